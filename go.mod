@@ -1,0 +1,3 @@
+module vrdma
+
+go 1.26

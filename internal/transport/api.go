@@ -1,0 +1,319 @@
+package transport
+
+import "vrdma/internal/memory"
+
+// Time is nanoseconds on the caller's monotonic clock. Zero means "never" where
+// a deadline is meant.
+type Time int64
+
+// Type is the transport service of a queue pair.
+type Type uint8
+
+const (
+	RC Type = iota + 1
+	UC
+	UD
+)
+
+// State of a queue pair, numbered as enum ib_qp_state.
+type State uint8
+
+const (
+	Reset State = iota
+	Init
+	RTR
+	RTS
+	SQD
+	SQE
+	Error
+)
+
+// Status of a completion, numbered as enum ibv_wc_status.
+type Status uint8
+
+const (
+	Success Status = iota
+	LocLenErr
+	LocQPOpErr
+	LocEECOpErr
+	LocProtErr
+	WRFlushErr
+	MWBindErr
+	BadRespErr
+	LocAccessErr
+	RemInvReqErr
+	RemAccessErr
+	RemOpErr
+	RetryExcErr
+	RNRRetryExcErr
+	LocRDDViolErr
+	RemInvRDReqErr
+	RemAbortErr
+	InvEECNErr
+	InvEECStateErr
+	FatalErr
+	RespTimeoutErr
+	GeneralErr
+)
+
+// WROp is a work request's operation, numbered as enum ibv_wr_opcode.
+type WROp uint8
+
+const (
+	WRWrite       WROp = 0
+	WRWriteImm    WROp = 1
+	WRSend        WROp = 2
+	WRSendImm     WROp = 3
+	WRRead        WROp = 4
+	WRCmpSwap     WROp = 5
+	WRFetchAdd    WROp = 6
+	WRLocalInv    WROp = 7
+	WRBindMW      WROp = 8
+	WRSendInv     WROp = 9
+	WRFlush       WROp = 14
+	WRAtomicWrite WROp = 15
+)
+
+// Send flags, numbered as enum ibv_send_flags.
+const (
+	FlagFence     = 1 << 0
+	FlagSignaled  = 1 << 1
+	FlagSolicited = 1 << 2
+	FlagInline    = 1 << 3
+)
+
+// Access rights that a remote operation needs, numbered as IBV_ACCESS_*.
+type Access uint32
+
+const (
+	AccessLocalWrite   Access = 1 << 0
+	AccessRemoteWrite  Access = 1 << 1
+	AccessRemoteRead   Access = 1 << 2
+	AccessRemoteAtomic Access = 1 << 3
+	AccessMWBind       Access = 1 << 4
+	AccessZeroBased    Access = 1 << 5
+	AccessFlushGlobal  Access = 1 << 8
+	AccessFlushPersist Access = 1 << 9
+)
+
+// MaxSGE is the most entries a scatter/gather list has.
+const MaxSGE = 32
+
+// MaxMessage is the longest message, 2^31 bytes by the specification; the verbs
+// interface counts in uint32 and we allow 2 GiB - 1... see Config.MaxMessage.
+const MaxMessage = 1 << 31
+
+// SGE is one entry of a scatter/gather list.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// SendWQE is a private copy of a posted send work request: made once from the
+// shared ring, checked, and never read from there again while it is in use.
+type SendWQE struct {
+	Pos        uint32 // free-running position in the send queue
+	WRID       uint64
+	Op         WROp
+	Flags      uint8
+	Imm        uint32 // immediate as it stands in memory (big endian bytes), or the rkey to invalidate
+	RKey       uint32
+	RemoteAddr uint64
+	CompareAdd uint64
+	Swap       uint64
+	// UD
+	RemoteQPN  uint32
+	RemoteQKey uint32
+	AH         uint32
+	// Bind: RemoteAddr is the window's address, RKey its new rkey.
+	MWRKey   uint32
+	MRLKey   uint32
+	MWLength uint64
+	MWAccess uint32
+	// Data
+	Length uint32 // total bytes
+	Bad    Status // not Success: the NIC found the request itself malformed; fail it with this
+	NumSGE uint8
+	SGE    [MaxSGE]SGE
+}
+
+// RecvWQE is a private copy of a posted receive.
+type RecvWQE struct {
+	WRID   uint64
+	Length uint32
+	Bad    Status
+	NumSGE uint8
+	SGE    [MaxSGE]SGE
+}
+
+// RecvResult is what a completed receive reports.
+type RecvResult struct {
+	Status    Status
+	Op        RecvOp
+	ByteLen   uint32
+	HasImm    bool
+	HasInv    bool
+	HasGRH    bool
+	Solicited bool
+	Imm       uint32 // immediate or invalidated rkey
+	SrcQP     uint32
+}
+
+// RecvOp is the operation that consumed a receive.
+type RecvOp uint8
+
+const (
+	RecvSend RecvOp = iota
+	RecvWriteImm
+)
+
+// Kind says what a burst's packets are.
+type Kind uint8
+
+const (
+	KindSend Kind = iota + 1
+	KindSendImm
+	KindSendInv
+	KindWrite
+	KindWriteImm
+	KindReadReq
+	KindCmpSwap
+	KindFetchAdd
+	KindAtomicWrite
+	KindFlush
+	// responses
+	KindReadResp
+	KindAtomicResp
+	KindAck // ACK, NAK and RNR NAK: Syndrome tells
+)
+
+// GID is an address: an IPv6 address or an IPv4 one mapped into it.
+type GID [16]byte
+
+// Burst is what passes between transport and link: one queue pair's run of
+// consecutive packets of one message. A link that has to put it on a wire cuts it
+// at the path MTU; the local link hands it over whole.
+type Burst struct {
+	Type       Type
+	Kind       Kind
+	First      bool // starts with the message's first packet
+	Last       bool // ends with the message's last packet
+	AckReq     bool // on the last packet of the burst
+	Solicited  bool
+	Migrated   bool
+	Src, Dst   uint32 // queue pair numbers
+	SGID, DGID GID
+	PKey       uint16
+	MTU        uint32
+	PSN        uint32 // of the first packet
+	Packets    uint32
+	// RETH / AtomicETH, valid in First bursts of writes, reads, atomics, flushes
+	VA            uint64
+	RKey          uint32
+	Length        uint32 // of the whole message
+	Compare, Swap uint64 // Swap is the operand of fetch-and-add too
+	Imm           uint32 // valid in Last bursts of *Imm and *Inv
+	QKey          uint32 // UD
+	// AETH / AtomicAckETH, valid in responses
+	Syndrome uint8
+	MSN      uint32
+	Orig     uint64
+	// Offset of the burst's first byte in the message is the sender's business
+	// and never trusted by the receiver: it counts for itself.
+	Data *memory.Span // payload; nil or empty when there is none
+}
+
+// Event is an asynchronous event that the transport raises for a queue pair.
+type Event uint8
+
+const (
+	EventFatal     Event = iota + 1 // IBV_EVENT_QP_FATAL
+	EventReqErr                     // IBV_EVENT_QP_REQ_ERR
+	EventAccessErr                  // IBV_EVENT_QP_ACCESS_ERR
+	EventCommEst                    // IBV_EVENT_COMM_EST
+	EventSQDrained                  // IBV_EVENT_SQ_DRAINED
+	EventLastWQE                    // IBV_EVENT_QP_LAST_WQE_REACHED
+)
+
+// Host is the NIC as one queue pair sees it. Every call returns at once; none calls
+// back into the queue pair. The QP passes itself to none of them: a Host is bound to
+// its queue pair.
+type Host interface {
+	// FetchSend copies the work request at position pos (free running) into w
+	// and reports whether one is posted there.
+	FetchSend(pos uint32, w *SendWQE) bool
+	// RetireSend gives the application the slots before pos back.
+	RetireSend(pos uint32)
+	// CompleteSend ends a work request. It writes a completion if the request
+	// was signalled or st is an error. bytes is byte_len (reads and atomics).
+	CompleteSend(w *SendWQE, st Status, bytes uint32)
+
+	// TakeRecv consumes the next receive of the RQ or SRQ.
+	TakeRecv(w *RecvWQE) bool
+	// CompleteRecv writes w's completion.
+	CompleteRecv(w *RecvWQE, r *RecvResult)
+
+	// Gather fills s with n bytes of w's data from byte off on, after checking
+	// the local keys and rights.
+	Gather(w *SendWQE, off, n uint32, s *memory.Span) Status
+	// ScatterSend copies a response's data into w's list (READ, atomics).
+	ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status
+	// ScatterRecv copies a request's data into a receive's list.
+	ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status
+
+	// CheckRemote checks key, bounds and rights of a remote access.
+	CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status
+	// WriteRemote checks and copies s to va.
+	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
+	// ReadRemote checks and fills s with n bytes at va.
+	ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status
+	// Atomic checks and performs one 8-byte operation (KindCmpSwap,
+	// KindFetchAdd, KindAtomicWrite with the value in swap) and returns the
+	// former value.
+	Atomic(k Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, Status)
+
+	// InvalidateRemote ends the window (or region) behind rkey for SEND_WITH_INV.
+	InvalidateRemote(rkey uint32) Status
+	// LocalOp performs LOCAL_INV and BIND_MW.
+	LocalOp(w *SendWQE) Status
+
+	// ResolveAH gives the destination GID of an address handle (UD).
+	ResolveAH(ah uint32) (dgid GID, ok bool)
+	// GRH says what the 40 bytes before a UD message hold, for b.
+	GRH(b *Burst, out *[40]byte)
+
+	// Send hands b to the link. The link is done with b and its data when Send
+	// returns. Responses may be delivered later, never inside Send.
+	Send(b *Burst)
+	// Event raises an asynchronous event.
+	Event(e Event)
+}
+
+// Attr is what MODIFY_QP sets, by value.
+type Attr struct {
+	State           State
+	MTU             uint32 // bytes
+	QKey            uint32
+	RQPSN           uint32
+	SQPSN           uint32
+	DestQPN         uint32
+	Access          Access
+	PKey            uint16
+	MaxRDAtomic     uint8 // initiator depth
+	MaxDestRDAtomic uint8 // responder resources
+	MinRNRTimer     uint8
+	Timeout         uint8
+	RetryCount      uint8
+	RNRRetry        uint8
+	SGID, DGID      GID
+	SQDAsyncNotify  bool
+}
+
+// Config is what a queue pair is born with.
+type Config struct {
+	Type     Type
+	Num      uint32
+	MaxBurst uint32 // bytes of payload in one burst
+	Window   uint32 // packets in flight
+}

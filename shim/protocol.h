@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The protocol between libvrdma.so and the vrdma daemon. Its Go twin is
+ * internal/channel; a test compares every constant and every size. Change both
+ * together and raise VRDMA_PROTOCOL.
+ *
+ * Transport: a unix SOCK_SEQPACKET socket, one message a datagram, host byte
+ * order. One connection carries one conversation:
+ *
+ *   PROCESS  opened once a process, kept until it ends. The daemon answers with
+ *            a token and the process's memfd for registered memory.
+ *   UVERBS   one for every open() of /dev/infiniband/uverbs0. The daemon
+ *            answers with the arena memfd (which becomes the application's
+ *            command fd) and the doorbell eventfd.
+ *
+ * (Kinds for tools, CONTROL and its requests, are known to the Go side only.)
+ */
+#ifndef VRDMA_PROTOCOL_H
+#define VRDMA_PROTOCOL_H
+
+#include <stdint.h>
+
+#define VRDMA_MAGIC 0x4d445256u /* "VRDM" */
+#define VRDMA_PROTOCOL 1u
+#define VRDMA_MAX_MESSAGE 65536u
+#define VRDMA_MAX_FDS 4u
+
+enum vrdma_kind {
+	VRDMA_KIND_PROCESS = 1,
+	VRDMA_KIND_UVERBS = 2,
+	VRDMA_KIND_RDMACM = 3, /* reserved */
+	VRDMA_KIND_CONTROL = 4,
+};
+
+/* First message of every connection, client to daemon. */
+struct vrdma_hello {
+	uint32_t magic;
+	uint32_t protocol;
+	uint32_t kind;
+	uint32_t flags;    /* none yet */
+	uint8_t token[16]; /* of the process; zero with KIND_PROCESS */
+	char vnic[32];     /* NUL padded; empty: the default vNIC */
+	char label[32];    /* what `vrdma trace` asked for, else empty */
+	char program[64];  /* argv[0] without directories, for `vrdma status` */
+};
+
+/*
+ * The daemon's answer. error is 0 or a positive errno, and then text says why
+ * in words for the user. Descriptors follow by SCM_RIGHTS, in this order:
+ *   PROCESS: memory memfd        UVERBS: arena memfd, doorbell eventfd
+ */
+struct vrdma_welcome {
+	uint32_t magic;
+	uint32_t protocol;
+	int32_t error;
+	uint32_t nfds;
+	uint8_t token[16];
+	uint64_t arena_size;
+	uint32_t rdev_major; /* what fstat of the device must show */
+	uint32_t rdev_minor;
+	int32_t daemon_pid;
+	uint32_t reserved;
+	char text[192];
+};
+
+/*
+ * Doorbell page, at offset 0 of the arena. Ringing for queue pair handle h:
+ *   bit = h % VRDMA_DB_BITS
+ *   fetch_or(bitmap[bit / 64], 1 << (bit % 64), release)
+ *   fetch_or(summary[bit / 4096], 1 << (bit / 64 % 64), release)
+ *   store(any, 1, seq_cst)
+ *   if (load(armed, seq_cst) && exchange(armed, 0)) write(eventfd, 1)
+ * The daemon sets armed before it sleeps and looks at any once more after that.
+ */
+#define VRDMA_DB_BITS 65536u
+#define VRDMA_DB_ARMED 0u      /* uint32_t */
+#define VRDMA_DB_ANY 64u       /* uint32_t */
+#define VRDMA_DB_SUMMARY 128u  /* uint64_t[16] */
+#define VRDMA_DB_BITMAP 4096u  /* uint64_t[1024] */
+#define VRDMA_DB_SIZE 12288u   /* rings start after this */
+
+/*
+ * A request carries one write() of the application, verbatim:
+ *   struct vrdma_request, struct vrdma_extent[nextents], command bytes.
+ * On a PROCESS connection op SYNC asks the daemon to bring the counter files
+ * of the device tree up to date; it has no body.
+ */
+enum vrdma_op {
+	VRDMA_OP_COMMAND = 1,
+	VRDMA_OP_SYNC = 2,
+};
+
+struct vrdma_request {
+	uint32_t op;
+	uint32_t command_len;
+	uint32_t nextents;
+	uint32_t reserved;
+};
+
+/*
+ * What lies under a buffer that REG_MR names. The extents of one request cover
+ * [start, start+length) in order, without gaps.
+ *   HOLE     nothing mapped (the daemon answers EFAULT)
+ *   SHARED   pages of the process's memfd, file offset = virtual address
+ *   FOREIGN  anything else; the daemon reaches it with process_vm_readv/writev
+ */
+enum vrdma_extent_kind {
+	VRDMA_EXTENT_HOLE = 0,
+	VRDMA_EXTENT_SHARED = 1,
+	VRDMA_EXTENT_FOREIGN = 2,
+};
+#define VRDMA_PROT_READ 1u
+#define VRDMA_PROT_WRITE 2u
+
+struct vrdma_extent {
+	uint64_t start;
+	uint64_t length;
+	uint32_t kind;
+	uint32_t prot;
+};
+
+/*
+ * The reply: struct vrdma_reply, then nstores of
+ *   struct vrdma_store followed by length bytes, padded to 8,
+ * then nfds of struct vrdma_fd; the descriptors come by SCM_RIGHTS in the same
+ * order. error is 0 or a positive errno. The shim copies the stores to the
+ * addresses they name and writes each descriptor's number (int32_t) to its
+ * address; stores are made also when error is not 0.
+ */
+struct vrdma_reply {
+	int32_t error;
+	uint32_t nstores;
+	uint32_t nfds;
+	uint32_t reserved;
+};
+
+struct vrdma_store {
+	uint64_t address;
+	uint32_t length;
+	uint32_t reserved;
+};
+
+enum vrdma_fd_kind {
+	VRDMA_FD_ASYNC = 1, /* read: one struct ib_uverbs_async_event_desc a message */
+	VRDMA_FD_COMP = 2,  /* read: one struct ib_uverbs_comp_event_desc a message */
+};
+
+struct vrdma_fd {
+	uint64_t address;
+	uint32_t kind;
+	uint32_t id; /* the daemon's name for it: replaces the fd number in later commands */
+};
+
+#endif
