@@ -1,0 +1,78 @@
+# vrdma: RDMA for machines without RDMA. `make help` lists what there is to do.
+
+GO       ?= go
+CC       ?= gcc
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# The shared object is loaded into other people's programs: it exports only what
+# it interposes, and needs nothing but libc.
+SHIM_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -fno-strict-aliasing \
+               -fno-plt -fstack-protector-strong -Wall -Wextra -Wshadow -Wstrict-prototypes
+SHIM_LDFLAGS := -shared -Wl,-soname,libvrdma.so -Wl,-z,relro -Wl,-z,now -ldl -lpthread
+SHIM_C   := $(wildcard shim/*.c)
+SHIM_H   := $(wildcard shim/*.h)
+
+# The race detector makes Go 5 to 10 times slower; nothing in the tests is a timed
+# comparison, so that costs patience only.
+UNIT     := ./cmd/... ./internal/...
+TIMEOUT  ?= 20m
+FUZZTIME ?= 20s
+
+.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: bin/vrdma bin/libvrdma.so ## bin/vrdma and the shared object beside it
+
+# Go knows best what is up to date.
+.PHONY: bin/vrdma
+bin/vrdma:
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+
+# Written under another name first: a running program may have the old one mapped.
+bin/libvrdma.so: $(SHIM_C) $(SHIM_H)
+	@mkdir -p bin
+	$(CC) $(SHIM_CFLAGS) $(CFLAGS) $(SHIM_C) -o $@.new $(SHIM_LDFLAGS)
+	@mv $@.new $@
+
+test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
+	@echo "make test: all passed"
+
+test-all: test fuzz ## the same, and every fuzz target for FUZZTIME each
+
+check: ## formatting, go vet, staticcheck, shell scripts
+	@unformatted=$$(gofmt -l cmd internal test); if [ -n "$$unformatted" ]; then \
+		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	@for script in .ci/run tools/install-deps; do sh -n $$script || exit 1; done
+
+unit: ## Go tests of every package, with the race detector
+	$(GO) test -race -timeout $(TIMEOUT) $(UNIT)
+
+# One package at a time: these start daemons and real programs and want both cores.
+integration: build ## real programs against a real daemon
+	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
+
+demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
+	@bin/vrdma demo
+
+bench: deps-demo deps-test build ## the speed table, written to bench/results too
+	@bin/vrdma bench --out bench/results
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' internal cmd); do \
+		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+			echo "fuzz: $$name in $$(dirname $$file)"; \
+			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
+		done; \
+	done
+
+clean: ## remove what the build made
+	rm -rf bin bench/results
+
+# VRDMA_SKIP_DEPS=1 trusts that everything needed is installed.
+deps-build deps-demo deps-test:
+	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo)
