@@ -1,0 +1,22 @@
+// Package memory is registered memory: bytes of other processes that the NIC
+// reads and writes.
+//
+//	application                      daemon
+//	  buffer at va ──┐         ┌── window: 1 GiB of the same file
+//	                 ▼         ▼
+//	        memfd of the process, file offset = va
+//
+// A Space is one process. The daemon creates its memfd (a client's own could be
+// truncated under our feet), 2^47 bytes long, sparse and sealed; the shim maps its
+// pages in place of the application's, the daemon maps them in windows that all
+// regions of the process share, because a process may have only so many mappings.
+//
+// A Region is what one REG_MR covers: a list of extents, each mapped (bytes that
+// the daemon can touch) or foreign (stacks, shared and file mappings: reached only
+// by process_vm_readv and process_vm_writev). Nothing above this package knows
+// addresses of the daemon; it asks a Region for a Span and copies between Spans.
+//
+// The NIC's loop is the only user of a Region's bytes, and drops the Region before
+// it calls Release, so unmapping needs no further care. What this package must
+// never do is trust a number that came from a client.
+package memory

@@ -1,0 +1,188 @@
+package memory
+
+import (
+	"syscall"
+)
+
+// ExtentKind says how the daemon reaches an extent. The numbers are those of the
+// channel protocol.
+type ExtentKind uint8
+
+const (
+	Hole    ExtentKind = iota // nothing is mapped there
+	Shared                    // pages of the process's memfd
+	Foreign                   // anything else
+)
+
+// Protection of an extent in the process.
+const (
+	ProtRead  = 1
+	ProtWrite = 2
+)
+
+// An Extent is a run of the process's address space, as the shim describes it.
+type Extent struct {
+	Start, Length uint64
+	Kind          ExtentKind
+	Prot          uint8
+}
+
+// A Region is registered memory: consecutive pieces of one process's address
+// space.
+type Region struct {
+	space    *Space
+	start    uint64
+	length   uint64
+	writable bool
+	pieces   []regionPiece
+	held     []uint64 // windows to drop
+}
+
+// regionPiece covers [off, off+n) of a region.
+type regionPiece struct {
+	off uint64
+	n   uint64
+	mem []byte // nil: foreign
+}
+
+// Map makes a region of the extents, which must cover [start, start+length) in
+// order. It returns EFAULT for a hole, ENOMEM above the quota and EINVAL for
+// extents that do not fit the range. It may take long (pages are populated) and is
+// safe to call from any goroutine.
+func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
+	if start+length < start || start+length > 1<<63 {
+		return nil, syscall.EINVAL
+	}
+	r := &Region{space: s, start: start, length: length, writable: true}
+	at := start
+	for _, e := range extents {
+		if e.Start != at || e.Length > start+length-at {
+			return nil, syscall.EINVAL
+		}
+		if e.Kind == Hole || e.Kind > Foreign {
+			return nil, syscall.EFAULT
+		}
+		if e.Kind == Shared && e.Start+e.Length > 1<<spaceBits {
+			return nil, syscall.EFAULT
+		}
+		at += e.Length
+	}
+	if at != start+length {
+		return nil, syscall.EFAULT
+	}
+
+	s.mu.Lock()
+	if s.quota != 0 && (length > s.quota || s.mapped > s.quota-length) {
+		s.mu.Unlock()
+		return nil, syscall.ENOMEM
+	}
+	s.mapped += length
+	var err error
+	for _, e := range extents {
+		if e.Prot&ProtWrite == 0 {
+			r.writable = false
+		}
+		if err = r.add(e); err != nil {
+			break
+		}
+	}
+	s.mu.Unlock()
+
+	if err == nil {
+		err = r.populate()
+	}
+	if err != nil {
+		r.Release()
+		return nil, err
+	}
+	return r, nil
+}
+
+// add appends an extent, cut at window borders. s.mu is held.
+func (r *Region) add(e Extent) error {
+	if e.Kind == Foreign {
+		if e.Length > 0 {
+			r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length})
+		}
+		return nil
+	}
+	for at, end := e.Start, e.Start+e.Length; at < end; {
+		n := at >> windowBits
+		w, err := r.space.hold(n)
+		if err != nil {
+			return err
+		}
+		r.held = append(r.held, n)
+		lo := at & (windowSize - 1)
+		hi := min(uint64(windowSize), lo+(end-at))
+		r.pieces = append(r.pieces, regionPiece{off: at - r.start, n: hi - lo, mem: w.mem[lo:hi:hi]})
+		at += hi - lo
+	}
+	return nil
+}
+
+func (r *Region) populate() error {
+	for _, p := range r.pieces {
+		if p.mem == nil {
+			continue
+		}
+		// Round out to pages inside the same window.
+		base := (r.start + p.off) & (pageSize - 1)
+		if err := populate(pageSpan(p.mem, int(base))); err != nil {
+			return syscall.ENOMEM
+		}
+	}
+	return nil
+}
+
+// Writable reports whether the process itself may write all of the region.
+func (r *Region) Writable() bool { return r.writable }
+
+// Length is the region's size in bytes.
+func (r *Region) Length() uint64 { return r.length }
+
+// Release gives the region's windows back. The caller has made sure that nobody
+// reads or writes the region any more. Releasing twice is harmless.
+func (r *Region) Release() {
+	s := r.space
+	if s == nil {
+		return
+	}
+	r.space = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mapped -= r.length
+	for _, n := range r.held {
+		s.drop(n)
+	}
+	r.held, r.pieces = nil, nil
+}
+
+// Span appends the n bytes from offset off on to s. The caller has checked that
+// they lie inside the region; what does not is left out, and ok is false.
+func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
+	if n == 0 {
+		return off <= r.length
+	}
+	if off >= r.length || n > r.length-off {
+		return false
+	}
+	for i := range r.pieces {
+		p := &r.pieces[i]
+		if off >= p.off+p.n {
+			continue
+		}
+		lo := off - p.off
+		k := min(n, p.n-lo)
+		if p.mem != nil {
+			s.Add(p.mem[lo : lo+k])
+		} else {
+			s.AddForeign(r.space, r.start+off, int(k))
+		}
+		off += k
+		if n -= k; n == 0 {
+			return true
+		}
+	}
+	return false
+}

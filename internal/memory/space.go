@@ -1,0 +1,126 @@
+package memory
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// spaceBits is the size of a user address space on every 64-bit machine we
+	// serve; a larger address (LA57) is treated as foreign by the shim.
+	spaceBits  = 47
+	windowBits = 30
+	windowSize = 1 << windowBits
+	pageSize   = 4096
+)
+
+// A Space is the registered memory of one process.
+type Space struct {
+	pid  int
+	file *os.File
+
+	mu      sync.Mutex
+	windows map[uint64]*window // by address >> windowBits
+	mapped  uint64             // bytes of regions that live, for the quota
+	quota   uint64
+	closed  bool
+}
+
+// A window is one aligned gibibyte of the memfd, mapped while a region needs it.
+type window struct {
+	mem  []byte
+	refs int
+}
+
+// NewSpace makes the memfd for process pid. quota bounds the bytes that it may
+// register; 0 means no bound.
+func NewSpace(pid int, quota uint64) (*Space, error) {
+	fd, err := unix.MemfdCreate("vrdma-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd for registered memory: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "vrdma-memory")
+	// The length of a file is at most MAX_LFS_FILESIZE; 2^47 is far below.
+	if err := unix.Ftruncate(fd, 1<<spaceBits); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("size the memfd for registered memory to 2^%d bytes: %w", spaceBits, err)
+	}
+	// Without these seals a client's ftruncate would give us SIGBUS.
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal the memfd for registered memory: %w", err)
+	}
+	return &Space{pid: pid, file: f, windows: make(map[uint64]*window), quota: quota}, nil
+}
+
+// File is the memfd, to be passed to the process.
+func (s *Space) File() *os.File { return s.file }
+
+// Pid is the process, as the daemon sees it.
+func (s *Space) Pid() int { return s.pid }
+
+// Mapped is how many bytes live regions cover.
+func (s *Space) Mapped() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mapped
+}
+
+// Close forgets the memfd. Regions that still live keep their windows.
+func (s *Space) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.closed = true
+		s.file.Close()
+	}
+}
+
+// hold maps the window with number n, or counts one more user of it.
+// s.mu is held.
+func (s *Space) hold(n uint64) (*window, error) {
+	if w := s.windows[n]; w != nil {
+		w.refs++
+		return w, nil
+	}
+	if s.closed {
+		return nil, syscall.EIO
+	}
+	mem, err := unix.Mmap(int(s.file.Fd()), int64(n<<windowBits), windowSize,
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	w := &window{mem: mem, refs: 1}
+	s.windows[n] = w
+	return w, nil
+}
+
+// drop gives up one hold of window n. Unmapping a populated gibibyte takes
+// milliseconds, so it happens beside the caller.
+func (s *Space) drop(n uint64) {
+	w := s.windows[n]
+	if w.refs--; w.refs > 0 {
+		return
+	}
+	delete(s.windows, n)
+	go unix.Munmap(w.mem)
+}
+
+// populate makes the pages of mem present and mapped in the daemon, so that the
+// data path does not fault. The pages were made by the process already; a process
+// that punched them out again gets fresh ones.
+func populate(mem []byte) error {
+	if len(mem) == 0 {
+		return nil
+	}
+	err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	if err == unix.EINVAL { // before Linux 5.14: pages come by fault
+		return nil
+	}
+	return err
+}
