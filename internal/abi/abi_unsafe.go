@@ -1,0 +1,51 @@
+package abi
+
+import "unsafe"
+
+// Struct is every type that Decode and Encode accept. It is closed on purpose:
+// each member holds only fixed-size integers, arrays of them and other members
+// (a test checks that there is no pointer and no implicit padding), so any bytes
+// are a valid value and every byte of a value is defined.
+type Struct interface {
+	CmdHeader | ExCmdHeader | AsyncEvent | CompEvent |
+		GetContext | GetContextResp | QueryDevice | QueryDeviceResp |
+		ExQueryDevice | ExQueryDeviceResp | QueryPort | QueryPortResp |
+		AllocPD | AllocPDResp | DeallocPD | RegMR | RegMRResp | DeregMR |
+		AllocMW | AllocMWResp | DeallocMW |
+		CreateCompChannel | CreateCompChannelResp | CreateCQ | ExCreateCQ |
+		CreateCQResp | ExCreateCQResp | ResizeCQ | ResizeCQResp | ReqNotifyCQ |
+		DestroyCQ | DestroyCQResp | WC |
+		CreateAH | CreateAHResp | DestroyAH | AttachMcast |
+		CreateQP | ExCreateQP | CreateQPResp | ExCreateQPResp | QueryQP |
+		QueryQPResp | ModifyQP | ExModifyQP | ExModifyQPResp | DestroyQP |
+		DestroyQPResp | PostSend | PostRecv | PostSRQRecv | PostSendResp |
+		CreateSRQ | CreateXSRQ | CreateSRQResp | ModifySRQ | QuerySRQ |
+		QuerySRQResp | DestroySRQ | DestroySRQResp |
+		MMInfo | RxeCreateAHResp | RxeCreateCQResp | RxeResizeCQResp |
+		RxeCreateQPResp | RxeCreateSRQResp | RxeModifySRQCmd
+}
+
+// Size is sizeof(T).
+func Size[T Struct]() int {
+	var v T
+	return int(unsafe.Sizeof(v))
+}
+
+// Decode copies the beginning of b into v and reports whether b was long enough
+// for all of it; what b lacks is zero. v never aliases b.
+func Decode[T Struct](b []byte, v *T) bool {
+	var zero T
+	*v = zero
+	return copy(bytes(v), b) == len(bytes(v))
+}
+
+// Encode appends v to b.
+func Encode[T Struct](b []byte, v *T) []byte {
+	return append(b, bytes(v)...)
+}
+
+// bytes views v. T has no pointers and no padding, so every byte may be read and
+// every byte may be written; the view does not outlive the caller's v.
+func bytes[T Struct](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
