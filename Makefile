@@ -1,13 +1,15 @@
 # vrdma: RDMA for machines without RDMA. `make help` lists what there is to do.
 
 GO       ?= go
-CC       ?= gcc
+ifeq ($(origin CC),default)
+CC       := gcc
+endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 # The shared object is loaded into other people's programs: it exports only what
 # it interposes, and needs nothing but libc.
 SHIM_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -fno-strict-aliasing \
-               -fno-plt -fstack-protector-strong -Wall -Wextra -Wshadow -Wstrict-prototypes
+               -fstack-protector-strong -Wall -Wextra -Wshadow -Wstrict-prototypes
 SHIM_LDFLAGS := -shared -Wl,-soname,libvrdma.so -Wl,-z,relro -Wl,-z,now -ldl -lpthread
 SHIM_C   := $(wildcard shim/*.c)
 SHIM_H   := $(wildcard shim/*.h)

@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrAbsent is what a Probe answers when nobody listens on the socket.
+var ErrAbsent = errors.New("no daemon answers")
+
+// A Daemon is what a probe found.
+type Daemon struct {
+	Pid       int
+	Version   string
+	Protocol  uint32
+	Ephemeral bool // started by a launcher, may be replaced
+	Sessions  int  // programs connected to it
+}
+
+// A Launcher makes sure that a daemon serves a place. Its functions are what it
+// does not do itself.
+type Launcher struct {
+	Place    Place
+	Version  string
+	Protocol uint32
+	// Probe asks the daemon who it is; ErrAbsent when there is none.
+	Probe func(context.Context, Place) (Daemon, error)
+	// Spawn starts a daemon and returns when it answers.
+	Spawn func(context.Context, Place) error
+	// Stop asks a daemon to end.
+	Stop func(context.Context, Place) error
+}
+
+// Ensure returns when a daemon that we can talk to serves the place. The lease
+// keeps an ephemeral one alive until it is closed; it is nil where the place does
+// not let us have one, and there nobody runs ephemeral daemons.
+func (l *Launcher) Ensure(ctx context.Context) (lease *os.File, d Daemon, err error) {
+	lease, err = waitLock(ctx, l.Place.lease(), unix.LOCK_SH)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, d, err
+		}
+		lease = nil
+	}
+	d, err = l.ensure(ctx)
+	if err != nil {
+		lease.Close()
+		return nil, d, err
+	}
+	return lease, d, nil
+}
+
+func (l *Launcher) ensure(ctx context.Context) (Daemon, error) {
+	d, err := l.Probe(ctx, l.Place)
+	if err == nil && l.suits(d) {
+		return d, nil
+	}
+	if err != nil && !errors.Is(err, ErrAbsent) {
+		return d, fmt.Errorf("the daemon at %s does not answer properly: %w", l.Place.Socket, err)
+	}
+
+	// Only one launcher starts or replaces; the others find its daemon.
+	lock, err := waitLock(ctx, l.Place.lock(), unix.LOCK_EX)
+	if err != nil {
+		return d, fmt.Errorf("cannot start a daemon: %w", err)
+	}
+	defer lock.Close()
+	d, err = l.Probe(ctx, l.Place)
+	if err == nil {
+		switch {
+		case l.suits(d):
+			return d, nil
+		case !d.Ephemeral || d.Sessions > 0:
+			return l.accept(d)
+		}
+		if err := l.replace(ctx, d); err != nil {
+			return d, err
+		}
+	} else if !errors.Is(err, ErrAbsent) {
+		return d, fmt.Errorf("the daemon at %s does not answer properly: %w", l.Place.Socket, err)
+	}
+	if err := l.Spawn(ctx, l.Place); err != nil {
+		return d, err
+	}
+	return l.Probe(ctx, l.Place)
+}
+
+// suits reports whether d is as good as one that we would start.
+func (l *Launcher) suits(d Daemon) bool {
+	return d.Protocol == l.Protocol && (d.Version == l.Version || !d.Ephemeral)
+}
+
+// accept takes a daemon that is not ours to replace, if we speak its language.
+func (l *Launcher) accept(d Daemon) (Daemon, error) {
+	if d.Protocol == l.Protocol {
+		return d, nil
+	}
+	return d, fmt.Errorf("the daemon at %s (pid %d) is vrdma %s, protocol %d, and this is vrdma %s, protocol %d: stop it with vrdma stop when its %d programs are done, or choose another place with --socket",
+		l.Place.Socket, d.Pid, d.Version, d.Protocol, l.Version, l.Protocol, d.Sessions)
+}
+
+// replace stops an idle daemon of another version and waits until it is gone.
+func (l *Launcher) replace(ctx context.Context, d Daemon) error {
+	if err := l.Stop(ctx, l.Place); err != nil {
+		return fmt.Errorf("cannot stop the idle daemon of version %s (pid %d): %w", d.Version, d.Pid, err)
+	}
+	for {
+		if _, err := l.Probe(ctx, l.Place); errors.Is(err, ErrAbsent) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the idle daemon of version %s (pid %d) was asked to stop and did not: %w", d.Version, d.Pid, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

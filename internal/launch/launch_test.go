@@ -1,0 +1,224 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// testPlace is a place in a directory short enough for a socket.
+func testPlace(t *testing.T) Place {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "launch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	p, err := At(filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// world is a launcher's surroundings: a fake daemon that listens on the real
+// socket and claims the real place.
+type world struct {
+	t      *testing.T
+	spawns atomic.Int32
+	mu     sync.Mutex
+	daemon Daemon
+	claim  *Claim
+	listen net.Listener
+}
+
+func (w *world) probe(_ context.Context, p Place) (Daemon, error) {
+	conn, err := net.Dial("unix", p.Socket)
+	if err != nil {
+		return Daemon{}, errors.Join(ErrAbsent, err)
+	}
+	conn.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.daemon, nil
+}
+
+func (w *world) start(p Place, d Daemon) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	claim, err := p.Claim()
+	if err != nil {
+		return err
+	}
+	listen, err := net.Listen("unix", p.Socket)
+	if err != nil {
+		return err
+	}
+	w.daemon, w.claim, w.listen = d, claim, listen
+	return nil
+}
+
+func (w *world) stop(context.Context, Place) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listen.Close()
+	return w.claim.Release()
+}
+
+func (w *world) launcher(p Place) *Launcher {
+	return &Launcher{
+		Place: p, Version: "new", Protocol: 2,
+		Probe: w.probe, Stop: w.stop,
+		Spawn: func(_ context.Context, p Place) error {
+			w.spawns.Add(1)
+			time.Sleep(20 * time.Millisecond) // give the other launcher its chance
+			return w.start(p, Daemon{Pid: os.Getpid(), Version: "new", Protocol: 2, Ephemeral: true})
+		},
+	}
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestTwoLaunchersShareOneDaemon(t *testing.T) {
+	p, w := testPlace(t), &world{t: t}
+	defer func() { w.stop(nil, p) }()
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			lease, d, err := w.launcher(p).Ensure(testContext(t))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer lease.Close()
+			if d.Version != "new" {
+				t.Errorf("version %q, want new", d.Version)
+			}
+		})
+	}
+	group.Wait()
+	if n := w.spawns.Load(); n != 1 {
+		t.Errorf("%d daemons were started, want 1", n)
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	p, w := testPlace(t), &world{t: t}
+	listen, err := net.ListenUnix("unix", &net.UnixAddr{Name: p.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen.SetUnlinkOnClose(false)
+	listen.Close()
+	lease, _, err := w.launcher(p).Ensure(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.stop(nil, p)
+	lease.Close()
+}
+
+func TestDaemonOfAnotherVersion(t *testing.T) {
+	tests := []struct {
+		name   string
+		old    Daemon
+		spawns int32
+		fails  string
+	}{
+		{"the same", Daemon{Version: "new", Protocol: 2, Ephemeral: true}, 0, ""},
+		{"idle, started for us", Daemon{Version: "old", Protocol: 1, Ephemeral: true}, 1, ""},
+		{"idle, compatible, started for us", Daemon{Version: "old", Protocol: 2, Ephemeral: true}, 1, ""},
+		{"in use, compatible", Daemon{Version: "old", Protocol: 2, Ephemeral: true, Sessions: 1}, 0, ""},
+		{"in use", Daemon{Version: "old", Protocol: 1, Ephemeral: true, Sessions: 3}, 0, "vrdma stop when its 3 programs"},
+		{"started by a person", Daemon{Version: "old", Protocol: 1}, 0, "vrdma old, protocol 1, and this is vrdma new"},
+		{"started by a person, compatible", Daemon{Version: "old", Protocol: 2}, 0, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			p, w := testPlace(t), &world{t: t}
+			if err := w.start(p, test.old); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { w.stop(nil, p) }()
+			lease, _, err := w.launcher(p).Ensure(testContext(t))
+			lease.Close()
+			switch {
+			case test.fails == "" && err != nil:
+				t.Error(err)
+			case test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)):
+				t.Errorf("error %v, want one with %q", err, test.fails)
+			}
+			if n := w.spawns.Load(); n != test.spawns {
+				t.Errorf("%d daemons were started, want %d", n, test.spawns)
+			}
+		})
+	}
+}
+
+func TestClaimIsExclusive(t *testing.T) {
+	p := testPlace(t)
+	claim, err := p.Claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Claim(); !errors.Is(err, ErrTaken) {
+		t.Errorf("second claim: %v, want ErrTaken", err)
+	}
+	if err := claim.Release(); err != nil {
+		t.Fatal(err)
+	}
+	claim, err = p.Claim()
+	if err != nil {
+		t.Fatalf("claim after release: %v", err)
+	}
+	claim.Release()
+}
+
+func TestClaimSparesWhatIsNotASocket(t *testing.T) {
+	p := testPlace(t)
+	if err := os.WriteFile(p.Socket, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Claim(); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("claim over a file: %v, want a refusal", err)
+	}
+	if got, _ := os.ReadFile(p.Socket); string(got) != "precious" {
+		t.Errorf("the file holds %q now", got)
+	}
+}
+
+func TestRetireWaitsForLeases(t *testing.T) {
+	p, w := testPlace(t), &world{t: t}
+	lease, _, err := w.launcher(p).Ensure(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.stop(nil, p)
+	if w.claim.Retire() {
+		t.Fatal("retired although a program relies on the daemon")
+	}
+	lease.Close()
+	if !w.claim.Retire() {
+		t.Fatal("did not retire although nobody relies on the daemon")
+	}
+	defer retired.Close()
+	if _, err := os.Lstat(p.Socket); err == nil {
+		t.Error("the socket is still there")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := w.launcher(p).Ensure(ctx); err == nil {
+		t.Error("a launcher did not wait for the retired daemon's end")
+	}
+}

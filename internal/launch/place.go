@@ -1,0 +1,103 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Limits that the kernel and libibverbs put on paths: sun_path with its NUL, and
+// the buffer for SYSFS_PATH.
+const (
+	maxSocketPath = 107
+	maxSysfsPath  = 200
+)
+
+// A Place is where one daemon lives: the socket, and by its name everything else.
+type Place struct {
+	Socket string
+}
+
+// Dir is what programs need from the daemon, apart from the socket.
+func (p Place) Dir() string { return p.Socket + ".d" }
+
+// Library is the shared object to preload.
+func (p Place) Library() string { return filepath.Join(p.Dir(), "libvrdma.so") }
+
+// Sysfs is the device tree.
+func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
+
+// Log is where a daemon started by Start writes.
+func (p Place) Log() string { return p.Socket + ".log" }
+
+func (p Place) lock() string  { return p.Socket + ".lock" }
+func (p Place) lease() string { return p.Socket + ".lease" }
+
+// At is the place of the daemon with this socket. The path becomes absolute,
+// since programs change their directory, and has to survive LD_PRELOAD, where
+// blanks and colons separate.
+func At(socket string) (Place, error) {
+	abs, err := filepath.Abs(socket)
+	if err != nil {
+		return Place{}, fmt.Errorf("socket %q: %w", socket, err)
+	}
+	if i := strings.IndexAny(abs, " \t\n:;"); i >= 0 {
+		return Place{}, fmt.Errorf("socket path %q contains %q, which separates entries of LD_PRELOAD: choose a path without it with --socket", abs, abs[i])
+	}
+	p := Place{Socket: abs}
+	if len(abs) > maxSocketPath {
+		return Place{}, fmt.Errorf("socket path %q has %d bytes, unix sockets allow %d: choose a shorter one with --socket", abs, len(abs), maxSocketPath)
+	}
+	if len(p.Sysfs()) > maxSysfsPath {
+		return Place{}, fmt.Errorf("device tree path %q is too long for libibverbs: choose a shorter socket path with --socket", p.Sysfs())
+	}
+	return p, nil
+}
+
+// Default is this user's place: in XDG_RUNTIME_DIR if that is there and is this
+// user's (after su it is often somebody else's), otherwise in tmp, a directory
+// like /tmp that everybody can write to. It makes the directory.
+func Default(getenv func(string) string, uid int, tmp string) (Place, error) {
+	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ownDirectory(dir, uid) == nil {
+		p, err := At(filepath.Join(dir, "vrdma", "vrdma.sock"))
+		if err == nil && makeOwn(filepath.Dir(p.Socket), uid) == nil {
+			return p, nil
+		}
+	}
+	dir := filepath.Join(tmp, fmt.Sprintf("vrdma-%d", uid))
+	if err := makeOwn(dir, uid); err != nil {
+		return Place{}, err
+	}
+	return At(filepath.Join(dir, "vrdma.sock"))
+}
+
+// makeOwn makes dir for uid alone. Somebody else may have been there first: /tmp
+// is everybody's.
+func makeOwn(dir string, uid int) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("cannot make the runtime directory: %w; choose a place with --socket", err)
+	}
+	return ownDirectory(dir, uid)
+}
+
+// ownDirectory says why dir is not a directory that only uid can write to.
+func ownDirectory(dir string, uid int) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s should be a directory and is a %s: remove it, or choose a place with --socket", dir, info.Mode().Type())
+	case !ok || int(stat.Uid) != uid:
+		return fmt.Errorf("%s belongs to another user (uid %d, we are %d): choose a place with --socket", dir, stat.Uid, uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s can be written to by others (mode %04o): run chmod 700 on it, or choose a place with --socket", dir, info.Mode().Perm())
+	}
+	return nil
+}
