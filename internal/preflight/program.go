@@ -1,0 +1,192 @@
+package preflight
+
+import (
+	"bufio"
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Find is the file that name stands for, as a shell finds it. The status is a
+// shell's too: 127 when there is none, 126 when it cannot be executed.
+func Find(name string) (path string, status int, err error) {
+	path, err = exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, 0, nil
+	case errors.Is(err, exec.ErrDot):
+		return path, 127, fmt.Errorf("%s is only in the current directory: write ./%s", name, name)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
+		return "", 126, fmt.Errorf("%s cannot be executed: permission denied (is it a directory, or does it lack chmod +x?)", name)
+	}
+	return "", 127, fmt.Errorf("program %q not found: check the spelling, or install it", name)
+}
+
+// An identity is whom the kernel compares a file's owner with to decide whether
+// the loader may trust the environment.
+type identity struct{ uid, gid int }
+
+// Program looks at the file that is going to be executed, and for a script at its
+// interpreter.
+func Program(path string) []Finding {
+	return program(path, identity{os.Geteuid(), os.Getegid()}, 4)
+}
+
+func program(path string, who identity, depth int) []Finding {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil // may be executed although it cannot be read
+	}
+	defer file.Close()
+	head := make([]byte, 256)
+	n, err := io.ReadFull(file, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	head = head[:n]
+	if bytes.HasPrefix(head, []byte("#!")) {
+		// The kernel ignores setuid on scripts.
+		if next := interpreter(head); next != "" && depth > 0 {
+			return program(next, who, depth-1)
+		}
+		return nil
+	}
+	if f := privileged(path, file, who); f != nil {
+		return []Finding{*f}
+	}
+	if bytes.HasPrefix(head, []byte(elf.ELFMAG)) {
+		if f := linked(path, file); f != nil {
+			return []Finding{*f}
+		}
+	}
+	return nil
+}
+
+// interpreter is the file that a script's first line names; behind env, the
+// program that env will find.
+func interpreter(head []byte) string {
+	line, err := bufio.NewReader(bytes.NewReader(head[2:])).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return ""
+	}
+	if filepath.Base(words[0]) != "env" {
+		return words[0]
+	}
+	for _, word := range words[1:] {
+		if strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+			continue
+		}
+		if path, _, err := Find(word); err == nil {
+			return path
+		}
+		return ""
+	}
+	return words[0]
+}
+
+// privileged finds what makes the loader ignore LD_PRELOAD: rights that the file
+// gives to whoever executes it.
+func privileged(path string, file *os.File, who identity) *Finding {
+	info, err := file.Stat()
+	if err != nil {
+		return nil
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	const why = "the loader ignores LD_PRELOAD for it; run a copy without the privilege (cp %s /tmp/), or run it as a user who needs none"
+	switch {
+	case info.Mode()&fs.ModeSetuid != 0 && int(stat.Uid) != who.uid:
+		return &Finding{What: path + " is setuid", Do: fmt.Sprintf(why, path), Fatal: true}
+	case info.Mode()&fs.ModeSetgid != 0 && int(stat.Gid) != who.gid:
+		return &Finding{What: path + " is setgid", Do: fmt.Sprintf(why, path), Fatal: true}
+	}
+	// For root the kernel sees no gain in capabilities.
+	if n, err := unix.Fgetxattr(int(file.Fd()), "security.capability", nil); err == nil && n > 0 && who.uid != 0 {
+		return &Finding{What: path + " has file capabilities", Do: fmt.Sprintf(why, path), Fatal: true}
+	}
+	return nil
+}
+
+var machines = map[string]elf.Machine{
+	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "riscv64": elf.EM_RISCV,
+	"ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
+}
+
+// linked finds why the loader cannot put our shared object into an ELF file.
+func linked(path string, file *os.File) *Finding {
+	image, err := elf.NewFile(file)
+	if err != nil {
+		return nil // the kernel will say it better
+	}
+	if image.Class != elf.ELFCLASS64 || image.Machine != machines[runtime.GOARCH] {
+		return &Finding{
+			What:  fmt.Sprintf("%s is built for %s (%s)", path, image.Machine, image.Class),
+			Do:    fmt.Sprintf("libvrdma.so is %s only; use a build for this machine", runtime.GOARCH),
+			Fatal: true,
+		}
+	}
+	loader := loaderOf(image)
+	switch {
+	case loader == "" && image.Section(".go.buildinfo") != nil:
+		return &Finding{
+			What:  path + " is a static Go binary",
+			Do:    "it makes its own system calls and loads no libibverbs, so it cannot see the device; build it with cgo and libibverbs",
+			Fatal: true,
+		}
+	case loader == "":
+		return &Finding{
+			What:  path + " is statically linked",
+			Do:    "LD_PRELOAD does nothing for it; link it dynamically (without -static)",
+			Fatal: true,
+		}
+	case strings.Contains(filepath.Base(loader), "ld-musl"):
+		return &Finding{
+			What:  path + " is linked with musl (" + loader + ")",
+			Do:    "libvrdma.so needs glibc; use a build for a glibc distribution such as Debian",
+			Fatal: true,
+		}
+	}
+	return nil
+}
+
+// loaderOf is the dynamic loader that an image asks for, or "".
+func loaderOf(image *elf.File) string {
+	for _, segment := range image.Progs {
+		if segment.Type != elf.PT_INTERP {
+			continue
+		}
+		name := make([]byte, min(segment.Filesz, 4096))
+		if _, err := segment.ReadAt(name, 0); err != nil {
+			return "?"
+		}
+		return string(bytes.TrimRight(name, "\x00"))
+	}
+	return ""
+}
+
+// Blind explains programs that run but cannot see the device, because they ask
+// the kernel in another way. It is "" for all others.
+func Blind(path string) string {
+	if filepath.Base(path) != "rdma" {
+		return ""
+	}
+	return "rdma (iproute2) asks the kernel's RDMA subsystem over netlink, and vrdma's device is not in the kernel: " +
+		"it will not be listed. Use ibv_devinfo, or vrdma status."
+}
