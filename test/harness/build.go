@@ -1,0 +1,49 @@
+package harness
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Root is the repository's top directory.
+func Root() string {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		panic("harness: the binary has no file names; build without -trimpath")
+	}
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+// Binary is the built vrdma.
+func Binary() string { return filepath.Join(Root(), "bin", "vrdma") }
+
+// Library is the built interposer.
+func Library() string { return filepath.Join(Root(), "bin", "libvrdma.so") }
+
+var build = sync.OnceValues(func() ([]byte, error) {
+	// Test packages run as processes of their own, so a lock file, not a mutex.
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "vrdma-test-build.lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("make", "build")
+	cmd.Dir = Root()
+	return cmd.CombinedOutput()
+})
+
+// Build makes bin/vrdma and bin/libvrdma.so, once a test binary.
+func Build(t testing.TB) {
+	t.Helper()
+	if out, err := build(); err != nil {
+		t.Fatalf("make build: %v\n%s", err, out)
+	}
+}

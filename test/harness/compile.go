@@ -1,0 +1,60 @@
+package harness
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+var compiled struct {
+	sync.Mutex
+	dir  string
+	done map[string]bool
+}
+
+// Compile builds test/testdata/NAME.c against the system's libibverbs and
+// returns the program. Every program is built once a test binary.
+func Compile(t testing.TB, name string) string {
+	t.Helper()
+	return CompileWith(t, name, "gcc", "-libverbs")
+}
+
+// CompileWith is Compile with another compiler and other libraries.
+func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
+	t.Helper()
+	Need(t, compiler)
+	compiled.Lock()
+	defer compiled.Unlock()
+	if compiled.dir == "" {
+		dir, err := os.MkdirTemp("", "vrdma-test-bin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { // other users run these too
+			t.Fatal(err)
+		}
+		compiled.dir, compiled.done = dir, map[string]bool{}
+	}
+	bin := filepath.Join(compiled.dir, name+"-"+filepath.Base(compiler))
+	if compiled.done[bin] {
+		return bin
+	}
+	src := filepath.Join(Root(), "test", "testdata", name+".c")
+	args := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
+	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", compiler, args, err, out)
+	}
+	compiled.done[bin] = true
+	return bin
+}
+
+// RemoveCompiled deletes what Compile made; for TestMain.
+func RemoveCompiled() {
+	compiled.Lock()
+	defer compiled.Unlock()
+	if compiled.dir != "" {
+		os.RemoveAll(compiled.dir)
+	}
+}

@@ -1,0 +1,219 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Daemon is a running `vrdma daemon` and the socket to reach it.
+type Daemon struct {
+	Socket  string
+	Process *Process
+	cred    *syscall.Credential
+	dir     string
+}
+
+// Options change how a daemon is started.
+type Options struct {
+	Addr string              // --addr; empty: 127.0.0.1,::1
+	Args []string            // further arguments
+	User *syscall.Credential // run daemon and programs as this user
+	Wrap []string            // a command to run the daemon under
+}
+
+// Nobody is an unprivileged user.
+func Nobody() *syscall.Credential { return &syscall.Credential{Uid: 65534, Gid: 65534} }
+
+// Directory makes a short-named temporary directory, because the path of a unix
+// socket has at most 107 bytes; it belongs to user, if given.
+func Directory(t testing.TB, user *syscall.Credential) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "vt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if user != nil {
+		if err := os.Chown(dir, int(user.Uid), int(user.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Start builds the product and starts a daemon that lives as long as the test.
+func Start(t testing.TB, o Options) *Daemon {
+	t.Helper()
+	Build(t)
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1,::1"
+	}
+	dir := Directory(t, o.User)
+	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, dir: dir}
+	argv := append(append([]string{}, o.Wrap...), Binary(), "daemon", "--socket", d.Socket, "--addr", o.Addr)
+	argv = append(argv, o.Args...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	d.dress(cmd)
+	d.Process = Spawn(t, cmd)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("daemon's log, last part:\n%s", Tail(d.Process.Output(), 40))
+		}
+	})
+	ready := Poll(10*time.Second, func() bool {
+		if d.Process.Ended(0) {
+			return true
+		}
+		_, err := d.status()
+		return err == nil
+	})
+	if !ready || d.Process.Ended(0) {
+		_, err := d.status()
+		t.Fatalf("daemon is not ready after 10 s (vrdma status: %v)\n%s", err, d.Process.Output())
+	}
+	return d
+}
+
+// At is a daemon that somebody else started (`vrdma run` itself, for example).
+func At(socket string, user *syscall.Credential) *Daemon {
+	return &Daemon{Socket: socket, cred: user, dir: filepath.Dir(socket)}
+}
+
+// dress gives a command the environment a user has, and the user.
+func (d *Daemon) dress(cmd *exec.Cmd) {
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR="+d.dir)
+	if d.cred != nil {
+		cmd.Env = append(cmd.Env, "HOME="+d.dir)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}
+		cmd.Dir = d.dir
+	}
+}
+
+// Stop ends the daemon with SIGTERM and fails the test if it does not end well.
+func (d *Daemon) Stop(t testing.TB) {
+	t.Helper()
+	syscall.Kill(d.Process.PID(), syscall.SIGTERM)
+	if code := d.Process.Wait(t, 5*time.Second); code != 0 {
+		t.Errorf("daemon after SIGTERM: exit %d, want 0\n%s", code, d.Process.Output())
+	}
+}
+
+// PID of the daemon.
+func (d *Daemon) PID() int { return d.Process.PID() }
+
+// Command is `vrdma ARGS…` against this daemon.
+func (d *Daemon) Command(args ...string) *exec.Cmd {
+	cmd := exec.Command(Binary(), args...)
+	d.dress(cmd)
+	cmd.Env = append(cmd.Env, "VRDMA_SOCKET="+d.Socket)
+	return cmd
+}
+
+// ProgramCommand is the command that runs argv with an RDMA device.
+func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd {
+	cmd := exec.Command(Binary(), append([]string{"run", "--socket", d.Socket, "--"}, argv...)...)
+	d.dress(cmd)
+	return cmd
+}
+
+// Launch starts argv under `vrdma run`.
+func (d *Daemon) Launch(t testing.TB, argv ...string) *Process {
+	t.Helper()
+	p := Spawn(t, d.ProgramCommand(argv...))
+	p.Name = strings.Join(argv, " ")
+	return p
+}
+
+// Run runs argv under `vrdma run` to its end and returns what it printed. It
+// fails the test on a status other than 0.
+func (d *Daemon) Run(t testing.TB, limit time.Duration, argv ...string) string {
+	t.Helper()
+	return d.Launch(t, argv...).OK(t, limit)
+}
+
+// Pair runs a server and, when it listens on port, its client; both must end well.
+func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, client []string) (serverOut, clientOut string) {
+	t.Helper()
+	s := d.Launch(t, server...)
+	Listening(t, s, port, 15*time.Second)
+	c := d.Launch(t, client...)
+	select {
+	case <-c.Done():
+	case <-s.Done():
+		c.Ended(5 * time.Second)
+	case <-time.After(limit):
+	}
+	s.Ended(3 * time.Second)
+	if !c.Ended(0) || !s.Ended(0) || c.cmd.ProcessState.ExitCode() != 0 || s.cmd.ProcessState.ExitCode() != 0 {
+		t.Fatalf("pair failed (limit %v)\nserver %s: %s\n%s\nclient %s: %s\n%s",
+			limit, s.Name, s.fate(), s.Output(), c.Name, c.fate(), c.Output())
+	}
+	return s.Output(), c.Output()
+}
+
+// fate says how a process ended, or where it hangs.
+func (p *Process) fate() string {
+	if p.Ended(0) {
+		return p.cmd.ProcessState.String()
+	}
+	return "still running, " + p.where()
+}
+
+// Status is the part of `vrdma status -o json` that tests look at.
+type Status struct {
+	Sessions []Session         `json:"sessions"`
+	QPs      []json.RawMessage `json:"qps"`
+	Counters map[string]uint64 `json:"counters"`
+}
+
+// Session is one program's open device.
+type Session struct {
+	PID     int    `json:"pid"`
+	Program string `json:"program"`
+}
+
+// Status asks the daemon.
+func (d *Daemon) Status(t testing.TB) Status {
+	t.Helper()
+	s, err := d.status()
+	if err != nil {
+		t.Fatalf("vrdma status: %v", err)
+	}
+	return s
+}
+
+func (d *Daemon) status() (Status, error) {
+	var s Status
+	out, err := d.Command("status", "--socket", d.Socket, "-o", "json").Output()
+	if err != nil {
+		if e, ok := err.(*exec.ExitError); ok {
+			return s, fmt.Errorf("%w: %s", err, e.Stderr)
+		}
+		return s, err
+	}
+	return s, json.Unmarshal(out, &s)
+}
+
+// Tail is the last n lines of text.
+func Tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "\n")
+}

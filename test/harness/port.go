@@ -1,0 +1,62 @@
+package harness
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// FreePort is a TCP port that nobody listens on. It lies below the range that
+// the kernel gives to outgoing connections, so none of those takes it meanwhile.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			continue
+		}
+		l.Close()
+		return port
+	}
+	t.Fatal("no free TCP port between 20000 and 32000 in 100 attempts")
+	return 0
+}
+
+// Listening waits until somebody listens on port. It reads the kernel's table
+// instead of connecting, because perftest's servers accept only once.
+func Listening(t testing.TB, p *Process, port int, d time.Duration) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/net", p.PID())
+	ok := Poll(d, func() bool {
+		return p.Ended(0) || listens(dir+"/tcp", port) || listens(dir+"/tcp6", port)
+	})
+	if !ok {
+		t.Fatalf("%s: does not listen on port %d after %v\n%s\noutput:\n%s", p.Name, port, d, p.where(), p.Output())
+	}
+	if p.Ended(0) {
+		t.Fatalf("%s: ended before it listened on port %d\noutput:\n%s", p.Name, port, p.Output())
+	}
+}
+
+func listens(table string, port int) bool {
+	f, err := os.Open(table)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	want := fmt.Sprintf(":%04X", port)
+	for s := bufio.NewScanner(f); s.Scan(); {
+		field := strings.Fields(s.Text())
+		const listen = "0A"
+		if len(field) > 3 && field[3] == listen && strings.HasSuffix(field[1], want) {
+			return true
+		}
+	}
+	return false
+}

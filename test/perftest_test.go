@@ -1,0 +1,148 @@
+package test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"vrdma/test/harness"
+)
+
+// perftest 4.5 checks no data itself (it has no option for it): contents are
+// checked by the C programs. Here: every test and mode that it has, to the end,
+// with every row of results.
+type perfCase struct {
+	name string
+	tool string
+	args string
+	rows int // rows of results
+}
+
+func perfCases() []perfCase {
+	const allRC, allUD = 23, 12 // sizes 2^1 … 2^23, and up to the MTU of 4096
+	few := pick("-n 20 ", "-n 1000 ")
+	c := []perfCase{}
+	add := func(name, tool, args string, rows int) {
+		c = append(c, perfCase{name, tool, args, rows})
+	}
+	// Every operation, latency and bandwidth, every transport that has it, all sizes.
+	for _, what := range []string{"lat", "bw"} {
+		for _, tr := range []string{"RC", "UC", "UD"} {
+			rows := allRC
+			if tr == "UD" {
+				rows = allUD
+			}
+			add("send_"+what+"/"+tr+"/all", "ib_send_"+what, few+"-a -c "+tr, rows)
+			if tr != "UD" {
+				add("write_"+what+"/"+tr+"/all", "ib_write_"+what, few+"-a -c "+tr, rows)
+			}
+		}
+		add("read_"+what+"/RC/all", "ib_read_"+what, few+"-a", allRC)
+		add("atomic_"+what+"/fetch_and_add", "ib_atomic_"+what, "-n 500 -A FETCH_AND_ADD", 1)
+		add("atomic_"+what+"/compare_and_swap", "ib_atomic_"+what, "-n 500 -A CMP_AND_SWAP", 1)
+	}
+	// Modes.
+	for _, op := range []string{"send", "write", "read", "atomic"} {
+		size := " -s 65536"
+		if op == "atomic" {
+			size = ""
+		}
+		bw := "ib_" + op + "_bw"
+		add(op+"_bw/bidirectional", bw, "-n 200 -b"+size, 1)
+		add(op+"_bw/8qps", bw, "-n 100 -q 8"+size, 1)
+		add(op+"_bw/bidirectional/4qps", bw, "-n 100 -b -q 4"+size, 1)
+		add(op+"_bw/duration", bw, "-D 2 -f 0"+size, 1)
+		add(op+"_bw/ipv6", bw, "-n 100 -x 1"+size, 1)
+		if op != "write" {
+			add(op+"_bw/events", bw, "-n 200 -e"+size, 1)
+			add(op+"_lat/events", "ib_"+op+"_lat", "-n 200 -e", 1)
+		}
+		if op == "send" || op == "write" {
+			add(op+"_bw/inline", bw, "-n 500 -I 64 -s 64", 1)
+			add(op+"_lat/inline", "ib_"+op+"_lat", "-n 500 -I 64 -s 64", 1)
+			add(op+"_lat/inline_max", "ib_"+op+"_lat", "-n 500 -I 220 -s 220", 1)
+		}
+		add(op+"_lat/duration", "ib_"+op+"_lat", "-D 2 -f 0", 1)
+	}
+	add("send_bw/postlist", "ib_send_bw", "-n 1024 -l 32 -s 1024", 1)
+	add("write_bw/postlist", "ib_write_bw", "-n 1024 -l 32 -s 1024", 1)
+	add("send_bw/srq", "ib_send_bw", "-n 200 --use-srq -q 4 -s 1024", 1)
+	add("send_bw/UD/events", "ib_send_bw", "-n 200 -c UD -e -s 1024", 1)
+	add("send_bw/UD/bidirectional", "ib_send_bw", "-n 200 -c UD -b -s 1024", 1)
+	add("send_bw/UC/bidirectional", "ib_send_bw", "-n 200 -c UC -b -s 65536", 1)
+	add("send_bw/multicast", "ib_send_bw", "-n 200 -c UD -g -s 1024", 1)
+	add("send_lat/multicast", "ib_send_lat", "-n 200 -c UD -g -s 1024", 1)
+	add("write_bw/64MiB", "ib_write_bw", "-n 10 -s 67108864", 1)
+	add("write_bw/old_post", "ib_write_bw", "-n 200 -s 65536 --use_old_post_send", 1)
+	add("write_bw/mtu256", "ib_write_bw", "-n 200 -s 65536 -m 256", 1)
+	add("write_bw/counters", "ib_write_bw", "-n 200 -s 65536 -W counters/port_xmit_data", 1)
+	return c
+}
+
+func TestPerftest(t *testing.T) {
+	harness.Need(t, "ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat",
+		"ib_read_bw", "ib_read_lat", "ib_atomic_bw", "ib_atomic_lat")
+	d := device(t)
+	for _, c := range perfCases() {
+		t.Run(c.name, func(t *testing.T) {
+			d.Carried(t, 8*100, func() { perf(t, d, c) })
+		})
+	}
+}
+
+// perf runs one case and returns the client's rows.
+func perf(t *testing.T, d *harness.Daemon, c perfCase) [][]string {
+	t.Helper()
+	port := harness.FreePort(t)
+	server := append([]string{c.tool, "-F", "-p", strconv.Itoa(port)}, strings.Fields(c.args)...)
+	client := append(append([]string{}, server...), "127.0.0.1")
+	s, out := d.Pair(t, 2*minute, port, server, client)
+	for who, text := range map[string]string{"server": s, "client": out} {
+		for _, bad := range []string{"Completion with error", "Failed", "failed", "Couldn't", "Unable", "error"} {
+			if strings.Contains(text, bad) {
+				t.Errorf("%s says %q:\n%s", who, bad, text)
+			}
+		}
+	}
+	rows := perfRows(out)
+	if len(rows) != c.rows {
+		t.Errorf("%s %s: %d rows of results, want %d:\n%s", c.tool, c.args, len(rows), c.rows, out)
+	}
+	for _, r := range rows {
+		if v, err := strconv.ParseFloat(r[3], 64); err != nil || v <= 0 {
+			t.Errorf("%s %s: result %q in row %v, want a number above 0", c.tool, c.args, r[3], r)
+		}
+	}
+	return rows
+}
+
+// perfRows are the lines of results: size, iterations, then figures.
+func perfRows(out string) [][]string {
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		if _, err := strconv.ParseUint(f[0], 10, 64); err != nil {
+			continue
+		}
+		if _, err := strconv.ParseUint(f[1], 10, 64); err != nil {
+			continue
+		}
+		rows = append(rows, f)
+	}
+	return rows
+}
+
+func TestPerfRows(t *testing.T) {
+	const out = ` #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]
+ 65536      200              4563.21            4312.11		   0.068994
+---------------------------------------------------------------------------------------
+ local address: LID 0000 QPN 0x0011 PSN 0x1234
+`
+	if got := fmt.Sprint(perfRows(out)); got != "[[65536 200 4563.21 4312.11 0.068994]]" {
+		t.Errorf("got %s, want one row", got)
+	}
+}

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every way a work request can fail: the status on both sides, the state of both
+ * queue pairs afterwards, and that nothing was written where it must not be.
+ */
+#include "vt.h"
+
+static struct dev d;
+static struct buf mem; /* one page for each side, with every right */
+
+static struct couple start(struct opt o)
+{
+	d = dev_open();
+	mem = buf_new(&d, 16384, ALL_ACCESS);
+	return couple_new(&d, o);
+}
+
+static void finish(struct couple *c)
+{
+	couple_free(c);
+	buf_free(&mem);
+	dev_close(&d);
+}
+
+static uint64_t remote(size_t off)
+{
+	return (uintptr_t)mem.p + off;
+}
+
+/* ---- receiver not ready, peer not there ---- */
+
+static void rnr_retry_exceeded(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = 2});
+
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_RNR_RETRY_EXC_ERR, "send without a receive");
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	expect_state(&c.b, IBV_QPS_RTS, "responder");
+	finish(&c);
+}
+
+static void rnr_retry_zero(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = -1});
+
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_RNR_RETRY_EXC_ERR, "send without a receive, no retry");
+	finish(&c);
+}
+
+static void rnr_for_ever_until_receive(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = 7});
+
+	fill(mem.p, 64, 1);
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_no_wc(c.a.cq, 50, "send before the receive, rnr_retry 7");
+	post_recv(&c.b, &mem, 4096, 64, 2);
+	expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, "send after the receive came");
+	expect_wc(c.b.cq, 2, IBV_WC_SUCCESS, "late receive");
+	expect_fill(mem.p + 4096, 64, 1, "late receive");
+	finish(&c);
+}
+
+static void retry_exceeded_peer_destroyed(void)
+{
+	struct couple c = start((struct opt){.timeout = 8, .retry = 2});
+
+	ZERO(ibv_destroy_qp(c.b.qp));
+	post_send(&c.a, &mem, 0, 64, 1);
+	post_send(&c.a, &mem, 0, 64, 2);
+	expect_wc(c.a.cq, 1, IBV_WC_RETRY_EXC_ERR, "send to a destroyed QP");
+	expect_wc(c.a.cq, 2, IBV_WC_WR_FLUSH_ERR, "the one behind it");
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	end_free(&c.a);
+	ZERO(ibv_destroy_cq(c.b.cq));
+	buf_free(&mem);
+	dev_close(&d);
+}
+
+static void retry_exceeded_peer_reset(void)
+{
+	struct couple c = start((struct opt){.timeout = 8, .retry = 1});
+
+	end_to(&c.b, IBV_QPS_RESET);
+	post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey));
+	expect_wc(c.a.cq, 1, IBV_WC_RETRY_EXC_ERR, "write to a QP in RESET");
+	expect_bytes(mem.p + 4096, 64, 0, "target");
+	finish(&c);
+}
+
+/* The timeout's clock is the requester's own: 4.096 µs * 2^16 twice is half a second. */
+static void retry_exceeded_not_early(void)
+{
+	struct couple c = start((struct opt){.timeout = 16, .retry = 1});
+
+	end_to(&c.b, IBV_QPS_ERR);
+	double t = vt_now();
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_RETRY_EXC_ERR, "send to a QP in ERR");
+	CHECK(vt_now() - t > 0.268, "gave up after %.3f s, before one timeout of 0.268 s", vt_now() - t);
+	finish(&c);
+}
+
+/* ---- remote access ---- */
+
+/* One bad remote operation by a; target and neighbours must keep their bytes. */
+static void bad_remote(struct couple *c, struct work w, enum ibv_wc_status want, const char *what)
+{
+	memset(mem.p, 0x5a, mem.len);
+	post_recv(&c->b, &mem, 8192, 64, 77);
+	post_work(&c->a, w);
+	expect_wc(c->a.cq, w.wr.wr_id, want, what);
+	expect_state(&c->a, IBV_QPS_ERR, "requester");
+	expect_state(&c->b, IBV_QPS_ERR, "responder");
+	expect_wc(c->b.cq, 77, IBV_WC_WR_FLUSH_ERR, "receive of the responder");
+	expect_bytes(mem.p, mem.len, 0x5a, what);
+}
+
+static void write_bad_rkey(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey ^ 0x5500), IBV_WC_REM_ACCESS_ERR, "write, unknown rkey");
+	finish(&c);
+}
+
+static void write_stale_key_byte(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey ^ 0x1), IBV_WC_REM_ACCESS_ERR, "write, low byte of the rkey wrong");
+	finish(&c);
+}
+
+static void read_bad_rkey(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_READ, &mem, 0, 64, 1, remote(4096), mem.mr->rkey ^ 0x5500), IBV_WC_REM_ACCESS_ERR, "read, unknown rkey");
+	finish(&c);
+}
+
+static void atomic_bad_rkey(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, atomic_op(IBV_WR_ATOMIC_FETCH_AND_ADD, &mem, 0, 1, remote(4096), mem.mr->rkey ^ 0x5500, 1, 0), IBV_WC_REM_ACCESS_ERR, "atomic, unknown rkey");
+	finish(&c);
+}
+
+static void write_past_end(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(mem.len - 63), mem.mr->rkey), IBV_WC_REM_ACCESS_ERR, "write one byte past the end");
+	finish(&c);
+}
+
+static void write_before_start(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(0) - 1, mem.mr->rkey), IBV_WC_REM_ACCESS_ERR, "write one byte before the start");
+	finish(&c);
+}
+
+static void write_wraps_address_space(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, UINT64_MAX - 31, mem.mr->rkey), IBV_WC_REM_ACCESS_ERR, "write around the end of the address space");
+	finish(&c);
+}
+
+static void read_past_end(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_READ, &mem, 0, 4096, 1, remote(mem.len - 4095), mem.mr->rkey), IBV_WC_REM_ACCESS_ERR, "read past the end");
+	finish(&c);
+}
+
+/* A region without one right, then the operation that needs it. */
+static void without(int right, enum ibv_wr_opcode op, const char *what)
+{
+	struct couple c = start((struct opt){0});
+	struct buf r = buf_new(&d, 4096, (ALL_ACCESS & ~right) | IBV_ACCESS_LOCAL_WRITE);
+	struct work w = op == IBV_WR_ATOMIC_FETCH_AND_ADD ? atomic_op(op, &mem, 0, 1, (uintptr_t)r.p, r.mr->rkey, 1, 0)
+							  : rdma(op, &mem, 0, 64, 1, (uintptr_t)r.p, r.mr->rkey);
+
+	bad_remote(&c, w, IBV_WC_REM_ACCESS_ERR, what);
+	expect_bytes(r.p, r.len, 0, what);
+	buf_free(&r);
+	finish(&c);
+}
+
+static void write_without_right(void) { without(IBV_ACCESS_REMOTE_WRITE, IBV_WR_RDMA_WRITE, "write to a region without REMOTE_WRITE"); }
+static void read_without_right(void) { without(IBV_ACCESS_REMOTE_READ, IBV_WR_RDMA_READ, "read of a region without REMOTE_READ"); }
+static void atomic_without_right(void) { without(IBV_ACCESS_REMOTE_ATOMIC, IBV_WR_ATOMIC_FETCH_AND_ADD, "atomic on a region without REMOTE_ATOMIC"); }
+
+/* rxe answers "invalid request" when the QP itself does not allow the operation. */
+static void write_qp_without_access(void)
+{
+	struct couple c = start((struct opt){.no_access = true});
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey), IBV_WC_REM_INV_REQ_ERR, "write to a QP without REMOTE_WRITE");
+	finish(&c);
+}
+
+static void rkey_of_other_pd(void)
+{
+	struct couple c = start((struct opt){0});
+	struct dev other = d;
+	other.pd = MADE(ibv_alloc_pd(d.ctx));
+	struct buf r = buf_new(&other, 4096, ALL_ACCESS);
+
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, (uintptr_t)r.p, r.mr->rkey), IBV_WC_REM_ACCESS_ERR, "write to a region of another PD");
+	expect_bytes(r.p, r.len, 0, "region of another PD");
+	buf_free(&r);
+	ZERO(ibv_dealloc_pd(other.pd));
+	finish(&c);
+}
+
+static void rkey_after_dereg(void)
+{
+	struct couple c = start((struct opt){0});
+	struct buf r = buf_new(&d, 4096, ALL_ACCESS);
+	uint32_t rkey = r.mr->rkey;
+
+	ZERO(ibv_dereg_mr(r.mr));
+	bad_remote(&c, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, (uintptr_t)r.p, rkey), IBV_WC_REM_ACCESS_ERR, "write to a deregistered region");
+	expect_bytes(r.p, r.len, 0, "deregistered region");
+	free(r.p);
+	finish(&c);
+}
+
+static void atomic_misaligned(void)
+{
+	struct couple c = start((struct opt){0});
+
+	bad_remote(&c, atomic_op(IBV_WR_ATOMIC_FETCH_AND_ADD, &mem, 0, 1, remote(4100), mem.mr->rkey, 1, 0), IBV_WC_REM_INV_REQ_ERR, "misaligned atomic");
+	finish(&c);
+}
+
+/* A zero-length write touches nothing, so no key is checked. */
+static void zero_length_write_any_key(void)
+{
+	struct couple c = start((struct opt){0});
+
+	post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, NULL, 0, 0, 1, 0, 0));
+	expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, "zero-length write");
+	post_work(&c.a, rdma(IBV_WR_RDMA_READ, NULL, 0, 0, 2, 0, 0));
+	expect_wc(c.a.cq, 2, IBV_WC_SUCCESS, "zero-length read");
+	expect_alive(&c, &mem, "afterwards");
+	finish(&c);
+}
+
+/* ---- receives and local errors ---- */
+
+static void receive_too_small(void)
+{
+	struct couple c = start((struct opt){0});
+
+	memset(mem.p + 4096, 0x5a, 4096);
+	post_recv(&c.b, &mem, 4096, 63, 2);
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_REM_INV_REQ_ERR, "send of 64 B to a receive of 63");
+	expect_wc(c.b.cq, 2, IBV_WC_LOC_LEN_ERR, "receive of 63 B");
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	expect_state(&c.b, IBV_QPS_ERR, "responder");
+	expect_bytes(mem.p + 4096 + 63, 4096 - 63, 0x5a, "behind the receive");
+	finish(&c);
+}
+
+static void receive_too_small_many_packets(void)
+{
+	struct couple c = start((struct opt){0});
+
+	memset(mem.p + 8192, 0x5a, 8192);
+	post_recv(&c.b, &mem, 8192, 3000, 2);
+	post_send(&c.a, &mem, 0, 8192, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_REM_INV_REQ_ERR, "send of 8 KiB to a receive of 3000 B");
+	expect_wc(c.b.cq, 2, IBV_WC_LOC_LEN_ERR, "receive of 3000 B");
+	expect_bytes(mem.p + 8192 + 3000, 8192 - 3000, 0x5a, "behind the receive");
+	finish(&c);
+}
+
+static void local_bad_lkey(void)
+{
+	struct couple c = start((struct opt){0});
+	struct work w = work_new(IBV_WR_SEND, &mem, 0, 64, 1);
+
+	post_recv(&c.b, &mem, 4096, 64, 2);
+	w.sge.lkey ^= 0x5500;
+	post_work(&c.a, w);
+	expect_wc(c.a.cq, 1, IBV_WC_LOC_PROT_ERR, "send with an unknown lkey");
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	expect_state(&c.b, IBV_QPS_RTS, "responder, who saw nothing");
+	expect_no_wc(c.b.cq, 20, "responder");
+	finish(&c);
+}
+
+static void local_past_end(void)
+{
+	struct couple c = start((struct opt){0});
+	struct work w = work_new(IBV_WR_SEND, &mem, mem.len - 63, 64, 1);
+
+	post_recv(&c.b, &mem, 4096, 64, 2);
+	post_work(&c.a, w);
+	expect_wc(c.a.cq, 1, IBV_WC_LOC_PROT_ERR, "send from past the end of the region");
+	expect_state(&c.b, IBV_QPS_RTS, "responder");
+	finish(&c);
+}
+
+static void read_into_read_only_region(void)
+{
+	struct couple c = start((struct opt){0});
+	struct buf r = buf_new(&d, 4096, 0);
+
+	fill(mem.p, 64, 3);
+	post_work(&c.a, rdma(IBV_WR_RDMA_READ, &r, 0, 64, 1, remote(0), mem.mr->rkey));
+	expect_wc(c.a.cq, 1, IBV_WC_LOC_PROT_ERR, "read into a region without LOCAL_WRITE");
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	expect_bytes(r.p, 64, 0, "region without LOCAL_WRITE");
+	buf_free(&r);
+	finish(&c);
+}
+
+/* The responder cannot write its own receive buffer: hardware says LOC_PROT, rxe LOC_QP_OP. */
+static void receive_bad_lkey(void)
+{
+	struct couple c = start((struct opt){0});
+	struct buf r = buf_new(&d, 4096, 0);
+
+	post_recv(&c.b, &r, 0, 64, 2);
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_REM_OP_ERR, "send to a receive in a region without LOCAL_WRITE");
+	struct ibv_wc wc = wait_wc(c.b.cq, "that receive");
+	CHECK(wc.wr_id == 2 && (wc.status == IBV_WC_LOC_PROT_ERR || wc.status == IBV_WC_LOC_QP_OP_ERR), "receive: status %d (%s)", wc.status, ibv_wc_status_str(wc.status));
+	expect_state(&c.a, IBV_QPS_ERR, "requester");
+	expect_state(&c.b, IBV_QPS_ERR, "responder");
+	expect_bytes(r.p, r.len, 0, "region without LOCAL_WRITE");
+	buf_free(&r);
+	finish(&c);
+}
+
+static void receive_deregistered_meanwhile(void)
+{
+	struct couple c = start((struct opt){0});
+	struct buf r = buf_new(&d, 4096, ALL_ACCESS);
+
+	post_recv(&c.b, &r, 0, 64, 2);
+	ZERO(ibv_dereg_mr(r.mr));
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_REM_OP_ERR, "send to a receive whose region is gone");
+	CHECK(wait_wc(c.b.cq, "that receive").status != IBV_WC_SUCCESS, "receive into a deregistered region succeeded");
+	expect_bytes(r.p, r.len, 0, "deregistered region");
+	free(r.p);
+	finish(&c);
+}
+
+static void rdma_on_ud(void)
+{
+	d = dev_open();
+	mem = buf_new(&d, 16384, ALL_ACCESS);
+	struct couple c = couple_new(&d, (struct opt){.type = IBV_QPT_UD});
+	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .hop_limit = 64}};
+	struct ibv_ah *ah = MADE(ibv_create_ah(d.pd, &at));
+	struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey);
+
+	w.wr.wr.ud.ah = ah;
+	int e = try_send(&c.a, &w);
+	if (!e) { /* posting may refuse it; if not, the completion must */
+		struct ibv_wc wc = wait_wc(c.a.cq, "RDMA write on UD");
+		CHECK(wc.status == IBV_WC_LOC_QP_OP_ERR, "RDMA write on UD: %s", ibv_wc_status_str(wc.status));
+	}
+	expect_bytes(mem.p + 4096, 64, 0, "target");
+	ZERO(ibv_destroy_ah(ah));
+	finish(&c);
+}
+
+/* ---- flush ---- */
+
+static void flush_both_queues(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = 7});
+
+	for (uint64_t i = 0; i < 8; i++)
+		post_recv(&c.a, &mem, 0, 64, 100 + i);
+	for (uint64_t i = 0; i < 8; i++)
+		post_send(&c.a, &mem, 0, 64, 200 + i); /* the peer has no receive: they wait */
+	expect_no_wc(c.a.cq, 20, "before");
+	end_to(&c.a, IBV_QPS_ERR);
+	uint64_t next_recv = 100, next_send = 200;
+	for (int i = 0; i < 16; i++) {
+		struct ibv_wc wc = wait_wc(c.a.cq, "flush");
+		CHECK(wc.status == IBV_WC_WR_FLUSH_ERR, "wr_id %llu: %s, want a flush", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+		if (wc.wr_id >= 200)
+			CHECK(wc.wr_id == next_send++, "send %llu flushed out of order", (unsigned long long)wc.wr_id);
+		else
+			CHECK(wc.wr_id == next_recv++, "receive %llu flushed out of order", (unsigned long long)wc.wr_id);
+	}
+	expect_no_wc(c.a.cq, 20, "after the flush");
+	finish(&c);
+}
+
+static void flush_sends_posted_in_error(void)
+{
+	struct couple c = start((struct opt){0});
+
+	end_to(&c.a, IBV_QPS_ERR);
+	for (uint64_t i = 0; i < 4; i++)
+		post_send(&c.a, &mem, 0, 64, i);
+	for (uint64_t i = 0; i < 4; i++)
+		expect_wc(c.a.cq, i, IBV_WC_WR_FLUSH_ERR, "send posted in ERR");
+	finish(&c);
+}
+
+static int cmp_double(const void *a, const void *b)
+{
+	return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+/* Receives ring no doorbell, yet in the error state they must come back soon. */
+static void flush_receives_posted_in_error(void)
+{
+	struct couple c = start((struct opt){0});
+	double took[20];
+
+	end_to(&c.a, IBV_QPS_ERR);
+	usleep(100000); /* the daemon has gone to sleep by now */
+	for (int i = 0; i < 20; i++) {
+		double t = vt_now();
+		post_recv(&c.a, &mem, 0, 64, (uint64_t)i);
+		expect_wc(c.a.cq, (uint64_t)i, IBV_WC_WR_FLUSH_ERR, "receive posted in ERR");
+		took[i] = vt_now() - t;
+	}
+	qsort(took, 20, sizeof(took[0]), cmp_double);
+	printf("flush of receives posted in ERR: median %.3f ms, worst %.3f ms\n", took[10] * 1e3, took[19] * 1e3);
+	CHECK(took[10] < 0.1, "median is %.3f s, want under 0.1 (and 0.01 on a quiet machine)", took[10]);
+	finish(&c);
+}
+
+static void flush_behind_an_error(void)
+{
+	struct couple c = start((struct opt){0});
+
+	post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), 0x12345600));
+	for (uint64_t i = 2; i < 6; i++)
+		post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, i, remote(4096), mem.mr->rkey));
+	expect_wc(c.a.cq, 1, IBV_WC_REM_ACCESS_ERR, "first");
+	for (uint64_t i = 2; i < 6; i++)
+		expect_wc(c.a.cq, i, IBV_WC_WR_FLUSH_ERR, "those behind it");
+	expect_bytes(mem.p + 4096, 64, 0, "target of the flushed writes");
+	finish(&c);
+}
+
+/* Unsignalled requests complete only when they fail. */
+static void flush_unsignalled(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = 2});
+	struct work w = work_new(IBV_WR_SEND, &mem, 0, 64, 1);
+
+	w.wr.send_flags = 0;
+	post_work(&c.a, w);
+	w.wr.wr_id = 2;
+	w.wr.sg_list = NULL;
+	post_work(&c.a, w);
+	expect_wc(c.a.cq, 1, IBV_WC_RNR_RETRY_EXC_ERR, "unsignalled send that fails");
+	expect_wc(c.a.cq, 2, IBV_WC_WR_FLUSH_ERR, "unsignalled send behind it");
+	finish(&c);
+}
+
+static void reuse_after_error(void)
+{
+	struct couple c = start((struct opt){.rnr_retry = -1});
+
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_RNR_RETRY_EXC_ERR, "make it fail");
+	for (int i = 0; i < 3; i++) {
+		end_to(&c.a, IBV_QPS_RESET);
+		end_to(&c.b, IBV_QPS_RESET);
+		qp_init_state(&c.a);
+		qp_init_state(&c.b);
+		post_recv(&c.b, &mem, 4096, 64, 5);
+		end_connect(&c.a, end_addr(&c.b, NULL));
+		end_connect(&c.b, end_addr(&c.a, NULL));
+		post_send(&c.a, &mem, 0, 64, 4);
+		expect_wc(c.a.cq, 4, IBV_WC_SUCCESS, "send after RESET and reconnect");
+		expect_wc(c.b.cq, 5, IBV_WC_SUCCESS, "receive after RESET and reconnect");
+	}
+	finish(&c);
+}
+
+/* ---- UC and UD fail in silence ---- */
+
+static void uc_bad_rkey_is_silent(void)
+{
+	struct couple c = start((struct opt){.type = IBV_QPT_UC});
+
+	post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey ^ 0x5500));
+	expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, "UC write with a bad rkey");
+	expect_bytes(mem.p + 4096, 64, 0, "target");
+	expect_state(&c.a, IBV_QPS_RTS, "requester");
+	finish(&c);
+}
+
+static void uc_without_receive_is_silent(void)
+{
+	struct couple c = start((struct opt){.type = IBV_QPT_UC});
+
+	post_send(&c.a, &mem, 0, 64, 1);
+	expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, "UC send without a receive");
+	expect_alive(&c, &mem, "UC afterwards");
+	finish(&c);
+}
+
+static void ud_case(uint32_t qkey, size_t send_len, size_t recv_len, bool want, const char *what)
+{
+	struct couple c = start((struct opt){.type = IBV_QPT_UD});
+	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .hop_limit = 64}};
+	struct ibv_ah *ah = MADE(ibv_create_ah(d.pd, &at));
+	struct work w = work_new(IBV_WR_SEND, &mem, 0, send_len, 1);
+
+	fill(mem.p, send_len, 7);
+	post_recv(&c.b, &mem, 8192, recv_len, 2);
+	w.wr.wr.ud.ah = ah;
+	w.wr.wr.ud.remote_qpn = c.b.qp->qp_num;
+	w.wr.wr.ud.remote_qkey = qkey;
+	post_work(&c.a, w);
+	expect_wc(c.a.cq, 1, IBV_WC_SUCCESS, what);
+	if (want) {
+		struct ibv_wc wc = expect_wc(c.b.cq, 2, IBV_WC_SUCCESS, what);
+		CHECK(wc.byte_len == send_len + 40, "%s: byte_len %u, want %zu", what, wc.byte_len, send_len + 40);
+		CHECK(wc.src_qp == c.a.qp->qp_num, "%s: src_qp %#x, want %#x", what, wc.src_qp, c.a.qp->qp_num);
+		CHECK(wc.wc_flags & IBV_WC_GRH, "%s: wc_flags %#x lack GRH", what, wc.wc_flags);
+		expect_fill(mem.p + 8192 + 40, send_len, 7, what);
+	} else {
+		expect_no_wc(c.b.cq, 30, what);
+	}
+	ZERO(ibv_destroy_ah(ah));
+	finish(&c);
+}
+
+static void ud_good(void) { ud_case(0x11111111, 512, 600, true, "UD send"); }
+static void ud_bad_qkey_is_silent(void) { ud_case(0x22222222, 512, 600, false, "UD send with a wrong Q_Key"); }
+static void ud_longer_than_mtu_is_silent(void) { ud_case(0x11111111, 5000, 8000, false, "UD send longer than the MTU"); }
+
+static const struct vt_case cases[] = {
+	{"rnr_retry_exceeded", rnr_retry_exceeded},
+	{"rnr_retry_zero", rnr_retry_zero},
+	{"rnr_for_ever_until_receive", rnr_for_ever_until_receive},
+	{"retry_exceeded_peer_destroyed", retry_exceeded_peer_destroyed},
+	{"retry_exceeded_peer_reset", retry_exceeded_peer_reset},
+	{"retry_exceeded_not_early", retry_exceeded_not_early},
+	{"write_bad_rkey", write_bad_rkey},
+	{"write_stale_key_byte", write_stale_key_byte},
+	{"read_bad_rkey", read_bad_rkey},
+	{"atomic_bad_rkey", atomic_bad_rkey},
+	{"write_past_end", write_past_end},
+	{"write_before_start", write_before_start},
+	{"write_wraps_address_space", write_wraps_address_space},
+	{"read_past_end", read_past_end},
+	{"write_without_right", write_without_right},
+	{"read_without_right", read_without_right},
+	{"atomic_without_right", atomic_without_right},
+	{"write_qp_without_access", write_qp_without_access},
+	{"rkey_of_other_pd", rkey_of_other_pd},
+	{"rkey_after_dereg", rkey_after_dereg},
+	{"atomic_misaligned", atomic_misaligned},
+	{"zero_length_write_any_key", zero_length_write_any_key},
+	{"receive_too_small", receive_too_small},
+	{"receive_too_small_many_packets", receive_too_small_many_packets},
+	{"local_bad_lkey", local_bad_lkey},
+	{"local_past_end", local_past_end},
+	{"read_into_read_only_region", read_into_read_only_region},
+	{"receive_bad_lkey", receive_bad_lkey},
+	{"receive_deregistered_meanwhile", receive_deregistered_meanwhile},
+	{"rdma_on_ud", rdma_on_ud},
+	{"flush_both_queues", flush_both_queues},
+	{"flush_sends_posted_in_error", flush_sends_posted_in_error},
+	{"flush_receives_posted_in_error", flush_receives_posted_in_error},
+	{"flush_behind_an_error", flush_behind_an_error},
+	{"flush_unsignalled", flush_unsignalled},
+	{"reuse_after_error", reuse_after_error},
+	{"uc_bad_rkey_is_silent", uc_bad_rkey_is_silent},
+	{"uc_without_receive_is_silent", uc_without_receive_is_silent},
+	{"ud_good", ud_good},
+	{"ud_bad_qkey_is_silent", ud_bad_qkey_is_silent},
+	{"ud_longer_than_mtu_is_silent", ud_longer_than_mtu_is_silent},
+};
+
+MAIN(cases)
