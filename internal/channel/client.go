@@ -1,0 +1,86 @@
+package channel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// control opens a CONTROL conversation and sends req.
+func control(socket string, req ControlRequest) (*Session, error) {
+	s, err := Dial(socket, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.SendJSON(req); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// QueryStatus asks the daemon at socket for its status.
+func QueryStatus(socket string) (*Status, error) {
+	s, err := control(socket, ControlRequest{Op: ControlStatus})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	st := new(Status)
+	if err := s.ReceiveJSON(st); err != nil {
+		return nil, err
+	}
+	if st.Error != "" {
+		return nil, errors.New(st.Error)
+	}
+	return st, nil
+}
+
+// StopDaemon asks the daemon at socket to end itself and returns once it has
+// agreed; it is gone when its socket is.
+func StopDaemon(socket string) error {
+	s, err := control(socket, ControlRequest{Op: ControlStop})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.acknowledged()
+}
+
+func (s *Session) acknowledged() error {
+	var r ControlReply
+	if err := s.ReceiveJSON(&r); err != nil {
+		return err
+	}
+	if r.Error != "" {
+		return errors.New(r.Error)
+	}
+	return nil
+}
+
+// A Tracer receives the records of programs as they make commands.
+type Tracer struct{ s *Session }
+
+// Trace subscribes to the programs with this label; an empty label means all.
+// When it returns, no record of a program started afterwards is missed.
+func Trace(socket, label string) (*Tracer, error) {
+	s, err := control(socket, ControlRequest{Op: ControlTrace, Label: label})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.acknowledged(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &Tracer{s}, nil
+}
+
+// Next waits for a record; io.EOF means that the daemon ended.
+func (t *Tracer) Next() (TraceRecord, error) {
+	var r TraceRecord
+	err := t.s.ReceiveJSON(&r)
+	return r, err
+}
+
+// Close ends the subscription; Next then fails.
+func (t *Tracer) Close() error { return t.s.Close() }

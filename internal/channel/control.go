@@ -1,0 +1,180 @@
+package channel
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// ControlRequest is what a tool asks on a CONTROL connection.
+//
+//	{"op":"status"}               answered by one Status
+//	{"op":"trace","label":"L"}    answered by TraceRecords until the tool hangs up
+//	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+type ControlRequest struct {
+	Op    string `json:"op"`
+	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
+}
+
+// Operations of a ControlRequest.
+const (
+	ControlStatus = "status"
+	ControlTrace  = "trace"
+	ControlStop   = "stop"
+)
+
+// ControlReply acknowledges a request, or says what was wrong with it. The stream
+// of a trace begins with one.
+type ControlReply struct {
+	Error string `json:"error,omitempty"`
+}
+
+// Status is what `vrdma status` shows.
+type Status struct {
+	Error    string            `json:"error,omitempty"`
+	Version  string            `json:"version"`
+	Protocol int               `json:"protocol"`
+	Pid      int               `json:"pid"`
+	Socket   string            `json:"socket"`
+	Started  time.Time         `json:"started"`
+	Device   DeviceStatus      `json:"device"`
+	Sessions []SessionStatus   `json:"sessions"`
+	Counters map[string]uint64 `json:"counters"`
+	// Refused counts commands that were answered "not supported", by name.
+	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// DeviceStatus describes the device and its port.
+type DeviceStatus struct {
+	Name      string      `json:"name"`
+	NodeGUID  string      `json:"node_guid"`
+	State     string      `json:"state"`
+	LinkLayer string      `json:"link_layer"`
+	MTU       int         `json:"mtu"`
+	GIDs      []GIDStatus `json:"gids"`
+}
+
+// GIDStatus is a row of the GID table.
+type GIDStatus struct {
+	Index  int    `json:"index"`
+	GID    string `json:"gid"`
+	Type   string `json:"type"`
+	NetDev string `json:"netdev"`
+}
+
+// SessionStatus is one open of the device.
+type SessionStatus struct {
+	ID       uint64      `json:"id"`
+	Pid      int         `json:"pid"`
+	UID      int         `json:"uid"`
+	Program  string      `json:"program"`
+	Label    string      `json:"label,omitempty"`
+	Opened   time.Time   `json:"opened"`
+	Commands uint64      `json:"commands"`
+	Objects  ObjectCount `json:"objects"`
+	MRBytes  uint64      `json:"mr_bytes"`
+	QPs      []QPStatus  `json:"qps"`
+}
+
+// ObjectCount is how many objects of each kind a session has.
+type ObjectCount struct {
+	PDs      int `json:"pds"`
+	MRs      int `json:"mrs"`
+	MWs      int `json:"mws"`
+	CQs      int `json:"cqs"`
+	QPs      int `json:"qps"`
+	SRQs     int `json:"srqs"`
+	AHs      int `json:"ahs"`
+	Channels int `json:"channels"`
+}
+
+// QPStatus is one queue pair.
+type QPStatus struct {
+	Num         uint32 `json:"num"`
+	Type        string `json:"type"`
+	State       string `json:"state"`
+	DestQPN     uint32 `json:"dest_qpn"`
+	DestGID     string `json:"dest_gid,omitempty"`
+	Outstanding uint32 `json:"outstanding"`
+}
+
+// TraceRecord is one command that a program made, or the opening or closing of the
+// device (Command "open" and "close").
+type TraceRecord struct {
+	Time     time.Time     `json:"time"`
+	Duration time.Duration `json:"duration_ns"`
+	Session  uint64        `json:"session"`
+	Pid      int           `json:"pid"`
+	Program  string        `json:"program"`
+	Label    string        `json:"label,omitempty"`
+	Command  string        `json:"command"`
+	Args     string        `json:"args,omitempty"`
+	Result   string        `json:"result,omitempty"` // what was handed back, if it succeeded
+	Errno    int           `json:"errno,omitempty"`
+	Error    string        `json:"error,omitempty"`   // the errno's name
+	Refused  bool          `json:"refused,omitempty"` // we do not support it
+	Lost     uint64        `json:"lost,omitempty"`    // records dropped before this one: the reader was too slow
+}
+
+// Commands of records that are not verbs commands.
+const (
+	TraceOpen  = "open"
+	TraceClose = "close"
+)
+
+const (
+	pieceMore = '+'
+	pieceLast = '.'
+	// maxDocument bounds what a peer can make us hold.
+	maxDocument = 64 << 20
+	pieceSize   = 32 << 10
+)
+
+// SendJSON sends v as one document: packets that begin with '+' while more follow
+// and '.' on the last.
+func (c *Conn) SendJSON(v any) error {
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	packet := make([]byte, 0, min(len(doc), pieceSize)+1)
+	for {
+		piece, mark := doc, byte(pieceLast)
+		if len(piece) > pieceSize {
+			piece, mark = doc[:pieceSize], pieceMore
+		}
+		doc = doc[len(piece):]
+		if err := c.WriteMessage(append(append(packet[:0], mark), piece...)); err != nil {
+			return err
+		}
+		if mark == pieceLast {
+			return nil
+		}
+	}
+}
+
+// ReceiveJSON receives one document into v.
+func (c *Conn) ReceiveJSON(v any) error {
+	var doc []byte
+	buf := make([]byte, MaxMessage)
+	for {
+		n, fds, err := c.ReadMessage(buf)
+		if err != nil {
+			return err
+		}
+		CloseFDs(fds)
+		doc = append(doc, buf[1:n]...)
+		switch {
+		case len(doc) > maxDocument:
+			return malformed("a document of more than %d bytes", maxDocument)
+		case buf[0] == pieceMore:
+		case buf[0] == pieceLast:
+			if err := json.Unmarshal(doc, v); err != nil {
+				return fmt.Errorf("%w: %w", ErrMalformed, err)
+			}
+			return nil
+		default:
+			return malformed("a document's piece begins with %q", buf[0])
+		}
+	}
+}

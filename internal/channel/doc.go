@@ -1,0 +1,26 @@
+// Package channel is the protocol between the daemon and whoever talks to it: the
+// shim inside an application, package verbs, and the vrdma command. It is the Go
+// twin of shim/protocol.h; a test compiles that header and compares every constant
+// and size with this package.
+//
+//	client                                            daemon (frontdoor)
+//	   │  Hello{kind, token, vnic, label, program}        │
+//	   ├──────────────────────────────────────────────────▶
+//	   ◀─ Welcome{error, token, …} + descriptors ──────────┤
+//	   │                                                  │
+//	   │  PROCESS, UVERBS: Request + Extents + command    │
+//	   ├──────────────────────────────────────────────────▶
+//	   ◀─ Reply + Stores + FDs, descriptors beside it ─────┤
+//	   │                                                  │
+//	   │  CONTROL: a JSON document (ControlRequest)       │
+//	   ├──────────────────────────────────────────────────▶
+//	   ◀─ JSON documents: Status, or TraceRecords … ───────┤
+//
+// One unix SOCK_SEQPACKET connection carries one conversation, one message a
+// packet, in host byte order. Only CONTROL, which the shim never opens, is JSON; a
+// document longer than a packet is sent in pieces (see SendJSON).
+//
+// The package only encodes, decodes and moves messages. It must never decide
+// anything about RDMA, and a decoder never trusts a length it has read: every
+// count is checked against the bytes that really came.
+package channel

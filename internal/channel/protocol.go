@@ -1,0 +1,198 @@
+package channel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+const (
+	Magic      = 0x4d445256 // VRDMA_MAGIC
+	Version    = 1          // VRDMA_PROTOCOL
+	MaxMessage = 65536      // VRDMA_MAX_MESSAGE
+	MaxFDs     = 4          // VRDMA_MAX_FDS
+)
+
+// Kind is what a connection is for: enum vrdma_kind.
+type Kind uint32
+
+const (
+	KindProcess Kind = 1 // VRDMA_KIND_PROCESS
+	KindUverbs  Kind = 2 // VRDMA_KIND_UVERBS
+	KindRDMACM  Kind = 3 // VRDMA_KIND_RDMACM
+	KindControl Kind = 4 // VRDMA_KIND_CONTROL
+)
+
+// Op is what a request asks for: enum vrdma_op.
+type Op uint32
+
+const (
+	OpCommand Op = 1 // VRDMA_OP_COMMAND
+	OpSync    Op = 2 // VRDMA_OP_SYNC
+)
+
+// Kinds of extent, enum vrdma_extent_kind, and their protection.
+const (
+	ExtentHole    = 0 // VRDMA_EXTENT_HOLE
+	ExtentShared  = 1 // VRDMA_EXTENT_SHARED
+	ExtentForeign = 2 // VRDMA_EXTENT_FOREIGN
+
+	ProtRead  = 1 // VRDMA_PROT_READ
+	ProtWrite = 2 // VRDMA_PROT_WRITE
+)
+
+// Kinds of descriptor in a reply: enum vrdma_fd_kind.
+const (
+	FDAsync = 1 // VRDMA_FD_ASYNC
+	FDComp  = 2 // VRDMA_FD_COMP
+)
+
+// The doorbell page at the beginning of an arena; protocol.h says how it is rung.
+const (
+	DoorbellBits    = 65536 // VRDMA_DB_BITS
+	DoorbellArmed   = 0     // VRDMA_DB_ARMED
+	DoorbellAny     = 64    // VRDMA_DB_ANY
+	DoorbellSummary = 128   // VRDMA_DB_SUMMARY
+	DoorbellBitmap  = 4096  // VRDMA_DB_BITMAP
+	DoorbellSize    = 12288 // VRDMA_DB_SIZE
+)
+
+// Sizes of the fixed parts of messages.
+const (
+	HelloSize   = 160 // sizeof(struct vrdma_hello)
+	WelcomeSize = 248 // sizeof(struct vrdma_welcome)
+	RequestSize = 16  // sizeof(struct vrdma_request)
+	ExtentSize  = 24  // sizeof(struct vrdma_extent)
+	ReplySize   = 16  // sizeof(struct vrdma_reply)
+	StoreSize   = 16  // sizeof(struct vrdma_store)
+	FDSize      = 16  // sizeof(struct vrdma_fd)
+)
+
+// MaxExtents is how many extents fit into one request beside a small command.
+const MaxExtents = (MaxMessage - RequestSize - 1024) / ExtentSize
+
+// Token names a process to the daemon.
+type Token [16]byte
+
+var order = binary.NativeEndian
+
+// ErrMalformed is returned, wrapped, for a message that is not what its own fields
+// say.
+var ErrMalformed = errors.New("malformed message")
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+}
+
+// Hello is struct vrdma_hello, the first message of a connection.
+type Hello struct {
+	Magic    uint32
+	Protocol uint32
+	Kind     Kind
+	Flags    uint32
+	Token    Token
+	VNIC     string // at most 31 bytes
+	Label    string // at most 31 bytes
+	Program  string // at most 63 bytes
+}
+
+// Append appends h in wire form; strings that are too long are cut.
+func (h *Hello) Append(b []byte) []byte {
+	b = order.AppendUint32(b, h.Magic)
+	b = order.AppendUint32(b, h.Protocol)
+	b = order.AppendUint32(b, uint32(h.Kind))
+	b = order.AppendUint32(b, h.Flags)
+	b = append(b, h.Token[:]...)
+	b = appendText(b, h.VNIC, 32)
+	b = appendText(b, h.Label, 32)
+	return appendText(b, h.Program, 64)
+}
+
+// ParseHello reads a hello. One that is longer comes from a newer protocol and is
+// read as far as we know it: its version then says the rest.
+func ParseHello(b []byte) (Hello, error) {
+	if len(b) < HelloSize {
+		return Hello{}, malformed("a hello has %d bytes, got %d", HelloSize, len(b))
+	}
+	h := Hello{
+		Magic:    order.Uint32(b[0:]),
+		Protocol: order.Uint32(b[4:]),
+		Kind:     Kind(order.Uint32(b[8:])),
+		Flags:    order.Uint32(b[12:]),
+		Token:    Token(b[16:32]),
+		VNIC:     text(b[32:64]),
+		Label:    text(b[64:96]),
+		Program:  text(b[96:160]),
+	}
+	if h.Magic != Magic {
+		return Hello{}, malformed("magic %#x, want %#x", h.Magic, uint32(Magic))
+	}
+	return h, nil
+}
+
+// Welcome is struct vrdma_welcome, the daemon's answer to a Hello.
+type Welcome struct {
+	Magic     uint32
+	Protocol  uint32
+	Error     int32
+	NumFDs    uint32
+	Token     Token
+	ArenaSize uint64
+	RdevMajor uint32
+	RdevMinor uint32
+	DaemonPid int32
+	Text      string // at most 191 bytes
+}
+
+// Append appends w in wire form.
+func (w *Welcome) Append(b []byte) []byte {
+	b = order.AppendUint32(b, w.Magic)
+	b = order.AppendUint32(b, w.Protocol)
+	b = order.AppendUint32(b, uint32(w.Error))
+	b = order.AppendUint32(b, w.NumFDs)
+	b = append(b, w.Token[:]...)
+	b = order.AppendUint64(b, w.ArenaSize)
+	b = order.AppendUint32(b, w.RdevMajor)
+	b = order.AppendUint32(b, w.RdevMinor)
+	b = order.AppendUint32(b, uint32(w.DaemonPid))
+	b = order.AppendUint32(b, 0)
+	return appendText(b, w.Text, 192)
+}
+
+// ParseWelcome reads a welcome.
+func ParseWelcome(b []byte) (Welcome, error) {
+	if len(b) < WelcomeSize {
+		return Welcome{}, malformed("a welcome has %d bytes, got %d", WelcomeSize, len(b))
+	}
+	w := Welcome{
+		Magic:     order.Uint32(b[0:]),
+		Protocol:  order.Uint32(b[4:]),
+		Error:     int32(order.Uint32(b[8:])),
+		NumFDs:    order.Uint32(b[12:]),
+		Token:     Token(b[16:32]),
+		ArenaSize: order.Uint64(b[32:]),
+		RdevMajor: order.Uint32(b[40:]),
+		RdevMinor: order.Uint32(b[44:]),
+		DaemonPid: int32(order.Uint32(b[48:])),
+		Text:      text(b[56:248]),
+	}
+	if w.Magic != Magic {
+		return Welcome{}, malformed("magic %#x, want %#x", w.Magic, uint32(Magic))
+	}
+	return w, nil
+}
+
+// appendText appends s, NUL padded to size bytes, with at least one NUL.
+func appendText(b []byte, s string, size int) []byte {
+	n := min(len(s), size-1)
+	b = append(b, s[:n]...)
+	return append(b, make([]byte, size-n)...)
+}
+
+func text(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}

@@ -1,0 +1,117 @@
+package channel
+
+import "errors"
+
+// Store is struct vrdma_store and its bytes: what to write where in the client.
+type Store struct {
+	Address uint64
+	Data    []byte
+}
+
+// FD is struct vrdma_fd: where in the client to write a descriptor's number.
+type FD struct {
+	Address uint64
+	Kind    uint32
+	ID      uint32
+}
+
+// Reply is a parsed reply. Stores alias the message that it was parsed from.
+type Reply struct {
+	Error  int32
+	Stores []Store
+	FDs    []FD
+}
+
+// Parse reads a reply from a message and keeps the storage of r's slices.
+func (r *Reply) Parse(b []byte) error {
+	r.Stores, r.FDs = r.Stores[:0], r.FDs[:0]
+	if len(b) < ReplySize {
+		return malformed("a reply has at least %d bytes, got %d", ReplySize, len(b))
+	}
+	r.Error = int32(order.Uint32(b[0:]))
+	stores, fds := order.Uint32(b[4:]), order.Uint32(b[8:])
+	if fds > MaxFDs {
+		return malformed("%d descriptors, at most %d are allowed", fds, MaxFDs)
+	}
+	b = b[ReplySize:]
+	for range stores {
+		if len(b) < StoreSize {
+			return malformed("%d stores announced, the message ends after %d", stores, len(r.Stores))
+		}
+		address, n := order.Uint64(b[0:]), uint64(order.Uint32(b[8:]))
+		b = b[StoreSize:]
+		if padded(n) > uint64(len(b)) {
+			return malformed("a store of %d bytes, the message has %d more", n, len(b))
+		}
+		r.Stores = append(r.Stores, Store{Address: address, Data: b[:n:n]})
+		b = b[padded(n):]
+	}
+	if uint64(len(b)) != uint64(fds)*FDSize {
+		return malformed("%d bytes after the stores, %d descriptors need %d", len(b), fds, fds*FDSize)
+	}
+	for range fds {
+		r.FDs = append(r.FDs, FD{Address: order.Uint64(b[0:]), Kind: order.Uint32(b[8:]), ID: order.Uint32(b[12:])})
+		b = b[FDSize:]
+	}
+	return nil
+}
+
+func padded(n uint64) uint64 { return (n + 7) &^ 7 }
+
+// ErrTooLong is returned for a message that would not fit into a packet.
+var ErrTooLong = errors.New("message longer than a packet")
+
+// ReplyBuilder assembles a reply in place. The zero value is ready after Reset.
+type ReplyBuilder struct {
+	buf    []byte
+	stores uint32
+	fds    []FD
+	err    error
+}
+
+// Reset begins a reply in buf's storage.
+func (r *ReplyBuilder) Reset(buf []byte) {
+	r.buf = append(buf[:0], make([]byte, ReplySize)...)
+	r.stores, r.fds, r.err = 0, r.fds[:0], nil
+}
+
+// Store asks the client to write data at address. data is copied.
+func (r *ReplyBuilder) Store(address uint64, data []byte) {
+	if len(r.buf)+StoreSize+len(data)+8+MaxFDs*FDSize > MaxMessage {
+		r.err = ErrTooLong
+		return
+	}
+	r.buf = order.AppendUint64(r.buf, address)
+	r.buf = order.AppendUint32(r.buf, uint32(len(data)))
+	r.buf = order.AppendUint32(r.buf, 0)
+	r.buf = append(r.buf, data...)
+	for len(r.buf)%8 != 0 {
+		r.buf = append(r.buf, 0)
+	}
+	r.stores++
+}
+
+// FD announces a descriptor, sent beside the message in the order of the calls.
+func (r *ReplyBuilder) FD(f FD) {
+	if len(r.fds) == MaxFDs {
+		r.err = ErrTooLong
+		return
+	}
+	r.fds = append(r.fds, f)
+}
+
+// Finish returns the message. error is 0 or a positive errno.
+func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	order.PutUint32(r.buf[0:], uint32(errno))
+	order.PutUint32(r.buf[4:], r.stores)
+	order.PutUint32(r.buf[8:], uint32(len(r.fds)))
+	for _, f := range r.fds {
+		r.buf = order.AppendUint64(r.buf, f.Address)
+		r.buf = order.AppendUint32(r.buf, f.Kind)
+		r.buf = order.AppendUint32(r.buf, f.ID)
+	}
+	return r.buf, nil
+}
