@@ -1,0 +1,80 @@
+package bench
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// mebibyte is what perftest calls a megabyte.
+const mebibyte = 1 << 20
+
+// A Latency is one line of a perftest latency tool, in microseconds. The tools
+// give half of a round trip, except for reads and atomics.
+type Latency struct {
+	Bytes, Iterations                                int64
+	Min, Max, Typical, Average, Deviation, P99, P999 float64
+}
+
+// A Bandwidth is one line of a perftest bandwidth tool.
+type Bandwidth struct {
+	Bytes, Iterations int64
+	Peak, Average     float64 // bytes a second
+	MessageRate       float64 // messages a second
+}
+
+// ParseLatency reads the first result of ib_*_lat without -D.
+func ParseLatency(output string) (Latency, error) {
+	fields, err := perftestRow(output, "t_typical[usec]", 9)
+	if err != nil {
+		return Latency{}, err
+	}
+	return Latency{
+		Bytes: int64(fields[0]), Iterations: int64(fields[1]),
+		Min: fields[2], Max: fields[3], Typical: fields[4], Average: fields[5], Deviation: fields[6],
+		P99: fields[7], P999: fields[8],
+	}, nil
+}
+
+// ParseBandwidth reads the first result of ib_*_bw.
+func ParseBandwidth(output string) (Bandwidth, error) {
+	fields, err := perftestRow(output, "BW average[MB/sec]", 5)
+	if err != nil {
+		return Bandwidth{}, err
+	}
+	return Bandwidth{
+		Bytes: int64(fields[0]), Iterations: int64(fields[1]),
+		Peak: fields[2] * mebibyte, Average: fields[3] * mebibyte, MessageRate: fields[4] * 1e6,
+	}, nil
+}
+
+// perftestRow is the first line of n numbers after the header with this column.
+func perftestRow(output, column string, n int) ([]float64, error) {
+	_, rest, found := strings.Cut(output, column)
+	if !found {
+		return nil, fmt.Errorf("perftest printed no column %q, but:\n%s", column, lastLines(output, 5))
+	}
+	for line := range strings.Lines(rest) {
+		words := strings.Fields(line)
+		if len(words) != n {
+			continue
+		}
+		numbers := make([]float64, n)
+		bad := false
+		for i, word := range words {
+			var err error
+			numbers[i], err = strconv.ParseFloat(word, 64)
+			bad = bad || err != nil
+		}
+		if !bad {
+			return numbers, nil
+		}
+	}
+	return nil, fmt.Errorf("perftest printed no result below %q, but:\n%s", column, lastLines(output, 5))
+}
+
+// lastLines is the end of a tool's output, for messages.
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,51 @@
+package bench
+
+import (
+	"math"
+	"slices"
+)
+
+// A Series is every number that one probe gave in a run.
+type Series struct {
+	Name   string    `json:"name"`
+	Unit   string    `json:"unit"` // s, B/s, /s, B, %, ...
+	Values []float64 `json:"values"`
+}
+
+// Median is the middle value, or 0 of nothing.
+func (s *Series) Median() float64 {
+	n := len(s.Values)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s.Values))
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// Average is the mean, or 0 of nothing.
+func (s *Series) Average() float64 {
+	if len(s.Values) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, v := range s.Values {
+		sum += v
+	}
+	return sum / float64(len(s.Values))
+}
+
+// Range is the least and the greatest value.
+func (s *Series) Range() (low, high float64) {
+	if len(s.Values) == 0 {
+		return 0, 0
+	}
+	return slices.Min(s.Values), slices.Max(s.Values)
+}
+
+// ratio is a/b, and infinite against nothing.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return math.Inf(1)
+	}
+	return a / b
+}
