@@ -1,0 +1,130 @@
+package nic
+
+import (
+	"slices"
+	"syscall"
+
+	"vrdma/internal/transport"
+)
+
+// AHAttr is an address: struct ib_uverbs_ah_attr by value.
+type AHAttr struct {
+	DGID         transport.GID
+	FlowLabel    uint32
+	SGIDIndex    uint8
+	HopLimit     uint8
+	TrafficClass uint8
+	DLID         uint16
+	SL           uint8
+	SrcPathBits  uint8
+	StaticRate   uint8
+	IsGlobal     bool
+	PortNum      uint8
+}
+
+// An AH is an address handle, for UD.
+type AH struct {
+	pd   *PD
+	attr AHAttr
+	sgid transport.GID
+}
+
+// checkAddress finds the source GID of an address; EINVAL as the kernel says where
+// it is not one that RoCE can use.
+func (n *NIC) checkAddress(a *AHAttr) (transport.GID, error) {
+	if !a.IsGlobal || a.PortNum != 1 || int(a.SGIDIndex) >= len(n.GIDs) {
+		return transport.GID{}, syscall.EINVAL
+	}
+	return n.GIDs[a.SGIDIndex].GID, nil
+}
+
+// CreateAH makes an address handle. Its number is what work requests name; it is
+// never 0, which to the provider means an old kernel.
+func (s *Session) CreateAH(pdh uint32, a AHAttr) (handle, num uint32, err error) {
+	pd, err := s.pds.get(pdh)
+	if err != nil {
+		return 0, 0, err
+	}
+	sgid, err := s.nic.checkAddress(&a)
+	if err != nil {
+		return 0, 0, err
+	}
+	h, err := s.ahs.add(&AH{pd: pd, attr: a, sgid: sgid})
+	if err != nil {
+		return 0, 0, err
+	}
+	pd.refs++
+	return h, h + 1, nil
+}
+
+// DestroyAH ends an address handle.
+func (s *Session) DestroyAH(h uint32) error {
+	a, err := s.ahs.get(h)
+	if err != nil {
+		return err
+	}
+	a.pd.refs--
+	s.ahs.remove(h)
+	return nil
+}
+
+// AttachMcast joins a UD queue pair to a multicast group. Joining twice is once, as
+// in the kernel.
+func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
+	q, err := s.qps.get(qph)
+	if err != nil {
+		return err
+	}
+	if q.typ != transport.UD || gid[0] != 0xff {
+		return syscall.EINVAL
+	}
+	n := s.nic
+	members, known := n.mcast[gid]
+	if slices.Contains(members, q) {
+		return nil
+	}
+	if !known && len(n.mcast) >= n.Limits.McastGroups || len(members) >= n.Limits.McastAttach {
+		return syscall.ENOMEM
+	}
+	n.mcast[gid] = append(members, q)
+	q.groups = append(q.groups, gid)
+	return nil
+}
+
+// DetachMcast leaves a group.
+func (s *Session) DetachMcast(qph uint32, gid transport.GID, lid uint16) error {
+	q, err := s.qps.get(qph)
+	if err != nil {
+		return err
+	}
+	i := slices.Index(q.groups, gid)
+	if i < 0 {
+		return syscall.EINVAL
+	}
+	q.groups = slices.Delete(q.groups, i, i+1)
+	q.leave(gid)
+	return nil
+}
+
+func (q *QP) leave(gid transport.GID) {
+	m := q.nic.mcast[gid]
+	// A new slice: a burst may be on its way through the old one.
+	rest := make([]*QP, 0, len(m))
+	for _, o := range m {
+		if o != q {
+			rest = append(rest, o)
+		}
+	}
+	if len(rest) == 0 {
+		delete(q.nic.mcast, gid)
+	} else {
+		q.nic.mcast[gid] = rest
+	}
+}
+
+func (q *QP) detachAll() {
+	for _, g := range q.groups {
+		q.leave(g)
+	}
+	q.groups = nil
+}

@@ -1,0 +1,121 @@
+package nic
+
+import (
+	"fmt"
+	"os"
+	"sort"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// MMap says where in the arena a ring lies: what struct mminfo tells the provider.
+type MMap struct {
+	Offset uint64
+	Size   uint32
+}
+
+const (
+	arenaSize = 4 << 30
+	// doorbellSize is VRDMA_DB_SIZE of the channel protocol.
+	doorbellSize = 12288
+	pageSize     = 4096
+)
+
+// An Arena is the memory that a session shares with its client: the doorbell page
+// and every ring. It is one sparse sealed memfd, which is also the client's command
+// fd, so that mmap of a ring works natively.
+type Arena struct {
+	file *os.File
+	mem  []byte
+	free []arenaRange // sorted, disjoint, not adjacent
+	used uint64
+}
+
+type arenaRange struct{ off, size uint64 }
+
+// NewArena makes and maps an arena.
+func NewArena() (*Arena, error) {
+	fd, err := unix.MemfdCreate("vrdma-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd for rings: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "vrdma-uverbs")
+	if err := unix.Ftruncate(fd, arenaSize); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("size the memfd for rings: %w", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal the memfd for rings: %w", err)
+	}
+	mem, err := unix.Mmap(fd, 0, arenaSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("map the memfd for rings: %w", err)
+	}
+	return &Arena{file: f, mem: mem, free: []arenaRange{{doorbellSize, arenaSize - doorbellSize}}}, nil
+}
+
+// File is the memfd, to be passed to the client.
+func (a *Arena) File() *os.File { return a.file }
+
+// Size of the arena in bytes.
+func (a *Arena) Size() uint64 { return arenaSize }
+
+// Doorbell is the page through which the client rings.
+func (a *Arena) Doorbell() []byte { return a.mem[:doorbellSize:doorbellSize] }
+
+// Close unmaps the arena. Nothing may use its rings any more.
+func (a *Arena) Close() {
+	if a.mem == nil {
+		return
+	}
+	unix.Munmap(a.mem)
+	a.mem = nil
+	a.file.Close()
+}
+
+// alloc finds size bytes, first fit.
+func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
+	size = (size + pageSize - 1) &^ (pageSize - 1)
+	for i := range a.free {
+		r := &a.free[i]
+		if r.size < size {
+			continue
+		}
+		off := r.off
+		r.off, r.size = r.off+size, r.size-size
+		if r.size == 0 {
+			a.free = append(a.free[:i], a.free[i+1:]...)
+		}
+		a.used += size
+		return MMap{Offset: off, Size: uint32(size)}, a.mem[off : off+size : off+size], nil
+	}
+	return MMap{}, nil, syscall.ENOMEM
+}
+
+// release gives a ring back, its pages too.
+func (a *Arena) release(m MMap) {
+	if m.Size == 0 || a.mem == nil {
+		return
+	}
+	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
+	a.used -= uint64(m.Size)
+	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].off > m.Offset })
+	a.free = append(a.free, arenaRange{})
+	copy(a.free[i+1:], a.free[i:])
+	a.free[i] = arenaRange{m.Offset, uint64(m.Size)}
+	a.join(i)
+	if i > 0 {
+		a.join(i - 1)
+	}
+}
+
+// join merges free range i with its right neighbour where they touch.
+func (a *Arena) join(i int) {
+	if i+1 < len(a.free) && a.free[i].off+a.free[i].size == a.free[i+1].off {
+		a.free[i].size += a.free[i+1].size
+		a.free = append(a.free[:i+1], a.free[i+2:]...)
+	}
+}

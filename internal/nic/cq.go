@@ -1,0 +1,198 @@
+package nic
+
+import (
+	"syscall"
+
+	"vrdma/internal/transport"
+)
+
+const (
+	cqeSize = 64 // struct ib_uverbs_wc is 48 bytes, elements are powers of two
+
+	notifyNone      = 0
+	notifySolicited = 1
+	notifyAll       = 2
+)
+
+// A CQ is a completion queue: a ring that we fill and the client empties.
+type CQ struct {
+	session    *Session
+	userHandle uint64
+	ring       ring
+	cqe        uint32
+	prod       uint32 // free running
+	seen       uint32 // free running: the client's consumer as last read
+	channel    *eventQueue
+	notify     uint8
+	overrun    bool
+	refs       int
+	events     uint32 // completion events sent
+	async      uint32 // asynchronous events sent
+}
+
+// CQParams ask for a completion queue.
+type CQParams struct {
+	UserHandle uint64
+	CQE        uint32
+	Vector     uint32
+	Channel    int32 // -1: none
+	Flags      uint32
+}
+
+// CQInfo describes one.
+type CQInfo struct {
+	Handle, CQE uint32
+	Ring        MMap
+}
+
+// CreateCQ makes a completion queue.
+func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
+	if p.CQE == 0 || p.CQE > s.nic.Limits.CQE || p.Vector >= CompVectors {
+		return CQInfo{}, syscall.EINVAL
+	}
+	c := &CQ{session: s, userHandle: p.UserHandle}
+	if p.Channel >= 0 {
+		q, err := s.channels.get(uint32(p.Channel))
+		if err != nil {
+			return CQInfo{}, syscall.EINVAL
+		}
+		c.channel = q
+	}
+	r, err := newRing(s.Arena, p.CQE, cqeSize)
+	if err != nil {
+		return CQInfo{}, err
+	}
+	c.ring, c.cqe = r, r.mask
+	h, err := s.cqs.add(c)
+	if err != nil {
+		c.ring.release()
+		return CQInfo{}, err
+	}
+	return CQInfo{Handle: h, CQE: c.cqe, Ring: c.ring.at}, nil
+}
+
+// CompVectors is how many completion vectors the device claims.
+const CompVectors = 1
+
+// ResizeCQ moves a queue's completions to a ring of another size.
+func (s *Session) ResizeCQ(h, cqe uint32) (CQInfo, error) {
+	c, err := s.cqs.get(h)
+	if err != nil {
+		return CQInfo{}, err
+	}
+	if cqe == 0 || cqe > s.nic.Limits.CQE {
+		return CQInfo{}, syscall.EINVAL
+	}
+	c.look()
+	held := c.prod - c.seen
+	if cqe < held {
+		return CQInfo{}, syscall.EINVAL
+	}
+	r, err := newRing(s.Arena, cqe, cqeSize)
+	if err != nil {
+		return CQInfo{}, err
+	}
+	for i := range held {
+		copy(r.slot(i), c.ring.slot(c.seen+i))
+	}
+	r.setProducer(held)
+	c.ring.release()
+	c.ring, c.cqe, c.prod, c.seen = r, r.mask, held, 0
+	return CQInfo{Handle: h, CQE: c.cqe, Ring: r.at}, nil
+}
+
+// DestroyCQ ends a queue that no queue pair uses and returns how many of its events
+// the client has read, because that is how many it will acknowledge.
+func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
+	c, err := s.cqs.get(h)
+	if err != nil {
+		return 0, 0, err
+	}
+	if c.refs > 0 {
+		return 0, 0, syscall.EBUSY
+	}
+	s.cqs.remove(h)
+	comp = c.events - c.channel.withdraw(func(e *event) bool { return e.element() == c.userHandle })
+	async = c.async - s.async.withdraw(func(e *event) bool {
+		return e.asyncOwner() == 'c' && e.element() == c.userHandle
+	})
+	c.ring.release()
+	return comp, async, nil
+}
+
+// ReqNotify arms the queue for one event.
+func (s *Session) ReqNotify(h uint32, solicitedOnly bool) error {
+	c, err := s.cqs.get(h)
+	if err != nil {
+		return err
+	}
+	if !solicitedOnly {
+		c.notify = notifyAll
+	} else if c.notify == notifyNone {
+		c.notify = notifySolicited
+	}
+	return nil
+}
+
+// look reads how far the client has come. Its index is only believed as far as
+// there was something to consume: the stock provider's next_poll/end_poll pair may
+// step one past the producer, and a hostile client may write anything.
+func (c *CQ) look() {
+	step := (c.ring.consumer() - c.seen) & c.ring.mask
+	if held := c.prod - c.seen; step > held {
+		step = held
+	}
+	c.seen += step
+}
+
+// A completion is what goes into the ring: struct ib_uverbs_wc.
+type completion struct {
+	wrID      uint64
+	status    transport.Status
+	opcode    uint32
+	byteLen   uint32
+	imm       uint32
+	qpNum     uint32
+	srcQP     uint32
+	flags     uint32
+	solicited bool
+}
+
+// push writes a completion and rings the channel if it is armed. A queue that is
+// full loses the completion and reports the error that this is.
+func (c *CQ) push(w *completion) {
+	if c.prod-c.seen >= c.cqe {
+		c.look()
+		if c.prod-c.seen >= c.cqe {
+			c.overflow()
+			return
+		}
+	}
+	var b [6]uint64
+	b[0] = w.wrID
+	b[1] = uint64(w.status) | uint64(w.opcode)<<32
+	b[2] = uint64(w.byteLen) << 32 // vendor_err stays 0
+	b[3] = uint64(w.imm) | uint64(w.qpNum)<<32
+	b[4] = uint64(w.srcQP) | uint64(w.flags)<<32
+	b[5] = 1 << 48 // port_num 1; pkey_index, slid, sl, dlid_path_bits 0
+	putWords(c.ring.slot(c.prod), b[:])
+	c.prod++
+	c.ring.setProducer(c.prod)
+
+	if c.notify == notifyAll || c.notify == notifySolicited && (w.solicited || w.status != transport.Success) {
+		c.notify = notifyNone
+		if c.channel != nil {
+			c.events++
+			c.channel.post(compEvent(c.userHandle))
+		}
+	}
+}
+
+func (c *CQ) overflow() {
+	if c.overrun {
+		return
+	}
+	c.overrun = true
+	c.async++
+	c.session.async.post(asyncEvent(c.userHandle, eventCQErr))
+}

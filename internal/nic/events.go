@@ -1,0 +1,163 @@
+package nic
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Asynchronous events, numbered as enum ib_event_type.
+const (
+	eventCQErr       = 0
+	eventQPFatal     = 1
+	eventQPReqErr    = 2
+	eventQPAccessErr = 3
+	eventCommEst     = 4
+	eventSQDrained   = 5
+	eventDeviceFatal = 8
+	eventSRQErr      = 14
+	eventSRQLimit    = 15
+	eventQPLastWQE   = 16
+)
+
+// An eventQueue carries events to a client through a real file descriptor, one
+// event a message, so that poll, epoll and O_NONBLOCK work on it unhooked.
+//
+// The daemon keeps a duplicate of the client's end: destroying an object must take
+// back the events that nobody has read, as the kernel does, and report how many
+// were.
+type eventQueue struct {
+	nic     *NIC
+	fd      int // our end, non-blocking
+	peer    int // duplicate of the client's end
+	waiting []event
+	stalled bool
+	closed  bool
+}
+
+// An event is what a queue holds: the bytes as the client reads them.
+type event struct {
+	b [16]byte
+	n int
+}
+
+// compEvent is struct ib_uverbs_comp_event_desc.
+func compEvent(userHandle uint64) (e event) {
+	binary.NativeEndian.PutUint64(e.b[:], userHandle)
+	e.n = 8
+	return e
+}
+
+// asyncEvent is struct ib_uverbs_async_event_desc.
+func asyncEvent(userHandle uint64, kind uint32) (e event) {
+	binary.NativeEndian.PutUint64(e.b[:], userHandle)
+	binary.NativeEndian.PutUint32(e.b[8:], kind)
+	e.n = 16
+	return e
+}
+
+func (e *event) element() uint64 { return binary.NativeEndian.Uint64(e.b[:]) }
+
+// asyncOwner is which of the three kinds of object an async event is about: user
+// handles of a CQ and a QP may be equal, their events are not.
+func (e *event) asyncOwner() byte {
+	switch binary.NativeEndian.Uint32(e.b[8:]) {
+	case eventCQErr:
+		return 'c'
+	case eventSRQErr, eventSRQLimit:
+		return 's'
+	}
+	return 'q'
+}
+
+// newEventQueue makes a queue and returns the client's end besides.
+func (n *NIC) newEventQueue() (*eventQueue, int, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, fmt.Errorf("event descriptor: %w", err)
+	}
+	peer, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fds[0], true)
+	}
+	if err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return nil, -1, fmt.Errorf("event descriptor: %w", err)
+	}
+	return &eventQueue{nic: n, fd: fds[0], peer: peer}, fds[1], nil
+}
+
+func (q *eventQueue) close() {
+	if q == nil || q.closed {
+		return
+	}
+	q.closed = true
+	unix.Close(q.fd)
+	unix.Close(q.peer)
+	q.waiting = nil
+}
+
+// post sends an event, or keeps it until the client has read others.
+func (q *eventQueue) post(e event) {
+	if q == nil || q.closed {
+		return
+	}
+	if len(q.waiting) == 0 {
+		if _, err := unix.Write(q.fd, e.b[:e.n]); err != unix.EAGAIN {
+			return
+		}
+	}
+	q.waiting = append(q.waiting, e)
+	if !q.stalled {
+		q.stalled = true
+		q.nic.stalled = append(q.nic.stalled, q)
+	}
+}
+
+// pump sends what waits and reports whether all of it went.
+func (q *eventQueue) pump() bool {
+	for len(q.waiting) > 0 {
+		e := &q.waiting[0]
+		if _, err := unix.Write(q.fd, e.b[:e.n]); err == unix.EAGAIN {
+			return false
+		}
+		q.waiting = q.waiting[1:]
+	}
+	q.waiting = nil
+	return true
+}
+
+// withdraw takes back the unread events for which mine is true and returns their
+// number.
+func (q *eventQueue) withdraw(mine func(*event) bool) (n uint32) {
+	if q == nil || q.closed {
+		return 0
+	}
+	var keep []event
+	take := func(e event) {
+		if mine(&e) {
+			n++
+		} else {
+			keep = append(keep, e)
+		}
+	}
+	for {
+		var e event
+		k, _, err := unix.Recvfrom(q.peer, e.b[:], unix.MSG_DONTWAIT)
+		if err != nil || k <= 0 {
+			break
+		}
+		e.n = k
+		take(e)
+	}
+	for _, e := range q.waiting {
+		take(e)
+	}
+	q.waiting = nil
+	for _, e := range keep {
+		q.post(e)
+	}
+	return n
+}

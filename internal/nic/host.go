@@ -1,0 +1,312 @@
+package nic
+
+import (
+	"encoding/binary"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// This file is the NIC as one queue pair's state machine sees it.
+var _ transport.Host = (*QP)(nil)
+
+// Scratch implements transport.Host.
+func (q *QP) Scratch() *transport.Scratch { return &q.nic.work }
+
+// FetchSend implements transport.Host.
+func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
+	if pos-q.sq.cons >= q.sq.posted() {
+		return false
+	}
+	parseSend(q.sq.slot(pos), q.kinds, q.cap.SendSGE, w)
+	w.Pos = pos
+	return true
+}
+
+// RetireSend implements transport.Host.
+func (q *QP) RetireSend(pos uint32) { q.sq.advance(pos) }
+
+// Completion opcodes, numbered as enum ibv_wc_opcode.
+var wcOpcode = [16]uint32{
+	transport.WRSend: 0, transport.WRSendImm: 0, transport.WRSendInv: 0,
+	transport.WRWrite: 1, transport.WRWriteImm: 1,
+	transport.WRRead: 2, transport.WRCmpSwap: 3, transport.WRFetchAdd: 4,
+	transport.WRBindMW: 5, transport.WRLocalInv: 6,
+	transport.WRFlush: 8, transport.WRAtomicWrite: 9,
+}
+
+const (
+	wcRecv         = 128
+	wcRecvWriteImm = 129
+
+	wcGRH = 1 << 0
+	wcImm = 1 << 1
+	wcInv = 1 << 3
+)
+
+// CompleteSend implements transport.Host.
+func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
+	if st == transport.Success && !q.sigAll && w.Flags&transport.FlagSignaled == 0 {
+		return
+	}
+	q.sendCQ.push(&completion{wrID: w.WRID, status: st, opcode: wcOpcode[w.Op&15], byteLen: bytes, qpNum: q.num})
+}
+
+// TakeRecv implements transport.Host.
+func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
+	if q.srq != nil {
+		return q.srq.take(w)
+	}
+	if q.rq.mem == nil || q.rq.posted() == 0 {
+		return false
+	}
+	parseRecv(q.rq.slot(q.rq.cons), q.cap.RecvSGE, w)
+	q.rq.advance(q.rq.cons + 1)
+	return true
+}
+
+// CompleteRecv implements transport.Host.
+func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
+	c := completion{
+		wrID: w.WRID, status: r.Status, opcode: wcRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
+		solicited: r.Solicited,
+	}
+	if r.Op == transport.RecvWriteImm {
+		c.opcode = wcRecvWriteImm
+	}
+	if r.HasImm {
+		c.flags |= wcImm
+		c.imm = r.Imm
+	}
+	if r.HasInv {
+		c.flags |= wcInv
+		c.imm = r.Imm
+	}
+	if r.HasGRH {
+		c.flags |= wcGRH
+	}
+	q.recvCQ.push(&c)
+}
+
+// list appends n bytes of a scatter/gather list, from byte off on, to s.
+func (q *QP) list(sge []transport.SGE, off, n uint32, need transport.Access, s *memory.Span) transport.Status {
+	for i := range sge {
+		if n == 0 {
+			break
+		}
+		e := &sge[i]
+		if off >= e.Length {
+			off -= e.Length
+			continue
+		}
+		m := q.local(e, need)
+		if m == nil {
+			return transport.LocProtErr
+		}
+		k := min(n, e.Length-off)
+		if !m.region.Span(e.Addr-m.iova+uint64(off), uint64(k), s) {
+			return transport.LocProtErr
+		}
+		n -= k
+		off = 0
+	}
+	if n > 0 {
+		return transport.LocLenErr
+	}
+	return transport.Success
+}
+
+// Gather implements transport.Host.
+func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
+	if w.Flags&transport.FlagInline != 0 {
+		b := q.sq.slot(w.Pos)[sendWQESize:]
+		if uint64(off)+uint64(n) > uint64(len(b)) {
+			return transport.LocQPOpErr
+		}
+		s.Add(b[off : off+n])
+		return transport.Success
+	}
+	return q.list(w.SGE[:w.NumSGE], off, n, 0, s)
+}
+
+// copyTo moves data to where n.scratch points.
+func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
+	n, err := q.nic.copier.Copy(&q.nic.scratch, s)
+	if err != nil || n != s.Len() {
+		return fail
+	}
+	return transport.Success
+}
+
+// ScatterSend implements transport.Host.
+func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+	d := &q.nic.scratch
+	d.Reset()
+	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, d); st != transport.Success {
+		return st
+	}
+	return q.copyTo(s, transport.LocProtErr)
+}
+
+// ScatterRecv implements transport.Host.
+func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
+	d := &q.nic.scratch
+	d.Reset()
+	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, d); st != transport.Success {
+		return st
+	}
+	return q.copyTo(s, transport.LocProtErr)
+}
+
+// CheckRemote implements transport.Host.
+func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) transport.Status {
+	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
+// WriteRemote implements transport.Host.
+func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
+	m, off := q.remote(rkey, va, uint64(s.Len()), transport.AccessRemoteWrite)
+	d := &q.nic.scratch
+	d.Reset()
+	if m == nil || !m.region.Span(off, uint64(s.Len()), d) {
+		return transport.RemAccessErr
+	}
+	return q.copyTo(s, transport.RemOpErr)
+}
+
+// ReadRemote implements transport.Host.
+func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
+	m, off := q.remote(rkey, va, uint64(n), transport.AccessRemoteRead)
+	if m == nil || !m.region.Span(off, uint64(n), s) {
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
+// Atomic implements transport.Host.
+func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
+	need := transport.AccessRemoteAtomic
+	if k == transport.KindAtomicWrite {
+		need = transport.AccessRemoteWrite
+	}
+	m, off := q.remote(rkey, va, 8, need)
+	d := &q.nic.scratch
+	d.Reset()
+	if m == nil || !m.region.Span(off, 8, d) {
+		return 0, transport.RemAccessErr
+	}
+	if k == transport.KindAtomicWrite {
+		if q.nic.copier.Store(d, swap) != nil {
+			return 0, transport.RemOpErr
+		}
+		return 0, transport.Success
+	}
+	old, err := q.nic.copier.Atomic(d, k == transport.KindCmpSwap, compare, swap)
+	if err != nil {
+		return 0, transport.RemOpErr
+	}
+	return old, transport.Success
+}
+
+// InvalidateRemote implements transport.Host.
+func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
+	if !q.invalidate(rkey) {
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
+// LocalOp implements transport.Host.
+func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
+	if w.Op == transport.WRBindMW {
+		return q.bind(w)
+	}
+	if !q.invalidate(w.Imm) {
+		return transport.LocQPOpErr
+	}
+	return transport.Success
+}
+
+// ResolveAH implements transport.Host.
+func (q *QP) ResolveAH(num uint32) (transport.GID, bool) {
+	a := q.ah(num)
+	if a == nil {
+		return transport.GID{}, false
+	}
+	return a.attr.DGID, true
+}
+
+// ah finds the address handle that a work request names; it must be of the same
+// protection domain.
+func (q *QP) ah(num uint32) *AH {
+	a, err := q.session.ahs.get(num - 1)
+	if err != nil || a.pd != q.pd {
+		return nil
+	}
+	return a
+}
+
+// GRH implements transport.Host: the network header as RoCEv2 receivers show it,
+// an IPv6 header, or 20 bytes of nothing and an IPv4 header.
+func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
+	*out = [40]byte{}
+	length := uint16(b.Data.Len() + 8 + 12 + 8 + 4) // UDP, BTH, DETH, ICRC
+	if mapped4(&b.DGID) || mapped4(&b.SGID) {
+		h := out[20:]
+		h[0] = 0x45
+		binary.BigEndian.PutUint16(h[2:], length+20)
+		h[6] = 0x40 // DF
+		h[8] = 64
+		h[9] = 17 // UDP
+		copy(h[12:16], b.SGID[12:])
+		copy(h[16:20], b.DGID[12:])
+		binary.BigEndian.PutUint16(h[10:], checksum(h))
+		return
+	}
+	out[0] = 6 << 4
+	binary.BigEndian.PutUint16(out[4:], length)
+	out[6] = 17
+	out[7] = 64
+	copy(out[8:24], b.SGID[:])
+	copy(out[24:40], b.DGID[:])
+}
+
+func mapped4(g *transport.GID) bool {
+	return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff}
+}
+
+// checksum is the Internet checksum of an IPv4 header.
+func checksum(h []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(h); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(h[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// Send implements transport.Host.
+func (q *QP) Send(b *transport.Burst) { q.nic.link.Transmit(q, b) }
+
+var asyncCodes = map[transport.Event]uint32{
+	transport.EventFatal:     eventQPFatal,
+	transport.EventReqErr:    eventQPReqErr,
+	transport.EventAccessErr: eventQPAccessErr,
+	transport.EventCommEst:   eventCommEst,
+	transport.EventSQDrained: eventSQDrained,
+	transport.EventLastWQE:   eventQPLastWQE,
+}
+
+// Event implements transport.Host.
+func (q *QP) Event(e transport.Event) {
+	if q.session.async == nil {
+		return
+	}
+	q.events++
+	q.session.async.post(asyncEvent(q.userHandle, asyncCodes[e]))
+}

@@ -1,0 +1,30 @@
+package nic
+
+// Limits bound what one session may hold and what the device reports. The errno of
+// each is the kernel's.
+type Limits struct {
+	PDs, CQs, QPs, MRs, MWs, SRQs, AHs, Channels int
+
+	CQE    uint32 // entries in a completion queue
+	QPWR   uint32 // work requests in a queue
+	SRQWR  uint32
+	SGE    uint32
+	SRQSGE uint32
+	Inline uint32
+
+	RDAtomic uint32 // outstanding reads and atomics a queue pair, either way
+
+	McastGroups, McastAttach int
+
+	// Memory bounds the bytes that one process may register; 0: no bound.
+	Memory uint64
+}
+
+// DefaultLimits are close to rxe's, so that programs size themselves as they do
+// there.
+var DefaultLimits = Limits{
+	PDs: 32764, CQs: 16384, QPs: 65535, MRs: 256 << 10, MWs: 128 << 10, SRQs: 960, AHs: 32767, Channels: 4096,
+	CQE: 32767, QPWR: 16384, SRQWR: 16384, SGE: 32, SRQSGE: 27, Inline: 800,
+	RDAtomic:    128,
+	McastGroups: 8192, McastAttach: 56,
+}

@@ -1,0 +1,143 @@
+package nic
+
+import (
+	"syscall"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// Access flags beyond the transport's, numbered as IB_ACCESS_*.
+const (
+	accessOnDemand = 1 << 6
+	accessHugeTLB  = 1 << 7
+	accessOptional = 0x3ff00000 // IB_UVERBS_ACCESS_OPTIONAL_RANGE: ignored, not refused
+
+	accessSupported = uint32(transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteRead |
+		transport.AccessRemoteAtomic | transport.AccessMWBind | transport.AccessFlushGlobal | transport.AccessFlushPersist)
+)
+
+// An MR is a memory region: an address range as peers and work requests name it,
+// over registered memory.
+type MR struct {
+	session *Session
+	pd      *PD
+	lkey    uint32
+	iova    uint64
+	length  uint64
+	access  transport.Access
+	region  *memory.Region
+	windows int // bound to it
+	gone    bool
+}
+
+func (m *MR) key() uint32 { return m.lkey }
+
+// MRParams ask for a region.
+type MRParams struct {
+	PD                   uint32
+	Start, Length, HcaVA uint64
+	Access               uint32
+	Region               *memory.Region
+}
+
+// MRInfo describes one.
+type MRInfo struct{ Handle, LKey, RKey uint32 }
+
+// RegMR makes a memory region over p.Region, which it owns from then on if it
+// succeeds.
+func (s *Session) RegMR(p MRParams) (MRInfo, error) {
+	pd, err := s.pds.get(p.PD)
+	if err != nil {
+		return MRInfo{}, err
+	}
+	access := p.Access &^ accessOptional
+	if access&^accessSupported != 0 {
+		return MRInfo{}, syscall.EOPNOTSUPP
+	}
+	a := transport.Access(access)
+	if a&(transport.AccessRemoteWrite|transport.AccessRemoteAtomic) != 0 && a&transport.AccessLocalWrite == 0 {
+		return MRInfo{}, syscall.EINVAL
+	}
+	// The same bytes of the first page on both sides, or offsets would differ.
+	if p.Start&(pageSize-1) != p.HcaVA&(pageSize-1) || p.HcaVA+p.Length < p.HcaVA {
+		return MRInfo{}, syscall.EINVAL
+	}
+	writes := transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteAtomic | transport.AccessMWBind
+	if a&writes != 0 && !p.Region.Writable() {
+		return MRInfo{}, syscall.EFAULT
+	}
+	m := &MR{
+		session: s, pd: pd, lkey: s.nic.newKey(), iova: p.HcaVA, length: p.Length, access: a, region: p.Region,
+	}
+	h, err := s.mrs.add(m)
+	if err != nil {
+		return MRInfo{}, err
+	}
+	pd.refs++
+	s.nic.keys[m.lkey>>8] = m
+	return MRInfo{Handle: h, LKey: m.lkey, RKey: m.lkey}, nil
+}
+
+// DeregMR ends a region that has no windows. Work that still names it fails.
+func (s *Session) DeregMR(h uint32) error {
+	m, err := s.mrs.get(h)
+	if err != nil {
+		return err
+	}
+	if m.windows > 0 {
+		return syscall.EINVAL
+	}
+	s.mrs.remove(h)
+	m.free()
+	return nil
+}
+
+func (m *MR) free() {
+	m.gone = true
+	m.pd.refs--
+	delete(m.session.nic.keys, m.lkey>>8)
+	m.region.Release()
+}
+
+// covers reports whether [va, va+n) lies in the region.
+func (m *MR) covers(va uint64, n uint64) bool {
+	return va >= m.iova && va-m.iova <= m.length && n <= m.length-(va-m.iova)
+}
+
+// local finds the region for a scatter/gather entry of a queue pair's own work.
+func (q *QP) local(e *transport.SGE, need transport.Access) *MR {
+	m := q.lastMR
+	if m == nil || m.lkey != e.LKey || m.gone {
+		var ok bool
+		if m, ok = q.nic.keys[e.LKey>>8].(*MR); !ok || m.lkey != e.LKey {
+			return nil
+		}
+		q.lastMR = m
+	}
+	if m.pd != q.pd || m.access&need != need || !m.covers(e.Addr, uint64(e.Length)) {
+		return nil
+	}
+	return m
+}
+
+// remote finds what a peer's key names, if the peer may do this with it: the region
+// and where in it the access begins.
+func (q *QP) remote(rkey uint32, va uint64, n uint64, need transport.Access) (*MR, uint64) {
+	if m := q.lastRemote; m != nil && m.lkey == rkey && !m.gone {
+		if m.pd == q.pd && m.access&need == need && m.covers(va, n) {
+			return m, va - m.iova
+		}
+		return nil, 0
+	}
+	switch k := q.nic.keys[rkey>>8].(type) {
+	case *MR:
+		if k.lkey == rkey && k.pd == q.pd && k.access&need == need && k.covers(va, n) {
+			q.lastRemote = k
+			return k, va - k.iova
+		}
+	case *MW:
+		return k.resolve(q, rkey, va, n, need)
+	}
+	return nil, 0
+}

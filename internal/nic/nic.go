@@ -1,0 +1,174 @@
+package nic
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// GIDEntry is a row of the port's GID table.
+type GIDEntry struct {
+	GID    transport.GID
+	NetDev string
+}
+
+// Config is what a NIC is born with.
+type Config struct {
+	Name     string
+	NodeGUID uint64
+	GIDs     []GIDEntry
+	Limits   Limits
+	// Random supplies queue pair numbers and keys; nil: the system's.
+	Random func() uint32
+}
+
+// Link is where a NIC's bursts go; the engine provides it.
+type Link interface {
+	// Transmit carries b away. It is done with b when it returns.
+	Transmit(from *QP, b *transport.Burst)
+	// Wake says that qp has something to do outside the engine's own calls.
+	Wake(qp *QP)
+	// Now is the loop's clock.
+	Now() transport.Time
+}
+
+// NIC is one virtual device.
+type NIC struct {
+	Config
+	link Link
+
+	sessions map[*Session]struct{}
+	qps      map[uint32]*QP   // by number
+	keys     map[uint32]keyed // MRs and MWs, by key >> 8
+	mcast    map[transport.GID][]*QP
+
+	copier  memory.Copier
+	scratch memory.Span // destination of the copy in progress
+	work    transport.Scratch
+
+	// stalled event queues are tried again by Pump.
+	stalled []*eventQueue
+	// errored are the queue pairs whose receives have to be watched.
+	errored []*QP
+
+	retired Counters // of queue pairs that are gone
+}
+
+// keyed is what a memory key names.
+type keyed interface{ key() uint32 }
+
+// New makes a NIC without sessions.
+func New(c Config) *NIC {
+	if c.Limits == (Limits{}) {
+		c.Limits = DefaultLimits
+	}
+	if c.Random == nil {
+		c.Random = systemRandom
+	}
+	return &NIC{
+		Config:   c,
+		sessions: make(map[*Session]struct{}),
+		qps:      make(map[uint32]*QP),
+		keys:     make(map[uint32]keyed),
+		mcast:    make(map[transport.GID][]*QP),
+	}
+}
+
+// SetLink says where bursts go. It is called once, before the first session.
+func (n *NIC) SetLink(l Link) { n.link = l }
+
+func systemRandom() uint32 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails: crypto/rand ends the program instead
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+// newQPN picks an unused random number. 0 and 1 are the management queue pairs,
+// 0xffffff means multicast, and small numbers are left to well-known ones.
+func (n *NIC) newQPN() uint32 {
+	for {
+		q := n.Random() & 0xffffff
+		if q < 0x100 || q == 0xffffff {
+			continue
+		}
+		if _, taken := n.qps[q]; !taken {
+			return q
+		}
+	}
+}
+
+// newKey picks an unused random key: the upper 24 bits name the object, the low 8
+// are the variant that binding a window changes.
+func (n *NIC) newKey() uint32 {
+	for {
+		k := n.Random()
+		if k>>8 == 0 {
+			continue
+		}
+		if _, taken := n.keys[k>>8]; !taken {
+			return k
+		}
+	}
+}
+
+// QP finds a queue pair by its number.
+func (n *NIC) QP(num uint32) *QP { return n.qps[num] }
+
+// Local reports whether gid is one of this NIC's own addresses.
+func (n *NIC) Local(gid *transport.GID) bool {
+	for i := range n.GIDs {
+		if n.GIDs[i].GID == *gid {
+			return true
+		}
+	}
+	return false
+}
+
+// Multicast are the queue pairs attached to a group.
+func (n *NIC) Multicast(gid transport.GID) []*QP { return n.mcast[gid] }
+
+// Sessions is how many devices are open.
+func (n *NIC) Sessions() int { return len(n.sessions) }
+
+// EachSession calls f for every session.
+func (n *NIC) EachSession(f func(*Session)) {
+	for s := range n.sessions {
+		f(s)
+	}
+}
+
+// Pump tries to deliver events that found their channel full and reports whether
+// some still wait.
+func (n *NIC) Pump() bool {
+	still := n.stalled[:0]
+	for _, q := range n.stalled {
+		if !q.closed && !q.pump() {
+			still = append(still, q)
+		} else {
+			q.stalled = false
+		}
+	}
+	clear(n.stalled[len(still):])
+	n.stalled = still
+	return len(still) > 0
+}
+
+// FlushErrored completes receives that were posted to queue pairs in the error
+// state (post_recv rings no doorbell, so somebody has to look) and reports whether
+// there are such queue pairs at all.
+func (n *NIC) FlushErrored() bool {
+	still := n.errored[:0]
+	for _, q := range n.errored {
+		if q.gone || q.tr.State() != transport.Error {
+			q.watched = false
+			continue
+		}
+		q.Flush()
+		still = append(still, q)
+	}
+	clear(n.errored[len(still):])
+	n.errored = still
+	return len(still) > 0
+}

@@ -1,0 +1,237 @@
+package nic
+
+import (
+	"syscall"
+
+	"vrdma/internal/transport"
+)
+
+// QPCap are the sizes of a queue pair: struct ib_qp_cap.
+type QPCap struct{ SendWR, RecvWR, SendSGE, RecvSGE, Inline uint32 }
+
+// QPParams ask for a queue pair.
+type QPParams struct {
+	UserHandle              uint64
+	PD, SendCQ, RecvCQ, SRQ uint32
+	HasSRQ                  bool
+	Cap                     QPCap
+	SigAll                  bool
+	Type                    uint8 // enum ib_qp_type
+	Flags                   uint32
+}
+
+// QPInfo describes one.
+type QPInfo struct {
+	Handle, Num uint32
+	Cap         QPCap
+	SQ, RQ      MMap
+}
+
+// Queue pair types that programs can have, numbered as enum ib_qp_type.
+const (
+	qptRC = 2
+	qptUC = 3
+	qptUD = 4
+)
+
+var qpTypes = map[uint8]transport.Type{qptRC: transport.RC, qptUC: transport.UC, qptUD: transport.UD}
+
+// A QP is a queue pair: rings, rights and the transport's state machine, for which
+// it is the host.
+type QP struct {
+	nic        *NIC
+	session    *Session
+	handle     uint32
+	userHandle uint64
+	num        uint32
+	typ        transport.Type
+	pd         *PD
+	sendCQ     *CQ
+	recvCQ     *CQ
+	srq        *SRQ
+	sq         workRing
+	rq         workRing
+	kinds      uint32
+	cap        QPCap
+	sigAll     bool
+	attr       QPAttr
+	tr         transport.QP
+	events     uint32
+	gone       bool
+	watched    bool // in nic.errored
+
+	lastMR     *MR // key caches
+	lastRemote *MR
+	lastAH     *AH
+	lastAHNum  uint32
+	bound      map[*MW]struct{}
+	groups     []transport.GID
+
+	// Sched is the engine's: whether the queue pair waits in its run queue, and
+	// where it stands among the timers.
+	Sched struct {
+		Queued bool
+		Timer  int // 1 + index in the heap
+		Due    transport.Time
+		Peer   *QP
+	}
+}
+
+const (
+	minInline = 64 // programs post a little more than they asked for
+	maxBurst  = 256 << 10
+	window    = 1 << 20 // packets; local memory does not overflow
+)
+
+// CreateQP makes a queue pair in the RESET state.
+func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
+	q, err := s.newQP(&p)
+	if err != nil {
+		return QPInfo{}, err
+	}
+	if err := q.makeRings(&p); err != nil {
+		return QPInfo{}, err
+	}
+	h, err := s.qps.add(q)
+	if err != nil {
+		q.sq.release()
+		q.rq.release()
+		return QPInfo{}, err
+	}
+	q.handle = h
+	q.num = s.nic.newQPN()
+	s.nic.qps[q.num] = q
+	q.pd.refs++
+	q.sendCQ.refs++
+	q.recvCQ.refs++
+	if q.srq != nil {
+		q.srq.refs++
+	}
+	q.tr.Init(transport.Config{Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window})
+	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
+}
+
+// newQP checks the parameters and finds the objects they name.
+func (s *Session) newQP(p *QPParams) (*QP, error) {
+	typ, ok := qpTypes[p.Type]
+	if !ok || p.Flags != 0 {
+		return nil, syscall.EOPNOTSUPP
+	}
+	l := &s.nic.Limits
+	c := &p.Cap
+	if c.SendWR > l.QPWR || c.SendSGE > l.SGE || c.Inline > l.Inline ||
+		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
+		return nil, syscall.EINVAL
+	}
+	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, kinds: sendKinds[typ], sigAll: p.SigAll}
+	var err error
+	if q.pd, err = s.pds.get(p.PD); err != nil {
+		return nil, err
+	}
+	if q.sendCQ, err = s.cqs.get(p.SendCQ); err != nil {
+		return nil, err
+	}
+	if q.recvCQ, err = s.cqs.get(p.RecvCQ); err != nil {
+		return nil, err
+	}
+	if p.HasSRQ {
+		if q.srq, err = s.srqs.get(p.SRQ); err != nil {
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+// makeRings sizes and makes the two queues.
+func (q *QP) makeRings(p *QPParams) error {
+	q.cap = p.Cap
+	data := max(q.cap.SendSGE*sgeSize, q.cap.Inline, minInline)
+	sq, err := newRing(q.session.Arena, max(q.cap.SendWR, 1), sendWQESize+data)
+	if err != nil {
+		return err
+	}
+	q.sq.ring = sq
+	q.cap.SendWR = sq.mask
+	q.cap.SendSGE = max(q.cap.SendSGE, 1)
+	q.cap.Inline = min(sq.elem()-sendWQESize, q.nic.Limits.Inline)
+	if p.HasSRQ {
+		q.cap.RecvWR, q.cap.RecvSGE = 0, 0
+		return nil
+	}
+	sge := max(q.cap.RecvSGE, 1)
+	rq, err := newRing(q.session.Arena, max(q.cap.RecvWR, 1), recvWQESize+sge*sgeSize)
+	if err != nil {
+		q.sq.release()
+		return err
+	}
+	q.rq.ring = rq
+	q.cap.RecvWR, q.cap.RecvSGE = rq.mask, sge
+	return nil
+}
+
+// DestroyQP ends a queue pair and returns how many of its events the client has
+// read.
+func (s *Session) DestroyQP(h uint32) (uint32, error) {
+	q, err := s.qps.get(h)
+	if err != nil {
+		return 0, err
+	}
+	if len(q.groups) > 0 {
+		return 0, syscall.EBUSY
+	}
+	s.qps.remove(h)
+	q.destroy()
+	return q.events - s.async.withdraw(func(e *event) bool {
+		return e.asyncOwner() == 'q' && e.element() == q.userHandle
+	}), nil
+}
+
+func (q *QP) destroy() {
+	q.gone = true
+	delete(q.nic.qps, q.num)
+	for w := range q.bound {
+		w.unbind()
+	}
+	q.pd.refs--
+	q.sendCQ.refs--
+	q.recvCQ.refs--
+	if q.srq != nil {
+		q.srq.refs--
+	}
+	q.nic.retired.add(q.tr.Counters())
+	q.sq.release()
+	q.rq.release()
+	// Whoever still points here (a cache, a timer) must not keep the rest alive.
+	q.lastMR, q.lastRemote, q.lastAH, q.Sched.Peer = nil, nil, nil, nil
+}
+
+// Num is the queue pair's number.
+func (q *QP) Num() uint32 { return q.num }
+
+// Gone reports whether the queue pair has been destroyed.
+func (q *QP) Gone() bool { return q.gone }
+
+// Session owns the queue pair.
+func (q *QP) Session() *Session { return q.session }
+
+// Transport is the state machine.
+func (q *QP) Transport() *transport.QP { return &q.tr }
+
+// Flush completes with an error what was posted to a queue pair in an error state.
+func (q *QP) Flush() { q.tr.Flush(q.nic.link.Now(), q) }
+
+// watch has the receives of a queue pair in the error state looked after.
+func (q *QP) watch() {
+	if !q.watched && q.rq.mem != nil && q.tr.State() == transport.Error {
+		q.watched = true
+		q.nic.errored = append(q.nic.errored, q)
+	}
+}
+
+// Settle is called after the transport has run: a queue pair that fell into the
+// error state is watched from then on.
+func (q *QP) Settle() {
+	if q.tr.State() == transport.Error {
+		q.watch()
+	}
+}

@@ -1,0 +1,84 @@
+package nic
+
+import (
+	"math/bits"
+	"syscall"
+)
+
+// The layout of struct rxe_queue_buf (rdma_user_rxe.h): two sizes, then the two
+// indices in cache lines of their own, then a power of two of elements.
+const (
+	ringLog2Elem  = 0
+	ringIndexMask = 4
+	ringProducer  = 128
+	ringConsumer  = 256
+	ringData      = 384
+)
+
+// A ring is a queue in shared memory. The size and the index of our own side are
+// kept here; the shared copies are written for the client and never read back.
+type ring struct {
+	arena *Arena
+	at    MMap
+	mem   []byte
+	data  []byte
+	mask  uint32
+	log2  uint32
+}
+
+// newRing makes a ring for at least entries elements of at least elem bytes. One
+// slot stays empty, that is how full and empty differ.
+func newRing(a *Arena, entries, elem uint32) (ring, error) {
+	log2 := uint32(bits.Len32(elem - 1))
+	slots := uint32(1) << bits.Len32(entries)
+	size := uint64(ringData) + uint64(slots)<<log2
+	if size > 1<<31 {
+		return ring{}, syscall.ENOMEM
+	}
+	at, mem, err := a.alloc(size)
+	if err != nil {
+		return ring{}, err
+	}
+	r := ring{arena: a, at: at, mem: mem, data: mem[ringData:], mask: slots - 1, log2: log2}
+	shared32(mem, ringLog2Elem).Store(log2)
+	shared32(mem, ringIndexMask).Store(slots - 1)
+	return r, nil
+}
+
+func (r *ring) release() {
+	if r.mem != nil {
+		r.arena.release(r.at)
+		*r = ring{}
+	}
+}
+
+// slot is the element at a position; any number is safe.
+func (r *ring) slot(pos uint32) []byte {
+	off := uint64(pos&r.mask) << r.log2
+	return r.data[off : off+1<<r.log2 : off+1<<r.log2]
+}
+
+func (r *ring) elem() uint32     { return 1 << r.log2 }
+func (r *ring) producer() uint32 { return shared32(r.mem, ringProducer).Load() }
+func (r *ring) consumer() uint32 { return shared32(r.mem, ringConsumer).Load() }
+
+func (r *ring) setProducer(pos uint32) { shared32(r.mem, ringProducer).Store(pos & r.mask) }
+func (r *ring) setConsumer(pos uint32) { shared32(r.mem, ringConsumer).Store(pos & r.mask) }
+
+// A work ring is one that the client fills and we empty.
+type workRing struct {
+	ring
+	cons uint32 // free running: how many we have taken
+}
+
+// posted is how many elements wait, by the client's word, never more than fit.
+func (r *workRing) posted() uint32 { return (r.producer() - r.cons) & r.mask }
+
+// advance gives the slots before pos back to the client.
+func (r *workRing) advance(pos uint32) {
+	r.cons = pos
+	r.setConsumer(pos)
+}
+
+// drop forgets everything that is posted.
+func (r *workRing) drop() { r.advance(r.cons + r.posted()) }

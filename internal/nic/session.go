@@ -1,0 +1,184 @@
+package nic
+
+import (
+	"syscall"
+	"time"
+
+	"vrdma/internal/memory"
+)
+
+// SessionOptions describe the client behind a session.
+type SessionOptions struct {
+	Arena   *Arena
+	Space   *memory.Space
+	Pid     int
+	Program string
+}
+
+// A Session is one open of the device: the owner of objects, named by handles that
+// mean nothing to any other session.
+type Session struct {
+	SessionOptions
+	nic    *NIC
+	opened time.Time
+
+	pds      table[*PD]
+	cqs      table[*CQ]
+	qps      table[*QP]
+	srqs     table[*SRQ]
+	mrs      table[*MR]
+	mws      table[*MW]
+	ahs      table[*AH]
+	channels table[*eventQueue]
+
+	async  *eventQueue
+	closed bool
+
+	// Engine is the engine's own record of the session.
+	Engine any
+}
+
+// Open makes a session.
+func (n *NIC) Open(o SessionOptions) (*Session, error) {
+	l := &n.Limits
+	s := &Session{
+		SessionOptions: o, nic: n, opened: time.Now(),
+		pds: newTable[*PD](l.PDs, handles), cqs: newTable[*CQ](l.CQs, handles), qps: newTable[*QP](l.QPs, doorbells),
+		srqs: newTable[*SRQ](l.SRQs, handles), mrs: newTable[*MR](l.MRs, handles), mws: newTable[*MW](l.MWs, handles),
+		ahs: newTable[*AH](l.AHs, handles), channels: newTable[*eventQueue](l.Channels, handles),
+	}
+	n.sessions[s] = struct{}{}
+	return s, nil
+}
+
+// Close destroys everything the session has, in an order that leaves nothing
+// dangling: queue pairs first, for they use the rest.
+func (s *Session) Close() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.qps.each(func(h uint32, q *QP) { q.detachAll(); q.destroy() })
+	s.srqs.each(func(h uint32, q *SRQ) { q.ring.release() })
+	s.cqs.each(func(h uint32, c *CQ) { c.ring.release() })
+	s.mws.each(func(h uint32, w *MW) { w.free() })
+	s.mrs.each(func(h uint32, m *MR) { m.free() })
+	s.channels.each(func(h uint32, q *eventQueue) { q.close() })
+	s.async.close()
+	delete(s.nic.sessions, s)
+}
+
+// QP finds a queue pair by handle; nil if there is none.
+func (s *Session) QP(handle uint32) *QP {
+	q, _ := s.qps.get(handle)
+	return q
+}
+
+// CreateAsync makes the descriptor for asynchronous events and returns the client's
+// end.
+func (s *Session) CreateAsync() (int, error) {
+	if s.async != nil {
+		return -1, syscall.EINVAL
+	}
+	q, fd, err := s.nic.newEventQueue()
+	if err != nil {
+		return -1, syscall.EMFILE
+	}
+	s.async = q
+	return fd, nil
+}
+
+// CreateChannel makes a completion channel and returns its name and the client's end.
+func (s *Session) CreateChannel() (uint32, int, error) {
+	q, fd, err := s.nic.newEventQueue()
+	if err != nil {
+		return 0, -1, syscall.EMFILE
+	}
+	id, err := s.channels.add(q)
+	if err != nil {
+		q.close()
+		syscall.Close(fd)
+		return 0, -1, err
+	}
+	return id, fd, nil
+}
+
+// PD is a protection domain: a ring fence around keys and queue pairs.
+type PD struct{ refs int }
+
+// AllocPD makes a protection domain.
+func (s *Session) AllocPD() (uint32, error) { return s.pds.add(&PD{}) }
+
+// DeallocPD ends one that nothing uses.
+func (s *Session) DeallocPD(h uint32) error {
+	pd, err := s.pds.get(h)
+	if err != nil {
+		return err
+	}
+	if pd.refs > 0 {
+		return syscall.EBUSY
+	}
+	s.pds.remove(h)
+	return nil
+}
+
+// A table names objects of one kind by small handles. Handles are reused late, so
+// that a stale one is more likely to be refused than to hit something else.
+type table[T any] struct {
+	items map[uint32]T
+	next  uint32
+	limit int
+	space uint32
+}
+
+const (
+	// doorbells is how many queue pair handles there are: a handle is also a bit
+	// in the doorbell page (VRDMA_DB_BITS).
+	doorbells = 65536
+	handles   = 1 << 20
+)
+
+func newTable[T any](limit int, space uint32) table[T] {
+	return table[T]{items: make(map[uint32]T), limit: limit, space: space}
+}
+
+// add names v; ENOMEM when the session has as many as it may.
+func (t *table[T]) add(v T) (uint32, error) {
+	if len(t.items) >= t.limit {
+		return 0, syscall.ENOMEM
+	}
+	for {
+		h := t.next
+		t.next = (t.next + 1) % t.space
+		if _, taken := t.items[h]; !taken {
+			t.items[h] = v
+			return h, nil
+		}
+	}
+}
+
+// get finds the object; ENOENT as uverbs says for a handle that is not there.
+func (t *table[T]) get(h uint32) (T, error) {
+	v, ok := t.items[h]
+	if !ok {
+		return v, syscall.ENOENT
+	}
+	return v, nil
+}
+
+func (t *table[T]) remove(h uint32) { delete(t.items, h) }
+func (t *table[T]) len() int        { return len(t.items) }
+
+func (t *table[T]) each(f func(uint32, T)) {
+	for h, v := range t.items {
+		f(h, v)
+		delete(t.items, h)
+	}
+}
+
+// walk is each without forgetting.
+func (t *table[T]) walk(f func(uint32, T)) {
+	for h, v := range t.items {
+		f(h, v)
+	}
+}

@@ -1,0 +1,88 @@
+package nic
+
+import (
+	"time"
+
+	"vrdma/internal/transport"
+)
+
+// Counters are the sums of a NIC's queue pairs, dead ones included.
+type Counters struct{ transport.Counters }
+
+// add sums o into c.
+func (c *Counters) add(o *transport.Counters) {
+	c.SentPackets += o.SentPackets
+	c.SentBytes += o.SentBytes
+	c.RcvdPackets += o.RcvdPackets
+	c.RcvdBytes += o.RcvdBytes
+	c.Duplicates += o.Duplicates
+	c.OutOfSequence += o.OutOfSequence
+	c.RcvdRNR += o.RcvdRNR
+	c.SentRNR += o.SentRNR
+	c.RcvdSequenceErr += o.RcvdSequenceErr
+	c.AckDeferred += o.AckDeferred
+	c.RetryExceeded += o.RetryExceeded
+	c.RNRExceeded += o.RNRExceeded
+	c.Retries += o.Retries
+	c.SendErrors += o.SendErrors
+	c.RDMASends += o.RDMASends
+	c.RDMARecvs += o.RDMARecvs
+	c.Timeouts += o.Timeouts
+	c.Retransmitted += o.Retransmitted
+	c.ImplicitNaks += o.ImplicitNaks
+	c.AccessErrors += o.AccessErrors
+	c.BadRequests += o.BadRequests
+	c.BadPKey += o.BadPKey
+	c.BadQKey += o.BadQKey
+	c.Dropped += o.Dropped
+}
+
+// Counters sums up the NIC.
+func (n *NIC) Counters() Counters {
+	c := n.retired
+	for _, q := range n.qps {
+		c.add(q.tr.Counters())
+	}
+	return c
+}
+
+// QPStatus describes a queue pair.
+type QPStatus struct {
+	Handle, Num uint32
+	Type        transport.Type
+	Snapshot    transport.Snapshot
+	SendPosted  uint32
+	RecvPosted  uint32
+	SRQ         bool
+}
+
+// SessionStatus describes a session.
+type SessionStatus struct {
+	Pid                                  int
+	Program                              string
+	Opened                               time.Time
+	PDs, CQs, MRs, MWs, SRQs, AHs, Chans int
+	MRBytes                              uint64
+	RingBytes                            uint64
+	QPs                                  []QPStatus
+}
+
+// Status describes the session.
+func (s *Session) Status() SessionStatus {
+	st := SessionStatus{
+		Pid: s.Pid, Program: s.Program, Opened: s.opened,
+		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
+		Chans: s.channels.len(), RingBytes: s.Arena.used,
+	}
+	s.mrs.walk(func(_ uint32, m *MR) { st.MRBytes += m.length })
+	s.qps.walk(func(h uint32, q *QP) {
+		qs := QPStatus{
+			Handle: h, Num: q.num, Type: q.typ, Snapshot: q.tr.Snapshot(), SendPosted: q.sq.posted(), SRQ: q.srq != nil,
+		}
+		if q.rq.mem != nil {
+			qs.RecvPosted = q.rq.posted()
+		}
+		st.QPs = append(st.QPs, qs)
+	})
+	return st
+}
