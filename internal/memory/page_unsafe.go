@@ -22,3 +22,9 @@ func word(b []byte) *atomic.Uint64 {
 	}
 	return (*atomic.Uint64)(p)
 }
+
+// Within reports whether addr is an address of mem.
+func Within(addr uintptr, mem []byte) bool {
+	base := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	return addr >= base && addr-base < uintptr(len(mem))
+}

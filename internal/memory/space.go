@@ -80,6 +80,18 @@ func (s *Space) Close() {
 	}
 }
 
+// Contains reports whether an address of the daemon lies in one of s's windows.
+func (s *Space) Contains(addr uintptr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.windows {
+		if Within(addr, w.mem) {
+			return true
+		}
+	}
+	return false
+}
+
 // hold maps the window with number n, or counts one more user of it.
 // s.mu is held.
 func (s *Space) hold(n uint64) (*window, error) {

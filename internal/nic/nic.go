@@ -139,6 +139,19 @@ func (n *NIC) EachSession(f func(*Session)) {
 	}
 }
 
+// Stalled reports whether events wait for room in their channel.
+func (n *NIC) Stalled() bool { return len(n.stalled) > 0 }
+
+// FaultOwner is the session whose shared memory an address of ours lies in.
+func (n *NIC) FaultOwner(addr uintptr) *Session {
+	for s := range n.sessions {
+		if s.Space != nil && s.Space.Contains(addr) || s.Arena != nil && memory.Within(addr, s.Arena.mem) {
+			return s
+		}
+	}
+	return nil
+}
+
 // Pump tries to deliver events that found their channel full and reports whether
 // some still wait.
 func (n *NIC) Pump() bool {

@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// Options tune an engine; the zero value is good.
+type Options struct {
+	// Spin is how long the loop looks around before it sleeps.
+	Spin time.Duration
+	// Log takes what an operator should know.
+	Log *slog.Logger
+	// Evict is called, on a goroutine of its own, for a session whose memory
+	// faulted: whoever opened the session has to close it.
+	Evict func(*nic.Session)
+}
+
+// Engine is the loop and its queues.
+type Engine struct {
+	nic  *nic.NIC
+	opts Options
+	base time.Time
+	epfd int
+	wake int // eventfd
+
+	// Commands from other goroutines.
+	mu       sync.Mutex
+	commands []func()
+	pending  atomic.Bool
+	sleeping atomic.Bool
+	stopping atomic.Bool
+	done     chan struct{}
+
+	// What follows belongs to the loop.
+	now     transport.Time
+	run     queue[*nic.QP]
+	replies queue[transport.Burst]
+	timers  timers
+	bells   map[int32]*bell
+	active  []*bell
+	current *nic.QP // whose turn it is, for fault containment
+	events  [64]unix.EpollEvent
+	tick    transport.Time // next visit of errored queue pairs and full channels
+	ticking bool
+}
+
+const defaultSpin = 20 * time.Microsecond
+
+// New makes an engine for n; Start starts it.
+func New(n *nic.NIC, o Options) (*Engine, error) {
+	if o.Spin == 0 {
+		o.Spin = defaultSpin
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("engine: epoll: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(epfd)
+		return nil, fmt.Errorf("engine: eventfd: %w", err)
+	}
+	e := &Engine{nic: n, opts: o, base: time.Now(), epfd: epfd, wake: wake, bells: make(map[int32]*bell), done: make(chan struct{})}
+	if err := e.watch(wake); err != nil {
+		unix.Close(epfd)
+		unix.Close(wake)
+		return nil, fmt.Errorf("engine: epoll: %w", err)
+	}
+	e.now = 1
+	n.SetLink(e)
+	return e, nil
+}
+
+func (e *Engine) watch(fd int) error {
+	return unix.EpollCtl(e.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+}
+
+// Start runs the loop.
+func (e *Engine) Start() {
+	go func() {
+		runtime.LockOSThread()
+		debug.SetPanicOnFault(true)
+		shortSlice()
+		defer close(e.done)
+		e.loop()
+		unix.Close(e.epfd)
+		unix.Close(e.wake)
+	}()
+}
+
+// Stop ends the loop and waits for it. Sessions are closed before.
+func (e *Engine) Stop() {
+	e.stopping.Store(true)
+	e.Do(func() {})
+	<-e.done
+}
+
+// Do runs f on the loop and waits until it has run. After Stop, f does not run.
+func (e *Engine) Do(f func()) {
+	ran := make(chan struct{})
+	e.mu.Lock()
+	e.commands = append(e.commands, func() { f(); close(ran) })
+	e.pending.Store(true)
+	e.mu.Unlock()
+	if e.sleeping.Load() {
+		e.kick()
+	}
+	select {
+	case <-ran:
+	case <-e.done:
+	}
+}
+
+func (e *Engine) kick() {
+	one := [8]byte{0: 1}
+	unix.Write(e.wake, one[:])
+}
+
+// takeCommands runs what other goroutines asked for.
+func (e *Engine) takeCommands() bool {
+	if !e.pending.Load() {
+		return false
+	}
+	e.mu.Lock()
+	fs := e.commands
+	e.commands = nil
+	e.pending.Store(false)
+	e.mu.Unlock()
+	for _, f := range fs {
+		f()
+	}
+	return len(fs) > 0
+}
+
+// clock reads the time.
+func (e *Engine) clock() { e.now = transport.Time(time.Since(e.base)) + 1 }
+
+// Now implements nic.Link.
+func (e *Engine) Now() transport.Time { return e.now }
+
+// Wake implements nic.Link.
+func (e *Engine) Wake(q *nic.QP) {
+	e.schedule(q)
+	e.arm(q)
+}
+
+// Attach begins to serve a session's doorbells. It runs on the loop.
+func (e *Engine) Attach(s *nic.Session, doorbell *os.File) error {
+	b := newBell(s, int(doorbell.Fd()))
+	if err := e.watch(b.fd); err != nil {
+		return err
+	}
+	e.bells[int32(b.fd)] = b
+	s.Engine = b
+	e.activate(b)
+	return nil
+}
+
+// Detach stops serving a session. It runs on the loop, before the session's arena
+// is unmapped and its doorbell closed.
+func (e *Engine) Detach(s *nic.Session) {
+	b, ok := s.Engine.(*bell)
+	if !ok {
+		return
+	}
+	s.Engine = nil
+	unix.EpollCtl(e.epfd, unix.EPOLL_CTL_DEL, b.fd, nil)
+	delete(e.bells, int32(b.fd))
+	for i, o := range e.active {
+		if o == b {
+			e.active = append(e.active[:i], e.active[i+1:]...)
+			break
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// This file is the local link: the destination is a queue pair of the same NIC, and
+// a burst is handed over whole. The responder does the only copy.
+
+// Transmit implements nic.Link. Requests and READ responses reach the peer before
+// it returns; acknowledgements wait until the sender's call has ended, because the
+// requester they are for may be the one that is running.
+func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
+	switch b.Kind {
+	case transport.KindAck, transport.KindAtomicResp:
+		*e.replies.push() = *b
+		return
+	}
+	if b.Type == transport.UD && b.DGID[0] == 0xff {
+		for _, q := range e.nic.Multicast(b.DGID) {
+			e.receive(q, b)
+		}
+		return
+	}
+	if q := e.resolve(from, b); q != nil {
+		e.receive(q, b)
+	}
+}
+
+// resolve finds the queue pair that a burst is for. Nobody there means that the
+// burst is lost, as on a wire: the sender's timer will tell it.
+func (e *Engine) resolve(from *nic.QP, b *transport.Burst) *nic.QP {
+	if p := from.Sched.Peer; p != nil && p.Num() == b.Dst && !p.Gone() && b.Type != transport.UD {
+		return p
+	}
+	if !e.nic.Local(&b.DGID) {
+		return nil
+	}
+	q := e.nic.QP(b.Dst)
+	if b.Type != transport.UD {
+		from.Sched.Peer = q
+	}
+	return q
+}
+
+// receive hands b to q and sees to what follows from it.
+func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
+	t := q.Transport()
+	t.Receive(e.now, b, q)
+	e.settle(q)
+	if b.Kind >= transport.KindReadResp || t.RespondPending() {
+		e.schedule(q)
+	}
+}
+
+// deliver brings acknowledgements to their requesters.
+func (e *Engine) deliver() {
+	for e.replies.n > 0 {
+		b := *e.replies.pop()
+		if q := e.nic.QP(b.Dst); q != nil {
+			e.receive(q, &b)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+const (
+	// turn is how many bytes a queue pair may move before others get a chance.
+	turn = 256 << 10
+	// round is how many turns are taken between two looks at doorbells.
+	round = 8
+	// wakesEvery is after how many passes a busy loop asks who else woke up.
+	wakesEvery = 64
+	// tickEvery is how often errored queue pairs and full event channels are
+	// visited: receives posted to a queue pair in error complete within 10 ms.
+	tickEvery = transport.Time(4_000_000)
+)
+
+// loop runs until Stop.
+func (e *Engine) loop() {
+	idle := transport.Time(0) // since when nothing happened
+	pass := uint32(0)
+	for !e.stopping.Load() || e.pending.Load() {
+		e.clock()
+		if pass++; pass%wakesEvery == 0 {
+			e.pollWakes()
+		}
+		work := e.takeCommands()
+		if e.safely(e.step) || work {
+			idle = 0
+			continue
+		}
+		if idle == 0 {
+			idle = e.now
+		}
+		if e.now-idle < transport.Time(e.opts.Spin) {
+			continue
+		}
+		e.sleep()
+		idle = 0
+	}
+}
+
+// step is one pass: doorbells, timers, turns.
+func (e *Engine) step() bool {
+	work := e.poll()
+	if due := e.timers.due(); due != 0 && due <= e.now {
+		work = e.expire() || work
+	}
+	for i := 0; i < round && e.run.n > 0; i++ {
+		e.turn(*e.run.pop())
+		work = true
+	}
+	if e.ticking && e.now >= e.tick {
+		e.visitTroubled()
+	}
+	return work
+}
+
+// schedule puts q into the run queue, once.
+func (e *Engine) schedule(q *nic.QP) {
+	if !q.Sched.Queued {
+		q.Sched.Queued = true
+		*e.run.push() = q
+	}
+}
+
+// turn lets q work.
+func (e *Engine) turn(q *nic.QP) {
+	q.Sched.Queued = false
+	if q.Gone() {
+		return
+	}
+	e.current = q
+	t := q.Transport()
+	var more bool
+	switch t.State() {
+	case transport.Error, transport.SQE:
+		t.Flush(e.now, q)
+	default:
+		more = t.Run(e.now, turn, q)
+	}
+	e.deliver()
+	if t.RespondPending() && !q.Gone() {
+		more = t.Respond(e.now, turn, q) || more
+		e.deliver()
+	}
+	e.settle(q)
+	if more {
+		e.schedule(q)
+	}
+}
+
+// settle notes what a change in q means for the loop.
+func (e *Engine) settle(q *nic.QP) {
+	if q.Gone() {
+		return
+	}
+	if t := q.Transport(); t.State() == transport.Error {
+		q.Settle()
+		e.startTick()
+		return
+	}
+	e.arm(q)
+}
+
+// startTick has visitTroubled called soon.
+func (e *Engine) startTick() {
+	if !e.ticking {
+		e.ticking = true
+		e.tick = e.now + tickEvery
+	}
+}
+
+// visitTroubled looks after what rings no bell: receives posted to queue pairs in
+// the error state, and event channels that were full.
+func (e *Engine) visitTroubled() {
+	e.ticking = false
+	errored := e.nic.FlushErrored()
+	if e.nic.Pump() || errored {
+		e.startTick()
+	}
+}

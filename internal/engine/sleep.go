@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/transport"
+)
+
+// sleep arms every active session and waits for a doorbell, a command or the next
+// deadline.
+func (e *Engine) sleep() {
+	for len(e.active) > 0 {
+		last := len(e.active) - 1
+		if !e.rest(e.active[last]) {
+			return
+		}
+		e.active[last] = nil
+		e.active = e.active[:last]
+	}
+	if e.nic.Stalled() {
+		e.startTick()
+	}
+	e.sleeping.Store(true)
+	if e.pending.Load() || e.stopping.Load() {
+		e.sleeping.Store(false)
+		return
+	}
+	n := e.wait(e.nextDeadline())
+	e.sleeping.Store(false)
+	e.clock()
+	e.collect(n)
+}
+
+// collect activates the sessions among the first n of e.events.
+func (e *Engine) collect(n int) {
+	for _, ev := range e.events[:n] {
+		var count [8]byte
+		unix.Read(int(ev.Fd), count[:])
+		if b := e.bells[ev.Fd]; b != nil {
+			e.activate(b)
+		}
+	}
+}
+
+// nextDeadline is when the loop has to look again by itself; zero is never.
+func (e *Engine) nextDeadline() transport.Time {
+	d := e.timers.due()
+	if e.ticking && (d == 0 || e.tick < d) {
+		d = e.tick
+	}
+	return d
+}
+
+// wait blocks until a watched descriptor is readable or d has come, and returns how
+// many are in e.events.
+func (e *Engine) wait(d transport.Time) int {
+	timeout := int64(-1)
+	if d != 0 {
+		e.clock()
+		timeout = max(int64(d-e.now), 0)
+	}
+	n, err := epollWait(e.epfd, e.events[:], timeout)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// pollWakes collects, without waiting, the sessions that woke while others kept the
+// loop busy.
+func (e *Engine) pollWakes() {
+	if n, err := epollWait(e.epfd, e.events[:], 0); err == nil {
+		e.collect(n)
+	}
+}

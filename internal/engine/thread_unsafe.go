@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// epollWait is epoll_pwait2, which takes nanoseconds: retry timers are shorter than
+// a millisecond. timeout < 0 waits for ever.
+func epollWait(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
+	var ts *unix.Timespec
+	var t unix.Timespec
+	if timeout >= 0 {
+		t = unix.NsecToTimespec(timeout)
+		ts = &t
+	}
+	if timeout == 0 {
+		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+			uintptr(unsafe.Pointer(ts)), 0, 0)
+		if e == 0 {
+			return int(n), nil
+		}
+	} else {
+		n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+			uintptr(unsafe.Pointer(ts)), 0, 0)
+		if e == 0 {
+			return int(n), nil
+		}
+		if e != unix.ENOSYS {
+			return 0, e
+		}
+	}
+	// Before Linux 5.11: milliseconds, rounded up so as not to spin.
+	ms := -1
+	if timeout >= 0 {
+		ms = int((timeout + 999_999) / 1_000_000)
+	}
+	return unix.EpollWait(epfd, events, ms)
+}
+
+// shortSlice asks the scheduler to give this thread short turns, and so early ones:
+// since Linux 6.12 a waking thread with a shorter slice may preempt a running one,
+// which is what a doorbell wants when every core runs a polling application. It
+// needs no privilege; a kernel that does not know it ignores it.
+func shortSlice() {
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Runtime: 100_000}
+	unix.SchedSetAttr(0, &attr, 0)
+}
