@@ -1,0 +1,226 @@
+package memory
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func newSpace(t *testing.T, quota uint64) *Space {
+	t.Helper()
+	s, err := NewSpace(os.Getpid(), quota)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// fill writes what a process would have at addr.
+func fill(t *testing.T, s *Space, addr uint64, b []byte) {
+	t.Helper()
+	if _, err := unix.Pwrite(int(s.File().Fd()), b, int64(addr)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
+
+func flat(t *testing.T, r *Region, off, n uint64) []byte {
+	t.Helper()
+	var src, dst Span
+	if !r.Span(off, n, &src) {
+		t.Fatalf("Span(%d, %d) of %d bytes refused", off, n, r.Length())
+	}
+	out := make([]byte, n)
+	dst.Add(out)
+	var c Copier
+	if k, err := c.Copy(&dst, &src); err != nil || k != int(n) {
+		t.Fatalf("Copy = %d, %v, want %d", k, err, n)
+	}
+	return out
+}
+
+func TestRegionAcrossWindows(t *testing.T) {
+	s := newSpace(t, 0)
+	start := uint64(7)<<windowBits - 5000 // the last bytes of one window, the first of the next
+	want := pattern(10000)
+	fill(t, s, start, want)
+	r, err := s.Map(start, 10000, []Extent{{start, 10000, Shared, ProtRead | ProtWrite}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := flat(t, r, 0, 10000); !bytes.Equal(got, want) {
+		t.Error("bytes across a window border differ")
+	}
+	if got := flat(t, r, 4999, 3); !bytes.Equal(got, want[4999:5002]) {
+		t.Errorf("around the border: got %x, want %x", got, want[4999:5002])
+	}
+	if n := len(s.windows); n != 2 {
+		t.Errorf("%d windows mapped, want 2", n)
+	}
+	r.Release()
+	r.Release()
+	if n := len(s.windows); n != 0 || s.Mapped() != 0 {
+		t.Errorf("after release: %d windows, %d bytes", n, s.Mapped())
+	}
+}
+
+func TestRegionsShareWindows(t *testing.T) {
+	s := newSpace(t, 0)
+	var rs []*Region
+	for i := range uint64(100) {
+		r, err := s.Map(1<<32+i*4096, 100, []Extent{{1<<32 + i*4096, 100, Shared, 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	if n := len(s.windows); n != 1 {
+		t.Errorf("100 regions of one gibibyte took %d windows", n)
+	}
+	for _, r := range rs {
+		r.Release()
+	}
+}
+
+func TestMapRefuses(t *testing.T) {
+	s := newSpace(t, 1<<20)
+	for _, c := range []struct {
+		name          string
+		start, length uint64
+		extents       []Extent
+		want          error
+	}{
+		{"hole", 4096, 8192, []Extent{{4096, 4096, Shared, 3}, {8192, 4096, Hole, 0}}, syscall.EFAULT},
+		{"too short", 4096, 8192, []Extent{{4096, 4096, Shared, 3}}, syscall.EFAULT},
+		{"gap", 4096, 8192, []Extent{{4096, 4096, Shared, 3}, {8193, 4095, Shared, 3}}, syscall.EINVAL},
+		{"too long", 4096, 4096, []Extent{{4096, 8192, Shared, 3}}, syscall.EINVAL},
+		{"wraps", ^uint64(0) - 10, 100, nil, syscall.EINVAL},
+		{"beyond the address space", 1<<47 - 4096, 8192, []Extent{{1<<47 - 4096, 8192, Shared, 3}}, syscall.EFAULT},
+		{"unknown kind", 4096, 4096, []Extent{{4096, 4096, 9, 3}}, syscall.EFAULT},
+		{"over the quota", 4096, 2 << 20, []Extent{{4096, 2 << 20, Shared, 3}}, syscall.ENOMEM},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := s.Map(c.start, c.length, c.extents); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+	if s.Mapped() != 0 || len(s.windows) != 0 {
+		t.Errorf("refused regions left %d bytes and %d windows", s.Mapped(), len(s.windows))
+	}
+}
+
+func TestZeroLength(t *testing.T) {
+	s := newSpace(t, 0)
+	r, err := s.Map(12345, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sp Span
+	if !r.Span(0, 0, &sp) || r.Span(0, 1, &sp) {
+		t.Error("a region of no bytes gives none")
+	}
+	r.Release()
+}
+
+// A foreign extent is memory of a process that was not replaced; here, of the test
+// itself.
+func TestForeign(t *testing.T) {
+	s := newSpace(t, 0)
+	mem, err := unix.Mmap(-1, 0, 3*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := pattern(len(mem))
+	copy(mem, want)
+	base := addressOf(mem)
+	r, err := s.Map(base, uint64(len(mem)), []Extent{{base, uint64(len(mem)), Foreign, ProtRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	if r.Writable() {
+		t.Error("an extent without write permission makes the region read only")
+	}
+	if got := flat(t, r, 100, 5000); !bytes.Equal(got, want[100:5100]) {
+		t.Error("foreign bytes differ")
+	}
+	// Foreign to foreign goes through a bounce buffer.
+	var src, dst Span
+	r.Span(0, 100, &src)
+	r.Span(8000, 100, &dst)
+	var c Copier
+	if n, err := c.Copy(&dst, &src); n != 100 || err != nil {
+		t.Fatalf("Copy = %d, %v", n, err)
+	}
+	if !bytes.Equal(mem[8000:8100], want[:100]) {
+		t.Error("foreign to foreign differs")
+	}
+	// The process unmaps it under our feet.
+	unix.Munmap(mem)
+	if _, err := c.Copy(&dst, &src); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("unmapped memory: got %v, want EFAULT", err)
+	}
+}
+
+func TestAtomic(t *testing.T) {
+	for _, align := range []int{0, 1} { // aligned: processor atomics; unaligned: copies
+		b := make([]byte, 16)
+		var s Span
+		s.Add(b[align : align+8])
+		var c Copier
+		if old, err := c.Atomic(&s, false, 0, 5); old != 0 || err != nil {
+			t.Errorf("add: %d, %v", old, err)
+		}
+		if old, _ := c.Atomic(&s, true, 4, 9); old != 5 {
+			t.Errorf("failed swap returned %d, want 5", old)
+		}
+		if old, _ := c.Atomic(&s, true, 5, 9); old != 5 {
+			t.Errorf("swap returned %d, want 5", old)
+		}
+		if old, _ := c.Atomic(&s, false, 0, 0); old != 9 {
+			t.Errorf("got %d, want 9", old)
+		}
+		c.Store(&s, 77)
+		if old, _ := c.Atomic(&s, false, 0, 0); old != 77 {
+			t.Errorf("got %d after Store, want 77", old)
+		}
+	}
+}
+
+func TestCopyDoesNotAllocate(t *testing.T) {
+	a, b := make([]byte, 4096), make([]byte, 4096)
+	var src, dst Span
+	var c Copier
+	n := testing.AllocsPerRun(100, func() {
+		src.Reset()
+		dst.Reset()
+		src.Add(a[:100])
+		src.Add(a[200:1000])
+		dst.Add(b[:900])
+		c.Copy(&dst, &src)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations a copy, want 0", n)
+	}
+}
+
+// Seals: a client that truncates the file would take our pages away.
+func TestSealed(t *testing.T) {
+	s := newSpace(t, 0)
+	if err := unix.Ftruncate(int(s.File().Fd()), 0); err == nil {
+		t.Error("the memfd could be truncated")
+	}
+}
