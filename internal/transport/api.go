@@ -99,8 +99,7 @@ const (
 // MaxSGE is the most entries a scatter/gather list has.
 const MaxSGE = 32
 
-// MaxMessage is the longest message, 2^31 bytes by the specification; the verbs
-// interface counts in uint32 and we allow 2 GiB - 1... see Config.MaxMessage.
+// MaxMessage is the longest message: 2^31 bytes by the specification.
 const MaxMessage = 1 << 31
 
 // SGE is one entry of a scatter/gather list.
@@ -121,7 +120,7 @@ type SendWQE struct {
 	RKey       uint32
 	RemoteAddr uint64
 	CompareAdd uint64
-	Swap       uint64
+	Swap       uint64 // the 8 bytes of an atomic write too, as they stand in memory
 	// UD
 	RemoteQPN  uint32
 	RemoteQKey uint32
@@ -236,17 +235,34 @@ const (
 	EventLastWQE                    // IBV_EVENT_QP_LAST_WQE_REACHED
 )
 
-// Host is the NIC as one queue pair sees it. Every call returns at once; none calls
-// back into the queue pair. The QP passes itself to none of them: a Host is bound to
-// its queue pair.
+// Scratch is working storage that a QP needs during a call and never after it: it
+// keeps the data path free of allocation and the QP free of pointers. One Scratch
+// serves every queue pair of one engine loop, because calls nest in one way only:
+// Run or Respond (Out*) > Host.Send > the peer's Receive (In*).
+type Scratch struct {
+	Out, In         Burst
+	OutData, InData memory.Span
+	Done            SendWQE // the work request being completed
+	Result          RecvResult
+	Buf             [40]byte
+}
+
+// Host is the NIC as one queue pair sees it. Every call returns at once; none but
+// Send calls back into a queue pair. The QP passes itself to none of them: a Host is
+// bound to its queue pair.
 type Host interface {
+	// Scratch is the working storage of the loop that owns the queue pair.
+	Scratch() *Scratch
+
 	// FetchSend copies the work request at position pos (free running) into w
 	// and reports whether one is posted there.
 	FetchSend(pos uint32, w *SendWQE) bool
 	// RetireSend gives the application the slots before pos back.
 	RetireSend(pos uint32)
 	// CompleteSend ends a work request. It writes a completion if the request
-	// was signalled or st is an error. bytes is byte_len (reads and atomics).
+	// was signalled or st is an error. bytes is byte_len. Of w only Pos, WRID,
+	// Op, Flags and Length are valid. RetireSend(w.Pos+1) was called just
+	// before, so an application that sees the completion finds the slot free.
 	CompleteSend(w *SendWQE, st Status, bytes uint32)
 
 	// TakeRecv consumes the next receive of the RQ or SRQ.
@@ -284,7 +300,10 @@ type Host interface {
 	GRH(b *Burst, out *[40]byte)
 
 	// Send hands b to the link. The link is done with b and its data when Send
-	// returns. Responses may be delivered later, never inside Send.
+	// returns. Requests and READ responses may be delivered inside Send. ACKs
+	// and atomic responses must not: the link queues them, in order, and
+	// delivers them when Run, Respond or Receive of the sender has returned and
+	// before Respond of the same queue pair is called again.
 	Send(b *Burst)
 	// Event raises an asynchronous event.
 	Event(e Event)
@@ -310,10 +329,39 @@ type Attr struct {
 	SQDAsyncNotify  bool
 }
 
+// AttrMask says which fields of an Attr count, numbered as enum ib_qp_attr_mask.
+type AttrMask uint32
+
+const (
+	MaskState           AttrMask = 1 << 0
+	MaskCurState        AttrMask = 1 << 1
+	MaskSQDAsyncNotify  AttrMask = 1 << 2
+	MaskAccess          AttrMask = 1 << 3
+	MaskPKey            AttrMask = 1 << 4
+	MaskPort            AttrMask = 1 << 5
+	MaskQKey            AttrMask = 1 << 6
+	MaskAV              AttrMask = 1 << 7
+	MaskMTU             AttrMask = 1 << 8
+	MaskTimeout         AttrMask = 1 << 9
+	MaskRetryCount      AttrMask = 1 << 10
+	MaskRNRRetry        AttrMask = 1 << 11
+	MaskRQPSN           AttrMask = 1 << 12
+	MaskMaxRDAtomic     AttrMask = 1 << 13
+	MaskAltPath         AttrMask = 1 << 14
+	MaskMinRNRTimer     AttrMask = 1 << 15
+	MaskSQPSN           AttrMask = 1 << 16
+	MaskMaxDestRDAtomic AttrMask = 1 << 17
+	MaskPathMigState    AttrMask = 1 << 18
+	MaskCap             AttrMask = 1 << 19
+	MaskDestQPN         AttrMask = 1 << 20
+)
+
 // Config is what a queue pair is born with.
 type Config struct {
 	Type     Type
 	Num      uint32
-	MaxBurst uint32 // bytes of payload in one burst
-	Window   uint32 // packets in flight
+	MaxBurst uint32 // bytes of payload in one burst; 0 means 64 KiB
+	Window   uint32 // packets in flight; 0 means 8192
+	MTU      uint32 // the port's MTU: limit of a UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
+	SRQ      bool   // receives come from a shared queue: they are not flushed, and LastWQE is raised
 }

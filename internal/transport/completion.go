@@ -1,0 +1,183 @@
+package transport
+
+// Completing work requests, in order, one by one: the end of every requester story,
+// happy or not.
+
+// finish retires the request in w, which is the one at Tail, and reports it.
+func (q *QP) finish(w *SendWQE, st Status, h Host) {
+	r := &q.req
+	if r.RDOut > 0 && w.Op.isRD() && int32(r.Pos-r.Tail) > 0 {
+		r.RDOut--
+	}
+	r.Tail++
+	h.RetireSend(r.Tail)
+	bytes := w.Length
+	if w.Op == WRCmpSwap || w.Op == WRFetchAdd || w.Op == WRAtomicWrite {
+		bytes = 8
+	}
+	h.CompleteSend(w, st, bytes)
+}
+
+// tail brings the request at Tail into w, from the record made when it was started if
+// that is still there.
+func (q *QP) tail(w *SendWQE, h Host) (packets uint32, ok bool) {
+	r := &q.req
+	rec := &r.Recent[r.Tail%uint32(len(r.Recent))]
+	if rec.Pos == r.Tail && int32(r.Started-r.Tail) > 0 {
+		w.Pos, w.WRID, w.Op, w.Flags, w.Length = rec.Pos, rec.WRID, rec.Op, rec.Flags, rec.Length
+		w.NumSGE = 0
+		return rec.Packets, true
+	}
+	if !h.FetchSend(r.Tail, w) {
+		return 0, false
+	}
+	if w.Op.isLocal() {
+		return 0, true
+	}
+	if w.Op.isRD() && w.Op != WRRead {
+		return 1, true
+	}
+	return packetsOf(w.Length, q.attr.MTU), true
+}
+
+// completeUnreliable ends the UC or UD request that has just been sent whole.
+func (q *QP) completeUnreliable(h Host) {
+	r := &q.req
+	r.Una, r.TailPSN = r.PSN, r.PSN
+	q.finish(&r.W, Success, h)
+	q.settle(h)
+}
+
+// completeLocal ends the local operations that nothing before them holds up.
+func (q *QP) completeLocal(h Host) {
+	r := &q.req
+	w := &h.Scratch().Done
+	for r.Tail != r.Started && (r.FailStatus == Success || r.Tail != r.FailPos) {
+		if _, ok := q.tail(w, h); !ok || !w.Op.isLocal() {
+			break
+		}
+		q.finish(w, Success, h)
+	}
+	q.settle(h)
+}
+
+// settle looks at what a moved Tail has made possible: the failure of a request that
+// could not be sent, or the end of draining.
+func (q *QP) settle(h Host) {
+	r := &q.req
+	if r.FailStatus != Success && r.Tail == r.FailPos {
+		q.failTail(r.FailStatus, h)
+		return
+	}
+	q.checkDrained(h)
+}
+
+// checkDrained notes that a queue pair in SQD has nothing in flight any more.
+func (q *QP) checkDrained(h Host) {
+	if q.state != SQD || q.req.Drained || q.req.Tail != q.req.Started {
+		return
+	}
+	q.req.Drained = true
+	if q.attr.SQDAsyncNotify {
+		h.Event(EventSQDrained)
+	}
+}
+
+// failHere notes that the request at Pos cannot be sent. The requests before it go on
+// to their own end first.
+func (q *QP) failHere(st Status, h Host) {
+	r := &q.req
+	r.FailPos, r.FailStatus = r.Pos, st
+	q.count.SendErrors++
+	if r.Pos == r.Started {
+		q.begin(packetsOf(r.W.Length, q.attr.MTU))
+	}
+	q.settle(h)
+}
+
+// failTail ends the request at Tail in error, and with it the send queue.
+func (q *QP) failTail(st Status, h Host) {
+	w := &h.Scratch().Done
+	if _, ok := q.tail(w, h); ok {
+		q.finish(w, st, h)
+	}
+	if q.conf.Type == RC {
+		q.enterError(h)
+		return
+	}
+	q.state = SQE
+	q.stopRequester()
+	q.flushSends(h)
+}
+
+// stopRequester forgets everything in flight.
+func (q *QP) stopRequester() {
+	r := &q.req
+	r.Pos, r.Started = r.Tail, r.Tail
+	r.TailPSN, r.Una, r.Max = r.PSN, r.PSN, r.PSN
+	r.Off, r.RDOut, r.Unasked = 0, 0, 0
+	r.Loaded, r.Blocked, r.Retrying = false, false, false
+	r.FailStatus = Success
+	r.RetransAt, r.RNRAt = 0, 0
+}
+
+// enterError moves the queue pair to the state Error and flushes both queues.
+func (q *QP) enterError(h Host) {
+	if q.state == Error {
+		return
+	}
+	q.state = Error
+	q.stopRequester()
+	rs := &q.resp
+	rs.Pending, rs.AckDue, rs.NakDue, rs.Closing = 0, false, false, false
+	rs.Kind = 0
+	if rs.HaveRecv {
+		q.finishRecv(WRFlushErr, h)
+	}
+	more := q.flushSends(h)
+	more = q.flushRecvs(h) || more
+	q.req.Kick = more
+	if q.conf.SRQ {
+		h.Event(EventLastWQE)
+	}
+}
+
+// Flush completes with WRFlushErr what has been posted to a queue pair in the state
+// Error, and sends posted in SQE.
+func (q *QP) Flush(now Time, h Host) {
+	if q.state == Error || q.state == SQE {
+		more := q.flushSends(h)
+		q.req.Kick = q.flushRecvs(h) || more
+	}
+}
+
+// flushBatch bounds one round of flushing, so that an application that posts without
+// end cannot hold the engine up.
+const flushBatch = 1 << 14
+
+func (q *QP) flushSends(h Host) (more bool) {
+	w := &h.Scratch().Done
+	r := &q.req
+	for range flushBatch {
+		if !h.FetchSend(r.Tail, w) {
+			return false
+		}
+		q.finish(w, WRFlushErr, h)
+		r.Pos, r.Started = r.Tail, r.Tail
+	}
+	return true
+}
+
+func (q *QP) flushRecvs(h Host) (more bool) {
+	if q.state != Error || q.conf.SRQ {
+		return false
+	}
+	for range flushBatch {
+		if !h.TakeRecv(&q.resp.R) {
+			return false
+		}
+		q.resp.HaveRecv = true
+		q.finishRecv(WRFlushErr, h)
+	}
+	return true
+}

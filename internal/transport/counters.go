@@ -1,0 +1,64 @@
+package transport
+
+// Counters is what a queue pair counted since it was created; RESET keeps it. The
+// fields that rxe has too carry its hw_counters name in their comment.
+type Counters struct {
+	SentPackets     uint64 // sent_pkts
+	SentBytes       uint64
+	RcvdPackets     uint64 // rcvd_pkts
+	RcvdBytes       uint64
+	Duplicates      uint64 // duplicate_request
+	OutOfSequence   uint64 // out_of_seq_request
+	RcvdRNR         uint64 // rcvd_rnr_err
+	SentRNR         uint64 // send_rnr_err
+	RcvdSequenceErr uint64 // rcvd_seq_err
+	AckDeferred     uint64 // ack_deferred
+	RetryExceeded   uint64 // retry_exceeded_err
+	RNRExceeded     uint64 // retry_rnr_exceeded_err
+	Retries         uint64 // completer_retry_err: times the requester went back
+	SendErrors      uint64 // send_err
+	RDMASends       uint64 // rdma_sends
+	RDMARecvs       uint64 // rdma_recvs
+
+	Timeouts      uint64 // local ACK timeouts
+	Retransmitted uint64 // packets sent again
+	ImplicitNaks  uint64 // responses that showed an earlier one was lost
+	AccessErrors  uint64 // requests refused for key, bounds or rights
+	BadRequests   uint64 // requests refused as invalid
+	BadPKey       uint64 // dropped: P_Key violation
+	BadQKey       uint64 // dropped: Q_Key violation
+	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale
+}
+
+// Snapshot is what a query or a status page wants to know.
+type Snapshot struct {
+	Type        Type
+	Num         uint32
+	State       State
+	Attr        Attr // SQPSN and RQPSN are the next to send and to expect
+	SQDraining  bool
+	SendTail    uint32 // position of the oldest uncompleted work request
+	SendPos     uint32 // position of the one being sent
+	OldestPSN   uint32 // oldest unacknowledged
+	Outstanding uint32 // packets in flight
+	RDOut       uint32 // READs and atomics in flight
+	RetriesLeft uint8
+	RNRLeft     uint8
+	MSN         uint32
+	Responses   uint32 // READ and atomic responses still owed
+	Counters    Counters
+}
+
+// Snapshot describes q as it is now.
+func (q *QP) Snapshot() Snapshot {
+	a := q.attr
+	a.State, a.SQPSN, a.RQPSN = q.state, q.req.PSN, q.resp.PSN
+	return Snapshot{
+		Type: q.conf.Type, Num: q.conf.Num, State: q.state, Attr: a,
+		SQDraining: q.state == SQD && !q.req.Drained,
+		SendTail:   q.req.Tail, SendPos: q.req.Pos,
+		OldestPSN: q.req.Una, Outstanding: psnDist(q.req.Una, q.req.Max), RDOut: q.req.RDOut,
+		RetriesLeft: q.req.Retry, RNRLeft: q.req.RNRRetry,
+		MSN: q.resp.MSN, Responses: uint32(q.resp.Pending), Counters: q.count,
+	}
+}

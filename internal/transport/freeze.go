@@ -1,0 +1,66 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// frozenMagic begins every frozen queue pair; its last byte is the version.
+const frozenMagic = "vrdma-qp\x01"
+
+// parts are the pieces of a queue pair, all of fixed size and with exported fields
+// only, which is what encoding/binary wants.
+func (q *QP) parts() []any {
+	return []any{&q.conf, &q.attr, &q.state, &q.req, &q.resp, &q.count}
+}
+
+// Freeze writes the whole state of q to bytes. It may be called between any two calls
+// of q's other methods; the queue pair must then not be used any more.
+func (q *QP) Freeze() []byte {
+	b := []byte(frozenMagic)
+	for _, p := range q.parts() {
+		var err error
+		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
+			panic("transport: state of a queue pair is not plain data: " + err.Error())
+		}
+	}
+	return b
+}
+
+// Thaw brings a frozen queue pair back.
+func Thaw(b []byte) (QP, error) {
+	var q QP
+	rest, ok := bytes.CutPrefix(b, []byte(frozenMagic))
+	if !ok {
+		return QP{}, fmt.Errorf("thaw queue pair: not a frozen queue pair of this version (%d bytes)", len(b))
+	}
+	for _, p := range q.parts() {
+		n, err := binary.Decode(rest, binary.LittleEndian, p)
+		if err != nil {
+			return QP{}, fmt.Errorf("thaw queue pair: %d bytes end within %T: %w", len(b), p, err)
+		}
+		rest = rest[n:]
+	}
+	if len(rest) != 0 {
+		return QP{}, fmt.Errorf("thaw queue pair: %d bytes too many", len(rest))
+	}
+	return q, q.check()
+}
+
+// check refuses a state that would make the code reach outside its arrays.
+func (q *QP) check() error {
+	rs := &q.resp
+	n := q.attr.MaxDestRDAtomic
+	switch {
+	case q.conf.Type < RC || q.conf.Type > UD || q.state > Error:
+		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
+	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
+		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
+	case n > MaxResources || rs.Pending > n || rs.Next > n || rs.Head > n || rs.Pending > 0 && rs.Next == n:
+		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
+	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
+		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package transport
+
+// Packet sequence numbers count modulo 2^24.
+const (
+	psnMask = 1<<24 - 1
+	psnHalf = 1 << 23 // at most so many packets are in flight: beyond, old and new look alike
+)
+
+func psnAdd(p, n uint32) uint32 { return (p + n) & psnMask }
+
+// psnDist is how far to is ahead of from, going forward.
+func psnDist(from, to uint32) uint32 { return (to - from) & psnMask }
+
+// packetsOf is the number of packets, and so of PSNs, that n bytes take.
+func packetsOf(n, mtu uint32) uint32 {
+	if n <= mtu {
+		return 1
+	}
+	return (n + mtu - 1) / mtu
+}
+
+// AETH syndromes: bits 6:5 tell ACK, RNR NAK and NAK apart, the low five bits hold
+// the credit count, the timer code or the NAK code.
+const (
+	synTypeMask = 0xe0
+	synAck      = 0x00
+	synRNR      = 0x20
+	synNak      = 0x60
+
+	// AckUnlimited is an ACK that carries no end-to-end credits.
+	AckUnlimited = synAck | 0x1f
+	// RNRNak is combined with the responder's timer code.
+	RNRNak = synRNR
+
+	NakSequence  = synNak | 0
+	NakInvalid   = synNak | 1
+	NakAccess    = synNak | 2
+	NakOperation = synNak | 3
+	NakInvalidRD = synNak | 4
+)
+
+// rnrDelay is what the five-bit RNR timer codes mean, in units of 10 microseconds
+// (IBA table 45). Code 0 is the longest.
+var rnrDelay = [32]uint32{
+	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
+	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+}
+
+// RNRDelay is the time a requester waits after an RNR NAK with this timer code.
+func RNRDelay(code uint8) Time { return Time(rnrDelay[code&0x1f]) * 10_000 }
+
+// AckTimeout is the local ACK timeout of a five-bit code: 4.096 microseconds times
+// two to its power. Code 0 switches the timer off.
+func AckTimeout(code uint8) Time {
+	if code &= 0x1f; code == 0 {
+		return 0
+	}
+	return 4096 << code
+}

@@ -1,0 +1,283 @@
+package transport
+
+// What the requester makes of the responder's answers, and of their absence
+// (IBA 9.7.6, 9.7.7, 9.9.2).
+
+// receiveResponse takes an ACK, a NAK, or the response to a READ or atomic.
+func (q *QP) receiveResponse(now Time, b *Burst, h Host) {
+	r := &q.req
+	if q.state != RTS && q.state != SQD || psnDist(r.Una, b.PSN) >= psnDist(r.Una, r.Max) {
+		// Stale, or never asked for. A READ response may begin before Una and
+		// end behind it.
+		if b.Kind == KindReadResp && (q.state == RTS || q.state == SQD) {
+			q.readResponse(now, b, h)
+			return
+		}
+		q.count.Dropped++
+		return
+	}
+	switch b.Kind {
+	case KindReadResp:
+		q.readResponse(now, b, h)
+	case KindAtomicResp:
+		q.atomicResponse(now, b, h)
+	case KindAck:
+		q.acknowledge(now, b, h)
+	default:
+		q.count.Dropped++
+	}
+}
+
+func (q *QP) acknowledge(now Time, b *Burst, h Host) {
+	switch b.Syndrome & synTypeMask {
+	case synAck:
+		if q.advance(psnAdd(b.PSN, 1), now, h) {
+			q.implicitNak(now, h)
+		}
+	case synRNR:
+		q.rnrNak(now, b, h)
+	case synNak:
+		q.nak(now, b, h)
+	default:
+		q.count.Dropped++
+	}
+}
+
+// nak handles the NAK for packet b.PSN, which acknowledges all packets before it.
+func (q *QP) nak(now Time, b *Burst, h Host) {
+	if q.advance(b.PSN, now, h) {
+		q.implicitNak(now, h)
+		return
+	}
+	if q.state != RTS && q.state != SQD {
+		return
+	}
+	st := RemOpErr
+	switch b.Syndrome {
+	case NakSequence:
+		q.count.RcvdSequenceErr++
+		// Not when this NAK has been acted upon: it was duplicated on the way.
+		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una {
+			q.retry(now, h)
+		}
+		return
+	case NakInvalid:
+		st = RemInvReqErr
+	case NakAccess:
+		st = RemAccessErr
+	case NakInvalidRD:
+		st = RemInvRDReqErr
+	}
+	q.failTail(st, h)
+}
+
+// rnrNak waits as long as the responder wants and sends again from b.PSN on.
+func (q *QP) rnrNak(now Time, b *Burst, h Host) {
+	q.count.RcvdRNR++
+	if q.advance(b.PSN, now, h) {
+		q.implicitNak(now, h)
+		return
+	}
+	r := &q.req
+	if q.state != RTS && q.state != SQD || r.RNRAt != 0 {
+		return
+	}
+	if r.RNRRetry == 0 {
+		q.count.RNRExceeded++
+		q.failTail(RNRRetryExcErr, h)
+		return
+	}
+	if r.RNRRetry != 7 {
+		r.RNRRetry--
+	}
+	r.RNRAt = now + RNRDelay(b.Syndrome)
+	r.RetransAt = 0
+	q.rewind()
+}
+
+// readResponse takes data of the READ at Tail.
+func (q *QP) readResponse(now Time, b *Burst, h Host) {
+	r := &q.req
+	if psnDist(r.Una, b.PSN) < psnDist(r.Una, r.Max) {
+		if q.advance(b.PSN, now, h) {
+			q.implicitNak(now, h)
+			return
+		}
+		if q.state != RTS && q.state != SQD {
+			return
+		}
+	}
+	w := &h.Scratch().Done
+	if r.Tail == r.Started || !h.FetchSend(r.Tail, w) || !w.Op.isRD() || w.Op == WRCmpSwap || w.Op == WRFetchAdd {
+		q.count.Dropped++
+		return
+	}
+	mtu := q.attr.MTU
+	packets := uint32(1)
+	length := uint32(0)
+	if w.Op == WRRead {
+		packets, length = packetsOf(w.Length, mtu), w.Length
+	}
+	start := psnDist(r.TailPSN, b.PSN)
+	end := start + b.Packets
+	una := psnDist(r.TailPSN, r.Una)
+	if start >= packets || end > packets || start > una || end <= una {
+		q.count.Dropped++ // old, or not of this request
+		return
+	}
+	off := start * mtu
+	n := b.size()
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != (end == packets) {
+		q.failTail(BadRespErr, h)
+		return
+	}
+	if n > 0 {
+		if st := h.ScatterSend(w, off, b.Data); st != Success {
+			q.failTail(st, h)
+			return
+		}
+	}
+	r.Una = psnAdd(r.TailPSN, end)
+	if end == packets {
+		r.TailPSN = r.Una
+		q.finish(w, Success, h)
+	}
+	q.progress(now, h)
+}
+
+// atomicResponse takes the former value for the atomic at Tail.
+func (q *QP) atomicResponse(now Time, b *Burst, h Host) {
+	if q.advance(b.PSN, now, h) {
+		q.implicitNak(now, h)
+		return
+	}
+	r := &q.req
+	sc := h.Scratch()
+	w := &sc.Done
+	if q.state != RTS && q.state != SQD || r.Una != b.PSN || r.Tail == r.Started || !h.FetchSend(r.Tail, w) {
+		return
+	}
+	if w.Op != WRCmpSwap && w.Op != WRFetchAdd || b.size() != 0 {
+		q.count.Dropped++
+		return
+	}
+	for i := range 8 {
+		sc.Buf[i] = byte(b.Orig >> (8 * i))
+	}
+	sc.InData.Reset()
+	sc.InData.Add(sc.Buf[:8])
+	if st := h.ScatterSend(w, 0, &sc.InData); st != Success {
+		q.failTail(st, h)
+		return
+	}
+	r.Una = psnAdd(r.Una, 1)
+	r.TailPSN = r.Una
+	q.finish(w, Success, h)
+	q.progress(now, h)
+}
+
+// advance takes it that every packet before to has arrived, and completes what that
+// completes. It reports whether a READ or an atomic whose own response is missing
+// stands in the way.
+func (q *QP) advance(to uint32, now Time, h Host) (missing bool) {
+	r := &q.req
+	if r.Una == to {
+		return false
+	}
+	w := &h.Scratch().Done
+	before := r.Una
+	for r.Una != to && r.Tail != r.Started {
+		packets, ok := q.tail(w, h)
+		if !ok {
+			break
+		}
+		if w.Op.isRD() {
+			missing = true
+			break
+		}
+		if have := psnDist(r.TailPSN, to); have < packets {
+			r.Una = to
+			break
+		}
+		r.TailPSN = psnAdd(r.TailPSN, packets)
+		r.Una = r.TailPSN
+		q.finish(w, Success, h)
+	}
+	if r.Una != before {
+		q.progress(now, h)
+	}
+	return missing
+}
+
+// progress resets what only counts failures in a row, and finds the place to send
+// from if that has been overtaken by acknowledgements.
+func (q *QP) progress(now Time, h Host) {
+	r := &q.req
+	r.Retry, r.RNRRetry = q.attr.RetryCount, q.attr.RNRRetry
+	r.Retrying = false
+	if r.FailStatus != Success && int32(r.Tail-r.FailPos) > 0 {
+		// It could not be sent again, and turns out not to have been lost.
+		r.FailStatus = Success
+		r.Kick = true
+	}
+	if int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max) {
+		q.rewind()
+	}
+	if r.Blocked {
+		r.Kick = true
+	}
+	q.restartTimer(now)
+	q.completeLocal(h)
+}
+
+// restartTimer gives the oldest unacknowledged packet its full time.
+func (q *QP) restartTimer(now Time) {
+	r := &q.req
+	r.RetransAt = 0
+	if d := AckTimeout(q.attr.Timeout); d != 0 && r.Una != r.Max && q.conf.Type == RC {
+		r.RetransAt = now + d
+	}
+}
+
+// rewind makes the oldest unacknowledged packet the next one to send.
+func (q *QP) rewind() {
+	r := &q.req
+	r.Pos, r.PSN = r.Tail, r.Una
+	r.RDOut, r.Unasked = 0, 0
+	r.Loaded = false
+	r.Kick = true
+}
+
+// implicitNak handles a response that shows that an earlier one was lost.
+func (q *QP) implicitNak(now Time, h Host) {
+	if q.req.Retrying || q.req.RNRAt != 0 {
+		return
+	}
+	q.count.ImplicitNaks++
+	q.retry(now, h)
+}
+
+// timeout handles the local ACK timeout.
+func (q *QP) timeout(now Time, h Host) {
+	q.count.Timeouts++
+	q.retry(now, h)
+}
+
+// retry goes back to the oldest unacknowledged packet, if it may once more.
+func (q *QP) retry(now Time, h Host) {
+	r := &q.req
+	if q.state != RTS && q.state != SQD || r.Una == r.Max {
+		r.RetransAt = 0
+		return
+	}
+	if r.Retry == 0 {
+		q.count.RetryExceeded++
+		q.failTail(RetryExcErr, h)
+		return
+	}
+	r.Retry--
+	q.count.Retries++
+	r.Retrying = true
+	q.rewind()
+	q.restartTimer(now)
+}
