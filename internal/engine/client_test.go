@@ -208,6 +208,8 @@ func (q *testQP) write(w wr) {
 	q.posted++
 }
 
+var one = [8]byte{1}
+
 // ring publishes what was written and rings, as the shim does.
 func (q *testQP) ring() {
 	shared(q.sq.mem, 128).Store(q.posted & q.sq.mask)
@@ -216,7 +218,7 @@ func (q *testQP) ring() {
 	q.c.page.summary[h/4096].Or(1 << (h / 64 % 64))
 	q.c.page.any.Store(1)
 	if q.c.page.armed.Load() != 0 && q.c.page.armed.Swap(0) != 0 {
-		q.c.bell.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0})
+		q.c.bell.Write(one[:])
 	}
 }
 

@@ -156,3 +156,26 @@ func BenchmarkWrite64K(b *testing.B) {
 		}
 	}
 }
+
+func TestDataPathDoesNotAllocate(t *testing.T) {
+	a, b := pair(t)
+	work := func() {
+		for range 100 {
+			b.recv(0, 64)
+			a.write(wr{op: opSend, flags: signal, n: 64})
+			a.write(wr{op: opWrite, flags: signal, n: 65536, remote: b.c.base, rkey: b.mr.RKey})
+			a.write(wr{op: opRead, flags: signal, off: 1 << 20, n: 8192, remote: b.c.base, rkey: b.mr.RKey})
+		}
+		a.ring()
+		for range 300 {
+			a.wait()
+		}
+		for range 100 {
+			b.wait()
+		}
+	}
+	work() // queues grow to what they need
+	if n := testing.AllocsPerRun(20, work); n > 0 {
+		t.Errorf("%v allocations for 300 messages, want 0", n)
+	}
+}

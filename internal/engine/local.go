@@ -57,9 +57,9 @@ func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
 // deliver brings acknowledgements to their requesters.
 func (e *Engine) deliver() {
 	for e.replies.n > 0 {
-		b := *e.replies.pop()
-		if q := e.nic.QP(b.Dst); q != nil {
-			e.receive(q, &b)
+		e.reply = *e.replies.pop()
+		if q := e.nic.QP(e.reply.Dst); q != nil {
+			e.receive(q, &e.reply)
 		}
 	}
 }

@@ -1,0 +1,99 @@
+package nic
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"vrdma/internal/transport"
+)
+
+// aligned returns n bytes that start on an 8-byte border, as ring slots do.
+func aligned(n int) []byte { return make([]byte, (n+63)&^63)[:n] }
+
+// FuzzSendWQE reads work requests of arbitrary bytes: whatever a client writes into
+// its ring, the result obeys the limits that the rest of the NIC relies on.
+func FuzzSendWQE(f *testing.F) {
+	good := aligned(512)
+	binary.NativeEndian.PutUint32(good[12:], uint32(transport.WRWrite))
+	binary.NativeEndian.PutUint32(good[196:], 2)
+	binary.NativeEndian.PutUint32(good[216:], 100)
+	f.Add(good, uint8(0), uint32(4))
+	f.Add(aligned(256), uint8(2), uint32(1))
+	f.Fuzz(func(t *testing.T, raw []byte, typ uint8, maxSGE uint32) {
+		for size := 256; size <= 1024; size *= 2 {
+			slot := aligned(size)
+			copy(slot, raw)
+			kinds := sendKinds[transport.RC+transport.Type(typ%3)]
+			max := maxSGE%transport.MaxSGE + 1
+			var w transport.SendWQE
+			parseSend(slot, kinds, max, &w)
+			if kinds&(1<<w.Op) == 0 {
+				t.Errorf("operation %d is not one of %#x", w.Op, kinds)
+			}
+			if uint32(w.NumSGE) > max {
+				t.Errorf("%d entries, at most %d", w.NumSGE, max)
+			}
+			if w.Length > transport.MaxMessage {
+				t.Errorf("length %d", w.Length)
+			}
+			if w.Bad == transport.Success && w.Flags&transport.FlagInline != 0 && int(w.Length) > size-sendWQESize {
+				t.Errorf("inline length %d in a slot of %d", w.Length, size)
+			}
+		}
+	})
+}
+
+// FuzzRecvWQE is the same for receives.
+func FuzzRecvWQE(f *testing.F) {
+	f.Add(aligned(64), uint32(1))
+	f.Fuzz(func(t *testing.T, raw []byte, maxSGE uint32) {
+		slot := aligned(64)
+		copy(slot, raw)
+		max := maxSGE%transport.MaxSGE + 1
+		var w transport.RecvWQE
+		parseRecv(slot, max, &w)
+		if uint32(w.NumSGE) > max || int(w.NumSGE)*sgeSize > 64-recvWQESize {
+			t.Errorf("%d entries, at most %d", w.NumSGE, max)
+		}
+	})
+}
+
+// FuzzIndices lets the client write anything into the shared words of a ring.
+func FuzzIndices(f *testing.F) {
+	f.Add(uint32(0), uint32(1), uint32(7), uint32(9))
+	f.Fuzz(func(t *testing.T, producer, consumer, log2, mask uint32) {
+		a, err := NewArena()
+		if err != nil {
+			t.Skip(err)
+		}
+		defer a.Close()
+		r, err := newRing(a, 10, 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared32(r.mem, ringProducer).Store(producer)
+		shared32(r.mem, ringConsumer).Store(consumer)
+		shared32(r.mem, ringLog2Elem).Store(log2)
+		shared32(r.mem, ringIndexMask).Store(mask)
+
+		w := workRing{ring: r}
+		if n := w.posted(); n > w.mask {
+			t.Errorf("%d posted in a ring of %d", n, w.mask+1)
+		}
+		for i := range w.posted() {
+			if len(w.slot(i)) != 256 {
+				t.Error("a slot of another size")
+			}
+		}
+		c := CQ{ring: r, cqe: r.mask}
+		for range 50 {
+			c.look()
+			if c.prod-c.seen > c.cqe {
+				t.Fatalf("%d completions held in a ring of %d", c.prod-c.seen, c.cqe)
+			}
+			if c.prod-c.seen < c.cqe {
+				c.push(&completion{})
+			}
+		}
+	})
+}
