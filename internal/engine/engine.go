@@ -53,6 +53,7 @@ type Engine struct {
 	active  []*bell
 	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
+	count   [8]byte        // of an eventfd, read and forgotten
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
 }

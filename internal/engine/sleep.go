@@ -34,8 +34,7 @@ func (e *Engine) sleep() {
 // collect activates the sessions among the first n of e.events.
 func (e *Engine) collect(n int) {
 	for _, ev := range e.events[:n] {
-		var count [8]byte
-		unix.Read(int(ev.Fd), count[:])
+		unix.Read(int(ev.Fd), e.count[:])
 		if b := e.bells[ev.Fd]; b != nil {
 			e.activate(b)
 		}
