@@ -1,8 +1,6 @@
 package harness
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vrdma/internal/channel"
 )
 
 // Daemon is a running `vrdma daemon` and the socket to reach it.
@@ -74,12 +74,12 @@ func Start(t testing.TB, o Options) *Daemon {
 		if d.Process.Ended(0) {
 			return true
 		}
-		_, err := d.status()
+		_, err := channel.QueryStatus(d.Socket)
 		return err == nil
 	})
 	if !ready || d.Process.Ended(0) {
-		_, err := d.status()
-		t.Fatalf("daemon is not ready after 10 s (vrdma status: %v)\n%s", err, d.Process.Output())
+		_, err := channel.QueryStatus(d.Socket)
+		t.Fatalf("daemon is not ready after 10 s (its status: %v)\n%s", err, d.Process.Output())
 	}
 	return d
 }
@@ -174,39 +174,14 @@ func (p *Process) fate() string {
 	return "still running, " + p.where()
 }
 
-// Status is the part of `vrdma status -o json` that tests look at.
-type Status struct {
-	Sessions []Session         `json:"sessions"`
-	QPs      []json.RawMessage `json:"qps"`
-	Counters map[string]uint64 `json:"counters"`
-}
-
-// Session is one program's open device.
-type Session struct {
-	PID     int    `json:"pid"`
-	Program string `json:"program"`
-}
-
-// Status asks the daemon.
-func (d *Daemon) Status(t testing.TB) Status {
+// Status asks the daemon what it has.
+func (d *Daemon) Status(t testing.TB) *channel.Status {
 	t.Helper()
-	s, err := d.status()
+	s, err := channel.QueryStatus(d.Socket)
 	if err != nil {
-		t.Fatalf("vrdma status: %v", err)
+		t.Fatalf("status of the daemon: %v", err)
 	}
 	return s
-}
-
-func (d *Daemon) status() (Status, error) {
-	var s Status
-	out, err := d.Command("status", "--socket", d.Socket, "-o", "json").Output()
-	if err != nil {
-		if e, ok := err.(*exec.ExitError); ok {
-			return s, fmt.Errorf("%w: %s", err, e.Stderr)
-		}
-		return s, err
-	}
-	return s, json.Unmarshal(out, &s)
 }
 
 // Tail is the last n lines of text.

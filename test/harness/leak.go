@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vrdma/internal/channel"
 )
 
 // Footprint is what a daemon holds, as the kernel sees it.
@@ -53,7 +55,7 @@ func (d *Daemon) NoLeaks(t testing.TB) {
 func (d *Daemon) settle(t testing.TB, please func(Footprint) bool, notes ...string) Footprint {
 	t.Helper()
 	var now Footprint
-	var s Status
+	var s *channel.Status
 	ok := Poll(2*time.Second, func() bool {
 		now, s = d.Footprint(t), d.Status(t)
 		return len(s.Sessions) == 0 && please(now)
@@ -89,7 +91,7 @@ func (d *Daemon) Gone(t testing.TB, pid int, limit time.Duration) time.Duration 
 	start := time.Now()
 	ok := Poll(limit, func() bool {
 		for _, s := range d.Status(t).Sessions {
-			if s.PID == pid {
+			if s.Pid == pid {
 				return false
 			}
 		}

@@ -20,7 +20,7 @@ func Need(t testing.TB, tools ...string) {
 	var out []byte
 	var err error
 	installOnce.Do(func() {
-		out, err = exec.Command(filepath.Join(Root(), "tools", "install-deps")).CombinedOutput()
+		out, err = exec.Command(filepath.Join(Root(), "tools", "install-deps"), "build", "demo", "test").CombinedOutput()
 	})
 	if m := missing(tools); len(m) > 0 {
 		t.Fatalf("missing tools %v; tools/install-deps did not bring them (%v)\n%s", m, err, out)

@@ -522,9 +522,11 @@ VT void barrier(int fd)
 	recv_all(fd, &c, 1);
 }
 
-/* Runs this program again (exec, so that the peer has a device of its own) with
- * args, its socket on descriptor 3; returns our end. */
-VT int spawn_peer(pid_t *pid, const char *arg1, const char *arg2)
+enum { PEER_FD = 3 };
+
+/* Runs another case of this program (exec, so that the peer has a device of its
+ * own) with a socket on PEER_FD; returns our end. */
+VT int spawn_peer(pid_t *pid, const char *role)
 {
 	int sv[2];
 
@@ -533,10 +535,10 @@ VT int spawn_peer(pid_t *pid, const char *arg1, const char *arg2)
 	*pid = fork();
 	CHECK(*pid >= 0, "fork: %s", strerror(errno));
 	if (*pid == 0) {
-		if (sv[1] != 3)
-			dup2(sv[1], 3);
-		closefrom(4);
-		execl("/proc/self/exe", "peer", arg1, arg2, NULL);
+		if (sv[1] != PEER_FD)
+			dup2(sv[1], PEER_FD);
+		closefrom(PEER_FD + 1);
+		execl("/proc/self/exe", "peer", role, NULL);
 		_exit(127);
 	}
 	close(sv[1]);
@@ -555,7 +557,7 @@ VT void reap(pid_t pid, const char *what)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: ended with status %#x, want 0", what, status);
 }
 
-/* ---- the program ---- */
+/* ---- the program: cases, and roles of other processes, named ".ROLE" ---- */
 
 struct vt_case {
 	const char *name;
@@ -569,7 +571,8 @@ struct vt_case {
 		CHECK(argc >= 2, "usage: %s list|CASE", argv[0]);                                                      \
 		for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {                                        \
 			if (!strcmp(argv[1], "list")) {                                                                \
-				puts(cases[i].name);                                                                   \
+				if (cases[i].name[0] != '.')                                                           \
+					puts(cases[i].name);                                                           \
 			} else if (!strcmp(argv[1], cases[i].name)) {                                                  \
 				cases[i].run();                                                                        \
 				printf("ok %s\n", cases[i].name);                                                      \

@@ -1,0 +1,182 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+)
+
+// stream is a running pair of testdata/stream.c.
+type stream struct{ server, client *harness.Process }
+
+func startStream(t *testing.T, d *harness.Daemon, messages int) stream {
+	t.Helper()
+	bin := harness.Compile(t, "stream")
+	port := strconv.Itoa(harness.FreePort(t))
+	n, _ := strconv.Atoi(port)
+	s := stream{server: d.Launch(t, bin, "server", port)}
+	harness.Listening(t, s.server, n, 10*time.Second)
+	s.client = d.Launch(t, bin, "client", port, strconv.Itoa(messages))
+	s.client.Printed(t, "running", 20*time.Second)
+	return s
+}
+
+func (s stream) finishes(t *testing.T) {
+	t.Helper()
+	if out := s.client.OK(t, minute); !strings.Contains(out, "done ") {
+		t.Errorf("client: want \"done\", got:\n%s", out)
+	}
+	s.server.OK(t, 10*time.Second)
+}
+
+// diesAlone waits until the survivor of a pair has noticed that its peer is gone.
+func retryExceeded(t *testing.T, p *harness.Process) {
+	t.Helper()
+	const retryExc = 12 // IBV_WC_RETRY_EXC_ERR
+	out := p.OK(t, 20*time.Second)
+	if !strings.Contains(out, fmt.Sprintf("failed %d ", retryExc)) {
+		t.Errorf("the survivor: want \"failed %d\" (RETRY_EXC_ERR), got:\n%s", retryExc, out)
+	}
+}
+
+// A process killed in the middle of a transfer: its session is gone within a
+// second, its peer gets what a NIC would show it, other pairs notice nothing.
+func TestKilledProcess(t *testing.T) {
+	for _, victim := range []string{"client", "server", "both"} {
+		t.Run(victim, func(t *testing.T) {
+			d := device(t)
+			innocent := startStream(t, d, 0)
+			hit := startStream(t, d, 0)
+			time.Sleep(50 * time.Millisecond)
+			victims := map[string][]*harness.Process{
+				"client": {hit.client}, "server": {hit.server}, "both": {hit.client, hit.server},
+			}[victim]
+			for _, p := range victims {
+				p.Signal(syscall.SIGKILL)
+			}
+			for _, p := range victims {
+				t.Logf("session gone after %v", d.Gone(t, p.PID(), time.Second).Round(time.Millisecond))
+			}
+			if victim == "server" {
+				retryExceeded(t, hit.client)
+			}
+			if victim == "client" && hit.server.Wait(t, 20*time.Second) != 0 {
+				// The server answers every 64th message: it fails on its own send, or
+				// sees the socket close. Either is a clean end.
+				t.Errorf("server after its client died:\n%s", hit.server.Output())
+			}
+			stillRuns(t, innocent)
+		})
+	}
+}
+
+// stillRuns fails unless the endless pair is alive; then it ends it.
+func stillRuns(t *testing.T, s stream) {
+	t.Helper()
+	for _, p := range []*harness.Process{s.client, s.server} {
+		if p.Ended(0) {
+			t.Errorf("the innocent pair ended:\n%s", p.Output())
+		}
+	}
+	s.client.Signal(syscall.SIGKILL)
+	s.server.Signal(syscall.SIGKILL)
+	s.client.Ended(5 * time.Second)
+	s.server.Ended(5 * time.Second)
+}
+
+// Twenty kills at random moments of connecting, registering and transferring.
+func TestKilledAnyTime(t *testing.T) {
+	d := device(t)
+	bin := harness.Compile(t, "regions")
+	for i := range pick(20, 200) {
+		p := d.Launch(t, bin, "reuse_after_free")
+		time.Sleep(time.Duration(i*7%100) * time.Millisecond)
+		p.Signal(syscall.SIGKILL)
+		p.Ended(5 * time.Second)
+	}
+	d.Run(t, minute, bin, "heap")
+}
+
+// A stopped process holds up nobody but its own peers.
+func TestStoppedProcess(t *testing.T) {
+	d := device(t)
+	stopped := startStream(t, d, 0)
+	stopped.server.Signal(syscall.SIGSTOP)
+	startStream(t, d, 20000).finishes(t)
+	stopped.server.Signal(syscall.SIGCONT)
+	t.Run("both_sides", func(t *testing.T) {
+		both := startStream(t, d, 0)
+		both.server.Signal(syscall.SIGSTOP)
+		both.client.Signal(syscall.SIGSTOP)
+		startStream(t, d, 20000).finishes(t)
+		both.server.Signal(syscall.SIGKILL)
+		both.client.Signal(syscall.SIGKILL)
+	})
+	t.Run("foreign_memory", func(t *testing.T) {
+		// A stopped process whose region is its stack, which the daemon reaches by
+		// copying: also then nobody else waits.
+		p := d.Launch(t, harness.Compile(t, "errors"), "rnr_for_ever_until_receive")
+		p.Signal(syscall.SIGSTOP)
+		startStream(t, d, 5000).finishes(t)
+		p.Signal(syscall.SIGCONT)
+		p.OK(t, minute)
+	})
+}
+
+// The daemon dies: applications learn it at once and nothing hangs.
+func TestKilledDaemon(t *testing.T) {
+	d := harness.Start(t, harness.Options{})
+	p := d.Launch(t, harness.Compile(t, "fatal"))
+	p.Printed(t, "ready", 10*time.Second)
+	syscall.Kill(d.PID(), syscall.SIGKILL)
+	if out := p.OK(t, 30*time.Second); !strings.Contains(out, "ok after") {
+		t.Errorf("want \"ok after\", got:\n%s", out)
+	}
+	t.Run("perftest", func(t *testing.T) {
+		d := harness.Start(t, harness.Options{})
+		port := harness.FreePort(t)
+		args := []string{"ib_send_bw", "-F", "-D", "30", "-f", "0", "-p", strconv.Itoa(port)}
+		s := d.Launch(t, args...)
+		harness.Listening(t, s, port, 10*time.Second)
+		c := d.Launch(t, append(args, "127.0.0.1")...)
+		time.Sleep(500 * time.Millisecond)
+		syscall.Kill(d.PID(), syscall.SIGKILL)
+		d.Process.Ended(5 * time.Second)
+		// perftest polls for ever whatever happens; it must at least be killable
+		// and a new daemon must start at the same socket.
+		s.Signal(syscall.SIGTERM)
+		c.Signal(syscall.SIGTERM)
+		if !s.Ended(10*time.Second) || !c.Ended(10*time.Second) {
+			t.Errorf("perftest does not end after the daemon's death and SIGTERM")
+		}
+		out := harness.At(d.Socket, nil).Run(t, 30*time.Second, "ibv_devinfo")
+		if !strings.Contains(out, "PORT_ACTIVE") {
+			t.Errorf("after the daemon's death `vrdma run` must start another at its stale socket, got:\n%s", out)
+		}
+		stopAuto(t, d.Socket)
+	})
+}
+
+// A clean stop takes the same way, and says so with status 0.
+func TestStoppedDaemon(t *testing.T) {
+	d := harness.Start(t, harness.Options{})
+	p := d.Launch(t, harness.Compile(t, "fatal"))
+	p.Printed(t, "ready", 10*time.Second)
+	d.Stop(t)
+	p.OK(t, 30*time.Second)
+	if left, _ := os.ReadDir(filepath.Dir(d.Socket)); len(left) != 0 {
+		for _, f := range left {
+			if !regexp.MustCompile(`\.lock$`).MatchString(f.Name()) {
+				t.Errorf("the daemon left %s behind", f.Name())
+			}
+		}
+	}
+}

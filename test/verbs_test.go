@@ -1,0 +1,82 @@
+package test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"vrdma/test/harness"
+)
+
+// Each C program is a table of cases; every case runs in a process of its own
+// against one daemon, which must give everything back in the end.
+func TestVerbs(t *testing.T) {
+	for _, program := range []string{"errors", "queues", "work", "regions", "processes", "order"} {
+		t.Run(program, func(t *testing.T) {
+			d := device(t)
+			runCases(t, d, program)
+		})
+	}
+}
+
+// runCases runs every case of a C program as a subtest.
+func runCases(t *testing.T, d *harness.Daemon, program string) {
+	t.Helper()
+	bin := harness.Compile(t, program)
+	list, err := exec.Command(bin, "list").Output()
+	if err != nil {
+		t.Fatalf("%s list: %v", bin, err)
+	}
+	for _, name := range strings.Fields(string(list)) {
+		t.Run(name, func(t *testing.T) {
+			out := d.Run(t, 2*minute, bin, name)
+			if !strings.Contains(out, "ok "+name) {
+				t.Errorf("%s %s: got no \"ok\":\n%s", program, name, out)
+			}
+			for line := range strings.Lines(out) {
+				if !strings.HasPrefix(line, "ok ") {
+					t.Log(strings.TrimRight(line, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// Any number of processes and queue pairs: 100 × 10.
+func TestCrowd(t *testing.T) {
+	d := device(t)
+	bin := harness.Compile(t, "crowd")
+	for _, c := range []struct{ name, processes, qps, messages string }{
+		{"2x2", "2", "2", "1000"},
+		{"10x10", "10", "10", "50"},
+		{"100x10", "100", "10", pick("5", "100")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := d.Run(t, 4*minute, bin, c.processes, c.qps, c.messages)
+			if !strings.Contains(out, "ok "+c.processes+" processes") {
+				t.Errorf("want \"ok %s processes\", got:\n%s", c.processes, out)
+			}
+		})
+	}
+}
+
+// The same promises hold for a user without any right, whose daemon has none either.
+func TestUnprivileged(t *testing.T) {
+	d := harness.Start(t, harness.Options{User: harness.Nobody()})
+	d.NoLeaks(t)
+	t.Run("devinfo", func(t *testing.T) {
+		out := d.Run(t, minute, "ibv_devinfo", "-v")
+		for _, want := range []string{"rxe0", "PORT_ACTIVE", "RoCE v2"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("ibv_devinfo -v: want %q in:\n%s", want, out)
+			}
+		}
+	})
+	t.Run("pingpong", func(t *testing.T) { pingpong(t, d, "rc", 0, 4096, 1000, []string{"-c"}) })
+	t.Run("write_bw", func(t *testing.T) {
+		perf(t, d, perfCase{"", "ib_write_bw", "-n 200 -s 65536", 1})
+	})
+	for _, program := range []string{"regions", "processes"} {
+		t.Run(program, func(t *testing.T) { runCases(t, d, program) })
+	}
+}
