@@ -10,6 +10,15 @@ type Series struct {
 	Name   string    `json:"name"`
 	Unit   string    `json:"unit"` // s, B/s, /s, B, %, ...
 	Values []float64 `json:"values"`
+	// Averages are the tool's own, where it gives one beside the median.
+	Averages []float64 `json:"averages,omitempty"`
+}
+
+func (s *Series) add(r Reading) {
+	s.Values = append(s.Values, r.Value)
+	if r.Average != 0 {
+		s.Averages = append(s.Averages, r.Average)
+	}
 }
 
 // Median is the middle value, or 0 of nothing.
@@ -22,16 +31,20 @@ func (s *Series) Median() float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Average is the mean, or 0 of nothing.
+// Average is the mean of the tool's averages, or of the values if it gave none.
 func (s *Series) Average() float64 {
-	if len(s.Values) == 0 {
+	values := s.Values
+	if len(s.Averages) > 0 {
+		values = s.Averages
+	}
+	if len(values) == 0 {
 		return 0
 	}
 	sum := 0.0
-	for _, v := range s.Values {
+	for _, v := range values {
 		sum += v
 	}
-	return sum / float64(len(s.Values))
+	return sum / float64(len(values))
 }
 
 // Range is the least and the greatest value.

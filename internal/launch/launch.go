@@ -19,8 +19,11 @@ type Daemon struct {
 	Version   string
 	Protocol  uint32
 	Ephemeral bool // started by a launcher, may be replaced
-	Sessions  int  // programs connected to it
+	Sessions  int  // opened devices, or Unknown
 }
+
+// Unknown is the number of sessions of a daemon that we cannot talk to.
+const Unknown = -1
 
 // A Launcher makes sure that a daemon serves a place. Its functions are what it
 // does not do itself.
@@ -47,7 +50,7 @@ func (l *Launcher) Ensure(ctx context.Context) (lease *os.File, d Daemon, err er
 		}
 		lease = nil
 	}
-	d, err = l.ensure(ctx)
+	d, err = l.ensure(ctx, lease)
 	if err != nil {
 		lease.Close()
 		return nil, d, err
@@ -55,7 +58,7 @@ func (l *Launcher) Ensure(ctx context.Context) (lease *os.File, d Daemon, err er
 	return lease, d, nil
 }
 
-func (l *Launcher) ensure(ctx context.Context) (Daemon, error) {
+func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 	d, err := l.Probe(ctx, l.Place)
 	if err == nil && l.suits(d) {
 		return d, nil
@@ -75,7 +78,7 @@ func (l *Launcher) ensure(ctx context.Context) (Daemon, error) {
 		switch {
 		case l.suits(d):
 			return d, nil
-		case !d.Ephemeral || d.Sessions > 0:
+		case !d.Ephemeral || !idle(d, lease):
 			return l.accept(d)
 		}
 		if err := l.replace(ctx, d); err != nil {
@@ -100,8 +103,20 @@ func (l *Launcher) accept(d Daemon) (Daemon, error) {
 	if d.Protocol == l.Protocol {
 		return d, nil
 	}
-	return d, fmt.Errorf("the daemon at %s (pid %d) is vrdma %s, protocol %d, and this is vrdma %s, protocol %d: stop it with vrdma stop when its %d programs are done, or choose another place with --socket",
-		l.Place.Socket, d.Pid, d.Version, d.Protocol, l.Version, l.Protocol, d.Sessions)
+	return d, fmt.Errorf("the daemon at %s (pid %d) is vrdma %s, and this is vrdma %s, protocol %d, which it does not speak: stop it with vrdma stop when its programs are done, or choose another place with --socket",
+		l.Place.Socket, d.Pid, d.Version, l.Version, l.Protocol)
+}
+
+// idle reports whether nobody uses d. If d does not say, nobody but us may hold a
+// lease.
+func idle(d Daemon, lease *os.File) bool {
+	if d.Sessions != Unknown {
+		return d.Sessions == 0
+	}
+	if lease == nil || unix.Flock(int(lease.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false
+	}
+	return unix.Flock(int(lease.Fd()), unix.LOCK_SH) == nil
 }
 
 // replace stops an idle daemon of another version and waits until it is gone.

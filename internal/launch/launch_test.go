@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // testPlace is a place in a directory short enough for a socket.
@@ -53,7 +55,7 @@ func (w *world) probe(_ context.Context, p Place) (Daemon, error) {
 func (w *world) start(p Place, d Daemon) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	claim, err := p.Claim()
+	claim, err := p.Claim(false)
 	if err != nil {
 		return err
 	}
@@ -140,8 +142,9 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 		{"idle, started for us", Daemon{Version: "old", Protocol: 1, Ephemeral: true}, 1, ""},
 		{"idle, compatible, started for us", Daemon{Version: "old", Protocol: 2, Ephemeral: true}, 1, ""},
 		{"in use, compatible", Daemon{Version: "old", Protocol: 2, Ephemeral: true, Sessions: 1}, 0, ""},
-		{"in use", Daemon{Version: "old", Protocol: 1, Ephemeral: true, Sessions: 3}, 0, "vrdma stop when its 3 programs"},
-		{"started by a person", Daemon{Version: "old", Protocol: 1}, 0, "vrdma old, protocol 1, and this is vrdma new"},
+		{"another protocol, unused", Daemon{Version: "odd", Ephemeral: true, Sessions: Unknown}, 1, ""},
+		{"in use", Daemon{Version: "old", Protocol: 1, Ephemeral: true, Sessions: 3}, 0, "vrdma stop when its programs"},
+		{"started by a person", Daemon{Version: "old", Protocol: 1}, 0, "is vrdma old, and this is vrdma new"},
 		{"started by a person, compatible", Daemon{Version: "old", Protocol: 2}, 0, ""},
 	}
 	for _, test := range tests {
@@ -168,17 +171,17 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 
 func TestClaimIsExclusive(t *testing.T) {
 	p := testPlace(t)
-	claim, err := p.Claim()
+	claim, err := p.Claim(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Claim(); !errors.Is(err, ErrTaken) {
+	if _, err := p.Claim(false); !errors.Is(err, ErrTaken) {
 		t.Errorf("second claim: %v, want ErrTaken", err)
 	}
 	if err := claim.Release(); err != nil {
 		t.Fatal(err)
 	}
-	claim, err = p.Claim()
+	claim, err = p.Claim(false)
 	if err != nil {
 		t.Fatalf("claim after release: %v", err)
 	}
@@ -190,7 +193,7 @@ func TestClaimSparesWhatIsNotASocket(t *testing.T) {
 	if err := os.WriteFile(p.Socket, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Claim(); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := p.Claim(false); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("claim over a file: %v, want a refusal", err)
 	}
 	if got, _ := os.ReadFile(p.Socket); string(got) != "precious" {
@@ -220,5 +223,38 @@ func TestRetireWaitsForLeases(t *testing.T) {
 	defer cancel()
 	if _, _, err := w.launcher(p).Ensure(ctx); err == nil {
 		t.Error("a launcher did not wait for the retired daemon's end")
+	}
+}
+
+func TestUnknownDaemonInUseIsSpared(t *testing.T) {
+	p, w := testPlace(t), &world{t: t}
+	if err := w.start(p, Daemon{Version: "odd", Ephemeral: true, Sessions: Unknown}); err != nil {
+		t.Fatal(err)
+	}
+	defer w.stop(nil, p)
+	other, err := lockFile(p.lease(), unix.LOCK_SH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, _, err := w.launcher(p).Ensure(testContext(t)); err == nil || w.spawns.Load() != 0 {
+		t.Errorf("error %v and %d daemons started, want a refusal", err, w.spawns.Load())
+	}
+}
+
+func TestEphemeral(t *testing.T) {
+	p := testPlace(t)
+	if p.Ephemeral() {
+		t.Error("ephemeral, although nobody claimed it")
+	}
+	for _, want := range []bool{true, false} {
+		claim, err := p.Claim(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Ephemeral(); got != want {
+			t.Errorf("ephemeral %v, want %v", got, want)
+		}
+		claim.Release()
 	}
 }

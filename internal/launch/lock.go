@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,21 +62,32 @@ type Claim struct {
 	file  *os.File
 }
 
+// ephemeralWord stands behind the process number of a daemon that a launcher
+// started: such a one may be replaced.
+const ephemeralWord = "ephemeral"
+
+// Ephemeral reports whether the daemon that claimed p last was started by a
+// launcher.
+func (p Place) Ephemeral() bool {
+	text, err := os.ReadFile(p.pid())
+	return err == nil && strings.Contains(string(text), ephemeralWord)
+}
+
 // Claim takes the place for a daemon and removes what a dead one left. The
 // directory has to exist.
-func (p Place) Claim() (*Claim, error) {
-	name := p.Socket + ".pid"
+func (p Place) Claim(ephemeral bool) (*Claim, error) {
+	name := p.pid()
 	f, err := lockFile(name, unix.LOCK_EX)
 	if errors.Is(err, errBusy) {
 		pid, _ := os.ReadFile(name)
-		return nil, fmt.Errorf("%w: %s (pid %s); use it, stop it with vrdma stop, or choose another place with --socket",
+		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot claim %s: %w", p.Socket, err)
 	}
 	c := &Claim{place: p, file: f}
-	if err := errors.Join(c.sign(), c.sweep()); err != nil {
+	if err := errors.Join(c.sign(ephemeral), c.sweep()); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot claim %s: %w", p.Socket, err)
 	}
@@ -83,11 +95,15 @@ func (p Place) Claim() (*Claim, error) {
 }
 
 // sign writes our process number into the lock file, for people and messages.
-func (c *Claim) sign() error {
+func (c *Claim) sign(ephemeral bool) error {
 	if err := c.file.Truncate(0); err != nil {
 		return err
 	}
-	_, err := c.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	line := strconv.Itoa(os.Getpid())
+	if ephemeral {
+		line += " " + ephemeralWord
+	}
+	_, err := c.file.WriteAt([]byte(line+"\n"), 0)
 	return err
 }
 

@@ -35,6 +35,7 @@ func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 func (p Place) Log() string { return p.Socket + ".log" }
 
 func (p Place) lock() string  { return p.Socket + ".lock" }
+func (p Place) pid() string   { return p.Socket + ".pid" }
 func (p Place) lease() string { return p.Socket + ".lease" }
 
 // At is the place of the daemon with this socket. The path becomes absolute,

@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// A Reading is what one run of a probe gave. Latency tools give a median and an
+// average; others have only a value.
+type Reading struct {
+	Value   float64
+	Average float64 // 0: the tool gives none
+}
+
+// A Probe is one tool with one setting.
+type Probe struct {
+	Name, Unit string
+	Measure    func(context.Context) (Reading, error)
+}
+
+// latency probes a perftest latency tool; the value is the median.
+func (l *Lab) latency(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			out, err := l.perftest(ctx, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations))
+			if err != nil {
+				return Reading{}, err
+			}
+			got, err := ParseLatency(out)
+			return Reading{got.Typical * 1e-6, got.Average * 1e-6}, err
+		},
+	}
+}
+
+// bandwidth probes a perftest bandwidth tool.
+func (l *Lab) bandwidth(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "B/s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			got, err := l.runBandwidth(ctx, tool, size, iterations)
+			return Reading{Value: got.Average}, err
+		},
+	}
+}
+
+// messages probes the message rate of a perftest bandwidth tool.
+func (l *Lab) messages(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "/s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			got, err := l.runBandwidth(ctx, tool, size, iterations)
+			return Reading{Value: got.MessageRate}, err
+		},
+	}
+}
+
+func (l *Lab) runBandwidth(ctx context.Context, tool string, size, iterations int) (Bandwidth, error) {
+	// -N: finding the peak reads the clock for every message.
+	out, err := l.perftest(ctx, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N")
+	if err != nil {
+		return Bandwidth{}, err
+	}
+	return ParseBandwidth(out)
+}
+
+// tcp probes TCP on loopback: value is latency, bw or msg_rate of a qperf test.
+func (l *Lab) tcp(test, value, unit string, size int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
+		Measure: func(ctx context.Context) (Reading, error) {
+			got, err := l.qperf(ctx, test, size, "1")
+			if err != nil {
+				return Reading{}, err
+			}
+			number, found := got[value]
+			if !found {
+				return Reading{}, fmt.Errorf("qperf %s gave no %s", test, value)
+			}
+			return Reading{Value: number}, nil
+		},
+	}
+}
+
+// baseline probes a program that prints one number.
+func (l *Lab) baseline(name, unit, program string, args ...string) Probe {
+	return Probe{
+		Name: name, Unit: unit,
+		Measure: func(ctx context.Context) (Reading, error) {
+			numbers, err := l.numbers(ctx, 1, append([]string{program}, args...)...)
+			if err != nil {
+				return Reading{}, err
+			}
+			return Reading{Value: numbers[0]}, nil
+		},
+	}
+}
+
+// numbers runs a program that prints n numbers.
+func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, error) {
+	out, err := l.Run(ctx, argv...)
+	if err != nil {
+		return nil, err
+	}
+	words := strings.Fields(out)
+	if len(words) != n {
+		return nil, fmt.Errorf("%s printed %q, want %d numbers", argv[0], out, n)
+	}
+	numbers := make([]float64, n)
+	for i, word := range words {
+		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil {
+			return nil, fmt.Errorf("%s printed %q, want %d numbers", argv[0], out, n)
+		}
+	}
+	return numbers, nil
+}
+
+// Rounds runs every probe in turn, as often as rounds says, and returns a series
+// for each.
+func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]Series, error) {
+	series := make([]Series, len(probes))
+	for i, p := range probes {
+		series[i] = Series{Name: p.Name, Unit: p.Unit}
+	}
+	for round := range rounds {
+		for i, p := range probes {
+			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
+			reading, err := p.Measure(ctx)
+			if err != nil {
+				fmt.Fprintln(progress)
+				return series, err
+			}
+			fmt.Fprintln(progress, Quantity(reading.Value, p.Unit))
+			series[i].add(reading)
+		}
+	}
+	return series, nil
+}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Report is a run of the speed table.
+type Report struct {
+	Time    time.Time `json:"time"`
+	Version string    `json:"version"`
+	Machine Machine   `json:"machine"`
+	Rows    []Row     `json:"rows"`
+}
+
+// Machine is where it was measured.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	CPUs   int    `json:"cpus"`
+	Kernel string `json:"kernel"`
+}
+
+// ThisMachine describes where we are.
+func ThisMachine() Machine {
+	m := Machine{CPU: "unknown CPU", CPUs: runtime.NumCPU()}
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		m.Kernel = "Linux " + unix.ByteSliceToString(name.Release[:])
+	}
+	file, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return m
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if key, value, found := strings.Cut(lines.Text(), ":"); found && strings.TrimSpace(key) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	return m
+}
+
+func (m Machine) String() string { return fmt.Sprintf("%s, %d CPUs, %s", m.CPU, m.CPUs, m.Kernel) }
+
+// Markdown writes the table for people.
+func (r *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", r.Version, r.Machine, r.Time.UTC().Format("2006-01-02 15:04 UTC"))
+	b.WriteString("| what | vrdma: median (least to most; average) | against: median (least to most) | measured | wanted | |\n|---|---|---|---|---|---|\n")
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.What, spread(&row.Ours, true), spread(row.Against, false), row.text(row.Measured), row.bound(), row.mark())
+	}
+	for i := range r.Rows {
+		if r.Rows[i].Note != "" {
+			fmt.Fprintf(&b, "\n%s: %s\n", r.Rows[i].What, r.Rows[i].Note)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// spread is a series in one cell.
+func spread(s *Series, average bool) string {
+	if s == nil {
+		return ""
+	}
+	text := s.Name + ": " + Quantity(s.Median(), s.Unit)
+	if len(s.Values) < 2 {
+		return text
+	}
+	low, high := s.Range()
+	text += fmt.Sprintf(" (%s to %s", Quantity(low, s.Unit), Quantity(high, s.Unit))
+	if average {
+		text += "; " + Quantity(s.Average(), s.Unit)
+	}
+	return text + ")"
+}
+
+// Write leaves the report in dir, as JSON and as Markdown, under the time's name.
+func (r *Report) Write(dir string) (path string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	base := filepath.Join(dir, r.Time.UTC().Format("20060102-150405"))
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(base+".json", append(content, '\n'), 0o644); err != nil {
+		return "", err
+	}
+	var table strings.Builder
+	if err := r.Markdown(&table); err != nil {
+		return "", err
+	}
+	return base, os.WriteFile(base+".md", []byte(table.String()), 0o644)
+}

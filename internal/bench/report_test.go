@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSeries(t *testing.T) {
+	tests := []struct {
+		name            string
+		values          []float64
+		median, average float64
+	}{
+		{"nothing", nil, 0, 0},
+		{"one", []float64{3}, 3, 3},
+		{"odd, unsorted", []float64{9, 1, 2}, 2, 4},
+		{"even", []float64{4, 1, 2, 9}, 3, 4},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := Series{Values: test.values}
+			if s.Median() != test.median || s.Average() != test.average {
+				t.Errorf("median %v, average %v, want %v, %v", s.Median(), s.Average(), test.median, test.average)
+			}
+		})
+	}
+	s := Series{}
+	s.add(Reading{Value: 2, Average: 10})
+	if s.Average() != 10 {
+		t.Errorf("average %v, want the tool's own, 10", s.Average())
+	}
+}
+
+func TestQuantity(t *testing.T) {
+	tests := []struct {
+		v          float64
+		unit, want string
+	}{
+		{12.3e-6, "s", "12.30 us"}, {0.25, "s", "250.00 ms"}, {2, "s", "2.00 s"},
+		{1.5e9, "B/s", "1.50 GB/s"}, {1.5e6, "/s", "1.50 M/s"}, {65536, "B", "64.00 KiB"}, {0.5, "%", "0.50 %"}, {0, "allocations", "0 allocations"},
+	}
+	for _, test := range tests {
+		if got := Quantity(test.v, test.unit); got != test.want {
+			t.Errorf("Quantity(%v, %q) = %q, want %q", test.v, test.unit, got, test.want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	series := func(v ...float64) Series { return Series{Unit: "s", Values: v} }
+	base := series(10)
+	none := series()
+	tests := []struct {
+		name string
+		row  Row
+		pass bool
+	}{
+		{"ratio at least, kept", Row{Ours: series(40), Against: &base, Bound: 4}, true},
+		{"ratio at least, missed", Row{Ours: series(39), Against: &base, Bound: 4}, false},
+		{"ratio at most, kept", Row{Ours: series(5), Against: &base, Bound: 0.5, AtMost: true}, true},
+		{"absolute at most, missed", Row{Ours: series(6), Bound: 5, AtMost: true}, false},
+		{"nothing measured", Row{Ours: none, Bound: 5, AtMost: true}, false},
+		{"against nothing", Row{Ours: series(1), Against: &none, Bound: 4}, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.row.Judge()
+			if test.row.Pass != test.pass {
+				t.Errorf("pass %v with %v against %v", test.row.Pass, test.row.Measured, test.row.Bound)
+			}
+		})
+	}
+}
+
+func TestReportIsWritten(t *testing.T) {
+	against := Series{Name: "tcp", Unit: "B/s", Values: []float64{1e9, 2e9}}
+	r := Report{Time: time.Unix(0, 0), Version: "v", Machine: Machine{"cpu", 2, "Linux"}, Rows: []Row{
+		{What: "bandwidth", Ours: Series{Name: "ours", Unit: "B/s", Values: []float64{6e9}}, Against: &against, Bound: 4, Note: "a remark"},
+	}}
+	r.Rows[0].Judge()
+	dir := t.TempDir()
+	base, err := r.Write(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(base + ".md")
+	want := "| bandwidth | ours: 6.00 GB/s | tcp: 1.50 GB/s (1.00 GB/s to 2.00 GB/s) | 4 x | >= 4 x | PASS |"
+	if err != nil || !strings.Contains(string(text), want) || !strings.Contains(string(text), "bandwidth: a remark") {
+		t.Errorf("%v, got\n%s\nwant a line\n%s", err, text, want)
+	}
+	text, err = os.ReadFile(base + ".json")
+	var back Report
+	if err != nil || json.Unmarshal(text, &back) != nil || len(back.Rows) != 1 || !back.Rows[0].Pass {
+		t.Errorf("%v, got %s", err, text)
+	}
+}
+
+func TestThisMachine(t *testing.T) {
+	if m := ThisMachine(); m.CPUs < 1 || !strings.HasPrefix(m.Kernel, "Linux ") {
+		t.Errorf("got %v", m)
+	}
+}
