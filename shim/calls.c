@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The libc calls on descriptors that we stand in for. Each asks the table first
+ * and hands ordinary descriptors straight on.
+ */
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "vrdma.h"
+
+#define RDMA_VERBS_IOCTL 0xc0181b01u
+#define NETLINK_RDMA 20
+
+static bool is(struct file *f, enum file_kind k)
+{
+	return atomic_load_explicit(&f->kind, memory_order_relaxed) == (int)k;
+}
+
+/* ---- write: commands ---- */
+
+EXPORT ssize_t write(int fd, const void *buf, size_t n)
+{
+	struct file *f = file_at(fd);
+	if (likely(!f))
+		return REAL(write)(fd, buf, n);
+	return door_write(f, fd, buf, n);
+}
+
+EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
+{
+	struct file *f = file_at(fd);
+	unsigned char flat[4096];
+	size_t n = 0;
+
+	if (likely(!f))
+		return REAL(writev)(fd, iov, count);
+	for (int i = 0; i < count; i++) {
+		if (iov[i].iov_len > sizeof flat - n)
+			return errno = EINVAL, -1;
+		if (iov[i].iov_len)
+			memcpy(flat + n, iov[i].iov_base, iov[i].iov_len);
+		n += iov[i].iov_len;
+	}
+	return door_write(f, fd, flat, n);
+}
+
+/* ---- read: events, and buffers whose pages are being replaced ---- */
+
+static ssize_t read_ours(struct file *f, int fd, void *buf, size_t n)
+{
+	if (is(f, FILE_HIDDEN))
+		return errno = EBADF, -1;
+	if (is(f, FILE_DEVICE))
+		return errno = EINVAL, -1;
+	if (atomic_load(&f->dead))
+		return errno = EIO, -1;
+	return door_event(f, REAL(read)(fd, buf, n), buf, n);
+}
+
+/* Repeats call while it fails only because memory.c held its buffer's pages. */
+#define RETRY(call)                                                                \
+	({                                                                         \
+		ssize_t r_;                                                        \
+		do                                                                 \
+			r_ = (call);                                               \
+		while (unlikely(r_ < 0) && errno == EFAULT && memory_retry());     \
+		r_;                                                                \
+	})
+
+EXPORT ssize_t read(int fd, void *buf, size_t n)
+{
+	struct file *f = file_at(fd);
+	if (unlikely(f != NULL))
+		return read_ours(f, fd, buf, n);
+	return RETRY(REAL(read)(fd, buf, n));
+}
+
+ssize_t __read_chk(int fd, void *buf, size_t n, size_t room);
+EXPORT ssize_t __read_chk(int fd, void *buf, size_t n, size_t room)
+{
+	struct file *f = file_at(fd);
+	if (unlikely(f != NULL && n <= room))
+		return read_ours(f, fd, buf, n);
+	return RETRY(REAL(__read_chk)(fd, buf, n, room));
+}
+
+EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
+{
+	return RETRY(REAL(readv)(fd, iov, count));
+}
+
+EXPORT ssize_t pread(int fd, void *buf, size_t n, off_t at)
+{
+	return RETRY(REAL(pread)(fd, buf, n, at));
+}
+
+EXPORT ssize_t pread64(int fd, void *buf, size_t n, off64_t at)
+{
+	return RETRY(REAL(pread64)(fd, buf, n, at));
+}
+
+EXPORT ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+	return RETRY(REAL(recv)(fd, buf, n, flags));
+}
+
+EXPORT ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags, struct sockaddr *restrict from,
+			socklen_t *restrict len)
+{
+	return RETRY(REAL(recvfrom)(fd, buf, n, flags, from, len));
+}
+
+EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+	return RETRY(REAL(recvmsg)(fd, m, flags));
+}
+
+/* ---- ioctl, socket ---- */
+
+EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	va_start(args, request);
+	void *arg = va_arg(args, void *);
+	va_end(args);
+	struct file *f = file_at(fd);
+	/* ENOTTY sends libibverbs to the write() commands, for good. */
+	if (unlikely(f != NULL) && (uint32_t)request == RDMA_VERBS_IOCTL)
+		return errno = ENOTTY, -1;
+	return REAL(ioctl)(fd, request, arg);
+}
+
+extern char *program_invocation_short_name;
+
+EXPORT int socket(int domain, int type, int protocol)
+{
+	/* With netlink refused, libibverbs reads sysfs: our tree. */
+	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
+		if (strcmp(program_invocation_short_name, "rdma") == 0)
+			complain("rdma asks the kernel by netlink and cannot see this device, which has "
+				 "no kernel driver; use ibv_devinfo, ibstat or 'vrdma status'");
+		return errno = EPROTONOSUPPORT, -1;
+	}
+	return REAL(socket)(domain, type, protocol);
+}
+
+/* ---- close ---- */
+
+static int close_ours(struct file *f, int fd)
+{
+	if (door_foreign())
+		return REAL(close)(fd);
+	if (is(f, FILE_HIDDEN))
+		return errno = EBADF, -1;
+	f = file_remove(fd);
+	int r = REAL(close)(fd), e = errno;
+	if (f)
+		file_put(f);
+	errno = e;
+	return r;
+}
+
+EXPORT int close(int fd)
+{
+	struct file *f = file_at(fd);
+	if (likely(!f))
+		return REAL(close)(fd);
+	return close_ours(f, fd);
+}
+
+#define RANGE_CLOEXEC 4u
+
+static long range(unsigned first, unsigned last, int flags)
+{
+	return first <= last ? sys(SYS_close_range, first, last, flags) : 0;
+}
+
+int close_range(unsigned first, unsigned last, int flags);
+EXPORT int close_range(unsigned first, unsigned last, int flags)
+{
+	unsigned from = first;
+	long r = 0;
+
+	if (first > last)
+		return errno = EINVAL, -1;
+	if (!door_foreign())
+		for (unsigned fd = first; fd <= last && fd <= file_top(); fd++) {
+			struct file *f = file_at((int)fd);
+			if (likely(!f))
+				continue;
+			if (is(f, FILE_HIDDEN)) {
+				if (fd > from && (r = range(from, fd - 1, flags)) < 0)
+					return errno = (int)-r, -1;
+				from = fd + 1;
+			} else if (!((unsigned)flags & RANGE_CLOEXEC) && (f = file_remove((int)fd))) {
+				file_put(f);
+			}
+		}
+	r = range(from, last, flags);
+	return r < 0 ? (errno = (int)-r, -1) : 0;
+}
+
+void closefrom(int low);
+EXPORT void closefrom(int low)
+{
+	struct rlimit limit = {.rlim_cur = 1024};
+	unsigned first = low > 0 ? (unsigned)low : 0;
+	int e = errno;
+	if (close_range(first, ~0u, 0) < 0) {
+		sys(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit);
+		for (unsigned fd = first; fd < limit.rlim_cur; fd++)
+			close((int)fd);
+	}
+	errno = e;
+}
+
+/* ---- dup ---- */
+
+static bool visible(struct file *f)
+{
+	return f && !is(f, FILE_HIDDEN);
+}
+
+/* fd is a new number for the file behind from. */
+static void adopt(int from, int fd)
+{
+	struct file *f = fd >= 0 && fd != from && !door_foreign() ? file_get(from) : NULL;
+	if (f && !file_install(f, fd))
+		file_put(f);
+}
+
+EXPORT int dup(int fd)
+{
+	int r = REAL(dup)(fd);
+	if (unlikely(visible(file_at(fd))))
+		adopt(fd, r);
+	return r;
+}
+
+static int dup_onto(int from, int to, int flags, bool three)
+{
+	struct file *f = file_at(from), *g = file_at(to);
+	if ((f || g) && from != to && !door_foreign()) {
+		if (f && is(f, FILE_HIDDEN))
+			return errno = EBADF, -1;
+		if (g && is(g, FILE_HIDDEN) && !fd_vacate(to))
+			return errno = EMFILE, -1;
+		g = visible(g) ? file_remove(to) : NULL;
+	} else {
+		g = NULL;
+	}
+	int r = three ? REAL(dup3)(from, to, flags) : REAL(dup2)(from, to), e = errno;
+	if (g && r < 0)
+		file_install(g, to); /* still open */
+	else if (g)
+		file_put(g);
+	if (r >= 0 && f)
+		adopt(from, to);
+	errno = e;
+	return r;
+}
+
+EXPORT int dup2(int from, int to)
+{
+	return dup_onto(from, to, 0, false);
+}
+
+EXPORT int dup3(int from, int to, int flags)
+{
+	return dup_onto(from, to, flags, true);
+}
+
+static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
+{
+	struct file *f = file_at(fd);
+	int r = real(fd, command, arg);
+	if (unlikely(visible(f)) && (command == F_DUPFD || command == F_DUPFD_CLOEXEC))
+		adopt(fd, r);
+	return r;
+}
+
+#define FCNTL(name)                                              \
+	int name(int fd, int command, ...);                      \
+	EXPORT int name(int fd, int command, ...)                \
+	{                                                        \
+		va_list args;                                    \
+		va_start(args, command);                         \
+		void *arg = va_arg(args, void *);                \
+		va_end(args);                                    \
+		return control(REAL(name), fd, command, arg);    \
+	}
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+/* ---- madvise: memory that we made shared must keep its private manners ---- */
+
+EXPORT int madvise(void *addr, size_t n, int advice)
+{
+	if ((advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTFORK ||
+	     advice == MADV_DOFORK) && !door_foreign())
+		return memory_madvise(addr, n, advice);
+	return REAL(madvise)(addr, n, advice);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One write() of the application is one command of the kernel's uverbs ABI. The
+ * doorbell is answered here; everything else goes to the daemon as it is. Only
+ * three things are looked at on the way: the descriptor in CREATE_CQ, the memory
+ * in REG_MR, and what the reply says to store.
+ */
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include "vrdma.h"
+
+/* enum ib_uverbs_write_cmds, <rdma/ib_user_verbs.h> */
+enum {
+	CMD_REG_MR = 9,
+	CMD_CREATE_CQ = 18,
+	CMD_POST_SEND = 28,
+	CMD_EXTENDED = 0x80000000u,
+	CMD_NUMBER = 0xff,
+};
+/* Byte offsets in a command, its 8 byte header included (extended: 24 bytes). */
+enum {
+	REG_MR_START = 16,
+	REG_MR_LENGTH = 24,
+	REG_MR_SIZE = 48,
+	CREATE_CQ_CHANNEL = 32,
+	EX_CREATE_CQ_CHANNEL = 40,
+	POST_SEND_QP = 16,
+	POST_SEND_COUNT = 20,
+	POST_SEND_SIZE = 24,
+};
+#define BAD_CHANNEL 0x7fffffff
+#define COMMAND_MAX 16384u /* in_words is 16 bits, but no command comes near */
+#define EXTENTS_MAX 1900u  /* so that request, extents and command fit one message */
+#define EVENT_DEVICE_FATAL 8
+
+static uint32_t word(const void *command, size_t at)
+{
+	uint32_t v;
+	memcpy(&v, (const char *)command + at, sizeof v);
+	return v;
+}
+
+static uint64_t longword(const void *command, size_t at)
+{
+	uint64_t v;
+	memcpy(&v, (const char *)command + at, sizeof v);
+	return v;
+}
+
+/* ---- doorbell ---- */
+
+static void ring(struct file *f, uint32_t qp)
+{
+	_Atomic uint32_t *armed = (_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED);
+	_Atomic uint32_t *any = (_Atomic uint32_t *)(f->page + VRDMA_DB_ANY);
+	_Atomic uint64_t *summary = (_Atomic uint64_t *)(f->page + VRDMA_DB_SUMMARY);
+	_Atomic uint64_t *bitmap = (_Atomic uint64_t *)(f->page + VRDMA_DB_BITMAP);
+	uint32_t bit = qp % VRDMA_DB_BITS;
+
+	atomic_fetch_or_explicit(&bitmap[bit / 64], 1ull << (bit % 64), memory_order_release);
+	atomic_fetch_or_explicit(&summary[bit / 4096], 1ull << (bit / 64 % 64), memory_order_release);
+	atomic_store_explicit(any, 1, memory_order_seq_cst);
+	if (atomic_load_explicit(armed, memory_order_seq_cst) && atomic_exchange(armed, 0)) {
+		uint64_t one = 1;
+		sys(SYS_write, atomic_load(&f->bell), &one, sizeof one);
+	}
+}
+
+/* ---- commands ---- */
+
+/* The daemon knows completion channels by its own names, not by our numbers. */
+static int32_t channel_id(int32_t fd)
+{
+	if (fd == -1)
+		return -1;
+	struct file *f = file_get(fd);
+	if (!f)
+		return BAD_CHANNEL;
+	int32_t id = atomic_load(&f->kind) == FILE_COMP && !atomic_load(&f->dead) ? (int32_t)f->id
+										  : BAD_CHANNEL;
+	file_put(f);
+	return id;
+}
+
+/* Where a command names a completion channel; 0: it does not. */
+static size_t channel_at(uint32_t command, size_t n)
+{
+	size_t at = 0;
+	if ((command & CMD_NUMBER) == CMD_CREATE_CQ)
+		at = command & CMD_EXTENDED ? EX_CREATE_CQ_CHANNEL : CREATE_CQ_CHANNEL;
+	return at && at + 4 <= n ? at : 0;
+}
+
+struct reader {
+	const unsigned char *at, *end;
+};
+
+static const void *take(struct reader *r, size_t n)
+{
+	const void *p = r->at;
+	if ((size_t)(r->end - r->at) < n)
+		return NULL;
+	r->at += n;
+	return p;
+}
+
+static int store_all(struct reader *r, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct vrdma_store s;
+		const void *p = take(r, sizeof s);
+		if (!p)
+			return EIO;
+		memcpy(&s, p, sizeof s);
+		const void *bytes = take(r, ((size_t)s.length + 7) & ~7ul);
+		if (!bytes)
+			return EIO;
+		memcpy((void *)(uintptr_t)s.address, bytes, s.length);
+	}
+	return 0;
+}
+
+static int install_all(struct reader *r, uint32_t count, struct passed *fds)
+{
+	int used = 0, e = 0;
+	if (fds->truncated || (int)count > fds->n) {
+		complain("too few file descriptors: raise ulimit -n");
+		e = EMFILE;
+	}
+	for (uint32_t i = 0; !e && i < count; i++) {
+		struct vrdma_fd d;
+		const void *p = take(r, sizeof d);
+		struct file *f = NULL;
+		if (!p) {
+			e = EIO;
+			break;
+		}
+		memcpy(&d, p, sizeof d);
+		f = file_new(d.kind == VRDMA_FD_ASYNC ? FILE_ASYNC : FILE_COMP);
+		if (!f) {
+			e = ENOMEM;
+			break;
+		}
+		f->id = d.id;
+		if (!file_install(f, fds->fd[used])) {
+			file_put(f);
+			e = EMFILE;
+			break;
+		}
+		int32_t number = fds->fd[used++];
+		memcpy((void *)(uintptr_t)d.address, &number, sizeof number);
+	}
+	for (int i = used; i < fds->n; i++)
+		sys(SYS_close, fds->fd[i]);
+	return e;
+}
+
+static int apply(struct file *f, size_t n, struct passed *fds)
+{
+	struct reader r = {f->in, f->in + n};
+	struct vrdma_reply reply;
+	memcpy(&reply, take(&r, sizeof reply), sizeof reply);
+	int e = store_all(&r, reply.nstores);
+	if (e)
+		passed_close(fds);
+	else
+		e = install_all(&r, reply.nfds, fds);
+	return reply.error ? reply.error : e;
+}
+
+/* Under f->lock. 0 or an errno. */
+static int command(struct file *f, sigmask outside, const void *buf, size_t n)
+{
+	unsigned char patched[COMMAND_MAX];
+	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n};
+	uint32_t number = word(buf, 0);
+	size_t at = channel_at(number, n);
+	struct passed fds;
+
+	if (atomic_load(&f->dead))
+		return EIO;
+	if (at) {
+		int32_t id = channel_id((int32_t)word(buf, at));
+		memcpy(patched, buf, n);
+		memcpy(patched + at, &id, sizeof id);
+		buf = patched;
+	}
+	if (number == CMD_REG_MR && n >= REG_MR_SIZE)
+		q.nextents = memory_prepare(longword(buf, REG_MR_START), longword(buf, REG_MR_LENGTH),
+					    (struct vrdma_extent *)(void *)f->out, EXTENTS_MAX);
+	struct message m = {{&q, f->out, buf},
+			    {sizeof q, q.nextents * sizeof(struct vrdma_extent), n},
+			    3};
+	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
+	if (got == -EIO)
+		atomic_store(&f->dead, true);
+	return got < 0 ? (int)-got : apply(f, (size_t)got, &fds);
+}
+
+/* A slot can be stale if the descriptor was closed by a bare system call. */
+static bool is_arena(struct file *f, int fd)
+{
+	struct stat st;
+	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
+}
+
+ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
+{
+	if (atomic_load_explicit(&f->kind, memory_order_relaxed) != FILE_DEVICE)
+		return errno = atomic_load(&f->kind) == FILE_HIDDEN ? EBADF : EINVAL, -1;
+	if (n < 8 || n > COMMAND_MAX)
+		return errno = EINVAL, -1;
+	if (likely(word(buf, 0) == CMD_POST_SEND && n >= POST_SEND_SIZE &&
+		   word(buf, POST_SEND_COUNT) == 0)) {
+		if (unlikely(atomic_load_explicit(&f->dead, memory_order_relaxed)))
+			return errno = EIO, -1;
+		ring(f, word(buf, POST_SEND_QP));
+		return (ssize_t)n;
+	}
+	if (door_foreign())
+		return errno = EIO, -1;
+	f = file_get(fd);
+	if (!f)
+		return errno = EBADF, -1;
+	int e;
+	if (is_arena(f, fd)) {
+		sigmask old = signals_block();
+		pthread_mutex_lock(&f->lock);
+		e = command(f, old, buf, n);
+		pthread_mutex_unlock(&f->lock);
+		signals_restore(old);
+	} else {
+		e = EBADF;
+	}
+	file_put(f);
+	return e ? (errno = e, -1) : (ssize_t)n;
+}
+
+/*
+ * What a read() of an event file returns, given what the socket returned. Its end
+ * means that the daemon is gone: an asynchronous file says so once.
+ */
+ssize_t door_event(struct file *f, ssize_t got, void *buf, size_t n)
+{
+	struct {
+		uint64_t element;
+		uint32_t event_type, reserved;
+	} fatal = {0, EVENT_DEVICE_FATAL, 0};
+
+	if (got > 0 || n == 0)
+		return got;
+	if (got < 0 && errno != ECONNRESET && errno != EPIPE)
+		return got;
+	if (atomic_load(&f->kind) == FILE_ASYNC && n >= sizeof fatal &&
+	    !atomic_exchange(&f->fatal_told, true)) {
+		memcpy(buf, &fatal, sizeof fatal);
+		return sizeof fatal;
+	}
+	return errno = EIO, -1;
+}

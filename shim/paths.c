@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Paths that lead to the device. The daemon keeps a copy of what sysfs would
+ * show in <socket>.d/sys; absolute paths to the RDMA parts of /sys are sent
+ * there, and /dev/infiniband/uverbs0 exists as long as the tree has it. (What
+ * libibverbs itself reads comes here already, through SYSFS_PATH.)
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "vrdma.h"
+
+#define DEV "/dev/infiniband"
+#define DEVICE "uverbs0"
+
+/* After prefix comes the end, or a new component, or (sysfs classes) a suffix such as _verbs. */
+static bool below(const char *path, const char *prefix, size_t n, bool suffix)
+{
+	return strncmp(path, prefix, n) == 0 &&
+	       (path[n] == 0 || path[n] == '/' || (suffix && path[n] == '_'));
+}
+#define BELOW(path, prefix, suffix) below(path, prefix, sizeof(prefix) - 1, suffix)
+
+static bool missing; /* the last attempt to open the device failed */
+
+/* Is there a device? Its number is in the tree, as "231:192". */
+bool path_rdev(unsigned *maj, unsigned *min)
+{
+	char file[PATH_ROOM], text[32];
+	unsigned v[2] = {0, 0}, *p = v;
+	snprintf(file, sizeof file, "%s/class/infiniband_verbs/" DEVICE "/dev", settings()->tree);
+	long fd = sys(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	long n = sys(SYS_read, fd, text, sizeof text);
+	sys(SYS_close, fd);
+	for (long i = 0; i < n && p < v + 2; i++) {
+		if (text[i] == ':')
+			p++;
+		else if (text[i] >= '0' && text[i] <= '9')
+			*p = *p * 10 + (unsigned)(text[i] - '0');
+	}
+	*maj = v[0];
+	*min = v[1];
+	return n > 0;
+}
+
+static enum node map_dev(const char *rest)
+{
+	unsigned maj, min;
+	while (*rest == '/')
+		rest++;
+	if (strcmp(rest, DEVICE) == 0 && path_rdev(&maj, &min))
+		return NODE_DEVICE;
+	return NODE_MISSING;
+}
+
+enum node path_map(const char *path, char out[PATH_ROOM], const char **use)
+{
+	*use = path;
+	if (likely(!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd')))
+		return NODE_OTHER;
+	if (BELOW(path, DEV, false) && path[sizeof DEV - 1] == '/')
+		return map_dev(path + sizeof DEV - 1);
+	const char *sub = path + 4;
+	if (BELOW(path, DEV, false))
+		sub = "/class/infiniband_verbs"; /* lists uverbs0 */
+	else if (!BELOW(path, "/sys/class/infiniband", true) &&
+		 !BELOW(path, "/sys/class/misc/rdma_cm", false))
+		return NODE_OTHER;
+	if (snprintf(out, PATH_ROOM, "%s%s", settings()->tree, sub) >= PATH_ROOM)
+		return NODE_OTHER;
+	*use = out;
+	return NODE_TREE;
+}
+
+/* ---- counters are brought up to date when someone looks ---- */
+
+static _Atomic bool cwd_inside; /* the working directory is a directory of counters */
+
+static bool counters(const char *path)
+{
+	const struct settings *s = settings();
+	return strncmp(path, s->tree, s->tree_len) == 0 && strstr(path, "counters");
+}
+
+void path_cwd(void)
+{
+	char cwd[PATH_ROOM];
+	long n = sys(SYS_getcwd, cwd, sizeof cwd);
+	atomic_store(&cwd_inside, n > 0 && counters(cwd));
+}
+
+void path_refresh(int dirfd, const char *path)
+{
+	char link[64], dir[PATH_ROOM];
+	if (path[0] == '/') {
+		if (counters(path) && !strstr(path + settings()->tree_len, "/.."))
+			wire_sync();
+	} else if (dirfd == AT_FDCWD) {
+		if (atomic_load(&cwd_inside))
+			wire_sync();
+	} else if (strstr(path, "counters/")) {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
+		long n = sys(SYS_readlinkat, AT_FDCWD, link, dir, sizeof dir - 1);
+		if (n > 0 && strncmp(dir, settings()->tree, settings()->tree_len) == 0)
+			wire_sync();
+	}
+}
+
+/* ---- open ---- */
+
+/* The path to open, or NULL with *result set: the call is answered. */
+static const char *opening(int dirfd, const char *path, int flags, char *room, int *result)
+{
+	const char *use;
+	int e = errno;
+	switch (path_map(path, room, &use)) {
+	case NODE_DEVICE:
+		*result = door_open(flags);
+		missing = *result < 0;
+		return NULL;
+	case NODE_MISSING:
+		errno = ENOENT;
+		*result = -1;
+		return NULL;
+	case NODE_OTHER:
+	case NODE_TREE:
+		break;
+	}
+	if (use)
+		path_refresh(dirfd, use);
+	errno = e;
+	return use;
+}
+
+#define MODE(flags)                                                      \
+	({                                                               \
+		mode_t m_ = 0;                                           \
+		if ((flags) & (O_CREAT | __O_TMPFILE)) {                 \
+			va_list args_;                                   \
+			va_start(args_, flags);                          \
+			m_ = va_arg(args_, mode_t);                      \
+			va_end(args_);                                   \
+		}                                                        \
+		m_;                                                      \
+	})
+
+#define OPEN(name)                                                       \
+	EXPORT int name(const char *path, int flags, ...)                \
+	{                                                                \
+		char room[PATH_ROOM];                                    \
+		int r = -1;                                              \
+		mode_t mode = MODE(flags);                               \
+		path = opening(AT_FDCWD, path, flags, room, &r);         \
+		return path ? REAL(name)(path, flags, mode) : r;         \
+	}
+#define OPENAT(name)                                                     \
+	EXPORT int name(int dirfd, const char *path, int flags, ...)     \
+	{                                                                \
+		char room[PATH_ROOM];                                    \
+		int r = -1;                                              \
+		mode_t mode = MODE(flags);                               \
+		path = opening(dirfd, path, flags, room, &r);            \
+		return path ? REAL(name)(dirfd, path, flags, mode) : r;  \
+	}
+#define OPEN_2(name)                                                     \
+	int name(const char *path, int flags);                           \
+	EXPORT int name(const char *path, int flags)                     \
+	{                                                                \
+		char room[PATH_ROOM];                                    \
+		int r = -1;                                              \
+		path = opening(AT_FDCWD, path, flags, room, &r);         \
+		return path ? REAL(name)(path, flags) : r;               \
+	}
+#define OPENAT_2(name)                                                   \
+	int name(int dirfd, const char *path, int flags);                \
+	EXPORT int name(int dirfd, const char *path, int flags)          \
+	{                                                                \
+		char room[PATH_ROOM];                                    \
+		int r = -1;                                              \
+		path = opening(dirfd, path, flags, room, &r);            \
+		return path ? REAL(name)(dirfd, path, flags) : r;        \
+	}
+
+OPEN(open)
+OPEN(open64)
+OPENAT(openat)
+OPENAT(openat64)
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
+OPENAT_2(__openat_2)
+OPENAT_2(__openat64_2)
+
+/*
+ * When its device node cannot be opened, libibverbs waits 5 s for udev to make
+ * one, watching /dev/char. We have said what is wrong: spare the user the wait.
+ */
+EXPORT int inotify_add_watch(int fd, const char *path, uint32_t mask)
+{
+	if (missing && path && strcmp(path, "/dev/char/") == 0)
+		return errno = ENOENT, -1;
+	return REAL(inotify_add_watch)(fd, path, mask);
+}
+
+/* ---- streams, directories, links ---- */
+
+/* Every other call that takes a path: run it with the path we mean. */
+#define MAPPED(path, failure, call)                                      \
+	({                                                               \
+		char room_[PATH_ROOM];                                   \
+		const char *use_;                                        \
+		enum node n_ = path_map(path, room_, &use_);             \
+		if (n_ == NODE_MISSING || n_ == NODE_DEVICE) {           \
+			errno = n_ == NODE_MISSING ? ENOENT : ENOTDIR;   \
+			return failure;                                  \
+		}                                                        \
+		path = use_;                                             \
+		call;                                                    \
+	})
+
+#define FOPEN(name)                                                      \
+	EXPORT FILE *name(const char *restrict path, const char *restrict mode) \
+	{                                                                \
+		return MAPPED(path, NULL, ({                             \
+			if (path)                                        \
+				path_refresh(AT_FDCWD, path);            \
+			REAL(name)(path, mode);                          \
+		}));                                                     \
+	}
+FOPEN(fopen)
+FOPEN(fopen64)
+
+#define FREOPEN(name)                                                    \
+	EXPORT FILE *name(const char *restrict path, const char *restrict mode, \
+			  FILE *restrict stream)                         \
+	{                                                                \
+		return MAPPED(path, NULL, REAL(name)(path, mode, stream)); \
+	}
+FREOPEN(freopen)
+FREOPEN(freopen64)
+
+EXPORT DIR *opendir(const char *path)
+{
+	return MAPPED(path, NULL, REAL(opendir)(path));
+}
+
+EXPORT int scandir(const char *restrict path, struct dirent ***restrict list,
+		   int (*select)(const struct dirent *),
+		   int (*compare)(const struct dirent **, const struct dirent **))
+{
+	return MAPPED(path, -1, REAL(scandir)(path, list, select, compare));
+}
+
+EXPORT int scandir64(const char *restrict path, struct dirent64 ***restrict list,
+		     int (*select)(const struct dirent64 *),
+		     int (*compare)(const struct dirent64 **, const struct dirent64 **))
+{
+	return MAPPED(path, -1, REAL(scandir64)(path, list, select, compare));
+}
+
+EXPORT int chdir(const char *path)
+{
+	int r = MAPPED(path, -1, REAL(chdir)(path));
+	if (r == 0)
+		path_cwd();
+	return r;
+}
+
+EXPORT int fchdir(int fd)
+{
+	int r = REAL(fchdir)(fd);
+	if (r == 0)
+		path_cwd();
+	return r;
+}
+
+/* A device node is no link (EINVAL) and its own real path. */
+#define LINK(call)                                                       \
+	({                                                               \
+		char room_[PATH_ROOM];                                   \
+		const char *use_;                                        \
+		enum node n_ = path_map(path, room_, &use_);             \
+		if (n_ == NODE_MISSING || n_ == NODE_DEVICE)             \
+			return errno = n_ == NODE_MISSING ? ENOENT : EINVAL, -1; \
+		path = use_;                                             \
+		call;                                                    \
+	})
+
+EXPORT ssize_t readlink(const char *restrict path, char *restrict buf, size_t n)
+{
+	return LINK(REAL(readlink)(path, buf, n));
+}
+
+EXPORT ssize_t readlinkat(int dirfd, const char *restrict path, char *restrict buf, size_t n)
+{
+	return LINK(REAL(readlinkat)(dirfd, path, buf, n));
+}
+
+ssize_t __readlink_chk(const char *path, char *buf, size_t n, size_t room);
+EXPORT ssize_t __readlink_chk(const char *path, char *buf, size_t n, size_t room)
+{
+	return LINK(REAL(__readlink_chk)(path, buf, n, room));
+}
+
+ssize_t __readlinkat_chk(int dirfd, const char *path, char *buf, size_t n, size_t room);
+EXPORT ssize_t __readlinkat_chk(int dirfd, const char *path, char *buf, size_t n, size_t room)
+{
+	return LINK(REAL(__readlinkat_chk)(dirfd, path, buf, n, room));
+}
+
+static char *same_path(const char *path, char *out)
+{
+	return out ? strcpy(out, path) : strdup(path);
+}
+
+#define REALPATH(out, call)                                              \
+	({                                                               \
+		char room_[PATH_ROOM];                                   \
+		const char *use_;                                        \
+		enum node n_ = path_map(path, room_, &use_);             \
+		if (n_ == NODE_MISSING)                                  \
+			return errno = ENOENT, NULL;                     \
+		if (n_ == NODE_DEVICE)                                   \
+			return same_path(path, out);                     \
+		path = use_;                                             \
+		call;                                                    \
+	})
+
+EXPORT char *realpath(const char *restrict path, char *restrict out)
+{
+	return REALPATH(out, REAL(realpath)(path, out));
+}
+
+char *__realpath_chk(const char *path, char *out, size_t room);
+EXPORT char *__realpath_chk(const char *path, char *out, size_t room)
+{
+	return REALPATH(out, REAL(__realpath_chk)(path, out, room));
+}
+
+EXPORT char *canonicalize_file_name(const char *path)
+{
+	return REALPATH((char *)NULL, REAL(canonicalize_file_name)(path));
+}
+
+/* ---- access ---- */
+
+/* Everyone may read and write the device; nobody may execute it. */
+#define ACCESS(mode, call)                                               \
+	({                                                               \
+		char room_[PATH_ROOM];                                   \
+		const char *use_;                                        \
+		enum node n_ = path_map(path, room_, &use_);             \
+		if (n_ == NODE_MISSING)                                  \
+			return errno = ENOENT, -1;                       \
+		if (n_ == NODE_DEVICE)                                   \
+			return (mode) & X_OK ? (errno = EACCES, -1) : 0; \
+		path = use_;                                             \
+		call;                                                    \
+	})
+
+EXPORT int access(const char *path, int mode)
+{
+	return ACCESS(mode, REAL(access)(path, mode));
+}
+
+EXPORT int faccessat(int dirfd, const char *path, int mode, int flags)
+{
+	return ACCESS(mode, REAL(faccessat)(dirfd, path, mode, flags));
+}
+
+EXPORT int euidaccess(const char *path, int mode)
+{
+	return ACCESS(mode, REAL(euidaccess)(path, mode));
+}
+
+EXPORT int eaccess(const char *path, int mode)
+{
+	return ACCESS(mode, REAL(eaccess)(path, mode));
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says, read once, and the few sentences we may print. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vrdma.h"
+
+static struct settings values;
+static _Atomic int ready; /* 0 unread, 1 being read, 2 done */
+
+static void copy(char *to, size_t room, const char *from)
+{
+	size_t n = from ? strlen(from) : 0;
+	if (n >= room)
+		n = room - 1;
+	if (n)
+		memcpy(to, from, n);
+	to[n] = 0;
+}
+
+static unsigned number(const char *s, unsigned otherwise)
+{
+	unsigned v = 0;
+	if (!s || *s < '0' || *s > '9')
+		return otherwise;
+	for (; *s >= '0' && *s <= '9' && v < 100000000; s++)
+		v = v * 10 + (unsigned)(*s - '0');
+	return v;
+}
+
+static void read_environment(void)
+{
+	const char *path = getenv("VRDMA_SOCKET");
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (path && *path)
+		copy(values.socket, sizeof values.socket, path);
+	else if (runtime && *runtime)
+		snprintf(values.socket, sizeof values.socket, "%s/vrdma/vrdma.sock", runtime);
+	else
+		snprintf(values.socket, sizeof values.socket, "/tmp/vrdma-%ld/vrdma.sock",
+			 sys(SYS_getuid));
+	snprintf(values.tree, sizeof values.tree, "%s.d/sys", values.socket);
+	values.tree_len = strlen(values.tree);
+	copy(values.vnic, sizeof values.vnic, getenv("VRDMA_VNIC"));
+	copy(values.label, sizeof values.label, getenv("VRDMA_TRACE"));
+	values.yield = number(getenv("VRDMA_YIELD"), 64);
+}
+
+const struct settings *settings(void)
+{
+	int state = atomic_load_explicit(&ready, memory_order_acquire);
+	if (likely(state == 2))
+		return &values;
+	int unread = 0;
+	if (atomic_compare_exchange_strong(&ready, &unread, 1)) {
+		read_environment();
+		atomic_store_explicit(&ready, 2, memory_order_release);
+	}
+	while (atomic_load_explicit(&ready, memory_order_acquire) != 2)
+		sys(SYS_sched_yield);
+	return &values;
+}
+
+void complain(const char *format, ...)
+{
+	static _Atomic(const char *) said[16];
+	for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+		const char *none = NULL;
+		if (atomic_compare_exchange_strong(&said[i], &none, format))
+			break;
+		if (none == format)
+			return;
+	}
+	char line[1600];
+	int n = snprintf(line, sizeof line, "vrdma: ");
+	va_list args;
+	va_start(args, format);
+	int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+	va_end(args);
+	if (m < 0)
+		return;
+	size_t len = strlen(line);
+	line[len++] = '\n';
+	sys(SYS_write, 2, line, len);
+}

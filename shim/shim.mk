@@ -1,0 +1,11 @@
+# libvrdma.so. Include from the root Makefile, or: make -f shim/shim.mk bin/libvrdma.so
+SHIM_SRC := $(wildcard shim/*.c)
+SHIM_CFLAGS := -std=c11 -D_GNU_SOURCE -U_FORTIFY_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror \
+	-Wno-nonnull-compare -fvisibility=hidden -fno-strict-aliasing
+# libdl and libpthread became part of libc in glibc 2.34; naming the files keeps them
+# needed, so that the library also loads where they still are libraries of their own.
+SHIM_LDFLAGS := -shared -Wl,-soname,libvrdma.so -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+
+bin/libvrdma.so: $(SHIM_SRC) $(wildcard shim/*.h)
+	@mkdir -p bin
+	$(CC) $(SHIM_CFLAGS) -o $@ $(SHIM_SRC) $(SHIM_LDFLAGS)

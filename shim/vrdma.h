@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libvrdma.so from the inside. The library is loaded with LD_PRELOAD and stands
+ * between an unmodified RDMA program and libc:
+ *
+ *   application, libibverbs, rxe provider
+ *     | open write read ioctl close dup ...      | open stat opendir ...
+ *   calls.c: which fds are ours                paths.c, stat.c: which paths are ours
+ *     |                                          |
+ *   door.c: files, hidden fds  ----------------- tree of the daemon
+ *     | wire.c: one request, one reply
+ *   vrdma daemon
+ *
+ *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
+ *             protect.c holds writers back)
+ *   fork.c    gives a fork child its own copy of such memory
+ *   poll.c    lets a program that polls an empty queue yield
+ *
+ * It forwards; it knows nothing about RDMA beyond the commands that carry a
+ * descriptor or name memory. It must never crash, print in the good case, slow
+ * an ordinary read or write, or keep a lock while the application's code runs.
+ *
+ * Locks, in the order they may be taken: file->lock, process lock (wire.c),
+ * memory lock (memory.c), pool lock (door.c). All signals are blocked while one
+ * is held, so no handler can meet a lock its own thread holds.
+ */
+#ifndef VRDMA_H
+#define VRDMA_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "protocol.h"
+#include "sys.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+#define PAGE 4096ul
+
+/* ---- real.c: the next definition of a function we interpose ---- */
+
+void *real_resolve(_Atomic(void *) *slot, const char *name);
+
+/* REAL(close)(fd): libc's close, or that of the next preloaded library; NULL if there is none. */
+#define REAL(name) REAL_AS(__typeof__(&name), name)
+#define REAL_AS(type, name)                                                        \
+	({                                                                         \
+		static _Atomic(void *) slot_;                                      \
+		void *p_ = atomic_load_explicit(&slot_, memory_order_acquire);     \
+		if (unlikely(!p_))                                                 \
+			p_ = real_resolve(&slot_, #name);                          \
+		(type)p_;                                                          \
+	})
+
+/* ---- settings.c: the environment, and words for the user ---- */
+
+struct settings {
+	char socket[1024];    /* the daemon's socket */
+	char tree[1024 + 16]; /* its device tree: socket.d/sys */
+	size_t tree_len;
+	char vnic[32];
+	char label[32];
+	unsigned yield; /* empty polls before a yield; 0: never */
+};
+
+const struct settings *settings(void);
+/* One line on stderr. Each distinct format is printed once a process. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- door.c: the files we answer for ---- */
+
+enum file_kind {
+	FILE_FREE,
+	FILE_DEVICE, /* an opened uverbs0: the arena memfd */
+	FILE_ASYNC,  /* asynchronous events: a socket the daemon writes to */
+	FILE_COMP,   /* a completion channel, likewise */
+	FILE_HIDDEN, /* a descriptor of our own, which the application must not touch */
+};
+
+/*
+ * A file lives while a descriptor refers to it or a call uses it. The memory of
+ * a struct file is never given back, nor is the doorbell mapping, so a doorbell
+ * that races with close() hits a page of nobody instead of a hole.
+ */
+struct file {
+	_Atomic int refs;
+	_Atomic int kind; /* enum file_kind */
+	_Atomic bool dead;       /* the daemon is gone, or we are a fork child */
+	_Atomic bool fatal_told; /* DEVICE_FATAL was reported */
+	uint32_t id;             /* of an event file: the daemon's name for it */
+	uint32_t rdev_major, rdev_minor;
+	_Atomic int control; /* hidden: commands of this device */
+	_Atomic int bell;    /* hidden: doorbell eventfd */
+	uint64_t inode;      /* of the arena */
+	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
+	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
+	unsigned char *in;   /* the reply under way, likewise */
+	pthread_mutex_t lock; /* one command at a time; guards out and in */
+	struct file *next;    /* in the list of all files; never changes */
+};
+
+#define FILE_TABLE (1u << 18)
+extern _Atomic(struct file *) file_table[FILE_TABLE];
+
+/* The file behind fd, or NULL: what every hooked call asks first. */
+static inline struct file *file_at(int fd)
+{
+	if (unlikely((unsigned)fd >= FILE_TABLE))
+		return NULL;
+	return atomic_load_explicit(&file_table[fd], memory_order_acquire);
+}
+
+struct file *file_get(int fd);            /* with a reference, or NULL */
+void file_put(struct file *f);            /* drop it */
+struct file *file_new(enum file_kind k);  /* with one reference, in no slot */
+bool file_install(struct file *f, int fd); /* fd takes over the caller's reference */
+struct file *file_remove(int fd);         /* empty the slot; the caller gets the reference */
+bool fd_hide(int *fd);                    /* move fd high and protect it; false: too few */
+void fd_unhide(int fd);                   /* close a hidden descriptor */
+bool fd_vacate(int fd);                   /* the application wants this number */
+unsigned file_top(void);                  /* no slot above this one was ever used */
+void door_child(void);                    /* in a fork child: everything inherited is dead */
+bool door_foreign(void);                  /* not the process the tables describe (vfork child) */
+int door_open(int flags);
+ssize_t door_write(struct file *f, int fd, const void *buf, size_t n);
+ssize_t door_event(struct file *f, ssize_t got, void *buf, size_t n);
+bool door_alive(struct file *f);
+
+/* ---- signals, blocked around every lock ---- */
+
+typedef struct {
+	uint64_t bits;
+} sigmask;
+static inline sigmask signals_block(void)
+{
+	sigmask old = {0}, all = {~0ull};
+	sys(SYS_rt_sigprocmask, 0 /* SIG_BLOCK */, &all, &old, 8);
+	return old;
+}
+static inline void signals_restore(sigmask old)
+{
+	sys(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, 8);
+}
+
+/* ---- wire.c: conversations with the daemon ---- */
+
+struct process {
+	_Atomic int socket; /* hidden; -1: none yet */
+	_Atomic int memory; /* hidden: the memfd of registered memory */
+	uint64_t device, inode; /* of that memfd */
+	uint8_t token[16];
+};
+extern struct process process;
+
+struct message {
+	const void *part[3];
+	size_t length[3];
+	int nparts;
+};
+
+/* Descriptors that came with a message. */
+struct passed {
+	int fd[VRDMA_MAX_FDS];
+	int n;
+	bool truncated; /* some were lost: too few free numbers */
+};
+
+int wire_process(bool quiet);                 /* make sure of the PROCESS connection; 0 or errno */
+int wire_open(struct vrdma_welcome *w, int *control, int fds[2]); /* UVERBS; 0 or errno */
+/*
+ * One request, one reply into in[VRDMA_MAX_MESSAGE]: its length, or -errno (EIO: the daemon is
+ * gone). Signals are blocked; outside is the mask to wait with if the daemon is slow.
+ */
+ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in, struct passed *fds);
+void passed_close(struct passed *fds);
+void wire_sync(void);                         /* have the counter files brought up to date */
+void wire_child(void);
+
+/* ---- paths.c ---- */
+
+enum node {
+	NODE_OTHER,   /* not ours: use the path as it is */
+	NODE_TREE,    /* in the device tree: use the new path */
+	NODE_DEVICE,  /* /dev/infiniband/uverbs0 */
+	NODE_MISSING, /* below /dev/infiniband, and there is no such thing */
+};
+#define PATH_ROOM 4096
+enum node path_map(const char *path, char out[PATH_ROOM], const char **use);
+bool path_rdev(unsigned *maj, unsigned *min); /* of uverbs0, from the tree; false: no device */
+void path_refresh(int dirfd, const char *path); /* before counters are read */
+void path_cwd(void);                            /* the working directory changed */
+
+/* ---- memory.c, protect.c, maps.c ---- */
+
+/* Extents under [start, start+length); returns their number. */
+uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room);
+/* A system call failed with EFAULT: true if that may be because pages were being replaced. */
+bool memory_retry(void);
+int memory_madvise(void *addr, size_t n, int advice);
+
+#endif

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conversations with the daemon: connecting, greeting, one request and one reply
+ * at a time. Everything here uses bare system calls, so it is neither a
+ * cancellation point nor seen by our own hooks.
+ *
+ * Signals: the caller has blocked them, so no handler can run between a request
+ * and its reply and nothing can put the two out of step. A daemon that does not
+ * answer for a second gets the application's own signal mask back while we wait,
+ * so that ^C still ends the program.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "vrdma.h"
+
+struct process process = {.socket = -1, .memory = -1};
+static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
+
+extern char *program_invocation_short_name;
+
+static void copy_text(char *to, size_t room, const char *from)
+{
+	size_t n = 0;
+	while (from && n < room - 1 && from[n]) {
+		to[n] = from[n];
+		n++;
+	}
+	memset(to + n, 0, room - n);
+}
+
+void passed_close(struct passed *fds)
+{
+	for (int i = 0; i < fds->n; i++)
+		sys(SYS_close, fds->fd[i]);
+	fds->n = 0;
+}
+
+/* Waits until something can be read. Interruptions and false alarms are the caller's loop. */
+static void wait_readable(int socket, sigmask outside)
+{
+	struct pollfd p = {.fd = socket, .events = POLLIN};
+	struct timespec second = {.tv_sec = 1};
+
+	if (sys(SYS_ppoll, &p, 1, &second, NULL, 8) == 0)
+		sys(SYS_ppoll, &p, 1, NULL, &outside, 8);
+}
+
+/* Receives one message and its descriptors. Length, 0 at the end, or -errno. */
+static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struct passed *fds)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(VRDMA_MAX_FDS * sizeof(int))];
+	} control;
+	struct iovec iov = {in, room};
+	struct msghdr h = {0};
+	ssize_t n;
+
+	fds->n = 0;
+	fds->truncated = false;
+	do {
+		h.msg_iov = &iov;
+		h.msg_iovlen = 1;
+		h.msg_control = control.bytes;
+		h.msg_controllen = sizeof control.bytes;
+		n = sys(SYS_recvmsg, socket, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			wait_readable(socket, outside);
+	} while (n == -EAGAIN || n == -EINTR);
+	if (n < 0)
+		return n;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		fds->n = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds->fd, CMSG_DATA(c), (size_t)fds->n * sizeof(int));
+	}
+	fds->truncated = (h.msg_flags & MSG_CTRUNC) != 0;
+	return n;
+}
+
+static ssize_t transmit(int socket, const struct message *m)
+{
+	struct iovec iov[3];
+	struct msghdr h = {0};
+	ssize_t n;
+
+	for (int i = 0; i < m->nparts; i++)
+		iov[i] = (struct iovec){(void *)(uintptr_t)m->part[i], m->length[i]};
+	h.msg_iov = iov;
+	h.msg_iovlen = (size_t)m->nparts;
+	do
+		n = sys(SYS_sendmsg, socket, &h, MSG_NOSIGNAL);
+	while (n == -EINTR);
+	return n;
+}
+
+ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in, struct passed *fds)
+{
+	ssize_t n = transmit(socket, m);
+	fds->n = 0;
+	fds->truncated = false;
+	if (n == -EFAULT || n == -EMSGSIZE || n == -ENOMEM || n == -ENOBUFS)
+		return n; /* nothing was sent: the conversation is in step */
+	if (n < 0)
+		return -EIO;
+	n = receive(socket, outside, in, VRDMA_MAX_MESSAGE, fds);
+	if (n < (ssize_t)sizeof(struct vrdma_reply)) {
+		passed_close(fds);
+		return -EIO;
+	}
+	return n;
+}
+
+/* ---- connecting ---- */
+
+/* A path longer than sun_path is reached through a descriptor of its directory. */
+static long connect_path(int socket, const char *path)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	size_t n = strlen(path);
+	long dir = -1, r;
+
+	if (n < sizeof a.sun_path) {
+		memcpy(a.sun_path, path, n + 1);
+	} else {
+		char parent[1024];
+		const char *slash = strrchr(path, '/');
+		if (!slash || (size_t)(slash - path) >= sizeof parent)
+			return -ENAMETOOLONG;
+		memcpy(parent, path, (size_t)(slash - path));
+		parent[slash - path] = 0;
+		dir = sys(SYS_openat, AT_FDCWD, parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (dir < 0)
+			return dir;
+		if (snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%ld/%s", dir,
+			     slash + 1) >= (int)sizeof a.sun_path) {
+			sys(SYS_close, dir);
+			return -ENAMETOOLONG;
+		}
+	}
+	do
+		r = sys(SYS_connect, socket, &a, sizeof a);
+	while (r == -EINTR);
+	if (dir >= 0)
+		sys(SYS_close, dir);
+	return r;
+}
+
+static int too_few(void)
+{
+	struct rlimit r = {0};
+	sys(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &r);
+	complain("too few file descriptors: raise ulimit -n (now %lu)", (unsigned long)r.rlim_cur);
+	return EMFILE;
+}
+
+static int explain_connect(long error, bool quiet)
+{
+	const char *path = settings()->socket;
+	switch (error) {
+	case ENOENT:
+	case ENOTDIR:
+		if (!quiet)
+			complain("no RDMA device: there is no vrdma daemon at %s; start the program "
+				 "with 'vrdma run -- PROGRAM', or set VRDMA_SOCKET (in a container: "
+				 "bind-mount the daemon's directory at the same place)", path);
+		return ENODEV;
+	case ECONNREFUSED:
+		if (!quiet)
+			complain("no RDMA device: nobody listens at %s (the daemon has ended); start "
+				 "one with 'vrdma daemon --socket %s'", path, path);
+		return ECONNREFUSED;
+	case EACCES:
+	case EPERM:
+		if (!quiet)
+			complain("no RDMA device: this user may not connect to the daemon at %s", path);
+		return EACCES;
+	default:
+		if (!quiet)
+			complain("no RDMA device: cannot connect to the daemon at %s (errno %ld)", path,
+				 error);
+		return (int)error;
+	}
+}
+
+/* Opens a connection of one kind. Returns 0 and a hidden socket, or an errno. */
+static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcome *w, int *out,
+		 int *fds, int want)
+{
+	const struct settings *s = settings();
+	struct vrdma_hello hello = {.magic = VRDMA_MAGIC, .protocol = VRDMA_PROTOCOL, .kind = kind};
+	struct message m = {{&hello}, {sizeof hello}, 1};
+	struct passed got = {.n = 0};
+	ssize_t n;
+	long r;
+	int socket = (int)sys(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	if (socket == -EMFILE || socket == -ENFILE)
+		return too_few();
+	if (socket < 0)
+		return -socket;
+	if (!fd_hide(&socket)) {
+		sys(SYS_close, socket);
+		return too_few();
+	}
+	r = connect_path(socket, s->socket);
+	if (r < 0) {
+		fd_unhide(socket);
+		return explain_connect(-r, quiet);
+	}
+	memcpy(hello.token, process.token, sizeof hello.token);
+	copy_text(hello.vnic, sizeof hello.vnic, s->vnic);
+	copy_text(hello.label, sizeof hello.label, s->label);
+	copy_text(hello.program, sizeof hello.program, program_invocation_short_name);
+	n = transmit(socket, &m);
+	if (n >= 0)
+		n = receive(socket, outside, w, sizeof *w, &got);
+	if (n == (ssize_t)sizeof *w && w->magic == VRDMA_MAGIC && w->error == 0 && got.n == want) {
+		memcpy(fds, got.fd, (size_t)want * sizeof(int));
+		*out = socket;
+		return 0;
+	}
+	passed_close(&got);
+	fd_unhide(socket);
+	if (got.truncated)
+		return too_few();
+	if (n != (ssize_t)sizeof *w || w->magic != VRDMA_MAGIC) {
+		if (!quiet)
+			complain("what listens at %s does not speak vrdma protocol %u; is the daemon of "
+				 "another version?", s->socket, VRDMA_PROTOCOL);
+		return ENODEV;
+	}
+	w->text[sizeof w->text - 1] = 0;
+	if (!quiet && w->text[0])
+		complain("%s", w->text);
+	return w->error > 0 ? w->error : ENODEV;
+}
+
+static int process_connect(sigmask outside, bool quiet)
+{
+	struct vrdma_welcome w;
+	struct stat st;
+	int socket, memory;
+	int e = greet(VRDMA_KIND_PROCESS, outside, quiet, &w, &socket, &memory, 1);
+
+	if (e)
+		return e;
+	if (!fd_hide(&memory)) {
+		sys(SYS_close, memory);
+		fd_unhide(socket);
+		return too_few();
+	}
+	if (sys(SYS_fstat, memory, &st) == 0) {
+		process.device = st.st_dev;
+		process.inode = st.st_ino;
+	}
+	memcpy(process.token, w.token, sizeof process.token);
+	atomic_store(&process.memory, memory);
+	atomic_store(&process.socket, socket);
+	/* Yama: the daemon is no ancestor of ours, so let it copy memory it cannot map. */
+	sys(SYS_prctl, PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+	return 0;
+}
+
+int wire_process(bool quiet)
+{
+	int e = 0;
+	sigmask old = signals_block();
+	pthread_mutex_lock(&process_lock);
+	if (atomic_load(&process.socket) < 0)
+		e = process_connect(old, quiet);
+	pthread_mutex_unlock(&process_lock);
+	signals_restore(old);
+	return e;
+}
+
+int wire_open(struct vrdma_welcome *w, int *control, int fds[2])
+{
+	sigmask old = signals_block();
+	int e = greet(VRDMA_KIND_UVERBS, old, false, w, control, fds, 2);
+	signals_restore(old);
+	return e;
+}
+
+void wire_sync(void)
+{
+	struct vrdma_request q = {.op = VRDMA_OP_SYNC};
+	struct message m = {{&q}, {sizeof q}, 1};
+	static unsigned char in[VRDMA_MAX_MESSAGE]; /* guarded by process_lock */
+	struct passed fds;
+
+	if (door_foreign() || wire_process(true))
+		return;
+	sigmask old = signals_block();
+	pthread_mutex_lock(&process_lock);
+	if (wire_call(atomic_load(&process.socket), old, &m, in, &fds) >= 0)
+		passed_close(&fds);
+	pthread_mutex_unlock(&process_lock);
+	signals_restore(old);
+}
+
+void wire_child(void)
+{
+	pthread_mutex_init(&process_lock, NULL);
+	atomic_store(&process.socket, -1);
+	atomic_store(&process.memory, -1);
+	memset(process.token, 0, sizeof process.token);
+}
