@@ -49,7 +49,7 @@ func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
 	t := q.Transport()
 	t.Receive(e.now, b, q)
 	e.settle(q)
-	if b.Kind >= transport.KindReadResp || t.RespondPending() {
+	if t.RunPending() || t.RespondPending() {
 		e.schedule(q)
 	}
 }
