@@ -62,9 +62,13 @@ func (q *QP) completeLocal(h Host) {
 }
 
 // settle looks at what a moved Tail has made possible: the failure of a request that
-// could not be sent, or the end of draining.
+// could not be sent, or the end of draining; and if the place to send from has been
+// overtaken, it catches up.
 func (q *QP) settle(h Host) {
 	r := &q.req
+	if int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max) {
+		q.rewind()
+	}
 	if r.FailStatus != Success && r.Tail == r.FailPos {
 		q.failTail(r.FailStatus, h)
 		return

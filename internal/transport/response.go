@@ -209,8 +209,7 @@ func (q *QP) advance(to uint32, now Time, h Host) (missing bool) {
 	return missing
 }
 
-// progress resets what only counts failures in a row, and finds the place to send
-// from if that has been overtaken by acknowledgements.
+// progress resets what only counts failures in a row.
 func (q *QP) progress(now Time, h Host) {
 	r := &q.req
 	r.Retry, r.RNRRetry = q.attr.RetryCount, q.attr.RNRRetry
@@ -219,9 +218,6 @@ func (q *QP) progress(now Time, h Host) {
 		// It could not be sent again, and turns out not to have been lost.
 		r.FailStatus = Success
 		r.Kick = true
-	}
-	if int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max) {
-		q.rewind()
 	}
 	if r.Blocked {
 		r.Kick = true

@@ -1,0 +1,443 @@
+package simnet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+
+	"vrdma/internal/transport"
+)
+
+var (
+	conversations = flag.Int("conversations", 0, "number of random conversations; 0 means a short run, or $VRDMA_CONVERSATIONS")
+	firstSeed     = flag.Uint64("seed", 1, "seed of the first random conversation")
+)
+
+// Layout of a node's memory in a conversation. Each direction has a target, which the
+// peer's operations read and write, a source that nobody writes, and room for what
+// arrives.
+const (
+	targetSize = 64 << 10
+	sourceSize = 64 << 10
+	target     = Base
+	source     = target + targetSize
+	arrivals   = source + sourceSize
+	nodeSize   = targetSize + sourceSize + 1<<20
+)
+
+// side is one direction of a conversation: what e sends, and the model of the peer.
+type side struct {
+	t       *testing.T
+	e, peer *Endpoint
+	key     uint32 // of the peer's target
+	all     uint32 // of all of e's memory
+
+	model  []byte // what the peer's target must hold after all operations posted so far
+	next   uint64 // where e's next arrival goes
+	posted []expect
+	done   int
+	recvs  []message // what the peer must receive, in order
+	rcvd   int
+	reads  []span // READs since the last fence
+}
+
+type span struct{ lo, hi uint64 }
+
+// expect is what completing a request must show.
+type expect struct {
+	id       uint64
+	signaled bool
+	op       transport.WROp
+	sges     []transport.SGE
+	data     []byte // contents of sges afterwards, for READs and atomics
+	bytes    uint32
+}
+
+// message is what a receive must show.
+type message struct {
+	data    []byte
+	op      transport.RecvOp
+	hasImm  bool
+	imm     uint32
+	solicit bool
+}
+
+// alloc finds room for n bytes to arrive at.
+func (s *side) alloc(e *Endpoint, next *uint64, n uint32) uint64 {
+	if *next+uint64(n) > Base+nodeSize {
+		s.t.Fatalf("conversation needs too much memory")
+	}
+	a := *next
+	*next += uint64(n)
+	return a
+}
+
+// split cuts [addr, addr+n) into a random scatter/gather list.
+func split(n *Net, addr uint64, length, key uint32) []transport.SGE {
+	var l []transport.SGE
+	for length > 0 && len(l) < 5 && n.Rand.IntN(3) != 0 {
+		k := n.Rand.Uint32N(length + 1)
+		l = append(l, transport.SGE{Addr: addr, Length: k, LKey: key})
+		addr += uint64(k)
+		length -= k
+	}
+	if length > 0 || len(l) == 0 && n.Rand.IntN(2) == 0 {
+		l = append(l, transport.SGE{Addr: addr, Length: length, LKey: key})
+	}
+	return l
+}
+
+// size picks a message length, with the edges of packets and bursts more likely.
+func size(n *Net, mtu uint32) uint32 {
+	switch n.Rand.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return mtu
+	case 2:
+		return mtu*(1+n.Rand.Uint32N(6)) + n.Rand.Uint32N(3) - 1
+	case 3, 4:
+		return n.Rand.Uint32N(64)
+	case 5:
+		return n.Rand.Uint32N(min(16*mtu, recvSize))
+	}
+	return n.Rand.Uint32N(2 * mtu)
+}
+
+// post makes up one request, posts it, and applies it to the model.
+func (s *side) post(net *Net, mtu uint32, ops []transport.WROp) {
+	w := transport.SendWQE{WRID: uint64(len(s.posted)) + 1000, Op: ops[net.Rand.IntN(len(ops))]}
+	if net.Rand.IntN(3) != 0 {
+		w.Flags |= transport.FlagSignaled
+	}
+	x := expect{id: w.WRID, signaled: w.Flags != 0, op: w.Op}
+	n := size(net, mtu)
+	off := uint64(net.Rand.Uint32N(targetSize - n + 1))
+	w.RemoteAddr, w.RKey = target+off, s.key
+	fenced := false
+	switch w.Op {
+	case transport.WRCmpSwap, transport.WRFetchAdd, transport.WRAtomicWrite:
+		n = 8
+		off = uint64(net.Rand.Uint32N(targetSize/8)) * 8
+		w.RemoteAddr = target + off
+		s.atomic(net, &w, &x, s.model[off:off+8])
+		fenced = s.touches(off, off+8)
+	case transport.WRRead:
+		x.data = bytes.Clone(s.model[off : off+uint64(n)])
+		x.sges = split(net, s.alloc(s.e, &s.next, n), n, s.all)
+	case transport.WRLocalInv, transport.WRBindMW:
+		w.MWLength = 1
+		n = 0
+	default:
+		from := source + uint64(net.Rand.Uint32N(sourceSize-n+1))
+		x.sges = split(net, from, n, s.all)
+		data := bytes.Clone(s.e.Node.Bytes(from, n))
+		w.Imm = net.Rand.Uint32()
+		m := message{data: data, solicit: net.Rand.IntN(4) == 0}
+		if m.solicit {
+			w.Flags |= transport.FlagSolicited
+		}
+		m.imm, m.hasImm = w.Imm, w.Op == transport.WRSendImm || w.Op == transport.WRWriteImm
+		if w.Op == transport.WRWrite || w.Op == transport.WRWriteImm {
+			copy(s.model[off:], data)
+			fenced = s.touches(off, off+uint64(n))
+			m.op = transport.RecvWriteImm
+		}
+		if w.Op != transport.WRWrite {
+			s.recvs = append(s.recvs, m)
+		}
+	}
+	// A later operation may overtake the reading of a READ's data unless fenced.
+	if fenced || net.Rand.IntN(16) == 0 {
+		w.Flags |= transport.FlagFence
+		s.reads = s.reads[:0]
+	}
+	if w.Op == transport.WRRead {
+		s.reads = append(s.reads, span{off, off + uint64(n)})
+	}
+	w.NumSGE = uint8(copy(w.SGE[:], x.sges))
+	x.bytes = n
+	s.posted = append(s.posted, x)
+	s.e.Post(w)
+}
+
+func (s *side) atomic(net *Net, w *transport.SendWQE, x *expect, mem []byte) {
+	old := binary.LittleEndian.Uint64(mem)
+	w.CompareAdd, w.Swap = net.Rand.Uint64(), net.Rand.Uint64()
+	if net.Rand.IntN(2) == 0 {
+		w.CompareAdd = old
+	}
+	switch {
+	case w.Op == transport.WRFetchAdd:
+		binary.LittleEndian.PutUint64(mem, old+w.CompareAdd)
+	case w.Op == transport.WRAtomicWrite, old == w.CompareAdd:
+		binary.LittleEndian.PutUint64(mem, w.Swap)
+	}
+	if w.Op == transport.WRAtomicWrite {
+		w.Length = 8
+		return
+	}
+	x.data = binary.LittleEndian.AppendUint64(nil, old)
+	x.sges = split(net, s.alloc(s.e, &s.next, 8), 8, s.all)
+}
+
+// touches reports whether a write meets the range of a READ that it might overtake.
+func (s *side) touches(lo, hi uint64) bool {
+	for _, r := range s.reads {
+		if lo < r.hi && r.lo < hi {
+			return true
+		}
+	}
+	return false
+}
+
+// sent checks a completion of e's send queue.
+func (s *side) sent(e *Endpoint, d SendDone) {
+	for s.done < len(s.posted) && !s.posted[s.done].signaled && s.posted[s.done].id != d.WRID {
+		s.check(s.posted[s.done])
+		s.done++
+	}
+	if s.done == len(s.posted) {
+		s.t.Fatalf("completion of %d, nothing is outstanding", d.WRID)
+	}
+	x := s.posted[s.done]
+	s.done++
+	if d.WRID != x.id || d.Status != transport.Success || d.Op != x.op || d.Bytes != x.bytes {
+		s.t.Fatalf("completion %+v, want request %d, op %d, %d bytes, success", d, x.id, x.op, x.bytes)
+	}
+	s.check(x)
+}
+
+// check compares what a READ or atomic brought.
+func (s *side) check(x expect) {
+	if x.data == nil {
+		return
+	}
+	if got := s.e.Node.gather(x.sges); !bytes.Equal(got, x.data) {
+		s.t.Fatalf("request %d (op %d) brought wrong data: %d bytes, first difference at %d", x.id, x.op, len(got), differ(got, x.data))
+	}
+}
+
+// received checks a completion of the peer's receive queue.
+func (s *side) received(e *Endpoint, d RecvDone) {
+	if s.rcvd == len(s.recvs) {
+		s.t.Fatalf("receive %+v, none expected", d)
+	}
+	m := s.recvs[s.rcvd]
+	s.rcvd++
+	if d.WRID != uint64(s.rcvd-1) || d.Status != transport.Success || d.Op != m.op || d.HasImm != m.hasImm ||
+		m.hasImm && d.Imm != m.imm || d.Solicited != m.solicit || int(d.ByteLen) != len(m.data) {
+		s.t.Fatalf("receive %+v, want number %d, op %d, %d bytes, immediate %v %d, solicited %v", d, s.rcvd-1, m.op, len(m.data), m.hasImm, m.imm, m.solicit)
+	}
+	if m.op == transport.RecvSend {
+		if got := s.peer.Node.gather(s.peerRecv(s.rcvd - 1))[:len(m.data)]; !bytes.Equal(got, m.data) {
+			s.t.Fatalf("receive %d has wrong data, first difference at %d of %d", s.rcvd-1, differ(got, m.data), len(m.data))
+		}
+	}
+}
+
+// peerRecv is the buffer of the peer's i-th receive.
+func (s *side) peerRecv(i int) []transport.SGE {
+	return []transport.SGE{{Addr: arrivals + 512<<10 + uint64(i)*recvSize, Length: recvSize}}
+}
+
+const recvSize = 16 * 1024
+
+// postRecv posts the peer's i-th receive, in random pieces.
+func (s *side) postRecv(net *Net, i int, all uint32) {
+	b := s.peerRecv(i)[0]
+	w := transport.RecvWQE{WRID: uint64(i)}
+	w.NumSGE = uint8(copy(w.SGE[:], split(net, b.Addr, recvSize, all)))
+	s.peer.PostRecv(w)
+}
+
+func (n *Node) gather(sges []transport.SGE) []byte {
+	var b []byte
+	for _, e := range sges {
+		b = append(b, n.Bytes(e.Addr, e.Length)...)
+	}
+	return b
+}
+
+func differ(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+// newSide prepares one direction.
+func newSide(t *testing.T, e, peer *Endpoint) *side {
+	s := &side{t: t, e: e, peer: peer, next: arrivals}
+	s.key = peer.Node.Register(target, targetSize, AllAccess)
+	s.all = e.Node.Register(Base, nodeSize, transport.AccessLocalWrite)
+	s.model = bytes.Clone(peer.Node.Bytes(target, targetSize))
+	e.OnSend = s.sent
+	peer.OnRecv = s.received
+	return s
+}
+
+var rcOps = []transport.WROp{
+	transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRRead, transport.WRRead,
+	transport.WRCmpSwap, transport.WRFetchAdd, transport.WRAtomicWrite, transport.WRLocalInv, transport.WRBindMW,
+}
+
+// weather is a network of random quality.
+func weather(seed uint64) Config {
+	n := New(Config{Seed: seed * 31})
+	c := Config{Seed: seed, Freeze: 0.01, Delay: 5_000, Jitter: 200_000, Budget: 1 + n.Rand.IntN(64<<10)}
+	switch n.Rand.IntN(6) {
+	case 0:
+		c.Local = true
+	case 1: // clean
+	case 2:
+		c.Drop = 0.01
+	case 3:
+		c.Drop = 0.1 * n.Rand.Float64()
+		c.Duplicate, c.Reorder = 0.05, 0.05
+	case 4:
+		c.Reorder = 0.2
+		c.Duplicate = 0.2
+	case 5:
+		c.Drop = 0.05
+	}
+	if n.Rand.IntN(3) != 0 {
+		c.Chunk = 1 + n.Rand.Uint32N(8)
+	}
+	return c
+}
+
+// converse runs one random conversation of two RC queue pairs, both directions at once.
+func converse(t *testing.T, seed uint64) {
+	net := New(weather(seed))
+	mtu := uint32(256) << net.Rand.IntN(4)
+	attr := func() transport.Attr {
+		a := Defaults()
+		a.MTU = mtu
+		a.SQPSN = net.Rand.Uint32N(1 << 24)
+		if net.Rand.IntN(3) == 0 {
+			a.SQPSN = 1<<24 - 1 - net.Rand.Uint32N(40)
+		}
+		a.MinRNRTimer = 1 + uint8(net.Rand.IntN(12))
+		a.Timeout = 8
+		return a
+	}
+	aa, ba := attr(), attr()
+	aa.MaxRDAtomic = uint8(1 + net.Rand.IntN(16))
+	ba.MaxDestRDAtomic = aa.MaxRDAtomic
+	ba.MaxRDAtomic = uint8(1 + net.Rand.IntN(4))
+	aa.MaxDestRDAtomic = ba.MaxRDAtomic + uint8(net.Rand.IntN(3))
+	cfg := func(num uint32) transport.Config {
+		return transport.Config{Type: transport.RC, Num: num, MaxBurst: mtu * (1 + net.Rand.Uint32N(8)), Window: 4 + net.Rand.Uint32N(100)}
+	}
+	a := net.Add(NewNode(nodeSize), cfg(17))
+	b := net.Add(NewNode(nodeSize), cfg(18))
+	for _, e := range []*Endpoint{a, b} {
+		fill(net, e.Node.Mem[:targetSize+sourceSize])
+	}
+	net.Connect(a, b, aa, ba)
+	sides := []*side{newSide(t, a, b), newSide(t, b, a)}
+	for _, s := range sides {
+		for range net.Rand.IntN(20) {
+			s.post(net, mtu, rcOps)
+		}
+	}
+	posted := [2]int{}
+	for round := 0; ; round++ {
+		if round == 1000 {
+			t.Fatalf("conversation does not end")
+		}
+		// Receives come late now and then: RNR NAKs must sort it out.
+		for i, s := range sides {
+			for posted[i] < len(s.recvs) && net.Rand.IntN(8) != 0 {
+				s.postRecv(net, posted[i], sides[1-i].all)
+				posted[i]++
+			}
+		}
+		net.Run(net.Now+500_000, 100_000)
+		if finished(sides) {
+			break
+		}
+	}
+	if !net.Run(net.Now+1e10, 1_000_000) {
+		t.Fatalf("network does not come to rest")
+	}
+	for _, s := range sides {
+		s.final()
+	}
+}
+
+func finished(sides []*side) bool {
+	for _, s := range sides {
+		if s.e.QP.Snapshot().SendTail != uint32(len(s.posted)) || s.rcvd != len(s.recvs) {
+			return false
+		}
+	}
+	return true
+}
+
+// final compares everything when all is over.
+func (s *side) final() {
+	for ; s.done < len(s.posted); s.done++ {
+		if x := s.posted[s.done]; x.signaled {
+			s.t.Fatalf("request %d was never completed", x.id)
+		} else {
+			s.check(x)
+		}
+	}
+	if got := s.peer.Node.Bytes(target, targetSize); !bytes.Equal(got, s.model) {
+		s.t.Fatalf("remote memory differs from the model at %d", differ(got, s.model))
+	}
+	local := 0
+	for _, x := range s.posted {
+		if x.op == transport.WRLocalInv || x.op == transport.WRBindMW {
+			local++
+		}
+	}
+	if len(s.e.LocalOps) != local {
+		s.t.Fatalf("%d local operations performed, want %d", len(s.e.LocalOps), local)
+	}
+	if sn := s.e.QP.Snapshot(); sn.State != transport.RTS || sn.Outstanding != 0 || sn.RDOut != 0 {
+		s.t.Fatalf("queue pair at the end: state %d, %d packets and %d READs outstanding", sn.State, sn.Outstanding, sn.RDOut)
+	}
+	if s.e.Node.Faults != 0 {
+		s.t.Fatalf("%d accesses refused", s.e.Node.Faults)
+	}
+}
+
+func fill(n *Net, b []byte) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], n.Rand.Uint64())
+	}
+}
+
+// TestConversations checks random conversations against the model. A failure names
+// its seed: run it again with -seed N -conversations 1.
+func TestConversations(t *testing.T) {
+	count := *conversations
+	if count == 0 {
+		count, _ = strconv.Atoi(os.Getenv("VRDMA_CONVERSATIONS"))
+	}
+	if count == 0 {
+		count = 10000
+		if testing.Short() || raceEnabled {
+			count = 2000
+		}
+	}
+	const workers = 4
+	for w := range uint64(workers) {
+		t.Run(fmt.Sprintf("worker%d", w), func(t *testing.T) {
+			t.Parallel()
+			for i := w; i < uint64(count); i += workers {
+				seed := *firstSeed + i
+				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { converse(t, seed) })
+			}
+		})
+	}
+}

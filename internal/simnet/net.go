@@ -1,0 +1,305 @@
+package simnet
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// Config is how a network behaves.
+type Config struct {
+	Seed uint64
+	// Local delivers as the link inside one host does; the rest is then unused,
+	// except Freeze.
+	Local bool
+	// Chances, per delivery unit, of 0 to 1.
+	Drop, Duplicate, Reorder float64
+	// Delay of a delivery, and the most that is added at random when it is reordered.
+	Delay, Jitter transport.Time
+	// Chunk is the most packets that stay together; 0 leaves bursts whole.
+	Chunk uint32
+	// Freeze is the chance that a queue pair is frozen and thawed before a call.
+	Freeze float64
+	// Budget of a call of Run or Respond; 0 means 64 KiB.
+	Budget int
+}
+
+// A Net connects endpoints.
+type Net struct {
+	Config
+	Rand *rand.Rand
+	Now  transport.Time
+	// Tap, when set, sees every burst before the network has its way with it, and
+	// may say that it is lost.
+	Tap func(from *Endpoint, b *transport.Burst) (lost bool)
+
+	endpoints []*Endpoint
+	byNum     map[uint32]*Endpoint
+	groups    map[transport.GID][]*Endpoint
+	flights   flights
+	acks      []flight // local link: responses that wait for the end of the turn
+	order     uint64
+	scratch   transport.Scratch
+	span      memory.Span
+	Sent      int // delivery units offered to the network
+	Lost      int
+}
+
+// New makes an empty network.
+func New(c Config) *Net {
+	if c.Budget == 0 {
+		c.Budget = 64 << 10
+	}
+	return &Net{
+		Config: c, Rand: rand.New(rand.NewPCG(c.Seed, 0x5eed)),
+		byNum: map[uint32]*Endpoint{}, groups: map[transport.GID][]*Endpoint{}, Now: 1,
+	}
+}
+
+// flight is a burst on its way.
+type flight struct {
+	at    transport.Time
+	order uint64
+	to    *Endpoint
+	b     transport.Burst
+	data  []byte
+}
+
+type flights []flight
+
+func (f flights) Len() int { return len(f) }
+func (f flights) Less(i, j int) bool {
+	return f[i].at < f[j].at || f[i].at == f[j].at && f[i].order < f[j].order
+}
+func (f flights) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
+func (f *flights) Push(x any)   { *f = append(*f, x.(flight)) }
+func (f *flights) Pop() any {
+	old := *f
+	x := old[len(old)-1]
+	old[len(old)-1] = flight{}
+	*f = old[:len(old)-1]
+	return x
+}
+
+// Add makes an endpoint of a new queue pair in the state RESET.
+func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
+	e := &Endpoint{Node: node, Num: c.Num, net: n, recvs: new([]transport.RecvWQE)}
+	e.GID = transport.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
+	e.QP.Init(c)
+	n.endpoints = append(n.endpoints, e)
+	n.byNum[c.Num] = e
+	return e
+}
+
+// SignalAll makes every send of e signalled.
+func (e *Endpoint) SignalAll() { e.signalAll = true }
+
+// Join makes e a member of a multicast group.
+func (n *Net) Join(g transport.GID, e *Endpoint) { n.groups[g] = append(n.groups[g], e) }
+
+// send is the network's side of Host.Send.
+func (n *Net) send(from *Endpoint, b *transport.Burst) {
+	if from.down || n.Tap != nil && n.Tap(from, b) {
+		return
+	}
+	if members, ok := n.groups[b.DGID]; ok {
+		for _, to := range members {
+			n.carry(to, b)
+		}
+		return
+	}
+	if to := n.byNum[b.Dst]; to != nil {
+		n.carry(to, b)
+	}
+}
+
+func (n *Net) carry(to *Endpoint, b *transport.Burst) {
+	if !n.Local {
+		n.cut(to, b)
+		return
+	}
+	if b.Kind == transport.KindAck || b.Kind == transport.KindAtomicResp {
+		n.acks = append(n.acks, flight{to: to, b: *b})
+		return
+	}
+	n.deliver(to, b)
+}
+
+// cut turns b into delivery units of at most Chunk packets and launches them.
+func (n *Net) cut(to *Endpoint, b *transport.Burst) {
+	data := flatten(b)
+	one := b.Kind != transport.KindReadResp && !carriesData(b.Kind) || b.Packets == 1
+	for at := uint32(0); at < b.Packets; {
+		k := b.Packets - at
+		if n.Chunk != 0 && k > n.Chunk {
+			k = 1 + n.Rand.Uint32N(n.Chunk)
+		}
+		u := *b
+		u.PSN, u.Packets = (b.PSN+at)&0xffffff, k
+		u.First, u.Last = b.First && at == 0, b.Last && at+k == b.Packets
+		u.AckReq = b.AckReq && at+k == b.Packets
+		d := data
+		if !one {
+			d = data[min(len(data), int(at*b.MTU)):min(len(data), int((at+k)*b.MTU))]
+		}
+		n.launch(flight{to: to, b: u, data: d})
+		at += k
+	}
+}
+
+// launch sends one unit on its way, or not, or twice.
+func (n *Net) launch(f flight) {
+	n.Sent++
+	copies := 1
+	if n.Rand.Float64() < n.Drop {
+		copies = 0
+		n.Lost++
+	}
+	if n.Rand.Float64() < n.Duplicate {
+		copies++
+	}
+	for range copies {
+		f.at = n.Now + n.Delay
+		if n.Rand.Float64() < n.Reorder {
+			f.at += transport.Time(n.Rand.Int64N(int64(n.Jitter) + 1))
+		}
+		n.order++
+		f.order = n.order
+		heap.Push(&n.flights, f)
+	}
+}
+
+func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
+	if to.down {
+		return
+	}
+	to.QP.Receive(n.Now, b, to)
+	to.deadline = to.QP.Deadline()
+}
+
+// Step does one thing and reports whether there was one to do before the time limit.
+func (n *Net) Step(limit transport.Time) bool {
+	if len(n.acks) > 0 {
+		f := n.acks[0]
+		n.acks = n.acks[1:]
+		n.freeze(f.to)
+		n.deliver(f.to, &f.b)
+		return true
+	}
+	if n.work() {
+		return true
+	}
+	return n.advance(limit)
+}
+
+// work gives one endpoint that has something to do a turn.
+func (n *Net) work() bool {
+	if len(n.endpoints) == 0 {
+		return false
+	}
+	first := n.Rand.IntN(len(n.endpoints))
+	for i := range n.endpoints {
+		e := n.endpoints[(first+i)%len(n.endpoints)]
+		if e.down {
+			continue
+		}
+		run, respond := e.ready || e.QP.RunPending(), e.QP.RespondPending()
+		if !run && !respond {
+			continue
+		}
+		n.freeze(e)
+		if respond && (!run || n.Rand.IntN(2) == 0) {
+			e.QP.Respond(n.Now, n.Budget, e)
+		} else {
+			e.ready = false
+			e.ready = e.QP.Run(n.Now, n.Budget, e)
+		}
+		e.deadline = e.QP.Deadline()
+		return true
+	}
+	return false
+}
+
+// advance moves time to the next arrival or deadline.
+func (n *Net) advance(limit transport.Time) bool {
+	var late *Endpoint
+	next := limit + 1
+	for _, e := range n.endpoints {
+		if e.deadline != 0 && e.deadline < next && !e.down {
+			late, next = e, e.deadline
+		}
+	}
+	if len(n.flights) > 0 && n.flights[0].at <= next {
+		if n.flights[0].at > limit {
+			return false
+		}
+		f := heap.Pop(&n.flights).(flight)
+		n.Now = max(n.Now, f.at)
+		n.freeze(f.to)
+		n.span.Reset()
+		n.span.Add(f.data)
+		f.b.Data = &n.span
+		n.deliver(f.to, &f.b)
+		return true
+	}
+	if late == nil {
+		return false
+	}
+	n.Now = max(n.Now, next)
+	n.freeze(late)
+	late.QP.Expire(n.Now, late)
+	late.deadline = late.QP.Deadline()
+	return true
+}
+
+// Run lets time pass until limit, in so many steps at most. It reports whether the
+// network has come to rest.
+func (n *Net) Run(limit transport.Time, steps int) bool {
+	for range steps {
+		if n.Step(limit) {
+			continue
+		}
+		n.Now = max(n.Now, limit)
+		for _, e := range n.endpoints {
+			if e.deadline != 0 && !e.down {
+				return false
+			}
+		}
+		return len(n.flights) == 0
+	}
+	return false
+}
+
+// freeze brings a queue pair into its written form and back, now and then.
+func (n *Net) freeze(e *Endpoint) {
+	if n.Freeze == 0 || n.Rand.Float64() >= n.Freeze {
+		return
+	}
+	q, err := transport.Thaw(e.QP.Freeze())
+	if err != nil {
+		panic(fmt.Sprintf("qp %d: %v", e.Num, err))
+	}
+	e.QP = q
+}
+
+func carriesData(k transport.Kind) bool {
+	switch k {
+	case transport.KindSend, transport.KindSendImm, transport.KindSendInv, transport.KindWrite, transport.KindWriteImm:
+		return true
+	}
+	return false
+}
+
+// flatten copies a burst's data: it must not outlive Send in place.
+func flatten(b *transport.Burst) []byte {
+	if b.Data == nil || b.Data.Len() == 0 {
+		return nil
+	}
+	d := make([]byte, b.Data.Len())
+	r := reader{pieces: b.Data.Pieces()}
+	r.read(d)
+	return d
+}
