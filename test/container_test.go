@@ -1,0 +1,173 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+)
+
+// containers are processes in mount, pid, user, ipc and uts namespaces of their
+// own whose root is an empty tmpfs with the system's /usr and, of the host's
+// state, one directory: the daemon's. They share one network namespace that is
+// not the daemon's, because perftest wants TCP between its ends.
+type containers struct {
+	d   *harness.Daemon
+	net *harness.Process // holds the network namespace
+}
+
+func newContainers(t *testing.T, d *harness.Daemon) *containers {
+	t.Helper()
+	harness.Need(t, "unshare", "nsenter", "setpriv", "ip")
+	c := &containers{d: d}
+	c.net = harness.Spawn(t, exec.Command("unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"))
+	c.net.Printed(t, "up", 10*time.Second)
+	return c
+}
+
+// containerInit is the first process: it builds the root and becomes the program.
+const containerInit = `
+set -e
+root=$1; run=$2; shift 2
+mount -t tmpfs tmpfs "$root"
+cd "$root"
+mkdir usr etc proc dev tmp run work
+for l in bin lib lib64 sbin; do [ -L /$l ] && cp -P /$l $l || { mkdir $l; mount --rbind /$l $l; }; done
+mount --rbind /usr usr
+mount --bind "$PROGRAMS" work
+mkdir etc/libibverbs.d; mount --bind /etc/libibverbs.d etc/libibverbs.d
+touch etc/ld.so.cache etc/passwd
+cp /etc/ld.so.cache /etc/passwd etc/
+touch dev/null; mount --bind /dev/null dev/null
+mkdir run/vrdma; mount --bind "$run" run/vrdma
+mount -t proc proc proc
+mkdir old; pivot_root . old; umount -l old
+cd /
+exec "$@"
+`
+
+// launch runs argv in a container of its own. The environment is what the README
+// tells people to set, by hand, since vrdma itself is not in there.
+func (c *containers) launch(t *testing.T, argv ...string) *harness.Process {
+	t.Helper()
+	root := t.TempDir()
+	args := []string{"-t", strconv.Itoa(c.net.PID()), "--net", "--",
+		"unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--ipc", "--uts", "--kill-child",
+		"sh", "-c", containerInit, "sh", root, filepath.Dir(c.d.Socket),
+		"env", "-i", "PATH=/usr/bin:/usr/sbin", "HOME=/",
+		"VRDMA_SOCKET=/run/vrdma/vrdma.sock", "LD_PRELOAD=/run/vrdma/vrdma.sock.d/libvrdma.so", "SYSFS_PATH=/run/vrdma/vrdma.sock.d/sys"}
+	cmd := exec.Command("nsenter", append(args, argv...)...)
+	cmd.Env = append(os.Environ(), "PROGRAMS="+filepath.Dir(harness.Compile(t, "stream")))
+	p := harness.Spawn(t, cmd)
+	p.Name = "container: " + strings.Join(argv, " ")
+	return p
+}
+
+// pair runs a server and its client, each in its own container.
+func (c *containers) pair(t *testing.T, port int, server []string, client []string) (string, string) {
+	t.Helper()
+	s := c.launch(t, server...)
+	harness.Listening(t, s, port, 15*time.Second)
+	cl := c.launch(t, client...)
+	clientOut := cl.OK(t, minute)
+	return s.OK(t, 10*time.Second), clientOut
+}
+
+func TestContainers(t *testing.T) {
+	d := device(t)
+	// Programs in a container are other users to the host: the directory is theirs to enter.
+	c := newContainers(t, d)
+	t.Run("devinfo", func(t *testing.T) {
+		out := c.launch(t, "ibv_devinfo").OK(t, 20*time.Second)
+		if !strings.Contains(out, "PORT_ACTIVE") {
+			t.Errorf("ibv_devinfo in a container:\n%s", out)
+		}
+	})
+	t.Run("pingpong", func(t *testing.T) {
+		port := harness.FreePort(t)
+		args := []string{"ibv_rc_pingpong", "-g", "0", "-c", "-p", strconv.Itoa(port)}
+		s, cl := c.pair(t, port, args, append(args, "127.0.0.1"))
+		if !pingpongIters.MatchString(s) || !pingpongIters.MatchString(cl) {
+			t.Errorf("no result:\n%s\n%s", s, cl)
+		}
+	})
+	t.Run("write_bw", func(t *testing.T) {
+		port := harness.FreePort(t)
+		args := []string{"ib_write_bw", "-F", "-n", "500", "-p", strconv.Itoa(port)}
+		d.Carried(t, 500*65536, func() {
+			if _, out := c.pair(t, port, args, append(args, "127.0.0.1")); len(perfRows(out)) != 1 {
+				t.Errorf("no result:\n%s", out)
+			}
+		})
+	})
+	t.Run("regions", func(t *testing.T) {
+		// Stack and file mappings are reached by other means in a container.
+		regions := "/work/" + filepath.Base(harness.Compile(t, "regions"))
+		for _, name := range []string{"heap", "stack", "file_shared", "file_read_only", "anonymous_shared"} {
+			if out := c.launch(t, regions, name).OK(t, minute); !strings.Contains(out, "ok "+name) {
+				t.Errorf("%s: want ok, got:\n%s", name, out)
+			}
+		}
+	})
+	t.Run("counters_are_fresh", func(t *testing.T) {
+		read := func() uint64 {
+			p := c.launch(t, "cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data")
+			p.OK(t, 20*time.Second)
+			n, err := strconv.ParseUint(strings.TrimSpace(p.Stdout()), 10, 64)
+			if err != nil {
+				t.Fatalf("counter in a container: %v", err)
+			}
+			return n
+		}
+		before := read()
+		pingpong(t, d, "rc", 0, 4096, 200, []string{"-n", "200"})
+		if after := read(); after < before+200*4096/4 {
+			t.Errorf("port_xmit_data went from %d to %d, want at least %d more", before, after, 200*4096/4)
+		}
+	})
+}
+
+// maxGlibc is the newest glibc symbol version libvrdma.so may need: it is loaded
+// into containers that are older than the machine it was built on.
+var maxGlibc = [2]int{2, 17}
+
+func TestSymbolVersions(t *testing.T) {
+	harness.Need(t, "objdump")
+	harness.Build(t)
+	out, err := exec.Command("objdump", "-T", harness.Library()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("objdump: %v\n%s", err, out)
+	}
+	var newest [2]int
+	for _, m := range regexp.MustCompile(`\*UND\*.*GLIBC_(\d+)\.(\d+)(?:\.\d+)?\)?\s+(\S+)`).FindAllStringSubmatch(string(out), -1) {
+		var v [2]int
+		fmt.Sscan(m[1], &v[0])
+		fmt.Sscan(m[2], &v[1])
+		if v[0] > newest[0] || v[0] == newest[0] && v[1] > newest[1] {
+			newest = v
+		}
+		if v[0] > maxGlibc[0] || v[0] == maxGlibc[0] && v[1] > maxGlibc[1] {
+			t.Errorf("libvrdma.so needs %s of GLIBC_%d.%d, want at most %d.%d", m[3], v[0], v[1], maxGlibc[0], maxGlibc[1])
+		}
+	}
+	if newest == [2]int{} {
+		t.Errorf("no glibc symbol found; does the expression still match objdump's output?\n%s", out)
+	}
+	t.Logf("newest symbol needed: GLIBC_%d.%d", newest[0], newest[1])
+	needed, err := exec.Command("objdump", "-p", harness.Library()).CombinedOutput()
+	if err != nil {
+		t.Fatalf("objdump -p: %v", err)
+	}
+	for _, m := range regexp.MustCompile(`NEEDED\s+(\S+)`).FindAllStringSubmatch(string(needed), -1) {
+		if !regexp.MustCompile(`^(libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux.*)$`).MatchString(m[1]) {
+			t.Errorf("libvrdma.so needs %s, want libc alone", m[1])
+		}
+	}
+}

@@ -1,0 +1,333 @@
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/channel"
+	"vrdma/test/harness"
+)
+
+// auto is a user with a runtime directory and no daemon yet.
+func auto(t *testing.T, user *syscall.Credential) (d *harness.Daemon) {
+	t.Helper()
+	harness.Build(t)
+	socket := filepath.Join(harness.Directory(t, user), "vrdma", "vrdma.sock")
+	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if user != nil {
+		os.Chown(filepath.Dir(socket), int(user.Uid), int(user.Gid))
+	}
+	t.Cleanup(func() { stopAuto(t, socket) })
+	return harness.At(socket, user)
+}
+
+// stopAuto ends the daemon at socket, if there is one.
+func stopAuto(t *testing.T, socket string) {
+	t.Helper()
+	s, err := channel.QueryStatus(socket)
+	if err != nil {
+		return
+	}
+	syscall.Kill(s.Pid, syscall.SIGTERM)
+	if !harness.Poll(5*time.Second, func() bool { return syscall.Kill(s.Pid, 0) != nil }) {
+		syscall.Kill(s.Pid, syscall.SIGKILL)
+		t.Errorf("the daemon at %s did not end on SIGTERM", socket)
+	}
+}
+
+// With no daemon `vrdma run` starts one; it ends itself after the last program.
+func TestAutostart(t *testing.T) {
+	for name, user := range map[string]*syscall.Credential{"root": nil, "nobody": harness.Nobody()} {
+		t.Run(name, func(t *testing.T) {
+			d := auto(t, user)
+			out := d.Run(t, 30*time.Second, "ibv_devinfo")
+			for _, want := range []string{"hca_id:\trxe0", "PORT_ACTIVE", "Ethernet"} {
+				if !strings.Contains(out, want) {
+					t.Errorf("ibv_devinfo: want %q in:\n%s", want, out)
+				}
+			}
+			perf(t, d, perfCase{"", "ib_send_bw", "-n 100", 1})
+			s, err := channel.QueryStatus(d.Socket)
+			if err != nil {
+				t.Fatalf("the daemon did not outlive one program: %v", err)
+			}
+			if user != nil {
+				if tables := udpSockets(s.Pid); tables > 0 {
+					t.Errorf("an automatic daemon has %d network sockets, want none", tables)
+				}
+			}
+			if !harness.Poll(15*time.Second, func() bool { return syscall.Kill(s.Pid, 0) != nil }) {
+				t.Errorf("daemon %d is still there 15 s after its last program", s.Pid)
+			}
+			if _, err := os.Stat(d.Socket); err == nil {
+				t.Errorf("%s is still there after its daemon ended", d.Socket)
+			}
+		})
+	}
+}
+
+// udpSockets counts descriptors of a process that are network sockets.
+func udpSockets(pid int) int {
+	inet := map[string]bool{}
+	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet"} {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 9 {
+				inet["socket:["+f[9]+"]"] = true
+			}
+		}
+	}
+	n := 0
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, _ := os.ReadDir(dir)
+	for _, fd := range fds {
+		if to, _ := os.Readlink(dir + "/" + fd.Name()); inet[to] {
+			n++
+		}
+	}
+	return n
+}
+
+// Programs started at the same instant share one daemon.
+func TestAutostartTogether(t *testing.T) {
+	d := auto(t, nil)
+	for round := range 3 {
+		const n = 8
+		var wg sync.WaitGroup
+		pids := make([]string, n)
+		for i := range n {
+			p := d.Launch(t, "sh", "-c", "ibv_devinfo >/dev/null && sleep 1")
+			wg.Go(func() {
+				p.Ended(30 * time.Second)
+				pids[i] = p.Output()
+			})
+		}
+		var pid int
+		harness.Poll(10*time.Second, func() bool {
+			s, err := channel.QueryStatus(d.Socket)
+			if err == nil {
+				pid = s.Pid
+			}
+			return err == nil
+		})
+		wg.Wait()
+		for _, out := range pids {
+			if out != "" {
+				t.Errorf("round %d: a program said:\n%s", round, out)
+			}
+		}
+		s, err := channel.QueryStatus(d.Socket)
+		if err != nil || s.Pid != pid {
+			t.Errorf("round %d: the daemon was %d and is now %+v (%v)", round, pid, s, err)
+		}
+		if others := daemonsOf(t, d.Socket); len(others) != 1 {
+			t.Errorf("round %d: %d daemons serve %s: %v, want 1", round, len(others), d.Socket, others)
+		}
+		stopAuto(t, d.Socket)
+	}
+}
+
+// daemonsOf lists the processes whose command line names the socket as a daemon.
+func daemonsOf(t *testing.T, socket string) []string {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	var found []string
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		if args := strings.Split(string(text), "\x00"); len(args) > 1 && args[1] == "daemon" && bytes.Contains(text, []byte(socket)) {
+			found = append(found, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return found
+}
+
+func TestAutostartObstacles(t *testing.T) {
+	t.Run("stale_socket", func(t *testing.T) {
+		d := auto(t, nil)
+		l, err := net.Listen("unix", d.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+		if out := d.Run(t, 30*time.Second, "ibv_devinfo"); !strings.Contains(out, "PORT_ACTIVE") {
+			t.Errorf("with a stale socket: %s", out)
+		}
+	})
+	t.Run("no_runtime_directory", func(t *testing.T) {
+		harness.Build(t)
+		user := &syscall.Credential{Uid: 54321, Gid: 54321}
+		dir := fmt.Sprintf("/tmp/vrdma-%d", user.Uid)
+		socket := dir + "/vrdma.sock"
+		t.Cleanup(func() {
+			stopAuto(t, socket)
+			os.RemoveAll(dir)
+		})
+		cmd := exec.Command(harness.Binary(), "run", "--", "ibv_devinfo")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+		p := harness.Spawn(t, cmd)
+		if out := p.OK(t, 30*time.Second); !strings.Contains(out, "PORT_ACTIVE") {
+			t.Errorf("without XDG_RUNTIME_DIR: %s", out)
+		}
+		info, err := os.Stat(dir)
+		if err != nil {
+			t.Fatalf("want a directory of the user's own: %v", err)
+		}
+		if info.Mode().Perm() != 0o700 {
+			t.Errorf("%s has mode %v, want 0700", dir, info.Mode().Perm())
+		}
+	})
+}
+
+// The program's status is the status, and the first line says what is missing.
+func TestRunStatus(t *testing.T) {
+	d := harness.Start(t, harness.Options{})
+	static := filepath.Join(t.TempDir(), "static")
+	src := static + ".c"
+	os.WriteFile(src, []byte("int main(void) { return 0; }\n"), 0o644)
+	if out, err := exec.Command("gcc", "-static", "-o", static, src).CombinedOutput(); err != nil {
+		t.Fatalf("gcc -static: %v\n%s", err, out)
+	}
+	harness.Need(t, "musl-gcc")
+	musl := static + "-musl"
+	if out, err := exec.Command("musl-gcc", "-o", musl, src).CombinedOutput(); err != nil {
+		t.Fatalf("musl-gcc: %v\n%s", err, out)
+	}
+	setuid := filepath.Join(harness.Directory(t, harness.Nobody()), "setuid")
+	if out, err := exec.Command("cp", "/usr/bin/ibv_devinfo", setuid).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v\n%s", err, out)
+	}
+	if err := os.Chown(setuid, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(setuid, 0o4755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		argv []string
+		code int
+		says string // in the first line
+	}{
+		{"success", []string{"true"}, 0, ""},
+		{"failure", []string{"sh", "-c", "exit 41"}, 41, ""},
+		{"missing", []string{"no-such-program-anywhere"}, 127, "no-such-program-anywhere"},
+		{"static", []string{static}, 3, "static"},
+		{"musl", []string{musl}, 3, "musl"},
+		{"setuid", []string{setuid}, 3, "setuid"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := d.Launch(t, c.argv...)
+			code := p.Wait(t, 20*time.Second)
+			first, _, _ := strings.Cut(p.Output(), "\n")
+			if code != c.code || !strings.Contains(first, c.says) {
+				t.Errorf("exit %d, first line %q; want exit %d and %q in that line", code, first, c.code, c.says)
+			}
+		})
+	}
+	t.Run("killed", func(t *testing.T) {
+		p := d.Launch(t, "sh", "-c", "kill -9 $$")
+		if p.Wait(t, 20*time.Second) != -1 {
+			t.Errorf("a program killed by a signal: got a normal exit\n%s", p.Output())
+		}
+	})
+	t.Run("few_descriptors", func(t *testing.T) {
+		p := d.Launch(t, "sh", "-c", "ulimit -n 12; exec ibv_devinfo")
+		code := p.Wait(t, 20*time.Second)
+		if code == 0 && !strings.Contains(p.Output(), "PORT_ACTIVE") {
+			t.Errorf("with 12 descriptors ibv_devinfo ends with 0 and shows no device:\n%s", p.Output())
+		}
+		if code != 0 && !regexp.MustCompile(`(?i)descriptor|open files|ulimit`).MatchString(p.Output()) {
+			t.Errorf("with 12 descriptors: exit %d without a word about descriptors:\n%s", code, p.Output())
+		}
+	})
+}
+
+// What administrators look with.
+func TestInspection(t *testing.T) {
+	harness.Need(t, "ibv_devinfo", "ibv_devices", "ibstat", "ibstatus", "rdma")
+	d := device(t)
+	for _, c := range []struct {
+		argv []string
+		want []string
+	}{
+		{[]string{"ibv_devices"}, []string{"rxe0"}},
+		{[]string{"ibv_devinfo", "-v"}, []string{"rxe0", "PORT_ACTIVE", "max_mtu:\t\t4096", "RoCE v2", "::ffff:127.0.0.1"}},
+		{[]string{"ibstat"}, []string{"rxe0", "State: Active", "Physical state: LinkUp", "Link layer: Ethernet"}},
+		{[]string{"ibstatus"}, []string{"rxe0", "ACTIVE", "Ethernet", "LinkUp"}},
+		{[]string{"ls", "/sys/class/infiniband"}, []string{"rxe0"}},
+		{[]string{"cat", "/sys/class/infiniband/rxe0/ports/1/state"}, []string{"4: ACTIVE"}},
+	} {
+		t.Run(c.argv[0], func(t *testing.T) {
+			out := d.Run(t, 20*time.Second, c.argv...)
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%v: want %q in:\n%s", c.argv, want, out)
+				}
+			}
+		})
+	}
+	t.Run("rdma_link_is_explained", func(t *testing.T) {
+		p := d.Launch(t, "rdma", "link")
+		p.Wait(t, 20*time.Second)
+		if !strings.Contains(p.Output(), "vrdma") {
+			t.Errorf("rdma link cannot see the device; want an explanation, got:\n%s", p.Output())
+		}
+	})
+	t.Run("status", func(t *testing.T) {
+		s := startStream(t, d, 0)
+		out, err := d.Command("status", "-o", "json").Output()
+		if err != nil {
+			t.Fatalf("vrdma status -o json: %v\n%s", err, out)
+		}
+		var st channel.Status
+		if err := json.Unmarshal(out, &st); err != nil {
+			t.Fatalf("vrdma status -o json printed %q: %v", out, err)
+		}
+		seen := map[int]channel.SessionStatus{}
+		for _, session := range st.Sessions {
+			seen[session.Pid] = session
+		}
+		for _, p := range []*harness.Process{s.client, s.server} {
+			session, ok := seen[p.PID()]
+			if !ok || !strings.HasPrefix(session.Program, "stream") || len(session.QPs) != 1 || session.QPs[0].State != "RTS" {
+				t.Errorf("status of pid %d: %+v, want program stream with one QP in RTS\n%s", p.PID(), session, out)
+			}
+		}
+		if a, b := seen[s.client.PID()], seen[s.server.PID()]; len(a.QPs) == 1 && len(b.QPs) == 1 && a.QPs[0].DestQPN != b.QPs[0].Num {
+			t.Errorf("the client's QP is connected to %#x, want %#x", a.QPs[0].DestQPN, b.QPs[0].Num)
+		}
+		text, err := d.Command("status").Output()
+		if err != nil || !strings.Contains(string(text), strconv.Itoa(s.client.PID())) {
+			t.Errorf("vrdma status: %v, want pid %d in:\n%s", err, s.client.PID(), text)
+		}
+		s.client.Signal(syscall.SIGKILL)
+		s.server.Signal(syscall.SIGKILL)
+	})
+	t.Run("trace", func(t *testing.T) {
+		cmd := d.Command("trace", "--socket", d.Socket, "--", harness.Compile(t, "work"), "window_type2")
+		p := harness.Spawn(t, cmd)
+		out := p.OK(t, minute)
+		for _, want := range []string{"ALLOC_PD", "REG_MR", "CREATE_QP", "MODIFY_QP", "ALLOC_MW", "DESTROY_QP", "DEREG_MR"} {
+			if !strings.Contains(strings.ToUpper(out), want) {
+				t.Errorf("vrdma trace: want %q in:\n%s", want, out)
+			}
+		}
+	})
+}
