@@ -6,24 +6,18 @@ CC       := gcc
 endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-# The shared object is loaded into other people's programs: it exports only what
-# it interposes, and needs nothing but libc.
-SHIM_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g -fPIC -fvisibility=hidden -fno-strict-aliasing \
-               -fstack-protector-strong -Wall -Wextra -Wshadow -Wstrict-prototypes
-SHIM_LDFLAGS := -shared -Wl,-soname,libvrdma.so -Wl,-z,relro -Wl,-z,now -ldl -lpthread
-SHIM_C   := $(wildcard shim/*.c)
-SHIM_H   := $(wildcard shim/*.h)
-
 # The race detector makes Go 5 to 10 times slower; nothing in the tests is a timed
 # comparison, so that costs patience only.
 UNIT     := ./cmd/... ./internal/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 
+# help is what plain make does.
+.DEFAULT_GOAL := help
 .PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: bin/vrdma bin/libvrdma.so ## bin/vrdma and the shared object beside it
 
@@ -33,11 +27,8 @@ bin/vrdma:
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-# Written under another name first: a running program may have the old one mapped.
-bin/libvrdma.so: $(SHIM_C) $(SHIM_H)
-	@mkdir -p bin
-	$(CC) $(SHIM_CFLAGS) $(CFLAGS) $(SHIM_C) -o $@.new $(SHIM_LDFLAGS)
-	@mv $@.new $@
+# bin/libvrdma.so
+include shim/shim.mk
 
 test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
 	@echo "make test: all passed"

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vrdma/internal/nic"
+)
+
+func TestReadConfig(t *testing.T) {
+	tests := []struct{ name, text, fails string }{
+		{"complete", "socket: /run/s\naddr: [10.0.0.5]\nlimits: {qps: 10, memory: 4096}\n", ""},
+		{"empty", "", ""},
+		{"a word of nobody", "sokcet: /run/s\n", "sokcet"},
+		{"a wrong type", "limits: {qps: many}\n", "qps"},
+		{"negative", "limits: {qps: -1}\n", "limits.qps is -1"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "c.yaml")
+			if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := readConfig(path)
+			if (err == nil) != (test.fails == "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+				t.Errorf("got %v, want %q", err, test.fails)
+			}
+		})
+	}
+}
+
+func TestConfigLimits(t *testing.T) {
+	c := configLimits{QPs: 7, Memory: 9}
+	got := c.apply(nic.DefaultLimits)
+	want := nic.DefaultLimits
+	want.QPs, want.Memory = 7, 9
+	if got != want {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}

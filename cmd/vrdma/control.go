@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/launch"
+)
+
+// launcher is what finds or starts the daemon of a place, in terms of our protocol
+// and our binary.
+func launcher(place launch.Place) *launch.Launcher {
+	return &launch.Launcher{
+		Place: place, Version: version, Protocol: channel.Version,
+		Probe: probe,
+		Stop:  stop,
+		Spawn: func(ctx context.Context, p launch.Place) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			return launch.Spawn(ctx, []string{self, "daemon", "--socket", p.Socket, "--ephemeral", "--detach"}, p.Log())
+		},
+	}
+}
+
+// probe asks the daemon who it is. One that speaks another protocol refuses to say
+// more than its process number.
+func probe(_ context.Context, p launch.Place) (launch.Daemon, error) {
+	status, err := channel.QueryStatus(p.Socket)
+	var refusal *channel.Refusal
+	switch {
+	case err == nil:
+		return launch.Daemon{
+			Pid: status.Pid, Version: status.Version, Protocol: uint32(status.Protocol),
+			Ephemeral: p.Ephemeral(), Sessions: len(status.Sessions),
+		}, nil
+	case errors.As(err, &refusal) && errors.Is(err, syscall.EPROTO):
+		return launch.Daemon{
+			Pid: refusal.DaemonPid, Version: "of another protocol", Ephemeral: p.Ephemeral(), Sessions: launch.Unknown,
+		}, nil
+	case absent(err):
+		return launch.Daemon{}, fmt.Errorf("%w: %w", launch.ErrAbsent, err)
+	}
+	return launch.Daemon{}, err
+}
+
+// absent reports whether err means that nobody listens.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// stop asks the daemon to end, with a signal if it does not understand us.
+func stop(ctx context.Context, p launch.Place) error {
+	err := channel.StopDaemon(p.Socket)
+	var refusal *channel.Refusal
+	if errors.As(err, &refusal) && refusal.DaemonPid > 1 {
+		return syscall.Kill(refusal.DaemonPid, syscall.SIGTERM)
+	}
+	return err
+}

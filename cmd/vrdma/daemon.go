@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/engine"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/nic"
+)
+
+const (
+	// deviceName begins with what libibverbs' rxe provider matches.
+	deviceName = "rxe0"
+	// grace is how long an ephemeral daemon waits for the next program.
+	grace = 3 * time.Second
+	// closeTimeout bounds a clean stop.
+	closeTimeout = 5 * time.Second
+)
+
+// daemonFlags are how a daemon is to be.
+type daemonFlags struct {
+	config    string
+	addr      []string
+	mode      string
+	logFormat string
+	logLevel  string
+	ephemeral bool
+	detach    bool
+}
+
+func daemonCommand(o *options) *cobra.Command {
+	f := &daemonFlags{}
+	c := &cobra.Command{
+		Use:   "daemon",
+		Short: "be the RDMA device, in the foreground",
+		Long: `Serves the device rxe0 on a unix socket until SIGTERM or SIGINT. Programs reach it
+with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if f.detach {
+				return launch.Detach(undetached(os.Args[1:]))
+			}
+			err := serveDaemon(o, f)
+			launch.Ready(err) // nothing, if it was ready before
+			return err
+		},
+	}
+	c.Flags().StringVar(&f.config, "config", "", "a YAML file with socket, addr, limits")
+	c.Flags().StringSliceVar(&f.addr, "addr", nil, "the addresses that become the device's GIDs (default: this machine's, loopback last)")
+	c.Flags().StringVar(&f.mode, "mode", "0600", "the socket's permissions; 0666 lets other users in")
+	c.Flags().StringVar(&f.logFormat, "log-format", "text", "text or json")
+	c.Flags().StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
+	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
+	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
+	return c
+}
+
+// undetached is our command line without --detach.
+func undetached(args []string) []string {
+	var out []string
+	for _, a := range args {
+		if a != "--detach" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// serveDaemon claims the place, builds the device and serves it to the end.
+func serveDaemon(o *options, f *daemonFlags) error {
+	log, err := f.logger()
+	if err != nil {
+		return err
+	}
+	c, err := readConfig(f.config)
+	if err != nil {
+		return usage("%w", err)
+	}
+	if o.socket == "" {
+		o.socket = c.Socket
+	}
+	place, err := o.place()
+	if err != nil {
+		return err
+	}
+	mode, err := strconv.ParseUint(f.mode, 8, 9)
+	if err != nil {
+		return usage("--mode %s: want octal permissions such as 0600", f.mode)
+	}
+	device, err := f.device(c)
+	if err != nil {
+		return err
+	}
+
+	dirMode := directoryMode(fs.FileMode(mode))
+	if err := os.MkdirAll(filepath.Dir(place.Socket), dirMode); err != nil {
+		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
+	}
+	claim, err := place.Claim(f.ephemeral)
+	if err != nil {
+		return err
+	}
+	defer claim.Release()
+	if err := installLibrary(place, dirMode); err != nil {
+		return err
+	}
+
+	d := &daemon{place: place, claim: claim, log: log, stop: make(chan string, 1)}
+	if err := d.open(device, fs.FileMode(mode), dirMode); err != nil {
+		return err
+	}
+	log.Info("serving", "version", version, "socket", place.Socket, "device", deviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
+	launch.Ready(nil)
+	if f.ephemeral {
+		go d.retire()
+	}
+	return d.serve()
+}
+
+// directoryMode lets those search directories whom mode lets use the socket.
+func directoryMode(mode fs.FileMode) fs.FileMode {
+	dir := fs.FileMode(0o700)
+	if mode&0o070 != 0 {
+		dir |= 0o050
+	}
+	if mode&0o007 != 0 {
+		dir |= 0o005
+	}
+	return dir
+}
+
+func (f *daemonFlags) logger() (*slog.Logger, error) {
+	options := &slog.HandlerOptions{}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, usage("--log-level %s: choose debug, info, warn or error", f.logLevel)
+	}
+	options.Level = level
+	switch f.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	}
+	return nil, usage("--log-format %s: choose text or json", f.logFormat)
+}
+
+// device is the NIC that flags and file describe.
+func (f *daemonFlags) device(c config) (nic.Config, error) {
+	all, err := machineAddresses()
+	if err != nil {
+		return nic.Config{}, lacks("%w", err)
+	}
+	list := f.addr
+	if len(list) == 0 {
+		list = c.Addr
+	}
+	addresses := defaultOrder(all)
+	if len(list) > 0 {
+		if addresses, err = parseAddresses(list, all); err != nil {
+			return nic.Config{}, usage("%w", err)
+		}
+	}
+	device := nic.Config{Name: deviceName, NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	for _, a := range addresses {
+		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
+	}
+	return device, nil
+}
+
+// randomGUID is an EUI-64 of nobody's: the bit for local administration is set.
+func randomGUID() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails: crypto/rand ends the program instead
+	b[0] = b[0]&^1 | 2
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// daemon is the running thing.
+type daemon struct {
+	place  launch.Place
+	claim  *launch.Claim
+	log    *slog.Logger
+	engine *engine.Engine
+	server *frontdoor.Server
+	stop   chan string // why
+}
+
+// open starts the engine and opens the socket.
+func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
+	card := nic.New(device)
+	var err error
+	d.engine, err = engine.New(card, engine.Options{Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) }})
+	if err != nil {
+		return lacks("%w", err)
+	}
+	d.server, err = frontdoor.Listen(frontdoor.Config{
+		Socket: d.place.Socket, NIC: card, Engine: d.engine, Log: d.log, Version: version,
+		DirMode: dirMode, SocketMode: mode, Stop: func() { d.ask("vrdma stop") },
+	})
+	if err != nil {
+		return err
+	}
+	d.engine.Start()
+	return nil
+}
+
+// ask requests a stop; only the first request counts.
+func (d *daemon) ask(why string) {
+	select {
+	case d.stop <- why:
+	default:
+	}
+}
+
+// serve runs until a signal, a tool or retirement ends it. A second signal ends it
+// the hard way.
+func (d *daemon) serve() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	served := make(chan error, 1)
+	go func() { served <- d.server.Serve() }()
+
+	var failure error
+	select {
+	case s := <-signals:
+		d.log.Info("stopping", "why", s.String())
+		signal.Reset(syscall.SIGTERM, syscall.SIGINT)
+	case why := <-d.stop:
+		d.log.Info("stopping", "why", why)
+	case failure = <-served:
+		d.log.Error("stopping", "why", failure)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := d.server.Close(ctx)
+	d.engine.Stop()
+	d.log.Info("stopped")
+	return errors.Join(failure, err)
+}
+
+// retire ends an ephemeral daemon when nobody has used it for a while.
+func (d *daemon) retire() {
+	const every = 250 * time.Millisecond
+	idle := time.Duration(0)
+	for range time.Tick(every) {
+		if idle += every; d.server.Sessions() > 0 {
+			idle = 0
+		}
+		if idle >= grace && d.claim.Retire() {
+			d.ask("no program left")
+			return
+		}
+	}
+}
+
+// gidTexts are the addresses of a GID table, for the log.
+func gidTexts(entries []nic.GIDEntry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, addressOf(e.GID).String())
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+// Command vrdma gives programs an RDMA device on machines that have none.
+//
+//	vrdma run -- PROGRAM     a program with a device; starts a daemon if none runs
+//	vrdma daemon             the device itself, in the foreground
+//	vrdma status             what it is doing
+//	vrdma trace -- PROGRAM   what a program asks of it
+//
+// Every subcommand is one file here and only connects the packages that do the
+// work. Results go to stdout, everything else to stderr; the exit status is 0 (ok),
+// 1 (failed), 2 (wrong usage), 3 (the machine lacks something), and for run and
+// trace the program's own.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/launch"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// Exit statuses of our own.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitLacks  = 3
+)
+
+// exitError is an error that decides the exit status. Without text nothing is
+// printed: whoever made it has said everything.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usage is an error in how we were called.
+func usage(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// lacks is an error of the machine.
+func lacks(format string, args ...any) error {
+	return &exitError{exitLacks, fmt.Errorf(format, args...)}
+}
+
+// options are the flags that every subcommand has.
+type options struct {
+	socket string
+}
+
+// place is the daemon that the user means: --socket, VRDMA_SOCKET, or the user's own.
+func (o *options) place() (launch.Place, error) {
+	socket := o.socket
+	if socket == "" {
+		socket = os.Getenv("VRDMA_SOCKET")
+	}
+	if socket != "" {
+		place, err := launch.At(socket)
+		if err != nil {
+			return place, usage("%w", err)
+		}
+		return place, nil
+	}
+	place, err := launch.Default(os.Getenv, os.Getuid(), "/tmp")
+	if err != nil {
+		return place, lacks("%w", err)
+	}
+	return place, nil
+}
+
+func rootCommand() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "vrdma",
+		Short: "RDMA for programs on machines that have no RDMA",
+		Long: `vrdma gives unmodified RDMA programs (libibverbs, perftest, UCX, MPI) a device on
+machines with no RDMA hardware, no kernel module and no root.
+
+  vrdma run -- ib_write_bw               in one terminal
+  vrdma run -- ib_write_bw 127.0.0.1     in another`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage("%w; see %s --help", err, c.CommandPath())
+	})
+	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
+	root.AddCommand(
+		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), stopCommand(o), versionCommand(),
+		benchCommand(), demoCommand(),
+	)
+	return root
+}
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{exitFailed, err}
+		// Cobra has no type for these.
+		if text := err.Error(); strings.HasPrefix(text, "unknown command") || strings.Contains(text, "arg(s)") {
+			exit.status = exitUsage
+		}
+	}
+	if exit.err != nil {
+		fmt.Fprintln(os.Stderr, "vrdma:", exit.err)
+	}
+	return exit.status
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"vrdma": main})
+}
+
+// TestScripts runs testdata/*.txtar: each is a user at a shell, with a runtime
+// directory short enough for a socket and the shared object that make build made.
+func TestScripts(t *testing.T) {
+	library, err := filepath.Abs("../../bin/libvrdma.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			dir, err := os.MkdirTemp("/tmp", "vs")
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { os.RemoveAll(dir) })
+			env.Setenv("RUN", dir)
+			env.Setenv("XDG_RUNTIME_DIR", dir)
+			env.Setenv("VRDMA_LIB", library)
+			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			_, err := os.Stat(library)
+			return name == "built" && err == nil, nil
+		},
+	})
+}

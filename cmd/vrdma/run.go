@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/launch"
+	"vrdma/internal/preflight"
+)
+
+// startTimeout bounds how long finding or starting a daemon may take: generous,
+// because a test machine may be busy.
+const startTimeout = 20 * time.Second
+
+func runCommand(o *options) *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use:   "run [flags] -- PROGRAM [ARGS...]",
+		Short: "run a program with an RDMA device",
+		Long: `Runs PROGRAM with an RDMA device called rxe0. If no daemon serves the socket, one is
+started for this user and ends itself when the last program is gone. The exit status
+is the program's; 127 if there is no such program, 3 if it could not see the device.`,
+		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1",
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := checkProgram(args, quiet)
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			lease, err := ensureDaemon(place)
+			if err != nil {
+				return err
+			}
+			if err := bequeath(lease); err != nil {
+				return err
+			}
+			err = syscall.Exec(path, args, place.Environment(os.Environ(), ""))
+			return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not warn about what the machine lacks")
+	return c
+}
+
+// checkProgram finds the program and says what would keep it from the device.
+func checkProgram(args []string, quiet bool) (string, error) {
+	if len(args) == 0 {
+		return "", usage("no program given: vrdma run -- PROGRAM [ARGS...]")
+	}
+	path, status, err := preflight.Find(args[0])
+	if err != nil {
+		return "", &exitError{status, err}
+	}
+	findings := append(preflight.Program(path), preflight.Machine("/")...)
+	if fatal, found := preflight.Fatal(findings); found {
+		return "", lacks("%s", fatal)
+	}
+	if quiet {
+		return path, nil
+	}
+	for _, finding := range findings {
+		fmt.Fprintln(os.Stderr, "vrdma: warning:", finding)
+	}
+	if text := preflight.Blind(path); text != "" {
+		fmt.Fprintln(os.Stderr, "vrdma:", text)
+	}
+	return path, nil
+}
+
+// ensureDaemon makes sure that a daemon serves place.
+func ensureDaemon(place launch.Place) (lease *os.File, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	lease, _, err = launcher(place).Ensure(ctx)
+	if err != nil {
+		return nil, lacks("%w", err)
+	}
+	return lease, nil
+}
+
+// bequeath lets the lease survive exec, out of the way of the low numbers that
+// programs expect to get.
+func bequeath(lease *os.File) error {
+	if lease == nil {
+		return nil
+	}
+	for _, lowest := range []int{960, 200, 32} {
+		_, err := unix.FcntlInt(lease.Fd(), unix.F_DUPFD, lowest)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EINVAL) { // EINVAL: above the limit
+			return lacks("cannot keep the daemon's lease open: %w", err)
+		}
+	}
+	return lacks("too few file descriptors: run ulimit -n 1024 first")
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/channel"
+)
+
+func statusCommand(o *options) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "show the device, the programs that use it and its counters",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return usage("-o %s: choose text or json", output)
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			status, err := channel.QueryStatus(place.Socket)
+			switch {
+			case absent(err):
+				return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
+			case err != nil:
+				return fmt.Errorf("the daemon at %s does not answer properly: %w", place.Socket, err)
+			}
+			if output == "json" {
+				encoder := json.NewEncoder(c.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(status)
+			}
+			return printStatus(c.OutOrStdout(), status, time.Now())
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return c
+}
+
+// printStatus is the status for people.
+func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
+	fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	for _, g := range s.Device.GIDs {
+		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
+	}
+	if len(s.Sessions) == 0 {
+		fmt.Fprintf(t, "sessions\tnone\n")
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i := range s.Sessions {
+		printSession(w, &s.Sessions[i], now)
+	}
+	printCounts(w, "counters", s.Counters)
+	printCounts(w, "refused as unsupported", s.Refused)
+	return nil
+}
+
+func printSession(w io.Writer, s *channel.SessionStatus, now time.Time) {
+	o := s.Objects
+	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened))
+	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
+		s.Commands, o.PDs, o.MRs, bytesText(s.MRBytes), o.MWs, o.CQs, o.QPs, o.SRQs, o.AHs, o.Channels)
+	const most = 20
+	for i, q := range s.QPs {
+		if i == most {
+			fmt.Fprintf(w, "  ... and %d more QPs (-o json lists all)\n", len(s.QPs)-most)
+			break
+		}
+		fmt.Fprintf(w, "  QP 0x%06x %s %s", q.Num, q.Type, q.State)
+		if q.DestQPN != 0 {
+			fmt.Fprintf(w, " -> 0x%06x at %s", q.DestQPN, q.DestGID)
+		}
+		fmt.Fprintf(w, ", %d outstanding\n", q.Outstanding)
+	}
+}
+
+// printCounts lists what is not zero, by name.
+func printCounts(w io.Writer, title string, counts map[string]uint64) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	printed := false
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if counts[name] == 0 {
+			continue
+		}
+		if !printed {
+			fmt.Fprintf(w, "\n%s\n", title)
+			printed = true
+		}
+		fmt.Fprintf(t, "  %s\t%d\t\n", name, counts[name])
+	}
+	t.Flush()
+}
+
+func age(now, since time.Time) time.Duration {
+	return now.Sub(since).Round(time.Second)
+}
+
+// bytesText is n in the largest binary unit that leaves it at least 1.
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	value, i := float64(n), 0
+	for value >= 1024 && i < len(units)-1 {
+		value, i = value/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[i])
+}

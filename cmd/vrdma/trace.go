@@ -1,0 +1,151 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/launch"
+)
+
+// traceLinger is how long the end of a program's sessions may be late: the daemon
+// notices a program's end by itself.
+const traceLinger = time.Second
+
+func traceCommand(o *options) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "trace [-w FILE] -- PROGRAM [ARGS...]",
+		Short: "run a program and print every verbs command it makes",
+		Long: `Runs PROGRAM as vrdma run does and prints every verbs command that it and the
+programs it starts make, decoded, with result and time, and at the end what was
+refused as unsupported. Posting and polling are not commands: they happen in shared
+memory and are not shown.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := checkProgram(args, false)
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			var out io.Writer = os.Stderr
+			if file != "" {
+				f, err := os.Create(file)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				out = f
+			}
+			return trace(place, path, args, newTraceLog(out))
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringVarP(&file, "write", "w", "", "write the trace to this file instead of stderr")
+	return c
+}
+
+func trace(place launch.Place, path string, args []string, log *traceLog) error {
+	lease, err := ensureDaemon(place)
+	if err != nil {
+		return err
+	}
+	defer lease.Close()
+	label := rand.Text()
+	tracer, err := channel.Trace(place.Socket, label)
+	if err != nil {
+		return fmt.Errorf("cannot trace: %w", err)
+	}
+	records := make(chan channel.TraceRecord)
+	go func() {
+		defer close(records)
+		for {
+			record, err := tracer.Next()
+			if err != nil {
+				return // the daemon ended, or we closed it
+			}
+			records <- record
+		}
+	}()
+
+	program := &exec.Cmd{
+		Path: path, Args: args, Env: place.Environment(os.Environ(), label),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+	}
+	status, err := supervise(program, records, log)
+	tracer.Close()
+	for range records { // let the reader go
+	}
+	log.finish()
+	if err != nil {
+		return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+	}
+	if status != 0 {
+		return &exitError{status: status}
+	}
+	return nil
+}
+
+// supervise runs the program to its end, logs records as they come, and passes
+// signals on. Those of the terminal reach the program by themselves.
+func supervise(program *exec.Cmd, records <-chan channel.TraceRecord, log *traceLog) (status int, err error) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	if err := program.Start(); err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- program.Wait() }()
+	var late <-chan time.Time
+	for {
+		select {
+		case record, ok := <-records:
+			if !ok {
+				records = nil
+				if late != nil {
+					return status, nil
+				}
+				continue
+			}
+			log.add(&record)
+			if late != nil && log.open == 0 {
+				return status, nil
+			}
+		case s := <-signals:
+			if s != syscall.SIGINT && s != syscall.SIGQUIT {
+				program.Process.Signal(s) // it may have ended just now
+			}
+		case err := <-ended:
+			status = exitStatus(program.ProcessState)
+			if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+				return status, err
+			}
+			if records == nil || log.open == 0 && log.commands > 0 {
+				return status, nil
+			}
+			late = time.After(traceLinger)
+		case <-late:
+			return status, nil
+		}
+	}
+}
+
+// exitStatus is what a shell would report.
+func exitStatus(state *os.ProcessState) int {
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return state.ExitCode()
+}
