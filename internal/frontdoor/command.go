@@ -1,0 +1,231 @@
+package frontdoor
+
+import (
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+)
+
+// A command is a row of the table: what the kernel would check before it calls the
+// handler, and the handler.
+type command struct {
+	name string
+	// Smallest request and response, without headers and driver data. A legacy
+	// command's request begins with the response's address if it has a response.
+	request, response int
+	extended          bool
+	answers           bool // has a response
+	driver            bool // legacy: what follows the request is the driver's
+	destroys          bool // an unknown handle is ENOENT, elsewhere it is EINVAL
+	flexible          bool // the request is followed by an array
+
+	// run handles the call; nil means that we know the command and refuse it
+	// with errno.
+	run   func(*call) error
+	errno syscall.Errno
+}
+
+// A call is one command on its way: the request taken apart, and the answer as it
+// is put together.
+type call struct {
+	ses *session
+	cmd *command
+
+	// The request. in and driverIn alias the message.
+	in       []byte
+	driverIn []byte
+	extents  []channel.Extent
+	response uint64 // address
+	// Room for the response and, right behind it, for the driver's part of it.
+	out, driverOut int
+
+	// The answer.
+	resp, driverResp []byte
+	stores           []channel.Store
+	fds              []passed
+
+	// What a trace says about it; untouched unless traced.
+	traced       bool
+	args, result string
+}
+
+// passed is a descriptor that goes to the client; ours is closed when it is sent.
+type passed struct {
+	fd int
+	at channel.FD
+}
+
+// lookup finds the row for a command word, as uapi_get_method does.
+func lookup(word uint32) (*command, error) {
+	number := word & abi.CommandMask
+	if word&^uint32(abi.FlagExtended|abi.CommandMask) != 0 {
+		return nil, syscall.EINVAL
+	}
+	if word&abi.FlagExtended != 0 {
+		if number >= abi.NumExCmd {
+			return nil, syscall.EOPNOTSUPP
+		}
+		if c := extendedCommands[number]; c != nil {
+			return c, nil
+		}
+		return nil, syscall.EOPNOTSUPP
+	}
+	if number >= abi.NumCmd {
+		return nil, syscall.EINVAL
+	}
+	if c := legacyCommands[number]; c != nil {
+		return c, nil
+	}
+	return nil, syscall.EOPNOTSUPP
+}
+
+// parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.
+// It fills c.cmd as soon as the command is known, for the trace of a refusal.
+func (c *call) parse(b []byte) error {
+	var hdr abi.CmdHeader
+	if !abi.Decode(b, &hdr) {
+		return syscall.EINVAL
+	}
+	cmd, err := lookup(hdr.Command)
+	if err != nil {
+		return err
+	}
+	c.cmd = cmd
+	body := b[abi.Size[abi.CmdHeader]():]
+	if cmd.run == nil {
+		return cmd.errno
+	}
+	if cmd.extended {
+		err = c.splitExtended(&hdr, body)
+	} else {
+		err = c.splitLegacy(&hdr, body, len(b))
+	}
+	return err
+}
+
+// splitLegacy checks a legacy command, which counts in 4-byte words, its header
+// included.
+func (c *call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
+	cmd := c.cmd
+	if int(hdr.InWords)*4 != total {
+		return syscall.EINVAL
+	}
+	if len(body) < cmd.request {
+		return syscall.ENOSPC
+	}
+	out := int(hdr.OutWords) * 4
+	if out < cmd.response {
+		return syscall.ENOSPC
+	}
+	c.in = body
+	if cmd.driver {
+		c.in, c.driverIn = body[:cmd.request], body[cmd.request:]
+	}
+	if cmd.answers {
+		var r abi.GetContext // every request with an answer begins like this
+		abi.Decode(body, &r)
+		c.response = r.Response
+		c.out = out
+		if cmd.driver {
+			c.out, c.driverOut = cmd.response, out-cmd.response
+		}
+	}
+	return nil
+}
+
+// splitExtended checks an extended command, which counts in 8-byte words after both
+// headers.
+func (c *call) splitExtended(hdr *abi.CmdHeader, body []byte) error {
+	cmd := c.cmd
+	var ex abi.ExCmdHeader
+	if !abi.Decode(body, &ex) {
+		return syscall.EINVAL
+	}
+	body = body[abi.Size[abi.ExCmdHeader]():]
+	in := int(hdr.InWords) * 8
+	if in+int(ex.ProviderInWords)*8 != len(body) {
+		return syscall.EINVAL
+	}
+	if in < cmd.request {
+		return syscall.ENOSPC
+	}
+	if ex.Reserved != 0 {
+		return syscall.EINVAL
+	}
+	c.out, c.driverOut = int(hdr.OutWords)*8, int(ex.ProviderOutWords)*8
+	switch {
+	case ex.Response == 0 && c.out+c.driverOut != 0,
+		ex.Response != 0 && c.out+c.driverOut == 0:
+		return syscall.EINVAL
+	case ex.Response != 0 && c.out < cmd.response:
+		return syscall.ENOSPC
+	}
+	c.response = ex.Response
+	c.in, c.driverIn = body[:in], body[in:]
+	return nil
+}
+
+func zero(b []byte) bool {
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// request decodes the request into v, as uverbs_request does: what an extended
+// request lacks at its end is zero; what one has beyond our knowledge must be, or a
+// newer program wants something that we would miss.
+func request[T abi.Struct](c *call, v *T) error {
+	abi.Decode(c.in, v)
+	if n := abi.Size[T](); len(c.in) > n && !c.cmd.flexible && !zero(c.in[n:]) {
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
+// needDriverOut is the check that rxe makes before it does anything: room for the
+// driver's part of the answer.
+func needDriverOut[T abi.Struct](c *call) error {
+	if c.driverOut < abi.Size[T]() {
+		return syscall.EINVAL
+	}
+	return nil
+}
+
+// driverAnswer sets the driver's part of the answer.
+func driverAnswer[T abi.Struct](c *call, v *T) { c.driverResp = abi.Encode(nil, v) }
+
+// passFD sends a descriptor; its number lands at offset off of the response.
+func (c *call) passFD(fd int, off uint64, kind, id uint32) {
+	c.fds = append(c.fds, passed{fd, channel.FD{Address: c.response + off, Kind: kind, ID: id}})
+}
+
+// maxFill bounds the zeros that we write behind a response. The kernel clears all
+// of the buffer that a program announces; a reply has to fit a message.
+const maxFill = 4096
+
+// answer puts the reply together. Responses are cut to the room that the program
+// gave, and shorter ones are followed by zeros, as uverbs_response does.
+func (c *call) answer(r *channel.ReplyBuilder) {
+	if c.cmd.answers && c.response != 0 {
+		core := fit(c.resp, c.out)
+		r.Store(c.response, append(core, fit(c.driverResp, min(c.driverOut, len(c.driverResp)))...))
+	}
+	for _, s := range c.stores {
+		r.Store(s.Address, s.Data)
+	}
+	for _, p := range c.fds {
+		r.FD(p.at)
+	}
+}
+
+// fit cuts or fills b to n bytes.
+func fit(b []byte, n int) []byte {
+	if len(b) >= n {
+		return b[:n:n]
+	}
+	return append(b[:len(b):len(b)], make([]byte, min(n-len(b), maxFill))...)
+}

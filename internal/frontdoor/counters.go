@@ -1,0 +1,61 @@
+package frontdoor
+
+import "vrdma/internal/nic"
+
+// A counter is a file of the port: hw_counters has rxe's own names, counters those
+// of every InfiniBand port.
+type counter struct {
+	dir, name string
+	value     uint64
+}
+
+const (
+	hwCounters   = "hw_counters"
+	portCounters = "counters"
+)
+
+// counters reads the device's counters. port_*_data count in units of four bytes,
+// as the specification and everybody who reads them have it.
+func (s *Server) counters() []counter {
+	var c nic.Counters
+	s.onLoop(func() { c = s.cfg.NIC.Counters() })
+	return []counter{
+		{hwCounters, "sent_pkts", c.SentPackets},
+		{hwCounters, "rcvd_pkts", c.RcvdPackets},
+		{hwCounters, "duplicate_request", c.Duplicates},
+		{hwCounters, "out_of_seq_request", c.OutOfSequence},
+		{hwCounters, "rcvd_rnr_err", c.RcvdRNR},
+		{hwCounters, "send_rnr_err", c.SentRNR},
+		{hwCounters, "rcvd_seq_err", c.RcvdSequenceErr},
+		{hwCounters, "ack_deferred", c.AckDeferred},
+		{hwCounters, "retry_exceeded_err", c.RetryExceeded},
+		{hwCounters, "retry_rnr_exceeded_err", c.RNRExceeded},
+		{hwCounters, "completer_retry_err", c.Retries},
+		{hwCounters, "send_err", c.SendErrors},
+		{hwCounters, "link_downed", 0},
+		{hwCounters, "rdma_sends", c.RDMASends},
+		{hwCounters, "rdma_recvs", c.RDMARecvs},
+
+		{portCounters, "port_xmit_data", c.SentBytes / 4},
+		{portCounters, "port_rcv_data", c.RcvdBytes / 4},
+		{portCounters, "port_xmit_packets", c.SentPackets},
+		{portCounters, "port_rcv_packets", c.RcvdPackets},
+		{portCounters, "unicast_xmit_packets", c.SentPackets},
+		{portCounters, "unicast_rcv_packets", c.RcvdPackets},
+		{portCounters, "multicast_xmit_packets", 0},
+		{portCounters, "multicast_rcv_packets", 0},
+		{portCounters, "port_xmit_discards", c.Dropped},
+		{portCounters, "port_xmit_wait", 0},
+		{portCounters, "port_rcv_errors", 0},
+		{portCounters, "port_rcv_constraint_errors", c.BadPKey},
+		{portCounters, "port_rcv_remote_physical_errors", 0},
+		{portCounters, "port_rcv_switch_relay_errors", 0},
+		{portCounters, "port_xmit_constraint_errors", 0},
+		{portCounters, "symbol_error", 0},
+		{portCounters, "link_error_recovery", 0},
+		{portCounters, "link_downed", 0},
+		{portCounters, "local_link_integrity_errors", 0},
+		{portCounters, "excessive_buffer_overrun_errors", 0},
+		{portCounters, "VL15_dropped", 0},
+	}
+}

@@ -1,0 +1,151 @@
+package frontdoor
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/transport"
+)
+
+// How a trace prints a struct of the ABI: name=value in the kernel's spelling,
+// numbers as their names where they have some. It is slow and runs only while
+// somebody listens.
+
+// printers say how fields with these names look; others are decimal.
+var printers = map[string]func(uint64) string{
+	"access_flags":        func(v uint64) string { return flagText(accessNames, v) },
+	"qp_access_flags":     func(v uint64) string { return flagText(accessNames, v) },
+	"qp_type":             func(v uint64) string { return nameText(qpTypeNames, v) },
+	"qp_state":            func(v uint64) string { return nameText(qpStateNames, v) },
+	"cur_qp_state":        func(v uint64) string { return nameText(qpStateNames, v) },
+	"srq_type":            func(v uint64) string { return nameText(srqTypeNames, v) },
+	"path_mtu":            mtuText,
+	"max_mtu":             mtuText,
+	"active_mtu":          mtuText,
+	"start":               hexText,
+	"hca_va":              hexText,
+	"lkey":                hexText,
+	"rkey":                hexText,
+	"qkey":                hexText,
+	"qpn":                 hexText,
+	"dest_qp_num":         hexText,
+	"device_cap_flags":    hexText,
+	"device_cap_flags_ex": hexText,
+	"port_cap_flags":      hexText,
+	"create_flags":        hexText,
+	"comp_channel": func(v uint64) string {
+		return fmt.Sprint(int32(v))
+	},
+}
+
+// boring fields are plumbing: where to answer, and room for the future.
+var boring = map[string]bool{
+	"response": true, "user_handle": true, "reserved": true, "response_length": true, "comp_mask": true,
+	"async_fd": true, "fd": true,
+}
+
+func hexText(v uint64) string { return fmt.Sprintf("%#x", v) }
+
+func mtuText(v uint64) string {
+	if v >= 1 && v <= 5 {
+		return fmt.Sprint(128 << v)
+	}
+	return fmt.Sprintf("enum(%d)", v)
+}
+
+// arguments prints a request.
+func arguments(v any) string {
+	switch r := v.(type) {
+	case *abi.ModifyQP:
+		return modification(r)
+	case *abi.ExModifyQP:
+		return modification(&r.Base)
+	case *abi.ModifySRQ:
+		return fmt.Sprintf("srq_handle=%d attr_mask=%s max_wr=%d srq_limit=%d",
+			r.SRQHandle, flagText(srqMaskNames, uint64(r.AttrMask)), r.MaxWR, r.SRQLimit)
+	case *abi.QueryQP:
+		return fmt.Sprintf("qp_handle=%d attr_mask=%s", r.QPHandle, flagText(qpMaskNames, uint64(r.AttrMask)))
+	}
+	return fields(reflect.ValueOf(v).Elem(), nil, true)
+}
+
+// results prints a response; what is zero says nothing.
+func results(v any) string { return fields(reflect.ValueOf(v).Elem(), nil, false) }
+
+// fields prints the fields of a struct; only those in the set if there is one, and
+// those that are zero if zeros is set.
+func fields(v reflect.Value, only map[string]bool, zeros bool) string {
+	var parts []string
+	t := v.Type()
+	for i := range t.NumField() {
+		name := t.Field(i).Tag.Get("c")
+		if name == "" || boring[name] || only != nil && !only[name] || !zeros && v.Field(i).IsZero() {
+			continue
+		}
+		text := value(name, v.Field(i))
+		if name == "base" {
+			parts = append(parts, text)
+		} else {
+			parts = append(parts, name+"="+text)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func value(name string, f reflect.Value) string {
+	switch f.Kind() {
+	case reflect.Struct:
+		s := fields(f, nil, false)
+		if name == "base" {
+			return s
+		}
+		return "{" + s + "}"
+	case reflect.Array:
+		var g transport.GID
+		if f.Len() != len(g) {
+			return fmt.Sprint(f.Interface())
+		}
+		reflect.Copy(reflect.ValueOf(&g).Elem(), f)
+		return gidText(g)
+	}
+	var n uint64
+	if f.CanInt() {
+		n = uint64(f.Int())
+	} else {
+		n = f.Uint()
+	}
+	if p := printers[name]; p != nil {
+		return p(n)
+	}
+	return fmt.Sprint(n)
+}
+
+// qpFields are the fields that each bit of attr_mask makes count.
+var qpFields = map[uint32][]string{
+	abi.QPMaskState: {"qp_state"}, abi.QPMaskCurState: {"cur_qp_state"},
+	abi.QPMaskEnSQDAsyncNotify: {"en_sqd_async_notify"}, abi.QPMaskAccessFlags: {"qp_access_flags"},
+	abi.QPMaskPKeyIndex: {"pkey_index"}, abi.QPMaskPort: {"port_num"}, abi.QPMaskQKey: {"qkey"},
+	abi.QPMaskAV: {"dest"}, abi.QPMaskPathMTU: {"path_mtu"}, abi.QPMaskTimeout: {"timeout"},
+	abi.QPMaskRetryCnt: {"retry_cnt"}, abi.QPMaskRNRRetry: {"rnr_retry"}, abi.QPMaskRQPSN: {"rq_psn"},
+	abi.QPMaskMaxQPRDAtomic: {"max_rd_atomic"},
+	abi.QPMaskAltPath:       {"alt_dest", "alt_pkey_index", "alt_port_num", "alt_timeout"},
+	abi.QPMaskMinRNRTimer:   {"min_rnr_timer"}, abi.QPMaskSQPSN: {"sq_psn"},
+	abi.QPMaskMaxDestRDAtomic: {"max_dest_rd_atomic"}, abi.QPMaskPathMigState: {"path_mig_state"},
+	abi.QPMaskDestQPN: {"dest_qp_num"},
+}
+
+// modification prints a MODIFY_QP: the mask and what it makes count.
+func modification(r *abi.ModifyQP) string {
+	only := map[string]bool{}
+	for bit, names := range qpFields {
+		if r.AttrMask&bit != 0 {
+			for _, n := range names {
+				only[n] = true
+			}
+		}
+	}
+	return fmt.Sprintf("qp_handle=%d attr_mask=%s %s", r.QPHandle, flagText(qpMaskNames, uint64(r.AttrMask)),
+		fields(reflect.ValueOf(r).Elem(), only, true))
+}

@@ -1,0 +1,105 @@
+package frontdoor
+
+import (
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+)
+
+const pageSize = 4096
+
+func allocPD(c *call, _ *abi.AllocPD, resp *abi.AllocPDResp) error {
+	return c.ses.do(func(s *nic.Session) (err error) {
+		resp.PDHandle, err = s.AllocPD()
+		return err
+	})
+}
+
+func deallocPD(c *call, req *abi.DeallocPD) error {
+	return c.ses.do(func(s *nic.Session) error { return s.DeallocPD(req.PDHandle) })
+}
+
+// regMR maps the memory here, because that takes long, and makes the region on the
+// loop.
+func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
+	if req.Start%pageSize != req.HCAVA%pageSize {
+		return syscall.EINVAL
+	}
+	if err := checkAccess(req.AccessFlags); err != nil {
+		return err
+	}
+	extents, err := convert(c.extents)
+	if err != nil {
+		return err
+	}
+	region, err := c.ses.space().Map(req.Start, req.Length, extents)
+	if err != nil {
+		return err
+	}
+	owned := false // by the NIC
+	defer func() {
+		if !owned {
+			region.Release()
+		}
+	}()
+	return c.ses.do(func(s *nic.Session) error {
+		mr, err := s.RegMR(nic.MRParams{
+			PD: req.PDHandle, Start: req.Start, Length: req.Length, HcaVA: req.HCAVA,
+			Access: req.AccessFlags, Region: region,
+		})
+		owned = err == nil
+		resp.MRHandle, resp.LKey, resp.RKey = mr.Handle, mr.LKey, mr.RKey
+		return err
+	})
+}
+
+// knownAccess is IB_ACCESS_SUPPORTED: every flag that has a meaning.
+const knownAccess = abi.AccessFlushPersistent<<1 - 1 | abi.AccessOptional
+
+// checkAccess is ib_check_mr_access.
+func checkAccess(flags uint32) error {
+	if flags&(abi.AccessRemoteAtomic|abi.AccessRemoteWrite) != 0 && flags&abi.AccessLocalWrite == 0 {
+		return syscall.EINVAL
+	}
+	if flags&^uint32(knownAccess) != 0 {
+		return syscall.EINVAL
+	}
+	if flags&abi.AccessOnDemand != 0 {
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
+// convert checks what the shim says lies under a buffer.
+func convert(in []channel.Extent) ([]memory.Extent, error) {
+	out := make([]memory.Extent, len(in))
+	for i, e := range in {
+		if e.Kind > channel.ExtentForeign || e.Prot > channel.ProtRead|channel.ProtWrite {
+			return nil, syscall.EINVAL
+		}
+		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot)}
+	}
+	return out, nil
+}
+
+func deregMR(c *call, req *abi.DeregMR) error {
+	return c.ses.do(func(s *nic.Session) error { return s.DeregMR(req.MRHandle) })
+}
+
+func allocMW(c *call, req *abi.AllocMW, resp *abi.AllocMWResp) error {
+	if req.MWType != abi.MWType1 && req.MWType != abi.MWType2 {
+		return syscall.EINVAL
+	}
+	return c.ses.do(func(s *nic.Session) error {
+		mw, err := s.AllocMW(req.PDHandle, req.MWType)
+		resp.MWHandle, resp.RKey = mw.Handle, mw.RKey
+		return err
+	})
+}
+
+func deallocMW(c *call, req *abi.DeallocMW) error {
+	return c.ses.do(func(s *nic.Session) error { return s.DeallocMW(req.MWHandle) })
+}

@@ -1,0 +1,60 @@
+package frontdoor
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/channel"
+)
+
+// soPeerPidfd is SO_PEERPIDFD (Linux 6.5): the pidfd of the process that connected,
+// right even if its number means another process by now or nothing in our pid
+// namespace.
+const soPeerPidfd = 77
+
+// watch calls ended when the process behind c is gone. Where the kernel cannot
+// tell, the end of the connection has to do. The returned function ends the watch.
+func (s *Server) watch(c *channel.Conn, pid int, ended func()) (stop func()) {
+	fd, err := peerPidfd(c)
+	if err != nil && pid > 0 {
+		fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	}
+	if err != nil {
+		s.log.Debug("cannot watch a process; its connection has to tell", "pid", pid, "error", err)
+		return func() {}
+	}
+	unix.SetNonblock(fd, true) // a pollable file: no thread waits for it
+	f := os.NewFile(uintptr(fd), "pidfd")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if raw.Read(func(fd uintptr) bool { return ready(int(fd)) }) == nil {
+			ended()
+		}
+	}()
+	return func() {
+		f.Close()
+		<-done
+	}
+}
+
+func peerPidfd(c *channel.Conn) (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	cerr := raw.Control(func(sock uintptr) {
+		fd, err = unix.GetsockoptInt(int(sock), unix.SOL_SOCKET, soPeerPidfd)
+	})
+	if cerr != nil {
+		return -1, cerr
+	}
+	return fd, err
+}

@@ -1,0 +1,125 @@
+package frontdoor
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/memory"
+)
+
+// A process is a client program: what its PROCESS connection stands for. It owns
+// the memfd of its registered memory and every device it opened.
+type process struct {
+	peer
+	token channel.Token
+	space *memory.Space
+
+	mu       sync.Mutex
+	ended    bool
+	sessions map[*session]struct{}
+}
+
+// serveProcess lives as long as the process.
+func (s *Server) serveProcess(c *channel.Conn, who peer) error {
+	space, err := memory.NewSpace(who.pid, s.cfg.NIC.Limits.Memory)
+	if err != nil {
+		s.log.Error("cannot serve a new process", "pid", who.pid, "program", who.program, "error", err)
+		return refusal(errnoOf(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
+	}
+	defer space.Close()
+	p := &process{peer: who, token: newToken(), space: space, sessions: make(map[*session]struct{})}
+	s.mu.Lock()
+	s.processes[p.token] = p
+	s.mu.Unlock()
+	defer s.endProcess(p)
+
+	// The connection ends with the process even where a forked child still holds
+	// a copy of its socket.
+	stop := s.watch(c, who.pid, func() { c.Close() })
+	defer stop()
+
+	w := welcome()
+	w.Token, w.NumFDs = p.token, 1
+	if err := c.WriteMessage(w.Append(nil), int(space.File().Fd())); err != nil {
+		return nil
+	}
+	s.log.Debug("process", "pid", who.pid, "uid", who.uid, "program", who.program)
+	var req channel.Request
+	var reply channel.ReplyBuilder
+	for {
+		buf, n, err := receive(c)
+		if err != nil {
+			return nil
+		}
+		err = req.Parse((*buf)[:n])
+		errno := syscall.EINVAL
+		if err == nil && req.Op == channel.OpSync {
+			s.tree.sync()
+			errno = 0
+		}
+		reply.Reset((*buf)[:0])
+		msg, _ := reply.Finish(int32(errno))
+		err = c.WriteMessage(msg)
+		buffers.Put(buf)
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// endProcess ends the sessions of a process that is gone and waits for none of
+// them: each cleans up in its own goroutine.
+func (s *Server) endProcess(p *process) {
+	s.mu.Lock()
+	delete(s.processes, p.token)
+	s.mu.Unlock()
+	p.mu.Lock()
+	p.ended = true
+	for ses := range p.sessions {
+		ses.conn.Close()
+	}
+	p.mu.Unlock()
+	s.log.Debug("process ended", "pid", p.pid, "program", p.program)
+}
+
+// adopt makes ses end with p. It fails if p has ended already.
+func (p *process) adopt(ses *session) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return refusal(syscall.ESRCH, "process %d has ended", p.pid)
+	}
+	p.sessions[ses] = struct{}{}
+	return nil
+}
+
+func (p *process) drop(ses *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.sessions, ses)
+}
+
+func (s *Server) process(token channel.Token, who peer) (*process, error) {
+	s.mu.Lock()
+	p := s.processes[token]
+	s.mu.Unlock()
+	if p == nil || p.uid != who.uid {
+		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.pid)
+	}
+	return p, nil
+}
+
+// errnoOf finds the errno in err.
+func errnoOf(err error, otherwise syscall.Errno) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if e, ok := asErrno(err); ok {
+		return e
+	}
+	return otherwise
+}
+
+func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.program, p.pid) }

@@ -1,0 +1,219 @@
+package frontdoor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/nic"
+)
+
+// Loop is the engine as the front door needs it: the one goroutine that owns every
+// NIC object.
+type Loop interface {
+	// Do runs f on the loop and waits for it. Once the loop has ended it returns
+	// without having run f.
+	Do(f func())
+	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
+	// the two below are called on the loop only.
+	Attach(s *nic.Session, doorbell *os.File) error
+	// Detach undoes Attach.
+	Detach(s *nic.Session)
+	// Wake makes the loop look at a queue pair, as its doorbell would.
+	Wake(q *nic.QP)
+}
+
+// Config is what a Server needs.
+type Config struct {
+	Socket  string // PATH; the device tree lies in PATH.d/sys
+	NIC     *nic.NIC
+	Engine  Loop
+	Log     *slog.Logger
+	Version string // of the program, for status and messages
+	// DirMode is the mode of the socket's directory if Listen has to make it;
+	// 0 means 0700.
+	DirMode fs.FileMode
+	// SocketMode is the socket's mode; 0 means 0600.
+	SocketMode fs.FileMode
+	// Stop is called, once, when a tool asks the daemon to end.
+	Stop func()
+}
+
+// Server serves one socket. Lock order: mu before a process's mu; trace.mu and
+// refused.mu are leaves.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+	uid     int
+
+	listener *net.UnixListener
+	tree     *tree
+	trace    hub
+	refused  refusals
+
+	ids      atomic.Uint64
+	stopOnce sync.Once
+	work     sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	conns     map[*channel.Conn]struct{}
+	processes map[channel.Token]*process
+	sessions  map[*session]struct{}
+}
+
+// greetingTime is how long a client may take to say who it is.
+const greetingTime = 10 * time.Second
+
+// Listen opens the socket and writes the device tree. A socket that nobody answers
+// is taken over; one that somebody answers is left alone.
+func Listen(cfg Config) (*Server, error) {
+	if cfg.DirMode == 0 {
+		cfg.DirMode = 0o700
+	}
+	if cfg.SocketMode == 0 {
+		cfg.SocketMode = 0o600
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Log, started: time.Now(), uid: os.Geteuid(),
+		conns:     make(map[*channel.Conn]struct{}),
+		processes: make(map[channel.Token]*process),
+		sessions:  make(map[*session]struct{}),
+	}
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), cfg.DirMode); err != nil {
+		return nil, fmt.Errorf("the socket's directory: %w", err)
+	}
+	if err := clearStale(cfg.Socket); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: cfg.Socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("the socket: %w", err)
+	}
+	s.listener = l
+	if err := os.Chmod(cfg.Socket, cfg.SocketMode); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("the socket's mode: %w", err)
+	}
+	if s.tree, err = newTree(cfg.Socket+".d/sys", cfg.NIC, cfg.DirMode, s.counters); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// clearStale removes a socket whose daemon is gone. Who may own a path at all is
+// settled by package launch before we come here; this protects against mistakes.
+func clearStale(socket string) error {
+	info, err := os.Lstat(socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("the socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s exists and is not a socket: choose another path with --socket", socket)
+	}
+	u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err == nil {
+		defer u.Close()
+		who := "an unknown process"
+		if c, err := credentials(u); err == nil {
+			who = fmt.Sprintf("pid %d", c.Pid)
+		}
+		return fmt.Errorf("%s is served already, by %s: stop it, or choose another path with --socket", socket, who)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("the socket %s is there but cannot be tried: %w", socket, err)
+	}
+	return os.Remove(socket)
+}
+
+// Sessions is how many conversations hold the daemon open: processes and devices.
+func (s *Server) Sessions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.processes) + len(s.sessions)
+}
+
+// Serve accepts connections until Close; it then returns nil.
+func (s *Server) Serve() error {
+	pause := time.Millisecond
+	for {
+		u, err := s.listener.AcceptUnix()
+		switch {
+		case err == nil:
+			pause = time.Millisecond
+			s.serve(u)
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+			// Somebody will close something. Until then new programs wait.
+			s.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+		default:
+			return fmt.Errorf("accept on %s: %w", s.cfg.Socket, err)
+		}
+	}
+}
+
+// serve starts the conversation on u.
+func (s *Server) serve(u *net.UnixConn) {
+	c := channel.NewConn(u)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		u.Close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.work.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.work.Done()
+		defer func() {
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+			u.Close()
+		}()
+		s.converse(c)
+	}()
+}
+
+// Close ends every conversation, removes socket and device tree and returns when
+// nothing is left, or when ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.listener.Close()
+
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
+	}
+	return errors.Join(err, s.tree.remove())
+}

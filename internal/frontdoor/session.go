@@ -1,0 +1,255 @@
+package frontdoor
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+)
+
+// A session is one open of the device. Its goroutine reads a command, runs it and
+// answers; commands of one session never overlap.
+type session struct {
+	srv    *Server
+	proc   *process
+	conn   *channel.Conn
+	id     uint64
+	opened time.Time
+
+	arena    *nic.Arena
+	doorbell *os.File
+	dev      *nic.Session // touched on the loop only
+
+	context  bool // GET_CONTEXT has succeeded
+	commands atomic.Uint64
+}
+
+// serveUverbs lives as long as the device is open.
+func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) error {
+	p, err := s.process(token, who)
+	if err != nil {
+		return err
+	}
+	ses, err := s.openSession(c, p)
+	if err != nil {
+		return err
+	}
+	defer ses.end()
+
+	w := welcome()
+	w.ArenaSize, w.NumFDs = ses.arena.Size(), 2
+	if err := c.WriteMessage(w.Append(nil), int(ses.arena.File().Fd()), int(ses.doorbell.Fd())); err != nil {
+		return nil
+	}
+	s.log.Debug("device opened", "session", ses.id, "pid", p.pid, "program", p.program)
+	ses.traceMark(channel.TraceOpen)
+	ses.loop()
+	ses.traceMark(channel.TraceClose)
+	s.log.Debug("device closed", "session", ses.id, "pid", p.pid, "program", p.program, "commands", ses.commands.Load())
+	return nil
+}
+
+// openSession makes what a session needs. Whatever it returns, nothing leaks.
+func (s *Server) openSession(c *channel.Conn, p *process) (ses *session, err error) {
+	ses = &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+	defer func() {
+		if err != nil {
+			ses.end()
+			s.log.Error("cannot open the device for a program", "pid", p.pid, "program", p.program, "error", err)
+		}
+	}()
+	if ses.arena, err = nic.NewArena(); err != nil {
+		return nil, refusal(errnoOf(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, refusal(errnoOf(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
+	}
+	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
+	err = syscall.EIO
+	if perr := s.onLoop(func() {
+		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, Program: p.program})
+		if err == nil {
+			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
+		}
+	}); perr != nil {
+		err = perr
+	}
+	if err != nil {
+		return nil, refusal(errnoOf(err, syscall.EIO), "the daemon cannot open the device: %v", err)
+	}
+	if err = p.adopt(ses); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.sessions[ses] = struct{}{}
+	s.mu.Unlock()
+	return ses, nil
+}
+
+// end frees everything. The arena goes only when the loop has been elsewhere since
+// the session's objects went: until then it may hold their memory.
+func (ses *session) end() {
+	s := ses.srv
+	if ses.dev != nil {
+		err := s.onLoop(func() {
+			s.cfg.Engine.Detach(ses.dev)
+			ses.dev.Close()
+		})
+		if err != nil {
+			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
+		}
+		s.onLoop(func() {})
+	}
+	if ses.doorbell != nil {
+		ses.doorbell.Close()
+	}
+	if ses.arena != nil {
+		ses.arena.Close()
+	}
+	ses.proc.drop(ses)
+	s.mu.Lock()
+	delete(s.sessions, ses)
+	s.mu.Unlock()
+	s.tree.poke()
+}
+
+// Evict closes the connection of a session whose memory faulted; the engine has
+// closed the session itself.
+func (s *Server) Evict(dev *nic.Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ses := range s.sessions {
+		if ses.dev == dev {
+			ses.conn.Close()
+		}
+	}
+}
+
+// onLoop runs f on the engine's loop. A panic in f must not end the loop, which
+// serves everybody: it comes back as an error.
+func (s *Server) onLoop(f func()) (err error) {
+	s.cfg.Engine.Do(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic on the loop: %v\n%s", p, debug.Stack())
+			}
+		}()
+		f()
+	})
+	return err
+}
+
+// do runs f on the loop with the session's device. It panics where f panicked, and
+// so ends the session.
+func (ses *session) do(f func(*nic.Session) error) error {
+	err := error(syscall.EIO) // what a device that is gone answers
+	if p := ses.srv.onLoop(func() { err = f(ses.dev) }); p != nil {
+		panic(p)
+	}
+	return err
+}
+
+// loop serves commands until the connection ends.
+func (ses *session) loop() {
+	var req channel.Request
+	var reply channel.ReplyBuilder
+	out := make([]byte, 0, 1024)
+	for {
+		buf, n, err := receive(ses.conn)
+		if err != nil {
+			return
+		}
+		var msg []byte
+		var fds []int
+		if err := req.Parse((*buf)[:n]); err != nil {
+			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.pid, "program", ses.proc.program, "error", err)
+			buffers.Put(buf)
+			return
+		}
+		msg, fds = ses.handle(&req, &reply, out)
+		err = ses.conn.WriteMessage(msg, fds...)
+		channel.CloseFDs(fds)
+		buffers.Put(buf)
+		if cap(req.Extents) > 1024 {
+			req.Extents = nil
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// handle runs one request and returns the reply and the descriptors that go with
+// it.
+func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []int) {
+	reply.Reset(out)
+	switch req.Op {
+	case channel.OpCommand:
+		return ses.command(req, reply)
+	case channel.OpSync:
+		ses.srv.tree.sync()
+		return finish(reply, 0), nil
+	}
+	return finish(reply, syscall.EINVAL), nil
+}
+
+func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
+	ses.commands.Add(1)
+	c := &call{ses: ses, extents: req.Extents, traced: ses.srv.trace.wants(&ses.proc.peer)}
+	var start time.Time
+	if c.traced {
+		start = time.Now()
+	}
+	err := ses.run(c, req.Command)
+	errno := errnoOf(err, syscall.EIO)
+	if errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
+		errno = syscall.EINVAL
+	}
+	if errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS {
+		ses.srv.refused.count(commandName(c.cmd, req.Command))
+	}
+	if c.traced {
+		ses.traceCall(c, req.Command, start, errno)
+	}
+	var fds []int
+	for _, p := range c.fds {
+		fds = append(fds, p.fd)
+	}
+	if errno == 0 {
+		c.answer(reply)
+	}
+	return finish(reply, errno), fds
+}
+
+// run checks a command and runs it.
+func (ses *session) run(c *call, b []byte) error {
+	if err := c.parse(b); err != nil {
+		return err
+	}
+	if !ses.context && c.cmd != legacyCommands[0] {
+		return syscall.EINVAL
+	}
+	return c.cmd.run(c)
+}
+
+// finish ends a reply. One that does not fit is a mistake of ours, not the
+// client's: it panics, and the session ends.
+func finish(r *channel.ReplyBuilder, errno syscall.Errno) []byte {
+	msg, err := r.Finish(int32(errno))
+	if err != nil {
+		panic(err)
+	}
+	return msg
+}
+
+// space is the registered memory of the session's process.
+func (ses *session) space() *memory.Space { return ses.proc.space }

@@ -1,0 +1,76 @@
+package frontdoor
+
+import (
+	"cmp"
+	"os"
+	"slices"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// status describes the daemon to a tool of user uid.
+func (s *Server) status(uid int, all bool) channel.Status {
+	n := s.cfg.NIC
+	st := channel.Status{
+		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
+		Device: channel.DeviceStatus{
+			Name: n.Name, NodeGUID: sysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 4096,
+		},
+		Sessions: []channel.SessionStatus{},
+		Counters: map[string]uint64{},
+		Refused:  s.refused.snapshot(),
+	}
+	for i, g := range n.GIDs {
+		st.Device.GIDs = append(st.Device.GIDs, channel.GIDStatus{
+			Index: i, GID: gidText(g.GID), Type: gidType, NetDev: g.NetDev,
+		})
+	}
+	for _, c := range s.counters() {
+		st.Counters[c.name] = c.value
+	}
+
+	s.mu.Lock()
+	var sessions []*session
+	for ses := range s.sessions {
+		if all || ses.proc.uid == uid {
+			sessions = append(sessions, ses)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	for _, ses := range sessions {
+		st.Sessions = append(st.Sessions, ses.status())
+	}
+	return st
+}
+
+// status describes one session. It visits the loop, which is idle between two
+// sessions, so that a status of many does not stall the data path.
+func (ses *session) status() channel.SessionStatus {
+	var in nic.SessionStatus
+	ses.srv.onLoop(func() { in = ses.dev.Status() })
+	out := channel.SessionStatus{
+		ID: ses.id, Pid: ses.proc.pid, UID: ses.proc.uid, Program: ses.proc.program, Label: ses.proc.label,
+		Opened: ses.opened, Commands: ses.commands.Load(), MRBytes: in.MRBytes,
+		Objects: channel.ObjectCount{
+			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,
+			Channels: in.Chans,
+		},
+		QPs: []channel.QPStatus{},
+	}
+	for _, q := range in.QPs {
+		a := &q.Snapshot.Attr
+		qs := channel.QPStatus{
+			Num: q.Num, Type: transportNames[q.Type], State: nameText(qpStateNames, uint64(q.Snapshot.State)),
+			DestQPN: a.DestQPN, Outstanding: q.SendPosted,
+		}
+		if a.DGID != (transport.GID{}) {
+			qs.DestGID = gidText(a.DGID)
+		}
+		out.QPs = append(out.QPs, qs)
+	}
+	slices.SortFunc(out.QPs, func(a, b channel.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
+	return out
+}

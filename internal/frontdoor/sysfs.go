@@ -1,0 +1,267 @@
+package frontdoor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/nic"
+)
+
+// The device tree: what programs read in /sys/class. File names and formats are the
+// kernel's. The tree is written once; only the counters change, each rewritten in
+// place, because a new modification time of the device's directory means a new
+// device to libibverbs.
+
+const (
+	gidType = "RoCE v2"
+	// umadABI, ucmABI and so on are what the kernel's modules say.
+	umadABI = 5
+	rdmaCM  = 4
+
+	// Counters are read this often while they change, and ever more rarely while
+	// they do not: reading them visits the engine's loop.
+	counterPeriod = 100 * time.Millisecond
+	counterRest   = time.Second
+	// counterWidth is room for the largest counter and a newline: files are
+	// cut to what they hold.
+	counterWidth = 21
+)
+
+// A tree is the device tree on disk.
+type tree struct {
+	root  string
+	read  func() []counter
+	wake  chan struct{}
+	done  chan struct{}
+	ended chan struct{}
+
+	mu    sync.Mutex
+	files map[string]*os.File // guarded by mu; by dir/name
+	last  map[string]uint64   // guarded by mu
+}
+
+// newTree writes the tree below root; read reads the counters.
+func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []counter) (*tree, error) {
+	t := &tree{
+		root: root, read: read, wake: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{}),
+		files: make(map[string]*os.File), last: make(map[string]uint64),
+	}
+	if err := os.RemoveAll(root); err != nil {
+		return nil, fmt.Errorf("clearing the old device tree: %w", err)
+	}
+	w := &writer{root: root, dirMode: dirMode | 0o700, fileMode: fileMode(dirMode)}
+	w.verbsClass(n.Name)
+	w.device(n)
+	w.port(n)
+	if w.err == nil {
+		w.err = t.openCounters(filepath.Join("class/infiniband", n.Name, "ports/1"), w)
+	}
+	if w.err != nil {
+		os.RemoveAll(root)
+		return nil, fmt.Errorf("writing the device tree: %w", w.err)
+	}
+	go t.refresh()
+	return t, nil
+}
+
+// fileMode lets whoever may enter the directory read.
+func fileMode(dir fs.FileMode) fs.FileMode {
+	return 0o600 | dir&0o111<<2
+}
+
+// A writer makes files and remembers the first error.
+type writer struct {
+	root              string
+	dirMode, fileMode fs.FileMode
+	err               error
+}
+
+func (w *writer) dir(name string) {
+	if w.err == nil {
+		w.err = os.MkdirAll(filepath.Join(w.root, name), w.dirMode)
+	}
+}
+
+// file writes one attribute, newline included.
+func (w *writer) file(name string, format string, args ...any) {
+	w.dir(filepath.Dir(name))
+	if w.err == nil {
+		w.err = os.WriteFile(filepath.Join(w.root, name), fmt.Appendf(nil, format+"\n", args...), w.fileMode)
+	}
+}
+
+func (w *writer) link(target, name string) {
+	w.dir(filepath.Dir(name))
+	if w.err == nil {
+		w.err = os.Symlink(target, filepath.Join(w.root, name))
+	}
+}
+
+// verbsClass is what libibverbs and librdmacm scan.
+func (w *writer) verbsClass(device string) {
+	w.file("class/infiniband_verbs/abi_version", "%d", abi.VerbsABIVersion)
+	const uverbs = "class/infiniband_verbs/uverbs0/"
+	w.file(uverbs+"ibdev", "%s", device)
+	w.file(uverbs+"dev", "%d:%d", rdevMajor, rdevMinor)
+	w.file(uverbs+"abi_version", "%d", abi.RxeABIVersion)
+	w.link("../../infiniband/"+device+"/device", uverbs+"device")
+	w.file("class/infiniband_mad/abi_version", "%d", umadABI)
+	w.file("class/misc/rdma_cm/abi_version", "%d", rdmaCM)
+}
+
+func (w *writer) device(n *nic.NIC) {
+	d := filepath.Join("class/infiniband", n.Name) + "/"
+	guid := sysfsGUID(n.NodeGUID)
+	w.file(d+"node_type", "1: CA")
+	w.file(d+"node_guid", "%s", guid)
+	w.file(d+"sys_image_guid", "%s", guid)
+	w.file(d+"node_desc", "rxe")
+	w.file(d+"fw_ver", "")
+	if len(n.GIDs) > 0 {
+		w.file(d+"parent", "%s", n.GIDs[0].NetDev)
+	}
+	w.dir(d + "device/net")
+	for _, g := range n.GIDs {
+		if g.NetDev != "" {
+			w.dir(d + "device/net/" + filepath.Base(g.NetDev))
+		}
+	}
+	w.dir(d + "device/infiniband/" + n.Name)
+	w.dir(d + "device/infiniband_verbs/uverbs0")
+}
+
+func (w *writer) port(n *nic.NIC) {
+	p := filepath.Join("class/infiniband", n.Name, "ports/1") + "/"
+	w.file(p+"state", "4: ACTIVE")
+	w.file(p+"phys_state", "5: LinkUp")
+	w.file(p+"rate", "%s", rateText(portWidth, portSpeed))
+	w.file(p+"link_layer", "Ethernet")
+	w.file(p+"lid", "0x0")
+	w.file(p+"lid_mask_count", "0")
+	w.file(p+"sm_lid", "0x0")
+	w.file(p+"sm_sl", "0")
+	w.file(p+"cap_mask", "0x%08x", abi.PortCapCM)
+	w.file(p+"has_smi", "0")
+	for i := range pkeyTableLen {
+		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
+	}
+	for i, g := range n.GIDs {
+		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", sysfsGID(g.GID))
+		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), gidType)
+		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
+	}
+	w.file(p+hwCounters+"/lifespan", "10")
+}
+
+// rateText prints width and speed as the kernel's rate_show.
+func rateText(width, speed int) string {
+	lanes := map[int]int{abi.Width1X: 1, abi.Width4X: 4}[width]
+	switch speed {
+	case abi.SpeedEDR:
+		return fmt.Sprintf("%d Gb/sec (%dX EDR)", 25*lanes, lanes)
+	default:
+		return fmt.Sprintf("%g Gb/sec (%dX SDR)", 2.5*float64(lanes), lanes)
+	}
+}
+
+// openCounters makes the counter files and keeps them open.
+func (t *tree) openCounters(port string, w *writer) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.read() {
+		key := filepath.Join(c.dir, c.name)
+		w.dir(filepath.Join(port, c.dir))
+		if w.err != nil {
+			return w.err
+		}
+		f, err := os.OpenFile(filepath.Join(t.root, port, key), os.O_RDWR|os.O_CREATE, w.fileMode)
+		if err != nil {
+			return err
+		}
+		t.files[key], t.last[key] = f, c.value
+		if err := put(f, c.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put rewrites a counter. A reader that comes in between sees the old number or the
+// new one: counters only grow, so one write replaces all of it.
+func put(f *os.File, v uint64) error {
+	b := make([]byte, 0, counterWidth)
+	b = append(strconv.AppendUint(b, v, 10), '\n')
+	_, err := f.WriteAt(b, 0)
+	return err
+}
+
+// sync brings the counter files up to date before it returns, and reports whether
+// any changed.
+func (t *tree) sync() (changed bool) {
+	counters := t.read()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range counters {
+		key := filepath.Join(c.dir, c.name)
+		if f := t.files[key]; f != nil && c.value > t.last[key] {
+			if put(f, c.value) == nil {
+				t.last[key], changed = c.value, true
+			}
+		}
+	}
+	return changed
+}
+
+// poke asks for fresh counters soon.
+func (t *tree) poke() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// refresh follows the counters.
+func (t *tree) refresh() {
+	defer close(t.ended)
+	period := counterPeriod
+	for {
+		select {
+		case <-t.done:
+			return
+		case <-time.After(period):
+		case <-t.wake:
+			time.Sleep(counterPeriod / 2) // sessions often end together
+		}
+		if t.sync() {
+			period = counterPeriod
+		} else {
+			period = min(2*period, counterRest)
+		}
+	}
+}
+
+// remove deletes the tree.
+func (t *tree) remove() error {
+	close(t.done)
+	<-t.ended
+	t.mu.Lock()
+	for _, f := range t.files {
+		f.Close()
+	}
+	clear(t.files)
+	t.mu.Unlock()
+	err := os.RemoveAll(t.root)
+	// The directory around it may hold the shared object, which is not ours.
+	if rerr := os.Remove(filepath.Dir(t.root)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, syscall.ENOTEMPTY) {
+		err = errors.Join(err, rerr)
+	}
+	return err
+}

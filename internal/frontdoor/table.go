@@ -1,0 +1,146 @@
+package frontdoor
+
+import (
+	"syscall"
+
+	"vrdma/internal/abi"
+)
+
+// The commands that the kernel has, by number. A number without a row is one that
+// the kernel has no handler for either. Sizes are those of the structs; where the
+// kernel accepts a shorter extended struct the row says so.
+var (
+	legacyCommands = [abi.NumCmd]*command{
+		abi.CmdGetContext:        answer("GET_CONTEXT", getContext).withDriver(),
+		abi.CmdQueryDevice:       answer("QUERY_DEVICE", queryDevice),
+		abi.CmdQueryPort:         answer("QUERY_PORT", queryPort),
+		abi.CmdAllocPD:           answer("ALLOC_PD", allocPD).withDriver(),
+		abi.CmdDeallocPD:         accept("DEALLOC_PD", deallocPD).destroying(),
+		abi.CmdCreateAH:          answer("CREATE_AH", createAH).withDriver(),
+		abi.CmdDestroyAH:         accept("DESTROY_AH", destroyAH).destroying(),
+		abi.CmdRegMR:             answer("REG_MR", regMR).withDriver(),
+		abi.CmdReregMR:           refused("REREG_MR", syscall.EOPNOTSUPP), // the rxe provider has none
+		abi.CmdDeregMR:           accept("DEREG_MR", deregMR).destroying(),
+		abi.CmdAllocMW:           answer("ALLOC_MW", allocMW).withDriver(),
+		abi.CmdDeallocMW:         accept("DEALLOC_MW", deallocMW).destroying(),
+		abi.CmdCreateCompChannel: answer("CREATE_COMP_CHANNEL", createCompChannel),
+		abi.CmdCreateCQ:          answer("CREATE_CQ", createCQ).withDriver(),
+		abi.CmdResizeCQ:          answer("RESIZE_CQ", resizeCQ).withDriver(),
+		abi.CmdDestroyCQ:         answer("DESTROY_CQ", destroyCQ).destroying(),
+		abi.CmdReqNotifyCQ:       accept("REQ_NOTIFY_CQ", reqNotifyCQ),
+		abi.CmdCreateQP:          answer("CREATE_QP", createQP).withDriver(),
+		abi.CmdQueryQP:           answer("QUERY_QP", queryQP),
+		abi.CmdModifyQP:          accept("MODIFY_QP", modifyQP),
+		abi.CmdDestroyQP:         answer("DESTROY_QP", destroyQP).destroying(),
+		abi.CmdPostSend:          answer("POST_SEND", postSend).withArray(),
+		abi.CmdAttachMcast:       accept("ATTACH_MCAST", attachMcast),
+		abi.CmdDetachMcast:       accept("DETACH_MCAST", detachMcast),
+		abi.CmdCreateSRQ:         answer("CREATE_SRQ", createSRQ).withDriver(),
+		abi.CmdModifySRQ:         accept("MODIFY_SRQ", modifySRQ).withDriver(),
+		abi.CmdQuerySRQ:          answer("QUERY_SRQ", querySRQ),
+		abi.CmdDestroySRQ:        answer("DESTROY_SRQ", destroySRQ).destroying(),
+		abi.CmdCreateXSRQ:        answer("CREATE_XSRQ", createXSRQ).withDriver(),
+
+		// Posting and polling by system call: the rxe provider does both in the
+		// rings, and the kernel's rxe does not offer them to programs.
+		abi.CmdPollCQ:      refused("POLL_CQ", syscall.EOPNOTSUPP),
+		abi.CmdPeekCQ:      refused("PEEK_CQ", syscall.EOPNOTSUPP),
+		abi.CmdPostRecv:    refused("POST_RECV", syscall.EOPNOTSUPP),
+		abi.CmdPostSRQRecv: refused("POST_SRQ_RECV", syscall.EOPNOTSUPP),
+
+		// XRC is not in rxe.
+		abi.CmdOpenXRCD:  refused("OPEN_XRCD", syscall.EOPNOTSUPP),
+		abi.CmdCloseXRCD: refused("CLOSE_XRCD", syscall.EOPNOTSUPP),
+		abi.CmdOpenQP:    refused("OPEN_QP", syscall.EOPNOTSUPP),
+
+		// Numbers that were given out and never implemented, by any kernel.
+		abi.CmdModifyAH: refused("MODIFY_AH", syscall.EOPNOTSUPP),
+		abi.CmdQueryAH:  refused("QUERY_AH", syscall.EOPNOTSUPP),
+		abi.CmdRegSMR:   refused("REG_SMR", syscall.EOPNOTSUPP),
+		abi.CmdQueryMR:  refused("QUERY_MR", syscall.EOPNOTSUPP),
+		abi.CmdBindMW:   refused("BIND_MW", syscall.EOPNOTSUPP),
+	}
+
+	extendedCommands = [abi.NumExCmd]*command{
+		abi.ExCmdQueryDevice: answer("EX_QUERY_DEVICE", exQueryDevice).
+			extend(abi.Size[abi.ExQueryDevice](), abi.Size[abi.QueryDeviceResp]()+8),
+		abi.ExCmdCreateCQ: answer("EX_CREATE_CQ", exCreateCQ).
+			extend(abi.Size[abi.ExCreateCQ](), abi.Size[abi.ExCreateCQResp]()),
+		abi.ExCmdCreateQP: answer("EX_CREATE_QP", exCreateQP).
+			extend(exCreateQPMin, abi.Size[abi.ExCreateQPResp]()),
+		abi.ExCmdModifyQP: answer("EX_MODIFY_QP", exModifyQP).
+			extend(abi.Size[abi.ModifyQP](), abi.Size[abi.ExModifyQPResp]()),
+
+		// Steering, work queues and RSS belong to raw Ethernet, moderation to
+		// interrupts; rxe has neither.
+		abi.ExCmdCreateFlow:       refused("EX_CREATE_FLOW", syscall.EOPNOTSUPP),
+		abi.ExCmdDestroyFlow:      refused("EX_DESTROY_FLOW", syscall.EOPNOTSUPP),
+		abi.ExCmdCreateWQ:         refused("EX_CREATE_WQ", syscall.EOPNOTSUPP),
+		abi.ExCmdModifyWQ:         refused("EX_MODIFY_WQ", syscall.EOPNOTSUPP),
+		abi.ExCmdDestroyWQ:        refused("EX_DESTROY_WQ", syscall.EOPNOTSUPP),
+		abi.ExCmdCreateRWQIndTbl:  refused("EX_CREATE_RWQ_IND_TBL", syscall.EOPNOTSUPP),
+		abi.ExCmdDestroyRWQIndTbl: refused("EX_DESTROY_RWQ_IND_TBL", syscall.EOPNOTSUPP),
+		abi.ExCmdModifyCQ:         refused("EX_MODIFY_CQ", syscall.EOPNOTSUPP),
+	}
+)
+
+// exCreateQPMin is offsetofend(struct ib_uverbs_ex_create_qp, comp_mask).
+const exCreateQPMin = 52
+
+// answer is a row for a command with a response.
+func answer[Req, Resp abi.Struct](name string, run func(*call, *Req, *Resp) error) *command {
+	return &command{
+		name: name, request: abi.Size[Req](), response: abi.Size[Resp](), answers: true,
+		run: func(c *call) error {
+			var req Req
+			var resp Resp
+			if err := request(c, &req); err != nil {
+				return err
+			}
+			if c.traced {
+				c.args = arguments(&req)
+			}
+			if err := run(c, &req, &resp); err != nil {
+				return err
+			}
+			c.resp = abi.Encode(nil, &resp)
+			if c.traced {
+				c.result = results(&resp)
+			}
+			return nil
+		},
+	}
+}
+
+// accept is a row for a command without a response.
+func accept[Req abi.Struct](name string, run func(*call, *Req) error) *command {
+	return &command{
+		name: name, request: abi.Size[Req](),
+		run: func(c *call) error {
+			var req Req
+			if err := request(c, &req); err != nil {
+				return err
+			}
+			if c.traced {
+				c.args = arguments(&req)
+			}
+			return run(c, &req)
+		},
+	}
+}
+
+// refused is a row for a command that we know and do not support.
+func refused(name string, errno syscall.Errno) *command {
+	return &command{name: name, errno: errno}
+}
+
+func (c *command) withDriver() *command { c.driver = true; return c }
+func (c *command) withArray() *command  { c.flexible = true; return c }
+func (c *command) destroying() *command { c.destroys = true; return c }
+
+// extend makes an extended command's row: request and response are the shortest
+// that the kernel takes.
+func (c *command) extend(request, response int) *command {
+	c.extended, c.request, c.response = true, request, response
+	return c
+}
