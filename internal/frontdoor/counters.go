@@ -14,11 +14,16 @@ const (
 	portCounters = "counters"
 )
 
-// counters reads the device's counters. port_*_data count in units of four bytes,
-// as the specification and everybody who reads them have it.
+// counters reads the device's counters.
 func (s *Server) counters() []counter {
 	var c nic.Counters
 	s.onLoop(func() { c = s.cfg.NIC.Counters() })
+	return counterFiles(c)
+}
+
+// counterFiles says which file shows what. port_*_data count in units of four
+// bytes, as the specification and everybody who reads them have it.
+func counterFiles(c nic.Counters) []counter {
 	return []counter{
 		{hwCounters, "sent_pkts", c.SentPackets},
 		{hwCounters, "rcvd_pkts", c.RcvdPackets},

@@ -172,11 +172,11 @@ func rateText(width, speed int) string {
 	}
 }
 
-// openCounters makes the counter files and keeps them open.
+// openCounters makes the counter files, all zero, and keeps them open.
 func (t *tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.read() {
+	for _, c := range counterFiles(nic.Counters{}) {
 		key := filepath.Join(c.dir, c.name)
 		w.dir(filepath.Join(port, c.dir))
 		if w.err != nil {
