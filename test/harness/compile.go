@@ -42,7 +42,7 @@ func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
 		return bin
 	}
 	src := filepath.Join(Root(), "test", "testdata", name+".c")
-	args := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
+	args := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", bin, src}, libs...)
 	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", compiler, args, err, out)
 	}
