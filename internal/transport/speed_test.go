@@ -1,0 +1,173 @@
+package transport
+
+import (
+	"testing"
+
+	"vrdma/internal/memory"
+)
+
+// fastHost is as little of a NIC as two connected queue pairs need, so that what is
+// measured is the transport.
+type fastHost struct {
+	q        QP
+	peer     *fastHost
+	sc       *Scratch
+	w        SendWQE
+	r        RecvWQE
+	posted   uint32
+	mem      []byte
+	acks     [4096]Burst
+	nacks    int
+	done     int
+	received int
+	failed   int
+}
+
+func (h *fastHost) Scratch() *Scratch { return h.sc }
+func (h *fastHost) FetchSend(pos uint32, w *SendWQE) bool {
+	if int32(pos-h.posted) >= 0 {
+		return false
+	}
+	s := &h.w
+	w.Pos, w.WRID, w.Op, w.Flags, w.Length, w.NumSGE = pos, s.WRID, s.Op, s.Flags, s.Length, s.NumSGE
+	w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap, w.Bad = s.RemoteAddr, s.RKey, s.CompareAdd, s.Swap, s.Bad
+	w.RemoteQPN, w.RemoteQKey, w.AH = s.RemoteQPN, s.RemoteQKey, s.AH
+	w.SGE[0] = s.SGE[0]
+	return true
+}
+func (h *fastHost) RetireSend(pos uint32) {}
+func (h *fastHost) CompleteSend(w *SendWQE, st Status, bytes uint32) {
+	h.done++
+	if st != Success {
+		h.failed++
+	}
+}
+func (h *fastHost) TakeRecv(w *RecvWQE) bool {
+	w.WRID, w.Length, w.NumSGE, w.Bad = h.r.WRID, h.r.Length, h.r.NumSGE, h.r.Bad
+	w.SGE[0] = h.r.SGE[0]
+	return true
+}
+func (h *fastHost) CompleteRecv(w *RecvWQE, r *RecvResult) { h.received++ }
+func (h *fastHost) Gather(w *SendWQE, off, n uint32, s *memory.Span) Status {
+	s.Add(h.mem[off : off+n])
+	return Success
+}
+func (h *fastHost) in(off uint64, s *memory.Span) Status {
+	for i := range s.Pieces() {
+		off += uint64(copy(h.mem[off:], s.Pieces()[i].Mem))
+	}
+	return Success
+}
+func (h *fastHost) ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status {
+	return h.in(uint64(off), s)
+}
+func (h *fastHost) ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status {
+	return h.in(uint64(off), s)
+}
+func (h *fastHost) CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status { return Success }
+func (h *fastHost) WriteRemote(rkey uint32, va uint64, s *memory.Span) Status     { return h.in(va, s) }
+func (h *fastHost) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status {
+	s.Add(h.mem[va : va+uint64(n)])
+	return Success
+}
+func (h *fastHost) Atomic(k Kind, rkey uint32, va, compare, swap uint64) (uint64, Status) {
+	return 7, Success
+}
+func (h *fastHost) InvalidateRemote(rkey uint32) Status { return Success }
+func (h *fastHost) LocalOp(w *SendWQE) Status           { return Success }
+func (h *fastHost) ResolveAH(ah uint32) (GID, bool)     { return GID{}, true }
+func (h *fastHost) GRH(b *Burst, out *[40]byte)         {}
+func (h *fastHost) Event(e Event)                       {}
+func (h *fastHost) Send(b *Burst) {
+	if b.Kind == KindAck || b.Kind == KindAtomicResp {
+		h.peer.acks[h.peer.nacks] = *b
+		h.peer.nacks++
+		return
+	}
+	h.peer.q.Receive(1, b, h.peer)
+}
+
+// newFastPair connects two queue pairs.
+func newFastPair(t Type) (a, b *fastHost) {
+	sc := new(Scratch)
+	a, b = &fastHost{sc: sc, mem: make([]byte, 1<<20)}, &fastHost{sc: sc, mem: make([]byte, 1<<20)}
+	a.peer, b.peer = b, a
+	for i, h := range []*fastHost{a, b} {
+		h.r = RecvWQE{Length: 1 << 20, NumSGE: 1}
+		h.q.Init(Config{Type: t, Num: uint32(100 + i)})
+		at := Attr{
+			State: RTS, MTU: 4096, DestQPN: uint32(101 - i), PKey: 0xffff, MaxRDAtomic: 16, MaxDestRDAtomic: 16, Timeout: 14, RetryCount: 7,
+			Access: AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic,
+		}
+		h.q.Modify(&at, MaskState|MaskAccess|MaskPKey|MaskAV|MaskMTU|MaskDestQPN|MaskRQPSN|MaskSQPSN|MaskMaxRDAtomic|
+			MaskMaxDestRDAtomic|MaskTimeout|MaskRetryCount, 1, h)
+	}
+	return a, b
+}
+
+// turn posts n copies of h's request and drives both sides to the end.
+func (h *fastHost) turn(n uint32) {
+	h.posted += n
+	for range 100000 {
+		more := h.q.Run(1, 1<<20, h)
+		for h.peer.q.RespondPending() {
+			h.peer.q.Respond(1, 1<<20, h.peer)
+		}
+		for i := range h.nacks {
+			h.q.Receive(1, &h.acks[i], h)
+		}
+		h.nacks = 0
+		if !more && !h.q.RunPending() {
+			return
+		}
+	}
+	panic("no end")
+}
+
+var fastCases = []struct {
+	name string
+	t    Type
+	w    SendWQE
+}{
+	{"RC/send8", RC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+	{"RC/write8", RC, SendWQE{Op: WRWrite, Length: 8, NumSGE: 1}},
+	{"RC/read8", RC, SendWQE{Op: WRRead, Length: 8, NumSGE: 1}},
+	{"RC/fetchadd", RC, SendWQE{Op: WRFetchAdd, Length: 8, NumSGE: 1}},
+	{"RC/write64K", RC, SendWQE{Op: WRWrite, Length: 64 << 10, NumSGE: 1}},
+	{"UC/send8", UC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+	{"UD/send8", UD, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+}
+
+// TestNoAllocation holds the data path to no allocation at all.
+func TestNoAllocation(t *testing.T) {
+	for _, c := range fastCases {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := newFastPair(c.t)
+			a.w = c.w
+			a.turn(1000)
+			if n := testing.AllocsPerRun(100, func() { a.turn(10) }); n != 0 {
+				t.Errorf("%v allocations for 10 messages, want none", n)
+			}
+			if want := 1000 + 101*10; a.done != want || a.failed != 0 {
+				t.Errorf("%d requests completed, %d failed, want %d and 0", a.done, a.failed, want)
+			}
+			if c.w.Op == WRSend && b.received != a.done {
+				t.Errorf("%d received, want %d", b.received, a.done)
+			}
+		})
+	}
+}
+
+// BenchmarkMessage is the cost of one message through both queue pairs, 32 at a time.
+func BenchmarkMessage(b *testing.B) {
+	for _, c := range fastCases {
+		b.Run(c.name, func(b *testing.B) {
+			x, _ := newFastPair(c.t)
+			x.w = c.w
+			b.SetBytes(int64(c.w.Length))
+			for i := 0; i < b.N; i += 32 {
+				x.turn(32)
+			}
+		})
+	}
+}
