@@ -237,6 +237,8 @@ static void bind2(struct end *e, struct ibv_mw *mw, uint32_t rkey, uint64_t id)
 	w.wr.bind_mw.rkey = rkey;
 	w.wr.bind_mw.bind_info = (struct ibv_mw_bind_info){.mr = mem.mr, .addr = at(8192), .length = 100, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
 	post_work(e, w);
+	/* rxe finds the window by the key it has now, and its provider leaves this to us. */
+	mw->rkey = rkey;
 }
 
 static void window_type2(void)
