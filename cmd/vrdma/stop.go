@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"vrdma/internal/launch"
 )
 
 func stopCommand(o *options) *cobra.Command {
@@ -31,13 +27,7 @@ DEVICE_FATAL on their async descriptor and EIO on every further command.`,
 				}
 				return fmt.Errorf("cannot stop the daemon at %s: %w", place.Socket, err)
 			}
-			for ctx.Err() == nil {
-				if _, err := probe(ctx, place); errors.Is(err, launch.ErrAbsent) {
-					return nil
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			return fmt.Errorf("the daemon at %s agreed to stop and is still there", place.Socket)
+			return place.AwaitEnd(ctx)
 		},
 	}
 }

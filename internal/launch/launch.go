@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -124,14 +123,5 @@ func (l *Launcher) replace(ctx context.Context, d Daemon) error {
 	if err := l.Stop(ctx, l.Place); err != nil {
 		return fmt.Errorf("cannot stop the idle daemon of version %s (pid %d): %w", d.Version, d.Pid, err)
 	}
-	for {
-		if _, err := l.Probe(ctx, l.Place); errors.Is(err, ErrAbsent) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the idle daemon of version %s (pid %d) was asked to stop and did not: %w", d.Version, d.Pid, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	return l.Place.AwaitEnd(ctx)
 }

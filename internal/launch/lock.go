@@ -73,12 +73,38 @@ func (p Place) Ephemeral() bool {
 	return err == nil && strings.Contains(string(text), ephemeralWord)
 }
 
+// Served reports whether a daemon lives that claimed p. When it no longer does, its
+// socket and directory are gone too.
+func (p Place) Served() bool {
+	f, err := lockFile(p.pid(), unix.LOCK_SH)
+	if err != nil {
+		return errors.Is(err, errBusy)
+	}
+	f.Close()
+	return false
+}
+
+// AwaitEnd waits until the daemon that claimed p is gone.
+func (p Place) AwaitEnd(ctx context.Context) error {
+	for p.Served() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the daemon at %s is still there: %w", p.Socket, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
 // Claim takes the place for a daemon and removes what a dead one left. The
 // directory has to exist.
 func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	name := p.pid()
-	f, err := lockFile(name, unix.LOCK_EX)
-	if errors.Is(err, errBusy) {
+	// Those who only look (Served) hold the lock for a moment.
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	f, err := waitLock(ctx, name, unix.LOCK_EX)
+	if ctx.Err() != nil {
 		pid, _ := os.ReadFile(name)
 		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))
