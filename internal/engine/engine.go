@@ -53,7 +53,6 @@ type Engine struct {
 	active  []*bell
 	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
-	count   [8]byte        // of an eventfd, read and forgotten
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
 }
@@ -88,8 +87,11 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 	return e, nil
 }
 
+// watch adds an eventfd. Edge-triggered, each write to it is one event and nobody
+// has to read it: a client, which shares the doorbell's file, could clear O_NONBLOCK
+// and empty it first, and our read would never return.
 func (e *Engine) watch(fd int) error {
-	return unix.EpollCtl(e.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	return unix.EpollCtl(e.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 }
 
 // Start runs the loop.

@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"golang.org/x/sys/unix"
-
-	"vrdma/internal/transport"
-)
+import "vrdma/internal/transport"
 
 // sleep arms every active session and waits for a doorbell, a command or the next
 // deadline.
@@ -34,7 +30,6 @@ func (e *Engine) sleep() {
 // collect activates the sessions among the first n of e.events.
 func (e *Engine) collect(n int) {
 	for _, ev := range e.events[:n] {
-		unix.Read(int(ev.Fd), e.count[:])
 		if b := e.bells[ev.Fd]; b != nil {
 			e.activate(b)
 		}
