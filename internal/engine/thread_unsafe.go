@@ -9,34 +9,40 @@ import (
 // epollWait is epoll_pwait2, which takes nanoseconds: retry timers are shorter than
 // a millisecond. timeout < 0 waits for ever.
 func epollWait(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
-	var ts *unix.Timespec
 	var t unix.Timespec
+	var ts *unix.Timespec
 	if timeout >= 0 {
 		t = unix.NsecToTimespec(timeout)
 		ts = &t
 	}
-	if timeout == 0 {
-		n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
-			uintptr(unsafe.Pointer(ts)), 0, 0)
-		if e == 0 {
-			return int(n), nil
+	n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+		uintptr(unsafe.Pointer(ts)), 0, 0)
+	switch e {
+	case 0:
+		return int(n), nil
+	case unix.ENOSYS:
+		// Before Linux 5.11: milliseconds, rounded up so as not to spin.
+		ms := -1
+		if timeout >= 0 {
+			ms = int((timeout + 999_999) / 1_000_000)
 		}
-	} else {
-		n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
-			uintptr(unsafe.Pointer(ts)), 0, 0)
-		if e == 0 {
-			return int(n), nil
-		}
-		if e != unix.ENOSYS {
-			return 0, e
-		}
+		return unix.EpollWait(epfd, events, ms)
 	}
-	// Before Linux 5.11: milliseconds, rounded up so as not to spin.
-	ms := -1
-	if timeout >= 0 {
-		ms = int((timeout + 999_999) / 1_000_000)
+	return 0, e
+}
+
+// epollNap is epollWait for at most a moment, without the Go scheduler's knowledge.
+func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
+	t := unix.NsecToTimespec(timeout)
+	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epfd), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+		uintptr(unsafe.Pointer(&t)), 0, 0)
+	switch e {
+	case 0:
+		return int(n), nil
+	case unix.ENOSYS:
+		return unix.EpollWait(epfd, events, 0)
 	}
-	return unix.EpollWait(epfd, events, ms)
+	return 0, nil // interrupted: nothing came
 }
 
 // shortSlice asks the scheduler to give this thread short turns, and so early ones:
