@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -80,6 +81,9 @@ func checkProgram(args []string, quiet bool) (string, error) {
 
 // ensureDaemon makes sure that a daemon serves place.
 func ensureDaemon(place launch.Place) (lease *os.File, err error) {
+	if err := os.MkdirAll(filepath.Dir(place.Socket), 0o700); err != nil {
+		return nil, lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	lease, _, err = launcher(place).Ensure(ctx)

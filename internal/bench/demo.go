@@ -63,7 +63,7 @@ func (d *Demo) Run(ctx context.Context) error {
 
 // table prints the comparisons, medians of all rounds.
 func (d *Demo) table(series []Series, lines []comparison) error {
-	fmt.Fprintf(d.Out, "\nTwo processes on this machine; medians of %d rounds.\n\n", d.Rounds)
+	fmt.Fprintf(d.Out, "\nTwo processes on this machine; medians, rounds: %d.\n\n", d.Rounds)
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\tRDMA through vrdma\tTCP on loopback\t\tmeasured with")
 	fmt.Fprintln(t, "\t------------------\t---------------\t\t-------------")
@@ -112,5 +112,5 @@ func tool(name string) string {
 
 // indent sets a program's output off from ours.
 func indent(text string) string {
-	return "    " + strings.ReplaceAll(strings.TrimRight(strings.ReplaceAll(text, "\t", "    "), "\n"), "\n", "\n    ")
+	return "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
 }
