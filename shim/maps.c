@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading the process's own mappings: one PROCMAP_QUERY (Linux 6.11) for each,
+ * or the text of /proc/self/maps. Nothing here allocates or writes outside its
+ * own buffers, because it also runs while other threads are held back.
+ */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sysmacros.h>
+
+#include "maps.h"
+
+/* <linux/fs.h> of Linux 6.11 */
+struct procmap_query {
+	uint64_t size, query_flags, query_addr;
+	uint64_t vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode;
+	uint32_t dev_major, dev_minor, vma_name_size, build_id_size;
+	uint64_t vma_name_addr, build_id_addr;
+};
+#define PROCMAP_QUERY 0xc0686611u
+#define QUERY_COVERING_OR_NEXT 0x10
+#define VMA_READABLE 1u
+#define VMA_WRITABLE 2u
+#define VMA_EXECUTABLE 4u
+#define VMA_SHARED 8u
+
+struct raw {
+	uint64_t start, end, offset, inode, page_size;
+	uint32_t major, minor;
+	unsigned flags;
+	const char *name;
+};
+
+static enum vma_kind classify(const struct raw *r)
+{
+	bool shared = r->flags & VMA_SHARED;
+	if (shared && r->inode && r->inode == process.inode &&
+	    makedev(r->major, r->minor) == process.device)
+		return VMA_OWN;
+	if (shared || r->page_size != PAGE || (r->flags & VMA_EXECUTABLE))
+		return VMA_SPECIAL;
+	if (r->inode || r->major || r->minor)
+		return strncmp(r->name, "/anon_hugepage", 14) ? VMA_PRIVATE : VMA_SPECIAL;
+	/* "[stack]", "[vdso]", "[vvar]" are special; "[heap]" and "[anon:...]" are not. */
+	if (r->name[0] == '[' && strncmp(r->name, "[heap", 5) && strncmp(r->name, "[anon", 5))
+		return VMA_SPECIAL;
+	return VMA_ANONYMOUS;
+}
+
+static void fill(struct vma *v, const struct raw *r)
+{
+	v->start = r->start;
+	v->end = r->end;
+	v->offset = r->offset;
+	v->prot = (r->flags & VMA_READABLE ? PROT_READ : 0) | (r->flags & VMA_WRITABLE ? PROT_WRITE : 0) |
+		  (r->flags & VMA_EXECUTABLE ? PROT_EXEC : 0);
+	v->kind = classify(r);
+}
+
+static bool query(struct maps *m, uint64_t address, struct vma *out)
+{
+	char name[256];
+	struct procmap_query q = {
+		.size = sizeof q,
+		.query_flags = QUERY_COVERING_OR_NEXT,
+		.query_addr = address,
+		.vma_name_size = sizeof name,
+		.vma_name_addr = (uintptr_t)name,
+	};
+	name[0] = 0;
+	long e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
+	if (e == -ENAMETOOLONG) { /* then it is a file's, and no name that we know */
+		q.size = sizeof q;
+		q.query_flags = QUERY_COVERING_OR_NEXT;
+		q.query_addr = address;
+		q.vma_name_size = 0;
+		q.vma_name_addr = 0;
+		e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
+	}
+	if (e < 0)
+		return false;
+	if (q.vma_name_size == 0)
+		name[0] = 0;
+	struct raw r = {q.vma_start, q.vma_end, q.vma_offset, q.inode, q.vma_page_size,
+			q.dev_major, q.dev_minor, (unsigned)q.vma_flags, name};
+	fill(out, &r);
+	return true;
+}
+
+/* ---- the text ---- */
+
+static uint64_t number(const char **p, unsigned base)
+{
+	uint64_t v = 0;
+	for (;; (*p)++) {
+		unsigned c = (unsigned char)**p, d;
+		if (c >= '0' && c <= '9')
+			d = c - '0';
+		else if (base == 16 && c >= 'a' && c <= 'f')
+			d = c - 'a' + 10;
+		else
+			return v;
+		v = v * base + d;
+	}
+}
+
+/* "7f00-7f01 rw-p 00000000 00:01 123   /name" */
+static void parse(const char *p, struct vma *out)
+{
+	struct raw r = {.page_size = PAGE};
+	r.start = number(&p, 16);
+	p++;
+	r.end = number(&p, 16);
+	p++;
+	r.flags = (p[0] == 'r' ? VMA_READABLE : 0) | (p[1] == 'w' ? VMA_WRITABLE : 0) |
+		  (p[2] == 'x' ? VMA_EXECUTABLE : 0) | (p[3] == 's' ? VMA_SHARED : 0);
+	p += 5;
+	r.offset = number(&p, 16);
+	p++;
+	r.major = (uint32_t)number(&p, 16);
+	p++;
+	r.minor = (uint32_t)number(&p, 16);
+	p++;
+	r.inode = number(&p, 10);
+	while (*p == ' ')
+		p++;
+	r.name = p;
+	fill(out, &r);
+}
+
+/* The next line, NUL terminated in place. */
+static char *line(struct maps *m)
+{
+	for (;;) {
+		char *end = memchr(m->text + m->next, '\n', m->have - m->next);
+		if (end) {
+			char *l = m->text + m->next;
+			*end = 0;
+			m->next = (size_t)(end - m->text) + 1;
+			return l;
+		}
+		if (m->eof)
+			return NULL;
+		memmove(m->text, m->text + m->next, m->have - m->next);
+		m->have -= m->next;
+		m->next = 0;
+		long n = sys(SYS_read, m->fd, m->text + m->have, sizeof m->text - m->have);
+		if (n <= 0)
+			m->eof = true;
+		else
+			m->have += (size_t)n;
+	}
+}
+
+static bool search(struct maps *m, uint64_t address, struct vma *out)
+{
+	for (;;) {
+		char *l = line(m);
+		if (!l)
+			return false;
+		parse(l, out);
+		if (out->end <= address)
+			continue;
+		/* It may be wanted again: the next address can lie in it too. */
+		m->next = (size_t)(l - m->text);
+		l[strlen(l)] = '\n';
+		return true;
+	}
+}
+
+bool maps_open(struct maps *m)
+{
+	struct vma any;
+	m->have = m->next = 0;
+	m->eof = false;
+	m->fd = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	if (m->fd < 0)
+		return false;
+	m->query = query(m, 0, &any);
+	return true;
+}
+
+void maps_close(struct maps *m)
+{
+	sys(SYS_close, m->fd);
+}
+
+bool maps_find(struct maps *m, uint64_t address, struct vma *out)
+{
+	return m->query ? query(m, address, out) : search(m, address, out);
+}

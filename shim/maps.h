@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is mapped where. maps.c reads it, memory.c and fork.c act on it. */
+#ifndef VRDMA_MAPS_H
+#define VRDMA_MAPS_H
+
+#include "vrdma.h"
+
+enum vma_kind {
+	VMA_OWN,       /* shared pages of our memfd */
+	VMA_ANONYMOUS, /* private, no file: heap, mmap, .bss */
+	VMA_PRIVATE,   /* private mapping of a file: .data */
+	VMA_SPECIAL,   /* shared mappings, stacks, vdso, huge pages: left alone */
+};
+
+struct vma {
+	uint64_t start, end, offset;
+	int prot; /* PROT_* */
+	enum vma_kind kind;
+};
+
+struct maps {
+	int fd;
+	bool query; /* the kernel has PROCMAP_QUERY */
+	/* else: the text, read in order */
+	size_t have, next;
+	bool eof;
+	char text[16384];
+};
+
+bool maps_open(struct maps *m);
+void maps_close(struct maps *m);
+/* The first mapping that ends above address. Addresses must not go down. */
+bool maps_find(struct maps *m, uint64_t address, struct vma *out);
+
+#endif

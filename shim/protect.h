@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Holding back the writers of pages that are being replaced. */
+#ifndef VRDMA_PROTECT_H
+#define VRDMA_PROTECT_H
+
+#include "vrdma.h"
+
+struct guard {
+	int fd;         /* userfaultfd; -1: none */
+	bool shmem;     /* can protect shared pages too */
+	bool unpopulated; /* can protect pages that do not exist yet */
+};
+
+bool guard_open(struct guard *g);
+void guard_close(struct guard *g);
+/* Stop every write to [start, end). False: nothing is protected. */
+bool guard_hold(struct guard *g, uint64_t start, uint64_t end);
+/* Let one page's writer on. */
+void guard_release_page(struct guard *g, uint64_t page);
+/* The range was replaced by another mapping: let those who wait try again. */
+void guard_wake(struct guard *g, uint64_t start, uint64_t end);
+/* It was not replaced: as before. */
+void guard_undo(struct guard *g, uint64_t start, uint64_t end);
+/* A fault that waits, and the thread that had it. False: none. */
+bool guard_fault(struct guard *g, uint64_t *page, uint32_t *thread);
+
+#endif

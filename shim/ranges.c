@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See ranges.h. The array comes from mmap: malloc may be locked by a thread that waits for us. */
+#include "ranges.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sys.h"
+
+/* Index of the first range that ends at or after address. */
+static size_t seek(const struct ranges *s, uint64_t address)
+{
+	size_t lo = 0, hi = s->n;
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+		if (s->v[mid].end < address)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static bool grow(struct ranges *s)
+{
+	if (s->n < s->room)
+		return true;
+	size_t room = s->room ? 2 * s->room : 4096 / sizeof *s->v;
+	long r = s->v ? sys(SYS_mremap, s->v, s->room * sizeof *s->v, room * sizeof *s->v, MREMAP_MAYMOVE)
+		      : sys(SYS_mmap, NULL, room * sizeof *s->v, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (r < 0 && r > -4096)
+		return false;
+	s->v = (struct range *)r;
+	s->room = room;
+	return true;
+}
+
+/* Replaces ranges [i, j) by one. */
+static void splice(struct ranges *s, size_t i, size_t j, const struct range *with, size_t n)
+{
+	memmove(s->v + i + n, s->v + j, (s->n - j) * sizeof *s->v);
+	for (size_t k = 0; k < n; k++)
+		s->v[i + k] = with[k];
+	s->n = s->n - (j - i) + n;
+}
+
+bool ranges_add(struct ranges *s, uint64_t start, uint64_t end)
+{
+	if (!grow(s))
+		return false;
+	size_t i = seek(s, start), j = i;
+	struct range r = {start, end};
+	for (; j < s->n && s->v[j].start <= end; j++) {
+		if (s->v[j].start < r.start)
+			r.start = s->v[j].start;
+		if (s->v[j].end > r.end)
+			r.end = s->v[j].end;
+	}
+	splice(s, i, j, &r, 1);
+	return true;
+}
+
+bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end)
+{
+	struct range keep[2];
+	size_t n = 0;
+	if (!grow(s))
+		return false;
+	size_t i = seek(s, start + 1), j = i;
+	for (; j < s->n && s->v[j].start < end; j++) {
+		if (s->v[j].start < start)
+			keep[n++] = (struct range){s->v[j].start, start};
+		if (s->v[j].end > end)
+			keep[n++] = (struct range){end, s->v[j].end};
+	}
+	splice(s, i, j, keep, n);
+	return true;
+}
+
+bool ranges_find(const struct ranges *s, uint64_t start, uint64_t end, struct range *out)
+{
+	size_t i = seek(s, start + 1);
+	if (start >= end || i >= s->n || s->v[i].start >= end)
+		return false;
+	out->start = s->v[i].start > start ? s->v[i].start : start;
+	out->end = s->v[i].end < end ? s->v[i].end : end;
+	return true;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A set of addresses as sorted, disjoint, non-adjacent ranges, in memory of its own. */
+#ifndef VRDMA_RANGES_H
+#define VRDMA_RANGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct range {
+	uint64_t start, end;
+};
+
+struct ranges {
+	struct range *v;
+	size_t n, room;
+};
+
+bool ranges_add(struct ranges *s, uint64_t start, uint64_t end); /* false: no memory, unchanged */
+bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end);
+/* The first part of s inside [start, end); false: none. */
+bool ranges_find(const struct ranges *s, uint64_t start, uint64_t end, struct range *out);
+
+#endif

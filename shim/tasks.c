@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which pages belong to threads. The kernel itself writes to a thread's stack
+ * (signal frames) and to its descriptor (rseq, robust list, the word that
+ * pthread_join waits for), and a write by the kernel into a protected page
+ * fails or kills. Such pages are never replaced.
+ *
+ * glibc keeps the robust list's head inside the thread's descriptor, which sits
+ * at the top of the thread's stack; get_robust_list tells where it is, for any
+ * thread of the process. For the first thread the descriptor stands alone (its
+ * stack is [stack]).
+ */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tasks.h"
+
+#define NEAR (16 * PAGE) /* of this thread's stack pointer: what we ourselves may touch */
+
+unsigned tasks_count(void)
+{
+	struct stat st;
+	if (sys(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &st, 0) < 0 || st.st_nlink < 3)
+		return 0;
+	return (unsigned)st.st_nlink - 2;
+}
+
+static uint64_t descriptor(int tid)
+{
+	uint64_t head = 0, size = 0;
+	return sys(SYS_get_robust_list, tid, &head, &size) < 0 ? 0 : head;
+}
+
+static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
+{
+	struct vma v;
+	uint64_t at = descriptor(tid) & ~(PAGE - 1);
+	if (!at)
+		return;
+	uint64_t start = at - PAGE, end = at + 2 * PAGE;
+	/* Only PROCMAP_QUERY can be asked out of order; else the stack stays unknown. */
+	if (tid != pid && m->query && maps_find(m, at, &v) && v.start <= at && v.start < start)
+		start = v.start;
+	ranges_add(out, start, end);
+}
+
+void tasks_ranges(struct maps *m, struct ranges *out)
+{
+	struct {
+		uint64_t ino, off;
+		uint16_t reclen;
+		uint8_t type;
+		char name[];
+	} __attribute__((packed)) *e;
+	char list[2048];
+	int pid = (int)sys(SYS_getpid);
+	uint64_t sp = (uint64_t)(uintptr_t)__builtin_frame_address(0) & ~(PAGE - 1);
+
+	out->n = 0;
+	ranges_add(out, sp - NEAR, sp + NEAR);
+	long fd = sys(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	for (;;) {
+		long n = sys(SYS_getdents64, fd, list, sizeof list);
+		if (n <= 0)
+			break;
+		for (long i = 0; i < n; i += e->reclen) {
+			int tid = 0;
+			e = (void *)(list + i);
+			for (const char *c = e->name; *c >= '0' && *c <= '9'; c++)
+				tid = tid * 10 + (*c - '0');
+			if (tid)
+				add_task(m, out, tid, pid);
+		}
+	}
+	sys(SYS_close, fd);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The threads of this process, and the memory of theirs that must not be held back. */
+#ifndef VRDMA_TASKS_H
+#define VRDMA_TASKS_H
+
+#include "maps.h"
+#include "ranges.h"
+
+unsigned tasks_count(void); /* how many threads; 0: unknown */
+/* Stacks and thread descriptors of all of them, and what this thread's own code stands on. */
+void tasks_ranges(struct maps *m, struct ranges *out);
+
+#endif
