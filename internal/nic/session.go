@@ -43,9 +43,10 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 	l := &n.Limits
 	s := &Session{
 		SessionOptions: o, nic: n, opened: time.Now(),
-		pds: newTable[*PD](l.PDs, handles), cqs: newTable[*CQ](l.CQs, handles), qps: newTable[*QP](l.QPs, doorbells),
-		srqs: newTable[*SRQ](l.SRQs, handles), mrs: newTable[*MR](l.MRs, handles), mws: newTable[*MW](l.MWs, handles),
-		ahs: newTable[*AH](l.AHs, handles), channels: newTable[*eventQueue](l.Channels, handles),
+		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL), cqs: newTable[*CQ](l.CQs, handles, syscall.EINVAL),
+		qps: newTable[*QP](l.QPs, doorbells, syscall.EINVAL), srqs: newTable[*SRQ](l.SRQs, handles, syscall.EINVAL),
+		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL),
+		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE),
 	}
 	n.sessions[s] = struct{}{}
 	return s, nil
@@ -129,6 +130,7 @@ type table[T any] struct {
 	next  uint32
 	limit int
 	space uint32
+	full  syscall.Errno // what rxe answers when there are limit objects
 }
 
 const (
@@ -138,14 +140,14 @@ const (
 	handles   = 1 << 20
 )
 
-func newTable[T any](limit int, space uint32) table[T] {
-	return table[T]{items: make(map[uint32]T), limit: limit, space: space}
+func newTable[T any](limit int, space uint32, full syscall.Errno) table[T] {
+	return table[T]{items: make(map[uint32]T), limit: limit, space: space, full: full}
 }
 
-// add names v; ENOMEM when the session has as many as it may.
+// add names v, unless the session has as many as it may.
 func (t *table[T]) add(v T) (uint32, error) {
 	if len(t.items) >= t.limit {
-		return 0, syscall.ENOMEM
+		return 0, t.full
 	}
 	for {
 		h := t.next
