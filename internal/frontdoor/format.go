@@ -71,7 +71,7 @@ func arguments(v any) string {
 	return fields(reflect.ValueOf(v).Elem(), nil, true)
 }
 
-// results prints a response; what is zero says nothing.
+// results prints a response; what is zero says nothing, unless it is a handle.
 func results(v any) string { return fields(reflect.ValueOf(v).Elem(), nil, false) }
 
 // fields prints the fields of a struct; only those in the set if there is one, and
@@ -81,7 +81,10 @@ func fields(v reflect.Value, only map[string]bool, zeros bool) string {
 	t := v.Type()
 	for i := range t.NumField() {
 		name := t.Field(i).Tag.Get("c")
-		if name == "" || boring[name] || only != nil && !only[name] || !zeros && v.Field(i).IsZero() {
+		if name == "" || boring[name] || only != nil && !only[name] {
+			continue
+		}
+		if !zeros && v.Field(i).IsZero() && !strings.HasSuffix(name, "_handle") {
 			continue
 		}
 		text := value(name, v.Field(i))

@@ -1,7 +1,6 @@
 package frontdoor
 
 import (
-	"fmt"
 	"sync"
 	"syscall"
 
@@ -20,6 +19,9 @@ type process struct {
 	ended    bool
 	sessions map[*session]struct{}
 }
+
+// maxOpens is how often a process may open the device: RXE_MAX_UCONTEXT.
+const maxOpens = 512
 
 // serveProcess lives as long as the process.
 func (s *Server) serveProcess(c *channel.Conn, who peer) error {
@@ -91,6 +93,9 @@ func (p *process) adopt(ses *session) error {
 	if p.ended {
 		return refusal(syscall.ESRCH, "process %d has ended", p.pid)
 	}
+	if len(p.sessions) >= maxOpens {
+		return refusal(syscall.ENOMEM, "process %d has the device open %d times, which is the limit", p.pid, maxOpens)
+	}
 	p.sessions[ses] = struct{}{}
 	return nil
 }
@@ -121,5 +126,3 @@ func errnoOf(err error, otherwise syscall.Errno) syscall.Errno {
 	}
 	return otherwise
 }
-
-func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.program, p.pid) }

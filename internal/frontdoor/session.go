@@ -152,7 +152,11 @@ func (s *Server) onLoop(f func()) (err error) {
 // so ends the session.
 func (ses *session) do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.onLoop(func() { err = f(ses.dev) }); p != nil {
+	if p := ses.srv.onLoop(func() {
+		if ses.dev.Engine != nil { // else it faulted, and is closed
+			err = f(ses.dev)
+		}
+	}); p != nil {
 		panic(p)
 	}
 	return err

@@ -64,7 +64,11 @@ func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []counter
 	if w.err == nil {
 		w.err = t.openCounters(filepath.Join("class/infiniband", n.Name, "ports/1"), w)
 	}
+	if w.err == nil {
+		w.err = w.allow()
+	}
 	if w.err != nil {
+		t.closeFiles()
 		os.RemoveAll(root)
 		return nil, fmt.Errorf("writing the device tree: %w", w.err)
 	}
@@ -103,6 +107,21 @@ func (w *writer) link(target, name string) {
 	if w.err == nil {
 		w.err = os.Symlink(target, filepath.Join(w.root, name))
 	}
+}
+
+// allow gives everything the modes that were asked for, whatever the umask.
+func (w *writer) allow() error {
+	return filepath.WalkDir(w.root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.Chmod(path, w.dirMode)
+		case d.Type().IsRegular():
+			return os.Chmod(path, w.fileMode)
+		}
+		return nil
+	})
 }
 
 // verbsClass is what libibverbs and librdmacm scan.
@@ -252,16 +271,20 @@ func (t *tree) refresh() {
 func (t *tree) remove() error {
 	close(t.done)
 	<-t.ended
-	t.mu.Lock()
-	for _, f := range t.files {
-		f.Close()
-	}
-	clear(t.files)
-	t.mu.Unlock()
+	t.closeFiles()
 	err := os.RemoveAll(t.root)
 	// The directory around it may hold the shared object, which is not ours.
 	if rerr := os.Remove(filepath.Dir(t.root)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, syscall.ENOTEMPTY) {
 		err = errors.Join(err, rerr)
 	}
 	return err
+}
+
+func (t *tree) closeFiles() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range t.files {
+		f.Close()
+	}
+	clear(t.files)
 }
