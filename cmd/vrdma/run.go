@@ -73,9 +73,6 @@ func checkProgram(args []string, quiet bool) (string, error) {
 	for _, finding := range findings {
 		fmt.Fprintln(os.Stderr, "vrdma: warning:", finding)
 	}
-	if text := preflight.Blind(path); text != "" {
-		fmt.Fprintln(os.Stderr, "vrdma:", text)
-	}
 	return path, nil
 }
 

@@ -180,13 +180,3 @@ func loaderOf(image *elf.File) string {
 	}
 	return ""
 }
-
-// Blind explains programs that run but cannot see the device, because they ask
-// the kernel in another way. It is "" for all others.
-func Blind(path string) string {
-	if filepath.Base(path) != "rdma" {
-		return ""
-	}
-	return "rdma (iproute2) asks the kernel's RDMA subsystem over netlink, and vrdma's device is not in the kernel: " +
-		"it will not be listed. Use ibv_devinfo, or vrdma status."
-}

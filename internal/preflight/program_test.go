@@ -190,12 +190,3 @@ func TestFind(t *testing.T) {
 		})
 	}
 }
-
-func TestBlind(t *testing.T) {
-	if Blind("/usr/bin/rdma") == "" {
-		t.Error("nothing about rdma")
-	}
-	if got := Blind("/usr/bin/ibv_devinfo"); got != "" {
-		t.Errorf("about ibv_devinfo: %q", got)
-	}
-}
