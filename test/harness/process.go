@@ -107,10 +107,17 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Ended waits up to d and reports whether the process has ended.
 func (p *Process) Ended(d time.Duration) bool {
+	late := time.NewTimer(d)
+	defer late.Stop()
 	select {
 	case <-p.done:
 		return true
-	case <-time.After(d):
+	case <-late.C:
+	}
+	select { // it may have been both
+	case <-p.done:
+		return true
+	default:
 		return false
 	}
 }
