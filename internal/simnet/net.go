@@ -35,6 +35,8 @@ type Net struct {
 	// Tap, when set, sees every burst before the network has its way with it, and
 	// may say that it is lost.
 	Tap func(from *Endpoint, b *transport.Burst) (lost bool)
+	// Lose, when set, decides about every delivery unit instead of chance.
+	Lose func(b *transport.Burst) bool
 
 	endpoints []*Endpoint
 	byNum     map[uint32]*Endpoint
@@ -154,7 +156,7 @@ func (n *Net) cut(to *Endpoint, b *transport.Burst) {
 func (n *Net) launch(f flight) {
 	n.Sent++
 	copies := 1
-	if n.Rand.Float64() < n.Drop {
+	if n.Rand.Float64() < n.Drop || n.Lose != nil && n.Lose(&f.b) {
 		copies = 0
 		n.Lost++
 	}

@@ -32,7 +32,7 @@ const (
 	// RNRNak is combined with the responder's timer code.
 	RNRNak = synRNR
 
-	NakSequence  = synNak | 0
+	NakSequence  = synNak
 	NakInvalid   = synNak | 1
 	NakAccess    = synNak | 2
 	NakOperation = synNak | 3
