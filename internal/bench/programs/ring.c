@@ -3,7 +3,9 @@
  * ring COUNT: how fast two processes hand 8-byte messages through a bare ring in
  * shared memory, with nothing else done to them: the ceiling for any queue pair.
  * One producer, one consumer, an index each on its own cache line; whoever finds
- * nothing to do yields, as everybody has to on a small machine.
+ * nothing to do yields, as everybody has to on a small machine. Each has a processor
+ * of its own, if there are two: on one, the ring would be filled and emptied in
+ * turns from one cache, and nothing handed over.
  *
  * Prints messages a second.
  */
@@ -32,6 +34,23 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Moves the caller to the n-th processor that it may use, if there is one. */
+static void settle(int n)
+{
+	cpu_set_t may, one;
+
+	if (sched_getaffinity(0, sizeof(may), &may))
+		return;
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, &may) || n-- > 0)
+			continue;
+		CPU_SET(cpu, &one);
+		sched_setaffinity(0, sizeof(one), &one);
+		return;
+	}
 }
 
 static void idle(int *spins)
@@ -88,8 +107,11 @@ int main(int argc, char **argv)
 		perror("ring: fork");
 		return 1;
 	}
-	if (child == 0)
+	if (child == 0) {
+		settle(1);
 		_exit(consume(r, count));
+	}
+	settle(0);
 	produce(r, count);
 	if (waitpid(child, &status, 0) < 0 || status != 0) {
 		fprintf(stderr, "ring: the consumer failed\n");
