@@ -16,6 +16,7 @@
 
 #include "tasks.h"
 
+#define AFTER_HEAD 0x600 /* bytes of the descriptor behind the robust list's head, at most */
 #define NEAR (16 * PAGE) /* of this thread's stack pointer: what we ourselves may touch */
 
 unsigned tasks_count(void)
@@ -35,10 +36,10 @@ static uint64_t descriptor(int tid)
 static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
 {
 	struct vma v;
-	uint64_t at = descriptor(tid) & ~(PAGE - 1);
+	uint64_t at = descriptor(tid);
 	if (!at)
 		return;
-	uint64_t start = at - PAGE, end = at + 2 * PAGE;
+	uint64_t start = (at & ~(PAGE - 1)) - 2 * PAGE, end = (at + AFTER_HEAD + PAGE - 1) & ~(PAGE - 1);
 	/* Only PROCMAP_QUERY can be asked out of order; else the stack stays unknown. */
 	if (tid != pid && m->query && maps_find(m, at, &v) && v.start <= at && v.start < start)
 		start = v.start;

@@ -43,14 +43,16 @@ void passed_close(struct passed *fds)
 	fds->n = 0;
 }
 
-/* Waits until something can be read. Interruptions and false alarms are the caller's loop. */
+/* Waits until something can be read. */
 static void wait_readable(int socket, sigmask outside)
 {
 	struct pollfd p = {.fd = socket, .events = POLLIN};
 	struct timespec second = {.tv_sec = 1};
 
-	if (sys(SYS_ppoll, &p, 1, &second, NULL, 8) == 0)
-		sys(SYS_ppoll, &p, 1, NULL, &outside, 8);
+	if (sys(SYS_ppoll, &p, 1, &second, NULL, 8) != 0)
+		return;
+	while (sys(SYS_ppoll, &p, 1, NULL, &outside, 8) == -EINTR)
+		;
 }
 
 /* Receives one message and its descriptors. Length, 0 at the end, or -errno. */

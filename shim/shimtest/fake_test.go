@@ -1,0 +1,387 @@
+package shimtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/channel"
+)
+
+// Commands, as in testdata/t.h.
+const (
+	cmdGetContext        = 0
+	cmdRegMR             = 9
+	cmdCreateCompChannel = 17
+	cmdCreateCQ          = 18
+	cmdEcho              = 200
+	cmdFail              = 201
+	cmdSlow              = 202
+	cmdEvent             = 203
+	cmdDie               = 204
+	cmdPeek              = 205
+	cmdPoke              = 206
+	cmdBells             = 207
+	cmdSyncs             = 208
+	cmdData              = 209
+
+	channelID = 77
+)
+
+// fake is a daemon that understands the protocol and no RDMA.
+type fake struct {
+	t        *testing.T
+	socket   string
+	listener *net.UnixListener
+	refusal  *channel.Welcome // answer every hello with this
+
+	mu        sync.Mutex
+	conns     map[*channel.Conn]bool
+	processes map[channel.Token]*os.File // memory, by token
+	labels    []string
+	syncs     uint64
+	nextToken byte
+	wg        sync.WaitGroup
+}
+
+func startFake(t *testing.T) *fake {
+	t.Helper()
+	dir := t.TempDir()
+	f := &fake{
+		t:         t,
+		socket:    filepath.Join(dir, "s"),
+		conns:     map[*channel.Conn]bool{},
+		processes: map[channel.Token]*os.File{},
+	}
+	f.makeTree(t)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listener = l
+	f.wg.Add(1)
+	go f.accept()
+	t.Cleanup(func() {
+		f.die()
+		f.wg.Wait()
+		for _, m := range f.processes {
+			m.Close()
+		}
+	})
+	return f
+}
+
+func (f *fake) makeTree(t *testing.T) {
+	t.Helper()
+	for name, content := range map[string]string{
+		"class/infiniband_verbs/abi_version":                    "6\n",
+		"class/infiniband_verbs/uverbs0/ibdev":                  "rxe0\n",
+		"class/infiniband_verbs/uverbs0/dev":                    "231:192\n",
+		"class/infiniband_verbs/uverbs0/abi_version":            "1\n",
+		"class/infiniband/rxe0/node_type":                       "1: CA\n",
+		"class/infiniband/rxe0/node_guid":                       "0202:0304:0506:0708\n",
+		"class/infiniband/rxe0/ports/1/state":                   "4: ACTIVE\n",
+		"class/infiniband/rxe0/ports/1/counters/port_xmit_data": "0\n",
+		"class/infiniband/rxe0/ports/1/hw_counters/sent_pkts":   "0\n",
+		"class/infiniband/rxe0/device/net/lo/ifindex":           "1\n",
+		"class/misc/rdma_cm/abi_version":                        "4\n",
+		"class/infiniband_mad/abi_version":                      "5\n",
+		"class/infiniband/rxe0/ports/1/gids/0":                  "0000:0000:0000:0000:0000:ffff:7f00:0001\n",
+	} {
+		path := filepath.Join(f.socket+".d", "sys", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// die closes the listener and every connection, as the end of a daemon does.
+func (f *fake) die() {
+	f.listener.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		c.Close()
+	}
+}
+
+func (f *fake) accept() {
+	defer f.wg.Done()
+	for {
+		u, err := f.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		c := channel.NewConn(u)
+		f.mu.Lock()
+		f.conns[c] = true
+		f.mu.Unlock()
+		f.wg.Add(1)
+		go func() {
+			defer f.wg.Done()
+			f.serve(c)
+			c.Close()
+			f.mu.Lock()
+			delete(f.conns, c)
+			f.mu.Unlock()
+		}()
+	}
+}
+
+func (f *fake) sessions() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
+}
+
+func memfd(size int64) (*os.File, error) {
+	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "memfd")
+	if err := file.Truncate(size); err != nil {
+		return nil, err
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	return file, err
+}
+
+func (f *fake) serve(c *channel.Conn) {
+	buf := make([]byte, channel.MaxMessage)
+	n, _, err := c.ReadMessage(buf)
+	if err != nil {
+		return
+	}
+	hello, err := channel.ParseHello(buf[:n])
+	if err != nil {
+		f.t.Errorf("hello: %v", err)
+		return
+	}
+	w := channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, RdevMajor: 231, RdevMinor: 192}
+	if f.refusal != nil {
+		w = *f.refusal
+		c.WriteMessage(w.Append(nil))
+		return
+	}
+	switch hello.Kind {
+	case channel.KindProcess:
+		f.serveProcess(c, buf, w, hello)
+	case channel.KindUverbs:
+		f.serveDevice(c, buf, w, hello.Token)
+	}
+}
+
+func (f *fake) serveProcess(c *channel.Conn, buf []byte, w channel.Welcome, hello channel.Hello) {
+	memory, err := memfd(1 << 47)
+	if err != nil {
+		f.t.Errorf("memfd: %v", err)
+		return
+	}
+	f.mu.Lock()
+	f.nextToken++
+	w.Token[0] = f.nextToken
+	w.NumFDs = 1
+	f.processes[w.Token] = memory
+	f.labels = append(f.labels, hello.Program+" "+hello.Label)
+	f.mu.Unlock()
+	if err := c.WriteMessage(w.Append(nil), int(memory.Fd())); err != nil {
+		return
+	}
+	var reply channel.ReplyBuilder
+	for {
+		if _, _, err := c.ReadMessage(buf); err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.syncs++
+		f.mu.Unlock()
+		reply.Reset(nil)
+		b, _ := reply.Finish(0)
+		c.WriteMessage(b)
+	}
+}
+
+// device is one opened uverbs0.
+type device struct {
+	f      *fake
+	conn   *channel.Conn
+	memory *os.File
+	bell   int
+	ends   []int // our ends of event sockets
+}
+
+func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token channel.Token) {
+	arena, err := memfd(1 << 20)
+	if err != nil {
+		f.t.Errorf("memfd: %v", err)
+		return
+	}
+	defer arena.Close()
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		f.t.Errorf("eventfd: %v", err)
+		return
+	}
+	defer unix.Close(bell)
+	f.mu.Lock()
+	d := &device{f: f, conn: c, memory: f.processes[token], bell: bell}
+	f.mu.Unlock()
+	if d.memory == nil {
+		f.t.Errorf("a device was opened with the unknown token %x", token)
+		return
+	}
+	defer func() { channel.CloseFDs(d.ends) }()
+	w.NumFDs = 2
+	if err := c.WriteMessage(w.Append(nil), int(arena.Fd()), bell); err != nil {
+		return
+	}
+	var q channel.Request
+	for {
+		n, _, err := c.ReadMessage(buf)
+		if err != nil {
+			return
+		}
+		if err := q.Parse(buf[:n]); err != nil {
+			f.t.Errorf("request: %v", err)
+			return
+		}
+		if !d.answer(&q) {
+			return
+		}
+	}
+}
+
+// eventFD makes an event socket and returns the client's end.
+func (d *device) eventFD() (int, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	d.ends = append(d.ends, pair[0])
+	return pair[1], nil
+}
+
+func (d *device) answer(q *channel.Request) bool {
+	le := binary.NativeEndian
+	command := le.Uint32(q.Command)
+	response := le.Uint64(q.Command[8:])
+	word := func(at int) uint64 {
+		if len(q.Command) < at+8 {
+			return 0
+		}
+		return le.Uint64(q.Command[at:])
+	}
+	arg, arg2 := word(16), word(24)
+	var reply channel.ReplyBuilder
+	reply.Reset(nil)
+	store := func(v uint64) { reply.Store(response, le.AppendUint64(nil, v)) }
+	var errno int32
+	var fds []int
+	switch command {
+	case cmdGetContext, cmdCreateCompChannel:
+		fd, err := d.eventFD()
+		if err != nil {
+			d.f.t.Errorf("socketpair: %v", err)
+			return false
+		}
+		kind := uint32(channel.FDAsync)
+		if command == cmdCreateCompChannel {
+			kind = channel.FDComp
+		}
+		reply.FD(channel.FD{Address: response, Kind: kind, ID: channelID})
+		fds = append(fds, fd)
+	case cmdCreateCQ:
+		store(uint64(int64(int32(le.Uint32(q.Command[32:])))))
+	case cmdCreateCQ | 0x80000000:
+		store(uint64(int64(int32(le.Uint32(q.Command[40:])))))
+	case cmdRegMR:
+		d.storeExtents(&reply, q, response)
+	case cmdEcho:
+		store(arg + 1)
+	case cmdFail:
+		errno = int32(arg)
+	case cmdSlow:
+		time.Sleep(max(50*time.Millisecond, time.Duration(arg)*time.Millisecond))
+		store(arg + 1)
+	case cmdEvent:
+		unix.Write(d.ends[0], le.AppendUint64(le.AppendUint64(nil, arg), 1))
+	case cmdDie:
+		go d.f.die()
+		return false
+	case cmdPeek:
+		var b [8]byte
+		if _, err := d.memory.ReadAt(b[:], int64(arg)); err != nil {
+			d.f.t.Errorf("read registered memory at %#x: %v", arg, err)
+		}
+		reply.Store(response, b[:])
+	case cmdPoke:
+		if _, err := d.memory.WriteAt(le.AppendUint64(nil, arg2), int64(arg)); err != nil {
+			d.f.t.Errorf("write registered memory at %#x: %v", arg, err)
+		}
+	case cmdBells:
+		var b [8]byte
+		unix.Read(d.bell, b[:])
+		reply.Store(response, b[:])
+	case cmdSyncs:
+		d.f.mu.Lock()
+		store(d.f.syncs)
+		d.f.mu.Unlock()
+	case cmdData:
+		var st syscall.Stat_t
+		syscall.Fstat(int(d.memory.Fd()), &st)
+		store(uint64(st.Blocks) * 512)
+	default:
+		errno = int32(unix.EINVAL)
+	}
+	b, err := reply.Finish(errno)
+	if err == nil {
+		err = d.conn.WriteMessage(b, fds...)
+	}
+	channel.CloseFDs(fds)
+	return err == nil
+}
+
+// storeExtents tells the program what the library said about its memory, after
+// checking that the extents cover the buffer without gaps.
+func (d *device) storeExtents(reply *channel.ReplyBuilder, q *channel.Request, response uint64) {
+	le := binary.NativeEndian
+	start, length := le.Uint64(q.Command[16:]), le.Uint64(q.Command[24:])
+	at := start
+	out := le.AppendUint64(nil, uint64(len(q.Extents)))
+	for i, e := range q.Extents {
+		if e.Start != at || e.Length == 0 {
+			d.f.t.Errorf("extents of %#x+%#x: number %d is %#x+%#x, want it to start at %#x", start, length, i, e.Start, e.Length, at)
+		}
+		at = e.Start + e.Length
+		if i < 64 {
+			out = le.AppendUint64(out, e.Start)
+			out = le.AppendUint64(out, e.Length)
+			out = le.AppendUint32(out, e.Kind)
+			out = le.AppendUint32(out, e.Prot)
+		}
+	}
+	if at != start+length {
+		d.f.t.Errorf("extents of %#x+%#x end at %#x, want %#x", start, length, at, start+length)
+	}
+	reply.Store(response, out)
+}
+
+func (f *fake) environment() []string {
+	return []string{
+		"VRDMA_SOCKET=" + f.socket,
+		"SYSFS_PATH=" + f.socket + ".d/sys",
+		fmt.Sprintf("PATH=%s", os.Getenv("PATH")),
+	}
+}

@@ -1,0 +1,208 @@
+/* Round trips, errors, descriptors, dup, close, doorbell, stat. */
+#include "t.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+
+static void looks_like_a_device(int fd)
+{
+	struct stat st;
+	struct statx sx;
+	CHECK(fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(231, 192));
+	CHECK(fstatat(fd, "", &st, AT_EMPTY_PATH) == 0 && S_ISCHR(st.st_mode));
+	CHECK(statx(fd, "", AT_EMPTY_PATH, STATX_ALL, &sx) == 0 && S_ISCHR(sx.stx_mode) &&
+	      sx.stx_rdev_major == 231 && sx.stx_rdev_minor == 192);
+	CHECK(stat(DEVICE, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(231, 192));
+	CHECK(ioctl(fd, 0xc0181b01u, NULL) == -1 && errno == ENOTTY);
+	CHECK(socket(AF_NETLINK, SOCK_RAW, 20) == -1 && errno == EPROTONOSUPPORT);
+	int other = socket(AF_NETLINK, SOCK_RAW, 0);
+	CHECK(other >= 0);
+	close(other);
+}
+
+static void commands(int fd)
+{
+	char byte = 0;
+	struct command c = {{CMD_ECHO, sizeof c / 4, 0}, 0, 7, 0};
+	struct iovec iov[2] = {{&c, 8}, {(char *)&c + 8, sizeof c - 8}};
+	uint64_t v = 0;
+	for (uint64_t i = 0; i < 100; i++)
+		CHECK(ask(fd, CMD_ECHO, i) == i + 1);
+	CHECK(call(fd, CMD_FAIL, EDQUOT, 0, NULL) == EDQUOT);
+	c.response = (uintptr_t)&v;
+	CHECK(writev(fd, iov, 2) == (ssize_t)sizeof c && v == 8);
+	CHECK(write(fd, &byte, 1) == -1 && errno == EINVAL);
+	CHECK(read(fd, &byte, 1) == -1 && errno == EINVAL);
+}
+
+static void ring(int fd, uint32_t qp)
+{
+	struct {
+		struct header h;
+		uint64_t response;
+		uint32_t qp_handle, wr_count, sge_count, wqe_size;
+	} c = {{CMD_POST_SEND, 8, 1}, 0, qp, 0, 0, 0};
+	CHECK(write(fd, &c, sizeof c) == (ssize_t)sizeof c);
+}
+
+static void doorbell(int fd)
+{
+	unsigned char *page = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	uint64_t *bitmap = (uint64_t *)(page + 4096), *summary = (uint64_t *)(page + 128);
+	uint32_t *armed = (uint32_t *)page, *any = (uint32_t *)(page + 64);
+	ring(fd, 65536 + 4097);
+	CHECK(bitmap[64] == 2 && summary[1] == 1 && *any == 1);
+	CHECK(ask(fd, CMD_BELLS, 0) == 0); /* nobody sleeps */
+	*armed = 1;
+	ring(fd, 3);
+	CHECK(bitmap[0] == 8 && summary[0] == 1 && *armed == 0);
+	CHECK(ask(fd, CMD_BELLS, 0) == 1);
+	munmap(page, 12288);
+}
+
+static int event_file(int fd, uint32_t command)
+{
+	int32_t n = -1;
+	CHECK(call(fd, command, 0, 0, &n) == 0 && n >= 0);
+	CHECK(fcntl(n, F_GETFD) & FD_CLOEXEC);
+	return n;
+}
+
+static int64_t channel_seen(int fd, int channel, int extended)
+{
+	int64_t v = -2;
+	struct {
+		struct header h;
+		uint64_t response, user_handle;
+		uint32_t cqe, vector;
+		int32_t channel;
+		uint32_t reserved;
+	} c = {{CMD_CREATE_CQ, 10, 0}, (uintptr_t)&v, 0, 1, 0, channel, 0};
+	struct {
+		struct header h;
+		uint64_t response, words, user_handle;
+		uint32_t cqe, vector;
+		int32_t channel;
+		uint32_t mask;
+	} x = {{CMD_CREATE_CQ | 0x80000000u, 6, 0}, (uintptr_t)&v, 0, 0, 1, 0, channel, 0};
+	if (extended)
+		CHECK(write(fd, &x, sizeof x) == (ssize_t)sizeof x);
+	else
+		CHECK(write(fd, &c, sizeof c) == (ssize_t)sizeof c);
+	return v;
+}
+
+static void events(int fd)
+{
+	struct {
+		uint64_t element;
+		uint32_t type, reserved;
+	} ev;
+	int async = event_file(fd, CMD_GET_CONTEXT), comp = event_file(fd, CMD_CREATE_COMP_CHANNEL);
+	for (int extended = 0; extended < 2; extended++) {
+		CHECK(channel_seen(fd, -1, extended) == -1);
+		CHECK(channel_seen(fd, comp, extended) == 77);
+		CHECK(channel_seen(fd, async, extended) == 0x7fffffff);
+		CHECK(channel_seen(fd, 0, extended) == 0x7fffffff);
+	}
+	int copy = dup(comp);
+	CHECK(copy >= 0 && close(comp) == 0);
+	CHECK(channel_seen(fd, comp, 0) == 0x7fffffff && channel_seen(fd, copy, 0) == 77);
+	CHECK(call(fd, CMD_EVENT, 42, 0, NULL) == 0);
+	CHECK(read(async, &ev, sizeof ev) == sizeof ev && ev.element == 42);
+	CHECK(fcntl(async, F_SETFL, O_NONBLOCK) == 0);
+	CHECK(read(async, &ev, sizeof ev) == -1 && errno == EAGAIN);
+	close(copy);
+	close(async);
+}
+
+/* The file lives until its last descriptor is closed. */
+static void duplicates(int fd)
+{
+	int a = dup(fd), b = fcntl(fd, F_DUPFD_CLOEXEC, 50), c = dup2(fd, 60), d = dup3(fd, 61, O_CLOEXEC);
+	CHECK(a >= 0 && b >= 50 && c == 60 && d == 61);
+	close(fd);
+	CHECK(ask(a, CMD_ECHO, 1) == 2 && ask(b, CMD_ECHO, 2) == 3 && ask(c, CMD_ECHO, 3) == 4);
+	close(a);
+	close(b);
+	CHECK(dup2(2, c) == c); /* an ordinary file takes the number */
+	CHECK(write(c, "", 0) == 0);
+	CHECK(ask(d, CMD_ECHO, 4) == 5);
+	CHECK(dup2(1000, d) == -1 && errno == EBADF && ask(d, CMD_ECHO, 5) == 6);
+	close(d);
+	CHECK(close(d) == -1 && errno == EBADF);
+	CHECK(write(d, "12345678", 8) == -1 && errno == EBADF);
+	close(c);
+}
+
+static int hidden_fds(void)
+{
+	int n = 0;
+	for (int fd = 100; fd < 20000; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void close_everything(void)
+{
+	int keep = open_device();
+	for (int fd = 3; fd < 20000; fd++)
+		if (fd != keep)
+			close(fd);
+	CHECK(ask(keep, CMD_ECHO, 1) == 2);
+	CHECK(hidden_fds() == 4); /* process, memory, control, bell */
+	int numbers[4], n = 0;
+	for (int fd = 100; fd < 20000; fd++)
+		if (fcntl(fd, F_GETFD) >= 0)
+			numbers[n++] = fd;
+	while (n)
+		CHECK(dup2(2, numbers[--n]) == numbers[n]); /* they step aside */
+	CHECK(hidden_fds() == 8 && ask(keep, CMD_ECHO, 1) == 2);
+	for (int fd = 100; fd < 20000; fd++)
+		close(fd);
+	CHECK(hidden_fds() == 4 && ask(keep, CMD_ECHO, 2) == 3);
+	CHECK(close_range((unsigned)keep + 1, ~0u, 0) == 0 && ask(keep, CMD_ECHO, 3) == 4);
+	CHECK(close_range(3, ~0u, 0) == 0);
+	CHECK(write(keep, "12345678", 8) == -1 && errno == EBADF && hidden_fds() == 2);
+	keep = open_device();
+	closefrom(keep + 1);
+	CHECK(ask(keep, CMD_ECHO, 4) == 5);
+	closefrom(3);
+	CHECK(hidden_fds() == 2);
+}
+
+/* What a vfork child closes stays open here. */
+static void vfork_child(void)
+{
+	int fd = open_device();
+	pid_t pid = vfork();
+	if (pid == 0) {
+		for (int i = 3; i < 20000; i++)
+			close(i);
+		dup2(2, fd);
+		_exit(0);
+	}
+	wait_ok(pid);
+	CHECK(ask(fd, CMD_ECHO, 1) == 2);
+	CHECK(system("exit 3") == 3 << 8);
+	CHECK(ask(fd, CMD_ECHO, 2) == 3);
+	close(fd);
+}
+
+int main(void)
+{
+	int fd = open_device();
+	CHECK(fd < 10);
+	looks_like_a_device(fd);
+	commands(fd);
+	doorbell(fd);
+	events(fd);
+	duplicates(fd);
+	close_everything();
+	vfork_child();
+	return 0;
+}
