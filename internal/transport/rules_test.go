@@ -20,6 +20,14 @@ type world struct {
 
 const memSize = 1 << 20
 
+// pattern is what a's memory holds at first.
+var pattern = func() (p [memSize]byte) {
+	for i := range p {
+		p[i] = byte(i*7 + i>>8)
+	}
+	return p
+}()
+
 type option func(*simnet.Config, *Config, *Attr, *Attr)
 
 func onWire(c *simnet.Config, _ *Config, _, _ *Attr) {
@@ -33,6 +41,10 @@ func config(f func(*Config)) option {
 }
 
 func newWorld(t *testing.T, typ Type, opts ...option) *world {
+	return newSizedWorld(t, typ, memSize, opts...)
+}
+
+func newSizedWorld(t *testing.T, typ Type, size uint64, opts ...option) *world {
 	sc, tc := simnet.Config{Seed: 1, Local: true}, Config{Type: typ}
 	aa, ba := simnet.Defaults(), simnet.Defaults()
 	for _, o := range opts {
@@ -40,14 +52,12 @@ func newWorld(t *testing.T, typ Type, opts ...option) *world {
 	}
 	w := &world{Net: simnet.New(sc), t: t}
 	tc.Num = 0x11
-	w.a = w.Add(simnet.NewNode(memSize), tc)
+	w.a = w.Add(simnet.NewNode(int(size)), tc)
 	tc.Num = 0x12
-	w.b = w.Add(simnet.NewNode(memSize), tc)
-	w.aKey = w.a.Node.Register(simnet.Base, memSize, simnet.AllAccess)
-	w.bKey = w.b.Node.Register(simnet.Base, memSize, simnet.AllAccess)
-	for i := range w.a.Node.Mem {
-		w.a.Node.Mem[i] = byte(i*7 + i>>8)
-	}
+	w.b = w.Add(simnet.NewNode(int(size)), tc)
+	w.aKey = w.a.Node.Register(simnet.Base, size, simnet.AllAccess)
+	w.bKey = w.b.Node.Register(simnet.Base, size, simnet.AllAccess)
+	copy(w.a.Node.Mem, pattern[:])
 	w.a.SignalAll()
 	w.b.SignalAll()
 	if typ == UD {

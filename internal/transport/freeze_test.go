@@ -1,0 +1,83 @@
+package transport
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// scramble sets every field below v to something random, and fails on kinds that are
+// not plain data.
+func scramble(t *testing.T, v reflect.Value, rng *rand.Rand) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			scramble(t, v.Field(i), rng)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			scramble(t, v.Index(i), rng)
+		}
+	case reflect.Bool:
+		v.SetBool(rng.IntN(2) == 0)
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(rng.Uint64() >> (64 - v.Type().Bits()))
+	case reflect.Int64:
+		v.SetInt(rng.Int64())
+	default:
+		t.Fatalf("%s in the state of a queue pair", v.Kind())
+	}
+}
+
+// TestFreezeKeepsEverything sets every field and finds it again.
+func TestFreezeKeepsEverything(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 5 {
+		var q QP
+		for _, p := range q.parts() {
+			scramble(t, reflect.ValueOf(p).Elem(), rng)
+		}
+		if n, want := len(q.parts()), reflect.TypeOf(q).NumField(); n != want {
+			t.Fatalf("%d parts of %d fields are frozen", n, want)
+		}
+		b := q.Freeze()
+		// What makes the state valid again.
+		q.conf.Type, q.state = RC, RTS
+		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
+		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
+		q.req.W.NumSGE, q.resp.R.NumSGE = 32, 32
+		if _, err := Thaw(b); err == nil {
+			t.Errorf("thawed nonsense")
+		}
+		got, err := Thaw(q.Freeze())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != q {
+			t.Errorf("thawed differs from frozen")
+		}
+	}
+}
+
+func TestThawRefuses(t *testing.T) {
+	var q QP
+	q.Init(Config{Type: RC})
+	b := q.Freeze()
+	if _, err := Thaw(b); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{
+		"nothing": nil, "short": b[:len(b)-1], "long": append(b[:len(b):len(b)], 0), "other": append([]byte("x"), b[1:]...),
+	} {
+		if _, err := Thaw(b); err == nil {
+			t.Errorf("%s: thawed", name)
+		}
+	}
+}
+
+// TestSize keeps a queue pair small: there may be many thousands.
+func TestSize(t *testing.T) {
+	if n := reflect.TypeOf(QP{}).Size(); n > 8<<10 {
+		t.Errorf("a queue pair takes %d bytes, want at most 8 KiB", n)
+	}
+}
