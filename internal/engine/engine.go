@@ -18,7 +18,7 @@ import (
 
 // Options tune an engine; the zero value is good.
 type Options struct {
-	// Spin is how long the loop looks around before it sleeps.
+	// Spin is how long the loop looks around, yielding, before it sleeps.
 	Spin time.Duration
 	// Log takes what an operator should know.
 	Log *slog.Logger
@@ -57,7 +57,7 @@ type Engine struct {
 	ticking bool
 }
 
-const defaultSpin = 20 * time.Microsecond
+const defaultSpin = 50 * time.Microsecond
 
 // New makes an engine for n; Start starts it.
 func New(n *nic.NIC, o Options) (*Engine, error) {

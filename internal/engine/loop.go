@@ -35,6 +35,7 @@ func (e *Engine) loop() {
 			idle = e.now
 		}
 		if e.now-idle < transport.Time(e.opts.Spin) {
+			yield()
 			continue
 		}
 		e.sleep()

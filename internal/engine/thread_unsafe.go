@@ -45,6 +45,10 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 	return 0, nil // interrupted: nothing came
 }
 
+// yield lets another thread run. On a machine with fewer cores than polling threads,
+// whoever polls without yielding holds up the one it is waiting for.
+func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
 // shortSlice asks the scheduler to give this thread short turns, and so early ones:
 // since Linux 6.12 a waking thread with a shorter slice may preempt a running one,
 // which is what a doorbell wants when every core runs a polling application. It
