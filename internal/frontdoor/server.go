@@ -197,7 +197,7 @@ func (s *Server) serve(u *net.UnixConn) {
 }
 
 // Close ends every conversation, removes socket and device tree and returns when
-// nothing is left, or when ctx ends.
+// nothing is left, or when ctx ends. It may be called again.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true

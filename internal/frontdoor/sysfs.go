@@ -41,6 +41,7 @@ type tree struct {
 	read  func() []counter
 	wake  chan struct{}
 	done  chan struct{}
+	stop  sync.Once // closes done
 	ended chan struct{}
 
 	mu    sync.Mutex
@@ -267,9 +268,9 @@ func (t *tree) refresh() {
 	}
 }
 
-// remove deletes the tree.
+// remove deletes the tree; once it is gone, again does nothing.
 func (t *tree) remove() error {
-	close(t.done)
+	t.stop.Do(func() { close(t.done) })
 	<-t.ended
 	t.closeFiles()
 	err := os.RemoveAll(t.root)

@@ -113,10 +113,18 @@ func (ses *session) traceCall(c *call, b []byte, start time.Time, errno syscall.
 	r.Args, r.Result = c.args, c.result
 	if errno != 0 {
 		r.Result = ""
-		r.Errno, r.Error = int(errno), unix.ErrnoName(errno)
+		r.Errno, r.Error = int(errno), errnoName(errno)
 		r.Refused = errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS
 	}
 	ses.srv.trace.publish(&ses.proc.peer, r)
+}
+
+// errnoName is the name that people know: ENOTSUP has the same number on Linux.
+func errnoName(e syscall.Errno) string {
+	if e == syscall.EOPNOTSUPP {
+		return "EOPNOTSUPP"
+	}
+	return unix.ErrnoName(e)
 }
 
 // commandName names a command, one that we do not know included.

@@ -1,0 +1,103 @@
+package frontdoor
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+	"vrdma/internal/memory"
+)
+
+// FuzzCommand feeds a device a run of commands, each with its length before it, and
+// looks for panics, replies that do not parse and objects that stay.
+func FuzzCommand(f *testing.F) {
+	seed := func(commands ...[]byte) {
+		var b []byte
+		for _, c := range commands {
+			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(c))), c...)
+		}
+		f.Add(b)
+	}
+	create := func(typ uint8) []byte {
+		r := qpRequest(0, 0)
+		r.QPType = typ
+		return legacy(abi.CmdCreateQP, r, nil, 64)
+	}
+	alloc := legacy(abi.CmdAllocPD, &abi.AllocPD{Response: 1}, nil, 4)
+	makeCQ := legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: 1, CQE: 3, CompChannel: -1}, nil, 24)
+	seed(alloc, makeCQ, create(abi.QPTypeRC), legacy(abi.CmdModifyQP, &abi.ModifyQP{AttrMask: 0x39, QPState: 1, PortNum: 1}, nil, 0))
+	seed(alloc, makeCQ, create(abi.QPTypeUD), legacy(abi.CmdAttachMcast, &abi.AttachMcast{GID: [16]byte{0xff}}, nil, 0),
+		legacy(abi.CmdDestroyQP, &abi.DestroyQP{Response: 1}, nil, 4))
+	seed(alloc, legacy(abi.CmdCreateSRQ, &abi.CreateSRQ{Response: 1, MaxWR: 5, MaxSGE: 2}, nil, 40),
+		legacy(abi.CmdModifySRQ, &abi.ModifySRQ{AttrMask: 3, MaxWR: 9, SRQLimit: 2}, make([]byte, 8), 0),
+		legacy(abi.CmdDestroySRQ, &abi.DestroySRQ{Response: 1}, nil, 4))
+	seed(legacy(abi.CmdCreateCompChannel, &abi.CreateCompChannel{Response: 1}, nil, 4),
+		extended(abi.ExCmdCreateCQ, &abi.ExCreateCQ{CQE: 4}, 16, 16),
+		legacy(abi.CmdResizeCQ, &abi.ResizeCQ{Response: 1, CQE: 70}, nil, 24),
+		legacy(abi.CmdDestroyCQ, &abi.DestroyCQ{Response: 1}, nil, 8))
+	seed(alloc, legacy(abi.CmdAllocMW, &abi.AllocMW{Response: 1, MWType: 2}, nil, 8), legacy(abi.CmdDeallocMW, &abi.DeallocMW{}, nil, 0))
+	seed(extended(abi.ExCmdQueryDevice, &abi.ExQueryDevice{}, abi.Size[abi.ExQueryDeviceResp](), 0))
+	seed(alloc, legacy(abi.CmdRegMR, &abi.RegMR{Response: 1, Start: 4096, HCAVA: 4096, Length: 100, AccessFlags: 1}, nil, 12),
+		legacy(abi.CmdDeregMR, &abi.DeregMR{}, nil, 0))
+
+	s := testServer(f)
+	space, err := memory.NewSpace(1, 1<<20)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(space.Close)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p := &process{space: space, sessions: make(map[*session]struct{})}
+		ses, err := s.openSession(nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var builder channel.ReplyBuilder
+		var reply channel.Reply
+		run := func(command []byte) {
+			req := channel.Request{
+				Op: channel.OpCommand, Command: command,
+				Extents: []channel.Extent{{Start: 4096, Length: 100, Kind: channel.ExtentShared, Prot: 3}},
+			}
+			msg, fds := ses.handle(&req, &builder, nil)
+			channel.CloseFDs(fds)
+			if err := reply.Parse(msg); err != nil {
+				t.Errorf("command %x: the reply does not parse: %v", command, err)
+			}
+			if len(fds) != len(reply.FDs) {
+				t.Errorf("command %x: %d descriptors announced, %d sent", command, len(reply.FDs), len(fds))
+			}
+		}
+		run(legacy(abi.CmdGetContext, &abi.GetContext{Response: 1}, nil, 8))
+		for n := 0; len(b) >= 2 && n < 64; n++ {
+			size := min(int(binary.LittleEndian.Uint16(b)), len(b)-2)
+			run(b[2 : 2+size])
+			b = b[2+size:]
+		}
+		ses.end()
+		var left int
+		s.onLoop(func() { left = s.cfg.NIC.Sessions() })
+		if left != 0 || space.Mapped() != 0 {
+			t.Errorf("%d sessions and %d registered bytes are left", left, space.Mapped())
+		}
+	})
+}
+
+// FuzzParse is the parser alone: whatever it accepts lies inside the message.
+func FuzzParse(f *testing.F) {
+	f.Add(legacy(abi.CmdCreateQP, qpRequest(0, 0), nil, 64))
+	f.Add(extended(abi.ExCmdCreateQP, &abi.ExCreateQP{}, 40, 32))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var c call
+		if c.parse(b) != nil {
+			return
+		}
+		if len(c.in)+len(c.driverIn) > len(b) || c.cmd == nil || c.cmd.run == nil {
+			t.Errorf("%x: request of %d and driver data of %d bytes for %v", b, len(c.in), len(c.driverIn), c.cmd)
+		}
+		if c.out < 0 || c.driverOut < 0 || c.out < c.cmd.response && c.response != 0 {
+			t.Errorf("%x: room for %d and %d bytes", b, c.out, c.driverOut)
+		}
+	})
+}

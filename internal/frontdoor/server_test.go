@@ -1,0 +1,299 @@
+package frontdoor
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+	"vrdma/internal/nic"
+)
+
+const helperSocket = "VRDMA_TEST_SOCKET"
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(helperSocket); socket != "" {
+		if err := helper(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// helper is a program that opens the device, starts a child that inherits its
+// sockets, and waits to be killed. It never returns without an error.
+func helper(socket string) error {
+	proc, err := channel.Dial(socket, channel.Hello{Kind: channel.KindProcess, Program: "helper"})
+	if err != nil {
+		return err
+	}
+	dev, err := channel.Dial(socket, channel.Hello{Kind: channel.KindUverbs, Token: proc.Welcome.Token})
+	if err != nil {
+		return err
+	}
+	child := exec.Command("sleep", "60")
+	for _, c := range []*channel.Session{proc, dev} {
+		f, err := c.File()
+		if err != nil {
+			return err
+		}
+		child.ExtraFiles = append(child.ExtraFiles, f)
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	fmt.Println(child.Process.Pid)
+	select {}
+}
+
+// TestKilled kills a program whose forked child still holds its connections.
+func TestKilled(t *testing.T) {
+	s := testServer(t)
+	prog := exec.Command(os.Args[0])
+	prog.Env = append(os.Environ(), helperSocket+"="+s.cfg.Socket)
+	prog.Stderr = os.Stderr
+	out, err := prog.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := prog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	if _, err := fmt.Fscan(bufio.NewReader(out), &child); err != nil {
+		prog.Process.Kill()
+		prog.Wait()
+		t.Fatalf("the program did not start: %v", err)
+	}
+	defer syscall.Kill(child, syscall.SIGKILL)
+	if n := s.Sessions(); n != 2 {
+		t.Errorf("%d conversations, want a process and a device", n)
+	}
+	prog.Process.Kill()
+	prog.Wait()
+	eventually(t, "the end of a killed program's sessions", func() bool { return s.Sessions() == 0 })
+	if err := syscall.Kill(child, 0); err != nil {
+		t.Errorf("the child should have outlived the test: %v", err)
+	}
+}
+
+// TestProcessEnd closes the PROCESS connection; the device goes with it.
+func TestProcessEnd(t *testing.T) {
+	s := testServer(t)
+	c := open(t, s)
+	pd(c)
+	c.proc.Close()
+	if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
+		t.Errorf("the device's connection: %v, want EOF", err)
+	}
+	eventually(t, "the end of the session", func() bool { return s.Sessions() == 0 })
+}
+
+// TestLeaks opens and closes devices in every way and looks at what is left.
+func TestLeaks(t *testing.T) {
+	s := testServer(t)
+	warm := open(t, s)
+	warm.dev.Close()
+	warm.proc.Close()
+	eventually(t, "the first client's end", func() bool { return s.Sessions() == 0 })
+	files, goroutines := openFiles(t), runtime.NumGoroutine()
+
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 5 {
+				c := open(t, s)
+				p, q := pd(c), cq(c)
+				qp(c, p, q)
+				r, fds := c.send(legacy(abi.CmdCreateCompChannel, &abi.CreateCompChannel{Response: respAddr}, nil, 4))
+				channel.CloseFDs(fds)
+				if r.Error != 0 {
+					t.Errorf("channel: errno %d", r.Error)
+				}
+				start := uint64(i+1) << 32
+				c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 8192, PDHandle: p}, nil, 12),
+					channel.Extent{Start: start, Length: 8192, Kind: channel.ExtentShared, Prot: 3})
+				if i%2 == 0 {
+					c.dev.Close()
+				}
+				c.proc.Close()
+				c.dev.Close()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "the end of all sessions", func() bool { return s.Sessions() == 0 })
+	eventually(t, "files closed", func() bool { return openFiles(t) <= files })
+	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
+	var sessions int
+	s.onLoop(func() { sessions = s.cfg.NIC.Sessions() })
+	if sessions != 0 {
+		t.Errorf("the NIC has %d sessions", sessions)
+	}
+	eventually(t, "windows and arenas unmapped", func() bool {
+		maps, err := os.ReadFile("/proc/self/maps")
+		return err == nil && !strings.Contains(string(maps), "vrdma-")
+	})
+}
+
+// TestPanic shows that a mistake in a handler costs only the session that met it.
+func TestPanic(t *testing.T) {
+	row := legacyCommands[abi.CmdModifyAH]
+	legacyCommands[abi.CmdModifyAH] = accept("PANIC", func(c *call, _ *abi.DestroyAH) error {
+		return c.ses.do(func(*nic.Session) error { panic("on purpose") })
+	})
+	t.Cleanup(func() { legacyCommands[abi.CmdModifyAH] = row }) // after the server has ended
+
+	s := testServer(t)
+	victim, other := open(t, s), open(t, s)
+	req := channel.Request{Op: channel.OpCommand, Command: legacy(abi.CmdModifyAH, &abi.DestroyAH{}, nil, 0)}
+	if err := victim.dev.WriteMessage(req.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := victim.dev.ReadMessage(victim.buf); !errors.Is(err, io.EOF) {
+		t.Errorf("the victim's connection: %v, want EOF", err)
+	}
+	pd(other)
+}
+
+// TestEvict is what the engine asks for after a fault.
+func TestEvict(t *testing.T) {
+	s := testServer(t)
+	c := open(t, s)
+	s.mu.Lock()
+	var dev *nic.Session
+	for ses := range s.sessions {
+		dev = ses.dev
+	}
+	s.mu.Unlock()
+	s.onLoop(func() {
+		s.cfg.Engine.Detach(dev)
+		dev.Close()
+	})
+	c.fails("a command to a closed device", legacy(abi.CmdAllocPD, &abi.AllocPD{Response: respAddr}, nil, 4), syscall.EIO)
+	s.Evict(dev)
+	if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
+		t.Errorf("after Evict: %v, want EOF", err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	s := testServer(t)
+	_, err := Listen(Config{Socket: s.cfg.Socket, NIC: s.cfg.NIC, Engine: s.cfg.Engine})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("a second daemon: %v, want an error that names our pid", err)
+	}
+
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if err := clearStale(stale); err != nil {
+		t.Errorf("a stale socket: %v, want it removed", err)
+	}
+	if _, err := os.Lstat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the stale socket is still there: %v", err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := clearStale(file); err == nil {
+		t.Error("a plain file in the socket's place was accepted")
+	}
+}
+
+func TestGreeting(t *testing.T) {
+	s := testServer(t)
+	raw := func(b []byte) (channel.Welcome, error) {
+		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.cfg.Socket, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		c := channel.NewConn(u)
+		if err := c.WriteMessage(b); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 1024)
+		n, fds, err := c.ReadMessage(buf)
+		if err != nil {
+			return channel.Welcome{}, err
+		}
+		channel.CloseFDs(fds)
+		return channel.ParseWelcome(buf[:n])
+	}
+	hello := func(change func(*channel.Hello)) []byte {
+		h := channel.Hello{Magic: channel.Magic, Protocol: channel.Version, Kind: channel.KindProcess}
+		change(&h)
+		return h.Append(nil)
+	}
+	for _, test := range []struct {
+		name  string
+		hello []byte
+		want  syscall.Errno
+		text  string
+	}{
+		{"good", hello(func(*channel.Hello) {}), 0, ""},
+		{"a newer client", hello(func(h *channel.Hello) { h.Protocol = 99 }), syscall.EPROTO, "stop the old daemon"},
+		{"no magic", hello(func(h *channel.Hello) { h.Magic = 1 }), syscall.EPROTO, "magic"},
+		{"too short", []byte{1, 2, 3}, syscall.EPROTO, "bytes"},
+		{"an unknown vNIC", hello(func(h *channel.Hello) { h.VNIC = "blue" }), syscall.ENODEV, "blue"},
+		{"an unknown kind", hello(func(h *channel.Hello) { h.Kind = 9 }), syscall.EOPNOTSUPP, "kind 9"},
+		{"a device without a process", hello(func(h *channel.Hello) { h.Kind = channel.KindUverbs }), syscall.EPERM, "introduced"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w, err := raw(test.hello)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if syscall.Errno(w.Error) != test.want || !strings.Contains(w.Text, test.text) {
+				t.Errorf("error %v, text %q; want %v and %q in it", syscall.Errno(w.Error), w.Text, test.want, test.text)
+			}
+			if int(w.DaemonPid) != os.Getpid() || w.RdevMajor != 231 || w.RdevMinor != 192 {
+				t.Errorf("pid %d, device %d:%d", w.DaemonPid, w.RdevMajor, w.RdevMinor)
+			}
+		})
+	}
+}
+
+// TestNonsense shows that a client that breaks the protocol loses its connection.
+func TestNonsense(t *testing.T) {
+	s := testServer(t)
+	c := open(t, s)
+	if err := c.dev.WriteMessage([]byte("nonsense")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
+		t.Errorf("after nonsense: %v, want EOF", err)
+	}
+	// A descriptor from a client is closed unseen.
+	d := open(t, s)
+	before := openFiles(t)
+	req := channel.Request{Op: channel.OpSync}
+	if err := d.dev.WriteMessage(req.Append(nil), 0, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.dev.ReadMessage(d.buf); err != nil {
+		t.Fatal(err)
+	}
+	if got := openFiles(t); got > before {
+		t.Errorf("%d files open, %d before the client sent three", got, before)
+	}
+}
