@@ -94,7 +94,7 @@ func testContext(t *testing.T) context.Context {
 
 func TestTwoLaunchersShareOneDaemon(t *testing.T) {
 	p, w := testPlace(t), &world{t: t}
-	defer func() { w.stop(nil, p) }()
+	defer func() { w.stop(t.Context(), p) }()
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -127,7 +127,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.stop(nil, p)
+	defer w.stop(t.Context(), p)
 	lease.Close()
 }
 
@@ -153,7 +153,7 @@ func TestDaemonOfAnotherVersion(t *testing.T) {
 			if err := w.start(p, test.old); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { w.stop(nil, p) }()
+			defer func() { w.stop(t.Context(), p) }()
 			lease, _, err := w.launcher(p).Ensure(testContext(t))
 			lease.Close()
 			switch {
@@ -207,7 +207,7 @@ func TestRetireWaitsForLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.stop(nil, p)
+	defer w.stop(t.Context(), p)
 	if w.claim.Retire() {
 		t.Fatal("retired although a program relies on the daemon")
 	}
@@ -231,7 +231,7 @@ func TestUnknownDaemonInUseIsSpared(t *testing.T) {
 	if err := w.start(p, Daemon{Version: "odd", Ephemeral: true, Sessions: Unknown}); err != nil {
 		t.Fatal(err)
 	}
-	defer w.stop(nil, p)
+	defer w.stop(t.Context(), p)
 	other, err := lockFile(p.lease(), unix.LOCK_SH)
 	if err != nil {
 		t.Fatal(err)
