@@ -101,7 +101,7 @@ func TestContainers(t *testing.T) {
 	t.Run("write_bw", func(t *testing.T) {
 		port := harness.FreePort(t)
 		args := []string{"ib_write_bw", "-F", "-n", "500", "-p", strconv.Itoa(port)}
-		d.Carried(t, 500*65536, func() {
+		d.Carried(t, harness.Traffic{Bytes: 500 * 65536}, func() {
 			if _, out := c.pair(t, port, args, append(args, "127.0.0.1")); len(perfRows(out)) != 1 {
 				t.Errorf("no result:\n%s", out)
 			}

@@ -45,7 +45,7 @@ func pingpong(t *testing.T, d *harness.Daemon, kind string, gid, size, iters int
 	server := append([]string{"ibv_" + kind + "_pingpong", "-p", strconv.Itoa(port), "-g", strconv.Itoa(gid)}, args...)
 	client := append(append([]string{}, server...), "127.0.0.1")
 	// Each iteration carries one message each way.
-	d.Carried(t, uint64(2*iters*size), func() {
+	d.Carried(t, harness.Traffic{Bytes: uint64(2 * iters * size)}, func() {
 		s, c := d.Pair(t, minute, port, server, client)
 		for who, out := range map[string]string{"server": s, "client": c} {
 			m := pingpongIters.FindStringSubmatch(out)

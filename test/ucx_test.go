@@ -30,7 +30,7 @@ func TestUCX(t *testing.T) {
 			t.Run(tl+"/"+c.name, func(t *testing.T) {
 				iters := pick(200, 10000)
 				args := c.args + " -n " + strconv.Itoa(iters) + " -w 10"
-				d.Carried(t, uint64(iters)*8, func() { ucx(t, d, tl, args) })
+				d.Carried(t, harness.Traffic{Packets: uint64(iters)}, func() { ucx(t, d, tl, args) })
 			})
 		}
 	}
@@ -43,7 +43,7 @@ func TestUCX(t *testing.T) {
 		{"uct_ud_am", "-t am_bw -D bcopy -s 1024 -x ud_verbs -d rxe0:1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d.Carried(t, 200*8, func() { ucx(t, d, "", c.args+" -n 200 -w 10") })
+			d.Carried(t, harness.Traffic{Packets: 200}, func() { ucx(t, d, "", c.args+" -n 200 -w 10") })
 		})
 	}
 }
@@ -75,7 +75,7 @@ func TestOpenMPI(t *testing.T) {
 	d := device(t)
 	for _, tls := range []string{"rc_v,self", "ud_v,self"} {
 		t.Run(tls, func(t *testing.T) {
-			d.Carried(t, 32<<20, func() {
+			d.Carried(t, harness.Traffic{Bytes: 32 << 20}, func() {
 				out := d.Run(t, 2*minute, "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
 					"--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "--mca", "osc", "ucx",
 					"-x", "UCX_TLS="+tls, "-x", "UCX_NET_DEVICES=rxe0:1", "-x", "UCX_LOG_LEVEL=warn", prog)

@@ -10,30 +10,43 @@ import (
 // portCounters is where every RDMA device shows its traffic.
 const portCounters = "/sys/class/infiniband/rxe0/ports/1/counters/"
 
-// Sent is the number of bytes the device has sent, read the way monitoring tools
-// read it: from the device's files, by a program that has the device. (The file
-// counts in units of four bytes.)
-func (d *Daemon) Sent(t testing.TB) uint64 {
+// Traffic is what the device has sent.
+type Traffic struct{ Bytes, Packets uint64 }
+
+// Traffic reads the device's counters the way monitoring tools read them: from
+// its files, by a program that has the device.
+func (d *Daemon) Traffic(t testing.TB) Traffic {
 	t.Helper()
-	out := d.Launch(t, "cat", portCounters+"port_xmit_data")
-	out.OK(t, 10*time.Second)
-	n, err := strconv.ParseUint(strings.TrimSpace(out.Stdout()), 10, 64)
-	if err != nil {
-		t.Fatalf("%sport_xmit_data holds %q, want a number", portCounters, out.Stdout())
+	p := d.Launch(t, "cat", portCounters+"port_xmit_data", portCounters+"port_xmit_packets")
+	p.OK(t, 10*time.Second)
+	words := strings.Fields(p.Stdout())
+	if len(words) != 2 {
+		t.Fatalf("port_xmit_data and port_xmit_packets hold %q, want two numbers", p.Stdout())
 	}
-	return 4 * n
+	data, err := strconv.ParseUint(words[0], 10, 64)
+	if err != nil {
+		t.Fatalf("port_xmit_data: %v", err)
+	}
+	packets, err := strconv.ParseUint(words[1], 10, 64)
+	if err != nil {
+		t.Fatalf("port_xmit_packets: %v", err)
+	}
+	return Traffic{Bytes: 4 * data, Packets: packets} // the file counts units of four bytes
 }
 
-// Carried fails the test unless f made the device send at least n bytes: the
+// Carried fails the test unless f made the device send at least this much: the
 // proof that RDMA ran and not some fallback.
-func (d *Daemon) Carried(t testing.TB, n uint64, f func()) {
+func (d *Daemon) Carried(t testing.TB, least Traffic, f func()) {
 	t.Helper()
-	before := d.Sent(t)
+	before := d.Traffic(t)
 	f()
 	if t.Failed() {
 		return
 	}
-	if moved := d.Sent(t) - before; moved < n {
-		t.Errorf("the device sent %d bytes, want at least %d: the data went another way", moved, n)
+	after := d.Traffic(t)
+	moved := Traffic{after.Bytes - before.Bytes, after.Packets - before.Packets}
+	if moved.Bytes < least.Bytes || moved.Packets < least.Packets {
+		t.Errorf("the device sent %d bytes in %d packets, want at least %d in %d: the data went another way",
+			moved.Bytes, moved.Packets, least.Bytes, least.Packets)
 	}
 }
