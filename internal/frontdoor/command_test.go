@@ -85,7 +85,10 @@ func TestGolden(t *testing.T) {
 		t.Errorf("QUERY_QP: %+v", q)
 	}
 	c.must(legacy(abi.CmdReqNotifyCQ, &abi.ReqNotifyCQ{CQHandle: cqh}, nil, 0))
-	c.must(legacy(abi.CmdPostSend, &abi.PostSend{Response: respAddr, QPHandle: qph}, nil, 4))
+	post := legacy(abi.CmdPostSend, &abi.PostSend{Response: respAddr, QPHandle: qph}, nil, 4)
+	c.fails("POST_SEND in INIT", post, syscall.EINVAL)
+	c.must(legacy(abi.CmdModifyQP, &abi.ModifyQP{QPHandle: qph, AttrMask: abi.QPMaskState, QPState: abi.QPStateErr}, nil, 0))
+	c.must(post)
 	c.must(legacy(abi.CmdDestroyQP, &abi.DestroyQP{Response: respAddr, QPHandle: qph}, nil, 4))
 	c.must(legacy(abi.CmdDestroySRQ, &abi.DestroySRQ{Response: respAddr, SRQHandle: srq}, nil, 4))
 	c.fails("DEALLOC_PD of one in use", legacy(abi.CmdDeallocPD, &abi.DeallocPD{PDHandle: p}, nil, 0), syscall.EBUSY)

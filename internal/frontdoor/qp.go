@@ -175,17 +175,21 @@ func destroyQP(c *call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
 }
 
 // postSend is the provider's doorbell: a command without work requests. The shim
-// rings the doorbell page instead, so it comes here only from clients without it.
+// rings the doorbell page instead where it knows that the queue pair may send; here
+// the answer is rxe_post_send's.
 func postSend(c *call, req *abi.PostSend, _ *abi.PostSendResp) error {
 	if req.WRCount != 0 || req.SGECount != 0 {
 		return syscall.EOPNOTSUPP
 	}
 	return c.ses.do(func(s *nic.Session) error {
-		q := s.QP(req.QPHandle)
-		if q == nil {
+		a, _, err := s.QueryQP(req.QPHandle)
+		if err != nil {
+			return err
+		}
+		if a.State < abi.QPStateRTS {
 			return syscall.EINVAL
 		}
-		c.ses.srv.cfg.Engine.Wake(q)
+		c.ses.srv.cfg.Engine.Wake(s.QP(req.QPHandle))
 		return nil
 	})
 }
