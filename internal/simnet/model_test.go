@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"flag"
-	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 
 	"vrdma/internal/transport"
@@ -21,12 +21,13 @@ var (
 // peer's operations read and write, a source that nobody writes, and room for what
 // arrives.
 const (
-	targetSize = 64 << 10
-	sourceSize = 64 << 10
+	targetSize = 32 << 10
+	sourceSize = 16 << 10
 	target     = Base
 	source     = target + targetSize
 	arrivals   = source + sourceSize
-	nodeSize   = targetSize + sourceSize + 1<<20
+	nodeSize   = targetSize + sourceSize + 2*20*recvSize
+	recvSize   = 12 << 10
 )
 
 // side is one direction of a conversation: what e sends, and the model of the peer.
@@ -43,6 +44,9 @@ type side struct {
 	recvs  []message // what the peer must receive, in order
 	rcvd   int
 	reads  []span // READs since the last fence
+	mtu    uint32
+	ready  int // receives posted at the peer
+	other  *side
 }
 
 type span struct{ lo, hi uint64 }
@@ -99,23 +103,23 @@ func size(n *Net, mtu uint32) uint32 {
 	case 1:
 		return mtu
 	case 2:
-		return mtu*(1+n.Rand.Uint32N(6)) + n.Rand.Uint32N(3) - 1
+		return min(mtu*(1+n.Rand.Uint32N(6))+n.Rand.Uint32N(3)-1, recvSize)
 	case 3, 4:
 		return n.Rand.Uint32N(64)
 	case 5:
 		return n.Rand.Uint32N(min(16*mtu, recvSize))
 	}
-	return n.Rand.Uint32N(2 * mtu)
+	return n.Rand.Uint32N(min(2*mtu, recvSize))
 }
 
 // post makes up one request, posts it, and applies it to the model.
-func (s *side) post(net *Net, mtu uint32, ops []transport.WROp) {
+func (s *side) post(net *Net, ops []transport.WROp) {
 	w := transport.SendWQE{WRID: uint64(len(s.posted)) + 1000, Op: ops[net.Rand.IntN(len(ops))]}
 	if net.Rand.IntN(3) != 0 {
 		w.Flags |= transport.FlagSignaled
 	}
 	x := expect{id: w.WRID, signaled: w.Flags != 0, op: w.Op}
-	n := size(net, mtu)
+	n := size(net, s.mtu)
 	off := uint64(net.Rand.Uint32N(targetSize - n + 1))
 	w.RemoteAddr, w.RKey = target+off, s.key
 	fenced := false
@@ -242,16 +246,15 @@ func (s *side) received(e *Endpoint, d RecvDone) {
 
 // peerRecv is the buffer of the peer's i-th receive.
 func (s *side) peerRecv(i int) []transport.SGE {
-	return []transport.SGE{{Addr: arrivals + 512<<10 + uint64(i)*recvSize, Length: recvSize}}
+	return []transport.SGE{{Addr: arrivals + (20+uint64(i))*recvSize, Length: recvSize}}
 }
 
-const recvSize = 16 * 1024
-
-// postRecv posts the peer's i-th receive, in random pieces.
-func (s *side) postRecv(net *Net, i int, all uint32) {
-	b := s.peerRecv(i)[0]
-	w := transport.RecvWQE{WRID: uint64(i)}
-	w.NumSGE = uint8(copy(w.SGE[:], split(net, b.Addr, recvSize, all)))
+// postRecv posts the peer's next receive, in random pieces.
+func (s *side) postRecv(net *Net) {
+	b := s.peerRecv(s.ready)[0]
+	w := transport.RecvWQE{WRID: uint64(s.ready)}
+	w.NumSGE = uint8(copy(w.SGE[:], split(net, b.Addr, recvSize, s.other.all)))
+	s.ready++
 	s.peer.PostRecv(w)
 }
 
@@ -313,10 +316,9 @@ func weather(seed uint64) Config {
 	return c
 }
 
-// converse runs one random conversation of two RC queue pairs, both directions at once.
-func converse(t *testing.T, seed uint64) {
-	net := New(weather(seed))
-	mtu := uint32(256) << net.Rand.IntN(4)
+// pair makes two connected RC queue pairs of random configuration and a side for each.
+func pair(t *testing.T, net *Net, num uint32) []*side {
+	mtu := uint32(256) << net.Rand.IntN(5)
 	attr := func() transport.Attr {
 		a := Defaults()
 		a.MTU = mtu
@@ -336,41 +338,56 @@ func converse(t *testing.T, seed uint64) {
 	cfg := func(num uint32) transport.Config {
 		return transport.Config{Type: transport.RC, Num: num, MaxBurst: mtu * (1 + net.Rand.Uint32N(8)), Window: 4 + net.Rand.Uint32N(100)}
 	}
-	a := net.Add(NewNode(nodeSize), cfg(17))
-	b := net.Add(NewNode(nodeSize), cfg(18))
+	a := net.Add(NewNode(nodeSize), cfg(num))
+	b := net.Add(NewNode(nodeSize), cfg(num+1))
 	for _, e := range []*Endpoint{a, b} {
 		fill(net, e.Node.Mem[:targetSize+sourceSize])
 	}
 	net.Connect(a, b, aa, ba)
 	sides := []*side{newSide(t, a, b), newSide(t, b, a)}
+	sides[0].mtu, sides[1].mtu = mtu, mtu
+	sides[0].other, sides[1].other = sides[1], sides[0]
+	return sides
+}
+
+// converse runs one random conversation: one pair of RC queue pairs or several, both
+// directions at once.
+func converse(t *testing.T, seed uint64) transport.Counters {
+	net := New(weather(seed))
+	pairs := 1
+	if net.Rand.IntN(10) == 0 {
+		pairs = 2 + net.Rand.IntN(6)
+	}
+	var sides []*side
+	for i := range pairs {
+		sides = append(sides, pair(t, net, uint32(17+2*i))...)
+	}
 	for _, s := range sides {
 		for range net.Rand.IntN(20) {
-			s.post(net, mtu, rcOps)
+			s.post(net, rcOps)
 		}
 	}
-	posted := [2]int{}
-	for round := 0; ; round++ {
+	for round := 0; !finished(sides); round++ {
 		if round == 1000 {
 			t.Fatalf("conversation does not end")
 		}
 		// Receives come late now and then: RNR NAKs must sort it out.
-		for i, s := range sides {
-			for posted[i] < len(s.recvs) && net.Rand.IntN(8) != 0 {
-				s.postRecv(net, posted[i], sides[1-i].all)
-				posted[i]++
+		for _, s := range sides {
+			for s.ready < len(s.recvs) && net.Rand.IntN(8) != 0 {
+				s.postRecv(net)
 			}
 		}
 		net.Run(net.Now+500_000, 100_000)
-		if finished(sides) {
-			break
-		}
 	}
 	if !net.Run(net.Now+1e10, 1_000_000) {
 		t.Fatalf("network does not come to rest")
 	}
+	var sum transport.Counters
 	for _, s := range sides {
 		s.final()
+		add(&sum, s.e.QP.Counters())
 	}
+	return sum
 }
 
 func finished(sides []*side) bool {
@@ -417,27 +434,56 @@ func fill(n *Net, b []byte) {
 	}
 }
 
-// TestConversations checks random conversations against the model. A failure names
-// its seed: run it again with -seed N -conversations 1.
-func TestConversations(t *testing.T) {
+// add sums what the conversations are about.
+func add(sum, c *transport.Counters) {
+	sum.RcvdRNR += c.RcvdRNR
+	sum.Duplicates += c.Duplicates
+	sum.OutOfSequence += c.OutOfSequence
+	sum.Timeouts += c.Timeouts
+	sum.ImplicitNaks += c.ImplicitNaks
+	sum.Retransmitted += c.Retransmitted
+	sum.AckDeferred += c.AckDeferred
+}
+
+// each runs f for many seeds, on all processors. A failure names its seed: run it
+// again with -seed N -conversations 1.
+func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 	count := *conversations
 	if count == 0 {
 		count, _ = strconv.Atoi(os.Getenv("VRDMA_CONVERSATIONS"))
 	}
 	if count == 0 {
-		count = 10000
+		count = full
 		if testing.Short() || raceEnabled {
-			count = 2000
+			count = full / 8
 		}
 	}
 	const workers = 4
-	for w := range uint64(workers) {
-		t.Run(fmt.Sprintf("worker%d", w), func(t *testing.T) {
-			t.Parallel()
-			for i := w; i < uint64(count); i += workers {
-				seed := *firstSeed + i
-				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { converse(t, seed) })
-			}
-		})
+	t.Run("workers", func(t *testing.T) {
+		for w := range uint64(workers) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for i := w; i < uint64(count); i += workers {
+					seed := *firstSeed + i
+					t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { f(t, seed) })
+				}
+			})
+		}
+	})
+}
+
+// TestConversations checks random conversations against the model.
+func TestConversations(t *testing.T) {
+	var mu sync.Mutex
+	var sum transport.Counters
+	each(t, 20000, func(t *testing.T, seed uint64) {
+		c := converse(t, seed)
+		mu.Lock()
+		defer mu.Unlock()
+		add(&sum, &c)
+	})
+	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
+		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0) {
+		t.Errorf("the conversations did not meet every trouble: %+v", sum)
 	}
 }
