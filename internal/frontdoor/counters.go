@@ -17,7 +17,7 @@ const (
 // counters reads the device's counters.
 func (s *Server) counters() []counter {
 	var c nic.Counters
-	s.onLoop(func() { c = s.cfg.NIC.Counters() })
+	s.looks.visit(s, func() { c = s.cfg.NIC.Counters() })
 	return counterFiles(c)
 }
 

@@ -182,14 +182,11 @@ func postSend(c *call, req *abi.PostSend, _ *abi.PostSendResp) error {
 		return syscall.EOPNOTSUPP
 	}
 	return c.ses.do(func(s *nic.Session) error {
-		a, _, err := s.QueryQP(req.QPHandle)
-		if err != nil {
-			return err
-		}
-		if a.State < abi.QPStateRTS {
+		q := s.QP(req.QPHandle)
+		if q == nil || !q.CanPost() {
 			return syscall.EINVAL
 		}
-		c.ses.srv.cfg.Engine.Wake(s.QP(req.QPHandle))
+		c.ses.srv.cfg.Engine.Wake(q)
 		return nil
 	})
 }

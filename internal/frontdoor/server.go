@@ -49,8 +49,8 @@ type Config struct {
 	Stop func()
 }
 
-// Server serves one socket. Lock order: mu before a process's mu; trace.mu and
-// refused.mu are leaves.
+// Server serves one socket. Lock order: mu before a process's mu; trace.mu,
+// refused.mu and looks.mu are leaves.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
@@ -61,6 +61,7 @@ type Server struct {
 	tree     *tree
 	trace    hub
 	refused  refusals
+	looks    throttle
 
 	ids      atomic.Uint64
 	stopOnce sync.Once

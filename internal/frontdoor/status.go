@@ -46,11 +46,11 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	return st
 }
 
-// status describes one session. It visits the loop, which is idle between two
-// sessions, so that a status of many does not stall the data path.
+// status describes one session. Each is a visit of its own, so that a status of
+// many does not stall the loop.
 func (ses *session) status() channel.SessionStatus {
 	var in nic.SessionStatus
-	ses.srv.onLoop(func() { in = ses.dev.Status() })
+	ses.srv.looks.visit(ses.srv, func() { in = ses.dev.Status() })
 	out := channel.SessionStatus{
 		ID: ses.id, Pid: ses.proc.pid, UID: ses.proc.uid, Program: ses.proc.program, Label: ses.proc.label,
 		Opened: ses.opened, Commands: ses.commands.Load(), MRBytes: in.MRBytes,

@@ -1,0 +1,29 @@
+package frontdoor
+
+import (
+	"sync"
+	"time"
+)
+
+// A throttle keeps those who look at the device from slowing those who use it.
+// Reading counters and status takes time on the engine's loop in proportion to the
+// number of queue pairs, and anybody may ask as often as they like: after a visit
+// the next has to wait so long that all of them together take a tenth of the loop.
+type throttle struct {
+	mu   sync.Mutex
+	next time.Time // guarded by mu: when the next visit may begin
+}
+
+const throttleShare = 9
+
+// visit runs f on the loop, when it is time.
+func (t *throttle) visit(s *Server, f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	time.Sleep(time.Until(t.next))
+	s.onLoop(func() {
+		start := time.Now()
+		f()
+		t.next = time.Now().Add(throttleShare * time.Since(start))
+	})
+}
