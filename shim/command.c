@@ -51,6 +51,14 @@ static uint64_t longword(const void *command, size_t at)
 
 /* ---- doorbell ---- */
 
+/* Whether the daemon is content with a ring, and has nothing to say to a post. */
+static bool ready(struct file *f, uint32_t qp)
+{
+	_Atomic uint64_t *bits = (_Atomic uint64_t *)(f->page + VRDMA_DB_READY);
+	uint32_t bit = qp % VRDMA_DB_BITS;
+	return atomic_load_explicit(&bits[bit / 64], memory_order_relaxed) >> (bit % 64) & 1;
+}
+
 static void ring(struct file *f, uint32_t qp)
 {
 	_Atomic uint32_t *armed = (_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED);
@@ -213,7 +221,7 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 	if (n < 8 || n > COMMAND_MAX)
 		return errno = EINVAL, -1;
 	if (likely(word(buf, 0) == CMD_POST_SEND && n >= POST_SEND_SIZE &&
-		   word(buf, POST_SEND_COUNT) == 0)) {
+		   word(buf, POST_SEND_COUNT) == 0 && ready(f, word(buf, POST_SEND_QP)))) {
 		if (unlikely(atomic_load_explicit(&f->dead, memory_order_relaxed)))
 			return errno = EIO, -1;
 		ring(f, word(buf, POST_SEND_QP));

@@ -71,13 +71,18 @@ struct vrdma_welcome {
  *   store(any, 1, seq_cst)
  *   if (load(armed, seq_cst) && exchange(armed, 0)) write(eventfd, 1)
  * The daemon sets armed before it sleeps and looks at any once more after that.
+ *
+ * Where a queue pair's bit in ready is clear, ringing is not enough: the command
+ * goes to the daemon, which answers as the kernel would (a queue pair that cannot
+ * send yet refuses).
  */
 #define VRDMA_DB_BITS 65536u
 #define VRDMA_DB_ARMED 0u      /* uint32_t */
 #define VRDMA_DB_ANY 64u       /* uint32_t */
 #define VRDMA_DB_SUMMARY 128u  /* uint64_t[16] */
 #define VRDMA_DB_BITMAP 4096u  /* uint64_t[1024] */
-#define VRDMA_DB_SIZE 12288u   /* rings start after this */
+#define VRDMA_DB_READY 12288u  /* uint64_t[1024], the daemon's */
+#define VRDMA_DB_SIZE 20480u   /* rings start after this */
 
 /*
  * A request carries one write() of the application, verbatim:

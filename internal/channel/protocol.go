@@ -55,7 +55,8 @@ const (
 	DoorbellAny     = 64    // VRDMA_DB_ANY
 	DoorbellSummary = 128   // VRDMA_DB_SUMMARY
 	DoorbellBitmap  = 4096  // VRDMA_DB_BITMAP
-	DoorbellSize    = 12288 // VRDMA_DB_SIZE
+	DoorbellReady   = 12288 // VRDMA_DB_READY
+	DoorbellSize    = 20480 // VRDMA_DB_SIZE
 )
 
 // Sizes of the fixed parts of messages.

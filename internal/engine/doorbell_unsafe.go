@@ -11,7 +11,7 @@ const (
 	pageAny     = 64
 	pageSummary = 128
 	pageBitmap  = 4096
-	pageSize    = 12288
+	pageSize    = 20480
 )
 
 // A page is a doorbell page through atomic words only: the client is another

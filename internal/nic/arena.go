@@ -17,9 +17,10 @@ type MMap struct {
 
 const (
 	arenaSize = 4 << 30
-	// doorbellSize is VRDMA_DB_SIZE of the channel protocol.
-	doorbellSize = 12288
-	pageSize     = 4096
+	// Of the channel protocol: VRDMA_DB_READY and VRDMA_DB_SIZE.
+	doorbellReady = 12288
+	doorbellSize  = 20480
+	pageSize      = 4096
 )
 
 // An Arena is the memory that a session shares with its client: the doorbell page
@@ -65,6 +66,17 @@ func (a *Arena) Size() uint64 { return arenaSize }
 
 // Doorbell is the page through which the client rings.
 func (a *Arena) Doorbell() []byte { return a.mem[:doorbellSize:doorbellSize] }
+
+// setReady tells the client whether it may post to the queue pair with this handle
+// by ringing alone.
+func (a *Arena) setReady(handle uint32, ready bool) {
+	w := shared64(a.mem, doorbellReady+int(handle/64)*8)
+	if bit := uint64(1) << (handle % 64); ready {
+		w.Or(bit)
+	} else {
+		w.And(^bit)
+	}
+}
 
 // Close unmaps the arena. Nothing may use its rings any more.
 func (a *Arena) Close() {

@@ -223,13 +223,18 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 		return
 	}
 	q.tr.Modify(&t, m, q.nic.link.Now(), q)
+	q.session.Arena.setReady(q.handle, q.CanPost())
 	q.Settle()
 	q.nic.link.Wake(q)
 }
 
+// CanPost reports whether the queue pair takes sends: not before RTS.
+func (q *QP) CanPost() bool { return q.tr.State() >= transport.RTS }
+
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
 	q.tr.Modify(&transport.Attr{State: transport.Reset}, attrState, q.nic.link.Now(), q)
+	q.session.Arena.setReady(q.handle, false)
 	q.sq.drop()
 	q.tr.SetSendPos(q.sq.cons)
 	if q.rq.mem != nil {

@@ -12,8 +12,9 @@ const (
 	mwType2 = 2
 )
 
-const mwAccess = transport.AccessRemoteWrite | transport.AccessRemoteRead | transport.AccessRemoteAtomic |
-	transport.AccessZeroBased | transport.AccessFlushGlobal | transport.AccessFlushPersist
+// mwAccess are the flags that a window may be bound with, as in rxe: those that mean
+// nothing to a window (local write, bind) are harmless.
+const mwAccess = transport.Access(accessSupported) | transport.AccessZeroBased
 
 // An MW is a memory window: a part of a region under a key of its own. Type 1 is
 // bound again and again and belongs to a protection domain; type 2 (2B) is bound

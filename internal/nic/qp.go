@@ -189,6 +189,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 func (q *QP) destroy() {
 	q.gone = true
 	delete(q.nic.qps, q.num)
+	q.session.Arena.setReady(q.handle, false)
 	for w := range q.bound {
 		w.unbind()
 	}

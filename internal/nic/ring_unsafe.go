@@ -13,6 +13,12 @@ func shared32(mem []byte, off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&mem[off]))
 }
 
+// shared64 is the same for 64 bits.
+func shared64(mem []byte, off int) *atomic.Uint64 {
+	_ = mem[off+7]
+	return (*atomic.Uint64)(unsafe.Pointer(&mem[off]))
+}
+
 // words reads a work request's fixed part out of shared memory. Plain loads: the
 // client may tear them, which harms only the client, since every word is loaded
 // once and checked afterwards. The caller has cut b to at least 8*len(dst) bytes;

@@ -1,4 +1,5 @@
 /* Round trips, errors, descriptors, dup, close, doorbell, stat. */
+#include "../../protocol.h"
 #include "t.h"
 
 #include <poll.h>
@@ -50,10 +51,11 @@ static void ring(int fd, uint32_t qp)
 
 static void doorbell(int fd)
 {
-	unsigned char *page = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	unsigned char *page = mmap(NULL, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(page != MAP_FAILED);
 	uint64_t *bitmap = (uint64_t *)(page + 4096), *summary = (uint64_t *)(page + 128);
 	uint32_t *armed = (uint32_t *)page, *any = (uint32_t *)(page + 64);
+	memset(page + VRDMA_DB_READY, 0xff, VRDMA_DB_SIZE - VRDMA_DB_READY);
 	ring(fd, 65536 + 4097);
 	CHECK(bitmap[64] == 2 && summary[1] == 1 && *any == 1);
 	CHECK(ask(fd, CMD_BELLS, 0) == 0); /* nobody sleeps */
@@ -61,7 +63,7 @@ static void doorbell(int fd)
 	ring(fd, 3);
 	CHECK(bitmap[0] == 8 && summary[0] == 1 && *armed == 0);
 	CHECK(ask(fd, CMD_BELLS, 0) == 1);
-	munmap(page, 12288);
+	munmap(page, VRDMA_DB_SIZE);
 }
 
 static int event_file(int fd, uint32_t command)
@@ -159,8 +161,8 @@ static void close_everything(void)
 	for (int fd = 100; fd < 20000; fd++)
 		if (fcntl(fd, F_GETFD) >= 0)
 			numbers[n++] = fd;
-	while (n)
-		CHECK(dup2(2, numbers[--n]) == numbers[n]); /* they step aside */
+	for (int i = 0; i < n; i++)
+		CHECK(dup2(2, numbers[i]) == numbers[i]); /* they step aside */
 	CHECK(hidden_fds() == 8 && ask(keep, CMD_ECHO, 1) == 2);
 	for (int fd = 100; fd < 20000; fd++)
 		close(fd);
