@@ -94,6 +94,38 @@ func TestRegionsShareWindows(t *testing.T) {
 	}
 }
 
+// A second registration of the same memory does not look at its pages again, but
+// only whole chunks are remembered, and only while the window is mapped.
+func TestFilledChunksAreRemembered(t *testing.T) {
+	s := newSpace(t, 0)
+	const start = 5<<windowBits + chunkSize - 100
+	const length = 100 + chunkSize + 100
+	m := func() *Region {
+		r, err := s.Map(start, length, []Extent{{start, length, Shared, 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := m()
+	for i, want := range []bool{false, true, false} {
+		if got := s.windows[5].filled[i]; got != want {
+			t.Errorf("chunk %d filled: %v, want %v", i, got, want)
+		}
+	}
+	want := pattern(length)
+	fill(t, s, start, want)
+	second := m()
+	first.Release()
+	if got := flat(t, second, 0, length); !bytes.Equal(got, want) {
+		t.Error("bytes of the second region differ")
+	}
+	second.Release()
+	if n := len(s.windows); n != 0 {
+		t.Errorf("%d windows after release", n)
+	}
+}
+
 func TestMapRefuses(t *testing.T) {
 	s := newSpace(t, 1<<20)
 	for _, c := range []struct {

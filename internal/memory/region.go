@@ -121,14 +121,14 @@ func (r *Region) add(e Extent) error {
 	return nil
 }
 
+// populate makes the region's pages present in the daemon, piece by piece, leaving
+// out what an earlier region did already.
 func (r *Region) populate() error {
 	for _, p := range r.pieces {
 		if p.mem == nil {
 			continue
 		}
-		// Round out to pages inside the same window.
-		base := (r.start + p.off) & (pageSize - 1)
-		if err := populate(pageSpan(p.mem, int(base))); err != nil {
+		if err := r.space.populate(r.start+p.off, p.mem); err != nil {
 			return syscall.ENOMEM
 		}
 	}
