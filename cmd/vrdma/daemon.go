@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"syscall"
 	"time"
@@ -38,6 +39,7 @@ type daemonFlags struct {
 	mode      string
 	logFormat string
 	logLevel  string
+	profile   string
 	ephemeral bool
 	detach    bool
 }
@@ -65,6 +67,7 @@ with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCK
 	c.Flags().StringVar(&f.logFormat, "log-format", "text", "text or json")
 	c.Flags().StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
+	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
 	return c
@@ -125,6 +128,17 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 	log.Info("serving", "version", version, "socket", place.Socket, "device", deviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
+	if f.profile != "" {
+		file, err := os.Create(f.profile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	launch.Ready(nil)
 	if f.ephemeral {
 		go d.retire()

@@ -120,7 +120,10 @@ func (l *Lab) Pair(ctx context.Context, port int, server, client []string) (stri
 
 // failure says which tool failed, how, and what it printed last.
 func failure(ctx context.Context, argv []string, err error, output string) error {
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return errors.New("interrupted")
+	case ctx.Err() != nil:
 		err = fmt.Errorf("took longer than %v", toolTimeout)
 	}
 	if text := lastLines(output, 5); text != "" {

@@ -44,7 +44,7 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 	}
 	defer d.stop()
 
-	for _, part := range []func(context.Context, *daemon) ([]Row, error){t.footprint, t.speed, t.registration, t.idleness, t.allocations} {
+	for _, part := range []func(context.Context, *daemon) ([]Row, error){t.footprint, t.speed, t.registration, t.idleness, t.aftermath, t.allocations} {
 		rows, err := part(ctx, d)
 		if err != nil {
 			return nil, err
@@ -136,6 +136,17 @@ func (t *Table) footprint(ctx context.Context, d *daemon) ([]Row, error) {
 	return []Row{
 		{What: "daemon memory, idle", Ours: Series{Name: "RssAnon", Unit: "B", Values: []float64{idle}}, Bound: 40 << 20, AtMost: true},
 		{What: "daemon memory for each further QP", Ours: Series{Name: "RssAnon", Unit: "B", Values: []float64{each}}, Bound: 64 << 10, AtMost: true},
+	}, nil
+}
+
+// aftermath is the memory of a daemon that has worked and has nothing to do now.
+func (t *Table) aftermath(_ context.Context, d *daemon) ([]Row, error) {
+	idle, err := d.anonymous()
+	if err != nil {
+		return nil, err
+	}
+	return []Row{
+		{What: "daemon memory, idle again after all this", Ours: Series{Name: "RssAnon", Unit: "B", Values: []float64{idle}}, Bound: 40 << 20, AtMost: true},
 	}, nil
 }
 
