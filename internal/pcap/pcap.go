@@ -1,0 +1,130 @@
+// Package pcap reads and writes capture files in the classic libpcap format, which
+// Wireshark, tshark and tcpdump understand.
+//
+//	file header (24 bytes): magic, version 2.4, snap length, link type
+//	record header (16 bytes): seconds, fraction, bytes kept, bytes on the wire
+//	bytes
+//	…
+//
+// It knows nothing of what is in the packets. `vrdma pcap` writes with it and tests read
+// the golden captures with it.
+package pcap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// LinkType says what a packet begins with.
+type LinkType uint32
+
+const (
+	Ethernet LinkType = 1
+	RawIP    LinkType = 101 // IPv4 or IPv6, as the first half byte tells
+)
+
+const (
+	magicMicro = 0xa1b2c3d4
+	magicNano  = 0xa1b23c4d
+	headerSize = 24
+	recordSize = 16
+	// maxPacket bounds what a reader allocates for a damaged file.
+	maxPacket = 1 << 18
+)
+
+// A Writer writes packets to a file, with a resolution of nanoseconds.
+type Writer struct {
+	w   io.Writer
+	rec [recordSize]byte
+}
+
+// NewWriter writes the file header.
+func NewWriter(w io.Writer, t LinkType) (*Writer, error) {
+	var h [headerSize]byte
+	binary.LittleEndian.PutUint32(h[0:], magicNano)
+	binary.LittleEndian.PutUint16(h[4:], 2)
+	binary.LittleEndian.PutUint16(h[6:], 4)
+	binary.LittleEndian.PutUint32(h[16:], maxPacket)
+	binary.LittleEndian.PutUint32(h[20:], uint32(t))
+	if _, err := w.Write(h[:]); err != nil {
+		return nil, fmt.Errorf("write the header of the capture: %w", err)
+	}
+	return &Writer{w: w}, nil
+}
+
+// Write appends one packet.
+func (w *Writer) Write(at time.Time, packet []byte) error {
+	binary.LittleEndian.PutUint32(w.rec[0:], uint32(at.Unix()))
+	binary.LittleEndian.PutUint32(w.rec[4:], uint32(at.Nanosecond()))
+	binary.LittleEndian.PutUint32(w.rec[8:], uint32(len(packet)))
+	binary.LittleEndian.PutUint32(w.rec[12:], uint32(len(packet)))
+	if _, err := w.w.Write(w.rec[:]); err != nil {
+		return fmt.Errorf("write to the capture: %w", err)
+	}
+	if _, err := w.w.Write(packet); err != nil {
+		return fmt.Errorf("write to the capture: %w", err)
+	}
+	return nil
+}
+
+// A Reader reads packets from a file.
+type Reader struct {
+	r     io.Reader
+	order binary.ByteOrder
+	unit  time.Duration
+	link  LinkType
+	buf   []byte
+}
+
+// NewReader reads the file header.
+func NewReader(r io.Reader) (*Reader, error) {
+	var h [headerSize]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return nil, fmt.Errorf("read the header of the capture: %w", err)
+	}
+	p := &Reader{r: r}
+	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
+		switch order.Uint32(h[:]) {
+		case magicMicro:
+			p.order, p.unit = order, time.Microsecond
+		case magicNano:
+			p.order, p.unit = order, time.Nanosecond
+		}
+	}
+	if p.order == nil {
+		return nil, fmt.Errorf("not a libpcap capture: it begins with % x (pcapng files have to be converted, with editcap -F pcap)", h[:4])
+	}
+	p.link = LinkType(p.order.Uint32(h[20:]) & 0xffff)
+	return p, nil
+}
+
+// LinkType says what the packets begin with.
+func (p *Reader) LinkType() LinkType { return p.link }
+
+// Next reads the next packet. It is valid until the next call. At the end of the file
+// the error is io.EOF.
+func (p *Reader) Next() (at time.Time, packet []byte, err error) {
+	var h [recordSize]byte
+	if _, err := io.ReadFull(p.r, h[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			return time.Time{}, nil, io.EOF
+		}
+		return time.Time{}, nil, fmt.Errorf("read the capture: %w", err)
+	}
+	n := p.order.Uint32(h[8:])
+	if n > maxPacket {
+		return time.Time{}, nil, fmt.Errorf("read the capture: a packet of %d bytes; the file is damaged", n)
+	}
+	if int(n) > cap(p.buf) {
+		p.buf = make([]byte, n)
+	}
+	p.buf = p.buf[:n]
+	if _, err := io.ReadFull(p.r, p.buf); err != nil {
+		return time.Time{}, nil, fmt.Errorf("read the capture: %w", err)
+	}
+	sec, frac := p.order.Uint32(h[0:]), p.order.Uint32(h[4:])
+	return time.Unix(int64(sec), int64(frac)*int64(p.unit)), p.buf, nil
+}

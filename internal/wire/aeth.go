@@ -1,0 +1,59 @@
+package wire
+
+import "encoding/binary"
+
+// AETH is the acknowledge extended transport header (IBA 9.3.5).
+type AETH []byte
+
+// AETHSize is the length of an AETH.
+const AETHSize = 4
+
+const (
+	aethSyndrome = 0
+	aethMSN      = 1
+)
+
+// Syndromes: the upper three bits tell what the answer is, the lower five hold credits,
+// a timer code or the reason.
+const (
+	SyndromeMask = 0xe0
+	SyndromeACK  = 0x00
+	SyndromeRNR  = 0x20
+	SyndromeNAK  = 0x60
+
+	NAKSequence  = SyndromeNAK
+	NAKInvalid   = SyndromeNAK | 1
+	NAKAccess    = SyndromeNAK | 2
+	NAKOperation = SyndromeNAK | 3
+	NAKInvalidRD = SyndromeNAK | 4
+)
+
+// IsValid reports whether a can be read.
+func (a AETH) IsValid() bool { return len(a) >= AETHSize }
+
+// Syndrome tells ACK, NAK and RNR NAK.
+func (a AETH) Syndrome() uint8 { return a[aethSyndrome] }
+
+// SetSyndrome sets the syndrome.
+func (a AETH) SetSyndrome(v uint8) { a[aethSyndrome] = v }
+
+// MSN is the message sequence number: how many messages the responder has carried out.
+func (a AETH) MSN() uint32 { return uint24(a[aethMSN:]) }
+
+// SetMSN sets the message sequence number.
+func (a AETH) SetMSN(v uint32) { putUint24(a[aethMSN:], v) }
+
+// AtomicAckETH is what an atomic operation found in memory before it changed it.
+type AtomicAckETH []byte
+
+// AtomicAckETHSize is the length of an AtomicAckETH.
+const AtomicAckETHSize = 8
+
+// IsValid reports whether a can be read.
+func (a AtomicAckETH) IsValid() bool { return len(a) >= AtomicAckETHSize }
+
+// Orig is the former value.
+func (a AtomicAckETH) Orig() uint64 { return binary.BigEndian.Uint64(a) }
+
+// SetOrig sets the former value.
+func (a AtomicAckETH) SetOrig(v uint64) { binary.BigEndian.PutUint64(a, v) }

@@ -1,0 +1,153 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+)
+
+// A Flow computes the invariant CRC (IBA 7.8.1, annex A17.3.3) of packets that go from
+// one UDP port to another. It is the CRC of Ethernet, begun with eight bytes of ones and
+// taken over IP header, UDP header and packet, with all that may change on the way
+// replaced by ones:
+//
+//	IPv4: type of service, time to live, header checksum
+//	IPv6: traffic class, flow label, hop limit
+//	UDP:  checksum
+//	BTH:  the byte with FECN and BECN
+//
+// What remains of IPv4's header that a UDP socket does not show is the identification;
+// see Check. A Flow is working storage of whoever sends or receives (hash/crc32 would
+// make a local array escape), to be set up again when the addresses change.
+type Flow struct {
+	head [maskedSize]byte
+	ip   int // where the IP header begins in head
+	udp  int // where the UDP header begins in head
+}
+
+// maskedSize is the ones, the IP and UDP headers and the BTH. With IPv4 the first
+// 20 bytes stay unused, so that the UDP header is always in the same place.
+const (
+	onesSize   = 8
+	maskedSize = onesSize + IPv6Size + UDPSize + BTHSize
+)
+
+// Set makes f compute the ICRCs of packets from src to dst. Both are IPv4 or both IPv6.
+func (f *Flow) Set(src, dst netip.AddrPort) {
+	for i := range f.head {
+		f.head[i] = 0xff
+	}
+	f.udp = onesSize + IPv6Size
+	if src.Addr().Unmap().Is4() {
+		f.ip = f.udp - IPv4Size
+		h := IPv4(f.head[f.ip:])
+		h.Init()
+		h.SetTOS(0xff)
+		h.SetTTL(0xff)
+		h.SetChecksum(0xffff)
+		h.SetFragment(DontFragment)
+		h.SetSrc(src.Addr().Unmap().As4())
+		h.SetDst(dst.Addr().Unmap().As4())
+	} else {
+		f.ip = onesSize
+		h := IPv6(f.head[f.ip:])
+		h.Init()
+		h.SetTrafficClass(0xff)
+		h.SetFlowLabel(0xfffff)
+		h.SetHopLimit(0xff)
+		h.SetSrc(src.Addr().As16())
+		h.SetDst(dst.Addr().As16())
+	}
+	u := UDP(f.head[f.udp:])
+	u.SetSrcPort(src.Port())
+	u.SetDstPort(dst.Port())
+}
+
+// IsIPv4 reports whether the flow's packets have an identification.
+func (f *Flow) IsIPv4() bool { return f.ip != onesSize }
+
+// Sum computes the ICRC of p in an IPv4 packet with identification id.
+func (f *Flow) Sum(p Packet, id uint16) uint32 {
+	n := UDPSize + len(p.data)
+	if f.IsIPv4() {
+		h := IPv4(f.head[f.ip:])
+		h.SetTotalLength(IPv4Size + n)
+		h.SetID(id)
+	} else {
+		IPv6(f.head[f.ip:]).SetPayloadLength(n)
+	}
+	UDP(f.head[f.udp:]).SetLength(n)
+	b := f.head[f.udp+UDPSize:]
+	copy(b, p.data[:BTHSize])
+	b[bthECN] = 0xff
+	crc := crc32.ChecksumIEEE(f.head[f.ip-onesSize:])
+	return crc32.Update(crc, crc32.IEEETable, p.data[BTHSize:len(p.data)-ICRCSize])
+}
+
+// Seal sets the ICRC of p, which will leave with identification id.
+func (f *Flow) Seal(p Packet, id uint16) { p.SetICRC(f.Sum(p, id)) }
+
+// Check reports whether p's ICRC is right for some identification, and for which. With
+// the identification unknown what is left is a check of 16 bits; a caller that knows
+// what its peer would use should look at id. A good guess saves time. IPv6 has no
+// identification, and id is then 0.
+//
+// A CRC is linear: the difference between the ICRC received and the one computed with
+// the guess is the CRC of the difference of the identifications followed by as many
+// zeros as there are bytes behind it. Running those zeros backwards leaves the
+// difference in the low 16 bits, if the packet is sound, and bits elsewhere otherwise.
+func (f *Flow) Check(p Packet, guess uint16) (id uint16, ok bool) {
+	if !f.IsIPv4() {
+		return 0, f.Sum(p, 0) == p.ICRC()
+	}
+	diff := f.Sum(p, guess) ^ p.ICRC()
+	if diff == 0 {
+		return guess, true
+	}
+	if len(p.data) > MaxPacket {
+		return 0, false
+	}
+	behind := IPv4Size - ipv4ID + UDPSize + len(p.data) - ICRCSize // from the identification on
+	diff = multiply(diff, backwards[behind/4])
+	if diff>>16 != 0 {
+		return 0, false
+	}
+	// The polynomial's low bits come first, so the first byte is the lowest.
+	var b [2]byte
+	binary.LittleEndian.PutUint16(b[:], uint16(diff))
+	return guess ^ binary.BigEndian.Uint16(b[:]), true
+}
+
+// backwards[n] is x to the power of -32n modulo the CRC's polynomial. All packets are a
+// multiple of four bytes long, and so is what follows the identification.
+var backwards = powers()
+
+const powersNeeded = (IPv4Size+UDPSize+MaxPacket)/4 + 1
+
+func powers() (t [powersNeeded]uint32) {
+	p := uint32(1 << 31) // x to the power of 0: the highest bit is the lowest power
+	for i := range t {
+		t[i] = p
+		for range 32 {
+			// Undo one multiplication by x, which is a shift to the right
+			// that brings the polynomial in when a bit falls out.
+			if p&(1<<31) != 0 {
+				p = (p^crc32.IEEE)<<1 | 1
+			} else {
+				p <<= 1
+			}
+		}
+	}
+	return t
+}
+
+// multiply multiplies two polynomials modulo that of the CRC.
+func multiply(a, b uint32) uint32 {
+	p := uint32(0)
+	for range 32 {
+		p ^= b & uint32(int32(a)>>31)
+		a <<= 1
+		b = b>>1 ^ crc32.IEEE&-(b&1)
+	}
+	return p
+}

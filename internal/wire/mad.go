@@ -1,0 +1,134 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// MAD is a management datagram: 256 bytes, of which the first 24 are common to all
+// classes (IBA 13.4.2).
+type MAD []byte
+
+const (
+	// MADSize is the length of every MAD.
+	MADSize = 256
+	// MADHeaderSize is the length of the common header.
+	MADHeaderSize = 24
+	// GSIQP is the queue pair that general services listen at, connection manager
+	// included.
+	GSIQP = 1
+	// GSIQKey is the queue key of queue pair 1.
+	GSIQKey = 0x80010000
+)
+
+const (
+	madBaseVersion   = 0
+	madClass         = 1
+	madClassVersion  = 2
+	madMethod        = 3
+	madStatus        = 4
+	madClassSpecific = 6
+	madTID           = 8
+	madAttribute     = 16
+	madModifier      = 20
+)
+
+// Management classes.
+const (
+	ClassSubnetAdm   = 0x03
+	ClassPerformance = 0x04
+	ClassCM          = 0x07
+	ClassVendor1     = 0x09 // first of the vendor classes without OUI
+	ClassVendor2     = 0x30 // first of those with
+)
+
+// Methods.
+const (
+	MethodGet      = 0x01
+	MethodSet      = 0x02
+	MethodSend     = 0x03
+	MethodGetResp  = 0x81
+	MethodResponse = 0x80 // the bit that tells answers
+)
+
+// IsValid reports whether m has the right length and the only base version there is.
+func (m MAD) IsValid() bool { return len(m) == MADSize && m[madBaseVersion] == 1 }
+
+// MAD is the management datagram in p, nil if it carries none.
+func (p Packet) MAD() MAD {
+	if p.format == nil || p.format.Service != UD || p.BTH().DestQP() != GSIQP {
+		return nil
+	}
+	if m := MAD(p.Payload()); m.IsValid() {
+		return m
+	}
+	return nil
+}
+
+// Init clears m and sets its class, with base version 1.
+func (m MAD) Init(class, version uint8) {
+	clear(m)
+	m[madBaseVersion], m[madClass], m[madClassVersion] = 1, class, version
+}
+
+// Class is the management class.
+func (m MAD) Class() uint8 { return m[madClass] }
+
+// SetClass sets the management class.
+func (m MAD) SetClass(v uint8) { m[madClass] = v }
+
+// ClassVersion is the version of the class.
+func (m MAD) ClassVersion() uint8 { return m[madClassVersion] }
+
+// SetClassVersion sets the version of the class.
+func (m MAD) SetClassVersion(v uint8) { m[madClassVersion] = v }
+
+// Method is what the datagram does.
+func (m MAD) Method() uint8 { return m[madMethod] }
+
+// SetMethod sets the method.
+func (m MAD) SetMethod(v uint8) { m[madMethod] = v }
+
+// Status is the outcome in an answer.
+func (m MAD) Status() uint16 { return binary.BigEndian.Uint16(m[madStatus:]) }
+
+// SetStatus sets the status.
+func (m MAD) SetStatus(v uint16) { binary.BigEndian.PutUint16(m[madStatus:], v) }
+
+// ClassSpecific is the field that classes use as they like.
+func (m MAD) ClassSpecific() uint16 { return binary.BigEndian.Uint16(m[madClassSpecific:]) }
+
+// SetClassSpecific sets the class specific field.
+func (m MAD) SetClassSpecific(v uint16) { binary.BigEndian.PutUint16(m[madClassSpecific:], v) }
+
+// TID is the transaction.
+func (m MAD) TID() uint64 { return binary.BigEndian.Uint64(m[madTID:]) }
+
+// SetTID sets the transaction.
+func (m MAD) SetTID(v uint64) { binary.BigEndian.PutUint64(m[madTID:], v) }
+
+// Attribute is what the method is done to; in the connection manager, the message.
+func (m MAD) Attribute() uint16 { return binary.BigEndian.Uint16(m[madAttribute:]) }
+
+// SetAttribute sets the attribute.
+func (m MAD) SetAttribute(v uint16) { binary.BigEndian.PutUint16(m[madAttribute:], v) }
+
+// Modifier says more about the attribute.
+func (m MAD) Modifier() uint32 { return binary.BigEndian.Uint32(m[madModifier:]) }
+
+// SetModifier sets the modifier.
+func (m MAD) SetModifier(v uint32) { binary.BigEndian.PutUint32(m[madModifier:], v) }
+
+// Data is what follows the common header.
+func (m MAD) Data() []byte { return m[MADHeaderSize:MADSize] }
+
+// String is m in a few words.
+func (m MAD) String() string {
+	if !m.IsValid() {
+		return fmt.Sprintf("invalid MAD of %d bytes", len(m))
+	}
+	if m.Class() == ClassCM {
+		return fmt.Sprintf("CM: %v tid=0x%x", CMMessage(m.Attribute()), m.TID())
+	}
+	return fmt.Sprintf("MAD class=0x%02x method=0x%02x attribute=0x%04x tid=0x%x", m.Class(), m.Method(), m.Attribute(), m.TID())
+}
