@@ -31,6 +31,9 @@ type Arena struct {
 	mem  []byte
 	free []arenaRange // sorted, disjoint, not adjacent
 	used uint64
+	// dying: the session is closed and all of the arena goes at once; giving
+	// rings back one by one would only hold up the loop.
+	dying bool
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -109,7 +112,7 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 
 // release gives a ring back, its pages too.
 func (a *Arena) release(m MMap) {
-	if m.Size == 0 || a.mem == nil {
+	if m.Size == 0 || a.mem == nil || a.dying {
 		return
 	}
 	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))

@@ -59,6 +59,7 @@ func (s *Session) Close() {
 		return
 	}
 	s.closed = true
+	s.Arena.dying = true
 	s.qps.each(func(h uint32, q *QP) { q.detachAll(); q.destroy() })
 	s.srqs.each(func(h uint32, q *SRQ) { q.ring.release() })
 	s.cqs.each(func(h uint32, c *CQ) { c.ring.release() })
