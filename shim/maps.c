@@ -35,9 +35,8 @@ struct raw {
 static enum vma_kind classify(const struct raw *r)
 {
 	bool shared = r->flags & VMA_SHARED;
-	if (shared && r->inode && r->inode == process.inode &&
-	    makedev(r->major, r->minor) == process.device)
-		return VMA_OWN;
+	if (r->inode && r->inode == process.inode && makedev(r->major, r->minor) == process.device)
+		return shared ? VMA_OWN : VMA_BORROWED;
 	if (shared || r->page_size != PAGE || (r->flags & VMA_EXECUTABLE))
 		return VMA_SPECIAL;
 	if (r->inode || r->major || r->minor)

@@ -7,6 +7,7 @@
 
 enum vma_kind {
 	VMA_OWN,       /* shared pages of our memfd */
+	VMA_BORROWED,  /* the same, private: while fork.c is at work */
 	VMA_ANONYMOUS, /* private, no file: heap, mmap, .bss */
 	VMA_PRIVATE,   /* private mapping of a file: .data */
 	VMA_SPECIAL,   /* shared mappings, stacks, vdso, huge pages: left alone */

@@ -324,34 +324,37 @@ static bool cross_out(const struct vma *v, void *arg)
 	return true;
 }
 
+/* Is some of our memory no longer where we put it? */
+static bool any_stale(void)
+{
+	struct range r;
+	struct vma v;
+	bool stale = false;
+	if (!maps_open(&memory_maps))
+		return false;
+	for (uint64_t at = 0; !stale && ranges_find(&swapped, at, ~0ull, &r); at = r.end)
+		stale = !maps_find(&memory_maps, r.start, &v) || v.kind != VMA_OWN ||
+			v.start > r.start || v.offset != v.start || v.end < r.end;
+	maps_close(&memory_maps);
+	return stale;
+}
+
 /* Every so often: what no mapping shows any more loses its pages. */
 static void reap(void)
 {
 	static unsigned turn;
 	static struct ranges gone;
 	struct range r;
-	struct vma v;
-	uint64_t at = 0;
-	bool stale = false;
 
-	if (++turn % 8)
-		return;
-	if (!maps_open(&memory_maps))
-		return;
-	while (!stale && ranges_find(&swapped, at, ~0ull, &r)) {
-		stale = !maps_find(&memory_maps, r.start, &v) || v.kind != VMA_OWN || v.start > r.start ||
-			v.offset != v.start || v.end < r.end;
-		at = r.end;
-	}
-	maps_close(&memory_maps);
-	if (!stale)
+	if (++turn % 8 || !any_stale())
 		return;
 	gone.n = 0;
-	for (at = 0; ranges_find(&swapped, at, ~0ull, &r); at = r.end)
+	for (uint64_t at = 0; ranges_find(&swapped, at, ~0ull, &r); at = r.end)
 		if (!ranges_add(&gone, r.start, r.end))
 			return;
 	own_mappings(cross_out, &gone);
-	for (at = 0; ranges_find(&gone, at, ~0ull, &r); at = r.end) {
+	own_mappings(cross_out, &gone); /* again: mremap may have moved one past the first reading */
+	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &r); at = r.end) {
 		punch(r.start, r.end);
 		ranges_remove(&swapped, r.start, r.end);
 	}
@@ -379,7 +382,7 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	g->guard.fd = -1;
 	g->alone = tasks_count() == 1;
 	if (!g->alone)
-		guard_open(&g->guard);
+		guard_open(&g->guard, false);
 	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (maps_open(&memory_maps)) {
 		tasks_ranges(&memory_maps, &untouchable);

@@ -19,6 +19,7 @@
 #define UFFD_USER_MODE_ONLY 1
 #endif
 #define FEATURE_WP (1ull << 0)
+#define FEATURE_EVENT_REMAP (1ull << 2)
 #define FEATURE_THREAD_ID (1ull << 8)
 #define FEATURE_WP_SHMEM (1ull << 12)
 #define FEATURE_WP_UNPOPULATED (1ull << 13)
@@ -42,10 +43,12 @@ static int create(uint64_t features, uint64_t *available)
 	return fd;
 }
 
-bool guard_open(struct guard *g)
+bool guard_open(struct guard *g, bool moves)
 {
 	static _Atomic uint64_t known; /* features of this kernel */
 	uint64_t wanted = FEATURE_WP | FEATURE_THREAD_ID | FEATURE_WP_SHMEM | FEATURE_WP_UNPOPULATED;
+	if (moves)
+		wanted |= FEATURE_EVENT_REMAP;
 	uint64_t have = atomic_load(&known), enabled;
 
 	if (!have) {
@@ -56,6 +59,7 @@ bool guard_open(struct guard *g)
 	}
 	g->fd = have & FEATURE_WP ? create(wanted & have, &enabled) : -1;
 	g->shmem = have & FEATURE_WP_SHMEM;
+	g->moves = moves && (have & FEATURE_EVENT_REMAP);
 	g->unpopulated = have & FEATURE_WP_UNPOPULATED;
 	return g->fd >= 0;
 }

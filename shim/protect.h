@@ -8,10 +8,12 @@
 struct guard {
 	int fd;         /* userfaultfd; -1: none */
 	bool shmem;     /* can protect shared pages too */
+	bool moves;     /* protection stays with pages that mremap moves */
 	bool unpopulated; /* can protect pages that do not exist yet */
 };
 
-bool guard_open(struct guard *g);
+/* With moves, whoever calls mremap waits until guard_fault was called by another thread. */
+bool guard_open(struct guard *g, bool moves);
 void guard_close(struct guard *g);
 /* Stop every write to [start, end). False: nothing is protected. */
 bool guard_hold(struct guard *g, uint64_t start, uint64_t end);

@@ -1,6 +1,7 @@
 package shimtest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -22,6 +23,7 @@ const (
 	cmdRegMR             = 9
 	cmdCreateCompChannel = 17
 	cmdCreateCQ          = 18
+	cmdPostSend          = 28
 	cmdEcho              = 200
 	cmdFail              = 201
 	cmdSlow              = 202
@@ -34,6 +36,7 @@ const (
 	cmdData              = 209
 
 	channelID = 77
+	notReady  = 5 // a queue pair whose posts go to the daemon
 )
 
 // fake is a daemon that understands the protocol and no RDMA.
@@ -229,6 +232,12 @@ func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token
 		return
 	}
 	defer arena.Close()
+	ready := bytes.Repeat([]byte{0xff}, channel.DoorbellBits/8)
+	ready[0] &^= 1 << notReady
+	if _, err := arena.WriteAt(ready, channel.DoorbellReady); err != nil {
+		f.t.Errorf("arena: %v", err)
+		return
+	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		f.t.Errorf("eventfd: %v", err)
@@ -308,6 +317,8 @@ func (d *device) answer(q *channel.Request) bool {
 		store(uint64(int64(int32(le.Uint32(q.Command[40:])))))
 	case cmdRegMR:
 		d.storeExtents(&reply, q, response)
+	case cmdPostSend:
+		errno = int32(unix.ENOTCONN)
 	case cmdEcho:
 		store(arg + 1)
 	case cmdFail:

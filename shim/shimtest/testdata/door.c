@@ -39,6 +39,8 @@ static void commands(int fd)
 	CHECK(read(fd, &byte, 1) == -1 && errno == EINVAL);
 }
 
+#define NOT_READY 5 /* fake_test.go clears its bit */
+
 static void ring(int fd, uint32_t qp)
 {
 	struct {

@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fork() with registered memory. The child must get its own copy of pages that
+ * are shared here, as they were at the moment of the fork; nothing that the child
+ * does before it has the copy may reach the parent; and no write of another thread
+ * of the parent may be lost. Between our prepare handler and the fork itself, libc
+ * and other handlers run in this thread and may write to these pages too (malloc's
+ * locks, FILE locks), and again in the child before our child handler.
+ *
+ *   prepare   hold back all writers of the shared ranges; copy them into a spare
+ *             (private memory); put a MAP_PRIVATE mapping of the same file in their
+ *             place, its writers held back from the start. A monitor thread lets
+ *             this thread's own writes through.
+ *   (fork)    parent and child have private mappings: whatever they write now
+ *             goes to copies of single pages
+ *   child     puts such pages into its copy of the spare, and moves the spare
+ *             to where the memory was
+ *   parent    puts the bytes that changed since the spare was filled into the
+ *             shared file, maps it again, lets the writers go, drops the spare
+ *
+ * Reading is never stopped, and what the daemon writes meanwhile is kept. Other
+ * threads may unmap memory at any time, so mappings are looked up again right
+ * before each change. Ranges that the application marked MADV_DONTFORK are left alone. With one thread
+ * there is nobody to hold back. vfork, posix_spawn and system run no handlers and
+ * pay nothing.
+ */
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "memory.h"
+#include "tasks.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#define PAGEMAP_SHARED_FILE (1ull << 61) /* a page of the file, not our private copy of one */
+#define PAGEMAP_EXISTS (3ull << 62)
+
+struct piece {
+	uint64_t start, end, offset; /* of the mapping */
+	uint64_t spare;              /* where its copy is */
+};
+
+/* All of it is this thread's, from prepare to parent or child, under memory_lock. */
+static struct {
+	bool active;
+	_Atomic bool filled; /* the spare holds the copy */
+	sigmask mask;
+	struct piece *piece;
+	size_t n, room;
+	uint64_t spare, spare_size;
+	int pagemap;
+	struct guard guard;
+	struct {
+		_Atomic int tid; /* the kernel clears it when the thread is gone */
+		int stop;        /* eventfd */
+		uint32_t forker;
+		unsigned char stack[8192] __attribute__((aligned(16)));
+	} monitor;
+} fork_state = {.guard = {.fd = -1}, .monitor = {.stop = -1}};
+
+/* ---- the monitor: this thread's own writes must not wait for this thread ---- */
+
+static unsigned char *in_spare(const struct piece *p, uint64_t page)
+{
+	return (unsigned char *)(uintptr_t)(p->spare + (page - p->start));
+}
+
+/* The page will be copied on write now: what the daemon wrote so far is no change of ours. */
+static void refresh(uint64_t page)
+{
+	for (size_t i = 0; fork_state.filled && i < fork_state.n; i++) {
+		const struct piece *p = &fork_state.piece[i];
+		if (page >= p->start && page < p->end)
+			memcpy(in_spare(p, page), (const void *)(uintptr_t)page, PAGE);
+	}
+}
+
+static void monitor_run(void)
+{
+	struct pollfd p[2] = {{.fd = fork_state.guard.fd, .events = POLLIN},
+			      {.fd = fork_state.monitor.stop, .events = POLLIN}};
+	uint64_t page;
+	uint32_t thread;
+
+	for (;;) {
+		long r = sys(SYS_ppoll, p, 2, NULL, NULL, 8);
+		if (r > 0 && p[1].revents)
+			break;
+		if (r > 0 && (p[0].revents & POLLIN) && guard_fault(&fork_state.guard, &page, &thread) &&
+		    thread == fork_state.monitor.forker) {
+			refresh(page);
+			guard_release_page(&fork_state.guard, page);
+		}
+	}
+	for (;;)
+		sys(SYS_exit, 0);
+}
+
+/*
+ * A bare thread: no libc knows it, it needs no thread local storage, and all
+ * signals are blocked in it because they are in us.
+ */
+static long clone_monitor(void *stack_top, unsigned long flags, _Atomic int *tid)
+{
+#if defined(__x86_64__)
+	long r;
+	register long r10 __asm__("r10") = (long)tid;
+	register long r8 __asm__("r8") = 0;
+	__asm__ volatile("syscall\n\t"
+			 "test %%rax, %%rax\n\t"
+			 "jnz 1f\n\t"
+			 "xor %%ebp, %%ebp\n\t"
+			 "call *%[run]\n\t"
+			 "1:"
+			 : "=a"(r)
+			 : "a"((long)SYS_clone), "D"(flags), "S"(stack_top), "d"(tid), "r"(r10), "r"(r8),
+			   [run] "b"(monitor_run)
+			 : "rcx", "r11", "memory");
+	return r;
+#elif defined(__aarch64__)
+	register long x8 __asm__("x8") = SYS_clone;
+	register long x0 __asm__("x0") = (long)flags;
+	register void *x1 __asm__("x1") = stack_top;
+	register void *x2 __asm__("x2") = tid;
+	register long x3 __asm__("x3") = 0;
+	register void *x4 __asm__("x4") = tid;
+	register void *x9 __asm__("x9") = (void *)monitor_run;
+	__asm__ volatile("svc 0\n\t"
+			 "cbnz x0, 1f\n\t"
+			 "blr x9\n\t"
+			 "1:"
+			 : "+r"(x0)
+			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9)
+			 : "memory", "cc");
+	return x0;
+#endif
+}
+
+static bool monitor_start(void)
+{
+	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
+				    CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+	fork_state.monitor.forker = (uint32_t)sys(SYS_gettid);
+	fork_state.monitor.stop = (int)sys(SYS_eventfd2, 0, O_CLOEXEC);
+	if (fork_state.monitor.stop < 0)
+		return false;
+	unsigned char *top = fork_state.monitor.stack + sizeof fork_state.monitor.stack;
+	if (clone_monitor(top, flags, &fork_state.monitor.tid) > 0)
+		return true;
+	sys(SYS_close, fork_state.monitor.stop);
+	return false;
+}
+
+static void monitor_stop(void)
+{
+	uint64_t one = 1;
+	int tid;
+	sys(SYS_write, fork_state.monitor.stop, &one, sizeof one);
+	while ((tid = atomic_load(&fork_state.monitor.tid)) != 0)
+		sys(SYS_futex, &fork_state.monitor.tid, FUTEX_WAIT, tid, NULL, NULL, 0);
+	sys(SYS_close, fork_state.monitor.stop);
+}
+
+/* ---- prepare ---- */
+
+static bool add_piece(uint64_t start, uint64_t end, const struct vma *v)
+{
+	if (fork_state.n == fork_state.room) {
+		size_t room = fork_state.room ? 2 * fork_state.room : 128;
+		size_t old = fork_state.room * sizeof(struct piece);
+		long r = old ? sys(SYS_mremap, fork_state.piece, old, room * sizeof(struct piece),
+				   MREMAP_MAYMOVE)
+			     : sys(SYS_mmap, NULL, room * sizeof(struct piece), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (failed(r))
+			return false;
+		fork_state.piece = (struct piece *)r;
+		fork_state.room = room;
+	}
+	fork_state.piece[fork_state.n++] = (struct piece){
+		.start = start, .end = end, .offset = v->offset + (start - v->start)};
+	fork_state.spare_size += end - start;
+	return true;
+}
+
+/* Everything of ours that the child inherits. */
+static bool collect(const struct vma *v, void *arg)
+{
+	uint64_t at = v->start;
+	struct range skip;
+	bool ok = true;
+	while (ok && ranges_find(&dontfork, at, v->end, &skip)) {
+		if (skip.start > at)
+			ok = add_piece(at, skip.start, v);
+		at = skip.end;
+	}
+	if (ok && at < v->end)
+		ok = add_piece(at, v->end, v);
+	*(bool *)arg = ok;
+	return ok;
+}
+
+static bool make_spare(void)
+{
+	const uint64_t huge = 2ul << 20;
+	long r = sys(SYS_mmap, NULL, fork_state.spare_size, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (failed(r))
+		return false;
+	fork_state.spare = (uint64_t)r;
+	if (fork_state.spare_size >= huge)
+		sys(SYS_madvise, r, fork_state.spare_size, MADV_HUGEPAGE);
+	uint64_t at = fork_state.spare;
+	for (size_t i = 0; i < fork_state.n; i++) {
+		fork_state.piece[i].spare = at;
+		at += fork_state.piece[i].end - fork_state.piece[i].start;
+	}
+	return true;
+}
+
+/* Calls f for every run of pages that exist in [offset, offset+n) of the file, with its place there. */
+static bool each_run(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t n, uint64_t arg),
+		     uint64_t arg)
+{
+	int fd = atomic_load(&process.memory);
+	uint64_t end = offset + n;
+	for (uint64_t at = offset; at < end;) {
+		long data = sys(SYS_lseek, fd, at, SEEK_DATA);
+		if (data < 0 || (uint64_t)data >= end)
+			return true;
+		long hole = sys(SYS_lseek, fd, data, SEEK_HOLE);
+		at = hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole;
+		if (!f((uint64_t)data, at - (uint64_t)data, arg + ((uint64_t)data - offset)))
+			return false;
+	}
+	return true;
+}
+
+static bool fill_run(uint64_t offset, uint64_t n, uint64_t to)
+{
+	while (n) {
+		long got = sys(SYS_pread64, atomic_load(&process.memory), to, n, offset);
+		if (got <= 0)
+			return false;
+		offset += (uint64_t)got;
+		to += (uint64_t)got;
+		n -= (uint64_t)got;
+	}
+	return true;
+}
+
+static bool map_run(uint64_t offset, uint64_t n, uint64_t at)
+{
+	(void)offset;
+	sys(SYS_madvise, at, n, MADV_POPULATE_READ);
+	return true;
+}
+
+static bool populate_run(uint64_t offset, uint64_t n, uint64_t at)
+{
+	(void)offset;
+	sys(SYS_madvise, at, n, MADV_POPULATE_WRITE);
+	return true;
+}
+
+/* Calls f for every part of a piece that is still mapped as we left it. */
+static void each_part(enum vma_kind kind, void (*f)(const struct piece *, const struct vma *))
+{
+	struct vma v;
+	if (!maps_open(&memory_maps))
+		return;
+	for (size_t i = 0; i < fork_state.n; i++) {
+		const struct piece *p = &fork_state.piece[i];
+		for (uint64_t at = p->start; at < p->end && maps_find(&memory_maps, at, &v); at = v.end) {
+			uint64_t end = v.end;
+			if (v.start < at) {
+				v.offset += at - v.start;
+				v.start = at;
+			}
+			if (v.end > p->end)
+				v.end = p->end;
+			if (v.start < v.end && v.kind == kind && v.offset == p->offset + (v.start - p->start))
+				f(p, &v);
+			v.end = end;
+		}
+	}
+	maps_close(&memory_maps);
+}
+
+static long map(uint64_t at, const struct vma *v, int flags)
+{
+	return sys(SYS_mmap, at, v->end - v->start, v->prot, flags, atomic_load(&process.memory), v->offset);
+}
+
+/*
+ * The private mapping is made elsewhere, protected, its pages looked up (so that a
+ * writer is held before its page is copied, not after), and moved into place whole:
+ * there is no moment at which a write could slip through.
+ */
+static bool move_private(const struct vma *v)
+{
+	uint64_t n = v->end - v->start;
+	long at = map(0, v, MAP_PRIVATE);
+	if (failed(at))
+		return false;
+	if (guard_hold(&fork_state.guard, (uint64_t)at, (uint64_t)at + n)) {
+		each_run(v->offset, n, map_run, (uint64_t)at);
+		if (!failed(sys(SYS_mremap, at, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, v->start)))
+			return true;
+	}
+	sys(SYS_munmap, at, n);
+	return false;
+}
+
+static void make_private(const struct piece *p, const struct vma *v)
+{
+	(void)p;
+	if (fork_state.guard.fd >= 0 && fork_state.guard.moves && move_private(v))
+		return;
+	map(v->start, v, MAP_PRIVATE | MAP_FIXED);
+	if (fork_state.guard.fd >= 0)
+		guard_hold(&fork_state.guard, v->start, v->end);
+}
+
+static void make_shared(const struct piece *p, const struct vma *v)
+{
+	(void)p;
+	map(v->start, v, MAP_SHARED | MAP_FIXED);
+	each_run(v->offset, v->end - v->start, v->prot & PROT_WRITE ? populate_run : map_run, v->start);
+}
+
+static void hold(const struct piece *p, const struct vma *v)
+{
+	(void)p;
+	guard_hold(&fork_state.guard, v->start, v->end);
+}
+
+static void hold_all(enum vma_kind kind)
+{
+	if (fork_state.guard.fd >= 0)
+		each_part(kind, hold);
+}
+
+/* ---- pages that were written while the mappings were private ---- */
+
+/* Calls f for each page of v of which this process has a private copy. */
+static void each_copy(const struct piece *p, const struct vma *v, void (*f)(const struct piece *, uint64_t))
+{
+	static uint64_t bits[4096];
+	if (!(v->prot & PROT_READ))
+		return;
+	for (uint64_t at = v->start; at < v->end;) {
+		size_t want = (v->end - at) / PAGE;
+		if (want > sizeof bits / 8)
+			want = sizeof bits / 8;
+		if (sys(SYS_pread64, fork_state.pagemap, bits, want * 8, at / PAGE * 8) != (long)(want * 8))
+			for (size_t i = 0; i < want; i++)
+				bits[i] = PAGEMAP_EXISTS; /* unknown: look at all of them */
+		for (size_t i = 0; i < want; i++, at += PAGE)
+			if ((bits[i] & PAGEMAP_EXISTS) && !(bits[i] & PAGEMAP_SHARED_FILE))
+				f(p, at);
+	}
+}
+
+/* The bytes that changed since the spare was filled go to the shared file, and into the spare. */
+static void merge_page(const struct piece *p, uint64_t page)
+{
+	const unsigned char *now = (const unsigned char *)(uintptr_t)page;
+	unsigned char *before = in_spare(p, page);
+	for (size_t i = 0, j; i < PAGE; i = j) {
+		bool changed = now[i] != before[i];
+		for (j = i + 1; j < PAGE && (now[j] != before[j]) == changed; j++)
+			;
+		if (changed) {
+			sys(SYS_pwrite64, atomic_load(&process.memory), now + i, j - i,
+			    p->offset + (page - p->start) + i);
+			memcpy(before + i, now + i, j - i);
+		}
+	}
+}
+
+static void keep_page(const struct piece *p, uint64_t page)
+{
+	memcpy(in_spare(p, page), (const void *)(uintptr_t)page, PAGE);
+}
+
+static void merge(const struct piece *p, const struct vma *v)
+{
+	each_copy(p, v, merge_page);
+}
+
+static void with_pagemap(enum vma_kind kind, void (*f)(const struct piece *, const struct vma *))
+{
+	fork_state.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	each_part(kind, f);
+	if (fork_state.pagemap >= 0)
+		sys(SYS_close, fork_state.pagemap);
+}
+
+/* In the child: the copy takes the place of the memory. */
+static void take_over(const struct piece *p, const struct vma *v)
+{
+	uint64_t n = v->end - v->start;
+	each_copy(p, v, keep_page);
+	sys(SYS_mremap, in_spare(p, v->start), n, n, MREMAP_MAYMOVE | MREMAP_FIXED, v->start);
+	if (v->prot != (PROT_READ | PROT_WRITE))
+		sys(SYS_mprotect, v->start, n, v->prot);
+}
+
+/* ---- the three handlers ---- */
+
+static void drop_spare(void)
+{
+	if (fork_state.spare)
+		sys(SYS_munmap, fork_state.spare, fork_state.spare_size);
+	fork_state.spare = 0;
+}
+
+/* Copies of everything in the spare, writers held back; false: as if nothing happened. */
+static bool snapshot(void)
+{
+	bool complete = true;
+	own_mappings(collect, &complete);
+	if (!complete || fork_state.n == 0 || !make_spare())
+		return false;
+	if (tasks_count() != 1 && guard_open(&fork_state.guard, true)) {
+		if (!fork_state.guard.shmem || !monitor_start())
+			guard_close(&fork_state.guard);
+	}
+	hold_all(VMA_OWN);
+	for (size_t i = 0; i < fork_state.n; i++)
+		if (!each_run(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
+			      fill_run, fork_state.piece[i].spare))
+			return false;
+	atomic_store(&fork_state.filled, true);
+	return true;
+}
+
+static void release(void)
+{
+	for (size_t i = 0; fork_state.guard.fd >= 0 && i < fork_state.n; i++)
+		guard_wake(&fork_state.guard, fork_state.piece[i].start, fork_state.piece[i].end);
+	if (fork_state.guard.fd >= 0)
+		monitor_stop();
+	guard_close(&fork_state.guard);
+	drop_spare();
+}
+
+static void prepare(void)
+{
+	if (!memory_swapped() || door_foreign())
+		return;
+	fork_state.mask = signals_block();
+	pthread_mutex_lock(&memory_lock);
+	atomic_store(&memory_forker, (int)sys(SYS_gettid));
+	fork_state.active = true;
+	atomic_store(&fork_state.filled, false);
+	fork_state.n = 0;
+	fork_state.spare_size = 0;
+	swap_begin();
+	if (!snapshot()) {
+		if (fork_state.n)
+			complain("no memory to copy %lu MiB of registered memory for a fork child; "
+				 "the child shares it", (unsigned long)(fork_state.spare_size >> 20));
+		release();
+		fork_state.n = 0;
+		return;
+	}
+	each_part(VMA_OWN, make_private);
+}
+
+static void finish(void)
+{
+	sigmask mask = fork_state.mask;
+	fork_state.active = false;
+	atomic_store(&memory_forker, 0);
+	pthread_mutex_unlock(&memory_lock);
+	signals_restore(mask);
+}
+
+static void parent(void)
+{
+	if (!fork_state.active || atomic_load(&memory_forker) != (int)sys(SYS_gettid))
+		return;
+	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
+	with_pagemap(VMA_BORROWED, merge);
+	each_part(VMA_BORROWED, make_shared);
+	release();
+	swap_end();
+	finish();
+}
+
+static void child(void)
+{
+	bool active = fork_state.active;
+	if (active) {
+		with_pagemap(VMA_BORROWED, take_over);
+		if (fork_state.guard.fd >= 0) {
+			sys(SYS_close, fork_state.guard.fd);
+			sys(SYS_close, fork_state.monitor.stop);
+			fork_state.guard.fd = -1;
+		}
+		fork_state.active = false;
+		drop_spare(); /* what is left of it */
+		atomic_store(&memory_forker, 0);
+	}
+	memory_child();
+	door_child();
+	wire_child();
+	if (active)
+		signals_restore(fork_state.mask);
+}
+
+/* pthread_atfork by its real name: libc exports only this one. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern void *__dso_handle;
+
+__attribute__((constructor)) static void watch_fork(void)
+{
+	if (__register_atfork)
+		__register_atfork(prepare, parent, child, &__dso_handle);
+}
