@@ -91,10 +91,14 @@ func queryPort(c *call, req *abi.QueryPort, resp *abi.QueryPortResp) error {
 	}
 	*resp = abi.QueryPortResp{
 		PortCapFlags: abi.PortCapCM, MaxMsgSz: transport.MaxMessage,
-		GIDTblLen: uint32(len(c.ses.srv.cfg.NIC.GIDs)), PKeyTblLen: pkeyTableLen,
+		GIDTblLen: uint32(gidTableLen(c.ses.srv.cfg.NIC)), PKeyTblLen: pkeyTableLen,
 		State: abi.PortActive, MaxMTU: abi.MTU4096, ActiveMTU: abi.MTU4096, MaxVLNum: maxVLs,
 		ActiveWidth: portWidth, ActiveSpeed: portSpeed,
 		PhysState: abi.PhysStateLinkUp, LinkLayer: abi.LinkLayerEthernet, Flags: abi.QueryPortGRH,
 	}
 	return nil
 }
+
+// gidTableLen is the size of the GID table: as in the kernel, larger than what is in
+// it; programs read every row, so not as large as there.
+func gidTableLen(n *nic.NIC) int { return max(32, len(n.GIDs)) }

@@ -13,6 +13,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/nic"
+	"vrdma/internal/transport"
 )
 
 // The device tree: what programs read in /sys/class. File names and formats are the
@@ -177,6 +178,12 @@ func (w *writer) port(n *nic.NIC) {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", sysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), gidType)
 		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
+	}
+	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
+	// there, which libibverbs knows; a plain file cannot do that, so it has one.
+	for i := len(n.GIDs); i < gidTableLen(n); i++ {
+		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", sysfsGID(transport.GID{}))
+		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), gidType)
 	}
 	w.file(p+hwCounters+"/lifespan", "10")
 }
