@@ -236,6 +236,7 @@ func (q *QP) ResolveAH(num uint32) (transport.GID, bool) {
 	if a == nil {
 		return transport.GID{}, false
 	}
+	q.lastAH = a
 	return a.attr.DGID, true
 }
 
@@ -290,8 +291,14 @@ func checksum(h []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Send implements transport.Host.
-func (q *QP) Send(b *transport.Burst) { q.nic.link.Transmit(q, b) }
+// Send implements transport.Host. The source address of a datagram is its address
+// handle's, which the transport resolved just before.
+func (q *QP) Send(b *transport.Burst) {
+	if b.Type == transport.UD {
+		b.SGID = q.lastAH.sgid
+	}
+	q.nic.link.Transmit(q, b)
+}
 
 var asyncCodes = map[transport.Event]uint32{
 	transport.EventFatal:     eventQPFatal,

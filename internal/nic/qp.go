@@ -63,7 +63,6 @@ type QP struct {
 	lastMR     *MR // key caches
 	lastRemote *MR
 	lastAH     *AH
-	lastAHNum  uint32
 	bound      map[*MW]struct{}
 	groups     []transport.GID
 

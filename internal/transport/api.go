@@ -294,7 +294,9 @@ type Host interface {
 	// LocalOp performs LOCAL_INV and BIND_MW.
 	LocalOp(w *SendWQE) Status
 
-	// ResolveAH gives the destination GID of an address handle (UD).
+	// ResolveAH gives the destination GID of an address handle (UD). It is called
+	// just before Send; the source GID is the address handle's too, and the
+	// host's to fill in there.
 	ResolveAH(ah uint32) (dgid GID, ok bool)
 	// GRH says what the 40 bytes before a UD message hold, for b.
 	GRH(b *Burst, out *[40]byte)
