@@ -26,7 +26,14 @@ func (e *Engine) loop() {
 		if pass++; pass%wakesEvery == 0 {
 			e.pollWakes()
 		}
-		work := e.takeCommands()
+		work := false
+		if e.pending.Load() {
+			// What a program posted before it made the command happens before
+			// the command, as in the kernel, where posting is a system call.
+			e.pollWakes()
+			e.safely(e.step)
+			work = e.takeCommands()
+		}
 		if e.safely(e.step) || work {
 			idle = 0
 			continue
