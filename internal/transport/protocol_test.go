@@ -85,6 +85,11 @@ func TestResponder(t *testing.T) {
 	// A gap: one NAK, then silence, until what was missing arrives.
 	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "ack 4 syn 0x60 msn 2; ")
 	s.want(s.give(s.burst(KindSend, 6, 1, 8)), "")
+	// It went back, and the packet was lost again.
+	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "")
+	s.Now += 1_000_000
+	s.want(s.give(s.burst(KindSend, 5, 1, 8)), "ack 4 syn 0x60 msn 2; ")
+	s.want(s.give(s.burst(KindSend, 6, 1, 8)), "")
 	s.want(s.give(s.burst(KindSend, 4, 1, 8)), "ack 4 syn 0x1f msn 3; ")
 	s.want(s.give(s.burst(KindSend, 6, 1, 8)), "ack 5 syn 0x60 msn 3; ")
 
@@ -141,6 +146,29 @@ func TestResponseOrder(t *testing.T) {
 		t.Errorf("%d answers before the READ response", len(s.answers))
 	}
 	s.want(s.give(bad), "read 0+2 true true msn 4; atomic 3 orig 0 msn 4; ack 4 syn 0x1f msn 4; ack 5 syn 0x62 msn 4; ")
+	s.wantStates(RTS, Error)
+}
+
+// TestResourceReuse checks that a late duplicate of a READ gives way to a new one that
+// needs its resource.
+func TestResourceReuse(t *testing.T) {
+	s := newScript(t, RC, bAttr(func(a *Attr) { a.MaxDestRDAtomic = 2 }))
+	read := func(psn uint32) Burst {
+		b := s.burst(KindReadReq, psn, 1, 0)
+		b.Length = 8
+		return b
+	}
+	s.want(s.give(read(0)), "read 0+1 true true msn 1; ")
+	s.want(s.give(read(1)), "read 1+1 true true msn 2; ")
+	old := read(0)
+	s.b.QP.Receive(s.Now, &old, s.b)
+	s.want(s.give(read(2)), "read 2+1 true true msn 3; ")
+	// Three at once are more than it was told to send.
+	for _, psn := range []uint32{3, 4} {
+		b := read(psn)
+		s.b.QP.Receive(s.Now, &b, s.b)
+	}
+	s.want(s.give(read(5)), "read 3+1 true true msn 5; read 4+1 true true msn 5; ack 5 syn 0x61 msn 5; ")
 	s.wantStates(RTS, Error)
 }
 

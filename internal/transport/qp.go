@@ -192,7 +192,7 @@ func (q *QP) Receive(now Time, b *Burst, h Host) {
 	}
 	switch {
 	case b.Kind < KindReadResp && b.Type == RC:
-		q.receiveReliable(b, h)
+		q.receiveReliable(now, b, h)
 	case b.Kind < KindReadResp:
 		q.receiveUnreliable(b, h)
 	case b.Type == RC:

@@ -31,6 +31,8 @@ type responder struct {
 	Head    uint8 // index of the resource to be used next
 	DuePSN  uint32
 	NakPSN  uint32
+	Ahead   uint32 // PSN of the newest packet that was ignored
+	NakAt   Time   // when the packet expected next was asked for
 
 	R   RecvWQE
 	Res [MaxResources]resource
@@ -62,7 +64,7 @@ func (k Kind) base() Kind {
 
 // receiveReliable is the RC responder (IBA 9.7.4 and 9.9.3): order, validity,
 // resources, execution, acknowledgement.
-func (q *QP) receiveReliable(b *Burst, h Host) {
+func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	if !q.listening(h) || rs.Closing {
 		q.count.Dropped++
@@ -71,7 +73,7 @@ func (q *QP) receiveReliable(b *Burst, h Host) {
 	switch d := psnDist(rs.PSN, b.PSN); {
 	case d == 0:
 	case d < psnHalf:
-		q.outOfSequence(h)
+		q.outOfSequence(now, b.PSN, h)
 		return
 	case !q.overlaps(b):
 		q.duplicate(b, h)
@@ -87,6 +89,7 @@ func (q *QP) receiveReliable(b *Burst, h Host) {
 		return
 	}
 	if f := q.place(b, h); f != faultNone {
+		rs.NakAt = now
 		q.refuse(f, b.PSN, h)
 		return
 	}
@@ -110,15 +113,24 @@ func (q *QP) overlaps(b *Burst) bool {
 	return at < psnHalf && b.First == (at == 0)
 }
 
-// outOfSequence asks, once, for the packet that is missing.
-func (q *QP) outOfSequence(h Host) {
-	if q.resp.NakSent {
+// nakAgain is how long a packet that was asked for may take before it is asked for
+// again. Each NAK costs the requester one of its retries, so a network that reorders
+// must not provoke too many.
+const nakAgain = Time(250_000)
+
+// outOfSequence asks for the packet that is missing: once, and again if the requester
+// has gone back since and it is missing still.
+func (q *QP) outOfSequence(now Time, psn uint32, h Host) {
+	rs := &q.resp
+	forward := psnDist(rs.Ahead, psn)
+	rs.Ahead = psn
+	if rs.NakSent && (forward != 0 && forward < psnHalf || now-rs.NakAt < nakAgain) {
 		q.count.Dropped++
 		return
 	}
-	q.resp.NakSent = true
+	rs.NakSent, rs.NakAt = true, now
 	q.count.OutOfSequence++
-	q.nakSoon(NakSequence, q.resp.PSN, h)
+	q.nakSoon(NakSequence, rs.PSN, h)
 }
 
 // place checks a burst of a SEND or WRITE and copies its data to where it belongs. The
@@ -283,7 +295,7 @@ func (q *QP) finishRecv(st Status, h Host) {
 func (q *QP) refuse(f fault, psn uint32, h Host) {
 	rs := &q.resp
 	if f == faultRNR {
-		rs.NakSent = true
+		rs.NakSent, rs.Ahead = true, psn
 		q.count.SentRNR++
 		q.nakSoon(RNRNak|q.attr.MinRNRTimer&0x1f, psn, h)
 		return
