@@ -111,8 +111,11 @@ func perf(t *testing.T, d *harness.Daemon, c perfCase) [][]string {
 		t.Errorf("%s %s: %d rows of results, want %d:\n%s", c.tool, c.args, len(rows), c.rows, out)
 	}
 	for _, r := range rows {
-		if v, err := strconv.ParseFloat(r[3], 64); err != nil || v <= 0 {
-			t.Errorf("%s %s: result %q in row %v, want a number above 0", c.tool, c.args, r[3], r)
+		// 0 is what perftest prints on a busy machine, where its own estimate of the
+		// processor's frequency fails ("Correlation coefficient"); the counters are
+		// the proof that it worked.
+		if v, err := strconv.ParseFloat(r[3], 64); err != nil || v < 0 {
+			t.Errorf("%s %s: result %q in row %v, want a number", c.tool, c.args, r[3], r)
 		}
 	}
 	return rows

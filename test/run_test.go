@@ -60,7 +60,7 @@ func TestAutostart(t *testing.T) {
 					t.Errorf("ibv_devinfo: want %q in:\n%s", want, out)
 				}
 			}
-			perf(t, d, perfCase{"", "ib_send_bw", "-n 2000", 1}) // a server that finds all at once measures nothing
+			perf(t, d, perfCase{"", "ib_send_bw", "-n 100", 1})
 			s, err := channel.QueryStatus(d.Socket)
 			if err != nil {
 				t.Fatalf("the daemon did not outlive one program: %v", err)

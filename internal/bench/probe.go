@@ -21,6 +21,20 @@ type Probe struct {
 	Measure    func(context.Context) (Reading, error)
 }
 
+// attempts is how often a probe that measured 0 is tried.
+const attempts = 4
+
+// measure runs the probe until it gives a number. perftest prints 0 when its own
+// estimate of the processor's frequency failed, which happens on busy machines.
+func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
+	for range attempts {
+		if r, err = p.Measure(ctx); err != nil || r.Value > 0 {
+			return r, err
+		}
+	}
+	return r, fmt.Errorf("%s measured 0, %d times: this machine is too busy to measure on", p.Name, attempts)
+}
+
 // latency probes a perftest latency tool; the value is the median.
 func (l *Lab) latency(tool string, size, iterations int) Probe {
 	return Probe{
@@ -128,7 +142,7 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 	for round := range rounds {
 		for i, p := range probes {
 			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
-			reading, err := p.Measure(ctx)
+			reading, err := p.measure(ctx)
 			if err != nil {
 				fmt.Fprintln(progress)
 				return series, err
