@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // other users run the programs too
+		panic(err)
+	}
 	build.dir, build.done = dir, map[string]error{}
 	code := m.Run()
 	os.RemoveAll(dir)
@@ -76,14 +79,20 @@ func program(t *testing.T, name string, extra ...string) string {
 	return compile(t, name+strings.Join(extra, ""), args...)
 }
 
+// command is argv with the library loaded, to be run within two minutes.
+func command(t *testing.T, f *fake, lib string, argv ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(f.environment(), "LD_PRELOAD="+lib)
+	return cmd
+}
+
 // run runs a command with the library loaded and returns what it printed.
 func run(t *testing.T, f *fake, lib string, argv ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(f.environment(), "LD_PRELOAD="+lib)
-	out, err := cmd.CombinedOutput()
+	out, err := command(t, f, lib, argv...).CombinedOutput()
 	return string(out), err
 }
 

@@ -1,6 +1,9 @@
 package shimtest
 
 import (
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -14,13 +17,50 @@ func TestPrograms(t *testing.T) {
 			if out != "" && name != "death" {
 				t.Errorf("printed:\n%s", out)
 			}
-			deadline := time.Now().Add(10 * time.Second)
-			for f.sessions() != 0 {
-				if time.Now().After(deadline) {
-					t.Fatalf("%d connections are open after the program ended, want 0", f.sessions())
-				}
-				time.Sleep(time.Millisecond)
-			}
+			f.waitIdle(t)
 		})
 	}
+}
+
+// waitIdle waits until every connection is closed: nothing may leak.
+func (f *fake) waitIdle(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for f.sessions() != 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are open after the program ended, want 0", f.sessions())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestUnprivileged runs the programs that need userfaultfd as a user who gets it for
+// user-mode faults only.
+func TestUnprivileged(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("TestPrograms was unprivileged already")
+	}
+	for _, name := range []string{"register", "writers", "fork"} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			dir := filepath.Dir(f.socket)
+			for path, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, dir: 0o755, f.socket: 0o777} {
+				if err := os.Chmod(path, mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := command(t, f, library(t), program(t, name))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, out)
+			}
+			f.waitIdle(t)
+		})
+	}
+}
+
+// TestSpeed prints what registration costs; it judges nothing.
+func TestSpeed(t *testing.T) {
+	f := startFake(t)
+	t.Log(mustRun(t, f, library(t), program(t, "speed")))
 }
