@@ -107,14 +107,14 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 		}
 		return r
 	}
+	want := pattern(length)
+	fill(t, s, start, want)
 	first := m()
 	for i, want := range []bool{false, true, false} {
 		if got := s.windows[5].filled[i]; got != want {
 			t.Errorf("chunk %d filled: %v, want %v", i, got, want)
 		}
 	}
-	want := pattern(length)
-	fill(t, s, start, want)
 	second := m()
 	first.Release()
 	if got := flat(t, second, 0, length); !bytes.Equal(got, want) {
@@ -123,6 +123,24 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	second.Release()
 	if n := len(s.windows); n != 0 {
 		t.Errorf("%d windows after release", n)
+	}
+}
+
+// Registering what the process never touched costs us nothing.
+func TestHolesStayHoles(t *testing.T) {
+	s := newSpace(t, 0)
+	const start, length = 7 << windowBits, 64 << 20
+	r, err := s.Map(start, length, []Extent{{start, length, Shared, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.File().Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Blocks != 0 {
+		t.Errorf("the file has %d bytes after registering a hole, want none", st.Blocks*512)
 	}
 }
 

@@ -140,7 +140,7 @@ func (s *Space) populate(addr uint64, mem []byte) error {
 		s.mu.Lock()
 		filled := w.filled[chunk]
 		s.mu.Unlock()
-		if !filled {
+		if !filled && s.solid(n<<windowBits+off, size) {
 			// Round out to pages, which stay inside the window.
 			if err := populate(pageSpan(mem[:size:size], int(off%pageSize))); err != nil {
 				return err
@@ -154,6 +154,14 @@ func (s *Space) populate(addr uint64, mem []byte) error {
 		mem, off = mem[size:], off+size
 	}
 	return nil
+}
+
+// solid reports whether the process has made every page of [addr, addr+n). Pages
+// that it has not made would be charged to us, and a process can name any number of
+// them: those come by fault, when somebody has written there.
+func (s *Space) solid(addr, n uint64) bool {
+	hole, err := unix.Seek(int(s.file.Fd()), int64(addr), unix.SEEK_HOLE)
+	return err == nil && uint64(hole) >= addr+n
 }
 
 // populate makes the pages of mem present and mapped in the daemon, so that the
