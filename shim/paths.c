@@ -242,7 +242,11 @@ FOPEN(fopen64)
 	EXPORT FILE *name(const char *restrict path, const char *restrict mode, \
 			  FILE *restrict stream)                         \
 	{                                                                \
-		return MAPPED(path, NULL, REAL(name)(path, mode, stream)); \
+		return MAPPED(path, NULL, ({                             \
+			if (path)                                        \
+				path_refresh(AT_FDCWD, path);            \
+			REAL(name)(path, mode, stream);                  \
+		}));                                                     \
 	}
 FREOPEN(freopen)
 FREOPEN(freopen64)

@@ -10,7 +10,7 @@ import (
 
 // TestPrograms runs every program of testdata; each checks itself.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"door", "interrupt", "register", "writers", "fork", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "fork", "death"} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
 			out := mustRun(t, f, library(t), program(t, name))
