@@ -70,9 +70,6 @@ const (
 	FDSize      = 16  // sizeof(struct vrdma_fd)
 )
 
-// MaxExtents is how many extents fit into one request beside a small command.
-const MaxExtents = (MaxMessage - RequestSize - 1024) / ExtentSize
-
 // Token names a process to the daemon.
 type Token [16]byte
 

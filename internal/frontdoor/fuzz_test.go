@@ -9,15 +9,16 @@ import (
 	"vrdma/internal/memory"
 )
 
-// FuzzCommand feeds a device a run of commands, each with its length before it, and
-// looks for panics, replies that do not parse and objects that stay.
+// FuzzCommand feeds a device a run of commands, each with its length before it, all
+// with one extent, and looks for panics, replies that do not parse and objects that
+// stay.
 func FuzzCommand(f *testing.F) {
 	seed := func(commands ...[]byte) {
 		var b []byte
 		for _, c := range commands {
 			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(c))), c...)
 		}
-		f.Add(b)
+		f.Add(b, uint64(4096), uint64(100), uint32(channel.ExtentShared))
 	}
 	create := func(typ uint8) []byte {
 		r := qpRequest(0, 0)
@@ -47,7 +48,7 @@ func FuzzCommand(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(space.Close)
-	f.Fuzz(func(t *testing.T, b []byte) {
+	f.Fuzz(func(t *testing.T, b []byte, start, length uint64, kind uint32) {
 		p := &process{space: space, sessions: make(map[*session]struct{})}
 		ses, err := s.openSession(nil, p)
 		if err != nil {
@@ -58,7 +59,7 @@ func FuzzCommand(f *testing.F) {
 		run := func(command []byte) {
 			req := channel.Request{
 				Op: channel.OpCommand, Command: command,
-				Extents: []channel.Extent{{Start: 4096, Length: 100, Kind: channel.ExtentShared, Prot: 3}},
+				Extents: []channel.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
 			}
 			msg, fds := ses.handle(&req, &builder, nil)
 			channel.CloseFDs(fds)
