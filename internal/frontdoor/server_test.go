@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -296,4 +297,35 @@ func TestNonsense(t *testing.T) {
 	if got := openFiles(t); got > before {
 		t.Errorf("%d files open, %d before the client sent three", got, before)
 	}
+}
+
+// TestFlood has four clients send rubbish as fast as they can while a fifth works.
+func TestFlood(t *testing.T) {
+	s := testServer(t)
+	good := open(t, s)
+	var wg sync.WaitGroup
+	for seed := range uint64(4) {
+		c := open(t, s)
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 1))
+			for range 2000 {
+				b := make([]byte, 8+4*r.IntN(40))
+				for i := 8; i < len(b); i++ {
+					b[i] = byte(r.IntN(3)) // small numbers are handles that exist
+				}
+				hdr := abi.CmdHeader{Command: uint32(r.IntN(abi.NumCmd)), InWords: uint16(len(b) / 4), OutWords: uint16(r.IntN(64))}
+				copy(b, abi.Encode(nil, &hdr))
+				_, fds := c.send(b)
+				channel.CloseFDs(fds)
+			}
+		})
+	}
+	for range 200 {
+		p, q := pd(good), cq(good)
+		h := qp(good, p, q)
+		good.must(legacy(abi.CmdDestroyQP, &abi.DestroyQP{Response: respAddr, QPHandle: h}, nil, 4))
+		good.must(legacy(abi.CmdDestroyCQ, &abi.DestroyCQ{Response: respAddr, CQHandle: q}, nil, 8))
+		good.must(legacy(abi.CmdDeallocPD, &abi.DeallocPD{PDHandle: p}, nil, 0))
+	}
+	wg.Wait()
 }
