@@ -8,7 +8,7 @@ VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 
 # The race detector makes Go 5 to 10 times slower; nothing in the tests is a timed
 # comparison, so that costs patience only.
-UNIT     := ./cmd/... ./internal/...
+UNIT     := ./cmd/... ./internal/... ./shim/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 
@@ -36,7 +36,7 @@ test: deps-test build check unit integration ## everything that has to pass: wha
 test-all: test fuzz ## the same, and every fuzz target for FUZZTIME each
 
 check: ## formatting, go vet, staticcheck, shell scripts
-	@unformatted=$$(gofmt -l cmd internal test); if [ -n "$$unformatted" ]; then \
+	@unformatted=$$(gofmt -l cmd internal shim test); if [ -n "$$unformatted" ]; then \
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
@@ -56,7 +56,7 @@ bench: deps-demo deps-test build ## the speed table, written to bench/results to
 	@bin/vrdma bench --out bench/results
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' internal cmd); do \
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' internal cmd shim); do \
 		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
 			echo "fuzz: $$name in $$(dirname $$file)"; \
 			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file); \
