@@ -4,8 +4,10 @@
  * and hands ordinary descriptors straight on.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -115,6 +117,21 @@ EXPORT ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags, struct 
 			socklen_t *restrict len)
 {
 	return RETRY(REAL(recvfrom)(fd, buf, n, flags, from, len));
+}
+
+EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *timeout)
+{
+	return (int)RETRY(REAL(recvmmsg)(fd, m, n, flags, timeout));
+}
+
+EXPORT int poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	return (int)RETRY(REAL(poll)(fds, n, timeout));
+}
+
+EXPORT int epoll_wait(int fd, struct epoll_event *events, int n, int timeout)
+{
+	return (int)RETRY(REAL(epoll_wait)(fd, events, n, timeout));
 }
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)

@@ -447,11 +447,16 @@ int memory_madvise(void *addr, size_t n, int advice)
 	return r;
 }
 
+void memory_forget(void)
+{
+	swapped.n = 0;
+	atomic_store(&any_swapped, false);
+}
+
 void memory_child(void)
 {
 	pthread_mutex_init(&memory_lock, NULL);
-	swapped.n = 0;
-	atomic_store(&any_swapped, false);
+	memory_forget();
 	if (atomic_load(&swaps) % 2)
 		swap_end();
 }

@@ -23,6 +23,7 @@ void swap_begin(void); /* writers may be held back from here... */
 void swap_end(void);   /* ...to here: calls.c repeats what failed in between */
 /* Calls f for every mapping of our memfd. */
 void own_mappings(bool (*f)(const struct vma *, void *), void *arg);
+void memory_forget(void); /* nothing is swapped any more */
 void memory_child(void);
 bool memory_swapped(void); /* anything to do at a fork? without the lock */
 

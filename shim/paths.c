@@ -128,8 +128,10 @@ static const char *opening(int dirfd, const char *path, int flags, char *room, i
 		missing = *result < 0;
 		return NULL;
 	case NODE_MISSING:
-		errno = ENOENT;
-		*result = -1;
+		if (strcmp(path, DEV "/" DEVICE) == 0)
+			*result = door_open(flags); /* says what is missing */
+		else
+			*result = (errno = ENOENT, -1);
 		return NULL;
 	case NODE_OTHER:
 	case NODE_TREE:
@@ -251,9 +253,25 @@ FOPEN(fopen64)
 FREOPEN(freopen)
 FREOPEN(freopen64)
 
+/* libibverbs looks for devices here and says nothing useful when it finds no tree. */
+static void explain_no_tree(const char *path)
+{
+	const struct settings *s = settings();
+	if (strncmp(path, s->tree, s->tree_len) == 0 &&
+	    strcmp(path + s->tree_len, "/class/infiniband_verbs") == 0)
+		complain("no RDMA device: there is no device tree at %s; start the program with "
+			 "'vrdma run -- PROGRAM', or set VRDMA_SOCKET to a running daemon's socket "
+			 "(in a container: bind-mount its directory at the same place)", s->tree);
+}
+
 EXPORT DIR *opendir(const char *path)
 {
-	return MAPPED(path, NULL, REAL(opendir)(path));
+	DIR *d = MAPPED(path, NULL, REAL(opendir)(path));
+	int e = errno;
+	if (!d && e == ENOENT && path)
+		explain_no_tree(path);
+	errno = e;
+	return d;
 }
 
 EXPORT int scandir(const char *restrict path, struct dirent ***restrict list,

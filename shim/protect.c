@@ -18,6 +18,9 @@
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1
 #endif
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW 0xaa00u
+#endif
 #define FEATURE_WP (1ull << 0)
 #define FEATURE_EVENT_REMAP (1ull << 2)
 #define FEATURE_THREAD_ID (1ull << 8)
@@ -27,9 +30,22 @@
 #define MADV_POPULATE_READ 22
 #endif
 
+/* An administrator can allow all of it by the permissions of this file (Linux 6.1). */
+static int from_device(void)
+{
+	int dev = (int)sys(SYS_openat, AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+	if (dev < 0)
+		return dev;
+	int fd = (int)sys(SYS_ioctl, dev, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK);
+	sys(SYS_close, dev);
+	return fd;
+}
+
 static int create(uint64_t features, uint64_t *available)
 {
 	int fd = (int)sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		fd = from_device();
 	if (fd < 0)
 		fd = (int)sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 	if (fd < 0)

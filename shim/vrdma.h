@@ -12,7 +12,7 @@
  *   vrdma daemon
  *
  *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
- *             protect.c holds writers back)
+ *             tasks.c finds the threads, protect.c holds writers back), reclaim.c back
  *   fork.c    gives a fork child its own copy of such memory
  *   poll.c    lets a program that polls an empty queue yield
  *
@@ -202,6 +202,8 @@ void path_cwd(void);                            /* the working directory changed
 uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room);
 /* A system call failed with EFAULT: true if that may be because pages were being replaced. */
 bool memory_retry(void);
+/* All shared memory becomes private again. False: some could not. */
+bool memory_reclaim(void);
 int memory_madvise(void *addr, size_t n, int advice);
 
 #endif

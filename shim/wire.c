@@ -273,11 +273,26 @@ static int process_connect(sigmask outside, bool quiet)
 	return 0;
 }
 
+/* The daemon ended, and perhaps another one runs: begin anew, with memory that is ours again. */
+static void process_forget(void)
+{
+	struct pollfd p = {.fd = atomic_load(&process.socket)};
+	struct timespec zero = {0};
+	if (p.fd < 0 || sys(SYS_ppoll, &p, 1, &zero, NULL, 8) != 1 || !(p.revents & (POLLHUP | POLLERR)))
+		return;
+	if (!memory_reclaim())
+		return;
+	fd_unhide(atomic_exchange(&process.socket, -1));
+	fd_unhide(atomic_exchange(&process.memory, -1));
+	memset(process.token, 0, sizeof process.token);
+}
+
 int wire_process(bool quiet)
 {
 	int e = 0;
 	sigmask old = signals_block();
 	pthread_mutex_lock(&process_lock);
+	process_forget();
 	if (atomic_load(&process.socket) < 0)
 		e = process_connect(old, quiet);
 	pthread_mutex_unlock(&process_lock);

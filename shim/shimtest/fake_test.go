@@ -65,13 +65,7 @@ func startFake(t *testing.T) *fake {
 		processes: map[channel.Token]*os.File{},
 	}
 	f.makeTree(t)
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.listener = l
-	f.wg.Add(1)
-	go f.accept()
+	f.listen(t)
 	t.Cleanup(func() {
 		f.die()
 		f.wg.Wait()
@@ -80,6 +74,19 @@ func startFake(t *testing.T) *fake {
 		}
 	})
 	return f
+}
+
+func (f *fake) listen(t *testing.T) {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.listener = l
+	f.mu.Unlock()
+	f.wg.Add(1)
+	go f.accept(l)
 }
 
 func (f *fake) makeTree(t *testing.T) {
@@ -111,18 +118,18 @@ func (f *fake) makeTree(t *testing.T) {
 
 // die closes the listener and every connection, as the end of a daemon does.
 func (f *fake) die() {
-	f.listener.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.listener.Close()
 	for c := range f.conns {
 		c.Close()
 	}
 }
 
-func (f *fake) accept() {
+func (f *fake) accept(l *net.UnixListener) {
 	defer f.wg.Done()
 	for {
-		u, err := f.listener.AcceptUnix()
+		u, err := l.AcceptUnix()
 		if err != nil {
 			return
 		}
