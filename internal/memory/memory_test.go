@@ -172,6 +172,31 @@ func TestMapRefuses(t *testing.T) {
 	}
 }
 
+// One byte in each of many gibibytes would take a mapping each.
+func TestWindowsAreBounded(t *testing.T) {
+	s := newSpace(t, 0)
+	var rs []*Region
+	for i := range uint64(maxWindows + 1) {
+		r, err := s.Map(i<<windowBits, 1, []Extent{{i << windowBits, 1, Shared, 3}})
+		if i == maxWindows {
+			if !errors.Is(err, syscall.ENOMEM) {
+				t.Errorf("window %d: got %v, want ENOMEM", i, err)
+			}
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	for _, r := range rs {
+		r.Release()
+	}
+	if len(s.windows) != 0 {
+		t.Errorf("%d windows left", len(s.windows))
+	}
+}
+
 func TestZeroLength(t *testing.T) {
 	s := newSpace(t, 0)
 	r, err := s.Map(12345, 0, nil)

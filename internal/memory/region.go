@@ -46,8 +46,9 @@ type regionPiece struct {
 }
 
 // Map makes a region of the extents, which must cover [start, start+length) in
-// order. It returns EFAULT for a hole, ENOMEM above the quota and EINVAL for
-// extents that do not fit the range. It may take long (pages are populated) and is
+// order. It returns EFAULT for a hole, ENOMEM above the quota, EPERM for foreign
+// memory of a process that we have no rights over, and EINVAL for extents that do not
+// fit the range. It may take long (pages are populated) and is
 // safe to call from any goroutine.
 func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 	if start+length < start || start+length > 1<<63 {
@@ -91,6 +92,9 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 	if err == nil {
 		err = r.populate()
 	}
+	if err == nil {
+		err = r.probe()
+	}
 	if err != nil {
 		r.Release()
 		return nil, err
@@ -130,6 +134,23 @@ func (r *Region) populate() error {
 		}
 		if err := r.space.populate(r.start+p.off, p.mem); err != nil {
 			return syscall.ENOMEM
+		}
+	}
+	return nil
+}
+
+// probe makes sure that foreign memory can be reached at all: better EPERM now than
+// a protection error in the middle of a transfer. It needs the rights that a debugger
+// needs: the same user, or root.
+func (r *Region) probe() error {
+	var b [1]byte
+	var c Copier
+	for _, p := range r.pieces {
+		if p.mem != nil {
+			continue
+		}
+		if err := r.space.read(r.start+p.off, b[:], &c); err != nil {
+			return err
 		}
 	}
 	return nil

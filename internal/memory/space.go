@@ -15,6 +15,9 @@ const (
 	spaceBits  = 47
 	windowBits = 30
 	windowSize = 1 << windowBits
+	// maxWindows keeps one process from using up the daemon's mappings
+	// (vm.max_map_count, 65530 by default). Ordinary ones have three or four.
+	maxWindows = 256
 	chunkSize  = 2 << 20 // what filled counts in
 	pageSize   = 4096
 )
@@ -39,7 +42,8 @@ type window struct {
 }
 
 // NewSpace makes the memfd for process pid. quota bounds the bytes that it may
-// register; 0 means no bound.
+// register; 0 means three quarters of the machine's memory: like locked pages, which
+// RLIMIT_MEMLOCK bounds for a real NIC, registered pages cannot be swapped out well.
 func NewSpace(pid int, quota uint64) (*Space, error) {
 	fd, err := unix.MemfdCreate("vrdma-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -55,6 +59,9 @@ func NewSpace(pid int, quota uint64) (*Space, error) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("seal the memfd for registered memory: %w", err)
+	}
+	if quota == 0 {
+		quota = defaultQuota()
 	}
 	return &Space{pid: pid, file: f, windows: make(map[uint64]*window), quota: quota}, nil
 }
@@ -104,6 +111,9 @@ func (s *Space) hold(n uint64) (*window, error) {
 	if s.closed {
 		return nil, syscall.EIO
 	}
+	if len(s.windows) >= maxWindows {
+		return nil, syscall.ENOMEM
+	}
 	mem, err := unix.Mmap(int(s.file.Fd()), int64(n<<windowBits), windowSize,
 		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
@@ -134,13 +144,18 @@ func (s *Space) populate(addr uint64, mem []byte) error {
 	s.mu.Lock()
 	w := s.windows[n]
 	s.mu.Unlock()
+	solid := uint64(0) // up to here the process has made every page
 	for len(mem) > 0 {
 		chunk := off / chunkSize
 		size := min((chunk+1)*chunkSize-off, uint64(len(mem)))
 		s.mu.Lock()
 		filled := w.filled[chunk]
 		s.mu.Unlock()
-		if !filled && s.solid(n<<windowBits+off, size) {
+		at := n<<windowBits + off
+		if !filled && at+size > solid {
+			solid = s.hole(at)
+		}
+		if !filled && at+size <= solid {
 			// Round out to pages, which stay inside the window.
 			if err := populate(pageSpan(mem[:size:size], int(off%pageSize))); err != nil {
 				return err
@@ -156,12 +171,16 @@ func (s *Space) populate(addr uint64, mem []byte) error {
 	return nil
 }
 
-// solid reports whether the process has made every page of [addr, addr+n). Pages
-// that it has not made would be charged to us, and a process can name any number of
-// them: those come by fault, when somebody has written there.
-func (s *Space) solid(addr, n uint64) bool {
+// hole is where the first page at or after addr is that the process has not made.
+// Such pages would be charged to us, and a process can name any number of them: those
+// come by fault, when somebody has written there. The kernel walks every page up to
+// the hole, so it is asked once a run and not once a chunk.
+func (s *Space) hole(addr uint64) uint64 {
 	hole, err := unix.Seek(int(s.file.Fd()), int64(addr), unix.SEEK_HOLE)
-	return err == nil && uint64(hole) >= addr+n
+	if err != nil {
+		return addr
+	}
+	return uint64(hole)
 }
 
 // populate makes the pages of mem present and mapped in the daemon, so that the
@@ -176,4 +195,14 @@ func populate(mem []byte) error {
 		return nil
 	}
 	return err
+}
+
+// defaultQuota is three quarters of the machine's memory; 0, no bound, if that is
+// unknown.
+func defaultQuota() uint64 {
+	var i unix.Sysinfo_t
+	if unix.Sysinfo(&i) != nil {
+		return 0
+	}
+	return uint64(i.Totalram) * uint64(i.Unit) / 4 * 3
 }

@@ -54,7 +54,7 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 	if p.Channel >= 0 {
 		q, err := s.channels.get(uint32(p.Channel))
 		if err != nil {
-			return CQInfo{}, syscall.EINVAL
+			return CQInfo{}, syscall.EBADF
 		}
 		c.channel = q
 	}

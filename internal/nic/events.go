@@ -99,6 +99,10 @@ func (q *eventQueue) close() {
 	q.waiting = nil
 }
 
+// maxWaiting bounds the events kept for a client that does not read: beyond, it loses
+// its own.
+const maxWaiting = 1 << 16
+
 // post sends an event, or keeps it until the client has read others.
 func (q *eventQueue) post(e event) {
 	if q == nil || q.closed {
@@ -108,6 +112,9 @@ func (q *eventQueue) post(e event) {
 		if _, err := unix.Write(q.fd, e.b[:e.n]); err != unix.EAGAIN {
 			return
 		}
+	}
+	if len(q.waiting) >= maxWaiting {
+		return
 	}
 	q.waiting = append(q.waiting, e)
 	if !q.stalled {

@@ -16,14 +16,15 @@ type Limits struct {
 
 	McastGroups, McastAttach int
 
-	// Memory bounds the bytes that one process may register; 0: no bound.
+	// Memory bounds the bytes that one process may register; 0: three quarters of
+	// the machine's memory.
 	Memory uint64
 }
 
 // DefaultLimits are close to rxe's, so that programs size themselves as they do
 // there.
 var DefaultLimits = Limits{
-	PDs: 32764, CQs: 16384, QPs: 65535, MRs: 256 << 10, MWs: 128 << 10, SRQs: 960, AHs: 32767, Channels: 4096,
+	PDs: 32764, CQs: 16384, QPs: 65535, MRs: 256 << 10, MWs: 128 << 10, SRQs: 960, AHs: 32767, Channels: 1024,
 	CQE: 32767, QPWR: 16384, SRQWR: 16384, SGE: 32, SRQSGE: 27, Inline: 800,
 	RDAtomic:    128,
 	McastGroups: 8192, McastAttach: 56,
