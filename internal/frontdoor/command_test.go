@@ -272,7 +272,7 @@ func TestCompletionChannel(t *testing.T) {
 		t.Fatalf("CREATE_COMP_CHANNEL: %+v with %d descriptors", r, len(fds))
 	}
 	c.must(legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: 1, CompChannel: int32(r.FDs[0].ID)}, nil, 24))
-	c.fails("a channel that is not there", legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: 1, CompChannel: 99}, nil, 24), syscall.EINVAL)
+	c.fails("a channel that is not there", legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: 1, CompChannel: 99}, nil, 24), syscall.EBADF)
 }
 
 func TestTableComplete(t *testing.T) {
