@@ -192,7 +192,11 @@ type GID [16]byte
 
 // Burst is what passes between transport and link: one queue pair's run of
 // consecutive packets of one message. A link that has to put it on a wire cuts it
-// at the path MTU; the local link hands it over whole.
+// at the path MTU; the local link hands it over whole. A link that receives packets
+// may hand them over one by one, or together what is consecutive and of one message.
+//
+// An atomic write carries its eight bytes in Swap, not in Data; a flush its type and
+// selectivity in Imm. The response to both is an empty KindReadResp, as on the wire.
 type Burst struct {
 	Type       Type
 	Kind       Kind
@@ -206,7 +210,7 @@ type Burst struct {
 	PKey       uint16
 	MTU        uint32
 	PSN        uint32 // of the first packet
-	Packets    uint32
+	Packets    uint32 // a READ request is one, though it takes the PSNs of its response
 	// RETH / AtomicETH, valid in First bursts of writes, reads, atomics, flushes
 	VA            uint64
 	RKey          uint32

@@ -57,8 +57,10 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
 	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
 		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
-	case n > MaxResources || rs.Pending > n || rs.Next > n || rs.Head > n || rs.Pending > 0 && rs.Next == n:
+	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
+	case (q.req.TailPSN|q.req.Una|q.req.PSN|q.req.Max|rs.PSN|rs.AckPSN|rs.MsgPSN)&^psnMask != 0:
+		return fmt.Errorf("thaw queue pair: a sequence number has more than 24 bits")
 	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
 		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
 	}

@@ -46,6 +46,9 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
 		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
 		q.req.W.NumSGE, q.resp.R.NumSGE = 32, 32
+		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN} {
+			*p &= psnMask
+		}
 		if _, err := Thaw(b); err == nil {
 			t.Errorf("thawed nonsense")
 		}
