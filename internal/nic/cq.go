@@ -155,6 +155,7 @@ type completion struct {
 	qpNum     uint32
 	srcQP     uint32
 	flags     uint32
+	sl        uint8
 	solicited bool
 }
 
@@ -174,7 +175,7 @@ func (c *CQ) push(w *completion) {
 	b[2] = uint64(w.byteLen) << 32 // vendor_err stays 0
 	b[3] = uint64(w.imm) | uint64(w.qpNum)<<32
 	b[4] = uint64(w.srcQP) | uint64(w.flags)<<32
-	b[5] = 1 << 48 // port_num 1; pkey_index, slid, sl, dlid_path_bits 0
+	b[5] = 1<<48 | uint64(w.sl)<<32 // port_num 1; pkey_index, slid, dlid_path_bits 0
 	putWords(c.ring.slot(c.prod), b[:])
 	c.prod++
 	c.ring.setProducer(c.prod)

@@ -84,6 +84,7 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 	}
 	if r.HasGRH {
 		c.flags |= wcGRH
+		c.sl = q.lastSL
 	}
 	q.recvCQ.push(&c)
 }
@@ -250,12 +251,22 @@ func (q *QP) ah(num uint32) *AH {
 	return a
 }
 
+// Which network header stands before a datagram's data: on RoCE the service level
+// of the completion says it, as on the NICs that UCX asks (since 1.13 it believes
+// nothing else, and drops what is not addressed to it). Bit 3: there is UDP.
+const (
+	slRoCEv2IPv6 = 8 | 1
+	slRoCEv2IPv4 = 8 | 2
+)
+
 // GRH implements transport.Host: the network header as RoCEv2 receivers show it,
 // an IPv6 header, or 20 bytes of nothing and an IPv4 header.
 func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
 	*out = [40]byte{}
 	length := uint16(b.Data.Len() + 8 + 12 + 8 + 4) // UDP, BTH, DETH, ICRC
+	q.lastSL = slRoCEv2IPv6
 	if mapped4(&b.DGID) || mapped4(&b.SGID) {
+		q.lastSL = slRoCEv2IPv4
 		h := out[20:]
 		h[0] = 0x45
 		binary.BigEndian.PutUint16(h[2:], length+20)

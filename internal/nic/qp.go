@@ -63,6 +63,7 @@ type QP struct {
 	lastMR     *MR // key caches
 	lastRemote *MR
 	lastAH     *AH
+	lastSL     uint8 // of the datagram that GRH described last
 	bound      map[*MW]struct{}
 	groups     []transport.GID
 
