@@ -58,8 +58,8 @@ func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) err
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
-func (s *Server) openSession(c *channel.Conn, p *process) (ses *session, err error) {
-	ses = &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
+	ses := &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
 	defer func() {
 		if err != nil {
 			ses.end()
