@@ -14,6 +14,11 @@ import (
 func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
+		// A later ACK says what an earlier one said.
+		if l := e.replies.last(); l != nil && supersedes(b, l) {
+			*l = *b
+			return
+		}
 		*e.replies.push() = *b
 		return
 	}
@@ -26,6 +31,12 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 	if q := e.resolve(from, b); q != nil {
 		e.receive(q, b)
 	}
+}
+
+// supersedes reports whether ACK b makes the earlier ACK a superfluous. NAKs stay.
+func supersedes(b, a *transport.Burst) bool {
+	return b.Kind == transport.KindAck && a.Kind == transport.KindAck && b.Syndrome>>5 == 0 && a.Syndrome>>5 == 0 &&
+		b.Dst == a.Dst && b.Src == a.Src
 }
 
 // resolve finds the queue pair that a burst is for. Nobody there means that the

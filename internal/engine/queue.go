@@ -22,6 +22,14 @@ func (q *queue[T]) push() *T {
 	return p
 }
 
+// last is what was pushed last and is still there.
+func (q *queue[T]) last() *T {
+	if q.n == 0 {
+		return nil
+	}
+	return &q.buf[(q.head+q.n-1)&(len(q.buf)-1)]
+}
+
 // pop takes the first. The caller copies what it needs before the next push.
 func (q *queue[T]) pop() *T {
 	p := &q.buf[q.head]

@@ -56,8 +56,9 @@ type record struct {
 // ackEvery is the longest run of packets that does not ask for an ACK, as in rxe.
 const ackEvery = 64
 
-// minCost is what a message costs at least of the budget of Run and Respond.
-const minCost = 64
+// minCost is what a message costs at least of the budget of Run and Respond: about
+// the time that copying so many bytes takes.
+const minCost = 256
 
 // isLocal tells requests that never leave the NIC.
 func (o WROp) isLocal() bool { return o == WRLocalInv || o == WRBindMW }
