@@ -236,11 +236,33 @@ static void rkey_after_dereg(void)
 	finish(&c);
 }
 
+/* The provider checks alignment in ibv_post_send, not in ibv_wr_*. */
 static void atomic_misaligned(void)
 {
 	struct couple c = start((struct opt){0});
+	struct ibv_qp_init_attr_ex a = {.send_cq = c.a.cq, .recv_cq = c.a.cq, .qp_type = IBV_QPT_RC, .pd = d.pd, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct work w = atomic_op(IBV_WR_ATOMIC_FETCH_AND_ADD, &mem, 0, 1, remote(4100), mem.mr->rkey, 1, 0);
+	CHECK(try_send(&c.a, &w) == EINVAL, "ibv_post_send took a misaligned atomic");
+	struct end e = {.d = &d, .o = {.type = IBV_QPT_RC}, .cq = c.a.cq, .qp = MADE(ibv_create_qp_ex(d.ctx, &a))};
+	struct end f = end_new(&d, (struct opt){0});
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(e.qp);
 
-	bad_remote(&c, atomic_op(IBV_WR_ATOMIC_FETCH_AND_ADD, &mem, 0, 1, remote(4100), mem.mr->rkey, 1, 0), IBV_WC_REM_INV_REQ_ERR, "misaligned atomic");
+	qp_init_state(&e);
+	end_connect(&e, end_addr(&f, NULL));
+	end_connect(&f, end_addr(&e, NULL));
+	ibv_wr_start(x);
+	x->wr_id = 7;
+	x->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_atomic_fetch_add(x, mem.mr->rkey, remote(4100), 1);
+	ibv_wr_set_sge(x, mem.mr->lkey, remote(0), 8);
+	ZERO(ibv_wr_complete(x));
+	expect_wc(e.cq, 7, IBV_WC_REM_INV_REQ_ERR, "misaligned atomic");
+	expect_state(&e, IBV_QPS_ERR, "requester");
+	expect_state(&f, IBV_QPS_ERR, "responder");
+	expect_bytes(mem.p, mem.len, 0, "misaligned atomic");
+	end_free(&e);
+	end_free(&f);
 	finish(&c);
 }
 

@@ -24,7 +24,7 @@ static unsigned char byte_of(int from, size_t len, size_t i)
 static void exchange(size_t len)
 {
 	int next = (rank + 1) % size, prev = (rank + size - 1) % size;
-	unsigned char *out = malloc(len + 1), *in = calloc(1, len + 1);
+	unsigned char *out = calloc(1, len + 1), *in = calloc(1, len + 1);
 	MPI_Status st;
 	int got;
 
