@@ -57,14 +57,22 @@ func NewWriter(w io.Writer, t LinkType) (*Writer, error) {
 
 // Write appends one packet.
 func (w *Writer) Write(at time.Time, packet []byte) error {
-	binary.LittleEndian.PutUint32(w.rec[0:], uint32(at.Unix()))
-	binary.LittleEndian.PutUint32(w.rec[4:], uint32(at.Nanosecond()))
-	binary.LittleEndian.PutUint32(w.rec[8:], uint32(len(packet)))
-	binary.LittleEndian.PutUint32(w.rec[12:], uint32(len(packet)))
-	if _, err := w.w.Write(w.rec[:]); err != nil {
-		return fmt.Errorf("write to the capture: %w", err)
+	if err := w.WriteHeader(at, len(packet)); err != nil {
+		return err
 	}
 	if _, err := w.w.Write(packet); err != nil {
+		return fmt.Errorf("write to the capture: %w", err)
+	}
+	return nil
+}
+
+// WriteHeader begins a packet of n bytes, which the caller writes to the file itself.
+func (w *Writer) WriteHeader(at time.Time, n int) error {
+	binary.LittleEndian.PutUint32(w.rec[0:], uint32(at.Unix()))
+	binary.LittleEndian.PutUint32(w.rec[4:], uint32(at.Nanosecond()))
+	binary.LittleEndian.PutUint32(w.rec[8:], uint32(n))
+	binary.LittleEndian.PutUint32(w.rec[12:], uint32(n))
+	if _, err := w.w.Write(w.rec[:]); err != nil {
 		return fmt.Errorf("write to the capture: %w", err)
 	}
 	return nil

@@ -85,6 +85,16 @@ func Make(buf []byte, o Opcode, n int) Packet {
 	return Packet{data, f}
 }
 
+// MakeCNP lays a congestion notification for queue pair qp out at the beginning of buf.
+func MakeCNP(buf []byte, qp uint32) Packet {
+	p := Make(buf, CNP, cnpReserved)
+	b := p.BTH()
+	b.SetPKey(0xffff)
+	b.SetBECN(true)
+	b.SetDestQP(qp)
+	return p
+}
+
 // Bytes is the whole packet.
 func (p Packet) Bytes() []byte { return p.data }
 

@@ -1,0 +1,239 @@
+package link
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+const (
+	// MaxMessage is the most bytes that one send call takes: what fits in an IPv4
+	// datagram.
+	MaxMessage = 65535 - wire.IPv4Size - wire.UDPSize
+	// MaxSegments is the most packets that one send call takes on every kernel that
+	// has GSO.
+	MaxSegments = 64
+)
+
+// A Cutter cuts bursts into packets, in runs that one send call can carry: packets of
+// the same length, of which the last may be shorter. A WRITE's first packet is longer
+// than the others by its RETH, so a run ends behind the second.
+//
+// The identification of a run's packets counts from zero, which is what the kernel puts
+// into them.
+type Cutter struct {
+	flow     wire.Flow
+	src, dst netip.AddrPort
+	b        *transport.Burst
+	packet   uint32 // the next one to write
+	data     source
+}
+
+// Start begins with b, which must stay as it is until Next has returned everything.
+func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
+	c.b, c.packet = nil, 0
+	if err := check(b); err != nil {
+		return err
+	}
+	c.aim(src, dst)
+	c.b = b
+	c.data.start(b.Data)
+	return nil
+}
+
+// aim prepares for packets from src to dst.
+func (c *Cutter) aim(src, dst netip.AddrPort) {
+	if c.src != src || c.dst != dst {
+		c.flow.Set(src, dst)
+		c.src, c.dst = src, dst
+	}
+}
+
+// Seal sets the ICRC of a packet that leaves alone.
+func (c *Cutter) Seal(p wire.Packet, src, dst netip.AddrPort) {
+	c.aim(src, dst)
+	c.flow.Seal(p, 0)
+}
+
+// check refuses bursts that are no message's: a mistake of ours, not of the network.
+func check(b *transport.Burst) error {
+	n := 0
+	if b.Data != nil {
+		n = b.Data.Len()
+	}
+	switch {
+	case opcodeOf(b.Type, b.Kind, wire.Only) == never:
+		return fmt.Errorf("burst of type %d and kind %d has no packets", b.Type, b.Kind)
+	case !carriesData(b.Kind) || b.Type == transport.UD:
+		if b.Packets != 1 || !b.First || !b.Last {
+			return fmt.Errorf("burst of type %d and kind %d with %d packets, first %v, last %v; it takes exactly one", b.Type, b.Kind, b.Packets, b.First, b.Last)
+		}
+		if b.Type != transport.UD && n != 0 {
+			return fmt.Errorf("burst of kind %d with %d bytes of data; it takes none", b.Kind, n)
+		}
+	case b.Packets > 1 && (b.MTU == 0 || uint64(n) > uint64(b.Packets)*uint64(b.MTU) || uint64(n) <= uint64(b.Packets-1)*uint64(b.MTU)):
+		return fmt.Errorf("burst of %d bytes in %d packets at an MTU of %d", n, b.Packets, b.MTU)
+	case !b.Last && uint64(n) != uint64(b.Packets)*uint64(b.MTU):
+		return fmt.Errorf("burst of %d bytes in %d packets at an MTU of %d, none of them a message's last; all must be full", n, b.Packets, b.MTU)
+	case b.Packets == 0:
+		return fmt.Errorf("burst of type %d and kind %d without packets", b.Type, b.Kind)
+	}
+	if b.Packets == 1 && n > wire.MaxPayload || b.Packets > 1 && b.MTU > wire.MaxPayload {
+		return fmt.Errorf("burst of %d bytes in %d packets: no packet carries more than %d", n, b.Packets, wire.MaxPayload)
+	}
+	return nil
+}
+
+// Next writes the next run, of at most limit packets, to buf, which has room for
+// MaxMessage bytes or for one packet. n is how long it is, 0 after the last one, and
+// segment the length of its packets. An error means that the sender's memory could not be
+// read.
+func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
+	for id := 0; c.b != nil && id < limit; id++ {
+		op, size := c.peek()
+		length := wire.Size(op, size)
+		if id > 0 && length > segment || n+length > min(len(buf), MaxMessage) {
+			break
+		}
+		p := wire.Make(buf[n:], op, size)
+		if err := c.write(p); err != nil {
+			c.b = nil
+			return 0, 0, err
+		}
+		c.flow.Seal(p, uint16(id))
+		n += length
+		if c.packet++; c.packet == c.b.Packets {
+			c.b = nil
+		}
+		if id == 0 {
+			segment = length
+		} else if length < segment {
+			break
+		}
+	}
+	return n, segment, nil
+}
+
+// peek finds opcode and payload length of the next packet.
+func (c *Cutter) peek() (wire.Opcode, int) {
+	b := c.b
+	place := wire.Middle
+	if b.First && c.packet == 0 {
+		place |= wire.First
+	}
+	if b.Last && c.packet == b.Packets-1 {
+		place |= wire.Last
+	}
+	size := c.data.left
+	if b.Packets > 1 {
+		size = min(size, int(b.MTU))
+	}
+	if b.Kind == transport.KindAtomicWrite {
+		size = 8
+	}
+	return opcodeOf(b.Type, b.Kind, place), size
+}
+
+// write fills in p.
+func (c *Cutter) write(p wire.Packet) error {
+	b := c.b
+	final := c.packet == b.Packets-1
+	h := p.BTH()
+	h.SetSolicited(b.Solicited && final)
+	h.SetMigrated(b.Migrated)
+	h.SetPKey(b.PKey)
+	h.SetDestQP(b.Dst)
+	h.SetAckReq(b.AckReq && final)
+	h.SetPSN(b.PSN + c.packet)
+	if p.Format().Headers != 0 {
+		writeHeaders(p, b)
+	}
+	if b.Kind == transport.KindAtomicWrite {
+		binary.NativeEndian.PutUint64(p.Payload(), b.Swap)
+		return nil
+	}
+	return c.data.read(p.Payload())
+}
+
+// writeHeaders fills in the extended headers that p has.
+func writeHeaders(p wire.Packet, b *transport.Burst) {
+	if h := p.RETH(); h != nil {
+		h.SetVA(b.VA)
+		h.SetRKey(b.RKey)
+		h.SetLength(b.Length)
+	}
+	if h := p.AETH(); h != nil {
+		h.SetSyndrome(b.Syndrome)
+		h.SetMSN(b.MSN)
+	}
+	if h := p.ImmDt(); h != nil {
+		binary.NativeEndian.PutUint32(h, b.Imm)
+	}
+	if h := p.DETH(); h != nil {
+		h.SetQKey(b.QKey)
+		h.SetSrcQP(b.Src)
+	}
+	if h := p.IETH(); h != nil {
+		h.SetRKey(b.Imm)
+	}
+	if h := p.AtomicETH(); h != nil {
+		h.SetVA(b.VA)
+		h.SetRKey(b.RKey)
+		h.SetSwap(b.Swap)
+		h.SetCompare(b.Compare)
+	}
+	if h := p.AtomicAckETH(); h != nil {
+		h.SetOrig(b.Orig)
+	}
+	if h := p.FETH(); h != nil {
+		h.SetBits(b.Imm)
+	}
+}
+
+// source reads a span from its beginning to its end.
+type source struct {
+	pieces   []memory.Piece
+	off      int // in the first of them
+	left     int
+	copier   memory.Copier
+	from, to memory.Span // for pieces that only copy calls reach
+}
+
+func (s *source) start(span *memory.Span) {
+	s.pieces, s.off, s.left = nil, 0, 0
+	if span != nil {
+		s.pieces, s.left = span.Pieces(), span.Len()
+	}
+}
+
+// read fills b.
+func (s *source) read(b []byte) error {
+	for len(b) > 0 {
+		p := &s.pieces[0]
+		n := min(len(b), p.Len-s.off)
+		if p.Mem != nil {
+			copy(b[:n], p.Mem[s.off:])
+		} else if err := s.foreign(b[:n], p); err != nil {
+			return err
+		}
+		b = b[n:]
+		s.left -= n
+		if s.off += n; s.off == p.Len {
+			s.pieces, s.off = s.pieces[1:], 0
+		}
+	}
+	return nil
+}
+
+func (s *source) foreign(b []byte, p *memory.Piece) error {
+	s.from.Reset()
+	s.from.AddForeign(p.Space, p.Addr+uint64(s.off), len(b))
+	s.to.Reset()
+	s.to.Add(b)
+	_, err := s.copier.Copy(&s.to, &s.from)
+	return err
+}

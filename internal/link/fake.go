@@ -1,0 +1,174 @@
+package link
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"vrdma/internal/wire"
+)
+
+// A FakeNet is a network in memory, for tests: binds at addresses, and datagrams that
+// reach each other in order, at once and whole, unless Way says otherwise.
+type FakeNet struct {
+	// Way, when set, decides what becomes of a datagram on its way. It may change the
+	// datagram's bytes. It is called with the network locked.
+	Way func(d *FakeDatagram)
+
+	mu    sync.Mutex // guards everything below, and the queues of all binds
+	binds map[netip.Addr]*FakeBind
+}
+
+// FakeDatagram is a datagram on its way.
+type FakeDatagram struct {
+	From, To netip.AddrPort
+	Data     []byte
+	CE       bool // arrives with the mark Congestion Experienced
+	Copies   int  // arrives so many times: 1 unless changed
+}
+
+// FakeOptions are what a fake bind can do.
+type FakeOptions struct {
+	Segments int // datagrams in one message sent; 0 means MaxSegments, 1 none but one
+	Merge    int // datagrams merged into one message received; 0 means MaxSegments
+	Queue    int // datagrams that wait to be received at most; more are lost; 0 means 4096
+	// FailSegments has the first message with several datagrams refused with
+	// ErrSegments, as a device without offloads does.
+	FailSegments bool
+	// SendBuffer is how many messages one Send takes before ErrFull; 0 means all.
+	SendBuffer int
+}
+
+// A FakeBind is a Bind on a FakeNet.
+type FakeBind struct {
+	net     *FakeNet
+	addrs   []netip.Addr
+	opts    FakeOptions
+	waiting []FakeDatagram
+	Lost    int // for want of room
+	closed  bool
+}
+
+// NewFakeNet makes an empty network.
+func NewFakeNet() *FakeNet { return &FakeNet{binds: map[netip.Addr]*FakeBind{}} }
+
+// Bind adds a host with these addresses.
+func (n *FakeNet) Bind(o FakeOptions, addrs ...netip.Addr) *FakeBind {
+	if o.Segments == 0 {
+		o.Segments = MaxSegments
+	}
+	if o.Merge == 0 {
+		o.Merge = MaxSegments
+	}
+	if o.Queue == 0 {
+		o.Queue = 4096
+	}
+	b := &FakeBind{net: n, addrs: addrs, opts: o}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range addrs {
+		n.binds[a] = b
+	}
+	return b
+}
+
+// Source implements Bind: eight source ports an address.
+func (b *FakeBind) Source(local netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
+	i := slices.Index(b.addrs, local)
+	if i < 0 {
+		return 0, netip.AddrPort{}, false
+	}
+	k := int(hash % poolSize)
+	return i*poolSize + k, netip.AddrPortFrom(local, firstPort+uint16(k)), true
+}
+
+// Segments implements Bind.
+func (b *FakeBind) Segments() int { return b.opts.Segments }
+
+// Send implements Bind.
+func (b *FakeBind) Send(msgs []Message) (int, error) {
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	for i := range msgs {
+		m := &msgs[i]
+		if b.opts.SendBuffer > 0 && i == b.opts.SendBuffer {
+			return i, ErrFull
+		}
+		if packetsIn(m) > 1 && b.opts.FailSegments {
+			b.opts.FailSegments, b.opts.Segments = false, 1
+		}
+		if int(packetsIn(m)) > b.opts.Segments {
+			return i, ErrSegments
+		}
+		from := netip.AddrPortFrom(b.addrs[m.Source/poolSize], firstPort+uint16(m.Source%poolSize))
+		segment := m.Segment
+		if segment <= 0 {
+			segment = len(m.Data)
+		}
+		for at := 0; at < len(m.Data); at += segment {
+			b.net.carry(FakeDatagram{From: from, To: m.Remote, Data: slices.Clone(m.Data[at:min(len(m.Data), at+segment)]), Copies: 1})
+		}
+	}
+	return len(msgs), nil
+}
+
+// carry brings a datagram to where it belongs. n.mu is held.
+func (n *FakeNet) carry(d FakeDatagram) {
+	if n.Way != nil {
+		n.Way(&d)
+	}
+	to := n.binds[d.To.Addr()]
+	if to == nil || to.closed || d.To.Port() != wire.Port {
+		return
+	}
+	for range d.Copies {
+		if len(to.waiting) == to.opts.Queue {
+			to.Lost++
+			continue
+		}
+		to.waiting = append(to.waiting, d)
+	}
+}
+
+// Receive implements Bind.
+func (b *FakeBind) Receive(msgs []Message) (int, error) {
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	n := 0
+	for n < len(msgs) && len(b.waiting) > 0 {
+		k := b.merge(&msgs[n])
+		b.waiting = b.waiting[k:]
+		n++
+	}
+	return n, nil
+}
+
+// merge fills in m with the first datagrams that wait, as GRO would, and returns how many
+// it took.
+func (b *FakeBind) merge(m *Message) int {
+	first := &b.waiting[0]
+	size := len(first.Data)
+	m.Data = append(m.Data[:0], first.Data...)
+	m.Segment, m.Remote, m.Local, m.CE = 0, first.From, first.To, first.CE
+	k := 1
+	for k < len(b.waiting) && k < b.opts.Merge {
+		d := &b.waiting[k]
+		if d.From != first.From || d.To != first.To || d.CE != first.CE || len(d.Data) > size || len(m.Data)+len(d.Data) > MaxMessage {
+			break
+		}
+		m.Data = append(m.Data, d.Data...)
+		m.Segment = size
+		if k++; len(d.Data) < size {
+			break
+		}
+	}
+	return k
+}
+
+// Close implements Bind.
+func (b *FakeBind) Close() error {
+	b.net.mu.Lock()
+	defer b.net.mu.Unlock()
+	b.closed = true
+	return nil
+}

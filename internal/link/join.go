@@ -1,0 +1,132 @@
+package link
+
+import (
+	"encoding/binary"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// psnMask is the range of packet sequence numbers.
+const psnMask = 1<<24 - 1
+
+// A Joiner makes one burst of consecutive packets of a message, without copying: the
+// burst's data are the packets' payloads where they are. Begin and then Extend as long as
+// it succeeds; Burst is the result. The packets have been checked already.
+//
+// A connected packet does not say which queue pair sent it: Src of its burst is 0, and
+// whoever knows the queue pair it is for has to fill it in.
+type Joiner struct {
+	b    transport.Burst
+	data memory.Span
+	op   wire.Operation
+	size int // of the payload of the burst's first packet
+	last int // of that of its last one
+}
+
+// Begin makes a burst of p. It reports whether p is part of a message; a CNP is not.
+func (j *Joiner) Begin(p wire.Packet, sgid, dgid transport.GID) bool {
+	h := p.BTH()
+	m := meanings[h.Opcode()]
+	if m.kind == 0 {
+		return false
+	}
+	f := p.Format()
+	j.op = f.Operation
+	j.b = transport.Burst{
+		Type: m.typ, Kind: m.kind, First: f.Place&wire.First != 0, Last: f.Place&wire.Last != 0,
+		AckReq: h.AckReq(), Solicited: h.Solicited(), Migrated: h.Migrated(),
+		Dst: h.DestQP(), SGID: sgid, DGID: dgid, PKey: h.PKey(), PSN: h.PSN(), Packets: 1,
+	}
+	if f.Headers != 0 {
+		j.readHeaders(p)
+	}
+	j.data.Reset()
+	j.size, j.last = 0, 0
+	if m.kind == transport.KindAtomicWrite {
+		j.b.Swap = binary.NativeEndian.Uint64(p.Payload())
+	} else {
+		payload := p.Payload()
+		j.data.Add(payload)
+		j.size = len(payload)
+		j.last = j.size
+	}
+	j.b.MTU = uint32(j.size)
+	return true
+}
+
+// Extend adds p to the burst, if it is the next packet of the same message and came from
+// where the others came from.
+func (j *Joiner) Extend(p wire.Packet) bool {
+	h := p.BTH()
+	m := meanings[h.Opcode()]
+	f := p.Format()
+	b := &j.b
+	if m.kind == 0 || m.typ != b.Type || f.Operation != j.op || !carriesData(m.kind) ||
+		b.Last || f.Place&wire.First != 0 ||
+		h.PSN() != (b.PSN+b.Packets)&psnMask || h.DestQP() != b.Dst || h.PKey() != b.PKey || h.Migrated() != b.Migrated ||
+		// Only the last packet of a burst can have these.
+		b.AckReq || b.Solicited {
+		return false
+	}
+	payload := p.Payload()
+	final := f.Place&wire.Last != 0
+	// All of a message's packets are full, except for the last, which is not empty.
+	if j.last != j.size || len(payload) == 0 || len(payload) > j.size || !final && len(payload) != j.size {
+		return false
+	}
+	if a := p.AETH(); a != nil {
+		if b.First && (a.Syndrome() != b.Syndrome || a.MSN() != b.MSN) {
+			return false
+		}
+	}
+	if f.Headers != 0 {
+		j.readHeaders(p)
+	}
+	j.data.Add(payload)
+	j.last = len(payload)
+	b.Packets++
+	b.Last = final
+	b.AckReq, b.Solicited = h.AckReq(), h.Solicited()
+	if final {
+		b.Kind = m.kind
+	}
+	return true
+}
+
+// Burst is what Begin and Extend have made. It is valid until the next Begin, and its
+// data as long as the packets are.
+func (j *Joiner) Burst() *transport.Burst {
+	j.b.Data = &j.data
+	return &j.b
+}
+
+// readHeaders takes over what the extended headers of p say.
+func (j *Joiner) readHeaders(p wire.Packet) {
+	b := &j.b
+	if h := p.RETH(); h != nil {
+		b.VA, b.RKey, b.Length = h.VA(), h.RKey(), h.Length()
+	}
+	if h := p.AETH(); h != nil {
+		b.Syndrome, b.MSN = h.Syndrome(), h.MSN()
+	}
+	if h := p.ImmDt(); h != nil {
+		b.Imm = binary.NativeEndian.Uint32(h)
+	}
+	if h := p.DETH(); h != nil {
+		b.QKey, b.Src = h.QKey(), h.SrcQP()
+	}
+	if h := p.IETH(); h != nil {
+		b.Imm = h.RKey()
+	}
+	if h := p.AtomicETH(); h != nil {
+		b.VA, b.RKey, b.Swap, b.Compare = h.VA(), h.RKey(), h.Swap(), h.Compare()
+	}
+	if h := p.AtomicAckETH(); h != nil {
+		b.Orig = h.Orig()
+	}
+	if h := p.FETH(); h != nil {
+		b.Imm = h.Bits()
+	}
+}

@@ -1,0 +1,96 @@
+package link
+
+import (
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// Which opcode a packet of a burst has, and what burst an opcode stands for. Both come
+// from one table.
+
+// message names the opcodes of one kind of message, by place.
+type message struct {
+	typ                       transport.Type
+	kind                      transport.Kind
+	first, middle, last, only wire.Opcode
+}
+
+// never stands for a place that a kind does not have.
+const never = wire.Opcode(0xff)
+
+// Immediate data and keys to invalidate are in last packets only, so the others are
+// shared; reading backwards, the first line that has an opcode counts.
+var messages = []message{
+	{transport.RC, transport.KindSend, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
+	{transport.RC, transport.KindSendImm, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm},
+	{transport.RC, transport.KindSendInv, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastInv, wire.RCSendOnlyInv},
+	{transport.RC, transport.KindWrite, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteOnly},
+	{transport.RC, transport.KindWriteImm, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLastImm, wire.RCWriteOnlyImm},
+	{transport.RC, transport.KindReadReq, never, never, never, wire.RCReadRequest},
+	{transport.RC, transport.KindCmpSwap, never, never, never, wire.RCCompareSwap},
+	{transport.RC, transport.KindFetchAdd, never, never, never, wire.RCFetchAdd},
+	{transport.RC, transport.KindAtomicWrite, never, never, never, wire.RCAtomicWrite},
+	{transport.RC, transport.KindFlush, never, never, never, wire.RCFlush},
+	{transport.RC, transport.KindReadResp, wire.RCReadRespFirst, wire.RCReadRespMid, wire.RCReadRespLast, wire.RCReadRespOnly},
+	{transport.RC, transport.KindAtomicResp, never, never, never, wire.RCAtomicAck},
+	{transport.RC, transport.KindAck, never, never, never, wire.RCAck},
+
+	{transport.UC, transport.KindSend, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLast, wire.UCSendOnly},
+	{transport.UC, transport.KindSendImm, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLastImm, wire.UCSendOnlyImm},
+	{transport.UC, transport.KindWrite, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLast, wire.UCWriteOnly},
+	{transport.UC, transport.KindWriteImm, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLastImm, wire.UCWriteOnlyImm},
+
+	{transport.UD, transport.KindSend, never, never, never, wire.UDSendOnly},
+	{transport.UD, transport.KindSendImm, never, never, never, wire.UDSendOnlyImm},
+}
+
+const (
+	numTypes = transport.UD + 1
+	numKinds = transport.KindAck + 1
+)
+
+// meaning is what an opcode stands for.
+type meaning struct {
+	typ  transport.Type
+	kind transport.Kind
+}
+
+var (
+	opcodes  [numTypes][numKinds][4]wire.Opcode // by type, kind and place
+	meanings [256]meaning                       // by opcode; zero: none
+)
+
+func init() {
+	for t := range opcodes {
+		for k := range opcodes[t] {
+			opcodes[t][k] = [4]wire.Opcode{never, never, never, never}
+		}
+	}
+	for _, m := range messages {
+		row := [4]wire.Opcode{wire.Middle: m.middle, wire.First: m.first, wire.Last: m.last, wire.Only: m.only}
+		opcodes[m.typ][m.kind] = row
+		for _, o := range row {
+			if o != never && meanings[o].kind == 0 {
+				meanings[o] = meaning{m.typ, m.kind}
+			}
+		}
+	}
+}
+
+// opcodeOf finds the opcode of a packet, never if there is none.
+func opcodeOf(t transport.Type, k transport.Kind, place wire.Place) wire.Opcode {
+	if t >= numTypes || k >= numKinds {
+		return never
+	}
+	return opcodes[t][k][place&wire.Only]
+}
+
+// carriesData reports whether packets of a kind have the message's bytes in them.
+func carriesData(k transport.Kind) bool {
+	switch k {
+	case transport.KindSend, transport.KindSendImm, transport.KindSendInv, transport.KindWrite, transport.KindWriteImm,
+		transport.KindReadResp:
+		return true
+	}
+	return false
+}

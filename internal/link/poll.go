@@ -1,0 +1,92 @@
+package link
+
+import (
+	"vrdma/internal/wire"
+)
+
+// Poll receives what has arrived, one batch at most, and hands it to r. It reports
+// whether there was anything.
+func (p *Port) Poll(r Receiver) bool {
+	n, err := p.bind.Receive(p.in)
+	for i := range n {
+		m := &p.in[i]
+		p.take(m, r)
+		m.Data = m.Data[:receiveRoom]
+	}
+	return n > 0 && err == nil
+}
+
+// take checks the packets of a message and makes bursts of them.
+func (p *Port) take(m *Message, r Receiver) {
+	p.count.RcvdCalls++
+	p.count.RcvdBytes += uint64(len(m.Data))
+	if m.CE {
+		p.count.RcvdMarked++
+	}
+	p.setFlow(m)
+	segment := m.Segment
+	if segment <= 0 || segment > len(m.Data) {
+		segment = len(m.Data)
+	}
+	open := false // a burst is being joined
+	guess := uint16(0)
+	for at := 0; at < len(m.Data); at += segment {
+		p.count.RcvdPackets++
+		pkt, ok := p.verify(m, m.Data[at:min(len(m.Data), at+segment)], guess)
+		guess++
+		if !ok {
+			continue
+		}
+		if open && p.join.Extend(pkt) {
+			continue
+		}
+		if open {
+			p.deliver(r, m.CE)
+		}
+		if open = p.join.Begin(pkt, p.sgid, p.dgid); !open {
+			p.count.RcvdCNP++ // the only opcode that is no message's
+			r.Congested(pkt.BTH().DestQP(), p.sgid)
+		}
+	}
+	if open {
+		p.deliver(r, m.CE)
+	}
+}
+
+// verify parses a packet and checks its ICRC. The packets of one send call have
+// identifications that count up, so the guess is mostly right.
+func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
+	pkt, err := wire.Parse(data)
+	if err != nil {
+		p.count.Malformed++
+		if p.tap != nil {
+			p.tap.datagram(m, data, 0)
+		}
+		return pkt, false
+	}
+	id, ok := p.flow.Check(pkt, guess)
+	if p.tap != nil {
+		p.tap.datagram(m, data, id)
+	}
+	if !ok || p.isOwn && id >= ownIDs {
+		p.count.BadICRC++
+		return pkt, false
+	}
+	return pkt, true
+}
+
+func (p *Port) deliver(r Receiver, ce bool) {
+	p.count.RcvdBursts++
+	r.Receive(p.join.Burst(), ce)
+}
+
+// setFlow prepares for packets from m's sender, which is mostly who sent the last ones.
+func (p *Port) setFlow(m *Message) {
+	if m.Remote == p.from && m.Local == p.to {
+		return
+	}
+	p.from, p.to = m.Remote, m.Local
+	p.flow.Set(m.Remote, m.Local)
+	p.sgid, p.dgid = GIDOf(m.Remote.Addr()), GIDOf(m.Local.Addr())
+	p.isOwn = p.own[m.Remote.Addr().Unmap().WithZone("")]
+}

@@ -1,0 +1,251 @@
+package link
+
+import (
+	"errors"
+	"net/netip"
+
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+const (
+	// queueRoom is how many bytes of packets wait for Flush at most.
+	queueRoom = 1 << 20
+	// batch is how many messages are received in one call.
+	batch = 16
+	// receiveRoom is the room for one message received: what GRO merges at most.
+	receiveRoom = 1 << 16
+	// ownIDs is how far the identifications of our own hosts' packets go, which makes
+	// up for what not knowing them costs the ICRC: of random damage one in 2^25
+	// passes, not one in 2^16.
+	ownIDs = 128
+)
+
+// A Receiver takes what arrives.
+type Receiver interface {
+	// Receive takes a burst. The burst and its data are valid during the call. ce says
+	// that its packets bear the mark Congestion Experienced: the sender is owed a CNP.
+	// Src is 0 unless the burst is a datagram: the wire does not say it.
+	Receive(b *transport.Burst, ce bool)
+	// Congested: the peer at from has seen congestion on packets from queue pair qp.
+	Congested(qp uint32, from transport.GID)
+}
+
+// Counters count what passed through a port. Packets are counted one by one, however they
+// were batched.
+type Counters struct {
+	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; calls are messages
+	SentCNP                           uint64
+	SendFull                          uint64 // packets dropped because socket and queue were full
+	SendErrors                        uint64 // packets that the kernel refused, for want of a route say
+	Unreadable                        uint64 // bursts whose data could not be read
+	NoSource                          uint64 // bursts from an address that is not ours
+
+	RcvdPackets, RcvdBytes, RcvdCalls uint64
+	RcvdBursts                        uint64
+	RcvdCNP                           uint64
+	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
+	Malformed                         uint64 // dropped: not a packet that we know
+	BadICRC                           uint64 // dropped: damaged
+}
+
+// A Port carries bursts to and from other hosts. It belongs to one loop.
+//
+// Send cuts a burst up and queues its packets; they leave with Flush, or when the queue
+// is full. Poll receives.
+type Port struct {
+	bind  Bind
+	tap   *Tap
+	count Counters
+
+	cut   Cutter
+	queue []Message
+	room  []byte
+	used  int
+
+	join     Joiner
+	in       []Message
+	flow     wire.Flow
+	from, to netip.AddrPort // of flow
+	sgid     transport.GID
+	dgid     transport.GID
+	own      map[netip.Addr]bool
+	isOwn    bool // from is one of them
+}
+
+// NewPort makes a port on top of bind, which it closes when it is closed.
+func NewPort(bind Bind) *Port {
+	p := &Port{
+		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueRoom/wire.MaxPacket),
+		in: make([]Message, batch), own: map[netip.Addr]bool{},
+	}
+	slots := make([]byte, batch*receiveRoom)
+	for i := range p.in {
+		p.in[i].Data = slots[i*receiveRoom : (i+1)*receiveRoom : (i+1)*receiveRoom]
+	}
+	return p
+}
+
+// Counters are what has been counted so far.
+func (p *Port) Counters() Counters { return p.count }
+
+// SetTap has every packet recorded; nil ends that.
+func (p *Port) SetTap(t *Tap) { p.tap = t }
+
+// SetOwn says whether a peer is a vrdma host. Of those, packets with an identification
+// that no vrdma host sends are taken for damaged.
+func (p *Port) SetOwn(peer netip.Addr, own bool) {
+	if own {
+		p.own[peer.Unmap().WithZone("")] = true
+	} else {
+		delete(p.own, peer.Unmap().WithZone(""))
+	}
+	p.from = netip.AddrPort{} // look again
+}
+
+// Send queues b's packets. It is done with b and its data when it returns. An error means
+// that the sender's memory could not be read, or that b is not well-formed; what cannot be
+// sent for want of room or of a route is lost, as on a wire, and counted.
+func (p *Port) Send(b *transport.Burst) error {
+	id, src, ok := p.bind.Source(AddrOf(b.SGID), spread(b.Src))
+	if !ok {
+		p.count.NoSource++
+		return nil
+	}
+	dst := netip.AddrPortFrom(AddrOf(b.DGID), wire.Port)
+	if dst.Addr().Is4() != src.Addr().Is4() {
+		p.count.NoSource++
+		return nil
+	}
+	if err := p.cut.Start(b, src, dst); err != nil {
+		return err
+	}
+	sent := uint32(0)
+	for {
+		if !p.makeRoom() {
+			p.count.SendFull += uint64(b.Packets - sent)
+			return nil
+		}
+		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), p.used+MaxMessage)], p.bind.Segments())
+		if err != nil {
+			p.count.Unreadable++
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		sent += p.push(id, src, dst, n, segment)
+	}
+}
+
+// SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair
+// self.
+func (p *Port) SendCNP(sgid, dgid transport.GID, self, qp uint32) {
+	id, src, ok := p.bind.Source(AddrOf(sgid), spread(self))
+	dst := netip.AddrPortFrom(AddrOf(dgid), wire.Port)
+	if !ok || dst.Addr().Is4() != src.Addr().Is4() {
+		p.count.NoSource++
+		return
+	}
+	if !p.makeRoom() {
+		p.count.SendFull++
+		return
+	}
+	c := wire.MakeCNP(p.room[p.used:], qp)
+	p.cut.Seal(c, src, dst)
+	p.count.SentCNP++
+	p.push(id, src, dst, len(c.Bytes()), len(c.Bytes()))
+}
+
+// makeRoom reports whether a whole message fits into the queue, flushing it if need be.
+func (p *Port) makeRoom() bool {
+	if p.used+MaxMessage <= len(p.room) && len(p.queue) < cap(p.queue) {
+		return true
+	}
+	p.Flush()
+	return p.used+MaxMessage <= len(p.room) && len(p.queue) < cap(p.queue)
+}
+
+// push queues the n bytes that have been written behind what is there, and returns how
+// many packets they are.
+func (p *Port) push(id int, src, dst netip.AddrPort, n, segment int) uint32 {
+	m := Message{Data: p.room[p.used : p.used+n : p.used+n], Segment: segment, Source: id, Local: src, Remote: dst}
+	p.queue = append(p.queue, m)
+	p.used += n
+	k := packetsIn(&m)
+	p.count.SentPackets += uint64(k)
+	p.count.SentBytes += uint64(n)
+	if p.tap != nil {
+		p.tap.message(&m)
+	}
+	return k
+}
+
+// spread makes a number of a queue pair's that differs where those of neighbours do not.
+func spread(qp uint32) uint32 { return qp * 0x9e3779b1 >> 8 }
+
+// packetsIn is the number of datagrams in m.
+func packetsIn(m *Message) uint32 {
+	if m.Segment <= 0 || m.Segment >= len(m.Data) {
+		return 1
+	}
+	return uint32((len(m.Data) + m.Segment - 1) / m.Segment)
+}
+
+// Pending reports whether packets wait for another Flush.
+func (p *Port) Pending() bool { return len(p.queue) > 0 }
+
+// Flush sends what is queued, as far as the sockets take it.
+func (p *Port) Flush() {
+	q := p.queue
+	for len(q) > 0 {
+		n, err := p.bind.Send(q)
+		p.count.SentCalls += uint64(n)
+		q = q[n:]
+		if len(q) == 0 || err == nil && n == 0 || errors.Is(err, ErrFull) {
+			break
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrSegments):
+			if !p.split(&q[0]) {
+				q = q[1:]
+			}
+		default:
+			p.count.SendErrors += uint64(packetsIn(&q[0]))
+			q = q[1:]
+		}
+	}
+	if len(q) == 0 {
+		p.queue, p.used = p.queue[:0], 0
+		return
+	}
+	p.queue = append(p.queue[:0], q...)
+}
+
+// split sends the datagrams of m, which the device would not cut apart, one by one. They
+// leave with identification 0, so each ICRC has to be made anew. It reports false when m
+// is dealt with.
+func (p *Port) split(m *Message) bool {
+	one := [1]Message{*m}
+	for len(m.Data) > 0 {
+		n := min(m.Segment, len(m.Data))
+		if c, err := wire.Parse(m.Data[:n]); err == nil {
+			p.cut.Seal(c, m.Local, m.Remote)
+		}
+		one[0].Data, one[0].Segment = m.Data[:n], 0
+		switch _, err := p.bind.Send(one[:]); {
+		case errors.Is(err, ErrFull):
+			return true
+		case err != nil:
+			p.count.SendErrors++
+		default:
+			p.count.SentCalls++
+		}
+		m.Data = m.Data[n:]
+	}
+	return false
+}
+
+// Close closes the bind.
+func (p *Port) Close() error { return p.bind.Close() }

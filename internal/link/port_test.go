@@ -1,0 +1,403 @@
+package link
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+var (
+	hostA = netip.MustParseAddr("10.0.0.1")
+	hostB = netip.MustParseAddr("10.0.0.2")
+	host6 = netip.MustParseAddr("fd00::1")
+)
+
+// sink glues the bursts that a port delivers together again, as far as they are of one
+// piece.
+type sink struct {
+	t         testing.TB
+	bursts    []transport.Burst
+	data      [][]byte
+	marked    int
+	congested []uint32
+}
+
+func (s *sink) Receive(b *transport.Burst, ce bool) {
+	if ce {
+		s.marked++
+	}
+	data := flatten(b.Data)
+	if n := len(s.bursts); n > 0 {
+		last := &s.bursts[n-1]
+		if carriesData(b.Kind) && !last.Last && !b.First && (last.PSN+last.Packets)&psnMask == b.PSN && b.Dst == last.Dst {
+			s.data[n-1] = append(s.data[n-1], data...)
+			last.Packets += b.Packets
+			last.Last, last.AckReq, last.Solicited = b.Last, b.AckReq, b.Solicited
+			if b.Last {
+				last.Kind, last.Imm = b.Kind, b.Imm
+				last.Syndrome, last.MSN = b.Syndrome, b.MSN
+			}
+			return
+		}
+	}
+	c := *b
+	c.Data = nil
+	s.bursts = append(s.bursts, c)
+	s.data = append(s.data, data)
+}
+
+func (s *sink) Congested(qp uint32, _ transport.GID) { s.congested = append(s.congested, qp) }
+
+func (s *sink) clear() { *s = sink{t: s.t} }
+
+// drain polls until nothing is left.
+func drain(p *Port, s *sink) {
+	for range 1000 {
+		if !p.Poll(s) {
+			return
+		}
+	}
+}
+
+// pair is two ports on a fake network.
+func pair(o FakeOptions) (n *FakeNet, a, b *Port) {
+	n = NewFakeNet()
+	return n, NewPort(n.Bind(o, hostA, host6)), NewPort(n.Bind(o, hostB))
+}
+
+// burst of n bytes, at an MTU of 1024.
+func simpleBurst(span *memory.Span, kind transport.Kind, n int) *transport.Burst {
+	span.Reset()
+	span.Add(bytes.Repeat([]byte{0x5a}, n))
+	return &transport.Burst{
+		Type: transport.RC, Kind: kind, First: true, Last: true, Packets: uint32(max(1, (n+1023)/1024)), MTU: 1024,
+		Src: 7, Dst: 9, PKey: 0xffff, PSN: 100, SGID: GIDOf(hostA), DGID: GIDOf(hostB), Length: uint32(n), Data: span,
+	}
+}
+
+func TestPort(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    FakeOptions
+	}{
+		{"batched", FakeOptions{}},
+		{"one by one", FakeOptions{Segments: 1, Merge: 1}},
+		{"batched to one by one", FakeOptions{Merge: 1}},
+		{"one by one to batched", FakeOptions{Segments: 1}},
+		{"odd batches", FakeOptions{Segments: 3, Merge: 5}},
+		{"small send buffer", FakeOptions{SendBuffer: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(5, 6))
+			_, a, b := pair(c.o)
+			s := &sink{t: t}
+			var span memory.Span
+			for i := range 300 {
+				want, data := randomBurst(r, &span)
+				if err := a.Send(&want); err != nil {
+					t.Fatal(err)
+				}
+				for range 1000 {
+					if a.Flush(); !a.Pending() {
+						break
+					}
+				}
+				s.clear()
+				drain(b, s)
+				if len(s.bursts) != 1 {
+					t.Fatalf("burst %d, %+v: arrived as %d", i, want, len(s.bursts))
+				}
+				got := s.bursts[0]
+				if want.Packets > 1 && got.Packets > 1 {
+					got.MTU = want.MTU // glued from pieces, of which one alone may not tell
+				}
+				got.Data = new(memory.Span)
+				got.Data.Add(s.data[0])
+				compareBursts(t, i, &got, &want, data)
+			}
+			if n := b.Counters(); n.BadICRC+n.Malformed != 0 || n.RcvdPackets != a.Counters().SentPackets {
+				t.Errorf("sent %+v, received %+v", a.Counters(), n)
+			}
+		})
+	}
+}
+
+// TestDamage: nothing that was changed on the way is delivered.
+func TestDamage(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	n, a, b := pair(FakeOptions{})
+	b.SetOwn(hostA, true)
+	damaged := 0
+	n.Way = func(d *FakeDatagram) {
+		switch at := r.IntN(len(d.Data)); r.IntN(4) {
+		case 0:
+			if at != 4 { // the congestion bits may change
+				d.Data[at] ^= 1 << r.IntN(8)
+				damaged++
+			}
+		case 1:
+			d.Data = d.Data[:at]
+			damaged++
+		}
+	}
+	s := &sink{t: t}
+	var span memory.Span
+	for range 300 {
+		if err := a.Send(simpleBurst(&span, transport.KindWrite, 5000)); err != nil {
+			t.Fatal(err)
+		}
+		a.Flush()
+		drain(b, s)
+	}
+	got, sent := b.Counters(), a.Counters()
+	// A datagram cut to nothing is not even counted as a packet.
+	if bad := got.BadICRC + got.Malformed; bad == 0 || bad > uint64(damaged) || bad < uint64(damaged)*9/10 {
+		t.Errorf("%d packets damaged, %d found", damaged, bad)
+	}
+	delivered := uint32(0)
+	for i := range s.bursts {
+		delivered += s.bursts[i].Packets
+	}
+	if int(delivered) != int(sent.SentPackets)-damaged {
+		t.Errorf("%d packets sent, %d damaged, %d delivered", sent.SentPackets, damaged, delivered)
+	}
+	for _, d := range s.data {
+		for _, x := range d {
+			if x != 0x5a {
+				t.Fatal("damaged data was delivered")
+			}
+		}
+	}
+}
+
+// TestDeviceWithoutSegments: when the device turns out not to cut messages apart, they are
+// sent one packet at a time, with the ICRC that goes with that.
+func TestDeviceWithoutSegments(t *testing.T) {
+	n, a, b := pair(FakeOptions{FailSegments: true})
+	packets := 0
+	n.Way = func(d *FakeDatagram) {
+		packets++
+		var flow wire.Flow
+		flow.Set(d.From, d.To)
+		p, err := wire.Parse(d.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, ok := flow.Check(p, 0); !ok || id != 0 {
+			t.Errorf("%v has the ICRC of identification %d, %v; it leaves with 0", p, id, ok)
+		}
+	}
+	s := &sink{t: t}
+	var span memory.Span
+	for i := range 2 {
+		if err := a.Send(simpleBurst(&span, transport.KindSend, 10_000)); err != nil {
+			t.Fatal(err)
+		}
+		a.Flush()
+		drain(b, s)
+		if len(s.bursts) != i+1 || s.bursts[i].Packets != 10 || len(s.data[i]) != 10_000 {
+			t.Fatalf("message %d: got %+v", i, s.bursts)
+		}
+	}
+	if packets != 20 {
+		t.Errorf("%d packets, want 20", packets)
+	}
+}
+
+// TestFull: what the socket does not take waits, and what the queue does not hold is lost.
+func TestFull(t *testing.T) {
+	net := NewFakeNet()
+	blocked := true
+	gate := &gate{Bind: net.Bind(FakeOptions{}, hostA), blocked: &blocked}
+	a, b := NewPort(gate), NewPort(net.Bind(FakeOptions{}, hostB))
+	var span memory.Span
+	sent := 0
+	for range 100 {
+		if err := a.Send(simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
+			t.Fatal(err)
+		}
+		sent += 59
+	}
+	a.Flush()
+	lost := int(a.Counters().SendFull)
+	if !a.Pending() || lost == 0 || lost >= sent {
+		t.Fatalf("%d packets sent to a blocked socket: pending %v, lost %d", sent, a.Pending(), lost)
+	}
+	blocked = false
+	a.Flush()
+	s := &sink{t: t}
+	drain(b, s)
+	if got := int(b.Counters().RcvdPackets); got != sent-lost || a.Pending() {
+		t.Errorf("%d packets arrived, want %d of %d; pending %v", got, sent-lost, sent, a.Pending())
+	}
+}
+
+// gate is a bind whose socket may be full.
+type gate struct {
+	Bind
+	blocked *bool
+}
+
+func (g *gate) Send(m []Message) (int, error) {
+	if *g.blocked {
+		return 0, ErrFull
+	}
+	return g.Bind.Send(m)
+}
+
+// TestOwn: a foreign host may use any identification, one of ours may not.
+func TestOwn(t *testing.T) {
+	net := NewFakeNet()
+	bind := net.Bind(FakeOptions{}, hostA)
+	b := NewPort(net.Bind(FakeOptions{}, hostB))
+	_, from, _ := bind.Source(hostA, 0)
+	to := netip.AddrPortFrom(hostB, wire.Port)
+	var flow wire.Flow
+	flow.Set(from, to)
+	for _, c := range []struct {
+		own     bool
+		id      uint16
+		arrives bool
+	}{{false, 0, true}, {false, 0xbeef, true}, {true, 127, true}, {true, 128, false}, {true, 0xbeef, false}, {false, 0xbeef, true}} {
+		b.SetOwn(hostA, c.own)
+		p := wire.Make(make([]byte, 100), wire.RCSendOnly, 10)
+		flow.Seal(p, c.id)
+		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
+			t.Fatal(err)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if got := len(s.bursts) == 1; got != c.arrives {
+			t.Errorf("own %v, identification %d: arrives %v, want %v", c.own, c.id, got, c.arrives)
+		}
+	}
+}
+
+func TestCongestion(t *testing.T) {
+	n, a, b := pair(FakeOptions{})
+	n.Way = func(d *FakeDatagram) { d.CE = d.Data[0] != byte(wire.CNP) }
+	s := &sink{t: t}
+	var span memory.Span
+	if err := a.Send(simpleBurst(&span, transport.KindSend, 10)); err != nil {
+		t.Fatal(err)
+	}
+	a.SendCNP(GIDOf(hostA), GIDOf(hostB), 7, 0x1234)
+	a.Flush()
+	drain(b, s)
+	if s.marked != 1 || len(s.congested) != 1 || s.congested[0] != 0x1234 {
+		t.Errorf("%d bursts marked, congestion notified for %#x; want 1 and 0x1234", s.marked, s.congested)
+	}
+	if c := b.Counters(); c.RcvdCNP != 1 || c.RcvdMarked != 1 || a.Counters().SentCNP != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestNoWay: bursts from and to addresses that do not go together are lost, not sent from
+// somewhere else.
+func TestNoWay(t *testing.T) {
+	_, a, b := pair(FakeOptions{})
+	var span memory.Span
+	for _, c := range []struct{ from, to netip.Addr }{
+		{netip.MustParseAddr("10.0.0.77"), hostB}, {host6, hostB}, {hostA, netip.MustParseAddr("fd00::2")},
+	} {
+		burst := simpleBurst(&span, transport.KindSend, 10)
+		burst.SGID, burst.DGID = GIDOf(c.from), GIDOf(c.to)
+		if err := a.Send(burst); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Flush()
+	s := &sink{t: t}
+	drain(b, s)
+	if n := a.Counters().NoSource; n != 3 || len(s.bursts) != 0 {
+		t.Errorf("%d bursts without a way, %d arrived; want 3 and none", n, len(s.bursts))
+	}
+}
+
+// TestSourcePort: a queue pair keeps its port, and many use all there are.
+func TestSourcePort(t *testing.T) {
+	seen := map[netip.AddrPort]bool{}
+	bind := NewFakeNet().Bind(FakeOptions{}, hostA)
+	for qp := uint32(2); qp < 200; qp++ {
+		_, one, _ := bind.Source(hostA, spread(qp))
+		_, two, _ := bind.Source(hostA, spread(qp))
+		if one != two {
+			t.Errorf("queue pair %d has ports %v and %v", qp, one, two)
+		}
+		seen[one] = true
+	}
+	if len(seen) != poolSize {
+		t.Errorf("200 queue pairs use %d ports, want %d", len(seen), poolSize)
+	}
+}
+
+// FuzzTake: whatever arrives, in whatever pieces, nothing is delivered that is not inside
+// the message, and what is delivered makes the packets it came from.
+func FuzzTake(f *testing.F) {
+	for _, name := range []string{"rc-all-opcodes", "ud-pingpong-512", "rc-nak-rkey", "uc-pingpong-4096"} {
+		for _, c := range readCapture(f, "../wire/testdata/golden/"+name+".pcap") {
+			f.Add(c.data, uint16(0), true)
+			f.Add(bytes.Repeat(c.data, 3), uint16(len(c.data)), true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, segment uint16, seal bool) {
+		if len(data) == 0 || len(data) > MaxMessage {
+			return
+		}
+		data = bytes.Clone(data)
+		p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))
+		m := Message{Data: data, Segment: int(segment), Remote: addr4a, Local: addr4b}
+		size := int(segment)
+		if size == 0 || size > len(data) {
+			size = len(data)
+		}
+		if seal {
+			var flow wire.Flow
+			flow.Set(addr4a, addr4b)
+			for at := 0; at < len(data); at += size {
+				if pkt, err := wire.Parse(data[at:min(len(data), at+size)]); err == nil {
+					flow.Seal(pkt, uint16(at))
+				}
+			}
+		}
+		p.take(&m, &recutter{t: t})
+	})
+}
+
+// recutter checks bursts by cutting them again.
+type recutter struct {
+	t   *testing.T
+	cut Cutter
+}
+
+func (r *recutter) Receive(b *transport.Burst, _ bool) {
+	if err := r.cut.Start(b, addr4a, addr4b); err != nil {
+		// A last packet without data, behind another: the transport will see.
+		if b.Data.Len() != 0 || b.First {
+			r.t.Errorf("%+v: %v", b, err)
+		}
+		return
+	}
+	buf := make([]byte, MaxMessage)
+	packets := uint32(0)
+	for {
+		n, segment, err := r.cut.Next(buf, MaxSegments)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		packets += uint32((n + segment - 1) / segment)
+	}
+	if packets != b.Packets {
+		r.t.Errorf("%d packets of %d", packets, b.Packets)
+	}
+}
+
+func (r *recutter) Congested(uint32, transport.GID) {}

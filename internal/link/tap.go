@@ -1,0 +1,220 @@
+package link
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"vrdma/internal/pcap"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+const (
+	tapChunk  = 256 << 10 // bytes handed to the writer at once
+	tapChunks = 16        // chunks there are
+	// tapRecord is the most that a record is longer than the packet in it.
+	tapRecord = 16 + wire.IPv6Size + wire.UDPSize
+)
+
+// A Tap records packets in the format of libpcap, as raw IP. It is fed by the loop that
+// owns the port and writes in a goroutine of its own, so that a slow reader costs the
+// loop nothing: what the writer cannot keep up with is left out and counted.
+type Tap struct {
+	cut  Cutter
+	buf  []byte // one message of a burst that is cut only to be recorded
+	head [wire.IPv6Size + wire.UDPSize]byte
+	now  func() time.Time
+
+	chunk *chunk // being filled
+	pcap  *pcap.Writer
+	free  chan *chunk
+	full  chan *chunk
+
+	left   atomic.Uint64
+	failed atomic.Bool
+	done   chan struct{}
+	err    error // of the writer; valid when done is closed
+}
+
+// chunk is a piece of the file.
+type chunk struct{ data []byte }
+
+// NewTap writes the file header to w and starts recording.
+func NewTap(w io.Writer) (*Tap, error) {
+	t := &Tap{
+		buf: make([]byte, MaxMessage), now: time.Now,
+		free: make(chan *chunk, tapChunks), full: make(chan *chunk, tapChunks), done: make(chan struct{}),
+	}
+	for range tapChunks {
+		t.free <- &chunk{make([]byte, 0, tapChunk)}
+	}
+	t.chunk = <-t.free
+	var err error
+	if t.pcap, err = pcap.NewWriter(t, pcap.RawIP); err != nil {
+		return nil, err
+	}
+	go t.write(w)
+	t.push()
+	return t, nil
+}
+
+// Write implements io.Writer for the capture's format: it appends to the current chunk,
+// which has room.
+func (t *Tap) Write(b []byte) (int, error) {
+	t.chunk.data = append(t.chunk.data, b...)
+	return len(b), nil
+}
+
+// write brings chunks to the file.
+func (t *Tap) write(w io.Writer) {
+	defer close(t.done)
+	for c := range t.full {
+		if t.err == nil {
+			if _, t.err = w.Write(c.data); t.err != nil {
+				t.err = fmt.Errorf("write the capture: %w", t.err)
+				t.failed.Store(true)
+			}
+		}
+		c.data = c.data[:0]
+		t.free <- c
+	}
+}
+
+// push hands the current chunk to the writer, if there is one to go on with.
+func (t *Tap) push() bool {
+	if len(t.chunk.data) == 0 {
+		return true
+	}
+	select {
+	case c := <-t.free:
+		t.full <- t.chunk // has room for all there are
+		t.chunk = c
+		return true
+	default:
+		return false
+	}
+}
+
+// Burst records a burst that never becomes packets, because sender and receiver are on
+// this host.
+func (t *Tap) Burst(b *transport.Burst) {
+	src, dst := AddrOf(b.SGID), AddrOf(b.DGID)
+	m := Message{
+		Local:  netip.AddrPortFrom(src, firstPort+uint16(spread(b.Src)%numPorts)),
+		Remote: netip.AddrPortFrom(dst, wire.Port),
+	}
+	if src.Is4() != dst.Is4() || t.cut.Start(b, m.Local, m.Remote) != nil {
+		t.left.Add(uint64(b.Packets))
+		return
+	}
+	for {
+		n, segment, err := t.cut.Next(t.buf, MaxSegments)
+		if n == 0 || err != nil {
+			return
+		}
+		m.Data, m.Segment = t.buf[:n], segment
+		t.message(&m)
+	}
+}
+
+// message records packets that are sent.
+func (t *Tap) message(m *Message) {
+	segment := m.Segment
+	if segment <= 0 {
+		segment = len(m.Data)
+	}
+	now := t.now()
+	id := uint16(0)
+	for at := 0; at < len(m.Data); at += segment {
+		t.record(now, m.Local, m.Remote, m.Data[at:min(len(m.Data), at+segment)], id, ect)
+		id++
+	}
+}
+
+// datagram records a packet of m, which has arrived.
+func (t *Tap) datagram(m *Message, data []byte, id uint16) {
+	ecn := uint8(ect)
+	if m.CE {
+		ecn = ce
+	}
+	t.record(t.now(), m.Remote, m.Local, data, id, ecn)
+}
+
+// The two bits of ECN: the sender understands it; congestion was experienced.
+const (
+	ect = 2
+	ce  = 3
+)
+
+// record appends one packet.
+func (t *Tap) record(now time.Time, src, dst netip.AddrPort, data []byte, id uint16, ecn uint8) {
+	if t.failed.Load() || cap(t.chunk.data)-len(t.chunk.data) < len(data)+tapRecord && !t.push() {
+		t.left.Add(1)
+		return
+	}
+	h := t.headers(src, dst, len(data), id, ecn)
+	// The chunk has room: neither write can fail.
+	_ = t.pcap.WriteHeader(now, len(h)+len(data))
+	_, _ = t.Write(h)
+	_, _ = t.Write(data)
+	if len(t.full) == 0 {
+		t.push() // the writer waits
+	}
+}
+
+// headers makes the IP and UDP headers of a packet. Like rxe's, it has no UDP checksum.
+func (t *Tap) headers(src, dst netip.AddrPort, n int, id uint16, ecn uint8) []byte {
+	var b []byte
+	if src.Addr().Is4() {
+		b = t.head[:wire.IPv4Size+wire.UDPSize]
+		h := wire.IPv4(b)
+		h.Init()
+		h.SetTOS(ecn)
+		h.SetTotalLength(len(b) + n)
+		h.SetID(id)
+		h.SetFragment(wire.DontFragment)
+		h.SetTTL(wire.DefaultTTL)
+		h.SetSrc(src.Addr().As4())
+		h.SetDst(dst.Addr().As4())
+		h.SetChecksum(h.Sum())
+	} else {
+		b = t.head[:]
+		h := wire.IPv6(b)
+		h.Init()
+		h.SetTrafficClass(ecn)
+		h.SetPayloadLength(wire.UDPSize + n)
+		h.SetHopLimit(wire.DefaultTTL)
+		h.SetSrc(src.Addr().As16())
+		h.SetDst(dst.Addr().As16())
+	}
+	u := wire.UDP(b[len(b)-wire.UDPSize:])
+	u.SetSrcPort(src.Port())
+	u.SetDstPort(dst.Port())
+	u.SetLength(wire.UDPSize + n)
+	u.SetChecksum(0)
+	return b
+}
+
+// Flush hands what has been recorded to the writer.
+func (t *Tap) Flush() { t.push() }
+
+// LeftOut is how many packets were not recorded, because the writer was too slow or
+// failed.
+func (t *Tap) LeftOut() uint64 { return t.left.Load() }
+
+// Failed reports whether the writer has given up; Close says why.
+func (t *Tap) Failed() bool { return t.failed.Load() }
+
+// Close writes what is left and ends the recording. The loop must not use t any more. It
+// waits for the writer, so it is not for the loop to call.
+func (t *Tap) Close() error {
+	if len(t.chunk.data) > 0 {
+		t.full <- t.chunk
+	}
+	close(t.full)
+	<-t.done
+	return t.err
+}

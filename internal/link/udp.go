@@ -1,0 +1,258 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/wire"
+)
+
+const (
+	// firstPort and numPorts are the source ports that RoCEv2 has (annex A17.9.2).
+	firstPort = 0xc000
+	numPorts  = 1 << 14
+	// poolSize is how many of them each local address uses: enough to spread queue
+	// pairs over the paths and queues on the way.
+	poolSize = 8
+)
+
+// UDPOptions are what a user may choose.
+type UDPOptions struct {
+	// NoGSO and NoGRO switch batching in the kernel off, even where it would work.
+	NoGSO, NoGRO bool
+	// NoECN sends packets that do not claim to understand congestion marks.
+	NoECN bool
+	// Buffer is the size of the socket buffers; 0 means 16 MiB. Without
+	// CAP_NET_ADMIN the kernel gives no more than net.core.rmem_max.
+	Buffer int
+}
+
+// UDP is a Bind of UDP sockets: for each local address one that receives on port 4791 and
+// a few that send.
+//
+// The sending sockets are bound but not connected and must not fragment: then, and only
+// then, the kernel sends IPv4 identification 0, or 0, 1, 2… in the segments of one call,
+// which the ICRC covers.
+type UDP struct {
+	opts UDPOptions
+	ends []endpoint
+	gso  bool
+	gro  bool
+	next int // endpoint to receive from first
+	tx   *batchIO
+	rx   *batchIO
+}
+
+// endpoint is one local address.
+type endpoint struct {
+	addr  netip.Addr // without zone
+	local netip.AddrPort
+	scope uint32 // of link-local addresses
+	fd    int
+	out   [poolSize]int // sockets
+	port  [poolSize]uint16
+}
+
+// ListenUDP opens the sockets of these addresses. A link-local address needs a zone.
+func ListenUDP(o UDPOptions, addrs ...netip.Addr) (*UDP, error) {
+	if o.Buffer == 0 {
+		o.Buffer = 16 << 20
+	}
+	u := &UDP{opts: o, tx: newBatchIO(sendBatch, 0), rx: newBatchIO(batch, controlRoom)}
+	for _, a := range addrs {
+		if err := u.add(a.Unmap()); err != nil {
+			u.Close()
+			return nil, err
+		}
+	}
+	if len(u.ends) == 0 {
+		return nil, errors.New("no address to receive at")
+	}
+	return u, nil
+}
+
+// add opens the sockets of one address.
+func (u *UDP) add(a netip.Addr) error {
+	e := endpoint{addr: a.WithZone(""), fd: -1}
+	for i := range e.out {
+		e.out[i] = -1
+	}
+	e.local = netip.AddrPortFrom(e.addr, wire.Port)
+	var err error
+	if e.scope, err = scopeOf(a); err != nil {
+		return err
+	}
+	u.ends = append(u.ends, e)
+	p := &u.ends[len(u.ends)-1] // Close finds what has been opened
+	if p.fd, err = open(p, wire.Port); err != nil {
+		return explain(a, err)
+	}
+	if err := u.prepareReceive(p); err != nil {
+		return fmt.Errorf("prepare the socket at %v: %w", p.local, err)
+	}
+	// Ports are tried from a random one on: other programs may have some.
+	try := rand.Uint32N(numPorts)
+	for i := range p.out {
+		for range 1000 {
+			port := firstPort + uint16(try%numPorts)
+			try++
+			if p.out[i], err = open(p, port); err == nil {
+				p.port[i] = port
+				break
+			}
+			if !errors.Is(err, unix.EADDRINUSE) {
+				return explain(a, err)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("no UDP port between %d and %d of %v is free: %w", firstPort, firstPort+numPorts-1, a, err)
+		}
+		if err := u.prepareSend(p, p.out[i]); err != nil {
+			return fmt.Errorf("prepare the socket at port %d of %v: %w", p.port[i], a, err)
+		}
+	}
+	return nil
+}
+
+// open makes a socket bound to a port of e's address.
+func open(e *endpoint, port uint16) (int, error) {
+	family := unix.AF_INET6
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
+	if e.addr.Is4() {
+		family = unix.AF_INET
+		sa = &unix.SockaddrInet4{Addr: e.addr.As4(), Port: int(port)}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// explain says what to do about an address that cannot be bound.
+func explain(a netip.Addr, err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		who := "another program, perhaps another vrdma daemon, has it (ss -ulnp 'sport = 4791' shows which); stop it or give this daemon another --addr"
+		if _, e := os.Stat("/sys/module/rdma_rxe"); e == nil {
+			who = "the kernel's rdma_rxe is loaded and takes it; remove its devices (rdma link; rdma link delete NAME) or unload it (modprobe -r rdma_rxe)"
+		}
+		return fmt.Errorf("UDP port %d of %v is taken: %s: %w", wire.Port, a, who, err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("%v is not an address of this machine, or not usable yet (ip address shows them; an IPv6 address is tentative for a second or two): %w", a, err)
+	}
+	return fmt.Errorf("open a UDP socket at port %d of %v: %w", wire.Port, a, err)
+}
+
+// prepareReceive sets the options of the receiving socket.
+func (u *UDP) prepareReceive(e *endpoint) error {
+	enlarge(e.fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, u.opts.Buffer)
+	u.gro = !u.opts.NoGRO && probe(e.fd, featureGRO)
+	if e.addr.Is4() {
+		return unix.SetsockoptInt(e.fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+	}
+	// rxe sends no UDP checksum, which over IPv6 has to be allowed.
+	if err := unix.SetsockoptInt(e.fd, unix.SOL_UDP, udpNoCheck6RX, 1); err != nil {
+		return err
+	}
+	return unix.SetsockoptInt(e.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+}
+
+// prepareSend sets the options of a sending socket.
+func (u *UDP) prepareSend(e *endpoint, fd int) error {
+	enlarge(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, u.opts.Buffer)
+	// Nobody answers to this port; what comes all the same shall cost nothing.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0); err != nil {
+		return err
+	}
+	u.gso = !u.opts.NoGSO && probe(fd, featureGSO)
+	tos := ect
+	if u.opts.NoECN {
+		tos = 0
+	}
+	if e.addr.Is4() {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos)
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO); err != nil {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
+}
+
+// enlarge sets the size of a socket buffer, beyond the administrator's limit if we may.
+func enlarge(fd, opt, force, size int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, size) // as far as it goes
+	}
+}
+
+// Source implements Bind.
+func (u *UDP) Source(local netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
+	for i := range u.ends {
+		if e := &u.ends[i]; e.addr == local {
+			k := int(hash % poolSize)
+			return i*poolSize + k, netip.AddrPortFrom(e.addr, e.port[k]), true
+		}
+	}
+	return 0, netip.AddrPort{}, false
+}
+
+// Segments implements Bind.
+func (u *UDP) Segments() int {
+	if u.gso {
+		return MaxSegments
+	}
+	return 1
+}
+
+// GSO and GRO report whether the kernel batches what is sent and received.
+func (u *UDP) GSO() bool { return u.gso }
+func (u *UDP) GRO() bool { return u.gro }
+
+// ReceiveBuffer is how much a socket holds that has not been received yet, in bytes as the
+// kernel counts them: with its own overhead, which for small packets is most of it.
+func (u *UDP) ReceiveBuffer() int {
+	n, err := unix.GetsockoptInt(u.ends[0].fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Descriptors are the sockets that become readable when something arrives.
+func (u *UDP) Descriptors() []int {
+	fds := make([]int, len(u.ends))
+	for i := range u.ends {
+		fds[i] = u.ends[i].fd
+	}
+	return fds
+}
+
+// Close implements Bind.
+func (u *UDP) Close() error {
+	for i := range u.ends {
+		e := &u.ends[i]
+		if e.fd >= 0 {
+			unix.Close(e.fd)
+		}
+		for _, fd := range e.out {
+			if fd >= 0 {
+				unix.Close(fd)
+			}
+		}
+	}
+	u.ends = nil
+	return nil
+}

@@ -1,0 +1,198 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sendBatch = 64
+	// controlRoom holds the control messages of one received message: the segment
+	// length and the type of service, each a header of 16 bytes and up to 8 of data.
+	controlRoom = 64
+	nameRoom    = unix.SizeofSockaddrInet6
+	cmsgHeader  = unix.SizeofCmsghdr
+	// segmentControl is a control message with the segment length.
+	segmentControl = cmsgHeader + 8
+)
+
+// batchIO is the arguments of sendmmsg and recvmmsg.
+type batchIO struct {
+	hdrs    []mmsghdr
+	iovs    []unix.Iovec
+	names   [][nameRoom]byte
+	control []byte
+	room    int // of control for each message
+}
+
+func newBatchIO(n, control int) *batchIO {
+	if control == 0 {
+		control = segmentControl
+	}
+	b := &batchIO{
+		hdrs: make([]mmsghdr, n), iovs: make([]unix.Iovec, n), names: make([][nameRoom]byte, n),
+		control: make([]byte, n*control), room: control,
+	}
+	for i := range b.hdrs {
+		h := &b.hdrs[i].hdr
+		h.Name = &b.names[i][0]
+		h.Iov = &b.iovs[i]
+		h.SetIovlen(1)
+		h.Control = &b.control[i*control]
+	}
+	return b
+}
+
+// Send implements Bind.
+func (u *UDP) Send(msgs []Message) (int, error) {
+	done := 0
+	for done < len(msgs) {
+		// Only messages from the same socket can share a call.
+		n := 1
+		for done+n < len(msgs) && n < sendBatch && msgs[done+n].Source == msgs[done].Source {
+			n++
+		}
+		e := &u.ends[msgs[done].Source/poolSize]
+		for i := range n {
+			u.tx.prepareSend(i, &msgs[done+i], e)
+		}
+		sent, err := sendmmsg(e.out[msgs[done].Source%poolSize], u.tx.hdrs[:n])
+		done += sent
+		if err != nil {
+			return done, u.judge(err, &msgs[done])
+		}
+	}
+	return done, nil
+}
+
+// judge turns what the kernel says about a message into what a Port understands.
+func (u *UDP) judge(err error, m *Message) error {
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
+		return ErrFull
+	case errors.Is(err, unix.EIO) && packetsIn(m) > 1:
+		u.gso = false
+		return ErrSegments
+	}
+	return err
+}
+
+// prepareSend makes m the i-th message.
+func (b *batchIO) prepareSend(i int, m *Message, e *endpoint) {
+	h := &b.hdrs[i].hdr
+	h.Namelen = putName(&b.names[i], m.Remote, e.scope)
+	b.iovs[i].Base = &m.Data[0]
+	b.iovs[i].SetLen(len(m.Data))
+	if m.Segment <= 0 || m.Segment >= len(m.Data) {
+		h.Control = nil
+		h.SetControllen(0)
+		return
+	}
+	c := b.control[i*b.room : (i+1)*b.room]
+	putCmsg(c, unix.SOL_UDP, udpSegment, 2)
+	binary.NativeEndian.PutUint16(c[cmsgHeader:], uint16(m.Segment))
+	h.Control = &c[0]
+	h.SetControllen(segmentControl)
+}
+
+// Receive implements Bind.
+func (u *UDP) Receive(msgs []Message) (int, error) {
+	done := 0
+	for range u.ends {
+		if done == len(msgs) {
+			break
+		}
+		e := &u.ends[u.next]
+		u.next = (u.next + 1) % len(u.ends) // so that none starves another
+		n := min(len(msgs)-done, len(u.rx.hdrs))
+		for i := range n {
+			u.rx.prepareReceive(i, &msgs[done+i])
+		}
+		n, err := recvmmsg(e.fd, u.rx.hdrs[:n])
+		if err != nil {
+			// Nothing there; or an error of the past, which is no business
+			// of ours and is gone now.
+			continue
+		}
+		for i := range n {
+			u.rx.finishReceive(i, &msgs[done+i], e)
+		}
+		done += n
+	}
+	return done, nil
+}
+
+func (b *batchIO) prepareReceive(i int, m *Message) {
+	h := &b.hdrs[i].hdr
+	h.Namelen = nameRoom
+	h.SetControllen(b.room)
+	b.iovs[i].Base = &m.Data[0]
+	b.iovs[i].SetLen(len(m.Data))
+}
+
+func (b *batchIO) finishReceive(i int, m *Message, e *endpoint) {
+	h := &b.hdrs[i]
+	m.Data = m.Data[:h.n]
+	m.Remote = readName(&b.names[i])
+	m.Local = e.local
+	m.Segment, m.CE = 0, false
+	for c := b.control[i*b.room:][:h.hdr.Controllen]; len(c) > cmsgHeader; {
+		size := int(binary.NativeEndian.Uint64(c))
+		if size <= cmsgHeader || size > len(c) {
+			return
+		}
+		m.readControl(binary.NativeEndian.Uint32(c[8:]), binary.NativeEndian.Uint32(c[12:]), c[cmsgHeader:size])
+		c = c[min(len(c), (size+7)&^7):]
+	}
+}
+
+// readControl takes over what a control message says.
+func (m *Message) readControl(level, kind uint32, data []byte) {
+	switch {
+	case level == unix.SOL_UDP && kind == udpGRO && len(data) >= 4:
+		m.Segment = int(binary.NativeEndian.Uint32(data))
+	case level == unix.IPPROTO_IP && kind == unix.IP_TOS:
+		m.CE = data[0]&3 == ce
+	case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_TCLASS && len(data) >= 4:
+		m.CE = binary.NativeEndian.Uint32(data)&3 == ce
+	}
+}
+
+// putCmsg writes the header of a control message with n bytes of data.
+func putCmsg(c []byte, level, kind, n int) {
+	binary.NativeEndian.PutUint64(c, uint64(cmsgHeader+n))
+	binary.NativeEndian.PutUint32(c[8:], uint32(level))
+	binary.NativeEndian.PutUint32(c[12:], uint32(kind))
+}
+
+// putName writes a as struct sockaddr_in or sockaddr_in6 and returns its length.
+func putName(b *[nameRoom]byte, a netip.AddrPort, scope uint32) uint32 {
+	binary.BigEndian.PutUint16(b[2:], a.Port())
+	if a.Addr().Is4() {
+		binary.NativeEndian.PutUint16(b[0:], unix.AF_INET)
+		ip := a.Addr().As4()
+		copy(b[4:], ip[:])
+		return unix.SizeofSockaddrInet4
+	}
+	binary.NativeEndian.PutUint16(b[0:], unix.AF_INET6)
+	binary.NativeEndian.PutUint32(b[4:], 0)
+	ip := a.Addr().As16()
+	copy(b[8:], ip[:])
+	if !a.Addr().IsLinkLocalUnicast() && !a.Addr().IsLinkLocalMulticast() {
+		scope = 0
+	}
+	binary.NativeEndian.PutUint32(b[24:], scope)
+	return unix.SizeofSockaddrInet6
+}
+
+// readName reads what the kernel has written as the sender.
+func readName(b *[nameRoom]byte) netip.AddrPort {
+	port := binary.BigEndian.Uint16(b[2:])
+	if binary.NativeEndian.Uint16(b[0:]) == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), port)
+}
