@@ -10,6 +10,9 @@ const (
 	turn = 256 << 10
 	// round is how many turns are taken between two looks at doorbells.
 	round = 8
+	// linger is how long the loop looks around before it lets others run: a
+	// program that posts in a row needs no more than that between two doorbells.
+	linger = transport.Time(2_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up.
 	wakesEvery = 64
 	// tickEvery is how often errored queue pairs and full event channels are
@@ -41,8 +44,10 @@ func (e *Engine) loop() {
 		if idle == 0 {
 			idle = e.now
 		}
-		if e.now-idle < transport.Time(e.opts.Spin) {
-			yield()
+		if quiet := e.now - idle; quiet < transport.Time(e.opts.Spin) {
+			if quiet > linger {
+				yield()
+			}
 			continue
 		}
 		e.sleep()
