@@ -345,12 +345,13 @@ func FuzzTake(f *testing.F) {
 			f.Add(bytes.Repeat(c.data, 3), uint16(len(c.data)), true)
 		}
 	}
+	p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))
+	r := &recutter{buf: make([]byte, MaxMessage)}
 	f.Fuzz(func(t *testing.T, data []byte, segment uint16, seal bool) {
 		if len(data) == 0 || len(data) > MaxMessage {
 			return
 		}
 		data = bytes.Clone(data)
-		p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))
 		m := Message{Data: data, Segment: int(segment), Remote: addr4a, Local: addr4b}
 		size := int(segment)
 		if size == 0 || size > len(data) {
@@ -365,7 +366,8 @@ func FuzzTake(f *testing.F) {
 				}
 			}
 		}
-		p.take(&m, &recutter{t: t})
+		r.t = t
+		p.take(&m, r)
 	})
 }
 
@@ -373,6 +375,7 @@ func FuzzTake(f *testing.F) {
 type recutter struct {
 	t   *testing.T
 	cut Cutter
+	buf []byte
 }
 
 func (r *recutter) Receive(b *transport.Burst, _ bool) {
@@ -383,10 +386,9 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 		}
 		return
 	}
-	buf := make([]byte, MaxMessage)
 	packets := uint32(0)
 	for {
-		n, segment, err := r.cut.Next(buf, MaxSegments)
+		n, segment, err := r.cut.Next(r.buf, MaxSegments)
 		if err != nil {
 			r.t.Fatal(err)
 		}

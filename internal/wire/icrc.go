@@ -17,19 +17,19 @@ import (
 //	BTH:  the byte with FECN and BECN
 //
 // What remains of IPv4's header that a UDP socket does not show is the identification;
-// see Check. A Flow is working storage of whoever sends or receives (hash/crc32 would
-// make a local array escape), to be set up again when the addresses change.
+// see Check. A Flow is working storage of whoever sends or receives, to be set up again
+// when the addresses change. It remembers the CRC of the headers up to the BTH for packets
+// of the length seen last, because the next one mostly has the same.
 type Flow struct {
-	head [maskedSize]byte
-	ip   int // where the IP header begins in head
-	udp  int // where the UDP header begins in head
+	head   [onesSize + IPv6Size + UDPSize]byte
+	ip     int    // where the IP header begins in head; what is before it counts for nothing but ones
+	length int    // of the packet that state is for
+	state  uint32 // of the CRC behind the UDP header, with identification 0
 }
 
-// maskedSize is the ones, the IP and UDP headers and the BTH. With IPv4 the first
-// 20 bytes stay unused, so that the UDP header is always in the same place.
 const (
-	onesSize   = 8
-	maskedSize = onesSize + IPv6Size + UDPSize + BTHSize
+	onesSize = 8
+	udpStart = onesSize + IPv6Size // in head, whatever the version of IP
 )
 
 // Set makes f compute the ICRCs of packets from src to dst. Both are IPv4 or both IPv6.
@@ -37,9 +37,9 @@ func (f *Flow) Set(src, dst netip.AddrPort) {
 	for i := range f.head {
 		f.head[i] = 0xff
 	}
-	f.udp = onesSize + IPv6Size
+	f.length = -1
 	if src.Addr().Unmap().Is4() {
-		f.ip = f.udp - IPv4Size
+		f.ip = udpStart - IPv4Size
 		h := IPv4(f.head[f.ip:])
 		h.Init()
 		h.SetTOS(0xff)
@@ -58,7 +58,7 @@ func (f *Flow) Set(src, dst netip.AddrPort) {
 		h.SetSrc(src.Addr().As16())
 		h.SetDst(dst.Addr().As16())
 	}
-	u := UDP(f.head[f.udp:])
+	u := UDP(f.head[udpStart:])
 	u.SetSrcPort(src.Port())
 	u.SetDstPort(dst.Port())
 }
@@ -68,20 +68,49 @@ func (f *Flow) IsIPv4() bool { return f.ip != onesSize }
 
 // Sum computes the ICRC of p in an IPv4 packet with identification id.
 func (f *Flow) Sum(p Packet, id uint16) uint32 {
-	n := UDPSize + len(p.data)
+	if len(p.data) != f.length {
+		f.measure(len(p.data))
+	}
+	s := f.state
 	if f.IsIPv4() {
-		h := IPv4(f.head[f.ip:])
-		h.SetTotalLength(IPv4Size + n)
-		h.SetID(id)
+		s ^= shifted[behindID+1][id>>8] ^ shifted[behindID][id&0xff]
+	}
+	b := p.data[:BTHSize]
+	s ^= binary.LittleEndian.Uint32(b)
+	s = shifted[11][byte(s)] ^ shifted[10][byte(s>>8)] ^ shifted[9][byte(s>>16)] ^ shifted[8][s>>24] ^
+		shifted[7][0xff] ^ shifted[6][b[5]] ^ shifted[5][b[6]] ^ shifted[4][b[7]] ^
+		shifted[3][b[8]] ^ shifted[2][b[9]] ^ shifted[1][b[10]] ^ shifted[0][b[11]]
+	return crc32.Update(^s, crc32.IEEETable, p.data[BTHSize:len(p.data)-ICRCSize])
+}
+
+// measure computes the state behind the headers of a packet of n bytes.
+func (f *Flow) measure(n int) {
+	f.length = n
+	n += UDPSize
+	if f.IsIPv4() {
+		IPv4(f.head[f.ip:]).SetTotalLength(IPv4Size + n)
 	} else {
 		IPv6(f.head[f.ip:]).SetPayloadLength(n)
 	}
-	UDP(f.head[f.udp:]).SetLength(n)
-	b := f.head[f.udp+UDPSize:]
-	copy(b, p.data[:BTHSize])
-	b[bthECN] = 0xff
-	crc := crc32.ChecksumIEEE(f.head[f.ip-onesSize:])
-	return crc32.Update(crc, crc32.IEEETable, p.data[BTHSize:len(p.data)-ICRCSize])
+	UDP(f.head[udpStart:]).SetLength(n)
+	f.state = ^crc32.ChecksumIEEE(f.head[f.ip-onesSize:])
+}
+
+// behindID is how many bytes follow the identification up to the BTH.
+const behindID = IPv4Size - ipv4ID - 2 + UDPSize
+
+// shifted[n][b] is what the byte b and n bytes of zeros add to a CRC. hash/crc32 takes
+// twelve bytes one after the other; with these tables it is twelve lookups at once.
+var shifted = shiftedTables()
+
+func shiftedTables() (t [behindID + 2][256]uint32) {
+	t[0] = *crc32.IEEETable
+	for n := 1; n < len(t); n++ {
+		for b, v := range t[n-1] {
+			t[n][b] = v>>8 ^ crc32.IEEETable[byte(v)]
+		}
+	}
+	return t
 }
 
 // Seal sets the ICRC of p, which will leave with identification id.
