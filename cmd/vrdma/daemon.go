@@ -20,6 +20,7 @@ import (
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
 
@@ -42,6 +43,9 @@ type daemonFlags struct {
 	profile   string
 	ephemeral bool
 	detach    bool
+	network   bool
+	noGSO     bool
+	noGRO     bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -66,6 +70,9 @@ with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCK
 	c.Flags().StringVar(&f.mode, "mode", "0600", "the socket's permissions; 0666 lets other users in")
 	c.Flags().StringVar(&f.logFormat, "log-format", "text", "text or json")
 	c.Flags().StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
+	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
+	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
@@ -124,6 +131,11 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	}
 
 	d := &daemon{place: place, claim: claim, log: log, stop: make(chan string, 1)}
+	if f.network && !f.ephemeral {
+		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
+			return err
+		}
+	}
 	if err := d.open(device, fs.FileMode(mode), dirMode); err != nil {
 		return err
 	}
@@ -212,6 +224,8 @@ type daemon struct {
 	log    *slog.Logger
 	engine *engine.Engine
 	server *frontdoor.Server
+	port   *link.Port  // nil: no other hosts
+	wake   []int       // its descriptors
 	stop   chan string // why
 }
 
@@ -219,7 +233,9 @@ type daemon struct {
 func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
-	d.engine, err = engine.New(card, engine.Options{Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) }})
+	d.engine, err = engine.New(card, engine.Options{
+		Port: d.port, Wake: d.wake, Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) },
+	})
 	if err != nil {
 		return lacks("%w", err)
 	}
@@ -264,6 +280,9 @@ func (d *daemon) serve() error {
 	defer cancel()
 	err := d.server.Close(ctx)
 	d.engine.Stop()
+	if d.port != nil {
+		d.port.Close()
+	}
 	d.log.Info("stopped")
 	return errors.Join(failure, err)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -20,6 +21,10 @@ import (
 type Options struct {
 	// Spin is how long the loop looks around, yielding, before it sleeps.
 	Spin time.Duration
+	// Port leads to other hosts; nil: there are none. Wake are its descriptors, of
+	// which one is readable when something has arrived.
+	Port *link.Port
+	Wake []int
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -44,17 +49,21 @@ type Engine struct {
 	done     chan struct{}
 
 	// What follows belongs to the loop.
-	now     transport.Time
-	run     queue[*nic.QP]
-	replies queue[transport.Burst]
-	reply   transport.Burst // the one being delivered
-	timers  timers
-	bells   map[int32]*bell
-	active  []*bell
-	current *nic.QP // whose turn it is, for fault containment
-	events  [64]unix.EpollEvent
-	tick    transport.Time // next visit of errored queue pairs and full channels
-	ticking bool
+	now        transport.Time
+	run        queue[*nic.QP]
+	replies    queue[transport.Burst]
+	reply      transport.Burst // the one being delivered
+	timers     timers
+	bells      map[int32]*bell
+	active     []*bell
+	port       *link.Port
+	portFDs    map[int32]bool
+	portActive bool
+	portLast   transport.Time
+	current    *nic.QP // whose turn it is, for fault containment
+	events     [64]unix.EpollEvent
+	tick       transport.Time // next visit of errored queue pairs and full channels
+	ticking    bool
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -76,11 +85,20 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		unix.Close(epfd)
 		return nil, fmt.Errorf("engine: eventfd: %w", err)
 	}
-	e := &Engine{nic: n, opts: o, base: time.Now(), epfd: epfd, wake: wake, bells: make(map[int32]*bell), done: make(chan struct{})}
+	e := &Engine{nic: n, opts: o, port: o.Port, portFDs: make(map[int32]bool), base: time.Now(), epfd: epfd, wake: wake, bells: make(map[int32]*bell), done: make(chan struct{})}
 	if err := e.watch(wake); err != nil {
 		unix.Close(epfd)
 		unix.Close(wake)
 		return nil, fmt.Errorf("engine: epoll: %w", err)
+	}
+	for _, fd := range o.Wake {
+		// Level-triggered: what one look leaves behind wakes us again.
+		if err := unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+			unix.Close(epfd)
+			unix.Close(wake)
+			return nil, fmt.Errorf("engine: epoll: %w", err)
+		}
+		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
 	n.SetLink(e)

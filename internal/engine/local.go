@@ -12,6 +12,10 @@ import (
 // it returns; acknowledgements wait until the sender's call has ended, because the
 // requester they are for may be the one that is running.
 func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
+	if e.port != nil && e.remote(from, b) {
+		e.port.Send(b) // what cannot be sent is lost, as on a wire
+		return
+	}
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
 		// A later ACK says what an earlier one said.

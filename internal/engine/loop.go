@@ -58,6 +58,9 @@ func (e *Engine) loop() {
 // step is one pass: doorbells, timers, turns.
 func (e *Engine) step() bool {
 	work := e.poll()
+	if e.port != nil {
+		work = e.pollPort() || work
+	}
 	if due := e.timers.due(); due != 0 && due <= e.now {
 		work = e.expire() || work
 	}
@@ -67,6 +70,9 @@ func (e *Engine) step() bool {
 	}
 	if e.ticking && e.now >= e.tick {
 		e.visitTroubled()
+	}
+	if e.port != nil && e.flushPort() {
+		work = true
 	}
 	return work
 }

@@ -32,6 +32,8 @@ func (e *Engine) collect(n int) {
 	for _, ev := range e.events[:n] {
 		if b := e.bells[ev.Fd]; b != nil {
 			e.activate(b)
+		} else if e.portFDs[ev.Fd] {
+			e.portActive, e.portLast = true, e.now
 		}
 	}
 }

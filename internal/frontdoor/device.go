@@ -92,7 +92,7 @@ func queryPort(c *call, req *abi.QueryPort, resp *abi.QueryPortResp) error {
 	*resp = abi.QueryPortResp{
 		PortCapFlags: abi.PortCapCM, MaxMsgSz: transport.MaxMessage,
 		GIDTblLen: uint32(gidTableLen(c.ses.srv.cfg.NIC)), PKeyTblLen: pkeyTableLen,
-		State: abi.PortActive, MaxMTU: abi.MTU4096, ActiveMTU: abi.MTU4096, MaxVLNum: maxVLs,
+		State: abi.PortActive, MaxMTU: abi.MTU4096, ActiveMTU: c.ses.srv.cfg.NIC.MTU, MaxVLNum: maxVLs,
 		ActiveWidth: portWidth, ActiveSpeed: portSpeed,
 		PhysState: abi.PhysStateLinkUp, LinkLayer: abi.LinkLayerEthernet, Flags: abi.QueryPortGRH,
 	}

@@ -161,7 +161,7 @@ func (q *QP) check(mask uint32, a *QPAttr) (transport.State, error) {
 
 func (q *QP) checkValues(mask uint32, a *QPAttr) error {
 	bad := mask&attrPort != 0 && a.PortNum != 1 ||
-		mask&attrMTU != 0 && (a.PathMTU < 1 || a.PathMTU > 5) ||
+		mask&attrMTU != 0 && (a.PathMTU < 1 || a.PathMTU > q.nic.MTU) ||
 		mask&attrMaxRD != 0 && uint32(a.MaxRDAtomic) > q.nic.Limits.RDAtomic ||
 		mask&attrMaxDestRD != 0 && uint32(a.MaxDestRDAtomic) > q.nic.Limits.RDAtomic ||
 		mask&attrTimeout != 0 && a.Timeout > 31 ||
@@ -213,7 +213,7 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 	if mask&attrAV != 0 {
 		t.SGID, _ = q.nic.checkAddress(&a.AH)
 		t.DGID = a.AH.DGID
-		q.Sched.Peer = nil
+		q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	}
 	m := transport.AttrMask(mask)
 	if next != q.tr.State() {
@@ -243,7 +243,7 @@ func (q *QP) reset() {
 	for w := range q.bound {
 		w.unbind()
 	}
-	q.Sched.Peer = nil
+	q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	q.attr = QPAttr{}
 }
 

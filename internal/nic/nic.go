@@ -19,7 +19,9 @@ type Config struct {
 	Name     string
 	NodeGUID uint64
 	GIDs     []GIDEntry
-	Limits   Limits
+	// MTU is the port's active MTU, numbered as enum ib_mtu; 0: 4096 bytes.
+	MTU    uint8
+	Limits Limits
 	// Random supplies queue pair numbers and keys; nil: the system's.
 	Random func() uint32
 }
@@ -63,6 +65,9 @@ type keyed interface{ key() uint32 }
 func New(c Config) *NIC {
 	if c.Limits == (Limits{}) {
 		c.Limits = DefaultLimits
+	}
+	if c.MTU == 0 {
+		c.MTU = 5
 	}
 	if c.Random == nil {
 		c.Random = systemRandom

@@ -74,6 +74,7 @@ type QP struct {
 		Timer  int // 1 + index in the heap
 		Due    transport.Time
 		Peer   *QP
+		Route  Route
 	}
 }
 
@@ -205,6 +206,18 @@ func (q *QP) destroy() {
 	// Whoever still points here (a cache, a timer) must not keep the rest alive.
 	q.lastMR, q.lastRemote, q.lastAH, q.Sched.Peer = nil, nil, nil, nil
 }
+
+// A Route says where a connected queue pair's peer is.
+type Route uint8
+
+const (
+	RouteUnknown Route = iota
+	RouteLocal
+	RouteRemote
+)
+
+// Peer is the number of the queue pair that this one is connected to.
+func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }

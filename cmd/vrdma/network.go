@@ -1,0 +1,49 @@
+package main
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+)
+
+// roceHeaders is the room that a packet's headers take of an interface's MTU: the
+// largest that RoCEv2 has, over IPv6, as rxe reckons.
+const roceHeaders = 40 + 8 + 12 + 28 + 4 + 4
+
+// connect opens the way to other hosts at the device's addresses that have one. A
+// device with loopback addresses only stays on this machine.
+func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
+	var addrs []netip.Addr
+	for _, g := range device.GIDs {
+		if a := addressOf(g.GID); !a.IsLoopback() {
+			addrs = append(addrs, a)
+			device.MTU = min(cmp.Or(device.MTU, 5), interfaceMTU(g.NetDev))
+		}
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	udp, err := link.ListenUDP(o, addrs...)
+	if err != nil {
+		return lacks("%w; --network=false serves this machine only", err)
+	}
+	d.port, d.wake = link.NewPort(udp), udp.Descriptors()
+	d.log.Info("network", "addresses", addrs, "gso", udp.GSO(), "gro", udp.GRO(), "mtu", 128<<device.MTU)
+	return nil
+}
+
+// interfaceMTU is the RoCE MTU, numbered as enum ib_mtu, that fits an interface.
+func interfaceMTU(name string) uint8 {
+	mtu := 1500
+	if i, err := net.InterfaceByName(name); err == nil {
+		mtu = i.MTU
+	}
+	n := uint8(1)
+	for n < 5 && 256<<n <= mtu-roceHeaders {
+		n++
+	}
+	return n
+}

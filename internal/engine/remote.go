@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// This file is the way to other hosts: bursts for addresses that are not ours leave
+// through a link.Port, and what arrives there is handed to the queue pair it names.
+
+// quietAfter is how long a silent network is polled before its sockets have to wake
+// the loop.
+const quietAfter = transport.Time(200_000)
+
+// remote reports whether b is for another host.
+func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
+	if b.DGID[0] == 0xff {
+		return false
+	}
+	if b.Type == transport.UD {
+		return !e.nic.Local(&b.DGID)
+	}
+	r := &from.Sched.Route
+	if *r == nic.RouteUnknown {
+		*r = nic.RouteRemote
+		if e.nic.Local(&b.DGID) {
+			*r = nic.RouteLocal
+		}
+	}
+	return *r == nic.RouteRemote
+}
+
+// pollPort takes what has arrived from other hosts and sends what waits for them.
+func (e *Engine) pollPort() bool {
+	work := false
+	if e.portActive {
+		if e.port.Poll(e) {
+			e.portLast = e.now
+			work = true
+		} else if e.now-e.portLast > quietAfter {
+			e.portActive = false
+		}
+	}
+	return work
+}
+
+// flushPort sends what waits for other hosts, and reports whether some has to wait
+// longer.
+func (e *Engine) flushPort() bool {
+	if !e.port.Pending() {
+		return false
+	}
+	e.port.Flush()
+	// Where something was sent, an answer is likely.
+	e.portActive, e.portLast = true, e.now
+	return e.port.Pending()
+}
+
+// Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
+func (e *Engine) Receive(b *transport.Burst, ce bool) {
+	q := e.nic.QP(b.Dst)
+	if q == nil {
+		return
+	}
+	e.current = q
+	if b.Type != transport.UD {
+		// The wire does not say who sent it: the address, which the transport
+		// checks, has to do.
+		b.Src = q.Peer()
+	}
+	e.receive(q, b)
+	e.deliver()
+}
+
+// Congested implements link.Receiver.
+func (e *Engine) Congested(qp uint32, from transport.GID) {}
