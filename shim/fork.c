@@ -25,14 +25,12 @@
  * pay nothing.
  */
 #include <fcntl.h>
-#include <linux/futex.h>
-#include <poll.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "memory.h"
+#include "monitor.h"
 #include "tasks.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -57,15 +55,7 @@ static struct {
 	uint64_t spare, spare_size;
 	int pagemap;
 	struct guard guard;
-	struct {
-		_Atomic int tid; /* the kernel clears it when the thread is gone */
-		int stop;        /* eventfd */
-		uint32_t forker;
-		unsigned char stack[8192] __attribute__((aligned(16)));
-	} monitor;
-} fork_state = {.guard = {.fd = -1}, .monitor = {.stop = -1}};
-
-/* ---- the monitor: this thread's own writes must not wait for this thread ---- */
+} fork_state = {.guard = {.fd = -1}};
 
 static unsigned char *in_spare(const struct piece *p, uint64_t page)
 {
@@ -80,92 +70,6 @@ static void refresh(uint64_t page)
 		if (page >= p->start && page < p->end)
 			memcpy(in_spare(p, page), (const void *)(uintptr_t)page, PAGE);
 	}
-}
-
-static void monitor_run(void)
-{
-	struct pollfd p[2] = {{.fd = fork_state.guard.fd, .events = POLLIN},
-			      {.fd = fork_state.monitor.stop, .events = POLLIN}};
-	uint64_t page;
-	uint32_t thread;
-
-	for (;;) {
-		long r = sys(SYS_ppoll, p, 2, NULL, NULL, 8);
-		if (r > 0 && p[1].revents)
-			break;
-		if (r > 0 && (p[0].revents & POLLIN) && guard_fault(&fork_state.guard, &page, &thread) &&
-		    thread == fork_state.monitor.forker) {
-			refresh(page);
-			guard_release_page(&fork_state.guard, page);
-		}
-	}
-	for (;;)
-		sys(SYS_exit, 0);
-}
-
-/*
- * A bare thread: no libc knows it, it needs no thread local storage, and all
- * signals are blocked in it because they are in us.
- */
-static long clone_monitor(void *stack_top, unsigned long flags, _Atomic int *tid)
-{
-#if defined(__x86_64__)
-	long r;
-	register long r10 __asm__("r10") = (long)tid;
-	register long r8 __asm__("r8") = 0;
-	__asm__ volatile("syscall\n\t"
-			 "test %%rax, %%rax\n\t"
-			 "jnz 1f\n\t"
-			 "xor %%ebp, %%ebp\n\t"
-			 "call *%[run]\n\t"
-			 "1:"
-			 : "=a"(r)
-			 : "a"((long)SYS_clone), "D"(flags), "S"(stack_top), "d"(tid), "r"(r10), "r"(r8),
-			   [run] "b"(monitor_run)
-			 : "rcx", "r11", "memory");
-	return r;
-#elif defined(__aarch64__)
-	register long x8 __asm__("x8") = SYS_clone;
-	register long x0 __asm__("x0") = (long)flags;
-	register void *x1 __asm__("x1") = stack_top;
-	register void *x2 __asm__("x2") = tid;
-	register long x3 __asm__("x3") = 0;
-	register void *x4 __asm__("x4") = tid;
-	register void *x9 __asm__("x9") = (void *)monitor_run;
-	__asm__ volatile("svc 0\n\t"
-			 "cbnz x0, 1f\n\t"
-			 "blr x9\n\t"
-			 "1:"
-			 : "+r"(x0)
-			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9)
-			 : "memory", "cc");
-	return x0;
-#endif
-}
-
-static bool monitor_start(void)
-{
-	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
-				    CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
-	fork_state.monitor.forker = (uint32_t)sys(SYS_gettid);
-	fork_state.monitor.stop = (int)sys(SYS_eventfd2, 0, O_CLOEXEC);
-	if (fork_state.monitor.stop < 0)
-		return false;
-	unsigned char *top = fork_state.monitor.stack + sizeof fork_state.monitor.stack;
-	if (clone_monitor(top, flags, &fork_state.monitor.tid) > 0)
-		return true;
-	sys(SYS_close, fork_state.monitor.stop);
-	return false;
-}
-
-static void monitor_stop(void)
-{
-	uint64_t one = 1;
-	int tid;
-	sys(SYS_write, fork_state.monitor.stop, &one, sizeof one);
-	while ((tid = atomic_load(&fork_state.monitor.tid)) != 0)
-		sys(SYS_futex, &fork_state.monitor.tid, FUTEX_WAIT, tid, NULL, NULL, 0);
-	sys(SYS_close, fork_state.monitor.stop);
 }
 
 /* ---- prepare ---- */
@@ -431,7 +335,7 @@ static bool snapshot(void)
 	if (!complete || fork_state.n == 0 || !make_spare())
 		return false;
 	if (tasks_count() != 1 && guard_open(&fork_state.guard, true)) {
-		if (!fork_state.guard.shmem || !monitor_start())
+		if (!fork_state.guard.shmem || !monitor_start(&fork_state.guard, refresh))
 			guard_close(&fork_state.guard);
 	}
 	hold_all(VMA_OWN);
@@ -504,7 +408,7 @@ static void child(void)
 		with_pagemap(VMA_BORROWED, take_over);
 		if (fork_state.guard.fd >= 0) {
 			sys(SYS_close, fork_state.guard.fd);
-			sys(SYS_close, fork_state.monitor.stop);
+			monitor_child();
 			fork_state.guard.fd = -1;
 		}
 		fork_state.active = false;

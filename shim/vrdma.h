@@ -13,7 +13,7 @@
  *
  *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
  *             tasks.c finds the threads, protect.c holds writers back), reclaim.c back
- *   fork.c    gives a fork child its own copy of such memory
+ *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   poll.c    lets a program that polls an empty queue yield
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a

@@ -198,17 +198,16 @@ func (p *Port) Pending() bool { return len(p.queue) > 0 }
 // Flush sends what is queued, as far as the sockets take it.
 func (p *Port) Flush() {
 	q := p.queue
-	for len(q) > 0 {
+	for full := false; len(q) > 0 && !full; {
 		n, err := p.bind.Send(q)
 		p.count.SentCalls += uint64(n)
 		q = q[n:]
-		if len(q) == 0 || err == nil && n == 0 || errors.Is(err, ErrFull) {
-			break
-		}
 		switch {
-		case err == nil:
+		case len(q) == 0:
+		case err == nil || errors.Is(err, ErrFull):
+			full = true
 		case errors.Is(err, ErrSegments):
-			if !p.split(&q[0]) {
+			if full = !p.split(&q[0]); !full {
 				q = q[1:]
 			}
 		default:
@@ -224,8 +223,8 @@ func (p *Port) Flush() {
 }
 
 // split sends the datagrams of m, which the device would not cut apart, one by one. They
-// leave with identification 0, so each ICRC has to be made anew. It reports false when m
-// is dealt with.
+// leave with identification 0, so each ICRC has to be made anew. It reports whether all
+// have been dealt with; otherwise the socket is full, and m is what is left.
 func (p *Port) split(m *Message) bool {
 	one := [1]Message{*m}
 	for len(m.Data) > 0 {
@@ -236,7 +235,7 @@ func (p *Port) split(m *Message) bool {
 		one[0].Data, one[0].Segment = m.Data[:n], 0
 		switch _, err := p.bind.Send(one[:]); {
 		case errors.Is(err, ErrFull):
-			return true
+			return false
 		case err != nil:
 			p.count.SendErrors++
 		default:
@@ -244,7 +243,7 @@ func (p *Port) split(m *Message) bool {
 		}
 		m.Data = m.Data[n:]
 	}
-	return false
+	return true
 }
 
 // Close closes the bind.

@@ -176,12 +176,17 @@ func TestDamage(t *testing.T) {
 }
 
 // TestDeviceWithoutSegments: when the device turns out not to cut messages apart, they are
-// sent one packet at a time, with the ICRC that goes with that.
+// sent one packet at a time, with the ICRC that goes with that, even if the socket is full
+// in between.
 func TestDeviceWithoutSegments(t *testing.T) {
-	n, a, b := pair(FakeOptions{FailSegments: true})
+	n := NewFakeNet()
+	blocked := false
+	a := NewPort(&gate{Bind: n.Bind(FakeOptions{FailSegments: true}, hostA), blocked: &blocked})
+	b := NewPort(n.Bind(FakeOptions{}, hostB))
 	packets := 0
 	n.Way = func(d *FakeDatagram) {
 		packets++
+		blocked = packets == 5
 		var flow wire.Flow
 		flow.Set(d.From, d.To)
 		p, err := wire.Parse(d.Data)
@@ -198,6 +203,11 @@ func TestDeviceWithoutSegments(t *testing.T) {
 		if err := a.Send(simpleBurst(&span, transport.KindSend, 10_000)); err != nil {
 			t.Fatal(err)
 		}
+		a.Flush()
+		if i == 0 && (packets != 5 || !a.Pending()) {
+			t.Errorf("%d packets sent to a socket that took 5, pending %v", packets, a.Pending())
+		}
+		blocked = false
 		a.Flush()
 		drain(b, s)
 		if len(s.bursts) != i+1 || s.bursts[i].Packets != 10 || len(s.data[i]) != 10_000 {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -79,13 +80,17 @@ func program(t *testing.T, name string, extra ...string) string {
 	return compile(t, name+strings.Join(extra, ""), args...)
 }
 
-// command is argv with the library loaded, to be run within two minutes.
+// command is argv with the library loaded, to be run within two minutes; then it is
+// killed with all its children.
 func command(t *testing.T, f *fake, lib string, argv ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(f.environment(), "LD_PRELOAD="+lib)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
 

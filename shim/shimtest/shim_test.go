@@ -2,7 +2,9 @@ package shimtest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,7 +52,7 @@ func TestUnprivileged(t *testing.T) {
 				}
 			}
 			cmd := command(t, f, library(t), program(t, name))
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", name, err, out)
 			}
@@ -63,4 +65,30 @@ func TestUnprivileged(t *testing.T) {
 func TestSpeed(t *testing.T) {
 	f := startFake(t)
 	t.Log(mustRun(t, f, library(t), program(t, "speed")))
+}
+
+// TestSanitized runs the programs with a library built with AddressSanitizer and
+// UndefinedBehaviorSanitizer. Not fork: a child of several threads hangs in the
+// sanitizer's own allocator, whose lock another thread held.
+func TestSanitized(t *testing.T) {
+	flags := []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"}
+	lib := library(t, flags...)
+	var preload []string
+	for _, name := range []string{"libasan.so", "libubsan.so"} {
+		path, err := exec.Command("gcc", "-print-file-name="+name).Output()
+		if err != nil || !filepath.IsAbs(strings.TrimSpace(string(path))) {
+			t.Skipf("no %s", name)
+		}
+		preload = append(preload, strings.TrimSpace(string(path)))
+	}
+	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "death"} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			cmd := command(t, f, strings.Join(append(preload, lib), ":"), program(t, name))
+			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, out)
+			}
+		})
+	}
 }
