@@ -102,7 +102,7 @@ machines with no RDMA hardware, no kernel module and no root.
 	})
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
 	root.AddCommand(
-		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), stopCommand(o), versionCommand(),
+		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), pcapCommand(o), stopCommand(o), versionCommand(),
 		benchCommand(), demoCommand(),
 	)
 	return root

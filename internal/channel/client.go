@@ -84,3 +84,41 @@ func (t *Tracer) Next() (TraceRecord, error) {
 
 // Close ends the subscription; Next then fails.
 func (t *Tracer) Close() error { return t.s.Close() }
+
+// A Capture is a capture file as it grows.
+type Capture struct {
+	s    *Session
+	buf  []byte
+	left []byte
+}
+
+// OpenCapture has the daemon record every packet from now on.
+func OpenCapture(socket string) (*Capture, error) {
+	s, err := control(socket, ControlRequest{Op: ControlCapture})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.acknowledged(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &Capture{s: s, buf: make([]byte, MaxMessage)}, nil
+}
+
+// Read implements io.Reader; io.EOF means that the daemon ended.
+func (c *Capture) Read(b []byte) (int, error) {
+	if len(c.left) == 0 {
+		n, fds, err := c.s.ReadMessage(c.buf)
+		if err != nil {
+			return 0, err
+		}
+		CloseFDs(fds)
+		c.left = c.buf[:n]
+	}
+	n := copy(b, c.left)
+	c.left = c.left[n:]
+	return n, nil
+}
+
+// Close ends the capture; a Read that waits then fails.
+func (c *Capture) Close() error { return c.s.Close() }

@@ -10,6 +10,8 @@ import (
 //
 //	{"op":"status"}               answered by one Status
 //	{"op":"trace","label":"L"}    answered by TraceRecords until the tool hangs up
+//	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
+//	                              capture file until the tool hangs up
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 type ControlRequest struct {
 	Op    string `json:"op"`
@@ -18,9 +20,10 @@ type ControlRequest struct {
 
 // Operations of a ControlRequest.
 const (
-	ControlStatus = "status"
-	ControlTrace  = "trace"
-	ControlStop   = "stop"
+	ControlStatus  = "status"
+	ControlTrace   = "trace"
+	ControlCapture = "capture"
+	ControlStop    = "stop"
 )
 
 // ControlReply acknowledges a request, or says what was wrong with it. The stream

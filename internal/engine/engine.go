@@ -59,6 +59,7 @@ type Engine struct {
 	port       *link.Port
 	portFDs    map[int32]bool
 	portActive bool
+	tap        *link.Tap
 	portLast   transport.Time
 	current    *nic.QP // whose turn it is, for fault containment
 	events     [64]unix.EpollEvent

@@ -16,6 +16,9 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		e.port.Send(b) // what cannot be sent is lost, as on a wire
 		return
 	}
+	if e.tap != nil {
+		e.tap.Burst(b)
+	}
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
 		// A later ACK says what an earlier one said.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -11,6 +12,15 @@ import (
 // quietAfter is how long a silent network is polled before its sockets have to wake
 // the loop.
 const quietAfter = transport.Time(200_000)
+
+// SetTap has every packet recorded, local ones too; nil ends that. It runs on the
+// loop.
+func (e *Engine) SetTap(t *link.Tap) {
+	e.tap = t
+	if e.port != nil {
+		e.port.SetTap(t)
+	}
+}
 
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {

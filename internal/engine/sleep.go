@@ -13,6 +13,9 @@ func (e *Engine) sleep() {
 		e.active[last] = nil
 		e.active = e.active[:last]
 	}
+	if e.tap != nil {
+		e.tap.Flush()
+	}
 	if e.nic.Stalled() {
 		e.startTick()
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vrdma/internal/channel"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
 
@@ -25,12 +26,14 @@ type Loop interface {
 	// without having run f.
 	Do(f func())
 	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
-	// the two below are called on the loop only.
+	// the ones below are called on the loop only.
 	Attach(s *nic.Session, doorbell *os.File) error
 	// Detach undoes Attach.
 	Detach(s *nic.Session)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
+	// SetTap has every packet recorded; nil ends that.
+	SetTap(t *link.Tap)
 }
 
 // Config is what a Server needs.
@@ -63,9 +66,10 @@ type Server struct {
 	refused  refusals
 	looks    throttle
 
-	ids      atomic.Uint64
-	stopOnce sync.Once
-	work     sync.WaitGroup
+	ids       atomic.Uint64
+	stopOnce  sync.Once
+	capturing atomic.Bool
+	work      sync.WaitGroup
 
 	mu        sync.Mutex
 	closed    bool

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/channel"
+)
+
+func pcapCommand(o *options) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "pcap [-w FILE]",
+		Short: "capture what the device sends and receives",
+		Long: `Writes every RoCEv2 packet of the device, those between programs of this machine
+included, as a capture file that Wireshark and tshark read, until interrupted:
+
+  vrdma pcap -w roce.pcap
+  vrdma pcap | tshark -r -
+
+Local traffic never becomes packets; the capture shows the packets it would be.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			out := os.Stdout
+			if i, err := out.Stat(); file == "" && err == nil && i.Mode()&os.ModeCharDevice != 0 {
+				return usage("a capture is not for a terminal: name a file with -w, or pipe it into tshark -r -")
+			}
+			capture, err := channel.OpenCapture(place.Socket)
+			if err != nil {
+				return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
+			}
+			if file != "" && file != "-" {
+				if out, err = os.Create(file); err != nil {
+					capture.Close()
+					return err
+				}
+			}
+			return errors.Join(record(capture, out), out.Close())
+		},
+	}
+	c.Flags().StringVarP(&file, "write", "w", "", "the capture file; - is standard output")
+	return c
+}
+
+// record copies the capture until a signal or the daemon's end.
+func record(capture *channel.Capture, out io.Writer) error {
+	var ended atomic.Bool
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		<-signals
+		ended.Store(true)
+		capture.Close()
+	}()
+	n, err := io.Copy(out, capture)
+	capture.Close()
+	fmt.Fprintf(os.Stderr, "vrdma: captured %d bytes\n", n)
+	if ended.Load() {
+		return nil
+	}
+	return err
+}
