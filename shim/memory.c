@@ -28,6 +28,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 #define CHUNK (8ul << 20)           /* replaced at a time: bounds how long a writer waits */
+#define CHUNK_UNGUARDED (64ul << 10) /* where writers cannot be held, and writes can be lost meanwhile */
 #define POPULATE_MAX (2ul << 30)    /* fault in at most this much at one registration */
 #define PAGEMAP_PRESENT (3ull << 62) /* in memory or in swap */
 
@@ -260,8 +261,9 @@ static void emit(struct registration *g, uint64_t start, uint64_t end, uint32_t 
 /* [start, end) lies in v and touches no thread's memory. */
 static void share(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
+	uint64_t chunk = g->alone || g->guard.fd >= 0 ? CHUNK : CHUNK_UNGUARDED;
 	while (start < end) {
-		uint64_t stop = (start / CHUNK + 1) * CHUNK;
+		uint64_t stop = (start / chunk + 1) * chunk;
 		if (stop > end)
 			stop = end;
 		bool ok = replace(g, start, stop, v, 0);

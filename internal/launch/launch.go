@@ -71,7 +71,7 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 	if err != nil {
 		return d, fmt.Errorf("cannot start a daemon: %w", err)
 	}
-	defer lock.Close()
+	defer unlock(lock)
 	d, err = l.Probe(ctx, l.Place)
 	if err == nil {
 		switch {

@@ -215,7 +215,6 @@ func TestRetireWaitsForLeases(t *testing.T) {
 	if !w.claim.Retire() {
 		t.Fatal("did not retire although nobody relies on the daemon")
 	}
-	defer retired.Close()
 	if _, err := os.Lstat(p.Socket); err == nil {
 		t.Error("the socket is still there")
 	}
@@ -256,5 +255,29 @@ func TestEphemeral(t *testing.T) {
 			t.Errorf("ephemeral %v, want %v", got, want)
 		}
 		claim.Release()
+	}
+}
+
+// Stopped, a daemon leaves an empty directory, unless programs still hold its lease.
+func TestReleaseLeavesNothing(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		p, w := testPlace(t), &world{t: t}
+		lease, _, err := w.launcher(p).Ensure(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if !held {
+			lease.Close()
+			want = 0
+		}
+		if err := w.stop(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		left, err := os.ReadDir(filepath.Dir(p.Socket))
+		if err != nil || len(left) != want {
+			t.Errorf("lease held %v: left %v, %v, want %d files", held, left, err, want)
+		}
+		lease.Close()
 	}
 }

@@ -21,23 +21,41 @@ var ErrTaken = errors.New("another daemon serves this socket")
 var errBusy = errors.New("locked by somebody else")
 
 // lockFile opens path and locks it, at once or not at all. The lock lives as long
-// as the open file, duplicates in other processes included.
+// as the open file, duplicates in other processes included. Whoever holds a lock
+// exclusively may remove the file before letting go (unlock), so a lock counts only
+// if the path still leads to the file that was locked.
 func lockFile(path string, how int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		f, err = os.Open(path) // enough for flock: a directory mounted read-only
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errBusy
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+			f, err = os.Open(path) // enough for flock: a directory mounted read-only
 		}
-		return nil, fmt.Errorf("flock %s: %w", path, err)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, errBusy
+			}
+			return nil, fmt.Errorf("flock %s: %w", path, err)
+		}
+		if sameFile(f, path) {
+			return f, nil
+		}
+		f.Close()
 	}
-	return f, nil
+}
+
+func sameFile(f *os.File, path string) bool {
+	there, err1 := os.Stat(path)
+	here, err2 := f.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(there, here)
+}
+
+// unlock lets an exclusive lock go and leaves no file.
+func unlock(f *os.File) error {
+	return errors.Join(os.Remove(f.Name()), f.Close())
 }
 
 // waitLock is lockFile that tries until ctx ends. It polls, because a blocked
@@ -60,6 +78,7 @@ func waitLock(ctx context.Context, path string, how int) (*os.File, error) {
 type Claim struct {
 	place Place
 	file  *os.File
+	lease *os.File // once retired
 }
 
 // ephemeralWord stands behind the process number of a daemon that a launcher
@@ -76,12 +95,12 @@ func (p Place) Ephemeral() bool {
 // Served reports whether a daemon lives that claimed p. When it no longer does, its
 // socket and directory are gone too.
 func (p Place) Served() bool {
-	f, err := lockFile(p.pid(), unix.LOCK_SH)
+	f, err := os.Open(p.pid())
 	if err != nil {
-		return errors.Is(err, errBusy)
+		return false
 	}
-	f.Close()
-	return false
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // AwaitEnd waits until the daemon that claimed p is gone.
@@ -150,28 +169,37 @@ func (c *Claim) sweep() error {
 	return os.RemoveAll(c.place.Dir())
 }
 
-// Release gives the place up and leaves nothing there but locks and log. The lock
-// files stay: whoever has one open would otherwise lock a file that is no longer
-// there.
+// Release gives the place up and leaves nothing there but a log, and the lease of
+// programs that still live.
 func (c *Claim) Release() error {
-	return errors.Join(c.sweep(), c.file.Truncate(0), c.file.Close())
+	err := errors.Join(c.sweep(), unlock(c.file))
+	if c.lease != nil || c.lastUser() {
+		err = errors.Join(err, unlock(c.lease))
+	}
+	return err
 }
 
-// Retire reports whether nobody relies on the daemon any more. If so it holds the
-// lease exclusively from now on and the socket is gone: whoever comes next waits
-// until the process has ended, and starts another daemon.
+// Retire reports whether nobody relies on the daemon any more. If so the socket is
+// gone: whoever comes next waits until the place is released, and starts another
+// daemon.
 func (c *Claim) Retire() bool {
-	f, err := lockFile(c.place.lease(), unix.LOCK_EX)
-	if err != nil {
+	if !c.lastUser() {
 		return false
 	}
 	if err := os.Remove(c.place.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.Close()
+		c.lease.Close()
+		c.lease = nil
 		return false
 	}
-	retired = f // open until exit
 	return true
 }
 
-// retired keeps the lease from the garbage collector, which would close it.
-var retired *os.File
+// lastUser takes the lease exclusively, unless a program holds it.
+func (c *Claim) lastUser() bool {
+	lease, err := lockFile(c.place.lease(), unix.LOCK_EX)
+	if err != nil {
+		return false
+	}
+	c.lease = lease
+	return true
+}

@@ -44,9 +44,9 @@ type fake struct {
 	t        *testing.T
 	socket   string
 	listener *net.UnixListener
-	refusal  *channel.Welcome // answer every hello with this
 
 	mu        sync.Mutex
+	refusal   *channel.Welcome // answer every hello with this
 	conns     map[*channel.Conn]bool
 	processes map[channel.Token]*os.File // memory, by token
 	labels    []string
@@ -180,9 +180,11 @@ func (f *fake) serve(c *channel.Conn) {
 		return
 	}
 	w := channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, RdevMajor: 231, RdevMinor: 192}
-	if f.refusal != nil {
-		w = *f.refusal
-		c.WriteMessage(w.Append(nil))
+	f.mu.Lock()
+	refusal := f.refusal
+	f.mu.Unlock()
+	if refusal != nil {
+		c.WriteMessage(refusal.Append(nil))
 		return
 	}
 	switch hello.Kind {
