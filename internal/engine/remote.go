@@ -22,6 +22,14 @@ func (e *Engine) SetTap(t *link.Tap) {
 	}
 }
 
+// LinkCounters are those of the way to other hosts. It runs on the loop.
+func (e *Engine) LinkCounters() link.Counters {
+	if e.port == nil {
+		return link.Counters{}
+	}
+	return e.port.Counters()
+}
+
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 	if b.DGID[0] == 0xff {

@@ -1,6 +1,9 @@
 package frontdoor
 
-import "vrdma/internal/nic"
+import (
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+)
 
 // A counter is a file of the port: hw_counters has rxe's own names, counters those
 // of every InfiniBand port.
@@ -17,13 +20,15 @@ const (
 // counters reads the device's counters.
 func (s *Server) counters() []counter {
 	var c nic.Counters
-	s.looks.visit(s, func() { c = s.cfg.NIC.Counters() })
-	return counterFiles(c)
+	var l link.Counters
+	s.looks.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
+	return counterFiles(c, l)
 }
 
 // counterFiles says which file shows what. port_*_data count in units of four
-// bytes, as the specification and everybody who reads them have it.
-func counterFiles(c nic.Counters) []counter {
+// bytes, as the specification and everybody who reads them have it. Names that rxe
+// lacks are those of mlx5, which dashboards know.
+func counterFiles(c nic.Counters, l link.Counters) []counter {
 	return []counter{
 		{hwCounters, "sent_pkts", c.SentPackets},
 		{hwCounters, "rcvd_pkts", c.RcvdPackets},
@@ -40,6 +45,12 @@ func counterFiles(c nic.Counters) []counter {
 		{hwCounters, "link_downed", 0},
 		{hwCounters, "rdma_sends", c.RDMASends},
 		{hwCounters, "rdma_recvs", c.RDMARecvs},
+		{hwCounters, "local_ack_timeout_err", c.Timeouts},
+		{hwCounters, "roce_adp_retrans", c.Retransmitted},
+		{hwCounters, "rx_icrc_encapsulated", l.BadICRC},
+		{hwCounters, "np_ecn_marked_roce_packets", l.RcvdMarked},
+		{hwCounters, "np_cnp_sent", l.SentCNP},
+		{hwCounters, "rp_cnp_handled", l.RcvdCNP},
 
 		{portCounters, "port_xmit_data", c.SentBytes / 4},
 		{portCounters, "port_rcv_data", c.RcvdBytes / 4},
@@ -49,9 +60,9 @@ func counterFiles(c nic.Counters) []counter {
 		{portCounters, "unicast_rcv_packets", c.RcvdPackets},
 		{portCounters, "multicast_xmit_packets", 0},
 		{portCounters, "multicast_rcv_packets", 0},
-		{portCounters, "port_xmit_discards", c.Dropped},
+		{portCounters, "port_xmit_discards", c.Dropped + l.SendFull + l.SendErrors},
 		{portCounters, "port_xmit_wait", 0},
-		{portCounters, "port_rcv_errors", 0},
+		{portCounters, "port_rcv_errors", l.Malformed + l.BadICRC},
 		{portCounters, "port_rcv_constraint_errors", c.BadPKey},
 		{portCounters, "port_rcv_remote_physical_errors", 0},
 		{portCounters, "port_rcv_switch_relay_errors", 0},

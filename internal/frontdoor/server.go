@@ -34,6 +34,8 @@ type Loop interface {
 	Wake(q *nic.QP)
 	// SetTap has every packet recorded; nil ends that.
 	SetTap(t *link.Tap)
+	// LinkCounters counts what passed to and from other hosts.
+	LinkCounters() link.Counters
 }
 
 // Config is what a Server needs.

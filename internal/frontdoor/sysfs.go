@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -203,7 +204,7 @@ func rateText(width, speed int) string {
 func (t *tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range counterFiles(nic.Counters{}) {
+	for _, c := range counterFiles(nic.Counters{}, link.Counters{}) {
 		key := filepath.Join(c.dir, c.name)
 		w.dir(filepath.Join(port, c.dir))
 		if w.err != nil {

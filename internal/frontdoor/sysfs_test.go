@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -115,7 +116,7 @@ func TestTreeKeeps(t *testing.T) {
 // TestCounterNames keeps the names that tools read.
 func TestCounterNames(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range counterFiles(nic.Counters{}) {
+	for _, c := range counterFiles(nic.Counters{}, link.Counters{}) {
 		if names[c.dir+"/"+c.name] {
 			t.Errorf("%s is there twice", c.name)
 		}
