@@ -4,6 +4,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // This file is the way to other hosts: bursts for addresses that are not ours leave
@@ -76,6 +77,10 @@ func (e *Engine) flushPort() bool {
 
 // Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
 func (e *Engine) Receive(b *transport.Burst, ce bool) {
+	if b.Dst == wire.GSIQP {
+		e.receiveMAD(b)
+		return
+	}
 	q := e.nic.QP(b.Dst)
 	if q == nil {
 		return
