@@ -22,6 +22,7 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
 )
 
 const (
@@ -239,8 +240,10 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	if err != nil {
 		return lacks("%w", err)
 	}
+	manager := rdmacm.New(card, d.engine)
+	d.engine.SetManagement(manager)
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Socket: d.place.Socket, NIC: card, Engine: d.engine, Log: d.log, Version: version,
+		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Log: d.log, Version: version,
 		DirMode: dirMode, SocketMode: mode, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
