@@ -33,7 +33,7 @@ func (e *Engine) LinkCounters() link.Counters {
 
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
-	if b.DGID[0] == 0xff {
+	if nic.IsMulticast(&b.DGID) {
 		return false
 	}
 	if b.Type == transport.UD {
