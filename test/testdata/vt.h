@@ -166,6 +166,7 @@ struct opt {
 	int retry;	/* 0: 7; -1: 0 */
 	int rnr_retry;	/* 0: 7, for ever; -1: 0 */
 	int min_rnr;	/* 0: 1, 10 µs */
+	int mtu;	/* of the path, in bytes; 0: 1024 */
 };
 
 struct end {
@@ -253,7 +254,9 @@ VT void end_rtr(struct end *e, struct addr to)
 	int mask = IBV_QP_STATE;
 
 	if (e->o.type != IBV_QPT_UD) {
-		a.path_mtu = IBV_MTU_1024;
+		a.path_mtu = IBV_MTU_256;
+		while (128 << a.path_mtu < opt_num(e->o.mtu, 1024))
+			a.path_mtu++;
 		a.dest_qp_num = to.qpn;
 		a.rq_psn = to.psn;
 		a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.dgid = to.gid, .sgid_index = e->d->gid_index, .hop_limit = 64}};
