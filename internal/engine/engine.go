@@ -47,6 +47,7 @@ type Engine struct {
 	now     transport.Time
 	run     queue[*nic.QP]
 	replies queue[transport.Burst]
+	starved queue[*nic.QP]
 	reply   transport.Burst // the one being delivered
 	timers  timers
 	bells   map[int32]*bell

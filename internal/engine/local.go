@@ -63,6 +63,9 @@ func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
 	if t.RunPending() || t.RespondPending() {
 		e.schedule(q)
 	}
+	if b.Kind == transport.KindAck && t.WaitsForReceiver() {
+		e.starve(q)
+	}
 }
 
 // deliver brings acknowledgements to their requesters.

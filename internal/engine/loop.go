@@ -58,6 +58,9 @@ func (e *Engine) loop() {
 // step is one pass: doorbells, timers, turns.
 func (e *Engine) step() bool {
 	work := e.poll()
+	if e.starved.n > 0 {
+		e.feed()
+	}
 	if due := e.timers.due(); due != 0 && due <= e.now {
 		work = e.expire() || work
 	}
