@@ -50,8 +50,12 @@ func (q *QP) dropMessage() {
 const grhLength = 40
 
 // receiveDatagram is the UD responder.
-func (q *QP) receiveDatagram(b *Burst, h Host) {
+func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
 	rs := &q.resp
+	if b.Kind == KindCNP {
+		q.Congested(now, b.SGID)
+		return
+	}
 	if !q.listening(h) || b.Kind != KindSend && b.Kind != KindSendImm || !b.First || !b.Last || b.Packets != 1 {
 		q.count.Dropped++
 		return
@@ -59,6 +63,9 @@ func (q *QP) receiveDatagram(b *Burst, h Host) {
 	if b.QKey != q.attr.QKey {
 		q.count.BadQKey++
 		return
+	}
+	if b.CE {
+		q.notify(now, b, h)
 	}
 	n := b.size()
 	if !rs.HaveRecv {
@@ -98,7 +105,7 @@ func (q *QP) receiveDatagram(b *Burst, h Host) {
 const controlledQKey = 1 << 31
 
 // sendDatagram sends the UD message in W.
-func (q *QP) sendDatagram(h Host) int {
+func (q *QP) sendDatagram(now Time, h Host) int {
 	r := &q.req
 	w := &r.W
 	sc := h.Scratch()
@@ -134,5 +141,5 @@ func (q *QP) sendDatagram(h Host) int {
 	b.Length, b.Imm, b.Data = w.Length, w.Imm, &sc.OutData
 	b.Solicited = w.Flags&FlagSolicited != 0
 	q.begin(1)
-	return q.emit(0, b, 1, max(int(w.Length), minCost), h)
+	return q.emit(now, b, 1, true, max(int(w.Length), minCost), h)
 }
