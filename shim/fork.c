@@ -127,15 +127,12 @@ static uint64_t spare_total(void)
 
 static bool make_spare(void)
 {
-	const uint64_t huge = 2ul << 20;
 	long r = sys(SYS_mmap, NULL, spare_total(), PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (failed(r))
 		return false;
 	fork_state.spare = (uint64_t)r;
 	fork_state.released = (uint64_t *)(uintptr_t)(fork_state.spare + fork_state.spare_size);
-	if (fork_state.spare_size >= huge)
-		sys(SYS_madvise, r, fork_state.spare_size, MADV_HUGEPAGE);
 	uint64_t at = fork_state.spare;
 	for (size_t i = 0; i < fork_state.n; i++) {
 		fork_state.piece[i].spare = at;
