@@ -22,13 +22,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "freeze.h"
 #include "tasks.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #define CHUNK (8ul << 20)           /* replaced at a time: bounds how long a writer waits */
-#define CHUNK_UNGUARDED (64ul << 10) /* where writers cannot be held, and writes can be lost meanwhile */
+#define CHUNK_UNGUARDED (64ul << 10) /* where writers can be neither held nor stopped, and writes are lost */
 #define POPULATE_MAX (2ul << 30)    /* fault in at most this much at one registration */
 #define PAGEMAP_PRESENT (3ull << 62) /* in memory or in swap */
 
@@ -111,8 +112,9 @@ static bool copy_existing(struct copier *c, uint64_t start, uint64_t end)
 /* ---- one registration ---- */
 
 struct registration {
-	bool ready; /* the next three are */
-	bool alone; /* no other thread */
+	bool ready;  /* the next four are */
+	bool alone;  /* no other thread runs */
+	bool frozen; /* because they are stopped */
 	struct guard guard;
 	struct copier copier;
 	uint64_t populated;
@@ -280,8 +282,9 @@ static void get_ready(struct registration *g)
 		return;
 	g->ready = true;
 	g->alone = tasks_count() == 1;
-	if (!g->alone)
-		guard_open(&g->guard, false);
+	g->frozen = false;
+	if (!g->alone && !guard_open(&g->guard, false))
+		g->alone = g->frozen = freeze_begin();
 	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	tasks_ranges(&memory_maps, &untouchable);
 }
@@ -293,6 +296,8 @@ static void put_away(struct registration *g)
 	if (g->copier.pagemap >= 0)
 		sys(SYS_close, g->copier.pagemap);
 	guard_close(&g->guard);
+	if (g->frozen)
+		freeze_end();
 }
 
 static void share_around_threads(struct registration *g, uint64_t start, uint64_t end,

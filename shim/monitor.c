@@ -21,10 +21,11 @@
 #include "monitor.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+
+#include "bare.h"
 
 #if defined(__x86_64__)
 #define FUTEX_TEXT "202 0x"
@@ -139,42 +140,6 @@ static void run(void)
 		sys(SYS_exit, 0);
 }
 
-static long clone_thread(void *stack_top, unsigned long flags, _Atomic int *tid)
-{
-#if defined(__x86_64__)
-	long r;
-	register long r10 __asm__("r10") = (long)tid;
-	register long r8 __asm__("r8") = 0;
-	__asm__ volatile("syscall\n\t"
-			 "test %%rax, %%rax\n\t"
-			 "jnz 1f\n\t"
-			 "xor %%ebp, %%ebp\n\t"
-			 "call *%[run]\n\t"
-			 "1:"
-			 : "=a"(r)
-			 : "a"((long)SYS_clone), "D"(flags), "S"(stack_top), "d"(tid), "r"(r10), "r"(r8),
-			   [run] "b"(run)
-			 : "rcx", "r11", "memory");
-	return r;
-#elif defined(__aarch64__)
-	register long x8 __asm__("x8") = SYS_clone;
-	register long x0 __asm__("x0") = (long)flags;
-	register void *x1 __asm__("x1") = stack_top;
-	register void *x2 __asm__("x2") = tid;
-	register long x3 __asm__("x3") = 0;
-	register void *x4 __asm__("x4") = tid;
-	register void *x9 __asm__("x9") = (void *)run;
-	__asm__ volatile("svc 0\n\t"
-			 "cbnz x0, 1f\n\t"
-			 "blr x9\n\t"
-			 "1:"
-			 : "+r"(x0)
-			 : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9)
-			 : "memory", "cc");
-	return x0;
-#endif
-}
-
 bool monitor_start(struct guard *g, void (*before_write)(uint64_t page))
 {
 	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
@@ -188,7 +153,7 @@ bool monitor_start(struct guard *g, void (*before_write)(uint64_t page))
 	monitor.stop = (int)sys(SYS_eventfd2, 0, O_CLOEXEC);
 	if (monitor.stop < 0)
 		return false;
-	if (clone_thread(monitor.stack + sizeof monitor.stack, flags, &monitor.tid) > 0)
+	if (clone_bare(run, monitor.stack + sizeof monitor.stack, flags, &monitor.tid) > 0)
 		return true;
 	sys(SYS_close, monitor.stop);
 	return false;
@@ -197,10 +162,8 @@ bool monitor_start(struct guard *g, void (*before_write)(uint64_t page))
 void monitor_stop(void)
 {
 	uint64_t one = 1;
-	int tid;
 	sys(SYS_write, monitor.stop, &one, sizeof one);
-	while ((tid = atomic_load(&monitor.tid)) != 0)
-		sys(SYS_futex, &monitor.tid, FUTEX_WAIT, tid, NULL, NULL, 0);
+	join_bare(&monitor.tid);
 	sys(SYS_close, monitor.stop);
 }
 

@@ -246,8 +246,10 @@ int main(int argc, char **argv)
 	CHECK(buffer != MAP_FAILED);
 	one_thread(fd);
 	kept_from_children(fd);
-	locked_allocator(fd, rounds);
-	many_threads(fd, rounds);
+	if (rounds) {
+		locked_allocator(fd, rounds);
+		many_threads(fd, rounds);
+	}
 	one_thread(fd);
 	return 0;
 }
