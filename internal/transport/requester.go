@@ -307,7 +307,9 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	b.Solicited = b.Last && w.Flags&FlagSolicited != 0 && w.Op != WRWrite
 	b.Data = &sc.OutData
 	r.Unasked += b.Packets
-	if b.AckReq = b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= r.Window || q.path.Remote && q.ask(b.Packets); b.AckReq {
+	if q.conf.Type != RC {
+		r.Unasked = 0
+	} else if b.AckReq = b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= r.Window || q.path.Remote && q.ask(b.Packets); b.AckReq {
 		r.Unasked = 0
 	}
 	if b.First {

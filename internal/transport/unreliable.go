@@ -100,6 +100,9 @@ func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
 	h.CompleteRecv(&rs.R, &sc.Result)
 }
 
+// managementQP is the number of the queue pair for connection management.
+const managementQP = 1
+
 // controlledQKey marks a Q_Key in a work request that stands for the queue pair's own
 // (IBA 10.2.4): only a privileged queue pair may have such a key.
 const controlledQKey = 1 << 31
@@ -137,7 +140,8 @@ func (q *QP) sendDatagram(now Time, h Host) int {
 		b.QKey = q.attr.QKey
 	}
 	b.MTU = q.conf.MTU
-	b.First, b.Last, b.AckReq, b.Packets = true, true, true, 1
+	b.First, b.Last, b.Packets = true, true, 1
+	b.AckReq = q.conf.Num == managementQP // as rxe does, though nobody acknowledges it
 	b.Length, b.Imm, b.Data = w.Length, w.Imm, &sc.OutData
 	b.Solicited = w.Flags&FlagSolicited != 0
 	q.begin(1)
