@@ -100,7 +100,6 @@ func (e *Engine) Start() {
 	go func() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
-		shortSlice()
 		defer close(e.done)
 		e.loop()
 		unix.Close(e.epfd)
