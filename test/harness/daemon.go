@@ -25,7 +25,7 @@ type Options struct {
 	Addr string              // --addr; empty: 127.0.0.1,::1
 	Args []string            // further arguments
 	User *syscall.Credential // run daemon and programs as this user
-	Wrap []string            // a command to run the daemon under
+	Race bool                // a daemon with the race detector in it, which dies of a race
 }
 
 // Nobody is an unprivileged user.
@@ -60,10 +60,16 @@ func Start(t testing.TB, o Options) *Daemon {
 	}
 	dir := Directory(t, o.User)
 	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, dir: dir}
-	argv := append(append([]string{}, o.Wrap...), Binary(), "daemon", "--socket", d.Socket, "--addr", o.Addr)
-	argv = append(argv, o.Args...)
-	cmd := exec.Command(argv[0], argv[1:]...)
+	binary := Binary()
+	if o.Race {
+		if out, err := buildRace(); err != nil {
+			t.Fatalf("go build -race: %v\n%s", err, out)
+		}
+		binary = raceBinary()
+	}
+	cmd := exec.Command(binary, append([]string{"daemon", "--socket", d.Socket, "--addr", o.Addr}, o.Args...)...)
 	d.dress(cmd)
+	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
 	d.Process = Spawn(t, cmd)
 	t.Cleanup(func() {
 		if t.Failed() {
