@@ -27,6 +27,7 @@ type Options struct {
 	Args []string            // further arguments
 	User *syscall.Credential // run daemon and programs as this user
 	Wrap []string            // a command to run the daemon under
+	Race bool                // a daemon with the race detector in it, which dies of a race
 
 	Network string // run daemon and programs in the network namespace with this path
 }
@@ -63,10 +64,18 @@ func Start(t testing.TB, o Options) *Daemon {
 	}
 	dir := Directory(t, o.User)
 	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, network: o.Network, dir: dir}
-	argv := append(append([]string{}, o.Wrap...), Binary(), "daemon", "--socket", d.Socket, "--addr", o.Addr)
+	binary := Binary()
+	if o.Race {
+		if out, err := buildRace(); err != nil {
+			t.Fatalf("go build -race: %v\n%s", err, out)
+		}
+		binary = raceBinary()
+	}
+	argv := append(append([]string{}, o.Wrap...), binary, "daemon", "--socket", d.Socket, "--addr", o.Addr)
 	argv = d.inside(append(argv, o.Args...))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)
+	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
 	d.Process = Spawn(t, cmd)
 	t.Cleanup(func() {
 		if t.Failed() {
