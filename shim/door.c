@@ -8,9 +8,8 @@
  *   close, dup2   the slot is emptied before the kernel frees the number
  *
  * so a slot never names a descriptor that the kernel already gave to someone
- * else. Hidden descriptors (control sockets, doorbells, the memfd) sit as high
- * as the limit allows and have a slot too, which is how close-all loops pass
- * over them.
+ * else. Hidden descriptors (control sockets, doorbells, the memfd) sit high and have
+ * a slot too, which is how close-all loops pass over them.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -20,6 +19,8 @@
 #include <sys/stat.h>
 
 #include "vrdma.h"
+
+#define HIGH 4096l /* hidden descriptors stay below */
 
 _Atomic(struct file *) file_table[FILE_TABLE];
 static _Atomic unsigned top;
@@ -163,12 +164,16 @@ struct file *file_remove(int fd)
 
 /* ---- hidden descriptors ---- */
 
+/*
+ * As high as the limit allows, but not higher than HIGH: the kernel's table is as long
+ * as the highest number, for every process and every fork.
+ */
 static long dup_high(int fd)
 {
 	struct rlimit limit = {.rlim_cur = 1024};
 	long r = -EMFILE;
 	sys(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit);
-	long end = limit.rlim_cur < FILE_TABLE ? (long)limit.rlim_cur : (long)FILE_TABLE;
+	long end = limit.rlim_cur < HIGH ? (long)limit.rlim_cur : HIGH;
 	for (long room = 64; r < 0 && room < 2 * end; room *= 4)
 		r = sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, end > room ? end - room : 3);
 	if (r >= (long)FILE_TABLE) {

@@ -10,7 +10,8 @@
  *   prepare   hold back all writers of the shared ranges; copy them into a spare
  *             (private memory); put a MAP_PRIVATE mapping of the same file in their
  *             place, its writers held back from the start. A monitor thread lets
- *             this thread's own writes through.
+ *             this thread's own writes through (and those of a thread that
+ *             it waits for).
  *   (fork)    parent and child have private mappings: whatever they write now
  *             goes to copies of single pages
  *   child     puts such pages into its copy of the spare, and moves the spare
@@ -53,6 +54,7 @@ static struct {
 	struct piece *piece;
 	size_t n, room;
 	uint64_t spare, spare_size;
+	uint64_t *released; /* behind the spare, a bit for each page: it may be a private copy */
 	int pagemap;
 	struct guard guard;
 } fork_state = {.guard = {.fd = -1}};
@@ -62,13 +64,20 @@ static unsigned char *in_spare(const struct piece *p, uint64_t page)
 	return (unsigned char *)(uintptr_t)(p->spare + (page - p->start));
 }
 
-/* The page will be copied on write now: what the daemon wrote so far is no change of ours. */
+/*
+ * The page will be copied on write now: what the daemon wrote so far is no change of
+ * ours. Only the first time: afterwards it holds changes of ours.
+ */
 static void refresh(uint64_t page)
 {
 	for (size_t i = 0; fork_state.filled && i < fork_state.n; i++) {
 		const struct piece *p = &fork_state.piece[i];
-		if (page >= p->start && page < p->end)
+		if (page < p->start || page >= p->end)
+			continue;
+		uint64_t bit = (p->spare - fork_state.spare + (page - p->start)) / PAGE;
+		if (!(fork_state.released[bit / 64] >> (bit % 64) & 1))
 			memcpy(in_spare(p, page), (const void *)(uintptr_t)page, PAGE);
+		fork_state.released[bit / 64] |= 1ull << (bit % 64);
 	}
 }
 
@@ -111,16 +120,19 @@ static bool collect(const struct vma *v, void *arg)
 	return ok;
 }
 
+static uint64_t spare_total(void)
+{
+	return fork_state.spare_size + fork_state.spare_size / PAGE / 8 + PAGE;
+}
+
 static bool make_spare(void)
 {
-	const uint64_t huge = 2ul << 20;
-	long r = sys(SYS_mmap, NULL, fork_state.spare_size, PROT_READ | PROT_WRITE,
+	long r = sys(SYS_mmap, NULL, spare_total(), PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (failed(r))
 		return false;
 	fork_state.spare = (uint64_t)r;
-	if (fork_state.spare_size >= huge)
-		sys(SYS_madvise, r, fork_state.spare_size, MADV_HUGEPAGE);
+	fork_state.released = (uint64_t *)(uintptr_t)(fork_state.spare + fork_state.spare_size);
 	uint64_t at = fork_state.spare;
 	for (size_t i = 0; i < fork_state.n; i++) {
 		fork_state.piece[i].spare = at;
@@ -323,7 +335,7 @@ static void take_over(const struct piece *p, const struct vma *v)
 static void drop_spare(void)
 {
 	if (fork_state.spare)
-		sys(SYS_munmap, fork_state.spare, fork_state.spare_size);
+		sys(SYS_munmap, fork_state.spare, spare_total());
 	fork_state.spare = 0;
 }
 
@@ -378,6 +390,7 @@ static void prepare(void)
 		return;
 	}
 	each_part(VMA_OWN, make_private);
+	monitor_lenient(true);
 }
 
 static void finish(void)
@@ -393,6 +406,7 @@ static void parent(void)
 {
 	if (!fork_state.active || atomic_load(&memory_forker) != (int)sys(SYS_gettid))
 		return;
+	monitor_lenient(false);
 	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
 	with_pagemap(VMA_BORROWED, merge);
 	each_part(VMA_BORROWED, make_shared);

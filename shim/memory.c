@@ -22,13 +22,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "freeze.h"
 #include "tasks.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #define CHUNK (8ul << 20)           /* replaced at a time: bounds how long a writer waits */
-#define CHUNK_UNGUARDED (64ul << 10) /* where writers cannot be held, and writes can be lost meanwhile */
+#define CHUNK_UNGUARDED (64ul << 10) /* where writers can be neither held nor stopped, and writes are lost */
 #define POPULATE_MAX (2ul << 30)    /* fault in at most this much at one registration */
 #define PAGEMAP_PRESENT (3ull << 62) /* in memory or in swap */
 
@@ -111,8 +112,10 @@ static bool copy_existing(struct copier *c, uint64_t start, uint64_t end)
 /* ---- one registration ---- */
 
 struct registration {
+	bool ready;  /* the next four are */
+	bool alone;  /* no other thread runs */
+	bool frozen; /* because they are stopped */
 	struct guard guard;
-	bool alone; /* no other thread */
 	struct copier copier;
 	uint64_t populated;
 	struct vrdma_extent *out;
@@ -272,6 +275,31 @@ static void share(struct registration *g, uint64_t start, uint64_t end, const st
 	}
 }
 
+/* What is needed to replace pages, and not where they are shared already. */
+static void get_ready(struct registration *g)
+{
+	if (g->ready)
+		return;
+	g->ready = true;
+	g->alone = tasks_count() == 1;
+	g->frozen = false;
+	if (!g->alone && !guard_open(&g->guard, false))
+		g->alone = g->frozen = freeze_begin();
+	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	tasks_ranges(&memory_maps, &untouchable);
+}
+
+static void put_away(struct registration *g)
+{
+	if (!g->ready)
+		return;
+	if (g->copier.pagemap >= 0)
+		sys(SYS_close, g->copier.pagemap);
+	guard_close(&g->guard);
+	if (g->frozen)
+		freeze_end();
+}
+
 static void share_around_threads(struct registration *g, uint64_t start, uint64_t end,
 				 const struct vma *v)
 {
@@ -284,16 +312,22 @@ static void share_around_threads(struct registration *g, uint64_t start, uint64_
 	share(g, start, end, v);
 }
 
+static bool replaceable(struct registration *g, const struct vma *v)
+{
+	if (v->kind == VMA_SPECIAL || v->kind == VMA_BORROWED)
+		return false;
+	get_ready(g);
+	/* Writers of a file mapping cannot be held back. */
+	return v->kind != VMA_PRIVATE || ((v->prot & PROT_WRITE) && g->alone);
+}
+
 static void handle(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
-	bool writable = v->prot & PROT_WRITE;
 	if (!(v->prot & (PROT_READ | PROT_WRITE)))
 		emit(g, start, end, VRDMA_EXTENT_HOLE, 0);
 	else if (v->kind == VMA_OWN && v->offset == v->start)
 		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot);
-	else if (v->kind == VMA_ANONYMOUS || v->kind == VMA_OWN)
-		share_around_threads(g, start, end, v);
-	else if (v->kind == VMA_PRIVATE && writable && g->alone) /* its writers cannot be held back */
+	else if (replaceable(g, v))
 		share_around_threads(g, start, end, v);
 	else
 		emit(g, start, end, VRDMA_EXTENT_FOREIGN, v->prot);
@@ -382,20 +416,14 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	g->room = room;
 	g->populated = 0;
 	g->guard.fd = -1;
-	g->alone = tasks_count() == 1;
-	if (!g->alone)
-		guard_open(&g->guard, false);
-	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	g->ready = false;
 	if (maps_open(&memory_maps)) {
-		tasks_ranges(&memory_maps, &untouchable);
 		walk(g);
 		maps_close(&memory_maps);
 	} else {
 		emit(g, start, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
 	}
-	if (g->copier.pagemap >= 0)
-		sys(SYS_close, g->copier.pagemap);
-	guard_close(&g->guard);
+	put_away(g);
 	uint32_t n = g->n;
 	pthread_mutex_unlock(&memory_lock);
 	return n;

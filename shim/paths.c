@@ -7,12 +7,12 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "vrdma.h"
@@ -314,13 +314,14 @@ EXPORT int fchdir(int fd)
 }
 
 /* A device node is no link (EINVAL) and its own real path. */
-#define LINK(call)                                                       \
+#define LINK(call) OF_FILE(EINVAL, call)
+#define OF_FILE(device, call)                                            \
 	({                                                               \
 		char room_[PATH_ROOM];                                   \
 		const char *use_;                                        \
 		enum node n_ = path_map(path, room_, &use_);             \
 		if (n_ == NODE_MISSING || n_ == NODE_DEVICE)             \
-			return errno = n_ == NODE_MISSING ? ENOENT : EINVAL, -1; \
+			return errno = n_ == NODE_MISSING ? ENOENT : (device), -1; \
 		path = use_;                                             \
 		call;                                                    \
 	})
@@ -379,6 +380,28 @@ EXPORT char *__realpath_chk(const char *path, char *out, size_t room)
 EXPORT char *canonicalize_file_name(const char *path)
 {
 	return REALPATH((char *)NULL, REAL(canonicalize_file_name)(path));
+}
+
+/* ---- extended attributes: ls asks for them ---- */
+
+EXPORT ssize_t getxattr(const char *path, const char *name, void *value, size_t n)
+{
+	return OF_FILE(ENOTSUP, REAL(getxattr)(path, name, value, n));
+}
+
+EXPORT ssize_t lgetxattr(const char *path, const char *name, void *value, size_t n)
+{
+	return OF_FILE(ENOTSUP, REAL(lgetxattr)(path, name, value, n));
+}
+
+EXPORT ssize_t listxattr(const char *path, char *list, size_t n)
+{
+	return OF_FILE(ENOTSUP, REAL(listxattr)(path, list, n));
+}
+
+EXPORT ssize_t llistxattr(const char *path, char *list, size_t n)
+{
+	return OF_FILE(ENOTSUP, REAL(llistxattr)(path, list, n));
 }
 
 /* ---- access ---- */

@@ -12,7 +12,8 @@
  *   vrdma daemon
  *
  *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
- *             tasks.c finds the threads, protect.c holds writers back), reclaim.c back
+ *             tasks.c finds the threads, protect.c holds writers back, freeze.c stops
+ *             them), reclaim.c back
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
  *   poll.c    lets a program that polls an empty queue yield

@@ -3,7 +3,9 @@ package test
 import (
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"vrdma/test/harness"
 )
@@ -58,6 +60,36 @@ func TestCrowd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A daemon with the race detector in it serves everything that has many clients,
+// many threads or many ways to fail, and dies of the first race.
+func TestRaceDetector(t *testing.T) {
+	d := harness.Start(t, harness.Options{Race: true})
+	d.NoLeaks(t)
+	for _, program := range []string{"errors", "queues", "work"} {
+		t.Run(program, func(t *testing.T) { runCases(t, d, program) })
+	}
+	t.Run("crowd", func(t *testing.T) { d.Run(t, 4*minute, harness.Compile(t, "crowd"), "20", "10", "5") })
+	t.Run("hostile", func(t *testing.T) {
+		for _, attack := range []string{"scribble", "race_work_requests", "raw_commands", "unmap_regions", "open_flood"} {
+			d.Launch(t, harness.Compile(t, "hostile"), attack).Wait(t, minute)
+		}
+	})
+	t.Run("status_while_busy", func(t *testing.T) {
+		s := startStream(t, d, 2000)
+		for !s.client.Ended(5 * time.Millisecond) {
+			d.Status(t)
+		}
+		s.finishes(t)
+	})
+	t.Run("killed", func(t *testing.T) {
+		for range 5 {
+			s := startStream(t, d, 0)
+			s.client.Signal(syscall.SIGKILL)
+			s.server.Signal(syscall.SIGKILL)
+		}
+	})
 }
 
 // The same promises hold for a user without any right, whose daemon has none either.

@@ -47,7 +47,15 @@ func probe(_ context.Context, p launch.Place) (launch.Daemon, error) {
 	case absent(err):
 		return launch.Daemon{}, fmt.Errorf("%w: %w", launch.ErrAbsent, err)
 	}
-	return launch.Daemon{}, err
+	return launch.Daemon{}, improper(p, err)
+}
+
+// improper says what to do about a daemon that is there and cannot be used.
+func improper(p launch.Place, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("the daemon at %s is not ours to use (%w): have its owner start it with --mode 0666, or choose another place with --socket", p.Socket, syscall.EACCES)
+	}
+	return fmt.Errorf("the daemon at %s does not answer properly: %w", p.Socket, err)
 }
 
 // absent reports whether err means that nobody listens.

@@ -227,6 +227,7 @@ type daemon struct {
 	server *frontdoor.Server
 	port   *link.Port  // nil: no other hosts
 	wake   []int       // its descriptors
+	window uint32      // bytes on their way to a peer
 	stop   chan string // why
 }
 
@@ -235,7 +236,7 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
 	d.engine, err = engine.New(card, engine.Options{
-		Port: d.port, Wake: d.wake, Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) },
+		Port: d.port, Wake: d.wake, Window: d.window, Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
 		return lacks("%w", err)

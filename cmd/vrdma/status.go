@@ -34,7 +34,7 @@ func statusCommand(o *options) *cobra.Command {
 			case absent(err):
 				return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
 			case err != nil:
-				return fmt.Errorf("the daemon at %s does not answer properly: %w", place.Socket, err)
+				return improper(place, err)
 			}
 			if output == "json" {
 				encoder := json.NewEncoder(c.OutOrStdout())

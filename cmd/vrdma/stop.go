@@ -25,7 +25,7 @@ DEVICE_FATAL on their async descriptor and EIO on every further command.`,
 				if absent(err) {
 					return fmt.Errorf("no daemon serves %s: nothing to stop", place.Socket)
 				}
-				return fmt.Errorf("cannot stop the daemon at %s: %w", place.Socket, err)
+				return improper(place, err)
 			}
 			return place.AwaitEnd(ctx)
 		},

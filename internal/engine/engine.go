@@ -25,6 +25,9 @@ type Options struct {
 	// which one is readable when something has arrived.
 	Port *link.Port
 	Wake []int
+	// Window is how many bytes a queue pair may have on its way to another host;
+	// 0: a default.
+	Window uint32
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -52,6 +55,7 @@ type Engine struct {
 	now        transport.Time
 	run        queue[*nic.QP]
 	replies    queue[transport.Burst]
+	starved    queue[*nic.QP]
 	reply      transport.Burst // the one being delivered
 	timers     timers
 	bells      map[int32]*bell
@@ -119,7 +123,6 @@ func (e *Engine) Start() {
 	go func() {
 		runtime.LockOSThread()
 		debug.SetPanicOnFault(true)
-		shortSlice()
 		defer close(e.done)
 		e.loop()
 		unix.Close(e.epfd)

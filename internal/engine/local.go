@@ -13,7 +13,7 @@ import (
 // requester they are for may be the one that is running.
 func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 	if e.port != nil && e.remote(from, b) {
-		e.port.Send(b) // what cannot be sent is lost, as on a wire
+		e.depart(b)
 		return
 	}
 	if e.tap != nil {
@@ -69,6 +69,9 @@ func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
 	e.settle(q)
 	if t.RunPending() || t.RespondPending() {
 		e.schedule(q)
+	}
+	if b.Kind == transport.KindAck && t.WaitsForReceiver() {
+		e.starve(q)
 	}
 }
 

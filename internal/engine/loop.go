@@ -61,6 +61,9 @@ func (e *Engine) step() bool {
 	if e.port != nil {
 		work = e.pollPort() || work
 	}
+	if e.starved.n > 0 {
+		e.feed()
+	}
 	if due := e.timers.due(); due != 0 && due <= e.now {
 		work = e.expire() || work
 	}

@@ -14,6 +14,10 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
+// remoteBurst is what fits one system call: 64 datagrams and 65507 bytes, headers
+// included.
+const remoteBurst = 60 << 10
+
 // SetTap has every packet recorded, local ones too; nil ends that. It runs on the
 // loop.
 func (e *Engine) SetTap(t *link.Tap) {
@@ -29,6 +33,23 @@ func (e *Engine) LinkCounters() link.Counters {
 		return link.Counters{}
 	}
 	return e.port.Counters()
+}
+
+// depart sends b to another host. What cannot be sent is lost, as on a wire.
+func (e *Engine) depart(b *transport.Burst) {
+	if b.Kind == transport.KindCNP {
+		e.port.SendCNP(b.SGID, b.DGID, b.Src, b.Dst)
+		return
+	}
+	e.port.Send(b)
+}
+
+// Path implements nic.Link.
+func (e *Engine) Path(dgid *transport.GID) transport.Path {
+	if e.port == nil || e.nic.Local(dgid) {
+		return transport.Path{}
+	}
+	return transport.Path{Remote: true, MaxBurst: remoteBurst, Window: e.opts.Window}
 }
 
 // remote reports whether b is for another host.
@@ -86,6 +107,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 		return
 	}
 	e.current = q
+	b.CE = ce
 	if b.Type != transport.UD {
 		// The wire does not say who sent it: the address, which the transport
 		// checks, has to do.
@@ -95,5 +117,10 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	e.deliver()
 }
 
-// Congested implements link.Receiver.
-func (e *Engine) Congested(qp uint32, from transport.GID) {}
+// Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
+func (e *Engine) Congested(qp uint32, from transport.GID) {
+	if q := e.nic.QP(qp); q != nil {
+		q.Transport().Congested(e.now, from)
+		e.settle(q)
+	}
+}

@@ -48,12 +48,3 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 // yield lets another thread run. On a machine with fewer cores than polling threads,
 // whoever polls without yielding holds up the one it is waiting for.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
-
-// shortSlice asks the scheduler to give this thread short turns, and so early ones:
-// since Linux 6.12 a waking thread with a shorter slice may preempt a running one,
-// which is what a doorbell wants when every core runs a polling application. It
-// needs no privilege; a kernel that does not know it ignores it.
-func shortSlice() {
-	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Runtime: 100_000}
-	unix.SchedSetAttr(0, &attr, 0)
-}

@@ -63,7 +63,7 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 		return d, nil
 	}
 	if err != nil && !errors.Is(err, ErrAbsent) {
-		return d, fmt.Errorf("the daemon at %s does not answer properly: %w", l.Place.Socket, err)
+		return d, err
 	}
 
 	// Only one launcher starts or replaces; the others find its daemon.
@@ -84,7 +84,7 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 			return d, err
 		}
 	} else if !errors.Is(err, ErrAbsent) {
-		return d, fmt.Errorf("the daemon at %s does not answer properly: %w", l.Place.Socket, err)
+		return d, err
 	}
 	if err := l.Spawn(ctx, l.Place); err != nil {
 		return d, err

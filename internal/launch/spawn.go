@@ -20,12 +20,19 @@ const (
 	readyWord     = "ready"
 )
 
+// maxLog is how long a log may have become before a new daemon begins it anew.
+const maxLog = 1 << 20
+
 // Spawn starts command as a daemon: its own session, no terminal, output appended
 // to log, and a child of init, not ours; a program that we exec later would
 // otherwise find a child that it never started. So command has to be one that
 // calls Detach first. Spawn returns when the daemon has called Ready.
 func Spawn(ctx context.Context, command []string, log string) error {
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	how := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if info, err := os.Stat(log); err == nil && info.Size() > maxLog {
+		how |= os.O_TRUNC
+	}
+	out, err := os.OpenFile(log, how, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the daemon's log: %w", err)
 	}

@@ -30,6 +30,8 @@ type Config struct {
 type Link interface {
 	// Transmit carries b away. It is done with b when it returns.
 	Transmit(from *QP, b *transport.Burst)
+	// Path says how a peer is reached.
+	Path(dgid *transport.GID) transport.Path
 	// Wake says that qp has something to do outside the engine's own calls.
 	Wake(qp *QP)
 	// Now is the loop's clock.

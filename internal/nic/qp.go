@@ -67,14 +67,15 @@ type QP struct {
 	bound      map[*MW]struct{}
 	groups     []transport.GID
 
-	// Sched is the engine's: whether the queue pair waits in its run queue, and
-	// where it stands among the timers.
+	// Sched is the engine's: whether the queue pair waits in its run queue or for
+	// its peer's receives, and where it stands among the timers.
 	Sched struct {
-		Queued bool
-		Timer  int // 1 + index in the heap
-		Due    transport.Time
-		Peer   *QP
-		Route  Route
+		Queued  bool
+		Starved bool
+		Timer   int // 1 + index in the heap
+		Due     transport.Time
+		Peer    *QP
+		Route   Route
 	}
 }
 
@@ -221,6 +222,14 @@ func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }
+
+// HasReceive reports whether a receive is posted.
+func (q *QP) HasReceive() bool {
+	if q.srq != nil {
+		return q.srq.ring.posted() > 0
+	}
+	return q.rq.mem != nil && q.rq.posted() > 0
+}
 
 // Gone reports whether the queue pair has been destroyed.
 func (q *QP) Gone() bool { return q.gone }

@@ -5,7 +5,8 @@
 //
 //	Endpoint (rings, completions, a transport.QP) ── Host.Send ─▶ Net ─▶ Endpoint
 //	    │                                                          │
-//	   Node (memory, keys)                        loss, copies, delay, virtual time
+//	   Node (memory, keys)                        loss, copies, delay, a line of limited
+//	                                              rate with a queue, marks; virtual time
 //
 // With Config.Local it behaves like the link inside one host instead: requests and
 // READ responses are delivered inside Send, acknowledgements after the caller's turn.

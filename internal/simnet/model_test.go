@@ -313,6 +313,9 @@ func weather(seed uint64) Config {
 	if n.Rand.IntN(3) != 0 {
 		c.Chunk = 1 + n.Rand.Uint32N(8)
 	}
+	if n.Rand.IntN(4) == 0 {
+		c.Wire = Wire{Rate: 1e8 << n.Rand.IntN(4), Queue: 40 << 10, Mark: 8 << 10}
+	}
 	return c
 }
 
@@ -327,7 +330,7 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 			a.SQPSN = 1<<24 - 1 - net.Rand.Uint32N(40)
 		}
 		a.MinRNRTimer = 1 + uint8(net.Rand.IntN(12))
-		a.Timeout = 8
+		a.Timeout = 8 + uint8(net.Rand.IntN(7))
 		return a
 	}
 	aa, ba := attr(), attr()
@@ -344,10 +347,26 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 		fill(net, e.Node.Mem[:targetSize+sourceSize])
 	}
 	net.Connect(a, b, aa, ba)
+	if p := path(net); p.Remote {
+		a.QP.SetPath(p)
+		b.QP.SetPath(p)
+	}
 	sides := []*side{newSide(t, a, b), newSide(t, b, a)}
 	sides[0].mtu, sides[1].mtu = mtu, mtu
 	sides[0].other, sides[1].other = sides[1], sides[0]
 	return sides
+}
+
+// path is how a pair sees the network between them: in full, as one host does, or as two
+// hosts do.
+func path(net *Net) transport.Path {
+	if net.Local {
+		return transport.Path{}
+	}
+	return transport.Path{
+		Remote: net.Rand.IntN(4) != 0, Own: net.Rand.IntN(2) == 0, Window: net.Rand.Uint32N(64 << 10), MaxBurst: net.Rand.Uint32N(16 << 10),
+		Piece: 4096 * net.Rand.Uint32N(3),
+	}
 }
 
 // converse runs one random conversation: one pair of RC queue pairs or several, both
@@ -443,6 +462,9 @@ func add(sum, c *transport.Counters) {
 	sum.ImplicitNaks += c.ImplicitNaks
 	sum.Retransmitted += c.Retransmitted
 	sum.AckDeferred += c.AckDeferred
+	sum.Probes += c.Probes
+	sum.SentCNP += c.SentCNP
+	sum.RcvdCNP += c.RcvdCNP
 }
 
 // each runs f for many seeds, on all processors. A failure names its seed: run it
@@ -483,7 +505,8 @@ func TestConversations(t *testing.T) {
 		add(&sum, &c)
 	})
 	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
-		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0) {
+		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 ||
+		sum.Probes == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
 		t.Errorf("the conversations did not meet every trouble: %+v", sum)
 	}
 }

@@ -25,6 +25,8 @@ type Config struct {
 	Freeze float64
 	// Budget of a call of Run or Respond; 0 means 64 KiB.
 	Budget int
+	// Wire is what leads to every node.
+	Wire Wire
 }
 
 // A Net connects endpoints.
@@ -123,7 +125,7 @@ func (n *Net) carry(to *Endpoint, b *transport.Burst) {
 		n.cut(to, b)
 		return
 	}
-	if b.Kind == transport.KindAck || b.Kind == transport.KindAtomicResp {
+	if b.Kind == transport.KindAck || b.Kind == transport.KindAtomicResp || b.Kind == transport.KindCNP {
 		n.acks = append(n.acks, flight{to: to, b: *b})
 		return
 	}
@@ -164,7 +166,14 @@ func (n *Net) launch(f flight) {
 		copies++
 	}
 	for range copies {
-		f.at = n.Now + n.Delay
+		size := int64(len(f.data)) + int64(f.b.Packets)*overhead
+		wait, mark, ok := n.Wire.pass(&f.to.Node.Line, n.Now, size)
+		if !ok {
+			n.Lost++
+			continue
+		}
+		f.b.CE = f.b.CE || mark
+		f.at = n.Now + wait + n.Delay
 		if n.Rand.Float64() < n.Reorder {
 			f.at += transport.Time(n.Rand.Int64N(int64(n.Jitter) + 1))
 		}

@@ -22,6 +22,7 @@ type Node struct {
 	regions map[uint32]Region
 	nextKey uint32
 	Faults  int // accesses that were refused
+	Line    line
 }
 
 // NewNode makes a node with size bytes of memory.

@@ -185,6 +185,8 @@ const (
 	KindReadResp
 	KindAtomicResp
 	KindAck // ACK, NAK and RNR NAK: Syndrome tells
+	// neither
+	KindCNP // congestion notification: tells Dst that its packets were marked
 )
 
 // GID is an address: an IPv6 address or an IPv4 one mapped into it.
@@ -205,6 +207,7 @@ type Burst struct {
 	AckReq     bool // on the last packet of the burst
 	Solicited  bool
 	Migrated   bool
+	CE         bool   // the mark Congestion Experienced, in bursts that arrived
 	Src, Dst   uint32 // queue pair numbers
 	SGID, DGID GID
 	PKey       uint16
@@ -306,8 +309,8 @@ type Host interface {
 	GRH(b *Burst, out *[40]byte)
 
 	// Send hands b to the link. The link is done with b and its data when Send
-	// returns. Requests and READ responses may be delivered inside Send. ACKs
-	// and atomic responses must not: the link queues them, in order, and
+	// returns. Requests and READ responses may be delivered inside Send. ACKs,
+	// CNPs and atomic responses must not: the link queues them, in order, and
 	// delivers them when Run, Respond or Receive of the sender has returned and
 	// before Respond of the same queue pair is called again.
 	Send(b *Burst)

@@ -122,7 +122,9 @@ func (q *QP) stopRequester() {
 	r.Off, r.RDOut, r.Unasked = 0, 0, 0
 	r.Loaded, r.Blocked, r.Retrying = false, false, false
 	r.FailStatus = Success
-	r.RetransAt, r.RNRAt = 0, 0
+	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
+	r.Probing, r.Probes = false, 0
+	q.cc.SampleAt, q.cc.Cut, q.cc.Seen = 0, false, r.Una
 }
 
 // enterError moves the queue pair to the state Error and flushes both queues.

@@ -22,6 +22,10 @@ type Counters struct {
 
 	Timeouts      uint64 // local ACK timeouts
 	Retransmitted uint64 // packets sent again
+	Probes        uint64 // packets sent again early to find out what arrived
+	SentCNP       uint64
+	RcvdCNP       uint64
+	RcvdMarked    uint64 // packets with the mark Congestion Experienced
 	ImplicitNaks  uint64 // responses that showed an earlier one was lost
 	AccessErrors  uint64 // requests refused for key, bounds or rights
 	BadRequests   uint64 // requests refused as invalid
@@ -46,6 +50,10 @@ type Snapshot struct {
 	RNRLeft     uint8
 	MSN         uint32
 	Responses   uint32 // READ and atomic responses still owed
+	Path        Path
+	Window      uint32 // packets that may be in flight
+	RTT         Time   // smoothed; 0: not known
+	Rate        uint32 // of what is not acknowledged, bytes in a millisecond; 0: no limit
 	Counters    Counters
 }
 
@@ -60,5 +68,6 @@ func (q *QP) Snapshot() Snapshot {
 		OldestPSN: q.req.Una, Outstanding: psnDist(q.req.Una, q.req.Max), RDOut: q.req.RDOut,
 		RetriesLeft: q.req.Retry, RNRLeft: q.req.RNRRetry,
 		MSN: q.resp.MSN, Responses: uint32(q.resp.Pending), Counters: q.count,
+		Path: q.path, Window: q.req.Window, RTT: q.cc.SRTT, Rate: q.pace.Rate,
 	}
 }

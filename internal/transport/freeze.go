@@ -7,12 +7,12 @@ import (
 )
 
 // frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x01"
+const frozenMagic = "vrdma-qp\x02"
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.
 func (q *QP) parts() []any {
-	return []any{&q.conf, &q.attr, &q.state, &q.req, &q.resp, &q.count}
+	return []any{&q.conf, &q.attr, &q.path, &q.state, &q.req, &q.resp, &q.cc, &q.pace, &q.count}
 }
 
 // Freeze writes the whole state of q to bytes. It may be called between any two calls
@@ -57,6 +57,8 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
 	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
 		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
+	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
+		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", q.req.Burst, q.req.Window, q.req.Chunk)
 	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
 	case (q.req.TailPSN|q.req.Una|q.req.PSN|q.req.Max|rs.PSN|rs.AckPSN|rs.MsgPSN)&^psnMask != 0:

@@ -18,9 +18,12 @@ package transport
 type QP struct {
 	conf  Config
 	attr  Attr
+	path  Path
 	state State
 	req   requester
 	resp  responder
+	cc    congestion
+	pace  pacer
 	count Counters
 }
 
@@ -44,6 +47,7 @@ func (q *QP) Init(c Config) {
 	}
 	*q = QP{conf: c}
 	q.attr.MTU = c.MTU
+	q.SetPath(Path{})
 }
 
 // State is the current state.
@@ -55,12 +59,14 @@ func (q *QP) Counters() *Counters { return &q.count }
 // Modify applies the values that mask names, then the change of state.
 func (q *QP) Modify(a *Attr, mask AttrMask, now Time, h Host) {
 	if mask&MaskState != 0 && a.State == Reset {
-		c := q.count
+		c, p := q.count, q.path
 		q.Init(q.conf)
 		q.count = c
+		q.SetPath(p)
 		return
 	}
 	q.apply(a, mask)
+	q.fitPath()
 	if mask&MaskState != 0 {
 		q.enter(a.State, now, h)
 	}
@@ -109,6 +115,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	if mask&MaskSQPSN != 0 {
 		p := a.SQPSN & psnMask
 		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN = p, p, p, p
+		q.cc.Seen = p
 	}
 	if mask&MaskRetryCount != 0 {
 		q.req.Retry = a.RetryCount
@@ -144,19 +151,38 @@ func (q *QP) SetSendPos(pos uint32) {
 
 // Deadline is when Expire wants to be called; zero is never.
 func (q *QP) Deadline() Time {
-	if q.req.RNRAt != 0 {
-		return q.req.RNRAt
+	d := q.req.RetransAt
+	if q.path.Remote {
+		d = earlier(d, q.req.ProbeAt)
 	}
-	return q.req.RetransAt
+	if q.req.RNRAt != 0 {
+		d = q.req.RNRAt
+	}
+	if q.pace.Waiting {
+		d = earlier(d, q.pace.At)
+	}
+	return d
+}
+
+// earlier is the earlier of two deadlines, of which zero is never.
+func earlier(a, b Time) Time {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // Expire acts on a deadline that has passed. What it makes ready to send goes out
 // with the next Run.
 func (q *QP) Expire(now Time, h Host) {
+	r := &q.req
+	if q.pace.Waiting && now >= q.pace.At {
+		q.pace.Waiting = false
+		r.Kick = true
+	}
 	if q.state != RTS && q.state != SQD {
 		return
 	}
-	r := &q.req
 	if r.RNRAt != 0 {
 		if now >= r.RNRAt {
 			r.RNRAt = 0
@@ -164,8 +190,11 @@ func (q *QP) Expire(now Time, h Host) {
 		}
 		return
 	}
-	if r.RetransAt != 0 && now >= r.RetransAt {
+	switch {
+	case r.RetransAt != 0 && now >= r.RetransAt:
 		q.timeout(now, h)
+	case r.ProbeAt != 0 && now >= r.ProbeAt:
+		q.probe(now)
 	}
 }
 
@@ -183,18 +212,23 @@ func (q *QP) Receive(now Time, b *Burst, h Host) {
 	q.count.RcvdPackets += uint64(b.Packets)
 	q.count.RcvdBytes += uint64(b.size())
 	if b.Type == UD {
-		q.receiveDatagram(b, h)
+		q.receiveDatagram(now, b, h)
 		return
 	}
 	if b.Src != q.attr.DestQPN || b.SGID != q.attr.DGID || b.DGID != q.attr.SGID {
 		q.count.Dropped++
 		return
 	}
+	if b.CE {
+		q.notify(now, b, h)
+	}
 	switch {
 	case b.Kind < KindReadResp && b.Type == RC:
 		q.receiveReliable(now, b, h)
 	case b.Kind < KindReadResp:
 		q.receiveUnreliable(b, h)
+	case b.Kind == KindCNP:
+		q.Congested(now, b.SGID)
 	case b.Type == RC:
 		q.receiveResponse(now, b, h)
 	default:

@@ -24,6 +24,9 @@ type requester struct {
 	Off     uint32 // bytes of W sent in this pass
 	Unasked uint32 // packets since the last one that asked for an ACK
 	RDOut   uint32 // READs and atomics sent in this pass and not answered
+	Window  uint32 // packets in flight at most
+	Burst   uint32 // bytes in a burst at most
+	Chunk   uint32 // packets of a READ that are asked for at once
 
 	FailPos    uint32 // this request cannot be sent:
 	FailStatus Status // it fails when its turn to complete comes
@@ -33,11 +36,14 @@ type requester struct {
 	Kick     bool // Run has something to do
 	Retrying bool // went back; no further implicit NAK does so before there is progress
 	Drained  bool // SQD has been reached
+	Probing  bool // went back by one packet, to hear what has arrived
 
 	Retry     uint8 // retries left
 	RNRRetry  uint8
-	RetransAt Time // deadline of the oldest unacknowledged packet
-	RNRAt     Time // no sending before then
+	Probes    uint8 // probes since there was progress
+	RetransAt Time  // deadline of the oldest unacknowledged packet
+	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
+	RNRAt     Time  // no sending before then
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -135,13 +141,17 @@ func (q *QP) step(now Time, budget int, h Host) int {
 	if w.Op.isLocal() {
 		return q.local(now, h)
 	}
-	if q.conf.Type == RC && !q.fits() {
-		r.Blocked = true
+	if q.conf.Type == RC {
+		if !q.fits() {
+			r.Blocked = true
+			return 0
+		}
+	} else if q.path.Remote && q.pace.hold(now) {
 		return 0
 	}
 	switch {
 	case q.conf.Type == UD:
-		return q.sendDatagram(h)
+		return q.sendDatagram(now, h)
 	case w.Op.isRD():
 		return q.sendRD(now, h)
 	}
@@ -212,7 +222,10 @@ func (q *QP) judge(w *SendWQE) Status {
 func (q *QP) fits() bool {
 	r := &q.req
 	out := psnDist(r.Una, r.PSN)
-	if out >= q.conf.Window {
+	if q.path.Remote {
+		return q.fitsPath(out)
+	}
+	if out >= r.Window {
 		return false
 	}
 	if r.W.Op == WRRead && out != 0 {
@@ -259,13 +272,13 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	w := &r.W
 	mtu := q.attr.MTU
 	left := w.Length - r.Off
-	n := min(left, max(q.conf.MaxBurst, mtu))
+	n := min(left, r.Burst)
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
 	if q.conf.Type == RC {
 		// In packets first: the window times the MTU may not fit in 32 bits.
-		if room := q.conf.Window - psnDist(r.Una, r.PSN); n/mtu >= room {
+		if room := q.room(psnDist(r.Una, r.PSN)); n/mtu >= room {
 			n = room * mtu
 		}
 	}
@@ -294,14 +307,16 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	b.Solicited = b.Last && w.Flags&FlagSolicited != 0 && w.Op != WRWrite
 	b.Data = &sc.OutData
 	r.Unasked += b.Packets
-	if b.AckReq = b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= q.conf.Window; b.AckReq {
+	if q.conf.Type != RC {
+		r.Unasked = 0
+	} else if b.AckReq = b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= r.Window || q.path.Remote && q.ask(b.Packets); b.AckReq {
 		r.Unasked = 0
 	}
 	if b.First {
 		q.begin(packetsOf(w.Length, mtu))
 	}
 	r.Off += n
-	return q.emit(now, b, b.Packets, max(int(n), minCost), h)
+	return q.emit(now, b, b.Packets, b.Last, max(int(n), minCost), h)
 }
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its
@@ -313,12 +328,18 @@ func (q *QP) sendRD(now Time, h Host) int {
 	q.address(b, sendKind(w.Op))
 	b.First, b.Last, b.AckReq, b.Packets = true, true, true, 1
 	b.VA, b.RKey, b.Length = w.RemoteAddr, w.RKey, 8
-	psns := uint32(1)
+	psns, done := uint32(1), true
 	switch w.Op {
 	case WRRead:
 		b.VA += uint64(r.Off)
 		b.Length = w.Length - r.Off
-		psns = packetsOf(b.Length, q.attr.MTU)
+		if psns = packetsOf(b.Length, q.attr.MTU); psns > 1 {
+			if piece := r.Chunk - r.Off/q.attr.MTU%r.Chunk; psns > piece {
+				psns, done = piece, false
+				b.Length = piece * q.attr.MTU
+				r.Off += b.Length
+			}
+		}
 		q.begin(packetsOf(w.Length, q.attr.MTU))
 	case WRCmpSwap:
 		b.Compare, b.Swap = w.CompareAdd, w.Swap
@@ -334,7 +355,7 @@ func (q *QP) sendRD(now Time, h Host) int {
 	}
 	r.RDOut++
 	r.Unasked = 0
-	return q.emit(now, b, psns, minCost, h)
+	return q.emit(now, b, psns, done, minCost, h)
 }
 
 // address resets b and fills in what all bursts of a connected queue pair share.
@@ -345,20 +366,24 @@ func (q *QP) address(b *Burst, k Kind) {
 	}
 }
 
-// emit sends b, which takes psns sequence numbers, and moves on. Everything is in
+// emit sends b, which takes psns sequence numbers, and moves on, to the next request if
+// this one is done. Everything is in
 // order before the link sees the burst: the peer may be this very queue pair.
-func (q *QP) emit(now Time, b *Burst, psns uint32, cost int, h Host) int {
+func (q *QP) emit(now Time, b *Burst, psns uint32, done bool, cost int, h Host) int {
 	r := &q.req
 	b.PSN = r.PSN
 	if old := psnDist(r.PSN, r.Max); old != 0 && old <= psnHalf {
 		q.count.Retransmitted += uint64(b.Packets)
 	}
 	next := psnAdd(r.PSN, psns)
+	if q.path.Remote {
+		q.depart(now, b)
+	}
 	if psnDist(r.Una, next) > psnDist(r.Una, r.Max) {
 		r.Max = next
 	}
 	r.PSN = next
-	if b.Last {
+	if done {
 		r.Pos++
 		r.Loaded = false
 		q.count.RDMASends++
@@ -370,7 +395,7 @@ func (q *QP) emit(now Time, b *Burst, psns uint32, cost int, h Host) int {
 	if q.state != RTS && q.state != SQD {
 		return 0
 	}
-	if b.Last && q.conf.Type != RC {
+	if done && q.conf.Type != RC {
 		q.completeUnreliable(h)
 	}
 	return cost

@@ -132,7 +132,7 @@ func (q *QP) age(i uint8) uint8 {
 
 // duplicate answers a request that has been carried out already: SENDs and WRITEs are
 // acknowledged again, READs are read again, atomics get the answer they got before.
-func (q *QP) duplicate(b *Burst, h Host) {
+func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	q.count.Duplicates++
 	if b.Kind.base() != 0 {
@@ -152,6 +152,9 @@ func (q *QP) duplicate(b *Burst, h Host) {
 		if res.Due == dueNo {
 			res.Again = true
 		}
+		if b.Kind == KindReadReq && q.unacknowledged() {
+			q.pace.slow(now) // it could not take what it asked for
+		}
 		q.respondSoon(i, off, h)
 		return
 	}
@@ -159,7 +162,7 @@ func (q *QP) duplicate(b *Burst, h Host) {
 }
 
 // RespondPending reports whether Respond has something to do.
-func (q *QP) RespondPending() bool { return q.resp.Pending > 0 }
+func (q *QP) RespondPending() bool { return q.resp.Pending > 0 && !q.pace.Waiting }
 
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once.
@@ -167,6 +170,9 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 	rs := &q.resp
 	for budget > 0 && rs.Pending > 0 {
 		if !q.listening(h) {
+			return false
+		}
+		if q.pace.hold(now) {
 			return false
 		}
 		res := &rs.Res[rs.Next]
@@ -181,7 +187,7 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 			}
 			return rs.Pending > 0
 		}
-		n := q.readBurst(res, budget, h)
+		n := q.readBurst(now, res, budget, h)
 		if n == 0 {
 			return false
 		}
@@ -208,13 +214,13 @@ func (q *QP) responded(res *resource) {
 
 // readBurst sends the next burst of a READ response, or the empty response to an
 // atomic write or flush. It returns its cost, zero if the queue pair died of it.
-func (q *QP) readBurst(res *resource, budget int, h Host) int {
+func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
 	mtu := q.attr.MTU
 	left := uint32(0)
 	if res.Kind == KindReadReq {
 		left = res.Length - res.Off
 	}
-	n := min(left, max(q.conf.MaxBurst, mtu))
+	n := min(left, q.req.Burst)
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
@@ -246,6 +252,7 @@ func (q *QP) readBurst(res *resource, budget int, h Host) int {
 	if b.Last {
 		q.responded(res)
 	}
+	q.pace.spend(now, b)
 	q.transmit(b, h)
 	if q.state == Error || q.state == Reset {
 		return 0

@@ -76,7 +76,7 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 		q.outOfSequence(now, b.PSN, h)
 		return
 	case !q.overlaps(b):
-		q.duplicate(b, h)
+		q.duplicate(now, b, h)
 		return
 	}
 	rs.NakSent = false
@@ -113,10 +113,15 @@ func (q *QP) overlaps(b *Burst) bool {
 	return at < psnHalf && b.First == (at == 0)
 }
 
-// nakAgain is how long a packet that was asked for may take before it is asked for
-// again. Each NAK costs the requester one of its retries, so a network that reorders
-// must not provoke too many.
-const nakAgain = Time(250_000)
+// How long a packet that was asked for may take before it is asked for again. Each NAK
+// costs the requester one of its retries, so a network that reorders must not provoke
+// too many; our own requesters do not count them. A requester that went back sends older
+// packets than before. One that did not, for long, has not heard.
+const (
+	nakAgain    = Time(250_000)
+	nakAgainOwn = Time(20_000)
+	nakUnheard  = Time(500_000)
+)
 
 // outOfSequence asks for the packet that is missing: once, and again if the requester
 // has gone back since and it is missing still.
@@ -124,7 +129,14 @@ func (q *QP) outOfSequence(now Time, psn uint32, h Host) {
 	rs := &q.resp
 	forward := psnDist(rs.Ahead, psn)
 	rs.Ahead = psn
-	if rs.NakSent && (forward != 0 && forward < psnHalf || now-rs.NakAt < nakAgain) {
+	again, unheard := nakAgain, Time(1<<62)
+	if q.path.Own {
+		again, unheard = nakAgainOwn, nakUnheard
+	}
+	if forward != 0 && forward < psnHalf {
+		again = unheard
+	}
+	if rs.NakSent && now-rs.NakAt < again {
 		q.count.Dropped++
 		return
 	}

@@ -57,8 +57,8 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 	case NakSequence:
 		q.count.RcvdSequenceErr++
 		// Not when this NAK has been acted upon: it was duplicated on the way.
-		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una {
-			q.retry(now, h)
+		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
+			q.retry(now, q.path.Own, h)
 		}
 		return
 	case NakInvalid:
@@ -91,7 +91,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 		r.RNRRetry--
 	}
 	r.RNRAt = now + RNRDelay(b.Syndrome)
-	r.RetransAt = 0
+	r.RetransAt, r.ProbeAt = 0, 0
 	q.rewind()
 }
 
@@ -127,7 +127,15 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	}
 	off := start * mtu
 	n := b.size()
-	if want := min(length-off, b.Packets*mtu); n != want || b.Last != (end == packets) {
+	final := end == packets
+	if packets > r.Chunk && !final {
+		final = end%r.Chunk == 0
+	}
+	if packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk {
+		q.count.Dropped++ // no answer to any of our requests
+		return
+	}
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
 		q.failTail(BadRespErr, h)
 		return
 	}
@@ -141,6 +149,8 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
+	} else if final && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
+		r.RDOut--
 	}
 	q.progress(now, h)
 }
@@ -214,6 +224,10 @@ func (q *QP) progress(now Time, h Host) {
 	r := &q.req
 	r.Retry, r.RNRRetry = q.attr.RetryCount, q.attr.RNRRetry
 	r.Retrying = false
+	if q.path.Remote {
+		r.Probing, r.Probes = false, 0
+		q.learn(now)
+	}
 	if r.FailStatus != Success && int32(r.Tail-r.FailPos) > 0 {
 		// It could not be sent again, and turns out not to have been lost.
 		r.FailStatus = Success
@@ -230,8 +244,16 @@ func (q *QP) progress(now Time, h Host) {
 func (q *QP) restartTimer(now Time) {
 	r := &q.req
 	r.RetransAt = 0
-	if d := AckTimeout(q.attr.Timeout); d != 0 && r.Una != r.Max && q.conf.Type == RC {
+	if r.Una == r.Max || q.conf.Type != RC {
+		r.ProbeAt = 0
+		return
+	}
+	d := AckTimeout(q.attr.Timeout)
+	if d != 0 {
 		r.RetransAt = now + d
+	}
+	if q.path.Remote {
+		r.ProbeAt = q.probeAt(now, d)
 	}
 }
 
@@ -242,38 +264,45 @@ func (q *QP) rewind() {
 	r.RDOut, r.Unasked = 0, 0
 	r.Loaded = false
 	r.Kick = true
+	q.cc.SampleAt = 0
 }
 
 // implicitNak handles a response that shows that an earlier one was lost.
 func (q *QP) implicitNak(now Time, h Host) {
-	if q.req.Retrying || q.req.RNRAt != 0 {
+	if q.req.Retrying && (!q.path.Own || q.cc.SRTT == 0) || q.req.RNRAt != 0 || q.wentBack(now, 2*q.cc.SRTT) {
 		return
 	}
 	q.count.ImplicitNaks++
-	q.retry(now, h)
+	q.retry(now, q.path.Own, h)
 }
 
 // timeout handles the local ACK timeout.
 func (q *QP) timeout(now Time, h Host) {
 	q.count.Timeouts++
-	q.retry(now, h)
+	q.cutTimeout()
+	q.retry(now, false, h)
 }
 
-// retry goes back to the oldest unacknowledged packet, if it may once more.
-func (q *QP) retry(now Time, h Host) {
+// retry goes back to the oldest unacknowledged packet, if it may once more. It is free when
+// the peer is known to be there and not to ask without need.
+func (q *QP) retry(now Time, free bool, h Host) {
 	r := &q.req
 	if q.state != RTS && q.state != SQD || r.Una == r.Max {
-		r.RetransAt = 0
+		r.RetransAt, r.ProbeAt = 0, 0
 		return
 	}
-	if r.Retry == 0 {
+	if r.Retry == 0 && !free {
 		q.count.RetryExceeded++
 		q.failTail(RetryExcErr, h)
 		return
 	}
-	r.Retry--
+	if !free {
+		r.Retry--
+	}
 	q.count.Retries++
-	r.Retrying = true
+	r.Retrying, r.Probing = true, false
+	q.cc.BackAt = now
+	q.cutLoss(q.req.RDOut > 0)
 	q.rewind()
 	q.restartTimer(now)
 }

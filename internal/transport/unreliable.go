@@ -50,8 +50,12 @@ func (q *QP) dropMessage() {
 const grhLength = 40
 
 // receiveDatagram is the UD responder.
-func (q *QP) receiveDatagram(b *Burst, h Host) {
+func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
 	rs := &q.resp
+	if b.Kind == KindCNP {
+		q.Congested(now, b.SGID)
+		return
+	}
 	if !q.listening(h) || b.Kind != KindSend && b.Kind != KindSendImm || !b.First || !b.Last || b.Packets != 1 {
 		q.count.Dropped++
 		return
@@ -59,6 +63,9 @@ func (q *QP) receiveDatagram(b *Burst, h Host) {
 	if b.QKey != q.attr.QKey {
 		q.count.BadQKey++
 		return
+	}
+	if b.CE {
+		q.notify(now, b, h)
 	}
 	n := b.size()
 	if !rs.HaveRecv {
@@ -93,12 +100,15 @@ func (q *QP) receiveDatagram(b *Burst, h Host) {
 	h.CompleteRecv(&rs.R, &sc.Result)
 }
 
+// managementQP is the number of the queue pair for connection management.
+const managementQP = 1
+
 // controlledQKey marks a Q_Key in a work request that stands for the queue pair's own
 // (IBA 10.2.4): only a privileged queue pair may have such a key.
 const controlledQKey = 1 << 31
 
 // sendDatagram sends the UD message in W.
-func (q *QP) sendDatagram(h Host) int {
+func (q *QP) sendDatagram(now Time, h Host) int {
 	r := &q.req
 	w := &r.W
 	sc := h.Scratch()
@@ -130,9 +140,10 @@ func (q *QP) sendDatagram(h Host) int {
 		b.QKey = q.attr.QKey
 	}
 	b.MTU = q.conf.MTU
-	b.First, b.Last, b.AckReq, b.Packets = true, true, true, 1
+	b.First, b.Last, b.Packets = true, true, 1
+	b.AckReq = q.conf.Num == managementQP // as rxe does, though nobody acknowledges it
 	b.Length, b.Imm, b.Data = w.Length, w.Imm, &sc.OutData
 	b.Solicited = w.Flags&FlagSolicited != 0
 	q.begin(1)
-	return q.emit(0, b, 1, max(int(w.Length), minCost), h)
+	return q.emit(now, b, 1, true, max(int(w.Length), minCost), h)
 }

@@ -61,6 +61,22 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
+// TestOldKernel: without the newer system calls everything works, more slowly. (But fork
+// is run with one thread: see README.md.)
+func TestOldKernel(t *testing.T) {
+	for name, args := range map[string][]string{"door": nil, "register": nil, "writers": nil, "fork": {"0"}, "death": nil} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			argv := append([]string{program(t, "oldkernel"), program(t, name)}, args...)
+			out, err := run(t, f, library(t), argv...)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, out)
+			}
+			f.waitIdle(t)
+		})
+	}
+}
+
 // TestSpeed prints what registration costs; it judges nothing.
 func TestSpeed(t *testing.T) {
 	f := startFake(t)

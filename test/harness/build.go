@@ -25,7 +25,20 @@ func Binary() string { return filepath.Join(Root(), "bin", "vrdma") }
 // Library is the built interposer.
 func Library() string { return filepath.Join(Root(), "bin", "libvrdma.so") }
 
-var build = sync.OnceValues(func() ([]byte, error) {
+// raceBinary is the same program with the race detector in it.
+func raceBinary() string { return filepath.Join(Root(), "bin", "vrdma-race") }
+
+var (
+	build     = sync.OnceValues(func() ([]byte, error) { return alone(exec.Command("make", "build")) })
+	buildRace = sync.OnceValues(func() ([]byte, error) {
+		cmd := exec.Command("go", "build", "-race", "-o", raceBinary(), "./cmd/vrdma")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+		return alone(cmd)
+	})
+)
+
+// alone runs a command in the repository while no other test binary does.
+func alone(cmd *exec.Cmd) ([]byte, error) {
 	// Test packages run as processes of their own, so a lock file, not a mutex.
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "vrdma-test-build.lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
 	if err != nil {
@@ -35,10 +48,9 @@ var build = sync.OnceValues(func() ([]byte, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("make", "build")
 	cmd.Dir = Root()
 	return cmd.CombinedOutput()
-})
+}
 
 // Build makes bin/vrdma and bin/libvrdma.so, once a test binary.
 func Build(t testing.TB) {

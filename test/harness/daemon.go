@@ -17,6 +17,7 @@ type Daemon struct {
 	Socket  string
 	Process *Process
 	cred    *syscall.Credential
+	network string
 	dir     string
 }
 
@@ -26,6 +27,9 @@ type Options struct {
 	Args []string            // further arguments
 	User *syscall.Credential // run daemon and programs as this user
 	Wrap []string            // a command to run the daemon under
+	Race bool                // a daemon with the race detector in it, which dies of a race
+
+	Network string // run daemon and programs in the network namespace with this path
 }
 
 // Nobody is an unprivileged user.
@@ -59,11 +63,19 @@ func Start(t testing.TB, o Options) *Daemon {
 		o.Addr = "127.0.0.1,::1"
 	}
 	dir := Directory(t, o.User)
-	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, dir: dir}
-	argv := append(append([]string{}, o.Wrap...), Binary(), "daemon", "--socket", d.Socket, "--addr", o.Addr)
-	argv = append(argv, o.Args...)
+	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, network: o.Network, dir: dir}
+	binary := Binary()
+	if o.Race {
+		if out, err := buildRace(); err != nil {
+			t.Fatalf("go build -race: %v\n%s", err, out)
+		}
+		binary = raceBinary()
+	}
+	argv := append(append([]string{}, o.Wrap...), binary, "daemon", "--socket", d.Socket, "--addr", o.Addr)
+	argv = d.inside(append(argv, o.Args...))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)
+	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
 	d.Process = Spawn(t, cmd)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -104,6 +116,14 @@ func (d *Daemon) dress(cmd *exec.Cmd) {
 	}
 }
 
+// inside is argv run in the daemon's network namespace.
+func (d *Daemon) inside(argv []string) []string {
+	if d.network == "" {
+		return argv
+	}
+	return append([]string{"nsenter", "--net=" + d.network, "--"}, argv...)
+}
+
 // Stop ends the daemon with SIGTERM and fails the test if it does not end well.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
@@ -126,7 +146,8 @@ func (d *Daemon) Command(args ...string) *exec.Cmd {
 
 // ProgramCommand is the command that runs argv with an RDMA device.
 func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd {
-	cmd := exec.Command(Binary(), append([]string{"run", "--socket", d.Socket, "--"}, argv...)...)
+	argv = d.inside(append([]string{Binary(), "run", "--socket", d.Socket, "--"}, argv...))
+	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)
 	return cmd
 }
@@ -161,17 +182,9 @@ func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, clien
 	s.Ended(3 * time.Second)
 	if !c.Ended(0) || !s.Ended(0) || c.cmd.ProcessState.ExitCode() != 0 || s.cmd.ProcessState.ExitCode() != 0 {
 		t.Fatalf("pair failed (limit %v)\nserver %s: %s\n%s\nclient %s: %s\n%s",
-			limit, s.Name, s.fate(), s.Output(), c.Name, c.fate(), c.Output())
+			limit, s.Name, s.Fate(), s.Output(), c.Name, c.Fate(), c.Output())
 	}
 	return s.Output(), c.Output()
-}
-
-// fate says how a process ended, or where it hangs.
-func (p *Process) fate() string {
-	if p.Ended(0) {
-		return p.cmd.ProcessState.String()
-	}
-	return "still running, " + p.where()
 }
 
 // Status asks the daemon what it has.

@@ -107,19 +107,35 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Ended waits up to d and reports whether the process has ended.
 func (p *Process) Ended(d time.Duration) bool {
+	return Within(p.done, d)
+}
+
+// Within waits up to d and reports whether done is closed.
+func Within(done <-chan struct{}, d time.Duration) bool {
 	late := time.NewTimer(d)
 	defer late.Stop()
 	select {
-	case <-p.done:
+	case <-done:
 		return true
 	case <-late.C:
 	}
 	select { // it may have been both
-	case <-p.done:
+	case <-done:
 		return true
 	default:
 		return false
 	}
+}
+
+// Code is the exit status of a process that has ended (-1: killed by a signal).
+func (p *Process) Code() int { return p.cmd.ProcessState.ExitCode() }
+
+// Fate says how a process ended, or where it hangs.
+func (p *Process) Fate() string {
+	if p.Ended(0) {
+		return p.cmd.ProcessState.String()
+	}
+	return "still running, " + p.where()
 }
 
 // Wait for the end, at most d, and return the exit code (-1: killed by a signal).

@@ -388,7 +388,7 @@ static void rdma_on_ud(void)
 	d = dev_open();
 	mem = buf_new(&d, 16384, ALL_ACCESS);
 	struct couple c = couple_new(&d, (struct opt){.type = IBV_QPT_UD});
-	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .hop_limit = 64}};
+	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .sgid_index = (uint8_t)d.gid_index, .hop_limit = 64}};
 	struct ibv_ah *ah = MADE(ibv_create_ah(d.pd, &at));
 	struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 64, 1, remote(4096), mem.mr->rkey);
 
@@ -542,7 +542,7 @@ static void uc_without_receive_is_silent(void)
 static void ud_case(uint32_t qkey, size_t send_len, size_t recv_len, bool want, const char *what)
 {
 	struct couple c = start((struct opt){.type = IBV_QPT_UD});
-	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .hop_limit = 64}};
+	struct ibv_ah_attr at = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .sgid_index = (uint8_t)d.gid_index, .hop_limit = 64}};
 	struct ibv_ah *ah = MADE(ibv_create_ah(d.pd, &at));
 	struct work w = work_new(IBV_WR_SEND, &mem, 0, send_len, 1);
 

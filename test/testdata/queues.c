@@ -277,7 +277,7 @@ static int modify(struct end *e, enum ibv_qp_state to, int mask)
 {
 	struct ibv_qp_attr a = {.qp_state = to, .port_num = 1, .path_mtu = IBV_MTU_1024, .dest_qp_num = 1, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
 				.max_rd_atomic = 1, .max_dest_rd_atomic = 1, .min_rnr_timer = 1, .qkey = 1,
-				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .hop_limit = 1}}};
+				.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = d.gid, .sgid_index = (uint8_t)d.gid_index, .hop_limit = 1}}};
 
 	return ibv_modify_qp(e->qp, &a, IBV_QP_STATE | mask);
 }

@@ -78,9 +78,10 @@ struct dev {
 	int gid_index;
 };
 
+/* VT_GID picks another GID than the first, for runs on other devices. */
 VT struct dev dev_open(void)
 {
-	struct dev d = {0};
+	struct dev d = {.gid_index = getenv("VT_GID") ? atoi(getenv("VT_GID")) : 0};
 	int n;
 	struct ibv_device **list = MADE(ibv_get_device_list(&n));
 
@@ -166,6 +167,7 @@ struct opt {
 	int retry;	/* 0: 7; -1: 0 */
 	int rnr_retry;	/* 0: 7, for ever; -1: 0 */
 	int min_rnr;	/* 0: 1, 10 µs */
+	int mtu;	/* of the path, in bytes; 0: 1024 */
 };
 
 struct end {
@@ -253,7 +255,9 @@ VT void end_rtr(struct end *e, struct addr to)
 	int mask = IBV_QP_STATE;
 
 	if (e->o.type != IBV_QPT_UD) {
-		a.path_mtu = IBV_MTU_1024;
+		a.path_mtu = IBV_MTU_256;
+		while (128 << a.path_mtu < opt_num(e->o.mtu, 1024))
+			a.path_mtu++;
 		a.dest_qp_num = to.qpn;
 		a.rq_psn = to.psn;
 		a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.dgid = to.gid, .sgid_index = e->d->gid_index, .hop_limit = 64}};

@@ -303,7 +303,7 @@ static void multicast(void)
 	start();
 	struct end e[3];
 	union ibv_gid group = {.raw = {0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 1, 2, 3}};
-	struct ibv_ah_attr at_ = {.is_global = 1, .port_num = 1, .grh = {.dgid = group, .hop_limit = 1}};
+	struct ibv_ah_attr at_ = {.is_global = 1, .port_num = 1, .grh = {.dgid = group, .sgid_index = (uint8_t)d.gid_index, .hop_limit = 1}};
 
 	for (int i = 0; i < 3; i++) {
 		e[i] = end_new(&d, (struct opt){.type = IBV_QPT_UD});

@@ -169,8 +169,12 @@ static void close_everything(void)
 	for (int fd = 100; fd < 20000; fd++)
 		close(fd);
 	CHECK(hidden_fds() == 4 && ask(keep, CMD_ECHO, 2) == 3);
-	CHECK(close_range((unsigned)keep + 1, ~0u, 0) == 0 && ask(keep, CMD_ECHO, 3) == 4);
-	CHECK(close_range(3, ~0u, 0) == 0);
+	int new_kernel = close_range((unsigned)keep + 1, ~0u, 0) == 0;
+	CHECK((new_kernel || errno == ENOSYS) && ask(keep, CMD_ECHO, 3) == 4);
+	if (new_kernel)
+		CHECK(close_range(3, ~0u, 0) == 0);
+	else
+		close(keep);
 	CHECK(write(keep, "12345678", 8) == -1 && errno == EBADF && hidden_fds() == 2);
 	keep = open_device();
 	closefrom(keep + 1);

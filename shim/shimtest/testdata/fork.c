@@ -197,6 +197,47 @@ static void many_threads(int fd, int rounds)
 		}
 }
 
+/*
+ * One thread forks while another is inside malloc, with its lock, about to write to a
+ * registered page: neither may wait for the other.
+ */
+static void *forks(void *arg)
+{
+	for (int i = 0; i < *(int *)arg; i++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			churn();
+			_exit(0);
+		}
+		wait_ok(pid);
+	}
+	stop = 1;
+	return NULL;
+}
+
+static void locked_allocator(int fd, int rounds)
+{
+	pthread_t t;
+	char *p[200];
+	stop = 0;
+	for (int i = 0; i < 200; i++) { /* all of this heap becomes shared */
+		p[i] = malloc(2000);
+		memset(p[i], i, 2000);
+		reg_as(fd, p[i], 2000, SHARED);
+	}
+	for (int i = 0; i < 200; i += 2)
+		free(p[i]);
+	CHECK(pthread_create(&t, NULL, forks, &rounds) == 0);
+	while (!stop)
+		churn();
+	pthread_join(t, NULL);
+	for (int i = 1; i < 200; i += 2) {
+		CHECK(p[i][0] == (char)i && p[i][1999] == (char)i);
+		free(p[i]);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 40;
@@ -205,7 +246,10 @@ int main(int argc, char **argv)
 	CHECK(buffer != MAP_FAILED);
 	one_thread(fd);
 	kept_from_children(fd);
-	many_threads(fd, rounds);
+	if (rounds) {
+		locked_allocator(fd, rounds);
+		many_threads(fd, rounds);
+	}
 	one_thread(fd);
 	return 0;
 }

@@ -1,0 +1,213 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/internal/pcap"
+	"vrdma/internal/wire"
+)
+
+// packet is one packet of a capture.
+type packet struct {
+	at       time.Time
+	src, dst netip.AddrPort
+	id       uint16
+	wire.Packet
+	bad  bool // damaged on the way: its receiver never saw it
+	lost bool // removed on the way, likewise
+	copy bool // made on the way of an earlier one
+}
+
+func (p *packet) psn() uint32               { return p.BTH().PSN() }
+func (p *packet) format() *wire.Format      { return p.Format() }
+func (p *packet) operation() wire.Operation { return p.Format().Operation }
+func (p *packet) is(o ...wire.Operation) bool {
+	for _, o := range o {
+		if p.operation() == o {
+			return true
+		}
+	}
+	return false
+}
+
+// response reports whether p answers a request.
+func (p *packet) response() bool { return p.is(wire.Ack, wire.AtomicAck, wire.ReadResponse) }
+
+// end is one queue pair of a capture.
+type end struct {
+	addr netip.Addr
+	qp   uint32
+}
+
+// to is the queue pair that p is for.
+func (p *packet) to() end { return end{p.dst.Addr(), p.BTH().DestQP()} }
+
+// read reads a capture, and what was dropped from it.
+func read(t *testing.T, file string) []packet {
+	t.Helper()
+	all := readFile(t, file)
+	dropped := strings.TrimSuffix(file, ".pcap") + ".dropped.pcap"
+	if _, err := os.Stat(dropped); err == nil {
+		for _, p := range readFile(t, dropped) {
+			p.lost = true
+			all = append(all, p)
+		}
+	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
+	for i := range all {
+		for j := range all[:i] {
+			// rxe gives every packet an identification of its own.
+			p, o := &all[i], &all[j]
+			if p.id != 0 && p.id == o.id && p.src == o.src && bytes.Equal(p.Bytes(), o.Bytes()) {
+				p.copy = true
+			}
+		}
+	}
+	return all
+}
+
+func readFile(t *testing.T, file string) (all []packet) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcap.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		at, raw, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := parse(bytes.Clone(raw)); ok {
+			p.at = at
+			all = append(all, p)
+		}
+	}
+}
+
+// parse takes an Ethernet frame apart. ok is false for what is not RoCEv2.
+func parse(raw []byte) (p packet, ok bool) {
+	var udp wire.UDP
+	var src, dst netip.Addr
+	switch ip := raw[14:]; binary.BigEndian.Uint16(raw[12:]) {
+	case 0x0800:
+		h := wire.IPv4(ip)
+		if !h.IsValid() || h.Protocol() != wire.ProtocolUDP {
+			return p, false
+		}
+		udp, src, dst, p.id = h.Payload(), netip.AddrFrom4(h.Src()), netip.AddrFrom4(h.Dst()), h.ID()
+	case 0x86dd:
+		h := wire.IPv6(ip)
+		if !h.IsValid() || h.NextHeader() != wire.ProtocolUDP {
+			return p, false
+		}
+		udp, src, dst = h.Payload(), netip.AddrFrom16(h.Src()), netip.AddrFrom16(h.Dst())
+	default:
+		return p, false
+	}
+	if !udp.IsValid() || udp.DstPort() != wire.Port {
+		return p, false
+	}
+	p.src, p.dst = netip.AddrPortFrom(src, udp.SrcPort()), netip.AddrPortFrom(dst, udp.DstPort())
+	var err error
+	if p.Packet, err = wire.Parse(udp.Payload()); err != nil {
+		return p, false
+	}
+	var flow wire.Flow
+	flow.Set(p.src, p.dst)
+	if id, ok := flow.Check(p.Packet, p.id); !ok || flow.IsIPv4() && id != p.id {
+		p.bad = true
+	}
+	return p, true
+}
+
+// conversation is what passed between two connected queue pairs, or what one datagram
+// queue pair sent.
+type conversation struct {
+	service wire.Service
+	x, y    end
+	packets []packet
+}
+
+// from reports whether c's queue pair x sent p.
+func (c *conversation) from(p *packet) bool {
+	if c.service == wire.UD {
+		return p.src.Addr() == c.x.addr && p.DETH().SrcQP() == c.x.qp
+	}
+	return p.src.Addr() == c.x.addr && p.to() == c.y
+}
+
+// conversations takes a capture apart, twice: once from each end's point of view.
+func conversations(all []packet) []*conversation {
+	peers := peersOf(all)
+	var list []*conversation
+	find := map[end]*conversation{}
+	add := func(s wire.Service, x, y end, p *packet) {
+		c := find[x]
+		if c == nil {
+			c = &conversation{service: s, x: x, y: y}
+			find[x] = c
+			list = append(list, c)
+		}
+		c.packets = append(c.packets, *p)
+	}
+	for i := range all {
+		p := &all[i]
+		switch s := p.format().Service; s {
+		case wire.UD:
+			add(s, end{p.src.Addr(), p.DETH().SrcQP()}, end{}, p)
+			add(s, p.to(), end{}, p)
+		case wire.RC, wire.UC:
+			y := p.to()
+			if x, ok := peers[y]; ok {
+				add(s, x, y, p)
+				add(s, y, x, p)
+			}
+		}
+	}
+	return list
+}
+
+// peersOf finds out which queue pairs are connected: a packet names its receiver only. An
+// answer has the PSN of its request; UC queue pairs are one pair in every capture.
+func peersOf(all []packet) map[end]end {
+	peers := map[end]end{}
+	uc := map[end]bool{}
+	for i := range all {
+		p := &all[i]
+		if p.format().Service == wire.UC {
+			for other := range uc {
+				if other.addr != p.dst.Addr() {
+					peers[p.to()], peers[other] = other, p.to()
+				}
+			}
+			uc[p.to()] = true
+		}
+		if p.format().Service != wire.RC || !p.response() {
+			continue
+		}
+		for j := i - 1; j >= 0; j-- {
+			r := &all[j]
+			if r.format().Service == wire.RC && !r.response() && r.src.Addr() == p.dst.Addr() && r.psn() == p.psn() {
+				peers[r.to()], peers[p.to()] = p.to(), r.to()
+				break
+			}
+		}
+	}
+	return peers
+}

@@ -1,0 +1,124 @@
+package transport
+
+// What a requester does on a remote path that a local one does not need: fitting bursts
+// to a window, and finding out early why nothing is heard.
+//
+// The local ACK timeout is the application's, usually tens of milliseconds, and a few of
+// them end the connection. Long before that a probe asks: the oldest unacknowledged packet
+// is sent again, alone, with AckReq, and the acknowledgement tells what else is missing.
+//
+//	…──[41]──[42]──[43 lost]        silence        [41 again] ──▶ ACK 42: go on from 43
+//	   last of what the peer says is always one of these: all arrived, go on from n, NAK
+//
+// To the peer a probe is a duplicate, which every responder answers.
+
+// fitsPath reports whether the next burst may be sent when out packets are in flight.
+func (q *QP) fitsPath(out uint32) bool {
+	r := &q.req
+	if r.Probing {
+		return out == 0
+	}
+	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
+	switch {
+	case r.W.Op == WRRead:
+		n := min(left, r.Chunk-r.Off/q.attr.MTU%r.Chunk)
+		return out == 0 || out+n <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
+	case r.W.Op.isRD():
+		return out < r.Window
+	case r.Unasked > 0:
+		return true // at least one packet more, that asks
+	}
+	// Small bursts are dear: better to wait for room than to fill what little there is.
+	return out < r.Window && r.Window-out >= min(left, q.portion())
+}
+
+// portion is how many packets a burst is to have when the window is what limits it: few
+// enough that acknowledgements of the first arrive while the last are being sent.
+func (q *QP) portion() uint32 {
+	r := &q.req
+	return max(min(max(r.Window/4, min(r.Window/2, 8)), r.Burst/q.attr.MTU), 1)
+}
+
+// room is how many packets may be sent when out are in flight and fits has agreed.
+func (q *QP) room(out uint32) uint32 {
+	r := &q.req
+	if !q.path.Remote {
+		return r.Window - out
+	}
+	if r.Probing || out >= r.Window {
+		return 1
+	}
+	return min(r.Window-out, q.portion())
+}
+
+// ask reports whether a burst of so many packets should ask for an ACK: if nothing could
+// follow it before an ACK comes, it has to.
+func (q *QP) ask(packets uint32) bool {
+	r := &q.req
+	return r.Probing || r.Unasked*4 >= r.Window || psnDist(r.Una, r.PSN)+packets+q.portion() > r.Window
+}
+
+// depart notes that b, at PSN, leaves for another host.
+func (q *QP) depart(now Time, b *Burst) {
+	r := &q.req
+	if q.conf.Type != RC {
+		q.pace.spend(now, b)
+		return
+	}
+	if b.AckReq && r.PSN == r.Max {
+		q.time(now, psnAdd(r.PSN, b.Packets))
+	}
+}
+
+// Times until a probe, as multiples of the round trip time and at least. Other hosts than
+// our own may be slow to answer for reasons of their own.
+const (
+	probeTrips      = 4
+	probeLeast      = Time(1_000_000)
+	probeFirst      = Time(4_000_000) // round trip time unknown
+	probeTripsOther = 8
+	probeLeastOther = Time(8_000_000)
+	probeFirstOther = Time(16_000_000)
+	probesMost      = 10
+)
+
+// probeAt is when to probe if nothing is heard from now on; never, if the timeout d comes
+// before.
+func (q *QP) probeAt(now, d Time) Time {
+	trips, least, first := Time(probeTrips), probeLeast, probeFirst
+	if !q.path.Own {
+		trips, least, first = probeTripsOther, probeLeastOther, probeFirstOther
+	}
+	wait := first
+	if q.cc.SRTT != 0 {
+		wait = max(trips*q.cc.SRTT, least)
+	}
+	wait <<= min(q.req.Probes, probesMost)
+	if d != 0 && wait >= d {
+		return 0
+	}
+	return now + wait
+}
+
+// probe sends the oldest unacknowledged packet again. It costs no retry and leaves the
+// timeout as it is.
+func (q *QP) probe(now Time) {
+	r := &q.req
+	r.ProbeAt = 0
+	if r.Una == r.Max {
+		return
+	}
+	q.count.Probes++
+	r.Probing = true
+	if r.Probes < probesMost {
+		r.Probes++
+	}
+	q.rewind()
+	r.ProbeAt = q.probeAt(now, AckTimeout(q.attr.Timeout))
+}
+
+// wentBack reports whether the requester went back less than d ago and has heard no news
+// since: what arrives now may have been sent before.
+func (q *QP) wentBack(now, d Time) bool {
+	return q.path.Remote && q.req.Retrying && now-q.cc.BackAt < d
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where userfaultfd is missing or forbidden (Docker's seccomp profile), the other
+ * threads are stopped while pages are replaced: by ptrace, from a helper process that
+ * shares our memory, because no thread may trace another one of its own process. A
+ * thread that is stopped so is between two instructions or two system calls, which
+ * are restarted afterwards; no signal handler runs. Should the helper die, the kernel
+ * lets everyone go.
+ *
+ * It fails where ptrace is forbidden too, and under a debugger.
+ */
+#include "freeze.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include "bare.h"
+
+#define THREADS_MAX 4096
+#define STOPPED_BY_INTERRUPT 128 /* PTRACE_EVENT_STOP */
+
+enum phase { STARTING, FROZEN, FAILED, THAWING };
+
+/* Under memory_lock. */
+static struct {
+	_Atomic int phase;
+	_Atomic int tid; /* the helper; the kernel clears it when it is gone */
+	long pid;
+	int owner; /* the thread that goes on */
+	char tasks[32];
+	struct {
+		int tid;
+		int signal; /* that it was about to receive */
+	} stopped[THREADS_MAX];
+	unsigned n;
+	unsigned char stack[16384] __attribute__((aligned(16)));
+} freezer;
+
+static void set_phase(enum phase p)
+{
+	atomic_store(&freezer.phase, (int)p);
+	sys(SYS_futex, &freezer.phase, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static bool known(int tid)
+{
+	for (unsigned i = 0; i < freezer.n; i++)
+		if (freezer.stopped[i].tid == tid)
+			return true;
+	return tid == freezer.owner;
+}
+
+/* Stops one thread. False: it cannot be done. */
+static bool stop(int tid)
+{
+	int status = 0;
+	long r = sys(SYS_ptrace, PTRACE_SEIZE, tid, NULL, NULL);
+	if (r == -ESRCH)
+		return true; /* it has just ended */
+	if (r < 0 || freezer.n == THREADS_MAX)
+		return false;
+	sys(SYS_ptrace, PTRACE_INTERRUPT, tid, NULL, NULL);
+	if (sys(SYS_wait4, tid, &status, __WALL, NULL) != tid || !WIFSTOPPED(status))
+		return true; /* it ended */
+	freezer.stopped[freezer.n].tid = tid;
+	freezer.stopped[freezer.n++].signal = status >> 16 == STOPPED_BY_INTERRUPT ? 0 : WSTOPSIG(status);
+	return true;
+}
+
+/* One reading of the list of threads. How many were new, or -1. */
+static int stop_listed(long dir)
+{
+	struct entry {
+		uint64_t ino, off;
+		uint16_t length;
+		uint8_t type;
+		char name[];
+	} __attribute__((packed)) *e;
+	char list[2048];
+	unsigned before = freezer.n;
+	long n;
+
+	sys(SYS_lseek, dir, 0, 0);
+	while ((n = sys(SYS_getdents64, dir, list, sizeof list)) > 0)
+		for (long i = 0; i < n; i += e->length) {
+			int tid = 0;
+			e = (struct entry *)(void *)(list + i);
+			for (const char *c = e->name; *c >= '0' && *c <= '9'; c++)
+				tid = tid * 10 + (*c - '0');
+			if (tid && !known(tid) && !stop(tid))
+				return -1;
+		}
+	return n < 0 ? -1 : (int)(freezer.n - before);
+}
+
+/* The helper. */
+static void run(void)
+{
+	int r = -1;
+	long dir = sys(SYS_openat, AT_FDCWD, freezer.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir >= 0) {
+		while ((r = stop_listed(dir)) > 0) /* a running thread may have made new ones */
+			;
+		sys(SYS_close, dir);
+	}
+	set_phase(r == 0 ? FROZEN : FAILED);
+	while (r == 0 && atomic_load(&freezer.phase) == FROZEN)
+		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, FROZEN, NULL, NULL, 0);
+	while (freezer.n--)
+		sys(SYS_ptrace, PTRACE_DETACH, freezer.stopped[freezer.n].tid, NULL,
+		    (long)freezer.stopped[freezer.n].signal);
+	for (;;)
+		sys(SYS_exit, 0);
+}
+
+static void reap(void)
+{
+	join_bare(&freezer.tid);
+	sys(SYS_wait4, freezer.pid, NULL, __WALL, NULL);
+}
+
+bool freeze_begin(void)
+{
+	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_PARENT_SETTID |
+				    CLONE_CHILD_CLEARTID;
+	freezer.owner = (int)sys(SYS_gettid);
+	freezer.n = 0;
+	snprintf(freezer.tasks, sizeof freezer.tasks, "/proc/%ld/task", sys(SYS_getpid));
+	atomic_store(&freezer.phase, STARTING);
+	freezer.pid = clone_bare(run, freezer.stack + sizeof freezer.stack, flags, &freezer.tid);
+	if (freezer.pid < 0)
+		return false;
+	while (atomic_load(&freezer.phase) == STARTING && atomic_load(&freezer.tid)) {
+		struct timespec often = {.tv_nsec = 50000000};
+		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, STARTING, &often, NULL, 0);
+	}
+	if (atomic_load(&freezer.phase) == FROZEN)
+		return true;
+	reap();
+	return false;
+}
+
+void freeze_end(void)
+{
+	set_phase(THAWING);
+	reap();
+}

@@ -1,0 +1,194 @@
+package cable
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/pcap"
+)
+
+// maxFrame is the largest frame that a cable carries.
+const maxFrame = 1 << 16
+
+// hold is how long a frame that is being reordered waits for others to overtake it.
+const hold = 3 * time.Millisecond
+
+// Faults are the shares (0…1) of RoCEv2 packets that come to harm, each way.
+type Faults struct {
+	Drop, Duplicate, Reorder, Corrupt float64
+}
+
+// Count says what a cable has done with RoCEv2 packets, both ways together.
+type Count struct {
+	Carried, Dropped, Duplicated, Reordered, Corrupted int
+}
+
+// Cable carries frames between two ends until its test is over.
+type Cable struct {
+	mu     sync.Mutex // guards all below
+	faults Faults
+	rng    *rand.Rand
+	count  Count
+	pcap   *pcap.Writer
+}
+
+// Connect starts carrying frames between a and b. The seed makes the choice of packets
+// that come to harm repeatable, as far as the traffic is.
+func Connect(t testing.TB, seed uint64, a, b End) *Cable {
+	t.Helper()
+	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0))}
+	var done sync.WaitGroup
+	done.Go(func() { c.carry(a, b) })
+	done.Go(func() { c.carry(b, a) })
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+		done.Wait()
+	})
+	return c
+}
+
+// SetFaults changes what happens from now on.
+func (c *Cable) SetFaults(f Faults) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = f
+}
+
+// Count so far.
+func (c *Cable) Count() Count {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+// Capture writes every frame that the cable delivers to a file, until stop is called.
+func (c *Cable) Capture(t testing.TB, path string) (stop func()) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := pcap.NewWriter(f, pcap.Ethernet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(w *pcap.Writer) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.pcap = w
+	}
+	set(w)
+	return func() {
+		set(nil)
+		f.Close()
+	}
+}
+
+// held is a frame that others are to overtake.
+type held struct {
+	frame []byte
+	until time.Time
+}
+
+// carry moves frames one way until an end is closed.
+func (c *Cable) carry(from, to End) {
+	var late []held
+	buf := make([]byte, maxFrame)
+	for {
+		deadline := time.Time{}
+		if len(late) > 0 {
+			deadline = late[0].until
+		}
+		if from.SetReadDeadline(deadline) != nil {
+			return
+		}
+		n, err := from.Read(buf)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil:
+			return
+		default:
+			late = c.pass(buf[:n], to, late)
+		}
+		now := time.Now()
+		for len(late) > 0 && !late[0].until.After(now) {
+			c.deliver(late[0].frame, to)
+			late = late[1:]
+		}
+	}
+}
+
+// pass delivers one frame, or what the faults make of it.
+func (c *Cable) pass(frame []byte, to End, late []held) []held {
+	if !isRoCE(frame) {
+		c.deliver(frame, to)
+		return late
+	}
+	switch fate := c.fate(); fate {
+	case dropped:
+		return late
+	case duplicated:
+		c.deliver(frame, to)
+	case corrupted:
+		c.mu.Lock()
+		at := len(frame) - 1 - c.rng.IntN(12) // in the last bytes, ICRC or payload, never an address
+		c.mu.Unlock()
+		frame[at] ^= 0x20
+	case reordered:
+		return append(late, held{slices.Clone(frame), time.Now().Add(hold)})
+	}
+	c.deliver(frame, to)
+	return late
+}
+
+// deliver puts a frame out. An end that takes no more loses it, as a cable would.
+func (c *Cable) deliver(frame []byte, to End) {
+	c.mu.Lock()
+	if c.pcap != nil {
+		c.pcap.Write(time.Now(), frame)
+	}
+	c.mu.Unlock()
+	to.Write(frame)
+}
+
+// What may happen to a packet.
+type fate int
+
+const (
+	carried fate = iota
+	dropped
+	duplicated
+	reordered
+	corrupted
+)
+
+// fate decides about the next packet and counts it.
+func (c *Cable) fate() fate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count.Carried++
+	x := c.rng.Float64()
+	for _, f := range []struct {
+		share float64
+		fate  fate
+		count *int
+	}{
+		{c.faults.Drop, dropped, &c.count.Dropped},
+		{c.faults.Duplicate, duplicated, &c.count.Duplicated},
+		{c.faults.Reorder, reordered, &c.count.Reordered},
+		{c.faults.Corrupt, corrupted, &c.count.Corrupted},
+	} {
+		if x < f.share {
+			*f.count++
+			return f.fate
+		}
+		x -= f.share
+	}
+	return carried
+}

@@ -1,0 +1,99 @@
+package cable
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is a network namespace without a name: it is gone when the last thing that
+// uses it is, at the latest with the test process.
+type Namespace struct {
+	file *os.File
+}
+
+// NewNamespace makes a namespace with its loopback interface up.
+func NewNamespace(t testing.TB) *Namespace {
+	t.Helper()
+	n := &Namespace{}
+	var err error
+	onThread(func() {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			n.file, err = os.Open("/proc/thread-self/ns/net")
+		}
+	})
+	if err != nil {
+		t.Fatalf("no network namespace: %v; run this test as root", err)
+	}
+	t.Cleanup(func() { n.file.Close() })
+	n.IP(t, "link", "set", "lo", "up")
+	return n
+}
+
+// onThread runs f on a thread of its own, which ends with it.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: nobody else may get this thread
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// Path names the namespace, for nsenter and ip.
+func (n *Namespace) Path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+// Do runs f in the namespace.
+func (n *Namespace) Do(t testing.TB, f func()) {
+	t.Helper()
+	var err error
+	onThread(func() {
+		if err = unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err == nil {
+			f()
+		}
+	})
+	if err != nil {
+		t.Fatalf("enter the network namespace: %v", err)
+	}
+}
+
+// IP runs ip(8) in the namespace.
+func (n *Namespace) IP(t testing.TB, args ...string) {
+	t.Helper()
+	var out []byte
+	var err error
+	n.Do(t, func() { out, err = exec.Command("ip", args...).CombinedOutput() })
+	if err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+// Address gives an interface an address that can be used at once: IPv6 would check for a
+// second or two whether somebody else has it.
+func (n *Namespace) Address(t testing.TB, dev, prefix string) {
+	t.Helper()
+	n.IP(t, "address", "add", prefix, "dev", dev, "nodad")
+}
+
+// Veth connects two namespaces directly, by an interface of this name in both.
+func Veth(t testing.TB, a, b *Namespace, name string, mtu int) {
+	t.Helper()
+	a.IP(t, "link", "add", name, "type", "veth", "peer", "name", name, "netns", b.Path())
+	for _, n := range []*Namespace{a, b} {
+		n.up(t, name, mtu)
+	}
+}
+
+// up starts an interface without addresses of its own invention.
+func (n *Namespace) up(t testing.TB, name string, mtu int) {
+	t.Helper()
+	n.IP(t, "link", "set", name, "addrgenmode", "none")
+	n.IP(t, "link", "set", name, "mtu", fmt.Sprint(mtu), "up")
+}

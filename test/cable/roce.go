@@ -1,0 +1,26 @@
+package cable
+
+import "encoding/binary"
+
+const (
+	etherHeader = 14
+	ip6Header   = 40
+	udp         = 17
+	rocePort    = 4791
+)
+
+// isRoCE reports whether an Ethernet frame holds a RoCEv2 packet.
+func isRoCE(frame []byte) bool {
+	if len(frame) < etherHeader+20+8 {
+		return false
+	}
+	ip := frame[etherHeader:]
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case 0x0800:
+		n := int(ip[0]&15) * 4
+		return ip[9] == udp && len(ip) >= n+8 && binary.BigEndian.Uint16(ip[n+2:]) == rocePort
+	case 0x86dd:
+		return len(ip) >= ip6Header+8 && ip[6] == udp && binary.BigEndian.Uint16(ip[ip6Header+2:]) == rocePort
+	}
+	return false
+}

@@ -1,0 +1,119 @@
+package guest
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/test/cable"
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+const minute = time.Minute
+
+// The two hosts: ours, and the guest with rxe.
+const (
+	ourIP4, ourIP6     = "10.77.0.1", "fd00:77::1"
+	guestIP4, guestIP6 = "10.77.0.2", "fd00:77::2"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	harness.RemoveCompiled()
+	os.Exit(code)
+}
+
+// lab is a guest and a namespace at our end of its cable.
+type lab struct {
+	guest *Guest
+	space *cable.Namespace
+	cable *cable.Cable
+}
+
+// newLab boots a guest.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	const mtu = 1500
+	l := &lab{space: cable.NewNamespace(t)}
+	l.guest = Boot(t, Config{IP4: guestIP4 + "/24", IP6: guestIP6 + "/64", MTU: mtu})
+	tap := cable.TAP(t, l.space, "eth0", mtu)
+	l.space.Address(t, "eth0", ourIP4+"/24")
+	l.space.Address(t, "eth0", ourIP6+"/64")
+	l.cable = cable.Connect(t, 1, l.guest.Wire, tap)
+	l.guest.Install(t, workload.Program(t))
+	return l
+}
+
+// setMTU changes the interfaces at both ends. A daemon learns of it when it starts.
+func (l *lab) setMTU(t *testing.T, mtu int) {
+	t.Helper()
+	l.space.IP(t, "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
+	l.guest.Run(t, minute, "ip", "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
+}
+
+// daemon starts vrdma opposite the guest.
+func (l *lab) daemon(t *testing.T, args ...string) *harness.Daemon {
+	t.Helper()
+	return harness.Start(t, harness.Options{Addr: ourIP4 + "," + ourIP6, Network: l.space.Path(), Args: args})
+}
+
+// pair is the two hosts of a conversation; v6 says which addresses carry its RDMA.
+type pair struct {
+	ours, guest workload.Host
+}
+
+func (l *lab) pair(t *testing.T, d *harness.Daemon, v6 bool) pair {
+	t.Helper()
+	gid, ip := 0, guestIP4
+	if v6 {
+		gid, ip = 1, guestIP6
+	}
+	return pair{
+		ours:  workload.Host{Machine: d, IP: ourIP4, GID: gid},
+		guest: workload.Host{Machine: l.guest, IP: guestIP4, GID: l.guest.gid(t, ip)},
+	}
+}
+
+// gid is the index of an address in the guest's GID table.
+func (g *Guest) gid(t *testing.T, ip string) int {
+	t.Helper()
+	b := netip.MustParseAddr(ip).As16()
+	var words []string
+	for i := 0; i < 16; i += 2 {
+		words = append(words, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+	}
+	out := g.Run(t, minute, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l "+strings.Join(words, ":")+" *")
+	n, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		t.Fatalf("the guest's device has no GID for %s: %q", ip, out)
+	}
+	return n
+}
+
+// both runs a workload with either side as the client.
+func (p pair) both(t *testing.T, w workload.Workload, limit time.Duration) {
+	t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, limit) })
+	t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, limit) })
+}
+
+// capture keeps what the cable carries if VRDMA_TEST_CAPTURES names a directory.
+func (l *lab) capture(t *testing.T) {
+	t.Helper()
+	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
+		t.Cleanup(l.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
+	}
+}
+
+// pick returns short, or long in the long form of the tests.
+func pick[T any](short, long T) T {
+	if harness.All() {
+		return long
+	}
+	return short
+}

@@ -1,0 +1,84 @@
+package harness
+
+import (
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Program is one that a test started, wherever it runs.
+type Program interface {
+	Title() string
+	Done() <-chan struct{}
+	Ended(time.Duration) bool
+	Code() int
+	Fate() string
+	Output() string
+	End()
+}
+
+// Machine is where programs with an RDMA device run: beside a daemon, or in a guest.
+type Machine interface {
+	// Program starts one.
+	Program(t testing.TB, argv ...string) Program
+	// Await waits until p listens on a TCP port.
+	Await(t testing.TB, p Program, port int)
+}
+
+// Program implements Machine.
+func (d *Daemon) Program(t testing.TB, argv ...string) Program { return d.Launch(t, argv...) }
+
+// Await implements Machine.
+func (d *Daemon) Await(t testing.TB, p Program, port int) {
+	t.Helper()
+	Listening(t, p.(*Process), port, 15*time.Second)
+}
+
+// Title implements Program.
+func (p *Process) Title() string { return p.Name }
+
+// End kills the program, if it still runs.
+func (p *Process) End() {
+	if !p.Ended(0) {
+		p.Signal(syscall.SIGKILL)
+	}
+}
+
+// Conversation is a server on one machine and its client on another.
+type Conversation struct{ Server, Client Program }
+
+// Converse starts a server and, when it listens on port, its client.
+func Converse(t testing.TB, port int, at Machine, server []string, from Machine, client []string) *Conversation {
+	t.Helper()
+	c := &Conversation{Server: at.Program(t, server...)}
+	at.Await(t, c.Server, port)
+	c.Client = from.Program(t, client...)
+	return c
+}
+
+// OK waits for the end of both, which must be a good one, and returns what they printed.
+func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client string) {
+	t.Helper()
+	select {
+	case <-c.Client.Done():
+	case <-c.Server.Done():
+		c.Client.Ended(5 * time.Second)
+	case <-time.After(limit):
+	}
+	c.Server.Ended(5 * time.Second)
+	for _, p := range []Program{c.Client, c.Server} {
+		if !p.Ended(0) || p.Code() != 0 {
+			text := c.String()
+			c.Client.End()
+			c.Server.End()
+			t.Fatalf("failed (limit %v)\n%s", limit, text)
+		}
+	}
+	return c.Server.Output(), c.Client.Output()
+}
+
+// String tells how far both have come.
+func (c *Conversation) String() string {
+	s := "server " + c.Server.Title() + ": " + c.Server.Fate() + "\n" + c.Server.Output()
+	return s + "\nclient " + c.Client.Title() + ": " + c.Client.Fate() + "\n" + c.Client.Output()
+}

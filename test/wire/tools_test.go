@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"testing"
+
+	"vrdma/test/workload"
+)
+
+// everything is the pingpong and perftest set, and the program that checks every byte.
+func everything(t *testing.T) []workload.Workload {
+	few := pick("-n 20 ", "-n 1000 ")
+	ws := []workload.Workload{
+		workload.Pingpong("rc", 1, 200, ""), workload.Pingpong("rc", 4096, 200, "-e"), workload.Pingpong("rc", 1<<20, 50, ""),
+		workload.Pingpong("uc", 4096, 200, ""), workload.Pingpong("uc", 1<<18, 50, "-e"),
+		workload.Pingpong("ud", 1, 200, ""), workload.Pingpong("ud", 1024, 200, "-e"),
+		workload.Pingpong("srq", 1, 200, "-e"), workload.Pingpong("srq", 4096, 200, ""),
+		workload.Exchange(t, "rc", "-n 200"), workload.Exchange(t, "uc", "-n 100"), workload.Exchange(t, "ud", "-n 100"),
+		workload.Exchange(t, "rc", "-n 20 -l 400000 -s 2"), workload.Exchange(t, "rc", "-n 100 -m 256 -s 3"), workload.Exchange(t, "uc", "-n 100 -m 512 -s 3"),
+	}
+	for _, what := range []string{"lat", "bw"} {
+		for _, tr := range []string{"RC", "UC", "UD"} {
+			ws = append(ws, workload.Perf("send_"+what, few+"-a -c "+tr))
+			if tr != "UD" {
+				ws = append(ws, workload.Perf("write_"+what, few+"-a -c "+tr))
+			}
+		}
+		ws = append(ws, workload.Perf("read_"+what, few+"-a"),
+			workload.Perf("atomic_"+what, "-n 500 -A FETCH_AND_ADD"), workload.Perf("atomic_"+what, "-n 500 -A CMP_AND_SWAP"))
+	}
+	for _, op := range []string{"send", "write", "read", "atomic"} {
+		size := " -s 65536"
+		if op == "atomic" {
+			size = ""
+		}
+		ws = append(ws, workload.Perf(op+"_bw", "-n 200 -b"+size), workload.Perf(op+"_bw", "-n 100 -q 8"+size), workload.Perf(op+"_bw", "-n 100 -b -q 4"+size))
+		if op != "write" {
+			ws = append(ws, workload.Perf(op+"_bw", "-n 200 -e"+size), workload.Perf(op+"_lat", "-n 200 -e"))
+		}
+		if op == "send" || op == "write" {
+			ws = append(ws, workload.Perf(op+"_bw", "-n 500 -I 64 -s 64"), workload.Perf(op+"_lat", "-n 500 -I 220 -s 220"))
+		}
+	}
+	return append(ws, workload.Perf("send_bw", "-n 1024 -l 32 -s 1024"), workload.Perf("write_bw", "-n 1024 -l 32 -s 1024"),
+		workload.Perf("send_bw", "-n 200 --use-srq -q 4 -s 1024"), workload.Perf("send_bw", "-n 200 -c UD -b -s 1024"),
+		workload.Perf("write_bw", "-n 10 -s 67108864"), workload.Perf("write_bw", "-n 200 -s 65536 -m 256"), workload.Perf("write_bw", "-D 2 -f 0 -s 65536"))
+}
+
+// six represents them on the other axes; mtu is the path's.
+func six(t *testing.T, mtu string) []workload.Workload {
+	return []workload.Workload{
+		workload.Exchange(t, "rc", "-n 100 -l 100000 -m "+mtu), workload.Exchange(t, "ud", "-n 100 -m "+mtu), workload.Pingpong("uc", 100000, 100, "-m "+mtu),
+		workload.Perf("write_bw", "-n 20 -a"), workload.Perf("read_lat", "-n 20 -a"), workload.Perf("send_bw", "-n 200 -q 4 -b -s 65536"),
+	}
+}
+
+// TestTools: every tool over the commonest of networks.
+func TestTools(t *testing.T) {
+	w := newLab(t, layout{mtu: 1500})
+	w.run(t, false, minute, everything(t)...)
+	// A fast sender must not flood a slow receiver.
+	for _, h := range []*host{w.a, w.b} {
+		if n := h.overflows(t); n > 0 {
+			t.Errorf("%s: %d packets did not fit into the socket's buffer, want none lost on a clean wire", h.ip4, n)
+		}
+	}
+}
+
+// TestAxes: what carries the packets must not matter.
+func TestAxes(t *testing.T) {
+	plain := []string{"--no-gso", "--no-gro"}
+	for _, c := range []struct {
+		name string
+		layout
+		mtu string // of the path
+		v6  bool
+	}{
+		{"ipv6", layout{mtu: 1500}, "1024", true},
+		{"mtu9000", layout{mtu: 9000}, "4096", false},
+		{"plain", layout{mtu: 1500, args: plain}, "1024", false},
+		{"ipv6_mtu9000_plain", layout{mtu: 9000, args: plain}, "4096", true},
+		{"no_gso", layout{mtu: 1500, args: plain[:1]}, "1024", false},
+		{"no_gro", layout{mtu: 1500, args: plain[1:]}, "1024", false},
+		{"small_frames", layout{mtu: 600}, "256", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.layout.mtu < 1280 {
+				c.v6 = false
+			}
+			w := newLab(t, c.layout)
+			ws := six(t, c.mtu)
+			if pick(false, true) {
+				ws = append(ws, everything(t)...)
+			}
+			w.run(t, c.v6, minute, ws...)
+		})
+	}
+}
