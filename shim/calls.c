@@ -297,6 +297,9 @@ EXPORT int dup3(int from, int to, int flags)
 static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 {
 	struct file *f = file_at(fd);
+	/* A program that marks all its descriptors must not let ours through an exec. */
+	if (unlikely(f && command == F_SETFD && is(f, FILE_HIDDEN) && !door_foreign()))
+		return errno = EBADF, -1;
 	int r = real(fd, command, arg);
 	if (unlikely(visible(f)) && (command == F_DUPFD || command == F_DUPFD_CLOEXEC))
 		adopt(fd, r);
