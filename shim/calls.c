@@ -177,6 +177,9 @@ static int close_ours(struct file *f, int fd)
 	if (is(f, FILE_HIDDEN))
 		return errno = EBADF, -1;
 	f = file_remove(fd);
+	/* The daemon has a duplicate of an event file: only this tells it of our end. */
+	if (f && is(f, FILE_COMP) && !atomic_load(&f->dead) && atomic_load(&f->refs) == 1)
+		sys(SYS_shutdown, fd, SHUT_RDWR);
 	int r = REAL(close)(fd), e = errno;
 	if (f)
 		file_put(f);
