@@ -243,6 +243,8 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	fd_unhide(socket);
 	if (got.truncated)
 		return too_few();
+	if (n <= 0)
+		return explain_connect(ECONNREFUSED, quiet); /* it ended just now */
 	if (n != (ssize_t)sizeof *w || w->magic != VRDMA_MAGIC) {
 		if (!quiet)
 			complain("what listens at %s does not speak vrdma protocol %u; is the daemon of "
