@@ -124,7 +124,7 @@ func (q *QP) stopRequester() {
 	r.FailStatus = Success
 	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
 	r.Probing, r.Probes = false, 0
-	q.cc.SampleAt, q.cc.Cut, q.cc.Seen = 0, false, r.Una
+	q.cc.SampleAt, q.cc.Cut, q.cc.Held, q.cc.Seen = 0, false, false, r.Una
 }
 
 // enterError moves the queue pair to the state Error and flushes both queues.

@@ -57,7 +57,7 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
 	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
 		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
-	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
+	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0 || q.req.Unit == 0:
 		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", q.req.Burst, q.req.Window, q.req.Chunk)
 	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)

@@ -16,8 +16,8 @@ type Path struct {
 	// answered; 0 means 512 KiB. A congested path is given less. It does not count
 	// where nothing is acknowledged (UC, UD), nor on a local path.
 	Window uint32
-	// Piece is how many bytes of a READ are asked for at once, in multiples of 4096; 0
-	// means 64 to 256 KiB. It must not change while READs are outstanding.
+	// Piece is how many bytes of a READ are asked for at once at least, in multiples of
+	// 4096; 0 means 16 KiB. It must not change while READs are outstanding.
 	Piece uint32
 }
 
@@ -58,35 +58,64 @@ func (q *QP) fitPath() {
 		r.Burst = q.path.MaxBurst
 	}
 	r.Burst = max(r.Burst, mtu)
-	r.Window, r.Chunk = q.conf.Window, wholeRead
-	if !q.path.Remote {
-		return
+	r.Window, r.Chunk, r.Unit = q.conf.Window, wholeRead, wholeRead
+	if q.path.Remote {
+		r.Unit = q.unit() / mtu
+		q.setWindow()
 	}
-	q.cc.Cwnd = min(q.cc.Cwnd, q.path.Window)
-	r.Window = min(max(q.cc.Cwnd/mtu, 1), q.conf.Window)
-	r.Chunk = q.readChunk() / mtu
 }
 
-// A READ of a remote path is asked for in pieces of a fixed length, so that the window
-// bounds what the responder, which hears nothing until it has answered, may have on its
-// way to us. To the responder each piece is a READ of its own. Where a piece ends depends
-// on nothing but its place in the message and the depth, so asking again asks the same.
+// setWindow makes what Cwnd says what the requester keeps to.
+func (q *QP) setWindow() {
+	r := &q.req
+	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
+	r.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
+	r.Chunk = q.chunk() / q.attr.MTU
+}
+
+// A READ of a remote path is asked for in pieces, so that the window bounds what the
+// responder, which hears nothing until it has answered, may have on its way to us. To the
+// responder each piece is a READ of its own. Pieces end at multiples of a unit, and what is
+// asked for again is asked for unit by unit: part of a piece, never of two.
 const (
-	wholeRead  = psnHalf + 1 // packets: never reached
-	shortPiece = 64 << 10
-	longPiece  = 256 << 10
+	wholeRead    = psnHalf + 1 // packets: never reached
+	defaultUnit  = 16 << 10
+	longestPiece = 256 << 10
 )
 
-// readChunk is the length of the pieces in bytes: longer the fewer may be outstanding.
-func (q *QP) readChunk() uint32 {
-	if p := q.path.Piece &^ 4095; p != 0 {
-		return p
+// unit is the shortest piece of a READ, in bytes.
+func (q *QP) unit() uint32 {
+	if u := q.path.Piece &^ 4095; u != 0 {
+		return u
 	}
+	return defaultUnit
+}
+
+// chunk is how long pieces are now, in bytes: so that as many as may be outstanding fill
+// the window, but at least four of them if so many may be.
+func (q *QP) chunk() uint32 {
+	n := q.cc.Cwnd
 	switch d := q.attr.MaxRDAtomic; {
-	case d <= 1:
-		return longPiece
-	case d < 4:
-		return longPiece / 2
+	case d >= 4:
+		n = min(n/4, longestPiece/4)
+	case d >= 2:
+		n = min(n/2, longestPiece/2)
 	}
-	return shortPiece
+	u := q.unit()
+	n = max(min(n, longestPiece), u)
+	return n - n%u
+}
+
+// piece is how many packets of the READ in W to ask for next.
+func (q *QP) piece() uint32 {
+	r := &q.req
+	c := r.Chunk
+	if r.PSN != r.Max {
+		c = r.Unit
+	}
+	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
+	if left == 1 {
+		return 1
+	}
+	return min(left, c-r.Off/q.attr.MTU%c)
 }

@@ -13,16 +13,18 @@ package transport
 // To the peer a probe is a duplicate, which every responder answers.
 
 // fitsPath reports whether the next burst may be sent when out packets are in flight.
-func (q *QP) fitsPath(out uint32) bool {
+func (q *QP) fitsPath(now Time, out uint32) bool {
 	r := &q.req
 	if r.Probing {
 		return out == 0
 	}
+	if q.cc.hold(now) {
+		return false
+	}
 	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
 	switch {
 	case r.W.Op == WRRead:
-		n := min(left, r.Chunk-r.Off/q.attr.MTU%r.Chunk)
-		return out == 0 || out+n <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
+		return out == 0 || out+q.piece() <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
 	case r.W.Op.isRD():
 		return out < r.Window
 	case r.Unasked > 0:
@@ -36,7 +38,11 @@ func (q *QP) fitsPath(out uint32) bool {
 // enough that acknowledgements of the first arrive while the last are being sent.
 func (q *QP) portion() uint32 {
 	r := &q.req
-	return max(min(max(r.Window/4, min(r.Window/2, 8)), r.Burst/q.attr.MTU), 1)
+	n := max(r.Window/4, min(r.Window/2, 8))
+	if q.cc.Spread {
+		n = r.Window / 8
+	}
+	return max(min(n, r.Burst/q.attr.MTU), 1)
 }
 
 // room is how many packets may be sent when out are in flight and fits has agreed.
@@ -58,13 +64,14 @@ func (q *QP) ask(packets uint32) bool {
 	return r.Probing || r.Unasked*4 >= r.Window || psnDist(r.Una, r.PSN)+packets+q.portion() > r.Window
 }
 
-// depart notes that b, at PSN, leaves for another host.
-func (q *QP) depart(now Time, b *Burst) {
+// depart notes that b, at PSN and with as many sequence numbers, leaves for another host.
+func (q *QP) depart(now Time, b *Burst, psns uint32) {
 	r := &q.req
 	if q.conf.Type != RC {
 		q.pace.spend(now, b)
 		return
 	}
+	q.cc.spend(now, psns*q.attr.MTU)
 	if b.AckReq && r.PSN == r.Max {
 		q.time(now, psnAdd(r.PSN, b.Packets))
 	}

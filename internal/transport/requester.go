@@ -27,6 +27,7 @@ type requester struct {
 	Window  uint32 // packets in flight at most
 	Burst   uint32 // bytes in a burst at most
 	Chunk   uint32 // packets of a READ that are asked for at once
+	Unit    uint32 // and at once if again; where one piece may end and the next begin
 
 	FailPos    uint32 // this request cannot be sent:
 	FailStatus Status // it fails when its turn to complete comes
@@ -142,7 +143,7 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return q.local(now, h)
 	}
 	if q.conf.Type == RC {
-		if !q.fits() {
+		if !q.fits(now) {
 			r.Blocked = true
 			return 0
 		}
@@ -219,11 +220,11 @@ func (q *QP) judge(w *SendWQE) Status {
 }
 
 // fits reports whether the next packet keeps to the window.
-func (q *QP) fits() bool {
+func (q *QP) fits(now Time) bool {
 	r := &q.req
 	out := psnDist(r.Una, r.PSN)
 	if q.path.Remote {
-		return q.fitsPath(out)
+		return q.fitsPath(now, out)
 	}
 	if out >= r.Window {
 		return false
@@ -333,10 +334,11 @@ func (q *QP) sendRD(now Time, h Host) int {
 	case WRRead:
 		b.VA += uint64(r.Off)
 		b.Length = w.Length - r.Off
-		if psns = packetsOf(b.Length, q.attr.MTU); psns > 1 {
-			if piece := r.Chunk - r.Off/q.attr.MTU%r.Chunk; psns > piece {
-				psns, done = piece, false
-				b.Length = piece * q.attr.MTU
+		psns = packetsOf(b.Length, q.attr.MTU)
+		if q.path.Remote {
+			if n := q.piece(); n < psns {
+				psns, done = n, false
+				b.Length = n * q.attr.MTU
 				r.Off += b.Length
 			}
 		}
@@ -377,7 +379,7 @@ func (q *QP) emit(now Time, b *Burst, psns uint32, done bool, cost int, h Host) 
 	}
 	next := psnAdd(r.PSN, psns)
 	if q.path.Remote {
-		q.depart(now, b)
+		q.depart(now, b, psns)
 	}
 	if psnDist(r.Una, next) > psnDist(r.Una, r.Max) {
 		r.Max = next

@@ -91,7 +91,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 		r.RNRRetry--
 	}
 	r.RNRAt = now + RNRDelay(b.Syndrome)
-	r.RetransAt, r.ProbeAt = 0, 0
+	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()
 }
 
@@ -127,15 +127,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	}
 	off := start * mtu
 	n := b.size()
-	final := end == packets
-	if packets > r.Chunk && !final {
-		final = end%r.Chunk == 0
-	}
-	if packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk {
-		q.count.Dropped++ // no answer to any of our requests
-		return
-	}
-	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != (end == packets) && !(b.Last && end%r.Unit == 0) {
 		q.failTail(BadRespErr, h)
 		return
 	}
@@ -149,7 +141,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
-	} else if final && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
+	} else if b.Last && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
 		r.RDOut--
 	}
 	q.progress(now, h)
@@ -226,6 +218,9 @@ func (q *QP) progress(now Time, h Host) {
 	r.Retrying = false
 	if q.path.Remote {
 		r.Probing, r.Probes = false, 0
+		if r.Una == r.PSN {
+			r.RDOut = 0 // a late response may have answered two requests
+		}
 		q.learn(now)
 	}
 	if r.FailStatus != Success && int32(r.Tail-r.FailPos) > 0 {
@@ -264,7 +259,6 @@ func (q *QP) rewind() {
 	r.RDOut, r.Unasked = 0, 0
 	r.Loaded = false
 	r.Kick = true
-	q.cc.SampleAt = 0
 }
 
 // implicitNak handles a response that shows that an earlier one was lost.
@@ -301,8 +295,8 @@ func (q *QP) retry(now Time, free bool, h Host) {
 	}
 	q.count.Retries++
 	r.Retrying, r.Probing = true, false
-	q.cc.BackAt = now
-	q.cutLoss(q.req.RDOut > 0)
+	q.cc.BackAt, q.cc.SampleAt = now, 0
+	q.cutLoss()
 	q.rewind()
 	q.restartTimer(now)
 }
