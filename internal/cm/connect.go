@@ -68,9 +68,9 @@ func setPath(w wire.REQPath, p *Path) {
 
 // begin sends a message that is repeated until it is answered.
 func (m *Manager) begin(now Time, c *Conn, mad wire.MAD) {
-	c.left, c.patient = c.retries, false
+	c.left, c.tries, c.patient = c.retries, 0, false
 	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
-	m.await(c, mad, now+c.interval)
+	m.await(c, mad, now+c.pause())
 }
 
 // receiveREQ: somebody wants a connection.
@@ -93,7 +93,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 	c.InitiatorDepth, c.ResponderResources = req.ResponderResources(), req.InitiatorDepth()
 	c.RetryCount, c.RNRRetryCount = req.RetryCount(), req.RNRRetryCount()
 	c.retries = req.MaxCMRetries()
-	c.interval = 2*span(max(c.Path.AckTimeout, 1)-1) + span(req.LocalResponseTimeout())
+	c.interval = max(minInterval, 2*span(max(c.Path.AckTimeout, 1)-1)+span(req.LocalResponseTimeout()))
 
 	if old := m.byQP[peerQP{c.guid, c.RemoteQPN}]; old != nil {
 		// The peer has begun anew with a queue pair that we think is connected.
@@ -264,7 +264,8 @@ func (m *Manager) establish(c *Conn) {
 	m.notify(c, &Event{Kind: Connected})
 }
 
-// receiveMRA: the peer needs more time.
+// receiveMRA: the peer needs more time. It gets it, once, as more repetitions rather
+// than as silence: its answer may be lost too.
 func (m *Manager) receiveMRA(now Time, from GID, mad wire.MAD) {
 	mra := wire.MRA(mad.Data())
 	c := m.find(mra.RemoteCommID(), 0, from)
@@ -274,6 +275,7 @@ func (m *Manager) receiveMRA(now Time, from GID, mad wire.MAD) {
 	waits := c.State == ReqSent && mra.Message() == 0 || c.State == RepSent && mra.Message() == 1
 	if waits {
 		c.patient = true
-		m.await(c, c.message, now+c.interval+span(mra.ServiceTimeout()))
+		c.left = uint8(min(Time(c.left)+span(mra.ServiceTimeout())/c.interval, 100))
+		m.await(c, c.message, now+c.interval)
 	}
 }

@@ -68,12 +68,22 @@ const (
 	mraTimeout = 24
 	// orphanRetries is how often a DREQ is repeated whose owner is gone.
 	orphanRetries = 3
+	// minInterval bounds the haste that a peer can ask of us.
+	minInterval = Time(100e6)
 	// maxSpan bounds every code that a peer names: 2^25 × 4.096 µs is 137 s.
 	maxSpan = 25
 )
 
 // span is the time that a code stands for: 4.096 µs × 2^code.
 func span(code uint8) Time { return Time(4096) << min(code, maxSpan) }
+
+// firstPause is how long the first repetition waits: answers take microseconds, or as
+// long as a program thinks, and then an MRA comes.
+const firstPause = Time(500e6)
+
+// pause is how long to wait for an answer before the message is repeated: each time
+// longer, up to what the two sides have promised each other.
+func (c *Conn) pause() Time { return min(c.interval, firstPause<<min(c.tries, 16)) }
 
 // newConn makes a connection with a fresh name.
 func (m *Manager) newConn() *Conn {
@@ -156,8 +166,9 @@ func (m *Manager) Expire(now Time) {
 func (m *Manager) expire(now Time, c *Conn) {
 	if c.message != nil && c.left > 0 {
 		c.left--
+		c.tries++
 		m.Host.Send(c.Path.SGID, c.Path.DGID, c.message)
-		m.await(c, c.message, now+c.interval)
+		m.await(c, c.message, now+c.pause())
 		return
 	}
 	switch c.State {
