@@ -123,8 +123,8 @@ type Conn struct {
 	patient bool  // the peer has asked us to wait
 
 	message  wire.MAD // repeated until it is answered
-	left     uint8 // how often yet
-	tries    uint8 // how often it was
+	left     uint8    // how often yet
+	tries    uint8    // how often it was
 	interval Time
 	deadline Time // 0: none
 	slot     int  // in the heap of deadlines, 1 + index

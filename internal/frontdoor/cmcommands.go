@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/rdmacm"
@@ -60,16 +61,30 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 	if err != nil || local {
 		return err
 	}
-	via, err := c.ses.srv.cfg.Route(from, to)
-	return c.withID(req.ID, func(id *rdmacm.ID) error {
-		if err != nil {
-			id.AbortResolve()
-			return err
-		}
-		id.EndResolve(via, 0)
+	srv := c.ses.srv
+	via, err := srv.cfg.Route(from, to)
+	if err != nil {
+		c.withID(req.ID, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
+		return err
+	}
+	var id *rdmacm.ID
+	if err := c.withID(req.ID, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
+		return err
+	}
+	// The event comes when the next station on the way is known, as from the kernel:
+	// at once, usually. The command does not wait for it.
+	end := func(err error) { srv.onLoop(func() { id.EndResolve(via, errnoOf(err, syscall.EHOSTUNREACH)) }) }
+	if srv.cfg.Reach(via, to, 0) == nil {
+		end(nil)
 		return nil
-	})
+	}
+	timeout := min(time.Duration(req.TimeoutMS)*time.Millisecond, maxResolve)
+	go func() { end(srv.cfg.Reach(via, to, timeout)) }()
+	return nil
 }
+
+// maxResolve bounds the patience of a program.
+const maxResolve = time.Minute
 
 func cmResolveRoute(c *cmCall, req *abi.CMResolveRoute) error {
 	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.ResolveRoute() })

@@ -6,6 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// rocePort is the port of RoCEv2.
+const rocePort = 4791
+
 // kernelRoute asks the kernel from which address it would send to another host:
 // connecting a datagram socket looks the route up and sends nothing. from may be
 // unspecified.
@@ -24,8 +27,7 @@ func kernelRoute(from, to netip.Addr) (netip.Addr, error) {
 			return netip.Addr{}, err
 		}
 	}
-	const port = 4791 // RoCEv2; nothing is sent there
-	if err := unix.Connect(fd, socketAddress(to, port)); err != nil {
+	if err := unix.Connect(fd, socketAddress(to, rocePort)); err != nil {
 		return netip.Addr{}, err
 	}
 	name, err := unix.Getsockname(fd)

@@ -49,7 +49,10 @@ type Config struct {
 	CMA *rdmacm.CMA
 	// Route finds the address from which another host is reached; nil: the
 	// kernel's routing table. from may be unspecified.
-	Route   func(from, to netip.Addr) (netip.Addr, error)
+	Route func(from, to netip.Addr) (netip.Addr, error)
+	// Reach waits until the next station on the way to a host is known; nil: the
+	// kernel's neighbour table.
+	Reach   func(from, to netip.Addr, timeout time.Duration) error
 	Log     *slog.Logger
 	Version string // of the program, for status and messages
 	// DirMode is the mode of the socket's directory if Listen has to make it;
@@ -101,6 +104,9 @@ func Listen(cfg Config) (*Server, error) {
 	}
 	if cfg.Route == nil {
 		cfg.Route = kernelRoute
+	}
+	if cfg.Reach == nil {
+		cfg.Reach = reach
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
