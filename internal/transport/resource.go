@@ -136,7 +136,7 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	q.count.Duplicates++
 	if b.Kind.base() != 0 {
-		q.ack(psnAdd(rs.AckPSN, psnMask), h)
+		q.ack(q.ackableFrom(b.PSN), h)
 		return
 	}
 	for i := range q.attr.MaxDestRDAtomic {
@@ -159,6 +159,21 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 		return
 	}
 	q.count.Dropped++ // too old for us to remember
+}
+
+// ackableFrom is the PSN of the ACK for a duplicate at psn: the newest request that was
+// carried out, but never a READ or atomic, nor anything behind one. The requester may
+// still wait for its response, and rxe takes an ACK with its PSN for it: then the program
+// sees an atomic that succeeded and brought nothing.
+func (q *QP) ackableFrom(psn uint32) uint32 {
+	rs := &q.resp
+	n := psnDist(psn, rs.AckPSN)
+	for i := range q.attr.MaxDestRDAtomic {
+		if res := &rs.Res[i]; res.Kind != 0 {
+			n = min(n, psnDist(psn, res.PSN))
+		}
+	}
+	return psnAdd(psn, n+psnMask)
 }
 
 // RespondPending reports whether Respond has something to do.
