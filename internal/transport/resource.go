@@ -118,7 +118,7 @@ func (q *QP) respondSoon(i uint8, h Host) {
 	rs := &q.resp
 	res := &rs.Res[i]
 	if rs.Pending == 0 && (res.Kind == KindCmpSwap || res.Kind == KindFetchAdd) {
-		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, h)
+		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, rs.MSN, h)
 		return
 	}
 	if res.Due == dueNo {
@@ -193,7 +193,7 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 			// would overtake it.
 			v, psn := res.Value, res.PSN
 			q.responded(res)
-			q.answer(KindAtomicResp, psn, AckUnlimited, v, h)
+			q.answer(KindAtomicResp, psn, AckUnlimited, v, rs.MSN, h)
 			if rs.Pending == 0 {
 				q.owed(h)
 			}
