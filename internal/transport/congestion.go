@@ -57,10 +57,7 @@ func (q *QP) learn(now Time) {
 	c, r := &q.cc, &q.req
 	n := psnDist(c.Seen, r.Una)
 	c.Seen = r.Una
-	if c.SampleAt != 0 && psnDist(c.SamplePSN, r.Una) < psnHalf {
-		c.sample(now - c.SampleAt)
-		c.SampleAt = 0
-	}
+	c.arrived(now, r.Una)
 	if c.Cut && psnDist(c.CutPSN, r.Una) < psnHalf {
 		c.Cut = false
 	}
@@ -80,6 +77,14 @@ func (q *QP) learn(now Time) {
 		c.Cwnd += q.attr.MTU
 	}
 	q.setWindow()
+}
+
+// arrived ends a measurement if the packets before psn include the one measured with.
+func (c *congestion) arrived(now Time, psn uint32) {
+	if c.SampleAt != 0 && psnDist(c.SamplePSN, psn) < psnHalf {
+		c.sample(now - c.SampleAt)
+		c.SampleAt = 0
+	}
 }
 
 // sample takes a round trip time into the average. If a probe was sent meanwhile, nobody

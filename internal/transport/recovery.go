@@ -8,9 +8,9 @@ package transport
 // is sent again, alone, with AckReq, and the acknowledgement tells what else is missing.
 //
 //	…──[41]──[42]──[43 lost]        silence        [41 again] ──▶ ACK 42: go on from 43
-//	   last of what the peer says is always one of these: all arrived, go on from n, NAK
 //
-// To the peer a probe is a duplicate, which every responder answers.
+// To the peer a probe is a duplicate, or what it was waiting for: it answers either. Our
+// own hosts are sent the newest packet instead: what they miss before it they ask for.
 
 // fitsPath reports whether the next burst may be sent when out packets are in flight, and
 // takes note of the answer.
@@ -129,8 +129,8 @@ func (q *QP) probeAt(now, d Time) Time {
 	return now + wait
 }
 
-// probe sends the oldest unacknowledged packet again. It costs no retry and leaves the
-// timeout as it is.
+// probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
+// missing before it, the newest. It costs no retry and leaves the timeout as it is.
 func (q *QP) probe(now Time) {
 	r := &q.req
 	r.ProbeAt = 0
@@ -141,8 +141,7 @@ func (q *QP) probe(now Time) {
 	if r.Probes < probesMost {
 		r.Probes++
 	}
-	// Our own hosts say what is missing behind it.
-	if !q.repairLater(now, r.Una, psnAdd(r.Una, 1)) {
+	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) {
 		r.Probing = true
 		q.rewind()
 	}

@@ -34,7 +34,8 @@ func (q *QP) repairLater(now Time, from, to uint32) bool {
 	r.Gaps[r.NumGaps] = gap{from, to}
 	r.NumGaps++
 	r.Kick = true
-	r.Retrying, q.cc.BackAt = true, now
+	// The packet behind the gap has arrived; the acknowledgement of it will be late.
+	q.cc.arrived(now, psnAdd(to, 1))
 	if q.cc.SRTT != 0 {
 		q.cc.SampleAt = 0
 	}

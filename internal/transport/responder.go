@@ -35,6 +35,8 @@ type responder struct {
 	Ahead   uint32 // PSN of the newest packet that was ignored
 	NakEnd  uint32 // where what NakPSN asks for ends; own hosts only
 	NakAt   Time   // when the packet expected next was asked for
+	NakTo   uint32 // the end of what was last asked for
+	HoleAt  Time   // the same, as long as it was asked for once; own hosts only
 	NakTrip Time   // how long what was asked for takes, smoothed
 
 	// Requests that are ahead of the one expected are in the stash, under this

@@ -62,7 +62,9 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		q.count.RcvdSequenceErr++
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
-			if !q.repairLater(now, b.PSN, b.MSN) {
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.req.Retrying, q.cc.BackAt = true, now
+			} else {
 				q.retry(now, q.path.Own, h)
 			}
 		}

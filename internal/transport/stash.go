@@ -89,10 +89,7 @@ func (s *stash) take(episode, psn uint32) *Burst {
 // stashSoon keeps b, which is ahead of what is expected, and asks for what is missing.
 func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	rs := &q.resp
-	psns := b.Packets
-	if b.Kind == KindReadReq {
-		psns = packetsOf(b.Length, q.attr.MTU)
-	}
+	psns := b.psns(q.attr.MTU)
 	ahead := psnDist(rs.PSN, b.PSN)
 	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
 		q.count.Dropped++
@@ -108,6 +105,7 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 		}
 		rs.Episode, rs.Newest = sc.stash.last, rs.PSN
 	}
+	again := sc.stash.has(rs.Episode, b.PSN)
 	sc.stash.put(rs.Episode, b, q.attr.MTU)
 	q.count.Stashed += uint64(b.Packets)
 	if hole := psnDist(rs.Newest, b.PSN); hole < psnHalf {
@@ -118,8 +116,9 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 			return
 		}
 	}
-	if now-rs.NakAt >= q.patience() {
-		q.askFor(now, rs.PSN, q.holeEnd(sc.stash), h)
+	// What comes again is a probe: the peer does not know what is missing.
+	if wait := now - rs.NakAt; wait >= q.patience() || again && wait >= q.patience()/2 {
+		q.askAgain(now, sc.stash, h)
 	}
 }
 
@@ -142,9 +141,10 @@ func (b *Burst) stashable(mtu uint32) bool {
 // asked for with a NAK, which acknowledges everything before them.
 func (q *QP) askFor(now Time, from, to uint32, h Host) {
 	rs := &q.resp
-	rs.NakSent, rs.NakAt = true, now
+	rs.NakSent, rs.NakAt, rs.NakTo = true, now, to
 	q.count.OutOfSequence++
 	if from == rs.PSN {
+		rs.HoleAt = now
 		rs.NakEnd = to
 		q.nakSoon(NakSequence, from, h)
 	} else if rs.Pending == 0 {
@@ -157,29 +157,49 @@ func (q *QP) patience() Time {
 	if q.resp.NakTrip == 0 {
 		return nakAgain
 	}
-	return max(2*q.resp.NakTrip, nakAgainOwn)
+	return 2 * max(q.resp.NakTrip, nakAgainOwn)
 }
 
 // heard notes that what was asked for has come.
 func (rs *responder) heard(now Time) {
-	if !rs.NakSent || rs.Episode == 0 {
+	if rs.HoleAt == 0 {
 		return
 	}
-	d := min(max(now-rs.NakAt, 1), slowestTrip)
+	d := min(max(now-rs.HoleAt, 1), slowestTrip)
+	rs.HoleAt = 0
 	if rs.NakTrip == 0 {
 		rs.NakTrip = d
 	}
 	rs.NakTrip += (d - rs.NakTrip) / 8
 }
 
-// holeEnd is where the packets begin that are there behind the ones that are missing.
-func (q *QP) holeEnd(s *stash) uint32 {
+// askAgain asks for everything that is missing, as far as a few answers name it.
+func (q *QP) askAgain(now Time, s *stash, h Host) {
 	rs := &q.resp
-	psn := rs.PSN
-	for psn != rs.Newest && !s.has(rs.Episode, psn) {
-		psn = psnAdd(psn, 1)
+	from, to := rs.PSN, rs.PSN
+	for range asksMost {
+		for from = to; from != rs.Newest && s.has(rs.Episode, from); {
+			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
+		}
+		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
+			to = psnAdd(to, 1)
+		}
+		if psnDist(from, rs.Newest)-1 >= stashSlots {
+			return
+		}
+		q.askFor(now, from, to, h)
 	}
-	return psn
+}
+
+// asksMost bounds what one packet may provoke.
+const asksMost = 8
+
+// psns is how many sequence numbers a request takes.
+func (b *Burst) psns(mtu uint32) uint32 {
+	if b.Kind == KindReadReq {
+		return packetsOf(b.Length, mtu)
+	}
+	return b.Packets
 }
 
 // unstash carries out what has been waiting for the packet that has just come.
@@ -206,10 +226,10 @@ func (q *QP) unstash(now Time, h Host) {
 			return
 		}
 	}
-	// Another one is missing. It was asked for when that was seen; had it been sent,
-	// it would have come by now.
-	rs.NakSent = true
-	if now-rs.NakAt >= max(rs.NakTrip, nakAgainOwn) {
-		q.askFor(now, rs.PSN, q.holeEnd(s), h)
+	// Another one is missing. It was asked for when that was seen. If that is long ago, or
+	// if what was asked for after it has come, it was lost again.
+	rs.NakSent, rs.HoleAt = true, 0
+	if psnDist(rs.NakTo, rs.PSN) < psnHalf || now-rs.NakAt >= q.patience()/2 {
+		q.askAgain(now, s, h)
 	}
 }
