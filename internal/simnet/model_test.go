@@ -506,7 +506,7 @@ func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 func TestConversations(t *testing.T) {
 	var mu sync.Mutex
 	var sum transport.Counters
-	each(t, 12000, func(t *testing.T, seed uint64) {
+	each(t, 8000, func(t *testing.T, seed uint64) {
 		c := converse(t, seed)
 		mu.Lock()
 		defer mu.Unlock()

@@ -61,12 +61,10 @@ func (q *QP) portion() uint32 {
 	return max(min(n, r.Burst/q.attr.MTU), 1)
 }
 
-// room is how many packets may be sent when out are in flight and fits has agreed.
-func (q *QP) room(out uint32) uint32 {
+// room is how many packets may be sent when fits has agreed.
+func (q *QP) room() uint32 {
 	r := &q.req
-	if !q.path.Remote {
-		return r.Window - out
-	}
+	out := psnDist(r.Una, r.PSN)
 	if r.Repairing {
 		return psnDist(r.PSN, r.Gaps[0].To)
 	}

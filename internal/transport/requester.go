@@ -289,7 +289,11 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	if q.conf.Type == RC {
 		// In packets first: the window times the MTU may not fit in 32 bits.
-		if room := q.room(psnDist(r.Una, r.PSN)); n/mtu >= room {
+		room := r.Window - psnDist(r.Una, r.PSN)
+		if q.path.Remote {
+			room = q.room()
+		}
+		if n/mtu >= room {
 			n = room * mtu
 		}
 	}

@@ -93,17 +93,10 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 		q.duplicate(now, b, h)
 		return
 	}
-	rs.heard(now)
-	q.inOrder(now, b, h)
-	if rs.Episode != 0 {
-		q.unstash(now, h)
+	if rs.NakSent {
+		rs.heard(now)
+		rs.NakSent, rs.Waiting = false, false
 	}
-}
-
-// inOrder carries out the request that is the next in sequence.
-func (q *QP) inOrder(now Time, b *Burst, h Host) {
-	rs := &q.resp
-	rs.NakSent, rs.Waiting = false, false
 	if b.Kind.base() == 0 {
 		if rs.Kind != 0 || !b.First || !b.Last || b.Packets != 1 {
 			q.refuse(faultRequest, b.PSN, h)

@@ -88,8 +88,10 @@ func (h *fastHost) Send(b *Burst) {
 		h.peer.nacks++
 		return
 	}
-	if h.sent++; h.loseEach != 0 && h.sent%h.loseEach == 0 && !b.Last {
-		return
+	if h.loseEach != 0 && !b.Last {
+		if h.sent++; h.sent%h.loseEach == 0 {
+			return
+		}
 	}
 	h.peer.q.Receive(1+h.late, b, h.peer)
 }

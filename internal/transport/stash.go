@@ -206,6 +206,9 @@ func (b *Burst) psns(mtu uint32) uint32 {
 func (q *QP) unstash(now Time, h Host) {
 	rs := &q.resp
 	s := h.Scratch().stash
+	if rs.NakSent {
+		return // it has not come
+	}
 	if s == nil {
 		rs.Episode = 0 // another loop's
 		return
@@ -220,7 +223,7 @@ func (q *QP) unstash(now Time, h Host) {
 			break
 		}
 		psn := rs.PSN
-		q.inOrder(now, b, h)
+		q.receiveReliable(now, b, h)
 		if rs.PSN == psn {
 			rs.Episode = 0 // it could not be carried out; it will come again
 			return
