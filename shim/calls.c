@@ -177,6 +177,9 @@ static int close_ours(struct file *f, int fd)
 	if (is(f, FILE_HIDDEN))
 		return errno = EBADF, -1;
 	f = file_remove(fd);
+	/* The daemon has a duplicate of an event file: only this tells it of our end. */
+	if (f && is(f, FILE_COMP) && !atomic_load(&f->dead) && atomic_load(&f->refs) == 1)
+		sys(SYS_shutdown, fd, SHUT_RDWR);
 	int r = REAL(close)(fd), e = errno;
 	if (f)
 		file_put(f);
@@ -297,6 +300,9 @@ EXPORT int dup3(int from, int to, int flags)
 static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 {
 	struct file *f = file_at(fd);
+	/* A program that marks all its descriptors must not let ours through an exec. */
+	if (unlikely(f && command == F_SETFD && is(f, FILE_HIDDEN) && !door_foreign()))
+		return errno = EBADF, -1;
 	int r = real(fd, command, arg);
 	if (unlikely(visible(f)) && (command == F_DUPFD || command == F_DUPFD_CLOEXEC))
 		adopt(fd, r);

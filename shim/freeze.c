@@ -13,7 +13,9 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
@@ -28,7 +30,7 @@ enum phase { STARTING, FROZEN, FAILED, THAWING };
 static struct {
 	_Atomic int phase;
 	_Atomic int tid; /* the helper; the kernel clears it when it is gone */
-	long pid;
+	long pid, parent;
 	int owner; /* the thread that goes on */
 	char tasks[32];
 	struct {
@@ -100,8 +102,10 @@ static int stop_listed(long dir)
 static void run(void)
 {
 	int r = -1;
+	/* Should the process be killed, there is nobody left to stop. */
+	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	long dir = sys(SYS_openat, AT_FDCWD, freezer.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir >= 0) {
+	if (dir >= 0 && sys(SYS_getppid) == freezer.parent) {
 		while ((r = stop_listed(dir)) > 0) /* a running thread may have made new ones */
 			;
 		sys(SYS_close, dir);
@@ -128,7 +132,8 @@ bool freeze_begin(void)
 				    CLONE_CHILD_CLEARTID;
 	freezer.owner = (int)sys(SYS_gettid);
 	freezer.n = 0;
-	snprintf(freezer.tasks, sizeof freezer.tasks, "/proc/%ld/task", sys(SYS_getpid));
+	freezer.parent = sys(SYS_getpid);
+	snprintf(freezer.tasks, sizeof freezer.tasks, "/proc/%ld/task", freezer.parent);
 	atomic_store(&freezer.phase, STARTING);
 	freezer.pid = clone_bare(run, freezer.stack + sizeof freezer.stack, flags, &freezer.tid);
 	if (freezer.pid < 0)

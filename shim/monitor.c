@@ -34,8 +34,8 @@
 #endif
 #define PENDING_MAX 1024       /* as many threads can be held at once */
 #define LOOK_EVERY 1000000l    /* ns between looks at the forking thread, while others wait */
-#define LOOKS_ASLEEP 10        /* then others go on although they seem unconcerned, */
-#define LOOKS_AWAKE 200        /* or although the forking thread seems busy */
+#define LOOKS_ASLEEP 1000      /* then others go on although they seem unconcerned, */
+#define LOOKS_AWAKE 5000       /* or although the forking thread seems busy */
 #define ARENA (64ul << 20)     /* malloc's other heaps: their size and alignment */
 
 static struct {

@@ -102,7 +102,7 @@ void path_refresh(int dirfd, const char *path)
 {
 	char link[64], dir[PATH_ROOM];
 	if (path[0] == '/') {
-		if (counters(path) && !strstr(path + settings()->tree_len, "/.."))
+		if (counters(path))
 			wire_sync();
 	} else if (dirfd == AT_FDCWD) {
 		if (atomic_load(&cwd_inside))

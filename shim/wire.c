@@ -149,9 +149,13 @@ static long connect_path(int socket, const char *path)
 			return -ENAMETOOLONG;
 		}
 	}
+	/* A daemon that is stopped accepts nobody, and our signals are blocked: do not wait forever. */
+	struct timeval patience = {.tv_sec = 10}, forever = {0};
+	sys(SYS_setsockopt, socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 	do
 		r = sys(SYS_connect, socket, &a, sizeof a);
 	while (r == -EINTR);
+	sys(SYS_setsockopt, socket, SOL_SOCKET, SO_SNDTIMEO, &forever, sizeof forever);
 	if (dir >= 0)
 		sys(SYS_close, dir);
 	return r;
@@ -186,6 +190,10 @@ static int explain_connect(long error, bool quiet)
 		if (!quiet)
 			complain("no RDMA device: this user may not connect to the daemon at %s", path);
 		return EACCES;
+	case EAGAIN:
+		if (!quiet)
+			complain("no RDMA device: the daemon at %s does not answer", path);
+		return ETIMEDOUT;
 	default:
 		if (!quiet)
 			complain("no RDMA device: cannot connect to the daemon at %s (errno %ld)", path,
@@ -235,6 +243,8 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	fd_unhide(socket);
 	if (got.truncated)
 		return too_few();
+	if (n <= 0)
+		return explain_connect(ECONNREFUSED, quiet); /* it ended just now */
 	if (n != (ssize_t)sizeof *w || w->magic != VRDMA_MAGIC) {
 		if (!quiet)
 			complain("what listens at %s does not speak vrdma protocol %u; is the daemon of "

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,14 +58,23 @@ exec "$@"
 // tells people to set, by hand, since vrdma itself is not in there.
 func (c *containers) launch(t *testing.T, argv ...string) *harness.Process {
 	t.Helper()
-	root := t.TempDir()
-	args := []string{"-t", strconv.Itoa(c.net.PID()), "--net", "--",
-		"unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--ipc", "--uts", "--kill-child",
-		"sh", "-c", containerInit, "sh", root, filepath.Dir(c.d.Socket),
+	return container(t, c.d, nil, []string{"nsenter", "-t", strconv.Itoa(c.net.PID()), "--net", "--", "unshare"}, argv)
+}
+
+// container runs argv in new namespaces; outer is the command that makes them.
+func container(t *testing.T, d *harness.Daemon, user *syscall.Credential, outer, argv []string) *harness.Process {
+	t.Helper()
+	args := append(append([]string{}, outer...),
+		"--user", "--map-root-user", "--mount", "--pid", "--fork", "--ipc", "--uts", "--kill-child",
+		"sh", "-c", containerInit, "sh", harness.Directory(t, user), filepath.Dir(d.Socket),
 		"env", "-i", "PATH=/usr/bin:/usr/sbin", "HOME=/",
-		"VRDMA_SOCKET=/run/vrdma/vrdma.sock", "LD_PRELOAD=/run/vrdma/vrdma.sock.d/libvrdma.so", "SYSFS_PATH=/run/vrdma/vrdma.sock.d/sys"}
-	cmd := exec.Command("nsenter", append(args, argv...)...)
+		"VRDMA_SOCKET=/run/vrdma/vrdma.sock", "LD_PRELOAD=/run/vrdma/vrdma.sock.d/libvrdma.so", "SYSFS_PATH=/run/vrdma/vrdma.sock.d/sys")
+	cmd := exec.Command(args[0], append(args[1:], argv...)...)
 	cmd.Env = append(os.Environ(), "PROGRAMS="+filepath.Dir(harness.Compile(t, "stream")))
+	if user != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+		cmd.Dir = "/"
+	}
 	p := harness.Spawn(t, cmd)
 	p.Name = "container: " + strings.Join(argv, " ")
 	return p
@@ -82,7 +92,6 @@ func (c *containers) pair(t *testing.T, port int, server []string, client []stri
 
 func TestContainers(t *testing.T) {
 	d := device(t)
-	// Programs in a container are other users to the host: the directory is theirs to enter.
 	c := newContainers(t, d)
 	t.Run("devinfo", func(t *testing.T) {
 		out := c.launch(t, "ibv_devinfo").OK(t, 20*time.Second)
@@ -130,6 +139,30 @@ func TestContainers(t *testing.T) {
 		pingpong(t, d, "rc", 0, 4096, 200, []string{"-n", "200"})
 		if after := read(); after < before+200*4096/4 {
 			t.Errorf("port_xmit_data went from %d to %d, want at least %d more", before, after, 200*4096/4)
+		}
+	})
+}
+
+// Containers of a user without any right, beside a daemon of the same user.
+func TestRootlessContainer(t *testing.T) {
+	d := harness.Start(t, harness.Options{User: harness.Nobody()})
+	d.NoLeaks(t)
+	run := func(t *testing.T, argv ...string) string {
+		t.Helper()
+		return container(t, d, harness.Nobody(), []string{"unshare", "--net"}, argv).OK(t, minute)
+	}
+	regions := "/work/" + filepath.Base(harness.Compile(t, "regions"))
+	for _, name := range []string{"heap", "stack", "file_shared", "registered_while_written"} {
+		t.Run(name, func(t *testing.T) {
+			if out := run(t, regions, name); !strings.Contains(out, "ok "+name) {
+				t.Errorf("%s: want ok, got:\n%s", name, out)
+			}
+		})
+	}
+	t.Run("pingpong", func(t *testing.T) {
+		out := run(t, "sh", "-c", "ip link set lo up; ibv_rc_pingpong -g 0 -c & sleep 1; ibv_rc_pingpong -g 0 -c 127.0.0.1 && wait $!")
+		if n := len(pingpongIters.FindAllString(out, -1)); n != 2 {
+			t.Errorf("%d results, want 2:\n%s", n, out)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,6 +40,22 @@ func TestHostileProgram(t *testing.T) {
 			startStream(t, d, 640).finishes(t)
 		})
 	}
+}
+
+// Every kind of object has a limit for each session.
+func TestLimits(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "vrdma.yaml")
+	const limit = "20"
+	text := "limits:\n"
+	for _, kind := range []string{"pds", "mrs", "cqs", "qps", "srqs", "ahs", "mws", "channels"} {
+		text += "  " + kind + ": " + limit + "\n"
+	}
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := harness.Start(t, harness.Options{Args: []string{"--config", config}})
+	d.NoLeaks(t)
+	t.Log(d.Run(t, minute, harness.Compile(t, "limits"), limit))
 }
 
 // Anybody who may open the socket may send anything.

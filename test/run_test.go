@@ -168,6 +168,56 @@ func TestAutostartObstacles(t *testing.T) {
 			t.Errorf("with a stale socket: %s", out)
 		}
 	})
+	t.Run("daemon_of_another_version", func(t *testing.T) {
+		d := auto(t, nil)
+		other := filepath.Join(filepath.Dir(harness.Binary()), "vrdma-other")
+		t.Cleanup(func() { os.Remove(other) })
+		build := exec.Command("go", "build", "-ldflags", "-X main.version=other", "-o", other, "./cmd/vrdma")
+		build.Dir = harness.Root()
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		run := func(binary string, argv ...string) *harness.Process {
+			cmd := d.ProgramCommand(argv...)
+			cmd.Path = binary
+			return harness.Spawn(t, cmd)
+		}
+		version := func() string {
+			s, err := channel.QueryStatus(d.Socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.Version
+		}
+		// In use: it is not disturbed, and serves us too.
+		busy := run(other, harness.Compile(t, "fatal"))
+		busy.Printed(t, "ready", 20*time.Second)
+		d.Run(t, 20*time.Second, "ibv_devinfo")
+		if v := version(); v != "other" {
+			t.Errorf("a daemon in use was replaced: version %q, want %q", v, "other")
+		}
+		busy.Signal(syscall.SIGKILL)
+		busy.Ended(5 * time.Second)
+		// Idle: replaced by one of our version.
+		if !harness.Poll(5*time.Second, func() bool {
+			d.Run(t, 20*time.Second, "ibv_devinfo")
+			return version() != "other"
+		}) {
+			t.Errorf("the idle daemon is still of version %q", version())
+		}
+	})
+	t.Run("no_provider", func(t *testing.T) {
+		d := auto(t, nil)
+		cmd := d.ProgramCommand("ibv_devinfo")
+		cmd.Args = append([]string{"unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /etc/libibverbs.d && exec \"$@\"", "sh"}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
+		cmd.Path = "/usr/bin/unshare"
+		p := harness.Spawn(t, cmd)
+		p.Wait(t, 20*time.Second)
+		first, _, _ := strings.Cut(p.Output(), "\n")
+		if !strings.Contains(first, "ibverbs-providers") {
+			t.Errorf("without a provider the first line is %q, want it to name the package ibverbs-providers\n%s", first, p.Output())
+		}
+	})
 	t.Run("no_runtime_directory", func(t *testing.T) {
 		harness.Build(t)
 		user := &syscall.Credential{Uid: 54321, Gid: 54321}
@@ -328,6 +378,12 @@ func TestInspection(t *testing.T) {
 			if !strings.Contains(strings.ToUpper(out), want) {
 				t.Errorf("vrdma trace: want %q in:\n%s", want, out)
 			}
+		}
+	})
+	t.Run("trace_lists_what_was_refused", func(t *testing.T) {
+		out := harness.Spawn(t, d.Command("trace", "--socket", d.Socket, "--", harness.Compile(t, "queues"), "raw_packet_qp_is_refused")).OK(t, minute)
+		if last := harness.Tail(out, 2); !strings.Contains(last, "refused") || !strings.Contains(last, "CREATE_QP") {
+			t.Errorf("vrdma trace: want the refused CREATE_QP at the end, got:\n%s", out)
 		}
 	})
 }

@@ -61,16 +61,17 @@ func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 func (t *Table) speed(ctx context.Context, _ *daemon) ([]Row, error) {
 	l := t.Lab
 	probes := []Probe{
-		0: l.bandwidth("ib_write_bw", bulkSize, 20000),
-		1: l.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		2: l.latency("ib_send_lat", latencySize, 10000),
-		3: l.tcp("tcp_lat", "latency", "s", latencySize),
-		4: l.latency("ib_write_lat", latencySize, 10000),
-		5: l.messages("ib_write_bw", smallMessage, 500000),
-		6: l.baseline("ring", "/s", t.programs["ring"], "5000000"),
-		7: l.messages("ib_send_bw", smallMessage, 500000),
-		8: l.bandwidth("ib_write_bw", hugeSize, 50),
-		9: l.baseline("memcpy of 64 MiB", "B/s", t.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		0:  l.bandwidth("ib_write_bw", bulkSize, 20000),
+		1:  l.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		2:  l.latency("ib_send_lat", latencySize, 10000),
+		3:  l.tcp("tcp_lat", "latency", "s", latencySize),
+		4:  l.latency("ib_write_lat", latencySize, 10000),
+		5:  l.messages("ib_write_bw", smallMessage, 500000),
+		6:  l.baseline("ring of 1 slot", "/s", t.programs["ring"], "20", "1"),
+		7:  l.messages("ib_send_bw", smallMessage, 500000),
+		8:  l.bandwidth("ib_write_bw", hugeSize, 50),
+		9:  l.baseline("memcpy of 64 MiB", "B/s", t.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		10: l.baseline("ring of 128 slots", "/s", t.programs["ring"], "50", "128"),
 	}
 	s, err := Rounds(ctx, t.Progress, t.Rounds, probes)
 	if err != nil {
@@ -81,9 +82,11 @@ func (t *Table) speed(ctx context.Context, _ *daemon) ([]Row, error) {
 		{What: "write bandwidth, 64 MiB, against a cold memcpy", Ours: s[8], Against: &s[9], Bound: 0.6},
 		{What: "send latency, 64 B, against TCP", Ours: s[2], Against: &s[3], Bound: 0.5, AtMost: true},
 		{What: "write latency, 64 B, against TCP", Ours: s[4], Against: &s[3], Bound: 0.5, AtMost: true},
-		{What: "8 B writes, one QP, against a bare ring", Ours: s[5], Against: &s[6], Bound: 0.2},
+		{What: "8 B writes, one QP, against a bare ring", Ours: s[5], Against: &s[10], Bound: 0.2},
+		{What: "8 B sends, one QP, against a bare ring", Ours: s[7], Against: &s[10], Bound: 0.2},
+		{What: "8 B writes, one QP, against a ring of one slot", Ours: s[5], Against: &s[6], Unbounded: true},
+		{What: "8 B sends, one QP, against a ring of one slot", Ours: s[7], Against: &s[6], Unbounded: true},
 		{What: "8 B writes, one QP", Ours: s[5], Bound: 1.5e6},
-		{What: "8 B sends, one QP, against a bare ring", Ours: s[7], Against: &s[6], Bound: 0.2},
 		{What: "8 B sends, one QP", Ours: s[7], Bound: 1.5e6},
 	}, nil
 }

@@ -69,27 +69,24 @@ func (c *Copier) foreign(d *Piece, do int, s *Piece, so, n int) error {
 	return nil
 }
 
+// A carrier is process_vm_readv or process_vm_writev.
+type carrier func(pid int, local []unix.Iovec, remote []unix.RemoteIovec, flags uint) (int, error)
+
 // read fills b from addr of the process.
 func (s *Space) read(addr uint64, b []byte, c *Copier) error {
-	for len(b) > 0 {
-		c.set(addr, b)
-		n, err := unix.ProcessVMReadv(s.pid, c.loc[:], c.src[:], 0)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return syscall.EFAULT
-		}
-		addr, b = addr+uint64(n), b[n:]
-	}
-	return nil
+	return s.carry(addr, b, c, unix.ProcessVMReadv)
 }
 
 // write copies b to addr of the process.
 func (s *Space) write(addr uint64, b []byte, c *Copier) error {
+	return s.carry(addr, b, c, unix.ProcessVMWritev)
+}
+
+// carry moves all of b, in as many calls as it takes.
+func (s *Space) carry(addr uint64, b []byte, c *Copier, call carrier) error {
 	for len(b) > 0 {
 		c.set(addr, b)
-		n, err := unix.ProcessVMWritev(s.pid, c.loc[:], c.src[:], 0)
+		n, err := call(s.pid, c.loc[:], c.src[:], 0)
 		if err != nil {
 			return err
 		}

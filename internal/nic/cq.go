@@ -68,6 +68,9 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 		c.ring.release()
 		return CQInfo{}, err
 	}
+	if c.channel != nil {
+		c.channel.cqs++
+	}
 	return CQInfo{Handle: h, CQE: c.cqe, Ring: c.ring.at}, nil
 }
 
@@ -112,6 +115,9 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 		return 0, 0, syscall.EBUSY
 	}
 	s.cqs.remove(h)
+	if c.channel != nil {
+		c.channel.cqs--
+	}
 	comp = c.events - c.channel.withdraw(func(e *event) bool { return e.element() == c.userHandle })
 	async = c.async - s.async.withdraw(func(e *event) bool {
 		return e.asyncOwner() == 'c' && e.element() == c.userHandle

@@ -32,6 +32,7 @@ type eventQueue struct {
 	fd      int // our end, non-blocking
 	peer    int // duplicate of the client's end
 	waiting []event
+	cqs     int // completion queues that report here
 	stalled bool
 	closed  bool
 }
@@ -97,6 +98,14 @@ func (q *eventQueue) close() {
 	unix.Close(q.fd)
 	unix.Close(q.peer)
 	q.waiting = nil
+}
+
+// hungUp reports whether the client has closed its end. The duplicate keeps the
+// socket, so the shim shuts it down when its last descriptor goes.
+func (q *eventQueue) hungUp() bool {
+	p := []unix.PollFd{{Fd: int32(q.fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0
 }
 
 // maxWaiting bounds the events kept for a client that does not read: beyond, it loses

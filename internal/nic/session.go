@@ -91,7 +91,14 @@ func (s *Session) CreateAsync() (int, error) {
 }
 
 // CreateChannel makes a completion channel and returns its name and the client's end.
+// No command ends a channel, so this is when those that were closed go.
 func (s *Session) CreateChannel() (uint32, int, error) {
+	s.channels.walk(func(h uint32, q *eventQueue) {
+		if q.cqs == 0 && q.hungUp() {
+			q.close()
+			s.channels.remove(h)
+		}
+	})
 	q, fd, err := s.nic.newEventQueue()
 	if err != nil {
 		return 0, -1, syscall.EMFILE

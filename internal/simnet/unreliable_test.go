@@ -95,4 +95,4 @@ func unreliable(t *testing.T, seed uint64) {
 }
 
 // TestUnreliable checks random UC and UD traffic.
-func TestUnreliable(t *testing.T) { each(t, 2500, unreliable) }
+func TestUnreliable(t *testing.T) { each(t, 1600, unreliable) }

@@ -18,50 +18,55 @@ type congestion struct {
 	Seen   uint32 // the PSN acknowledged when last looked
 	CutPSN uint32 // Cwnd is not cut again before this is acknowledged
 	Cut    bool
+	Full   bool // the window, and nothing else, kept the requester from sending
 
 	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
 	SampleAt  Time
 	SRTT      Time // smoothed round trip time; 0: not known
 	BackAt    Time // when the requester last went back
 
+	Spread bool // bursts keep a distance, and
+	Held   bool // one waits for SendAt
+	SendAt Time
+
 	NotifiedAt Time // when the peer was last told of congestion
 }
 
 const (
-	// lossFloor is as far as loss of single packets shrinks the window: between so many
-	// packets, and else so many bytes.
-	lossFloorBytes      = 64 << 10
-	lossFloorMin        = 16
-	lossFloorMax        = 64
-	timeoutFloor        = 4 // packets
-	notifyEvery    Time = 50_000
+	// Loss of single packets shrinks the window no further than this: so many bytes,
+	// but between so many packets.
+	lossFloorBytes = 64 << 10
+	lossFloorMin   = 16
+	lossFloorMax   = 64
+	// repairFloor is the same where nothing has to be sent again but what was lost.
+	repairFloor = 256 << 10
+	// timeoutFloor is how far a timeout does, in packets.
+	timeoutFloor = 4
+	// notifyEvery is how often a peer is told of congestion at most.
+	notifyEvery = Time(50_000)
+	// slowestTrip is the longest round trip time that is believed.
+	slowestTrip = Time(8_000_000)
 )
 
 func (c *congestion) start(window uint32) {
 	c.Cwnd, c.Thresh = min(firstWindow, window), window
 }
 
-// setWindow makes what Cwnd says what the requester keeps to.
-func (q *QP) setWindow() {
-	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
-	q.req.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
-}
-
 // learn looks at what progress says of the path.
 func (q *QP) learn(now Time) {
 	c, r := &q.cc, &q.req
 	n := psnDist(c.Seen, r.Una)
-	full := psnDist(c.Seen, r.Max)*2 >= r.Window
 	c.Seen = r.Una
-	if c.SampleAt != 0 && psnDist(c.SamplePSN, r.Una) < psnHalf {
-		c.sample(now - c.SampleAt)
-		c.SampleAt = 0
-	}
+	c.arrived(now, r.Una)
 	if c.Cut && psnDist(c.CutPSN, r.Una) < psnHalf {
 		c.Cut = false
 	}
 	// A window that was not used says nothing about a larger one.
-	if !full || c.Cut || c.Cwnd >= q.path.Window {
+	if !c.Full || c.Cut {
+		return
+	}
+	if c.Cwnd >= q.path.Window {
+		c.Spread = false
 		return
 	}
 	bytes := min(n, r.Window) * q.attr.MTU
@@ -74,14 +79,42 @@ func (q *QP) learn(now Time) {
 	q.setWindow()
 }
 
-// sample takes a round trip time into the average.
+// arrived ends a measurement if the packets before psn include the one measured with.
+func (c *congestion) arrived(now Time, psn uint32) {
+	if c.SampleAt != 0 && psnDist(c.SamplePSN, psn) < psnHalf {
+		c.sample(now - c.SampleAt)
+		c.SampleAt = 0
+	}
+}
+
+// sample takes a round trip time into the average. If a probe was sent meanwhile, nobody
+// knows whether that or the packet itself was answered. To take it for the packet makes
+// the next probe later than need be if it was lost; the other way round, one path that is
+// slower than thought would be probed for ever. So the time counts, but not without limit.
 func (c *congestion) sample(rtt Time) {
-	rtt = max(rtt, 1)
+	rtt = min(max(rtt, 1), slowestTrip)
 	if c.SRTT == 0 {
 		c.SRTT = rtt
 		return
 	}
 	c.SRTT += (rtt - c.SRTT) / 8
+}
+
+// hold reports whether a burst has to wait, for the sake of distance.
+func (c *congestion) hold(now Time) bool {
+	if !c.Spread || now >= c.SendAt {
+		return false
+	}
+	c.Held = true
+	return true
+}
+
+// spend counts a burst of so many bytes, which keeps the next one away for as long as
+// the window takes for so many, and a little less: what is late may catch up.
+func (c *congestion) spend(now Time, bytes uint32) {
+	if c.Spread {
+		c.SendAt = max(c.SendAt, now-c.SRTT/4) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
+	}
 }
 
 // time begins to measure a round trip with the packet before end, if none is being
@@ -105,15 +138,20 @@ func (q *QP) cut(num, den, floor uint32) {
 	q.setWindow()
 }
 
-// cutLoss: a packet was lost, of a READ's response perhaps. Of those two pieces at least
-// stay outstanding, so that one is answered while the other is asked for.
-func (q *QP) cutLoss(read bool) {
-	floor := min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax)
-	if read {
-		floor = max(floor, 2*q.req.Chunk)
-	}
-	q.cut(1, 2, floor)
+// mark: a packet met a queue that is long already. From then on bursts are spread over the
+// round trip, because a window sent at once makes a queue whatever its size.
+func (q *QP) mark() {
+	q.cut(3, 4, 1)
+	q.cc.Spread = true
 }
+
+// cutLoss: a packet was lost.
+func (q *QP) cutLoss() {
+	q.cut(1, 2, min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax))
+}
+
+// cutRepaired: a packet was lost, and is all that has to be sent again.
+func (q *QP) cutRepaired() { q.cut(7, 8, repairFloor/q.attr.MTU) }
 
 // cutTimeout: nothing came for a long time.
 func (q *QP) cutTimeout() {
@@ -129,7 +167,7 @@ func (q *QP) Congested(now Time, from GID) {
 	}
 	q.count.RcvdCNP++
 	if q.conf.Type == RC {
-		q.cut(3, 4, 1)
+		q.mark()
 	}
 	if q.unacknowledged() {
 		q.pace.slow(now)
@@ -144,7 +182,7 @@ func (q *QP) notify(now Time, b *Burst, h Host) {
 	}
 	q.count.RcvdMarked += uint64(b.Packets)
 	if b.Kind == KindReadResp {
-		q.cut(3, 4, 1)
+		q.mark()
 		if q.path.Own {
 			return
 		}

@@ -19,7 +19,9 @@ func (q *QP) parts() []any {
 // of q's other methods; the queue pair must then not be used any more.
 func (q *QP) Freeze() []byte {
 	b := []byte(frozenMagic)
-	for _, p := range q.parts() {
+	c := *q
+	c.resp.Episode = 0 // the stash stays behind
+	for _, p := range c.parts() {
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
 			panic("transport: state of a queue pair is not plain data: " + err.Error())
@@ -63,6 +65,8 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
 	case (q.req.TailPSN|q.req.Una|q.req.PSN|q.req.Max|rs.PSN|rs.AckPSN|rs.MsgPSN)&^psnMask != 0:
 		return fmt.Errorf("thaw queue pair: a sequence number has more than 24 bits")
+	case int(q.req.NumGaps) > len(q.req.Gaps) || q.req.Repairing && q.req.NumGaps == 0:
+		return fmt.Errorf("thaw queue pair: %d gaps to repair", q.req.NumGaps)
 	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
 		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
 	}

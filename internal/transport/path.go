@@ -16,8 +16,8 @@ type Path struct {
 	// answered; 0 means 512 KiB. A congested path is given less. It does not count
 	// where nothing is acknowledged (UC, UD), nor on a local path.
 	Window uint32
-	// Piece is how many bytes of a READ are asked for at once, in multiples of 4096; 0
-	// means 64 to 256 KiB. It must not change while READs are outstanding.
+	// Piece is how many bytes of a READ are asked for at once at least, in multiples of
+	// 4096; 0 means as much.
 	Piece uint32
 }
 
@@ -27,8 +27,9 @@ const (
 	firstWindow = 128 << 10
 )
 
-// SetPath says how the peer is reached. It may be called at any time; what is in flight
-// stays so. Only when Remote changes, everything that was learnt of the path is forgotten.
+// SetPath says how the peer is reached. It may be called at any time, and what is in flight
+// stays so; only Remote must not change while requests are outstanding. When it changes,
+// everything that was learnt of the path is forgotten.
 func (q *QP) SetPath(p Path) {
 	if p.Window == 0 {
 		p.Window = defaultPathWindow
@@ -52,41 +53,66 @@ func (q *QP) Path() Path { return q.path }
 // fitPath works out what the requester keeps to, after path or MTU changed.
 func (q *QP) fitPath() {
 	r := &q.req
-	mtu := q.attr.MTU
 	r.Burst = q.conf.MaxBurst
 	if q.path.MaxBurst != 0 {
 		r.Burst = q.path.MaxBurst
 	}
-	r.Burst = max(r.Burst, mtu)
-	r.Window, r.Chunk = q.conf.Window, wholeRead
-	if !q.path.Remote {
-		return
+	r.Burst = max(r.Burst, q.attr.MTU)
+	r.Window = q.conf.Window
+	if q.path.Remote {
+		q.setWindow()
 	}
-	q.cc.Cwnd = min(q.cc.Cwnd, q.path.Window)
-	r.Window = min(max(q.cc.Cwnd/mtu, 1), q.conf.Window)
-	r.Chunk = q.readChunk() / mtu
+	if r.Una == r.Max {
+		r.Chunk = q.chunk()
+	}
 }
 
-// A READ of a remote path is asked for in pieces of a fixed length, so that the window
-// bounds what the responder, which hears nothing until it has answered, may have on its
-// way to us. To the responder each piece is a READ of its own. Where a piece ends depends
-// on nothing but its place in the message and the depth, so asking again asks the same.
+// setWindow makes what Cwnd says what the requester keeps to.
+func (q *QP) setWindow() {
+	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
+	q.req.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
+}
+
+// A READ of a remote path is asked for in pieces, so that the window bounds what the
+// responder, which hears nothing until it has answered, may have on its way to us. To the
+// responder each piece is a READ of its own. Their length follows the window, but changes
+// only when nothing is outstanding: what is asked for again must be what was asked for
+// before, or the responder would see more requests than it has resources for.
 const (
-	wholeRead  = psnHalf + 1 // packets: never reached
-	shortPiece = 64 << 10
-	longPiece  = 256 << 10
+	wholeRead     = psnHalf + 1 // packets: never reached
+	shortestPiece = 4 << 10
+	longestPiece  = 256 << 10
 )
 
-// readChunk is the length of the pieces in bytes: longer the fewer may be outstanding.
-func (q *QP) readChunk() uint32 {
-	if p := q.path.Piece &^ 4095; p != 0 {
-		return p
+// chunk is how many packets a piece should have: so many that what may be outstanding
+// fills the window, a quarter of it if so many may be. A piece that is nearly right stays.
+func (q *QP) chunk() uint32 {
+	if !q.path.Remote {
+		return wholeRead
 	}
+	least := max(q.path.Piece&^(maxMTU-1), maxMTU)
+	if q.path.Piece == 0 {
+		least = shortestPiece
+	}
+	n := min(q.cc.Cwnd, longestPiece)
 	switch d := q.attr.MaxRDAtomic; {
-	case d <= 1:
-		return longPiece
-	case d < 4:
-		return longPiece / 2
+	case d >= 4:
+		n = min(q.cc.Cwnd, longestPiece) / 4
+	case d >= 2:
+		n = min(q.cc.Cwnd, longestPiece) / 2
 	}
-	return shortPiece
+	size := least
+	for size*2 <= n {
+		size *= 2
+	}
+	if now := q.req.Chunk; now < wholeRead && size < now*q.attr.MTU && n >= now*q.attr.MTU/2 {
+		return now
+	}
+	return size / q.attr.MTU
+}
+
+// piece is how many packets of the READ in W, of which so many are left, to ask for next.
+func (q *QP) piece(left uint32) uint32 {
+	r := &q.req
+	return min(left, r.Chunk-r.Off/q.attr.MTU%r.Chunk)
 }

@@ -161,6 +161,9 @@ func (q *QP) Deadline() Time {
 	if q.pace.Waiting {
 		d = earlier(d, q.pace.At)
 	}
+	if q.cc.Held {
+		d = earlier(d, q.cc.SendAt)
+	}
 	return d
 }
 
@@ -178,6 +181,10 @@ func (q *QP) Expire(now Time, h Host) {
 	r := &q.req
 	if q.pace.Waiting && now >= q.pace.At {
 		q.pace.Waiting = false
+		r.Kick = true
+	}
+	if q.cc.Held && now >= q.cc.SendAt {
+		q.cc.Held = false
 		r.Kick = true
 	}
 	if q.state != RTS && q.state != SQD {
@@ -225,6 +232,9 @@ func (q *QP) Receive(now Time, b *Burst, h Host) {
 	switch {
 	case b.Kind < KindReadResp && b.Type == RC:
 		q.receiveReliable(now, b, h)
+		if q.resp.Episode != 0 {
+			q.unstash(now, h)
+		}
 	case b.Kind < KindReadResp:
 		q.receiveUnreliable(b, h)
 	case b.Kind == KindCNP:

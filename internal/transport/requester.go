@@ -31,12 +31,13 @@ type requester struct {
 	FailPos    uint32 // this request cannot be sent:
 	FailStatus Status // it fails when its turn to complete comes
 
-	Loaded   bool // W is the request at Pos
-	Blocked  bool // Run stopped although there is work: window, fence or depth
-	Kick     bool // Run has something to do
-	Retrying bool // went back; no further implicit NAK does so before there is progress
-	Drained  bool // SQD has been reached
-	Probing  bool // went back by one packet, to hear what has arrived
+	Loaded    bool // W is the request at Pos
+	Blocked   bool // Run stopped although there is work: window, fence or depth
+	Kick      bool // Run has something to do
+	Retrying  bool // went back; no further implicit NAK does so before there is progress
+	Drained   bool // SQD has been reached
+	Probing   bool // went back by one packet, to hear what has arrived
+	Repairing bool // at the first of Gaps, to come back to Resume…
 
 	Retry     uint8 // retries left
 	RNRRetry  uint8
@@ -44,6 +45,13 @@ type requester struct {
 	RetransAt Time  // deadline of the oldest unacknowledged packet
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
+
+	NumGaps       uint8
+	Gaps          [16]gap // packets that the peer misses
+	ResumePos     uint32
+	ResumePSN     uint32
+	ResumeOff     uint32
+	ResumeUnasked uint32
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -128,6 +136,9 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 // there was nothing to do.
 func (q *QP) step(now Time, budget int, h Host) int {
 	r := &q.req
+	if r.NumGaps > 0 && !q.repair(h) {
+		return 0
+	}
 	if r.FailStatus != Success && r.Pos == r.FailPos {
 		return 0
 	}
@@ -142,7 +153,7 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return q.local(now, h)
 	}
 	if q.conf.Type == RC {
-		if !q.fits() {
+		if !q.fits(now) {
 			r.Blocked = true
 			return 0
 		}
@@ -219,11 +230,11 @@ func (q *QP) judge(w *SendWQE) Status {
 }
 
 // fits reports whether the next packet keeps to the window.
-func (q *QP) fits() bool {
+func (q *QP) fits(now Time) bool {
 	r := &q.req
 	out := psnDist(r.Una, r.PSN)
 	if q.path.Remote {
-		return q.fitsPath(out)
+		return q.fitsPath(now, out)
 	}
 	if out >= r.Window {
 		return false
@@ -278,7 +289,11 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	if q.conf.Type == RC {
 		// In packets first: the window times the MTU may not fit in 32 bits.
-		if room := q.room(psnDist(r.Una, r.PSN)); n/mtu >= room {
+		room := r.Window - psnDist(r.Una, r.PSN)
+		if q.path.Remote {
+			room = q.room()
+		}
+		if n/mtu >= room {
 			n = room * mtu
 		}
 	}
@@ -333,10 +348,11 @@ func (q *QP) sendRD(now Time, h Host) int {
 	case WRRead:
 		b.VA += uint64(r.Off)
 		b.Length = w.Length - r.Off
-		if psns = packetsOf(b.Length, q.attr.MTU); psns > 1 {
-			if piece := r.Chunk - r.Off/q.attr.MTU%r.Chunk; psns > piece {
-				psns, done = piece, false
-				b.Length = piece * q.attr.MTU
+		psns = packetsOf(b.Length, q.attr.MTU)
+		if psns > 1 {
+			if n := q.piece(psns); n < psns {
+				psns, done = n, false
+				b.Length = n * q.attr.MTU
 				r.Off += b.Length
 			}
 		}
@@ -377,7 +393,7 @@ func (q *QP) emit(now Time, b *Burst, psns uint32, done bool, cost int, h Host) 
 	}
 	next := psnAdd(r.PSN, psns)
 	if q.path.Remote {
-		q.depart(now, b)
+		q.depart(now, b, psns)
 	}
 	if psnDist(r.Una, next) > psnDist(r.Una, r.Max) {
 		r.Max = next

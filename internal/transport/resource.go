@@ -9,15 +9,15 @@ const MaxResources = 128
 // resource is one READ or atomic. They form a ring of MaxDestRDAtomic entries, in the
 // order of their requests.
 type resource struct {
-	Value   uint64 // atomics: the former value; READs: the address
-	PSN     uint32 // of the first response packet
-	Packets uint32 // of the response
-	RKey    uint32
-	Length  uint32
-	Off     uint32 // READs: the next byte to send
-	Kind    Kind   // zero: unused
-	Due     due
-	Again   bool // answered before; Due because of a duplicate request
+	Value  uint64 // atomics: the former value; READs: the address
+	PSN    uint32 // of the first response packet
+	End    uint32 // READs: the byte to stop at
+	RKey   uint32
+	Length uint32
+	Off    uint32 // READs: the next byte to send
+	Kind   Kind   // zero: unused
+	Due    due
+	Again  bool // answered before; Due because of a duplicate request
 }
 
 // due says how far a resource's response has got.
@@ -45,13 +45,13 @@ func (q *QP) receiveRD(b *Burst, h Host) {
 		q.refuse(faultRequest, b.PSN, h) // more than the peer was told we can hold
 		return
 	}
-	res := resource{Value: b.VA, PSN: b.PSN, Packets: 1, RKey: b.RKey, Length: b.Length, Kind: b.Kind}
+	res := resource{Value: b.VA, PSN: b.PSN, RKey: b.RKey, Length: b.Length, End: b.Length, Kind: b.Kind}
 	if f := q.execute(b, &res, h); f != faultNone {
 		q.refuse(f, b.PSN, h)
 		return
 	}
 	rs.MSN = (rs.MSN + 1) & psnMask
-	rs.PSN = psnAdd(b.PSN, res.Packets)
+	rs.PSN = psnAdd(b.PSN, res.packets(q.attr.MTU))
 	if b.Kind != KindReadReq || psnDist(rs.AckPSN, rs.PSN) > psnHalf/2 {
 		rs.AckPSN = rs.PSN
 	}
@@ -62,7 +62,7 @@ func (q *QP) receiveRD(b *Burst, h Host) {
 	}
 	rs.Res[i] = res
 	rs.Head = (i + 1) % q.attr.MaxDestRDAtomic
-	q.respondSoon(i, 0, h)
+	q.respondSoon(i, h)
 }
 
 // execute checks an RD request and carries it out, as far as that is not the sending
@@ -86,7 +86,6 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 	}
 	switch b.Kind {
 	case KindReadReq:
-		res.Packets = packetsOf(b.Length, q.attr.MTU)
 		if b.Length == 0 {
 			return faultNone
 		}
@@ -105,14 +104,21 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 	return remoteFault(st)
 }
 
-// respondSoon marks resource i as having a response to send from byte off on. Without
-// others before it, that of an atomic leaves at once.
-func (q *QP) respondSoon(i uint8, off uint32, h Host) {
+// packets is how many packets, and PSNs, the response takes.
+func (r *resource) packets(mtu uint32) uint32 {
+	if r.Kind != KindReadReq {
+		return 1
+	}
+	return packetsOf(r.Length, mtu)
+}
+
+// respondSoon marks resource i as having a response to send. Without others before it,
+// that of an atomic leaves at once.
+func (q *QP) respondSoon(i uint8, h Host) {
 	rs := &q.resp
 	res := &rs.Res[i]
-	res.Off = off
 	if rs.Pending == 0 && (res.Kind == KindCmpSwap || res.Kind == KindFetchAdd) {
-		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, h)
+		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, rs.MSN, h)
 		return
 	}
 	if res.Due == dueNo {
@@ -142,20 +148,26 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	for i := range q.attr.MaxDestRDAtomic {
 		res := &rs.Res[i]
 		at := psnDist(res.PSN, b.PSN)
-		if res.Kind != b.Kind || at >= res.Packets || res.RKey != b.RKey {
+		if res.Kind != b.Kind || at >= res.packets(q.attr.MTU) || res.RKey != b.RKey {
 			continue
 		}
 		off := at * q.attr.MTU
-		if res.Kind == KindReadReq && (b.VA != res.Value+uint64(off) || b.Length != res.Length-off) {
+		if res.Kind == KindReadReq && (b.VA != res.Value+uint64(off) || b.Length > res.Length-off) {
 			continue
 		}
+		// A part of a READ may be asked for again. If the rest is still to be sent,
+		// or was asked for just before, it makes one response with that.
+		end := off + b.Length
 		if res.Due == dueNo {
 			res.Again = true
+			res.Off, res.End = off, end
+		} else {
+			res.Off, res.End = min(res.Off, off), max(res.End, end)
 		}
 		if b.Kind == KindReadReq && q.unacknowledged() {
 			q.pace.slow(now) // it could not take what it asked for
 		}
-		q.respondSoon(i, off, h)
+		q.respondSoon(i, h)
 		return
 	}
 	q.count.Dropped++ // too old for us to remember
@@ -196,7 +208,7 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 			// would overtake it.
 			v, psn := res.Value, res.PSN
 			q.responded(res)
-			q.answer(KindAtomicResp, psn, AckUnlimited, v, h)
+			q.answer(KindAtomicResp, psn, AckUnlimited, v, rs.MSN, h)
 			if rs.Pending == 0 {
 				q.owed(h)
 			}
@@ -233,7 +245,7 @@ func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
 	mtu := q.attr.MTU
 	left := uint32(0)
 	if res.Kind == KindReadReq {
-		left = res.Length - res.Off
+		left = res.End - res.Off
 	}
 	n := min(left, q.req.Burst)
 	if budget < int(n) {

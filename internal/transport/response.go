@@ -37,6 +37,10 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 	case synRNR:
 		q.rnrNak(now, b, h)
 	case synNak:
+		if b.Syndrome == nakRepair {
+			q.repairLater(now, b.PSN, b.MSN)
+			return
+		}
 		q.nak(now, b, h)
 	default:
 		q.count.Dropped++
@@ -58,7 +62,11 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		q.count.RcvdSequenceErr++
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
-			q.retry(now, q.path.Own, h)
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.req.Retrying, q.cc.BackAt = true, now
+			} else {
+				q.retry(now, q.path.Own, h)
+			}
 		}
 		return
 	case NakInvalid:
@@ -91,7 +99,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 		r.RNRRetry--
 	}
 	r.RNRAt = now + RNRDelay(b.Syndrome)
-	r.RetransAt, r.ProbeAt = 0, 0
+	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()
 }
 
@@ -128,12 +136,12 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	off := start * mtu
 	n := b.size()
 	final := end == packets
-	if packets > r.Chunk && !final {
-		final = end%r.Chunk == 0
-	}
-	if packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk {
-		q.count.Dropped++ // no answer to any of our requests
-		return
+	if packets > r.Chunk {
+		final = final || end%r.Chunk == 0
+		if start/r.Chunk != (end-1)/r.Chunk {
+			q.count.Dropped++ // an answer to none of our requests
+			return
+		}
 	}
 	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
 		q.failTail(BadRespErr, h)
@@ -149,7 +157,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
-	} else if final && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
+	} else if b.Last && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
 		r.RDOut--
 	}
 	q.progress(now, h)
@@ -261,10 +269,9 @@ func (q *QP) restartTimer(now Time) {
 func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
-	r.RDOut, r.Unasked = 0, 0
-	r.Loaded = false
+	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Loaded, r.Repairing = false, false
 	r.Kick = true
-	q.cc.SampleAt = 0
 }
 
 // implicitNak handles a response that shows that an earlier one was lost.
@@ -301,8 +308,8 @@ func (q *QP) retry(now Time, free bool, h Host) {
 	}
 	q.count.Retries++
 	r.Retrying, r.Probing = true, false
-	q.cc.BackAt = now
-	q.cutLoss(q.req.RDOut > 0)
+	q.cc.BackAt, q.cc.SampleAt = now, 0
+	q.cutLoss()
 	q.rewind()
 	q.restartTimer(now)
 }

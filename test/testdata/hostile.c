@@ -360,6 +360,55 @@ static void guess_keys(void)
 	}
 }
 
+/* Events that nobody ever reads. */
+static void unread_events(void)
+{
+	struct ibv_comp_channel *ch = MADE(ibv_create_comp_channel(d.ctx));
+	struct couple k = couple_new(&d, (struct opt){.channel = ch, .depth = 64});
+	struct ibv_wc wc[16];
+
+	for (double end = vt_now() + SECONDS; vt_now() < end;) {
+		struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 8, 1, (uintptr_t)mem.p + 4096, mem.mr->rkey);
+		(void)ibv_req_notify_cq(k.a.cq, 0);
+		(void)try_send(&k.a, &w);
+		(void)ibv_poll_cq(k.a.cq, 16, wc);
+		struct ibv_qp_attr a = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
+		(void)ibv_modify_qp(k.b.qp, &a, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY);
+		a.qp_state = IBV_QPS_RTS;
+		(void)ibv_modify_qp(k.b.qp, &a, IBV_QP_STATE);
+	}
+}
+
+/* Registers address space it has no memory for, and keeps it. */
+static void claim_everything(void)
+{
+	for (double end = vt_now() + SECONDS; vt_now() < end;) {
+		size_t len = 1ul << (30 + rnd() % 14);
+		char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (p == MAP_FAILED)
+			continue;
+		struct ibv_mr *mr = ibv_reg_mr(d.pd, p, len, ALL_ACCESS);
+		if (!mr)
+			munmap(p, len);
+	}
+}
+
+/* Sends more than anybody reads: to itself, to full queues, for ever. */
+static void stuck_queues(void)
+{
+	struct couple k[16];
+
+	for (int i = 0; i < 16; i++)
+		k[i] = couple_new(&d, (struct opt){.depth = 64, .rnr_retry = 7, .min_rnr = 1});
+	for (double end = vt_now() + SECONDS; vt_now() < end;)
+		for (int i = 0; i < 16; i++) {
+			struct work w = work_new(IBV_WR_SEND, &mem, 0, 65536, 1); /* no receive will come */
+			(void)try_send(&k[i].a, &w);
+			w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 1 << 19, 1, (uintptr_t)mem.p + (1 << 19), mem.mr->rkey); /* nobody polls */
+			(void)try_send(&k[i].b, &w);
+		}
+}
+
 static const struct vt_case attacks[] = {
 	{"indices", indices},
 	{"scribble", scribble},
@@ -372,6 +421,9 @@ static const struct vt_case attacks[] = {
 	{"hoard", hoard},
 	{"open_flood", open_flood},
 	{"guess_keys", guess_keys},
+	{"unread_events", unread_events},
+	{"claim_everything", claim_everything},
+	{"stuck_queues", stuck_queues},
 };
 
 int main(int argc, char **argv)
