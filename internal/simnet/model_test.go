@@ -313,6 +313,10 @@ func weather(seed uint64) Config {
 	if n.Rand.IntN(3) != 0 {
 		c.Chunk = 1 + n.Rand.Uint32N(8)
 	}
+	if n.Rand.IntN(3) == 0 {
+		c.Packets = true
+		c.Corrupt = c.Drop / 2
+	}
 	if n.Rand.IntN(4) == 0 {
 		c.Wire = Wire{Rate: 1e8 << n.Rand.IntN(4), Queue: 40 << 10, Mark: 8 << 10}
 	}

@@ -48,6 +48,10 @@ func unreliable(t *testing.T, seed uint64) {
 	} else {
 		net.Connect(a, b, attr, attr)
 	}
+	if p := path(net); p.Remote {
+		a.QP.SetPath(p)
+		b.QP.SetPath(p)
+	}
 	a.SignalAll()
 	var sent [][]byte
 	for i := range uint32(messages) {
@@ -89,7 +93,7 @@ func unreliable(t *testing.T, seed uint64) {
 		}
 		last = int(d.Imm)
 	}
-	if net.Lost == 0 && net.Duplicate == 0 && len(b.Rcvd) != messages {
+	if net.Lost == 0 && net.Damaged == 0 && net.Duplicate == 0 && len(b.Rcvd) != messages {
 		t.Fatalf("%d messages arrived, want %d: nothing was lost", len(b.Rcvd), messages)
 	}
 }
