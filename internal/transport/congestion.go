@@ -113,7 +113,7 @@ func (c *congestion) hold(now Time) bool {
 // the window takes for so many, and a little less: what is late may catch up.
 func (c *congestion) spend(now Time, bytes uint32) {
 	if c.Spread {
-		c.SendAt = max(c.SendAt, now-c.SRTT/4) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
+		c.SendAt = max(c.SendAt, now-c.SRTT/2) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
 	}
 }
 
