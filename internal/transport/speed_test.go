@@ -204,3 +204,22 @@ func BenchmarkMessage(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRemote is the same on a path between our own hosts.
+func BenchmarkRemote(b *testing.B) {
+	for _, c := range fastCases {
+		if c.t != RC {
+			continue
+		}
+		b.Run(c.name, func(b *testing.B) {
+			x, y := newFastPair(c.t)
+			x.q.SetPath(Path{Remote: true, Own: true})
+			y.q.SetPath(Path{Remote: true, Own: true})
+			x.w = c.w
+			b.SetBytes(int64(c.w.Length))
+			for i := 0; i < b.N; i += 32 {
+				x.turn(32)
+			}
+		})
+	}
+}
