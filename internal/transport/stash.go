@@ -176,9 +176,10 @@ func (rs *responder) heard(now Time) {
 // askAgain asks for everything that is missing, as far as a few answers name it.
 func (q *QP) askAgain(now Time, s *stash, h Host) {
 	rs := &q.resp
-	from, to := rs.PSN, rs.PSN
+	to := rs.PSN
 	for range asksMost {
-		for from = to; from != rs.Newest && s.has(rs.Episode, from); {
+		from := to
+		for from != rs.Newest && s.has(rs.Episode, from) {
 			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
 		}
 		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
