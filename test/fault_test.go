@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/test/harness"
 )
 
@@ -37,7 +39,7 @@ func (s stream) finishes(t *testing.T) {
 	s.server.OK(t, 10*time.Second)
 }
 
-// diesAlone waits until the survivor of a pair has noticed that its peer is gone.
+// retryExceeded waits until the survivor of a pair has noticed that its peer is gone.
 func retryExceeded(t *testing.T, p *harness.Process) {
 	t.Helper()
 	const retryExc = 12 // IBV_WC_RETRY_EXC_ERR
@@ -180,4 +182,59 @@ func TestStoppedDaemon(t *testing.T) {
 			t.Errorf("the daemon left %s behind", f.Name())
 		}
 	}
+}
+
+// The daemon runs out of descriptors: programs are told so, and when others end
+// there is room again.
+func TestDaemonWithFewDescriptors(t *testing.T) {
+	d := device(t)
+	room := uint64(d.Footprint(t).FDs + 50)
+	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: room, Max: room}, nil); err != nil {
+		t.Fatal(err)
+	}
+	p := d.Launch(t, harness.Compile(t, "crowd"), "40", "2", "5")
+	if code := p.Wait(t, minute); code == 0 {
+		t.Errorf("40 programs ran with %d descriptors for the daemon", room)
+	}
+	if !strings.Contains(p.Output(), "too many open files") {
+		t.Errorf("want \"too many open files\" among the programs' words, got:\n%s", harness.Tail(p.Output(), 20))
+	}
+	startStream(t, d, 640).finishes(t)
+}
+
+// Many programs come and go: the daemon's own memory does not grow with them.
+func TestDaemonMemory(t *testing.T) {
+	d := device(t)
+	processes, regions := harness.Compile(t, "processes"), harness.Compile(t, "regions")
+	round := func() {
+		d.Run(t, minute, processes, "open_close_many_times")
+		d.Run(t, minute, regions, "many_regions")
+	}
+	for range 3 {
+		round()
+	}
+	before := anonymous(t, d.PID())
+	for range pick(5, 50) {
+		round()
+	}
+	after := anonymous(t, d.PID())
+	t.Logf("RssAnon %d KiB, then %d KiB", before, after)
+	if after > before+8<<10 {
+		t.Errorf("RssAnon grew from %d to %d KiB, want less than 8 MiB more", before, after)
+	}
+}
+
+// anonymous is a process's private memory in KiB.
+func anonymous(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`RssAnon:\s+(\d+) kB`).FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("no RssAnon in:\n%s", text)
+	}
+	n, _ := strconv.Atoi(string(m[1]))
+	return n
 }

@@ -380,4 +380,10 @@ func TestInspection(t *testing.T) {
 			}
 		}
 	})
+	t.Run("trace_lists_what_was_refused", func(t *testing.T) {
+		out := harness.Spawn(t, d.Command("trace", "--socket", d.Socket, "--", harness.Compile(t, "queues"), "raw_packet_qp_is_refused")).OK(t, minute)
+		if last := harness.Tail(out, 2); !strings.Contains(last, "refused") || !strings.Contains(last, "CREATE_QP") {
+			t.Errorf("vrdma trace: want the refused CREATE_QP at the end, got:\n%s", out)
+		}
+	})
 }

@@ -13,7 +13,7 @@ import (
 // Each C program is a table of cases; every case runs in a process of its own
 // against one daemon, which must give everything back in the end.
 func TestVerbs(t *testing.T) {
-	for _, program := range []string{"errors", "queues", "work", "regions", "processes", "order"} {
+	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "processes", "order"} {
 		t.Run(program, func(t *testing.T) {
 			d := device(t)
 			runCases(t, d, program)
@@ -67,7 +67,7 @@ func TestCrowd(t *testing.T) {
 func TestRaceDetector(t *testing.T) {
 	d := harness.Start(t, harness.Options{Race: true})
 	d.NoLeaks(t)
-	for _, program := range []string{"errors", "queues", "work"} {
+	for _, program := range []string{"errors", "flush", "queues", "work"} {
 		t.Run(program, func(t *testing.T) { runCases(t, d, program) })
 	}
 	t.Run("crowd", func(t *testing.T) { d.Run(t, 4*minute, harness.Compile(t, "crowd"), "20", "10", "5") })

@@ -63,6 +63,7 @@ func TestJudge(t *testing.T) {
 		{"ratio at most, kept", Row{Ours: series(5), Against: &base, Bound: 0.5, AtMost: true}, true},
 		{"absolute at most, missed", Row{Ours: series(6), Bound: 5, AtMost: true}, false},
 		{"nothing measured", Row{Ours: none, Bound: 5, AtMost: true}, false},
+		{"nothing promised", Row{Ours: series(40), Against: &base, Unbounded: true}, false},
 		{"against nothing", Row{Ours: series(1), Against: &none, Bound: 4}, false},
 	}
 	for _, test := range tests {

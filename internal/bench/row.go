@@ -13,7 +13,9 @@ type Row struct {
 	Against *Series `json:"against,omitempty"` // nil: the bound is absolute
 	Bound   float64 `json:"bound"`
 	AtMost  bool    `json:"at_most"` // the bound is from above
-	Note    string  `json:"note,omitempty"`
+	// Unbounded rows are there to be compared with; nothing was promised about them.
+	Unbounded bool   `json:"unbounded,omitempty"`
+	Note      string `json:"note,omitempty"`
 
 	// Filled in by Judge, for readers of the JSON.
 	Measured float64 `json:"measured"` // a ratio, or the median itself
@@ -31,7 +33,7 @@ func (r *Row) Judge() {
 	} else {
 		r.Pass = r.Measured >= r.Bound
 	}
-	r.Pass = r.Pass && len(r.Ours.Values) > 0 && !math.IsInf(r.Measured, 0)
+	r.Pass = r.Pass && !r.Unbounded && len(r.Ours.Values) > 0 && !math.IsInf(r.Measured, 0)
 }
 
 // text is v, which is measured or the bound, in the row's terms.
@@ -43,14 +45,20 @@ func (r *Row) text(v float64) string {
 }
 
 func (r *Row) mark() string {
-	if r.Pass {
+	switch {
+	case r.Unbounded:
+		return ""
+	case r.Pass:
 		return "PASS"
 	}
 	return "MISS"
 }
 
 func (r *Row) bound() string {
-	if r.AtMost {
+	switch {
+	case r.Unbounded:
+		return ""
+	case r.AtMost:
 		return "<= " + r.text(r.Bound)
 	}
 	return ">= " + r.text(r.Bound)

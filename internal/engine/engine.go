@@ -63,6 +63,7 @@ type Engine struct {
 	port       *link.Port
 	portFDs    map[int32]bool
 	portActive bool
+	portDry    bool // the last look in this pass found nothing
 	tap        *link.Tap
 	portLast   transport.Time
 	mgmt       management

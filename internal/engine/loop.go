@@ -65,6 +65,7 @@ func (e *Engine) step() bool {
 		e.feed()
 	}
 	if due := e.timers.due(); due != 0 && due <= e.now {
+		e.hear()
 		work = e.expire() || work
 	}
 	for i := 0; i < round && e.run.n > 0; i++ {

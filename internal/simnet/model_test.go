@@ -313,6 +313,10 @@ func weather(seed uint64) Config {
 	if n.Rand.IntN(3) != 0 {
 		c.Chunk = 1 + n.Rand.Uint32N(8)
 	}
+	if n.Rand.IntN(3) == 0 {
+		c.Packets = true
+		c.Corrupt = c.Drop / 2
+	}
 	if n.Rand.IntN(4) == 0 {
 		c.Wire = Wire{Rate: 1e8 << n.Rand.IntN(4), Queue: 40 << 10, Mark: 8 << 10}
 	}
@@ -396,6 +400,12 @@ func converse(t *testing.T, seed uint64) transport.Counters {
 				s.postRecv(net)
 			}
 		}
+		// What is known of a path changes now and then.
+		if s := sides[net.Rand.IntN(len(sides))]; round > 0 && s.e.QP.Path().Remote && net.Rand.IntN(3) == 0 {
+			p := path(net)
+			p.Remote = true
+			s.e.QP.SetPath(p)
+		}
 		net.Run(net.Now+500_000, 100_000)
 	}
 	if !net.Run(net.Now+1e10, 1_000_000) {
@@ -463,6 +473,8 @@ func add(sum, c *transport.Counters) {
 	sum.Retransmitted += c.Retransmitted
 	sum.AckDeferred += c.AckDeferred
 	sum.Probes += c.Probes
+	sum.Repairs += c.Repairs
+	sum.Stashed += c.Stashed
 	sum.SentCNP += c.SentCNP
 	sum.RcvdCNP += c.RcvdCNP
 }
@@ -498,7 +510,7 @@ func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 func TestConversations(t *testing.T) {
 	var mu sync.Mutex
 	var sum transport.Counters
-	each(t, 12000, func(t *testing.T, seed uint64) {
+	each(t, 8000, func(t *testing.T, seed uint64) {
 		c := converse(t, seed)
 		mu.Lock()
 		defer mu.Unlock()
@@ -506,7 +518,7 @@ func TestConversations(t *testing.T) {
 	})
 	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
 		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 ||
-		sum.Probes == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
+		sum.Probes == 0 || sum.Repairs == 0 || sum.Stashed == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
 		t.Errorf("the conversations did not meet every trouble: %+v", sum)
 	}
 }

@@ -25,6 +25,10 @@ type Config struct {
 	Freeze float64
 	// Budget of a call of Run or Respond; 0 means 64 KiB.
 	Budget int
+	// Packets has bursts travel as packets in the format of the wire.
+	Packets bool
+	// Corrupt is the chance of a packet, if there are packets, to be damaged.
+	Corrupt float64
 	// Wire is what leads to every node.
 	Wire Wire
 }
@@ -40,16 +44,18 @@ type Net struct {
 	// Lose, when set, decides about every delivery unit instead of chance.
 	Lose func(b *transport.Burst) bool
 
-	endpoints []*Endpoint
-	byNum     map[uint32]*Endpoint
-	groups    map[transport.GID][]*Endpoint
-	flights   flights
-	acks      []flight // local link: responses that wait for the end of the turn
-	order     uint64
-	scratch   transport.Scratch
-	span      memory.Span
-	Sent      int // delivery units offered to the network
-	Lost      int
+	endpoints  []*Endpoint
+	byNum      map[uint32]*Endpoint
+	groups     map[transport.GID][]*Endpoint
+	flights    flights
+	acks       []flight // local link: responses that wait for the end of the turn
+	order      uint64
+	scratch    transport.Scratch
+	span       memory.Span
+	translator translator
+	Sent       int // delivery units offered to the network
+	Lost       int
+	Damaged    int // packets that were not recognised as packets
 }
 
 // New makes an empty network.
@@ -65,11 +71,12 @@ func New(c Config) *Net {
 
 // flight is a burst on its way.
 type flight struct {
-	at    transport.Time
-	order uint64
-	to    *Endpoint
-	b     transport.Burst
-	data  []byte
+	at     transport.Time
+	order  uint64
+	to     *Endpoint
+	b      transport.Burst
+	data   []byte
+	packet *datagram // instead of data
 }
 
 type flights []flight
@@ -122,7 +129,11 @@ func (n *Net) send(from *Endpoint, b *transport.Burst) {
 
 func (n *Net) carry(to *Endpoint, b *transport.Burst) {
 	if !n.Local {
-		n.cut(to, b)
+		if n.Packets {
+			n.launchPackets(to, b)
+		} else {
+			n.cut(to, b)
+		}
 		return
 	}
 	if b.Kind == transport.KindAck || b.Kind == transport.KindAtomicResp || b.Kind == transport.KindCNP {
@@ -167,6 +178,9 @@ func (n *Net) launch(f flight) {
 	}
 	for range copies {
 		size := int64(len(f.data)) + int64(f.b.Packets)*overhead
+		if f.packet != nil {
+			size += int64(len(f.packet.data))
+		}
 		wait, mark, ok := n.Wire.pass(&f.to.Node.Line, n.Now, size)
 		if !ok {
 			n.Lost++
@@ -250,6 +264,10 @@ func (n *Net) advance(limit transport.Time) bool {
 		f := heap.Pop(&n.flights).(flight)
 		n.Now = max(n.Now, f.at)
 		n.freeze(f.to)
+		if f.packet != nil {
+			n.arrive(&f)
+			return true
+		}
 		n.span.Reset()
 		n.span.Add(f.data)
 		f.b.Data = &n.span

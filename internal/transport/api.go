@@ -252,6 +252,7 @@ type Scratch struct {
 	Done            SendWQE // the work request being completed
 	Result          RecvResult
 	Buf             [40]byte
+	stash           *stash // made when it is first needed
 }
 
 // Host is the NIC as one queue pair sees it. Every call returns at once; none but

@@ -21,14 +21,20 @@ func (q *QP) finish(w *SendWQE, st Status, h Host) {
 // tail brings the request at Tail into w, from the record made when it was started if
 // that is still there.
 func (q *QP) tail(w *SendWQE, h Host) (packets uint32, ok bool) {
+	return q.packetsAt(q.req.Tail, w, h)
+}
+
+// packetsAt brings the request at pos into w, as far as completing it needs, and counts
+// its packets.
+func (q *QP) packetsAt(pos uint32, w *SendWQE, h Host) (packets uint32, ok bool) {
 	r := &q.req
-	rec := &r.Recent[r.Tail%uint32(len(r.Recent))]
-	if rec.Pos == r.Tail && int32(r.Started-r.Tail) > 0 {
+	rec := &r.Recent[pos%uint32(len(r.Recent))]
+	if rec.Pos == pos && int32(r.Started-pos) > 0 {
 		w.Pos, w.WRID, w.Op, w.Flags, w.Length = rec.Pos, rec.WRID, rec.Op, rec.Flags, rec.Length
 		w.NumSGE = 0
 		return rec.Packets, true
 	}
-	if !h.FetchSend(r.Tail, w) {
+	if !h.FetchSend(pos, w) {
 		return 0, false
 	}
 	if w.Op.isLocal() {
@@ -66,7 +72,7 @@ func (q *QP) completeLocal(h Host) {
 // overtaken, it catches up.
 func (q *QP) settle(h Host) {
 	r := &q.req
-	if int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max) {
+	if !r.Repairing && (int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max)) {
 		q.rewind()
 	}
 	if r.FailStatus != Success && r.Tail == r.FailPos {
@@ -92,6 +98,7 @@ func (q *QP) checkDrained(h Host) {
 func (q *QP) failHere(st Status, h Host) {
 	r := &q.req
 	r.FailPos, r.FailStatus = r.Pos, st
+	r.Repairing, r.NumGaps = false, 0
 	q.count.SendErrors++
 	if r.Pos == r.Started {
 		q.begin(packetsOf(r.W.Length, q.attr.MTU))
@@ -121,6 +128,7 @@ func (q *QP) stopRequester() {
 	r.TailPSN, r.Una, r.Max = r.PSN, r.PSN, r.PSN
 	r.Off, r.RDOut, r.Unasked = 0, 0, 0
 	r.Loaded, r.Blocked, r.Retrying = false, false, false
+	r.Repairing, r.NumGaps = false, 0
 	r.FailStatus = Success
 	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
 	r.Probing, r.Probes = false, 0

@@ -18,6 +18,7 @@ type congestion struct {
 	Seen   uint32 // the PSN acknowledged when last looked
 	CutPSN uint32 // Cwnd is not cut again before this is acknowledged
 	Cut    bool
+	Full   bool // the window, and nothing else, kept the requester from sending
 
 	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
 	SampleAt  Time
@@ -37,6 +38,8 @@ const (
 	lossFloorBytes = 64 << 10
 	lossFloorMin   = 16
 	lossFloorMax   = 64
+	// repairFloor is the same where nothing has to be sent again but what was lost.
+	repairFloor = 256 << 10
 	// timeoutFloor is how far a timeout does, in packets.
 	timeoutFloor = 4
 	// notifyEvery is how often a peer is told of congestion at most.
@@ -53,17 +56,13 @@ func (c *congestion) start(window uint32) {
 func (q *QP) learn(now Time) {
 	c, r := &q.cc, &q.req
 	n := psnDist(c.Seen, r.Una)
-	full := psnDist(c.Seen, r.Max)*2 >= r.Window
 	c.Seen = r.Una
-	if c.SampleAt != 0 && psnDist(c.SamplePSN, r.Una) < psnHalf {
-		c.sample(now - c.SampleAt)
-		c.SampleAt = 0
-	}
+	c.arrived(now, r.Una)
 	if c.Cut && psnDist(c.CutPSN, r.Una) < psnHalf {
 		c.Cut = false
 	}
 	// A window that was not used says nothing about a larger one.
-	if !full || c.Cut {
+	if !c.Full || c.Cut {
 		return
 	}
 	if c.Cwnd >= q.path.Window {
@@ -78,6 +77,14 @@ func (q *QP) learn(now Time) {
 		c.Cwnd += q.attr.MTU
 	}
 	q.setWindow()
+}
+
+// arrived ends a measurement if the packets before psn include the one measured with.
+func (c *congestion) arrived(now Time, psn uint32) {
+	if c.SampleAt != 0 && psnDist(c.SamplePSN, psn) < psnHalf {
+		c.sample(now - c.SampleAt)
+		c.SampleAt = 0
+	}
 }
 
 // sample takes a round trip time into the average. If a probe was sent meanwhile, nobody
@@ -106,7 +113,7 @@ func (c *congestion) hold(now Time) bool {
 // the window takes for so many, and a little less: what is late may catch up.
 func (c *congestion) spend(now Time, bytes uint32) {
 	if c.Spread {
-		c.SendAt = max(c.SendAt, now-c.SRTT/4) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
+		c.SendAt = max(c.SendAt, now-c.SRTT/2) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
 	}
 }
 
@@ -134,7 +141,7 @@ func (q *QP) cut(num, den, floor uint32) {
 // mark: a packet met a queue that is long already. From then on bursts are spread over the
 // round trip, because a window sent at once makes a queue whatever its size.
 func (q *QP) mark() {
-	q.cut(7, 8, 1)
+	q.cut(3, 4, 1)
 	q.cc.Spread = true
 }
 
@@ -142,6 +149,9 @@ func (q *QP) mark() {
 func (q *QP) cutLoss() {
 	q.cut(1, 2, min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax))
 }
+
+// cutRepaired: a packet was lost, and is all that has to be sent again.
+func (q *QP) cutRepaired() { q.cut(7, 8, repairFloor/q.attr.MTU) }
 
 // cutTimeout: nothing came for a long time.
 func (q *QP) cutTimeout() {

@@ -23,6 +23,8 @@ type Counters struct {
 	Timeouts      uint64 // local ACK timeouts
 	Retransmitted uint64 // packets sent again
 	Probes        uint64 // packets sent again early to find out what arrived
+	Repairs       uint64 // gaps that the responder named and nothing else was sent for
+	Stashed       uint64 // requests kept because an earlier one was missing
 	SentCNP       uint64
 	RcvdCNP       uint64
 	RcvdMarked    uint64 // packets with the mark Congestion Experienced

@@ -30,6 +30,14 @@
 //   - When RespondPending says so, call Respond until it reports no more.
 //   - When Deadline has passed, call Expire.
 //   - In the states Error and SQE, call Flush now and then for what was posted since.
+//   - When the peer is on another host, say so with SetPath. Set CE in bursts whose packets
+//     bear that mark, send a burst of KindCNP as a CNP, and call Congested when one comes.
+//
+// On a remote path the requester keeps to a window that follows loss and marks
+// (congestion.go), asks for READs in pieces that fit it (path.go), finds lost tails out
+// before the timeout (recovery.go) and, if the peer is one of our own hosts, sends again
+// only what was lost (stash.go, repair.go). What nobody acknowledges is paced (pace.go).
+// A peer that is not one of ours sees nothing that rxe would not do or answer.
 //
 // What this package must never do: trust a length, key or offset of a burst before it
 // was checked, read shared memory (FetchSend copies), write to memory before the whole

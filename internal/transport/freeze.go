@@ -19,7 +19,9 @@ func (q *QP) parts() []any {
 // of q's other methods; the queue pair must then not be used any more.
 func (q *QP) Freeze() []byte {
 	b := []byte(frozenMagic)
-	for _, p := range q.parts() {
+	c := *q
+	c.resp.Episode = 0 // the stash stays behind
+	for _, p := range c.parts() {
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
 			panic("transport: state of a queue pair is not plain data: " + err.Error())
@@ -57,14 +59,28 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
 	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
 		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
-	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0 || q.req.Unit == 0:
+	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
 		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", q.req.Burst, q.req.Window, q.req.Chunk)
 	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
-	case (q.req.TailPSN|q.req.Una|q.req.PSN|q.req.Max|rs.PSN|rs.AckPSN|rs.MsgPSN)&^psnMask != 0:
+	case q.psns()&^psnMask != 0:
 		return fmt.Errorf("thaw queue pair: a sequence number has more than 24 bits")
+	case q.cc.Spread && q.cc.Cwnd == 0:
+		return fmt.Errorf("thaw queue pair: a window of nothing")
+	case int(q.req.NumGaps) > len(q.req.Gaps) || q.req.Repairing && q.req.NumGaps == 0:
+		return fmt.Errorf("thaw queue pair: %d gaps to repair", q.req.NumGaps)
 	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
 		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
 	}
 	return nil
+}
+
+// psns has every bit that some sequence number has.
+func (q *QP) psns() uint32 {
+	r, rs := &q.req, &q.resp
+	all := r.TailPSN | r.Una | r.PSN | r.Max | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
+	for _, g := range r.Gaps {
+		all |= g.From | g.To
+	}
+	return all
 }

@@ -44,11 +44,16 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		// What makes the state valid again.
 		q.conf.Type, q.state = RC, RTS
 		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
-		q.req.Window, q.req.Burst, q.req.Chunk, q.req.Unit = 8, 4096, 16, 4
+		q.req.Window, q.req.Burst, q.req.Chunk = 8, 4096, 16
 		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
-		q.req.W.NumSGE, q.resp.R.NumSGE = 32, 32
-		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN} {
+		q.req.W.NumSGE, q.resp.R.NumSGE, q.req.NumGaps = 32, 32, 16
+		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
+			&q.req.ResumePSN, &q.resp.Newest} {
 			*p &= psnMask
+		}
+		for i := range q.req.Gaps {
+			q.req.Gaps[i].From &= psnMask
+			q.req.Gaps[i].To &= psnMask
 		}
 		if _, err := Thaw(b); err == nil {
 			t.Errorf("thawed nonsense")
@@ -57,6 +62,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		q.resp.Episode = 0 // which is another loop's
 		if got != q {
 			t.Errorf("thawed differs from frozen")
 		}

@@ -17,11 +17,11 @@ const eventSize = 24
 // work of its own outstanding. Nothing may panic, and nothing may be written but what
 // the region with remote rights and the posted receives cover.
 func FuzzReceive(f *testing.F) {
-	for seed := range byte(8) {
+	for seed := range byte(32) {
 		var b []byte
 		for i := range byte(20) {
 			e := make([]byte, eventSize)
-			e[0], e[1], e[2] = i%KindAckByte+1, seed, i
+			e[0], e[1], e[2] = i%kinds+1, seed, i
 			e[3] = 0xff
 			b = append(b, e...)
 		}
@@ -29,8 +29,10 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
 		typ := RC + Type(mode%3)
+		path := Path{Remote: mode&8 != 0, Own: mode&16 != 0, Window: 8192, Piece: 4096}
 		w := newSizedWorld(t, typ, 160<<10, config(func(c *Config) { c.MaxBurst = 2048 }))
 		w.Tap = func(*simnet.Endpoint, *Burst) bool { return true }
+		w.remote(path)
 		// b's memory: [0, 64K) is open to the peer, [64K, 128K) to receives, the
 		// rest to nobody.
 		mem := w.b.Node.Mem
@@ -63,8 +65,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// KindAckByte is the number of kinds.
-const KindAckByte = byte(KindAck)
+// kinds is the number of kinds.
+const kinds = byte(KindCNP)
 
 // play makes one burst of an event and lets the queue pair work.
 func play(w *world, e []byte, typ Type, key uint32) {
@@ -75,7 +77,7 @@ func play(w *world, e []byte, typ Type, key uint32) {
 		Src: w.a.Num, Dst: w.b.Num, SGID: w.a.GID, DGID: w.b.GID, PKey: 0xffff, MTU: 1024,
 		Packets: uint32(e[4]%8) + uint32(e[5])<<16, VA: simnet.Base + uint64(binary.LittleEndian.Uint32(e[6:])), RKey: key,
 		Length: uint32(binary.LittleEndian.Uint16(e[10:])), Imm: uint32(e[12]), Syndrome: e[13],
-		Compare: uint64(e[14]), Swap: uint64(e[15]),
+		Compare: uint64(e[14]), Swap: uint64(e[15]), CE: e[3]&0x80 != 0,
 	}
 	// Sequence numbers near what is expected are the interesting ones.
 	base := sn.Attr.RQPSN
@@ -83,6 +85,7 @@ func play(w *world, e []byte, typ Type, key uint32) {
 		base = sn.OldestPSN
 	}
 	b.PSN = (base + uint32(int32(int8(e[16])/16))) & 0xffffff
+	b.MSN = (b.PSN + uint32(e[17]%8)) & 0xffffff // in some NAKs, the end of a gap
 	if e[3]&0x10 != 0 {
 		b.RKey += uint32(e[17])
 		b.Length = binary.LittleEndian.Uint32(e[18:])
@@ -109,4 +112,116 @@ func play(w *world, e []byte, typ Type, key uint32) {
 		}
 	}
 	w.Now = now
+}
+
+// FuzzConversation lets two queue pairs talk over a network that does to every packet what
+// the script says: loses it, sends it twice, late, or changed. They may give up; they must
+// not panic, hang, write anywhere but where they may, or accept what was not sent.
+func FuzzConversation(f *testing.F) {
+	for seed := range byte(24) {
+		script := make([]byte, 400)
+		for i := range script {
+			if (i*7+int(seed))%(5+int(seed)) == 0 {
+				script[i] = byte(i*31) + seed
+			}
+		}
+		f.Add(script, seed)
+	}
+	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
+		w := newSizedWorld(t, RC, 256<<10, onWire, aAttr(func(a *Attr) { a.SQPSN, a.Timeout = 1<<24-20, 8 }))
+		if mode&1 != 0 {
+			w.remote(Path{Remote: true, Own: mode&2 != 0, Window: 16 << 10, Piece: 4096})
+		}
+		mem := w.b.Node.Mem
+		w.b.Node.Deregister(w.bKey)
+		w.bKey = w.b.Node.Register(simnet.Base, 64<<10, simnet.AllAccess)
+		own := w.b.Node.Register(simnet.Base+64<<10, 64<<10, AccessLocalWrite)
+		for i := range 8 {
+			r := RecvWQE{WRID: uint64(i), NumSGE: 1}
+			r.SGE[0] = SGE{Addr: simnet.Base + 64<<10 + uint64(i)*8192, Length: 8192, LKey: own}
+			w.b.PostRecv(r)
+		}
+		w.post(w.req(WRWrite, 9000, 0), w.req(WRSend, 5000, 0), w.req(WRRead, 12000, 0), w.req(WRFetchAdd, 8, 64), w.req(WRSendImm, 100, 0),
+			w.req(WRWrite, 3000, 4096), w.req(WRRead, 9000, 100), w.req(WRWriteImm, 20, 0))
+		for i := range mem[128<<10:] {
+			mem[128<<10+i] = 0xa5
+		}
+		step := 0
+		w.Lose = func(b *Burst) bool {
+			if step >= len(script) {
+				return false
+			}
+			what := script[step]
+			step++
+			return w.mangle(b, what, script[step:])
+		}
+		w.Run(w.Now+20e9, 200_000)
+		for i, b := range mem[128<<10:] {
+			if b != 0xa5 {
+				t.Fatalf("byte %d outside all regions was written", i)
+			}
+		}
+		for _, e := range []*simnet.Endpoint{w.a, w.b} {
+			if _, err := Thaw(e.QP.Freeze()); err != nil {
+				t.Errorf("freeze and thaw: %v", err)
+			}
+		}
+		if len(w.a.Sent) > 8 {
+			t.Errorf("%d completions of 8 requests", len(w.a.Sent))
+		}
+	})
+}
+
+// mangle does to b what the script says, and reports whether it is lost. What it makes of
+// b reaches its receiver at once.
+func (w *world) mangle(b *Burst, what byte, arg []byte) (lost bool) {
+	if what < 0x40 || len(arg) < 2 {
+		return false
+	}
+	if what < 0x60 {
+		return true
+	}
+	c := *b
+	c.Data = nil
+	if what&1 != 0 {
+		var s memory.Span
+		s.Add(w.a.Node.Mem[:min(int(arg[0])*16, 4096)])
+		c.Data = &s
+	}
+	v := uint32(arg[0]) | uint32(arg[1])<<8
+	switch what >> 1 & 15 {
+	case 0:
+		c.PSN = (c.PSN + v%16 - 8) & 0xffffff
+	case 1:
+		c.Kind = Kind(v % uint32(kinds+2))
+	case 2:
+		c.First = !c.First
+	case 3:
+		c.Last = !c.Last
+	case 4:
+		c.Length = v << (v % 17)
+	case 5:
+		c.VA += uint64(v) << (v % 49)
+	case 6:
+		c.RKey ^= v
+	case 7:
+		c.Syndrome = byte(v)
+		c.MSN = (c.PSN + v>>8) & 0xffffff
+	case 8:
+		c.Packets = v
+	case 9:
+		c.CE = true
+	case 10:
+		c.MSN = v
+	case 11:
+		c.Type = Type(v % 5)
+	case 12:
+		c.AckReq = !c.AckReq
+	}
+	to := w.b
+	if b.Dst == w.a.Num {
+		to = w.a
+	}
+	to.QP.Receive(w.Now, &c, to)
+	return what&0x80 != 0
 }

@@ -17,7 +17,7 @@ type Path struct {
 	// where nothing is acknowledged (UC, UD), nor on a local path.
 	Window uint32
 	// Piece is how many bytes of a READ are asked for at once at least, in multiples of
-	// 4096; 0 means 16 KiB. It must not change while READs are outstanding.
+	// 4096; 0 means as much.
 	Piece uint32
 }
 
@@ -27,8 +27,9 @@ const (
 	firstWindow = 128 << 10
 )
 
-// SetPath says how the peer is reached. It may be called at any time; what is in flight
-// stays so. Only when Remote changes, everything that was learnt of the path is forgotten.
+// SetPath says how the peer is reached. It may be called at any time, and what is in flight
+// stays so; only Remote must not change while requests are outstanding. When it changes,
+// everything that was learnt of the path is forgotten.
 func (q *QP) SetPath(p Path) {
 	if p.Window == 0 {
 		p.Window = defaultPathWindow
@@ -52,70 +53,66 @@ func (q *QP) Path() Path { return q.path }
 // fitPath works out what the requester keeps to, after path or MTU changed.
 func (q *QP) fitPath() {
 	r := &q.req
-	mtu := q.attr.MTU
 	r.Burst = q.conf.MaxBurst
 	if q.path.MaxBurst != 0 {
 		r.Burst = q.path.MaxBurst
 	}
-	r.Burst = max(r.Burst, mtu)
-	r.Window, r.Chunk, r.Unit = q.conf.Window, wholeRead, wholeRead
+	r.Burst = max(r.Burst, q.attr.MTU)
+	r.Window = q.conf.Window
 	if q.path.Remote {
-		r.Unit = q.unit() / mtu
 		q.setWindow()
+	}
+	if r.Una == r.Max {
+		r.Chunk = q.chunk()
 	}
 }
 
 // setWindow makes what Cwnd says what the requester keeps to.
 func (q *QP) setWindow() {
-	r := &q.req
 	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
-	r.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
-	r.Chunk = q.chunk() / q.attr.MTU
+	q.req.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
 }
 
 // A READ of a remote path is asked for in pieces, so that the window bounds what the
 // responder, which hears nothing until it has answered, may have on its way to us. To the
-// responder each piece is a READ of its own. Pieces end at multiples of a unit, and what is
-// asked for again is asked for unit by unit: part of a piece, never of two.
+// responder each piece is a READ of its own. Their length follows the window, but changes
+// only when nothing is outstanding: what is asked for again must be what was asked for
+// before, or the responder would see more requests than it has resources for.
 const (
-	wholeRead    = psnHalf + 1 // packets: never reached
-	defaultUnit  = 16 << 10
-	longestPiece = 256 << 10
+	wholeRead     = psnHalf + 1 // packets: never reached
+	shortestPiece = 4 << 10
+	longestPiece  = 256 << 10
 )
 
-// unit is the shortest piece of a READ, in bytes.
-func (q *QP) unit() uint32 {
-	if u := q.path.Piece &^ 4095; u != 0 {
-		return u
-	}
-	return defaultUnit
-}
-
-// chunk is how long pieces are now, in bytes: so that as many as may be outstanding fill
-// the window, but at least four of them if so many may be.
+// chunk is how many packets a piece should have: so many that what may be outstanding
+// fills the window, a quarter of it if so many may be. A piece that is nearly right stays.
 func (q *QP) chunk() uint32 {
-	n := q.cc.Cwnd
+	if !q.path.Remote {
+		return wholeRead
+	}
+	least := max(q.path.Piece&^(maxMTU-1), maxMTU)
+	if q.path.Piece == 0 {
+		least = shortestPiece
+	}
+	n := min(q.cc.Cwnd, longestPiece)
 	switch d := q.attr.MaxRDAtomic; {
 	case d >= 4:
-		n = min(n/4, longestPiece/4)
+		n = min(q.cc.Cwnd, longestPiece) / 4
 	case d >= 2:
-		n = min(n/2, longestPiece/2)
+		n = min(q.cc.Cwnd, longestPiece) / 2
 	}
-	u := q.unit()
-	n = max(min(n, longestPiece), u)
-	return n - n%u
+	size := least
+	for size*2 <= n {
+		size *= 2
+	}
+	if now := q.req.Chunk; now < wholeRead && size < now*q.attr.MTU && n >= now*q.attr.MTU/2 {
+		return now
+	}
+	return size / q.attr.MTU
 }
 
-// piece is how many packets of the READ in W to ask for next.
-func (q *QP) piece() uint32 {
+// piece is how many packets of the READ in W, of which so many are left, to ask for next.
+func (q *QP) piece(left uint32) uint32 {
 	r := &q.req
-	c := r.Chunk
-	if r.PSN != r.Max {
-		c = r.Unit
-	}
-	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
-	if left == 1 {
-		return 1
-	}
-	return min(left, c-r.Off/q.attr.MTU%c)
+	return min(left, r.Chunk-r.Off/q.attr.MTU%r.Chunk)
 }

@@ -232,6 +232,9 @@ func (q *QP) Receive(now Time, b *Burst, h Host) {
 	switch {
 	case b.Kind < KindReadResp && b.Type == RC:
 		q.receiveReliable(now, b, h)
+		if q.resp.Episode != 0 {
+			q.unstash(now, h)
+		}
 	case b.Kind < KindReadResp:
 		q.receiveUnreliable(b, h)
 	case b.Kind == KindCNP:

@@ -8,12 +8,19 @@ package transport
 // is sent again, alone, with AckReq, and the acknowledgement tells what else is missing.
 //
 //	…──[41]──[42]──[43 lost]        silence        [41 again] ──▶ ACK 42: go on from 43
-//	   last of what the peer says is always one of these: all arrived, go on from n, NAK
 //
-// To the peer a probe is a duplicate, which every responder answers.
+// To the peer a probe is a duplicate, or what it was waiting for: it answers either. Our
+// own hosts are sent the newest packet instead: what they miss before it they ask for.
 
-// fitsPath reports whether the next burst may be sent when out packets are in flight.
+// fitsPath reports whether the next burst may be sent when out packets are in flight, and
+// takes note of the answer.
 func (q *QP) fitsPath(now Time, out uint32) bool {
+	fits := q.fitsWindow(now, out)
+	q.cc.Full = !fits
+	return fits
+}
+
+func (q *QP) fitsWindow(now Time, out uint32) bool {
 	r := &q.req
 	if r.Probing {
 		return out == 0
@@ -21,10 +28,19 @@ func (q *QP) fitsPath(now Time, out uint32) bool {
 	if q.cc.hold(now) {
 		return false
 	}
+	if r.Repairing {
+		return true
+	}
 	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
 	switch {
 	case r.W.Op == WRRead:
-		return out == 0 || out+q.piece() <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
+		if c := q.chunk(); c != r.Chunk && r.PSN == r.Max {
+			if r.Una != r.Max {
+				return false
+			}
+			r.Chunk = c
+		}
+		return out == 0 || out+q.piece(left) <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
 	case r.W.Op.isRD():
 		return out < r.Window
 	case r.Unasked > 0:
@@ -45,11 +61,12 @@ func (q *QP) portion() uint32 {
 	return max(min(n, r.Burst/q.attr.MTU), 1)
 }
 
-// room is how many packets may be sent when out are in flight and fits has agreed.
-func (q *QP) room(out uint32) uint32 {
+// room is how many packets may be sent when fits has agreed.
+func (q *QP) room() uint32 {
 	r := &q.req
-	if !q.path.Remote {
-		return r.Window - out
+	out := psnDist(r.Una, r.PSN)
+	if r.Repairing {
+		return psnDist(r.PSN, r.Gaps[0].To)
 	}
 	if r.Probing || out >= r.Window {
 		return 1
@@ -61,6 +78,9 @@ func (q *QP) room(out uint32) uint32 {
 // follow it before an ACK comes, it has to.
 func (q *QP) ask(packets uint32) bool {
 	r := &q.req
+	if r.Repairing {
+		return psnDist(r.PSN, r.Gaps[0].To) == packets
+	}
 	return r.Probing || r.Unasked*4 >= r.Window || psnDist(r.Una, r.PSN)+packets+q.portion() > r.Window
 }
 
@@ -81,8 +101,8 @@ func (q *QP) depart(now Time, b *Burst, psns uint32) {
 // our own may be slow to answer for reasons of their own.
 const (
 	probeTrips      = 4
-	probeLeast      = Time(1_000_000)
-	probeFirst      = Time(4_000_000) // round trip time unknown
+	probeLeast      = Time(500_000)
+	probeFirst      = Time(2_000_000) // round trip time unknown
 	probeTripsOther = 8
 	probeLeastOther = Time(8_000_000)
 	probeFirstOther = Time(16_000_000)
@@ -107,8 +127,8 @@ func (q *QP) probeAt(now, d Time) Time {
 	return now + wait
 }
 
-// probe sends the oldest unacknowledged packet again. It costs no retry and leaves the
-// timeout as it is.
+// probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
+// missing before it, the newest. It costs no retry and leaves the timeout as it is.
 func (q *QP) probe(now Time) {
 	r := &q.req
 	r.ProbeAt = 0
@@ -116,11 +136,13 @@ func (q *QP) probe(now Time) {
 		return
 	}
 	q.count.Probes++
-	r.Probing = true
 	if r.Probes < probesMost {
 		r.Probes++
 	}
-	q.rewind()
+	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) {
+		r.Probing = true
+		q.rewind()
+	}
 	r.ProbeAt = q.probeAt(now, AckTimeout(q.attr.Timeout))
 }
 

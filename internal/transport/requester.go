@@ -27,17 +27,17 @@ type requester struct {
 	Window  uint32 // packets in flight at most
 	Burst   uint32 // bytes in a burst at most
 	Chunk   uint32 // packets of a READ that are asked for at once
-	Unit    uint32 // and at once if again; where one piece may end and the next begin
 
 	FailPos    uint32 // this request cannot be sent:
 	FailStatus Status // it fails when its turn to complete comes
 
-	Loaded   bool // W is the request at Pos
-	Blocked  bool // Run stopped although there is work: window, fence or depth
-	Kick     bool // Run has something to do
-	Retrying bool // went back; no further implicit NAK does so before there is progress
-	Drained  bool // SQD has been reached
-	Probing  bool // went back by one packet, to hear what has arrived
+	Loaded    bool // W is the request at Pos
+	Blocked   bool // Run stopped although there is work: window, fence or depth
+	Kick      bool // Run has something to do
+	Retrying  bool // went back; no further implicit NAK does so before there is progress
+	Drained   bool // SQD has been reached
+	Probing   bool // went back by one packet, to hear what has arrived
+	Repairing bool // at the first of Gaps, to come back to Resume…
 
 	Retry     uint8 // retries left
 	RNRRetry  uint8
@@ -45,6 +45,13 @@ type requester struct {
 	RetransAt Time  // deadline of the oldest unacknowledged packet
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
+
+	NumGaps       uint8
+	Gaps          [16]gap // packets that the peer misses
+	ResumePos     uint32
+	ResumePSN     uint32
+	ResumeOff     uint32
+	ResumeUnasked uint32
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -129,6 +136,9 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 // there was nothing to do.
 func (q *QP) step(now Time, budget int, h Host) int {
 	r := &q.req
+	if r.NumGaps > 0 && !q.repair(h) {
+		return 0
+	}
 	if r.FailStatus != Success && r.Pos == r.FailPos {
 		return 0
 	}
@@ -279,7 +289,11 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	if q.conf.Type == RC {
 		// In packets first: the window times the MTU may not fit in 32 bits.
-		if room := q.room(psnDist(r.Una, r.PSN)); n/mtu >= room {
+		room := r.Window - psnDist(r.Una, r.PSN)
+		if q.path.Remote {
+			room = q.room()
+		}
+		if n/mtu >= room {
 			n = room * mtu
 		}
 	}
@@ -335,8 +349,8 @@ func (q *QP) sendRD(now Time, h Host) int {
 		b.VA += uint64(r.Off)
 		b.Length = w.Length - r.Off
 		psns = packetsOf(b.Length, q.attr.MTU)
-		if q.path.Remote {
-			if n := q.piece(); n < psns {
+		if psns > 1 {
+			if n := q.piece(psns); n < psns {
 				psns, done = n, false
 				b.Length = n * q.attr.MTU
 				r.Off += b.Length

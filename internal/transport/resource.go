@@ -118,7 +118,7 @@ func (q *QP) respondSoon(i uint8, h Host) {
 	rs := &q.resp
 	res := &rs.Res[i]
 	if rs.Pending == 0 && (res.Kind == KindCmpSwap || res.Kind == KindFetchAdd) {
-		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, h)
+		q.answer(KindAtomicResp, res.PSN, AckUnlimited, res.Value, rs.MSN, h)
 		return
 	}
 	if res.Due == dueNo {
@@ -142,7 +142,7 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	q.count.Duplicates++
 	if b.Kind.base() != 0 {
-		q.ack(psnAdd(rs.AckPSN, psnMask), h)
+		q.ack(q.ackableFrom(b.PSN), h)
 		return
 	}
 	for i := range q.attr.MaxDestRDAtomic {
@@ -173,6 +173,21 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	q.count.Dropped++ // too old for us to remember
 }
 
+// ackableFrom is the PSN of the ACK for a duplicate at psn: the newest request that was
+// carried out, but never a READ or atomic, nor anything behind one. The requester may
+// still wait for its response, and rxe takes an ACK with its PSN for it: then the program
+// sees an atomic that succeeded and brought nothing.
+func (q *QP) ackableFrom(psn uint32) uint32 {
+	rs := &q.resp
+	n := psnDist(psn, rs.AckPSN)
+	for i := range q.attr.MaxDestRDAtomic {
+		if res := &rs.Res[i]; res.Kind != 0 {
+			n = min(n, psnDist(psn, res.PSN))
+		}
+	}
+	return psnAdd(psn, n+psnMask)
+}
+
 // RespondPending reports whether Respond has something to do.
 func (q *QP) RespondPending() bool { return q.resp.Pending > 0 && !q.pace.Waiting }
 
@@ -193,7 +208,7 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 			// would overtake it.
 			v, psn := res.Value, res.PSN
 			q.responded(res)
-			q.answer(KindAtomicResp, psn, AckUnlimited, v, h)
+			q.answer(KindAtomicResp, psn, AckUnlimited, v, rs.MSN, h)
 			if rs.Pending == 0 {
 				q.owed(h)
 			}

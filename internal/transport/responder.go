@@ -20,6 +20,7 @@ type responder struct {
 	Drop        bool // UC: ignore the rest of this message
 	Closing     bool // a fatal NAK waits for READ responses before it
 	HaveRecv    bool // R has been taken from the receive queue
+	Waiting     bool // an RNR NAK was sent; what follows will come again
 
 	// READ and atomic responses, and what has to wait until they are out:
 	// responses leave in the order of their requests (IBA 9.7.5.1.1).
@@ -32,7 +33,16 @@ type responder struct {
 	DuePSN  uint32
 	NakPSN  uint32
 	Ahead   uint32 // PSN of the newest packet that was ignored
+	NakEnd  uint32 // where what NakPSN asks for ends; own hosts only
 	NakAt   Time   // when the packet expected next was asked for
+	NakTo   uint32 // the end of what was last asked for
+	HoleAt  Time   // the same, as long as it was asked for once; own hosts only
+	NakTrip Time   // how long what was asked for takes, smoothed
+
+	// Requests that are ahead of the one expected are in the stash, under this
+	// number; 0: none are.
+	Episode uint32
+	Newest  uint32 // one past the newest of them
 
 	R   RecvWQE
 	Res [MaxResources]resource
@@ -73,13 +83,20 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 	switch d := psnDist(rs.PSN, b.PSN); {
 	case d == 0:
 	case d < psnHalf:
+		if q.path.Own {
+			q.stashSoon(now, b, h)
+			return
+		}
 		q.outOfSequence(now, b.PSN, h)
 		return
 	case !q.overlaps(b):
 		q.duplicate(now, b, h)
 		return
 	}
-	rs.NakSent = false
+	if rs.NakSent {
+		rs.heard(now)
+		rs.NakSent, rs.Waiting = false, false
+	}
 	if b.Kind.base() == 0 {
 		if rs.Kind != 0 || !b.First || !b.Last || b.Packets != 1 {
 			q.refuse(faultRequest, b.PSN, h)
@@ -115,12 +132,10 @@ func (q *QP) overlaps(b *Burst) bool {
 
 // How long a packet that was asked for may take before it is asked for again. Each NAK
 // costs the requester one of its retries, so a network that reorders must not provoke
-// too many; our own requesters do not count them. A requester that went back sends older
-// packets than before. One that did not, for long, has not heard.
+// too many; our own requesters do not count them.
 const (
 	nakAgain    = Time(250_000)
 	nakAgainOwn = Time(20_000)
-	nakUnheard  = Time(500_000)
 )
 
 // outOfSequence asks for the packet that is missing: once, and again if the requester
@@ -129,14 +144,7 @@ func (q *QP) outOfSequence(now Time, psn uint32, h Host) {
 	rs := &q.resp
 	forward := psnDist(rs.Ahead, psn)
 	rs.Ahead = psn
-	again, unheard := nakAgain, Time(1<<62)
-	if q.path.Own {
-		again, unheard = nakAgainOwn, nakUnheard
-	}
-	if forward != 0 && forward < psnHalf {
-		again = unheard
-	}
-	if rs.NakSent && now-rs.NakAt < again {
+	if rs.NakSent && (forward != 0 && forward < psnHalf || now-rs.NakAt < nakAgain) {
 		q.count.Dropped++
 		return
 	}
@@ -307,7 +315,7 @@ func (q *QP) finishRecv(st Status, h Host) {
 func (q *QP) refuse(f fault, psn uint32, h Host) {
 	rs := &q.resp
 	if f == faultRNR {
-		rs.NakSent, rs.Ahead = true, psn
+		rs.NakSent, rs.Waiting, rs.Ahead = true, true, psn
 		q.count.SentRNR++
 		q.nakSoon(RNRNak|q.attr.MinRNRTimer&0x1f, psn, h)
 		return
@@ -351,7 +359,7 @@ func (q *QP) ack(psn uint32, h Host) {
 		q.count.AckDeferred++
 		return
 	}
-	q.answer(KindAck, psn, AckUnlimited, 0, h)
+	q.answer(KindAck, psn, AckUnlimited, 0, rs.MSN, h)
 }
 
 // nakSoon sends a NAK after the responses still owed.
@@ -368,11 +376,15 @@ func (q *QP) owed(h Host) {
 	rs := &q.resp
 	if rs.AckDue {
 		rs.AckDue = false
-		q.answer(KindAck, rs.DuePSN, AckUnlimited, 0, h)
+		q.answer(KindAck, rs.DuePSN, AckUnlimited, 0, rs.MSN, h)
 	}
 	if rs.NakDue {
 		rs.NakDue = false
-		q.answer(KindAck, rs.NakPSN, rs.NakSyn, 0, h)
+		msn := rs.MSN
+		if q.path.Own && rs.NakSyn == NakSequence {
+			msn = rs.NakEnd
+		}
+		q.answer(KindAck, rs.NakPSN, rs.NakSyn, 0, msn, h)
 	}
 	if rs.Closing {
 		rs.Closing = false
@@ -381,10 +393,10 @@ func (q *QP) owed(h Host) {
 }
 
 // answer sends a response of one packet without data.
-func (q *QP) answer(k Kind, psn uint32, syn uint8, orig uint64, h Host) {
+func (q *QP) answer(k Kind, psn uint32, syn uint8, orig uint64, msn uint32, h Host) {
 	b := &h.Scratch().In
 	q.address(b, k)
 	b.First, b.Last, b.Packets = true, true, 1
-	b.PSN, b.Syndrome, b.MSN, b.Orig = psn, syn, q.resp.MSN, orig
+	b.PSN, b.Syndrome, b.MSN, b.Orig = psn, syn, msn, orig
 	q.transmit(b, h)
 }

@@ -37,6 +37,10 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 	case synRNR:
 		q.rnrNak(now, b, h)
 	case synNak:
+		if b.Syndrome == nakRepair {
+			q.repairLater(now, b.PSN, b.MSN)
+			return
+		}
 		q.nak(now, b, h)
 	default:
 		q.count.Dropped++
@@ -58,7 +62,11 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		q.count.RcvdSequenceErr++
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
-			q.retry(now, q.path.Own, h)
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.req.Retrying, q.cc.BackAt = true, now
+			} else {
+				q.retry(now, q.path.Own, h)
+			}
 		}
 		return
 	case NakInvalid:
@@ -127,7 +135,15 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	}
 	off := start * mtu
 	n := b.size()
-	if want := min(length-off, b.Packets*mtu); n != want || b.Last != (end == packets) && !(b.Last && end%r.Unit == 0) {
+	final := end == packets
+	if packets > r.Chunk {
+		final = final || end%r.Chunk == 0
+		if start/r.Chunk != (end-1)/r.Chunk {
+			q.count.Dropped++ // an answer to none of our requests
+			return
+		}
+	}
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
 		q.failTail(BadRespErr, h)
 		return
 	}
@@ -218,9 +234,6 @@ func (q *QP) progress(now Time, h Host) {
 	r.Retrying = false
 	if q.path.Remote {
 		r.Probing, r.Probes = false, 0
-		if r.Una == r.PSN {
-			r.RDOut = 0 // a late response may have answered two requests
-		}
 		q.learn(now)
 	}
 	if r.FailStatus != Success && int32(r.Tail-r.FailPos) > 0 {
@@ -256,8 +269,8 @@ func (q *QP) restartTimer(now Time) {
 func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
-	r.RDOut, r.Unasked = 0, 0
-	r.Loaded = false
+	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"testing"
 
 	"vrdma/internal/memory"
@@ -21,6 +22,9 @@ type fastHost struct {
 	done     int
 	received int
 	failed   int
+	loseEach int // of requests that do not end a message, the n-th
+	sent     int
+	late     Time // how long timers have made it wait
 }
 
 func (h *fastHost) Scratch() *Scratch { return h.sc }
@@ -84,7 +88,12 @@ func (h *fastHost) Send(b *Burst) {
 		h.peer.nacks++
 		return
 	}
-	h.peer.q.Receive(1, b, h.peer)
+	if h.loseEach != 0 && !b.Last {
+		if h.sent++; h.sent%h.loseEach == 0 {
+			return
+		}
+	}
+	h.peer.q.Receive(1+h.late, b, h.peer)
 }
 
 // newFastPair connects two queue pairs.
@@ -109,17 +118,24 @@ func newFastPair(t Type) (a, b *fastHost) {
 func (h *fastHost) turn(n uint32) {
 	h.posted += n
 	for range 100000 {
-		more := h.q.Run(1, 1<<20, h)
+		now := 1 + h.late
+		more := h.q.Run(now, 1<<20, h)
 		for h.peer.q.RespondPending() {
-			h.peer.q.Respond(1, 1<<20, h.peer)
+			h.peer.q.Respond(now, 1<<20, h.peer)
 		}
 		for i := range h.nacks {
-			h.q.Receive(1, &h.acks[i], h)
+			h.q.Receive(now, &h.acks[i], h)
 		}
 		h.nacks = 0
-		if !more && !h.q.RunPending() {
+		if more || h.q.RunPending() {
+			continue
+		}
+		d := h.q.Deadline()
+		if d == 0 {
 			return
 		}
+		h.late = d
+		h.q.Expire(1+h.late, h)
 	}
 	panic("no end")
 }
@@ -138,11 +154,25 @@ var fastCases = []struct {
 	{"UD/send8", UD, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
 }
 
-// TestNoAllocation holds the data path to no allocation at all.
+// TestNoAllocation holds the data path to no allocation at all, on every kind of path.
 func TestNoAllocation(t *testing.T) {
+	for _, p := range []Path{{}, {Remote: true}, {Remote: true, Own: true}, {Remote: true, Own: true, MaxBurst: 4096}} {
+		testNoAllocation(t, p)
+	}
+}
+
+func testNoAllocation(t *testing.T, p Path) {
 	for _, c := range fastCases {
-		t.Run(c.name, func(t *testing.T) {
+		if p.Remote && c.t != RC {
+			continue // paced, and there is no clock here
+		}
+		t.Run(fmt.Sprintf("%s/%+v", c.name, p), func(t *testing.T) {
 			a, b := newFastPair(c.t)
+			a.q.SetPath(p)
+			b.q.SetPath(p)
+			if p.MaxBurst != 0 {
+				a.loseEach = 7
+			}
 			a.w = c.w
 			a.turn(1000)
 			if n := testing.AllocsPerRun(100, func() { a.turn(10) }); n != 0 {
@@ -154,6 +184,9 @@ func TestNoAllocation(t *testing.T) {
 			if c.w.Op == WRSend && b.received != a.done {
 				t.Errorf("%d received, want %d", b.received, a.done)
 			}
+			if n := b.q.count.Stashed; (n > 0) != (a.loseEach > 0 && c.w.Length > 4096) {
+				t.Errorf("%d packets stashed", n)
+			}
 		})
 	}
 }
@@ -163,6 +196,25 @@ func BenchmarkMessage(b *testing.B) {
 	for _, c := range fastCases {
 		b.Run(c.name, func(b *testing.B) {
 			x, _ := newFastPair(c.t)
+			x.w = c.w
+			b.SetBytes(int64(c.w.Length))
+			for i := 0; i < b.N; i += 32 {
+				x.turn(32)
+			}
+		})
+	}
+}
+
+// BenchmarkRemote is the same on a path between our own hosts.
+func BenchmarkRemote(b *testing.B) {
+	for _, c := range fastCases {
+		if c.t != RC {
+			continue
+		}
+		b.Run(c.name, func(b *testing.B) {
+			x, y := newFastPair(c.t)
+			x.q.SetPath(Path{Remote: true, Own: true})
+			y.q.SetPath(Path{Remote: true, Own: true})
 			x.w = c.w
 			b.SetBytes(int64(c.w.Length))
 			for i := 0; i < b.N; i += 32 {

@@ -1,9 +1,12 @@
 package guest
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"vrdma/test/cable"
+	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
 
@@ -15,10 +18,10 @@ func (l *lab) loss(t *testing.T) {
 	l.cable.SetFaults(cable.Faults{Drop: 0.01})
 	defer l.cable.SetFaults(cable.Faults{})
 	for _, w := range []workload.Workload{
-		workload.Exchange(t, "rc", "-n 12"), workload.Exchange(t, "uc", "-n 12 -x"), workload.Exchange(t, "ud", "-n 12 -x"),
+		exchange(t, "rc", "-n 12"), exchange(t, "uc", "-n 12 -x -l 4000"), exchange(t, "ud", "-n 12 -x"),
 		workload.Pingpong("rc", 4096, 50, ""), workload.Pingpong("srq", 4096, 50, ""),
-		workload.Perf("send_bw", "-n 20 -s 65536"), workload.Perf("write_bw", "-n 20 -s 65536"), workload.Perf("read_bw", "-n 20 -s 65536"),
-		workload.Perf("atomic_bw", "-n 100"),
+		perf("send_bw", "-n 20 -s 65536"), perf("write_bw", "-n 20 -s 65536"), perf("read_bw", "-n 20 -s 65536"),
+		perf("atomic_bw", "-n 100"),
 	} {
 		p.both(t, w, 2*minute)
 	}
@@ -38,8 +41,38 @@ func (l *lab) faults(t *testing.T) {
 			l.cable.SetFaults(f)
 			defer l.cable.SetFaults(cable.Faults{})
 			for _, kind := range []string{"rc", "uc", "ud"} {
-				p.both(t, workload.Exchange(t, kind, "-n 8 -x"), 2*minute)
+				p.both(t, exchange(t, kind, "-n 8 -x -l 8000"), 2*minute)
 			}
 		})
 	}
+}
+
+// death: the guest loses its power in mid-transfer. Our requests end with an error, and
+// the daemon is none the worse for it.
+func (l *lab) death(t *testing.T) {
+	d := l.daemon(t)
+	p := l.pair(t, d, false)
+	var ours []*harness.Conversation
+	for _, tool := range []string{"write_bw", "read_bw", "send_bw"} {
+		ours = append(ours, workload.Perf(tool, "-D 60 -f 0 -s 4096 -t 8").Start(t, p.guest, p.ours))
+	}
+	theirs := workload.Perf("write_bw", "-D 60 -f 0 -s 4096 -t 8").Start(t, p.ours, p.guest)
+	const flowing = 5000
+	start := l.cable.Count().Carried
+	if !harness.Poll(minute, func() bool { return l.cable.Count().Carried > start+flowing }) {
+		t.Fatalf("fewer than %d packets in a minute\n%v", flowing, ours)
+	}
+	l.guest.Kill()
+	for _, c := range ours {
+		if !c.Client.Ended(30 * time.Second) {
+			t.Errorf("it still runs 30 s after the guest's death\n%v", c)
+			continue
+		}
+		const retryExceeded = "Failed status 12"
+		if !strings.Contains(c.Client.Output(), retryExceeded) {
+			t.Errorf("the client does not say %q\n%v", retryExceeded, c)
+		}
+	}
+	theirs.Server.End()
+	workload.Exchange(t, "rc", "-n 5").Run(t, p.ours, p.ours, minute)
 }

@@ -427,6 +427,18 @@ static void limits_give_the_kernels_errno(void)
 	finish();
 }
 
+/* What the device does not have is refused with a word that says so. */
+static void raw_packet_qp_is_refused(void)
+{
+	start();
+	struct ibv_cq *cq = MADE(ibv_create_cq(d.ctx, 16, NULL, NULL, 0));
+	struct ibv_qp_init_attr q = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET, .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};
+	errno = 0;
+	CHECK(!ibv_create_qp(d.pd, &q) && errno == EOPNOTSUPP, "raw packet QP: errno %d, want EOPNOTSUPP", errno);
+	ZERO(ibv_destroy_cq(cq));
+	finish();
+}
+
 static const struct vt_case cases[] = {
 	{"cq_overflow", cq_overflow},
 	{"cq_notification", cq_notification},
@@ -442,6 +454,7 @@ static const struct vt_case cases[] = {
 	{"sqd", sqd},
 	{"keys_and_numbers_are_random", keys_and_numbers_are_random},
 	{"limits_give_the_kernels_errno", limits_give_the_kernels_errno},
+	{"raw_packet_qp_is_refused", raw_packet_qp_is_refused},
 };
 
 MAIN(cases)

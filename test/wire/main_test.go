@@ -36,6 +36,7 @@ type host struct {
 	*harness.Daemon
 	space    *cable.Namespace
 	ip4, ip6 string
+	addrs    string // of the device
 }
 
 // layout says what lies between two hosts.
@@ -73,9 +74,14 @@ func newWire(t *testing.T, l layout) *lab {
 	} else {
 		cable.Veth(t, w.a.space, w.b.space, "eth0", l.mtu)
 	}
+	const leastIPv6 = 1280
 	for _, h := range []*host{w.a, w.b} {
 		h.space.Address(t, "eth0", h.ip4+"/24")
-		h.space.Address(t, "eth0", h.ip6+"/64")
+		h.addrs = h.ip4
+		if l.mtu >= leastIPv6 {
+			h.space.Address(t, "eth0", h.ip6+"/64")
+			h.addrs += "," + h.ip6
+		}
 	}
 	return w
 }
@@ -83,7 +89,7 @@ func newWire(t *testing.T, l layout) *lab {
 // start starts the host's daemon; it lives as long as the test.
 func (h *host) start(t *testing.T, args ...string) {
 	t.Helper()
-	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip4 + "," + h.ip6, Network: h.space.Path(), Args: args})
+	h.Daemon = harness.Start(t, harness.Options{Addr: h.addrs, Network: h.space.Path(), Args: args})
 }
 
 // side is the host as one side of a conversation over IPv4 or IPv6.

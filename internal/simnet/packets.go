@@ -1,0 +1,100 @@
+package simnet
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	"vrdma/internal/link"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// With Config.Packets bursts travel as the link would send them: cut into RoCEv2 packets,
+// headers, ICRC and all, each of which has a fate of its own, and made bursts again of what
+// arrives. A packet that was damaged on the way has to be recognised as such.
+
+// ownIDs is how far the identifications of a vrdma host's packets go.
+const ownIDs = 128
+
+// translator turns bursts into packets and back.
+type translator struct {
+	cut  link.Cutter
+	join link.Joiner
+	flow wire.Flow
+	buf  []byte
+}
+
+// datagram is a packet on its way.
+type datagram struct {
+	data     []byte
+	src, dst netip.AddrPort
+}
+
+// launchPackets cuts b into packets and launches them.
+func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
+	t := &n.translator
+	if t.buf == nil {
+		t.buf = make([]byte, link.MaxMessage)
+	}
+	src := netip.AddrPortFrom(link.AddrOf(b.SGID), 0xc000+uint16(b.Src&0x3fff))
+	dst := netip.AddrPortFrom(link.AddrOf(b.DGID), wire.Port)
+	if b.Kind == transport.KindCNP {
+		p := wire.MakeCNP(t.buf, b.Dst)
+		t.cut.Seal(p, src, dst)
+		n.launchPacket(to, p.Bytes(), src, dst)
+		return
+	}
+	if err := t.cut.Start(b, src, dst); err != nil {
+		panic(fmt.Sprintf("burst %+v: %v", b, err))
+	}
+	for {
+		size, segment, err := t.cut.Next(t.buf, link.MaxSegments)
+		if err != nil {
+			panic(fmt.Sprintf("burst %+v: %v", b, err))
+		}
+		if size == 0 {
+			return
+		}
+		for at := 0; at < size; at += segment {
+			n.launchPacket(to, t.buf[at:min(size, at+segment)], src, dst)
+		}
+	}
+}
+
+func (n *Net) launchPacket(to *Endpoint, data []byte, src, dst netip.AddrPort) {
+	d := datagram{bytes.Clone(data), src, dst}
+	if n.Rand.Float64() < n.Corrupt {
+		for range 1 + n.Rand.IntN(3) {
+			d.data[n.Rand.IntN(len(d.data))] ^= 1 << n.Rand.IntN(8)
+		}
+	}
+	n.launch(flight{to: to, packet: &d, b: transport.Burst{Packets: 1}})
+}
+
+// arrive makes a burst of a packet and delivers it.
+func (n *Net) arrive(f *flight) {
+	t, d := &n.translator, f.packet
+	p, err := wire.Parse(d.data)
+	if err != nil {
+		n.Damaged++
+		return
+	}
+	t.flow.Set(d.src, d.dst)
+	if id, ok := t.flow.Check(p, 0); !ok || id >= ownIDs {
+		n.Damaged++
+		return
+	}
+	if !t.join.Begin(p, link.GIDOf(d.src.Addr()), link.GIDOf(d.dst.Addr())) {
+		if !f.to.down {
+			f.to.QP.Congested(n.Now, link.GIDOf(d.src.Addr()))
+		}
+		return
+	}
+	b := t.join.Burst()
+	b.CE = f.b.CE
+	if b.Type != transport.UD {
+		b.Src = f.to.QP.Snapshot().Attr.DestQPN
+	}
+	n.deliver(f.to, b)
+}
