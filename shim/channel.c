@@ -122,22 +122,13 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 /*
  * Waits until events are pending. It looks at the socket without taking anything,
  * so a non-blocking descriptor, signals and cancellation have their usual effect.
+ * Nothing is held meanwhile that a cancelled thread could keep.
  */
-static int await_event(struct file *f, int fd)
+static int await_event(int fd)
 {
 	char byte;
 	ssize_t r = REAL(recv)(fd, &byte, 1, MSG_PEEK);
-	if (r > 0)
-		return 0;
-	if (r < 0)
-		return errno;
-	atomic_store(&f->dead, true);
-	return EIO;
-}
-
-static void release(void *f)
-{
-	file_put(f);
+	return r > 0 ? 0 : r < 0 ? errno : EIO; /* at its end the daemon is gone */
 }
 
 /* A slot can be stale if the descriptor was closed by a bare system call. */
@@ -156,17 +147,16 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 		return errno = EINVAL, -1;
 	if (door_foreign())
 		return errno = EIO, -1;
-	struct file *f = file_get(fd);
-	if (!f)
-		return errno = EBADF, -1;
 	memcpy(&number, buf, sizeof number);
-	pthread_cleanup_push(release, f);
-	if (!is_channel(f, fd))
-		e = EBADF;
-	else
-		do
-			e = command(f, buf, n);
-		while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(f, fd)) == 0);
-	pthread_cleanup_pop(1);
+	do {
+		struct file *f = file_get(fd);
+		if (!f || atomic_load(&f->kind) != FILE_CM) {
+			if (f)
+				file_put(f);
+			return errno = EBADF, -1;
+		}
+		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
+		file_put(f);
+	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd)) == 0);
 	return e ? (errno = e, -1) : (ssize_t)n;
 }
