@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/channel"
 	"vrdma/internal/engine"
 	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
 	"vrdma/internal/transport"
 )
 
@@ -33,14 +34,23 @@ func testServer(t testing.TB) *Server { return testServerStop(t, nil) }
 // testServerStop is one that calls stop when a tool asks it to end.
 func testServerStop(t testing.TB, stop func()) *Server {
 	t.Helper()
+	return testServerWith(t, Config{Stop: stop})
+}
+
+// testServerWith is one with a given configuration, as far as it goes.
+func testServerWith(t testing.TB, cfg Config) *Server {
+	t.Helper()
 	n := testNIC()
 	var s *Server
 	e, err := engine.New(n, engine.Options{Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
+	manager := rdmacm.New(n, e)
+	e.SetManagement(manager)
 	e.Start()
-	s, err = Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), NIC: n, Engine: e, Version: "test", Stop: stop})
+	cfg.Socket, cfg.NIC, cfg.Engine, cfg.CMA, cfg.Version = filepath.Join(t.TempDir(), "s.sock"), n, e, manager, "test"
+	s, err = Listen(cfg)
 	if err != nil {
 		e.Stop()
 		t.Fatal(err)
