@@ -21,7 +21,7 @@ import (
 const startTimeout = 20 * time.Second
 
 func runCommand(o *options) *cobra.Command {
-	var quiet bool
+	var quiet, sockets bool
 	c := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS...]",
 		Short: "run a program with an RDMA device",
@@ -38,6 +38,9 @@ is the program's; 127 if there is no such program, 3 if it could not see the dev
 			if err != nil {
 				return err
 			}
+			if sockets {
+				return runSockets(place, path, args)
+			}
 			lease, err := ensureDaemon(place)
 			if err != nil {
 				return err
@@ -50,6 +53,7 @@ is the program's; 127 if there is no such program, 3 if it could not see the dev
 		},
 	}
 	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVar(&sockets, "sockets", false, "carry the program's TCP connections over RDMA, with rdma-core's rsockets")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not warn about what the machine lacks")
 	return c
 }

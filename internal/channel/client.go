@@ -36,6 +36,24 @@ func QueryStatus(socket string) (*Status, error) {
 	return st, nil
 }
 
+// CountConnections asks how many connections over RDMA the programs with a label have
+// had.
+func CountConnections(socket, label string) (uint64, error) {
+	s, err := control(socket, ControlRequest{Op: ControlCount, Label: label})
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	var n ConnectionCount
+	if err := s.ReceiveJSON(&n); err != nil {
+		return 0, err
+	}
+	if n.Error != "" {
+		return 0, errors.New(n.Error)
+	}
+	return n.RDMA, nil
+}
+
 // StopDaemon asks the daemon at socket to end itself and returns once it has
 // agreed; it is gone when its socket is.
 func StopDaemon(socket string) error {

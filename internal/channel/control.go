@@ -12,6 +12,7 @@ import (
 //	{"op":"trace","label":"L"}    answered by TraceRecords until the tool hangs up
 //	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
 //	                              capture file until the tool hangs up
+//	{"op":"connections","label":"L"}  answered by one ConnectionCount
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 type ControlRequest struct {
 	Op    string `json:"op"`
@@ -23,6 +24,7 @@ const (
 	ControlStatus  = "status"
 	ControlTrace   = "trace"
 	ControlCapture = "capture"
+	ControlCount   = "connections"
 	ControlStop    = "stop"
 )
 
@@ -101,6 +103,13 @@ type QPStatus struct {
 	DestQPN     uint32 `json:"dest_qpn"`
 	DestGID     string `json:"dest_gid,omitempty"`
 	Outstanding uint32 `json:"outstanding"`
+}
+
+// ConnectionCount is how many connections over RDMA the programs with a label have had.
+// Asking forgets what has ended.
+type ConnectionCount struct {
+	Error string `json:"error,omitempty"`
+	RDMA  uint64 `json:"rdma"`
 }
 
 // ConnectionStatus is one identifier of the connection manager: a listener, or a

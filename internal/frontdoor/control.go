@@ -31,6 +31,10 @@ func (s *Server) serveControl(c *channel.Conn, who peer) error {
 		case channel.ControlTrace:
 			s.serveTrace(c, s.trace.subscribe(req.Label, who.uid, privileged))
 			return nil
+		case channel.ControlCount:
+			if c.SendJSON(channel.ConnectionCount{RDMA: s.countConnections(req.Label, who.uid, privileged)}) != nil {
+				return nil
+			}
 		case channel.ControlCapture:
 			if !privileged {
 				c.SendJSON(channel.ControlReply{Error: "only the daemon's own user may see everybody's packets"})

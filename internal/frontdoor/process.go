@@ -95,6 +95,7 @@ func (s *Server) endProcess(p *process) {
 	p.mu.Unlock()
 	if p.cm != nil {
 		s.onLoop(p.cm.Close)
+		s.remember(p)
 	}
 	s.log.Debug("process ended", "pid", p.pid, "program", p.program)
 }

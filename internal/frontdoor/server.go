@@ -88,6 +88,7 @@ type Server struct {
 	conns     map[*channel.Conn]struct{}
 	processes map[channel.Token]*process
 	sessions  map[*session]struct{}
+	counted   map[string]uint64 // connections of processes that are gone, by label
 }
 
 // greetingTime is how long a client may take to say who it is.

@@ -70,6 +70,8 @@ func (a *CMA) gidIndex(gid transport.GID) int {
 type Client struct {
 	Pid     int
 	Program string
+	// Established counts the stream connections that there have been.
+	Established uint64
 
 	cma      *CMA
 	ids      table[*ID]

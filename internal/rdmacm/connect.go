@@ -119,7 +119,11 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam) error {
 		if id.ud() {
 			return errnoOf(m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil))
 		}
-		return errnoOf(m.Ready(id.conn))
+		err := m.Ready(id.conn)
+		if err == nil {
+			id.client.Established++
+		}
+		return errnoOf(err)
 	}
 	old := id.uid
 	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before anything can happen

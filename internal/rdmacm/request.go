@@ -119,6 +119,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
 		}, nil)
 	case cm.Connected:
+		id.client.Established++
 		id.tell(abi.CMEventEstablished, 0, nil, nil)
 	case cm.Rejected:
 		id.tell(abi.CMEventRejected, int32(e.Reason), &abi.CMConnParam{

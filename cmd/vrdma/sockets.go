@@ -1,0 +1,126 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/launch"
+)
+
+// rsocketsPlaces are where distributions put rsockets' preload library.
+var rsocketsPlaces = []string{
+	"/usr/lib/*/rsocket/librspreload.so", "/usr/lib64/rsocket/librspreload.so", "/usr/lib/rsocket/librspreload.so",
+	"/usr/local/lib*/rsocket/librspreload.so", "/usr/local/lib/*/rsocket/librspreload.so",
+}
+
+// findRsockets finds the library; VRDMA_RSPRELOAD names another one.
+func findRsockets() (string, error) {
+	if path := os.Getenv("VRDMA_RSPRELOAD"); path != "" {
+		if _, err := os.Stat(path); err != nil {
+			return "", lacks("VRDMA_RSPRELOAD: %w", err)
+		}
+		return path, nil
+	}
+	for _, pattern := range rsocketsPlaces {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 { // only a bad pattern fails
+			return found[0], nil
+		}
+	}
+	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: install librdmacm1 (Debian, Ubuntu) or librdmacm (Fedora), or name it with VRDMA_RSPRELOAD")
+}
+
+// runSockets runs a program whose TCP connections go over RDMA, and says at its end
+// which did.
+func runSockets(place launch.Place, path string, args []string) error {
+	library, err := findRsockets()
+	if err != nil {
+		return err
+	}
+	lease, err := ensureDaemon(place)
+	if err != nil {
+		return err
+	}
+	if lease != nil {
+		defer lease.Close()
+	}
+	count, err := os.CreateTemp("", "vrdma-count")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(count.Name())
+	defer count.Close()
+	if err := count.Truncate(tcpCountSize); err != nil {
+		return err
+	}
+	label := rand.Text()
+	env := append(preloadFirst(os.Environ(), library), "VRDMA_COUNT="+count.Name())
+	program := &exec.Cmd{
+		Path: path, Args: args, Env: place.Environment(env, label), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+	}
+	status, err := supervise(program, nil, nil)
+	if err != nil {
+		return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+	}
+	fmt.Fprintln(os.Stderr, "vrdma:", socketsSummary(place, label, readTCPCount(count)))
+	if status != 0 {
+		return &exitError{status: status}
+	}
+	return nil
+}
+
+// preloadFirst is env with a library at the head of LD_PRELOAD.
+func preloadFirst(env []string, library string) []string {
+	var out []string
+	list := library
+	for _, entry := range env {
+		if rest, ok := strings.CutPrefix(entry, "LD_PRELOAD="); ok {
+			list += ":" + rest
+			continue
+		}
+		out = append(out, entry)
+	}
+	return append(out, "LD_PRELOAD="+list)
+}
+
+// tcpCount is struct counts of shim/sockets.c.
+type tcpCount struct{ connected, accepted, flagged uint64 }
+
+const tcpCountSize = 24
+
+func readTCPCount(f *os.File) (c tcpCount) {
+	b := make([]byte, tcpCountSize)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return c
+	}
+	order := binary.NativeEndian
+	return tcpCount{order.Uint64(b), order.Uint64(b[8:]), order.Uint64(b[16:])}
+}
+
+// settleTime is how long the daemon may take to see that a program has ended.
+const settleTime = 100 * time.Millisecond
+
+// socketsSummary says how many connections went which way, and why.
+func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
+	time.Sleep(settleTime)
+	over := "an unknown number of connections went over RDMA"
+	n, err := channel.CountConnections(place.Socket, label)
+	if err == nil {
+		over = fmt.Sprintf("%d connections went over RDMA", n)
+	}
+	past := tcp.connected + tcp.accepted
+	if past == 0 {
+		return over + ", none over TCP"
+	}
+	why := "librspreload.so did not take them: it knows neither epoll nor accept4, and leaves a connection to TCP when the peer has no RDMA"
+	if tcp.flagged > 0 {
+		why = fmt.Sprintf("%d sockets were made with SOCK_CLOEXEC or SOCK_NONBLOCK, which librspreload.so does not take", tcp.flagged)
+	}
+	return fmt.Sprintf("%s, %d over TCP: %s", over, past, why)
+}
