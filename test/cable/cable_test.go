@@ -164,3 +164,48 @@ func answers(ip string) bool {
 	}
 	return err == nil || errors.Is(err, unix.ECONNREFUSED)
 }
+
+// TestMark: a marked header has a right checksum, and only willing senders are marked.
+func TestMark(t *testing.T) {
+	f := roce(1)
+	if mark(f) {
+		t.Error("a packet that is not ECN-capable was marked")
+	}
+	f[15] = 2
+	if !mark(f) || f[15] != 3 {
+		t.Errorf("TOS is %#x, want 0x3", f[15])
+	}
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(f[i:]))
+	}
+	if got := sum&0xffff + sum>>16; got != 0xffff {
+		t.Errorf("the header sums up to %#x, want 0xffff", got)
+	}
+}
+
+// TestLine: a queue that is full loses frames, and one that is long marks them.
+func TestLine(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	a := Socket(t, at("a"), at("ca"))
+	Socket(t, at("b"), at("cb"))
+	end := Socket(t, at("cb"), at("b"))
+	w := Connect(t, 7, Socket(t, at("ca"), at("a")), end)
+	w.Limit(t, end, Line{Rate: 10_000, Queue: 20, Mark: 10})
+	for i := range 100 {
+		f := roce(uint32(i))
+		f[15] = 2
+		a.Write(f)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	var l Load
+	for l.Frames < 100 && time.Now().Before(deadline) {
+		n := w.Load(end)
+		l.Frames, l.Marked, l.Lost, l.Sum = l.Frames+n.Frames, l.Marked+n.Marked, l.Lost+n.Lost, l.Sum+n.Sum
+		time.Sleep(5 * time.Millisecond)
+	}
+	if l.Frames != 100 || l.Lost < 50 || l.Marked < 5 || l.Queue() < 10 {
+		t.Errorf("%+v, average queue %d; want 100 frames, most of them lost, some marked", l, l.Queue())
+	}
+}
