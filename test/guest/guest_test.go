@@ -48,17 +48,16 @@ func everything(t *testing.T) []workload.Workload {
 		exchange(t, "rc", ""), exchange(t, "uc", "-l 6000"), exchange(t, "ud", ""),
 	}
 	for _, kind := range []string{"lat", "bw"} {
-		for _, c := range []string{"RC", "UC", "UD"} {
-			ws = append(ws, perf("send_"+kind, "-n 100 -s 1024 -c "+c))
-		}
 		// Nothing holds UC back: more than the guest's queues hold would be lost.
-		ws = append(ws, perf("send_"+kind, "-n 20 -s 65536"), perf("write_"+kind, "-n 20 -s 65536"),
-			perf("send_"+kind, "-n 10 -s 8192 -c UC"), perf("write_"+kind, "-n 10 -s 8192 -c UC"),
-			perf("write_"+kind, "-n 100 -s 8"), perf("read_"+kind, "-n 100 -s 8"), perf("read_"+kind, "-n 20 -s 65536"),
-			perf("atomic_"+kind, "-n 100 -A FETCH_AND_ADD"), perf("atomic_"+kind, "-n 100 -A CMP_AND_SWAP"))
+		ws = append(ws, perf("send_"+kind, "-n 50 -s 1024"), perf("send_"+kind, "-n 10 -s 8192 -c UC"), perf("send_"+kind, "-n 50 -s 1024 -c UD"),
+			perf("write_"+kind, "-n 50 -s 8"), perf("write_"+kind, "-n 10 -s 8192 -c UC"), perf("read_"+kind, "-n 50 -s 8"),
+			perf("atomic_"+kind, "-n 50 -A FETCH_AND_ADD"), perf("atomic_"+kind, "-n 50 -A CMP_AND_SWAP"))
 	}
-	return append(ws, perf("write_bw", "-n 20 -s 65536 -q 4"), perf("read_bw", "-n 20 -s 65536 -b"),
-		perf("send_bw", "-n 20 -s 65536 -b"), perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"))
+	for _, tool := range pick([]string{"send_bw", "write_bw", "read_bw"}, []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}) {
+		ws = append(ws, perf(tool, "-n 20 -s 65536"))
+	}
+	return append(ws, perf("write_bw", "-n 10 -s 65536 -q 4"), perf("read_bw", "-n 20 -s 65536 -b"), perf("send_bw", "-n 20 -s 65536 -b"),
+		perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"))
 }
 
 // six represents the tools on the other axes.
@@ -90,8 +89,8 @@ func (l *lab) mtu(t *testing.T) {
 	for _, m := range []string{"256", "512", "2048", "4096"} {
 		p.both(t, exchange(t, "rc", "-n 8 -m "+m), minute)
 		p.both(t, workload.Pingpong("uc", 10000, 10, "-m "+m), minute)
-		p.both(t, perf("write_bw", "-n 20 -s 65536 -m "+m), minute)
 	}
+	p.both(t, perf("write_bw", "-n 20 -s 65536 -m 256"), minute)
 	p6 := l.pair(t, d, true)
 	p6.both(t, exchange(t, "rc", "-n 8 -m 4096 -l 40000"), minute)
 	p6.both(t, exchange(t, "ud", "-n 8 -m 4096"), minute)
