@@ -59,7 +59,7 @@ static ssize_t read_ours(struct file *f, int fd, void *buf, size_t n)
 {
 	if (is(f, FILE_HIDDEN))
 		return errno = EBADF, -1;
-	if (is(f, FILE_DEVICE))
+	if (file_is_node(f))
 		return errno = EINVAL, -1;
 	if (atomic_load(&f->dead))
 		return errno = EIO, -1;

@@ -165,7 +165,7 @@ static int install_all(struct reader *r, uint32_t count, struct passed *fds)
 	return e;
 }
 
-static int apply(struct file *f, size_t n, struct passed *fds)
+int door_apply(struct file *f, size_t n, struct passed *fds)
 {
 	struct reader r = {f->in, f->in + n};
 	struct vrdma_reply reply;
@@ -204,7 +204,7 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)
 		atomic_store(&f->dead, true);
-	return got < 0 ? (int)-got : apply(f, (size_t)got, &fds);
+	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
 }
 
 /* A slot can be stale if the descriptor was closed by a bare system call. */
@@ -216,6 +216,8 @@ static bool is_arena(struct file *f, int fd)
 
 ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 {
+	if (unlikely(atomic_load_explicit(&f->kind, memory_order_relaxed) == FILE_CM))
+		return channel_write(fd, buf, n);
 	if (atomic_load_explicit(&f->kind, memory_order_relaxed) != FILE_DEVICE)
 		return errno = atomic_load(&f->kind) == FILE_HIDDEN ? EBADF : EINVAL, -1;
 	if (n < 8 || n > COMMAND_MAX)

@@ -58,11 +58,17 @@ static bool file_map(struct file *f)
 	return true;
 }
 
+/* Files that commands are written to need buffers. */
+static bool talks(enum file_kind kind)
+{
+	return kind == FILE_DEVICE || kind == FILE_CM;
+}
+
 static struct file *pool_take(enum file_kind kind)
 {
 	struct file *f;
 	for (f = atomic_load(&pool); f; f = f->next)
-		if (atomic_load(&f->kind) == FILE_FREE && (f->page || kind != FILE_DEVICE))
+		if (atomic_load(&f->kind) == FILE_FREE && (f->page || !talks(kind)))
 			return f;
 	long r = sys(SYS_mmap, NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (r < 0 && r > -4096)
@@ -81,7 +87,7 @@ struct file *file_new(enum file_kind kind)
 	sigmask old = signals_block();
 	pthread_mutex_lock(&pool_lock);
 	struct file *f = pool_take(kind);
-	if (f && kind == FILE_DEVICE && !f->page && !file_map(f))
+	if (f && talks(kind) && !f->page && !file_map(f))
 		f = NULL;
 	if (f) {
 		atomic_store(&f->dead, false);
@@ -247,7 +253,7 @@ int door_open(int flags)
 
 	if (door_foreign())
 		return errno = ENODEV, -1;
-	if ((e = wire_process(false)) || (e = wire_open(&w, &control, fds)))
+	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_UVERBS, &w, &control, fds, 2)))
 		return errno = e, -1;
 	struct file *f = file_new(FILE_DEVICE);
 	if (!f || !fd_hide(&fds[1])) {

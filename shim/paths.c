@@ -2,8 +2,8 @@
 /*
  * Paths that lead to the device. The daemon keeps a copy of what sysfs would
  * show in <socket>.d/sys; absolute paths to the RDMA parts of /sys are sent
- * there, and /dev/infiniband/uverbs0 exists as long as the tree has it. (What
- * libibverbs itself reads comes here already, through SYSFS_PATH.)
+ * there, and /dev/infiniband/uverbs0 and rdma_cm exist as long as the tree has them.
+ * (What libibverbs itself reads comes here already, through SYSFS_PATH.)
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,6 +19,7 @@
 
 #define DEV "/dev/infiniband"
 #define DEVICE "uverbs0"
+#define MANAGER "rdma_cm"
 
 /* After prefix comes the end, or a new component, or (sysfs classes) a suffix such as _verbs. */
 static bool below(const char *path, const char *prefix, size_t n, bool suffix)
@@ -30,12 +31,19 @@ static bool below(const char *path, const char *prefix, size_t n, bool suffix)
 
 static bool missing; /* the last attempt to open the device failed */
 
-/* Is there a device? Its number is in the tree, as "231:192". */
-bool path_rdev(unsigned *maj, unsigned *min)
+bool path_manager(const char *path)
+{
+	const char *name = strrchr(path, '/');
+	return name && strcmp(name + 1, MANAGER) == 0;
+}
+
+/* Is there such a device? Its number is in the tree, as "231:192". */
+bool path_rdev(const char *path, unsigned *maj, unsigned *min)
 {
 	char file[PATH_ROOM], text[32];
 	unsigned v[2] = {0, 0}, *p = v;
-	snprintf(file, sizeof file, "%s/class/infiniband_verbs/" DEVICE "/dev", settings()->tree);
+	snprintf(file, sizeof file, "%s/class/%s/dev", settings()->tree,
+		 path_manager(path) ? "misc/" MANAGER : "infiniband_verbs/" DEVICE);
 	long fd = sys(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return false;
@@ -52,12 +60,13 @@ bool path_rdev(unsigned *maj, unsigned *min)
 	return n > 0;
 }
 
-static enum node map_dev(const char *rest)
+static enum node map_dev(const char *path)
 {
+	const char *rest = path + sizeof DEV - 1;
 	unsigned maj, min;
 	while (*rest == '/')
 		rest++;
-	if (strcmp(rest, DEVICE) == 0 && path_rdev(&maj, &min))
+	if ((strcmp(rest, DEVICE) == 0 || strcmp(rest, MANAGER) == 0) && path_rdev(path, &maj, &min))
 		return NODE_DEVICE;
 	return NODE_MISSING;
 }
@@ -68,7 +77,7 @@ enum node path_map(const char *path, char out[PATH_ROOM], const char **use)
 	if (likely(!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd')))
 		return NODE_OTHER;
 	if (BELOW(path, DEV, false) && path[sizeof DEV - 1] == '/')
-		return map_dev(path + sizeof DEV - 1);
+		return map_dev(path);
 	const char *sub = path + 4;
 	if (BELOW(path, DEV, false))
 		sub = "/class/infiniband_verbs"; /* lists uverbs0 */
@@ -124,7 +133,7 @@ static const char *opening(int dirfd, const char *path, int flags, char *room, i
 	int e = errno;
 	switch (path_map(path, room, &use)) {
 	case NODE_DEVICE:
-		*result = door_open(flags);
+		*result = path_manager(path) ? channel_open(flags) : door_open(flags);
 		missing = *result < 0;
 		return NULL;
 	case NODE_MISSING:

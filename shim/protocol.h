@@ -12,6 +12,9 @@
  *   UVERBS   one for every open() of /dev/infiniband/uverbs0. The daemon
  *            answers with the arena memfd (which becomes the application's
  *            command fd) and the doorbell eventfd.
+ *   RDMACM   one for every open() of /dev/infiniband/rdma_cm. The daemon answers
+ *            with a socket that becomes the application's descriptor: it can be
+ *            read, and must not be, while events are pending.
  *
  * (Kinds for tools, CONTROL and its requests, are known to the Go side only.)
  */
@@ -21,14 +24,14 @@
 #include <stdint.h>
 
 #define VRDMA_MAGIC 0x4d445256u /* "VRDM" */
-#define VRDMA_PROTOCOL 1u
+#define VRDMA_PROTOCOL 2u
 #define VRDMA_MAX_MESSAGE 65536u
 #define VRDMA_MAX_FDS 4u
 
 enum vrdma_kind {
 	VRDMA_KIND_PROCESS = 1,
 	VRDMA_KIND_UVERBS = 2,
-	VRDMA_KIND_RDMACM = 3, /* reserved */
+	VRDMA_KIND_RDMACM = 3,
 	VRDMA_KIND_CONTROL = 4,
 };
 
@@ -48,6 +51,7 @@ struct vrdma_hello {
  * The daemon's answer. error is 0 or a positive errno, and then text says why
  * in words for the user. Descriptors follow by SCM_RIGHTS, in this order:
  *   PROCESS: memory memfd        UVERBS: arena memfd, doorbell eventfd
+ *   RDMACM: event socket
  */
 struct vrdma_welcome {
 	uint32_t magic;
@@ -59,7 +63,7 @@ struct vrdma_welcome {
 	uint32_t rdev_major; /* what fstat of the device must show */
 	uint32_t rdev_minor;
 	int32_t daemon_pid;
-	uint32_t reserved;
+	uint32_t id; /* RDMACM: what stands for the descriptor in MIGRATE_ID */
 	char text[192];
 };
 
@@ -89,6 +93,7 @@ struct vrdma_welcome {
  *   struct vrdma_request, struct vrdma_extent[nextents], command bytes.
  * On a PROCESS connection op SYNC asks the daemon to bring the counter files
  * of the device tree up to date; it has no body.
+ * On an RDMACM connection the bytes that SET_OPTION points to follow the command.
  */
 enum vrdma_op {
 	VRDMA_OP_COMMAND = 1,

@@ -42,7 +42,7 @@ static int stat_at(int dirfd, const char *path, struct stat *st, int flags)
 		st->st_nlink = 1;
 		st->st_ino = 1;
 		st->st_blksize = (blksize_t)PAGE;
-		if (!path_rdev(&maj, &min))
+		if (!path_rdev(path, &maj, &min))
 			return errno = ENOENT, -1;
 		as_device(st, maj, min);
 		return 0;
@@ -53,7 +53,7 @@ static int stat_at(int dirfd, const char *path, struct stat *st, int flags)
 	int r = result(sys(SYS_newfstatat, dirfd, use, st, flags));
 	if (r == 0 && path && !*path && dirfd >= 0) {
 		struct file *f = file_at(dirfd);
-		if (f && atomic_load(&f->kind) == FILE_DEVICE)
+		if (f && file_is_node(f))
 			as_device(st, f->rdev_major, f->rdev_minor);
 	}
 	return r;
@@ -63,7 +63,7 @@ static int stat_fd(int fd, struct stat *st)
 {
 	struct file *f = file_at(fd);
 	int r = result(sys(SYS_fstat, fd, st));
-	if (r == 0 && f && atomic_load(&f->kind) == FILE_DEVICE)
+	if (r == 0 && f && file_is_node(f))
 		as_device(st, f->rdev_major, f->rdev_minor);
 	return r;
 }
@@ -134,7 +134,7 @@ EXPORT int statx(int dirfd, const char *restrict path, int flags, unsigned mask,
 	case NODE_MISSING:
 		return errno = ENOENT, -1;
 	case NODE_DEVICE:
-		if (!path_rdev(&maj, &min))
+		if (!path_rdev(path, &maj, &min))
 			return errno = ENOENT, -1;
 		memset(st, 0, sizeof *st);
 		st->stx_nlink = 1;
@@ -147,7 +147,7 @@ EXPORT int statx(int dirfd, const char *restrict path, int flags, unsigned mask,
 		if (result(sys(SYS_statx, dirfd, use, flags, mask, st)) < 0)
 			return -1;
 		f = path && !*path && dirfd >= 0 ? file_at(dirfd) : NULL;
-		if (!f || atomic_load(&f->kind) != FILE_DEVICE)
+		if (!f || !file_is_node(f))
 			return 0;
 		maj = f->rdev_major;
 		min = f->rdev_minor;

@@ -15,6 +15,7 @@
  *             tasks.c finds the threads, protect.c holds writers back, freeze.c stops
  *             them), reclaim.c back
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
+ *   channel.c is the rdma_cm device
  *   poll.c    lets a program that polls an empty queue yield
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
@@ -76,11 +77,14 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- door.c: the files we answer for ---- */
 
+struct passed;
+
 enum file_kind {
 	FILE_FREE,
 	FILE_DEVICE, /* an opened uverbs0: the arena memfd */
 	FILE_ASYNC,  /* asynchronous events: a socket the daemon writes to */
 	FILE_COMP,   /* a completion channel, likewise */
+	FILE_CM,     /* an opened rdma_cm: readable while events are pending */
 	FILE_HIDDEN, /* a descriptor of our own, which the application must not touch */
 };
 
@@ -94,11 +98,11 @@ struct file {
 	_Atomic int kind; /* enum file_kind */
 	_Atomic bool dead;       /* the daemon is gone, or we are a fork child */
 	_Atomic bool fatal_told; /* DEVICE_FATAL was reported */
-	uint32_t id;             /* of an event file: the daemon's name for it */
+	uint32_t id;             /* of an event file or channel: the daemon's name for it */
 	uint32_t rdev_major, rdev_minor;
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
-	uint64_t inode;      /* of the arena */
+	uint64_t inode;      /* of the arena, or of the event socket of rdma_cm */
 	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
@@ -117,6 +121,13 @@ static inline struct file *file_at(int fd)
 	return atomic_load_explicit(&file_table[fd], memory_order_acquire);
 }
 
+/* Is it a device node, to whoever asks? */
+static inline bool file_is_node(struct file *f)
+{
+	int k = atomic_load_explicit(&f->kind, memory_order_relaxed);
+	return k == FILE_DEVICE || k == FILE_CM;
+}
+
 struct file *file_get(int fd);            /* with a reference, or NULL */
 void file_put(struct file *f);            /* drop it */
 struct file *file_new(enum file_kind k);  /* with one reference, in no slot */
@@ -132,6 +143,12 @@ int door_open(int flags);
 ssize_t door_write(struct file *f, int fd, const void *buf, size_t n);
 ssize_t door_event(struct file *f, ssize_t got, void *buf, size_t n);
 bool door_alive(struct file *f);
+int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->in; 0 or errno */
+
+/* ---- channel.c: the rdma_cm device ---- */
+
+int channel_open(int flags);
+ssize_t channel_write(int fd, const void *buf, size_t n);
 
 /* ---- signals, blocked around every lock ---- */
 
@@ -173,7 +190,8 @@ struct passed {
 };
 
 int wire_process(bool quiet);                 /* make sure of the PROCESS connection; 0 or errno */
-int wire_open(struct vrdma_welcome *w, int *control, int fds[2]); /* UVERBS; 0 or errno */
+/* A device's connection and the want descriptors that come with it; 0 or errno. */
+int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, int want);
 /*
  * One request, one reply into in[VRDMA_MAX_MESSAGE]: its length, or -errno (EIO: the daemon is
  * gone). Signals are blocked; outside is the mask to wait with if the daemon is slow.
@@ -188,12 +206,13 @@ void wire_child(void);
 enum node {
 	NODE_OTHER,   /* not ours: use the path as it is */
 	NODE_TREE,    /* in the device tree: use the new path */
-	NODE_DEVICE,  /* /dev/infiniband/uverbs0 */
+	NODE_DEVICE,  /* /dev/infiniband/uverbs0 or rdma_cm */
 	NODE_MISSING, /* below /dev/infiniband, and there is no such thing */
 };
 #define PATH_ROOM 4096
 enum node path_map(const char *path, char out[PATH_ROOM], const char **use);
-bool path_rdev(unsigned *maj, unsigned *min); /* of uverbs0, from the tree; false: no device */
+bool path_manager(const char *path); /* it names rdma_cm */
+bool path_rdev(const char *path, unsigned *maj, unsigned *min); /* of a node; false: no device */
 void path_refresh(int dirfd, const char *path); /* before counters are read */
 void path_cwd(void);                            /* the working directory changed */
 

@@ -310,10 +310,10 @@ int wire_process(bool quiet)
 	return e;
 }
 
-int wire_open(struct vrdma_welcome *w, int *control, int fds[2])
+int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, int want)
 {
 	sigmask old = signals_block();
-	int e = greet(VRDMA_KIND_UVERBS, old, false, w, control, fds, 2);
+	int e = greet(kind, old, false, w, control, fds, want);
 	signals_restore(old);
 	return e;
 }

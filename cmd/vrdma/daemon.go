@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
 )
 
 const (
@@ -240,8 +242,14 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	if err != nil {
 		return lacks("%w", err)
 	}
+	manager := rdmacm.New(card, d.engine)
+	d.engine.SetManagement(manager)
+	var route func(from, to netip.Addr) (netip.Addr, error) // the kernel's
+	if d.port == nil {
+		route = func(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }
+	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Socket: d.place.Socket, NIC: card, Engine: d.engine, Log: d.log, Version: version,
+		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Route: route, Log: d.log, Version: version,
 		DirMode: dirMode, SocketMode: mode, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {

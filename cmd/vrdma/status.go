@@ -65,6 +65,7 @@ func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
+	printConnections(w, s.Connections)
 	printCounts(w, "counters", s.Counters)
 	printCounts(w, "refused as unsupported", s.Refused)
 	return nil
@@ -87,6 +88,35 @@ func printSession(w io.Writer, s *channel.SessionStatus, now time.Time) {
 		}
 		fmt.Fprintf(w, ", %d outstanding\n", q.Outstanding)
 	}
+}
+
+// printConnections is a table of who talks with whom.
+func printConnections(w io.Writer, list []channel.ConnectionStatus) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nconnections\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	const most = 50
+	for i, c := range list {
+		if i == most {
+			t.Flush()
+			fmt.Fprintf(w, "  ... and %d more (-o json lists all)\n", len(list)-most)
+			return
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
+		if c.QPN != 0 {
+			fmt.Fprintf(t, ", QP 0x%06x", c.QPN)
+		}
+		if c.RemoteQPN != 0 {
+			fmt.Fprintf(t, " -> 0x%06x", c.RemoteQPN)
+		}
+		if c.Groups != 0 {
+			fmt.Fprintf(t, ", %d multicast groups", c.Groups)
+		}
+		fmt.Fprintln(t)
+	}
+	t.Flush()
 }
 
 // printCounts lists what is not zero, by name.

@@ -22,7 +22,12 @@ type Struct interface {
 		CreateSRQ | CreateXSRQ | CreateSRQResp | ModifySRQ | QuerySRQ |
 		QuerySRQResp | DestroySRQ | DestroySRQResp |
 		MMInfo | RxeCreateAHResp | RxeCreateCQResp | RxeResizeCQResp |
-		RxeCreateQPResp | RxeCreateSRQResp | RxeModifySRQCmd
+		RxeCreateQPResp | RxeCreateSRQResp | RxeModifySRQCmd |
+		CMCmdHeader | CMCreateID | CMCreateIDResp | CMDestroyID | CMDestroyIDResp |
+		CMBindIP | CMResolveIP | CMResolveRoute | CMQuery | CMQueryRouteResp |
+		CMConnParam | CMUDParam | CMConnect | CMListen | CMAccept | CMReject |
+		CMDisconnect | CMInitQPAttr | QPAttr | CMNotify | CMJoinIPMcast |
+		CMGetEvent | CMEventResp | CMSetOption | CMMigrateID | CMMigrateResp
 }
 
 // Size is sizeof(T).

@@ -87,10 +87,52 @@ var layouts = map[string]any{
 	"rxe_create_qp_resp":                 RxeCreateQPResp{},
 	"rxe_create_srq_resp":                RxeCreateSRQResp{},
 	"rxe_modify_srq_cmd":                 RxeModifySRQCmd{},
+	"rdma_ucm_cmd_hdr":                   CMCmdHeader{},
+	"rdma_ucm_create_id":                 CMCreateID{},
+	"rdma_ucm_create_id_resp":            CMCreateIDResp{},
+	"rdma_ucm_destroy_id":                CMDestroyID{},
+	"rdma_ucm_destroy_id_resp":           CMDestroyIDResp{},
+	"rdma_ucm_bind_ip":                   CMBindIP{},
+	"rdma_ucm_resolve_ip":                CMResolveIP{},
+	"rdma_ucm_resolve_route":             CMResolveRoute{},
+	"rdma_ucm_query":                     CMQuery{},
+	"ib_user_path_rec":                   UserPathRec{},
+	"rdma_ucm_query_route_resp":          CMQueryRouteResp{},
+	"rdma_ucm_conn_param":                CMConnParam{},
+	"rdma_ucm_ud_param":                  CMUDParam{},
+	"rdma_ucm_connect":                   CMConnect{},
+	"rdma_ucm_listen":                    CMListen{},
+	"rdma_ucm_accept":                    CMAccept{},
+	"rdma_ucm_reject":                    CMReject{},
+	"rdma_ucm_disconnect":                CMDisconnect{},
+	"rdma_ucm_init_qp_attr":              CMInitQPAttr{},
+	"ib_uverbs_qp_attr":                  QPAttr{},
+	"rdma_ucm_notify":                    CMNotify{},
+	"rdma_ucm_join_ip_mcast":             CMJoinIPMcast{},
+	"rdma_ucm_get_event":                 CMGetEvent{},
+	"rdma_ucm_event_resp":                CMEventResp{},
+	"rdma_ucm_set_option":                CMSetOption{},
+	"rdma_ucm_migrate_id":                CMMigrateID{},
+	"rdma_ucm_migrate_resp":              CMMigrateResp{},
 }
 
 // constants pairs C expressions with our numbers.
 var constants = map[string]int64{
+	"RDMA_USER_CM_ABI_VERSION":                 CMABIVersion,
+	"RDMA_USER_CM_CMD_CREATE_ID":               CMCmdCreateID,
+	"RDMA_USER_CM_CMD_GET_EVENT":               CMCmdGetEvent,
+	"RDMA_USER_CM_CMD_MIGRATE_ID":              CMCmdMigrateID,
+	"RDMA_USER_CM_CMD_JOIN_MCAST":              CMCmdJoinMcast,
+	"RDMA_PS_IPOIB":                            PSIPoIB,
+	"RDMA_PS_IB":                               PSIB,
+	"RDMA_PS_TCP":                              PSTCP,
+	"RDMA_PS_UDP":                              PSUDP,
+	"RDMA_OPTION_ID_TOS":                       CMOptionIDTOS,
+	"RDMA_OPTION_ID_REUSEADDR":                 CMOptionIDReuseAddr,
+	"RDMA_OPTION_ID_AFONLY":                    CMOptionIDAFOnly,
+	"RDMA_OPTION_ID_ACK_TIMEOUT":               CMOptionIDAckTimeout,
+	"RDMA_OPTION_IB_PATH":                      CMOptionIBPath,
+	"RDMA_MAX_PRIVATE_DATA":                    CMMaxPrivateData,
 	"IB_USER_VERBS_ABI_VERSION":                6,
 	"IB_USER_VERBS_CMD_COMMAND_MASK":           CommandMask,
 	"IB_USER_VERBS_CMD_FLAG_EXTENDED":          FlagExtended,
@@ -324,7 +366,7 @@ func evaluate(t *testing.T, cc string, exprs map[string]int64) map[string]int64 
 	t.Helper()
 	var src strings.Builder
 	src.WriteString("#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n" +
-		"#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_ioctl_verbs.h>\n#include <rdma/rdma_user_rxe.h>\nint main(void) {\n")
+		"#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_ioctl_verbs.h>\n#include <rdma/rdma_user_rxe.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {\n")
 	for e := range exprs {
 		fmt.Fprintf(&src, "printf(\"%%lld\\t%%s\\n\", (long long)(%s), %q);\n", e, e)
 	}

@@ -34,15 +34,17 @@ type ControlReply struct {
 
 // Status is what `vrdma status` shows.
 type Status struct {
-	Error    string            `json:"error,omitempty"`
-	Version  string            `json:"version"`
-	Protocol int               `json:"protocol"`
-	Pid      int               `json:"pid"`
-	Socket   string            `json:"socket"`
-	Started  time.Time         `json:"started"`
-	Device   DeviceStatus      `json:"device"`
-	Sessions []SessionStatus   `json:"sessions"`
-	Counters map[string]uint64 `json:"counters"`
+	Error    string          `json:"error,omitempty"`
+	Version  string          `json:"version"`
+	Protocol int             `json:"protocol"`
+	Pid      int             `json:"pid"`
+	Socket   string          `json:"socket"`
+	Started  time.Time       `json:"started"`
+	Device   DeviceStatus    `json:"device"`
+	Sessions []SessionStatus `json:"sessions"`
+	// Connections are the identifiers of rdma_cm.
+	Connections []ConnectionStatus `json:"connections"`
+	Counters    map[string]uint64  `json:"counters"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }
@@ -99,6 +101,20 @@ type QPStatus struct {
 	DestQPN     uint32 `json:"dest_qpn"`
 	DestGID     string `json:"dest_gid,omitempty"`
 	Outstanding uint32 `json:"outstanding"`
+}
+
+// ConnectionStatus is one identifier of the connection manager: a listener, or a
+// connection in some state.
+type ConnectionStatus struct {
+	Pid       int    `json:"pid"`
+	Program   string `json:"program"`
+	PortSpace string `json:"port_space"`
+	State     string `json:"state"`
+	Local     string `json:"local,omitempty"`
+	Remote    string `json:"remote,omitempty"`
+	QPN       uint32 `json:"qpn,omitempty"`
+	RemoteQPN uint32 `json:"remote_qpn,omitempty"`
+	Groups    int    `json:"groups,omitempty"`
 }
 
 // TraceRecord is one command that a program made, or the opening or closing of the

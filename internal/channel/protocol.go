@@ -9,7 +9,7 @@ import (
 
 const (
 	Magic      = 0x4d445256 // VRDMA_MAGIC
-	Version    = 1          // VRDMA_PROTOCOL
+	Version    = 2          // VRDMA_PROTOCOL
 	MaxMessage = 65536      // VRDMA_MAX_MESSAGE
 	MaxFDs     = 4          // VRDMA_MAX_FDS
 )
@@ -140,6 +140,7 @@ type Welcome struct {
 	RdevMajor uint32
 	RdevMinor uint32
 	DaemonPid int32
+	ID        uint32 // RDMACM: the channel's name in MIGRATE_ID
 	Text      string // at most 191 bytes
 }
 
@@ -154,7 +155,7 @@ func (w *Welcome) Append(b []byte) []byte {
 	b = order.AppendUint32(b, w.RdevMajor)
 	b = order.AppendUint32(b, w.RdevMinor)
 	b = order.AppendUint32(b, uint32(w.DaemonPid))
-	b = order.AppendUint32(b, 0)
+	b = order.AppendUint32(b, w.ID)
 	return appendText(b, w.Text, 192)
 }
 
@@ -173,6 +174,7 @@ func ParseWelcome(b []byte) (Welcome, error) {
 		RdevMajor: order.Uint32(b[40:]),
 		RdevMinor: order.Uint32(b[44:]),
 		DaemonPid: int32(order.Uint32(b[48:])),
+		ID:        order.Uint32(b[52:]),
 		Text:      text(b[56:248]),
 	}
 	if w.Magic != Magic {

@@ -29,7 +29,7 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		*e.replies.push() = *b
 		return
 	}
-	if b.Type == transport.UD && b.DGID[0] == 0xff {
+	if b.Type == transport.UD && nic.IsMulticast(&b.DGID) {
 		for _, q := range e.nic.Multicast(b.DGID) {
 			e.receive(q, b)
 		}

@@ -75,6 +75,9 @@ func (e *Engine) step() bool {
 	if e.ticking && e.now >= e.tick {
 		e.visitTroubled()
 	}
+	if e.manage() {
+		work = true
+	}
 	if e.port != nil && e.flushPort() {
 		work = true
 	}

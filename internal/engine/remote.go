@@ -4,6 +4,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // This file is the way to other hosts: bursts for addresses that are not ours leave
@@ -53,7 +54,7 @@ func (e *Engine) Path(dgid *transport.GID) transport.Path {
 
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
-	if b.DGID[0] == 0xff {
+	if nic.IsMulticast(&b.DGID) {
 		return false
 	}
 	if b.Type == transport.UD {
@@ -110,6 +111,10 @@ func (e *Engine) flushPort() bool {
 
 // Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
 func (e *Engine) Receive(b *transport.Burst, ce bool) {
+	if b.Dst == wire.GSIQP {
+		e.receiveMAD(b)
+		return
+	}
 	q := e.nic.QP(b.Dst)
 	if q == nil {
 		return

@@ -47,6 +47,11 @@ func (e *Engine) nextDeadline() transport.Time {
 	if e.ticking && (d == 0 || e.tick < d) {
 		d = e.tick
 	}
+	if g := &e.mgmt; g.to != nil {
+		if m := g.to.Deadline(); m != 0 && (d == 0 || m < d) {
+			d = m
+		}
+	}
 	return d
 }
 

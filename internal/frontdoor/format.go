@@ -44,6 +44,7 @@ var printers = map[string]func(uint64) string{
 var boring = map[string]bool{
 	"response": true, "user_handle": true, "reserved": true, "response_length": true, "comp_mask": true,
 	"async_fd": true, "fd": true,
+	"uid": true, "optval": true, "private_data": true, "param": true, "ib_route[1]": true,
 }
 
 func hexText(v uint64) string { return fmt.Sprintf("%#x", v) }
@@ -106,6 +107,10 @@ func value(name string, f reflect.Value) string {
 		}
 		return "{" + s + "}"
 	case reflect.Array:
+		if a, ok := f.Interface().(sockaddr); ok {
+			addr, _ := fromSockaddr(&a)
+			return addr.String()
+		}
 		var g transport.GID
 		if f.Len() != len(g) {
 			return fmt.Sprint(f.Interface())

@@ -46,6 +46,8 @@ func (s *Server) converse(c *channel.Conn) {
 		err = s.serveProcess(c, who)
 	case channel.KindUverbs:
 		err = s.serveUverbs(c, who, h.Token)
+	case channel.KindRDMACM:
+		err = s.serveRDMACM(c, who, h.Token)
 	case channel.KindControl:
 		err = s.serveControl(c, who)
 	default:

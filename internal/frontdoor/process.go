@@ -6,6 +6,7 @@ import (
 
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
+	"vrdma/internal/rdmacm"
 )
 
 // A process is a client program: what its PROCESS connection stands for. It owns
@@ -18,6 +19,9 @@ type process struct {
 	mu       sync.Mutex
 	ended    bool
 	sessions map[*session]struct{}
+	channels map[*cmSession]struct{}
+
+	cm *rdmacm.Client // what it has of the connection manager; touched on the loop only
 }
 
 // maxOpens is how often a process may open the device: RXE_MAX_UCONTEXT.
@@ -31,7 +35,10 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 		return refusal(errnoOf(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	defer space.Close()
-	p := &process{peer: who, token: newToken(), space: space, sessions: make(map[*session]struct{})}
+	p := &process{peer: who, token: newToken(), space: space, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	if s.cfg.CMA != nil {
+		s.onLoop(func() { p.cm = s.cfg.CMA.NewClient(who.pid, who.program) })
+	}
 	s.mu.Lock()
 	s.processes[p.token] = p
 	s.mu.Unlock()
@@ -82,7 +89,13 @@ func (s *Server) endProcess(p *process) {
 	for ses := range p.sessions {
 		ses.conn.Close()
 	}
+	for ses := range p.channels {
+		ses.conn.Close()
+	}
 	p.mu.Unlock()
+	if p.cm != nil {
+		s.onLoop(p.cm.Close)
+	}
 	s.log.Debug("process ended", "pid", p.pid, "program", p.program)
 }
 
@@ -104,6 +117,26 @@ func (p *process) drop(ses *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.sessions, ses)
+}
+
+// adoptChannel is adopt for an event channel.
+func (p *process) adoptChannel(ses *cmSession) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return refusal(syscall.ESRCH, "process %d has ended", p.pid)
+	}
+	if len(p.channels) >= maxChannels {
+		return refusal(syscall.EMFILE, "process %d has %d event channels, which is the limit", p.pid, maxChannels)
+	}
+	p.channels[ses] = struct{}{}
+	return nil
+}
+
+func (p *process) dropChannel(ses *cmSession) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.channels, ses)
 }
 
 // process finds the process that was given a token. The token is the proof: user

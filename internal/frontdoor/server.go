@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"vrdma/internal/channel"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -40,9 +42,17 @@ type Loop interface {
 
 // Config is what a Server needs.
 type Config struct {
-	Socket  string // PATH; the device tree lies in PATH.d/sys
-	NIC     *nic.NIC
-	Engine  Loop
+	Socket string // PATH; the device tree lies in PATH.d/sys
+	NIC    *nic.NIC
+	Engine Loop
+	// CMA is the rdma_cm device; nil: there is none.
+	CMA *rdmacm.CMA
+	// Route finds the address from which another host is reached; nil: the
+	// kernel's routing table. from may be unspecified.
+	Route func(from, to netip.Addr) (netip.Addr, error)
+	// Reach waits until the next station on the way to a host is known; nil: the
+	// kernel's neighbour table.
+	Reach   func(from, to netip.Addr, timeout time.Duration) error
 	Log     *slog.Logger
 	Version string // of the program, for status and messages
 	// DirMode is the mode of the socket's directory if Listen has to make it;
@@ -91,6 +101,12 @@ func Listen(cfg Config) (*Server, error) {
 	}
 	if cfg.SocketMode == 0 {
 		cfg.SocketMode = 0o600
+	}
+	if cfg.Route == nil {
+		cfg.Route = kernelRoute
+	}
+	if cfg.Reach == nil {
+		cfg.Reach = reach
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

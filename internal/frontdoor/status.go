@@ -2,11 +2,13 @@ package frontdoor
 
 import (
 	"cmp"
+	"net/netip"
 	"os"
 	"slices"
 
 	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
 	"vrdma/internal/transport"
 )
 
@@ -43,7 +45,46 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	for _, ses := range sessions {
 		st.Sessions = append(st.Sessions, ses.status())
 	}
+	st.Connections = s.connections(uid, all)
 	return st
+}
+
+// connections describes the connections of the programs that user uid may see.
+func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
+	out := []channel.ConnectionStatus{}
+	if s.cfg.CMA == nil {
+		return out
+	}
+	s.mu.Lock()
+	var clients []*rdmacm.Client
+	for _, p := range s.processes {
+		if all || p.uid == uid {
+			clients = append(clients, p.cm)
+		}
+	}
+	s.mu.Unlock()
+	var ids []rdmacm.Status
+	s.looks.visit(s, func() {
+		for _, c := range clients {
+			ids = append(ids, c.Status()...)
+		}
+	})
+	text := func(a netip.AddrPort) string {
+		if !a.IsValid() {
+			return ""
+		}
+		return a.String()
+	}
+	for _, i := range ids {
+		out = append(out, channel.ConnectionStatus{
+			Pid: i.Pid, Program: i.Program, PortSpace: i.PortSpace, State: i.State, Local: text(i.Src), Remote: text(i.Dst),
+			QPN: i.QPN, RemoteQPN: i.RemoteQPN, Groups: i.Groups,
+		})
+	}
+	slices.SortFunc(out, func(a, b channel.ConnectionStatus) int {
+		return cmp.Or(cmp.Compare(a.Pid, b.Pid), cmp.Compare(a.State, b.State), cmp.Compare(a.Local, b.Local), cmp.Compare(a.Remote, b.Remote))
+	})
+	return out
 }
 
 // status describes one session. Each is a visit of its own, so that a status of

@@ -137,6 +137,7 @@ func (w *writer) verbsClass(device string) {
 	w.link("../../infiniband/"+device+"/device", uverbs+"device")
 	w.file("class/infiniband_mad/abi_version", "%d", umadABI)
 	w.file("class/misc/rdma_cm/abi_version", "%d", rdmaCM)
+	w.file("class/misc/rdma_cm/dev", "%d:%d", cmMajor, cmMinor)
 }
 
 func (w *writer) device(n *nic.NIC) {

@@ -68,6 +68,12 @@ func (s *Session) DestroyAH(h uint32) error {
 	return nil
 }
 
+// IsMulticast reports whether gid is a group: an IPv6 one, or an IPv4 one mapped into
+// IPv6, which is what IPv4 groups are to RoCEv2.
+func IsMulticast(gid *transport.GID) bool {
+	return gid[0] == 0xff || mapped4(gid) && gid[12]&0xf0 == 0xe0
+}
+
 // AttachMcast joins a UD queue pair to a multicast group. Joining twice is once, as
 // in the kernel.
 func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
@@ -75,7 +81,7 @@ func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
 	if err != nil {
 		return err
 	}
-	if q.typ != transport.UD || gid[0] != 0xff {
+	if q.typ != transport.UD || !IsMulticast(&gid) {
 		return syscall.EINVAL
 	}
 	n := s.nic

@@ -11,6 +11,7 @@ import (
 func TestRXE(t *testing.T) {
 	l := newLab(t)
 	t.Run("tools", l.tools)
+	t.Run("managed", l.managed)
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("loss", l.loss)

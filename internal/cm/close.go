@@ -1,0 +1,214 @@
+package cm
+
+import (
+	"encoding/binary"
+
+	"vrdma/internal/wire"
+)
+
+// What a REJ says it rejects.
+const (
+	rejectsREQ   = 0
+	rejectsREP   = 1
+	rejectsOther = 2
+)
+
+// reject sends a REJ.
+func (m *Manager) reject(c *Conn, reason uint16, private []byte) {
+	mad := make(wire.MAD, wire.MADSize)
+	mad.InitCM(wire.CMREJ, c.tid)
+	rej := wire.REJ(mad.Data())
+	rej.SetLocalCommID(c.LocalID)
+	rej.SetRemoteCommID(c.RemoteID)
+	rej.SetReason(reason)
+	switch c.State {
+	case ReqRcvd:
+		rej.SetLocalCommID(0)
+		rej.SetMessage(rejectsREQ)
+	case RepRcvd:
+		rej.SetMessage(rejectsREP)
+	default:
+		rej.SetMessage(rejectsOther)
+	}
+	if reason == RejectTimeout {
+		// The peer's name for the connection may be unknown to us: it is found by
+		// ours and by our device.
+		rej.SetInfoLength(8)
+		binary.BigEndian.PutUint64(rej.Info(), m.GUID)
+	}
+	copy(rej.Private(), private)
+	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+}
+
+// Reject refuses a connection: one that the peer wants, or one that it has accepted.
+func (m *Manager) Reject(now Time, c *Conn, reason uint16, private []byte) error {
+	if len(private) > len(wire.REJ(make([]byte, wire.CMSize)).Private()) {
+		return ErrPrivate
+	}
+	switch c.State {
+	case ReqRcvd, RepRcvd, RepSent:
+		m.reject(c, reason, private)
+		m.forget(c)
+	case SidrReqRcvd:
+		return m.Answer(now, c, SidrRejected, 0, 0, private)
+	default:
+		return ErrState
+	}
+	return nil
+}
+
+func (m *Manager) receiveREJ(from GID, mad wire.MAD) {
+	rej := wire.REJ(mad.Data())
+	var c *Conn
+	if rej.Reason() == RejectTimeout && rej.InfoLength() >= 8 {
+		c = m.byRemote[remote{binary.BigEndian.Uint64(rej.Info()), rej.LocalCommID()}]
+		if c != nil && c.Path.DGID != from {
+			c = nil
+		}
+	}
+	if c == nil {
+		c = m.find(rej.RemoteCommID(), 0, from)
+	}
+	if c == nil {
+		return
+	}
+	switch c.State {
+	case ReqSent, ReqRcvd, RepRcvd, RepSent:
+	case Established, DreqSent:
+		// The peer gave up before it heard that we are ready, or knows no such
+		// connection any more.
+		if rej.LocalCommID() != c.RemoteID {
+			return
+		}
+	default:
+		return
+	}
+	closing := c.State == DreqSent
+	m.forget(c)
+	if closing {
+		m.notify(c, &Event{Kind: Disconnected})
+		return
+	}
+	m.notify(c, &Event{Kind: Rejected, Reason: rej.Reason(), Private: rej.Private()})
+}
+
+// Disconnect ends a connection: a DREQ, or the DREP that the peer waits for.
+func (m *Manager) Disconnect(now Time, c *Conn) error {
+	switch c.State {
+	case Established, RepSent:
+		c.State = DreqSent
+		m.begin(now, c, c.newDREQ())
+	case DreqRcvd:
+		m.sendDREP(c)
+		m.linger(now, c)
+	default:
+		return ErrState
+	}
+	return nil
+}
+
+func (c *Conn) newDREQ() wire.MAD {
+	mad := make(wire.MAD, wire.MADSize)
+	mad.InitCM(wire.CMDREQ, c.tid)
+	dreq := wire.DREQ(mad.Data())
+	dreq.SetLocalCommID(c.LocalID)
+	dreq.SetRemoteCommID(c.RemoteID)
+	dreq.SetRemoteQPN(c.RemoteQPN)
+	return mad
+}
+
+func (m *Manager) sendDREP(c *Conn) {
+	mad := make(wire.MAD, wire.MADSize)
+	mad.InitCM(wire.CMDREP, c.tid)
+	drep := wire.DREP(mad.Data())
+	drep.SetLocalCommID(c.LocalID)
+	drep.SetRemoteCommID(c.RemoteID)
+	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+}
+
+// receiveDREQ: the peer disconnects. One that we do not know is told that it is over:
+// it may be repeating itself.
+func (m *Manager) receiveDREQ(now Time, from, to GID, mad wire.MAD) {
+	dreq := wire.DREQ(mad.Data())
+	c := m.find(dreq.RemoteCommID(), dreq.LocalCommID(), from)
+	if c == nil {
+		m.sendDREP(&Conn{
+			LocalID: dreq.RemoteCommID(), RemoteID: dreq.LocalCommID(), tid: mad.TID(), Path: Path{SGID: to, DGID: from},
+		})
+		return
+	}
+	if dreq.RemoteQPN() != c.LocalQPN {
+		return
+	}
+	switch c.State {
+	case Established, RepSent, RepRcvd:
+		// The owner answers when it has seen the event; an orphan has nobody who
+		// could.
+		c.State = DreqRcvd
+		m.await(c, nil, 0)
+		if c.Owner == nil {
+			m.Disconnect(now, c)
+			return
+		}
+		m.notify(c, &Event{Kind: Disconnected})
+	case DreqSent:
+		// Both at once: each takes the other's word.
+		m.sendDREP(c)
+		m.linger(now, c)
+		m.notify(c, &Event{Kind: Disconnected})
+	case TimeWait:
+		m.sendDREP(c)
+	}
+}
+
+func (m *Manager) receiveDREP(now Time, from GID, mad wire.MAD) {
+	drep := wire.DREP(mad.Data())
+	c := m.find(drep.RemoteCommID(), drep.LocalCommID(), from)
+	if c == nil || c.State != DreqSent {
+		return
+	}
+	m.linger(now, c)
+	m.notify(c, &Event{Kind: Disconnected})
+}
+
+// Destroy ends a connection in whatever state it is. Its owner hears no more of it.
+func (m *Manager) Destroy(now Time, c *Conn) {
+	c.Owner = nil
+	switch c.State {
+	case ReqSent:
+		m.reject(c, RejectTimeout, nil)
+		m.forget(c)
+	case ReqRcvd, RepRcvd, RepSent:
+		m.reject(c, RejectConsumer, nil)
+		m.forget(c)
+	case Established:
+		c.retries = min(c.retries, orphanRetries)
+		m.Disconnect(now, c)
+	case DreqSent:
+		c.left = min(c.left, orphanRetries)
+	case DreqRcvd:
+		m.Disconnect(now, c)
+	case SidrReqSent:
+		m.forget(c)
+	case SidrReqRcvd:
+		m.Answer(now, c, SidrRejected, 0, 0, nil)
+	case TimeWait, Closed:
+	}
+}
+
+// receiveLAP: the peer proposes an alternate path. There is none here: APR says so.
+func (m *Manager) receiveLAP(from GID, mad wire.MAD) {
+	const unsupported = 6 // IBA table 117: alternate path load request rejected
+	lap := wire.LAP(mad.Data())
+	c := m.find(lap.RemoteCommID(), lap.LocalCommID(), from)
+	if c == nil || c.State != Established {
+		return
+	}
+	out := make(wire.MAD, wire.MADSize)
+	out.InitCM(wire.CMAPR, mad.TID())
+	apr := wire.APR(out.Data())
+	apr.SetLocalCommID(c.LocalID)
+	apr.SetRemoteCommID(c.RemoteID)
+	apr.SetStatus(unsupported)
+	m.Host.Send(c.Path.SGID, c.Path.DGID, out)
+}

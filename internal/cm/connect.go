@@ -1,0 +1,281 @@
+package cm
+
+import (
+	"errors"
+
+	"vrdma/internal/wire"
+)
+
+// ErrState is returned for a call that the connection's state does not allow.
+var ErrState = errors.New("the connection is in no state for that")
+
+// ErrPrivate is returned for private data that does not fit.
+var ErrPrivate = errors.New("too much private data")
+
+// Connect sends a REQ. service is RC's unless unconnected says UC.
+func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Params, uc bool) (*Conn, error) {
+	mad := make(wire.MAD, wire.MADSize)
+	req := wire.REQ(mad.Data())
+	if len(p.Private) > len(req.Private()) {
+		return nil, ErrPrivate
+	}
+	c := m.newConn()
+	c.Owner, c.Service, c.Path, c.Active = owner, service, path, true
+	c.LocalQPN, c.RQPSN = p.QPN, p.PSN
+	c.ResponderResources, c.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
+	c.RetryCount, c.RNRRetryCount = p.RetryCount, p.RNRRetryCount
+	c.tid = uint64(m.Random())<<32 | uint64(c.LocalID)
+
+	mad.InitCM(wire.CMREQ, c.tid)
+	req.SetLocalCommID(c.LocalID)
+	req.SetServiceID(service)
+	req.SetLocalCAGUID(m.GUID)
+	req.SetLocalQPN(p.QPN)
+	req.SetStartingPSN(p.PSN)
+	req.SetResponderResources(p.ResponderResources)
+	req.SetInitiatorDepth(p.InitiatorDepth)
+	req.SetRetryCount(p.RetryCount)
+	req.SetRNRRetryCount(p.RNRRetryCount)
+	req.SetFlowControl(p.FlowControl)
+	req.SetSRQ(p.SRQ)
+	if uc {
+		req.SetTransportService(1)
+	}
+	req.SetPKey(0xffff)
+	req.SetPathMTU(path.MTU)
+	req.SetRemoteResponseTimeout(responseTimeout)
+	req.SetLocalResponseTimeout(responseTimeout)
+	req.SetMaxCMRetries(maxRetries)
+	setPath(req.Primary(), &path)
+	copy(req.Private(), p.Private)
+
+	c.State = ReqSent
+	m.begin(now, c, mad)
+	return c, nil
+}
+
+func setPath(w wire.REQPath, p *Path) {
+	w.SetLocalLID(0xffff)
+	w.SetRemoteLID(0xffff)
+	w.SetLocalGID(p.SGID)
+	w.SetRemoteGID(p.DGID)
+	w.SetFlowLabel(p.FlowLabel)
+	w.SetPacketRate(p.Rate)
+	w.SetTrafficClass(p.TrafficClass)
+	w.SetHopLimit(p.HopLimit)
+	w.SetAckTimeout(p.AckTimeout)
+}
+
+// begin sends a message that is repeated until it is answered.
+func (m *Manager) begin(now Time, c *Conn, mad wire.MAD) {
+	c.left, c.tries, c.patient = c.retries, 0, false
+	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.await(c, mad, now+c.pause())
+}
+
+// receiveREQ: somebody wants a connection.
+func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
+	req := wire.REQ(mad.Data())
+	key := remote{req.LocalCAGUID(), req.LocalCommID()}
+	if c := m.byRemote[key]; c != nil {
+		m.repeatedREQ(c, from)
+		return
+	}
+	c := m.newConn()
+	c.Path = Path{
+		SGID: to, DGID: from, MTU: req.PathMTU(), AckTimeout: req.Primary().AckTimeout(), Rate: req.Primary().PacketRate(),
+		TrafficClass: req.Primary().TrafficClass(), HopLimit: req.Primary().HopLimit(), FlowLabel: req.Primary().FlowLabel(),
+	}
+	c.State, c.Service, c.tid = ReqRcvd, req.ServiceID(), mad.TID()
+	c.RemoteID, c.guid, c.RemoteQPN = key.id, key.guid, req.LocalQPN()
+	c.SQPSN = req.StartingPSN()
+	// What the peer will hold for us is what we may have outstanding.
+	c.InitiatorDepth, c.ResponderResources = req.ResponderResources(), req.InitiatorDepth()
+	c.RetryCount, c.RNRRetryCount = req.RetryCount(), req.RNRRetryCount()
+	c.retries = req.MaxCMRetries()
+	c.interval = max(minInterval, 2*span(max(c.Path.AckTimeout, 1)-1)+span(req.LocalResponseTimeout()))
+
+	if old := m.byQP[peerQP{c.guid, c.RemoteQPN}]; old != nil {
+		// The peer has begun anew with a queue pair that we think is connected.
+		m.reject(c, RejectStale, nil)
+		m.forget(c)
+		m.Disconnect(now, old) // in vain if it is not established
+		return
+	}
+	p := Params{
+		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
+		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: req.FlowControl(), SRQ: req.SRQ(),
+		Private: req.Private(),
+	}
+	if reason := m.Host.Request(c, &p); reason != 0 {
+		if reason != Ignore {
+			m.reject(c, reason, nil)
+		}
+		m.forget(c)
+		return
+	}
+	m.byRemote[key] = c
+	m.linkQP(c)
+}
+
+// repeatedREQ: the peer has not heard our answer, or there is none yet.
+func (m *Manager) repeatedREQ(c *Conn, from GID) {
+	if c.Path.DGID != from {
+		return
+	}
+	switch c.State {
+	case ReqRcvd:
+		m.Host.Send(c.Path.SGID, c.Path.DGID, c.newMRA(0))
+	case RepSent:
+		m.Host.Send(c.Path.SGID, c.Path.DGID, c.message)
+	case TimeWait:
+		m.reject(c, RejectStale, nil)
+	}
+}
+
+// newMRA asks for patience with our answer to a REQ (0) or REP (1).
+func (c *Conn) newMRA(message uint8) wire.MAD {
+	mad := make(wire.MAD, wire.MADSize)
+	mad.InitCM(wire.CMMRA, c.tid)
+	mra := wire.MRA(mad.Data())
+	mra.SetLocalCommID(c.LocalID)
+	mra.SetRemoteCommID(c.RemoteID)
+	mra.SetMessage(message)
+	mra.SetServiceTimeout(mraTimeout)
+	return mad
+}
+
+// Accept answers a REQ.
+func (m *Manager) Accept(now Time, c *Conn, p *Params) error {
+	if c.State != ReqRcvd {
+		return ErrState
+	}
+	mad := make(wire.MAD, wire.MADSize)
+	rep := wire.REP(mad.Data())
+	if len(p.Private) > len(rep.Private()) {
+		return ErrPrivate
+	}
+	c.LocalQPN, c.RQPSN = p.QPN, p.PSN
+	c.ResponderResources, c.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
+	mad.InitCM(wire.CMREP, c.tid)
+	rep.SetLocalCommID(c.LocalID)
+	rep.SetRemoteCommID(c.RemoteID)
+	rep.SetLocalQPN(p.QPN)
+	rep.SetStartingPSN(p.PSN)
+	rep.SetResponderResources(p.ResponderResources)
+	rep.SetInitiatorDepth(p.InitiatorDepth)
+	rep.SetTargetAckDelay(15)
+	rep.SetFlowControl(p.FlowControl)
+	rep.SetRNRRetryCount(p.RNRRetryCount)
+	rep.SetSRQ(p.SRQ)
+	rep.SetLocalCAGUID(m.GUID)
+	copy(rep.Private(), p.Private)
+	c.State = RepSent
+	m.begin(now, c, mad)
+	return nil
+}
+
+// receiveREP: the peer accepts.
+func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
+	rep := wire.REP(mad.Data())
+	c := m.find(rep.RemoteCommID(), 0, from)
+	if c == nil || !c.Active {
+		m.refuseREP(from, to, mad)
+		return
+	}
+	switch c.State {
+	case ReqSent:
+	case RepRcvd:
+		m.Host.Send(c.Path.SGID, c.Path.DGID, c.newMRA(1))
+		return
+	case Established:
+		if c.RemoteID == rep.LocalCommID() {
+			m.sendRTU(c)
+		}
+		return
+	default:
+		return
+	}
+	c.RemoteID, c.guid, c.RemoteQPN = rep.LocalCommID(), rep.LocalCAGUID(), rep.LocalQPN()
+	c.SQPSN = rep.StartingPSN()
+	c.InitiatorDepth, c.ResponderResources = rep.ResponderResources(), rep.InitiatorDepth()
+	c.RNRRetryCount = rep.RNRRetryCount()
+	c.State = RepRcvd
+	m.linkQP(c)
+	m.await(c, nil, 0)
+	m.notify(c, &Event{Kind: Replied, Private: rep.Private(), Params: Params{
+		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
+		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: rep.FlowControl(), SRQ: rep.SRQ(),
+	}})
+}
+
+// refuseREP answers a REP for a connection that we have given up.
+func (m *Manager) refuseREP(from, to GID, mad wire.MAD) {
+	rep := wire.REP(mad.Data())
+	c := &Conn{
+		LocalID: rep.RemoteCommID(), RemoteID: rep.LocalCommID(), tid: mad.TID(), State: RepRcvd,
+		Path: Path{SGID: to, DGID: from},
+	}
+	m.reject(c, RejectInvalidCommID, nil)
+}
+
+// Ready says that our queue pair is ready: RTU.
+func (m *Manager) Ready(c *Conn) error {
+	if c.State != RepRcvd {
+		return ErrState
+	}
+	c.State = Established
+	m.sendRTU(c)
+	return nil
+}
+
+func (m *Manager) sendRTU(c *Conn) {
+	mad := make(wire.MAD, wire.MADSize)
+	mad.InitCM(wire.CMRTU, c.tid)
+	rtu := wire.RTU(mad.Data())
+	rtu.SetLocalCommID(c.LocalID)
+	rtu.SetRemoteCommID(c.RemoteID)
+	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+}
+
+// Communicating says that the peer has sent data: it must have been ready, whatever
+// became of its RTU.
+func (m *Manager) Communicating(c *Conn) error {
+	switch c.State {
+	case Established:
+		return nil
+	case RepSent:
+		m.establish(c)
+		return nil
+	}
+	return ErrState
+}
+
+func (m *Manager) receiveRTU(from GID, mad wire.MAD) {
+	rtu := wire.RTU(mad.Data())
+	if c := m.find(rtu.RemoteCommID(), rtu.LocalCommID(), from); c != nil && c.State == RepSent {
+		m.establish(c)
+	}
+}
+
+func (m *Manager) establish(c *Conn) {
+	c.State = Established
+	m.await(c, nil, 0)
+	m.notify(c, &Event{Kind: Connected})
+}
+
+// receiveMRA: the peer needs more time. It gets it, once, as more repetitions rather
+// than as silence: its answer may be lost too.
+func (m *Manager) receiveMRA(now Time, from GID, mad wire.MAD) {
+	mra := wire.MRA(mad.Data())
+	c := m.find(mra.RemoteCommID(), 0, from)
+	if c == nil || c.patient {
+		return
+	}
+	waits := c.State == ReqSent && mra.Message() == 0 || c.State == RepSent && mra.Message() == 1
+	if waits {
+		c.patient = true
+		c.left = uint8(min(Time(c.left)+span(mra.ServiceTimeout())/c.interval, 100))
+		m.await(c, c.message, now+c.interval)
+	}
+}

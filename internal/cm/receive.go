@@ -1,0 +1,43 @@
+package cm
+
+import "vrdma/internal/wire"
+
+// Receive takes a MAD that came from one address to one of ours. What is no message
+// of the connection manager is ignored. The manager keeps no reference to mad.
+func (m *Manager) Receive(now Time, from, to GID, mad wire.MAD) {
+	if !mad.IsCM() {
+		return
+	}
+	switch wire.CMMessage(mad.Attribute()) {
+	case wire.CMREQ:
+		m.receiveREQ(now, from, to, mad)
+	case wire.CMMRA:
+		m.receiveMRA(now, from, mad)
+	case wire.CMREJ:
+		m.receiveREJ(from, mad)
+	case wire.CMREP:
+		m.receiveREP(now, from, to, mad)
+	case wire.CMRTU:
+		m.receiveRTU(from, mad)
+	case wire.CMDREQ:
+		m.receiveDREQ(now, from, to, mad)
+	case wire.CMDREP:
+		m.receiveDREP(now, from, mad)
+	case wire.CMSIDRREQ:
+		m.receiveSIDRREQ(from, to, mad)
+	case wire.CMSIDRREP:
+		m.receiveSIDRREP(from, mad)
+	case wire.CMLAP:
+		m.receiveLAP(from, mad)
+	}
+}
+
+// find is the connection that a message names by our number for it. remote, unless
+// it is 0, must be the peer's number; the message must come from the peer's address.
+func (m *Manager) find(local, remote uint32, from GID) *Conn {
+	c := m.conns[local]
+	if c == nil || c.Path.DGID != from || remote != 0 && c.RemoteID != remote {
+		return nil
+	}
+	return c
+}

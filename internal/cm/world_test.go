@@ -1,0 +1,245 @@
+package cm
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"vrdma/internal/wire"
+)
+
+// A world is two hosts and the network between them, in virtual time.
+type world struct {
+	t     *testing.T
+	now   Time
+	nodes map[GID]*node
+	wire  []packet
+	todo  []deed
+	sent  int
+	// fault says what becomes of the n-th message: when each of its copies arrives.
+	// None: it is lost.
+	fault func(n int, m wire.MAD) []Time
+	trace []string
+}
+
+type packet struct {
+	at       Time
+	from, to GID
+	mad      wire.MAD
+}
+
+type deed struct {
+	at Time
+	do func()
+}
+
+// A node is a host. Its owner does what a program would: accept what it is asked,
+// say ready when it is answered, agree to a disconnect; each after a moment.
+type node struct {
+	w       *world
+	name    string
+	gid     GID
+	m       *Manager
+	think   Time
+	log     []string
+	conn    *Conn
+	deaf    bool
+	refuse  uint16 // reason of REJ for requests that come
+	passive bool   // does not answer by itself
+	private string // what came last
+}
+
+const (
+	ms      = Time(1e6)
+	second  = Time(1e9)
+	service = 0x01061c06
+	latency = ms
+)
+
+func newWorld(t *testing.T) (w *world, a, b *node) {
+	w = &world{t: t, nodes: map[GID]*node{}}
+	w.fault = func(int, wire.MAD) []Time { return []Time{latency} }
+	return w, w.add("a", 1), w.add("b", 2)
+}
+
+func (w *world) add(name string, last byte) *node {
+	n := &node{w: w, name: name, gid: GID{10: 0xff, 11: 0xff, 12: 10, 15: last}, think: 5 * ms}
+	seed := uint32(last) * 1000
+	n.m = New(Config{GUID: uint64(last), Host: n, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
+	w.nodes[n.gid] = n
+	return n
+}
+
+func (w *world) after(d Time, do func()) { w.todo = append(w.todo, deed{w.now + d, do}) }
+
+// step lets the next thing happen; false if nothing ever will.
+func (w *world) step() bool {
+	best := Time(0)
+	sooner := func(t Time) bool {
+		if t != 0 && (best == 0 || t < best) {
+			best = t
+			return true
+		}
+		return false
+	}
+	var act func()
+	for i := range w.todo {
+		if sooner(w.todo[i].at) {
+			act = func() {
+				d := w.todo[i]
+				w.todo = slices.Delete(w.todo, i, i+1)
+				d.do()
+			}
+		}
+	}
+	for i := range w.wire {
+		if sooner(w.wire[i].at) {
+			act = func() {
+				p := w.wire[i]
+				w.wire = slices.Delete(w.wire, i, i+1)
+				if n := w.nodes[p.to]; n != nil && !n.deaf {
+					n.m.Receive(w.now, p.from, p.to, p.mad)
+				}
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		if sooner(n.m.Deadline()) {
+			act = func() { n.m.Expire(w.now) }
+		}
+	}
+	if act == nil {
+		return false
+	}
+	w.now = max(w.now, best)
+	act()
+	return true
+}
+
+// run goes on until nothing more happens, or the time has come.
+func (w *world) run(until Time) {
+	w.t.Helper()
+	for i := range 100000 {
+		if i == 99999 {
+			w.t.Fatalf("still busy at %v ms:\n%v", w.now/ms, w.trace)
+		}
+		if next := w.next(); next == 0 || next > until {
+			w.now = max(w.now, until)
+			return
+		}
+		w.step()
+	}
+}
+
+func (w *world) next() (t Time) {
+	sooner := func(v Time) {
+		if v != 0 && (t == 0 || v < t) {
+			t = v
+		}
+	}
+	for _, d := range w.todo {
+		sooner(d.at)
+	}
+	for _, p := range w.wire {
+		sooner(p.at)
+	}
+	for _, n := range w.nodes {
+		sooner(n.m.Deadline())
+	}
+	return t
+}
+
+func (n *node) Send(from, to GID, mad wire.MAD) {
+	w := n.w
+	w.trace = append(w.trace, fmt.Sprintf("%6d ms %s: %v", w.now/ms, n.name, wire.CMMessage(mad.Attribute())))
+	for _, d := range w.fault(w.sent, mad) {
+		w.wire = append(w.wire, packet{w.now + d, from, to, slices.Clone(mad)})
+	}
+	w.sent++
+}
+
+func (n *node) say(format string, args ...any) { n.log = append(n.log, fmt.Sprintf(format, args...)) }
+
+func (n *node) Request(c *Conn, p *Params) uint16 {
+	if n.refuse != 0 {
+		return n.refuse
+	}
+	n.say("request")
+	n.private = string(p.Private[:5])
+	c.Owner, n.conn = n, c
+	if !n.passive {
+		n.w.after(n.think, func() {
+			n.m.Accept(n.w.now, c, &Params{QPN: 0x22, PSN: 0x222222, ResponderResources: 3, InitiatorDepth: 2, RNRRetryCount: 6, Private: []byte("reply")})
+		})
+	}
+	return 0
+}
+
+func (n *node) Question(c *Conn, private []byte) uint8 {
+	if n.refuse != 0 {
+		return uint8(n.refuse)
+	}
+	n.say("question")
+	n.private = string(private[:5])
+	c.Owner, n.conn = n, c
+	if !n.passive {
+		n.w.after(n.think, func() { n.m.Answer(n.w.now, c, SidrSuccess, 0x33, 0x1234, []byte("reply")) })
+	}
+	return 0
+}
+
+var kindNames = map[EventKind]string{
+	Replied: "replied", Connected: "connected", Rejected: "rejected", Unreachable: "unreachable", Disconnected: "disconnected",
+	Vanished: "vanished", Exited: "exited", SidrReplied: "answered",
+}
+
+func (n *node) Notify(c *Conn, e *Event) {
+	text := kindNames[e.Kind]
+	if e.Reason != 0 {
+		text += fmt.Sprintf(" %d", e.Reason)
+	}
+	n.say("%s", text)
+	if len(e.Private) > 0 {
+		n.private = string(e.Private[:5])
+	}
+	if n.passive {
+		return
+	}
+	switch e.Kind {
+	case Replied:
+		n.w.after(n.think, func() { n.m.Ready(c) })
+	case Disconnected:
+		n.w.after(n.think, func() { n.m.Disconnect(n.w.now, c) })
+	}
+}
+
+// connect has n ask to for a connection.
+func (n *node) connect(to *node) *Conn {
+	n.w.t.Helper()
+	c, err := n.m.Connect(n.w.now, n, service, Path{SGID: n.gid, DGID: to.gid, MTU: 3, AckTimeout: 19},
+		&Params{QPN: 0x11, PSN: 0x111111, ResponderResources: 5, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7, Private: []byte("hello")}, false)
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	n.conn = c
+	return c
+}
+
+func (n *node) expect(want ...string) {
+	n.w.t.Helper()
+	if !slices.Equal(n.log, want) {
+		n.w.t.Errorf("%s saw %q, want %q\n%v", n.name, n.log, want, n.w.trace)
+	}
+}
+
+// empty checks that nothing is left, long after.
+func (w *world) empty() {
+	w.t.Helper()
+	w.run(w.now + 3600*second)
+	for _, n := range w.nodes {
+		if n.m.Len() != 0 || len(n.m.byRemote) != 0 || len(n.m.byQP) != 0 || len(n.m.questions) != 0 || n.m.Deadline() != 0 {
+			w.t.Errorf("%s still has %d connections (%d by remote, %d by QP, %d questions)\n%v",
+				n.name, n.m.Len(), len(n.m.byRemote), len(n.m.byQP), len(n.m.questions), w.trace)
+		}
+	}
+}

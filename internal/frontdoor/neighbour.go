@@ -1,0 +1,180 @@
+package frontdoor
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Whether the next hop to a host is there: what the kernel's resolver finds out before
+// it says that an address is resolved. We ask the kernel's neighbour table by netlink,
+// which needs no rights, and have an entry made by sending a datagram.
+
+// A hop is the first station on the way to a host.
+type hop struct {
+	link int // interface
+	addr netip.Addr
+}
+
+// probePeriod is how often a neighbour that is being looked for is looked at.
+const probePeriod = 20 * time.Millisecond
+
+var errNoAnswer = errors.New("netlink: no answer")
+
+// reach waits until the next hop on the way to a host is known, at most timeout. It
+// returns nil as well where that cannot be found out: then connecting will tell.
+func reach(from, to netip.Addr, timeout time.Duration) error {
+	h, err := nextHop(from, to)
+	if err != nil {
+		return nil
+	}
+	for start := time.Now(); ; time.Sleep(probePeriod) {
+		state, err := neighbour(h)
+		if err != nil && !errors.Is(err, syscall.ENOENT) {
+			return nil
+		}
+		const valid = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
+		if state&valid != 0 {
+			return nil
+		}
+		if time.Since(start) >= timeout {
+			return syscall.ETIMEDOUT
+		}
+		if state == 0 || state&unix.NUD_FAILED != 0 {
+			provoke(from, to)
+		}
+	}
+}
+
+// provoke sends an empty datagram, so that the kernel looks for the neighbour. Where it
+// arrives, it is no RoCEv2 packet and is dropped.
+func provoke(from, to netip.Addr) {
+	family := unix.AF_INET
+	if to.Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if unix.Bind(fd, socketAddress(from, 0)) == nil {
+		unix.Sendto(fd, nil, 0, socketAddress(to, rocePort)) // an error says nothing that we will not see
+	}
+}
+
+// nextHop asks the routing table.
+func nextHop(from, to netip.Addr) (hop, error) {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[1], body[2] = family(to), uint8(to.BitLen()), uint8(from.BitLen())
+	body = attribute(body, unix.RTA_DST, to.AsSlice())
+	body = attribute(body, unix.RTA_SRC, from.AsSlice())
+	m, err := ask(unix.RTM_GETROUTE, body)
+	if err != nil {
+		return hop{}, err
+	}
+	h := hop{addr: to}
+	for _, a := range attributes(m, unix.SizeofRtMsg) {
+		switch a.Attr.Type {
+		case unix.RTA_OIF:
+			if len(a.Value) >= 4 {
+				h.link = int(binary.NativeEndian.Uint32(a.Value))
+			}
+		case unix.RTA_GATEWAY:
+			if g, ok := netip.AddrFromSlice(a.Value); ok {
+				h.addr = g
+			}
+		}
+	}
+	return h, nil
+}
+
+// neighbour is the state of a neighbour: NUD_…, ENOENT if there is no entry.
+func neighbour(h hop) (uint16, error) {
+	body := make([]byte, unix.SizeofNdMsg)
+	body[0] = family(h.addr)
+	binary.NativeEndian.PutUint32(body[4:], uint32(h.link))
+	body = attribute(body, unix.NDA_DST, h.addr.AsSlice())
+	m, err := ask(unix.RTM_GETNEIGH, body)
+	if err != nil {
+		return 0, err
+	}
+	if len(m.Data) < unix.SizeofNdMsg {
+		return 0, errNoAnswer
+	}
+	return binary.NativeEndian.Uint16(m.Data[8:]), nil
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// ask sends one netlink request and returns its answer.
+func ask(kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
+	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	msg = binary.NativeEndian.AppendUint16(msg, kind)
+	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_REQUEST)
+	msg = append(append(msg, make([]byte, 8)...), body...)
+	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 8192)
+	n, _, err := unix.Recvfrom(fd, buf, 0)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := syscall.ParseNetlinkMessage(buf[:n])
+	if err != nil || len(answers) == 0 {
+		return nil, errNoAnswer
+	}
+	m := &answers[0]
+	if m.Header.Type == unix.NLMSG_ERROR {
+		if len(m.Data) >= 4 {
+			if e := int32(binary.NativeEndian.Uint32(m.Data)); e < 0 {
+				return nil, syscall.Errno(-e)
+			}
+		}
+		return nil, errNoAnswer
+	}
+	return m, nil
+}
+
+// attribute appends a netlink attribute, padded.
+func attribute(b []byte, kind uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, value...)
+	for len(b)%unix.NLMSG_ALIGNTO != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// attributes are those of an answer whose own header has the given size.
+func attributes(m *syscall.NetlinkMessage, header int) (out []syscall.NetlinkRouteAttr) {
+	for b := m.Data[min(header, len(m.Data)):]; len(b) >= unix.SizeofRtAttr; {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			return out
+		}
+		out = append(out, syscall.NetlinkRouteAttr{
+			Attr:  syscall.RtAttr{Len: uint16(n), Type: binary.NativeEndian.Uint16(b[2:])},
+			Value: b[unix.SizeofRtAttr:n],
+		})
+		b = b[min((n+3)&^3, len(b)):]
+	}
+	return out
+}

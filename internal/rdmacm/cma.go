@@ -1,0 +1,120 @@
+package rdmacm
+
+import (
+	"syscall"
+
+	"vrdma/internal/cm"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// Link carries management datagrams; the engine provides it.
+type Link interface {
+	// SendMAD sends mad from queue pair 1 at one of our addresses to queue pair 1 at
+	// another. It keeps no reference to mad and delivers nothing before it returns.
+	SendMAD(from, to transport.GID, mad []byte)
+	// Now is the loop's clock.
+	Now() transport.Time
+}
+
+// CMA is the rdma_cm device of one NIC.
+type CMA struct {
+	nic     *nic.NIC
+	link    Link
+	manager *cm.Manager
+	ports   map[portKey]*port
+	clients map[*Client]struct{}
+	// nextPort is where the search for a free port begins.
+	nextPort uint16
+}
+
+// New makes the device.
+func New(n *nic.NIC, l Link) *CMA {
+	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{})}
+	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
+	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Host: a})
+	return a
+}
+
+func (a *CMA) now() cm.Time { return cm.Time(a.link.Now()) }
+
+// ReceiveMAD takes a MAD that came for queue pair 1.
+func (a *CMA) ReceiveMAD(from, to transport.GID, mad []byte) {
+	a.manager.Receive(a.now(), from, to, wire.MAD(mad))
+}
+
+// Deadline is when Expire has to be called; 0 is never.
+func (a *CMA) Deadline() transport.Time { return transport.Time(a.manager.Deadline()) }
+
+// Expire does what is due.
+func (a *CMA) Expire() { a.manager.Expire(a.now()) }
+
+// Connections is how many connections are known, closed ones that linger included.
+func (a *CMA) Connections() int { return a.manager.Len() }
+
+// Send implements cm.Host.
+func (a *CMA) Send(from, to cm.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
+
+// gidIndex is where in the GID table an address stands; -1: nowhere.
+func (a *CMA) gidIndex(gid transport.GID) int {
+	for i := range a.nic.GIDs {
+		if a.nic.GIDs[i].GID == gid {
+			return i
+		}
+	}
+	return -1
+}
+
+// A Client is a process: the name space of its identifiers.
+type Client struct {
+	Pid     int
+	Program string
+
+	cma      *CMA
+	ids      table[*ID]
+	groups   table[*Group]
+	channels table[*Channel]
+}
+
+// NewClient makes a client.
+func (a *CMA) NewClient(pid int, program string) *Client {
+	c := &Client{Pid: pid, Program: program, cma: a}
+	a.clients[c] = struct{}{}
+	return c
+}
+
+// Close ends everything that the client has.
+func (c *Client) Close() {
+	for _, ch := range c.channels.items {
+		ch.Close()
+	}
+	delete(c.cma.clients, c)
+}
+
+// maxNames is how many identifiers of a kind there are: librdmacm's index map ends
+// there.
+const maxNames = 1 << 16
+
+// A table names objects of one kind by small numbers, which are used again late.
+type table[T any] struct {
+	items map[uint32]T
+	next  uint32
+}
+
+func (t *table[T]) add(v T) (uint32, error) {
+	if t.items == nil {
+		t.items = make(map[uint32]T)
+	}
+	if len(t.items) >= maxNames {
+		return 0, syscall.ENOMEM
+	}
+	for {
+		h := t.next
+		t.next = (t.next + 1) % maxNames
+		if _, taken := t.items[h]; !taken {
+			t.items[h] = v
+			return h, nil
+		}
+	}
+}

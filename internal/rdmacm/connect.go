@@ -1,0 +1,185 @@
+package rdmacm
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/cm"
+	"vrdma/internal/wire"
+)
+
+// defaultQKey is RDMA_UDP_QKEY: the key of datagrams unless a program says otherwise.
+const defaultQKey = 0x01234567
+
+const (
+	rate100G = 16 // enum ib_rate
+	hopLimit = 64
+)
+
+func (id *ID) path() cm.Path {
+	return cm.Path{
+		SGID: id.sgid, DGID: id.dgid, MTU: id.cma.nic.MTU, AckTimeout: id.timeout(), Rate: rate100G,
+		TrafficClass: id.tos, HopLimit: hopLimit,
+	}
+}
+
+// errnoOf is the errno for an error of the connection manager.
+func errnoOf(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, cm.ErrPrivate), errors.Is(err, cm.ErrState):
+		return syscall.EINVAL
+	}
+	return err
+}
+
+// header is private data with the addresses in front that say who is calling.
+func (id *ID) header(private []byte) []byte {
+	if id.ps == abi.PSIB {
+		return private
+	}
+	b := make([]byte, wire.IPAddressingSize, wire.IPAddressingSize+len(private))
+	h := wire.IPAddressing(b)
+	h.SetSrcPort(id.src.Port())
+	h.SetSrc(plain16(id.src.Addr()))
+	h.SetDst(plain16(id.dst.Addr()))
+	h.SetIPVersion(6)
+	if id.dst.Addr().Is4() {
+		h.SetIPVersion(4)
+	}
+	return append(b, private...)
+}
+
+// plain16 is an address as the header has it: IPv4 behind zeros, not mapped.
+func plain16(a netip.Addr) (b [16]byte) {
+	if a.Is4() {
+		v := a.As4()
+		copy(b[12:], v[:])
+		return b
+	}
+	return a.As16()
+}
+
+// callers reads the header: who calls, and whom.
+func callers(private []byte) (from netip.AddrPort, to netip.Addr, rest []byte, ok bool) {
+	h := wire.IPAddressing(private)
+	if !h.IsValid() {
+		return from, to, nil, false
+	}
+	addr := func(b [16]byte) netip.Addr {
+		if h.IPVersion() == 4 {
+			return netip.AddrFrom4([4]byte(b[12:]))
+		}
+		return netip.AddrFrom16(b)
+	}
+	return netip.AddrPortFrom(addr(h.Src()), h.SrcPort()), addr(h.Dst()), private[wire.IPAddressingSize:], true
+}
+
+func params(p *abi.CMConnParam, psn uint32, private []byte) *cm.Params {
+	return &cm.Params{
+		QPN: p.QPNum & 0xffffff, PSN: psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		RetryCount: min(p.RetryCount, 7), RNRRetryCount: min(p.RNRRetryCount, 7), FlowControl: p.FlowControl != 0,
+		SRQ: p.SRQ != 0, Private: private,
+	}
+}
+
+func private(p *abi.CMConnParam) []byte { return p.PrivateData[:p.PrivateDataLen] }
+
+// Connect asks the peer for a connection.
+func (id *ID) Connect(p *abi.CMConnParam) (err error) {
+	if id.state != Routed {
+		return syscall.EINVAL
+	}
+	m, now := id.cma.manager, id.cma.now()
+	service := serviceID(portKey{id.ps, id.dst.Port()})
+	if id.ud() {
+		id.conn, err = m.Ask(now, id, service, id.path(), id.header(private(p)))
+	} else {
+		id.conn, err = m.Connect(now, id, service, id.path(), params(p, id.seq, id.header(private(p))), id.qpType == abi.QPTypeUC)
+	}
+	if err != nil {
+		return errnoOf(err)
+	}
+	id.qpn, id.srq = p.QPNum, p.SRQ != 0
+	id.state = Connecting
+	return nil
+}
+
+// Accept answers a request, or, without parameters, says that a connection which the
+// peer has accepted is ready.
+func (id *ID) Accept(uid uint64, p *abi.CMConnParam) error {
+	if id.state != Connecting || id.conn == nil {
+		return syscall.EINVAL
+	}
+	m, now := id.cma.manager, id.cma.now()
+	if p.Valid == 0 {
+		if id.ud() {
+			return errnoOf(m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil))
+		}
+		return errnoOf(m.Ready(id.conn))
+	}
+	old := id.uid
+	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before anything can happen
+	var err error
+	if id.ud() {
+		if p.QKey != 0 {
+			id.qkey = p.QKey
+		}
+		err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p))
+	} else {
+		err = m.Accept(now, id.conn, params(p, id.seq, private(p)))
+	}
+	if err != nil {
+		id.uid = old
+		if errors.Is(err, cm.ErrPrivate) {
+			m.Reject(now, id.conn, cm.RejectConsumer, nil)
+		}
+	}
+	return errnoOf(err)
+}
+
+// key is the queue key of the ID's datagrams.
+func (id *ID) key() uint32 {
+	if id.qkey != 0 {
+		return id.qkey
+	}
+	return defaultQKey
+}
+
+// Reject refuses a request.
+func (id *ID) Reject(reason uint8, data []byte) error {
+	if id.conn == nil {
+		return syscall.EINVAL
+	}
+	if reason == 0 {
+		reason = cm.RejectConsumer
+	}
+	return errnoOf(id.cma.manager.Reject(id.cma.now(), id.conn, uint16(reason), data))
+}
+
+// Disconnect ends the connection, or agrees to its end.
+func (id *ID) Disconnect() error {
+	if id.conn == nil {
+		return syscall.EINVAL
+	}
+	// A connection that is over already is as good as disconnected.
+	id.cma.manager.Disconnect(id.cma.now(), id.conn)
+	return nil
+}
+
+// eventCommEst is IB_EVENT_COMM_EST.
+const eventCommEst = 4
+
+// Communicated tells the connection manager that data has come.
+func (id *ID) Communicated(event uint32) error {
+	if id.conn == nil || event != eventCommEst {
+		return syscall.EINVAL
+	}
+	if id.conn.State == cm.Established {
+		return syscall.EISCONN
+	}
+	return errnoOf(id.cma.manager.Communicating(id.conn))
+}

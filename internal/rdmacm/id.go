@@ -1,0 +1,208 @@
+package rdmacm
+
+import (
+	"net/netip"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/cm"
+	"vrdma/internal/transport"
+)
+
+// State is where an ID stands; doc.go has the picture.
+type State uint8
+
+// States.
+const (
+	Idle State = iota
+	Bound
+	Resolving
+	Resolved
+	Routed
+	Listening
+	Connecting // and connected: the cm.Conn knows more
+	Disconnected
+	Destroyed
+)
+
+// An ID is a communication identifier: struct rdma_cm_id.
+type ID struct {
+	Name   uint32
+	cma    *CMA
+	client *Client
+	ch     *Channel
+	uid    uint64 // what the program calls it; 0: it does not know it yet
+	ps     uint16
+	qpType uint8
+	state  State
+
+	src, dst netip.AddrPort
+	port     *port // nil: none of its own
+	device   bool  // the addresses belong to our device
+	sgid     transport.GID
+	dgid     transport.GID
+
+	reuse, afOnly, afOnlySet bool
+	tos                      uint8
+	ackTimeout               uint8 // code; 0: not set
+
+	conn     *cm.Conn
+	seq      uint32 // first PSN of what the peer sends us
+	qpn      uint32
+	qkey     uint32
+	srq      bool
+	backlog  int  // most requests that may wait
+	waiting  int  // requests that do
+	pending  bool // its CONNECT_REQUEST is not read yet
+	reported uint32
+	groups   []*Group
+	parent   *ID // between admit and announce
+}
+
+// Create makes an ID.
+func (ch *Channel) Create(uid uint64, ps uint16, qpType uint8) (*ID, error) {
+	switch ps {
+	case abi.PSTCP:
+		qpType = abi.QPTypeRC
+	case abi.PSUDP, abi.PSIPoIB:
+		qpType = abi.QPTypeUD
+	case abi.PSIB:
+	default:
+		return nil, syscall.EINVAL
+	}
+	return ch.newID(uid, ps, qpType)
+}
+
+func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
+	a := ch.client.cma
+	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
+	var err error
+	id.Name, err = ch.client.ids.add(id)
+	return id, err
+}
+
+// ID finds an identifier by name: ENOENT if there is none, EINVAL if it is on
+// another channel, as ucma_get_ctx says.
+func (ch *Channel) ID(name uint32) (*ID, error) {
+	id := ch.client.ids.items[name]
+	switch {
+	case id == nil:
+		return nil, syscall.ENOENT
+	case id.ch != ch:
+		return nil, syscall.EINVAL
+	}
+	return id, nil
+}
+
+// ud reports whether the ID is for datagrams.
+func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
+
+// Destroy ends an ID and returns how many of its events the program has read.
+func (id *ID) Destroy() uint32 {
+	id.destroy()
+	return id.reported
+}
+
+func (id *ID) destroy() {
+	if id.state == Destroyed {
+		return
+	}
+	id.state = Destroyed
+	delete(id.client.ids.items, id.Name)
+	id.release()
+	if id.conn != nil {
+		id.cma.manager.Destroy(id.cma.now(), id.conn)
+		id.conn = nil
+	}
+	for _, g := range id.groups {
+		delete(id.client.groups.items, g.Name)
+	}
+	id.groups = nil
+	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {
+		if e.child != nil && e.child != id {
+			e.child.destroy() // nobody will ever accept it
+		}
+	}
+}
+
+// Migrate moves an ID and what was not read of its events to another channel of the
+// same client.
+func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
+	old := ch.client.channels.items[from]
+	if old == nil {
+		return 0, syscall.EINVAL
+	}
+	id, err := old.ID(name)
+	if err != nil {
+		return 0, err
+	}
+	if old != ch {
+		moved := old.withdraw(func(e *event) bool { return e.id == id })
+		id.ch = ch
+		for _, e := range moved {
+			ch.post(e)
+		}
+	}
+	return id.reported, nil
+}
+
+// tell posts an event about the ID. A program that does not know the ID yet hears
+// nothing: its accept will fail.
+func (id *ID) tell(kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
+	if id.uid == 0 || id.state == Destroyed {
+		return
+	}
+	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: uint32(status)}}
+	e.fill(conn, ud)
+	id.ch.post(e)
+}
+
+// fill sets the union of an event.
+func (e *event) fill(conn *abi.CMConnParam, ud *abi.CMUDParam) {
+	switch {
+	case conn != nil:
+		copy(e.resp.Param[:], abi.Encode(nil, conn))
+	case ud != nil:
+		copy(e.resp.Param[:], abi.Encode(nil, ud))
+	}
+}
+
+// failure is the status of an event: a negative errno.
+func failure(e syscall.Errno) int32 { return -int32(e) }
+
+// SetOption is SET_OPTION of level ID.
+func (id *ID) SetOption(name uint32, value []byte) error {
+	number := func() (uint32, bool) {
+		if len(value) != 4 {
+			return 0, false
+		}
+		return uint32(value[0]) | uint32(value[1])<<8 | uint32(value[2])<<16 | uint32(value[3])<<24, true
+	}
+	switch name {
+	case abi.CMOptionIDTOS:
+		if len(value) != 1 {
+			return syscall.EINVAL
+		}
+		id.tos = value[0]
+	case abi.CMOptionIDReuseAddr:
+		v, ok := number()
+		if !ok || id.state != Idle && v != 0 && !id.reuse {
+			return syscall.EINVAL
+		}
+		id.reuse = v != 0
+	case abi.CMOptionIDAFOnly:
+		v, ok := number()
+		if !ok || id.state != Idle && id.state != Bound {
+			return syscall.EINVAL
+		}
+		id.afOnly, id.afOnlySet = v != 0, true
+	case abi.CMOptionIDAckTimeout:
+		if len(value) != 1 || value[0] > 31 {
+			return syscall.EINVAL
+		}
+		id.ackTimeout = value[0]
+	default:
+		return syscall.ENOSYS
+	}
+	return nil
+}

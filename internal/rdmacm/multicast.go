@@ -1,0 +1,59 @@
+package rdmacm
+
+import (
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/transport"
+)
+
+// A Group is a multicast group that an ID has joined.
+type Group struct {
+	Name     uint32
+	id       *ID
+	uid      uint64
+	reported uint32
+}
+
+// anyQP is the queue pair number that datagrams to a group go to.
+const anyQP = 0xffffff
+
+// Join joins a group. Over RoCEv2 nobody has to be asked: the group's GID is the IP
+// address itself. The program attaches its queue pair when it reads the event.
+func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
+	switch id.state {
+	case Bound, Resolved, Routed, Connecting:
+	default:
+		return nil, syscall.EINVAL
+	}
+	if !id.ud() || !addr.IsMulticast() || !id.device {
+		return nil, syscall.EINVAL
+	}
+	g := &Group{id: id, uid: uid}
+	var err error
+	if g.Name, err = id.client.groups.add(g); err != nil {
+		return nil, err
+	}
+	id.groups = append(id.groups, g)
+	e := &event{id: id, group: g, resp: abi.CMEventResp{UID: uid, ID: g.Name, Event: abi.CMEventMulticastJoin}}
+	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: id.address(transport.GID(addr.As16()))})
+	id.ch.post(e)
+	return g, nil
+}
+
+// Leave leaves a group and returns how many of its events were read.
+func (ch *Channel) Leave(name uint32) (uint32, error) {
+	g := ch.client.groups.items[name]
+	switch {
+	case g == nil:
+		return 0, syscall.ENOENT
+	case g.id.ch != ch:
+		return 0, syscall.EINVAL
+	}
+	delete(ch.client.groups.items, name)
+	g.id.groups = slices.DeleteFunc(g.id.groups, func(o *Group) bool { return o == g })
+	ch.withdraw(func(e *event) bool { return e.group == g })
+	return g.reported, nil
+}

@@ -1,0 +1,110 @@
+package rdmacm
+
+import (
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/cm"
+	"vrdma/internal/transport"
+)
+
+// minRNRTimer is how long a peer waits that found no receive posted: code 12 is 0.64
+// ms. The kernel says 0, which is 655 ms; nobody misses that.
+const minRNRTimer = 12
+
+// address is an address vector to gid.
+func (id *ID) address(gid transport.GID) abi.AHAttr {
+	return abi.AHAttr{
+		GRH: abi.GlobalRoute{
+			DGID: gid, SGIDIndex: uint8(max(id.cma.gidIndex(id.sgid), 0)), HopLimit: hopLimit, TrafficClass: id.tos,
+		},
+		IsGlobal: 1, PortNum: 1,
+	}
+}
+
+// QPAttr are the attributes that the ID's queue pair needs to enter a state, as
+// ib_cm_init_qp_attr and its kin compute them.
+func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
+	a := abi.QPAttr{QPState: state, PortNum: 1}
+	if !id.device {
+		return a, syscall.EINVAL
+	}
+	c := id.conn
+	if id.ud() || c == nil {
+		return id.initial(a)
+	}
+	switch state {
+	case abi.QPStateInit:
+		if c.State == cm.Closed || c.State == cm.TimeWait {
+			return a, syscall.EINVAL
+		}
+		a.QPAttrMask = abi.QPMaskState | abi.QPMaskAccessFlags | abi.QPMaskPKeyIndex | abi.QPMaskPort
+		a.QPAccessFlags = abi.AccessRemoteWrite
+		if c.ResponderResources > 0 {
+			a.QPAccessFlags |= abi.AccessRemoteRead | abi.AccessRemoteAtomic
+		}
+		return a, nil
+	case abi.QPStateRTR:
+		return id.toReceive(a, c)
+	case abi.QPStateRTS:
+		return id.toSend(a, c)
+	}
+	return a, syscall.EINVAL
+}
+
+// initial is INIT before there is a connection, and everything for datagrams.
+func (id *ID) initial(a abi.QPAttr) (abi.QPAttr, error) {
+	if a.QPState != abi.QPStateInit && !id.ud() {
+		return a, syscall.EINVAL
+	}
+	a.QPAttrMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort
+	if id.ud() {
+		a.QKey = id.key()
+		a.QPAttrMask |= abi.QPMaskQKey
+	} else {
+		a.QPAttrMask |= abi.QPMaskAccessFlags
+	}
+	return a, nil
+}
+
+// answered reports whether the peer's half is known.
+func known(c *cm.Conn) bool {
+	switch c.State {
+	case cm.ReqRcvd, cm.RepRcvd, cm.RepSent, cm.Established:
+		return true
+	}
+	return false
+}
+
+func (id *ID) toReceive(a abi.QPAttr, c *cm.Conn) (abi.QPAttr, error) {
+	if !known(c) {
+		return a, syscall.EINVAL
+	}
+	a.QPAttrMask = abi.QPMaskState | abi.QPMaskAV | abi.QPMaskPathMTU | abi.QPMaskDestQPN | abi.QPMaskRQPSN
+	a.AHAttr = id.address(id.dgid)
+	a.PathMTU = uint32(c.Path.MTU)
+	a.DestQPNum = c.RemoteQPN
+	a.RQPSN = id.seq
+	if id.qpType == abi.QPTypeRC {
+		a.QPAttrMask |= abi.QPMaskMaxDestRDAtomic | abi.QPMaskMinRNRTimer
+		a.MaxDestRDAtomic, a.MinRNRTimer = c.ResponderResources, minRNRTimer
+	}
+	return a, nil
+}
+
+func (id *ID) toSend(a abi.QPAttr, c *cm.Conn) (abi.QPAttr, error) {
+	if !known(c) {
+		return a, syscall.EINVAL
+	}
+	a.QPAttrMask = abi.QPMaskState | abi.QPMaskSQPSN
+	a.SQPSN = c.SQPSN
+	if id.qpType == abi.QPTypeRC {
+		a.QPAttrMask |= abi.QPMaskTimeout | abi.QPMaskRetryCnt | abi.QPMaskRNRRetry | abi.QPMaskMaxQPRDAtomic
+		a.Timeout, a.RetryCnt, a.RNRRetry = c.Path.AckTimeout, c.RetryCount, c.RNRRetryCount
+		if id.ackTimeout != 0 {
+			a.Timeout = id.ackTimeout
+		}
+		a.MaxRDAtomic = c.InitiatorDepth
+	}
+	return a, nil
+}

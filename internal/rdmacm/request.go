@@ -1,0 +1,161 @@
+package rdmacm
+
+import (
+	"net/netip"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/cm"
+)
+
+// What the connection manager tells us.
+
+// Request implements cm.Host: it finds the listener and makes it a new ID.
+func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
+	child, reason := a.admit(c, p.Private, false)
+	if child == nil {
+		return reason
+	}
+	rest := child.private(p.Private)
+	child.announce(&abi.CMConnParam{
+		QPNum: p.QPN, PrivateData: fill(rest), PrivateDataLen: uint8(len(rest)), SRQ: flag(p.SRQ),
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
+		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
+	}, nil)
+	return 0
+}
+
+// Question implements cm.Host.
+func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
+	child, _ := a.admit(c, private, true)
+	if child == nil {
+		return cm.SidrUnsupported
+	}
+	rest := child.private(private)
+	child.announce(nil, &abi.CMUDParam{PrivateData: fill(rest), PrivateDataLen: uint8(len(rest))})
+	return 0
+}
+
+// admit makes an ID for a connection that somebody wants.
+func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
+	k, ok := keyOf(c.Service)
+	if !ok {
+		return nil, cm.RejectInvalidService
+	}
+	to := netip.AddrFrom16(c.Path.SGID).Unmap()
+	from := netip.AddrPortFrom(netip.AddrFrom16(c.Path.DGID).Unmap(), 0)
+	if k.ps != abi.PSIB {
+		var named netip.Addr
+		if from, named, _, ok = callers(private); !ok {
+			return nil, cm.RejectConsumer
+		}
+		// Who calls a listener by a name that is not ours has been misled.
+		if named != to && a.gidIndex(named.As16()) >= 0 {
+			to = named
+		}
+	}
+	l := a.listener(k, to)
+	if l == nil || l.ud() != ud {
+		return nil, cm.RejectInvalidService
+	}
+	if l.waiting >= l.backlog {
+		return nil, cm.Ignore
+	}
+	child, err := l.ch.newID(0, l.ps, l.qpType)
+	if err != nil {
+		return nil, cm.Ignore
+	}
+	child.state, child.conn, child.device, child.pending = Connecting, c, true, true
+	child.src, child.dst = netip.AddrPortFrom(to, k.port), from
+	child.sgid, child.dgid = c.Path.SGID, c.Path.DGID
+	child.tos, child.qkey, child.parent = l.tos, l.qkey, l
+	c.Owner = child
+	return child, 0
+}
+
+// private is what the program is to see of private data.
+func (id *ID) private(b []byte) []byte {
+	if id.ps == abi.PSIB {
+		return b
+	}
+	_, _, rest, _ := callers(b)
+	return rest
+}
+
+// announce posts the CONNECT_REQUEST of a new ID to its listener.
+func (id *ID) announce(conn *abi.CMConnParam, ud *abi.CMUDParam) {
+	l := id.parent
+	id.parent = nil
+	l.waiting++
+	e := &event{id: l, child: id, resp: abi.CMEventResp{UID: l.uid, ID: id.Name, Event: abi.CMEventConnectRequest}}
+	e.fill(conn, ud)
+	l.ch.post(e)
+}
+
+func fill(b []byte) (out [abi.CMMaxPrivateData]uint8) {
+	copy(out[:], b)
+	return out
+}
+
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Notify implements cm.Host.
+func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
+	id, ok := c.Owner.(*ID)
+	if !ok || id.conn != c {
+		return
+	}
+	switch e.Kind {
+	case cm.Replied:
+		p := &e.Params
+		id.tell(abi.CMEventConnectResponse, 0, &abi.CMConnParam{
+			QPNum: p.QPN, PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)), SRQ: flag(p.SRQ),
+			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
+			RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
+		}, nil)
+	case cm.Connected:
+		id.tell(abi.CMEventEstablished, 0, nil, nil)
+	case cm.Rejected:
+		id.tell(abi.CMEventRejected, int32(e.Reason), &abi.CMConnParam{
+			PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)),
+		}, nil)
+	case cm.Unreachable:
+		id.tell(abi.CMEventUnreachable, failure(syscall.ETIMEDOUT), nil, nil)
+	case cm.Disconnected, cm.Vanished:
+		if id.state != Connecting {
+			return
+		}
+		id.state = Disconnected
+		status := int32(0)
+		if e.Kind == cm.Vanished {
+			status = failure(syscall.ETIMEDOUT)
+		}
+		id.tell(abi.CMEventDisconnected, status, nil, nil)
+	case cm.Exited:
+		if id.state == Disconnected {
+			id.tell(abi.CMEventTimewaitExit, 0, nil, nil)
+		}
+	case cm.SidrReplied:
+		id.answered(e)
+	}
+}
+
+// answered: the peer has told which queue pair to send datagrams to.
+func (id *ID) answered(e *cm.Event) {
+	if e.Reason != cm.SidrSuccess {
+		id.tell(abi.CMEventUnreachable, int32(e.Reason), nil, &abi.CMUDParam{
+			PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)),
+		})
+		return
+	}
+	id.qkey = e.QKey
+	id.tell(abi.CMEventEstablished, 0, nil, &abi.CMUDParam{
+		QPNum: e.Params.QPN, QKey: e.QKey, AHAttr: id.address(id.dgid),
+		PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)),
+	})
+}

@@ -1,0 +1,199 @@
+package rdmacm
+
+import (
+	"net/netip"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/transport"
+)
+
+// Bind gives the ID a local address: an address of the device, or a wildcard.
+func (id *ID) Bind(addr netip.AddrPort) error {
+	if id.state != Idle {
+		return syscall.EINVAL
+	}
+	old := *id
+	if !addr.Addr().IsUnspecified() {
+		local, err := id.cma.localAddress(addr.Addr())
+		if err != nil {
+			return err
+		}
+		id.sgid, id.device = local.As16(), true
+		addr = netip.AddrPortFrom(local, addr.Port())
+	}
+	id.src = addr
+	if !id.afOnlySet {
+		id.afOnly = addr.Addr().Is4()
+	}
+	if err := id.bindPort(); err != nil {
+		id.src, id.sgid, id.device, id.afOnly = old.src, old.sgid, old.device, old.afOnly
+		return err
+	}
+	id.state = Bound
+	return nil
+}
+
+// localAddress is the address of the device that addr stands for: itself, or for a
+// loopback address that the device does not have its first address of that family.
+func (a *CMA) localAddress(addr netip.Addr) (netip.Addr, error) {
+	if a.gidIndex(addr.As16()) >= 0 {
+		return addr, nil
+	}
+	if addr.IsLoopback() {
+		for i := range a.nic.GIDs {
+			if g := netip.AddrFrom16(a.nic.GIDs[i].GID).Unmap(); g.Is4() == addr.Is4() {
+				return g, nil
+			}
+		}
+	}
+	return netip.Addr{}, syscall.ENODEV
+}
+
+// BeginResolve is the first half of RESOLVE_IP: it binds an unbound ID and returns the
+// addresses between which a route is needed. from may be unspecified.
+func (id *ID) BeginResolve(src, dst netip.AddrPort) (from, to netip.Addr, err error) {
+	if id.state == Idle {
+		if !src.IsValid() {
+			src = netip.AddrPortFrom(unspecified(dst.Addr()), 0)
+		}
+		if err := id.Bind(src); err != nil {
+			return from, to, err
+		}
+	}
+	if id.state != Bound || id.src.Addr().Is4() != dst.Addr().Is4() && !id.src.Addr().IsUnspecified() {
+		return from, to, syscall.EINVAL
+	}
+	id.state, id.dst = Resolving, dst
+	return id.src.Addr(), dst.Addr(), nil
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// AbortResolve undoes BeginResolve: there is no route.
+func (id *ID) AbortResolve() {
+	if id.state == Resolving {
+		id.state, id.dst = Bound, netip.AddrPort{}
+	}
+}
+
+// Local is the address of the device that to stands for, if to is on this machine.
+func (a *CMA) Local(to netip.Addr) (netip.Addr, bool) {
+	if to.IsUnspecified() && len(a.nic.GIDs) > 0 {
+		to = netip.AddrFrom16(a.nic.GIDs[0].GID).Unmap()
+	}
+	l, err := a.localAddress(to)
+	return l, err == nil
+}
+
+// EndResolve is the second half: the route to the destination begins at src. An
+// errno other than 0 says that there is none.
+func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
+	if id.state != Resolving {
+		return
+	}
+	a := id.cma
+	dst := id.dst.Addr()
+	if l, ok := a.Local(dst); ok {
+		dst = l
+		if !src.IsValid() {
+			src = l
+		}
+	}
+	if errno == 0 && a.gidIndex(src.As16()) < 0 {
+		errno = syscall.ENODEV
+	}
+	if errno != 0 {
+		id.AbortResolve()
+		id.tell(abi.CMEventAddrError, failure(errno), nil, nil)
+		return
+	}
+	id.state, id.device = Resolved, true
+	id.src = netip.AddrPortFrom(src, id.src.Port())
+	id.dst = netip.AddrPortFrom(dst, id.dst.Port())
+	id.sgid, id.dgid = src.As16(), dst.As16()
+	id.tell(abi.CMEventAddrResolved, 0, nil, nil)
+}
+
+// ResolveRoute finds the path: over Ethernet it follows from the addresses.
+func (id *ID) ResolveRoute() error {
+	if id.state != Resolved {
+		return syscall.EINVAL
+	}
+	id.state = Routed
+	id.tell(abi.CMEventRouteResolved, 0, nil, nil)
+	return nil
+}
+
+// Listen waits for requests.
+func (id *ID) Listen(backlog int) error {
+	if id.state == Idle {
+		if err := id.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
+			return err
+		}
+	}
+	if id.state != Bound {
+		return syscall.EINVAL
+	}
+	if id.reuse {
+		if err := id.port.conflict(id, false); err != nil {
+			return err
+		}
+	}
+	if backlog <= 0 || backlog > maxBacklog {
+		backlog = maxBacklog
+	}
+	id.backlog = backlog
+	id.state = Listening
+	return nil
+}
+
+// maxBacklog is the kernel's net.rdma_ucm.max_backlog.
+const maxBacklog = 1024
+
+// Routable reports whether paths are known.
+func (id *ID) routed() bool {
+	return id.state == Routed || id.state == Connecting || id.state == Disconnected
+}
+
+// Query is what QUERY_ROUTE tells.
+type Query struct {
+	Src, Dst   netip.AddrPort
+	Device     bool
+	Routed     bool
+	SGID, DGID transport.GID
+	MTU        uint8
+	TOS        uint8
+	AckTimeout uint8
+}
+
+// Query describes the ID.
+func (id *ID) Query() Query {
+	return Query{
+		Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
+		MTU: id.mtu(), TOS: id.tos, AckTimeout: id.timeout(),
+	}
+}
+
+func (id *ID) mtu() uint8 {
+	if id.conn != nil && id.conn.Path.MTU != 0 {
+		return id.conn.Path.MTU
+	}
+	return id.cma.nic.MTU
+}
+
+// packetLife is the code of a packet's life: CMA_IBOE_PACKET_LIFETIME.
+const packetLife = 18
+
+// timeout is the code of the local ACK timeout.
+func (id *ID) timeout() uint8 {
+	if id.ackTimeout != 0 {
+		return id.ackTimeout
+	}
+	return packetLife + 1
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rdma_cm device: one write() is one command, forwarded as it is. The
+ * application's descriptor is a socket that can be read while events are pending, so
+ * poll and epoll need no help. Three commands are looked at on the way:
+ *
+ *   GET_EVENT   waits, unless the descriptor is non-blocking
+ *   SET_OPTION  points to memory, which goes along
+ *   MIGRATE_ID  names another descriptor of ours
+ */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "vrdma.h"
+
+/* <rdma/rdma_user_cm.h>: numbers, and byte offsets with the 8 byte header. */
+enum {
+	CM_GET_EVENT = 12,
+	CM_SET_OPTION = 14,
+	CM_MIGRATE_ID = 18,
+	SET_OPTION_VALUE = 8,
+	SET_OPTION_LENGTH = 28,
+	SET_OPTION_SIZE = 32,
+	MIGRATE_FD = 20,
+	MIGRATE_SIZE = 24,
+};
+#define COMMAND_MAX 1024u
+#define OPTION_MAX 4096u
+
+int channel_open(int flags)
+{
+	struct vrdma_welcome w;
+	struct stat st;
+	int control, fd, e;
+
+	if (door_foreign())
+		return errno = ENODEV, -1;
+	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_RDMACM, &w, &control, &fd, 1)))
+		return errno = e, -1;
+	struct file *f = file_new(FILE_CM);
+	if (!f) {
+		e = ENOMEM;
+		fd_unhide(control);
+		goto fail;
+	}
+	atomic_store(&f->control, control);
+	f->id = w.id;
+	f->rdev_major = w.rdev_major;
+	f->rdev_minor = w.rdev_minor;
+	f->inode = sys(SYS_fstat, fd, &st) == 0 ? st.st_ino : 0;
+	if (!file_install(f, fd)) {
+		e = EMFILE;
+		file_put(f);
+		goto fail;
+	}
+	if (!(flags & O_CLOEXEC))
+		sys(SYS_fcntl, fd, F_SETFD, 0);
+	if (flags & O_NONBLOCK)
+		sys(SYS_fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK);
+	return fd;
+fail:
+	sys(SYS_close, fd);
+	return errno = e, -1;
+}
+
+/* The daemon's name for another channel. */
+static uint32_t channel_name(uint32_t fd)
+{
+	struct file *f = file_get((int)fd);
+	uint32_t id = ~0u;
+	if (!f)
+		return id;
+	if (atomic_load(&f->kind) == FILE_CM && !atomic_load(&f->dead))
+		id = f->id;
+	file_put(f);
+	return id;
+}
+
+/* One command. 0 or an errno. */
+static int command(struct file *f, const unsigned char *buf, size_t n)
+{
+	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n};
+	struct message m = {{&q, buf, NULL}, {sizeof q, n, 0}, 2};
+	unsigned char patched[COMMAND_MAX];
+	uint32_t number, value;
+	struct passed fds;
+	int e = EIO;
+
+	memcpy(&number, buf, sizeof number);
+	if (number == CM_MIGRATE_ID && n >= MIGRATE_SIZE) {
+		memcpy(patched, buf, n);
+		memcpy(&value, buf + MIGRATE_FD, sizeof value);
+		value = channel_name(value);
+		memcpy(patched + MIGRATE_FD, &value, sizeof value);
+		m.part[1] = patched;
+	} else if (number == CM_SET_OPTION && n >= SET_OPTION_SIZE) {
+		uint64_t at;
+		memcpy(&at, buf + SET_OPTION_VALUE, sizeof at);
+		memcpy(&value, buf + SET_OPTION_LENGTH, sizeof value);
+		if (value > OPTION_MAX)
+			return EINVAL;
+		m.part[2] = (const void *)(uintptr_t)at;
+		m.length[2] = value;
+		m.nparts = 3;
+		q.command_len += value;
+	}
+	sigmask old = signals_block();
+	pthread_mutex_lock(&f->lock);
+	if (!atomic_load(&f->dead)) {
+		ssize_t got = wire_call(atomic_load(&f->control), old, &m, f->in, &fds);
+		if (got == -EIO)
+			atomic_store(&f->dead, true);
+		e = got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+	}
+	pthread_mutex_unlock(&f->lock);
+	signals_restore(old);
+	return e;
+}
+
+/*
+ * Waits until events are pending. It looks at the socket without taking anything,
+ * so a non-blocking descriptor, signals and cancellation have their usual effect.
+ * Nothing is held meanwhile that a cancelled thread could keep.
+ */
+static int await_event(int fd)
+{
+	char byte;
+	ssize_t r = REAL(recv)(fd, &byte, 1, MSG_PEEK);
+	return r > 0 ? 0 : r < 0 ? errno : EIO; /* at its end the daemon is gone */
+}
+
+/* A slot can be stale if the descriptor was closed by a bare system call. */
+static bool is_channel(struct file *f, int fd)
+{
+	struct stat st;
+	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
+}
+
+ssize_t channel_write(int fd, const void *buf, size_t n)
+{
+	uint32_t number;
+	int e;
+
+	if (n < 8 || n > COMMAND_MAX)
+		return errno = EINVAL, -1;
+	if (door_foreign())
+		return errno = EIO, -1;
+	memcpy(&number, buf, sizeof number);
+	do {
+		struct file *f = file_get(fd);
+		if (!f || atomic_load(&f->kind) != FILE_CM) {
+			if (f)
+				file_put(f);
+			return errno = EBADF, -1;
+		}
+		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
+		file_put(f);
+	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd)) == 0);
+	return e ? (errno = e, -1) : (ssize_t)n;
+}

@@ -1,0 +1,43 @@
+// Package cm tests the connection manager as programs use it: the stock tools of
+// librdmacm and perftest on one host, data verified, many connections, and programs
+// that die at the wrong moment. Two hosts are in vrdma/test/wire, the kernel's rxe is in
+// vrdma/test/guest, rdma-core's own tests are in vrdma/test.
+//
+// Tests run one after the other: every program here polls, and this is meant to pass on
+// two cores. VRDMA_TEST_ALL=1 asks for the long form.
+package cm
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+const minute = time.Minute
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	harness.RemoveCompiled()
+	os.Exit(code)
+}
+
+// device starts a daemon that must hold nothing more at the end of the test than at its
+// beginning.
+func device(t *testing.T) (*harness.Daemon, workload.Host) {
+	t.Helper()
+	harness.Need(t, "rping", "ucmatose", "udaddy", "mckey", "rstream", "riostream", "rcopy", "cmtime", "ib_send_bw", "qperf")
+	d := harness.Start(t, harness.Options{})
+	d.NoLeaks(t)
+	return d, workload.Host{Machine: d, IP: "127.0.0.1"}
+}
+
+// pick returns short, or long in the long form of the tests.
+func pick[T any](short, long T) T {
+	if harness.All() {
+		return long
+	}
+	return short
+}

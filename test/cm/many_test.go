@@ -1,0 +1,76 @@
+package cm
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// Connections one after the other, and many at once: neither the program nor the daemon
+// has a descriptor more at the end.
+func TestMany(t *testing.T) {
+	_, h := device(t)
+	bin := harness.CompileWith(t, "connections", "gcc", "-lrdmacm", "-libverbs")
+	row, open := pick(300, 10000), pick(100, 500)
+	w := workload.Managed{
+		Name: "many", Port: 7500, Server: bin + " PORT", Client: fmt.Sprintf("%s PORT ADDR %d %d", bin, row, open), Must: "e",
+	}
+	w.Run(t, h, h, pick(2*minute, 10*minute))
+}
+
+// A program that dies disconnects: its peer hears of it, and nothing is left.
+func TestKill(t *testing.T) {
+	for _, who := range []string{"server", "client"} {
+		t.Run(who, func(t *testing.T) {
+			d, _ := device(t)
+			s := d.Launch(t, "rping", "-s", "-V")
+			d.AwaitManaged(t, s, 7174)
+			c := d.Launch(t, "rping", "-c", "-V", "-a", "127.0.0.1")
+			if !harness.Poll(20*time.Second, func() bool { return established(d, t) == 2 }) {
+				t.Fatalf("not connected: %+v\n%s\n%s", d.Status(t).Connections, s.Output(), c.Output())
+			}
+			killed, other := s, c
+			if who == "client" {
+				killed, other = c, s
+			}
+			killed.Signal(syscall.SIGKILL)
+			if !other.Ended(20 * time.Second) {
+				t.Errorf("the other side goes on: %s\n%s", other.Fate(), other.Output())
+			}
+			if !harness.Poll(10*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
+				t.Errorf("left behind: %+v", d.Status(t).Connections)
+			}
+		})
+	}
+}
+
+func established(d *harness.Daemon, t *testing.T) (n int) {
+	t.Helper()
+	for _, c := range d.Status(t).Connections {
+		if c.State == "ESTABLISHED" {
+			n++
+		}
+	}
+	return n
+}
+
+// Two servers at one port: the second is told why not.
+func TestAddressInUse(t *testing.T) {
+	d, _ := device(t)
+	s := d.Launch(t, "rping", "-s", "-a", "127.0.0.1")
+	d.AwaitManaged(t, s, 7174)
+	p := d.Launch(t, "rping", "-s", "-a", "127.0.0.1")
+	if code := p.Wait(t, 20*time.Second); code == 0 || !strings.Contains(p.Output(), "in use") {
+		t.Errorf("exit %d, printed %q; want a complaint that the address is in use", code, p.Output())
+	}
+	// Nobody listens there: refused, at once.
+	p = d.Launch(t, "rping", "-c", "-a", "127.0.0.1", "-p", "7999")
+	if code := p.Wait(t, 20*time.Second); code == 0 || !strings.Contains(p.Output(), "REJECTED") {
+		t.Errorf("exit %d, printed %q; want REJECTED", code, p.Output())
+	}
+}

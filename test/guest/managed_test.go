@@ -1,0 +1,40 @@
+package guest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// managed: the tools that find each other through rdma_cm, either side first.
+func (l *lab) managed(t *testing.T) {
+	l.capture(t)
+	p := l.pair(t, l.daemon(t), false)
+	for _, w := range workload.ManagedTools(20) {
+		t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, minute) })
+		t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, minute) })
+	}
+}
+
+// AwaitManaged implements workload.Manager: the kernel lists its rdma_cm identifiers.
+func (g *Guest) AwaitManaged(t testing.TB, p harness.Program, port int) {
+	t.Helper()
+	suffix := fmt.Sprintf(":%d ", port)
+	ok := harness.Poll(minute, func() bool {
+		if p.Ended(0) {
+			return true
+		}
+		for line := range strings.Lines(g.Run(t, minute, "rdma", "resource", "show", "cm_id")) {
+			if strings.Contains(line, "LISTEN") && strings.Contains(line+" ", suffix) {
+				return true
+			}
+		}
+		return false
+	})
+	if !ok || p.Ended(0) {
+		t.Fatalf("guest: %s does not listen on rdma_cm port %d: %s\n%s", p.Title(), port, p.Fate(), p.Output())
+	}
+}

@@ -1,0 +1,30 @@
+package wire
+
+import (
+	"testing"
+
+	"vrdma/test/cable"
+	"vrdma/test/workload"
+)
+
+// The tools that find each other through rdma_cm, over IPv4 and IPv6.
+func TestManaged(t *testing.T) {
+	w := newLab(t, layout{mtu: 1500})
+	for _, tool := range workload.ManagedTools(pick(50, 1000)) {
+		t.Run(tool.Name, func(t *testing.T) { tool.Run(t, w.a.side(false), w.b.side(false), minute) })
+	}
+	v6 := workload.Host{Machine: w.a, IP: w.a.ip6}
+	ping := workload.Managed{Name: "rping/ipv6", Port: 7174, Server: "rping -s -a :: -v -V -C 20", Client: "rping -c -v -V -a ADDR -C 20", Must: "ping data: rdma-ping"}
+	t.Run(ping.Name, func(t *testing.T) { ping.Run(t, v6, w.b.side(true), minute) })
+}
+
+// Where one packet of ten is lost, messages of the connection manager are too: they are
+// repeated.
+func TestManagedLossy(t *testing.T) {
+	w := newLab(t, layout{mtu: 1500, cable: true})
+	w.cable.SetFaults(cable.Faults{Drop: 0.1, Duplicate: 0.1})
+	ping := workload.Managed{Name: "ucmatose", Port: 7471, Server: "ucmatose -c 20", Client: "ucmatose -c 20 -s ADDR", Must: "return status 0"}
+	for range pick(1, 5) {
+		ping.Run(t, w.a.side(false), w.b.side(false), 3*minute)
+	}
+}

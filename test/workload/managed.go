@@ -1,0 +1,76 @@
+package workload
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+)
+
+// Manager is a harness.Machine that knows who listens with rdma_cm.
+type Manager interface {
+	// AwaitManaged waits until p listens on a port of rdma_cm's.
+	AwaitManaged(t testing.TB, p harness.Program, port int)
+}
+
+// Managed is a server and a client that find each other through rdma_cm.
+type Managed struct {
+	Name           string
+	Port           int
+	Server, Client string // command lines; ADDR is the server's address, PORT the port
+	Must           string // what both print
+	Endless        bool   // the server goes on: it is ended
+}
+
+// Run runs both sides to the end, which must be a good one.
+func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
+	t.Helper()
+	fill := strings.NewReplacer("ADDR", at.IP, "PORT", fmt.Sprint(m.Port))
+	c := &harness.Conversation{Server: at.Program(t, strings.Fields(fill.Replace(m.Server))...)}
+	at.Machine.(Manager).AwaitManaged(t, c.Server, m.Port)
+	c.Client = from.Program(t, strings.Fields(fill.Replace(m.Client))...)
+	if m.Endless {
+		if !c.Client.Ended(limit) || c.Client.Code() != 0 {
+			t.Fatalf("failed (limit %v)\n%v", limit, c)
+		}
+		c.Server.End()
+		c.Server.Ended(5 * time.Second)
+		return
+	}
+	// A lost message may keep one side for a while after the other has ended.
+	for _, p := range []harness.Program{c.Client, c.Server} {
+		if !p.Ended(limit) || p.Code() != 0 {
+			text := c.String()
+			c.Client.End()
+			c.Server.End()
+			t.Fatalf("failed (limit %v)\n%s", limit, text)
+		}
+	}
+	for _, out := range []string{c.Server.Output(), c.Client.Output()} {
+		if !strings.Contains(out, m.Must) || strings.Contains(out, "error") || strings.Contains(out, "mismatch") {
+			t.Errorf("want %q and no error\n%v", m.Must, c)
+			return
+		}
+	}
+}
+
+// ManagedTools are the tools that use rdma_cm and are everywhere, the guest included.
+// n is how many messages each exchanges.
+func ManagedTools(n int) []Managed {
+	count := fmt.Sprint(n)
+	return []Managed{
+		{Name: "rping", Port: 7174, Server: "rping -s -v -V -C " + count, Client: "rping -c -v -V -a ADDR -C " + count, Must: "ping data: rdma-ping"},
+		{Name: "rping/large", Port: 7180, Server: "rping -s -V -S 60000 -p PORT -C " + count, Client: "rping -c -V -S 60000 -a ADDR -p PORT -C " + count},
+		{Name: "ucmatose", Port: 7471, Server: "ucmatose -c 10 -C " + count, Client: "ucmatose -c 10 -s ADDR -C " + count, Must: "return status 0"},
+		{Name: "ucmatose/migrate", Port: 7471, Server: "ucmatose -m", Client: "ucmatose -m -s ADDR", Must: "return status 0"},
+		{Name: "udaddy", Port: 7174, Server: "udaddy -c 3", Client: "udaddy -c 3 -s ADDR", Must: "return status 0"},
+		{Name: "rstream", Port: 7471, Server: "rstream -T v -S 65536 -I 2 -C " + count, Client: "rstream -T v -s ADDR -S 65536 -I 2 -C " + count, Must: "custom"},
+		{Name: "rstream/blocking", Port: 7471, Server: "rstream -T b -T v -S 4096 -I 2 -C " + count, Client: "rstream -T b -T v -s ADDR -S 4096 -I 2 -C " + count, Must: "custom"},
+		{Name: "send_bw -R", Port: 18515, Server: "ib_send_bw -R -F -n " + count, Client: "ib_send_bw -R -F -n " + count + " ADDR", Must: "65536"},
+		{Name: "write_bw -R", Port: 18515, Server: "ib_write_bw -R -F -q 4 -n " + count, Client: "ib_write_bw -R -F -q 4 -n " + count + " ADDR", Must: "65536"},
+		{Name: "read_lat -R", Port: 18515, Server: "ib_read_lat -R -F -n " + count, Client: "ib_read_lat -R -F -n " + count + " ADDR", Must: "rdma_cm"},
+		{Name: "send_bw -R UD", Port: 18515, Server: "ib_send_bw -R -F -c UD -s 1024 -n " + count, Client: "ib_send_bw -R -F -c UD -s 1024 -n " + count + " ADDR", Must: "1024"},
+	}
+}
