@@ -3,7 +3,7 @@
  * A program that polls an empty completion queue burns the core that the daemon
  * or its peer needs: on two cores, spinning is a thousand times slower than
  * yielding. Polling goes through a public function pointer in struct ibv_context,
- * which we wrap when the device is opened. After every VRDMA_YIELD (64) empty
+ * which we wrap when the device is opened. After every VRDMA_YIELD (16) empty
  * polls in a row the thread yields; now and then it makes sure that the daemon
  * still lives, because a poll cannot find out.
  */

@@ -47,7 +47,7 @@ static void read_environment(void)
 	values.tree_len = strlen(values.tree);
 	copy(values.vnic, sizeof values.vnic, getenv("VRDMA_VNIC"));
 	copy(values.label, sizeof values.label, getenv("VRDMA_TRACE"));
-	values.yield = number(getenv("VRDMA_YIELD"), 64);
+	values.yield = number(getenv("VRDMA_YIELD"), 16);
 }
 
 const struct settings *settings(void)

@@ -12,7 +12,7 @@ const (
 	round = 8
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.
-	linger = transport.Time(2_000)
+	linger = transport.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up.
 	wakesEvery = 64
 	// tickEvery is how often errored queue pairs and full event channels are

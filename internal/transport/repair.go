@@ -142,10 +142,5 @@ func (q *QP) reload(off uint32, h Host) bool {
 		return false
 	}
 	r.Loaded, r.Off = true, off
-	if off != 0 && off >= r.W.Length || r.W.Op.isRD() && r.Repairing {
-		// The application changed a request that it had already posted.
-		q.failHere(LocQPOpErr, h)
-		return false
-	}
-	return true
+	return r.Off == 0 || q.unchanged(h)
 }

@@ -183,9 +183,19 @@ func (q *QP) load(h Host) bool {
 	if r.Pos == r.Tail {
 		r.Off = psnDist(r.TailPSN, r.PSN) * q.attr.MTU
 	}
-	if r.Off != 0 && r.Off >= r.W.Length {
-		// The application changed a request that it had already posted.
-		q.failHere(LocQPOpErr, h)
+	return r.Off == 0 || q.unchanged(h)
+}
+
+// unchanged looks at a request that has been begun and fetched again: the application may
+// have changed it meanwhile, to one that cannot be gone on with.
+func (q *QP) unchanged(h Host) bool {
+	r := &q.req
+	st := q.judge(&r.W)
+	if r.Off >= r.W.Length {
+		st = LocQPOpErr
+	}
+	if st != Success {
+		q.failHere(st, h)
 		return false
 	}
 	return true

@@ -28,26 +28,30 @@ type Count struct {
 	Carried, Dropped, Duplicated, Reordered, Corrupted int
 }
 
-// Cable carries frames between two ends until its test is over.
+// Cable carries frames between its ends until its test is over.
 type Cable struct {
 	mu     sync.Mutex // guards all below
 	faults Faults
 	rng    *rand.Rand
 	count  Count
 	pcap   *pcap.Writer
+	lines  map[End]*line
 }
 
-// Connect starts carrying frames between a and b. The seed makes the choice of packets
-// that come to harm repeatable, as far as the traffic is.
-func Connect(t testing.TB, seed uint64, a, b End) *Cable {
+// Connect starts carrying frames between ends; what comes from one goes to all others. The
+// seed makes the choice of packets that come to harm repeatable, as far as the traffic is.
+func Connect(t testing.TB, seed uint64, ends ...End) *Cable {
 	t.Helper()
-	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0))}
+	c := &Cable{rng: rand.New(rand.NewPCG(seed, 0)), lines: map[End]*line{}}
 	var done sync.WaitGroup
-	done.Go(func() { c.carry(a, b) })
-	done.Go(func() { c.carry(b, a) })
+	for i, from := range ends {
+		to := slices.Concat(ends[:i], ends[i+1:])
+		done.Go(func() { c.carry(from, to) })
+	}
 	t.Cleanup(func() {
-		a.Close()
-		b.Close()
+		for _, e := range ends {
+			e.Close()
+		}
 		done.Wait()
 	})
 	return c
@@ -97,7 +101,7 @@ type held struct {
 }
 
 // carry moves frames one way until an end is closed.
-func (c *Cable) carry(from, to End) {
+func (c *Cable) carry(from End, to []End) {
 	var late []held
 	buf := make([]byte, maxFrame)
 	for {
@@ -125,7 +129,7 @@ func (c *Cable) carry(from, to End) {
 }
 
 // pass delivers one frame, or what the faults make of it.
-func (c *Cable) pass(frame []byte, to End, late []held) []held {
+func (c *Cable) pass(frame []byte, to []End, late []held) []held {
 	if !isRoCE(frame) {
 		c.deliver(frame, to)
 		return late
@@ -148,13 +152,24 @@ func (c *Cable) pass(frame []byte, to End, late []held) []held {
 }
 
 // deliver puts a frame out. An end that takes no more loses it, as a cable would.
-func (c *Cable) deliver(frame []byte, to End) {
+func (c *Cable) deliver(frame []byte, to []End) {
+	for _, end := range to {
+		if q := c.record(frame, end); q != nil {
+			q.put(frame)
+		} else {
+			end.Write(frame)
+		}
+	}
+}
+
+// record writes a frame to the capture, if there is one, and returns the line to its end.
+func (c *Cable) record(frame []byte, end End) *line {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.pcap != nil {
 		c.pcap.Write(time.Now(), frame)
 	}
-	c.mu.Unlock()
-	to.Write(frame)
+	return c.lines[end]
 }
 
 // What may happen to a packet.

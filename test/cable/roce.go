@@ -1,6 +1,9 @@
 package cable
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 const (
 	etherHeader = 14
@@ -23,4 +26,13 @@ func isRoCE(frame []byte) bool {
 		return len(ip) >= ip6Header+8 && ip[6] == udp && binary.BigEndian.Uint16(ip[ip6Header+2:]) == rocePort
 	}
 	return false
+}
+
+// source is the address that an IP packet comes from.
+func source(frame []byte) string {
+	ip := frame[etherHeader:]
+	if ip[0]>>4 == 6 {
+		return netip.AddrFrom16([16]byte(ip[8:24])).String()
+	}
+	return netip.AddrFrom4([4]byte(ip[12:16])).String()
 }

@@ -40,6 +40,8 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newLab(t, layout{mtu: 1500, cable: true})
+			w.a.NoLeaks(t)
+			w.b.NoLeaks(t)
 			w.capture(t)
 			w.cable.SetFaults(c.faults)
 			w.run(t, false, 2*minute, c.work(t)...)

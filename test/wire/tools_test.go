@@ -60,6 +60,8 @@ func six(t *testing.T, mtu string) []workload.Workload {
 // TestTools: every tool over the commonest of networks.
 func TestTools(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
+	w.a.NoLeaks(t)
+	w.b.NoLeaks(t)
 	w.run(t, false, minute, everything(t)...)
 	// A fast sender must not flood a slow receiver.
 	for _, h := range []*host{w.a, w.b} {
