@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "vrdma.h"
 
@@ -119,16 +120,36 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 	return e;
 }
 
+/* The channel behind fd, with a reference; inode, if not 0, says which it was. */
+static struct file *channel_get(int fd, uint64_t inode)
+{
+	struct file *f = file_get(fd);
+	if (!f)
+		return NULL;
+	if (atomic_load(&f->kind) == FILE_CM && (!inode || f->inode == inode))
+		return f;
+	file_put(f);
+	return NULL;
+}
+
 /*
  * Waits until events are pending. It looks at the socket without taking anything,
  * so a non-blocking descriptor, signals and cancellation have their usual effect.
  * Nothing is held meanwhile that a cancelled thread could keep.
  */
-static int await_event(int fd)
+static int await_event(int fd, uint64_t inode)
 {
 	char byte;
 	ssize_t r = REAL(recv)(fd, &byte, 1, MSG_PEEK);
-	return r > 0 ? 0 : r < 0 ? errno : EIO; /* at its end the daemon is gone */
+	int e = r > 0 ? 0 : r < 0 ? errno : EIO; /* at its end the daemon is gone, */
+	struct file *f = channel_get(fd, inode);
+	if (f) {
+		file_put(f);
+		return e;
+	}
+	/* or another thread has closed the channel: whoever waits there waits for ever. */
+	REAL(pause)();
+	return EINTR;
 }
 
 /* A slot can be stale if the descriptor was closed by a bare system call. */
@@ -141,6 +162,7 @@ static bool is_channel(struct file *f, int fd)
 ssize_t channel_write(int fd, const void *buf, size_t n)
 {
 	uint32_t number;
+	uint64_t inode = 0;
 	int e;
 
 	if (n < 8 || n > COMMAND_MAX)
@@ -149,14 +171,12 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 		return errno = EIO, -1;
 	memcpy(&number, buf, sizeof number);
 	do {
-		struct file *f = file_get(fd);
-		if (!f || atomic_load(&f->kind) != FILE_CM) {
-			if (f)
-				file_put(f);
+		struct file *f = channel_get(fd, inode);
+		if (!f)
 			return errno = EBADF, -1;
-		}
+		inode = f->inode;
 		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
 		file_put(f);
-	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd)) == 0);
+	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);
 	return e ? (errno = e, -1) : (ssize_t)n;
 }

@@ -50,10 +50,8 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
 			return err
 		}
-		if _, local = c.ses.srv.cfg.CMA.Local(to); local {
-			if from.IsUnspecified() {
-				from = netip.Addr{}
-			}
+		// A group needs no way to it, no more than this host does.
+		if from, local = c.ses.srv.cfg.CMA.Near(from, to); local {
 			id.EndResolve(from, 0)
 		}
 		return nil

@@ -18,6 +18,7 @@ import (
 type Channel struct {
 	Name   uint32 // what MIGRATE_ID calls it
 	client *Client
+	ids    map[*ID]struct{}
 	events []*event
 	fd     int // our end
 	peer   int // duplicate of the client's
@@ -39,7 +40,7 @@ func (c *Client) NewChannel() (*Channel, int, error) {
 	if err != nil {
 		return nil, -1, fmt.Errorf("event channel: %w", err)
 	}
-	ch := &Channel{client: c, fd: fds[0]}
+	ch := &Channel{client: c, ids: make(map[*ID]struct{}), fd: fds[0]}
 	ch.peer, err = unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		if ch.Name, err = c.channels.add(ch); err != nil {
@@ -60,10 +61,8 @@ func (ch *Channel) Close() {
 	if ch.closed {
 		return
 	}
-	for _, id := range ch.client.ids.items {
-		if id.ch == ch {
-			id.destroy()
-		}
+	for id := range ch.ids {
+		id.destroy()
 	}
 	ch.closed = true
 	delete(ch.client.channels.items, ch.Name)

@@ -77,8 +77,11 @@ func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 	a := ch.client.cma
 	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
 	var err error
-	id.Name, err = ch.client.ids.add(id)
-	return id, err
+	if id.Name, err = ch.client.ids.add(id); err != nil {
+		return nil, err
+	}
+	ch.ids[id] = struct{}{}
+	return id, nil
 }
 
 // ID finds an identifier by name: ENOENT if there is none, EINVAL if it is on
@@ -109,6 +112,7 @@ func (id *ID) destroy() {
 	}
 	id.state = Destroyed
 	delete(id.client.ids.items, id.Name)
+	delete(id.ch.ids, id)
 	id.release()
 	if id.conn != nil {
 		id.cma.manager.Destroy(id.cma.now(), id.conn)
@@ -138,6 +142,8 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 	}
 	if old != ch {
 		moved := old.withdraw(func(e *event) bool { return e.id == id })
+		delete(old.ids, id)
+		ch.ids[id] = struct{}{}
 		id.ch = ch
 		for _, e := range moved {
 			ch.post(e)

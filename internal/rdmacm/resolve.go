@@ -91,6 +91,26 @@ func (a *CMA) Local(to netip.Addr) (netip.Addr, bool) {
 	return l, err == nil
 }
 
+// Near reports whether to needs no route, being on this machine or a group, and which of
+// the device's addresses leads there; from, unless it is unspecified.
+func (a *CMA) Near(from, to netip.Addr) (netip.Addr, bool) {
+	local, here := a.Local(to)
+	switch {
+	case !here && !to.IsMulticast():
+		return from, false
+	case !from.IsUnspecified():
+		return from, true
+	case here:
+		return local, true
+	}
+	for i := range a.nic.GIDs {
+		if g := netip.AddrFrom16(a.nic.GIDs[i].GID).Unmap(); g.Is4() == to.Is4() {
+			return g, true
+		}
+	}
+	return from, true // of another family: EndResolve will say that there is no device
+}
+
 // EndResolve is the second half: the route to the destination begins at src. An
 // errno other than 0 says that there is none.
 func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
