@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -59,6 +60,15 @@ func Converse(t testing.TB, port int, at Machine, server []string, from Machine,
 // OK waits for the end of both, which must be a good one, and returns what they printed.
 func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client string) {
 	t.Helper()
+	server, client, err := c.Result(limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, client
+}
+
+// Result waits for both sides and returns what they printed; a bad end is an error.
+func (c *Conversation) Result(limit time.Duration) (server, client string, err error) {
 	select {
 	case <-c.Client.Done():
 	case <-c.Server.Done():
@@ -71,10 +81,10 @@ func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client str
 			text := c.String()
 			c.Client.End()
 			c.Server.End()
-			t.Fatalf("failed (limit %v)\n%s", limit, text)
+			return "", "", fmt.Errorf("failed (limit %v)\n%s", limit, text)
 		}
 	}
-	return c.Server.Output(), c.Client.Output()
+	return c.Server.Output(), c.Client.Output(), nil
 }
 
 // String tells how far both have come.
