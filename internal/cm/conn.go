@@ -96,6 +96,7 @@ const (
 	SidrSuccess     = 0
 	SidrUnsupported = 1
 	SidrRejected    = 2
+	SidrIgnore      = 0xff // not on the wire: the question is dropped, and will be repeated
 )
 
 // A Conn is one connection, or one question about a service. The owner reads its

@@ -38,7 +38,9 @@ func (m *Manager) receiveSIDRREQ(from, to GID, mad wire.MAD) {
 	c.State, c.Service, c.tid, c.RemoteID = SidrReqRcvd, req.ServiceID(), mad.TID(), key.id
 	c.Path = Path{SGID: to, DGID: from}
 	if status := m.Host.Question(c, req.Private()); status != 0 {
-		m.Host.Send(to, from, c.newSIDRREP(status, 0, 0, nil))
+		if status != SidrIgnore {
+			m.Host.Send(to, from, c.newSIDRREP(status, 0, 0, nil))
+		}
 		m.forget(c)
 		return
 	}

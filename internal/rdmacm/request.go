@@ -27,8 +27,12 @@ func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 
 // Question implements cm.Host.
 func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
-	child, _ := a.admit(c, private, true)
-	if child == nil {
+	child, reason := a.admit(c, private, true)
+	switch {
+	case child != nil:
+	case reason == cm.Ignore:
+		return cm.SidrIgnore
+	default:
 		return cm.SidrUnsupported
 	}
 	rest := child.private(private)
