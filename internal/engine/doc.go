@@ -3,8 +3,9 @@
 //
 //	doorbell pages ─┐                        ┌─► peer's Receive (one copy)
 //	commands (Do) ──┼─► run queue ─► QP.Run ─┤
-//	timers ─────────┘      ▲                 └─► acknowledgements ─► requester
-//	                       └───────── whoever has more to do ─────────┘
+//	timers ─────────┤      ▲                 ├─► acknowledgements ─► requester
+//	network ────────┘      │                 └─► link.Port ─► other hosts
+//	                       └───────── whoever has more to do
 //
 // The loop owns every object of package nic; nothing there is locked. Other
 // goroutines hand it functions with Do. It runs on a thread of its own.
@@ -12,8 +13,9 @@
 // Fairness: queue pairs take turns of a bounded number of bytes. Cost: only
 // sessions that rang lately are polled; the others are armed and wake the loop
 // through an eventfd, so a thousand idle queue pairs cost nothing. When nothing at
-// all is active the loop spins for a moment, because a reply usually follows, and
-// then sleeps until a doorbell, a command or the next deadline.
+// all is active the loop looks around for a moment, because a reply usually follows, at
+// first alone and then yielding, and then sleeps until a doorbell, a packet, a command
+// or the next deadline.
 //
 // The engine must never block on a client, and a fault in one client's memory ends
 // that client's session only.

@@ -15,7 +15,6 @@ const (
 	eventQPAccessErr = 3
 	eventCommEst     = 4
 	eventSQDrained   = 5
-	eventDeviceFatal = 8
 	eventSRQErr      = 14
 	eventSRQLimit    = 15
 	eventQPLastWQE   = 16

@@ -9,8 +9,6 @@ import (
 
 // Access flags beyond the transport's, numbered as IB_ACCESS_*.
 const (
-	accessOnDemand = 1 << 6
-	accessHugeTLB  = 1 << 7
 	accessOptional = 0x3ff00000 // IB_UVERBS_ACCESS_OPTIONAL_RANGE: ignored, not refused
 
 	accessSupported = uint32(transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteRead |
