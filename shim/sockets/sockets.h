@@ -99,9 +99,16 @@ int wait_one(int fd, short events, int patience);
 
 int duplicate(int fd, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
 
+/* ---- connect.c ---- */
+
+extern __thread bool connect_underway __attribute__((tls_model("initial-exec")));
+bool connect_too_early(const void *buf, size_t n); /* it asks for the first event of a connect */
+
 /* ---- library.c ---- */
 
-void library_pair(const int pair[2]); /* this thread made a socket pair */
+void library_pair(const int pair[2]);           /* this thread made a socket pair */
+void library_wrote(const void *buf, size_t n);  /* ... wrote to a descriptor that is no rsocket */
+void library_polls(void);                       /* ... is about to poll such */
 
 /* ---- epoll.c ---- */
 

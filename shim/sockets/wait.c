@@ -138,8 +138,10 @@ static bool any_of_ours(const struct pollfd *fds, nfds_t n)
 
 EXPORT int poll(struct pollfd *fds, nfds_t n, int timeout)
 {
-	if (!any_of_ours(fds, n))
+	if (!any_of_ours(fds, n)) {
+		library_polls();
 		return REAL(poll)(fds, n, timeout);
+	}
 	struct timespec t = milliseconds(timeout);
 	return wait_many(fds, n, timeout < 0 ? NULL : &t);
 }
