@@ -2,7 +2,7 @@
 /*
  * epoll, made of poll. The kernel cannot watch an rsocket, so a set keeps those itself, and
  * epoll_wait is a poll of them and of the kernel's own epoll, which has all the others;
- * listeners too, by their queue. The preload library of rdma-core 65 has an epoll of its
+ * listeners too, by their door. The preload library of rdma-core 65 has an epoll of its
  * own, which does not know ours; so the kernel is asked directly.
  *
  * Edge-triggered events: having told of one, we keep quiet until the program has read, or
@@ -136,8 +136,8 @@ EXPORT int epoll_ctl(int ep, int op, int fd, struct epoll_event *event)
 		return REAL(epoll_ctl)(ep, op, fd, event);
 	if (!e)
 		return kernel_control(ep, op, fd, event);
-	if (kind_of(e) == LISTENING && e->queue >= 0)
-		return kernel_control(ep, op, e->queue, event);
+	if (kind_of(e) == LISTENING && e->door >= 0)
+		return kernel_control(ep, op, e->door, event);
 	pthread_mutex_lock(&s->lock);
 	int r = change(s, op, fd, event);
 	pthread_mutex_unlock(&s->lock);
@@ -266,9 +266,9 @@ static int masked_wait(int ep, struct epoll_event *out, int max, const struct ti
 		return FAIL(EINVAL);
 	if (!mask)
 		return wait_set(s, ep, out, max, limit);
-	pthread_sigmask(SIG_SETMASK, mask, &old);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, mask, &old, 8);
 	int r = wait_set(s, ep, out, max, limit), why = errno;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
 	errno = why;
 	return r;
 }

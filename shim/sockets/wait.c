@@ -58,8 +58,8 @@ static int below(int fd, bool *rsocket)
 	if (!e)
 		return fd;
 	int k = kind_of(e);
-	if (k == LISTENING && e->queue >= 0)
-		return e->queue;
+	if (k == LISTENING && e->door >= 0)
+		return e->door;
 	*rsocket = *rsocket || k != DEAD;
 	return fd;
 }
@@ -151,9 +151,9 @@ static int masked(struct pollfd *fds, nfds_t n, const struct timespec *timeout, 
 	sigset_t old;
 	if (!mask)
 		return wait_many(fds, n, timeout);
-	pthread_sigmask(SIG_SETMASK, mask, &old);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, mask, &old, 8);
 	int r = wait_many(fds, n, timeout), why = errno;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
 	errno = why;
 	return r;
 }
