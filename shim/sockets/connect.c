@@ -131,7 +131,8 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	if (kind != FRESH)
 		return FAIL(kind == CONNECTED ? EISCONN : kind == CONNECTING ? EALREADY : EINVAL);
 	bool nonblocking = atomic_load(&e->nonblocking);
-	atomic_store(&e->kind, CONNECTING); /* so that poll takes part */
+	suit_buffers(fd);
+	entry_become(e, CONNECTING); /* so that poll takes part */
 	connect_underway = true;
 	int r = REAL(connect)(fd, to, n), why = r ? errno : 0;
 	connect_underway = false;
@@ -147,7 +148,7 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	if (why == EINPROGRESS)
 		why = outcome(fd);
 	if (why == 0) {
-		atomic_store(&e->kind, CONNECTED);
+		entry_become(e, CONNECTED);
 		return 0;
 	}
 	if (why == EINTR)

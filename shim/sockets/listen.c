@@ -91,6 +91,7 @@ EXPORT int listen(int fd, int backlog)
 	struct entry *e = entry_at(fd);
 	if (!e || kind_of(e) != FRESH)
 		return e && kind_of(e) == LISTENING ? 0 : REAL(listen)(fd, backlog);
+	suit_buffers(fd);
 	want_pair = &e->queue;
 	int r = REAL(listen)(fd, backlog);
 	want_pair = NULL;
@@ -98,7 +99,7 @@ EXPORT int listen(int fd, int backlog)
 		return r;
 	e->twin = twin_of(fd, e, backlog);
 	e->door = door_of(e);
-	atomic_store(&e->kind, LISTENING);
+	entry_become(e, LISTENING);
 	return 0;
 }
 
@@ -113,6 +114,7 @@ static int take(int fd, struct entry *e, struct sockaddr *from, socklen_t *n, in
 		REAL(fcntl)(got, F_SETFL, O_NONBLOCK);
 		entry_set(got, e->domain, CONNECTED);
 		apply_flags(got, flags);
+		suit_buffers(fd); /* of those to come */
 		return got;
 	}
 	if (e->twin < 0)

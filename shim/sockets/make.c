@@ -59,7 +59,7 @@ EXPORT int close(int fd)
 	epoll_forget(fd);
 	listener_close(e);
 	/* The number may be somebody else's as soon as it is closed. */
-	atomic_store(&e->kind, NOT_OURS);
+	entry_become(e, NOT_OURS);
 	if (!dead)
 		return REAL(close)(fd);
 	long r = sys(SYS_close, fd);

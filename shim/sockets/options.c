@@ -111,6 +111,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *from, socklen_t n
 	/* A reliable connection needs no packets to stay alive; rsockets would start a thread. */
 	if ((level == SOL_SOCKET && name == SO_KEEPALIVE) || (level == IPPROTO_TCP && name == TCP_KEEPIDLE))
 		return 0;
+	if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
+		atomic_store(&e->sized, true);
 	int r = REAL(setsockopt)(fd, level, name, from, n);
 	return r && unknown() && !matters(level, name) ? 0 : r;
 }

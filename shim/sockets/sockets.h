@@ -52,6 +52,7 @@ enum kind {
 struct entry {
 	_Atomic int kind;         /* enum kind */
 	_Atomic bool nonblocking; /* as the program sees it */
+	_Atomic bool sized;       /* the program chose the size of its buffers */
 	int domain;
 	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
 	 * port for peers without RDMA, and an epoll that is readable when either has work. */
@@ -76,8 +77,10 @@ static inline struct entry *entry_at(int fd)
 
 static inline int kind_of(const struct entry *e) { return atomic_load_explicit(&e->kind, memory_order_acquire); }
 
+void suit_buffers(int fd); /* before a connection is made of fd, or taken from it */
 bool is_rsocket(int fd); /* the preload library made it one */
 void entry_set(int fd, int domain, enum kind k);
+void entry_become(struct entry *e, enum kind k); /* the one way to change a kind */
 bool foreign(void); /* in a vfork child: the tables are the parent's */
 
 /* Numbers that cmd/vrdma/sockets.go reads, in this order. */

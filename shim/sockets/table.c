@@ -27,7 +27,7 @@ static void in_child(void)
 		if (kind_of(&table[fd]) != NOT_OURS) {
 			any = any || kind_of(&table[fd]) == CONNECTED;
 			listener_close(&table[fd]);
-			atomic_store(&table[fd].kind, DEAD);
+			entry_become(&table[fd], DEAD);
 		}
 	if (any)
 		COUNT(forked);
@@ -39,6 +39,29 @@ static void start(void)
 	atomic_store(&owner, sys(SYS_getpid));
 	pthread_atfork(NULL, NULL, in_child);
 	atexit(at_exit);
+}
+
+static _Atomic int connections;
+
+void entry_become(struct entry *e, enum kind k)
+{
+	int was = atomic_exchange(&e->kind, k);
+	atomic_fetch_add(&connections, (k == CONNECTED) - (was == CONNECTED));
+}
+
+/*
+ * Large buffers are fast, and every connection has two, of memory that is really used.
+ * So the first ones get large ones, and a crowd gets rsockets' own.
+ */
+void suit_buffers(int fd)
+{
+	int open = atomic_load(&connections);
+	int size = open < 8 ? 2 << 20 : open < 64 ? 1 << 19 : 1 << 17;
+	int half = size / 2; /* rsockets doubles it, as the kernel does */
+	if (atomic_load(&table[fd].sized))
+		return;
+	REAL(setsockopt)(fd, SOL_SOCKET, SO_RCVBUF, &half, sizeof half);
+	REAL(setsockopt)(fd, SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
 }
 
 bool foreign(void) { return atomic_load(&owner) != sys(SYS_getpid); }
@@ -68,7 +91,8 @@ void entry_set(int fd, int domain, enum kind k)
 	atomic_store(&e->nonblocking, false);
 	atomic_store(&e->patience[0], 0);
 	atomic_store(&e->patience[1], 0);
-	atomic_store_explicit(&e->kind, k, memory_order_release);
+	atomic_store(&e->sized, false);
+	entry_become(e, k);
 }
 
 static struct counts *open_counts(void)
