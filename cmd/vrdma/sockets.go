@@ -178,7 +178,7 @@ func (c tcpCount) reasons() []string {
 		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
 		{c.Unmade, "socket", "for which librspreload.so found no RDMA device"},
 		{c.UDP, "UDP socket", "left to the kernel"},
-		{c.Forked, "process", "made by fork that wanted to use an RDMA connection or listener of its parent, which is not possible"},
+		{c.Forked, "process", "made by fork that wanted to use an RDMA connection of the parent, which is not possible"},
 	} {
 		if r.n > 0 {
 			why = append(why, count(r.n, r.thing)+" "+r.text)
