@@ -31,9 +31,9 @@ EXPORT int socket(int domain, int type, int protocol)
 		long fd = sys(SYS_socket, domain, type, protocol);
 		return fd < 0 ? FAIL((int)-fd) : (int)fd;
 	}
-	int fd = REAL(socket)(domain, base, protocol);
+	int fd = in_fork_child() ? (int)sys(SYS_socket, domain, base, protocol) : REAL(socket)(domain, base, protocol);
 	if (fd < 0)
-		return fd;
+		return in_fork_child() ? FAIL(-fd) : fd;
 	if (is_rsocket(fd)) {
 		REAL(fcntl)(fd, F_SETFL, O_NONBLOCK);
 		entry_set(fd, domain, FRESH);

@@ -92,6 +92,7 @@ bool is_rsocket(int fd); /* the preload library made it one */
 void entry_set(int fd, int domain, enum kind k);
 void entry_become(struct entry *e, enum kind k); /* the one way to change a kind */
 int entry_dead(void); /* a fork child wants to use what it inherited: -1 and errno */
+bool in_fork_child(void); /* ... of a process that used rsockets: its library has no threads here */
 bool foreign(void); /* in a vfork child: the tables are the parent's */
 
 /* Numbers that cmd/vrdma/sockets.go reads, in this order. */
@@ -99,7 +100,7 @@ struct counts {
 	_Atomic uint64_t refused;  /* connections over TCP because nobody listened on RDMA */
 	_Atomic uint64_t silent;   /* ... because RDMA did not reach the peer */
 	_Atomic uint64_t accepted; /* TCP connections taken: the peer did not use RDMA */
-	_Atomic uint64_t unmade;   /* sockets that rsockets did not take: it found no device */
+	_Atomic uint64_t unmade;   /* sockets that rsockets did not make: it found no device, or we are a fork child */
 	_Atomic uint64_t udp;      /* UDP sockets */
 	_Atomic uint64_t forked;   /* processes that wanted to use what they inherited by fork */
 };
