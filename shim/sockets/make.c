@@ -146,9 +146,3 @@ EXPORT int shutdown(int fd, int how)
 	struct entry *e = entry_at(fd);
 	return REAL(shutdown)(e ? fd_of(e) : fd, how);
 }
-
-EXPORT int getsockname(int fd, struct sockaddr *restrict to, socklen_t *restrict n)
-{
-	struct entry *e = entry_at(fd);
-	return REAL(getsockname)(e ? fd_of(e) : fd, to, n);
-}

@@ -23,6 +23,7 @@
  *   make.c     socket, dup, close
  *   listen.c   listen, accept
  *   connect.c  connect, and TCP instead
+ *   names.c    getsockname, getpeername
  *   data.c     read, write and their kin
  *   wait.c     poll and select
  *   epoll.c    epoll, made of poll
@@ -32,6 +33,7 @@
 #ifndef VRDMA_SOCKETS_H
 #define VRDMA_SOCKETS_H
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -112,6 +114,16 @@ struct counts *counts(void); /* never NULL */
 int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* poll, as the program means it */
 /* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
 int wait_one(struct entry *e, short events, int patience);
+
+/* ---- names.c ---- */
+
+union name {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+void name_give(const struct entry *e, const union name *from, struct sockaddr *to, socklen_t *room);
+bool name_take(const struct sockaddr *from, socklen_t n, union name *to); /* true: it was a mapped one */
 
 /* ---- listen.c ---- */
 
