@@ -79,6 +79,29 @@ EXPORT int close(int fd)
 	return atomic_exchange(&e->ghost, true) ? FAIL(EBADF) : release(e);
 }
 
+/* Those of ours in a range are closed one by one, the rest by whoever comes next. */
+static void close_ours(unsigned first, unsigned last)
+{
+	for (unsigned fd = first; fd <= last && fd < TABLE && !foreign(); fd++)
+		if (entry_at((int)fd))
+			close((int)fd);
+}
+
+int close_range(unsigned first, unsigned last, int flags);
+EXPORT int close_range(unsigned first, unsigned last, int flags)
+{
+	if (!flags)
+		close_ours(first, last);
+	return REAL(close_range) ? REAL(close_range)(first, last, flags) : FAIL(ENOSYS);
+}
+
+void closefrom(int low);
+EXPORT void closefrom(int low)
+{
+	close_ours(low > 0 ? (unsigned)low : 0, TABLE);
+	REAL(closefrom)(low);
+}
+
 /*
  * dup. A copy that the preload library makes ends the connection when it is closed, so it
  * gets to know of none.

@@ -53,7 +53,7 @@ EXPORT int getpeername(int fd, struct sockaddr *restrict to, socklen_t *restrict
 	struct entry *e = entry_at(fd);
 	if (!e)
 		return REAL(getpeername)(fd, to, n);
-	if (kind_of(e) != CONNECTED)
+	if (kind_of(e) != CONNECTED && kind_of(e) != CONNECTING)
 		return FAIL(ENOTCONN);
 	union name a = {0};
 	socklen_t room = sizeof a;

@@ -15,8 +15,8 @@ func TestCalls(t *testing.T) {
 		t.Run(lib.name, func(t *testing.T) {
 			d := device(t)
 			out := lib.launch(t, d, bin).OK(t, 2*minute)
-			if n := strings.Count(out, "ok "); n != 11 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
-				t.Errorf("%d parts passed, want 11, all over RDMA:\n%s", n, out)
+			if n := strings.Count(out, "ok "); n != 12 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
+				t.Errorf("%d parts passed, want 12, all over RDMA:\n%s", n, out)
 			}
 			empty(t, d)
 		})

@@ -12,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -426,6 +427,45 @@ static void large(void)
 	unpair(fd);
 }
 
+static void nothing(int number) { (void)number; }
+
+static void *alarm_and_say(void *arg)
+{
+	int *fd = arg;
+	for (int i = 0; i < 3; i++) {
+		usleep(20000);
+		kill(getpid(), SIGUSR1);
+	}
+	usleep(20000);
+	say(fd[0], "at last");
+	return NULL;
+}
+
+/* A handler that signal() installed does not end a read; one without SA_RESTART does. */
+static void signals(void)
+{
+	int fd[2];
+	char b;
+	pthread_t thread;
+	sigset_t usr1;
+	pair(fd);
+	WANT(signal(SIGUSR1, nothing) != SIG_ERR);
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &usr1, NULL); /* for the thread */
+	WANT(pthread_create(&thread, NULL, alarm_and_say, fd) == 0);
+	pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
+	hear(fd[1], "at last");
+	pthread_join(thread, NULL);
+	struct sigaction a = {.sa_handler = nothing};
+	WANT(sigaction(SIGALRM, &a, NULL) == 0);
+	struct itimerval soon = {.it_interval = {0, 20000}, .it_value = {0, 20000}}, never = {0};
+	WANT(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+	FAILS(read(fd[1], &b, 1), EINTR);
+	WANT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	unpair(fd);
+}
+
 static void children(void)
 {
 	int fd[2], status;
@@ -451,7 +491,7 @@ static const struct {
 	void (*run)(void);
 } all[] = {
 	{"flags", flags}, {"polls", polls}, {"selects", selects}, {"epolls", epolls}, {"copies", copies},
-	{"vectors", vectors}, {"options", options}, {"names", names}, {"ends", ends}, {"large", large}, {"children", children},
+	{"vectors", vectors}, {"options", options}, {"names", names}, {"ends", ends}, {"large", large}, {"signals", signals}, {"children", children},
 };
 
 int main(int argc, char **argv)
