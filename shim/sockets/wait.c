@@ -141,6 +141,7 @@ int wait_one(struct entry *e, short events, int patience)
 	struct pollfd p = {.fd = fd_of(e), .events = events};
 	struct timespec t = milliseconds(patience);
 	int r;
+	sys(SYS_sched_yield); /* see poll_rsockets; the caller has looked already */
 	do
 		r = wait_many(&p, 1, patience > 0 ? &t : NULL);
 	while (r < 0 && errno == EINTR && !atomic_load(&interrupts));
