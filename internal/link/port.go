@@ -47,6 +47,7 @@ type Counters struct {
 	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
 	Malformed                         uint64 // dropped: not a packet that we know
 	BadICRC                           uint64 // dropped: damaged
+	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
