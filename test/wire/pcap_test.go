@@ -171,6 +171,7 @@ func checkDissection(t *testing.T, packets []golden.Packet, all []dissection) {
 		t.Fatalf("tshark sees %d packets, and there are %d RoCEv2 packets", len(all), len(packets))
 	}
 	seen := map[string]bool{}
+	ports := map[string]uint64{}
 	for i, d := range all {
 		p, err := wire.Parse(packets[i].Data)
 		if err != nil {
@@ -198,6 +199,15 @@ func checkDissection(t *testing.T, packets []golden.Packet, all []dissection) {
 			t.Errorf("packet %d, %v: its ICRC is not that of its headers", i+1, p)
 		}
 		seen[ip+" "+p.Format().Name] = true
+		// A packet names the queue pair that it is for; the peer's has one port.
+		pair := fmt.Sprint(packets[i].Src.Addr(), packets[i].Dst.Addr(), b.DestQP())
+		if h := p.DETH(); h != nil {
+			pair += fmt.Sprint(" from ", h.SrcQP())
+		}
+		if port, again := ports[pair]; again && port != d.src || d.src < 0xc000 {
+			t.Errorf("packet %d, %v: from port %d, and before from %d; want one of 0xc000 to 0xffff", i+1, p, d.src, port)
+		}
+		ports[pair] = d.src
 		if d.class != "" {
 			seen["MAD "+d.class+" "+d.attribute] = true
 		}
