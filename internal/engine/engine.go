@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/hosts"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -28,6 +29,9 @@ type Options struct {
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
 	Window uint32
+	// Recognise has other vrdma hosts recognised, which are told this Version.
+	Recognise bool
+	Version   string
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -67,7 +71,8 @@ type Engine struct {
 	tap        *link.Tap
 	portLast   transport.Time
 	mgmt       management
-	current    *nic.QP // whose turn it is, for fault containment
+	peers      *hosts.Table // nil: every other host is foreign
+	current    *nic.QP      // whose turn it is, for fault containment
 	events     [64]unix.EpollEvent
 	tick       transport.Time // next visit of errored queue pairs and full channels
 	ticking    bool
@@ -109,6 +114,9 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 	}
 	e.now = 1
 	n.SetLink(e)
+	if o.Port != nil && o.Recognise {
+		e.recognise(o.Version)
+	}
 	return e, nil
 }
 

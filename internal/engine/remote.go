@@ -44,14 +44,6 @@ func (e *Engine) depart(b *transport.Burst) {
 	e.port.Send(b)
 }
 
-// Path implements nic.Link.
-func (e *Engine) Path(dgid *transport.GID) transport.Path {
-	if e.port == nil || e.nic.Local(dgid) {
-		return transport.Path{}
-	}
-	return transport.Path{Remote: true, MaxBurst: remoteBurst, Window: e.opts.Window}
-}
-
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 	if nic.IsMulticast(&b.DGID) {

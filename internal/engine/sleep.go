@@ -52,6 +52,11 @@ func (e *Engine) nextDeadline() transport.Time {
 			d = m
 		}
 	}
+	if e.peers != nil {
+		if m := e.peers.Deadline(); m != 0 && (d == 0 || m < d) {
+			d = m
+		}
+	}
 	return d
 }
 

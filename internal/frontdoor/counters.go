@@ -27,7 +27,7 @@ func (s *Server) counters() []counter {
 
 // counterFiles says which file shows what. port_*_data count in units of four
 // bytes, as the specification and everybody who reads them have it. Names that rxe
-// lacks are those of mlx5, which dashboards know.
+// lacks are those of mlx5, which dashboards know, if it counts such a thing.
 func counterFiles(c nic.Counters, l link.Counters) []counter {
 	return []counter{
 		{hwCounters, "sent_pkts", c.SentPackets},
@@ -47,6 +47,9 @@ func counterFiles(c nic.Counters, l link.Counters) []counter {
 		{hwCounters, "rdma_recvs", c.RDMARecvs},
 		{hwCounters, "local_ack_timeout_err", c.Timeouts},
 		{hwCounters, "roce_adp_retrans", c.Retransmitted},
+		{hwCounters, "selective_repairs", c.Repairs},
+		{hwCounters, "stashed_packets", c.Stashed},
+		{hwCounters, "tail_probes", c.Probes},
 		{hwCounters, "rx_icrc_encapsulated", l.BadICRC},
 		{hwCounters, "np_ecn_marked_roce_packets", l.RcvdMarked},
 		{hwCounters, "np_cnp_sent", l.SentCNP},

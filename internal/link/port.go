@@ -71,6 +71,7 @@ type Port struct {
 	dgid     transport.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
+	doubt    func(netip.Addr)
 }
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
@@ -102,6 +103,10 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 	}
 	p.from = netip.AddrPort{} // look again
 }
+
+// OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
+// sends. The host is then no longer held to be one, until SetOwn says so again.
+func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
 
 // Send queues b's packets. It is done with b and its data when it returns. An error means
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be

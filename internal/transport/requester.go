@@ -46,6 +46,7 @@ type requester struct {
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
 
+	Arrived       uint32 // packets before it were asked for or have arrived, says the peer
 	NumGaps       uint8
 	Gaps          [16]gap // packets that the peer misses
 	ResumePos     uint32
