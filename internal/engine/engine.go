@@ -66,6 +66,7 @@ type Engine struct {
 	portDry    bool // the last look in this pass found nothing
 	tap        *link.Tap
 	portLast   transport.Time
+	acks       acks
 	mgmt       management
 	current    *nic.QP // whose turn it is, for fault containment
 	events     [64]unix.EpollEvent
