@@ -70,6 +70,7 @@ type Engine struct {
 	portDry    bool // the last look in this pass found nothing
 	tap        *link.Tap
 	portLast   transport.Time
+	acks       acks
 	mgmt       management
 	peers      *hosts.Table // nil: every other host is foreign
 	current    *nic.QP      // whose turn it is, for fault containment

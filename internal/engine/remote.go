@@ -14,9 +14,9 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
-// remoteBurst is what fits one system call: 64 datagrams and 65507 bytes, headers
-// included.
-const remoteBurst = 60 << 10
+// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
+// headers included.
+const remoteBurst = 62 << 10
 
 // SetTap has every packet recorded, local ones too; nil ends that. It runs on the
 // loop.
@@ -36,10 +36,19 @@ func (e *Engine) LinkCounters() link.Counters {
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.
-func (e *Engine) depart(b *transport.Burst) {
-	if b.Kind == transport.KindCNP {
+func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
+	switch b.Kind {
+	case transport.KindCNP:
 		e.port.SendCNP(b.SGID, b.DGID, b.Src, b.Dst)
 		return
+	case transport.KindAck:
+		if b.Syndrome>>5 == 0 {
+			e.owe(from, b)
+			return
+		}
+	}
+	if b.Kind >= transport.KindReadResp && from.Sched.Ack != 0 {
+		e.pay() // answers leave in order
 	}
 	e.port.Send(b)
 }
@@ -92,6 +101,7 @@ func (e *Engine) hear() {
 // flushPort sends what waits for other hosts, and reports whether some has to wait
 // longer.
 func (e *Engine) flushPort() bool {
+	e.pay()
 	if !e.port.Pending() {
 		return false
 	}

@@ -131,15 +131,21 @@ func (p *Port) Send(b *transport.Burst) error {
 			p.count.SendFull += uint64(b.Packets - sent)
 			return nil
 		}
-		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), p.used+MaxMessage)], p.bind.Segments())
+		limit := p.bind.Segments()
+		start := p.follow(id, src, dst, limit)
+		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), start+MaxMessage)], limit)
 		if err != nil {
 			p.count.Unreadable++
 			return err
 		}
-		if n == 0 {
+		switch {
+		case n == 0:
 			return nil
+		case start < p.used:
+			sent += p.extend(n)
+		default:
+			sent += p.push(id, src, dst, n, segment)
 		}
-		sent += p.push(id, src, dst, n, segment)
 	}
 }
 
@@ -181,7 +187,42 @@ func (p *Port) push(id int, src, dst netip.AddrPort, n, segment int) uint32 {
 	p.count.SentPackets += uint64(k)
 	p.count.SentBytes += uint64(n)
 	if p.tap != nil {
-		p.tap.message(&m)
+		p.tap.message(&m, 0)
+	}
+	return k
+}
+
+// follow has the cutter go on with the message queued last if what comes next may leave in
+// the same call: small messages in a row, or an acknowledgement behind a request. It
+// returns where in room the message begins that the next packets are for.
+func (p *Port) follow(id int, src, dst netip.AddrPort, limit int) int {
+	if len(p.queue) == 0 {
+		return p.used
+	}
+	m := &p.queue[len(p.queue)-1]
+	packets := len(m.Data) / m.Segment
+	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another way
+		len(m.Data)%m.Segment != 0 || // its last packet is shorter, and has to be the last
+		len(m.Data)+m.Segment > MaxMessage || !p.cut.Follow(packets, m.Segment) {
+		return p.used
+	}
+	return p.used - len(m.Data)
+}
+
+// extend adds the n bytes that have been written behind what is there to the message
+// queued last, and returns how many packets they are.
+func (p *Port) extend(n int) uint32 {
+	m := &p.queue[len(p.queue)-1]
+	added := Message{Data: p.room[p.used : p.used+n], Segment: m.Segment, Local: m.Local, Remote: m.Remote}
+	first := packetsIn(m)
+	start := p.used - len(m.Data)
+	p.used += n
+	m.Data = p.room[start:p.used:p.used]
+	k := packetsIn(&added)
+	p.count.SentPackets += uint64(k)
+	p.count.SentBytes += uint64(n)
+	if p.tap != nil {
+		p.tap.message(&added, uint16(first))
 	}
 	return k
 }
@@ -211,7 +252,9 @@ func (p *Port) Flush() {
 		case len(q) == 0:
 		case err == nil || errors.Is(err, ErrFull):
 			full = true
-		case errors.Is(err, ErrSegments):
+		case packetsIn(&q[0]) > 1:
+			// The device does not segment, or one is too long for the way: that
+			// must not cost the others.
 			if full = !p.split(&q[0]); !full {
 				q = q[1:]
 			}
@@ -227,7 +270,7 @@ func (p *Port) Flush() {
 	p.queue = append(p.queue[:0], q...)
 }
 
-// split sends the datagrams of m, which the device would not cut apart, one by one. They
+// split sends the datagrams of m, which was refused as a whole, one by one. They
 // leave with identification 0, so each ICRC has to be made anew. It reports whether all
 // have been dealt with; otherwise the socket is full, and m is what is left.
 func (p *Port) split(m *Message) bool {

@@ -294,7 +294,7 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	w := &r.W
 	mtu := q.attr.MTU
 	left := w.Length - r.Off
-	n := min(left, r.Burst)
+	n := min(left, q.most())
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
@@ -343,6 +343,18 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	r.Off += n
 	return q.emit(now, b, b.Packets, b.Last, max(int(n), minCost), h)
+}
+
+// most is how many bytes the next burst of the request in W may have. Behind the first
+// packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
+// packets of one length has to begin a new run, and the second packet ends the first run:
+// both come on top, so that what follows fills a run.
+func (q *QP) most() uint32 {
+	r := &q.req
+	if q.path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {
+		return r.Burst + 2*q.attr.MTU
+	}
+	return r.Burst
 }
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its
