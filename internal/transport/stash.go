@@ -182,11 +182,12 @@ func (q *QP) askAgain(now Time, s *stash, h Host) {
 		for from != rs.Newest && s.has(rs.Episode, from) {
 			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
 		}
-		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
-			to = psnAdd(to, 1)
-		}
+		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
 		if psnDist(from, rs.Newest)-1 >= stashSlots {
 			return
+		}
+		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
+			to = psnAdd(to, 1)
 		}
 		q.askFor(now, from, to, h)
 	}
