@@ -345,3 +345,22 @@ func TestImmediates(t *testing.T) {
 		t.Errorf("%d receives, invalidated %v", len(w.b.Rcvd), w.b.Invalidated)
 	}
 }
+
+// TestDrainWhileBlocked enters SQD while the next request has been looked at but has to
+// wait: it must not be sent before RTS.
+func TestDrainWhileBlocked(t *testing.T) {
+	w := newWorld(t, RC, onWire)
+	fenced := w.req(WRWrite, 8, 0)
+	fenced.Flags = FlagFence
+	w.post(w.req(WRRead, 3000, 0), fenced)
+	w.Run(w.Now+500, 10)
+	w.a.QP.Modify(&Attr{State: SQD, SQDAsyncNotify: true}, MaskState|MaskSQDAsyncNotify, w.Now, w.a)
+	w.run()
+	w.wantSent(Success)
+	if s := w.a.QP.Snapshot(); s.SQDraining || fmt.Sprint(w.a.Events) != fmt.Sprint([]Event{EventSQDrained}) {
+		t.Errorf("draining %v, events %v", s.SQDraining, w.a.Events)
+	}
+	w.Modify(w.a, RTS)
+	w.run()
+	w.wantSent(Success, Success)
+}
