@@ -364,3 +364,21 @@ func TestDrainWhileBlocked(t *testing.T) {
 	w.run()
 	w.wantSent(Success, Success)
 }
+
+// TestReadyTooEarly has a receive announced that others take first: waiting less than the
+// RNR NAK says must not use up the tries.
+func TestReadyTooEarly(t *testing.T) {
+	w := newWorld(t, RC, aAttr(func(a *Attr) { a.RNRRetry = 1 }), bAttr(func(a *Attr) { a.MinRNRTimer = 16 }))
+	w.post(w.req(WRSend, 8, 0))
+	w.Run(w.Now, 100)
+	for range 10 {
+		if !w.a.QP.WaitsForReceiver() {
+			t.Fatalf("does not wait: state %d, completions %v", w.a.QP.State(), w.a.Sent)
+		}
+		w.a.QP.ReceiverReady()
+		w.Run(w.Now, 100)
+	}
+	w.recv(1, 8, 0)
+	w.run()
+	w.wantSent(Success)
+}
