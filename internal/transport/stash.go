@@ -91,6 +91,9 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	psns := b.psns(q.attr.MTU)
 	ahead := psnDist(rs.PSN, b.PSN)
+	if rs.Waiting && now-rs.NakAt >= RNRDelay(q.attr.MinRNRTimer) {
+		rs.Waiting = false // it is coming again, and its beginning was lost
+	}
 	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
 		q.count.Dropped++
 		return
