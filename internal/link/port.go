@@ -47,6 +47,7 @@ type Counters struct {
 	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
 	Malformed                         uint64 // dropped: not a packet that we know
 	BadICRC                           uint64 // dropped: damaged
+	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
@@ -71,6 +72,7 @@ type Port struct {
 	dgid     transport.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
+	isSelf   bool // from is ourselves
 	doubt    func(netip.Addr)
 }
 

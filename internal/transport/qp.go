@@ -133,6 +133,9 @@ func (q *QP) enter(s State, now Time, h Host) {
 	case SQD:
 		q.state = SQD
 		q.req.Drained, q.req.Kick = false, true
+		if q.req.Pos == q.req.Started {
+			q.req.Loaded = false // looked at, but not begun: not any more
+		}
 		q.checkDrained(h)
 	case RTS:
 		q.state = RTS

@@ -147,6 +147,12 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	w := &r.W
+	if r.Repairing && w.Op.isRD() {
+		// The gap reaches into it. Sent again both here and after resuming, it would
+		// count as two.
+		q.rewind()
+		return minCost
+	}
 	if r.Off == 0 && !q.admit(now, h) {
 		return 0
 	}
