@@ -71,6 +71,7 @@ type Engine struct {
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks
+	strays     uint64 // packets from other hosts for no queue pair of ours
 	mgmt       management
 	peers      *hosts.Table // nil: every other host is foreign
 	current    *nic.QP      // whose turn it is, for fault containment

@@ -32,7 +32,9 @@ func (e *Engine) LinkCounters() link.Counters {
 	if e.port == nil {
 		return link.Counters{}
 	}
-	return e.port.Counters()
+	c := e.port.Counters()
+	c.Strays = e.strays
+	return c
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.
@@ -119,6 +121,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	}
 	q := e.nic.QP(b.Dst)
 	if q == nil {
+		e.strays += uint64(b.Packets)
 		return
 	}
 	e.current = q
@@ -134,8 +137,11 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
 func (e *Engine) Congested(qp uint32, from transport.GID) {
-	if q := e.nic.QP(qp); q != nil {
-		q.Transport().Congested(e.now, from)
-		e.settle(q)
+	q := e.nic.QP(qp)
+	if q == nil {
+		e.strays++
+		return
 	}
+	q.Transport().Congested(e.now, from)
+	e.settle(q)
 }

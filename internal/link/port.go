@@ -48,6 +48,7 @@ type Counters struct {
 	Malformed                         uint64 // dropped: not a packet that we know
 	BadICRC                           uint64 // dropped: damaged
 	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
+	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
