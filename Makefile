@@ -40,7 +40,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/newest-root test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 unit: ## Go tests of every package, with the race detector
 	$(GO) test -race -timeout $(TIMEOUT) $(UNIT)

@@ -54,6 +54,7 @@ type Engine struct {
 	sleeping atomic.Bool
 	stopping atomic.Bool
 	done     chan struct{}
+	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
 	now        transport.Time
@@ -78,6 +79,7 @@ type Engine struct {
 	events     [64]unix.EpollEvent
 	tick       transport.Time // next visit of errored queue pairs and full channels
 	ticking    bool
+	until      transport.Time // when the loop wakes by itself; 0 is never
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -148,8 +150,12 @@ func (e *Engine) Stop() {
 	<-e.done
 }
 
-// Do runs f on the loop and waits until it has run. After Stop, f does not run.
+// Do runs f on the loop, or in its place while it sleeps, and waits until it has run.
+// After Stop, f does not run.
 func (e *Engine) Do(f func()) {
+	if e.standIn(f) {
+		return
+	}
 	ran := make(chan struct{})
 	e.mu.Lock()
 	e.commands = append(e.commands, func() { f(); close(ran) })
