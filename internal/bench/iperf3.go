@@ -25,6 +25,9 @@ func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 	if result.Error != "" {
 		return 0, 0, errors.New("iperf3: " + result.Error)
 	}
+	if result.End.Received.Bytes == 0 {
+		return 0, 0, errors.New("iperf3 says that no bytes arrived")
+	}
 	return result.End.Received.Rate / 8, result.End.Received.Bytes, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -137,9 +138,20 @@ func failure(ctx context.Context, argv []string, err error, output string) error
 		err = cause
 	}
 	if text := lastLines(output, 5); text != "" {
-		return fmt.Errorf("%s: %w:\n%s", strings.Join(argv, " "), err, text)
+		return fmt.Errorf("%s: %w:\n%s", title(argv), err, text)
 	}
-	return fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	return fmt.Errorf("%s: %w", title(argv), err)
+}
+
+// title is the part of a command line that says what runs: not how it got there.
+func title(argv []string) string {
+	for i, word := range slices.Backward(argv) {
+		if word == "--" && i < len(argv)-1 {
+			argv = argv[i+1:]
+			break
+		}
+	}
+	return strings.Join(argv, " ")
 }
 
 // errEnded means that a server was gone before it was ready.

@@ -8,8 +8,7 @@ import (
 )
 
 // ParseNetpipe reads the latency, half of a round trip, in seconds, from the file that
-// NPtcp writes: size, Mbit/s and seconds in each line. It measures three times and
-// writes the best.
+// NPtcp writes: size, Mbit/s and seconds in each line.
 func ParseNetpipe(output string, size int) (float64, error) {
 	for line := range strings.Lines(output) {
 		words := strings.Fields(line)
