@@ -70,12 +70,18 @@ type Engine struct {
 	portDry    bool // the last look in this pass found nothing
 	tap        *link.Tap
 	portLast   transport.Time
-	mgmt       management
-	peers      *hosts.Table // nil: every other host is foreign
-	current    *nic.QP      // whose turn it is, for fault containment
-	events     [64]unix.EpollEvent
-	tick       transport.Time // next visit of errored queue pairs and full channels
-	ticking    bool
+
+	groups      map[transport.GID]int32 // joined on the network: descriptors
+	groupFDs    map[int32]bool
+	groupsReady bool // one of them is readable, or was
+	count       multicastCount
+
+	mgmt    management
+	peers   *hosts.Table // nil: every other host is foreign
+	current *nic.QP      // whose turn it is, for fault containment
+	events  [64]unix.EpollEvent
+	tick    transport.Time // next visit of errored queue pairs and full channels
+	ticking bool
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -113,6 +119,7 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
+	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
 	if o.Port != nil && o.Recognise {
 		e.recognise(o.Version)

@@ -60,6 +60,7 @@ func (e *Engine) step() bool {
 	work := e.poll()
 	if e.port != nil {
 		work = e.pollPort() || work
+		work = e.pollGroups() || work
 	}
 	if e.starved.n > 0 {
 		e.feed()

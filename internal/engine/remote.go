@@ -32,7 +32,9 @@ func (e *Engine) LinkCounters() link.Counters {
 	if e.port == nil {
 		return link.Counters{}
 	}
-	return e.port.Counters()
+	c := e.port.Counters()
+	c.SentMulticast, c.RcvdMulticast = e.count.sent, e.count.received
+	return c
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.

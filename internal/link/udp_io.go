@@ -99,14 +99,17 @@ func (b *batchIO) prepareSend(i int, m *Message, e *endpoint) {
 }
 
 // Receive implements Bind.
-func (u *UDP) Receive(msgs []Message) (int, error) {
+func (u *UDP) Receive(msgs []Message) (int, error) { return u.receive(msgs, u.ends, &u.next), nil }
+
+// receive takes what has come to these sockets, beginning with the next one.
+func (u *UDP) receive(msgs []Message, ends []endpoint, next *int) int {
 	done := 0
-	for range u.ends {
+	for range ends {
 		if done == len(msgs) {
 			break
 		}
-		e := &u.ends[u.next]
-		u.next = (u.next + 1) % len(u.ends) // so that none starves another
+		e := &ends[*next]
+		*next = (*next + 1) % len(ends) // so that none starves another
 		n := min(len(msgs)-done, len(u.rx.hdrs))
 		for i := range n {
 			u.rx.prepareReceive(i, &msgs[done+i])
@@ -122,7 +125,7 @@ func (u *UDP) Receive(msgs []Message) (int, error) {
 		}
 		done += n
 	}
-	return done, nil
+	return done
 }
 
 func (b *batchIO) prepareReceive(i int, m *Message) {
