@@ -72,8 +72,8 @@ type Engine struct {
 	portLast   transport.Time
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
-	groupFDs    map[int32]bool
-	groupsReady bool // one of them is readable, or was
+	groupFDs    map[int32]bool          // whether each is in groupsReady
+	groupsReady queue[int32]
 	count       multicastCount
 
 	mgmt    management

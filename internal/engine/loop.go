@@ -60,7 +60,10 @@ func (e *Engine) step() bool {
 	work := e.poll()
 	if e.port != nil {
 		work = e.pollPort() || work
-		work = e.pollGroups() || work
+	}
+	if e.groupsReady.n > 0 {
+		e.pollGroups()
+		work = true
 	}
 	if e.starved.n > 0 {
 		e.feed()

@@ -49,7 +49,7 @@ func (e *Engine) Join(gid transport.GID) error {
 		e.port.Leave(group)
 		return joinErrno(err)
 	}
-	e.groupFDs[int32(fd)] = true
+	e.groupFDs[int32(fd)] = false
 	e.groups[gid] = int32(fd)
 	return nil
 }
@@ -74,13 +74,27 @@ func (e *Engine) Leave(gid transport.GID) {
 	e.port.Leave(link.AddrOf(gid)) // the poller forgets what is closed
 }
 
-// pollGroups takes what has come for groups, when the poller has said that something has.
-func (e *Engine) pollGroups() bool {
-	if !e.groupsReady {
-		return false
+// groupReadable notes what the poller says of a group's descriptor, or of none.
+func (e *Engine) groupReadable(fd int32) {
+	if queued, ok := e.groupFDs[fd]; ok && !queued {
+		e.groupFDs[fd] = true
+		*e.groupsReady.push() = fd
 	}
-	e.groupsReady = e.port.PollGroups(members{e})
-	return e.groupsReady
+}
+
+// pollGroups takes what has come for groups that are readable, a batch for each.
+func (e *Engine) pollGroups() {
+	for range e.groupsReady.n {
+		fd := *e.groupsReady.pop()
+		if _, ok := e.groupFDs[fd]; !ok {
+			continue // left meanwhile
+		}
+		if e.port.PollGroup(int(fd), members{e}) {
+			*e.groupsReady.push() = fd
+		} else {
+			e.groupFDs[fd] = false
+		}
+	}
 }
 
 // members is the link.Receiver of what comes for groups.

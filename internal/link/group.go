@@ -20,7 +20,7 @@ import (
 
 // MaxGroups is how many groups a host may be a member of on the network. Each costs a
 // socket with a buffer.
-const MaxGroups = 256
+const MaxGroups = 1024
 
 // ErrGroups: no more groups can be joined.
 var ErrGroups = errors.New("link: too many multicast groups")
@@ -33,8 +33,8 @@ type Groups interface {
 	Join(group netip.Addr) (fd int, err error)
 	// Leave leaves it.
 	Leave(group netip.Addr)
-	// ReceiveGroups is Receive for what has come for groups.
-	ReceiveGroups(msgs []Message) (int, error)
+	// ReceiveGroup is Receive for what has come for the group with this descriptor.
+	ReceiveGroup(fd int, msgs []Message) (int, error)
 }
 
 const (
@@ -126,15 +126,19 @@ func (u *UDP) Leave(group netip.Addr) {
 		if u.groups[i].addr == group {
 			unix.Close(u.groups[i].fd) // which leaves it
 			u.groups = append(u.groups[:i], u.groups[i+1:]...)
-			u.nextGroup = 0
 			return
 		}
 	}
 }
 
-// ReceiveGroups implements Groups.
-func (u *UDP) ReceiveGroups(msgs []Message) (int, error) {
-	return u.receive(msgs, u.groups, &u.nextGroup), nil
+// ReceiveGroup implements Groups.
+func (u *UDP) ReceiveGroup(fd int, msgs []Message) (int, error) {
+	for i := range u.groups {
+		if u.groups[i].fd == fd {
+			return u.receiveFrom(&u.groups[i], msgs), nil
+		}
+	}
+	return 0, nil
 }
 
 // prepareGroups has a sending socket send to groups through the interface of its address,
@@ -184,14 +188,14 @@ func (p *Port) Leave(group netip.Addr) {
 	}
 }
 
-// PollGroups is Poll for what has come for groups. What we have sent ourselves and comes
-// back is left out: members on this host have got it already.
-func (p *Port) PollGroups(r Receiver) bool {
+// PollGroup is Poll for what has come for the group with this descriptor. What we have sent
+// ourselves and comes back is left out: members on this host have got it already.
+func (p *Port) PollGroup(fd int, r Receiver) bool {
 	g, ok := p.bind.(Groups)
 	if !ok {
 		return false
 	}
-	n, err := g.ReceiveGroups(p.in)
+	n, err := g.ReceiveGroup(fd, p.in)
 	for i := range n {
 		m := &p.in[i]
 		if _, _, ours := p.bind.Source(m.Remote.Addr().Unmap().WithZone(""), 0); !ours {

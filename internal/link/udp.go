@@ -45,8 +45,7 @@ type UDP struct {
 	gro  bool
 	next int // endpoint to receive from first
 
-	groups    []endpoint // that only receive
-	nextGroup int
+	groups []endpoint // that only receive
 
 	tx *batchIO
 	rx *batchIO
