@@ -34,6 +34,7 @@ func (e *Engine) LinkCounters() link.Counters {
 	}
 	c := e.port.Counters()
 	c.Strays = e.strays
+	c.SentMulticast, c.RcvdMulticast = e.count.sent, e.count.received
 	return c
 }
 

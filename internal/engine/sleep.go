@@ -37,6 +37,8 @@ func (e *Engine) collect(n int) {
 			e.activate(b)
 		} else if e.portFDs[ev.Fd] {
 			e.portActive, e.portLast = true, e.now
+		} else {
+			e.groupReadable(ev.Fd)
 		}
 	}
 }
