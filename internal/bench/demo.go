@@ -31,21 +31,22 @@ func (d *Demo) Run(ctx context.Context) error {
 	l := d.Lab
 	fmt.Fprintf(d.Out, "vrdma: RDMA on a machine without RDMA (%s).\n", ThisMachine())
 	fmt.Fprintf(d.Out, "Unmodified programs from the distribution, run as %s, through a daemon in user space.\n\n", d.As)
-	info, err := l.Run(ctx, l.Under("ibv_devinfo")...)
+	info, err := l.Run(ctx, l.Here.Under("ibv_devinfo")...)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(d.Out, "$ vrdma run -- ibv_devinfo\n%s\n", indent(info))
 
+	r := l.Here.loop()
 	probes := []Probe{
-		0: l.latency("ib_write_lat", latencySize, 5000),
-		1: l.tcp("tcp_lat", "latency", "s", latencySize),
-		2: l.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: l.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		4: l.bandwidth("ib_send_bw", bulkSize, 10000),
-		5: l.messages("ib_write_bw", smallMessage, 300000),
-		6: l.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
-		7: l.messages("ib_send_bw", smallMessage, 300000),
+		0: r.latency("ib_write_lat", latencySize, 5000),
+		1: r.tcp("tcp_lat", "latency", "s", latencySize),
+		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
+		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		4: r.bandwidth("ib_send_bw", bulkSize, 10000),
+		5: r.messages("ib_write_bw", smallMessage, 300000),
+		6: r.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
+		7: r.messages("ib_send_bw", smallMessage, 300000),
 	}
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
 	series, err := Rounds(ctx, d.Progress, d.Rounds, probes)

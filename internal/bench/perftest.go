@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -77,4 +79,63 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// perftest runs a pair of a perftest tool. The arguments are for both sides.
+func (r Route) perftest(ctx context.Context, w way, tool string, args ...string) (string, error) {
+	port, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	// -F: the clock's frequency is nobody's business in a virtual machine.
+	server := append([]string{tool, "-F", "-p", fmt.Sprint(port)}, args...)
+	return r.pair(ctx, w, port, server, append(slices.Clone(server), r.Server.IP))
+}
+
+// latency probes a perftest latency tool over vrdma; the value is the median.
+func (r Route) latency(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			out, err := r.perftest(ctx, device, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations))
+			if err != nil {
+				return Reading{}, err
+			}
+			got, err := ParseLatency(out)
+			return Reading{got.Typical * 1e-6, got.Average * 1e-6}, err
+		},
+	}
+}
+
+// bandwidth probes a perftest bandwidth tool over vrdma.
+func (r Route) bandwidth(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "B/s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			got, err := r.stream(ctx, device, tool, size, iterations)
+			return Reading{Value: got.Average}, err
+		},
+	}
+}
+
+// messages probes the message rate of a perftest bandwidth tool over vrdma.
+func (r Route) messages(tool string, size, iterations int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "/s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			got, err := r.stream(ctx, device, tool, size, iterations)
+			return Reading{Value: got.MessageRate}, err
+		},
+	}
+}
+
+// stream runs a bandwidth tool.
+func (r Route) stream(ctx context.Context, w way, tool string, size, iterations int, args ...string) (Bandwidth, error) {
+	// -N: finding the peak reads the clock for every message.
+	args = append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N"}, args...)
+	out, err := r.perftest(ctx, w, tool, args...)
+	if err != nil {
+		return Bandwidth{}, err
+	}
+	return ParseBandwidth(out)
 }

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"net/netip"
+
 	"vrdma/internal/wire"
 )
 
@@ -75,9 +77,22 @@ func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool)
 	}
 	if !ok || p.isOwn && id >= ownIDs {
 		p.count.BadICRC++
+		if ok {
+			p.mistrust(m.Remote.Addr())
+		}
 		return pkt, false
 	}
 	return pkt, true
+}
+
+// mistrust: either chance has made a damaged packet look whole, or somebody who is no vrdma
+// host has the address of one now.
+func (p *Port) mistrust(a netip.Addr) {
+	p.SetOwn(a, false)
+	p.isOwn = false
+	if p.doubt != nil {
+		p.doubt(a)
+	}
 }
 
 func (p *Port) deliver(r Receiver, ce bool) {

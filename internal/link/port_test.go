@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -350,9 +351,9 @@ func TestSourcePort(t *testing.T) {
 // the message, and what is delivered makes the packets it came from.
 func FuzzTake(f *testing.F) {
 	for _, name := range []string{"rc-all-opcodes", "ud-pingpong-512", "rc-nak-rkey", "uc-pingpong-4096"} {
-		for _, c := range readCapture(f, "../wire/testdata/golden/"+name+".pcap") {
-			f.Add(c.data, uint16(0), true)
-			f.Add(bytes.Repeat(c.data, 3), uint16(len(c.data)), true)
+		for _, c := range golden.Read(f, golden.Path(name+".pcap")) {
+			f.Add(c.Data, uint16(0), true)
+			f.Add(bytes.Repeat(c.Data, 3), uint16(len(c.Data)), true)
 		}
 	}
 	p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))

@@ -114,7 +114,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	}
 	if mask&MaskSQPSN != 0 {
 		p := a.SQPSN & psnMask
-		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN = p, p, p, p
+		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN, q.req.Arrived = p, p, p, p, p
 		q.cc.Seen = p
 	}
 	if mask&MaskRetryCount != 0 {

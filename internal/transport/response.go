@@ -270,6 +270,7 @@ func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
 	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Arrived = r.Una
 	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }
