@@ -11,6 +11,9 @@ import (
 // acksOwed is how many queue pairs may owe one before all are sent.
 const acksOwed = 64
 
+// psnMask is the range of packet sequence numbers.
+const psnMask = 1<<24 - 1
+
 // acks are those that wait.
 type acks struct {
 	n    int
@@ -20,8 +23,8 @@ type acks struct {
 	}
 }
 
-// owe keeps b, which from sends, and forgets the one it kept for from before. NAKs do not
-// wait.
+// owe keeps b, which from sends, and forgets the one it kept for from before, unless that
+// acknowledges more: the answer to a duplicate may. NAKs do not wait.
 func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 	a := &e.acks
 	i := from.Sched.Ack
@@ -32,6 +35,8 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		a.n++
 		i = a.n
 		from.Sched.Ack = i
+	} else if forward := (b.PSN - a.list[i-1].b.PSN) & psnMask; forward > psnMask/2 {
+		return
 	}
 	a.list[i-1].from, a.list[i-1].b = from, *b
 }
