@@ -20,7 +20,7 @@ const (
 
 func (id *ID) path() cm.Path {
 	return cm.Path{
-		SGID: id.sgid, DGID: id.dgid, MTU: id.cma.nic.MTU, AckTimeout: id.timeout(), Rate: rate100G,
+		SGID: id.sgid, DGID: id.dgid, MTU: id.cma.nic.MTU, AckTimeout: id.life + 1, Rate: rate100G,
 		TrafficClass: id.tos, HopLimit: hopLimit,
 	}
 }
@@ -137,10 +137,10 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam) error {
 		err = m.Accept(now, id.conn, params(p, id.seq, private(p)))
 	}
 	if err != nil {
+		// As in the kernel, an acceptance that fails is a refusal, even of what was
+		// accepted before.
 		id.uid = old
-		if errors.Is(err, cm.ErrPrivate) {
-			m.Reject(now, id.conn, cm.RejectConsumer, nil)
-		}
+		m.Reject(now, id.conn, cm.RejectConsumer, nil)
 	}
 	return errnoOf(err)
 }

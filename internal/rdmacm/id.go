@@ -45,6 +45,7 @@ type ID struct {
 	reuse, afOnly, afOnlySet bool
 	tos                      uint8
 	ackTimeout               uint8 // code; 0: not set
+	life                     uint8 // code of a packet's life on the path
 
 	conn     *cm.Conn
 	seq      uint32 // first PSN of what the peer sends us
@@ -191,8 +192,9 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		}
 		id.tos = value[0]
 	case abi.CMOptionIDReuseAddr:
+		// It can be given up only by those who have no address yet.
 		v, ok := number()
-		if !ok || id.state != Idle && v != 0 && !id.reuse {
+		if !ok || id.state != Idle && (v == 0 || id.state == Listening) {
 			return syscall.EINVAL
 		}
 		id.reuse = v != 0
@@ -203,10 +205,10 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		}
 		id.afOnly, id.afOnlySet = v != 0, true
 	case abi.CMOptionIDAckTimeout:
-		if len(value) != 1 || value[0] > 31 {
+		if len(value) != 1 || id.qpType != abi.QPTypeRC {
 			return syscall.EINVAL
 		}
-		id.ackTimeout = value[0]
+		id.ackTimeout = value[0] & maxTimeout // the field in a REQ has five bits
 	default:
 		return syscall.ENOSYS
 	}

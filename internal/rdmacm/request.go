@@ -72,7 +72,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
 	child.state, child.conn, child.device, child.pending = Connecting, c, true, true
 	child.src, child.dst = netip.AddrPortFrom(to, k.port), from
 	child.sgid, child.dgid = c.Path.SGID, c.Path.DGID
-	child.tos, child.qkey, child.parent = l.tos, l.qkey, l
+	child.tos, child.qkey, child.parent, child.life = l.tos, l.qkey, l, max(c.Path.AckTimeout, 1)-1
 	c.Owner = child
 	return child, 0
 }
@@ -120,7 +120,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 		id.tell(abi.CMEventConnectResponse, 0, &abi.CMConnParam{
 			QPNum: p.QPN, PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)), SRQ: flag(p.SRQ),
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
-			RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
+			RNRRetryCount: p.RNRRetryCount, // a REP has no other
 		}, nil)
 	case cm.Connected:
 		id.client.Established++

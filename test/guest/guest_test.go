@@ -12,6 +12,7 @@ func TestRXE(t *testing.T) {
 	l := newLab(t)
 	t.Run("tools", l.tools)
 	t.Run("managed", l.managed)
+	t.Run("answers", l.answers)
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("loss", l.loss)

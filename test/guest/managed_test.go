@@ -19,6 +19,15 @@ func (l *lab) managed(t *testing.T) {
 	}
 }
 
+// answers: the kernel still says what it said when test/testdata/rdmacm.txt was made.
+func (l *lab) answers(t *testing.T) {
+	if !harness.All() {
+		t.Skip("the long form (VRDMA_TEST_ALL=1) asks the kernel; test/cm asks vrdma every time")
+	}
+	l.guest.Install(t, workload.AnswersProgram(t))
+	workload.Answers(t, workload.Host{Machine: l.guest, IP: guestIP4}, "10.77.0.99", "203.0.113.7", 10*minute)
+}
+
 // AwaitManaged implements workload.Manager: the kernel lists its rdma_cm identifiers.
 func (g *Guest) AwaitManaged(t testing.TB, p harness.Program, port int) {
 	t.Helper()
