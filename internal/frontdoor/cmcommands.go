@@ -121,11 +121,16 @@ func cmQueryRoute(c *cmCall, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error
 	return nil
 }
 
+// maxVendor is the largest number of a vendor.
+const maxVendor = 1<<24 - 1
+
 func cmConnect(c *cmCall, req *abi.CMConnect) error {
 	if req.ConnParam.Valid == 0 {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Connect(&req.ConnParam) })
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		return id.Connect(&req.ConnParam, rdmacm.ECE{Vendor: req.ECEVendor & maxVendor, Modifier: req.ECEMod})
+	})
 }
 
 func cmListen(c *cmCall, req *abi.CMListen) error {
@@ -133,7 +138,9 @@ func cmListen(c *cmCall, req *abi.CMListen) error {
 }
 
 func cmAcceptConn(c *cmCall, req *abi.CMAccept) error {
-	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Accept(req.UID, &req.ConnParam) })
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		return id.Accept(req.UID, &req.ConnParam, rdmacm.ECE{Vendor: req.ECEVendor & maxVendor, Modifier: req.ECEMod})
+	})
 }
 
 func cmReject(c *cmCall, req *abi.CMReject) error {
@@ -210,6 +217,10 @@ func cmLeaveMcast(c *cmCall, req *abi.CMDestroyID, resp *abi.CMDestroyIDResp) er
 	})
 }
 
+func cmWriteEvent(c *cmCall, req *abi.CMWriteCMEvent) error {
+	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Write(req.Event, req.Status, [8]byte(req.Param[:])) })
+}
+
 func cmMigrateID(c *cmCall, req *abi.CMMigrateID, resp *abi.CMMigrateResp) error {
 	return c.ses.do(func(ch *rdmacm.Channel) (err error) {
 		resp.EventsReported, err = ch.Migrate(req.FD, req.ID)
@@ -226,5 +237,5 @@ var cmEventNames = map[uint64]string{
 	abi.CMEventEstablished: "ESTABLISHED", abi.CMEventDisconnected: "DISCONNECTED",
 	abi.CMEventDeviceRemoval: "DEVICE_REMOVAL", abi.CMEventMulticastJoin: "MULTICAST_JOIN",
 	abi.CMEventMulticastError: "MULTICAST_ERROR", abi.CMEventAddrChange: "ADDR_CHANGE",
-	abi.CMEventTimewaitExit: "TIMEWAIT_EXIT",
+	abi.CMEventTimewaitExit: "TIMEWAIT_EXIT", abi.CMEventUser: "USER", abi.CMEventInternal: "INTERNAL",
 }

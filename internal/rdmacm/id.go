@@ -156,12 +156,35 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 // tell posts an event about the ID. A program that does not know the ID yet hears
 // nothing: its accept will fail.
 func (id *ID) tell(kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
+	id.tellWith(cm.ECE{}, kind, status, conn, ud)
+}
+
+func (id *ID) tellWith(ece cm.ECE, kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
 	if id.uid == 0 || id.state == Destroyed {
 		return
 	}
-	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: uint32(status)}}
+	e := &event{id: id, resp: abi.CMEventResp{
+		UID: id.uid, ID: id.Name, Event: kind, Status: uint32(status), ECEVendor: ece.Vendor, ECEMod: ece.Modifier,
+	}}
 	e.fill(conn, ud)
 	id.ch.post(e)
+}
+
+// maxWritten is how many events a program may write to a channel and not read.
+const maxWritten = 4096
+
+// Write posts an event of the program's own, for another of its threads.
+func (id *ID) Write(kind, status uint32, arg [8]byte) error {
+	if kind != abi.CMEventUser && kind != abi.CMEventInternal {
+		return syscall.EINVAL
+	}
+	if len(id.ch.events) >= maxWritten {
+		return syscall.ENOMEM
+	}
+	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: status}}
+	copy(e.resp.Param[:], arg[:])
+	id.ch.post(e)
+	return nil
 }
 
 // fill sets the union of an event.
