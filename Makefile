@@ -19,7 +19,7 @@ FUZZTIME ?= 20s
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-build: bin/vrdma bin/libvrdma.so ## bin/vrdma and the shared object beside it
+build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
@@ -27,7 +27,7 @@ bin/vrdma:
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-# bin/libvrdma.so
+# bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
 
 test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls

@@ -128,7 +128,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 	defer claim.Release()
-	if err := installLibrary(place, dirMode); err != nil {
+	if err := installLibraries(place, dirMode); err != nil {
 		return err
 	}
 

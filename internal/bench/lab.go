@@ -28,7 +28,7 @@ type Lab struct {
 	User   *syscall.Credential // whom everything runs as; nil: ourselves
 }
 
-// NewLab copies the product, binary and shared object, into a new directory, so
+// NewLab copies the product, binary and shared objects, into a new directory, so
 // that a user who cannot read the original's can run it.
 func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	dir, err := os.MkdirTemp("/tmp", "vrdma-lab") // short: it holds a socket
@@ -36,8 +36,10 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{Dir: dir, Socket: filepath.Join(dir, "s"), Vrdma: filepath.Join(dir, "vrdma"), User: user}
-	library := filepath.Join(filepath.Dir(binary), "libvrdma.so")
-	err = errors.Join(copyFile(binary, l.Vrdma), copyFile(library, filepath.Join(dir, "libvrdma.so")))
+	err = copyFile(binary, l.Vrdma)
+	for _, library := range []string{"libvrdma.so", "libvrdma-sockets.so"} {
+		err = errors.Join(err, copyFile(filepath.Join(filepath.Dir(binary), library), filepath.Join(dir, library)))
+	}
 	if err == nil && user != nil {
 		err = errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, int(user.Uid), int(user.Gid)))
 	}
