@@ -17,6 +17,7 @@ func TestRXE(t *testing.T) {
 	t.Run("foreign", l.foreign)
 	t.Run("managed", l.managed)
 	t.Run("multicast", l.multicast)
+	t.Run("answers", l.answers)
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("loss", l.loss)
