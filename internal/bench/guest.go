@@ -60,8 +60,8 @@ func (t *Table) guest() part {
 			for i := range rows {
 				got := &report.Rows[i]
 				rows[i].Ours, rows[i].Against, rows[i].Missing = got.Ours, got.Against, got.Missing
-				rows[i].Note = report.Machine.String() + ", emulated"
 			}
+			rows[0].Note = "the guest: " + report.Machine.String() + ", emulated"
 			return nil
 		},
 	}

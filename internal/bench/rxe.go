@@ -32,8 +32,8 @@ func (t *Table) rxe() part {
 			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{
 				0: ours.bandwidth("ib_write_bw", bulkSize, 10000),
 				1: theirs.kernelStream(kernel, "B/s", bulkSize, 1000, func(b Bandwidth) float64 { return b.Average }),
-				2: ours.messages("ib_write_bw", smallMessage, 100000),
-				3: theirs.kernelStream(kernel, "/s", smallMessage, 20000, func(b Bandwidth) float64 { return b.MessageRate }),
+				2: ours.messages("ib_write_bw", smallMessage, 50000),
+				3: theirs.kernelStream(kernel, "/s", smallMessage, 10000, func(b Bandwidth) float64 { return b.MessageRate }),
 			})
 			rows[0].fill(s[0], s[1])
 			rows[1].fill(s[2], s[3])
