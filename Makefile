@@ -19,7 +19,7 @@ FUZZTIME ?= 20s
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-build: bin/vrdma bin/libvrdma.so ## bin/vrdma and the shared object beside it
+build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
@@ -27,7 +27,7 @@ bin/vrdma:
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-# bin/libvrdma.so
+# bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
 
 test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
@@ -40,7 +40,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/newest-root test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 unit: ## Go tests of every package, with the race detector
 	$(GO) test -race -timeout $(TIMEOUT) $(UNIT)

@@ -60,7 +60,7 @@ func runSockets(place launch.Place, path string, args []string) error {
 		return err
 	}
 	label := rand.Text()
-	env := append(preloadFirst(os.Environ(), library), "VRDMA_COUNT="+count.Name())
+	env := append(preloadFirst(os.Environ(), place.Sockets()+":"+library), "VRDMA_COUNT="+count.Name())
 	program := &exec.Cmd{
 		Path: path, Args: args, Env: place.Environment(env, label), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
@@ -89,18 +89,25 @@ func preloadFirst(env []string, library string) []string {
 	return append(out, "LD_PRELOAD="+list)
 }
 
-// tcpCount is struct counts of shim/sockets.c.
-type tcpCount struct{ connected, accepted, flagged uint64 }
+// tcpCount is struct counts of shim/sockets/sockets.h: what did not go over RDMA, and why.
+type tcpCount struct {
+	Refused  uint64 // connected by TCP: nobody listened on RDMA there
+	Silent   uint64 // connected by TCP: RDMA did not reach the peer
+	Accepted uint64 // accepted by TCP: the peer did not come over RDMA
+	Unmade   uint64 // sockets that rsockets did not make: no device
+	UDP      uint64 // UDP sockets
+	Forked   uint64 // processes that inherited connections
+}
 
-const tcpCountSize = 24
+var tcpCountSize = int64(binary.Size(tcpCount{}))
 
 func readTCPCount(f *os.File) (c tcpCount) {
 	b := make([]byte, tcpCountSize)
 	if _, err := f.ReadAt(b, 0); err != nil {
 		return c
 	}
-	order := binary.NativeEndian
-	return tcpCount{order.Uint64(b), order.Uint64(b[8:]), order.Uint64(b[16:])}
+	binary.Decode(b, binary.NativeEndian, &c) // of the right size
+	return c
 }
 
 // settleTime is how long the daemon may take to see that a program has ended.
@@ -114,13 +121,34 @@ func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	if err == nil {
 		over = fmt.Sprintf("%d connections went over RDMA", n)
 	}
-	past := tcp.connected + tcp.accepted
-	if past == 0 {
-		return over + ", none over TCP"
+	past := tcp.Refused + tcp.Silent + tcp.Accepted
+	text := over + ", none over TCP"
+	if past > 0 {
+		text = fmt.Sprintf("%s, %d over TCP", over, past)
 	}
-	why := "librspreload.so did not take them: it knows neither epoll nor accept4, and leaves a connection to TCP when the peer has no RDMA"
-	if tcp.flagged > 0 {
-		why = fmt.Sprintf("%d sockets were made with SOCK_CLOEXEC or SOCK_NONBLOCK, which librspreload.so does not take", tcp.flagged)
+	if why := tcp.reasons(); len(why) > 0 {
+		text += " (" + strings.Join(why, "; ") + ")"
 	}
-	return fmt.Sprintf("%s, %d over TCP: %s", over, past, why)
+	return text
+}
+
+// reasons says why something did not go over RDMA.
+func (c tcpCount) reasons() []string {
+	var why []string
+	for _, r := range []struct {
+		n    uint64
+		text string
+	}{
+		{c.Refused, "connections to a peer that does not listen on RDMA: it needs vrdma run --sockets too"},
+		{c.Silent, "connections to a peer that RDMA does not reach"},
+		{c.Accepted, "connections from a peer without RDMA: it needs vrdma run --sockets too"},
+		{c.Unmade, "sockets for which librspreload.so found no RDMA device"},
+		{c.UDP, "UDP sockets, which stay with the kernel"},
+		{c.Forked, "processes that inherited connections by fork, which RDMA does not allow: they cannot use them"},
+	} {
+		if r.n > 0 {
+			why = append(why, fmt.Sprintf("%d %s", r.n, r.text))
+		}
+	}
+	return why
 }

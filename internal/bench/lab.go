@@ -29,7 +29,10 @@ type Lab struct {
 	Here  *Host
 }
 
-// NewLab copies the product, binary and shared object, into a new directory, so
+// products are what lies beside the binary.
+var products = []string{"libvrdma.so", "libvrdma-sockets.so"}
+
+// NewLab copies the product, binary and shared objects, into a new directory, so
 // that a user who cannot read the original's can run it.
 func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	dir, err := os.MkdirTemp("/tmp", "vrdma-lab") // short: it holds a socket
@@ -38,8 +41,10 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	}
 	l := &Lab{Dir: dir, Vrdma: filepath.Join(dir, "vrdma"), User: user}
 	l.Here = &Host{lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
-	library := filepath.Join(filepath.Dir(binary), "libvrdma.so")
-	err = errors.Join(copyFile(binary, l.Vrdma), copyFile(library, filepath.Join(dir, "libvrdma.so")))
+	err = copyFile(binary, l.Vrdma)
+	for _, library := range products {
+		err = errors.Join(err, copyFile(filepath.Join(filepath.Dir(binary), library), filepath.Join(dir, library)))
+	}
 	if err == nil && user != nil {
 		err = errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, int(user.Uid), int(user.Gid)))
 	}

@@ -24,7 +24,7 @@ func (e *Engine) sleep() {
 		e.sleeping.Store(false)
 		return
 	}
-	n := e.wait(e.nextDeadline())
+	n := e.away(e.nextDeadline())
 	e.sleeping.Store(false)
 	e.clock()
 	e.collect(n)
@@ -52,17 +52,18 @@ func (e *Engine) nextDeadline() transport.Time {
 			d = m
 		}
 	}
+	if e.peers != nil {
+		if m := e.peers.Deadline(); m != 0 && (d == 0 || m < d) {
+			d = m
+		}
+	}
 	return d
 }
 
-// wait blocks until a watched descriptor is readable or d has come, and returns how
-// many are in e.events.
-func (e *Engine) wait(d transport.Time) int {
-	timeout := int64(-1)
-	if d != 0 {
-		e.clock()
-		timeout = max(int64(d-e.now), 0)
-	}
+// wait blocks until a watched descriptor is readable, or for timeout nanoseconds unless
+// that is negative, and returns how many are in e.events. It touches nothing else that a
+// visitor does.
+func (e *Engine) wait(timeout int64) int {
 	// Most waits between two messages are short. Telling the Go scheduler about
 	// them costs more than they last, so the first nap is taken behind its back;
 	// a garbage collection that wants this thread waits at most that long.

@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
+	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -135,9 +137,9 @@ func TestIdentifications(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		if c, ok := parseIP(buf[:k], 0x0800); ok {
+		if c, ok := golden.Parse(buf[:k], pcap.RawIP); ok {
 			checkHeaders(t, wire.IPv4(buf[:k]), c)
-			ids = append(ids, c.id)
+			ids = append(ids, c.ID)
 		}
 	}
 	// One packet, then three, then the 62 that one message holds, and two more.
@@ -151,20 +153,20 @@ func TestIdentifications(t *testing.T) {
 }
 
 // checkHeaders checks a packet as it was on the wire.
-func checkHeaders(t *testing.T, h wire.IPv4, c capture) {
+func checkHeaders(t *testing.T, h wire.IPv4, c golden.Packet) {
 	t.Helper()
-	p, err := wire.Parse(c.data)
+	p, err := wire.Parse(c.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Fragment() != wire.DontFragment || h.TOS()&3 != ect || c.src.Port() < firstPort {
-		t.Errorf("%v: flags %#x, type of service %#x, source port %d", p, h.Fragment(), h.TOS(), c.src.Port())
+	if h.Fragment() != wire.DontFragment || h.TOS()&3 != ect || c.Src.Port() < firstPort {
+		t.Errorf("%v: flags %#x, type of service %#x, source port %d", p, h.Fragment(), h.TOS(), c.Src.Port())
 	}
 	var flow wire.Flow
-	flow.Set(c.src, c.dst)
-	if flow.Sum(p, c.id) != p.ICRC() {
+	flow.Set(c.Src, c.Dst)
+	if flow.Sum(p, c.ID) != p.ICRC() {
 		id, ok := flow.Check(p, 0)
-		t.Errorf("%v: identification %d, but the ICRC is that of %d (%v)", p, c.id, id, ok)
+		t.Errorf("%v: identification %d, but the ICRC is that of %d (%v)", p, c.ID, id, ok)
 	}
 }
 

@@ -98,6 +98,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 	if r.RNRRetry != 7 {
 		r.RNRRetry--
 	}
+	r.Retry = q.attr.RetryCount // the packet has arrived: what was lost before it counts no more
 	r.RNRAt = now + RNRDelay(b.Syndrome)
 	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()
@@ -270,6 +271,7 @@ func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
 	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Arrived = r.Una
 	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }

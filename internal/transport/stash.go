@@ -91,6 +91,9 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	psns := b.psns(q.attr.MTU)
 	ahead := psnDist(rs.PSN, b.PSN)
+	if rs.Waiting && now-rs.NakAt >= RNRDelay(q.attr.MinRNRTimer) {
+		rs.Waiting = false // it is coming again, and its beginning was lost
+	}
 	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
 		q.count.Dropped++
 		return
@@ -182,11 +185,12 @@ func (q *QP) askAgain(now Time, s *stash, h Host) {
 		for from != rs.Newest && s.has(rs.Episode, from) {
 			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
 		}
-		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
-			to = psnAdd(to, 1)
-		}
+		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
 		if psnDist(from, rs.Newest)-1 >= stashSlots {
 			return
+		}
+		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
+			to = psnAdd(to, 1)
 		}
 		q.askFor(now, from, to, h)
 	}
