@@ -14,7 +14,7 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test
+.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -59,7 +59,7 @@ integration: build ## real programs against a real daemon
 demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
 	@bin/vrdma demo
 
-bench: deps-demo deps-test build ## the speed table, written to bench/results too
+bench: deps-bench build ## the speed table, written to bench/results too
 	@bin/vrdma bench --out bench/results
 
 fuzz: ## every fuzz target for FUZZTIME each
@@ -74,5 +74,5 @@ clean: ## remove what the build made
 	rm -rf bin bench/results
 
 # VRDMA_SKIP_DEPS=1 trusts that everything needed is installed.
-deps-build deps-demo deps-test:
-	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo)
+deps-build deps-demo deps-test deps-bench:
+	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo) $(if $(filter deps-bench,$@),demo test)

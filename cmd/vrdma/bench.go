@@ -87,7 +87,7 @@ func demoCommand() *cobra.Command {
 		Hidden: true, // a tool of the repository, see make demo
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needTools("ibv_devinfo", "ib_write_bw", "qperf"); err != nil {
+			if err := needTools("ibv_devinfo", "ib_write_bw", "qperf", "rping", "ip", "nsenter"); err != nil {
 				return err
 			}
 			ordinary, name := ordinaryUser()
@@ -113,14 +113,14 @@ func needTools(names ...string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return lacks("%s not found: run tools/install-deps build demo test", strings.Join(missing, ", "))
+		return lacks("%s not found: run tools/install-deps build demo test bench", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
 // inLab runs f in a lab of its own that is gone afterwards, also after Ctrl-C.
 func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	self, err := os.Executable()
 	if err != nil {

@@ -39,7 +39,7 @@ func (h *Host) Start(ctx context.Context, args ...string) (*daemon, error) {
 		close(d.ended)
 	}()
 	for range 500 {
-		if _, err = l.Run(ctx, h.At(l.Vrdma, "status", "--socket", h.Socket)...); err == nil {
+		if _, err = h.status(ctx); err == nil {
 			return d, nil
 		}
 		select {

@@ -60,8 +60,8 @@ func (t *Table) guest() part {
 			for i := range rows {
 				got := &report.Rows[i]
 				rows[i].Ours, rows[i].Against, rows[i].Missing = got.Ours, got.Against, got.Missing
-				rows[i].Note = report.Machine.String() + ", emulated"
 			}
+			rows[0].Note = "the guest: " + report.Machine.String() + ", emulated"
 			return nil
 		},
 	}
@@ -75,14 +75,17 @@ func (l *Lab) extend(ctx context.Context, image string, rounds int) (path string
 		return "", err
 	}
 	defer os.RemoveAll(root)
-	library := filepath.Join(l.Dir, "libvrdma.so")
-	needs, err := l.Run(ctx, "ldd", library)
-	if err != nil {
-		return "", err
-	}
-	files := map[string]string{"usr/bin/vrdma": l.Vrdma, "usr/bin/libvrdma.so": library}
-	for _, path := range libraries(needs) {
-		files[merged(path)] = path
+	files := map[string]string{"usr/bin/vrdma": l.Vrdma}
+	for _, name := range products {
+		path := filepath.Join(l.Dir, name)
+		files["usr/bin/"+name] = path
+		needs, err := l.Run(ctx, "ldd", path)
+		if err != nil {
+			return "", err
+		}
+		for _, need := range libraries(needs) {
+			files[merged(need)] = need
+		}
 	}
 	for to, from := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, to)), 0o755); err != nil {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,7 +72,7 @@ func hasListener(table string, port int) bool {
 func (h *Host) manages(port int) func() bool {
 	suffix := fmt.Sprintf(":%d", port)
 	return func() bool {
-		status, err := channel.QueryStatus(h.Socket)
+		status, err := h.status(context.Background())
 		if err != nil {
 			return false
 		}
@@ -90,9 +91,23 @@ func (h *Host) accepts(port int) func() bool {
 	return func() bool { return over() || past() }
 }
 
+// status asks the host's daemon. A program on the host does, because a daemon shows
+// its programs only to their own user, who has another number there.
+func (h *Host) status(ctx context.Context) (*channel.Status, error) {
+	out, err := h.lab.Run(ctx, h.At(h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	s := &channel.Status{}
+	if err := json.Unmarshal([]byte(out), s); err != nil {
+		return nil, fmt.Errorf("vrdma status -o json printed no JSON: %w", err)
+	}
+	return s, nil
+}
+
 // sent is how many bytes the host's device has sent.
-func (h *Host) sent() (uint64, error) {
-	status, err := channel.QueryStatus(h.Socket)
+func (h *Host) sent(ctx context.Context) (uint64, error) {
+	status, err := h.status(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -29,6 +29,9 @@ type Lab struct {
 	Here  *Host
 }
 
+// products are what lies beside the binary.
+var products = []string{"libvrdma.so", "libvrdma-sockets.so"}
+
 // NewLab copies the product, binary and shared objects, into a new directory, so
 // that a user who cannot read the original's can run it.
 func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
@@ -39,7 +42,7 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	l := &Lab{Dir: dir, Vrdma: filepath.Join(dir, "vrdma"), User: user}
 	l.Here = &Host{lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
 	err = copyFile(binary, l.Vrdma)
-	for _, library := range []string{"libvrdma.so", "libvrdma-sockets.so"} {
+	for _, library := range products {
 		err = errors.Join(err, copyFile(filepath.Join(filepath.Dir(binary), library), filepath.Join(dir, library)))
 	}
 	if err == nil && user != nil {

@@ -21,9 +21,15 @@ type space struct {
 	private bool
 }
 
-// errNamespace is what to do when there are no namespaces.
-var errNamespace = errors.New("run this as root, or allow unprivileged user namespaces " +
-	"(sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)")
+// remedy is what to do when there are no namespaces.
+func (l *Lab) remedy() string {
+	const allow = "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
+		"on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
+	if l.User != nil { // root, as somebody else
+		return allow
+	}
+	return "run this as root, or " + allow
+}
 
 // newSpace makes a namespace: as root simply so, otherwise in a user namespace.
 func (l *Lab) newSpace(ctx context.Context) (*space, error) {
@@ -34,7 +40,7 @@ func (l *Lab) newSpace(ctx context.Context) (*space, error) {
 	}
 	s, err := l.hold(ctx, []string{"unshare", "--user", "--map-root-user", "--net"}, true)
 	if err != nil {
-		return nil, fmt.Errorf("no network namespace: %w; %w", err, errNamespace)
+		return nil, fmt.Errorf("no network namespace: %w; %s", err, l.remedy())
 	}
 	return s, nil
 }
@@ -105,7 +111,7 @@ func (l *Lab) Wire(ctx context.Context, mtu int) (w *Wire, err error) {
 	w.spaces = append(w.spaces, a)
 	b, err := l.beside(ctx, a)
 	if err != nil {
-		return w, fmt.Errorf("no second network namespace: %w; %w", err, errNamespace)
+		return w, fmt.Errorf("no second network namespace: %w; %s", err, l.remedy())
 	}
 	w.spaces = append(w.spaces, b)
 	w.A, w.B = l.host(a, "a", 1, mtu), l.host(b, "b", 2, mtu)
@@ -121,7 +127,7 @@ func (l *Lab) Wire(ctx context.Context, mtu int) (w *Wire, err error) {
 	}
 	for _, argv := range commands {
 		if _, err := l.Run(ctx, argv...); err != nil {
-			return w, fmt.Errorf("no veth pair: %w; %w", err, errNamespace)
+			return w, fmt.Errorf("no veth pair: %w; %s", err, l.remedy())
 		}
 	}
 	for _, h := range []*Host{w.A, w.B} {

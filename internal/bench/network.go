@@ -3,10 +3,15 @@ package bench
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
-// idlePeers is how many queue pairs wait while one works.
-const idlePeers = 1000
+const (
+	// idlePeers is how many queue pairs wait while one works.
+	idlePeers = 1000
+	// settling is for what making or destroying them left to do.
+	settling = 200 * time.Millisecond
+)
 
 // network is what two hosts get of each other: two network namespaces with a veth
 // pair between them.
@@ -75,7 +80,13 @@ func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []
 			if err != nil {
 				return Reading{}, err
 			}
-			defer idle.dismiss()
+			defer func() {
+				idle.dismiss()
+				wait(ctx, settling) // if ctx ends, the next run says so
+			}()
+			if err := wait(ctx, settling); err != nil {
+				return Reading{}, err
+			}
 			return p.Measure(ctx)
 		}
 		probes = append(probes, beside, p)

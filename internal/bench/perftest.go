@@ -65,7 +65,9 @@ func perftestRow(output, column string, n int) ([]float64, error) {
 		bad := false
 		for i, word := range words {
 			var err error
-			numbers[i], err = strconv.ParseFloat(word, 64)
+			// The C library prints the sign of what is not a number; perftest's
+			// deviation is none when a single message took very long.
+			numbers[i], err = strconv.ParseFloat(strings.Replace(word, "-nan", "nan", 1), 64)
 			bad = bad || err != nil
 		}
 		if !bad {
@@ -107,24 +109,34 @@ func (r Route) latency(tool string, size, iterations int) Probe {
 	}
 }
 
+// What to take of a bandwidth tool's result.
+var (
+	averageRate = aspect{"B/s", func(b Bandwidth) float64 { return b.Average }}
+	messageRate = aspect{"/s", func(b Bandwidth) float64 { return b.MessageRate }}
+)
+
+type aspect struct {
+	unit string
+	of   func(Bandwidth) float64
+}
+
 // bandwidth probes a perftest bandwidth tool over vrdma.
 func (r Route) bandwidth(tool string, size, iterations int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "B/s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := r.stream(ctx, device, tool, size, iterations)
-			return Reading{Value: got.Average}, err
-		},
-	}
+	return r.throughput(device, averageRate, tool, size, iterations)
 }
 
 // messages probes the message rate of a perftest bandwidth tool over vrdma.
 func (r Route) messages(tool string, size, iterations int) Probe {
+	return r.throughput(device, messageRate, tool, size, iterations)
+}
+
+// throughput probes one aspect of a bandwidth tool.
+func (r Route) throughput(w way, a aspect, tool string, size, iterations int, args ...string) Probe {
 	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "/s",
+		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: a.unit,
 		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := r.stream(ctx, device, tool, size, iterations)
-			return Reading{Value: got.MessageRate}, err
+			got, err := r.stream(ctx, w, tool, size, iterations, args...)
+			return Reading{Value: a.of(got)}, err
 		},
 	}
 }

@@ -62,17 +62,29 @@ func (r *Report) Markdown(w io.Writer) error {
 		row := &r.Rows[i]
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.What, spread(&row.Ours, true), spread(row.Against, false), row.result(), row.bound(), row.mark())
 	}
-	for i := range r.Rows {
-		row := &r.Rows[i]
+	b.WriteString(r.remarks())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// remarks are the rows' notes, and why rows are missing: each reason once.
+func (r *Report) remarks() string {
+	var b strings.Builder
+	missing := map[string][]string{}
+	for _, row := range r.Rows {
 		if row.Missing != "" {
-			fmt.Fprintf(&b, "\n%s: not measured: %s\n", row.What, row.Missing)
+			missing[row.Missing] = append(missing[row.Missing], row.What)
+		}
+	}
+	for _, row := range r.Rows {
+		if rows := missing[row.Missing]; len(rows) > 0 && rows[0] == row.What {
+			fmt.Fprintf(&b, "\n%s: not measured: %s\n", strings.Join(rows, "; "), row.Missing)
 		}
 		if row.Note != "" {
 			fmt.Fprintf(&b, "\n%s: %s\n", row.What, row.Note)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // spread is a series in one cell.

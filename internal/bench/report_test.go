@@ -107,7 +107,8 @@ func TestReportWithGaps(t *testing.T) {
 	none := Series{Name: "tcp", Unit: "B/s", Values: []float64{0}}
 	r := Report{Rows: []Row{
 		{What: "against nothing", Ours: Series{Unit: "B/s", Values: []float64{1}}, Against: &none, Bound: 1},
-		{What: "not measured", Against: &Series{}, Bound: 2, Missing: "no root: become it"},
+		{What: "bandwidth", Against: &Series{}, Bound: 2, Missing: "no root: become it"},
+		{What: "latency", Against: &Series{}, Bound: 2, Missing: "no root: become it"},
 	}}
 	for i := range r.Rows {
 		r.Rows[i].Judge()
@@ -116,7 +117,7 @@ func TestReportWithGaps(t *testing.T) {
 	if err := errors.Join(r.Markdown(&text), r.JSON(&data)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| not measured |  |  |  | >= 2 x | not measured |", "not measured: not measured: no root: become it"} {
+	for _, want := range []string{"| bandwidth |  |  |  | >= 2 x | not measured |", "\nbandwidth; latency: not measured: no root: become it\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("got\n%s\nwant %q", text.String(), want)
 		}

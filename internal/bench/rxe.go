@@ -29,11 +29,13 @@ func (t *Table) rxe() part {
 				return err
 			}
 			ours, theirs := h.loop(), kernel.host(h).loop()
+			// Devices are named, so that no program measures the other one.
+			us, them := []string{"-d", ourDevice}, []string{"-d", kernel.name, "-x", strconv.Itoa(kernel.gid)}
 			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{
-				0: ours.bandwidth("ib_write_bw", bulkSize, 10000),
-				1: theirs.kernelStream(kernel, "B/s", bulkSize, 1000, func(b Bandwidth) float64 { return b.Average }),
-				2: ours.messages("ib_write_bw", smallMessage, 100000),
-				3: theirs.kernelStream(kernel, "/s", smallMessage, 20000, func(b Bandwidth) float64 { return b.MessageRate }),
+				0: on(ours.throughput(device, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
+				1: on(theirs.throughput(plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
+				2: on(ours.throughput(device, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
+				3: on(theirs.throughput(plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
 			})
 			rows[0].fill(s[0], s[1])
 			rows[1].fill(s[2], s[3])
@@ -92,13 +94,5 @@ func (k kernelDevice) host(h *Host) *Host {
 	return &through
 }
 
-// kernelStream probes ib_write_bw through the kernel's device.
-func (r Route) kernelStream(k kernelDevice, unit string, size, iterations int, value func(Bandwidth) float64) Probe {
-	return Probe{
-		Name: fmt.Sprintf("rxe: ib_write_bw -s %d", size), Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := r.stream(ctx, plain, "ib_write_bw", size, iterations, "-d", k.name, "-x", strconv.Itoa(k.gid))
-			return Reading{Value: value(got)}, err
-		},
-	}
-}
+// ourDevice is what vrdma's device is called.
+const ourDevice = "rxe0"

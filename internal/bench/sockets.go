@@ -43,7 +43,7 @@ func (t *Table) sockets() part {
 func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, tooLong(carriedTimeout))
 	defer cancel()
-	before, err := r.Client.sent()
+	before, err := r.Client.sent(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64
 	if err != nil {
 		return err
 	}
-	after, err := r.Client.sent()
+	after, err := r.Client.sent(ctx)
 	if err != nil {
 		return err
 	}
