@@ -69,6 +69,7 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
+	portWord   bool // it found something short
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks
