@@ -14,12 +14,12 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test
+.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-build: bin/vrdma bin/libvrdma.so ## bin/vrdma and the shared object beside it
+build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
@@ -27,7 +27,7 @@ bin/vrdma:
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-# bin/libvrdma.so
+# bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
 
 test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
@@ -44,7 +44,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/newest-root test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 # The random conversations are pure computing: without the race detector there is time for
 # tens of thousands.
@@ -59,7 +59,7 @@ integration: build ## real programs against a real daemon
 demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
 	@bin/vrdma demo
 
-bench: deps-demo deps-test build ## the speed table, written to bench/results too
+bench: deps-bench build ## the speed table, written to bench/results too
 	@bin/vrdma bench --out bench/results
 
 # Where goroutines make coverage differ from run to run, shortening an input that looks
@@ -76,5 +76,5 @@ clean: ## remove what the build made
 	rm -rf bin bench/results
 
 # VRDMA_SKIP_DEPS=1 trusts that everything needed is installed.
-deps-build deps-demo deps-test:
-	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo)
+deps-build deps-demo deps-test deps-bench:
+	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo) $(if $(filter deps-bench,$@),demo test)

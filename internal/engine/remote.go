@@ -14,9 +14,13 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
-// remoteBurst is what fits one system call: 64 datagrams and 65507 bytes, headers
-// included.
-const remoteBurst = 60 << 10
+// aWord is how many bytes are no stream: whoever they are for should have the processor
+// at once, because an answer is likely.
+const aWord = 4 << 10
+
+// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
+// headers included.
+const remoteBurst = 62 << 10
 
 // SetTap has every packet recorded, local ones too; nil ends that. It runs on the
 // loop.
@@ -34,24 +38,30 @@ func (e *Engine) LinkCounters() link.Counters {
 	}
 	c := e.port.Counters()
 	c.Strays = e.strays
+	c.SentMulticast, c.RcvdMulticast = e.count.sent, e.count.received
 	return c
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.
-func (e *Engine) depart(b *transport.Burst) {
-	if b.Kind == transport.KindCNP {
+func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
+	switch b.Kind {
+	case transport.KindCNP:
 		e.port.SendCNP(b.SGID, b.DGID, b.Src, b.Dst)
 		return
+	case transport.KindAck:
+		if b.Syndrome>>5 == 0 {
+			e.owe(from, b)
+			return
+		}
+	}
+	if b.Kind >= transport.KindReadResp {
+		if from.Sched.Ack != 0 {
+			e.pay() // responses leave in order
+		}
+	} else if from.Sched.AckAt != 0 {
+		e.answered(from)
 	}
 	e.port.Send(b)
-}
-
-// Path implements nic.Link.
-func (e *Engine) Path(dgid *transport.GID) transport.Path {
-	if e.port == nil || e.nic.Local(dgid) {
-		return transport.Path{}
-	}
-	return transport.Path{Remote: true, MaxBurst: remoteBurst, Window: e.opts.Window}
 }
 
 // remote reports whether b is for another host.
@@ -74,12 +84,14 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.portDry = false
+	e.portDry, e.portWord = false, false
 	if !e.portActive {
 		return false
 	}
+	before := e.port.Received()
 	if e.port.Poll(e) {
 		e.portLast = e.now
+		e.portWord = e.port.Received()-before <= aWord
 		return true
 	}
 	e.portDry = true
@@ -102,6 +114,9 @@ func (e *Engine) hear() {
 // flushPort sends what waits for other hosts, and reports whether some has to wait
 // longer.
 func (e *Engine) flushPort() bool {
+	if e.acksDue() {
+		e.pay()
+	}
 	if !e.port.Pending() {
 		return false
 	}

@@ -354,6 +354,9 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 	net.Connect(a, b, aa, ba)
 	if p := path(net); p.Remote {
 		a.QP.SetPath(p)
+		if net.Rand.IntN(4) == 0 {
+			p.Own = !p.Own // one side does not know yet, or was told wrong
+		}
 		b.QP.SetPath(p)
 	}
 	sides := []*side{newSide(t, a, b), newSide(t, b, a)}

@@ -7,7 +7,7 @@ import (
 )
 
 // frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x02"
+const frozenMagic = "vrdma-qp\x03"
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.
@@ -78,7 +78,7 @@ func (q *QP) check() error {
 // psns has every bit that some sequence number has.
 func (q *QP) psns() uint32 {
 	r, rs := &q.req, &q.resp
-	all := r.TailPSN | r.Una | r.PSN | r.Max | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
+	all := r.TailPSN | r.Una | r.PSN | r.Max | r.Arrived | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
 	for _, g := range r.Gaps {
 		all |= g.From | g.To
 	}

@@ -48,7 +48,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
 		q.req.W.NumSGE, q.resp.R.NumSGE, q.req.NumGaps = 32, 32, 16
 		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
-			&q.req.ResumePSN, &q.resp.Newest} {
+			&q.req.ResumePSN, &q.req.Arrived, &q.resp.Newest} {
 			*p &= psnMask
 		}
 		for i := range q.req.Gaps {

@@ -46,6 +46,7 @@ type requester struct {
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
 
+	Arrived       uint32 // packets before it were asked for or have arrived, says the peer
 	NumGaps       uint8
 	Gaps          [16]gap // packets that the peer misses
 	ResumePos     uint32
@@ -146,6 +147,12 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	w := &r.W
+	if r.Repairing && w.Op.isRD() {
+		// The gap reaches into it. Sent again both here and after resuming, it would
+		// count as two.
+		q.rewind()
+		return minCost
+	}
 	if r.Off == 0 && !q.admit(now, h) {
 		return 0
 	}
@@ -293,7 +300,7 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	w := &r.W
 	mtu := q.attr.MTU
 	left := w.Length - r.Off
-	n := min(left, r.Burst)
+	n := min(left, q.most())
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
@@ -342,6 +349,18 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	r.Off += n
 	return q.emit(now, b, b.Packets, b.Last, max(int(n), minCost), h)
+}
+
+// most is how many bytes the next burst of the request in W may have. Behind the first
+// packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
+// packets of one length has to begin a new run, and the second packet ends the first run:
+// both come on top, so that what follows fills a run.
+func (q *QP) most() uint32 {
+	r := &q.req
+	if q.path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {
+		return r.Burst + 2*q.attr.MTU
+	}
+	return r.Burst
 }
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its

@@ -29,9 +29,13 @@ const (
 	dueStarted
 )
 
-// setResources makes room for n resources and forgets what was there.
+// setResources makes room for n resources and forgets what was there, if that is another
+// number.
 func (q *QP) setResources(n uint8) {
-	q.attr.MaxDestRDAtomic = min(n, MaxResources)
+	if n = min(n, MaxResources); n == q.attr.MaxDestRDAtomic {
+		return
+	}
+	q.attr.MaxDestRDAtomic = n
 	rs := &q.resp
 	rs.Pending, rs.Next, rs.Head = 0, 0, 0
 	rs.Res = [MaxResources]resource{}

@@ -38,7 +38,9 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 		q.rnrNak(now, b, h)
 	case synNak:
 		if b.Syndrome == nakRepair {
-			q.repairLater(now, b.PSN, b.MSN)
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
+			}
 			return
 		}
 		q.nak(now, b, h)
@@ -63,6 +65,7 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
 			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
 				q.req.Retrying, q.cc.BackAt = true, now
 			} else {
 				q.retry(now, q.path.Own, h)
@@ -98,6 +101,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 	if r.RNRRetry != 7 {
 		r.RNRRetry--
 	}
+	r.Retry = q.attr.RetryCount // the packet has arrived: what was lost before it counts no more
 	r.RNRAt = now + RNRDelay(b.Syndrome)
 	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()
@@ -270,6 +274,7 @@ func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
 	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Arrived = r.Una
 	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }

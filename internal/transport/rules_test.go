@@ -440,3 +440,26 @@ func TestRNRDelays(t *testing.T) {
 		t.Errorf("ACK timeouts %d %d %d", AckTimeout(0), AckTimeout(14), AckTimeout(31))
 	}
 }
+
+// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than may
+// happen in a row. An RNR NAK shows that it arrived, so these are not in a row.
+func TestRNRForgivesLosses(t *testing.T) {
+	w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
+	sends := 0
+	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
+		if b.Kind != KindSend {
+			return false
+		}
+		sends++
+		if sends == 12 {
+			w.recv(1, 100, 0)
+		}
+		return sends%2 == 1
+	}
+	w.post(w.req(WRSend, 100, 0))
+	w.run()
+	w.wantSent(Success)
+	if c := w.a.QP.Counters(); c.RcvdRNR != 5 || c.Timeouts != 6 {
+		t.Errorf("%d RNR NAKs, %d timeouts, want 5 and 6", c.RcvdRNR, c.Timeouts)
+	}
+}
