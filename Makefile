@@ -33,7 +33,11 @@ include shim/shim.mk
 test: deps-test build check unit integration ## everything that has to pass: what .ci/run calls
 	@echo "make test: all passed"
 
-test-all: test fuzz ## the same, and every fuzz target for FUZZTIME each
+# The long form of every axis, instead of the short one.
+test-all: export VRDMA_TEST_ALL := 1
+test-all: export VRDMA_CONVERSATIONS := 100000
+test-all: TIMEOUT := 6h
+test-all: test fuzz ## the long form of everything, and every fuzz target for FUZZTIME each
 
 check: ## formatting, go vet, staticcheck, shell scripts
 	@unformatted=$$(gofmt -l cmd internal shim test); if [ -n "$$unformatted" ]; then \
@@ -42,8 +46,11 @@ check: ## formatting, go vet, staticcheck, shell scripts
 	$(GO) tool staticcheck ./...
 	@for script in .ci/run tools/install-deps tools/newest-root test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
+# The random conversations are pure computing: without the race detector there is time for
+# tens of thousands.
 unit: ## Go tests of every package, with the race detector
-	$(GO) test -race -timeout $(TIMEOUT) $(UNIT)
+	VRDMA_CONVERSATIONS= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
+	$(GO) test -timeout $(TIMEOUT) ./internal/simnet
 
 # One package at a time: these start daemons and real programs and want both cores.
 integration: build ## real programs against a real daemon

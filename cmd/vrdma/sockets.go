@@ -20,11 +20,14 @@ var rsocketsPlaces = []string{
 	"/usr/local/lib*/rsocket/librspreload.so", "/usr/local/lib/*/rsocket/librspreload.so",
 }
 
+// rsocketsPackage is what to do about its absence.
+const rsocketsPackage = "install librdmacm1 (librdmacm1t64 in newer Debian and Ubuntu, librdmacm in Fedora)"
+
 // findRsockets finds the library; VRDMA_RSPRELOAD names another one.
 func findRsockets() (string, error) {
 	if path := os.Getenv("VRDMA_RSPRELOAD"); path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", lacks("VRDMA_RSPRELOAD: %w", err)
+			return "", lacks("VRDMA_RSPRELOAD: %w; %s", err, rsocketsPackage)
 		}
 		return path, nil
 	}
@@ -33,7 +36,7 @@ func findRsockets() (string, error) {
 			return found[0], nil
 		}
 	}
-	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: install librdmacm1 (Debian, Ubuntu) or librdmacm (Fedora), or name it with VRDMA_RSPRELOAD")
+	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: %s, or name it with VRDMA_RSPRELOAD", rsocketsPackage)
 }
 
 // runSockets runs a program whose TCP connections go over RDMA, and says at its end
@@ -116,15 +119,14 @@ const settleTime = 100 * time.Millisecond
 // socketsSummary says how many connections went which way, and why.
 func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	time.Sleep(settleTime)
-	over := "an unknown number of connections went over RDMA"
-	n, err := channel.CountConnections(place.Socket, label)
-	if err == nil {
-		over = fmt.Sprintf("%d connections went over RDMA", n)
+	text := "an unknown number of connections went over RDMA"
+	if n, err := channel.CountConnections(place.Socket, label); err == nil {
+		text = count(n, "connection") + " went over RDMA"
 	}
-	past := tcp.Refused + tcp.Silent + tcp.Accepted
-	text := over + ", none over TCP"
-	if past > 0 {
-		text = fmt.Sprintf("%s, %d over TCP", over, past)
+	if past := tcp.Refused + tcp.Silent + tcp.Accepted; past > 0 {
+		text += fmt.Sprintf(", %d over TCP", past)
+	} else {
+		text += ", none over TCP"
 	}
 	if why := tcp.reasons(); len(why) > 0 {
 		text += " (" + strings.Join(why, "; ") + ")"
@@ -132,22 +134,33 @@ func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	return text
 }
 
+// count is a number of things.
+func count(n uint64, thing string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case strings.HasSuffix(thing, "s"):
+		return fmt.Sprintf("%d %ses", n, thing)
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // reasons says why something did not go over RDMA.
 func (c tcpCount) reasons() []string {
 	var why []string
 	for _, r := range []struct {
-		n    uint64
-		text string
+		n           uint64
+		thing, text string
 	}{
-		{c.Refused, "connections to a peer that does not listen on RDMA: it needs vrdma run --sockets too"},
-		{c.Silent, "connections to a peer that RDMA does not reach"},
-		{c.Accepted, "connections from a peer without RDMA: it needs vrdma run --sockets too"},
-		{c.Unmade, "sockets for which librspreload.so found no RDMA device"},
-		{c.UDP, "UDP sockets, which stay with the kernel"},
-		{c.Forked, "processes that inherited connections by fork, which RDMA does not allow: they cannot use them"},
+		{c.Refused, "connection", "to a peer that does not listen on RDMA: run it with vrdma run --sockets too"},
+		{c.Silent, "connection", "to a peer that RDMA does not reach"},
+		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
+		{c.Unmade, "socket", "for which librspreload.so found no RDMA device"},
+		{c.UDP, "UDP socket", "left to the kernel"},
+		{c.Forked, "process", "made by fork, which cannot use the RDMA connections of its parent"},
 	} {
 		if r.n > 0 {
-			why = append(why, fmt.Sprintf("%d %s", r.n, r.text))
+			why = append(why, count(r.n, r.thing)+" "+r.text)
 		}
 	}
 	return why

@@ -53,7 +53,15 @@ type Params struct {
 	RNRRetryCount      uint8
 	FlowControl        bool
 	SRQ                bool
+	ECE                ECE
 	Private            []byte
+}
+
+// ECE is what one side offers of a vendor's enhanced connection establishment (Linux's
+// struct ib_ece): passed on, never looked at.
+type ECE struct {
+	Vendor   uint32 // 24 bits
+	Modifier uint32
 }
 
 // Event is what happened to a connection.

@@ -46,6 +46,8 @@ func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Par
 	req.SetRemoteResponseTimeout(responseTimeout)
 	req.SetLocalResponseTimeout(responseTimeout)
 	req.SetMaxCMRetries(maxRetries)
+	req.SetVendorID(p.ECE.Vendor)
+	mad.SetModifier(p.ECE.Modifier)
 	setPath(req.Primary(), &path)
 	copy(req.Private(), p.Private)
 
@@ -105,7 +107,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 	p := Params{
 		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
 		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: req.FlowControl(), SRQ: req.SRQ(),
-		Private: req.Private(),
+		ECE: ECE{req.VendorID(), mad.Modifier()}, Private: req.Private(),
 	}
 	if reason := m.Host.Request(c, &p); reason != 0 {
 		if reason != Ignore {
@@ -166,6 +168,8 @@ func (m *Manager) Accept(now Time, c *Conn, p *Params) error {
 	rep.SetRNRRetryCount(p.RNRRetryCount)
 	rep.SetSRQ(p.SRQ)
 	rep.SetLocalCAGUID(m.GUID)
+	rep.SetVendorID(p.ECE.Vendor)
+	mad.SetModifier(p.ECE.Modifier)
 	copy(rep.Private(), p.Private)
 	c.State = RepSent
 	m.begin(now, c, mad)
@@ -203,6 +207,7 @@ func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
 	m.notify(c, &Event{Kind: Replied, Private: rep.Private(), Params: Params{
 		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
 		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: rep.FlowControl(), SRQ: rep.SRQ(),
+		ECE: ECE{rep.VendorID(), mad.Modifier()},
 	}})
 }
 

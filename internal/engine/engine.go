@@ -69,17 +69,24 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
+	portWord   bool // it found something short
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks
 	strays     uint64 // packets from other hosts for no queue pair of ours
-	mgmt       management
-	peers      *hosts.Table // nil: every other host is foreign
-	current    *nic.QP      // whose turn it is, for fault containment
-	events     [64]unix.EpollEvent
-	tick       transport.Time // next visit of errored queue pairs and full channels
-	ticking    bool
-	until      transport.Time // when the loop wakes by itself; 0 is never
+
+	groups      map[transport.GID]int32 // joined on the network: descriptors
+	groupFDs    map[int32]bool          // whether each is in groupsReady
+	groupsReady queue[int32]
+	count       multicastCount
+
+	mgmt    management
+	peers   *hosts.Table // nil: every other host is foreign
+	current *nic.QP      // whose turn it is, for fault containment
+	events  [64]unix.EpollEvent
+	tick    transport.Time // next visit of errored queue pairs and full channels
+	ticking bool
+	until   transport.Time // when the loop wakes by itself; 0 is never
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -117,6 +124,7 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
+	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
 	if o.Port != nil && o.Recognise {
 		e.recognise(o.Version)

@@ -12,6 +12,8 @@ const (
 	round = 8
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.
+	// Where other hosts are concerned that is too long: nothing comes from there
+	// within it, and the program that a packet was for should run.
 	linger = transport.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up.
 	wakesEvery = 64
@@ -39,13 +41,16 @@ func (e *Engine) loop() {
 		}
 		if e.safely(e.step) || work {
 			idle = 0
+			if e.portWord && e.run.n == 0 {
+				yield()
+			}
 			continue
 		}
 		if idle == 0 {
 			idle = e.now
 		}
 		if quiet := e.now - idle; quiet < transport.Time(e.opts.Spin) {
-			if quiet > linger {
+			if quiet > linger || e.portActive {
 				yield()
 			}
 			continue
@@ -60,6 +65,10 @@ func (e *Engine) step() bool {
 	work := e.poll()
 	if e.port != nil {
 		work = e.pollPort() || work
+	}
+	if e.groupsReady.n > 0 {
+		e.pollGroups()
+		work = true
 	}
 	if e.starved.n > 0 {
 		e.feed()

@@ -14,6 +14,10 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
+// aWord is how many bytes are no stream: whoever they are for should have the processor
+// at once, because an answer is likely.
+const aWord = 4 << 10
+
 // remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
 // headers included.
 const remoteBurst = 62 << 10
@@ -34,6 +38,7 @@ func (e *Engine) LinkCounters() link.Counters {
 	}
 	c := e.port.Counters()
 	c.Strays = e.strays
+	c.SentMulticast, c.RcvdMulticast = e.count.sent, e.count.received
 	return c
 }
 
@@ -49,8 +54,12 @@ func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
 			return
 		}
 	}
-	if b.Kind >= transport.KindReadResp && from.Sched.Ack != 0 {
-		e.pay() // answers leave in order
+	if b.Kind >= transport.KindReadResp {
+		if from.Sched.Ack != 0 {
+			e.pay() // responses leave in order
+		}
+	} else if from.Sched.AckAt != 0 {
+		e.answered(from)
 	}
 	e.port.Send(b)
 }
@@ -75,12 +84,14 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.portDry = false
+	e.portDry, e.portWord = false, false
 	if !e.portActive {
 		return false
 	}
+	before := e.port.Received()
 	if e.port.Poll(e) {
 		e.portLast = e.now
+		e.portWord = e.port.Received()-before <= aWord
 		return true
 	}
 	e.portDry = true
@@ -103,7 +114,9 @@ func (e *Engine) hear() {
 // flushPort sends what waits for other hosts, and reports whether some has to wait
 // longer.
 func (e *Engine) flushPort() bool {
-	e.pay()
+	if e.acksDue() {
+		e.pay()
+	}
 	if !e.port.Pending() {
 		return false
 	}

@@ -36,6 +36,7 @@ type Receiver interface {
 type Counters struct {
 	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; calls are messages
 	SentCNP                           uint64
+	SentMulticast                     uint64 // to other hosts; the engine counts these
 	SendFull                          uint64 // packets dropped because socket and queue were full
 	SendErrors                        uint64 // packets that the kernel refused, for want of a route say
 	Unreadable                        uint64 // bursts whose data could not be read
@@ -43,6 +44,7 @@ type Counters struct {
 
 	RcvdPackets, RcvdBytes, RcvdCalls uint64
 	RcvdBursts                        uint64
+	RcvdMulticast                     uint64
 	RcvdCNP                           uint64
 	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
 	Malformed                         uint64 // dropped: not a packet that we know
@@ -92,6 +94,9 @@ func NewPort(bind Bind) *Port {
 
 // Counters are what has been counted so far.
 func (p *Port) Counters() Counters { return p.count }
+
+// Received is how many bytes have arrived so far.
+func (p *Port) Received() uint64 { return p.count.RcvdBytes }
 
 // SetTap has every packet recorded; nil ends that.
 func (p *Port) SetTap(t *Tap) { p.tap = t }

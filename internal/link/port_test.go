@@ -287,6 +287,22 @@ func TestOwn(t *testing.T) {
 			t.Errorf("own %v, identification %d: arrives %v, want %v", c.own, c.id, got, c.arrives)
 		}
 	}
+	// One that no vrdma host sends makes us doubt that this is one, once.
+	var doubts []netip.Addr
+	b.OnDoubt(func(a netip.Addr) { doubts = append(doubts, a) })
+	b.SetOwn(hostA, true)
+	for i, arrives := range []bool{false, true, true} {
+		p := wire.Make(make([]byte, 100), wire.RCSendOnly, 10)
+		flow.Seal(p, 0xbeef)
+		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
+			t.Fatal(err)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if got := len(s.bursts) == 1; got != arrives || len(doubts) != 1 || doubts[0] != hostA {
+			t.Errorf("packet %d of a host that has changed: arrives %v, want %v; doubts %v", i, got, arrives, doubts)
+		}
+	}
 }
 
 func TestCongestion(t *testing.T) {

@@ -133,8 +133,8 @@ func TestTapSlow(t *testing.T) {
 	}
 	// The first chunks go out as soon as the writer waits, almost empty, and none is
 	// filled to the last byte.
-	if file.n < tapChunk*(tapChunks-4) || file.n > tapChunk*tapChunks {
-		t.Errorf("%d bytes written, want about %d", file.n, tapChunk*(tapChunks-2))
+	if file.n < tapChunk*tapChunks/2 || file.n > tapChunk*tapChunks {
+		t.Errorf("%d bytes written, want half of %d or more", file.n, tapChunk*tapChunks)
 	}
 }
 

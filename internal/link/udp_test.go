@@ -57,6 +57,23 @@ func TestVeth(t *testing.T) {
 	}
 }
 
+// TestOldKernel: a kernel that knows neither UDP_SEGMENT nor UDP_GRO is found out, and
+// served packet by packet.
+func TestOldKernel(t *testing.T) {
+	unknown := func(int) error { return unix.ENOPROTOOPT }
+	gso, gro := featureGSO.test, featureGRO.test
+	t.Cleanup(func() { featureGSO.test, featureGRO.test = gso, gro })
+	featureGSO.test, featureGRO.test = unknown, unknown
+	n := vethPair(t, 1500)
+	ua, ub := n[0].mustListen(UDPOptions{}, veth4[0]), n[1].mustListen(UDPOptions{}, veth4[1])
+	defer ua.Close()
+	defer ub.Close()
+	if ua.GSO() || ub.GRO() || ua.Segments() != 1 {
+		t.Errorf("GSO %v, GRO %v, %d segments in a call; want none", ua.GSO(), ub.GRO(), ua.Segments())
+	}
+	testWay(t, NewPort(ua), NewPort(ub), veth4[0], veth4[1], 1500, UDPOptions{NoGSO: true, NoGRO: true})
+}
+
 // testWay sends from a to b, with b expecting identifications as our own hosts have them.
 func testWay(t *testing.T, a, b *Port, from, to netip.Addr, mtu int, o UDPOptions) {
 	r := rand.New(rand.NewPCG(9, 10))

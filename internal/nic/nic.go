@@ -32,6 +32,10 @@ type Link interface {
 	Transmit(from *QP, b *transport.Burst)
 	// Path says how a peer is reached.
 	Path(sgid, dgid *transport.GID) transport.Path
+	// Join says that a queue pair is the first to be attached to a group, and Leave
+	// that there is none any more.
+	Join(group transport.GID) error
+	Leave(group transport.GID)
 	// Wake says that qp has something to do outside the engine's own calls.
 	Wake(qp *QP)
 	// Now is the loop's clock.

@@ -73,8 +73,10 @@ type QP struct {
 	Sched struct {
 		Queued  bool
 		Starved bool
-		Timer   int // 1 + index in the heap
-		Ack     int // 1 + index among those that are owed
+		Timer   int            // 1 + index in the heap
+		Ack     int            // 1 + index among those that are owed
+		AckAt   transport.Time // when the last one was due
+		Answers bool           // requests to it are soon followed by its own
 		Due     transport.Time
 		Peer    *QP
 		Route   Route

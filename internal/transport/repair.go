@@ -40,7 +40,6 @@ func (q *QP) repairLater(now Time, from, to uint32) bool {
 	// The packet behind the gap has arrived; the acknowledgement of it will be late.
 	q.cc.arrived(now, psnAdd(to, 1))
 	q.cc.Unsure = q.cc.SRTT != 0
-	q.count.Repairs++
 	if n >= lossRun {
 		q.cutLoss()
 	} else {

@@ -38,7 +38,9 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 		q.rnrNak(now, b, h)
 	case synNak:
 		if b.Syndrome == nakRepair {
-			q.repairLater(now, b.PSN, b.MSN)
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
+			}
 			return
 		}
 		q.nak(now, b, h)
@@ -63,6 +65,7 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
 			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
 				q.req.Retrying, q.cc.BackAt = true, now
 			} else {
 				q.retry(now, q.path.Own, h)

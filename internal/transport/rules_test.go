@@ -189,6 +189,16 @@ func TestFaults(t *testing.T) {
 		{name: "flush, queue pair without the right", opts: []option{noRight(AccessFlushGlobal)},
 			make: func(w *world) SendWQE { return w.req(WRFlush, 8, 0) },
 			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+		{name: "flush, a kind that the queue pair does not allow", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 8, 0)
+			r.Imm = 2 // persistent
+			return r
+		}, sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+		{name: "flush, bounds", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 8, memSize)
+			r.Imm = 1 // global
+			return r
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
 		{name: "send, longer than the receive", make: func(w *world) SendWQE { return w.req(WRSend, 4097, 0) },
 			sent: RemInvReqErr, rcvd: LocLenErr, bState: Error},
 		{name: "send, key of the receive unknown", make: func(w *world) SendWQE {

@@ -382,3 +382,30 @@ func TestReadyTooEarly(t *testing.T) {
 	w.run()
 	w.wantSent(Success)
 }
+
+// TestModifyWhileDrained sets attributes in SQD, as a program does that has waited for it:
+// the event does not come again, and what the responder owes is still sent.
+func TestModifyWhileDrained(t *testing.T) {
+	w := newWorld(t, RC, onWire)
+	w.post(w.req(WRRead, 5000, 0))
+	for range 100 {
+		if w.b.QP.RespondPending() || !w.Step(w.Now+5000) {
+			break
+		}
+	}
+	n := simnet.Defaults().MaxDestRDAtomic
+	a := Attr{State: SQD, SQDAsyncNotify: true, MaxDestRDAtomic: n}
+	w.b.QP.Modify(&a, MaskState|MaskSQDAsyncNotify, w.Now, w.b)
+	if !w.b.QP.RespondPending() {
+		t.Fatalf("no response is owed")
+	}
+	w.b.QP.Modify(&a, MaskState|MaskMaxDestRDAtomic, w.Now, w.b)
+	w.run()
+	w.wantSent(Success)
+	if c := w.a.QP.Counters(); c.Timeouts != 0 {
+		t.Errorf("%d timeouts", c.Timeouts)
+	}
+	if fmt.Sprint(w.b.Events) != fmt.Sprint([]Event{EventSQDrained}) {
+		t.Errorf("events %v, want one", w.b.Events)
+	}
+}

@@ -91,8 +91,8 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	psns := b.psns(q.attr.MTU)
 	ahead := psnDist(rs.PSN, b.PSN)
-	if rs.Waiting && now-rs.NakAt >= RNRDelay(q.attr.MinRNRTimer) {
-		rs.Waiting = false // it is coming again, and its beginning was lost
+	if rs.Waiting {
+		rs.Waiting = !q.comesAgain(now, b.PSN)
 	}
 	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
 		q.count.Dropped++
@@ -123,6 +123,15 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	if wait := now - rs.NakAt; wait >= q.patience() || again && wait >= q.patience()/2 {
 		q.askAgain(now, sc.stash, h)
 	}
+}
+
+// comesAgain reports, after an RNR NAK, whether psn belongs to what is sent again because of
+// it rather than to what was on its way: the beginning was lost then.
+func (q *QP) comesAgain(now Time, psn uint32) bool {
+	rs := &q.resp
+	forward := psnDist(rs.Ahead, psn)
+	rs.Ahead = psn
+	return (forward == 0 || forward >= psnHalf) && now-rs.NakAt >= max(nakAgain, RNRDelay(q.attr.MinRNRTimer))
 }
 
 // stashable reports whether b's data is of the length that its packets say, and at hand.

@@ -2,16 +2,31 @@
 /*
  * connect: RDMA if the peer has it, TCP if it does not.
  *
- * rsockets watches a connection for the peer's death only if its connect was
- * non-blocking, which here it always is. The preload library itself falls back to TCP
+ * rsockets watches a connection for the peer's death only if connect had to wait for
+ * something (until rdma-core 62), and this device is often too fast for that. So the first
+ * event of every connect is said not to be there yet. The preload library itself falls back to TCP
  * only when connect fails at once, and then forgets in poll what it did. So we wait for the
  * outcome, also for a program that would not (it is a matter of a millisecond, unless
  * nobody is there), and make the TCP socket ourselves.
  */
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "sockets.h"
+
+__thread bool connect_underway __attribute__((tls_model("initial-exec")));
+
+bool connect_too_early(const void *buf, size_t n)
+{
+	/* struct rdma_ucm_cmd_hdr, RDMA_USER_CM_CMD_GET_EVENT */
+	const uint32_t get_event = 12;
+	if (n < 8 || memcmp(buf, &get_event, sizeof get_event))
+		return false;
+	connect_underway = false;
+	return true;
+}
 
 /* How long RDMA may take to reach somebody, in ms. */
 #define PATIENCE 5000
@@ -77,6 +92,36 @@ static bool replaced(int fd)
 	return REAL(getsockopt)(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &n) == 0;
 }
 
+/* Is it an address of this machine? RDMA reaches those, so nobody listened. */
+static bool is_local(const struct sockaddr *to, socklen_t n)
+{
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} a = {0};
+	memcpy(&a, to, n < sizeof a ? n : sizeof a);
+	a.v4.sin_port = 0; /* at the same place in both */
+	long fd = sys(SYS_socket, a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	long r = sys(SYS_bind, fd, &a, n < sizeof a ? n : sizeof a);
+	sys(SYS_close, fd);
+	return r == 0;
+}
+
+/* It went over TCP: why? */
+static int over_tcp(int r, const struct sockaddr *to, socklen_t n)
+{
+	int why = errno;
+	if (r == 0 || why == EINPROGRESS) {
+		if (is_local(to, n))
+			COUNT(refused);
+		else
+			COUNT(silent);
+	}
+	errno = why;
+	return r;
+}
+
 EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 {
 	struct entry *e = entry_at(fd);
@@ -85,30 +130,27 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	int kind = kind_of(e);
 	if (kind != FRESH)
 		return FAIL(kind == CONNECTED ? EISCONN : kind == CONNECTING ? EALREADY : EINVAL);
+	bool nonblocking = atomic_load(&e->nonblocking);
 	atomic_store(&e->kind, CONNECTING); /* so that poll takes part */
-	int r = REAL(connect)(fd, to, n), why = errno;
+	connect_underway = true;
+	int r = REAL(connect)(fd, to, n), why = r ? errno : 0;
+	connect_underway = false;
 	if (replaced(fd)) {
-		COUNT(silent);
-		bool nonblocking = atomic_load(&e->nonblocking);
 		if (!adopt_tcp(fd))
 			return -1;
-		return r == 0 || nonblocking || why != EINPROGRESS ? (errno = why, r) : finish(fd);
+		if (why == EINPROGRESS && !nonblocking)
+			r = finish(fd);
+		else
+			errno = why;
+		return over_tcp(r, to, n);
 	}
-	if (r < 0 && why == EINPROGRESS)
+	if (why == EINPROGRESS)
 		why = outcome(fd);
-	else if (r == 0)
-		why = 0;
 	if (why == 0) {
 		atomic_store(&e->kind, CONNECTED);
 		return 0;
 	}
 	if (why == EINTR)
 		return FAIL(EINTR);
-	if (why == ECONNREFUSED)
-		COUNT(refused);
-	else
-		COUNT(silent);
-	if (!become_tcp(fd))
-		return -1;
-	return REAL(connect)(fd, to, n);
+	return become_tcp(fd) ? over_tcp(REAL(connect)(fd, to, n), to, n) : -1;
 }

@@ -173,7 +173,14 @@ EXPORT ssize_t __recvfrom_chk(int fd, void *buf, size_t n, size_t room, int flag
 EXPORT ssize_t write(int fd, const void *buf, size_t n)
 {
 	struct entry *e = entry_at(fd);
-	return likely(!e) ? REAL(write)(fd, buf, n) : transmit(fd, e, buf, n, 0);
+	if (unlikely(connect_underway && connect_too_early(buf, n)))
+		return FAIL(EAGAIN);
+	if (unlikely(e != NULL))
+		return transmit(fd, e, buf, n, 0);
+	ssize_t r = REAL(write)(fd, buf, n);
+	if (r == (ssize_t)n)
+		library_wrote(buf, n);
+	return r;
 }
 
 EXPORT ssize_t send(int fd, const void *buf, size_t n, int flags)

@@ -2,8 +2,8 @@
 /*
  * epoll, made of poll. The kernel cannot watch an rsocket, so a set keeps those itself, and
  * epoll_wait is a poll of them and of the kernel's own epoll, which has all the others;
- * listeners too, by their queue. (The preload library of rdma-core 65 has an epoll of its
- * own; ours serves every version alike.)
+ * listeners too, by their door. The preload library of rdma-core 65 has an epoll of its
+ * own, which does not know ours; so the kernel is asked directly.
  *
  * Edge-triggered events: having told of one, we keep quiet until the program has read, or
  * has found that it cannot write on. It may then hear of one too many, never of one too few.
@@ -58,6 +58,12 @@ EXPORT int epoll_create1(int flags)
 }
 
 EXPORT int epoll_create(int size) { return size > 0 ? epoll_create1(0) : FAIL(EINVAL); }
+
+static int kernel_control(int ep, int op, int fd, struct epoll_event *event)
+{
+	long r = sys(SYS_epoll_ctl, ep, op, fd, event);
+	return r < 0 ? FAIL((int)-r) : 0;
+}
 
 static struct item *find(struct set *s, int fd)
 {
@@ -126,10 +132,12 @@ EXPORT int epoll_ctl(int ep, int op, int fd, struct epoll_event *event)
 {
 	struct entry *e = entry_at(fd);
 	struct set *s = set_at(ep);
-	if (!e || !s)
+	if (!s)
 		return REAL(epoll_ctl)(ep, op, fd, event);
-	if (kind_of(e) == LISTENING && e->queue >= 0)
-		return REAL(epoll_ctl)(ep, op, e->queue, event);
+	if (!e)
+		return kernel_control(ep, op, fd, event);
+	if (kind_of(e) == LISTENING && e->door >= 0)
+		return kernel_control(ep, op, e->door, event);
 	pthread_mutex_lock(&s->lock);
 	int r = change(s, op, fd, event);
 	pthread_mutex_unlock(&s->lock);
@@ -217,9 +225,9 @@ static int look(struct set *s, int ep, struct epoll_event *out, int max, const s
 			sys(SYS_read, s->changed, &drained, sizeof drained);
 		r = collect(s, list, n - 2, out, max);
 		if (list[n - 1].revents && r < max) {
-			int more = REAL(epoll_wait)(ep, out + r, max - r, 0);
+			long more = sys(SYS_epoll_pwait, ep, out + r, max - r, 0, NULL, 8);
 			if (more > 0)
-				r += more;
+				r += (int)more;
 		}
 	}
 	free(list);
@@ -258,9 +266,9 @@ static int masked_wait(int ep, struct epoll_event *out, int max, const struct ti
 		return FAIL(EINVAL);
 	if (!mask)
 		return wait_set(s, ep, out, max, limit);
-	pthread_sigmask(SIG_SETMASK, mask, &old);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, mask, &old, 8);
 	int r = wait_set(s, ep, out, max, limit), why = errno;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
 	errno = why;
 	return r;
 }

@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Sockets come and go: socket, listen, accept, dup, close.
- *
- * A listener of rsockets is served by a thread that writes accepted connections into a
- * socket pair, from which accept reads. Its poll waits on another descriptor, for the
- * connection request, and if the thread is not done when it wakes, it sleeps on: up to five
- * seconds. We note the pair when it is made, and wait on that.
- */
+/* Sockets come and go: socket, dup, close. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -15,7 +8,7 @@
 
 #define FLAGS (SOCK_CLOEXEC | SOCK_NONBLOCK)
 
-static void apply(int fd, int flags)
+void apply_flags(int fd, int flags)
 {
 	struct entry *e = entry_at(fd);
 	if (flags & SOCK_CLOEXEC)
@@ -47,72 +40,8 @@ EXPORT int socket(int domain, int type, int protocol)
 	} else {
 		COUNT(unmade);
 	}
-	apply(fd, type & FLAGS);
+	apply_flags(fd, type & FLAGS);
 	return fd;
-}
-
-static __thread int *want_pair __attribute__((tls_model("initial-exec")));
-
-EXPORT int socketpair(int domain, int type, int protocol, int pair[2])
-{
-	int r = REAL(socketpair)(domain, type, protocol, pair);
-	if (r)
-		return r;
-	if (want_pair) { /* the first one that listen makes is the queue */
-		*want_pair = pair[0];
-		want_pair = NULL;
-	}
-	library_pair(pair);
-	return r;
-}
-
-EXPORT int listen(int fd, int backlog)
-{
-	struct entry *e = entry_at(fd);
-	if (!e || kind_of(e) != FRESH)
-		return REAL(listen)(fd, backlog);
-	want_pair = &e->queue;
-	int r = REAL(listen)(fd, backlog);
-	want_pair = NULL;
-	if (r == 0)
-		atomic_store(&e->kind, LISTENING);
-	return r;
-}
-
-static int take(int fd, struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
-{
-	for (;;) {
-		struct pollfd p = {.fd = e->queue, .events = POLLIN};
-		if (e->queue < 0 || wait_many(&p, 1, &(struct timespec){0, 0}) == 1) {
-			int got = REAL(accept)(fd, from, n);
-			if (got >= 0) {
-				REAL(fcntl)(got, F_SETFL, O_NONBLOCK);
-				entry_set(got, e->domain, CONNECTED);
-				apply(got, flags);
-				return got;
-			}
-			if (errno != EAGAIN)
-				return got;
-		}
-		if (atomic_load(&e->nonblocking))
-			return FAIL(EAGAIN);
-		if (wait_one(fd, POLLIN, atomic_load(&e->patience[0])))
-			return -1;
-	}
-}
-
-EXPORT int accept4(int fd, struct sockaddr *restrict from, socklen_t *restrict n, int flags)
-{
-	struct entry *e = entry_at(fd);
-	if (e)
-		return kind_of(e) == LISTENING ? take(fd, e, from, n, flags) : FAIL(EINVAL);
-	long got = sys(SYS_accept4, fd, from, n, flags);
-	return got < 0 ? FAIL((int)-got) : (int)got;
-}
-
-EXPORT int accept(int fd, struct sockaddr *restrict from, socklen_t *restrict n)
-{
-	return entry_at(fd) ? accept4(fd, from, n, 0) : REAL(accept)(fd, from, n);
 }
 
 EXPORT int close(int fd)
@@ -128,6 +57,7 @@ EXPORT int close(int fd)
 		return r < 0 ? FAIL((int)-r) : 0;
 	}
 	epoll_forget(fd);
+	listener_close(e);
 	/* The number may be somebody else's as soon as it is closed. */
 	atomic_store(&e->kind, NOT_OURS);
 	if (!dead)
@@ -150,7 +80,7 @@ static int copy(int from, int to)
 		return r;
 	entry_set(to, e->domain, (enum kind)kind);
 	if ((unsigned)to < TABLE) {
-		table[to].queue = e->queue;
+		listener_copy(&table[to], e);
 		atomic_store(&table[to].nonblocking, atomic_load(&e->nonblocking));
 	}
 	return to;

@@ -20,7 +20,8 @@
  *   - A connection that RDMA cannot make is made by TCP, in the same descriptor.
  *
  *   table.c    which descriptors are rsockets; fork; the numbers for vrdma's last words
- *   make.c     socket, listen, accept, dup, close
+ *   make.c     socket, dup, close
+ *   listen.c   listen, accept
  *   connect.c  connect, and TCP instead
  *   data.c     read, write and their kin
  *   wait.c     poll and select
@@ -52,7 +53,9 @@ struct entry {
 	_Atomic int kind;         /* enum kind */
 	_Atomic bool nonblocking; /* as the program sees it */
 	int domain;
-	int queue;                /* of a listener: a descriptor that is readable when accept has work */
+	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
+	 * port for peers without RDMA, and an epoll that is readable when either has work. */
+	int queue, twin, door;
 	_Atomic int patience[2];  /* SO_RCVTIMEO and SO_SNDTIMEO in ms; 0: for ever */
 	/* For edge-triggered epoll: these move when the program has used up an event. */
 	_Atomic unsigned reads;
@@ -95,13 +98,26 @@ int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* 
 /* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
 int wait_one(int fd, short events, int patience);
 
+/* ---- listen.c ---- */
+
+void listener_copy(struct entry *to, const struct entry *from);
+void listener_close(struct entry *e);
+
 /* ---- make.c ---- */
 
+void apply_flags(int fd, int flags); /* SOCK_CLOEXEC and SOCK_NONBLOCK of a new descriptor */
 int duplicate(int fd, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
+
+/* ---- connect.c ---- */
+
+extern __thread bool connect_underway __attribute__((tls_model("initial-exec")));
+bool connect_too_early(const void *buf, size_t n); /* it asks for the first event of a connect */
 
 /* ---- library.c ---- */
 
-void library_pair(const int pair[2]); /* this thread made a socket pair */
+void library_pair(const int pair[2]);           /* this thread made a socket pair */
+void library_wrote(const void *buf, size_t n);  /* ... wrote to a descriptor that is no rsocket */
+void library_polls(void);                       /* ... is about to poll such */
 
 /* ---- epoll.c ---- */
 

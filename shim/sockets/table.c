@@ -26,6 +26,7 @@ static void in_child(void)
 	for (int fd = 0; fd <= atomic_load(&top); fd++)
 		if (kind_of(&table[fd]) != NOT_OURS) {
 			any = any || kind_of(&table[fd]) == CONNECTED;
+			listener_close(&table[fd]);
 			atomic_store(&table[fd].kind, DEAD);
 		}
 	if (any)
@@ -53,8 +54,9 @@ bool is_rsocket(int fd)
 
 void entry_set(int fd, int domain, enum kind k)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, start);
+	static _Atomic bool started;
+	if (!atomic_exchange(&started, true))
+		start();
 	if ((unsigned)fd >= TABLE)
 		return;
 	int seen = atomic_load(&top);
@@ -62,7 +64,7 @@ void entry_set(int fd, int domain, enum kind k)
 		;
 	struct entry *e = &table[fd];
 	e->domain = domain;
-	e->queue = -1;
+	e->queue = e->twin = e->door = -1;
 	atomic_store(&e->nonblocking, false);
 	atomic_store(&e->patience[0], 0);
 	atomic_store(&e->patience[1], 0);

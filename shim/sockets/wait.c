@@ -58,8 +58,8 @@ static int below(int fd, bool *rsocket)
 	if (!e)
 		return fd;
 	int k = kind_of(e);
-	if (k == LISTENING && e->queue >= 0)
-		return e->queue;
+	if (k == LISTENING && e->door >= 0)
+		return e->door;
 	*rsocket = *rsocket || k != DEAD;
 	return fd;
 }
@@ -138,8 +138,10 @@ static bool any_of_ours(const struct pollfd *fds, nfds_t n)
 
 EXPORT int poll(struct pollfd *fds, nfds_t n, int timeout)
 {
-	if (!any_of_ours(fds, n))
+	if (!any_of_ours(fds, n)) {
+		library_polls();
 		return REAL(poll)(fds, n, timeout);
+	}
 	struct timespec t = milliseconds(timeout);
 	return wait_many(fds, n, timeout < 0 ? NULL : &t);
 }
@@ -149,9 +151,9 @@ static int masked(struct pollfd *fds, nfds_t n, const struct timespec *timeout, 
 	sigset_t old;
 	if (!mask)
 		return wait_many(fds, n, timeout);
-	pthread_sigmask(SIG_SETMASK, mask, &old);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, mask, &old, 8);
 	int r = wait_many(fds, n, timeout), why = errno;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
 	errno = why;
 	return r;
 }

@@ -50,6 +50,9 @@ func NewestRoot(t testing.TB) *Newest {
 	return &Newest{dir}
 }
 
+// Dir is where it is.
+func (n *Newest) Dir() string { return n.dir }
+
 // Version is that of its rdma-core, as in the file name of its libibverbs: 1.14.60.0.
 func (n *Newest) Version(t testing.TB) string {
 	t.Helper()

@@ -42,8 +42,9 @@ type host struct {
 // layout says what lies between two hosts.
 type layout struct {
 	mtu   int
-	args  []string // of the daemons
-	cable bool     // instead of a veth pair
+	args  []string    // of the daemons
+	cable bool        // instead of a veth pair
+	more  []cable.End // of the cable
 }
 
 // lab is two hosts.
@@ -70,7 +71,8 @@ func newWire(t *testing.T, l layout) *lab {
 		*h = &host{space: cable.NewNamespace(t), ip4: fmt.Sprintf("10.99.0.%d", i+1), ip6: fmt.Sprintf("fd00:99::%d", i+1)}
 	}
 	if l.cable {
-		w.cable = cable.Connect(t, 1, cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu))
+		ends := []cable.End{cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu)}
+		w.cable = cable.Connect(t, 1, append(ends, l.more...)...)
 	} else {
 		cable.Veth(t, w.a.space, w.b.space, "eth0", l.mtu)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vrdma/internal/channel"
+	"vrdma/test/cable"
 	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
@@ -88,4 +89,29 @@ func pick6(v6 bool, four, six string) string {
 		return six
 	}
 	return four
+}
+
+// TestReplaced: a vrdma host is gone, and what comes back at its address is none. Whoever
+// connects treats it as what it is from the beginning, and it is held to be that in the end.
+func TestReplaced(t *testing.T) {
+	w := newLab(t, layout{mtu: 1500, cable: true})
+	workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(false), w.b.side(false), minute)
+	w.b.holds(t, w.a.ip4, "vrdma")
+	w.a.Stop(t)
+	w.a.start(t, "--no-recognise")
+	w.cable.SetFaults(cable.Faults{Drop: 0.02})
+	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
+	// A connection from now on asks, unless it has been asked just before.
+	if !harness.Poll(minute, func() bool {
+		workload.Exchange(t, "rc", "-n 2").Run(t, w.a.side(false), w.b.side(false), minute)
+		return w.b.peer(t, w.a.ip4).Kind == "foreign"
+	}) {
+		t.Errorf("the host at %s holds that at %s for %+v, want foreign", w.b.ip4, w.a.ip4, w.b.peer(t, w.a.ip4))
+	}
+	// It comes back as one of ours, and asks itself.
+	w.a.Stop(t)
+	w.a.start(t)
+	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
+	w.a.holds(t, w.b.ip4, "vrdma")
+	w.b.holds(t, w.a.ip4, "vrdma")
 }
