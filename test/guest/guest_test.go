@@ -31,6 +31,7 @@ func TestRXE(t *testing.T) {
 func (l *lab) taken(t *testing.T) {
 	harness.Build(t)
 	l.guest.Install(t, harness.Binary())
+	l.guest.Install(t, harness.Library())
 	p := l.guest.Launch(t, harness.Binary(), "daemon", "--socket", "/tmp/vrdma.sock", "--addr", guestIP4)
 	if !p.Ended(minute) || p.Code() != 3 {
 		t.Errorf("a daemon beside rxe: %s, want exit status 3 (the environment lacks something)\n%s", p.Fate(), p.Output())

@@ -51,6 +51,7 @@ type layout struct {
 type lab struct {
 	a, b  *host
 	cable *cable.Cable // if there is one
+	ends  [2]cable.End // of it
 }
 
 // newLab makes two hosts and starts their daemons.
@@ -71,8 +72,8 @@ func newWire(t *testing.T, l layout) *lab {
 		*h = &host{space: cable.NewNamespace(t), ip4: fmt.Sprintf("10.99.0.%d", i+1), ip6: fmt.Sprintf("fd00:99::%d", i+1)}
 	}
 	if l.cable {
-		ends := []cable.End{cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu)}
-		w.cable = cable.Connect(t, 1, append(ends, l.more...)...)
+		w.ends = [2]cable.End{cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu)}
+		w.cable = cable.Connect(t, 1, append(w.ends[:], l.more...)...)
 	} else {
 		cable.Veth(t, w.a.space, w.b.space, "eth0", l.mtu)
 	}
