@@ -64,7 +64,9 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
-	portWord   bool // it found something short
+	portHeard  bool // it found something
+	portTalk   bool // what was moved last was little
+	portMoved  uint64
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks

@@ -89,8 +89,8 @@ func NewPort(bind Bind) *Port {
 // Counters are what has been counted so far.
 func (p *Port) Counters() Counters { return p.count }
 
-// Received is how many bytes have arrived so far.
-func (p *Port) Received() uint64 { return p.count.RcvdBytes }
+// Moved is how many bytes have been sent and received so far.
+func (p *Port) Moved() uint64 { return p.count.SentBytes + p.count.RcvdBytes }
 
 // SetTap has every packet recorded; nil ends that.
 func (p *Port) SetTap(t *Tap) { p.tap = t }
