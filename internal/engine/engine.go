@@ -28,6 +28,8 @@ type Options struct {
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
 	Window uint32
+	// InFlight is how many all queue pairs together may have; 0: no limit.
+	InFlight uint32
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -70,6 +72,7 @@ type Engine struct {
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks
+	flights    flights
 	mgmt       management
 	current    *nic.QP // whose turn it is, for fault containment
 	events     [64]unix.EpollEvent

@@ -107,10 +107,16 @@ func (e *Engine) schedule(q *nic.QP) {
 func (e *Engine) turn(q *nic.QP) {
 	q.Sched.Queued = false
 	if q.Gone() {
+		e.landed(q)
 		return
 	}
-	e.current = q
 	t := q.Transport()
+	if t.Path().Remote && !e.port.Ready() {
+		e.schedule(q) // what it sends would be lost
+		return
+	}
+	q.Scratch().Share = e.share(q)
+	e.current = q
 	var more bool
 	switch t.State() {
 	case transport.Error, transport.SQE:
@@ -134,6 +140,7 @@ func (e *Engine) settle(q *nic.QP) {
 	if q.Gone() {
 		return
 	}
+	e.count(q)
 	if t := q.Transport(); t.State() == transport.Error {
 		q.Settle()
 		e.startTick()
