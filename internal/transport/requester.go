@@ -131,6 +131,7 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
+	q.takeShare(h.Scratch().Share)
 	for budget > 0 {
 		n := q.step(now, budget, h)
 		if n == 0 {
