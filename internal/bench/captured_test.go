@@ -30,8 +30,8 @@ func TestParseCaptured(t *testing.T) {
 		return []float64{v["latency"], v["msg_rate"]}, err
 	}
 	sockperf := func(out string) ([]float64, error) {
-		median, average, err := ParseSockperf(out)
-		return []float64{median, average}, err
+		p, err := ParseSockperf(out)
+		return []float64{p.Median, p.Average, float64(p.Messages)}, err
 	}
 	netpipe := func(out string) ([]float64, error) {
 		v, err := ParseNetpipe(out, 64)
@@ -53,9 +53,10 @@ func TestParseCaptured(t *testing.T) {
 		{"iperf3 without -J", "iperf3: error - unable to connect\n", iperf3, nil, "no JSON"},
 		{"iperf3 that never came to an end", `{"start":{},"end":{}}`, iperf3, nil, "no bytes"},
 		{"qperf", text("qperf-tcp_lat.txt"), qperf, []float64{10776e-9, 92802}, ""},
-		{"sockperf", text("sockperf.txt"), sockperf, []float64{7.1e-6, 10.808e-6}, ""},
+		{"sockperf", text("sockperf.txt"), sockperf, []float64{7.1e-6, 10.808e-6, 49250}, ""},
 		{"sockperf that failed", "sockperf: ERROR: sendto() Failed\n", sockperf, nil, "sendto() Failed"},
-		{"sockperf, no number", strings.Replace(text("sockperf.txt"), "7.100", "n/a", 1), sockperf, nil, "want microseconds"},
+		{"sockperf that got no answer", text("sockperf-unanswered.txt"), sockperf, nil, "Is the server down?"},
+		{"sockperf, no number", strings.Replace(text("sockperf.txt"), "7.100", "n/a", 1), sockperf, nil, "want a number"},
 		{"netpipe", text("netpipe.txt"), netpipe, []float64{7.46e-6}, ""},
 		{"netpipe, another size", "      61 65.209040   0.00000714\n", netpipe, nil, "no line for 64 bytes"},
 		{"cmtime", text("cmtime.txt"), cmtime, []float64{2.8754}, ""},

@@ -23,18 +23,19 @@ func ParseNetpipe(output string, size int) (float64, error) {
 }
 
 // netpipe plays ping-pong with messages of this size.
-func (r Route) netpipe(ctx context.Context, w way, size int) (Reading, error) {
+func (r Route) netpipe(ctx context.Context, w way, size int) (Reading, uint64, error) {
+	const messages = 10000
 	port, err := freePort()
 	if err != nil {
-		return Reading{}, err
+		return Reading{}, 0, err
 	}
 	bytes := fmt.Sprint(size)
-	server := []string{"NPtcp", "-P", fmt.Sprint(port), "-l", bytes, "-u", bytes, "-p", "0", "-n", "10000"}
+	server := []string{"NPtcp", "-P", fmt.Sprint(port), "-l", bytes, "-u", bytes, "-p", "0", "-n", fmt.Sprint(messages)}
 	client := append(server[:len(server):len(server)], "-h", r.Server.IP, "-o", "/dev/stdout")
 	out, err := r.pair(ctx, w, port, server, client)
 	if err != nil {
-		return Reading{}, err
+		return Reading{}, 0, err
 	}
 	seconds, err := ParseNetpipe(out, size)
-	return Reading{Value: seconds}, err
+	return Reading{Value: seconds}, uint64(messages * size), err
 }

@@ -29,6 +29,8 @@ type Options struct {
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
 	Window uint32
+	// InFlight is how many all queue pairs together may have; 0: no limit.
+	InFlight uint32
 	// Recognise has other vrdma hosts recognised, which are told this Version.
 	Recognise bool
 	Version   string
@@ -69,16 +71,19 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
-	portWord   bool // it found something short
+	portHeard  bool // it found something
+	portTalk   bool // what was moved last was little
+	portMoved  uint64
 	tap        *link.Tap
 	portLast   transport.Time
 	acks       acks
+	flights    flights
 	strays     uint64 // packets from other hosts for no queue pair of ours
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady
 	groupsReady queue[int32]
-	count       multicastCount
+	toGroups    multicastCount
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign

@@ -24,7 +24,7 @@ func (e *Engine) multicast(b *transport.Burst) {
 	}
 	if e.port != nil && !link.AddrOf(b.SGID).IsLoopback() {
 		e.port.Send(b)
-		e.count.sent++
+		e.toGroups.sent++
 	}
 }
 
@@ -107,7 +107,7 @@ func (m members) Receive(b *transport.Burst, _ bool) {
 	if b.Type != transport.UD || b.Dst != everyone || !nic.IsMulticast(&b.DGID) || e.nic.Local(&b.SGID) {
 		return
 	}
-	e.count.received++
+	e.toGroups.received++
 	for _, q := range e.nic.Multicast(b.DGID) {
 		e.current = q
 		e.receive(q, b)

@@ -14,9 +14,9 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
-// aWord is how many bytes are no stream: whoever they are for should have the processor
-// at once, because an answer is likely.
-const aWord = 4 << 10
+// talkBytes is how much a pass may move for it to be talk and no stream. Whoever a word is
+// for should have the processor at once, because an answer is likely.
+const talkBytes = 4 << 10
 
 // remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
 // headers included.
@@ -38,7 +38,7 @@ func (e *Engine) LinkCounters() link.Counters {
 	}
 	c := e.port.Counters()
 	c.Strays = e.strays
-	c.SentMulticast, c.RcvdMulticast = e.count.sent, e.count.received
+	c.SentMulticast, c.RcvdMulticast = e.toGroups.sent, e.toGroups.received
 	return c
 }
 
@@ -84,14 +84,12 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.portDry, e.portWord = false, false
+	e.portDry, e.portHeard = false, false
 	if !e.portActive {
 		return false
 	}
-	before := e.port.Received()
 	if e.port.Poll(e) {
-		e.portLast = e.now
-		e.portWord = e.port.Received()-before <= aWord
+		e.portLast, e.portHeard = e.now, true
 		return true
 	}
 	e.portDry = true

@@ -16,19 +16,19 @@ import (
 	"vrdma/internal/transport"
 )
 
-// newHost makes an engine that reaches others through port.
-func newHost(t testing.TB, at netip.Addr, port *link.Port, wake []int) (*Engine, transport.GID) {
+// newHost makes an engine at an address.
+func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, transport.GID) {
 	t.Helper()
 	gid := link.GIDOf(at)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: gid, NetDev: "lo"}}})
-	e, err := New(n, Options{Port: port, Wake: wake})
+	e, err := New(n, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.Start()
 	t.Cleanup(func() {
 		e.Stop()
-		port.Close()
+		o.Port.Close()
 	})
 	return e, gid
 }
@@ -49,7 +49,7 @@ func overUDP(t testing.TB) (a, b *testQP) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, gid := newHost(t, at, link.NewPort(udp), udp.Descriptors())
+		e, gid := newHost(t, at, Options{Port: link.NewPort(udp), Wake: udp.Descriptors()})
 		qps[i] = newClientAt(t, e, gid).newQP(rc)
 	}
 	connect(qps[0], qps[1])
@@ -145,27 +145,32 @@ func (q *testQP) counters() (c link.Counters) {
 	return c
 }
 
-// byHand is two queue pairs of two engines on a fake network, whose loops have ended: the
-// test makes the passes, and time is what it says.
-func byHand(t *testing.T) (a, b *testQP) {
+// byHand is n pairs of queue pairs of two engines on a fake network, whose loops have ended:
+// the test makes the passes, and time is what it says.
+func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
-	n := link.NewFakeNet()
-	var qps [2]*testQP
-	for i := range qps {
+	net := link.NewFakeNet()
+	var clients [2]*client
+	for i := range clients {
 		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
-		e, gid := newHost(t, at, link.NewPort(n.Bind(link.FakeOptions{}, at)), nil)
-		qps[i] = newClientAt(t, e, gid).newQP(rc)
+		o.Port = link.NewPort(net.Bind(link.FakeOptions{}, at))
+		e, gid := newHost(t, at, o)
+		clients[i] = newClientAt(t, e, gid)
 	}
-	connect(qps[0], qps[1])
-	for _, q := range qps {
-		e := q.c.e
+	for range n {
+		a, b := clients[0].newQP(rc), clients[1].newQP(rc)
+		connect(a, b)
+		as, bs = append(as, a), append(bs, b)
+	}
+	for _, c := range clients {
+		e := c.e
 		e.Stop()
 		e.portActive, e.portLast = true, e.now
 		for _, bell := range e.bells {
 			e.activate(bell)
 		}
 	}
-	return qps[0], qps[1]
+	return as, bs
 }
 
 // pass makes one pass, d after the last, and returns the messages and packets that left.
@@ -188,7 +193,8 @@ func (q *testQP) expectPass(what string, d time.Duration, calls, packets uint64)
 // TestAckWaitsForAnswer: between programs that talk in turns an acknowledgement leaves with
 // the answer, in one call; where no answer came last time it leaves at once.
 func TestAckWaitsForAnswer(t *testing.T) {
-	a, b := byHand(t)
+	as, bs := byHand(t, 1, Options{})
+	a, b := as[0], bs[0]
 	const us = time.Microsecond
 	ask := func(packets uint64) {
 		b.recv(0, 64)
@@ -224,5 +230,46 @@ func TestAckWaitsForAnswer(t *testing.T) {
 				t.Errorf("completed with %+v", w)
 			}
 		}
+	}
+}
+
+// TestInFlightIsShared: what many queue pairs have on their way together is bounded, and
+// all get through.
+func TestInFlightIsShared(t *testing.T) {
+	const (
+		pairs = 16
+		most  = 256 << 10
+		mtu   = 4096
+		size  = 1 << 20
+	)
+	as, bs := byHand(t, pairs, Options{InFlight: most})
+	e := as[0].c.e
+	for i, a := range as {
+		a.post(wr{op: opWrite, flags: signal, n: size, remote: bs[i].c.base, rkey: bs[i].mr.RKey})
+	}
+	done := 0
+	for range 10_000 {
+		as[0].pass(time.Microsecond)
+		// Who has nothing in flight may send one packet in any case.
+		if f := e.flights.bytes; f > most+pairs*mtu {
+			t.Fatalf("%d bytes in flight, want %d at most and a packet for each", f, most)
+		}
+		bs[0].pass(time.Microsecond)
+		for _, a := range as {
+			if w, ok := a.try(); ok {
+				if done++; w.status != 0 {
+					t.Fatalf("%+v", w)
+				}
+			}
+		}
+		if done == pairs {
+			break
+		}
+	}
+	if done != pairs || e.flights != (flights{}) {
+		t.Errorf("%d of %d writes completed, in flight %+v", done, pairs, e.flights)
+	}
+	if c := e.LinkCounters(); c.SentPackets != pairs*size/mtu {
+		t.Errorf("%d packets sent, want %d and none twice", c.SentPackets, pairs*size/mtu)
 	}
 }

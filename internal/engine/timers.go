@@ -39,6 +39,7 @@ func (e *Engine) expire() bool {
 	for len(e.timers) > 0 && e.timers[0].Sched.Due <= e.now {
 		q := e.timers.pop()
 		if q.Gone() {
+			e.landed(q)
 			continue
 		}
 		if d := q.Transport().Deadline(); d != 0 && d <= e.now {

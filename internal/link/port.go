@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// queueRoom is how many bytes of packets wait for Flush at most.
-	queueRoom = 1 << 20
+	// queueRoom is how many bytes of packets wait for Flush at most, and queueMost in
+	// how many messages.
+	queueRoom = 2 << 20
+	queueMost = 4096
 	// batch is how many messages are received in one call.
 	batch = 16
 	// receiveRoom is the room for one message received: what GRO merges at most.
@@ -82,7 +84,7 @@ type Port struct {
 // NewPort makes a port on top of bind, which it closes when it is closed.
 func NewPort(bind Bind) *Port {
 	p := &Port{
-		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueRoom/wire.MaxPacket),
+		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost),
 		in: make([]Message, batch), own: map[netip.Addr]bool{},
 	}
 	slots := make([]byte, batch*receiveRoom)
@@ -95,8 +97,8 @@ func NewPort(bind Bind) *Port {
 // Counters are what has been counted so far.
 func (p *Port) Counters() Counters { return p.count }
 
-// Received is how many bytes have arrived so far.
-func (p *Port) Received() uint64 { return p.count.RcvdBytes }
+// Moved is how many bytes have been sent and received so far.
+func (p *Port) Moved() uint64 { return p.count.SentBytes + p.count.RcvdBytes }
 
 // SetTap has every packet recorded; nil ends that.
 func (p *Port) SetTap(t *Tap) { p.tap = t }
@@ -248,6 +250,16 @@ func packetsIn(m *Message) uint32 {
 
 // Pending reports whether packets wait for another Flush.
 func (p *Port) Pending() bool { return len(p.queue) > 0 }
+
+// Ready reports whether at least half of the queue is free, flushing it if need be. Who
+// sends while it is not may find that there is no room.
+func (p *Port) Ready() bool {
+	if p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue) {
+		return true
+	}
+	p.Flush()
+	return p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue)
+}
 
 // Flush sends what is queued, as far as the sockets take it.
 func (p *Port) Flush() {

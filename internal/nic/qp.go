@@ -72,6 +72,7 @@ type QP struct {
 	// acknowledgement.
 	Sched struct {
 		Queued  bool
+		Flight  uint64 // bytes of it on their way to another host
 		Starved bool
 		Timer   int            // 1 + index in the heap
 		Ack     int            // 1 + index among those that are owed

@@ -403,7 +403,7 @@ func converse(t *testing.T, seed uint64) story {
 		}
 	}
 	for round := 0; !finished(sides); round++ {
-		if round == 1000 {
+		if round == 4000 {
 			t.Fatalf("conversation does not end")
 		}
 		// Receives come late now and then: RNR NAKs must sort it out.

@@ -129,6 +129,7 @@ func (q *QP) stopRequester() {
 	r.Off, r.RDOut, r.Unasked = 0, 0, 0
 	r.Loaded, r.Blocked, r.Retrying = false, false, false
 	r.Repairing, r.NumGaps = false, 0
+	r.unsee()
 	r.FailStatus = Success
 	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
 	r.Probing, r.Probes = false, 0

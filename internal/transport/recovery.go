@@ -40,7 +40,7 @@ func (q *QP) fitsWindow(now Time, out uint32) bool {
 			}
 			r.Chunk = c
 		}
-		return out == 0 || out+q.piece(left) <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
+		return out == 0 || out+q.piece(left) <= r.Window+min(r.NumSeen, seenMost/2) && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
 	case r.W.Op.isRD():
 		return out < r.Window
 	case r.Unasked > 0:
@@ -156,7 +156,7 @@ func (q *QP) probe(now Time) {
 	if r.Probes < probesMost {
 		r.Probes++
 	}
-	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) {
+	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) && !q.probeReads(now) {
 		r.Probing = true
 		q.rewind()
 	}

@@ -37,6 +37,7 @@ type requester struct {
 	Retrying  bool // went back; no further implicit NAK does so before there is progress
 	Drained   bool // SQD has been reached
 	Probing   bool // went back by one packet, to hear what has arrived
+	Holed     bool // parts of pieces have been asked for
 	Repairing bool // at the first of Gaps, to come back to Resume…
 
 	Retry     uint8 // retries left
@@ -53,6 +54,13 @@ type requester struct {
 	ResumePSN     uint32
 	ResumeOff     uint32
 	ResumeUnasked uint32
+
+	NumHoles uint8
+	NumSeen  uint32 // packets in Seen
+	SeenEnd  uint32 // one past the newest of them
+	Holes    [8]gap // READ data to be asked for again
+	HoleAt   Time   // when the first that is missing was last asked for
+	Seen     seen
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -123,6 +131,7 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
+	q.takeShare(h.Scratch().Share)
 	for budget > 0 {
 		n := q.step(now, budget, h)
 		if n == 0 {
@@ -139,6 +148,9 @@ func (q *QP) step(now Time, budget int, h Host) int {
 	r := &q.req
 	if r.NumGaps > 0 && !q.repair(h) {
 		return 0
+	}
+	if r.NumHoles > 0 {
+		return q.sendHole(now, h)
 	}
 	if r.FailStatus != Success && r.Pos == r.FailPos {
 		return 0

@@ -112,7 +112,9 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	r := &q.req
 	if psnDist(r.Una, b.PSN) < psnDist(r.Una, r.Max) {
 		if q.advance(b.PSN, now, h) {
-			q.implicitNak(now, h)
+			if !q.keepRead(now, b, h) {
+				q.implicitNak(now, h)
+			}
 			return
 		}
 		if q.state != RTS && q.state != SQD {
@@ -147,7 +149,8 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 			return
 		}
 	}
-	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
+	// Where parts of pieces were asked for, the end of a response may be anywhere.
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final && !(b.Last && r.Holed) {
 		q.failTail(BadRespErr, h)
 		return
 	}
@@ -157,12 +160,18 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 			return
 		}
 	}
+	if r.NumSeen > 0 {
+		r.forget(r.Una, psnAdd(r.TailPSN, end))
+	}
 	r.Una = psnAdd(r.TailPSN, end)
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
-	} else if b.Last && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
-		r.RDOut--
+	} else if final {
+		q.pieceDone(end, packets)
+	}
+	if r.NumSeen > 0 {
+		q.absorb(now, h)
 	}
 	q.progress(now, h)
 }
@@ -275,6 +284,7 @@ func (q *QP) rewind() {
 	r.Pos, r.PSN = r.Tail, r.Una
 	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
 	r.Arrived = r.Una
+	r.unsee()
 	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }

@@ -33,7 +33,8 @@ func (h *host) readCounters(t *testing.T) map[string]uint64 {
 		files[f[0]] = v
 	}
 	status := h.Status(t).Counters
-	maps.DeleteFunc(status, func(name string, _ uint64) bool { return strings.HasPrefix(name, "hello_") }) // no device's
+	// What hosts tell each other is no counter of the device.
+	maps.DeleteFunc(status, func(name string, _ uint64) bool { return strings.HasPrefix(name, "hello_") })
 	if a, b := slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(status)); !slices.Equal(a, b) {
 		t.Errorf("the files are\n%v\nand vrdma status has\n%v", a, b)
 	}
