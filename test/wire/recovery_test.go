@@ -20,9 +20,9 @@ func TestRecovery(t *testing.T) {
 			for _, end := range w.ends {
 				w.cable.Limit(t, end, line)
 			}
-			clean := w.figure(t, tool, func(float64) bool { return true })
+			clean := w.bandwidth(t, tool, func(float64) bool { return true })
 			w.cable.SetFaults(cable.Faults{Drop: 0.01})
-			lossy := w.figure(t, tool, func(v float64) bool { return v > clean/3 })
+			lossy := w.bandwidth(t, tool, func(v float64) bool { return v > clean/3 })
 			t.Logf("%.2f MiB/s without loss, %.2f with: %.2f", clean, lossy, lossy/clean)
 			if lossy <= clean/3 {
 				t.Errorf("%.2f MiB/s at 1 %% loss and %.2f without, want more than a third", lossy, clean)
@@ -31,9 +31,9 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// figure is what a tool of perftest's measures, in MiB/s: the best of a few runs, at a
+// bandwidth is what a tool of perftest's measures, in MiB/s: the best of a few runs, at a
 // time when others want the processors too.
-func (w *lab) figure(t *testing.T, tool string, good func(float64) bool) (best float64) {
+func (w *lab) bandwidth(t *testing.T, tool string, good func(float64) bool) (best float64) {
 	t.Helper()
 	for range 4 {
 		_, client := workload.Perf(tool, "-D 3 -f 0 -s 65536").Start(t, w.a.side(false), w.b.side(false)).OK(t, minute)
