@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/channel"
 	"vrdma/internal/launch"
 )
@@ -63,7 +65,11 @@ func runSockets(place launch.Place, path string, args []string) error {
 		return err
 	}
 	label := rand.Text()
+	raiseFiles()
 	env := append(preloadFirst(os.Environ(), place.Sockets()+":"+library), "VRDMA_COUNT="+count.Name())
+	if os.Getenv("VRDMA_YIELD") == "" {
+		env = append(env, socketsYield)
+	}
 	program := &exec.Cmd{
 		Path: path, Args: args, Env: place.Environment(env, label), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
@@ -77,6 +83,21 @@ func runSockets(place launch.Place, path string, args []string) error {
 	}
 	return nil
 }
+
+// raiseFiles lets the program open as many files as it may: a connection over RDMA needs
+// half a dozen, and rsockets' table has room for more than the usual limit.
+func raiseFiles() {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= limit.Max {
+		return
+	}
+	limit.Cur = min(limit.Max, 65536)
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) // a lower one works too
+}
+
+// socketsYield is VRDMA_YIELD for programs that wait in rsockets' poll, whose rounds are
+// longer than those of a program that polls a completion queue by itself.
+const socketsYield = "VRDMA_YIELD=4"
 
 // preloadFirst is env with a library at the head of LD_PRELOAD.
 func preloadFirst(env []string, library string) []string {
@@ -99,7 +120,7 @@ type tcpCount struct {
 	Accepted uint64 // accepted by TCP: the peer did not come over RDMA
 	Unmade   uint64 // sockets that rsockets did not make: no device
 	UDP      uint64 // UDP sockets
-	Forked   uint64 // processes that inherited connections
+	Forked   uint64 // processes that wanted to use what they inherited by fork
 }
 
 var tcpCountSize = int64(binary.Size(tcpCount{}))
@@ -157,7 +178,7 @@ func (c tcpCount) reasons() []string {
 		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
 		{c.Unmade, "socket", "for which librspreload.so found no RDMA device"},
 		{c.UDP, "UDP socket", "left to the kernel"},
-		{c.Forked, "process", "made by fork, which cannot use the RDMA connections of its parent"},
+		{c.Forked, "process", "made by fork that wanted to use an RDMA connection or listener of its parent, which is not possible"},
 	} {
 		if r.n > 0 {
 			why = append(why, count(r.n, r.thing)+" "+r.text)

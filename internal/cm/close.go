@@ -61,10 +61,7 @@ func (m *Manager) receiveREJ(from GID, mad wire.MAD) {
 	rej := wire.REJ(mad.Data())
 	var c *Conn
 	if rej.Reason() == RejectTimeout && rej.InfoLength() >= 8 {
-		c = m.byRemote[remote{binary.BigEndian.Uint64(rej.Info()), rej.LocalCommID()}]
-		if c != nil && c.Path.DGID != from {
-			c = nil
-		}
+		c = m.byRemote[remote{from, rej.LocalCommID()}]
 	}
 	if c == nil {
 		c = m.find(rej.RemoteCommID(), 0, from)

@@ -5,6 +5,11 @@ import "vrdma/internal/transport"
 // sleep arms every active session and waits for a doorbell, a command or the next
 // deadline.
 func (e *Engine) sleep() {
+	if e.acks.n > 0 {
+		e.pay()
+		e.flushPort()
+		return
+	}
 	for len(e.active) > 0 {
 		last := len(e.active) - 1
 		if !e.rest(e.active[last]) {
@@ -37,6 +42,8 @@ func (e *Engine) collect(n int) {
 			e.activate(b)
 		} else if e.portFDs[ev.Fd] {
 			e.portActive, e.portLast = true, e.now
+		} else {
+			e.groupReadable(ev.Fd)
 		}
 	}
 }
@@ -49,6 +56,11 @@ func (e *Engine) nextDeadline() transport.Time {
 	}
 	if g := &e.mgmt; g.to != nil {
 		if m := g.to.Deadline(); m != 0 && (d == 0 || m < d) {
+			d = m
+		}
+	}
+	if e.peers != nil {
+		if m := e.peers.Deadline(); m != 0 && (d == 0 || m < d) {
 			d = m
 		}
 	}

@@ -49,10 +49,12 @@ func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
 	to := netip.AddrFrom16(c.Path.SGID).Unmap()
 	from := netip.AddrPortFrom(netip.AddrFrom16(c.Path.DGID).Unmap(), 0)
 	if k.ps != abi.PSIB {
-		var named netip.Addr
-		if from, named, _, ok = callers(private); !ok {
+		caller, named, _, ok := callers(private)
+		if !ok {
 			return nil, cm.RejectConsumer
 		}
+		// Of the caller's name the port is believed: the address is where it called from.
+		from = netip.AddrPortFrom(from.Addr(), caller.Port())
 		// Who calls a listener by a name that is not ours has been misled.
 		if named != to && a.gidIndex(named.As16()) >= 0 {
 			to = named

@@ -32,9 +32,8 @@ bool connect_too_early(const void *buf, size_t n)
 #define PATIENCE 5000
 
 /* Make fd a TCP socket instead. */
-static bool become_tcp(int fd)
+static bool become_tcp(int fd, struct entry *e)
 {
-	struct entry *e = entry_at(fd);
 	bool nonblocking = atomic_load(&e->nonblocking);
 	long flags = sys(SYS_fcntl, fd, F_GETFD);
 	long to = sys(SYS_socket, e->domain, SOCK_STREAM | (nonblocking ? SOCK_NONBLOCK : 0), 0);
@@ -47,12 +46,11 @@ static bool become_tcp(int fd)
 }
 
 /* The preload library gave up RDMA by itself, and keeps a TCP socket behind fd. */
-static bool adopt_tcp(int fd)
+static bool adopt_tcp(int fd, struct entry *e)
 {
-	struct entry *e = entry_at(fd);
 	bool nonblocking = atomic_load(&e->nonblocking);
 	long flags = sys(SYS_fcntl, fd, F_GETFD);
-	int to = REAL(fcntl)(fd, F_DUPFD, 0);
+	int to = REAL(fcntl)(fd_of(e), F_DUPFD, 0);
 	if (to < 0)
 		return false;
 	close(fd);
@@ -64,13 +62,13 @@ static bool adopt_tcp(int fd)
 }
 
 /* What became of the connect that the preload library began. */
-static int outcome(int fd)
+static int outcome(struct entry *e)
 {
-	if (wait_one(fd, POLLOUT, PATIENCE))
+	if (wait_one(e, POLLOUT, PATIENCE))
 		return errno == EAGAIN ? ETIMEDOUT : errno;
-	int e = 0;
-	socklen_t n = sizeof e;
-	return REAL(getsockopt)(fd, SOL_SOCKET, SO_ERROR, &e, &n) ? errno : e;
+	int why = 0;
+	socklen_t n = sizeof why;
+	return REAL(getsockopt)(fd_of(e), SOL_SOCKET, SO_ERROR, &why, &n) ? errno : why;
 }
 
 static int finish(int fd)
@@ -85,11 +83,11 @@ static int finish(int fd)
 }
 
 /* Did the preload library replace the rsocket? A TCP socket tells its type and more. */
-static bool replaced(int fd)
+static bool replaced(const struct entry *e)
 {
 	int on;
 	socklen_t n = sizeof on;
-	return REAL(getsockopt)(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &n) == 0;
+	return REAL(getsockopt)(fd_of(e), SOL_SOCKET, SO_ACCEPTCONN, &on, &n) == 0;
 }
 
 /* Is it an address of this machine? RDMA reaches those, so nobody listened. */
@@ -131,12 +129,13 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	if (kind != FRESH)
 		return FAIL(kind == CONNECTED ? EISCONN : kind == CONNECTING ? EALREADY : EINVAL);
 	bool nonblocking = atomic_load(&e->nonblocking);
-	atomic_store(&e->kind, CONNECTING); /* so that poll takes part */
+	suit_buffers(e);
+	entry_become(e, CONNECTING); /* so that poll takes part */
 	connect_underway = true;
-	int r = REAL(connect)(fd, to, n), why = r ? errno : 0;
+	int r = REAL(connect)(fd_of(e), to, n), why = r ? errno : 0;
 	connect_underway = false;
-	if (replaced(fd)) {
-		if (!adopt_tcp(fd))
+	if (replaced(e)) {
+		if (!adopt_tcp(fd, e))
 			return -1;
 		if (why == EINPROGRESS && !nonblocking)
 			r = finish(fd);
@@ -145,12 +144,12 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 		return over_tcp(r, to, n);
 	}
 	if (why == EINPROGRESS)
-		why = outcome(fd);
+		why = outcome(e);
 	if (why == 0) {
-		atomic_store(&e->kind, CONNECTED);
+		entry_become(e, CONNECTED);
 		return 0;
 	}
 	if (why == EINTR)
 		return FAIL(EINTR);
-	return become_tcp(fd) ? over_tcp(REAL(connect)(fd, to, n), to, n) : -1;
+	return become_tcp(fd, e) ? over_tcp(REAL(connect)(fd, to, n), to, n) : -1;
 }

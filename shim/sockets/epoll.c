@@ -150,7 +150,9 @@ EXPORT int epoll_ctl(int ep, int op, int fd, struct epoll_event *event)
 /* What this item waits for now. */
 static short wanted(const struct item *i)
 {
-	const struct entry *e = &table[i->fd];
+	const struct entry *e = entry_at(i->fd);
+	if (!e)
+		return 0;
 	uint32_t events = i->off ? 0 : i->events & (EPOLLIN | EPOLLOUT | EPOLLPRI);
 	if (i->events & EPOLLET) {
 		if (i->told_in && i->reads == atomic_load(&e->reads))
@@ -163,7 +165,9 @@ static short wanted(const struct item *i)
 
 static void told(struct item *i, uint32_t events)
 {
-	const struct entry *e = &table[i->fd];
+	const struct entry *e = entry_at(i->fd);
+	if (!e)
+		return;
 	i->off = (i->events & EPOLLONESHOT) != 0;
 	if (events & ~(uint32_t)EPOLLOUT) {
 		i->told_in = true;

@@ -126,9 +126,7 @@ __attribute__((constructor)) static void awaken(void) { REAL(poll)(NULL, 0, 0); 
 static const struct {
 	const char *name, *value;
 } ours[] = {
-	{"mem_default", "1048576"},  /* the receive buffer */
-	{"wmem_default", "1048576"}, /* the send buffer */
-	{"polling_time", "50"},      /* microseconds of polling before sleeping */
+	{"polling_time", "200"}, /* microseconds of polling before sleeping */
 };
 
 static FILE *file_of(const char *value)

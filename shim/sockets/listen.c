@@ -31,18 +31,18 @@ EXPORT int socketpair(int domain, int type, int protocol, int pair[2])
 }
 
 /* A TCP listener at the address of an rsocket, or -1: the port may be somebody else's. */
-static int twin_of(int fd, struct entry *e, int backlog)
+static int twin_of(struct entry *e, int backlog)
 {
 	struct sockaddr_storage at = {0};
 	socklen_t n = sizeof at, m = sizeof(int);
 	int on = 1, only = 0;
-	if (REAL(getsockname)(fd, (struct sockaddr *)&at, &n))
+	if (REAL(getsockname)(fd_of(e), (struct sockaddr *)&at, &n))
 		return -1;
 	long to = sys(SYS_socket, e->domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (to < 0)
 		return -1;
 	sys(SYS_setsockopt, to, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	if (e->domain == AF_INET6 && REAL(getsockopt)(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &m) == 0)
+	if (e->domain == AF_INET6 && REAL(getsockopt)(fd_of(e), IPPROTO_IPV6, IPV6_V6ONLY, &only, &m) == 0)
 		sys(SYS_setsockopt, to, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
 	n = e->domain == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	if (sys(SYS_bind, to, &at, n) < 0 || sys(SYS_listen, to, backlog) < 0) {
@@ -65,18 +65,6 @@ static int door_of(const struct entry *e)
 	return (int)to;
 }
 
-void listener_copy(struct entry *to, const struct entry *from)
-{
-	if (kind_of(from) != LISTENING)
-		return;
-	to->queue = from->queue;
-	if (from->twin >= 0) {
-		long twin = sys(SYS_dup, from->twin);
-		to->twin = twin < 0 ? -1 : (int)twin;
-	}
-	to->door = door_of(to);
-}
-
 void listener_close(struct entry *e)
 {
 	if (kind_of(e) != LISTENING)
@@ -91,28 +79,30 @@ EXPORT int listen(int fd, int backlog)
 	struct entry *e = entry_at(fd);
 	if (!e || kind_of(e) != FRESH)
 		return e && kind_of(e) == LISTENING ? 0 : REAL(listen)(fd, backlog);
+	suit_buffers(e);
 	want_pair = &e->queue;
-	int r = REAL(listen)(fd, backlog);
+	int r = REAL(listen)(fd_of(e), backlog);
 	want_pair = NULL;
 	if (r)
 		return r;
-	e->twin = twin_of(fd, e, backlog);
+	e->twin = twin_of(e, backlog);
 	e->door = door_of(e);
-	atomic_store(&e->kind, LISTENING);
+	entry_become(e, LISTENING);
 	return 0;
 }
 
 /* The next connection of either sort, or -1 and EAGAIN. */
-static int take(int fd, struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
+static int take(struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
 {
 	struct pollfd p = {.fd = e->queue, .events = POLLIN};
 	if (sys(SYS_ppoll, &p, 1, &(struct timespec){0}, NULL, 8) > 0) {
-		int got = REAL(accept)(fd, from, n);
+		int got = REAL(accept)(fd_of(e), from, n);
 		if (got < 0)
 			return got;
 		REAL(fcntl)(got, F_SETFL, O_NONBLOCK);
 		entry_set(got, e->domain, CONNECTED);
 		apply_flags(got, flags);
+		suit_buffers(e); /* of those to come */
 		return got;
 	}
 	if (e->twin < 0)
@@ -132,12 +122,12 @@ EXPORT int accept4(int fd, struct sockaddr *restrict from, socklen_t *restrict n
 		return got < 0 ? FAIL((int)-got) : (int)got;
 	}
 	if (kind_of(e) != LISTENING)
-		return FAIL(EINVAL);
+		return kind_of(e) == DEAD ? entry_dead() : FAIL(EINVAL);
 	for (;;) {
-		int got = take(fd, e, from, n, flags);
+		int got = take(e, from, n, flags);
 		if (got >= 0 || errno != EAGAIN || atomic_load(&e->nonblocking))
 			return got;
-		if (wait_one(fd, POLLIN, atomic_load(&e->patience[0])))
+		if (wait_one(e, POLLIN, atomic_load(&e->patience[0])))
 			return -1;
 	}
 }

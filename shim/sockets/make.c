@@ -44,70 +44,81 @@ EXPORT int socket(int domain, int type, int protocol)
 	return fd;
 }
 
-EXPORT int close(int fd)
+static int kernel_close(int fd)
 {
-	struct entry *e = entry_at(fd);
-	if (!e) {
-		epoll_forget(fd);
-		return REAL(close)(fd);
-	}
-	bool dead = kind_of(e) == DEAD;
-	if (foreign()) {
-		long r = sys(SYS_close, fd);
-		return r < 0 ? FAIL((int)-r) : 0;
-	}
-	epoll_forget(fd);
-	listener_close(e);
-	/* The number may be somebody else's as soon as it is closed. */
-	atomic_store(&e->kind, NOT_OURS);
-	if (!dead)
-		return REAL(close)(fd);
 	long r = sys(SYS_close, fd);
 	return r < 0 ? FAIL((int)-r) : 0;
 }
 
-/* The copy has a state of its own: O_NONBLOCK is not shared, as it should be. */
-static int copy(int from, int to)
+/* The program has one number less for it. */
+static int release(struct entry *e)
 {
-	struct entry *e = entry_at(from);
-	int kind = kind_of(e);
-	if (kind == DEAD || foreign()) {
-		long r = sys(SYS_dup3, from, to, 0);
-		return r < 0 ? FAIL((int)-r) : to;
+	if (atomic_fetch_sub(&e->refs, 1) > 1)
+		return 0;
+	listener_close(e);
+	/* The number may be somebody else's as soon as it is closed. */
+	entry_become(e, NOT_OURS);
+	return REAL(close)(fd_of(e));
+}
+
+EXPORT int close(int fd)
+{
+	struct entry *e = entry_at(fd);
+	epoll_forget(fd);
+	if (!e)
+		return REAL(close)(fd);
+	if (foreign())
+		return kernel_close(fd);
+	struct entry *own = &table[fd];
+	if (e != own || kind_of(e) == DEAD) {
+		entry_become(own, NOT_OURS);
+		int r = kernel_close(fd);
+		return e == own ? r : release(e);
 	}
-	int r = REAL(dup2)(from, to);
+	/* With other numbers left this one stays, empty, because the preload library has it. */
+	return atomic_exchange(&e->ghost, true) ? FAIL(EBADF) : release(e);
+}
+
+/*
+ * dup. A copy that the preload library makes ends the connection when it is closed, so it
+ * gets to know of none.
+ */
+static int copy(struct entry *e, int to)
+{
+	long r = sys(SYS_dup3, fd_of(e), to, 0);
 	if (r < 0)
-		return r;
-	entry_set(to, e->domain, (enum kind)kind);
-	if ((unsigned)to < TABLE) {
-		listener_copy(&table[to], e);
-		atomic_store(&table[to].nonblocking, atomic_load(&e->nonblocking));
-	}
+		return FAIL((int)-r);
+	if (kind_of(e) != DEAD && !foreign())
+		entry_alias(to, e);
 	return to;
 }
 
-int duplicate(int fd, int low, int flags)
+int duplicate(struct entry *e, int low, int flags)
 {
-	long to = sys(SYS_fcntl, fd, F_DUPFD, low);
+	long to = sys(SYS_fcntl, fd_of(e), flags & O_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, low);
 	if (to < 0)
 		return FAIL((int)-to);
-	int r = copy(fd, (int)to);
-	if (r < 0)
-		sys(SYS_close, to);
-	else if (flags & O_CLOEXEC)
-		sys(SYS_fcntl, to, F_SETFD, FD_CLOEXEC);
-	return r;
+	if (kind_of(e) != DEAD && !foreign())
+		entry_alias((int)to, e);
+	return (int)to;
 }
 
-EXPORT int dup(int fd) { return entry_at(fd) ? duplicate(fd, 0, 0) : REAL(dup)(fd); }
+EXPORT int dup(int fd)
+{
+	struct entry *e = entry_at(fd);
+	return e ? duplicate(e, 0, 0) : REAL(dup)(fd);
+}
 
 EXPORT int dup2(int from, int to)
 {
-	if (from == to || (!entry_at(from) && !entry_at(to)))
+	struct entry *e = entry_at(from);
+	if (from == to || (!e && !entry_at(to)))
 		return REAL(dup2)(from, to);
 	if (entry_at(to) && close(to))
-		return -1;
-	return entry_at(from) ? copy(from, to) : REAL(dup2)(from, to);
+		return errno == EBADF ? FAIL(EBUSY) : -1;
+	if (entry_at(to)) /* it has other numbers, and keeps this one */
+		return FAIL(EBUSY);
+	return e ? copy(e, to) : REAL(dup2)(from, to);
 }
 
 EXPORT int dup3(int from, int to, int flags)
@@ -120,4 +131,24 @@ EXPORT int dup3(int from, int to, int flags)
 	if (r >= 0 && (flags & O_CLOEXEC))
 		sys(SYS_fcntl, to, F_SETFD, FD_CLOEXEC);
 	return r;
+}
+
+/* And the calls that need no more than the right number. */
+
+EXPORT int bind(int fd, const struct sockaddr *to, socklen_t n)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(bind)(e ? fd_of(e) : fd, to, n);
+}
+
+EXPORT int shutdown(int fd, int how)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(shutdown)(e ? fd_of(e) : fd, how);
+}
+
+EXPORT int getsockname(int fd, struct sockaddr *restrict to, socklen_t *restrict n)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(getsockname)(e ? fd_of(e) : fd, to, n);
 }

@@ -33,7 +33,7 @@ static int get_patience(struct entry *e, int which, void *to, socklen_t *room)
 	return give(to, room, &t, sizeof t);
 }
 
-static int get_socket(int fd, struct entry *e, int name, void *to, socklen_t *room)
+static int get_socket(struct entry *e, int name, void *to, socklen_t *room)
 {
 	switch (name) {
 	case SO_TYPE:
@@ -49,10 +49,10 @@ static int get_socket(int fd, struct entry *e, int name, void *to, socklen_t *ro
 	case SO_SNDTIMEO:
 		return get_patience(e, 1, to, room);
 	}
-	return REAL(getsockopt)(fd, SOL_SOCKET, name, to, room);
+	return REAL(getsockopt)(fd_of(e), SOL_SOCKET, name, to, room);
 }
 
-static int get_tcp(int fd, struct entry *e, int name, void *to, socklen_t *room)
+static int get_tcp(struct entry *e, int name, void *to, socklen_t *room)
 {
 	struct tcp_info info = {0};
 	switch (name) {
@@ -64,7 +64,7 @@ static int get_tcp(int fd, struct entry *e, int name, void *to, socklen_t *room)
 	case TCP_CONGESTION: /* newer versions of rsockets answer with a number */
 		return give(to, room, "rdma", sizeof "rdma");
 	}
-	return REAL(getsockopt)(fd, IPPROTO_TCP, name, to, room);
+	return REAL(getsockopt)(fd_of(e), IPPROTO_TCP, name, to, room);
 }
 
 static bool unknown(void) { return errno == ENOTSUP || errno == ENOPROTOOPT; }
@@ -74,9 +74,9 @@ EXPORT int getsockopt(int fd, int level, int name, void *restrict to, socklen_t 
 	struct entry *e = entry_at(fd);
 	if (!e || kind_of(e) == DEAD)
 		return REAL(getsockopt)(fd, level, name, to, room);
-	int r = level == SOL_SOCKET ? get_socket(fd, e, name, to, room)
-	      : level == IPPROTO_TCP ? get_tcp(fd, e, name, to, room)
-				     : REAL(getsockopt)(fd, level, name, to, room);
+	int r = level == SOL_SOCKET ? get_socket(e, name, to, room)
+	      : level == IPPROTO_TCP ? get_tcp(e, name, to, room)
+				     : REAL(getsockopt)(fd_of(e), level, name, to, room);
 	if (r && unknown() && to && room && *room >= sizeof(int))
 		return give_int(to, room, 0);
 	return r;
@@ -111,7 +111,9 @@ EXPORT int setsockopt(int fd, int level, int name, const void *from, socklen_t n
 	/* A reliable connection needs no packets to stay alive; rsockets would start a thread. */
 	if ((level == SOL_SOCKET && name == SO_KEEPALIVE) || (level == IPPROTO_TCP && name == TCP_KEEPIDLE))
 		return 0;
-	int r = REAL(setsockopt)(fd, level, name, from, n);
+	if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
+		atomic_store(&e->sized, true);
+	int r = REAL(setsockopt)(fd_of(e), level, name, from, n);
 	return r && unknown() && !matters(level, name) ? 0 : r;
 }
 
@@ -124,9 +126,9 @@ static int control(int fd, struct entry *e, int command, long argument)
 		atomic_store(&e->nonblocking, (argument & O_NONBLOCK) != 0);
 		return 0;
 	case F_DUPFD:
-		return duplicate(fd, (int)argument, 0);
+		return duplicate(e, (int)argument, 0);
 	case F_DUPFD_CLOEXEC:
-		return duplicate(fd, (int)argument, O_CLOEXEC);
+		return duplicate(e, (int)argument, O_CLOEXEC);
 	case F_SETOWN: /* nobody gets SIGIO or SIGURG from an rsocket */
 	case F_SETSIG:
 		return 0;
@@ -151,10 +153,10 @@ FCNTL(fcntl)
 FCNTL(fcntl64)
 
 /* How much can be read without waiting, of a page at most. */
-static int readable(int fd, int *n)
+static int readable(struct entry *e, int *n)
 {
 	char page[4096];
-	ssize_t r = REAL(recv)(fd, page, sizeof page, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t r = REAL(recv)(fd_of(e), page, sizeof page, MSG_PEEK | MSG_DONTWAIT);
 	*n = r > 0 ? (int)r : 0;
 	return 0;
 }
@@ -171,7 +173,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		return 0;
 	}
 	if (e && request == FIONREAD)
-		return readable(fd, argument);
+		return readable(e, argument);
 	return REAL_AS(int (*)(int, unsigned long, ...), ioctl)(fd, request, argument);
 }
 
@@ -180,5 +182,5 @@ EXPORT int getpeername(int fd, struct sockaddr *restrict to, socklen_t *restrict
 	struct entry *e = entry_at(fd);
 	if (e && kind_of(e) != CONNECTED)
 		return FAIL(ENOTCONN);
-	return REAL(getpeername)(fd, to, n);
+	return REAL(getpeername)(e ? fd_of(e) : fd, to, n);
 }

@@ -47,11 +47,16 @@ enum kind {
 	CONNECTING, /* rsockets is at it, the program polls */
 	CONNECTED,
 	DEAD,       /* inherited by a fork child, which cannot use it */
+	ALIAS,      /* made by dup: another number for an entry */
 };
 
 struct entry {
 	_Atomic int kind;         /* enum kind */
+	int root;                 /* of an ALIAS: the number of the entry */
+	_Atomic int refs;         /* numbers that the program has for this entry */
+	_Atomic bool ghost;       /* the program closed this number, and has others */
 	_Atomic bool nonblocking; /* as the program sees it */
+	_Atomic bool sized;       /* the program chose the size of its buffers */
 	int domain;
 	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
 	 * port for peers without RDMA, and an epoll that is readable when either has work. */
@@ -66,18 +71,27 @@ struct entry {
 
 extern struct entry table[TABLE];
 
+static inline int kind_of(const struct entry *e) { return atomic_load_explicit(&e->kind, memory_order_acquire); }
+
+/* The entry behind a number of the program's, or NULL: what every call asks first. */
 static inline struct entry *entry_at(int fd)
 {
 	if (unlikely((unsigned)fd >= TABLE))
 		return NULL;
 	struct entry *e = &table[fd];
-	return likely(atomic_load_explicit(&e->kind, memory_order_acquire) == NOT_OURS) ? NULL : e;
+	int k = kind_of(e);
+	return likely(k == NOT_OURS) ? NULL : k == ALIAS ? &table[e->root] : e;
 }
 
-static inline int kind_of(const struct entry *e) { return atomic_load_explicit(&e->kind, memory_order_acquire); }
+/* The number that the preload library knows it by. */
+static inline int fd_of(const struct entry *e) { return (int)(e - table); }
 
+void entry_alias(int fd, struct entry *e); /* fd is a copy of its /dev/null */
+void suit_buffers(struct entry *e); /* before a connection is made of it, or taken from it */
 bool is_rsocket(int fd); /* the preload library made it one */
 void entry_set(int fd, int domain, enum kind k);
+void entry_become(struct entry *e, enum kind k); /* the one way to change a kind */
+int entry_dead(void); /* a fork child wants to use what it inherited: -1 and errno */
 bool foreign(void); /* in a vfork child: the tables are the parent's */
 
 /* Numbers that cmd/vrdma/sockets.go reads, in this order. */
@@ -87,7 +101,7 @@ struct counts {
 	_Atomic uint64_t accepted; /* TCP connections taken: the peer did not use RDMA */
 	_Atomic uint64_t unmade;   /* sockets that rsockets did not take: it found no device */
 	_Atomic uint64_t udp;      /* UDP sockets */
-	_Atomic uint64_t forked;   /* processes that inherited connections by fork */
+	_Atomic uint64_t forked;   /* processes that wanted to use what they inherited by fork */
 };
 struct counts *counts(void); /* never NULL */
 #define COUNT(what) atomic_fetch_add_explicit(&counts()->what, 1, memory_order_relaxed)
@@ -96,17 +110,16 @@ struct counts *counts(void); /* never NULL */
 
 int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* poll, as the program means it */
 /* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
-int wait_one(int fd, short events, int patience);
+int wait_one(struct entry *e, short events, int patience);
 
 /* ---- listen.c ---- */
 
-void listener_copy(struct entry *to, const struct entry *from);
 void listener_close(struct entry *e);
 
 /* ---- make.c ---- */
 
 void apply_flags(int fd, int flags); /* SOCK_CLOEXEC and SOCK_NONBLOCK of a new descriptor */
-int duplicate(int fd, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
+int duplicate(struct entry *e, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
 
 /* ---- connect.c ---- */
 

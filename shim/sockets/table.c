@@ -22,16 +22,20 @@ static void at_exit(void)
 
 static void in_child(void)
 {
-	bool any = false;
 	for (int fd = 0; fd <= atomic_load(&top); fd++)
 		if (kind_of(&table[fd]) != NOT_OURS) {
-			any = any || kind_of(&table[fd]) == CONNECTED;
 			listener_close(&table[fd]);
-			atomic_store(&table[fd].kind, DEAD);
+			entry_become(&table[fd], DEAD);
 		}
-	if (any)
-		COUNT(forked);
 	atomic_store(&owner, sys(SYS_getpid));
+}
+
+int entry_dead(void)
+{
+	static _Atomic bool told;
+	if (!atomic_exchange(&told, true))
+		COUNT(forked);
+	return FAIL(ECONNRESET);
 }
 
 static void start(void)
@@ -39,6 +43,29 @@ static void start(void)
 	atomic_store(&owner, sys(SYS_getpid));
 	pthread_atfork(NULL, NULL, in_child);
 	atexit(at_exit);
+}
+
+static _Atomic int connections;
+
+void entry_become(struct entry *e, enum kind k)
+{
+	int was = atomic_exchange(&e->kind, k);
+	atomic_fetch_add(&connections, (k == CONNECTED) - (was == CONNECTED));
+}
+
+/*
+ * Large buffers are fast, and every connection has two, of memory that is really used.
+ * So the first ones get large ones, and a crowd gets rsockets' own.
+ */
+void suit_buffers(struct entry *e)
+{
+	int open = atomic_load(&connections);
+	int size = open < 8 ? 2 << 20 : open < 64 ? 1 << 19 : 1 << 17;
+	int half = size / 2; /* rsockets doubles it, as the kernel does */
+	if (atomic_load(&e->sized))
+		return;
+	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_RCVBUF, &half, sizeof half);
+	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
 }
 
 bool foreign(void) { return atomic_load(&owner) != sys(SYS_getpid); }
@@ -52,6 +79,23 @@ bool is_rsocket(int fd)
 	return sys(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &type, &n) == -ENOTSOCK;
 }
 
+static void reach(int fd)
+{
+	int seen = atomic_load(&top);
+	while (fd > seen && !atomic_compare_exchange_weak(&top, &seen, fd))
+		;
+}
+
+void entry_alias(int fd, struct entry *e)
+{
+	if ((unsigned)fd >= TABLE)
+		return;
+	reach(fd);
+	atomic_fetch_add(&e->refs, 1);
+	table[fd].root = fd_of(e);
+	entry_become(&table[fd], ALIAS);
+}
+
 void entry_set(int fd, int domain, enum kind k)
 {
 	static _Atomic bool started;
@@ -59,16 +103,17 @@ void entry_set(int fd, int domain, enum kind k)
 		start();
 	if ((unsigned)fd >= TABLE)
 		return;
-	int seen = atomic_load(&top);
-	while (fd > seen && !atomic_compare_exchange_weak(&top, &seen, fd))
-		;
+	reach(fd);
 	struct entry *e = &table[fd];
+	atomic_store(&e->refs, 1);
+	atomic_store(&e->ghost, false);
 	e->domain = domain;
 	e->queue = e->twin = e->door = -1;
 	atomic_store(&e->nonblocking, false);
 	atomic_store(&e->patience[0], 0);
 	atomic_store(&e->patience[1], 0);
-	atomic_store_explicit(&e->kind, k, memory_order_release);
+	atomic_store(&e->sized, false);
+	entry_become(e, k);
 }
 
 static struct counts *open_counts(void)

@@ -61,7 +61,7 @@ static int below(int fd, bool *rsocket)
 	if (k == LISTENING && e->door >= 0)
 		return e->door;
 	*rsocket = *rsocket || k != DEAD;
-	return fd;
+	return fd_of(e);
 }
 
 #define FEW 32
@@ -72,6 +72,8 @@ static int poll_rsockets(struct pollfd *list, nfds_t n, const struct timespec *t
 	int r = REAL(poll)(list, n, 0);
 	if (r || (timeout && !timeout->tv_sec && !timeout->tv_nsec))
 		return r;
+	/* What we wait for is the work of others, who may be waiting for this processor. */
+	sys(SYS_sched_yield);
 	if (!timeout)
 		return REAL(poll)(list, n, -1);
 	list[n] = (struct pollfd){.fd = timer_get(timeout), .events = POLLIN};
@@ -120,15 +122,15 @@ int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout)
 
 static struct timespec milliseconds(int ms) { return (struct timespec){ms / 1000, ms % 1000 * 1000000l}; }
 
-int wait_one(int fd, short events, int patience)
+int wait_one(struct entry *e, short events, int patience)
 {
-	struct pollfd p = {.fd = fd, .events = events};
+	struct pollfd p = {.fd = fd_of(e), .events = events};
 	struct timespec t = milliseconds(patience);
 	int r = wait_many(&p, 1, patience > 0 ? &t : NULL);
 	return r > 0 ? 0 : r == 0 ? FAIL(EAGAIN) : -1;
 }
 
-static bool any_of_ours(const struct pollfd *fds, nfds_t n)
+static bool any_of_ours(struct pollfd *fds, nfds_t n)
 {
 	for (nfds_t i = 0; i < n; i++)
 		if (entry_at(fds[i].fd))
