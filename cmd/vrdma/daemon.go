@@ -130,7 +130,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 	defer claim.Release()
-	if err := installLibrary(place, dirMode); err != nil {
+	if err := installLibraries(place, dirMode); err != nil {
 		return err
 	}
 
@@ -231,6 +231,7 @@ type daemon struct {
 	port   *link.Port // nil: no other hosts
 	wake   []int      // its descriptors
 	window uint32     // bytes on their way to a peer
+	flight uint32     // those of all queue pairs together
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
@@ -241,7 +242,8 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
 	d.engine, err = engine.New(card, engine.Options{
-		Port: d.port, Wake: d.wake, Window: d.window, Recognise: d.recognise, Version: version, Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) },
+		Port: d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
+		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
 		return lacks("%w", err)

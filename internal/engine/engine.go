@@ -29,6 +29,8 @@ type Options struct {
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
 	Window uint32
+	// InFlight is how many all queue pairs together may have; 0: no limit.
+	InFlight uint32
 	// Recognise has other vrdma hosts recognised, which are told this Version.
 	Recognise bool
 	Version   string
@@ -54,6 +56,7 @@ type Engine struct {
 	sleeping atomic.Bool
 	stopping atomic.Bool
 	done     chan struct{}
+	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
 	now        transport.Time
@@ -68,13 +71,19 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
+	portHeard  bool // it found something
+	portTalk   bool // what was moved last was little
+	portMoved  uint64
 	tap        *link.Tap
 	portLast   transport.Time
+	acks       acks
+	flights    flights
+	strays     uint64 // packets from other hosts for no queue pair of ours
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady
 	groupsReady queue[int32]
-	count       multicastCount
+	toGroups    multicastCount
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign
@@ -82,6 +91,7 @@ type Engine struct {
 	events  [64]unix.EpollEvent
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
+	until   transport.Time // when the loop wakes by itself; 0 is never
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -153,8 +163,12 @@ func (e *Engine) Stop() {
 	<-e.done
 }
 
-// Do runs f on the loop and waits until it has run. After Stop, f does not run.
+// Do runs f on the loop, or in its place while it sleeps, and waits until it has run.
+// After Stop, f does not run.
 func (e *Engine) Do(f func()) {
+	if e.standIn(f) {
+		return
+	}
 	ran := make(chan struct{})
 	e.mu.Lock()
 	e.commands = append(e.commands, func() { f(); close(ran) })

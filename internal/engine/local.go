@@ -13,7 +13,7 @@ import (
 // requester they are for may be the one that is running.
 func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 	if e.port != nil && e.remote(from, b) {
-		e.depart(b)
+		e.depart(from, b)
 		return
 	}
 	if e.tap != nil {

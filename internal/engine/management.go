@@ -102,6 +102,7 @@ func (e *Engine) receiveMAD(b *transport.Burst) {
 	g := &e.mgmt
 	if b.Type != transport.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
 		b.Data == nil || b.Data.Len() != wire.MADSize || !e.nic.Local(&b.DGID) || e.nic.Local(&b.SGID) {
+		e.strays += uint64(b.Packets)
 		return
 	}
 	n := 0

@@ -23,8 +23,8 @@ func (e *Engine) multicast(b *transport.Burst) {
 		e.receive(q, b)
 	}
 	if e.port != nil && !link.AddrOf(b.SGID).IsLoopback() {
-		e.depart(b)
-		e.count.sent++
+		e.port.Send(b)
+		e.toGroups.sent++
 	}
 }
 
@@ -107,7 +107,7 @@ func (m members) Receive(b *transport.Burst, _ bool) {
 	if b.Type != transport.UD || b.Dst != everyone || !nic.IsMulticast(&b.DGID) || e.nic.Local(&b.SGID) {
 		return
 	}
-	e.count.received++
+	e.toGroups.received++
 	for _, q := range e.nic.Multicast(b.DGID) {
 		e.current = q
 		e.receive(q, b)

@@ -26,6 +26,11 @@ func (p *Port) take(m *Message, r Receiver) {
 		p.count.RcvdMarked++
 	}
 	p.setFlow(m)
+	if p.isSelf {
+		p.count.RcvdPackets += uint64(packetsIn(m))
+		p.count.FromSelf += uint64(packetsIn(m))
+		return
+	}
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
 		segment = len(m.Data)
@@ -104,4 +109,5 @@ func (p *Port) setFlow(m *Message) {
 	p.flow.Set(m.Remote, m.Local)
 	p.sgid, p.dgid = GIDOf(m.Remote.Addr()), GIDOf(m.Local.Addr())
 	p.isOwn = p.own[m.Remote.Addr().Unmap().WithZone("")]
+	_, _, p.isSelf = p.bind.Source(m.Remote.Addr(), 0)
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -366,9 +367,9 @@ func TestSourcePort(t *testing.T) {
 // the message, and what is delivered makes the packets it came from.
 func FuzzTake(f *testing.F) {
 	for _, name := range []string{"rc-all-opcodes", "ud-pingpong-512", "rc-nak-rkey", "uc-pingpong-4096"} {
-		for _, c := range readCapture(f, "../wire/testdata/golden/"+name+".pcap") {
-			f.Add(c.data, uint16(0), true)
-			f.Add(bytes.Repeat(c.data, 3), uint16(len(c.data)), true)
+		for _, c := range golden.Read(f, golden.Path(name+".pcap")) {
+			f.Add(c.Data, uint16(0), true)
+			f.Add(bytes.Repeat(c.Data, 3), uint16(len(c.Data)), true)
 		}
 	}
 	p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))
@@ -429,3 +430,20 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 }
 
 func (r *recutter) Congested(uint32, transport.GID) {}
+
+// TestFromSelf: what says that it comes from an address of ours does not come from us,
+// because what we send ourselves never leaves. A program on this machine made it.
+func TestFromSelf(t *testing.T) {
+	n := NewFakeNet()
+	both := NewPort(n.Bind(FakeOptions{}, hostA, hostB))
+	var span memory.Span
+	if err := both.Send(simpleBurst(&span, transport.KindSend, 100)); err != nil {
+		t.Fatal(err)
+	}
+	both.Flush()
+	s := &sink{t: t}
+	drain(both, s)
+	if c := both.Counters(); len(s.bursts) != 0 || c.FromSelf != 1 || c.RcvdPackets != 1 {
+		t.Errorf("%d bursts delivered, counters %+v", len(s.bursts), c)
+	}
+}

@@ -18,7 +18,8 @@ type congestion struct {
 	Seen   uint32 // the PSN acknowledged when last looked
 	CutPSN uint32 // Cwnd is not cut again before this is acknowledged
 	Cut    bool
-	Full   bool // the window, and nothing else, kept the requester from sending
+	Full   bool   // the window, and nothing else, kept the requester from sending
+	Share  uint32 // what the host can spare of what all queue pairs may have in flight; 0: no matter
 
 	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
 	SampleAt  Time

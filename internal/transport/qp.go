@@ -131,8 +131,11 @@ func (q *QP) enter(s State, now Time, h Host) {
 	case Error:
 		q.enterError(h)
 	case SQD:
+		q.req.Drained, q.req.Kick = q.req.Drained && q.state == SQD, true
 		q.state = SQD
-		q.req.Drained, q.req.Kick = false, true
+		if q.req.Pos == q.req.Started {
+			q.req.Loaded = false // looked at, but not begun: not any more
+		}
 		q.checkDrained(h)
 	case RTS:
 		q.state = RTS

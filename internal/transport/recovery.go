@@ -70,7 +70,7 @@ func (q *QP) portion() uint32 {
 	if q.cc.Spread {
 		n = r.Window / 8
 	}
-	return max(min(n, r.Burst/q.attr.MTU), 1)
+	return max(min(n, q.most()/q.attr.MTU), 1)
 }
 
 // room is how many packets may be sent when fits has agreed.

@@ -131,6 +131,7 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
+	q.takeShare(h.Scratch().Share)
 	for budget > 0 {
 		n := q.step(now, budget, h)
 		if n == 0 {
@@ -158,6 +159,12 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	w := &r.W
+	if r.Repairing && w.Op.isRD() {
+		// The gap reaches into it. Sent again both here and after resuming, it would
+		// count as two.
+		q.rewind()
+		return minCost
+	}
 	if r.Off == 0 && !q.admit(now, h) {
 		return 0
 	}
@@ -305,7 +312,7 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	w := &r.W
 	mtu := q.attr.MTU
 	left := w.Length - r.Off
-	n := min(left, r.Burst)
+	n := min(left, q.most())
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
@@ -354,6 +361,18 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	r.Off += n
 	return q.emit(now, b, b.Packets, b.Last, max(int(n), minCost), h)
+}
+
+// most is how many bytes the next burst of the request in W may have. Behind the first
+// packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
+// packets of one length has to begin a new run, and the second packet ends the first run:
+// both come on top, so that what follows fills a run.
+func (q *QP) most() uint32 {
+	r := &q.req
+	if q.path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {
+		return r.Burst + 2*q.attr.MTU
+	}
+	return r.Burst
 }
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its

@@ -101,6 +101,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 	if r.RNRRetry != 7 {
 		r.RNRRetry--
 	}
+	r.Retry = q.attr.RetryCount // the packet has arrived: what was lost before it counts no more
 	r.RNRAt = now + RNRDelay(b.Syndrome)
 	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()

@@ -1,8 +1,10 @@
 package guest
 
 import (
+	"strings"
 	"testing"
 
+	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
 
@@ -10,15 +12,35 @@ import (
 // leaves it as it was.
 func TestRXE(t *testing.T) {
 	l := newLab(t)
+	t.Run("taken", l.taken)
 	t.Run("tools", l.tools)
 	t.Run("foreign", l.foreign)
 	t.Run("managed", l.managed)
 	t.Run("multicast", l.multicast)
+	t.Run("answers", l.answers)
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("loss", l.loss)
 	t.Run("faults", l.faults)
 	t.Run("death", l.death) // the last: there is no guest after it
+	t.Logf("%d attempts failed with an excuse and were repeated", l.excused.Load())
+}
+
+// taken: in the guest the port is the kernel's, which is explained to whoever starts a
+// daemon there.
+func (l *lab) taken(t *testing.T) {
+	harness.Build(t)
+	l.guest.Install(t, harness.Binary())
+	l.guest.Install(t, harness.Library())
+	p := l.guest.Launch(t, harness.Binary(), "daemon", "--socket", "/tmp/vrdma.sock", "--addr", guestIP4)
+	if !p.Ended(minute) || p.Code() != 3 {
+		t.Errorf("a daemon beside rxe: %s, want exit status 3 (the environment lacks something)\n%s", p.Fate(), p.Output())
+	}
+	for _, want := range []string{"4791", guestIP4, "taken", "rdma_rxe", "rdma link"} {
+		if !strings.Contains(p.Output(), want) {
+			t.Errorf("a daemon beside rxe does not say %q:\n%s", want, p.Output())
+		}
+	}
 }
 
 // tools: every tool, either side as the client.

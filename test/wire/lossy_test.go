@@ -2,8 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"testing"
 
 	"vrdma/test/cable"
@@ -73,29 +71,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-var bandwidth = regexp.MustCompile(`(?m)^ *65536 +\d+ +[\d.]+ +([\d.]+)`)
-
-// bandwidth is what a tool measures between the hosts, in MiB/s.
-func (w *lab) bandwidth(t *testing.T, tool string, drop float64) float64 {
-	t.Helper()
-	w.cable.SetFaults(cable.Faults{Drop: drop})
-	defer w.cable.SetFaults(cable.Faults{})
-	c := workload.Perf(tool, "-D 3 -f 0 -s 65536").Start(t, w.a.side(false), w.b.side(false))
-	_, out := c.OK(t, minute)
-	m := bandwidth.FindStringSubmatch(out)
-	if m == nil {
-		t.Fatalf("no result of %s:\n%s", tool, out)
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 // TestLossyBandwidth, in the long form: where one packet of a hundred is lost in both
-// directions, a third of the bandwidth remains at least. The machine may have been busy with
-// other things during one of two measurements, so three pairs may fail.
+// directions, a third of the bandwidth remains at least, at whatever speed the machine and
+// the cable can do. TestRecovery shows it on a cable that is the slowest part.
 func TestLossyBandwidth(t *testing.T) {
 	if !harness.All() {
 		return // TestLossyStreams of package simnet does the same in virtual time
@@ -104,16 +82,16 @@ func TestLossyBandwidth(t *testing.T) {
 		w := newLab(t, layout{mtu: mtu, cable: true})
 		for _, tool := range []string{"write_bw", "send_bw", "read_bw"} {
 			t.Run(fmt.Sprintf("%s/%d", tool, mtu), func(t *testing.T) {
-				const attempts = 4
-				for i := range attempts {
-					clean, lossy, bad := w.bandwidth(t, tool, 0), w.bandwidth(t, tool, 0.01), w.bandwidth(t, tool, 0.1)
-					t.Logf("%.0f MiB/s, %.0f where 1 %% is lost, %.0f where 10 %% are", clean, lossy, bad)
-					if lossy > clean/3 {
-						return
-					}
-					if i == attempts-1 {
-						t.Errorf("%.0f MiB/s of %.0f at 1 %% loss, want a third", lossy, clean)
-					}
+				at := func(drop, enough float64) float64 {
+					w.cable.SetFaults(cable.Faults{Drop: drop})
+					defer w.cable.SetFaults(cable.Faults{})
+					return w.bandwidth(t, tool, func(v float64) bool { return v > enough })
+				}
+				clean := at(0, 0)
+				lossy, bad := at(0.01, clean/3), at(0.1, 0)
+				t.Logf("%.0f MiB/s, %.0f where 1 %% is lost, %.0f where 10 %% are", clean, lossy, bad)
+				if lossy <= clean/3 {
+					t.Errorf("%.0f MiB/s of %.0f at 1 %% loss, want a third", lossy, clean)
 				}
 			})
 		}
