@@ -165,7 +165,6 @@ EXPORT int socket(int domain, int type, int protocol)
 				 "no kernel driver; use ibv_devinfo, ibstat or 'vrdma status'");
 		return errno = EPROTONOSUPPORT, -1;
 	}
-	sockets_made(domain, type);
 	return REAL(socket)(domain, type, protocol);
 }
 

@@ -9,3 +9,10 @@ SHIM_LDFLAGS := -shared -Wl,-soname,libvrdma.so -Wl,--no-as-needed -l:libdl.so.2
 bin/libvrdma.so: $(SHIM_SRC) $(wildcard shim/*.h)
 	@mkdir -p bin
 	$(CC) $(SHIM_CFLAGS) -o $@ $(SHIM_SRC) $(SHIM_LDFLAGS)
+
+# libvrdma-sockets.so, for vrdma run --sockets
+SOCKETS_SRC := $(wildcard shim/sockets/*.c) shim/real.c
+
+bin/libvrdma-sockets.so: $(SOCKETS_SRC) $(wildcard shim/*.h shim/sockets/*.h)
+	@mkdir -p bin
+	$(CC) $(SHIM_CFLAGS) -o $@ $(SOCKETS_SRC) $(subst libvrdma.so,libvrdma-sockets.so,$(SHIM_LDFLAGS))

@@ -15,7 +15,7 @@
  *             tasks.c finds the threads, protect.c holds writers back, freeze.c stops
  *             them), reclaim.c back
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
- *   channel.c is the rdma_cm device; sockets.c counts what goes past rsockets
+ *   channel.c is the rdma_cm device
  *   poll.c    lets a program that polls an empty queue yield
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
@@ -149,10 +149,6 @@ int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->i
 
 int channel_open(int flags);
 ssize_t channel_write(int fd, const void *buf, size_t n);
-
-/* ---- sockets.c: counting what rsockets does not take ---- */
-
-void sockets_made(int domain, int type);
 
 /* ---- signals, blocked around every lock ---- */
 

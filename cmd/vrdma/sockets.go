@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/channel"
 	"vrdma/internal/launch"
 )
@@ -20,11 +22,14 @@ var rsocketsPlaces = []string{
 	"/usr/local/lib*/rsocket/librspreload.so", "/usr/local/lib/*/rsocket/librspreload.so",
 }
 
+// rsocketsPackage is what to do about its absence.
+const rsocketsPackage = "install librdmacm1 (librdmacm1t64 in newer Debian and Ubuntu, librdmacm in Fedora)"
+
 // findRsockets finds the library; VRDMA_RSPRELOAD names another one.
 func findRsockets() (string, error) {
 	if path := os.Getenv("VRDMA_RSPRELOAD"); path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", lacks("VRDMA_RSPRELOAD: %w", err)
+			return "", lacks("VRDMA_RSPRELOAD: %w; %s", err, rsocketsPackage)
 		}
 		return path, nil
 	}
@@ -33,7 +38,7 @@ func findRsockets() (string, error) {
 			return found[0], nil
 		}
 	}
-	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: install librdmacm1 (Debian, Ubuntu) or librdmacm (Fedora), or name it with VRDMA_RSPRELOAD")
+	return "", lacks("--sockets needs librspreload.so, rdma-core's preload library for rsockets: %s, or name it with VRDMA_RSPRELOAD", rsocketsPackage)
 }
 
 // runSockets runs a program whose TCP connections go over RDMA, and says at its end
@@ -60,7 +65,11 @@ func runSockets(place launch.Place, path string, args []string) error {
 		return err
 	}
 	label := rand.Text()
-	env := append(preloadFirst(os.Environ(), library), "VRDMA_COUNT="+count.Name())
+	raiseFiles()
+	env := append(preloadFirst(os.Environ(), place.Sockets()+":"+library), "VRDMA_COUNT="+count.Name())
+	if os.Getenv("VRDMA_YIELD") == "" {
+		env = append(env, socketsYield)
+	}
 	program := &exec.Cmd{
 		Path: path, Args: args, Env: place.Environment(env, label), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	}
@@ -74,6 +83,21 @@ func runSockets(place launch.Place, path string, args []string) error {
 	}
 	return nil
 }
+
+// raiseFiles lets the program open as many files as it may: a connection over RDMA needs
+// half a dozen, and rsockets' table has room for more than the usual limit.
+func raiseFiles() {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= limit.Max {
+		return
+	}
+	limit.Cur = min(limit.Max, 65536)
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) // a lower one works too
+}
+
+// socketsYield is VRDMA_YIELD for programs that wait in rsockets' poll, whose rounds are
+// longer than those of a program that polls a completion queue by itself.
+const socketsYield = "VRDMA_YIELD=4"
 
 // preloadFirst is env with a library at the head of LD_PRELOAD.
 func preloadFirst(env []string, library string) []string {
@@ -89,18 +113,25 @@ func preloadFirst(env []string, library string) []string {
 	return append(out, "LD_PRELOAD="+list)
 }
 
-// tcpCount is struct counts of shim/sockets.c.
-type tcpCount struct{ connected, accepted, flagged uint64 }
+// tcpCount is struct counts of shim/sockets/sockets.h: what did not go over RDMA, and why.
+type tcpCount struct {
+	Refused  uint64 // connected by TCP: nobody listened on RDMA there
+	Silent   uint64 // connected by TCP: RDMA did not reach the peer
+	Accepted uint64 // accepted by TCP: the peer did not come over RDMA
+	Unmade   uint64 // sockets that rsockets did not make: no device
+	UDP      uint64 // UDP sockets
+	Forked   uint64 // processes that wanted to use what they inherited by fork
+}
 
-const tcpCountSize = 24
+var tcpCountSize = int64(binary.Size(tcpCount{}))
 
 func readTCPCount(f *os.File) (c tcpCount) {
 	b := make([]byte, tcpCountSize)
 	if _, err := f.ReadAt(b, 0); err != nil {
 		return c
 	}
-	order := binary.NativeEndian
-	return tcpCount{order.Uint64(b), order.Uint64(b[8:]), order.Uint64(b[16:])}
+	binary.Decode(b, binary.NativeEndian, &c) // of the right size
+	return c
 }
 
 // settleTime is how long the daemon may take to see that a program has ended.
@@ -109,18 +140,49 @@ const settleTime = 100 * time.Millisecond
 // socketsSummary says how many connections went which way, and why.
 func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	time.Sleep(settleTime)
-	over := "an unknown number of connections went over RDMA"
-	n, err := channel.CountConnections(place.Socket, label)
-	if err == nil {
-		over = fmt.Sprintf("%d connections went over RDMA", n)
+	text := "an unknown number of connections went over RDMA"
+	if n, err := channel.CountConnections(place.Socket, label); err == nil {
+		text = count(n, "connection") + " went over RDMA"
 	}
-	past := tcp.connected + tcp.accepted
-	if past == 0 {
-		return over + ", none over TCP"
+	if past := tcp.Refused + tcp.Silent + tcp.Accepted; past > 0 {
+		text += fmt.Sprintf(", %d over TCP", past)
+	} else {
+		text += ", none over TCP"
 	}
-	why := "librspreload.so did not take them: it knows neither epoll nor accept4, and leaves a connection to TCP when the peer has no RDMA"
-	if tcp.flagged > 0 {
-		why = fmt.Sprintf("%d sockets were made with SOCK_CLOEXEC or SOCK_NONBLOCK, which librspreload.so does not take", tcp.flagged)
+	if why := tcp.reasons(); len(why) > 0 {
+		text += " (" + strings.Join(why, "; ") + ")"
 	}
-	return fmt.Sprintf("%s, %d over TCP: %s", over, past, why)
+	return text
+}
+
+// count is a number of things.
+func count(n uint64, thing string) string {
+	switch {
+	case n == 1:
+		return "1 " + thing
+	case strings.HasSuffix(thing, "s"):
+		return fmt.Sprintf("%d %ses", n, thing)
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// reasons says why something did not go over RDMA.
+func (c tcpCount) reasons() []string {
+	var why []string
+	for _, r := range []struct {
+		n           uint64
+		thing, text string
+	}{
+		{c.Refused, "connection", "to a peer that does not listen on RDMA: run it with vrdma run --sockets too"},
+		{c.Silent, "connection", "to a peer that RDMA does not reach"},
+		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
+		{c.Unmade, "socket", "for which librspreload.so found no RDMA device"},
+		{c.UDP, "UDP socket", "left to the kernel"},
+		{c.Forked, "process", "made by fork that wanted to use an RDMA connection or listener of its parent, which is not possible"},
+	} {
+		if r.n > 0 {
+			why = append(why, count(r.n, r.thing)+" "+r.text)
+		}
+	}
+	return why
 }

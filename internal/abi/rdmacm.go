@@ -65,6 +65,8 @@ const (
 	CMEventMulticastError  = 13
 	CMEventAddrChange      = 14
 	CMEventTimewaitExit    = 15
+	CMEventUser            = 18 // written by a program, as is the next
+	CMEventInternal        = 19
 )
 
 // Options of SET_OPTION.
@@ -339,6 +341,16 @@ type CMEventResp struct {
 	Reserved  uint32     `c:"reserved"`
 	ECEVendor uint32     `c:"ece.vendor_id"`
 	ECEMod    uint32     `c:"ece.attr_mod"`
+}
+
+// CMWriteCMEvent is struct rdma_ucm_write_cm_event, which headers have since Linux 6.17.
+type CMWriteCMEvent struct {
+	_        structs.HostLayout
+	ID       uint32     `c:"id"`
+	Reserved uint32     `c:"reserved"`
+	Event    uint32     `c:"event"`
+	Status   uint32     `c:"status"`
+	Param    [304]uint8 `c:"param"` // the first 8 are the program's argument
 }
 
 // CMSetOption is struct rdma_ucm_set_option.

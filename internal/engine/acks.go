@@ -23,6 +23,9 @@ const (
 	ackWait = transport.Time(20_000)
 )
 
+// psnMask is the range of packet sequence numbers.
+const psnMask = 1<<24 - 1
+
 // acks are those that wait.
 type acks struct {
 	n     int
@@ -34,8 +37,8 @@ type acks struct {
 	}
 }
 
-// owe keeps b, which from sends, instead of the one it kept for from before. NAKs do not
-// wait.
+// owe keeps b, which from sends, and forgets the one it kept for from before, unless that
+// acknowledges more: the answer to a duplicate may. NAKs do not wait.
 func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 	a := &e.acks
 	i := from.Sched.Ack
@@ -49,6 +52,8 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		a.n++
 		i = a.n
 		from.Sched.Ack = i
+	} else if forward := (b.PSN - a.list[i-1].b.PSN) & psnMask; forward > psnMask/2 {
+		return
 	}
 	from.Sched.AckAt = e.now
 	a.now = a.now || !from.Sched.Answers

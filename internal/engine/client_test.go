@@ -115,6 +115,8 @@ type testQP struct {
 	sq, rq testRing
 	cqr    testRing
 	posted uint32
+
+	timeout uint8 // code of the local ACK timeout; 0: 14
 }
 
 type testRing struct {
@@ -183,7 +185,11 @@ func (q *testQP) to(peer *testQP) {
 			AH: nic.AHAttr{DGID: peer.c.gid, IsGlobal: true, PortNum: 1}}); err != nil {
 			return err
 		}
-		return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
+		timeout := q.timeout
+		if timeout == 0 {
+			timeout = 14
+		}
+		return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
 	})
 }
 

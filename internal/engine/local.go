@@ -30,9 +30,7 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		return
 	}
 	if b.Type == transport.UD && nic.IsMulticast(&b.DGID) {
-		for _, q := range e.nic.Multicast(b.DGID) {
-			e.receive(q, b)
-		}
+		e.multicast(b)
 		return
 	}
 	if q := e.resolve(from, b); q != nil {

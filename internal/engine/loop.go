@@ -66,6 +66,10 @@ func (e *Engine) step() bool {
 	if e.port != nil {
 		work = e.pollPort() || work
 	}
+	if e.groupsReady.n > 0 {
+		e.pollGroups()
+		work = true
+	}
 	if e.starved.n > 0 {
 		e.feed()
 	}

@@ -36,7 +36,10 @@ func (e *Engine) LinkCounters() link.Counters {
 	if e.port == nil {
 		return link.Counters{}
 	}
-	return e.port.Counters()
+	c := e.port.Counters()
+	c.Strays = e.strays
+	c.SentMulticast, c.RcvdMulticast = e.toGroups.sent, e.toGroups.received
+	return c
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.
@@ -59,14 +62,6 @@ func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
 		e.answered(from)
 	}
 	e.port.Send(b)
-}
-
-// Path implements nic.Link.
-func (e *Engine) Path(dgid *transport.GID) transport.Path {
-	if e.port == nil || e.nic.Local(dgid) {
-		return transport.Path{}
-	}
-	return transport.Path{Remote: true, MaxBurst: remoteBurst, Window: e.opts.Window}
 }
 
 // remote reports whether b is for another host.
@@ -137,6 +132,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	}
 	q := e.nic.QP(b.Dst)
 	if q == nil {
+		e.strays += uint64(b.Packets)
 		return
 	}
 	e.current = q
@@ -152,8 +148,11 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
 func (e *Engine) Congested(qp uint32, from transport.GID) {
-	if q := e.nic.QP(qp); q != nil {
-		q.Transport().Congested(e.now, from)
-		e.settle(q)
+	q := e.nic.QP(qp)
+	if q == nil {
+		e.strays++
+		return
 	}
+	q.Transport().Congested(e.now, from)
+	e.settle(q)
 }

@@ -40,7 +40,8 @@ var cmCommands = [abi.NumCMCmd]cmCommand{
 		cmJoinIPMcast),
 	abi.CMCmdLeaveMcast: cmAnswer("CM_LEAVE_MCAST", func(r *abi.CMDestroyID) uint64 { return r.Response },
 		cmLeaveMcast),
-	abi.CMCmdMigrateID: cmAnswer("CM_MIGRATE_ID", func(r *abi.CMMigrateID) uint64 { return r.Response }, cmMigrateID),
+	abi.CMCmdWriteCMEvent: cmAccept("CM_WRITE_CM_EVENT", cmWriteEvent),
+	abi.CMCmdMigrateID:    cmAnswer("CM_MIGRATE_ID", func(r *abi.CMMigrateID) uint64 { return r.Response }, cmMigrateID),
 
 	abi.CMCmdGetOption:        {name: "CM_GET_OPTION"}, // no kernel has it
 	abi.CMCmdQuery:            {name: "CM_QUERY"},
@@ -48,7 +49,6 @@ var cmCommands = [abi.NumCMCmd]cmCommand{
 	abi.CMCmdResolveAddr:      {name: "CM_RESOLVE_ADDR"},
 	abi.CMCmdJoinMcast:        {name: "CM_JOIN_MCAST"},
 	abi.CMCmdResolveIBService: {name: "CM_RESOLVE_IB_SERVICE"},
-	abi.CMCmdWriteCMEvent:     {name: "CM_WRITE_CM_EVENT"},
 }
 
 const (

@@ -7,7 +7,7 @@ import "strings"
 // inside vrdma does not preload twice. label, if not empty, is what trace asked for.
 //
 // librspreload.so has to stand before us: it turns sockets into RDMA calls that
-// we then answer.
+// we then answer. So does libvrdma-sockets.so, which completes it.
 func (p Place) Environment(env []string, label string) []string {
 	set := map[string]string{
 		"VRDMA_SOCKET": p.Socket,
@@ -34,14 +34,14 @@ func (p Place) Environment(env []string, label string) []string {
 	return out
 }
 
-// joinPreload puts library into an LD_PRELOAD list: first, except that rsockets'
-// own preload library goes before it.
+// joinPreload puts library into an LD_PRELOAD list: first, except that what is for
+// rsockets goes before it.
 func joinPreload(list, library string) string {
 	var before, after []string
 	for _, entry := range strings.FieldsFunc(list, func(r rune) bool { return r == ':' || r == ' ' || r == '\t' }) {
 		switch base := entry[strings.LastIndexByte(entry, '/')+1:]; {
 		case base == "libvrdma.so":
-		case strings.HasPrefix(base, "librspreload.so"):
+		case base == "libvrdma-sockets.so", strings.HasPrefix(base, "librspreload.so"):
 			before = append(before, entry)
 		default:
 			after = append(after, entry)

@@ -28,6 +28,9 @@ func (p Place) Dir() string { return p.Socket + ".d" }
 // Library is the shared object to preload.
 func (p Place) Library() string { return filepath.Join(p.Dir(), "libvrdma.so") }
 
+// Sockets is the one for `vrdma run --sockets`.
+func (p Place) Sockets() string { return filepath.Join(p.Dir(), "libvrdma-sockets.so") }
+
 // Sysfs is the device tree.
 func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 

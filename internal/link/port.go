@@ -38,6 +38,7 @@ type Receiver interface {
 type Counters struct {
 	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; calls are messages
 	SentCNP                           uint64
+	SentMulticast                     uint64 // to other hosts; the engine counts these
 	SendFull                          uint64 // packets dropped because socket and queue were full
 	SendErrors                        uint64 // packets that the kernel refused, for want of a route say
 	Unreadable                        uint64 // bursts whose data could not be read
@@ -45,10 +46,13 @@ type Counters struct {
 
 	RcvdPackets, RcvdBytes, RcvdCalls uint64
 	RcvdBursts                        uint64
+	RcvdMulticast                     uint64
 	RcvdCNP                           uint64
 	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
 	Malformed                         uint64 // dropped: not a packet that we know
 	BadICRC                           uint64 // dropped: damaged
+	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
+	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
@@ -73,6 +77,8 @@ type Port struct {
 	dgid     transport.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
+	isSelf   bool // from is ourselves
+	doubt    func(netip.Addr)
 }
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
@@ -107,6 +113,10 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 	}
 	p.from = netip.AddrPort{} // look again
 }
+
+// OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
+// sends. The host is then no longer held to be one, until SetOwn says so again.
+func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
 
 // Send queues b's packets. It is done with b and its data when it returns. An error means
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be

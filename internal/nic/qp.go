@@ -225,6 +225,9 @@ const (
 // Peer is the number of the queue pair that this one is connected to.
 func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 
+// PeerGID is that one's address.
+func (q *QP) PeerGID() transport.GID { return q.attr.AH.DGID }
+
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }
 

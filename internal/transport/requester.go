@@ -37,6 +37,7 @@ type requester struct {
 	Retrying  bool // went back; no further implicit NAK does so before there is progress
 	Drained   bool // SQD has been reached
 	Probing   bool // went back by one packet, to hear what has arrived
+	Holed     bool // parts of pieces have been asked for
 	Repairing bool // at the first of Gaps, to come back to Resume…
 
 	Retry     uint8 // retries left
@@ -46,12 +47,20 @@ type requester struct {
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
 
+	Arrived       uint32 // packets before it were asked for or have arrived, says the peer
 	NumGaps       uint8
 	Gaps          [16]gap // packets that the peer misses
 	ResumePos     uint32
 	ResumePSN     uint32
 	ResumeOff     uint32
 	ResumeUnasked uint32
+
+	NumHoles uint8
+	NumSeen  uint32 // packets in Seen
+	SeenEnd  uint32 // one past the newest of them
+	Holes    [8]gap // READ data to be asked for again
+	HoleAt   Time   // when the first that is missing was last asked for
+	Seen     seen
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -140,6 +149,9 @@ func (q *QP) step(now Time, budget int, h Host) int {
 	if r.NumGaps > 0 && !q.repair(h) {
 		return 0
 	}
+	if r.NumHoles > 0 {
+		return q.sendHole(now, h)
+	}
 	if r.FailStatus != Success && r.Pos == r.FailPos {
 		return 0
 	}
@@ -147,6 +159,12 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	w := &r.W
+	if r.Repairing && w.Op.isRD() {
+		// The gap reaches into it. Sent again both here and after resuming, it would
+		// count as two.
+		q.rewind()
+		return minCost
+	}
 	if r.Off == 0 && !q.admit(now, h) {
 		return 0
 	}

@@ -145,8 +145,11 @@ func (d *Daemon) Command(args ...string) *exec.Cmd {
 }
 
 // ProgramCommand is the command that runs argv with an RDMA device.
-func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd {
-	argv = d.inside(append([]string{Binary(), "run", "--socket", d.Socket, "--"}, argv...))
+func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd { return d.programCommand(nil, argv...) }
+
+func (d *Daemon) programCommand(flags []string, argv ...string) *exec.Cmd {
+	run := append([]string{Binary(), "run", "--socket", d.Socket}, flags...)
+	argv = d.inside(append(append(run, "--"), argv...))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)
 	return cmd
@@ -155,7 +158,13 @@ func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd {
 // Launch starts argv under `vrdma run`.
 func (d *Daemon) Launch(t testing.TB, argv ...string) *Process {
 	t.Helper()
-	p := Spawn(t, d.ProgramCommand(argv...))
+	return d.LaunchWith(t, nil, argv...)
+}
+
+// LaunchWith is Launch with flags of `vrdma run`.
+func (d *Daemon) LaunchWith(t testing.TB, flags []string, argv ...string) *Process {
+	t.Helper()
+	p := Spawn(t, d.programCommand(flags, argv...))
 	p.Name = strings.Join(argv, " ")
 	return p
 }

@@ -32,16 +32,19 @@ func FreePort(t testing.TB) int {
 // instead of connecting, because perftest's servers accept only once.
 func Listening(t testing.TB, p *Process, port int, d time.Duration) {
 	t.Helper()
-	dir := fmt.Sprintf("/proc/%d/net", p.PID())
-	ok := Poll(d, func() bool {
-		return p.Ended(0) || listens(dir+"/tcp", port) || listens(dir+"/tcp6", port)
-	})
+	ok := Poll(d, func() bool { return p.Ended(0) || Listens(p, port) })
 	if !ok {
 		t.Fatalf("%s: does not listen on port %d after %v\n%s\noutput:\n%s", p.Name, port, d, p.where(), p.Output())
 	}
 	if p.Ended(0) {
 		t.Fatalf("%s: ended before it listened on port %d\noutput:\n%s", p.Name, port, p.Output())
 	}
+}
+
+// Listens reports whether somebody listens on a TCP port where p runs.
+func Listens(p *Process, port int) bool {
+	dir := fmt.Sprintf("/proc/%d/net", p.PID())
+	return listens(dir+"/tcp", port) || listens(dir+"/tcp6", port)
 }
 
 func listens(table string, port int) bool {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An ordinary TCP program: N connections at once, SIZE bytes over each, and a checksum
- * back. It knows nothing of RDMA.
+ * An ordinary TCP program: N connections at once, each with a thread that sends SIZE bytes
+ * there, gets a checksum and the same bytes back, and compares. It knows nothing of RDMA.
  *
  *   tcp PORT N SIZE          serve
  *   tcp PORT N SIZE ADDR     call
@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,13 @@
 		}                                                                      \
 		r_;                                                                    \
 	})
+
+static size_t size;
+
+struct connection {
+	int number, fd;
+	pthread_t thread;
+};
 
 static uint64_t mix(uint64_t h, const unsigned char *b, size_t n)
 {
@@ -45,49 +53,73 @@ static void all(int fd, void *buf, size_t n, int in)
 	}
 }
 
+static void *serve(void *arg)
+{
+	struct connection *c = arg;
+	unsigned char *buf = malloc(size), end;
+	all(c->fd, buf, size, 1);
+	uint64_t sum = mix(0, buf, size);
+	all(c->fd, &sum, sizeof sum, 0);
+	all(c->fd, buf, size, 0);
+	if (read(c->fd, &end, 1) != 0) {
+		fprintf(stderr, "connection %d: no end came\n", c->number);
+		exit(1);
+	}
+	close(c->fd);
+	free(buf);
+	return NULL;
+}
+
+static void *call(void *arg)
+{
+	struct connection *c = arg;
+	unsigned char *buf = malloc(size), *back = malloc(size);
+	uint64_t sum;
+	for (size_t j = 0; j < size; j++)
+		buf[j] = (unsigned char)(j * 7 + (size_t)c->number + (j >> 9));
+	all(c->fd, buf, size, 0);
+	all(c->fd, &sum, sizeof sum, 1);
+	all(c->fd, back, size, 1);
+	if (sum != mix(0, buf, size) || memcmp(buf, back, size)) {
+		fprintf(stderr, "connection %d: other bytes\n", c->number);
+		exit(1);
+	}
+	CHECK(shutdown(c->fd, SHUT_WR));
+	close(c->fd);
+	free(buf);
+	free(back);
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 4)
 		return 2;
-	int n = atoi(argv[2]), fds[1024];
-	size_t size = (size_t)atol(argv[3]);
-	unsigned char *buf = malloc(size);
+	int n = atoi(argv[2]), l = -1;
+	size = (size_t)atol(argv[3]);
+	struct connection *c = calloc((size_t)n, sizeof *c);
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))};
-	uint64_t sum, want = 0;
-
 	if (argc == 4) {
-		int l = (int)CHECK(socket(AF_INET, SOCK_STREAM, 0));
+		l = (int)CHECK(socket(AF_INET, SOCK_STREAM, 0));
 		CHECK(bind(l, (struct sockaddr *)&a, sizeof a));
 		CHECK(listen(l, 128));
-		for (int i = 0; i < n; i++)
-			fds[i] = (int)CHECK(accept(l, NULL, NULL));
-		for (int i = 0; i < n; i++) {
-			all(fds[i], buf, size, 1);
-			sum = mix((uint64_t)i, buf, size);
-			all(fds[i], &sum, sizeof sum, 0);
-			char end;
-			if (read(fds[i], &end, 1) != 0)
-				return fprintf(stderr, "connection %d: more came\n", i), 1;
-		}
 	} else {
 		inet_pton(AF_INET, argv[4], &a.sin_addr);
-		for (int i = 0; i < n; i++) {
-			fds[i] = (int)CHECK(socket(AF_INET, SOCK_STREAM, 0));
-			CHECK(connect(fds[i], (struct sockaddr *)&a, sizeof a));
-		}
-		for (int i = 0; i < n; i++) {
-			for (size_t j = 0; j < size; j++)
-				buf[j] = (unsigned char)(j * 7 + (size_t)i + (j >> 9));
-			want = mix((uint64_t)i, buf, size);
-			all(fds[i], buf, size, 0);
-			all(fds[i], &sum, sizeof sum, 1);
-			if (sum != want)
-				return fprintf(stderr, "connection %d: another checksum\n", i), 1;
-			CHECK(shutdown(fds[i], SHUT_WR));
+	}
+	for (int i = 0; i < n; i++) {
+		c[i].number = i;
+		if (l >= 0) {
+			c[i].fd = (int)CHECK(accept(l, NULL, NULL));
+		} else {
+			c[i].fd = (int)CHECK(socket(AF_INET, SOCK_STREAM, 0));
+			CHECK(connect(c[i].fd, (struct sockaddr *)&a, sizeof a));
 		}
 	}
 	for (int i = 0; i < n; i++)
-		close(fds[i]);
+		if ((errno = pthread_create(&c[i].thread, NULL, l >= 0 ? serve : call, &c[i])))
+			CHECK(-1);
+	for (int i = 0; i < n; i++)
+		pthread_join(c[i].thread, NULL);
 	puts("all arrived");
 	return 0;
 }

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stands for rdma-core 44's librspreload.so: its descriptors are /dev/null, behind each is
+ * a TCP socket instead of an rsocket, and it has the same gaps and the same manners. Where
+ * the real one breaks, this one aborts.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define REQUIRE(x) ((x) ? (void)0 : (dprintf(2, "stub: line %d: %s\n", __LINE__, #x), abort()))
+
+/* struct rs_svc of librdmacm's rsocket.c */
+struct service {
+	pthread_t id;
+	int pair[2];
+	int count, size, context_size;
+	void *(*run)(void *);
+	void *sockets, *contexts;
+};
+
+static struct {
+	int tcp;      /* plus one; 0: not ours */
+	int queue[2]; /* of a listener: accepted connections, as in rsockets */
+	struct service service;
+} table[4096];
+
+static int behind(int fd) { return fd >= 0 && fd < 4096 && table[fd].tcp ? table[fd].tcp - 1 : -1; }
+static int number(int fd) { return behind(fd) >= 0 ? behind(fd) : fd; }
+static int install(int tcp)
+{
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY);
+	REQUIRE(fd >= 0 && fd < 4096);
+	table[fd].tcp = tcp + 1;
+	table[fd].service = (struct service){0};
+	return fd;
+}
+
+int socket(int domain, int type, int protocol)
+{
+	int fd = (int)syscall(SYS_socket, domain, type, protocol);
+	/* The real one does not take these: the library before it takes the flags away. */
+	REQUIRE(domain != AF_INET || type == SOCK_STREAM);
+	return fd < 0 || domain != AF_INET ? fd : install(fd);
+}
+
+int bind(int fd, const struct sockaddr *a, socklen_t n) { return (int)syscall(SYS_bind, number(fd), a, n); }
+
+/* Takes connections and puts them into the queue, until the listener is shut down. */
+static void *serve(void *arg)
+{
+	int fd = 0, tcp;
+	while (&table[fd].service != arg)
+		fd++;
+	while ((tcp = (int)syscall(SYS_accept4, behind(fd), NULL, NULL, 0)) >= 0)
+		REQUIRE(syscall(SYS_write, table[fd].queue[1], &tcp, sizeof tcp) == sizeof tcp);
+	return NULL;
+}
+
+int listen(int fd, int backlog)
+{
+	int r = (int)syscall(SYS_listen, number(fd), backlog);
+	if (r || behind(fd) < 0)
+		return r;
+	syscall(SYS_fcntl, behind(fd), F_SETFL, 0); /* the thread blocks */
+	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, table[fd].queue) == 0);
+	struct service *s = &table[fd].service;
+	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, s->pair) == 0);
+	s->context_size = 8;
+	s->run = serve;
+	REQUIRE(pthread_create(&s->id, NULL, s->run, s) == 0);
+	/* The list of the real one must never grow. AddressSanitizer hides the struct from us. */
+	REQUIRE(s->size == 65536 || getenv("ASAN_OPTIONS"));
+	return 0;
+}
+
+int accept(int fd, struct sockaddr *a, socklen_t *n)
+{
+	int tcp;
+	REQUIRE(behind(fd) >= 0);
+	if (syscall(SYS_read, table[fd].queue[0], &tcp, sizeof tcp) != sizeof tcp)
+		return -1;
+	if (a)
+		syscall(SYS_getpeername, tcp, a, n);
+	return install(tcp);
+}
+
+int connect(int fd, const struct sockaddr *a, socklen_t n) { return (int)syscall(SYS_connect, number(fd), a, n); }
+int shutdown(int fd, int how) { return (int)syscall(SYS_shutdown, number(fd), how); }
+int getsockname(int fd, struct sockaddr *a, socklen_t *n) { return (int)syscall(SYS_getsockname, number(fd), a, n); }
+int getpeername(int fd, struct sockaddr *a, socklen_t *n) { return (int)syscall(SYS_getpeername, number(fd), a, n); }
+
+ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+	REQUIRE(behind(fd) < 0 || (flags & MSG_DONTWAIT)); /* a blocking call does not hear of a death */
+	return syscall(SYS_recvfrom, number(fd), buf, n, flags, NULL, NULL);
+}
+
+ssize_t send(int fd, const void *buf, size_t n, int flags)
+{
+	REQUIRE(behind(fd) < 0 || (flags & MSG_DONTWAIT));
+	return syscall(SYS_sendto, number(fd), buf, n, flags | MSG_NOSIGNAL, NULL, 0);
+}
+
+int poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	struct pollfd list[64];
+	REQUIRE(n <= 64);
+	for (nfds_t i = 0; i < n; i++) {
+		REQUIRE(fds[i].fd >= 0); /* an index into its table */
+		REQUIRE(behind(fds[i].fd) < 0 || timeout <= 0); /* a limit spoils its count of pollers */
+		list[i] = (struct pollfd){.fd = number(fds[i].fd), .events = fds[i].events};
+	}
+	struct timespec t = {timeout / 1000, timeout % 1000 * 1000000l};
+	int r = (int)syscall(SYS_ppoll, list, n, timeout < 0 ? NULL : &t, NULL, 8);
+	for (nfds_t i = 0; i < n; i++)
+		fds[i].revents = list[i].revents;
+	return r;
+}
+
+int fcntl(int fd, int command, ...)
+{
+	va_list list;
+	va_start(list, command);
+	long argument = va_arg(list, long);
+	va_end(list);
+	REQUIRE(behind(fd) < 0 || command == F_SETFL || command == F_GETFL);
+	return (int)syscall(SYS_fcntl, number(fd), command, argument);
+}
+
+int getsockopt(int fd, int level, int name, void *v, socklen_t *n)
+{
+	if (behind(fd) >= 0 && (level != SOL_SOCKET || name != SO_ERROR) && (level != IPPROTO_TCP || name != TCP_MAXSEG))
+		return errno = ENOTSUP, -1;
+	return (int)syscall(SYS_getsockopt, number(fd), level, name, v, n);
+}
+
+int setsockopt(int fd, int level, int name, const void *v, socklen_t n)
+{
+	if (behind(fd) >= 0 && (level != SOL_SOCKET || name != SO_REUSEADDR) && (level != IPPROTO_TCP || name != TCP_NODELAY))
+		return errno = ENOTSUP, -1;
+	return (int)syscall(SYS_setsockopt, number(fd), level, name, v, n);
+}
+
+int close(int fd)
+{
+	int tcp = behind(fd);
+	if (tcp < 0)
+		return (int)syscall(SYS_close, fd);
+	if (table[fd].service.run) {
+		syscall(SYS_shutdown, tcp, SHUT_RDWR);
+		pthread_join(table[fd].service.id, NULL);
+		for (int i = 0; i < 2; i++) {
+			syscall(SYS_close, table[fd].queue[i]);
+			syscall(SYS_close, table[fd].service.pair[i]);
+		}
+	}
+	table[fd].tcp = 0;
+	syscall(SYS_close, fd);
+	return (int)syscall(SYS_close, tcp);
+}
+
+/* A copy of the real one ends the connection when it is closed. */
+int dup2(int from, int to)
+{
+	REQUIRE(behind(from) < 0 && behind(to) < 0);
+	return (int)syscall(SYS_dup3, from, to, 0);
+}

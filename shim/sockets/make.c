@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets come and go: socket, dup, close. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include "sockets.h"
+
+#define FLAGS (SOCK_CLOEXEC | SOCK_NONBLOCK)
+
+void apply_flags(int fd, int flags)
+{
+	struct entry *e = entry_at(fd);
+	if (flags & SOCK_CLOEXEC)
+		sys(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
+	if (e)
+		atomic_store(&e->nonblocking, (flags & SOCK_NONBLOCK) != 0);
+	else if (flags & SOCK_NONBLOCK)
+		sys(SYS_fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK);
+}
+
+EXPORT int socket(int domain, int type, int protocol)
+{
+	int base = type & ~FLAGS;
+	if (domain != AF_INET && domain != AF_INET6)
+		return REAL(socket)(domain, type, protocol);
+	if (base != SOCK_STREAM || (protocol && protocol != IPPROTO_TCP)) {
+		/* rsockets would take UDP too, in a way that no other program understands. */
+		if (base == SOCK_DGRAM)
+			COUNT(udp);
+		long fd = sys(SYS_socket, domain, type, protocol);
+		return fd < 0 ? FAIL((int)-fd) : (int)fd;
+	}
+	int fd = REAL(socket)(domain, base, protocol);
+	if (fd < 0)
+		return fd;
+	if (is_rsocket(fd)) {
+		REAL(fcntl)(fd, F_SETFL, O_NONBLOCK);
+		entry_set(fd, domain, FRESH);
+	} else {
+		COUNT(unmade);
+	}
+	apply_flags(fd, type & FLAGS);
+	return fd;
+}
+
+static int kernel_close(int fd)
+{
+	long r = sys(SYS_close, fd);
+	return r < 0 ? FAIL((int)-r) : 0;
+}
+
+/* The program has one number less for it. */
+static int release(struct entry *e)
+{
+	if (atomic_fetch_sub(&e->refs, 1) > 1)
+		return 0;
+	listener_close(e);
+	/* The number may be somebody else's as soon as it is closed. */
+	entry_become(e, NOT_OURS);
+	return REAL(close)(fd_of(e));
+}
+
+EXPORT int close(int fd)
+{
+	struct entry *e = entry_at(fd);
+	epoll_forget(fd);
+	if (!e)
+		return REAL(close)(fd);
+	if (foreign())
+		return kernel_close(fd);
+	struct entry *own = &table[fd];
+	if (e != own || kind_of(e) == DEAD) {
+		entry_become(own, NOT_OURS);
+		int r = kernel_close(fd);
+		return e == own ? r : release(e);
+	}
+	/* With other numbers left this one stays, empty, because the preload library has it. */
+	return atomic_exchange(&e->ghost, true) ? FAIL(EBADF) : release(e);
+}
+
+/*
+ * dup. A copy that the preload library makes ends the connection when it is closed, so it
+ * gets to know of none.
+ */
+static int copy(struct entry *e, int to)
+{
+	long r = sys(SYS_dup3, fd_of(e), to, 0);
+	if (r < 0)
+		return FAIL((int)-r);
+	if (kind_of(e) != DEAD && !foreign())
+		entry_alias(to, e);
+	return to;
+}
+
+int duplicate(struct entry *e, int low, int flags)
+{
+	long to = sys(SYS_fcntl, fd_of(e), flags & O_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, low);
+	if (to < 0)
+		return FAIL((int)-to);
+	if (kind_of(e) != DEAD && !foreign())
+		entry_alias((int)to, e);
+	return (int)to;
+}
+
+EXPORT int dup(int fd)
+{
+	struct entry *e = entry_at(fd);
+	return e ? duplicate(e, 0, 0) : REAL(dup)(fd);
+}
+
+EXPORT int dup2(int from, int to)
+{
+	struct entry *e = entry_at(from);
+	if (from == to || (!e && !entry_at(to)))
+		return REAL(dup2)(from, to);
+	if (entry_at(to) && close(to))
+		return errno == EBADF ? FAIL(EBUSY) : -1;
+	if (entry_at(to)) /* it has other numbers, and keeps this one */
+		return FAIL(EBUSY);
+	return e ? copy(e, to) : REAL(dup2)(from, to);
+}
+
+EXPORT int dup3(int from, int to, int flags)
+{
+	if (!entry_at(from) && !entry_at(to))
+		return REAL(dup3)(from, to, flags);
+	if (from == to)
+		return FAIL(EINVAL);
+	int r = dup2(from, to);
+	if (r >= 0 && (flags & O_CLOEXEC))
+		sys(SYS_fcntl, to, F_SETFD, FD_CLOEXEC);
+	return r;
+}
+
+/* And the calls that need no more than the right number. */
+
+EXPORT int bind(int fd, const struct sockaddr *to, socklen_t n)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(bind)(e ? fd_of(e) : fd, to, n);
+}
+
+EXPORT int shutdown(int fd, int how)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(shutdown)(e ? fd_of(e) : fd, how);
+}
+
+EXPORT int getsockname(int fd, struct sockaddr *restrict to, socklen_t *restrict n)
+{
+	struct entry *e = entry_at(fd);
+	return REAL(getsockname)(e ? fd_of(e) : fd, to, n);
+}

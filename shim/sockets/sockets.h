@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libvrdma-sockets.so from the inside. `vrdma run --sockets` loads three libraries
+ * before an ordinary TCP program:
+ *
+ *   program                            socket connect poll epoll_wait read ...
+ *   libvrdma-sockets.so  (this one)    completes what the next one lacks
+ *   librspreload.so      (rdma-core)   turns sockets into rsockets
+ *   libvrdma.so                        answers rsockets' RDMA calls
+ *
+ * The stock preload library, above all that of rdma-core 44, knows neither flags of
+ * socket(), accept4, epoll nor dup, and parts of it do not work: see each file. A descriptor
+ * that it hands out is /dev/null; it keeps the connection beside it. We keep a table of
+ * those, and do three things:
+ *
+ *   - Every rsocket is non-blocking below us; waiting is ours, always in poll, because
+ *     poll is the one call of rsockets that hears of a peer's death.
+ *   - What the program asks that rsockets does not know is answered here, or is made of
+ *     calls that it knows.
+ *   - A connection that RDMA cannot make is made by TCP, in the same descriptor.
+ *
+ *   table.c    which descriptors are rsockets; fork; the numbers for vrdma's last words
+ *   make.c     socket, dup, close
+ *   listen.c   listen, accept
+ *   connect.c  connect, and TCP instead
+ *   data.c     read, write and their kin
+ *   wait.c     poll and select
+ *   epoll.c    epoll, made of poll
+ *   options.c  getsockopt, setsockopt, fcntl, ioctl
+ *   library.c  mends rsockets itself: its service threads, its settings
+ */
+#ifndef VRDMA_SOCKETS_H
+#define VRDMA_SOCKETS_H
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "../vrdma.h"
+
+/* The preload library keeps its descriptors in a table of this size, and so do we. */
+#define TABLE 65536
+
+enum kind {
+	NOT_OURS,
+	FRESH,      /* neither listening nor connected */
+	LISTENING,
+	CONNECTING, /* rsockets is at it, the program polls */
+	CONNECTED,
+	DEAD,       /* inherited by a fork child, which cannot use it */
+	ALIAS,      /* made by dup: another number for an entry */
+};
+
+struct entry {
+	_Atomic int kind;         /* enum kind */
+	int root;                 /* of an ALIAS: the number of the entry */
+	_Atomic int refs;         /* numbers that the program has for this entry */
+	_Atomic bool ghost;       /* the program closed this number, and has others */
+	_Atomic bool nonblocking; /* as the program sees it */
+	_Atomic bool sized;       /* the program chose the size of its buffers */
+	int domain;
+	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
+	 * port for peers without RDMA, and an epoll that is readable when either has work. */
+	int queue, twin, door;
+	_Atomic int patience[2];  /* SO_RCVTIMEO and SO_SNDTIMEO in ms; 0: for ever */
+	/* For edge-triggered epoll: these move when the program has used up an event. */
+	_Atomic unsigned reads;
+	_Atomic unsigned stalls;
+};
+
+/* ---- table.c ---- */
+
+extern struct entry table[TABLE];
+
+static inline int kind_of(const struct entry *e) { return atomic_load_explicit(&e->kind, memory_order_acquire); }
+
+/* The entry behind a number of the program's, or NULL: what every call asks first. */
+static inline struct entry *entry_at(int fd)
+{
+	if (unlikely((unsigned)fd >= TABLE))
+		return NULL;
+	struct entry *e = &table[fd];
+	int k = kind_of(e);
+	return likely(k == NOT_OURS) ? NULL : k == ALIAS ? &table[e->root] : e;
+}
+
+/* The number that the preload library knows it by. */
+static inline int fd_of(const struct entry *e) { return (int)(e - table); }
+
+void entry_alias(int fd, struct entry *e); /* fd is a copy of its /dev/null */
+void suit_buffers(struct entry *e); /* before a connection is made of it, or taken from it */
+bool is_rsocket(int fd); /* the preload library made it one */
+void entry_set(int fd, int domain, enum kind k);
+void entry_become(struct entry *e, enum kind k); /* the one way to change a kind */
+int entry_dead(void); /* a fork child wants to use what it inherited: -1 and errno */
+bool foreign(void); /* in a vfork child: the tables are the parent's */
+
+/* Numbers that cmd/vrdma/sockets.go reads, in this order. */
+struct counts {
+	_Atomic uint64_t refused;  /* connections over TCP because nobody listened on RDMA */
+	_Atomic uint64_t silent;   /* ... because RDMA did not reach the peer */
+	_Atomic uint64_t accepted; /* TCP connections taken: the peer did not use RDMA */
+	_Atomic uint64_t unmade;   /* sockets that rsockets did not take: it found no device */
+	_Atomic uint64_t udp;      /* UDP sockets */
+	_Atomic uint64_t forked;   /* processes that wanted to use what they inherited by fork */
+};
+struct counts *counts(void); /* never NULL */
+#define COUNT(what) atomic_fetch_add_explicit(&counts()->what, 1, memory_order_relaxed)
+
+/* ---- wait.c ---- */
+
+int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* poll, as the program means it */
+/* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
+int wait_one(struct entry *e, short events, int patience);
+
+/* ---- listen.c ---- */
+
+void listener_close(struct entry *e);
+
+/* ---- make.c ---- */
+
+void apply_flags(int fd, int flags); /* SOCK_CLOEXEC and SOCK_NONBLOCK of a new descriptor */
+int duplicate(struct entry *e, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
+
+/* ---- connect.c ---- */
+
+extern __thread bool connect_underway __attribute__((tls_model("initial-exec")));
+bool connect_too_early(const void *buf, size_t n); /* it asks for the first event of a connect */
+
+/* ---- library.c ---- */
+
+void library_pair(const int pair[2]);           /* this thread made a socket pair */
+void library_wrote(const void *buf, size_t n);  /* ... wrote to a descriptor that is no rsocket */
+void library_polls(void);                       /* ... is about to poll such */
+
+/* ---- epoll.c ---- */
+
+void epoll_forget(int fd); /* fd is about to be closed */
+
+/* A failure that the caller returns. */
+#define FAIL(e) (errno = (e), -1)
+
+#endif

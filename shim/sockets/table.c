@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which descriptors are rsockets, who may touch them, and the numbers for vrdma. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sockets.h"
+
+struct entry table[TABLE];
+static _Atomic int top; /* no entry above was ever used */
+static _Atomic long owner;
+
+static void at_exit(void)
+{
+	/* The kernel delivers what a program wrote before it ended; rsockets has to be
+	 * asked. Other threads may still be at it, so nothing is freed. */
+	for (int fd = 0; fd <= atomic_load(&top); fd++)
+		if (kind_of(&table[fd]) == CONNECTED && !foreign())
+			REAL(shutdown)(fd, SHUT_RDWR);
+}
+
+static void in_child(void)
+{
+	for (int fd = 0; fd <= atomic_load(&top); fd++)
+		if (kind_of(&table[fd]) != NOT_OURS) {
+			listener_close(&table[fd]);
+			entry_become(&table[fd], DEAD);
+		}
+	atomic_store(&owner, sys(SYS_getpid));
+}
+
+int entry_dead(void)
+{
+	static _Atomic bool told;
+	if (!atomic_exchange(&told, true))
+		COUNT(forked);
+	return FAIL(ECONNRESET);
+}
+
+static void start(void)
+{
+	atomic_store(&owner, sys(SYS_getpid));
+	pthread_atfork(NULL, NULL, in_child);
+	atexit(at_exit);
+}
+
+static _Atomic int connections;
+
+void entry_become(struct entry *e, enum kind k)
+{
+	int was = atomic_exchange(&e->kind, k);
+	atomic_fetch_add(&connections, (k == CONNECTED) - (was == CONNECTED));
+}
+
+/*
+ * Large buffers are fast, and every connection has two, of memory that is really used.
+ * So the first ones get large ones, and a crowd gets rsockets' own.
+ */
+void suit_buffers(struct entry *e)
+{
+	int open = atomic_load(&connections);
+	int size = open < 8 ? 2 << 20 : open < 64 ? 1 << 19 : 1 << 17;
+	int half = size / 2; /* rsockets doubles it, as the kernel does */
+	if (atomic_load(&e->sized))
+		return;
+	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_RCVBUF, &half, sizeof half);
+	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
+}
+
+bool foreign(void) { return atomic_load(&owner) != sys(SYS_getpid); }
+
+bool is_rsocket(int fd)
+{
+	/* The only sort of descriptor that is no socket to the kernel, and whose type
+	 * rsockets does not tell (or tells, in newer versions). */
+	int type;
+	socklen_t n = sizeof type;
+	return sys(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &type, &n) == -ENOTSOCK;
+}
+
+static void reach(int fd)
+{
+	int seen = atomic_load(&top);
+	while (fd > seen && !atomic_compare_exchange_weak(&top, &seen, fd))
+		;
+}
+
+void entry_alias(int fd, struct entry *e)
+{
+	if ((unsigned)fd >= TABLE)
+		return;
+	reach(fd);
+	atomic_fetch_add(&e->refs, 1);
+	table[fd].root = fd_of(e);
+	entry_become(&table[fd], ALIAS);
+}
+
+void entry_set(int fd, int domain, enum kind k)
+{
+	static _Atomic bool started;
+	if (!atomic_exchange(&started, true))
+		start();
+	if ((unsigned)fd >= TABLE)
+		return;
+	reach(fd);
+	struct entry *e = &table[fd];
+	atomic_store(&e->refs, 1);
+	atomic_store(&e->ghost, false);
+	e->domain = domain;
+	e->queue = e->twin = e->door = -1;
+	atomic_store(&e->nonblocking, false);
+	atomic_store(&e->patience[0], 0);
+	atomic_store(&e->patience[1], 0);
+	atomic_store(&e->sized, false);
+	entry_become(e, k);
+}
+
+static struct counts *open_counts(void)
+{
+	const char *path = getenv("VRDMA_COUNT");
+	if (!path || !*path)
+		return NULL;
+	long fd = sys(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	long r = sys(SYS_mmap, NULL, sizeof(struct counts), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	sys(SYS_close, fd);
+	return r < 0 && r > -4096 ? NULL : (struct counts *)r;
+}
+
+struct counts *counts(void)
+{
+	static struct counts nobody; /* reads these */
+	static _Atomic(struct counts *) known;
+	struct counts *c = atomic_load(&known), *none = NULL;
+	if (likely(c != NULL))
+		return c;
+	c = open_counts();
+	if (!c)
+		c = &nobody;
+	if (atomic_compare_exchange_strong(&known, &none, c))
+		return c;
+	if (c != &nobody)
+		sys(SYS_munmap, c, sizeof *c);
+	return none;
+}

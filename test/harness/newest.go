@@ -1,0 +1,104 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Newest is an unpacked Debian with the newest rdma-core, for programs that run as in a
+// container with another library than the machine's. See tools/newest-root.
+type Newest struct{ dir string }
+
+var newestRoot = sync.OnceValues(func() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the newest rdma-core: %w", err)
+	}
+	dir := filepath.Join(cache, "vrdma", "newest")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// Another test binary may be at it.
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command(filepath.Join(Root(), "tools", "newest-root"), dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("tools/newest-root: %w\n%s", err, out)
+	}
+	return filepath.Join(dir, "root"), nil
+})
+
+// NewestRoot unpacks it, if this machine has not done so before.
+func NewestRoot(t testing.TB) *Newest {
+	t.Helper()
+	Need(t, "unshare", "chroot", "apt-get", "dpkg-deb")
+	dir, err := newestRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Newest{dir}
+}
+
+// Dir is where it is.
+func (n *Newest) Dir() string { return n.dir }
+
+// Version is that of its rdma-core, as in the file name of its libibverbs: 1.14.60.0.
+func (n *Newest) Version(t testing.TB) string {
+	t.Helper()
+	found, _ := filepath.Glob(filepath.Join(n.dir, "usr/lib/*/libibverbs.so.1.*"))
+	if len(found) != 1 {
+		t.Fatalf("libibverbs in %s: found %v, want one", n.dir, found)
+	}
+	return strings.TrimPrefix(filepath.Base(found[0]), "libibverbs.so.")
+}
+
+// newestInit makes the root's mounts and becomes the program. /tmp is the machine's own,
+// so that daemons' sockets, compiled programs and test files have the same names inside.
+const newestInit = `
+set -e
+root=$1 bin=$2; shift 2
+mount --rbind /proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount --rbind /tmp "$root/tmp"
+mount --bind "$bin" "$root/opt/vrdma"
+exec chroot "$root" "$@"
+`
+
+// Command is argv inside the root, in a mount namespace of its own.
+func (n *Newest) Command(env []string, argv ...string) *exec.Cmd {
+	args := []string{"--mount", "--propagation", "private"}
+	if os.Getuid() != 0 {
+		args = append(args, "--user", "--map-root-user")
+	}
+	args = append(args, "sh", "-c", newestInit, "sh", n.dir, filepath.Join(Root(), "bin"))
+	cmd := exec.Command("unshare", append(args, argv...)...)
+	cmd.Env = env
+	return cmd
+}
+
+// Launch starts argv inside the root under `vrdma run` with the given flags.
+func (n *Newest) Launch(t testing.TB, d *Daemon, flags []string, argv ...string) *Process {
+	t.Helper()
+	run := append([]string{"/opt/vrdma/vrdma", "run", "--socket", d.Socket}, flags...)
+	cmd := n.Command(d.Command().Env, append(append(run, "--"), argv...)...)
+	inside := d.inside(cmd.Args)
+	cmd.Path, cmd.Args = inside[0], inside
+	if path, err := exec.LookPath(inside[0]); err == nil {
+		cmd.Path = path
+	}
+	p := Spawn(t, cmd)
+	p.Name = "newest: " + strings.Join(argv, " ")
+	return p
+}

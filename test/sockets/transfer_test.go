@@ -1,0 +1,170 @@
+package sockets
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+)
+
+// pick returns short, or long in the long form of the tests.
+func pick[T any](short, long T) T {
+	if harness.All() {
+		return long
+	}
+	return short
+}
+
+// established counts the ends of connections that the daemon has.
+func established(t *testing.T, d *harness.Daemon) (n int) {
+	t.Helper()
+	for _, c := range d.Status(t).Connections {
+		if c.State == "ESTABLISHED" {
+			n++
+		}
+	}
+	return n
+}
+
+// empty waits until no connection is left behind.
+func empty(t *testing.T, d *harness.Daemon) {
+	t.Helper()
+	if !harness.Poll(20*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
+		t.Errorf("left behind: %+v", d.Status(t).Connections)
+	}
+}
+
+// An ordinary TCP program: one large transfer there and back, and a hundred connections at
+// once, a thread each. The device's counters prove which way they went, and vrdma says so.
+func TestTransfer(t *testing.T) {
+	bin := harness.CompileWith(t, "tcp", "gcc")
+	for _, lib := range libraries(t) {
+		for _, c := range []struct {
+			name    string
+			n, size int
+		}{{"large", 1, pick(64<<20, 1<<30)}, {"crowd", 100, pick(1<<18, 4<<20)}} {
+			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
+				d := device(t)
+				port := harness.FreePort(t)
+				args := []string{bin, fmt.Sprint(port), fmt.Sprint(c.n), fmt.Sprint(c.size)}
+				d.Carried(t, harness.Traffic{Bytes: uint64(2 * c.n * c.size)}, func() {
+					s := lib.launch(t, d, args...)
+					d.AwaitManaged(t, s, port)
+					client := lib.launch(t, d, append(args, "127.0.0.1")...)
+					want := fmt.Sprintf("%d connections went over RDMA, none over TCP", c.n)
+					if c.n == 1 {
+						want = "1 connection went over RDMA, none over TCP"
+					}
+					for _, p := range []*harness.Process{client, s} {
+						if out := p.OK(t, 3*minute); !strings.Contains(out, "all arrived") || !strings.Contains(out, want) {
+							t.Errorf("want %q, got\n%s", want, out)
+						}
+					}
+				})
+				empty(t, d)
+			})
+		}
+	}
+}
+
+// Killing either side in the middle of a transfer: the other hears of it, and nothing is
+// left. iperf3 is non-blocking and selects; NetPIPE blocks in read and write.
+func TestKill(t *testing.T) {
+	harness.Need(t, "iperf3", "NPtcp")
+	iperf := func(args ...string) func(port string) (s, c []string) {
+		return func(port string) ([]string, []string) {
+			return []string{"iperf3", "-s", "-1", "-p", port}, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port, "-t", "300"}, args...)
+		}
+	}
+	netpipe := func(port string) ([]string, []string) {
+		args := []string{"NPtcp", "-P", port, "-l", "65536", "-u", "65536", "-n", "10000000", "-o", "/dev/null"}
+		return args, append(args, "-h", "127.0.0.1")
+	}
+	for _, c := range []struct {
+		name    string
+		ends    int // of connections while data flows
+		program func(port string) (s, c []string)
+	}{{"iperf3", 4, iperf()}, {"iperf3 -R", 4, iperf("-R")}, {"NPtcp", 2, netpipe}} {
+		for _, lib := range libraries(t)[:pick(1, 2)] {
+			for _, who := range []string{"server", "client"} {
+				t.Run(fmt.Sprintf("%s/%s/%s", lib.name, c.name, who), func(t *testing.T) {
+					d := device(t)
+					port := harness.FreePort(t)
+					server, client := c.program(fmt.Sprint(port))
+					s := lib.launch(t, d, server...)
+					d.AwaitManaged(t, s, port)
+					before := d.Traffic(t)
+					cl := lib.launch(t, d, client...)
+					moving := func() bool { return established(t, d) == c.ends && d.Traffic(t).Bytes > before.Bytes+16<<20 }
+					if !harness.Poll(minute, func() bool { return moving() || s.Ended(0) || cl.Ended(0) }) || !moving() {
+						t.Fatalf("no data flows: %+v\n%s\n%s", d.Status(t).Connections, s.Output(), cl.Output())
+					}
+					killed, other := s, cl
+					if who == "client" {
+						killed, other = cl, s
+					}
+					killed.Signal(syscall.SIGKILL) // the whole group: vrdma and the program
+					if !other.Ended(30 * time.Second) {
+						t.Errorf("the other side goes on: %s\n%s", other.Fate(), other.Output())
+					}
+					empty(t, d)
+				})
+			}
+		}
+	}
+}
+
+// Peers without RDMA are served by TCP, in both directions, and vrdma says why.
+func TestPlainPeer(t *testing.T) {
+	harness.Need(t, "nc.openbsd")
+	d := device(t)
+	for _, c := range []struct{ name, over, want string }{
+		{"server", "server", "0 connections went over RDMA, 1 over TCP (1 connection from a peer without RDMA"},
+		{"client", "client", "0 connections went over RDMA, 1 over TCP (1 connection to a peer that does not listen on RDMA"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			port := fmt.Sprint(harness.FreePort(t))
+			start := func(side, script string) *harness.Process {
+				argv := []string{"sh", "-c", script}
+				if side == c.over {
+					return machine.launch(t, d, argv...)
+				}
+				cmd := d.Command()
+				cmd.Path, cmd.Args = "/bin/sh", argv
+				return harness.Spawn(t, cmd)
+			}
+			s := start("server", "exec nc.openbsd -N -l "+port)
+			number := 0
+			fmt.Sscan(port, &number)
+			harness.Listening(t, s, number, 15*time.Second)
+			cl := start("client", "echo hello | nc.openbsd -N 127.0.0.1 "+port)
+			cl.OK(t, minute)
+			s.OK(t, minute)
+			if !strings.Contains(s.Stdout(), "hello") {
+				t.Errorf("the server got %q, want hello", s.Stdout())
+			}
+			if out := s.Output() + cl.Output(); !strings.Contains(out, c.want) {
+				t.Errorf("vrdma did not say %q:\n%s", c.want, out)
+			}
+		})
+	}
+}
+
+// It says what is missing, and which package has it.
+func TestMissingLibrary(t *testing.T) {
+	d := device(t)
+	cmd := d.Command("run", "--socket", d.Socket, "--sockets", "--", "true")
+	cmd.Env = append(cmd.Env, "VRDMA_RSPRELOAD=/nonexistent/librspreload.so")
+	p := harness.Spawn(t, cmd)
+	if code := p.Wait(t, minute); code != 3 {
+		t.Errorf("exit %d, want 3", code)
+	}
+	for _, want := range []string{"/nonexistent/librspreload.so", "librdmacm1"} {
+		if !strings.Contains(p.Output(), want) {
+			t.Errorf("want %q in\n%s", want, p.Output())
+		}
+	}
+}
