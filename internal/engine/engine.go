@@ -71,7 +71,7 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
-	portHeard  bool // it found something
+	portSpoke  bool // the last pass moved something
 	portTalk   bool // what was moved last was little
 	portMoved  uint64
 	tap        *link.Tap

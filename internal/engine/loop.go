@@ -41,7 +41,7 @@ func (e *Engine) loop() {
 		}
 		if e.safely(e.step) || work {
 			idle = 0
-			if e.portHeard && e.portTalk && e.run.n == 0 {
+			if e.portSpoke && e.portTalk && e.run.n == 0 {
 				yield()
 			}
 			continue
@@ -91,7 +91,8 @@ func (e *Engine) step() bool {
 		if e.flushPort() {
 			work = true
 		}
-		if m := e.port.Moved(); m != e.portMoved {
+		m := e.port.Moved()
+		if e.portSpoke = m != e.portMoved; e.portSpoke {
 			e.portTalk = m-e.portMoved <= talkBytes
 			e.portMoved = m
 		}

@@ -84,12 +84,12 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.portDry, e.portHeard = false, false
+	e.portDry = false
 	if !e.portActive {
 		return false
 	}
 	if e.port.Poll(e) {
-		e.portLast, e.portHeard = e.now, true
+		e.portLast = e.now
 		return true
 	}
 	e.portDry = true
