@@ -92,34 +92,44 @@ enum node path_map(const char *path, char out[PATH_ROOM], const char **use)
 
 /* ---- counters are brought up to date when someone looks ---- */
 
-static _Atomic bool cwd_inside; /* the working directory is a directory of counters */
+/* The working directory is in the tree, or even a directory of counters. */
+static _Atomic bool cwd_inside, cwd_counters;
+
+static bool inside(const char *path)
+{
+	const struct settings *s = settings();
+	return strncmp(path, s->tree, s->tree_len) == 0;
+}
 
 static bool counters(const char *path)
 {
-	const struct settings *s = settings();
-	return strncmp(path, s->tree, s->tree_len) == 0 && strstr(path, "counters");
+	return strstr(path, "counters") != NULL;
 }
 
 void path_cwd(void)
 {
 	char cwd[PATH_ROOM];
-	long n = sys(SYS_getcwd, cwd, sizeof cwd);
-	atomic_store(&cwd_inside, n > 0 && counters(cwd));
+	bool in = sys(SYS_getcwd, cwd, sizeof cwd) > 0 && inside(cwd);
+	atomic_store(&cwd_inside, in);
+	atomic_store(&cwd_counters, in && counters(cwd));
 }
 
 void path_refresh(int dirfd, const char *path)
 {
 	char link[64], dir[PATH_ROOM];
 	if (path[0] == '/') {
-		if (counters(path))
+		if (inside(path) && counters(path))
 			wire_sync();
 	} else if (dirfd == AT_FDCWD) {
-		if (atomic_load(&cwd_inside))
+		if (atomic_load(&cwd_counters) || (atomic_load(&cwd_inside) && counters(path)))
 			wire_sync();
-	} else if (strstr(path, "counters/")) {
+	} else {
 		snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
 		long n = sys(SYS_readlinkat, AT_FDCWD, link, dir, sizeof dir - 1);
-		if (n > 0 && strncmp(dir, settings()->tree, settings()->tree_len) == 0)
+		if (n <= 0)
+			return;
+		dir[n] = 0;
+		if (inside(dir) && (counters(dir) || counters(path)))
 			wire_sync();
 	}
 }

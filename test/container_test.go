@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vrdma/test/harness"
+	"vrdma/test/workload"
 )
 
 // containers are processes in mount, pid, user, ipc and uts namespaces of their
@@ -111,8 +112,9 @@ func TestContainers(t *testing.T) {
 		port := harness.FreePort(t)
 		args := []string{"ib_write_bw", "-F", "-n", "500", "-p", strconv.Itoa(port)}
 		d.Carried(t, harness.Traffic{Bytes: 500 * 65536}, func() {
-			if _, out := c.pair(t, port, args, append(args, "127.0.0.1")); len(perfRows(out)) != 1 {
-				t.Errorf("no result:\n%s", out)
+			_, out := c.pair(t, port, args, append(args, "127.0.0.1"))
+			if err := workload.CheckRows(out, 1); err != nil {
+				t.Errorf("%v:\n%s", err, out)
 			}
 		})
 	})

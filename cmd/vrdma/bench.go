@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"os/user"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,35 +17,65 @@ import (
 )
 
 func benchCommand() *cobra.Command {
-	var rounds int
-	var out, source string
+	var table bench.Table
+	var out, format string
 	c := &cobra.Command{
-		Use:    "bench",
-		Short:  "measure the speed table",
+		Use:   "bench",
+		Short: "measure the speed table",
+		Long: `Measures the speed table, every tool in turn and round after round, and writes it as
+Markdown, and as JSON and Markdown to a directory. A tool that fails is reported in its
+row. Parts, all by default except rxe, which needs a kernel that has it:
+
+  local        programs on one host, and what they cost
+  cm           connections a second
+  sockets      TCP programs over vrdma run --sockets
+  veth         two hosts: two network namespaces, as root or in a user namespace
+  guest        against the kernel's rxe, in a virtual machine
+  rxe          against the kernel's rxe, here
+  allocations  of the data path`,
 		Hidden: true, // a tool of the repository, see make bench
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needTools("ib_write_bw", "qperf", "gcc", "go"); err != nil {
+			for _, name := range table.Only {
+				if !slices.Contains(bench.Parts(), name) {
+					return usage("--only %s: choose among %s", name, strings.Join(bench.Parts(), ", "))
+				}
+			}
+			if format != "text" && format != "json" {
+				return usage("-o %s: choose text or json", format)
+			}
+			if table.Rounds < 1 {
+				return usage("--rounds %d: want at least 1", table.Rounds)
+			}
+			if err := needTools("ib_write_bw"); err != nil {
 				return err
 			}
 			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
-				table := bench.Table{Lab: lab, Progress: os.Stderr, Rounds: rounds, Source: source}
+				table.Lab, table.Progress = lab, os.Stderr
 				report, err := table.Run(ctx, version)
 				if err != nil {
 					return err
 				}
-				path, err := report.Write(out)
-				if err != nil {
-					return err
+				if out != "" {
+					path, err := report.Write(out)
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(os.Stderr, "results: %s.json\n\n", path)
 				}
-				fmt.Fprintf(os.Stderr, "results: %s.json\n\n", path)
+				if format == "json" {
+					return report.JSON(c.OutOrStdout())
+				}
 				return report.Markdown(c.OutOrStdout())
 			})
 		},
 	}
-	c.Flags().IntVar(&rounds, "rounds", 5, "how often every tool is run")
-	c.Flags().StringVar(&out, "out", "bench/results", "the directory for results")
-	c.Flags().StringVar(&source, "source", ".", "the repository, for the allocation tests")
+	c.Flags().StringSliceVar(&table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
+	c.Flags().IntVar(&table.Rounds, "rounds", 5, "how often every tool is run")
+	c.Flags().StringVar(&out, "out", "bench/results", "the directory for results; empty: none")
+	c.Flags().StringVarP(&format, "output", "o", "text", "text or json")
+	c.Flags().StringVar(&table.Source, "source", ".", "the repository, for the guest and the allocation tests")
+	c.Flags().StringVar(&table.Kernel, "kernel-device", "", "a device of the kernel's rxe, for part rxe")
 	return c
 }
 
@@ -56,7 +87,7 @@ func demoCommand() *cobra.Command {
 		Hidden: true, // a tool of the repository, see make demo
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needTools("ibv_devinfo", "ib_write_bw", "qperf"); err != nil {
+			if err := needTools("ibv_devinfo", "ib_write_bw", "qperf", "rping", "ip", "nsenter"); err != nil {
 				return err
 			}
 			ordinary, name := ordinaryUser()
@@ -82,14 +113,14 @@ func needTools(names ...string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return lacks("%s not found: run tools/install-deps build demo test", strings.Join(missing, ", "))
+		return lacks("%s not found: run tools/install-deps build demo test bench", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
 // inLab runs f in a lab of its own that is gone afterwards, also after Ctrl-C.
 func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	self, err := os.Executable()
 	if err != nil {

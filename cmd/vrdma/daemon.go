@@ -48,6 +48,7 @@ type daemonFlags struct {
 	network   bool
 	noGSO     bool
 	noGRO     bool
+	strangers bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -75,6 +76,7 @@ with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCK
 	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
+	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
@@ -132,7 +134,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, stop: make(chan string, 1)}
+	d := &daemon{place: place, claim: claim, log: log, recognise: !f.strangers, stop: make(chan string, 1)}
 	if f.network && !f.ephemeral {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
@@ -226,10 +228,13 @@ type daemon struct {
 	log    *slog.Logger
 	engine *engine.Engine
 	server *frontdoor.Server
-	port   *link.Port  // nil: no other hosts
-	wake   []int       // its descriptors
-	window uint32      // bytes on their way to a peer
-	stop   chan string // why
+	port   *link.Port // nil: no other hosts
+	wake   []int      // its descriptors
+	window uint32     // bytes on their way to a peer
+	flight uint32     // those of all queue pairs together
+	// recognise other vrdma hosts
+	recognise bool
+	stop      chan string // why
 }
 
 // open starts the engine and opens the socket.
@@ -237,7 +242,8 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
 	d.engine, err = engine.New(card, engine.Options{
-		Port: d.port, Wake: d.wake, Window: d.window, Log: d.log, Evict: func(s *nic.Session) { d.server.Evict(s) },
+		Port: d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
+		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
 		return lacks("%w", err)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -66,6 +67,7 @@ func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
 		printSession(w, &s.Sessions[i], now)
 	}
 	printConnections(w, s.Connections)
+	printPeers(w, s.Peers)
 	printCounts(w, "counters", s.Counters)
 	printCounts(w, "refused as unsupported", s.Refused)
 	return nil
@@ -115,6 +117,25 @@ func printConnections(w io.Writer, list []channel.ConnectionStatus) {
 			fmt.Fprintf(t, ", %d multicast groups", c.Groups)
 		}
 		fmt.Fprintln(t)
+	}
+	t.Flush()
+}
+
+// printPeers lists other hosts.
+func printPeers(w io.Writer, list []channel.PeerStatus) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\npeer hosts\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	const most = 50
+	for i, p := range list {
+		if i == most {
+			t.Flush()
+			fmt.Fprintf(w, "  ... and %d more (-o json lists all)\n", len(list)-most)
+			return
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
 	}
 	t.Flush()
 }

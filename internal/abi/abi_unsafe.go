@@ -27,7 +27,8 @@ type Struct interface {
 		CMBindIP | CMResolveIP | CMResolveRoute | CMQuery | CMQueryRouteResp |
 		CMConnParam | CMUDParam | CMConnect | CMListen | CMAccept | CMReject |
 		CMDisconnect | CMInitQPAttr | QPAttr | CMNotify | CMJoinIPMcast |
-		CMGetEvent | CMEventResp | CMSetOption | CMMigrateID | CMMigrateResp
+		CMGetEvent | CMEventResp | CMSetOption | CMMigrateID | CMMigrateResp |
+		CMWriteCMEvent | CMBind | CMResolveAddr | CMQueryAddrResp | CMQueryPathResp | CMJoinMcast
 }
 
 // Size is sizeof(T).

@@ -4,53 +4,92 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path"
+	"slices"
 	"strings"
+	"syscall"
 )
 
+// packetRooms are the packages that a packet passes.
+var packetRooms = []string{"wire", "link", "transport", "engine"}
+
 // allocations runs the tests that count allocations on the data path. Their bound
-// is zero, so the row shows how many of them found some.
-func (t *Table) allocations(ctx context.Context, _ *daemon) ([]Row, error) {
-	if t.Source == "" {
-		return nil, nil
+// is zero, so a row shows how many of them found some.
+func (t *Table) allocations() part {
+	return part{
+		name: "allocations",
+		rows: []Row{
+			{What: "allocations on the data path", Ours: Series{Unit: "allocating"}, AtMost: true},
+			{What: "allocations per packet", Ours: Series{Unit: "allocating"}, AtMost: true},
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			if t.Source == "" {
+				return errors.New("this needs the repository: name it with --source")
+			}
+			// As ourselves, not in the lab: it needs our module cache.
+			c := exec.CommandContext(ctx, "go", "test", "-count=1", "-json", "-run", "Alloc", "./internal/...")
+			c.Dir = t.Source
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the tests that it runs
+			c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+			c.Stderr = os.Stderr
+			out, err := c.Output()
+			tests, parseErr := parseTests(bytes.NewReader(out))
+			if parseErr != nil {
+				return parseErr
+			}
+			if len(tests) == 0 {
+				return fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
+			}
+			rows[0].fill(tests.failures(func(string) bool { return true }))
+			rows[1].fill(tests.failures(func(room string) bool { return slices.Contains(packetRooms, room) }))
+			return nil
+		},
 	}
-	fmt.Fprintln(t.Progress, "  running the allocation tests")
-	// As ourselves, not in the lab: it needs our module cache.
-	c := exec.CommandContext(ctx, "go", "test", "-count=1", "-json", "-run", "Alloc", "./internal/...")
-	c.Dir = t.Source
-	c.Stderr = os.Stderr
-	out, err := c.Output()
-	passed, failed, parseErr := countTests(bytes.NewReader(out))
-	if parseErr != nil {
-		return nil, parseErr
-	}
-	if passed+failed == 0 {
-		return nil, fmt.Errorf("found no allocation test in %s (go test: %v)", t.Source, err)
-	}
-	return []Row{{
-		What: "allocations on the data path", Bound: 0, AtMost: true,
-		Ours: Series{Name: fmt.Sprintf("%d tests that count", passed+failed), Unit: "allocating", Values: []float64{float64(failed)}},
-	}}, nil
 }
 
-// countTests counts the outcomes in the output of go test -json. Subtests are part
-// of their test.
-func countTests(r io.Reader) (passed, failed int, err error) {
+// A tested is the outcome of one test.
+type tested struct {
+	room, name string // room: the last part of its package
+	failed     bool
+}
+
+type testList []tested
+
+// failures is how many tests of these rooms failed; the name says how many there are.
+func (l testList) failures(in func(room string) bool) Series {
+	count, failed := 0, 0
+	for _, t := range l {
+		if in(t.room) {
+			count++
+			if t.failed {
+				failed++
+			}
+		}
+	}
+	s := Series{Name: fmt.Sprintf("%d tests that count", count), Unit: "allocating"}
+	if count > 0 {
+		s.add(Reading{Value: float64(failed)})
+	}
+	return s
+}
+
+// parseTests reads the output of go test -json. Subtests are part of their test.
+func parseTests(r io.Reader) (tests testList, err error) {
 	for decoder := json.NewDecoder(r); ; {
-		var event struct{ Action, Test string }
+		var event struct{ Action, Package, Test string }
 		switch err := decoder.Decode(&event); {
 		case err == io.EOF:
-			return passed, failed, nil
+			return tests, nil
 		case err != nil:
-			return passed, failed, fmt.Errorf("go test -json printed something else: %w", err)
+			return tests, fmt.Errorf("go test -json printed something else: %w", err)
 		case event.Test == "" || strings.Contains(event.Test, "/"):
-		case event.Action == "pass":
-			passed++
-		case event.Action == "fail":
-			failed++
+		case event.Action == "pass" || event.Action == "fail":
+			tests = append(tests, tested{path.Base(event.Package), event.Test, event.Action == "fail"})
 		}
 	}
 }

@@ -1,24 +1,32 @@
 package bench
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
 
-func TestCountTests(t *testing.T) {
-	const output = `{"Action":"start","Package":"p"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p","Test":"TestA/sub"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p","Test":"TestB"}
-{"Action":"skip","Package":"p","Test":"TestC"}
-{"Action":"fail","Package":"p"}
+func TestParseTests(t *testing.T) {
+	const output = `{"Action":"start","Package":"v/link"}
+{"Action":"run","Package":"v/link","Test":"TestA"}
+{"Action":"pass","Package":"v/link","Test":"TestA/sub"}
+{"Action":"pass","Package":"v/link","Test":"TestA"}
+{"Action":"fail","Package":"v/memory","Test":"TestB"}
+{"Action":"skip","Package":"v/link","Test":"TestC"}
+{"Action":"fail","Package":"v/memory"}
 `
-	passed, failed, err := countTests(strings.NewReader(output))
-	if passed != 1 || failed != 1 || err != nil {
-		t.Errorf("got %d, %d, %v, want 1, 1", passed, failed, err)
+	tests, err := parseTests(strings.NewReader(output))
+	want := testList{{"link", "TestA", false}, {"memory", "TestB", true}}
+	if !slices.Equal(tests, want) || err != nil {
+		t.Fatalf("got %v, %v, want %v", tests, err, want)
 	}
-	if _, _, err := countTests(strings.NewReader("# build failed\n")); err == nil {
+	all := tests.failures(func(string) bool { return true })
+	link := tests.failures(func(room string) bool { return room == "link" })
+	none := tests.failures(func(string) bool { return false })
+	if all.Name != "2 tests that count" || all.Median() != 1 || link.Name != "1 tests that count" || link.Median() != 0 || len(none.Values) != 0 {
+		t.Errorf("got %v, %v, %v", all, link, none)
+	}
+	if _, err := parseTests(strings.NewReader("# build failed\n")); err == nil {
 		t.Error("no error for something that is not JSON")
 	}
 }

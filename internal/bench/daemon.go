@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,37 +15,50 @@ import (
 
 // A daemon that the lab started, to look at from outside.
 type daemon struct {
-	cmd *exec.Cmd
-	log *os.File
+	cmd   *exec.Cmd
+	log   *os.File
+	ended chan struct{}
 }
 
-// startDaemon starts a daemon in the lab and waits until it answers.
-func (l *Lab) startDaemon(ctx context.Context) (*daemon, error) {
-	log, err := os.Create(filepath.Join(l.Dir, "daemon.log"))
+// Start starts the host's daemon and waits until it answers.
+func (h *Host) Start(ctx context.Context, args ...string) (*daemon, error) {
+	l := h.lab
+	log, err := os.Create(h.Socket + ".log")
 	if err != nil {
 		return nil, err
 	}
-	d := &daemon{cmd: l.command(ctx, l.Vrdma, "daemon", "--socket", l.Socket), log: log}
+	argv := append([]string{l.Vrdma, "daemon", "--socket", h.Socket}, args...)
+	d := &daemon{cmd: l.command(ctx, h.At(argv...)...), log: log, ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
 		log.Close()
 		return nil, err
 	}
+	go func() {
+		d.cmd.Wait() // its log says more than its status
+		close(d.ended)
+	}()
 	for range 500 {
-		if _, err = l.Run(ctx, l.Vrdma, "status", "--socket", l.Socket); err == nil {
+		if _, err = h.status(ctx); err == nil {
 			return d, nil
 		}
-		time.Sleep(10 * time.Millisecond)
+		select {
+		case <-d.ended:
+			err = errEnded
+		case <-time.After(10 * time.Millisecond):
+			continue
+		}
+		break
 	}
-	text, _ := os.ReadFile(log.Name()) // may be empty: then err says enough
 	d.stop()
+	text, _ := os.ReadFile(log.Name()) // may be empty: then err says enough
 	return nil, fmt.Errorf("the daemon does not answer: %w\n%s", err, lastLines(string(text), 5))
 }
 
 // stop ends the daemon and waits for it.
 func (d *daemon) stop() {
 	d.cmd.Process.Signal(syscall.SIGTERM)
-	d.cmd.Wait() // whatever it says, it is gone
+	<-d.ended
 	d.log.Close()
 }
 
@@ -95,48 +106,4 @@ func parseAnonymous(status string) (float64, error) {
 		}
 	}
 	return 0, errors.New("/proc/PID/status has no RssAnon")
-}
-
-// A crowd is many programs that opened the device and wait.
-type crowd struct {
-	members []*exec.Cmd
-	inputs  []io.Closer
-}
-
-// gather starts n programs, each with qps idle queue pairs, and waits until all
-// are ready.
-func (l *Lab) gather(ctx context.Context, idle string, n, qps int) (*crowd, error) {
-	c := &crowd{}
-	for range n {
-		member := l.command(ctx, l.Under(idle, strconv.Itoa(qps))...)
-		member.Stderr = os.Stderr
-		in, err1 := member.StdinPipe()
-		out, err2 := member.StdoutPipe()
-		if err := errors.Join(err1, err2); err != nil {
-			c.dismiss()
-			return nil, err
-		}
-		if err := member.Start(); err != nil {
-			c.dismiss()
-			return nil, err
-		}
-		c.members, c.inputs = append(c.members, member), append(c.inputs, in)
-		// One after the other: a hundred programs that start at once only
-		// stand in each other's way.
-		if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
-			c.dismiss()
-			return nil, fmt.Errorf("an idle program did not become ready: %q, %w", line, err)
-		}
-	}
-	return c, nil
-}
-
-// dismiss ends all programs and waits for them.
-func (c *crowd) dismiss() {
-	for _, in := range c.inputs {
-		in.Close()
-	}
-	for _, member := range c.members {
-		member.Wait() // how it ended is of no interest
-	}
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
 // A Demo shows the idea to somebody who has never seen it: unmodified programs find
-// a device, and it is faster than TCP on the same machine.
+// a device, on one host and across two, and how it compares with TCP there.
 type Demo struct {
 	Lab      *Lab
 	Out      io.Writer
@@ -26,33 +27,51 @@ type comparison struct {
 	lower      bool
 }
 
-// Run runs the demo.
+// Run runs the demo: one host, then two.
 func (d *Demo) Run(ctx context.Context) error {
-	l := d.Lab
 	fmt.Fprintf(d.Out, "vrdma: RDMA on a machine without RDMA (%s).\n", ThisMachine())
 	fmt.Fprintf(d.Out, "Unmodified programs from the distribution, run as %s, through a daemon in user space.\n\n", d.As)
-	info, err := l.Run(ctx, l.Under("ibv_devinfo")...)
+	if err := d.oneHost(ctx); err != nil {
+		return err
+	}
+	w, err := d.Lab.Wire(ctx, 9000)
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
+		fmt.Fprintf(d.Out, "\nTwo hosts are not shown: %v\n", err)
+		return nil
+	}
+	defer w.Close()
+	return d.twoHosts(ctx, w)
+}
+
+// oneHost shows the device and what two processes gain from it.
+func (d *Demo) oneHost(ctx context.Context) error {
+	h := d.Lab.Here
+	info, err := d.Lab.Run(ctx, h.Under("ibv_devinfo")...)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(d.Out, "$ vrdma run -- ibv_devinfo\n%s\n", indent(info))
 
-	probes := []Probe{
-		0: l.latency("ib_write_lat", latencySize, 5000),
-		1: l.tcp("tcp_lat", "latency", "s", latencySize),
-		2: l.bandwidth("ib_write_bw", bulkSize, 10000),
-		3: l.tcp("tcp_bw", "bw", "B/s", bulkSize),
-		4: l.bandwidth("ib_send_bw", bulkSize, 10000),
-		5: l.messages("ib_write_bw", smallMessage, 300000),
-		6: l.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
-		7: l.messages("ib_send_bw", smallMessage, 300000),
-	}
+	r := h.loop()
 	fmt.Fprintf(d.Progress, "Measuring between two processes, RDMA and TCP in turn:\n")
-	series, err := Rounds(ctx, d.Progress, d.Rounds, probes)
+	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
+		0: r.latency("ib_write_lat", latencySize, 5000),
+		1: r.tcp("tcp_lat", "latency", "s", latencySize),
+		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
+		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		4: r.bandwidth("ib_send_bw", bulkSize, 10000),
+		5: r.messages("ib_write_bw", smallMessage, 300000),
+		6: r.tcp("tcp_bw", "msg_rate", "/s", smallMessage),
+		7: r.messages("ib_send_bw", smallMessage, 300000),
+	})
 	if err != nil {
 		return err
 	}
-	return d.table(series, []comparison{
+	fmt.Fprintf(d.Out, "\nTwo processes on this machine; medians, rounds: %d.\n\n", d.Rounds)
+	return d.table("TCP on loopback", series, []comparison{
 		{"latency, 64 B, RDMA write", 0, 1, true},
 		{"bandwidth, 64 KiB, RDMA write", 2, 3, false},
 		{"bandwidth, 64 KiB, send/receive", 4, 3, false},
@@ -61,19 +80,66 @@ func (d *Demo) Run(ctx context.Context) error {
 	})
 }
 
-// table prints the comparisons, medians of all rounds.
-func (d *Demo) table(series []Series, lines []comparison) error {
-	fmt.Fprintf(d.Out, "\nTwo processes on this machine; medians, rounds: %d.\n\n", d.Rounds)
+// twoHosts shows a connection between two hosts, and what they gain.
+func (d *Demo) twoHosts(ctx context.Context, w *Wire) error {
+	r := w.Route()
+	fmt.Fprintf(d.Out, "\nTwo hosts: network namespaces with a virtual cable between them, MTU 9000, and a daemon in each.\n\n")
+	server, client := []string{"rping", "-s", "-C", "3"}, []string{"rping", "-c", "-v", "-C", "3", "-a", r.Server.IP}
+	const port = 7174 // rping's own
+	pings, err := r.pair(ctx, managed, port, server, client)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.Out, "%s$ vrdma run -- %s\n%s$ vrdma run -- %s\n%s\n", r.Server.IP, strings.Join(server, " "), r.Client.IP, strings.Join(client, " "), indent(pings))
+
+	fmt.Fprintf(d.Progress, "Measuring between two hosts, RoCEv2 and TCP in turn:\n")
+	series, err := Rounds(ctx, d.Progress, d.Rounds, []Probe{
+		0: r.latency("ib_send_lat", latencySize, 5000),
+		1: r.tcp("tcp_lat", "latency", "s", latencySize),
+		2: r.bandwidth("ib_write_bw", bulkSize, 10000),
+		3: r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.Out, "\nA process on each; medians, rounds: %d.\n\n", d.Rounds)
+	return d.table("TCP on the same cable", series, []comparison{
+		{"latency, 64 B, send/receive", 0, 1, true},
+		{"bandwidth, 64 KiB, RDMA write", 2, 3, false},
+	})
+}
+
+// table prints the comparisons. A tool that failed says so instead.
+func (d *Demo) table(against string, series []Series, lines []comparison) error {
 	t := tabwriter.NewWriter(d.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tRDMA through vrdma\tTCP on loopback\t\tmeasured with")
-	fmt.Fprintln(t, "\t------------------\t---------------\t\t-------------")
+	fmt.Fprintf(t, "\tRDMA through vrdma\t%s\t\tmeasured with\n", against)
+	fmt.Fprintf(t, "\t------------------\t%s\t\t-------------\n", strings.Repeat("-", len(against)))
+	var failures []string
 	for _, line := range lines {
 		ours, base := &series[line.ours], &series[line.base]
-		verdict, good := judge(ours.Median(), base.Median(), line.lower)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s, %s\n", line.what, Quantity(ours.Median(), ours.Unit), Quantity(base.Median(), base.Unit),
-			d.paint(verdict, good), tool(ours.Name), tool(base.Name))
+		verdict, good := "not measured", false
+		if len(ours.Values) > 0 && len(base.Values) > 0 {
+			verdict, good = judge(ours.Median(), base.Median(), line.lower)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s, %s\n", line.what, d.value(ours), d.value(base), d.paint(verdict, good), tool(ours.Name), tool(base.Name))
+		failures = append(append(failures, ours.Failures...), base.Failures...)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	slices.Sort(failures)
+	for _, failure := range slices.Compact(failures) {
+		fmt.Fprintf(d.Out, "\nfailed: %s\n", failure)
+	}
+	return nil
+}
+
+// value is a series' median, or that there is none.
+func (d *Demo) value(s *Series) string {
+	if len(s.Values) == 0 {
+		return "failed"
+	}
+	return Quantity(s.Median(), s.Unit)
 }
 
 // judge puts the ratio into words.

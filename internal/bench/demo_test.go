@@ -14,7 +14,7 @@ func TestDemoTable(t *testing.T) {
 	}
 	var out strings.Builder
 	d := Demo{Out: &out, Rounds: 3}
-	if err := d.table(series, []comparison{{"latency", 0, 1, true}, {"bandwidth", 2, 3, false}}); err != nil {
+	if err := d.table("TCP on loopback", series, []comparison{{"latency", 0, 1, true}, {"bandwidth", 2, 3, false}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -23,6 +23,15 @@ func TestDemoTable(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line\n%s", out.String(), want)
+		}
+	}
+	series[1] = Series{Name: "qperf -m 64 tcp_lat", Unit: "s", Failures: []string{"no such program", "no such program"}}
+	if err := d.table("TCP", series, []comparison{{"latency", 0, 1, true}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"failed  not measured  ib_write_lat, qperf tcp_lat", "\nfailed: no such program\n"} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("got\n%s\nwant once\n%s", out.String(), want)
 		}
 	}
 	if strings.Contains(out.String(), "\x1b") {

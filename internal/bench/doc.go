@@ -7,9 +7,12 @@
 //	                  │
 //	series (all numbers of a probe) ─► row (a median against a target) ─► table, JSON
 //
-// Drivers of tools are one small file each: perftest.go, qperf.go; programs/ holds
-// the baselines that no tool gives: a cold memcpy, a bare ring in shared memory.
+// A tool runs on a Route, from one Host to another: both this machine, or two network
+// namespaces with a Wire between them. Drivers of tools are one small file each
+// (perftest.go, qperf.go, iperf3.go, …); programs/ holds what no tool gives: a cold
+// memcpy, a bare ring in shared memory, queue pairs that do nothing. The table's parts
+// are local.go, connections.go, sockets.go, network.go, guest.go, rxe.go, allocations.go.
 //
 // Called by `vrdma bench` and `vrdma demo`. It must never compare numbers of two
-// runs, and never leave a process behind.
+// runs, and never leave a process, a namespace or a virtual machine behind.
 package bench

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,14 +19,18 @@ import (
 // toolTimeout is how long one run of one tool may take before it counts as failed.
 const toolTimeout = 90 * time.Second
 
-// A Lab is a place to measure in: a private directory with a copy of the product
-// and a socket, perhaps for another user. Close leaves nothing of it behind.
+// A Lab is a place to measure in: a private directory with a copy of the product,
+// perhaps for another user, and the host that we are on. Close leaves nothing of it
+// behind.
 type Lab struct {
-	Dir    string
-	Socket string
-	Vrdma  string              // the copied binary
-	User   *syscall.Credential // whom everything runs as; nil: ourselves
+	Dir   string
+	Vrdma string              // the copied binary
+	User  *syscall.Credential // whom everything runs as; nil: ourselves
+	Here  *Host
 }
+
+// products are what lies beside the binary.
+var products = []string{"libvrdma.so", "libvrdma-sockets.so"}
 
 // NewLab copies the product, binary and shared objects, into a new directory, so
 // that a user who cannot read the original's can run it.
@@ -35,9 +39,10 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Dir: dir, Socket: filepath.Join(dir, "s"), Vrdma: filepath.Join(dir, "vrdma"), User: user}
+	l := &Lab{Dir: dir, Vrdma: filepath.Join(dir, "vrdma"), User: user}
+	l.Here = &Host{lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
 	err = copyFile(binary, l.Vrdma)
-	for _, library := range []string{"libvrdma.so", "libvrdma-sockets.so"} {
+	for _, library := range products {
 		err = errors.Join(err, copyFile(filepath.Join(filepath.Dir(binary), library), filepath.Join(dir, library)))
 	}
 	if err == nil && user != nil {
@@ -58,9 +63,9 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o755)
 }
 
-// Close stops a daemon that still serves the lab, and removes it.
+// Close stops a daemon that still serves this host, and removes the lab.
 func (l *Lab) Close() error {
-	l.command(context.Background(), l.Vrdma, "stop", "--socket", l.Socket).Run() // there may be none
+	l.command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be none
 	return os.RemoveAll(l.Dir)
 }
 
@@ -74,14 +79,9 @@ func (l *Lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// Under is argv with the device.
-func (l *Lab) Under(argv ...string) []string {
-	return append([]string{l.Vrdma, "run", "--quiet", "--socket", l.Socket, "--"}, argv...)
-}
-
 // Run runs argv to its end and returns what it printed.
 func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
 	defer cancel()
 	var out, diag bytes.Buffer
 	c := l.command(ctx, argv...)
@@ -92,58 +92,79 @@ func (l *Lab) Run(ctx context.Context, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Pair runs server, waits until it listens on port, runs client to its end and
-// returns what the client printed. A server that stays is stopped.
-func (l *Lab) Pair(ctx context.Context, port int, server, client []string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
+// Pair runs server, waits until it is ready, runs client to its end and returns what
+// the client printed. A server that stays is stopped.
+func (l *Lab) Pair(ctx context.Context, ready func() bool, server, client []string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
 	defer cancel()
-	var diag bytes.Buffer
+	var said bytes.Buffer
 	s := l.command(ctx, server...)
-	s.Stdout, s.Stderr = io.Discard, &diag
+	s.Stdout, s.Stderr = &said, &said
 	if err := s.Start(); err != nil {
 		return "", err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Wait() }()
-	defer func() {
+	stop := sync.OnceFunc(func() {
 		select {
 		case <-ended:
 		case <-time.After(200 * time.Millisecond): // a moment to leave by itself
 			s.Cancel()
 			<-ended
 		}
-	}()
-	if err := awaitListener(ctx, port, ended); err != nil {
-		s.Cancel()
-		return "", failure(ctx, server, err, diag.String())
+	})
+	defer stop()
+	if err := await(ctx, ready, ended); err != nil {
+		stop()
+		return "", failure(ctx, server, err, said.String())
 	}
-	return l.Run(ctx, client...)
+	out, err := l.Run(ctx, client...)
+	if err != nil {
+		stop() // what it says is complete now
+		if text := lastLines(said.String(), 3); text != "" {
+			err = fmt.Errorf("%w\nits server said:\n%s", err, text)
+		}
+	}
+	return out, err
 }
+
+// tooLong is why a tool was stopped.
+func tooLong(limit time.Duration) error { return fmt.Errorf("took longer than %v", limit) }
+
+// errInterrupted means that the user wants no more.
+var errInterrupted = errors.New("interrupted")
 
 // failure says which tool failed, how, and what it printed last.
 func failure(ctx context.Context, argv []string, err error, output string) error {
-	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
-		return errors.New("interrupted")
-	case ctx.Err() != nil:
-		err = fmt.Errorf("took longer than %v", toolTimeout)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, context.Canceled):
+		return errInterrupted
+	case cause != nil:
+		err = cause
 	}
 	if text := lastLines(output, 5); text != "" {
-		return fmt.Errorf("%s: %w:\n%s", strings.Join(argv, " "), err, text)
+		return fmt.Errorf("%s: %w:\n%s", title(argv), err, text)
 	}
-	return fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	return fmt.Errorf("%s: %w", title(argv), err)
 }
 
-// errEnded means that a server was gone before it listened.
-var errEnded = errors.New("ended before it listened")
-
-// awaitListener waits until somebody listens on the TCP port. It looks at the
-// kernel's table: the tools accept only one connection, and that is the client's.
-func awaitListener(ctx context.Context, port int, ended chan error) error {
-	for {
-		if listening(port) {
-			return nil
+// title is the part of a command line that says what runs: not how it got there.
+func title(argv []string) string {
+	for i, word := range slices.Backward(argv) {
+		if word == "--" && i < len(argv)-1 {
+			argv = argv[i+1:]
+			break
 		}
+	}
+	return strings.Join(argv, " ")
+}
+
+// errEnded means that a server was gone before it was ready.
+var errEnded = errors.New("ended before it was ready")
+
+// await waits until a server is ready.
+func await(ctx context.Context, ready func() bool, ended chan error) error {
+	for !ready() {
 		select {
 		case err := <-ended:
 			ended <- err // for whoever waits for it
@@ -153,24 +174,7 @@ func awaitListener(ctx context.Context, port int, ended chan error) error {
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-}
-
-func listening(port int) bool {
-	const listen = "0A"
-	want := fmt.Sprintf(":%04X", port)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(table)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
-			words := strings.Fields(line)
-			if len(words) > 3 && words[3] == listen && strings.HasSuffix(words[1], want) {
-				return true
-			}
-		}
-	}
-	return false
+	return nil
 }
 
 // freePort is a TCP port that nobody uses.
@@ -181,30 +185,4 @@ func freePort() (int, error) {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// perftest runs a pair of a perftest tool over the device.
-func (l *Lab) perftest(ctx context.Context, tool string, args ...string) (string, error) {
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	// -F: the clock's frequency is nobody's business in a virtual machine.
-	server := l.Under(append([]string{tool, "-F", "-p", fmt.Sprint(port)}, args...)...)
-	return l.Pair(ctx, port, server, append(slices.Clone(server), "127.0.0.1"))
-}
-
-// qperf runs one test of qperf over TCP on loopback.
-func (l *Lab) qperf(ctx context.Context, test string, size int, seconds string) (map[string]float64, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
-	listen := fmt.Sprint(port)
-	out, err := l.Pair(ctx, port, []string{"qperf", "-lp", listen},
-		[]string{"qperf", "-lp", listen, "127.0.0.1", "-t", seconds, "-uu", "-vs", "-m", fmt.Sprint(size), test})
-	if err != nil {
-		return nil, err
-	}
-	return ParseQperf(out)
 }

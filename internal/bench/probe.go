@@ -35,70 +35,6 @@ func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
 	return r, fmt.Errorf("%s measured 0, %d times: this machine is too busy to measure on", p.Name, attempts)
 }
 
-// latency probes a perftest latency tool; the value is the median.
-func (l *Lab) latency(tool string, size, iterations int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			out, err := l.perftest(ctx, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations))
-			if err != nil {
-				return Reading{}, err
-			}
-			got, err := ParseLatency(out)
-			return Reading{got.Typical * 1e-6, got.Average * 1e-6}, err
-		},
-	}
-}
-
-// bandwidth probes a perftest bandwidth tool.
-func (l *Lab) bandwidth(tool string, size, iterations int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "B/s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := l.runBandwidth(ctx, tool, size, iterations)
-			return Reading{Value: got.Average}, err
-		},
-	}
-}
-
-// messages probes the message rate of a perftest bandwidth tool.
-func (l *Lab) messages(tool string, size, iterations int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "/s",
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := l.runBandwidth(ctx, tool, size, iterations)
-			return Reading{Value: got.MessageRate}, err
-		},
-	}
-}
-
-func (l *Lab) runBandwidth(ctx context.Context, tool string, size, iterations int) (Bandwidth, error) {
-	// -N: finding the peak reads the clock for every message.
-	out, err := l.perftest(ctx, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations), "-N")
-	if err != nil {
-		return Bandwidth{}, err
-	}
-	return ParseBandwidth(out)
-}
-
-// tcp probes TCP on loopback: value is latency, bw or msg_rate of a qperf test.
-func (l *Lab) tcp(test, value, unit string, size int) Probe {
-	return Probe{
-		Name: fmt.Sprintf("qperf -m %d %s", size, test), Unit: unit,
-		Measure: func(ctx context.Context) (Reading, error) {
-			got, err := l.qperf(ctx, test, size, "1")
-			if err != nil {
-				return Reading{}, err
-			}
-			number, found := got[value]
-			if !found {
-				return Reading{}, fmt.Errorf("qperf %s gave no %s", test, value)
-			}
-			return Reading{Value: number}, nil
-		},
-	}
-}
-
 // baseline probes a program that prints one number.
 func (l *Lab) baseline(name, unit, program string, args ...string) Probe {
 	return Probe{
@@ -132,8 +68,12 @@ func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, er
 	return numbers, nil
 }
 
+// patience is how many failures of a probe end its tries: the others go on.
+const patience = 2
+
 // Rounds runs every probe in turn, as often as rounds says, and returns a series
-// for each.
+// for each. A probe that fails is no reason to stop: its series says why. Only an
+// end of ctx is an error.
 func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe) ([]Series, error) {
 	series := make([]Series, len(probes))
 	for i, p := range probes {
@@ -141,14 +81,22 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 	}
 	for round := range rounds {
 		for i, p := range probes {
+			if len(series[i].Failures) >= patience {
+				continue
+			}
 			fmt.Fprintf(progress, "  round %d of %d: %s ", round+1, rounds, p.Name)
 			reading, err := p.measure(ctx)
-			if err != nil {
+			switch {
+			case ctx.Err() != nil:
 				fmt.Fprintln(progress)
-				return series, err
+				return series, errInterrupted
+			case err != nil:
+				fmt.Fprintln(progress, "failed:", err)
+				series[i].Failures = append(series[i].Failures, err.Error())
+			default:
+				fmt.Fprintln(progress, Quantity(reading.Value, p.Unit))
+				series[i].add(reading)
 			}
-			fmt.Fprintln(progress, Quantity(reading.Value, p.Unit))
-			series[i].add(reading)
 		}
 	}
 	return series, nil

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -59,21 +60,40 @@ func (r *Report) Markdown(w io.Writer) error {
 	b.WriteString("| what | vrdma: median (least to most; average) | against: median (least to most) | measured | wanted | |\n|---|---|---|---|---|---|\n")
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.What, spread(&row.Ours, true), spread(row.Against, false), row.text(row.Measured), row.bound(), row.mark())
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.What, spread(&row.Ours, true), spread(row.Against, false), row.result(), row.bound(), row.mark())
 	}
-	for i := range r.Rows {
-		if r.Rows[i].Note != "" {
-			fmt.Fprintf(&b, "\n%s: %s\n", r.Rows[i].What, r.Rows[i].Note)
-		}
-	}
+	b.WriteString(r.remarks())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
+// remarks are the rows' notes, and why rows are missing: each reason once.
+func (r *Report) remarks() string {
+	var b strings.Builder
+	missing := map[string][]string{}
+	for _, row := range r.Rows {
+		if row.Missing != "" {
+			missing[row.Missing] = append(missing[row.Missing], row.What)
+		}
+	}
+	for _, row := range r.Rows {
+		if rows := missing[row.Missing]; len(rows) > 0 && rows[0] == row.What {
+			fmt.Fprintf(&b, "\n%s: not measured: %s\n", strings.Join(rows, "; "), row.Missing)
+		}
+		if row.Note != "" {
+			fmt.Fprintf(&b, "\n%s: %s\n", row.What, row.Note)
+		}
+	}
+	return b.String()
+}
+
 // spread is a series in one cell.
 func spread(s *Series, average bool) string {
-	if s == nil {
+	if s == nil || s.Name == "" {
 		return ""
+	}
+	if len(s.Values) == 0 {
+		return s.Name
 	}
 	text := s.Name + ": " + Quantity(s.Median(), s.Unit)
 	if len(s.Values) < 2 {
@@ -87,22 +107,30 @@ func spread(s *Series, average bool) string {
 	return text + ")"
 }
 
+// JSON writes the report for programs.
+func (r *Report) JSON(w io.Writer) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(content, '\n'))
+	return err
+}
+
 // Write leaves the report in dir, as JSON and as Markdown, under the time's name.
 func (r *Report) Write(dir string) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
 	base := filepath.Join(dir, r.Time.UTC().Format("20060102-150405"))
-	content, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return "", err
+	for suffix, format := range map[string]func(io.Writer) error{".json": r.JSON, ".md": r.Markdown} {
+		var text bytes.Buffer
+		if err := format(&text); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(base+suffix, text.Bytes(), 0o644); err != nil {
+			return "", err
+		}
 	}
-	if err := os.WriteFile(base+".json", append(content, '\n'), 0o644); err != nil {
-		return "", err
-	}
-	var table strings.Builder
-	if err := r.Markdown(&table); err != nil {
-		return "", err
-	}
-	return base, os.WriteFile(base+".md", []byte(table.String()), 0o644)
+	return base, nil
 }

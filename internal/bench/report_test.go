@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -73,6 +74,53 @@ func TestJudge(t *testing.T) {
 				t.Errorf("pass %v with %v against %v", test.row.Pass, test.row.Measured, test.row.Bound)
 			}
 		})
+	}
+}
+
+func TestMarks(t *testing.T) {
+	some := Series{Name: "tcp", Unit: "/s", Values: []float64{2}}
+	broken := Series{Name: "tool", Unit: "/s", Failures: []string{"no", "never"}}
+	shaky := Series{Name: "tool", Unit: "/s", Values: []float64{4, 4}, Failures: []string{"once"}}
+	tests := []struct {
+		name              string
+		row               Row
+		mark, bound, note string
+	}{
+		{"kept", Row{Ours: some, Against: &some, Bound: 1}, "PASS", ">= 1 x", ""},
+		{"missed, with an aim", Row{Ours: shaky, Against: &some, Bound: 1, Aim: 0.5, AtMost: true}, "MISS", "<= 1 x, aim <= 0.5 x", "tool failed in 1 of 3 runs: once"},
+		{"no promise, an aim", Row{Ours: some, Unbounded: true, Aim: 500}, "", "aim >= 500.00 /s", ""},
+		{"a tool that fails", Row{Ours: broken, Against: &some, Bound: 1.5}, "FAILED", ">= 1.5 x", "tool failed in 2 of 2 runs: never"},
+		{"TCP's tool fails", Row{Ours: some, Against: &broken, Bound: 1.5, Note: "hm"}, "FAILED", ">= 1.5 x", "hm; tool failed in 2 of 2 runs: never"},
+		{"not measured", Row{Against: &Series{}, Bound: 2, Missing: "no root"}, "not measured", ">= 2 x", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.row.Judge()
+			if mark, bound := test.row.mark(), test.row.bound(); mark != test.mark || bound != test.bound || test.row.Note != test.note {
+				t.Errorf("got %q, %q, %q, want %q, %q, %q", mark, bound, test.row.Note, test.mark, test.bound, test.note)
+			}
+		})
+	}
+}
+
+func TestReportWithGaps(t *testing.T) {
+	none := Series{Name: "tcp", Unit: "B/s", Values: []float64{0}}
+	r := Report{Rows: []Row{
+		{What: "against nothing", Ours: Series{Unit: "B/s", Values: []float64{1}}, Against: &none, Bound: 1},
+		{What: "bandwidth", Against: &Series{}, Bound: 2, Missing: "no root: become it"},
+		{What: "latency", Against: &Series{}, Bound: 2, Missing: "no root: become it"},
+	}}
+	for i := range r.Rows {
+		r.Rows[i].Judge()
+	}
+	var text, data strings.Builder
+	if err := errors.Join(r.Markdown(&text), r.JSON(&data)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| bandwidth |  |  |  | >= 2 x | not measured |", "\nbandwidth; latency: not measured: no root: become it\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got\n%s\nwant %q", text.String(), want)
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ type Series struct {
 	Values []float64 `json:"values"`
 	// Averages are the tool's own, where it gives one beside the median.
 	Averages []float64 `json:"averages,omitempty"`
+	// Failures are runs that gave no number, and why.
+	Failures []string `json:"failures,omitempty"`
 }
 
 func (s *Series) add(r Reading) {

@@ -46,7 +46,9 @@ type Status struct {
 	Sessions []SessionStatus `json:"sessions"`
 	// Connections are the identifiers of rdma_cm.
 	Connections []ConnectionStatus `json:"connections"`
-	Counters    map[string]uint64  `json:"counters"`
+	// Peers are the other hosts that programs talk with, for those who may see all.
+	Peers    []PeerStatus      `json:"peers,omitempty"`
+	Counters map[string]uint64 `json:"counters"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }
@@ -124,6 +126,15 @@ type ConnectionStatus struct {
 	QPN       uint32 `json:"qpn,omitempty"`
 	RemoteQPN uint32 `json:"remote_qpn,omitempty"`
 	Groups    int    `json:"groups,omitempty"`
+}
+
+// PeerStatus is another host.
+type PeerStatus struct {
+	Address string `json:"address"`
+	Kind    string `json:"kind"` // vrdma, foreign, or asking: not known yet
+	Version string `json:"version,omitempty"`
+	// Features are what a vrdma host and we use between us.
+	Features []string `json:"features,omitempty"`
 }
 
 // TraceRecord is one command that a program made, or the opening or closing of the

@@ -61,10 +61,7 @@ func (m *Manager) receiveREJ(from GID, mad wire.MAD) {
 	rej := wire.REJ(mad.Data())
 	var c *Conn
 	if rej.Reason() == RejectTimeout && rej.InfoLength() >= 8 {
-		c = m.byRemote[remote{binary.BigEndian.Uint64(rej.Info()), rej.LocalCommID()}]
-		if c != nil && c.Path.DGID != from {
-			c = nil
-		}
+		c = m.byRemote[remote{from, rej.LocalCommID()}]
 	}
 	if c == nil {
 		c = m.find(rej.RemoteCommID(), 0, from)
@@ -196,19 +193,27 @@ func (m *Manager) Destroy(now Time, c *Conn) {
 	}
 }
 
+// Statuses of an APR (IBA 12.6.9).
+const (
+	aprInvalidCommID = 1
+	aprUnsupported   = 2
+)
+
 // receiveLAP: the peer proposes an alternate path. There is none here: APR says so.
-func (m *Manager) receiveLAP(from GID, mad wire.MAD) {
-	const unsupported = 6 // IBA table 117: alternate path load request rejected
+func (m *Manager) receiveLAP(from, to GID, mad wire.MAD) {
 	lap := wire.LAP(mad.Data())
-	c := m.find(lap.RemoteCommID(), lap.LocalCommID(), from)
-	if c == nil || c.State != Established {
+	status := uint8(aprUnsupported)
+	switch c := m.find(lap.RemoteCommID(), lap.LocalCommID(), from); {
+	case c == nil:
+		status = aprInvalidCommID
+	case c.State != Established:
 		return
 	}
 	out := make(wire.MAD, wire.MADSize)
 	out.InitCM(wire.CMAPR, mad.TID())
 	apr := wire.APR(out.Data())
-	apr.SetLocalCommID(c.LocalID)
-	apr.SetRemoteCommID(c.RemoteID)
-	apr.SetStatus(unsupported)
-	m.Host.Send(c.Path.SGID, c.Path.DGID, out)
+	apr.SetLocalCommID(lap.RemoteCommID())
+	apr.SetRemoteCommID(lap.LocalCommID())
+	apr.SetStatus(status)
+	m.Host.Send(to, from, out)
 }

@@ -53,7 +53,15 @@ type Params struct {
 	RNRRetryCount      uint8
 	FlowControl        bool
 	SRQ                bool
+	ECE                ECE
 	Private            []byte
+}
+
+// ECE is what one side offers of a vendor's enhanced connection establishment (Linux's
+// struct ib_ece): passed on, never looked at.
+type ECE struct {
+	Vendor   uint32 // 24 bits
+	Modifier uint32
 }
 
 // Event is what happened to a connection.
@@ -118,7 +126,6 @@ type Conn struct {
 	RetryCount          uint8
 	RNRRetryCount       uint8
 
-	guid    uint64 // of the peer's device
 	tid     uint64
 	retries uint8 // how often a message is repeated
 	patient bool  // the peer has asked us to wait
@@ -131,15 +138,16 @@ type Conn struct {
 	slot     int  // in the heap of deadlines, 1 + index
 }
 
-// remote names a connection as the peer does.
+// remote names a connection as the peer does. The peer is known by its address, not by the
+// device that it names in its messages: anybody can name any.
 type remote struct {
-	guid uint64
-	id   uint32
+	at GID
+	id uint32
 }
 
 type peerQP struct {
-	guid uint64
-	qpn  uint32
+	at  GID
+	qpn uint32
 }
 
 type question struct {

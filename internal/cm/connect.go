@@ -46,6 +46,8 @@ func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Par
 	req.SetRemoteResponseTimeout(responseTimeout)
 	req.SetLocalResponseTimeout(responseTimeout)
 	req.SetMaxCMRetries(maxRetries)
+	req.SetVendorID(p.ECE.Vendor)
+	mad.SetModifier(p.ECE.Modifier)
 	setPath(req.Primary(), &path)
 	copy(req.Private(), p.Private)
 
@@ -76,9 +78,9 @@ func (m *Manager) begin(now Time, c *Conn, mad wire.MAD) {
 // receiveREQ: somebody wants a connection.
 func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 	req := wire.REQ(mad.Data())
-	key := remote{req.LocalCAGUID(), req.LocalCommID()}
+	key := remote{from, req.LocalCommID()}
 	if c := m.byRemote[key]; c != nil {
-		m.repeatedREQ(c, from)
+		m.repeatedREQ(c)
 		return
 	}
 	c := m.newConn()
@@ -87,7 +89,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 		TrafficClass: req.Primary().TrafficClass(), HopLimit: req.Primary().HopLimit(), FlowLabel: req.Primary().FlowLabel(),
 	}
 	c.State, c.Service, c.tid = ReqRcvd, req.ServiceID(), mad.TID()
-	c.RemoteID, c.guid, c.RemoteQPN = key.id, key.guid, req.LocalQPN()
+	c.RemoteID, c.RemoteQPN = key.id, req.LocalQPN()
 	c.SQPSN = req.StartingPSN()
 	// What the peer will hold for us is what we may have outstanding.
 	c.InitiatorDepth, c.ResponderResources = req.ResponderResources(), req.InitiatorDepth()
@@ -95,7 +97,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 	c.retries = req.MaxCMRetries()
 	c.interval = max(minInterval, 2*span(max(c.Path.AckTimeout, 1)-1)+span(req.LocalResponseTimeout()))
 
-	if old := m.byQP[peerQP{c.guid, c.RemoteQPN}]; old != nil {
+	if old := m.byQP[peerQP{from, c.RemoteQPN}]; old != nil {
 		// The peer has begun anew with a queue pair that we think is connected.
 		m.reject(c, RejectStale, nil)
 		m.forget(c)
@@ -105,7 +107,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 	p := Params{
 		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
 		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: req.FlowControl(), SRQ: req.SRQ(),
-		Private: req.Private(),
+		ECE: ECE{req.VendorID(), mad.Modifier()}, Private: req.Private(),
 	}
 	if reason := m.Host.Request(c, &p); reason != 0 {
 		if reason != Ignore {
@@ -119,10 +121,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 }
 
 // repeatedREQ: the peer has not heard our answer, or there is none yet.
-func (m *Manager) repeatedREQ(c *Conn, from GID) {
-	if c.Path.DGID != from {
-		return
-	}
+func (m *Manager) repeatedREQ(c *Conn) {
 	switch c.State {
 	case ReqRcvd:
 		m.Host.Send(c.Path.SGID, c.Path.DGID, c.newMRA(0))
@@ -169,6 +168,8 @@ func (m *Manager) Accept(now Time, c *Conn, p *Params) error {
 	rep.SetRNRRetryCount(p.RNRRetryCount)
 	rep.SetSRQ(p.SRQ)
 	rep.SetLocalCAGUID(m.GUID)
+	rep.SetVendorID(p.ECE.Vendor)
+	mad.SetModifier(p.ECE.Modifier)
 	copy(rep.Private(), p.Private)
 	c.State = RepSent
 	m.begin(now, c, mad)
@@ -196,7 +197,7 @@ func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
 	default:
 		return
 	}
-	c.RemoteID, c.guid, c.RemoteQPN = rep.LocalCommID(), rep.LocalCAGUID(), rep.LocalQPN()
+	c.RemoteID, c.RemoteQPN = rep.LocalCommID(), rep.LocalQPN()
 	c.SQPSN = rep.StartingPSN()
 	c.InitiatorDepth, c.ResponderResources = rep.ResponderResources(), rep.InitiatorDepth()
 	c.RNRRetryCount = rep.RNRRetryCount()
@@ -206,6 +207,7 @@ func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
 	m.notify(c, &Event{Kind: Replied, Private: rep.Private(), Params: Params{
 		QPN: c.RemoteQPN, PSN: c.SQPSN, ResponderResources: c.ResponderResources, InitiatorDepth: c.InitiatorDepth,
 		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: rep.FlowControl(), SRQ: rep.SRQ(),
+		ECE: ECE{rep.VendorID(), mad.Modifier()},
 	}})
 }
 

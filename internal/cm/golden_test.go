@@ -2,15 +2,10 @@ package cm
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
-	"vrdma/internal/pcap"
+	"vrdma/internal/golden"
 	"vrdma/internal/wire"
 )
 
@@ -28,39 +23,16 @@ func (l line) kind() wire.CMMessage { return wire.CMMessage(l.mad.Attribute()) }
 // conversation reads the messages of a capture.
 func conversation(t *testing.T, name string) (lines []line) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("../wire/testdata/golden", name+".pcap"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pcap.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gid := func(a [4]byte) GID { return GID{10: 0xff, 11: 0xff, 12: a[0], 13: a[1], 14: a[2], 15: a[3]} }
-	for {
-		_, raw, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return lines
-		}
+	for _, c := range golden.Read(t, golden.Path(name+".pcap")) {
+		p, err := wire.Parse(c.Data)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if len(raw) < 14+wire.IPv4Size || binary.BigEndian.Uint16(raw[12:]) != 0x0800 {
-			continue
-		}
-		ip := wire.IPv4(raw[14:])
-		udp := wire.UDP(ip.Payload())
-		if ip.Protocol() != wire.ProtocolUDP || !udp.IsValid() || udp.DstPort() != wire.Port {
-			continue
-		}
-		p, err := wire.Parse(udp.Payload())
-		if err != nil {
-			continue
+			t.Fatalf("packet %d: %v", c.Number, err)
 		}
 		if m := p.MAD(); m != nil && m.IsCM() {
-			lines = append(lines, line{gid(ip.Src()), gid(ip.Dst()), slices.Clone(m)})
+			lines = append(lines, line{c.Src.Addr().As16(), c.Dst.Addr().As16(), slices.Clone(m)})
 		}
 	}
+	return lines
 }
 
 // A player is our side of a conversation.

@@ -104,7 +104,7 @@ func (m *Manager) forget(c *Conn) {
 	m.await(c, nil, 0)
 	c.State = Closed
 	delete(m.conns, c.LocalID)
-	if k := (remote{c.guid, c.RemoteID}); m.byRemote[k] == c {
+	if k := (remote{c.Path.DGID, c.RemoteID}); m.byRemote[k] == c {
 		delete(m.byRemote, k)
 	}
 	if k := (question{c.Path.DGID, c.RemoteID}); m.questions[k] == c {
@@ -115,12 +115,12 @@ func (m *Manager) forget(c *Conn) {
 
 func (m *Manager) linkQP(c *Conn) {
 	if c.RemoteQPN != 0 {
-		m.byQP[peerQP{c.guid, c.RemoteQPN}] = c
+		m.byQP[peerQP{c.Path.DGID, c.RemoteQPN}] = c
 	}
 }
 
 func (m *Manager) unlinkQP(c *Conn) {
-	if k := (peerQP{c.guid, c.RemoteQPN}); m.byQP[k] == c {
+	if k := (peerQP{c.Path.DGID, c.RemoteQPN}); m.byQP[k] == c {
 		delete(m.byQP, k)
 	}
 }

@@ -2,18 +2,11 @@ package cm
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"vrdma/internal/wire"
 )
-
-// life is a connection from beginning to end; a closes it.
-func life(w *world, a, b *node) {
-	a.connect(b)
-	w.run(100 * second)
-	a.m.Disconnect(w.now, a.conn)
-	w.run(200 * second)
-}
 
 func TestLife(t *testing.T) {
 	w, a, b := newWorld(t)
@@ -48,36 +41,6 @@ func TestLife(t *testing.T) {
 	a.expect("replied", "disconnected", "exited")
 	b.expect("request", "connected", "disconnected", "exited")
 	w.empty()
-}
-
-// TestFaults loses, doubles and delays every message in turn: the programs see what
-// they see without.
-func TestFaults(t *testing.T) {
-	faults := map[string][]Time{
-		"lost":            nil,
-		"doubled":         {latency, latency},
-		"doubled later":   {latency, 900 * ms},
-		"delayed":         {900 * ms},
-		"delayed past it": {7 * second}, // after its repetition
-		"twice, swapped":  {30 * ms, latency},
-	}
-	for name, copies := range faults {
-		for n := range 5 { // REQ, REP, RTU, DREQ, DREP
-			t.Run(fmt.Sprintf("%s %d", name, n), func(t *testing.T) {
-				w, a, b := newWorld(t)
-				w.fault = func(i int, _ wire.MAD) []Time {
-					if i == n {
-						return copies
-					}
-					return []Time{latency}
-				}
-				life(w, a, b)
-				a.expect("replied", "disconnected", "exited")
-				b.expect("request", "connected", "disconnected", "exited")
-				w.empty()
-			})
-		}
-	}
 }
 
 // TestLossy loses messages at random, and doubles others.
@@ -318,22 +281,35 @@ func TestAlternatePathRefused(t *testing.T) {
 	w, a, b := newWorld(t)
 	a.connect(b)
 	w.run(second)
-	m := make(wire.MAD, wire.MADSize)
-	m.InitCM(wire.CMLAP, 7)
-	lap := wire.LAP(m.Data())
-	lap.SetLocalCommID(a.conn.LocalID)
-	lap.SetRemoteCommID(b.conn.LocalID)
-	var apr wire.APR
+	var aprs []wire.APR
 	w.fault = func(_ int, m wire.MAD) []Time {
 		if wire.CMMessage(m.Attribute()) == wire.CMAPR {
-			apr = wire.APR(m.Data())
+			if m.TID() != 7 {
+				t.Errorf("APR of transaction %d, want that of the LAP", m.TID())
+			}
+			aprs = append(aprs, wire.APR(slices.Clone(m.Data())))
 		}
 		return []Time{latency}
 	}
-	a.Send(a.gid, b.gid, m)
-	w.run(2 * second)
-	if apr == nil || apr.Status() == 0 {
-		t.Errorf("APR %v, want one that refuses", apr)
+	for _, c := range []struct {
+		name   string
+		id     uint32 // b's
+		status uint8
+	}{{"ours", b.conn.LocalID, 2}, {"unknown", b.conn.LocalID + 1, 1}} {
+		m := make(wire.MAD, wire.MADSize)
+		m.InitCM(wire.CMLAP, 7)
+		lap := wire.LAP(m.Data())
+		lap.SetLocalCommID(a.conn.LocalID)
+		lap.SetRemoteCommID(c.id)
+		aprs = nil
+		a.Send(a.gid, b.gid, m)
+		w.run(w.now + second)
+		if len(aprs) != 1 || aprs[0].Status() != c.status || aprs[0].LocalCommID() != c.id || aprs[0].RemoteCommID() != a.conn.LocalID {
+			t.Errorf("%s: APRs %x, want one with status %d", c.name, aprs, c.status)
+		}
+	}
+	if a.conn.State != Established || b.conn.State != Established {
+		t.Errorf("then %v and %v, want both established", a.conn.State, b.conn.State)
 	}
 }
 

@@ -28,7 +28,7 @@ func (m *Manager) Receive(now Time, from, to GID, mad wire.MAD) {
 	case wire.CMSIDRREP:
 		m.receiveSIDRREP(from, mad)
 	case wire.CMLAP:
-		m.receiveLAP(from, mad)
+		m.receiveLAP(from, to, mad)
 	}
 }
 

@@ -46,6 +46,7 @@ type node struct {
 	deaf    bool
 	refuse  uint16 // reason of REJ for requests that come
 	passive bool   // does not answer by itself
+	rejects bool   // answers with a refusal
 	private string // what came last
 }
 
@@ -167,7 +168,9 @@ func (n *node) Request(c *Conn, p *Params) uint16 {
 	n.say("request")
 	n.private = string(p.Private[:5])
 	c.Owner, n.conn = n, c
-	if !n.passive {
+	if n.rejects {
+		n.w.after(n.think, func() { n.m.Reject(n.w.now, c, RejectConsumer, nil) })
+	} else if !n.passive {
 		n.w.after(n.think, func() {
 			n.m.Accept(n.w.now, c, &Params{QPN: 0x22, PSN: 0x222222, ResponderResources: 3, InitiatorDepth: 2, RNRRetryCount: 6, Private: []byte("reply")})
 		})
@@ -182,7 +185,9 @@ func (n *node) Question(c *Conn, private []byte) uint8 {
 	n.say("question")
 	n.private = string(private[:5])
 	c.Owner, n.conn = n, c
-	if !n.passive {
+	if n.rejects {
+		n.w.after(n.think, func() { n.m.Reject(n.w.now, c, RejectConsumer, nil) })
+	} else if !n.passive {
 		n.w.after(n.think, func() { n.m.Answer(n.w.now, c, SidrSuccess, 0x33, 0x1234, []byte("reply")) })
 	}
 	return 0
@@ -207,7 +212,13 @@ func (n *node) Notify(c *Conn, e *Event) {
 	}
 	switch e.Kind {
 	case Replied:
-		n.w.after(n.think, func() { n.m.Ready(c) })
+		n.w.after(n.think, func() {
+			if n.rejects {
+				n.m.Reject(n.w.now, c, RejectConsumer, nil)
+			} else {
+				n.m.Ready(c)
+			}
+		})
 	case Disconnected:
 		n.w.after(n.think, func() { n.m.Disconnect(n.w.now, c) })
 	}

@@ -27,6 +27,7 @@ type client struct {
 	base    uint64 // the address of mem in the client
 	page    page
 	mapping []byte // the client's mapping of its arena
+	gid     transport.GID
 }
 
 var testGID = transport.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}
@@ -47,7 +48,13 @@ const clientMemory = 8 << 20
 
 func newClient(t testing.TB, e *Engine) *client {
 	t.Helper()
-	c := &client{t: t, e: e, base: 0x7f00_0000_0000}
+	return newClientAt(t, e, testGID)
+}
+
+// newClientAt is newClient where the engine's address is gid.
+func newClientAt(t testing.TB, e *Engine, gid transport.GID) *client {
+	t.Helper()
+	c := &client{t: t, e: e, base: 0x7f00_0000_0000, gid: gid}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -108,6 +115,8 @@ type testQP struct {
 	sq, rq testRing
 	cqr    testRing
 	posted uint32
+
+	timeout uint8 // code of the local ACK timeout; 0: 14
 }
 
 type testRing struct {
@@ -173,10 +182,14 @@ func (q *testQP) to(peer *testQP) {
 			return err
 		}
 		if err := s.ModifyQP(h, attrRTR, &nic.QPAttr{State: 2, PathMTU: 5, DestQPN: peer.info.Num, MaxDestRDAtomic: 16, MinRNRTimer: 1,
-			AH: nic.AHAttr{DGID: testGID, IsGlobal: true, PortNum: 1}}); err != nil {
+			AH: nic.AHAttr{DGID: peer.c.gid, IsGlobal: true, PortNum: 1}}); err != nil {
 			return err
 		}
-		return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
+		timeout := q.timeout
+		if timeout == 0 {
+			timeout = 14
+		}
+		return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
 	})
 }
 
@@ -267,6 +280,7 @@ func (q *testQP) wait() wc {
 		if w, ok := q.try(); ok {
 			return w
 		}
+		yield() // the engine may need this processor
 	}
 	q.c.t.Fatal("no completion within 10 s")
 	return wc{}

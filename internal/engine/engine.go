@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/hosts"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -28,6 +29,11 @@ type Options struct {
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
 	Window uint32
+	// InFlight is how many all queue pairs together may have; 0: no limit.
+	InFlight uint32
+	// Recognise has other vrdma hosts recognised, which are told this Version.
+	Recognise bool
+	Version   string
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -50,6 +56,7 @@ type Engine struct {
 	sleeping atomic.Bool
 	stopping atomic.Bool
 	done     chan struct{}
+	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
 	now        transport.Time
@@ -64,13 +71,27 @@ type Engine struct {
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
+	portSpoke  bool // the last pass moved something
+	portTalk   bool // what was moved last was little
+	portMoved  uint64
 	tap        *link.Tap
 	portLast   transport.Time
-	mgmt       management
-	current    *nic.QP // whose turn it is, for fault containment
-	events     [64]unix.EpollEvent
-	tick       transport.Time // next visit of errored queue pairs and full channels
-	ticking    bool
+	acks       acks
+	flights    flights
+	strays     uint64 // packets from other hosts for no queue pair of ours
+
+	groups      map[transport.GID]int32 // joined on the network: descriptors
+	groupFDs    map[int32]bool          // whether each is in groupsReady
+	groupsReady queue[int32]
+	toGroups    multicastCount
+
+	mgmt    management
+	peers   *hosts.Table // nil: every other host is foreign
+	current *nic.QP      // whose turn it is, for fault containment
+	events  [64]unix.EpollEvent
+	tick    transport.Time // next visit of errored queue pairs and full channels
+	ticking bool
+	until   transport.Time // when the loop wakes by itself; 0 is never
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -108,7 +129,11 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
+	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
+	if o.Port != nil && o.Recognise {
+		e.recognise(o.Version)
+	}
 	return e, nil
 }
 
@@ -138,8 +163,12 @@ func (e *Engine) Stop() {
 	<-e.done
 }
 
-// Do runs f on the loop and waits until it has run. After Stop, f does not run.
+// Do runs f on the loop, or in its place while it sleeps, and waits until it has run.
+// After Stop, f does not run.
 func (e *Engine) Do(f func()) {
+	if e.standIn(f) {
+		return
+	}
 	ran := make(chan struct{})
 	e.mu.Lock()
 	e.commands = append(e.commands, func() { f(); close(ran) })

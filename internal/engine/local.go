@@ -13,7 +13,7 @@ import (
 // requester they are for may be the one that is running.
 func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 	if e.port != nil && e.remote(from, b) {
-		e.depart(b)
+		e.depart(from, b)
 		return
 	}
 	if e.tap != nil {
@@ -30,9 +30,7 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		return
 	}
 	if b.Type == transport.UD && nic.IsMulticast(&b.DGID) {
-		for _, q := range e.nic.Multicast(b.DGID) {
-			e.receive(q, b)
-		}
+		e.multicast(b)
 		return
 	}
 	if q := e.resolve(from, b); q != nil {

@@ -12,6 +12,8 @@ const (
 	round = 8
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.
+	// For talk with other hosts that is too long: nothing comes from there within
+	// it, and the program that a packet was for should run.
 	linger = transport.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up.
 	wakesEvery = 64
@@ -39,13 +41,16 @@ func (e *Engine) loop() {
 		}
 		if e.safely(e.step) || work {
 			idle = 0
+			if e.portSpoke && e.portTalk && e.run.n == 0 {
+				yield()
+			}
 			continue
 		}
 		if idle == 0 {
 			idle = e.now
 		}
 		if quiet := e.now - idle; quiet < transport.Time(e.opts.Spin) {
-			if quiet > linger {
+			if quiet > linger || e.portActive && e.portTalk {
 				yield()
 			}
 			continue
@@ -60,6 +65,10 @@ func (e *Engine) step() bool {
 	work := e.poll()
 	if e.port != nil {
 		work = e.pollPort() || work
+	}
+	if e.groupsReady.n > 0 {
+		e.pollGroups()
+		work = true
 	}
 	if e.starved.n > 0 {
 		e.feed()
@@ -78,8 +87,15 @@ func (e *Engine) step() bool {
 	if e.manage() {
 		work = true
 	}
-	if e.port != nil && e.flushPort() {
-		work = true
+	if e.port != nil {
+		if e.flushPort() {
+			work = true
+		}
+		m := e.port.Moved()
+		if e.portSpoke = m != e.portMoved; e.portSpoke {
+			e.portTalk = m-e.portMoved <= talkBytes
+			e.portMoved = m
+		}
 	}
 	return work
 }
@@ -96,10 +112,16 @@ func (e *Engine) schedule(q *nic.QP) {
 func (e *Engine) turn(q *nic.QP) {
 	q.Sched.Queued = false
 	if q.Gone() {
+		e.landed(q)
 		return
 	}
-	e.current = q
 	t := q.Transport()
+	if t.Path().Remote && !e.port.Ready() {
+		e.schedule(q) // what it sends would be lost
+		return
+	}
+	q.Scratch().Share = e.share(q)
+	e.current = q
 	var more bool
 	switch t.State() {
 	case transport.Error, transport.SQE:
@@ -123,6 +145,7 @@ func (e *Engine) settle(q *nic.QP) {
 	if q.Gone() {
 		return
 	}
+	e.count(q)
 	if t := q.Transport(); t.State() == transport.Error {
 		q.Settle()
 		e.startTick()

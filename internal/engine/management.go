@@ -74,10 +74,16 @@ const madsPerPass = 64
 // manage delivers local datagrams and sees to what is due.
 func (e *Engine) manage() bool {
 	g := &e.mgmt
-	if g.to == nil {
-		return false
-	}
 	work := false
+	if e.peers != nil {
+		if due := e.peers.Deadline(); due != 0 && due <= e.now {
+			e.peers.Expire(e.now)
+			work = true
+		}
+	}
+	if g.to == nil {
+		return work
+	}
 	for i := 0; i < madsPerPass && g.local.n > 0; i++ {
 		d := *g.local.pop()
 		g.to.ReceiveMAD(d.from, d.to, d.mad[:])
@@ -94,15 +100,19 @@ func (e *Engine) manage() bool {
 // 1 may send one: whoever else does is a program that pretends.
 func (e *Engine) receiveMAD(b *transport.Burst) {
 	g := &e.mgmt
-	if g.to == nil || b.Type != transport.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
-		b.Data == nil || b.Data.Len() != wire.MADSize || !e.nic.Local(&b.DGID) {
+	if b.Type != transport.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
+		b.Data == nil || b.Data.Len() != wire.MADSize || !e.nic.Local(&b.DGID) || e.nic.Local(&b.SGID) {
+		e.strays += uint64(b.Packets)
 		return
 	}
 	n := 0
 	for _, p := range b.Data.Pieces() {
 		n += copy(g.in[n:], p.Mem)
 	}
-	if n == wire.MADSize {
+	if n != wire.MADSize || e.peers != nil && e.peers.Receive(e.now, b.SGID, b.DGID, g.in[:]) {
+		return
+	}
+	if g.to != nil {
 		g.to.ReceiveMAD(b.SGID, b.DGID, g.in[:])
 	}
 }

@@ -14,9 +14,13 @@ import (
 // the loop.
 const quietAfter = transport.Time(200_000)
 
-// remoteBurst is what fits one system call: 64 datagrams and 65507 bytes, headers
-// included.
-const remoteBurst = 60 << 10
+// talkBytes is how much a pass may move for it to be talk and no stream. Whoever a word is
+// for should have the processor at once, because an answer is likely.
+const talkBytes = 4 << 10
+
+// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
+// headers included.
+const remoteBurst = 62 << 10
 
 // SetTap has every packet recorded, local ones too; nil ends that. It runs on the
 // loop.
@@ -32,24 +36,32 @@ func (e *Engine) LinkCounters() link.Counters {
 	if e.port == nil {
 		return link.Counters{}
 	}
-	return e.port.Counters()
+	c := e.port.Counters()
+	c.Strays = e.strays
+	c.SentMulticast, c.RcvdMulticast = e.toGroups.sent, e.toGroups.received
+	return c
 }
 
 // depart sends b to another host. What cannot be sent is lost, as on a wire.
-func (e *Engine) depart(b *transport.Burst) {
-	if b.Kind == transport.KindCNP {
+func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
+	switch b.Kind {
+	case transport.KindCNP:
 		e.port.SendCNP(b.SGID, b.DGID, b.Src, b.Dst)
 		return
+	case transport.KindAck:
+		if b.Syndrome>>5 == 0 {
+			e.owe(from, b)
+			return
+		}
+	}
+	if b.Kind >= transport.KindReadResp {
+		if from.Sched.Ack != 0 {
+			e.pay() // responses leave in order
+		}
+	} else if from.Sched.AckAt != 0 {
+		e.answered(from)
 	}
 	e.port.Send(b)
-}
-
-// Path implements nic.Link.
-func (e *Engine) Path(dgid *transport.GID) transport.Path {
-	if e.port == nil || e.nic.Local(dgid) {
-		return transport.Path{}
-	}
-	return transport.Path{Remote: true, MaxBurst: remoteBurst, Window: e.opts.Window}
 }
 
 // remote reports whether b is for another host.
@@ -100,6 +112,9 @@ func (e *Engine) hear() {
 // flushPort sends what waits for other hosts, and reports whether some has to wait
 // longer.
 func (e *Engine) flushPort() bool {
+	if e.acksDue() {
+		e.pay()
+	}
 	if !e.port.Pending() {
 		return false
 	}
@@ -117,6 +132,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	}
 	q := e.nic.QP(b.Dst)
 	if q == nil {
+		e.strays += uint64(b.Packets)
 		return
 	}
 	e.current = q
@@ -132,8 +148,11 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
 func (e *Engine) Congested(qp uint32, from transport.GID) {
-	if q := e.nic.QP(qp); q != nil {
-		q.Transport().Congested(e.now, from)
-		e.settle(q)
+	q := e.nic.QP(qp)
+	if q == nil {
+		e.strays++
+		return
 	}
+	q.Transport().Congested(e.now, from)
+	e.settle(q)
 }

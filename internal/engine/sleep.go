@@ -5,6 +5,11 @@ import "vrdma/internal/transport"
 // sleep arms every active session and waits for a doorbell, a command or the next
 // deadline.
 func (e *Engine) sleep() {
+	if e.acks.n > 0 {
+		e.pay()
+		e.flushPort()
+		return
+	}
 	for len(e.active) > 0 {
 		last := len(e.active) - 1
 		if !e.rest(e.active[last]) {
@@ -24,7 +29,7 @@ func (e *Engine) sleep() {
 		e.sleeping.Store(false)
 		return
 	}
-	n := e.wait(e.nextDeadline())
+	n := e.away(e.nextDeadline())
 	e.sleeping.Store(false)
 	e.clock()
 	e.collect(n)
@@ -37,6 +42,8 @@ func (e *Engine) collect(n int) {
 			e.activate(b)
 		} else if e.portFDs[ev.Fd] {
 			e.portActive, e.portLast = true, e.now
+		} else {
+			e.groupReadable(ev.Fd)
 		}
 	}
 }
@@ -52,17 +59,18 @@ func (e *Engine) nextDeadline() transport.Time {
 			d = m
 		}
 	}
+	if e.peers != nil {
+		if m := e.peers.Deadline(); m != 0 && (d == 0 || m < d) {
+			d = m
+		}
+	}
 	return d
 }
 
-// wait blocks until a watched descriptor is readable or d has come, and returns how
-// many are in e.events.
-func (e *Engine) wait(d transport.Time) int {
-	timeout := int64(-1)
-	if d != 0 {
-		e.clock()
-		timeout = max(int64(d-e.now), 0)
-	}
+// wait blocks until a watched descriptor is readable, or for timeout nanoseconds unless
+// that is negative, and returns how many are in e.events. It touches nothing else that a
+// visitor does.
+func (e *Engine) wait(timeout int64) int {
 	// Most waits between two messages are short. Telling the Go scheduler about
 	// them costs more than they last, so the first nap is taken behind its back;
 	// a garbage collection that wants this thread waits at most that long.

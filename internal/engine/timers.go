@@ -11,9 +11,16 @@ import (
 // filed again.
 type timers []*nic.QP
 
+// longestNap is how long nobody is looked at who waits: a queue pair that is destroyed
+// meanwhile is kept until then.
+const longestNap = transport.Time(1_000_000_000)
+
 // arm files q if it wants to be looked at before what is filed.
 func (e *Engine) arm(q *nic.QP) {
 	d := q.Transport().Deadline()
+	if d > e.now+longestNap {
+		d = e.now + longestNap
+	}
 	s := &q.Sched
 	if d == 0 || s.Timer != 0 && s.Due <= d {
 		return
@@ -32,6 +39,7 @@ func (e *Engine) expire() bool {
 	for len(e.timers) > 0 && e.timers[0].Sched.Due <= e.now {
 		q := e.timers.pop()
 		if q.Gone() {
+			e.landed(q)
 			continue
 		}
 		if d := q.Transport().Deadline(); d != 0 && d <= e.now {

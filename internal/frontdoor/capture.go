@@ -8,11 +8,16 @@ import (
 // capturePiece is how much of a capture file goes into one message.
 const capturePiece = 32 << 10
 
-// captureWriter sends the bytes of a capture file to a tool.
-type captureWriter struct{ conn *channel.Conn }
+// captureWriter sends the bytes of a capture file to a tool, once it has been told that
+// the capture runs.
+type captureWriter struct {
+	conn  *channel.Conn
+	ready chan struct{}
+}
 
 // Write implements io.Writer.
 func (w captureWriter) Write(b []byte) (int, error) {
+	<-w.ready
 	for n := 0; n < len(b); {
 		piece := b[n:min(len(b), n+capturePiece)]
 		if err := w.conn.WriteMessage(piece); err != nil {
@@ -31,16 +36,20 @@ func (s *Server) serveCapture(c *channel.Conn) {
 		return
 	}
 	defer s.capturing.Store(false)
-	if c.SendJSON(channel.ControlReply{}) != nil {
-		return
-	}
-	tap, err := link.NewTap(captureWriter{c})
+	w := captureWriter{c, make(chan struct{})}
+	tap, err := link.NewTap(w)
 	if err != nil {
 		s.log.Error("cannot capture", "error", err)
+		c.SendJSON(channel.ControlReply{Error: err.Error()})
 		return
 	}
+	// The tool hears of it when it is true: no packet from then on is missed.
 	s.cfg.Engine.Do(func() { s.cfg.Engine.SetTap(tap) })
-	readable(c) // the tool has nothing more to say: this is its end
+	err = c.SendJSON(channel.ControlReply{})
+	close(w.ready)
+	if err == nil {
+		readable(c) // the tool has nothing more to say: this is its end
+	}
 	s.cfg.Engine.Do(func() { s.cfg.Engine.SetTap(nil) })
 	c.Close()
 	tap.Close()

@@ -116,8 +116,13 @@ func TestCMRefusals(t *testing.T) {
 	a.fails("too short", []byte{0, 0, 0}, syscall.EINVAL)
 	a.fails("longer than it is", binary.NativeEndian.AppendUint32(nil, 0xffff0000), syscall.EINVAL)
 	a.fails("an unknown command", ucm(99, &abi.CMListen{}, 0), syscall.EINVAL)
-	for _, cmd := range []uint32{abi.CMCmdGetOption, abi.CMCmdQuery, abi.CMCmdBind, abi.CMCmdResolveAddr, abi.CMCmdJoinMcast, abi.CMCmdWriteCMEvent} {
-		a.fails("a command of AF_IB", ucm(cmd, &abi.CMListen{}, 0), syscall.ENOSYS)
+	for _, cmd := range []uint32{abi.CMCmdGetOption, abi.CMCmdResolveIBService} {
+		a.fails("a command that nobody has, or of InfiniBand", ucm(cmd, &abi.CMListen{}, 0), syscall.ENOSYS)
+	}
+	a.fails("an event of ours", ucm(abi.CMCmdWriteCMEvent, &abi.CMWriteCMEvent{ID: id, Event: abi.CMEventEstablished}, 0), syscall.EINVAL)
+	a.must(ucm(abi.CMCmdWriteCMEvent, &abi.CMWriteCMEvent{ID: id, Event: abi.CMEventUser, Status: 3, Param: [304]uint8{7}}, 0))
+	if e := a.event(abi.CMEventUser); e.Status != 3 || e.Param[0] != 7 || e.UID != 1 {
+		t.Errorf("a written event came back as %+v", e)
 	}
 	a.fails("no event", ucm(abi.CMCmdGetEvent, &abi.CMGetEvent{Response: respAddr}, 336), syscall.EAGAIN)
 	a.fails("an option without its value", ucm(abi.CMCmdSetOption, &abi.CMSetOption{ID: id, OptLen: 4}, 0, 1), syscall.EINVAL)

@@ -44,9 +44,14 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 	if !ok || !ok2 || !dst.IsValid() {
 		return syscall.EINVAL
 	}
+	return c.resolve(req.ID, src, dst, req.TimeoutMS)
+}
+
+// resolve looks for the way to dst; src may be none.
+func (c *cmCall) resolve(name uint32, src, dst netip.AddrPort, patience uint32) error {
 	var from, to netip.Addr
 	local := false
-	err := c.withID(req.ID, func(id *rdmacm.ID) (err error) {
+	err := c.withID(name, func(id *rdmacm.ID) (err error) {
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
 			return err
 		}
@@ -60,13 +65,20 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 		return err
 	}
 	srv := c.ses.srv
-	via, err := srv.cfg.Route(from, to)
-	if err != nil {
-		c.withID(req.ID, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
+	var id *rdmacm.ID
+	if err := c.withID(name, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
 		return err
 	}
-	var id *rdmacm.ID
-	if err := c.withID(req.ID, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
+	timeout := min(time.Duration(patience)*time.Millisecond, maxResolve)
+	via, err := srv.cfg.Route(from, to)
+	if err != nil && !from.IsUnspecified() {
+		// To the kernel, what has no route but an interface is on that interface's link:
+		// it calls, and nobody answers.
+		time.AfterFunc(timeout, func() { srv.onLoop(func() { id.EndResolve(from, syscall.ETIMEDOUT) }) })
+		return nil
+	}
+	if err != nil {
+		c.withID(name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
 		return err
 	}
 	// The event comes when the next station on the way is known, as from the kernel:
@@ -76,7 +88,6 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 		end(nil)
 		return nil
 	}
-	timeout := min(time.Duration(req.TimeoutMS)*time.Millisecond, maxResolve)
 	go func() { end(srv.cfg.Reach(via, to, timeout)) }()
 	return nil
 }
@@ -110,16 +121,21 @@ func cmQueryRoute(c *cmCall, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error
 		r.Reversible, r.NumbPath, r.HopLimit, r.TrafficClass = 1, 1, 64, q.TOS
 		r.MTU, r.MTUSelector = uint32(q.MTU), exactly
 		r.Rate, r.RateSelector = 16, exactly
-		r.PacketLifeTime, r.PacketLifeTimeSelector = q.AckTimeout-1, exactly
+		r.PacketLifeTime, r.PacketLifeTimeSelector = q.Life, exactly
 	}
 	return nil
 }
+
+// maxVendor is the largest number of a vendor.
+const maxVendor = 1<<24 - 1
 
 func cmConnect(c *cmCall, req *abi.CMConnect) error {
 	if req.ConnParam.Valid == 0 {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Connect(&req.ConnParam) })
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		return id.Connect(&req.ConnParam, rdmacm.ECE{Vendor: req.ECEVendor & maxVendor, Modifier: req.ECEMod})
+	})
 }
 
 func cmListen(c *cmCall, req *abi.CMListen) error {
@@ -127,7 +143,9 @@ func cmListen(c *cmCall, req *abi.CMListen) error {
 }
 
 func cmAcceptConn(c *cmCall, req *abi.CMAccept) error {
-	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Accept(req.UID, &req.ConnParam) })
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		return id.Accept(req.UID, &req.ConnParam, rdmacm.ECE{Vendor: req.ECEVendor & maxVendor, Modifier: req.ECEMod})
+	})
 }
 
 func cmReject(c *cmCall, req *abi.CMReject) error {
@@ -165,13 +183,18 @@ func cmGetEvent(c *cmCall, _ *abi.CMGetEvent, resp *abi.CMEventResp) error {
 }
 
 func cmSetOption(c *cmCall, req *abi.CMSetOption) error {
-	if req.Level != abi.CMOptionID {
-		return syscall.ENOSYS // paths that a program computed itself
-	}
 	if int(req.OptLen) != len(c.behind) {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.SetOption(req.OptName, c.behind) })
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		switch {
+		case req.Level == abi.CMOptionID:
+			return id.SetOption(req.OptName, c.behind)
+		case req.Level == abi.CMOptionIB && req.OptName == abi.CMOptionIBPath:
+			return id.SetPath(c.behind)
+		}
+		return syscall.ENOSYS
+	})
 }
 
 func cmNotify(c *cmCall, req *abi.CMNotify) error {
@@ -199,6 +222,10 @@ func cmLeaveMcast(c *cmCall, req *abi.CMDestroyID, resp *abi.CMDestroyIDResp) er
 	})
 }
 
+func cmWriteEvent(c *cmCall, req *abi.CMWriteCMEvent) error {
+	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Write(req.Event, req.Status, [8]byte(req.Param[:])) })
+}
+
 func cmMigrateID(c *cmCall, req *abi.CMMigrateID, resp *abi.CMMigrateResp) error {
 	return c.ses.do(func(ch *rdmacm.Channel) (err error) {
 		resp.EventsReported, err = ch.Migrate(req.FD, req.ID)
@@ -215,5 +242,5 @@ var cmEventNames = map[uint64]string{
 	abi.CMEventEstablished: "ESTABLISHED", abi.CMEventDisconnected: "DISCONNECTED",
 	abi.CMEventDeviceRemoval: "DEVICE_REMOVAL", abi.CMEventMulticastJoin: "MULTICAST_JOIN",
 	abi.CMEventMulticastError: "MULTICAST_ERROR", abi.CMEventAddrChange: "ADDR_CHANGE",
-	abi.CMEventTimewaitExit: "TIMEWAIT_EXIT",
+	abi.CMEventTimewaitExit: "TIMEWAIT_EXIT", abi.CMEventUser: "USER", abi.CMEventInternal: "INTERNAL",
 }

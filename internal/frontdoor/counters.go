@@ -5,8 +5,8 @@ import (
 	"vrdma/internal/nic"
 )
 
-// A counter is a file of the port: hw_counters has rxe's own names, counters those
-// of every InfiniBand port.
+// A counter is a file of the port: hw_counters has rxe's own names and a few more, counters
+// those of every InfiniBand port.
 type counter struct {
 	dir, name string
 	value     uint64
@@ -26,8 +26,10 @@ func (s *Server) counters() []counter {
 }
 
 // counterFiles says which file shows what. port_*_data count in units of four
-// bytes, as the specification and everybody who reads them have it. Names that rxe
-// lacks are those of mlx5, which dashboards know.
+// bytes, as the specification and everybody who reads them have it. What rxe does not
+// count has the name that another driver of the kernel's gives it, which dashboards know:
+// mlx5's, efa's (retrans_pkts) or bnxt_re's (rx_roce_*_pkts). Three are ours alone: they tell
+// how losses between vrdma hosts were repaired.
 func counterFiles(c nic.Counters, l link.Counters) []counter {
 	return []counter{
 		{hwCounters, "sent_pkts", c.SentPackets},
@@ -45,12 +47,21 @@ func counterFiles(c nic.Counters, l link.Counters) []counter {
 		{hwCounters, "link_downed", 0},
 		{hwCounters, "rdma_sends", c.RDMASends},
 		{hwCounters, "rdma_recvs", c.RDMARecvs},
+
 		{hwCounters, "local_ack_timeout_err", c.Timeouts},
-		{hwCounters, "roce_adp_retrans", c.Retransmitted},
+		{hwCounters, "retrans_pkts", c.Retransmitted},
+		{hwCounters, "implied_nak_seq_err", c.ImplicitNaks},
+		{hwCounters, "resp_remote_access_errors", c.AccessErrors},
 		{hwCounters, "rx_icrc_encapsulated", l.BadICRC},
+		{hwCounters, "rx_roce_error_pkts", l.Malformed},
+		{hwCounters, "rx_roce_discard_pkts", c.Dropped + c.BadPKey + c.BadQKey + l.Strays + l.FromSelf},
 		{hwCounters, "np_ecn_marked_roce_packets", l.RcvdMarked},
 		{hwCounters, "np_cnp_sent", l.SentCNP},
 		{hwCounters, "rp_cnp_handled", l.RcvdCNP},
+
+		{hwCounters, "selective_repairs", c.Repairs},
+		{hwCounters, "stashed_packets", c.Stashed},
+		{hwCounters, "tail_probes", c.Probes},
 
 		{portCounters, "port_xmit_data", c.SentBytes / 4},
 		{portCounters, "port_rcv_data", c.RcvdBytes / 4},
@@ -58,9 +69,9 @@ func counterFiles(c nic.Counters, l link.Counters) []counter {
 		{portCounters, "port_rcv_packets", c.RcvdPackets},
 		{portCounters, "unicast_xmit_packets", c.SentPackets},
 		{portCounters, "unicast_rcv_packets", c.RcvdPackets},
-		{portCounters, "multicast_xmit_packets", 0},
-		{portCounters, "multicast_rcv_packets", 0},
-		{portCounters, "port_xmit_discards", c.Dropped + l.SendFull + l.SendErrors},
+		{portCounters, "multicast_xmit_packets", l.SentMulticast},
+		{portCounters, "multicast_rcv_packets", l.RcvdMulticast},
+		{portCounters, "port_xmit_discards", l.SendFull + l.SendErrors + l.NoSource},
 		{portCounters, "port_xmit_wait", 0},
 		{portCounters, "port_rcv_errors", l.Malformed + l.BadICRC},
 		{portCounters, "port_rcv_constraint_errors", c.BadPKey},

@@ -9,8 +9,6 @@ import (
 	"vrdma/internal/nic"
 )
 
-const pageSize = 4096
-
 func allocPD(c *call, _ *abi.AllocPD, resp *abi.AllocPDResp) error {
 	return c.ses.do(func(s *nic.Session) (err error) {
 		resp.PDHandle, err = s.AllocPD()
@@ -25,10 +23,10 @@ func deallocPD(c *call, req *abi.DeallocPD) error {
 // regMR maps the memory here, because that takes long, and makes the region on the
 // loop.
 func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
-	if req.Start%pageSize != req.HCAVA%pageSize {
-		return syscall.EINVAL
+	params := nic.MRParams{
+		PD: req.PDHandle, Start: req.Start, Length: req.Length, HcaVA: req.HCAVA, Access: req.AccessFlags,
 	}
-	if err := checkAccess(req.AccessFlags); err != nil {
+	if _, err := params.Check(); err != nil {
 		return err
 	}
 	extents, err := convert(c.extents)
@@ -46,31 +44,12 @@ func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
 		}
 	}()
 	return c.ses.do(func(s *nic.Session) error {
-		mr, err := s.RegMR(nic.MRParams{
-			PD: req.PDHandle, Start: req.Start, Length: req.Length, HcaVA: req.HCAVA,
-			Access: req.AccessFlags, Region: region,
-		})
+		params.Region = region
+		mr, err := s.RegMR(params)
 		owned = err == nil
 		resp.MRHandle, resp.LKey, resp.RKey = mr.Handle, mr.LKey, mr.RKey
 		return err
 	})
-}
-
-// knownAccess is IB_ACCESS_SUPPORTED: every flag that has a meaning.
-const knownAccess = abi.AccessFlushPersistent<<1 - 1 | abi.AccessOptional
-
-// checkAccess is ib_check_mr_access.
-func checkAccess(flags uint32) error {
-	if flags&(abi.AccessRemoteAtomic|abi.AccessRemoteWrite) != 0 && flags&abi.AccessLocalWrite == 0 {
-		return syscall.EINVAL
-	}
-	if flags&^uint32(knownAccess) != 0 {
-		return syscall.EINVAL
-	}
-	if flags&abi.AccessOnDemand != 0 {
-		return syscall.EOPNOTSUPP
-	}
-	return nil
 }
 
 // convert checks what the shim says lies under a buffer.

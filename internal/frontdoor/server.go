@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"vrdma/internal/channel"
+	"vrdma/internal/hosts"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
@@ -38,6 +39,8 @@ type Loop interface {
 	SetTap(t *link.Tap)
 	// LinkCounters counts what passed to and from other hosts.
 	LinkCounters() link.Counters
+	// Peers are the other hosts that are known.
+	Peers() ([]hosts.Status, hosts.Counters)
 }
 
 // Config is what a Server needs.

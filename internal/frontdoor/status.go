@@ -7,9 +7,12 @@ import (
 	"slices"
 
 	"vrdma/internal/channel"
+	"vrdma/internal/hosts"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // status describes the daemon to a tool of user uid.
@@ -32,6 +35,7 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	for _, c := range s.counters() {
 		st.Counters[c.name] = c.value
 	}
+	s.peers(&st, all)
 
 	s.mu.Lock()
 	var sessions []*session
@@ -47,6 +51,39 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	}
 	st.Connections = s.connections(uid, all)
 	return st
+}
+
+// featureNames are what vrdma hosts may use between them.
+var featureNames = []struct {
+	bit  uint32
+	name string
+}{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}}
+
+// peers describes other hosts, to those who may see all, and counts what hosts told each
+// other.
+func (s *Server) peers(st *channel.Status, all bool) {
+	var list []hosts.Status
+	var c hosts.Counters
+	s.looks.visit(s, func() { list, c = s.cfg.Engine.Peers() })
+	for name, n := range map[string]uint64{
+		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
+		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
+	} {
+		st.Counters[name] = n
+	}
+	if !all {
+		return
+	}
+	for _, h := range list {
+		p := channel.PeerStatus{Address: link.AddrOf(h.GID).String(), Kind: h.Kind.String(), Version: h.Version}
+		for _, f := range featureNames {
+			if h.Features&f.bit != 0 {
+				p.Features = append(p.Features, f.name)
+			}
+		}
+		st.Peers = append(st.Peers, p)
+	}
+	slices.SortFunc(st.Peers, func(a, b channel.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
 // connections describes the connections of the programs that user uid may see.

@@ -126,7 +126,12 @@ func TestCounterNames(t *testing.T) {
 		hw_counters/out_of_seq_request hw_counters/rcvd_rnr_err hw_counters/send_rnr_err hw_counters/rcvd_seq_err
 		hw_counters/ack_deferred hw_counters/retry_exceeded_err hw_counters/retry_rnr_exceeded_err
 		hw_counters/completer_retry_err hw_counters/send_err hw_counters/link_downed hw_counters/rdma_sends
-		hw_counters/rdma_recvs counters/port_xmit_data counters/port_rcv_data counters/port_xmit_packets
+		hw_counters/rdma_recvs
+		hw_counters/local_ack_timeout_err hw_counters/retrans_pkts hw_counters/implied_nak_seq_err
+		hw_counters/resp_remote_access_errors hw_counters/rx_icrc_encapsulated hw_counters/rx_roce_error_pkts
+		hw_counters/rx_roce_discard_pkts hw_counters/np_ecn_marked_roce_packets hw_counters/np_cnp_sent
+		hw_counters/rp_cnp_handled
+		counters/port_xmit_data counters/port_rcv_data counters/port_xmit_packets
 		counters/port_rcv_packets`) {
 		if !names[want] {
 			t.Errorf("%s is missing", want)

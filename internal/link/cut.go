@@ -31,11 +31,14 @@ type Cutter struct {
 	b        *transport.Burst
 	packet   uint32 // the next one to write
 	data     source
+	// The run that Next goes on with: packets it has and their length.
+	begun, segment int
 }
 
 // Start begins with b, which must stay as it is until Next has returned everything.
 func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.b, c.packet = nil, 0
+	c.begun, c.segment = 0, 0
 	if err := check(b); err != nil {
 		return err
 	}
@@ -88,12 +91,29 @@ func check(b *transport.Burst) error {
 	return nil
 }
 
+// Follow has the next call of Next go on with a run that has so many packets of this
+// length, if what is left of the burst begins with one that is no longer. It reports
+// whether that is so.
+func (c *Cutter) Follow(packets, segment int) bool {
+	if c.b == nil {
+		return false
+	}
+	if op, size := c.peek(); wire.Size(op, size) > segment {
+		return false
+	}
+	c.begun, c.segment = packets, segment
+	return true
+}
+
 // Next writes the next run, of at most limit packets, to buf, which has room for
 // MaxMessage bytes or for one packet. n is how long it is, 0 after the last one, and
 // segment the length of its packets. An error means that the sender's memory could not be
 // read.
 func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
-	for id := 0; c.b != nil && id < limit; id++ {
+	id := c.begun
+	segment = c.segment
+	c.begun, c.segment = 0, 0
+	for ; c.b != nil && id < limit; id++ {
 		op, size := c.peek()
 		length := wire.Size(op, size)
 		if id > 0 && length > segment || n+length > min(len(buf), MaxMessage) {

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"net/netip"
+
 	"vrdma/internal/wire"
 )
 
@@ -24,6 +26,11 @@ func (p *Port) take(m *Message, r Receiver) {
 		p.count.RcvdMarked++
 	}
 	p.setFlow(m)
+	if p.isSelf {
+		p.count.RcvdPackets += uint64(packetsIn(m))
+		p.count.FromSelf += uint64(packetsIn(m))
+		return
+	}
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
 		segment = len(m.Data)
@@ -70,9 +77,22 @@ func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool)
 	}
 	if !ok || p.isOwn && id >= ownIDs {
 		p.count.BadICRC++
+		if ok {
+			p.mistrust(m.Remote.Addr())
+		}
 		return pkt, false
 	}
 	return pkt, true
+}
+
+// mistrust: either chance has made a damaged packet look whole, or somebody who is no vrdma
+// host has the address of one now.
+func (p *Port) mistrust(a netip.Addr) {
+	p.SetOwn(a, false)
+	p.isOwn = false
+	if p.doubt != nil {
+		p.doubt(a)
+	}
 }
 
 func (p *Port) deliver(r Receiver, ce bool) {
@@ -89,4 +109,5 @@ func (p *Port) setFlow(m *Message) {
 	p.flow.Set(m.Remote, m.Local)
 	p.sgid, p.dgid = GIDOf(m.Remote.Addr()), GIDOf(m.Local.Addr())
 	p.isOwn = p.own[m.Remote.Addr().Unmap().WithZone("")]
+	_, _, p.isSelf = p.bind.Source(m.Remote.Addr(), 0)
 }

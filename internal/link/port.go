@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// queueRoom is how many bytes of packets wait for Flush at most.
-	queueRoom = 1 << 20
+	// queueRoom is how many bytes of packets wait for Flush at most, and queueMost in
+	// how many messages.
+	queueRoom = 2 << 20
+	queueMost = 4096
 	// batch is how many messages are received in one call.
 	batch = 16
 	// receiveRoom is the room for one message received: what GRO merges at most.
@@ -36,6 +38,7 @@ type Receiver interface {
 type Counters struct {
 	SentPackets, SentBytes, SentCalls uint64 // bytes of UDP payload; calls are messages
 	SentCNP                           uint64
+	SentMulticast                     uint64 // to other hosts; the engine counts these
 	SendFull                          uint64 // packets dropped because socket and queue were full
 	SendErrors                        uint64 // packets that the kernel refused, for want of a route say
 	Unreadable                        uint64 // bursts whose data could not be read
@@ -43,10 +46,13 @@ type Counters struct {
 
 	RcvdPackets, RcvdBytes, RcvdCalls uint64
 	RcvdBursts                        uint64
+	RcvdMulticast                     uint64
 	RcvdCNP                           uint64
 	RcvdMarked                        uint64 // messages with the mark Congestion Experienced
 	Malformed                         uint64 // dropped: not a packet that we know
 	BadICRC                           uint64 // dropped: damaged
+	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
+	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
@@ -71,12 +77,14 @@ type Port struct {
 	dgid     transport.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
+	isSelf   bool // from is ourselves
+	doubt    func(netip.Addr)
 }
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
 func NewPort(bind Bind) *Port {
 	p := &Port{
-		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueRoom/wire.MaxPacket),
+		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost),
 		in: make([]Message, batch), own: map[netip.Addr]bool{},
 	}
 	slots := make([]byte, batch*receiveRoom)
@@ -88,6 +96,9 @@ func NewPort(bind Bind) *Port {
 
 // Counters are what has been counted so far.
 func (p *Port) Counters() Counters { return p.count }
+
+// Moved is how many bytes have been sent and received so far.
+func (p *Port) Moved() uint64 { return p.count.SentBytes + p.count.RcvdBytes }
 
 // SetTap has every packet recorded; nil ends that.
 func (p *Port) SetTap(t *Tap) { p.tap = t }
@@ -102,6 +113,10 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 	}
 	p.from = netip.AddrPort{} // look again
 }
+
+// OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
+// sends. The host is then no longer held to be one, until SetOwn says so again.
+func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
 
 // Send queues b's packets. It is done with b and its data when it returns. An error means
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be
@@ -126,15 +141,21 @@ func (p *Port) Send(b *transport.Burst) error {
 			p.count.SendFull += uint64(b.Packets - sent)
 			return nil
 		}
-		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), p.used+MaxMessage)], p.bind.Segments())
+		limit := p.bind.Segments()
+		start := p.follow(id, src, dst, limit)
+		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), start+MaxMessage)], limit)
 		if err != nil {
 			p.count.Unreadable++
 			return err
 		}
-		if n == 0 {
+		switch {
+		case n == 0:
 			return nil
+		case start < p.used:
+			sent += p.extend(n)
+		default:
+			sent += p.push(id, src, dst, n, segment)
 		}
-		sent += p.push(id, src, dst, n, segment)
 	}
 }
 
@@ -176,7 +197,42 @@ func (p *Port) push(id int, src, dst netip.AddrPort, n, segment int) uint32 {
 	p.count.SentPackets += uint64(k)
 	p.count.SentBytes += uint64(n)
 	if p.tap != nil {
-		p.tap.message(&m)
+		p.tap.message(&m, 0)
+	}
+	return k
+}
+
+// follow has the cutter go on with the message queued last if what comes next may leave in
+// the same call: small messages in a row, or an acknowledgement behind a request. It
+// returns where in room the message begins that the next packets are for.
+func (p *Port) follow(id int, src, dst netip.AddrPort, limit int) int {
+	if len(p.queue) == 0 {
+		return p.used
+	}
+	m := &p.queue[len(p.queue)-1]
+	packets := len(m.Data) / m.Segment
+	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another way
+		len(m.Data)%m.Segment != 0 || // its last packet is shorter, and has to be the last
+		len(m.Data)+m.Segment > MaxMessage || !p.cut.Follow(packets, m.Segment) {
+		return p.used
+	}
+	return p.used - len(m.Data)
+}
+
+// extend adds the n bytes that have been written behind what is there to the message
+// queued last, and returns how many packets they are.
+func (p *Port) extend(n int) uint32 {
+	m := &p.queue[len(p.queue)-1]
+	added := Message{Data: p.room[p.used : p.used+n], Segment: m.Segment, Local: m.Local, Remote: m.Remote}
+	first := packetsIn(m)
+	start := p.used - len(m.Data)
+	p.used += n
+	m.Data = p.room[start:p.used:p.used]
+	k := packetsIn(&added)
+	p.count.SentPackets += uint64(k)
+	p.count.SentBytes += uint64(n)
+	if p.tap != nil {
+		p.tap.message(&added, uint16(first))
 	}
 	return k
 }
@@ -195,6 +251,16 @@ func packetsIn(m *Message) uint32 {
 // Pending reports whether packets wait for another Flush.
 func (p *Port) Pending() bool { return len(p.queue) > 0 }
 
+// Ready reports whether at least half of the queue is free, flushing it if need be. Who
+// sends while it is not may find that there is no room.
+func (p *Port) Ready() bool {
+	if p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue) {
+		return true
+	}
+	p.Flush()
+	return p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue)
+}
+
 // Flush sends what is queued, as far as the sockets take it.
 func (p *Port) Flush() {
 	q := p.queue
@@ -206,7 +272,9 @@ func (p *Port) Flush() {
 		case len(q) == 0:
 		case err == nil || errors.Is(err, ErrFull):
 			full = true
-		case errors.Is(err, ErrSegments):
+		case packetsIn(&q[0]) > 1:
+			// The device does not segment, or one is too long for the way: that
+			// must not cost the others.
 			if full = !p.split(&q[0]); !full {
 				q = q[1:]
 			}
@@ -222,7 +290,7 @@ func (p *Port) Flush() {
 	p.queue = append(p.queue[:0], q...)
 }
 
-// split sends the datagrams of m, which the device would not cut apart, one by one. They
+// split sends the datagrams of m, which was refused as a whole, one by one. They
 // leave with identification 0, so each ICRC has to be made anew. It reports whether all
 // have been dealt with; otherwise the socket is full, and m is what is left.
 func (p *Port) split(m *Message) bool {

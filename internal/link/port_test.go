@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -286,6 +287,22 @@ func TestOwn(t *testing.T) {
 			t.Errorf("own %v, identification %d: arrives %v, want %v", c.own, c.id, got, c.arrives)
 		}
 	}
+	// One that no vrdma host sends makes us doubt that this is one, once.
+	var doubts []netip.Addr
+	b.OnDoubt(func(a netip.Addr) { doubts = append(doubts, a) })
+	b.SetOwn(hostA, true)
+	for i, arrives := range []bool{false, true, true} {
+		p := wire.Make(make([]byte, 100), wire.RCSendOnly, 10)
+		flow.Seal(p, 0xbeef)
+		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
+			t.Fatal(err)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if got := len(s.bursts) == 1; got != arrives || len(doubts) != 1 || doubts[0] != hostA {
+			t.Errorf("packet %d of a host that has changed: arrives %v, want %v; doubts %v", i, got, arrives, doubts)
+		}
+	}
 }
 
 func TestCongestion(t *testing.T) {
@@ -350,9 +367,9 @@ func TestSourcePort(t *testing.T) {
 // the message, and what is delivered makes the packets it came from.
 func FuzzTake(f *testing.F) {
 	for _, name := range []string{"rc-all-opcodes", "ud-pingpong-512", "rc-nak-rkey", "uc-pingpong-4096"} {
-		for _, c := range readCapture(f, "../wire/testdata/golden/"+name+".pcap") {
-			f.Add(c.data, uint16(0), true)
-			f.Add(bytes.Repeat(c.data, 3), uint16(len(c.data)), true)
+		for _, c := range golden.Read(f, golden.Path(name+".pcap")) {
+			f.Add(c.Data, uint16(0), true)
+			f.Add(bytes.Repeat(c.Data, 3), uint16(len(c.Data)), true)
 		}
 	}
 	p := NewPort(NewFakeNet().Bind(FakeOptions{}, hostB))
@@ -413,3 +430,20 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 }
 
 func (r *recutter) Congested(uint32, transport.GID) {}
+
+// TestFromSelf: what says that it comes from an address of ours does not come from us,
+// because what we send ourselves never leaves. A program on this machine made it.
+func TestFromSelf(t *testing.T) {
+	n := NewFakeNet()
+	both := NewPort(n.Bind(FakeOptions{}, hostA, hostB))
+	var span memory.Span
+	if err := both.Send(simpleBurst(&span, transport.KindSend, 100)); err != nil {
+		t.Fatal(err)
+	}
+	both.Flush()
+	s := &sink{t: t}
+	drain(both, s)
+	if c := both.Counters(); len(s.bursts) != 0 || c.FromSelf != 1 || c.RcvdPackets != 1 {
+		t.Errorf("%d bursts delivered, counters %+v", len(s.bursts), c)
+	}
+}

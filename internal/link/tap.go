@@ -116,18 +116,17 @@ func (t *Tap) Burst(b *transport.Burst) {
 			return
 		}
 		m.Data, m.Segment = t.buf[:n], segment
-		t.message(&m)
+		t.message(&m, 0)
 	}
 }
 
-// message records packets that are sent.
-func (t *Tap) message(m *Message) {
+// message records packets that are sent, the first of which has this identification.
+func (t *Tap) message(m *Message, id uint16) {
 	segment := m.Segment
 	if segment <= 0 {
 		segment = len(m.Data)
 	}
 	now := t.now()
-	id := uint16(0)
 	for at := 0; at < len(m.Data); at += segment {
 		t.record(now, m.Local, m.Remote, m.Data[at:min(len(m.Data), at+segment)], id, ect)
 		id++

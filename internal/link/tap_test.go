@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
 	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
@@ -18,43 +19,29 @@ import (
 // the headers in front of it.
 func readTap(t *testing.T, data []byte) (all []wire.Packet, ends [][2]netip.AddrPort) {
 	t.Helper()
-	r, err := pcap.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
+	if r, err := pcap.NewReader(bytes.NewReader(data)); err != nil || r.LinkType() != pcap.RawIP {
+		t.Fatalf("not a capture of raw IP: %v", err)
 	}
-	if r.LinkType() != pcap.RawIP {
-		t.Errorf("link type %d, want %d", r.LinkType(), pcap.RawIP)
-	}
-	for {
-		_, raw, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all, ends
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		ethertype := uint16(0x0800)
-		if raw[0]>>4 == 6 {
-			ethertype = 0x86dd
-		} else if h := wire.IPv4(raw); h.Checksum() != h.Sum() {
+	for _, c := range golden.Decode(t, data) {
+		if h := wire.IPv4(c.IP); c.Src.Addr().Is4() && h.Checksum() != h.Sum() {
 			t.Errorf("IPv4 checksum %#x, want %#x", h.Checksum(), h.Sum())
 		}
-		c, ok := parseIP(raw, ethertype)
-		if !ok {
-			t.Fatalf("not RoCEv2: % x", raw)
-		}
-		p, err := wire.Parse(c.data)
+		p, err := wire.Parse(c.Data)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var flow wire.Flow
-		flow.Set(c.src, c.dst)
-		if flow.Sum(p, c.id) != p.ICRC() {
+		flow.Set(c.Src, c.Dst)
+		if flow.Sum(p, c.ID) != p.ICRC() {
 			t.Errorf("%v: bad ICRC", p)
 		}
 		all = append(all, p)
-		ends = append(ends, [2]netip.AddrPort{c.src, c.dst})
+		ends = append(ends, [2]netip.AddrPort{c.Src, c.Dst})
 	}
+	if last := len(all); last > 0 && golden.Decode(t, data)[last-1].Number != last {
+		t.Error("the capture holds packets that are not RoCEv2")
+	}
+	return all, ends
 }
 
 func TestTap(t *testing.T) {
@@ -144,8 +131,10 @@ func TestTapSlow(t *testing.T) {
 	if left == 0 || left >= bursts*59 {
 		t.Errorf("%d of %d packets left out", left, bursts*59)
 	}
-	if file.n < tapChunk*(tapChunks-2) || file.n > tapChunk*tapChunks {
-		t.Errorf("%d bytes written", file.n)
+	// The first chunks go out as soon as the writer waits, almost empty, and none is
+	// filled to the last byte.
+	if file.n < tapChunk*tapChunks/2 || file.n > tapChunk*tapChunks {
+		t.Errorf("%d bytes written, want half of %d or more", file.n, tapChunk*tapChunks)
 	}
 }
 

@@ -44,8 +44,11 @@ type UDP struct {
 	gso  bool
 	gro  bool
 	next int // endpoint to receive from first
-	tx   *batchIO
-	rx   *batchIO
+
+	groups []endpoint // that only receive
+
+	tx *batchIO
+	rx *batchIO
 }
 
 // endpoint is one local address.
@@ -53,6 +56,7 @@ type endpoint struct {
 	addr  netip.Addr // without zone
 	local netip.AddrPort
 	scope uint32 // of link-local addresses
+	iface int    // number of the interface that has it; 0: not known
 	fd    int
 	out   [poolSize]int // sockets
 	port  [poolSize]uint16
@@ -83,6 +87,7 @@ func (u *UDP) add(a netip.Addr) error {
 		e.out[i] = -1
 	}
 	e.local = netip.AddrPortFrom(e.addr, wire.Port)
+	e.iface = interfaceOf(e.addr)
 	var err error
 	if e.scope, err = scopeOf(a); err != nil {
 		return err
@@ -120,7 +125,10 @@ func (u *UDP) add(a netip.Addr) error {
 }
 
 // open makes a socket bound to a port of e's address.
-func open(e *endpoint, port uint16) (int, error) {
+func open(e *endpoint, port uint16) (int, error) { return openSocket(e, port, false) }
+
+// openSocket is open for an address that may be shared with others.
+func openSocket(e *endpoint, port uint16, shared bool) (int, error) {
 	family := unix.AF_INET6
 	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
 	if e.addr.Is4() {
@@ -131,7 +139,13 @@ func open(e *endpoint, port uint16) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Bind(fd, sa); err != nil {
+	if shared {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sa)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -175,6 +189,9 @@ func (u *UDP) prepareSend(e *endpoint, fd int) error {
 		return err
 	}
 	u.gso = !u.opts.NoGSO && probe(fd, featureGSO)
+	if err := prepareGroups(e, fd); err != nil {
+		return err
+	}
 	tos := ect
 	if u.opts.NoECN {
 		tos = 0
@@ -253,6 +270,9 @@ func (u *UDP) Close() error {
 			}
 		}
 	}
-	u.ends = nil
+	for i := range u.groups {
+		unix.Close(u.groups[i].fd)
+	}
+	u.ends, u.groups = nil, nil
 	return nil
 }

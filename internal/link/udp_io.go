@@ -107,22 +107,27 @@ func (u *UDP) Receive(msgs []Message) (int, error) {
 		}
 		e := &u.ends[u.next]
 		u.next = (u.next + 1) % len(u.ends) // so that none starves another
-		n := min(len(msgs)-done, len(u.rx.hdrs))
-		for i := range n {
-			u.rx.prepareReceive(i, &msgs[done+i])
-		}
-		n, err := recvmmsg(e.fd, u.rx.hdrs[:n])
-		if err != nil {
-			// Nothing there; or an error of the past, which is no business
-			// of ours and is gone now.
-			continue
-		}
-		for i := range n {
-			u.rx.finishReceive(i, &msgs[done+i], e)
-		}
-		done += n
+		done += u.receiveFrom(e, msgs[done:])
 	}
 	return done, nil
+}
+
+// receiveFrom fills in messages with what has come to one socket.
+func (u *UDP) receiveFrom(e *endpoint, msgs []Message) int {
+	n := min(len(msgs), len(u.rx.hdrs))
+	for i := range n {
+		u.rx.prepareReceive(i, &msgs[i])
+	}
+	n, err := recvmmsg(e.fd, u.rx.hdrs[:n])
+	if err != nil {
+		// Nothing there; or an error of the past, which is no business of ours and is
+		// gone now.
+		return 0
+	}
+	for i := range n {
+		u.rx.finishReceive(i, &msgs[i], e)
+	}
+	return n
 }
 
 func (b *batchIO) prepareReceive(i int, m *Message) {

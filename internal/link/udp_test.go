@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/memory"
+	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -53,6 +55,23 @@ func TestVeth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOldKernel: a kernel that knows neither UDP_SEGMENT nor UDP_GRO is found out, and
+// served packet by packet.
+func TestOldKernel(t *testing.T) {
+	unknown := func(int) error { return unix.ENOPROTOOPT }
+	gso, gro := featureGSO.test, featureGRO.test
+	t.Cleanup(func() { featureGSO.test, featureGRO.test = gso, gro })
+	featureGSO.test, featureGRO.test = unknown, unknown
+	n := vethPair(t, 1500)
+	ua, ub := n[0].mustListen(UDPOptions{}, veth4[0]), n[1].mustListen(UDPOptions{}, veth4[1])
+	defer ua.Close()
+	defer ub.Close()
+	if ua.GSO() || ub.GRO() || ua.Segments() != 1 {
+		t.Errorf("GSO %v, GRO %v, %d segments in a call; want none", ua.GSO(), ub.GRO(), ua.Segments())
+	}
+	testWay(t, NewPort(ua), NewPort(ub), veth4[0], veth4[1], 1500, UDPOptions{NoGSO: true, NoGRO: true})
 }
 
 // testWay sends from a to b, with b expecting identifications as our own hosts have them.
@@ -135,9 +154,9 @@ func TestIdentifications(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		if c, ok := parseIP(buf[:k], 0x0800); ok {
+		if c, ok := golden.Parse(buf[:k], pcap.RawIP); ok {
 			checkHeaders(t, wire.IPv4(buf[:k]), c)
-			ids = append(ids, c.id)
+			ids = append(ids, c.ID)
 		}
 	}
 	// One packet, then three, then the 62 that one message holds, and two more.
@@ -151,20 +170,20 @@ func TestIdentifications(t *testing.T) {
 }
 
 // checkHeaders checks a packet as it was on the wire.
-func checkHeaders(t *testing.T, h wire.IPv4, c capture) {
+func checkHeaders(t *testing.T, h wire.IPv4, c golden.Packet) {
 	t.Helper()
-	p, err := wire.Parse(c.data)
+	p, err := wire.Parse(c.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.Fragment() != wire.DontFragment || h.TOS()&3 != ect || c.src.Port() < firstPort {
-		t.Errorf("%v: flags %#x, type of service %#x, source port %d", p, h.Fragment(), h.TOS(), c.src.Port())
+	if h.Fragment() != wire.DontFragment || h.TOS()&3 != ect || c.Src.Port() < firstPort {
+		t.Errorf("%v: flags %#x, type of service %#x, source port %d", p, h.Fragment(), h.TOS(), c.Src.Port())
 	}
 	var flow wire.Flow
-	flow.Set(c.src, c.dst)
-	if flow.Sum(p, c.id) != p.ICRC() {
+	flow.Set(c.Src, c.Dst)
+	if flow.Sum(p, c.ID) != p.ICRC() {
 		id, ok := flow.Check(p, 0)
-		t.Errorf("%v: identification %d, but the ICRC is that of %d (%v)", p, c.id, id, ok)
+		t.Errorf("%v: identification %d, but the ICRC is that of %d (%v)", p, c.ID, id, ok)
 	}
 }
 

@@ -92,6 +92,11 @@ func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
 	if !known && len(n.mcast) >= n.Limits.McastGroups || len(members) >= n.Limits.McastAttach {
 		return syscall.ENOMEM
 	}
+	if !known {
+		if err := n.link.Join(gid); err != nil {
+			return err
+		}
+	}
 	n.mcast[gid] = append(members, q)
 	q.groups = append(q.groups, gid)
 	return nil
@@ -123,6 +128,7 @@ func (q *QP) leave(gid transport.GID) {
 	}
 	if len(rest) == 0 {
 		delete(q.nic.mcast, gid)
+		q.nic.link.Leave(gid)
 	} else {
 		q.nic.mcast[gid] = rest
 	}

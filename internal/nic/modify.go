@@ -213,7 +213,7 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 	if mask&attrAV != 0 {
 		t.SGID, _ = q.nic.checkAddress(&a.AH)
 		t.DGID = a.AH.DGID
-		q.tr.SetPath(q.nic.link.Path(&t.DGID))
+		q.tr.SetPath(q.nic.link.Path(&t.SGID, &t.DGID))
 		q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	}
 	m := transport.AttrMask(mask)

@@ -11,6 +11,8 @@ import (
 const (
 	accessOptional = 0x3ff00000 // IB_UVERBS_ACCESS_OPTIONAL_RANGE: ignored, not refused
 
+	accessKnown = 1<<10 - 1 // every other flag that has a meaning
+
 	accessSupported = uint32(transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteRead |
 		transport.AccessRemoteAtomic | transport.AccessMWBind | transport.AccessFlushGlobal | transport.AccessFlushPersist)
 )
@@ -39,6 +41,26 @@ type MRParams struct {
 	Region               *memory.Region
 }
 
+// Check says whether memory may be registered like that, as ib_check_mr_access does. It
+// looks at no object, so that a caller can ask before it maps anything.
+func (p *MRParams) Check() (transport.Access, error) {
+	// The same bytes of the first page on both sides, or offsets would differ.
+	if p.Start&(pageSize-1) != p.HcaVA&(pageSize-1) || p.HcaVA+p.Length < p.HcaVA {
+		return 0, syscall.EINVAL
+	}
+	access := transport.Access(p.Access &^ accessOptional)
+	if access&(transport.AccessRemoteWrite|transport.AccessRemoteAtomic) != 0 && access&transport.AccessLocalWrite == 0 {
+		return 0, syscall.EINVAL
+	}
+	if uint32(access)&^accessKnown != 0 {
+		return 0, syscall.EINVAL
+	}
+	if uint32(access)&^accessSupported != 0 {
+		return 0, syscall.EOPNOTSUPP
+	}
+	return access, nil
+}
+
 // MRInfo describes one.
 type MRInfo struct{ Handle, LKey, RKey uint32 }
 
@@ -49,17 +71,9 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 	if err != nil {
 		return MRInfo{}, err
 	}
-	access := p.Access &^ accessOptional
-	if access&^accessSupported != 0 {
-		return MRInfo{}, syscall.EOPNOTSUPP
-	}
-	a := transport.Access(access)
-	if a&(transport.AccessRemoteWrite|transport.AccessRemoteAtomic) != 0 && a&transport.AccessLocalWrite == 0 {
-		return MRInfo{}, syscall.EINVAL
-	}
-	// The same bytes of the first page on both sides, or offsets would differ.
-	if p.Start&(pageSize-1) != p.HcaVA&(pageSize-1) || p.HcaVA+p.Length < p.HcaVA {
-		return MRInfo{}, syscall.EINVAL
+	a, err := p.Check()
+	if err != nil {
+		return MRInfo{}, err
 	}
 	writes := transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteAtomic | transport.AccessMWBind
 	if a&writes != 0 && !p.Region.Writable() {

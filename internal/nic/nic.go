@@ -31,7 +31,11 @@ type Link interface {
 	// Transmit carries b away. It is done with b when it returns.
 	Transmit(from *QP, b *transport.Burst)
 	// Path says how a peer is reached.
-	Path(dgid *transport.GID) transport.Path
+	Path(sgid, dgid *transport.GID) transport.Path
+	// Join says that a queue pair is the first to be attached to a group, and Leave
+	// that there is none any more.
+	Join(group transport.GID) error
+	Leave(group transport.GID)
 	// Wake says that qp has something to do outside the engine's own calls.
 	Wake(qp *QP)
 	// Now is the loop's clock.
@@ -122,6 +126,13 @@ func (n *NIC) newKey() uint32 {
 
 // QP finds a queue pair by its number.
 func (n *NIC) QP(num uint32) *QP { return n.qps[num] }
+
+// EachQP calls f for every queue pair.
+func (n *NIC) EachQP(f func(*QP)) {
+	for _, q := range n.qps {
+		f(q)
+	}
+}
 
 // Local reports whether gid is one of this NIC's own addresses.
 func (n *NIC) Local(gid *transport.GID) bool {

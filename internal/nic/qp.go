@@ -68,11 +68,16 @@ type QP struct {
 	groups     []transport.GID
 
 	// Sched is the engine's: whether the queue pair waits in its run queue or for
-	// its peer's receives, and where it stands among the timers.
+	// its peer's receives, where it stands among the timers, and whether it owes an
+	// acknowledgement.
 	Sched struct {
 		Queued  bool
+		Flight  uint64 // bytes of it on their way to another host
 		Starved bool
-		Timer   int // 1 + index in the heap
+		Timer   int            // 1 + index in the heap
+		Ack     int            // 1 + index among those that are owed
+		AckAt   transport.Time // when the last one was due
+		Answers bool           // requests to it are soon followed by its own
 		Due     transport.Time
 		Peer    *QP
 		Route   Route
@@ -219,6 +224,9 @@ const (
 
 // Peer is the number of the queue pair that this one is connected to.
 func (q *QP) Peer() uint32 { return q.attr.DestQPN }
+
+// PeerGID is that one's address.
+func (q *QP) PeerGID() transport.GID { return q.attr.AH.DGID }
 
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }

@@ -29,6 +29,9 @@ func (c *Counters) add(o *transport.Counters) {
 	c.RDMARecvs += o.RDMARecvs
 	c.Timeouts += o.Timeouts
 	c.Retransmitted += o.Retransmitted
+	c.Probes += o.Probes
+	c.Repairs += o.Repairs
+	c.Stashed += o.Stashed
 	c.ImplicitNaks += o.ImplicitNaks
 	c.AccessErrors += o.AccessErrors
 	c.BadRequests += o.BadRequests

@@ -49,8 +49,18 @@ func parseSend(slot []byte, kinds, maxSGE uint32, w *transport.SendWQE) {
 	w.Op = transport.WROp(op)
 
 	switch w.Op {
-	case transport.WRWrite, transport.WRWriteImm, transport.WRRead, transport.WRFlush, transport.WRAtomicWrite:
+	case transport.WRWrite, transport.WRWriteImm, transport.WRRead, transport.WRAtomicWrite:
 		w.RemoteAddr, w.RKey = h[3], uint32(h[4])
+	case transport.WRFlush:
+		// The length is where that of data would be, but there is none. Type and level
+		// become what the FETH says.
+		w.RemoteAddr, w.RKey = h[3], uint32(h[4]>>32)
+		w.Imm = uint32(h[5])&0xf | uint32(h[5]>>8)&3<<4
+		w.Flags &^= transport.FlagInline
+		if w.Length = uint32(d[0]); w.Length > transport.MaxMessage {
+			w.Length, w.Bad = 0, transport.LocLenErr
+		}
+		return
 	case transport.WRCmpSwap, transport.WRFetchAdd:
 		w.RemoteAddr, w.CompareAdd, w.Swap, w.RKey = h[3], h[4], h[5], uint32(h[6])
 	case transport.WRSend, transport.WRSendImm:

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // aligned returns n bytes that start on an 8-byte border, as ring slots do.
@@ -41,6 +42,25 @@ func FuzzSendWQE(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestFlushWQE reads a flush as the newest provider writes it (struct rxe_send_wr: flush is
+// remote_addr, length, rkey, type, level, and the length is in dma alone).
+func TestFlushWQE(t *testing.T) {
+	slot := aligned(256)
+	binary.NativeEndian.PutUint32(slot[12:], uint32(transport.WRFlush))
+	binary.NativeEndian.PutUint64(slot[24:], 0x1234_5678_9abc)
+	binary.NativeEndian.PutUint32(slot[36:], 0xabcd)
+	slot[40], slot[41] = 2, 1 // persistent, the whole region
+	binary.NativeEndian.PutUint32(slot[sendDMA:], 100_000)
+	var w transport.SendWQE
+	parseSend(slot, sendKinds[transport.RC], 4, &w)
+	feth := wire.FETH(make([]byte, wire.FETHSize))
+	feth.SetBits(w.Imm)
+	if w.Op != transport.WRFlush || w.Bad != transport.Success || w.RemoteAddr != 0x1234_5678_9abc || w.RKey != 0xabcd || w.Length != 100_000 ||
+		feth.Placement() != wire.FlushPersistent || feth.Selectivity() != wire.FlushRegion {
+		t.Errorf("%+v, placement %d, selectivity %d", w, feth.Placement(), feth.Selectivity())
+	}
 }
 
 // FuzzRecvWQE is the same for receives.

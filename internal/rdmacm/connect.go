@@ -20,7 +20,7 @@ const (
 
 func (id *ID) path() cm.Path {
 	return cm.Path{
-		SGID: id.sgid, DGID: id.dgid, MTU: id.cma.nic.MTU, AckTimeout: id.timeout(), Rate: rate100G,
+		SGID: id.sgid, DGID: id.dgid, MTU: id.cma.nic.MTU, AckTimeout: id.life + 1, Rate: rate100G,
 		TrafficClass: id.tos, HopLimit: hopLimit,
 	}
 }
@@ -78,18 +78,21 @@ func callers(private []byte) (from netip.AddrPort, to netip.Addr, rest []byte, o
 	return netip.AddrPortFrom(addr(h.Src()), h.SrcPort()), addr(h.Dst()), private[wire.IPAddressingSize:], true
 }
 
-func params(p *abi.CMConnParam, psn uint32, private []byte) *cm.Params {
+// ECE is a vendor's enhanced connection establishment.
+type ECE = cm.ECE
+
+func params(p *abi.CMConnParam, psn uint32, ece cm.ECE, private []byte) *cm.Params {
 	return &cm.Params{
 		QPN: p.QPNum & 0xffffff, PSN: psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RetryCount: min(p.RetryCount, 7), RNRRetryCount: min(p.RNRRetryCount, 7), FlowControl: p.FlowControl != 0,
-		SRQ: p.SRQ != 0, Private: private,
+		SRQ: p.SRQ != 0, ECE: ece, Private: private,
 	}
 }
 
 func private(p *abi.CMConnParam) []byte { return p.PrivateData[:p.PrivateDataLen] }
 
 // Connect asks the peer for a connection.
-func (id *ID) Connect(p *abi.CMConnParam) (err error) {
+func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if id.state != Routed {
 		return syscall.EINVAL
 	}
@@ -98,7 +101,7 @@ func (id *ID) Connect(p *abi.CMConnParam) (err error) {
 	if id.ud() {
 		id.conn, err = m.Ask(now, id, service, id.path(), id.header(private(p)))
 	} else {
-		id.conn, err = m.Connect(now, id, service, id.path(), params(p, id.seq, id.header(private(p))), id.qpType == abi.QPTypeUC)
+		id.conn, err = m.Connect(now, id, service, id.path(), params(p, id.seq, ece, id.header(private(p))), id.qpType == abi.QPTypeUC)
 	}
 	if err != nil {
 		return errnoOf(err)
@@ -110,7 +113,7 @@ func (id *ID) Connect(p *abi.CMConnParam) (err error) {
 
 // Accept answers a request, or, without parameters, says that a connection which the
 // peer has accepted is ready.
-func (id *ID) Accept(uid uint64, p *abi.CMConnParam) error {
+func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 	if id.state != Connecting || id.conn == nil {
 		return syscall.EINVAL
 	}
@@ -134,13 +137,13 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam) error {
 		}
 		err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p))
 	} else {
-		err = m.Accept(now, id.conn, params(p, id.seq, private(p)))
+		err = m.Accept(now, id.conn, params(p, id.seq, ece, private(p)))
 	}
 	if err != nil {
+		// As in the kernel, an acceptance that fails is a refusal, even of what was
+		// accepted before.
 		id.uid = old
-		if errors.Is(err, cm.ErrPrivate) {
-			m.Reject(now, id.conn, cm.RejectConsumer, nil)
-		}
+		m.Reject(now, id.conn, cm.RejectConsumer, nil)
 	}
 	return errnoOf(err)
 }

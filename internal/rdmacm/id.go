@@ -45,6 +45,7 @@ type ID struct {
 	reuse, afOnly, afOnlySet bool
 	tos                      uint8
 	ackTimeout               uint8 // code; 0: not set
+	life                     uint8 // code of a packet's life on the path
 
 	conn     *cm.Conn
 	seq      uint32 // first PSN of what the peer sends us
@@ -155,12 +156,35 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 // tell posts an event about the ID. A program that does not know the ID yet hears
 // nothing: its accept will fail.
 func (id *ID) tell(kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
+	id.tellWith(cm.ECE{}, kind, status, conn, ud)
+}
+
+func (id *ID) tellWith(ece cm.ECE, kind uint32, status int32, conn *abi.CMConnParam, ud *abi.CMUDParam) {
 	if id.uid == 0 || id.state == Destroyed {
 		return
 	}
-	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: uint32(status)}}
+	e := &event{id: id, resp: abi.CMEventResp{
+		UID: id.uid, ID: id.Name, Event: kind, Status: uint32(status), ECEVendor: ece.Vendor, ECEMod: ece.Modifier,
+	}}
 	e.fill(conn, ud)
 	id.ch.post(e)
+}
+
+// maxWritten is how many events a program may write to a channel and not read.
+const maxWritten = 4096
+
+// Write posts an event of the program's own, for another of its threads.
+func (id *ID) Write(kind, status uint32, arg [8]byte) error {
+	if kind != abi.CMEventUser && kind != abi.CMEventInternal {
+		return syscall.EINVAL
+	}
+	if len(id.ch.events) >= maxWritten {
+		return syscall.ENOMEM
+	}
+	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: status}}
+	copy(e.resp.Param[:], arg[:])
+	id.ch.post(e)
+	return nil
 }
 
 // fill sets the union of an event.
@@ -191,8 +215,9 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		}
 		id.tos = value[0]
 	case abi.CMOptionIDReuseAddr:
+		// It can be given up only by those who have no address yet.
 		v, ok := number()
-		if !ok || id.state != Idle && v != 0 && !id.reuse {
+		if !ok || id.state != Idle && (v == 0 || id.state == Listening) {
 			return syscall.EINVAL
 		}
 		id.reuse = v != 0
@@ -203,10 +228,10 @@ func (id *ID) SetOption(name uint32, value []byte) error {
 		}
 		id.afOnly, id.afOnlySet = v != 0, true
 	case abi.CMOptionIDAckTimeout:
-		if len(value) != 1 || value[0] > 31 {
+		if len(value) != 1 || id.qpType != abi.QPTypeRC {
 			return syscall.EINVAL
 		}
-		id.ackTimeout = value[0]
+		id.ackTimeout = value[0] & maxTimeout // the field in a REQ has five bits
 	default:
 		return syscall.ENOSYS
 	}

@@ -28,7 +28,8 @@ func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
 	default:
 		return nil, syscall.EINVAL
 	}
-	if !id.ud() || !addr.IsMulticast() || !id.device {
+	// Whether addr is a group, nobody asks: the kernel does not.
+	if !id.ud() || !id.device {
 		return nil, syscall.EINVAL
 	}
 	g := &Group{id: id, uid: uid}

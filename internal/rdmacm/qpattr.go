@@ -52,11 +52,8 @@ func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 	return a, syscall.EINVAL
 }
 
-// initial is INIT before there is a connection, and everything for datagrams.
+// initial is what there is before a connection, and for datagrams, whatever the state.
 func (id *ID) initial(a abi.QPAttr) (abi.QPAttr, error) {
-	if a.QPState != abi.QPStateInit && !id.ud() {
-		return a, syscall.EINVAL
-	}
 	a.QPAttrMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort
 	if id.ud() {
 		a.QKey = id.key()

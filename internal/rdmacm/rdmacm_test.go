@@ -12,6 +12,7 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // A fabric is a host whose messages to itself are delivered by settle.
@@ -185,10 +186,13 @@ func connected(f *fabric) (server, client *prog, at, from *ID) {
 	server.listener(100, abi.PSTCP, "0.0.0.0:7000", 0)
 	from = client.id(200, abi.PSTCP)
 	client.route(from, "10.0.0.1:7000")
-	client.must(from.Connect(param(0x11, "hello")))
+	client.must(from.Connect(param(0x11, "hello"), ECE{Vendor: 0xabcdef, Modifier: 0x12345678}))
 	e := server.next(abi.CMEventConnectRequest)
 	if e.UID != 100 {
 		f.t.Errorf("the request names %d, want the listener, 100", e.UID)
+	}
+	if e.ECEVendor != 0xabcdef || e.ECEMod != 0x12345678 {
+		f.t.Errorf("request: ECE %#x, %#x, want the client's", e.ECEVendor, e.ECEMod)
 	}
 	at, err := server.ch.ID(e.ID)
 	server.must(err)
@@ -197,13 +201,16 @@ func connected(f *fabric) (server, client *prog, at, from *ID) {
 	if string(p.PrivateData[:5]) != "hello" || p.QPNum != 0x11 || p.PrivateDataLen != 56 {
 		f.t.Errorf("request: %q of %d bytes from QP %#x, want hello of 56 from 0x11", p.PrivateData[:5], p.PrivateDataLen, p.QPNum)
 	}
-	server.must(at.Accept(101, param(0x22, "reply")))
+	server.must(at.Accept(101, param(0x22, "reply"), ECE{Vendor: 0xfedcba, Modifier: 9}))
 	e = client.next(abi.CMEventConnectResponse)
+	if e.ECEVendor != 0xfedcba || e.ECEMod != 9 {
+		f.t.Errorf("response: ECE %#x, %#x, want the server's", e.ECEVendor, e.ECEMod)
+	}
 	abi.Decode(e.Param[:], &p)
 	if string(p.PrivateData[:5]) != "reply" || p.QPNum != 0x22 {
 		f.t.Errorf("response: %q from QP %#x, want reply from 0x22", p.PrivateData[:5], p.QPNum)
 	}
-	client.must(from.Accept(0, &abi.CMConnParam{}))
+	client.must(from.Accept(0, &abi.CMConnParam{}, ECE{}))
 	if e = server.next(abi.CMEventEstablished); e.UID != 101 {
 		f.t.Errorf("established: %d, want 101", e.UID)
 	}
@@ -240,12 +247,67 @@ func TestConnection(t *testing.T) {
 	server.none()
 }
 
-// A process that dies disconnects.
+// A process that dies disconnects: its peer gets a DREQ.
 func TestDeath(t *testing.T) {
 	f := newFabric(t)
 	server, client, _, _ := connected(f)
+	f.settle()
 	client.c.Close()
+	if len(f.q) != 1 || wire.CMMessage(wire.MAD(f.q[0].b).Attribute()) != wire.CMDREQ {
+		t.Errorf("%d messages are under way, want a DREQ", len(f.q))
+	}
 	server.next(abi.CMEventDisconnected)
+}
+
+// Where a connection's packet numbers begin cannot be guessed: as many different beginnings
+// as connections, in both halves of the range.
+func TestStartingPSN(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	seen := map[uint32]bool{}
+	high := 0
+	for i := range 64 {
+		id := p.id(uint64(i+1), abi.PSTCP)
+		p.route(id, "10.0.0.1:7000")
+		p.must(id.Connect(param(uint32(i+1), ""), ECE{}))
+		psn := wire.REQ(wire.MAD(f.q[len(f.q)-1].b).Data()).StartingPSN()
+		seen[psn] = true
+		if psn >= 1<<23 {
+			high++
+		}
+		f.settle()
+		p.next(abi.CMEventRejected)
+	}
+	if len(seen) < 63 || high == 0 || high == 64 {
+		t.Errorf("64 connections begin at %d different PSNs, %d of them in the upper half", len(seen), high)
+	}
+}
+
+// A program's own events reach its other threads, in their turn.
+func TestWrittenEvents(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	id := p.id(7, abi.PSTCP)
+	if err := id.Write(abi.CMEventEstablished, 0, [8]byte{}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("writing ESTABLISHED: %v, want EINVAL", err)
+	}
+	p.must(id.Write(abi.CMEventUser, 5, [8]byte{1, 2}))
+	p.must(id.Write(abi.CMEventInternal, 0, [8]byte{}))
+	if e := p.next(abi.CMEventUser); e.UID != 7 || e.Status != 5 || e.Param[0] != 1 || e.Param[1] != 2 {
+		t.Errorf("uid %d, status %d, argument %v", e.UID, e.Status, e.Param[:8])
+	}
+	p.next(abi.CMEventInternal)
+	p.none()
+	var err error
+	for n := 0; err == nil && n < 2*maxWritten; n++ {
+		err = id.Write(abi.CMEventUser, 0, [8]byte{})
+	}
+	if !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("writing and never reading: %v, want ENOMEM", err)
+	}
+	if n := id.Destroy(); n != 2 {
+		t.Errorf("%d events reported, want the two that were read", n)
+	}
 }
 
 func TestListenerDies(t *testing.T) {
@@ -254,7 +316,7 @@ func TestListenerDies(t *testing.T) {
 	l := server.listener(100, abi.PSTCP, "0.0.0.0:7000", 0)
 	id := client.id(200, abi.PSTCP)
 	client.route(id, "10.0.0.1:7000")
-	client.must(id.Connect(param(1, "")))
+	client.must(id.Connect(param(1, ""), ECE{}))
 	f.settle()
 	if n := l.Destroy(); n != 0 { // with a request that nobody has read
 		t.Errorf("%d events reported, want 0", n)
@@ -271,7 +333,7 @@ func TestNobodyListens(t *testing.T) {
 	p := f.program()
 	id := p.id(1, abi.PSTCP)
 	p.route(id, "10.0.0.1:7001")
-	p.must(id.Connect(param(1, "")))
+	p.must(id.Connect(param(1, ""), ECE{}))
 	if e := p.next(abi.CMEventRejected); e.Status != 8 {
 		t.Errorf("status %d, want 8, invalid service", e.Status)
 	}
@@ -283,7 +345,7 @@ func TestUnreachable(t *testing.T) {
 	id := p.id(1, abi.PSTCP)
 	p.route(id, "10.0.0.1:7001")
 	f.off = true
-	p.must(id.Connect(param(1, "")))
+	p.must(id.Connect(param(1, ""), ECE{}))
 	f.wait(200e9)
 	if e := p.next(abi.CMEventUnreachable); int32(e.Status) != -int32(syscall.ETIMEDOUT) {
 		t.Errorf("status %d, want -ETIMEDOUT", int32(e.Status))
@@ -297,7 +359,7 @@ func TestBacklog(t *testing.T) {
 	for i := range uint64(4) {
 		id := client.id(200+i, abi.PSTCP)
 		client.route(id, "10.0.0.1:7000")
-		client.must(id.Connect(param(uint32(i+1), "")))
+		client.must(id.Connect(param(uint32(i+1), ""), ECE{}))
 	}
 	server.next(abi.CMEventConnectRequest)
 	server.next(abi.CMEventConnectRequest)
@@ -359,12 +421,12 @@ func TestWildcards(t *testing.T) {
 	_ = any6
 	id := client.id(200, abi.PSTCP)
 	client.route(id, "10.0.0.1:7000")
-	client.must(id.Connect(param(1, "")))
+	client.must(id.Connect(param(1, ""), ECE{}))
 	server.next(abi.CMEventConnectRequest) // IPv4 at a listener of both
 
 	id = client.id(201, abi.PSTCP)
 	client.route(id, "[fd00::1]:7000")
-	client.must(id.Connect(param(2, "")))
+	client.must(id.Connect(param(2, ""), ECE{}))
 	server.next(abi.CMEventConnectRequest)
 }
 
@@ -374,8 +436,8 @@ func TestStates(t *testing.T) {
 	id := p.id(1, abi.PSTCP)
 	for name, err := range map[string]error{
 		"route without address": id.ResolveRoute(),
-		"connect unrouted":      id.Connect(param(1, "")),
-		"accept nothing":        id.Accept(1, param(1, "")),
+		"connect unrouted":      id.Connect(param(1, ""), ECE{}),
+		"accept nothing":        id.Accept(1, param(1, ""), ECE{}),
 		"reject nothing":        id.Reject(0, nil),
 		"disconnect nothing":    id.Disconnect(),
 		"notify nothing":        id.Communicated(eventCommEst),
@@ -391,7 +453,7 @@ func TestStates(t *testing.T) {
 		t.Errorf("an unknown port space: %v, want EINVAL", err)
 	}
 	p.route(id, "10.0.0.1:7000")
-	if err := id.Connect(param(1, string(make([]byte, 57)))); !errors.Is(err, syscall.EINVAL) {
+	if err := id.Connect(param(1, string(make([]byte, 57))), ECE{}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("57 bytes of private data: %v, want EINVAL", err)
 	}
 }
@@ -442,7 +504,7 @@ func TestDatagrams(t *testing.T) {
 	server.listener(100, abi.PSUDP, "0.0.0.0:7000", 0)
 	id := client.id(200, abi.PSUDP)
 	client.route(id, "10.0.0.1:7000")
-	client.must(id.Connect(param(1, "hello")))
+	client.must(id.Connect(param(1, "hello"), ECE{}))
 	e := server.next(abi.CMEventConnectRequest)
 	var p abi.CMUDParam
 	abi.Decode(e.Param[:], &p)
@@ -451,7 +513,7 @@ func TestDatagrams(t *testing.T) {
 	}
 	at, err := server.ch.ID(e.ID)
 	server.must(err)
-	server.must(at.Accept(101, param(0x33, "reply")))
+	server.must(at.Accept(101, param(0x33, "reply"), ECE{}))
 	e = client.next(abi.CMEventEstablished)
 	abi.Decode(e.Param[:], &p)
 	if p.QPNum != 0x33 || p.QKey != defaultQKey || string(p.PrivateData[:5]) != "reply" || p.AHAttr.GRH.DGID != gid("10.0.0.1") {
@@ -464,7 +526,7 @@ func TestDatagrams(t *testing.T) {
 	// Refused.
 	id = client.id(201, abi.PSUDP)
 	client.route(id, "10.0.0.1:7000")
-	client.must(id.Connect(param(1, "")))
+	client.must(id.Connect(param(1, ""), ECE{}))
 	e = server.next(abi.CMEventConnectRequest)
 	at, _ = server.ch.ID(e.ID)
 	server.must(at.Reject(0, nil))
@@ -481,9 +543,6 @@ func TestGroups(t *testing.T) {
 		t.Errorf("join before bind: %v, want EINVAL", err)
 	}
 	p.must(id.Bind(addr("10.0.0.1:0")))
-	if _, err := id.Join(5, netip.MustParseAddr("10.1.2.3")); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("join no group: %v, want EINVAL", err)
-	}
 	g, err := id.Join(5, netip.MustParseAddr("224.1.2.3"))
 	p.must(err)
 	e := p.next(abi.CMEventMulticastJoin)
@@ -513,7 +572,7 @@ func TestOptions(t *testing.T) {
 		{abi.CMOptionIDTOS, []byte{8, 0}, syscall.EINVAL},
 		{abi.CMOptionIDReuseAddr, []byte{1}, syscall.EINVAL},
 		{abi.CMOptionIDAckTimeout, []byte{20}, nil},
-		{abi.CMOptionIDAckTimeout, []byte{32}, syscall.EINVAL},
+		{abi.CMOptionIDAckTimeout, []byte{20, 0}, syscall.EINVAL},
 		{abi.CMOptionIDAFOnly, []byte{1, 0, 0, 0}, nil},
 		{99, nil, syscall.ENOSYS},
 	} {
@@ -522,7 +581,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	p.route(id, "10.0.0.1:7000")
-	if q := id.Query(); q.TOS != 8 || q.AckTimeout != 20 {
-		t.Errorf("TOS %d, ACK timeout %d, want 8 and 20", q.TOS, q.AckTimeout)
+	if q := id.Query(); q.TOS != 8 || q.Life != 19 {
+		t.Errorf("TOS %d, packet life %d, want 8 and 19", q.TOS, q.Life)
 	}
 }

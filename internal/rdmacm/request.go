@@ -21,7 +21,7 @@ func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 		QPNum: p.QPN, PrivateData: fill(rest), PrivateDataLen: uint8(len(rest)), SRQ: flag(p.SRQ),
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
 		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
-	}, nil)
+	}, nil, p.ECE)
 	return 0
 }
 
@@ -36,7 +36,7 @@ func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
 		return cm.SidrUnsupported
 	}
 	rest := child.private(private)
-	child.announce(nil, &abi.CMUDParam{PrivateData: fill(rest), PrivateDataLen: uint8(len(rest))})
+	child.announce(nil, &abi.CMUDParam{PrivateData: fill(rest), PrivateDataLen: uint8(len(rest))}, cm.ECE{})
 	return 0
 }
 
@@ -49,10 +49,12 @@ func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
 	to := netip.AddrFrom16(c.Path.SGID).Unmap()
 	from := netip.AddrPortFrom(netip.AddrFrom16(c.Path.DGID).Unmap(), 0)
 	if k.ps != abi.PSIB {
-		var named netip.Addr
-		if from, named, _, ok = callers(private); !ok {
+		caller, named, _, ok := callers(private)
+		if !ok {
 			return nil, cm.RejectConsumer
 		}
+		// Of the caller's name the port is believed: the address is where it called from.
+		from = netip.AddrPortFrom(from.Addr(), caller.Port())
 		// Who calls a listener by a name that is not ours has been misled.
 		if named != to && a.gidIndex(named.As16()) >= 0 {
 			to = named
@@ -72,7 +74,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
 	child.state, child.conn, child.device, child.pending = Connecting, c, true, true
 	child.src, child.dst = netip.AddrPortFrom(to, k.port), from
 	child.sgid, child.dgid = c.Path.SGID, c.Path.DGID
-	child.tos, child.qkey, child.parent = l.tos, l.qkey, l
+	child.tos, child.qkey, child.parent, child.life = l.tos, l.qkey, l, max(c.Path.AckTimeout, 1)-1
 	c.Owner = child
 	return child, 0
 }
@@ -87,12 +89,13 @@ func (id *ID) private(b []byte) []byte {
 }
 
 // announce posts the CONNECT_REQUEST of a new ID to its listener.
-func (id *ID) announce(conn *abi.CMConnParam, ud *abi.CMUDParam) {
+func (id *ID) announce(conn *abi.CMConnParam, ud *abi.CMUDParam, ece cm.ECE) {
 	l := id.parent
 	id.parent = nil
 	l.waiting++
 	e := &event{id: l, child: id, resp: abi.CMEventResp{UID: l.uid, ID: id.Name, Event: abi.CMEventConnectRequest}}
 	e.fill(conn, ud)
+	e.resp.ECEVendor, e.resp.ECEMod = ece.Vendor, ece.Modifier
 	l.ch.post(e)
 }
 
@@ -117,10 +120,10 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 	switch e.Kind {
 	case cm.Replied:
 		p := &e.Params
-		id.tell(abi.CMEventConnectResponse, 0, &abi.CMConnParam{
+		id.tellWith(p.ECE, abi.CMEventConnectResponse, 0, &abi.CMConnParam{
 			QPNum: p.QPN, PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)), SRQ: flag(p.SRQ),
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: flag(p.FlowControl),
-			RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount,
+			RNRRetryCount: p.RNRRetryCount, // a REP has no other
 		}, nil)
 	case cm.Connected:
 		id.client.Established++

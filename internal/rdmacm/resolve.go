@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"syscall"
 
@@ -18,6 +19,9 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 		local, err := id.cma.localAddress(addr.Addr())
 		if err != nil {
 			return err
+		}
+		if id.ps == abi.PSIPoIB {
+			return syscall.EINVAL // there is no InfiniBand here
 		}
 		id.sgid, id.device = local.As16(), true
 		addr = netip.AddrPortFrom(local, addr.Port())
@@ -57,7 +61,14 @@ func (id *ID) BeginResolve(src, dst netip.AddrPort) (from, to netip.Addr, err er
 		if !src.IsValid() {
 			src = netip.AddrPortFrom(unspecified(dst.Addr()), 0)
 		}
-		if err := id.Bind(src); err != nil {
+		if src.Addr().Is4() != dst.Addr().Is4() {
+			return from, to, syscall.EINVAL
+		}
+		switch err := id.Bind(src); err {
+		case nil:
+		case syscall.ENODEV:
+			return from, to, syscall.EADDRNOTAVAIL
+		default:
 			return from, to, err
 		}
 	}
@@ -73,6 +84,13 @@ func unspecified(like netip.Addr) netip.Addr {
 		return netip.IPv4Unspecified()
 	}
 	return netip.IPv6Unspecified()
+}
+
+func loopback(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
 }
 
 // AbortResolve undoes BeginResolve: there is no route.
@@ -119,6 +137,7 @@ func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	}
 	a := id.cma
 	dst := id.dst.Addr()
+	anywhere := dst.IsUnspecified() && id.src.Addr().IsUnspecified()
 	if l, ok := a.Local(dst); ok {
 		dst = l
 		if !src.IsValid() {
@@ -127,6 +146,9 @@ func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	}
 	if errno == 0 && a.gidIndex(src.As16()) < 0 {
 		errno = syscall.ENODEV
+	}
+	if errno == 0 && id.ps == abi.PSIPoIB {
+		errno = syscall.EINVAL
 	}
 	if errno != 0 {
 		id.AbortResolve()
@@ -137,6 +159,9 @@ func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	id.src = netip.AddrPortFrom(src, id.src.Port())
 	id.dst = netip.AddrPortFrom(dst, id.dst.Port())
 	id.sgid, id.dgid = src.As16(), dst.As16()
+	if anywhere {
+		id.src = netip.AddrPortFrom(loopback(dst), id.src.Port()) // so the kernel calls it
+	}
 	id.tell(abi.CMEventAddrResolved, 0, nil, nil)
 }
 
@@ -145,8 +170,35 @@ func (id *ID) ResolveRoute() error {
 	if id.state != Resolved {
 		return syscall.EINVAL
 	}
-	id.state = Routed
+	id.route()
+	return nil
+}
+
+// route gives the ID its path.
+func (id *ID) route() {
+	id.state, id.life = Routed, packetLife
+	if id.ackTimeout != 0 {
+		id.life = id.ackTimeout - 1
+	}
 	id.tell(abi.CMEventRouteResolved, 0, nil, nil)
+}
+
+// SetPath takes a path that the program has found by itself, an array of struct
+// ib_path_rec_data, in the place of ResolveRoute. Here every path is as good as ours.
+func (id *ID) SetPath(b []byte) error {
+	const size, primary = 72, 1 | 1<<1 | 1<<3 | 1<<5 // GMP, primary, both directions
+	if len(b)%size != 0 {
+		return syscall.EINVAL
+	}
+	for ; len(b) > 0; b = b[size:] {
+		if binary.NativeEndian.Uint32(b) == primary {
+			break
+		}
+	}
+	if len(b) == 0 || id.state != Resolved {
+		return syscall.EINVAL
+	}
+	id.route()
 	return nil
 }
 
@@ -183,20 +235,21 @@ func (id *ID) routed() bool {
 
 // Query is what QUERY_ROUTE tells.
 type Query struct {
+	PortSpace  uint16
 	Src, Dst   netip.AddrPort
 	Device     bool
 	Routed     bool
 	SGID, DGID transport.GID
 	MTU        uint8
 	TOS        uint8
-	AckTimeout uint8
+	Life       uint8 // code of a packet's life
 }
 
 // Query describes the ID.
 func (id *ID) Query() Query {
 	return Query{
-		Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
-		MTU: id.mtu(), TOS: id.tos, AckTimeout: id.timeout(),
+		PortSpace: id.ps, Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
+		MTU: id.mtu(), TOS: id.tos, Life: id.life,
 	}
 }
 
@@ -210,10 +263,13 @@ func (id *ID) mtu() uint8 {
 // packetLife is the code of a packet's life: CMA_IBOE_PACKET_LIFETIME.
 const packetLife = 18
 
-// timeout is the code of the local ACK timeout.
-func (id *ID) timeout() uint8 {
-	if id.ackTimeout != 0 {
-		return id.ackTimeout
+// maxTimeout is the largest code of a local ACK timeout.
+const maxTimeout = 31
+
+// Service is the service identifier that stands for an address's port.
+func (q *Query) Service(a netip.AddrPort) uint64 {
+	if !a.IsValid() {
+		return 0
 	}
-	return packetLife + 1
+	return serviceID(portKey{q.PortSpace, a.Port()})
 }

@@ -2,9 +2,6 @@ package replay
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"sort"
@@ -12,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/pcap"
+	"vrdma/internal/golden"
 	"vrdma/internal/wire"
 )
 
@@ -77,63 +74,20 @@ func read(t *testing.T, file string) []packet {
 
 func readFile(t *testing.T, file string) (all []packet) {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pcap.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		at, raw, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all
+	for _, c := range golden.Read(t, file) {
+		p := packet{at: c.At, src: c.Src, dst: c.Dst, id: c.ID}
+		var err error
+		if p.Packet, err = wire.Parse(c.Data); err != nil {
+			t.Fatalf("%s, packet %d: %v", file, c.Number, err)
 		}
-		if err != nil {
-			t.Fatal(err)
+		var flow wire.Flow
+		flow.Set(p.src, p.dst)
+		if id, ok := flow.Check(p.Packet, p.id); !ok || flow.IsIPv4() && id != p.id {
+			p.bad = true
 		}
-		if p, ok := parse(bytes.Clone(raw)); ok {
-			p.at = at
-			all = append(all, p)
-		}
+		all = append(all, p)
 	}
-}
-
-// parse takes an Ethernet frame apart. ok is false for what is not RoCEv2.
-func parse(raw []byte) (p packet, ok bool) {
-	var udp wire.UDP
-	var src, dst netip.Addr
-	switch ip := raw[14:]; binary.BigEndian.Uint16(raw[12:]) {
-	case 0x0800:
-		h := wire.IPv4(ip)
-		if !h.IsValid() || h.Protocol() != wire.ProtocolUDP {
-			return p, false
-		}
-		udp, src, dst, p.id = h.Payload(), netip.AddrFrom4(h.Src()), netip.AddrFrom4(h.Dst()), h.ID()
-	case 0x86dd:
-		h := wire.IPv6(ip)
-		if !h.IsValid() || h.NextHeader() != wire.ProtocolUDP {
-			return p, false
-		}
-		udp, src, dst = h.Payload(), netip.AddrFrom16(h.Src()), netip.AddrFrom16(h.Dst())
-	default:
-		return p, false
-	}
-	if !udp.IsValid() || udp.DstPort() != wire.Port {
-		return p, false
-	}
-	p.src, p.dst = netip.AddrPortFrom(src, udp.SrcPort()), netip.AddrPortFrom(dst, udp.DstPort())
-	var err error
-	if p.Packet, err = wire.Parse(udp.Payload()); err != nil {
-		return p, false
-	}
-	var flow wire.Flow
-	flow.Set(p.src, p.dst)
-	if id, ok := flow.Check(p.Packet, p.id); !ok || flow.IsIPv4() && id != p.id {
-		p.bad = true
-	}
-	return p, true
+	return all
 }
 
 // conversation is what passed between two connected queue pairs, or what one datagram

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"vrdma/internal/golden"
 	"vrdma/internal/link"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -39,12 +40,8 @@ func addrPort(g transport.GID) netip.AddrPort {
 
 // TestReplay takes over each end of each golden conversation.
 func TestReplay(t *testing.T) {
-	files, err := filepath.Glob("../wire/testdata/golden/*.pcap")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden captures: %v", err)
-	}
 	compared := 0
-	for _, file := range files {
+	for _, file := range golden.Files(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".pcap")
 		if strings.HasSuffix(name, ".dropped") {
 			continue

@@ -98,7 +98,7 @@ func fail(t *testing.T, seed uint64) {
 }
 
 // TestFailingConversations checks random conversations that end badly.
-func TestFailingConversations(t *testing.T) { each(t, 1600, fail) }
+func TestFailingConversations(t *testing.T) { each(t, 4000, fail) }
 
 // tamper runs a conversation in which the application changes its requests while they
 // are being worked on. It may harm itself; it may not harm its peer's memory, hang the
@@ -146,4 +146,4 @@ func tamper(t *testing.T, seed uint64) {
 }
 
 // TestTampering checks requests that change while they are in use.
-func TestTampering(t *testing.T) { each(t, 800, tamper) }
+func TestTampering(t *testing.T) { each(t, 4000, tamper) }

@@ -45,7 +45,8 @@ type side struct {
 	rcvd   int
 	reads  []span // READs since the last fence
 	mtu    uint32
-	ready  int // receives posted at the peer
+	first  uint32 // PSN of e's first request
+	ready  int    // receives posted at the peer
 	other  *side
 }
 
@@ -353,10 +354,14 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 	net.Connect(a, b, aa, ba)
 	if p := path(net); p.Remote {
 		a.QP.SetPath(p)
+		if net.Rand.IntN(4) == 0 {
+			p.Own = !p.Own // one side does not know yet, or was told wrong
+		}
 		b.QP.SetPath(p)
 	}
 	sides := []*side{newSide(t, a, b), newSide(t, b, a)}
 	sides[0].mtu, sides[1].mtu = mtu, mtu
+	sides[0].first, sides[1].first = aa.SQPSN, ba.SQPSN
 	sides[0].other, sides[1].other = sides[1], sides[0]
 	return sides
 }
@@ -373,9 +378,16 @@ func path(net *Net) transport.Path {
 	}
 }
 
+// story is what has happened in conversations.
+type story struct {
+	transport.Counters
+	frozen  int // times that a queue pair was frozen and thawed
+	wrapped int // queue pairs whose PSNs went past the largest
+}
+
 // converse runs one random conversation: one pair of RC queue pairs or several, both
 // directions at once.
-func converse(t *testing.T, seed uint64) transport.Counters {
+func converse(t *testing.T, seed uint64) story {
 	net := New(weather(seed))
 	pairs := 1
 	if net.Rand.IntN(10) == 0 {
@@ -391,7 +403,7 @@ func converse(t *testing.T, seed uint64) transport.Counters {
 		}
 	}
 	for round := 0; !finished(sides); round++ {
-		if round == 1000 {
+		if round == 4000 {
 			t.Fatalf("conversation does not end")
 		}
 		// Receives come late now and then: RNR NAKs must sort it out.
@@ -411,10 +423,13 @@ func converse(t *testing.T, seed uint64) transport.Counters {
 	if !net.Run(net.Now+1e10, 1_000_000) {
 		t.Fatalf("network does not come to rest")
 	}
-	var sum transport.Counters
+	sum := story{frozen: net.Frozen}
 	for _, s := range sides {
 		s.final()
-		add(&sum, s.e.QP.Counters())
+		add(&sum.Counters, s.e.QP.Counters())
+		if sn := s.e.QP.Snapshot(); sn.OldestPSN < s.first {
+			sum.wrapped++
+		}
 	}
 	return sum
 }
@@ -489,7 +504,7 @@ func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 	if count == 0 {
 		count = full
 		if testing.Short() || raceEnabled {
-			count = full / 8
+			count = full / 20
 		}
 	}
 	const workers = 4
@@ -509,16 +524,19 @@ func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 // TestConversations checks random conversations against the model.
 func TestConversations(t *testing.T) {
 	var mu sync.Mutex
-	var sum transport.Counters
-	each(t, 8000, func(t *testing.T, seed uint64) {
+	var sum story
+	each(t, 20_000, func(t *testing.T, seed uint64) {
 		c := converse(t, seed)
 		mu.Lock()
 		defer mu.Unlock()
-		add(&sum, &c)
+		add(&sum.Counters, &c.Counters)
+		sum.frozen += c.frozen
+		sum.wrapped += c.wrapped
 	})
 	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
-		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 ||
+		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 || sum.frozen == 0 || sum.wrapped == 0 ||
 		sum.Probes == 0 || sum.Repairs == 0 || sum.Stashed == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
 		t.Errorf("the conversations did not meet every trouble: %+v", sum)
 	}
+	t.Logf("%+v", sum)
 }

@@ -56,6 +56,7 @@ type Net struct {
 	Sent       int // delivery units offered to the network
 	Lost       int
 	Damaged    int // packets that were not recognised as packets
+	Frozen     int // times that a queue pair was frozen and thawed
 }
 
 // New makes an empty network.
@@ -307,6 +308,7 @@ func (n *Net) freeze(e *Endpoint) {
 	if n.Freeze == 0 || n.Rand.Float64() >= n.Freeze {
 		return
 	}
+	n.Frozen++
 	q, err := transport.Thaw(e.QP.Freeze())
 	if err != nil {
 		panic(fmt.Sprintf("qp %d: %v", e.Num, err))

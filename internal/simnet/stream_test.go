@@ -104,7 +104,7 @@ func measure(t *testing.T, mtu uint32, delay transport.Time, w Wire, p transport
 var streamOps = []transport.WROp{transport.WRWrite, transport.WRSend, transport.WRRead}
 
 // TestLossyStreams holds the bandwidth between our own hosts at one percent of loss
-// against that without, and at ten percent expects that it goes on.
+// and at ten percent against that without.
 func TestLossyStreams(t *testing.T) {
 	for _, c := range wires {
 		for _, op := range streamOps {
@@ -117,11 +117,11 @@ func TestLossyStreams(t *testing.T) {
 				if line := float64(c.wire.Rate) * 8 / 1e9; got[0] < 0.85*line {
 					t.Errorf("%.2f Gb/s of %.2f without loss", got[0], line)
 				}
-				if got[1] < got[0]/3 {
-					t.Errorf("%.2f Gb/s at 1 %%, want a third of %.2f", got[1], got[0])
+				if got[1] < got[0]/2 {
+					t.Errorf("%.2f Gb/s at 1 %%, want half of %.2f", got[1], got[0])
 				}
-				if got[2] == 0 {
-					t.Errorf("nothing at 10 %%")
+				if got[2] < got[0]/8 {
+					t.Errorf("%.2f Gb/s at 10 %%, want an eighth of %.2f", got[2], got[0])
 				}
 			})
 		}

@@ -99,4 +99,4 @@ func unreliable(t *testing.T, seed uint64) {
 }
 
 // TestUnreliable checks random UC and UD traffic.
-func TestUnreliable(t *testing.T) { each(t, 1600, unreliable) }
+func TestUnreliable(t *testing.T) { each(t, 4000, unreliable) }

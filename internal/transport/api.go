@@ -253,6 +253,9 @@ type Scratch struct {
 	Result          RecvResult
 	Buf             [40]byte
 	stash           *stash // made when it is first needed
+	// Share is how many bytes the queue pair that runs may have on its way to another
+	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
+	Share uint32
 }
 
 // Host is the NIC as one queue pair sees it. Every call returns at once; none but

@@ -125,10 +125,11 @@ func (q *QP) failTail(st Status, h Host) {
 func (q *QP) stopRequester() {
 	r := &q.req
 	r.Pos, r.Started = r.Tail, r.Tail
-	r.TailPSN, r.Una, r.Max = r.PSN, r.PSN, r.PSN
+	r.TailPSN, r.Una, r.Max, r.Arrived = r.PSN, r.PSN, r.PSN, r.PSN
 	r.Off, r.RDOut, r.Unasked = 0, 0, 0
 	r.Loaded, r.Blocked, r.Retrying = false, false, false
 	r.Repairing, r.NumGaps = false, 0
+	r.unsee()
 	r.FailStatus = Success
 	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
 	r.Probing, r.Probes = false, 0

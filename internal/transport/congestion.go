@@ -18,11 +18,15 @@ type congestion struct {
 	Seen   uint32 // the PSN acknowledged when last looked
 	CutPSN uint32 // Cwnd is not cut again before this is acknowledged
 	Cut    bool
-	Full   bool // the window, and nothing else, kept the requester from sending
+	Full   bool   // the window, and nothing else, kept the requester from sending
+	Share  uint32 // what the host can spare of what all queue pairs may have in flight; 0: no matter
 
 	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
 	SampleAt  Time
+	ProbeSent Time // when a probe was sent meanwhile; 0: none was
+	Unsure    bool // something before it is missing, so its acknowledgement will be late
 	SRTT      Time // smoothed round trip time; 0: not known
+	Var       Time // how far round trip times are from that, smoothed
 	BackAt    Time // when the requester last went back
 
 	Spread bool // bursts keep a distance, and
@@ -57,6 +61,9 @@ func (q *QP) learn(now Time) {
 	c, r := &q.cc, &q.req
 	n := psnDist(c.Seen, r.Una)
 	c.Seen = r.Una
+	if c.Unsure && c.SampleAt != 0 && psnDist(c.SamplePSN, r.Una) < psnHalf {
+		c.SampleAt = 0
+	}
 	c.arrived(now, r.Una)
 	if c.Cut && psnDist(c.CutPSN, r.Una) < psnHalf {
 		c.Cut = false
@@ -81,23 +88,35 @@ func (q *QP) learn(now Time) {
 
 // arrived ends a measurement if the packets before psn include the one measured with.
 func (c *congestion) arrived(now Time, psn uint32) {
-	if c.SampleAt != 0 && psnDist(c.SamplePSN, psn) < psnHalf {
-		c.sample(now - c.SampleAt)
-		c.SampleAt = 0
+	if c.SampleAt == 0 || psnDist(c.SamplePSN, psn) >= psnHalf {
+		return
 	}
+	rtt := now - c.SampleAt
+	if c.ProbeSent != 0 {
+		// Nobody knows whether the probe or the packet itself was answered. To take
+		// it for the packet makes the next probe later than need be if it was lost;
+		// the other way round, a path that is slower than thought would be probed
+		// for ever. So the time counts, but not without limit.
+		if c.SRTT == 0 {
+			rtt = now - c.ProbeSent
+		} else {
+			rtt = min(rtt, 2*c.SRTT)
+		}
+	}
+	c.sample(rtt)
+	c.SampleAt = 0
 }
 
-// sample takes a round trip time into the average. If a probe was sent meanwhile, nobody
-// knows whether that or the packet itself was answered. To take it for the packet makes
-// the next probe later than need be if it was lost; the other way round, one path that is
-// slower than thought would be probed for ever. So the time counts, but not without limit.
+// sample takes a round trip time into the average.
 func (c *congestion) sample(rtt Time) {
 	rtt = min(max(rtt, 1), slowestTrip)
 	if c.SRTT == 0 {
-		c.SRTT = rtt
+		c.SRTT, c.Var = rtt, rtt/2
 		return
 	}
-	c.SRTT += (rtt - c.SRTT) / 8
+	off := rtt - c.SRTT
+	c.SRTT += off / 8
+	c.Var += (max(off, -off) - c.Var) / 4
 }
 
 // hold reports whether a burst has to wait, for the sake of distance.
@@ -121,17 +140,22 @@ func (c *congestion) spend(now Time, bytes uint32) {
 // measured.
 func (q *QP) time(now Time, end uint32) {
 	if c := &q.cc; c.SampleAt == 0 {
-		c.SamplePSN, c.SampleAt = end, now
+		c.SamplePSN, c.SampleAt, c.ProbeSent, c.Unsure = end, now, 0, false
 	}
 }
 
-// cut makes the window smaller, once a round trip, but not smaller than floor packets.
+// cut makes the window smaller, once a round trip, but not smaller than floor packets. One
+// that is smaller already may grow to that fast.
 func (q *QP) cut(num, den, floor uint32) {
 	c := &q.cc
+	least := floor * q.attr.MTU
 	if c.Cut || !q.path.Remote {
 		return
 	}
-	least := min(c.Cwnd, floor*q.attr.MTU)
+	if c.Cwnd <= least {
+		c.Thresh = max(c.Thresh, least)
+		return
+	}
 	c.Cwnd = max(uint32(uint64(c.Cwnd)*uint64(num)/uint64(den)), least)
 	c.Thresh, c.Acked = c.Cwnd, 0
 	c.Cut, c.CutPSN = true, q.req.Max
@@ -146,8 +170,11 @@ func (q *QP) mark() {
 }
 
 // cutLoss: a packet was lost.
-func (q *QP) cutLoss() {
-	q.cut(1, 2, min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax))
+func (q *QP) cutLoss() { q.cut(1, 2, q.lossFloor()) }
+
+// lossFloor is the window, in packets, that single losses leave.
+func (q *QP) lossFloor() uint32 {
+	return min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax)
 }
 
 // cutRepaired: a packet was lost, and is all that has to be sent again.
@@ -155,8 +182,11 @@ func (q *QP) cutRepaired() { q.cut(7, 8, repairFloor/q.attr.MTU) }
 
 // cutTimeout: nothing came for a long time.
 func (q *QP) cutTimeout() {
-	q.cc.Cut = false
+	c := &q.cc
+	c.Cut = false
+	half := c.Cwnd / 2
 	q.cut(1, 2, timeoutFloor)
+	c.Thresh = max(half, q.lossFloor()*q.attr.MTU)
 }
 
 // Congested says that the host at from has seen congestion on packets of q: a CNP came.

@@ -36,7 +36,7 @@
 // On a remote path the requester keeps to a window that follows loss and marks
 // (congestion.go), asks for READs in pieces that fit it (path.go), finds lost tails out
 // before the timeout (recovery.go) and, if the peer is one of our own hosts, sends again
-// only what was lost (stash.go, repair.go). What nobody acknowledges is paced (pace.go).
+// only what was lost (stash.go, repair.go, reads.go). What nobody acknowledges is paced (pace.go).
 // A peer that is not one of ours sees nothing that rxe would not do or answer.
 //
 // What this package must never do: trust a length, key or offset of a burst before it

@@ -7,7 +7,7 @@ import (
 )
 
 // frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x02"
+const frozenMagic = "vrdma-qp\x03"
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.
@@ -69,6 +69,8 @@ func (q *QP) check() error {
 		return fmt.Errorf("thaw queue pair: a window of nothing")
 	case int(q.req.NumGaps) > len(q.req.Gaps) || q.req.Repairing && q.req.NumGaps == 0:
 		return fmt.Errorf("thaw queue pair: %d gaps to repair", q.req.NumGaps)
+	case int(q.req.NumHoles) > len(q.req.Holes) || q.req.NumSeen > seenMost:
+		return fmt.Errorf("thaw queue pair: %d holes to ask for, %d packets seen", q.req.NumHoles, q.req.NumSeen)
 	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
 		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
 	}
@@ -78,7 +80,10 @@ func (q *QP) check() error {
 // psns has every bit that some sequence number has.
 func (q *QP) psns() uint32 {
 	r, rs := &q.req, &q.resp
-	all := r.TailPSN | r.Una | r.PSN | r.Max | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
+	all := r.TailPSN | r.Una | r.PSN | r.Max | r.Arrived | r.SeenEnd | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
+	for _, g := range r.Holes {
+		all |= g.From | g.To
+	}
 	for _, g := range r.Gaps {
 		all |= g.From | g.To
 	}

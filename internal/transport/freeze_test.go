@@ -47,9 +47,14 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		q.req.Window, q.req.Burst, q.req.Chunk = 8, 4096, 16
 		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
 		q.req.W.NumSGE, q.resp.R.NumSGE, q.req.NumGaps = 32, 32, 16
+		q.req.NumHoles, q.req.NumSeen = 8, 2048
 		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
-			&q.req.ResumePSN, &q.resp.Newest} {
+			&q.req.ResumePSN, &q.req.Arrived, &q.req.SeenEnd, &q.resp.Newest} {
 			*p &= psnMask
+		}
+		for i := range q.req.Holes {
+			q.req.Holes[i].From &= psnMask
+			q.req.Holes[i].To &= psnMask
 		}
 		for i := range q.req.Gaps {
 			q.req.Gaps[i].From &= psnMask

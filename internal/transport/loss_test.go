@@ -139,3 +139,23 @@ func TestRegionGoesAway(t *testing.T) {
 	w.wantSent(RemAccessErr, WRFlushErr)
 	w.wantStates(Error, Error)
 }
+
+// TestCredits: whatever an ACK says of the receives that are posted at the other end, it is
+// an ACK. Like rxe, a requester sends without credits: a peer that has no receive says so
+// with an RNR NAK.
+func TestCredits(t *testing.T) {
+	for credits := range uint8(32) {
+		w := newWorld(t, RC)
+		w.Tap = func(*simnet.Endpoint, *Burst) bool { return true }
+		w.post(w.req(WRSend, 8, 0), w.req(WRSend, 8, 0))
+		w.Run(w.Now+1000, 100)
+		for psn := range uint32(2) {
+			ack := Burst{
+				Type: RC, Kind: KindAck, First: true, Last: true, Packets: 1, PSN: psn, MSN: psn + 1, Syndrome: credits,
+				Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, MTU: 1024,
+			}
+			w.a.QP.Receive(w.Now, &ack, w.a)
+		}
+		w.wantSent(Success, Success)
+	}
+}

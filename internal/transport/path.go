@@ -67,10 +67,32 @@ func (q *QP) fitPath() {
 	}
 }
 
-// setWindow makes what Cwnd says what the requester keeps to.
+// setWindow makes what Cwnd and Share say what the requester keeps to.
 func (q *QP) setWindow() {
 	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
-	q.req.Window = min(q.cc.Cwnd/q.attr.MTU, q.conf.Window)
+	q.req.Window = min(q.allowed()/q.attr.MTU, q.conf.Window)
+}
+
+// allowed is how many bytes may be in flight.
+func (q *QP) allowed() uint32 {
+	if q.cc.Share == 0 {
+		return q.cc.Cwnd
+	}
+	return max(min(q.cc.Cwnd, q.cc.Share), q.attr.MTU)
+}
+
+// takeShare takes note of what the host can spare for the queue pair.
+func (q *QP) takeShare(share uint32) {
+	if q.path.Remote && share != q.cc.Share {
+		q.cc.Share = share
+		q.setWindow()
+	}
+}
+
+// InFlight is how many bytes have been sent or asked for and not been acknowledged or
+// answered; packets count in full.
+func (q *QP) InFlight() uint64 {
+	return uint64(psnDist(q.req.Una, q.req.Max)) * uint64(q.attr.MTU)
 }
 
 // A READ of a remote path is asked for in pieces, so that the window bounds what the
@@ -94,12 +116,12 @@ func (q *QP) chunk() uint32 {
 	if q.path.Piece == 0 {
 		least = shortestPiece
 	}
-	n := min(q.cc.Cwnd, longestPiece)
+	n := min(q.allowed(), longestPiece)
 	switch d := q.attr.MaxRDAtomic; {
 	case d >= 4:
-		n = min(q.cc.Cwnd, longestPiece) / 4
+		n /= 4
 	case d >= 2:
-		n = min(q.cc.Cwnd, longestPiece) / 2
+		n /= 2
 	}
 	size := least
 	for size*2 <= n {

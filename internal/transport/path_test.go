@@ -320,3 +320,29 @@ func TestPacedResponses(t *testing.T) {
 		t.Errorf("%d packets in %d ns, want 489 in more than a millisecond", packets, s.Now-from)
 	}
 }
+
+// TestLossAfterRNR loses the first packet that is sent again after an RNR NAK. The others
+// show that, and nobody has to wait for the timeout of 67 ms.
+func TestLossAfterRNR(t *testing.T) {
+	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, RC, onWire, bAttr(func(a *Attr) { a.MinRNRTimer = 16 })).remote(p)
+			seen := 0
+			w.loseOnce(func(b *Burst) bool {
+				if b.Kind != KindSend || b.PSN != 0 {
+					return false
+				}
+				seen++
+				return seen == 2
+			})
+			w.post(w.req(WRSend, 5000, 0))
+			w.Run(w.Now+1_000_000, 1000)
+			w.recv(1, 5000, 0)
+			w.Run(w.Now+20_000_000, 10_000)
+			w.wantSent(Success)
+			if c := w.a.QP.Counters(); c.RcvdRNR != 1 || c.Timeouts != 0 {
+				t.Errorf("%d RNR NAKs, %d timeouts, want 1 and 0", c.RcvdRNR, c.Timeouts)
+			}
+		})
+	}
+}

@@ -353,3 +353,26 @@ func TestSegmentation(t *testing.T) {
 		}
 	}
 }
+
+// TestReplay: a READ that is asked for again and again, before there was time to answer, is
+// answered once; and to a peer that is no vrdma host ever more slowly. So whoever repeats
+// what it has overheard gets its victim no more than it can take.
+func TestReplay(t *testing.T) {
+	s := newScript(t, RC)
+	s.remote(Path{Remote: true})
+	r := s.burst(KindReadReq, 0, 1, 0)
+	r.Length = 2500
+	s.want(s.give(r), "read 0+3 true true msn 1; ")
+	for range 100 {
+		s.Now += 1_000_000
+		s.b.QP.Receive(s.Now, &r, s.b)
+	}
+	if got := s.b.QP.Counters().Duplicates; got != 100 {
+		t.Errorf("%d duplicates, want 100", got)
+	}
+	s.Now += 1_000_000_000
+	s.want(s.give(r), "read 0+3 true true msn 1; ")
+	if rate := s.b.QP.Snapshot().Rate; rate == 0 || rate > 100_000 {
+		t.Errorf("%d bytes in a millisecond after 100 repetitions, want few", rate)
+	}
+}

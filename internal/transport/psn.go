@@ -16,7 +16,7 @@ func packetsOf(n, mtu uint32) uint32 {
 	if n <= mtu {
 		return 1
 	}
-	return (n + mtu - 1) / mtu
+	return (n-1)/mtu + 1 // n may be what a peer says: the sum of both may not fit
 }
 
 // AETH syndromes: bits 6:5 tell ACK, RNR NAK and NAK apart, the low five bits hold

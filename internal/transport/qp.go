@@ -114,7 +114,7 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	}
 	if mask&MaskSQPSN != 0 {
 		p := a.SQPSN & psnMask
-		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN = p, p, p, p
+		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN, q.req.Arrived = p, p, p, p, p
 		q.cc.Seen = p
 	}
 	if mask&MaskRetryCount != 0 {
@@ -131,8 +131,11 @@ func (q *QP) enter(s State, now Time, h Host) {
 	case Error:
 		q.enterError(h)
 	case SQD:
+		q.req.Drained, q.req.Kick = q.req.Drained && q.state == SQD, true
 		q.state = SQD
-		q.req.Drained, q.req.Kick = false, true
+		if q.req.Pos == q.req.Started {
+			q.req.Loaded = false // looked at, but not begun: not any more
+		}
 		q.checkDrained(h)
 	case RTS:
 		q.state = RTS

@@ -5,10 +5,15 @@ func (q *QP) WaitsForReceiver() bool { return q.req.RNRAt != 0 && (q.state == RT
 
 // ReceiverReady ends the wait after an RNR NAK early. The timer in the NAK is the
 // receiver's guess at when it will have posted; whoever sees both ends and knows that
-// it has need not wait for the guess.
+// it has need not wait for the guess. If others take what was posted (it may be shared),
+// the try has not cost the time that a retry stands for, so it counts for none.
 func (q *QP) ReceiverReady() {
-	if q.WaitsForReceiver() {
-		q.req.RNRAt = 0
-		q.req.Kick = true
+	if !q.WaitsForReceiver() {
+		return
+	}
+	r := &q.req
+	r.RNRAt, r.Kick = 0, true
+	if r.RNRRetry < q.attr.RNRRetry {
+		r.RNRRetry++
 	}
 }

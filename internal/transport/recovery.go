@@ -40,14 +40,26 @@ func (q *QP) fitsWindow(now Time, out uint32) bool {
 			}
 			r.Chunk = c
 		}
-		return out == 0 || out+q.piece(left) <= r.Window && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
+		return out == 0 || out+q.piece(left) <= r.Window+min(r.NumSeen, seenMost/2) && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
 	case r.W.Op.isRD():
 		return out < r.Window
 	case r.Unasked > 0:
 		return true // at least one packet more, that asks
 	}
+	out = q.flying(out)
 	// Small bursts are dear: better to wait for room than to fill what little there is.
 	return out < r.Window && r.Window-out >= min(left, q.portion())
+}
+
+// flying is how many of the out packets behind Una are on their way, as far as that is
+// known: one of our own hosts that asks for something has what is behind it, so what is
+// missing does not hold up the rest. The host keeps only so much that is out of order.
+func (q *QP) flying(out uint32) uint32 {
+	n := psnDist(q.req.Una, q.req.Arrived)
+	if !q.path.Own || n > out || out >= min(4*q.req.Window, stashSlots/2) {
+		return out
+	}
+	return out - n
 }
 
 // portion is how many packets a burst is to have when the window is what limits it: few
@@ -58,16 +70,16 @@ func (q *QP) portion() uint32 {
 	if q.cc.Spread {
 		n = r.Window / 8
 	}
-	return max(min(n, r.Burst/q.attr.MTU), 1)
+	return max(min(n, q.most()/q.attr.MTU), 1)
 }
 
 // room is how many packets may be sent when fits has agreed.
 func (q *QP) room() uint32 {
 	r := &q.req
-	out := psnDist(r.Una, r.PSN)
 	if r.Repairing {
 		return psnDist(r.PSN, r.Gaps[0].To)
 	}
+	out := q.flying(psnDist(r.Una, r.PSN))
 	if r.Probing || out >= r.Window {
 		return 1
 	}
@@ -81,7 +93,7 @@ func (q *QP) ask(packets uint32) bool {
 	if r.Repairing {
 		return psnDist(r.PSN, r.Gaps[0].To) == packets
 	}
-	return r.Probing || r.Unasked*4 >= r.Window || psnDist(r.Una, r.PSN)+packets+q.portion() > r.Window
+	return r.Probing || r.Unasked*4 >= r.Window || q.flying(psnDist(r.Una, r.PSN))+packets+q.portion() > r.Window
 }
 
 // depart notes that b, at PSN and with as many sequence numbers, leaves for another host.
@@ -97,11 +109,13 @@ func (q *QP) depart(now Time, b *Burst, psns uint32) {
 	}
 }
 
-// Times until a probe, as multiples of the round trip time and at least. Other hosts than
-// our own may be slow to answer for reasons of their own.
+// Times until a probe, as multiples of the round trip time and at least. Our own hosts
+// answer at once, so what counts is how much round trip times vary; others may be slow to
+// answer for reasons of their own.
 const (
-	probeTrips      = 4
-	probeLeast      = Time(500_000)
+	probeTrips      = 2
+	probeVars       = 4
+	probeLeast      = Time(200_000)
 	probeFirst      = Time(2_000_000) // round trip time unknown
 	probeTripsOther = 8
 	probeLeastOther = Time(8_000_000)
@@ -112,13 +126,15 @@ const (
 // probeAt is when to probe if nothing is heard from now on; never, if the timeout d comes
 // before.
 func (q *QP) probeAt(now, d Time) Time {
-	trips, least, first := Time(probeTrips), probeLeast, probeFirst
-	if !q.path.Own {
-		trips, least, first = probeTripsOther, probeLeastOther, probeFirstOther
-	}
-	wait := first
-	if q.cc.SRTT != 0 {
-		wait = max(trips*q.cc.SRTT, least)
+	c := &q.cc
+	wait := probeFirst
+	switch {
+	case q.path.Own && c.SRTT != 0:
+		wait = max(probeTrips*c.SRTT, c.SRTT+probeVars*c.Var, probeLeast)
+	case !q.path.Own && c.SRTT != 0:
+		wait = max(probeTripsOther*c.SRTT, probeLeastOther)
+	case !q.path.Own:
+		wait = probeFirstOther
 	}
 	wait <<= min(q.req.Probes, probesMost)
 	if d != 0 && wait >= d {
@@ -136,10 +152,11 @@ func (q *QP) probe(now Time) {
 		return
 	}
 	q.count.Probes++
+	q.cc.ProbeSent = now
 	if r.Probes < probesMost {
 		r.Probes++
 	}
-	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) {
+	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) && !q.probeReads(now) {
 		r.Probing = true
 		q.rewind()
 	}

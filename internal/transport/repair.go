@@ -31,15 +31,15 @@ func (q *QP) repairLater(now Time, from, to uint32) bool {
 	if int(r.NumGaps) == len(r.Gaps) {
 		return true // the responder will ask again
 	}
+	if q.ahead(psnAdd(to, 1)) && (!q.ahead(r.Arrived) || psnDist(r.Una, r.Arrived) <= psnDist(r.Una, to)) {
+		r.Arrived = psnAdd(to, 1)
+	}
 	r.Gaps[r.NumGaps] = gap{from, to}
 	r.NumGaps++
 	r.Kick = true
 	// The packet behind the gap has arrived; the acknowledgement of it will be late.
 	q.cc.arrived(now, psnAdd(to, 1))
-	if q.cc.SRTT != 0 {
-		q.cc.SampleAt = 0
-	}
-	q.count.Repairs++
+	q.cc.Unsure = q.cc.SRTT != 0
 	if n >= lossRun {
 		q.cutLoss()
 	} else {

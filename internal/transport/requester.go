@@ -37,6 +37,7 @@ type requester struct {
 	Retrying  bool // went back; no further implicit NAK does so before there is progress
 	Drained   bool // SQD has been reached
 	Probing   bool // went back by one packet, to hear what has arrived
+	Holed     bool // parts of pieces have been asked for
 	Repairing bool // at the first of Gaps, to come back to Resume…
 
 	Retry     uint8 // retries left
@@ -46,12 +47,20 @@ type requester struct {
 	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
 	RNRAt     Time  // no sending before then
 
+	Arrived       uint32 // packets before it were asked for or have arrived, says the peer
 	NumGaps       uint8
 	Gaps          [16]gap // packets that the peer misses
 	ResumePos     uint32
 	ResumePSN     uint32
 	ResumeOff     uint32
 	ResumeUnasked uint32
+
+	NumHoles uint8
+	NumSeen  uint32 // packets in Seen
+	SeenEnd  uint32 // one past the newest of them
+	Holes    [8]gap // READ data to be asked for again
+	HoleAt   Time   // when the first that is missing was last asked for
+	Seen     seen
 
 	W      SendWQE
 	Recent [64]record // the newest requests begun, so that completing needs no second look
@@ -122,6 +131,7 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
+	q.takeShare(h.Scratch().Share)
 	for budget > 0 {
 		n := q.step(now, budget, h)
 		if n == 0 {
@@ -139,6 +149,9 @@ func (q *QP) step(now Time, budget int, h Host) int {
 	if r.NumGaps > 0 && !q.repair(h) {
 		return 0
 	}
+	if r.NumHoles > 0 {
+		return q.sendHole(now, h)
+	}
 	if r.FailStatus != Success && r.Pos == r.FailPos {
 		return 0
 	}
@@ -146,6 +159,12 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	w := &r.W
+	if r.Repairing && w.Op.isRD() {
+		// The gap reaches into it. Sent again both here and after resuming, it would
+		// count as two.
+		q.rewind()
+		return minCost
+	}
 	if r.Off == 0 && !q.admit(now, h) {
 		return 0
 	}
@@ -293,7 +312,7 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	w := &r.W
 	mtu := q.attr.MTU
 	left := w.Length - r.Off
-	n := min(left, r.Burst)
+	n := min(left, q.most())
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
@@ -342,6 +361,18 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	}
 	r.Off += n
 	return q.emit(now, b, b.Packets, b.Last, max(int(n), minCost), h)
+}
+
+// most is how many bytes the next burst of the request in W may have. Behind the first
+// packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
+// packets of one length has to begin a new run, and the second packet ends the first run:
+// both come on top, so that what follows fills a run.
+func (q *QP) most() uint32 {
+	r := &q.req
+	if q.path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {
+		return r.Burst + 2*q.attr.MTU
+	}
+	return r.Burst
 }
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its

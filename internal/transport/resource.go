@@ -29,9 +29,13 @@ const (
 	dueStarted
 )
 
-// setResources makes room for n resources and forgets what was there.
+// setResources makes room for n resources and forgets what was there, if that is another
+// number.
 func (q *QP) setResources(n uint8) {
-	q.attr.MaxDestRDAtomic = min(n, MaxResources)
+	if n = min(n, MaxResources); n == q.attr.MaxDestRDAtomic {
+		return
+	}
+	q.attr.MaxDestRDAtomic = n
 	rs := &q.resp
 	rs.Pending, rs.Next, rs.Head = 0, 0, 0
 	rs.Res = [MaxResources]resource{}
@@ -91,10 +95,7 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 		}
 		return remoteFault(h.CheckRemote(b.RKey, b.VA, b.Length, need))
 	case KindFlush:
-		if b.Length == 0 {
-			return faultNone
-		}
-		return remoteFault(h.CheckRemote(b.RKey, b.VA, b.Length, need&q.attr.Access))
+		return q.checkFlush(b, h)
 	}
 	if b.VA&7 != 0 {
 		return faultRequest
@@ -102,6 +103,27 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 	orig, st := h.Atomic(b.Kind, b.RKey, b.VA, b.Compare, b.Swap)
 	res.Value = orig
 	return remoteFault(st)
+}
+
+// checkFlush checks that the queue pair and the region allow the kinds of flush that the
+// request names (IBA A19.4.4). What was written is visible to everybody at once, so that
+// there is nothing to carry out.
+func (q *QP) checkFlush(b *Burst, h Host) fault {
+	const global, persistent = 1, 2 // placement, in the FETH
+	need := Access(0)
+	if b.Imm&global != 0 {
+		need |= AccessFlushGlobal
+	}
+	if b.Imm&persistent != 0 {
+		need |= AccessFlushPersist
+	}
+	if need&^q.attr.Access != 0 {
+		return faultRequest
+	}
+	if b.Length == 0 {
+		return faultNone
+	}
+	return remoteFault(h.CheckRemote(b.RKey, b.VA, b.Length, need))
 }
 
 // packets is how many packets, and PSNs, the response takes.

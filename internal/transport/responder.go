@@ -107,7 +107,7 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 	}
 	if f := q.place(b, h); f != faultNone {
 		rs.NakAt = now
-		q.refuse(f, b.PSN, h)
+		q.refuse(f, rs.PSN, h) // b may begin before it
 		return
 	}
 	if b.Last && !q.deliver(b, h) {

@@ -38,7 +38,9 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 		q.rnrNak(now, b, h)
 	case synNak:
 		if b.Syndrome == nakRepair {
-			q.repairLater(now, b.PSN, b.MSN)
+			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
+			}
 			return
 		}
 		q.nak(now, b, h)
@@ -63,6 +65,7 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 		// Not when this NAK has been acted upon: it was duplicated on the way.
 		if q.req.RNRAt == 0 && q.req.PSN != q.req.Una && !q.wentBack(now, q.cc.SRTT/2) {
 			if q.repairLater(now, b.PSN, b.MSN) {
+				q.count.Repairs++
 				q.req.Retrying, q.cc.BackAt = true, now
 			} else {
 				q.retry(now, q.path.Own, h)
@@ -98,6 +101,7 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 	if r.RNRRetry != 7 {
 		r.RNRRetry--
 	}
+	r.Retry = q.attr.RetryCount // the packet has arrived: what was lost before it counts no more
 	r.RNRAt = now + RNRDelay(b.Syndrome)
 	r.RetransAt, r.ProbeAt, q.cc.SampleAt = 0, 0, 0
 	q.rewind()
@@ -108,7 +112,9 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	r := &q.req
 	if psnDist(r.Una, b.PSN) < psnDist(r.Una, r.Max) {
 		if q.advance(b.PSN, now, h) {
-			q.implicitNak(now, h)
+			if !q.keepRead(now, b, h) {
+				q.implicitNak(now, h)
+			}
 			return
 		}
 		if q.state != RTS && q.state != SQD {
@@ -143,7 +149,8 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 			return
 		}
 	}
-	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final {
+	// Where parts of pieces were asked for, the end of a response may be anywhere.
+	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final && !(b.Last && r.Holed) {
 		q.failTail(BadRespErr, h)
 		return
 	}
@@ -153,12 +160,18 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 			return
 		}
 	}
+	if r.NumSeen > 0 {
+		r.forget(r.Una, psnAdd(r.TailPSN, end))
+	}
 	r.Una = psnAdd(r.TailPSN, end)
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
-	} else if b.Last && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
-		r.RDOut--
+	} else if final {
+		q.pieceDone(end, packets)
+	}
+	if r.NumSeen > 0 {
+		q.absorb(now, h)
 	}
 	q.progress(now, h)
 }
@@ -270,6 +283,8 @@ func (q *QP) rewind() {
 	r := &q.req
 	r.Pos, r.PSN = r.Tail, r.Una
 	r.RDOut, r.Unasked, r.NumGaps = 0, 0, 0
+	r.Arrived = r.Una
+	r.unsee()
 	r.Loaded, r.Repairing = false, false
 	r.Kick = true
 }

@@ -189,6 +189,16 @@ func TestFaults(t *testing.T) {
 		{name: "flush, queue pair without the right", opts: []option{noRight(AccessFlushGlobal)},
 			make: func(w *world) SendWQE { return w.req(WRFlush, 8, 0) },
 			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+		{name: "flush, a kind that the queue pair does not allow", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 8, 0)
+			r.Imm = 2 // persistent
+			return r
+		}, sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+		{name: "flush, bounds", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 8, memSize)
+			r.Imm = 1 // global
+			return r
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
 		{name: "send, longer than the receive", make: func(w *world) SendWQE { return w.req(WRSend, 4097, 0) },
 			sent: RemInvReqErr, rcvd: LocLenErr, bState: Error},
 		{name: "send, key of the receive unknown", make: func(w *world) SendWQE {
@@ -428,5 +438,28 @@ func TestRNRDelays(t *testing.T) {
 	}
 	if AckTimeout(0) != 0 || AckTimeout(14) != 67_108_864 || AckTimeout(31) != 4096<<31 {
 		t.Errorf("ACK timeouts %d %d %d", AckTimeout(0), AckTimeout(14), AckTimeout(31))
+	}
+}
+
+// TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than may
+// happen in a row. An RNR NAK shows that it arrived, so these are not in a row.
+func TestRNRForgivesLosses(t *testing.T) {
+	w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
+	sends := 0
+	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
+		if b.Kind != KindSend {
+			return false
+		}
+		sends++
+		if sends == 12 {
+			w.recv(1, 100, 0)
+		}
+		return sends%2 == 1
+	}
+	w.post(w.req(WRSend, 100, 0))
+	w.run()
+	w.wantSent(Success)
+	if c := w.a.QP.Counters(); c.RcvdRNR != 5 || c.Timeouts != 6 {
+		t.Errorf("%d RNR NAKs, %d timeouts, want 5 and 6", c.RcvdRNR, c.Timeouts)
 	}
 }

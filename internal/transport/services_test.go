@@ -345,3 +345,67 @@ func TestImmediates(t *testing.T) {
 		t.Errorf("%d receives, invalidated %v", len(w.b.Rcvd), w.b.Invalidated)
 	}
 }
+
+// TestDrainWhileBlocked enters SQD while the next request has been looked at but has to
+// wait: it must not be sent before RTS.
+func TestDrainWhileBlocked(t *testing.T) {
+	w := newWorld(t, RC, onWire)
+	fenced := w.req(WRWrite, 8, 0)
+	fenced.Flags = FlagFence
+	w.post(w.req(WRRead, 3000, 0), fenced)
+	w.Run(w.Now+500, 10)
+	w.a.QP.Modify(&Attr{State: SQD, SQDAsyncNotify: true}, MaskState|MaskSQDAsyncNotify, w.Now, w.a)
+	w.run()
+	w.wantSent(Success)
+	if s := w.a.QP.Snapshot(); s.SQDraining || fmt.Sprint(w.a.Events) != fmt.Sprint([]Event{EventSQDrained}) {
+		t.Errorf("draining %v, events %v", s.SQDraining, w.a.Events)
+	}
+	w.Modify(w.a, RTS)
+	w.run()
+	w.wantSent(Success, Success)
+}
+
+// TestReadyTooEarly has a receive announced that others take first: waiting less than the
+// RNR NAK says must not use up the tries.
+func TestReadyTooEarly(t *testing.T) {
+	w := newWorld(t, RC, aAttr(func(a *Attr) { a.RNRRetry = 1 }), bAttr(func(a *Attr) { a.MinRNRTimer = 16 }))
+	w.post(w.req(WRSend, 8, 0))
+	w.Run(w.Now, 100)
+	for range 10 {
+		if !w.a.QP.WaitsForReceiver() {
+			t.Fatalf("does not wait: state %d, completions %v", w.a.QP.State(), w.a.Sent)
+		}
+		w.a.QP.ReceiverReady()
+		w.Run(w.Now, 100)
+	}
+	w.recv(1, 8, 0)
+	w.run()
+	w.wantSent(Success)
+}
+
+// TestModifyWhileDrained sets attributes in SQD, as a program does that has waited for it:
+// the event does not come again, and what the responder owes is still sent.
+func TestModifyWhileDrained(t *testing.T) {
+	w := newWorld(t, RC, onWire)
+	w.post(w.req(WRRead, 5000, 0))
+	for range 100 {
+		if w.b.QP.RespondPending() || !w.Step(w.Now+5000) {
+			break
+		}
+	}
+	n := simnet.Defaults().MaxDestRDAtomic
+	a := Attr{State: SQD, SQDAsyncNotify: true, MaxDestRDAtomic: n}
+	w.b.QP.Modify(&a, MaskState|MaskSQDAsyncNotify, w.Now, w.b)
+	if !w.b.QP.RespondPending() {
+		t.Fatalf("no response is owed")
+	}
+	w.b.QP.Modify(&a, MaskState|MaskMaxDestRDAtomic, w.Now, w.b)
+	w.run()
+	w.wantSent(Success)
+	if c := w.a.QP.Counters(); c.Timeouts != 0 {
+		t.Errorf("%d timeouts", c.Timeouts)
+	}
+	if fmt.Sprint(w.b.Events) != fmt.Sprint([]Event{EventSQDrained}) {
+		t.Errorf("events %v, want one", w.b.Events)
+	}
+}

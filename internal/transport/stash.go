@@ -91,6 +91,9 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	rs := &q.resp
 	psns := b.psns(q.attr.MTU)
 	ahead := psnDist(rs.PSN, b.PSN)
+	if rs.Waiting {
+		rs.Waiting = !q.comesAgain(now, b.PSN)
+	}
 	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
 		q.count.Dropped++
 		return
@@ -120,6 +123,15 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	if wait := now - rs.NakAt; wait >= q.patience() || again && wait >= q.patience()/2 {
 		q.askAgain(now, sc.stash, h)
 	}
+}
+
+// comesAgain reports, after an RNR NAK, whether psn belongs to what is sent again because of
+// it rather than to what was on its way: the beginning was lost then.
+func (q *QP) comesAgain(now Time, psn uint32) bool {
+	rs := &q.resp
+	forward := psnDist(rs.Ahead, psn)
+	rs.Ahead = psn
+	return (forward == 0 || forward >= psnHalf) && now-rs.NakAt >= max(nakAgain, RNRDelay(q.attr.MinRNRTimer))
 }
 
 // stashable reports whether b's data is of the length that its packets say, and at hand.
@@ -182,11 +194,12 @@ func (q *QP) askAgain(now Time, s *stash, h Host) {
 		for from != rs.Newest && s.has(rs.Episode, from) {
 			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
 		}
-		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
-			to = psnAdd(to, 1)
-		}
+		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
 		if psnDist(from, rs.Newest)-1 >= stashSlots {
 			return
+		}
+		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
+			to = psnAdd(to, 1)
 		}
 		q.askFor(now, from, to, h)
 	}

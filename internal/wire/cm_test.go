@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"reflect"
 	"testing"
+
+	"vrdma/internal/golden"
 )
 
 // messages makes a typed view of a CM message's data, by attribute.
@@ -49,8 +51,8 @@ func copyFields(dst, src any) {
 // TestGoldenCM rebuilds every message of the connection manager that rxe sent.
 func TestGoldenCM(t *testing.T) {
 	seen := map[CMMessage]int{}
-	for _, file := range captures(t) {
-		golden(t, file, func(f *frame) {
+	for _, file := range golden.Files(t) {
+		frames(t, file, func(f *frame) {
 			m := f.packet.MAD()
 			if m == nil {
 				return
@@ -83,7 +85,7 @@ func TestGoldenCM(t *testing.T) {
 func TestGoldenHandshake(t *testing.T) {
 	var req REQ
 	var rep REP
-	golden(t, "testdata/golden/rping.pcap", func(f *frame) {
+	frames(t, golden.Path("rping.pcap"), func(f *frame) {
 		switch m := f.packet.MAD(); {
 		case m == nil:
 			if req == nil || rep == nil {

@@ -3,12 +3,14 @@ package wire
 import (
 	"bytes"
 	"testing"
+
+	"vrdma/internal/golden"
 )
 
 // Every fuzz target begins with the packets of a few captures.
 func seeds(f *testing.F, add func(fr *frame)) {
 	for _, name := range []string{"rc-all-opcodes", "rc-nak-rkey", "udaddy-sidr", "rping-reject", "uc-pingpong-4096", "rc-pingpong-ipv6gid"} {
-		golden(f, "testdata/golden/"+name+".pcap", add)
+		frames(f, golden.Path(name+".pcap"), add)
 	}
 }
 

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/pcap"
+	"vrdma/internal/golden"
 )
 
 // frame is one RoCEv2 packet of a capture, taken apart.
@@ -62,44 +60,20 @@ func open(raw []byte) (f frame, ok bool, err error) {
 	return f, true, err
 }
 
-// golden calls do with every RoCEv2 packet of a capture.
-func golden(t testing.TB, file string, do func(f *frame)) {
+// frames calls do with every RoCEv2 packet of a capture.
+func frames(t testing.TB, file string, do func(f *frame)) {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := pcap.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := 1; ; n++ {
-		_, raw, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
+	for _, p := range golden.Read(t, file) {
+		f, ok, err := open(p.Frame)
+		if !ok || err != nil {
+			t.Fatalf("packet %d: %v, %v: % x", p.Number, ok, err, p.Frame)
 		}
-		if err != nil {
-			t.Fatal(err)
+		if f.src != p.Src || f.dst != p.Dst || !bytes.Equal(f.packet.Bytes(), p.Data) {
+			t.Fatalf("packet %d: from %v to %v, want %v to %v", p.Number, f.src, f.dst, p.Src, p.Dst)
 		}
-		f, ok, err := open(raw)
-		if !ok {
-			continue
-		}
-		if err != nil {
-			t.Fatalf("packet %d: %v: % x", n, err, raw)
-		}
-		f.number = n
+		f.number = p.Number
 		do(&f)
 	}
-}
-
-func captures(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob("testdata/golden/*.pcap")
-	if err != nil || len(files) != 38 {
-		t.Fatalf("%d captures, %v; want 38", len(files), err)
-	}
-	return files
 }
 
 // rebuild makes a frame from nothing but the values that the getters of another give.
@@ -198,7 +172,7 @@ func remake(buf []byte, old Packet) Packet {
 // TestGolden parses and rebuilds every packet that rxe sent.
 func TestGolden(t *testing.T) {
 	summary := readSummary(t)
-	for _, file := range captures(t) {
+	for _, file := range golden.Files(t) {
 		name := filepath.Base(file)
 		t.Run(name, func(t *testing.T) {
 			want := summary[name]
@@ -206,7 +180,7 @@ func TestGolden(t *testing.T) {
 				want = c
 			}
 			got := count{opcodes: map[string]int{}}
-			golden(t, file, func(f *frame) {
+			frames(t, file, func(f *frame) {
 				got.packets++
 				got.opcodes[shortName(f.packet.Format())]++
 				var flow Flow
@@ -254,7 +228,7 @@ var summaryLine = regexp.MustCompile(`^(\S+)\s+(\d+) pkts icrc_bad=(\d+) \S+ \S+
 
 func readSummary(t *testing.T) map[string]count {
 	t.Helper()
-	data, err := os.ReadFile("testdata/golden/SUMMARY.txt")
+	data, err := os.ReadFile(golden.Path("SUMMARY.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +267,7 @@ func shortName(f *Format) string {
 // is no other fault that finds it.
 func TestGoldenCorrupt(t *testing.T) {
 	var bad []int
-	golden(t, "testdata/golden/rc-corrupt-icrc.pcap", func(f *frame) {
+	frames(t, golden.Path("rc-corrupt-icrc.pcap"), func(f *frame) {
 		var flow Flow
 		flow.Set(f.src, f.dst)
 		if _, ok := flow.Check(f.packet, f.v4.ID()); !ok {
@@ -310,7 +284,7 @@ func TestGoldenCorrupt(t *testing.T) {
 
 // TestGoldenMasks changes what the ICRC must not cover, and what it must.
 func TestGoldenMasks(t *testing.T) {
-	golden(t, "testdata/golden/rc-pingpong-64.pcap", func(f *frame) {
+	frames(t, golden.Path("rc-pingpong-64.pcap"), func(f *frame) {
 		var flow Flow
 		flow.Set(f.src, f.dst)
 		f.packet.BTH().SetFECN(true)

@@ -45,14 +45,15 @@ type fake struct {
 	socket   string
 	listener *net.UnixListener
 
-	mu        sync.Mutex
-	refusal   *channel.Welcome // answer every hello with this
-	conns     map[*channel.Conn]bool
-	processes map[channel.Token]*os.File // memory, by token
-	labels    []string
-	syncs     uint64
-	nextToken byte
-	wg        sync.WaitGroup
+	mu          sync.Mutex
+	refusal     *channel.Welcome // answer every hello with this
+	conns       map[*channel.Conn]bool
+	processes   map[channel.Token]*os.File // memory, by token
+	labels      []string
+	syncs       uint64
+	nextToken   byte
+	nextChannel uint32
+	wg          sync.WaitGroup
 }
 
 func startFake(t *testing.T) *fake {
@@ -192,6 +193,8 @@ func (f *fake) serve(c *channel.Conn) {
 		f.serveProcess(c, buf, w, hello)
 	case channel.KindUverbs:
 		f.serveDevice(c, buf, w, hello.Token)
+	case channel.KindRDMACM:
+		f.serveChannel(c, buf, w)
 	}
 }
 

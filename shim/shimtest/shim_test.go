@@ -12,9 +12,9 @@ import (
 
 // TestPrograms runs every program of testdata; each checks itself.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "fork", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "fork", "channel", "death"} {
 		t.Run(name, func(t *testing.T) {
-			f := startFake(t)
+			f := fakeFor(t, name)
 			out := mustRun(t, f, library(t), program(t, name))
 			if out != "" && name != "death" {
 				t.Errorf("printed:\n%s", out)
@@ -64,9 +64,9 @@ func TestUnprivileged(t *testing.T) {
 // TestOldKernel: without the newer system calls everything works, more slowly. (But fork
 // is run with one thread: see README.md.)
 func TestOldKernel(t *testing.T) {
-	for name, args := range map[string][]string{"door": nil, "register": nil, "writers": nil, "fork": {"0"}, "death": nil} {
+	for name, args := range map[string][]string{"door": nil, "register": nil, "writers": nil, "fork": {"0"}, "channel": nil, "death": nil} {
 		t.Run(name, func(t *testing.T) {
-			f := startFake(t)
+			f := fakeFor(t, name)
 			argv := append([]string{program(t, "oldkernel"), program(t, name)}, args...)
 			out, err := run(t, f, library(t), argv...)
 			if err != nil {
@@ -97,9 +97,9 @@ func TestSanitized(t *testing.T) {
 		}
 		preload = append(preload, strings.TrimSpace(string(path)))
 	}
-	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "channel", "death"} {
 		t.Run(name, func(t *testing.T) {
-			f := startFake(t)
+			f := fakeFor(t, name)
 			cmd := command(t, f, strings.Join(append(preload, lib), ":"), program(t, name))
 			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
 			if out, err := cmd.CombinedOutput(); err != nil {

@@ -144,6 +144,7 @@ func (c *Cable) pass(frame []byte, to []End, late []held) []held {
 		at := len(frame) - 1 - c.rng.IntN(12) // in the last bytes, ICRC or payload, never an address
 		c.mu.Unlock()
 		frame[at] ^= 0x20
+		clearChecksum(frame)
 	case reordered:
 		return append(late, held{slices.Clone(frame), time.Now().Add(hold)})
 	}

@@ -8,12 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"vrdma/internal/rxeguest"
 	"vrdma/test/cable"
 	"vrdma/test/guest/talk"
 	"vrdma/test/harness"
@@ -74,38 +74,15 @@ func Boot(t testing.TB, c Config) *Guest {
 
 func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 
-// command is QEMU's. Emulated code runs fastest on a plain processor: "rep movsb" goes a
-// byte at a time and carry-less multiplication through a slow helper, so the guest is not
-// told of them. The clock's frequency is told, because measuring it on a busy machine
-// goes wrong.
+// command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
-	const cpu = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand"
-	khz := clock()
-	boot := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off nokaslr nopti tsc=reliable tsc_early_khz=%d lpj=%d "+
-		"no_timer_check audit=0 selinux=0 apparmor=0 random.trust_cpu=on cryptomgr.notests "+
-		"guest.ip4=%s guest.ip6=%s guest.mtu=%d", khz, khz*4, c.IP4, c.IP6, c.MTU)
-	return exec.Command("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
-		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", cpu, "-smp", "1", "-m", "256",
-		"-display", "none", "-no-reboot", "-serial", "file:"+g.path("console"),
-		"-kernel", filepath.Join(kernel, "vmlinux"), "-initrd", filepath.Join(kernel, "initramfs"), "-append", boot,
-		"-netdev", fmt.Sprintf("dgram,id=n0,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire")),
-		"-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile=",
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=line,path="+g.path("line"),
-		"-device", "virtserialport,chardev=line,name=line")
-}
-
-// clock is the frequency of this machine's time stamp counter, which is the guest's.
-func clock() int {
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(text)) {
-		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "cpu MHz" {
-			var mhz float64
-			if _, err := fmt.Sscan(strings.TrimSpace(value), &mhz); err == nil && mhz > 0 {
-				return int(mhz * 1000)
-			}
-		}
+	m := rxeguest.Machine{
+		Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU,
+		Network: fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire")),
+		Line:    "socket,path=" + g.path("line"), Console: g.path("console"),
 	}
-	return 2_000_000
+	argv := m.Command()
+	return exec.Command(argv[0], argv[1:]...)
 }
 
 // Console is what the guest's kernel said.

@@ -1,8 +1,11 @@
 package guest
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
 
@@ -10,13 +13,40 @@ import (
 // leaves it as it was.
 func TestRXE(t *testing.T) {
 	l := newLab(t)
+	t.Run("taken", l.taken)
 	t.Run("tools", l.tools)
+	t.Run("foreign", l.foreign)
 	t.Run("managed", l.managed)
+	t.Run("multicast", l.multicast)
+	t.Run("answers", l.answers)
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("loss", l.loss)
 	t.Run("faults", l.faults)
 	t.Run("death", l.death) // the last: there is no guest after it
+	t.Logf("%d attempts failed with an excuse and were repeated", l.excused.Load())
+}
+
+// taken: in the guest the port is the kernel's, which is explained to whoever starts a
+// daemon there.
+func (l *lab) taken(t *testing.T) {
+	harness.Build(t)
+	libraries, err := filepath.Glob(filepath.Join(filepath.Dir(harness.Library()), "*.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(libraries, harness.Binary()) {
+		l.guest.Install(t, file)
+	}
+	p := l.guest.Launch(t, harness.Binary(), "daemon", "--socket", "/tmp/vrdma.sock", "--addr", guestIP4)
+	if !p.Ended(minute) || p.Code() != 3 {
+		t.Errorf("a daemon beside rxe: %s, want exit status 3 (the environment lacks something)\n%s", p.Fate(), p.Output())
+	}
+	for _, want := range []string{"4791", guestIP4, "taken", "rdma_rxe", "rdma link"} {
+		if !strings.Contains(p.Output(), want) {
+			t.Errorf("a daemon beside rxe does not say %q:\n%s", want, p.Output())
+		}
+	}
 }
 
 // tools: every tool, either side as the client.
@@ -59,6 +89,30 @@ func everything(t *testing.T) []workload.Workload {
 	}
 	return append(ws, perf("write_bw", "-n 10 -s 65536 -q 4"), perf("read_bw", "-n 20 -s 65536 -b"), perf("send_bw", "-n 20 -s 65536 -b"),
 		perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"))
+}
+
+// foreign: rxe is asked who it is, and held to be what it is: by either address.
+func (l *lab) foreign(t *testing.T) {
+	d := l.daemon(t)
+	for _, v6 := range []bool{false, true} {
+		p := l.pair(t, d, v6)
+		p.both(t, exchange(t, "rc", "-n 5"), minute)
+	}
+	s := d.Status(t)
+	for _, ip := range []string{guestIP4, guestIP6} {
+		found := false
+		for _, h := range s.Peers {
+			found = found || h.Address == ip && h.Kind == "foreign" && len(h.Features) == 0
+		}
+		if !found {
+			t.Errorf("the guest at %s is not held to be foreign: %+v", ip, s.Peers)
+		}
+	}
+	c := s.Counters
+	if c["hello_asked"] == 0 || c["hello_refused"]+c["hello_ignored"] == 0 || c["hello_recognised"]+c["selective_repairs"]+c["stashed_packets"] != 0 {
+		t.Errorf("asked %d times, refused %d, recognised %d, %d repairs, %d packets stashed; want questions that Linux refuses, and nothing else",
+			c["hello_asked"], c["hello_refused"], c["hello_recognised"], c["selective_repairs"], c["stashed_packets"])
+	}
 }
 
 // six represents the tools on the other axes.

@@ -1,59 +1,21 @@
 package guest
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"context"
 	"sync"
-	"syscall"
 	"testing"
 
+	"vrdma/internal/rxeguest"
 	"vrdma/test/harness"
 )
 
-// tools are what making and booting a guest needs.
-var tools = []string{
-	"qemu-system-x86_64", "busybox", "cpio", "modprobe", "depmod", "xz", "dpkg-deb", "apt-get", "ip", "rdma",
-	"ibv_rc_pingpong", "rping", "ib_write_bw", "qperf",
-}
-
-// image is the directory with vmlinux and initramfs, which are made if they are not there.
-var image = sync.OnceValues(func() (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("no place for the guest's kernel: %w", err)
-	}
-	dir := filepath.Join(cache, "vrdma", "guest")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	// Another test binary may be at it.
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", err
-	}
-	agent := filepath.Join(dir, "agent")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "./test/guest/agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	script := filepath.Join("test", "guest", "image")
-	for _, c := range []*exec.Cmd{build, exec.Command(script, "fetch", dir), exec.Command(script, "build", dir, agent)} {
-		c.Dir = harness.Root()
-		if out, err := c.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%v: %w\n%s", c.Args, err, out)
-		}
-	}
-	return dir, nil
-})
+// image is the directory with vmlinux and initramfs, made once.
+var image = sync.OnceValues(func() (string, error) { return rxeguest.Image(context.Background(), harness.Root()) })
 
 // mustImage is image, or the end of the test.
 func mustImage(t testing.TB) string {
 	t.Helper()
-	harness.Need(t, tools...)
+	harness.Need(t, rxeguest.Tools...)
 	dir, err := image()
 	if err != nil {
 		t.Fatalf("make the guest's image: %v", err)

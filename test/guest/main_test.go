@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,18 +35,22 @@ type lab struct {
 	guest *Guest
 	space *cable.Namespace
 	cable *cable.Cable
+
+	witness *witness
+	excused atomic.Int64 // attempts that failed through no fault of ours
 }
 
 // newLab boots a guest.
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	const mtu = 1500
-	l := &lab{space: cable.NewNamespace(t)}
+	l := &lab{space: cable.NewNamespace(t), witness: &witness{}}
+	l.witness.begin()
 	l.guest = Boot(t, Config{IP4: guestIP4 + "/24", IP6: guestIP6 + "/64", MTU: mtu})
 	tap := cable.TAP(t, l.space, "eth0", mtu)
 	l.space.Address(t, "eth0", ourIP4+"/24")
 	l.space.Address(t, "eth0", ourIP6+"/64")
-	l.cable = cable.Connect(t, 1, l.guest.Wire, tap)
+	l.cable = cable.Connect(t, 1, l.guest.Wire, tap, cable.NewProbe(l.witness.see))
 	l.guest.Install(t, workload.Program(t))
 	return l
 }
@@ -65,6 +70,7 @@ func (l *lab) daemon(t *testing.T, args ...string) *harness.Daemon {
 
 // pair is the two hosts of a conversation; v6 says which addresses carry its RDMA.
 type pair struct {
+	*lab
 	ours, guest workload.Host
 }
 
@@ -75,6 +81,7 @@ func (l *lab) pair(t *testing.T, d *harness.Daemon, v6 bool) pair {
 		gid, ip = 1, guestIP6
 	}
 	return pair{
+		lab:   l,
 		ours:  workload.Host{Machine: d, IP: ourIP4, GID: gid},
 		guest: workload.Host{Machine: l.guest, IP: guestIP4, GID: l.guest.gid(t, ip)},
 	}
@@ -98,29 +105,31 @@ func (g *Guest) gid(t *testing.T, ip string) int {
 
 // both runs a workload with either side as the client.
 func (p pair) both(t *testing.T, w workload.Workload, limit time.Duration) {
-	t.Run(w.Name+"/guest_client", func(t *testing.T) { persist(t, w, p.ours, p.guest, limit) })
-	t.Run(w.Name+"/our_client", func(t *testing.T) { persist(t, w, p.guest, p.ours, limit) })
+	t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest, limit) })
+	t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours, limit) })
 }
 
-// attempts is how often a workload may be tried against the guest. Its processor is
-// emulated and shares two real ones with everything else: it can be silent for longer
-// than a queue pair's retries last. And rxe itself loses its place when the ACK of a
-// message arrives while it resends that message: it then sends an empty packet and
-// counts every later PSN one too far, which no peer can mend. A mistake of ours would
-// show every time.
+// attempts is how often a workload may be tried against the guest, if the witness on the
+// cable knows an excuse each time.
 const attempts = 3
 
 // persist runs a workload until it succeeds, a few times at most.
-func persist(t *testing.T, w workload.Workload, at, from workload.Host, limit time.Duration) {
+func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host, limit time.Duration) {
 	t.Helper()
-	var err error
 	for i := range attempts {
-		if err = w.Try(t, at, from, limit); err == nil {
+		p.witness.begin()
+		err := w.Try(t, at, from, limit)
+		if err == nil {
 			return
 		}
-		t.Logf("attempt %d of %d: %v", i+1, attempts, err)
+		excuse := p.witness.excuse()
+		t.Logf("attempt %d of %d: %s\n%v", i+1, attempts, excuse, err)
+		if excuse == "" {
+			t.Fatal("there is no excuse: nobody was silent and rxe sent what it should")
+		}
+		p.excused.Add(1)
 	}
-	t.Fatal(err)
+	t.Fatalf("failed %d times", attempts)
 }
 
 // capture keeps what the cable carries if VRDMA_TEST_CAPTURES names a directory.

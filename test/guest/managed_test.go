@@ -17,6 +17,23 @@ func (l *lab) managed(t *testing.T) {
 		t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, minute) })
 		t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, minute) })
 	}
+	const size = 4 << 20 // of a file: in the guest it is memory
+	for _, c := range []struct {
+		name     string
+		at, from workload.Host
+	}{{"guest_client", p.ours, p.guest}, {"our_client", p.guest, p.ours}} {
+		t.Run("qperf/"+c.name, func(t *testing.T) { workload.Qperf(t, c.at, c.from, minute) })
+		t.Run("rcopy/"+c.name, func(t *testing.T) { workload.Copy(t, c.at, c.from, size, 2*minute) })
+	}
+}
+
+// answers: the kernel still says what it said when test/testdata/rdmacm.txt was made.
+func (l *lab) answers(t *testing.T) {
+	if !harness.All() {
+		t.Skip("the long form (VRDMA_TEST_ALL=1) asks the kernel; test/cm asks vrdma every time")
+	}
+	l.guest.Install(t, workload.AnswersProgram(t))
+	workload.Answers(t, workload.Host{Machine: l.guest, IP: guestIP4}, "10.77.0.99", "203.0.113.7", 10*minute)
 }
 
 // AwaitManaged implements workload.Manager: the kernel lists its rdma_cm identifiers.

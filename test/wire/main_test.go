@@ -42,14 +42,16 @@ type host struct {
 // layout says what lies between two hosts.
 type layout struct {
 	mtu   int
-	args  []string // of the daemons
-	cable bool     // instead of a veth pair
+	args  []string    // of the daemons
+	cable bool        // instead of a veth pair
+	more  []cable.End // of the cable
 }
 
 // lab is two hosts.
 type lab struct {
 	a, b  *host
 	cable *cable.Cable // if there is one
+	ends  [2]cable.End // of it
 }
 
 // newLab makes two hosts and starts their daemons.
@@ -70,7 +72,8 @@ func newWire(t *testing.T, l layout) *lab {
 		*h = &host{space: cable.NewNamespace(t), ip4: fmt.Sprintf("10.99.0.%d", i+1), ip6: fmt.Sprintf("fd00:99::%d", i+1)}
 	}
 	if l.cable {
-		w.cable = cable.Connect(t, 1, cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu))
+		w.ends = [2]cable.End{cable.TAP(t, w.a.space, "eth0", l.mtu), cable.TAP(t, w.b.space, "eth0", l.mtu)}
+		w.cable = cable.Connect(t, 1, append(w.ends[:], l.more...)...)
 	} else {
 		cable.Veth(t, w.a.space, w.b.space, "eth0", l.mtu)
 	}

@@ -16,6 +16,10 @@ func TestManaged(t *testing.T) {
 	v6 := workload.Host{Machine: w.a, IP: w.a.ip6}
 	ping := workload.Managed{Name: "rping/ipv6", Port: 7174, Server: "rping -s -a :: -v -V -C 20", Client: "rping -c -v -V -a ADDR -C 20", Must: "ping data: rdma-ping"}
 	t.Run(ping.Name, func(t *testing.T) { ping.Run(t, v6, w.b.side(true), minute) })
+	t.Run("qperf", func(t *testing.T) { workload.Qperf(t, w.a.side(false), w.b.side(false), minute) })
+	t.Run("rcopy", func(t *testing.T) {
+		workload.Copy(t, w.a.side(false), w.b.side(false), pick(32<<20, 512<<20), 2*minute)
+	})
 }
 
 // Where one packet of ten is lost, messages of the connection manager are too: they are

@@ -35,6 +35,8 @@ type Workload struct {
 	port string // flag
 	gid  string // flag
 	must func(out string) error
+	// row: the client prints at least one row of results.
+	row bool
 }
 
 // Start starts both sides.
@@ -71,6 +73,9 @@ func (w Workload) Try(t testing.TB, at, from Host, limit time.Duration) error {
 		if err := w.must(out); err != nil {
 			return fmt.Errorf("%w\n%v", err, c)
 		}
+	}
+	if w.row && len(Rows(client)) == 0 {
+		return fmt.Errorf("no row of results\n%v", c)
 	}
 	return nil
 }
@@ -110,8 +115,9 @@ func Perf(tool, args string) Workload {
 					return fmt.Errorf("it says %q", bad)
 				}
 			}
-			return nil
+			return CheckRows(out, -1)
 		},
+		row: true,
 	}
 }
 

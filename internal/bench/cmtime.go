@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ParseCmtime reads the time in seconds that all steps of cmtime took together, from
+// creating identifiers to destroying them. Each step is done for all connections
+// before the next begins.
+func ParseCmtime(output string) (seconds float64, err error) {
+	_, table, found := strings.Cut(output, "us / conn\n")
+	steps := map[string]float64{}
+	for line := range strings.Lines(table) {
+		name, rest, _ := strings.Cut(line, ":")
+		words := strings.Fields(rest)
+		if len(words) != 4 {
+			continue
+		}
+		ms, err := strconv.ParseFloat(words[0], 64)
+		if err != nil {
+			return 0, fmt.Errorf("cmtime printed %q: want milliseconds after the colon", strings.TrimSpace(line))
+		}
+		steps[strings.TrimSpace(name)] = ms / 1e3
+		seconds += ms / 1e3
+	}
+	if !found || steps["connect"] == 0 || steps["disconnect"] == 0 {
+		return 0, fmt.Errorf("cmtime printed no table with connect and disconnect, but:\n%s", lastLines(output, 5))
+	}
+	return seconds, nil
+}
+
+// connections probes how many connections a second are opened and closed again.
+func (r Route) connections(count int) Probe {
+	return Probe{
+		Name: fmt.Sprintf("cmtime -c %d", count), Unit: "/s",
+		Measure: func(ctx context.Context) (Reading, error) {
+			port, err := freePort()
+			if err != nil {
+				return Reading{}, err
+			}
+			listen := fmt.Sprint(port)
+			out, err := r.pair(ctx, managed, port, []string{"cmtime", "-p", listen},
+				[]string{"cmtime", "-s", r.Server.IP, "-p", listen, "-c", fmt.Sprint(count)})
+			if err != nil {
+				return Reading{}, err
+			}
+			seconds, err := ParseCmtime(out)
+			if err != nil {
+				return Reading{}, err
+			}
+			return Reading{Value: float64(count) / seconds}, nil
+		},
+	}
+}

@@ -1,0 +1,23 @@
+package bench
+
+import "context"
+
+// atOnce is how many connections cmtime opens and closes.
+const atOnce = 500
+
+// connections is how fast rdma_cm makes connections on one host.
+func (t *Table) connections() part {
+	return part{
+		name: "cm",
+		rows: []Row{{What: "connections opened and closed a second, one host", Ours: Series{Unit: "/s"}, Unbounded: true, Aim: 500}},
+		measure: func(ctx context.Context, rows []Row) error {
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{h.loop().connections(atOnce)})
+			rows[0].fill(s[0])
+			return err
+		},
+	}
+}

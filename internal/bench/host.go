@@ -1,0 +1,140 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vrdma/internal/channel"
+)
+
+// A Host is where one side of a measurement runs: this machine, or a network namespace
+// that stands for another one. It has an address and may have a daemon.
+type Host struct {
+	Socket string // of its daemon
+	IP     string // where its servers are reached
+
+	lab   *Lab
+	enter []string // what a command is run with to be there; nil: here
+	pid   int      // a process whose network is the host's; 0: ourselves
+}
+
+// At is argv on the host.
+func (h *Host) At(argv ...string) []string {
+	return append(h.enter[:len(h.enter):len(h.enter)], argv...)
+}
+
+// Under is argv on the host, with its device.
+func (h *Host) Under(argv ...string) []string {
+	return h.At(append([]string{h.lab.Vrdma, "run", "--quiet", "--socket", h.Socket, "--"}, argv...)...)
+}
+
+// Sockets is argv on the host, its TCP connections carried over RDMA.
+func (h *Host) Sockets(argv ...string) []string {
+	return h.At(append([]string{h.lab.Vrdma, "run", "--quiet", "--sockets", "--socket", h.Socket, "--"}, argv...)...)
+}
+
+// listens reports whether somebody on the host listens on the TCP port. It looks at
+// the kernel's table: the tools accept only one connection, and that is the client's.
+func (h *Host) listens(port int) func() bool {
+	who := "self"
+	if h.pid != 0 {
+		who = fmt.Sprint(h.pid)
+	}
+	return func() bool {
+		for _, table := range []string{"tcp", "tcp6"} {
+			text, err := os.ReadFile(filepath.Join("/proc", who, "net", table))
+			if err == nil && hasListener(string(text), port) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// hasListener reads /proc/net/tcp.
+func hasListener(table string, port int) bool {
+	const listen = "0A"
+	want := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		words := strings.Fields(line)
+		if len(words) > 3 && words[3] == listen && strings.HasSuffix(words[1], want) {
+			return true
+		}
+	}
+	return false
+}
+
+// manages reports whether somebody listens on a port of rdma_cm's, at the host's daemon.
+func (h *Host) manages(port int) func() bool {
+	suffix := fmt.Sprintf(":%d", port)
+	return func() bool {
+		status, err := h.status(context.Background())
+		if err != nil {
+			return false
+		}
+		for _, c := range status.Connections {
+			if c.State == "LISTEN" && strings.HasSuffix(c.Local, suffix) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// accepts reports whether somebody listens on a port, whichever way.
+func (h *Host) accepts(port int) func() bool {
+	over, past := h.manages(port), h.listens(port)
+	return func() bool { return over() || past() }
+}
+
+// status asks the host's daemon. A program on the host does, because a daemon shows
+// its programs only to their own user, who has another number there.
+func (h *Host) status(ctx context.Context) (*channel.Status, error) {
+	out, err := h.lab.Run(ctx, h.At(h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	s := &channel.Status{}
+	if err := json.Unmarshal([]byte(out), s); err != nil {
+		return nil, fmt.Errorf("vrdma status -o json printed no JSON: %w", err)
+	}
+	return s, nil
+}
+
+// sent is how many bytes the host's device has sent.
+func (h *Host) sent(ctx context.Context) (uint64, error) {
+	status, err := h.status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	const unit = 4 // of InfiniBand's data counters
+	return unit * status.Counters["port_xmit_data"], nil
+}
+
+// A Route is the hosts of a server and of its client, which may be one.
+type Route struct{ Server, Client *Host }
+
+// loop is a route that stays on a host.
+func (h *Host) loop() Route { return Route{h, h} }
+
+// A way is how a tool runs on a host, and how to tell that its server is ready.
+type way struct {
+	side  func(*Host, ...string) []string
+	ready func(h *Host, port int) func() bool
+}
+
+var (
+	plain   = way{(*Host).At, (*Host).listens}      // as if there were no vrdma
+	device  = way{(*Host).Under, (*Host).listens}   // RDMA, the tool talks of it over TCP
+	managed = way{(*Host).Under, (*Host).manages}   // RDMA, through rdma_cm
+	carried = way{(*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
+)
+
+// pair runs a server and its client.
+func (r Route) pair(ctx context.Context, w way, port int, server, client []string) (string, error) {
+	return r.Server.lab.Pair(ctx, w.ready(r.Server, port), w.side(r.Server, server...), w.side(r.Client, client...))
+}

@@ -1,0 +1,55 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ParseIperf3 reads the rate at which the receiver got data, in bytes a second, and
+// how much it got, from iperf3 -J.
+func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
+	var result struct {
+		Error string `json:"error"`
+		End   struct {
+			Received struct {
+				Bytes uint64  `json:"bytes"`
+				Rate  float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal([]byte(output), &result); err != nil {
+		return 0, 0, fmt.Errorf("iperf3 -J printed no JSON: %w:\n%s", err, lastLines(output, 5))
+	}
+	if result.Error != "" {
+		return 0, 0, errors.New("iperf3: " + result.Error)
+	}
+	if result.End.Received.Bytes == 0 {
+		return 0, 0, errors.New("iperf3 says that no bytes arrived")
+	}
+	return result.End.Received.Rate / 8, result.End.Received.Bytes, nil
+}
+
+// iperf3 runs one stream for a second.
+func (r Route) iperf3(ctx context.Context, w way) (rate float64, bytes uint64, err error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, 0, err
+	}
+	listen := fmt.Sprint(port)
+	out, err := r.pair(ctx, w, port, []string{"iperf3", "-s", "-1", "-p", listen},
+		[]string{"iperf3", "-c", r.Server.IP, "-p", listen, "-t", "1", "-J"})
+	if err != nil {
+		return 0, 0, err
+	}
+	return ParseIperf3(out)
+}
+
+// iperf3TCP probes TCP's bandwidth.
+func (r Route) iperf3TCP() Probe {
+	return Probe{Name: "iperf3", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+		rate, _, err := r.iperf3(ctx, plain)
+		return Reading{Value: rate}, err
+	}}
+}

@@ -1,0 +1,205 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+const (
+	hugeSize   = 64 << 20
+	regionSize = 256 << 20
+	crowdSize  = 100
+	crowdQPs   = 10
+	idleTime   = 10 * time.Second
+)
+
+// local is what programs on one host get, and what they cost.
+func (t *Table) local() part {
+	var ( // indices of rows
+		speed        = 2
+		registration = speed + 10
+		idleness     = registration + 2
+	)
+	return part{
+		name: "local",
+		rows: []Row{
+			{What: "daemon memory, idle", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
+			{What: "daemon memory for each further QP", Ours: Series{Unit: "B"}, Bound: 64 << 10, AtMost: true},
+
+			ratioRow("write bandwidth, 64 KiB, against TCP", 4),
+			ratioRow("write bandwidth, 64 MiB, against a cold memcpy", 0.6),
+			ratioAtMost("send latency, 64 B, against TCP", 0.5),
+			ratioAtMost("write latency, 64 B, against TCP", 0.5),
+			ratioRow("8 B writes, one QP, against a bare ring", 0.2),
+			ratioRow("8 B sends, one QP, against a bare ring", 0.2),
+			{What: "8 B writes, one QP, against a ring of one slot", Against: &Series{}, Unbounded: true},
+			{What: "8 B sends, one QP, against a ring of one slot", Against: &Series{}, Unbounded: true},
+			{What: "8 B writes, one QP", Ours: Series{Unit: "/s"}, Bound: 1.5e6},
+			{What: "8 B sends, one QP", Ours: Series{Unit: "/s"}, Bound: 1.5e6},
+
+			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
+			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
+
+			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true},
+			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "idle")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			l := &localRows{Table: t, host: h, daemon: d, programs: programs}
+			for _, step := range []func(context.Context) error{
+				func(ctx context.Context) error { return l.footprint(ctx, rows[:speed]) },
+				func(ctx context.Context) error { return l.speed(ctx, rows[speed:registration]) },
+				func(ctx context.Context) error { return l.registration(ctx, rows[registration:idleness]) },
+				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
+				func(ctx context.Context) error { return l.aftermath(&rows[idleness+1]) },
+			} {
+				if err := step(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// localRows measures the steps of part local.
+type localRows struct {
+	*Table
+	host     *Host
+	daemon   *daemon
+	programs map[string]string
+}
+
+// memory is one reading of the daemon's memory.
+func memory(bytes float64) Series {
+	return Series{Name: "RssAnon", Unit: "B", Values: []float64{bytes}}
+}
+
+// footprint is the memory of a daemon that has not worked yet, and what a queue
+// pair adds to it.
+func (l *localRows) footprint(ctx context.Context, rows []Row) error {
+	idle, err := l.daemon.anonymous()
+	if err != nil {
+		return err
+	}
+	rss := func(qps int) (float64, error) {
+		crowd, err := l.host.gather(ctx, l.programs["idle"], 1, qps)
+		if err != nil {
+			return 0, err
+		}
+		defer crowd.dismiss()
+		return l.daemon.anonymous()
+	}
+	const few, many = 10, 1000
+	before, err := rss(few)
+	if err != nil {
+		return err
+	}
+	after, err := rss(many)
+	if err != nil {
+		return err
+	}
+	each := (after - before) / (many - few)
+	fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Quantity(idle, "B"), Quantity(each, "B"))
+	rows[0].fill(memory(idle))
+	rows[1].fill(memory(each))
+	return nil
+}
+
+// speed is everything that moves data, all probes in turn.
+func (l *localRows) speed(ctx context.Context, rows []Row) error {
+	r, lab := l.host.loop(), l.Lab
+	s, err := Rounds(ctx, l.Progress, l.Rounds, []Probe{
+		0:  r.bandwidth("ib_write_bw", bulkSize, 20000),
+		1:  r.tcp("tcp_bw", "bw", "B/s", bulkSize),
+		2:  r.latency("ib_send_lat", latencySize, 10000),
+		3:  r.tcp("tcp_lat", "latency", "s", latencySize),
+		4:  r.latency("ib_write_lat", latencySize, 10000),
+		5:  r.messages("ib_write_bw", smallMessage, 500000),
+		6:  lab.baseline("ring of 1 slot", "/s", l.programs["ring"], "20", "1"),
+		7:  r.messages("ib_send_bw", smallMessage, 500000),
+		8:  r.bandwidth("ib_write_bw", hugeSize, 50),
+		9:  lab.baseline("memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
+		10: lab.baseline("ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
+	})
+	rows[0].fill(s[0], s[1])
+	rows[1].fill(s[8], s[9])
+	rows[2].fill(s[2], s[3])
+	rows[3].fill(s[4], s[3])
+	rows[4].fill(s[5], s[10])
+	rows[5].fill(s[7], s[10])
+	rows[6].fill(s[5], s[6])
+	rows[7].fill(s[7], s[6])
+	rows[8].fill(s[5])
+	rows[9].fill(s[7])
+	return err
+}
+
+// registration times ibv_reg_mr.
+func (l *localRows) registration(ctx context.Context, rows []Row) error {
+	first := Series{Name: "ibv_reg_mr", Unit: "s"}
+	again := Series{Name: "ibv_reg_mr", Unit: "s"}
+	for range l.Rounds {
+		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
+		if err != nil {
+			return err
+		}
+		first.add(Reading{Value: seconds[0]})
+		again.add(Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  registering 256 MiB: %s, again %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+	}
+	rows[0].fill(first)
+	rows[1].fill(again)
+	return nil
+}
+
+// aftermath is the memory of a daemon that has worked and has nothing to do now.
+func (l *localRows) aftermath(row *Row) error {
+	idle, err := l.daemon.anonymous()
+	if err != nil {
+		return err
+	}
+	row.fill(memory(idle))
+	return nil
+}
+
+// idleness is what a thousand queue pairs cost that do nothing.
+func (l *localRows) idleness(ctx context.Context, row *Row) error {
+	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", crowdSize, crowdQPs)
+	crowd, err := l.host.gather(ctx, l.programs["idle"], crowdSize, crowdQPs)
+	if err != nil {
+		return err
+	}
+	defer crowd.dismiss()
+	if err := wait(ctx, time.Second); err != nil { // what starting them left to do
+		return err
+	}
+	used := Series{Name: "daemon's CPU", Unit: "%"}
+	for range 2 {
+		before, err := l.daemon.cpu()
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := wait(ctx, idleTime); err != nil {
+			return err
+		}
+		after, err := l.daemon.cpu()
+		if err != nil {
+			return err
+		}
+		used.add(Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
+	}
+	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+	row.fill(used)
+	return nil
+}

@@ -1,0 +1,162 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A space is a network namespace, held open by a process that waits for the end of
+// its input and so never outlives us.
+type space struct {
+	holder *exec.Cmd
+	input  io.Closer
+	// private spaces are in a user namespace of their own, which any user may make.
+	private bool
+}
+
+// remedy is what to do when there are no namespaces.
+func (l *Lab) remedy() string {
+	const allow = "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
+		"on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
+	if l.User != nil { // root, as somebody else
+		return allow
+	}
+	return "run this as root, or " + allow
+}
+
+// newSpace makes a namespace: as root simply so, otherwise in a user namespace.
+func (l *Lab) newSpace(ctx context.Context) (*space, error) {
+	if os.Getuid() == 0 && l.User == nil {
+		if s, err := l.hold(ctx, []string{"unshare", "--net"}, false); err == nil || ctx.Err() != nil {
+			return s, err
+		}
+	}
+	s, err := l.hold(ctx, []string{"unshare", "--user", "--map-root-user", "--net"}, true)
+	if err != nil {
+		return nil, fmt.Errorf("no network namespace: %w; %s", err, l.remedy())
+	}
+	return s, nil
+}
+
+// beside makes another namespace whose owner is the same.
+func (l *Lab) beside(ctx context.Context, s *space) (*space, error) {
+	return l.hold(ctx, append(s.enter(), "unshare", "--net"), s.private)
+}
+
+// hold starts the process that holds a namespace. It has one when it says so.
+func (l *Lab) hold(ctx context.Context, unshare []string, private bool) (*space, error) {
+	var diag strings.Builder
+	c := l.command(ctx, append(unshare, "sh", "-c", "ip link set lo up && echo ready && exec cat")...)
+	c.Stderr = &diag
+	in, err1 := c.StdinPipe()
+	out, err2 := c.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	s := &space{holder: c, input: in, private: private}
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		s.close()
+		return nil, fmt.Errorf("%s: %s", strings.Join(unshare, " "), strings.TrimSpace(diag.String()))
+	}
+	return s, nil
+}
+
+// enter is what to run a command with to be in the namespace. Entering a user
+// namespace forgets that the command is to die with us, so it is said again.
+func (s *space) enter() []string {
+	at := filepath.Join("/proc", fmt.Sprint(s.holder.Process.Pid), "ns")
+	if !s.private {
+		return []string{"nsenter", "--net=" + at + "/net", "--"}
+	}
+	return []string{"nsenter", "--user=" + at + "/user", "--preserve-credentials", "--net=" + at + "/net", "--", "setpriv", "--pdeathsig", "KILL", "--"}
+}
+
+// close lets the namespace go.
+func (s *space) close() {
+	s.input.Close()
+	s.holder.Wait() // whatever it says, it is gone
+}
+
+// A Wire is two hosts: network namespaces with a veth pair between them and a daemon
+// in each.
+type Wire struct {
+	A, B    *Host
+	spaces  []*space
+	daemons []*daemon
+}
+
+// Wire makes two hosts whose interfaces have this MTU.
+func (l *Lab) Wire(ctx context.Context, mtu int) (w *Wire, err error) {
+	w = &Wire{}
+	defer func() {
+		if err != nil {
+			w.Close()
+			w = nil
+		}
+	}()
+	a, err := l.newSpace(ctx)
+	if err != nil {
+		return w, err
+	}
+	w.spaces = append(w.spaces, a)
+	b, err := l.beside(ctx, a)
+	if err != nil {
+		return w, fmt.Errorf("no second network namespace: %w; %s", err, l.remedy())
+	}
+	w.spaces = append(w.spaces, b)
+	w.A, w.B = l.host(a, "a", 1, mtu), l.host(b, "b", 2, mtu)
+
+	size := fmt.Sprint(mtu)
+	other := fmt.Sprint(b.holder.Process.Pid)
+	commands := [][]string{w.A.At("ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", other)}
+	for _, h := range []*Host{w.A, w.B} {
+		commands = append(commands,
+			h.At("ip", "link", "set", "eth0", "addrgenmode", "none"),
+			h.At("ip", "address", "add", h.IP+"/24", "dev", "eth0"),
+			h.At("ip", "link", "set", "eth0", "up"))
+	}
+	for _, argv := range commands {
+		if _, err := l.Run(ctx, argv...); err != nil {
+			return w, fmt.Errorf("no veth pair: %w; %s", err, l.remedy())
+		}
+	}
+	for _, h := range []*Host{w.A, w.B} {
+		d, err := h.Start(ctx, "--addr", h.IP)
+		if err != nil {
+			return w, err
+		}
+		w.daemons = append(w.daemons, d)
+	}
+	return w, nil
+}
+
+// host is a host in a namespace.
+func (l *Lab) host(s *space, name string, number, mtu int) *Host {
+	return &Host{
+		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, mtu)), IP: fmt.Sprintf("10.98.0.%d", number),
+		lab: l, enter: s.enter(), pid: s.holder.Process.Pid,
+	}
+}
+
+// Route is from A to B.
+func (w *Wire) Route() Route { return Route{Server: w.B, Client: w.A} }
+
+// Close stops the daemons and lets the namespaces go.
+func (w *Wire) Close() {
+	for _, d := range w.daemons {
+		d.stop()
+	}
+	for _, s := range w.spaces {
+		s.close()
+	}
+}

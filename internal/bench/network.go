@@ -1,0 +1,98 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// idlePeers is how many queue pairs wait while one works.
+	idlePeers = 1000
+	// settling is for what making or destroying them left to do.
+	settling = 200 * time.Millisecond
+)
+
+// network is what two hosts get of each other: two network namespaces with a veth
+// pair between them.
+func (t *Table) network() part {
+	latency := ratioAtMost("between two hosts: send latency, 64 B, MTU 9000, against TCP", 2)
+	latency.Aim = 1
+	return part{
+		name: "veth",
+		rows: []Row{
+			ratioRow("between two hosts: write bandwidth, 64 KiB, MTU 9000, against TCP", 1.2),
+			ratioRow("between two hosts: write bandwidth, 64 KiB, MTU 1500, against TCP", 1),
+			latency,
+			ratioRow("between two hosts: write bandwidth, 64 KiB, beside 1000 connected and idle QPs, against without", 0.95),
+			ratioRow("between two hosts: 8 B writes, beside 1000 connected and idle QPs, against without", 0.95),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "peers")
+			if err != nil {
+				return err
+			}
+			large, err := t.Lab.Wire(ctx, 9000)
+			if err != nil {
+				return err
+			}
+			defer large.Close()
+			small, err := t.Lab.Wire(ctx, 1500)
+			if err != nil {
+				return err
+			}
+			defer small.Close()
+			r9, r1 := large.Route(), small.Route()
+			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{
+				0: on(r9.bandwidth("ib_write_bw", bulkSize, 20000), "MTU 9000"),
+				1: on(r9.iperf3TCP(), "MTU 9000"),
+				2: on(r1.bandwidth("ib_write_bw", bulkSize, 10000), "MTU 1500"),
+				3: on(r1.iperf3TCP(), "MTU 1500"),
+				4: on(r9.latency("ib_send_lat", latencySize, 10000), "MTU 9000"),
+				5: on(r9.tcp("tcp_lat", "latency", "s", latencySize), "MTU 9000"),
+			})
+			rows[0].fill(s[0], s[1])
+			rows[1].fill(s[2], s[3])
+			rows[2].fill(s[4], s[5])
+			if err != nil {
+				return err
+			}
+			return t.besideIdle(ctx, large, programs["peers"], rows[3:])
+		},
+	}
+}
+
+// on is a probe whose name says where.
+func on(p Probe, where string) Probe {
+	p.Name += ", " + where
+	return p
+}
+
+// besideIdle is what queue pairs between the hosts that do nothing cost the one that
+// works. A few percent are looked for, so there are more rounds than elsewhere.
+func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []Row) error {
+	var probes []Probe
+	r := w.Route()
+	for _, p := range []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.messages("ib_write_bw", smallMessage, 200000)} {
+		beside := on(p, fmt.Sprintf("beside %d QPs", idlePeers))
+		beside.Measure = func(ctx context.Context) (Reading, error) {
+			idle, err := r.introduce(ctx, program, idlePeers)
+			if err != nil {
+				return Reading{}, err
+			}
+			defer func() {
+				idle.dismiss()
+				wait(ctx, settling) // if ctx ends, the next run says so
+			}()
+			if err := wait(ctx, settling); err != nil {
+				return Reading{}, err
+			}
+			return p.Measure(ctx)
+		}
+		probes = append(probes, beside, p)
+	}
+	s, err := Rounds(ctx, t.Progress, 2*t.Rounds, probes)
+	rows[0].fill(s[0], s[1])
+	rows[1].fill(s[2], s[3])
+	return err
+}

@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// carriedTimeout bounds a run over --sockets: programs that the preload library does
+// not carry tend to wait for ever.
+const carriedTimeout = 20 * time.Second
+
+// sockets is what a TCP program gains from --sockets.
+func (t *Table) sockets() part {
+	return part{
+		name: "sockets",
+		rows: []Row{
+			ratioRow("TCP program over --sockets: bandwidth, one host, against TCP", 1.5),
+			ratioAtMost("TCP program over --sockets: request and response, 64 B, one host, against TCP", 1),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			tool, notes := r.pingPong(ctx)
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
+			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{r.iperf3Carried(), r.iperf3TCP(), r.carriedPingPong(tool), r.plainPingPong(tool)})
+			rows[0].fill(s[0], s[1])
+			rows[1].fill(s[2], s[3])
+			rows[1].Note = strings.Join(notes, "; ")
+			return err
+		},
+	}
+}
+
+// proven runs f, which moves at least the bytes that it returns, and fails if the
+// device did not: then they went over TCP.
+func (r Route) proven(ctx context.Context, f func(context.Context) (bytes uint64, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, carriedTimeout, tooLong(carriedTimeout))
+	defer cancel()
+	before, err := r.Client.sent(ctx)
+	if err != nil {
+		return err
+	}
+	moved, err := f(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := r.Client.sent(ctx)
+	if err != nil {
+		return err
+	}
+	if after-before < moved {
+		return fmt.Errorf("the device sent %d bytes, want at least %d: the connection went over TCP", after-before, moved)
+	}
+	return nil
+}
+
+// iperf3Carried probes a TCP program's bandwidth over RDMA.
+func (r Route) iperf3Carried() Probe {
+	return Probe{Name: "iperf3 over --sockets", Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+		var rate float64
+		err := r.proven(ctx, func(ctx context.Context) (bytes uint64, err error) {
+			rate, bytes, err = r.iperf3(ctx, carried)
+			return bytes, err
+		})
+		return Reading{Value: rate}, err
+	}}
+}
+
+// A pinger is a tool that sends messages of latencySize to and fro over TCP. It
+// returns how many bytes it moved, at least.
+type pinger struct {
+	name string
+	run  func(Route, context.Context, way) (Reading, uint64, error)
+}
+
+// pingers are the tools to try, the one with a median first.
+var pingers = []pinger{
+	{"sockperf", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
+		return r.sockperf(ctx, w, latencySize)
+	}},
+	{"qperf tcp_lat", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
+		seconds, err := r.qperf(ctx, w, "tcp_lat", "latency", latencySize)
+		if err != nil {
+			return Reading{}, 0, err
+		}
+		return Reading{Value: seconds}, uint64(latencySize * 0.5 / seconds), nil // of a second; half is certain
+	}},
+	{"NPtcp", func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
+		return r.netpipe(ctx, w, latencySize)
+	}},
+}
+
+// trials is how often a tool may fail before another is taken: on a busy machine even
+// one that is carried may.
+const trials = 2
+
+// pingPong is the first tool that --sockets carries, and why those before it were not
+// taken. If none is carried it is the first of all, and its row will say that it fails.
+func (r Route) pingPong(ctx context.Context) (tool pinger, notes []string) {
+	for _, p := range pingers {
+		trial := r.carriedPingPong(p)
+		var err error
+		for range trials {
+			if _, err = trial.measure(ctx); err == nil || ctx.Err() != nil {
+				return p, notes
+			}
+		}
+		notes = append(notes, fmt.Sprintf("%s is not carried: %v", p.name, err))
+	}
+	return pingers[0], notes
+}
+
+// carriedPingPong probes a TCP program's latency over RDMA.
+func (r Route) carriedPingPong(p pinger) Probe {
+	return Probe{Name: p.name + " over --sockets", Unit: "s", Measure: func(ctx context.Context) (reading Reading, err error) {
+		err = r.proven(ctx, func(ctx context.Context) (moved uint64, err error) {
+			reading, moved, err = p.run(r, ctx, carried)
+			return moved, err
+		})
+		return reading, err
+	}}
+}
+
+// plainPingPong probes TCP's latency.
+func (r Route) plainPingPong(p pinger) Probe {
+	return Probe{Name: p.name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+		reading, _, err := p.run(r, ctx, plain)
+		return reading, err
+	}}
+}

@@ -1,0 +1,32 @@
+package engine
+
+import (
+	"testing"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// TestNewestAckCounts: of two acknowledgements that wait, the one for the later packet is
+// sent, whichever came last. The answer to a duplicate may be about older ones.
+func TestNewestAckCounts(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		first, second uint32
+		want          uint32
+	}{
+		{"in order", 50, 100, 100},
+		{"a duplicate after it", 100, 50, 100},
+		{"over the wrap", 0xfffffe, 3, 3},
+		{"a duplicate over the wrap", 3, 0xfffffe, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, q := &Engine{}, &nic.QP{}
+			e.owe(q, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
+			e.owe(q, &transport.Burst{Kind: transport.KindAck, PSN: c.second})
+			if got := e.acks.list[0].b.PSN; e.acks.n != 1 || got != c.want {
+				t.Errorf("%d wait, the first for %#x; want one, for %#x", e.acks.n, got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+
+	"vrdma/internal/hosts"
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// This file is what the engine does about other vrdma hosts: package hosts finds out who
+// is one, and the paths of queue pairs that lead there are told.
+
+// features are those that this engine has.
+const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs
+
+// ownFeatures are what transport.Path.Own takes for granted.
+const ownFeatures = wire.FeatureRepair | wire.FeaturePacedReads
+
+// recognition implements hosts.Host.
+type recognition struct{ e *Engine }
+
+// recognise makes the table of other hosts.
+func (e *Engine) recognise(version string) {
+	e.peers = hosts.New(hosts.Config{Version: version, Features: features, Random: random64, Host: recognition{e}})
+	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, link.GIDOf(a)) })
+}
+
+func random64() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails: crypto/rand ends the program instead
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// Path implements nic.Link.
+func (e *Engine) Path(sgid, dgid *transport.GID) transport.Path {
+	if e.port == nil || e.nic.Local(dgid) {
+		return transport.Path{}
+	}
+	p := e.pathTo(0)
+	if e.peers != nil && e.reachable(sgid, dgid) {
+		p = e.pathTo(e.peers.Meet(e.now, *sgid, *dgid))
+	}
+	return p
+}
+
+// reachable reports whether dgid can be a host that sgid talks with.
+func (e *Engine) reachable(sgid, dgid *transport.GID) bool {
+	from, to := link.AddrOf(*sgid), link.AddrOf(*dgid)
+	return from.Is4() == to.Is4() && !from.IsLoopback() && !to.IsLoopback() && !to.IsUnspecified() && !to.IsMulticast()
+}
+
+// pathTo is the way to another host with these features.
+func (e *Engine) pathTo(f uint32) transport.Path {
+	return transport.Path{Remote: true, Own: f&ownFeatures == ownFeatures, MaxBurst: remoteBurst, Window: e.opts.Window}
+}
+
+// SendMAD implements hosts.Host.
+func (r recognition) SendMAD(from, to transport.GID, mad []byte) { r.e.SendMAD(from, to, mad) }
+
+// Judged implements hosts.Host: the queue pairs that lead to gid are told what is known.
+func (r recognition) Judged(gid transport.GID) {
+	e := r.e
+	f := e.peers.Features(gid)
+	e.port.SetOwn(link.AddrOf(gid), f&wire.FeatureShortIDs != 0)
+	p := e.pathTo(f)
+	e.nic.EachQP(func(q *nic.QP) {
+		if t := q.Transport(); q.PeerGID() == gid && t.Path().Remote {
+			t.SetPath(p)
+		}
+	})
+}
+
+// InUse implements hosts.Host.
+func (r recognition) InUse(f func(transport.GID)) {
+	r.e.nic.EachQP(func(q *nic.QP) {
+		if q.Transport().Path().Remote {
+			f(q.PeerGID())
+		}
+	})
+}
+
+// Peers are the hosts that are known; nil if hosts do not recognise each other. It runs on
+// the loop.
+func (e *Engine) Peers() ([]hosts.Status, hosts.Counters) {
+	if e.peers == nil {
+		return nil, hosts.Counters{}
+	}
+	return e.peers.List(), e.peers.Counters()
+}

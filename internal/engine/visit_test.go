@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/transport"
+)
+
+// What belongs to the loop has one holder at a time, whoever it is: the race detector
+// would tell.
+func TestVisitorsAlone(t *testing.T) {
+	e := newEngine(t)
+	var all sync.WaitGroup
+	n := 0
+	for range 8 {
+		all.Go(func() {
+			for i := range 300 {
+				e.Do(func() { n++; e.startTick() })
+				if i%50 == 0 {
+					time.Sleep(time.Millisecond) // the loop falls asleep
+				}
+			}
+		})
+	}
+	all.Wait()
+	e.Do(func() {
+		if n != 8*300 {
+			t.Errorf("%d commands ran, want %d", n, 8*300)
+		}
+	})
+}
+
+// What was posted before a command happens before it, whether the loop sleeps, is about
+// to, or has just been woken.
+func TestPostedBeforeCommand(t *testing.T) {
+	a, b := pair(t)
+	for i := range 2000 {
+		mark := byte(i%250 + 1)
+		a.c.mem[0] = mark
+		for start := time.Now(); time.Since(start) < time.Duration(i%300)*time.Microsecond; {
+		}
+		a.post(wr{op: opWrite, n: 1, remote: b.c.base, rkey: b.mr.RKey})
+		var got byte
+		a.c.e.Do(func() { got = b.c.mem[0] })
+		if got != mark {
+			t.Fatalf("command %d saw %d where %d was written before", i, got, mark)
+		}
+	}
+}
+
+// alarm is a Management that only waits.
+type alarm struct {
+	e    *Engine
+	due  transport.Time
+	rang chan struct{}
+}
+
+func (*alarm) ReceiveMAD(_, _ transport.GID, _ []byte) {}
+func (a *alarm) Deadline() transport.Time              { return a.due }
+func (a *alarm) Expire()                               { a.due = 0; close(a.rang) }
+
+// A deadline that a visitor sets is kept, also by a loop that sleeps for ever.
+func TestVisitorSetsDeadline(t *testing.T) {
+	e := newEngine(t)
+	a := &alarm{e: e, rang: make(chan struct{})}
+	e.Do(func() { e.mgmt.to = a })
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		e.Do(func() {})
+	}
+	e.Do(func() { a.due = e.now + transport.Time(5*time.Millisecond) })
+	select {
+	case <-a.rang:
+	case <-time.After(10 * time.Second):
+		t.Error("the loop slept through a deadline")
+	}
+}

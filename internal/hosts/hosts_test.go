@@ -1,0 +1,411 @@
+package hosts
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"vrdma/internal/wire"
+)
+
+const all = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs
+
+// world is a few hosts and a network that loses what it is told to.
+type world struct {
+	t     *testing.T
+	now   Time
+	nodes map[GID]*node
+	mail  []letter
+	lose  func(letter) bool
+	sent  int // letters offered to the network
+}
+
+type letter struct {
+	from, to GID
+	mad      []byte
+}
+
+// node is a host at one address. table is nil if it is no vrdma host.
+type node struct {
+	w      *world
+	gid    GID
+	table  *Table
+	refuse bool // answers as the Linux kernel does
+	judged int
+	used   []GID
+}
+
+func newWorld(t *testing.T) *world { return &world{t: t, now: 1, nodes: map[GID]*node{}} }
+
+func gid(i byte) GID { return GID{10: 0xff, 11: 0xff, 12: 10, 15: i} }
+
+// add makes a host; features of 0 make it one that is no vrdma host.
+func (w *world) add(i byte, features uint32) *node {
+	n := &node{w: w, gid: gid(i)}
+	w.nodes[n.gid] = n
+	n.start(features)
+	return n
+}
+
+func (n *node) start(features uint32) {
+	n.table = nil
+	if features != 0 {
+		r := rand.New(rand.NewPCG(uint64(n.gid[15]), uint64(n.w.now)))
+		n.table = New(Config{Version: "1.2", Features: features, Random: r.Uint64, Host: n})
+	}
+}
+
+func (n *node) SendMAD(from, to GID, mad []byte) {
+	n.w.sent++
+	n.w.mail = append(n.w.mail, letter{from, to, slices.Clone(mad)})
+}
+
+func (n *node) Judged(GID) { n.judged++ }
+
+func (n *node) InUse(f func(GID)) {
+	for _, g := range n.used {
+		f(g)
+	}
+}
+
+// meet is a connection from n to o.
+func (n *node) meet(o *node) uint32 {
+	if !slices.Contains(n.used, o.gid) {
+		n.used = append(n.used, o.gid)
+	}
+	return n.table.Meet(n.w.now, n.gid, o.gid)
+}
+
+// deliver brings everything to where it belongs.
+func (w *world) deliver() {
+	for range 10_000 {
+		if len(w.mail) == 0 {
+			return
+		}
+		l := w.mail[0]
+		w.mail = w.mail[1:]
+		n := w.nodes[l.to]
+		if n == nil || w.lose != nil && w.lose(l) {
+			continue
+		}
+		switch {
+		case n.table != nil:
+			n.table.Receive(w.now, l.from, l.to, l.mad)
+		case n.refuse:
+			m := wire.MAD(l.mad)
+			if m.Method() == wire.MethodGet {
+				m.SetMethod(wire.MethodGetResp)
+				m.SetStatus(0x000c)
+				w.mail = append(w.mail, letter{l.to, l.from, m})
+			}
+		}
+	}
+	w.t.Fatal("the hosts do not stop talking")
+}
+
+// run lets time pass.
+func (w *world) run(d Time) {
+	end := w.now + d
+	for range 100_000 {
+		w.deliver()
+		next := end
+		for _, n := range w.nodes {
+			if n.table != nil && n.table.Deadline() != 0 {
+				next = min(next, n.table.Deadline())
+			}
+		}
+		w.now = max(w.now, next)
+		if w.now >= end {
+			w.deliver()
+			return
+		}
+		for _, n := range w.nodes {
+			if n.table != nil && n.table.Deadline() != 0 && n.table.Deadline() <= w.now {
+				n.table.Expire(w.now)
+			}
+		}
+	}
+	w.t.Fatal("time does not pass")
+}
+
+func (n *node) kind(o *node) Kind {
+	for _, s := range n.table.List() {
+		if s.GID == o.gid {
+			return s.Kind
+		}
+	}
+	return 255
+}
+
+func (w *world) want(n, o *node, k Kind, features uint32) {
+	w.t.Helper()
+	if got, f := n.kind(o), n.table.Features(o.gid); got != k || f != features {
+		w.t.Errorf("host %d holds host %d for %v with features %#x, want %v with %#x", n.gid[15], o.gid[15], got, f, k, features)
+	}
+}
+
+// TestRecognition: one asks, both know; features are what both have.
+func TestRecognition(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all&^wire.FeatureShortIDs|1<<20)
+	if f := a.meet(b); f != 0 {
+		t.Errorf("features %#x before anything was heard", f)
+	}
+	b.used = []GID{a.gid}
+	b.table.peers[a.gid] = &peer{local: b.gid, kind: Foreign, due: 1 << 60}
+	w.deliver()
+	w.want(a, b, Own, all&^wire.FeatureShortIDs)
+	w.want(b, a, Own, all&^wire.FeatureShortIDs)
+	if w.sent != 3 || a.judged != 1 || b.judged != 1 {
+		t.Errorf("%d messages, judged %d and %d times, want 3, 1, 1", w.sent, a.judged, b.judged)
+	}
+	if s := a.table.List(); len(s) != 1 || s[0].Version != "1.2" {
+		t.Errorf("%+v, want version 1.2", s)
+	}
+	if f := a.meet(b); f != all&^wire.FeatureShortIDs {
+		t.Errorf("features %#x for a host that has just answered", f)
+	}
+}
+
+// TestForeign: who is silent or refuses is foreign, and asked again rarely.
+func TestForeign(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		w := newWorld(t)
+		a, b := w.add(1, all), w.add(2, 0)
+		b.refuse = refuse
+		a.meet(b)
+		w.run(2 * second)
+		w.want(a, b, Foreign, 0)
+		first := a.table.count.Asked
+		if most := uint64(firstTries); first > most || refuse && first != 1 {
+			t.Errorf("refuses %v: asked %d times in two seconds", refuse, first)
+		}
+		w.run(600 * second)
+		if n := a.table.count.Asked - first; n > 20 || n < 5 {
+			t.Errorf("refuses %v: asked %d times in ten minutes, want a few", refuse, n)
+		}
+		// It becomes one of ours, and it is it that asks.
+		b.start(all)
+		b.meet(a)
+		w.deliver()
+		w.want(a, b, Own, all)
+		w.want(b, a, Own, all)
+	}
+}
+
+// TestReplaced: a host of ours becomes another: a newcomer takes no old news for good, the
+// others hear within seconds, and packets that none of ours sends count at once.
+func TestReplaced(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	a.meet(b)
+	w.deliver()
+	w.want(a, b, Own, all)
+	w.run(freshFor + 1)
+	b.start(0)
+	b.refuse = true
+	if f := a.meet(b); f != 0 {
+		t.Errorf("a new connection uses features %#x of a host not heard of for %v", f, freshFor)
+	}
+	w.want(a, b, Own, all)
+	w.deliver()
+	w.want(a, b, Foreign, 0)
+
+	b.start(all)
+	b.meet(a)
+	w.deliver()
+	w.want(a, b, Own, all)
+	b.start(0)
+	b.refuse = false
+	before := a.judged
+	a.table.Doubt(w.now, b.gid)
+	w.want(a, b, Asking, 0)
+	if a.judged != before+1 {
+		t.Error("nobody was told of the doubt")
+	}
+	w.run(11 * second)
+	w.want(a, b, Foreign, 0)
+
+	// Silence is noticed too, without any hint.
+	b.start(all)
+	b.meet(a)
+	w.deliver()
+	b.start(0)
+	w.run(refreshEvery + 11*second)
+	w.want(a, b, Foreign, 0)
+}
+
+// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours
+// and is not asked for ever.
+func TestDoubt(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	a.meet(b)
+	w.deliver()
+	a.table.Doubt(w.now, b.gid)
+	w.deliver()
+	w.want(a, b, Own, all)
+	w.run(second)
+	a.table.Doubt(w.now, b.gid)
+	w.deliver()
+	w.want(a, b, Own, all&^wire.FeatureShortIDs)
+	before := w.sent
+	a.table.Doubt(w.now, b.gid)
+	w.deliver()
+	if w.sent != before || a.table.count.Doubts != 2 {
+		t.Errorf("a third doubt led to %d messages, %d doubts counted", w.sent-before, a.table.count.Doubts)
+	}
+	// A new instance gets a new chance.
+	w.run(second)
+	b.start(all)
+	b.meet(a)
+	w.deliver()
+	w.want(a, b, Own, all)
+}
+
+// TestLoss: every other message is lost, one by one, and still all know in the end.
+func TestLoss(t *testing.T) {
+	for seed := range uint64(50) {
+		w := newWorld(t)
+		r := rand.New(rand.NewPCG(seed, 1))
+		w.lose = func(letter) bool { return r.IntN(4) == 0 }
+		a, b := w.add(1, all), w.add(2, all)
+		a.meet(b)
+		b.meet(a)
+		w.run(60 * second)
+		w.want(a, b, Own, all)
+		w.want(b, a, Own, all)
+	}
+}
+
+// TestForgery: answers that were not asked for change nothing and are counted.
+func TestForgery(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.add(1, all), w.add(2, all), w.add(3, all)
+	var question wire.Hello
+	w.lose = func(l letter) bool { question = l.mad; return true }
+	a.meet(b)
+	w.deliver()
+	answer := make(wire.Hello, wire.MADSize)
+	answer.InitAnswer(question)
+	answer.SetSender(all, 7, "x")
+	wrong := slices.Clone(answer)
+	wrong[40]++ // the nonce
+	reflected := slices.Clone(question)
+	wire.MAD(reflected).SetMethod(wire.MethodGetResp)
+	steps := []struct {
+		name string
+		from GID
+		mad  []byte
+		at   Time
+	}{
+		{"another address", c.gid, answer, w.now},
+		{"an unknown address", gid(9), answer, w.now},
+		{"a wrong nonce", b.gid, wrong, w.now},
+		{"the question itself", b.gid, reflected, w.now},
+		{"too late", b.gid, answer, w.now + nonceLife + 1},
+	}
+	for i, s := range steps {
+		a.table.Receive(s.at, s.from, a.gid, s.mad)
+		if n := a.table.count.Ignored; n != uint64(i+1) {
+			t.Errorf("%s: %d answers ignored, want %d", s.name, n, i+1)
+		}
+		w.want(a, b, Asking, 0)
+	}
+	a.table.Receive(w.now, b.gid, a.gid, answer)
+	w.want(a, b, Own, all)
+	a.table.Receive(w.now, b.gid, a.gid, answer) // once more
+	if n := a.table.count.Recognised; n != 1 {
+		t.Errorf("an answer counted %d times", n)
+	}
+}
+
+// TestFlood: a flood of questions, forged or not, is answered one for one at most, and no
+// more than so many a second; and no answer is longer than its question.
+func TestFlood(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	w.lose = func(letter) bool { return true }
+	a.meet(b) // so that the questions are answered with a challenge
+	w.mail, w.sent = nil, 0
+	q := make(wire.Hello, wire.MADSize)
+	q.Init(1, 2)
+	q.SetSender(all, 3, "x")
+	const flood = 100_000
+	for i := range flood {
+		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q)
+		if w.sent > i+1 {
+			t.Fatalf("%d messages for %d questions", w.sent, i+1)
+		}
+	}
+	for _, l := range w.mail {
+		if len(l.mad) > len(q) {
+			t.Fatalf("an answer of %d bytes to a question of %d", len(l.mad), len(q))
+		}
+	}
+	if w.sent > answersMost+2000+1 || w.sent < 1000 {
+		t.Errorf("%d answers in a second, want at most %d", w.sent, answersMost+2000)
+	}
+	if a.table.count.Limited != uint64(flood-w.sent) {
+		t.Errorf("%d counted as limited, want %d", a.table.count.Limited, flood-w.sent)
+	}
+}
+
+// TestBound: the table does not grow without end, and forgets what nobody uses.
+func TestBound(t *testing.T) {
+	w := newWorld(t)
+	a := w.add(1, all)
+	for i := range maxPeers + 100 {
+		a.table.Meet(w.now+Time(i), a.gid, GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+	}
+	if n := len(a.table.peers); n != maxPeers || a.judged != 100 {
+		t.Errorf("%d hosts known, %d forgotten, want %d and 100", n, a.judged, maxPeers)
+	}
+	w.mail = nil
+	w.run(200 * second)
+	if n := len(a.table.peers); n != 0 || a.table.Deadline() != 0 {
+		t.Errorf("%d hosts known that nobody uses, next look at %d", n, a.table.Deadline())
+	}
+}
+
+// FuzzReceive: nothing that comes makes a host known that was not asked, and nothing is
+// answered with more than it is.
+func FuzzReceive(f *testing.F) {
+	q := make(wire.Hello, wire.MADSize)
+	q.Init(1, 1<<63|5)
+	q.SetSender(all, 3, "version\x00\xffx")
+	f.Add([]byte(q))
+	a := make(wire.Hello, wire.MADSize)
+	a.InitAnswer(q)
+	a.SetSender(all, 3, "v")
+	a.SetChallenge(9)
+	f.Add([]byte(a))
+	f.Add([]byte("short"))
+	f.Fuzz(func(t *testing.T, mad []byte) {
+		w := newWorld(t)
+		n, o := w.add(1, all), w.add(2, all)
+		n.meet(o)
+		n.table.peers[o.gid].nonce = 1<<63 | 5
+		w.mail, w.sent = nil, 0
+		before := slices.Clone(mad)
+		n.table.Receive(w.now, gid(3), n.gid, mad) // from somebody else
+		if len(n.table.peers) != 1 || n.kind(o) != Asking || w.sent > 1 {
+			t.Fatalf("a stranger's message made %+v and %d messages", n.table.List(), w.sent)
+		}
+		n.table.Receive(w.now, o.gid, n.gid, mad)
+		if w.sent > 2 || !slices.Equal(before, mad) {
+			t.Fatalf("%d messages for two", w.sent)
+		}
+		if n.kind(o) == Own {
+			h := wire.MAD(mad).Hello()
+			if h == nil || !h.IsAnswer() || h.Nonce() != 1<<63|5 {
+				t.Fatalf("recognised by % x", mad)
+			}
+		}
+		for _, s := range n.table.List() {
+			if len(s.Version) > 32 {
+				t.Fatalf("version %q", s.Version)
+			}
+		}
+	})
+}

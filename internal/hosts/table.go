@@ -1,0 +1,292 @@
+package hosts
+
+import (
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// GID is an address.
+type GID = transport.GID
+
+// Time is the caller's clock.
+type Time = transport.Time
+
+// Kind is what a host is held to be.
+type Kind uint8
+
+const (
+	Asking  Kind = iota // not known yet: treated as foreign
+	Own                 // a vrdma host
+	Foreign             // anything else
+)
+
+// String is the kind in a word.
+func (k Kind) String() string { return [...]string{"asking", "vrdma", "foreign"}[k] }
+
+// Host is the world as a Table sees it.
+type Host interface {
+	// SendMAD sends a management datagram; it keeps no reference to it.
+	SendMAD(from, to GID, mad []byte)
+	// Judged says that Features(gid) may have changed.
+	Judged(gid GID)
+	// InUse calls f with every address that somebody talks with.
+	InUse(f func(GID))
+}
+
+// Config is what a Table is born with.
+type Config struct {
+	// Version is what others are told of us.
+	Version string
+	// Features are what we announce and what we use if others announce it.
+	Features uint32
+	// Random supplies nonces.
+	Random func() uint64
+	Host   Host
+}
+
+// Times. A host that is asked for the first time has answered or is foreign after 1.3 s.
+const (
+	second = Time(1e9)
+	// firstWait is how long an answer may take before the question is asked again,
+	// twice as long each time.
+	firstWait = second / 100
+	// firstTries is how often a host is asked that is not known; knownTries one that
+	// has answered before, which takes ten seconds.
+	firstTries, knownTries = 7, 10
+	// nonceLife is how long an answer is waited for.
+	nonceLife = 15 * second
+	// freshFor is how long after an answer a new connection need not ask.
+	freshFor = 5 * second
+	// refreshEvery is how often a host that is used is asked whether it is still ours.
+	refreshEvery = 30 * second
+	// againFirst and againMost: foreign hosts are asked again, ever more rarely.
+	againFirst, againMost = 2 * second, 64 * second
+	// looseWithin is how soon a second doubt proves the first wrong.
+	looseWithin = 10 * second
+	// tick is what times are rounded to, so that many hosts share a look.
+	tick = firstWait / 2
+)
+
+// maxPeers bounds the table. What does not fit displaces what was used least lately.
+const maxPeers = 4096
+
+// peer is a host that we talk with, or did.
+type peer struct {
+	local     GID // the address to ask from
+	kind      Kind
+	asking    bool // a question is on its way, the tries-th
+	doubted   bool // was ours, and has done what none of ours does
+	loose     bool // its identifications are not to be relied on
+	waiting   bool // somebody was told "not yet"
+	tries     uint8
+	rounds    uint8  // without an answer
+	nonce     uint64 // of the question, 0: none
+	spent     uint64 // the one that was answered last
+	asked     Time   // when the nonce was made
+	heard     Time   // when it last answered
+	doubtedAt Time
+	met       Time // when somebody last wanted to know
+	due       Time // when to ask, or to give up
+	features  uint32
+	instance  uint64
+	version   string
+}
+
+// Table is what is known of other hosts.
+type Table struct {
+	conf     Config
+	instance uint64
+	tid      uint64
+	peers    map[GID]*peer
+	due      Time // of the earliest
+	answers  bucket
+	count    Counters
+	used     map[GID]struct{}
+	out      [wire.MADSize]byte
+}
+
+// Counters count what the table has seen and said.
+type Counters struct {
+	Asked      uint64 // questions sent
+	Answered   uint64 // questions of others answered
+	Limited    uint64 // not answered: too many
+	Recognised uint64 // answers that counted
+	Refused    uint64 // questions that came back from somebody who does not know them
+	Ignored    uint64 // answers that nobody had asked for: unknown address, wrong or old nonce
+	Doubts     uint64 // vrdma hosts that sent what none does
+}
+
+// New makes an empty table.
+func New(c Config) *Table {
+	t := &Table{conf: c, peers: make(map[GID]*peer), used: make(map[GID]struct{})}
+	t.instance, t.tid = c.Random(), c.Random()
+	return t
+}
+
+// Counters are what has been counted so far.
+func (t *Table) Counters() Counters { return t.count }
+
+// Meet says that a queue pair at local is going to talk with remote, and returns the
+// features to use at once. If more becomes known Host.Judged tells.
+func (t *Table) Meet(now Time, local, remote GID) uint32 {
+	p := t.peers[remote]
+	if p == nil {
+		t.makeRoom()
+		p = &peer{local: local}
+		t.peers[remote] = p
+		t.ask(now, remote, p)
+	}
+	p.met = now
+	if f := p.known(t.conf.Features); f == 0 || now-p.heard <= freshFor {
+		return f
+	}
+	p.waiting = true
+	if !p.asking {
+		p.local = local
+		t.ask(now, remote, p)
+	}
+	return 0
+}
+
+// Features are those to use towards a host: none unless it is ours.
+func (t *Table) Features(gid GID) uint32 {
+	if p := t.peers[gid]; p != nil {
+		return p.known(t.conf.Features)
+	}
+	return 0
+}
+
+// known are the features that both sides have.
+func (p *peer) known(ours uint32) uint32 {
+	if p.kind != Own || p.doubted {
+		return 0
+	}
+	f := p.features & ours
+	if p.loose {
+		f &^= wire.FeatureShortIDs
+	}
+	return f
+}
+
+// Doubt says that a packet came from a host of ours that none of ours would send: somebody
+// else may have its address now. Until it answers again it is foreign.
+func (t *Table) Doubt(now Time, gid GID) {
+	p := t.peers[gid]
+	if p == nil || p.kind != Own || p.doubted || p.loose {
+		return
+	}
+	t.count.Doubts++
+	// Once may be a damaged packet that looked whole. A host that has said since that
+	// it is ours, and goes on, just has other identifications than we thought.
+	p.loose = p.doubtedAt != 0 && now-p.doubtedAt < looseWithin
+	p.doubted, p.doubtedAt = true, now
+	if !p.asking {
+		t.ask(now, gid, p)
+	}
+	t.conf.Host.Judged(gid)
+}
+
+// Deadline is when Expire has to be called; 0 is never.
+func (t *Table) Deadline() Time { return t.due }
+
+// Expire asks whoever is to be asked, and gives up on those who were silent.
+func (t *Table) Expire(now Time) {
+	next, looked := Time(0), false
+	for gid, p := range t.peers {
+		if p.due <= now {
+			if !p.asking && !looked {
+				looked = true
+				clear(t.used)
+				t.conf.Host.InUse(func(g GID) { t.used[g] = struct{}{} })
+			}
+			t.expire(now, gid, p)
+		}
+		if t.peers[gid] == p && (next == 0 || p.due < next) {
+			next = p.due
+		}
+	}
+	t.due = next
+}
+
+// expire sees to one host whose time has come.
+func (t *Table) expire(now Time, gid GID, p *peer) {
+	most := uint8(1) // for one that has never answered, the next round will do
+	switch {
+	case p.kind == Own:
+		most = knownTries
+	case p.rounds == 0:
+		most = firstTries
+	}
+	if !p.asking {
+		if _, ok := t.used[gid]; !ok {
+			delete(t.peers, gid)
+			t.conf.Host.Judged(gid)
+			return
+		}
+		t.ask(now, gid, p)
+		return
+	}
+	if p.tries < most {
+		t.send(now, gid, p)
+		return
+	}
+	t.foreign(now, gid, p, p.rounds)
+}
+
+// foreign gives up on a host; it is asked again, the more rarely the more rounds of
+// questions were in vain.
+func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
+	before := p.kind
+	p.kind, p.asking, p.doubted, p.waiting, p.nonce = Foreign, false, false, false, 0
+	p.features, p.version = 0, ""
+	p.rounds = min(rounds+1, 8)
+	t.later(p, now+min(againFirst<<(p.rounds-1), againMost))
+	if before != Foreign {
+		t.conf.Host.Judged(gid)
+	}
+}
+
+// later sets when to look at p again.
+func (t *Table) later(p *peer, at Time) {
+	p.due = (at + tick - 1) / tick * tick
+	if t.due == 0 || p.due < t.due {
+		t.due = p.due
+	}
+}
+
+// makeRoom forgets the host that was of use least lately if the table is full.
+func (t *Table) makeRoom() {
+	if len(t.peers) < maxPeers {
+		return
+	}
+	var oldest GID
+	var p *peer
+	for gid, o := range t.peers {
+		if p == nil || o.met < p.met {
+			oldest, p = gid, o
+		}
+	}
+	delete(t.peers, oldest)
+	t.conf.Host.Judged(oldest)
+}
+
+// A Status describes a host.
+type Status struct {
+	GID      GID
+	Kind     Kind
+	Version  string // of a vrdma host
+	Features uint32 // in use
+}
+
+// List describes every host that is known.
+func (t *Table) List() []Status {
+	out := make([]Status, 0, len(t.peers))
+	for gid, p := range t.peers {
+		s := Status{GID: gid, Kind: p.kind, Version: p.version, Features: p.known(t.conf.Features)}
+		if p.doubted {
+			s.Kind = Asking
+		}
+		out = append(out, s)
+	}
+	return out
+}

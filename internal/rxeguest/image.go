@@ -1,0 +1,49 @@
+package rxeguest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// Tools are what making and booting a guest needs.
+var Tools = []string{
+	"qemu-system-x86_64", "busybox", "cpio", "modprobe", "depmod", "xz", "dpkg-deb", "apt-get", "ip", "rdma",
+	"ibv_rc_pingpong", "rping", "ib_write_bw", "qperf",
+}
+
+// Image is the directory with vmlinux and initramfs, which are made if they are not
+// there. It needs the repository, which holds the script that makes them.
+func Image(ctx context.Context, repository string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the guest's kernel: %w", err)
+	}
+	dir := filepath.Join(cache, "vrdma", "guest")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	// Another process may be at it.
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", err
+	}
+	agent := filepath.Join(dir, "agent")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "./test/guest/agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	script := filepath.Join("test", "guest", "image")
+	for _, c := range []*exec.Cmd{build, exec.CommandContext(ctx, script, "fetch", dir), exec.CommandContext(ctx, script, "build", dir, agent)} {
+		c.Dir = repository
+		if out, err := c.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w\n%s", c.Args, err, out)
+		}
+	}
+	return dir, nil
+}

@@ -1,0 +1,98 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/bench"
+	"vrdma/test/harness"
+)
+
+// tool starts `vrdma ARGS…`, one that measures.
+func tool(t *testing.T, args ...string) *harness.Process {
+	t.Helper()
+	harness.Build(t)
+	harness.Need(t, "ib_write_bw", "cmtime", "rping", "qperf", "ip", "nsenter", "setpriv")
+	d := harness.At(filepath.Join(harness.Directory(t, nil), "s"), nil)
+	return harness.Spawn(t, d.Command(args...))
+}
+
+// What make demo shows works: one host, and two where namespaces are to be had.
+func TestDemo(t *testing.T) {
+	p := tool(t, "demo", "--rounds", "1")
+	p.OK(t, 5*minute)
+	out := p.Stdout()
+	const two, not = "Two hosts: network namespaces", "Two hosts are not shown: no network namespace: "
+	switch {
+	case !strings.Contains(out, "Two processes on this machine"):
+		t.Errorf("nothing about one host:\n%s", p.Output())
+	case !strings.Contains(out, not) && (!strings.Contains(out, two) || !strings.Contains(out, "ping data: rdma-ping-2: ")):
+		t.Errorf("nothing about two hosts:\n%s", p.Output())
+	}
+}
+
+// A part of the speed table is measured, and every row says what came of it. (How fast it
+// was is nobody's business here.)
+func TestBenchPart(t *testing.T) {
+	p := tool(t, "bench", "--only", "cm", "--rounds", "1", "--out", "", "-o", "json")
+	p.OK(t, 5*minute)
+	var report bench.Report
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 1 || report.Rows[0].Missing != "" || len(report.Rows[0].Ours.Values) != 1 {
+		t.Errorf("got %+v\n%s", report.Rows, p.Output())
+	}
+}
+
+// Interrupted while two hosts talk, it leaves nothing behind.
+func TestBenchInterrupted(t *testing.T) {
+	p := tool(t, "bench", "--only", "veth", "--rounds", "100", "--out", "")
+	begun := func() bool { return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: iperf3") }
+	if !harness.Poll(2*minute, begun) || p.Ended(0) {
+		t.Fatalf("it does not measure\n%s", p.Output())
+	}
+	children := childrenOf(p.PID())
+	if len(children) < 8 { // four namespaces, four daemons
+		t.Fatalf("it has the children %v, want at least 8\n%s", children, p.Output())
+	}
+	lab, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", children[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.Kill(p.PID(), syscall.SIGINT)
+	if !p.Ended(30*time.Second) || p.Code() != 1 || !strings.Contains(p.Output(), "interrupted") {
+		t.Fatalf("after SIGINT: %s, want exit status 1\n%s", p.Fate(), p.Output())
+	}
+	for _, child := range children {
+		if syscall.Kill(child, 0) == nil {
+			t.Errorf("process %d is still there", child)
+		}
+	}
+	if _, err := os.Stat(lab); !os.IsNotExist(err) {
+		t.Errorf("%s is still there (%v)", lab, err)
+	}
+}
+
+// childrenOf are the processes whose parent is pid.
+func childrenOf(pid int) (children []int) {
+	entries, _ := os.ReadDir("/proc") // a Linux without it runs none of these tests
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
+		if err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", pid)) {
+			children = append(children, child)
+		}
+	}
+	return children
+}

@@ -1,0 +1,178 @@
+package guest
+
+import (
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/golden"
+	"vrdma/internal/pcap"
+	"vrdma/internal/wire"
+)
+
+// witness watches the cable for the two things that make a conversation with the guest
+// fail through no fault of ours.
+//
+// rxe (Linux 6.1) loses its place when the ACK of a message arrives while it sends that
+// message again: it moves on without completing it, and its next retry sends an empty
+// packet in its stead and everything behind it with PSNs that are one too high. No peer
+// can mend that; on the wire it is a request that comes again under its PSN and is not what
+// it was.
+//
+// And one of the two hosts may get no processor for longer than a queue pair's retries
+// last: the guest is emulated, and shares two processors with everything else. On the wire
+// that is a host that is spoken to, again and again, and says nothing.
+type witness struct {
+	mu      sync.Mutex // guards all below
+	request map[place]uint32
+	changed []string
+	said    map[netip.Addr]*speech
+	longest time.Duration
+	silent  netip.Addr
+}
+
+// place is where a request belongs.
+type place struct {
+	to  netip.Addr
+	qp  uint32
+	psn uint32
+}
+
+// speech is what a host has said since the other one last spoke.
+type speech struct {
+	since   time.Time
+	packets int
+}
+
+// patienceOver is how long a host has to be silent to be to blame: a little less than the
+// shortest retries of any tool take, eight times 67 ms.
+const patienceOver = 400 * time.Millisecond
+
+// see takes a frame.
+func (w *witness) see(frame []byte) {
+	p, ok := golden.Parse(frame, pcap.Ethernet)
+	if !ok {
+		return
+	}
+	packet, err := wire.Parse(p.Data)
+	if err != nil {
+		return
+	}
+	var flow wire.Flow
+	flow.Set(p.Src, p.Dst)
+	if flow.Sum(packet, p.ID) != packet.ICRC() {
+		return // damaged on the way: its receiver will not see it
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hear(time.Now(), p.Src.Addr(), p.Dst.Addr())
+	if p.Src.Addr().String() == guestIP4 || p.Src.Addr().String() == guestIP6 {
+		w.compare(packet, p.Dst.Addr())
+	}
+}
+
+// hear notes who spoke; w.mu is held.
+func (w *witness) hear(now time.Time, from, to netip.Addr) {
+	if s := w.said[to]; s != nil && s.packets > 0 {
+		s.packets = 0 // they are answered
+	}
+	s := w.said[from]
+	if s == nil {
+		s = &speech{}
+		w.said[from] = s
+	}
+	if s.packets++; s.packets == 1 {
+		s.since = now
+	}
+	// Two packets, because the last one of a conversation wants no answer.
+	if d := now.Sub(s.since); s.packets > 2 && d > w.longest {
+		w.longest, w.silent = d, to
+	}
+}
+
+// compare holds a request of the guest's against what it was when it was first sent;
+// w.mu is held.
+func (w *witness) compare(p wire.Packet, to netip.Addr) {
+	f := p.Format()
+	if f.Service != wire.RC || f.Operation == wire.Ack || f.Operation == wire.AtomicAck || f.Operation == wire.ReadResponse {
+		return
+	}
+	b := p.BTH()
+	// The identification, and so the ICRC, is another each time, and so may be AckReq.
+	data := p.Bytes()
+	sum := crc32.ChecksumIEEE(data[wire.BTHSize : len(data)-wire.ICRCSize])
+	sum = crc32.Update(sum, crc32.IEEETable, data[:2])
+	at := place{to, b.DestQP(), b.PSN()}
+	if old, again := w.request[at]; again && old != sum {
+		w.changed = append(w.changed, p.String())
+	}
+	w.request[at] = sum
+}
+
+// begin forgets what has been seen.
+func (w *witness) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.request, w.said = map[place]uint32{}, map[netip.Addr]*speech{}
+	w.changed, w.longest = nil, 0
+}
+
+// excuse says why a conversation that failed since begin may be tried again; "" if there
+// is no reason.
+func (w *witness) excuse() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case len(w.changed) > 0:
+		return fmt.Sprintf("rxe has lost its place: %d requests came again as something else, the first as %s", len(w.changed), w.changed[0])
+	case w.longest > patienceOver:
+		return fmt.Sprintf("%v was silent for %v", w.silent, w.longest.Round(time.Millisecond))
+	}
+	return ""
+}
+
+// TestWitness: what counts as an excuse, and what does not.
+func TestWitness(t *testing.T) {
+	ours, theirs := netip.MustParseAddr(ourIP4), netip.MustParseAddr(guestIP4)
+	send := func(psn uint32, payload string) wire.Packet {
+		p := wire.Make(make([]byte, 200), wire.RCSendOnly, len(payload))
+		p.BTH().SetDestQP(7)
+		p.BTH().SetPSN(psn)
+		copy(p.Payload(), payload)
+		return p
+	}
+	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }
+	for _, c := range []struct {
+		name string
+		do   func(w *witness)
+		want bool
+	}{
+		{"nothing", func(*witness) {}, false},
+		{"the same again", func(w *witness) { w.compare(send(1, "abcd"), ours); w.compare(send(1, "abcd"), ours) }, false},
+		{"another", func(w *witness) { w.compare(send(1, "abcd"), ours); w.compare(send(2, ""), ours) }, false},
+		{"changed", func(w *witness) { w.compare(send(1, "abcd"), ours); w.compare(send(1, ""), ours) }, true},
+		{"answered", func(w *witness) {
+			for i := range 100 {
+				w.hear(at(100*i), ours, theirs)
+				w.hear(at(100*i+50), theirs, ours)
+			}
+		}, false},
+		{"a pause", func(w *witness) { w.hear(at(0), ours, theirs); w.hear(at(5000), theirs, ours) }, false},
+		{"a pause after the last word", func(w *witness) { w.hear(at(0), ours, theirs); w.hear(at(5000), ours, theirs) }, false},
+		{"no answer", func(w *witness) {
+			for i := range 8 {
+				w.hear(at(67*i), ours, theirs)
+			}
+		}, true},
+	} {
+		w := &witness{}
+		w.begin()
+		c.do(w)
+		if got := w.excuse(); (got != "") != c.want {
+			t.Errorf("%s: excuse %q, want one: %v", c.name, got, c.want)
+		}
+	}
+}

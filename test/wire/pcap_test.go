@@ -1,0 +1,266 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/golden"
+	"vrdma/internal/pcap"
+	"vrdma/internal/wire"
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// fields are what tshark is asked for, in the order of a dissection's.
+var fields = []string{
+	"frame.protocols", "udp.srcport", "udp.dstport", "infiniband.bth.opcode", "infiniband.bth.destqp", "infiniband.bth.psn",
+	"infiniband.bth.p_key", "infiniband.invariant.crc", "infiniband.aeth.syndrome", "infiniband.mad.mgmtclass",
+	"infiniband.mad.attributeid", "ip.checksum.status", "_ws.malformed",
+}
+
+// cmClass is the connection manager's.
+const cmClass = "0x07"
+
+// dissection is what tshark makes of one packet.
+type dissection struct {
+	protocols                       string
+	src, dst, op, qp, psn, key, crc uint64
+	syndrome, class, attribute      string
+	sum, malformed                  string
+}
+
+// dissect has tshark take a capture apart.
+func dissect(t *testing.T, file string) (all []dissection) {
+	t.Helper()
+	args := []string{"-r", file, "-n", "-o", "ip.check_checksum:TRUE", "-T", "fields", "-E", "separator=;"}
+	for _, f := range fields {
+		args = append(args, "-e", f)
+	}
+	tshark := exec.Command("tshark", args...)
+	var complaint bytes.Buffer
+	tshark.Stderr = &complaint
+	out, err := tshark.Output()
+	if err != nil {
+		t.Fatalf("tshark: %v\n%s", err, complaint.String())
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), ";")
+		if len(f) != len(fields) {
+			t.Fatalf("tshark printed %q, want %d fields", line, len(fields))
+		}
+		d := dissection{protocols: f[0], syndrome: f[8], class: f[9], attribute: f[10], sum: f[11], malformed: f[12]}
+		for i, p := range []*uint64{&d.src, &d.dst, &d.op, &d.qp, &d.psn, &d.key, &d.crc} {
+			if p == &d.crc && f[i+1] == "" && d.class != cmClass {
+				continue // it stops at a management class that it does not know
+			}
+			if *p, err = strconv.ParseUint(f[i+1], 0, 64); err != nil {
+				t.Fatalf("tshark says %s of packet %d: %q, want a number\n%s", fields[i+1], len(all)+1, f[i+1], line)
+			}
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// startCapture starts `vrdma pcap` beside the host's daemon. From then on nothing is
+// missed.
+func (h *host) startCapture(t *testing.T, file string) *harness.Process {
+	t.Helper()
+	p := harness.Spawn(t, h.Command("pcap", "-w", file))
+	there := func() bool { _, err := os.Stat(file); return err == nil || p.Ended(0) }
+	if !harness.Poll(30*time.Second, there) || p.Ended(0) {
+		t.Fatalf("no capture: %s\n%s", p.Fate(), p.Output())
+	}
+	return p
+}
+
+// TestPcap: what `vrdma pcap` writes of local and remote traffic is what was on the wire,
+// and tshark reads in it what is there.
+func TestPcap(t *testing.T) {
+	harness.Need(t, "tshark", "rping")
+	w := newLab(t, layout{mtu: 1500, cable: true})
+	dir := t.TempDir()
+	file, line := filepath.Join(dir, "a.pcap"), filepath.Join(dir, "line.pcap")
+	stop := w.cable.Capture(t, line)
+	capture := w.a.startCapture(t, file)
+	here4, here6 := w.a.side(false), w.a.side(true)
+	// tshark 4.0 takes the shortest sends for something else: all are of 64 bytes or more.
+	workload.Pingpong("rc", 4096, 5, "").Run(t, here4, here4, minute)
+	workload.Pingpong("uc", 4096, 5, "").Run(t, here6, here6, minute)
+	workload.Pingpong("rc", 4096, 5, "").Run(t, here4, w.b.side(false), minute)
+	workload.Pingpong("ud", 512, 5, "").Run(t, here6, w.b.side(true), minute)
+	workload.Perf("write_bw", "-n 5 -s 65536").Run(t, here4, w.b.side(false), minute)
+	workload.Perf("read_bw", "-n 5 -s 8192").Run(t, here6, w.b.side(true), minute)
+	workload.Perf("atomic_lat", "-n 5").Run(t, here4, w.b.side(false), minute)
+	ping := workload.ManagedTools(3)[0]
+	ping.Run(t, here4, w.b.side(false), minute)
+	ping.Run(t, here4, here4, minute)
+	w.quiet(t)
+	capture.Signal(syscall.SIGINT)
+	capture.OK(t, 30*time.Second)
+	stop()
+
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := pcap.NewReader(bytes.NewReader(data)); err != nil || r.LinkType() != pcap.RawIP {
+		t.Fatalf("not a capture of raw IP: %v", err)
+	}
+	packets := golden.Decode(t, data)
+	w.compare(t, packets, golden.Read(t, line))
+	checkDissection(t, packets, dissect(t, file))
+	if says := fmt.Sprintf("captured %d bytes", len(data)); !strings.Contains(capture.Output(), says) {
+		t.Errorf("vrdma pcap does not say %q:\n%s", says, capture.Output())
+	}
+}
+
+// quiet waits until the cable has carried nothing for a while.
+func (w *lab) quiet(t *testing.T) {
+	t.Helper()
+	const still = 300 * time.Millisecond
+	last, since := w.cable.Count().Carried, time.Now()
+	ok := harness.Poll(minute, func() bool {
+		if n := w.cable.Count().Carried; n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since) > still
+	})
+	if !ok {
+		t.Fatal("the hosts do not stop talking")
+	}
+}
+
+// compare holds what a host captured against what its line carried: the same packets.
+func (w *lab) compare(t *testing.T, captured, line []golden.Packet) {
+	t.Helper()
+	own := func(a netip.Addr) bool { return a.String() == w.a.ip4 || a.String() == w.a.ip6 }
+	count := map[string]int{}
+	local := 0
+	key := func(p *golden.Packet) string { return fmt.Sprint(p.Src, p.Dst, p.ID, p.Data) }
+	for i := range captured {
+		if p := &captured[i]; own(p.Src.Addr()) && own(p.Dst.Addr()) {
+			local++
+		} else {
+			count[key(p)]++
+		}
+	}
+	for i := range line {
+		count[key(&line[i])]--
+	}
+	more, fewer := 0, 0
+	for _, n := range count {
+		more += max(n, 0)
+		fewer += max(-n, 0)
+	}
+	if more+fewer != 0 || local == 0 || len(line) == 0 {
+		t.Errorf("of %d packets on the line %d were not captured, and %d others were; %d were local", len(line), fewer, more, local)
+	}
+}
+
+// checkDissection holds what tshark reads in a capture against what we do, packet by
+// packet, and expects everything that the tools above must have sent.
+func checkDissection(t *testing.T, packets []golden.Packet, all []dissection) {
+	t.Helper()
+	if len(all) != len(packets) || len(all) < 100 {
+		t.Fatalf("tshark sees %d packets, and there are %d RoCEv2 packets", len(all), len(packets))
+	}
+	seen := map[string]bool{}
+	ports := map[string]uint64{}
+	for i, d := range all {
+		p, err := wire.Parse(packets[i].Data)
+		if err != nil {
+			t.Fatalf("packet %d: %v", i+1, err)
+		}
+		ip := "ip"
+		if packets[i].Src.Addr().Is6() {
+			ip = "ipv6"
+		}
+		if want := "raw:" + ip + ":udp:infiniband"; !strings.HasPrefix(d.protocols, want) || d.malformed != "" {
+			t.Errorf("packet %d, %v: tshark sees %s (%q), want %s", i+1, p, d.protocols, d.malformed, want)
+		}
+		if ip == "ip" && d.sum != "1" {
+			t.Errorf("packet %d, %v: tshark finds its IP checksum wrong", i+1, p)
+		}
+		b := p.BTH() // tshark shows the ICRC's bytes as they come, the lowest first
+		got := []uint64{d.src, d.dst, d.op, d.qp, d.psn, d.key, d.crc}
+		want := []uint64{uint64(packets[i].Src.Port()), wire.Port, uint64(b.Opcode()), uint64(b.DestQP()), uint64(b.PSN()), uint64(b.PKey()), uint64(bits.ReverseBytes32(p.ICRC()))}
+		if d.class != "" && d.class != cmClass {
+			want[6] = d.crc
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("packet %d, %v: tshark reads ports, opcode, QP, PSN, P_Key, ICRC %#x, want %#x", i+1, p, got, want)
+		}
+		var flow wire.Flow
+		flow.Set(packets[i].Src, packets[i].Dst)
+		if flow.Sum(p, packets[i].ID) != p.ICRC() {
+			t.Errorf("packet %d, %v: its ICRC is not that of its headers", i+1, p)
+		}
+		seen[ip+" "+p.Format().Name] = true
+		// A packet names the queue pair that it is for; the peer's has one port.
+		pair := fmt.Sprint(packets[i].Src.Addr(), packets[i].Dst.Addr(), b.DestQP())
+		if h := p.DETH(); h != nil {
+			pair += fmt.Sprint(" from ", h.SrcQP())
+		}
+		if port, again := ports[pair]; again && port != d.src || d.src < 0xc000 {
+			t.Errorf("packet %d, %v: from port %d, and before from %d; want one of 0xc000 to 0xffff", i+1, p, d.src, port)
+		}
+		ports[pair] = d.src
+		if d.class != "" {
+			seen["MAD "+d.class+" "+d.attribute] = true
+		}
+	}
+	for _, want := range []string{
+		"ip RC Send First", "ip RC Send Last", "ip RC Acknowledge", "ipv6 UC Send First", "ipv6 UD Send Only",
+		"ip RC RDMA Write First", "ip RC RDMA Write Middle", "ip RC RDMA Write Last", "ipv6 RC RDMA Read Request", "ipv6 RC RDMA Read Response First",
+		"ip RC Fetch Add", "ip RC Atomic Acknowledge",
+		// The connection manager: REQ, REP, RTU, DREQ, DREP.
+		"MAD " + cmClass + " 0x0010", "MAD " + cmClass + " 0x0013", "MAD " + cmClass + " 0x0014", "MAD " + cmClass + " 0x0015", "MAD " + cmClass + " 0x0016",
+	} {
+		if !seen[want] {
+			t.Errorf("no %s in %v", want, seen)
+		}
+	}
+}
+
+// TestPcapPipe: a capture through a pipe, as in the manual, ended by its reader; and the
+// next one is not in its way.
+func TestPcapPipe(t *testing.T) {
+	harness.Need(t, "tshark")
+	w := newLab(t, layout{mtu: 1500})
+	for range 2 {
+		pipe := w.a.Command()
+		pipe.Path, pipe.Args = "/bin/sh", []string{"sh", "-c", harness.Binary() + " pcap | tshark -l -r - -c 20 -T fields -e infiniband.bth.opcode"}
+		p := harness.Spawn(t, pipe)
+		// Traffic until the reader has had enough; a capture that has not begun misses some.
+		enough := harness.Poll(minute, func() bool {
+			workload.Pingpong("rc", 4096, 5, "").Run(t, w.a.side(false), w.b.side(false), minute)
+			return p.Ended(0)
+		})
+		if !enough {
+			t.Fatalf("tshark has not seen 20 packets in a minute\n%s", p.Output())
+		}
+		if n := len(strings.Fields(p.Stdout())); n != 20 {
+			t.Errorf("tshark printed %d opcodes, want 20:\n%s", n, p.Output())
+		}
+	}
+	// One capture at a time; the second is told so.
+	first := w.a.startCapture(t, filepath.Join(t.TempDir(), "first.pcap"))
+	second := harness.Spawn(t, w.a.Command("pcap", "-w", filepath.Join(t.TempDir(), "second.pcap")))
+	if code := second.Wait(t, 30*time.Second); code != 1 || !strings.Contains(second.Output(), "another capture is running") {
+		t.Errorf("a second capture ended with %d, want 1 and an explanation:\n%s", code, second.Output())
+	}
+	first.Signal(syscall.SIGTERM)
+	first.OK(t, 30*time.Second)
+}

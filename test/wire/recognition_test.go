@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"testing"
+	"time"
+
+	"vrdma/internal/channel"
+	"vrdma/test/cable"
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// peer is what a host holds another one for, at an address; empty if it has not met it.
+func (h *host) peer(t *testing.T, address string) channel.PeerStatus {
+	t.Helper()
+	for _, p := range h.Status(t).Peers {
+		if p.Address == address {
+			return p
+		}
+	}
+	return channel.PeerStatus{}
+}
+
+// holds waits until h holds the host at address for a kind.
+func (h *host) holds(t *testing.T, address, kind string) {
+	t.Helper()
+	if !harness.Poll(20*time.Second, func() bool { return h.peer(t, address).Kind == kind }) {
+		t.Errorf("the host at %s holds that at %s for %+v, want %s", h.ip4, address, h.peer(t, address), kind)
+	}
+}
+
+// TestRecognition: two vrdma hosts know each other, by every address that they use; with
+// recognition off on either side they treat each other as any host.
+func TestRecognition(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		a, b []string
+		kind string
+	}{
+		{"both", nil, nil, "vrdma"},
+		{"server off", []string{"--no-recognise"}, nil, "foreign"},
+		{"client off", nil, []string{"--no-recognise"}, "foreign"},
+		{"off", []string{"--no-recognise"}, []string{"--no-recognise"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			harness.Need(t, "nsenter", "ip")
+			w := newWire(t, layout{mtu: 1500})
+			w.a.start(t, c.a...)
+			w.b.start(t, c.b...)
+			for _, v6 := range []bool{false, true} {
+				if c.name == "off" {
+					workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(v6), w.b.side(v6), minute)
+					continue
+				}
+				// A connection that stays until both have made up their minds.
+				talk := workload.Perf("write_bw", "-D 60 -f 0 -s 4096").Start(t, w.a.side(v6), w.b.side(v6))
+				for _, p := range []struct {
+					args []string
+					h, o *host
+				}{{c.a, w.a, w.b}, {c.b, w.b, w.a}} {
+					if p.args == nil {
+						p.h.holds(t, pick6(v6, p.o.ip4, p.o.ip6), c.kind)
+					}
+				}
+				talk.Client.End()
+				talk.Server.End()
+				talk.Client.Ended(5 * time.Second)
+				talk.Server.Ended(5 * time.Second)
+			}
+			for _, h := range []*host{w.a, w.b} {
+				s := h.Status(t)
+				if n := s.Counters["hello_ignored"] + s.Counters["hello_doubts"] + s.Counters["rx_icrc_encapsulated"]; n != 0 {
+					t.Errorf("%d messages ignored or packets doubted: %v", n, s.Counters)
+				}
+				if c.kind == "vrdma" && h.peer(t, w.a.ip4).Version+h.peer(t, w.b.ip4).Version != s.Version {
+					t.Errorf("the host at %s does not know the other's version: %+v", h.ip4, s.Peers)
+				}
+				if c.kind == "" && len(s.Peers) != 0 {
+					t.Errorf("the host at %s knows %+v, want nobody", h.ip4, s.Peers)
+				}
+			}
+			workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
+		})
+	}
+}
+
+func pick6(v6 bool, four, six string) string {
+	if v6 {
+		return six
+	}
+	return four
+}
+
+// TestReplaced: a vrdma host is gone, and what comes back at its address is none. Whoever
+// connects treats it as what it is from the beginning, and it is held to be that in the end.
+func TestReplaced(t *testing.T) {
+	w := newLab(t, layout{mtu: 1500, cable: true})
+	workload.Exchange(t, "rc", "-n 5").Run(t, w.a.side(false), w.b.side(false), minute)
+	w.b.holds(t, w.a.ip4, "vrdma")
+	w.a.Stop(t)
+	w.a.start(t, "--no-recognise")
+	w.cable.SetFaults(cable.Faults{Drop: 0.02})
+	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
+	// A connection from now on asks, unless it has been asked just before.
+	if !harness.Poll(minute, func() bool {
+		workload.Exchange(t, "rc", "-n 2").Run(t, w.a.side(false), w.b.side(false), minute)
+		return w.b.peer(t, w.a.ip4).Kind == "foreign"
+	}) {
+		t.Errorf("the host at %s holds that at %s for %+v, want foreign", w.b.ip4, w.a.ip4, w.b.peer(t, w.a.ip4))
+	}
+	// It comes back as one of ours, and asks itself.
+	w.a.Stop(t)
+	w.a.start(t)
+	workload.Exchange(t, "rc", "-n 20").Run(t, w.a.side(false), w.b.side(false), minute)
+	w.a.holds(t, w.b.ip4, "vrdma")
+	w.b.holds(t, w.a.ip4, "vrdma")
+}

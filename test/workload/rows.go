@@ -1,0 +1,62 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Rows are the lines of results that a tool of perftest's prints: size, iterations, then
+// figures.
+func Rows(out string) [][]string {
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		if _, err := strconv.ParseUint(f[0], 10, 64); err != nil {
+			continue
+		}
+		if _, err := strconv.ParseUint(f[1], 10, 64); err != nil {
+			continue
+		}
+		rows = append(rows, f)
+	}
+	return rows
+}
+
+// noClock is what perftest says when it could not find out how fast the time stamp counter
+// runs. It holds the counter against the time of day, two hundred times for each row, and
+// where it had to wait for a processor in between the two do not fit. It then goes on with
+// a frequency of 0, and every bandwidth of that row is 0, every latency infinite.
+const noClock = "Correlation coefficient r^2:"
+
+// CheckRows checks the results of perftest's: as many rows as wanted, or any number if
+// rows is negative, and in each of them every figure a number and not all of them 0. Rows
+// that perftest itself says it could not measure may be 0: as many as it says so.
+func CheckRows(out string, rows int) error {
+	got := Rows(out)
+	if rows >= 0 && len(got) != rows {
+		return fmt.Errorf("%d rows of results, want %d", len(got), rows)
+	}
+	unmeasured := 0
+	for _, r := range got {
+		measured := false
+		for _, text := range r[2:] {
+			v, err := strconv.ParseFloat(strings.TrimPrefix(text, "-"), 64) // its rounding makes a standard deviation -nan
+			if err != nil {
+				return fmt.Errorf("result %q in row %v, want a number", text, r)
+			}
+			measured = measured || v > 0 && !math.IsInf(v, 0)
+		}
+		if !measured {
+			unmeasured++
+		}
+	}
+	if said := strings.Count(out, noClock); unmeasured > said {
+		return fmt.Errorf("%d rows without a figure, and perftest says of %d that it could not measure them", unmeasured, said)
+	}
+	return nil
+}
