@@ -67,10 +67,15 @@ func TestRecognition(t *testing.T) {
 				talk.Client.Ended(5 * time.Second)
 				talk.Server.Ended(5 * time.Second)
 			}
-			for _, h := range []*host{w.a, w.b} {
+			for i, h := range []*host{w.a, w.b} {
 				s := h.Status(t)
-				if n := s.Counters["hello_ignored"] + s.Counters["hello_doubts"] + s.Counters["rx_icrc_encapsulated"]; n != 0 {
-					t.Errorf("%d messages ignored or packets doubted: %v", n, s.Counters)
+				if n := s.Counters["hello_doubts"] + s.Counters["rx_icrc_encapsulated"]; n != 0 {
+					t.Errorf("%d packets doubted: %v", n, s.Counters)
+				}
+				// Where both asked at the same time, one of two answers comes too late to matter.
+				o := []*host{w.b, w.a}[i].Status(t).Counters
+				if n, most := s.Counters["hello_ignored"], o["hello_answered"]-min(o["hello_answered"], s.Counters["hello_recognised"]); n > most {
+					t.Errorf("%d messages ignored, at most %d came twice: %v", n, most, s.Counters)
 				}
 				if c.kind == "vrdma" && h.peer(t, w.a.ip4).Version+h.peer(t, w.b.ip4).Version != s.Version {
 					t.Errorf("the host at %s does not know the other's version: %+v", h.ip4, s.Peers)
