@@ -169,14 +169,20 @@ func TestRootlessContainer(t *testing.T) {
 	})
 }
 
-// maxGlibc is the newest glibc symbol version libvrdma.so may need: it is loaded
+// maxGlibc is the newest glibc symbol version our libraries may need: they are loaded
 // into containers that are older than the machine it was built on.
 var maxGlibc = [2]int{2, 17}
 
 func TestSymbolVersions(t *testing.T) {
 	harness.Need(t, "objdump")
 	harness.Build(t)
-	out, err := exec.Command("objdump", "-T", harness.Library()).CombinedOutput()
+	for _, library := range []string{harness.Library(), harness.SocketsLibrary()} {
+		t.Run(filepath.Base(library), func(t *testing.T) { symbolVersions(t, library) })
+	}
+}
+
+func symbolVersions(t *testing.T, library string) {
+	out, err := exec.Command("objdump", "-T", library).CombinedOutput()
 	if err != nil {
 		t.Fatalf("objdump: %v\n%s", err, out)
 	}
@@ -189,20 +195,20 @@ func TestSymbolVersions(t *testing.T) {
 			newest = v
 		}
 		if v[0] > maxGlibc[0] || v[0] == maxGlibc[0] && v[1] > maxGlibc[1] {
-			t.Errorf("libvrdma.so needs %s of GLIBC_%d.%d, want at most %d.%d", m[3], v[0], v[1], maxGlibc[0], maxGlibc[1])
+			t.Errorf("it needs %s of GLIBC_%d.%d, want at most %d.%d", m[3], v[0], v[1], maxGlibc[0], maxGlibc[1])
 		}
 	}
 	if newest == [2]int{} {
 		t.Errorf("no glibc symbol found; does the expression still match objdump's output?\n%s", out)
 	}
 	t.Logf("newest symbol needed: GLIBC_%d.%d", newest[0], newest[1])
-	needed, err := exec.Command("objdump", "-p", harness.Library()).CombinedOutput()
+	needed, err := exec.Command("objdump", "-p", library).CombinedOutput()
 	if err != nil {
 		t.Fatalf("objdump -p: %v", err)
 	}
 	for _, m := range regexp.MustCompile(`NEEDED\s+(\S+)`).FindAllStringSubmatch(string(needed), -1) {
 		if !regexp.MustCompile(`^(libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux.*)$`).MatchString(m[1]) {
-			t.Errorf("libvrdma.so needs %s, want libc alone", m[1])
+			t.Errorf("it needs %s, want libc alone", m[1])
 		}
 	}
 }

@@ -21,13 +21,13 @@ type perfCase struct {
 
 func perfCases() []perfCase {
 	const allRC, allUD = 23, 12 // sizes 2^1 … 2^23, and up to the MTU of 4096
-	few := pick("-n 20 ", "-n 1000 ")
 	c := []perfCase{}
 	add := func(name, tool, args string, rows int) {
 		c = append(c, perfCase{name, tool, args, rows})
 	}
 	// Every operation, latency and bandwidth, every transport that has it, all sizes.
 	for _, what := range []string{"lat", "bw"} {
+		few := pick("-n 20 ", map[string]string{"lat": "-n 200 ", "bw": "-n 1000 "}[what])
 		for _, tr := range []string{"RC", "UC", "UD"} {
 			rows := allRC
 			if tr == "UD" {
@@ -98,7 +98,7 @@ func perf(t *testing.T, d *harness.Daemon, c perfCase) {
 	port := harness.FreePort(t)
 	server := append([]string{c.tool, "-F", "-p", strconv.Itoa(port)}, strings.Fields(c.args)...)
 	client := append(append([]string{}, server...), "127.0.0.1")
-	s, out := d.Pair(t, 2*minute, port, server, client)
+	s, out := d.Pair(t, pick(2*minute, 10*minute), port, server, client)
 	for who, text := range map[string]string{"server": s, "client": out} {
 		for _, bad := range []string{"Completion with error", "Failed", "failed", "Couldn't", "Unable", "error"} {
 			if strings.Contains(text, bad) {

@@ -118,7 +118,7 @@ type tcpCount struct {
 	Refused  uint64 // connected by TCP: nobody listened on RDMA there
 	Silent   uint64 // connected by TCP: RDMA did not reach the peer
 	Accepted uint64 // accepted by TCP: the peer did not come over RDMA
-	Unmade   uint64 // sockets that rsockets did not make: no device
+	Unmade   uint64 // sockets that rsockets did not make: no device, or in a fork child
 	UDP      uint64 // UDP sockets
 	Forked   uint64 // processes that wanted to use what they inherited by fork
 }
@@ -176,9 +176,9 @@ func (c tcpCount) reasons() []string {
 		{c.Refused, "connection", "to a peer that does not listen on RDMA: run it with vrdma run --sockets too"},
 		{c.Silent, "connection", "to a peer that RDMA does not reach"},
 		{c.Accepted, "connection", "from a peer without RDMA: run it with vrdma run --sockets too"},
-		{c.Unmade, "socket", "for which librspreload.so found no RDMA device"},
+		{c.Unmade, "socket", "that librspreload.so did not make: it found no RDMA device, or a fork came before"},
 		{c.UDP, "UDP socket", "left to the kernel"},
-		{c.Forked, "process", "made by fork that wanted to use an RDMA connection or listener of its parent, which is not possible"},
+		{c.Forked, "process", "made by fork that wanted to use an RDMA connection of the parent, which is not possible"},
 	} {
 		if r.n > 0 {
 			why = append(why, count(r.n, r.thing)+" "+r.text)

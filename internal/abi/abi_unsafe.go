@@ -28,7 +28,7 @@ type Struct interface {
 		CMConnParam | CMUDParam | CMConnect | CMListen | CMAccept | CMReject |
 		CMDisconnect | CMInitQPAttr | QPAttr | CMNotify | CMJoinIPMcast |
 		CMGetEvent | CMEventResp | CMSetOption | CMMigrateID | CMMigrateResp |
-		CMWriteCMEvent
+		CMWriteCMEvent | CMBind | CMResolveAddr | CMQueryAddrResp | CMQueryPathResp | CMJoinMcast
 }
 
 // Size is sizeof(T).

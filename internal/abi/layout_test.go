@@ -114,6 +114,10 @@ var layouts = map[string]any{
 	"rdma_ucm_set_option":                CMSetOption{},
 	"rdma_ucm_migrate_id":                CMMigrateID{},
 	"rdma_ucm_migrate_resp":              CMMigrateResp{},
+	"rdma_ucm_bind":                      CMBind{},
+	"rdma_ucm_resolve_addr":              CMResolveAddr{},
+	"rdma_ucm_query_addr_resp":           CMQueryAddrResp{},
+	"rdma_ucm_join_mcast":                CMJoinMcast{},
 }
 
 // constants pairs C expressions with our numbers.
@@ -123,6 +127,8 @@ var constants = map[string]int64{
 	"RDMA_USER_CM_CMD_GET_EVENT":               CMCmdGetEvent,
 	"RDMA_USER_CM_CMD_MIGRATE_ID":              CMCmdMigrateID,
 	"RDMA_USER_CM_CMD_JOIN_MCAST":              CMCmdJoinMcast,
+	"RDMA_USER_CM_QUERY_PATH":                  CMQueryPath,
+	"RDMA_USER_CM_QUERY_GID":                   CMQueryGID,
 	"RDMA_PS_IPOIB":                            PSIPoIB,
 	"RDMA_PS_IB":                               PSIB,
 	"RDMA_PS_TCP":                              PSTCP,

@@ -376,3 +376,70 @@ type CMMigrateResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 `c:"events_reported"`
 }
+
+// What QUERY can ask: enum of RDMA_USER_CM_QUERY_….
+const (
+	CMQueryAddr = 0
+	CMQueryPath = 1
+	CMQueryGID  = 2
+)
+
+// CMStorage is struct __kernel_sockaddr_storage.
+type CMStorage = [128]uint8
+
+// CMBind is struct rdma_ucm_bind.
+type CMBind struct {
+	_        structs.HostLayout
+	ID       uint32    `c:"id"`
+	AddrSize uint16    `c:"addr_size"`
+	Reserved uint16    `c:"reserved"`
+	Addr     CMStorage `c:"addr"`
+}
+
+// CMResolveAddr is struct rdma_ucm_resolve_addr.
+type CMResolveAddr struct {
+	_         structs.HostLayout
+	ID        uint32    `c:"id"`
+	TimeoutMS uint32    `c:"timeout_ms"`
+	SrcSize   uint16    `c:"src_size"`
+	DstSize   uint16    `c:"dst_size"`
+	Reserved  uint32    `c:"reserved"`
+	SrcAddr   CMStorage `c:"src_addr"`
+	DstAddr   CMStorage `c:"dst_addr"`
+}
+
+// CMQueryAddrResp is struct rdma_ucm_query_addr_resp.
+type CMQueryAddrResp struct {
+	_          structs.HostLayout
+	NodeGUID   uint64    `c:"node_guid"`
+	PortNum    uint8     `c:"port_num"`
+	Reserved   uint8     `c:"reserved"`
+	PKey       uint16    `c:"pkey"`
+	SrcSize    uint16    `c:"src_size"`
+	DstSize    uint16    `c:"dst_size"`
+	SrcAddr    CMStorage `c:"src_addr"`
+	DstAddr    CMStorage `c:"dst_addr"`
+	IBDevIndex uint32    `c:"ibdev_index"`
+	Reserved1  uint32    `c:"reserved1"`
+}
+
+// CMQueryPathResp is struct rdma_ucm_query_path_resp with one path behind it.
+type CMQueryPathResp struct {
+	_         structs.HostLayout
+	NumPaths  uint32
+	Reserved  uint32
+	Flags     uint32 // of struct ib_path_rec_data
+	Reserved2 uint32
+	PathRec   [64]uint8 // as a subnet administrator writes it
+}
+
+// CMJoinMcast is struct rdma_ucm_join_mcast.
+type CMJoinMcast struct {
+	_         structs.HostLayout
+	Response  uint64    `c:"response"`
+	UID       uint64    `c:"uid"`
+	ID        uint32    `c:"id"`
+	AddrSize  uint16    `c:"addr_size"`
+	JoinFlags uint16    `c:"join_flags"`
+	Addr      CMStorage `c:"addr"`
+}

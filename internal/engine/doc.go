@@ -8,7 +8,8 @@
 //	                       └───────── whoever has more to do
 //
 // The loop owns every object of package nic; nothing there is locked. Other
-// goroutines hand it functions with Do. It runs on a thread of its own.
+// goroutines hand it functions with Do, which runs them in the place of a loop that
+// sleeps (visit.go). It runs on a thread of its own.
 //
 // Fairness: queue pairs take turns of a bounded number of bytes. Cost: only
 // sessions that rang lately are polled; the others are armed and wake the loop

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -42,6 +43,7 @@ func (e *Engine) standIn(f func()) bool {
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer e.leave()
+	defer fatal()
 	e.clock()
 	// What was posted before the command happens before it. The loop may have been
 	// told of it already and wait for us to leave.
@@ -58,6 +60,16 @@ func (e *Engine) standIn(f func()) bool {
 		}
 	}
 	return true
+}
+
+// fatal makes a panic the end of the program, as it would be on the loop: whoever called
+// the visitor may be used to surviving its own, but these are everybody's objects.
+func fatal() {
+	if p := recover(); p != nil {
+		text := fmt.Sprintf("in the loop's place: %v\n%s", p, debug.Stack())
+		go func() { panic(text) }()
+		select {}
+	}
 }
 
 // leave gives the loop back what belongs to it, and wakes it if there is work.

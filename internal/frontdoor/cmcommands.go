@@ -44,9 +44,14 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 	if !ok || !ok2 || !dst.IsValid() {
 		return syscall.EINVAL
 	}
+	return c.resolve(req.ID, src, dst, req.TimeoutMS)
+}
+
+// resolve looks for the way to dst; src may be none.
+func (c *cmCall) resolve(name uint32, src, dst netip.AddrPort, patience uint32) error {
 	var from, to netip.Addr
 	local := false
-	err := c.withID(req.ID, func(id *rdmacm.ID) (err error) {
+	err := c.withID(name, func(id *rdmacm.ID) (err error) {
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
 			return err
 		}
@@ -61,10 +66,10 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 	}
 	srv := c.ses.srv
 	var id *rdmacm.ID
-	if err := c.withID(req.ID, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
+	if err := c.withID(name, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
 		return err
 	}
-	timeout := min(time.Duration(req.TimeoutMS)*time.Millisecond, maxResolve)
+	timeout := min(time.Duration(patience)*time.Millisecond, maxResolve)
 	via, err := srv.cfg.Route(from, to)
 	if err != nil && !from.IsUnspecified() {
 		// To the kernel, what has no route but an interface is on that interface's link:
@@ -73,7 +78,7 @@ func cmResolveIP(c *cmCall, req *abi.CMResolveIP) error {
 		return nil
 	}
 	if err != nil {
-		c.withID(req.ID, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
+		c.withID(name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
 		return err
 	}
 	// The event comes when the next station on the way is known, as from the kernel:

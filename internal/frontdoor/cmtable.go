@@ -14,8 +14,8 @@ type cmCommand struct {
 }
 
 // cmCommands are the commands by number. Those without a handler are answered with
-// ENOSYS, which sends librdmacm back to the older ones: addresses of IP take the
-// BIND_IP family, and there are no addresses of InfiniBand here.
+// ENOSYS. There are no addresses of InfiniBand here: librdmacm tries to bind one, and then
+// uses the older commands, of the BIND_IP family.
 var cmCommands = [abi.NumCMCmd]cmCommand{
 	abi.CMCmdCreateID: cmAnswer("CM_CREATE_ID", func(r *abi.CMCreateID) uint64 { return r.Response }, cmCreateID),
 	abi.CMCmdDestroyID: cmAnswer("CM_DESTROY_ID", func(r *abi.CMDestroyID) uint64 { return r.Response },
@@ -40,14 +40,15 @@ var cmCommands = [abi.NumCMCmd]cmCommand{
 		cmJoinIPMcast),
 	abi.CMCmdLeaveMcast: cmAnswer("CM_LEAVE_MCAST", func(r *abi.CMDestroyID) uint64 { return r.Response },
 		cmLeaveMcast),
+	abi.CMCmdQuery:       {name: "CM_QUERY", run: cmQuery},
+	abi.CMCmdBind:        cmAccept("CM_BIND", cmBind),
+	abi.CMCmdResolveAddr: cmAccept("CM_RESOLVE_ADDR", cmResolveAddr),
+	abi.CMCmdJoinMcast: cmAnswer("CM_JOIN_MCAST", func(r *abi.CMJoinMcast) uint64 { return r.Response },
+		cmJoinMcast),
 	abi.CMCmdWriteCMEvent: cmAccept("CM_WRITE_CM_EVENT", cmWriteEvent),
 	abi.CMCmdMigrateID:    cmAnswer("CM_MIGRATE_ID", func(r *abi.CMMigrateID) uint64 { return r.Response }, cmMigrateID),
 
 	abi.CMCmdGetOption:        {name: "CM_GET_OPTION"}, // no kernel has it
-	abi.CMCmdQuery:            {name: "CM_QUERY"},
-	abi.CMCmdBind:             {name: "CM_BIND"},
-	abi.CMCmdResolveAddr:      {name: "CM_RESOLVE_ADDR"},
-	abi.CMCmdJoinMcast:        {name: "CM_JOIN_MCAST"},
 	abi.CMCmdResolveIBService: {name: "CM_RESOLVE_IB_SERVICE"},
 }
 

@@ -69,6 +69,9 @@ func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
 // expected is the host that an answer is from, nil if it was not asked, or not this.
 func (t *Table) expected(now Time, from GID, h wire.Hello) *peer {
 	p := t.peers[from]
+	if p != nil && p.spent != 0 && p.spent == h.Nonce() {
+		return nil // again: where both ask at once, both are answered twice
+	}
 	if p == nil || p.nonce == 0 || p.nonce != h.Nonce() || now-p.asked > nonceLife {
 		t.count.Ignored++
 		return nil
@@ -89,7 +92,7 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello) {
 	}
 	news := p.waiting
 	p.kind, p.asking, p.doubted, p.waiting = Own, false, false, false
-	p.nonce, p.rounds, p.heard = 0, 0, now
+	p.nonce, p.spent, p.rounds, p.heard = 0, p.nonce, 0, now
 	p.features, p.instance, p.version = h.Features(), h.Instance(), h.Version()
 	t.later(p, now+refreshEvery)
 	if news || p.known(t.conf.Features) != before {

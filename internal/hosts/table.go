@@ -81,6 +81,7 @@ type peer struct {
 	tries     uint8
 	rounds    uint8  // without an answer
 	nonce     uint64 // of the question, 0: none
+	spent     uint64 // the one that was answered last
 	asked     Time   // when the nonce was made
 	heard     Time   // when it last answered
 	doubtedAt Time

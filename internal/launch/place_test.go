@@ -114,6 +114,7 @@ func TestEnvironment(t *testing.T) {
 		{"blanks", "/lib/x.so y.so", "/r/s.d/libvrdma.so:/lib/x.so:y.so"},
 		{"ourselves", "/old.d/libvrdma.so:/lib/x.so", "/r/s.d/libvrdma.so:/lib/x.so"},
 		{"rsockets", "/lib/x.so:librspreload.so", "librspreload.so:/r/s.d/libvrdma.so:/lib/x.so"},
+		{"sockets", "/r/s.d/libvrdma-sockets.so:librspreload.so:/lib/x.so", "/r/s.d/libvrdma-sockets.so:librspreload.so:/r/s.d/libvrdma.so:/lib/x.so"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -235,6 +235,7 @@ func (id *ID) routed() bool {
 
 // Query is what QUERY_ROUTE tells.
 type Query struct {
+	PortSpace  uint16
 	Src, Dst   netip.AddrPort
 	Device     bool
 	Routed     bool
@@ -247,7 +248,7 @@ type Query struct {
 // Query describes the ID.
 func (id *ID) Query() Query {
 	return Query{
-		Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
+		PortSpace: id.ps, Src: id.src, Dst: id.dst, Device: id.device, Routed: id.routed(), SGID: id.sgid, DGID: id.dgid,
 		MTU: id.mtu(), TOS: id.tos, Life: id.life,
 	}
 }
@@ -264,3 +265,11 @@ const packetLife = 18
 
 // maxTimeout is the largest code of a local ACK timeout.
 const maxTimeout = 31
+
+// Service is the service identifier that stands for an address's port.
+func (q *Query) Service(a netip.AddrPort) uint64 {
+	if !a.IsValid() {
+		return 0
+	}
+	return serviceID(portKey{q.PortSpace, a.Port()})
+}

@@ -54,7 +54,7 @@ func TestSockets(t *testing.T) {
 				cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
 			}
 			out, err := cmd.CombinedOutput()
-			if err != nil || strings.Count(string(out), "ok ") != 10 {
+			if err != nil || strings.Count(string(out), "ok ") != 12 {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})

@@ -93,15 +93,11 @@ static bool replaced(const struct entry *e)
 /* Is it an address of this machine? RDMA reaches those, so nobody listened. */
 static bool is_local(const struct sockaddr *to, socklen_t n)
 {
-	union {
-		struct sockaddr any;
-		struct sockaddr_in v4;
-		struct sockaddr_in6 v6;
-	} a = {0};
-	memcpy(&a, to, n < sizeof a ? n : sizeof a);
+	union name a;
+	name_take(to, n, &a);
 	a.v4.sin_port = 0; /* at the same place in both */
 	long fd = sys(SYS_socket, a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	long r = sys(SYS_bind, fd, &a, n < sizeof a ? n : sizeof a);
+	long r = sys(SYS_bind, fd, &a, a.any.sa_family == AF_INET ? sizeof a.v4 : sizeof a.v6);
 	sys(SYS_close, fd);
 	return r == 0;
 }
@@ -131,8 +127,11 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	bool nonblocking = atomic_load(&e->nonblocking);
 	suit_buffers(e);
 	entry_become(e, CONNECTING); /* so that poll takes part */
+	union name plain;
+	bool mapped = name_take(to, n, &plain);
 	connect_underway = true;
-	int r = REAL(connect)(fd_of(e), to, n), why = r ? errno : 0;
+	int r = mapped ? REAL(connect)(fd_of(e), &plain.any, sizeof plain.v4) : REAL(connect)(fd_of(e), to, n);
+	int why = r ? errno : 0;
 	connect_underway = false;
 	if (replaced(e)) {
 		if (!adopt_tcp(fd, e))

@@ -33,21 +33,21 @@ struct set {
 };
 
 static _Atomic(struct set *) sets[TABLE];
-static _Atomic int any; /* sets were made */
+static _Atomic int end; /* no set was ever made from this number on */
 
 static struct set *set_at(int fd) { return (unsigned)fd < TABLE ? atomic_load(&sets[fd]) : NULL; }
 
 static int made(int fd)
 {
-	if ((unsigned)fd >= TABLE || set_at(fd))
-		return fd;
-	struct set *s = calloc(1, sizeof *s);
+	struct set *s = (unsigned)fd < TABLE ? calloc(1, sizeof *s) : NULL;
 	if (!s)
 		return fd;
 	pthread_mutex_init(&s->lock, NULL);
 	s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
-	atomic_store(&sets[fd], s);
-	atomic_store(&any, 1);
+	atomic_store(&sets[fd], s); /* if there was one, its number was closed behind our back */
+	int seen = atomic_load(&end);
+	while (fd >= seen && !atomic_compare_exchange_weak(&end, &seen, fd + 1))
+		;
 	return fd;
 }
 
@@ -77,7 +77,7 @@ static void drop(struct set *s, struct item *i) { *i = s->items[--s->n]; }
 
 void epoll_forget(int fd)
 {
-	if (likely(!atomic_load_explicit(&any, memory_order_relaxed)))
+	if (likely(!atomic_load_explicit(&end, memory_order_relaxed)))
 		return;
 	struct set *own = (unsigned)fd < TABLE ? atomic_exchange(&sets[fd], NULL) : NULL;
 	if (own) { /* an epoll descriptor; its memory stays, somebody may wait in it */
@@ -86,7 +86,7 @@ void epoll_forget(int fd)
 	}
 	if (!entry_at(fd))
 		return;
-	for (int i = 0; i < TABLE; i++) {
+	for (int i = 0; i < atomic_load(&end); i++) {
 		struct set *s = set_at(i);
 		if (!s)
 			continue;

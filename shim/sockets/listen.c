@@ -96,9 +96,13 @@ static int take(struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
 {
 	struct pollfd p = {.fd = e->queue, .events = POLLIN};
 	if (sys(SYS_ppoll, &p, 1, &(struct timespec){0}, NULL, 8) > 0) {
-		int got = REAL(accept)(fd_of(e), from, n);
+		union name a = {0};
+		socklen_t room = sizeof a;
+		int got = REAL(accept)(fd_of(e), &a.any, &room);
 		if (got < 0)
 			return got;
+		if (from && n)
+			name_give(e, &a, from, n);
 		REAL(fcntl)(got, F_SETFL, O_NONBLOCK);
 		entry_set(got, e->domain, CONNECTED);
 		apply_flags(got, flags);

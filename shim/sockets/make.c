@@ -31,9 +31,9 @@ EXPORT int socket(int domain, int type, int protocol)
 		long fd = sys(SYS_socket, domain, type, protocol);
 		return fd < 0 ? FAIL((int)-fd) : (int)fd;
 	}
-	int fd = REAL(socket)(domain, base, protocol);
+	int fd = in_fork_child() ? (int)sys(SYS_socket, domain, base, protocol) : REAL(socket)(domain, base, protocol);
 	if (fd < 0)
-		return fd;
+		return in_fork_child() ? FAIL(-fd) : fd;
 	if (is_rsocket(fd)) {
 		REAL(fcntl)(fd, F_SETFL, O_NONBLOCK);
 		entry_set(fd, domain, FRESH);
@@ -77,6 +77,29 @@ EXPORT int close(int fd)
 	}
 	/* With other numbers left this one stays, empty, because the preload library has it. */
 	return atomic_exchange(&e->ghost, true) ? FAIL(EBADF) : release(e);
+}
+
+/* Those of ours in a range are closed one by one, the rest by whoever comes next. */
+static void close_ours(unsigned first, unsigned last)
+{
+	for (unsigned fd = first; fd <= last && fd < TABLE && !foreign(); fd++)
+		if (entry_at((int)fd))
+			close((int)fd);
+}
+
+int close_range(unsigned first, unsigned last, int flags);
+EXPORT int close_range(unsigned first, unsigned last, int flags)
+{
+	if (!flags)
+		close_ours(first, last);
+	return REAL(close_range) ? REAL(close_range)(first, last, flags) : FAIL(ENOSYS);
+}
+
+void closefrom(int low);
+EXPORT void closefrom(int low)
+{
+	close_ours(low > 0 ? (unsigned)low : 0, TABLE);
+	REAL(closefrom)(low);
 }
 
 /*
@@ -145,10 +168,4 @@ EXPORT int shutdown(int fd, int how)
 {
 	struct entry *e = entry_at(fd);
 	return REAL(shutdown)(e ? fd_of(e) : fd, how);
-}
-
-EXPORT int getsockname(int fd, struct sockaddr *restrict to, socklen_t *restrict n)
-{
-	struct entry *e = entry_at(fd);
-	return REAL(getsockname)(e ? fd_of(e) : fd, to, n);
 }

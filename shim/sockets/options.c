@@ -176,11 +176,3 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 		return readable(e, argument);
 	return REAL_AS(int (*)(int, unsigned long, ...), ioctl)(fd, request, argument);
 }
-
-EXPORT int getpeername(int fd, struct sockaddr *restrict to, socklen_t *restrict n)
-{
-	struct entry *e = entry_at(fd);
-	if (e && kind_of(e) != CONNECTED)
-		return FAIL(ENOTCONN);
-	return REAL(getpeername)(e ? fd_of(e) : fd, to, n);
-}

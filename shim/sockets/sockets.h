@@ -23,6 +23,7 @@
  *   make.c     socket, dup, close
  *   listen.c   listen, accept
  *   connect.c  connect, and TCP instead
+ *   names.c    getsockname, getpeername
  *   data.c     read, write and their kin
  *   wait.c     poll and select
  *   epoll.c    epoll, made of poll
@@ -32,6 +33,7 @@
 #ifndef VRDMA_SOCKETS_H
 #define VRDMA_SOCKETS_H
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -92,6 +94,7 @@ bool is_rsocket(int fd); /* the preload library made it one */
 void entry_set(int fd, int domain, enum kind k);
 void entry_become(struct entry *e, enum kind k); /* the one way to change a kind */
 int entry_dead(void); /* a fork child wants to use what it inherited: -1 and errno */
+bool in_fork_child(void); /* ... of a process that used rsockets: its library has no threads here */
 bool foreign(void); /* in a vfork child: the tables are the parent's */
 
 /* Numbers that cmd/vrdma/sockets.go reads, in this order. */
@@ -99,7 +102,7 @@ struct counts {
 	_Atomic uint64_t refused;  /* connections over TCP because nobody listened on RDMA */
 	_Atomic uint64_t silent;   /* ... because RDMA did not reach the peer */
 	_Atomic uint64_t accepted; /* TCP connections taken: the peer did not use RDMA */
-	_Atomic uint64_t unmade;   /* sockets that rsockets did not take: it found no device */
+	_Atomic uint64_t unmade;   /* sockets that rsockets did not make: it found no device, or we are a fork child */
 	_Atomic uint64_t udp;      /* UDP sockets */
 	_Atomic uint64_t forked;   /* processes that wanted to use what they inherited by fork */
 };
@@ -111,6 +114,16 @@ struct counts *counts(void); /* never NULL */
 int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* poll, as the program means it */
 /* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
 int wait_one(struct entry *e, short events, int patience);
+
+/* ---- names.c ---- */
+
+union name {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+void name_give(const struct entry *e, const union name *from, struct sockaddr *to, socklen_t *room);
+bool name_take(const struct sockaddr *from, socklen_t n, union name *to); /* true: it was a mapped one */
 
 /* ---- listen.c ---- */
 

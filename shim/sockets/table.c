@@ -10,6 +10,7 @@
 struct entry table[TABLE];
 static _Atomic int top; /* no entry above was ever used */
 static _Atomic long owner;
+static _Atomic bool child; /* of a process that used rsockets, whose library is of no use here */
 
 static void at_exit(void)
 {
@@ -28,7 +29,10 @@ static void in_child(void)
 			entry_become(&table[fd], DEAD);
 		}
 	atomic_store(&owner, sys(SYS_getpid));
+	atomic_store(&child, true);
 }
+
+bool in_fork_child(void) { return atomic_load(&child); }
 
 int entry_dead(void)
 {

@@ -122,11 +122,29 @@ int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout)
 
 static struct timespec milliseconds(int ms) { return (struct timespec){ms / 1000, ms % 1000 * 1000000l}; }
 
+/*
+ * After most signals the kernel goes on with a read or an accept (SA_RESTART, and whatever
+ * signal() installs). We do, unless the program has a handler that asks for EINTR.
+ */
+static _Atomic bool interrupts;
+
+EXPORT int sigaction(int number, const struct sigaction *restrict act, struct sigaction *restrict old)
+{
+	bool fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL || number == SIGABRT;
+	if (act && act->sa_handler != SIG_DFL && act->sa_handler != SIG_IGN && !(act->sa_flags & SA_RESTART) && !fault)
+		atomic_store(&interrupts, true);
+	return REAL_AS(int (*)(int, const struct sigaction *, struct sigaction *), sigaction)(number, act, old);
+}
+
 int wait_one(struct entry *e, short events, int patience)
 {
 	struct pollfd p = {.fd = fd_of(e), .events = events};
 	struct timespec t = milliseconds(patience);
-	int r = wait_many(&p, 1, patience > 0 ? &t : NULL);
+	int r;
+	sys(SYS_sched_yield); /* see poll_rsockets; the caller has looked already */
+	do
+		r = wait_many(&p, 1, patience > 0 ? &t : NULL);
+	while (r < 0 && errno == EINTR && !atomic_load(&interrupts));
 	return r > 0 ? 0 : r == 0 ? FAIL(EAGAIN) : -1;
 }
 

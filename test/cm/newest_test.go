@@ -53,6 +53,13 @@ func TestNewest(t *testing.T) {
 			t.Errorf("printed\n%s", out)
 		}
 	})
+	t.Run("user events", func(t *testing.T) {
+		p := next.Program(t, harness.CompileWith(t, "userevent", "gcc", "-lrdmacm", "-libverbs"))
+		if !p.Ended(minute) || p.Code() != 0 {
+			p.End()
+			t.Errorf("%s\n%s", p.Fate(), p.Output())
+		}
+	})
 	t.Run("rcopy", func(t *testing.T) { workload.Copy(t, next, next, 8<<20, minute) })
 }
 

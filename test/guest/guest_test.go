@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -30,8 +31,13 @@ func TestRXE(t *testing.T) {
 // daemon there.
 func (l *lab) taken(t *testing.T) {
 	harness.Build(t)
-	l.guest.Install(t, harness.Binary())
-	l.guest.Install(t, harness.Library())
+	libraries, err := filepath.Glob(filepath.Join(filepath.Dir(harness.Library()), "*.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(libraries, harness.Binary()) {
+		l.guest.Install(t, file)
+	}
 	p := l.guest.Launch(t, harness.Binary(), "daemon", "--socket", "/tmp/vrdma.sock", "--addr", guestIP4)
 	if !p.Ended(minute) || p.Code() != 3 {
 		t.Errorf("a daemon beside rxe: %s, want exit status 3 (the environment lacks something)\n%s", p.Fate(), p.Output())

@@ -25,6 +25,9 @@ func Binary() string { return filepath.Join(Root(), "bin", "vrdma") }
 // Library is the built interposer.
 func Library() string { return filepath.Join(Root(), "bin", "libvrdma.so") }
 
+// SocketsLibrary is what `vrdma run --sockets` loads before it.
+func SocketsLibrary() string { return filepath.Join(Root(), "bin", "libvrdma-sockets.so") }
+
 // raceBinary is the same program with the race detector in it.
 func raceBinary() string { return filepath.Join(Root(), "bin", "vrdma-race") }
 
@@ -52,7 +55,7 @@ func alone(cmd *exec.Cmd) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// Build makes bin/vrdma and bin/libvrdma.so, once a test binary.
+// Build makes bin/vrdma and its libraries, once a test binary.
 func Build(t testing.TB) {
 	t.Helper()
 	if out, err := build(); err != nil {

@@ -2,6 +2,7 @@ package sockets
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,6 +115,34 @@ func TestKill(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Killing either side at any moment, connecting and ending included, leaves nothing.
+func TestKillAtRandom(t *testing.T) {
+	bin := harness.CompileWith(t, "tcp", "gcc")
+	d := device(t)
+	for round := range pick(8, 60) {
+		port := harness.FreePort(t)
+		args := []string{bin, fmt.Sprint(port), "20", fmt.Sprint(1 << 20)}
+		s := machine.launch(t, d, args...)
+		d.AwaitManaged(t, s, port)
+		c := machine.launch(t, d, append(args, "127.0.0.1")...)
+		moment := time.Duration(rand.IntN(1500)) * time.Millisecond
+		c.Ended(moment)
+		killed, other := s, c
+		if round%2 == 1 {
+			killed, other = c, s
+		}
+		killed.Signal(syscall.SIGKILL)
+		// A server whose client died early waits for others; what it has must be gone.
+		quiet := func() bool { return other.Ended(0) || other == s && established(t, d) == 0 }
+		if !harness.Poll(40*time.Second, quiet) {
+			t.Errorf("round %d, killed %s after %v: %s\n%s\n%+v", round, killed.Name, moment, other.Fate(), other.Output(), d.Status(t).Connections)
+		}
+		other.Signal(syscall.SIGKILL)
+		other.Ended(10 * time.Second)
+		empty(t, d)
 	}
 }
 

@@ -12,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -363,6 +364,36 @@ static void ends(void)
 	WANT(close(c) == 0);
 }
 
+/* An IPv4 peer of an IPv6 socket has an IPv6 name. */
+static void names(void)
+{
+	struct sockaddr_in6 six = {.sin6_family = AF_INET6}, name;
+	struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int l = socket(AF_INET6, SOCK_STREAM, 0), off = 0, c, s;
+	socklen_t n = sizeof six;
+	WANT(setsockopt(l, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0);
+	WANT(bind(l, (struct sockaddr *)&six, sizeof six) == 0 && listen(l, 4) == 0);
+	WANT(getsockname(l, (struct sockaddr *)&six, &n) == 0 && n == sizeof six);
+	four.sin_port = six.sin6_port;
+	for (int mapped = 0; mapped < 2; mapped++) {
+		c = socket(mapped ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+		inet_pton(AF_INET6, "::ffff:127.0.0.1", &six.sin6_addr);
+		WANT(connect(c, mapped ? (struct sockaddr *)&six : (struct sockaddr *)&four, mapped ? sizeof six : sizeof four) == 0);
+		n = sizeof name;
+		WANT((s = accept(l, (struct sockaddr *)&name, &n)) >= 0);
+		WANT(n == sizeof name && name.sin6_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&name.sin6_addr));
+		n = sizeof name;
+		WANT(getsockname(s, (struct sockaddr *)&name, &n) == 0 && IN6_IS_ADDR_V4MAPPED(&name.sin6_addr));
+		n = sizeof name;
+		WANT(getpeername(c, (struct sockaddr *)&name, &n) == 0 && n == (mapped ? sizeof six : sizeof four));
+		say(c, "six");
+		hear(s, "six");
+		close(c);
+		close(s);
+	}
+	close(l);
+}
+
 enum { LARGE = 8 << 20 };
 
 static void *reader(void *arg)
@@ -396,6 +427,45 @@ static void large(void)
 	unpair(fd);
 }
 
+static void nothing(int number) { (void)number; }
+
+static void *alarm_and_say(void *arg)
+{
+	int *fd = arg;
+	for (int i = 0; i < 3; i++) {
+		usleep(20000);
+		kill(getpid(), SIGUSR1);
+	}
+	usleep(20000);
+	say(fd[0], "at last");
+	return NULL;
+}
+
+/* A handler that signal() installed does not end a read; one without SA_RESTART does. */
+static void signals(void)
+{
+	int fd[2];
+	char b;
+	pthread_t thread;
+	sigset_t usr1;
+	pair(fd);
+	WANT(signal(SIGUSR1, nothing) != SIG_ERR);
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &usr1, NULL); /* for the thread */
+	WANT(pthread_create(&thread, NULL, alarm_and_say, fd) == 0);
+	pthread_sigmask(SIG_UNBLOCK, &usr1, NULL);
+	hear(fd[1], "at last");
+	pthread_join(thread, NULL);
+	struct sigaction a = {.sa_handler = nothing};
+	WANT(sigaction(SIGALRM, &a, NULL) == 0);
+	struct itimerval soon = {.it_interval = {0, 20000}, .it_value = {0, 20000}}, never = {0};
+	WANT(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+	FAILS(read(fd[1], &b, 1), EINTR);
+	WANT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	unpair(fd);
+}
+
 static void children(void)
 {
 	int fd[2], status;
@@ -421,7 +491,7 @@ static const struct {
 	void (*run)(void);
 } all[] = {
 	{"flags", flags}, {"polls", polls}, {"selects", selects}, {"epolls", epolls}, {"copies", copies},
-	{"vectors", vectors}, {"options", options}, {"ends", ends}, {"large", large}, {"children", children},
+	{"vectors", vectors}, {"options", options}, {"names", names}, {"ends", ends}, {"large", large}, {"signals", signals}, {"children", children},
 };
 
 int main(int argc, char **argv)

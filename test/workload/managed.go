@@ -35,7 +35,7 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 		return c
 	}
 	c := start()
-	for range 4 {
+	for range 9 {
 		if !strings.HasPrefix(m.Client, "ib_") || !c.Client.Ended(limit) || c.Client.Code() == 0 || !refused(c.Client.Output()) {
 			break
 		}

@@ -1,0 +1,186 @@
+package frontdoor
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/rdmacm"
+)
+
+// The younger commands of rdma_cm, whose addresses have room for any family and say how
+// long they are. They mean what the older ones mean.
+
+// fromStorage reads an address of a size; what fits no family that we know is none.
+func fromStorage(s *abi.CMStorage, size uint16) (netip.AddrPort, error) {
+	want := uint16(unix.SizeofSockaddrInet4)
+	switch binary.NativeEndian.Uint16(s[:]) {
+	case unix.AF_INET:
+	case unix.AF_INET6:
+		want = unix.SizeofSockaddrInet6
+	case unix.AF_UNSPEC:
+		return netip.AddrPort{}, syscall.EINVAL
+	default:
+		return netip.AddrPort{}, syscall.EAFNOSUPPORT
+	}
+	if size != want {
+		return netip.AddrPort{}, syscall.EINVAL
+	}
+	a, _ := fromSockaddr((*sockaddr)(s[:]))
+	return a, nil
+}
+
+// toStorage writes one and returns its size; none has size 0.
+func toStorage(a netip.AddrPort) (s abi.CMStorage, size uint16) {
+	b := toSockaddr(a)
+	copy(s[:], b[:])
+	switch {
+	case !a.IsValid():
+		return s, 0
+	case a.Addr().Is4():
+		return s, unix.SizeofSockaddrInet4
+	}
+	return s, unix.SizeofSockaddrInet6
+}
+
+func cmBind(c *cmCall, req *abi.CMBind) error {
+	addr, err := fromStorage(&req.Addr, req.AddrSize)
+	if err != nil {
+		return err
+	}
+	if req.Reserved != 0 {
+		return syscall.EINVAL
+	}
+	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Bind(addr) })
+}
+
+func cmResolveAddr(c *cmCall, req *abi.CMResolveAddr) error {
+	var src netip.AddrPort
+	dst, err := fromStorage(&req.DstAddr, req.DstSize)
+	if err == nil && req.SrcSize != 0 {
+		src, err = fromStorage(&req.SrcAddr, req.SrcSize)
+	}
+	if err != nil || req.Reserved != 0 {
+		return syscall.EINVAL
+	}
+	return c.resolve(req.ID, src, dst, req.TimeoutMS)
+}
+
+// A program joins to hear a group, or only to send to it. To us that is the same: it is
+// the program that attaches a queue pair, or does not.
+const (
+	joinFull = iota
+	joinSendOnly
+)
+
+func cmJoinMcast(c *cmCall, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) error {
+	addr, err := fromStorage(&req.Addr, req.AddrSize)
+	if err != nil || req.JoinFlags != joinFull && req.JoinFlags != joinSendOnly {
+		return syscall.EINVAL
+	}
+	return c.withID(req.ID, func(id *rdmacm.ID) error {
+		g, err := id.Join(req.UID, addr.Addr())
+		if err == nil {
+			resp.ID = g.Name
+		}
+		return err
+	})
+}
+
+// cmQuery is one of three questions, each with an answer of its own form.
+func cmQuery(c *cmCall) error {
+	var req abi.CMQuery
+	abi.Decode(c.in, &req)
+	c.at = req.Response
+	if c.traced {
+		c.args = arguments(&req)
+	}
+	var q rdmacm.Query
+	if err := c.withID(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
+		return err
+	}
+	switch req.Option {
+	case abi.CMQueryAddr:
+		return c.answerAddr(&q, q.Src, q.Dst)
+	case abi.CMQueryGID:
+		return c.answerGID(&q)
+	case abi.CMQueryPath:
+		return c.answerPath(&q)
+	}
+	return syscall.ENOSYS
+}
+
+func (c *cmCall) describe(q *rdmacm.Query) (r abi.CMQueryAddrResp) {
+	r.IBDevIndex = noIndex
+	if q.Device {
+		r.NodeGUID = bits.ReverseBytes64(c.ses.srv.cfg.NIC.NodeGUID)
+		r.PortNum, r.PKey = 1, 0xffff
+	}
+	return r
+}
+
+// addrMin is what the response had before it grew an index.
+const addrMin = 272
+
+func (c *cmCall) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
+	if c.out < addrMin {
+		return syscall.ENOSPC
+	}
+	r := c.describe(q)
+	r.SrcAddr, r.SrcSize = toStorage(src)
+	r.DstAddr, r.DstSize = toStorage(dst)
+	c.resp = abi.Encode(nil, &r)
+	return nil
+}
+
+// answerGID tells the addresses of the device's port, as struct sockaddr_ib.
+func (c *cmCall) answerGID(q *rdmacm.Query) error {
+	if c.out < addrMin {
+		return syscall.ENOSPC
+	}
+	const afIB, size, all = 27, 48, ^uint64(0)
+	r := c.describe(q)
+	write := func(s *abi.CMStorage, gid [16]byte, service, mask uint64) uint16 {
+		binary.NativeEndian.PutUint16(s[:], afIB)
+		binary.BigEndian.PutUint16(s[2:], r.PKey)
+		copy(s[8:], gid[:])
+		binary.BigEndian.PutUint64(s[24:], service)
+		binary.BigEndian.PutUint64(s[32:], mask)
+		return size
+	}
+	if q.Device {
+		r.SrcSize = write(&r.SrcAddr, q.SGID, q.Service(q.Src), all)
+		r.DstSize = write(&r.DstAddr, q.DGID, q.Service(q.Dst), all)
+	}
+	c.resp = abi.Encode(nil, &r)
+	return nil
+}
+
+// answerPath tells the path, as a subnet administrator would.
+func (c *cmCall) answerPath(q *rdmacm.Query) error {
+	const header = 8
+	if c.out < header {
+		return syscall.ENOSPC
+	}
+	var r abi.CMQueryPathResp
+	if q.Routed {
+		const exactly = 2 << 6
+		r.NumPaths, r.Flags = 1, 1|1<<1|1<<3|1<<5 // GMP, primary, both directions
+		p := r.PathRec[:]
+		copy(p[8:], q.DGID[:])
+		copy(p[24:], q.SGID[:])
+		p[47], p[48] = 64, q.TOS // hop limit, traffic class
+		p[49] = 1<<7 | 1         // reversible, one path
+		binary.BigEndian.PutUint16(p[50:], 0xffff)
+		p[54], p[55], p[56] = exactly|q.MTU, exactly|16, exactly|q.Life
+	}
+	c.resp = abi.Encode(nil, &r)
+	if r.NumPaths == 0 {
+		c.resp = c.resp[:header]
+	}
+	return nil
+}
