@@ -56,7 +56,10 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		return
 	}
 	from.Sched.AckAt = e.now
-	a.now = a.now || !from.Sched.Answers
+	// A WRITE tells nobody, see talkBytes.
+	recvs := from.Transport().Counters().RDMARecvs
+	a.now = a.now || !from.Sched.Answers || recvs == from.Sched.Recvs
+	from.Sched.Recvs = recvs
 	a.list[i-1].from, a.list[i-1].b = from, *b
 }
 

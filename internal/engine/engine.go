@@ -73,6 +73,7 @@ type Engine struct {
 	portDry    bool // the last look in this pass found nothing
 	portSpoke  bool // the last pass moved something
 	portTalk   bool // what was moved last was little
+	told       bool // what was heard last made a completion
 	portMoved  uint64
 	tap        *link.Tap
 	portLast   transport.Time

@@ -93,7 +93,7 @@ func (e *Engine) step() bool {
 		}
 		m := e.port.Moved()
 		if e.portSpoke = m != e.portMoved; e.portSpoke {
-			e.portTalk = m-e.portMoved <= talkBytes
+			e.portTalk = e.told && m-e.portMoved <= talkBytes
 			e.portMoved = m
 		}
 	}

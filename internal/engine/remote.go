@@ -15,7 +15,9 @@ import (
 const quietAfter = transport.Time(200_000)
 
 // talkBytes is how much a pass may move for it to be talk and no stream. Whoever a word is
-// for should have the processor at once, because an answer is likely.
+// for should have the processor at once, because an answer is likely: if it polls a
+// completion queue, and so gives the processor back. A program that looks at its memory for
+// what a WRITE brings does not, and to yield to it is to wait until its time is up.
 const talkBytes = 4 << 10
 
 // remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
@@ -142,7 +144,12 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 		// checks, has to do.
 		b.Src = q.Peer()
 	}
+	recvs := &q.Transport().Counters().RDMARecvs
+	before := *recvs
 	e.receive(q, b)
+	if b.Kind != transport.KindAck {
+		e.told = *recvs != before || b.Kind >= transport.KindReadResp
+	}
 	e.deliver()
 }
 

@@ -77,6 +77,7 @@ type QP struct {
 		Timer   int            // 1 + index in the heap
 		Ack     int            // 1 + index among those that are owed
 		AckAt   transport.Time // when the last one was due
+		Recvs   uint64         // receives completed by then
 		Answers bool           // requests to it are soon followed by its own
 		Due     transport.Time
 		Peer    *QP
