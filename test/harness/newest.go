@@ -102,3 +102,18 @@ func (n *Newest) Launch(t testing.TB, d *Daemon, flags []string, argv ...string)
 	p.Name = "newest: " + strings.Join(argv, " ")
 	return p
 }
+
+// Unpacked is where a Debian package is that is not installed. See tools/unpacked.
+func Unpacked(t testing.TB, name string) string {
+	t.Helper()
+	Need(t, "apt-get", "dpkg-deb")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatalf("no place for %s: %v", name, err)
+	}
+	dir := filepath.Join(cache, "vrdma", "unpacked")
+	if out, err := exec.Command(filepath.Join(Root(), "tools", "unpacked"), dir, name).CombinedOutput(); err != nil {
+		t.Fatalf("tools/unpacked: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, name)
+}

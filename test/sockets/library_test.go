@@ -1,6 +1,7 @@
 package sockets
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,4 +51,19 @@ var machine = library{name: "rdma-core 44"}
 func libraries(t *testing.T) []library {
 	t.Helper()
 	return []library{machine, {name: "newest", root: harness.NewestRoot(t)}}
+}
+
+// link puts into dir the servers whose packages are not installed, because they would start
+// them: nginx is unpacked, and redis-server is another name of a program in redis-tools.
+func (l library) link(t *testing.T, dir string) {
+	t.Helper()
+	nginx := "/usr/sbin/nginx"
+	if l.root == nil {
+		nginx = harness.Unpacked(t, "nginx") + nginx
+	}
+	for name, to := range map[string]string{"nginx": nginx, "redis-server": "/usr/bin/redis-check-rdb"} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -36,7 +36,7 @@ var programs = []program{
 	{name: "python3 http.server, curl", server: httpServer, client: "curl -sS http://127.0.0.1:PORT/file", bytes: fileSize, file: true, lasts: true},
 	{name: "python3 http.server, wget", server: httpServer, client: "wget -q -O - http://127.0.0.1:PORT/file", bytes: fileSize, file: true, lasts: true},
 	{name: "python3 http.server, urllib", server: httpServer, client: "/usr/bin/python3 -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(\"http://127.0.0.1:PORT/file\").read())'", bytes: fileSize, file: true, lasts: true},
-	{name: "nginx (one process), curl", server: "nginx -c DIR/nginx.conf", client: "curl -sS http://127.0.0.1:PORT/file", bytes: fileSize, file: true, lasts: true},
+	{name: "nginx (one process), curl", server: "DIR/nginx -e DIR/nginx.log -c DIR/nginx.conf", client: "curl -sS http://127.0.0.1:PORT/file", bytes: fileSize, file: true, lasts: true},
 	{name: "redis-server, redis-cli", server: redisServer, client: "redis-cli -p PORT -x set key <FILE && test \"$(redis-cli -p PORT strlen key)\" = 8388608", bytes: fileSize, lasts: true},
 	{name: "redis-server, redis-benchmark", server: redisServer, client: "redis-benchmark -p PORT -c 50 -n 5000 -t set,get -q", bytes: 1 << 18, lasts: true},
 	{name: "qperf tcp_bw", server: "qperf -lp PORT", client: "qperf -lp PORT -t 1 127.0.0.1 tcp_bw", bytes: 1 << 20, lasts: true, no: "its server forks for each client"},
@@ -44,7 +44,7 @@ var programs = []program{
 
 const (
 	httpServer  = "/usr/bin/python3 -m http.server -b 127.0.0.1 -d DIR PORT"
-	redisServer = "redis-server --bind 127.0.0.1 --port PORT --save ''"
+	redisServer = "DIR/redis-server --bind 127.0.0.1 --port PORT --save ''"
 )
 
 const nginxConf = `daemon off; master_process off; pid DIR/nginx.pid; error_log DIR/nginx.log;
@@ -77,6 +77,7 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 			t.Fatal(err)
 		}
 	}
+	lib.link(t, dir)
 	before := d.Traffic(t)
 	shell := func(command string) *harness.Process {
 		return lib.launch(t, d, "sh", "-c", fill.Replace(command))
@@ -124,7 +125,7 @@ func managed(t *testing.T, d *harness.Daemon, port int) bool {
 // libraries. In the long form the stock libraries are tried without ours too, and the
 // table is printed as it should be: nothing is demanded of those, they may hang.
 func TestPrograms(t *testing.T) {
-	harness.Need(t, "iperf3", "sockperf", "NPtcp", "nc.openbsd", "nc.traditional", "socat", "curl", "wget", "redis-server", "redis-cli", "redis-benchmark", "qperf", "/usr/sbin/nginx", "/usr/bin/python3")
+	harness.Need(t, "iperf3", "sockperf", "NPtcp", "nc.openbsd", "nc.traditional", "socat", "curl", "wget", "redis-check-rdb", "redis-cli", "redis-benchmark", "qperf", "/usr/bin/python3")
 	documented := readTable(t)
 	d := device(t)
 	libs := libraries(t)
