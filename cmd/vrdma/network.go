@@ -34,7 +34,7 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 	// Hosts are mostly alike: what our receive buffer can take, a peer's can. Several
 	// senders share it.
 	d.window = uint32(min(max(udp.ReceiveBuffer()/8, 64<<10), 512<<10))
-	d.flight = max(uint32(udp.ReceiveBuffer()/2), d.window)
+	d.flight = max(uint32(udp.ReceiveBuffer()/4), d.window)
 	d.log.Info("network", "addresses", addrs, "gso", udp.GSO(), "gro", udp.GRO(), "mtu", 128<<device.MTU)
 	return nil
 }

@@ -152,11 +152,12 @@ func (q *QP) cut(num, den, floor uint32) {
 	if c.Cut || !q.path.Remote {
 		return
 	}
-	if c.Cwnd <= least {
+	now := q.allowed() // a share that is smaller than Cwnd is what was in flight
+	if now <= least {
 		c.Thresh = max(c.Thresh, least)
 		return
 	}
-	c.Cwnd = max(uint32(uint64(c.Cwnd)*uint64(num)/uint64(den)), least)
+	c.Cwnd = max(uint32(uint64(now)*uint64(num)/uint64(den)), least)
 	c.Thresh, c.Acked = c.Cwnd, 0
 	c.Cut, c.CutPSN = true, q.req.Max
 	q.setWindow()
