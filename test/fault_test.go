@@ -200,6 +200,20 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 		t.Errorf("want \"too many open files\" among the programs' words, got:\n%s", harness.Tail(p.Output(), 20))
 	}
 	startStream(t, d, 640).finishes(t)
+
+	// With none left at all, a program is not kept waiting.
+	none := uint64(d.Footprint(t).FDs)
+	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: none, Max: room}, nil); err != nil {
+		t.Fatal(err)
+	}
+	p = d.Launch(t, "ibv_devinfo")
+	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "open files") {
+		t.Errorf("a program with no descriptor left for it ended with status %d, want open files for a reason:\n%s", code, p.Output())
+	}
+	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: room, Max: room}, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.Run(t, minute, "ibv_devinfo")
 }
 
 // Many programs come and go: the daemon's own memory does not grow with them.

@@ -179,24 +179,62 @@ func (s *Server) Sessions() int {
 
 // Serve accepts connections until Close; it then returns nil.
 func (s *Server) Serve() error {
-	pause := time.Millisecond
+	spare := newSpare()
+	defer func() { spare.Close() }()
+	var full time.Time // since when there is no descriptor for a connection
 	for {
 		u, err := s.listener.AcceptUnix()
 		switch {
 		case err == nil:
-			pause = time.Millisecond
+			full = time.Time{}
 			s.serve(u)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
-			// Somebody will close something. Until then new programs wait.
-			s.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
-			time.Sleep(pause)
-			pause = min(2*pause, time.Second)
+			if full.IsZero() {
+				full = time.Now()
+				s.log.Warn("cannot accept a connection: raise the limit of open files (ulimit -n)", "error", err)
+			}
+			if time.Since(full) < patience {
+				time.Sleep(patience / 20) // somebody may close something
+				continue
+			}
+			spare.Close()
+			s.turnAway(err)
+			spare = newSpare()
 		default:
 			return fmt.Errorf("accept on %s: %w", s.cfg.Socket, err)
 		}
 	}
+}
+
+// patience is how long a connection waits for a descriptor. It is not for ever, because
+// those who wait may be those who hold what the others wait for.
+const patience = 200 * time.Millisecond
+
+// newSpare is a descriptor that can be given up for a moment; nil if there is none.
+func newSpare() *os.File {
+	f, _ := os.Open(os.DevNull)
+	return f
+}
+
+// turnAway takes a connection only to say why it is not served.
+func (s *Server) turnAway(why error) {
+	s.listener.SetDeadline(time.Now().Add(patience / 20))
+	defer s.listener.SetDeadline(time.Time{})
+	u, err := s.listener.AcceptUnix()
+	if err != nil {
+		time.Sleep(patience / 20)
+		return
+	}
+	defer u.Close()
+	c := channel.NewConn(u)
+	c.SetDeadline(time.Now().Add(patience))
+	var hello [1024]byte
+	if _, fds, err := c.ReadMessage(hello[:]); err == nil {
+		channel.CloseFDs(fds)
+	}
+	refuse(c, refusal(errnoOf(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 }
 
 // serve starts the conversation on u.
