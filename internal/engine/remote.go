@@ -102,7 +102,7 @@ func (e *Engine) pollPort() bool {
 // hear takes everything that has arrived, before anybody is held to have been silent: where
 // the loop had to wait for a processor, the answers are there but have not been read.
 func (e *Engine) hear() {
-	const most = 1 << 10 // a flood must not stop the clock
+	const most = 1 << 8 // a flood must not stop the clock
 	if e.port == nil || e.portDry {
 		return
 	}
