@@ -28,6 +28,9 @@ type Count struct {
 	Carried, Dropped, Duplicated, Reordered, Corrupted int
 }
 
+// Harmed is how many packets came to harm.
+func (c Count) Harmed() int { return c.Dropped + c.Duplicated + c.Reordered + c.Corrupted }
+
 // Cable carries frames between its ends until its test is over.
 type Cable struct {
 	mu     sync.Mutex // guards all below
