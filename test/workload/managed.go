@@ -30,7 +30,7 @@ type Managed struct {
 // server: see refused.
 const (
 	calls = 10
-	step  = 20 * time.Millisecond
+	step  = 30 * time.Millisecond
 )
 
 // Run runs both sides to the end, which must be a good one.
