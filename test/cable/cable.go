@@ -28,10 +28,14 @@ type Count struct {
 	Carried, Dropped, Duplicated, Reordered, Corrupted int
 }
 
+// Harmed is how many packets came to harm.
+func (c Count) Harmed() int { return c.Dropped + c.Duplicated + c.Reordered + c.Corrupted }
+
 // Cable carries frames between its ends until its test is over.
 type Cable struct {
 	mu     sync.Mutex // guards all below
 	faults Faults
+	delay  time.Duration
 	rng    *rand.Rand
 	count  Count
 	pcap   *pcap.Writer
@@ -64,6 +68,13 @@ func (c *Cable) SetFaults(f Faults) {
 	c.faults = f
 }
 
+// SetDelay makes the cable long: from now on each frame takes so much time, either way.
+func (c *Cable) SetDelay(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delay = d
+}
+
 // Count so far.
 func (c *Cable) Count() Count {
 	c.mu.Lock()
@@ -94,7 +105,7 @@ func (c *Cable) Capture(t testing.TB, path string) (stop func()) {
 	}
 }
 
-// held is a frame that others are to overtake.
+// held is a frame that is not due yet: the cable is long, or others are to overtake it.
 type held struct {
 	frame []byte
 	until time.Time
@@ -130,26 +141,40 @@ func (c *Cable) carry(from End, to []End) {
 
 // pass delivers one frame, or what the faults make of it.
 func (c *Cable) pass(frame []byte, to []End, late []held) []held {
-	if !isRoCE(frame) {
+	c.mu.Lock()
+	wait := c.delay
+	c.mu.Unlock()
+	if isRoCE(frame) {
+		switch fate := c.fate(); fate {
+		case dropped:
+			return late
+		case duplicated:
+			late = c.after(wait, frame, to, late)
+		case corrupted:
+			c.mu.Lock()
+			at := len(frame) - 1 - c.rng.IntN(12) // in the last bytes, ICRC or payload, never an address
+			c.mu.Unlock()
+			frame[at] ^= 0x20
+			clearChecksum(frame)
+		case reordered:
+			wait += hold
+		}
+	}
+	return c.after(wait, frame, to, late)
+}
+
+// after delivers a frame now, or puts it where it belongs among those that are not due yet.
+func (c *Cable) after(wait time.Duration, frame []byte, to []End, late []held) []held {
+	if wait == 0 {
 		c.deliver(frame, to)
 		return late
 	}
-	switch fate := c.fate(); fate {
-	case dropped:
-		return late
-	case duplicated:
-		c.deliver(frame, to)
-	case corrupted:
-		c.mu.Lock()
-		at := len(frame) - 1 - c.rng.IntN(12) // in the last bytes, ICRC or payload, never an address
-		c.mu.Unlock()
-		frame[at] ^= 0x20
-		clearChecksum(frame)
-	case reordered:
-		return append(late, held{slices.Clone(frame), time.Now().Add(hold)})
+	h := held{slices.Clone(frame), time.Now().Add(wait)}
+	i := len(late)
+	for i > 0 && late[i-1].until.After(h.until) {
+		i--
 	}
-	c.deliver(frame, to)
-	return late
+	return slices.Insert(late, i, h)
 }
 
 // deliver puts a frame out. An end that takes no more loses it, as a cable would.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,6 +115,21 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%d of %d are counted, want about a tenth: %+v", k, n, w.Count())
 			}
 		})
+	}
+}
+
+// A long cable keeps the order, and what is on it arrives.
+func TestDelay(t *testing.T) {
+	const n, delay = 100, 20 * time.Millisecond
+	w, a, b := bench(t)
+	w.SetDelay(delay)
+	begin := time.Now()
+	got := carry(t, a, b, n)
+	if took := time.Since(begin); took < delay {
+		t.Errorf("all was there after %v, want %v at least", took, delay)
+	}
+	if len(got) != n || !slices.IsSorted(got) {
+		t.Errorf("%d packets arrived, want %d in order: %v", len(got), n, got)
 	}
 }
 

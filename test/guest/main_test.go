@@ -118,11 +118,12 @@ func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host,
 	t.Helper()
 	for i := range attempts {
 		p.witness.begin()
+		before := p.cable.Count().Harmed()
 		err := w.Try(t, at, from, limit)
 		if err == nil {
 			return
 		}
-		excuse := p.witness.excuse()
+		excuse := p.witness.excuse(p.cable.Count().Harmed() > before)
 		t.Logf("attempt %d of %d: %s\n%v", i+1, attempts, excuse, err)
 		if excuse == "" {
 			t.Fatal("there is no excuse: nobody was silent and rxe sent what it should")

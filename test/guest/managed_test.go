@@ -14,6 +14,7 @@ func (l *lab) managed(t *testing.T) {
 	l.capture(t)
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range workload.ManagedTools(20) {
+		w.Apart = l.cable.SetDelay
 		t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, minute) })
 		t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, minute) })
 	}

@@ -13,7 +13,7 @@ import (
 	"vrdma/internal/wire"
 )
 
-// witness watches the cable for the two things that make a conversation with the guest
+// witness watches the cable for the three things that make a conversation with the guest
 // fail through no fault of ours.
 //
 // rxe (Linux 6.1) loses its place when the ACK of a message arrives while it sends that
@@ -22,6 +22,11 @@ import (
 // can mend that; on the wire it is a request that comes again under its PSN and is not what
 // it was.
 //
+// It (still as of Linux 6.1) takes nothing more from a UC queue pair once a write of several
+// packets has lost one behind its first: it waits for the rest of that write, whose PSNs are
+// over. Where a cable does harm, not one message may arrive then. Where it does none, a torn
+// write is our fault, so the cable's word counts too.
+//
 // And one of the two hosts may get no processor for longer than a queue pair's retries
 // last: the guest is emulated, and shares two processors with everything else. On the wire
 // that is a host that is spoken to, again and again, and says nothing.
@@ -29,6 +34,8 @@ type witness struct {
 	mu      sync.Mutex // guards all below
 	request map[place]uint32
 	changed []string
+	write   map[uint32]uint32 // by the guest's UC queue pairs: the PSN that continues a write
+	torn    []string
 	said    map[netip.Addr]*speech
 	longest time.Duration
 	silent  netip.Addr
@@ -71,6 +78,8 @@ func (w *witness) see(frame []byte) {
 	w.hear(time.Now(), p.Src.Addr(), p.Dst.Addr())
 	if p.Src.Addr().String() == guestIP4 || p.Src.Addr().String() == guestIP6 {
 		w.compare(packet, p.Dst.Addr())
+	} else {
+		w.follow(packet)
 	}
 }
 
@@ -112,22 +121,44 @@ func (w *witness) compare(p wire.Packet, to netip.Addr) {
 	w.request[at] = sum
 }
 
+// follow notes which UC writes to the guest go on with something else; w.mu is held.
+func (w *witness) follow(p wire.Packet) {
+	f := p.Format()
+	if f.Service != wire.UC {
+		return
+	}
+	b := p.BTH()
+	qp, psn := b.DestQP(), b.PSN()
+	want, open := w.write[qp]
+	switch {
+	case open && (f.Operation != wire.Write || f.Place&wire.First != 0 || psn != want):
+		w.torn = append(w.torn, p.String())
+	case f.Operation == wire.Write && (f.Place == wire.First || open && f.Place == wire.Middle):
+		w.write[qp] = (psn + 1) & 0xffffff
+		return
+	}
+	delete(w.write, qp)
+}
+
 // begin forgets what has been seen.
 func (w *witness) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.request, w.said = map[place]uint32{}, map[netip.Addr]*speech{}
-	w.changed, w.longest = nil, 0
+	w.write = map[uint32]uint32{}
+	w.changed, w.torn, w.longest = nil, nil, 0
 }
 
 // excuse says why a conversation that failed since begin may be tried again; "" if there
-// is no reason.
-func (w *witness) excuse() string {
+// is no reason. harmed: since then the cable has done harm to packets.
+func (w *witness) excuse(harmed bool) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case len(w.changed) > 0:
 		return fmt.Sprintf("rxe has lost its place: %d requests came again as something else, the first as %s", len(w.changed), w.changed[0])
+	case harmed && len(w.torn) > 0:
+		return fmt.Sprintf("rxe waits for the rest of a write: %d of UC lost packets, the first before %s", len(w.torn), w.torn[0])
 	case w.longest > patienceOver:
 		return fmt.Sprintf("%v was silent for %v", w.silent, w.longest.Round(time.Millisecond))
 	}
@@ -137,12 +168,27 @@ func (w *witness) excuse() string {
 // TestWitness: what counts as an excuse, and what does not.
 func TestWitness(t *testing.T) {
 	ours, theirs := netip.MustParseAddr(ourIP4), netip.MustParseAddr(guestIP4)
-	send := func(psn uint32, payload string) wire.Packet {
-		p := wire.Make(make([]byte, 200), wire.RCSendOnly, len(payload))
+	packet := func(code wire.Opcode, psn uint32, payload string) wire.Packet {
+		p := wire.Make(make([]byte, 200), code, len(payload))
 		p.BTH().SetDestQP(7)
 		p.BTH().SetPSN(psn)
 		copy(p.Payload(), payload)
 		return p
+	}
+	send := func(psn uint32, payload string) wire.Packet { return packet(wire.RCSendOnly, psn, payload) }
+	// follow shows the witness UC packets, with the PSN behind the one before unless they jump.
+	type uc struct {
+		code wire.Opcode
+		jump uint32
+	}
+	follow := func(ps ...uc) func(w *witness) {
+		return func(w *witness) {
+			psn := uint32(0xfffffe)
+			for _, p := range ps {
+				psn = (psn + 1 + p.jump) & 0xffffff
+				w.follow(packet(p.code, psn, "abcd"))
+			}
+		}
 	}
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }
 	for _, c := range []struct {
@@ -160,6 +206,11 @@ func TestWitness(t *testing.T) {
 				w.hear(at(100*i+50), theirs, ours)
 			}
 		}, false},
+		{"a whole write", follow(uc{wire.UCWriteFirst, 0}, uc{wire.UCWriteMiddle, 0}, uc{wire.UCWriteLastImm, 0}, uc{wire.UCSendOnly, 0}), false},
+		{"a write without a beginning", follow(uc{wire.UCSendOnly, 0}, uc{wire.UCWriteMiddle, 1}, uc{wire.UCWriteLast, 0}, uc{wire.UCSendOnly, 0}), false},
+		{"a write without a middle", follow(uc{wire.UCWriteFirst, 0}, uc{wire.UCWriteLast, 1}), true},
+		{"a write without an end", follow(uc{wire.UCWriteFirst, 0}, uc{wire.UCWriteOnly, 1}), true},
+		{"a send without an end", follow(uc{wire.UCSendFirst, 0}, uc{wire.UCSendFirst, 1}), false},
 		{"a pause", func(w *witness) { w.hear(at(0), ours, theirs); w.hear(at(5000), theirs, ours) }, false},
 		{"a pause after the last word", func(w *witness) { w.hear(at(0), ours, theirs); w.hear(at(5000), ours, theirs) }, false},
 		{"no answer", func(w *witness) {
@@ -171,8 +222,11 @@ func TestWitness(t *testing.T) {
 		w := &witness{}
 		w.begin()
 		c.do(w)
-		if got := w.excuse(); (got != "") != c.want {
+		if got := w.excuse(true); (got != "") != c.want {
 			t.Errorf("%s: excuse %q, want one: %v", c.name, got, c.want)
+		}
+		if got := w.excuse(false); got != "" && len(w.torn) > 0 {
+			t.Errorf("%s on a good cable: excuse %q, want none", c.name, got)
 		}
 	}
 }

@@ -22,25 +22,41 @@ type Managed struct {
 	Server, Client string // command lines; ADDR is the server's address, PORT the port
 	Must           string // what both print
 	Endless        bool   // the server goes on: it is ended
+	// Apart makes the way between the two hosts take so long, if the test can do that.
+	Apart func(time.Duration)
 }
+
+// calls is how often a client of perftest may call in vain, and step what each gives its
+// server: see refused.
+const (
+	calls = 10
+	step  = 30 * time.Millisecond
+)
 
 // Run runs both sides to the end, which must be a good one.
 func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 	t.Helper()
 	fill := strings.NewReplacer("ADDR", at.IP, "PORT", fmt.Sprint(m.Port))
-	start := func() *harness.Conversation {
+	start := func(before ...string) *harness.Conversation {
 		c := &harness.Conversation{Server: at.Program(t, strings.Fields(fill.Replace(m.Server))...)}
 		at.Machine.(Manager).AwaitManaged(t, c.Server, m.Port)
-		c.Client = from.Program(t, strings.Fields(fill.Replace(m.Client))...)
+		c.Client = from.Program(t, append(before, strings.Fields(fill.Replace(m.Client))...)...)
 		return c
 	}
 	c := start()
-	for range 9 {
+	for i := 1; i < calls; i++ {
 		if !strings.HasPrefix(m.Client, "ib_") || !c.Client.Ended(limit) || c.Client.Code() == 0 || !refused(c.Client.Output()) {
 			break
 		}
+		t.Logf("call %d of %d came before the server listened", i, calls)
 		c.Server.End()
 		c.Server.Ended(5 * time.Second)
+		if m.Apart == nil {
+			c = start("nice", "-n", "19")
+			continue
+		}
+		m.Apart(time.Duration(i) * step)
+		defer m.Apart(0)
 		c = start()
 	}
 	if m.Endless {
@@ -70,10 +86,13 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 
 // refused reports whether a client of perftest found nobody listening. With -R the two
 // sides shake hands over a first connection; then the server listens for the second while
-// the client already calls. perftest knows, and calls ten times within a second; on a busy
-// machine its server may need longer, and nobody outside can see how far it is.
+// the client already calls. When it is refused it means to call again, but has destroyed
+// what it calls with, and crashes. On a busy machine the server may lose that race every
+// time. It gets a head start where a word of the client's takes longer to it and back, or
+// where the client gets the processor last.
 func refused(out string) bool {
-	return strings.Contains(out, "REJECTED") || strings.Contains(out, "UNREACHABLE; error: 1.")
+	const invalidServiceID, serviceNotSupported = "REJECTED; error: 8.", "UNREACHABLE; error: 1."
+	return strings.Contains(out, invalidServiceID) || strings.Contains(out, serviceNotSupported)
 }
 
 // ManagedTools are the tools that use rdma_cm and are everywhere, the guest included.
