@@ -225,6 +225,27 @@ func TestRetireWaitsForLeases(t *testing.T) {
 	}
 }
 
+// A daemon whose directory was removed cannot be found any more: it need not stay.
+func TestRetireFromRemovedPlace(t *testing.T) {
+	p := Place{Socket: filepath.Join(t.TempDir(), "gone", "s")}
+	if err := os.Mkdir(filepath.Dir(p.Socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := p.Claim(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Dir(p.Socket)); err != nil {
+		t.Fatal(err)
+	}
+	if !claim.Retire() {
+		t.Error("did not retire from a place that is gone")
+	}
+	if err := claim.Release(); err != nil {
+		t.Errorf("release of a place that is gone: %v", err)
+	}
+}
+
 func TestUnknownDaemonInUseIsSpared(t *testing.T) {
 	p, w := testPlace(t), &world{t: t}
 	if err := w.start(p, Daemon{Version: "odd", Ephemeral: true, Sessions: Unknown}); err != nil {

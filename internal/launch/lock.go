@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -55,7 +56,11 @@ func sameFile(f *os.File, path string) bool {
 
 // unlock lets an exclusive lock go and leaves no file.
 func unlock(f *os.File) error {
-	return errors.Join(os.Remove(f.Name()), f.Close())
+	err := os.Remove(f.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // somebody removed the whole place
+	}
+	return errors.Join(err, f.Close())
 }
 
 // waitLock is lockFile that tries until ctx ends. It polls, because a blocked
@@ -181,8 +186,11 @@ func (c *Claim) Release() error {
 
 // Retire reports whether nobody relies on the daemon any more. If so the socket is
 // gone: whoever comes next waits until the place is released, and starts another
-// daemon.
+// daemon. A place that somebody has removed has no users to come.
 func (c *Claim) Retire() bool {
+	if _, err := os.Stat(filepath.Dir(c.place.Socket)); errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
 	if !c.lastUser() {
 		return false
 	}
