@@ -112,8 +112,8 @@ func TestContainers(t *testing.T) {
 		port := harness.FreePort(t)
 		args := []string{"ib_write_bw", "-F", "-n", "500", "-p", strconv.Itoa(port)}
 		d.Carried(t, harness.Traffic{Bytes: 500 * 65536}, func() {
-			_, out := c.pair(t, port, args, append(args, "127.0.0.1"))
-			if err := workload.CheckRows(out, 1); err != nil {
+			server, out := c.pair(t, port, args, append(args, "127.0.0.1"))
+			if err := workload.CheckRows(out, server, 1); err != nil {
 				t.Errorf("%v:\n%s", err, out)
 			}
 		})

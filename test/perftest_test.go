@@ -106,7 +106,7 @@ func perf(t *testing.T, d *harness.Daemon, c perfCase) {
 			}
 		}
 	}
-	if err := workload.CheckRows(out, c.rows); err != nil {
+	if err := workload.CheckRows(out, s, c.rows); err != nil {
 		t.Errorf("%s %s: %v\n%s", c.tool, c.args, err, out)
 	}
 }

@@ -36,9 +36,9 @@ func TestRecovery(t *testing.T) {
 func (w *lab) bandwidth(t *testing.T, tool string, good func(float64) bool) (best float64) {
 	t.Helper()
 	for range 4 {
-		_, client := workload.Perf(tool, "-D 3 -f 0 -s 65536").Start(t, w.a.side(false), w.b.side(false)).OK(t, minute)
+		server, client := workload.Perf(tool, "-D 3 -f 0 -s 65536").Start(t, w.a.side(false), w.b.side(false)).OK(t, minute)
 		rows := workload.Rows(client)
-		if err := workload.CheckRows(client, 1); err != nil {
+		if err := workload.CheckRows(client, server, 1); err != nil {
 			t.Fatalf("%v\n%s", err, client)
 		}
 		if v, err := strconv.ParseFloat(rows[0][3], 64); err == nil {

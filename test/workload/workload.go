@@ -32,9 +32,9 @@ type Host struct {
 type Workload struct {
 	Name string
 	argv []string
-	port string // flag
-	gid  string // flag
-	must func(out string) error
+	port string                       // flag
+	gid  string                       // flag
+	must func(out, peer string) error // peer is what the other side printed
 	// row: the client prints at least one row of results.
 	row bool
 }
@@ -69,8 +69,8 @@ func (w Workload) Try(t testing.TB, at, from Host, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	for _, out := range []string{server, client} {
-		if err := w.must(out); err != nil {
+	for _, err := range []error{w.must(server, client), w.must(client, server)} {
+		if err != nil {
 			return fmt.Errorf("%w\n%v", err, c)
 		}
 	}
@@ -88,7 +88,7 @@ func Pingpong(kind string, size, iters int, args string) Workload {
 	return Workload{
 		Name: fmt.Sprintf("pingpong/%s/%d%s", kind, size, suffix(args)),
 		argv: append(argv, strings.Fields(args)...), port: "-p", gid: "-g",
-		must: func(out string) error {
+		must: func(out, _ string) error {
 			m := iterations.FindStringSubmatch(out)
 			if m == nil {
 				return fmt.Errorf("no result, want %d iterations", iters)
@@ -109,13 +109,13 @@ func Perf(tool, args string) Workload {
 	return Workload{
 		Name: tool + suffix(args),
 		argv: append([]string{"ib_" + tool, "-F"}, strings.Fields(args)...), port: "-p", gid: "-x",
-		must: func(out string) error {
+		must: func(out, peer string) error {
 			for _, bad := range []string{"Completion with error", "Failed", "failed", "Couldn't", "Unable", "error"} {
 				if strings.Contains(out, bad) {
 					return fmt.Errorf("it says %q", bad)
 				}
 			}
-			return CheckRows(out, -1)
+			return CheckRows(out, peer, -1)
 		},
 		row: true,
 	}
@@ -131,7 +131,7 @@ func Exchange(t testing.TB, kind, args string) Workload {
 	return Workload{
 		Name: "exchange/" + kind + suffix(args),
 		argv: argv, gid: "-g",
-		must: func(out string) error {
+		must: func(out, _ string) error {
 			m := exchanged.FindStringSubmatch(out)
 			if m == nil {
 				return fmt.Errorf("no result")
