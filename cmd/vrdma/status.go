@@ -20,8 +20,13 @@ func statusCommand(o *options) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "show the device, the programs that use it and its counters",
-		Args:  cobra.NoArgs,
+		Short: "show the device, its programs, connections and peer hosts, and its counters",
+		Long: `Shows the device and its GIDs; the programs that use it, with their queue pairs; the
+connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
+space, both addresses, state, program; the other hosts that are known, and whether they
+are vrdma hosts; counters that are not zero; and what was refused as unsupported. Long
+lists are cut, except with -o json.`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return usage("-o %s: choose text or json", output)
