@@ -3,6 +3,7 @@ package sockets
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,6 +180,45 @@ func TestPlainPeer(t *testing.T) {
 				t.Errorf("vrdma did not say %q:\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// What a program did without RDMA is counted, whatever it did before.
+func TestCount(t *testing.T) {
+	const udp = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
+	for _, lib := range libraries(t) {
+		d := device(t)
+		for _, c := range []struct{ name, script string }{
+			{"plain", udp},
+			{"closed all descriptors", "os.closerange(3, 1 << 16); " + udp},
+			{"gave up its rights", "os.getuid() or os.setresuid(65534, 65534, 65534); " + udp},
+			{"made by fork", "os.fork() and os.wait() or " + udp},
+			{"started by the program", "subprocess.run([sys.executable, '-c', 'import socket; " + udp + "'])"},
+		} {
+			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
+				out := lib.launch(t, d, "/usr/bin/python3", "-c", "import os, socket, subprocess, sys; "+c.script).OK(t, minute)
+				if want := "0 connections went over RDMA, none over TCP (1 UDP socket left to the kernel)"; !strings.Contains(out, want) {
+					t.Errorf("vrdma did not say %q:\n%s", want, out)
+				}
+			})
+		}
+	}
+}
+
+// Whatever ends vrdma, it leaves no file.
+func TestKilledLeavesNoFile(t *testing.T) {
+	d := device(t)
+	dir := harness.Directory(t, nil)
+	cmd := d.Command("run", "--socket", d.Socket, "--quiet", "--sockets", "--", "sh", "-c", "echo ready; exec sleep 300")
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
+	p := harness.Spawn(t, cmd)
+	p.Printed(t, "ready", minute)
+	p.Signal(syscall.SIGKILL) // the whole group: vrdma and the program
+	if !p.Ended(minute) {
+		t.Fatalf("it goes on: %s", p.Fate())
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left in %s: %v (%v), want nothing", dir, left, err)
 	}
 }
 
