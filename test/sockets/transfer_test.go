@@ -3,6 +3,7 @@ package sockets
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -180,6 +181,39 @@ func TestPlainPeer(t *testing.T) {
 				t.Errorf("vrdma did not say %q:\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// curl does not wait in connect, so whether there is a connection is seen only later. One
+// that was refused is none.
+func TestRefused(t *testing.T) {
+	harness.Need(t, "curl", "/usr/bin/python3")
+	const refused, none = 7, "0 connections went over RDMA, none over TCP" // curl's status
+	for _, lib := range libraries(t) {
+		d := device(t)
+		for _, c := range []struct {
+			name, host string
+			listens    bool // without RDMA
+			want       string
+			code       int
+		}{
+			{"nobody", "127.0.0.1", false, none, refused},
+			{"nobody, IPv6", "::1", false, none, refused},
+			{"plain peer", "127.0.0.1", true, "0 connections went over RDMA, 1 over TCP (1 connection to a peer that does not listen on RDMA", 0},
+		} {
+			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
+				port := harness.FreePort(t)
+				if c.listens {
+					cmd := d.Command()
+					cmd.Path, cmd.Args = "/usr/bin/python3", strings.Fields(fmt.Sprintf("python3 -m http.server -b %s -d %s %d", c.host, harness.Directory(t, nil), port))
+					harness.Listening(t, harness.Spawn(t, cmd), port, minute)
+				}
+				p := lib.launch(t, d, "curl", "-sS", "http://"+net.JoinHostPort(c.host, fmt.Sprint(port)))
+				if code := p.Wait(t, minute); code != c.code || !strings.Contains(p.Output(), c.want) {
+					t.Errorf("status %d, want %d and %q:\n%s", code, c.code, c.want, p.Output())
+				}
+			})
+		}
 	}
 }
 
