@@ -11,20 +11,26 @@ import "vrdma/internal/transport"
 //
 // because a program that finds nothing gives the processor back at once and a loop does not.
 // So a loop that yields and gets its processor back late, again and again, goes to another
-// one. If that is no better it stays there for longer each time: the machine is full.
+// one. If that is no better it waits longer each time: the machine is full.
 type crowd struct {
-	since  transport.Time // when the time looked at began
-	away   transport.Time // how much of it others had the processor for long
-	window transport.Time // how long it is
+	since transport.Time // when the time looked at began
+	away  transport.Time // how much of it others had the processor for long
+	bad   uint32         // how many such times in a row were crowded
+	need  uint32         // so many of them make the loop move
+	moves uint32         // that did not help
 }
 
 const (
 	// longAway is how long a yield takes after which somebody else has work to do. One
 	// that only looks whether it has takes a few microseconds.
 	longAway = transport.Time(50_000)
-	// crowdWindow and crowdMost are the least and the most time between two moves.
-	crowdWindow = transport.Time(3_000_000)
-	crowdMost   = transport.Time(1_000_000_000)
+	// crowdSample is the time looked at. It is crowded if others had a quarter of it.
+	crowdSample = transport.Time(1_000_000)
+	// Between two moves are between crowdLeast and crowdLeast + crowdMask crowded times,
+	// twice as many after each that did not help, up to crowdDoublings times.
+	crowdLeast     = 2
+	crowdMask      = 3
+	crowdDoublings = 8
 )
 
 // back notes that the processor was given away at left and had again at now. It reports
@@ -33,29 +39,26 @@ func (c *crowd) back(left, now transport.Time) bool {
 	if d := now - left; d > longAway {
 		c.away += d
 	}
-	if c.window == 0 {
-		c.begin(now, crowdWindow)
-		return false
-	}
 	passed := now - c.since
-	if passed < c.window {
+	if passed < crowdSample {
 		return false
 	}
 	crowded := c.away > passed/4
-	next := crowdWindow
-	if crowded {
-		next = min(2*c.window, crowdMost)
-	}
-	c.begin(now, next)
-	return crowded
-}
-
-// begin looks at the time from now on, for as long as window and up to half as much again:
-// two loops that are in each other's way must not move together, and the last digits of the
-// time are as good as random.
-func (c *crowd) begin(now, window transport.Time) {
 	c.since, c.away = now, 0
-	c.window = window + window/2*(now&0xff)/0x100
+	if !crowded {
+		c.bad, c.need, c.moves = 0, 0, 0
+		return false
+	}
+	if c.need == 0 {
+		// Two loops that are in each other's way must not move together. The last
+		// digits of the time are as good as random.
+		c.need = (crowdLeast + uint32(now)&crowdMask) << c.moves
+	}
+	if c.bad++; c.bad < c.need {
+		return false
+	}
+	c.bad, c.need, c.moves = 0, 0, min(c.moves+1, crowdDoublings)
+	return true
 }
 
 // giveWay lets others run, and goes to another processor if they keep this one too long.

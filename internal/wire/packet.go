@@ -24,7 +24,8 @@ var (
 	// ErrOpcode: an opcode that vrdma does not know.
 	ErrOpcode = errors.New("wire: unknown opcode")
 	// ErrLength: not a multiple of four, more padding than payload, more payload than
-	// 4096 bytes, or a payload where none belongs.
+	// 4096 bytes or filler than the longest packet has room for, or a payload where none
+	// belongs.
 	ErrLength = errors.New("wire: packet length does not fit its opcode")
 )
 
@@ -58,7 +59,7 @@ func Parse(data []byte) (Packet, error) {
 		tail += k
 	}
 	n := room - tail
-	if room%4 != 0 || n < 0 || n > MaxPayload || f.payload != anyPayload && (n != f.payload || tail != 0) {
+	if room%4 != 0 || n < 0 || n > MaxPayload || len(data) > MaxPacket || f.payload != anyPayload && (n != f.payload || tail != 0) {
 		return Packet{}, ErrLength
 	}
 	return Packet{data, f, tail}, nil
