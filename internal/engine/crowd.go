@@ -6,8 +6,8 @@ import "vrdma/internal/transport"
 // one that works. Where it polls and two loops work, and there are two processors,
 //
 //	┌── CPU 0 ──┐ ┌─────── CPU 1 ────────┐
-//	│ program   │ │ loop here, loop there │     that is even, and half as fast as
-//	└───────────┘ └───────────────────────┘     either loop beside the program
+//	│ program   │ │ loop here, loop there │     that is even, and a quarter slower
+//	└───────────┘ └───────────────────────┘     than either loop beside the program
 //
 // because a program that finds nothing gives the processor back at once and a loop does not.
 // So a loop that yields and gets its processor back late, again and again, goes to another
