@@ -92,7 +92,7 @@ func (c *containers) pair(t *testing.T, port int, server []string, client []stri
 }
 
 func TestContainers(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	c := newContainers(t, d)
 	t.Run("devinfo", func(t *testing.T) {
 		out := c.launch(t, "ibv_devinfo").OK(t, 20*time.Second)

@@ -54,7 +54,7 @@ func retryExceeded(t *testing.T, p *harness.Process) {
 func TestKilledProcess(t *testing.T) {
 	for _, victim := range []string{"client", "server", "both"} {
 		t.Run(victim, func(t *testing.T) {
-			d := device(t)
+			d := harness.Device(t)
 			innocent := startStream(t, d, 0)
 			hit := startStream(t, d, 0)
 			time.Sleep(50 * time.Millisecond)
@@ -96,9 +96,9 @@ func stillRuns(t *testing.T, s stream) {
 
 // Twenty kills at random moments of connecting, registering and transferring.
 func TestKilledAnyTime(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	bin := harness.Compile(t, "regions")
-	for i := range pick(20, 200) {
+	for i := range harness.Pick(20, 200) {
 		p := d.Launch(t, bin, "reuse_after_free")
 		time.Sleep(time.Duration(i*7%100) * time.Millisecond)
 		p.Signal(syscall.SIGKILL)
@@ -109,7 +109,7 @@ func TestKilledAnyTime(t *testing.T) {
 
 // A stopped process holds up nobody but its own peers.
 func TestStoppedProcess(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	stopped := startStream(t, d, 0)
 	stopped.server.Signal(syscall.SIGSTOP)
 	startStream(t, d, 20000).finishes(t)
@@ -187,7 +187,7 @@ func TestStoppedDaemon(t *testing.T) {
 // The daemon runs out of descriptors: programs are told so, and when others end
 // there is room again.
 func TestDaemonWithFewDescriptors(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	room := uint64(d.Footprint(t).FDs + 50)
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: room, Max: room}, nil); err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 
 // Many programs come and go: the daemon's own memory does not grow with them.
 func TestDaemonMemory(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	processes, regions := harness.Compile(t, "processes"), harness.Compile(t, "regions")
 	round := func() {
 		d.Run(t, minute, processes, "open_close_many_times")
@@ -231,7 +231,7 @@ func TestDaemonMemory(t *testing.T) {
 		round()
 	}
 	before := anonymous(t, d.PID())
-	for range pick(5, 50) {
+	for range harness.Pick(5, 50) {
 		round()
 	}
 	after := anonymous(t, d.PID())

@@ -23,7 +23,7 @@ func TestHostileProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := device(t)
+	d := harness.Device(t)
 	for _, attack := range strings.Fields(string(list)) {
 		t.Run(attack, func(t *testing.T) {
 			innocent := startStream(t, d, 0)
@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 
 // Anybody who may open the socket may send anything.
 func TestHostileMessages(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	innocent := startStream(t, d, 0)
 	hello := func(kind uint32) []byte {
 		b := make([]byte, 4*4+16+32+32+64)

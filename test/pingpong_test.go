@@ -12,12 +12,12 @@ import (
 // rdma-core's own examples: connected both ways, every message answered.
 func TestPingpong(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
-	d := device(t)
+	d := harness.Device(t)
 	sizes := map[string][]int{
-		"rc":  pick([]int{1, 4096, 1 << 20}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
-		"uc":  pick([]int{1, 4096, 1 << 18}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
-		"ud":  pick([]int{1, 2048}, []int{1, 2, 63, 1024, 2048, 4096}),
-		"srq": pick([]int{1, 4096}, []int{1, 2, 63, 1024, 1025, 4096, 65536}),
+		"rc":  harness.Pick([]int{1, 4096, 1 << 20}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
+		"uc":  harness.Pick([]int{1, 4096, 1 << 18}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
+		"ud":  harness.Pick([]int{1, 2048}, []int{1, 2, 63, 1024, 2048, 4096}),
+		"srq": harness.Pick([]int{1, 4096}, []int{1, 2, 63, 1024, 1025, 4096, 65536}),
 	}
 	for _, kind := range []string{"rc", "uc", "ud", "srq"} {
 		for _, size := range sizes[kind] {

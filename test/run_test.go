@@ -312,7 +312,7 @@ func TestRunStatus(t *testing.T) {
 // What administrators look with.
 func TestInspection(t *testing.T) {
 	harness.Need(t, "ibv_devinfo", "ibv_devices", "ibstat", "ibstatus", "rdma")
-	d := device(t)
+	d := harness.Device(t)
 	for _, c := range []struct {
 		argv []string
 		want []string

@@ -84,7 +84,7 @@ func everything(t *testing.T) []workload.Workload {
 			perf("write_"+kind, "-n 50 -s 8"), perf("write_"+kind, "-n 10 -s 8192 -c UC"), perf("read_"+kind, "-n 50 -s 8"),
 			perf("atomic_"+kind, "-n 50 -A FETCH_AND_ADD"), perf("atomic_"+kind, "-n 50 -A CMP_AND_SWAP"))
 	}
-	for _, tool := range pick([]string{"send_bw", "write_bw", "read_bw"}, []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}) {
+	for _, tool := range harness.Pick([]string{"send_bw", "write_bw", "read_bw"}, []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}) {
 		ws = append(ws, perf(tool, "-n 20 -s 65536"))
 	}
 	return append(ws, perf("write_bw", "-n 10 -s 65536 -q 4"), perf("read_bw", "-n 20 -s 65536 -b"), perf("send_bw", "-n 20 -s 65536 -b"),
@@ -126,7 +126,7 @@ func six(t *testing.T, more string) []workload.Workload {
 func (l *lab) ipv6(t *testing.T) {
 	l.capture(t)
 	p := l.pair(t, l.daemon(t), true)
-	for _, w := range pick(six, func(t *testing.T, _ string) []workload.Workload { return everything(t) })(t, "") {
+	for _, w := range harness.Pick(six, func(t *testing.T, _ string) []workload.Workload { return everything(t) })(t, "") {
 		p.both(t, w, minute)
 	}
 }

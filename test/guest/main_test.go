@@ -24,11 +24,7 @@ const (
 	guestIP4, guestIP6 = "10.77.0.2", "fd00:77::2"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // lab is a guest and a namespace at our end of its cable.
 type lab struct {
@@ -139,12 +135,4 @@ func (l *lab) capture(t *testing.T) {
 	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
 		t.Cleanup(l.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
 	}
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
 }

@@ -127,7 +127,7 @@ func managed(t *testing.T, d *harness.Daemon, port int) bool {
 func TestPrograms(t *testing.T) {
 	harness.Need(t, "iperf3", "sockperf", "NPtcp", "nc.openbsd", "nc.traditional", "socat", "curl", "wget", "redis-check-rdb", "redis-cli", "redis-benchmark", "qperf", "/usr/bin/python3")
 	documented := readTable(t)
-	d := device(t)
+	d := harness.Device(t)
 	libs := libraries(t)
 	if harness.All() {
 		libs = []library{{name: libs[0].name + " alone", alone: true}, {name: libs[1].name + " alone", alone: true, root: libs[1].root}, libs[0], libs[1]}

@@ -11,14 +11,6 @@ import (
 	"vrdma/test/harness"
 )
 
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
-}
-
 // established counts the ends of connections that the daemon has.
 func established(t *testing.T, d *harness.Daemon) (n int) {
 	t.Helper()
@@ -46,9 +38,9 @@ func TestTransfer(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			n, size int
-		}{{"large", 1, pick(64<<20, 1<<30)}, {"crowd", 100, pick(1<<18, 4<<20)}} {
+		}{{"large", 1, harness.Pick(64<<20, 1<<30)}, {"crowd", 100, harness.Pick(1<<18, 4<<20)}} {
 			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
-				d := device(t)
+				d := harness.Device(t)
 				port := harness.FreePort(t)
 				args := []string{bin, fmt.Sprint(port), fmt.Sprint(c.n), fmt.Sprint(c.size)}
 				d.Carried(t, harness.Traffic{Bytes: uint64(2 * c.n * c.size)}, func() {
@@ -89,10 +81,10 @@ func TestKill(t *testing.T) {
 		ends    int // of connections while data flows
 		program func(port string) (s, c []string)
 	}{{"iperf3", 4, iperf()}, {"iperf3 -R", 4, iperf("-R")}, {"NPtcp", 2, netpipe}} {
-		for _, lib := range libraries(t)[:pick(1, 2)] {
+		for _, lib := range libraries(t)[:harness.Pick(1, 2)] {
 			for _, who := range []string{"server", "client"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", lib.name, c.name, who), func(t *testing.T) {
-					d := device(t)
+					d := harness.Device(t)
 					port := harness.FreePort(t)
 					server, client := c.program(fmt.Sprint(port))
 					s := lib.launch(t, d, server...)
@@ -121,8 +113,8 @@ func TestKill(t *testing.T) {
 // Killing either side at any moment, connecting and ending included, leaves nothing.
 func TestKillAtRandom(t *testing.T) {
 	bin := harness.CompileWith(t, "tcp", "gcc")
-	d := device(t)
-	for round := range pick(8, 60) {
+	d := harness.Device(t)
+	for round := range harness.Pick(8, 60) {
 		port := harness.FreePort(t)
 		args := []string{bin, fmt.Sprint(port), "20", fmt.Sprint(1 << 20)}
 		s := machine.launch(t, d, args...)
@@ -149,7 +141,7 @@ func TestKillAtRandom(t *testing.T) {
 // Peers without RDMA are served by TCP, in both directions, and vrdma says why.
 func TestPlainPeer(t *testing.T) {
 	harness.Need(t, "nc.openbsd")
-	d := device(t)
+	d := harness.Device(t)
 	for _, c := range []struct{ name, over, want string }{
 		{"server", "server", "0 connections went over RDMA, 1 over TCP (1 connection from a peer without RDMA"},
 		{"client", "client", "0 connections went over RDMA, 1 over TCP (1 connection to a peer that does not listen on RDMA"},
@@ -184,7 +176,7 @@ func TestPlainPeer(t *testing.T) {
 
 // It says what is missing, and which package has it.
 func TestMissingLibrary(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	cmd := d.Command("run", "--socket", d.Socket, "--sockets", "--", "true")
 	cmd.Env = append(cmd.Env, "VRDMA_RSPRELOAD=/nonexistent/librspreload.so")
 	p := harness.Spawn(t, cmd)

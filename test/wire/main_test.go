@@ -25,11 +25,7 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // host is a namespace with a daemon.
 type host struct {
@@ -174,12 +170,4 @@ func (w *lab) capture(t *testing.T) {
 	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
 		t.Cleanup(w.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
 	}
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
 }
