@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/cable"
 	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
@@ -78,16 +77,4 @@ func ping(t *testing.T, at, from workload.Host) {
 			t.Errorf("%s: %s\n%s", p.Title(), p.Fate(), p.Output())
 		}
 	}
-}
-
-// The newest librdmacm gets the answers that the oldest gets.
-func TestNewestAnswers(t *testing.T) {
-	harness.Need(t, "nsenter", "ip")
-	a, b := cable.NewNamespace(t), cable.NewNamespace(t)
-	cable.Veth(t, a, b, "eth0", 1500)
-	const ip = "10.77.0.2"
-	a.Address(t, "eth0", ip+"/24")
-	d := harness.Start(t, harness.Options{Addr: ip, Network: a.Path()})
-	next := workload.Host{Machine: newest{d, harness.NewestRoot(t)}, IP: ip}
-	workload.Answers(t, next, "10.77.0.99", "203.0.113.7", 5*minute)
 }

@@ -12,7 +12,7 @@ import (
 
 // loss: of a hundred packets one gets lost, either way.
 func (l *lab) loss(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	before := l.cable.Count()
 	l.cable.SetFaults(cable.Faults{Drop: 0.01})
@@ -33,7 +33,7 @@ func (l *lab) loss(t *testing.T) {
 
 // faults: packets doubled, out of order and damaged.
 func (l *lab) faults(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for name, f := range map[string]cable.Faults{
 		"duplicate": {Duplicate: 0.05}, "reorder": {Reorder: 0.01}, "corrupt": {Corrupt: 0.01},

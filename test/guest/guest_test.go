@@ -51,7 +51,7 @@ func (l *lab) taken(t *testing.T) {
 
 // tools: every tool, either side as the client.
 func (l *lab) tools(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range everything(t) {
 		p.both(t, w, minute)
@@ -124,7 +124,7 @@ func six(t *testing.T, more string) []workload.Workload {
 }
 
 func (l *lab) ipv6(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), true)
 	for _, w := range harness.Pick(six, func(t *testing.T, _ string) []workload.Workload { return everything(t) })(t, "") {
 		p.both(t, w, minute)
@@ -133,7 +133,7 @@ func (l *lab) ipv6(t *testing.T) {
 
 // mtu: frames of 9000 bytes, and every path MTU over them.
 func (l *lab) mtu(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	l.setMTU(t, 9000)
 	defer l.setMTU(t, 1500)
 	d := l.daemon(t)

@@ -3,8 +3,6 @@ package guest
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -127,12 +125,4 @@ func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host,
 		p.excused.Add(1)
 	}
 	t.Fatalf("failed %d times", attempts)
-}
-
-// capture keeps what the cable carries if VRDMA_TEST_CAPTURES names a directory.
-func (l *lab) capture(t *testing.T) {
-	t.Helper()
-	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
-		t.Cleanup(l.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
-	}
 }

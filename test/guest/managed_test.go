@@ -11,7 +11,7 @@ import (
 
 // managed: the tools that find each other through rdma_cm, either side first.
 func (l *lab) managed(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range workload.ManagedTools(20) {
 		w.Apart = l.cable.SetDelay

@@ -13,7 +13,7 @@ import (
 // (rdma_join_multicast fails, and ibv_attach_mcast does not tell the network stack), so
 // there the guest can only send, and that without rdma_cm.
 func (l *lab) multicast(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	harness.Need(t, "mckey", "stdbuf")
 	d := l.daemon(t)
 	const group4, group6 = "239.7.1.2", "ff0e::7:1"

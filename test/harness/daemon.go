@@ -179,21 +179,7 @@ func (d *Daemon) Run(t testing.TB, limit time.Duration, argv ...string) string {
 // Pair runs a server and, when it listens on port, its client; both must end well.
 func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, client []string) (serverOut, clientOut string) {
 	t.Helper()
-	s := d.Launch(t, server...)
-	Listening(t, s, port, 15*time.Second)
-	c := d.Launch(t, client...)
-	select {
-	case <-c.Done():
-	case <-s.Done():
-		c.Ended(5 * time.Second)
-	case <-time.After(limit):
-	}
-	s.Ended(3 * time.Second)
-	if !c.Ended(0) || !s.Ended(0) || c.cmd.ProcessState.ExitCode() != 0 || s.cmd.ProcessState.ExitCode() != 0 {
-		t.Fatalf("pair failed (limit %v)\nserver %s: %s\n%s\nclient %s: %s\n%s",
-			limit, s.Name, s.Fate(), s.Output(), c.Name, c.Fate(), c.Output())
-	}
-	return s.Output(), c.Output()
+	return Converse(t, port, d, server, d, client).OK(t, limit)
 }
 
 // Status asks the daemon what it has.

@@ -18,7 +18,7 @@ func TestCalls(t *testing.T) {
 			if n := strings.Count(out, "ok "); n != 12 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
 				t.Errorf("%d parts passed, want 12, all over RDMA:\n%s", n, out)
 			}
-			empty(t, d)
+			d.Unmanaged(t)
 		})
 	}
 }

@@ -87,7 +87,7 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 		s.Signal(syscall.SIGKILL)
 		s.Ended(10 * time.Second)
 	}()
-	if !harness.Poll(limit, func() bool { return s.Ended(0) || harness.Listens(s, port) || managed(t, d, port) }) || s.Ended(0) {
+	if !harness.Poll(limit, func() bool { return s.Ended(0) || harness.Listens(s, port) || d.Managed(t, port) }) || s.Ended(0) {
 		return fails, "the server does not listen: " + s.Output()
 	}
 	c := shell(p.client)
@@ -108,17 +108,6 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 		return overTCP, fmt.Sprintf("the device carried %d bytes, want %d", moved, p.bytes)
 	}
 	return overRDMA, ""
-}
-
-// managed reports whether somebody listens on a port of rdma_cm's.
-func managed(t *testing.T, d *harness.Daemon, port int) bool {
-	t.Helper()
-	for _, c := range d.Status(t).Connections {
-		if c.State == "LISTEN" && strings.HasSuffix(c.Local, fmt.Sprintf(":%d", port)) {
-			return true
-		}
-	}
-	return false
 }
 
 // Every program of the documentation's table does what the table says, over both

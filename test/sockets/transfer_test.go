@@ -11,25 +11,6 @@ import (
 	"vrdma/test/harness"
 )
 
-// established counts the ends of connections that the daemon has.
-func established(t *testing.T, d *harness.Daemon) (n int) {
-	t.Helper()
-	for _, c := range d.Status(t).Connections {
-		if c.State == "ESTABLISHED" {
-			n++
-		}
-	}
-	return n
-}
-
-// empty waits until no connection is left behind.
-func empty(t *testing.T, d *harness.Daemon) {
-	t.Helper()
-	if !harness.Poll(20*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
-		t.Errorf("left behind: %+v", d.Status(t).Connections)
-	}
-}
-
 // An ordinary TCP program: one large transfer there and back, and a hundred connections at
 // once, a thread each. The device's counters prove which way they went, and vrdma says so.
 func TestTransfer(t *testing.T) {
@@ -57,7 +38,7 @@ func TestTransfer(t *testing.T) {
 						}
 					}
 				})
-				empty(t, d)
+				d.Unmanaged(t)
 			})
 		}
 	}
@@ -91,7 +72,7 @@ func TestKill(t *testing.T) {
 					d.AwaitManaged(t, s, port)
 					before := d.Traffic(t)
 					cl := lib.launch(t, d, client...)
-					moving := func() bool { return established(t, d) == c.ends && d.Traffic(t).Bytes > before.Bytes+16<<20 }
+					moving := func() bool { return d.Established(t) == c.ends && d.Traffic(t).Bytes > before.Bytes+16<<20 }
 					if !harness.Poll(minute, func() bool { return moving() || s.Ended(0) || cl.Ended(0) }) || !moving() {
 						t.Fatalf("no data flows: %+v\n%s\n%s", d.Status(t).Connections, s.Output(), cl.Output())
 					}
@@ -103,7 +84,7 @@ func TestKill(t *testing.T) {
 					if !other.Ended(30 * time.Second) {
 						t.Errorf("the other side goes on: %s\n%s", other.Fate(), other.Output())
 					}
-					empty(t, d)
+					d.Unmanaged(t)
 				})
 			}
 		}
@@ -128,13 +109,13 @@ func TestKillAtRandom(t *testing.T) {
 		}
 		killed.Signal(syscall.SIGKILL)
 		// A server whose client died early waits for others; what it has must be gone.
-		quiet := func() bool { return other.Ended(0) || other == s && established(t, d) == 0 }
+		quiet := func() bool { return other.Ended(0) || other == s && d.Established(t) == 0 }
 		if !harness.Poll(40*time.Second, quiet) {
 			t.Errorf("round %d, killed %s after %v: %s\n%s\n%+v", round, killed.Name, moment, other.Fate(), other.Output(), d.Status(t).Connections)
 		}
 		other.Signal(syscall.SIGKILL)
 		other.Ended(10 * time.Second)
-		empty(t, d)
+		d.Unmanaged(t)
 	}
 }
 

@@ -12,7 +12,6 @@ package wire
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,12 +161,4 @@ func (h *host) proc(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// capture keeps what a cable carries if VRDMA_TEST_CAPTURES names a directory.
-func (w *lab) capture(t *testing.T) {
-	t.Helper()
-	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
-		t.Cleanup(w.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
-	}
 }
