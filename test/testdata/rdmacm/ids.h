@@ -192,16 +192,16 @@ static void resolve1(const char *what, const char *src, const char *dst, int tim
 
 static void resolution(void)
 {
-	resolve1("our own", NULL, local, 2000);
-	resolve1("our own, from it", local, local, 2000);
-	resolve1("any", NULL, "0.0.0.0", 2000);
+	resolve1("our own", NULL, local, 20000);
+	resolve1("our own, from it", local, local, 20000);
+	resolve1("any", NULL, "0.0.0.0", 20000);
 	resolve1("nobody there", NULL, absent, 1500);
 	resolve1("nobody there, from ours", local, absent, 1500);
 	resolve1("no route", NULL, foreign, 1500);
 	resolve1("no route, from ours", local, foreign, 1500);
 	resolve1("from elsewhere", absent, local, 1500);
 	resolve1("from another family", "::1", local, 1500);
-	resolve1("group, from ours", local, "224.0.9.9", 1500);
+	resolve1("group, from ours", local, "224.0.9.9", 20000);
 }
 
 static void twice(void)
