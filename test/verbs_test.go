@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 )
@@ -78,9 +77,10 @@ func TestRaceDetector(t *testing.T) {
 	})
 	t.Run("status_while_busy", func(t *testing.T) {
 		s := startStream(t, d, 2000)
-		for !s.client.Ended(5 * time.Millisecond) {
+		harness.Poll(2*minute, func() bool {
 			d.Status(t)
-		}
+			return s.client.Ended(0)
+		})
 		s.finishes(t)
 	})
 	t.Run("killed", func(t *testing.T) {

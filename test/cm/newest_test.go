@@ -67,8 +67,11 @@ func TestNewest(t *testing.T) {
 // it does too, but there the moment between the two is shorter.
 func ping(t *testing.T, at, from workload.Host) {
 	t.Helper()
+	const port = 7174
+	manager := at.Machine.(workload.Manager)
+	manager.AwaitVacant(t, port)
 	s := at.Program(t, "stdbuf", "-oL", "rping", "-s", "-v", "-V", "-C", "20")
-	at.Machine.(workload.Manager).AwaitManaged(t, s, 7174)
+	manager.AwaitManaged(t, s, port)
 	c := from.Program(t, "stdbuf", "-oL", "rping", "-c", "-v", "-V", "-a", at.IP, "-C", "20")
 	defer s.End()
 	defer c.End()

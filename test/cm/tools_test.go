@@ -3,7 +3,6 @@ package cm
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 	"vrdma/test/workload"
@@ -40,7 +39,7 @@ func TestMulticast(t *testing.T) {
 				receivers = append(receivers, d.Launch(t, "stdbuf", "-oL", "mckey", "-m", group.group, "-b", group.bind))
 			}
 			for _, r := range receivers {
-				r.Printed(t, "joined", 20*time.Second)
+				r.Printed(t, "joined", minute)
 			}
 			d.Run(t, minute, "mckey", "-m", group.group, "-s", "-b", group.bind)
 			for _, r := range receivers {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Managed reports whether somebody listens on a port of rdma_cm's.
@@ -22,9 +21,18 @@ func (d *Daemon) Managed(t testing.TB, port int) bool {
 // AwaitManaged waits until somebody listens on a port of rdma_cm's.
 func (d *Daemon) AwaitManaged(t testing.TB, p Program, port int) {
 	t.Helper()
-	ok := Poll(15*time.Second, func() bool { return p.Ended(0) || d.Managed(t, port) })
+	ok := Poll(patience, func() bool { return p.Ended(0) || d.Managed(t, port) })
 	if !ok || p.Ended(0) {
 		t.Fatalf("%s does not listen on rdma_cm port %d: %s\n%s", p.Title(), port, p.Fate(), p.Output())
+	}
+}
+
+// AwaitVacant waits until nobody listens there any more. The daemon hears of a program's
+// death when the program is gone already, and others want its port.
+func (d *Daemon) AwaitVacant(t testing.TB, port int) {
+	t.Helper()
+	if !Poll(patience, func() bool { return !d.Managed(t, port) }) {
+		t.Fatalf("somebody still listens on rdma_cm port %d: %+v", port, d.Status(t).Connections)
 	}
 }
 
@@ -43,7 +51,7 @@ func (d *Daemon) Established(t testing.TB) (n int) {
 // nobody who listens.
 func (d *Daemon) Unmanaged(t testing.TB) {
 	t.Helper()
-	if !Poll(20*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
+	if !Poll(patience, func() bool { return len(d.Status(t).Connections) == 0 }) {
 		t.Errorf("left behind: %+v", d.Status(t).Connections)
 	}
 }

@@ -81,7 +81,7 @@ func TestKill(t *testing.T) {
 						killed, other = cl, s
 					}
 					killed.Signal(syscall.SIGKILL) // the whole group: vrdma and the program
-					if !other.Ended(30 * time.Second) {
+					if !other.Ended(minute) {
 						t.Errorf("the other side goes on: %s\n%s", other.Fate(), other.Output())
 					}
 					d.Unmanaged(t)
@@ -110,11 +110,11 @@ func TestKillAtRandom(t *testing.T) {
 		killed.Signal(syscall.SIGKILL)
 		// A server whose client died early waits for others; what it has must be gone.
 		quiet := func() bool { return other.Ended(0) || other == s && d.Established(t) == 0 }
-		if !harness.Poll(40*time.Second, quiet) {
+		if !harness.Poll(minute, quiet) {
 			t.Errorf("round %d, killed %s after %v: %s\n%s\n%+v", round, killed.Name, moment, other.Fate(), other.Output(), d.Status(t).Connections)
 		}
 		other.Signal(syscall.SIGKILL)
-		other.Ended(10 * time.Second)
+		other.Ended(minute)
 		d.Unmanaged(t)
 	}
 }
@@ -141,7 +141,7 @@ func TestPlainPeer(t *testing.T) {
 			s := start("server", "exec nc.openbsd -N -l "+port)
 			number := 0
 			fmt.Sscan(port, &number)
-			harness.Listening(t, s, number, 15*time.Second)
+			harness.Listening(t, s, number, minute)
 			cl := start("client", "echo hello | nc.openbsd -N 127.0.0.1 "+port)
 			cl.OK(t, minute)
 			s.OK(t, minute)

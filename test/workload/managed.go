@@ -13,7 +13,11 @@ import (
 type Manager interface {
 	// AwaitManaged waits until p listens on a port of rdma_cm's.
 	AwaitManaged(t testing.TB, p harness.Program, port int)
+	// AwaitVacant waits until nobody does any more.
+	AwaitVacant(t testing.TB, port int)
 }
+
+var _ Manager = (*harness.Daemon)(nil)
 
 // Managed is a server and a client that find each other through rdma_cm.
 type Managed struct {
@@ -37,9 +41,11 @@ const (
 func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 	t.Helper()
 	fill := strings.NewReplacer("ADDR", at.IP, "PORT", fmt.Sprint(m.Port))
+	manager := at.Machine.(Manager)
 	start := func(before ...string) *harness.Conversation {
+		manager.AwaitVacant(t, m.Port) // or we would wait for the server before this one
 		c := &harness.Conversation{Server: at.Program(t, strings.Fields(fill.Replace(m.Server))...)}
-		at.Machine.(Manager).AwaitManaged(t, c.Server, m.Port)
+		manager.AwaitManaged(t, c.Server, m.Port)
 		c.Client = from.Program(t, append(before, strings.Fields(fill.Replace(m.Client))...)...)
 		return c
 	}
@@ -50,7 +56,7 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 		}
 		t.Logf("call %d of %d came before the server listened", i, calls)
 		c.Server.End()
-		c.Server.Ended(5 * time.Second)
+		c.Server.Ended(limit)
 		if m.Apart == nil {
 			c = start("nice", "-n", "19")
 			continue
@@ -64,7 +70,7 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 			t.Fatalf("failed (limit %v)\n%v", limit, c)
 		}
 		c.Server.End()
-		c.Server.Ended(5 * time.Second)
+		c.Server.Ended(limit)
 		return
 	}
 	// A lost message may keep one side for a while after the other has ended.
