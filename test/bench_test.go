@@ -55,7 +55,7 @@ func TestBenchPart(t *testing.T) {
 func TestBenchInterrupted(t *testing.T) {
 	p := tool(t, "bench", "--only", "veth", "--rounds", "100", "--out", "")
 	begun := func() bool { return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: iperf3") }
-	if !harness.Poll(2*minute, begun) || p.Ended(0) {
+	if !harness.Poll(5*minute, begun) || p.Ended(0) {
 		t.Fatalf("it does not measure\n%s", p.Output())
 	}
 	children := childrenOf(p.PID())

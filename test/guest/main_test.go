@@ -109,8 +109,13 @@ func (p pair) both(t *testing.T, w workload.Workload) {
 // cable knows an excuse each time.
 const attempts = 3
 
+// work is a workload, or a managed one.
+type work interface {
+	Try(t testing.TB, at, from workload.Host, limit time.Duration) error
+}
+
 // persist runs a workload until it succeeds, a few times at most.
-func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host) {
+func (p pair) persist(t *testing.T, w work, at, from workload.Host) {
 	t.Helper()
 	for i := range attempts {
 		p.witness.begin()

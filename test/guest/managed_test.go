@@ -16,8 +16,8 @@ func (l *lab) managed(t *testing.T) {
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range workload.ManagedTools(20) {
 		w.Apart = l.cable.SetDelay
-		t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, limit) })
-		t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, limit) })
+		t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest) })
+		t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours) })
 	}
 	const size = 4 << 20 // of a file: in the guest it is memory
 	for _, c := range []struct {
