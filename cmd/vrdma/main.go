@@ -88,8 +88,9 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "vrdma",
 		Short: "RDMA for programs on machines that have no RDMA",
-		Long: `vrdma gives unmodified RDMA programs (libibverbs, perftest, UCX, MPI) a device on
-machines with no RDMA hardware, no kernel module and no root.
+		Long: `vrdma gives unmodified RDMA programs a device on machines with no RDMA hardware, no
+kernel module and no root: those of libibverbs and librdmacm (rdma_cm), perftest, UCX
+and MPI, on one machine and between hosts, and with run --sockets ordinary TCP programs.
 
   vrdma run -- ib_write_bw               in one terminal
   vrdma run -- ib_write_bw 127.0.0.1     in another`,

@@ -55,18 +55,14 @@ func runSockets(place launch.Place, path string, args []string) error {
 	if lease != nil {
 		defer lease.Close()
 	}
-	count, err := os.CreateTemp("", "vrdma-count")
+	count, countPath, err := newTCPCount()
 	if err != nil {
-		return err
+		return lacks("no memory in which to count connections: %w", err)
 	}
-	defer os.Remove(count.Name())
 	defer count.Close()
-	if err := count.Truncate(tcpCountSize); err != nil {
-		return err
-	}
 	label := rand.Text()
 	raiseFiles()
-	env := append(preloadFirst(os.Environ(), place.Sockets()+":"+library), "VRDMA_COUNT="+count.Name())
+	env := append(preloadFirst(os.Environ(), place.Sockets()+":"+library), "VRDMA_COUNT="+countPath)
 	if os.Getenv("VRDMA_YIELD") == "" {
 		env = append(env, socketsYield)
 	}
@@ -124,6 +120,35 @@ type tcpCount struct {
 }
 
 var tcpCountSize = int64(binary.Size(tcpCount{}))
+
+// newTCPCount makes the memory in which the program, and whatever it starts, counts. They find
+// it by its path, since some programs close what they inherit; and it has no other name, so
+// nothing is left of it however we end.
+func newTCPCount() (f *os.File, path string, err error) {
+	fd, err := unix.MemfdCreate("vrdma-count", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, "", fmt.Errorf("memfd_create: %w", err)
+	}
+	f = os.NewFile(uintptr(fd), "vrdma-count")
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := f.Truncate(tcpCountSize); err != nil {
+		return nil, "", err
+	}
+	// By these the library knows that it is the right memory.
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, "", fmt.Errorf("sealing it: %w", err)
+	}
+	// Our number as /proc has it, which may be that of an outer namespace.
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		return nil, "", err
+	}
+	return f, fmt.Sprintf("/proc/%s/fd/%d", self, fd), nil
+}
 
 func readTCPCount(f *os.File) (c tcpCount) {
 	b := make([]byte, tcpCountSize)

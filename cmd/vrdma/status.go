@@ -20,8 +20,13 @@ func statusCommand(o *options) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "show the device, the programs that use it and its counters",
-		Args:  cobra.NoArgs,
+		Short: "show the device, its programs, connections and peer hosts, and its counters",
+		Long: `Shows the device and its GIDs; the programs that use it, with their queue pairs; the
+connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
+space, both addresses, state, program; the other hosts that are known, and whether they
+are vrdma hosts; counters that are not zero; and what was refused as unsupported. Long
+lists are cut, except with -o json.`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return usage("-o %s: choose text or json", output)
@@ -66,8 +71,8 @@ func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
-	printConnections(w, s.Connections)
-	printPeers(w, s.Peers)
+	printList(w, "connections", s.Connections, printConnection)
+	printList(w, "peer hosts", s.Peers, printPeer)
 	printCounts(w, "counters", s.Counters)
 	printCounts(w, "refused as unsupported", s.Refused)
 	return nil
@@ -92,52 +97,41 @@ func printSession(w io.Writer, s *channel.SessionStatus, now time.Time) {
 	}
 }
 
-// printConnections is a table of who talks with whom.
-func printConnections(w io.Writer, list []channel.ConnectionStatus) {
-	if len(list) == 0 {
-		return
+// printConnection is one line of who talks with whom.
+func printConnection(w io.Writer, c channel.ConnectionStatus) {
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
+	if c.QPN != 0 {
+		fmt.Fprintf(w, ", QP 0x%06x", c.QPN)
 	}
-	fmt.Fprintf(w, "\nconnections\n")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	const most = 50
-	for i, c := range list {
-		if i == most {
-			t.Flush()
-			fmt.Fprintf(w, "  ... and %d more (-o json lists all)\n", len(list)-most)
-			return
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
-		if c.QPN != 0 {
-			fmt.Fprintf(t, ", QP 0x%06x", c.QPN)
-		}
-		if c.RemoteQPN != 0 {
-			fmt.Fprintf(t, " -> 0x%06x", c.RemoteQPN)
-		}
-		if c.Groups != 0 {
-			fmt.Fprintf(t, ", %d multicast groups", c.Groups)
-		}
-		fmt.Fprintln(t)
+	if c.RemoteQPN != 0 {
+		fmt.Fprintf(w, " -> 0x%06x", c.RemoteQPN)
 	}
-	t.Flush()
+	if c.Groups != 0 {
+		fmt.Fprintf(w, ", %d multicast groups", c.Groups)
+	}
+	fmt.Fprintln(w)
 }
 
-// printPeers lists other hosts.
-func printPeers(w io.Writer, list []channel.PeerStatus) {
+// printPeer is one line of another host.
+func printPeer(w io.Writer, p channel.PeerStatus) {
+	fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
+}
+
+// printList is a table of a line each, with as many as people read.
+func printList[T any](w io.Writer, title string, list []T, line func(io.Writer, T)) {
 	if len(list) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\npeer hosts\n")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	const most = 50
-	for i, p := range list {
-		if i == most {
-			t.Flush()
-			fmt.Fprintf(w, "  ... and %d more (-o json lists all)\n", len(list)-most)
-			return
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
+	fmt.Fprintf(w, "\n%s\n", title)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, entry := range list[:min(most, len(list))] {
+		line(t, entry)
 	}
 	t.Flush()
+	if len(list) > most {
+		fmt.Fprintf(w, "  ... and %d more (-o json lists all)\n", len(list)-most)
+	}
 }
 
 // printCounts lists what is not zero, by name.

@@ -25,11 +25,11 @@ func traceCommand(o *options) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "trace [-w FILE] -- PROGRAM [ARGS...]",
-		Short: "run a program and print every verbs command it makes",
-		Long: `Runs PROGRAM as vrdma run does and prints every verbs command that it and the
-programs it starts make, decoded, with result and time, and at the end what was
-refused as unsupported. Posting and polling are not commands: they happen in shared
-memory and are not shown.`,
+		Short: "run a program and print every verbs and rdma_cm command it makes",
+		Long: `Runs PROGRAM as vrdma run does and prints every verbs and rdma_cm command that it
+and the programs it starts make, decoded, with result and time, and at the end what
+was refused as unsupported. Posting and polling are not commands: they happen in
+shared memory and are not shown.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			path, err := checkProgram(args, false)
 			if err != nil {

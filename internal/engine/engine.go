@@ -79,6 +79,7 @@ type Engine struct {
 	portLast   transport.Time
 	acks       acks
 	flights    flights
+	crowd      crowd
 	strays     uint64 // packets from other hosts for no queue pair of ours
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors

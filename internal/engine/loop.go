@@ -42,7 +42,7 @@ func (e *Engine) loop() {
 		if e.safely(e.step) || work {
 			idle = 0
 			if e.portSpoke && e.portTalk && e.run.n == 0 {
-				yield()
+				e.giveWay()
 			}
 			continue
 		}
@@ -51,7 +51,7 @@ func (e *Engine) loop() {
 		}
 		if quiet := e.now - idle; quiet < transport.Time(e.opts.Spin) {
 			if quiet > linger || e.portActive && e.portTalk {
-				yield()
+				e.giveWay()
 			}
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 // is one, and the paths of queue pairs that lead there are told.
 
 // features are those that this engine has.
-const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs
+const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs | wire.FeatureFiller
 
 // ownFeatures are what transport.Path.Own takes for granted.
 const ownFeatures = wire.FeatureRepair | wire.FeaturePacedReads
@@ -67,6 +67,7 @@ func (r recognition) Judged(gid transport.GID) {
 	e := r.e
 	f := e.peers.Features(gid)
 	e.port.SetOwn(link.AddrOf(gid), f&wire.FeatureShortIDs != 0)
+	e.port.SetFiller(link.AddrOf(gid), f&wire.FeatureFiller != 0)
 	p := e.pathTo(f)
 	e.nic.EachQP(func(q *nic.QP) {
 		if t := q.Transport(); q.PeerGID() == gid && t.Path().Remote {

@@ -48,3 +48,22 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 // yield lets another thread run. On a machine with fewer cores than polling threads,
 // whoever polls without yielding holds up the one it is waiting for.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// move takes the calling thread to another processor, if it may use more than one, and
+// leaves it free to be taken elsewhere.
+func move() {
+	var cpu uint32
+	if _, _, e := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); e != 0 {
+		return
+	}
+	var all unix.CPUSet
+	if unix.SchedGetaffinity(0, &all) != nil || all.Count() < 2 {
+		return
+	}
+	others := all
+	others.Clear(int(cpu))
+	if unix.SchedSetaffinity(0, &others) == nil {
+		// Should it fail, this processor is left out for good: the thread runs.
+		_ = unix.SchedSetaffinity(0, &all)
+	}
+}

@@ -206,8 +206,13 @@ func cmJoinIPMcast(c *cmCall, req *abi.CMJoinIPMcast, resp *abi.CMCreateIDResp) 
 	if !ok || !addr.IsValid() {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) error {
-		g, err := id.Join(req.UID, addr.Addr())
+	return c.join(req.ID, req.UID, addr.Addr(), resp)
+}
+
+// join makes an identifier a member of a group; uid is the program's name for it.
+func (c *cmCall) join(id uint32, uid uint64, group netip.Addr, resp *abi.CMCreateIDResp) error {
+	return c.withID(id, func(id *rdmacm.ID) error {
+		g, err := id.Join(uid, group)
 		if err == nil {
 			resp.ID = g.Name
 		}

@@ -82,13 +82,7 @@ func cmJoinMcast(c *cmCall, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) erro
 	if err != nil || req.JoinFlags != joinFull && req.JoinFlags != joinSendOnly {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) error {
-		g, err := id.Join(req.UID, addr.Addr())
-		if err == nil {
-			resp.ID = g.Name
-		}
-		return err
-	})
+	return c.join(req.ID, req.UID, addr.Addr(), resp)
 }
 
 // cmQuery is one of three questions, each with an answer of its own form.

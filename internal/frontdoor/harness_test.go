@@ -40,6 +40,24 @@ func testServerStop(t testing.TB, stop func()) *Server {
 // testServerWith is one with a given configuration, as far as it goes.
 func testServerWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
+	var served chan error
+	t.Cleanup(func() { // after Close
+		if served == nil {
+			return
+		}
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	s := testListener(t, cfg)
+	served = make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	return s
+}
+
+// testListener is one that accepts nothing yet.
+func testListener(t testing.TB, cfg Config) *Server {
+	t.Helper()
 	n := testNIC()
 	var s *Server
 	e, err := engine.New(n, engine.Options{Evict: func(d *nic.Session) { s.Evict(d) }})
@@ -55,16 +73,11 @@ func testServerWith(t testing.TB, cfg Config) *Server {
 		e.Stop()
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve() }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
-		}
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
 		}
 		e.Stop()
 	})

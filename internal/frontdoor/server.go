@@ -200,8 +200,10 @@ func (s *Server) Serve() error {
 				continue
 			}
 			spare.Close()
-			s.turnAway(err)
-			spare = newSpare()
+			var room bool
+			if spare, room = s.admit(err); room {
+				full = time.Time{}
+			}
 		default:
 			return fmt.Errorf("accept on %s: %w", s.cfg.Socket, err)
 		}
@@ -218,15 +220,26 @@ func newSpare() *os.File {
 	return f
 }
 
-// turnAway takes a connection only to say why it is not served.
-func (s *Server) turnAway(why error) {
+// admit takes a connection with the descriptor that the spare had. If there is another for a
+// new spare, somebody has closed one meanwhile, and there is room to serve the connection.
+func (s *Server) admit(why error) (spare *os.File, room bool) {
 	s.listener.SetDeadline(time.Now().Add(patience / 20))
 	defer s.listener.SetDeadline(time.Time{})
 	u, err := s.listener.AcceptUnix()
 	if err != nil {
 		time.Sleep(patience / 20)
-		return
+		return newSpare(), false
 	}
+	if spare = newSpare(); spare != nil {
+		s.serve(u)
+		return spare, true
+	}
+	turnAway(u, why)
+	return newSpare(), false
+}
+
+// turnAway says why a connection is not served.
+func turnAway(u *net.UnixConn, why error) {
 	defer u.Close()
 	c := channel.NewConn(u)
 	c.SetDeadline(time.Now().Add(patience))

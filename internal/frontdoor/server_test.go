@@ -149,6 +149,38 @@ func TestLeaks(t *testing.T) {
 	})
 }
 
+// TestLastDescriptor is a connection that found no descriptor, while somebody closed some.
+func TestLastDescriptor(t *testing.T) {
+	s := testListener(t, Config{})
+	type answer struct {
+		session *channel.Session
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		c, err := channel.Dial(s.cfg.Socket, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+		answers <- answer{c, err}
+	}()
+	var got answer
+	eventually(t, "an answer", func() bool {
+		spare, _ := s.admit(syscall.EMFILE)
+		if spare == nil {
+			t.Fatal("no spare descriptor, although there are some")
+		}
+		spare.Close()
+		select {
+		case got = <-answers:
+			return true
+		default:
+			return false
+		}
+	})
+	if got.err != nil {
+		t.Fatalf("turned away: %v", got.err)
+	}
+	got.session.Close()
+}
+
 // TestPanic shows that a mistake in a handler costs only the session that met it.
 func TestPanic(t *testing.T) {
 	row := legacyCommands[abi.CmdModifyAH]

@@ -57,7 +57,7 @@ func (s *Server) status(uid int, all bool) channel.Status {
 var featureNames = []struct {
 	bit  uint32
 	name string
-}{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}}
+}{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}, {wire.FeatureFiller, "filler"}}
 
 // peers describes other hosts, to those who may see all, and counts what hosts told each
 // other.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"vrdma/internal/memory"
@@ -109,6 +110,7 @@ func TestRoundTrip(t *testing.T) {
 	for i := range 1500 {
 		b, data := randomBurst(r, &span)
 		limit, room := 1+r.IntN(MaxSegments), wire.MaxPacket+r.IntN(MaxMessage-wire.MaxPacket+1)
+		c.filler = i%2 == 1
 		if err := c.Start(&b, addr4a, addr4b); err != nil {
 			t.Fatalf("burst %d, %+v: %v", i, b, err)
 		}
@@ -260,42 +262,46 @@ func TestRuns(t *testing.T) {
 		kind transport.Kind
 		mtu  uint32
 		want []int // packets in each run
+		fill []int // and with filler
 	}{
-		{"send 4096", transport.KindSend, 4096, []int{15, 1}},
-		{"write 4096", transport.KindWrite, 4096, []int{2, 14}}, // the second is the shorter one
-		{"write 1024", transport.KindWrite, 1024, []int{2, 62}},
-		{"write 1024 with immediate", transport.KindWriteImm, 1024, []int{2, 61, 1}},
-		{"read response 1024", transport.KindReadResp, 1024, []int{2, 61, 1}},
-		{"send 256", transport.KindSend, 256, []int{64, 64, 64, 64}},
+		{"send 4096", transport.KindSend, 4096, []int{15, 1}, []int{15, 1}},
+		{"write 4096", transport.KindWrite, 4096, []int{2, 14}, []int{15, 1}}, // the second is the shorter one
+		{"write 1024", transport.KindWrite, 1024, []int{2, 62}, []int{62, 2}},
+		{"write 1024 with immediate", transport.KindWriteImm, 1024, []int{2, 61, 1}, []int{62, 2}},
+		{"read response 1024", transport.KindReadResp, 1024, []int{2, 61, 1}, []int{62, 2}},
+		{"send 256", transport.KindSend, 256, []int{64, 64, 64, 64}, []int{64, 64, 64, 64}},
 	} {
 		b := transport.Burst{Type: transport.RC, Kind: c.kind, First: true, Last: true, Packets: 65536 / c.mtu, MTU: c.mtu, Data: &span}
-		var cut Cutter
-		if err := cut.Start(&b, addr4a, addr4b); err != nil {
-			t.Fatal(err)
-		}
-		buf := make([]byte, MaxMessage)
-		var got []int
-		for range 10 {
-			n, segment, err := cut.Next(buf, MaxSegments)
-			if err != nil {
-				t.Fatal(err)
+		for _, filler := range []bool{false, true} {
+			cut, want := Cutter{filler: filler}, c.want
+			if filler {
+				want = c.fill
 			}
-			if n == 0 {
-				break
-			}
-			got = append(got, (n+segment-1)/segment)
-		}
-		if len(got) != len(c.want) {
-			t.Errorf("%s: got runs of %v packets, want %v", c.name, got, c.want)
-			continue
-		}
-		for i := range got {
-			if got[i] != c.want[i] {
-				t.Errorf("%s: got runs of %v packets, want %v", c.name, got, c.want)
-				break
+			if got := runs(t, &cut, &b); !slices.Equal(got, want) {
+				t.Errorf("%s, filler %v: got runs of %v packets, want %v", c.name, filler, got, want)
 			}
 		}
 	}
+}
+
+// runs is how many packets each of a burst's runs has.
+func runs(t *testing.T, cut *Cutter, b *transport.Burst) (packets []int) {
+	t.Helper()
+	if err := cut.Start(b, addr4a, addr4b); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, MaxMessage)
+	for range 10 {
+		n, segment, err := cut.Next(buf, MaxSegments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		packets = append(packets, (n+segment-1)/segment)
+	}
+	return packets
 }
 
 // TestBurstAllocations: cutting and joining 64 KiB.

@@ -21,7 +21,8 @@ const (
 
 // A Cutter cuts bursts into packets, in runs that one send call can carry: packets of
 // the same length, of which the last may be shorter. A WRITE's first packet is longer
-// than the others by its RETH, so a run ends behind the second.
+// than the others by its RETH, so a run ends behind the second; unless the peer understands
+// filler, which makes the others as long.
 //
 // The identification of a run's packets counts from zero, which is what the kernel puts
 // into them.
@@ -31,6 +32,8 @@ type Cutter struct {
 	b        *transport.Burst
 	packet   uint32 // the next one to write
 	data     source
+	filler   bool // dst understands it
+	even     int  // how long full packets of b are made; 0: as long as they are
 	// The run that Next goes on with: packets it has and their length.
 	begun, segment int
 }
@@ -45,6 +48,10 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.aim(src, dst)
 	c.b = b
 	c.data.start(b.Data)
+	c.even = 0
+	if c.filler && carriesData(b.Kind) && b.Type != transport.UD {
+		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
+	}
 	return nil
 }
 
@@ -98,7 +105,7 @@ func (c *Cutter) Follow(packets, segment int) bool {
 	if c.b == nil {
 		return false
 	}
-	if op, size := c.peek(); wire.Size(op, size) > segment {
+	if op, size, filler := c.peek(); wire.Size(op, size)+filler > segment {
 		return false
 	}
 	c.begun, c.segment = packets, segment
@@ -114,12 +121,12 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	segment = c.segment
 	c.begun, c.segment = 0, 0
 	for ; c.b != nil && id < limit; id++ {
-		op, size := c.peek()
-		length := wire.Size(op, size)
+		op, size, filler := c.peek()
+		length := wire.Size(op, size) + filler
 		if id > 0 && length > segment || n+length > min(len(buf), MaxMessage) {
 			break
 		}
-		p := wire.Make(buf[n:], op, size)
+		p := wire.MakeFilled(buf[n:], op, size, filler)
 		if err := c.write(p); err != nil {
 			c.b = nil
 			return 0, 0, err
@@ -138,8 +145,8 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	return n, segment, nil
 }
 
-// peek finds opcode and payload length of the next packet.
-func (c *Cutter) peek() (wire.Opcode, int) {
+// peek finds opcode, payload length and filler of the next packet.
+func (c *Cutter) peek() (op wire.Opcode, size, filler int) {
 	b := c.b
 	place := wire.Middle
 	if b.First && c.packet == 0 {
@@ -148,14 +155,18 @@ func (c *Cutter) peek() (wire.Opcode, int) {
 	if b.Last && c.packet == b.Packets-1 {
 		place |= wire.Last
 	}
-	size := c.data.left
+	size = c.data.left
 	if b.Packets > 1 {
 		size = min(size, int(b.MTU))
 	}
 	if b.Kind == transport.KindAtomicWrite {
 		size = 8
 	}
-	return opcodeOf(b.Type, b.Kind, place), size
+	op = opcodeOf(b.Type, b.Kind, place)
+	if c.even > 0 && size == int(b.MTU) {
+		filler = max(c.even-wire.Size(op, size), 0)
+	}
+	return op, size, filler
 }
 
 // write fills in p.

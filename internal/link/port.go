@@ -64,10 +64,11 @@ type Port struct {
 	tap   *Tap
 	count Counters
 
-	cut   Cutter
-	queue []Message
-	room  []byte
-	used  int
+	cut    Cutter
+	filler map[netip.Addr]bool // who understands it
+	queue  []Message
+	room   []byte
+	used   int
 
 	join     Joiner
 	in       []Message
@@ -85,7 +86,7 @@ type Port struct {
 func NewPort(bind Bind) *Port {
 	p := &Port{
 		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost),
-		in: make([]Message, batch), own: map[netip.Addr]bool{},
+		in: make([]Message, batch), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{},
 	}
 	slots := make([]byte, batch*receiveRoom)
 	for i := range p.in {
@@ -114,6 +115,16 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 	p.from = netip.AddrPort{} // look again
 }
 
+// SetFiller says whether a peer understands filler.
+func (p *Port) SetFiller(peer netip.Addr, understands bool) {
+	if understands {
+		p.filler[peer.Unmap().WithZone("")] = true
+	} else {
+		delete(p.filler, peer.Unmap().WithZone(""))
+	}
+	p.cut.dst = netip.AddrPort{} // look again
+}
+
 // OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
 // sends. The host is then no longer held to be one, until SetOwn says so again.
 func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
@@ -131,6 +142,9 @@ func (p *Port) Send(b *transport.Burst) error {
 	if dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++
 		return nil
+	}
+	if p.cut.dst != dst {
+		p.cut.filler = p.filler[dst.Addr()] && p.bind.Segments() > 1
 	}
 	if err := p.cut.Start(b, src, dst); err != nil {
 		return err

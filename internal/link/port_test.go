@@ -305,6 +305,46 @@ func TestOwn(t *testing.T) {
 	}
 }
 
+// TestFiller: only a peer that understands filler gets some, and then a stream of WRITEs
+// leaves in as few messages as one of SENDs does.
+func TestFiller(t *testing.T) {
+	const count, size = 8, 64 << 10
+	_, a, b := pair(FakeOptions{})
+	var span memory.Span
+	for _, c := range []struct {
+		filler bool
+		kind   transport.Kind
+		calls  uint64
+	}{{false, transport.KindSend, 9}, {false, transport.KindWrite, 16}, {true, transport.KindWrite, 9}, {false, transport.KindWrite, 16}} {
+		a.SetFiller(hostB, c.filler)
+		before := a.Counters().SentCalls
+		for i := range uint32(count) {
+			w := simpleBurst(&span, c.kind, size)
+			w.PSN += i * w.Packets
+			if err := a.Send(w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Flush()
+		if got := a.Counters().SentCalls - before; got != c.calls {
+			t.Errorf("%+v: %d messages, want %d", c, got, c.calls)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if len(s.bursts) != count {
+			t.Fatalf("%+v: %d bursts arrived, want %d", c, len(s.bursts), count)
+		}
+		for i, d := range s.data {
+			if !bytes.Equal(d, bytes.Repeat([]byte{0x5a}, size)) {
+				t.Errorf("%+v: burst %d of %d bytes differs from what was sent", c, i, len(d))
+			}
+		}
+	}
+	if c := b.Counters(); c.Malformed+c.BadICRC != 0 {
+		t.Errorf("counters %+v", c)
+	}
+}
+
 func TestCongestion(t *testing.T) {
 	n, a, b := pair(FakeOptions{})
 	n.Way = func(d *FakeDatagram) { d.CE = d.Data[0] != byte(wire.CNP) }

@@ -6,7 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+
+	"vrdma/internal/cache"
 )
 
 // Tools are what making and booting a guest needs.
@@ -18,32 +19,17 @@ var Tools = []string{
 // Image is the directory with vmlinux and initramfs, which are made if they are not
 // there. It needs the repository, which holds the script that makes them.
 func Image(ctx context.Context, repository string) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("no place for the guest's kernel: %w", err)
-	}
-	dir := filepath.Join(cache, "vrdma", "guest")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	// Another process may be at it.
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", err
-	}
-	agent := filepath.Join(dir, "agent")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "./test/guest/agent")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	script := filepath.Join("test", "guest", "image")
-	for _, c := range []*exec.Cmd{build, exec.CommandContext(ctx, script, "fetch", dir), exec.CommandContext(ctx, script, "build", dir, agent)} {
-		c.Dir = repository
-		if out, err := c.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("%v: %w\n%s", c.Args, err, out)
+	return cache.Fill("guest", func(dir string) error {
+		agent := filepath.Join(dir, "agent")
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "./test/guest/agent")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		script := filepath.Join("test", "guest", "image")
+		for _, c := range []*exec.Cmd{build, exec.CommandContext(ctx, script, "fetch", dir), exec.CommandContext(ctx, script, "build", dir, agent)} {
+			c.Dir = repository
+			if out, err := c.CombinedOutput(); err != nil {
+				return fmt.Errorf("%v: %w\n%s", c.Args, err, out)
+			}
 		}
-	}
-	return dir, nil
+		return nil
+	})
 }

@@ -14,7 +14,7 @@ const (
 	bthPKey   = 2
 	bthECN    = 4 // FECN, BECN, six reserved bits; not covered by the ICRC
 	bthDestQP = 5
-	bthAckReq = 8
+	bthAckReq = 8 // acknowledge request, seven reserved bits
 	bthPSN    = 9
 
 	bthSolicited  = 0x80
@@ -25,6 +25,7 @@ const (
 	bthFECN       = 0x80
 	bthBECN       = 0x40
 	bthAckReqFlag = 0x80
+	bthFillerMask = 0x7f
 )
 
 // IsValid reports whether b can be read and has the only version there is.
@@ -86,6 +87,16 @@ func (b BTH) AckReq() bool { return b[bthAckReq]&bthAckReqFlag != 0 }
 
 // SetAckReq sets the acknowledge request bit.
 func (b BTH) SetAckReq(v bool) { b.setFlag(bthAckReq, bthAckReqFlag, v) }
+
+// Filler is how many bytes of filler the sender says it has put between payload and ICRC, up
+// to MaxFiller and a multiple of four. To IBA the bits are reserved: only vrdma hosts set
+// them, and only towards each other.
+func (b BTH) Filler() int { return int(b[bthAckReq]&bthFillerMask) * fillerWord }
+
+// SetFiller sets how much filler there is.
+func (b BTH) SetFiller(n int) {
+	b[bthAckReq] = b[bthAckReq]&^bthFillerMask | byte(n/fillerWord)&bthFillerMask
+}
 
 // PSN is the packet sequence number.
 func (b BTH) PSN() uint32 { return uint24(b[bthPSN:]) }

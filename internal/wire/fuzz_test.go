@@ -25,6 +25,7 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(bytes.Clone(Make(make([]byte, MaxPacket), r.Opcode, n).Bytes()))
 	}
+	f.Add(bytes.Clone(MakeFilled(make([]byte, MaxPacket), RCWriteMiddle, 30, 16).Bytes()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse(data)
 		if err != nil {
@@ -51,11 +52,13 @@ func FuzzParse(f *testing.F) {
 func clearReserved(data []byte) {
 	p, _ := Parse(data)
 	data[bthECN] &= bthFECN | bthBECN
-	data[bthAckReq] &= bthAckReqFlag
+	if p.Filler() == 0 {
+		data[bthAckReq] &= bthAckReqFlag
+	}
 	if h := p.DETH(); h != nil {
 		h[dethReserved] = 0
 	}
-	end := len(data) - ICRCSize
+	end := len(data) - ICRCSize - p.Filler()
 	clear(data[end-p.BTH().Pad() : end])
 }
 

@@ -122,7 +122,7 @@ func rebuild(f *frame) []byte {
 
 // remake copies a packet field by field, all but the ICRC.
 func remake(buf []byte, old Packet) Packet {
-	p := Make(buf, old.BTH().Opcode(), len(old.Payload()))
+	p := MakeFilled(buf, old.BTH().Opcode(), len(old.Payload()), old.Filler())
 	b, o := p.BTH(), old.BTH()
 	b.SetSolicited(o.Solicited())
 	b.SetMigrated(o.Migrated())

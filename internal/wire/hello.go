@@ -65,6 +65,8 @@ const (
 	FeaturePacedReads
 	// FeatureShortIDs: the IPv4 identifications of its packets are below 128.
 	FeatureShortIDs
+	// FeatureFiller: packets may have filler, see BTH.Filler.
+	FeatureFiller
 )
 
 // Init makes h a question.

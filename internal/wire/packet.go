@@ -24,7 +24,8 @@ var (
 	// ErrOpcode: an opcode that vrdma does not know.
 	ErrOpcode = errors.New("wire: unknown opcode")
 	// ErrLength: not a multiple of four, more padding than payload, more payload than
-	// 4096 bytes, or a payload where none belongs.
+	// 4096 bytes or filler than the longest packet has room for, or a payload where none
+	// belongs.
 	ErrLength = errors.New("wire: packet length does not fit its opcode")
 )
 
@@ -33,6 +34,7 @@ var (
 type Packet struct {
 	data   []byte
 	format *Format
+	tail   int // between payload and ICRC: padding and filler
 }
 
 // Parse checks the payload of a UDP datagram. The ICRC is Flow's business.
@@ -52,11 +54,15 @@ func Parse(data []byte) (Packet, error) {
 	if room < 0 {
 		return Packet{}, ErrShort
 	}
-	n := room - b.Pad()
-	if room%4 != 0 || n < 0 || n > MaxPayload || f.payload != anyPayload && (n != f.payload || b.Pad() != 0) {
+	tail := b.Pad()
+	if k := b.Filler(); k != 0 && isFilled(data[:len(data)-ICRCSize], k, room-tail) {
+		tail += k
+	}
+	n := room - tail
+	if room%4 != 0 || n < 0 || n > MaxPayload || len(data) > MaxPacket || f.payload != anyPayload && (n != f.payload || tail != 0) {
 		return Packet{}, ErrLength
 	}
-	return Packet{data, f}, nil
+	return Packet{data, f, tail}, nil
 }
 
 // pad is how many bytes bring n up to a multiple of four.
@@ -70,10 +76,14 @@ func Size(o Opcode, n int) int { return byOpcode[o].size + n + pad(n) + ICRCSize
 // Opcode and pad count are set, all else in the headers is zero; payload and ICRC
 // are whatever stood there. The opcode has to be a known one and buf long enough: both
 // are the caller's own.
-func Make(buf []byte, o Opcode, n int) Packet {
+func Make(buf []byte, o Opcode, n int) Packet { return MakeFilled(buf, o, n, 0) }
+
+// MakeFilled is Make for a packet that is longer by so many bytes of filler: up to MaxFiller
+// and a multiple of four.
+func MakeFilled(buf []byte, o Opcode, n, filler int) Packet {
 	f := byOpcode[o]
 	k := pad(n)
-	data := buf[:f.size+n+k+ICRCSize]
+	data := buf[:f.size+n+k+filler+ICRCSize]
 	clear(data[:f.size])
 	clear(data[f.size+n : f.size+n+k])
 	if f.payload == cnpReserved {
@@ -82,7 +92,11 @@ func Make(buf []byte, o Opcode, n int) Packet {
 	b := BTH(data)
 	b.SetOpcode(o)
 	b.SetPad(k)
-	return Packet{data, f}
+	if filler != 0 {
+		b.SetFiller(filler)
+		putFiller(data[f.size+n+k : len(data)-ICRCSize])
+	}
+	return Packet{data, f, k + filler}
 }
 
 // MakeCNP lays a congestion notification for queue pair qp out at the beginning of buf.
@@ -104,10 +118,11 @@ func (p Packet) Format() *Format { return p.format }
 // BTH is the base transport header.
 func (p Packet) BTH() BTH { return BTH(p.data[:BTHSize]) }
 
-// Payload is the data, without padding.
-func (p Packet) Payload() []byte {
-	return p.data[p.format.size : len(p.data)-ICRCSize-BTH(p.data).Pad()]
-}
+// Payload is the data, without padding and filler.
+func (p Packet) Payload() []byte { return p.data[p.format.size : len(p.data)-ICRCSize-p.tail] }
+
+// Filler is how many bytes of filler there are.
+func (p Packet) Filler() int { return p.tail - BTH(p.data).Pad() }
 
 // ICRC is the invariant CRC as a number. It stands on the wire least significant byte
 // first.

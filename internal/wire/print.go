@@ -18,6 +18,9 @@ func (p Packet) String() string {
 	p.printResponse(&s)
 	if n := len(p.Payload()); p.format.HasPayload() || n > 0 && p.format.Operation != Notify {
 		fmt.Fprintf(&s, " payload=%d", n)
+		if k := p.Filler(); k > 0 {
+			fmt.Fprintf(&s, " filler=%d", k)
+		}
 	}
 	if m := p.MAD(); m != nil {
 		fmt.Fprintf(&s, " %v", m)

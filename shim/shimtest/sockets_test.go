@@ -1,10 +1,15 @@
 package shimtest
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // socketsLibrary builds libvrdma-sockets.so as shim.mk does, with extra flags.
@@ -59,4 +64,72 @@ func TestSockets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSocketsCount: the library counts in the memory that VRDMA_COUNT names, and nowhere
+// else: the number of a process may be that of another one by now, or in another namespace.
+func TestSocketsCount(t *testing.T) {
+	const size, udp = 48, 4 * 8 // of struct counts, and the place of its member
+	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	stub := compile(t, "rspreload.so", "-std=gnu11", "-D_GNU_SOURCE", "-fPIC", "-shared", "testdata/rspreload_stub.c")
+	for _, c := range []struct {
+		name  string
+		size  int
+		seals int // -1: an ordinary file
+		want  byte
+	}{
+		{"ours", size, sealed, 1},
+		{"larger", 2 * size, sealed, 0},
+		{"empty", 0, sealed, 0},
+		{"not sealed", size, 0, 0},
+		{"ordinary file", size, -1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := countFile(t, c.size, c.seals)
+			// A UDP socket is counted.
+			cmd := command(t, startFake(t), socketsLibrary(t)+":"+stub, "bash", "-c", "exec 3<>/dev/udp/127.0.0.1/9")
+			cmd.Env = append(cmd.Env, fmt.Sprintf("VRDMA_COUNT=/proc/%d/fd/%d", os.Getpid(), f.Fd()))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			want := make([]byte, c.size)
+			if c.want != 0 {
+				want[udp] = c.want
+			}
+			got := make([]byte, c.size)
+			if _, err := f.ReadAt(got, 0); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("the memory is %x, want %x", got, want)
+			}
+		})
+	}
+}
+
+// countFile is memory with those seals, or an ordinary file.
+func countFile(t *testing.T, size, seals int) *os.File {
+	t.Helper()
+	var f *os.File
+	var err error
+	if seals < 0 {
+		f, err = os.Create(filepath.Join(t.TempDir(), "file"))
+	} else {
+		var fd int
+		fd, err = unix.MemfdCreate("count", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		f = os.NewFile(uintptr(fd), "count")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	if seals > 0 {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
 }

@@ -11,6 +11,7 @@
  */
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -102,15 +103,30 @@ static bool is_local(const struct sockaddr *to, socklen_t n)
 	return r == 0;
 }
 
-/* It went over TCP: why? */
-static int over_tcp(int r, const struct sockaddr *to, socklen_t n)
+/*
+ * Has this machine refused a connect that goes on? It says so at once, as a rule before
+ * connect returns, and if not, a moment later; only a listener that is too busy says
+ * nothing. The error stays there for the program.
+ */
+static bool was_refused(int fd)
+{
+	struct timespec moment = {.tv_nsec = 100 * 1000000};
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	sys(SYS_ppoll, &p, 1, &moment, NULL, 8);
+	struct tcp_info info = {0};
+	socklen_t n = sizeof info;
+	return sys(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
+/* It went over TCP, if it did: why? */
+static int over_tcp(int fd, int r, const struct sockaddr *to, socklen_t n)
 {
 	int why = errno;
 	if (r == 0 || why == EINPROGRESS) {
-		if (is_local(to, n))
-			COUNT(refused);
-		else
+		if (!is_local(to, n))
 			COUNT(silent);
+		else if (r == 0 || !was_refused(fd))
+			COUNT(refused);
 	}
 	errno = why;
 	return r;
@@ -140,7 +156,7 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 			r = finish(fd);
 		else
 			errno = why;
-		return over_tcp(r, to, n);
+		return over_tcp(fd, r, to, n);
 	}
 	if (why == EINPROGRESS)
 		why = outcome(e);
@@ -150,5 +166,5 @@ EXPORT int connect(int fd, const struct sockaddr *to, socklen_t n)
 	}
 	if (why == EINTR)
 		return FAIL(EINTR);
-	return become_tcp(fd, e) ? over_tcp(REAL(connect)(fd, to, n), to, n) : -1;
+	return become_tcp(fd, e) ? over_tcp(fd, REAL(connect)(fd, to, n), to, n) : -1;
 }

@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
+
+	"vrdma/internal/cache"
 )
 
 // Newest is an unpacked Debian with the newest rdma-core, for programs that run as in a
@@ -16,28 +17,21 @@ import (
 type Newest struct{ dir string }
 
 var newestRoot = sync.OnceValues(func() (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("no place for the newest rdma-core: %w", err)
-	}
-	dir := filepath.Join(cache, "vrdma", "newest")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	// Another test binary may be at it.
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o666)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", err
-	}
-	if out, err := exec.Command(filepath.Join(Root(), "tools", "newest-root"), dir).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("tools/newest-root: %w\n%s", err, out)
-	}
-	return filepath.Join(dir, "root"), nil
+	dir, err := cached("newest", "newest-root")
+	return filepath.Join(dir, "root"), err
 })
+
+// cached is the directory in the user's cache that a script of tools/ fills, which is told
+// its path first.
+func cached(name, script string, args ...string) (string, error) {
+	return cache.Fill(name, func(dir string) error {
+		cmd := exec.Command(filepath.Join(Root(), "tools", script), append([]string{dir}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("tools/%s: %w\n%s", script, err, out)
+		}
+		return nil
+	})
+}
 
 // NewestRoot unpacks it, if this machine has not done so before.
 func NewestRoot(t testing.TB) *Newest {
@@ -107,13 +101,9 @@ func (n *Newest) Launch(t testing.TB, d *Daemon, flags []string, argv ...string)
 func Unpacked(t testing.TB, name string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")
-	cache, err := os.UserCacheDir()
+	dir, err := cached("unpacked", "unpacked", name)
 	if err != nil {
-		t.Fatalf("no place for %s: %v", name, err)
-	}
-	dir := filepath.Join(cache, "vrdma", "unpacked")
-	if out, err := exec.Command(filepath.Join(Root(), "tools", "unpacked"), dir, name).CombinedOutput(); err != nil {
-		t.Fatalf("tools/unpacked: %v\n%s", err, out)
+		t.Fatal(err)
 	}
 	return filepath.Join(dir, name)
 }

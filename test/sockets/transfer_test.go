@@ -3,6 +3,8 @@ package sockets
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,6 +154,78 @@ func TestPlainPeer(t *testing.T) {
 				t.Errorf("vrdma did not say %q:\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// curl does not wait in connect, so whether there is a connection is seen only later. One
+// that was refused is none.
+func TestRefused(t *testing.T) {
+	harness.Need(t, "curl", "/usr/bin/python3")
+	const refused, none = 7, "0 connections went over RDMA, none over TCP" // curl's status
+	for _, lib := range libraries(t) {
+		d := harness.Device(t)
+		for _, c := range []struct {
+			name, host string
+			listens    bool // without RDMA
+			want       string
+			code       int
+		}{
+			{"nobody", "127.0.0.1", false, none, refused},
+			{"nobody, IPv6", "::1", false, none, refused},
+			{"plain peer", "127.0.0.1", true, "0 connections went over RDMA, 1 over TCP (1 connection to a peer that does not listen on RDMA", 0},
+		} {
+			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
+				port := harness.FreePort(t)
+				if c.listens {
+					cmd := d.Command()
+					cmd.Path, cmd.Args = "/usr/bin/python3", strings.Fields(fmt.Sprintf("python3 -m http.server -b %s -d %s %d", c.host, harness.Directory(t, nil), port))
+					harness.Listening(t, harness.Spawn(t, cmd), port, minute)
+				}
+				p := lib.launch(t, d, "curl", "-sS", "http://"+net.JoinHostPort(c.host, fmt.Sprint(port)))
+				if code := p.Wait(t, minute); code != c.code || !strings.Contains(p.Output(), c.want) {
+					t.Errorf("status %d, want %d and %q:\n%s", code, c.code, c.want, p.Output())
+				}
+			})
+		}
+	}
+}
+
+// What a program did without RDMA is counted, whatever it did before.
+func TestCount(t *testing.T) {
+	const udp = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
+	for _, lib := range libraries(t) {
+		d := harness.Device(t)
+		for _, c := range []struct{ name, script string }{
+			{"plain", udp},
+			{"closed all descriptors", "os.closerange(3, 1 << 16); " + udp},
+			{"gave up its rights", "os.getuid() or os.setresuid(65534, 65534, 65534); " + udp},
+			{"made by fork", "os.fork() and os.wait() or " + udp},
+			{"started by the program", "subprocess.run([sys.executable, '-c', 'import socket; " + udp + "'])"},
+		} {
+			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
+				out := lib.launch(t, d, "/usr/bin/python3", "-c", "import os, socket, subprocess, sys; "+c.script).OK(t, minute)
+				if want := "0 connections went over RDMA, none over TCP (1 UDP socket left to the kernel)"; !strings.Contains(out, want) {
+					t.Errorf("vrdma did not say %q:\n%s", want, out)
+				}
+			})
+		}
+	}
+}
+
+// Whatever ends vrdma, it leaves no file.
+func TestKilledLeavesNoFile(t *testing.T) {
+	d := harness.Device(t)
+	dir := harness.Directory(t, nil)
+	cmd := d.Command("run", "--socket", d.Socket, "--quiet", "--sockets", "--", "sh", "-c", "echo ready; exec sleep 300")
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
+	p := harness.Spawn(t, cmd)
+	p.Printed(t, "ready", minute)
+	p.Signal(syscall.SIGKILL) // the whole group: vrdma and the program
+	if !p.Ended(minute) {
+		t.Fatalf("it goes on: %s", p.Fate())
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left in %s: %v (%v), want nothing", dir, left, err)
 	}
 }
 

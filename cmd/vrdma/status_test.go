@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/internal/channel"
+)
+
+// What people read: columns that line up, and no more lines than they can use.
+func TestPrintStatus(t *testing.T) {
+	many := make([]channel.PeerStatus, 53)
+	for i := range many {
+		many[i] = channel.PeerStatus{Address: fmt.Sprintf("192.0.2.%d", i), Kind: "foreign"}
+	}
+	for _, c := range []struct {
+		name         string
+		status       channel.Status
+		want, absent []string
+	}{
+		{name: "nothing", want: []string{"sessions  none"}, absent: []string{"connections", "peer hosts", "counters", "more"}},
+		{
+			name: "connections",
+			status: channel.Status{Connections: []channel.ConnectionStatus{
+				{PortSpace: "TCP", Local: "0.0.0.0:7471", State: "LISTEN", Program: "rping", Pid: 7},
+				{PortSpace: "UDP", Local: "192.0.2.1:9", Remote: "192.0.2.2:10", State: "ESTABLISHED", Pid: 8, QPN: 17, RemoteQPN: 18, Groups: 2},
+			}},
+			want: []string{"\nconnections\n" +
+				"  TCP  0.0.0.0:7471  -             LISTEN       rping, pid 7\n" +
+				"  UDP  192.0.2.1:9   192.0.2.2:10  ESTABLISHED  ?, pid 8, QP 0x000011 -> 0x000012, 2 multicast groups\n"},
+		},
+		{
+			name: "peers",
+			status: channel.Status{Peers: []channel.PeerStatus{
+				{Address: "192.0.2.1", Kind: "vrdma", Version: "1.2", Features: []string{"a", "b"}}, {Address: "2001:db8::1", Kind: "foreign"},
+			}},
+			want: []string{"\npeer hosts\n" +
+				"  192.0.2.1    vrdma 1.2  a, b\n" +
+				"  2001:db8::1  foreign    \n"},
+		},
+		{
+			name: "many", status: channel.Status{Peers: many},
+			want: []string{"  192.0.2.49  foreign  \n  ... and 3 more (-o json lists all)\n"}, absent: []string{"192.0.2.50"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b strings.Builder
+			if err := printStatus(&b, &c.status, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range c.want {
+				if !strings.Contains(b.String(), text) {
+					t.Errorf("want %q in\n%s", text, b.String())
+				}
+			}
+			for _, text := range c.absent {
+				if strings.Contains(b.String(), text) {
+					t.Errorf("want no %q in\n%s", text, b.String())
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,65 @@
+package wire
+
+import "testing"
+
+// TestFiller: filler is no part of the payload, and what only looks like filler is.
+func TestFiller(t *testing.T) {
+	filled := func(payload string, filler int) []byte {
+		p := MakeFilled(make([]byte, MaxPacket), RCWriteMiddle, len(payload), filler)
+		copy(p.Payload(), payload)
+		return p.Bytes()
+	}
+	says := func(b []byte, filler int) []byte {
+		BTH(b).SetFiller(filler)
+		return b
+	}
+	damaged := func(b []byte) []byte {
+		b[len(b)-ICRCSize-1] ^= 1
+		return b
+	}
+	for _, c := range []struct {
+		name   string
+		data   []byte
+		want   string
+		filler int
+	}{
+		{"none", filled("12345678", 0), "12345678", 0},
+		{"a word", filled("12345678", 4), "12345678", 4},
+		{"a RETH's length", filled("12345678", 16), "12345678", 16},
+		{"behind padding", filled("12345", 16), "12345", 16},
+		{"behind nothing", filled("", 4), "", 4},
+		{"as much as there can be", filled("12345678", MaxFiller), "12345678", MaxFiller},
+		{"bits without filler", says(filled("12345678", 0), 4), "12345678", 0},
+		{"bits without as much filler", says(filled("12345678", 8), 12), "12345678fillfill", 0},
+		{"bits for more than there is", says(filled("12345678", 8), MaxFiller), "12345678fillfill", 0},
+		{"more filler than the bits say", says(filled("12345678", 8), 4), "12345678fill", 4},
+		{"damaged", damaged(filled("12345678", 8)), "12345678fillfilm", 0},
+	} {
+		p, err := Parse(c.data)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := string(p.Payload()); got != c.want || p.Filler() != c.filler {
+			t.Errorf("%s: payload %q and %d bytes of filler, want %q and %d", c.name, got, p.Filler(), c.want, c.filler)
+		}
+	}
+}
+
+// TestFillerRefused: where no payload belongs, there is none to be made longer.
+func TestFillerRefused(t *testing.T) {
+	filled := func(o Opcode, n, filler int) Packet { return MakeFilled(make([]byte, 2*MaxPacket), o, n, filler) }
+	for _, c := range []struct {
+		name string
+		p    Packet
+		ok   bool
+	}{
+		{"acknowledgement", filled(RCAck, 0, 8), false},
+		{"longer than any packet", filled(RCWriteMiddle, MaxPayload, MaxFiller), false},
+		{"as long as a first packet", filled(RCWriteMiddle, MaxPayload, RETHSize), true},
+	} {
+		if _, err := Parse(c.p.Bytes()); (err == nil) != c.ok {
+			t.Errorf("%s: %v, want it to be accepted: %v", c.name, err, c.ok)
+		}
+	}
+}
