@@ -98,7 +98,7 @@ func perf(t *testing.T, d *harness.Daemon, c perfCase) {
 	port := harness.FreePort(t)
 	server := append([]string{c.tool, "-F", "-p", strconv.Itoa(port)}, strings.Fields(c.args)...)
 	client := append(append([]string{}, server...), "127.0.0.1")
-	s, out := d.Pair(t, harness.Pick(2*minute, 10*minute), port, server, client)
+	s, out := d.Pair(t, harness.Pick(5*minute, 10*minute), port, server, client)
 	for who, text := range map[string]string{"server": s, "client": out} {
 		for _, bad := range []string{"Completion with error", "Failed", "failed", "Couldn't", "Unable", "error"} {
 			if strings.Contains(text, bad) {

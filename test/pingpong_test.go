@@ -46,7 +46,7 @@ func pingpong(t *testing.T, d *harness.Daemon, kind string, gid, size, iters int
 	client := append(append([]string{}, server...), "127.0.0.1")
 	// Each iteration carries one message each way.
 	d.Carried(t, harness.Traffic{Bytes: uint64(2 * iters * size)}, func() {
-		s, c := d.Pair(t, minute, port, server, client)
+		s, c := d.Pair(t, 3*minute, port, server, client)
 		for who, out := range map[string]string{"server": s, "client": c} {
 			m := pingpongIters.FindStringSubmatch(out)
 			if m == nil {

@@ -57,7 +57,7 @@ func ucx(t *testing.T, d *harness.Daemon, tls, args string) {
 	}
 	server := append(append(env, "ucx_perftest", "-f", "-p", strconv.Itoa(port)), strings.Fields(args)...)
 	client := append(append([]string{}, server...), "127.0.0.1")
-	_, out := d.Pair(t, minute, port, server, client)
+	_, out := d.Pair(t, 3*minute, port, server, client)
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) >= 4 {
 			if _, err := strconv.ParseFloat(f[1], 64); err == nil {

@@ -69,7 +69,7 @@ func TestTools(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
 	w.a.NoLeaks(t)
 	w.b.NoLeaks(t)
-	w.run(t, false, harness.Pick(minute, 5*minute), everything(t)...)
+	w.run(t, false, harness.Pick(3*minute, 5*minute), everything(t)...)
 	// A fast sender must not flood a slow receiver.
 	for _, h := range []*host{w.a, w.b} {
 		if n := h.overflows(t); n > 0 {
@@ -102,7 +102,7 @@ func TestAxes(t *testing.T) {
 			if harness.All() && c.layout.mtu >= usual {
 				ws = append(ws, everything(t)...)
 			}
-			w.run(t, c.v6, harness.Pick(minute, 5*minute), ws...)
+			w.run(t, c.v6, harness.Pick(3*minute, 5*minute), ws...)
 		})
 	}
 }
