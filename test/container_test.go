@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 	"vrdma/test/workload"
@@ -30,7 +29,7 @@ func newContainers(t *testing.T, d *harness.Daemon) *containers {
 	harness.Need(t, "unshare", "nsenter", "setpriv", "ip")
 	c := &containers{d: d}
 	c.net = harness.Spawn(t, exec.Command("unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep 1000"))
-	c.net.Printed(t, "up", 10*time.Second)
+	c.net.Printed(t, "up", minute)
 	return c
 }
 
@@ -85,17 +84,17 @@ func container(t *testing.T, d *harness.Daemon, user *syscall.Credential, outer,
 func (c *containers) pair(t *testing.T, port int, server []string, client []string) (string, string) {
 	t.Helper()
 	s := c.launch(t, server...)
-	harness.Listening(t, s, port, 15*time.Second)
+	harness.Listening(t, s, port, minute)
 	cl := c.launch(t, client...)
 	clientOut := cl.OK(t, minute)
-	return s.OK(t, 10*time.Second), clientOut
+	return s.OK(t, minute), clientOut
 }
 
 func TestContainers(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	c := newContainers(t, d)
 	t.Run("devinfo", func(t *testing.T) {
-		out := c.launch(t, "ibv_devinfo").OK(t, 20*time.Second)
+		out := c.launch(t, "ibv_devinfo").OK(t, minute)
 		if !strings.Contains(out, "PORT_ACTIVE") {
 			t.Errorf("ibv_devinfo in a container:\n%s", out)
 		}
@@ -130,7 +129,7 @@ func TestContainers(t *testing.T) {
 	t.Run("counters_are_fresh", func(t *testing.T) {
 		read := func() uint64 {
 			p := c.launch(t, "cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data")
-			p.OK(t, 20*time.Second)
+			p.OK(t, minute)
 			n, err := strconv.ParseUint(strings.TrimSpace(p.Stdout()), 10, 64)
 			if err != nil {
 				t.Fatalf("counter in a container: %v", err)
@@ -162,12 +161,22 @@ func TestRootlessContainer(t *testing.T) {
 		})
 	}
 	t.Run("pingpong", func(t *testing.T) {
-		out := run(t, "sh", "-c", "ip link set lo up; ibv_rc_pingpong -g 0 -c & sleep 1; ibv_rc_pingpong -g 0 -c 127.0.0.1 && wait $!")
+		out := run(t, "sh", "-c", pingpongInside)
 		if n := len(pingpongIters.FindAllString(out, -1)); n != 2 {
 			t.Errorf("%d results, want 2:\n%s", n, out)
 		}
 	})
 }
+
+// pingpongInside is a server, and its client when somebody listens on port 18515 (4853 in
+// the kernel's table, where 0A is who listens).
+const pingpongInside = `
+ip link set lo up
+ibv_rc_pingpong -g 0 -c &
+server=$! i=0
+until grep -qs ':4853 [^ ]* 0A' /proc/net/tcp /proc/net/tcp6 || [ $i -ge 500 ]; do i=$((i + 1)); sleep 0.1; done
+ibv_rc_pingpong -g 0 -c 127.0.0.1 && wait $server
+`
 
 // maxGlibc is the newest glibc symbol version our libraries may need: they are loaded
 // into containers that are older than the machine it was built on.

@@ -25,9 +25,9 @@ func startStream(t *testing.T, d *harness.Daemon, messages int) stream {
 	port := strconv.Itoa(harness.FreePort(t))
 	n, _ := strconv.Atoi(port)
 	s := stream{server: d.Launch(t, bin, "server", port)}
-	harness.Listening(t, s.server, n, 10*time.Second)
+	harness.Listening(t, s.server, n, minute)
 	s.client = d.Launch(t, bin, "client", port, strconv.Itoa(messages))
-	s.client.Printed(t, "running", 20*time.Second)
+	s.client.Printed(t, "running", minute)
 	return s
 }
 
@@ -36,28 +36,26 @@ func (s stream) finishes(t *testing.T) {
 	if out := s.client.OK(t, minute); !strings.Contains(out, "done ") {
 		t.Errorf("client: want \"done\", got:\n%s", out)
 	}
-	s.server.OK(t, 10*time.Second)
+	s.server.OK(t, minute)
 }
 
 // retryExceeded waits until the survivor of a pair has noticed that its peer is gone.
 func retryExceeded(t *testing.T, p *harness.Process) {
 	t.Helper()
 	const retryExc = 12 // IBV_WC_RETRY_EXC_ERR
-	out := p.OK(t, 20*time.Second)
+	out := p.OK(t, minute)
 	if !strings.Contains(out, fmt.Sprintf("failed %d ", retryExc)) {
 		t.Errorf("the survivor: want \"failed %d\" (RETRY_EXC_ERR), got:\n%s", retryExc, out)
 	}
 }
 
-// A process killed in the middle of a transfer: its session is gone within a
-// second, its peer gets what a NIC would show it, other pairs notice nothing.
+// A process killed in the middle of a transfer: its session is gone, its peer gets what a NIC would show it, other pairs notice nothing.
 func TestKilledProcess(t *testing.T) {
 	for _, victim := range []string{"client", "server", "both"} {
 		t.Run(victim, func(t *testing.T) {
-			d := device(t)
+			d := harness.Device(t)
 			innocent := startStream(t, d, 0)
 			hit := startStream(t, d, 0)
-			time.Sleep(50 * time.Millisecond)
 			victims := map[string][]*harness.Process{
 				"client": {hit.client}, "server": {hit.server}, "both": {hit.client, hit.server},
 			}[victim]
@@ -65,12 +63,12 @@ func TestKilledProcess(t *testing.T) {
 				p.Signal(syscall.SIGKILL)
 			}
 			for _, p := range victims {
-				t.Logf("session gone after %v", d.Gone(t, p.PID(), time.Second).Round(time.Millisecond))
+				t.Logf("session gone after %v", d.Gone(t, p.PID()).Round(time.Millisecond))
 			}
 			if victim == "server" {
 				retryExceeded(t, hit.client)
 			}
-			if victim == "client" && hit.server.Wait(t, 20*time.Second) != 0 {
+			if victim == "client" && hit.server.Wait(t, minute) != 0 {
 				// The server answers every 64th message: it fails on its own send, or
 				// sees the socket close. Either is a clean end.
 				t.Errorf("server after its client died:\n%s", hit.server.Output())
@@ -90,26 +88,26 @@ func stillRuns(t *testing.T, s stream) {
 	}
 	s.client.Signal(syscall.SIGKILL)
 	s.server.Signal(syscall.SIGKILL)
-	s.client.Ended(5 * time.Second)
-	s.server.Ended(5 * time.Second)
+	s.client.Ended(minute)
+	s.server.Ended(minute)
 }
 
 // Twenty kills at random moments of connecting, registering and transferring.
 func TestKilledAnyTime(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	bin := harness.Compile(t, "regions")
-	for i := range pick(20, 200) {
+	for i := range harness.Pick(20, 200) {
 		p := d.Launch(t, bin, "reuse_after_free")
 		time.Sleep(time.Duration(i*7%100) * time.Millisecond)
 		p.Signal(syscall.SIGKILL)
-		p.Ended(5 * time.Second)
+		p.Ended(minute)
 	}
 	d.Run(t, minute, bin, "heap")
 }
 
 // A stopped process holds up nobody but its own peers.
 func TestStoppedProcess(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	stopped := startStream(t, d, 0)
 	stopped.server.Signal(syscall.SIGSTOP)
 	startStream(t, d, 20000).finishes(t)
@@ -137,9 +135,9 @@ func TestStoppedProcess(t *testing.T) {
 func TestKilledDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := d.Launch(t, harness.Compile(t, "fatal"))
-	p.Printed(t, "ready", 10*time.Second)
+	p.Printed(t, "ready", minute)
 	syscall.Kill(d.PID(), syscall.SIGKILL)
-	if out := p.OK(t, 30*time.Second); !strings.Contains(out, "ok after") {
+	if out := p.OK(t, 2*minute); !strings.Contains(out, "ok after") {
 		t.Errorf("want \"ok after\", got:\n%s", out)
 	}
 	t.Run("perftest", func(t *testing.T) {
@@ -147,19 +145,22 @@ func TestKilledDaemon(t *testing.T) {
 		port := harness.FreePort(t)
 		args := []string{"ib_send_bw", "-F", "-D", "30", "-f", "0", "-p", strconv.Itoa(port)}
 		s := d.Launch(t, args...)
-		harness.Listening(t, s, port, 10*time.Second)
+		harness.Listening(t, s, port, minute)
 		c := d.Launch(t, append(args, "127.0.0.1")...)
-		time.Sleep(500 * time.Millisecond)
+		before := d.Traffic(t)
+		if !harness.Poll(minute, func() bool { return d.Traffic(t).Bytes > before.Bytes+1<<20 || c.Ended(0) }) {
+			t.Errorf("no data flows\n%s\n%s", s.Output(), c.Output())
+		}
 		syscall.Kill(d.PID(), syscall.SIGKILL)
-		d.Process.Ended(5 * time.Second)
+		d.Process.Ended(minute)
 		// perftest polls for ever whatever happens; it must at least be killable
 		// and a new daemon must start at the same socket.
 		s.Signal(syscall.SIGTERM)
 		c.Signal(syscall.SIGTERM)
-		if !s.Ended(10*time.Second) || !c.Ended(10*time.Second) {
+		if !s.Ended(minute) || !c.Ended(minute) {
 			t.Errorf("perftest does not end after the daemon's death and SIGTERM")
 		}
-		out := harness.At(d.Socket, nil).Run(t, 30*time.Second, "ibv_devinfo")
+		out := harness.At(d.Socket, nil).Run(t, minute, "ibv_devinfo")
 		if !strings.Contains(out, "PORT_ACTIVE") {
 			t.Errorf("after the daemon's death `vrdma run` must start another at its stale socket, got:\n%s", out)
 		}
@@ -171,9 +172,9 @@ func TestKilledDaemon(t *testing.T) {
 func TestStoppedDaemon(t *testing.T) {
 	d := harness.Start(t, harness.Options{})
 	p := d.Launch(t, harness.Compile(t, "fatal"))
-	p.Printed(t, "ready", 10*time.Second)
+	p.Printed(t, "ready", minute)
 	d.Stop(t)
-	p.OK(t, 30*time.Second)
+	p.OK(t, 2*minute)
 	// The files that are locked stay: to remove one is to let two lock it.
 	locks := regexp.MustCompile(`\.(lock|lease|pid)$`)
 	left, _ := os.ReadDir(filepath.Dir(d.Socket))
@@ -187,7 +188,7 @@ func TestStoppedDaemon(t *testing.T) {
 // The daemon runs out of descriptors: programs are told so, and when others end
 // there is room again.
 func TestDaemonWithFewDescriptors(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	idle := d.Footprint(t).FDs
 	room := uint64(idle + 50)
 	if err := unix.Prlimit(d.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: room, Max: room}, nil); err != nil {
@@ -201,7 +202,7 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 		t.Errorf("want \"too many open files\" among the programs' words, got:\n%s", harness.Tail(p.Output(), 20))
 	}
 	closed := func() { // what ended programs had
-		harness.Poll(10*time.Second, func() bool { return d.Footprint(t).FDs <= idle })
+		harness.Poll(minute, func() bool { return d.Footprint(t).FDs <= idle })
 	}
 	closed()
 	startStream(t, d, 640).finishes(t)
@@ -225,7 +226,7 @@ func TestDaemonWithFewDescriptors(t *testing.T) {
 
 // Many programs come and go: the daemon's own memory does not grow with them.
 func TestDaemonMemory(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	processes, regions := harness.Compile(t, "processes"), harness.Compile(t, "regions")
 	round := func() {
 		d.Run(t, minute, processes, "open_close_many_times")
@@ -235,7 +236,7 @@ func TestDaemonMemory(t *testing.T) {
 		round()
 	}
 	before := anonymous(t, d.PID())
-	for range pick(5, 50) {
+	for range harness.Pick(5, 50) {
 		round()
 	}
 	after := anonymous(t, d.PID())

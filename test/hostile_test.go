@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 )
@@ -23,7 +22,7 @@ func TestHostileProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := device(t)
+	d := harness.Device(t)
 	for _, attack := range strings.Fields(string(list)) {
 		t.Run(attack, func(t *testing.T) {
 			innocent := startStream(t, d, 0)
@@ -35,7 +34,7 @@ func TestHostileProgram(t *testing.T) {
 			if d.Process.Ended(0) {
 				t.Fatalf("the daemon died of %s:\n%s", attack, harness.Tail(d.Process.Output(), 60))
 			}
-			d.Gone(t, p.PID(), 2*time.Second)
+			d.Gone(t, p.PID())
 			stillRuns(t, innocent)
 			startStream(t, d, 640).finishes(t)
 		})
@@ -60,7 +59,7 @@ func TestLimits(t *testing.T) {
 
 // Anybody who may open the socket may send anything.
 func TestHostileMessages(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	innocent := startStream(t, d, 0)
 	hello := func(kind uint32) []byte {
 		b := make([]byte, 4*4+16+32+32+64)
@@ -149,7 +148,7 @@ func TestHostileMessages(t *testing.T) {
 		for range 300 {
 			fds = append(fds, rawConnect(t, d.Socket))
 		}
-		d.Run(t, 20*time.Second, "ibv_devinfo")
+		d.Run(t, minute, "ibv_devinfo")
 	})
 	if d.Process.Ended(0) {
 		t.Fatalf("the daemon died:\n%s", harness.Tail(d.Process.Output(), 60))

@@ -8,34 +8,12 @@
 package test
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"vrdma/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
-
-// device starts a daemon that must hold nothing more at the end of the test
-// than at its beginning.
-func device(t *testing.T) *harness.Daemon {
-	t.Helper()
-	d := harness.Start(t, harness.Options{})
-	d.NoLeaks(t)
-	return d
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 const minute = time.Minute

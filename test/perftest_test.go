@@ -27,7 +27,7 @@ func perfCases() []perfCase {
 	}
 	// Every operation, latency and bandwidth, every transport that has it, all sizes.
 	for _, what := range []string{"lat", "bw"} {
-		few := pick("-n 20 ", map[string]string{"lat": "-n 200 ", "bw": "-n 1000 "}[what])
+		few := harness.Pick("-n 20 ", map[string]string{"lat": "-n 200 ", "bw": "-n 1000 "}[what])
 		for _, tr := range []string{"RC", "UC", "UD"} {
 			rows := allRC
 			if tr == "UD" {
@@ -84,7 +84,7 @@ func perfCases() []perfCase {
 func TestPerftest(t *testing.T) {
 	harness.Need(t, "ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat",
 		"ib_read_bw", "ib_read_lat", "ib_atomic_bw", "ib_atomic_lat")
-	d := device(t)
+	d := harness.Device(t)
 	for _, c := range perfCases() {
 		t.Run(c.name, func(t *testing.T) {
 			d.Carried(t, harness.Traffic{Packets: 100}, func() { perf(t, d, c) })
@@ -98,7 +98,7 @@ func perf(t *testing.T, d *harness.Daemon, c perfCase) {
 	port := harness.FreePort(t)
 	server := append([]string{c.tool, "-F", "-p", strconv.Itoa(port)}, strings.Fields(c.args)...)
 	client := append(append([]string{}, server...), "127.0.0.1")
-	s, out := d.Pair(t, pick(2*minute, 10*minute), port, server, client)
+	s, out := d.Pair(t, harness.Pick(5*minute, 10*minute), port, server, client)
 	for who, text := range map[string]string{"server": s, "client": out} {
 		for _, bad := range []string{"Completion with error", "Failed", "failed", "Couldn't", "Unable", "error"} {
 			if strings.Contains(text, bad) {

@@ -12,12 +12,12 @@ import (
 // rdma-core's own examples: connected both ways, every message answered.
 func TestPingpong(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong")
-	d := device(t)
+	d := harness.Device(t)
 	sizes := map[string][]int{
-		"rc":  pick([]int{1, 4096, 1 << 20}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
-		"uc":  pick([]int{1, 4096, 1 << 18}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
-		"ud":  pick([]int{1, 2048}, []int{1, 2, 63, 1024, 2048, 4096}),
-		"srq": pick([]int{1, 4096}, []int{1, 2, 63, 1024, 1025, 4096, 65536}),
+		"rc":  harness.Pick([]int{1, 4096, 1 << 20}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
+		"uc":  harness.Pick([]int{1, 4096, 1 << 18}, []int{1, 2, 63, 1024, 1025, 4096, 65536, 1 << 20}),
+		"ud":  harness.Pick([]int{1, 2048}, []int{1, 2, 63, 1024, 2048, 4096}),
+		"srq": harness.Pick([]int{1, 4096}, []int{1, 2, 63, 1024, 1025, 4096, 65536}),
 	}
 	for _, kind := range []string{"rc", "uc", "ud", "srq"} {
 		for _, size := range sizes[kind] {
@@ -46,7 +46,7 @@ func pingpong(t *testing.T, d *harness.Daemon, kind string, gid, size, iters int
 	client := append(append([]string{}, server...), "127.0.0.1")
 	// Each iteration carries one message each way.
 	d.Carried(t, harness.Traffic{Bytes: uint64(2 * iters * size)}, func() {
-		s, c := d.Pair(t, minute, port, server, client)
+		s, c := d.Pair(t, 3*minute, port, server, client)
 		for who, out := range map[string]string{"server": s, "client": c} {
 			m := pingpongIters.FindStringSubmatch(out)
 			if m == nil {

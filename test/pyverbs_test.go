@@ -24,7 +24,7 @@ const suiteDir = "/usr/share/doc/rdma-core/tests"
 // does not count.
 func TestPyverbs(t *testing.T) {
 	harness.Need(t, "/usr/bin/python3", suiteDir)
-	d := device(t)
+	d := harness.Device(t)
 	top := unpackSuite(t)
 	only := os.Getenv("VRDMA_TEST_PYVERBS")
 	args := []string{"/usr/bin/python3", "pyverbs/run.py", top, "pyverbs/excluded.txt", "--dev", "rxe0"}

@@ -12,7 +12,7 @@ import (
 // the device's counters must show that it did.
 func TestUCX(t *testing.T) {
 	harness.Need(t, "ucx_perftest")
-	d := device(t)
+	d := harness.Device(t)
 	tests := []struct{ name, args string }{
 		{"tag_lat", "-t tag_lat -s 64"},
 		{"tag_bw", "-t tag_bw -s 65536"},
@@ -28,7 +28,7 @@ func TestUCX(t *testing.T) {
 	for _, tl := range []string{"rc_v", "ud_v"} {
 		for _, c := range tests {
 			t.Run(tl+"/"+c.name, func(t *testing.T) {
-				iters := pick(200, 10000)
+				iters := harness.Pick(200, 10000)
 				args := c.args + " -n " + strconv.Itoa(iters) + " -w 10"
 				d.Carried(t, harness.Traffic{Packets: uint64(iters)}, func() { ucx(t, d, tl, args) })
 			})
@@ -57,7 +57,7 @@ func ucx(t *testing.T, d *harness.Daemon, tls, args string) {
 	}
 	server := append(append(env, "ucx_perftest", "-f", "-p", strconv.Itoa(port)), strings.Fields(args)...)
 	client := append(append([]string{}, server...), "127.0.0.1")
-	_, out := d.Pair(t, minute, port, server, client)
+	_, out := d.Pair(t, 3*minute, port, server, client)
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) >= 4 {
 			if _, err := strconv.ParseFloat(f[1], 64); err == nil {
@@ -72,7 +72,7 @@ func ucx(t *testing.T, d *harness.Daemon, tls, args string) {
 func TestOpenMPI(t *testing.T) {
 	harness.Need(t, "mpirun", "mpicc")
 	prog := harness.CompileWith(t, "mpi", "mpicc")
-	d := device(t)
+	d := harness.Device(t)
 	for _, tls := range []string{"rc_v,self", "ud_v,self"} {
 		t.Run(tls, func(t *testing.T) {
 			d.Carried(t, harness.Traffic{Bytes: 32 << 20}, func() {

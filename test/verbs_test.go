@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 )
@@ -15,7 +14,7 @@ import (
 func TestVerbs(t *testing.T) {
 	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "processes", "order"} {
 		t.Run(program, func(t *testing.T) {
-			d := device(t)
+			d := harness.Device(t)
 			runCases(t, d, program)
 		})
 	}
@@ -46,12 +45,12 @@ func runCases(t *testing.T, d *harness.Daemon, program string) {
 
 // Any number of processes and queue pairs: 100 × 10.
 func TestCrowd(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	bin := harness.Compile(t, "crowd")
 	for _, c := range []struct{ name, processes, qps, messages string }{
 		{"2x2", "2", "2", "1000"},
 		{"10x10", "10", "10", "50"},
-		{"100x10", "100", "10", pick("5", "100")},
+		{"100x10", "100", "10", harness.Pick("5", "100")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out := d.Run(t, 4*minute, bin, c.processes, c.qps, c.messages)
@@ -78,9 +77,10 @@ func TestRaceDetector(t *testing.T) {
 	})
 	t.Run("status_while_busy", func(t *testing.T) {
 		s := startStream(t, d, 2000)
-		for !s.client.Ended(5 * time.Millisecond) {
+		harness.Poll(2*minute, func() bool {
 			d.Status(t)
-		}
+			return s.client.Ended(0)
+		})
 		s.finishes(t)
 	})
 	t.Run("killed", func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"os"
 	"os/exec"
 	"strconv"
@@ -38,7 +37,7 @@ func (h *Host) Start(ctx context.Context, args ...string) (*daemon, error) {
 		d.cmd.Wait() // its log says more than its status
 		close(d.ended)
 	}()
-	for range 500 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // the machine may be busy
 		if _, err = h.status(ctx); err == nil {
 			return d, nil
 		}

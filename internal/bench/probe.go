@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -21,18 +22,19 @@ type Probe struct {
 	Measure    func(context.Context) (Reading, error)
 }
 
-// attempts is how often a probe that measured 0 is tried.
+// attempts is how often a probe that measured nothing is tried.
 const attempts = 4
 
-// measure runs the probe until it gives a number. perftest prints 0 when its own
-// estimate of the processor's frequency failed, which happens on busy machines.
+// measure runs the probe until it gives a number. perftest prints a bandwidth of 0 and
+// an infinite latency when its own estimate of the processor's frequency failed, which
+// happens on busy machines.
 func (p *Probe) measure(ctx context.Context) (r Reading, err error) {
 	for range attempts {
-		if r, err = p.Measure(ctx); err != nil || r.Value > 0 {
+		if r, err = p.Measure(ctx); err != nil || r.Value > 0 && !math.IsInf(r.Value, 0) {
 			return r, err
 		}
 	}
-	return r, fmt.Errorf("%s measured 0, %d times: this machine is too busy to measure on", p.Name, attempts)
+	return r, fmt.Errorf("%s measured %v, %d times: this machine is too busy to measure on", p.Name, r.Value, attempts)
 }
 
 // baseline probes a program that prints one number.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"testing"
 )
@@ -29,6 +30,7 @@ func TestRounds(t *testing.T) {
 	}{
 		{"plain", scripted(1, 2, 3), []float64{1, 2, 3}, 0},
 		{"nothing measured at first", scripted(0, 0, 1, 0, 2, 3), []float64{1, 2, 3}, 0},
+		{"an infinite one", scripted(math.Inf(1), 1, 2, 3), []float64{1, 2, 3}, 0},
 		{"a tool that fails at last", scripted(1, 2), []float64{1, 2}, 1},
 		{"a tool that fails is not tried for ever", scripted(0, 0, 0, 0, 0, 0, 0, 0, 1), nil, 2},
 	}

@@ -208,12 +208,12 @@ func u64(b []byte, off int) uint64 {
 	return binary.NativeEndian.Uint64(b[off:])
 }
 
-// eventually waits for cond, ten seconds at most.
+// eventually waits for cond, a minute at most.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within ten seconds", what)
+			t.Fatalf("%s: not within a minute", what)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestSpawn(t *testing.T) {
 // awaitEnd waits until pid, which is not ours to wait for, is gone.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 { // a minute
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return

@@ -15,7 +15,7 @@ import (
 // awaitGroup waits until a group's descriptor is readable and takes what has come.
 func awaitGroup(t *testing.T, p *Port, fd int, s *sink, n int) {
 	t.Helper()
-	for until := time.Now().Add(10 * time.Second); len(s.bursts) < n && time.Now().Before(until); {
+	for until := time.Now().Add(time.Minute); len(s.bursts) < n && time.Now().Before(until); {
 		if k, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100); k > 0 {
 			p.PollGroup(fd, s)
 		}

@@ -228,6 +228,24 @@ func (f *fake) serveProcess(c *channel.Conn, buf []byte, w channel.Welcome, hell
 	}
 }
 
+// answerAll gives answer every request of a connection until one of the two has enough.
+func (f *fake) answerAll(c *channel.Conn, buf []byte, answer func(*channel.Request) bool) {
+	var q channel.Request
+	for {
+		n, _, err := c.ReadMessage(buf)
+		if err != nil {
+			return
+		}
+		if err := q.Parse(buf[:n]); err != nil {
+			f.t.Errorf("request: %v", err)
+			return
+		}
+		if !answer(&q) {
+			return
+		}
+	}
+}
+
 // device is one opened uverbs0.
 type device struct {
 	f      *fake
@@ -268,20 +286,7 @@ func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token
 	if err := c.WriteMessage(w.Append(nil), int(arena.Fd()), bell); err != nil {
 		return
 	}
-	var q channel.Request
-	for {
-		n, _, err := c.ReadMessage(buf)
-		if err != nil {
-			return
-		}
-		if err := q.Parse(buf[:n]); err != nil {
-			f.t.Errorf("request: %v", err)
-			return
-		}
-		if !d.answer(&q) {
-			return
-		}
-	}
+	f.answerAll(c, buf, d.answer)
 }
 
 // eventFD makes an event socket and returns the client's end.

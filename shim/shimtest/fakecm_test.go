@@ -68,20 +68,7 @@ func (f *fake) serveChannel(c *channel.Conn, buf []byte, w channel.Welcome) {
 	if err := c.WriteMessage(w.Append(nil), ch.theirs); err != nil {
 		return
 	}
-	var q channel.Request
-	for {
-		n, _, err := c.ReadMessage(buf)
-		if err != nil {
-			return
-		}
-		if err := q.Parse(buf[:n]); err != nil {
-			f.t.Errorf("request: %v", err)
-			return
-		}
-		if !ch.answer(&q) {
-			return
-		}
-	}
+	f.answerAll(c, buf, ch.answer)
 }
 
 // post adds events.

@@ -27,7 +27,7 @@ func TestPrograms(t *testing.T) {
 // waitIdle waits until every connection is closed: nothing may leak.
 func (f *fake) waitIdle(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for f.sessions() != 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d connections are open after the program ended, want 0", f.sessions())
@@ -93,7 +93,7 @@ func TestSanitized(t *testing.T) {
 	for _, name := range []string{"libasan.so", "libubsan.so"} {
 		path, err := exec.Command("gcc", "-print-file-name="+name).Output()
 		if err != nil || !filepath.IsAbs(strings.TrimSpace(string(path))) {
-			t.Skipf("no %s", name)
+			t.Fatalf("no %s: %v", name, err)
 		}
 		preload = append(preload, strings.TrimSpace(string(path)))
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -102,6 +104,15 @@ func (c *Cable) Capture(t testing.TB, path string) (stop func()) {
 	return func() {
 		set(nil)
 		f.Close()
+	}
+}
+
+// Keep captures what the cable carries during a test, if VRDMA_TEST_CAPTURES names a
+// directory for that.
+func (c *Cable) Keep(t testing.TB) {
+	t.Helper()
+	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
+		t.Cleanup(c.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
 	}
 }
 

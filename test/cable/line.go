@@ -29,14 +29,6 @@ type Load struct {
 // Queue is how many frames were waiting, on average.
 func (l Load) Queue() int { return l.Sum / max(l.Frames, 1) }
 
-// Add adds what has happened since.
-func (l *Load) Add(m Load) {
-	for from, n := range m.Bytes {
-		l.Bytes[from] += n
-	}
-	l.Frames, l.Marked, l.Lost, l.Sum = l.Frames+m.Frames, l.Marked+m.Marked, l.Lost+m.Lost, l.Sum+m.Sum
-}
-
 // line is the queue in front of an end.
 type line struct {
 	Line

@@ -11,12 +11,29 @@ import (
 // Every errno, event, status and size is Linux's: the table was printed by its own rdma_cm
 // with rxe, and test/guest holds it against a kernel again in the long form.
 func TestAnswers(t *testing.T) {
+	d := asked(t)
+	d.NoLeaks(t)
+	answers(t, d)
+}
+
+// The newest librdmacm gets the answers that the oldest gets.
+func TestNewestAnswers(t *testing.T) {
+	answers(t, newest{asked(t), harness.NewestRoot(t)})
+}
+
+const askedIP = "10.77.0.2"
+
+// asked starts a daemon in a network as the guest's, where the table was printed.
+func asked(t *testing.T) *harness.Daemon {
+	t.Helper()
 	harness.Need(t, "nsenter", "ip")
 	a, b := cable.NewNamespace(t), cable.NewNamespace(t)
 	cable.Veth(t, a, b, "eth0", 1500)
-	const ip = "10.77.0.2"
-	a.Address(t, "eth0", ip+"/24")
-	d := harness.Start(t, harness.Options{Addr: ip, Network: a.Path()})
-	d.NoLeaks(t)
-	workload.Answers(t, workload.Host{Machine: d, IP: ip}, "10.77.0.99", "203.0.113.7", 5*minute)
+	a.Address(t, "eth0", askedIP+"/24")
+	return harness.Start(t, harness.Options{Addr: askedIP, Network: a.Path()})
+}
+
+func answers(t *testing.T, m harness.Machine) {
+	t.Helper()
+	workload.Answers(t, workload.Host{Machine: m, IP: askedIP}, "10.77.0.99", "203.0.113.7", 5*minute)
 }

@@ -8,7 +8,6 @@
 package cm
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -18,26 +17,12 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
-// device starts a daemon that must hold nothing more at the end of the test than at its
-// beginning.
+// device is harness.Device, and the host that it makes of this machine.
 func device(t *testing.T) (*harness.Daemon, workload.Host) {
 	t.Helper()
 	harness.Need(t, "rping", "ucmatose", "udaddy", "mckey", "rstream", "riostream", "rcopy", "cmtime", "ib_send_bw", "qperf")
-	d := harness.Start(t, harness.Options{})
-	d.NoLeaks(t)
+	d := harness.Device(t)
 	return d, workload.Host{Machine: d, IP: "127.0.0.1"}
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/test/cable"
 	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
@@ -68,8 +67,11 @@ func TestNewest(t *testing.T) {
 // it does too, but there the moment between the two is shorter.
 func ping(t *testing.T, at, from workload.Host) {
 	t.Helper()
+	const port = 7174
+	manager := at.Machine.(workload.Manager)
+	manager.AwaitVacant(t, port)
 	s := at.Program(t, "stdbuf", "-oL", "rping", "-s", "-v", "-V", "-C", "20")
-	at.Machine.(workload.Manager).AwaitManaged(t, s, 7174)
+	manager.AwaitManaged(t, s, port)
 	c := from.Program(t, "stdbuf", "-oL", "rping", "-c", "-v", "-V", "-a", at.IP, "-C", "20")
 	defer s.End()
 	defer c.End()
@@ -78,16 +80,4 @@ func ping(t *testing.T, at, from workload.Host) {
 			t.Errorf("%s: %s\n%s", p.Title(), p.Fate(), p.Output())
 		}
 	}
-}
-
-// The newest librdmacm gets the answers that the oldest gets.
-func TestNewestAnswers(t *testing.T) {
-	harness.Need(t, "nsenter", "ip")
-	a, b := cable.NewNamespace(t), cable.NewNamespace(t)
-	cable.Veth(t, a, b, "eth0", 1500)
-	const ip = "10.77.0.2"
-	a.Address(t, "eth0", ip+"/24")
-	d := harness.Start(t, harness.Options{Addr: ip, Network: a.Path()})
-	next := workload.Host{Machine: newest{d, harness.NewestRoot(t)}, IP: ip}
-	workload.Answers(t, next, "10.77.0.99", "203.0.113.7", 5*minute)
 }

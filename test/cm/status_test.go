@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"regexp"
 	"testing"
-	"time"
 
 	"vrdma/internal/channel"
 	"vrdma/test/harness"
@@ -18,7 +17,7 @@ func TestStatus(t *testing.T) {
 	datagrams := d.Launch(t, "udaddy")
 	member := d.Launch(t, "stdbuf", "-oL", "mckey", "-m", "224.1.2.9", "-b", "127.0.0.1")
 	d.AwaitManaged(t, stream, 7174)
-	member.Printed(t, "joined", 20*time.Second)
+	member.Printed(t, "joined", minute)
 	client := d.Launch(t, "rping", "-c", "-V", "-a", "127.0.0.1")
 	defer client.End()
 
@@ -32,7 +31,7 @@ func TestStatus(t *testing.T) {
 		return nil
 	}
 	var listener, waiting, group, near, far *channel.ConnectionStatus
-	ok := harness.Poll(30*time.Second, func() bool {
+	ok := harness.Poll(minute, func() bool {
 		list = d.Status(t).Connections
 		listener, waiting = find(stream.PID(), "TCP", "LISTEN"), find(datagrams.PID(), "UDP", "LISTEN")
 		group = find(member.PID(), "UDP", "RESOLVED")
@@ -69,9 +68,7 @@ func TestStatus(t *testing.T) {
 	}
 	for _, p := range []*harness.Process{client, member, datagrams, stream} {
 		p.End()
-		p.Ended(5 * time.Second)
+		p.Ended(minute)
 	}
-	if !harness.Poll(20*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
-		t.Errorf("left behind: %+v", d.Status(t).Connections)
-	}
+	d.Unmanaged(t)
 }

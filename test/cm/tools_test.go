@@ -3,7 +3,6 @@ package cm
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 	"vrdma/test/workload"
@@ -12,7 +11,7 @@ import (
 // The tools of librdmacm and perftest, on one host.
 func TestTools(t *testing.T) {
 	_, h := device(t)
-	n := pick(50, 1000)
+	n := harness.Pick(50, 1000)
 	for _, w := range append(workload.ManagedTools(n), []workload.Managed{
 		{Name: "ucmatose/many", Port: 7471, Server: "ucmatose -c 200", Client: "ucmatose -c 200 -s ADDR", Must: "return status 0"},
 		{Name: "riostream/large", Port: 7471, Server: "riostream -T v -S 1000000 -C 10 -I 2", Client: "riostream -T v -S 1000000 -C 10 -I 2 -s ADDR", Must: "custom"},
@@ -40,7 +39,7 @@ func TestMulticast(t *testing.T) {
 				receivers = append(receivers, d.Launch(t, "stdbuf", "-oL", "mckey", "-m", group.group, "-b", group.bind))
 			}
 			for _, r := range receivers {
-				r.Printed(t, "joined", 20*time.Second)
+				r.Printed(t, "joined", minute)
 			}
 			d.Run(t, minute, "mckey", "-m", group.group, "-s", "-b", group.bind)
 			for _, r := range receivers {
@@ -55,7 +54,7 @@ func TestMulticast(t *testing.T) {
 // A large file by rcopy arrives as it was.
 func TestCopy(t *testing.T) {
 	d, h := device(t)
-	size := pick(64<<20, 512<<20)
+	size := harness.Pick(64<<20, 512<<20)
 	d.Carried(t, harness.Traffic{Bytes: uint64(size)}, func() { workload.Copy(t, h, h, size, minute) })
 }
 

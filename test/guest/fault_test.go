@@ -3,7 +3,6 @@ package guest
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"vrdma/test/cable"
 	"vrdma/test/harness"
@@ -12,7 +11,7 @@ import (
 
 // loss: of a hundred packets one gets lost, either way.
 func (l *lab) loss(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	before := l.cable.Count()
 	l.cable.SetFaults(cable.Faults{Drop: 0.01})
@@ -24,7 +23,7 @@ func (l *lab) loss(t *testing.T) {
 		perf("send_lat", "-n 50"), perf("send_bw", "-n 50 -s 4096 --use-srq -q 2"), perf("send_bw", "-n 20 -s 65536"), perf("write_bw", "-n 20 -s 65536"), perf("read_bw", "-n 20 -s 65536"),
 		perf("atomic_bw", "-n 100"),
 	} {
-		p.both(t, w, 2*minute)
+		p.both(t, w)
 	}
 	if after := l.cable.Count(); after.Dropped < before.Dropped+20 {
 		t.Errorf("the cable lost %d packets of %d: this proves little", after.Dropped-before.Dropped, after.Carried-before.Carried)
@@ -33,7 +32,7 @@ func (l *lab) loss(t *testing.T) {
 
 // faults: packets doubled, out of order and damaged.
 func (l *lab) faults(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for name, f := range map[string]cable.Faults{
 		"duplicate": {Duplicate: 0.05}, "reorder": {Reorder: 0.01}, "corrupt": {Corrupt: 0.01},
@@ -42,7 +41,7 @@ func (l *lab) faults(t *testing.T) {
 			l.cable.SetFaults(f)
 			defer l.cable.SetFaults(cable.Faults{})
 			for _, kind := range []string{"rc", "uc", "ud"} {
-				p.both(t, exchange(t, kind, "-n 8 -x -l 8000"), 2*minute)
+				p.both(t, exchange(t, kind, "-n 8 -x -l 8000"))
 			}
 		})
 	}
@@ -53,11 +52,11 @@ func (l *lab) faults(t *testing.T) {
 func (l *lab) death(t *testing.T) {
 	d := l.daemon(t)
 	p := l.pair(t, d, false)
-	const args = "-D 60 -f 0 -s 4096 -t 8"
-	theirs := workload.Perf("write_bw", args).Start(t, p.ours, p.guest)
+	const args = "-D 600 -f 0 -s 4096 -t 8" // they do not come to their end
+	theirs := perf("write_bw", args).Start(t, p.ours, p.guest)
 	var ours []*harness.Conversation
 	for _, tool := range []string{"write_bw", "read_bw", "send_bw"} {
-		ours = append(ours, workload.Perf(tool, args).Start(t, p.guest, p.ours))
+		ours = append(ours, perf(tool, args).Start(t, p.guest, p.ours))
 	}
 	sending := func() (n int) {
 		for _, s := range d.Status(t).Sessions {
@@ -69,18 +68,18 @@ func (l *lab) death(t *testing.T) {
 		}
 		return n
 	}
-	if !harness.Poll(minute, func() bool { return sending() == len(ours) }) {
-		t.Fatalf("%d queue pairs send after a minute, want %d\n%v", sending(), len(ours), ours)
+	if !harness.Poll(limit, func() bool { return sending() == len(ours) }) {
+		t.Fatalf("%d queue pairs send after %v, want %d\n%v", sending(), limit, len(ours), ours)
 	}
 	const flowing = 1000
 	before := l.cable.Count().Carried
-	if !harness.Poll(minute, func() bool { return l.cable.Count().Carried > before+flowing }) {
-		t.Fatalf("fewer than %d packets in a minute\n%v", flowing, ours)
+	if !harness.Poll(limit, func() bool { return l.cable.Count().Carried > before+flowing }) {
+		t.Fatalf("fewer than %d packets in %v\n%v", flowing, limit, ours)
 	}
 	l.guest.Kill()
 	for _, c := range ours {
-		if !c.Client.Ended(30 * time.Second) {
-			t.Errorf("it still runs 30 s after the guest's death\n%v", c)
+		if !c.Client.Ended(limit) {
+			t.Errorf("it still runs %v after the guest's death\n%v", limit, c)
 			continue
 		}
 		const retryExceeded = "Failed status 12"
@@ -89,5 +88,5 @@ func (l *lab) death(t *testing.T) {
 		}
 	}
 	theirs.Server.End()
-	workload.Exchange(t, "rc", "-n 5").Run(t, p.ours, p.ours, minute)
+	workload.Exchange(t, "rc", "-n 5").Run(t, p.ours, p.ours, limit)
 }

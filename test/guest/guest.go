@@ -20,7 +20,7 @@ import (
 )
 
 // bootLimit is for a machine that does much else besides.
-const bootLimit = 2 * time.Minute
+const bootLimit = 5 * time.Minute
 
 // Config says what a guest is to be.
 type Config struct {
@@ -55,7 +55,7 @@ func Boot(t testing.TB, c Config) *Guest {
 	defer line.Close()
 	g.qemu = harness.Spawn(t, g.command(kernel, c))
 	g.qemu.Name = "qemu"
-	line.(*net.UnixListener).SetDeadline(time.Now().Add(20 * time.Second))
+	line.(*net.UnixListener).SetDeadline(time.Now().Add(bootLimit))
 	if g.line, err = line.Accept(); err != nil {
 		t.Fatalf("QEMU did not start: %v\n%s", err, g.qemu.Output())
 	}

@@ -39,7 +39,7 @@ func (l *lab) taken(t *testing.T) {
 		l.guest.Install(t, file)
 	}
 	p := l.guest.Launch(t, harness.Binary(), "daemon", "--socket", "/tmp/vrdma.sock", "--addr", guestIP4)
-	if !p.Ended(minute) || p.Code() != 3 {
+	if !p.Ended(limit) || p.Code() != 3 {
 		t.Errorf("a daemon beside rxe: %s, want exit status 3 (the environment lacks something)\n%s", p.Fate(), p.Output())
 	}
 	for _, want := range []string{"4791", guestIP4, "taken", "rdma_rxe", "rdma link"} {
@@ -51,10 +51,10 @@ func (l *lab) taken(t *testing.T) {
 
 // tools: every tool, either side as the client.
 func (l *lab) tools(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range everything(t) {
-		p.both(t, w, minute)
+		p.both(t, w)
 	}
 }
 
@@ -84,7 +84,7 @@ func everything(t *testing.T) []workload.Workload {
 			perf("write_"+kind, "-n 50 -s 8"), perf("write_"+kind, "-n 10 -s 8192 -c UC"), perf("read_"+kind, "-n 50 -s 8"),
 			perf("atomic_"+kind, "-n 50 -A FETCH_AND_ADD"), perf("atomic_"+kind, "-n 50 -A CMP_AND_SWAP"))
 	}
-	for _, tool := range pick([]string{"send_bw", "write_bw", "read_bw"}, []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}) {
+	for _, tool := range harness.Pick([]string{"send_bw", "write_bw", "read_bw"}, []string{"send_bw", "send_lat", "write_bw", "write_lat", "read_bw", "read_lat"}) {
 		ws = append(ws, perf(tool, "-n 20 -s 65536"))
 	}
 	return append(ws, perf("write_bw", "-n 10 -s 65536 -q 4"), perf("read_bw", "-n 20 -s 65536 -b"), perf("send_bw", "-n 20 -s 65536 -b"),
@@ -96,19 +96,20 @@ func (l *lab) foreign(t *testing.T) {
 	d := l.daemon(t)
 	for _, v6 := range []bool{false, true} {
 		p := l.pair(t, d, v6)
-		p.both(t, exchange(t, "rc", "-n 5"), minute)
+		p.both(t, exchange(t, "rc", "-n 5"))
 	}
-	s := d.Status(t)
-	for _, ip := range []string{guestIP4, guestIP6} {
-		found := false
-		for _, h := range s.Peers {
+	foreign := func(ip string) (found bool) {
+		for _, h := range d.Status(t).Peers {
 			found = found || h.Address == ip && h.Kind == "foreign" && len(h.Features) == 0
 		}
-		if !found {
-			t.Errorf("the guest at %s is not held to be foreign: %+v", ip, s.Peers)
+		return found
+	}
+	for _, ip := range []string{guestIP4, guestIP6} {
+		if !harness.Poll(limit, func() bool { return foreign(ip) }) {
+			t.Errorf("the guest at %s is not held to be foreign: %+v", ip, d.Status(t).Peers)
 		}
 	}
-	c := s.Counters
+	c := d.Status(t).Counters
 	if c["hello_asked"] == 0 || c["hello_refused"]+c["hello_ignored"] == 0 || c["hello_recognised"]+c["selective_repairs"]+c["stashed_packets"] != 0 {
 		t.Errorf("asked %d times, refused %d, recognised %d, %d repairs, %d packets stashed; want questions that Linux refuses, and nothing else",
 			c["hello_asked"], c["hello_refused"], c["hello_recognised"], c["selective_repairs"], c["stashed_packets"])
@@ -124,29 +125,29 @@ func six(t *testing.T, more string) []workload.Workload {
 }
 
 func (l *lab) ipv6(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), true)
-	for _, w := range pick(six, func(t *testing.T, _ string) []workload.Workload { return everything(t) })(t, "") {
-		p.both(t, w, minute)
+	for _, w := range harness.Pick(six, func(t *testing.T, _ string) []workload.Workload { return everything(t) })(t, "") {
+		p.both(t, w)
 	}
 }
 
 // mtu: frames of 9000 bytes, and every path MTU over them.
 func (l *lab) mtu(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	l.setMTU(t, 9000)
 	defer l.setMTU(t, 1500)
 	d := l.daemon(t)
 	p := l.pair(t, d, false)
 	for _, w := range six(t, "-m 4096 -l 40000") {
-		p.both(t, w, minute)
+		p.both(t, w)
 	}
 	for _, m := range []string{"256", "512", "2048", "4096"} {
-		p.both(t, exchange(t, "rc", "-n 8 -m "+m), minute)
-		p.both(t, workload.Pingpong("uc", 10000, 10, "-m "+m), minute)
+		p.both(t, exchange(t, "rc", "-n 8 -m "+m))
+		p.both(t, workload.Pingpong("uc", 10000, 10, "-m "+m))
 	}
-	p.both(t, perf("write_bw", "-n 20 -s 65536 -m 256"), minute)
+	p.both(t, perf("write_bw", "-n 20 -s 65536 -m 256"))
 	p6 := l.pair(t, d, true)
-	p6.both(t, exchange(t, "rc", "-n 8 -m 4096 -l 40000"), minute)
-	p6.both(t, exchange(t, "ud", "-n 8 -m 4096"), minute)
+	p6.both(t, exchange(t, "rc", "-n 8 -m 4096 -l 40000"))
+	p6.both(t, exchange(t, "ud", "-n 8 -m 4096"))
 }

@@ -3,8 +3,6 @@ package guest
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,7 +14,9 @@ import (
 	"vrdma/test/workload"
 )
 
-const minute = time.Minute
+// limit is how long anything may take that the guest has a part in: it is emulated, and gets
+// what processor time others leave.
+const limit = 3 * time.Minute
 
 // The two hosts: ours, and the guest with rxe.
 const (
@@ -24,11 +24,7 @@ const (
 	guestIP4, guestIP6 = "10.77.0.2", "fd00:77::2"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // lab is a guest and a namespace at our end of its cable.
 type lab struct {
@@ -59,7 +55,7 @@ func newLab(t *testing.T) *lab {
 func (l *lab) setMTU(t *testing.T, mtu int) {
 	t.Helper()
 	l.space.IP(t, "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
-	l.guest.Run(t, minute, "ip", "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
+	l.guest.Run(t, limit, "ip", "link", "set", "eth0", "mtu", strconv.Itoa(mtu))
 }
 
 // daemon starts vrdma opposite the guest.
@@ -95,7 +91,7 @@ func (g *Guest) gid(t *testing.T, ip string) int {
 	for i := 0; i < 16; i += 2 {
 		words = append(words, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
 	}
-	out := g.Run(t, minute, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l "+strings.Join(words, ":")+" *")
+	out := g.Run(t, limit, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l "+strings.Join(words, ":")+" *")
 	n, err := strconv.Atoi(strings.TrimSpace(out))
 	if err != nil {
 		t.Fatalf("the guest's device has no GID for %s: %q", ip, out)
@@ -104,17 +100,22 @@ func (g *Guest) gid(t *testing.T, ip string) int {
 }
 
 // both runs a workload with either side as the client.
-func (p pair) both(t *testing.T, w workload.Workload, limit time.Duration) {
-	t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest, limit) })
-	t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours, limit) })
+func (p pair) both(t *testing.T, w workload.Workload) {
+	t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest) })
+	t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours) })
 }
 
 // attempts is how often a workload may be tried against the guest, if the witness on the
 // cable knows an excuse each time.
 const attempts = 3
 
+// work is a workload, or a managed one.
+type work interface {
+	Try(t testing.TB, at, from workload.Host, limit time.Duration) error
+}
+
 // persist runs a workload until it succeeds, a few times at most.
-func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host, limit time.Duration) {
+func (p pair) persist(t *testing.T, w work, at, from workload.Host) {
 	t.Helper()
 	for i := range attempts {
 		p.witness.begin()
@@ -131,20 +132,4 @@ func (p pair) persist(t *testing.T, w workload.Workload, at, from workload.Host,
 		p.excused.Add(1)
 	}
 	t.Fatalf("failed %d times", attempts)
-}
-
-// capture keeps what the cable carries if VRDMA_TEST_CAPTURES names a directory.
-func (l *lab) capture(t *testing.T) {
-	t.Helper()
-	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
-		t.Cleanup(l.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
-	}
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"vrdma/test/harness"
 	"vrdma/test/workload"
@@ -11,20 +12,20 @@ import (
 
 // managed: the tools that find each other through rdma_cm, either side first.
 func (l *lab) managed(t *testing.T) {
-	l.capture(t)
+	l.cable.Keep(t)
 	p := l.pair(t, l.daemon(t), false)
 	for _, w := range workload.ManagedTools(20) {
 		w.Apart = l.cable.SetDelay
-		t.Run(w.Name+"/guest_client", func(t *testing.T) { w.Run(t, p.ours, p.guest, minute) })
-		t.Run(w.Name+"/our_client", func(t *testing.T) { w.Run(t, p.guest, p.ours, minute) })
+		t.Run(w.Name+"/guest_client", func(t *testing.T) { p.persist(t, w, p.ours, p.guest) })
+		t.Run(w.Name+"/our_client", func(t *testing.T) { p.persist(t, w, p.guest, p.ours) })
 	}
 	const size = 4 << 20 // of a file: in the guest it is memory
 	for _, c := range []struct {
 		name     string
 		at, from workload.Host
 	}{{"guest_client", p.ours, p.guest}, {"our_client", p.guest, p.ours}} {
-		t.Run("qperf/"+c.name, func(t *testing.T) { workload.Qperf(t, c.at, c.from, minute) })
-		t.Run("rcopy/"+c.name, func(t *testing.T) { workload.Copy(t, c.at, c.from, size, 2*minute) })
+		t.Run("qperf/"+c.name, func(t *testing.T) { workload.Qperf(t, c.at, c.from, limit) })
+		t.Run("rcopy/"+c.name, func(t *testing.T) { workload.Copy(t, c.at, c.from, size, limit) })
 	}
 }
 
@@ -34,25 +35,37 @@ func (l *lab) answers(t *testing.T) {
 		t.Skip("the long form (VRDMA_TEST_ALL=1) asks the kernel; test/cm asks vrdma every time")
 	}
 	l.guest.Install(t, workload.AnswersProgram(t))
-	workload.Answers(t, workload.Host{Machine: l.guest, IP: guestIP4}, "10.77.0.99", "203.0.113.7", 10*minute)
+	workload.Answers(t, workload.Host{Machine: l.guest, IP: guestIP4}, "10.77.0.99", "203.0.113.7", 10*time.Minute)
 }
 
-// AwaitManaged implements workload.Manager: the kernel lists its rdma_cm identifiers.
-func (g *Guest) AwaitManaged(t testing.TB, p harness.Program, port int) {
+// managed reports whether somebody listens on a port of rdma_cm's: the kernel lists its
+// identifiers.
+func (g *Guest) managed(t testing.TB, port int) bool {
 	t.Helper()
 	suffix := fmt.Sprintf(":%d ", port)
-	ok := harness.Poll(minute, func() bool {
-		if p.Ended(0) {
+	for line := range strings.Lines(g.Run(t, limit, "rdma", "resource", "show", "cm_id")) {
+		if strings.Contains(line, "LISTEN") && strings.Contains(line+" ", suffix) {
 			return true
 		}
-		for line := range strings.Lines(g.Run(t, minute, "rdma", "resource", "show", "cm_id")) {
-			if strings.Contains(line, "LISTEN") && strings.Contains(line+" ", suffix) {
-				return true
-			}
-		}
-		return false
-	})
+	}
+	return false
+}
+
+// AwaitManaged implements workload.Manager.
+func (g *Guest) AwaitManaged(t testing.TB, p harness.Program, port int) {
+	t.Helper()
+	ok := harness.Poll(limit, func() bool { return p.Ended(0) || g.managed(t, port) })
 	if !ok || p.Ended(0) {
 		t.Fatalf("guest: %s does not listen on rdma_cm port %d: %s\n%s", p.Title(), port, p.Fate(), p.Output())
 	}
 }
+
+// AwaitVacant implements workload.Manager.
+func (g *Guest) AwaitVacant(t testing.TB, port int) {
+	t.Helper()
+	if !harness.Poll(limit, func() bool { return !g.managed(t, port) }) {
+		t.Fatalf("guest: somebody still listens on rdma_cm port %d", port)
+	}
+}
+
+var _ workload.Manager = (*Guest)(nil)

@@ -54,7 +54,7 @@ func (g *Guest) Install(t testing.TB, path string) {
 		t.Fatal(err)
 	}
 	p := g.ask(t, talk.Request{File: path, Content: content}, "install "+path)
-	if !p.Ended(time.Minute) || p.Code() != 0 {
+	if !p.Ended(bootLimit) || p.Code() != 0 {
 		t.Fatalf("guest: %s: %s\n%s", p.Name, p.Fate(), p.Output())
 	}
 }
@@ -66,7 +66,7 @@ func (g *Guest) Await(t testing.TB, p harness.Program, port int) {
 	select {
 	case <-q.done:
 	case <-p.Done():
-	case <-time.After(time.Minute):
+	case <-time.After(bootLimit): // the agent gives up before
 	}
 	if p.Ended(0) || !q.Ended(0) || q.Code() != 0 {
 		t.Fatalf("guest: %s does not listen on port %d: %s\n%s", p.Title(), port, p.Fate(), p.Output())

@@ -32,7 +32,7 @@ func (d *Daemon) Program(t testing.TB, argv ...string) Program { return d.Launch
 // Await implements Machine.
 func (d *Daemon) Await(t testing.TB, p Program, port int) {
 	t.Helper()
-	Listening(t, p.(*Process), port, 15*time.Second)
+	Listening(t, p.(*Process), port, patience)
 }
 
 // Title implements Program.
@@ -67,15 +67,21 @@ func (c *Conversation) OK(t testing.TB, limit time.Duration) (server, client str
 	return server, client
 }
 
-// Result waits for both sides and returns what they printed; a bad end is an error.
+// Result waits for both sides and returns what they printed; a bad end is an error. Each
+// side has limit to come to its end, but not long any more if the other's was a bad one.
 func (c *Conversation) Result(limit time.Duration) (server, client string, err error) {
+	first, second := c.Client, c.Server
 	select {
 	case <-c.Client.Done():
 	case <-c.Server.Done():
-		c.Client.Ended(5 * time.Second)
+		first, second = c.Server, c.Client
 	case <-time.After(limit):
 	}
-	c.Server.Ended(5 * time.Second)
+	if first.Ended(0) && first.Code() == 0 {
+		second.Ended(limit)
+	} else {
+		second.Ended(5 * time.Second)
+	}
 	for _, p := range []Program{c.Client, c.Server} {
 		if !p.Ended(0) || p.Code() != 0 {
 			text := c.String()

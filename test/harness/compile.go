@@ -50,8 +50,8 @@ func CompileWith(t testing.TB, name, compiler string, libs ...string) string {
 	return bin
 }
 
-// RemoveCompiled deletes what Compile made; for TestMain.
-func RemoveCompiled() {
+// removeCompiled deletes what Compile made.
+func removeCompiled() {
 	compiled.Lock()
 	defer compiled.Unlock()
 	if compiled.dir != "" {

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // portCounters is where every RDMA device shows its traffic.
@@ -18,7 +17,7 @@ type Traffic struct{ Bytes, Packets uint64 }
 func (d *Daemon) Traffic(t testing.TB) Traffic {
 	t.Helper()
 	p := d.Launch(t, "cat", portCounters+"port_xmit_data", portCounters+"port_xmit_packets")
-	p.OK(t, 10*time.Second)
+	p.OK(t, patience)
 	words := strings.Fields(p.Stdout())
 	if len(words) != 2 {
 		t.Fatalf("port_xmit_data and port_xmit_packets hold %q, want two numbers", p.Stdout())

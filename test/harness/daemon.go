@@ -82,7 +82,7 @@ func Start(t testing.TB, o Options) *Daemon {
 			t.Logf("daemon's log, last part:\n%s", Tail(d.Process.Output(), 40))
 		}
 	})
-	ready := Poll(10*time.Second, func() bool {
+	ready := Poll(patience, func() bool {
 		if d.Process.Ended(0) {
 			return true
 		}
@@ -91,7 +91,7 @@ func Start(t testing.TB, o Options) *Daemon {
 	})
 	if !ready || d.Process.Ended(0) {
 		_, err := channel.QueryStatus(d.Socket)
-		t.Fatalf("daemon is not ready after 10 s (its status: %v)\n%s", err, d.Process.Output())
+		t.Fatalf("daemon is not ready after %v (its status: %v)\n%s", patience, err, d.Process.Output())
 	}
 	return d
 }
@@ -128,7 +128,7 @@ func (d *Daemon) inside(argv []string) []string {
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
 	syscall.Kill(d.Process.PID(), syscall.SIGTERM)
-	if code := d.Process.Wait(t, 5*time.Second); code != 0 {
+	if code := d.Process.Wait(t, patience); code != 0 {
 		t.Errorf("daemon after SIGTERM: exit %d, want 0\n%s", code, d.Process.Output())
 	}
 }
@@ -179,21 +179,7 @@ func (d *Daemon) Run(t testing.TB, limit time.Duration, argv ...string) string {
 // Pair runs a server and, when it listens on port, its client; both must end well.
 func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, client []string) (serverOut, clientOut string) {
 	t.Helper()
-	s := d.Launch(t, server...)
-	Listening(t, s, port, 15*time.Second)
-	c := d.Launch(t, client...)
-	select {
-	case <-c.Done():
-	case <-s.Done():
-		c.Ended(5 * time.Second)
-	case <-time.After(limit):
-	}
-	s.Ended(3 * time.Second)
-	if !c.Ended(0) || !s.Ended(0) || c.cmd.ProcessState.ExitCode() != 0 || s.cmd.ProcessState.ExitCode() != 0 {
-		t.Fatalf("pair failed (limit %v)\nserver %s: %s\n%s\nclient %s: %s\n%s",
-			limit, s.Name, s.Fate(), s.Output(), c.Name, c.Fate(), c.Output())
-	}
-	return s.Output(), c.Output()
+	return Converse(t, port, d, server, d, client).OK(t, limit)
 }
 
 // Status asks the daemon what it has.

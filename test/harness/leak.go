@@ -39,7 +39,7 @@ func (d *Daemon) Footprint(t testing.TB) Footprint {
 // Start, before the programs.
 func (d *Daemon) NoLeaks(t testing.TB) {
 	t.Helper()
-	d.Run(t, 20*time.Second, "ibv_devinfo")
+	d.Run(t, patience, "ibv_devinfo")
 	before := d.settle(t, func(Footprint) bool { return true })
 	t.Cleanup(func() {
 		if d.Process.Ended(0) {
@@ -56,13 +56,13 @@ func (d *Daemon) settle(t testing.TB, please func(Footprint) bool, notes ...stri
 	t.Helper()
 	var now Footprint
 	var s *channel.Status
-	ok := Poll(2*time.Second, func() bool {
+	ok := Poll(patience, func() bool {
 		now, s = d.Footprint(t), d.Status(t)
 		return len(s.Sessions) == 0 && please(now)
 	})
 	if !ok {
-		t.Errorf("the daemon leaks: 2 s after the last program ended it has %d sessions %v, %v; %v\n%s",
-			len(s.Sessions), s.Sessions, now, notes, d.holdings())
+		t.Errorf("the daemon leaks: %v after the last program ended it has %d sessions %v, %v; %v\n%s",
+			patience, len(s.Sessions), s.Sessions, now, notes, d.holdings())
 	}
 	return now
 }
@@ -85,11 +85,12 @@ func (d *Daemon) holdings() string {
 	return b.String()
 }
 
-// Gone waits until no session of pid is left and returns how long that took.
-func (d *Daemon) Gone(t testing.TB, pid int, limit time.Duration) time.Duration {
+// Gone waits until no session of pid, which has ended, is left and returns how long that
+// took.
+func (d *Daemon) Gone(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	start := time.Now()
-	ok := Poll(limit, func() bool {
+	ok := Poll(patience, func() bool {
 		for _, s := range d.Status(t).Sessions {
 			if s.Pid == pid {
 				return false
@@ -98,7 +99,7 @@ func (d *Daemon) Gone(t testing.TB, pid int, limit time.Duration) time.Duration 
 		return true
 	})
 	if !ok {
-		t.Errorf("session of pid %d is still there %v after its end", pid, limit)
+		t.Errorf("session of pid %d is still there %v after its end", pid, patience)
 	}
 	return time.Since(start)
 }

@@ -1,29 +1,57 @@
 package harness
 
 import (
+	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"fmt"
 )
+
+// Managed reports whether somebody listens on a port of rdma_cm's.
+func (d *Daemon) Managed(t testing.TB, port int) bool {
+	t.Helper()
+	suffix := fmt.Sprintf(":%d", port)
+	for _, c := range d.Status(t).Connections {
+		if c.State == "LISTEN" && strings.HasSuffix(c.Local, suffix) {
+			return true
+		}
+	}
+	return false
+}
 
 // AwaitManaged waits until somebody listens on a port of rdma_cm's.
 func (d *Daemon) AwaitManaged(t testing.TB, p Program, port int) {
 	t.Helper()
-	suffix := fmt.Sprintf(":%d", port)
-	ok := Poll(15*time.Second, func() bool {
-		if p.Ended(0) {
-			return true
-		}
-		for _, c := range d.Status(t).Connections {
-			if c.State == "LISTEN" && strings.HasSuffix(c.Local, suffix) {
-				return true
-			}
-		}
-		return false
-	})
+	ok := Poll(patience, func() bool { return p.Ended(0) || d.Managed(t, port) })
 	if !ok || p.Ended(0) {
 		t.Fatalf("%s does not listen on rdma_cm port %d: %s\n%s", p.Title(), port, p.Fate(), p.Output())
+	}
+}
+
+// AwaitVacant waits until nobody listens there any more. The daemon hears of a program's
+// death when the program is gone already, and others want its port.
+func (d *Daemon) AwaitVacant(t testing.TB, port int) {
+	t.Helper()
+	if !Poll(patience, func() bool { return !d.Managed(t, port) }) {
+		t.Fatalf("somebody still listens on rdma_cm port %d: %+v", port, d.Status(t).Connections)
+	}
+}
+
+// Established counts the ends of connections that the daemon has.
+func (d *Daemon) Established(t testing.TB) (n int) {
+	t.Helper()
+	for _, c := range d.Status(t).Connections {
+		if c.State == "ESTABLISHED" {
+			n++
+		}
+	}
+	return n
+}
+
+// Unmanaged waits until the daemon has nothing of rdma_cm's any more: no connection and
+// nobody who listens.
+func (d *Daemon) Unmanaged(t testing.TB) {
+	t.Helper()
+	if !Poll(patience, func() bool { return len(d.Status(t).Connections) == 0 }) {
+		t.Errorf("left behind: %+v", d.Status(t).Connections)
 	}
 }

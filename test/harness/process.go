@@ -12,6 +12,10 @@ import (
 	"time"
 )
 
+// patience is how long something may take that is a matter of a moment where the processors
+// have nothing else to do. They may be few, and others may want them too.
+const patience = time.Minute
+
 // output is what a process printed, readable while it runs.
 type output struct {
 	mu  sync.Mutex
@@ -61,7 +65,7 @@ func Spawn(t testing.TB, cmd *exec.Cmd) *Process {
 	p := &Process{Name: strings.Join(cmd.Args, " "), cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout = &tee{&p.out, &p.stdout}
 	cmd.Stderr = &p.out
-	cmd.WaitDelay = 2 * time.Second
+	cmd.WaitDelay = 10 * time.Second // for who has its output too, or for us
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}

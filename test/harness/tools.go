@@ -40,6 +40,3 @@ func missing(tools []string) []string {
 	}
 	return m
 }
-
-// All reports whether the long form of the tests was asked for.
-func All() bool { return os.Getenv("VRDMA_TEST_ALL") != "" }

@@ -13,12 +13,12 @@ func TestCalls(t *testing.T) {
 	bin := harness.CompileWith(t, "sockets", "gcc")
 	for _, lib := range libraries(t) {
 		t.Run(lib.name, func(t *testing.T) {
-			d := device(t)
+			d := harness.Device(t)
 			out := lib.launch(t, d, bin).OK(t, 2*minute)
 			if n := strings.Count(out, "ok "); n != 12 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
 				t.Errorf("%d parts passed, want 12, all over RDMA:\n%s", n, out)
 			}
-			empty(t, d)
+			d.Unmanaged(t)
 		})
 	}
 }

@@ -7,7 +7,6 @@
 package sockets
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -16,17 +15,4 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
-
-// device starts a daemon that must hold nothing more at the end of the test than at its
-// beginning.
-func device(t *testing.T) *harness.Daemon {
-	t.Helper()
-	d := harness.Start(t, harness.Options{})
-	d.NoLeaks(t)
-	return d
-}
+func TestMain(m *testing.M) { harness.Main(m) }

@@ -11,7 +11,7 @@ import (
 // A program with the newest library finds the device and a peer with this machine's.
 func TestNewestLibrary(t *testing.T) {
 	harness.Need(t, "rping")
-	d := device(t)
+	d := harness.Device(t)
 	n := harness.NewestRoot(t)
 	t.Logf("libibverbs %s", n.Version(t))
 	if out := n.Launch(t, d, nil, "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {

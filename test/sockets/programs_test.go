@@ -28,7 +28,7 @@ var programs = []program{
 	{name: "iperf3", server: "iperf3 -s -1 -p PORT", client: "iperf3 -c 127.0.0.1 -p PORT -n 64M", bytes: 64 << 20},
 	{name: "iperf3 -R", server: "iperf3 -s -1 -p PORT", client: "iperf3 -c 127.0.0.1 -p PORT -n 64M -R", bytes: 64 << 20},
 	{name: "iperf3 -P 4", server: "iperf3 -s -1 -p PORT", client: "iperf3 -c 127.0.0.1 -p PORT -n 64M -P 4", bytes: 64 << 20},
-	{name: "sockperf ping-pong", server: "sockperf sr --tcp -i 127.0.0.1 -p PORT", client: "sockperf pp --tcp -i 127.0.0.1 -p PORT -m 64 -t 1", bytes: 64 * 1000, lasts: true},
+	{name: "sockperf ping-pong", server: "sockperf sr --tcp -i 127.0.0.1 -p PORT", client: "sockperf pp --tcp -i 127.0.0.1 -p PORT -m 64 -t 1", bytes: 64 * 100, lasts: true},
 	{name: "NetPIPE (NPtcp)", server: "NPtcp -P PORT -o /dev/null -n 20 -u 65536", client: "NPtcp -P PORT -o /dev/null -n 20 -u 65536 -h 127.0.0.1", bytes: 1 << 20},
 	{name: "nc (OpenBSD)", server: "nc.openbsd -l PORT", client: "nc.openbsd -N 127.0.0.1 PORT <FILE", bytes: fileSize, file: true},
 	{name: "nc (traditional)", server: "nc.traditional -l -p PORT", client: "nc.traditional -q 0 127.0.0.1 PORT <FILE", bytes: fileSize, file: true},
@@ -85,9 +85,9 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 	s := shell("exec " + p.server)
 	defer func() {
 		s.Signal(syscall.SIGKILL)
-		s.Ended(10 * time.Second)
+		s.Ended(limit)
 	}()
-	if !harness.Poll(limit, func() bool { return s.Ended(0) || harness.Listens(s, port) || managed(t, d, port) }) || s.Ended(0) {
+	if !harness.Poll(limit, func() bool { return s.Ended(0) || harness.Listens(s, port) || d.Managed(t, port) }) || s.Ended(0) {
 		return fails, "the server does not listen: " + s.Output()
 	}
 	c := shell(p.client)
@@ -110,24 +110,13 @@ func (p program) run(t *testing.T, d *harness.Daemon, lib library, limit time.Du
 	return overRDMA, ""
 }
 
-// managed reports whether somebody listens on a port of rdma_cm's.
-func managed(t *testing.T, d *harness.Daemon, port int) bool {
-	t.Helper()
-	for _, c := range d.Status(t).Connections {
-		if c.State == "LISTEN" && strings.HasSuffix(c.Local, fmt.Sprintf(":%d", port)) {
-			return true
-		}
-	}
-	return false
-}
-
 // Every program of the documentation's table does what the table says, over both
 // libraries. In the long form the stock libraries are tried without ours too, and the
 // table is printed as it should be: nothing is demanded of those, they may hang.
 func TestPrograms(t *testing.T) {
 	harness.Need(t, "iperf3", "sockperf", "NPtcp", "nc.openbsd", "nc.traditional", "socat", "curl", "wget", "redis-check-rdb", "redis-cli", "redis-benchmark", "qperf", "/usr/bin/python3")
 	documented := readTable(t)
-	d := device(t)
+	d := harness.Device(t)
 	libs := libraries(t)
 	if harness.All() {
 		libs = []library{{name: libs[0].name + " alone", alone: true}, {name: libs[1].name + " alone", alone: true, root: libs[1].root}, libs[0], libs[1]}

@@ -13,33 +13,6 @@ import (
 	"vrdma/test/harness"
 )
 
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
-}
-
-// established counts the ends of connections that the daemon has.
-func established(t *testing.T, d *harness.Daemon) (n int) {
-	t.Helper()
-	for _, c := range d.Status(t).Connections {
-		if c.State == "ESTABLISHED" {
-			n++
-		}
-	}
-	return n
-}
-
-// empty waits until no connection is left behind.
-func empty(t *testing.T, d *harness.Daemon) {
-	t.Helper()
-	if !harness.Poll(20*time.Second, func() bool { return len(d.Status(t).Connections) == 0 }) {
-		t.Errorf("left behind: %+v", d.Status(t).Connections)
-	}
-}
-
 // An ordinary TCP program: one large transfer there and back, and a hundred connections at
 // once, a thread each. The device's counters prove which way they went, and vrdma says so.
 func TestTransfer(t *testing.T) {
@@ -48,9 +21,9 @@ func TestTransfer(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			n, size int
-		}{{"large", 1, pick(64<<20, 1<<30)}, {"crowd", 100, pick(1<<18, 4<<20)}} {
+		}{{"large", 1, harness.Pick(64<<20, 1<<30)}, {"crowd", 100, harness.Pick(1<<18, 4<<20)}} {
 			t.Run(lib.name+"/"+c.name, func(t *testing.T) {
-				d := device(t)
+				d := harness.Device(t)
 				port := harness.FreePort(t)
 				args := []string{bin, fmt.Sprint(port), fmt.Sprint(c.n), fmt.Sprint(c.size)}
 				d.Carried(t, harness.Traffic{Bytes: uint64(2 * c.n * c.size)}, func() {
@@ -67,7 +40,7 @@ func TestTransfer(t *testing.T) {
 						}
 					}
 				})
-				empty(t, d)
+				d.Unmanaged(t)
 			})
 		}
 	}
@@ -91,17 +64,17 @@ func TestKill(t *testing.T) {
 		ends    int // of connections while data flows
 		program func(port string) (s, c []string)
 	}{{"iperf3", 4, iperf()}, {"iperf3 -R", 4, iperf("-R")}, {"NPtcp", 2, netpipe}} {
-		for _, lib := range libraries(t)[:pick(1, 2)] {
+		for _, lib := range libraries(t)[:harness.Pick(1, 2)] {
 			for _, who := range []string{"server", "client"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", lib.name, c.name, who), func(t *testing.T) {
-					d := device(t)
+					d := harness.Device(t)
 					port := harness.FreePort(t)
 					server, client := c.program(fmt.Sprint(port))
 					s := lib.launch(t, d, server...)
 					d.AwaitManaged(t, s, port)
 					before := d.Traffic(t)
 					cl := lib.launch(t, d, client...)
-					moving := func() bool { return established(t, d) == c.ends && d.Traffic(t).Bytes > before.Bytes+16<<20 }
+					moving := func() bool { return d.Established(t) == c.ends && d.Traffic(t).Bytes > before.Bytes+16<<20 }
 					if !harness.Poll(minute, func() bool { return moving() || s.Ended(0) || cl.Ended(0) }) || !moving() {
 						t.Fatalf("no data flows: %+v\n%s\n%s", d.Status(t).Connections, s.Output(), cl.Output())
 					}
@@ -110,10 +83,10 @@ func TestKill(t *testing.T) {
 						killed, other = cl, s
 					}
 					killed.Signal(syscall.SIGKILL) // the whole group: vrdma and the program
-					if !other.Ended(30 * time.Second) {
+					if !other.Ended(minute) {
 						t.Errorf("the other side goes on: %s\n%s", other.Fate(), other.Output())
 					}
-					empty(t, d)
+					d.Unmanaged(t)
 				})
 			}
 		}
@@ -123,8 +96,8 @@ func TestKill(t *testing.T) {
 // Killing either side at any moment, connecting and ending included, leaves nothing.
 func TestKillAtRandom(t *testing.T) {
 	bin := harness.CompileWith(t, "tcp", "gcc")
-	d := device(t)
-	for round := range pick(8, 60) {
+	d := harness.Device(t)
+	for round := range harness.Pick(8, 60) {
 		port := harness.FreePort(t)
 		args := []string{bin, fmt.Sprint(port), "20", fmt.Sprint(1 << 20)}
 		s := machine.launch(t, d, args...)
@@ -138,20 +111,20 @@ func TestKillAtRandom(t *testing.T) {
 		}
 		killed.Signal(syscall.SIGKILL)
 		// A server whose client died early waits for others; what it has must be gone.
-		quiet := func() bool { return other.Ended(0) || other == s && established(t, d) == 0 }
-		if !harness.Poll(40*time.Second, quiet) {
+		quiet := func() bool { return other.Ended(0) || other == s && d.Established(t) == 0 }
+		if !harness.Poll(minute, quiet) {
 			t.Errorf("round %d, killed %s after %v: %s\n%s\n%+v", round, killed.Name, moment, other.Fate(), other.Output(), d.Status(t).Connections)
 		}
 		other.Signal(syscall.SIGKILL)
-		other.Ended(10 * time.Second)
-		empty(t, d)
+		other.Ended(minute)
+		d.Unmanaged(t)
 	}
 }
 
 // Peers without RDMA are served by TCP, in both directions, and vrdma says why.
 func TestPlainPeer(t *testing.T) {
 	harness.Need(t, "nc.openbsd")
-	d := device(t)
+	d := harness.Device(t)
 	for _, c := range []struct{ name, over, want string }{
 		{"server", "server", "0 connections went over RDMA, 1 over TCP (1 connection from a peer without RDMA"},
 		{"client", "client", "0 connections went over RDMA, 1 over TCP (1 connection to a peer that does not listen on RDMA"},
@@ -170,7 +143,7 @@ func TestPlainPeer(t *testing.T) {
 			s := start("server", "exec nc.openbsd -N -l "+port)
 			number := 0
 			fmt.Sscan(port, &number)
-			harness.Listening(t, s, number, 15*time.Second)
+			harness.Listening(t, s, number, minute)
 			cl := start("client", "echo hello | nc.openbsd -N 127.0.0.1 "+port)
 			cl.OK(t, minute)
 			s.OK(t, minute)
@@ -190,7 +163,7 @@ func TestRefused(t *testing.T) {
 	harness.Need(t, "curl", "/usr/bin/python3")
 	const refused, none = 7, "0 connections went over RDMA, none over TCP" // curl's status
 	for _, lib := range libraries(t) {
-		d := device(t)
+		d := harness.Device(t)
 		for _, c := range []struct {
 			name, host string
 			listens    bool // without RDMA
@@ -221,7 +194,7 @@ func TestRefused(t *testing.T) {
 func TestCount(t *testing.T) {
 	const udp = "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
 	for _, lib := range libraries(t) {
-		d := device(t)
+		d := harness.Device(t)
 		for _, c := range []struct{ name, script string }{
 			{"plain", udp},
 			{"closed all descriptors", "os.closerange(3, 1 << 16); " + udp},
@@ -241,7 +214,7 @@ func TestCount(t *testing.T) {
 
 // Whatever ends vrdma, it leaves no file.
 func TestKilledLeavesNoFile(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	dir := harness.Directory(t, nil)
 	cmd := d.Command("run", "--socket", d.Socket, "--quiet", "--sockets", "--", "sh", "-c", "echo ready; exec sleep 300")
 	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
@@ -258,7 +231,7 @@ func TestKilledLeavesNoFile(t *testing.T) {
 
 // It says what is missing, and which package has it.
 func TestMissingLibrary(t *testing.T) {
-	d := device(t)
+	d := harness.Device(t)
 	cmd := d.Command("run", "--socket", d.Socket, "--sockets", "--", "true")
 	cmd.Env = append(cmd.Env, "VRDMA_RSPRELOAD=/nonexistent/librspreload.so")
 	p := harness.Spawn(t, cmd)

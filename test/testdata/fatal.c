@@ -45,7 +45,7 @@ int main(void)
 		(void)ibv_poll_cq(c.a.cq, 1, &wc);
 	/* A thread that sleeps on the completion channel is not left there for ever. */
 	p.fd = ch->fd;
-	int r = poll(&p, 1, 5000);
+	int r = poll(&p, 1, PATIENCE);
 	CHECK(r == 1, "poll on the completion channel: %d, want it to wake", r);
 	struct ibv_cq *cq;
 	void *ctx;

@@ -83,7 +83,7 @@ static void listen_(unsigned n)
 	for (int i = 0; i < 3; i++)
 		attach(&m[i], (size_t)(i + 1) * DEPTH * SLOT, i < 2);
 	puts("attached");
-	collect(m, 2, n, 60000);
+	collect(m, 2, n, 150000); /* the sender may be a guest, and slow */
 	for (int i = 0; i < 2; i++)
 		CHECK(m[i].got >= n, "member %d got %u messages, want %u", i, m[i].got, n);
 	expect_no_wc(m[2].e.cq, 1, "not a member");

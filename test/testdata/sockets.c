@@ -93,8 +93,8 @@ static void flags(void)
 	int c = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), s;
 	WANT(connect(c, (struct sockaddr *)&at, sizeof at) == 0 || errno == EINPROGRESS);
 	struct pollfd p[2] = {{.fd = c, .events = POLLOUT}, {.fd = l, .events = POLLIN}};
-	WANT(poll(p, 1, 10000) == 1 && p[0].revents == POLLOUT);
-	WANT(poll(p + 1, 1, 10000) == 1 && p[1].revents == POLLIN);
+	WANT(poll(p, 1, 60000) == 1 && p[0].revents == POLLOUT);
+	WANT(poll(p + 1, 1, 60000) == 1 && p[1].revents == POLLIN);
 	WANT((s = accept4(l, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0);
 	WANT(n == sizeof from && from.sin_family == AF_INET && from.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	WANT(fcntl(s, F_GETFL) & O_NONBLOCK);
@@ -125,10 +125,10 @@ static void polls(void)
 		WANT(poll(p, 3, 30) == 0 && now_ms() - from >= 29);
 	}
 	say(fd[0], "abc");
-	WANT(poll(p, 3, 10000) == 1 && p[0].revents == 0 && p[2].revents == POLLIN);
+	WANT(poll(p, 3, 60000) == 1 && p[0].revents == 0 && p[2].revents == POLLIN);
 	p[0].events = POLLIN | POLLOUT;
 	WANT(poll(p, 3, -1) == 2 && p[0].revents == POLLOUT);
-	struct timespec t = {10, 0};
+	struct timespec t = {60, 0};
 	WANT(ppoll(p, 3, &t, NULL) == 2);
 	hear(fd[1], "abc");
 	unpair(fd);
@@ -149,7 +149,7 @@ static void selects(void)
 	FD_SET(fd[1], &in);
 	FD_ZERO(&out);
 	FD_SET(fd[0], &out);
-	t = (struct timeval){10, 0};
+	t = (struct timeval){60, 0};
 	int top = fd[0] > fd[1] ? fd[0] : fd[1];
 	for (int n = 0; n < 2;) { /* one may be ready before the other */
 		FD_SET(fd[0], &in);
@@ -158,7 +158,7 @@ static void selects(void)
 		WANT((n = select(top + 1, &in, &out, NULL, &t)) > 0);
 	}
 	WANT(FD_ISSET(fd[1], &in) && !FD_ISSET(fd[0], &in) && FD_ISSET(fd[0], &out));
-	WANT(t.tv_sec >= 0 && t.tv_sec <= 10);
+	WANT(t.tv_sec >= 0 && t.tv_sec <= 60);
 	hear(fd[1], "abc");
 	unpair(fd);
 }
@@ -183,7 +183,7 @@ static void epolls(void)
 	WANT(epoll_wait(ep, got, 4, 0) == 0);
 	fd[0] = socket(AF_INET, SOCK_STREAM, 0);
 	WANT(connect(fd[0], (struct sockaddr *)&at, sizeof at) == 0);
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && got[0].data.u32 == 1 && got[0].events == EPOLLIN);
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && got[0].data.u32 == 1 && got[0].events == EPOLLIN);
 	WANT((fd[1] = accept(l, NULL, NULL)) >= 0);
 	e.data.u32 = 3;
 	WANT(epoll_ctl(ep, EPOLL_CTL_ADD, fd[1], &e) == 0);
@@ -191,7 +191,7 @@ static void epolls(void)
 	long long from = now_ms();
 	WANT(epoll_wait(ep, got, 4, 30) == 0 && now_ms() - from >= 29);
 	say(fd[0], "abc");
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && got[0].data.u32 == 3 && got[0].events == EPOLLIN);
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && got[0].data.u32 == 3 && got[0].events == EPOLLIN);
 	WANT(epoll_wait(ep, got, 4, -1) == 1); /* level-triggered */
 	WANT(write(other[1], "p", 1) == 1);
 	WANT(epoll_wait(ep, got, 4, -1) == 2);
@@ -201,18 +201,18 @@ static void epolls(void)
 	WANT(read(other[0], &b, 1) == 1);
 	e.events = EPOLLIN | EPOLLOUT | EPOLLET; /* edge-triggered */
 	WANT(epoll_ctl(ep, EPOLL_CTL_MOD, fd[1], &e) == 0);
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && got[0].events == EPOLLOUT);
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && got[0].events == EPOLLOUT);
 	WANT(epoll_wait(ep, got, 4, 30) == 0);
 	say(fd[0], "de");
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && (got[0].events & EPOLLIN));
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && (got[0].events & EPOLLIN));
 	WANT(epoll_wait(ep, got, 4, 30) == 0);
 	hear(fd[1], "de");
 	say(fd[0], "f");
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && (got[0].events & EPOLLIN));
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && (got[0].events & EPOLLIN));
 	hear(fd[1], "f");
 	e.events = EPOLLOUT | EPOLLONESHOT;
 	WANT(epoll_ctl(ep, EPOLL_CTL_MOD, fd[1], &e) == 0);
-	WANT(epoll_wait(ep, got, 4, 10000) == 1 && got[0].events == EPOLLOUT);
+	WANT(epoll_wait(ep, got, 4, 60000) == 1 && got[0].events == EPOLLOUT);
 	WANT(epoll_wait(ep, got, 4, 30) == 0);
 	WANT(epoll_ctl(ep, EPOLL_CTL_DEL, fd[1], NULL) == 0);
 	FAILS(epoll_ctl(ep, EPOLL_CTL_DEL, fd[1], NULL), ENOENT);
@@ -356,7 +356,7 @@ static void ends(void)
 	pair(fd);
 	WANT(close(fd[0]) == 0);
 	struct pollfd p = {.fd = fd[1], .events = POLLIN};
-	WANT(poll(&p, 1, 10000) == 1 && (p.revents & (POLLIN | POLLHUP)));
+	WANT(poll(&p, 1, 60000) == 1 && (p.revents & (POLLIN | POLLHUP)));
 	WANT(read(fd[1], &b, 1) == 0);
 	WANT(close(fd[1]) == 0);
 	int c = socket(AF_INET, SOCK_STREAM, 0); /* nobody listens at this port any more */

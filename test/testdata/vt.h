@@ -27,6 +27,8 @@
 
 #define VT __attribute__((unused)) static
 
+#define PATIENCE 60000 /* ms: for what is a matter of a moment, on a machine that is busy */
+
 __attribute__((noreturn, format(printf, 3, 4))) VT void vt_fail(const char *file, int line, const char *fmt, ...)
 {
 	va_list ap;
@@ -324,7 +326,7 @@ VT enum ibv_qp_state qp_state(struct end *e)
 VT void expect_state(struct end *e, enum ibv_qp_state want, const char *what)
 {
 	/* The completion may be seen a moment before the state. */
-	double until = vt_now() + 1;
+	double until = vt_now() + PATIENCE / 1e3;
 	enum ibv_qp_state got;
 
 	while ((got = qp_state(e)) != want && vt_now() < until)
@@ -429,8 +431,6 @@ VT bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
 	}
 }
 
-#define PATIENCE 20000 /* ms */
-
 VT struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
 {
 	struct ibv_wc wc;
@@ -476,7 +476,7 @@ VT void expect_alive(struct couple *c, struct buf *b, const char *what)
 /* The next asynchronous event, of the wanted type; others in between are skipped. */
 VT struct ibv_async_event expect_event(struct ibv_context *ctx, enum ibv_event_type want, const char *what)
 {
-	double until = vt_now() + 5;
+	double until = vt_now() + PATIENCE / 1e3;
 	struct ibv_async_event ev;
 
 	while (vt_now() < until) {
@@ -488,7 +488,7 @@ VT struct ibv_async_event expect_event(struct ibv_context *ctx, enum ibv_event_t
 		if (ev.event_type == want)
 			return ev;
 	}
-	FAIL("%s: no %s in 5 s", what, ibv_event_type_str(want));
+	FAIL("%s: no %s in %d ms", what, ibv_event_type_str(want), PATIENCE);
 }
 
 /* ---- between processes ---- */

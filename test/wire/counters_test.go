@@ -111,14 +111,20 @@ func TestCounters(t *testing.T) {
 				return all
 			}
 			before := sum()
-			w.cable.SetFaults(c.faults)
-			c.run(t)
-			w.cable.SetFaults(cable.Faults{})
-			after := sum()
-			for _, name := range strings.Fields(c.moved) {
-				if after[name] <= before[name] {
-					t.Errorf("%s: %d, as before; want more", name, after[name])
+			var after map[string]uint64
+			var unmoved []string
+			for range 5 { // chance decides which packets are lost, and the scheduler who is late
+				w.cable.SetFaults(c.faults)
+				c.run(t)
+				w.cable.SetFaults(cable.Faults{})
+				after = sum()
+				unmoved = slices.DeleteFunc(strings.Fields(c.moved), func(name string) bool { return after[name] > before[name] })
+				if len(unmoved) == 0 || t.Failed() {
+					break
 				}
+			}
+			for _, name := range unmoved {
+				t.Errorf("%s: %d, as before; want more", name, after[name])
 			}
 			for _, name := range strings.Fields(c.still) {
 				if v, there := after[name]; !there || v != before[name] {

@@ -220,7 +220,7 @@ func (k *attacker) run(t *testing.T, a attack, seen []golden.Packet) {
 	in := k.strike(frames)
 	if a.answered {
 		k.quiet(t)
-	} else if !harness.Poll(30*time.Second, func() bool { return k.counted(t) >= counted+uint64(len(frames)) }) {
+	} else if !harness.Poll(minute, func() bool { return k.counted(t) >= counted+uint64(len(frames)) }) {
 		t.Errorf("%d packets were sent, %d are counted", len(frames), k.counted(t)-counted)
 	}
 	after := k.a.Status(t).Counters

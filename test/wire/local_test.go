@@ -3,7 +3,6 @@ package wire
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"vrdma/test/harness"
 	"vrdma/test/workload"
@@ -33,7 +32,7 @@ func TestPortTaken(t *testing.T) {
 	w := newWire(t, layout{mtu: 1500})
 	w.a.start(t)
 	second := harness.Spawn(t, w.a.daemonCommand(t, "--addr", w.a.ip4))
-	code := second.Wait(t, 10*time.Second)
+	code := second.Wait(t, minute)
 	out := second.Output()
 	if code != 3 {
 		t.Errorf("a second daemon at %s ended with %d, want 3 (the environment lacks something)\n%s", w.a.ip4, code, out)

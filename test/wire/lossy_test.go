@@ -58,7 +58,7 @@ func TestFaults(t *testing.T) {
 			w := newLab(t, layout{mtu: 1500, cable: true, args: c.args})
 			w.a.NoLeaks(t)
 			w.b.NoLeaks(t)
-			w.capture(t)
+			w.cable.Keep(t)
 			w.cable.SetFaults(c.faults)
 			w.run(t, false, 2*minute, c.work(t)...)
 			t.Logf("%+v", w.cable.Count())

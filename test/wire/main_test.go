@@ -12,7 +12,6 @@ package wire
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,11 +24,7 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	harness.RemoveCompiled()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // host is a namespace with a daemon.
 type host struct {
@@ -166,20 +161,4 @@ func (h *host) proc(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// capture keeps what a cable carries if VRDMA_TEST_CAPTURES names a directory.
-func (w *lab) capture(t *testing.T) {
-	t.Helper()
-	if dir := os.Getenv("VRDMA_TEST_CAPTURES"); dir != "" {
-		t.Cleanup(w.cable.Capture(t, filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+".pcap")))
-	}
-}
-
-// pick returns short, or long in the long form of the tests.
-func pick[T any](short, long T) T {
-	if harness.All() {
-		return long
-	}
-	return short
 }

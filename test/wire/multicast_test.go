@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"vrdma/test/cable"
 	"vrdma/test/harness"
@@ -38,10 +37,10 @@ func TestMulticast(t *testing.T) {
 				members = append(members, h.Launch(t, program, "-g", gid, g.group))
 			}
 			for _, m := range members {
-				m.Printed(t, "attached", 20*time.Second)
+				m.Printed(t, "attached", minute)
 			}
-			if n := hosts[1].memberships(t, g.v6); n <= before {
-				t.Errorf("%d memberships while a queue pair is attached, %d before", n, before)
+			if !harness.Poll(minute, func() bool { return hosts[1].memberships(t, g.v6) > before }) {
+				t.Errorf("%d memberships while a queue pair is attached, %d before", hosts[1].memberships(t, g.v6), before)
 			}
 			sender := hosts[0].Launch(t, program, "-s", "-g", gid, g.group)
 			sender.OK(t, minute)
@@ -50,8 +49,8 @@ func TestMulticast(t *testing.T) {
 					t.Errorf("a member printed\n%s", out)
 				}
 			}
-			if n := hosts[1].memberships(t, g.v6); n != before {
-				t.Errorf("%d memberships when all have left, %d before", n, before)
+			if !harness.Poll(minute, func() bool { return hosts[1].memberships(t, g.v6) == before }) {
+				t.Errorf("%d memberships when all have left, %d before", hosts[1].memberships(t, g.v6), before)
 			}
 		})
 	}
@@ -74,7 +73,7 @@ func TestMulticastManaged(t *testing.T) {
 		}{{"there", w.a, w.b}, {"back", w.b, w.a}} {
 			t.Run(g.name+"/"+c.name, func(t *testing.T) {
 				r := c.to.Launch(t, "stdbuf", "-oL", "mckey", "-m", g.group, "-b", pick6(g.v6, c.to.ip4, c.to.ip6))
-				r.Printed(t, "joined", 20*time.Second)
+				r.Printed(t, "joined", minute)
 				c.from.Run(t, minute, "mckey", "-m", g.group, "-s", "-b", pick6(g.v6, c.from.ip4, c.from.ip6))
 				if out := r.OK(t, minute); !strings.Contains(out, "data transfers complete") {
 					t.Errorf("the receiver printed\n%s", out)

@@ -35,7 +35,7 @@ func TestRecovery(t *testing.T) {
 // time when others want the processors too.
 func (w *lab) bandwidth(t *testing.T, tool string, good func(float64) bool) (best float64) {
 	t.Helper()
-	for range 4 {
+	for range 8 {
 		server, client := workload.Perf(tool, "-D 3 -f 0 -s 65536").Start(t, w.a.side(false), w.b.side(false)).OK(t, minute)
 		rows := workload.Rows(client)
 		if err := workload.CheckRows(client, server, 1); err != nil {

@@ -18,13 +18,13 @@ func everything(t *testing.T) []workload.Workload {
 		workload.Exchange(t, "rc", "-n 20 -l 400000 -s 2"), workload.Exchange(t, "rc", "-n 100 -m 256 -s 3"), workload.Exchange(t, "uc", "-n 100 -m 512 -s 3"),
 	}
 	for _, what := range []string{"lat", "bw"} {
-		for _, size := range pick(fewSizes, allSizes) {
+		for _, size := range harness.Pick(fewSizes, allSizes) {
 			ws = append(ws, workload.Perf("send_"+what, size), workload.Perf("write_"+what, size), workload.Perf("read_"+what, size))
 		}
-		for _, size := range pick(fewSizes, ucSizes) {
+		for _, size := range harness.Pick(fewSizes, ucSizes) {
 			ws = append(ws, workload.Perf("send_"+what, size+" -c UC"), workload.Perf("write_"+what, size+" -c UC"))
 		}
-		ws = append(ws, workload.Perf("send_"+what, pick("-n 50 -s 1024", "-n 500 -a")+" -c UD"),
+		ws = append(ws, workload.Perf("send_"+what, harness.Pick("-n 50 -s 1024", "-n 500 -a")+" -c UD"),
 			workload.Perf("atomic_"+what, "-n 500 -A FETCH_AND_ADD"), workload.Perf("atomic_"+what, "-n 500 -A CMP_AND_SWAP"))
 	}
 	for _, op := range []string{"send", "write", "read", "atomic"} {
@@ -69,7 +69,7 @@ func TestTools(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
 	w.a.NoLeaks(t)
 	w.b.NoLeaks(t)
-	w.run(t, false, pick(minute, 5*minute), everything(t)...)
+	w.run(t, false, harness.Pick(3*minute, 5*minute), everything(t)...)
 	// A fast sender must not flood a slow receiver.
 	for _, h := range []*host{w.a, w.b} {
 		if n := h.overflows(t); n > 0 {
@@ -102,7 +102,7 @@ func TestAxes(t *testing.T) {
 			if harness.All() && c.layout.mtu >= usual {
 				ws = append(ws, everything(t)...)
 			}
-			w.run(t, c.v6, pick(minute, 5*minute), ws...)
+			w.run(t, c.v6, harness.Pick(3*minute, 5*minute), ws...)
 		})
 	}
 }

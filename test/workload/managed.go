@@ -13,7 +13,11 @@ import (
 type Manager interface {
 	// AwaitManaged waits until p listens on a port of rdma_cm's.
 	AwaitManaged(t testing.TB, p harness.Program, port int)
+	// AwaitVacant waits until nobody does any more.
+	AwaitVacant(t testing.TB, port int)
 }
+
+var _ Manager = (*harness.Daemon)(nil)
 
 // Managed is a server and a client that find each other through rdma_cm.
 type Managed struct {
@@ -36,10 +40,20 @@ const (
 // Run runs both sides to the end, which must be a good one.
 func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 	t.Helper()
+	if err := m.Try(t, at, from, limit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Try is Run for those who can live with a failure.
+func (m Managed) Try(t testing.TB, at, from Host, limit time.Duration) error {
+	t.Helper()
 	fill := strings.NewReplacer("ADDR", at.IP, "PORT", fmt.Sprint(m.Port))
+	manager := at.Machine.(Manager)
 	start := func(before ...string) *harness.Conversation {
+		manager.AwaitVacant(t, m.Port) // or we would wait for the server before this one
 		c := &harness.Conversation{Server: at.Program(t, strings.Fields(fill.Replace(m.Server))...)}
-		at.Machine.(Manager).AwaitManaged(t, c.Server, m.Port)
+		manager.AwaitManaged(t, c.Server, m.Port)
 		c.Client = from.Program(t, append(before, strings.Fields(fill.Replace(m.Client))...)...)
 		return c
 	}
@@ -50,7 +64,7 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 		}
 		t.Logf("call %d of %d came before the server listened", i, calls)
 		c.Server.End()
-		c.Server.Ended(5 * time.Second)
+		c.Server.Ended(limit)
 		if m.Apart == nil {
 			c = start("nice", "-n", "19")
 			continue
@@ -59,29 +73,30 @@ func (m Managed) Run(t testing.TB, at, from Host, limit time.Duration) {
 		defer m.Apart(0)
 		c = start()
 	}
+	defer func() {
+		for _, p := range []harness.Program{c.Client, c.Server} {
+			p.End()
+			p.Ended(limit)
+		}
+	}()
 	if m.Endless {
 		if !c.Client.Ended(limit) || c.Client.Code() != 0 {
-			t.Fatalf("failed (limit %v)\n%v", limit, c)
+			return fmt.Errorf("failed (limit %v)\n%v", limit, c)
 		}
-		c.Server.End()
-		c.Server.Ended(5 * time.Second)
-		return
+		return nil
 	}
 	// A lost message may keep one side for a while after the other has ended.
 	for _, p := range []harness.Program{c.Client, c.Server} {
 		if !p.Ended(limit) || p.Code() != 0 {
-			text := c.String()
-			c.Client.End()
-			c.Server.End()
-			t.Fatalf("failed (limit %v)\n%s", limit, text)
+			return fmt.Errorf("failed (limit %v)\n%v", limit, c)
 		}
 	}
 	for _, out := range []string{c.Server.Output(), c.Client.Output()} {
 		if !strings.Contains(out, m.Must) || strings.Contains(out, "error") || strings.Contains(out, "mismatch") {
-			t.Errorf("want %q and no error\n%v", m.Must, c)
-			return
+			return fmt.Errorf("want %q and no error\n%v", m.Must, c)
 		}
 	}
+	return nil
 }
 
 // refused reports whether a client of perftest found nobody listening. With -R the two

@@ -48,7 +48,7 @@ func Qperf(t testing.TB, at, from Host, limit time.Duration) {
 	s := at.Program(t, "qperf")
 	defer func() {
 		s.End()
-		s.Ended(5 * time.Second)
+		s.Ended(limit)
 	}()
 	at.Await(t, s, port)
 	for _, test := range []string{"rc_lat", "rc_bw"} {

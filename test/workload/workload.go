@@ -7,7 +7,7 @@
 //	Exchange("rc", …)  ┘                                     └─ client at another
 //
 // A Host is any harness.Machine: beside a vrdma daemon, or in a guest with the kernel's rxe.
-// Who uses it: vrdma/test/wire and vrdma/test/guest.
+// Who uses it: the tests in and below vrdma/test.
 package workload
 
 import (

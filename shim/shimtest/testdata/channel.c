@@ -52,7 +52,7 @@ static void events(void)
 	CHECK(poll(&p, 1, 0) == 0 && epoll_wait(ep, &got, 1, 0) == 0);
 	CHECK(get_event(fd, &v) == EAGAIN);
 	CHECK(call(fd, CMD_EVENT, 3, 0, NULL) == 0);
-	CHECK(poll(&p, 1, 5000) == 1 && epoll_wait(ep, &got, 1, 5000) == 1);
+	CHECK(poll(&p, 1, 60000) == 1 && epoll_wait(ep, &got, 1, 60000) == 1);
 	for (uint64_t left = 3; left > 0; left--)
 		CHECK(get_event(fd, &v) == 0 && v == left);
 	CHECK(get_event(fd, &v) == EAGAIN && poll(&p, 1, 0) == 0);

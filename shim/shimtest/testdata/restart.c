@@ -10,7 +10,7 @@ int main(void)
 	reg_as(fd, p, n, SHARED);
 	CHECK(call(fd, CMD_DIE, 0, 0, NULL) == EIO);
 	int next = -1;
-	for (int i = 0; i < 5000 && next < 0; i++) {
+	for (int i = 0; i < 60000 && next < 0; i++) {
 		next = open(DEVICE, O_RDWR | O_CLOEXEC);
 		usleep(1000);
 	}

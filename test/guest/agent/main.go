@@ -18,8 +18,8 @@ import (
 	"vrdma/test/guest/talk"
 )
 
-// patience is how long the agent waits for somebody to listen.
-const patience = 30 * time.Second
+// patience is how long the agent waits for somebody to listen: the guest may be slow.
+const patience = 3 * time.Minute
 
 type agent struct {
 	mu      sync.Mutex // guards all below

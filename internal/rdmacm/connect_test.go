@@ -1,0 +1,188 @@
+package rdmacm
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/wire"
+)
+
+func TestConnection(t *testing.T) {
+	f := newFabric(t)
+	server, client, at, from := connected(f)
+	a, err := at.QPAttr(abi.QPStateRTR)
+	server.must(err)
+	b, err := from.QPAttr(abi.QPStateRTS)
+	client.must(err)
+	if a.RQPSN != b.SQPSN || a.DestQPNum != 0x11 {
+		t.Errorf("the server expects %#x from QP %#x, the client sends from %#x", a.RQPSN, a.DestQPNum, b.SQPSN)
+	}
+	if q := at.Query(); q.Src != addr("10.0.0.1:7000") || q.Dst != from.Query().Src || !q.Device || !q.Routed {
+		t.Errorf("the server's side: %+v", q)
+	}
+	client.must(from.Disconnect())
+	server.next(abi.CMEventDisconnected)
+	server.must(at.Disconnect())
+	client.next(abi.CMEventDisconnected)
+	f.wait(60e9)
+	server.next(abi.CMEventTimewaitExit)
+	client.next(abi.CMEventTimewaitExit)
+	// ADDR, ROUTE, RESPONSE, DISCONNECTED, TIMEWAIT_EXIT were read.
+	if n := from.Destroy(); n != 5 {
+		t.Errorf("the client read %d events, want 5", n)
+	}
+	if n := at.Destroy(); n != 3 {
+		t.Errorf("the server read %d events of the connection, want 3", n)
+	}
+	server.none()
+}
+
+// A process that dies disconnects: its peer gets a DREQ.
+func TestDeath(t *testing.T) {
+	f := newFabric(t)
+	server, client, _, _ := connected(f)
+	f.settle()
+	client.c.Close()
+	if len(f.q) != 1 || wire.CMMessage(wire.MAD(f.q[0].b).Attribute()) != wire.CMDREQ {
+		t.Errorf("%d messages are under way, want a DREQ", len(f.q))
+	}
+	server.next(abi.CMEventDisconnected)
+}
+
+// Where a connection's packet numbers begin cannot be guessed: as many different beginnings
+// as connections, in both halves of the range.
+func TestStartingPSN(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	seen := map[uint32]bool{}
+	high := 0
+	for i := range 64 {
+		id := p.id(uint64(i+1), abi.PSTCP)
+		p.route(id, "10.0.0.1:7000")
+		p.must(id.Connect(param(uint32(i+1), ""), ECE{}))
+		psn := wire.REQ(wire.MAD(f.q[len(f.q)-1].b).Data()).StartingPSN()
+		seen[psn] = true
+		if psn >= 1<<23 {
+			high++
+		}
+		f.settle()
+		p.next(abi.CMEventRejected)
+	}
+	if len(seen) < 63 || high == 0 || high == 64 {
+		t.Errorf("64 connections begin at %d different PSNs, %d of them in the upper half", len(seen), high)
+	}
+}
+
+// A program's own events reach its other threads, in their turn.
+func TestWrittenEvents(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	id := p.id(7, abi.PSTCP)
+	if err := id.Write(abi.CMEventEstablished, 0, [8]byte{}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("writing ESTABLISHED: %v, want EINVAL", err)
+	}
+	p.must(id.Write(abi.CMEventUser, 5, [8]byte{1, 2}))
+	p.must(id.Write(abi.CMEventInternal, 0, [8]byte{}))
+	if e := p.next(abi.CMEventUser); e.UID != 7 || e.Status != 5 || e.Param[0] != 1 || e.Param[1] != 2 {
+		t.Errorf("uid %d, status %d, argument %v", e.UID, e.Status, e.Param[:8])
+	}
+	p.next(abi.CMEventInternal)
+	p.none()
+	var err error
+	for n := 0; err == nil && n < 2*maxWritten; n++ {
+		err = id.Write(abi.CMEventUser, 0, [8]byte{})
+	}
+	if !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("writing and never reading: %v, want ENOMEM", err)
+	}
+	if n := id.Destroy(); n != 2 {
+		t.Errorf("%d events reported, want the two that were read", n)
+	}
+}
+
+func TestListenerDies(t *testing.T) {
+	f := newFabric(t)
+	server, client := f.program(), f.program()
+	l := server.listener(100, abi.PSTCP, "0.0.0.0:7000", 0)
+	id := client.id(200, abi.PSTCP)
+	client.route(id, "10.0.0.1:7000")
+	client.must(id.Connect(param(1, ""), ECE{}))
+	f.settle()
+	if n := l.Destroy(); n != 0 { // with a request that nobody has read
+		t.Errorf("%d events reported, want 0", n)
+	}
+	e := client.next(abi.CMEventRejected)
+	if e.Status != 28 {
+		t.Errorf("status %d, want 28, consumer reject", e.Status)
+	}
+	server.none()
+}
+
+func TestNobodyListens(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	id := p.id(1, abi.PSTCP)
+	p.route(id, "10.0.0.1:7001")
+	p.must(id.Connect(param(1, ""), ECE{}))
+	if e := p.next(abi.CMEventRejected); e.Status != 8 {
+		t.Errorf("status %d, want 8, invalid service", e.Status)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	id := p.id(1, abi.PSTCP)
+	p.route(id, "10.0.0.1:7001")
+	f.off = true
+	p.must(id.Connect(param(1, ""), ECE{}))
+	f.wait(200e9)
+	if e := p.next(abi.CMEventUnreachable); int32(e.Status) != -int32(syscall.ETIMEDOUT) {
+		t.Errorf("status %d, want -ETIMEDOUT", int32(e.Status))
+	}
+}
+
+func TestBacklog(t *testing.T) {
+	f := newFabric(t)
+	server, client := f.program(), f.program()
+	server.listener(100, abi.PSTCP, "0.0.0.0:7000", 2)
+	for i := range uint64(4) {
+		id := client.id(200+i, abi.PSTCP)
+		client.route(id, "10.0.0.1:7000")
+		client.must(id.Connect(param(uint32(i+1), ""), ECE{}))
+	}
+	server.next(abi.CMEventConnectRequest)
+	server.next(abi.CMEventConnectRequest)
+	server.none() // the others were ignored,
+	f.wait(30e9)  // and are repeated
+	server.next(abi.CMEventConnectRequest)
+	server.next(abi.CMEventConnectRequest)
+}
+
+func TestMigrate(t *testing.T) {
+	f := newFabric(t)
+	server, _, at, from := connected(f)
+	second, fd := server.channel()
+	from.Disconnect()
+	f.settle() // DISCONNECTED waits on the old channel
+	n, err := second.Migrate(server.ch.Name, at.Name)
+	if err != nil || n != 1 {
+		t.Fatalf("migrate: %d events, %v; want 1: ESTABLISHED", n, err)
+	}
+	server.none()
+	if !readable(fd) {
+		t.Error("the event did not come along")
+	}
+	if e, err := second.GetEvent(); err != nil || e.Event != abi.CMEventDisconnected {
+		t.Errorf("on the new channel: %+v, %v", e, err)
+	}
+	if _, err := server.ch.ID(at.Name); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("on the old channel: %v, want EINVAL", err)
+	}
+	if _, err := second.Migrate(99, at.Name); err == nil {
+		t.Error("from a channel that is not there: no error")
+	}
+	second.Close()
+}

@@ -1,0 +1,230 @@
+package simnet
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"vrdma/internal/transport"
+)
+
+var (
+	conversations = flag.Int("conversations", 0, "number of random conversations; 0 means a short run, or $VRDMA_CONVERSATIONS")
+	firstSeed     = flag.Uint64("seed", 1, "seed of the first random conversation")
+)
+
+// weather is a network of random quality.
+func weather(seed uint64) Config {
+	n := New(Config{Seed: seed * 31})
+	c := Config{Seed: seed, Freeze: 0.01, Delay: 5_000, Jitter: 200_000, Budget: 1 + n.Rand.IntN(64<<10)}
+	switch n.Rand.IntN(6) {
+	case 0:
+		c.Local = true
+	case 1: // clean
+	case 2:
+		c.Drop = 0.01
+	case 3:
+		c.Drop = 0.1 * n.Rand.Float64()
+		c.Duplicate, c.Reorder = 0.05, 0.05
+	case 4:
+		c.Reorder = 0.2
+		c.Duplicate = 0.2
+	case 5:
+		c.Drop = 0.05
+	}
+	if n.Rand.IntN(3) != 0 {
+		c.Chunk = 1 + n.Rand.Uint32N(8)
+	}
+	if n.Rand.IntN(3) == 0 {
+		c.Packets = true
+		c.Corrupt = c.Drop / 2
+	}
+	if n.Rand.IntN(4) == 0 {
+		c.Wire = Wire{Rate: 1e8 << n.Rand.IntN(4), Queue: 40 << 10, Mark: 8 << 10}
+	}
+	return c
+}
+
+// pair makes two connected RC queue pairs of random configuration and a side for each.
+func pair(t *testing.T, net *Net, num uint32) []*side {
+	mtu := uint32(256) << net.Rand.IntN(5)
+	attr := func() transport.Attr {
+		a := Defaults()
+		a.MTU = mtu
+		a.SQPSN = net.Rand.Uint32N(1 << 24)
+		if net.Rand.IntN(3) == 0 {
+			a.SQPSN = 1<<24 - 1 - net.Rand.Uint32N(40)
+		}
+		a.MinRNRTimer = 1 + uint8(net.Rand.IntN(12))
+		a.Timeout = 8 + uint8(net.Rand.IntN(7))
+		return a
+	}
+	aa, ba := attr(), attr()
+	aa.MaxRDAtomic = uint8(1 + net.Rand.IntN(16))
+	ba.MaxDestRDAtomic = aa.MaxRDAtomic
+	ba.MaxRDAtomic = uint8(1 + net.Rand.IntN(4))
+	aa.MaxDestRDAtomic = ba.MaxRDAtomic + uint8(net.Rand.IntN(3))
+	cfg := func(num uint32) transport.Config {
+		return transport.Config{Type: transport.RC, Num: num, MaxBurst: mtu * (1 + net.Rand.Uint32N(8)), Window: 4 + net.Rand.Uint32N(100)}
+	}
+	a := net.Add(NewNode(nodeSize), cfg(num))
+	b := net.Add(NewNode(nodeSize), cfg(num+1))
+	for _, e := range []*Endpoint{a, b} {
+		fill(net, e.Node.Mem[:targetSize+sourceSize])
+	}
+	net.Connect(a, b, aa, ba)
+	if p := path(net); p.Remote {
+		a.QP.SetPath(p)
+		if net.Rand.IntN(4) == 0 {
+			p.Own = !p.Own // one side does not know yet, or was told wrong
+		}
+		b.QP.SetPath(p)
+	}
+	sides := []*side{newSide(t, a, b), newSide(t, b, a)}
+	sides[0].mtu, sides[1].mtu = mtu, mtu
+	sides[0].first, sides[1].first = aa.SQPSN, ba.SQPSN
+	sides[0].other, sides[1].other = sides[1], sides[0]
+	return sides
+}
+
+// path is how a pair sees the network between them: in full, as one host does, or as two
+// hosts do.
+func path(net *Net) transport.Path {
+	if net.Local {
+		return transport.Path{}
+	}
+	return transport.Path{
+		Remote: net.Rand.IntN(4) != 0, Own: net.Rand.IntN(2) == 0, Window: net.Rand.Uint32N(64 << 10), MaxBurst: net.Rand.Uint32N(16 << 10),
+		Piece: 4096 * net.Rand.Uint32N(3),
+	}
+}
+
+// story is what has happened in conversations.
+type story struct {
+	transport.Counters
+	frozen  int // times that a queue pair was frozen and thawed
+	wrapped int // queue pairs whose PSNs went past the largest
+}
+
+// converse runs one random conversation: one pair of RC queue pairs or several, both
+// directions at once.
+func converse(t *testing.T, seed uint64) story {
+	net := New(weather(seed))
+	pairs := 1
+	if net.Rand.IntN(10) == 0 {
+		pairs = 2 + net.Rand.IntN(6)
+	}
+	var sides []*side
+	for i := range pairs {
+		sides = append(sides, pair(t, net, uint32(17+2*i))...)
+	}
+	for _, s := range sides {
+		for range net.Rand.IntN(20) {
+			s.post(net, rcOps)
+		}
+	}
+	for round := 0; !finished(sides); round++ {
+		if round == 4000 {
+			t.Fatalf("conversation does not end")
+		}
+		// Receives come late now and then: RNR NAKs must sort it out.
+		for _, s := range sides {
+			for s.ready < len(s.recvs) && net.Rand.IntN(8) != 0 {
+				s.postRecv(net)
+			}
+		}
+		// What is known of a path changes now and then.
+		if s := sides[net.Rand.IntN(len(sides))]; round > 0 && s.e.QP.Path().Remote && net.Rand.IntN(3) == 0 {
+			p := path(net)
+			p.Remote = true
+			s.e.QP.SetPath(p)
+		}
+		net.Run(net.Now+500_000, 100_000)
+	}
+	if !net.Run(net.Now+1e10, 1_000_000) {
+		t.Fatalf("network does not come to rest")
+	}
+	sum := story{frozen: net.Frozen}
+	for _, s := range sides {
+		s.final()
+		add(&sum.Counters, s.e.QP.Counters())
+		if sn := s.e.QP.Snapshot(); sn.OldestPSN < s.first {
+			sum.wrapped++
+		}
+	}
+	return sum
+}
+
+func finished(sides []*side) bool {
+	for _, s := range sides {
+		if s.e.QP.Snapshot().SendTail != uint32(len(s.posted)) || s.rcvd != len(s.recvs) {
+			return false
+		}
+	}
+	return true
+}
+
+// add sums what the conversations are about.
+func add(sum, c *transport.Counters) {
+	sum.RcvdRNR += c.RcvdRNR
+	sum.Duplicates += c.Duplicates
+	sum.OutOfSequence += c.OutOfSequence
+	sum.Timeouts += c.Timeouts
+	sum.ImplicitNaks += c.ImplicitNaks
+	sum.Retransmitted += c.Retransmitted
+	sum.AckDeferred += c.AckDeferred
+	sum.Probes += c.Probes
+	sum.Repairs += c.Repairs
+	sum.Stashed += c.Stashed
+	sum.SentCNP += c.SentCNP
+	sum.RcvdCNP += c.RcvdCNP
+}
+
+// each runs f for many seeds, on all processors. A failure names its seed: run it
+// again with -seed N -conversations 1.
+func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
+	count := *conversations
+	if count == 0 {
+		count, _ = strconv.Atoi(os.Getenv("VRDMA_CONVERSATIONS"))
+	}
+	if count == 0 {
+		count = full
+		if testing.Short() || raceEnabled {
+			count = full / 20
+		}
+	}
+	const workers = 4
+	t.Run("workers", func(t *testing.T) {
+		for w := range uint64(workers) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for i := w; i < uint64(count); i += workers {
+					seed := *firstSeed + i
+					t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { f(t, seed) })
+				}
+			})
+		}
+	})
+}
+
+// TestConversations checks random conversations against the model.
+func TestConversations(t *testing.T) {
+	var mu sync.Mutex
+	var sum story
+	each(t, 20_000, func(t *testing.T, seed uint64) {
+		c := converse(t, seed)
+		mu.Lock()
+		defer mu.Unlock()
+		add(&sum.Counters, &c.Counters)
+		sum.frozen += c.frozen
+		sum.wrapped += c.wrapped
+	})
+	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
+		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 || sum.frozen == 0 || sum.wrapped == 0 ||
+		sum.Probes == 0 || sum.Repairs == 0 || sum.Stashed == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
+		t.Errorf("the conversations did not meet every trouble: %+v", sum)
+	}
+	t.Logf("%+v", sum)
+}
