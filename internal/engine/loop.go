@@ -49,7 +49,7 @@ func (e *Engine) loop() {
 		if idle == 0 {
 			idle = e.now
 		}
-		if quiet := e.now - idle; quiet < transport.Time(e.opts.Spin) {
+		if quiet := e.now - idle; quiet < e.patience() {
 			if quiet > linger || e.portActive && e.portTalk {
 				e.giveWay()
 			}
@@ -58,6 +58,18 @@ func (e *Engine) loop() {
 		e.sleep()
 		idle = 0
 	}
+}
+
+// patience is how long the loop looks around before it sleeps. In the midst of a stream with
+// another host it takes its time: a processor that is left alone for a moment is given the
+// next thread that waits for one, which may be the other half of the stream, and back again
+// in this one's way.
+func (e *Engine) patience() transport.Time {
+	p := transport.Time(e.opts.Spin)
+	if e.portActive && !e.portTalk {
+		p = max(p, quietAfter)
+	}
+	return p
 }
 
 // step is one pass: doorbells, timers, turns.
