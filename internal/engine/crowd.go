@@ -61,8 +61,14 @@ func (c *crowd) back(left, now transport.Time) bool {
 	return true
 }
 
-// giveWay lets others run, and goes to another processor if they keep this one too long.
+// giveWay lets others run. In the midst of a stream with another host it goes to another
+// processor if they keep this one too long; elsewhere the kernel finds better places than it
+// would.
 func (e *Engine) giveWay() {
+	if !e.streaming() {
+		yield()
+		return
+	}
 	e.clock()
 	left := e.now
 	yield()

@@ -76,7 +76,8 @@ type Engine struct {
 	told       bool // what was heard last made a completion
 	portMoved  uint64
 	tap        *link.Tap
-	portLast   transport.Time
+	portLast   transport.Time // when something was moved, and
+	portBulk   transport.Time // when much was
 	acks       acks
 	flights    flights
 	crowd      crowd

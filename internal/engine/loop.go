@@ -66,7 +66,7 @@ func (e *Engine) loop() {
 // in this one's way.
 func (e *Engine) patience() transport.Time {
 	p := transport.Time(e.opts.Spin)
-	if e.portActive && !e.portTalk {
+	if e.streaming() {
 		p = max(p, quietAfter)
 	}
 	return p
@@ -105,7 +105,11 @@ func (e *Engine) step() bool {
 		}
 		m := e.port.Moved()
 		if e.portSpoke = m != e.portMoved; e.portSpoke {
-			e.portTalk = e.told && m-e.portMoved <= talkBytes
+			little := m-e.portMoved <= talkBytes
+			e.portTalk = e.told && little
+			if !little {
+				e.portBulk = e.now
+			}
 			e.portMoved = m
 		}
 	}

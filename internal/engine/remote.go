@@ -99,6 +99,11 @@ func (e *Engine) pollPort() bool {
 	return false
 }
 
+// streaming reports whether much has just been sent to another host or came from there.
+func (e *Engine) streaming() bool {
+	return e.portActive && e.portBulk != 0 && e.now-e.portBulk <= quietAfter
+}
+
 // hear takes everything that has arrived, before anybody is held to have been silent: where
 // the loop had to wait for a processor, the answers are there but have not been read.
 func (e *Engine) hear() {
