@@ -79,6 +79,9 @@ func parseAddresses(list []string, all []address) ([]address, error) {
 				return nil, fmt.Errorf("address %q is not an IP address", item)
 			}
 			ip = ip.Unmap().WithZone("")
+			if ip.IsUnspecified() || ip.IsMulticast() {
+				return nil, fmt.Errorf("address %s is not one of an interface; without --addr the device has all of this machine's", ip)
+			}
 			if slices.ContainsFunc(out, func(a address) bool { return a.ip == ip }) {
 				return nil, fmt.Errorf("address %s is given twice", ip)
 			}

@@ -57,6 +57,9 @@ func TestParseAddresses(t *testing.T) {
 		{"no address", []string{"10.0.0.5,eth0"}, "", `"eth0" is not an IP address`},
 		{"empty", []string{""}, "", `"" is not an IP address`},
 		{"twice", []string{"10.0.0.5,10.0.0.5"}, "", "given twice"},
+		{"all", []string{"0.0.0.0"}, "", "not one of an interface"},
+		{"all of IPv6", []string{"::"}, "", "not one of an interface"},
+		{"a group", []string{"224.0.0.5"}, "", "not one of an interface"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,7 +25,8 @@ included, as a capture file that Wireshark and tshark read, until interrupted:
   vrdma pcap -w roce.pcap
   vrdma pcap | tshark -r -
 
-Local traffic never becomes packets; the capture shows the packets it would be.`,
+Local traffic never becomes packets; the capture shows the packets it would be. A reader
+that is too slow misses some, and the daemon's log says how many.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			place, err := o.place()
@@ -68,6 +69,10 @@ func record(capture *channel.Capture, out io.Writer) error {
 	capture.Close()
 	fmt.Fprintf(os.Stderr, "vrdma: captured %d bytes\n", n)
 	if ended.Load() {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "vrdma: the daemon ended")
 		return nil
 	}
 	return err

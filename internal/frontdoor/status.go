@@ -21,7 +21,7 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	st := channel.Status{
 		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
 		Device: channel.DeviceStatus{
-			Name: n.Name, NodeGUID: sysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 4096,
+			Name: n.Name, NodeGUID: sysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
 		},
 		Sessions: []channel.SessionStatus{},
 		Counters: map[string]uint64{},

@@ -147,7 +147,7 @@ func linked(path string, file *os.File) *Finding {
 	case loader == "" && image.Section(".go.buildinfo") != nil:
 		return &Finding{
 			What:  path + " is a static Go binary",
-			Do:    "it makes its own system calls and loads no libibverbs, so it cannot see the device; build it with cgo and libibverbs",
+			Do:    "it makes its own system calls and loads no library, so it sees neither the device nor run --sockets; build it with cgo (and, for the device, libibverbs)",
 			Fatal: true,
 		}
 	case loader == "":

@@ -11,6 +11,9 @@ import (
 // TestLocal: what is for the same host never leaves its memory, whatever address is used.
 func TestLocal(t *testing.T) {
 	w := newLab(t, layout{mtu: 1500})
+	if mtu := w.a.Status(t).Device.MTU; mtu != 1024 {
+		t.Errorf("vrdma status says that the MTU is %d, want the 1024 that fit into 1500", mtu)
+	}
 	// Neighbour discovery and the like come first.
 	workload.Pingpong("rc", 4096, 10, "").Run(t, w.a.side(false), w.b.side(false), minute)
 	for _, v6 := range []bool{false, true} {
