@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
@@ -126,6 +127,9 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
 	}
 	claim, err := place.Claim(f.ephemeral)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return lacks("%w; choose another place with --socket", err)
+	}
 	if err != nil {
 		return err
 	}

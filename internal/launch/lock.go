@@ -29,7 +29,11 @@ func lockFile(path string, how int) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-			f, err = os.Open(path) // enough for flock: a directory mounted read-only
+			// Enough for flock: a directory mounted read-only. If nothing is there,
+			// the first error says more.
+			if g, e := os.Open(path); e == nil {
+				f, err = g, nil
+			}
 		}
 		if err != nil {
 			return nil, err
