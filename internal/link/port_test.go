@@ -503,12 +503,12 @@ func TestFillerStays(t *testing.T) {
 		{"nothing", func(*Port) {}},
 		{"a notification", func(a *Port) { a.SendCNP(GIDOf(hostA), GIDOf(hostC), 7, 9) }},
 		{"no burst at all", func(a *Port) {
-			a.SetFiller(hostC, false) // look again
-			for _, peer := range []netip.Addr{hostC, hostB} {
-				b := to(new(transport.Burst), peer)
-				b.SGID = GIDOf(hostA)
-				if a.Send(b) == nil {
-					t.Error("a burst without packets was sent")
+			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: GIDOf(hostA), DGID: GIDOf(hostB)}} {
+				if b.Packets > 0 {
+					b = to(b, hostC)
+				}
+				if err := a.Send(b); (err == nil) != (b.Packets > 0) {
+					t.Errorf("burst of %d packets: %v", b.Packets, err)
 				}
 			}
 		}},
