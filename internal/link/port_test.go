@@ -184,7 +184,8 @@ func TestDeviceWithoutSegments(t *testing.T) {
 	blocked := false
 	a := NewPort(&gate{Bind: n.Bind(FakeOptions{FailSegments: true}, hostA), blocked: &blocked})
 	b := NewPort(n.Bind(FakeOptions{}, hostB))
-	packets := 0
+	a.SetFiller(hostB, true)
+	packets, filled := 0, 0
 	n.Way = func(d *FakeDatagram) {
 		packets++
 		blocked = packets == 5
@@ -197,11 +198,14 @@ func TestDeviceWithoutSegments(t *testing.T) {
 		if id, ok := flow.Check(p, 0); !ok || id != 0 {
 			t.Errorf("%v has the ICRC of identification %d, %v; it leaves with 0", p, id, ok)
 		}
+		if p.Filler() > 0 {
+			filled++
+		}
 	}
 	s := &sink{t: t}
 	var span memory.Span
 	for i := range 2 {
-		if err := a.Send(simpleBurst(&span, transport.KindSend, 10_000)); err != nil {
+		if err := a.Send(simpleBurst(&span, transport.KindWrite, 10_000)); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -215,8 +219,9 @@ func TestDeviceWithoutSegments(t *testing.T) {
 			t.Fatalf("message %d: got %+v", i, s.bursts)
 		}
 	}
-	if packets != 20 {
-		t.Errorf("%d packets, want 20", packets)
+	// Filler is of use only to a device that does: the second message has none.
+	if packets != 20 || filled != 8 {
+		t.Errorf("%d packets, %d with filler, want 20 and 8", packets, filled)
 	}
 }
 
