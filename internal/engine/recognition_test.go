@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/hosts"
+	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
 
@@ -31,18 +33,22 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	as, bs := byHand(t, 1, Options{Recognise: true})
 	a, b := as[0], bs[0]
 	e := a.c.e
-	meet := func() {
+	meet := func(want uint32) {
 		t.Helper()
+		e.portActive, e.portLast = true, e.now
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
-			if e.peers.Features(b.c.gid)&wire.FeatureFiller != 0 {
+			if e.peers.Features(b.c.gid) == want {
+				for _, bell := range e.bells {
+					e.activate(bell)
+				}
 				return
 			}
 		}
-		t.Fatal("the hosts do not recognise each other")
+		t.Fatalf("the peer's features are %#x, want %#x", e.peers.Features(b.c.gid), want)
 	}
-	meet()
+	meet(features)
 	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize)
 	if got := a.writeBytes(b); got != filled {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
@@ -61,5 +67,50 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	}
 	if got := a.writeBytes(b); got != filled {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
+	}
+	// An older one takes its place.
+	b.c.e.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Host: recognition{b.c.e}})
+	e.now += 6e9
+	e.Path(&a.c.gid, &b.c.gid)
+	meet(features &^ wire.FeatureFiller)
+	if got := a.writeBytes(b); got != plain {
+		t.Errorf("a WRITE to a host that does not know filler: %d bytes, want %d", got, plain)
+	}
+}
+
+// TestStreaming: whoever has moved much looks around for longer before it sleeps, for a while.
+func TestStreaming(t *testing.T) {
+	as, bs := byHand(t, 1, Options{})
+	a, b := as[0], bs[0]
+	for _, c := range []struct {
+		name   string
+		bytes  uint32
+		after  time.Duration
+		stream bool
+	}{
+		{"a word", 64, 0, false},
+		{"much", 3 * 4096, 0, true},
+		{"much, a moment ago", 3 * 4096, time.Duration(quietAfter) - 10*time.Microsecond, true},
+		{"much, a while ago", 3 * 4096, time.Duration(quietAfter) + 10*time.Microsecond, false},
+	} {
+		for _, q := range []*testQP{a, b} {
+			q.c.e.portBulk = 0
+		}
+		a.post(wr{op: opWrite, flags: signal, n: c.bytes, remote: b.c.base, rkey: b.mr.RKey})
+		a.pass(time.Microsecond)
+		b.pass(time.Microsecond)
+		a.pass(time.Microsecond) // the acknowledgement
+		for _, q := range []*testQP{a, b} {
+			e := q.c.e
+			want := transport.Time(defaultSpin)
+			if c.stream {
+				want = quietAfter
+			}
+			e.now += transport.Time(c.after)
+			if e.streaming() != c.stream || e.patience() != want {
+				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, e.streaming(), e.patience(), c.stream, want)
+			}
+			e.portActive, e.portLast = true, e.now
+		}
 	}
 }
