@@ -46,6 +46,24 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
+// TestCrowdApart: two loops do not move at the same time for ever, however coarse the clock.
+func TestCrowdApart(t *testing.T) {
+	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
+	seen := map[transport.Time]bool{}
+	for i := range transport.Time(4) {
+		var w crowd
+		now := 1 + i*us // a clock that counts in steps of a microsecond
+		start := now
+		if !crowdDrive(&w, &now, 100*us, 200*us, 100*ms) {
+			t.Fatal("never moved")
+		}
+		seen[now-start] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("loops that start a microsecond apart wait for %d different times, want 4", len(seen))
+	}
+}
+
 // TestCrowdPatience: moves that do not help become rare, and one that does is forgotten.
 func TestCrowdPatience(t *testing.T) {
 	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
