@@ -50,9 +50,10 @@ func (c *crowd) back(left, now transport.Time) bool {
 		return false
 	}
 	if c.need == 0 {
-		// Two loops that are in each other's way must not move together. The last
-		// digits of the time are as good as random.
-		c.need = (crowdLeast + uint32(now)&crowdMask) << c.moves
+		// Two loops that are in each other's way must not move together. The
+		// microseconds are as good as random; the nanoseconds are not, where a
+		// clock counts in steps of 40 or 100 of them.
+		c.need = (crowdLeast + uint32(now/1000)&crowdMask) << c.moves
 	}
 	if c.bad++; c.bad < c.need {
 		return false

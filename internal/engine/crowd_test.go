@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +46,24 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
+// TestCrowdApart: two loops do not move at the same time for ever, however coarse the clock.
+func TestCrowdApart(t *testing.T) {
+	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
+	seen := map[transport.Time]bool{}
+	for i := range transport.Time(4) {
+		var w crowd
+		now := 1 + i*us // a clock that counts in steps of a microsecond
+		start := now
+		if !crowdDrive(&w, &now, 100*us, 200*us, 100*ms) {
+			t.Fatal("never moved")
+		}
+		seen[now-start] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("loops that start a microsecond apart wait for %d different times, want 4", len(seen))
+	}
+}
+
 // TestCrowdPatience: moves that do not help become rare, and one that does is forgotten.
 func TestCrowdPatience(t *testing.T) {
 	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
@@ -68,21 +88,56 @@ func TestCrowdPatience(t *testing.T) {
 	}
 }
 
+// allowed is the processors that this thread may use, as the kernel shows them: also those
+// that are not there yet.
+func allowed(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "Cpus_allowed:") {
+			return line
+		}
+	}
+	t.Fatal("/proc/thread-self/status has no Cpus_allowed")
+	return ""
+}
+
 // TestMove: another processor, and free to use every one that it could before.
 func TestMove(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var before, after unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
+	before := allowed(t)
+	if n := testing.AllocsPerRun(10, move); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if after := allowed(t); after != before {
+		t.Errorf("the thread may use %s before: %s", after, before)
+	}
+}
+
+// TestRelease: who is held to some processors stays so.
+func TestRelease(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, one, got unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatal(err)
 	}
-	for range 10 {
-		move()
+	defer release(&all)
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if all.IsSet(cpu) {
+			one.Set(cpu)
+		}
 	}
-	if err := unix.SchedGetaffinity(0, &after); err != nil {
-		t.Fatal(err)
+	release(&one)
+	if err := unix.SchedGetaffinity(0, &got); err != nil || got != one {
+		t.Errorf("%d processors, %v; want one", got.Count(), err)
 	}
-	if before != after {
-		t.Errorf("the thread may use %d processors, %d before", after.Count(), before.Count())
+	release(&all)
+	if err := unix.SchedGetaffinity(0, &got); err != nil || got != all {
+		t.Errorf("%d processors, %v; want %d", got.Count(), err, all.Count())
 	}
 }

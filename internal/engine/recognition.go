@@ -43,7 +43,11 @@ func (e *Engine) Path(sgid, dgid *transport.GID) transport.Path {
 	}
 	p := e.pathTo(0)
 	if e.peers != nil && e.reachable(sgid, dgid) {
-		p = e.pathTo(e.peers.Meet(e.now, *sgid, *dgid))
+		f := e.peers.Meet(e.now, *sgid, *dgid)
+		// Filler is for an address, not for a queue pair: if it is no longer certain who
+		// is there, nobody sends it until it is. Judged tells.
+		e.port.SetFiller(link.AddrOf(*dgid), f&wire.FeatureFiller != 0)
+		p = e.pathTo(f)
 	}
 	return p
 }

@@ -63,7 +63,18 @@ func move() {
 	others := all
 	others.Clear(int(cpu))
 	if unix.SchedSetaffinity(0, &others) == nil {
-		// Should it fail, this processor is left out for good: the thread runs.
-		_ = unix.SchedSetaffinity(0, &all)
+		release(&all)
 	}
+}
+
+// release lets the calling thread use these processors. If it might use any that its control
+// group has, and these are all, it is not held to them: more may be added.
+func release(all *unix.CPUSet) {
+	var every, got unix.CPUSet
+	every.Fill()
+	if unix.SchedSetaffinity(0, &every) == nil && unix.SchedGetaffinity(0, &got) == nil && got == *all {
+		return
+	}
+	// Should it fail, a processor too many or too few: the thread runs.
+	_ = unix.SchedSetaffinity(0, all)
 }

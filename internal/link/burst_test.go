@@ -41,7 +41,7 @@ func randomBurst(r *rand.Rand, span *memory.Span) (b transport.Burst, data []byt
 		}
 		if m.first != never {
 			b.First, b.Last = r.IntN(3) > 0, r.IntN(3) > 0
-			if !b.Last || n == 0 && !b.First {
+			if !b.Last || n == 0 && !b.First || r.IntN(4) == 0 {
 				n += int(b.MTU) - n%int(b.MTU)
 			}
 			b.Packets = uint32(max(1, (n+int(b.MTU)-1)/int(b.MTU)))

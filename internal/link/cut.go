@@ -27,25 +27,39 @@ const (
 // The identification of a run's packets counts from zero, which is what the kernel puts
 // into them.
 type Cutter struct {
-	flow     wire.Flow
-	src, dst netip.AddrPort
-	b        *transport.Burst
-	packet   uint32 // the next one to write
-	data     source
-	filler   bool // dst understands it
-	even     int  // how long full packets of b are made; 0: as long as they are
+	way        // of bursts
+	alone  way // of packets that leave alone, which may be amid a burst
+	b      *transport.Burst
+	packet uint32 // the next one to write
+	data   source
+	filler bool // dst understands it
+	even   int  // how long full packets of b are made; 0: as long as they are
 	// The run that Next goes on with: packets it has and their length.
 	begun, segment int
+}
+
+// A way is where packets go, and the ICRCs of those that go there.
+type way struct {
+	flow     wire.Flow
+	src, dst netip.AddrPort
+}
+
+// aim prepares for packets from src to dst.
+func (w *way) aim(src, dst netip.AddrPort) {
+	if w.src != src || w.dst != dst {
+		w.flow.Set(src, dst)
+		w.src, w.dst = src, dst
+	}
 }
 
 // Start begins with b, which must stay as it is until Next has returned everything.
 func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.b, c.packet = nil, 0
 	c.begun, c.segment = 0, 0
+	c.aim(src, dst)
 	if err := check(b); err != nil {
 		return err
 	}
-	c.aim(src, dst)
 	c.b = b
 	c.data.start(b.Data)
 	c.even = 0
@@ -55,18 +69,10 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	return nil
 }
 
-// aim prepares for packets from src to dst.
-func (c *Cutter) aim(src, dst netip.AddrPort) {
-	if c.src != src || c.dst != dst {
-		c.flow.Set(src, dst)
-		c.src, c.dst = src, dst
-	}
-}
-
 // Seal sets the ICRC of a packet that leaves alone.
 func (c *Cutter) Seal(p wire.Packet, src, dst netip.AddrPort) {
-	c.aim(src, dst)
-	c.flow.Seal(p, 0)
+	c.alone.aim(src, dst)
+	c.alone.flow.Seal(p, 0)
 }
 
 // check refuses bursts that are no message's: a mistake of ours, not of the network.

@@ -66,6 +66,7 @@ type Port struct {
 
 	cut    Cutter
 	filler map[netip.Addr]bool // who understands it
+	fills  bool                // cut's dst is one of them
 	queue  []Message
 	room   []byte
 	used   int
@@ -144,8 +145,9 @@ func (p *Port) Send(b *transport.Burst) error {
 		return nil
 	}
 	if p.cut.dst != dst {
-		p.cut.filler = p.filler[dst.Addr()] && p.bind.Segments() > 1
+		p.fills = p.filler[dst.Addr()]
 	}
+	p.cut.filler = p.fills && p.bind.Segments() > 1
 	if err := p.cut.Start(b, src, dst); err != nil {
 		return err
 	}

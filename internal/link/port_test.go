@@ -184,7 +184,8 @@ func TestDeviceWithoutSegments(t *testing.T) {
 	blocked := false
 	a := NewPort(&gate{Bind: n.Bind(FakeOptions{FailSegments: true}, hostA), blocked: &blocked})
 	b := NewPort(n.Bind(FakeOptions{}, hostB))
-	packets := 0
+	a.SetFiller(hostB, true)
+	packets, filled := 0, 0
 	n.Way = func(d *FakeDatagram) {
 		packets++
 		blocked = packets == 5
@@ -197,11 +198,14 @@ func TestDeviceWithoutSegments(t *testing.T) {
 		if id, ok := flow.Check(p, 0); !ok || id != 0 {
 			t.Errorf("%v has the ICRC of identification %d, %v; it leaves with 0", p, id, ok)
 		}
+		if p.Filler() > 0 {
+			filled++
+		}
 	}
 	s := &sink{t: t}
 	var span memory.Span
 	for i := range 2 {
-		if err := a.Send(simpleBurst(&span, transport.KindSend, 10_000)); err != nil {
+		if err := a.Send(simpleBurst(&span, transport.KindWrite, 10_000)); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -215,8 +219,9 @@ func TestDeviceWithoutSegments(t *testing.T) {
 			t.Fatalf("message %d: got %+v", i, s.bursts)
 		}
 	}
-	if packets != 20 {
-		t.Errorf("%d packets, want 20", packets)
+	// Filler is of use only to a device that does: the second message has none.
+	if packets != 20 || filled != 8 {
+		t.Errorf("%d packets, %d with filler, want 20 and 8", packets, filled)
 	}
 }
 
@@ -486,4 +491,92 @@ func TestFromSelf(t *testing.T) {
 	if c := both.Counters(); len(s.bursts) != 0 || c.FromSelf != 1 || c.RcvdPackets != 1 {
 		t.Errorf("%d bursts delivered, counters %+v", len(s.bursts), c)
 	}
+}
+
+// TestFillerStays: a peer that does not understand filler gets none, whatever else went there
+// or was made ready for there after somebody who does.
+func TestFillerStays(t *testing.T) {
+	hostC := netip.MustParseAddr("10.0.0.3")
+	to := func(b *transport.Burst, peer netip.Addr) *transport.Burst {
+		b.DGID = GIDOf(peer)
+		return b
+	}
+	for _, c := range []struct {
+		name    string
+		between func(a *Port)
+	}{
+		{"nothing", func(*Port) {}},
+		{"a notification", func(a *Port) { a.SendCNP(GIDOf(hostA), GIDOf(hostC), 7, 9) }},
+		{"no burst at all", func(a *Port) {
+			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: GIDOf(hostA), DGID: GIDOf(hostB)}} {
+				if b.Packets > 0 {
+					b = to(b, hostC)
+				}
+				if err := a.Send(b); (err == nil) != (b.Packets > 0) {
+					t.Errorf("burst of %d packets: %v", b.Packets, err)
+				}
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := NewFakeNet()
+			a := NewPort(n.Bind(FakeOptions{}, hostA))
+			a.SetFiller(hostB, true)
+			filled := map[netip.Addr]int{}
+			n.Way = func(d *FakeDatagram) {
+				if checkPacket(t, d).Filler() > 0 {
+					filled[d.To.Addr()]++
+				}
+			}
+			var span memory.Span
+			send := func(peer netip.Addr) {
+				if err := a.Send(to(simpleBurst(&span, transport.KindWrite, 4096), peer)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			send(hostC)
+			send(hostB)
+			c.between(a)
+			send(hostC)
+			a.Flush()
+			if filled[hostB] != 3 || filled[hostC] != 0 {
+				t.Errorf("packets with filler: %v; want 3 to %v and no other", filled, hostB)
+			}
+		})
+	}
+}
+
+// TestSplitAmidSend: packets that leave one by one to make room for a burst do not spoil it.
+func TestSplitAmidSend(t *testing.T) {
+	n := NewFakeNet()
+	blocked := true
+	a := NewPort(&gate{Bind: n.Bind(FakeOptions{FailSegments: true}, hostA), blocked: &blocked})
+	n.Way = func(d *FakeDatagram) { checkPacket(t, d) }
+	var span memory.Span
+	for a.Counters().SendFull == 0 {
+		if err := a.Send(simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blocked = false
+	b := simpleBurst(&span, transport.KindSend, 60_000)
+	b.DGID = GIDOf(netip.MustParseAddr("10.0.0.3"))
+	if err := a.Send(b); err != nil {
+		t.Fatal(err)
+	}
+	a.Flush()
+}
+
+// checkPacket looks at a datagram's ICRC and returns the packet.
+func checkPacket(t *testing.T, d *FakeDatagram) wire.Packet {
+	p, err := wire.Parse(d.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flow wire.Flow
+	flow.Set(d.From, d.To)
+	if id, ok := flow.Check(p, 0); !ok || id >= ownIDs {
+		t.Errorf("%v to %v is damaged", p, d.To)
+	}
+	return p
 }

@@ -63,3 +63,17 @@ func TestFillerRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestFillerBits: how much filler there is shares a byte with the request to acknowledge.
+func TestFillerBits(t *testing.T) {
+	b := BTH(make([]byte, BTHSize))
+	for _, n := range []int{MaxFiller, fillerWord, 0} {
+		for _, ack := range []bool{true, false} {
+			b.SetAckReq(ack)
+			b.SetFiller(n)
+			if b.Filler() != n || b.AckReq() != ack || b.PSN() != 0 || b.DestQP() != 0 {
+				t.Errorf("filler %d, ackreq %v: read back as %d, %v", n, ack, b.Filler(), b.AckReq())
+			}
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"vrdma/internal/hosts"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// writeBytes is how many bytes a WRITE of three packets is on the wire.
+func (q *testQP) writeBytes(peer *testQP) uint64 {
+	q.c.t.Helper()
+	before := q.c.e.LinkCounters()
+	q.post(wr{op: opWrite, flags: signal, n: 3 * 4096, remote: peer.c.base, rkey: peer.mr.RKey})
+	if _, packets := q.pass(10 * time.Microsecond); packets != 3 {
+		q.c.t.Fatalf("a WRITE of three packets left in %d", packets)
+	}
+	sent := q.c.e.LinkCounters().SentBytes - before.SentBytes
+	peer.pass(10 * time.Microsecond)
+	q.pass(10 * time.Microsecond)
+	if w, ok := q.try(); !ok || w.status != 0 {
+		q.c.t.Fatalf("the WRITE: completed %v, %+v", ok, w)
+	}
+	return sent
+}
+
+// TestFillerNeedsFreshNews: a host that has said that it understands filler gets some; one
+// that has not been heard of lately may be another by now, and gets none from the moment on
+// that somebody connects to it until it has answered again.
+func TestFillerNeedsFreshNews(t *testing.T) {
+	as, bs := byHand(t, 1, Options{Recognise: true})
+	a, b := as[0], bs[0]
+	e := a.c.e
+	meet := func(want uint32) {
+		t.Helper()
+		e.portActive, e.portLast = true, e.now
+		for range 100 {
+			a.pass(10 * time.Microsecond)
+			b.pass(10 * time.Microsecond)
+			if e.peers.Features(b.c.gid) == want {
+				for _, bell := range e.bells {
+					e.activate(bell)
+				}
+				return
+			}
+		}
+		t.Fatalf("the peer's features are %#x, want %#x", e.peers.Features(b.c.gid), want)
+	}
+	meet(features)
+	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize)
+	if got := a.writeBytes(b); got != filled {
+		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
+	}
+	e.now += 6e9
+	e.portActive, e.portLast = true, e.now
+	if p := e.Path(&a.c.gid, &b.c.gid); p.Own {
+		t.Errorf("a new connection takes a host for ours that has not been heard of for 6 s: %+v", p)
+	}
+	a.pass(10 * time.Microsecond) // the question leaves
+	for _, bell := range e.bells {
+		e.activate(bell)
+	}
+	if got := a.writeBytes(b); got != plain {
+		t.Errorf("a WRITE to a host that has not been heard of for 6 s: %d bytes, want %d", got, plain)
+	}
+	if got := a.writeBytes(b); got != filled {
+		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
+	}
+	// An older one takes its place.
+	b.c.e.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Host: recognition{b.c.e}})
+	e.now += 6e9
+	e.Path(&a.c.gid, &b.c.gid)
+	meet(features &^ wire.FeatureFiller)
+	if got := a.writeBytes(b); got != plain {
+		t.Errorf("a WRITE to a host that does not know filler: %d bytes, want %d", got, plain)
+	}
+}
+
+// TestStreaming: whoever has moved much looks around for longer before it sleeps, for a while.
+func TestStreaming(t *testing.T) {
+	as, bs := byHand(t, 1, Options{})
+	a, b := as[0], bs[0]
+	for _, c := range []struct {
+		name   string
+		bytes  uint32
+		after  time.Duration
+		stream bool
+	}{
+		{"a word", 64, 0, false},
+		{"much", 3 * 4096, 0, true},
+		{"much, a moment ago", 3 * 4096, time.Duration(quietAfter) - 10*time.Microsecond, true},
+		{"much, a while ago", 3 * 4096, time.Duration(quietAfter) + 10*time.Microsecond, false},
+	} {
+		for _, q := range []*testQP{a, b} {
+			q.c.e.portBulk = 0
+		}
+		a.post(wr{op: opWrite, flags: signal, n: c.bytes, remote: b.c.base, rkey: b.mr.RKey})
+		a.pass(time.Microsecond)
+		b.pass(time.Microsecond)
+		a.pass(time.Microsecond) // the acknowledgement
+		for _, q := range []*testQP{a, b} {
+			e := q.c.e
+			want := transport.Time(defaultSpin)
+			if c.stream {
+				want = quietAfter
+			}
+			e.now += transport.Time(c.after)
+			if e.streaming() != c.stream || e.patience() != want {
+				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, e.streaming(), e.patience(), c.stream, want)
+			}
+			e.portActive, e.portLast = true, e.now
+		}
+	}
+}
