@@ -58,7 +58,16 @@ func daemonCommand(o *options) *cobra.Command {
 		Use:   "daemon",
 		Short: "be the RDMA device, in the foreground",
 		Long: `Serves the device rxe0 on a unix socket until SIGTERM or SIGINT. Programs reach it
-with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET.`,
+with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET,
+LD_PRELOAD and SYSFS_PATH as the README shows.
+
+A file for --config, every line of which may be left out, and over which flags win:
+
+  socket: /run/vrdma/vrdma.sock
+  addr: [192.0.2.10, 127.0.0.1]
+  limits:               # for each opened device; also pds, cqs, mrs, mws, srqs, ahs, channels
+    qps: 1000
+    memory: 1073741824  # registered bytes, for each process`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if f.detach {
