@@ -108,22 +108,24 @@ func (p *Port) SetTap(t *Tap) { p.tap = t }
 // SetOwn says whether a peer is a vrdma host. Of those, packets with an identification
 // that no vrdma host sends are taken for damaged.
 func (p *Port) SetOwn(peer netip.Addr, own bool) {
-	if own {
-		p.own[peer.Unmap().WithZone("")] = true
-	} else {
-		delete(p.own, peer.Unmap().WithZone(""))
-	}
+	note(p.own, peer, own)
 	p.from = netip.AddrPort{} // look again
 }
 
 // SetFiller says whether a peer understands filler.
 func (p *Port) SetFiller(peer netip.Addr, understands bool) {
-	if understands {
-		p.filler[peer.Unmap().WithZone("")] = true
-	} else {
-		delete(p.filler, peer.Unmap().WithZone(""))
-	}
+	note(p.filler, peer, understands)
 	p.cut.dst = netip.AddrPort{} // look again
+}
+
+// note puts a peer into a set, or takes it out.
+func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
+	peer = peer.Unmap().WithZone("")
+	if in {
+		set[peer] = true
+	} else {
+		delete(set, peer)
+	}
 }
 
 // OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host

@@ -366,7 +366,8 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 // most is how many bytes the next burst of the request in W may have. Behind the first
 // packet of a WRITE, which is longer than the others, a link that cuts bursts into runs of
 // packets of one length has to begin a new run, and the second packet ends the first run:
-// both come on top, so that what follows fills a run.
+// both come on top, so that what follows fills a run. (A link that makes all of them as long
+// needs no such care, and it does no harm there.)
 func (q *QP) most() uint32 {
 	r := &q.req
 	if q.path.Remote && r.Off == 0 && (r.W.Op == WRWrite || r.W.Op == WRWriteImm) {

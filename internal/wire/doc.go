@@ -1,7 +1,9 @@
 // Package wire is the formats of RoCEv2: what stands in a UDP datagram to port 4791,
 // byte for byte as the Linux kernel's rxe and hardware NICs send it (IBA volume 1,
 // chapter 9 and annex A17), and the management datagrams (MADs) that the connection
-// manager exchanges in it (chapters 12 and 13).
+// manager exchanges in it (chapters 12 and 13). Two things are vrdma's own and for vrdma
+// hosts only: the MAD by which they recognise each other (hello.go), and bytes that make
+// packets of one message equally long (filler.go).
 //
 //	┌──────────┬─────┬─────┬──────────────────────────┬─────────┬─────┬──────┐
 //	│ IPv4 or  │ UDP │ BTH │ DETH, RETH, AtomicETH,   │ payload │ pad │ ICRC │
