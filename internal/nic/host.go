@@ -18,7 +18,7 @@ func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos-q.sq.cons >= q.sq.posted() {
 		return false
 	}
-	parseSend(q.sq.slot(pos), q.kinds, q.cap.SendSGE, w)
+	parseSend(q.sq.slot(pos), q.typ, q.cap.SendSGE, w)
 	w.Pos = pos
 	return true
 }

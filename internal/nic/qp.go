@@ -51,7 +51,6 @@ type QP struct {
 	srq        *SRQ
 	sq         workRing
 	rq         workRing
-	kinds      uint32
 	cap        QPCap
 	sigAll     bool
 	attr       QPAttr
@@ -131,7 +130,7 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
 		return nil, syscall.EINVAL
 	}
-	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, kinds: sendKinds[typ], sigAll: p.SigAll}
+	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, sigAll: p.SigAll}
 	var err error
 	if q.pd, err = s.pds.get(p.PD); err != nil {
 		return nil, err
