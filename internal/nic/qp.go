@@ -114,7 +114,9 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 	if q.srq != nil {
 		q.srq.refs++
 	}
-	q.tr.Init(transport.Config{Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, SRQ: q.srq != nil})
+	q.tr.Init(transport.Config{
+		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
+	})
 	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
 }
 
