@@ -100,12 +100,9 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need transport.Access, s *
 			off -= e.Length
 			continue
 		}
-		m := q.local(e, need)
-		if m == nil {
-			return transport.LocProtErr
-		}
-		k := min(n, e.Length-off)
-		if !m.region.Span(e.Addr-m.iova+uint64(off), uint64(k), s) {
+		va, k := e.Addr+uint64(off), min(n, e.Length-off)
+		m := q.local(e.LKey, va, k, need)
+		if m == nil || !m.region.Span(va-m.iova, uint64(k), s) {
 			return transport.LocProtErr
 		}
 		n -= k
