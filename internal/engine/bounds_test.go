@@ -2,8 +2,11 @@ package engine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
 
@@ -44,5 +47,39 @@ func TestLongEntry(t *testing.T) {
 		if w := a.wait(); w.status != uint32(transport.LocProtErr) {
 			t.Errorf("operation %d past the region's end: %+v, want status %d", op, w, transport.LocProtErr)
 		}
+	}
+}
+
+// TestFlushRegion: a flush of all of a region needs a key of it, and no range.
+func TestFlushRegion(t *testing.T) {
+	a, b := pair(t)
+	const global, region, flushable = 1, 1, 0x1 | 0x100 // local write, flush global
+	var mr nic.MRInfo
+	r, err := b.c.space.Map(b.c.base, 4096, []memory.Extent{{Start: b.c.base, Length: 4096, Kind: memory.Shared, Prot: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.c.do(func() (err error) {
+		mr, err = b.c.s.RegMR(nic.MRParams{PD: b.pd, Start: b.c.base, Length: 4096, HcaVA: b.c.base, Access: flushable, Region: r})
+		if err != nil {
+			return err
+		}
+		const access = 1 << 3
+		return b.c.s.ModifyQP(b.info.Handle, access, &nic.QPAttr{AccessFlags: 0xf | flushable})
+	})
+	flush := func(va uint64, rkey uint32) wc {
+		slot := a.sq.slot(a.posted)
+		a.write(wr{op: uint32(transport.WRFlush), flags: signal, n: 8192, remote: va})
+		le := binary.NativeEndian
+		le.PutUint32(slot[36:], rkey)
+		slot[40], slot[41] = global, region
+		a.ring()
+		return a.wait()
+	}
+	if w := flush(0, mr.RKey); w.status != 0 {
+		t.Errorf("flush of a region of 4096 bytes with a range of 8192 at 0: %+v", w)
+	}
+	if w := flush(b.c.base, b.mr.RKey); w.status != uint32(transport.RemAccessErr) {
+		t.Errorf("flush of a region that does not allow it: %+v, want status %d", w, transport.RemAccessErr)
 	}
 }

@@ -164,6 +164,21 @@ func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) t
 	return transport.Success
 }
 
+// CheckKey implements transport.Host.
+func (q *QP) CheckKey(rkey uint32, a transport.Access) transport.Status {
+	ok := false
+	switch k := q.nic.keys[rkey>>8].(type) {
+	case *MR:
+		ok = k.lkey == rkey && k.pd == q.pd && k.access&a == a
+	case *MW:
+		ok = k.allows(q, rkey, a)
+	}
+	if !ok {
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
 // WriteRemote implements transport.Host.
 func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(s.Len()), transport.AccessRemoteWrite)
