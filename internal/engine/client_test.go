@@ -110,6 +110,7 @@ func (c *client) do(f func() error) {
 type testQP struct {
 	c      *client
 	info   nic.QPInfo
+	pd     uint32
 	cq     nic.CQInfo
 	mr     nic.MRInfo
 	sq, rq testRing
@@ -146,6 +147,7 @@ func (c *client) newQP(typ uint8) *testQP {
 		if err != nil {
 			return err
 		}
+		q.pd = pd
 		if q.mr, err = c.s.RegMR(nic.MRParams{PD: pd, Start: c.base, Length: clientMemory, HcaVA: c.base, Access: 0xf, Region: region}); err != nil {
 			return err
 		}

@@ -51,7 +51,6 @@ type QP struct {
 	srq        *SRQ
 	sq         workRing
 	rq         workRing
-	kinds      uint32
 	cap        QPCap
 	sigAll     bool
 	attr       QPAttr
@@ -115,7 +114,9 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 	if q.srq != nil {
 		q.srq.refs++
 	}
-	q.tr.Init(transport.Config{Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, SRQ: q.srq != nil})
+	q.tr.Init(transport.Config{
+		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
+	})
 	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
 }
 
@@ -131,7 +132,7 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
 		return nil, syscall.EINVAL
 	}
-	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, kinds: sendKinds[typ], sigAll: p.SigAll}
+	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, sigAll: p.SigAll}
 	var err error
 	if q.pd, err = s.pds.get(p.PD); err != nil {
 		return nil, err

@@ -291,6 +291,8 @@ type Host interface {
 
 	// CheckRemote checks key, bounds and rights of a remote access.
 	CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status
+	// CheckKey checks key and rights of a remote access to all that the key names.
+	CheckKey(rkey uint32, a Access) Status
 	// WriteRemote checks and copies s to va.
 	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
 	// ReadRemote checks and fills s with n bytes at va.
