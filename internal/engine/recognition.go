@@ -70,7 +70,7 @@ func (r recognition) SendMAD(from, to transport.GID, mad []byte) { r.e.SendMAD(f
 func (r recognition) Judged(gid transport.GID) {
 	e := r.e
 	f := e.peers.Features(gid)
-	e.port.SetOwn(link.AddrOf(gid), f&wire.FeatureShortIDs != 0)
+	e.port.SetOwn(link.AddrOf(gid), e.peers.ShortIDs(gid))
 	e.port.SetFiller(link.AddrOf(gid), f&wire.FeatureFiller != 0)
 	p := e.pathTo(f)
 	e.nic.EachQP(func(q *nic.QP) {

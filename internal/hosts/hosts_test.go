@@ -18,6 +18,8 @@ type world struct {
 	mail  []letter
 	lose  func(letter) bool
 	sent  int // letters offered to the network
+
+	renumbers bool // something on the way changes identifications
 }
 
 type letter struct {
@@ -90,7 +92,7 @@ func (w *world) deliver() {
 		}
 		switch {
 		case n.table != nil:
-			n.table.Receive(w.now, l.from, l.to, l.mad)
+			n.table.Receive(w.now, l.from, l.to, l.mad, w.renumbers)
 		case n.refuse:
 			m := wire.MAD(l.mad)
 			if m.Method() == wire.MethodGet {
@@ -235,32 +237,61 @@ func TestReplaced(t *testing.T) {
 	w.want(a, b, Foreign, 0)
 }
 
-// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours
-// and is not asked for ever.
+// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours.
+// Who forges such packets can neither have the check of the ICRC weakened nor keep the host
+// from its features.
 func TestDoubt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
 	a.meet(b)
 	w.deliver()
+	sent := w.sent
+	for i := range 100 {
+		a.table.Doubt(w.now, b.gid)
+		if !a.table.ShortIDs(b.gid) {
+			t.Fatalf("doubt %d weakens the check", i)
+		}
+		w.deliver()
+		w.want(a, b, Own, all)
+		w.run(second / 10)
+	}
+	if n := a.table.count.Doubts; n != 1 || w.sent-sent > 4 {
+		t.Errorf("100 forged packets in 10 s led to %d doubts and %d messages, want one and a few", n, w.sent-sent)
+	}
+	// Later it may be true.
+	w.run(doubtEvery)
+	b.start(0)
+	b.refuse = true
 	a.table.Doubt(w.now, b.gid)
+	if !a.table.ShortIDs(b.gid) {
+		t.Error("the check is weakened before anybody has answered")
+	}
 	w.deliver()
+	w.want(a, b, Foreign, 0)
+	if a.table.ShortIDs(b.gid) {
+		t.Error("a foreign host is held to our identifications")
+	}
+}
+
+// TestRenumbered: where something on the way changes identifications, the answer shows it,
+// and the host is not held to what it announces; also where that begins later.
+func TestRenumbered(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	w.renumbers = true
+	a.meet(b)
+	w.deliver()
+	w.want(a, b, Own, all&^wire.FeatureShortIDs)
+	w.renumbers = false
+	w.run(refreshEvery + second)
 	w.want(a, b, Own, all)
-	w.run(second)
+	w.renumbers = true
 	a.table.Doubt(w.now, b.gid)
 	w.deliver()
 	w.want(a, b, Own, all&^wire.FeatureShortIDs)
-	before := w.sent
-	a.table.Doubt(w.now, b.gid)
-	w.deliver()
-	if w.sent != before || a.table.count.Doubts != 2 {
-		t.Errorf("a third doubt led to %d messages, %d doubts counted", w.sent-before, a.table.count.Doubts)
+	if a.table.ShortIDs(b.gid) {
+		t.Error("held to identifications that its packets do not have")
 	}
-	// A new instance gets a new chance.
-	w.run(second)
-	b.start(all)
-	b.meet(a)
-	w.deliver()
-	w.want(a, b, Own, all)
 }
 
 // TestLoss: every other message is lost, one by one, and still all know in the end.
@@ -306,15 +337,15 @@ func TestForgery(t *testing.T) {
 		{"too late", b.gid, answer, w.now + nonceLife + 1},
 	}
 	for i, s := range steps {
-		a.table.Receive(s.at, s.from, a.gid, s.mad)
+		a.table.Receive(s.at, s.from, a.gid, s.mad, false)
 		if n := a.table.count.Ignored; n != uint64(i+1) {
 			t.Errorf("%s: %d answers ignored, want %d", s.name, n, i+1)
 		}
 		w.want(a, b, Asking, 0)
 	}
-	a.table.Receive(w.now, b.gid, a.gid, answer)
+	a.table.Receive(w.now, b.gid, a.gid, answer, false)
 	w.want(a, b, Own, all)
-	a.table.Receive(w.now, b.gid, a.gid, answer) // once more
+	a.table.Receive(w.now, b.gid, a.gid, answer, false) // once more
 	if n := a.table.count.Recognised; n != 1 {
 		t.Errorf("an answer counted %d times", n)
 	}
@@ -333,7 +364,7 @@ func TestFlood(t *testing.T) {
 	q.SetSender(all, 3, "x")
 	const flood = 100_000
 	for i := range flood {
-		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q)
+		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q, false)
 		if w.sent > i+1 {
 			t.Fatalf("%d messages for %d questions", w.sent, i+1)
 		}
@@ -388,11 +419,11 @@ func FuzzReceive(f *testing.F) {
 		n.table.peers[o.gid].nonce = 1<<63 | 5
 		w.mail, w.sent = nil, 0
 		before := slices.Clone(mad)
-		n.table.Receive(w.now, gid(3), n.gid, mad) // from somebody else
+		n.table.Receive(w.now, gid(3), n.gid, mad, false) // from somebody else
 		if len(n.table.peers) != 1 || n.kind(o) != Asking || w.sent > 1 {
 			t.Fatalf("a stranger's message made %+v and %d messages", n.table.List(), w.sent)
 		}
-		n.table.Receive(w.now, o.gid, n.gid, mad)
+		n.table.Receive(w.now, o.gid, n.gid, mad, false)
 		if w.sent > 2 || !slices.Equal(before, mad) {
 			t.Fatalf("%d messages for two", w.sent)
 		}

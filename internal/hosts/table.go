@@ -61,8 +61,9 @@ const (
 	refreshEvery = 30 * second
 	// againFirst and againMost: foreign hosts are asked again, ever more rarely.
 	againFirst, againMost = 2 * second, 64 * second
-	// looseWithin is how soon a second doubt proves the first wrong.
-	looseWithin = 10 * second
+	// doubtEvery is how often a host can be doubted: packets that give rise to doubt can be
+	// forged, and each doubt costs the connections there their features for a moment.
+	doubtEvery = 10 * second
 	// tick is what times are rounded to, so that many hosts share a look.
 	tick = firstWait / 2
 )
@@ -76,7 +77,6 @@ type peer struct {
 	kind      Kind
 	asking    bool // a question is on its way, the tries-th
 	doubted   bool // was ours, and has done what none of ours does
-	loose     bool // its identifications are not to be relied on
 	waiting   bool // somebody was told "not yet"
 	tries     uint8
 	rounds    uint8  // without an answer
@@ -161,24 +161,25 @@ func (p *peer) known(ours uint32) uint32 {
 	if p.kind != Own || p.doubted {
 		return 0
 	}
-	f := p.features & ours
-	if p.loose {
-		f &^= wire.FeatureShortIDs
-	}
-	return f
+	return p.features & ours
+}
+
+// ShortIDs reports whether packets from a host have to have short identifications. That does
+// not change with doubt: only an answer to a question of ours, or none, can change it.
+func (t *Table) ShortIDs(gid GID) bool {
+	p := t.peers[gid]
+	return p != nil && p.kind == Own && p.features&t.conf.Features&wire.FeatureShortIDs != 0
 }
 
 // Doubt says that a packet came from a host of ours that none of ours would send: somebody
-// else may have its address now. Until it answers again it is foreign.
+// else may have its address now, or pretends. Until it answers again it is spoken to as a
+// foreign one.
 func (t *Table) Doubt(now Time, gid GID) {
 	p := t.peers[gid]
-	if p == nil || p.kind != Own || p.doubted || p.loose {
+	if p == nil || p.kind != Own || p.doubted || p.doubtedAt != 0 && now-p.doubtedAt < doubtEvery {
 		return
 	}
 	t.count.Doubts++
-	// Once may be a damaged packet that looked whole. A host that has said since that
-	// it is ours, and goes on, just has other identifications than we thought.
-	p.loose = p.doubtedAt != 0 && now-p.doubtedAt < looseWithin
 	p.doubted, p.doubtedAt = true, now
 	if !p.asking {
 		t.ask(now, gid, p)
@@ -212,7 +213,7 @@ func (t *Table) Expire(now Time) {
 func (t *Table) expire(now Time, gid GID, p *peer) {
 	most := uint8(1) // for one that has never answered, the next round will do
 	switch {
-	case p.kind == Own:
+	case p.kind == Own && !p.doubted:
 		most = knownTries
 	case p.rounds == 0:
 		most = firstTries
