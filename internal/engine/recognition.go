@@ -81,10 +81,14 @@ func (r recognition) Judged(gid transport.GID) {
 }
 
 // InUse implements hosts.Host.
-func (r recognition) InUse(f func(transport.GID)) {
-	r.e.nic.EachQP(func(q *nic.QP) {
-		if q.Transport().Path().Remote {
-			f(q.PeerGID())
+func (r recognition) InUse(f func(local, remote transport.GID)) {
+	e := r.e
+	e.nic.EachQP(func(q *nic.QP) {
+		if !q.Transport().Path().Remote {
+			return
+		}
+		if local, remote := q.LocalGID(), q.PeerGID(); e.reachable(&local, &remote) {
+			f(local, remote)
 		}
 	})
 }

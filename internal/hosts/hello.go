@@ -87,6 +87,14 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	if p == nil {
 		return
 	}
+	if p.heard == 0 {
+		if len(t.peers)-t.named.count >= maxAnswered {
+			t.count.Ignored++
+			t.foreign(now, from, p, p.rounds)
+			return
+		}
+		t.named.remove(p)
+	}
 	t.count.Recognised++
 	before := p.known(t.conf.Features)
 	if p.instance != h.Instance() {

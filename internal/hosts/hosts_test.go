@@ -64,9 +64,9 @@ func (n *node) SendMAD(from, to GID, mad []byte) {
 
 func (n *node) Judged(GID) { n.judged++ }
 
-func (n *node) InUse(f func(GID)) {
+func (n *node) InUse(f func(local, remote GID)) {
 	for _, g := range n.used {
-		f(g)
+		f(n.gid, g)
 	}
 }
 
@@ -154,7 +154,8 @@ func TestRecognition(t *testing.T) {
 		t.Errorf("features %#x before anything was heard", f)
 	}
 	b.used = []GID{a.gid}
-	b.table.peers[a.gid] = &peer{local: b.gid, kind: Foreign, due: 1 << 60}
+	p := b.table.add(b.gid, a.gid)
+	p.kind, p.due = Foreign, 1<<60
 	w.deliver()
 	w.want(a, b, Own, all&^wire.FeatureShortIDs)
 	w.want(b, a, Own, all&^wire.FeatureShortIDs)
@@ -382,21 +383,93 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// stranger is the i-th of many addresses where nobody is.
+func stranger(i int) GID {
+	return GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
+}
+
 // TestBound: the table does not grow without end, and forgets what nobody uses.
 func TestBound(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(1, all)
-	for i := range maxPeers + 100 {
-		a.table.Meet(w.now+Time(i), a.gid, GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+	for i := range maxNamed + 100 {
+		a.table.Meet(w.now+Time(i), a.gid, stranger(i))
 	}
-	if n := len(a.table.peers); n != maxPeers || a.judged != 100 {
-		t.Errorf("%d hosts known, %d forgotten, want %d and 100", n, a.judged, maxPeers)
+	if n := len(a.table.peers); n != maxNamed || a.judged != 0 {
+		t.Errorf("%d hosts known, %d judged, want %d and none", n, a.judged, maxNamed)
+	}
+	if a.table.peers[stranger(99)] != nil || a.table.peers[stranger(100)] == nil {
+		t.Error("it is not the oldest names that were forgotten")
 	}
 	w.mail = nil
 	w.run(200 * second)
-	if n := len(a.table.peers); n != 0 || a.table.Deadline() != 0 {
+	if n := len(a.table.peers); n != 0 || a.table.named != (list{}) || a.table.Deadline() != 0 {
 		t.Errorf("%d hosts known that nobody uses, next look at %d", n, a.table.Deadline())
 	}
+	if a.judged != 0 {
+		t.Errorf("%d judgements of hosts that were foreign all the time", a.judged)
+	}
+}
+
+// TestDisplaced: whoever names any number of addresses displaces no host that has answered,
+// whatever became of it since. What is displaced, and used, is asked again when there is room.
+func TestDisplaced(t *testing.T) {
+	w := newWorld(t)
+	a, b, c, d := w.add(1, all), w.add(2, all), w.add(3, all), w.add(4, 0)
+	a.meet(b)
+	a.meet(c)
+	w.deliver()
+	c.start(0)
+	w.run(refreshEvery + 11*second)
+	w.want(a, c, Foreign, 0) // it has answered once
+	a.meet(d)
+	w.run(2 * second)
+	flood := func(from, to int) {
+		for i := from; i < to; i++ {
+			a.table.Meet(w.now, a.gid, stranger(i))
+		}
+		w.mail = nil
+	}
+	flood(0, 3*maxNamed)
+	w.want(a, b, Own, all)
+	w.want(a, c, Foreign, 0)
+	w.want(a, d, 255, 0)
+	// Nobody uses those addresses any more; d becomes one of ours, and nobody meets it anew.
+	d.start(all)
+	w.run(200 * second)
+	w.want(a, d, Own, all)
+	// And a new one is recognised in the middle of it.
+	e := w.add(5, all)
+	flood(0, maxNamed)
+	a.meet(e)
+	flood(maxNamed, 2*maxNamed-1)
+	a.table.Expire(a.table.Deadline())
+	w.deliver()
+	w.want(a, e, Own, all)
+}
+
+// TestAnsweredBound: the hosts that have answered are bounded too; what is too many is
+// foreign, and displaces none.
+func TestAnsweredBound(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	a.meet(b)
+	w.deliver()
+	answer := make(wire.Hello, wire.MADSize)
+	for i := range maxAnswered {
+		a.table.Meet(w.now, a.gid, stranger(i))
+		answer.InitAnswer(wire.Hello(w.mail[0].mad))
+		answer.SetSender(all, 9, "x")
+		w.mail = nil
+		a.table.Receive(w.now, stranger(i), a.gid, answer, false)
+	}
+	if f := a.table.Features(stranger(maxAnswered - 2)); f != all {
+		t.Errorf("host %d has features %#x, want %#x", maxAnswered, f, all)
+	}
+	if f := a.table.Features(stranger(maxAnswered - 1)); f != 0 {
+		t.Errorf("host %d has features %#x, want none", maxAnswered+1, f)
+	}
+	w.want(a, b, Own, all)
 }
 
 // FuzzReceive: nothing that comes makes a host known that was not asked, and nothing is
