@@ -82,6 +82,7 @@ type Engine struct {
 	flights    flights
 	crowd      crowd
 	strays     uint64 // packets from other hosts for no queue pair of ours
+	tooLong    map[transport.GID]*tooLong
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady
@@ -134,8 +135,11 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 	e.now = 1
 	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
-	if o.Port != nil && o.Recognise {
-		e.recognise(o.Version)
+	if o.Port != nil {
+		o.Port.OnTooLong(e.noteTooLong)
+		if o.Recognise {
+			e.recognise(o.Version)
+		}
 	}
 	return e, nil
 }

@@ -99,5 +99,9 @@ func (e *Engine) Peers() ([]hosts.Status, hosts.Counters) {
 	if e.peers == nil {
 		return nil, hosts.Counters{}
 	}
-	return e.peers.List(), e.peers.Counters()
+	list := e.peers.List()
+	for i := range list {
+		list[i].TooLong = e.shortestTooLong(list[i].GID)
+	}
+	return list, e.peers.Counters()
 }

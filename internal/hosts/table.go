@@ -338,6 +338,7 @@ type Status struct {
 	Kind     Kind
 	Version  string // of a vrdma host
 	Features uint32 // in use
+	TooLong  int    // bytes of the shortest packet that was too long for the way there; the engine knows
 }
 
 // List describes every host that is known.

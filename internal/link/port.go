@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -82,6 +84,7 @@ type Port struct {
 	isOwn    bool // from is one of them
 	isSelf   bool // from is ourselves
 	doubt    func(netip.Addr)
+	tooLong  func(from, to netip.Addr, size int)
 	id       uint16 // identification of the packet that was verified last
 	longID   bool   // see LongID
 }
@@ -136,6 +139,10 @@ func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
 // or forges it. The packet is dropped, and so are others like it until SetOwn says that the
 // peer is no vrdma host: a packet that anybody can send must not weaken the check.
 func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
+
+// OnTooLong sets what is called when the kernel refuses a packet, of size bytes with all its
+// headers from IP's on, because the interface or the way does not take so long ones.
+func (p *Port) OnTooLong(f func(from, to netip.Addr, size int)) { p.tooLong = f }
 
 // LongID reports whether the burst that Receive is called with came with an identification
 // that no vrdma host sends.
@@ -306,7 +313,7 @@ func (p *Port) Flush() {
 				q = q[1:]
 			}
 		default:
-			p.count.SendErrors += uint64(packetsIn(&q[0]))
+			p.refused(&q[0], err)
 			q = q[1:]
 		}
 	}
@@ -332,13 +339,28 @@ func (p *Port) split(m *Message) bool {
 		case errors.Is(err, ErrFull):
 			return false
 		case err != nil:
-			p.count.SendErrors++
+			p.refused(&one[0], err)
 		default:
 			p.count.SentCalls++
 		}
 		m.Data = m.Data[n:]
 	}
 	return true
+}
+
+// refused notes that the kernel does not send a datagram.
+func (p *Port) refused(m *Message, err error) {
+	p.count.SendErrors++
+	if p.tooLong == nil || !errors.Is(err, unix.EMSGSIZE) {
+		return
+	}
+	size := wire.UDPSize + len(m.Data)
+	if m.Remote.Addr().Is4() {
+		size += wire.IPv4Size
+	} else {
+		size += wire.IPv6Size
+	}
+	p.tooLong(m.Local.Addr(), m.Remote.Addr(), size)
 }
 
 // Close closes the bind.
