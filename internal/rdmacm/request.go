@@ -68,6 +68,8 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	}
 	l := a.listener(k, to)
 	switch {
+	case l == nil && a.renewing(k):
+		return nil, cm.Ignore
 	case l == nil:
 		return nil, cm.RejectInvalidService
 	case l.qpType != 0 && l.qpType != qpType:
