@@ -82,7 +82,6 @@ type Engine struct {
 	flights    flights
 	crowd      crowd
 	strays     uint64 // packets from other hosts for no queue pair of ours
-	tooLong    map[transport.GID]*tooLong
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady
@@ -91,7 +90,8 @@ type Engine struct {
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign
-	current *nic.QP      // whose turn it is, for fault containment
+	tooLong map[transport.GID]*tooLong
+	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
