@@ -115,6 +115,9 @@ func printConnection(w io.Writer, c channel.ConnectionStatus) {
 // printPeer is one line of another host.
 func printPeer(w io.Writer, p channel.PeerStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
+	if p.Problem != "" {
+		fmt.Fprintf(w, "    %s\n", p.Problem)
+	}
 }
 
 // printList is a table of a line each, with as many as people read.

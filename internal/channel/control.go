@@ -135,6 +135,8 @@ type PeerStatus struct {
 	Version string `json:"version,omitempty"`
 	// Features are what a vrdma host and we use between us.
 	Features []string `json:"features,omitempty"`
+	// Problem is what an operator should know about the way there.
+	Problem string `json:"problem,omitempty"`
 }
 
 // TraceRecord is one command that a program made, or the opening or closing of the

@@ -90,7 +90,8 @@ type Engine struct {
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign
-	current *nic.QP      // whose turn it is, for fault containment
+	tooLong map[transport.GID]*tooLong
+	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
@@ -134,8 +135,11 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 	e.now = 1
 	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
-	if o.Port != nil && o.Recognise {
-		e.recognise(o.Version)
+	if o.Port != nil {
+		o.Port.OnTooLong(e.noteTooLong)
+		if o.Recognise {
+			e.recognise(o.Version)
+		}
 	}
 	return e, nil
 }

@@ -182,6 +182,7 @@ func (ses *session) loop() {
 			return
 		}
 		msg, fds = ses.handle(&req, &reply, out)
+		ses.arena.Reclaim()
 		err = ses.conn.WriteMessage(msg, fds...)
 		channel.CloseFDs(fds)
 		buffers.Put(buf)

@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -81,6 +82,9 @@ func (s *Server) peers(st *channel.Status, all bool) {
 			if h.Features&f.bit != 0 {
 				p.Features = append(p.Features, f.name)
 			}
+		}
+		if h.TooLong != 0 {
+			p.Problem = fmt.Sprintf("packets of %d bytes are too long for the way: see the MTU of the interfaces", h.TooLong)
 		}
 		st.Peers = append(st.Peers, p)
 	}

@@ -95,10 +95,10 @@ func (s *Session) ResizeCQ(h, cqe uint32) (CQInfo, error) {
 	if err != nil {
 		return CQInfo{}, err
 	}
-	for i := range held {
-		copy(r.slot(i), c.ring.slot(c.seen+i))
+	if err := r.move(&c.ring, c.seen, held); err != nil {
+		r.release()
+		return CQInfo{}, err
 	}
-	r.setProducer(held)
 	c.ring.release()
 	c.ring, c.cqe, c.prod, c.seen = r, r.mask, held, 0
 	return CQInfo{Handle: h, CQE: c.cqe, Ring: r.at}, nil

@@ -22,10 +22,11 @@ type Limits struct {
 }
 
 // DefaultLimits are close to rxe's, so that programs size themselves as they do
-// there.
+// there. A completion queue may be larger than rxe's 32767 entries: libfabric's rxm asks
+// for 262144. What a queue may really have is bounded by the session's arena.
 var DefaultLimits = Limits{
 	PDs: 32764, CQs: 16384, QPs: 65535, MRs: 256 << 10, MWs: 128 << 10, SRQs: 960, AHs: 32767, Channels: 1024,
-	CQE: 32767, QPWR: 16384, SRQWR: 16384, SGE: 32, SRQSGE: 27, Inline: 800,
+	CQE: 1<<22 - 1, QPWR: 1 << 20, SRQWR: 1 << 20, SGE: 32, SRQSGE: 27, Inline: 800,
 	RDAtomic:    128,
 	McastGroups: 8192, McastAttach: 56,
 }

@@ -230,6 +230,12 @@ func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 // PeerGID is that one's address.
 func (q *QP) PeerGID() transport.GID { return q.attr.AH.DGID }
 
+// LocalGID is the address that it is connected from.
+func (q *QP) LocalGID() transport.GID {
+	g, _ := q.nic.checkAddress(&q.attr.AH)
+	return g
+}
+
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }
 

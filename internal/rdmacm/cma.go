@@ -25,13 +25,14 @@ type CMA struct {
 	manager *cm.Manager
 	ports   map[portKey]*port
 	clients map[*Client]struct{}
+	vacant  map[portKey]vacancy // ports whose listener has just gone
 	// nextPort is where the search for a free port begins.
 	nextPort uint16
 }
 
 // New makes the device.
 func New(n *nic.NIC, l Link) *CMA {
-	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{})}
+	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy)}
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
 	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Host: a})
 	return a
@@ -92,6 +93,7 @@ func (c *Client) Close() {
 		ch.Close()
 	}
 	delete(c.cma.clients, c)
+	c.cma.leave(c)
 }
 
 // maxNames is how many identifiers of a kind there are: librdmacm's index map ends

@@ -103,6 +103,9 @@ func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
 // Destroy ends an ID and returns how many of its events the program has read.
 func (id *ID) Destroy() uint32 {
+	if id.state == Listening {
+		id.cma.vacate(id.port.key, id.client)
+	}
 	id.destroy()
 	return id.reported
 }
