@@ -98,3 +98,26 @@ func childrenOf(pid int) (children []int) {
 	}
 	return children
 }
+
+// This build against itself: every side is measured and judged, and what is judged decides
+// the exit status. (Which way is nobody's business here.)
+func TestBenchAgainst(t *testing.T) {
+	p := tool(t, "bench", "--against", harness.Binary(), "--only", "local", "--rows", "send latency", "--rounds", "1", "--out", "", "-o", "json")
+	if !p.Ended(5 * minute) {
+		t.Fatalf("it does not end\n%s", p.Output())
+	}
+	var report bench.Compared
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 1 || len(report.Rows[0].Ours.Values) != 1 || len(report.Rows[0].Control.Values) != 1 || len(report.Rows[0].Theirs.Values) != 1 {
+		t.Fatalf("got %+v, want one number of each side\n%s", report.Rows, p.Output())
+	}
+	want := 0
+	if len(report.Worse()) > 0 {
+		want = 1
+	}
+	if p.Code() != want {
+		t.Errorf("%s, want exit status %d\n%s", p.Fate(), want, p.Output())
+	}
+}
