@@ -121,3 +121,24 @@ func TestBenchAgainst(t *testing.T) {
 		t.Errorf("%s, want exit status %d\n%s", p.Fate(), want, p.Output())
 	}
 }
+
+// A victim is measured beside an attacker, and the daemon lets go of what the attacker held.
+func TestBenchAttacks(t *testing.T) {
+	p := tool(t, "bench", "--attacks", "--rows", "^commands", "--rounds", "1", "--out", "", "-o", "json")
+	p.OK(t, 5*minute)
+	var report bench.AttackReport
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 1 {
+		t.Fatalf("got %+v, want one row\n%s", report.Rows, p.Output())
+	}
+	row := report.Rows[0]
+	if row.Note != "" || row.Reached != "16 of 16" || len(row.Alone.Median.Values) != 1 || len(row.Beside.Median.Values) != 1 {
+		t.Errorf("got %+v\n%s", row, p.Output())
+	}
+	if row.While.Files <= row.Before.Files || row.After.Files >= row.While.Files {
+		t.Errorf("the daemon had %d descriptors before, %d while and %d after, want more only while\n%s",
+			row.Before.Files, row.While.Files, row.After.Files, p.Output())
+	}
+}

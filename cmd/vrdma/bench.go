@@ -25,6 +25,7 @@ type benchFlags struct {
 	rows        string
 	against     string
 	reportOnly  bool
+	attacks     bool
 	out, format string
 }
 
@@ -50,10 +51,16 @@ once more as the control, and with another one, in turn. BINARY is the other bui
 vrdma; its libvrdma.so and libvrdma-sockets.so lie beside it. A row is WORSE if this
 build's median is worse by more than 3 % and by more than this build differs from itself.
 Then the exit status is 1. TCP and other things to compare with are not measured, nor are
-the parts guest, rxe and allocations.`,
+the parts guest, rxe and allocations.
+
+With --attacks a victim's latency is measured, alone and beside a hostile tenant of the
+same daemon, and what the daemon holds before, while and after; with --against of the
+other build too. As root, victim and attacker are two other users. This is nothing for a
+machine that others use: the attacks take up to 2 GB and what the daemon has of anything.`,
 		Example: `  vrdma bench --only veth,cm --rounds 3
   vrdma bench --rows 'send latency'
-  vrdma bench --against ../before/bin/vrdma --rounds 9`,
+  vrdma bench --against ../before/bin/vrdma --rounds 9
+  vrdma bench --attacks --rows 'rnr|error' --against ../before/bin/vrdma`,
 		Hidden: true, // a tool of the repository, see make bench
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -62,6 +69,9 @@ the parts guest, rxe and allocations.`,
 			}
 			if err := needTools("ib_write_bw"); err != nil {
 				return err
+			}
+			if f.attacks {
+				return f.attack(c.OutOrStdout())
 			}
 			if f.against != "" {
 				return f.compare(c.OutOrStdout())
@@ -81,6 +91,7 @@ the parts guest, rxe and allocations.`,
 	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")
 	c.Flags().StringVar(&f.against, "against", "", "compare with another build: the path of its vrdma")
 	c.Flags().BoolVar(&f.reportOnly, "report-only", false, "with --against: exit status 0 even if a row is worse")
+	c.Flags().BoolVar(&f.attacks, "attacks", false, "measure a victim beside hostile tenants instead; --rows picks attacks")
 	c.Flags().StringVar(&f.out, "out", "bench/results", "the directory for results; empty: none")
 	c.Flags().StringVarP(&f.format, "output", "o", "text", "text or json")
 	c.Flags().StringVar(&f.table.Source, "source", ".", "the repository, for the guest and the allocation tests")
@@ -105,8 +116,11 @@ func (f *benchFlags) check() error {
 	if f.table.Rounds < 1 {
 		return usage("--rounds %d: want at least 1", f.table.Rounds)
 	}
-	if f.reportOnly && f.against == "" {
-		return usage("--report-only says nothing without --against")
+	if f.reportOnly && (f.against == "" || f.attacks) {
+		return usage("--report-only says nothing without --against, nor with --attacks")
+	}
+	if f.attacks && len(f.table.Only) > 0 {
+		return usage("--attacks has no parts for --only: pick attacks with --rows")
 	}
 	if f.rows == "" {
 		return nil
@@ -116,6 +130,12 @@ func (f *benchFlags) check() error {
 		return usage("--rows %s: %w", f.rows, err)
 	}
 	f.table.Rows = rows
+	if f.attacks {
+		if len(f.chosenAttacks()) == 0 {
+			return usage("--rows %s: no attack matches; they are listed in docs/performance.md", f.rows)
+		}
+		return nil
+	}
 	if !f.table.Any() {
 		return usage("--rows %s: no row of the chosen parts matches; the rows are listed in docs/performance.md", f.rows)
 	}
@@ -124,12 +144,9 @@ func (f *benchFlags) check() error {
 
 // compare measures this build against another.
 func (f *benchFlags) compare(stdout io.Writer) error {
-	other, err := filepath.Abs(f.against)
+	other, err := f.other()
 	if err != nil {
 		return err
-	}
-	if info, err := os.Stat(other); err != nil || !info.Mode().IsRegular() {
-		return usage("--against %s: want the path of another build's vrdma, with its shared objects beside it", f.against)
 	}
 	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
 		return withLab(ours.Original, nil, func(control *bench.Lab) error {
@@ -147,6 +164,55 @@ func (f *benchFlags) compare(stdout io.Writer) error {
 				}
 				return nil
 			})
+		})
+	})
+}
+
+// other is the other build's binary.
+func (f *benchFlags) other() (string, error) {
+	path, err := filepath.Abs(f.against)
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return "", usage("--against %s: want the path of another build's vrdma, with its shared objects beside it", f.against)
+	}
+	return path, nil
+}
+
+// chosenAttacks are the attacks that --rows picks.
+func (f *benchFlags) chosenAttacks() []bench.Attack {
+	var chosen []bench.Attack
+	for _, a := range bench.Attacks {
+		if f.table.Rows == nil || f.table.Rows.MatchString(fmt.Sprintf("%s: %d %s", a.Name, a.Count, a.What)) {
+			chosen = append(chosen, a)
+		}
+	}
+	return chosen
+}
+
+// attack measures a victim beside attackers, with this build and perhaps another.
+func (f *benchFlags) attack(stdout io.Writer) error {
+	run := bench.AttackRun{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
+	measure := func(ctx context.Context) error {
+		report, err := run.Run(ctx, version)
+		if err != nil {
+			return err
+		}
+		return f.deliver(stdout, report)
+	}
+	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
+		run.Labs, run.Names = []*bench.Lab{ours}, []string{"this build"}
+		if f.against == "" {
+			return measure(ctx)
+		}
+		other, err := f.other()
+		if err != nil {
+			return err
+		}
+		return withLab(other, nil, func(theirs *bench.Lab) error {
+			run.Labs, run.Names = append(run.Labs, theirs), append(run.Names, "other build")
+			return measure(ctx)
 		})
 	})
 }

@@ -34,13 +34,13 @@ type ComparedRow struct {
 	Ours          Series  `json:"ours"`
 	Control       Series  `json:"control"` // this build again
 	Theirs        Series  `json:"theirs"`
-	Loss          float64 `json:"loss"`  // how much worse this build's median is; 0.05: 5 %; negative: better
+	Loss          float64 `json:"loss"`  // how much worse this build's median is; 0.05: 5 %; negative: how much the other's is
 	Noise         float64 `json:"noise"` // the difference between this build and itself
 	// Chance is how often two draws of this build's own numbers differ by as much as the
 	// builds do. Where it is large, measure again with more rounds.
 	Chance  float64 `json:"chance"`
 	Verdict Verdict `json:"verdict"`
-	Note          string  `json:"note,omitempty"`
+	Note    string  `json:"note,omitempty"`
 }
 
 // compare judges what three sides measured for a row: ours is worse if its median is
@@ -69,8 +69,8 @@ func compare(ours, control, theirs *Row) ComparedRow {
 	}
 	a, again, b := c.Ours.Median(), c.Control.Median(), c.Theirs.Median()
 	c.Loss = loss(a, b, c.LowerIsBetter)
-	c.Noise = math.Abs(loss(max(a, again), min(a, again), true))
-	c.Chance = chance(slices.Concat(c.Ours.Values, c.Control.Values), math.Abs(loss(max(a, b), min(a, b), true)))
+	c.Noise = math.Abs(loss(a, again, true))
+	c.Chance = chance(slices.Concat(c.Ours.Values, c.Control.Values), math.Abs(c.Loss))
 	bar := max(margin, c.Noise)
 	const rounding = 1.001
 	switch {
@@ -78,7 +78,7 @@ func compare(ours, control, theirs *Row) ComparedRow {
 		c.Verdict = Same
 	case c.Loss > bar:
 		c.Verdict = Worse
-	case loss(b, a, c.LowerIsBetter) > bar: // as seen from the other side, so that swapping builds swaps verdicts
+	case c.Loss < -bar:
 		c.Verdict = Better
 	default:
 		c.Verdict = Same
@@ -87,7 +87,8 @@ func compare(ours, control, theirs *Row) ComparedRow {
 }
 
 // loss is how much worse a is than b, as a share: 0.5 if it takes half as long again, or
-// if b is half as much again. JSON has no infinity, so there is a most.
+// if b is half as much again. If it is better, loss is negative: how much worse b is than
+// a. JSON has no infinity, so there is a most.
 func loss(a, b float64, lowerIsBetter bool) float64 {
 	const most = 1e6
 	if !lowerIsBetter {
@@ -96,6 +97,8 @@ func loss(a, b float64, lowerIsBetter bool) float64 {
 	switch {
 	case a == b:
 		return 0
+	case a < b:
+		return -loss(b, a, true)
 	case b == 0:
 		return most
 	}
@@ -113,7 +116,7 @@ func chance(values []float64, difference float64) float64 {
 		random.Shuffle(len(dealt), func(i, j int) { dealt[i], dealt[j] = dealt[j], dealt[i] })
 		one, other := Series{Values: dealt[:len(dealt)/2]}, Series{Values: dealt[len(dealt)/2:]}
 		a, b := one.Median(), other.Median()
-		if loss(max(a, b), min(a, b), true) >= difference {
+		if math.Abs(loss(a, b, true)) >= difference {
 			hits++
 		}
 	}
