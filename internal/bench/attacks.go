@@ -113,15 +113,26 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 	if err != nil {
 		return err
 	}
-	victim, attacker, err := lab.tenants(ctx)
-	if err != nil {
-		return err
-	}
 	d, err := lab.Here.Start(ctx, "--network=false", "--mode", "0666")
 	if err != nil {
 		return err
 	}
 	defer d.stop()
+	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.gone() {
+		if d.died(ctx) {
+			return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
+		}
+		return err
+	}
+	return nil
+}
+
+// withDaemon measures alone, starts the attacker, measures beside it and ends it.
+func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *AttackRow, hostile string) error {
+	victim, attacker, err := lab.tenants(ctx)
+	if err != nil {
+		return err
+	}
 	if o.Alone, err = s.measure(ctx, victim, "alone"); err != nil {
 		return err
 	}
@@ -130,16 +141,13 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 	}
 	c := &crowd{}
 	defer c.dismiss()
-	_, out, err := c.admit(lab.command(ctx, attacker.Under(programs["hostile"], o.Attack, fmt.Sprint(o.Count))...))
+	_, out, err := c.admit(lab.command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
 	if err != nil {
 		return err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	o.Reached = strings.TrimPrefix(strings.TrimSpace(line), "ready ")
 	fmt.Fprintf(s.Progress, "  the attacker: %s\n", o.Reached)
-	if d.gone() {
-		return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
-	}
 	if err != nil {
 		return fmt.Errorf("the attacker ended: %w", err)
 	}
@@ -148,9 +156,6 @@ func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
 	}
 	if o.Beside, err = s.measure(ctx, victim, "beside"); err != nil {
 		return err
-	}
-	if d.gone() {
-		return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
 	}
 	if o.While, err = d.load(); err != nil {
 		return err
@@ -225,8 +230,8 @@ type AttackReport struct {
 func (s *AttackReport) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", s.Version, s.Machine, s.Time.UTC().Format("2006-01-02 15:04 UTC"))
-	fmt.Fprintf(&b, "A victim's send latency, 64 B, alone and beside an attacker: median and 99 %%. The daemon before, while and after. Idle attackers: at most %d x.\n\n", victimBound)
-	b.WriteString("| attack | build | reached | alone | beside | | daemon's memory | mappings | descriptors | |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "A victim's send latency, 64 B, alone and beside an attacker: median, average, 99 %%. The daemon before, while and after. The victim passes beside an idle attacker if its median is at most %d x.\n\n", victimBound)
+	b.WriteString("| attack | build | reached | alone | beside | | daemon's memory | mappings | descriptors | victim |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for i := range s.Rows {
 		o := &s.Rows[i]
 		ratio := ""
@@ -247,12 +252,12 @@ func (s *AttackReport) Markdown(w io.Writer) error {
 	return err
 }
 
-// text is the median and the 99th percentile.
+// text is the median, the average and the 99th percentile.
 func (v *Victim) text() string {
 	if len(v.Median.Values) == 0 {
 		return ""
 	}
-	return Quantity(v.Median.Median(), "s") + ", " + Quantity(v.P99.Median(), "s")
+	return Quantity(v.Median.Median(), "s") + ", " + Quantity(v.Median.Average(), "s") + ", " + Quantity(v.P99.Median(), "s")
 }
 
 // JSON writes it for programs.

@@ -108,7 +108,7 @@ func loss(a, b float64, lowerIsBetter bool) float64 {
 // chance deals values out into two halves, again and again, and returns the share of
 // deals in which the medians of the halves differ by at least a difference.
 func chance(values []float64, difference float64) float64 {
-	const deals = 2000
+	const deals = 1000
 	random := rand.New(rand.NewPCG(1, 2)) // the same numbers give the same answer
 	dealt := slices.Clone(values)
 	hits := 0

@@ -66,6 +66,17 @@ func (d *daemon) gone() bool {
 	}
 }
 
+// died waits a moment for the end of a daemon that has stopped answering, and reports
+// whether it came.
+func (d *daemon) died(ctx context.Context) bool {
+	for end := time.Now().Add(2 * time.Second); !d.gone() && time.Now().Before(end); {
+		if wait(ctx, settling) != nil {
+			break
+		}
+	}
+	return d.gone()
+}
+
 // lastWords are the first lines of the daemon's log that sound like an end, else its last.
 func (d *daemon) lastWords() string {
 	text, _ := os.ReadFile(d.log.Name()) // may be empty

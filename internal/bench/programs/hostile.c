@@ -232,7 +232,8 @@ static int unfinished(unsigned int protocol)
 	}
 	p.events = POLLOUT;
 	for (int i = 0; i < 1023; i++) {
-		if (poll(&p, 1, 1000) != 1 || send(p.fd, piece, sizeof(piece), MSG_NOSIGNAL) < 0)
+		errno = ETIMEDOUT;
+		if (poll(&p, 1, 10000) != 1 || send(p.fd, piece, sizeof(piece), MSG_NOSIGNAL) < 0)
 			return -1;
 	}
 	return 0;
@@ -245,10 +246,12 @@ static int make_requests(int count)
 	while (done < count) {
 		int error = -1;
 
-		errno = 0;
-		/* Builds differ in their protocol. */
-		for (unsigned int protocol = 2; error && protocol < 9; protocol++)
+		errno = EPROTO;
+		/* Builds differ in their protocol; any other refusal is the answer. */
+		for (unsigned int protocol = 2; error && errno == EPROTO && protocol < 9; protocol++) {
+			errno = 0;
 			error = unfinished(protocol);
+		}
 		if (error)
 			break;
 		done++;
