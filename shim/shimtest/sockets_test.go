@@ -69,7 +69,7 @@ func TestSockets(t *testing.T) {
 // TestSocketsCount: the library counts in the memory that VRDMA_COUNT names, and nowhere
 // else: the number of a process may be that of another one by now, or in another namespace.
 func TestSocketsCount(t *testing.T) {
-	const size, udp = 48, 4 * 8 // of struct counts, and the place of its member
+	const size, udp = 56, 4 * 8 // of struct counts, and the place of its member
 	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	stub := compile(t, "rspreload.so", "-std=gnu11", "-D_GNU_SOURCE", "-fPIC", "-shared", "testdata/rspreload_stub.c")
 	for _, c := range []struct {

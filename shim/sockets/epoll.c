@@ -42,6 +42,7 @@ static int made(int fd)
 	struct set *s = (unsigned)fd < TABLE ? calloc(1, sizeof *s) : NULL;
 	if (!s)
 		return fd;
+	fork_watch();
 	pthread_mutex_init(&s->lock, NULL);
 	s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	atomic_store(&sets[fd], s); /* if there was one, its number was closed behind our back */
@@ -79,13 +80,14 @@ void epoll_forget(int fd)
 {
 	if (likely(!atomic_load_explicit(&end, memory_order_relaxed)))
 		return;
-	struct set *own = (unsigned)fd < TABLE ? atomic_exchange(&sets[fd], NULL) : NULL;
-	if (own) { /* an epoll descriptor; its memory stays, somebody may wait in it */
+	struct set *own = set_at(fd);
+	if ((!own && !entry_at(fd)) || foreign())
+		return;
+	if (own) {
+		atomic_store(&sets[fd], NULL); /* an epoll descriptor; its memory stays, somebody may wait in it */
 		sys(SYS_close, own->changed);
 		return;
 	}
-	if (!entry_at(fd))
-		return;
 	for (int i = 0; i < atomic_load(&end); i++) {
 		struct set *s = set_at(i);
 		if (!s)
@@ -95,6 +97,21 @@ void epoll_forget(int fd)
 		if (found)
 			drop(s, found);
 		pthread_mutex_unlock(&s->lock);
+	}
+}
+
+/* A thread that is not here may have had the lock, and word of changes is for the parent. */
+void epoll_child(void)
+{
+	for (int i = 0; i < atomic_load(&end); i++) {
+		struct set *s = set_at(i);
+		if (!s)
+			continue;
+		if (pthread_mutex_trylock(&s->lock)) /* in the middle of a change */
+			s->items = NULL, s->n = s->room = 0;
+		pthread_mutex_init(&s->lock, NULL);
+		sys(SYS_close, s->changed);
+		s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	}
 }
 

@@ -69,16 +69,20 @@ void listener_close(struct entry *e)
 {
 	if (kind_of(e) != LISTENING)
 		return;
-	sys(SYS_close, e->door);
-	sys(SYS_close, e->twin);
+	if (!atomic_load(&e->inherited)) {
+		sys(SYS_close, e->door);
+		sys(SYS_close, e->twin);
+	}
 	e->door = e->twin = e->queue = -1;
 }
 
 EXPORT int listen(int fd, int backlog)
 {
 	struct entry *e = entry_at(fd);
-	if (!e || kind_of(e) != FRESH)
-		return e && kind_of(e) == LISTENING ? 0 : REAL(listen)(fd, backlog);
+	if (!e)
+		return REAL(listen)(fd, backlog);
+	if (kind_of(e) != FRESH)
+		return kind_of(e) == LISTENING ? 0 : FAIL(EINVAL);
 	suit_buffers(e);
 	want_pair = &e->queue;
 	int r = REAL(listen)(fd_of(e), backlog);
@@ -114,7 +118,10 @@ static int take(struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
 	long got = sys(SYS_accept4, e->twin, from, n, flags);
 	if (got < 0)
 		return FAIL((int)-got);
-	COUNT(accepted);
+	if (atomic_load(&e->inherited))
+		COUNT(inherited);
+	else
+		COUNT(accepted);
 	return (int)got;
 }
 
@@ -126,7 +133,8 @@ EXPORT int accept4(int fd, struct sockaddr *restrict from, socklen_t *restrict n
 		return got < 0 ? FAIL((int)-got) : (int)got;
 	}
 	if (kind_of(e) != LISTENING)
-		return kind_of(e) == DEAD ? entry_dead() : FAIL(EINVAL);
+		return kind_of(e) == DEAD ? dead_use() : FAIL(EINVAL);
+	listener_use(e);
 	for (;;) {
 		int got = take(e, from, n, flags);
 		if (got >= 0 || errno != EAGAIN || atomic_load(&e->nonblocking))

@@ -70,10 +70,10 @@ EXPORT int close(int fd)
 	if (foreign())
 		return kernel_close(fd);
 	struct entry *own = &table[fd];
-	if (e != own || kind_of(e) == DEAD) {
+	if (e != own) {
 		entry_become(own, NOT_OURS);
-		int r = kernel_close(fd);
-		return e == own ? r : release(e);
+		kernel_close(fd);
+		return release(e);
 	}
 	/* With other numbers left this one stays, empty, because the preload library has it. */
 	return atomic_exchange(&e->ghost, true) ? FAIL(EBADF) : release(e);
@@ -82,15 +82,17 @@ EXPORT int close(int fd)
 /* Those of ours in a range are closed one by one, the rest by whoever comes next. */
 static void close_ours(unsigned first, unsigned last)
 {
-	for (unsigned fd = first; fd <= last && fd < TABLE && !foreign(); fd++)
+	for (unsigned fd = first; fd <= last && fd <= (unsigned)entry_top(); fd++)
 		if (entry_at((int)fd))
 			close((int)fd);
 }
 
+#define RANGE_CLOEXEC 4u /* CLOSE_RANGE_CLOEXEC */
+
 int close_range(unsigned first, unsigned last, int flags);
 EXPORT int close_range(unsigned first, unsigned last, int flags)
 {
-	if (!flags)
+	if (first <= last && !((unsigned)flags & RANGE_CLOEXEC) && !foreign())
 		close_ours(first, last);
 	return REAL(close_range) ? REAL(close_range)(first, last, flags) : FAIL(ENOSYS);
 }
@@ -98,7 +100,8 @@ EXPORT int close_range(unsigned first, unsigned last, int flags)
 void closefrom(int low);
 EXPORT void closefrom(int low)
 {
-	close_ours(low > 0 ? (unsigned)low : 0, TABLE);
+	if (!foreign())
+		close_ours(low > 0 ? (unsigned)low : 0, TABLE);
 	REAL(closefrom)(low);
 }
 
@@ -106,13 +109,26 @@ EXPORT void closefrom(int low)
  * dup. A copy that the preload library makes ends the connection when it is closed, so it
  * gets to know of none.
  */
+static void copied(struct entry *e, int to)
+{
+	if (kind_of(e) != DEAD && !atomic_load(&e->inherited))
+		return entry_alias(to, e);
+	/* In a fork child they are the kernel's, and each number is by itself. */
+	bool nonblocking = atomic_load(&e->nonblocking), listens = kind_of(e) == LISTENING;
+	entry_set(to, e->domain, kind_of(e));
+	atomic_store(&table[to].nonblocking, nonblocking);
+	atomic_store(&table[to].inherited, listens);
+	table[to].twin = listens ? to : -1;
+}
+
 static int copy(struct entry *e, int to)
 {
 	long r = sys(SYS_dup3, fd_of(e), to, 0);
 	if (r < 0)
 		return FAIL((int)-r);
-	if (kind_of(e) != DEAD && !foreign())
-		entry_alias(to, e);
+	copied(e, to);
+	if (kind_of(e) == DEAD && to <= 2)
+		dead_use(); /* it is meant for a program that the child will execute */
 	return to;
 }
 
@@ -121,8 +137,8 @@ int duplicate(struct entry *e, int low, int flags)
 	long to = sys(SYS_fcntl, fd_of(e), flags & O_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, low);
 	if (to < 0)
 		return FAIL((int)-to);
-	if (kind_of(e) != DEAD && !foreign())
-		entry_alias((int)to, e);
+	if (!foreign())
+		copied(e, (int)to);
 	return (int)to;
 }
 
@@ -132,11 +148,25 @@ EXPORT int dup(int fd)
 	return e ? duplicate(e, 0, 0) : REAL(dup)(fd);
 }
 
+/* In a vfork child: to will be a standard descriptor of the next program, as a rule. */
+static int hand_over(struct entry *e, int from, int to)
+{
+	int stand_in = e ? dead_socket() : from;
+	if (e)
+		dead_use();
+	long r = sys(SYS_dup3, stand_in, to, 0);
+	if (e)
+		sys(SYS_close, stand_in);
+	return r < 0 ? FAIL((int)-r) : to;
+}
+
 EXPORT int dup2(int from, int to)
 {
 	struct entry *e = entry_at(from);
 	if (from == to || (!e && !entry_at(to)))
 		return REAL(dup2)(from, to);
+	if (foreign())
+		return hand_over(e, from, to);
 	if (entry_at(to) && close(to))
 		return errno == EBADF ? FAIL(EBUSY) : -1;
 	if (entry_at(to)) /* it has other numbers, and keeps this one */
@@ -161,6 +191,8 @@ EXPORT int dup3(int from, int to, int flags)
 EXPORT int bind(int fd, const struct sockaddr *to, socklen_t n)
 {
 	struct entry *e = entry_at(fd);
+	if (e && kind_of(e) == DEAD)
+		return FAIL(EINVAL);
 	return REAL(bind)(e ? fd_of(e) : fd, to, n);
 }
 

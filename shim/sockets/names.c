@@ -54,7 +54,7 @@ EXPORT int getpeername(int fd, struct sockaddr *restrict to, socklen_t *restrict
 	if (!e)
 		return REAL(getpeername)(fd, to, n);
 	if (kind_of(e) != CONNECTED && kind_of(e) != CONNECTING)
-		return FAIL(ENOTCONN);
+		return kind_of(e) == DEAD ? dead_use() : FAIL(ENOTCONN);
 	union name a = {0};
 	socklen_t room = sizeof a;
 	if (REAL(getpeername)(fd_of(e), &a.any, &room))
