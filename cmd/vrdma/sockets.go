@@ -205,7 +205,7 @@ func (c tcpCount) reasons() []string {
 		{c.Unmade, "socket", "that librspreload.so did not make: it found no RDMA device, or a fork came before"},
 		{c.UDP, "UDP socket", "left to the kernel"},
 		{c.Forked, "process", "made by fork that wanted to use an RDMA connection of the parent, which is not possible"},
-		{c.Inherited, "connection", "to a process made by fork, whose listener is the parent's: those take TCP only"},
+		{c.Inherited, "connection", "to a server that hands its connections to child processes: RDMA connections do not survive fork"},
 	} {
 		if r.n > 0 {
 			why = append(why, count(r.n, r.thing)+" "+r.text)

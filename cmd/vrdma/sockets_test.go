@@ -40,7 +40,7 @@ func TestTCPReasons(t *testing.T) {
 	}{
 		{"nothing", tcpCount{}, nil},
 		{"one", tcpCount{Refused: 1}, []string{"1 connection to a peer that does not listen on RDMA: run it with vrdma run --sockets too"}},
-		{"forks", tcpCount{Inherited: 2}, []string{"2 connections to a process made by fork, whose listener is the parent's: those take TCP only"}},
+		{"forks", tcpCount{Inherited: 2}, []string{"2 connections to a server that hands its connections to child processes: RDMA connections do not survive fork"}},
 		{"several", tcpCount{Silent: 2, UDP: 3, Forked: 2}, []string{
 			"2 connections to a peer that RDMA does not reach", "3 UDP sockets left to the kernel",
 			"2 processes made by fork that wanted to use an RDMA connection of the parent, which is not possible",

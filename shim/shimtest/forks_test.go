@@ -32,6 +32,7 @@ func TestSocketsFork(t *testing.T) {
 		{"executes", connection},
 		{"executes_fast", connection},
 		{"listens", listener},
+		{"serves", connection},
 		{"fresh", ""},
 		{"clones", connection},
 	} {

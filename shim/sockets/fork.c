@@ -22,6 +22,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,11 +38,14 @@ static _Atomic bool child; /* of a process that used rsockets, whose library is 
 static _Atomic int mark_here = 1;
 _Atomic int *_Atomic fork_mark = &mark_here;
 
-/* Shared by a process that used rsockets and all its children: each thing is said once. */
+/* Shared by a process that used rsockets and all its children. */
 struct said {
-	_Atomic bool connection, listener;
+	_Atomic bool connection, listener; /* the user was told, which is done once */
+	_Atomic int listeners;             /* made so far */
+	_Atomic int used;                  /* the first so many belong to a server with processes */
 };
 static struct said said_here, *said = &said_here;
+static _Atomic int inherited; /* so many listeners there were when this child was made */
 
 static void in_child(void);
 
@@ -69,10 +74,11 @@ bool foreign(void)
  * rsockets' close, which the preload library's close calls. A child has nothing to close
  * there; this is how the preload library forgets a number and nothing else happens.
  */
-int rclose(int rsocket);
+__thread bool forgetting __attribute__((tls_model("initial-exec")));
+
 EXPORT int rclose(int rsocket)
 {
-	return in_fork_child() || foreign() ? 0 : REAL(rclose)(rsocket);
+	return forgetting || in_fork_child() || foreign() ? 0 : REAL(rclose)(rsocket);
 }
 
 /* Standard error may be anything, even one of ours. */
@@ -84,23 +90,51 @@ static void say(const char *text)
 		sys(SYS_write, 2, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
 }
 
+int fork_listener(void) { return atomic_fetch_add(&said->listeners, 1) + 1; }
+
+/* This is a server with processes; whoever has its listeners shall know. */
+static void used(void)
+{
+	int mine = in_fork_child() ? atomic_load(&inherited) : atomic_load(&said->listeners);
+	int was = atomic_load(&said->used);
+	while (was < mine && !atomic_compare_exchange_weak(&said->used, &was, mine))
+		;
+	if (was < mine)
+		sys(SYS_futex, &said->used, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int fork_await_use(int known)
+{
+	int now;
+	while ((now = atomic_load(&said->used)) == known)
+		sys(SYS_futex, &said->used, FUTEX_WAIT, known, NULL, NULL, 0);
+	return now;
+}
+
 int dead_use(void)
 {
 	static _Atomic bool counted;
-	if (!atomic_exchange(&counted, true))
+	if (!atomic_exchange(&counted, true)) {
 		COUNT(forked);
+		used();
+	}
 	if (!atomic_exchange(&said->connection, true))
-		say("was made by fork and cannot use an RDMA connection of its parent: "
-		    "a program that hands connections to child processes cannot use --sockets, run it without");
+		say("was made by fork and cannot use an RDMA connection of its parent: it fails, and from now on "
+		    "the listeners of this program take TCP connections only; run it without --sockets");
 	return FAIL(ENOTCONN);
 }
 
 void listener_use(struct entry *e)
 {
-	if (likely(!atomic_load_explicit(&e->inherited, memory_order_relaxed)) || atomic_exchange(&said->listener, true))
+	if (likely(!atomic_load_explicit(&e->inherited, memory_order_relaxed)))
 		return;
-	say("was made by fork and uses a listener of its parent: it takes TCP connections there, none over RDMA; "
-	    "for RDMA, run it as one process (threads are well), in the foreground");
+	static _Atomic bool noted;
+	if (!atomic_exchange(&noted, true))
+		used();
+	if (atomic_exchange(&said->listener, true))
+		return;
+	say("was made by fork and uses a listener of its parent: from now on the listeners of this program take "
+	    "TCP connections only; for RDMA, run it as one process, in the foreground");
 }
 
 int dead_socket(void) { return (int)sys(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
@@ -152,7 +186,8 @@ static void inherit(int fd, int dead)
 		sys(SYS_close, twin);
 	if (kind_of(e) == NOT_OURS)
 		return;
-	e->door = e->queue = -1;
+	e->door = e->queue = e->below = -1;
+	atomic_store(&e->retreated, false);
 	e->twin = listens ? fd : -1;
 	atomic_store(&e->refs, 1);
 	atomic_store(&e->inherited, listens);
@@ -175,14 +210,43 @@ static void inherit_alias(int fd, int dead)
 	atomic_store(&table[fd].inherited, listens);
 }
 
+static bool is_open(int fd) { return fd >= 0 && sys(SYS_fcntl, fd, F_GETFD) >= 0; }
+
+/*
+ * The kernel copies the descriptors first and then the memory, so memory may tell of
+ * descriptors that another thread made in between, and that are not here. This comes before
+ * anything else takes their numbers.
+ */
+static void forget_missing(void)
+{
+	for (int fd = 0; fd <= entry_top(); fd++) {
+		struct entry *e = &table[fd];
+		int kind = kind_of(e);
+		if (kind == NOT_OURS)
+			continue;
+		if (kind == LISTENING && !is_open(e->twin))
+			e->twin = -1;
+		if (kind == LISTENING && !is_open(e->door))
+			e->door = -1;
+		if (!is_open(fd)) {
+			if (kind != ALIAS)
+				REAL(close)(fd);
+			entry_become(e, NOT_OURS);
+		}
+	}
+}
+
 static void in_child(void)
 {
 	int why = errno;
 	atomic_store(&owner, sys(SYS_getpid));
-	atomic_store(&child, entry_used());
+	if (!atomic_exchange(&child, entry_used()))
+		atomic_store(&inherited, atomic_load(&said->listeners));
 	atomic_store(atomic_load(&fork_mark), 1);
+	forget_missing();
 	timers_forget();
 	epoll_child();
+	listener_child();
 	int dead = dead_socket();
 	for (int fd = 0; fd <= entry_top(); fd++)
 		if (kind_of(&table[fd]) == ALIAS)

@@ -56,9 +56,13 @@ static int release(struct entry *e)
 	if (atomic_fetch_sub(&e->refs, 1) > 1)
 		return 0;
 	listener_close(e);
+	bool gone = atomic_load(&e->retreated); /* there is no rsocket any more */
 	/* The number may be somebody else's as soon as it is closed. */
 	entry_become(e, NOT_OURS);
-	return REAL(close)(fd_of(e));
+	forgetting = gone;
+	int r = REAL(close)(fd_of(e));
+	forgetting = false;
+	return r;
 }
 
 EXPORT int close(int fd)
@@ -193,11 +197,11 @@ EXPORT int bind(int fd, const struct sockaddr *to, socklen_t n)
 	struct entry *e = entry_at(fd);
 	if (e && kind_of(e) == DEAD)
 		return FAIL(EINVAL);
-	return REAL(bind)(e ? fd_of(e) : fd, to, n);
+	return REAL(bind)(e ? number_of(e) : fd, to, n);
 }
 
 EXPORT int shutdown(int fd, int how)
 {
 	struct entry *e = entry_at(fd);
-	return REAL(shutdown)(e ? fd_of(e) : fd, how);
+	return REAL(shutdown)(e ? number_of(e) : fd, how);
 }

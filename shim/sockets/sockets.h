@@ -65,6 +65,9 @@ struct entry {
 	/* Of a listener: rsockets' queue of accepted connections, a TCP listener on the same
 	 * port for peers without RDMA, and an epoll that is readable when either has work. */
 	int queue, twin, door;
+	int sequence;             /* fork_listener's number */
+	int below;                /* ... and the preload library's number for it, until it retreats */
+	_Atomic bool retreated;   /* of this listener TCP is left, because of fork */
 	_Atomic int patience[2];  /* SO_RCVTIMEO and SO_SNDTIMEO in ms; 0: for ever */
 	/* For edge-triggered epoll: these move when the program has used up an event. */
 	_Atomic unsigned reads;
@@ -98,6 +101,9 @@ static inline struct entry *entry_at(int fd)
 /* The number that the preload library knows it by. */
 static inline int fd_of(const struct entry *e) { return (int)(e - table); }
 
+/* What to give to the next library's calls that take any sort of socket. */
+static inline int number_of(const struct entry *e) { return unlikely(atomic_load(&e->retreated)) ? e->twin : fd_of(e); }
+
 void entry_alias(int fd, struct entry *e); /* fd is a copy of its /dev/null */
 void suit_buffers(struct entry *e); /* before a connection is made of it, or taken from it */
 bool is_rsocket(int fd); /* the preload library made it one */
@@ -114,7 +120,7 @@ struct counts {
 	_Atomic uint64_t unmade;   /* sockets that rsockets did not make: it found no device, or we are a fork child */
 	_Atomic uint64_t udp;      /* UDP sockets */
 	_Atomic uint64_t forked;   /* processes that wanted to use a connection that they inherited by fork */
-	_Atomic uint64_t inherited; /* TCP connections taken from a listener that was inherited by fork */
+	_Atomic uint64_t inherited; /* TCP connections taken from a listener that was inherited by fork, or retreated */
 };
 struct counts *counts(void); /* never NULL */
 #define COUNT(what) atomic_fetch_add_explicit(&counts()->what, 1, memory_order_relaxed)
@@ -126,6 +132,10 @@ bool in_fork_child(void); /* ... of a process that used rsockets: its library ha
 bool foreign(void);       /* in a vfork child: the tables are the parent's */
 int dead_use(void);       /* a fork child wants to use a connection that it inherited: -1 and errno */
 void listener_use(struct entry *e); /* ... or a listener: the user is told */
+int fork_listener(void);  /* a number for a new listener: 1, 2, ... */
+int fork_await_use(int known); /* until children use what they inherited: listeners up to which number */
+int rclose(int rsocket);  /* rsockets' own, or nothing in a fork child */
+extern __thread bool forgetting __attribute__((tls_model("initial-exec"))); /* rclose does nothing */
 int dead_socket(void);    /* what stands for such a connection: a TCP socket without one */
 
 /* ---- wait.c ---- */
@@ -149,6 +159,7 @@ bool name_take(const struct sockaddr *from, socklen_t n, union name *to); /* tru
 /* ---- listen.c ---- */
 
 void listener_close(struct entry *e);
+void listener_child(void); /* in a fork child */
 
 /* ---- make.c ---- */
 

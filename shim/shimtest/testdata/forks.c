@@ -449,30 +449,97 @@ static int listener_twice(struct sockaddr_in *at)
 	}
 }
 
+/* Until RDMA refuses and a call goes over TCP; the parent may learn of its child late. */
+static int call_until_tcp(const struct sockaddr_in *at)
+{
+	for (;;) {
+		int fd = call(at);
+		if (!is_rdma(fd))
+			return fd;
+		WANT(close(fd) == 0);
+		usleep(1000);
+	}
+}
+
+static void serve(int fd)
+{
+	char c;
+	WANT(read(fd, &c, 1) == 1 && c == 'x' && write(fd, "y", 1) == 1 && close(fd) == 0);
+}
+
+static void ask(int fd)
+{
+	char c;
+	WANT(write(fd, "x", 1) == 1 && read(fd, &c, 1) == 1 && c == 'y' && close(fd) == 0);
+}
+
+/* A worker process that takes connections: they come over TCP, though the parent is idle. */
 static void listens(void)
 {
 	struct sockaddr_in at;
-	int fd[2], l = listener_twice(&at);
-	char c;
+	int fd[2], l = listener_twice(&at), ready[2];
+	pair(fd);
+	WANT(pipe(ready) == 0);
 	pid_t pid = fork();
 	if (!pid) {
 		struct pollfd p = {.fd = l, .events = POLLIN};
 		socklen_t n = sizeof at;
 		WANT(getsockname(l, (struct sockaddr *)&at, &n) == 0 && at.sin_port);
+		WANT(poll(&p, 1, 0) == 0);
+		WANT(write(ready[1], "x", 1) == 1);
 		WANT(poll(&p, 1, -1) == 1 && p.revents == POLLIN);
-		int got = accept(l, NULL, NULL);
-		WANT(got >= 0 && !is_rdma(got));
-		WANT(read(got, &c, 1) == 1 && c == 'x' && write(got, "y", 1) == 1);
-		WANT(close(got) == 0);
+		for (int i = 0; i < 2; i++) {
+			int got = accept(l, NULL, NULL);
+			WANT(got >= 0 && !is_rdma(got));
+			serve(got);
+		}
 		close_and_reuse(l);
 		_exit(0);
 	}
-	int peer = call_tcp(&at);
-	WANT(syscall(SYS_write, peer, "x", 1) == 1 && syscall(SYS_read, peer, &c, 1) == 1 && c == 'y');
+	char c;
+	WANT(read(ready[0], &c, 1) == 1);
+	ask(call_tcp(&at));
+	ask(call_until_tcp(&at));
 	reap(pid);
-	/* The child closed its number, not the listener. */
-	fd[0] = call(&at);
-	WANT((fd[1] = accept(l, NULL, NULL)) >= 0 && is_rdma(fd[1]));
+	/* The child closed its number, not the listener, which is the parent's again. */
+	int s = call(&at), got = accept(l, NULL, NULL), on = 1;
+	socklen_t n = sizeof at;
+	WANT(got >= 0 && !is_rdma(got) && !is_rdma(s));
+	works(s, got);
+	WANT(getsockname(l, (struct sockaddr *)&at, &n) == 0 && at.sin_port);
+	WANT(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	WANT(close(l) == 0);
+	reused(l);
+	FAILS(connect(socket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at), ECONNREFUSED);
+	unharmed(fd);
+}
+
+/* A process for every connection: the first one fails, then they go over TCP. */
+static void serves(void)
+{
+	struct sockaddr_in at;
+	int l = listener_twice(&at), fd[2], s = call(&at), got = accept(l, NULL, NULL);
+	char c;
+	pair(fd);
+	WANT(got >= 0 && is_rdma(got) && is_rdma(s));
+	pid_t pid = fork();
+	if (!pid) {
+		unusable(got);
+		_exit(0);
+	}
+	reap(pid);
+	WANT(close(got) == 0 && read(s, &c, 1) == 0 && close(s) == 0);
+	s = call_until_tcp(&at);
+	do
+		WANT((got = accept(l, NULL, NULL)) >= 0);
+	while (is_rdma(got)); /* those that gave up */
+	if (!(pid = fork())) {
+		serve(got);
+		_exit(0);
+	}
+	WANT(close(got) == 0);
+	ask(s);
+	reap(pid);
 	unharmed(fd);
 }
 
@@ -530,7 +597,7 @@ static const struct {
 } all[] = {
 	{"reuse", reuse}, {"use", use}, {"leave", leave}, {"grandchild", grandchild}, {"threads", threads}, {"epolls", epolls},
 	{"copies", copies}, {"range", range}, {"vforks", vforks}, {"executes", executes}, {"executes_fast", executes_fast},
-	{"listens", listens}, {"fresh", fresh}, {"clones", clones},
+	{"listens", listens}, {"serves", serves}, {"fresh", fresh}, {"clones", clones},
 };
 
 int main(int argc, char **argv)

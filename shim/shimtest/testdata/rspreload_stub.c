@@ -32,6 +32,7 @@ struct service {
 
 static struct {
 	int tcp;      /* plus one; 0: not ours */
+	int closed;   /* by rclose, and the number still stands for it */
 	int queue[2]; /* of a listener: accepted connections, as in rsockets */
 	struct service service;
 } table[4096];
@@ -42,7 +43,7 @@ static int mine(void) { return getpid() == maker; }
 static int behind(int fd) { return fd >= 0 && fd < 4096 && table[fd].tcp ? table[fd].tcp - 1 : -1; }
 static int number(int fd)
 {
-	REQUIRE(behind(fd) < 0 || mine());
+	REQUIRE(behind(fd) < 0 || (mine() && !table[fd].closed));
 	return behind(fd) >= 0 ? behind(fd) : fd;
 }
 static int install(int tcp)
@@ -52,6 +53,7 @@ static int install(int tcp)
 	maker = maker ? maker : getpid();
 	REQUIRE(mine());
 	table[fd].tcp = tcp + 1;
+	table[fd].closed = 0;
 	table[fd].service = (struct service){0};
 	return fd;
 }
@@ -98,11 +100,11 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-int listen(int fd, int backlog)
+/* librdmacm's, as rclose below. */
+int rlisten(int fd, int backlog)
 {
-	int r = (int)syscall(SYS_listen, number(fd), backlog);
-	if (r || behind(fd) < 0)
-		return r;
+	if (syscall(SYS_listen, number(fd), backlog))
+		return -1;
 	syscall(SYS_fcntl, behind(fd), F_SETFL, 0); /* the thread blocks */
 	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, table[fd].queue) == 0);
 	struct service *s = &table[fd].service;
@@ -113,6 +115,11 @@ int listen(int fd, int backlog)
 	/* The list of the real one must never grow. AddressSanitizer hides the struct from us. */
 	REQUIRE(s->size == 65536 || getenv("ASAN_OPTIONS"));
 	return 0;
+}
+
+int listen(int fd, int backlog)
+{
+	return behind(fd) < 0 ? (int)syscall(SYS_listen, fd, backlog) : rlisten(fd, backlog);
 }
 
 int accept(int fd, struct sockaddr *a, socklen_t *n)
@@ -198,7 +205,8 @@ int setsockopt(int fd, int level, int name, const void *v, socklen_t n)
 /* librdmacm's. What it tells to the service thread, the parent's would hear. */
 int rclose(int fd)
 {
-	REQUIRE(mine());
+	REQUIRE(mine() && !table[fd].closed);
+	table[fd].closed = 1;
 	if (table[fd].service.run) {
 		syscall(SYS_shutdown, behind(fd), SHUT_RDWR);
 		pthread_join(table[fd].service.id, NULL);
