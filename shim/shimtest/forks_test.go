@@ -16,7 +16,10 @@ func TestSocketsFork(t *testing.T) {
 	flags := strings.Fields("-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -pthread")
 	stub := compile(t, "rspreload.so", append(flags, "-fPIC", "-shared", "testdata/rspreload_stub.c")...)
 	bin := program(t, "forks")
-	preload := socketsLibrary(t) + ":" + stub
+	libraries := map[string]string{
+		"plain":     socketsLibrary(t) + ":" + stub,
+		"sanitized": strings.Join(append(sanitizers(t), sanitizedSockets(t), stub), ":"),
+	}
 	for _, c := range []struct {
 		name, says string
 	}{
@@ -36,19 +39,26 @@ func TestSocketsFork(t *testing.T) {
 		{"fresh", ""},
 		{"clones", connection},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			out, err := run(t, startFake(t), preload, bin, c.name)
-			if err != nil || !strings.Contains(out, "ok "+c.name+"\n") {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			want := 0
-			if c.says != "" {
-				want = 1
-			}
-			if n := strings.Count(out, "vrdma: "); n != want || !strings.Contains(out, c.says) {
-				t.Errorf("the library says %d things, want %d: %q\n%s", n, want, c.says, out)
-			}
-		})
+		for library, preload := range libraries {
+			t.Run(c.name+"/"+library, func(t *testing.T) {
+				t.Parallel()
+				cmd := command(t, startFake(t), preload, bin, c.name)
+				if library == "sanitized" {
+					cmd.Env = append(cmd.Env, sanitizerOptions...)
+				}
+				text, err := cmd.CombinedOutput()
+				out := string(text)
+				if err != nil || !strings.Contains(out, "ok "+c.name+"\n") {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				want := 0
+				if c.says != "" {
+					want = 1
+				}
+				if n := strings.Count(out, "vrdma: "); n != want || !strings.Contains(out, c.says) {
+					t.Errorf("the library says %d things, want %d: %q\n%s", n, want, c.says, out)
+				}
+			})
+		}
 	}
 }

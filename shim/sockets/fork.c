@@ -119,8 +119,11 @@ int dead_use(void)
 		used();
 	}
 	if (!atomic_exchange(&said->connection, true))
-		say("was made by fork and cannot use an RDMA connection of its parent: it fails, and from now on "
-		    "the listeners of this program take TCP connections only; run it without --sockets");
+		say(atomic_load(&said->listeners)
+			    ? "was made by fork and cannot use an RDMA connection of its parent: it fails, and from now on "
+			      "the listeners of this program take TCP connections only; run it without --sockets"
+			    : "was made by fork and cannot use an RDMA connection of its parent: it fails; "
+			      "run this program without --sockets");
 	return FAIL(ENOTCONN);
 }
 
