@@ -7,7 +7,8 @@ import (
 
 // TestSocketsFork: what a fork child may do with what it inherits, over the stub of rsockets'
 // preload library, which aborts when a child touches an rsocket of its parent. The user
-// hears once of what cannot work, and nothing of what does.
+// hears once of what cannot work, and nothing of what does. The program is
+// test/testdata/forks.c, which runs over the real library too (vrdma/test/sockets).
 func TestSocketsFork(t *testing.T) {
 	const (
 		connection = "cannot use an RDMA connection of its parent"
@@ -15,7 +16,7 @@ func TestSocketsFork(t *testing.T) {
 	)
 	flags := strings.Fields("-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -pthread")
 	stub := compile(t, "rspreload.so", append(flags, "-fPIC", "-shared", "testdata/rspreload_stub.c")...)
-	bin := program(t, "forks")
+	bin := compile(t, "forks", append(flags, "../../test/testdata/forks.c")...)
 	libraries := map[string]string{
 		"plain":     socketsLibrary(t) + ":" + stub,
 		"sanitized": strings.Join(append(sanitizers(t), sanitizedSockets(t), stub), ":"),

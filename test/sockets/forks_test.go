@@ -19,6 +19,25 @@ const (
 	listenerTaken = "was made by fork and uses a listener of its parent"
 )
 
+// Every way to fork leaves the parent's connections as they were, over either library.
+func TestForkCalls(t *testing.T) {
+	bin := harness.CompileWith(t, "forks", "gcc")
+	for _, lib := range libraries(t) {
+		t.Run(lib.name, func(t *testing.T) {
+			d := harness.Device(t)
+			for _, name := range []string{
+				"reuse", "use", "leave", "grandchild", "threads", "epolls", "copies", "range", "vforks", "executes", "executes_fast",
+				"listens", "serves", "fresh", "clones",
+			} {
+				if out := lib.launch(t, d, bin, name).OK(t, minute); !strings.Contains(out, "ok "+name) {
+					t.Errorf("%s:\n%s", name, out)
+				}
+			}
+			d.Unmanaged(t)
+		})
+	}
+}
+
 // A server that forks, but not for its connections, goes on over RDMA: redis saves its
 // data in a child, which closes what it inherited and opens files.
 func TestForkRedis(t *testing.T) {
