@@ -35,6 +35,7 @@ func TestSocketsFork(t *testing.T) {
 		{"vforks", ""},
 		{"executes", connection},
 		{"executes_fast", connection},
+		{"spawns", ""},
 		{"listens", listener},
 		{"serves", connection},
 		{"fresh", ""},

@@ -200,6 +200,7 @@ static int take(struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
 	if (found >= 0) {
 		if (from && n)
 			name_give(e, &a, from, n);
+		stand_in(found);
 		REAL(fcntl)(found, F_SETFL, O_NONBLOCK);
 		entry_set(found, e->domain, CONNECTED);
 		apply_flags(found, flags);

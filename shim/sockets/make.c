@@ -19,6 +19,20 @@ void apply_flags(int fd, int flags)
 		sys(SYS_fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK);
 }
 
+/*
+ * The preload library's descriptor is /dev/null. Whatever goes past us (a program that gets it
+ * by posix_spawn, a stream of libc's, io_uring) would read an end from it, and nobody would
+ * know why. From a socket without a connection it gets an error.
+ */
+void stand_in(int fd)
+{
+	int dead = dead_socket();
+	if (dead < 0)
+		return;
+	sys(SYS_dup3, dead, fd, 0);
+	sys(SYS_close, dead);
+}
+
 EXPORT int socket(int domain, int type, int protocol)
 {
 	int base = type & ~FLAGS;
@@ -35,6 +49,7 @@ EXPORT int socket(int domain, int type, int protocol)
 	if (fd < 0)
 		return in_fork_child() ? FAIL(-fd) : fd;
 	if (is_rsocket(fd)) {
+		stand_in(fd);
 		REAL(fcntl)(fd, F_SETFL, O_NONBLOCK);
 		entry_set(fd, domain, FRESH);
 	} else {
@@ -155,12 +170,9 @@ EXPORT int dup(int fd)
 /* In a vfork child: to will be a standard descriptor of the next program, as a rule. */
 static int hand_over(struct entry *e, int from, int to)
 {
-	int stand_in = e ? dead_socket() : from;
 	if (e)
 		dead_use();
-	long r = sys(SYS_dup3, stand_in, to, 0);
-	if (e)
-		sys(SYS_close, stand_in);
+	long r = sys(SYS_dup3, e ? fd_of(e) : from, to, 0);
 	return r < 0 ? FAIL((int)-r) : to;
 }
 

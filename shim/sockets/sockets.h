@@ -10,8 +10,8 @@
  *
  * The stock preload library, above all that of rdma-core 44, knows neither flags of
  * socket(), accept4, epoll nor dup, and parts of it do not work: see each file. A descriptor
- * that it hands out is /dev/null; it keeps the connection beside it. We keep a table of
- * those, and do three things:
+ * that it hands out is /dev/null (we make that a TCP socket without a connection); it keeps
+ * the rsocket beside it. We keep a table of those, and do three things:
  *
  *   - Every rsocket is non-blocking below us; waiting is ours, always in poll, because
  *     poll is the one call of rsockets that hears of a peer's death.
@@ -164,6 +164,7 @@ void listener_child(void); /* in a fork child */
 /* ---- make.c ---- */
 
 void apply_flags(int fd, int flags); /* SOCK_CLOEXEC and SOCK_NONBLOCK of a new descriptor */
+void stand_in(int fd); /* of a new rsocket: what the kernel sees */
 int duplicate(struct entry *e, int low, int flags); /* F_DUPFD; flags may have O_CLOEXEC */
 
 /* ---- connect.c ---- */

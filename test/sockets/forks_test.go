@@ -26,7 +26,7 @@ func TestForkCalls(t *testing.T) {
 		t.Run(lib.name, func(t *testing.T) {
 			d := harness.Device(t)
 			for _, name := range []string{
-				"reuse", "use", "leave", "grandchild", "threads", "epolls", "copies", "range", "vforks", "executes", "executes_fast",
+				"reuse", "use", "leave", "grandchild", "threads", "epolls", "copies", "range", "vforks", "executes", "executes_fast", "spawns",
 				"listens", "serves", "fresh", "clones",
 			} {
 				if out := lib.launch(t, d, bin, name).OK(t, minute); !strings.Contains(out, "ok "+name) {

@@ -426,6 +426,22 @@ static void hand(bool fast)
 	reap(pid);
 	unharmed(fd);
 }
+
+/* libc copies it without asking anybody. */
+static void spawns(void)
+{
+	extern char **environ;
+	int fd[2];
+	pid_t pid;
+	posix_spawn_file_actions_t acts;
+	pair(fd);
+	WANT(posix_spawn_file_actions_init(&acts) == 0);
+	WANT(posix_spawn_file_actions_adddup2(&acts, fd[0], 0) == 0);
+	WANT(posix_spawn(&pid, "/proc/self/exe", &acts, NULL, (char *[]){"forks", "executed", NULL}, environ) == 0);
+	posix_spawn_file_actions_destroy(&acts);
+	reap(pid);
+	unharmed(fd);
+}
 static void executes(void) { hand(false); }
 static void executes_fast(void) { hand(true); }
 
@@ -603,7 +619,7 @@ static const struct {
 } all[] = {
 	{"reuse", reuse}, {"use", use}, {"leave", leave}, {"grandchild", grandchild}, {"threads", threads}, {"epolls", epolls},
 	{"copies", copies}, {"range", range}, {"vforks", vforks}, {"executes", executes}, {"executes_fast", executes_fast},
-	{"executed", executed}, {"listens", listens}, {"serves", serves}, {"fresh", fresh}, {"clones", clones},
+	{"executed", executed}, {"spawns", spawns}, {"listens", listens}, {"serves", serves}, {"fresh", fresh}, {"clones", clones},
 };
 
 int main(int argc, char **argv)
