@@ -2,6 +2,7 @@ package shimtest
 
 import (
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +25,26 @@ func socketsLibrary(t *testing.T, extra ...string) string {
 	args = append(append(append(args, extra...), sources...), "../real.c")
 	args = append(args, strings.Fields("-Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0")...)
 	return compile(t, "libvrdma-sockets"+strings.Join(extra, "")+".so", args...)
+}
+
+// TestSocketsOldLibc: the library asks of libc what glibc 2.17 has, so that it loads wherever
+// libvrdma.so does. A function that moved into libc later has a newer version there.
+func TestSocketsOldLibc(t *testing.T) {
+	f, err := elf.Open(socketsLibrary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.ImportedSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range symbols {
+		var minor int
+		if n, _ := fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); n == 1 && minor > 17 {
+			t.Errorf("%s is that of %s, want 2.17 at most", s.Name, s.Version)
+		}
+	}
 }
 
 // sanitizers are gcc's libraries that have to be loaded before a sanitized one.

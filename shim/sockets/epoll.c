@@ -30,6 +30,7 @@ struct set {
 	int changed; /* eventfd: rewrites the list of whoever waits */
 	struct item *items;
 	int n, room;
+	_Atomic bool growing; /* items is about to move */
 };
 
 static _Atomic(struct set *) sets[TABLE];
@@ -107,8 +108,9 @@ void epoll_child(void)
 		struct set *s = set_at(i);
 		if (!s)
 			continue;
-		if (pthread_mutex_trylock(&s->lock)) /* in the middle of a change */
+		if (atomic_load(&s->growing)) /* where its items are, that thread knew */
 			s->items = NULL, s->n = s->room = 0;
+		atomic_store(&s->growing, false);
 		pthread_mutex_init(&s->lock, NULL);
 		sys(SYS_close, s->changed);
 		s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -121,11 +123,15 @@ static int add(struct set *s, int fd, const struct epoll_event *e)
 		return EEXIST;
 	if (s->n == s->room) {
 		int room = s->room ? 2 * s->room : 16;
+		atomic_store(&s->growing, true);
 		struct item *more = realloc(s->items, (size_t)room * sizeof *more);
+		if (more) {
+			s->items = more;
+			s->room = room;
+		}
+		atomic_store(&s->growing, false);
 		if (!more)
 			return ENOMEM;
-		s->items = more;
-		s->room = room;
 	}
 	s->items[s->n++] = (struct item){.fd = fd, .events = e->events, .data = e->data};
 	return 0;

@@ -136,15 +136,13 @@ static void *await_retreat(void *unused)
 static void watch_children(void)
 {
 	static _Atomic bool watched;
-	pthread_t id;
-	sigset_t all, old;
+	pthread_t id; /* it never ends */
+	uint64_t all = ~0ull, old;
 	if (atomic_exchange(&watched, true))
 		return;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (REAL(pthread_create)(&id, NULL, await_retreat, NULL) == 0)
-		pthread_detach(id);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof all); /* signals are for the program's threads */
+	REAL(pthread_create)(&id, NULL, await_retreat, NULL);
+	sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof old);
 }
 
 static __thread int *want_below __attribute__((tls_model("initial-exec")));
