@@ -51,7 +51,7 @@ type Engine struct {
 
 	// Commands from other goroutines.
 	mu       sync.Mutex
-	commands []func()
+	commands queue[func()]
 	pending  atomic.Bool
 	sleeping atomic.Bool
 	stopping atomic.Bool
@@ -60,17 +60,20 @@ type Engine struct {
 
 	// What follows belongs to the loop.
 	now        transport.Time
-	run        queue[*nic.QP]
+	time       func() transport.Time // tests have a time of their own
+	sched      scheduler
 	replies    queue[transport.Burst]
-	starved    queue[*nic.QP]
+	starved    starved
 	reply      transport.Burst // the one being delivered
-	timers     timers
 	bells      map[int32]*bell
 	active     []*bell
+	look       int            // among active: where the next look at doorbells begins
+	wakes      transport.Time // when who woke was asked last
 	port       *link.Port
 	portFDs    map[int32]bool
 	portActive bool
 	portDry    bool // the last look in this pass found nothing
+	heard      int  // batches taken since a timer of a remote queue pair came due
 	portSpoke  bool // the last pass moved something
 	portTalk   bool // what was moved last was little
 	told       bool // what was heard last made a completion
@@ -132,6 +135,7 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
+	e.time = func() transport.Time { return transport.Time(time.Since(e.base)) + 1 }
 	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
 	if o.Port != nil && o.Recognise {
@@ -174,7 +178,7 @@ func (e *Engine) Do(f func()) {
 	}
 	ran := make(chan struct{})
 	e.mu.Lock()
-	e.commands = append(e.commands, func() { f(); close(ran) })
+	*e.commands.push() = func() { f(); close(ran) }
 	e.pending.Store(true)
 	e.mu.Unlock()
 	if e.sleeping.Load() {
@@ -191,24 +195,39 @@ func (e *Engine) kick() {
 	unix.Write(e.wake, one[:])
 }
 
-// takeCommands runs what other goroutines asked for.
-func (e *Engine) takeCommands() bool {
-	if !e.pending.Load() {
-		return false
-	}
-	e.mu.Lock()
-	fs := e.commands
-	e.commands = nil
-	e.pending.Store(false)
-	e.mu.Unlock()
-	for _, f := range fs {
+const (
+	// commandsPerPass and commandTime bound the commands of one pass. The rest wait for
+	// the next: each connection has one under way at a time, so their order is fair.
+	commandsPerPass = 8
+	commandTime     = transport.Time(5_000)
+)
+
+// takeCommands runs the first of what other goroutines asked for, n at most.
+func (e *Engine) takeCommands(n int) {
+	for begin := e.now; n > 0; n-- {
+		e.mu.Lock()
+		c := e.commands.pop()
+		f := *c
+		*c = nil
+		e.pending.Store(e.commands.n > 0)
+		e.mu.Unlock()
 		f()
+		if e.clock(); e.now-begin >= commandTime {
+			return
+		}
 	}
-	return len(fs) > 0
+}
+
+// commandsNow is how many commands one pass may run: none that comes later, because what
+// its program posted before it may not have been seen.
+func (e *Engine) commandsNow() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return min(e.commands.n, commandsPerPass)
 }
 
 // clock reads the time.
-func (e *Engine) clock() { e.now = transport.Time(time.Since(e.base)) + 1 }
+func (e *Engine) clock() { e.now = e.time() }
 
 // Now implements nic.Link.
 func (e *Engine) Now() transport.Time { return e.now }
@@ -216,7 +235,15 @@ func (e *Engine) Now() transport.Time { return e.now }
 // Wake implements nic.Link.
 func (e *Engine) Wake(q *nic.QP) {
 	e.schedule(q)
-	e.arm(q)
+	e.settle(q)
+}
+
+// Forget implements nic.Link.
+func (e *Engine) Forget(q *nic.QP) {
+	e.flights.set(q, 0)
+	if f := flowOf(q); f != nil {
+		e.sched.forget(f, q)
+	}
 }
 
 // Attach begins to serve a session's doorbells. It runs on the loop.
@@ -239,6 +266,7 @@ func (e *Engine) Detach(s *nic.Session) {
 		return
 	}
 	s.Engine = nil
+	e.sched.leave(&b.flow)
 	unix.EpollCtl(e.epfd, unix.EPOLL_CTL_DEL, b.fd, nil)
 	delete(e.bells, int32(b.fd))
 	for i, o := range e.active {

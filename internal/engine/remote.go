@@ -104,16 +104,33 @@ func (e *Engine) streaming() bool {
 	return e.portActive && e.portBulk != 0 && e.now-e.portBulk <= quietAfter
 }
 
+const (
+	// hearPerPass is how many batches are taken at once before a timer expires,
+	hearPerPass = 8
+	// and hearMost how many in all: a flood must not stop the clock.
+	hearMost = 1 << 8
+)
+
 // hear takes everything that has arrived, before anybody is held to have been silent: where
-// the loop had to wait for a processor, the answers are there but have not been read.
-func (e *Engine) hear() {
-	const most = 1 << 8 // a flood must not stop the clock
+// the loop had to wait for a processor, the answers are there but have not been read. It
+// reports whether that is done; if not, the next pass goes on.
+func (e *Engine) hear() bool {
 	if e.port == nil || e.portDry {
-		return
+		return true
 	}
-	for i := 0; i < most && e.port.Poll(e); i++ {
+	for range hearPerPass {
+		if !e.port.Poll(e) {
+			e.portDry, e.heard = true, 0
+			return true
+		}
 		e.portActive, e.portLast = true, e.now
+		e.heard++
 	}
+	if e.heard < hearMost {
+		return false
+	}
+	e.heard = 0
+	return true
 }
 
 // flushPort sends what waits for other hosts, and reports whether some has to wait
