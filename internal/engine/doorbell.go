@@ -130,28 +130,32 @@ func (e *Engine) visit(b *bell) {
 	}
 }
 
-// visitWord schedules queue pairs whose bit is set in word w, the first after the cursor
-// first, most of them at most, and returns how many more it might have.
+// visitWord schedules queue pairs whose bit is set in word w, most of them at most, and
+// returns how many more it might have. If the cursor stands in w, those before it wait until
+// it has come round.
 func (e *Engine) visitWord(b *bell, w, most int) int {
 	set := b.page.bitmap[w].Swap(0)
-	from := 0
+	later := uint64(0)
 	if w == b.cursor/64 {
-		from = b.cursor % 64
+		later = set & (1<<(b.cursor%64) - 1)
 	}
-	for turned := bits.RotateLeft64(set, -from); turned != 0; turned &= turned - 1 {
-		bit := (bits.TrailingZeros64(turned) + from) % 64
+	b.cursor = (w + 1) % (summaryWords * 64) * 64
+	for set &^= later; set != 0; set &= set - 1 {
+		bit := bits.TrailingZeros64(set)
 		if most == 0 {
+			later |= set
 			b.cursor = w*64 + bit
-			b.page.bitmap[w].Or(bits.RotateLeft64(turned, from))
-			b.page.summary[w/64].Or(1 << (w % 64))
-			b.page.any.Store(1)
-			return 0
+			break
 		}
 		most--
 		if q := b.session.QP(uint32(w*64 + bit)); q != nil {
 			e.schedule(q)
 		}
 	}
-	b.cursor = (w + 1) % (summaryWords * 64) * 64
+	if later != 0 {
+		b.page.bitmap[w].Or(later)
+		b.page.summary[w/64].Or(1 << (w % 64))
+		b.page.any.Store(1)
+	}
 	return most
 }

@@ -14,7 +14,7 @@ const (
 	round = 8
 	// passTime is how long turns are taken then while other sessions ring or wait.
 	// Where the network is polled, too, a look costs more.
-	passTime     = transport.Time(3_000)
+	passTime     = transport.Time(1_500)
 	passTimePort = transport.Time(10_000)
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.

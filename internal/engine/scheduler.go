@@ -46,9 +46,10 @@ type flow struct {
 
 const (
 	// quantum is how long a turn may take that does not cost the next one.
-	quantum = transport.Time(2_000)
-	// mostDebt bounds how long a session sits out, whatever its turn took.
-	mostDebt = 100 * quantum
+	quantum = transport.Time(500)
+	// mostDebt bounds how long a session sits out, whatever its turn took: the loop may
+	// have been without a processor meanwhile, for which the session cannot be blamed.
+	mostDebt = 40 * quantum
 	// dueAtOnce is how many timers of a session are looked at in one turn of it.
 	dueAtOnce = 4
 	// alarmsPerPass is how many sessions are woken by their timers in one pass.
