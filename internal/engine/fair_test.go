@@ -391,3 +391,36 @@ func BenchmarkBeside(b *testing.B) {
 		})
 	}
 }
+
+// TestCloseInPieces: a session with many queue pairs is closed a few at a time, and nothing
+// of it is left.
+func TestCloseInPieces(t *testing.T) {
+	const n, piece = 500, 32
+	e := newEngine(t)
+	c := newClient(t, e)
+	c.small(n)
+	calls := 1
+	e.Do(func() { e.Detach(c.s) })
+	for more := true; more; calls++ {
+		e.Do(func() {
+			count := func() (n int) {
+				e.nic.EachQP(func(*nic.QP) { n++ })
+				return n
+			}
+			before := count()
+			more = c.s.CloseSome(piece)
+			if ended := before - count(); ended > piece {
+				t.Errorf("%d queue pairs were destroyed at once, want %d at most", ended, piece)
+			}
+		})
+	}
+	e.Do(func() {
+		if s := e.nic.Sessions(); s != 0 {
+			t.Errorf("%d sessions are left", s)
+		}
+		e.nic.EachQP(func(q *nic.QP) { t.Errorf("queue pair %d is left", q.Num()) })
+	})
+	if calls < n/piece {
+		t.Errorf("closed in %d calls, want %d at least", calls, n/piece)
+	}
+}
