@@ -97,27 +97,28 @@ func (e *Engine) rest(b *bell) bool {
 func (e *Engine) visit(b *bell) {
 	b.page.any.Store(0)
 	words, rings := visitWords, visitRings
-	begin := b.cursor / 64
-	for i := range summaryWords + 1 {
+	begin := uint(b.cursor) / 64
+	for i := range uint(summaryWords + 1) {
 		at := (begin/64 + i) % summaryWords
 		sum := b.page.summary[at].Load()
 		if sum == 0 {
 			continue
 		}
-		// The word that the cursor stands in comes first and, for the handles before
-		// the cursor, last again.
+		// The summary word that the cursor stands in comes first and, for what is
+		// before the cursor, last again.
 		mine := ^uint64(0)
 		if i == 0 {
 			mine <<= begin % 64
 		} else if i == summaryWords {
 			mine = 1<<(begin%64) - 1
 		}
-		if sum &= mine; sum == 0 {
-			continue
+		if mine == ^uint64(0) {
+			sum = b.page.summary[at].Swap(0)
+		} else {
+			sum &= mine
+			b.page.summary[at].And(^sum)
 		}
-		b.page.summary[at].And(^sum)
 		for ; sum != 0; sum &= sum - 1 {
-			w := at*64 + bits.TrailingZeros64(sum)
 			if words == 0 || rings == 0 {
 				// Put back what we did not come to.
 				b.page.summary[at].Or(sum)
@@ -125,8 +126,11 @@ func (e *Engine) visit(b *bell) {
 				return
 			}
 			words--
-			rings = e.visitWord(b, w, rings)
+			rings = e.visitWord(b, int(at)*64+bits.TrailingZeros64(sum), rings)
 		}
+	}
+	if rings > 0 {
+		b.cursor = 0 // all were seen
 	}
 }
 

@@ -82,9 +82,12 @@ func (e *Engine) groupReadable(fd int32) {
 	}
 }
 
-// pollGroups takes what has come for groups that are readable, a batch for each.
+// groupsPerPass is of how many groups one pass takes a batch.
+const groupsPerPass = 4
+
+// pollGroups takes what has come for groups that are readable, a batch for each, in turns.
 func (e *Engine) pollGroups() {
-	for range e.groupsReady.n {
+	for range min(e.groupsReady.n, groupsPerPass) {
 		fd := *e.groupsReady.pop()
 		if _, ok := e.groupFDs[fd]; !ok {
 			continue // left meanwhile

@@ -34,6 +34,7 @@ type Arena struct {
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only hold up the loop.
 	dying bool
+	punch punch
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -94,6 +95,9 @@ func (a *Arena) Close() {
 // alloc finds size bytes, first fit.
 func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	size = (size + pageSize - 1) &^ (pageSize - 1)
+	for _, m := range a.punch.take() {
+		a.giveBack(m)
+	}
 	for i := range a.free {
 		r := &a.free[i]
 		if r.size < size {
@@ -115,8 +119,17 @@ func (a *Arena) release(m MMap) {
 	if m.Size == 0 || a.mem == nil || a.dying {
 		return
 	}
-	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
 	a.used -= uint64(m.Size)
+	if m.Size > punchAtOnce && a.punch.begin(m) {
+		go a.punch.run(a.file, m)
+		return
+	}
+	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
+	a.giveBack(m)
+}
+
+// giveBack adds a range, whose pages are gone, to the free ones.
+func (a *Arena) giveBack(m MMap) {
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].off > m.Offset })
 	a.free = append(a.free, arenaRange{})
 	copy(a.free[i+1:], a.free[i:])

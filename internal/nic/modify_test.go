@@ -1,7 +1,9 @@
 package nic
 
 import (
+	"runtime"
 	"testing"
+	"time"
 
 	"vrdma/internal/transport"
 )
@@ -90,6 +92,12 @@ func TestArenaReuse(t *testing.T) {
 	for _, k := range []int{0, 2, 1} { // neighbours on either side, then between
 		for i := k; i < len(ms); i += 3 {
 			a.release(ms[i])
+		}
+	}
+	// The pages of large rings are given back elsewhere.
+	for start := time.Now(); a.punch.bytes > 0 && time.Since(start) < time.Minute; runtime.Gosched() {
+		for _, m := range a.punch.take() {
+			a.giveBack(m)
 		}
 	}
 	if len(a.free) != 1 || a.free[0] != (arenaRange{doorbellSize, arenaSize - doorbellSize}) || a.used != 0 {
