@@ -67,6 +67,7 @@ type Engine struct {
 	reply      transport.Burst // the one being delivered
 	bells      map[int32]*bell
 	active     []*bell
+	long       bool           // this pass comes before a command
 	look       int            // among active: where the next look at doorbells begins
 	wakes      transport.Time // when who woke was asked last
 	port       *link.Port

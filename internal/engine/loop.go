@@ -12,10 +12,11 @@ const (
 	sharedTurn = 64 << 10
 	// round is how many turns are taken between two looks at doorbells.
 	round = 8
-	// passTime is how long turns are taken then while other sessions ring or wait.
-	// Where the network is polled, too, a look costs more.
-	passTime     = transport.Time(1_500)
-	passTimePort = transport.Time(10_000)
+	// passTime is how long turns are taken then while other sessions ring or wait. It
+	// is longPass where the network is polled, too, because a look costs more, and
+	// before commands, because what was posted before them comes first.
+	passTime = transport.Time(1_500)
+	longPass = transport.Time(10_000)
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.
 	// For talk with other hosts that is too long: nothing comes from there within
@@ -47,7 +48,7 @@ func (e *Engine) loop() {
 			// the command, as in the kernel, where posting is a system call.
 			n := e.commandsNow()
 			e.pollWakes()
-			e.safely(e.step)
+			e.stepLong()
 			e.takeCommands(n)
 			work = true
 		}
@@ -127,6 +128,13 @@ func (e *Engine) step() bool {
 	return work
 }
 
+// stepLong is a pass before a command.
+func (e *Engine) stepLong() {
+	e.long = true
+	e.safely(e.step)
+	e.long = false
+}
+
 // schedule has q given a turn.
 func (e *Engine) schedule(q *nic.QP) {
 	if f := flowOf(q); f != nil {
@@ -138,8 +146,8 @@ func (e *Engine) schedule(q *nic.QP) {
 // may be waiting.
 func (e *Engine) turns() {
 	begin, most := e.now, passTime
-	if e.portActive {
-		most = passTimePort
+	if e.portActive || e.long {
+		most = longPass
 	}
 	for i := 0; i < round && e.sched.waiting(); i++ {
 		shared := len(e.active) > 1 || e.sched.ready > 1

@@ -52,7 +52,7 @@ func (e *Engine) standIn(f func()) bool {
 			e.activate(b)
 		}
 	}
-	e.safely(e.step)
+	e.stepLong()
 	f()
 	for range visitSteps {
 		if !e.safely(e.step) {
