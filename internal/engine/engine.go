@@ -59,33 +59,26 @@ type Engine struct {
 	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
-	now        transport.Time
-	time       func() transport.Time // tests have a time of their own
-	sched      scheduler
-	replies    queue[transport.Burst]
-	starved    starved
-	reply      transport.Burst // the one being delivered
-	bells      map[int32]*bell
-	active     []*bell
-	long       bool           // this pass comes before a command
-	look       int            // among active: where the next look at doorbells begins
-	wakes      transport.Time // when who woke was asked last
-	port       *link.Port
-	portFDs    map[int32]bool
-	portActive bool
-	portDry    bool // the last look in this pass found nothing
-	heard      int  // batches taken since a timer of a remote queue pair came due
-	portSpoke  bool // the last pass moved something
-	portTalk   bool // what was moved last was little
-	told       bool // what was heard last made a completion
-	portMoved  uint64
-	tap        *link.Tap
-	portLast   transport.Time // when something was moved, and
-	portBulk   transport.Time // when much was
-	acks       acks
-	flights    flights
-	crowd      crowd
-	strays     uint64 // packets from other hosts for no queue pair of ours
+	now     transport.Time
+	time    func() transport.Time // tests have a time of their own
+	sched   scheduler
+	replies queue[transport.Burst]
+	starved starved
+	reply   transport.Burst // the one being delivered
+	bells   map[int32]*bell
+	active  []*bell
+	long    bool           // this pass comes before a command
+	look    int            // among active: where the next look at doorbells begins
+	wakes   transport.Time // when who woke was asked last
+	port    *link.Port
+	portFDs map[int32]bool
+	traffic traffic
+	heard   int // batches taken since a timer of a remote queue pair came due
+	tap     *link.Tap
+	acks    acks
+	flights flights
+	crowd   crowd
+	strays  uint64 // packets from other hosts for no queue pair of ours
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady

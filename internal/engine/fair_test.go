@@ -350,8 +350,8 @@ func TestStarvedPerPass(t *testing.T) {
 	}
 }
 
-// pingPong sends n messages to and fro and returns how long the one in the middle took.
-func pingPong(a, b *testQP, n int) time.Duration {
+// sendToAndFro sends n messages to and fro and returns how long the one in the middle took.
+func sendToAndFro(a, b *testQP, n int) time.Duration {
 	took := make([]time.Duration, n)
 	for i := range n {
 		start := time.Now()
@@ -385,9 +385,9 @@ func BenchmarkBeside(b *testing.B) {
 			if c.sick > 0 {
 				sick(newClient(b, x.c.e).small(c.sick)...)
 			}
-			pingPong(x, y, 100)
+			sendToAndFro(x, y, 100)
 			b.ResetTimer()
-			b.ReportMetric(float64(pingPong(x, y, b.N)), "median-ns")
+			b.ReportMetric(float64(sendToAndFro(x, y, b.N)), "median-ns")
 		})
 	}
 }

@@ -54,7 +54,7 @@ func (e *Engine) loop() {
 		}
 		if e.safely(e.step) || work {
 			idle = 0
-			if e.portSpoke && e.portTalk && !e.sched.waiting() {
+			if e.traffic.spoke && e.traffic.word && !e.sched.waiting() {
 				e.giveWay()
 			}
 			continue
@@ -63,7 +63,7 @@ func (e *Engine) loop() {
 			idle = e.now
 		}
 		if quiet := e.now - idle; quiet < e.patience() {
-			if quiet > linger || e.portActive && e.portTalk {
+			if quiet > linger || e.traffic.mode(e.now).talks() {
 				e.giveWay()
 			}
 			continue
@@ -79,7 +79,7 @@ func (e *Engine) loop() {
 // in this one's way.
 func (e *Engine) patience() transport.Time {
 	p := transport.Time(e.opts.Spin)
-	if e.streaming() {
+	if e.traffic.mode(e.now).streams() {
 		p = max(p, quietAfter)
 	}
 	return p
@@ -115,15 +115,7 @@ func (e *Engine) step() bool {
 		if e.flushPort() {
 			work = true
 		}
-		m := e.port.Moved()
-		if e.portSpoke = m != e.portMoved; e.portSpoke {
-			little := m-e.portMoved <= talkBytes
-			e.portTalk = e.told && little
-			if !little {
-				e.portBulk = e.now
-			}
-			e.portMoved = m
-		}
+		e.traffic.pass(e.port.Moved(), e.now)
 	}
 	return work
 }
@@ -146,7 +138,7 @@ func (e *Engine) schedule(q *nic.QP) {
 // may be waiting.
 func (e *Engine) turns() {
 	begin, most := e.now, passTime
-	if e.portActive || e.long {
+	if e.traffic.polled || e.long {
 		most = longPass
 	}
 	for i := 0; i < round && e.sched.waiting(); i++ {

@@ -41,7 +41,7 @@ func (e *Engine) collect(n int) {
 		if b := e.bells[ev.Fd]; b != nil {
 			e.activate(b)
 		} else if e.portFDs[ev.Fd] {
-			e.portActive, e.portLast = true, e.now
+			e.traffic.wake(e.now)
 		} else {
 			e.groupReadable(ev.Fd)
 		}
