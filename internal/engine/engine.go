@@ -34,6 +34,14 @@ type Options struct {
 	// Recognise has other vrdma hosts recognised, which are told this Version.
 	Recognise bool
 	Version   string
+	// NoMove has the loop stay on a processor that others crowd, see crowd.go.
+	NoMove bool
+	// NoFiller has no packets filled up so that they leave together, and tells other
+	// hosts not to.
+	NoFiller bool
+	// NoAckWait has acknowledgements leave at the end of the pass, without waiting for
+	// an answer that they could leave with, see acks.go.
+	NoAckWait bool
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
