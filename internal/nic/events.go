@@ -148,9 +148,10 @@ func (q *eventQueue) pump() (full bool) {
 }
 
 // withdraw takes back the unread events for which mine is true and returns their
-// number.
-func (q *eventQueue) withdraw(mine func(*event) bool) (n uint32) {
-	if q == nil || q.closed {
+// number. sent is how many there have been: to look for them takes many calls, and most
+// objects have had none.
+func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
+	if q == nil || q.closed || sent == 0 {
 		return 0
 	}
 	var keep []event

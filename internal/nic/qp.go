@@ -196,7 +196,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 	}
 	s.qps.remove(h)
 	q.destroy()
-	return q.events - s.async.withdraw(func(e *event) bool {
+	return q.events - s.async.withdraw(q.events, func(e *event) bool {
 		return e.asyncOwner() == 'q' && e.element() == q.userHandle
 	}), nil
 }
