@@ -148,7 +148,9 @@ func (e *Engine) turns() {
 			continue
 		}
 		if !shared {
-			e.turn(q, turn)
+			if e.turn(q, turn) && !e.traffic.polled {
+				return // it took long: somebody may have rung
+			}
 			continue
 		}
 		e.turn(q, sharedTurn)
@@ -164,23 +166,22 @@ func (e *Engine) turns() {
 	}
 }
 
-// turn lets q work and move about budget bytes.
-func (e *Engine) turn(q *nic.QP, budget int) {
+// turn lets q work and move about budget bytes, and reports whether it would have moved more.
+func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 	if q.Gone() {
-		return
+		return false
 	}
 	t := q.Transport()
 	if t.Path().Remote && !e.port.Ready() {
 		e.schedule(q) // what it sends would be lost
-		return
+		return false
 	}
 	if d := t.Deadline(); d != 0 && d <= e.now && !e.expire(q) {
 		e.schedule(q)
-		return
+		return false
 	}
 	q.Scratch().Share = e.share(q)
 	e.current = q
-	var more bool
 	switch t.State() {
 	case transport.Error, transport.SQE:
 		t.Flush(e.now, q)
@@ -197,6 +198,7 @@ func (e *Engine) turn(q *nic.QP, budget int) {
 	if more {
 		e.schedule(q)
 	}
+	return more
 }
 
 // expire acts on q's deadline, which has passed, or reports that it is too early: what has

@@ -32,6 +32,7 @@ func (e *Engine) sleep() {
 	n := e.away(e.nextDeadline())
 	e.sleeping.Store(false)
 	e.clock()
+	e.wakes = e.now
 	e.collect(n)
 }
 
