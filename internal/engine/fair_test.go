@@ -134,11 +134,32 @@ func TestLongTurnsCost(t *testing.T) {
 			i, cost = 1, quantum
 		}
 		turns[i]++
-		e.sched.charge(q, cost)
+		e.sched.charge(q, cost, false)
 		e.schedule(q)
 	}
 	if turns[0] != 100 || turns[1] != 600 {
 		t.Errorf("turns of six quanta: %d, of one: %d, want 100 and 600", turns[0], turns[1])
+	}
+}
+
+// TestSlowTurnsShrink: who copies slowly is allowed less in a turn, until it is faster.
+func TestSlowTurnsShrink(t *testing.T) {
+	e := newEngine(t)
+	c := newClient(t, e).small(1)[0]
+	halt(e)
+	q := e.nic.QP(c.info.Num)
+	for i, s := range []struct {
+		cost transport.Time
+		all  bool
+		want int
+	}{
+		{slowTurn, true, turn}, {slowTurn + 1, false, turn}, {slowTurn + 1, true, turn / 2}, {slowTurn / 2, true, turn / 2},
+		{100 * slowTurn, true, turn / 4}, {slowTurn + 1, true, turn / 8}, {slowTurn + 1, true, turn / 8},
+		{slowTurn/2 - 1, false, turn / 8}, {slowTurn/2 - 1, true, turn / 4}, {0, true, turn / 2}, {0, true, turn}, {0, true, turn},
+	} {
+		if e.sched.charge(q, s.cost, s.all); e.sched.allowance(q) != s.want {
+			t.Fatalf("step %d: %d bytes are allowed, want %d", i, e.sched.allowance(q), s.want)
+		}
 	}
 }
 

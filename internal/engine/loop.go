@@ -6,10 +6,9 @@ import (
 )
 
 const (
-	// turn is how many bytes a queue pair may move before others get a chance.
+	// turn is how many bytes a queue pair may move before others get a chance. While
+	// others ring it may be less, see scheduler.allowance.
 	turn = 256 << 10
-	// sharedTurn is the same while other sessions ring, too: a few microseconds.
-	sharedTurn = 64 << 10
 	// round is how many turns are taken between two looks at doorbells.
 	round = 8
 	// passTime is how long turns are taken then while other sessions ring or wait. It
@@ -153,13 +152,13 @@ func (e *Engine) turns() {
 			}
 			continue
 		}
-		e.turn(q, sharedTurn)
+		all := e.turn(q, e.sched.allowance(q))
 		if !e.sched.waiting() {
 			return
 		}
 		before := e.now
 		e.clock()
-		e.sched.charge(q, e.now-before)
+		e.sched.charge(q, e.now-before, all)
 		if e.now-begin >= most {
 			return
 		}

@@ -36,6 +36,7 @@ type flow struct {
 	timers      heap[*nic.QP]
 	alarm       nic.Timer      // among scheduler.alarms
 	credit      transport.Time // negative: it had more than its share
+	slow        uint8          // how often its allowance is halved
 	queued      bool           // among the ready
 	due         bool           // queued because of its timers
 	gone        bool           // the session is closed
@@ -50,6 +51,11 @@ const (
 	// mostDebt bounds how long a session sits out, whatever its turn took: the loop may
 	// have been without a processor meanwhile, for which the session cannot be blamed.
 	mostDebt = 40 * quantum
+	// slowTurn is how long a turn may take that used all of its allowance before the
+	// next is allowed half of it, slowest times at most. Memory that is in a processor's
+	// cache is copied ten times as fast as memory that is not.
+	slowTurn = transport.Time(8_000)
+	slowest  = 3
 	// dueAtOnce is how many timers of a session are looked at in one turn of it.
 	dueAtOnce = 4
 	// alarmsPerPass is how many sessions are woken by their timers in one pass.
@@ -137,10 +143,26 @@ func (s *scheduler) next(now transport.Time) *nic.QP {
 	return nil
 }
 
-// charge says what the turn of q has taken.
-func (s *scheduler) charge(q *nic.QP, cost transport.Time) {
+// allowance is how many bytes q may move in a turn while other sessions ring, too: as many
+// as took its session slowTurn at most lately.
+func (s *scheduler) allowance(q *nic.QP) int {
 	if f := flowOf(q); f != nil {
-		f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
+		return turn >> f.slow
+	}
+	return turn
+}
+
+// charge says what the turn of q has taken, and whether it used all of its allowance.
+func (s *scheduler) charge(q *nic.QP, cost transport.Time, all bool) {
+	f := flowOf(q)
+	if f == nil {
+		return
+	}
+	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
+	if all && cost > slowTurn {
+		f.slow = min(f.slow+1, slowest)
+	} else if all && cost < slowTurn/2 && f.slow > 0 {
+		f.slow--
 	}
 }
 
