@@ -69,7 +69,7 @@ func (e *Engine) madBurst(from, to transport.GID, mad []byte) *transport.Burst {
 }
 
 // madsPerPass bounds what one pass delivers.
-const madsPerPass = 64
+const madsPerPass = 8
 
 // manage delivers local datagrams and sees to what is due.
 func (e *Engine) manage() bool {

@@ -26,7 +26,11 @@ type recognition struct{ e *Engine }
 
 // recognise makes the table of other hosts.
 func (e *Engine) recognise(version string) {
-	e.peers = hosts.New(hosts.Config{Version: version, Features: features, Random: random64, Host: recognition{e}})
+	f := uint32(features)
+	if e.opts.NoFiller {
+		f &^= wire.FeatureFiller
+	}
+	e.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
 	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, link.GIDOf(a)) })
 }
 

@@ -165,7 +165,7 @@ func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	for _, c := range clients {
 		e := c.e
 		e.Stop()
-		e.portActive, e.portLast = true, e.now
+		e.traffic.wake(e.now)
 		for _, bell := range e.bells {
 			e.activate(bell)
 		}

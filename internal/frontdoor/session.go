@@ -97,15 +97,18 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	return ses, nil
 }
 
+// closeAtOnce is how many objects of a session are destroyed before others have the loop.
+const closeAtOnce = 32
+
 // end frees everything. The arena goes only when the loop has been elsewhere since
 // the session's objects went: until then it may hold their memory.
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
-		err := s.onLoop(func() {
-			s.cfg.Engine.Detach(ses.dev)
-			ses.dev.Close()
-		})
+		err := s.onLoop(func() { s.cfg.Engine.Detach(ses.dev) })
+		for more := true; more && err == nil; {
+			err = s.onLoop(func() { more = ses.dev.CloseSome(closeAtOnce) })
+		}
 		if err != nil {
 			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
 		}

@@ -118,8 +118,8 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 	if c.channel != nil {
 		c.channel.cqs--
 	}
-	comp = c.events - c.channel.withdraw(func(e *event) bool { return e.element() == c.userHandle })
-	async = c.async - s.async.withdraw(func(e *event) bool {
+	comp = c.events - c.channel.withdraw(c.events, func(e *event) bool { return e.element() == c.userHandle })
+	async = c.async - s.async.withdraw(c.async, func(e *event) bool {
 		return e.asyncOwner() == 'c' && e.element() == c.userHandle
 	})
 	c.ring.release()

@@ -57,7 +57,8 @@ type QP struct {
 	tr         transport.QP
 	events     uint32
 	gone       bool
-	watched    bool // in nic.errored
+	watched    bool // in session.errored
+	nextWatch  *QP  // there
 
 	lastMR     *MR // key caches
 	lastRemote *MR
@@ -71,17 +72,23 @@ type QP struct {
 	// acknowledgement.
 	Sched struct {
 		Queued  bool
+		Next    *QP    // behind it in the run queue
 		Flight  uint64 // bytes of it on their way to another host
 		Starved bool
-		Timer   int            // 1 + index in the heap
+		Timer   Timer
 		Ack     int            // 1 + index among those that are owed
 		AckAt   transport.Time // when the last one was due
 		Recvs   uint64         // receives completed by then
 		Answers bool           // requests to it are soon followed by its own
-		Due     transport.Time
 		Peer    *QP
 		Route   Route
 	}
+}
+
+// A Timer is the place of something among the engine's timers.
+type Timer struct {
+	Due transport.Time
+	At  int // 1 + index in the heap; 0: in none
 }
 
 const (
@@ -190,7 +197,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 	}
 	s.qps.remove(h)
 	q.destroy()
-	return q.events - s.async.withdraw(func(e *event) bool {
+	return q.events - s.async.withdraw(q.events, func(e *event) bool {
 		return e.asyncOwner() == 'q' && e.element() == q.userHandle
 	}), nil
 }
@@ -213,6 +220,9 @@ func (q *QP) destroy() {
 	q.rq.release()
 	// Whoever still points here (a cache, a timer) must not keep the rest alive.
 	q.lastMR, q.lastRemote, q.lastAH, q.Sched.Peer = nil, nil, nil, nil
+	if l := q.nic.link; l != nil {
+		l.Forget(q)
+	}
 }
 
 // A Route says where a connected queue pair's peer is.
@@ -262,8 +272,7 @@ func (q *QP) Flush() { q.tr.Flush(q.nic.link.Now(), q) }
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
 	if !q.watched && q.rq.mem != nil && q.tr.State() == transport.Error {
-		q.watched = true
-		q.nic.errored = append(q.nic.errored, q)
+		q.session.watch(q)
 	}
 }
 

@@ -31,8 +31,9 @@ type Session struct {
 	ahs      table[*AH]
 	channels table[*eventQueue]
 
-	async  *eventQueue
-	closed bool
+	async   *eventQueue
+	closed  bool
+	trouble trouble
 
 	// Engine is the engine's own record of the session.
 	Engine any
@@ -82,7 +83,7 @@ func (s *Session) CreateAsync() (int, error) {
 	if s.async != nil {
 		return -1, syscall.EINVAL
 	}
-	q, fd, err := s.nic.newEventQueue()
+	q, fd, err := s.newEventQueue()
 	if err != nil {
 		return -1, syscall.EMFILE
 	}
@@ -99,7 +100,7 @@ func (s *Session) CreateChannel() (uint32, int, error) {
 			s.channels.remove(h)
 		}
 	})
-	q, fd, err := s.nic.newEventQueue()
+	q, fd, err := s.newEventQueue()
 	if err != nil {
 		return 0, -1, syscall.EMFILE
 	}

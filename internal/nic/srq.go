@@ -140,7 +140,7 @@ func (s *Session) DestroySRQ(h uint32) (uint32, error) {
 	s.srqs.remove(h)
 	q.pd.refs--
 	q.ring.release()
-	return q.events - s.async.withdraw(func(e *event) bool {
+	return q.events - s.async.withdraw(q.events, func(e *event) bool {
 		return e.asyncOwner() == 's' && e.element() == q.userHandle
 	}), nil
 }

@@ -256,6 +256,9 @@ type Scratch struct {
 	// Share is how many bytes the queue pair that runs may have on its way to another
 	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
 	Share uint32
+	// Extra is what Send cost of Run's budget beyond the burst itself: a datagram to a
+	// group is copied for every member. The loop adds to it.
+	Extra int
 }
 
 // Host is the NIC as one queue pair sees it. Every call returns at once; none but

@@ -105,8 +105,10 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
-	q.takeShare(h.Scratch().Share)
-	for budget > 0 {
+	scratch := h.Scratch()
+	q.takeShare(scratch.Share)
+	scratch.Extra = 0
+	for budget > scratch.Extra {
 		n := q.step(now, budget, h)
 		if n == 0 {
 			return false
