@@ -30,6 +30,8 @@ type session struct {
 	dev      *nic.Session // touched on the loop only
 
 	verbs    *uverbs.Context
+	refused  string // why the last registration was refused, for the trace
+	told     bool   // the log has it
 	commands atomic.Uint64
 }
 
@@ -210,6 +212,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 
 func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
 	ses.commands.Add(1)
+	ses.refused = ""
 	traced := ses.srv.trace.wants(&ses.proc.peer)
 	var start time.Time
 	if traced {
@@ -244,5 +247,14 @@ func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
 
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
-	return ses.proc.space.Map(start, length, extents)
+	region, err := ses.proc.space.Map(start, length, extents)
+	if err == syscall.EPERM && ses.proc.apart != nil {
+		ses.refused = ses.proc.apart.Error()
+		if !ses.told {
+			ses.told = true
+			ses.srv.log.Warn("a program cannot register memory that the daemon may not reach: stacks, files, shared memory",
+				"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
+		}
+	}
+	return region, err
 }

@@ -140,16 +140,14 @@ func (r *Region) populate() error {
 }
 
 // probe makes sure that foreign memory can be reached at all: better EPERM now than
-// a protection error in the middle of a transfer. It needs the rights that a debugger
-// needs: the same user, or root.
+// a protection error in the middle of a transfer.
 func (r *Region) probe() error {
 	var b [1]byte
-	var c Copier
 	for _, p := range r.pieces {
 		if p.mem != nil {
 			continue
 		}
-		if err := r.space.read(r.start+p.off, b[:], &c); err != nil {
+		if err := r.space.read(r.start+p.off, b[:]); err != nil {
 			return err
 		}
 	}

@@ -24,8 +24,9 @@ const (
 
 // A Space is the registered memory of one process.
 type Space struct {
-	pid  int
-	file *os.File
+	pid     int
+	file    *os.File
+	foreign *os.File // /proc/PID/mem; nil: we may not
 
 	mu      sync.Mutex
 	windows map[uint64]*window // by address >> windowBits
@@ -86,6 +87,9 @@ func (s *Space) Close() {
 	if !s.closed {
 		s.closed = true
 		s.file.Close()
+		if s.foreign != nil {
+			s.foreign.Close()
+		}
 	}
 }
 
