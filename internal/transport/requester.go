@@ -131,10 +131,11 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
-	q.takeShare(h.Scratch().Share)
+	sc := h.Scratch()
+	q.takeShare(sc.Share)
 	for budget > 0 {
 		n := q.step(now, budget, h)
-		if n == 0 {
+		if n == 0 || sc.Held {
 			return false
 		}
 		budget -= n
@@ -335,7 +336,9 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	sc.OutData.Reset()
 	if n > 0 {
 		if st := h.Gather(w, r.Off, n, &sc.OutData); st != Success {
-			q.failHere(st, h)
+			if st != Later {
+				q.failHere(st, h)
+			}
 			return 0
 		}
 	}
