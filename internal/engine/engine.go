@@ -55,6 +55,7 @@ type Engine struct {
 	pending  atomic.Bool
 	sleeping atomic.Bool
 	stopping atomic.Bool
+	arrived  atomic.Bool // foreign memory has come, see inbox.go
 	done     chan struct{}
 	held     atomic.Uint32 // who holds what follows: see visit.go
 
@@ -63,6 +64,7 @@ type Engine struct {
 	run        queue[*nic.QP]
 	replies    queue[transport.Burst]
 	starved    queue[*nic.QP]
+	inboxes    inboxes
 	reply      transport.Burst // the one being delivered
 	timers     timers
 	bells      map[int32]*bell
@@ -154,6 +156,7 @@ func (e *Engine) Start() {
 		debug.SetPanicOnFault(true)
 		defer close(e.done)
 		e.loop()
+		e.nic.CloseForeign()
 		unix.Close(e.epfd)
 		unix.Close(e.wake)
 	}()

@@ -75,6 +75,14 @@ func (e *Engine) patience() transport.Time {
 // step is one pass: doorbells, timers, turns.
 func (e *Engine) step() bool {
 	work := e.poll()
+	if e.arrived.Load() {
+		e.askAgain()
+		work = true
+	}
+	if due := e.nic.ForeignDue(); due != 0 && due <= e.now {
+		e.giveUp()
+		work = true
+	}
 	if e.port != nil {
 		work = e.pollPort() || work
 	}
@@ -129,14 +137,25 @@ func (e *Engine) turn(q *nic.QP) {
 	q.Sched.Queued = false
 	if q.Gone() {
 		e.landed(q)
+		e.unpark(q)
 		return
 	}
 	t := q.Transport()
+	if q.Sched.Parked {
+		e.current = q
+		e.offer(q)
+		e.deliver()
+	}
 	if t.Path().Remote && !e.port.Ready() {
 		e.schedule(q) // what it sends would be lost
 		return
 	}
-	q.Scratch().Share = e.share(q)
+	if peer := parkedPeer(q); peer != nil && t.State() != transport.Error {
+		e.awaits(q, peer)
+		return
+	}
+	sc := q.Scratch()
+	sc.Share, sc.Held = e.share(q), false
 	e.current = q
 	var more bool
 	switch t.State() {
@@ -151,6 +170,14 @@ func (e *Engine) turn(q *nic.QP) {
 		e.deliver()
 	}
 	e.settle(q)
+	if sc.Held && !q.Gone() {
+		// A burst of it was not taken.
+		if peer := parkedPeer(q); peer != nil {
+			e.awaits(q, peer)
+		} else {
+			more = true
+		}
+	}
 	if more {
 		e.schedule(q)
 	}
@@ -165,6 +192,9 @@ func (e *Engine) settle(q *nic.QP) {
 	if t := q.Transport(); t.State() == transport.Error {
 		q.Settle()
 		e.startTick()
+		if q.Sched.Parked {
+			e.schedule(q) // it takes everything now
+		}
 		return
 	}
 	e.arm(q)

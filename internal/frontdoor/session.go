@@ -80,7 +80,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
 	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, Program: p.program})
+		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program})
 		if err == nil {
 			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
 		}
@@ -244,6 +244,11 @@ func (ses *session) NIC() *nic.NIC { return ses.srv.cfg.NIC }
 
 // Wake implements uverbs.Device.
 func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
+
+// Settle implements uverbs.Device.
+func (ses *session) Settle() {
+	ses.proc.space.Quiesce(time.Duration(ses.srv.cfg.NIC.Patience()))
+}
 
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {

@@ -1,7 +1,7 @@
 package memory
 
 import (
-	"os"
+	"io"
 	"syscall"
 )
 
@@ -20,9 +20,18 @@ import (
 // Any access may block for as long as the process likes: the page may lie in a file system
 // that the process itself serves. So nothing here is called on a loop; see Pool.
 
+// Remote is the memory of a process, at offset = address: an open /proc/PID/mem. Closing it
+// does not wait for those who read and write, and what they use stays theirs until they are
+// back (which is how os.File does it).
+type Remote interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+}
+
 // SetForeign gives the process's memory to s, which closes it. It is called before the
 // first region is mapped. Without it foreign memory is refused with EPERM.
-func (s *Space) SetForeign(f *os.File) { s.foreign = f }
+func (s *Space) SetForeign(f Remote) { s.foreign = f }
 
 // HasForeign reports whether foreign memory can be reached.
 func (s *Space) HasForeign() bool { return s.foreign != nil }
@@ -32,7 +41,6 @@ func (s *Space) read(addr uint64, b []byte) error {
 	if s.foreign == nil {
 		return syscall.EPERM
 	}
-	// os.File keeps the descriptor open until we are back, also if it is closed meanwhile.
 	if _, err := s.foreign.ReadAt(b, int64(addr)); err != nil {
 		return syscall.EFAULT // EIO, or nothing to read
 	}

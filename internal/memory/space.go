@@ -26,7 +26,11 @@ const (
 type Space struct {
 	pid     int
 	file    *os.File
-	foreign *os.File // /proc/PID/mem; nil: we may not
+	foreign Remote // nil: we may not
+	writers writers
+	// Aside runs what may be held up by the process's memory, somewhere where that does no
+	// harm; nil: in place.
+	Aside func(func() error) error
 
 	mu      sync.Mutex
 	windows map[uint64]*window // by address >> windowBits

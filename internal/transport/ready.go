@@ -17,3 +17,6 @@ func (q *QP) ReceiverReady() {
 		r.RNRRetry++
 	}
 }
+
+// Stalled reports whether requests that have arrived wait for memory: Respond takes them up.
+func (q *QP) Stalled() bool { return q.resp.Stalled }
