@@ -39,6 +39,8 @@ const (
 	poolCrowded = 256
 	// poolMost is the limit in all. Go ends a program with ten thousand threads.
 	poolMost = 1024
+	// poolUsers is how many users are remembered who have nothing under way.
+	poolUsers = 256
 	// poolIdle is how many are kept for the next job.
 	poolIdle = 8
 )
@@ -75,7 +77,7 @@ func (p *Pool) full(uid int) bool {
 func (p *Pool) give(uid int) {
 	p.busy--
 	u := p.users[uid]
-	if u.busy--; u.busy == 0 {
+	if u.busy--; u.busy == 0 && len(p.users) > poolUsers {
 		delete(p.users, uid)
 	}
 }
