@@ -1,7 +1,9 @@
 package memory
 
 import (
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -16,13 +18,23 @@ import (
 //
 // What is finished is collected by the one who made the jobs, the loop.
 type Pool struct {
-	mu     sync.Mutex
-	users  map[int]*user
-	busy   int         // threads that have a job
-	idle   []chan *Job // of those that have none
-	done   []*Job
-	closed bool
-	wake   func() // says that there is something in done, or a thread free
+	mu      sync.Mutex
+	users   map[int]*user
+	busy    int       // threads that have a job
+	idle    []*worker // those that have none
+	done    []*Job
+	closed  bool
+	looking atomic.Bool // a worker looks around
+	wake    func()      // says that there is something in done, or a thread free
+}
+
+// A worker is a thread. When it has nothing to do it looks around for a moment before it
+// sleeps, for the next job of a queue pair mostly follows soon, and waking a thread takes
+// longer than the job.
+type worker struct {
+	next   atomic.Pointer[Job]
+	asleep atomic.Bool
+	wake   chan struct{} // it has room for one
 }
 
 // user is one user's share of the pool.
@@ -41,6 +53,9 @@ const (
 	poolMost = 1024
 	// poolUsers is how many users are remembered who have nothing under way.
 	poolUsers = 256
+	// lookAround is how long a worker that has nothing to do looks around. One at a time
+	// does.
+	lookAround = 100 * time.Microsecond
 	// poolIdle is how many are kept for the next job.
 	poolIdle = 8
 )
@@ -111,7 +126,8 @@ func (p *Pool) Start(uid int, j *Job) bool {
 	if n := len(p.idle); n > 0 {
 		w := p.idle[n-1]
 		p.idle = p.idle[:n-1]
-		w <- j // it has room for one
+		w.next.Store(j)
+		w.rouse()
 		return true
 	}
 	go p.work(j, u)
@@ -120,8 +136,8 @@ func (p *Pool) Start(uid int, j *Job) bool {
 
 // work is a thread: it does jobs until there are enough others.
 func (p *Pool) work(j *Job, u *user) {
-	next := make(chan *Job, 1)
-	for j != nil {
+	w := &worker{wake: make(chan struct{}, 1)}
+	for {
 		j.run(u)
 		if j.op != jobRead {
 			j.space.leave(j.entry)
@@ -131,18 +147,62 @@ func (p *Pool) work(j *Job, u *user) {
 		p.done = append(p.done, j)
 		keep := len(p.idle) < poolIdle && !p.closed
 		if keep {
-			p.idle = append(p.idle, next)
+			p.idle = append(p.idle, w)
 		}
 		p.mu.Unlock()
 		p.wake()
 		if !keep {
 			return
 		}
-		if j = <-next; j != nil {
-			p.mu.Lock()
-			u = p.users[j.user]
-			p.mu.Unlock()
+		if j = p.await(w); j == nil {
+			return
 		}
+		p.mu.Lock()
+		u = p.users[j.user]
+		p.mu.Unlock()
+	}
+}
+
+// look looks around for the worker's next job for a moment.
+func (p *Pool) look(w *worker) *Job {
+	if !p.looking.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer p.looking.Store(false)
+	for end := time.Now().Add(lookAround); time.Now().Before(end); {
+		if j := w.next.Swap(nil); j != nil {
+			return j
+		}
+		// Other goroutines first, then whoever else wants the processor.
+		runtime.Gosched()
+		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+	return nil
+}
+
+// await waits for the worker's next job; nil when the pool is closed.
+func (p *Pool) await(w *worker) *Job {
+	if j := p.look(w); j != nil {
+		return j
+	}
+	for {
+		w.asleep.Store(true)
+		if j := w.next.Swap(nil); j != nil {
+			if !w.asleep.CompareAndSwap(true, false) {
+				<-w.wake // it was written to meanwhile
+			}
+			return j
+		}
+		if _, open := <-w.wake; !open {
+			return nil
+		}
+	}
+}
+
+// rouse wakes the worker if it sleeps.
+func (w *worker) rouse() {
+	if w.asleep.CompareAndSwap(true, false) {
+		w.wake <- struct{}{}
 	}
 }
 
@@ -198,7 +258,7 @@ func (p *Pool) Close() {
 	defer p.mu.Unlock()
 	p.closed = true
 	for _, w := range p.idle {
-		close(w)
+		close(w.wake)
 	}
 	p.idle = nil
 }
