@@ -46,14 +46,15 @@ func TestStuckMemory(t *testing.T) {
 		"register": "register " + strconv.Itoa(int(syscall.ETIMEDOUT)),
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel() // it waits, mostly
 			d := harness.Start(t, harness.Options{})
 			innocent := startStream(t, d, 0)
 			startStream(t, d, 640).finishes(t)
 			p := d.Launch(t, bin, what)
-			kill := fileServer(t, p)
-			// Several, so that the user has more of them than threads.
-			for range 6 {
-				fileServer(t, d.Launch(t, bin, what))
+			servers := []func(){fileServer(t, p)}
+			// All of the threads that a user has.
+			for range 3 {
+				servers = append(servers, fileServer(t, d.Launch(t, bin, what)))
 			}
 			startStream(t, d, 640).finishes(t)
 			p.Printed(t, want, minute)
@@ -68,7 +69,19 @@ func TestStuckMemory(t *testing.T) {
 			if what == "post" && !strings.Contains(d.Process.Output(), "a queue pair fails") {
 				t.Errorf("the log does not say why:\n%s", harness.Tail(d.Process.Output(), 20))
 			}
-			kill()
+			// The daemon ends though a thread is stuck. (Until the file system is gone,
+			// the kernel keeps the thread, and with it a process that does nothing more.)
+			syscall.Kill(d.PID(), syscall.SIGTERM)
+			d.Process.Printed(t, "msg=stopped", minute)
+			if _, err := os.Stat(d.Socket); !os.IsNotExist(err) {
+				t.Errorf("the socket is still there: %v", err)
+			}
+			for _, kill := range servers {
+				kill()
+			}
+			if code := d.Process.Wait(t, minute); code != 0 {
+				t.Errorf("daemon: exit %d, want 0", code)
+			}
 		})
 	}
 }
