@@ -173,13 +173,6 @@ func (c *client) newQP(typ uint8) *testQP {
 	return q
 }
 
-// newQPWaiting is one whose requester waits long for its peer.
-func (c *client) newQPWaiting(typ uint8) *testQP {
-	q := c.newQP(typ)
-	q.timeout = 22
-	return q
-}
-
 // extents are what the shim would say of the client's memory.
 func (c *client) extents() (list []memory.Extent) {
 	if c.kind != memory.Hole {

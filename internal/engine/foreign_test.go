@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,6 +125,19 @@ func TestForeign(t *testing.T) {
 				atomics(t, a, b)
 			})
 		}
+	}
+}
+
+// TestForeignRemote is TestForeign between two hosts.
+func TestForeignRemote(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two loops, and others
+	for name, prepare := range map[string]func(*client){"foreign": func(c *client) { c.foreign() }, "mixed": func(c *client) { c.mixed() }} {
+		t.Run(name, func(t *testing.T) {
+			a, b := overUDPWith(t, prepare)
+			exchange(t, a, b)
+			pipelined(t, a, b)
+			atomics(t, a, b)
+		})
 	}
 }
 
@@ -276,7 +290,8 @@ func TestForeignHang(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := []*client{newClientOf(t, e, 2), newClientOf(t, e, 2)}
 			f := c[o.who].foreign()
-			a, b := c[0].newQPWaiting(rc), c[1].newQPWaiting(rc)
+			a, b := c[0].newQP(rc), c[1].newQP(rc)
+			a.timeout = 8 // all its retries take less time than the memory has
 			connect(a, b)
 			b.recv(0, 64)
 			release := f.hold()
@@ -300,7 +315,7 @@ func TestForeignHang(t *testing.T) {
 // TestForeignBounds: a user with many queue pairs that are stuck has a few threads, all of
 // the queue pairs fail, and another user's foreign memory is as fast as ever.
 func TestForeignBounds(t *testing.T) {
-	e := foreignEngine(t, 300_000_000)
+	e := foreignEngine(t, 200_000_000)
 	other, peer := newClientOf(t, e, 1), newClientOf(t, e, 1)
 	other.foreign()
 	peer.foreign()
@@ -310,7 +325,7 @@ func TestForeignBounds(t *testing.T) {
 	f := c.foreign()
 	var qs []*testQP
 	for range 100 {
-		a, b := c.newQPWaiting(rc), d.newQPWaiting(rc)
+		a, b := c.newQP(rc), d.newQP(rc)
 		connect(a, b)
 		qs = append(qs, a)
 		a.write(wr{op: opWrite, flags: signal, n: 64, remote: b.c.base, rkey: b.mr.RKey})

@@ -154,6 +154,16 @@ func parkedPeer(q *nic.QP) *nic.QP {
 	return nil
 }
 
+// excused reports whether q has no right to an answer yet: foreign memory, its own or that
+// of its peer on this host, takes its time, which has a limit of its own.
+func excused(q *nic.QP) bool {
+	if q.Sched.Parked {
+		return true
+	}
+	p := q.Sched.Peer
+	return p != nil && (p.Sched.Parked || p.Delayed())
+}
+
 // Rouse implements nic.Link.
 func (e *Engine) Rouse() {
 	e.arrived.Store(true)

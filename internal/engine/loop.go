@@ -150,7 +150,7 @@ func (e *Engine) turn(q *nic.QP) {
 		e.schedule(q) // what it sends would be lost
 		return
 	}
-	if peer := parkedPeer(q); peer != nil && t.State() != transport.Error {
+	if peer := parkedPeer(q); peer != nil && t.State() < transport.SQE {
 		e.awaits(q, peer)
 		return
 	}

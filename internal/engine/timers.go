@@ -45,6 +45,9 @@ func (e *Engine) expire() bool {
 		if d := q.Transport().Deadline(); d != 0 && d <= e.now {
 			any = true
 			e.current = q
+			if excused(q) {
+				q.Transport().Excuse(e.now)
+			}
 			q.Transport().Expire(e.now, q)
 			e.deliver()
 			e.settle(q)

@@ -152,6 +152,9 @@ func (r *Region) probe() error {
 		return nil
 	}
 	s := r.space
+	if s.foreign == nil {
+		return syscall.EPERM
+	}
 	look := func() error { // it may outlive the region
 		var b [1]byte
 		for _, a := range addrs {

@@ -87,8 +87,6 @@ const (
 	tenantJobs = 64
 	// spareJobs is how many jobs, with their buffers, are kept for the next ones.
 	spareJobs = 32
-	// asksAtOnce bounds how many are asked again in one pass.
-	asksAtOnce = 64
 )
 
 func (f *foreign) init(wake func()) {
@@ -214,16 +212,16 @@ func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transp
 	case errandDone:
 		q.finish(e) // it was for something else
 	}
-	if e.state == errandIdle {
-		f.time(e)
-	}
 	if user.jobs >= tenantJobs || !f.pool.Free(user.uid) {
 		q.wait(e)
 		return transport.Later
 	}
 	j := f.newJob()
-	fill(j)
+	fill(j) // it may fault, in a peer's memory
 	j.Tag = e
+	if e.state == errandIdle {
+		f.time(e)
+	}
 	if !f.pool.Start(user.uid, j) {
 		f.keep(j)
 		q.wait(e)
@@ -252,6 +250,9 @@ func (q *QP) rest(e *errand) {
 
 // wait puts the queue pair in its user's line for a thread.
 func (q *QP) wait(e *errand) {
+	if e.next == nil {
+		q.nic.foreign.time(e)
+	}
 	e.state = errandWaiting
 	if user := q.session.tenant; !q.errands.queued {
 		q.errands.queued = true
@@ -321,6 +322,19 @@ func (q *QP) dismiss() {
 			q.rest(e)
 		}
 	}
+}
+
+// Delayed reports whether the queue pair waits for foreign memory.
+func (q *QP) Delayed() bool {
+	if q.errands == nil {
+		return false
+	}
+	for i := range q.errands.of {
+		if q.errands.of[i].state != errandIdle {
+			return true
+		}
+	}
+	return false
 }
 
 // newJob is a job to be filled.
@@ -475,8 +489,6 @@ func (q *fifo[T]) push(v T) {
 	q.buf[(q.head+q.n)&(len(q.buf)-1)] = v
 	q.n++
 }
-
-func (q *fifo[T]) first() *T { return &q.buf[q.head] }
 
 func (q *fifo[T]) pop() T {
 	var zero T
