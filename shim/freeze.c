@@ -20,11 +20,12 @@
 #include <sys/wait.h>
 
 #include "bare.h"
+#include "tracer.h"
 
 #define THREADS_MAX 4096
 #define STOPPED_BY_INTERRUPT 128 /* PTRACE_EVENT_STOP */
 
-enum phase { STARTING, FROZEN, FAILED, THAWING };
+enum phase { STARTING, ALLOWED, FROZEN, FAILED, THAWING };
 
 /* Under memory_lock. */
 static struct {
@@ -104,6 +105,8 @@ static void run(void)
 	int r = -1;
 	/* Should the process be killed, there is nobody left to stop. */
 	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	while (atomic_load(&freezer.phase) == STARTING)
+		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, STARTING, NULL, NULL, 0);
 	long dir = sys(SYS_openat, AT_FDCWD, freezer.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir >= 0 && sys(SYS_getppid) == freezer.parent) {
 		while ((r = stop_listed(dir)) > 0) /* a running thread may have made new ones */
@@ -124,6 +127,7 @@ static void reap(void)
 {
 	join_bare(&freezer.tid);
 	sys(SYS_wait4, freezer.pid, NULL, __WALL, NULL);
+	tracer_forbid();
 }
 
 bool freeze_begin(void)
@@ -138,9 +142,11 @@ bool freeze_begin(void)
 	freezer.pid = clone_bare(run, freezer.stack + sizeof freezer.stack, flags, &freezer.tid);
 	if (freezer.pid < 0)
 		return false;
-	while (atomic_load(&freezer.phase) == STARTING && atomic_load(&freezer.tid)) {
+	tracer_allow(freezer.pid); /* Yama lets parents trace their children, not the reverse */
+	set_phase(ALLOWED);
+	while (atomic_load(&freezer.phase) == ALLOWED && atomic_load(&freezer.tid)) {
 		struct timespec often = {.tv_nsec = 50000000};
-		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, STARTING, &often, NULL, 0);
+		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, ALLOWED, &often, NULL, 0);
 	}
 	if (atomic_load(&freezer.phase) == FROZEN)
 		return true;

@@ -112,7 +112,7 @@ struct vrdma_request {
  * [start, start+length) in order, without gaps.
  *   HOLE     nothing mapped (the daemon answers EFAULT)
  *   SHARED   pages of the process's memfd, file offset = virtual address
- *   FOREIGN  anything else; the daemon reaches it with process_vm_readv/writev
+ *   FOREIGN  anything else; the daemon reaches it through /proc/PID/mem
  */
 enum vrdma_extent_kind {
 	VRDMA_EXTENT_HOLE = 0,

@@ -13,12 +13,12 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "tracer.h"
 #include "vrdma.h"
 
 struct process process = {.socket = -1, .memory = -1};
@@ -202,6 +202,16 @@ static int explain_connect(long error, bool quiet)
 	}
 }
 
+/* The process at the other end, as our pid namespace numbers it; 0: it is not in there. */
+static long peer_pid(int socket)
+{
+	struct ucred who = {.pid = 0};
+	socklen_t n = sizeof who;
+	if (sys(SYS_getsockopt, socket, SOL_SOCKET, SO_PEERCRED, &who, &n) < 0)
+		return 0;
+	return who.pid;
+}
+
 /* Opens a connection of one kind. Returns 0 and a hidden socket, or an errno. */
 static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcome *w, int *out,
 		 int *fds, int want)
@@ -231,9 +241,13 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	copy_text(hello.vnic, sizeof hello.vnic, s->vnic);
 	copy_text(hello.label, sizeof hello.label, s->label);
 	copy_text(hello.program, sizeof hello.program, program_invocation_short_name);
+	if (kind == VRDMA_KIND_PROCESS)
+		tracer_allow(peer_pid(socket)); /* it opens memory that it cannot map */
 	n = transmit(socket, &m);
 	if (n >= 0)
 		n = receive(socket, outside, w, sizeof *w, &got);
+	if (kind == VRDMA_KIND_PROCESS)
+		tracer_forbid();
 	if (n == (ssize_t)sizeof *w && w->magic == VRDMA_MAGIC && w->error == 0 && got.n == want) {
 		memcpy(fds, got.fd, (size_t)want * sizeof(int));
 		*out = socket;
@@ -278,8 +292,6 @@ static int process_connect(sigmask outside, bool quiet)
 	memcpy(process.token, w.token, sizeof process.token);
 	atomic_store(&process.memory, memory);
 	atomic_store(&process.socket, socket);
-	/* Yama: the daemon is no ancestor of ours, so let it copy memory it cannot map. */
-	sys(SYS_prctl, PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 	return 0;
 }
 

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,10 @@ const (
 	exitUsage  = 2
 	exitLacks  = 3
 )
+
+// The first thread is for the main goroutine alone. The kernel gives it the signals that are
+// sent to the process, and a thread that a client's memory holds up (memory.Pool) takes none.
+func init() { runtime.LockOSThread() }
 
 // exitError is an error that decides the exit status. Without text nothing is
 // printed: whoever made it has said everything.

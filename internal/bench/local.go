@@ -20,7 +20,8 @@ func (t *Table) local() part {
 	var ( // indices of rows
 		speed        = 2
 		registration = speed + 10
-		idleness     = registration + 2
+		foreign      = registration + 2
+		idleness     = foreign + 1
 	)
 	return part{
 		name: "local",
@@ -42,11 +43,13 @@ func (t *Table) local() part {
 			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
 			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
 
+			{What: "send latency, 64 B, foreign memory against mapped", Against: &Series{}, AtMost: true, Unbounded: true},
+
 			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "idle")
+			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "foreign", "idle")
 			if err != nil {
 				return err
 			}
@@ -58,7 +61,8 @@ func (t *Table) local() part {
 			for _, step := range []func(context.Context) error{
 				func(ctx context.Context) error { return l.footprint(ctx, rows[:speed]) },
 				func(ctx context.Context) error { return l.speed(ctx, rows[speed:registration]) },
-				func(ctx context.Context) error { return l.registration(ctx, rows[registration:idleness]) },
+				func(ctx context.Context) error { return l.registration(ctx, rows[registration:foreign]) },
+				func(ctx context.Context) error { return l.foreign(ctx, &rows[foreign]) },
 				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
 				func(context.Context) error { return l.aftermath(&rows[idleness+1]) },
 			} {
@@ -172,6 +176,23 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	}
 	rows[0].fill(first)
 	rows[1].fill(again)
+	return nil
+}
+
+// foreign is the latency of messages whose memory cannot be mapped, beside that of others.
+func (l *localRows) foreign(ctx context.Context, row *Row) error {
+	mapped := Series{Name: "mapped memory", Unit: "s"}
+	foreign := Series{Name: "foreign memory", Unit: "s"}
+	for range l.Rounds {
+		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["foreign"], "2000")...)
+		if err != nil {
+			return err
+		}
+		mapped.add(Reading{Value: seconds[0]})
+		foreign.add(Reading{Value: seconds[1]})
+		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
+	}
+	row.fill(foreign, mapped)
 	return nil
 }
 

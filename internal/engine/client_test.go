@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type client struct {
 	page    page
 	mapping []byte // the client's mapping of its arena
 	gid     transport.GID
+	kind    memory.ExtentKind // of its memory; Hole: page by page Shared and Foreign
 }
 
 var testGID = transport.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}
@@ -51,10 +53,21 @@ func newClient(t testing.TB, e *Engine) *client {
 	return newClientAt(t, e, testGID)
 }
 
+// newClientOf is the client of a given user.
+func newClientOf(t testing.TB, e *Engine, uid int) *client {
+	t.Helper()
+	return newUserAt(t, e, testGID, uid)
+}
+
 // newClientAt is newClient where the engine's address is gid.
 func newClientAt(t testing.TB, e *Engine, gid transport.GID) *client {
 	t.Helper()
-	c := &client{t: t, e: e, base: 0x7f00_0000_0000, gid: gid}
+	return newUserAt(t, e, gid, 0)
+}
+
+func newUserAt(t testing.TB, e *Engine, gid transport.GID, uid int) *client {
+	t.Helper()
+	c := &client{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -75,7 +88,7 @@ func newClientAt(t testing.TB, e *Engine, gid transport.GID) *client {
 	must(err)
 	c.page = newPage(c.mapping)
 	e.Do(func() {
-		c.s, err = e.nic.Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), Program: "test"})
+		c.s, err = e.nic.Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), User: uid, Program: "test"})
 		if err == nil {
 			err = e.Attach(c.s, c.bell)
 		}
@@ -142,7 +155,7 @@ func (r *testRing) slot(i uint32) []byte { return r.mem[384+uint64(i&r.mask)<<r.
 func (c *client) newQP(typ uint8) *testQP {
 	c.t.Helper()
 	q := &testQP{c: c}
-	region, err := c.space.Map(c.base, clientMemory, []memory.Extent{{Start: c.base, Length: clientMemory, Kind: memory.Shared, Prot: 3}})
+	region, err := c.space.Map(c.base, clientMemory, c.extents())
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -164,6 +177,18 @@ func (c *client) newQP(typ uint8) *testQP {
 	})
 	q.sq, q.rq, q.cqr = c.ring(q.info.SQ), c.ring(q.info.RQ), c.ring(q.cq.Ring)
 	return q
+}
+
+// extents are what the shim would say of the client's memory.
+func (c *client) extents() (list []memory.Extent) {
+	if c.kind != memory.Hole {
+		return []memory.Extent{{Start: c.base, Length: clientMemory, Kind: c.kind, Prot: 3}}
+	}
+	kinds := []memory.ExtentKind{memory.Shared, memory.Foreign}
+	for at := uint64(0); at < clientMemory; at += 4096 {
+		list = append(list, memory.Extent{Start: c.base + at, Length: 4096, Kind: kinds[at/4096%2], Prot: 3})
+	}
+	return list
 }
 
 const (
@@ -287,6 +312,9 @@ func (q *testQP) wait() wc {
 			return w
 		}
 		yield() // the engine may need this processor
+		if q.c.kind != memory.Shared {
+			runtime.Gosched() // and so may those who fetch foreign memory
+		}
 	}
 	q.c.t.Fatal("no completion within a minute")
 	return wc{}

@@ -24,5 +24,6 @@
 // or the next deadline.
 //
 // The engine must never block on a client, and a fault in one client's memory ends
-// that client's session only.
+// that client's session only. Memory that could block it is fetched by others; what
+// arrives meanwhile waits in an inbox (inbox.go).
 package engine

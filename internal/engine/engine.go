@@ -63,6 +63,7 @@ type Engine struct {
 	pending  atomic.Bool
 	sleeping atomic.Bool
 	stopping atomic.Bool
+	arrived  atomic.Bool // foreign memory has come, see inbox.go
 	done     chan struct{}
 	held     atomic.Uint32 // who holds what follows: see visit.go
 
@@ -72,6 +73,7 @@ type Engine struct {
 	sched   scheduler
 	replies queue[transport.Burst]
 	starved starved
+	inboxes inboxes
 	reply   transport.Burst // the one being delivered
 	bells   map[int32]*bell
 	active  []*bell
@@ -164,6 +166,7 @@ func (e *Engine) Start() {
 		debug.SetPanicOnFault(true)
 		defer close(e.done)
 		e.loop()
+		e.nic.CloseForeign()
 		unix.Close(e.epfd)
 		unix.Close(e.wake)
 	}()
@@ -247,6 +250,7 @@ func (e *Engine) Wake(q *nic.QP) {
 // Forget implements nic.Link.
 func (e *Engine) Forget(q *nic.QP) {
 	e.flights.set(q, 0)
+	e.unpark(q)
 	if f := flowOf(q); f != nil {
 		e.sched.forget(f, q)
 	}

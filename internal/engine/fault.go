@@ -19,20 +19,20 @@ func (e *Engine) safely(f func() bool) (work bool) {
 		if !ok {
 			panic(r) // a bug of ours: no client's fault
 		}
-		e.fault(addr.Addr())
+		if !e.fault(addr.Addr()) {
+			panic(r) // nobody's memory: we use what is no longer ours
+		}
 		work = true
 	}()
 	return f()
 }
 
-// fault ends the session whose memory could not be read or written.
-func (e *Engine) fault(addr uintptr) {
+// fault ends the session whose memory could not be read or written; false if it is
+// nobody's.
+func (e *Engine) fault(addr uintptr) bool {
 	victim := e.nic.FaultOwner(addr)
-	if victim == nil && e.current != nil {
-		victim = e.current.Session()
-	}
 	if victim == nil {
-		return
+		return false
 	}
 	e.opts.Log.Error("memory fault in a client's pages, closing its session",
 		"pid", victim.Pid, "program", victim.Program, "stack", string(debug.Stack()))
@@ -41,6 +41,7 @@ func (e *Engine) fault(addr uintptr) {
 	if e.opts.Evict != nil {
 		go e.opts.Evict(victim)
 	}
+	return true
 }
 
 var _ nic.Link = (*Engine)(nil)

@@ -62,8 +62,16 @@ func (e *Engine) resolve(from *nic.QP, b *transport.Burst) *nic.QP {
 
 // receive hands b to q and sees to what follows from it.
 func (e *Engine) receive(q *nic.QP, b *transport.Burst) {
+	if q.Sched.Parked || !q.Receive(e.now, b) {
+		e.park(q, b)
+		return
+	}
+	e.received(q, b)
+}
+
+// received sees to what follows from a burst that q has taken.
+func (e *Engine) received(q *nic.QP, b *transport.Burst) {
 	t := q.Transport()
-	t.Receive(e.now, b, q)
 	e.settle(q)
 	if t.RunPending() || t.RespondPending() {
 		e.schedule(q)

@@ -87,6 +87,14 @@ func (e *Engine) patience() transport.Time {
 // step is one pass: doorbells, timers, turns.
 func (e *Engine) step() bool {
 	work := e.poll()
+	if e.arrived.Load() {
+		e.askAgain()
+		work = true
+	}
+	if due := e.nic.ForeignDue(); due != 0 && due <= e.now {
+		e.giveUp()
+		work = true
+	}
 	if e.port != nil {
 		work = e.pollPort() || work
 	}
@@ -171,6 +179,11 @@ func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 		return false
 	}
 	t := q.Transport()
+	if q.Sched.Parked {
+		e.current = q
+		e.offer(q)
+		e.deliver()
+	}
 	if t.Path().Remote && !e.port.Ready() {
 		e.schedule(q) // what it sends would be lost
 		return false
@@ -179,7 +192,12 @@ func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 		e.schedule(q)
 		return false
 	}
-	q.Scratch().Share = e.share(q)
+	if peer := parkedPeer(q); peer != nil && t.State() < transport.SQE {
+		e.awaits(q, peer)
+		return false
+	}
+	sc := q.Scratch()
+	sc.Share, sc.Held = e.share(q), false
 	e.current = q
 	switch t.State() {
 	case transport.Error, transport.SQE:
@@ -194,6 +212,14 @@ func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 		e.deliver()
 	}
 	e.settle(q)
+	if sc.Held && !q.Gone() {
+		// A burst of it was not taken.
+		if peer := parkedPeer(q); peer != nil {
+			e.awaits(q, peer)
+		} else {
+			more = true
+		}
+	}
 	if more {
 		e.schedule(q)
 	}
@@ -213,6 +239,9 @@ func (e *Engine) expire(q *nic.QP) bool {
 		}
 	}
 	e.current = q
+	if excused(q) {
+		t.Excuse(e.now)
+	}
 	t.Expire(e.now, q)
 	e.deliver()
 	e.settle(q)
@@ -228,8 +257,8 @@ func (e *Engine) settle(q *nic.QP) {
 	if t := q.Transport(); t.State() == transport.Error {
 		q.Settle()
 		e.startTick()
-		if t.RunPending() {
-			e.schedule(q) // more to flush than is flushed at once
+		if t.RunPending() || q.Sched.Parked {
+			e.schedule(q) // more to flush than is flushed at once, or an inbox that is taken now
 		}
 		return
 	}

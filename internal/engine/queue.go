@@ -30,6 +30,9 @@ func (q *queue[T]) last() *T {
 	return &q.buf[(q.head+q.n-1)&(len(q.buf)-1)]
 }
 
+// first is what pop takes.
+func (q *queue[T]) first() *T { return &q.buf[q.head] }
+
 // pop takes the first. The caller copies what it needs before the next push.
 func (q *queue[T]) pop() *T {
 	p := &q.buf[q.head]

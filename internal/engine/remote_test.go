@@ -37,6 +37,12 @@ func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, transport.GID) {
 // machine may test the same, so the addresses are random ones of the loopback network.
 func overUDP(t testing.TB) (a, b *testQP) {
 	t.Helper()
+	return overUDPWith(t, func(*client) {})
+}
+
+// overUDPWith is overUDP with clients that have been prepared.
+func overUDPWith(t testing.TB, prepare func(*client)) (a, b *testQP) {
+	t.Helper()
 	var qps [2]*testQP
 	for i := range qps {
 		var udp *link.UDP
@@ -50,7 +56,9 @@ func overUDP(t testing.TB) (a, b *testQP) {
 			t.Fatal(err)
 		}
 		e, gid := newHost(t, at, Options{Port: link.NewPort(udp), Wake: udp.Descriptors()})
-		qps[i] = newClientAt(t, e, gid).newQP(rc)
+		c := newClientAt(t, e, gid)
+		prepare(c)
+		qps[i] = c.newQP(rc)
 	}
 	connect(qps[0], qps[1])
 	return qps[0], qps[1]

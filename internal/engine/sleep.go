@@ -25,7 +25,7 @@ func (e *Engine) sleep() {
 		e.startTick()
 	}
 	e.sleeping.Store(true)
-	if e.pending.Load() || e.stopping.Load() {
+	if e.pending.Load() || e.stopping.Load() || e.arrived.Load() {
 		e.sleeping.Store(false)
 		return
 	}
@@ -54,6 +54,9 @@ func (e *Engine) nextDeadline() transport.Time {
 	d := e.sched.due()
 	if e.ticking && (d == 0 || e.tick < d) {
 		d = e.tick
+	}
+	if m := e.nic.ForeignDue(); m != 0 && (d == 0 || m < d) {
+		d = m
 	}
 	if g := &e.mgmt; g.to != nil {
 		if m := g.to.Deadline(); m != 0 && (d == 0 || m < d) {

@@ -13,15 +13,10 @@ import (
 // namespace.
 const soPeerPidfd = 77
 
-// watch calls ended when the process behind c is gone. Where the kernel cannot
-// tell, the end of the connection has to do. The returned function ends the watch.
-func (s *Server) watch(c *channel.Conn, pid int, ended func()) (stop func()) {
-	fd, err := peerPidfd(c)
-	if err != nil && pid > 0 {
-		fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	}
-	if err != nil {
-		s.log.Debug("cannot watch a process; its connection has to tell", "pid", pid, "error", err)
+// watch calls ended when the process behind the pidfd, which it owns, is gone. Where there
+// is none, the end of the connection has to do. The returned function ends the watch.
+func (s *Server) watch(fd int, ended func()) (stop func()) {
+	if fd < 0 {
 		return func() {}
 	}
 	unix.SetNonblock(fd, true) // a pollable file: no thread waits for it

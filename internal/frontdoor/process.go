@@ -3,6 +3,7 @@ package frontdoor
 import (
 	"sync"
 	"syscall"
+	"time"
 
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
@@ -15,6 +16,7 @@ type process struct {
 	peer
 	token channel.Token
 	space *memory.Space
+	apart error // why foreign memory cannot be reached; nil: it can
 
 	mu       sync.Mutex
 	ended    bool
@@ -35,7 +37,16 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	defer space.Close()
-	p := &process{peer: who, token: newToken(), space: space, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	id := identify(c, &who)
+	if id.memory != nil {
+		space.SetForeign(id.memory)
+	} else {
+		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.pid, "program", who.program, "why", id.why)
+	}
+	space.Aside = func(f func() error) error {
+		return s.cfg.NIC.Aside().Do(who.uid, time.Duration(s.cfg.NIC.Patience()), f)
+	}
+	p := &process{peer: who, token: newToken(), space: space, apart: id.why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if s.cfg.CMA != nil {
 		s.onLoop(func() { p.cm = s.cfg.CMA.NewClient(who.pid, who.program) })
 	}
@@ -46,7 +57,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 
 	// The connection ends with the process even where a forked child still holds
 	// a copy of its socket.
-	stop := s.watch(c, who.pid, func() { c.Close() })
+	stop := s.watch(id.pidfd, func() { c.Close() })
 	defer stop()
 
 	w := welcome()

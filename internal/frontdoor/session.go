@@ -30,6 +30,8 @@ type session struct {
 	dev      *nic.Session // touched on the loop only
 
 	verbs    *uverbs.Context
+	refused  string // why the last registration was refused, for the trace
+	told     bool   // the log has it
 	commands atomic.Uint64
 }
 
@@ -78,7 +80,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
 	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, Program: p.program})
+		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program})
 		if err == nil {
 			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
 		}
@@ -214,6 +216,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 
 func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
 	ses.commands.Add(1)
+	ses.refused = ""
 	traced := ses.srv.trace.wants(&ses.proc.peer)
 	var start time.Time
 	if traced {
@@ -246,7 +249,21 @@ func (ses *session) NIC() *nic.NIC { return ses.srv.cfg.NIC }
 // Wake implements uverbs.Device.
 func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
 
+// Settle implements uverbs.Device.
+func (ses *session) Settle() {
+	ses.proc.space.Quiesce(time.Duration(ses.srv.cfg.NIC.Patience()))
+}
+
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
-	return ses.proc.space.Map(start, length, extents)
+	region, err := ses.proc.space.Map(start, length, extents)
+	if err == syscall.EPERM && ses.proc.apart != nil {
+		ses.refused = ses.proc.apart.Error()
+		if !ses.told {
+			ses.told = true
+			ses.srv.log.Warn("a program cannot register memory that the daemon may not reach: stacks, files, shared memory",
+				"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
+		}
+	}
+	return region, err
 }

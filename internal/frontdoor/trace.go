@@ -109,6 +109,9 @@ func (ses *session) record(command string, t time.Time) channel.TraceRecord {
 func (ses *session) traceCall(c *uverbs.Call, start time.Time) {
 	r := ses.record(c.Name(), start)
 	outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+	if ses.refused != "" {
+		r.Error += " (" + ses.refused + ")"
+	}
 	ses.srv.trace.publish(&ses.proc.peer, r)
 }
 

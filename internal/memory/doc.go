@@ -13,7 +13,7 @@
 //
 // A Region is what one REG_MR covers: a list of extents, each mapped (bytes that
 // the daemon can touch) or foreign (stacks, shared and file mappings: reached only
-// by process_vm_readv and process_vm_writev). Nothing above this package knows
+// through /proc/PID/mem, by the threads of a Pool). Nothing above this package knows
 // addresses of the daemon; it asks a Region for a Span and copies between Spans.
 //
 // The NIC's loop is the only user of a Region's bytes, and drops the Region before

@@ -214,6 +214,11 @@ func TestZeroLength(t *testing.T) {
 // itself.
 func TestForeign(t *testing.T) {
 	s := newSpace(t, 0)
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetForeign(f)
 	mem, err := unix.Mmap(-1, 0, 3*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)

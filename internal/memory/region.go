@@ -140,20 +140,34 @@ func (r *Region) populate() error {
 }
 
 // probe makes sure that foreign memory can be reached at all: better EPERM now than
-// a protection error in the middle of a transfer. It needs the rights that a debugger
-// needs: the same user, or root.
+// a protection error in the middle of a transfer. ETIMEDOUT: the process's memory holds us up.
 func (r *Region) probe() error {
-	var b [1]byte
-	var c Copier
+	var addrs []uint64
 	for _, p := range r.pieces {
-		if p.mem != nil {
-			continue
-		}
-		if err := r.space.read(r.start+p.off, b[:], &c); err != nil {
-			return err
+		if p.mem == nil {
+			addrs = append(addrs, r.start+p.off)
 		}
 	}
-	return nil
+	if len(addrs) == 0 {
+		return nil
+	}
+	s := r.space
+	if s.foreign == nil {
+		return syscall.EPERM
+	}
+	look := func() error { // it may outlive the region
+		var b [1]byte
+		for _, a := range addrs {
+			if err := s.read(a, b[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if s.Aside == nil {
+		return look()
+	}
+	return s.Aside(look)
 }
 
 // Writable reports whether the process itself may write all of the region.

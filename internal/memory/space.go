@@ -24,8 +24,13 @@ const (
 
 // A Space is the registered memory of one process.
 type Space struct {
-	pid  int
-	file *os.File
+	pid     int
+	file    *os.File
+	foreign Remote // nil: we may not
+	writers writers
+	// Aside runs what may be held up by the process's memory, somewhere where that does no
+	// harm; nil: in place.
+	Aside func(func() error) error
 
 	mu      sync.Mutex
 	windows map[uint64]*window // by address >> windowBits
@@ -86,6 +91,9 @@ func (s *Space) Close() {
 	if !s.closed {
 		s.closed = true
 		s.file.Close()
+		if s.foreign != nil {
+			s.foreign.Close()
+		}
 	}
 }
 

@@ -14,15 +14,16 @@ type Piece struct {
 // does not allocate. A Span never outlives the engine turn that built it: the
 // memory under it may be unmapped afterwards.
 type Span struct {
-	pieces []Piece
-	length int
+	pieces  []Piece
+	length  int
+	foreign int // pieces that are
 }
 
 // Reset empties s and keeps its storage.
 func (s *Span) Reset() {
 	clear(s.pieces)
 	s.pieces = s.pieces[:0]
-	s.length = 0
+	s.length, s.foreign = 0, 0
 }
 
 // Len is the number of bytes in s.
@@ -47,4 +48,15 @@ func (s *Span) AddForeign(sp *Space, addr uint64, n int) {
 	}
 	s.pieces = append(s.pieces, Piece{Space: sp, Addr: addr, Len: n})
 	s.length += n
+	s.foreign++
 }
+
+// Append appends what o holds.
+func (s *Span) Append(o *Span) {
+	s.pieces = append(s.pieces, o.pieces...)
+	s.length += o.length
+	s.foreign += o.foreign
+}
+
+// Foreign reports whether some of s is not mapped.
+func (s *Span) Foreign() bool { return s.foreign > 0 }

@@ -24,6 +24,8 @@ func (l *fakeLink) Transmit(_ *QP, b *transport.Burst)          { l.sent = appen
 func (l *fakeLink) Path(_, _ *transport.GID) (p transport.Path) { return p }
 func (l *fakeLink) Wake(q *QP)                                  { l.woken = append(l.woken, q) }
 func (l *fakeLink) Now() transport.Time                         { return 1 }
+func (l *fakeLink) Forget(*QP)                                  {}
+func (l *fakeLink) Rouse()                                      {}
 func (l *fakeLink) Leave(g transport.GID)                       { delete(l.groups, g) }
 func (l *fakeLink) Join(g transport.GID) error {
 	if l.refuse == nil {

@@ -124,11 +124,18 @@ func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transpo
 		s.Add(b[off : off+n])
 		return transport.Success
 	}
-	return q.list(w.SGE[:w.NumSGE], off, n, 0, s)
+	st := q.list(w.SGE[:w.NumSGE], off, n, 0, s)
+	if st == transport.Success && s.Foreign() {
+		return q.fetch(taskSend, w.Pos, s, transport.LocProtErr)
+	}
+	return st
 }
 
 // copyTo moves data to where n.scratch points.
 func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
+	if q.nic.scratch.Foreign() {
+		return q.put(&q.nic.scratch, s, fail)
+	}
 	n, err := q.nic.copier.Copy(&q.nic.scratch, s)
 	if err != nil || n != s.Len() {
 		return fail
@@ -196,6 +203,9 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 	if m == nil || !m.region.Span(off, uint64(n), s) {
 		return transport.RemAccessErr
 	}
+	if s.Foreign() {
+		return q.fetch(taskAnswer, q.tr.ResponsePSN(), s, transport.RemOpErr)
+	}
 	return transport.Success
 }
 
@@ -210,6 +220,9 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 	d.Reset()
 	if m == nil || !m.region.Span(off, 8, d) {
 		return 0, transport.RemAccessErr
+	}
+	if d.Foreign() {
+		return q.change(k, d, compare, swap)
 	}
 	if k == transport.KindAtomicWrite {
 		if q.nic.copier.Store(d, swap) != nil {

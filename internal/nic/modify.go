@@ -235,6 +235,10 @@ func (q *QP) CanPost() bool { return q.tr.State() >= transport.RTS }
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
 	q.tr.Modify(&transport.Attr{State: transport.Reset}, attrState, q.nic.link.Now(), q)
+	q.dismiss()
+	if q.Sched.Parked {
+		q.nic.link.Wake(q) // what waits for it was for the old connection
+	}
 	q.session.Arena.setReady(q.handle, false)
 	q.sq.drop()
 	q.tr.SetSendPos(q.sq.cons)

@@ -22,6 +22,8 @@ type Config struct {
 	// MTU is the port's active MTU, numbered as enum ib_mtu; 0: 4096 bytes.
 	MTU    uint8
 	Limits Limits
+	// Patience is how long a client's memory may take; 0: a few seconds.
+	Patience transport.Time
 	// Random supplies queue pair numbers and keys; nil: the system's.
 	Random func() uint32
 }
@@ -43,6 +45,8 @@ type Link interface {
 	Forget(qp *QP)
 	// Now is the loop's clock.
 	Now() transport.Time
+	// Rouse has the loop call CollectForeign soon. Any goroutine may call it.
+	Rouse()
 }
 
 // NIC is one virtual device.
@@ -63,6 +67,8 @@ type NIC struct {
 	troubled, visiting sessionList
 
 	retired Counters // of queue pairs that are gone
+
+	foreign foreign
 }
 
 // keyed is what a memory key names.
@@ -79,13 +85,15 @@ func New(c Config) *NIC {
 	if c.Random == nil {
 		c.Random = systemRandom
 	}
-	return &NIC{
+	n := &NIC{
 		Config:   c,
 		sessions: make(map[*Session]struct{}),
 		qps:      make(map[uint32]*QP),
 		keys:     make(map[uint32]keyed),
 		mcast:    make(map[transport.GID][]*QP),
 	}
+	n.foreign.init(func() { n.link.Rouse() })
+	return n
 }
 
 // SetLink says where bursts go. It is called once, before the first session.

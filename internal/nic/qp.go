@@ -63,7 +63,8 @@ type QP struct {
 	lastMR     *MR // key caches
 	lastRemote *MR
 	lastAH     *AH
-	lastSL     uint8 // of the datagram that GRH described last
+	lastSL     uint8    // of the datagram that GRH described last
+	errands    *errands // nil: it had nothing to do with foreign memory
 	bound      map[*MW]struct{}
 	groups     []transport.GID
 
@@ -75,6 +76,8 @@ type QP struct {
 		Next    *QP    // behind it in the run queue
 		Flight  uint64 // bytes of it on their way to another host
 		Starved bool
+		Parked  bool // bursts for it wait in an inbox
+		Waits   bool // for a peer that is parked
 		Timer   Timer
 		Ack     int            // 1 + index among those that are owed
 		AckAt   transport.Time // when the last one was due
@@ -204,6 +207,10 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 
 func (q *QP) destroy() {
 	q.gone = true
+	q.dismiss()
+	if q.Sched.Parked {
+		q.nic.link.Wake(q) // what waits for it goes too
+	}
 	delete(q.nic.qps, q.num)
 	q.session.Arena.setReady(q.handle, false)
 	for w := range q.bound {
@@ -280,6 +287,7 @@ func (q *QP) watch() {
 // error state is watched from then on.
 func (q *QP) Settle() {
 	if q.tr.State() == transport.Error {
+		q.dismiss()
 		q.watch()
 	}
 }

@@ -12,6 +12,7 @@ type SessionOptions struct {
 	Arena   *Arena
 	Space   *memory.Space
 	Pid     int
+	User    int // uid
 	Program string
 }
 
@@ -20,6 +21,7 @@ type SessionOptions struct {
 type Session struct {
 	SessionOptions
 	nic    *NIC
+	tenant *tenant
 	opened time.Time
 
 	pds      table[*PD]
@@ -49,6 +51,7 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL),
 		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE),
 	}
+	s.tenant = n.foreign.tenant(o.User)
 	n.sessions[s] = struct{}{}
 	return s, nil
 }
@@ -69,6 +72,7 @@ func (s *Session) Close() {
 	s.channels.each(func(h uint32, q *eventQueue) { q.close() })
 	s.async.close()
 	delete(s.nic.sessions, s)
+	s.nic.foreign.leave(s.tenant)
 }
 
 // QP finds a queue pair by handle; nil if there is none.

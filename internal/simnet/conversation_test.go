@@ -44,6 +44,9 @@ func weather(seed uint64) Config {
 	if n.Rand.IntN(4) == 0 {
 		c.Wire = Wire{Rate: 1e8 << n.Rand.IntN(4), Queue: 40 << 10, Mark: 8 << 10}
 	}
+	if n.Rand.IntN(3) == 0 {
+		c.Later = 0.5 * n.Rand.Float64()
+	}
 	return c
 }
 
@@ -105,6 +108,7 @@ func path(net *Net) transport.Path {
 type story struct {
 	transport.Counters
 	frozen  int // times that a queue pair was frozen and thawed
+	delayed int // times that memory was not at hand
 	wrapped int // queue pairs whose PSNs went past the largest
 }
 
@@ -146,7 +150,7 @@ func converse(t *testing.T, seed uint64) story {
 	if !net.Run(net.Now+1e10, 1_000_000) {
 		t.Fatalf("network does not come to rest")
 	}
-	sum := story{frozen: net.Frozen}
+	sum := story{frozen: net.Frozen, delayed: net.Delayed}
 	for _, s := range sides {
 		s.final()
 		add(&sum.Counters, s.e.QP.Counters())
@@ -219,10 +223,11 @@ func TestConversations(t *testing.T) {
 		defer mu.Unlock()
 		add(&sum.Counters, &c.Counters)
 		sum.frozen += c.frozen
+		sum.delayed += c.delayed
 		sum.wrapped += c.wrapped
 	})
 	if *conversations != 1 && (sum.RcvdRNR == 0 || sum.Duplicates == 0 || sum.OutOfSequence == 0 || sum.Timeouts == 0 ||
-		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 || sum.frozen == 0 || sum.wrapped == 0 ||
+		sum.ImplicitNaks == 0 || sum.Retransmitted == 0 || sum.AckDeferred == 0 || sum.frozen == 0 || sum.delayed == 0 || sum.wrapped == 0 ||
 		sum.Probes == 0 || sum.Repairs == 0 || sum.Stashed == 0 || sum.SentCNP == 0 || sum.RcvdCNP == 0) {
 		t.Errorf("the conversations did not meet every trouble: %+v", sum)
 	}

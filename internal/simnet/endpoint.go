@@ -50,6 +50,10 @@ type Endpoint struct {
 	ready     bool // posted to since the last Run
 	down      bool // nothing reaches it, nothing leaves it
 	deadline  transport.Time
+
+	inbox  []flight // bursts that were not taken
+	asked  bool     // Later was answered
+	atomic *done
 }
 
 // Post adds a send request. It fills in position and length.
@@ -132,15 +136,25 @@ func (e *Endpoint) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 }
 
 func (e *Endpoint) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
+	if e.later() {
+		return transport.Later
+	}
 	return e.Node.list(w.SGE[:w.NumSGE], off, n, 0, s.Add)
 }
 
 func (e *Endpoint) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	r := reader{pieces: s.Pieces()}
-	return e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, r.read)
+	st := e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, r.read)
+	if e.later() {
+		return transport.Later
+	}
+	return st
 }
 
 func (e *Endpoint) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
+	if e.later() {
+		return transport.Later
+	}
 	r := reader{pieces: s.Pieces()}
 	return e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, r.read)
 }
@@ -167,6 +181,9 @@ func (e *Endpoint) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport
 	}
 	r := reader{pieces: s.Pieces()}
 	r.read(mem)
+	if e.later() {
+		return transport.Later
+	}
 	return transport.Success
 }
 
@@ -175,12 +192,29 @@ func (e *Endpoint) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) 
 	if !ok {
 		return transport.RemAccessErr
 	}
+	if e.later() {
+		return transport.Later
+	}
 	s.Add(mem)
 	return transport.Success
 }
 
 func (e *Endpoint) Atomic(k transport.Kind, rkey uint32, va, compare, swap uint64) (uint64, transport.Status) {
-	return e.Node.atomic(k, rkey, va, compare, swap)
+	d := done{kind: k, rkey: rkey, va: va, compare: compare, swap: swap}
+	if w := e.atomic; w != nil {
+		if d.old = w.old; d == *w {
+			e.atomic = nil
+			return d.old, transport.Success
+		}
+		panic(fmt.Sprintf("qp %d: asked for %+v after %+v was carried out", e.Num, d, *w))
+	}
+	old, st := e.Node.atomic(k, rkey, va, compare, swap)
+	if st == transport.Success && e.later() {
+		d.old = old
+		e.atomic = &d
+		return 0, transport.Later
+	}
+	return old, st
 }
 
 func (e *Endpoint) InvalidateRemote(rkey uint32) transport.Status {

@@ -31,6 +31,8 @@ type Config struct {
 	Corrupt float64
 	// Wire is what leads to every node.
 	Wire Wire
+	// Later is the chance that memory is not at hand when it is asked for.
+	Later float64
 }
 
 // A Net connects endpoints.
@@ -56,6 +58,7 @@ type Net struct {
 	Sent       int // delivery units offered to the network
 	Lost       int
 	Damaged    int // packets that were not recognised as packets
+	Delayed    int // times that memory was not at hand
 	Frozen     int // times that a queue pair was frozen and thawed
 }
 
@@ -202,7 +205,7 @@ func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
 	if to.down {
 		return
 	}
-	to.QP.Receive(n.Now, b, to)
+	n.receive(to, b)
 	to.deadline = to.QP.Deadline()
 }
 
@@ -233,15 +236,22 @@ func (n *Net) work() bool {
 			continue
 		}
 		run, respond := e.ready || e.QP.RunPending(), e.QP.RespondPending()
-		if !run && !respond {
+		if !run && !respond && len(e.inbox) == 0 {
 			continue
 		}
 		n.freeze(e)
+		if len(e.inbox) > 0 && (!run && !respond || n.Rand.IntN(2) == 0) {
+			n.offer(e)
+			e.deadline = e.QP.Deadline()
+			return true
+		}
+		n.scratch.Held, e.asked = false, false
 		if respond && (!run || n.Rand.IntN(2) == 0) {
 			e.QP.Respond(n.Now, n.Budget, e)
 		} else {
 			e.ready = false
-			e.ready = e.QP.Run(n.Now, n.Budget, e)
+			more := e.QP.Run(n.Now, n.Budget, e)
+			e.ready = e.ready || more || e.asked || n.scratch.Held
 		}
 		e.deadline = e.QP.Deadline()
 		return true

@@ -56,6 +56,11 @@ const (
 	GeneralErr
 )
 
+// Later is what a Host answers, and no completion shows: the memory cannot be reached at
+// once. Nothing has happened, or what has is remembered by the host, which has the queue
+// pair ask again, with the same arguments, when it can say more.
+const Later Status = 0xff
+
 // WROp is a work request's operation, numbered as enum ibv_wr_opcode.
 type WROp uint8
 
@@ -253,6 +258,9 @@ type Scratch struct {
 	Result          RecvResult
 	Buf             [40]byte
 	stash           *stash // made when it is first needed
+	// Held is set by the loop when a burst that was sent could not be delivered at once:
+	// Run and Respond stop until they are called again.
+	Held bool
 	// Share is how many bytes the queue pair that runs may have on its way to another
 	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
 	Share uint32
@@ -264,6 +272,9 @@ type Scratch struct {
 // Host is the NIC as one queue pair sees it. Every call returns at once; none but
 // Send calls back into a queue pair. The QP passes itself to none of them: a Host is
 // bound to its queue pair.
+//
+// Those that touch registered memory (Gather, the Scatters, WriteRemote, ReadRemote,
+// Atomic) may answer Later.
 type Host interface {
 	// Scratch is the working storage of the loop that owns the queue pair.
 	Scratch() *Scratch

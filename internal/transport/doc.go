@@ -29,6 +29,8 @@
 //     Modify, call Run until it reports no more.
 //   - When RespondPending says so, call Respond until it reports no more.
 //   - When Deadline has passed, call Expire.
+//   - Offer a burst again that Receive has not taken, before any other. When the host has
+//     answered Later, call Run and Respond again when it can say more.
 //   - In the states Error and SQE, call Flush now and then for what was posted since.
 //   - When the peer is on another host, say so with SetPath. Set CE in bursts whose packets
 //     bear that mark, send a burst of KindCNP as a CNP, and call Congested when one comes.

@@ -7,7 +7,7 @@ import (
 )
 
 // frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x03"
+const frozenMagic = "vrdma-qp\x04"
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.

@@ -210,43 +210,59 @@ func (q *QP) Expire(now Time, h Host) {
 
 // Receive takes a burst that arrived for this queue pair. Its data is valid during the
 // call only. Anything that does not come from the peer is dropped in silence.
-func (q *QP) Receive(now Time, b *Burst, h Host) {
+//
+// It reports false if the host could not reach the memory that b is for, and answered
+// Later. Then b has not been taken, and is to be offered again before any other. Nothing
+// goes wrong if it never is: it was lost on the way.
+func (q *QP) Receive(now Time, b *Burst, h Host) (taken bool) {
+	if q.resp.Stalled && !q.unstall(now, h) {
+		return false
+	}
 	if b.Type != q.conf.Type || b.Packets == 0 || b.Packets > psnHalf || b.PSN > psnMask {
 		q.count.Dropped++
-		return
+		return true
 	}
 	if d := b.PKey ^ q.attr.PKey; d&0x7fff != 0 || (b.PKey|q.attr.PKey)&0x8000 == 0 {
 		q.count.BadPKey++
-		return
+		return true
 	}
-	q.count.RcvdPackets += uint64(b.Packets)
-	q.count.RcvdBytes += uint64(b.size())
+	if taken = q.receive(now, b, h); taken {
+		q.count.RcvdPackets += uint64(b.Packets)
+		q.count.RcvdBytes += uint64(b.size())
+	}
+	return taken
+}
+
+// receive sorts out what b is.
+func (q *QP) receive(now Time, b *Burst, h Host) (taken bool) {
 	if b.Type == UD {
-		q.receiveDatagram(now, b, h)
-		return
+		return q.receiveDatagram(now, b, h)
 	}
 	if b.Src != q.attr.DestQPN || b.SGID != q.attr.DGID || b.DGID != q.attr.SGID {
 		q.count.Dropped++
-		return
+		return true
 	}
 	if b.CE {
 		q.notify(now, b, h)
 	}
 	switch {
 	case b.Kind < KindReadResp && b.Type == RC:
-		q.receiveReliable(now, b, h)
+		if !q.receiveReliable(now, b, h) {
+			return false
+		}
 		if q.resp.Episode != 0 {
 			q.unstash(now, h)
 		}
 	case b.Kind < KindReadResp:
-		q.receiveUnreliable(b, h)
+		return q.receiveUnreliable(b, h)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == RC:
-		q.receiveResponse(now, b, h)
+		return q.receiveResponse(now, b, h)
 	default:
 		q.count.Dropped++
 	}
+	return true
 }
 
 // size is the number of payload bytes.

@@ -59,26 +59,28 @@ func (q *QP) findRead(psn uint32, w *SendWQE, h Host) (first, packets uint32, ok
 }
 
 // keepRead puts the data of b, which is ahead of what is missing, into place. It reports
-// false if that cannot be done.
-func (q *QP) keepRead(now Time, b *Burst, h Host) bool {
+// whether that could be done, and whether it can be done later.
+func (q *QP) keepRead(now Time, b *Burst, h Host) (kept, later bool) {
 	r := &q.req
 	ahead := psnDist(r.Una, b.PSN) + b.Packets
 	if !q.path.Own || ahead > seenMost || ahead > psnDist(r.Una, r.Max) {
-		return false
+		return false, false
 	}
 	w := &h.Scratch().Done
 	first, packets, ok := q.findRead(b.PSN, w, h)
 	if !ok {
-		return false
+		return false, false
 	}
 	start := psnDist(first, b.PSN)
 	end := start + b.Packets
 	if end > packets || packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk ||
 		b.size() != min(w.Length-start*q.attr.MTU, b.Packets*q.attr.MTU) {
-		return false
+		return false, false
 	}
-	if b.size() > 0 && h.ScatterSend(w, start*q.attr.MTU, b.Data) != Success {
-		return false
+	if b.size() > 0 {
+		if st := h.ScatterSend(w, start*q.attr.MTU, b.Data); st != Success {
+			return false, st == Later
+		}
 	}
 	if r.NumSeen == 0 {
 		r.SeenEnd, r.HoleAt = r.Una, now
@@ -102,7 +104,7 @@ func (q *QP) keepRead(now Time, b *Burst, h Host) bool {
 	if r.Blocked {
 		r.Kick = true
 	}
-	return true
+	return true, false
 }
 
 // readPatience is how long what was asked for again may take.

@@ -17,3 +17,14 @@ func (q *QP) ReceiverReady() {
 		r.RNRRetry++
 	}
 }
+
+// Stalled reports whether requests that have arrived wait for memory: Respond takes them up.
+func (q *QP) Stalled() bool { return q.resp.Stalled }
+
+// Excuse gives the peer its full time to answer once more: whoever sees both ends knows that
+// it is there and busy.
+func (q *QP) Excuse(now Time) {
+	if q.req.RetransAt != 0 {
+		q.restartTimer(now)
+	}
+}

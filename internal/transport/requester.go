@@ -110,7 +110,7 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 	scratch.Extra = 0
 	for budget > scratch.Extra {
 		n := q.step(now, budget, h)
-		if n == 0 {
+		if n == 0 || scratch.Held {
 			return false
 		}
 		budget -= n
@@ -311,7 +311,9 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	sc.OutData.Reset()
 	if n > 0 {
 		if st := h.Gather(w, r.Off, n, &sc.OutData); st != Success {
-			q.failHere(st, h)
+			if st != Later {
+				q.failHere(st, h)
+			}
 			return 0
 		}
 	}

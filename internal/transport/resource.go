@@ -42,17 +42,19 @@ func (q *QP) setResources(n uint8) {
 }
 
 // receiveRD takes a READ, atomic or flush request that is the next in sequence.
-func (q *QP) receiveRD(b *Burst, h Host) {
+func (q *QP) receiveRD(b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	i := rs.Head
 	if q.attr.MaxDestRDAtomic == 0 || rs.Res[i].Due != dueNo && !rs.Res[i].Again {
 		q.refuse(faultRequest, b.PSN, h) // more than the peer was told we can hold
-		return
+		return true
 	}
 	res := resource{Value: b.VA, PSN: b.PSN, RKey: b.RKey, Length: b.Length, End: b.Length, Kind: b.Kind}
-	if f := q.execute(b, &res, h); f != faultNone {
+	if f := q.execute(b, &res, h); f == faultLater {
+		return false
+	} else if f != faultNone {
 		q.refuse(f, b.PSN, h)
-		return
+		return true
 	}
 	rs.MSN = (rs.MSN + 1) & psnMask
 	rs.PSN = psnAdd(b.PSN, res.packets(q.attr.MTU))
@@ -67,6 +69,7 @@ func (q *QP) receiveRD(b *Burst, h Host) {
 	rs.Res[i] = res
 	rs.Head = (i + 1) % q.attr.MaxDestRDAtomic
 	q.respondSoon(i, h)
+	return true
 }
 
 // execute checks an RD request and carries it out, as far as that is not the sending
@@ -218,12 +221,25 @@ func (q *QP) ackableFrom(psn uint32) uint32 {
 }
 
 // RespondPending reports whether Respond has something to do.
-func (q *QP) RespondPending() bool { return q.resp.Pending > 0 && !q.pace.Waiting }
+func (q *QP) RespondPending() bool {
+	return q.resp.Pending > 0 && !q.pace.Waiting || q.resp.Stalled
+}
+
+// ResponsePSN is the first packet of the READ response that Respond sends next: what a Host
+// that was asked for its data, and answered Later, may know the READ by.
+func (q *QP) ResponsePSN() uint32 {
+	res := &q.resp.Res[q.resp.Next]
+	return psnAdd(res.PSN, res.Off/q.attr.MTU)
+}
 
 // Respond sends READ responses, about budget bytes at most, and reports whether there
-// is more to do at once.
+// is more to do at once. It also takes up requests whose memory was not at hand.
 func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 	rs := &q.resp
+	if rs.Stalled {
+		q.unstall(now, h)
+	}
+	sc := h.Scratch()
 	for budget > 0 && rs.Pending > 0 {
 		if !q.listening(h) {
 			return false
@@ -250,6 +266,9 @@ func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
 		budget -= n
 		if rs.Pending == 0 {
 			q.owed(h)
+		}
+		if sc.Held {
+			return false
 		}
 	}
 	return rs.Pending > 0
@@ -289,7 +308,9 @@ func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
 	sc := h.Scratch()
 	sc.OutData.Reset()
 	if n > 0 {
-		if st := h.ReadRemote(res.RKey, res.Value+uint64(res.Off), n, &sc.OutData); st != Success {
+		if st := h.ReadRemote(res.RKey, res.Value+uint64(res.Off), n, &sc.OutData); st == Later {
+			return 0
+		} else if st != Success {
 			// The region went away under the response.
 			q.resp.Pending, q.resp.AckDue = 0, false
 			q.refuse(remoteFault(st), psn, h)

@@ -21,6 +21,7 @@ type responder struct {
 	Closing     bool // a fatal NAK waits for READ responses before it
 	HaveRecv    bool // R has been taken from the receive queue
 	Waiting     bool // an RNR NAK was sent; what follows will come again
+	Stalled     bool // the next packet is in the stash, and its memory was not at hand
 
 	// READ and atomic responses, and what has to wait until they are out:
 	// responses leave in the order of their requests (IBA 9.7.5.1.1).
@@ -59,6 +60,7 @@ const (
 	faultAccess         // key, bounds or rights of the remote address
 	faultRecv           // the receive itself is unusable
 	faultInternal       // memory could not be reached
+	faultLater          // not yet: no fault at all
 )
 
 // base reduces a kind of SEND or WRITE to KindSend or KindWrite, others to zero.
@@ -74,24 +76,27 @@ func (k Kind) base() Kind {
 
 // receiveReliable is the RC responder (IBA 9.7.4 and 9.9.3): order, validity,
 // resources, execution, acknowledgement.
-func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
+//
+// A burst that has to be offered again (Later) may have taken a receive and begun a message.
+// Both are noted, so that it then goes on from there.
+func (q *QP) receiveReliable(now Time, b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	if !q.listening(h) || rs.Closing {
 		q.count.Dropped++
-		return
+		return true
 	}
 	switch d := psnDist(rs.PSN, b.PSN); {
 	case d == 0:
 	case d < psnHalf:
 		if q.path.Own {
 			q.stashSoon(now, b, h)
-			return
+			return true
 		}
 		q.outOfSequence(now, b.PSN, h)
-		return
+		return true
 	case !q.overlaps(b):
 		q.duplicate(now, b, h)
-		return
+		return true
 	}
 	if rs.NakSent {
 		rs.heard(now)
@@ -100,22 +105,25 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) {
 	if b.Kind.base() == 0 {
 		if rs.Kind != 0 || !b.First || !b.Last || b.Packets != 1 {
 			q.refuse(faultRequest, b.PSN, h)
-			return
+			return true
 		}
-		q.receiveRD(b, h)
-		return
+		return q.receiveRD(b, h)
 	}
 	if f := q.place(b, h); f != faultNone {
+		if f == faultLater {
+			return false
+		}
 		rs.NakAt = now
 		q.refuse(f, rs.PSN, h) // b may begin before it
-		return
+		return true
 	}
 	if b.Last && !q.deliver(b, h) {
-		return
+		return true
 	}
 	if b.AckReq {
 		q.ack(psnAdd(rs.PSN, psnMask), h)
 	}
+	return true
 }
 
 // overlaps reports whether b begins with packets that have arrived already, goes on
@@ -234,6 +242,9 @@ func (q *QP) copyIn(b *Burst, off, n uint32, h Host) fault {
 	}
 	if n > 0 {
 		if st := h.ScatterRecv(&rs.R, off, b.Data); st != Success {
+			if st == Later {
+				return faultLater
+			}
 			return faultRecv
 		}
 	}
@@ -260,6 +271,8 @@ func remoteFault(st Status) fault {
 	switch st {
 	case Success:
 		return faultNone
+	case Later:
+		return faultLater
 	case RemInvReqErr:
 		return faultRequest
 	case RemOpErr, FatalErr, GeneralErr:

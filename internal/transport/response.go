@@ -4,28 +4,28 @@ package transport
 // (IBA 9.7.6, 9.7.7, 9.9.2).
 
 // receiveResponse takes an ACK, a NAK, or the response to a READ or atomic.
-func (q *QP) receiveResponse(now Time, b *Burst, h Host) {
+func (q *QP) receiveResponse(now Time, b *Burst, h Host) (taken bool) {
 	r := &q.req
 	if q.state != RTS && q.state != SQD || psnDist(r.Una, b.PSN) >= psnDist(r.Una, r.Max) {
 		// Stale, or never asked for. A READ response may begin before Una and
 		// end behind it.
 		if b.Kind == KindReadResp && (q.state == RTS || q.state == SQD) {
-			q.readResponse(now, b, h)
-			return
+			return q.readResponse(now, b, h)
 		}
 		q.count.Dropped++
-		return
+		return true
 	}
 	switch b.Kind {
 	case KindReadResp:
-		q.readResponse(now, b, h)
+		return q.readResponse(now, b, h)
 	case KindAtomicResp:
-		q.atomicResponse(now, b, h)
+		return q.atomicResponse(now, b, h)
 	case KindAck:
 		q.acknowledge(now, b, h)
 	default:
 		q.count.Dropped++
 	}
+	return true
 }
 
 func (q *QP) acknowledge(now Time, b *Burst, h Host) {
@@ -108,23 +108,27 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 }
 
 // readResponse takes data of the READ at Tail.
-func (q *QP) readResponse(now Time, b *Burst, h Host) {
+func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
 	r := &q.req
 	if psnDist(r.Una, b.PSN) < psnDist(r.Una, r.Max) {
 		if q.advance(b.PSN, now, h) {
-			if !q.keepRead(now, b, h) {
+			kept, later := q.keepRead(now, b, h)
+			if later {
+				return false
+			}
+			if !kept {
 				q.implicitNak(now, h)
 			}
-			return
+			return true
 		}
 		if q.state != RTS && q.state != SQD {
-			return
+			return true
 		}
 	}
 	w := &h.Scratch().Done
 	if r.Tail == r.Started || !h.FetchSend(r.Tail, w) || !w.Op.isRD() || w.Op == WRCmpSwap || w.Op == WRFetchAdd {
 		q.count.Dropped++
-		return
+		return true
 	}
 	mtu := q.attr.MTU
 	packets := uint32(1)
@@ -137,7 +141,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 	una := psnDist(r.TailPSN, r.Una)
 	if start >= packets || end > packets || start > una || end <= una {
 		q.count.Dropped++ // old, or not of this request
-		return
+		return true
 	}
 	off := start * mtu
 	n := b.size()
@@ -146,18 +150,20 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 		final = final || end%r.Chunk == 0
 		if start/r.Chunk != (end-1)/r.Chunk {
 			q.count.Dropped++ // an answer to none of our requests
-			return
+			return true
 		}
 	}
 	// Where parts of pieces were asked for, the end of a response may be anywhere.
 	if want := min(length-off, b.Packets*mtu); n != want || b.Last != final && !(b.Last && r.Holed) {
 		q.failTail(BadRespErr, h)
-		return
+		return true
 	}
 	if n > 0 {
-		if st := h.ScatterSend(w, off, b.Data); st != Success {
+		if st := h.ScatterSend(w, off, b.Data); st == Later {
+			return false
+		} else if st != Success {
 			q.failTail(st, h)
-			return
+			return true
 		}
 	}
 	if r.NumSeen > 0 {
@@ -174,37 +180,41 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) {
 		q.absorb(now, h)
 	}
 	q.progress(now, h)
+	return true
 }
 
 // atomicResponse takes the former value for the atomic at Tail.
-func (q *QP) atomicResponse(now Time, b *Burst, h Host) {
+func (q *QP) atomicResponse(now Time, b *Burst, h Host) (taken bool) {
 	if q.advance(b.PSN, now, h) {
 		q.implicitNak(now, h)
-		return
+		return true
 	}
 	r := &q.req
 	sc := h.Scratch()
 	w := &sc.Done
 	if q.state != RTS && q.state != SQD || r.Una != b.PSN || r.Tail == r.Started || !h.FetchSend(r.Tail, w) {
-		return
+		return true
 	}
 	if w.Op != WRCmpSwap && w.Op != WRFetchAdd || b.size() != 0 {
 		q.count.Dropped++
-		return
+		return true
 	}
 	for i := range 8 {
 		sc.Buf[i] = byte(b.Orig >> (8 * i))
 	}
 	sc.InData.Reset()
 	sc.InData.Add(sc.Buf[:8])
-	if st := h.ScatterSend(w, 0, &sc.InData); st != Success {
+	if st := h.ScatterSend(w, 0, &sc.InData); st == Later {
+		return false
+	} else if st != Success {
 		q.failTail(st, h)
-		return
+		return true
 	}
 	r.Una = psnAdd(r.Una, 1)
 	r.TailPSN = r.Una
 	q.finish(w, Success, h)
 	q.progress(now, h)
+	return true
 }
 
 // advance takes it that every packet before to has arrived, and completes what that

@@ -216,6 +216,15 @@ func (b *Burst) psns(mtu uint32) uint32 {
 	return b.Packets
 }
 
+// unstall goes on with unstash where it had to stop. It reports whether it got through.
+func (q *QP) unstall(now Time, h Host) bool {
+	q.resp.Stalled = false
+	if q.resp.Episode != 0 {
+		q.unstash(now, h)
+	}
+	return !q.resp.Stalled
+}
+
 // unstash carries out what has been waiting for the packet that has just come.
 func (q *QP) unstash(now Time, h Host) {
 	rs := &q.resp
@@ -237,7 +246,11 @@ func (q *QP) unstash(now Time, h Host) {
 			break
 		}
 		psn := rs.PSN
-		q.receiveReliable(now, b, h)
+		if !q.receiveReliable(now, b, h) {
+			s.slot(rs.Episode, psn).Episode = rs.Episode // it stays there
+			rs.Stalled = true
+			return
+		}
 		if rs.PSN == psn {
 			rs.Episode = 0 // it could not be carried out; it will come again
 			return

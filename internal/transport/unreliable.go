@@ -5,11 +5,11 @@ package transport
 
 // receiveUnreliable is the UC responder. A gap in the sequence loses the message it
 // falls into; the next one starts afresh.
-func (q *QP) receiveUnreliable(b *Burst, h Host) {
+func (q *QP) receiveUnreliable(b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	if !q.listening(h) || b.Kind.base() == 0 || b.Kind == KindSendInv {
 		q.count.Dropped++
-		return
+		return true
 	}
 	if b.First {
 		rs.Kind, rs.Drop = 0, false
@@ -18,10 +18,12 @@ func (q *QP) receiveUnreliable(b *Burst, h Host) {
 			q.count.OutOfSequence++
 		}
 		q.dropMessage()
-		return
+		return true
 	}
 	switch q.place(b, h) {
 	case faultNone:
+	case faultLater:
+		return false
 	case faultRecv:
 		st := LocProtErr
 		if rs.R.Bad != Success {
@@ -29,14 +31,15 @@ func (q *QP) receiveUnreliable(b *Burst, h Host) {
 		}
 		q.finishRecv(st, h)
 		q.enterError(h)
-		return
+		return true
 	default:
 		q.dropMessage()
-		return
+		return true
 	}
 	if b.Last {
 		q.deliver(b, h)
 	}
+	return true
 }
 
 // dropMessage gives up the message in progress. A receive that it had taken serves the
@@ -50,19 +53,19 @@ func (q *QP) dropMessage() {
 const grhLength = 40
 
 // receiveDatagram is the UD responder.
-func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
+func (q *QP) receiveDatagram(now Time, b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	if b.Kind == KindCNP {
 		q.Congested(now, b.SGID)
-		return
+		return true
 	}
 	if !q.listening(h) || b.Kind != KindSend && b.Kind != KindSendImm || !b.First || !b.Last || b.Packets != 1 {
 		q.count.Dropped++
-		return
+		return true
 	}
 	if b.QKey != q.attr.QKey {
 		q.count.BadQKey++
-		return
+		return true
 	}
 	if b.CE {
 		q.notify(now, b, h)
@@ -73,23 +76,26 @@ func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
 	}
 	if !rs.HaveRecv || n > defaultMTU || rs.R.Bad == Success && rs.R.Length < grhLength+n {
 		q.count.Dropped++
-		return
+		return true
 	}
 	sc := h.Scratch()
 	h.GRH(b, &sc.Buf)
 	sc.InData.Reset()
 	sc.InData.Add(sc.Buf[:])
+	if n > 0 {
+		sc.InData.Append(b.Data)
+	}
 	st := rs.R.Bad
 	if st == Success {
 		st = h.ScatterRecv(&rs.R, 0, &sc.InData)
 	}
-	if st == Success && n > 0 {
-		st = h.ScatterRecv(&rs.R, grhLength, b.Data)
+	if st == Later {
+		return false
 	}
 	if st != Success {
 		q.finishRecv(st, h)
 		q.enterError(h)
-		return
+		return true
 	}
 	rs.HaveRecv = false
 	q.count.RDMARecvs++
@@ -98,6 +104,7 @@ func (q *QP) receiveDatagram(now Time, b *Burst, h Host) {
 		Solicited: b.Solicited, SrcQP: b.Src,
 	}
 	h.CompleteRecv(&rs.R, &sc.Result)
+	return true
 }
 
 // managementQP is the number of the queue pair for connection management.
@@ -131,7 +138,9 @@ func (q *QP) sendDatagram(now Time, h Host) int {
 	sc.OutData.Reset()
 	if w.Length > 0 {
 		if st := h.Gather(w, 0, w.Length, &sc.OutData); st != Success {
-			q.failHere(st, h)
+			if st != Later {
+				q.failHere(st, h)
+			}
 			return 0
 		}
 	}

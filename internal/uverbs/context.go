@@ -22,6 +22,9 @@ type Device interface {
 	// Wake has the loop look at a queue pair, as its doorbell would. It is called
 	// inside Do.
 	Wake(q *nic.QP)
+	// Settle waits until nothing that was begun before it still writes to the client's
+	// memory. It is called outside Do.
+	Settle()
 	// Map makes a region of the client's memory. It may take long and is called
 	// outside Do.
 	Map(start, length uint64, extents []memory.Extent) (*memory.Region, error)

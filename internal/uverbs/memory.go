@@ -65,7 +65,9 @@ func convert(in []channel.Extent) ([]memory.Extent, error) {
 }
 
 func deregMR(c *Call, req *abi.DeregMR) error {
-	return c.dev.Do(func(s *nic.Session) error { return s.DeregMR(req.MRHandle) })
+	err := c.dev.Do(func(s *nic.Session) error { return s.DeregMR(req.MRHandle) })
+	c.dev.Settle()
+	return err
 }
 
 func allocMW(c *Call, req *abi.AllocMW, resp *abi.AllocMWResp) error {

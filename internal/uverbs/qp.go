@@ -144,7 +144,11 @@ func changeQP(c *Call, req *abi.ModifyQP) error {
 		PortNum: req.PortNum, Timeout: req.Timeout, RetryCnt: req.RetryCnt, RNRRetry: req.RNRRetry,
 		AltPortNum: req.AltPortNum, AltTimeout: req.AltTimeout,
 	}
-	return c.dev.Do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, mask, a) })
+	err := c.dev.Do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, mask, a) })
+	if has(abi.QPMaskState) && (req.QPState == abi.QPStateReset || req.QPState == abi.QPStateErr) {
+		c.dev.Settle()
+	}
+	return err
 }
 
 func fromDest(d *abi.QPDest) nic.AHAttr {
@@ -168,10 +172,12 @@ func toDest(a *nic.AHAttr) abi.QPDest {
 }
 
 func destroyQP(c *Call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
-	return c.dev.Do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		resp.EventsReported, err = s.DestroyQP(req.QPHandle)
 		return err
 	})
+	c.dev.Settle()
+	return err
 }
 
 // postSend is the provider's doorbell: a command without work requests. The shim

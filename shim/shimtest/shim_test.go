@@ -24,6 +24,16 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestTracer: the daemon may trace the program from before the greeting until its answer, and
+// is named where it can be.
+func TestTracer(t *testing.T) {
+	for _, args := range [][]string{nil, {"elsewhere"}} {
+		f := startFake(t)
+		mustRun(t, f, library(t), append([]string{program(t, "tracer")}, args...)...)
+		f.waitIdle(t)
+	}
+}
+
 // waitIdle waits until every connection is closed: nothing may leak.
 func (f *fake) waitIdle(t *testing.T) {
 	t.Helper()

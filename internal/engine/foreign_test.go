@@ -1,0 +1,473 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// A far is a client's memory as one that cannot be mapped: its bytes are the client's own,
+// and a gate can hold up whoever touches them.
+type far struct {
+	c     *client
+	gate  atomic.Pointer[chan struct{}] // closed: open
+	stuck atomic.Int32                  // how many it holds up
+	late  atomic.Int32                  // writes that came through it
+
+	mu     sync.RWMutex
+	closed bool // the client has unmapped it
+}
+
+func (f *far) pass() bool {
+	g := f.gate.Load()
+	if g == nil {
+		return false
+	}
+	f.stuck.Add(1)
+	<-*g
+	f.stuck.Add(-1)
+	return true
+}
+
+// hold closes the gate; the returned function opens it.
+func (f *far) hold() (release func()) {
+	g := make(chan struct{})
+	f.gate.Store(&g)
+	return func() {
+		f.gate.Store(nil)
+		close(g)
+	}
+}
+
+func (f *far) at(addr int64, n int) ([]byte, error) {
+	off := uint64(addr) - f.c.base
+	if f.closed || off > clientMemory || uint64(n) > clientMemory-off {
+		return nil, io.EOF
+	}
+	return f.c.mem[off:][:n], nil
+}
+
+func (f *far) ReadAt(b []byte, addr int64) (int, error) {
+	f.pass()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	mem, err := f.at(addr, len(b))
+	return copy(b, mem), err
+}
+
+func (f *far) WriteAt(b []byte, addr int64) (int, error) {
+	if f.pass() {
+		f.late.Add(1)
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	mem, err := f.at(addr, len(b))
+	return copy(mem, b), err
+}
+
+func (f *far) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+// foreign makes c's memory, as of the next queue pair, one that is not mapped.
+func (c *client) foreign() *far {
+	f := &far{c: c}
+	c.space.SetForeign(f)
+	c.kind = memory.Foreign
+	return f
+}
+
+// mixed makes every second page of it foreign.
+func (c *client) mixed() *far {
+	f := c.foreign()
+	c.kind = memory.Hole // of neither kind
+	return f
+}
+
+func foreignEngine(t testing.TB, patience transport.Time) *Engine {
+	t.Helper()
+	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}, Patience: patience})
+	e, err := New(n, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	t.Cleanup(e.Stop)
+	return e
+}
+
+// TestForeign: all operations, between memory of every kind.
+func TestForeign(t *testing.T) {
+	kinds := map[string]func(*client){"mapped": func(*client) {}, "foreign": func(c *client) { c.foreign() }, "mixed": func(c *client) { c.mixed() }}
+	for from, makeA := range kinds {
+		for to, makeB := range kinds {
+			t.Run(from+" to "+to, func(t *testing.T) {
+				e := newEngine(t)
+				ca, cb := newClient(t, e), newClient(t, e)
+				makeA(ca)
+				makeB(cb)
+				a, b := ca.newQP(rc), cb.newQP(rc)
+				connect(a, b)
+				exchange(t, a, b)
+				pipelined(t, a, b)
+				atomics(t, a, b)
+			})
+		}
+	}
+}
+
+// TestForeignRemote is TestForeign between two hosts.
+func TestForeignRemote(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two loops, and others
+	for name, prepare := range map[string]func(*client){"foreign": func(c *client) { c.foreign() }, "mixed": func(c *client) { c.mixed() }} {
+		t.Run(name, func(t *testing.T) {
+			a, b := overUDPWith(t, prepare)
+			exchange(t, a, b)
+			pipelined(t, a, b)
+			atomics(t, a, b)
+		})
+	}
+}
+
+// exchange writes, sends and reads messages of many sizes.
+func exchange(t *testing.T, a, b *testQP) {
+	t.Helper()
+	for _, n := range []uint32{0, 1, 64, 4096, 4097, 300000, 1 << 20} {
+		pattern(a.c.mem[:n], byte(n))
+		clear(b.c.mem[:3<<20])
+		a.post(wr{op: opWrite, flags: signal, n: n, remote: b.c.base + 100, rkey: b.mr.RKey, id: uint64(n)})
+		if w := a.wait(); w.status != 0 || w.id != uint64(n) {
+			t.Fatalf("write of %d: %+v", n, w)
+		}
+		if !bytes.Equal(b.c.mem[100:100+n], a.c.mem[:n]) {
+			t.Fatalf("write of %d: bytes differ", n)
+		}
+		b.recv(2<<20+1, max(n, 1))
+		a.post(wr{op: opSend, flags: signal, n: n})
+		if w := b.wait(); w.status != 0 || w.length != n || w.opcode != 128 {
+			t.Fatalf("receive of %d: %+v", n, w)
+		}
+		if w := a.wait(); w.status != 0 {
+			t.Fatalf("send of %d: %+v", n, w)
+		}
+		if !bytes.Equal(b.c.mem[2<<20+1:2<<20+1+n], a.c.mem[:n]) {
+			t.Fatalf("send of %d: bytes differ", n)
+		}
+		a.post(wr{op: opRead, flags: signal, off: 4 << 20, n: n, remote: b.c.base + 100, rkey: b.mr.RKey})
+		if w := a.wait(); w.status != 0 {
+			t.Fatalf("read of %d: %+v", n, w)
+		}
+		if !bytes.Equal(a.c.mem[4<<20:4<<20+n], a.c.mem[:n]) {
+			t.Fatalf("read of %d: bytes differ", n)
+		}
+	}
+}
+
+// pipelined has many operations under way in both directions: they keep their order.
+func pipelined(t *testing.T, a, b *testQP) {
+	t.Helper()
+	const messages, size = 100, 3000
+	for _, q := range []*testQP{a, b} {
+		pattern(q.c.mem[:messages], 7)
+		for i := range uint32(messages) {
+			binary.NativeEndian.PutUint32(q.c.mem[i*size:], i)
+			q.recv(4<<20+i*size, size)
+		}
+	}
+	for i := range uint32(messages) {
+		a.write(wr{op: opSend, flags: signal, off: i * size, n: size, id: uint64(i)})
+		b.write(wr{op: opSend, flags: signal, off: i * size, n: size, id: uint64(i)})
+		a.write(wr{op: opWrite, off: i * size, n: size, remote: b.c.base + 2<<20, rkey: b.mr.RKey})
+		b.write(wr{op: opRead, off: 3 << 20, n: size, remote: a.c.base + uint64(i*size), rkey: a.mr.RKey})
+	}
+	a.ring()
+	b.ring()
+	for _, q := range []*testQP{a, b} {
+		sent := uint64(0)
+		for range 2 * messages {
+			w := q.wait()
+			if w.status != 0 {
+				t.Fatalf("%+v", w)
+			}
+			if w.opcode == 0 {
+				if w.id != sent {
+					t.Fatalf("send %d completed, want %d", w.id, sent)
+				}
+				sent++
+			}
+		}
+		for i := range uint32(messages) {
+			if got := binary.NativeEndian.Uint32(q.c.mem[4<<20+i*size:]); got != i {
+				t.Fatalf("message %d lies where %d belongs", got, i)
+			}
+		}
+	}
+}
+
+// atomics counts from both sides at once.
+func atomics(t *testing.T, a, b *testQP) {
+	t.Helper()
+	const adds = 100
+	binary.NativeEndian.PutUint64(b.c.mem[4096:], 0)
+	binary.NativeEndian.PutUint64(a.c.mem[4096:], 0)
+	for range adds {
+		a.writeAtomic(wr{op: uint32(transport.WRFetchAdd), flags: signal, off: 128, n: 8, remote: b.c.base + 4096, rkey: b.mr.RKey}, 1, 0)
+		b.writeAtomic(wr{op: uint32(transport.WRFetchAdd), flags: signal, off: 128, n: 8, remote: a.c.base + 4096, rkey: a.mr.RKey}, 2, 0)
+	}
+	a.ring()
+	b.ring()
+	for i := range adds {
+		for k, q := range []*testQP{a, b} {
+			if w := q.wait(); w.status != 0 {
+				t.Fatalf("atomic %d of %d: %+v", i, k, w)
+			}
+		}
+	}
+	if v := binary.NativeEndian.Uint64(b.c.mem[4096:]); v != adds {
+		t.Errorf("counted to %d, want %d", v, adds)
+	}
+	if v := binary.NativeEndian.Uint64(a.c.mem[4096:]); v != 2*adds {
+		t.Errorf("counted to %d, want %d", v, 2*adds)
+	}
+	if v := binary.NativeEndian.Uint64(a.c.mem[128:]); v != adds-1 {
+		t.Errorf("the last add found %d, want %d", v, adds-1)
+	}
+	a.writeAtomic(wr{op: uint32(transport.WRCmpSwap), flags: signal, off: 128, n: 8, remote: b.c.base + 4096, rkey: b.mr.RKey}, adds, 7)
+	a.ring()
+	if w := a.wait(); w.status != 0 {
+		t.Fatalf("%+v", w)
+	}
+	if v := binary.NativeEndian.Uint64(b.c.mem[4096:]); v != 7 {
+		t.Errorf("swapped to %d, want 7", v)
+	}
+}
+
+// bounce is a victim: messages must go on.
+func bounce(t *testing.T, a, b *testQP, rounds int) {
+	t.Helper()
+	for range rounds {
+		b.recv(0, 64)
+		a.post(wr{op: opSend, flags: signal, n: 64})
+		if w := b.wait(); w.status != 0 {
+			t.Fatalf("receive: %+v", w)
+		}
+		if w := a.wait(); w.status != 0 {
+			t.Fatalf("send: %+v", w)
+		}
+	}
+}
+
+// TestForeignHang: memory that does not answer holds up nobody but those who use it, whose
+// queue pairs fail; and what is stuck stays within the user's bounds.
+func TestForeignHang(t *testing.T) {
+	e := foreignEngine(t, 200_000_000)
+	va, vb := newClientOf(t, e, 1).newQP(rc), newClientOf(t, e, 1).newQP(rc)
+	connect(va, vb)
+	ops := map[string]struct {
+		w    wr
+		who  int // whose memory is stuck: 0 the sender's, 1 the peer's
+		want transport.Status
+	}{
+		"gather":  {wr{op: opWrite, flags: signal, n: 64}, 0, transport.LocProtErr},
+		"scatter": {wr{op: opRead, flags: signal, n: 64}, 0, transport.LocProtErr},
+		"write":   {wr{op: opWrite, flags: signal, n: 64}, 1, transport.RemOpErr},
+		"read":    {wr{op: opRead, flags: signal, n: 64}, 1, transport.RemOpErr},
+		"send":    {wr{op: opSend, flags: signal, n: 64}, 1, transport.RemOpErr},
+	}
+	for name, o := range ops {
+		t.Run(name, func(t *testing.T) {
+			c := []*client{newClientOf(t, e, 2), newClientOf(t, e, 2)}
+			f := c[o.who].foreign()
+			a, b := c[0].newQP(rc), c[1].newQP(rc)
+			a.timeout = 8 // all its retries take less time than the memory has
+			connect(a, b)
+			b.recv(0, 64)
+			release := f.hold()
+			defer release()
+			o.w.remote, o.w.rkey = b.c.base, b.mr.RKey
+			a.post(o.w)
+			eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
+			bounce(t, va, vb, 100)
+			if w := a.wait(); w.status != uint32(o.want) {
+				t.Errorf("%+v, want status %d", w, o.want)
+			}
+			if e.nic.Aside().Busy() == 0 {
+				t.Error("the thread that is stuck does not count")
+			}
+		})
+	}
+	eventually(t, "the threads' return", func() bool { return e.nic.Aside().Busy() == 0 })
+	bounce(t, va, vb, 10)
+}
+
+// TestForeignBounds: a user with many queue pairs that are stuck has a few threads, all of
+// the queue pairs fail, and another user's foreign memory is as fast as ever.
+func TestForeignBounds(t *testing.T) {
+	e := foreignEngine(t, 200_000_000)
+	other, peer := newClientOf(t, e, 1), newClientOf(t, e, 1)
+	other.foreign()
+	peer.foreign()
+	va, vb := other.newQP(rc), peer.newQP(rc)
+	connect(va, vb)
+	c, d := newClientOf(t, e, 2), newClientOf(t, e, 2)
+	f := c.foreign()
+	var qs []*testQP
+	for range 100 {
+		a, b := c.newQP(rc), d.newQP(rc)
+		connect(a, b)
+		qs = append(qs, a)
+		a.write(wr{op: opWrite, flags: signal, n: 64, remote: b.c.base, rkey: b.mr.RKey})
+	}
+	release := f.hold()
+	defer release()
+	for _, q := range qs {
+		q.ring()
+	}
+	eventually(t, "threads in the client's memory", func() bool { return f.stuck.Load() == 4 })
+	bounce(t, va, vb, 100)
+	for _, q := range qs {
+		if w := q.wait(); w.status != uint32(transport.LocProtErr) {
+			t.Fatalf("%+v, want status %d", w, transport.LocProtErr)
+		}
+	}
+	if n := f.stuck.Load(); n != 4 {
+		t.Errorf("%d threads are stuck, want 4", n)
+	}
+}
+
+// TestForeignClose: a session ends although a thread is in its memory. When the thread
+// is back it writes no more than the page that it was stuck in.
+func TestForeignClose(t *testing.T) {
+	e := newEngine(t)
+	c, d := newClientOf(t, e, 2), newClientOf(t, e, 2)
+	f := d.foreign()
+	a, b := c.newQP(rc), d.newQP(rc)
+	connect(a, b)
+	release := f.hold()
+	a.post(wr{op: opWrite, flags: signal, n: 64 << 10, remote: b.c.base, rkey: b.mr.RKey})
+	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
+	d.do(func() error {
+		d.s.Close()
+		return nil
+	})
+	release()
+	eventually(t, "the thread's return", func() bool { return e.nic.Aside().Busy() == 0 })
+	if n := f.late.Load(); n != 1 {
+		t.Errorf("%d pages were written late, want 1", n)
+	}
+	e.Do(func() {
+		if n := len(e.inboxes.of); n != 0 {
+			t.Errorf("%d inboxes are left", n)
+		}
+	})
+}
+
+// TestForeignSenderWaits: a sender of this host does not fill the inbox of its peer.
+func TestForeignSenderWaits(t *testing.T) {
+	e := newEngine(t)
+	c, d := newClient(t, e), newClient(t, e)
+	f := d.foreign()
+	a, b := c.newQP(rc), d.newQP(rc)
+	connect(a, b)
+	release := f.hold()
+	const messages = 500
+	for i := range uint32(messages) {
+		binary.NativeEndian.PutUint32(c.mem[i*8:], i)
+		b.recv(i*8, 8)
+		a.write(wr{op: opSend, flags: signal, off: i * 8, n: 8})
+	}
+	a.ring()
+	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
+	e.Do(func() {
+		for _, in := range e.inboxes.of {
+			if in.kept.n > 2 {
+				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait", in.kept.n)
+			}
+		}
+	})
+	release()
+	for range messages {
+		if w := a.wait(); w.status != 0 {
+			t.Fatalf("%+v", w)
+		}
+	}
+	for i := range uint32(messages) {
+		b.wait()
+		if got := binary.NativeEndian.Uint32(d.mem[i*8:]); got != i {
+			t.Fatalf("message %d holds %d", i, got)
+		}
+	}
+}
+
+// TestForeignDoesNotAllocate: jobs, inboxes and their buffers are used again.
+func TestForeignDoesNotAllocate(t *testing.T) {
+	e := newEngine(t)
+	c, d := newClient(t, e), newClient(t, e)
+	c.foreign()
+	d.foreign()
+	a, b := c.newQP(rc), d.newQP(rc)
+	connect(a, b)
+	bounce(t, a, b, 100)
+	// (The race detector makes the runtime allocate where goroutines wait for each other.)
+	if n := testing.AllocsPerRun(20, func() { bounce(t, a, b, 10) }); n > 1 && !raceEnabled {
+		t.Errorf("%v allocations for 10 messages, want none", n)
+	}
+}
+
+// TestFaultOfNobody: a fault in memory that is no session's is our own mistake.
+func TestFaultOfNobody(t *testing.T) {
+	e := newEngine(t)
+	c := newClient(t, e)
+	q := c.newQP(rc)
+	e.Do(func() {
+		e.current = e.nic.QP(q.info.Num)
+		defer func() {
+			if recover() == nil {
+				t.Error("the fault was taken for a client's")
+			}
+			if e.nic.Sessions() != 1 {
+				t.Error("a session was closed for it")
+			}
+		}()
+		e.safely(func() bool { panic(faultAt(1)) })
+	})
+}
+
+// faultAt is a fault as the runtime reports it.
+type faultAt uintptr
+
+func (f faultAt) Addr() uintptr { return uintptr(f) }
+func (f faultAt) Error() string { return "fault" }
+func (f faultAt) RuntimeError() {}
+
+// writeAtomic is write for an atomic operation.
+func (q *testQP) writeAtomic(w wr, compareAdd, swap uint64) {
+	b := q.sq.slot(q.posted)
+	q.write(w)
+	le := binary.NativeEndian
+	le.PutUint64(b[32:], compareAdd)
+	le.PutUint64(b[40:], swap)
+	le.PutUint32(b[48:], w.rkey)
+}
+
+// eventually waits for cond, a minute at most.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}

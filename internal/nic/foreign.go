@@ -1,0 +1,500 @@
+package nic
+
+import (
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// Foreign memory (see package memory) is never touched on the loop, because its owner could
+// stop the loop with it. A queue pair whose work needs some is told Later, a job does the
+// work beside the loop, and the queue pair is asked again:
+//
+//	         no thread is free             done
+//	idle ──▶ waiting ──▶ running ─────────────────▶ done ──▶ idle     asked again, it has
+//	  └──────────────────────┘  └── takes too long ─▶ late ──▶ idle   the result, or fails
+//
+// A queue pair has one job for each thing that it does at a time, so its work stays in
+// order. The loop looks after all of this; only the job itself is elsewhere.
+
+// task is what a job is for.
+type task uint8
+
+const (
+	taskSend   task = iota // Gather
+	taskAnswer             // ReadRemote
+	taskTake               // what Receive does: WriteRemote, Atomic, the Scatters
+	tasks
+)
+
+// errand is a queue pair's job for one task.
+type errand struct {
+	q      *QP
+	state  errandState
+	orphan bool   // the burst that it was for is gone; the next has to wait all the same
+	key    uint32 // taskSend: position of the work request; taskAnswer: PSN
+	job    *memory.Job
+
+	// As long as it is not idle it is in foreign.timed.
+	due        transport.Time
+	next, last *errand
+}
+
+type errandState uint8
+
+const (
+	errandIdle errandState = iota
+	errandWaiting
+	errandRunning
+	errandDone
+	errandLate
+)
+
+// errands are those of one queue pair.
+type errands struct {
+	of     [tasks]errand
+	queued bool // in the tenant's line
+}
+
+// A tenant is a user of the NIC, and what is kept for it.
+type tenant struct {
+	uid      int
+	sessions int
+	jobs     int       // running, or done and not asked for
+	line     fifo[*QP] // those that wait for a thread
+	listed   bool      // in foreign.lines
+	Kept     uint64    // bytes of bursts that were not taken, counted by the engine
+}
+
+// foreign is the loop's side of all jobs.
+type foreign struct {
+	pool    *memory.Pool
+	wake    func()
+	tenants map[int]*tenant
+	timed   errand        // the ring of those that are not idle, by when they are due
+	asks    fifo[*QP]     // who is to be asked again
+	lines   []*tenant     // those with somebody in line
+	done    []*memory.Job // scratch
+	spare   []*memory.Job
+	spent   []*memory.Job // staged data of these is being sent
+}
+
+const (
+	// patience is how long foreign memory may take. A page that has to come from a disk
+	// or over a network takes milliseconds, on a bad day a second; whoever waits for a
+	// peer gives up after a few.
+	patience = transport.Time(5_000_000_000)
+	// tenantJobs bounds what is staged for a user.
+	tenantJobs = 64
+	// spareJobs is how many jobs, with their buffers, are kept for the next ones.
+	spareJobs = 32
+)
+
+func (f *foreign) init(wake func()) {
+	f.wake = wake
+	f.pool = memory.NewPool(wake)
+	f.timed.next, f.timed.last = &f.timed, &f.timed
+	f.tenants = make(map[int]*tenant)
+}
+
+// tenant finds the tenant for a new session.
+func (f *foreign) tenant(uid int) *tenant {
+	t := f.tenants[uid]
+	if t == nil {
+		t = &tenant{uid: uid}
+		f.tenants[uid] = t
+	}
+	t.sessions++
+	return t
+}
+
+func (f *foreign) leave(t *tenant) {
+	if t.sessions--; t.sessions == 0 {
+		delete(f.tenants, t.uid)
+	}
+}
+
+// Aside are the threads for what may be held up by a client's memory.
+func (n *NIC) Aside() *memory.Pool { return n.foreign.pool }
+
+// Patience is how long a client's memory may take.
+func (n *NIC) Patience() transport.Time {
+	if n.Config.Patience != 0 {
+		return n.Config.Patience
+	}
+	return patience
+}
+
+// errand finds the queue pair's errand for a task.
+func (q *QP) errand(t task) *errand {
+	if q.errands == nil {
+		q.errands = &errands{}
+		for i := range q.errands.of {
+			q.errands.of[i].q = q
+		}
+	}
+	return &q.errands.of[t]
+}
+
+// fetch has the foreign pieces of s, which key names, read. When that is done it puts what
+// was read in their place.
+func (q *QP) fetch(t task, key uint32, s *memory.Span, fail transport.Status) transport.Status {
+	f := &q.nic.foreign
+	f.recycle() // no burst is under way: this is the beginning of one
+	e := q.errand(t)
+	if e.state == errandDone && e.key == key && e.job.Stage(s) {
+		err := e.job.Err()
+		f.spent = append(f.spent, e.job)
+		q.conclude(e)
+		if err != nil {
+			return fail
+		}
+		return transport.Success
+	}
+	return q.begin(t, fail, func(j *memory.Job) {
+		e.key = key
+		j.Read(s)
+	})
+}
+
+// put has what of s goes to foreign memory in d written. When that is done it copies the rest.
+func (q *QP) put(d, s *memory.Span, fail transport.Status) transport.Status {
+	if s.Foreign() || d.Len() != s.Len() {
+		return fail
+	}
+	e := q.errand(taskTake)
+	if e.state == errandDone && e.job.Wrote(d, s) {
+		if q.finish(e) != nil {
+			return fail
+		}
+		memory.CopyMapped(d, s)
+		return transport.Success
+	}
+	return q.begin(taskTake, fail, func(j *memory.Job) { j.Write(d, s) })
+}
+
+// change has an atomic operation done on a foreign word.
+func (q *QP) change(k transport.Kind, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
+	e := q.errand(taskTake)
+	isSwap := k == transport.KindCmpSwap
+	if e.state == errandDone {
+		old, same := uint64(0), false
+		if k == transport.KindAtomicWrite {
+			same = e.job.DidStore(d, swap)
+		} else {
+			old, same = e.job.DidAtomic(d, isSwap, compare, swap)
+		}
+		if same {
+			if q.finish(e) != nil {
+				return 0, transport.RemOpErr
+			}
+			return old, transport.Success
+		}
+	}
+	return 0, q.begin(taskTake, transport.RemOpErr, func(j *memory.Job) {
+		if k == transport.KindAtomicWrite {
+			j.Store(d, swap)
+		} else {
+			j.Atomic(d, isSwap, compare, swap)
+		}
+	})
+}
+
+// begin begins a job, if it can be, and answers Later; or fails, if the last one did not
+// come back.
+func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transport.Status {
+	f, e, user := &q.nic.foreign, q.errand(t), q.session.tenant
+	switch e.state {
+	case errandRunning:
+		return transport.Later
+	case errandLate:
+		q.rest(e)
+		return fail
+	case errandDone:
+		q.finish(e) // it was for something else
+	}
+	if user.jobs >= tenantJobs || !f.pool.Free(user.uid) {
+		q.wait(e)
+		return transport.Later
+	}
+	j := f.newJob()
+	fill(j) // it may fault, in a peer's memory
+	j.Tag = e
+	if e.state == errandIdle {
+		f.time(e)
+	}
+	if !f.pool.Start(user.uid, j) {
+		f.keep(j)
+		q.wait(e)
+		return transport.Later
+	}
+	e.state, e.job, e.orphan = errandRunning, j, false
+	user.jobs++
+	return transport.Later
+}
+
+// time has the errand looked at when it has taken too long. All have the same time, so the
+// ring is in order.
+func (f *foreign) time(e *errand) {
+	n := e.q.nic
+	e.due = n.link.Now() + n.Patience()
+	e.next, e.last = &f.timed, f.timed.last
+	e.last.next, f.timed.last = e, e
+}
+
+// rest makes the errand idle.
+func (q *QP) rest(e *errand) {
+	e.state, e.job, e.orphan = errandIdle, nil, false
+	e.last.next, e.next.last = e.next, e.last
+	e.last, e.next = nil, nil
+}
+
+// wait puts the queue pair in its user's line for a thread.
+func (q *QP) wait(e *errand) {
+	if e.next == nil {
+		q.nic.foreign.time(e)
+	}
+	e.state = errandWaiting
+	if user := q.session.tenant; !q.errands.queued {
+		q.errands.queued = true
+		user.line.push(q)
+		if !user.listed {
+			user.listed = true
+			q.nic.foreign.lines = append(q.nic.foreign.lines, user)
+		}
+	}
+}
+
+// finish takes the result of a job that is done with.
+func (q *QP) finish(e *errand) error {
+	err := e.job.Err()
+	q.nic.foreign.keep(e.job)
+	q.conclude(e)
+	return err
+}
+
+// conclude is the end of an errand that has, or had, a job.
+func (q *QP) conclude(e *errand) {
+	q.rest(e)
+	q.session.tenant.jobs--
+	if f := &q.nic.foreign; len(f.lines) > 0 {
+		f.wake()
+	}
+}
+
+// Receive gives a burst to the queue pair; see transport.QP.Receive.
+func (q *QP) Receive(now transport.Time, b *transport.Burst) (taken bool) {
+	taken = q.tr.Receive(now, b, q)
+	if q.errands != nil && taken {
+		q.taken()
+	}
+	return taken
+}
+
+// taken is called when a burst has been dealt with. If there is still a job for it, it went
+// another way, and what the job did means nothing to the next burst.
+func (q *QP) taken() {
+	e := &q.errands.of[taskTake]
+	switch {
+	case e.state == errandIdle || q.tr.Stalled():
+	case e.state == errandRunning:
+		e.orphan = true
+	case e.state == errandDone:
+		q.finish(e)
+	default:
+		q.rest(e)
+	}
+}
+
+// dismiss ends all of the queue pair's errands. A job that is under way goes on without it.
+func (q *QP) dismiss() {
+	if q.errands == nil {
+		return
+	}
+	for t := range q.errands.of {
+		e := &q.errands.of[t]
+		switch e.state {
+		case errandDone:
+			q.finish(e)
+		case errandRunning:
+			e.job.Mute()
+			q.conclude(e)
+		case errandWaiting, errandLate:
+			q.rest(e)
+		}
+	}
+}
+
+// Delayed reports whether the queue pair waits for foreign memory.
+func (q *QP) Delayed() bool {
+	if q.errands == nil {
+		return false
+	}
+	for i := range q.errands.of {
+		if q.errands.of[i].state != errandIdle {
+			return true
+		}
+	}
+	return false
+}
+
+// newJob is a job to be filled.
+func (f *foreign) newJob() *memory.Job {
+	if n := len(f.spare); n > 0 {
+		j := f.spare[n-1]
+		f.spare = f.spare[:n-1]
+		return j
+	}
+	return new(memory.Job)
+}
+
+// keep keeps a job for the next one.
+func (f *foreign) keep(j *memory.Job) {
+	if len(f.spare) < spareJobs {
+		f.spare = append(f.spare, j)
+	}
+}
+
+// recycle keeps those whose data has been sent.
+func (f *foreign) recycle() {
+	for i, j := range f.spent {
+		f.keep(j)
+		f.spent[i] = nil
+	}
+	f.spent = f.spent[:0]
+}
+
+// CollectForeign looks which jobs are done, and who is to be asked again: NextAsk tells.
+func (n *NIC) CollectForeign() {
+	f := &n.foreign
+	f.done = f.pool.Collect(f.done[:0])
+	for i, j := range f.done {
+		f.done[i] = nil
+		e := j.Tag.(*errand)
+		if e.job != j {
+			continue // given up; its thread is back
+		}
+		if e.orphan {
+			e.q.finish(e)
+		} else {
+			e.state = errandDone
+		}
+		f.asks.push(e.q)
+	}
+	n.serveLines()
+}
+
+// serveLines has those asked again who can have a thread now, one for each that is free.
+func (n *NIC) serveLines() {
+	f := &n.foreign
+	still := f.lines[:0]
+	for _, t := range f.lines {
+		for k := 0; k < tenantJobs && t.line.n > 0 && t.jobs < tenantJobs && f.pool.Free(t.uid); k++ {
+			q := t.line.pop()
+			q.errands.queued = false
+			if !q.gone {
+				f.asks.push(q)
+				break
+			}
+		}
+		if t.line.n > 0 {
+			still = append(still, t)
+		} else {
+			t.listed = false
+		}
+	}
+	clear(f.lines[len(still):])
+	f.lines = still
+}
+
+// NextAsk is the next queue pair to be asked again, after CollectForeign; nil: there is none.
+func (n *NIC) NextAsk() *QP {
+	f := &n.foreign
+	for {
+		if f.asks.n == 0 && len(f.lines) > 0 {
+			n.serveLines()
+		}
+		if f.asks.n == 0 {
+			return nil
+		}
+		if q := f.asks.pop(); !q.gone {
+			return q
+		}
+	}
+}
+
+// ForeignDue is when ExpireForeign has something to do; 0 is never.
+func (n *NIC) ForeignDue() transport.Time { return n.foreign.timed.next.due }
+
+// ExpireForeign gives up what has taken too long, and returns a queue pair that fails of it
+// and is to be asked again; nil: no more.
+func (n *NIC) ExpireForeign(now transport.Time) *QP {
+	f := &n.foreign
+	for e := f.timed.next; e != &f.timed && e.due <= now; e = f.timed.next {
+		q := e.q
+		switch e.state {
+		case errandDone: // nobody wanted it for long
+			q.finish(e)
+			continue
+		case errandLate: // nor asked for it
+			q.rest(e)
+			continue
+		case errandRunning:
+			e.job.Mute()
+			q.conclude(e)
+		default:
+			q.rest(e)
+		}
+		f.time(e)
+		e.state = errandLate
+		return q
+	}
+	return nil
+}
+
+// CloseForeign lets the threads go.
+func (n *NIC) CloseForeign() { n.foreign.pool.Close() }
+
+// Keep counts bytes of bursts that the engine keeps for the queue pair's user, and reports
+// whether they are not too many. Unkeep counts them out.
+func (q *QP) Keep(bytes int) bool {
+	t := q.session.tenant
+	if t.Kept+uint64(bytes) > tenantKept {
+		return false
+	}
+	t.Kept += uint64(bytes)
+	return true
+}
+
+// Unkeep is the reverse of Keep.
+func (q *QP) Unkeep(bytes int) { q.session.tenant.Kept -= uint64(bytes) }
+
+// tenantKept is how many bytes of bursts are kept for a user.
+const tenantKept = 32 << 20
+
+// A fifo is a queue in a ring that grows to the most it ever held.
+type fifo[T any] struct {
+	buf  []T
+	head int
+	n    int
+}
+
+func (q *fifo[T]) push(v T) {
+	if q.n == len(q.buf) {
+		buf := make([]T, max(16, 2*len(q.buf)))
+		for i := range q.n {
+			buf[i] = q.buf[(q.head+i)&(len(q.buf)-1)]
+		}
+		q.buf, q.head = buf, 0
+	}
+	q.buf[(q.head+q.n)&(len(q.buf)-1)] = v
+	q.n++
+}
+
+func (q *fifo[T]) pop() T {
+	var zero T
+	v := q.buf[q.head]
+	q.buf[q.head] = zero
+	q.head = (q.head + 1) & (len(q.buf) - 1)
+	q.n--
+	return v
+}
