@@ -23,30 +23,34 @@ static void say_again(const struct ranges *where, uint64_t start, uint64_t end, 
 		sys(SYS_madvise, r.start, r.end - r.start, advice);
 }
 
-void advice_shared(uint64_t start, uint64_t end)
+void advice_lock(void)
 {
 	pthread_mutex_lock(&lock);
+}
+
+void advice_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+void advice_shared(uint64_t start, uint64_t end)
+{
 	say_again(&dontfork, start, end, MADV_DONTFORK);
 	say_again(&dontdump, start, end, MADV_DONTDUMP);
-	pthread_mutex_unlock(&lock);
 }
 
 void advice_private(uint64_t start, uint64_t end)
 {
 	advice_shared(start, end);
-	pthread_mutex_lock(&lock);
 	say_again(&huge, start, end, MADV_HUGEPAGE);
 	say_again(&nohuge, start, end, MADV_NOHUGEPAGE);
-	pthread_mutex_unlock(&lock);
 }
 
 void advice_huge(uint64_t at, uint64_t start, uint64_t end)
 {
 	struct range r;
-	pthread_mutex_lock(&lock);
 	for (uint64_t from = start; ranges_find(&huge, from, end, &r); from = r.end)
 		sys(SYS_madvise, at + (r.start - start), r.end - r.start, MADV_HUGEPAGE);
-	pthread_mutex_unlock(&lock);
 }
 
 bool advice_dontfork(uint64_t start, uint64_t end, struct range *out)

@@ -6,6 +6,7 @@
 #include "hold.h"
 
 #include "freeze.h"
+#include "memory.h"
 #include "tasks.h"
 
 void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
@@ -14,6 +15,7 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 	if (h->ready)
 		return;
 	h->ready = true;
+	advice_lock(); /* nobody who is stopped may have it */
 	h->frozen = false;
 	h->guard.fd = -1;
 	h->untouchable = &untouchable;
@@ -35,6 +37,7 @@ void hold_end(struct hold *h)
 	guard_close(&h->guard);
 	if (h->frozen)
 		freeze_end();
+	advice_unlock();
 }
 
 uint64_t hold_chunk(const struct hold *h, uint64_t start, uint64_t end)

@@ -28,6 +28,8 @@ bool memory_swapped(void); /* anything to do at a fork? without the lock */
 bool memory_forking(void); /* this thread is in fork(), and holds the lock already */
 
 /* ---- advice.c: memory that is replaced keeps the advice that it had ---- */
+void advice_lock(void); /* around the next three: taken before threads are stopped */
+void advice_unlock(void);
 void advice_shared(uint64_t start, uint64_t end);  /* it is shared now */
 void advice_private(uint64_t start, uint64_t end); /* it is private now */
 void advice_huge(uint64_t at, uint64_t start, uint64_t end); /* memory at will move to [start, end) */

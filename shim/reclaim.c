@@ -220,10 +220,13 @@ static uint64_t appended(const struct vma *v, uint64_t end)
 	return next < v->end ? next : v->end;
 }
 
-/* The mappings from v on that are one but for our seams; next is what comes after them. */
+/*
+ * The mappings from v on that are one but for our seams; next is what comes after them. Not
+ * beyond end: maps cannot be read backwards.
+ */
 static struct vma together(struct vma v, uint64_t end, struct vma *next, bool *more)
 {
-	while ((*more = maps_find(&memory_maps, v.end, next)) && v.end < end && goes_on(&v, next))
+	while ((*more = v.end < end && maps_find(&memory_maps, v.end, next)) && goes_on(&v, next))
 		v.end = next->end;
 	return v;
 }
