@@ -26,7 +26,11 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 		guard_close(&h->guard);
 	if (!h->alone && h->guard.fd < 0 && what != HOLD_ALL)
 		h->alone = h->frozen = freeze_begin();
-	tasks_ranges(m, &untouchable);
+	/* The first thread's memory was never made shared, unless it runs on a stack of its own making. */
+	if (what != HOLD_PRIVATE && h->alone && !h->frozen && sys(SYS_gettid) == sys(SYS_getpid))
+		tasks_here(&untouchable);
+	else
+		tasks_ranges(m, &untouchable);
 }
 
 void hold_end(struct hold *h)

@@ -169,13 +169,16 @@ static bool search(struct maps *m, uint64_t address, struct vma *out)
 
 bool maps_open(struct maps *m)
 {
+	static _Atomic int known; /* 1: the kernel has PROCMAP_QUERY, -1: it has not */
 	struct vma any;
 	m->have = m->next = 0;
 	m->eof = false;
 	m->fd = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 	if (m->fd < 0)
 		return false;
-	m->query = query(m, 0, &any);
+	if (!atomic_load(&known))
+		atomic_store(&known, query(m, 0, &any) ? 1 : -1);
+	m->query = atomic_load(&known) > 0;
 	return true;
 }
 

@@ -457,6 +457,7 @@ void memory_closed(const struct file *f)
 void memory_forget(void)
 {
 	swapped.n = 0;
+	pages_forget();
 	regions_forget();
 	reclaim_forget();
 	seams_forget();

@@ -27,6 +27,7 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#define CHUNK (1ul << 20) /* small: the next one gets the pages that this one leaves, still in the cache */
 #define HUGE (2ul << 20)  /* what the kernel may use one page for */
 #define MOVED_MAX 4096    /* mappings that nothing joins with: below vm.max_map_count, 65530 */
 
@@ -42,6 +43,13 @@ static bool populate(uint64_t offset, uint64_t n, uint64_t at)
 	return true;
 }
 
+static bool fill(uint64_t offset, uint64_t n, uint64_t at)
+{
+	if (n > PAGE) /* at once: faults one by one take longer */
+		populate(offset, n, at);
+	return pages_read(offset, n, at);
+}
+
 static bool in_place(uint64_t start, uint64_t end, uint64_t offset, int prot)
 {
 	uint64_t n = end - start;
@@ -50,8 +58,7 @@ static bool in_place(uint64_t start, uint64_t end, uint64_t offset, int prot)
 			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
 	if (ok) {
 		advice_private(start, end);
-		pages_each(offset, n, populate, start); /* at once: faults one by one take longer */
-		ok = pages_each(offset, n, pages_read, start) &&
+		ok = pages_each(offset, n, fill, start) &&
 		     (prot == (PROT_READ | PROT_WRITE) || sys(SYS_mprotect, start, n, prot) == 0);
 		if (!ok)
 			sys(SYS_mmap, start, n, prot, MAP_SHARED | MAP_FIXED,
@@ -59,6 +66,12 @@ static bool in_place(uint64_t start, uint64_t end, uint64_t offset, int prot)
 	}
 	swap_end();
 	return ok;
+}
+
+static uint64_t chunk(const struct hold *h, uint64_t start, uint64_t end)
+{
+	uint64_t stop = (start / CHUNK + 1) * CHUNK;
+	return hold_chunk(h, start, stop < end ? stop : end);
 }
 
 /* from: n bytes of fresh private memory. */
@@ -103,8 +116,11 @@ static bool move_all(struct hold *h, uint64_t start, uint64_t end, uint64_t offs
 		at += skip;
 	advice_huge(at, start, end);
 	for (uint64_t from = start; ok && from < end; from = to) {
-		to = hold_chunk(h, from, end);
-		ok = by_move(&h->guard, at + (from - start), from, to, offset + (from - start), prot);
+		uint64_t page = offset + (from - start);
+		to = chunk(h, from, end);
+		ok = by_move(&h->guard, at + (from - start), from, to, page, prot);
+		if (ok)
+			pages_punch(page, page + (to - from));
 	}
 	sys(SYS_munmap, area, room); /* what was not moved */
 	ranges_remove(&moved, start, end);
@@ -119,8 +135,11 @@ static bool convert(struct hold *h, uint64_t start, uint64_t end, uint64_t offse
 	if (!h->alone)
 		return start >= end || move_all(h, start, end, offset, prot);
 	for (uint64_t at = start; ok && at < end; at = to) {
-		to = hold_chunk(h, at, end);
-		ok = in_place(at, to, offset + (at - start), prot);
+		uint64_t page = offset + (at - start);
+		to = chunk(h, at, end);
+		ok = in_place(at, to, page, prot);
+		if (ok)
+			pages_punch(page, page + (to - at));
 	}
 	ranges_remove(&moved, start, end);
 	return ok;
