@@ -15,12 +15,17 @@ const (
 	idleTime   = 10 * time.Second
 )
 
+// cycleSizes are the buffers that are registered and deregistered in a loop, and how often
+// in a round.
+var cycleSizes = []struct{ bytes, times int }{{4 << 10, 500}, {1 << 20, 50}, {regionSize, 3}}
+
 // local is what programs on one host get, and what they cost.
 func (t *Table) local() part {
 	var ( // indices of rows
 		speed        = 2
 		registration = speed + 10
-		idleness     = registration + 2
+		cycles       = registration + 2
+		idleness     = cycles + 2*len(cycleSizes)
 	)
 	return part{
 		name: "local",
@@ -42,11 +47,18 @@ func (t *Table) local() part {
 			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
 			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
 
+			ratioAtMost("registering and deregistering 4 KiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 4 KiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 1 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 1 MiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 256 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 256 MiB, against a first registration", 1),
+
 			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true},
 			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "idle")
+			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "cycle", "idle")
 			if err != nil {
 				return err
 			}
@@ -58,7 +70,8 @@ func (t *Table) local() part {
 			for _, step := range []func(context.Context) error{
 				func(ctx context.Context) error { return l.footprint(ctx, rows[:speed]) },
 				func(ctx context.Context) error { return l.speed(ctx, rows[speed:registration]) },
-				func(ctx context.Context) error { return l.registration(ctx, rows[registration:idleness]) },
+				func(ctx context.Context) error { return l.registration(ctx, rows[registration:cycles]) },
+				func(ctx context.Context) error { return l.cycles(ctx, rows[cycles:idleness]) },
 				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
 				func(ctx context.Context) error { return l.aftermath(&rows[idleness+1]) },
 			} {
@@ -159,6 +172,29 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 	}
 	rows[0].fill(first)
 	rows[1].fill(again)
+	return nil
+}
+
+// cycles times a buffer that is registered, used and deregistered, over and over.
+func (l *localRows) cycles(ctx context.Context, rows []Row) error {
+	for i, size := range cycleSizes {
+		first := Series{Name: "first ibv_reg_mr", Unit: "s"}
+		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
+		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
+		for range l.Rounds {
+			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times))...)
+			if err != nil {
+				return err
+			}
+			first.add(Reading{Value: seconds[0]})
+			both.add(Reading{Value: seconds[1]})
+			back.add(Reading{Value: seconds[2]})
+			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
+				Quantity(float64(size.bytes), "B"), Quantity(seconds[0], "s"), Quantity(seconds[1], "s"), Quantity(seconds[2], "s"))
+		}
+		rows[2*i].fill(both, first)
+		rows[2*i+1].fill(back, first)
+	}
 	return nil
 }
 

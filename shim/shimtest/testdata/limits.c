@@ -1,7 +1,34 @@
-/* Opens the device; prints errno and nothing else if that fails. */
+/*
+ * limits [DESCRIPTORS [leak]]: opens the device; prints errno and nothing else if that fails.
+ * With leak it then tries again and again, and insists that no descriptor stays open.
+ */
 #include "t.h"
 
+#include <dirent.h>
 #include <sys/resource.h>
+
+static int descriptors(void)
+{
+	int n = 0;
+	DIR *d = opendir("/proc/self/fd");
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void leak(void)
+{
+	int before = descriptors();
+	for (int i = 0; i < 10; i++)
+		CHECK(open(DEVICE, O_RDWR | O_CLOEXEC) == -1 && errno == EMFILE);
+	int after = descriptors();
+	if (after != before) {
+		fprintf(stderr, "%d descriptors before, %d after: some stayed open\n", before, after);
+		_exit(2);
+	}
+}
 
 int main(int argc, char **argv)
 {
@@ -14,6 +41,8 @@ int main(int argc, char **argv)
 	int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
 		printf("errno %d\n", errno);
+		if (argc > 2)
+			leak();
 		return 1;
 	}
 	int32_t n = -1;
