@@ -111,18 +111,23 @@ static bool move_all(struct hold *h, uint64_t start, uint64_t end, uint64_t offs
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (failed(r))
 		return false;
-	uint64_t area = (uint64_t)r, at = area, skip = (start - area) % HUGE;
+	uint64_t area = (uint64_t)r, at = area, skip = (start - area) % HUGE, from = start;
 	if (room > end - start)
 		at += skip;
 	advice_huge(at, start, end);
-	for (uint64_t from = start; ok && from < end; from = to) {
+	for (; ok && from < end; from = ok ? to : from) {
 		uint64_t page = offset + (from - start);
 		to = chunk(h, from, end);
 		ok = by_move(&h->guard, at + (from - start), from, to, page, prot);
 		if (ok)
 			pages_punch(page, page + (to - from));
 	}
-	sys(SYS_munmap, area, room); /* what was not moved */
+	/* What is left of the area, and only that: another thread may have mapped something where it was. */
+	uint64_t rest = at + (from - start);
+	if (at > area)
+		sys(SYS_munmap, area, at - area);
+	if (rest < area + room)
+		sys(SYS_munmap, rest, area + room - rest);
 	ranges_remove(&moved, start, end);
 	ranges_add(&moved, start, start + 1);
 	return ok;

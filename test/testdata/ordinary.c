@@ -96,19 +96,23 @@ static void dontneed_after(void)
 	finish();
 }
 
-/* The region keeps the pages of a buffer that is freed too early, and gives them back. */
-static void freed_too_early(void)
+/* The region keeps the pages of a buffer that is unmapped too early, and gives them back. */
+static void unmapped_too_early(void)
 {
 	start();
 	for (uint32_t i = 0; i < 20; i++) {
-		char *p = malloc(N);
+		char *p = mmap(NULL, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *q;
 		struct ibv_mr *mr = MADE(ibv_reg_mr(d.pd, p, N, ALL_ACCESS));
-		free(p);
+		munmap(p, N);
 		receive(p, mr, i);
+		q = mmap(p, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		expect_zeros(q, N, "mapped while it is registered");
 		ZERO(ibv_dereg_mr(mr));
-		p = calloc(1, N);
-		expect_zeros(p, N, "calloc after it");
-		free(p);
+		expect_zeros(q, N, "mapped anew");
+		mr = MADE(ibv_reg_mr(d.pd, q, N, ALL_ACCESS));
+		expect_zeros(q, N, "registered anew");
+		ZERO(ibv_dereg_mr(mr));
+		munmap(q, N);
 	}
 	finish();
 }
@@ -159,7 +163,7 @@ static const struct vt_case cases[] = {
 	{"realloc_after", realloc_after},
 	{"realloc_registered", realloc_registered},
 	{"dontneed_after", dontneed_after},
-	{"freed_too_early", freed_too_early},
+	{"unmapped_too_early", unmapped_too_early},
 	{"again_and_again", again_and_again},
 	{"closed_with_regions", closed_with_regions},
 };

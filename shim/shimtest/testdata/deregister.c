@@ -4,6 +4,7 @@
  */
 #include "t.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 
 #define N (1ul << 20)
@@ -378,15 +379,30 @@ static void *registers(void *arg)
 	return NULL;
 }
 
+/* Maps and unmaps memory of its own, which nobody else may touch. */
+static void *maps(void *arg)
+{
+	struct writer *w = arg;
+	while (!stop) {
+		size_t n = ((size_t)++w->rounds % PAGES + 1) * 4096;
+		char *p = fresh(n);
+		memset(p, w->rounds, n);
+		sched_yield();
+		all_are(p, n, (char)w->rounds);
+		munmap(p, n);
+	}
+	return NULL;
+}
+
 static void many_threads(int rounds)
 {
-	static struct writer w[5];
-	void *(*role[5])(void *) = {writes, writes, reads, registers, registers};
+	static struct writer w[6];
+	void *(*role[6])(void *) = {writes, writes, reads, registers, registers, maps};
 	int fd = open_device();
 	buffer = fresh(N);
 	memset(w, 0, sizeof w);
 	stop = 0;
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 6; i++) {
 		w[i].number = i;
 		w[i].fd = i == 4 ? open_device() : fd;
 		w[i].rounds = rounds;
@@ -397,6 +413,7 @@ static void many_threads(int rounds)
 	stop = 1;
 	for (int i = 0; i < 3; i++)
 		pthread_join(w[i].thread, NULL);
+	pthread_join(w[5].thread, NULL);
 	for (int i = 0; i < 2; i++)
 		for (size_t page = 0; page < PAGES; page++)
 			CHECK(*(uint64_t *)(buffer + page * 4096 + i * 64) == w[i].written[page]);

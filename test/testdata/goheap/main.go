@@ -22,14 +22,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"unsafe"
 )
 
 const (
-	workers = 6
-	rounds  = 30
+	workers = 8
+	rounds  = 50
 )
 
 func fail(format string, args ...any) {
@@ -50,8 +49,10 @@ func work(pd *C.struct_ibv_pd, seed int) {
 		if mr == nil {
 			fail("ibv_reg_mr failed")
 		}
-		for range 60 {
-			for i, x := range make([]byte, 20_000) {
+		fresh := make([][]byte, 100)
+		for n := range fresh {
+			fresh[n] = make([]byte, 10_000)
+			for i, x := range fresh[n] {
 				if x != 0 {
 					fail("worker %d, round %d: byte %d of fresh memory is %#x", seed, round, i, x)
 				}
@@ -66,8 +67,8 @@ func work(pd *C.struct_ibv_pd, seed int) {
 			fail("ibv_dereg_mr failed")
 		}
 		pin.Unpin()
-		if round%10 == seed {
-			debug.FreeOSMemory() // MADV_DONTNEED
+		if round%10 == 0 {
+			runtime.GC()
 		}
 	}
 }
