@@ -322,12 +322,24 @@ static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
-/* ---- madvise: memory that we made shared must keep its private manners ---- */
+/* ---- madvise, munmap, mremap: memory that we made shared must keep its private manners ---- */
 
 EXPORT int madvise(void *addr, size_t n, int advice)
 {
-	if ((advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTFORK ||
-	     advice == MADV_DOFORK) && !door_foreign())
-		return memory_madvise(addr, n, advice);
-	return REAL(madvise)(addr, n, advice);
+	return door_foreign() ? REAL(madvise)(addr, n, advice) : memory_madvise(addr, n, advice);
+}
+
+EXPORT int munmap(void *addr, size_t n)
+{
+	return memory_munmap(addr, n);
+}
+
+EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
+{
+	va_list args;
+	va_start(args, flags);
+	void *to = flags & MREMAP_FIXED ? va_arg(args, void *) : NULL;
+	va_end(args);
+	return door_foreign() ? REAL(mremap)(old, size, new_size, flags, to)
+			      : memory_mremap(old, size, new_size, flags, to);
 }

@@ -11,9 +11,11 @@
  *     | wire.c: one request, one reply
  *   vrdma daemon
  *
- *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
- *             tasks.c finds the threads, protect.c holds writers back, freeze.c stops
- *             them), reclaim.c back
+ *   memory.c  turns registered memory into shared memory, reclaim.c back when it is
+ *             registered no more (regions.c counts; maps.c reads the VMAs, pages.c the
+ *             memfd; tasks.c finds the threads, hold.c keeps them from writing: protect.c
+ *             holds writers back, freeze.c stops them)
+ *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
  *   poll.c    lets a program that polls an empty queue yield
@@ -216,14 +218,25 @@ bool path_rdev(const char *path, unsigned *maj, unsigned *min); /* of a node; fa
 void path_refresh(int dirfd, const char *path); /* before counters are read */
 void path_cwd(void);                            /* the working directory changed */
 
-/* ---- memory.c, protect.c, maps.c ---- */
+/* ---- memory.c, reclaim.c, advice.c, remap.c ---- */
 
-/* Extents under [start, start+length); returns their number. */
-uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room);
+/*
+ * Extents under [start, start+length); returns their number. If held, the pages stay as they
+ * are until memory_refused, or memory_registered and then memory_deregistered.
+ */
+uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room,
+			bool *held);
+void memory_registered(const struct file *f, uint32_t handle, uint64_t start, uint64_t length);
+void memory_refused(uint64_t start, uint64_t length);
+void memory_deregistered(const struct file *f, uint32_t handle);
+bool memory_regions(const struct file *f); /* are there any? */
+void memory_closed(const struct file *f);  /* there are none any more */
 /* A system call failed with EFAULT: true if that may be because pages were being replaced. */
 bool memory_retry(void);
 /* All shared memory becomes private again. False: some could not. */
 bool memory_reclaim(void);
 int memory_madvise(void *addr, size_t n, int advice);
+int memory_munmap(void *addr, size_t n);
+void *memory_mremap(void *old, size_t size, size_t new_size, int flags, void *to);
 
 #endif

@@ -15,12 +15,17 @@ const (
 	idleTime   = 10 * time.Second
 )
 
+// cycleSizes are the buffers that are registered and deregistered in a loop, and how often
+// in a round.
+var cycleSizes = []struct{ bytes, times int }{{4 << 10, 500}, {1 << 20, 50}, {regionSize, 3}}
+
 // local is what programs on one host get, and what they cost.
 func (t *Table) local() part {
 	var ( // indices of rows
 		speed        = 2
 		registration = speed + 10
-		foreign      = registration + 2
+		cycles       = registration + 2
+		foreign      = cycles + 2*len(cycleSizes)
 		idleness     = foreign + 1
 	)
 	return part{
@@ -43,13 +48,20 @@ func (t *Table) local() part {
 			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
 			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
 
+			ratioAtMost("registering and deregistering 4 KiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 4 KiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 1 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 1 MiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 256 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 256 MiB, against a first registration", 1),
+
 			{What: "send latency, 64 B, foreign memory against mapped", Against: &Series{}, AtMost: true, Unbounded: true},
 
 			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "foreign", "idle")
+			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "cycle", "foreign", "idle")
 			if err != nil {
 				return err
 			}
@@ -61,7 +73,8 @@ func (t *Table) local() part {
 			for _, step := range []func(context.Context) error{
 				func(ctx context.Context) error { return l.footprint(ctx, rows[:speed]) },
 				func(ctx context.Context) error { return l.speed(ctx, rows[speed:registration]) },
-				func(ctx context.Context) error { return l.registration(ctx, rows[registration:foreign]) },
+				func(ctx context.Context) error { return l.registration(ctx, rows[registration:cycles]) },
+				func(ctx context.Context) error { return l.cycles(ctx, rows[cycles:foreign]) },
 				func(ctx context.Context) error { return l.foreign(ctx, &rows[foreign]) },
 				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
 				func(context.Context) error { return l.aftermath(&rows[idleness+1]) },
@@ -181,6 +194,9 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 
 // foreign is the latency of messages whose memory cannot be mapped, beside that of others.
 func (l *localRows) foreign(ctx context.Context, row *Row) error {
+	if !l.want(*row) {
+		return nil
+	}
 	mapped := Series{Name: "mapped memory", Unit: "s"}
 	foreign := Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
@@ -193,6 +209,32 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 		fmt.Fprintf(l.Progress, "  send of 64 B: mapped memory %s, foreign %s\n", Quantity(seconds[0], "s"), Quantity(seconds[1], "s"))
 	}
 	row.fill(foreign, mapped)
+	return nil
+}
+
+// cycles times a buffer that is registered, used and deregistered, over and over.
+func (l *localRows) cycles(ctx context.Context, rows []Row) error {
+	for i, size := range cycleSizes {
+		if !l.want(rows[2*i : 2*i+2]...) {
+			continue
+		}
+		first := Series{Name: "first ibv_reg_mr", Unit: "s"}
+		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
+		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
+		for range l.Rounds {
+			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times))...)
+			if err != nil {
+				return err
+			}
+			first.add(Reading{Value: seconds[0]})
+			both.add(Reading{Value: seconds[1]})
+			back.add(Reading{Value: seconds[2]})
+			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
+				Quantity(float64(size.bytes), "B"), Quantity(seconds[0], "s"), Quantity(seconds[1], "s"), Quantity(seconds[2], "s"))
+		}
+		rows[2*i].fill(both, first)
+		rows[2*i+1].fill(back, first)
+	}
 	return nil
 }
 

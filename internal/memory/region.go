@@ -120,6 +120,7 @@ func (r *Region) add(e Extent) error {
 		lo := at & (windowSize - 1)
 		hi := min(uint64(windowSize), lo+(end-at))
 		r.pieces = append(r.pieces, regionPiece{off: at - r.start, n: hi - lo, mem: w.mem[lo:hi:hi]})
+		w.cover(lo, hi, 1)
 		at += hi - lo
 	}
 	return nil
@@ -187,6 +188,14 @@ func (r *Region) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mapped -= r.length
+	for _, p := range r.pieces {
+		if p.mem == nil {
+			continue
+		}
+		at := r.start + p.off
+		lo := at & (windowSize - 1)
+		s.windows[at>>windowBits].cover(lo, lo+p.n, -1)
+	}
 	for _, n := range r.held {
 		s.drop(n)
 	}

@@ -44,6 +44,9 @@ type window struct {
 	mem    []byte
 	refs   int
 	filled [windowSize / chunkSize]bool // chunks whose pages are all present
+	// covers counts the regions that cover all of a chunk. While there is one, the process
+	// keeps the chunk's pages; afterwards it takes them out of the file.
+	covers [windowSize / chunkSize]int32
 }
 
 // NewSpace makes the memfd for process pid. quota bounds the bytes that it may
@@ -132,6 +135,17 @@ func (s *Space) hold(n uint64) (*window, error) {
 	return w, nil
 }
 
+// cover counts one region more (by 1) or less (by -1) that covers [lo, hi) of w. s.mu is
+// held.
+func (w *window) cover(lo, hi uint64, by int32) {
+	for chunk := (lo + chunkSize - 1) / chunkSize; (chunk+1)*chunkSize <= hi; chunk++ {
+		w.covers[chunk] += by
+		if w.covers[chunk] == 0 {
+			w.filled[chunk] = false
+		}
+	}
+}
+
 // drop gives up one hold of window n. Unmapping a populated gibibyte takes
 // milliseconds, so it happens beside the caller.
 func (s *Space) drop(n uint64) {
@@ -145,8 +159,8 @@ func (s *Space) drop(n uint64) {
 
 // populate makes the pages under mem present, which lies at addr of one window that
 // the caller holds. Chunks that are remembered as filled are left out: looking at
-// 65536 present pages takes the kernel 10 ms. If a process has punched them out since,
-// they come back by fault.
+// 65536 present pages takes the kernel 10 ms. If a process has punched them out although
+// they are registered, they come back by fault.
 func (s *Space) populate(addr uint64, mem []byte) error {
 	n, off := addr>>windowBits, addr&(windowSize-1)
 	s.mu.Lock()
