@@ -1,15 +1,15 @@
-package frontdoor
+package devicetree
 
 import (
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
 
-// A counter is a file of the port: hw_counters has rxe's own names and a few more, counters
+// A Counter is a file of the port: hw_counters has rxe's own names and a few more, counters
 // those of every InfiniBand port.
-type counter struct {
-	dir, name string
-	value     uint64
+type Counter struct {
+	Dir, Name string
+	Value     uint64
 }
 
 const (
@@ -17,21 +17,13 @@ const (
 	portCounters = "counters"
 )
 
-// counters reads the device's counters.
-func (s *Server) counters() []counter {
-	var c nic.Counters
-	var l link.Counters
-	s.looks.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
-	return counterFiles(c, l)
-}
-
-// counterFiles says which file shows what. port_*_data count in units of four
+// Counters says which file shows what. port_*_data count in units of four
 // bytes, as the specification and everybody who reads them have it. What rxe does not
 // count has the name that another driver of the kernel's gives it, which dashboards know:
 // mlx5's, efa's (retrans_pkts) or bnxt_re's (rx_roce_*_pkts). Three are ours alone: they tell
 // how losses between vrdma hosts were repaired.
-func counterFiles(c nic.Counters, l link.Counters) []counter {
-	return []counter{
+func Counters(c nic.Counters, l link.Counters) []Counter {
+	return []Counter{
 		{hwCounters, "sent_pkts", c.SentPackets},
 		{hwCounters, "rcvd_pkts", c.RcvdPackets},
 		{hwCounters, "duplicate_request", c.Duplicates},
