@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.
@@ -31,6 +33,8 @@ type Arena struct {
 	mem  []byte
 	free []arenaRange // sorted, disjoint, not adjacent
 	used uint64
+	// account is charged for every ring.
+	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only hold up the loop.
 	dying bool
@@ -61,6 +65,9 @@ func NewArena() (*Arena, error) {
 	return &Arena{file: f, mem: mem, free: []arenaRange{{doorbellSize, arenaSize - doorbellSize}}}, nil
 }
 
+// SetAccount says who is charged for rings. It is called before the first of them.
+func (a *Arena) SetAccount(account *budget.Account) { a.account = account }
+
 // File is the memfd, to be passed to the client.
 func (a *Arena) File() *os.File { return a.file }
 
@@ -89,6 +96,8 @@ func (a *Arena) Close() {
 	unix.Munmap(a.mem)
 	a.mem = nil
 	a.file.Close()
+	a.account.Refund(budget.Bill{budget.Rings: a.used})
+	a.used = 0
 }
 
 // alloc finds size bytes, first fit.
@@ -98,6 +107,9 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 		r := &a.free[i]
 		if r.size < size {
 			continue
+		}
+		if err := a.account.Charge(budget.Bill{budget.Rings: size}); err != nil {
+			return MMap{}, nil, err
 		}
 		off := r.off
 		r.off, r.size = r.off+size, r.size-size
@@ -117,6 +129,7 @@ func (a *Arena) release(m MMap) {
 	}
 	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
 	a.used -= uint64(m.Size)
+	a.account.Refund(budget.Bill{budget.Rings: uint64(m.Size)})
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].off > m.Offset })
 	a.free = append(a.free, arenaRange{})
 	copy(a.free[i+1:], a.free[i:])

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // Asynchronous events, numbered as enum ib_event_type.
@@ -34,6 +36,7 @@ type eventQueue struct {
 	cqs     int // completion queues that report here
 	stalled bool
 	closed  bool
+	account *budget.Account // of who reads
 }
 
 // An event is what a queue holds: the bytes as the client reads them.
@@ -72,7 +75,7 @@ func (e *event) asyncOwner() byte {
 }
 
 // newEventQueue makes a queue and returns the client's end besides.
-func (n *NIC) newEventQueue() (*eventQueue, int, error) {
+func (n *NIC) newEventQueue(a *budget.Account) (*eventQueue, int, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, -1, fmt.Errorf("event descriptor: %w", err)
@@ -86,7 +89,7 @@ func (n *NIC) newEventQueue() (*eventQueue, int, error) {
 		unix.Close(fds[1])
 		return nil, -1, fmt.Errorf("event descriptor: %w", err)
 	}
-	return &eventQueue{nic: n, fd: fds[0], peer: peer}, fds[1], nil
+	return &eventQueue{nic: n, fd: fds[0], peer: peer, account: a}, fds[1], nil
 }
 
 func (q *eventQueue) close() {
@@ -96,6 +99,14 @@ func (q *eventQueue) close() {
 	q.closed = true
 	unix.Close(q.fd)
 	unix.Close(q.peer)
+	q.forget()
+}
+
+// forget drops every event that waits.
+func (q *eventQueue) forget() {
+	for range q.waiting {
+		q.account.Refund(eventBill)
+	}
 	q.waiting = nil
 }
 
@@ -121,7 +132,7 @@ func (q *eventQueue) post(e event) {
 			return
 		}
 	}
-	if len(q.waiting) >= maxWaiting {
+	if len(q.waiting) >= maxWaiting || q.account.Charge(eventBill) != nil {
 		return
 	}
 	q.waiting = append(q.waiting, e)
@@ -139,6 +150,7 @@ func (q *eventQueue) pump() bool {
 			return false
 		}
 		q.waiting = q.waiting[1:]
+		q.account.Refund(eventBill)
 	}
 	q.waiting = nil
 	return true
@@ -170,7 +182,7 @@ func (q *eventQueue) withdraw(mine func(*event) bool) (n uint32) {
 	for _, e := range q.waiting {
 		take(e)
 	}
-	q.waiting = nil
+	q.forget()
 	for _, e := range keep {
 		q.post(e)
 	}

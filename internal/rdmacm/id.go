@@ -112,7 +112,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
-	delete(id.client.ids.items, id.Name)
+	id.client.ids.remove(id.Name)
 	delete(id.ch.ids, id)
 	id.release()
 	if id.conn != nil {
@@ -120,7 +120,7 @@ func (id *ID) destroy() {
 		id.conn = nil
 	}
 	for _, g := range id.groups {
-		delete(id.client.groups.items, g.Name)
+		id.client.groups.remove(g.Name)
 	}
 	id.groups = nil
 	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {
