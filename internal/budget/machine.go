@@ -101,7 +101,7 @@ func (m Machine) Limits() Limits {
 		State:    m.Memory / 4,
 		Rings:    m.Memory / 2,
 		Memory:   m.Memory / 4 * 3,
-		Holes:    m.Memory / 8,
+		Holes:    m.Memory / 4,
 		Tools:    toolsOfOthers,
 	}
 	user := others
