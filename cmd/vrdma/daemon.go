@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
@@ -269,7 +270,7 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Route: route, Log: d.log, Version: version,
-		DirMode: dirMode, SocketMode: mode, Stop: func() { d.ask("vrdma stop") },
+		DirMode: dirMode, SocketMode: mode, Budget: budget.New(budget.ThisMachine().Limits()), Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err

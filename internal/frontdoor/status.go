@@ -16,8 +16,22 @@ import (
 	"vrdma/internal/wire"
 )
 
-// status describes the daemon to a tool of user uid.
-func (s *Server) status(uid int, all bool) channel.Status {
+// visible are the sessions that a tool may see, oldest first.
+func (s *Server) visible(who *peer, all bool) []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sessions []*session
+	for ses := range s.sessions {
+		if all || ses.proc.sameUser(who) {
+			sessions = append(sessions, ses)
+		}
+	}
+	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	return sessions
+}
+
+// status describes the daemon and these sessions to a tool.
+func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status {
 	n := s.cfg.NIC
 	st := channel.Status{
 		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
@@ -38,19 +52,13 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	}
 	s.peers(&st, all)
 
-	s.mu.Lock()
-	var sessions []*session
-	for ses := range s.sessions {
-		if all || ses.proc.uid == uid {
-			sessions = append(sessions, ses)
-		}
+	if s.control != nil && all {
+		st.Control = s.control.path
 	}
-	s.mu.Unlock()
-	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
 	for _, ses := range sessions {
 		st.Sessions = append(st.Sessions, ses.status())
 	}
-	st.Connections = s.connections(uid, all)
+	st.Connections = s.connections(who, all)
 	return st
 }
 
@@ -87,8 +95,8 @@ func (s *Server) peers(st *channel.Status, all bool) {
 	slices.SortFunc(st.Peers, func(a, b channel.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
-// connections describes the connections of the programs that user uid may see.
-func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
+// connections describes the connections of the programs that a tool may see.
+func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
 	out := []channel.ConnectionStatus{}
 	if s.cfg.CMA == nil {
 		return out
@@ -96,7 +104,7 @@ func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
 	s.mu.Lock()
 	var clients []*rdmacm.Client
 	for _, p := range s.processes {
-		if all || p.uid == uid {
+		if all || p.sameUser(who) {
 			clients = append(clients, p.cm)
 		}
 	}

@@ -81,6 +81,9 @@ func (s *Session) QP(handle uint32) *QP {
 	return q
 }
 
+// QPs is how many queue pairs there are.
+func (s *Session) QPs() int { return s.qps.len() }
+
 // CreateAsync makes the descriptor for asynchronous events and returns the client's
 // end.
 func (s *Session) CreateAsync() (int, error) {

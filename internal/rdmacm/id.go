@@ -75,6 +75,9 @@ func (ch *Channel) Create(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 }
 
 func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
+	if ch.closed {
+		return nil, syscall.EIO // its process has just ended
+	}
 	a := ch.client.cma
 	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
 	var err error
