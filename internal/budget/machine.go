@@ -89,7 +89,7 @@ func (m Machine) Limits() Limits {
 	all := Bill{
 		Files:    less(m.Files, ownFiles),
 		Mappings: less(m.Mappings, ownMappings),
-		State:    m.Memory / 2,
+		State:    m.Memory / 4,
 		Rings:    m.Memory,
 		Memory:   math.MaxInt64,
 		Holes:    math.MaxInt64,
@@ -98,8 +98,8 @@ func (m Machine) Limits() Limits {
 	others := Bill{
 		Files:    all[Files] / 4 * 3,
 		Mappings: all[Mappings] / 4 * 3,
-		State:    m.Memory / 4,
-		Rings:    m.Memory / 2,
+		State:    m.Memory / 8,
+		Rings:    m.Memory / 4,
 		Memory:   m.Memory / 4 * 3,
 		Holes:    m.Memory / 4,
 		Tools:    toolsOfOthers,
