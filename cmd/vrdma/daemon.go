@@ -132,6 +132,10 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
+	machine := budget.ThisMachine()
+	if machine.Files < budget.FewestFiles {
+		return lacks("too few file descriptors for a daemon (ulimit -n is %d): it needs at least %d; run ulimit -n 1024 first", machine.Files, budget.FewestFiles)
+	}
 	dirMode := directoryMode(fs.FileMode(mode))
 	if err := os.MkdirAll(filepath.Dir(place.Socket), dirMode); err != nil {
 		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
@@ -148,7 +152,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, recognise: !f.strangers, stop: make(chan string, 1)}
+	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), recognise: !f.strangers, stop: make(chan string, 1)}
 	if f.network && !f.ephemeral {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
@@ -240,6 +244,7 @@ type daemon struct {
 	place  launch.Place
 	claim  *launch.Claim
 	log    *slog.Logger
+	budget *budget.Ledger
 	engine *engine.Engine
 	server *frontdoor.Server
 	port   *link.Port // nil: no other hosts
@@ -270,7 +275,7 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Route: route, Log: d.log, Version: version,
-		DirMode: dirMode, SocketMode: mode, Budget: budget.New(budget.ThisMachine().Limits()), Stop: func() { d.ask("vrdma stop") },
+		DirMode: dirMode, SocketMode: mode, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err

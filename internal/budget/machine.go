@@ -28,6 +28,10 @@ const (
 	toolsOfAll, toolsOfOthers, toolsOfUser = 1024, 256, 16
 )
 
+// FewestFiles is what a daemon needs to serve a few programs: half of it is its own
+// (the counters' files, mostly), and a program with a device takes eight.
+const FewestFiles = 128
+
 // ThisMachine asks the kernel. What it does not say is not limited. Go has raised the
 // soft limit of open files to the hard one before main.
 func ThisMachine() Machine {
