@@ -74,27 +74,30 @@ func (p *peer) sameUser(o *peer) bool {
 	return p.uid == o.uid && p.homeErr == nil && o.homeErr == nil && p.home.differs(&o.home) == ""
 }
 
-// overdrawn has the log say, once a second at most, that a user has met a limit: the
-// program itself is told an errno and no more.
+// overdrawn has the log say, once a second for each kind at most, that a user has met a
+// limit: the program itself is told an errno and no more.
 func (s *Server) overdrawn(err error) {
 	var e *budget.Error
-	if errors.As(err, &e) && s.warned.pass(time.Now()) {
+	if errors.As(err, &e) && s.warned.pass(e.Kind, time.Now()) {
 		s.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
 	}
 }
 
-// A limiter lets something happen once a second.
+// A limiter lets something happen once a second for each kind.
 type limiter struct {
 	mu   sync.Mutex
-	last time.Time // guarded by mu
+	last map[budget.Kind]time.Time // guarded by mu
 }
 
-func (l *limiter) pass(now time.Time) bool {
+func (l *limiter) pass(k budget.Kind, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.last) < time.Second {
+	if now.Sub(l.last[k]) < time.Second {
 		return false
 	}
-	l.last = now
+	if l.last == nil {
+		l.last = make(map[budget.Kind]time.Time)
+	}
+	l.last[k] = now
 	return true
 }
