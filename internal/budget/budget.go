@@ -2,6 +2,8 @@ package budget
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -148,6 +150,47 @@ func (a *Account) Used() Bill {
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
 	return a.used
+}
+
+// A Line is what one account holds of one kind.
+type Line struct {
+	Whose       string
+	Kind        Kind
+	Used, Limit uint64
+}
+
+// Lines are what a holds, of every kind that it holds something of.
+func (a *Account) Lines() []Line {
+	if a == nil {
+		return nil
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	return a.lines(nil)
+}
+
+func (a *Account) lines(out []Line) []Line {
+	for k, n := range a.used {
+		if n > 0 {
+			out = append(out, Line{a.name, Kind(k), n, a.limit[k]})
+		}
+	}
+	return out
+}
+
+// Lines are what all accounts hold: first the daemon, then all but the owner, then each
+// user, by number.
+func (l *Ledger) Lines() []Line {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.others.lines(l.all.lines(nil))
+	for _, uid := range slices.Sorted(maps.Keys(l.users)) {
+		out = l.users[uid].lines(out)
+	}
+	return out
 }
 
 // Name says whose account it is.

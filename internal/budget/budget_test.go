@@ -3,6 +3,7 @@ package budget
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,13 @@ func TestLevels(t *testing.T) {
 	charge(b, 1, "all users but the daemon's owner together")
 	charge(l.Owner(), 40, "") // the reserve
 	charge(l.Owner(), 1, "the daemon")
+	want := []Line{
+		{"the daemon", Files, 100, 100}, {"all users but the daemon's owner together", Files, 60, 60},
+		{"user 1000", Files, 40, 40}, {"user 1001", Files, 20, 40},
+	}
+	if got := l.Lines(); !slices.Equal(got, want) {
+		t.Errorf("lines %v, want %v", got, want)
+	}
 	a.Refund(Bill{Files: 40})
 	charge(b, 20, "")
 	charge(b, 1, "user 1001")

@@ -53,8 +53,18 @@ type Status struct {
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
+	// Budgets are what users hold of the daemon, and how much they may.
+	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// BudgetStatus is what one user, or a group of them, holds of one kind.
+type BudgetStatus struct {
+	Whose string `json:"whose"`
+	Kind  string `json:"kind"`
+	Used  uint64 `json:"used"`
+	Limit uint64 `json:"limit"`
 }
 
 // DeviceStatus describes the device and its port.

@@ -74,6 +74,14 @@ func (p *peer) sameUser(o *peer) bool {
 	return p.uid == o.uid && p.homeErr == nil && o.homeErr == nil && p.home.differs(&o.home) == ""
 }
 
+// accountLines are what p's user holds.
+func (p *peer) accountLines() []budget.Line {
+	if p == nil {
+		return nil
+	}
+	return p.account.Lines()
+}
+
 // overdrawn has the log say, once a second for each kind at most, that a user has met a
 // limit: the program itself is told an errno and no more.
 func (s *Server) overdrawn(err error) {

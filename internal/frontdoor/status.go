@@ -52,8 +52,15 @@ func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status
 	}
 	s.peers(&st, all)
 
-	if s.control != nil && all {
-		st.Control = s.control.path
+	lines := who.accountLines()
+	if all {
+		lines = s.cfg.Budget.Lines()
+		if s.control != nil {
+			st.Control = s.control.path
+		}
+	}
+	for _, l := range lines {
+		st.Budgets = append(st.Budgets, channel.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
 	}
 	for _, ses := range sessions {
 		st.Sessions = append(st.Sessions, ses.status())
