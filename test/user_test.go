@@ -206,7 +206,7 @@ func TestGreedyUser(t *testing.T) {
 			var err error
 			before := anonymous(t, d.PID())
 			as(t, attackerUID, func() {
-				for err == nil && len(all) < 100 {
+				for err == nil && len(all) < 1000 {
 					var s *channel.Session
 					if s, err = channel.Dial(d.Socket, channel.Hello{Kind: channel.KindControl}); err == nil {
 						all = append(all, s)
@@ -222,7 +222,7 @@ func TestGreedyUser(t *testing.T) {
 					s.Close()
 				}
 			}
-		}, syscall.EBUSY, "status and trace requests"},
+		}, syscall.EBUSY, "shares of tools"},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			err, end := attack.run(t)

@@ -22,7 +22,8 @@ const (
 	// Holes are registered bytes whose pages the program has not made: the first
 	// touch of the daemon makes them, and the kernel charges them to the daemon.
 	Holes
-	// Tools are conversations of status and trace on the program socket.
+	// Tools are conversations of status, trace and the like, which `vrdma run` has too.
+	// A trace counts for many: it has a long queue, and is fed by every command.
 	Tools
 
 	kinds
@@ -41,7 +42,7 @@ var kindText = [kinds]struct {
 	Rings:    {"bytes of queues", syscall.ENOMEM, "ask for smaller or fewer queues"},
 	Memory:   {"bytes of registered memory", syscall.ENOMEM, "deregister some"},
 	Holes:    {"bytes of registered memory never touched", syscall.ENOMEM, "write to memory before registering it"},
-	Tools:    {"status and trace requests", syscall.EBUSY, "end some of them"},
+	Tools:    {"shares of tools (a trace takes 16)", syscall.EBUSY, "end some of them"},
 }
 
 func (k Kind) String() string {

@@ -24,8 +24,8 @@ const (
 	// ownMappings are what the Go runtime and the libraries need. The runtime dies
 	// if it gets none.
 	ownMappings = 8192
-	// One user's tools. More than a few at once are a mistake or an attack.
-	toolsOfAll, toolsOfOthers, toolsOfUser = 1024, 256, 16
+	// Tools: `vrdma run` is one for a moment, and many may be started at once.
+	toolsOfAll, toolsOfOthers, toolsOfUser = 4096, 1024, 256
 )
 
 // FewestFiles is what a daemon needs to serve a few programs: half of it is its own

@@ -20,7 +20,7 @@ var (
 	// watched and reached.
 	processBill = budget.Bill{budget.Files: 3, budget.State: 16 << 10}
 	// A subscription's queue is made at once, and fills while nobody reads.
-	traceBill = budget.Bill{budget.Tools: 1, budget.State: traceQueue * 512}
+	traceBill = budget.Bill{budget.Tools: 15, budget.State: traceQueue * 512}
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
 

@@ -23,7 +23,7 @@ func roomy() budget.Limits {
 	for k := range l.All {
 		l.All[k], l.Others[k], l.User[k] = 1<<40, 1<<39, 1<<38
 	}
-	l.User[budget.Tools] = 3
+	l.User[budget.Tools] = 19
 	return l
 }
 
@@ -181,20 +181,35 @@ func TestUnfinishedRequest(t *testing.T) {
 	}
 }
 
-// TestTools: a user has few conversations of status and trace at a time.
+// TestTools: a user has so many conversations with tools at a time, and fewer traces.
 func TestTools(t *testing.T) {
 	s, _ := sharedServer(t, roomy())
 	var tools []*channel.Conn
-	for range 3 {
+	for range 4 {
 		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tools = append(tools, c)
 	}
+	for i, want := range []string{"", "shares of tools"} { // the second of two traces
+		var r channel.ControlReply
+		c := tools[i]
+		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlTrace}), c.ReceiveJSON(&r)); err != nil {
+			t.Fatal(err)
+		}
+		if (r.Error == "") != (want == "") || !strings.Contains(r.Error, want) {
+			t.Errorf("trace %d: %q, want %q", i, r.Error, want)
+		}
+	}
+	eventually(t, "the room of the one that was refused", func() bool {
+		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		tools = append(tools, c)
+		return err == nil
+	})
 	_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
-	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "status and trace requests") {
-		t.Errorf("a fourth tool: %v, want EBUSY", err)
+	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "shares of tools") {
+		t.Errorf("a fifth tool beside a trace: %v, want EBUSY", err)
 	}
 	if _, err := channel.QueryStatus(s.cfg.Socket); err != nil {
 		t.Errorf("the owner's status: %v", err)
