@@ -123,12 +123,13 @@ func TestGreedyUser(t *testing.T) {
 	d.NoLeaks(t)
 	for _, attack := range []struct {
 		name string
-		// run takes until it is refused, and returns the refusal and what ends it.
-		run  func(t *testing.T) (err error, end func())
+		// run takes until it is refused, and returns what gives everything back, and the
+		// refusal.
+		run  func(t *testing.T) (end func(), err error)
 		want syscall.Errno
 		log  string
 	}{
-		{"silent_connections", func(t *testing.T) (error, func()) {
+		{"silent_connections", func(t *testing.T) (func(), error) {
 			var conns []net.Conn
 			end := func() {
 				for _, c := range conns {
@@ -151,9 +152,9 @@ func TestGreedyUser(t *testing.T) {
 			if now := d.Footprint(t).FDs; now > 4000 {
 				t.Errorf("the daemon holds %d descriptors for a user who says nothing", now)
 			}
-			return syscall.EMFILE, end
+			return end, syscall.EMFILE
 		}, syscall.EMFILE, "open files of the daemon"},
-		{"processes", func(t *testing.T) (error, func()) {
+		{"processes", func(t *testing.T) (func(), error) {
 			var all []*channel.Session
 			var err error
 			as(t, attackerUID, func() {
@@ -164,13 +165,13 @@ func TestGreedyUser(t *testing.T) {
 					}
 				}
 			})
-			return err, func() {
+			return func() {
 				for _, s := range all {
 					s.Close()
 				}
-			}
+			}, err
 		}, syscall.EMFILE, "open files of the daemon"},
-		{"windows", func(t *testing.T) (error, func()) {
+		{"windows", func(t *testing.T) (func(), error) {
 			var all []*raw
 			end := func() {
 				for _, r := range all {
@@ -180,17 +181,17 @@ func TestGreedyUser(t *testing.T) {
 			for {
 				r, err := newRaw(t, d, attackerUID)
 				if err != nil {
-					return err, end
+					return end, err
 				}
 				all = append(all, r)
 				for n := uint64(1); n <= 256; n++ {
 					if err := r.register(n<<30, 4096); err != nil {
-						return err, end
+						return end, err
 					}
 				}
 			}
 		}, syscall.ENOMEM, "mappings of the daemon"},
-		{"holes", func(t *testing.T) (error, func()) {
+		{"holes", func(t *testing.T) (func(), error) {
 			var info unix.Sysinfo_t
 			if err := unix.Sysinfo(&info); err != nil {
 				t.Fatal(err)
@@ -199,9 +200,9 @@ func TestGreedyUser(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r.register(1<<36, uint64(info.Totalram)*uint64(info.Unit)/4), r.close
+			return r.close, r.register(1<<36, uint64(info.Totalram)*uint64(info.Unit)/4)
 		}, syscall.ENOMEM, "never touched"},
-		{"tools", func(t *testing.T) (error, func()) {
+		{"tools", func(t *testing.T) (func(), error) {
 			var all []*channel.Session
 			var err error
 			before := anonymous(t, d.PID())
@@ -217,15 +218,15 @@ func TestGreedyUser(t *testing.T) {
 			if now := anonymous(t, d.PID()); now > before+32<<10 {
 				t.Errorf("RssAnon went from %d to %d KiB for requests that do not end", before, now)
 			}
-			return err, func() {
+			return func() {
 				for _, s := range all {
 					s.Close()
 				}
-			}
+			}, err
 		}, syscall.EBUSY, "shares of tools"},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
-			err, end := attack.run(t)
+			end, err := attack.run(t)
 			defer end()
 			if !errors.Is(err, attack.want) {
 				t.Errorf("ended with %v, want %v", err, attack.want)

@@ -11,7 +11,7 @@ type Kind uint8
 const (
 	// Files are descriptors of the daemon: RLIMIT_NOFILE.
 	Files Kind = iota
-	// Mappings of the daemon's address space: vm.max_map_count.
+	// Mappings of the daemon's address space, of a gibibyte each: vm.max_map_count.
 	Mappings
 	// State is the daemon's own memory, in bytes: what objects and conversations take.
 	State

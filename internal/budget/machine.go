@@ -24,6 +24,8 @@ const (
 	// ownMappings are what the Go runtime and the libraries need. The runtime dies
 	// if it gets none.
 	ownMappings = 8192
+	// A mapping is a gibibyte, and 2^47 bytes are all that a process has.
+	mostMappings = 1 << 16
 	// Tools: `vrdma run` is one for a moment, and many may be started at once.
 	toolsOfAll, toolsOfOthers, toolsOfUser = 4096, 1024, 256
 )
@@ -92,7 +94,7 @@ func readNumber(path string) uint64 {
 func (m Machine) Limits() Limits {
 	all := Bill{
 		Files:    less(m.Files, ownFiles),
-		Mappings: less(m.Mappings, ownMappings),
+		Mappings: less(min(m.Mappings, mostMappings), ownMappings),
 		State:    m.Memory / 4,
 		Rings:    m.Memory,
 		Memory:   math.MaxInt64,

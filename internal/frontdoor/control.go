@@ -87,7 +87,7 @@ func (s *Server) serveControl(c *channel.Conn, who peer, privileged bool) error 
 func (s *Server) sendStatus(c *channel.Conn, who *peer, all bool) error {
 	sessions := s.visible(who, all)
 	bill := budget.Bill{budget.State: 64 << 10}
-	s.looks.visit(s, func() {
+	s.looks.of(all).visit(s, func() {
 		for _, ses := range sessions {
 			bill[budget.State] += 4<<10 + uint64(ses.dev.QPs())*statusState
 		}

@@ -37,7 +37,7 @@ func (s *Server) countConnections(label string, who *peer, all bool) uint64 {
 		}
 	}
 	s.mu.Unlock()
-	s.looks.visit(s, func() {
+	s.looks.of(all).visit(s, func() {
 		for _, p := range live {
 			n += p.cm.Established
 		}

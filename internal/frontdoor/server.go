@@ -73,7 +73,7 @@ type Config struct {
 }
 
 // Server serves one socket for programs and one for control. Lock order: mu before a
-// process's mu; trace.mu, refused.mu, looks.mu and warned.mu are leaves.
+// process's mu; trace.mu, refused.mu, warned.mu and those of looks are leaves.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
@@ -88,7 +88,7 @@ type Server struct {
 	tree     *devicetree.Tree
 	trace    hub
 	refused  refusals
-	looks    throttle
+	looks    looks
 
 	ids       atomic.Uint64
 	stopOnce  sync.Once
@@ -340,10 +340,12 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, s.tree.Remove())
 }
 
-// counters reads the device's counters.
-func (s *Server) counters() []devicetree.Counter {
+// counters reads the device's counters for the device tree.
+func (s *Server) counters() []devicetree.Counter { return s.countersThrough(&s.looks.tree) }
+
+func (s *Server) countersThrough(look *throttle) []devicetree.Counter {
 	var c nic.Counters
 	var l link.Counters
-	s.looks.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
+	look.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
 	return devicetree.Counters(c, l)
 }

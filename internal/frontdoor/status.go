@@ -47,7 +47,7 @@ func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status
 			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
-	for _, c := range s.counters() {
+	for _, c := range s.countersThrough(s.looks.of(all)) {
 		st.Counters[c.Name] = c.Value
 	}
 	s.peers(&st, all)
@@ -63,7 +63,7 @@ func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status
 		st.Budgets = append(st.Budgets, channel.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
 	}
 	for _, ses := range sessions {
-		st.Sessions = append(st.Sessions, ses.status())
+		st.Sessions = append(st.Sessions, ses.status(s.looks.of(all)))
 	}
 	st.Connections = s.connections(who, all)
 	return st
@@ -80,7 +80,7 @@ var featureNames = []struct {
 func (s *Server) peers(st *channel.Status, all bool) {
 	var list []hosts.Status
 	var c hosts.Counters
-	s.looks.visit(s, func() { list, c = s.cfg.Engine.Peers() })
+	s.looks.of(all).visit(s, func() { list, c = s.cfg.Engine.Peers() })
 	for name, n := range map[string]uint64{
 		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
 		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
@@ -117,7 +117,7 @@ func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
 	}
 	s.mu.Unlock()
 	var ids []rdmacm.Status
-	s.looks.visit(s, func() {
+	s.looks.of(all).visit(s, func() {
 		for _, c := range clients {
 			ids = append(ids, c.Status()...)
 		}
@@ -142,9 +142,9 @@ func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
 
 // status describes one session. Each is a visit of its own, so that a status of
 // many does not stall the loop.
-func (ses *session) status() channel.SessionStatus {
+func (ses *session) status(look *throttle) channel.SessionStatus {
 	var in nic.SessionStatus
-	ses.srv.looks.visit(ses.srv, func() { in = ses.dev.Status() })
+	look.visit(ses.srv, func() { in = ses.dev.Status() })
 	out := channel.SessionStatus{
 		ID: ses.id, Pid: ses.proc.pid, UID: ses.proc.uid, Program: ses.proc.program, Label: ses.proc.label,
 		Opened: ses.opened, Commands: ses.commands.Load(), MRBytes: in.MRBytes,

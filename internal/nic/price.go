@@ -20,6 +20,7 @@ var (
 	eventBill = budget.Bill{budget.State: 64}
 )
 
-// SessionBill is what an open device takes before it has any object: the arena with its
-// mapping, the doorbell, the event queue of the device, the connection's goroutine.
-var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: 1}
+// SessionBill is what an open device takes before it has any object: the arena, the
+// doorbell, the event queue of the device, the connection's goroutine. A mapping is charged
+// for every gibibyte of the arena, as for registered memory: address space has an end too.
+var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30}
