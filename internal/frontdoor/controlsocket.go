@@ -24,6 +24,7 @@ import (
 type controlSocket struct {
 	listener *net.UnixListener
 	path     string
+	file     os.FileInfo // the socket's own
 }
 
 // listenControl makes the control socket in the first place that can be used.
@@ -35,9 +36,9 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 	socket = filepath.Join(dir, filepath.Base(socket))
 	var errs []error
 	for _, path := range channel.ControlPlaces(socket, uid) {
-		l, err := listenAt(path, uid)
+		c, err := listenAt(path, uid)
 		if err == nil {
-			return &controlSocket{l, path}, nil
+			return c, nil
 		}
 		errs = append(errs, err)
 	}
@@ -48,23 +49,29 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 }
 
 // listenAt makes the directory, if need be, and the socket in it. What dead daemons left
-// there goes.
-func listenAt(path string, uid int) (*net.UnixListener, error) {
+// there goes. A daemon that still answers at our own path has lost its place to us, since
+// somebody removed it: package launch lets only one have it. Its socket goes as well.
+func listenAt(path string, uid int) (*controlSocket, error) {
 	dir, err := lockDirectory(filepath.Dir(path), uid)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
 	sweepSockets(dir)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	l.SetUnlinkOnClose(false) // the name may be another daemon's by then
+	file, err := os.Lstat(path)
+	if err = errors.Join(err, os.Chmod(path, 0o600)); err != nil {
 		l.Close()
 		return nil, err
 	}
-	return l, nil
+	return &controlSocket{l, path, file}, nil
 }
 
 // lockDirectory opens a directory that only uid can enter, makes it if it is not there,
@@ -124,16 +131,21 @@ func sweepSockets(dir *os.File) {
 	}
 }
 
-// close removes the socket, and its directory with the last one.
+// close removes the socket, and its directory with the last one. It may be called again.
 func (c *controlSocket) close(uid int) {
 	if c == nil {
 		return
 	}
 	c.listener.Close()
-	if dir, err := lockDirectory(filepath.Dir(c.path), uid); err == nil {
-		os.Remove(dir.Name()) // fails while another daemon has a socket there
-		dir.Close()
+	dir, err := lockDirectory(filepath.Dir(c.path), uid)
+	if err != nil {
+		return
 	}
+	defer dir.Close()
+	if now, err := os.Lstat(c.path); err == nil && os.SameFile(now, c.file) {
+		os.Remove(c.path)
+	}
+	os.Remove(dir.Name()) // fails while another daemon has a socket there
 }
 
 // serveTools accepts tools at the control socket until Close.

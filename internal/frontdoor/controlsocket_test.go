@@ -172,6 +172,33 @@ func TestControlDirectory(t *testing.T) {
 	}
 }
 
+// TestControlTakenOver: a daemon whose place was removed, and taken by another, does not
+// take the other's control socket with it when it ends.
+func TestControlTakenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c", "x.sock")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, err := listenAt(path, os.Geteuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := listenAt(path, os.Geteuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.close(os.Geteuid())
+	if c, err := net.Dial("unixpacket", path); err != nil {
+		t.Errorf("the second daemon's socket: %v", err)
+	} else {
+		c.Close()
+	}
+	second.close(os.Geteuid())
+	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is left: %v", err)
+	}
+}
+
 // TestLockDirectory refuses what others could have put in the directory's place.
 func TestLockDirectory(t *testing.T) {
 	base, uid := t.TempDir(), os.Geteuid()

@@ -111,3 +111,33 @@ func TestCharges(t *testing.T) {
 		})
 	}
 }
+
+// TestChargedEvents: events that nobody reads are charged, and are lost at the limit.
+func TestChargedEvents(t *testing.T) {
+	who := account(budget.Bill{budget.State: 100 * eventBill[budget.State]})
+	n := New(Config{})
+	q, fd, err := n.newEventQueue(who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	for range 10000 {
+		q.post(compEvent(1))
+	}
+	if len(q.waiting) != 100 || who.Used() != (budget.Bill{budget.State: 100 * eventBill[budget.State]}) {
+		t.Errorf("%d events wait, charged %v, want the 100 that may", len(q.waiting), who.Used())
+	}
+	if taken := q.withdraw(func(e *event) bool { return true }); taken < 100 {
+		t.Errorf("%d events withdrawn", taken)
+	}
+	if who.Used() != (budget.Bill{}) {
+		t.Errorf("nothing waits, and the user still has %v", who.Used())
+	}
+	for range 10000 {
+		q.post(compEvent(1))
+	}
+	q.close()
+	if who.Used() != (budget.Bill{}) {
+		t.Errorf("after the end the user still has %v", who.Used())
+	}
+}
