@@ -65,7 +65,7 @@ LD_PRELOAD and SYSFS_PATH as the README shows.
 vrdma stop, vrdma pcap and the status of all users go through a control socket outside
 that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
 the first that can be used. It answers this user and root, and no container. What other
-users may make the daemon hold is limited; vrdma status shows it.
+users may make the daemon hold is limited; vrdma status -o json shows it.
 
 A file for --config, every line of which may be left out, and over which flags win:
 
