@@ -152,17 +152,24 @@ func TestProcessConnections(t *testing.T) {
 // TestOwnerElsewhere: root of a container has the owner's number and not the owner's
 // account.
 func TestOwnerElsewhere(t *testing.T) {
-	ledger := budget.New(roomy())
-	s := testServerWith(t, Config{Budget: ledger})
-	owner := dial(t, s, channel.Hello{Kind: channel.KindProcess})
-	defer owner.Close()
-	if ledger.Users() != 0 {
-		t.Errorf("the owner is one of %d users", ledger.Users())
-	}
-	s.home.whole.pid = "pid:[1]" // as if the daemon lived elsewhere
-	dial(t, s, channel.Hello{Kind: channel.KindProcess})
-	if ledger.Users() != 1 {
-		t.Errorf("%d users, want one: the number alone does not make an owner", ledger.Users())
+	for name, test := range map[string]struct {
+		pid  string
+		want int
+	}{"at home": {"", 0}, "elsewhere": {"pid:[1]", 1}} {
+		t.Run(name, func(t *testing.T) {
+			ledger := budget.New(roomy())
+			served := make(chan error, 1)
+			t.Cleanup(func() { <-served }) // after Close
+			s := testListener(t, Config{Budget: ledger})
+			if test.pid != "" {
+				s.home.whole.pid = test.pid // as if the daemon lived elsewhere
+			}
+			go func() { served <- s.Serve() }()
+			dial(t, s, channel.Hello{Kind: channel.KindProcess})
+			if n := ledger.Users(); n != test.want {
+				t.Errorf("%d users beside the owner, want %d", n, test.want)
+			}
+		})
 	}
 }
 
