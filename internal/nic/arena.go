@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.
@@ -37,6 +39,8 @@ type Arena struct {
 	mem  []byte
 	free []arenaRange // sorted, disjoint, not adjacent
 	used uint64
+	// account is charged for every ring.
+	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only be more work.
 	dying bool
@@ -71,6 +75,9 @@ func NewArena() (*Arena, error) {
 	return &Arena{file: f, mem: mem, free: []arenaRange{{doorbellSize, arenaSize - doorbellSize}}}, nil
 }
 
+// SetAccount says who is charged for rings. It is called before the first of them.
+func (a *Arena) SetAccount(account *budget.Account) { a.account = account }
+
 // File is the memfd, to be passed to the client.
 func (a *Arena) File() *os.File { return a.file }
 
@@ -99,6 +106,8 @@ func (a *Arena) Close() {
 	unix.Munmap(a.mem)
 	a.mem = nil
 	a.file.Close()
+	a.account.Refund(budget.Bill{budget.Rings: a.used})
+	a.used = 0
 }
 
 // alloc finds size bytes.
@@ -121,6 +130,9 @@ func (a *Arena) find(size uint64) (MMap, []byte, error) {
 		if r.size < size {
 			continue
 		}
+		if err := a.account.Charge(budget.Bill{budget.Rings: size}); err != nil {
+			return MMap{}, nil, err
+		}
 		off := r.off
 		r.off, r.size = r.off+size, r.size-size
 		if r.size == 0 {
@@ -138,6 +150,7 @@ func (a *Arena) release(m MMap) {
 		return
 	}
 	a.used -= uint64(m.Size)
+	a.account.Refund(budget.Bill{budget.Rings: uint64(m.Size)})
 	a.mu.Lock()
 	a.released = append(a.released, m)
 	a.mu.Unlock()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // Asynchronous events, numbered as enum ib_event_type.
@@ -35,6 +37,7 @@ type eventQueue struct {
 	stalled bool
 	next    *eventQueue // behind it among the stalled
 	closed  bool
+	account *budget.Account // of who reads
 }
 
 // An event is what a queue holds: the bytes as the client reads them.
@@ -87,7 +90,7 @@ func (s *Session) newEventQueue() (*eventQueue, int, error) {
 		unix.Close(fds[1])
 		return nil, -1, fmt.Errorf("event descriptor: %w", err)
 	}
-	return &eventQueue{session: s, fd: fds[0], peer: peer}, fds[1], nil
+	return &eventQueue{session: s, fd: fds[0], peer: peer, account: s.Account}, fds[1], nil
 }
 
 func (q *eventQueue) close() {
@@ -97,6 +100,14 @@ func (q *eventQueue) close() {
 	q.closed = true
 	unix.Close(q.fd)
 	unix.Close(q.peer)
+	q.forget()
+}
+
+// forget drops every event that waits.
+func (q *eventQueue) forget() {
+	for range q.waiting {
+		q.account.Refund(eventBill)
+	}
 	q.waiting = nil
 }
 
@@ -122,7 +133,7 @@ func (q *eventQueue) post(e event) {
 			return
 		}
 	}
-	if len(q.waiting) >= maxWaiting {
+	if len(q.waiting) >= maxWaiting || q.account.Charge(eventBill) != nil {
 		return
 	}
 	q.waiting = append(q.waiting, e)
@@ -140,6 +151,7 @@ func (q *eventQueue) pump() (full bool) {
 			return true
 		}
 		q.waiting = q.waiting[1:]
+		q.account.Refund(eventBill)
 	}
 	if len(q.waiting) == 0 {
 		q.waiting = nil
@@ -174,7 +186,7 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 	for _, e := range q.waiting {
 		take(e)
 	}
-	q.waiting = nil
+	q.forget()
 	for _, e := range keep {
 		q.post(e)
 	}

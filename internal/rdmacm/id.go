@@ -75,6 +75,9 @@ func (ch *Channel) Create(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 }
 
 func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
+	if ch.closed {
+		return nil, syscall.EIO // its process has just ended
+	}
 	a := ch.client.cma
 	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
 	var err error
@@ -115,7 +118,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
-	delete(id.client.ids.items, id.Name)
+	id.client.ids.remove(id.Name)
 	delete(id.ch.ids, id)
 	id.release()
 	if id.conn != nil {
@@ -123,7 +126,7 @@ func (id *ID) destroy() {
 		id.conn = nil
 	}
 	for _, g := range id.groups {
-		delete(id.client.groups.items, g.Name)
+		id.client.groups.remove(g.Name)
 	}
 	id.groups = nil
 	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {
