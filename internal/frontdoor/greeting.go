@@ -48,6 +48,8 @@ func (s *Server) converse(c *channel.Conn) {
 		err = s.serveUverbs(c, who, h.Token)
 	case channel.KindRDMACM:
 		err = s.serveRDMACM(c, who, h.Token)
+	case channel.KindNetlink:
+		err = s.serveNetlink(c, who)
 	case channel.KindControl:
 		err = s.serveControl(c, who)
 	default:
