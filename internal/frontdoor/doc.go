@@ -2,9 +2,9 @@
 // on it, and the kernel's uverbs commands answered there.
 //
 //	shim, package verbs                 tools (vrdma status, trace, stop)
-//	   │ PROCESS      │ UVERBS                │ CONTROL
-//	   ▼              ▼                       ▼
-//	process ──owns── session ── command ──  control
+//	   │ PROCESS      │ UVERBS                │ CONTROL      NETLINK: rdma, libibverbs
+//	   ▼              ▼                       ▼                   ▼
+//	process ──owns── session ── command ──  control             looker (rdmanl)
 //	(token, memory)  (arena,    table       (status, trace records)
 //	                  doorbell)   │
 //	                              ▼
