@@ -23,6 +23,9 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 __asm__(".symver dlvsym, dlvsym@GLIBC_2.17");
 #endif
 
+/* musl has no versions, and not this; there the library must load to say what is wrong. */
+extern void *dlvsym(void *, const char *, const char *) __attribute__((weak));
+
 static const struct {
 	const char *name, *version;
 } versions[] = {
@@ -37,7 +40,7 @@ void *real_resolve(_Atomic(void *) *slot, const char *name)
 {
 	void *p = NULL;
 	for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
-		if (strcmp(versions[i].name, name) == 0)
+		if (dlvsym && strcmp(versions[i].name, name) == 0)
 			p = dlvsym(RTLD_NEXT, name, versions[i].version);
 	if (!p)
 		p = dlsym(RTLD_NEXT, name);

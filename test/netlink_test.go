@@ -40,7 +40,7 @@ func TestRDMATool(t *testing.T) {
 			return harness.OldestRoot(t).Launch(t, d, nil, argv...)
 		},
 	} {
-		t.Run(name, func(t *testing.T) { f.device(t, d); f.objects(t, pair); f.refusals(t) })
+		t.Run(name, func(t *testing.T) { f.device(t, d); f.objects(t, pair); f.refusals(t); f.sysfs(t) })
 	}
 }
 
@@ -169,6 +169,19 @@ func (f rdmaTool) refusals(t *testing.T) {
 		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "not supported") {
 			t.Errorf("rdma %s: exit %d\n%s", args, code, p.Output())
 		}
+	}
+}
+
+// sysfs checks that libibverbs finds the same device where netlink is not answered.
+func (f rdmaTool) sysfs(t *testing.T) {
+	deaf := harness.CompileWith(t, "nonetlink", "gcc", "-shared", "-fPIC")
+	by := f(t, "ibv_devinfo", "-v").OK(t, minute)
+	without := f(t, "sh", "-c", "LD_PRELOAD="+deaf+":$LD_PRELOAD exec ibv_devinfo -v").OK(t, minute)
+	if by != without || !strings.Contains(by, "PORT_ACTIVE") {
+		t.Errorf("over netlink:\n%s\nin sysfs:\n%s", by, without)
+	}
+	if p := f(t, "sh", "-c", "LD_PRELOAD="+deaf+":$LD_PRELOAD exec rdma link"); p.Wait(t, minute) == 0 {
+		t.Errorf("rdma without netlink prints %s", p.Output())
 	}
 }
 
