@@ -18,6 +18,7 @@
  *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
+ *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are
  *   poll.c    lets a program that polls an empty queue yield
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
@@ -87,6 +88,7 @@ enum file_kind {
 	FILE_ASYNC,  /* asynchronous events: a socket the daemon writes to */
 	FILE_COMP,   /* a completion channel, likewise */
 	FILE_CM,     /* an opened rdma_cm: readable while events are pending */
+	FILE_NETLINK, /* a socket of NETLINK_RDMA: its connection to the daemon */
 	FILE_HIDDEN, /* a descriptor of our own, which the application must not touch */
 };
 
@@ -100,7 +102,8 @@ struct file {
 	_Atomic int kind; /* enum file_kind */
 	_Atomic bool dead;       /* the daemon is gone, or we are a fork child */
 	_Atomic bool fatal_told; /* DEVICE_FATAL was reported */
-	uint32_t id;             /* of an event file or channel: the daemon's name for it */
+	uint32_t id;             /* of an event file or channel: the daemon's name for it; of a
+				  * netlink socket: its port */
 	uint32_t rdev_major, rdev_minor;
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
@@ -152,6 +155,13 @@ int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->i
 int channel_open(int flags);
 ssize_t channel_write(int fd, const void *buf, size_t n);
 
+/* ---- netlink.c ---- */
+
+struct msghdr;
+struct sockaddr;
+ssize_t netlink_recvmsg(int fd, struct msghdr *m, int flags);
+ssize_t netlink_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *from, unsigned *len);
+
 /* ---- signals, blocked around every lock ---- */
 
 typedef struct {
@@ -194,6 +204,8 @@ struct passed {
 int wire_process(bool quiet);                 /* make sure of the PROCESS connection; 0 or errno */
 /* A device's connection and the want descriptors that come with it; 0 or errno. */
 int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, int want);
+/* A connection for netlink, hidden; 0 or errno. */
+int wire_netlink(bool quiet, int *socket);
 /*
  * One request, one reply into in[VRDMA_MAX_MESSAGE]: its length, or -errno (EIO: the daemon is
  * gone). Signals are blocked; outside is the mask to wait with if the daemon is slow.

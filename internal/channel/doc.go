@@ -12,6 +12,10 @@
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ Reply + Stores + FDs, descriptors beside it ─────┤
 //	   │                                                  │
+//	   │  NETLINK: a datagram of RDMA netlink             │
+//	   ├──────────────────────────────────────────────────▶
+//	   ◀─ the datagrams that answer it ────────────────────┤
+//	   │                                                  │
 //	   │  CONTROL: a JSON document (ControlRequest)       │
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ JSON documents: Status, or TraceRecords … ───────┤

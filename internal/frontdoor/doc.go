@@ -3,9 +3,9 @@
 //
 //	program socket                      program socket: of one's own programs
 //	shim, package verbs                 control socket: of everybody, stop, pcap
-//	   │ PROCESS      │ UVERBS                │ CONTROL
-//	   ▼              ▼                       ▼
-//	process ──owns── session ── command ──  control
+//	   │ PROCESS      │ UVERBS                │ CONTROL      NETLINK: rdma, libibverbs
+//	   ▼              ▼                       ▼                   ▼
+//	process ──owns── session ── command ──  control             looker (rdmanl)
 //	(token, memory)  (arena,    table       (status, trace records)
 //	                  doorbell)   │
 //	                              ▼

@@ -56,6 +56,8 @@ func (s *Server) converse(c *channel.Conn, who peer) error {
 		err = s.serveUverbs(c, who, h.Token)
 	case channel.KindRDMACM:
 		err = s.serveRDMACM(c, who, h.Token)
+	case channel.KindNetlink:
+		err = s.serveNetlink(c, who)
 	case channel.KindControl:
 		err = s.serveControl(c, who, false)
 	default:

@@ -17,6 +17,7 @@ const (
 // A CQ is a completion queue: a ring that we fill and the client empties.
 type CQ struct {
 	session    *Session
+	serial     uint32
 	userHandle uint64
 	ring       ring
 	cqe        uint32
@@ -50,7 +51,7 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 	if p.CQE == 0 || p.CQE > s.nic.Limits.CQE || p.Vector >= CompVectors {
 		return CQInfo{}, syscall.EINVAL
 	}
-	c := &CQ{session: s, userHandle: p.UserHandle}
+	c := &CQ{session: s, serial: s.nic.Serial(), userHandle: p.UserHandle}
 	if p.Channel >= 0 {
 		q, err := s.channels.get(uint32(p.Channel))
 		if err != nil {

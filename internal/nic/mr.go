@@ -21,6 +21,7 @@ const (
 // over registered memory.
 type MR struct {
 	session *Session
+	serial  uint32
 	pd      *PD
 	lkey    uint32
 	iova    uint64
@@ -80,6 +81,7 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 		return MRInfo{}, syscall.EFAULT
 	}
 	m := &MR{
+		serial:  s.nic.Serial(),
 		session: s, pd: pd, lkey: s.nic.newKey(), iova: p.HcaVA, length: p.Length, access: a, region: p.Region,
 	}
 	h, err := s.mrs.add(m)

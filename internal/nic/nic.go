@@ -67,8 +67,14 @@ type NIC struct {
 	troubled, visiting sessionList
 
 	retired Counters // of queue pairs that are gone
-
+	serial  uint32   // of the object made last
 	foreign foreign
+}
+
+// Serial numbers an object for those who look at them; handles are a session's own.
+func (n *NIC) Serial() uint32 {
+	n.serial++
+	return n.serial
 }
 
 // keyed is what a memory key names.

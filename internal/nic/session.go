@@ -129,10 +129,13 @@ func (s *Session) CreateChannel() (uint32, int, error) {
 }
 
 // PD is a protection domain: a ring fence around keys and queue pairs.
-type PD struct{ refs int }
+type PD struct {
+	serial uint32
+	refs   int
+}
 
 // AllocPD makes a protection domain.
-func (s *Session) AllocPD() (uint32, error) { return s.pds.add(&PD{}) }
+func (s *Session) AllocPD() (uint32, error) { return s.pds.add(&PD{serial: s.nic.Serial()}) }
 
 // DeallocPD ends one that nothing uses.
 func (s *Session) DeallocPD(h uint32) error {

@@ -28,6 +28,7 @@ const (
 // An ID is a communication identifier: struct rdma_cm_id.
 type ID struct {
 	Name   uint32
+	serial uint32
 	cma    *CMA
 	client *Client
 	ch     *Channel
@@ -79,7 +80,7 @@ func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 		return nil, syscall.EIO // its process has just ended
 	}
 	a := ch.client.cma
-	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
+	id := &ID{serial: a.nic.Serial(), cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
 	var err error
 	if id.Name, err = ch.client.ids.add(id); err != nil {
 		return nil, err

@@ -197,6 +197,23 @@ func (f *fake) serve(c *channel.Conn) {
 		f.serveDevice(c, buf, w, hello.Token)
 	case channel.KindRDMACM:
 		f.serveChannel(c, buf, w)
+	case channel.KindNetlink:
+		f.serveNetlink(c, buf, w)
+	}
+}
+
+// serveNetlink answers every datagram with itself and one of twice its bytes.
+func (f *fake) serveNetlink(c *channel.Conn, buf []byte, w channel.Welcome) {
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return
+	}
+	for {
+		n, _, err := c.ReadMessage(buf)
+		if err != nil {
+			return
+		}
+		c.WriteMessage(buf[:n])
+		c.WriteMessage(append(buf[:n:n], buf[:n]...))
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vrdma/internal/channel"
 )
 
 // TestPrograms runs every program of testdata; each checks itself.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "fork", "channel", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "fork", "channel", "death", "netlink"} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			out := mustRun(t, f, library(t), program(t, name))
@@ -43,6 +45,20 @@ func (f *fake) waitIdle(t *testing.T) {
 			t.Fatalf("%d connections are open after the program ended, want 0", f.sessions())
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestNetlinkRefused: where the daemon does not answer, nor does netlink, and nobody prints
+// anything: libibverbs goes on to sysfs.
+func TestNetlinkRefused(t *testing.T) {
+	f := startFake(t)
+	f.refusal = &channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"}
+	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
+		t.Errorf("printed:\n%s", out)
+	}
+	f.die()
+	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
+		t.Errorf("without a daemon it printed:\n%s", out)
 	}
 }
 
