@@ -102,9 +102,6 @@ func (e *Engine) step() bool {
 		e.pollGroups()
 		work = true
 	}
-	if e.starved.n > 0 {
-		e.feed()
-	}
 	if due := e.sched.due(); due != 0 && due <= e.now {
 		e.sched.wakeDue(e.now)
 	}
@@ -112,10 +109,13 @@ func (e *Engine) step() bool {
 		e.turns()
 		work = true
 	}
+	if e.starved.n > 0 {
+		e.feed()
+	}
 	if e.ticking && e.now >= e.tick && e.visitTroubled() {
 		work = true
 	}
-	if e.manage() {
+	if e.manage() || e.sched.waiting() {
 		work = true
 	}
 	if e.port != nil {

@@ -76,7 +76,7 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.traffic.dry = false
+	e.traffic.dry, e.traffic.flood = false, false
 	if !e.traffic.polled {
 		return false
 	}
@@ -86,7 +86,7 @@ func (e *Engine) pollPort() bool {
 }
 
 const (
-	// hearPerPass is how many batches are taken at once before a timer expires,
+	// hearPerPass is how many batches are taken in a pass before a timer expires,
 	hearPerPass = 8
 	// and hearMost how many in all: a flood must not stop the clock.
 	hearMost = 1 << 8
@@ -96,8 +96,8 @@ const (
 // the loop had to wait for a processor, the answers are there but have not been read. It
 // reports whether that is done; if not, the next pass goes on.
 func (e *Engine) hear() bool {
-	if e.port == nil || e.traffic.dry {
-		return true
+	if e.port == nil || e.traffic.dry || e.traffic.flood {
+		return !e.traffic.flood
 	}
 	for range hearPerPass {
 		if !e.port.Poll(e) {
@@ -108,9 +108,10 @@ func (e *Engine) hear() bool {
 		e.heard++
 	}
 	if e.heard < hearMost {
+		e.traffic.flood = true
 		return false
 	}
-	e.heard = 0
+	e.traffic.dry, e.heard = true, 0 // that will do for this pass
 	return true
 }
 

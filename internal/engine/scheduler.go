@@ -57,7 +57,7 @@ const (
 	slowTurn = transport.Time(8_000)
 	slowest  = 3
 	// dueAtOnce is how many timers of a session are looked at in one turn of it.
-	dueAtOnce = 4
+	dueAtOnce = 2
 	// alarmsPerPass is how many sessions are woken by their timers in one pass.
 	alarmsPerPass = 16
 )

@@ -11,7 +11,7 @@ type starved struct {
 }
 
 // starvedVisits bounds how many are looked at in one pass. A look is a miss in the cache.
-const starvedVisits = 4
+const starvedVisits = 2
 
 // starve notes that q waits for its peer's receives.
 func (e *Engine) starve(q *nic.QP) {

@@ -59,6 +59,7 @@ type traffic struct {
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
+	flood bool // as much as one pass may hear was heard, and there is more
 }
 
 // mode is what the traffic looks like at now.
