@@ -65,6 +65,7 @@ type Engine struct {
 	replies    queue[transport.Burst]
 	starved    queue[*nic.QP]
 	inboxes    inboxes
+	stuck      stuck
 	reply      transport.Burst // the one being delivered
 	timers     timers
 	bells      map[int32]*bell
