@@ -74,6 +74,7 @@ type Engine struct {
 	replies queue[transport.Burst]
 	starved starved
 	inboxes inboxes
+	stuck   stuck
 	reply   transport.Burst // the one being delivered
 	bells   map[int32]*bell
 	active  []*bell

@@ -192,9 +192,28 @@ func (e *Engine) askAgain() {
 // giveUp fails the queue pairs whose foreign memory has taken too long.
 func (e *Engine) giveUp() {
 	for q := e.nic.ExpireForeign(e.now); q != nil; q = e.nic.ExpireForeign(e.now) {
-		s := q.Session()
-		e.opts.Log.Warn("a queue pair fails: memory that its program has registered cannot be reached, because the program, or a file system, does not provide it",
-			"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(e.nic.Patience()))
+		e.sayStuck(q)
 		e.schedule(q) // its turn begins with its inbox
 	}
+}
+
+// stuckSay is how often the log tells of memory that did not come.
+const stuckSay = transport.Time(1_000_000_000)
+
+// stuck is what the log has been told.
+type stuck struct {
+	said transport.Time
+	more int // queue pairs since then
+}
+
+// sayStuck tells the log why q fails.
+func (e *Engine) sayStuck(q *nic.QP) {
+	if e.stuck.said != 0 && e.now-e.stuck.said < stuckSay {
+		e.stuck.more++
+		return
+	}
+	s := q.Session()
+	e.opts.Log.Warn("a queue pair fails: memory that its program has registered does not come; the program, or a file system, has to provide it",
+		"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(e.nic.Patience()), "others", e.stuck.more)
+	e.stuck = stuck{said: e.now}
 }

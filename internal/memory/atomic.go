@@ -8,7 +8,7 @@ import (
 // Atomic applies CompareAndSwap semantics in one step to the 8 bytes of s: with
 // swap set, the word becomes next if it equals compare; else next is added to it.
 // It returns the former value. Mapped memory is changed with the processor's
-// atomics, so the application's own atomics hold too; a foreign word is read and
+// atomics, so the application's own atomics hold too; a word across pieces is read and
 // written back, which is atomic only between NIC operations (IBV_ATOMIC_HCA).
 func (c *Copier) Atomic(s *Span, swap bool, compare, next uint64) (uint64, error) {
 	if len(s.pieces) == 1 {

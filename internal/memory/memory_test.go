@@ -269,24 +269,45 @@ func TestForeign(t *testing.T) {
 	if r.Writable() {
 		t.Error("an extent without write permission makes the region read only")
 	}
-	if got := flat(t, r, 100, 5000); !bytes.Equal(got, want[100:5100]) {
+	woken := make(chan struct{}, 100)
+	p := NewPool(func() { woken <- struct{}{} })
+	defer p.Close()
+	run := func(j *Job) error {
+		t.Helper()
+		if !p.Start(0, j) {
+			t.Fatal("the job was refused")
+		}
+		return await(t, p, woken, 1)[0].Err()
+	}
+	var read, write Job
+	var src, dst Span
+	r.Span(100, 5000, &src)
+	r.Span(7000, 5000, &dst)
+	read.Read(&src)
+	if err := run(&read); err != nil || !read.Stage(&src) {
+		t.Fatal(err)
+	}
+	write.Write(&dst, &src)
+	if err := run(&write); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(mem[7000:12000], want[100:5100]) {
 		t.Error("foreign bytes differ")
 	}
-	// Foreign to foreign goes through a bounce buffer.
-	var src, dst Span
-	r.Span(0, 100, &src)
-	r.Span(8000, 100, &dst)
 	var c Copier
-	if n, err := c.Copy(&dst, &src); n != 100 || err != nil {
-		t.Fatalf("Copy = %d, %v", n, err)
-	}
-	if !bytes.Equal(mem[8000:8100], want[:100]) {
-		t.Error("foreign to foreign differs")
+	if _, err := c.Copy(&dst, &src); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("copying to foreign memory in place: got %v, want EFAULT", err)
 	}
 	// The process unmaps it under our feet.
 	unix.Munmap(mem)
-	if _, err := c.Copy(&dst, &src); !errors.Is(err, syscall.EFAULT) {
-		t.Errorf("unmapped memory: got %v, want EFAULT", err)
+	if err := run(&write); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("writing unmapped memory: got %v, want EFAULT", err)
+	}
+	src.Reset()
+	r.Span(100, 5000, &src)
+	read.Read(&src)
+	if err := run(&read); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("reading unmapped memory: got %v, want EFAULT", err)
 	}
 }
 
