@@ -19,6 +19,10 @@
  * A child of vfork shares our memory, and may do no more than close and copy descriptors:
  * the tables stay as they are for the parent. A child made by clone runs no fork
  * handlers; it notices by a page that the kernel wipes.
+ *
+ * One gap is left: if another thread is inside the preload library's socket, accept or close
+ * at the moment of the fork, that library may know a number that our table does not. It
+ * matters only to a child that closes all descriptors and goes on without exec.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,6 +49,7 @@ struct said {
 	_Atomic int used;                  /* the first so many belong to a server with processes */
 };
 static struct said said_here, *said = &said_here;
+static _Atomic bool used_connection, used_listener; /* by this process */
 static _Atomic int inherited; /* so many listeners there were when this child was made */
 
 static void in_child(void);
@@ -113,16 +118,15 @@ int fork_await_use(int known)
 
 int dead_use(void)
 {
-	static _Atomic bool counted;
-	if (!atomic_exchange(&counted, true)) {
+	if (!atomic_exchange(&used_connection, true)) {
 		COUNT(forked);
 		used();
 	}
 	if (!atomic_exchange(&said->connection, true))
 		say(atomic_load(&said->listeners)
-			    ? "was made by fork and cannot use an RDMA connection of its parent: it fails, and from now on "
+			    ? "was made by fork and cannot use an RDMA connection of its parent: that connection fails, and from now on "
 			      "the listeners of this program take TCP connections only; run it without --sockets"
-			    : "was made by fork and cannot use an RDMA connection of its parent: it fails; "
+			    : "was made by fork and cannot use an RDMA connection of its parent: that connection fails; "
 			      "run this program without --sockets");
 	return FAIL(ENOTCONN);
 }
@@ -131,8 +135,7 @@ void listener_use(struct entry *e)
 {
 	if (likely(!atomic_load_explicit(&e->inherited, memory_order_relaxed)))
 		return;
-	static _Atomic bool noted;
-	if (!atomic_exchange(&noted, true))
+	if (!atomic_exchange(&used_listener, true))
 		used();
 	if (atomic_exchange(&said->listener, true))
 		return;
@@ -243,6 +246,8 @@ static void in_child(void)
 {
 	int why = errno;
 	atomic_store(&owner, sys(SYS_getpid));
+	atomic_store(&used_connection, false);
+	atomic_store(&used_listener, false);
 	if (!atomic_exchange(&child, entry_used()))
 		atomic_store(&inherited, atomic_load(&said->listeners));
 	atomic_store(atomic_load(&fork_mark), 1);
