@@ -19,6 +19,9 @@
  * A child of vfork shares our memory, and may do no more than close and copy descriptors:
  * the tables stay as they are for the parent. A child made by clone runs no fork
  * handlers; it notices by a page that the kernel wipes.
+ *
+ * While a thread is inside the preload library's socket, accept or close, that library may
+ * know a number that our table does not. So a fork waits for those, and they for a fork.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +30,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sockets.h"
@@ -45,6 +49,7 @@ struct said {
 	_Atomic int used;                  /* the first so many belong to a server with processes */
 };
 static struct said said_here, *said = &said_here;
+static _Atomic bool used_connection, used_listener; /* by this process */
 static _Atomic int inherited; /* so many listeners there were when this child was made */
 
 static void in_child(void);
@@ -76,8 +81,56 @@ bool foreign(void)
  */
 __thread bool forgetting __attribute__((tls_model("initial-exec")));
 
+/* Threads between fork_hold and fork_release, and how often this one is. */
+static _Atomic int holders;
+static _Atomic bool forking;
+static __thread int held __attribute__((tls_model("initial-exec")));
+
+/* Either side waits a second or two at most: the program may have locks that the other wants. */
+static bool patient(struct timespec *since)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (!since->tv_sec)
+		*since = now;
+	sys(SYS_sched_yield);
+	return now.tv_sec - since->tv_sec < 2;
+}
+
+void fork_hold(void)
+{
+	struct timespec since = {0};
+	held++;
+	while (atomic_fetch_add(&holders, 1), atomic_load(&forking)) {
+		if (!patient(&since))
+			return;
+		atomic_fetch_sub(&holders, 1);
+	}
+}
+
+void fork_release(void)
+{
+	if (!held)
+		return;
+	held--;
+	atomic_fetch_sub(&holders, 1);
+}
+
+/* Before all other handlers, which run in reverse order and may take locks that holders want. */
+static void before(void)
+{
+	struct timespec since = {0};
+	atomic_store(&forking, true);
+	while (atomic_load(&holders) > held && patient(&since)) /* held: a signal handler may fork */
+		;
+}
+
+static void after(void) { atomic_store(&forking, false); }
+
+/* The preload library has forgotten the number by now; what follows may take long. */
 EXPORT int rclose(int rsocket)
 {
+	fork_release();
 	return forgetting || in_fork_child() || foreign() ? 0 : REAL(rclose)(rsocket);
 }
 
@@ -113,16 +166,15 @@ int fork_await_use(int known)
 
 int dead_use(void)
 {
-	static _Atomic bool counted;
-	if (!atomic_exchange(&counted, true)) {
+	if (!atomic_exchange(&used_connection, true)) {
 		COUNT(forked);
 		used();
 	}
 	if (!atomic_exchange(&said->connection, true))
 		say(atomic_load(&said->listeners)
-			    ? "was made by fork and cannot use an RDMA connection of its parent: it fails, and from now on "
+			    ? "was made by fork and cannot use an RDMA connection of its parent: that connection fails, and from now on "
 			      "the listeners of this program take TCP connections only; run it without --sockets"
-			    : "was made by fork and cannot use an RDMA connection of its parent: it fails; "
+			    : "was made by fork and cannot use an RDMA connection of its parent: that connection fails; "
 			      "run this program without --sockets");
 	return FAIL(ENOTCONN);
 }
@@ -131,8 +183,7 @@ void listener_use(struct entry *e)
 {
 	if (likely(!atomic_load_explicit(&e->inherited, memory_order_relaxed)))
 		return;
-	static _Atomic bool noted;
-	if (!atomic_exchange(&noted, true))
+	if (!atomic_exchange(&used_listener, true))
 		used();
 	if (atomic_exchange(&said->listener, true))
 		return;
@@ -242,7 +293,11 @@ static void forget_missing(void)
 static void in_child(void)
 {
 	int why = errno;
+	atomic_store(&forking, false);
+	atomic_store(&holders, held);
 	atomic_store(&owner, sys(SYS_getpid));
+	atomic_store(&used_connection, false);
+	atomic_store(&used_listener, false);
 	if (!atomic_exchange(&child, entry_used()))
 		atomic_store(&inherited, atomic_load(&said->listeners));
 	atomic_store(atomic_load(&fork_mark), 1);
@@ -274,5 +329,5 @@ void fork_watch(void)
 		atomic_store((_Atomic int *)page, 1);
 		atomic_store(&fork_mark, (_Atomic int *)page);
 	}
-	pthread_atfork(NULL, NULL, in_child);
+	pthread_atfork(before, after, in_child);
 }

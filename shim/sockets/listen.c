@@ -194,13 +194,18 @@ static int take(struct entry *e, struct sockaddr *from, socklen_t *n, int flags)
 {
 	union name a = {0};
 	socklen_t room = sizeof a;
-	int found = take_rdma(e, &a, &room);
+	fork_hold();
+	int found = take_rdma(e, &a, &room), why = errno;
 	if (found >= 0) {
-		if (from && n)
-			name_give(e, &a, from, n);
 		stand_in(found);
 		REAL(fcntl)(found, F_SETFL, O_NONBLOCK);
 		entry_set(found, e->domain, CONNECTED);
+	}
+	fork_release();
+	errno = why;
+	if (found >= 0) {
+		if (from && n)
+			name_give(e, &a, from, n);
 		apply_flags(found, flags);
 		suit_buffers(e); /* of those to come */
 		return found;

@@ -45,9 +45,12 @@ EXPORT int socket(int domain, int type, int protocol)
 		long fd = sys(SYS_socket, domain, type, protocol);
 		return fd < 0 ? FAIL((int)-fd) : (int)fd;
 	}
+	fork_hold();
 	int fd = in_fork_child() ? (int)sys(SYS_socket, domain, base, protocol) : REAL(socket)(domain, base, protocol);
-	if (fd < 0)
+	if (fd < 0) {
+		fork_release();
 		return in_fork_child() ? FAIL(-fd) : fd;
+	}
 	if (is_rsocket(fd)) {
 		stand_in(fd);
 		REAL(fcntl)(fd, F_SETFL, O_NONBLOCK);
@@ -55,6 +58,7 @@ EXPORT int socket(int domain, int type, int protocol)
 	} else {
 		COUNT(unmade);
 	}
+	fork_release();
 	apply_flags(fd, type & FLAGS);
 	return fd;
 }
@@ -71,12 +75,14 @@ static int release(struct entry *e)
 	if (atomic_fetch_sub(&e->refs, 1) > 1)
 		return 0;
 	listener_close(e);
-	bool gone = atomic_load(&e->retreated); /* there is no rsocket any more */
+	fork_hold();
 	/* The number may be somebody else's as soon as it is closed. */
 	entry_become(e, NOT_OURS);
-	forgetting = gone;
-	int r = REAL(close)(fd_of(e));
+	forgetting = atomic_load(&e->retreated); /* there is no rsocket any more */
+	int r = REAL(close)(fd_of(e)), why = errno;
 	forgetting = false;
+	fork_release(); /* unless rclose has done it */
+	errno = why;
 	return r;
 }
 

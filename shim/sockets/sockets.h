@@ -128,6 +128,8 @@ struct counts *counts(void); /* never NULL */
 /* ---- fork.c ---- */
 
 void fork_watch(void);    /* there is something to look after: an rsocket, a set of epoll */
+void fork_hold(void);     /* no fork from now on, as two tables are about to disagree */
+void fork_release(void);
 bool in_fork_child(void); /* ... of a process that used rsockets: its library has no threads here */
 bool foreign(void);       /* in a vfork child: the tables are the parent's */
 int dead_use(void);       /* a fork child wants to use a connection that it inherited: -1 and errno */
