@@ -375,6 +375,7 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	}
 	pthread_mutex_lock(&memory_lock);
 	reap();
+	reclaim_ready();
 	g->start = start;
 	g->end = end;
 	g->out = out;

@@ -318,6 +318,13 @@ static void add_left(void)
 	left.n = 0;
 }
 
+void reclaim_ready(void)
+{
+	ranges_ready(&gone);
+	ranges_ready(&left);
+	ranges_ready(&moved);
+}
+
 void reclaim_gone(const struct range *r, size_t n)
 {
 	struct hold h = {.ready = false};

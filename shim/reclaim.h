@@ -10,6 +10,11 @@
 bool reclaim_mapping(struct hold *h, const struct vma *v);
 /* Whoever shows [start, end) of the file at another address than its offset. */
 bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end);
+/*
+ * Before a registration: so that memory of our own does not take the address of a buffer that
+ * was unmapped, at its deregistration.
+ */
+void reclaim_ready(void);
 /* These regions are no more: what nobody else covers becomes private. */
 void reclaim_gone(const struct range *r, size_t n);
 void reclaim_forget(void);

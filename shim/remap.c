@@ -33,7 +33,8 @@ void seams_add(uint64_t start, uint64_t end)
 
 void seams_remove(uint64_t start, uint64_t end)
 {
-	ranges_remove(&seams, start, end);
+	if (seams.n)
+		ranges_remove(&seams, start, end);
 }
 
 void seams_again(uint64_t start, uint64_t end)

@@ -10,9 +10,13 @@
 #define N (1ul << 20)
 #define PAGES (N / 4096)
 
+/* Memory away from that of threads, which is never replaced, nor are its neighbours. */
 static char *fresh(size_t n)
 {
-	char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	static _Atomic uint64_t next;
+	uint64_t hint = 0x200000000000 + (next += n + (1 << 20)) % (1ull << 30);
+	char *p = mmap((void *)(uintptr_t)(hint & ~4095ul), n, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(p != MAP_FAILED);
 	return p;
 }
@@ -385,7 +389,8 @@ static void *maps(void *arg)
 	struct writer *w = arg;
 	while (!stop) {
 		size_t n = ((size_t)++w->rounds % PAGES + 1) * 4096;
-		char *p = fresh(n);
+		char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(p != MAP_FAILED);
 		memset(p, w->rounds, n);
 		sched_yield();
 		all_are(p, n, (char)w->rounds);
