@@ -235,7 +235,7 @@ func TestForeignMemoryWhy(t *testing.T) {
 	var text syncBuffer
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
 	c := open(t, s)
-	sub := s.trace.subscribe("", os.Getuid(), true)
+	sub := s.trace.subscribe("", &peer{uid: os.Getuid()}, true)
 	defer s.trace.unsubscribe(sub)
 	s.mu.Lock()
 	for _, p := range s.processes {
