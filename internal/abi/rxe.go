@@ -87,6 +87,9 @@ const (
 	SendMWMWRKey    = 44 // wr.wr.mw.mw_rkey
 	SendMWRKey      = 48 // wr.wr.mw.rkey
 	SendMWAccess    = 52 // wr.wr.mw.access
+	SendFlushRKey   = 36 // wr.wr.flush.rkey; Linux 6.2 and newer have it
+	SendFlushType   = 40 // wr.wr.flush.type
+	SendFlushLevel  = 41 // wr.wr.flush.level
 	SendStatus      = 144
 	SendState       = 148
 	SendIOVA        = 152 // iova

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // How a trace prints a struct of the ABI: name=value in the kernel's spelling,
@@ -111,7 +111,7 @@ func value(name string, f reflect.Value) string {
 			addr, _ := abi.FromSockaddr(&a)
 			return addr.String()
 		}
-		var g transport.GID
+		var g ib.GID
 		if f.Len() != len(g) {
 			return fmt.Sprint(f.Interface())
 		}

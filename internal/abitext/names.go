@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // Names as people know them, without their IBV_ prefixes.
@@ -80,10 +80,10 @@ func Name(names map[uint64]string, v uint64) string {
 }
 
 // GID prints a GID as an address: an IPv4 one where it is one.
-func GID(g transport.GID) string { return netip.AddrFrom16(g).Unmap().String() }
+func GID(g ib.GID) string { return netip.AddrFrom16(g).Unmap().String() }
 
 // SysfsGID prints a GID as sysfs does.
-func SysfsGID(g transport.GID) string {
+func SysfsGID(g ib.GID) string {
 	var b strings.Builder
 	for i := 0; i < 16; i += 2 {
 		if i > 0 {
@@ -98,6 +98,3 @@ func SysfsGID(g transport.GID) string {
 func SysfsGUID(v uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xffff, v>>16&0xffff, v&0xffff)
 }
-
-// Services are the transport services.
-var Services = map[transport.Type]string{transport.RC: "RC", transport.UC: "UC", transport.UD: "UD"}

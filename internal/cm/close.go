@@ -3,6 +3,7 @@ package cm
 import (
 	"encoding/binary"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func (m *Manager) reject(c *Conn, reason uint16, private []byte) {
 }
 
 // Reject refuses a connection: one that the peer wants, or one that it has accepted.
-func (m *Manager) Reject(now Time, c *Conn, reason uint16, private []byte) error {
+func (m *Manager) Reject(now ib.Time, c *Conn, reason uint16, private []byte) error {
 	if len(private) > len(wire.REJ(make([]byte, wire.CMSize)).Private()) {
 		return ErrPrivate
 	}
@@ -57,7 +58,7 @@ func (m *Manager) Reject(now Time, c *Conn, reason uint16, private []byte) error
 	return nil
 }
 
-func (m *Manager) receiveREJ(from GID, mad wire.MAD) {
+func (m *Manager) receiveREJ(from ib.GID, mad wire.MAD) {
 	rej := wire.REJ(mad.Data())
 	var c *Conn
 	if rej.Reason() == RejectTimeout && rej.InfoLength() >= 8 {
@@ -90,7 +91,7 @@ func (m *Manager) receiveREJ(from GID, mad wire.MAD) {
 }
 
 // Disconnect ends a connection: a DREQ, or the DREP that the peer waits for.
-func (m *Manager) Disconnect(now Time, c *Conn) error {
+func (m *Manager) Disconnect(now ib.Time, c *Conn) error {
 	switch c.State {
 	case Established, RepSent:
 		c.State = DreqSent
@@ -125,7 +126,7 @@ func (m *Manager) sendDREP(c *Conn) {
 
 // receiveDREQ: the peer disconnects. One that we do not know is told that it is over:
 // it may be repeating itself.
-func (m *Manager) receiveDREQ(now Time, from, to GID, mad wire.MAD) {
+func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	dreq := wire.DREQ(mad.Data())
 	c := m.find(dreq.RemoteCommID(), dreq.LocalCommID(), from)
 	if c == nil {
@@ -158,7 +159,7 @@ func (m *Manager) receiveDREQ(now Time, from, to GID, mad wire.MAD) {
 	}
 }
 
-func (m *Manager) receiveDREP(now Time, from GID, mad wire.MAD) {
+func (m *Manager) receiveDREP(now ib.Time, from ib.GID, mad wire.MAD) {
 	drep := wire.DREP(mad.Data())
 	c := m.find(drep.RemoteCommID(), drep.LocalCommID(), from)
 	if c == nil || c.State != DreqSent {
@@ -169,7 +170,7 @@ func (m *Manager) receiveDREP(now Time, from GID, mad wire.MAD) {
 }
 
 // Destroy ends a connection in whatever state it is. Its owner hears no more of it.
-func (m *Manager) Destroy(now Time, c *Conn) {
+func (m *Manager) Destroy(now ib.Time, c *Conn) {
 	c.Owner = nil
 	switch c.State {
 	case ReqSent:
@@ -200,7 +201,7 @@ const (
 )
 
 // receiveLAP: the peer proposes an alternate path. There is none here: APR says so.
-func (m *Manager) receiveLAP(from, to GID, mad wire.MAD) {
+func (m *Manager) receiveLAP(from, to ib.GID, mad wire.MAD) {
 	lap := wire.LAP(mad.Data())
 	status := uint8(aprUnsupported)
 	switch c := m.find(lap.RemoteCommID(), lap.LocalCommID(), from); {

@@ -1,12 +1,9 @@
 package cm
 
-import "vrdma/internal/wire"
-
-// GID is an address.
-type GID = [16]byte
-
-// Time is nanoseconds since some beginning.
-type Time int64
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/wire"
+)
 
 // State is where a connection stands; doc.go has the picture.
 type State uint8
@@ -35,7 +32,7 @@ func (s State) String() string { return stateNames[s] }
 
 // Path is the way between two hosts.
 type Path struct {
-	SGID, DGID   GID
+	SGID, DGID   ib.GID
 	MTU          uint8 // code: 5 is 4096
 	AckTimeout   uint8 // code: 4.096 µs << it
 	Rate         uint8
@@ -136,24 +133,24 @@ type Conn struct {
 	message  wire.MAD // repeated until it is answered
 	left     uint8    // how often yet
 	tries    uint8    // how often it was
-	interval Time
-	deadline Time // 0: none
-	slot     int  // in the heap of deadlines, 1 + index
+	interval ib.Time
+	deadline ib.Time // 0: none
+	slot     int     // in the heap of deadlines, 1 + index
 }
 
 // remote names a connection as the peer does. The peer is known by its address, not by the
 // device that it names in its messages: anybody can name any.
 type remote struct {
-	at GID
+	at ib.GID
 	id uint32
 }
 
 type peerQP struct {
-	at  GID
+	at  ib.GID
 	qpn uint32
 }
 
 type question struct {
-	from GID
+	from ib.GID
 	id   uint32
 }

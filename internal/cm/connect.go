@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -13,7 +14,7 @@ var ErrState = errors.New("the connection is in no state for that")
 var ErrPrivate = errors.New("too much private data")
 
 // Connect sends a REQ, for a connection of UC if uc says so, else of RC.
-func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Params, uc bool) (*Conn, error) {
+func (m *Manager) Connect(now ib.Time, owner any, service uint64, path Path, p *Params, uc bool) (*Conn, error) {
 	mad := make(wire.MAD, wire.MADSize)
 	req := wire.REQ(mad.Data())
 	if len(p.Private) > len(req.Private()) {
@@ -70,14 +71,14 @@ func setPath(w wire.REQPath, p *Path) {
 }
 
 // begin sends a message that is repeated until it is answered.
-func (m *Manager) begin(now Time, c *Conn, mad wire.MAD) {
+func (m *Manager) begin(now ib.Time, c *Conn, mad wire.MAD) {
 	c.left, c.tries, c.patient = c.retries, 0, false
 	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
 	m.await(c, mad, now+c.pause())
 }
 
 // receiveREQ: somebody wants a connection.
-func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
+func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	req := wire.REQ(mad.Data())
 	key := remote{from, req.LocalCommID()}
 	if c := m.byRemote[key]; c != nil {
@@ -147,7 +148,7 @@ func (c *Conn) newMRA(message uint8) wire.MAD {
 }
 
 // Accept answers a REQ.
-func (m *Manager) Accept(now Time, c *Conn, p *Params) error {
+func (m *Manager) Accept(now ib.Time, c *Conn, p *Params) error {
 	if c.State != ReqRcvd {
 		return ErrState
 	}
@@ -179,7 +180,7 @@ func (m *Manager) Accept(now Time, c *Conn, p *Params) error {
 }
 
 // receiveREP: the peer accepts.
-func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
+func (m *Manager) receiveREP(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	rep := wire.REP(mad.Data())
 	c := m.find(rep.RemoteCommID(), 0, from)
 	if c == nil || !c.Active {
@@ -214,7 +215,7 @@ func (m *Manager) receiveREP(now Time, from, to GID, mad wire.MAD) {
 }
 
 // refuseREP answers a REP for a connection that we have given up.
-func (m *Manager) refuseREP(from, to GID, mad wire.MAD) {
+func (m *Manager) refuseREP(from, to ib.GID, mad wire.MAD) {
 	rep := wire.REP(mad.Data())
 	c := &Conn{
 		LocalID: rep.RemoteCommID(), RemoteID: rep.LocalCommID(), tid: mad.TID(), State: RepRcvd,
@@ -255,7 +256,7 @@ func (m *Manager) Communicating(c *Conn) error {
 	return ErrState
 }
 
-func (m *Manager) receiveRTU(from GID, mad wire.MAD) {
+func (m *Manager) receiveRTU(from ib.GID, mad wire.MAD) {
 	rtu := wire.RTU(mad.Data())
 	if c := m.find(rtu.RemoteCommID(), rtu.LocalCommID(), from); c != nil && c.State == RepSent {
 		m.establish(c)
@@ -270,7 +271,7 @@ func (m *Manager) establish(c *Conn) {
 
 // receiveMRA: the peer needs more time. It gets it, once, as more repetitions rather
 // than as silence: its answer may be lost too.
-func (m *Manager) receiveMRA(now Time, from GID, mad wire.MAD) {
+func (m *Manager) receiveMRA(now ib.Time, from ib.GID, mad wire.MAD) {
 	mra := wire.MRA(mad.Data())
 	c := m.find(mra.RemoteCommID(), 0, from)
 	if c == nil || c.patient {
@@ -279,7 +280,7 @@ func (m *Manager) receiveMRA(now Time, from GID, mad wire.MAD) {
 	waits := c.State == ReqSent && mra.Message() == 0 || c.State == RepSent && mra.Message() == 1
 	if waits {
 		c.patient = true
-		c.left = uint8(min(Time(c.left)+span(mra.ServiceTimeout())/c.interval, 100))
+		c.left = uint8(min(ib.Time(c.left)+span(mra.ServiceTimeout())/c.interval, 100))
 		m.await(c, c.message, now+c.interval)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -68,17 +69,17 @@ var dialogues = []dialogue{
 
 // play plays a conversation to its end. Message n meets what copies says: when each of its
 // copies arrives.
-func (c *dialogue) play(t *testing.T, n int, copies []Time) (w *world, kinds []wire.CMMessage) {
+func (c *dialogue) play(t *testing.T, n int, copies []ib.Time) (w *world, kinds []wire.CMMessage) {
 	w, a, b := newWorld(t)
 	if c.setup != nil {
 		c.setup(a, b)
 	}
-	w.fault = func(i int, m wire.MAD) []Time {
+	w.fault = func(i int, m wire.MAD) []ib.Time {
 		kinds = append(kinds, wire.CMMessage(m.Attribute()))
 		if i == n {
 			return copies
 		}
-		return []Time{latency}
+		return []ib.Time{latency}
 	}
 	c.talk(w, a, b)
 	w.run(w.now + 2000*second)
@@ -111,14 +112,14 @@ func (c *dialogue) seen(w *world) string {
 func TestEveryMessage(t *testing.T) {
 	faults := []struct {
 		name   string
-		copies []Time
+		copies []ib.Time
 	}{
 		{"lost", nil},
-		{"doubled", []Time{latency, latency}},
-		{"doubled later", []Time{latency, 900 * ms}},
-		{"doubled much later", []Time{latency, 10 * second}},
-		{"delayed", []Time{900 * ms}},
-		{"delayed past its repetition", []Time{7 * second}},
+		{"doubled", []ib.Time{latency, latency}},
+		{"doubled later", []ib.Time{latency, 900 * ms}},
+		{"doubled much later", []ib.Time{latency, 10 * second}},
+		{"delayed", []ib.Time{900 * ms}},
+		{"delayed past its repetition", []ib.Time{7 * second}},
 	}
 	met := map[wire.CMMessage]bool{}
 	for _, c := range dialogues {
@@ -166,7 +167,7 @@ func TestVanishingEverywhere(t *testing.T) {
 					if who == "b" {
 						gone, other = b, a
 					}
-					w.fault = func(i int, _ wire.MAD) []Time {
+					w.fault = func(i int, _ wire.MAD) []ib.Time {
 						if i == n {
 							delete(w.nodes, gone.gid)
 							gone.deaf = true
@@ -177,7 +178,7 @@ func TestVanishingEverywhere(t *testing.T) {
 						if i > n {
 							return nil
 						}
-						return []Time{latency}
+						return []ib.Time{latency}
 					}
 					c.talk(w, a, b)
 					w.run(w.now + 4000*second)

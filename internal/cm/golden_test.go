@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -14,7 +15,7 @@ import (
 
 // a line is one captured message.
 type line struct {
-	from, to GID
+	from, to ib.GID
 	mad      wire.MAD
 }
 
@@ -43,7 +44,7 @@ type player struct {
 	reason uint16
 }
 
-func (p *player) Send(_, _ GID, mad wire.MAD)      { p.sent = append(p.sent, slices.Clone(mad)) }
+func (p *player) Send(_, _ ib.GID, mad wire.MAD)   { p.sent = append(p.sent, slices.Clone(mad)) }
 func (p *player) Notify(*Conn, *Event)             {}
 func (p *player) Question(c *Conn, _ []byte) uint8 { p.conn, c.Owner = c, p; return 0 }
 func (p *player) Request(c *Conn, _ *Params) uint16 {
@@ -105,7 +106,7 @@ func TestGoldenPassive(t *testing.T) {
 }
 
 // goodbye plays the end of a conversation, whoever begins it.
-func goodbye(t *testing.T, m *Manager, p *player, lines []line, we GID) {
+func goodbye(t *testing.T, m *Manager, p *player, lines []line, we ib.GID) {
 	t.Helper()
 	if len(lines) < 2 || lines[0].kind() != wire.CMDREQ {
 		return

@@ -3,6 +3,7 @@ package cm
 import (
 	"container/heap"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -11,7 +12,7 @@ import (
 type Host interface {
 	// Send sends a MAD from one of our addresses to queue pair 1 at another. It may be
 	// lost. The host keeps no reference to mad.
-	Send(from, to GID, mad wire.MAD)
+	Send(from, to ib.GID, mad wire.MAD)
 	// Request: somebody wants a connection. The host sets c.Owner and returns 0, or
 	// returns the reason of the REJ. p is what the peer said, as it concerns us.
 	Request(c *Conn, p *Params) (reason uint16)
@@ -69,21 +70,21 @@ const (
 	// orphanRetries is how often a DREQ is repeated whose owner is gone.
 	orphanRetries = 3
 	// minInterval bounds the haste that a peer can ask of us.
-	minInterval = Time(100e6)
+	minInterval = ib.Time(100e6)
 	// maxSpan bounds every code that a peer names: 2^25 × 4.096 µs is 137 s.
 	maxSpan = 25
 )
 
 // span is the time that a code stands for: 4.096 µs × 2^code.
-func span(code uint8) Time { return Time(4096) << min(code, maxSpan) }
+func span(code uint8) ib.Time { return ib.Time(4096) << min(code, maxSpan) }
 
 // firstPause is how long the first repetition waits: answers take microseconds, or as
 // long as a program thinks, and then an MRA comes.
-const firstPause = Time(500e6)
+const firstPause = ib.Time(500e6)
 
 // pause is how long to wait for an answer before the message is repeated: each time
 // longer, up to what the two sides have promised each other.
-func (c *Conn) pause() Time { return min(c.interval, firstPause<<min(c.tries, 16)) }
+func (c *Conn) pause() ib.Time { return min(c.interval, firstPause<<min(c.tries, 16)) }
 
 // newConn makes a connection with a fresh name.
 func (m *Manager) newConn() *Conn {
@@ -126,7 +127,7 @@ func (m *Manager) unlinkQP(c *Conn) {
 }
 
 // linger keeps a connection that is over until nothing of it can be under way.
-func (m *Manager) linger(now Time, c *Conn) {
+func (m *Manager) linger(now ib.Time, c *Conn) {
 	c.State = TimeWait
 	m.unlinkQP(c) // the peer may use its queue pair again
 	m.await(c, nil, now+span(max(c.Path.AckTimeout, 12)))
@@ -136,7 +137,7 @@ func (m *Manager) linger(now Time, c *Conn) {
 
 // await files c: message, if there is one, is repeated from deadline on until
 // somebody files c anew. A deadline of 0 is never.
-func (m *Manager) await(c *Conn, message wire.MAD, deadline Time) {
+func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 	c.message, c.deadline = message, deadline
 	switch {
 	case deadline == 0 && c.slot != 0:
@@ -149,7 +150,7 @@ func (m *Manager) await(c *Conn, message wire.MAD, deadline Time) {
 }
 
 // Deadline is when Expire has to be called; 0 is never.
-func (m *Manager) Deadline() Time {
+func (m *Manager) Deadline() ib.Time {
 	if len(m.timers) == 0 {
 		return 0
 	}
@@ -161,13 +162,13 @@ const expireAtOnce = 8
 
 // Expire does what is due. If that is much it does the first of it; then Deadline has passed
 // still, and Expire has to be called again.
-func (m *Manager) Expire(now Time) {
+func (m *Manager) Expire(now ib.Time) {
 	for i := 0; i < expireAtOnce && len(m.timers) > 0 && m.timers[0].deadline <= now; i++ {
 		m.expire(now, m.timers[0])
 	}
 }
 
-func (m *Manager) expire(now Time, c *Conn) {
+func (m *Manager) expire(now ib.Time, c *Conn) {
 	if c.message != nil && c.left > 0 {
 		c.left--
 		c.tries++

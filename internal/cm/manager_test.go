@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -49,15 +50,15 @@ func TestLossy(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w, a, b := newWorld(t)
 			state := seed
-			w.fault = func(int, wire.MAD) []Time {
+			w.fault = func(int, wire.MAD) []ib.Time {
 				state = state*1664525 + 1013904223
 				switch state >> 24 % 4 {
 				case 0:
 					return nil
 				case 1:
-					return []Time{latency, 40 * ms}
+					return []ib.Time{latency, 40 * ms}
 				}
-				return []Time{latency}
+				return []ib.Time{latency}
 			}
 			a.connect(b)
 			w.run(300 * second)
@@ -92,7 +93,7 @@ func TestUnreachable(t *testing.T) {
 
 // A peer that vanishes in any state leaves nothing behind.
 func TestVanishing(t *testing.T) {
-	for _, at := range []Time{500e3, 4 * ms, 7 * ms, 9 * ms, 13 * ms, 30 * ms} {
+	for _, at := range []ib.Time{500e3, 4 * ms, 7 * ms, 9 * ms, 13 * ms, 30 * ms} {
 		for _, who := range []string{"a", "b"} {
 			t.Run(fmt.Sprintf("%s at %d us", who, at/1000), func(t *testing.T) {
 				w, a, b := newWorld(t)
@@ -177,7 +178,7 @@ func TestBothDisconnect(t *testing.T) {
 
 // TestDestroy ends a connection at every moment, from either side: nobody hangs.
 func TestDestroy(t *testing.T) {
-	for at := Time(0); at < 30*ms; at += 500e3 {
+	for at := ib.Time(0); at < 30*ms; at += 500e3 {
 		for _, who := range []string{"a", "b", "both"} {
 			t.Run(fmt.Sprintf("%s at %d us", who, at/1000), func(t *testing.T) {
 				w, a, b := newWorld(t)
@@ -246,15 +247,15 @@ func TestStrangers(t *testing.T) {
 }
 
 func TestQuestion(t *testing.T) {
-	for name, copies := range map[string][]Time{"sent": {latency}, "lost": nil, "doubled": {latency, 20 * ms}} {
+	for name, copies := range map[string][]ib.Time{"sent": {latency}, "lost": nil, "doubled": {latency, 20 * ms}} {
 		for n := range 2 {
 			t.Run(fmt.Sprintf("%s %d", name, n), func(t *testing.T) {
 				w, a, b := newWorld(t)
-				w.fault = func(i int, _ wire.MAD) []Time {
+				w.fault = func(i int, _ wire.MAD) []ib.Time {
 					if i == n {
 						return copies
 					}
-					return []Time{latency}
+					return []ib.Time{latency}
 				}
 				if _, err := a.m.Ask(w.now, a, service, Path{SGID: a.gid, DGID: b.gid}, []byte("hello")); err != nil {
 					t.Fatal(err)
@@ -282,14 +283,14 @@ func TestAlternatePathRefused(t *testing.T) {
 	a.connect(b)
 	w.run(second)
 	var aprs []wire.APR
-	w.fault = func(_ int, m wire.MAD) []Time {
+	w.fault = func(_ int, m wire.MAD) []ib.Time {
 		if wire.CMMessage(m.Attribute()) == wire.CMAPR {
 			if m.TID() != 7 {
 				t.Errorf("APR of transaction %d, want that of the LAP", m.TID())
 			}
 			aprs = append(aprs, wire.APR(slices.Clone(m.Data())))
 		}
-		return []Time{latency}
+		return []ib.Time{latency}
 	}
 	for _, c := range []struct {
 		name   string
@@ -343,7 +344,7 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, state uint32) {
 		w, a, n := newWorld(t)
 		a.connect(n)
-		w.run(Time(state%40) * ms)
+		w.run(ib.Time(state%40) * ms)
 		mad := make(wire.MAD, wire.MADSize)
 		copy(mad, b)
 		if len(b) > 32 && a.conn != nil {

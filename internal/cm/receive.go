@@ -1,10 +1,13 @@
 package cm
 
-import "vrdma/internal/wire"
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/wire"
+)
 
 // Receive takes a MAD that came from one address to one of ours. What is no message
 // of the connection manager is ignored. The manager keeps no reference to mad.
-func (m *Manager) Receive(now Time, from, to GID, mad wire.MAD) {
+func (m *Manager) Receive(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	if !mad.IsCM() {
 		return
 	}
@@ -34,7 +37,7 @@ func (m *Manager) Receive(now Time, from, to GID, mad wire.MAD) {
 
 // find is the connection that a message names by our number for it. remote, unless
 // it is 0, must be the peer's number; the message must come from the peer's address.
-func (m *Manager) find(local, remote uint32, from GID) *Conn {
+func (m *Manager) find(local, remote uint32, from ib.GID) *Conn {
 	c := m.conns[local]
 	if c == nil || c.Path.DGID != from || remote != 0 && c.RemoteID != remote {
 		return nil

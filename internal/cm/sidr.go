@@ -1,12 +1,15 @@
 package cm
 
-import "vrdma/internal/wire"
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/wire"
+)
 
 // answerKept is how long an answer is repeated for a peer that asks again.
-const answerKept = Time(15e9)
+const answerKept = ib.Time(15e9)
 
 // Ask asks which queue pair offers a service.
-func (m *Manager) Ask(now Time, owner any, service uint64, path Path, private []byte) (*Conn, error) {
+func (m *Manager) Ask(now ib.Time, owner any, service uint64, path Path, private []byte) (*Conn, error) {
 	mad := make(wire.MAD, wire.MADSize)
 	req := wire.SIDRREQ(mad.Data())
 	if len(private) > len(req.Private()) {
@@ -25,7 +28,7 @@ func (m *Manager) Ask(now Time, owner any, service uint64, path Path, private []
 	return c, nil
 }
 
-func (m *Manager) receiveSIDRREQ(from, to GID, mad wire.MAD) {
+func (m *Manager) receiveSIDRREQ(from, to ib.GID, mad wire.MAD) {
 	req := wire.SIDRREQ(mad.Data())
 	key := question{from, req.RequestID()}
 	if c := m.questions[key]; c != nil {
@@ -48,7 +51,7 @@ func (m *Manager) receiveSIDRREQ(from, to GID, mad wire.MAD) {
 }
 
 // Answer answers a question. The answer is kept for a while, in case it is lost.
-func (m *Manager) Answer(now Time, c *Conn, status uint8, qpn, qkey uint32, private []byte) error {
+func (m *Manager) Answer(now ib.Time, c *Conn, status uint8, qpn, qkey uint32, private []byte) error {
 	if c.State != SidrReqRcvd {
 		return ErrState
 	}
@@ -75,7 +78,7 @@ func (c *Conn) newSIDRREP(status uint8, qpn, qkey uint32, private []byte) wire.M
 	return mad
 }
 
-func (m *Manager) receiveSIDRREP(from GID, mad wire.MAD) {
+func (m *Manager) receiveSIDRREP(from ib.GID, mad wire.MAD) {
 	rep := wire.SIDRREP(mad.Data())
 	c := m.conns[rep.RequestID()]
 	if c == nil || c.State != SidrReqSent || c.Path.DGID != from {

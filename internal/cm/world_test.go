@@ -5,31 +5,32 @@ import (
 	"slices"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
 // A world is two hosts and the network between them, in virtual time.
 type world struct {
 	t     *testing.T
-	now   Time
-	nodes map[GID]*node
+	now   ib.Time
+	nodes map[ib.GID]*node
 	wire  []packet
 	todo  []deed
 	sent  int
 	// fault says what becomes of the n-th message: when each of its copies arrives.
 	// None: it is lost.
-	fault func(n int, m wire.MAD) []Time
+	fault func(n int, m wire.MAD) []ib.Time
 	trace []string
 }
 
 type packet struct {
-	at       Time
-	from, to GID
+	at       ib.Time
+	from, to ib.GID
 	mad      wire.MAD
 }
 
 type deed struct {
-	at Time
+	at ib.Time
 	do func()
 }
 
@@ -38,9 +39,9 @@ type deed struct {
 type node struct {
 	w       *world
 	name    string
-	gid     GID
+	gid     ib.GID
 	m       *Manager
-	think   Time
+	think   ib.Time
 	log     []string
 	conn    *Conn
 	deaf    bool
@@ -51,32 +52,32 @@ type node struct {
 }
 
 const (
-	ms      = Time(1e6)
-	second  = Time(1e9)
+	ms      = ib.Time(1e6)
+	second  = ib.Time(1e9)
 	service = 0x01061c06
 	latency = ms
 )
 
 func newWorld(t *testing.T) (w *world, a, b *node) {
-	w = &world{t: t, nodes: map[GID]*node{}}
-	w.fault = func(int, wire.MAD) []Time { return []Time{latency} }
+	w = &world{t: t, nodes: map[ib.GID]*node{}}
+	w.fault = func(int, wire.MAD) []ib.Time { return []ib.Time{latency} }
 	return w, w.add("a", 1), w.add("b", 2)
 }
 
 func (w *world) add(name string, last byte) *node {
-	n := &node{w: w, name: name, gid: GID{10: 0xff, 11: 0xff, 12: 10, 15: last}, think: 5 * ms}
+	n := &node{w: w, name: name, gid: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: last}, think: 5 * ms}
 	seed := uint32(last) * 1000
 	n.m = New(Config{GUID: uint64(last), Host: n, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
 	w.nodes[n.gid] = n
 	return n
 }
 
-func (w *world) after(d Time, do func()) { w.todo = append(w.todo, deed{w.now + d, do}) }
+func (w *world) after(d ib.Time, do func()) { w.todo = append(w.todo, deed{w.now + d, do}) }
 
 // step lets the next thing happen; false if nothing ever will.
 func (w *world) step() bool {
-	best := Time(0)
-	sooner := func(t Time) bool {
+	best := ib.Time(0)
+	sooner := func(t ib.Time) bool {
 		if t != 0 && (best == 0 || t < best) {
 			best = t
 			return true
@@ -118,7 +119,7 @@ func (w *world) step() bool {
 }
 
 // run goes on until nothing more happens, or the time has come.
-func (w *world) run(until Time) {
+func (w *world) run(until ib.Time) {
 	w.t.Helper()
 	for i := range 100000 {
 		if i == 99999 {
@@ -132,8 +133,8 @@ func (w *world) run(until Time) {
 	}
 }
 
-func (w *world) next() (t Time) {
-	sooner := func(v Time) {
+func (w *world) next() (t ib.Time) {
+	sooner := func(v ib.Time) {
 		if v != 0 && (t == 0 || v < t) {
 			t = v
 		}
@@ -150,7 +151,7 @@ func (w *world) next() (t Time) {
 	return t
 }
 
-func (n *node) Send(from, to GID, mad wire.MAD) {
+func (n *node) Send(from, to ib.GID, mad wire.MAD) {
 	w := n.w
 	w.trace = append(w.trace, fmt.Sprintf("%6d ms %s: %v", w.now/ms, n.name, wire.CMMessage(mad.Attribute())))
 	for _, d := range w.fault(w.sent, mad) {

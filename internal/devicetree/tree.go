@@ -13,9 +13,9 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/abitext"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 const (
@@ -178,7 +178,7 @@ func (w *writer) port(n *nic.NIC) {
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
 	for i := len(n.GIDs); i < n.GIDTableLen(); i++ {
-		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(transport.GID{}))
+		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(ib.GID{}))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 	}
 	w.file(p+HWCounters+"/lifespan", "10")

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -20,17 +21,14 @@ const (
 	// acksOwed is how many queue pairs may owe one before all are sent.
 	acksOwed = 64
 	// ackWait is how long one may wait for an answer.
-	ackWait = transport.Time(20_000)
+	ackWait = ib.Time(20_000)
 )
-
-// psnMask is the range of packet sequence numbers.
-const psnMask = 1<<24 - 1
 
 // acks are those that wait.
 type acks struct {
 	n     int
-	now   bool           // one of them is not to wait beyond this pass
-	since transport.Time // when the first was due
+	now   bool    // one of them is not to wait beyond this pass
+	since ib.Time // when the first was due
 	list  [acksOwed]struct {
 		from *nic.QP
 		b    transport.Burst
@@ -52,7 +50,7 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		a.n++
 		i = a.n
 		from.Sched.Ack = i
-	} else if forward := (b.PSN - a.list[i-1].b.PSN) & psnMask; forward > psnMask/2 {
+	} else if forward := (b.PSN - a.list[i-1].b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
 		return
 	}
 	from.Sched.AckAt = e.now

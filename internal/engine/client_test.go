@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // A client is an application as the engine sees one: it writes work requests into
@@ -28,11 +28,11 @@ type client struct {
 	base    uint64 // the address of mem in the client
 	page    page
 	mapping []byte // the client's mapping of its arena
-	gid     transport.GID
+	gid     ib.GID
 	kind    memory.ExtentKind // of its memory; Hole: page by page Shared and Foreign
 }
 
-var testGID = transport.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}
+var testGID = ib.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}
 
 func newEngine(t testing.TB) *Engine {
 	t.Helper()
@@ -60,12 +60,12 @@ func newClientOf(t testing.TB, e *Engine, uid int) *client {
 }
 
 // newClientAt is newClient where the engine's address is gid.
-func newClientAt(t testing.TB, e *Engine, gid transport.GID) *client {
+func newClientAt(t testing.TB, e *Engine, gid ib.GID) *client {
 	t.Helper()
 	return newUserAt(t, e, gid, 0)
 }
 
-func newUserAt(t testing.TB, e *Engine, gid transport.GID, uid int) *client {
+func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *client {
 	t.Helper()
 	c := &client{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
 	must := func(err error) {

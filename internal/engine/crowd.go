@@ -1,6 +1,8 @@
 package engine
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // The kernel spreads those who want a processor evenly, but takes a program that polls for
 // one that works. Where it polls and two loops work, and there are two processors,
@@ -13,19 +15,19 @@ import "vrdma/internal/transport"
 // So a loop that yields and gets its processor back late, again and again, goes to another
 // one. If that is no better it waits longer each time: the machine is full.
 type crowd struct {
-	since transport.Time // when the time looked at began
-	away  transport.Time // how much of it others had the processor for long
-	bad   uint32         // how many such times in a row were crowded
-	need  uint32         // so many of them make the loop move
-	moves uint32         // that did not help
+	since ib.Time // when the time looked at began
+	away  ib.Time // how much of it others had the processor for long
+	bad   uint32  // how many such times in a row were crowded
+	need  uint32  // so many of them make the loop move
+	moves uint32  // that did not help
 }
 
 const (
 	// longAway is how long a yield takes after which somebody else has work to do. One
 	// that only looks whether it has takes a few microseconds.
-	longAway = transport.Time(50_000)
+	longAway = ib.Time(50_000)
 	// crowdSample is the time looked at. It is crowded if others had a quarter of it.
-	crowdSample = transport.Time(1_000_000)
+	crowdSample = ib.Time(1_000_000)
 	// Between two moves are between crowdLeast and crowdLeast + crowdMask crowded times,
 	// twice as many after each that did not help, up to crowdDoublings times.
 	crowdLeast     = 2
@@ -35,7 +37,7 @@ const (
 
 // back notes that the processor was given away at left and had again at now. It reports
 // whether to go to another one.
-func (c *crowd) back(left, now transport.Time) bool {
+func (c *crowd) back(left, now ib.Time) bool {
 	if d := now - left; d > longAway {
 		c.away += d
 	}

@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // crowdDrive has a loop yield for d every period until it moves or the time is up, and
 // returns when it moved.
-func crowdDrive(c *crowd, now *transport.Time, d, period, until transport.Time) bool {
+func crowdDrive(c *crowd, now *ib.Time, d, period, until ib.Time) bool {
 	for *now < until {
 		left := *now + period - d
 		*now += period
@@ -26,10 +26,10 @@ func crowdDrive(c *crowd, now *transport.Time, d, period, until transport.Time) 
 
 // TestCrowd: who does not get its processor back moves, and who does stays.
 func TestCrowd(t *testing.T) {
-	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
+	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	for _, c := range []struct {
 		name      string
-		d, period transport.Time
+		d, period ib.Time
 		moves     bool
 	}{
 		{"alone", 300, 2 * us, false},
@@ -38,7 +38,7 @@ func TestCrowd(t *testing.T) {
 		{"beside one that does not give way", 3 * ms, 4 * ms, true},
 		{"beside one that works now and then", 100 * us, 2 * ms, false},
 	} {
-		now := transport.Time(1)
+		now := ib.Time(1)
 		var w crowd
 		if got := crowdDrive(&w, &now, c.d, c.period, 100*ms); got != c.moves {
 			t.Errorf("%s: moved %v, want %v", c.name, got, c.moves)
@@ -48,9 +48,9 @@ func TestCrowd(t *testing.T) {
 
 // TestCrowdApart: two loops do not move at the same time for ever, however coarse the clock.
 func TestCrowdApart(t *testing.T) {
-	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
-	seen := map[transport.Time]bool{}
-	for i := range transport.Time(4) {
+	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
+	seen := map[ib.Time]bool{}
+	for i := range ib.Time(4) {
 		var w crowd
 		now := 1 + i*us // a clock that counts in steps of a microsecond
 		start := now
@@ -66,10 +66,10 @@ func TestCrowdApart(t *testing.T) {
 
 // TestCrowdPatience: moves that do not help become rare, and one that does is forgotten.
 func TestCrowdPatience(t *testing.T) {
-	const ms, us = transport.Time(1_000_000), transport.Time(1_000)
+	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	var w crowd
-	now := transport.Time(1)
-	moves, last, longest := 0, now, transport.Time(0)
+	now := ib.Time(1)
+	moves, last, longest := 0, now, ib.Time(0)
 	for now < 10_000*ms {
 		if crowdDrive(&w, &now, 100*us, 200*us, 10_000*ms) {
 			moves++

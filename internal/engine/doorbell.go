@@ -3,8 +3,9 @@ package engine
 import (
 	"math/bits"
 
+	"vrdma/internal/channel"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // A bell is a session's doorbell page (shim/protocol.h describes it): the client
@@ -20,12 +21,12 @@ type bell struct {
 	page    page
 	active  bool
 	cursor  int // handle where the next visit starts
-	last    transport.Time
+	last    ib.Time
 	flow    flow
 }
 
 const (
-	summaryWords = 16
+	summaryWords = channel.DoorbellBits / 64 / 64
 	// visitWords and visitRings bound what one visit takes off a page: words of the
 	// bitmap, and queue pairs.
 	visitWords = 16
@@ -35,7 +36,7 @@ const (
 	pollBells    = 64
 	ringsPerPass = 8
 	// idleAfter is how long a silent session is polled before it has to wake us.
-	idleAfter = transport.Time(200_000)
+	idleAfter = ib.Time(200_000)
 )
 
 func newBell(s *nic.Session, fd int) *bell {

@@ -3,15 +3,8 @@ package engine
 import (
 	"sync/atomic"
 	"unsafe"
-)
 
-// Offsets of the doorbell page, VRDMA_DB_* of shim/protocol.h.
-const (
-	pageArmed   = 0
-	pageAny     = 64
-	pageSummary = 128
-	pageBitmap  = 4096
-	pageSize    = 20480
+	"vrdma/internal/channel"
 )
 
 // A page is a doorbell page through atomic words only: the client is another
@@ -20,16 +13,16 @@ const (
 type page struct {
 	armed   *atomic.Uint32
 	any     *atomic.Uint32
-	summary *[16]atomic.Uint64
-	bitmap  *[1024]atomic.Uint64
+	summary *[summaryWords]atomic.Uint64
+	bitmap  *[channel.DoorbellBits / 64]atomic.Uint64
 }
 
 func newPage(mem []byte) page {
-	_ = mem[pageSize-1]
+	_ = mem[channel.DoorbellSize-1]
 	return page{
-		armed:   (*atomic.Uint32)(unsafe.Pointer(&mem[pageArmed])),
-		any:     (*atomic.Uint32)(unsafe.Pointer(&mem[pageAny])),
-		summary: (*[16]atomic.Uint64)(unsafe.Pointer(&mem[pageSummary])),
-		bitmap:  (*[1024]atomic.Uint64)(unsafe.Pointer(&mem[pageBitmap])),
+		armed:   (*atomic.Uint32)(unsafe.Pointer(&mem[channel.DoorbellArmed])),
+		any:     (*atomic.Uint32)(unsafe.Pointer(&mem[channel.DoorbellAny])),
+		summary: (*[summaryWords]atomic.Uint64)(unsafe.Pointer(&mem[channel.DoorbellSummary])),
+		bitmap:  (*[channel.DoorbellBits / 64]atomic.Uint64)(unsafe.Pointer(&mem[channel.DoorbellBitmap])),
 	}
 }

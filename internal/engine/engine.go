@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/hosts"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -68,8 +69,8 @@ type Engine struct {
 	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
-	now     transport.Time
-	time    func() transport.Time // tests have a time of their own
+	now     ib.Time
+	time    func() ib.Time // tests have a time of their own
 	sched   scheduler
 	replies queue[transport.Burst]
 	starved starved
@@ -78,9 +79,9 @@ type Engine struct {
 	reply   transport.Burst // the one being delivered
 	bells   map[int32]*bell
 	active  []*bell
-	long    bool           // this pass comes before a command
-	look    int            // among active: where the next look at doorbells begins
-	wakes   transport.Time // when who woke was asked last
+	long    bool    // this pass comes before a command
+	look    int     // among active: where the next look at doorbells begins
+	wakes   ib.Time // when who woke was asked last
 	port    *link.Port
 	portFDs map[int32]bool
 	traffic traffic
@@ -91,19 +92,19 @@ type Engine struct {
 	crowd   crowd
 	strays  uint64 // packets from other hosts for no queue pair of ours
 
-	groups      map[transport.GID]int32 // joined on the network: descriptors
-	groupFDs    map[int32]bool          // whether each is in groupsReady
+	groups      map[ib.GID]int32 // joined on the network: descriptors
+	groupFDs    map[int32]bool   // whether each is in groupsReady
 	groupsReady queue[int32]
 	toGroups    multicastCount
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign
-	tooLong map[transport.GID]*tooLong
+	tooLong map[ib.GID]*tooLong
 	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
-	tick    transport.Time // next visit of errored queue pairs and full channels
+	tick    ib.Time // next visit of errored queue pairs and full channels
 	ticking bool
-	until   transport.Time // when the loop wakes by itself; 0 is never
+	until   ib.Time // when the loop wakes by itself; 0 is never
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -141,8 +142,8 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
-	e.time = func() transport.Time { return transport.Time(time.Since(e.base)) + 1 }
-	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
+	e.time = func() ib.Time { return ib.Time(time.Since(e.base)) + 1 }
+	e.groups, e.groupFDs = make(map[ib.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
 	if o.Port != nil {
 		o.Port.OnTooLong(e.noteTooLong)
@@ -209,7 +210,7 @@ const (
 	// commandsPerPass and commandTime bound the commands of one pass. The rest wait for
 	// the next: each connection has one under way at a time, so their order is fair.
 	commandsPerPass = 8
-	commandTime     = transport.Time(5_000)
+	commandTime     = ib.Time(5_000)
 )
 
 // takeCommands runs the first of what other goroutines asked for, n at most.
@@ -240,7 +241,7 @@ func (e *Engine) commandsNow() int {
 func (e *Engine) clock() { e.now = e.time() }
 
 // Now implements nic.Link.
-func (e *Engine) Now() transport.Time { return e.now }
+func (e *Engine) Now() ib.Time { return e.now }
 
 // Wake implements nic.Link.
 func (e *Engine) Wake(q *nic.QP) {

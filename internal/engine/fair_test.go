@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // halt ends the loop of e: from then on the test makes the passes, and time is what it says.
 // Each look at the clock takes a microsecond.
 func halt(e *Engine) {
 	e.Stop()
-	e.time = func() transport.Time { return e.now + 1_000 }
+	e.time = func() ib.Time { return e.now + 1_000 }
 	for _, b := range e.bells {
 		b.flow.credit = 0
 		e.activate(b)
@@ -21,7 +21,7 @@ func halt(e *Engine) {
 }
 
 // passes makes n passes, d apart.
-func passes(e *Engine, n int, d transport.Time) {
+func passes(e *Engine, n int, d ib.Time) {
 	for range n {
 		e.now += d
 		for _, b := range e.bells {
@@ -129,7 +129,7 @@ func TestLongTurnsCost(t *testing.T) {
 	}
 	for range 700 {
 		q := e.sched.next(e.now)
-		i, cost := 0, transport.Time(6*quantum)
+		i, cost := 0, ib.Time(6*quantum)
 		if q.Session() == short[0].c.s {
 			i, cost = 1, quantum
 		}
@@ -149,7 +149,7 @@ func TestSlowTurnsShrink(t *testing.T) {
 	halt(e)
 	q := e.nic.QP(c.info.Num)
 	for i, s := range []struct {
-		cost transport.Time
+		cost ib.Time
 		all  bool
 		want int
 	}{
@@ -183,7 +183,7 @@ func TestTimersPerPass(t *testing.T) {
 		t.Fatal("nothing was sent")
 	}
 	timers := &s.s.Engine.(*bell).flow.timers
-	e.now += transport.Time(time.Second)
+	e.now += ib.Time(time.Second)
 	for i := 0; c.sent() == sent; i++ {
 		before := len(*timers)
 		e.step()
@@ -205,11 +205,11 @@ func TestCommandsPerPass(t *testing.T) {
 		*e.commands.push() = func() { ran++ }
 	}
 	e.pending.Store(true)
-	e.time = func() transport.Time { return e.now }
+	e.time = func() ib.Time { return e.now }
 	if e.takeCommands(e.commandsNow()); ran != commandsPerPass {
 		t.Errorf("%d commands ran in one pass, want %d", ran, commandsPerPass)
 	}
-	e.time = func() transport.Time { return e.now + commandTime/2 }
+	e.time = func() ib.Time { return e.now + commandTime/2 }
 	if e.takeCommands(e.commandsNow()); ran != commandsPerPass+2 {
 		t.Errorf("%d commands ran in the time for two", ran-commandsPerPass)
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // inFlight is what the queue pairs of e have in flight, counted anew.
@@ -31,7 +31,7 @@ func TestFlightOfReset(t *testing.T) {
 	if e.flights.busy != 1 {
 		t.Fatalf("in flight: %+v, want one queue pair", e.flights)
 	}
-	a.c.do(func() error { return a.c.s.ModifyQP(a.info.Handle, 1, &nic.QPAttr{State: uint8(transport.Reset)}) })
+	a.c.do(func() error { return a.c.s.ModifyQP(a.info.Handle, 1, &nic.QPAttr{State: uint8(ib.StateReset)}) })
 	if e.flights != (flights{}) {
 		t.Errorf("in flight after RESET: %+v", e.flights)
 	}
@@ -54,7 +54,7 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	as, bs := byHand(t, pairs, Options{InFlight: 256 << 10})
 	qs := [2][]*testQP{as, bs}
-	state := func(q *testQP, s transport.State) {
+	state := func(q *testQP, s ib.State) {
 		q.c.do(func() error { return q.c.s.ModifyQP(q.info.Handle, 1, &nic.QPAttr{State: uint8(s)}) })
 	}
 	first := [2]*testQP{as[0], bs[0]} // in protection domain 0
@@ -77,10 +77,10 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 		case op < 17:
 			q.pass(time.Duration(rng.IntN(2_000_000_000)))
 		case op < 18:
-			state(q, transport.Error)
+			state(q, ib.StateError)
 		default:
 			if op == 18 {
-				state(q, transport.Reset)
+				state(q, ib.StateReset)
 				if rng.IntN(2) == 0 {
 					q.pass(2 * time.Second)
 				}
@@ -89,7 +89,7 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 				_, err := q.c.s.DestroyQP(q.info.Handle)
 				return err
 			})
-			state(peer, transport.Reset)
+			state(peer, ib.StateReset)
 			fresh := q.c.sized(1023, first[side].cq, first[side].mr)
 			qs[side][i] = fresh
 			peer.posted = shared(peer.sq.mem, 256).Load() // RESET dropped the rest

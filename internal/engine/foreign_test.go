@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -96,7 +97,7 @@ func (c *client) mixed() *far {
 	return f
 }
 
-func foreignEngine(t testing.TB, patience transport.Time) *Engine {
+func foreignEngine(t testing.TB, patience ib.Time) *Engine {
 	t.Helper()
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}, Patience: patience})
 	e, err := New(n, Options{})

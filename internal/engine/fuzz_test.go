@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
@@ -60,7 +61,7 @@ func newVictim(t testing.TB, typ uint8) *victim {
 		v.room[i] = make([]byte, 1<<16)
 	}
 	v.peer, v.stranger = v.net.Bind(link.FakeOptions{}, peerIP), v.net.Bind(link.FakeOptions{}, strangerIP)
-	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: link.GIDOf(victimIP), NetDev: "eth0"}}})
+	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(victimIP), NetDev: "eth0"}}})
 	var err error
 	v.e, err = New(n, Options{Port: link.NewPort(v.net.Bind(link.FakeOptions{}, victimIP)), Window: 64 << 10, Spin: 1}) // a fuzzing process has one processor
 	if err != nil {
@@ -109,13 +110,13 @@ func (v *victim) register(t testing.TB, typ uint8) {
 		if err := s.ModifyQP(h, attrInit, &nic.QPAttr{State: 1, PortNum: 1, AccessFlags: 0xf}); err != nil {
 			return err
 		}
-		rtr, rts := uint32(attrRTR), uint32(attrRTS)
+		rtr, rts := ib.AttrMask(attrRTR), ib.AttrMask(attrRTS)
 		if typ != rc {
 			const rdAtomic, rnrTimer = 1 << 17, 1 << 15
 			rtr, rts = rtr&^(rdAtomic|rnrTimer), 1<<0|1<<16
 		}
 		if err := s.ModifyQP(h, rtr, &nic.QPAttr{State: 2, PathMTU: 1, DestQPN: 77, MaxDestRDAtomic: 4, MinRNRTimer: 1,
-			AH: nic.AHAttr{DGID: link.GIDOf(peerIP), IsGlobal: true, PortNum: 1}}); err != nil {
+			AH: nic.AHAttr{DGID: ib.GIDOf(peerIP), IsGlobal: true, PortNum: 1}}); err != nil {
 			return err
 		}
 		return s.ModifyQP(h, rts, &nic.QPAttr{State: 3, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 4})

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -198,11 +199,11 @@ func (e *Engine) giveUp() {
 }
 
 // stuckSay is how often the log tells of memory that did not come.
-const stuckSay = transport.Time(1_000_000_000)
+const stuckSay = ib.Time(1_000_000_000)
 
 // stuck is what the log has been told.
 type stuck struct {
-	said transport.Time
+	said ib.Time
 	more int // queue pairs since then
 }
 

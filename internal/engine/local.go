@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -29,7 +30,7 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		*e.replies.push() = *b
 		return
 	}
-	if b.Type == transport.UD && nic.IsMulticast(&b.DGID) {
+	if b.Type == ib.UD && b.DGID.IsMulticast() {
 		e.multicast(from, b)
 		return
 	}
@@ -47,14 +48,14 @@ func supersedes(b, a *transport.Burst) bool {
 // resolve finds the queue pair that a burst is for. Nobody there means that the
 // burst is lost, as on a wire: the sender's timer will tell it.
 func (e *Engine) resolve(from *nic.QP, b *transport.Burst) *nic.QP {
-	if p := from.Sched.Peer; p != nil && p.Num() == b.Dst && !p.Gone() && b.Type != transport.UD {
+	if p := from.Sched.Peer; p != nil && p.Num() == b.Dst && !p.Gone() && b.Type != ib.UD {
 		return p
 	}
 	if !e.nic.Local(&b.DGID) {
 		return nil
 	}
 	q := e.nic.QP(b.Dst)
-	if b.Type != transport.UD {
+	if b.Type != ib.UD {
 		from.Sched.Peer = q
 	}
 	return q

@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 const (
@@ -14,27 +14,27 @@ const (
 	// passTime is how long turns are taken then while other sessions ring or wait. It
 	// is longPass where the network is polled, too, because a look costs more, and
 	// before commands, because what was posted before them comes first.
-	passTime = transport.Time(1_500)
-	longPass = transport.Time(10_000)
+	passTime = ib.Time(1_500)
+	longPass = ib.Time(10_000)
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells.
 	// For talk with other hosts that is too long: nothing comes from there within
 	// it, and the program that a packet was for should run.
-	linger = transport.Time(1_000)
+	linger = ib.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up, and
 	// wakesAfter is after how long.
 	wakesEvery = 64
-	wakesAfter = transport.Time(30_000)
+	wakesAfter = ib.Time(30_000)
 	// tickEvery is how often errored queue pairs and full event channels are
 	// visited: receives posted to a queue pair in error complete within 10 ms.
-	tickEvery = transport.Time(4_000_000)
+	tickEvery = ib.Time(4_000_000)
 	// visitsPerPass is how many of them one pass visits.
 	visitsPerPass = 16
 )
 
 // loop runs until Stop.
 func (e *Engine) loop() {
-	idle := transport.Time(0) // since when nothing happened
+	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.stopping.Load() || e.pending.Load() {
 		e.clock()
@@ -76,8 +76,8 @@ func (e *Engine) loop() {
 // another host it takes its time: a processor that is left alone for a moment is given the
 // next thread that waits for one, which may be the other half of the stream, and back again
 // in this one's way.
-func (e *Engine) patience() transport.Time {
-	p := transport.Time(e.opts.Spin)
+func (e *Engine) patience() ib.Time {
+	p := ib.Time(e.opts.Spin)
 	if e.traffic.mode(e.now).streams() {
 		p = max(p, quietAfter)
 	}
@@ -192,7 +192,7 @@ func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 		e.schedule(q)
 		return false
 	}
-	if peer := parkedPeer(q); peer != nil && t.State() < transport.SQE {
+	if peer := parkedPeer(q); peer != nil && t.State() < ib.StateSQE {
 		e.awaits(q, peer)
 		return false
 	}
@@ -200,7 +200,7 @@ func (e *Engine) turn(q *nic.QP, budget int) (more bool) {
 	sc.Share, sc.Held = e.share(q), false
 	e.current = q
 	switch t.State() {
-	case transport.Error, transport.SQE:
+	case ib.StateError, ib.StateSQE:
 		t.Flush(e.now, q)
 		more = t.RunPending()
 	default:
@@ -254,7 +254,7 @@ func (e *Engine) settle(q *nic.QP) {
 		return
 	}
 	e.count(q)
-	if t := q.Transport(); t.State() == transport.Error {
+	if t := q.Transport(); t.State() == ib.StateError {
 		q.Settle()
 		e.startTick()
 		if t.RunPending() || q.Sched.Parked {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -12,9 +13,9 @@ import (
 // Management takes management datagrams. Its methods run on the loop.
 type Management interface {
 	// ReceiveMAD takes a datagram of wire.MADSize bytes, valid during the call.
-	ReceiveMAD(from, to transport.GID, mad []byte)
+	ReceiveMAD(from, to ib.GID, mad []byte)
 	// Deadline is when Expire has to be called; 0 is never.
-	Deadline() transport.Time
+	Deadline() ib.Time
 	// Expire does what is due.
 	Expire()
 }
@@ -29,7 +30,7 @@ type management struct {
 }
 
 type datagram struct {
-	from, to transport.GID
+	from, to ib.GID
 	mad      [wire.MADSize]byte
 }
 
@@ -38,7 +39,7 @@ func (e *Engine) SetManagement(m Management) { e.mgmt.to = m }
 
 // SendMAD sends a management datagram, to this host or to another. One to this host
 // is delivered later, never from within the call. It runs on the loop.
-func (e *Engine) SendMAD(from, to transport.GID, mad []byte) {
+func (e *Engine) SendMAD(from, to ib.GID, mad []byte) {
 	g := &e.mgmt
 	local := e.nic.Local(&to)
 	if !local && e.port == nil {
@@ -57,12 +58,12 @@ func (e *Engine) SendMAD(from, to transport.GID, mad []byte) {
 	copy(d.mad[:], mad)
 }
 
-func (e *Engine) madBurst(from, to transport.GID, mad []byte) *transport.Burst {
+func (e *Engine) madBurst(from, to ib.GID, mad []byte) *transport.Burst {
 	g := &e.mgmt
 	g.span.Reset()
 	g.span.Add(mad)
 	g.burst = transport.Burst{
-		Type: transport.UD, Kind: transport.KindSend, First: true, Last: true, AckReq: true, Src: wire.GSIQP, Dst: wire.GSIQP,
+		Type: ib.UD, Kind: transport.KindSend, First: true, Last: true, AckReq: true, Src: wire.GSIQP, Dst: wire.GSIQP,
 		SGID: from, DGID: to, PKey: 0xffff, MTU: 4096, Packets: 1, Length: uint32(len(mad)), QKey: wire.GSIQKey, Data: &g.span,
 	}
 	return &g.burst
@@ -100,7 +101,7 @@ func (e *Engine) manage() bool {
 // 1 may send one: whoever else does is a program that pretends.
 func (e *Engine) receiveMAD(b *transport.Burst) {
 	g := &e.mgmt
-	if b.Type != transport.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
+	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
 		b.Data == nil || b.Data.Len() != wire.MADSize || !e.nic.Local(&b.DGID) || e.nic.Local(&b.SGID) {
 		e.strays += uint64(b.Packets)
 		return

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -13,9 +14,6 @@ import (
 
 // This file is multicast: a datagram to a group goes to the members on this host, in
 // memory, and to the network; what comes from there goes to the members.
-
-// everyone is the queue pair number that datagrams to a group are for.
-const everyone = 0xffffff
 
 // memberCost is what a member costs at least of its sender's turn, in bytes.
 const memberCost = 256
@@ -27,7 +25,7 @@ func (e *Engine) multicast(from *nic.QP, b *transport.Burst) {
 		e.receive(q, b)
 	}
 	from.Scratch().Extra += len(members) * max(int(b.Length), memberCost)
-	if e.port != nil && !link.AddrOf(b.SGID).IsLoopback() {
+	if e.port != nil && !b.SGID.Addr().IsLoopback() {
 		e.port.Send(b)
 		e.toGroups.sent++
 	}
@@ -37,11 +35,11 @@ func (e *Engine) multicast(from *nic.QP, b *transport.Burst) {
 type multicastCount struct{ sent, received uint64 }
 
 // Join implements nic.Link: the first queue pair of this host has joined a group.
-func (e *Engine) Join(gid transport.GID) error {
+func (e *Engine) Join(gid ib.GID) error {
 	if e.port == nil {
 		return nil
 	}
-	group := link.AddrOf(gid)
+	group := gid.Addr()
 	fd, err := e.port.Join(group)
 	if err != nil {
 		e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", group, "why", err)
@@ -69,14 +67,14 @@ func joinErrno(err error) error {
 }
 
 // Leave implements nic.Link: the last one has left.
-func (e *Engine) Leave(gid transport.GID) {
+func (e *Engine) Leave(gid ib.GID) {
 	fd, ok := e.groups[gid]
 	if !ok {
 		return
 	}
 	delete(e.groups, gid)
 	delete(e.groupFDs, fd)
-	e.port.Leave(link.AddrOf(gid)) // the poller forgets what is closed
+	e.port.Leave(gid.Addr()) // the poller forgets what is closed
 }
 
 // groupReadable notes what the poller says of a group's descriptor, or of none.
@@ -112,7 +110,7 @@ type members struct{ e *Engine }
 // congestion, because all members would tell at once.
 func (m members) Receive(b *transport.Burst, _ bool) {
 	e := m.e
-	if b.Type != transport.UD || b.Dst != everyone || !nic.IsMulticast(&b.DGID) || e.nic.Local(&b.SGID) {
+	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.nic.Local(&b.SGID) {
 		return
 	}
 	e.toGroups.received++
@@ -124,4 +122,4 @@ func (m members) Receive(b *transport.Burst, _ bool) {
 }
 
 // Congested implements link.Receiver: nobody tells a group of congestion.
-func (m members) Congested(uint32, transport.GID) {}
+func (m members) Congested(uint32, ib.GID) {}

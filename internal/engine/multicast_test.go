@@ -4,15 +4,15 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // TestGroupCostsItsMembers: a datagram to a group costs its sender's turn as much as all the
 // copies of it.
 func TestGroupCostsItsMembers(t *testing.T) {
 	const ud, members, datagrams = 4, 40, 500
-	group := transport.GID{10: 0xff, 11: 0xff, 12: 239, 15: 9}
+	group := ib.GID{10: 0xff, 11: 0xff, 12: 239, 15: 9}
 	e := newEngine(t)
 	c := newClient(t, e)
 	q := c.newQP(ud)
@@ -29,7 +29,7 @@ func TestGroupCostsItsMembers(t *testing.T) {
 				h = info.Handle
 			}
 			for _, to := range []struct {
-				mask uint32
+				mask ib.AttrMask
 				attr nic.QPAttr
 			}{{1 | 16 | 32 | 64, nic.QPAttr{State: 1, PortNum: 1, QKey: 7}}, {1, nic.QPAttr{State: 2}}, {1 | 1<<16, nic.QPAttr{State: 3}}} {
 				if err := s.ModifyQP(h, to.mask, &to.attr); err != nil {
@@ -45,7 +45,7 @@ func TestGroupCostsItsMembers(t *testing.T) {
 	})
 	halt(e)
 	for range datagrams {
-		q.write(wr{op: opSend, n: 8, remote: everyone | 7<<32})
+		q.write(wr{op: opSend, n: 8, remote: ib.EveryQP | 7<<32})
 		binary.NativeEndian.PutUint32(q.sq.slot(q.posted - 1)[36:], ah)
 	}
 	q.ring()

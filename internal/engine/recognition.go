@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"vrdma/internal/hosts"
-	"vrdma/internal/link"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -31,7 +31,7 @@ func (e *Engine) recognise(version string) {
 		f &^= wire.FeatureFiller
 	}
 	e.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
-	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, link.GIDOf(a)) })
+	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, ib.GIDOf(a)) })
 }
 
 func random64() uint64 {
@@ -41,7 +41,7 @@ func random64() uint64 {
 }
 
 // Path implements nic.Link.
-func (e *Engine) Path(sgid, dgid *transport.GID) transport.Path {
+func (e *Engine) Path(sgid, dgid *ib.GID) transport.Path {
 	if e.port == nil || e.nic.Local(dgid) {
 		return transport.Path{}
 	}
@@ -50,15 +50,15 @@ func (e *Engine) Path(sgid, dgid *transport.GID) transport.Path {
 		f := e.peers.Meet(e.now, *sgid, *dgid)
 		// Filler is for an address, not for a queue pair: if it is no longer certain who
 		// is there, nobody sends it until it is. Judged tells.
-		e.port.SetFiller(link.AddrOf(*dgid), f&wire.FeatureFiller != 0)
+		e.port.SetFiller(dgid.Addr(), f&wire.FeatureFiller != 0)
 		p = e.pathTo(f)
 	}
 	return p
 }
 
 // reachable reports whether dgid can be a host that sgid talks with.
-func (e *Engine) reachable(sgid, dgid *transport.GID) bool {
-	from, to := link.AddrOf(*sgid), link.AddrOf(*dgid)
+func (e *Engine) reachable(sgid, dgid *ib.GID) bool {
+	from, to := sgid.Addr(), dgid.Addr()
 	return from.Is4() == to.Is4() && !from.IsLoopback() && !to.IsLoopback() && !to.IsUnspecified() && !to.IsMulticast()
 }
 
@@ -68,14 +68,14 @@ func (e *Engine) pathTo(f uint32) transport.Path {
 }
 
 // SendMAD implements hosts.Host.
-func (r recognition) SendMAD(from, to transport.GID, mad []byte) { r.e.SendMAD(from, to, mad) }
+func (r recognition) SendMAD(from, to ib.GID, mad []byte) { r.e.SendMAD(from, to, mad) }
 
 // Judged implements hosts.Host: the queue pairs that lead to gid are told what is known.
-func (r recognition) Judged(gid transport.GID) {
+func (r recognition) Judged(gid ib.GID) {
 	e := r.e
 	f := e.peers.Features(gid)
-	e.port.SetOwn(link.AddrOf(gid), e.peers.ShortIDs(gid))
-	e.port.SetFiller(link.AddrOf(gid), f&wire.FeatureFiller != 0)
+	e.port.SetOwn(gid.Addr(), e.peers.ShortIDs(gid))
+	e.port.SetFiller(gid.Addr(), f&wire.FeatureFiller != 0)
 	p := e.pathTo(f)
 	e.nic.EachQP(func(q *nic.QP) {
 		if t := q.Transport(); q.PeerGID() == gid && t.Path().Remote {
@@ -85,7 +85,7 @@ func (r recognition) Judged(gid transport.GID) {
 }
 
 // InUse implements hosts.Host.
-func (r recognition) InUse(f func(local, remote transport.GID)) {
+func (r recognition) InUse(f func(local, remote ib.GID)) {
 	e := r.e
 	e.nic.EachQP(func(q *nic.QP) {
 		if !q.Transport().Path().Remote {

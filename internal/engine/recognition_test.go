@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"vrdma/internal/hosts"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -102,11 +102,11 @@ func TestStreaming(t *testing.T) {
 		a.pass(time.Microsecond) // the acknowledgement
 		for _, q := range []*testQP{a, b} {
 			e := q.c.e
-			want := transport.Time(defaultSpin)
+			want := ib.Time(defaultSpin)
 			if c.stream {
 				want = quietAfter
 			}
-			e.now += transport.Time(c.after)
+			e.now += ib.Time(c.after)
 			if streams := e.traffic.mode(e.now).streams(); streams != c.stream || e.patience() != want {
 				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.patience(), c.stream, want)
 			}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -58,10 +59,10 @@ func (e *Engine) depart(from *nic.QP, b *transport.Burst) {
 
 // remote reports whether b is for another host.
 func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
-	if nic.IsMulticast(&b.DGID) {
+	if b.DGID.IsMulticast() {
 		return false
 	}
-	if b.Type == transport.UD {
+	if b.Type == ib.UD {
 		return !e.nic.Local(&b.DGID)
 	}
 	r := &from.Sched.Route
@@ -142,7 +143,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	}
 	e.current = q
 	b.CE = ce
-	if b.Type != transport.UD {
+	if b.Type != ib.UD {
 		// The wire does not say who sent it: the address, which the transport
 		// checks, has to do.
 		b.Src = q.Peer()
@@ -157,7 +158,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 }
 
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
-func (e *Engine) Congested(qp uint32, from transport.GID) {
+func (e *Engine) Congested(qp uint32, from ib.GID) {
 	q := e.nic.QP(qp)
 	if q == nil {
 		e.strays++

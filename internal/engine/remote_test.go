@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // newHost makes an engine at an address.
-func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, transport.GID) {
+func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, ib.GID) {
 	t.Helper()
-	gid := link.GIDOf(at)
+	gid := ib.GIDOf(at)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: gid, NetDev: "lo"}}})
 	e, err := New(n, o)
 	if err != nil {
@@ -190,7 +190,7 @@ func byHandOn(t *testing.T, net *link.FakeNet, n int, o Options) (as, bs []*test
 func (q *testQP) pass(d time.Duration) (calls, packets uint64) {
 	e := q.c.e
 	before := e.LinkCounters()
-	e.now += transport.Time(d)
+	e.now += ib.Time(d)
 	e.step()
 	after := e.LinkCounters()
 	return after.SentCalls - before.SentCalls, after.SentPackets - before.SentPackets
@@ -307,14 +307,14 @@ func TestFloodBeforeTimeout(t *testing.T) {
 	id, _, _ := stranger.Source(strangerIP, 0)
 	pour := func() {
 		for i := range flood {
-			m := link.Message{Data: make([]byte, 40+i%2), Source: id, Remote: netip.AddrPortFrom(link.AddrOf(as[0].c.gid), 4791)}
+			m := link.Message{Data: make([]byte, 40+i%2), Source: id, Remote: netip.AddrPortFrom(as[0].c.gid.Addr(), 4791)}
 			if _, err := stranger.Send([]link.Message{m}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	pour()
-	e.now += transport.Time(2 * time.Second)
+	e.now += ib.Time(2 * time.Second)
 	sent := as[0].c.sent()
 	for passes := 0; as[0].c.sent() == sent; passes++ {
 		if passes > 2*hearMost/hearPerPass {

@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // A scheduler decides which queue pair has the next turn. The loop tells it who wants one
@@ -34,12 +34,12 @@ type flow struct {
 	next        *flow
 	first, last *nic.QP // queue pairs that want a turn
 	timers      heap[*nic.QP]
-	alarm       nic.Timer      // among scheduler.alarms
-	credit      transport.Time // negative: it had more than its share
-	slow        uint8          // how often its allowance is halved
-	queued      bool           // among the ready
-	due         bool           // queued because of its timers
-	gone        bool           // the session is closed
+	alarm       nic.Timer // among scheduler.alarms
+	credit      ib.Time   // negative: it had more than its share
+	slow        uint8     // how often its allowance is halved
+	queued      bool      // among the ready
+	due         bool      // queued because of its timers
+	gone        bool      // the session is closed
 
 	starved queue[*nic.QP] // see starved.go
 	hungry  bool
@@ -47,14 +47,14 @@ type flow struct {
 
 const (
 	// quantum is how long a turn may take that does not cost the next one.
-	quantum = transport.Time(500)
+	quantum = ib.Time(500)
 	// mostDebt bounds how long a session sits out, whatever its turn took: the loop may
 	// have been without a processor meanwhile, for which the session cannot be blamed.
 	mostDebt = 40 * quantum
 	// slowTurn is how long a turn may take that used all of its allowance before the
 	// next is allowed half of it, slowest times at most. Memory that is in a processor's
 	// cache is copied ten times as fast as memory that is not.
-	slowTurn = transport.Time(8_000)
+	slowTurn = ib.Time(8_000)
 	slowest  = 3
 	// dueAtOnce is how many timers of a session are looked at in one turn of it.
 	dueAtOnce = 2
@@ -113,7 +113,7 @@ func (s *scheduler) unqueue() *flow {
 
 // next takes the queue pair whose turn it is. It returns nil where a session was looked at
 // whose timers turned out not to be due; somebody may be waiting still.
-func (s *scheduler) next(now transport.Time) *nic.QP {
+func (s *scheduler) next(now ib.Time) *nic.QP {
 	for s.first != nil {
 		f := s.unqueue()
 		if f.gone {
@@ -153,7 +153,7 @@ func (s *scheduler) allowance(q *nic.QP) int {
 }
 
 // charge says what the turn of q has taken, and whether it used all of its allowance.
-func (s *scheduler) charge(q *nic.QP, cost transport.Time, all bool) {
+func (s *scheduler) charge(q *nic.QP, cost ib.Time, all bool) {
 	f := flowOf(q)
 	if f == nil {
 		return
@@ -167,7 +167,7 @@ func (s *scheduler) charge(q *nic.QP, cost transport.Time, all bool) {
 }
 
 // arm has q, of flow f, given a turn at d, or before if it asked for that.
-func (s *scheduler) arm(f *flow, q *nic.QP, d transport.Time) {
+func (s *scheduler) arm(f *flow, q *nic.QP, d ib.Time) {
 	t := &q.Sched.Timer
 	if f.gone || t.At != 0 && t.Due <= d {
 		return
@@ -179,7 +179,7 @@ func (s *scheduler) arm(f *flow, q *nic.QP, d transport.Time) {
 }
 
 // wakeDue makes the sessions ready whose timers are due.
-func (s *scheduler) wakeDue(now transport.Time) {
+func (s *scheduler) wakeDue(now ib.Time) {
 	for range alarmsPerPass {
 		if d := s.alarms.due(); d == 0 || d > now {
 			return
@@ -191,7 +191,7 @@ func (s *scheduler) wakeDue(now transport.Time) {
 }
 
 // takeDue queues the first queue pairs of f whose time has come.
-func (s *scheduler) takeDue(f *flow, now transport.Time) {
+func (s *scheduler) takeDue(f *flow, now ib.Time) {
 	if !f.due {
 		return
 	}
@@ -213,7 +213,7 @@ func (s *scheduler) takeDue(f *flow, now transport.Time) {
 }
 
 // due is when the first timer wants attention; zero is never.
-func (s *scheduler) due() transport.Time { return s.alarms.due() }
+func (s *scheduler) due() ib.Time { return s.alarms.due() }
 
 // forget drops the timer of q, which is destroyed. Its place in a queue it keeps until its
 // turn comes.

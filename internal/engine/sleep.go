@@ -1,6 +1,8 @@
 package engine
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // sleep arms every active session and waits for a doorbell, a command or the next
 // deadline.
@@ -50,7 +52,7 @@ func (e *Engine) collect(n int) {
 }
 
 // nextDeadline is when the loop has to look again by itself; zero is never.
-func (e *Engine) nextDeadline() transport.Time {
+func (e *Engine) nextDeadline() ib.Time {
 	d := e.sched.due()
 	if e.ticking && (d == 0 || e.tick < d) {
 		d = e.tick

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
@@ -78,7 +78,7 @@ func TestNoMove(t *testing.T) {
 		e.traffic.wake(e.now)
 		e.traffic.much = e.now
 		asked := false // giveWay looks at the clock only to judge whether to move
-		e.time = func() transport.Time {
+		e.time = func() ib.Time {
 			asked = true
 			return e.now
 		}

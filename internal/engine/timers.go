@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // A heap orders queue pairs, or the sessions that own them, by when to look at them. Each
@@ -17,7 +17,7 @@ type entry[P any] struct {
 }
 
 // file has p, whose place is t, looked at when due.
-func (h *heap[P]) file(t *nic.Timer, p P, due transport.Time) {
+func (h *heap[P]) file(t *nic.Timer, p P, due ib.Time) {
 	later := t.At != 0 && due > t.Due
 	t.Due = due
 	if t.At == 0 {
@@ -32,7 +32,7 @@ func (h *heap[P]) file(t *nic.Timer, p P, due transport.Time) {
 }
 
 // due is when the first wants attention; zero is never.
-func (h heap[P]) due() transport.Time {
+func (h heap[P]) due() ib.Time {
 	if len(h) == 0 {
 		return 0
 	}

@@ -4,8 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"vrdma/internal/link"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // Packets that are too long for the way. The port's MTU is that of the interface when the
@@ -16,25 +15,25 @@ const (
 	// tooLongMost is how many peers are remembered; programs choose whom they send to.
 	tooLongMost = 256
 	// tooLongAgain is when the log says it again.
-	tooLongAgain = transport.Time(600e9)
+	tooLongAgain = ib.Time(600e9)
 )
 
 // tooLong is what is known of a peer.
 type tooLong struct {
 	size int // of the shortest packet that was refused
-	told transport.Time
+	told ib.Time
 }
 
 // noteTooLong remembers that a packet was refused and tells the operator, now and then.
 func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
-	gid := link.GIDOf(to)
+	gid := ib.GIDOf(to)
 	t := e.tooLong[gid]
 	if t == nil {
 		if len(e.tooLong) >= tooLongMost {
 			return
 		}
 		if e.tooLong == nil {
-			e.tooLong = make(map[transport.GID]*tooLong)
+			e.tooLong = make(map[ib.GID]*tooLong)
 		}
 		t = &tooLong{size: size, told: e.now - tooLongAgain}
 		e.tooLong[gid] = t
@@ -45,11 +44,11 @@ func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
 	}
 	t.told = e.now
 	// To ask for the interface takes a while: not on the loop.
-	go reportTooLong(e.opts, e.netDev(link.GIDOf(from)), to, size, 128<<e.nic.MTU)
+	go reportTooLong(e.opts, e.netDev(ib.GIDOf(from)), to, size, 128<<e.nic.MTU)
 }
 
 // netDev is the interface of one of our addresses.
-func (e *Engine) netDev(gid transport.GID) string {
+func (e *Engine) netDev(gid ib.GID) string {
 	for i := range e.nic.GIDs {
 		if e.nic.GIDs[i].GID == gid {
 			return e.nic.GIDs[i].NetDev
@@ -72,7 +71,7 @@ func reportTooLong(o Options, dev string, to netip.Addr, size, mtu int) {
 
 // shortestTooLong is how many bytes, with the headers from IP's on, the shortest packet had
 // that was too long for the way to a peer; 0: none was.
-func (e *Engine) shortestTooLong(gid transport.GID) int {
+func (e *Engine) shortestTooLong(gid ib.GID) int {
 	if t := e.tooLong[gid]; t != nil {
 		return t.size
 	}

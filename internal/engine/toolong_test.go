@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/link"
+	"vrdma/internal/ib"
 )
 
 // lines collects what is logged.
@@ -40,10 +40,10 @@ func TestTooLong(t *testing.T) {
 	e.Do(func() {
 		for range 3 {
 			for i := range many {
-				e.noteTooLong(link.AddrOf(testGID), peer(i), 1600)
+				e.noteTooLong(testGID.Addr(), peer(i), 1600)
 			}
 		}
-		e.noteTooLong(link.AddrOf(testGID), peer(0), 1500)
+		e.noteTooLong(testGID.Addr(), peer(0), 1500)
 	})
 	for start := time.Now(); log.count("too long") < tooLongMost && time.Since(start) < time.Minute; {
 		time.Sleep(time.Millisecond)
@@ -55,7 +55,7 @@ func TestTooLong(t *testing.T) {
 		t.Errorf("no line that says what is wrong:\n%.2000s", log.text.String())
 	}
 	e.Do(func() {
-		if a, b := e.shortestTooLong(link.GIDOf(peer(0))), e.shortestTooLong(link.GIDOf(peer(many))); a != 1500 || b != 0 {
+		if a, b := e.shortestTooLong(ib.GIDOf(peer(0))), e.shortestTooLong(ib.GIDOf(peer(many))); a != 1500 || b != 0 {
 			t.Errorf("shortest packets %d and %d, want 1500 and none", a, b)
 		}
 	})

@@ -1,6 +1,8 @@
 package engine
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // How the loop spends its time between two packets depends on what the traffic with other
 // hosts looks like, which is learnt from what every pass moves. A word is a pass that moved
@@ -38,7 +40,7 @@ func (m mode) streams() bool { return m == bulk || m == mixed }
 const (
 	// quietAfter is how long a silent network is polled before its sockets have to wake
 	// the loop.
-	quietAfter = transport.Time(200_000)
+	quietAfter = ib.Time(200_000)
 
 	// talkBytes is how much a pass may move for it to be a word and no stream. Whoever a
 	// word is for should have the processor at once, because an answer is likely: if it
@@ -50,12 +52,12 @@ const (
 
 // traffic is what mode is made of.
 type traffic struct {
-	polled bool           // the sockets are read in every pass
-	last   transport.Time // when something came or was sent
-	much   transport.Time // when a pass moved more than a word; 0: never
-	told   bool           // what was heard last completed something for a program
-	word   bool           // what was moved last was a word, and told
-	moved  uint64         // bytes, when the last pass ended
+	polled bool    // the sockets are read in every pass
+	last   ib.Time // when something came or was sent
+	much   ib.Time // when a pass moved more than a word; 0: never
+	told   bool    // what was heard last completed something for a program
+	word   bool    // what was moved last was a word, and told
+	moved  uint64  // bytes, when the last pass ended
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
@@ -63,7 +65,7 @@ type traffic struct {
 }
 
 // mode is what the traffic looks like at now.
-func (t *traffic) mode(now transport.Time) mode {
+func (t *traffic) mode(now ib.Time) mode {
 	streams := t.much != 0 && now-t.much <= quietAfter
 	switch {
 	case !t.polled:
@@ -79,10 +81,10 @@ func (t *traffic) mode(now transport.Time) mode {
 }
 
 // wake has the sockets read: something came, or was sent and an answer is likely.
-func (t *traffic) wake(now transport.Time) { t.polled, t.last = true, now }
+func (t *traffic) wake(now ib.Time) { t.polled, t.last = true, now }
 
 // looked notes whether something had come when the sockets were read.
-func (t *traffic) looked(found bool, now transport.Time) {
+func (t *traffic) looked(found bool, now ib.Time) {
 	if t.dry = !found; found {
 		t.last = now
 	} else {
@@ -91,7 +93,7 @@ func (t *traffic) looked(found bool, now transport.Time) {
 }
 
 // pass ends a pass, after which moved bytes have been moved in all.
-func (t *traffic) pass(moved uint64, now transport.Time) {
+func (t *traffic) pass(moved uint64, now ib.Time) {
 	if t.spoke = moved != t.moved; !t.spoke {
 		return
 	}

@@ -3,14 +3,14 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // TestMode goes along every line of the drawing in traffic.go.
 func TestMode(t *testing.T) {
 	var (
 		f     traffic
-		now   = transport.Time(1)
+		now   = ib.Time(1)
 		moved uint64
 	)
 	move := func(bytes uint64, told bool) func() {
@@ -21,7 +21,7 @@ func TestMode(t *testing.T) {
 			f.pass(moved, now)
 		}
 	}
-	quiet := func(d transport.Time) func() {
+	quiet := func(d ib.Time) func() {
 		return func() {
 			now += d
 			f.looked(false, now)

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // While the loop sleeps, a goroutine with a command may do the loop's work in its
@@ -85,7 +85,7 @@ func (e *Engine) leave() {
 
 // away lets visitors in, waits until a watched descriptor is readable or d has come, and
 // takes everything back. It returns how many descriptors are in e.events.
-func (e *Engine) away(d transport.Time) int {
+func (e *Engine) away(d ib.Time) int {
 	timeout := int64(-1)
 	if d != 0 {
 		e.clock()

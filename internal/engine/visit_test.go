@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // What belongs to the loop has one holder at a time, whoever it is: the race detector
@@ -53,13 +53,13 @@ func TestPostedBeforeCommand(t *testing.T) {
 // alarm is a Management that only waits.
 type alarm struct {
 	e    *Engine
-	due  transport.Time
+	due  ib.Time
 	rang chan struct{}
 }
 
-func (*alarm) ReceiveMAD(_, _ transport.GID, _ []byte) {}
-func (a *alarm) Deadline() transport.Time              { return a.due }
-func (a *alarm) Expire()                               { a.due = 0; close(a.rang) }
+func (*alarm) ReceiveMAD(_, _ ib.GID, _ []byte) {}
+func (a *alarm) Deadline() ib.Time              { return a.due }
+func (a *alarm) Expire()                        { a.due = 0; close(a.rang) }
 
 // A deadline that a visitor sets is kept, also by a loop that sleeps for ever.
 func TestVisitorSetsDeadline(t *testing.T) {
@@ -70,7 +70,7 @@ func TestVisitorSetsDeadline(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		e.Do(func() {})
 	}
-	e.Do(func() { a.due = e.now + transport.Time(5*time.Millisecond) })
+	e.Do(func() { a.due = e.now + ib.Time(5*time.Millisecond) })
 	select {
 	case <-a.rang:
 	case <-time.After(time.Minute):

@@ -12,9 +12,9 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
 	"vrdma/internal/engine"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
-	"vrdma/internal/transport"
 )
 
 // testNIC is a device with two addresses.
@@ -22,8 +22,8 @@ func testNIC() *nic.NIC {
 	return nic.New(nic.Config{
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
 		GIDs: []nic.GIDEntry{
-			{GID: transport.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1}, NetDev: "eth0"},
-			{GID: transport.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}, NetDev: "lo"},
+			{GID: ib.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1}, NetDev: "eth0"},
+			{GID: ib.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}, NetDev: "lo"},
 		},
 	})
 }

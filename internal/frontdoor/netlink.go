@@ -9,10 +9,10 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
 	"vrdma/internal/devicetree"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/rdmanl"
-	"vrdma/internal/transport"
 	"vrdma/internal/uverbs"
 )
 
@@ -195,14 +195,12 @@ func (l *looker) objects(ses *session, k rdmanl.Kind) (out []rdmanl.Resource) {
 		return gather(l.s, ses.dev.ListQPs, func(q nic.QPBrief) rdmanl.Resource {
 			return rdmanl.Resource{
 				ID: q.Num, PD: q.PD, Port: uint32(q.Port), RemoteQPN: q.DestQPN, RecvPSN: q.RecvPSN, SendPSN: q.SendPSN,
-				Type: qpTypeNumbers[q.Type], State: uint8(q.State), Path: q.PathMig, Connected: q.Type != transport.UD,
+				Type: q.Type.QPType(), State: uint8(q.State), Path: q.PathMig, Connected: q.Type != ib.UD,
 			}
 		})
 	}
 	return nil
 }
-
-var qpTypeNumbers = map[transport.Type]uint8{transport.RC: abi.QPTypeRC, transport.UC: abi.QPTypeUC, transport.UD: abi.QPTypeUD}
 
 // gather lists objects on the loop and describes them elsewhere.
 func gather[T any](s *Server, list func() []T, describe func(T) rdmanl.Resource) []rdmanl.Resource {

@@ -10,10 +10,9 @@ import (
 	"vrdma/internal/abitext"
 	"vrdma/internal/channel"
 	"vrdma/internal/hosts"
-	"vrdma/internal/link"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
-	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
 
@@ -92,7 +91,7 @@ func (s *Server) peers(st *channel.Status, all bool) {
 		return
 	}
 	for _, h := range list {
-		p := channel.PeerStatus{Address: link.AddrOf(h.GID).String(), Kind: h.Kind.String(), Version: h.Version}
+		p := channel.PeerStatus{Address: h.GID.Addr().String(), Kind: h.Kind.String(), Version: h.Version}
 		for _, f := range featureNames {
 			if h.Features&f.bit != 0 {
 				p.Features = append(p.Features, f.name)
@@ -161,10 +160,10 @@ func (ses *session) status(look *throttle) channel.SessionStatus {
 	for _, q := range in.QPs {
 		a := &q.Snapshot.Attr
 		qs := channel.QPStatus{
-			Num: q.Num, Type: abitext.Services[q.Type], State: abitext.Name(abitext.QPStates, uint64(q.Snapshot.State)),
+			Num: q.Num, Type: q.Type.String(), State: abitext.Name(abitext.QPStates, uint64(q.Snapshot.State)),
 			DestQPN: a.DestQPN, Outstanding: q.SendPosted,
 		}
-		if a.DGID != (transport.GID{}) {
+		if a.DGID != (ib.GID{}) {
 			qs.DestGID = abitext.GID(a.DGID)
 		}
 		out.QPs = append(out.QPs, qs)

@@ -1,15 +1,15 @@
 package hosts
 
 import (
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 	"vrdma/internal/wire"
 )
 
 // GID is an address.
-type GID = transport.GID
+type GID = ib.GID
 
 // Time is the caller's clock.
-type Time = transport.Time
+type Time = ib.Time
 
 // Kind is what a host is held to be.
 type Kind uint8

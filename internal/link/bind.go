@@ -3,15 +3,7 @@ package link
 import (
 	"errors"
 	"net/netip"
-
-	"vrdma/internal/transport"
 )
-
-// GIDOf is the GID that stands for an IP address; one of IPv4 is mapped into IPv6.
-func GIDOf(a netip.Addr) transport.GID { return transport.GID(a.As16()) }
-
-// AddrOf is the IP address that a GID stands for.
-func AddrOf(g transport.GID) netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // A Message is one or several datagrams that a Bind moves at once.
 type Message struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -23,16 +24,16 @@ func randomBurst(r *rand.Rand, span *memory.Span) (b transport.Burst, data []byt
 	b = transport.Burst{
 		Type: m.typ, Kind: m.kind, First: true, Last: true, Packets: 1,
 		AckReq: r.IntN(2) == 0, Migrated: r.IntN(2) == 0,
-		Dst: r.Uint32() & psnMask, PKey: uint16(r.Uint32()), MTU: 256 << r.IntN(5), PSN: r.Uint32() & psnMask,
-		SGID: GIDOf(addr4a.Addr()), DGID: GIDOf(addr4b.Addr()),
+		Dst: r.Uint32() & ib.PSNMask, PKey: uint16(r.Uint32()), MTU: 256 << r.IntN(5), PSN: r.Uint32() & ib.PSNMask,
+		SGID: ib.GIDOf(addr4a.Addr()), DGID: ib.GIDOf(addr4b.Addr()),
 	}
 	if r.IntN(4) == 0 {
-		b.PSN = psnMask - r.Uint32N(20) // over the wrap
+		b.PSN = ib.PSNMask - r.Uint32N(20) // over the wrap
 	}
 	n := 0
 	if carriesData(b.Kind) {
 		switch {
-		case b.Type == transport.UD:
+		case b.Type == ib.UD:
 			n = r.IntN(int(b.MTU) + 1)
 		case r.IntN(4) == 0:
 			n = r.IntN(9)
@@ -78,7 +79,7 @@ func fillHeaders(r *rand.Rand, b *transport.Burst) {
 		b.Imm = r.Uint32()
 	case transport.KindAck, transport.KindAtomicResp, transport.KindReadResp:
 		if b.First || b.Last {
-			b.Syndrome, b.MSN = uint8(r.Uint32()), r.Uint32()&psnMask
+			b.Syndrome, b.MSN = uint8(r.Uint32()), r.Uint32()&ib.PSNMask
 		}
 	}
 	switch b.Kind {
@@ -95,8 +96,8 @@ func fillHeaders(r *rand.Rand, b *transport.Burst) {
 	case transport.KindAtomicResp:
 		b.Orig = r.Uint64()
 	}
-	if b.Type == transport.UD {
-		b.Src, b.QKey = r.Uint32()&psnMask, r.Uint32()
+	if b.Type == ib.UD {
+		b.Src, b.QKey = r.Uint32()&ib.PSNMask, r.Uint32()
 	}
 }
 
@@ -179,16 +180,16 @@ func TestCutRefuses(t *testing.T) {
 		b    transport.Burst
 	}{
 		{"nothing", transport.Burst{}},
-		{"no such kind", transport.Burst{Type: transport.UC, Kind: transport.KindReadReq, Packets: 1, First: true, Last: true}},
-		{"kind out of range", transport.Burst{Type: transport.RC, Kind: 99, Packets: 1, First: true, Last: true}},
-		{"no packets", transport.Burst{Type: transport.RC, Kind: transport.KindSend, First: true, Last: true}},
-		{"two acknowledgements", transport.Burst{Type: transport.RC, Kind: transport.KindAck, Packets: 2, First: true, Last: true}},
-		{"READ with data", transport.Burst{Type: transport.RC, Kind: transport.KindReadReq, Packets: 1, First: true, Last: true, Data: &span}},
-		{"too few packets", transport.Burst{Type: transport.RC, Kind: transport.KindSend, Packets: 3, MTU: 256, First: true, Last: true, Data: &span}},
-		{"too many packets", transport.Burst{Type: transport.RC, Kind: transport.KindSend, Packets: 5, MTU: 256, First: true, Last: true, Data: &span}},
-		{"middle not full", transport.Burst{Type: transport.RC, Kind: transport.KindSend, Packets: 4, MTU: 256, First: true, Data: &span}},
-		{"UD in pieces", transport.Burst{Type: transport.UD, Kind: transport.KindSend, Packets: 4, MTU: 256, First: true, Last: true, Data: &span}},
-		{"packet too long", transport.Burst{Type: transport.RC, Kind: transport.KindSend, Packets: 1, MTU: 8192, First: true, Last: true, Data: tooLong()}},
+		{"no such kind", transport.Burst{Type: ib.UC, Kind: transport.KindReadReq, Packets: 1, First: true, Last: true}},
+		{"kind out of range", transport.Burst{Type: ib.RC, Kind: 99, Packets: 1, First: true, Last: true}},
+		{"no packets", transport.Burst{Type: ib.RC, Kind: transport.KindSend, First: true, Last: true}},
+		{"two acknowledgements", transport.Burst{Type: ib.RC, Kind: transport.KindAck, Packets: 2, First: true, Last: true}},
+		{"READ with data", transport.Burst{Type: ib.RC, Kind: transport.KindReadReq, Packets: 1, First: true, Last: true, Data: &span}},
+		{"too few packets", transport.Burst{Type: ib.RC, Kind: transport.KindSend, Packets: 3, MTU: 256, First: true, Last: true, Data: &span}},
+		{"too many packets", transport.Burst{Type: ib.RC, Kind: transport.KindSend, Packets: 5, MTU: 256, First: true, Last: true, Data: &span}},
+		{"middle not full", transport.Burst{Type: ib.RC, Kind: transport.KindSend, Packets: 4, MTU: 256, First: true, Data: &span}},
+		{"UD in pieces", transport.Burst{Type: ib.UD, Kind: transport.KindSend, Packets: 4, MTU: 256, First: true, Last: true, Data: &span}},
+		{"packet too long", transport.Burst{Type: ib.RC, Kind: transport.KindSend, Packets: 1, MTU: 8192, First: true, Last: true, Data: tooLong()}},
 	} {
 		var cut Cutter
 		if err := cut.Start(&c.b, addr4a, addr4b); err == nil {
@@ -209,7 +210,7 @@ func tooLong() *memory.Span {
 // TestExtendRefuses changes one thing of a packet that would fit.
 func TestExtendRefuses(t *testing.T) {
 	first := wire.Make(make([]byte, 5000), wire.RCSendFirst, 1024)
-	first.BTH().SetPSN(psnMask)
+	first.BTH().SetPSN(ib.PSNMask)
 	next := func(o wire.Opcode, n int) wire.Packet { return wire.Make(make([]byte, 5000), o, n) }
 	for _, c := range []struct {
 		name   string
@@ -234,7 +235,7 @@ func TestExtendRefuses(t *testing.T) {
 		{"CNP", next(wire.CNP, 16), func(wire.Packet) {}, false},
 	} {
 		var j Joiner
-		if !j.Begin(first, transport.GID{}, transport.GID{}) {
+		if !j.Begin(first, ib.GID{}, ib.GID{}) {
 			t.Fatal("no burst begins with a Send First")
 		}
 		c.change(c.packet)
@@ -243,11 +244,11 @@ func TestExtendRefuses(t *testing.T) {
 		}
 	}
 	var j Joiner
-	if j.Begin(next(wire.CNP, 16), transport.GID{}, transport.GID{}) {
+	if j.Begin(next(wire.CNP, 16), ib.GID{}, ib.GID{}) {
 		t.Error("a CNP makes a burst")
 	}
 	first.BTH().SetAckReq(true)
-	j.Begin(first, transport.GID{}, transport.GID{})
+	j.Begin(first, ib.GID{}, ib.GID{})
 	if j.Extend(next(wire.RCSendMiddle, 1024)) {
 		t.Error("a burst goes on behind a packet that asks for an acknowledgement")
 	}
@@ -271,7 +272,7 @@ func TestRuns(t *testing.T) {
 		{"read response 1024", transport.KindReadResp, 1024, []int{2, 61, 1}, []int{62, 2}},
 		{"send 256", transport.KindSend, 256, []int{64, 64, 64, 64}, []int{64, 64, 64, 64}},
 	} {
-		b := transport.Burst{Type: transport.RC, Kind: c.kind, First: true, Last: true, Packets: 65536 / c.mtu, MTU: c.mtu, Data: &span}
+		b := transport.Burst{Type: ib.RC, Kind: c.kind, First: true, Last: true, Packets: 65536 / c.mtu, MTU: c.mtu, Data: &span}
 		for _, filler := range []bool{false, true} {
 			cut, want := Cutter{filler: filler}, c.want
 			if filler {
@@ -308,7 +309,7 @@ func runs(t *testing.T, cut *Cutter, b *transport.Burst) (packets []int) {
 func TestBurstAllocations(t *testing.T) {
 	var span memory.Span
 	span.Add(make([]byte, 65536))
-	b := transport.Burst{Type: transport.RC, Kind: transport.KindWrite, First: true, Last: true, Packets: 16, MTU: 4096, Data: &span}
+	b := transport.Burst{Type: ib.RC, Kind: transport.KindWrite, First: true, Last: true, Packets: 16, MTU: 4096, Data: &span}
 	var c Cutter
 	var j Joiner
 	buf := make([]byte, MaxMessage)
@@ -344,7 +345,7 @@ func cutAndJoin(t testing.TB, b *transport.Burst, c *Cutter, j *Joiner, buf []by
 func BenchmarkCut(b *testing.B) {
 	var span memory.Span
 	span.Add(make([]byte, 65536))
-	burst := transport.Burst{Type: transport.RC, Kind: transport.KindWrite, First: true, Last: true, Packets: 64, MTU: 1024, Data: &span}
+	burst := transport.Burst{Type: ib.RC, Kind: transport.KindWrite, First: true, Last: true, Packets: 64, MTU: 1024, Data: &span}
 	var c Cutter
 	var j Joiner
 	buf := make([]byte, MaxMessage)

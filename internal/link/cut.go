@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -63,7 +64,7 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.b = b
 	c.data.start(b.Data)
 	c.even = 0
-	if c.filler && carriesData(b.Kind) && b.Type != transport.UD {
+	if c.filler && carriesData(b.Kind) && b.Type != ib.UD {
 		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
 	}
 	return nil
@@ -84,11 +85,11 @@ func check(b *transport.Burst) error {
 	switch {
 	case opcodeOf(b.Type, b.Kind, wire.Only) == never:
 		return fmt.Errorf("burst of type %d and kind %d has no packets", b.Type, b.Kind)
-	case !carriesData(b.Kind) || b.Type == transport.UD:
+	case !carriesData(b.Kind) || b.Type == ib.UD:
 		if b.Packets != 1 || !b.First || !b.Last {
 			return fmt.Errorf("burst of type %d and kind %d with %d packets, first %v, last %v; it takes exactly one", b.Type, b.Kind, b.Packets, b.First, b.Last)
 		}
-		if b.Type != transport.UD && n != 0 {
+		if b.Type != ib.UD && n != 0 {
 			return fmt.Errorf("burst of kind %d with %d bytes of data; it takes none", b.Kind, n)
 		}
 	case b.Packets > 1 && (b.MTU == 0 || uint64(n) > uint64(b.Packets)*uint64(b.MTU) || uint64(n) <= uint64(b.Packets-1)*uint64(b.MTU)):

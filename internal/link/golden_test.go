@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -25,7 +26,7 @@ func TestGoldenBursts(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", file, err)
 				}
-				if n == 0 && !j.Begin(p, GIDOf(run[0].Src.Addr()), GIDOf(run[0].Dst.Addr())) {
+				if n == 0 && !j.Begin(p, ib.GIDOf(run[0].Src.Addr()), ib.GIDOf(run[0].Dst.Addr())) {
 					t.Fatalf("%s: %v is no message's", file, p)
 				}
 				if n > 0 && !j.Extend(p) {

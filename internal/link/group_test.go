@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -53,7 +54,7 @@ func TestGroups(t *testing.T) {
 			}
 			var span memory.Span
 			b := simpleBurst(&span, transport.KindSend, 100)
-			b.Type, b.Dst, b.SGID, b.DGID = transport.UD, 0xffffff, GIDOf(c.from), GIDOf(group)
+			b.Type, b.Dst, b.SGID, b.DGID = ib.UD, 0xffffff, ib.GIDOf(c.from), ib.GIDOf(group)
 			if err := ports[0].Send(b); err != nil {
 				t.Fatal(err)
 			}

@@ -3,13 +3,11 @@ package link
 import (
 	"encoding/binary"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
-
-// psnMask is the range of packet sequence numbers.
-const psnMask = 1<<24 - 1
 
 // A Joiner makes one burst of consecutive packets of a message, without copying: the
 // burst's data are the packets' payloads where they are. Begin and then Extend as long as
@@ -26,7 +24,7 @@ type Joiner struct {
 }
 
 // Begin makes a burst of p. It reports whether p is part of a message; a CNP is not.
-func (j *Joiner) Begin(p wire.Packet, sgid, dgid transport.GID) bool {
+func (j *Joiner) Begin(p wire.Packet, sgid, dgid ib.GID) bool {
 	h := p.BTH()
 	m := meanings[h.Opcode()]
 	if m.kind == 0 {
@@ -65,7 +63,7 @@ func (j *Joiner) Extend(p wire.Packet) bool {
 	b := &j.b
 	if m.kind == 0 || m.typ != b.Type || f.Operation != j.op || !carriesData(m.kind) ||
 		b.Last || f.Place&wire.First != 0 ||
-		h.PSN() != (b.PSN+b.Packets)&psnMask || h.DestQP() != b.Dst || h.PKey() != b.PKey || h.Migrated() != b.Migrated ||
+		h.PSN() != (b.PSN+b.Packets)&ib.PSNMask || h.DestQP() != b.Dst || h.PKey() != b.PKey || h.Migrated() != b.Migrated ||
 		// Only the last packet of a burst can have these.
 		b.AckReq || b.Solicited {
 		return false

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -10,7 +11,7 @@ import (
 
 // message names the opcodes of one kind of message, by place.
 type message struct {
-	typ                       transport.Type
+	typ                       ib.Service
 	kind                      transport.Kind
 	first, middle, last, only wire.Opcode
 }
@@ -21,37 +22,37 @@ const never = wire.Opcode(0xff)
 // Immediate data and keys to invalidate are in last packets only, so the others are
 // shared; reading backwards, the first line that has an opcode counts.
 var messages = []message{
-	{transport.RC, transport.KindSend, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
-	{transport.RC, transport.KindSendImm, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm},
-	{transport.RC, transport.KindSendInv, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastInv, wire.RCSendOnlyInv},
-	{transport.RC, transport.KindWrite, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteOnly},
-	{transport.RC, transport.KindWriteImm, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLastImm, wire.RCWriteOnlyImm},
-	{transport.RC, transport.KindReadReq, never, never, never, wire.RCReadRequest},
-	{transport.RC, transport.KindCmpSwap, never, never, never, wire.RCCompareSwap},
-	{transport.RC, transport.KindFetchAdd, never, never, never, wire.RCFetchAdd},
-	{transport.RC, transport.KindAtomicWrite, never, never, never, wire.RCAtomicWrite},
-	{transport.RC, transport.KindFlush, never, never, never, wire.RCFlush},
-	{transport.RC, transport.KindReadResp, wire.RCReadRespFirst, wire.RCReadRespMid, wire.RCReadRespLast, wire.RCReadRespOnly},
-	{transport.RC, transport.KindAtomicResp, never, never, never, wire.RCAtomicAck},
-	{transport.RC, transport.KindAck, never, never, never, wire.RCAck},
+	{ib.RC, transport.KindSend, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly},
+	{ib.RC, transport.KindSendImm, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm},
+	{ib.RC, transport.KindSendInv, wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastInv, wire.RCSendOnlyInv},
+	{ib.RC, transport.KindWrite, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteOnly},
+	{ib.RC, transport.KindWriteImm, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLastImm, wire.RCWriteOnlyImm},
+	{ib.RC, transport.KindReadReq, never, never, never, wire.RCReadRequest},
+	{ib.RC, transport.KindCmpSwap, never, never, never, wire.RCCompareSwap},
+	{ib.RC, transport.KindFetchAdd, never, never, never, wire.RCFetchAdd},
+	{ib.RC, transport.KindAtomicWrite, never, never, never, wire.RCAtomicWrite},
+	{ib.RC, transport.KindFlush, never, never, never, wire.RCFlush},
+	{ib.RC, transport.KindReadResp, wire.RCReadRespFirst, wire.RCReadRespMid, wire.RCReadRespLast, wire.RCReadRespOnly},
+	{ib.RC, transport.KindAtomicResp, never, never, never, wire.RCAtomicAck},
+	{ib.RC, transport.KindAck, never, never, never, wire.RCAck},
 
-	{transport.UC, transport.KindSend, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLast, wire.UCSendOnly},
-	{transport.UC, transport.KindSendImm, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLastImm, wire.UCSendOnlyImm},
-	{transport.UC, transport.KindWrite, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLast, wire.UCWriteOnly},
-	{transport.UC, transport.KindWriteImm, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLastImm, wire.UCWriteOnlyImm},
+	{ib.UC, transport.KindSend, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLast, wire.UCSendOnly},
+	{ib.UC, transport.KindSendImm, wire.UCSendFirst, wire.UCSendMiddle, wire.UCSendLastImm, wire.UCSendOnlyImm},
+	{ib.UC, transport.KindWrite, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLast, wire.UCWriteOnly},
+	{ib.UC, transport.KindWriteImm, wire.UCWriteFirst, wire.UCWriteMiddle, wire.UCWriteLastImm, wire.UCWriteOnlyImm},
 
-	{transport.UD, transport.KindSend, never, never, never, wire.UDSendOnly},
-	{transport.UD, transport.KindSendImm, never, never, never, wire.UDSendOnlyImm},
+	{ib.UD, transport.KindSend, never, never, never, wire.UDSendOnly},
+	{ib.UD, transport.KindSendImm, never, never, never, wire.UDSendOnlyImm},
 }
 
 const (
-	numTypes = transport.UD + 1
+	numTypes = ib.UD + 1
 	numKinds = transport.KindAck + 1
 )
 
 // meaning is what an opcode stands for.
 type meaning struct {
-	typ  transport.Type
+	typ  ib.Service
 	kind transport.Kind
 }
 
@@ -78,7 +79,7 @@ func init() {
 }
 
 // opcodeOf finds the opcode of a packet, never if there is none.
-func opcodeOf(t transport.Type, k transport.Kind, place wire.Place) wire.Opcode {
+func opcodeOf(t ib.Service, k transport.Kind, place wire.Place) wire.Opcode {
 	if t >= numTypes || k >= numKinds {
 		return never
 	}

@@ -1,6 +1,9 @@
 package link
 
-import "vrdma/internal/wire"
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/wire"
+)
 
 // Poll receives what has arrived, one batch at most, and hands it to r. It reports
 // whether there was anything.
@@ -101,7 +104,7 @@ func (p *Port) setFlow(m *Message) {
 	}
 	p.from, p.to = m.Remote, m.Local
 	p.flow.Set(m.Remote, m.Local)
-	p.sgid, p.dgid = GIDOf(m.Remote.Addr()), GIDOf(m.Local.Addr())
+	p.sgid, p.dgid = ib.GIDOf(m.Remote.Addr()), ib.GIDOf(m.Local.Addr())
 	p.isOwn = p.own[m.Remote.Addr().Unmap().WithZone("")]
 	_, _, p.isSelf = p.bind.Source(m.Remote.Addr(), 0)
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -33,7 +34,7 @@ type Receiver interface {
 	// Src is 0 unless the burst is a datagram: the wire does not say it.
 	Receive(b *transport.Burst, ce bool)
 	// Congested: the peer at from has seen congestion on packets from queue pair qp.
-	Congested(qp uint32, from transport.GID)
+	Congested(qp uint32, from ib.GID)
 }
 
 // Counters count what passed through a port. Packets are counted one by one, however they
@@ -78,8 +79,8 @@ type Port struct {
 	in       []Message
 	flow     wire.Flow
 	from, to netip.AddrPort // of flow
-	sgid     transport.GID
-	dgid     transport.GID
+	sgid     ib.GID
+	dgid     ib.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
 	isSelf   bool // from is ourselves
@@ -152,12 +153,12 @@ func (p *Port) LongID() bool { return p.longID }
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be
 // sent for want of room or of a route is lost, as on a wire, and counted.
 func (p *Port) Send(b *transport.Burst) error {
-	id, src, ok := p.bind.Source(AddrOf(b.SGID), spread(b.Src))
+	id, src, ok := p.bind.Source(b.SGID.Addr(), spread(b.Src))
 	if !ok {
 		p.count.NoSource++
 		return nil
 	}
-	dst := netip.AddrPortFrom(AddrOf(b.DGID), wire.Port)
+	dst := netip.AddrPortFrom(b.DGID.Addr(), wire.Port)
 	if dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++
 		return nil
@@ -195,9 +196,9 @@ func (p *Port) Send(b *transport.Burst) error {
 
 // SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair
 // self.
-func (p *Port) SendCNP(sgid, dgid transport.GID, self, qp uint32) {
-	id, src, ok := p.bind.Source(AddrOf(sgid), spread(self))
-	dst := netip.AddrPortFrom(AddrOf(dgid), wire.Port)
+func (p *Port) SendCNP(sgid, dgid ib.GID, self, qp uint32) {
+	id, src, ok := p.bind.Source(sgid.Addr(), spread(self))
+	dst := netip.AddrPortFrom(dgid.Addr(), wire.Port)
 	if !ok || dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++
 		return

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -35,7 +36,7 @@ func (s *sink) Receive(b *transport.Burst, ce bool) {
 	data := flatten(b.Data)
 	if n := len(s.bursts); n > 0 {
 		last := &s.bursts[n-1]
-		if carriesData(b.Kind) && !last.Last && !b.First && (last.PSN+last.Packets)&psnMask == b.PSN && b.Dst == last.Dst {
+		if carriesData(b.Kind) && !last.Last && !b.First && (last.PSN+last.Packets)&ib.PSNMask == b.PSN && b.Dst == last.Dst {
 			s.data[n-1] = append(s.data[n-1], data...)
 			last.Packets += b.Packets
 			last.Last, last.AckReq, last.Solicited = b.Last, b.AckReq, b.Solicited
@@ -52,7 +53,7 @@ func (s *sink) Receive(b *transport.Burst, ce bool) {
 	s.data = append(s.data, data)
 }
 
-func (s *sink) Congested(qp uint32, _ transport.GID) { s.congested = append(s.congested, qp) }
+func (s *sink) Congested(qp uint32, _ ib.GID) { s.congested = append(s.congested, qp) }
 
 func (s *sink) clear() { *s = sink{t: s.t} }
 
@@ -76,8 +77,8 @@ func simpleBurst(span *memory.Span, kind transport.Kind, n int) *transport.Burst
 	span.Reset()
 	span.Add(bytes.Repeat([]byte{0x5a}, n))
 	return &transport.Burst{
-		Type: transport.RC, Kind: kind, First: true, Last: true, Packets: uint32(max(1, (n+1023)/1024)), MTU: 1024,
-		Src: 7, Dst: 9, PKey: 0xffff, PSN: 100, SGID: GIDOf(hostA), DGID: GIDOf(hostB), Length: uint32(n), Data: span,
+		Type: ib.RC, Kind: kind, First: true, Last: true, Packets: uint32(max(1, (n+1023)/1024)), MTU: 1024,
+		Src: 7, Dst: 9, PKey: 0xffff, PSN: 100, SGID: ib.GIDOf(hostA), DGID: ib.GIDOf(hostB), Length: uint32(n), Data: span,
 	}
 }
 
@@ -394,7 +395,7 @@ func TestCongestion(t *testing.T) {
 	if err := a.Send(simpleBurst(&span, transport.KindSend, 10)); err != nil {
 		t.Fatal(err)
 	}
-	a.SendCNP(GIDOf(hostA), GIDOf(hostB), 7, 0x1234)
+	a.SendCNP(ib.GIDOf(hostA), ib.GIDOf(hostB), 7, 0x1234)
 	a.Flush()
 	drain(b, s)
 	if s.marked != 1 || len(s.congested) != 1 || s.congested[0] != 0x1234 {
@@ -414,7 +415,7 @@ func TestNoWay(t *testing.T) {
 		{netip.MustParseAddr("10.0.0.77"), hostB}, {host6, hostB}, {hostA, netip.MustParseAddr("fd00::2")},
 	} {
 		burst := simpleBurst(&span, transport.KindSend, 10)
-		burst.SGID, burst.DGID = GIDOf(c.from), GIDOf(c.to)
+		burst.SGID, burst.DGID = ib.GIDOf(c.from), ib.GIDOf(c.to)
 		if err := a.Send(burst); err != nil {
 			t.Fatal(err)
 		}
@@ -510,7 +511,7 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 	}
 }
 
-func (r *recutter) Congested(uint32, transport.GID) {}
+func (r *recutter) Congested(uint32, ib.GID) {}
 
 // TestFromSelf: what says that it comes from an address of ours does not come from us,
 // because what we send ourselves never leaves. A program on this machine made it.
@@ -534,7 +535,7 @@ func TestFromSelf(t *testing.T) {
 func TestFillerStays(t *testing.T) {
 	hostC := netip.MustParseAddr("10.0.0.3")
 	to := func(b *transport.Burst, peer netip.Addr) *transport.Burst {
-		b.DGID = GIDOf(peer)
+		b.DGID = ib.GIDOf(peer)
 		return b
 	}
 	for _, c := range []struct {
@@ -542,9 +543,9 @@ func TestFillerStays(t *testing.T) {
 		between func(a *Port)
 	}{
 		{"nothing", func(*Port) {}},
-		{"a notification", func(a *Port) { a.SendCNP(GIDOf(hostA), GIDOf(hostC), 7, 9) }},
+		{"a notification", func(a *Port) { a.SendCNP(ib.GIDOf(hostA), ib.GIDOf(hostC), 7, 9) }},
 		{"no burst at all", func(a *Port) {
-			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: GIDOf(hostA), DGID: GIDOf(hostB)}} {
+			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: ib.GIDOf(hostA), DGID: ib.GIDOf(hostB)}} {
 				if b.Packets > 0 {
 					b = to(b, hostC)
 				}
@@ -596,7 +597,7 @@ func TestSplitAmidSend(t *testing.T) {
 	}
 	blocked = false
 	b := simpleBurst(&span, transport.KindSend, 60_000)
-	b.DGID = GIDOf(netip.MustParseAddr("10.0.0.3"))
+	b.DGID = ib.GIDOf(netip.MustParseAddr("10.0.0.3"))
 	if err := a.Send(b); err != nil {
 		t.Fatal(err)
 	}

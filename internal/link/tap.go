@@ -101,7 +101,7 @@ func (t *Tap) push() bool {
 // Burst records a burst that never becomes packets, because sender and receiver are on
 // this host.
 func (t *Tap) Burst(b *transport.Burst) {
-	src, dst := AddrOf(b.SGID), AddrOf(b.DGID)
+	src, dst := b.SGID.Addr(), b.DGID.Addr()
 	m := Message{
 		Local:  netip.AddrPortFrom(src, firstPort+uint16(spread(b.Src)%numPorts)),
 		Remote: netip.AddrPortFrom(dst, wire.Port),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
@@ -68,7 +69,7 @@ func TestTap(t *testing.T) {
 	}
 	// One that never leaves the host, over IPv6.
 	local := simpleBurst(&span, transport.KindSend, 3000)
-	local.SGID, local.DGID = GIDOf(host6), GIDOf(host6)
+	local.SGID, local.DGID = ib.GIDOf(host6), ib.GIDOf(host6)
 	tapA.Burst(local)
 	if err := errors.Join(tapA.Close(), tapB.Close()); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
@@ -82,7 +83,7 @@ func testWay(t *testing.T, a, b *Port, from, to netip.Addr, mtu int, o UDPOption
 	var span memory.Span
 	for i := 0; i < 40; {
 		want, data := randomBurst(r, &span)
-		want.SGID, want.DGID = GIDOf(from), GIDOf(to)
+		want.SGID, want.DGID = ib.GIDOf(from), ib.GIDOf(to)
 		if int(want.MTU)+100 > mtu {
 			continue
 		}
@@ -139,7 +140,7 @@ func TestIdentifications(t *testing.T) {
 	var span memory.Span
 	for _, size := range []int{10, 3000, 65_000} {
 		burst := simpleBurst(&span, transport.KindSend, size)
-		burst.SGID, burst.DGID = GIDOf(veth4[0]), GIDOf(veth4[1])
+		burst.SGID, burst.DGID = ib.GIDOf(veth4[0]), ib.GIDOf(veth4[1])
 		if err := a.Send(burst); err != nil {
 			t.Fatal(err)
 		}
@@ -249,20 +250,20 @@ func TestSeveralAddresses(t *testing.T) {
 	var span memory.Span
 	for _, way := range [][2]netip.Addr{veth4, veth6, vethL} {
 		burst := simpleBurst(&span, transport.KindSend, 2000)
-		burst.SGID, burst.DGID = GIDOf(way[0]), GIDOf(way[1])
+		burst.SGID, burst.DGID = ib.GIDOf(way[0]), ib.GIDOf(way[1])
 		if err := a.Send(burst); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.Flush()
 	await(t, b, s, 6)
-	seen := map[transport.GID]transport.GID{}
+	seen := map[ib.GID]ib.GID{}
 	for i := range s.bursts {
 		seen[s.bursts[i].SGID] = s.bursts[i].DGID
 	}
 	for _, way := range [][2]netip.Addr{veth4, veth6, vethL} {
-		if got := seen[GIDOf(way[0])]; got != GIDOf(way[1]) {
-			t.Errorf("from %v to %v: arrived at %v", way[0], way[1], AddrOf(got))
+		if got := seen[ib.GIDOf(way[0])]; got != ib.GIDOf(way[1]) {
+			t.Errorf("from %v to %v: arrived at %v", way[0], way[1], got.Addr())
 		}
 	}
 }
@@ -288,7 +289,7 @@ func TestMarks(t *testing.T) {
 		p := NewPort(a)
 		var span memory.Span
 		burst := simpleBurst(&span, transport.KindSend, 2000)
-		burst.SGID, burst.DGID = GIDOf(way[0]), GIDOf(way[1])
+		burst.SGID, burst.DGID = ib.GIDOf(way[0]), ib.GIDOf(way[1])
 		if err := p.Send(burst); err != nil {
 			t.Fatal(err)
 		}
@@ -310,7 +311,7 @@ func TestTooLong(t *testing.T) {
 	var span memory.Span
 	long := simpleBurst(&span, transport.KindSend, 1800)
 	long.MTU, long.Packets = 4096, 1
-	long.SGID, long.DGID = GIDOf(veth4[0]), GIDOf(veth4[1])
+	long.SGID, long.DGID = ib.GIDOf(veth4[0]), ib.GIDOf(veth4[1])
 	var span2 memory.Span
 	short := simpleBurst(&span2, transport.KindSend, 100)
 	short.SGID, short.DGID = long.SGID, long.DGID
@@ -370,7 +371,7 @@ func TestPortAllocations(t *testing.T) {
 	b := NewPort(n[1].mustListen(UDPOptions{}, veth4[1]))
 	var span memory.Span
 	burst := simpleBurst(&span, transport.KindWrite, 65536)
-	burst.SGID, burst.DGID = GIDOf(veth4[0]), GIDOf(veth4[1])
+	burst.SGID, burst.DGID = ib.GIDOf(veth4[0]), ib.GIDOf(veth4[1])
 	r := &counter{}
 	polls := 0
 	allocs := testing.AllocsPerRun(50, func() {
@@ -399,7 +400,7 @@ func (c *counter) Receive(b *transport.Burst, _ bool) {
 	c.bytes += uint64(b.Data.Len())
 }
 
-func (c *counter) Congested(uint32, transport.GID) {}
+func (c *counter) Congested(uint32, ib.GID) {}
 
 // BenchmarkVeth is 64 KiB writes from one namespace to another and nothing else, sent and
 // received by one thread in turns.
@@ -414,7 +415,7 @@ func BenchmarkVeth(b *testing.B) {
 				from, to := NewPort(u), NewPort(v)
 				var span memory.Span
 				burst := simpleBurst(&span, transport.KindWrite, 65536)
-				burst.SGID, burst.DGID = GIDOf(veth4[0]), GIDOf(veth4[1])
+				burst.SGID, burst.DGID = ib.GIDOf(veth4[0]), ib.GIDOf(veth4[1])
 				burst.MTU, burst.Packets = uint32(mtu), uint32(65536/mtu)
 				r := &counter{}
 				b.SetBytes(65536)

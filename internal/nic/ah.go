@@ -4,12 +4,12 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // AHAttr is an address: struct ib_uverbs_ah_attr by value.
 type AHAttr struct {
-	DGID         transport.GID
+	DGID         ib.GID
 	FlowLabel    uint32
 	SGIDIndex    uint8
 	HopLimit     uint8
@@ -26,14 +26,14 @@ type AHAttr struct {
 type AH struct {
 	pd   *PD
 	attr AHAttr
-	sgid transport.GID
+	sgid ib.GID
 }
 
 // checkAddress finds the source GID of an address; EINVAL as the kernel says where
 // it is not one that RoCE can use.
-func (n *NIC) checkAddress(a *AHAttr) (transport.GID, error) {
+func (n *NIC) checkAddress(a *AHAttr) (ib.GID, error) {
 	if !a.IsGlobal || a.PortNum != 1 || int(a.SGIDIndex) >= len(n.GIDs) {
-		return transport.GID{}, syscall.EINVAL
+		return ib.GID{}, syscall.EINVAL
 	}
 	return n.GIDs[a.SGIDIndex].GID, nil
 }
@@ -68,20 +68,14 @@ func (s *Session) DestroyAH(h uint32) error {
 	return nil
 }
 
-// IsMulticast reports whether gid is a group: an IPv6 one, or an IPv4 one mapped into
-// IPv6, which is what IPv4 groups are to RoCEv2.
-func IsMulticast(gid *transport.GID) bool {
-	return gid[0] == 0xff || mapped4(gid) && gid[12]&0xf0 == 0xe0
-}
-
 // AttachMcast joins a UD queue pair to a multicast group. Joining twice is once, as
 // in the kernel.
-func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
+func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	q, err := s.qps.get(qph)
 	if err != nil {
 		return err
 	}
-	if q.typ != transport.UD || !IsMulticast(&gid) {
+	if q.typ != ib.UD || !gid.IsMulticast() {
 		return syscall.EINVAL
 	}
 	n := s.nic
@@ -103,7 +97,7 @@ func (s *Session) AttachMcast(qph uint32, gid transport.GID, lid uint16) error {
 }
 
 // DetachMcast leaves a group.
-func (s *Session) DetachMcast(qph uint32, gid transport.GID, lid uint16) error {
+func (s *Session) DetachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	q, err := s.qps.get(qph)
 	if err != nil {
 		return err
@@ -117,7 +111,7 @@ func (s *Session) DetachMcast(qph uint32, gid transport.GID, lid uint16) error {
 	return nil
 }
 
-func (q *QP) leave(gid transport.GID) {
+func (q *QP) leave(gid ib.GID) {
 	m := q.nic.mcast[gid]
 	// A new slice: a burst may be on its way through the old one.
 	rest := make([]*QP, 0, len(m))

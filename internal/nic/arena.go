@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/channel"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.
@@ -20,10 +21,7 @@ type MMap struct {
 
 const (
 	arenaSize = 4 << 30
-	// Of the channel protocol: VRDMA_DB_READY and VRDMA_DB_SIZE.
-	doorbellReady = 12288
-	doorbellSize  = 20480
-	pageSize      = 4096
+	pageSize  = 4096
 )
 
 // An Arena is the memory that a session shares with its client: the doorbell page
@@ -72,7 +70,7 @@ func NewArena() (*Arena, error) {
 		f.Close()
 		return nil, fmt.Errorf("map the memfd for rings: %w", err)
 	}
-	return &Arena{file: f, mem: mem, free: []arenaRange{{doorbellSize, arenaSize - doorbellSize}}}, nil
+	return &Arena{file: f, mem: mem, free: []arenaRange{{channel.DoorbellSize, arenaSize - channel.DoorbellSize}}}, nil
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
@@ -85,12 +83,12 @@ func (a *Arena) File() *os.File { return a.file }
 func (a *Arena) Size() uint64 { return arenaSize }
 
 // Doorbell is the page through which the client rings.
-func (a *Arena) Doorbell() []byte { return a.mem[:doorbellSize:doorbellSize] }
+func (a *Arena) Doorbell() []byte { return a.mem[:channel.DoorbellSize:channel.DoorbellSize] }
 
 // setReady tells the client whether it may post to the queue pair with this handle
 // by ringing alone.
 func (a *Arena) setReady(handle uint32, ready bool) {
-	w := shared64(a.mem, doorbellReady+int(handle/64)*8)
+	w := shared64(a.mem, channel.DoorbellReady+int(handle/64)*8)
 	if bit := uint64(1) << (handle % 64); ready {
 		w.Or(bit)
 	} else {

@@ -3,11 +3,12 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/transport"
 )
 
 const (
-	cqeSize = 64 // struct ib_uverbs_wc is 48 bytes, elements are powers of two
+	cqeSize = 64 // elements are powers of two, and abi.WCSize is not
 
 	notifyNone      = 0
 	notifySolicited = 1
@@ -166,6 +167,13 @@ type completion struct {
 	solicited bool
 }
 
+// A wc is a completion as it stands in the ring: struct ib_uverbs_wc. What is not put is 0.
+type wc [abi.WCSize / 8]uint64
+
+func (b *wc) put64(off int, v uint64) { b[off/8] = v }
+func (b *wc) put32(off int, v uint32) { b[off/8] |= uint64(v) << (off % 8 * 8) }
+func (b *wc) put8(off int, v uint8)   { b[off/8] |= uint64(v) << (off % 8 * 8) }
+
 // push writes a completion and rings the channel if it is armed. A queue that is
 // full loses the completion and reports the error that this is.
 func (c *CQ) push(w *completion) {
@@ -176,13 +184,17 @@ func (c *CQ) push(w *completion) {
 			return
 		}
 	}
-	var b [6]uint64
-	b[0] = w.wrID
-	b[1] = uint64(w.status) | uint64(w.opcode)<<32
-	b[2] = uint64(w.byteLen) << 32 // vendor_err stays 0
-	b[3] = uint64(w.imm) | uint64(w.qpNum)<<32
-	b[4] = uint64(w.srcQP) | uint64(w.flags)<<32
-	b[5] = 1<<48 | uint64(w.sl)<<32 // port_num 1; pkey_index, slid, dlid_path_bits 0
+	var b wc
+	b.put64(abi.WCWRID, w.wrID)
+	b.put32(abi.WCStatus, uint32(w.status))
+	b.put32(abi.WCOpcode, w.opcode)
+	b.put32(abi.WCByteLen, w.byteLen)
+	b.put32(abi.WCImm, w.imm)
+	b.put32(abi.WCQPNum, w.qpNum)
+	b.put32(abi.WCSrcQP, w.srcQP)
+	b.put32(abi.WCFlags, w.flags)
+	b.put8(abi.WCSL, w.sl)
+	b.put8(abi.WCPortNum, 1)
 	putWords(c.ring.slot(c.prod), b[:])
 	c.prod++
 	c.ring.setProducer(c.prod)
@@ -202,5 +214,5 @@ func (c *CQ) overflow() {
 	}
 	c.overrun = true
 	c.async++
-	c.session.async.post(asyncEvent(c.userHandle, eventCQErr))
+	c.session.async.post(asyncEvent(c.userHandle, abi.EventCQErr))
 }

@@ -6,20 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/budget"
-)
-
-// Asynchronous events, numbered as enum ib_event_type.
-const (
-	eventCQErr       = 0
-	eventQPFatal     = 1
-	eventQPReqErr    = 2
-	eventQPAccessErr = 3
-	eventCommEst     = 4
-	eventSQDrained   = 5
-	eventSRQErr      = 14
-	eventSRQLimit    = 15
-	eventQPLastWQE   = 16
 )
 
 // An eventQueue carries events to a client through a real file descriptor, one
@@ -67,9 +55,9 @@ func (e *event) element() uint64 { return binary.NativeEndian.Uint64(e.b[:]) }
 // handles of a CQ and a QP may be equal, their events are not.
 func (e *event) asyncOwner() byte {
 	switch binary.NativeEndian.Uint32(e.b[8:]) {
-	case eventCQErr:
+	case abi.EventCQErr:
 		return 'c'
-	case eventSRQErr, eventSRQLimit:
+	case abi.EventSRQErr, abi.EventSRQLimitReached:
 		return 's'
 	}
 	return 'q'

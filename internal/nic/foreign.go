@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -35,7 +36,7 @@ type errand struct {
 	job    *memory.Job
 
 	// As long as it is not idle it is in foreign.timed.
-	due        transport.Time
+	due        ib.Time
 	next, last *errand
 }
 
@@ -82,7 +83,7 @@ const (
 	// patience is how long foreign memory may take. A page that has to come from a disk
 	// or over a network takes milliseconds, on a bad day a second; whoever waits for a
 	// peer gives up after a few.
-	patience = transport.Time(5_000_000_000)
+	patience = ib.Time(5_000_000_000)
 	// tenantJobs bounds what is staged for a user.
 	tenantJobs = 64
 	// spareJobs is how many jobs, with their buffers, are kept for the next ones.
@@ -117,7 +118,7 @@ func (f *foreign) leave(t *tenant) {
 func (n *NIC) Aside() *memory.Pool { return n.foreign.pool }
 
 // Patience is how long a client's memory may take.
-func (n *NIC) Patience() transport.Time {
+func (n *NIC) Patience() ib.Time {
 	if n.Config.Patience != 0 {
 		return n.Config.Patience
 	}
@@ -282,7 +283,7 @@ func (q *QP) conclude(e *errand) {
 }
 
 // Receive gives a burst to the queue pair; see transport.QP.Receive.
-func (q *QP) Receive(now transport.Time, b *transport.Burst) (taken bool) {
+func (q *QP) Receive(now ib.Time, b *transport.Burst) (taken bool) {
 	taken = q.tr.Receive(now, b, q)
 	if q.errands != nil && taken {
 		q.taken()
@@ -423,11 +424,11 @@ func (n *NIC) NextAsk() *QP {
 }
 
 // ForeignDue is when ExpireForeign has something to do; 0 is never.
-func (n *NIC) ForeignDue() transport.Time { return n.foreign.timed.next.due }
+func (n *NIC) ForeignDue() ib.Time { return n.foreign.timed.next.due }
 
 // ExpireForeign gives up what has taken too long, and returns a queue pair that fails of it
 // and is to be asked again; nil: no more.
-func (n *NIC) ExpireForeign(now transport.Time) *QP {
+func (n *NIC) ExpireForeign(now ib.Time) *QP {
 	f := &n.foreign
 	for e := f.timed.next; e != &f.timed && e.due <= now; e = f.timed.next {
 		q := e.q

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -15,19 +16,19 @@ import (
 // fakeLink is a link that leads nowhere and remembers what it was asked.
 type fakeLink struct {
 	sent   []transport.Burst
-	groups map[transport.GID]bool
+	groups map[ib.GID]bool
 	woken  []*QP
 	refuse error // what Join answers
 }
 
-func (l *fakeLink) Transmit(_ *QP, b *transport.Burst)          { l.sent = append(l.sent, *b) }
-func (l *fakeLink) Path(_, _ *transport.GID) (p transport.Path) { return p }
-func (l *fakeLink) Wake(q *QP)                                  { l.woken = append(l.woken, q) }
-func (l *fakeLink) Now() transport.Time                         { return 1 }
-func (l *fakeLink) Forget(*QP)                                  {}
-func (l *fakeLink) Rouse()                                      {}
-func (l *fakeLink) Leave(g transport.GID)                       { delete(l.groups, g) }
-func (l *fakeLink) Join(g transport.GID) error {
+func (l *fakeLink) Transmit(_ *QP, b *transport.Burst)   { l.sent = append(l.sent, *b) }
+func (l *fakeLink) Path(_, _ *ib.GID) (p transport.Path) { return p }
+func (l *fakeLink) Wake(q *QP)                           { l.woken = append(l.woken, q) }
+func (l *fakeLink) Now() ib.Time                         { return 1 }
+func (l *fakeLink) Forget(*QP)                           {}
+func (l *fakeLink) Rouse()                               {}
+func (l *fakeLink) Leave(g ib.GID)                       { delete(l.groups, g) }
+func (l *fakeLink) Join(g ib.GID) error {
 	if l.refuse == nil {
 		l.groups[g] = true
 	}
@@ -42,7 +43,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T, l Limits) *rig {
-	r := &rig{t: t, link: &fakeLink{groups: map[transport.GID]bool{}}}
+	r := &rig{t: t, link: &fakeLink{groups: map[ib.GID]bool{}}}
 	r.nic = New(Config{Name: "rxe0", Limits: l, GIDs: []GIDEntry{{GID: netip.MustParseAddr("192.0.2.1").As16()}}})
 	r.nic.SetLink(r.link)
 	t.Cleanup(func() {

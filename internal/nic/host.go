@@ -3,6 +3,8 @@ package nic
 import (
 	"encoding/binary"
 
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -90,7 +92,7 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 }
 
 // list appends n bytes of a scatter/gather list, from byte off on, to s.
-func (q *QP) list(sge []transport.SGE, off, n uint32, need transport.Access, s *memory.Span) transport.Status {
+func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.Span) transport.Status {
 	for i := range sge {
 		if n == 0 {
 			break
@@ -117,7 +119,7 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need transport.Access, s *
 // Gather implements transport.Host.
 func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
 	if w.Flags&transport.FlagInline != 0 {
-		b := q.sq.slot(w.Pos)[sendWQESize:]
+		b := q.sq.slot(w.Pos)[abi.SendWQESize:]
 		if uint64(off)+uint64(n) > uint64(len(b)) {
 			return transport.LocQPOpErr
 		}
@@ -147,7 +149,7 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.nic.scratch
 	d.Reset()
-	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, d); st != transport.Success {
+	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
 		return st
 	}
 	return q.copyTo(s, transport.LocProtErr)
@@ -157,14 +159,14 @@ func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) trans
 func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.nic.scratch
 	d.Reset()
-	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, d); st != transport.Success {
+	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
 		return st
 	}
 	return q.copyTo(s, transport.LocProtErr)
 }
 
 // CheckRemote implements transport.Host.
-func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) transport.Status {
+func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
 		return transport.RemAccessErr
 	}
@@ -172,7 +174,7 @@ func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) t
 }
 
 // CheckKey implements transport.Host.
-func (q *QP) CheckKey(rkey uint32, a transport.Access) transport.Status {
+func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	ok := false
 	switch k := q.nic.keys[rkey>>8].(type) {
 	case *MR:
@@ -188,7 +190,7 @@ func (q *QP) CheckKey(rkey uint32, a transport.Access) transport.Status {
 
 // WriteRemote implements transport.Host.
 func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
-	m, off := q.remote(rkey, va, uint64(s.Len()), transport.AccessRemoteWrite)
+	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
 	d := &q.nic.scratch
 	d.Reset()
 	if m == nil || !m.region.Span(off, uint64(s.Len()), d) {
@@ -199,7 +201,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 
 // ReadRemote implements transport.Host.
 func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
-	m, off := q.remote(rkey, va, uint64(n), transport.AccessRemoteRead)
+	m, off := q.remote(rkey, va, uint64(n), ib.AccessRemoteRead)
 	if m == nil || !m.region.Span(off, uint64(n), s) {
 		return transport.RemAccessErr
 	}
@@ -211,9 +213,9 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 
 // Atomic implements transport.Host.
 func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
-	need := transport.AccessRemoteAtomic
+	need := ib.AccessRemoteAtomic
 	if k == transport.KindAtomicWrite {
-		need = transport.AccessRemoteWrite
+		need = ib.AccessRemoteWrite
 	}
 	m, off := q.remote(rkey, va, 8, need)
 	d := &q.nic.scratch
@@ -257,10 +259,10 @@ func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 }
 
 // ResolveAH implements transport.Host.
-func (q *QP) ResolveAH(num uint32) (transport.GID, bool) {
+func (q *QP) ResolveAH(num uint32) (ib.GID, bool) {
 	a := q.ah(num)
 	if a == nil {
-		return transport.GID{}, false
+		return ib.GID{}, false
 	}
 	q.lastAH = a
 	return a.attr.DGID, true
@@ -290,7 +292,7 @@ func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
 	*out = [40]byte{}
 	length := uint16(b.Data.Len() + 8 + 12 + 8 + 4) // UDP, BTH, DETH, ICRC
 	q.lastSL = slRoCEv2IPv6
-	if mapped4(&b.DGID) || mapped4(&b.SGID) {
+	if b.DGID.Is4() || b.SGID.Is4() {
 		q.lastSL = slRoCEv2IPv4
 		h := out[20:]
 		h[0] = 0x45
@@ -311,10 +313,6 @@ func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
 	copy(out[24:40], b.DGID[:])
 }
 
-func mapped4(g *transport.GID) bool {
-	return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff}
-}
-
 // checksum is the Internet checksum of an IPv4 header.
 func checksum(h []byte) uint16 {
 	var sum uint32
@@ -330,19 +328,19 @@ func checksum(h []byte) uint16 {
 // Send implements transport.Host. The source address of a datagram is its address
 // handle's, which the transport resolved just before.
 func (q *QP) Send(b *transport.Burst) {
-	if b.Type == transport.UD {
+	if b.Type == ib.UD {
 		b.SGID = q.lastAH.sgid
 	}
 	q.nic.link.Transmit(q, b)
 }
 
 var asyncCodes = map[transport.Event]uint32{
-	transport.EventFatal:     eventQPFatal,
-	transport.EventReqErr:    eventQPReqErr,
-	transport.EventAccessErr: eventQPAccessErr,
-	transport.EventCommEst:   eventCommEst,
-	transport.EventSQDrained: eventSQDrained,
-	transport.EventLastWQE:   eventQPLastWQE,
+	transport.EventFatal:     abi.EventQPFatal,
+	transport.EventReqErr:    abi.EventQPReqErr,
+	transport.EventAccessErr: abi.EventQPAccessErr,
+	transport.EventCommEst:   abi.EventCommEst,
+	transport.EventSQDrained: abi.EventSQDrained,
+	transport.EventLastWQE:   abi.EventQPLastWQEReached,
 }
 
 // Event implements transport.Host.

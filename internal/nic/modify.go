@@ -3,6 +3,7 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -29,94 +30,69 @@ type QPInit struct {
 	SigAll bool
 }
 
-// Attribute masks, numbered as enum ib_qp_attr_mask.
-const (
-	attrState = 1 << iota
-	attrCurState
-	attrSQDAsync
-	attrAccess
-	attrPKey
-	attrPort
-	attrQKey
-	attrAV
-	attrMTU
-	attrTimeout
-	attrRetry
-	attrRNRRetry
-	attrRQPSN
-	attrMaxRD
-	attrAltPath
-	attrMinRNR
-	attrSQPSN
-	attrMaxDestRD
-	attrPathMig
-	attrCap
-	attrDestQPN
-)
-
 // A transition says which attributes a change of state needs and which it takes
 // besides, for each transport service. It is the table of section 11.2.5.2 of the
 // specification as the kernel's ib_modify_qp_is_ok has it.
-type transition struct{ required, optional [3]uint32 } // RC, UC, UD
+type transition struct{ required, optional [3]ib.AttrMask } // RC, UC, UD
 
-type edge struct{ from, to transport.State }
+type edge struct{ from, to ib.State }
 
 const (
-	rcPath = attrAltPath | attrAccess | attrPathMig
-	toRTS  = attrCurState | rcPath
+	rcPath = ib.MaskAltPath | ib.MaskAccess | ib.MaskPathMigState
+	toRTS  = ib.MaskCurState | rcPath
 )
 
 var transitions = map[edge]transition{
-	{transport.Reset, transport.Reset}: {},
-	{transport.Reset, transport.Init}: {required: [3]uint32{
-		attrPKey | attrPort | attrAccess, attrPKey | attrPort | attrAccess, attrPKey | attrPort | attrQKey}},
-	{transport.Init, transport.Reset}: {},
-	{transport.Init, transport.Error}: {},
-	{transport.Init, transport.Init}: {optional: [3]uint32{
-		attrPKey | attrPort | attrAccess, attrPKey | attrPort | attrAccess, attrPKey | attrPort | attrQKey}},
-	{transport.Init, transport.RTR}: {
-		required: [3]uint32{
-			attrAV | attrMTU | attrDestQPN | attrRQPSN | attrMaxDestRD | attrMinRNR,
-			attrAV | attrMTU | attrDestQPN | attrRQPSN, 0},
-		optional: [3]uint32{
-			attrAltPath | attrAccess | attrPKey, attrAltPath | attrAccess | attrPKey, attrPKey | attrQKey}},
-	{transport.RTR, transport.Reset}: {},
-	{transport.RTR, transport.Error}: {},
-	{transport.RTR, transport.RTS}: {
-		required: [3]uint32{attrTimeout | attrRetry | attrRNRRetry | attrSQPSN | attrMaxRD, attrSQPSN, attrSQPSN},
-		optional: [3]uint32{toRTS | attrMinRNR, toRTS, attrCurState | attrQKey}},
-	{transport.RTS, transport.Reset}: {},
-	{transport.RTS, transport.Error}: {},
-	{transport.RTS, transport.RTS}:   {optional: [3]uint32{toRTS | attrMinRNR, toRTS, attrCurState | attrQKey}},
-	{transport.RTS, transport.SQD}:   {optional: [3]uint32{attrSQDAsync, attrSQDAsync, attrSQDAsync}},
-	{transport.SQD, transport.Reset}: {},
-	{transport.SQD, transport.Error}: {},
-	{transport.SQD, transport.RTS}:   {optional: [3]uint32{toRTS | attrMinRNR, toRTS, attrCurState | attrQKey}},
-	{transport.SQD, transport.SQD}: {optional: [3]uint32{
-		attrPort | attrAV | attrTimeout | attrRetry | attrRNRRetry | attrMaxRD | attrMaxDestRD | rcPath | attrPKey | attrMinRNR,
-		attrAV | rcPath | attrPKey, attrPKey | attrQKey}},
-	{transport.SQE, transport.Reset}:   {},
-	{transport.SQE, transport.Error}:   {},
-	{transport.SQE, transport.RTS}:     {optional: [3]uint32{0, attrCurState | attrAccess, attrCurState | attrQKey}},
-	{transport.Error, transport.Reset}: {},
-	{transport.Error, transport.Error}: {},
+	{ib.StateReset, ib.StateReset}: {},
+	{ib.StateReset, ib.StateInit}: {required: [3]ib.AttrMask{
+		ib.MaskPKey | ib.MaskPort | ib.MaskAccess, ib.MaskPKey | ib.MaskPort | ib.MaskAccess, ib.MaskPKey | ib.MaskPort | ib.MaskQKey}},
+	{ib.StateInit, ib.StateReset}: {},
+	{ib.StateInit, ib.StateError}: {},
+	{ib.StateInit, ib.StateInit}: {optional: [3]ib.AttrMask{
+		ib.MaskPKey | ib.MaskPort | ib.MaskAccess, ib.MaskPKey | ib.MaskPort | ib.MaskAccess, ib.MaskPKey | ib.MaskPort | ib.MaskQKey}},
+	{ib.StateInit, ib.StateRTR}: {
+		required: [3]ib.AttrMask{
+			ib.MaskAV | ib.MaskMTU | ib.MaskDestQPN | ib.MaskRQPSN | ib.MaskMaxDestRDAtomic | ib.MaskMinRNRTimer,
+			ib.MaskAV | ib.MaskMTU | ib.MaskDestQPN | ib.MaskRQPSN, 0},
+		optional: [3]ib.AttrMask{
+			ib.MaskAltPath | ib.MaskAccess | ib.MaskPKey, ib.MaskAltPath | ib.MaskAccess | ib.MaskPKey, ib.MaskPKey | ib.MaskQKey}},
+	{ib.StateRTR, ib.StateReset}: {},
+	{ib.StateRTR, ib.StateError}: {},
+	{ib.StateRTR, ib.StateRTS}: {
+		required: [3]ib.AttrMask{ib.MaskTimeout | ib.MaskRetryCount | ib.MaskRNRRetry | ib.MaskSQPSN | ib.MaskMaxRDAtomic, ib.MaskSQPSN, ib.MaskSQPSN},
+		optional: [3]ib.AttrMask{toRTS | ib.MaskMinRNRTimer, toRTS, ib.MaskCurState | ib.MaskQKey}},
+	{ib.StateRTS, ib.StateReset}: {},
+	{ib.StateRTS, ib.StateError}: {},
+	{ib.StateRTS, ib.StateRTS}:   {optional: [3]ib.AttrMask{toRTS | ib.MaskMinRNRTimer, toRTS, ib.MaskCurState | ib.MaskQKey}},
+	{ib.StateRTS, ib.StateSQD}:   {optional: [3]ib.AttrMask{ib.MaskSQDAsyncNotify, ib.MaskSQDAsyncNotify, ib.MaskSQDAsyncNotify}},
+	{ib.StateSQD, ib.StateReset}: {},
+	{ib.StateSQD, ib.StateError}: {},
+	{ib.StateSQD, ib.StateRTS}:   {optional: [3]ib.AttrMask{toRTS | ib.MaskMinRNRTimer, toRTS, ib.MaskCurState | ib.MaskQKey}},
+	{ib.StateSQD, ib.StateSQD}: {optional: [3]ib.AttrMask{
+		ib.MaskPort | ib.MaskAV | ib.MaskTimeout | ib.MaskRetryCount | ib.MaskRNRRetry | ib.MaskMaxRDAtomic | ib.MaskMaxDestRDAtomic | rcPath | ib.MaskPKey | ib.MaskMinRNRTimer,
+		ib.MaskAV | rcPath | ib.MaskPKey, ib.MaskPKey | ib.MaskQKey}},
+	{ib.StateSQE, ib.StateReset}:   {},
+	{ib.StateSQE, ib.StateError}:   {},
+	{ib.StateSQE, ib.StateRTS}:     {optional: [3]ib.AttrMask{0, ib.MaskCurState | ib.MaskAccess, ib.MaskCurState | ib.MaskQKey}},
+	{ib.StateError, ib.StateReset}: {},
+	{ib.StateError, ib.StateError}: {},
 }
 
 // allowed reports whether a change of state is one that the table has.
-func allowed(from, to transport.State, typ transport.Type, mask uint32) bool {
+func allowed(from, to ib.State, typ ib.Service, mask ib.AttrMask) bool {
 	t, ok := transitions[edge{from, to}]
 	if !ok {
 		return false
 	}
-	i := typ - transport.RC
+	i := typ - ib.RC
 	if mask&t.required[i] != t.required[i] {
 		return false
 	}
-	return mask&^(t.required[i]|t.optional[i]|attrState) == 0
+	return mask&^(t.required[i]|t.optional[i]|ib.MaskState) == 0
 }
 
 // ModifyQP changes a queue pair's attributes and state.
-func (s *Session) ModifyQP(h, mask uint32, a *QPAttr) error {
+func (s *Session) ModifyQP(h uint32, mask ib.AttrMask, a *QPAttr) error {
 	q, err := s.qps.get(h)
 	if err != nil {
 		return err
@@ -131,54 +107,54 @@ func (s *Session) ModifyQP(h, mask uint32, a *QPAttr) error {
 
 // check validates a change as the kernel's core and rxe do and returns the state
 // that it leads to.
-func (q *QP) check(mask uint32, a *QPAttr) (transport.State, error) {
+func (q *QP) check(mask ib.AttrMask, a *QPAttr) (ib.State, error) {
 	cur := q.tr.State()
-	if mask&attrCurState != 0 {
-		switch c := transport.State(a.CurState); c {
-		case transport.RTR, transport.RTS, transport.SQD, transport.SQE:
+	if mask&ib.MaskCurState != 0 {
+		switch c := ib.State(a.CurState); c {
+		case ib.StateRTR, ib.StateRTS, ib.StateSQD, ib.StateSQE:
 			cur = c
 		default:
 			return 0, syscall.EINVAL
 		}
 	}
 	next := cur
-	if mask&attrState != 0 {
-		next = transport.State(a.State)
+	if mask&ib.MaskState != 0 {
+		next = ib.State(a.State)
 	}
 	if !allowed(cur, next, q.typ, mask) {
 		return 0, syscall.EINVAL
 	}
 	// What the application believes must be so, as far as the tables say.
-	if cur != q.tr.State() && !(q.tr.State() == transport.RTS && cur == transport.SQD) &&
-		!(q.tr.State() == transport.SQE && cur == transport.RTS) {
+	if cur != q.tr.State() && !(q.tr.State() == ib.StateRTS && cur == ib.StateSQD) &&
+		!(q.tr.State() == ib.StateSQE && cur == ib.StateRTS) {
 		return 0, syscall.EINVAL
 	}
-	if mask&attrState != 0 && next != transport.Error && next != transport.Reset && q.tr.Snapshot().SQDraining {
+	if mask&ib.MaskState != 0 && next != ib.StateError && next != ib.StateReset && q.tr.Snapshot().SQDraining {
 		return 0, syscall.EINVAL
 	}
 	return next, q.checkValues(mask, a)
 }
 
-func (q *QP) checkValues(mask uint32, a *QPAttr) error {
-	bad := mask&attrPort != 0 && a.PortNum != 1 ||
-		mask&attrMTU != 0 && (a.PathMTU < 1 || a.PathMTU > q.nic.MTU) ||
-		mask&attrMaxRD != 0 && uint32(a.MaxRDAtomic) > q.nic.Limits.RDAtomic ||
-		mask&attrMaxDestRD != 0 && uint32(a.MaxDestRDAtomic) > q.nic.Limits.RDAtomic ||
-		mask&attrTimeout != 0 && a.Timeout > 31 ||
-		mask&attrMinRNR != 0 && a.MinRNRTimer > 31 ||
-		mask&attrRetry != 0 && a.RetryCnt > 7 ||
-		mask&attrRNRRetry != 0 && a.RNRRetry > 7 ||
-		mask&attrPKey != 0 && a.PKeyIndex != 0 ||
-		mask&attrAltPath != 0 && (a.AltPortNum != 1 || a.AltTimeout > 31)
+func (q *QP) checkValues(mask ib.AttrMask, a *QPAttr) error {
+	bad := mask&ib.MaskPort != 0 && a.PortNum != 1 ||
+		mask&ib.MaskMTU != 0 && (a.PathMTU < 1 || a.PathMTU > q.nic.MTU) ||
+		mask&ib.MaskMaxRDAtomic != 0 && uint32(a.MaxRDAtomic) > q.nic.Limits.RDAtomic ||
+		mask&ib.MaskMaxDestRDAtomic != 0 && uint32(a.MaxDestRDAtomic) > q.nic.Limits.RDAtomic ||
+		mask&ib.MaskTimeout != 0 && a.Timeout > 31 ||
+		mask&ib.MaskMinRNRTimer != 0 && a.MinRNRTimer > 31 ||
+		mask&ib.MaskRetryCount != 0 && a.RetryCnt > 7 ||
+		mask&ib.MaskRNRRetry != 0 && a.RNRRetry > 7 ||
+		mask&ib.MaskPKey != 0 && a.PKeyIndex != 0 ||
+		mask&ib.MaskAltPath != 0 && (a.AltPortNum != 1 || a.AltTimeout > 31)
 	if bad {
 		return syscall.EINVAL
 	}
-	if mask&attrAV != 0 {
+	if mask&ib.MaskAV != 0 {
 		if _, err := q.nic.checkAddress(&a.AH); err != nil {
 			return err
 		}
 	}
-	if mask&attrAltPath != 0 {
+	if mask&ib.MaskAltPath != 0 {
 		if _, err := q.nic.checkAddress(&a.AltAH); err != nil {
 			return err
 		}
@@ -187,8 +163,8 @@ func (q *QP) checkValues(mask uint32, a *QPAttr) error {
 }
 
 // apply records the attributes and moves the state machine.
-func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
-	if mask&attrState != 0 && next == transport.Reset {
+func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
+	if mask&ib.MaskState != 0 && next == ib.StateReset {
 		q.reset()
 		return
 	}
@@ -200,7 +176,7 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 		RQPSN:           a.RQPSN & 0xffffff,
 		SQPSN:           a.SQPSN & 0xffffff,
 		DestQPN:         a.DestQPN & 0xffffff,
-		Access:          transport.Access(a.AccessFlags),
+		Access:          ib.Access(a.AccessFlags),
 		PKey:            0xffff,
 		MaxRDAtomic:     a.MaxRDAtomic,
 		MaxDestRDAtomic: a.MaxDestRDAtomic,
@@ -210,16 +186,16 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 		RNRRetry:        a.RNRRetry,
 		SQDAsyncNotify:  a.EnSQDAsync != 0,
 	}
-	if mask&attrAV != 0 {
+	if mask&ib.MaskAV != 0 {
 		t.SGID, _ = q.nic.checkAddress(&a.AH)
 		t.DGID = a.AH.DGID
 		q.tr.SetPath(q.nic.link.Path(&t.SGID, &t.DGID))
 		q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	}
-	m := transport.AttrMask(mask)
+	m := mask
 	if next != q.tr.State() {
-		m |= attrState
-	} else if mask&attrState != 0 && next == transport.Error {
+		m |= ib.MaskState
+	} else if mask&ib.MaskState != 0 && next == ib.StateError {
 		q.Settle()
 		return
 	}
@@ -230,11 +206,11 @@ func (q *QP) apply(mask uint32, a *QPAttr, next transport.State) {
 }
 
 // CanPost reports whether the queue pair takes sends: not before RTS.
-func (q *QP) CanPost() bool { return q.tr.State() >= transport.RTS }
+func (q *QP) CanPost() bool { return q.tr.State() >= ib.StateRTS }
 
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
-	q.tr.Modify(&transport.Attr{State: transport.Reset}, attrState, q.nic.link.Now(), q)
+	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.nic.link.Now(), q)
 	q.dismiss()
 	if q.Sched.Parked {
 		q.nic.link.Wake(q) // what waits for it was for the old connection
@@ -254,31 +230,31 @@ func (q *QP) reset() {
 }
 
 // merge records what mask names.
-func (d *QPAttr) merge(mask uint32, a *QPAttr) {
-	set := func(bit uint32, f func()) {
+func (d *QPAttr) merge(mask ib.AttrMask, a *QPAttr) {
+	set := func(bit ib.AttrMask, f func()) {
 		if mask&bit != 0 {
 			f()
 		}
 	}
-	set(attrAccess, func() { d.AccessFlags = a.AccessFlags })
-	set(attrPKey, func() { d.PKeyIndex = a.PKeyIndex })
-	set(attrPort, func() { d.PortNum = a.PortNum })
-	set(attrQKey, func() { d.QKey = a.QKey })
-	set(attrAV, func() { d.AH = a.AH })
-	set(attrMTU, func() { d.PathMTU = a.PathMTU })
-	set(attrTimeout, func() { d.Timeout = a.Timeout })
-	set(attrRetry, func() { d.RetryCnt = a.RetryCnt })
-	set(attrRNRRetry, func() { d.RNRRetry = a.RNRRetry })
-	set(attrRQPSN, func() { d.RQPSN = a.RQPSN & 0xffffff })
-	set(attrMaxRD, func() { d.MaxRDAtomic = a.MaxRDAtomic })
-	set(attrAltPath, func() {
+	set(ib.MaskAccess, func() { d.AccessFlags = a.AccessFlags })
+	set(ib.MaskPKey, func() { d.PKeyIndex = a.PKeyIndex })
+	set(ib.MaskPort, func() { d.PortNum = a.PortNum })
+	set(ib.MaskQKey, func() { d.QKey = a.QKey })
+	set(ib.MaskAV, func() { d.AH = a.AH })
+	set(ib.MaskMTU, func() { d.PathMTU = a.PathMTU })
+	set(ib.MaskTimeout, func() { d.Timeout = a.Timeout })
+	set(ib.MaskRetryCount, func() { d.RetryCnt = a.RetryCnt })
+	set(ib.MaskRNRRetry, func() { d.RNRRetry = a.RNRRetry })
+	set(ib.MaskRQPSN, func() { d.RQPSN = a.RQPSN & 0xffffff })
+	set(ib.MaskMaxRDAtomic, func() { d.MaxRDAtomic = a.MaxRDAtomic })
+	set(ib.MaskAltPath, func() {
 		d.AltAH, d.AltPKeyIndex, d.AltPortNum, d.AltTimeout = a.AltAH, a.AltPKeyIndex, a.AltPortNum, a.AltTimeout
 	})
-	set(attrMinRNR, func() { d.MinRNRTimer = a.MinRNRTimer })
-	set(attrSQPSN, func() { d.SQPSN = a.SQPSN & 0xffffff })
-	set(attrMaxDestRD, func() { d.MaxDestRDAtomic = a.MaxDestRDAtomic })
-	set(attrPathMig, func() { d.PathMig = a.PathMig })
-	set(attrDestQPN, func() { d.DestQPN = a.DestQPN & 0xffffff })
+	set(ib.MaskMinRNRTimer, func() { d.MinRNRTimer = a.MinRNRTimer })
+	set(ib.MaskSQPSN, func() { d.SQPSN = a.SQPSN & 0xffffff })
+	set(ib.MaskMaxDestRDAtomic, func() { d.MaxDestRDAtomic = a.MaxDestRDAtomic })
+	set(ib.MaskPathMigState, func() { d.PathMig = a.PathMig })
+	set(ib.MaskDestQPN, func() { d.DestQPN = a.DestQPN & 0xffffff })
 }
 
 // QueryQP reports a queue pair's attributes.
@@ -292,7 +268,7 @@ func (s *Session) QueryQP(h uint32) (QPAttr, QPInit, error) {
 	a.CurState = a.State
 	a.Cap = q.cap
 	snap := q.tr.Snapshot()
-	if q.typ != transport.UD {
+	if q.typ != ib.UD {
 		a.RQPSN = snap.Attr.RQPSN
 	}
 	a.SQPSN = snap.Attr.SQPSN

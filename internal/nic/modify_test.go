@@ -3,14 +3,15 @@ package nic
 import (
 	"testing"
 
-	"vrdma/internal/transport"
+	"vrdma/internal/channel"
+	"vrdma/internal/ib"
 )
 
 // The whole table, state by state, against what section 11.2.5.2 of the
 // specification lists as possible. Attributes have their own test below.
 func TestTransitionsExist(t *testing.T) {
-	const r, i, rtr, rts, sqd, sqe, e = transport.Reset, transport.Init, transport.RTR, transport.RTS, transport.SQD, transport.SQE, transport.Error
-	want := map[transport.State][]transport.State{
+	const r, i, rtr, rts, sqd, sqe, e = ib.StateReset, ib.StateInit, ib.StateRTR, ib.StateRTS, ib.StateSQD, ib.StateSQE, ib.StateError
+	want := map[ib.State][]ib.State{
 		r:   {r, i},
 		i:   {r, i, rtr, e},
 		rtr: {r, rts, e},
@@ -34,35 +35,35 @@ func TestTransitionsExist(t *testing.T) {
 }
 
 func TestTransitionAttributes(t *testing.T) {
-	const initMask = attrState | attrPKey | attrPort | attrAccess
-	const rtrRC = attrState | attrAV | attrMTU | attrDestQPN | attrRQPSN | attrMaxDestRD | attrMinRNR
-	const rtsRC = attrState | attrTimeout | attrRetry | attrRNRRetry | attrSQPSN | attrMaxRD
+	const initMask = ib.MaskState | ib.MaskPKey | ib.MaskPort | ib.MaskAccess
+	const rtrRC = ib.MaskState | ib.MaskAV | ib.MaskMTU | ib.MaskDestQPN | ib.MaskRQPSN | ib.MaskMaxDestRDAtomic | ib.MaskMinRNRTimer
+	const rtsRC = ib.MaskState | ib.MaskTimeout | ib.MaskRetryCount | ib.MaskRNRRetry | ib.MaskSQPSN | ib.MaskMaxRDAtomic
 	for _, c := range []struct {
 		name     string
-		from, to transport.State
-		typ      transport.Type
-		mask     uint32
+		from, to ib.State
+		typ      ib.Service
+		mask     ib.AttrMask
 		want     bool
 	}{
-		{"RC to INIT", transport.Reset, transport.Init, transport.RC, initMask, true},
-		{"RC to INIT without a port", transport.Reset, transport.Init, transport.RC, initMask &^ attrPort, false},
-		{"RC to INIT with a Q_Key", transport.Reset, transport.Init, transport.RC, initMask | attrQKey, false},
-		{"UD to INIT", transport.Reset, transport.Init, transport.UD, attrState | attrPKey | attrPort | attrQKey, true},
-		{"UD to INIT with access flags", transport.Reset, transport.Init, transport.UD, initMask | attrQKey, false},
-		{"RC to RTR", transport.Init, transport.RTR, transport.RC, rtrRC, true},
-		{"RC to RTR with an alternate path", transport.Init, transport.RTR, transport.RC, rtrRC | attrAltPath, true},
-		{"UC to RTR takes no RNR timer", transport.Init, transport.RTR, transport.UC, rtrRC, false},
-		{"UC to RTR", transport.Init, transport.RTR, transport.UC, rtrRC &^ (attrMinRNR | attrMaxDestRD), true},
-		{"UD to RTR", transport.Init, transport.RTR, transport.UD, attrState, true},
-		{"RC to RTS", transport.RTR, transport.RTS, transport.RC, rtsRC, true},
-		{"RC to RTS without a PSN", transport.RTR, transport.RTS, transport.RC, rtsRC &^ attrSQPSN, false},
-		{"UD to RTS", transport.RTR, transport.RTS, transport.UD, attrState | attrSQPSN, true},
-		{"SQD with notification", transport.RTS, transport.SQD, transport.RC, attrState | attrSQDAsync, true},
-		{"path change while drained", transport.SQD, transport.SQD, transport.RC, attrAV | attrTimeout, true},
-		{"path change while running", transport.RTS, transport.RTS, transport.RC, attrAV, false},
-		{"RC never leaves SQE by attributes", transport.SQE, transport.RTS, transport.RC, attrState | attrAccess, false},
-		{"error from anywhere takes nothing else", transport.RTS, transport.Error, transport.RC, attrState | attrQKey, false},
-		{"RESET to RTS", transport.Reset, transport.RTS, transport.RC, rtsRC, false},
+		{"RC to INIT", ib.StateReset, ib.StateInit, ib.RC, initMask, true},
+		{"RC to INIT without a port", ib.StateReset, ib.StateInit, ib.RC, initMask &^ ib.MaskPort, false},
+		{"RC to INIT with a Q_Key", ib.StateReset, ib.StateInit, ib.RC, initMask | ib.MaskQKey, false},
+		{"UD to INIT", ib.StateReset, ib.StateInit, ib.UD, ib.MaskState | ib.MaskPKey | ib.MaskPort | ib.MaskQKey, true},
+		{"UD to INIT with access flags", ib.StateReset, ib.StateInit, ib.UD, initMask | ib.MaskQKey, false},
+		{"RC to RTR", ib.StateInit, ib.StateRTR, ib.RC, rtrRC, true},
+		{"RC to RTR with an alternate path", ib.StateInit, ib.StateRTR, ib.RC, rtrRC | ib.MaskAltPath, true},
+		{"UC to RTR takes no RNR timer", ib.StateInit, ib.StateRTR, ib.UC, rtrRC, false},
+		{"UC to RTR", ib.StateInit, ib.StateRTR, ib.UC, rtrRC &^ (ib.MaskMinRNRTimer | ib.MaskMaxDestRDAtomic), true},
+		{"UD to RTR", ib.StateInit, ib.StateRTR, ib.UD, ib.MaskState, true},
+		{"RC to RTS", ib.StateRTR, ib.StateRTS, ib.RC, rtsRC, true},
+		{"RC to RTS without a PSN", ib.StateRTR, ib.StateRTS, ib.RC, rtsRC &^ ib.MaskSQPSN, false},
+		{"UD to RTS", ib.StateRTR, ib.StateRTS, ib.UD, ib.MaskState | ib.MaskSQPSN, true},
+		{"SQD with notification", ib.StateRTS, ib.StateSQD, ib.RC, ib.MaskState | ib.MaskSQDAsyncNotify, true},
+		{"path change while drained", ib.StateSQD, ib.StateSQD, ib.RC, ib.MaskAV | ib.MaskTimeout, true},
+		{"path change while running", ib.StateRTS, ib.StateRTS, ib.RC, ib.MaskAV, false},
+		{"RC never leaves SQE by attributes", ib.StateSQE, ib.StateRTS, ib.RC, ib.MaskState | ib.MaskAccess, false},
+		{"error from anywhere takes nothing else", ib.StateRTS, ib.StateError, ib.RC, ib.MaskState | ib.MaskQKey, false},
+		{"RESET to RTS", ib.StateReset, ib.StateRTS, ib.RC, rtsRC, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := allowed(c.from, c.to, c.typ, c.mask); got != c.want {
@@ -96,7 +97,7 @@ func TestArenaReuse(t *testing.T) {
 		t.Error("pages are not reclaimed once")
 	}
 	a.collect()
-	if len(a.free) != 1 || a.free[0] != (arenaRange{doorbellSize, arenaSize - doorbellSize}) || a.used != 0 {
+	if len(a.free) != 1 || a.free[0] != (arenaRange{channel.DoorbellSize, arenaSize - channel.DoorbellSize}) || a.used != 0 {
 		t.Errorf("after releasing all: %v, %d used", a.free, a.used)
 	}
 	if _, mem, _ := a.alloc(1); mem[0] != 0 {

@@ -3,18 +3,18 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
-	"vrdma/internal/transport"
 )
 
-// Access flags beyond the transport's, numbered as IB_ACCESS_*.
 const (
-	accessOptional = 0x3ff00000 // IB_UVERBS_ACCESS_OPTIONAL_RANGE: ignored, not refused
+	// accessKnown are the flags that have a meaning, beside the optional ones, which are
+	// ignored and not refused.
+	accessKnown = abi.AccessFlushPersistent<<1 - 1
 
-	accessKnown = 1<<10 - 1 // every other flag that has a meaning
-
-	accessSupported = uint32(transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteRead |
-		transport.AccessRemoteAtomic | transport.AccessMWBind | transport.AccessFlushGlobal | transport.AccessFlushPersist)
+	accessSupported = uint32(ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead |
+		ib.AccessRemoteAtomic | ib.AccessMWBind | ib.AccessFlushGlobal | ib.AccessFlushPersist)
 )
 
 // An MR is a memory region: an address range as peers and work requests name it,
@@ -26,7 +26,7 @@ type MR struct {
 	lkey    uint32
 	iova    uint64
 	length  uint64
-	access  transport.Access
+	access  ib.Access
 	region  *memory.Region
 	windows int // bound to it
 	gone    bool
@@ -44,13 +44,13 @@ type MRParams struct {
 
 // Check says whether memory may be registered like that, as ib_check_mr_access does. It
 // looks at no object, so that a caller can ask before it maps anything.
-func (p *MRParams) Check() (transport.Access, error) {
+func (p *MRParams) Check() (ib.Access, error) {
 	// The same bytes of the first page on both sides, or offsets would differ.
 	if p.Start&(pageSize-1) != p.HcaVA&(pageSize-1) || p.HcaVA+p.Length < p.HcaVA {
 		return 0, syscall.EINVAL
 	}
-	access := transport.Access(p.Access &^ accessOptional)
-	if access&(transport.AccessRemoteWrite|transport.AccessRemoteAtomic) != 0 && access&transport.AccessLocalWrite == 0 {
+	access := ib.Access(p.Access &^ abi.AccessOptional)
+	if access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && access&ib.AccessLocalWrite == 0 {
 		return 0, syscall.EINVAL
 	}
 	if uint32(access)&^accessKnown != 0 {
@@ -76,7 +76,7 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 	if err != nil {
 		return MRInfo{}, err
 	}
-	writes := transport.AccessLocalWrite | transport.AccessRemoteWrite | transport.AccessRemoteAtomic | transport.AccessMWBind
+	writes := ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteAtomic | ib.AccessMWBind
 	if a&writes != 0 && !p.Region.Writable() {
 		return MRInfo{}, syscall.EFAULT
 	}
@@ -122,7 +122,7 @@ func (m *MR) covers(va uint64, n uint64) bool {
 // local finds the region for n bytes at va, part of a scatter/gather entry with this key.
 // As in rxe, only the bytes that are touched have to lie in the region: programs post
 // receives that are longer than their buffer.
-func (q *QP) local(lkey uint32, va uint64, n uint32, need transport.Access) *MR {
+func (q *QP) local(lkey uint32, va uint64, n uint32, need ib.Access) *MR {
 	m := q.lastMR
 	if m == nil || m.lkey != lkey || m.gone {
 		var ok bool
@@ -139,7 +139,7 @@ func (q *QP) local(lkey uint32, va uint64, n uint32, need transport.Access) *MR 
 
 // remote finds what a peer's key names, if the peer may do this with it: the region
 // and where in it the access begins.
-func (q *QP) remote(rkey uint32, va uint64, n uint64, need transport.Access) (*MR, uint64) {
+func (q *QP) remote(rkey uint32, va uint64, n uint64, need ib.Access) (*MR, uint64) {
 	if m := q.lastRemote; m != nil && m.lkey == rkey && !m.gone {
 		if m.pd == q.pd && m.access&need == need && m.covers(va, n) {
 			return m, va - m.iova

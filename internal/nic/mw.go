@@ -3,18 +3,14 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
-)
-
-// Window types, numbered as enum ib_mw_type.
-const (
-	mwType1 = 1
-	mwType2 = 2
 )
 
 // mwAccess are the flags that a window may be bound with, as in rxe: those that mean
 // nothing to a window (local write, bind) are harmless.
-const mwAccess = transport.Access(accessSupported) | transport.AccessZeroBased
+const mwAccess = ib.Access(accessSupported) | ib.AccessZeroBased
 
 // An MW is a memory window: a part of a region under a key of its own. Type 1 is
 // bound again and again and belongs to a protection domain; type 2 (2B) is bound
@@ -28,7 +24,7 @@ type MW struct {
 	qp      *QP // type 2: the queue pair that bound it
 	addr    uint64
 	length  uint64
-	access  transport.Access
+	access  ib.Access
 }
 
 func (w *MW) key() uint32 { return w.rkey }
@@ -42,7 +38,7 @@ func (s *Session) AllocMW(pdh uint32, typ uint8) (MWInfo, error) {
 	if err != nil {
 		return MWInfo{}, err
 	}
-	if typ != mwType1 && typ != mwType2 {
+	if typ != abi.MWType1 && typ != abi.MWType2 {
 		return MWInfo{}, syscall.EINVAL
 	}
 	w := &MW{session: s, pd: pd, typ: typ, rkey: s.nic.newKey()}
@@ -83,17 +79,17 @@ func (w *MW) unbind() {
 }
 
 // allows checks key and rights of an access through the window.
-func (w *MW) allows(q *QP, rkey uint32, need transport.Access) bool {
-	return w.rkey == rkey && w.pd == q.pd && w.mr != nil && (w.typ != mwType2 || w.qp == q) && w.access&need == need
+func (w *MW) allows(q *QP, rkey uint32, need ib.Access) bool {
+	return w.rkey == rkey && w.pd == q.pd && w.mr != nil && (w.typ != abi.MWType2 || w.qp == q) && w.access&need == need
 }
 
 // resolve checks an access through the window.
-func (w *MW) resolve(q *QP, rkey uint32, va, n uint64, need transport.Access) (*MR, uint64) {
+func (w *MW) resolve(q *QP, rkey uint32, va, n uint64, need ib.Access) (*MR, uint64) {
 	if !w.allows(q, rkey, need) {
 		return nil, 0
 	}
 	base := w.addr
-	if w.access&transport.AccessZeroBased != 0 {
+	if w.access&ib.AccessZeroBased != 0 {
 		base = 0
 	}
 	if va < base || va-base > w.length || n > w.length-(va-base) {
@@ -108,14 +104,14 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 	if !ok || w.rkey != r.MWRKey || w.session != q.session || w.pd != q.pd {
 		return transport.MWBindErr
 	}
-	a := transport.Access(r.MWAccess)
+	a := ib.Access(r.MWAccess)
 	if a&^mwAccess != 0 {
 		return transport.MWBindErr
 	}
-	if w.typ == mwType1 && a&transport.AccessZeroBased != 0 {
+	if w.typ == abi.MWType1 && a&ib.AccessZeroBased != 0 {
 		return transport.MWBindErr
 	}
-	if w.typ == mwType2 && (w.mr != nil || r.MWLength == 0) {
+	if w.typ == abi.MWType2 && (w.mr != nil || r.MWLength == 0) {
 		return transport.MWBindErr
 	}
 	var m *MR
@@ -131,7 +127,7 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 	}
 	w.mr, w.addr, w.length, w.access = m, r.RemoteAddr, r.MWLength, a
 	m.windows++
-	if w.typ == mwType2 {
+	if w.typ == abi.MWType2 {
 		w.qp = q
 		if q.bound == nil {
 			q.bound = make(map[*MW]struct{})
@@ -142,11 +138,11 @@ func (q *QP) bind(r *transport.SendWQE) transport.Status {
 }
 
 // mayBind are the checks of C10-73 to C10-75.
-func mayBind(m *MR, w *MW, r *transport.SendWQE, a transport.Access) bool {
-	if m.pd != w.pd || m.access&transport.AccessMWBind == 0 {
+func mayBind(m *MR, w *MW, r *transport.SendWQE, a ib.Access) bool {
+	if m.pd != w.pd || m.access&ib.AccessMWBind == 0 {
 		return false
 	}
-	if a&(transport.AccessRemoteWrite|transport.AccessRemoteAtomic) != 0 && m.access&transport.AccessLocalWrite == 0 {
+	if a&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && m.access&ib.AccessLocalWrite == 0 {
 		return false
 	}
 	return m.covers(r.RemoteAddr, r.MWLength)
@@ -156,7 +152,7 @@ func mayBind(m *MR, w *MW, r *transport.SendWQE, a transport.Access) bool {
 // programs.
 func (q *QP) invalidate(rkey uint32) bool {
 	w, ok := q.nic.keys[rkey>>8].(*MW)
-	if !ok || w.rkey != rkey || w.pd != q.pd || w.typ != mwType2 || w.mr == nil || w.qp != q {
+	if !ok || w.rkey != rkey || w.pd != q.pd || w.typ != abi.MWType2 || w.mr == nil || w.qp != q {
 		return false
 	}
 	w.unbind()

@@ -4,13 +4,14 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
 
 // GIDEntry is a row of the port's GID table.
 type GIDEntry struct {
-	GID    transport.GID
+	GID    ib.GID
 	NetDev string
 }
 
@@ -23,7 +24,7 @@ type Config struct {
 	MTU    uint8
 	Limits Limits
 	// Patience is how long a client's memory may take; 0: a few seconds.
-	Patience transport.Time
+	Patience ib.Time
 	// Random supplies queue pair numbers and keys; nil: the system's.
 	Random func() uint32
 }
@@ -33,18 +34,18 @@ type Link interface {
 	// Transmit carries b away. It is done with b when it returns.
 	Transmit(from *QP, b *transport.Burst)
 	// Path says how a peer is reached.
-	Path(sgid, dgid *transport.GID) transport.Path
+	Path(sgid, dgid *ib.GID) transport.Path
 	// Join says that a queue pair is the first to be attached to a group, and Leave
 	// that there is none any more.
-	Join(group transport.GID) error
-	Leave(group transport.GID)
+	Join(group ib.GID) error
+	Leave(group ib.GID)
 	// Wake says that qp was changed, or has something to do, outside the engine's own
 	// calls. Every change of state ends with it.
 	Wake(qp *QP)
 	// Forget says that qp is gone: nothing about it may be remembered.
 	Forget(qp *QP)
 	// Now is the loop's clock.
-	Now() transport.Time
+	Now() ib.Time
 	// Rouse has the loop call CollectForeign soon. Any goroutine may call it.
 	Rouse()
 }
@@ -57,7 +58,7 @@ type NIC struct {
 	sessions map[*Session]struct{}
 	qps      map[uint32]*QP   // by number
 	keys     map[uint32]keyed // MRs and MWs, by key >> 8
-	mcast    map[transport.GID][]*QP
+	mcast    map[ib.GID][]*QP
 
 	copier  memory.Copier
 	scratch memory.Span // destination of the copy in progress
@@ -96,7 +97,7 @@ func New(c Config) *NIC {
 		sessions: make(map[*Session]struct{}),
 		qps:      make(map[uint32]*QP),
 		keys:     make(map[uint32]keyed),
-		mcast:    make(map[transport.GID][]*QP),
+		mcast:    make(map[ib.GID][]*QP),
 	}
 	n.foreign.init(func() { n.link.Rouse() })
 	return n
@@ -150,7 +151,7 @@ func (n *NIC) EachQP(f func(*QP)) {
 }
 
 // Local reports whether gid is one of this NIC's own addresses.
-func (n *NIC) Local(gid *transport.GID) bool {
+func (n *NIC) Local(gid *ib.GID) bool {
 	for i := range n.GIDs {
 		if n.GIDs[i].GID == *gid {
 			return true
@@ -160,7 +161,7 @@ func (n *NIC) Local(gid *transport.GID) bool {
 }
 
 // Multicast are the queue pairs attached to a group.
-func (n *NIC) Multicast(gid transport.GID) []*QP { return n.mcast[gid] }
+func (n *NIC) Multicast(gid ib.GID) []*QP { return n.mcast[gid] }
 
 // Sessions is how many devices are open.
 func (n *NIC) Sessions() int { return len(n.sessions) }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -19,7 +20,7 @@ func TestDestroyInUse(t *testing.T) {
 	mr := o.mr(t, 1<<30, 4096, abi.AccessLocalWrite)
 	ah, _, err := s.CreateAH(o.pd, AHAttr{IsGlobal: true, PortNum: 1})
 	wants(t, "CreateAH", err, 0)
-	mw := must(s.AllocMW(o.pd, mwType2))(t)
+	mw := must(s.AllocMW(o.pd, abi.MWType2))(t)
 
 	destroyCQ := func() error { _, _, err := s.DestroyCQ(o.cq); return err }
 	destroySRQ := func() error { _, err := s.DestroySRQ(srq.Handle); return err }
@@ -58,7 +59,7 @@ func TestHandlesAreOfASession(t *testing.T) {
 	if other.QP(qp.Handle) != nil {
 		t.Error("another's queue pair is found by its handle")
 	}
-	wants(t, "to attach another's queue pair", other.AttachMcast(qp.Handle, transport.GID{0: 0xff, 15: 1}, 0), syscall.ENOENT)
+	wants(t, "to attach another's queue pair", other.AttachMcast(qp.Handle, ib.GID{0: 0xff, 15: 1}, 0), syscall.ENOENT)
 }
 
 // Each kind of object has a limit a session, and the errno that rxe gives at it.
@@ -83,7 +84,7 @@ func TestLimits(t *testing.T) {
 			return err
 		}, syscall.EINVAL},
 		{"SRQ", 0, func() error { _, err := s.CreateSRQ(SRQParams{PD: pd, MaxWR: 1}); return err }, syscall.EINVAL},
-		{"MW", 0, func() error { _, err := s.AllocMW(pd, mwType1); return err }, syscall.EINVAL},
+		{"MW", 0, func() error { _, err := s.AllocMW(pd, abi.MWType1); return err }, syscall.EINVAL},
 		{"AH", 0, func() error { _, _, err := s.CreateAH(pd, AHAttr{IsGlobal: true, PortNum: 1}); return err }, syscall.EINVAL},
 		{"channel", 0, func() error {
 			_, fd, err := s.CreateChannel()
@@ -116,7 +117,7 @@ func TestNumbers(t *testing.T) {
 	if a.Num != 0x1234 || b.Num != 0x5678 {
 		t.Errorf("queue pairs %#x and %#x, want the first free ones that are not reserved", a.Num, b.Num)
 	}
-	w, v := must(o.s.AllocMW(o.pd, mwType1))(t), must(o.s.AllocMW(o.pd, mwType1))(t)
+	w, v := must(o.s.AllocMW(o.pd, abi.MWType1))(t), must(o.s.AllocMW(o.pd, abi.MWType1))(t)
 	if w.RKey>>8 != 0x5678 || v.RKey>>8 != 0x9999 {
 		t.Errorf("keys %#x and %#x, want different objects", w.RKey, v.RKey)
 	}
@@ -159,10 +160,10 @@ func TestQueuePairParameters(t *testing.T) {
 func TestGroups(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	o := r.objects()
-	group := transport.GID{0: 0xff, 1: 0x0e, 15: 1}
+	group := ib.GID{0: 0xff, 1: 0x0e, 15: 1}
 	a, b, rc := o.qp(t, abi.QPTypeUD), o.qp(t, abi.QPTypeUD), o.qp(t, abi.QPTypeRC)
 	wants(t, "a connected queue pair", o.s.AttachMcast(rc.Handle, group, 0), syscall.EINVAL)
-	wants(t, "an address that is no group", o.s.AttachMcast(a.Handle, transport.GID{0: 0xfe}, 0), syscall.EINVAL)
+	wants(t, "an address that is no group", o.s.AttachMcast(a.Handle, ib.GID{0: 0xfe}, 0), syscall.EINVAL)
 	r.link.refuse = syscall.ENOMEM
 	wants(t, "a group that the network refuses", o.s.AttachMcast(a.Handle, group, 0), syscall.ENOMEM)
 	r.link.refuse = nil
@@ -196,7 +197,7 @@ func TestSessionEnd(t *testing.T) {
 		must(o.s.CreateQP(QPParams{PD: o.pd, SendCQ: o.cq, RecvCQ: o.cq, HasSRQ: true, SRQ: srq.Handle, Type: abi.QPTypeRC}))(t)
 	}
 	mr := o.mr(t, 1<<30, 8192, abi.AccessLocalWrite|abi.AccessMWBind)
-	w := must(o.s.AllocMW(o.pd, mwType1))(t)
+	w := must(o.s.AllocMW(o.pd, abi.MWType1))(t)
 	q := o.s.QP(o.qp(t, abi.QPTypeRC).Handle)
 	if st := q.bind(&transport.SendWQE{MWRKey: w.RKey, MRLKey: mr.LKey, RemoteAddr: 1 << 30, MWLength: 8, RKey: w.RKey}); st != transport.Success {
 		t.Fatalf("bind: %d", st)

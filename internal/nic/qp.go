@@ -3,6 +3,8 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -27,15 +29,6 @@ type QPInfo struct {
 	SQ, RQ      MMap
 }
 
-// Queue pair types that programs can have, numbered as enum ib_qp_type.
-const (
-	qptRC = 2
-	qptUC = 3
-	qptUD = 4
-)
-
-var qpTypes = map[uint8]transport.Type{qptRC: transport.RC, qptUC: transport.UC, qptUD: transport.UD}
-
 // A QP is a queue pair: rings, rights and the transport's state machine, for which
 // it is the host.
 type QP struct {
@@ -44,7 +37,7 @@ type QP struct {
 	handle     uint32
 	userHandle uint64
 	num        uint32
-	typ        transport.Type
+	typ        ib.Service
 	pd         *PD
 	sendCQ     *CQ
 	recvCQ     *CQ
@@ -66,7 +59,7 @@ type QP struct {
 	lastSL     uint8    // of the datagram that GRH described last
 	errands    *errands // nil: it had nothing to do with foreign memory
 	bound      map[*MW]struct{}
-	groups     []transport.GID
+	groups     []ib.GID
 
 	// Sched is the engine's: whether the queue pair waits in its run queue or for
 	// its peer's receives, where it stands among the timers, and whether it owes an
@@ -79,10 +72,10 @@ type QP struct {
 		Parked  bool // bursts for it wait in an inbox
 		Waits   bool // for a peer that is parked
 		Timer   Timer
-		Ack     int            // 1 + index among those that are owed
-		AckAt   transport.Time // when the last one was due
-		Recvs   uint64         // receives completed by then
-		Answers bool           // requests to it are soon followed by its own
+		Ack     int     // 1 + index among those that are owed
+		AckAt   ib.Time // when the last one was due
+		Recvs   uint64  // receives completed by then
+		Answers bool    // requests to it are soon followed by its own
 		Peer    *QP
 		Route   Route
 	}
@@ -90,7 +83,7 @@ type QP struct {
 
 // A Timer is the place of something among the engine's timers.
 type Timer struct {
-	Due transport.Time
+	Due ib.Time
 	At  int // 1 + index in the heap; 0: in none
 }
 
@@ -132,7 +125,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 
 // newQP checks the parameters and finds the objects they name.
 func (s *Session) newQP(p *QPParams) (*QP, error) {
-	typ, ok := qpTypes[p.Type]
+	typ, ok := ib.ServiceOf(p.Type)
 	if !ok || p.Flags != 0 {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -164,21 +157,21 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 // makeRings sizes and makes the two queues.
 func (q *QP) makeRings(p *QPParams) error {
 	q.cap = p.Cap
-	data := max(q.cap.SendSGE*sgeSize, q.cap.Inline, minInline)
-	sq, err := newRing(q.session.Arena, max(q.cap.SendWR, 1), sendWQESize+data)
+	data := max(q.cap.SendSGE*abi.SGESize, q.cap.Inline, minInline)
+	sq, err := newRing(q.session.Arena, max(q.cap.SendWR, 1), abi.SendWQESize+data)
 	if err != nil {
 		return err
 	}
 	q.sq.ring = sq
 	q.cap.SendWR = sq.mask
 	q.cap.SendSGE = max(q.cap.SendSGE, 1)
-	q.cap.Inline = min(sq.elem()-sendWQESize, q.nic.Limits.Inline)
+	q.cap.Inline = min(sq.elem()-abi.SendWQESize, q.nic.Limits.Inline)
 	if p.HasSRQ {
 		q.cap.RecvWR, q.cap.RecvSGE = 0, 0
 		return nil
 	}
 	sge := max(q.cap.RecvSGE, 1)
-	rq, err := newRing(q.session.Arena, max(q.cap.RecvWR, 1), recvWQESize+sge*sgeSize)
+	rq, err := newRing(q.session.Arena, max(q.cap.RecvWR, 1), abi.RecvWQESize+sge*abi.SGESize)
 	if err != nil {
 		q.sq.release()
 		return err
@@ -245,10 +238,10 @@ const (
 func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 
 // PeerGID is that one's address.
-func (q *QP) PeerGID() transport.GID { return q.attr.AH.DGID }
+func (q *QP) PeerGID() ib.GID { return q.attr.AH.DGID }
 
 // LocalGID is the address that it is connected from.
-func (q *QP) LocalGID() transport.GID {
+func (q *QP) LocalGID() ib.GID {
 	g, _ := q.nic.checkAddress(&q.attr.AH)
 	return g
 }
@@ -278,7 +271,7 @@ func (q *QP) Flush() { q.tr.Flush(q.nic.link.Now(), q) }
 
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
-	if !q.watched && q.rq.mem != nil && q.tr.State() == transport.Error {
+	if !q.watched && q.rq.mem != nil && q.tr.State() == ib.StateError {
 		q.session.watch(q)
 	}
 }
@@ -286,7 +279,7 @@ func (q *QP) watch() {
 // Settle is called after the transport has run: a queue pair that fell into the
 // error state is watched from then on.
 func (q *QP) Settle() {
-	if q.tr.State() == transport.Error {
+	if q.tr.State() == ib.StateError {
 		q.dismiss()
 		q.watch()
 	}

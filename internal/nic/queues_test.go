@@ -89,7 +89,7 @@ func TestOverrun(t *testing.T) {
 	if c.prod != info.CQE || !c.overrun || c.async != 1 {
 		t.Errorf("%d completions in a queue of %d, overrun %v, %d events; want a full queue and one event", c.prod, info.CQE, c.overrun, c.async)
 	}
-	shared32(c.ring.mem, ringConsumer).Store(2) // the client has read two
+	shared32(c.ring.mem, abi.QueueConsumerIndex).Store(2) // the client has read two
 	c.push(&completion{wrID: 100})
 	if c.prod != info.CQE+1 {
 		t.Error("a queue with room again takes nothing")
@@ -105,7 +105,7 @@ func TestResizeCQ(t *testing.T) {
 	for i := range uint32(7) {
 		c.push(&completion{wrID: uint64(100 + i)})
 	}
-	shared32(c.ring.mem, ringConsumer).Store(2)
+	shared32(c.ring.mem, abi.QueueConsumerIndex).Store(2)
 	_, err := s.ResizeCQ(info.Handle, 4)
 	wants(t, "smaller than what is held", err, syscall.EINVAL)
 	_, err = s.ResizeCQ(info.Handle, 0)
@@ -131,7 +131,7 @@ func TestSharedReceives(t *testing.T) {
 	for i := range 6 {
 		binary.NativeEndian.PutUint64(q.ring.slot(uint32(i)), uint64(40+i))
 	}
-	shared32(q.ring.mem, ringProducer).Store(6)
+	shared32(q.ring.mem, abi.QueueProducerIndex).Store(6)
 	for name, c := range map[string]struct{ mask, wr, limit uint32 }{
 		"an unknown attribute":         {4, 0, 0},
 		"a limit above the size":       {abi.SRQMaskLimit, 0, 100},

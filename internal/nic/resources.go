@@ -1,6 +1,8 @@
 package nic
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // Descriptions of a session's objects, for those who look at them one by one. Serial numbers
 // name them, because handles mean nothing outside the session.
@@ -33,8 +35,8 @@ type SRQStatus struct {
 type QPBrief struct {
 	Num, PD, DestQPN uint32
 	RecvPSN, SendPSN uint32 // the next to expect and to send
-	Type             transport.Type
-	State            transport.State
+	Type             ib.Service
+	State            ib.State
 	Port, PathMig    uint8
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -49,14 +50,14 @@ func TestRemoteRights(t *testing.T) {
 	stranger := o.s.QP(elsewhere.qp(t, abi.QPTypeRC).Handle)
 	foreign := r.objects()
 	other := foreign.s.QP(foreign.qp(t, abi.QPTypeRC).Handle)
-	const write, read = transport.AccessRemoteWrite, transport.AccessRemoteRead
+	const write, read = ib.AccessRemoteWrite, ib.AccessRemoteRead
 	for _, c := range []struct {
 		name string
 		q    *QP
 		key  uint32
 		va   uint64
 		n    uint32
-		need transport.Access
+		need ib.Access
 		want bool
 	}{
 		{"all of it", q, mr.RKey, base, size, write, true},
@@ -95,7 +96,7 @@ func TestWindows(t *testing.T) {
 	readonly := o.mr(t, base, size, abi.AccessMWBind)
 	q := o.s.QP(o.qp(t, abi.QPTypeRC).Handle)
 	q2 := o.s.QP(o.qp(t, abi.QPTypeRC).Handle)
-	one, two := must(o.s.AllocMW(o.pd, mwType1))(t), must(o.s.AllocMW(o.pd, mwType2))(t)
+	one, two := must(o.s.AllocMW(o.pd, abi.MWType1))(t), must(o.s.AllocMW(o.pd, abi.MWType2))(t)
 	_, err := o.s.AllocMW(o.pd, 3)
 	wants(t, "a window of type 3", err, syscall.EINVAL)
 	bind := func(q *QP, w MWInfo, lkey uint32, addr, n uint64, access uint32, key uint8) transport.Status {
@@ -118,14 +119,14 @@ func TestWindows(t *testing.T) {
 		t.Fatalf("type 1: status %d", st)
 	}
 	key := one.RKey&^0xff | 7
-	if q.CheckRemote(key, base+16, 64, transport.AccessRemoteWrite) != transport.Success ||
-		q2.CheckRemote(key, base+16, 64, transport.AccessRemoteRead) != transport.Success {
+	if q.CheckRemote(key, base+16, 64, ib.AccessRemoteWrite) != transport.Success ||
+		q2.CheckRemote(key, base+16, 64, ib.AccessRemoteRead) != transport.Success {
 		t.Error("a window of type 1 does not serve every queue pair of its domain")
 	}
-	if q.CheckRemote(key, base+15, 1, transport.AccessRemoteRead) == transport.Success || q.CheckRemote(key, base+16, 65, transport.AccessRemoteRead) == transport.Success {
+	if q.CheckRemote(key, base+15, 1, ib.AccessRemoteRead) == transport.Success || q.CheckRemote(key, base+16, 65, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a window reaches beyond itself")
 	}
-	if q.CheckRemote(one.RKey&^0xff|8, base+16, 1, transport.AccessRemoteRead) == transport.Success {
+	if q.CheckRemote(one.RKey&^0xff|8, base+16, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a former key of a window still works")
 	}
 	wants(t, "a region with a window", o.s.DeregMR(mr.Handle), syscall.EINVAL)
@@ -141,16 +142,16 @@ func TestWindows(t *testing.T) {
 		t.Fatalf("type 2: status %d", st)
 	}
 	key = two.RKey&^0xff | 3
-	if q.CheckRemote(key, 0, 64, transport.AccessRemoteRead) != transport.Success || q.CheckRemote(key, base, 1, transport.AccessRemoteRead) == transport.Success {
+	if q.CheckRemote(key, 0, 64, ib.AccessRemoteRead) != transport.Success || q.CheckRemote(key, base, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("a zero based window does not begin at 0")
 	}
-	if q2.CheckRemote(key, 0, 1, transport.AccessRemoteRead) == transport.Success || q2.InvalidateRemote(key) == transport.Success {
+	if q2.CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success || q2.InvalidateRemote(key) == transport.Success {
 		t.Error("a window of type 2 serves another queue pair than the one that bound it")
 	}
 	if st := q.bind(&transport.SendWQE{MWRKey: key, MRLKey: mr.LKey, RemoteAddr: base, MWLength: 8, RKey: 4}); st != transport.MWBindErr {
 		t.Errorf("bind again: status %d, want a bind error", st)
 	}
-	if q.InvalidateRemote(key) != transport.Success || q.CheckRemote(key, 0, 1, transport.AccessRemoteRead) == transport.Success {
+	if q.InvalidateRemote(key) != transport.Success || q.CheckRemote(key, 0, 1, ib.AccessRemoteRead) == transport.Success {
 		t.Error("invalidating does not end a window of type 2")
 	}
 	// The end of the queue pair frees what it bound.

@@ -3,19 +3,12 @@ package nic
 import (
 	"math/bits"
 	"syscall"
+
+	"vrdma/internal/abi"
 )
 
-// The layout of struct rxe_queue_buf (rdma_user_rxe.h): two sizes, then the two
-// indices in cache lines of their own, then a power of two of elements.
-const (
-	ringLog2Elem  = 0
-	ringIndexMask = 4
-	ringProducer  = 128
-	ringConsumer  = 256
-	ringData      = 384
-)
-
-// A ring is a queue in shared memory. The size and the index of our own side are
+// A ring is a queue in shared memory, a struct rxe_queue_buf: two sizes, then the two
+// indices in cache lines of their own, then a power of two of elements. The size and the index of our own side are
 // kept here; the shared copies are written for the client and never read back.
 type ring struct {
 	arena *Arena
@@ -31,7 +24,7 @@ type ring struct {
 func newRing(a *Arena, entries, elem uint32) (ring, error) {
 	log2 := uint32(bits.Len32(elem - 1))
 	slots := uint32(1) << bits.Len32(entries)
-	size := uint64(ringData) + uint64(slots)<<log2
+	size := uint64(abi.QueueData) + uint64(slots)<<log2
 	if size > 1<<31 {
 		return ring{}, syscall.ENOMEM
 	}
@@ -39,9 +32,9 @@ func newRing(a *Arena, entries, elem uint32) (ring, error) {
 	if err != nil {
 		return ring{}, err
 	}
-	r := ring{arena: a, at: at, mem: mem, data: mem[ringData:], mask: slots - 1, log2: log2}
-	shared32(mem, ringLog2Elem).Store(log2)
-	shared32(mem, ringIndexMask).Store(slots - 1)
+	r := ring{arena: a, at: at, mem: mem, data: mem[abi.QueueData:], mask: slots - 1, log2: log2}
+	shared32(mem, abi.QueueLog2ElemSize).Store(log2)
+	shared32(mem, abi.QueueIndexMask).Store(slots - 1)
 	return r, nil
 }
 
@@ -75,11 +68,11 @@ func (r *ring) slot(pos uint32) []byte {
 }
 
 func (r *ring) elem() uint32     { return 1 << r.log2 }
-func (r *ring) producer() uint32 { return shared32(r.mem, ringProducer).Load() }
-func (r *ring) consumer() uint32 { return shared32(r.mem, ringConsumer).Load() }
+func (r *ring) producer() uint32 { return shared32(r.mem, abi.QueueProducerIndex).Load() }
+func (r *ring) consumer() uint32 { return shared32(r.mem, abi.QueueConsumerIndex).Load() }
 
-func (r *ring) setProducer(pos uint32) { shared32(r.mem, ringProducer).Store(pos & r.mask) }
-func (r *ring) setConsumer(pos uint32) { shared32(r.mem, ringConsumer).Store(pos & r.mask) }
+func (r *ring) setProducer(pos uint32) { shared32(r.mem, abi.QueueProducerIndex).Store(pos & r.mask) }
+func (r *ring) setConsumer(pos uint32) { shared32(r.mem, abi.QueueConsumerIndex).Store(pos & r.mask) }
 
 // A work ring is one that the client fills and we empty.
 type workRing struct {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 )
 
@@ -164,8 +165,8 @@ type table[T any] struct {
 
 const (
 	// doorbells is how many queue pair handles there are: a handle is also a bit
-	// in the doorbell page (VRDMA_DB_BITS).
-	doorbells = 65536
+	// in the doorbell page.
+	doorbells = channel.DoorbellBits
 	handles   = 1 << 20
 )
 

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/budget"
 )
 
@@ -57,7 +58,7 @@ func TestCharges(t *testing.T) {
 		make func(s *Session, pd, cq uint32) error
 	}{
 		{"queue pairs", budget.State, syscall.ENOMEM, func(s *Session, pd, cq uint32) error {
-			_, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: qptRC})
+			_, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: abi.QPTypeRC})
 			return err
 		}},
 		{"rings", budget.Rings, syscall.ENOMEM, func(s *Session, _, _ uint32) error {

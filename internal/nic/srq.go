@@ -3,13 +3,8 @@ package nic
 import (
 	"syscall"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/transport"
-)
-
-// SRQ attribute masks, numbered as enum ib_srq_attr_mask.
-const (
-	srqMaxWR = 1 << 0
-	srqLimit = 1 << 1
 )
 
 // An SRQ is a receive queue that queue pairs share.
@@ -52,7 +47,7 @@ func (s *Session) CreateSRQ(p SRQParams) (SRQInfo, error) {
 		return SRQInfo{}, syscall.EINVAL
 	}
 	sge := max(p.MaxSGE, 1)
-	r, err := newRing(s.Arena, p.MaxWR, recvWQESize+sge*sgeSize)
+	r, err := newRing(s.Arena, p.MaxWR, abi.RecvWQESize+sge*abi.SGESize)
 	if err != nil {
 		return SRQInfo{}, err
 	}
@@ -75,28 +70,28 @@ func (s *Session) ModifySRQ(h, mask, maxWR, limit uint32) (ring MMap, resized bo
 	if err != nil {
 		return MMap{}, false, err
 	}
-	if mask&^(srqMaxWR|srqLimit) != 0 {
+	if mask&^(abi.SRQMaskMaxWR|abi.SRQMaskLimit) != 0 {
 		return MMap{}, false, syscall.EINVAL
 	}
 	room := q.maxWR
-	if mask&srqMaxWR != 0 {
-		if maxWR == 0 || maxWR > s.nic.Limits.SRQWR || maxWR < q.limit && mask&srqLimit == 0 {
+	if mask&abi.SRQMaskMaxWR != 0 {
+		if maxWR == 0 || maxWR > s.nic.Limits.SRQWR || maxWR < q.limit && mask&abi.SRQMaskLimit == 0 {
 			return MMap{}, false, syscall.EINVAL
 		}
 		room = maxWR
 	}
-	if mask&srqLimit != 0 && limit > room {
+	if mask&abi.SRQMaskLimit != 0 && limit > room {
 		return MMap{}, false, syscall.EINVAL
 	}
-	if mask&srqMaxWR != 0 {
+	if mask&abi.SRQMaskMaxWR != 0 {
 		if err := q.resize(maxWR); err != nil {
 			return MMap{}, false, err
 		}
 	}
-	if mask&srqLimit != 0 {
+	if mask&abi.SRQMaskLimit != 0 {
 		q.limit = limit
 	}
-	return q.ring.at, mask&srqMaxWR != 0, nil
+	return q.ring.at, mask&abi.SRQMaskMaxWR != 0, nil
 }
 
 func (q *SRQ) resize(maxWR uint32) error {
@@ -156,7 +151,7 @@ func (q *SRQ) take(w *transport.RecvWQE) bool {
 	if q.limit > 0 && n-1 < q.limit {
 		q.limit = 0
 		q.events++
-		q.session.async.post(asyncEvent(q.userHandle, eventSRQLimit))
+		q.session.async.post(asyncEvent(q.userHandle, abi.EventSRQLimitReached))
 	}
 	return true
 }

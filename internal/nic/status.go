@@ -3,6 +3,7 @@ package nic
 import (
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -52,7 +53,7 @@ func (n *NIC) Counters() Counters {
 // QPStatus describes a queue pair.
 type QPStatus struct {
 	Handle, Num uint32
-	Type        transport.Type
+	Type        ib.Service
 	Snapshot    transport.Snapshot
 	SendPosted  uint32
 	RecvPosted  uint32

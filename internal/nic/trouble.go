@@ -1,6 +1,8 @@
 package nic
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // Some things ring no bell: a receive posted to a queue pair in the error state, which has
 // to be flushed, and a client that reads from an event channel which was full. Somebody has
@@ -168,7 +170,7 @@ func (s *Session) visitSome(most int) (cost int) {
 		t.visits++
 		cost++
 		q := s.unwatch()
-		if q.gone || q.tr.State() != transport.Error {
+		if q.gone || q.tr.State() != ib.StateError {
 			continue
 		}
 		q.Flush()

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -25,7 +27,7 @@ func FuzzSendWQE(f *testing.F) {
 		for size := 256; size <= 1024; size *= 2 {
 			slot := aligned(size)
 			copy(slot, raw)
-			service := transport.RC + transport.Type(typ%3)
+			service := ib.RC + ib.Service(typ%3)
 			max := maxSGE%transport.MaxSGE + 1
 			var w transport.SendWQE
 			parseSend(slot, service, max, &w)
@@ -38,7 +40,7 @@ func FuzzSendWQE(f *testing.F) {
 			if w.Length > transport.MaxMessage {
 				t.Errorf("length %d", w.Length)
 			}
-			if w.Bad == transport.Success && w.Flags&transport.FlagInline != 0 && int(w.Length) > size-sendWQESize {
+			if w.Bad == transport.Success && w.Flags&transport.FlagInline != 0 && int(w.Length) > size-abi.SendWQESize {
 				t.Errorf("inline length %d in a slot of %d", w.Length, size)
 			}
 		}
@@ -53,9 +55,9 @@ func TestFlushWQE(t *testing.T) {
 	binary.NativeEndian.PutUint64(slot[24:], 0x1234_5678_9abc)
 	binary.NativeEndian.PutUint32(slot[36:], 0xabcd)
 	slot[40], slot[41] = 2, 1 // persistent, the whole region
-	binary.NativeEndian.PutUint32(slot[sendDMA:], 100_000)
+	binary.NativeEndian.PutUint32(slot[abi.SendDMALength:], 100_000)
 	var w transport.SendWQE
-	parseSend(slot, transport.RC, 4, &w)
+	parseSend(slot, ib.RC, 4, &w)
 	feth := wire.FETH(make([]byte, wire.FETHSize))
 	feth.SetBits(w.Imm)
 	if w.Op != transport.WRFlush || w.Bad != transport.Success || w.RemoteAddr != 0x1234_5678_9abc || w.RKey != 0xabcd || w.Length != 100_000 ||
@@ -73,7 +75,7 @@ func FuzzRecvWQE(f *testing.F) {
 		max := maxSGE%transport.MaxSGE + 1
 		var w transport.RecvWQE
 		parseRecv(slot, max, &w)
-		if uint32(w.NumSGE) > max || int(w.NumSGE)*sgeSize > 64-recvWQESize {
+		if uint32(w.NumSGE) > max || int(w.NumSGE)*abi.SGESize > 64-abi.RecvWQESize {
 			t.Errorf("%d entries, at most %d", w.NumSGE, max)
 		}
 	})
@@ -92,10 +94,10 @@ func FuzzIndices(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shared32(r.mem, ringProducer).Store(producer)
-		shared32(r.mem, ringConsumer).Store(consumer)
-		shared32(r.mem, ringLog2Elem).Store(log2)
-		shared32(r.mem, ringIndexMask).Store(mask)
+		shared32(r.mem, abi.QueueProducerIndex).Store(producer)
+		shared32(r.mem, abi.QueueConsumerIndex).Store(consumer)
+		shared32(r.mem, abi.QueueLog2ElemSize).Store(log2)
+		shared32(r.mem, abi.QueueIndexMask).Store(mask)
 
 		w := workRing{ring: r}
 		if n := w.posted(); n > w.mask {
@@ -122,12 +124,12 @@ func FuzzIndices(f *testing.F) {
 // TestSendOperations asks for every operation on every service: the ring's reader and the
 // requester must refuse the same ones, those that rxe refuses.
 func TestSendOperations(t *testing.T) {
-	has := map[transport.Type][]transport.WROp{
-		transport.RC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRRead,
+	has := map[ib.Service][]transport.WROp{
+		ib.RC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRRead,
 			transport.WRCmpSwap, transport.WRFetchAdd, transport.WRLocalInv, transport.WRBindMW, transport.WRSendInv,
 			transport.WRFlush, transport.WRAtomicWrite},
-		transport.UC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRBindMW},
-		transport.UD: {transport.WRSend, transport.WRSendImm},
+		ib.UC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRBindMW},
+		ib.UD: {transport.WRSend, transport.WRSendImm},
 	}
 	for typ, ops := range has {
 		for op := range 300 {
@@ -157,9 +159,9 @@ func TestInlineOperations(t *testing.T) {
 		slot := aligned(256)
 		binary.NativeEndian.PutUint32(slot[12:], uint32(op))
 		binary.NativeEndian.PutUint32(slot[16:], transport.FlagInline)
-		binary.NativeEndian.PutUint32(slot[sendDMA:], 8)
+		binary.NativeEndian.PutUint32(slot[abi.SendDMALength:], 8)
 		var w transport.SendWQE
-		if parseSend(slot, transport.RC, 4, &w); w.Bad != want {
+		if parseSend(slot, ib.RC, 4, &w); w.Bad != want {
 			t.Errorf("operation %d inline: status %d, want %d", op, w.Bad, want)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/cm"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
 
@@ -14,9 +14,9 @@ import (
 type Link interface {
 	// SendMAD sends mad from queue pair 1 at one of our addresses to queue pair 1 at
 	// another. It keeps no reference to mad and delivers nothing before it returns.
-	SendMAD(from, to transport.GID, mad []byte)
+	SendMAD(from, to ib.GID, mad []byte)
 	// Now is the loop's clock.
-	Now() transport.Time
+	Now() ib.Time
 }
 
 // CMA is the rdma_cm device of one NIC.
@@ -39,15 +39,15 @@ func New(n *nic.NIC, l Link) *CMA {
 	return a
 }
 
-func (a *CMA) now() cm.Time { return cm.Time(a.link.Now()) }
+func (a *CMA) now() ib.Time { return a.link.Now() }
 
 // ReceiveMAD takes a MAD that came for queue pair 1.
-func (a *CMA) ReceiveMAD(from, to transport.GID, mad []byte) {
+func (a *CMA) ReceiveMAD(from, to ib.GID, mad []byte) {
 	a.manager.Receive(a.now(), from, to, wire.MAD(mad))
 }
 
 // Deadline is when Expire has to be called; 0 is never.
-func (a *CMA) Deadline() transport.Time { return transport.Time(a.manager.Deadline()) }
+func (a *CMA) Deadline() ib.Time { return a.manager.Deadline() }
 
 // Expire does what is due.
 func (a *CMA) Expire() { a.manager.Expire(a.now()) }
@@ -56,10 +56,10 @@ func (a *CMA) Expire() { a.manager.Expire(a.now()) }
 func (a *CMA) Connections() int { return a.manager.Len() }
 
 // Send implements cm.Host.
-func (a *CMA) Send(from, to cm.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
+func (a *CMA) Send(from, to ib.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
 
 // gidIndex is where in the GID table an address stands; -1: nowhere.
-func (a *CMA) gidIndex(gid transport.GID) int {
+func (a *CMA) gidIndex(gid ib.GID) int {
 	for i := range a.nic.GIDs {
 		if a.nic.GIDs[i].GID == gid {
 			return i

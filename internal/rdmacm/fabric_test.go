@@ -10,26 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 // A fabric is a host whose messages to itself are delivered by settle.
 type fabric struct {
 	t   *testing.T
 	cma *CMA
-	now transport.Time
+	now ib.Time
 	q   []mad
 	off bool // loses everything
 }
 
 type mad struct {
-	from, to transport.GID
+	from, to ib.GID
 	b        []byte
 }
 
-func (f *fabric) Now() transport.Time { return f.now }
-func (f *fabric) SendMAD(from, to transport.GID, b []byte) {
+func (f *fabric) Now() ib.Time { return f.now }
+func (f *fabric) SendMAD(from, to ib.GID, b []byte) {
 	if !f.off {
 		f.q = append(f.q, mad{from, to, slices.Clone(b)})
 	}
@@ -51,7 +51,7 @@ func newFabric(t *testing.T) *fabric {
 	return f
 }
 
-func gid(s string) transport.GID { return netip.MustParseAddr(s).As16() }
+func gid(s string) ib.GID { return netip.MustParseAddr(s).As16() }
 
 // settle delivers what is under way.
 func (f *fabric) settle() {
@@ -66,7 +66,7 @@ func (f *fabric) settle() {
 }
 
 // wait lets time pass.
-func (f *fabric) wait(d transport.Time) {
+func (f *fabric) wait(d ib.Time) {
 	end := f.now + d
 	for i := 0; ; i++ {
 		f.settle()

@@ -6,7 +6,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/cm"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // State is where an ID stands; doc.go has the picture.
@@ -40,8 +40,8 @@ type ID struct {
 	src, dst netip.AddrPort
 	port     *port // nil: none of its own
 	device   bool  // the addresses belong to our device
-	sgid     transport.GID
-	dgid     transport.GID
+	sgid     ib.GID
+	dgid     ib.GID
 
 	reuse, afOnly, afOnlySet bool
 	tos                      uint8

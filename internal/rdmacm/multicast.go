@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // A Group is a multicast group that an ID has joined.
@@ -39,7 +39,7 @@ func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
 	}
 	id.groups = append(id.groups, g)
 	e := &event{id: id, group: g, resp: abi.CMEventResp{UID: uid, ID: g.Name, Event: abi.CMEventMulticastJoin}}
-	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: id.address(transport.GID(addr.As16()))})
+	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: id.address(ib.GID(addr.As16()))})
 	id.ch.post(e)
 	return g, nil
 }

@@ -5,7 +5,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/cm"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // minRNRTimer is how long a peer waits that found no receive posted: code 12 is 0.64
@@ -13,7 +13,7 @@ import (
 const minRNRTimer = 12
 
 // address is an address vector to gid.
-func (id *ID) address(gid transport.GID) abi.AHAttr {
+func (id *ID) address(gid ib.GID) abi.AHAttr {
 	return abi.AHAttr{
 		GRH: abi.GlobalRoute{
 			DGID: gid, SGIDIndex: uint8(max(id.cma.gidIndex(id.sgid), 0)), HopLimit: hopLimit, TrafficClass: id.tos,

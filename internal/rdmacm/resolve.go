@@ -6,7 +6,7 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma/internal/ib"
 )
 
 // Bind gives the ID a local address: an address of the device, or a wildcard.
@@ -239,7 +239,7 @@ type Query struct {
 	Src, Dst   netip.AddrPort
 	Device     bool
 	Routed     bool
-	SGID, DGID transport.GID
+	SGID, DGID ib.GID
 	MTU        uint8
 	TOS        uint8
 	Life       uint8 // code of a packet's life

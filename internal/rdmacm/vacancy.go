@@ -1,6 +1,8 @@
 package rdmacm
 
-import "vrdma/internal/cm"
+import (
+	"vrdma/internal/ib"
+)
 
 // A program that listens, stops, and listens on the same port again, as perftest -R does
 // between its two connections, has no listener for a moment. If it is late, for want of an
@@ -11,7 +13,7 @@ import "vrdma/internal/cm"
 const (
 	// renewal is how long a port without a listener is spared refusals. The second
 	// repetition of a request, after 1.5 s, is answered in any case.
-	renewal = cm.Time(1.4e9)
+	renewal = ib.Time(1.4e9)
 	// maxVacant bounds how many such ports are remembered.
 	maxVacant = 1024
 )
@@ -19,7 +21,7 @@ const (
 // A vacancy is a port whose listener went away.
 type vacancy struct {
 	of *Client
-	at cm.Time
+	at ib.Time
 }
 
 // vacate notes that a program's listener goes.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
@@ -31,7 +32,7 @@ type host struct {
 	mem      map[uint64]byte // what is known of x's memory
 	received []byte          // the receive in the making
 	arrived  [][]byte        // finished ones
-	dgid     transport.GID   // where the datagram being sent goes
+	dgid     ib.GID          // where the datagram being sent goes
 
 	out [][]byte // packets sent, oldest first
 	cut link.Cutter
@@ -97,14 +98,14 @@ func (h *host) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) tra
 	return transport.Success
 }
 
-func (h *host) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) transport.Status {
+func (h *host) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if h.refused[h.feeding.psn()] {
 		return transport.RemAccessErr
 	}
 	return transport.Success
 }
 
-func (h *host) CheckKey(rkey uint32, a transport.Access) transport.Status {
+func (h *host) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	return h.CheckRemote(rkey, 0, 0, a)
 }
 
@@ -162,7 +163,7 @@ func (h *host) know(va uint64, want []byte) (changed bool) {
 
 func (h *host) InvalidateRemote(uint32) transport.Status    { return transport.Success }
 func (h *host) LocalOp(*transport.SendWQE) transport.Status { return transport.Success }
-func (h *host) ResolveAH(uint32) (transport.GID, bool)      { return h.dgid, true }
+func (h *host) ResolveAH(uint32) (ib.GID, bool)             { return h.dgid, true }
 func (h *host) GRH(b *transport.Burst, out *[40]byte)       {}
 func (h *host) Event(transport.Event)                       {}
 

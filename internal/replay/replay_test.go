@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"vrdma/internal/golden"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -34,8 +35,8 @@ var exceptions = map[string]int{"rstream-writeimm": 1}
 // acknowledgement.
 var unbounded = map[string]bool{"write-64k-mtu4096": true}
 
-func addrPort(g transport.GID) netip.AddrPort {
-	return netip.AddrPortFrom(link.AddrOf(g), wire.Port)
+func addrPort(g ib.GID) netip.AddrPort {
+	return netip.AddrPortFrom(g.Addr(), wire.Port)
 }
 
 // TestReplay takes over each end of each golden conversation.
@@ -74,7 +75,7 @@ func TestReplay(t *testing.T) {
 type session struct {
 	*host
 	c        *conversation
-	now      transport.Time
+	now      ib.Time
 	mtu      uint32
 	next     uint32             // PSN of x's next new request
 	requests map[uint32]*packet // x's requests by PSN, as first sent
@@ -90,15 +91,15 @@ func newSession(t *testing.T, c *conversation) *session {
 		t: t, notReady: map[uint32]int{}, refused: map[uint32]bool{}, mem: map[uint64]byte{}, buf: make([]byte, link.MaxMessage),
 	}
 	a := transport.Attr{
-		PKey: 0xffff, Access: transport.AccessRemoteWrite | transport.AccessRemoteRead | transport.AccessRemoteAtomic,
+		PKey: 0xffff, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 		MaxRDAtomic: 16, MaxDestRDAtomic: 16, RetryCount: 7, RNRRetry: 7,
 		// Shorter than the time to the first probe, which rxe does not have. Time
 		// passes only when there is nothing else to do, so it comes when rxe's came.
 		Timeout: 8,
-		SGID:    link.GIDOf(c.x.addr), DGID: link.GIDOf(c.y.addr), DestQPN: c.y.qp,
+		SGID:    ib.GIDOf(c.x.addr), DGID: ib.GIDOf(c.y.addr), DestQPN: c.y.qp,
 	}
 	if c.service == wire.UD {
-		a.DGID = transport.GID{}
+		a.DGID = ib.GID{}
 	}
 	s.mtu = 256
 	first, firstIn := true, true
@@ -120,11 +121,11 @@ func newSession(t *testing.T, c *conversation) *session {
 		}
 	}
 	s.next = a.SQPSN
-	typ := map[wire.Service]transport.Type{wire.RC: transport.RC, wire.UC: transport.UC, wire.UD: transport.UD}[c.service]
+	typ := map[wire.Service]ib.Service{wire.RC: ib.RC, wire.UC: ib.UC, wire.UD: ib.UD}[c.service]
 	a.MTU = s.mtu
 	s.q.Init(transport.Config{Type: typ, Num: c.x.qp, MTU: 4096})
-	all := transport.AttrMask(1<<21 - 1)
-	for _, st := range []transport.State{transport.Init, transport.RTR, transport.RTS} {
+	all := ib.AttrMask(1<<21 - 1)
+	for _, st := range []ib.State{ib.StateInit, ib.StateRTR, ib.StateRTS} {
 		a.State = st
 		s.q.Modify(&a, all, s.now, s.host)
 	}
@@ -186,7 +187,7 @@ func (s *session) feed(i int) {
 	p := &s.c.packets[i]
 	s.remember(i)
 	var j link.Joiner
-	if !j.Begin(p.Packet, link.GIDOf(p.src.Addr()), link.GIDOf(p.dst.Addr())) {
+	if !j.Begin(p.Packet, ib.GIDOf(p.src.Addr()), ib.GIDOf(p.dst.Addr())) {
 		s.t.Fatalf("%v is no message's", p.Packet)
 	}
 	b := j.Burst()
@@ -340,9 +341,9 @@ func (s *session) post(p *packet) {
 	}
 	if h := p.DETH(); h != nil {
 		w.RemoteQPN, w.RemoteQKey = p.BTH().DestQP(), h.QKey()
-		s.dgid = link.GIDOf(p.dst.Addr())
+		s.dgid = ib.GIDOf(p.dst.Addr())
 		if w.RemoteQKey&(1<<31) != 0 {
-			s.q.Modify(&transport.Attr{QKey: w.RemoteQKey}, transport.MaskQKey, s.now, s.host)
+			s.q.Modify(&transport.Attr{QKey: w.RemoteQKey}, ib.MaskQKey, s.now, s.host)
 		}
 	}
 	s.next = (p.psn() + psns) & 0xffffff

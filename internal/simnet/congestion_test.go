@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -12,7 +13,7 @@ import (
 // lose nothing.
 func TestSharing(t *testing.T) {
 	for _, mtu := range []uint32{1024, 4096} {
-		for _, delay := range []transport.Time{5_000, 50_000} {
+		for _, delay := range []ib.Time{5_000, 50_000} {
 			for _, rate := range []int64{125e6, 1250e6} {
 				for _, op := range []transport.WROp{transport.WRWrite, transport.WRRead} {
 					t.Run(fmt.Sprintf("%d/%dus/%dMb/op%d", mtu, delay/1000, rate/125000, op), func(t *testing.T) {
@@ -24,7 +25,7 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-func share(t *testing.T, mtu uint32, delay transport.Time, rate int64, op transport.WROp) {
+func share(t *testing.T, mtu uint32, delay ib.Time, rate int64, op transport.WROp) {
 	const mark = 32 << 10
 	n := New(Config{Seed: 5, Delay: delay, Chunk: 1, Wire: Wire{Rate: rate, Queue: 1 << 20, Mark: mark}})
 	attr := Defaults()
@@ -39,7 +40,7 @@ func share(t *testing.T, mtu uint32, delay transport.Time, rate int64, op transp
 		b.e.Node = a.e.Node
 		b.aKey = a.aKey
 	}
-	scale := transport.Time(1250e6/rate+1) / 2
+	scale := ib.Time(1250e6/rate+1) / 2
 	b.rate(t, n, 15_000_000*scale) // time to find their shares
 	line := &sink.Line
 	if op == transport.WRRead {

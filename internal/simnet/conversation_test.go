@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -70,7 +71,7 @@ func pair(t *testing.T, net *Net, num uint32) []*side {
 	ba.MaxRDAtomic = uint8(1 + net.Rand.IntN(4))
 	aa.MaxDestRDAtomic = ba.MaxRDAtomic + uint8(net.Rand.IntN(3))
 	cfg := func(num uint32) transport.Config {
-		return transport.Config{Type: transport.RC, Num: num, MaxBurst: mtu * (1 + net.Rand.Uint32N(8)), Window: 4 + net.Rand.Uint32N(100)}
+		return transport.Config{Type: ib.RC, Num: num, MaxBurst: mtu * (1 + net.Rand.Uint32N(8)), Window: 4 + net.Rand.Uint32N(100)}
 	}
 	a := net.Add(NewNode(nodeSize), cfg(num))
 	b := net.Add(NewNode(nodeSize), cfg(num+1))

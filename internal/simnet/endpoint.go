@@ -3,6 +3,7 @@ package simnet
 import (
 	"fmt"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -25,7 +26,7 @@ type RecvDone struct {
 type Endpoint struct {
 	QP   transport.QP
 	Num  uint32
-	GID  transport.GID
+	GID  ib.GID
 	Node *Node
 	net  *Net
 
@@ -37,7 +38,7 @@ type Endpoint struct {
 	Rcvd   []RecvDone
 	Events []transport.Event
 	// AHs are the address handles that UD work requests name by index.
-	AHs []transport.GID
+	AHs []ib.GID
 	// OnSend and OnRecv, when set, see every completion when it is made.
 	OnSend func(*Endpoint, SendDone)
 	OnRecv func(*Endpoint, RecvDone)
@@ -49,7 +50,7 @@ type Endpoint struct {
 	signalAll bool
 	ready     bool // posted to since the last Run
 	down      bool // nothing reaches it, nothing leaves it
-	deadline  transport.Time
+	deadline  ib.Time
 
 	inbox  []flight // bursts that were not taken
 	asked  bool     // Later was answered
@@ -144,7 +145,7 @@ func (e *Endpoint) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) t
 
 func (e *Endpoint) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	r := reader{pieces: s.Pieces()}
-	st := e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, r.read)
+	st := e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, r.read)
 	if e.later() {
 		return transport.Later
 	}
@@ -156,17 +157,17 @@ func (e *Endpoint) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span)
 		return transport.Later
 	}
 	r := reader{pieces: s.Pieces()}
-	return e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), transport.AccessLocalWrite, r.read)
+	return e.Node.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, r.read)
 }
 
-func (e *Endpoint) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) transport.Status {
+func (e *Endpoint) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if _, ok := e.Node.at(rkey, va, n, a); !ok {
 		return transport.RemAccessErr
 	}
 	return transport.Success
 }
 
-func (e *Endpoint) CheckKey(rkey uint32, a transport.Access) transport.Status {
+func (e *Endpoint) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	if r, ok := e.Node.regions[rkey]; !ok || r.Access&a != a {
 		e.Node.Faults++
 		return transport.RemAccessErr
@@ -175,7 +176,7 @@ func (e *Endpoint) CheckKey(rkey uint32, a transport.Access) transport.Status {
 }
 
 func (e *Endpoint) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
-	mem, ok := e.Node.at(rkey, va, uint32(s.Len()), transport.AccessRemoteWrite)
+	mem, ok := e.Node.at(rkey, va, uint32(s.Len()), ib.AccessRemoteWrite)
 	if !ok {
 		return transport.RemAccessErr
 	}
@@ -188,7 +189,7 @@ func (e *Endpoint) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport
 }
 
 func (e *Endpoint) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
-	mem, ok := e.Node.at(rkey, va, n, transport.AccessRemoteRead)
+	mem, ok := e.Node.at(rkey, va, n, ib.AccessRemoteRead)
 	if !ok {
 		return transport.RemAccessErr
 	}
@@ -234,9 +235,9 @@ func (e *Endpoint) LocalOp(w *transport.SendWQE) transport.Status {
 	return transport.Success
 }
 
-func (e *Endpoint) ResolveAH(ah uint32) (transport.GID, bool) {
+func (e *Endpoint) ResolveAH(ah uint32) (ib.GID, bool) {
 	if ah >= uint32(len(e.AHs)) {
-		return transport.GID{}, false
+		return ib.GID{}, false
 	}
 	return e.AHs[ah], true
 }

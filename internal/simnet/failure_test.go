@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -59,7 +60,7 @@ func fail(t *testing.T, seed uint64) {
 	}
 	death := net.Rand.IntN(4) == 0
 	if death {
-		net.Run(net.Now+transport.Time(net.Rand.IntN(100_000)), 10_000)
+		net.Run(net.Now+ib.Time(net.Rand.IntN(100_000)), 10_000)
 		s.peer.Down()
 	}
 	guard := bytes.Clone(s.peer.Node.Bytes(source, sourceSize))
@@ -89,7 +90,7 @@ func fail(t *testing.T, seed uint64) {
 	if !(failed == bad && got == want) && !(lossy && failed <= bad && got == transport.RetryExcErr) {
 		t.Fatalf("request %d failed with status %d, want %d with %d", failed, got, bad, want)
 	}
-	if s.e.QP.State() != transport.Error || s.e.QP.Deadline() != 0 {
+	if s.e.QP.State() != ib.StateError || s.e.QP.Deadline() != 0 {
 		t.Fatalf("state %d, deadline %d afterwards", s.e.QP.State(), s.e.QP.Deadline())
 	}
 	if !bytes.Equal(guard, s.peer.Node.Bytes(source, sourceSize)) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -271,7 +272,7 @@ func differ(a, b []byte) int {
 func newSide(t *testing.T, e, peer *Endpoint) *side {
 	s := &side{t: t, e: e, peer: peer, next: arrivals}
 	s.key = peer.Node.Register(target, targetSize, AllAccess)
-	s.all = e.Node.Register(Base, nodeSize, transport.AccessLocalWrite)
+	s.all = e.Node.Register(Base, nodeSize, ib.AccessLocalWrite)
 	s.model = bytes.Clone(peer.Node.Bytes(target, targetSize))
 	e.OnSend = s.sent
 	peer.OnRecv = s.received
@@ -304,7 +305,7 @@ func (s *side) final() {
 	if len(s.e.LocalOps) != local {
 		s.t.Fatalf("%d local operations performed, want %d", len(s.e.LocalOps), local)
 	}
-	if sn := s.e.QP.Snapshot(); sn.State != transport.RTS || sn.Outstanding != 0 || sn.RDOut != 0 {
+	if sn := s.e.QP.Snapshot(); sn.State != ib.StateRTS || sn.Outstanding != 0 || sn.RDOut != 0 {
 		s.t.Fatalf("queue pair at the end: state %d, %d packets and %d READs outstanding", sn.State, sn.Outstanding, sn.RDOut)
 	}
 	if s.e.Node.Faults != 0 {

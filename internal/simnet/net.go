@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -18,7 +19,7 @@ type Config struct {
 	// Chances, per delivery unit, of 0 to 1.
 	Drop, Duplicate, Reorder float64
 	// Delay of a delivery, and the most that is added at random when it is reordered.
-	Delay, Jitter transport.Time
+	Delay, Jitter ib.Time
 	// Chunk is the most packets that stay together; 0 leaves bursts whole.
 	Chunk uint32
 	// Freeze is the chance that a queue pair is frozen and thawed before a call.
@@ -39,7 +40,7 @@ type Config struct {
 type Net struct {
 	Config
 	Rand *rand.Rand
-	Now  transport.Time
+	Now  ib.Time
 	// Tap, when set, sees every burst before the network has its way with it, and
 	// may say that it is lost.
 	Tap func(from *Endpoint, b *transport.Burst) (lost bool)
@@ -48,7 +49,7 @@ type Net struct {
 
 	endpoints  []*Endpoint
 	byNum      map[uint32]*Endpoint
-	groups     map[transport.GID][]*Endpoint
+	groups     map[ib.GID][]*Endpoint
 	flights    flights
 	acks       []flight // local link: responses that wait for the end of the turn
 	order      uint64
@@ -69,13 +70,13 @@ func New(c Config) *Net {
 	}
 	return &Net{
 		Config: c, Rand: rand.New(rand.NewPCG(c.Seed, 0x5eed)),
-		byNum: map[uint32]*Endpoint{}, groups: map[transport.GID][]*Endpoint{}, Now: 1,
+		byNum: map[uint32]*Endpoint{}, groups: map[ib.GID][]*Endpoint{}, Now: 1,
 	}
 }
 
 // flight is a burst on its way.
 type flight struct {
-	at     transport.Time
+	at     ib.Time
 	order  uint64
 	to     *Endpoint
 	b      transport.Burst
@@ -102,7 +103,7 @@ func (f *flights) Pop() any {
 // Add makes an endpoint of a new queue pair in the state RESET.
 func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 	e := &Endpoint{Node: node, Num: c.Num, net: n, recvs: new([]transport.RecvWQE)}
-	e.GID = transport.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
+	e.GID = ib.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
 	e.QP.Init(c)
 	n.endpoints = append(n.endpoints, e)
 	n.byNum[c.Num] = e
@@ -113,7 +114,7 @@ func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 func (e *Endpoint) SignalAll() { e.signalAll = true }
 
 // Join makes e a member of a multicast group.
-func (n *Net) Join(g transport.GID, e *Endpoint) { n.groups[g] = append(n.groups[g], e) }
+func (n *Net) Join(g ib.GID, e *Endpoint) { n.groups[g] = append(n.groups[g], e) }
 
 // send is the network's side of Host.Send.
 func (n *Net) send(from *Endpoint, b *transport.Burst) {
@@ -193,7 +194,7 @@ func (n *Net) launch(f flight) {
 		f.b.CE = f.b.CE || mark
 		f.at = n.Now + wait + n.Delay
 		if n.Rand.Float64() < n.Reorder {
-			f.at += transport.Time(n.Rand.Int64N(int64(n.Jitter) + 1))
+			f.at += ib.Time(n.Rand.Int64N(int64(n.Jitter) + 1))
 		}
 		n.order++
 		f.order = n.order
@@ -210,7 +211,7 @@ func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
 }
 
 // Step does one thing and reports whether there was one to do before the time limit.
-func (n *Net) Step(limit transport.Time) bool {
+func (n *Net) Step(limit ib.Time) bool {
 	if len(n.acks) > 0 {
 		f := n.acks[0]
 		n.acks = n.acks[1:]
@@ -260,7 +261,7 @@ func (n *Net) work() bool {
 }
 
 // advance moves time to the next arrival or deadline.
-func (n *Net) advance(limit transport.Time) bool {
+func (n *Net) advance(limit ib.Time) bool {
 	var late *Endpoint
 	next := limit + 1
 	for _, e := range n.endpoints {
@@ -297,7 +298,7 @@ func (n *Net) advance(limit transport.Time) bool {
 
 // Run lets time pass until limit, in so many steps at most. It reports whether the
 // network has come to rest.
-func (n *Net) Run(limit transport.Time, steps int) bool {
+func (n *Net) Run(limit ib.Time, steps int) bool {
 	for range steps {
 		if n.Step(limit) {
 			continue

@@ -3,6 +3,7 @@ package simnet
 import (
 	"encoding/binary"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
 )
@@ -13,7 +14,7 @@ const Base = 1 << 20
 // A Region is a piece of a node's memory behind a key.
 type Region struct {
 	Addr, Length uint64
-	Access       transport.Access
+	Access       ib.Access
 }
 
 // A Node is what queue pairs of one process share: memory and keys.
@@ -31,7 +32,7 @@ func NewNode(size int) *Node {
 }
 
 // Register gives a piece of memory a key, for local and remote use.
-func (n *Node) Register(addr, length uint64, a transport.Access) uint32 {
+func (n *Node) Register(addr, length uint64, a ib.Access) uint32 {
 	n.nextKey += 0x101
 	n.regions[n.nextKey] = Region{addr, length, a}
 	return n.nextKey
@@ -46,7 +47,7 @@ func (n *Node) Bytes(addr uint64, length uint32) []byte {
 }
 
 // at gives the memory behind a key, if the key allows what is asked.
-func (n *Node) at(key uint32, addr uint64, length uint32, a transport.Access) ([]byte, bool) {
+func (n *Node) at(key uint32, addr uint64, length uint32, a ib.Access) ([]byte, bool) {
 	r, ok := n.regions[key]
 	l := uint64(length)
 	if !ok || r.Access&a != a || addr < r.Addr || l > r.Length || addr-r.Addr > r.Length-l {
@@ -57,7 +58,7 @@ func (n *Node) at(key uint32, addr uint64, length uint32, a transport.Access) ([
 }
 
 // list walks the part [off, off+n) of a scatter/gather list.
-func (n *Node) list(sge []transport.SGE, off, length uint32, a transport.Access, f func([]byte)) transport.Status {
+func (n *Node) list(sge []transport.SGE, off, length uint32, a ib.Access, f func([]byte)) transport.Status {
 	for i := range sge {
 		e := &sge[i]
 		if off >= e.Length {
@@ -100,9 +101,9 @@ func (r *reader) read(dst []byte) {
 
 // atomic performs one 8-byte operation.
 func (n *Node) atomic(k transport.Kind, key uint32, va, compare, swap uint64) (uint64, transport.Status) {
-	a := transport.AccessRemoteAtomic
+	a := ib.AccessRemoteAtomic
 	if k == transport.KindAtomicWrite {
-		a = transport.AccessRemoteWrite
+		a = ib.AccessRemoteWrite
 	}
 	mem, ok := n.at(key, va, 8, a)
 	if !ok {

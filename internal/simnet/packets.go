@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -37,8 +38,8 @@ func (n *Net) launchPackets(to *Endpoint, b *transport.Burst) {
 	if t.buf == nil {
 		t.buf = make([]byte, link.MaxMessage)
 	}
-	src := netip.AddrPortFrom(link.AddrOf(b.SGID), 0xc000+uint16(b.Src&0x3fff))
-	dst := netip.AddrPortFrom(link.AddrOf(b.DGID), wire.Port)
+	src := netip.AddrPortFrom(b.SGID.Addr(), 0xc000+uint16(b.Src&0x3fff))
+	dst := netip.AddrPortFrom(b.DGID.Addr(), wire.Port)
 	if b.Kind == transport.KindCNP {
 		p := wire.MakeCNP(t.buf, b.Dst)
 		t.cut.Seal(p, src, dst)
@@ -85,15 +86,15 @@ func (n *Net) arrive(f *flight) {
 		n.Damaged++
 		return
 	}
-	if !t.join.Begin(p, link.GIDOf(d.src.Addr()), link.GIDOf(d.dst.Addr())) {
+	if !t.join.Begin(p, ib.GIDOf(d.src.Addr()), ib.GIDOf(d.dst.Addr())) {
 		if !f.to.down {
-			f.to.QP.Congested(n.Now, link.GIDOf(d.src.Addr()))
+			f.to.QP.Congested(n.Now, ib.GIDOf(d.src.Addr()))
 		}
 		return
 	}
 	b := t.join.Burst()
 	b.CE = f.b.CE
-	if b.Type != transport.UD {
+	if b.Type != ib.UD {
 		b.Src = f.to.QP.Snapshot().Attr.DestQPN
 	}
 	n.deliver(f.to, b)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -22,8 +23,8 @@ type stream struct {
 // newStream connects a new queue pair to one at node to and keeps depth requests posted.
 func newStream(n *Net, num uint32, to *Node, p transport.Path, op transport.WROp, size uint32, depth int, attr transport.Attr) *stream {
 	s := &stream{op: op, size: size}
-	s.e = n.Add(NewNode(int(size)), transport.Config{Type: transport.RC, Num: num})
-	s.peer = n.Add(to, transport.Config{Type: transport.RC, Num: num + 1})
+	s.e = n.Add(NewNode(int(size)), transport.Config{Type: ib.RC, Num: num})
+	s.peer = n.Add(to, transport.Config{Type: ib.RC, Num: num + 1})
 	s.aKey = s.e.Node.Register(Base, uint64(size), AllAccess)
 	s.bKey = to.Register(Base, uint64(len(to.Mem)), AllAccess)
 	n.Connect(s.e, s.peer, attr, attr)
@@ -62,7 +63,7 @@ func (s *stream) recv() {
 }
 
 // rate runs the network for a while and returns what s moved in it, in bits a second.
-func (s *stream) rate(t *testing.T, n *Net, d transport.Time) float64 {
+func (s *stream) rate(t *testing.T, n *Net, d ib.Time) float64 {
 	t.Helper()
 	before, from := s.done, n.Now
 	n.Run(n.Now+d, 50_000_000)
@@ -80,7 +81,7 @@ func (s *stream) rate(t *testing.T, n *Net, d transport.Time) float64 {
 var wires = []struct {
 	name  string
 	mtu   uint32
-	delay transport.Time
+	delay ib.Time
 	wire  Wire
 }{
 	{"10G-4096", 4096, 20_000, Wire{Rate: 1.25e9, Queue: 4 << 20}},
@@ -92,7 +93,7 @@ var wires = []struct {
 
 // measure is what a stream of 64 KiB messages moves, in Gb/s, at this rate of loss in
 // both directions.
-func measure(t *testing.T, mtu uint32, delay transport.Time, w Wire, p transport.Path, op transport.WROp, drop float64) float64 {
+func measure(t *testing.T, mtu uint32, delay ib.Time, w Wire, p transport.Path, op transport.WROp, drop float64) float64 {
 	n := New(Config{Seed: 7, Delay: delay, Chunk: 1, Wire: w, Drop: drop})
 	attr := Defaults()
 	attr.MTU = mtu

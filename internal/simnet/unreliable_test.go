@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/transport"
 )
 
@@ -26,9 +27,9 @@ func numbered(e *Endpoint, i, n uint32) []byte {
 // UC, where nothing is duplicated or reordered, it must be in order as well.
 func unreliable(t *testing.T, seed uint64) {
 	cfg := weather(seed)
-	typ := transport.UC
+	typ := ib.UC
 	if seed%2 == 0 {
-		typ = transport.UD
+		typ = ib.UD
 	} else {
 		cfg.Duplicate, cfg.Reorder = 0, 0
 	}
@@ -41,8 +42,8 @@ func unreliable(t *testing.T, seed uint64) {
 	bKey := b.Node.Register(Base, 2*messages*slot, AllAccess)
 	attr := Defaults()
 	attr.MTU, attr.QKey, attr.SQPSN = mtu, 5, 1<<24-10
-	a.AHs = []transport.GID{b.GID}
-	if typ == transport.UD {
+	a.AHs = []ib.GID{b.GID}
+	if typ == ib.UD {
 		net.Datagram(a, attr)
 		net.Datagram(b, attr)
 	} else {
@@ -60,7 +61,7 @@ func unreliable(t *testing.T, seed uint64) {
 		b.PostRecv(r)
 		n := net.Rand.Uint32N(slot - 40)
 		w := transport.SendWQE{WRID: uint64(i), Op: transport.WRSendImm, Imm: i, RemoteQPN: 22, RemoteQKey: 5}
-		if typ == transport.UC && net.Rand.IntN(3) == 0 {
+		if typ == ib.UC && net.Rand.IntN(3) == 0 {
 			w.Op, w.RemoteAddr, w.RKey = transport.WRWriteImm, Base+uint64(messages+i)*slot, bKey
 		}
 		sent = append(sent, numbered(a, i, n))
@@ -70,7 +71,7 @@ func unreliable(t *testing.T, seed uint64) {
 	if !net.Run(net.Now+1e10, 1_000_000) {
 		t.Fatalf("no end")
 	}
-	if len(a.Sent) != messages || a.QP.State() != transport.RTS || b.QP.State() != transport.RTS {
+	if len(a.Sent) != messages || a.QP.State() != ib.StateRTS || b.QP.State() != ib.StateRTS {
 		t.Fatalf("%d sends completed, states %d and %d", len(a.Sent), a.QP.State(), b.QP.State())
 	}
 	last := -1
@@ -79,7 +80,7 @@ func unreliable(t *testing.T, seed uint64) {
 		if d.Op == transport.RecvWriteImm {
 			at = Base + uint64(messages+d.Imm)*slot
 		}
-		if typ == transport.UD {
+		if typ == ib.UD {
 			grh = 40
 		}
 		if d.WRID != uint64(i) || d.Status != transport.Success || d.Imm >= messages || d.ByteLen != grh+uint32(len(sent[d.Imm])) {
@@ -88,7 +89,7 @@ func unreliable(t *testing.T, seed uint64) {
 		if got := b.Node.Bytes(at, d.ByteLen)[grh:]; !bytes.Equal(got, sent[d.Imm]) {
 			t.Fatalf("message %d: wrong data at %d", d.Imm, differ(got, sent[d.Imm]))
 		}
-		if typ == transport.UC && int(d.Imm) <= last {
+		if typ == ib.UC && int(d.Imm) <= last {
 			t.Fatalf("message %d after %d", d.Imm, last)
 		}
 		last = int(d.Imm)

@@ -1,6 +1,8 @@
 package simnet
 
-import "vrdma/internal/transport"
+import (
+	"vrdma/internal/ib"
+)
 
 // Wire is the last stretch of the way to a node: a queue in front of a line of limited
 // rate. Everything for the queue pairs of the node goes through it, so several senders
@@ -16,7 +18,7 @@ const overhead = 14 + 20 + 8 + 12 + 4 + 24
 
 // line is the state of a node's Wire.
 type line struct {
-	free transport.Time // when it has sent everything that waits
+	free ib.Time // when it has sent everything that waits
 
 	Packets, Marked, Overflowed int
 	Bytes                       int64 // that passed, overhead included
@@ -26,7 +28,7 @@ type line struct {
 
 // pass lets a delivery unit into the queue. It returns how long the unit takes; ok is
 // false if there was no room.
-func (w *Wire) pass(l *line, now transport.Time, size int64) (wait transport.Time, mark, ok bool) {
+func (w *Wire) pass(l *line, now ib.Time, size int64) (wait ib.Time, mark, ok bool) {
 	if w.Rate == 0 {
 		return 0, false, true
 	}
@@ -42,6 +44,6 @@ func (w *Wire) pass(l *line, now transport.Time, size int64) (wait transport.Tim
 	if mark = w.Mark != 0 && queue > w.Mark; mark {
 		l.Marked++
 	}
-	l.free = max(l.free, now) + transport.Time(size*1e9/w.Rate)
+	l.free = max(l.free, now) + ib.Time(size*1e9/w.Rate)
 	return l.free - now, mark, true
 }

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -13,7 +14,7 @@ import (
 // TestStashedReadOfTooMuch has a READ longer than any message arrive ahead of its turn, and
 // then what makes the responder look through what it keeps.
 func TestStashedReadOfTooMuch(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	s.remote(ownPath)
 	r := s.burst(KindReadReq, 1, 1, 0)
 	r.Length = 1<<32 - 1
@@ -29,7 +30,7 @@ func TestStashedReadOfTooMuch(t *testing.T) {
 // TestStashedOverlap has a READ arrive ahead of its turn whose response would reach beyond
 // what came before it, and expects few looks at sequence numbers that nobody has used.
 func TestStashedOverlap(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	s.remote(ownPath)
 	s.give(s.burst(KindSend, 10, 1, 8))
 	r := s.burst(KindReadReq, 9, 1, 0)
@@ -54,7 +55,7 @@ func TestStashedOverlap(t *testing.T) {
 // What it is refused with must name the first that has not: the requester may have heard
 // that the others arrived, and takes no NAK for them.
 func TestRefusalNamesWhatIsExpected(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	head := s.burst(KindWriteImm, 0, 2, 2048)
 	head.Length, head.Last = 3000, false
 	s.want(s.give(head), "ack 1 syn 0x1f msn 0; ")
@@ -66,7 +67,7 @@ func TestRefusalNamesWhatIsExpected(t *testing.T) {
 // TestRepairBeforeRead reports a gap that reaches into a READ when the requester has just
 // gone back: the READ counts once, and a fence behind it opens.
 func TestRepairBeforeRead(t *testing.T) {
-	w := newWorld(t, RC, onWire).remote(ownPath)
+	w := newWorld(t, ib.RC, onWire).remote(ownPath)
 	quiet := true
 	w.Tap = func(from *simnet.Endpoint, b *Burst) bool { return quiet }
 	fenced := w.req(WRWrite, 8, 0)
@@ -77,7 +78,7 @@ func TestRepairBeforeRead(t *testing.T) {
 	}
 	// The peer misses the first WRITE and the READ. To ask for them twice is its right.
 	nak := Burst{
-		Type: RC, Kind: KindAck, First: true, Last: true, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff,
+		Type: ib.RC, Kind: KindAck, First: true, Last: true, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff,
 		PSN: 0, MSN: 4, Packets: 1, Syndrome: NakSequence,
 	}
 	w.a.QP.Receive(w.Now, &nak, w.a)

@@ -1,31 +1,8 @@
 package transport
 
-import "vrdma/internal/memory"
-
-// Time is nanoseconds on the caller's monotonic clock. Zero means "never" where
-// a deadline is meant.
-type Time int64
-
-// Type is the transport service of a queue pair.
-type Type uint8
-
-const (
-	RC Type = iota + 1
-	UC
-	UD
-)
-
-// State of a queue pair, numbered as enum ib_qp_state.
-type State uint8
-
-const (
-	Reset State = iota
-	Init
-	RTR
-	RTS
-	SQD
-	SQE
-	Error
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
 )
 
 // Status of a completion, numbered as enum ibv_wc_status.
@@ -85,20 +62,6 @@ const (
 	FlagSignaled  = 1 << 1
 	FlagSolicited = 1 << 2
 	FlagInline    = 1 << 3
-)
-
-// Access rights that a remote operation needs, numbered as IBV_ACCESS_*.
-type Access uint32
-
-const (
-	AccessLocalWrite   Access = 1 << 0
-	AccessRemoteWrite  Access = 1 << 1
-	AccessRemoteRead   Access = 1 << 2
-	AccessRemoteAtomic Access = 1 << 3
-	AccessMWBind       Access = 1 << 4
-	AccessZeroBased    Access = 1 << 5
-	AccessFlushGlobal  Access = 1 << 8
-	AccessFlushPersist Access = 1 << 9
 )
 
 // MaxSGE is the most entries a scatter/gather list has.
@@ -194,9 +157,6 @@ const (
 	KindCNP // congestion notification: tells Dst that its packets were marked
 )
 
-// GID is an address: an IPv6 address or an IPv4 one mapped into it.
-type GID [16]byte
-
 // Burst is what passes between transport and link: one queue pair's run of
 // consecutive packets of one message. A link that has to put it on a wire cuts it
 // at the path MTU; the local link hands it over whole. A link that receives packets
@@ -205,7 +165,7 @@ type GID [16]byte
 // An atomic write carries its eight bytes in Swap, not in Data; a flush its type and
 // selectivity in Imm. The response to both is an empty KindReadResp, as on the wire.
 type Burst struct {
-	Type       Type
+	Type       ib.Service
 	Kind       Kind
 	First      bool // starts with the message's first packet
 	Last       bool // ends with the message's last packet
@@ -214,7 +174,7 @@ type Burst struct {
 	Migrated   bool
 	CE         bool   // the mark Congestion Experienced, in bursts that arrived
 	Src, Dst   uint32 // queue pair numbers
-	SGID, DGID GID
+	SGID, DGID ib.GID
 	PKey       uint16
 	MTU        uint32
 	PSN        uint32 // of the first packet
@@ -304,9 +264,9 @@ type Host interface {
 	ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status
 
 	// CheckRemote checks key, bounds and rights of a remote access.
-	CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status
+	CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) Status
 	// CheckKey checks key and rights of a remote access to all that the key names.
-	CheckKey(rkey uint32, a Access) Status
+	CheckKey(rkey uint32, a ib.Access) Status
 	// WriteRemote checks and copies s to va.
 	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
 	// ReadRemote checks and fills s with n bytes at va.
@@ -324,7 +284,7 @@ type Host interface {
 	// ResolveAH gives the destination GID of an address handle (UD). It is called
 	// just before Send; the source GID is the address handle's too, and the
 	// host's to fill in there.
-	ResolveAH(ah uint32) (dgid GID, ok bool)
+	ResolveAH(ah uint32) (dgid ib.GID, ok bool)
 	// GRH says what the 40 bytes before a UD message hold, for b.
 	GRH(b *Burst, out *[40]byte)
 
@@ -340,13 +300,13 @@ type Host interface {
 
 // Attr is what MODIFY_QP sets, by value.
 type Attr struct {
-	State           State
+	State           ib.State
 	MTU             uint32 // bytes
 	QKey            uint32
 	RQPSN           uint32
 	SQPSN           uint32
 	DestQPN         uint32
-	Access          Access
+	Access          ib.Access
 	PKey            uint16
 	MaxRDAtomic     uint8 // initiator depth
 	MaxDestRDAtomic uint8 // responder resources
@@ -354,40 +314,13 @@ type Attr struct {
 	Timeout         uint8
 	RetryCount      uint8
 	RNRRetry        uint8
-	SGID, DGID      GID
+	SGID, DGID      ib.GID
 	SQDAsyncNotify  bool
 }
 
-// AttrMask says which fields of an Attr count, numbered as enum ib_qp_attr_mask.
-type AttrMask uint32
-
-const (
-	MaskState           AttrMask = 1 << 0
-	MaskCurState        AttrMask = 1 << 1
-	MaskSQDAsyncNotify  AttrMask = 1 << 2
-	MaskAccess          AttrMask = 1 << 3
-	MaskPKey            AttrMask = 1 << 4
-	MaskPort            AttrMask = 1 << 5
-	MaskQKey            AttrMask = 1 << 6
-	MaskAV              AttrMask = 1 << 7
-	MaskMTU             AttrMask = 1 << 8
-	MaskTimeout         AttrMask = 1 << 9
-	MaskRetryCount      AttrMask = 1 << 10
-	MaskRNRRetry        AttrMask = 1 << 11
-	MaskRQPSN           AttrMask = 1 << 12
-	MaskMaxRDAtomic     AttrMask = 1 << 13
-	MaskAltPath         AttrMask = 1 << 14
-	MaskMinRNRTimer     AttrMask = 1 << 15
-	MaskSQPSN           AttrMask = 1 << 16
-	MaskMaxDestRDAtomic AttrMask = 1 << 17
-	MaskPathMigState    AttrMask = 1 << 18
-	MaskCap             AttrMask = 1 << 19
-	MaskDestQPN         AttrMask = 1 << 20
-)
-
 // Config is what a queue pair is born with.
 type Config struct {
-	Type     Type
+	Type     ib.Service
 	Num      uint32
 	MaxBurst uint32 // bytes of payload in one burst; 0 means 64 KiB
 	Window   uint32 // packets in flight; 0 means 8192

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // Completing work requests, in order, one by one: the end of every requester story,
 // happy or not.
 
@@ -72,7 +74,7 @@ func (q *QP) completeLocal(h Host) {
 // overtaken, it catches up.
 func (q *QP) settle(h Host) {
 	r := &q.req
-	if !r.Repairing && (int32(r.Tail-r.Pos) > 0 || psnDist(r.Una, r.PSN) > psnDist(r.Una, r.Max)) {
+	if !r.Repairing && (int32(r.Tail-r.Pos) > 0 || ib.PSNDist(r.Una, r.PSN) > ib.PSNDist(r.Una, r.Max)) {
 		q.rewind()
 	}
 	if r.FailStatus != Success && r.Tail == r.FailPos {
@@ -84,7 +86,7 @@ func (q *QP) settle(h Host) {
 
 // checkDrained notes that a queue pair in SQD has nothing in flight any more.
 func (q *QP) checkDrained(h Host) {
-	if q.state != SQD || q.req.Drained || q.req.Tail != q.req.Started {
+	if q.state != ib.StateSQD || q.req.Drained || q.req.Tail != q.req.Started {
 		return
 	}
 	q.req.Drained = true
@@ -112,11 +114,11 @@ func (q *QP) failTail(st Status, h Host) {
 	if _, ok := q.tail(w, h); ok {
 		q.finish(w, st, h)
 	}
-	if q.conf.Type == RC {
+	if q.conf.Type == ib.RC {
 		q.enterError(h)
 		return
 	}
-	q.state = SQE
+	q.state = ib.StateSQE
 	q.stopRequester()
 	q.flushSends(h)
 }
@@ -138,10 +140,10 @@ func (q *QP) stopRequester() {
 
 // enterError moves the queue pair to the state Error and flushes both queues.
 func (q *QP) enterError(h Host) {
-	if q.state == Error {
+	if q.state == ib.StateError {
 		return
 	}
-	q.state = Error
+	q.state = ib.StateError
 	q.stopRequester()
 	rs := &q.resp
 	rs.Pending, rs.AckDue, rs.NakDue, rs.Closing = 0, false, false, false
@@ -159,8 +161,8 @@ func (q *QP) enterError(h Host) {
 
 // Flush completes with WRFlushErr what has been posted to a queue pair in the state
 // Error, and sends posted in SQE.
-func (q *QP) Flush(now Time, h Host) {
-	if q.state == Error || q.state == SQE {
+func (q *QP) Flush(now ib.Time, h Host) {
+	if q.state == ib.StateError || q.state == ib.StateSQE {
 		more := q.flushSends(h)
 		q.req.Kick = q.flushRecvs(h) || more
 	}
@@ -184,7 +186,7 @@ func (q *QP) flushSends(h Host) (more bool) {
 }
 
 func (q *QP) flushRecvs(h Host) (more bool) {
-	if q.state != Error || q.conf.SRQ {
+	if q.state != ib.StateError || q.conf.SRQ {
 		return false
 	}
 	for range flushBatch {

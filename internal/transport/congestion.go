@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // How much a requester keeps in flight on a remote path. The window grows while nothing
 // speaks against it and shrinks when packets are lost or marked:
 //
@@ -22,18 +24,18 @@ type congestion struct {
 	Share  uint32 // what the host can spare of what all queue pairs may have in flight; 0: no matter
 
 	SamplePSN uint32 // acknowledging this ends the measurement that began at SampleAt
-	SampleAt  Time
-	ProbeSent Time // when a probe was sent meanwhile; 0: none was
-	Unsure    bool // something before it is missing, so its acknowledgement will be late
-	SRTT      Time // smoothed round trip time; 0: not known
-	Var       Time // how far round trip times are from that, smoothed
-	BackAt    Time // when the requester last went back
+	SampleAt  ib.Time
+	ProbeSent ib.Time // when a probe was sent meanwhile; 0: none was
+	Unsure    bool    // something before it is missing, so its acknowledgement will be late
+	SRTT      ib.Time // smoothed round trip time; 0: not known
+	Var       ib.Time // how far round trip times are from that, smoothed
+	BackAt    ib.Time // when the requester last went back
 
 	Spread bool // bursts keep a distance, and
 	Held   bool // one waits for SendAt
-	SendAt Time
+	SendAt ib.Time
 
-	NotifiedAt Time // when the peer was last told of congestion
+	NotifiedAt ib.Time // when the peer was last told of congestion
 }
 
 const (
@@ -47,9 +49,9 @@ const (
 	// timeoutFloor is how far a timeout does, in packets.
 	timeoutFloor = 4
 	// notifyEvery is how often a peer is told of congestion at most.
-	notifyEvery = Time(50_000)
+	notifyEvery = ib.Time(50_000)
 	// slowestTrip is the longest round trip time that is believed.
-	slowestTrip = Time(8_000_000)
+	slowestTrip = ib.Time(8_000_000)
 )
 
 func (c *congestion) start(window uint32) {
@@ -57,15 +59,15 @@ func (c *congestion) start(window uint32) {
 }
 
 // learn looks at what progress says of the path.
-func (q *QP) learn(now Time) {
+func (q *QP) learn(now ib.Time) {
 	c, r := &q.cc, &q.req
-	n := psnDist(c.Seen, r.Una)
+	n := ib.PSNDist(c.Seen, r.Una)
 	c.Seen = r.Una
-	if c.Unsure && c.SampleAt != 0 && psnDist(c.SamplePSN, r.Una) < psnHalf {
+	if c.Unsure && c.SampleAt != 0 && ib.PSNDist(c.SamplePSN, r.Una) < ib.PSNHalf {
 		c.SampleAt = 0
 	}
 	c.arrived(now, r.Una)
-	if c.Cut && psnDist(c.CutPSN, r.Una) < psnHalf {
+	if c.Cut && ib.PSNDist(c.CutPSN, r.Una) < ib.PSNHalf {
 		c.Cut = false
 	}
 	// A window that was not used says nothing about a larger one.
@@ -87,8 +89,8 @@ func (q *QP) learn(now Time) {
 }
 
 // arrived ends a measurement if the packets before psn include the one measured with.
-func (c *congestion) arrived(now Time, psn uint32) {
-	if c.SampleAt == 0 || psnDist(c.SamplePSN, psn) >= psnHalf {
+func (c *congestion) arrived(now ib.Time, psn uint32) {
+	if c.SampleAt == 0 || ib.PSNDist(c.SamplePSN, psn) >= ib.PSNHalf {
 		return
 	}
 	rtt := now - c.SampleAt
@@ -108,7 +110,7 @@ func (c *congestion) arrived(now Time, psn uint32) {
 }
 
 // sample takes a round trip time into the average.
-func (c *congestion) sample(rtt Time) {
+func (c *congestion) sample(rtt ib.Time) {
 	rtt = min(max(rtt, 1), slowestTrip)
 	if c.SRTT == 0 {
 		c.SRTT, c.Var = rtt, rtt/2
@@ -120,7 +122,7 @@ func (c *congestion) sample(rtt Time) {
 }
 
 // hold reports whether a burst has to wait, for the sake of distance.
-func (c *congestion) hold(now Time) bool {
+func (c *congestion) hold(now ib.Time) bool {
 	if !c.Spread || now >= c.SendAt {
 		return false
 	}
@@ -130,15 +132,15 @@ func (c *congestion) hold(now Time) bool {
 
 // spend counts a burst of so many bytes, which keeps the next one away for as long as
 // the window takes for so many, and a little less: what is late may catch up.
-func (c *congestion) spend(now Time, bytes uint32) {
+func (c *congestion) spend(now ib.Time, bytes uint32) {
 	if c.Spread {
-		c.SendAt = max(c.SendAt, now-c.SRTT/2) + c.SRTT*Time(bytes)*4/(5*Time(c.Cwnd))
+		c.SendAt = max(c.SendAt, now-c.SRTT/2) + c.SRTT*ib.Time(bytes)*4/(5*ib.Time(c.Cwnd))
 	}
 }
 
 // time begins to measure a round trip with the packet before end, if none is being
 // measured.
-func (q *QP) time(now Time, end uint32) {
+func (q *QP) time(now ib.Time, end uint32) {
 	if c := &q.cc; c.SampleAt == 0 {
 		c.SamplePSN, c.SampleAt, c.ProbeSent, c.Unsure = end, now, 0, false
 	}
@@ -191,13 +193,13 @@ func (q *QP) cutTimeout() {
 }
 
 // Congested says that the host at from has seen congestion on packets of q: a CNP came.
-func (q *QP) Congested(now Time, from GID) {
-	if !q.path.Remote || q.conf.Type != UD && from != q.attr.DGID {
+func (q *QP) Congested(now ib.Time, from ib.GID) {
+	if !q.path.Remote || q.conf.Type != ib.UD && from != q.attr.DGID {
 		q.count.Dropped++
 		return
 	}
 	q.count.RcvdCNP++
-	if q.conf.Type == RC {
+	if q.conf.Type == ib.RC {
 		q.mark()
 	}
 	if q.unacknowledged() {
@@ -207,7 +209,7 @@ func (q *QP) Congested(now Time, from GID) {
 
 // notify answers a burst with the mark Congestion Experienced. The data of a READ was
 // asked for: asking for less helps at once.
-func (q *QP) notify(now Time, b *Burst, h Host) {
+func (q *QP) notify(now ib.Time, b *Burst, h Host) {
 	if !q.path.Remote {
 		return
 	}

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // Counters is what a queue pair counted since it was created; RESET keeps it. The
 // fields that rxe has too carry its hw_counters name in their comment.
 type Counters struct {
@@ -38,9 +40,9 @@ type Counters struct {
 
 // Snapshot is what a query or a status page wants to know.
 type Snapshot struct {
-	Type        Type
+	Type        ib.Service
 	Num         uint32
-	State       State
+	State       ib.State
 	Attr        Attr // SQPSN and RQPSN are the next to send and to expect
 	SQDraining  bool
 	SendTail    uint32 // position of the oldest uncompleted work request
@@ -53,9 +55,9 @@ type Snapshot struct {
 	MSN         uint32
 	Responses   uint32 // READ and atomic responses still owed
 	Path        Path
-	Window      uint32 // packets that may be in flight
-	RTT         Time   // smoothed; 0: not known
-	Rate        uint32 // of what is not acknowledged, bytes in a millisecond; 0: no limit
+	Window      uint32  // packets that may be in flight
+	RTT         ib.Time // smoothed; 0: not known
+	Rate        uint32  // of what is not acknowledged, bytes in a millisecond; 0: no limit
 	Counters    Counters
 }
 
@@ -65,9 +67,9 @@ func (q *QP) Snapshot() Snapshot {
 	a.State, a.SQPSN, a.RQPSN = q.state, q.req.PSN, q.resp.PSN
 	return Snapshot{
 		Type: q.conf.Type, Num: q.conf.Num, State: q.state, Attr: a,
-		SQDraining: q.state == SQD && !q.req.Drained,
+		SQDraining: q.state == ib.StateSQD && !q.req.Drained,
 		SendTail:   q.req.Tail, SendPos: q.req.Pos,
-		OldestPSN: q.req.Una, Outstanding: psnDist(q.req.Una, q.req.Max), RDOut: q.req.RDOut,
+		OldestPSN: q.req.Una, Outstanding: ib.PSNDist(q.req.Una, q.req.Max), RDOut: q.req.RDOut,
 		RetriesLeft: q.req.Retry, RNRLeft: q.req.RNRRetry,
 		MSN: q.resp.MSN, Responses: uint32(q.resp.Pending), Counters: q.count,
 		Path: q.path, Window: q.req.Window, RTT: q.cc.SRTT, Rate: q.pace.Rate,

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+
+	"vrdma/internal/ib"
 )
 
 // frozenMagic begins every frozen queue pair; its last byte is the version.
@@ -55,15 +57,15 @@ func (q *QP) check() error {
 	rs := &q.resp
 	n := q.attr.MaxDestRDAtomic
 	switch {
-	case q.conf.Type < RC || q.conf.Type > UD || q.state > Error:
+	case q.conf.Type < ib.RC || q.conf.Type > ib.UD || q.state > ib.StateError:
 		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
-	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= psnHalf:
+	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= ib.PSNHalf:
 		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
-	case q.req.Window == 0 || q.req.Window >= psnHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
+	case q.req.Window == 0 || q.req.Window >= ib.PSNHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
 		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", q.req.Burst, q.req.Window, q.req.Chunk)
 	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
 		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
-	case q.psns()&^psnMask != 0:
+	case q.psns()&^ib.PSNMask != 0:
 		return fmt.Errorf("thaw queue pair: a sequence number has more than 24 bits")
 	case q.cc.Spread && q.cc.Cwnd == 0:
 		return fmt.Errorf("thaw queue pair: a window of nothing")

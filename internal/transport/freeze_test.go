@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+
+	"vrdma/internal/ib"
 )
 
 // scramble sets every field below v to something random, and fails on kinds that are
@@ -42,7 +44,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		}
 		b := q.Freeze()
 		// What makes the state valid again.
-		q.conf.Type, q.state = RC, RTS
+		q.conf.Type, q.state = ib.RC, ib.StateRTS
 		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
 		q.req.Window, q.req.Burst, q.req.Chunk = 8, 4096, 16
 		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
@@ -50,15 +52,15 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		q.req.NumHoles, q.req.NumSeen = 8, 2048
 		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
 			&q.req.ResumePSN, &q.req.Arrived, &q.req.SeenEnd, &q.resp.Newest} {
-			*p &= psnMask
+			*p &= ib.PSNMask
 		}
 		for i := range q.req.Holes {
-			q.req.Holes[i].From &= psnMask
-			q.req.Holes[i].To &= psnMask
+			q.req.Holes[i].From &= ib.PSNMask
+			q.req.Holes[i].To &= ib.PSNMask
 		}
 		for i := range q.req.Gaps {
-			q.req.Gaps[i].From &= psnMask
-			q.req.Gaps[i].To &= psnMask
+			q.req.Gaps[i].From &= ib.PSNMask
+			q.req.Gaps[i].To &= ib.PSNMask
 		}
 		if _, err := Thaw(b); err == nil {
 			t.Errorf("thawed nonsense")
@@ -76,7 +78,7 @@ func TestFreezeKeepsEverything(t *testing.T) {
 
 func TestThawRefuses(t *testing.T) {
 	var q QP
-	q.Init(Config{Type: RC})
+	q.Init(Config{Type: ib.RC})
 	b := q.Freeze()
 	if _, err := Thaw(b); err != nil {
 		t.Fatal(err)

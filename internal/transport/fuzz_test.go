@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
@@ -28,7 +29,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(b, seed)
 	}
 	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
-		typ := RC + Type(mode%3)
+		typ := ib.RC + ib.Service(mode%3)
 		path := Path{Remote: mode&8 != 0, Own: mode&16 != 0, Window: 8192, Piece: 4096}
 		w := newSizedWorld(t, typ, 160<<10, config(func(c *Config) { c.MaxBurst = 2048 }))
 		w.Tap = func(*simnet.Endpoint, *Burst) bool { return true }
@@ -39,7 +40,7 @@ func FuzzReceive(f *testing.F) {
 		copy(mem, pattern[:])
 		w.b.Node.Deregister(w.bKey)
 		open := w.b.Node.Register(simnet.Base, 64<<10, simnet.AllAccess)
-		own := w.b.Node.Register(simnet.Base+64<<10, 64<<10, AccessLocalWrite)
+		own := w.b.Node.Register(simnet.Base+64<<10, 64<<10, ib.AccessLocalWrite)
 		for i := range 8 {
 			r := RecvWQE{WRID: uint64(i), NumSGE: 1}
 			r.SGE[0] = SGE{Addr: simnet.Base + 64<<10 + uint64(i)*4096, Length: 4096, LKey: own}
@@ -71,8 +72,8 @@ func FuzzReceive(f *testing.F) {
 const kinds = byte(KindCNP)
 
 // play makes one burst of an event and lets the queue pair work.
-func play(w *world, e []byte, typ Type, key uint32) {
-	now := w.Now + Time(e[23])*1_000_000
+func play(w *world, e []byte, typ ib.Service, key uint32) {
+	now := w.Now + ib.Time(e[23])*1_000_000
 	sn := w.b.QP.Snapshot()
 	b := Burst{
 		Type: typ, Kind: Kind(e[0]), First: e[3]&1 != 0, Last: e[3]&2 != 0, AckReq: e[3]&4 != 0, Solicited: e[3]&8 != 0,
@@ -130,14 +131,14 @@ func FuzzConversation(f *testing.F) {
 		f.Add(script, seed)
 	}
 	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
-		w := newSizedWorld(t, RC, 256<<10, onWire, aAttr(func(a *Attr) { a.SQPSN, a.Timeout = 1<<24-20, 8 }))
+		w := newSizedWorld(t, ib.RC, 256<<10, onWire, aAttr(func(a *Attr) { a.SQPSN, a.Timeout = 1<<24-20, 8 }))
 		if mode&1 != 0 {
 			w.remote(Path{Remote: true, Own: mode&2 != 0, Window: 16 << 10, Piece: 4096})
 		}
 		mem := w.b.Node.Mem
 		w.b.Node.Deregister(w.bKey)
 		w.bKey = w.b.Node.Register(simnet.Base, 64<<10, simnet.AllAccess)
-		own := w.b.Node.Register(simnet.Base+64<<10, 64<<10, AccessLocalWrite)
+		own := w.b.Node.Register(simnet.Base+64<<10, 64<<10, ib.AccessLocalWrite)
 		for i := range 8 {
 			r := RecvWQE{WRID: uint64(i), NumSGE: 1}
 			r.SGE[0] = SGE{Addr: simnet.Base + 64<<10 + uint64(i)*8192, Length: 8192, LKey: own}
@@ -216,7 +217,7 @@ func (w *world) mangle(b *Burst, what byte, arg []byte) (lost bool) {
 	case 10:
 		c.MSN = v
 	case 11:
-		c.Type = Type(v % 5)
+		c.Type = ib.Service(v % 5)
 	case 12:
 		c.AckReq = !c.AckReq
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 )
 
@@ -60,11 +61,11 @@ func TestLongestMessages(t *testing.T) {
 	for _, mtu := range []uint32{256, 4096} {
 		for _, op := range []WROp{WRSend, WRWrite, WRRead} {
 			t.Run(fmt.Sprintf("MTU %d op %d", mtu, op), func(t *testing.T) {
-				x, y := newFastPair(RC)
+				x, y := newFastPair(ib.RC)
 				a, b := &endless{fastHost: *x}, &endless{fastHost: *y}
 				a.peer, b.peer = b, a
 				for _, h := range []*endless{a, b} {
-					h.q.Modify(&Attr{MTU: mtu}, MaskMTU, 1, h)
+					h.q.Modify(&Attr{MTU: mtu}, ib.MaskMTU, 1, h)
 					h.r.Length = longest
 				}
 				a.w = SendWQE{Op: op, Length: longest}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -14,7 +15,7 @@ import (
 func TestLoseOne(t *testing.T) {
 	for lose := range 60 {
 		t.Run(fmt.Sprint(lose), func(t *testing.T) {
-			w := newWorld(t, RC, onWire)
+			w := newWorld(t, ib.RC, onWire)
 			for i := range 3 {
 				w.recv(uint64(i), 8192, 0x40000+uint32(i)*8192)
 			}
@@ -56,7 +57,7 @@ func TestLoseOne(t *testing.T) {
 // TestReadFromTheMiddle checks that a READ whose response is cut short asks for the
 // rest only.
 func TestReadFromTheMiddle(t *testing.T) {
-	w := newWorld(t, RC, onWire)
+	w := newWorld(t, ib.RC, onWire)
 	var asked []Burst
 	n := 0
 	w.Lose = func(b *Burst) bool {
@@ -83,7 +84,7 @@ func TestReadFromTheMiddle(t *testing.T) {
 // TestImplicitNak checks that a response that overtakes a lost one starts a retry at
 // once.
 func TestImplicitNak(t *testing.T) {
-	w := newWorld(t, RC, onWire)
+	w := newWorld(t, ib.RC, onWire)
 	lost := false
 	w.Lose = func(b *Burst) bool {
 		if b.Kind == KindAtomicResp && !lost {
@@ -103,7 +104,7 @@ func TestImplicitNak(t *testing.T) {
 // TestRetryCountResets checks that a link that loses much, but lets something through,
 // is not given up.
 func TestRetryCountResets(t *testing.T) {
-	w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.Timeout = 5 }))
+	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.Timeout = 5 }))
 	w.Drop = 0.3
 	var rs []SendWQE
 	for range 50 {
@@ -123,7 +124,7 @@ func TestRetryCountResets(t *testing.T) {
 
 // TestRegionGoesAway deregisters the memory under a READ response.
 func TestRegionGoesAway(t *testing.T) {
-	w := newWorld(t, RC, config(func(c *Config) { c.MaxBurst = 1024 }))
+	w := newWorld(t, ib.RC, config(func(c *Config) { c.MaxBurst = 1024 }))
 	w.Budget = 1024
 	n := 0
 	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
@@ -137,7 +138,7 @@ func TestRegionGoesAway(t *testing.T) {
 	w.post(w.req(WRRead, 8192, 0), w.req(WRWrite, 8, 0))
 	w.run()
 	w.wantSent(RemAccessErr, WRFlushErr)
-	w.wantStates(Error, Error)
+	w.wantStates(ib.StateError, ib.StateError)
 }
 
 // TestCredits: whatever an ACK says of the receives that are posted at the other end, it is
@@ -145,13 +146,13 @@ func TestRegionGoesAway(t *testing.T) {
 // with an RNR NAK.
 func TestCredits(t *testing.T) {
 	for credits := range uint8(32) {
-		w := newWorld(t, RC)
+		w := newWorld(t, ib.RC)
 		w.Tap = func(*simnet.Endpoint, *Burst) bool { return true }
 		w.post(w.req(WRSend, 8, 0), w.req(WRSend, 8, 0))
 		w.Run(w.Now+1000, 100)
 		for psn := range uint32(2) {
 			ack := Burst{
-				Type: RC, Kind: KindAck, First: true, Last: true, Packets: 1, PSN: psn, MSN: psn + 1, Syndrome: credits,
+				Type: ib.RC, Kind: KindAck, First: true, Last: true, Packets: 1, PSN: psn, MSN: psn + 1, Syndrome: credits,
 				Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, MTU: 1024,
 			}
 			w.a.QP.Receive(w.Now, &ack, w.a)

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // operation is what the NIC and the requester have to know of a work request's operation.
 type operation struct {
 	services uint8 // set of 1 << Type: the services that have it
@@ -10,9 +12,9 @@ type operation struct {
 }
 
 const (
-	onRC        = 1 << RC
-	onConnected = 1<<RC | 1<<UC
-	onAll       = 1<<RC | 1<<UC | 1<<UD
+	onRC        = 1 << ib.RC
+	onConnected = 1<<ib.RC | 1<<ib.UC
+	onAll       = 1<<ib.RC | 1<<ib.UC | 1<<ib.UD
 )
 
 // operations is the one table of them, as rxe has it (IBA 10.8.2 names more: UC has no
@@ -43,7 +45,7 @@ func (o WROp) row() *operation {
 var unknown operation
 
 // Valid reports whether a queue pair of type t has the operation.
-func (o WROp) Valid(t Type) bool { return o.row().services&(1<<t) != 0 }
+func (o WROp) Valid(t ib.Service) bool { return o.row().services&(1<<t) != 0 }
 
 // Inline reports whether the operation's data may stand in the work request.
 func (o WROp) Inline() bool { return o.row().inline }

@@ -1,14 +1,16 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // pacer spaces bursts that nobody acknowledges: UC, UD, and READ responses to a peer that
 // asks for more at once than its buffers may hold. The rate grows with time and shrinks
 // when the receiver tells of congestion.
 type pacer struct {
-	Rate    uint32 // bytes in a millisecond; 0: no limit
-	Waiting bool   // something waits for At
-	At      Time   // no burst before then
-	GrownAt Time
-	SlowAt  Time // when the rate was last lowered
+	Rate    uint32  // bytes in a millisecond; 0: no limit
+	Waiting bool    // something waits for At
+	At      ib.Time // no burst before then
+	GrownAt ib.Time
+	SlowAt  ib.Time // when the rate was last lowered
 }
 
 const (
@@ -17,23 +19,23 @@ const (
 	leastRate  = 1_250      // 10 Mb/s
 	mostRate   = 10_000_000 // beyond, there is no limit
 	rateStep   = 25_000
-	growEvery  = Time(300_000)
+	growEvery  = ib.Time(300_000)
 	// paceCredit is for how much of the past a sender that came late may catch up.
-	paceCredit = Time(100_000)
+	paceCredit = ib.Time(100_000)
 	// packetCost is what a packet takes on the wire beside its payload.
 	packetCost = 80
 )
 
 // start sets the rate of a new path: no more than a receiver that has to wake up first
 // can hold. The responses of RC follow requests, so they start without a limit.
-func (p *pacer) start(t Type) {
-	if t != RC {
+func (p *pacer) start(t ib.Service) {
+	if t != ib.RC {
 		p.Rate = firstRate
 	}
 }
 
 // hold reports whether a burst has to wait.
-func (p *pacer) hold(now Time) bool {
+func (p *pacer) hold(now ib.Time) bool {
 	if p.Rate == 0 || now >= p.At {
 		return false
 	}
@@ -42,12 +44,12 @@ func (p *pacer) hold(now Time) bool {
 }
 
 // spend counts what has been sent.
-func (p *pacer) spend(now Time, b *Burst) {
+func (p *pacer) spend(now ib.Time, b *Burst) {
 	if p.Rate == 0 {
 		return
 	}
-	bytes := Time(b.size()) + Time(b.Packets)*packetCost
-	p.At = max(p.At, now-paceCredit) + bytes*1_000_000/Time(p.Rate)
+	bytes := ib.Time(b.size()) + ib.Time(b.Packets)*packetCost
+	p.At = max(p.At, now-paceCredit) + bytes*1_000_000/ib.Time(p.Rate)
 	if now-p.GrownAt < growEvery {
 		return
 	}
@@ -58,7 +60,7 @@ func (p *pacer) spend(now Time, b *Burst) {
 }
 
 // slow lowers the rate.
-func (p *pacer) slow(now Time) {
+func (p *pacer) slow(now ib.Time) {
 	if p.SlowAt != 0 && now-p.SlowAt < notifyEvery {
 		return
 	}
@@ -72,5 +74,5 @@ func (p *pacer) slow(now Time) {
 // unacknowledged reports whether q sends what only the pacer holds back. Our own hosts
 // ask for no more READ data than they can take.
 func (q *QP) unacknowledged() bool {
-	return q.path.Remote && (q.conf.Type != RC || !q.path.Own)
+	return q.path.Remote && (q.conf.Type != ib.RC || !q.path.Own)
 }

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // Path is what the engine knows of the way to a queue pair's peer. The zero Path leads
 // to a queue pair of the same host: nothing is lost there, and whoever sends has seen
 // the peer receive.
@@ -92,7 +94,7 @@ func (q *QP) takeShare(share uint32) {
 // InFlight is how many bytes have been sent or asked for and not been acknowledged or
 // answered; packets count in full.
 func (q *QP) InFlight() uint64 {
-	return uint64(psnDist(q.req.Una, q.req.Max)) * uint64(q.attr.MTU)
+	return uint64(ib.PSNDist(q.req.Una, q.req.Max)) * uint64(q.attr.MTU)
 }
 
 // A READ of a remote path is asked for in pieces, so that the window bounds what the
@@ -101,7 +103,7 @@ func (q *QP) InFlight() uint64 {
 // only when nothing is outstanding: what is asked for again must be what was asked for
 // before, or the responder would see more requests than it has resources for.
 const (
-	wholeRead     = psnHalf + 1 // packets: never reached
+	wholeRead     = ib.PSNHalf + 1 // packets: never reached
 	shortestPiece = 4 << 10
 	longestPiece  = 256 << 10
 )

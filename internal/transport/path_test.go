@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -48,7 +49,7 @@ func TestProbe(t *testing.T) {
 			"response":    {func(b *Burst) bool { return b.Kind == KindReadResp && b.Last }, WRRead, 1},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
-				w := newWorld(t, RC, onWire).remote(p)
+				w := newWorld(t, ib.RC, onWire).remote(p)
 				w.loseOnce(c.lose)
 				n := uint32(5000)
 				if c.op == WRFetchAdd {
@@ -72,7 +73,7 @@ func TestProbe(t *testing.T) {
 func TestProbesEnd(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, RC, onWire).remote(p)
+			w := newWorld(t, ib.RC, onWire).remote(p)
 			w.b.Down()
 			w.post(w.req(WRWrite, 100_000, 0))
 			from := w.Now
@@ -106,7 +107,7 @@ func TestRepair(t *testing.T) {
 		{"other", otherPath, []uint32{5}, 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.SQPSN = 1<<24 - 10 })).remote(c.path)
+			w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.SQPSN = 1<<24 - 10 })).remote(c.path)
 			lost := map[uint32]bool{}
 			for _, i := range c.lose {
 				lost[(1<<24-10+i)&0xffffff] = true
@@ -139,7 +140,7 @@ func TestPieces(t *testing.T) {
 		for _, lossy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("depth %d lossy %v", depth, lossy), func(t *testing.T) {
 				deep := func(a *Attr) { a.MaxRDAtomic, a.MaxDestRDAtomic = depth, depth }
-				w := newWorld(t, RC, onWire, aAttr(deep), bAttr(deep)).remote(Path{Remote: true, Window: 64 << 10})
+				w := newWorld(t, ib.RC, onWire, aAttr(deep), bAttr(deep)).remote(Path{Remote: true, Window: 64 << 10})
 				copy(w.b.Node.Mem, pattern[:])
 				if lossy {
 					w.Drop = 0.02
@@ -185,7 +186,7 @@ func (s *script) marked(k Kind, psn uint32) Burst {
 // TestNotify checks when marked packets are answered with a CNP: of remote paths, and not
 // too often.
 func TestNotify(t *testing.T) {
-	for _, typ := range []Type{RC, UC, UD} {
+	for _, typ := range []ib.Service{ib.RC, ib.UC, ib.UD} {
 		s := newScript(t, typ)
 		count := func() (n int) {
 			for _, a := range s.answers {
@@ -218,13 +219,13 @@ func TestNotify(t *testing.T) {
 // TestCongested checks that a CNP of the peer, and of nobody else, makes the window
 // smaller, and that the window comes back.
 func TestCongested(t *testing.T) {
-	w := newWorld(t, RC, onWire).remote(Path{Remote: true, Own: true, Window: 64 << 10})
+	w := newWorld(t, ib.RC, onWire).remote(Path{Remote: true, Own: true, Window: 64 << 10})
 	before := w.a.QP.Snapshot().Window
 	w.a.QP.Congested(w.Now, w.a.GID)
 	if got := w.a.QP.Snapshot().Window; got != before {
 		t.Errorf("a stranger's CNP: window %d, was %d", got, before)
 	}
-	cnp := Burst{Type: RC, Kind: KindCNP, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, Packets: 1}
+	cnp := Burst{Type: ib.RC, Kind: KindCNP, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, Packets: 1}
 	w.a.QP.Receive(w.Now, &cnp, w.a)
 	cut := w.a.QP.Snapshot().Window
 	if cut != before*3/4 {
@@ -242,7 +243,7 @@ func TestCongested(t *testing.T) {
 		t.Errorf("window %d long after, want %d", got, before)
 	}
 	// Within a host there is nothing to react to.
-	w = newWorld(t, RC)
+	w = newWorld(t, ib.RC)
 	w.a.QP.Congested(w.Now, w.b.GID)
 	if c := w.a.QP.Counters(); c.RcvdCNP != 0 {
 		t.Errorf("a CNP within a host was counted")
@@ -251,13 +252,13 @@ func TestCongested(t *testing.T) {
 
 // TestPaced checks that what nobody acknowledges keeps to a rate, which CNPs lower.
 func TestPaced(t *testing.T) {
-	for _, typ := range []Type{UC, UD} {
+	for _, typ := range []ib.Service{ib.UC, ib.UD} {
 		w := newWorld(t, typ, onWire).remote(otherPath)
 		n := uint32(60_000)
-		if typ == UD {
+		if typ == ib.UD {
 			n = 1000
 		}
-		took := func() Time {
+		took := func() ib.Time {
 			from := w.Now
 			for range 2000 {
 				w.a.Post(w.req(WRSend, n, 0))
@@ -272,7 +273,7 @@ func TestPaced(t *testing.T) {
 		}
 		// At 8 Gb/s, and slowly faster.
 		fast := took()
-		if least := Time(2000) * Time(n) / 4; fast < least {
+		if least := ib.Time(2000) * ib.Time(n) / 4; fast < least {
 			t.Errorf("type %d: %d ns for %d bytes", typ, fast, 2000*n)
 		}
 		for range 10 {
@@ -288,7 +289,7 @@ func TestPaced(t *testing.T) {
 // TestPacedResponses checks that a peer that keeps asking for the same READ is answered
 // more slowly, but always.
 func TestPacedResponses(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	s.remote(otherPath)
 	r := s.burst(KindReadReq, 0, 1, 0)
 	r.Length = 500_000
@@ -326,7 +327,7 @@ func TestPacedResponses(t *testing.T) {
 func TestLossAfterRNR(t *testing.T) {
 	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, RC, onWire, bAttr(func(a *Attr) { a.MinRNRTimer = 16 })).remote(p)
+			w := newWorld(t, ib.RC, onWire, bAttr(func(a *Attr) { a.MinRNRTimer = 16 })).remote(p)
 			seen := 0
 			w.loseOnce(func(b *Burst) bool {
 				if b.Kind != KindSend || b.PSN != 0 {

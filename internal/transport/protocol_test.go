@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
@@ -16,7 +17,7 @@ type script struct {
 	answers []Burst
 }
 
-func newScript(t *testing.T, typ Type, opts ...option) *script {
+func newScript(t *testing.T, typ ib.Service, opts ...option) *script {
 	s := &script{world: newWorld(t, typ, opts...)}
 	s.Tap = func(from *simnet.Endpoint, b *Burst) bool {
 		if from == s.b {
@@ -30,7 +31,7 @@ func newScript(t *testing.T, typ Type, opts ...option) *script {
 // burst is one that a would send.
 func (s *script) burst(k Kind, psn, packets uint32, size int) Burst {
 	b := Burst{
-		Type: RC, Kind: k, First: true, Last: true, AckReq: true, Src: s.a.Num, Dst: s.b.Num, SGID: s.a.GID, DGID: s.b.GID,
+		Type: ib.RC, Kind: k, First: true, Last: true, AckReq: true, Src: s.a.Num, Dst: s.b.Num, SGID: s.a.GID, DGID: s.b.GID,
 		PKey: 0xffff, MTU: 1024, PSN: psn, Packets: packets, VA: simnet.Base, RKey: s.bKey, Length: uint32(size),
 	}
 	b.Type = s.b.QP.Snapshot().Type
@@ -74,7 +75,7 @@ func (s *script) want(got, want string) {
 
 // TestResponder follows the RC responder through a conversation, answer by answer.
 func TestResponder(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	for i := range 4 {
 		s.recv(uint64(i), 4096, uint32(i)*4096)
 	}
@@ -131,7 +132,7 @@ func TestResponder(t *testing.T) {
 // TestResponseOrder checks that acknowledgements wait for the READ responses before
 // them, and atomics too.
 func TestResponseOrder(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	r := s.burst(KindReadReq, 0, 1, 0)
 	r.Length = 2000
 	w := s.burst(KindWrite, 2, 1, 8)
@@ -147,13 +148,13 @@ func TestResponseOrder(t *testing.T) {
 		t.Errorf("%d answers before the READ response", len(s.answers))
 	}
 	s.want(s.give(bad), "read 0+2 true true msn 4; atomic 3 orig 0 msn 4; ack 4 syn 0x1f msn 4; ack 5 syn 0x62 msn 4; ")
-	s.wantStates(RTS, Error)
+	s.wantStates(ib.StateRTS, ib.StateError)
 }
 
 // TestResourceReuse checks that a late duplicate of a READ gives way to a new one that
 // needs its resource.
 func TestResourceReuse(t *testing.T) {
-	s := newScript(t, RC, bAttr(func(a *Attr) { a.MaxDestRDAtomic = 2 }))
+	s := newScript(t, ib.RC, bAttr(func(a *Attr) { a.MaxDestRDAtomic = 2 }))
 	read := func(psn uint32) Burst {
 		b := s.burst(KindReadReq, psn, 1, 0)
 		b.Length = 8
@@ -170,7 +171,7 @@ func TestResourceReuse(t *testing.T) {
 		s.b.QP.Receive(s.Now, &b, s.b)
 	}
 	s.want(s.give(read(5)), "read 3+1 true true msn 5; read 4+1 true true msn 5; ack 5 syn 0x61 msn 5; ")
-	s.wantStates(RTS, Error)
+	s.wantStates(ib.StateRTS, ib.StateError)
 }
 
 // TestInvalidSequences checks bursts that no requester sends.
@@ -212,7 +213,7 @@ func TestInvalidSequences(t *testing.T) {
 	}
 	for name, bursts := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := newScript(t, RC)
+			s := newScript(t, ib.RC)
 			s.recv(1, 8192, 0x1000)
 			got := ""
 			l := bursts(s)
@@ -221,7 +222,7 @@ func TestInvalidSequences(t *testing.T) {
 				got = s.give(b)
 			}
 			s.want(got, fmt.Sprintf("ack %d syn 0x61 msn 0; ", len(l)-1))
-			s.wantStates(RTS, Error)
+			s.wantStates(ib.StateRTS, ib.StateError)
 		})
 	}
 }
@@ -233,7 +234,7 @@ func TestStrangers(t *testing.T) {
 		"other source":       func(b *Burst) { b.SGID[15]++ },
 		"other destination":  func(b *Burst) { b.DGID[15]++ },
 		"other partition":    func(b *Burst) { b.PKey = 0xfffe },
-		"other type":         func(b *Burst) { b.Type = UC },
+		"other type":         func(b *Burst) { b.Type = ib.UC },
 		"no packets":         func(b *Burst) { b.Packets = 0 },
 		"too many packets":   func(b *Burst) { b.Packets = 1<<23 + 1 },
 		"PSN of 25 bits":     func(b *Burst) { b.PSN = 1 << 24 },
@@ -244,13 +245,13 @@ func TestStrangers(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := newScript(t, RC)
+			s := newScript(t, ib.RC)
 			s.recv(1, 64, 0)
 			b := s.burst(KindSend, 0, 1, 8)
 			change(&b)
 			s.want(s.give(b), "")
 			s.wantRcvd()
-			s.wantStates(RTS, RTS)
+			s.wantStates(ib.StateRTS, ib.StateRTS)
 			s.want(s.give(s.burst(KindSend, 0, 1, 8)), "ack 0 syn 0x1f msn 1; ")
 		})
 	}
@@ -259,7 +260,7 @@ func TestStrangers(t *testing.T) {
 		own, theirs uint16
 		ok          bool
 	}{{0xffff, 0x7fff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false}} {
-		s := newScript(t, RC, bAttr(func(a *Attr) { a.PKey = c.own }))
+		s := newScript(t, ib.RC, bAttr(func(a *Attr) { a.PKey = c.own }))
 		s.recv(1, 64, 0)
 		b := s.burst(KindSend, 0, 1, 8)
 		b.PKey = c.theirs
@@ -271,9 +272,9 @@ func TestStrangers(t *testing.T) {
 
 // TestEstablished checks the event that comes with the first packet in RTR.
 func TestEstablished(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	n := simnet.New(simnet.Config{Local: true})
-	e := n.Add(s.b.Node, Config{Type: RC, Num: 5})
+	e := n.Add(s.b.Node, Config{Type: ib.RC, Num: 5})
 	n.ToRTR(e, s.a, simnet.Defaults(), 0)
 	for i := range 2 {
 		b := s.burst(KindWrite, uint32(i), 1, 8)
@@ -291,7 +292,7 @@ func TestEstablished(t *testing.T) {
 // TestOverlap checks a burst that repeats packets of the message in progress and goes
 // on with new ones.
 func TestOverlap(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	s.recv(1, 8192, 0x4000)
 	for _, k := range []Kind{KindSend, KindWrite} {
 		base := s.b.QP.Snapshot().Attr.RQPSN
@@ -320,7 +321,7 @@ func TestSegmentation(t *testing.T) {
 			for _, op := range []WROp{WRSend, WRWrite, WRRead} {
 				t.Run(fmt.Sprintf("%d/%d/%d", mtu, n, op), func(t *testing.T) {
 					set := func(a *Attr) { a.MTU, a.SQPSN = mtu, 1<<24-3 }
-					w := newWorld(t, RC, aAttr(set), bAttr(set), config(func(c *Config) { c.MaxBurst = 2 * mtu }))
+					w := newWorld(t, ib.RC, aAttr(set), bAttr(set), config(func(c *Config) { c.MaxBurst = 2 * mtu }))
 					w.recv(1, 6*mtu, 0)
 					kind := KindReadResp
 					if op != WRRead {
@@ -358,7 +359,7 @@ func TestSegmentation(t *testing.T) {
 // answered once; and to a peer that is no vrdma host ever more slowly. So whoever repeats
 // what it has overheard gets its victim no more than it can take.
 func TestReplay(t *testing.T) {
-	s := newScript(t, RC)
+	s := newScript(t, ib.RC)
 	s.remote(Path{Remote: true})
 	r := s.burst(KindReadReq, 0, 1, 0)
 	r.Length = 2500

@@ -1,15 +1,6 @@
 package transport
 
-// Packet sequence numbers count modulo 2^24.
-const (
-	psnMask = 1<<24 - 1
-	psnHalf = 1 << 23 // at most so many packets are in flight: beyond, old and new look alike
-)
-
-func psnAdd(p, n uint32) uint32 { return (p + n) & psnMask }
-
-// psnDist is how far to is ahead of from, going forward.
-func psnDist(from, to uint32) uint32 { return (to - from) & psnMask }
+import "vrdma/internal/ib"
 
 // packetsOf is the number of packets, and so of PSNs, that n bytes take.
 func packetsOf(n, mtu uint32) uint32 {
@@ -47,11 +38,11 @@ var rnrDelay = [32]uint32{
 }
 
 // RNRDelay is the time a requester waits after an RNR NAK with this timer code.
-func RNRDelay(code uint8) Time { return Time(rnrDelay[code&0x1f]) * 10_000 }
+func RNRDelay(code uint8) ib.Time { return ib.Time(rnrDelay[code&0x1f]) * 10_000 }
 
 // AckTimeout is the local ACK timeout of a five-bit code: 4.096 microseconds times
 // two to its power. Code 0 switches the timer off.
-func AckTimeout(code uint8) Time {
+func AckTimeout(code uint8) ib.Time {
 	if code &= 0x1f; code == 0 {
 		return 0
 	}

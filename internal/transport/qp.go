@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // A QP is one queue pair: the state of its requester and of its responder. It holds
 // no pointer; between two calls it may be copied or frozen, as long as one copy only
 // goes on.
@@ -19,7 +21,7 @@ type QP struct {
 	conf  Config
 	attr  Attr
 	path  Path
-	state State
+	state ib.State
 	req   requester
 	resp  responder
 	cc    congestion
@@ -39,7 +41,7 @@ func (q *QP) Init(c Config) {
 	if c.MaxBurst == 0 {
 		c.MaxBurst = defaultBurst
 	}
-	if c.Window == 0 || c.Window > psnHalf-1 {
+	if c.Window == 0 || c.Window > ib.PSNHalf-1 {
 		c.Window = defaultWindow
 	}
 	if c.MTU == 0 {
@@ -51,14 +53,14 @@ func (q *QP) Init(c Config) {
 }
 
 // State is the current state.
-func (q *QP) State() State { return q.state }
+func (q *QP) State() ib.State { return q.state }
 
 // Counters are the queue pair's counters; the caller may read them in place.
 func (q *QP) Counters() *Counters { return &q.count }
 
 // Modify applies the values that mask names, then the change of state.
-func (q *QP) Modify(a *Attr, mask AttrMask, now Time, h Host) {
-	if mask&MaskState != 0 && a.State == Reset {
+func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h Host) {
+	if mask&ib.MaskState != 0 && a.State == ib.StateReset {
 		c, p := q.count, q.path
 		q.Init(q.conf)
 		q.count = c
@@ -67,78 +69,78 @@ func (q *QP) Modify(a *Attr, mask AttrMask, now Time, h Host) {
 	}
 	q.apply(a, mask)
 	q.fitPath()
-	if mask&MaskState != 0 {
+	if mask&ib.MaskState != 0 {
 		q.enter(a.State, now, h)
 	}
 }
 
-func (q *QP) apply(a *Attr, mask AttrMask) {
-	set8 := func(m AttrMask, dst *uint8, v uint8) {
+func (q *QP) apply(a *Attr, mask ib.AttrMask) {
+	set8 := func(m ib.AttrMask, dst *uint8, v uint8) {
 		if mask&m != 0 {
 			*dst = v
 		}
 	}
-	set32 := func(m AttrMask, dst *uint32, v uint32) {
+	set32 := func(m ib.AttrMask, dst *uint32, v uint32) {
 		if mask&m != 0 {
 			*dst = v
 		}
 	}
-	set32(MaskQKey, &q.attr.QKey, a.QKey)
-	set32(MaskMTU, &q.attr.MTU, a.MTU)
-	set32(MaskDestQPN, &q.attr.DestQPN, a.DestQPN)
-	set8(MaskTimeout, &q.attr.Timeout, a.Timeout)
-	set8(MaskRetryCount, &q.attr.RetryCount, a.RetryCount)
-	set8(MaskRNRRetry, &q.attr.RNRRetry, a.RNRRetry)
-	set8(MaskMaxRDAtomic, &q.attr.MaxRDAtomic, a.MaxRDAtomic)
-	set8(MaskMinRNRTimer, &q.attr.MinRNRTimer, a.MinRNRTimer)
+	set32(ib.MaskQKey, &q.attr.QKey, a.QKey)
+	set32(ib.MaskMTU, &q.attr.MTU, a.MTU)
+	set32(ib.MaskDestQPN, &q.attr.DestQPN, a.DestQPN)
+	set8(ib.MaskTimeout, &q.attr.Timeout, a.Timeout)
+	set8(ib.MaskRetryCount, &q.attr.RetryCount, a.RetryCount)
+	set8(ib.MaskRNRRetry, &q.attr.RNRRetry, a.RNRRetry)
+	set8(ib.MaskMaxRDAtomic, &q.attr.MaxRDAtomic, a.MaxRDAtomic)
+	set8(ib.MaskMinRNRTimer, &q.attr.MinRNRTimer, a.MinRNRTimer)
 	if q.attr.MTU < 256 || q.attr.MTU > 4096 {
 		q.attr.MTU = min(max(q.attr.MTU, 256), 4096)
 	}
-	if mask&MaskAccess != 0 {
+	if mask&ib.MaskAccess != 0 {
 		q.attr.Access = a.Access
 	}
-	if mask&MaskPKey != 0 {
+	if mask&ib.MaskPKey != 0 {
 		q.attr.PKey = a.PKey
 	}
-	if mask&MaskAV != 0 {
+	if mask&ib.MaskAV != 0 {
 		q.attr.SGID, q.attr.DGID = a.SGID, a.DGID
 	}
-	if mask&MaskSQDAsyncNotify != 0 {
+	if mask&ib.MaskSQDAsyncNotify != 0 {
 		q.attr.SQDAsyncNotify = a.SQDAsyncNotify
 	}
-	if mask&MaskMaxDestRDAtomic != 0 {
+	if mask&ib.MaskMaxDestRDAtomic != 0 {
 		q.setResources(a.MaxDestRDAtomic)
 	}
-	if mask&MaskRQPSN != 0 {
-		q.resp.PSN, q.resp.AckPSN = a.RQPSN&psnMask, a.RQPSN&psnMask
+	if mask&ib.MaskRQPSN != 0 {
+		q.resp.PSN, q.resp.AckPSN = a.RQPSN&ib.PSNMask, a.RQPSN&ib.PSNMask
 	}
-	if mask&MaskSQPSN != 0 {
-		p := a.SQPSN & psnMask
+	if mask&ib.MaskSQPSN != 0 {
+		p := a.SQPSN & ib.PSNMask
 		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN, q.req.Arrived = p, p, p, p, p
 		q.cc.Seen = p
 	}
-	if mask&MaskRetryCount != 0 {
+	if mask&ib.MaskRetryCount != 0 {
 		q.req.Retry = a.RetryCount
 	}
-	if mask&MaskRNRRetry != 0 {
+	if mask&ib.MaskRNRRetry != 0 {
 		q.req.RNRRetry = a.RNRRetry
 	}
 }
 
 // enter makes the transition to s.
-func (q *QP) enter(s State, now Time, h Host) {
+func (q *QP) enter(s ib.State, now ib.Time, h Host) {
 	switch s {
-	case Error:
+	case ib.StateError:
 		q.enterError(h)
-	case SQD:
-		q.req.Drained, q.req.Kick = q.req.Drained && q.state == SQD, true
-		q.state = SQD
+	case ib.StateSQD:
+		q.req.Drained, q.req.Kick = q.req.Drained && q.state == ib.StateSQD, true
+		q.state = ib.StateSQD
 		if q.req.Pos == q.req.Started {
 			q.req.Loaded = false // looked at, but not begun: not any more
 		}
 		q.checkDrained(h)
-	case RTS:
-		q.state = RTS
+	case ib.StateRTS:
+		q.state = ib.StateRTS
 		q.req.Kick = true
 		q.restartTimer(now)
 	default:
@@ -153,7 +155,7 @@ func (q *QP) SetSendPos(pos uint32) {
 }
 
 // Deadline is when Expire wants to be called; zero is never.
-func (q *QP) Deadline() Time {
+func (q *QP) Deadline() ib.Time {
 	d := q.req.RetransAt
 	if q.path.Remote {
 		d = earlier(d, q.req.ProbeAt)
@@ -171,7 +173,7 @@ func (q *QP) Deadline() Time {
 }
 
 // earlier is the earlier of two deadlines, of which zero is never.
-func earlier(a, b Time) Time {
+func earlier(a, b ib.Time) ib.Time {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
@@ -180,7 +182,7 @@ func earlier(a, b Time) Time {
 
 // Expire acts on a deadline that has passed. What it makes ready to send goes out
 // with the next Run.
-func (q *QP) Expire(now Time, h Host) {
+func (q *QP) Expire(now ib.Time, h Host) {
 	r := &q.req
 	if q.pace.Waiting && now >= q.pace.At {
 		q.pace.Waiting = false
@@ -190,7 +192,7 @@ func (q *QP) Expire(now Time, h Host) {
 		q.cc.Held = false
 		r.Kick = true
 	}
-	if q.state != RTS && q.state != SQD {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD {
 		return
 	}
 	if r.RNRAt != 0 {
@@ -214,11 +216,11 @@ func (q *QP) Expire(now Time, h Host) {
 // It reports false if the host could not reach the memory that b is for, and answered
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
-func (q *QP) Receive(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
 	if q.resp.Stalled && !q.unstall(now, h) {
 		return false
 	}
-	if b.Type != q.conf.Type || b.Packets == 0 || b.Packets > psnHalf || b.PSN > psnMask {
+	if b.Type != q.conf.Type || b.Packets == 0 || b.Packets > ib.PSNHalf || b.PSN > ib.PSNMask {
 		q.count.Dropped++
 		return true
 	}
@@ -234,8 +236,8 @@ func (q *QP) Receive(now Time, b *Burst, h Host) (taken bool) {
 }
 
 // receive sorts out what b is.
-func (q *QP) receive(now Time, b *Burst, h Host) (taken bool) {
-	if b.Type == UD {
+func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
+	if b.Type == ib.UD {
 		return q.receiveDatagram(now, b, h)
 	}
 	if b.Src != q.attr.DestQPN || b.SGID != q.attr.DGID || b.DGID != q.attr.SGID {
@@ -246,7 +248,7 @@ func (q *QP) receive(now Time, b *Burst, h Host) (taken bool) {
 		q.notify(now, b, h)
 	}
 	switch {
-	case b.Kind < KindReadResp && b.Type == RC:
+	case b.Kind < KindReadResp && b.Type == ib.RC:
 		if !q.receiveReliable(now, b, h) {
 			return false
 		}
@@ -257,7 +259,7 @@ func (q *QP) receive(now Time, b *Burst, h Host) (taken bool) {
 		return q.receiveUnreliable(b, h)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
-	case b.Type == RC:
+	case b.Type == ib.RC:
 		return q.receiveResponse(now, b, h)
 	default:
 		q.count.Dropped++
@@ -277,9 +279,9 @@ func (b *Burst) size() uint32 {
 // tells an application in RTR that its peer is already talking.
 func (q *QP) listening(h Host) bool {
 	switch q.state {
-	case RTS, SQD, SQE:
+	case ib.StateRTS, ib.StateSQD, ib.StateSQE:
 		return true
-	case RTR:
+	case ib.StateRTR:
 		if !q.resp.Established {
 			q.resp.Established = true
 			h.Event(EventCommEst)

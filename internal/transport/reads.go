@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // READ responses from our own hosts that arrive out of order. Their data goes where it
 // belongs at once, and what is missing is asked for again, by READ requests for just that:
 //
@@ -31,7 +33,7 @@ func (r *requester) unsee() {
 
 // forget takes the packets from one PSN up to another out of what has been seen.
 func (r *requester) forget(from, to uint32) {
-	for ; from != to; from = psnAdd(from, 1) {
+	for ; from != to; from = ib.PSNAdd(from, 1) {
 		if r.Seen.has(from) {
 			r.Seen.drop(from)
 			r.NumSeen--
@@ -49,21 +51,21 @@ func (q *QP) findRead(psn uint32, w *SendWQE, h Host) (first, packets uint32, ok
 		if !ok || w.Op != WRRead {
 			return 0, 0, false
 		}
-		if psnDist(first, psn) < packets {
+		if ib.PSNDist(first, psn) < packets {
 			ok = h.FetchSend(pos, w) && w.Op == WRRead && packetsOf(w.Length, q.attr.MTU) == packets
 			return first, packets, ok
 		}
-		first = psnAdd(first, packets)
+		first = ib.PSNAdd(first, packets)
 	}
 	return 0, 0, false
 }
 
 // keepRead puts the data of b, which is ahead of what is missing, into place. It reports
 // whether that could be done, and whether it can be done later.
-func (q *QP) keepRead(now Time, b *Burst, h Host) (kept, later bool) {
+func (q *QP) keepRead(now ib.Time, b *Burst, h Host) (kept, later bool) {
 	r := &q.req
-	ahead := psnDist(r.Una, b.PSN) + b.Packets
-	if !q.path.Own || ahead > seenMost || ahead > psnDist(r.Una, r.Max) {
+	ahead := ib.PSNDist(r.Una, b.PSN) + b.Packets
+	if !q.path.Own || ahead > seenMost || ahead > ib.PSNDist(r.Una, r.Max) {
 		return false, false
 	}
 	w := &h.Scratch().Done
@@ -71,7 +73,7 @@ func (q *QP) keepRead(now Time, b *Burst, h Host) (kept, later bool) {
 	if !ok {
 		return false, false
 	}
-	start := psnDist(first, b.PSN)
+	start := ib.PSNDist(first, b.PSN)
 	end := start + b.Packets
 	if end > packets || packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk ||
 		b.size() != min(w.Length-start*q.attr.MTU, b.Packets*q.attr.MTU) {
@@ -86,17 +88,17 @@ func (q *QP) keepRead(now Time, b *Burst, h Host) (kept, later bool) {
 		r.SeenEnd, r.HoleAt = r.Una, now
 	}
 	for i := range b.Packets {
-		if psn := psnAdd(b.PSN, i); !r.Seen.has(psn) {
+		if psn := ib.PSNAdd(b.PSN, i); !r.Seen.has(psn) {
 			r.Seen.set(psn)
 			r.NumSeen++
 		}
 	}
-	q.cc.arrived(now, psnAdd(b.PSN, b.Packets))
-	if gone := psnDist(r.SeenEnd, b.PSN); gone < psnHalf {
+	q.cc.arrived(now, ib.PSNAdd(b.PSN, b.Packets))
+	if gone := ib.PSNDist(r.SeenEnd, b.PSN); gone < ib.PSNHalf {
 		if gone > 0 {
 			q.missed(now, r.SeenEnd, b.PSN)
 		}
-		r.SeenEnd = psnAdd(b.PSN, b.Packets)
+		r.SeenEnd = ib.PSNAdd(b.PSN, b.Packets)
 	}
 	if now-r.HoleAt >= q.readPatience() {
 		q.askHoles(now, r.SeenEnd)
@@ -108,13 +110,15 @@ func (q *QP) keepRead(now Time, b *Burst, h Host) (kept, later bool) {
 }
 
 // readPatience is how long what was asked for again may take.
-func (q *QP) readPatience() Time { return max(2*q.cc.SRTT, q.cc.SRTT+probeVars*q.cc.Var, nakAgainOwn) }
+func (q *QP) readPatience() ib.Time {
+	return max(2*q.cc.SRTT, q.cc.SRTT+probeVars*q.cc.Var, nakAgainOwn)
+}
 
 // missed notes that the packets from one PSN up to another have not come.
-func (q *QP) missed(now Time, from, to uint32) {
+func (q *QP) missed(now ib.Time, from, to uint32) {
 	q.count.ImplicitNaks++
 	q.cc.Unsure = q.cc.SRTT != 0
-	if psnDist(from, to) >= lossRun {
+	if ib.PSNDist(from, to) >= lossRun {
 		q.cutLoss()
 	} else {
 		q.cutRepaired()
@@ -133,16 +137,16 @@ func (q *QP) askHole(from, to uint32) {
 
 // askHoles has everything asked for again that has not come before end, as far as there is
 // room to note it.
-func (q *QP) askHoles(now Time, end uint32) {
+func (q *QP) askHoles(now ib.Time, end uint32) {
 	r := &q.req
 	r.NumHoles, r.HoleAt = 0, now
 	for psn := r.Una; psn != end && int(r.NumHoles) < len(r.Holes); {
 		for psn != end && r.Seen.has(psn) {
-			psn = psnAdd(psn, 1)
+			psn = ib.PSNAdd(psn, 1)
 		}
 		from := psn
 		for psn != end && !r.Seen.has(psn) {
-			psn = psnAdd(psn, 1)
+			psn = ib.PSNAdd(psn, 1)
 		}
 		if from != psn {
 			q.askHole(from, psn)
@@ -153,7 +157,7 @@ func (q *QP) askHoles(now Time, end uint32) {
 // probeReads asks for what is known to be missing when nothing is heard; what may just be
 // late would be too much. It reports false if there is no such thing, or if it has been
 // asked for in vain: then going back is better.
-func (q *QP) probeReads(now Time) bool {
+func (q *QP) probeReads(now ib.Time) bool {
 	r := &q.req
 	if !q.path.Own || r.NumSeen == 0 || r.Probes > 3 {
 		return false
@@ -163,13 +167,13 @@ func (q *QP) probeReads(now Time) bool {
 }
 
 // sendHole asks for the first of the holes, as far as one request of old goes.
-func (q *QP) sendHole(now Time, h Host) int {
+func (q *QP) sendHole(now ib.Time, h Host) int {
 	r := &q.req
 	g := &r.Holes[0]
 	if !q.ahead(g.From) {
 		g.From = r.Una
 	}
-	n := psnDist(g.From, g.To)
+	n := ib.PSNDist(g.From, g.To)
 	w := &h.Scratch().Done
 	first, packets, ok := uint32(0), uint32(0), false
 	if n-1 < seenMost && q.ahead(g.To) {
@@ -179,7 +183,7 @@ func (q *QP) sendHole(now Time, h Host) int {
 		q.dropHole()
 		return minCost
 	}
-	at := psnDist(first, g.From)
+	at := ib.PSNDist(first, g.From)
 	n = min(n, packets-at)
 	if packets > r.Chunk {
 		n = min(n, r.Chunk-at%r.Chunk)
@@ -189,7 +193,7 @@ func (q *QP) sendHole(now Time, h Host) int {
 	b.First, b.Last, b.AckReq, b.Packets, b.PSN = true, true, true, 1, g.From
 	off := at * q.attr.MTU
 	b.VA, b.RKey, b.Length = w.RemoteAddr+uint64(off), w.RKey, min(w.Length-off, n*q.attr.MTU)
-	if g.From = psnAdd(g.From, n); g.From == g.To {
+	if g.From = ib.PSNAdd(g.From, n); g.From == g.To {
 		q.dropHole()
 	}
 	r.Holed = true
@@ -207,19 +211,19 @@ func (q *QP) dropHole() {
 
 // absorb moves on over what has been seen, after what was missing before it has come, and
 // completes what that completes.
-func (q *QP) absorb(now Time, h Host) {
+func (q *QP) absorb(now ib.Time, h Host) {
 	r := &q.req
 	w := &h.Scratch().Done
-	for r.NumSeen > 0 && r.Tail != r.Started && (q.state == RTS || q.state == SQD) {
+	for r.NumSeen > 0 && r.Tail != r.Started && (q.state == ib.StateRTS || q.state == ib.StateSQD) {
 		packets, ok := q.tail(w, h)
 		if !ok || w.Op != WRRead {
 			return
 		}
-		at := psnDist(r.TailPSN, r.Una)
+		at := ib.PSNDist(r.TailPSN, r.Una)
 		for at < packets && r.Seen.has(r.Una) {
 			r.Seen.drop(r.Una)
 			r.NumSeen--
-			r.Una = psnAdd(r.Una, 1)
+			r.Una = ib.PSNAdd(r.Una, 1)
 			at++
 			if packets > r.Chunk && at%r.Chunk == 0 {
 				q.pieceDone(at, packets)
@@ -238,7 +242,7 @@ func (q *QP) absorb(now Time, h Host) {
 // is complete. The last one is counted when the request is.
 func (q *QP) pieceDone(end, packets uint32) {
 	r := &q.req
-	if end != packets && r.RDOut > 0 && (r.Pos != r.Tail || psnDist(r.TailPSN, r.PSN) >= end) {
+	if end != packets && r.RDOut > 0 && (r.Pos != r.Tail || ib.PSNDist(r.TailPSN, r.PSN) >= end) {
 		r.RDOut--
 	}
 }

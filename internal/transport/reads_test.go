@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -17,7 +18,7 @@ func TestReadHoles(t *testing.T) {
 		"one": {7}, "two": {3, 11}, "run": {4, 5, 6}, "across": {18, 19, 20, 21}, "first": {20}, "last but one": {38}, "many": {1, 3, 5, 7, 9, 11},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, RC, onWire).remote(ownPath)
+			w := newWorld(t, ib.RC, onWire).remote(ownPath)
 			gone := map[uint32]bool{}
 			for _, i := range lost {
 				gone[uint32(i)] = true
@@ -59,11 +60,11 @@ func TestReadHoles(t *testing.T) {
 func TestReadHolesThenOther(t *testing.T) {
 	for after := range 12 {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
-			w := newWorld(t, RC, onWire).remote(ownPath)
+			w := newWorld(t, ib.RC, onWire).remote(ownPath)
 			w.loseOnce(func(b *Burst) bool { return b.Kind == KindReadResp && b.PSN == 5 })
 			w.post(w.req(WRRead, 20_000, 0), w.req(WRSend, 100, 0))
 			w.recv(1, 200, 0x40000)
-			w.Run(w.Now+Time(after)*5_000, 10_000)
+			w.Run(w.Now+ib.Time(after)*5_000, 10_000)
 			w.remote(otherPath)
 			w.Run(w.Now+1e9, 100_000)
 			w.wantSent(Success, Success)

@@ -1,7 +1,11 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // WaitsForReceiver reports whether an RNR NAK holds the requester back.
-func (q *QP) WaitsForReceiver() bool { return q.req.RNRAt != 0 && (q.state == RTS || q.state == SQD) }
+func (q *QP) WaitsForReceiver() bool {
+	return q.req.RNRAt != 0 && (q.state == ib.StateRTS || q.state == ib.StateSQD)
+}
 
 // ReceiverReady ends the wait after an RNR NAK early. The timer in the NAK is the
 // receiver's guess at when it will have posted; whoever sees both ends and knows that
@@ -23,7 +27,7 @@ func (q *QP) Stalled() bool { return q.resp.Stalled }
 
 // Excuse gives the peer its full time to answer once more: whoever sees both ends knows that
 // it is there and busy.
-func (q *QP) Excuse(now Time) {
+func (q *QP) Excuse(now ib.Time) {
 	if q.req.RetransAt != 0 {
 		q.restartTimer(now)
 	}

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // What a requester does on a remote path that a local one does not need: fitting bursts
 // to a window, and finding out early why nothing is heard.
 //
@@ -14,13 +16,13 @@ package transport
 
 // fitsPath reports whether the next burst may be sent when out packets are in flight, and
 // takes note of the answer.
-func (q *QP) fitsPath(now Time, out uint32) bool {
+func (q *QP) fitsPath(now ib.Time, out uint32) bool {
 	fits := q.fitsWindow(now, out)
 	q.cc.Full = !fits
 	return fits
 }
 
-func (q *QP) fitsWindow(now Time, out uint32) bool {
+func (q *QP) fitsWindow(now ib.Time, out uint32) bool {
 	r := &q.req
 	if r.Probing {
 		return out == 0
@@ -55,7 +57,7 @@ func (q *QP) fitsWindow(now Time, out uint32) bool {
 // known: one of our own hosts that asks for something has what is behind it, so what is
 // missing does not hold up the rest. The host keeps only so much that is out of order.
 func (q *QP) flying(out uint32) uint32 {
-	n := psnDist(q.req.Una, q.req.Arrived)
+	n := ib.PSNDist(q.req.Una, q.req.Arrived)
 	if !q.path.Own || n > out || out >= min(4*q.req.Window, stashSlots/2) {
 		return out
 	}
@@ -77,9 +79,9 @@ func (q *QP) portion() uint32 {
 func (q *QP) room() uint32 {
 	r := &q.req
 	if r.Repairing {
-		return psnDist(r.PSN, r.Gaps[0].To)
+		return ib.PSNDist(r.PSN, r.Gaps[0].To)
 	}
-	out := q.flying(psnDist(r.Una, r.PSN))
+	out := q.flying(ib.PSNDist(r.Una, r.PSN))
 	if r.Probing || out >= r.Window {
 		return 1
 	}
@@ -91,21 +93,21 @@ func (q *QP) room() uint32 {
 func (q *QP) ask(packets uint32) bool {
 	r := &q.req
 	if r.Repairing {
-		return psnDist(r.PSN, r.Gaps[0].To) == packets
+		return ib.PSNDist(r.PSN, r.Gaps[0].To) == packets
 	}
-	return r.Probing || r.Unasked*4 >= r.Window || q.flying(psnDist(r.Una, r.PSN))+packets+q.portion() > r.Window
+	return r.Probing || r.Unasked*4 >= r.Window || q.flying(ib.PSNDist(r.Una, r.PSN))+packets+q.portion() > r.Window
 }
 
 // depart notes that b, at PSN and with as many sequence numbers, leaves for another host.
-func (q *QP) depart(now Time, b *Burst, psns uint32) {
+func (q *QP) depart(now ib.Time, b *Burst, psns uint32) {
 	r := &q.req
-	if q.conf.Type != RC {
+	if q.conf.Type != ib.RC {
 		q.pace.spend(now, b)
 		return
 	}
 	q.cc.spend(now, psns*q.attr.MTU)
 	if b.AckReq && r.PSN == r.Max {
-		q.time(now, psnAdd(r.PSN, b.Packets))
+		q.time(now, ib.PSNAdd(r.PSN, b.Packets))
 	}
 }
 
@@ -115,17 +117,17 @@ func (q *QP) depart(now Time, b *Burst, psns uint32) {
 const (
 	probeTrips      = 2
 	probeVars       = 4
-	probeLeast      = Time(200_000)
-	probeFirst      = Time(2_000_000) // round trip time unknown
+	probeLeast      = ib.Time(200_000)
+	probeFirst      = ib.Time(2_000_000) // round trip time unknown
 	probeTripsOther = 8
-	probeLeastOther = Time(8_000_000)
-	probeFirstOther = Time(16_000_000)
+	probeLeastOther = ib.Time(8_000_000)
+	probeFirstOther = ib.Time(16_000_000)
 	probesMost      = 10
 )
 
 // probeAt is when to probe if nothing is heard from now on; never, if the timeout d comes
 // before.
-func (q *QP) probeAt(now, d Time) Time {
+func (q *QP) probeAt(now, d ib.Time) ib.Time {
 	c := &q.cc
 	wait := probeFirst
 	switch {
@@ -145,7 +147,7 @@ func (q *QP) probeAt(now, d Time) Time {
 
 // probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
 // missing before it, the newest. It costs no retry and leaves the timeout as it is.
-func (q *QP) probe(now Time) {
+func (q *QP) probe(now ib.Time) {
 	r := &q.req
 	r.ProbeAt = 0
 	if r.Una == r.Max {
@@ -156,7 +158,7 @@ func (q *QP) probe(now Time) {
 	if r.Probes < probesMost {
 		r.Probes++
 	}
-	if !q.repairLater(now, psnAdd(r.Max, psnMask), r.Max) && !q.probeReads(now) {
+	if !q.repairLater(now, ib.PSNAdd(r.Max, ib.PSNMask), r.Max) && !q.probeReads(now) {
 		r.Probing = true
 		q.rewind()
 	}
@@ -165,6 +167,6 @@ func (q *QP) probe(now Time) {
 
 // wentBack reports whether the requester went back less than d ago and has heard no news
 // since: what arrives now may have been sent before.
-func (q *QP) wentBack(now, d Time) bool {
+func (q *QP) wentBack(now, d ib.Time) bool {
 	return q.path.Remote && q.req.Retrying && now-q.cc.BackAt < d
 }

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // The requester's half of selective repeat, between our own hosts: the responder names
 // what is missing, from one PSN up to another, and only that is sent again. To do so the
 // requester leaves the place where it is sending, goes to the gap, and comes back:
@@ -21,24 +23,24 @@ type gap struct{ From, To uint32 }
 
 // repairLater notes that the packets from one PSN up to another are missing. It reports
 // false if that is none of this requester's gaps.
-func (q *QP) repairLater(now Time, from, to uint32) bool {
+func (q *QP) repairLater(now ib.Time, from, to uint32) bool {
 	r := &q.req
-	n := psnDist(from, to)
+	n := ib.PSNDist(from, to)
 	if !q.path.Own || r.RDOut > 0 || n == 0 || r.Probing || r.RNRAt != 0 ||
-		psnDist(r.Una, from) >= psnDist(r.Una, r.Max) || psnDist(r.Una, from)+n > psnDist(r.Una, r.Max) {
+		ib.PSNDist(r.Una, from) >= ib.PSNDist(r.Una, r.Max) || ib.PSNDist(r.Una, from)+n > ib.PSNDist(r.Una, r.Max) {
 		return false
 	}
 	if int(r.NumGaps) == len(r.Gaps) {
 		return true // the responder will ask again
 	}
-	if q.ahead(psnAdd(to, 1)) && (!q.ahead(r.Arrived) || psnDist(r.Una, r.Arrived) <= psnDist(r.Una, to)) {
-		r.Arrived = psnAdd(to, 1)
+	if q.ahead(ib.PSNAdd(to, 1)) && (!q.ahead(r.Arrived) || ib.PSNDist(r.Una, r.Arrived) <= ib.PSNDist(r.Una, to)) {
+		r.Arrived = ib.PSNAdd(to, 1)
 	}
 	r.Gaps[r.NumGaps] = gap{from, to}
 	r.NumGaps++
 	r.Kick = true
 	// The packet behind the gap has arrived; the acknowledgement of it will be late.
-	q.cc.arrived(now, psnAdd(to, 1))
+	q.cc.arrived(now, ib.PSNAdd(to, 1))
 	q.cc.Unsure = q.cc.SRTT != 0
 	if n >= lossRun {
 		q.cutLoss()
@@ -56,7 +58,7 @@ const lossRun = 4
 func (q *QP) repair(h Host) bool {
 	r := &q.req
 	if r.Repairing {
-		if g := &r.Gaps[0]; psnDist(r.PSN, g.To)-1 < psnHalf-1 && q.ahead(r.PSN) && int32(r.Pos-r.Tail) >= 0 {
+		if g := &r.Gaps[0]; ib.PSNDist(r.PSN, g.To)-1 < ib.PSNHalf-1 && q.ahead(r.PSN) && int32(r.Pos-r.Tail) >= 0 {
 			return true // still at it
 		}
 		r.NumGaps--
@@ -67,7 +69,7 @@ func (q *QP) repair(h Host) bool {
 		if !q.ahead(g.From) {
 			g.From = r.Una
 		}
-		if psnDist(g.From, g.To)-1 < psnHalf-1 && q.ahead(g.To) {
+		if ib.PSNDist(g.From, g.To)-1 < ib.PSNHalf-1 && q.ahead(g.To) {
 			return q.goTo(g.From, h)
 		}
 		r.NumGaps--
@@ -84,7 +86,7 @@ func (q *QP) repair(h Host) bool {
 
 // ahead reports whether psn is in flight, or the next one to be.
 func (q *QP) ahead(psn uint32) bool {
-	return psnDist(q.req.Una, psn) <= psnDist(q.req.Una, q.req.Max)
+	return ib.PSNDist(q.req.Una, psn) <= ib.PSNDist(q.req.Una, q.req.Max)
 }
 
 // goTo makes psn, which is in flight, the next to send.
@@ -96,7 +98,7 @@ func (q *QP) goTo(psn uint32, h Host) bool {
 		if r.Loaded {
 			r.ResumeOff = r.Off
 		} else if r.Pos == r.Tail {
-			r.ResumeOff = psnDist(r.TailPSN, r.PSN) * q.attr.MTU
+			r.ResumeOff = ib.PSNDist(r.TailPSN, r.PSN) * q.attr.MTU
 		}
 	}
 	r.Unasked = 0
@@ -107,11 +109,11 @@ func (q *QP) goTo(psn uint32, h Host) bool {
 		if !ok || w.Op.isRD() {
 			break
 		}
-		if at := psnDist(first, psn); at < n {
+		if at := ib.PSNDist(first, psn); at < n {
 			r.Pos, r.PSN = pos, psn
 			return q.reload(at*q.attr.MTU, h)
 		}
-		first = psnAdd(first, n)
+		first = ib.PSNAdd(first, n)
 	}
 	q.rewind()
 	return true

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // requester is the sending half of a queue pair. Its work requests stand in the
 // application's ring and are fetched when they are needed, again if they have to be
 // sent again:
@@ -42,10 +44,10 @@ type requester struct {
 
 	Retry     uint8 // retries left
 	RNRRetry  uint8
-	Probes    uint8 // probes since there was progress
-	RetransAt Time  // deadline of the oldest unacknowledged packet
-	ProbeAt   Time  // when to find out why nothing is heard; remote paths only
-	RNRAt     Time  // no sending before then
+	Probes    uint8   // probes since there was progress
+	RetransAt ib.Time // deadline of the oldest unacknowledged packet
+	ProbeAt   ib.Time // when to find out why nothing is heard; remote paths only
+	RNRAt     ib.Time // no sending before then
 
 	Arrived       uint32 // packets before it were asked for or have arrived, says the peer
 	NumGaps       uint8
@@ -56,10 +58,10 @@ type requester struct {
 	ResumeUnasked uint32
 
 	NumHoles uint8
-	NumSeen  uint32 // packets in Seen
-	SeenEnd  uint32 // one past the newest of them
-	Holes    [8]gap // READ data to be asked for again
-	HoleAt   Time   // when the first that is missing was last asked for
+	NumSeen  uint32  // packets in Seen
+	SeenEnd  uint32  // one past the newest of them
+	Holes    [8]gap  // READ data to be asked for again
+	HoleAt   ib.Time // when the first that is missing was last asked for
 	Seen     seen
 
 	W      SendWQE
@@ -88,12 +90,12 @@ func (q *QP) RunPending() bool { return q.req.Kick }
 
 // Run sends what may be sent, about budget bytes of payload at most, and reports
 // whether there is more to do at once.
-func (q *QP) Run(now Time, budget int, h Host) (more bool) {
+func (q *QP) Run(now ib.Time, budget int, h Host) (more bool) {
 	r := &q.req
 	r.Kick = false
 	switch q.state {
-	case RTS, SQD:
-	case Error, SQE:
+	case ib.StateRTS, ib.StateSQD:
+	case ib.StateError, ib.StateSQE:
 		return q.flushSends(h)
 	default:
 		return false
@@ -115,12 +117,12 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		}
 		budget -= n
 	}
-	return q.state == RTS || q.state == SQD
+	return q.state == ib.StateRTS || q.state == ib.StateSQD
 }
 
 // step sends one burst or performs one local operation. It returns its cost, zero if
 // there was nothing to do.
-func (q *QP) step(now Time, budget int, h Host) int {
+func (q *QP) step(now ib.Time, budget int, h Host) int {
 	r := &q.req
 	if r.NumGaps > 0 && !q.repair(h) {
 		return 0
@@ -147,7 +149,7 @@ func (q *QP) step(now Time, budget int, h Host) int {
 	if w.Op.isLocal() {
 		return q.local(now, h)
 	}
-	if q.conf.Type == RC {
+	if q.conf.Type == ib.RC {
 		if !q.fits(now) {
 			r.Blocked = true
 			return 0
@@ -156,7 +158,7 @@ func (q *QP) step(now Time, budget int, h Host) int {
 		return 0
 	}
 	switch {
-	case q.conf.Type == UD:
+	case q.conf.Type == ib.UD:
 		return q.sendDatagram(now, h)
 	case w.Op.isRD():
 		return q.sendRD(now, h)
@@ -167,7 +169,7 @@ func (q *QP) step(now Time, budget int, h Host) int {
 // load brings the request at Pos into W and finds out where in it to go on.
 func (q *QP) load(h Host) bool {
 	r := &q.req
-	if q.state == SQD && r.Pos == r.Started {
+	if q.state == ib.StateSQD && r.Pos == r.Started {
 		return false
 	}
 	if !h.FetchSend(r.Pos, &r.W) {
@@ -176,7 +178,7 @@ func (q *QP) load(h Host) bool {
 	r.Loaded = true
 	r.Off = 0
 	if r.Pos == r.Tail {
-		r.Off = psnDist(r.TailPSN, r.PSN) * q.attr.MTU
+		r.Off = ib.PSNDist(r.TailPSN, r.PSN) * q.attr.MTU
 	}
 	return r.Off == 0 || q.unchanged(h)
 }
@@ -198,7 +200,7 @@ func (q *QP) unchanged(h Host) bool {
 
 // admit checks the request in W before its first packet and reports whether it may be
 // sent now.
-func (q *QP) admit(now Time, h Host) bool {
+func (q *QP) admit(now ib.Time, h Host) bool {
 	r := &q.req
 	w := &r.W
 	if st := q.judge(w); st != Success {
@@ -235,9 +237,9 @@ func (q *QP) judge(w *SendWQE) Status {
 }
 
 // fits reports whether the next packet keeps to the window.
-func (q *QP) fits(now Time) bool {
+func (q *QP) fits(now ib.Time) bool {
 	r := &q.req
-	out := psnDist(r.Una, r.PSN)
+	out := ib.PSNDist(r.Una, r.PSN)
 	if q.path.Remote {
 		return q.fitsPath(now, out)
 	}
@@ -245,7 +247,7 @@ func (q *QP) fits(now Time) bool {
 		return false
 	}
 	if r.W.Op == WRRead && out != 0 {
-		return out+packetsOf(r.W.Length-r.Off, q.attr.MTU) <= psnHalf
+		return out+packetsOf(r.W.Length-r.Off, q.attr.MTU) <= ib.PSNHalf
 	}
 	return true
 }
@@ -264,7 +266,7 @@ func (q *QP) begin(packets uint32) {
 }
 
 // local performs the local operation in W, unless it was done before going back.
-func (q *QP) local(now Time, h Host) int {
+func (q *QP) local(now ib.Time, h Host) int {
 	r := &q.req
 	if r.Pos == r.Started {
 		if st := h.LocalOp(&r.W); st != Success {
@@ -276,14 +278,14 @@ func (q *QP) local(now Time, h Host) int {
 	r.Loaded = false
 	r.Pos++
 	q.completeLocal(h)
-	if q.state == RTS || q.state == SQD {
+	if q.state == ib.StateRTS || q.state == ib.StateSQD {
 		return minCost
 	}
 	return 0
 }
 
 // sendData sends the next burst of a SEND or WRITE.
-func (q *QP) sendData(now Time, budget int, h Host) int {
+func (q *QP) sendData(now ib.Time, budget int, h Host) int {
 	r := &q.req
 	w := &r.W
 	mtu := q.attr.MTU
@@ -292,9 +294,9 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	if budget < int(n) {
 		n = max(uint32(budget), mtu)
 	}
-	if q.conf.Type == RC {
+	if q.conf.Type == ib.RC {
 		// In packets first: the window times the MTU may not fit in 32 bits.
-		room := r.Window - psnDist(r.Una, r.PSN)
+		room := r.Window - ib.PSNDist(r.Una, r.PSN)
 		if q.path.Remote {
 			room = q.room()
 		}
@@ -329,7 +331,7 @@ func (q *QP) sendData(now Time, budget int, h Host) int {
 	b.Solicited = b.Last && w.Flags&FlagSolicited != 0 && w.Op != WRWrite
 	b.Data = &sc.OutData
 	r.Unasked += b.Packets
-	if q.conf.Type != RC {
+	if q.conf.Type != ib.RC {
 		r.Unasked = 0
 	} else if b.AckReq = b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= r.Window || q.path.Remote && q.ask(b.Packets); b.AckReq {
 		r.Unasked = 0
@@ -356,7 +358,7 @@ func (q *QP) most() uint32 {
 
 // sendRD sends a READ, an atomic or a flush: one packet that takes the PSNs of its
 // response.
-func (q *QP) sendRD(now Time, h Host) int {
+func (q *QP) sendRD(now ib.Time, h Host) int {
 	r := &q.req
 	w := &r.W
 	b := &h.Scratch().Out
@@ -405,17 +407,17 @@ func (q *QP) address(b *Burst, k Kind) {
 // emit sends b, which takes psns sequence numbers, and moves on, to the next request if
 // this one is done. Everything is in
 // order before the link sees the burst: the peer may be this very queue pair.
-func (q *QP) emit(now Time, b *Burst, psns uint32, done bool, cost int, h Host) int {
+func (q *QP) emit(now ib.Time, b *Burst, psns uint32, done bool, cost int, h Host) int {
 	r := &q.req
 	b.PSN = r.PSN
-	if old := psnDist(r.PSN, r.Max); old != 0 && old <= psnHalf {
+	if old := ib.PSNDist(r.PSN, r.Max); old != 0 && old <= ib.PSNHalf {
 		q.count.Retransmitted += uint64(b.Packets)
 	}
-	next := psnAdd(r.PSN, psns)
+	next := ib.PSNAdd(r.PSN, psns)
 	if q.path.Remote {
 		q.depart(now, b, psns)
 	}
-	if psnDist(r.Una, next) > psnDist(r.Una, r.Max) {
+	if ib.PSNDist(r.Una, next) > ib.PSNDist(r.Una, r.Max) {
 		r.Max = next
 	}
 	r.PSN = next
@@ -424,14 +426,14 @@ func (q *QP) emit(now Time, b *Burst, psns uint32, done bool, cost int, h Host) 
 		r.Loaded = false
 		q.count.RDMASends++
 	}
-	if r.RetransAt == 0 && q.conf.Type == RC {
+	if r.RetransAt == 0 && q.conf.Type == ib.RC {
 		q.restartTimer(now)
 	}
 	q.transmit(b, h)
-	if q.state != RTS && q.state != SQD {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD {
 		return 0
 	}
-	if done && q.conf.Type != RC {
+	if done && q.conf.Type != ib.RC {
 		q.completeUnreliable(h)
 	}
 	return cost

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // Responder resources: what the responder remembers of the newest READs and atomics,
 // to answer them in order and to answer them again (IBA 9.7.5.1.5, 9.7.7).
 
@@ -56,9 +58,9 @@ func (q *QP) receiveRD(b *Burst, h Host) (taken bool) {
 		q.refuse(f, b.PSN, h)
 		return true
 	}
-	rs.MSN = (rs.MSN + 1) & psnMask
-	rs.PSN = psnAdd(b.PSN, res.packets(q.attr.MTU))
-	if b.Kind != KindReadReq || psnDist(rs.AckPSN, rs.PSN) > psnHalf/2 {
+	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	rs.PSN = ib.PSNAdd(b.PSN, res.packets(q.attr.MTU))
+	if b.Kind != KindReadReq || ib.PSNDist(rs.AckPSN, rs.PSN) > ib.PSNHalf/2 {
 		rs.AckPSN = rs.PSN
 	}
 	// The response acknowledges what came before.
@@ -75,16 +77,16 @@ func (q *QP) receiveRD(b *Burst, h Host) (taken bool) {
 // execute checks an RD request and carries it out, as far as that is not the sending
 // of READ responses.
 func (q *QP) execute(b *Burst, res *resource, h Host) fault {
-	var need Access
+	var need ib.Access
 	switch b.Kind {
 	case KindReadReq:
-		need = AccessRemoteRead
+		need = ib.AccessRemoteRead
 	case KindCmpSwap, KindFetchAdd:
-		need = AccessRemoteAtomic
+		need = ib.AccessRemoteAtomic
 	case KindAtomicWrite:
-		need = AccessRemoteWrite
+		need = ib.AccessRemoteWrite
 	case KindFlush:
-		need = AccessFlushGlobal | AccessFlushPersist
+		need = ib.AccessFlushGlobal | ib.AccessFlushPersist
 	default:
 		return faultRequest
 	}
@@ -113,12 +115,12 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 // there is nothing to carry out.
 func (q *QP) checkFlush(b *Burst, h Host) fault {
 	const global, persistent = 1, 2 // placement, in the FETH
-	need := Access(0)
+	need := ib.Access(0)
 	if b.Imm&global != 0 {
-		need |= AccessFlushGlobal
+		need |= ib.AccessFlushGlobal
 	}
 	if b.Imm&persistent != 0 {
-		need |= AccessFlushPersist
+		need |= ib.AccessFlushPersist
 	}
 	if need&^q.attr.Access != 0 {
 		return faultRequest
@@ -170,7 +172,7 @@ func (q *QP) age(i uint8) uint8 {
 
 // duplicate answers a request that has been carried out already: SENDs and WRITEs are
 // acknowledged again, READs are read again, atomics get the answer they got before.
-func (q *QP) duplicate(now Time, b *Burst, h Host) {
+func (q *QP) duplicate(now ib.Time, b *Burst, h Host) {
 	rs := &q.resp
 	q.count.Duplicates++
 	if b.Kind.base() != 0 {
@@ -179,7 +181,7 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 	}
 	for i := range q.attr.MaxDestRDAtomic {
 		res := &rs.Res[i]
-		at := psnDist(res.PSN, b.PSN)
+		at := ib.PSNDist(res.PSN, b.PSN)
 		if res.Kind != b.Kind || at >= res.packets(q.attr.MTU) || res.RKey != b.RKey {
 			continue
 		}
@@ -211,13 +213,13 @@ func (q *QP) duplicate(now Time, b *Burst, h Host) {
 // sees an atomic that succeeded and brought nothing.
 func (q *QP) ackableFrom(psn uint32) uint32 {
 	rs := &q.resp
-	n := psnDist(psn, rs.AckPSN)
+	n := ib.PSNDist(psn, rs.AckPSN)
 	for i := range q.attr.MaxDestRDAtomic {
 		if res := &rs.Res[i]; res.Kind != 0 {
-			n = min(n, psnDist(psn, res.PSN))
+			n = min(n, ib.PSNDist(psn, res.PSN))
 		}
 	}
-	return psnAdd(psn, n+psnMask)
+	return ib.PSNAdd(psn, n+ib.PSNMask)
 }
 
 // RespondPending reports whether Respond has something to do.
@@ -229,12 +231,12 @@ func (q *QP) RespondPending() bool {
 // that was asked for its data, and answered Later, may know the READ by.
 func (q *QP) ResponsePSN() uint32 {
 	res := &q.resp.Res[q.resp.Next]
-	return psnAdd(res.PSN, res.Off/q.attr.MTU)
+	return ib.PSNAdd(res.PSN, res.Off/q.attr.MTU)
 }
 
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once. It also takes up requests whose memory was not at hand.
-func (q *QP) Respond(now Time, budget int, h Host) (more bool) {
+func (q *QP) Respond(now ib.Time, budget int, h Host) (more bool) {
 	rs := &q.resp
 	if rs.Stalled {
 		q.unstall(now, h)
@@ -289,7 +291,7 @@ func (q *QP) responded(res *resource) {
 
 // readBurst sends the next burst of a READ response, or the empty response to an
 // atomic write or flush. It returns its cost, zero if the queue pair died of it.
-func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
+func (q *QP) readBurst(now ib.Time, res *resource, budget int, h Host) int {
 	mtu := q.attr.MTU
 	left := uint32(0)
 	if res.Kind == KindReadReq {
@@ -304,7 +306,7 @@ func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
 	} else {
 		n -= n % mtu
 	}
-	psn := psnAdd(res.PSN, res.Off/mtu)
+	psn := ib.PSNAdd(res.PSN, res.Off/mtu)
 	sc := h.Scratch()
 	sc.OutData.Reset()
 	if n > 0 {
@@ -331,7 +333,7 @@ func (q *QP) readBurst(now Time, res *resource, budget int, h Host) int {
 	}
 	q.pace.spend(now, b)
 	q.transmit(b, h)
-	if q.state == Error || q.state == Reset {
+	if q.state == ib.StateError || q.state == ib.StateReset {
 		return 0
 	}
 	return max(int(n), minCost)

@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // responder is the receiving half of a connected queue pair.
 type responder struct {
 	PSN    uint32 // expected next
@@ -33,12 +35,12 @@ type responder struct {
 	Head    uint8 // index of the resource to be used next
 	DuePSN  uint32
 	NakPSN  uint32
-	Ahead   uint32 // PSN of the newest packet that was ignored
-	NakEnd  uint32 // where what NakPSN asks for ends; own hosts only
-	NakAt   Time   // when the packet expected next was asked for
-	NakTo   uint32 // the end of what was last asked for
-	HoleAt  Time   // the same, as long as it was asked for once; own hosts only
-	NakTrip Time   // how long what was asked for takes, smoothed
+	Ahead   uint32  // PSN of the newest packet that was ignored
+	NakEnd  uint32  // where what NakPSN asks for ends; own hosts only
+	NakAt   ib.Time // when the packet expected next was asked for
+	NakTo   uint32  // the end of what was last asked for
+	HoleAt  ib.Time // the same, as long as it was asked for once; own hosts only
+	NakTrip ib.Time // how long what was asked for takes, smoothed
 
 	// Requests that are ahead of the one expected are in the stash, under this
 	// number; 0: none are.
@@ -79,15 +81,15 @@ func (k Kind) base() Kind {
 //
 // A burst that has to be offered again (Later) may have taken a receive and begun a message.
 // Both are noted, so that it then goes on from there.
-func (q *QP) receiveReliable(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) receiveReliable(now ib.Time, b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	if !q.listening(h) || rs.Closing {
 		q.count.Dropped++
 		return true
 	}
-	switch d := psnDist(rs.PSN, b.PSN); {
+	switch d := ib.PSNDist(rs.PSN, b.PSN); {
 	case d == 0:
-	case d < psnHalf:
+	case d < ib.PSNHalf:
 		if q.path.Own {
 			q.stashSoon(now, b, h)
 			return true
@@ -121,7 +123,7 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) (taken bool) {
 		return true
 	}
 	if b.AckReq {
-		q.ack(psnAdd(rs.PSN, psnMask), h)
+		q.ack(ib.PSNAdd(rs.PSN, ib.PSNMask), h)
 	}
 	return true
 }
@@ -130,29 +132,29 @@ func (q *QP) receiveReliable(now Time, b *Burst, h Host) (taken bool) {
 // with new ones and belongs to the message in progress.
 func (q *QP) overlaps(b *Burst) bool {
 	rs := &q.resp
-	old := psnDist(b.PSN, rs.PSN)
+	old := ib.PSNDist(b.PSN, rs.PSN)
 	if b.Packets <= old || rs.Kind == 0 || b.Kind.base() != rs.Kind {
 		return false
 	}
-	at := psnDist(rs.MsgPSN, b.PSN)
-	return at < psnHalf && b.First == (at == 0)
+	at := ib.PSNDist(rs.MsgPSN, b.PSN)
+	return at < ib.PSNHalf && b.First == (at == 0)
 }
 
 // How long a packet that was asked for may take before it is asked for again. Each NAK
 // costs the requester one of its retries, so a network that reorders must not provoke
 // too many; our own requesters do not count them.
 const (
-	nakAgain    = Time(250_000)
-	nakAgainOwn = Time(20_000)
+	nakAgain    = ib.Time(250_000)
+	nakAgainOwn = ib.Time(20_000)
 )
 
 // outOfSequence asks for the packet that is missing: once, and again if the requester
 // has gone back since and it is missing still.
-func (q *QP) outOfSequence(now Time, psn uint32, h Host) {
+func (q *QP) outOfSequence(now ib.Time, psn uint32, h Host) {
 	rs := &q.resp
-	forward := psnDist(rs.Ahead, psn)
+	forward := ib.PSNDist(rs.Ahead, psn)
 	rs.Ahead = psn
-	if rs.NakSent && (forward != 0 && forward < psnHalf || now-rs.NakAt < nakAgain) {
+	if rs.NakSent && (forward != 0 && forward < ib.PSNHalf || now-rs.NakAt < nakAgain) {
 		q.count.Dropped++
 		return
 	}
@@ -174,7 +176,7 @@ func (q *QP) place(b *Burst, h Host) fault {
 	if !b.wellFormed(n, q.attr.MTU) {
 		return faultRequest
 	}
-	if base == KindWrite && q.attr.Access&AccessRemoteWrite == 0 {
+	if base == KindWrite && q.attr.Access&ib.AccessRemoteWrite == 0 {
 		return faultRequest
 	}
 	if (base == KindSend && first || b.Kind == KindWriteImm && b.Last) && !rs.HaveRecv {
@@ -191,11 +193,11 @@ func (q *QP) place(b *Burst, h Host) fault {
 			return f
 		}
 	}
-	off := psnDist(rs.MsgPSN, b.PSN) * q.attr.MTU
+	off := ib.PSNDist(rs.MsgPSN, b.PSN) * q.attr.MTU
 	if f := q.copyIn(b, off, n, h); f != faultNone {
 		return f
 	}
-	rs.PSN = psnAdd(b.PSN, b.Packets)
+	rs.PSN = ib.PSNAdd(b.PSN, b.Packets)
 	rs.AckPSN = rs.PSN
 	rs.Length = max(rs.Length, off+n)
 	return faultNone
@@ -210,7 +212,7 @@ func (q *QP) startMessage(b *Burst, base Kind, n uint32, h Host) fault {
 			return faultRequest
 		}
 		if b.Length > 0 && !(b.Last && n == b.Length) {
-			if st := h.CheckRemote(b.RKey, b.VA, b.Length, AccessRemoteWrite); st != Success {
+			if st := h.CheckRemote(b.RKey, b.VA, b.Length, ib.AccessRemoteWrite); st != Success {
 				return remoteFault(st)
 			}
 		}
@@ -284,7 +286,7 @@ func remoteFault(st Status) fault {
 // deliver completes the message that b ends. It reports whether the queue pair lives.
 func (q *QP) deliver(b *Burst, h Host) bool {
 	rs := &q.resp
-	rs.MSN = (rs.MSN + 1) & psnMask
+	rs.MSN = (rs.MSN + 1) & ib.PSNMask
 	length := rs.Length
 	kind := rs.Kind
 	rs.Kind = 0
@@ -304,7 +306,7 @@ func (q *QP) deliver(b *Burst, h Host) bool {
 			// Class J: the message has arrived and is acknowledged, but
 			// its receiver must not trust the key.
 			q.finishRecv(RemInvReqErr, h)
-			q.ack(psnAdd(rs.PSN, psnMask), h)
+			q.ack(ib.PSNAdd(rs.PSN, ib.PSNMask), h)
 			q.enterError(h)
 			return false
 		}

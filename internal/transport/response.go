@@ -1,15 +1,17 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // What the requester makes of the responder's answers, and of their absence
 // (IBA 9.7.6, 9.7.7, 9.9.2).
 
 // receiveResponse takes an ACK, a NAK, or the response to a READ or atomic.
-func (q *QP) receiveResponse(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) receiveResponse(now ib.Time, b *Burst, h Host) (taken bool) {
 	r := &q.req
-	if q.state != RTS && q.state != SQD || psnDist(r.Una, b.PSN) >= psnDist(r.Una, r.Max) {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD || ib.PSNDist(r.Una, b.PSN) >= ib.PSNDist(r.Una, r.Max) {
 		// Stale, or never asked for. A READ response may begin before Una and
 		// end behind it.
-		if b.Kind == KindReadResp && (q.state == RTS || q.state == SQD) {
+		if b.Kind == KindReadResp && (q.state == ib.StateRTS || q.state == ib.StateSQD) {
 			return q.readResponse(now, b, h)
 		}
 		q.count.Dropped++
@@ -28,10 +30,10 @@ func (q *QP) receiveResponse(now Time, b *Burst, h Host) (taken bool) {
 	return true
 }
 
-func (q *QP) acknowledge(now Time, b *Burst, h Host) {
+func (q *QP) acknowledge(now ib.Time, b *Burst, h Host) {
 	switch b.Syndrome & synTypeMask {
 	case synAck:
-		if q.advance(psnAdd(b.PSN, 1), now, h) {
+		if q.advance(ib.PSNAdd(b.PSN, 1), now, h) {
 			q.implicitNak(now, h)
 		}
 	case synRNR:
@@ -50,12 +52,12 @@ func (q *QP) acknowledge(now Time, b *Burst, h Host) {
 }
 
 // nak handles the NAK for packet b.PSN, which acknowledges all packets before it.
-func (q *QP) nak(now Time, b *Burst, h Host) {
+func (q *QP) nak(now ib.Time, b *Burst, h Host) {
 	if q.advance(b.PSN, now, h) {
 		q.implicitNak(now, h)
 		return
 	}
-	if q.state != RTS && q.state != SQD {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD {
 		return
 	}
 	st := RemOpErr
@@ -83,14 +85,14 @@ func (q *QP) nak(now Time, b *Burst, h Host) {
 }
 
 // rnrNak waits as long as the responder wants and sends again from b.PSN on.
-func (q *QP) rnrNak(now Time, b *Burst, h Host) {
+func (q *QP) rnrNak(now ib.Time, b *Burst, h Host) {
 	q.count.RcvdRNR++
 	if q.advance(b.PSN, now, h) {
 		q.implicitNak(now, h)
 		return
 	}
 	r := &q.req
-	if q.state != RTS && q.state != SQD || r.RNRAt != 0 {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD || r.RNRAt != 0 {
 		return
 	}
 	if r.RNRRetry == 0 {
@@ -108,9 +110,9 @@ func (q *QP) rnrNak(now Time, b *Burst, h Host) {
 }
 
 // readResponse takes data of the READ at Tail.
-func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) readResponse(now ib.Time, b *Burst, h Host) (taken bool) {
 	r := &q.req
-	if psnDist(r.Una, b.PSN) < psnDist(r.Una, r.Max) {
+	if ib.PSNDist(r.Una, b.PSN) < ib.PSNDist(r.Una, r.Max) {
 		if q.advance(b.PSN, now, h) {
 			kept, later := q.keepRead(now, b, h)
 			if later {
@@ -121,7 +123,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
 			}
 			return true
 		}
-		if q.state != RTS && q.state != SQD {
+		if q.state != ib.StateRTS && q.state != ib.StateSQD {
 			return true
 		}
 	}
@@ -136,9 +138,9 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
 	if w.Op == WRRead {
 		packets, length = packetsOf(w.Length, mtu), w.Length
 	}
-	start := psnDist(r.TailPSN, b.PSN)
+	start := ib.PSNDist(r.TailPSN, b.PSN)
 	end := start + b.Packets
-	una := psnDist(r.TailPSN, r.Una)
+	una := ib.PSNDist(r.TailPSN, r.Una)
 	if start >= packets || end > packets || start > una || end <= una {
 		q.count.Dropped++ // old, or not of this request
 		return true
@@ -167,9 +169,9 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
 		}
 	}
 	if r.NumSeen > 0 {
-		r.forget(r.Una, psnAdd(r.TailPSN, end))
+		r.forget(r.Una, ib.PSNAdd(r.TailPSN, end))
 	}
-	r.Una = psnAdd(r.TailPSN, end)
+	r.Una = ib.PSNAdd(r.TailPSN, end)
 	if end == packets {
 		r.TailPSN = r.Una
 		q.finish(w, Success, h)
@@ -184,7 +186,7 @@ func (q *QP) readResponse(now Time, b *Burst, h Host) (taken bool) {
 }
 
 // atomicResponse takes the former value for the atomic at Tail.
-func (q *QP) atomicResponse(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) atomicResponse(now ib.Time, b *Burst, h Host) (taken bool) {
 	if q.advance(b.PSN, now, h) {
 		q.implicitNak(now, h)
 		return true
@@ -192,7 +194,7 @@ func (q *QP) atomicResponse(now Time, b *Burst, h Host) (taken bool) {
 	r := &q.req
 	sc := h.Scratch()
 	w := &sc.Done
-	if q.state != RTS && q.state != SQD || r.Una != b.PSN || r.Tail == r.Started || !h.FetchSend(r.Tail, w) {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD || r.Una != b.PSN || r.Tail == r.Started || !h.FetchSend(r.Tail, w) {
 		return true
 	}
 	if w.Op != WRCmpSwap && w.Op != WRFetchAdd || b.size() != 0 {
@@ -210,7 +212,7 @@ func (q *QP) atomicResponse(now Time, b *Burst, h Host) (taken bool) {
 		q.failTail(st, h)
 		return true
 	}
-	r.Una = psnAdd(r.Una, 1)
+	r.Una = ib.PSNAdd(r.Una, 1)
 	r.TailPSN = r.Una
 	q.finish(w, Success, h)
 	q.progress(now, h)
@@ -220,7 +222,7 @@ func (q *QP) atomicResponse(now Time, b *Burst, h Host) (taken bool) {
 // advance takes it that every packet before to has arrived, and completes what that
 // completes. It reports whether a READ or an atomic whose own response is missing
 // stands in the way.
-func (q *QP) advance(to uint32, now Time, h Host) (missing bool) {
+func (q *QP) advance(to uint32, now ib.Time, h Host) (missing bool) {
 	r := &q.req
 	if r.Una == to {
 		return false
@@ -236,11 +238,11 @@ func (q *QP) advance(to uint32, now Time, h Host) (missing bool) {
 			missing = true
 			break
 		}
-		if have := psnDist(r.TailPSN, to); have < packets {
+		if have := ib.PSNDist(r.TailPSN, to); have < packets {
 			r.Una = to
 			break
 		}
-		r.TailPSN = psnAdd(r.TailPSN, packets)
+		r.TailPSN = ib.PSNAdd(r.TailPSN, packets)
 		r.Una = r.TailPSN
 		q.finish(w, Success, h)
 	}
@@ -251,7 +253,7 @@ func (q *QP) advance(to uint32, now Time, h Host) (missing bool) {
 }
 
 // progress resets what only counts failures in a row.
-func (q *QP) progress(now Time, h Host) {
+func (q *QP) progress(now ib.Time, h Host) {
 	r := &q.req
 	r.Retry, r.RNRRetry = q.attr.RetryCount, q.attr.RNRRetry
 	r.Retrying = false
@@ -272,10 +274,10 @@ func (q *QP) progress(now Time, h Host) {
 }
 
 // restartTimer gives the oldest unacknowledged packet its full time.
-func (q *QP) restartTimer(now Time) {
+func (q *QP) restartTimer(now ib.Time) {
 	r := &q.req
 	r.RetransAt = 0
-	if r.Una == r.Max || q.conf.Type != RC {
+	if r.Una == r.Max || q.conf.Type != ib.RC {
 		r.ProbeAt = 0
 		return
 	}
@@ -300,7 +302,7 @@ func (q *QP) rewind() {
 }
 
 // implicitNak handles a response that shows that an earlier one was lost.
-func (q *QP) implicitNak(now Time, h Host) {
+func (q *QP) implicitNak(now ib.Time, h Host) {
 	if q.req.Retrying && (!q.path.Own || q.cc.SRTT == 0) || q.req.RNRAt != 0 || q.wentBack(now, 2*q.cc.SRTT) {
 		return
 	}
@@ -309,7 +311,7 @@ func (q *QP) implicitNak(now Time, h Host) {
 }
 
 // timeout handles the local ACK timeout.
-func (q *QP) timeout(now Time, h Host) {
+func (q *QP) timeout(now ib.Time, h Host) {
 	q.count.Timeouts++
 	q.cutTimeout()
 	q.retry(now, false, h)
@@ -317,9 +319,9 @@ func (q *QP) timeout(now Time, h Host) {
 
 // retry goes back to the oldest unacknowledged packet, if it may once more. It is free when
 // the peer is known to be there and not to ask without need.
-func (q *QP) retry(now Time, free bool, h Host) {
+func (q *QP) retry(now ib.Time, free bool, h Host) {
 	r := &q.req
-	if q.state != RTS && q.state != SQD || r.Una == r.Max {
+	if q.state != ib.StateRTS && q.state != ib.StateSQD || r.Una == r.Max {
 		r.RetransAt, r.ProbeAt = 0, 0
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -40,11 +41,11 @@ func config(f func(*Config)) option {
 	return func(_ *simnet.Config, c *Config, _, _ *Attr) { f(c) }
 }
 
-func newWorld(t *testing.T, typ Type, opts ...option) *world {
+func newWorld(t *testing.T, typ ib.Service, opts ...option) *world {
 	return newSizedWorld(t, typ, memSize, opts...)
 }
 
-func newSizedWorld(t *testing.T, typ Type, size uint64, opts ...option) *world {
+func newSizedWorld(t *testing.T, typ ib.Service, size uint64, opts ...option) *world {
 	sc, tc := simnet.Config{Seed: 1, Local: true}, Config{Type: typ}
 	aa, ba := simnet.Defaults(), simnet.Defaults()
 	for _, o := range opts {
@@ -60,9 +61,9 @@ func newSizedWorld(t *testing.T, typ Type, size uint64, opts ...option) *world {
 	copy(w.a.Node.Mem, pattern[:])
 	w.a.SignalAll()
 	w.b.SignalAll()
-	if typ == UD {
-		w.a.AHs = []GID{w.b.GID}
-		w.b.AHs = []GID{w.a.GID}
+	if typ == ib.UD {
+		w.a.AHs = []ib.GID{w.b.GID}
+		w.b.AHs = []ib.GID{w.a.GID}
 		w.Datagram(w.a, aa)
 		w.Datagram(w.b, ba)
 	} else {
@@ -130,7 +131,7 @@ func (w *world) wantRcvd(want ...Status) {
 	}
 }
 
-func (w *world) wantStates(a, b State) {
+func (w *world) wantStates(a, b ib.State) {
 	w.t.Helper()
 	if w.a.QP.State() != a || w.b.QP.State() != b {
 		w.t.Errorf("states %d and %d, want %d and %d", w.a.QP.State(), w.b.QP.State(), a, b)
@@ -140,97 +141,97 @@ func (w *world) wantStates(a, b State) {
 // TestFaults goes through what can be wrong with a request: what both sides are told,
 // the states afterwards, and that nothing was written.
 func TestFaults(t *testing.T) {
-	noRight := func(drop Access) option { return bAttr(func(a *Attr) { a.Access &^= drop }) }
+	noRight := func(drop ib.Access) option { return bAttr(func(a *Attr) { a.Access &^= drop }) }
 	cases := []struct {
 		name   string
-		typ    Type
+		typ    ib.Service
 		opts   []option
 		make   func(*world) SendWQE
 		sent   Status
 		rcvd   Status // of the receive that is posted, Success: untouched
-		bState State
+		bState ib.State
 		event  Event // at b
 	}{
 		{name: "write, unknown key", make: func(w *world) SendWQE { r := w.req(WRWrite, 8, 0); r.RKey++; return r },
-			sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+			sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "write, one byte past the end, many packets", make: func(w *world) SendWQE { return w.req(WRWrite, 8192, memSize-8191) },
-			sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+			sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "write, address wraps", make: func(w *world) SendWQE { r := w.req(WRWrite, 8192, 0); r.RemoteAddr = 1<<64 - 100; return r },
-			sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+			sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "write, region not writable", make: func(w *world) SendWQE {
 			r := w.req(WRWrite, 8, 0)
-			r.RKey = w.b.Node.Register(simnet.Base, 4096, AccessRemoteRead)
+			r.RKey = w.b.Node.Register(simnet.Base, 4096, ib.AccessRemoteRead)
 			return r
-		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
-		{name: "write, queue pair without the right", opts: []option{noRight(AccessRemoteWrite)},
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
+		{name: "write, queue pair without the right", opts: []option{noRight(ib.AccessRemoteWrite)},
 			make: func(w *world) SendWQE { return w.req(WRWrite, 8, 0) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "read, unknown key", make: func(w *world) SendWQE { r := w.req(WRRead, 8, 0); r.RKey++; return r },
-			sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
-		{name: "read, queue pair without the right", opts: []option{noRight(AccessRemoteRead)},
+			sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
+		{name: "read, queue pair without the right", opts: []option{noRight(ib.AccessRemoteRead)},
 			make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "read, no responder resources", opts: []option{bAttr(func(a *Attr) { a.MaxDestRDAtomic = 0 })},
 			make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "read into memory without the right", make: func(w *world) SendWQE {
 			r := w.req(WRRead, 8, 0)
 			r.SGE[0].LKey = w.a.Node.Register(simnet.Base, 4096, 0)
 			return r
-		}, sent: LocProtErr, bState: RTS},
+		}, sent: LocProtErr, bState: ib.StateRTS},
 		{name: "atomic, misaligned", make: func(w *world) SendWQE { return w.req(WRFetchAdd, 8, 4) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
-		{name: "atomic, queue pair without the right", opts: []option{noRight(AccessRemoteAtomic)},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
+		{name: "atomic, queue pair without the right", opts: []option{noRight(ib.AccessRemoteAtomic)},
 			make: func(w *world) SendWQE { return w.req(WRCmpSwap, 8, 0) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "atomic, bounds", make: func(w *world) SendWQE { return w.req(WRFetchAdd, 8, memSize) },
-			sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
-		{name: "atomic, short buffer", make: func(w *world) SendWQE { return w.req(WRFetchAdd, 4, 0) }, sent: LocLenErr, bState: RTS},
-		{name: "flush, queue pair without the right", opts: []option{noRight(AccessFlushGlobal)},
+			sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
+		{name: "atomic, short buffer", make: func(w *world) SendWQE { return w.req(WRFetchAdd, 4, 0) }, sent: LocLenErr, bState: ib.StateRTS},
+		{name: "flush, queue pair without the right", opts: []option{noRight(ib.AccessFlushGlobal)},
 			make: func(w *world) SendWQE { return w.req(WRFlush, 8, 0) },
-			sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+			sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "flush, a kind that the queue pair does not allow", make: func(w *world) SendWQE {
 			r := w.req(WRFlush, 8, 0)
 			r.Imm = 2 // persistent
 			return r
-		}, sent: RemInvReqErr, rcvd: WRFlushErr, bState: Error, event: EventReqErr},
+		}, sent: RemInvReqErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventReqErr},
 		{name: "flush, bounds", make: func(w *world) SendWQE {
 			r := w.req(WRFlush, 8, memSize)
 			r.Imm = 1 // global
 			return r
-		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "flush of nothing, key", make: func(w *world) SendWQE {
 			r := w.req(WRFlush, 0, 0)
 			r.Imm = 1 // global
 			r.RKey++
 			return r
-		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "flush of a region, key", make: func(w *world) SendWQE {
 			r := w.req(WRFlush, 0, 0)
 			r.Imm = 1 | 1<<4 // global, the whole region
 			r.RKey++
 			return r
-		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: ib.StateError, event: EventAccessErr},
 		{name: "send, longer than the receive", make: func(w *world) SendWQE { return w.req(WRSend, 4097, 0) },
-			sent: RemInvReqErr, rcvd: LocLenErr, bState: Error},
+			sent: RemInvReqErr, rcvd: LocLenErr, bState: ib.StateError},
 		{name: "send, key of the receive unknown", make: func(w *world) SendWQE {
 			w.b.Node.Deregister(w.bKey)
 			return w.req(WRSend, 8, 0)
-		}, sent: RemOpErr, rcvd: LocProtErr, bState: Error},
+		}, sent: RemOpErr, rcvd: LocProtErr, bState: ib.StateError},
 		{name: "send, own key unknown", make: func(w *world) SendWQE { r := w.req(WRSend, 8, 0); r.SGE[0].LKey++; return r },
-			sent: LocProtErr, bState: RTS},
+			sent: LocProtErr, bState: ib.StateRTS},
 		{name: "send and invalidate an unknown key", make: func(w *world) SendWQE { r := w.req(WRSendInv, 8, 0); r.Imm = 1; return r },
-			sent: Success, rcvd: RemInvReqErr, bState: Error},
+			sent: Success, rcvd: RemInvReqErr, bState: ib.StateError},
 		{name: "bind refused", make: func(w *world) SendWQE { r := w.req(WRBindMW, 0, 0); r.MWLength = 0; return r },
-			sent: MWBindErr, bState: RTS},
+			sent: MWBindErr, bState: ib.StateRTS},
 		{name: "request found malformed", make: func(w *world) SendWQE { r := w.req(WRSend, 8, 0); r.Bad = LocQPOpErr; return r },
-			sent: LocQPOpErr, bState: RTS},
+			sent: LocQPOpErr, bState: ib.StateRTS},
 		{name: "read, depth 0", opts: []option{aAttr(func(a *Attr) { a.MaxRDAtomic = 0 })},
-			make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) }, sent: LocQPOpErr, bState: RTS},
-		{name: "UC has no read", typ: UC, make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) }, sent: LocQPOpErr, bState: RTS},
-		{name: "UD has no write", typ: UD, make: func(w *world) SendWQE { return w.req(WRWrite, 8, 0) }, sent: LocQPOpErr, bState: RTS},
-		{name: "UD, unknown address handle", typ: UD, make: func(w *world) SendWQE { r := w.req(WRSend, 8, 0); r.AH = 9; return r },
-			sent: LocQPOpErr, bState: RTS},
+			make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) }, sent: LocQPOpErr, bState: ib.StateRTS},
+		{name: "UC has no read", typ: ib.UC, make: func(w *world) SendWQE { return w.req(WRRead, 8, 0) }, sent: LocQPOpErr, bState: ib.StateRTS},
+		{name: "UD has no write", typ: ib.UD, make: func(w *world) SendWQE { return w.req(WRWrite, 8, 0) }, sent: LocQPOpErr, bState: ib.StateRTS},
+		{name: "UD, unknown address handle", typ: ib.UD, make: func(w *world) SendWQE { r := w.req(WRSend, 8, 0); r.AH = 9; return r },
+			sent: LocQPOpErr, bState: ib.StateRTS},
 	}
 	for _, wire := range []bool{false, true} {
 		for _, c := range cases {
@@ -241,7 +242,7 @@ func TestFaults(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				if c.typ == 0 {
-					c.typ = RC
+					c.typ = ib.RC
 				}
 				w := newWorld(t, c.typ, c.opts...)
 				before := bytes.Clone(w.b.Node.Mem)
@@ -262,9 +263,9 @@ func TestFaults(t *testing.T) {
 				} else {
 					w.wantRcvd()
 				}
-				want := Error
-				if c.typ != RC {
-					want = SQE
+				want := ib.StateError
+				if c.typ != ib.RC {
+					want = ib.StateSQE
 				}
 				w.wantStates(want, c.bState)
 				var events []Event
@@ -287,7 +288,7 @@ func TestFaults(t *testing.T) {
 // TestFlushRegion flushes all of a region: the request's range is of no account.
 func TestFlushRegion(t *testing.T) {
 	for _, opts := range [][]option{nil, {onWire}} {
-		w := newWorld(t, RC, opts...)
+		w := newWorld(t, ib.RC, opts...)
 		var all []SendWQE
 		for _, n := range []uint32{0, 8, MaxMessage} {
 			r := w.req(WRFlush, 0, 0)
@@ -298,14 +299,14 @@ func TestFlushRegion(t *testing.T) {
 		w.post(all...)
 		w.run()
 		w.wantSent(Success, Success, Success)
-		w.wantStates(RTS, RTS)
+		w.wantStates(ib.StateRTS, ib.StateRTS)
 	}
 }
 
 // TestFlushOrder checks that what stands behind a failure is flushed, in order, on both
 // queues of both sides, and that what stands before it is not.
 func TestFlushOrder(t *testing.T) {
-	w := newWorld(t, RC)
+	w := newWorld(t, ib.RC)
 	for i := range 3 {
 		w.recv(uint64(i), 64, 0)
 	}
@@ -315,7 +316,7 @@ func TestFlushOrder(t *testing.T) {
 	w.run()
 	w.wantSent(Success, Success, RemAccessErr, WRFlushErr, WRFlushErr)
 	w.wantRcvd(Success, WRFlushErr, WRFlushErr)
-	w.wantStates(Error, Error)
+	w.wantStates(ib.StateError, ib.StateError)
 	// Posted in the error state: flushed when asked.
 	w.a.Post(SendWQE{WRID: 6, Op: WRSend})
 	w.a.QP.Flush(w.Now, w.a)
@@ -329,37 +330,37 @@ func TestFlushOrder(t *testing.T) {
 // before it have ended.
 func TestLocalFailureWaits(t *testing.T) {
 	for _, opts := range [][]option{nil, {onWire}} {
-		w := newWorld(t, RC, opts...)
+		w := newWorld(t, ib.RC, opts...)
 		bad := w.req(WRSend, 8, 0)
 		bad.SGE[0].LKey = 1
 		w.post(w.req(WRWrite, 9000, 0), w.req(WRRead, 9000, 0), bad, w.req(WRWrite, 8, 0))
 		w.run()
 		w.wantSent(Success, Success, LocProtErr, WRFlushErr)
-		w.wantStates(Error, RTS)
+		w.wantStates(ib.StateError, ib.StateRTS)
 	}
 }
 
 // TestModifyToError flushes both queues.
 func TestModifyToError(t *testing.T) {
-	w := newWorld(t, RC)
+	w := newWorld(t, ib.RC)
 	w.recv(1, 8, 0)
 	w.recv(2, 8, 0)
-	w.Modify(w.b, Error)
+	w.Modify(w.b, ib.StateError)
 	w.wantRcvd(WRFlushErr, WRFlushErr)
 	w.post(w.req(WRSend, 8, 0), w.req(WRSend, 8, 0))
-	w.Modify(w.a, Error)
+	w.Modify(w.a, ib.StateError)
 	w.wantSent(WRFlushErr, WRFlushErr)
-	w.Modify(w.a, Reset)
-	if w.a.QP.State() != Reset || w.a.QP.Deadline() != 0 {
+	w.Modify(w.a, ib.StateReset)
+	if w.a.QP.State() != ib.StateReset || w.a.QP.Deadline() != 0 {
 		t.Errorf("state %d, deadline %d after RESET", w.a.QP.State(), w.a.QP.Deadline())
 	}
 }
 
 // TestSharedReceives checks that an SRQ keeps its receives and the event is raised.
 func TestSharedReceives(t *testing.T) {
-	w := newWorld(t, RC, config(func(c *Config) { c.SRQ = true }))
+	w := newWorld(t, ib.RC, config(func(c *Config) { c.SRQ = true }))
 	w.recv(1, 8, 0)
-	w.Modify(w.b, Error)
+	w.Modify(w.b, ib.StateError)
 	w.wantRcvd()
 	if fmt.Sprint(w.b.Events) != fmt.Sprint([]Event{EventLastWQE}) {
 		t.Errorf("events %v, want LastWQE", w.b.Events)
@@ -370,20 +371,20 @@ func TestSharedReceives(t *testing.T) {
 func TestRetryExceeded(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		t.Run(fmt.Sprint(retries), func(t *testing.T) {
-			w := newWorld(t, RC, aAttr(func(a *Attr) { a.RetryCount = retries }))
+			w := newWorld(t, ib.RC, aAttr(func(a *Attr) { a.RetryCount = retries }))
 			w.b.Down()
 			n := 0
 			w.Tap = func(*simnet.Endpoint, *Burst) bool { n++; return false }
 			w.post(w.req(WRSend, 8, 0), w.req(WRWrite, 8, 0))
 			start := w.Now
-			var end Time
+			var end ib.Time
 			w.a.OnSend = func(e *simnet.Endpoint, d simnet.SendDone) {
 				e.Sent = append(e.Sent, d)
 				end = w.Now
 			}
 			w.run()
 			w.wantSent(RetryExcErr, WRFlushErr)
-			if want := Time(retries+1) * AckTimeout(14); end-start != want {
+			if want := ib.Time(retries+1) * AckTimeout(14); end-start != want {
 				t.Errorf("failed after %d ns, want %d", end-start, want)
 			}
 			if want := 2 * (int(retries) + 1); n != want {
@@ -398,7 +399,7 @@ func TestRetryExceeded(t *testing.T) {
 
 // TestNoTimeout checks that timeout code 0 waits for ever.
 func TestNoTimeout(t *testing.T) {
-	w := newWorld(t, RC, aAttr(func(a *Attr) { a.Timeout = 0 }))
+	w := newWorld(t, ib.RC, aAttr(func(a *Attr) { a.Timeout = 0 }))
 	w.b.Down()
 	w.post(w.req(WRSend, 8, 0))
 	w.run()
@@ -414,7 +415,7 @@ func TestRNR(t *testing.T) {
 		name     string
 		retry    uint8
 		timer    uint8
-		postAt   Time // when a receive appears; 0 never
+		postAt   ib.Time // when a receive appears; 0 never
 		want     Status
 		attempts int
 	}{
@@ -425,7 +426,7 @@ func TestRNR(t *testing.T) {
 	} {
 		for _, op := range []WROp{WRSend, WRWriteImm} {
 			t.Run(c.name, func(t *testing.T) {
-				w := newWorld(t, RC, aAttr(func(a *Attr) { a.RNRRetry = c.retry }), bAttr(func(a *Attr) { a.MinRNRTimer = c.timer }))
+				w := newWorld(t, ib.RC, aAttr(func(a *Attr) { a.RNRRetry = c.retry }), bAttr(func(a *Attr) { a.MinRNRTimer = c.timer }))
 				n := 0
 				w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
 					if from == w.a {
@@ -462,7 +463,7 @@ func TestRNRDelays(t *testing.T) {
 		10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52,
 	}
 	for i, ms := range want {
-		if got := RNRDelay(uint8(i)); got != Time(ms*1e6+.5) {
+		if got := RNRDelay(uint8(i)); got != ib.Time(ms*1e6+.5) {
 			t.Errorf("code %d: %d ns, want %v ms", i, got, ms)
 		}
 	}
@@ -474,7 +475,7 @@ func TestRNRDelays(t *testing.T) {
 // TestRNRForgivesLosses loses the message between any two RNR NAKs, more often than may
 // happen in a row. An RNR NAK shows that it arrived, so these are not in a row.
 func TestRNRForgivesLosses(t *testing.T) {
-	w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
+	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.RetryCount, a.RNRRetry = 1, 7 }))
 	sends := 0
 	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
 		if b.Kind != KindSend {

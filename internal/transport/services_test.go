@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/simnet"
 	. "vrdma/internal/transport"
 )
@@ -25,7 +26,7 @@ func TestUC(t *testing.T) {
 		{"a whole message", []int{3, 4, 5}, []uint64{0, 2}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, UC, onWire, config(func(c *Config) { c.MaxBurst = 1024 }))
+			w := newWorld(t, ib.UC, onWire, config(func(c *Config) { c.MaxBurst = 1024 }))
 			for i := range 3 {
 				w.recv(uint64(i), 4096, uint32(i)*4096)
 			}
@@ -65,7 +66,7 @@ func TestUC(t *testing.T) {
 			if d := w.b.QP.Counters().Dropped; d != c.drop {
 				t.Errorf("%d dropped, want %d", d, c.drop)
 			}
-			w.wantStates(RTS, RTS)
+			w.wantStates(ib.StateRTS, ib.StateRTS)
 		})
 	}
 }
@@ -80,12 +81,12 @@ func TestUCSilence(t *testing.T) {
 	}
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, UC, onWire)
+			w := newWorld(t, ib.UC, onWire)
 			before := bytes.Clone(w.b.Node.Mem)
 			w.post(f(w))
 			w.run()
 			w.wantSent(Success)
-			w.wantStates(RTS, RTS)
+			w.wantStates(ib.StateRTS, ib.StateRTS)
 			if !bytes.Equal(before, w.b.Node.Mem) {
 				t.Errorf("memory was written")
 			}
@@ -122,7 +123,7 @@ func TestUD(t *testing.T) {
 		{"no receive", nil, 8, 0x1234, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, UD, append(c.opts, qkey(0x1234))...)
+			w := newWorld(t, ib.UD, append(c.opts, qkey(0x1234))...)
 			if c.recv > 0 {
 				w.recv(3, c.recv, 0)
 			}
@@ -131,7 +132,7 @@ func TestUD(t *testing.T) {
 			w.post(r)
 			w.run()
 			w.wantSent(Success)
-			w.wantStates(RTS, RTS)
+			w.wantStates(ib.StateRTS, ib.StateRTS)
 			if c.want == 0 {
 				w.wantRcvd()
 				return
@@ -152,14 +153,14 @@ func TestUD(t *testing.T) {
 
 // TestMulticast checks that every member of a group gets the message.
 func TestMulticast(t *testing.T) {
-	w := newWorld(t, UD)
-	g := GID{0: 0xff, 15: 9}
-	c := w.Add(w.b.Node, Config{Type: UD, Num: 0x13})
+	w := newWorld(t, ib.UD)
+	g := ib.GID{0: 0xff, 15: 9}
+	c := w.Add(w.b.Node, Config{Type: ib.UD, Num: 0x13})
 	w.Datagram(c, simnet.Defaults())
 	c.ShareRecvs(w.b)
 	w.Join(g, w.b)
 	w.Join(g, c)
-	w.a.AHs = []GID{g}
+	w.a.AHs = []ib.GID{g}
 	w.recv(1, 100, 0)
 	w.recv(2, 100, 256)
 	r := w.req(WRSend, 8, 0)
@@ -174,13 +175,13 @@ func TestMulticast(t *testing.T) {
 // TestSendQueueError checks that a failed send of UD stops the send queue only, and
 // that Modify starts it again.
 func TestSendQueueError(t *testing.T) {
-	w := newWorld(t, UD)
+	w := newWorld(t, ib.UD)
 	bad := w.req(WRSend, 8, 0)
 	bad.SGE[0].LKey = 1
 	w.post(w.req(WRSend, 8, 0), bad, w.req(WRSend, 8, 0))
 	w.run()
 	w.wantSent(Success, LocProtErr, WRFlushErr)
-	w.wantStates(SQE, RTS)
+	w.wantStates(ib.StateSQE, ib.StateRTS)
 	// It still receives.
 	ra := RecvWQE{NumSGE: 1}
 	ra.SGE[0] = SGE{Addr: simnet.Base, Length: 100, LKey: w.aKey}
@@ -192,7 +193,7 @@ func TestSendQueueError(t *testing.T) {
 	if len(w.a.Rcvd) != 1 {
 		t.Errorf("received %v in SQE, want one message", w.a.Rcvd)
 	}
-	w.Modify(w.a, RTS)
+	w.Modify(w.a, ib.StateRTS)
 	w.recv(1, 100, 0)
 	r := w.req(WRSend, 8, 0)
 	r.WRID = 4
@@ -206,10 +207,10 @@ func TestSendQueueError(t *testing.T) {
 // event comes if it was asked for, when all is quiet.
 func TestDrain(t *testing.T) {
 	for _, notify := range []bool{false, true} {
-		w := newWorld(t, RC, onWire, config(func(c *Config) { c.Window, c.MaxBurst = 4, 1024 }))
+		w := newWorld(t, ib.RC, onWire, config(func(c *Config) { c.Window, c.MaxBurst = 4, 1024 }))
 		w.post(w.req(WRWrite, 10000, 0), w.req(WRWrite, 8, 0))
 		w.Run(w.Now+500, 10)
-		w.a.QP.Modify(&Attr{State: SQD, SQDAsyncNotify: notify}, MaskState|MaskSQDAsyncNotify, w.Now, w.a)
+		w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: notify}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a)
 		if s := w.a.QP.Snapshot(); !s.SQDraining {
 			t.Errorf("not draining with %d packets in flight", s.Outstanding)
 		}
@@ -228,7 +229,7 @@ func TestDrain(t *testing.T) {
 		if s := w.a.QP.Snapshot(); s.SQDraining {
 			t.Errorf("still draining")
 		}
-		w.Modify(w.a, RTS)
+		w.Modify(w.a, ib.StateRTS)
 		w.run()
 		w.wantSent(Success, Success)
 	}
@@ -236,7 +237,7 @@ func TestDrain(t *testing.T) {
 
 // TestDepth checks that the initiator depth is kept to, and that a fence waits.
 func TestDepth(t *testing.T) {
-	w := newWorld(t, RC, onWire, aAttr(func(a *Attr) { a.MaxRDAtomic = 2 }))
+	w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.MaxRDAtomic = 2 }))
 	out, most := 0, 0
 	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
 		switch b.Kind {
@@ -268,7 +269,7 @@ func TestDepth(t *testing.T) {
 
 // TestLocalOperations checks order: LOCAL_INV after everything before it, once.
 func TestLocalOperations(t *testing.T) {
-	w := newWorld(t, RC, onWire)
+	w := newWorld(t, ib.RC, onWire)
 	inv := w.req(WRLocalInv, 0, 0)
 	lost := false
 	w.Tap = func(from *simnet.Endpoint, b *Burst) bool {
@@ -291,7 +292,7 @@ func TestLocalOperations(t *testing.T) {
 
 // TestSelf connects a queue pair to itself.
 func TestSelf(t *testing.T) {
-	w := newWorld(t, RC)
+	w := newWorld(t, ib.RC)
 	e := w.a
 	w.Connect(e, e, simnet.Defaults(), simnet.Defaults())
 	r := RecvWQE{NumSGE: 1}
@@ -320,7 +321,7 @@ func TestSelf(t *testing.T) {
 
 // TestImmediates checks flags of receives: immediate, invalidation, solicited.
 func TestImmediates(t *testing.T) {
-	w := newWorld(t, RC)
+	w := newWorld(t, ib.RC)
 	for i := range 4 {
 		w.recv(uint64(i), 64, 0)
 	}
@@ -349,18 +350,18 @@ func TestImmediates(t *testing.T) {
 // TestDrainWhileBlocked enters SQD while the next request has been looked at but has to
 // wait: it must not be sent before RTS.
 func TestDrainWhileBlocked(t *testing.T) {
-	w := newWorld(t, RC, onWire)
+	w := newWorld(t, ib.RC, onWire)
 	fenced := w.req(WRWrite, 8, 0)
 	fenced.Flags = FlagFence
 	w.post(w.req(WRRead, 3000, 0), fenced)
 	w.Run(w.Now+500, 10)
-	w.a.QP.Modify(&Attr{State: SQD, SQDAsyncNotify: true}, MaskState|MaskSQDAsyncNotify, w.Now, w.a)
+	w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: true}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a)
 	w.run()
 	w.wantSent(Success)
 	if s := w.a.QP.Snapshot(); s.SQDraining || fmt.Sprint(w.a.Events) != fmt.Sprint([]Event{EventSQDrained}) {
 		t.Errorf("draining %v, events %v", s.SQDraining, w.a.Events)
 	}
-	w.Modify(w.a, RTS)
+	w.Modify(w.a, ib.StateRTS)
 	w.run()
 	w.wantSent(Success, Success)
 }
@@ -368,7 +369,7 @@ func TestDrainWhileBlocked(t *testing.T) {
 // TestReadyTooEarly has a receive announced that others take first: waiting less than the
 // RNR NAK says must not use up the tries.
 func TestReadyTooEarly(t *testing.T) {
-	w := newWorld(t, RC, aAttr(func(a *Attr) { a.RNRRetry = 1 }), bAttr(func(a *Attr) { a.MinRNRTimer = 16 }))
+	w := newWorld(t, ib.RC, aAttr(func(a *Attr) { a.RNRRetry = 1 }), bAttr(func(a *Attr) { a.MinRNRTimer = 16 }))
 	w.post(w.req(WRSend, 8, 0))
 	w.Run(w.Now, 100)
 	for range 10 {
@@ -386,7 +387,7 @@ func TestReadyTooEarly(t *testing.T) {
 // TestModifyWhileDrained sets attributes in SQD, as a program does that has waited for it:
 // the event does not come again, and what the responder owes is still sent.
 func TestModifyWhileDrained(t *testing.T) {
-	w := newWorld(t, RC, onWire)
+	w := newWorld(t, ib.RC, onWire)
 	w.post(w.req(WRRead, 5000, 0))
 	for range 100 {
 		if w.b.QP.RespondPending() || !w.Step(w.Now+5000) {
@@ -394,12 +395,12 @@ func TestModifyWhileDrained(t *testing.T) {
 		}
 	}
 	n := simnet.Defaults().MaxDestRDAtomic
-	a := Attr{State: SQD, SQDAsyncNotify: true, MaxDestRDAtomic: n}
-	w.b.QP.Modify(&a, MaskState|MaskSQDAsyncNotify, w.Now, w.b)
+	a := Attr{State: ib.StateSQD, SQDAsyncNotify: true, MaxDestRDAtomic: n}
+	w.b.QP.Modify(&a, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.b)
 	if !w.b.QP.RespondPending() {
 		t.Fatalf("no response is owed")
 	}
-	w.b.QP.Modify(&a, MaskState|MaskMaxDestRDAtomic, w.Now, w.b)
+	w.b.QP.Modify(&a, ib.MaskState|ib.MaskMaxDestRDAtomic, w.Now, w.b)
 	w.run()
 	w.wantSent(Success)
 	if c := w.a.QP.Counters(); c.Timeouts != 0 {

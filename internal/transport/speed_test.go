@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 )
 
@@ -24,7 +25,7 @@ type fastHost struct {
 	failed   int
 	loseEach int // of requests that do not end a message, the n-th
 	sent     int
-	late     Time // how long timers have made it wait
+	late     ib.Time // how long timers have made it wait
 }
 
 func (h *fastHost) Scratch() *Scratch { return h.sc }
@@ -68,9 +69,9 @@ func (h *fastHost) ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status {
 func (h *fastHost) ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status {
 	return h.in(uint64(off), s)
 }
-func (h *fastHost) CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status { return Success }
-func (h *fastHost) CheckKey(rkey uint32, a Access) Status                         { return Success }
-func (h *fastHost) WriteRemote(rkey uint32, va uint64, s *memory.Span) Status     { return h.in(va, s) }
+func (h *fastHost) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) Status { return Success }
+func (h *fastHost) CheckKey(rkey uint32, a ib.Access) Status                         { return Success }
+func (h *fastHost) WriteRemote(rkey uint32, va uint64, s *memory.Span) Status        { return h.in(va, s) }
 func (h *fastHost) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status {
 	s.Add(h.mem[va : va+uint64(n)])
 	return Success
@@ -80,7 +81,7 @@ func (h *fastHost) Atomic(k Kind, rkey uint32, va, compare, swap uint64) (uint64
 }
 func (h *fastHost) InvalidateRemote(rkey uint32) Status { return Success }
 func (h *fastHost) LocalOp(w *SendWQE) Status           { return Success }
-func (h *fastHost) ResolveAH(ah uint32) (GID, bool)     { return GID{}, true }
+func (h *fastHost) ResolveAH(ah uint32) (ib.GID, bool)  { return ib.GID{}, true }
 func (h *fastHost) GRH(b *Burst, out *[40]byte)         {}
 func (h *fastHost) Event(e Event)                       {}
 func (h *fastHost) Send(b *Burst) {
@@ -98,7 +99,7 @@ func (h *fastHost) Send(b *Burst) {
 }
 
 // newFastPair connects two queue pairs.
-func newFastPair(t Type) (a, b *fastHost) {
+func newFastPair(t ib.Service) (a, b *fastHost) {
 	sc := new(Scratch)
 	a, b = &fastHost{sc: sc, mem: make([]byte, 1<<20)}, &fastHost{sc: sc, mem: make([]byte, 1<<20)}
 	a.peer, b.peer = b, a
@@ -106,11 +107,11 @@ func newFastPair(t Type) (a, b *fastHost) {
 		h.r = RecvWQE{Length: 1 << 20, NumSGE: 1}
 		h.q.Init(Config{Type: t, Num: uint32(100 + i)})
 		at := Attr{
-			State: RTS, MTU: 4096, DestQPN: uint32(101 - i), PKey: 0xffff, MaxRDAtomic: 16, MaxDestRDAtomic: 16, Timeout: 14, RetryCount: 7,
-			Access: AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic,
+			State: ib.StateRTS, MTU: 4096, DestQPN: uint32(101 - i), PKey: 0xffff, MaxRDAtomic: 16, MaxDestRDAtomic: 16, Timeout: 14, RetryCount: 7,
+			Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 		}
-		h.q.Modify(&at, MaskState|MaskAccess|MaskPKey|MaskAV|MaskMTU|MaskDestQPN|MaskRQPSN|MaskSQPSN|MaskMaxRDAtomic|
-			MaskMaxDestRDAtomic|MaskTimeout|MaskRetryCount, 1, h)
+		h.q.Modify(&at, ib.MaskState|ib.MaskAccess|ib.MaskPKey|ib.MaskAV|ib.MaskMTU|ib.MaskDestQPN|ib.MaskRQPSN|ib.MaskSQPSN|ib.MaskMaxRDAtomic|
+			ib.MaskMaxDestRDAtomic|ib.MaskTimeout|ib.MaskRetryCount, 1, h)
 	}
 	return a, b
 }
@@ -143,16 +144,16 @@ func (h *fastHost) turn(n uint32) {
 
 var fastCases = []struct {
 	name string
-	t    Type
+	t    ib.Service
 	w    SendWQE
 }{
-	{"RC/send8", RC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
-	{"RC/write8", RC, SendWQE{Op: WRWrite, Length: 8, NumSGE: 1}},
-	{"RC/read8", RC, SendWQE{Op: WRRead, Length: 8, NumSGE: 1}},
-	{"RC/fetchadd", RC, SendWQE{Op: WRFetchAdd, Length: 8, NumSGE: 1}},
-	{"RC/write64K", RC, SendWQE{Op: WRWrite, Length: 64 << 10, NumSGE: 1}},
-	{"UC/send8", UC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
-	{"UD/send8", UD, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+	{"RC/send8", ib.RC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+	{"RC/write8", ib.RC, SendWQE{Op: WRWrite, Length: 8, NumSGE: 1}},
+	{"RC/read8", ib.RC, SendWQE{Op: WRRead, Length: 8, NumSGE: 1}},
+	{"RC/fetchadd", ib.RC, SendWQE{Op: WRFetchAdd, Length: 8, NumSGE: 1}},
+	{"RC/write64K", ib.RC, SendWQE{Op: WRWrite, Length: 64 << 10, NumSGE: 1}},
+	{"UC/send8", ib.UC, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
+	{"UD/send8", ib.UD, SendWQE{Op: WRSend, Length: 8, NumSGE: 1}},
 }
 
 // TestNoAllocation holds the data path to no allocation at all, on every kind of path.
@@ -164,7 +165,7 @@ func TestNoAllocation(t *testing.T) {
 
 func testNoAllocation(t *testing.T, p Path) {
 	for _, c := range fastCases {
-		if p.Remote && c.t != RC {
+		if p.Remote && c.t != ib.RC {
 			continue // paced, and there is no clock here
 		}
 		t.Run(fmt.Sprintf("%s/%+v", c.name, p), func(t *testing.T) {
@@ -209,7 +210,7 @@ func BenchmarkMessage(b *testing.B) {
 // BenchmarkRemote is the same on a path between our own hosts.
 func BenchmarkRemote(b *testing.B) {
 	for _, c := range fastCases {
-		if c.t != RC {
+		if c.t != ib.RC {
 			continue
 		}
 		b.Run(c.name, func(b *testing.B) {

@@ -1,6 +1,9 @@
 package transport
 
-import "vrdma/internal/memory"
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+)
 
 // The responder's half of selective repeat, between our own hosts. Requests that arrive
 // ahead of a missing one are kept, and only what is missing is asked for:
@@ -52,7 +55,7 @@ func (s *stash) put(episode uint32, b *Burst, mtu uint32) {
 	}
 	off := 0 // in the first of them
 	for i := range b.Packets {
-		psn := psnAdd(b.PSN, i)
+		psn := ib.PSNAdd(b.PSN, i)
 		p := s.slot(episode, psn)
 		p.Episode, p.Burst = episode, *b
 		p.Size = 0
@@ -87,10 +90,10 @@ func (s *stash) take(episode, psn uint32) *Burst {
 }
 
 // stashSoon keeps b, which is ahead of what is expected, and asks for what is missing.
-func (q *QP) stashSoon(now Time, b *Burst, h Host) {
+func (q *QP) stashSoon(now ib.Time, b *Burst, h Host) {
 	rs := &q.resp
 	psns := b.psns(q.attr.MTU)
-	ahead := psnDist(rs.PSN, b.PSN)
+	ahead := ib.PSNDist(rs.PSN, b.PSN)
 	if rs.Waiting {
 		rs.Waiting = !q.comesAgain(now, b.PSN)
 	}
@@ -111,9 +114,9 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 	again := sc.stash.has(rs.Episode, b.PSN)
 	sc.stash.put(rs.Episode, b, q.attr.MTU)
 	q.count.Stashed += uint64(b.Packets)
-	if hole := psnDist(rs.Newest, b.PSN); hole < psnHalf {
+	if hole := ib.PSNDist(rs.Newest, b.PSN); hole < ib.PSNHalf {
 		from := rs.Newest
-		rs.Newest = psnAdd(b.PSN, psns)
+		rs.Newest = ib.PSNAdd(b.PSN, psns)
 		if hole > 0 {
 			q.askFor(now, from, b.PSN, h)
 			return
@@ -127,11 +130,11 @@ func (q *QP) stashSoon(now Time, b *Burst, h Host) {
 
 // comesAgain reports, after an RNR NAK, whether psn belongs to what is sent again because of
 // it rather than to what was on its way: the beginning was lost then.
-func (q *QP) comesAgain(now Time, psn uint32) bool {
+func (q *QP) comesAgain(now ib.Time, psn uint32) bool {
 	rs := &q.resp
-	forward := psnDist(rs.Ahead, psn)
+	forward := ib.PSNDist(rs.Ahead, psn)
 	rs.Ahead = psn
-	return (forward == 0 || forward >= psnHalf) && now-rs.NakAt >= max(nakAgain, RNRDelay(q.attr.MinRNRTimer))
+	return (forward == 0 || forward >= ib.PSNHalf) && now-rs.NakAt >= max(nakAgain, RNRDelay(q.attr.MinRNRTimer))
 }
 
 // stashable reports whether b's data is of the length that its packets say, and at hand.
@@ -151,7 +154,7 @@ func (b *Burst) stashable(mtu uint32) bool {
 
 // askFor asks for the packets from one PSN up to another. The first that are missing are
 // asked for with a NAK, which acknowledges everything before them.
-func (q *QP) askFor(now Time, from, to uint32, h Host) {
+func (q *QP) askFor(now ib.Time, from, to uint32, h Host) {
 	rs := &q.resp
 	rs.NakSent, rs.NakAt, rs.NakTo = true, now, to
 	q.count.OutOfSequence++
@@ -165,7 +168,7 @@ func (q *QP) askFor(now Time, from, to uint32, h Host) {
 }
 
 // patience is how long what was asked for may take before it is asked for again.
-func (q *QP) patience() Time {
+func (q *QP) patience() ib.Time {
 	if q.resp.NakTrip == 0 {
 		return nakAgain
 	}
@@ -173,7 +176,7 @@ func (q *QP) patience() Time {
 }
 
 // heard notes that what was asked for has come.
-func (rs *responder) heard(now Time) {
+func (rs *responder) heard(now ib.Time) {
 	if rs.HoleAt == 0 {
 		return
 	}
@@ -186,20 +189,20 @@ func (rs *responder) heard(now Time) {
 }
 
 // askAgain asks for everything that is missing, as far as a few answers name it.
-func (q *QP) askAgain(now Time, s *stash, h Host) {
+func (q *QP) askAgain(now ib.Time, s *stash, h Host) {
 	rs := &q.resp
 	to := rs.PSN
 	for range asksMost {
 		from := to
 		for from != rs.Newest && s.has(rs.Episode, from) {
-			from = psnAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
+			from = ib.PSNAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
 		}
 		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
-		if psnDist(from, rs.Newest)-1 >= stashSlots {
+		if ib.PSNDist(from, rs.Newest)-1 >= stashSlots {
 			return
 		}
 		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
-			to = psnAdd(to, 1)
+			to = ib.PSNAdd(to, 1)
 		}
 		q.askFor(now, from, to, h)
 	}
@@ -217,7 +220,7 @@ func (b *Burst) psns(mtu uint32) uint32 {
 }
 
 // unstall goes on with unstash where it had to stop. It reports whether it got through.
-func (q *QP) unstall(now Time, h Host) bool {
+func (q *QP) unstall(now ib.Time, h Host) bool {
 	q.resp.Stalled = false
 	if q.resp.Episode != 0 {
 		q.unstash(now, h)
@@ -226,7 +229,7 @@ func (q *QP) unstall(now Time, h Host) bool {
 }
 
 // unstash carries out what has been waiting for the packet that has just come.
-func (q *QP) unstash(now Time, h Host) {
+func (q *QP) unstash(now ib.Time, h Host) {
 	rs := &q.resp
 	s := h.Scratch().stash
 	if rs.NakSent {
@@ -237,7 +240,7 @@ func (q *QP) unstash(now Time, h Host) {
 		return
 	}
 	for range stashSlots {
-		if psnDist(rs.PSN, rs.Newest)-1 >= psnHalf-1 || rs.Closing || q.state == Error {
+		if ib.PSNDist(rs.PSN, rs.Newest)-1 >= ib.PSNHalf-1 || rs.Closing || q.state == ib.StateError {
 			rs.Episode = 0 // all there, or all over
 			return
 		}
@@ -259,7 +262,7 @@ func (q *QP) unstash(now Time, h Host) {
 	// Another one is missing. It was asked for when that was seen. If that is long ago, or
 	// if what was asked for after it has come, it was lost again.
 	rs.NakSent, rs.HoleAt = true, 0
-	if psnDist(rs.NakTo, rs.PSN) < psnHalf || now-rs.NakAt >= q.patience()/2 {
+	if ib.PSNDist(rs.NakTo, rs.PSN) < ib.PSNHalf || now-rs.NakAt >= q.patience()/2 {
 		q.askAgain(now, s, h)
 	}
 }

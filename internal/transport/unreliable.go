@@ -1,5 +1,7 @@
 package transport
 
+import "vrdma/internal/ib"
+
 // The UC responder and all of UD: nothing is acknowledged, nothing is sent twice, and
 // what does not fit is dropped in silence (IBA 9.8, 9.9.4).
 
@@ -53,7 +55,7 @@ func (q *QP) dropMessage() {
 const grhLength = 40
 
 // receiveDatagram is the UD responder.
-func (q *QP) receiveDatagram(now Time, b *Burst, h Host) (taken bool) {
+func (q *QP) receiveDatagram(now ib.Time, b *Burst, h Host) (taken bool) {
 	rs := &q.resp
 	if b.Kind == KindCNP {
 		q.Congested(now, b.SGID)
@@ -115,7 +117,7 @@ const managementQP = 1
 const controlledQKey = 1 << 31
 
 // sendDatagram sends the UD message in W.
-func (q *QP) sendDatagram(now Time, h Host) int {
+func (q *QP) sendDatagram(now ib.Time, h Host) int {
 	r := &q.req
 	w := &r.W
 	sc := h.Scratch()
@@ -144,7 +146,7 @@ func (q *QP) sendDatagram(now Time, h Host) int {
 			return 0
 		}
 	}
-	b.DGID, b.Dst, b.QKey = dgid, w.RemoteQPN&psnMask, w.RemoteQKey
+	b.DGID, b.Dst, b.QKey = dgid, w.RemoteQPN&ib.PSNMask, w.RemoteQKey
 	if w.RemoteQKey&controlledQKey != 0 {
 		b.QKey = q.attr.QKey
 	}

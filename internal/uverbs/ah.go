@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 func createAH(c *Call, req *abi.CreateAH, resp *abi.CreateAHResp) error {
@@ -16,7 +16,7 @@ func createAH(c *Call, req *abi.CreateAH, resp *abi.CreateAHResp) error {
 	var handle, num uint32
 	err := c.dev.Do(func(s *nic.Session) (err error) {
 		handle, num, err = s.CreateAH(req.PDHandle, nic.AHAttr{
-			DGID: transport.GID(a.GRH.DGID), FlowLabel: a.GRH.FlowLabel, SGIDIndex: a.GRH.SGIDIndex,
+			DGID: ib.GID(a.GRH.DGID), FlowLabel: a.GRH.FlowLabel, SGIDIndex: a.GRH.SGIDIndex,
 			HopLimit: a.GRH.HopLimit, TrafficClass: a.GRH.TrafficClass, DLID: a.DLID, SL: a.SL,
 			SrcPathBits: a.SrcPathBits, StaticRate: a.StaticRate, IsGlobal: a.IsGlobal != 0, PortNum: a.PortNum,
 		})

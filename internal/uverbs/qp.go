@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/ib"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
 
 func createQP(c *Call, req *abi.CreateQP, resp *abi.CreateQPResp) error {
@@ -144,7 +144,7 @@ func changeQP(c *Call, req *abi.ModifyQP) error {
 		PortNum: req.PortNum, Timeout: req.Timeout, RetryCnt: req.RetryCnt, RNRRetry: req.RNRRetry,
 		AltPortNum: req.AltPortNum, AltTimeout: req.AltTimeout,
 	}
-	err := c.dev.Do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, mask, a) })
+	err := c.dev.Do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, ib.AttrMask(mask), a) })
 	if has(abi.QPMaskState) && (req.QPState == abi.QPStateReset || req.QPState == abi.QPStateErr) {
 		c.dev.Settle()
 	}
@@ -153,7 +153,7 @@ func changeQP(c *Call, req *abi.ModifyQP) error {
 
 func fromDest(d *abi.QPDest) nic.AHAttr {
 	return nic.AHAttr{
-		DGID: transport.GID(d.DGID), FlowLabel: d.FlowLabel, SGIDIndex: d.SGIDIndex, HopLimit: d.HopLimit,
+		DGID: ib.GID(d.DGID), FlowLabel: d.FlowLabel, SGIDIndex: d.SGIDIndex, HopLimit: d.HopLimit,
 		TrafficClass: d.TrafficClass, DLID: d.DLID, SL: d.SL, SrcPathBits: d.SrcPathBits, StaticRate: d.StaticRate,
 		IsGlobal: d.IsGlobal != 0, PortNum: d.PortNum,
 	}
