@@ -7,6 +7,15 @@ const VerbsABIVersion = 6
 // RxeABIVersion is RXE_UVERBS_ABI_VERSION, the content of uverbs0/abi_version.
 const RxeABIVersion = 2
 
+// The device nodes, as fstat shows them: uverbs0, and rdma_cm, which is a miscellaneous
+// device.
+const (
+	UverbsMajor = 231
+	UverbsMinor = 192
+	CMMajor     = 10
+	CMMinor     = 122
+)
+
 const (
 	// CommandMask is IB_USER_VERBS_CMD_COMMAND_MASK.
 	CommandMask = 0xff

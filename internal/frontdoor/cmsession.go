@@ -1,7 +1,7 @@
 package frontdoor
 
 import (
-	"fmt"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -10,6 +10,7 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/ucma"
 )
 
 // A cmSession is one open of the rdma_cm device: an event channel. Like a session,
@@ -42,7 +43,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) err
 		err = perr
 	}
 	if err != nil {
-		return refusal(errnoOf(err, syscall.EMFILE), "the daemon cannot open an event channel: %v", err)
+		return refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot open an event channel: %v", err)
 	}
 	defer ses.end()
 	if err := p.adoptChannel(ses); err != nil {
@@ -51,7 +52,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) err
 	}
 	w := welcome()
 	w.NumFDs, w.ID = 1, ses.ch.Name
-	w.RdevMajor, w.RdevMinor = cmMajor, cmMinor
+	w.RdevMajor, w.RdevMinor = abi.CMMajor, abi.CMMinor
 	err = c.WriteMessage(w.Append(nil), fd)
 	unix.Close(fd)
 	if err != nil {
@@ -62,12 +63,6 @@ func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) err
 	ses.mark(channel.TraceClose)
 	return nil
 }
-
-// The device node of rdma_cm: a miscellaneous device.
-const (
-	cmMajor = 10
-	cmMinor = 122
-)
 
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
@@ -104,79 +99,25 @@ func (ses *cmSession) loop() {
 	}
 }
 
-// A cmCall is one command on its way.
-type cmCall struct {
-	ses *cmSession
-	in  []byte // the request
-	out int    // room for the response
-	// behind is what the shim sent behind the command: the memory that it names.
-	behind []byte
-
-	at   uint64 // where the response goes
-	resp []byte
-
-	traced       bool
-	args, result string
-}
-
 // command runs one command.
 func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Errno {
-	c := &cmCall{ses: ses, traced: ses.srv.trace.wants(&ses.proc.peer)}
 	start := time.Now()
-	cmd, err := c.parse(b)
-	if err == nil {
-		err = cmd.run(c)
+	traced := ses.srv.trace.wants(&ses.proc.peer)
+	c := ucma.Run(ses, b, traced)
+	c.Answer(reply)
+	if c.Refused() {
+		ses.srv.refused.count(c.Name())
 	}
-	errno := errnoOf(err, syscall.EIO)
-	if errno == 0 && c.resp != nil {
-		reply.Store(c.at, c.resp[:min(len(c.resp), c.out)])
-	}
-	if errno == syscall.ENOSYS {
-		ses.srv.refused.count(cmName(cmd, b))
-	}
-	if c.traced && errno != syscall.EAGAIN {
-		r := ses.record(cmName(cmd, b), start)
-		r.Duration, r.Args, r.Result = time.Since(start), c.args, c.result
-		if errno != 0 {
-			r.Result, r.Errno, r.Error, r.Refused = "", int(errno), errnoName(errno), errno == syscall.ENOSYS
-		}
+	if traced && c.Errno != syscall.EAGAIN {
+		r := ses.record(c.Name(), start)
+		outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
 		ses.srv.trace.publish(&ses.proc.peer, r)
 	}
-	return errno
+	return c.Errno
 }
 
-// parse takes one write() apart and checks it as ucma_write does.
-func (c *cmCall) parse(b []byte) (*cmCommand, error) {
-	var hdr abi.CMCmdHeader
-	if !abi.Decode(b, &hdr) || hdr.Cmd >= abi.NumCMCmd {
-		return nil, syscall.EINVAL
-	}
-	body := b[abi.Size[abi.CMCmdHeader]():]
-	if int(hdr.In) > len(body) {
-		return nil, syscall.EINVAL
-	}
-	cmd := &cmCommands[hdr.Cmd]
-	if cmd.run == nil {
-		return cmd, syscall.ENOSYS
-	}
-	c.in, c.behind, c.out = body[:hdr.In], body[hdr.In:], int(hdr.Out)
-	if c.out < cmd.response {
-		return cmd, syscall.ENOSPC
-	}
-	return cmd, nil
-}
-
-func cmName(c *cmCommand, b []byte) string {
-	if c != nil && c.name != "" {
-		return c.name
-	}
-	var hdr abi.CMCmdHeader
-	abi.Decode(b, &hdr)
-	return fmt.Sprintf("CM_%d", hdr.Cmd)
-}
-
-// do runs f on the loop. It panics where f panicked, and so ends the session.
-func (ses *cmSession) do(f func(*rdmacm.Channel) error) error {
+// Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
+func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
 	if p := ses.srv.onLoop(func() { err = f(ses.ch) }); p != nil {
 		panic(p)
@@ -184,15 +125,23 @@ func (ses *cmSession) do(f func(*rdmacm.Channel) error) error {
 	return err
 }
 
-// withID runs f on the loop with an identifier of the channel.
-func (c *cmCall) withID(name uint32, f func(*rdmacm.ID) error) error {
-	return c.ses.do(func(ch *rdmacm.Channel) error {
-		id, err := ch.ID(name)
-		if err != nil {
-			return err
-		}
-		return f(id)
-	})
+// OnLoop implements ucma.Channel.
+func (ses *cmSession) OnLoop(f func()) { ses.srv.onLoop(f) }
+
+// CMA implements ucma.Channel.
+func (ses *cmSession) CMA() *rdmacm.CMA { return ses.srv.cfg.CMA }
+
+// NodeGUID implements ucma.Channel.
+func (ses *cmSession) NodeGUID() uint64 { return ses.srv.cfg.NIC.NodeGUID }
+
+// Route implements ucma.Channel.
+func (ses *cmSession) Route(from, to netip.Addr) (netip.Addr, error) {
+	return ses.srv.cfg.Route(from, to)
+}
+
+// Reach implements ucma.Channel.
+func (ses *cmSession) Reach(from, to netip.Addr, timeout time.Duration) error {
+	return ses.srv.cfg.Reach(from, to, timeout)
 }
 
 func (ses *cmSession) record(command string, t time.Time) channel.TraceRecord {

@@ -9,10 +9,18 @@ import (
 	"vrdma/internal/abi"
 )
 
-func storageOf(s string) abi.CMStorage {
-	a, _ := toStorage(netip.MustParseAddrPort(s))
-	return a
+func storageOf(s string) (out abi.CMStorage) {
+	b := sockaddrOf(s)
+	copy(out[:], b[:])
+	return out
 }
+
+// addrMin is what the answer to CM_QUERY_ADDR had before it grew an index, and
+// joinSendOnly a flag of joining: numbers of the ABI.
+const (
+	addrMin      = 272
+	joinSendOnly = 1
+)
 
 // The younger commands: an identifier is bound, resolved, routed, asked about and joins a
 // group without one of the older ones.

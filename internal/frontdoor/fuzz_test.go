@@ -84,21 +84,3 @@ func FuzzCommand(f *testing.F) {
 		}
 	})
 }
-
-// FuzzParse is the parser alone: whatever it accepts lies inside the message.
-func FuzzParse(f *testing.F) {
-	f.Add(legacy(abi.CmdCreateQP, qpRequest(0, 0), nil, 64))
-	f.Add(extended(abi.ExCmdCreateQP, &abi.ExCreateQP{}, 40, 32))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var c call
-		if c.parse(b) != nil {
-			return
-		}
-		if len(c.in)+len(c.driverIn) > len(b) || c.cmd == nil || c.cmd.run == nil {
-			t.Errorf("%x: request of %d and driver data of %d bytes for %v", b, len(c.in), len(c.driverIn), c.cmd)
-		}
-		if c.out < 0 || c.driverOut < 0 || c.out < c.cmd.response && c.response != 0 {
-			t.Errorf("%x: room for %d and %d bytes", b, c.out, c.driverOut)
-		}
-	})
-}

@@ -13,13 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/channel"
-)
-
-// The device node that libibverbs opens: fstat of it has to show this.
-const (
-	rdevMajor = 231
-	rdevMinor = 192
 )
 
 // A peer is who is at the other end.
@@ -137,7 +132,7 @@ func refuse(c *channel.Conn, err error) {
 func welcome() channel.Welcome {
 	return channel.Welcome{
 		Magic: channel.Magic, Protocol: channel.Version, DaemonPid: int32(os.Getpid()),
-		RdevMajor: rdevMajor, RdevMinor: rdevMinor,
+		RdevMajor: abi.UverbsMajor, RdevMinor: abi.UverbsMinor,
 	}
 }
 

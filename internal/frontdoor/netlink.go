@@ -8,10 +8,12 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
+	"vrdma/internal/devicetree"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/rdmanl"
 	"vrdma/internal/transport"
+	"vrdma/internal/uverbs"
 )
 
 // netlinkPatience is how long a program may leave an answer unread.
@@ -60,7 +62,7 @@ const (
 func (l *looker) Device() rdmanl.Device {
 	n := l.s.cfg.NIC
 	return rdmanl.Device{
-		Name: n.Name, Ports: 1, CapFlags: deviceCaps, NodeGUID: n.NodeGUID, SystemGUID: n.NodeGUID,
+		Name: n.Name, Ports: 1, CapFlags: uverbs.DeviceCaps, NodeGUID: n.NodeGUID, SystemGUID: n.NodeGUID,
 		NodeType: nodeCA, Protocol: "roce", UverbsDriverID: driverRXE,
 	}
 }
@@ -79,17 +81,17 @@ func (l *looker) Port() rdmanl.Port {
 func (l *looker) Chardev(name string) (rdmanl.Chardev, bool) {
 	switch {
 	case name == "uverbs":
-		return rdmanl.Chardev{Name: "uverbs0", ABI: abi.RxeABIVersion, Major: rdevMajor, Minor: rdevMinor, OfDevice: true}, true
+		return rdmanl.Chardev{Name: "uverbs0", ABI: abi.RxeABIVersion, Major: abi.UverbsMajor, Minor: abi.UverbsMinor, OfDevice: true}, true
 	case name == "rdma_cm" && l.s.cfg.CMA != nil:
-		return rdmanl.Chardev{Name: "rdma_cm", ABI: rdmaCM, Major: cmMajor, Minor: cmMinor}, true
+		return rdmanl.Chardev{Name: "rdma_cm", ABI: abi.CMABIVersion, Major: abi.CMMajor, Minor: abi.CMMinor}, true
 	}
 	return rdmanl.Chardev{}, false
 }
 
 func (l *looker) Counters() (out []rdmanl.Counter) {
 	for _, c := range l.s.counters() {
-		if c.dir == hwCounters {
-			out = append(out, rdmanl.Counter{Name: c.name, Value: c.value})
+		if c.Dir == devicetree.HWCounters {
+			out = append(out, rdmanl.Counter{Name: c.Name, Value: c.Value})
 		}
 	}
 	return out

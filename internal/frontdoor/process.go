@@ -32,7 +32,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 	space, err := memory.NewSpace(who.pid, s.cfg.NIC.Limits.Memory)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.pid, "program", who.program, "error", err)
-		return refusal(errnoOf(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
+		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	defer space.Close()
 	p := &process{peer: who, token: newToken(), space: space, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
@@ -65,7 +65,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
 		if err == nil && req.Op == channel.OpSync {
-			s.tree.sync()
+			s.tree.Sync()
 			errno = 0
 		}
 		reply.Reset((*buf)[:0])
@@ -150,15 +150,4 @@ func (s *Server) process(token channel.Token, who peer) (*process, error) {
 		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.pid)
 	}
 	return p, nil
-}
-
-// errnoOf finds the errno in err.
-func errnoOf(err error, otherwise syscall.Errno) syscall.Errno {
-	if err == nil {
-		return 0
-	}
-	if e, ok := asErrno(err); ok {
-		return e
-	}
-	return otherwise
 }

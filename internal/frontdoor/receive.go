@@ -1,9 +1,7 @@
 package frontdoor
 
 import (
-	"errors"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -49,10 +47,4 @@ func ready(fd int) bool {
 		}
 		return err != nil || n > 0
 	}
-}
-
-func asErrno(err error) (syscall.Errno, bool) {
-	var e syscall.Errno
-	ok := errors.As(err, &e)
-	return e, ok
 }

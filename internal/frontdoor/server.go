@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"vrdma/internal/channel"
+	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/routes"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -76,7 +78,7 @@ type Server struct {
 	uid     int
 
 	listener *net.UnixListener
-	tree     *tree
+	tree     *devicetree.Tree
 	trace    hub
 	refused  refusals
 	looks    throttle
@@ -107,10 +109,10 @@ func Listen(cfg Config) (*Server, error) {
 		cfg.SocketMode = 0o600
 	}
 	if cfg.Route == nil {
-		cfg.Route = kernelRoute
+		cfg.Route = routes.From
 	}
 	if cfg.Reach == nil {
-		cfg.Reach = reach
+		cfg.Reach = routes.Reach
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -136,7 +138,7 @@ func Listen(cfg Config) (*Server, error) {
 		l.Close()
 		return nil, fmt.Errorf("the socket's mode: %w", err)
 	}
-	if s.tree, err = newTree(cfg.Socket+".d/sys", cfg.NIC, cfg.DirMode, s.counters); err != nil {
+	if s.tree, err = devicetree.New(cfg.Socket+".d/sys", cfg.NIC, cfg.DirMode, s.counters); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -247,7 +249,7 @@ func turnAway(u *net.UnixConn, why error) {
 	if _, fds, err := c.ReadMessage(hello[:]); err == nil {
 		channel.CloseFDs(fds)
 	}
-	refuse(c, refusal(errnoOf(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
+	refuse(c, refusal(channel.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 }
 
 // serve starts the conversation on u.
@@ -293,5 +295,13 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
 	}
-	return errors.Join(err, s.tree.remove())
+	return errors.Join(err, s.tree.Remove())
+}
+
+// counters reads the device's counters.
+func (s *Server) counters() []devicetree.Counter {
+	var c nic.Counters
+	var l link.Counters
+	s.looks.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
+	return devicetree.Counters(c, l)
 }

@@ -183,15 +183,17 @@ func TestLastDescriptor(t *testing.T) {
 
 // TestPanic shows that a mistake in a handler costs only the session that met it.
 func TestPanic(t *testing.T) {
-	row := legacyCommands[abi.CmdModifyAH]
-	legacyCommands[abi.CmdModifyAH] = accept("PANIC", func(c *call, _ *abi.DestroyAH) error {
-		return c.ses.do(func(*nic.Session) error { panic("on purpose") })
-	})
-	t.Cleanup(func() { legacyCommands[abi.CmdModifyAH] = row }) // after the server has ended
-
 	s := testServer(t)
 	victim, other := open(t, s), open(t, s)
-	req := channel.Request{Op: channel.OpCommand, Command: legacy(abi.CmdModifyAH, &abi.DestroyAH{}, nil, 0)}
+	domain := pd(victim)
+	s.onLoop(func() {
+		random := s.cfg.NIC.Random
+		s.cfg.NIC.Random = func() uint32 { // asked for a window's key
+			s.cfg.NIC.Random = random
+			panic("on purpose")
+		}
+	})
+	req := channel.Request{Op: channel.OpCommand, Command: legacy(abi.CmdAllocMW, &abi.AllocMW{Response: respAddr, PDHandle: domain, MWType: abi.MWType1}, nil, 8)}
 	if err := victim.dev.WriteMessage(req.Append(nil)); err != nil {
 		t.Fatal(err)
 	}

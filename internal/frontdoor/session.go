@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/uverbs"
 )
 
 // A session is one open of the device. Its goroutine reads a command, runs it and
@@ -28,7 +29,7 @@ type session struct {
 	doorbell *os.File
 	dev      *nic.Session // touched on the loop only
 
-	context  bool // GET_CONTEXT has succeeded
+	verbs    *uverbs.Context
 	commands atomic.Uint64
 }
 
@@ -60,6 +61,7 @@ func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) err
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
 func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
 	ses := &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+	ses.verbs = uverbs.NewContext(ses)
 	defer func() {
 		if err != nil {
 			ses.end()
@@ -67,11 +69,11 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 		}
 	}()
 	if ses.arena, err = nic.NewArena(); err != nil {
-		return nil, refusal(errnoOf(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
+		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, refusal(errnoOf(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
+		return nil, refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
 	}
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
@@ -84,7 +86,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 		err = perr
 	}
 	if err != nil {
-		return nil, refusal(errnoOf(err, syscall.EIO), "the daemon cannot open the device: %v", err)
+		return nil, refusal(channel.Errno(err, syscall.EIO), "the daemon cannot open the device: %v", err)
 	}
 	if err = p.adopt(ses); err != nil {
 		return nil, err
@@ -119,7 +121,7 @@ func (ses *session) end() {
 	s.mu.Lock()
 	delete(s.sessions, ses)
 	s.mu.Unlock()
-	s.tree.poke()
+	s.tree.Poke()
 }
 
 // Evict closes the connection of a session whose memory faulted; the engine has
@@ -148,9 +150,9 @@ func (s *Server) onLoop(f func()) (err error) {
 	return err
 }
 
-// do runs f on the loop with the session's device. It panics where f panicked, and
-// so ends the session.
-func (ses *session) do(f func(*nic.Session) error) error {
+// Do implements uverbs.Device: it runs f on the loop with the session's device. It
+// panics where f panicked, and so ends the session.
+func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
 	if p := ses.srv.onLoop(func() {
 		if ses.dev.Engine != nil { // else it faulted, and is closed
@@ -200,7 +202,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 	case channel.OpCommand:
 		return ses.command(req, reply)
 	case channel.OpSync:
-		ses.srv.tree.sync()
+		ses.srv.tree.Sync()
 		return finish(reply, 0), nil
 	}
 	return finish(reply, syscall.EINVAL), nil
@@ -208,41 +210,20 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 
 func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
 	ses.commands.Add(1)
-	c := &call{ses: ses, extents: req.Extents, traced: ses.srv.trace.wants(&ses.proc.peer)}
+	traced := ses.srv.trace.wants(&ses.proc.peer)
 	var start time.Time
-	if c.traced {
+	if traced {
 		start = time.Now()
 	}
-	err := ses.run(c, req.Command)
-	errno := errnoOf(err, syscall.EIO)
-	if errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
-		errno = syscall.EINVAL
+	c := ses.verbs.Run(req.Command, req.Extents, traced)
+	if c.Refused() {
+		ses.srv.refused.count(c.Name())
 	}
-	if errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS {
-		ses.srv.refused.count(commandName(c.cmd, req.Command))
+	if traced {
+		ses.traceCall(c, start)
 	}
-	if c.traced {
-		ses.traceCall(c, req.Command, start, errno)
-	}
-	var fds []int
-	for _, p := range c.fds {
-		fds = append(fds, p.fd)
-	}
-	if errno == 0 {
-		c.answer(reply)
-	}
-	return finish(reply, errno), fds
-}
-
-// run checks a command and runs it.
-func (ses *session) run(c *call, b []byte) error {
-	if err := c.parse(b); err != nil {
-		return err
-	}
-	if !ses.context && c.cmd != legacyCommands[0] {
-		return syscall.EINVAL
-	}
-	return c.cmd.run(c)
+	c.Answer(reply)
+	return finish(reply, c.Errno), c.FDs()
 }
 
 // finish ends a reply. One that does not fit is a mistake of ours, not the
@@ -255,5 +236,13 @@ func finish(r *channel.ReplyBuilder, errno syscall.Errno) []byte {
 	return msg
 }
 
-// space is the registered memory of the session's process.
-func (ses *session) space() *memory.Space { return ses.proc.space }
+// NIC implements uverbs.Device.
+func (ses *session) NIC() *nic.NIC { return ses.srv.cfg.NIC }
+
+// Wake implements uverbs.Device.
+func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
+
+// Map implements uverbs.Device.
+func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
+	return ses.proc.space.Map(start, length, extents)
+}

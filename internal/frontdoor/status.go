@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"vrdma/internal/abitext"
 	"vrdma/internal/channel"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
@@ -21,7 +22,7 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	st := channel.Status{
 		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
 		Device: channel.DeviceStatus{
-			Name: n.Name, NodeGUID: sysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
+			Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
 		},
 		Sessions: []channel.SessionStatus{},
 		Counters: map[string]uint64{},
@@ -29,11 +30,11 @@ func (s *Server) status(uid int, all bool) channel.Status {
 	}
 	for i, g := range n.GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, channel.GIDStatus{
-			Index: i, GID: gidText(g.GID), Type: gidType, NetDev: g.NetDev,
+			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
 	for _, c := range s.counters() {
-		st.Counters[c.name] = c.value
+		st.Counters[c.Name] = c.Value
 	}
 	s.peers(&st, all)
 
@@ -141,11 +142,11 @@ func (ses *session) status() channel.SessionStatus {
 	for _, q := range in.QPs {
 		a := &q.Snapshot.Attr
 		qs := channel.QPStatus{
-			Num: q.Num, Type: transportNames[q.Type], State: nameText(qpStateNames, uint64(q.Snapshot.State)),
+			Num: q.Num, Type: abitext.Services[q.Type], State: abitext.Name(abitext.QPStates, uint64(q.Snapshot.State)),
 			DestQPN: a.DestQPN, Outstanding: q.SendPosted,
 		}
 		if a.DGID != (transport.GID{}) {
-			qs.DestGID = gidText(a.DGID)
+			qs.DestGID = abitext.GID(a.DGID)
 		}
 		out.QPs = append(out.QPs, qs)
 	}

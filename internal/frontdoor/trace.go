@@ -1,7 +1,6 @@
 package frontdoor
 
 import (
-	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -10,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
 	"vrdma/internal/channel"
+	"vrdma/internal/uverbs"
 )
 
 // A hub hands trace records to the tools that asked for them. While nobody does, a
@@ -107,16 +106,18 @@ func (ses *session) record(command string, t time.Time) channel.TraceRecord {
 }
 
 // traceCall records a command that has been answered.
-func (ses *session) traceCall(c *call, b []byte, start time.Time, errno syscall.Errno) {
-	r := ses.record(commandName(c.cmd, b), start)
-	r.Duration = time.Since(start)
-	r.Args, r.Result = c.args, c.result
-	if errno != 0 {
-		r.Result = ""
-		r.Errno, r.Error = int(errno), errnoName(errno)
-		r.Refused = errno == syscall.EOPNOTSUPP || errno == syscall.ENOSYS
-	}
+func (ses *session) traceCall(c *uverbs.Call, start time.Time) {
+	r := ses.record(c.Name(), start)
+	outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
 	ses.srv.trace.publish(&ses.proc.peer, r)
+}
+
+// outcome completes the record of a command that began at r.Time.
+func outcome(r *channel.TraceRecord, errno syscall.Errno, refused bool, args, result string) {
+	r.Duration, r.Args, r.Result = time.Since(r.Time), args, result
+	if errno != 0 {
+		r.Result, r.Errno, r.Error, r.Refused = "", int(errno), errnoName(errno), refused
+	}
 }
 
 // errnoName is the name that people know: ENOTSUP has the same number on Linux.
@@ -125,21 +126,6 @@ func errnoName(e syscall.Errno) string {
 		return "EOPNOTSUPP"
 	}
 	return unix.ErrnoName(e)
-}
-
-// commandName names a command, one that we do not know included.
-func commandName(c *command, b []byte) string {
-	if c != nil {
-		return c.name
-	}
-	var hdr abi.CmdHeader
-	if !abi.Decode(b, &hdr) {
-		return fmt.Sprintf("(%d bytes)", len(b))
-	}
-	if hdr.Command&abi.FlagExtended != 0 {
-		return fmt.Sprintf("EX_%d", hdr.Command&^abi.FlagExtended)
-	}
-	return fmt.Sprintf("CMD_%d", hdr.Command)
 }
 
 // refusals counts what programs asked for and we do not support.

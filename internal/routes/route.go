@@ -1,4 +1,4 @@
-package frontdoor
+package routes
 
 import (
 	"net/netip"
@@ -9,10 +9,10 @@ import (
 // rocePort is the port of RoCEv2.
 const rocePort = 4791
 
-// kernelRoute asks the kernel from which address it would send to another host:
+// From asks the kernel from which address it would send to another host:
 // connecting a datagram socket looks the route up and sends nothing. from may be
 // unspecified.
-func kernelRoute(from, to netip.Addr) (netip.Addr, error) {
+func From(from, to netip.Addr) (netip.Addr, error) {
 	family := unix.AF_INET
 	if to.Is6() {
 		family = unix.AF_INET6

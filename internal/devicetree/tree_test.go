@@ -1,8 +1,9 @@
-package frontdoor
+package devicetree
 
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,13 +11,19 @@ import (
 
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
-	"vrdma/internal/transport"
 )
+
+func testNIC() *nic.NIC {
+	return nic.New(nic.Config{Name: "rxe0", NodeGUID: 0x020000fffe000001, GIDs: []nic.GIDEntry{
+		{GID: netip.MustParseAddr("192.0.2.1").As16(), NetDev: "eth0"},
+		{GID: netip.MustParseAddr("127.0.0.1").As16(), NetDev: "lo"},
+	}})
+}
 
 func TestTree(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "s.sock.d", "sys")
 	value := uint64(0)
-	tr, err := newTree(root, testNIC(), 0o755, func() []counter { return []counter{{hwCounters, "sent_pkts", value}} })
+	tr, err := New(root, testNIC(), 0o755, func() []Counter { return []Counter{{HWCounters, "sent_pkts", value}} })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +82,7 @@ func TestTree(t *testing.T) {
 	counterFile := filepath.Join(device, "ports/1/hw_counters/sent_pkts")
 	inode, _ := os.Stat(counterFile)
 	value = 12345
-	tr.sync()
+	tr.Sync()
 	if got := read("infiniband/rxe0/ports/1/hw_counters/sent_pkts"); got != "12345\n" {
 		t.Errorf("sent_pkts %q after sync", got)
 	}
@@ -86,7 +93,7 @@ func TestTree(t *testing.T) {
 		t.Error("the counter is a new file")
 	}
 
-	if err := tr.remove(); err != nil {
+	if err := tr.Remove(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Dir(root)); !errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +104,7 @@ func TestTree(t *testing.T) {
 // TestTreeKeeps leaves the shared object beside the tree alone.
 func TestTreeKeeps(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	tr, err := newTree(filepath.Join(dir, "sys"), testNIC(), 0o700, func() []counter { return nil })
+	tr, err := New(filepath.Join(dir, "sys"), testNIC(), 0o700, func() []Counter { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +112,7 @@ func TestTreeKeeps(t *testing.T) {
 	if err := os.WriteFile(lib, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.remove(); err != nil {
+	if err := tr.Remove(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(lib); err != nil {
@@ -116,11 +123,11 @@ func TestTreeKeeps(t *testing.T) {
 // TestCounterNames keeps the names that tools read.
 func TestCounterNames(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range counterFiles(nic.Counters{}, link.Counters{}) {
-		if names[c.dir+"/"+c.name] {
-			t.Errorf("%s is there twice", c.name)
+	for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+		if names[c.Dir+"/"+c.Name] {
+			t.Errorf("%s is there twice", c.Name)
 		}
-		names[c.dir+"/"+c.name] = true
+		names[c.Dir+"/"+c.Name] = true
 	}
 	for _, want := range strings.Fields(`hw_counters/sent_pkts hw_counters/rcvd_pkts hw_counters/duplicate_request
 		hw_counters/out_of_seq_request hw_counters/rcvd_rnr_err hw_counters/send_rnr_err hw_counters/rcvd_seq_err
@@ -139,16 +146,10 @@ func TestCounterNames(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestRate(t *testing.T) {
 	for got, want := range map[string]string{
-		flagText(accessNames, 0):                  "0",
-		flagText(accessNames, 5):                  "LOCAL_WRITE|REMOTE_READ",
-		flagText(accessNames, 1|1<<15):            "LOCAL_WRITE|0x8000",
-		nameText(qpTypeNames, 2):                  "RC",
-		nameText(qpTypeNames, 99):                 "99",
-		gidText(transport.GID{0xfe, 0x80, 15: 1}): "fe80::1",
-		mtuText(5):     "4096",
-		rateText(1, 1): "2.5 Gb/sec (1X SDR)",
+		rateText(1, 1):                         "2.5 Gb/sec (1X SDR)",
+		rateText(nic.PortWidth, nic.PortSpeed): "100 Gb/sec (4X EDR)",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

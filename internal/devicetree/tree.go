@@ -1,4 +1,4 @@
-package frontdoor
+package devicetree
 
 import (
 	"errors"
@@ -12,18 +12,13 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/abitext"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
 
-// The device tree: what programs read in /sys/class. File names and formats are the
-// kernel's. The tree is written once; only the counters change, each rewritten in
-// place, because a new modification time of the device's directory means a new
-// device to libibverbs.
-
 const (
-	gidType = "RoCE v2"
 	// umadABI, ucmABI and so on are what the kernel's modules say.
 	umadABI = 5
 	rdmaCM  = 4
@@ -37,10 +32,10 @@ const (
 	counterWidth = 21
 )
 
-// A tree is the device tree on disk.
-type tree struct {
+// A Tree is the device tree on disk.
+type Tree struct {
 	root  string
-	read  func() []counter
+	read  func() []Counter
 	wake  chan struct{}
 	done  chan struct{}
 	stop  sync.Once // closes done
@@ -51,9 +46,9 @@ type tree struct {
 	last  map[string]uint64   // guarded by mu
 }
 
-// newTree writes the tree below root; read reads the counters.
-func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []counter) (*tree, error) {
-	t := &tree{
+// New writes the tree of n below root; read reads the counters.
+func New(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) (*Tree, error) {
+	t := &Tree{
 		root: root, read: read, wake: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{}),
 		files: make(map[string]*os.File), last: make(map[string]uint64),
 	}
@@ -132,17 +127,17 @@ func (w *writer) verbsClass(device string) {
 	w.file("class/infiniband_verbs/abi_version", "%d", abi.VerbsABIVersion)
 	const uverbs = "class/infiniband_verbs/uverbs0/"
 	w.file(uverbs+"ibdev", "%s", device)
-	w.file(uverbs+"dev", "%d:%d", rdevMajor, rdevMinor)
+	w.file(uverbs+"dev", "%d:%d", abi.UverbsMajor, abi.UverbsMinor)
 	w.file(uverbs+"abi_version", "%d", abi.RxeABIVersion)
 	w.link("../../infiniband/"+device+"/device", uverbs+"device")
 	w.file("class/infiniband_mad/abi_version", "%d", umadABI)
 	w.file("class/misc/rdma_cm/abi_version", "%d", rdmaCM)
-	w.file("class/misc/rdma_cm/dev", "%d:%d", cmMajor, cmMinor)
+	w.file("class/misc/rdma_cm/dev", "%d:%d", abi.CMMajor, abi.CMMinor)
 }
 
 func (w *writer) device(n *nic.NIC) {
 	d := filepath.Join("class/infiniband", n.Name) + "/"
-	guid := sysfsGUID(n.NodeGUID)
+	guid := abitext.SysfsGUID(n.NodeGUID)
 	w.file(d+"node_type", "1: CA")
 	w.file(d+"node_guid", "%s", guid)
 	w.file(d+"sys_image_guid", "%s", guid)
@@ -165,7 +160,7 @@ func (w *writer) port(n *nic.NIC) {
 	p := filepath.Join("class/infiniband", n.Name, "ports/1") + "/"
 	w.file(p+"state", "4: ACTIVE")
 	w.file(p+"phys_state", "5: LinkUp")
-	w.file(p+"rate", "%s", rateText(portWidth, portSpeed))
+	w.file(p+"rate", "%s", rateText(nic.PortWidth, nic.PortSpeed))
 	w.file(p+"link_layer", "Ethernet")
 	w.file(p+"lid", "0x0")
 	w.file(p+"lid_mask_count", "0")
@@ -173,21 +168,21 @@ func (w *writer) port(n *nic.NIC) {
 	w.file(p+"sm_sl", "0")
 	w.file(p+"cap_mask", "0x%08x", abi.PortCapCM)
 	w.file(p+"has_smi", "0")
-	for i := range pkeyTableLen {
+	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
 	for i, g := range n.GIDs {
-		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", sysfsGID(g.GID))
-		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), gidType)
+		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(g.GID))
+		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
 	}
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
-	for i := len(n.GIDs); i < gidTableLen(n); i++ {
-		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", sysfsGID(transport.GID{}))
-		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), gidType)
+	for i := len(n.GIDs); i < n.GIDTableLen(); i++ {
+		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(transport.GID{}))
+		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 	}
-	w.file(p+hwCounters+"/lifespan", "10")
+	w.file(p+HWCounters+"/lifespan", "10")
 }
 
 // rateText prints width and speed as the kernel's rate_show.
@@ -202,12 +197,12 @@ func rateText(width, speed int) string {
 }
 
 // openCounters makes the counter files, all zero, and keeps them open.
-func (t *tree) openCounters(port string, w *writer) error {
+func (t *Tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range counterFiles(nic.Counters{}, link.Counters{}) {
-		key := filepath.Join(c.dir, c.name)
-		w.dir(filepath.Join(port, c.dir))
+	for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+		key := filepath.Join(c.Dir, c.Name)
+		w.dir(filepath.Join(port, c.Dir))
 		if w.err != nil {
 			return w.err
 		}
@@ -215,8 +210,8 @@ func (t *tree) openCounters(port string, w *writer) error {
 		if err != nil {
 			return err
 		}
-		t.files[key], t.last[key] = f, c.value
-		if err := put(f, c.value); err != nil {
+		t.files[key], t.last[key] = f, c.Value
+		if err := put(f, c.Value); err != nil {
 			return err
 		}
 	}
@@ -232,25 +227,25 @@ func put(f *os.File, v uint64) error {
 	return err
 }
 
-// sync brings the counter files up to date before it returns, and reports whether
+// Sync brings the counter files up to date before it returns, and reports whether
 // any changed.
-func (t *tree) sync() (changed bool) {
+func (t *Tree) Sync() (changed bool) {
 	counters := t.read()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range counters {
-		key := filepath.Join(c.dir, c.name)
-		if f := t.files[key]; f != nil && c.value > t.last[key] {
-			if put(f, c.value) == nil {
-				t.last[key], changed = c.value, true
+		key := filepath.Join(c.Dir, c.Name)
+		if f := t.files[key]; f != nil && c.Value > t.last[key] {
+			if put(f, c.Value) == nil {
+				t.last[key], changed = c.Value, true
 			}
 		}
 	}
 	return changed
 }
 
-// poke asks for fresh counters soon.
-func (t *tree) poke() {
+// Poke asks for fresh counters soon.
+func (t *Tree) Poke() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -258,7 +253,7 @@ func (t *tree) poke() {
 }
 
 // refresh follows the counters.
-func (t *tree) refresh() {
+func (t *Tree) refresh() {
 	defer close(t.ended)
 	period := counterPeriod
 	for {
@@ -269,7 +264,7 @@ func (t *tree) refresh() {
 		case <-t.wake:
 			time.Sleep(counterPeriod / 2) // sessions often end together
 		}
-		if t.sync() {
+		if t.Sync() {
 			period = counterPeriod
 		} else {
 			period = min(2*period, counterRest)
@@ -277,8 +272,8 @@ func (t *tree) refresh() {
 	}
 }
 
-// remove deletes the tree; once it is gone, again does nothing.
-func (t *tree) remove() error {
+// Remove deletes the tree; once it is gone, again does nothing.
+func (t *Tree) Remove() error {
 	t.stop.Do(func() { close(t.done) })
 	<-t.ended
 	t.closeFiles()
@@ -290,7 +285,7 @@ func (t *tree) remove() error {
 	return err
 }
 
-func (t *tree) closeFiles() {
+func (t *Tree) closeFiles() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range t.files {

@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -8,13 +8,13 @@ import (
 	"vrdma/internal/nic"
 )
 
-func createSRQ(c *call, req *abi.CreateSRQ, resp *abi.CreateSRQResp) error {
+func createSRQ(c *Call, req *abi.CreateSRQ, resp *abi.CreateSRQResp) error {
 	return newSRQ(c, nic.SRQParams{
 		UserHandle: req.UserHandle, PD: req.PDHandle, MaxWR: req.MaxWR, MaxSGE: req.MaxSGE, Limit: req.SRQLimit,
 	}, resp)
 }
 
-func createXSRQ(c *call, req *abi.CreateXSRQ, resp *abi.CreateSRQResp) error {
+func createXSRQ(c *Call, req *abi.CreateXSRQ, resp *abi.CreateSRQResp) error {
 	if req.SRQType != abi.SRQTypeBasic { // XRC, tag matching
 		return syscall.EOPNOTSUPP
 	}
@@ -23,12 +23,12 @@ func createXSRQ(c *call, req *abi.CreateXSRQ, resp *abi.CreateSRQResp) error {
 	}, resp)
 }
 
-func newSRQ(c *call, p nic.SRQParams, resp *abi.CreateSRQResp) error {
+func newSRQ(c *Call, p nic.SRQParams, resp *abi.CreateSRQResp) error {
 	if err := needDriverOut[abi.RxeCreateSRQResp](c); err != nil {
 		return err
 	}
 	var q nic.SRQInfo
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		q, err = s.CreateSRQ(p)
 		return err
 	})
@@ -42,14 +42,14 @@ func newSRQ(c *call, p nic.SRQParams, resp *abi.CreateSRQResp) error {
 
 // modifySRQ has no response. Where the new ring is goes to an address that the
 // provider put into its part of the request.
-func modifySRQ(c *call, req *abi.ModifySRQ) error {
+func modifySRQ(c *Call, req *abi.ModifySRQ) error {
 	var drv abi.RxeModifySRQCmd
 	if !abi.Decode(c.driverIn, &drv) {
 		return syscall.EINVAL
 	}
 	var ring nic.MMap
 	var resized bool
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		ring, resized, err = s.ModifySRQ(req.SRQHandle, req.AttrMask, req.MaxWR, req.SRQLimit)
 		return err
 	})
@@ -61,16 +61,16 @@ func modifySRQ(c *call, req *abi.ModifySRQ) error {
 	return nil
 }
 
-func querySRQ(c *call, req *abi.QuerySRQ, resp *abi.QuerySRQResp) error {
-	return c.ses.do(func(s *nic.Session) error {
+func querySRQ(c *Call, req *abi.QuerySRQ, resp *abi.QuerySRQResp) error {
+	return c.dev.Do(func(s *nic.Session) error {
 		a, err := s.QuerySRQ(req.SRQHandle)
 		resp.MaxWR, resp.MaxSGE, resp.SRQLimit = a.MaxWR, a.MaxSGE, a.Limit
 		return err
 	})
 }
 
-func destroySRQ(c *call, req *abi.DestroySRQ, resp *abi.DestroySRQResp) error {
-	return c.ses.do(func(s *nic.Session) (err error) {
+func destroySRQ(c *Call, req *abi.DestroySRQ, resp *abi.DestroySRQResp) error {
+	return c.dev.Do(func(s *nic.Session) (err error) {
 		resp.EventsReported, err = s.DestroySRQ(req.SRQHandle)
 		return err
 	})

@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -8,13 +8,13 @@ import (
 	"vrdma/internal/transport"
 )
 
-func createAH(c *call, req *abi.CreateAH, resp *abi.CreateAHResp) error {
+func createAH(c *Call, req *abi.CreateAH, resp *abi.CreateAHResp) error {
 	a := &req.Attr
 	if a.PortNum != 1 {
 		return syscall.EINVAL
 	}
 	var handle, num uint32
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		handle, num, err = s.CreateAH(req.PDHandle, nic.AHAttr{
 			DGID: transport.GID(a.GRH.DGID), FlowLabel: a.GRH.FlowLabel, SGIDIndex: a.GRH.SGIDIndex,
 			HopLimit: a.GRH.HopLimit, TrafficClass: a.GRH.TrafficClass, DLID: a.DLID, SL: a.SL,
@@ -30,14 +30,14 @@ func createAH(c *call, req *abi.CreateAH, resp *abi.CreateAHResp) error {
 	return nil
 }
 
-func destroyAH(c *call, req *abi.DestroyAH) error {
-	return c.ses.do(func(s *nic.Session) error { return s.DestroyAH(req.AHHandle) })
+func destroyAH(c *Call, req *abi.DestroyAH) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.DestroyAH(req.AHHandle) })
 }
 
-func attachMcast(c *call, req *abi.AttachMcast) error {
-	return c.ses.do(func(s *nic.Session) error { return s.AttachMcast(req.QPHandle, req.GID, req.MLID) })
+func attachMcast(c *Call, req *abi.AttachMcast) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.AttachMcast(req.QPHandle, req.GID, req.MLID) })
 }
 
-func detachMcast(c *call, req *abi.AttachMcast) error {
-	return c.ses.do(func(s *nic.Session) error { return s.DetachMcast(req.QPHandle, req.GID, req.MLID) })
+func detachMcast(c *Call, req *abi.AttachMcast) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.DetachMcast(req.QPHandle, req.GID, req.MLID) })
 }

@@ -1,4 +1,4 @@
-package frontdoor
+package abitext
 
 import (
 	"fmt"
@@ -17,10 +17,10 @@ import (
 var printers = map[string]func(uint64) string{
 	"access_flags":        func(v uint64) string { return flagText(accessNames, v) },
 	"qp_access_flags":     func(v uint64) string { return flagText(accessNames, v) },
-	"qp_type":             func(v uint64) string { return nameText(qpTypeNames, v) },
-	"qp_state":            func(v uint64) string { return nameText(qpStateNames, v) },
-	"cur_qp_state":        func(v uint64) string { return nameText(qpStateNames, v) },
-	"srq_type":            func(v uint64) string { return nameText(srqTypeNames, v) },
+	"qp_type":             func(v uint64) string { return Name(qpTypeNames, v) },
+	"qp_state":            func(v uint64) string { return Name(QPStates, v) },
+	"cur_qp_state":        func(v uint64) string { return Name(QPStates, v) },
+	"srq_type":            func(v uint64) string { return Name(srqTypeNames, v) },
 	"path_mtu":            mtuText,
 	"max_mtu":             mtuText,
 	"active_mtu":          mtuText,
@@ -56,8 +56,8 @@ func mtuText(v uint64) string {
 	return fmt.Sprintf("enum(%d)", v)
 }
 
-// arguments prints a request.
-func arguments(v any) string {
+// Arguments prints a request.
+func Arguments(v any) string {
 	switch r := v.(type) {
 	case *abi.ModifyQP:
 		return modification(r)
@@ -72,8 +72,8 @@ func arguments(v any) string {
 	return fields(reflect.ValueOf(v).Elem(), nil, true)
 }
 
-// results prints a response; what is zero says nothing, unless it is a handle.
-func results(v any) string { return fields(reflect.ValueOf(v).Elem(), nil, false) }
+// Results prints a response; what is zero says nothing, unless it is a handle.
+func Results(v any) string { return fields(reflect.ValueOf(v).Elem(), nil, false) }
 
 // fields prints the fields of a struct; only those in the set if there is one, and
 // those that are zero if zeros is set.
@@ -107,8 +107,8 @@ func value(name string, f reflect.Value) string {
 		}
 		return "{" + s + "}"
 	case reflect.Array:
-		if a, ok := f.Interface().(sockaddr); ok {
-			addr, _ := fromSockaddr(&a)
+		if a, ok := f.Interface().(abi.Sockaddr); ok {
+			addr, _ := abi.FromSockaddr(&a)
 			return addr.String()
 		}
 		var g transport.GID
@@ -116,7 +116,7 @@ func value(name string, f reflect.Value) string {
 			return fmt.Sprint(f.Interface())
 		}
 		reflect.Copy(reflect.ValueOf(&g).Elem(), f)
-		return gidText(g)
+		return GID(g)
 	}
 	var n uint64
 	if f.CanInt() {

@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -8,7 +8,7 @@ import (
 	"vrdma/internal/transport"
 )
 
-func createQP(c *call, req *abi.CreateQP, resp *abi.CreateQPResp) error {
+func createQP(c *Call, req *abi.CreateQP, resp *abi.CreateQPResp) error {
 	return newQP(c, &abi.ExCreateQP{
 		UserHandle: req.UserHandle, PDHandle: req.PDHandle,
 		SendCQHandle: req.SendCQHandle, RecvCQHandle: req.RecvCQHandle, SRQHandle: req.SRQHandle,
@@ -17,7 +17,7 @@ func createQP(c *call, req *abi.CreateQP, resp *abi.CreateQPResp) error {
 	}, resp)
 }
 
-func exCreateQP(c *call, req *abi.ExCreateQP, resp *abi.ExCreateQPResp) error {
+func exCreateQP(c *Call, req *abi.ExCreateQP, resp *abi.ExCreateQPResp) error {
 	if req.CompMask&^abi.CreateQPMaskIndTable != 0 || req.Reserved != 0 {
 		return syscall.EINVAL
 	}
@@ -29,7 +29,7 @@ func exCreateQP(c *call, req *abi.ExCreateQP, resp *abi.ExCreateQPResp) error {
 }
 
 // newQP checks in the order of create_qp and rxe_create_qp.
-func newQP(c *call, req *abi.ExCreateQP, resp *abi.CreateQPResp) error {
+func newQP(c *Call, req *abi.ExCreateQP, resp *abi.CreateQPResp) error {
 	switch req.QPType {
 	case abi.QPTypeRC, abi.QPTypeUC, abi.QPTypeUD:
 	case abi.QPTypeRawPacket, abi.QPTypeXRCIni, abi.QPTypeXRCTgt, abi.QPTypeDriver:
@@ -50,7 +50,7 @@ func newQP(c *call, req *abi.ExCreateQP, resp *abi.CreateQPResp) error {
 		return syscall.EINVAL
 	}
 	var qp nic.QPInfo
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		qp, err = s.CreateQP(nic.QPParams{
 			UserHandle: req.UserHandle, PD: req.PDHandle, SendCQ: req.SendCQHandle, RecvCQ: req.RecvCQHandle,
 			SRQ: req.SRQHandle, HasSRQ: req.IsSRQ != 0,
@@ -73,10 +73,10 @@ func newQP(c *call, req *abi.ExCreateQP, resp *abi.CreateQPResp) error {
 	return nil
 }
 
-func queryQP(c *call, req *abi.QueryQP, resp *abi.QueryQPResp) error {
+func queryQP(c *Call, req *abi.QueryQP, resp *abi.QueryQPResp) error {
 	var a nic.QPAttr
 	var init nic.QPInit
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		a, init, err = s.QueryQP(req.QPHandle)
 		return err
 	})
@@ -100,7 +100,7 @@ func queryQP(c *call, req *abi.QueryQP, resp *abi.QueryQPResp) error {
 	return nil
 }
 
-func modifyQP(c *call, req *abi.ModifyQP) error {
+func modifyQP(c *Call, req *abi.ModifyQP) error {
 	if req.AttrMask&^abi.QPMaskStandard != 0 {
 		return syscall.EOPNOTSUPP
 	}
@@ -108,7 +108,7 @@ func modifyQP(c *call, req *abi.ModifyQP) error {
 }
 
 // exModifyQP differs by the rate limit, which rxe does not have.
-func exModifyQP(c *call, req *abi.ExModifyQP, resp *abi.ExModifyQPResp) error {
+func exModifyQP(c *Call, req *abi.ExModifyQP, resp *abi.ExModifyQPResp) error {
 	if req.Base.AttrMask&^abi.QPMaskStandard != 0 {
 		return syscall.EOPNOTSUPP
 	}
@@ -118,7 +118,7 @@ func exModifyQP(c *call, req *abi.ExModifyQP, resp *abi.ExModifyQPResp) error {
 
 // changeQP makes the checks of modify_qp in uverbs_cmd.c; the state table is the
 // NIC's.
-func changeQP(c *call, req *abi.ModifyQP) error {
+func changeQP(c *Call, req *abi.ModifyQP) error {
 	mask := req.AttrMask
 	has := func(bits uint32) bool { return mask&bits == bits }
 	switch {
@@ -144,7 +144,7 @@ func changeQP(c *call, req *abi.ModifyQP) error {
 		PortNum: req.PortNum, Timeout: req.Timeout, RetryCnt: req.RetryCnt, RNRRetry: req.RNRRetry,
 		AltPortNum: req.AltPortNum, AltTimeout: req.AltTimeout,
 	}
-	return c.ses.do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, mask, a) })
+	return c.dev.Do(func(s *nic.Session) error { return s.ModifyQP(req.QPHandle, mask, a) })
 }
 
 func fromDest(d *abi.QPDest) nic.AHAttr {
@@ -167,8 +167,8 @@ func toDest(a *nic.AHAttr) abi.QPDest {
 	return d
 }
 
-func destroyQP(c *call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
-	return c.ses.do(func(s *nic.Session) (err error) {
+func destroyQP(c *Call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
+	return c.dev.Do(func(s *nic.Session) (err error) {
 		resp.EventsReported, err = s.DestroyQP(req.QPHandle)
 		return err
 	})
@@ -177,16 +177,16 @@ func destroyQP(c *call, req *abi.DestroyQP, resp *abi.DestroyQPResp) error {
 // postSend is the provider's doorbell: a command without work requests. The shim
 // rings the doorbell page instead where it knows that the queue pair may send; here
 // the answer is rxe_post_send's.
-func postSend(c *call, req *abi.PostSend, _ *abi.PostSendResp) error {
+func postSend(c *Call, req *abi.PostSend, _ *abi.PostSendResp) error {
 	if req.WRCount != 0 || req.SGECount != 0 {
 		return syscall.EOPNOTSUPP
 	}
-	return c.ses.do(func(s *nic.Session) error {
+	return c.dev.Do(func(s *nic.Session) error {
 		q := s.QP(req.QPHandle)
 		if q == nil || !q.CanPost() {
 			return syscall.EINVAL
 		}
-		c.ses.srv.cfg.Engine.Wake(q)
+		c.dev.Wake(q)
 		return nil
 	})
 }

@@ -1,4 +1,4 @@
-package frontdoor
+package ucma
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/abitext"
 	"vrdma/internal/rdmacm"
 )
 
@@ -30,13 +31,13 @@ func fromStorage(s *abi.CMStorage, size uint16) (netip.AddrPort, error) {
 	if size != want {
 		return netip.AddrPort{}, syscall.EINVAL
 	}
-	a, _ := fromSockaddr((*sockaddr)(s[:]))
+	a, _ := abi.FromSockaddr((*abi.Sockaddr)(s[:]))
 	return a, nil
 }
 
 // toStorage writes one and returns its size; none has size 0.
 func toStorage(a netip.AddrPort) (s abi.CMStorage, size uint16) {
-	b := toSockaddr(a)
+	b := abi.ToSockaddr(a)
 	copy(s[:], b[:])
 	switch {
 	case !a.IsValid():
@@ -47,7 +48,7 @@ func toStorage(a netip.AddrPort) (s abi.CMStorage, size uint16) {
 	return s, unix.SizeofSockaddrInet6
 }
 
-func cmBind(c *cmCall, req *abi.CMBind) error {
+func bind(c *Call, req *abi.CMBind) error {
 	addr, err := fromStorage(&req.Addr, req.AddrSize)
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func cmBind(c *cmCall, req *abi.CMBind) error {
 	return c.withID(req.ID, func(id *rdmacm.ID) error { return id.Bind(addr) })
 }
 
-func cmResolveAddr(c *cmCall, req *abi.CMResolveAddr) error {
+func resolveAddr(c *Call, req *abi.CMResolveAddr) error {
 	var src netip.AddrPort
 	dst, err := fromStorage(&req.DstAddr, req.DstSize)
 	if err == nil && req.SrcSize != 0 {
@@ -77,7 +78,7 @@ const (
 	joinSendOnly
 )
 
-func cmJoinMcast(c *cmCall, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) error {
+func joinMcast(c *Call, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) error {
 	addr, err := fromStorage(&req.Addr, req.AddrSize)
 	if err != nil || req.JoinFlags != joinFull && req.JoinFlags != joinSendOnly {
 		return syscall.EINVAL
@@ -85,13 +86,13 @@ func cmJoinMcast(c *cmCall, req *abi.CMJoinMcast, resp *abi.CMCreateIDResp) erro
 	return c.join(req.ID, req.UID, addr.Addr(), resp)
 }
 
-// cmQuery is one of three questions, each with an answer of its own form.
-func cmQuery(c *cmCall) error {
+// query is one of three questions, each with an answer of its own form.
+func query(c *Call) error {
 	var req abi.CMQuery
 	abi.Decode(c.in, &req)
 	c.at = req.Response
 	if c.traced {
-		c.args = arguments(&req)
+		c.Args = abitext.Arguments(&req)
 	}
 	var q rdmacm.Query
 	if err := c.withID(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
@@ -108,10 +109,10 @@ func cmQuery(c *cmCall) error {
 	return syscall.ENOSYS
 }
 
-func (c *cmCall) describe(q *rdmacm.Query) (r abi.CMQueryAddrResp) {
+func (c *Call) describe(q *rdmacm.Query) (r abi.CMQueryAddrResp) {
 	r.IBDevIndex = noIndex
 	if q.Device {
-		r.NodeGUID = bits.ReverseBytes64(c.ses.srv.cfg.NIC.NodeGUID)
+		r.NodeGUID = bits.ReverseBytes64(c.ch.NodeGUID())
 		r.PortNum, r.PKey = 1, 0xffff
 	}
 	return r
@@ -120,7 +121,7 @@ func (c *cmCall) describe(q *rdmacm.Query) (r abi.CMQueryAddrResp) {
 // addrMin is what the response had before it grew an index.
 const addrMin = 272
 
-func (c *cmCall) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
+func (c *Call) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
 	if c.out < addrMin {
 		return syscall.ENOSPC
 	}
@@ -132,7 +133,7 @@ func (c *cmCall) answerAddr(q *rdmacm.Query, src, dst netip.AddrPort) error {
 }
 
 // answerGID tells the addresses of the device's port, as struct sockaddr_ib.
-func (c *cmCall) answerGID(q *rdmacm.Query) error {
+func (c *Call) answerGID(q *rdmacm.Query) error {
 	if c.out < addrMin {
 		return syscall.ENOSPC
 	}
@@ -155,7 +156,7 @@ func (c *cmCall) answerGID(q *rdmacm.Query) error {
 }
 
 // answerPath tells the path, as a subnet administrator would.
-func (c *cmCall) answerPath(q *rdmacm.Query) error {
+func (c *Call) answerPath(q *rdmacm.Query) error {
 	const header = 8
 	if c.out < header {
 		return syscall.ENOSPC

@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -9,20 +9,20 @@ import (
 	"vrdma/internal/nic"
 )
 
-func allocPD(c *call, _ *abi.AllocPD, resp *abi.AllocPDResp) error {
-	return c.ses.do(func(s *nic.Session) (err error) {
+func allocPD(c *Call, _ *abi.AllocPD, resp *abi.AllocPDResp) error {
+	return c.dev.Do(func(s *nic.Session) (err error) {
 		resp.PDHandle, err = s.AllocPD()
 		return err
 	})
 }
 
-func deallocPD(c *call, req *abi.DeallocPD) error {
-	return c.ses.do(func(s *nic.Session) error { return s.DeallocPD(req.PDHandle) })
+func deallocPD(c *Call, req *abi.DeallocPD) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.DeallocPD(req.PDHandle) })
 }
 
 // regMR maps the memory here, because that takes long, and makes the region on the
 // loop.
-func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
+func regMR(c *Call, req *abi.RegMR, resp *abi.RegMRResp) error {
 	params := nic.MRParams{
 		PD: req.PDHandle, Start: req.Start, Length: req.Length, HcaVA: req.HCAVA, Access: req.AccessFlags,
 	}
@@ -33,7 +33,7 @@ func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
 	if err != nil {
 		return err
 	}
-	region, err := c.ses.space().Map(req.Start, req.Length, extents)
+	region, err := c.dev.Map(req.Start, req.Length, extents)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func regMR(c *call, req *abi.RegMR, resp *abi.RegMRResp) error {
 			region.Release()
 		}
 	}()
-	return c.ses.do(func(s *nic.Session) error {
+	return c.dev.Do(func(s *nic.Session) error {
 		params.Region = region
 		mr, err := s.RegMR(params)
 		owned = err == nil
@@ -64,21 +64,21 @@ func convert(in []channel.Extent) ([]memory.Extent, error) {
 	return out, nil
 }
 
-func deregMR(c *call, req *abi.DeregMR) error {
-	return c.ses.do(func(s *nic.Session) error { return s.DeregMR(req.MRHandle) })
+func deregMR(c *Call, req *abi.DeregMR) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.DeregMR(req.MRHandle) })
 }
 
-func allocMW(c *call, req *abi.AllocMW, resp *abi.AllocMWResp) error {
+func allocMW(c *Call, req *abi.AllocMW, resp *abi.AllocMWResp) error {
 	if req.MWType != abi.MWType1 && req.MWType != abi.MWType2 {
 		return syscall.EINVAL
 	}
-	return c.ses.do(func(s *nic.Session) error {
+	return c.dev.Do(func(s *nic.Session) error {
 		mw, err := s.AllocMW(req.PDHandle, req.MWType)
 		resp.MWHandle, resp.RKey = mw.Handle, mw.RKey
 		return err
 	})
 }
 
-func deallocMW(c *call, req *abi.DeallocMW) error {
-	return c.ses.do(func(s *nic.Session) error { return s.DeallocMW(req.MWHandle) })
+func deallocMW(c *Call, req *abi.DeallocMW) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.DeallocMW(req.MWHandle) })
 }

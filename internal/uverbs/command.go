@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -22,15 +22,17 @@ type command struct {
 
 	// run handles the call; nil means that we know the command and refuse it
 	// with errno.
-	run   func(*call) error
+	run   func(*Call) error
 	errno syscall.Errno
 }
 
-// A call is one command on its way: the request taken apart, and the answer as it
+// A Call is one command on its way: the request taken apart, and the answer as it
 // is put together.
-type call struct {
-	ses *session
+type Call struct {
+	ctx *Context
+	dev Device
 	cmd *command
+	raw []byte // the command as it came
 
 	// The request. in and driverIn alias the message.
 	in       []byte
@@ -45,9 +47,11 @@ type call struct {
 	stores           []channel.Store
 	fds              []passed
 
-	// What a trace says about it; untouched unless traced.
+	// Errno is the outcome.
+	Errno syscall.Errno
+	// Args and Result are what a trace says about it; empty unless it is traced.
+	Args, Result string
 	traced       bool
-	args, result string
 }
 
 // passed is a descriptor that goes to the client; ours is closed when it is sent.
@@ -82,7 +86,7 @@ func lookup(word uint32) (*command, error) {
 
 // parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.
 // It fills c.cmd as soon as the command is known, for the trace of a refusal.
-func (c *call) parse(b []byte) error {
+func (c *Call) parse(b []byte) error {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {
 		return syscall.EINVAL
@@ -106,7 +110,7 @@ func (c *call) parse(b []byte) error {
 
 // splitLegacy checks a legacy command, which counts in 4-byte words, its header
 // included.
-func (c *call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
+func (c *Call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
 	cmd := c.cmd
 	if int(hdr.InWords)*4 != total {
 		return syscall.EINVAL
@@ -136,7 +140,7 @@ func (c *call) splitLegacy(hdr *abi.CmdHeader, body []byte, total int) error {
 
 // splitExtended checks an extended command, which counts in 8-byte words after both
 // headers.
-func (c *call) splitExtended(hdr *abi.CmdHeader, body []byte) error {
+func (c *Call) splitExtended(hdr *abi.CmdHeader, body []byte) error {
 	cmd := c.cmd
 	var ex abi.ExCmdHeader
 	if !abi.Decode(body, &ex) {
@@ -178,7 +182,7 @@ func zero(b []byte) bool {
 // request decodes the request into v, as uverbs_request does: what an extended
 // request lacks at its end is zero; what one has beyond our knowledge must be, or a
 // newer program wants something that we would miss.
-func request[T abi.Struct](c *call, v *T) error {
+func request[T abi.Struct](c *Call, v *T) error {
 	abi.Decode(c.in, v)
 	if n := abi.Size[T](); len(c.in) > n && !c.cmd.flexible && !zero(c.in[n:]) {
 		return syscall.EOPNOTSUPP
@@ -188,7 +192,7 @@ func request[T abi.Struct](c *call, v *T) error {
 
 // needDriverOut is the check that rxe makes before it does anything: room for the
 // driver's part of the answer.
-func needDriverOut[T abi.Struct](c *call) error {
+func needDriverOut[T abi.Struct](c *Call) error {
 	if c.driverOut < abi.Size[T]() {
 		return syscall.EINVAL
 	}
@@ -196,10 +200,10 @@ func needDriverOut[T abi.Struct](c *call) error {
 }
 
 // driverAnswer sets the driver's part of the answer.
-func driverAnswer[T abi.Struct](c *call, v *T) { c.driverResp = abi.Encode(nil, v) }
+func driverAnswer[T abi.Struct](c *Call, v *T) { c.driverResp = abi.Encode(nil, v) }
 
 // passFD sends a descriptor; its number lands at offset off of the response.
-func (c *call) passFD(fd int, off uint64, kind, id uint32) {
+func (c *Call) passFD(fd int, off uint64, kind, id uint32) {
 	c.fds = append(c.fds, passed{fd, channel.FD{Address: c.response + off, Kind: kind, ID: id}})
 }
 
@@ -207,9 +211,12 @@ func (c *call) passFD(fd int, off uint64, kind, id uint32) {
 // of the buffer that a program announces; a reply has to fit a message.
 const maxFill = 4096
 
-// answer puts the reply together. Responses are cut to the room that the program
+// Answer puts the reply together. Responses are cut to the room that the program
 // gave, and shorter ones are followed by zeros, as uverbs_response does.
-func (c *call) answer(r *channel.ReplyBuilder) {
+func (c *Call) Answer(r *channel.ReplyBuilder) {
+	if c.Errno != 0 {
+		return
+	}
 	if c.cmd.answers && c.response != 0 {
 		core := fit(c.resp, c.out)
 		r.Store(c.response, append(core, fit(c.driverResp, min(c.driverOut, len(c.driverResp)))...))

@@ -1,9 +1,10 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/abitext"
 )
 
 // The commands that the kernel has, by number. A number without a row is one that
@@ -88,24 +89,24 @@ var (
 const exCreateQPMin = 52
 
 // answer is a row for a command with a response.
-func answer[Req, Resp abi.Struct](name string, run func(*call, *Req, *Resp) error) *command {
+func answer[Req, Resp abi.Struct](name string, run func(*Call, *Req, *Resp) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](), response: abi.Size[Resp](), answers: true,
-		run: func(c *call) error {
+		run: func(c *Call) error {
 			var req Req
 			var resp Resp
 			if err := request(c, &req); err != nil {
 				return err
 			}
 			if c.traced {
-				c.args = arguments(&req)
+				c.Args = abitext.Arguments(&req)
 			}
 			if err := run(c, &req, &resp); err != nil {
 				return err
 			}
 			c.resp = abi.Encode(nil, &resp)
 			if c.traced {
-				c.result = results(&resp)
+				c.Result = abitext.Results(&resp)
 			}
 			return nil
 		},
@@ -113,16 +114,16 @@ func answer[Req, Resp abi.Struct](name string, run func(*call, *Req, *Resp) erro
 }
 
 // accept is a row for a command without a response.
-func accept[Req abi.Struct](name string, run func(*call, *Req) error) *command {
+func accept[Req abi.Struct](name string, run func(*Call, *Req) error) *command {
 	return &command{
 		name: name, request: abi.Size[Req](),
-		run: func(c *call) error {
+		run: func(c *Call) error {
 			var req Req
 			if err := request(c, &req); err != nil {
 				return err
 			}
 			if c.traced {
-				c.args = arguments(&req)
+				c.Args = abitext.Arguments(&req)
 			}
 			return run(c, &req)
 		},

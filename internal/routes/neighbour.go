@@ -1,4 +1,4 @@
-package frontdoor
+package routes
 
 import (
 	"encoding/binary"
@@ -25,9 +25,9 @@ const probePeriod = 20 * time.Millisecond
 
 var errNoAnswer = errors.New("netlink: no answer")
 
-// reach waits until the next hop on the way to a host is known, at most timeout. It
+// Reach waits until the next hop on the way to a host is known, at most timeout. It
 // returns nil as well where that cannot be found out: then connecting will tell.
-func reach(from, to netip.Addr, timeout time.Duration) error {
+func Reach(from, to netip.Addr, timeout time.Duration) error {
 	h, err := nextHop(from, to)
 	if err != nil {
 		return nil

@@ -1,4 +1,4 @@
-package frontdoor
+package uverbs
 
 import (
 	"syscall"
@@ -8,10 +8,10 @@ import (
 	"vrdma/internal/nic"
 )
 
-func createCompChannel(c *call, _ *abi.CreateCompChannel, _ *abi.CreateCompChannelResp) error {
+func createCompChannel(c *Call, _ *abi.CreateCompChannel, _ *abi.CreateCompChannelResp) error {
 	var id uint32
 	fd := -1
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		id, fd, err = s.CreateChannel()
 		return err
 	})
@@ -22,13 +22,13 @@ func createCompChannel(c *call, _ *abi.CreateCompChannel, _ *abi.CreateCompChann
 	return nil
 }
 
-func createCQ(c *call, req *abi.CreateCQ, resp *abi.CreateCQResp) error {
+func createCQ(c *Call, req *abi.CreateCQ, resp *abi.CreateCQResp) error {
 	return newCQ(c, &abi.ExCreateCQ{
 		UserHandle: req.UserHandle, CQE: req.CQE, CompVector: req.CompVector, CompChannel: req.CompChannel,
 	}, resp)
 }
 
-func exCreateCQ(c *call, req *abi.ExCreateCQ, resp *abi.ExCreateCQResp) error {
+func exCreateCQ(c *Call, req *abi.ExCreateCQ, resp *abi.ExCreateCQResp) error {
 	if req.CompMask != 0 || req.Reserved != 0 {
 		return syscall.EINVAL
 	}
@@ -36,7 +36,7 @@ func exCreateCQ(c *call, req *abi.ExCreateCQ, resp *abi.ExCreateCQResp) error {
 	return newCQ(c, req, &resp.Base)
 }
 
-func newCQ(c *call, req *abi.ExCreateCQ, resp *abi.CreateCQResp) error {
+func newCQ(c *Call, req *abi.ExCreateCQ, resp *abi.CreateCQResp) error {
 	if req.CompVector >= nic.CompVectors {
 		return syscall.EINVAL
 	}
@@ -47,7 +47,7 @@ func newCQ(c *call, req *abi.ExCreateCQ, resp *abi.CreateCQResp) error {
 		return syscall.EOPNOTSUPP
 	}
 	var cq nic.CQInfo
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		cq, err = s.CreateCQ(nic.CQParams{
 			UserHandle: req.UserHandle, CQE: req.CQE, Vector: req.CompVector, Channel: req.CompChannel, Flags: req.Flags,
 		})
@@ -63,12 +63,12 @@ func newCQ(c *call, req *abi.ExCreateCQ, resp *abi.CreateCQResp) error {
 
 func mapInfo(m nic.MMap) abi.MMInfo { return abi.MMInfo{Offset: m.Offset, Size: m.Size} }
 
-func resizeCQ(c *call, req *abi.ResizeCQ, resp *abi.ResizeCQResp) error {
+func resizeCQ(c *Call, req *abi.ResizeCQ, resp *abi.ResizeCQResp) error {
 	if err := needDriverOut[abi.RxeResizeCQResp](c); err != nil {
 		return err
 	}
 	var cq nic.CQInfo
-	err := c.ses.do(func(s *nic.Session) (err error) {
+	err := c.dev.Do(func(s *nic.Session) (err error) {
 		cq, err = s.ResizeCQ(req.CQHandle, req.CQE)
 		return err
 	})
@@ -80,12 +80,12 @@ func resizeCQ(c *call, req *abi.ResizeCQ, resp *abi.ResizeCQResp) error {
 	return nil
 }
 
-func reqNotifyCQ(c *call, req *abi.ReqNotifyCQ) error {
-	return c.ses.do(func(s *nic.Session) error { return s.ReqNotify(req.CQHandle, req.SolicitedOnly != 0) })
+func reqNotifyCQ(c *Call, req *abi.ReqNotifyCQ) error {
+	return c.dev.Do(func(s *nic.Session) error { return s.ReqNotify(req.CQHandle, req.SolicitedOnly != 0) })
 }
 
-func destroyCQ(c *call, req *abi.DestroyCQ, resp *abi.DestroyCQResp) error {
-	return c.ses.do(func(s *nic.Session) (err error) {
+func destroyCQ(c *Call, req *abi.DestroyCQ, resp *abi.DestroyCQResp) error {
+	return c.dev.Do(func(s *nic.Session) (err error) {
 		resp.CompEventsReported, resp.AsyncEventsReported, err = s.DestroyCQ(req.CQHandle)
 		return err
 	})

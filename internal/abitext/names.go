@@ -1,4 +1,4 @@
-package frontdoor
+package abitext
 
 import (
 	"fmt"
@@ -45,7 +45,8 @@ var qpTypeNames = map[uint64]string{
 	abi.QPTypeDriver: "DRIVER",
 }
 
-var qpStateNames = map[uint64]string{
+// QPStates are the states of a queue pair.
+var QPStates = map[uint64]string{
 	abi.QPStateReset: "RESET", abi.QPStateInit: "INIT", abi.QPStateRTR: "RTR", abi.QPStateRTS: "RTS",
 	abi.QPStateSQD: "SQD", abi.QPStateSQE: "SQE", abi.QPStateErr: "ERR",
 }
@@ -70,18 +71,19 @@ func flagText(names []flagName, v uint64) string {
 	return strings.Join(parts, "|")
 }
 
-func nameText(names map[uint64]string, v uint64) string {
+// Name is what names calls v, or the number.
+func Name(names map[uint64]string, v uint64) string {
 	if n, ok := names[v]; ok {
 		return n
 	}
 	return fmt.Sprint(v)
 }
 
-// gidText prints a GID as an address: an IPv4 one where it is one.
-func gidText(g transport.GID) string { return netip.AddrFrom16(g).Unmap().String() }
+// GID prints a GID as an address: an IPv4 one where it is one.
+func GID(g transport.GID) string { return netip.AddrFrom16(g).Unmap().String() }
 
-// sysfsGID prints a GID as sysfs does.
-func sysfsGID(g transport.GID) string {
+// SysfsGID prints a GID as sysfs does.
+func SysfsGID(g transport.GID) string {
 	var b strings.Builder
 	for i := 0; i < 16; i += 2 {
 		if i > 0 {
@@ -92,9 +94,10 @@ func sysfsGID(g transport.GID) string {
 	return b.String()
 }
 
-// sysfsGUID prints a GUID as sysfs does.
-func sysfsGUID(v uint64) string {
+// SysfsGUID prints a GUID as sysfs does.
+func SysfsGUID(v uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xffff, v>>16&0xffff, v&0xffff)
 }
 
-var transportNames = map[transport.Type]string{transport.RC: "RC", transport.UC: "UC", transport.UD: "UD"}
+// Services are the transport services.
+var Services = map[transport.Type]string{transport.RC: "RC", transport.UC: "UC", transport.UD: "UD"}

@@ -1,0 +1,81 @@
+package devicetree
+
+import (
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+)
+
+// A Counter is a file of the port: hw_counters has rxe's own names and a few more, counters
+// those of every InfiniBand port.
+type Counter struct {
+	Dir, Name string
+	Value     uint64
+}
+
+const (
+	// HWCounters is the directory of the first kind.
+	HWCounters   = "hw_counters"
+	portCounters = "counters"
+)
+
+// Counters says which file shows what. port_*_data count in units of four
+// bytes, as the specification and everybody who reads them have it. What rxe does not
+// count has the name that another driver of the kernel's gives it, which dashboards know:
+// mlx5's, efa's (retrans_pkts) or bnxt_re's (rx_roce_*_pkts). Three are ours alone: they tell
+// how losses between vrdma hosts were repaired.
+func Counters(c nic.Counters, l link.Counters) []Counter {
+	return []Counter{
+		{HWCounters, "sent_pkts", c.SentPackets},
+		{HWCounters, "rcvd_pkts", c.RcvdPackets},
+		{HWCounters, "duplicate_request", c.Duplicates},
+		{HWCounters, "out_of_seq_request", c.OutOfSequence},
+		{HWCounters, "rcvd_rnr_err", c.RcvdRNR},
+		{HWCounters, "send_rnr_err", c.SentRNR},
+		{HWCounters, "rcvd_seq_err", c.RcvdSequenceErr},
+		{HWCounters, "ack_deferred", c.AckDeferred},
+		{HWCounters, "retry_exceeded_err", c.RetryExceeded},
+		{HWCounters, "retry_rnr_exceeded_err", c.RNRExceeded},
+		{HWCounters, "completer_retry_err", c.Retries},
+		{HWCounters, "send_err", c.SendErrors},
+		{HWCounters, "link_downed", 0},
+		{HWCounters, "rdma_sends", c.RDMASends},
+		{HWCounters, "rdma_recvs", c.RDMARecvs},
+
+		{HWCounters, "local_ack_timeout_err", c.Timeouts},
+		{HWCounters, "retrans_pkts", c.Retransmitted},
+		{HWCounters, "implied_nak_seq_err", c.ImplicitNaks},
+		{HWCounters, "resp_remote_access_errors", c.AccessErrors},
+		{HWCounters, "rx_icrc_encapsulated", l.BadICRC},
+		{HWCounters, "rx_roce_error_pkts", l.Malformed},
+		{HWCounters, "rx_roce_discard_pkts", c.Dropped + c.BadPKey + c.BadQKey + l.Strays + l.FromSelf},
+		{HWCounters, "np_ecn_marked_roce_packets", l.RcvdMarked},
+		{HWCounters, "np_cnp_sent", l.SentCNP},
+		{HWCounters, "rp_cnp_handled", l.RcvdCNP},
+
+		{HWCounters, "selective_repairs", c.Repairs},
+		{HWCounters, "stashed_packets", c.Stashed},
+		{HWCounters, "tail_probes", c.Probes},
+
+		{portCounters, "port_xmit_data", c.SentBytes / 4},
+		{portCounters, "port_rcv_data", c.RcvdBytes / 4},
+		{portCounters, "port_xmit_packets", c.SentPackets},
+		{portCounters, "port_rcv_packets", c.RcvdPackets},
+		{portCounters, "unicast_xmit_packets", c.SentPackets},
+		{portCounters, "unicast_rcv_packets", c.RcvdPackets},
+		{portCounters, "multicast_xmit_packets", l.SentMulticast},
+		{portCounters, "multicast_rcv_packets", l.RcvdMulticast},
+		{portCounters, "port_xmit_discards", l.SendFull + l.SendErrors + l.NoSource},
+		{portCounters, "port_xmit_wait", 0},
+		{portCounters, "port_rcv_errors", l.Malformed + l.BadICRC},
+		{portCounters, "port_rcv_constraint_errors", c.BadPKey},
+		{portCounters, "port_rcv_remote_physical_errors", 0},
+		{portCounters, "port_rcv_switch_relay_errors", 0},
+		{portCounters, "port_xmit_constraint_errors", 0},
+		{portCounters, "symbol_error", 0},
+		{portCounters, "link_error_recovery", 0},
+		{portCounters, "link_downed", 0},
+		{portCounters, "local_link_integrity_errors", 0},
+		{portCounters, "excessive_buffer_overrun_errors", 0},
+		{portCounters, "VL15_dropped", 0},
+	}
+}

@@ -1,0 +1,86 @@
+package uverbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+)
+
+// A Device is an opened device as its commands see it. Whoever serves the client
+// provides it: the front door for a process, others for clients that share no
+// descriptors with us.
+type Device interface {
+	// NIC is the virtual NIC that was opened.
+	NIC() *nic.NIC
+	// Do runs f with the session's objects where they may be touched, and waits for it.
+	// It answers EIO if the device is gone.
+	Do(f func(*nic.Session) error) error
+	// Wake has the loop look at a queue pair, as its doorbell would. It is called
+	// inside Do.
+	Wake(q *nic.QP)
+	// Map makes a region of the client's memory. It may take long and is called
+	// outside Do.
+	Map(start, length uint64, extents []memory.Extent) (*memory.Region, error)
+}
+
+// A Context is what one open of the device keeps between commands: struct ib_ucontext.
+// Its commands run one after the other.
+type Context struct {
+	dev  Device
+	open bool // GET_CONTEXT has succeeded
+}
+
+// NewContext makes the context of an opened device.
+func NewContext(d Device) *Context { return &Context{dev: d} }
+
+// Run runs one command and returns it with its outcome. The caller closes the
+// descriptors in FDs when the answer has been sent.
+func (x *Context) Run(command []byte, extents []channel.Extent, traced bool) *Call {
+	c := &Call{ctx: x, dev: x.dev, raw: command, extents: extents, traced: traced}
+	c.Errno = channel.Errno(c.run(), syscall.EIO)
+	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
+		c.Errno = syscall.EINVAL
+	}
+	return c
+}
+
+// run checks a command and runs it.
+func (c *Call) run() error {
+	if err := c.parse(c.raw); err != nil {
+		return err
+	}
+	if !c.ctx.open && c.cmd != legacyCommands[abi.CmdGetContext] {
+		return syscall.EINVAL
+	}
+	return c.cmd.run(c)
+}
+
+// Refused reports whether the command is one that this device does not have.
+func (c *Call) Refused() bool { return c.Errno == syscall.EOPNOTSUPP || c.Errno == syscall.ENOSYS }
+
+// FDs are the descriptors that go to the client with the answer.
+func (c *Call) FDs() (fds []int) {
+	for _, p := range c.fds {
+		fds = append(fds, p.fd)
+	}
+	return fds
+}
+
+// Name names the command, one that we do not know included.
+func (c *Call) Name() string {
+	if c.cmd != nil {
+		return c.cmd.name
+	}
+	var hdr abi.CmdHeader
+	if !abi.Decode(c.raw, &hdr) {
+		return fmt.Sprintf("(%d bytes)", len(c.raw))
+	}
+	if hdr.Command&abi.FlagExtended != 0 {
+		return fmt.Sprintf("EX_%d", hdr.Command&^abi.FlagExtended)
+	}
+	return fmt.Sprintf("CMD_%d", hdr.Command)
+}
