@@ -331,11 +331,17 @@ func TestInspection(t *testing.T) {
 			}
 		})
 	}
-	t.Run("rdma_link_is_explained", func(t *testing.T) {
-		p := d.Launch(t, "rdma", "link")
-		p.Wait(t, minute)
-		if !strings.Contains(p.Output(), "vrdma") {
-			t.Errorf("rdma link cannot see the device; want an explanation, got:\n%s", p.Output())
+	t.Run("rdma_link", func(t *testing.T) {
+		if out := d.Run(t, minute, "rdma", "link"); !strings.Contains(out, "link rxe0/1 state ACTIVE") {
+			t.Errorf("rdma link prints\n%s", out)
+		}
+	})
+	t.Run("rdma_link_without_a_daemon_is_explained", func(t *testing.T) {
+		cmd := d.Command()
+		cmd.Path, cmd.Args = "/usr/bin/env", []string{"env", "LD_PRELOAD=" + harness.Library(), "VRDMA_SOCKET=" + d.Socket + ".none", "rdma", "link"}
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "there is no vrdma daemon at "+d.Socket+".none") {
+			t.Errorf("want an explanation, got (%v):\n%s", err, out)
 		}
 	})
 	t.Run("status", func(t *testing.T) {
