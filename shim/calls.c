@@ -18,7 +18,6 @@
 #include "vrdma.h"
 
 #define RDMA_VERBS_IOCTL 0xc0181b01u
-#define NETLINK_RDMA 20
 
 static bool is(struct file *f, enum file_kind k)
 {
@@ -30,7 +29,7 @@ static bool is(struct file *f, enum file_kind k)
 EXPORT ssize_t write(int fd, const void *buf, size_t n)
 {
 	struct file *f = file_at(fd);
-	if (likely(!f))
+	if (likely(!f) || is(f, FILE_NETLINK))
 		return REAL(write)(fd, buf, n);
 	return door_write(f, fd, buf, n);
 }
@@ -41,7 +40,7 @@ EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
 	unsigned char flat[4096];
 	size_t n = 0;
 
-	if (likely(!f))
+	if (likely(!f) || is(f, FILE_NETLINK))
 		return REAL(writev)(fd, iov, count);
 	for (int i = 0; i < count; i++) {
 		if (iov[i].iov_len > sizeof flat - n)
@@ -61,6 +60,8 @@ static ssize_t read_ours(struct file *f, int fd, void *buf, size_t n)
 		return errno = EBADF, -1;
 	if (file_is_node(f))
 		return errno = EINVAL, -1;
+	if (is(f, FILE_NETLINK))
+		return REAL(read)(fd, buf, n);
 	if (atomic_load(&f->dead))
 		return errno = EIO, -1;
 	return door_event(f, REAL(read)(fd, buf, n), buf, n);
@@ -116,6 +117,9 @@ EXPORT ssize_t recv(int fd, void *buf, size_t n, int flags)
 EXPORT ssize_t recvfrom(int fd, void *restrict buf, size_t n, int flags, struct sockaddr *restrict from,
 			socklen_t *restrict len)
 {
+	struct file *f = file_at(fd);
+	if (unlikely(f && is(f, FILE_NETLINK)))
+		return netlink_recvfrom(fd, buf, n, flags, from, len);
 	return RETRY(REAL(recvfrom)(fd, buf, n, flags, from, len));
 }
 
@@ -136,10 +140,13 @@ EXPORT int epoll_wait(int fd, struct epoll_event *events, int n, int timeout)
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
+	struct file *f = file_at(fd);
+	if (unlikely(f && is(f, FILE_NETLINK)))
+		return netlink_recvmsg(fd, m, flags);
 	return RETRY(REAL(recvmsg)(fd, m, flags));
 }
 
-/* ---- ioctl, socket ---- */
+/* ---- ioctl ---- */
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
@@ -152,20 +159,6 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	if (unlikely(f != NULL) && (uint32_t)request == RDMA_VERBS_IOCTL)
 		return errno = ENOTTY, -1;
 	return REAL(ioctl)(fd, request, arg);
-}
-
-extern char *program_invocation_short_name;
-
-EXPORT int socket(int domain, int type, int protocol)
-{
-	/* With netlink refused, libibverbs reads sysfs: our tree. */
-	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
-		if (strcmp(program_invocation_short_name, "rdma") == 0)
-			complain("rdma asks the kernel by netlink and cannot see this device, which has "
-				 "no kernel driver; use ibv_devinfo, ibstat or 'vrdma status'");
-		return errno = EPROTONOSUPPORT, -1;
-	}
-	return REAL(socket)(domain, type, protocol);
 }
 
 /* ---- close ---- */
@@ -322,12 +315,24 @@ static int control(int (*real)(int, int, ...), int fd, int command, void *arg)
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
-/* ---- madvise: memory that we made shared must keep its private manners ---- */
+/* ---- madvise, munmap, mremap: memory that we made shared must keep its private manners ---- */
 
 EXPORT int madvise(void *addr, size_t n, int advice)
 {
-	if ((advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_DONTFORK ||
-	     advice == MADV_DOFORK) && !door_foreign())
-		return memory_madvise(addr, n, advice);
-	return REAL(madvise)(addr, n, advice);
+	return door_foreign() ? REAL(madvise)(addr, n, advice) : memory_madvise(addr, n, advice);
+}
+
+EXPORT int munmap(void *addr, size_t n)
+{
+	return memory_munmap(addr, n);
+}
+
+EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
+{
+	va_list args;
+	va_start(args, flags);
+	void *to = flags & MREMAP_FIXED ? va_arg(args, void *) : NULL;
+	va_end(args);
+	return door_foreign() ? REAL(mremap)(old, size, new_size, flags, to)
+			      : memory_mremap(old, size, new_size, flags, to);
 }

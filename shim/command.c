@@ -3,7 +3,7 @@
  * One write() of the application is one command of the kernel's uverbs ABI. The
  * doorbell is answered here; everything else goes to the daemon as it is. Only
  * three things are looked at on the way: the descriptor in CREATE_CQ, the memory
- * in REG_MR, and what the reply says to store.
+ * in REG_MR and DEREG_MR, and what the reply says to store.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +14,7 @@
 /* enum ib_uverbs_write_cmds, <rdma/ib_user_verbs.h> */
 enum {
 	CMD_REG_MR = 9,
+	CMD_DEREG_MR = 13,
 	CMD_CREATE_CQ = 18,
 	CMD_POST_SEND = 28,
 	CMD_EXTENDED = 0x80000000u,
@@ -21,9 +22,12 @@ enum {
 };
 /* Byte offsets in a command, its 8 byte header included (extended: 24 bytes). */
 enum {
+	RESPONSE = 8, /* of REG_MR: where its answer goes, which begins with the handle */
 	REG_MR_START = 16,
 	REG_MR_LENGTH = 24,
 	REG_MR_SIZE = 48,
+	DEREG_MR_HANDLE = 8,
+	DEREG_MR_SIZE = 12,
 	CREATE_CQ_CHANNEL = 32,
 	EX_CREATE_CQ_CHANNEL = 40,
 	POST_SEND_QP = 16,
@@ -178,33 +182,92 @@ int door_apply(struct file *f, size_t n, struct passed *fds)
 	return reply.error ? reply.error : e;
 }
 
+/* The word that a reply stores at address. */
+static bool stored(struct file *f, size_t n, uint64_t address, uint32_t *out)
+{
+	struct reader r = {f->in, f->in + n};
+	struct vrdma_reply reply;
+	memcpy(&reply, take(&r, sizeof reply), sizeof reply);
+	for (uint32_t i = 0; i < reply.nstores; i++) {
+		struct vrdma_store s;
+		const void *p = take(&r, sizeof s);
+		if (!p)
+			return false;
+		memcpy(&s, p, sizeof s);
+		p = take(&r, ((size_t)s.length + 7) & ~7ul);
+		if (!p)
+			return false;
+		if (s.address == address && s.length >= sizeof *out) {
+			memcpy(out, p, sizeof *out);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Sends a command with the extents in f->out. *reply is the length of what came back. */
+static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, uint32_t extents,
+		    size_t *reply)
+{
+	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n, .nextents = extents};
+	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3};
+	struct passed fds;
+	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
+	if (got == -EIO)
+		atomic_store(&f->dead, true);
+	*reply = got < 0 ? 0 : (size_t)got;
+	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+}
+
+/* The pages under a buffer are ours to share from before the daemon hears of them... */
+static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
+{
+	uint64_t start = longword(buf, REG_MR_START), length = longword(buf, REG_MR_LENGTH);
+	uint32_t handle = ~0u;
+	size_t reply;
+	bool held;
+	uint32_t extents = memory_prepare(start, length, (struct vrdma_extent *)(void *)f->out,
+					  EXTENTS_MAX, &held);
+	int e = exchange(f, outside, buf, n, extents, &reply);
+	if (held && e) {
+		memory_refused(start, length);
+	} else if (held) {
+		stored(f, reply, longword(buf, RESPONSE), &handle);
+		memory_registered(f, handle, start, length);
+	}
+	return e;
+}
+
+/* ...until it has let go of them: its answer says so, and so does its end. */
+static int dereg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
+{
+	size_t reply;
+	int e = atomic_load(&f->dead) ? EIO : exchange(f, outside, buf, n, 0, &reply);
+	if (e == 0 || atomic_load(&f->dead))
+		memory_deregistered(f, word(buf, DEREG_MR_HANDLE));
+	return e;
+}
+
 /* Under f->lock. 0 or an errno. */
 static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 {
 	unsigned char patched[COMMAND_MAX];
-	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n};
 	uint32_t number = word(buf, 0);
-	size_t at = channel_at(number, n);
-	struct passed fds;
+	size_t at = channel_at(number, n), reply;
 
+	if (number == CMD_DEREG_MR && n >= DEREG_MR_SIZE)
+		return dereg_mr(f, outside, buf, n);
 	if (atomic_load(&f->dead))
 		return EIO;
+	if (number == CMD_REG_MR && n >= REG_MR_SIZE)
+		return reg_mr(f, outside, buf, n);
 	if (at) {
 		int32_t id = channel_id((int32_t)word(buf, at));
 		memcpy(patched, buf, n);
 		memcpy(patched + at, &id, sizeof id);
 		buf = patched;
 	}
-	if (number == CMD_REG_MR && n >= REG_MR_SIZE)
-		q.nextents = memory_prepare(longword(buf, REG_MR_START), longword(buf, REG_MR_LENGTH),
-					    (struct vrdma_extent *)(void *)f->out, EXTENTS_MAX);
-	struct message m = {{&q, f->out, buf},
-			    {sizeof q, q.nextents * sizeof(struct vrdma_extent), n},
-			    3};
-	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
-	if (got == -EIO)
-		atomic_store(&f->dead, true);
-	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+	return exchange(f, outside, buf, n, 0, &reply);
 }
 
 /* A slot can be stale if the descriptor was closed by a bare system call. */

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "vrdma.h"
@@ -122,10 +123,30 @@ struct file *file_get(int fd)
 	return NULL;
 }
 
+/*
+ * The application closed a device with regions. The daemon hangs up when it has let go of
+ * them; should it not, they stay as they are.
+ */
+static void give_up_regions(struct file *f)
+{
+	struct pollfd p = {.fd = atomic_load(&f->control)};
+	struct timespec patience = {.tv_sec = 5};
+	if (p.fd < 0 || !memory_regions(f))
+		return;
+	sigmask old = signals_block();
+	sys(SYS_shutdown, p.fd, SHUT_WR);
+	long r = sys(SYS_ppoll, &p, 1, &patience, NULL, 8);
+	signals_restore(old);
+	if (r == 1)
+		memory_closed(f);
+}
+
 void file_put(struct file *f)
 {
 	if (atomic_fetch_sub(&f->refs, 1) != 1)
 		return;
+	if (atomic_load(&f->kind) == FILE_DEVICE)
+		give_up_regions(f);
 	int control = atomic_exchange(&f->control, -1), bell = atomic_exchange(&f->bell, -1);
 	if (control >= 0)
 		fd_unhide(control);
@@ -256,12 +277,13 @@ int door_open(int flags)
 	if ((e = wire_process(false)) || (e = wire_open(VRDMA_KIND_UVERBS, &w, &control, fds, 2)))
 		return errno = e, -1;
 	struct file *f = file_new(FILE_DEVICE);
+	if (f)
+		atomic_store(&f->control, control); /* file_put closes it */
 	if (!f || !fd_hide(&fds[1])) {
 		e = f ? EMFILE : ENOMEM;
 		sys(SYS_close, fds[1]);
 		goto fail;
 	}
-	atomic_store(&f->control, control);
 	atomic_store(&f->bell, fds[1]);
 	f->rdev_major = w.rdev_major;
 	f->rdev_minor = w.rdev_minor;

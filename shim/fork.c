@@ -32,6 +32,7 @@
 
 #include "memory.h"
 #include "monitor.h"
+#include "pages.h"
 #include "tasks.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -109,7 +110,7 @@ static bool collect(const struct vma *v, void *arg)
 	uint64_t at = v->start;
 	struct range skip;
 	bool ok = true;
-	while (ok && ranges_find(&dontfork, at, v->end, &skip)) {
+	while (ok && advice_dontfork(at, v->end, &skip)) {
 		if (skip.start > at)
 			ok = add_piece(at, skip.start, v);
 		at = skip.end;
@@ -137,37 +138,6 @@ static bool make_spare(void)
 	for (size_t i = 0; i < fork_state.n; i++) {
 		fork_state.piece[i].spare = at;
 		at += fork_state.piece[i].end - fork_state.piece[i].start;
-	}
-	return true;
-}
-
-/* Calls f for every run of pages that exist in [offset, offset+n) of the file, with its place there. */
-static bool each_run(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t n, uint64_t arg),
-		     uint64_t arg)
-{
-	int fd = atomic_load(&process.memory);
-	uint64_t end = offset + n;
-	for (uint64_t at = offset; at < end;) {
-		long data = sys(SYS_lseek, fd, at, SEEK_DATA);
-		if (data < 0 || (uint64_t)data >= end)
-			return true;
-		long hole = sys(SYS_lseek, fd, data, SEEK_HOLE);
-		at = hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole;
-		if (!f((uint64_t)data, at - (uint64_t)data, arg + ((uint64_t)data - offset)))
-			return false;
-	}
-	return true;
-}
-
-static bool fill_run(uint64_t offset, uint64_t n, uint64_t to)
-{
-	while (n) {
-		long got = sys(SYS_pread64, atomic_load(&process.memory), to, n, offset);
-		if (got <= 0)
-			return false;
-		offset += (uint64_t)got;
-		to += (uint64_t)got;
-		n -= (uint64_t)got;
 	}
 	return true;
 }
@@ -227,7 +197,7 @@ static bool move_private(const struct vma *v)
 	if (failed(at))
 		return false;
 	if (guard_hold(&fork_state.guard, (uint64_t)at, (uint64_t)at + n)) {
-		each_run(v->offset, n, map_run, (uint64_t)at);
+		pages_each(v->offset, n, map_run, (uint64_t)at);
 		if (!failed(sys(SYS_mremap, at, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, v->start)))
 			return true;
 	}
@@ -249,7 +219,8 @@ static void make_shared(const struct piece *p, const struct vma *v)
 {
 	(void)p;
 	map(v->start, v, MAP_SHARED | MAP_FIXED);
-	each_run(v->offset, v->end - v->start, v->prot & PROT_WRITE ? populate_run : map_run, v->start);
+	seams_again(v->start, v->end);
+	pages_each(v->offset, v->end - v->start, v->prot & PROT_WRITE ? populate_run : map_run, v->start);
 }
 
 static void hold(const struct piece *p, const struct vma *v)
@@ -352,8 +323,8 @@ static bool snapshot(void)
 	}
 	hold_all(VMA_OWN);
 	for (size_t i = 0; i < fork_state.n; i++)
-		if (!each_run(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
-			      fill_run, fork_state.piece[i].spare))
+		if (!pages_each(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
+			      pages_read, fork_state.piece[i].spare))
 			return false;
 	atomic_store(&fork_state.filled, true);
 	return true;

@@ -59,7 +59,7 @@ static void fill(struct vma *v, const struct raw *r)
 
 static bool query(struct maps *m, uint64_t address, struct vma *out)
 {
-	char name[256];
+	char name[256] = {0}; /* also for valgrind, which does not know that the kernel writes there */
 	struct procmap_query q = {
 		.size = sizeof q,
 		.query_flags = QUERY_COVERING_OR_NEXT,
@@ -67,7 +67,6 @@ static bool query(struct maps *m, uint64_t address, struct vma *out)
 		.vma_name_size = sizeof name,
 		.vma_name_addr = (uintptr_t)name,
 	};
-	name[0] = 0;
 	long e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
 	if (e == -ENAMETOOLONG) { /* then it is a file's, and no name that we know */
 		q.size = sizeof q;
@@ -170,13 +169,16 @@ static bool search(struct maps *m, uint64_t address, struct vma *out)
 
 bool maps_open(struct maps *m)
 {
+	static _Atomic int known; /* 1: the kernel has PROCMAP_QUERY, -1: it has not */
 	struct vma any;
 	m->have = m->next = 0;
 	m->eof = false;
 	m->fd = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 	if (m->fd < 0)
 		return false;
-	m->query = query(m, 0, &any);
+	if (!atomic_load(&known))
+		atomic_store(&known, query(m, 0, &any) ? 1 : -1);
+	m->query = atomic_load(&known) > 0;
 	return true;
 }
 

@@ -12,6 +12,9 @@
  * remembered as "already shared": the mappings are read every time. Any failure
  * leaves the memory as it was and the extent FOREIGN.
  *
+ * How many regions cover a page is counted (regions.c). When the last one is gone, the
+ * memory becomes private again (reclaim.c).
+ *
  * While writers are held back this thread must not write to application memory,
  * must not allocate and must not take a lock that one of them may hold: it uses
  * bare system calls and static storage only.
@@ -22,22 +25,21 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "freeze.h"
-#include "tasks.h"
+#include "hold.h"
+#include "pages.h"
+#include "reclaim.h"
+#include "regions.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-#define CHUNK (8ul << 20)           /* replaced at a time: bounds how long a writer waits */
-#define CHUNK_UNGUARDED (64ul << 10) /* where writers can be neither held nor stopped, and writes are lost */
 #define POPULATE_MAX (2ul << 30)    /* fault in at most this much at one registration */
 #define PAGEMAP_PRESENT (3ull << 62) /* in memory or in swap */
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-struct ranges swapped, dontfork;
+struct ranges swapped;
 struct maps memory_maps;
 _Atomic int memory_forker;
-static struct ranges untouchable;
 static _Atomic bool any_swapped;
 static _Atomic unsigned swaps; /* odd: writers may be held back now */
 
@@ -79,7 +81,7 @@ bool memory_retry(void)
 
 struct copier {
 	int pagemap; /* -1: copy everything */
-	uint64_t bits[CHUNK / PAGE];
+	uint64_t bits[HOLD_CHUNK / PAGE];
 };
 
 static bool copy_run(uint64_t from, uint64_t to)
@@ -112,22 +114,16 @@ static bool copy_existing(struct copier *c, uint64_t start, uint64_t end)
 /* ---- one registration ---- */
 
 struct registration {
-	bool ready;  /* the next four are */
-	bool alone;  /* no other thread runs */
-	bool frozen; /* because they are stopped */
-	struct guard guard;
+	bool ready; /* the next two are */
+	struct hold hold;
 	struct copier copier;
+	bool replaced; /* anything */
 	uint64_t populated;
 	struct vrdma_extent *out;
 	uint32_t n, room;
 	uint64_t start, end; /* exact, not rounded to pages */
 };
 static struct registration registration; /* too big for a stack; under memory_lock */
-
-static void punch(uint64_t start, uint64_t end)
-{
-	sys(SYS_fallocate, memfd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start);
-}
 
 void own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 {
@@ -141,50 +137,17 @@ void own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 	maps_close(&m);
 }
 
-struct alias {
-	uint64_t start, end; /* file range asked about */
-	struct vma found;
-	bool any;
-};
-
-static bool find_alias(const struct vma *v, void *arg)
-{
-	struct alias *a = arg;
-	uint64_t last = v->offset + (v->end - v->start);
-	if (v->offset == v->start || v->offset >= a->end || last <= a->start)
-		return true;
-	a->found = *v;
-	a->any = true;
-	return false;
-}
-
-static bool replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v,
-		    int depth);
-
 /*
- * A former life of these addresses may have left pages in the file. Usually nobody
- * uses them; but mremap (realloc) can have carried the old mapping elsewhere, and
- * then it must move to the offset of its new address first.
+ * A former life of these addresses may have left pages in the file. Usually nobody uses
+ * them; but mremap can have carried the old mapping elsewhere, and then that one becomes
+ * private first.
  */
-static bool make_fresh(struct registration *g, uint64_t start, uint64_t end, int depth)
+static bool make_fresh(struct registration *g, uint64_t start, uint64_t end)
 {
 	struct range r;
-	if (!ranges_find(&swapped, start, end, &r))
-		return true;
-	for (;;) {
-		struct alias a = {.start = start, .end = end};
-		own_mappings(find_alias, &a);
-		if (!a.any)
-			break;
-		if (depth == 4)
-			return false;
-		for (uint64_t at = a.found.start, to; at < a.found.end; at = to) {
-			to = at + CHUNK < a.found.end ? at + CHUNK : a.found.end;
-			if (!replace(g, at, to, &a.found, depth + 1))
-				return false;
-		}
-	}
-	punch(start, end);
+	if (ranges_find(&swapped, start, end, &r) && !reclaim_aliases(&g->hold, start, end))
+		return false;
+	pages_punch(start, end);
 	return true;
 }
 
@@ -197,24 +160,17 @@ static void populate(struct registration *g, uint64_t start, uint64_t end, int p
 		sys(SYS_fallocate, memfd(), 0, start, end - start);
 }
 
-static void keep_from_children(uint64_t start, uint64_t end)
-{
-	struct range r;
-	for (; ranges_find(&dontfork, start, end, &r); start = r.end)
-		sys(SYS_madvise, r.start, r.end - r.start, MADV_DONTFORK);
-}
-
 /* Replaces [start, end), at most a chunk of one mapping. */
-static bool replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v,
-		    int depth)
+static bool replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
+	struct guard *guard = &g->hold.guard;
 	bool held = false, ok;
 
-	if (!make_fresh(g, start, end, depth))
+	if (!make_fresh(g, start, end))
 		return false;
 	swap_begin();
-	if (g->guard.fd >= 0) {
-		held = guard_hold(&g->guard, start, end);
+	if (guard->fd >= 0) {
+		held = guard_hold(guard, start, end);
 		if (!held) {
 			swap_end();
 			return false;
@@ -225,14 +181,14 @@ static bool replace(struct registration *g, uint64_t start, uint64_t end, const 
 		ok = !failed(sys(SYS_mmap, start, end - start, v->prot, MAP_SHARED | MAP_FIXED, memfd(),
 				 start));
 	if (ok)
-		keep_from_children(start, end);
+		advice_shared(start, end);
 	if (held && ok)
-		guard_wake(&g->guard, start, end);
+		guard_wake(guard, start, end);
 	else if (held)
-		guard_undo(&g->guard, start, end);
+		guard_undo(guard, start, end);
 	swap_end();
 	if (!ok) {
-		punch(start, end);
+		pages_punch(start, end);
 		return false;
 	}
 	atomic_store(&any_swapped, true);
@@ -264,12 +220,10 @@ static void emit(struct registration *g, uint64_t start, uint64_t end, uint32_t 
 /* [start, end) lies in v and touches no thread's memory. */
 static void share(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
-	uint64_t chunk = g->alone || g->guard.fd >= 0 ? CHUNK : CHUNK_UNGUARDED;
 	while (start < end) {
-		uint64_t stop = (start / chunk + 1) * chunk;
-		if (stop > end)
-			stop = end;
-		bool ok = replace(g, start, stop, v, 0);
+		uint64_t stop = hold_chunk(&g->hold, start, end);
+		bool ok = replace(g, start, stop, v);
+		g->replaced |= ok;
 		emit(g, start, stop, ok ? VRDMA_EXTENT_SHARED : VRDMA_EXTENT_FOREIGN, v->prot);
 		start = stop;
 	}
@@ -281,12 +235,8 @@ static void get_ready(struct registration *g)
 	if (g->ready)
 		return;
 	g->ready = true;
-	g->alone = tasks_count() == 1;
-	g->frozen = false;
-	if (!g->alone && !guard_open(&g->guard, false))
-		g->alone = g->frozen = freeze_begin();
+	hold_begin(&g->hold, &memory_maps, HOLD_PRIVATE);
 	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	tasks_ranges(&memory_maps, &untouchable);
 }
 
 static void put_away(struct registration *g)
@@ -295,16 +245,14 @@ static void put_away(struct registration *g)
 		return;
 	if (g->copier.pagemap >= 0)
 		sys(SYS_close, g->copier.pagemap);
-	guard_close(&g->guard);
-	if (g->frozen)
-		freeze_end();
+	hold_end(&g->hold);
 }
 
 static void share_around_threads(struct registration *g, uint64_t start, uint64_t end,
 				 const struct vma *v)
 {
 	struct range r;
-	while (ranges_find(&untouchable, start, end, &r)) {
+	while (ranges_find(g->hold.untouchable, start, end, &r)) {
 		share(g, start, r.start, v);
 		emit(g, r.start, r.end, VRDMA_EXTENT_FOREIGN, v->prot);
 		start = r.end;
@@ -318,7 +266,7 @@ static bool replaceable(struct registration *g, const struct vma *v)
 		return false;
 	get_ready(g);
 	/* Writers of a file mapping cannot be held back. */
-	return v->kind != VMA_PRIVATE || ((v->prot & PROT_WRITE) && g->alone);
+	return v->kind != VMA_PRIVATE || ((v->prot & PROT_WRITE) && g->hold.alone);
 }
 
 static void handle(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
@@ -369,8 +317,9 @@ static bool any_stale(void)
 	if (!maps_open(&memory_maps))
 		return false;
 	for (uint64_t at = 0; !stale && ranges_find(&swapped, at, ~0ull, &r); at = r.end)
-		stale = !maps_find(&memory_maps, r.start, &v) || v.kind != VMA_OWN ||
-			v.start > r.start || v.offset != v.start || v.end < r.end;
+		for (uint64_t from = r.start; !stale && from < r.end; from = v.end)
+			stale = !maps_find(&memory_maps, from, &v) || v.kind != VMA_OWN ||
+				v.start > from || v.offset != v.start;
 	maps_close(&memory_maps);
 	return stale;
 }
@@ -391,34 +340,55 @@ static void reap(void)
 	own_mappings(cross_out, &gone);
 	own_mappings(cross_out, &gone); /* again: mremap may have moved one past the first reading */
 	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &r); at = r.end) {
-		punch(r.start, r.end);
+		pages_punch(r.start, r.end);
 		ranges_remove(&swapped, r.start, r.end);
 	}
 }
 
-uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room)
+static uint64_t page_floor(uint64_t address)
+{
+	return address & ~(PAGE - 1);
+}
+
+static uint64_t page_ceil(uint64_t address)
+{
+	return page_floor(address + PAGE - 1);
+}
+
+static bool sound(uint64_t start, uint64_t length)
+{
+	return start + length >= start && start + length <= 1ull << 62;
+}
+
+uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room,
+			bool *held)
 {
 	struct registration *g = &registration;
 	uint64_t end = start + length;
 
+	*held = false;
 	if (length == 0)
 		return 0;
-	if (end < start || end > (1ull << 62)) {
+	if (!sound(start, length)) {
 		out[0] = (struct vrdma_extent){start, length, VRDMA_EXTENT_HOLE, 0};
 		return 1;
 	}
 	pthread_mutex_lock(&memory_lock);
 	reap();
+	reclaim_ready();
 	g->start = start;
 	g->end = end;
 	g->out = out;
 	g->n = 0;
 	g->room = room;
 	g->populated = 0;
-	g->guard.fd = -1;
-	g->ready = false;
-	if (maps_open(&memory_maps)) {
+	g->ready = g->replaced = false;
+	/* Held before anything is looked at: another thread may be giving these pages back. */
+	*held = regions_hold(page_floor(start), page_ceil(end));
+	if (*held && maps_open(&memory_maps)) {
 		walk(g);
+		if (g->replaced)
+			seams_add(page_floor(start), page_ceil(end));
 		maps_close(&memory_maps);
 	} else {
 		emit(g, start, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
@@ -429,63 +399,76 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	return n;
 }
 
-/* ---- madvise ---- */
+/* ---- the life of a region ---- */
 
-/* DONTNEED on private memory means zeros. Ours are shared pages, which it would leave alone. */
-static void forget(uint64_t start, uint64_t end)
+void memory_registered(const struct file *f, uint32_t handle, uint64_t start, uint64_t length)
 {
-	struct vma v;
-	if (!maps_open(&memory_maps))
-		return;
-	for (uint64_t at = start; at < end && maps_find(&memory_maps, at, &v); at = v.end) {
-		uint64_t from = v.start > at ? v.start : at, to = v.end < end ? v.end : end;
-		if (v.kind == VMA_OWN && from < to)
-			punch(v.offset + (from - v.start), v.offset + (to - v.start));
-	}
-	maps_close(&memory_maps);
+	pthread_mutex_lock(&memory_lock);
+	regions_name(f, handle, page_floor(start), page_ceil(start + length));
+	pthread_mutex_unlock(&memory_lock);
 }
 
-static bool overlaps(uint64_t start, uint64_t end)
+void memory_refused(uint64_t start, uint64_t length)
+{
+	struct range r = {page_floor(start), page_ceil(start + length)};
+	pthread_mutex_lock(&memory_lock);
+	reclaim_gone(&r, 1);
+	pthread_mutex_unlock(&memory_lock);
+}
+
+void memory_deregistered(const struct file *f, uint32_t handle)
 {
 	struct range r;
-	return ranges_find(&swapped, start, end, &r);
+	pthread_mutex_lock(&memory_lock);
+	if (regions_take(f, handle, &r))
+		reclaim_gone(&r, 1);
+	pthread_mutex_unlock(&memory_lock);
 }
 
-int memory_madvise(void *addr, size_t n, int advice)
+/* This thread is in fork(), in a handler of somebody else: it holds the lock. */
+bool memory_forking(void)
 {
-	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
-	bool fork = advice == MADV_DONTFORK || advice == MADV_DOFORK;
-	int r = REAL(madvise)(addr, n, advice), e = errno;
+	return atomic_load(&memory_forker) == (int)sys(SYS_gettid);
+}
 
-	if ((!fork && !memory_swapped()) || (fork && r < 0))
-		return r;
-	if (atomic_load(&memory_forker) == (int)sys(SYS_gettid))
-		return errno = e, r; /* an atfork handler: this thread holds the lock */
+bool memory_regions(const struct file *f)
+{
+	if (!memory_swapped() || memory_forking())
+		return false;
 	sigmask old = signals_block();
 	pthread_mutex_lock(&memory_lock);
-	if (advice == MADV_DONTFORK)
-		ranges_add(&dontfork, start, end);
-	else if (advice == MADV_DOFORK)
-		ranges_remove(&dontfork, start, end);
-	else if (advice == MADV_DONTNEED && r == 0 && overlaps(start, end))
-		forget(start, end);
-	else if (advice == MADV_FREE && r < 0 && e == EINVAL && overlaps(start, end))
-		r = 0; /* may free, need not */
+	bool any = regions_any(f);
 	pthread_mutex_unlock(&memory_lock);
 	signals_restore(old);
-	errno = e;
-	return r;
+	return any;
+}
+
+void memory_closed(const struct file *f)
+{
+	struct range r;
+	size_t at = 0;
+	sigmask old = signals_block();
+	pthread_mutex_lock(&memory_lock);
+	while (regions_take_next(f, &at, &r))
+		reclaim_gone(&r, 1);
+	pthread_mutex_unlock(&memory_lock);
+	signals_restore(old);
 }
 
 void memory_forget(void)
 {
 	swapped.n = 0;
+	pages_forget();
+	regions_forget();
+	reclaim_forget();
+	seams_forget();
 	atomic_store(&any_swapped, false);
 }
 
 void memory_child(void)
 {
 	pthread_mutex_init(&memory_lock, NULL);
+	advice_child();
 	memory_forget();
 	if (atomic_load(&swaps) % 2)
 		swap_end();

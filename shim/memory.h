@@ -8,8 +8,7 @@
 #include "ranges.h"
 
 extern pthread_mutex_t memory_lock; /* guards all below */
-extern struct ranges swapped;       /* where pages of our memfd were put, ever */
-extern struct ranges dontfork;      /* what the application keeps from fork children */
+extern struct ranges swapped;       /* where pages of our memfd were put, and not taken away yet */
 extern struct maps memory_maps;     /* scratch */
 
 static inline bool failed(long r)
@@ -26,5 +25,22 @@ void own_mappings(bool (*f)(const struct vma *, void *), void *arg);
 void memory_forget(void); /* nothing is swapped any more */
 void memory_child(void);
 bool memory_swapped(void); /* anything to do at a fork? without the lock */
+bool memory_forking(void); /* this thread is in fork(), and holds the lock already */
+
+/* ---- advice.c: memory that is replaced keeps the advice that it had ---- */
+void advice_lock(void); /* around the next three: taken before threads are stopped */
+void advice_unlock(void);
+void advice_shared(uint64_t start, uint64_t end);  /* it is shared now */
+void advice_private(uint64_t start, uint64_t end); /* it is private now */
+void advice_huge(uint64_t at, uint64_t start, uint64_t end); /* memory at will move to [start, end) */
+/* The first part of [start, end) that the application keeps from fork children. */
+bool advice_dontfork(uint64_t start, uint64_t end, struct range *out);
+void advice_child(void);
+
+/* ---- remap.c: a mapping that must not grow ---- */
+void seams_add(uint64_t start, uint64_t end);    /* shared and registered now */
+void seams_remove(uint64_t start, uint64_t end); /* private now */
+void seams_again(uint64_t start, uint64_t end);  /* it was mapped anew */
+void seams_forget(void);
 
 #endif

@@ -16,6 +16,10 @@
  *            with a socket that becomes the application's descriptor: it can be
  *            read, and must not be, while events are pending.
  *
+ *   NETLINK  one for every socket of NETLINK_RDMA. After the welcome the connection
+ *            itself becomes the application's descriptor: each message is a netlink
+ *            datagram, as it is. It needs no PROCESS connection.
+ *
  * (Kinds for tools, CONTROL and its requests, are known to the Go side only.)
  */
 #ifndef VRDMA_PROTOCOL_H
@@ -33,6 +37,7 @@ enum vrdma_kind {
 	VRDMA_KIND_UVERBS = 2,
 	VRDMA_KIND_RDMACM = 3,
 	VRDMA_KIND_CONTROL = 4,
+	VRDMA_KIND_NETLINK = 5,
 };
 
 /* First message of every connection, client to daemon. */

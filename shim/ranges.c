@@ -21,7 +21,7 @@ static size_t seek(const struct ranges *s, uint64_t address)
 	return lo;
 }
 
-static bool grow(struct ranges *s)
+bool ranges_ready(struct ranges *s)
 {
 	if (s->n < s->room)
 		return true;
@@ -47,7 +47,7 @@ static void splice(struct ranges *s, size_t i, size_t j, const struct range *wit
 
 bool ranges_add(struct ranges *s, uint64_t start, uint64_t end)
 {
-	if (!grow(s))
+	if (!ranges_ready(s))
 		return false;
 	size_t i = seek(s, start), j = i;
 	struct range r = {start, end};
@@ -65,7 +65,7 @@ bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end)
 {
 	struct range keep[2];
 	size_t n = 0;
-	if (!grow(s))
+	if (!ranges_ready(s))
 		return false;
 	size_t i = seek(s, start + 1), j = i;
 	for (; j < s->n && s->v[j].start < end; j++) {

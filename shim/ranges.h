@@ -16,6 +16,7 @@ struct ranges {
 	size_t n, room;
 };
 
+bool ranges_ready(struct ranges *s); /* room for one more: the next change maps no memory */
 bool ranges_add(struct ranges *s, uint64_t start, uint64_t end); /* false: no memory, unchanged */
 bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end);
 /* The first part of s inside [start, end); false: none. */

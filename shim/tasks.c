@@ -46,6 +46,13 @@ static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
 	ranges_add(out, start, end);
 }
 
+void tasks_here(struct ranges *out)
+{
+	uint64_t sp = (uint64_t)(uintptr_t)__builtin_frame_address(0) & ~(PAGE - 1);
+	out->n = 0;
+	ranges_add(out, sp - NEAR, sp + NEAR);
+}
+
 void tasks_ranges(struct maps *m, struct ranges *out)
 {
 	struct {
@@ -56,10 +63,8 @@ void tasks_ranges(struct maps *m, struct ranges *out)
 	} __attribute__((packed)) *e;
 	char list[2048];
 	int pid = (int)sys(SYS_getpid);
-	uint64_t sp = (uint64_t)(uintptr_t)__builtin_frame_address(0) & ~(PAGE - 1);
 
-	out->n = 0;
-	ranges_add(out, sp - NEAR, sp + NEAR);
+	tasks_here(out);
 	long fd = sys(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return;

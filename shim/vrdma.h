@@ -11,11 +11,14 @@
  *     | wire.c: one request, one reply
  *   vrdma daemon
  *
- *   memory.c  turns registered memory into shared memory (maps.c reads the VMAs,
- *             tasks.c finds the threads, protect.c holds writers back, freeze.c stops
- *             them), reclaim.c back
+ *   memory.c  turns registered memory into shared memory, reclaim.c back when it is
+ *             registered no more (regions.c counts; maps.c reads the VMAs, pages.c the
+ *             memfd; tasks.c finds the threads, hold.c keeps them from writing: protect.c
+ *             holds writers back, freeze.c stops them)
+ *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
+ *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are
  *   poll.c    lets a program that polls an empty queue yield
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
@@ -85,6 +88,7 @@ enum file_kind {
 	FILE_ASYNC,  /* asynchronous events: a socket the daemon writes to */
 	FILE_COMP,   /* a completion channel, likewise */
 	FILE_CM,     /* an opened rdma_cm: readable while events are pending */
+	FILE_NETLINK, /* a socket of NETLINK_RDMA: its connection to the daemon */
 	FILE_HIDDEN, /* a descriptor of our own, which the application must not touch */
 };
 
@@ -98,7 +102,8 @@ struct file {
 	_Atomic int kind; /* enum file_kind */
 	_Atomic bool dead;       /* the daemon is gone, or we are a fork child */
 	_Atomic bool fatal_told; /* DEVICE_FATAL was reported */
-	uint32_t id;             /* of an event file or channel: the daemon's name for it */
+	uint32_t id;             /* of an event file or channel: the daemon's name for it; of a
+				  * netlink socket: its port */
 	uint32_t rdev_major, rdev_minor;
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
@@ -150,6 +155,13 @@ int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->i
 int channel_open(int flags);
 ssize_t channel_write(int fd, const void *buf, size_t n);
 
+/* ---- netlink.c ---- */
+
+struct msghdr;
+struct sockaddr;
+ssize_t netlink_recvmsg(int fd, struct msghdr *m, int flags);
+ssize_t netlink_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *from, unsigned *len);
+
 /* ---- signals, blocked around every lock ---- */
 
 typedef struct {
@@ -192,6 +204,8 @@ struct passed {
 int wire_process(bool quiet);                 /* make sure of the PROCESS connection; 0 or errno */
 /* A device's connection and the want descriptors that come with it; 0 or errno. */
 int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, int want);
+/* A connection for netlink, hidden; 0 or errno. */
+int wire_netlink(bool quiet, int *socket);
 /*
  * One request, one reply into in[VRDMA_MAX_MESSAGE]: its length, or -errno (EIO: the daemon is
  * gone). Signals are blocked; outside is the mask to wait with if the daemon is slow.
@@ -216,14 +230,25 @@ bool path_rdev(const char *path, unsigned *maj, unsigned *min); /* of a node; fa
 void path_refresh(int dirfd, const char *path); /* before counters are read */
 void path_cwd(void);                            /* the working directory changed */
 
-/* ---- memory.c, protect.c, maps.c ---- */
+/* ---- memory.c, reclaim.c, advice.c, remap.c ---- */
 
-/* Extents under [start, start+length); returns their number. */
-uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room);
+/*
+ * Extents under [start, start+length); returns their number. If held, the pages stay as they
+ * are until memory_refused, or memory_registered and then memory_deregistered.
+ */
+uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room,
+			bool *held);
+void memory_registered(const struct file *f, uint32_t handle, uint64_t start, uint64_t length);
+void memory_refused(uint64_t start, uint64_t length);
+void memory_deregistered(const struct file *f, uint32_t handle);
+bool memory_regions(const struct file *f); /* are there any? */
+void memory_closed(const struct file *f);  /* there are none any more */
 /* A system call failed with EFAULT: true if that may be because pages were being replaced. */
 bool memory_retry(void);
 /* All shared memory becomes private again. False: some could not. */
 bool memory_reclaim(void);
 int memory_madvise(void *addr, size_t n, int advice);
+int memory_munmap(void *addr, size_t n);
+void *memory_mremap(void *old, size_t size, size_t new_size, int flags, void *to);
 
 #endif

@@ -330,6 +330,16 @@ int wire_open(uint32_t kind, struct vrdma_welcome *w, int *control, int *fds, in
 	return e;
 }
 
+int wire_netlink(bool quiet, int *socket)
+{
+	struct vrdma_welcome w;
+	int none;
+	sigmask old = signals_block();
+	int e = greet(VRDMA_KIND_NETLINK, old, quiet, &w, socket, &none, 0);
+	signals_restore(old);
+	return e;
+}
+
 void wire_sync(void)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_SYNC};

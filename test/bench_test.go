@@ -98,3 +98,47 @@ func childrenOf(pid int) (children []int) {
 	}
 	return children
 }
+
+// This build against itself: every side is measured and judged, and what is judged decides
+// the exit status. (Which way is nobody's business here.)
+func TestBenchAgainst(t *testing.T) {
+	p := tool(t, "bench", "--against", harness.Binary(), "--only", "local", "--rows", "send latency", "--rounds", "1", "--out", "", "-o", "json")
+	if !p.Ended(5 * minute) {
+		t.Fatalf("it does not end\n%s", p.Output())
+	}
+	var report bench.Compared
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 1 || len(report.Rows[0].Ours.Values) != 1 || len(report.Rows[0].Control.Values) != 1 || len(report.Rows[0].Theirs.Values) != 1 {
+		t.Fatalf("got %+v, want one number of each side\n%s", report.Rows, p.Output())
+	}
+	want := 0
+	if len(report.Worse()) > 0 {
+		want = 1
+	}
+	if p.Code() != want {
+		t.Errorf("%s, want exit status %d\n%s", p.Fate(), want, p.Output())
+	}
+}
+
+// A victim is measured beside an attacker, and the daemon lets go of what the attacker held.
+func TestBenchAttacks(t *testing.T) {
+	p := tool(t, "bench", "--attacks", "--rows", "^commands", "--rounds", "1", "--out", "", "-o", "json")
+	p.OK(t, 5*minute)
+	var report bench.AttackReport
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 1 {
+		t.Fatalf("got %+v, want one row\n%s", report.Rows, p.Output())
+	}
+	row := report.Rows[0]
+	if row.Note != "" || row.Reached != "16 of 16" || len(row.Alone.Median.Values) != 1 || len(row.Beside.Median.Values) != 1 {
+		t.Errorf("got %+v\n%s", row, p.Output())
+	}
+	if row.While.Files <= row.Before.Files || row.After.Files >= row.While.Files {
+		t.Errorf("the daemon had %d descriptors before, %d while and %d after, want more only while\n%s",
+			row.Before.Files, row.While.Files, row.After.Files, p.Output())
+	}
+}

@@ -14,7 +14,8 @@ import (
 	"vrdma/test/harness"
 )
 
-// suiteDir is where Debian's rdma-core puts its own tests, most of them gzipped.
+// suiteDir is where Debian's rdma-core puts its own tests, most of them gzipped; the newest
+// Debian's below its own root.
 const suiteDir = "/usr/share/doc/rdma-core/tests"
 
 // rdma-core's own suite: no failure, no error, every skip listed with its reason
@@ -25,7 +26,7 @@ const suiteDir = "/usr/share/doc/rdma-core/tests"
 func TestPyverbs(t *testing.T) {
 	harness.Need(t, "/usr/bin/python3", suiteDir)
 	d := harness.Device(t)
-	top := unpackSuite(t)
+	top := unpackSuite(t, suiteDir)
 	only := os.Getenv("VRDMA_TEST_PYVERBS")
 	args := []string{"/usr/bin/python3", "pyverbs/run.py", top, "pyverbs/excluded.txt", "--dev", "rxe0"}
 	args = append(args, strings.Fields(only)...)
@@ -47,7 +48,7 @@ func TestPyverbs(t *testing.T) {
 	if only != "" {
 		return
 	}
-	known := knownSkips(t)
+	known := listed(t, "pyverbs/skips.txt")
 	for id, reason := range got["skip"] {
 		if known[id] == "" {
 			t.Errorf("skip that pyverbs/skips.txt does not list: %s (%s)", id, reason)
@@ -73,8 +74,40 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// unpackSuite makes a readable package `tests` of the suite.
-func unpackSuite(t *testing.T) string {
+// The newest rdma-core's suite: what does not pass there is listed with its reason in
+// pyverbs/newest.txt. Skips are not, because they change with every release.
+func TestPyverbsNewest(t *testing.T) {
+	d := harness.Device(t)
+	root := harness.NewestRoot(t)
+	top := unpackSuite(t, filepath.Join(root.Dir(), suiteDir))
+	for _, name := range []string{"run.py", "excluded.txt"} {
+		if err := unpack("pyverbs/"+name, filepath.Join(top, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := root.Launch(t, d, nil, "/usr/bin/python3", top+"/run.py", top, top+"/excluded.txt", "--dev", "rxe0")
+	p.Wait(t, 4*minute)
+	got := parseSuite(p.Stdout())
+	if !strings.Contains(p.Stdout(), "\nEND\n") {
+		t.Fatalf("the suite did not come to its end:\n%s", harness.Tail(p.Output(), 80))
+	}
+	known := listed(t, "pyverbs/newest.txt")
+	for _, what := range []string{"fail", "error"} {
+		for id, reason := range got[what] {
+			if known[id] == "" {
+				t.Errorf("%s: %s: %s", what, id, reason)
+			}
+		}
+	}
+	t.Logf("pyverbs %s: %d passed, %d skipped, %d failed, %d errors", root.Version(t), len(got["ok"]), len(got["skip"]), len(got["fail"]), len(got["error"]))
+	const least = 110 // of 119 with rdma-core 65
+	if n := len(got["ok"]); n < least {
+		t.Errorf("%d tests passed, want at least %d", n, least)
+	}
+}
+
+// unpackSuite makes a readable package `tests` of the suite in a directory.
+func unpackSuite(t *testing.T, suiteDir string) string {
 	t.Helper()
 	top := harness.Directory(t, nil)
 	dir := filepath.Join(top, "tests")
@@ -130,16 +163,16 @@ func parseSuite(out string) map[string]map[string]string {
 	return got
 }
 
-// knownSkips reads skips.txt: a reason in brackets, then the tests it holds for.
-func knownSkips(t *testing.T) map[string]string {
+// listed reads a list of tests: a reason in brackets, then the tests it holds for.
+func listed(t *testing.T, file string) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("pyverbs/skips.txt")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	known, err := parseSkips(string(text))
 	if err != nil {
-		t.Fatalf("pyverbs/skips.txt: %v", err)
+		t.Fatalf("%s: %v", file, err)
 	}
 	return known
 }

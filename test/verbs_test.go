@@ -1,7 +1,9 @@
 package test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +14,7 @@ import (
 // Each C program is a table of cases; every case runs in a process of its own
 // against one daemon, which must give everything back in the end.
 func TestVerbs(t *testing.T) {
-	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "processes", "order"} {
+	for _, program := range []string{"errors", "flush", "queues", "work", "regions", "ordinary", "processes", "order"} {
 		t.Run(program, func(t *testing.T) {
 			d := harness.Device(t)
 			runCases(t, d, program)
@@ -40,6 +42,20 @@ func runCases(t *testing.T, d *harness.Daemon, program string) {
 				}
 			}
 		})
+	}
+}
+
+// A Go program registers memory of its own heap.
+func TestGoHeap(t *testing.T) {
+	d := harness.Device(t)
+	bin := filepath.Join(t.TempDir(), "goheap")
+	build := exec.Command("go", "build", "-o", bin, "./testdata/goheap")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	if out := d.Run(t, 2*minute, bin); !strings.Contains(out, "ok") {
+		t.Errorf("got no \"ok\":\n%s", out)
 	}
 }
 

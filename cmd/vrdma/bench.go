@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"os/user"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,9 +19,18 @@ import (
 	"vrdma/internal/bench"
 )
 
+// benchFlags are what bench was asked for.
+type benchFlags struct {
+	table       bench.Table
+	rows        string
+	against     string
+	reportOnly  bool
+	attacks     bool
+	out, format string
+}
+
 func benchCommand() *cobra.Command {
-	var table bench.Table
-	var out, format string
+	f := &benchFlags{}
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "measure the speed table",
@@ -32,51 +44,192 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
   veth         two hosts: two network namespaces, as root or in a user namespace
   guest        against the kernel's rxe, in a virtual machine
   rxe          against the kernel's rxe, here
-  allocations  of the data path`,
+  allocations  of the data path
+
+With --against the vrdma side of every row is measured with this build, with this build
+once more as the control, and with another one, in turn. BINARY is the other build's
+vrdma; its libvrdma.so and libvrdma-sockets.so lie beside it. A row is WORSE if this
+build's median is worse by more than 3 % and by more than this build differs from itself.
+Then the exit status is 1. TCP and other things to compare with are not measured, nor are
+the parts guest, rxe and allocations.
+
+With --attacks a victim's latency is measured, alone and beside a hostile tenant of the
+same daemon, and what the daemon holds before, while and after; with --against of the
+other build too. As root, victim and attacker are two other users. This is nothing for a
+machine that others use: the attacks take up to 2 GB and what the daemon has of anything.`,
+		Example: `  vrdma bench --only veth,cm --rounds 3
+  vrdma bench --rows 'send latency'
+  vrdma bench --against ../before/bin/vrdma --rounds 9
+  vrdma bench --attacks --rows 'rnr|error' --against ../before/bin/vrdma`,
 		Hidden: true, // a tool of the repository, see make bench
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, name := range table.Only {
-				if !slices.Contains(bench.Parts(), name) {
-					return usage("--only %s: choose among %s", name, strings.Join(bench.Parts(), ", "))
-				}
-			}
-			if format != "text" && format != "json" {
-				return usage("-o %s: choose text or json", format)
-			}
-			if table.Rounds < 1 {
-				return usage("--rounds %d: want at least 1", table.Rounds)
+			if err := f.check(); err != nil {
+				return err
 			}
 			if err := needTools("ib_write_bw"); err != nil {
 				return err
 			}
+			if f.attacks {
+				return f.attack(c.OutOrStdout())
+			}
+			if f.against != "" {
+				return f.compare(c.OutOrStdout())
+			}
 			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
-				table.Lab, table.Progress = lab, os.Stderr
-				report, err := table.Run(ctx, version)
+				f.table.Lab, f.table.Progress = lab, os.Stderr
+				report, err := f.table.Run(ctx, version)
 				if err != nil {
 					return err
 				}
-				if out != "" {
-					path, err := report.Write(out)
-					if err != nil {
-						return err
-					}
-					fmt.Fprintf(os.Stderr, "results: %s.json\n\n", path)
-				}
-				if format == "json" {
-					return report.JSON(c.OutOrStdout())
-				}
-				return report.Markdown(c.OutOrStdout())
+				return f.deliver(c.OutOrStdout(), report)
 			})
 		},
 	}
-	c.Flags().StringSliceVar(&table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
-	c.Flags().IntVar(&table.Rounds, "rounds", 5, "how often every tool is run")
-	c.Flags().StringVar(&out, "out", "bench/results", "the directory for results; empty: none")
-	c.Flags().StringVarP(&format, "output", "o", "text", "text or json")
-	c.Flags().StringVar(&table.Source, "source", ".", "the repository, for the guest and the allocation tests")
-	c.Flags().StringVar(&table.Kernel, "kernel-device", "", "a device of the kernel's rxe, for part rxe")
+	c.Flags().StringSliceVar(&f.table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
+	c.Flags().StringVar(&f.rows, "rows", "", "measure the rows whose name matches this regular expression, in capitals or not")
+	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")
+	c.Flags().StringVar(&f.against, "against", "", "compare with another build: the path of its vrdma")
+	c.Flags().BoolVar(&f.reportOnly, "report-only", false, "with --against: exit status 0 even if a row is worse")
+	c.Flags().BoolVar(&f.attacks, "attacks", false, "measure a victim beside hostile tenants instead; --rows picks attacks")
+	c.Flags().StringVar(&f.out, "out", "bench/results", "the directory for results; empty: none")
+	c.Flags().StringVarP(&f.format, "output", "o", "text", "text or json")
+	c.Flags().StringVar(&f.table.Source, "source", ".", "the repository, for the guest and the allocation tests")
+	c.Flags().StringVar(&f.table.Kernel, "kernel-device", "", "a device of the kernel's rxe, for part rxe")
 	return c
+}
+
+// check refuses what makes no sense.
+func (f *benchFlags) check() error {
+	parts, flags := bench.Parts(), "--only"
+	if f.against != "" {
+		parts, flags = bench.Comparable(), "--against with --only"
+	}
+	for _, name := range f.table.Only {
+		if !slices.Contains(parts, name) {
+			return usage("%s %s: choose among %s", flags, name, strings.Join(parts, ", "))
+		}
+	}
+	if f.format != "text" && f.format != "json" {
+		return usage("-o %s: choose text or json", f.format)
+	}
+	if f.table.Rounds < 1 {
+		return usage("--rounds %d: want at least 1", f.table.Rounds)
+	}
+	if f.reportOnly && (f.against == "" || f.attacks) {
+		return usage("--report-only says nothing without --against, nor with --attacks")
+	}
+	if f.attacks && len(f.table.Only) > 0 {
+		return usage("--attacks has no parts for --only: pick attacks with --rows")
+	}
+	if f.rows == "" {
+		return nil
+	}
+	rows, err := regexp.Compile("(?i)" + f.rows)
+	if err != nil {
+		return usage("--rows %s: %w", f.rows, err)
+	}
+	f.table.Rows = rows
+	if f.attacks {
+		if len(f.chosenAttacks()) == 0 {
+			return usage("--rows %s: no attack matches; they are listed in docs/performance.md", f.rows)
+		}
+		return nil
+	}
+	if !f.table.Any() {
+		return usage("--rows %s: no row of the chosen parts matches; the rows are listed in docs/performance.md", f.rows)
+	}
+	return nil
+}
+
+// compare measures this build against another.
+func (f *benchFlags) compare(stdout io.Writer) error {
+	other, err := f.other()
+	if err != nil {
+		return err
+	}
+	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
+		return withLab(ours.Original, nil, func(control *bench.Lab) error {
+			return withLab(other, nil, func(theirs *bench.Lab) error {
+				c := bench.Comparison{Ours: ours, Control: control, Theirs: theirs, Table: f.table, Progress: os.Stderr}
+				report, err := c.Run(ctx, version)
+				if err != nil {
+					return err
+				}
+				if err := f.deliver(stdout, report); err != nil {
+					return err
+				}
+				if worse := report.Worse(); len(worse) > 0 && !f.reportOnly {
+					return fmt.Errorf("worse than %s: %s", f.against, strings.Join(worse, "; "))
+				}
+				return nil
+			})
+		})
+	})
+}
+
+// other is the other build's binary.
+func (f *benchFlags) other() (string, error) {
+	path, err := filepath.Abs(f.against)
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return "", usage("--against %s: want the path of another build's vrdma, with its shared objects beside it", f.against)
+	}
+	return path, nil
+}
+
+// chosenAttacks are the attacks that --rows picks.
+func (f *benchFlags) chosenAttacks() []bench.Attack {
+	var chosen []bench.Attack
+	for _, a := range bench.Attacks {
+		if f.table.Rows == nil || f.table.Rows.MatchString(fmt.Sprintf("%s: %d %s", a.Name, a.Count, a.What)) {
+			chosen = append(chosen, a)
+		}
+	}
+	return chosen
+}
+
+// attack measures a victim beside attackers, with this build and perhaps another.
+func (f *benchFlags) attack(stdout io.Writer) error {
+	run := bench.AttackRun{Attacks: f.chosenAttacks(), Rounds: f.table.Rounds, Progress: os.Stderr}
+	measure := func(ctx context.Context) error {
+		report, err := run.Run(ctx, version)
+		if err != nil {
+			return err
+		}
+		return f.deliver(stdout, report)
+	}
+	return inLab(nil, func(ctx context.Context, ours *bench.Lab) error {
+		run.Labs, run.Names = []*bench.Lab{ours}, []string{"this build"}
+		if f.against == "" {
+			return measure(ctx)
+		}
+		other, err := f.other()
+		if err != nil {
+			return err
+		}
+		return withLab(other, nil, func(theirs *bench.Lab) error {
+			run.Labs, run.Names = append(run.Labs, theirs), append(run.Names, "other build")
+			return measure(ctx)
+		})
+	})
+}
+
+// deliver keeps a result and prints it.
+func (f *benchFlags) deliver(stdout io.Writer, r bench.Result) error {
+	if f.out != "" {
+		path, err := r.Write(f.out)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "results: %s.json\n\n", path)
+	}
+	if f.format == "json" {
+		return r.JSON(stdout)
+	}
+	return r.Markdown(stdout)
 }
 
 func demoCommand() *cobra.Command {
@@ -126,7 +279,12 @@ func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (e
 	if err != nil {
 		return err
 	}
-	lab, err := bench.NewLab(self, as)
+	return withLab(self, as, func(lab *bench.Lab) error { return f(ctx, lab) })
+}
+
+// withLab runs f in a lab of a binary's that is gone afterwards.
+func withLab(binary string, as *syscall.Credential, f func(*bench.Lab) error) (err error) {
+	lab, err := bench.NewLab(binary, as)
 	if err != nil {
 		return err
 	}
@@ -135,7 +293,7 @@ func inLab(as *syscall.Credential, f func(context.Context, *bench.Lab) error) (e
 			err = closeErr
 		}
 	}()
-	return f(ctx, lab)
+	return f(lab)
 }
 
 // ordinaryUser is whom to run as: root has no need to prove that root can.

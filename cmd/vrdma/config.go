@@ -48,13 +48,9 @@ func readConfig(path string) (config, error) {
 	if err := yaml.UnmarshalStrict(text, &c); err != nil {
 		return c, fmt.Errorf("configuration %s: %w", path, err)
 	}
-	for name, n := range map[string]int{
-		"pds": c.Limits.PDs, "cqs": c.Limits.CQs, "qps": c.Limits.QPs, "mrs": c.Limits.MRs,
-		"mws": c.Limits.MWs, "srqs": c.Limits.SRQs, "ahs": c.Limits.AHs, "channels": c.Limits.Channels,
-	} {
-		if n < 0 {
-			return c, fmt.Errorf("configuration %s: limits.%s is %d: a limit is not negative", path, name, n)
-		}
+	l := c.Limits.apply(nic.DefaultLimits)
+	if err := l.Check(); err != nil {
+		return c, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return c, nil
 }
@@ -68,7 +64,7 @@ func (c *configLimits) apply(l nic.Limits) nic.Limits {
 		{&l.PDs, c.PDs}, {&l.CQs, c.CQs}, {&l.QPs, c.QPs}, {&l.MRs, c.MRs},
 		{&l.MWs, c.MWs}, {&l.SRQs, c.SRQs}, {&l.AHs, c.AHs}, {&l.Channels, c.Channels},
 	} {
-		if pair.n > 0 {
+		if pair.n != 0 {
 			*pair.limit = pair.n
 		}
 	}

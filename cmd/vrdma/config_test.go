@@ -16,6 +16,9 @@ func TestReadConfig(t *testing.T) {
 		{"a word of nobody", "sokcet: /run/s\n", "sokcet"},
 		{"a wrong type", "limits: {qps: many}\n", "qps"},
 		{"negative", "limits: {qps: -1}\n", "limits.qps is -1"},
+		{"more than there are handles", "limits: {qps: 65537}\n", "limits.qps is 65537: an opened device can have at most 65536"},
+		{"as many as there are handles", "limits: {qps: 65536, mrs: 1048576}\n", ""},
+		{"more regions than handles", "limits: {mrs: 1048577}\n", "limits.mrs is 1048577"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

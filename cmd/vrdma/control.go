@@ -52,6 +52,10 @@ func probe(_ context.Context, p launch.Place) (launch.Daemon, error) {
 
 // improper says what to do about a daemon that is there and cannot be used.
 func improper(p launch.Place, err error) error {
+	var refusal *channel.Refusal
+	if errors.As(err, &refusal) && refusal.Text != "" { // it says what to do
+		return fmt.Errorf("the daemon at %s refuses: %w", p.Socket, err)
+	}
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("the daemon at %s is not ours to use (%w): have its owner start it with --mode 0666, or choose another place with --socket", p.Socket, syscall.EACCES)
 	}
@@ -67,7 +71,7 @@ func absent(err error) bool {
 func stop(ctx context.Context, p launch.Place) error {
 	err := channel.StopDaemon(p.Socket)
 	var refusal *channel.Refusal
-	if errors.As(err, &refusal) && refusal.DaemonPid > 1 {
+	if errors.As(err, &refusal) && errors.Is(err, syscall.EPROTO) && refusal.DaemonPid > 1 {
 		return syscall.Kill(refusal.DaemonPid, syscall.SIGTERM)
 	}
 	return err

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
@@ -60,6 +61,11 @@ func daemonCommand(o *options) *cobra.Command {
 		Long: `Serves the device rxe0 on a unix socket until SIGTERM or SIGINT. Programs reach it
 with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET,
 LD_PRELOAD and SYSFS_PATH as the README shows.
+
+vrdma stop, vrdma pcap and the status of all users go through a control socket outside
+that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
+the first that can be used. It answers this user and root, and no container. What other
+users may make the daemon hold is limited; vrdma status -o json shows it.
 
 A file for --config, every line of which may be left out, and over which flags win:
 
@@ -131,6 +137,10 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
+	machine := budget.ThisMachine()
+	if machine.Files < budget.FewestFiles {
+		return lacks("too few file descriptors for a daemon (ulimit -n is %d): it needs at least %d; run ulimit -n 1024 first", machine.Files, budget.FewestFiles)
+	}
 	dirMode := directoryMode(fs.FileMode(mode))
 	if err := os.MkdirAll(filepath.Dir(place.Socket), dirMode); err != nil {
 		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
@@ -147,7 +157,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, recognise: !f.strangers, stop: make(chan string, 1)}
+	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), recognise: !f.strangers, stop: make(chan string, 1)}
 	if f.network && !f.ephemeral {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
@@ -239,6 +249,7 @@ type daemon struct {
 	place  launch.Place
 	claim  *launch.Claim
 	log    *slog.Logger
+	budget *budget.Ledger
 	engine *engine.Engine
 	server *frontdoor.Server
 	port   *link.Port // nil: no other hosts
@@ -269,7 +280,7 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Route: route, Log: d.log, Version: version,
-		DirMode: dirMode, SocketMode: mode, Stop: func() { d.ask("vrdma stop") },
+		DirMode: dirMode, SocketMode: mode, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err

@@ -13,8 +13,10 @@ import (
 // installLibraries puts the shared objects where programs find them: beside the socket,
 // so that one mounted directory is all that a container needs.
 func installLibraries(place launch.Place, dirMode fs.FileMode) error {
-	if err := os.MkdirAll(place.Dir(), dirMode); err != nil {
-		return err
+	// Claim has removed what was there. Whatever is there now, a link of somebody else's
+	// for instance, is not ours to write to.
+	if err := os.Mkdir(place.Dir(), dirMode); err != nil {
+		return fmt.Errorf("cannot make the directory for programs: %w; choose another place with --socket", err)
 	}
 	// The directory above decides who gets here; umask must not.
 	if err := os.Chmod(place.Dir(), dirMode); err != nil {

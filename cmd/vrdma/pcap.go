@@ -39,7 +39,10 @@ that is too slow misses some, and the daemon's log says how many.`,
 			}
 			capture, err := channel.OpenCapture(place.Socket)
 			if err != nil {
-				return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
+				if absent(err) {
+					return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
+				}
+				return fmt.Errorf("cannot capture at %s: %w", place.Socket, err)
 			}
 			if file != "" && file != "-" {
 				if out, err = os.Create(file); err != nil {

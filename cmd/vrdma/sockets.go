@@ -111,12 +111,13 @@ func preloadFirst(env []string, library string) []string {
 
 // tcpCount is struct counts of shim/sockets/sockets.h: what did not go over RDMA, and why.
 type tcpCount struct {
-	Refused  uint64 // connected by TCP: nobody listened on RDMA there
-	Silent   uint64 // connected by TCP: RDMA did not reach the peer
-	Accepted uint64 // accepted by TCP: the peer did not come over RDMA
-	Unmade   uint64 // sockets that rsockets did not make: no device, or in a fork child
-	UDP      uint64 // UDP sockets
-	Forked   uint64 // processes that wanted to use what they inherited by fork
+	Refused   uint64 // connected by TCP: nobody listened on RDMA there
+	Silent    uint64 // connected by TCP: RDMA did not reach the peer
+	Accepted  uint64 // accepted by TCP: the peer did not come over RDMA
+	Unmade    uint64 // sockets that rsockets did not make: no device, or in a fork child
+	UDP       uint64 // UDP sockets
+	Forked    uint64 // processes that wanted to use a connection that they inherited by fork
+	Inherited uint64 // accepted by TCP, from a listener that was inherited by fork
 }
 
 var tcpCountSize = int64(binary.Size(tcpCount{}))
@@ -169,7 +170,7 @@ func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	if n, err := channel.CountConnections(place.Socket, label); err == nil {
 		text = count(n, "connection") + " went over RDMA"
 	}
-	if past := tcp.Refused + tcp.Silent + tcp.Accepted; past > 0 {
+	if past := tcp.Refused + tcp.Silent + tcp.Accepted + tcp.Inherited; past > 0 {
 		text += fmt.Sprintf(", %d over TCP", past)
 	} else {
 		text += ", none over TCP"
@@ -204,6 +205,7 @@ func (c tcpCount) reasons() []string {
 		{c.Unmade, "socket", "that librspreload.so did not make: it found no RDMA device, or a fork came before"},
 		{c.UDP, "UDP socket", "left to the kernel"},
 		{c.Forked, "process", "made by fork that wanted to use an RDMA connection of the parent, which is not possible"},
+		{c.Inherited, "connection", "to a server that hands its connections to child processes: RDMA connections do not survive fork"},
 	} {
 		if r.n > 0 {
 			why = append(why, count(r.n, r.thing)+" "+r.text)

@@ -21,7 +21,7 @@ func TestTCPCountLayout(t *testing.T) {
 	for _, m := range regexp.MustCompile(`_Atomic uint64_t (\w+);`).FindAllSubmatch(body[1], -1) {
 		fields = append(fields, string(m[1]))
 	}
-	want := []string{"refused", "silent", "accepted", "unmade", "udp", "forked"}
+	want := []string{"refused", "silent", "accepted", "unmade", "udp", "forked", "inherited"}
 	if len(fields) != len(want) || tcpCountSize != int64(8*len(want)) {
 		t.Fatalf("C has %v, Go has %d bytes, want %v", fields, tcpCountSize, want)
 	}
@@ -40,6 +40,7 @@ func TestTCPReasons(t *testing.T) {
 	}{
 		{"nothing", tcpCount{}, nil},
 		{"one", tcpCount{Refused: 1}, []string{"1 connection to a peer that does not listen on RDMA: run it with vrdma run --sockets too"}},
+		{"forks", tcpCount{Inherited: 2}, []string{"2 connections to a server that hands its connections to child processes: RDMA connections do not survive fork"}},
 		{"several", tcpCount{Silent: 2, UDP: 3, Forked: 2}, []string{
 			"2 connections to a peer that RDMA does not reach", "3 UDP sockets left to the kernel",
 			"2 processes made by fork that wanted to use an RDMA connection of the parent, which is not possible",

@@ -24,8 +24,9 @@ func statusCommand(o *options) *cobra.Command {
 		Long: `Shows the device and its GIDs; the programs that use it, with their queue pairs; the
 connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
 space, both addresses, state, program; the other hosts that are known, and whether they
-are vrdma hosts; counters that are not zero; and what was refused as unsupported. Long
-lists are cut, except with -o json.`,
+are vrdma hosts; users who hold half or more of what they may of the daemon; counters
+that are not zero; and what was refused as unsupported. Long lists are cut, except with
+-o json, which also shows what every user holds.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -73,6 +74,7 @@ func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
 	}
 	printList(w, "connections", s.Connections, printConnection)
 	printList(w, "peer hosts", s.Peers, printPeer)
+	printList(w, "users near a limit", nearLimit(s.Budgets), printBudget)
 	printCounts(w, "counters", s.Counters)
 	printCounts(w, "refused as unsupported", s.Refused)
 	return nil
@@ -112,9 +114,28 @@ func printConnection(w io.Writer, c channel.ConnectionStatus) {
 	fmt.Fprintln(w)
 }
 
+// nearLimit are those who hold half of what they may, or more: the others are of no
+// interest to people.
+func nearLimit(all []channel.BudgetStatus) (out []channel.BudgetStatus) {
+	for _, b := range all {
+		if b.Used >= b.Limit/2 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// printBudget is one line of what a user holds.
+func printBudget(w io.Writer, b channel.BudgetStatus) {
+	fmt.Fprintf(w, "  %s\t%s\t%d of %d\n", b.Whose, b.Kind, b.Used, b.Limit)
+}
+
 // printPeer is one line of another host.
 func printPeer(w io.Writer, p channel.PeerStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
+	if p.Problem != "" {
+		fmt.Fprintf(w, "    %s\n", p.Problem)
+	}
 }
 
 // printList is a table of a line each, with as many as people read.

@@ -63,3 +63,11 @@ func TestPrintStatus(t *testing.T) {
 		})
 	}
 }
+
+func TestNearLimit(t *testing.T) {
+	all := []channel.BudgetStatus{{Whose: "a", Used: 4, Limit: 10}, {Whose: "b", Used: 5, Limit: 10}, {Whose: "c", Used: 10, Limit: 10}}
+	got := nearLimit(all)
+	if len(got) != 2 || got[0].Whose != "b" || got[1].Whose != "c" {
+		t.Errorf("got %v, want b and c", got)
+	}
+}

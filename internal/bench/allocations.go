@@ -22,7 +22,7 @@ var packetRooms = []string{"wire", "link", "transport", "engine"}
 // is zero, so a row shows how many of them found some.
 func (t *Table) allocations() part {
 	return part{
-		name: "allocations",
+		name: "allocations", single: true,
 		rows: []Row{
 			{What: "allocations on the data path", Ours: Series{Unit: "allocating"}, AtMost: true},
 			{What: "allocations per packet", Ours: Series{Unit: "allocating"}, AtMost: true},

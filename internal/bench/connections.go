@@ -15,9 +15,7 @@ func (t *Table) connections() part {
 			if err != nil {
 				return err
 			}
-			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{h.loop().connections(atOnce)})
-			rows[0].fill(s[0])
-			return err
+			return t.fill(ctx, t.Rounds, []Probe{h.loop().connections(atOnce)}, rows, []source{{0, alone}})
 		},
 	}
 }

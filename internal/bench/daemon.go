@@ -93,16 +93,5 @@ func (d *daemon) anonymous() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return parseAnonymous(string(text))
-}
-
-func parseAnonymous(status string) (float64, error) {
-	for line := range strings.Lines(status) {
-		if rest, found := strings.CutPrefix(line, "RssAnon:"); found {
-			number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-			kib, err := strconv.ParseFloat(number, 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, errors.New("/proc/PID/status has no RssAnon")
+	return parseMemory(string(text), "RssAnon")
 }

@@ -18,12 +18,12 @@ func TestParseCPU(t *testing.T) {
 	}
 }
 
-func TestParseAnonymous(t *testing.T) {
-	got, err := parseAnonymous("VmRSS:\t  9000 kB\nRssAnon:\t    4096 kB\nRssFile:\t 1 kB\n")
+func TestParseMemory(t *testing.T) {
+	got, err := parseMemory("VmRSS:\t  9000 kB\nRssAnon:\t    4096 kB\nRssFile:\t 1 kB\n", "RssAnon")
 	if err != nil || got != 4<<20 {
 		t.Errorf("got %v, %v, want %v", got, err, 4<<20)
 	}
-	if _, err := parseAnonymous("VmRSS: 1 kB\n"); err == nil {
+	if _, err := parseMemory("VmRSS: 1 kB\n", "RssAnon"); err == nil {
 		t.Error("no error without RssAnon")
 	}
 }

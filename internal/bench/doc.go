@@ -7,6 +7,12 @@
 //	                  │
 //	series (all numbers of a probe) ─► row (a median against a target) ─► table, JSON
 //
+// Two builds are compared by running a Table for each, measurement by measurement
+// (against.go; the verdict is in compare.go).
+//
+// What hostile tenants do to a victim and to the daemon is measured by attacks.go, with
+// programs/hostile.c as the attacker and load.go to look at the daemon.
+//
 // A tool runs on a Route, from one Host to another: both this machine, or two network
 // namespaces with a Wire between them. Drivers of tools are one small file each
 // (perftest.go, qperf.go, iperf3.go, …); programs/ holds what no tool gives: a cold

@@ -28,7 +28,7 @@ const (
 // vrdma and what it stands in for, on the same emulated processors.
 func (t *Table) guest() part {
 	return part{
-		name: "guest",
+		name: "guest", single: true,
 		rows: rxeRows("in a guest: "),
 		measure: func(ctx context.Context, rows []Row) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, guestLimit, tooLong(guestLimit))

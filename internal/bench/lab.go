@@ -23,10 +23,11 @@ const toolTimeout = 90 * time.Second
 // perhaps for another user, and the host that we are on. Close leaves nothing of it
 // behind.
 type Lab struct {
-	Dir   string
-	Vrdma string              // the copied binary
-	User  *syscall.Credential // whom everything runs as; nil: ourselves
-	Here  *Host
+	Dir      string
+	Original string              // the binary
+	Vrdma    string              // its copy
+	User     *syscall.Credential // whom everything runs as; nil: ourselves
+	Here     *Host
 }
 
 // products are what lies beside the binary.
@@ -39,7 +40,7 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{Dir: dir, Vrdma: filepath.Join(dir, "vrdma"), User: user}
+	l := &Lab{Dir: dir, Original: binary, Vrdma: filepath.Join(dir, "vrdma"), User: user}
 	l.Here = &Host{lab: l, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
 	err = copyFile(binary, l.Vrdma)
 	for _, library := range products {
@@ -58,7 +59,7 @@ func NewLab(binary string, user *syscall.Credential) (*Lab, error) {
 func copyFile(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
-		return fmt.Errorf("%w: run make build", err)
+		return fmt.Errorf("%w: run make build there", err)
 	}
 	return os.WriteFile(to, content, 0o755)
 }
@@ -73,6 +74,9 @@ func (l *Lab) Close() error {
 func (l *Lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.Dir
+	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // the lab has a copy of its own
+		return strings.HasPrefix(v, "VRDMA_LIB=")
+	})
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: l.User, Pdeathsig: syscall.SIGKILL}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second

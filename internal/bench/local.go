@@ -15,12 +15,17 @@ const (
 	idleTime   = 10 * time.Second
 )
 
+// cycleSizes are the buffers that are registered and deregistered in a loop, and how often
+// in a round.
+var cycleSizes = []struct{ bytes, times int }{{4 << 10, 500}, {1 << 20, 50}, {regionSize, 3}}
+
 // local is what programs on one host get, and what they cost.
 func (t *Table) local() part {
 	var ( // indices of rows
 		speed        = 2
 		registration = speed + 10
-		foreign      = registration + 2
+		cycles       = registration + 2
+		foreign      = cycles + 2*len(cycleSizes)
 		idleness     = foreign + 1
 	)
 	return part{
@@ -43,13 +48,20 @@ func (t *Table) local() part {
 			{What: "registering 256 MiB", Ours: Series{Unit: "s"}, Bound: 0.5, AtMost: true},
 			{What: "registering it again", Ours: Series{Unit: "s"}, Bound: 0.005, AtMost: true},
 
+			ratioAtMost("registering and deregistering 4 KiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 4 KiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 1 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 1 MiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 256 MiB in a loop, against a first registration", 2),
+			ratioAtMost("deregistering 256 MiB, against a first registration", 1),
+
 			{What: "send latency, 64 B, foreign memory against mapped", Against: &Series{}, AtMost: true, Unbounded: true},
 
-			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true},
+			{What: "daemon's CPU with 1000 idle QPs in 100 programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 			{What: "daemon memory, idle again after all this", Ours: Series{Unit: "B"}, Bound: 40 << 20, AtMost: true},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "foreign", "idle")
+			programs, err := t.Lab.Compile(ctx, "ring", "copy", "register", "cycle", "foreign", "idle")
 			if err != nil {
 				return err
 			}
@@ -61,10 +73,11 @@ func (t *Table) local() part {
 			for _, step := range []func(context.Context) error{
 				func(ctx context.Context) error { return l.footprint(ctx, rows[:speed]) },
 				func(ctx context.Context) error { return l.speed(ctx, rows[speed:registration]) },
-				func(ctx context.Context) error { return l.registration(ctx, rows[registration:foreign]) },
+				func(ctx context.Context) error { return l.registration(ctx, rows[registration:cycles]) },
+				func(ctx context.Context) error { return l.cycles(ctx, rows[cycles:foreign]) },
 				func(ctx context.Context) error { return l.foreign(ctx, &rows[foreign]) },
 				func(ctx context.Context) error { return l.idleness(ctx, &rows[idleness]) },
-				func(ctx context.Context) error { return l.aftermath(&rows[idleness+1]) },
+				func(context.Context) error { return l.aftermath(&rows[idleness+1]) },
 			} {
 				if err := step(ctx); err != nil {
 					return err
@@ -83,17 +96,41 @@ type localRows struct {
 	programs map[string]string
 }
 
-// memory is one reading of the daemon's memory.
-func memory(bytes float64) Series {
-	return Series{Name: "RssAnon", Unit: "B", Values: []float64{bytes}}
+// memory are readings of the daemon's memory.
+func memory(bytes ...float64) Series {
+	return Series{Name: "RssAnon", Unit: "B", Values: bytes}
 }
 
 // footprint is the memory of a daemon that has not worked yet, and what a queue
-// pair adds to it.
+// pair adds to it: of several daemons, since one reading of one says little.
 func (l *localRows) footprint(ctx context.Context, rows []Row) error {
-	idle, err := l.daemon.anonymous()
-	if err != nil {
-		return err
+	if !l.want(rows...) {
+		return nil
+	}
+	var idle, each []float64
+	for range l.Rounds {
+		l.takeTurns()
+		l.stop()
+		var err error
+		if l.host, l.daemon, err = l.here(ctx); err != nil {
+			return err
+		}
+		i, e, err := l.weigh(ctx)
+		if err != nil {
+			return err
+		}
+		idle, each = append(idle, i), append(each, e)
+		fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Quantity(i, "B"), Quantity(e, "B"))
+	}
+	rows[0].fill(memory(idle...))
+	rows[1].fill(memory(each...))
+	return nil
+}
+
+// weigh is the memory of a daemon that has not worked yet, and what each queue pair adds.
+func (l *localRows) weigh(ctx context.Context) (idle, each float64, err error) {
+	if idle, err = l.daemon.anonymous(); err != nil {
+		return 0, 0, err
 	}
 	rss := func(qps int) (float64, error) {
 		crowd, err := l.host.gather(ctx, l.programs["idle"], 1, qps)
@@ -106,23 +143,16 @@ func (l *localRows) footprint(ctx context.Context, rows []Row) error {
 	const few, many = 10, 1000
 	before, err := rss(few)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	after, err := rss(many)
-	if err != nil {
-		return err
-	}
-	each := (after - before) / (many - few)
-	fmt.Fprintf(l.Progress, "  daemon's memory: %s, %s for each QP\n", Quantity(idle, "B"), Quantity(each, "B"))
-	rows[0].fill(memory(idle))
-	rows[1].fill(memory(each))
-	return nil
+	return idle, (after - before) / (many - few), err
 }
 
 // speed is everything that moves data, all probes in turn.
 func (l *localRows) speed(ctx context.Context, rows []Row) error {
 	r, lab := l.host.loop(), l.Lab
-	s, err := Rounds(ctx, l.Progress, l.Rounds, []Probe{
+	probes := []Probe{
 		0:  r.bandwidth("ib_write_bw", bulkSize, 20000),
 		1:  r.tcp("tcp_bw", "bw", "B/s", bulkSize),
 		2:  r.latency("ib_send_lat", latencySize, 10000),
@@ -134,25 +164,21 @@ func (l *localRows) speed(ctx context.Context, rows []Row) error {
 		8:  r.bandwidth("ib_write_bw", hugeSize, 50),
 		9:  lab.baseline("memcpy of 64 MiB", "B/s", l.programs["copy"], strconv.Itoa(hugeSize), "11"),
 		10: lab.baseline("ring of 128 slots", "/s", l.programs["ring"], "50", "128"),
+	}
+	return l.fill(ctx, l.Rounds, probes, rows, []source{
+		{0, 1}, {8, 9}, {2, 3}, {4, 3}, {5, 10}, {7, 10}, {5, 6}, {7, 6}, {5, alone}, {7, alone},
 	})
-	rows[0].fill(s[0], s[1])
-	rows[1].fill(s[8], s[9])
-	rows[2].fill(s[2], s[3])
-	rows[3].fill(s[4], s[3])
-	rows[4].fill(s[5], s[10])
-	rows[5].fill(s[7], s[10])
-	rows[6].fill(s[5], s[6])
-	rows[7].fill(s[7], s[6])
-	rows[8].fill(s[5])
-	rows[9].fill(s[7])
-	return err
 }
 
 // registration times ibv_reg_mr.
 func (l *localRows) registration(ctx context.Context, rows []Row) error {
+	if !l.want(rows...) {
+		return nil
+	}
 	first := Series{Name: "ibv_reg_mr", Unit: "s"}
 	again := Series{Name: "ibv_reg_mr", Unit: "s"}
 	for range l.Rounds {
+		l.takeTurns()
 		seconds, err := l.Lab.numbers(ctx, 2, l.host.Under(l.programs["register"], strconv.Itoa(regionSize))...)
 		if err != nil {
 			return err
@@ -168,6 +194,9 @@ func (l *localRows) registration(ctx context.Context, rows []Row) error {
 
 // foreign is the latency of messages whose memory cannot be mapped, beside that of others.
 func (l *localRows) foreign(ctx context.Context, row *Row) error {
+	if !l.want(*row) {
+		return nil
+	}
 	mapped := Series{Name: "mapped memory", Unit: "s"}
 	foreign := Series{Name: "foreign memory", Unit: "s"}
 	for range l.Rounds {
@@ -183,8 +212,37 @@ func (l *localRows) foreign(ctx context.Context, row *Row) error {
 	return nil
 }
 
+// cycles times a buffer that is registered, used and deregistered, over and over.
+func (l *localRows) cycles(ctx context.Context, rows []Row) error {
+	for i, size := range cycleSizes {
+		if !l.want(rows[2*i : 2*i+2]...) {
+			continue
+		}
+		first := Series{Name: "first ibv_reg_mr", Unit: "s"}
+		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
+		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
+		for range l.Rounds {
+			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times))...)
+			if err != nil {
+				return err
+			}
+			first.add(Reading{Value: seconds[0]})
+			both.add(Reading{Value: seconds[1]})
+			back.add(Reading{Value: seconds[2]})
+			fmt.Fprintf(l.Progress, "  registering %s: %s, in a loop with deregistering %s, deregistering alone %s\n",
+				Quantity(float64(size.bytes), "B"), Quantity(seconds[0], "s"), Quantity(seconds[1], "s"), Quantity(seconds[2], "s"))
+		}
+		rows[2*i].fill(both, first)
+		rows[2*i+1].fill(back, first)
+	}
+	return nil
+}
+
 // aftermath is the memory of a daemon that has worked and has nothing to do now.
 func (l *localRows) aftermath(row *Row) error {
+	if !l.want(*row) {
+		return nil
+	}
 	idle, err := l.daemon.anonymous()
 	if err != nil {
 		return err
@@ -195,6 +253,10 @@ func (l *localRows) aftermath(row *Row) error {
 
 // idleness is what a thousand queue pairs cost that do nothing.
 func (l *localRows) idleness(ctx context.Context, row *Row) error {
+	if !l.want(*row) {
+		return nil
+	}
+	l.takeTurns()
 	fmt.Fprintf(l.Progress, "  starting %d programs with %d idle QPs each\n", crowdSize, crowdQPs)
 	crowd, err := l.host.gather(ctx, l.programs["idle"], crowdSize, crowdQPs)
 	if err != nil {

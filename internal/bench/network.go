@@ -43,18 +43,15 @@ func (t *Table) network() part {
 			}
 			defer small.Close()
 			r9, r1 := large.Route(), small.Route()
-			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{
+			probes := []Probe{
 				0: on(r9.bandwidth("ib_write_bw", bulkSize, 20000), "MTU 9000"),
 				1: on(r9.iperf3TCP(), "MTU 9000"),
 				2: on(r1.bandwidth("ib_write_bw", bulkSize, 10000), "MTU 1500"),
 				3: on(r1.iperf3TCP(), "MTU 1500"),
 				4: on(r9.latency("ib_send_lat", latencySize, 10000), "MTU 9000"),
 				5: on(r9.tcp("tcp_lat", "latency", "s", latencySize), "MTU 9000"),
-			})
-			rows[0].fill(s[0], s[1])
-			rows[1].fill(s[2], s[3])
-			rows[2].fill(s[4], s[5])
-			if err != nil {
+			}
+			if err := t.fill(ctx, t.Rounds, probes, rows[:3], []source{{0, 1}, {2, 3}, {4, 5}}); err != nil {
 				return err
 			}
 			return t.besideIdle(ctx, large, programs["peers"], rows[3:])
@@ -91,8 +88,5 @@ func (t *Table) besideIdle(ctx context.Context, w *Wire, program string, rows []
 		}
 		probes = append(probes, beside, p)
 	}
-	s, err := Rounds(ctx, t.Progress, 2*t.Rounds, probes)
-	rows[0].fill(s[0], s[1])
-	rows[1].fill(s[2], s[3])
-	return err
+	return t.fill(ctx, 2*t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 }

@@ -20,6 +20,9 @@ type Reading struct {
 type Probe struct {
 	Name, Unit string
 	Measure    func(context.Context) (Reading, error)
+
+	skip   bool   // nobody asks for its numbers
+	before func() // called before every run, also one that is left out; may be nil
 }
 
 // attempts is how often a probe that measured nothing is tried.
@@ -83,6 +86,12 @@ func Rounds(ctx context.Context, progress io.Writer, rounds int, probes []Probe)
 	}
 	for round := range rounds {
 		for i, p := range probes {
+			if p.skip {
+				continue
+			}
+			if p.before != nil {
+				p.before()
+			}
 			if len(series[i].Failures) >= patience {
 				continue
 			}

@@ -95,7 +95,12 @@ func spread(s *Series, average bool) string {
 	if len(s.Values) == 0 {
 		return s.Name
 	}
-	text := s.Name + ": " + Quantity(s.Median(), s.Unit)
+	return s.Name + ": " + s.summary(average)
+}
+
+// summary is the median, and where there are several values how they are spread.
+func (s *Series) summary(average bool) string {
+	text := Quantity(s.Median(), s.Unit)
 	if len(s.Values) < 2 {
 		return text
 	}
@@ -108,8 +113,10 @@ func spread(s *Series, average bool) string {
 }
 
 // JSON writes the report for programs.
-func (r *Report) JSON(w io.Writer) error {
-	content, err := json.MarshalIndent(r, "", "  ")
+func (r *Report) JSON(w io.Writer) error { return writeJSON(w, r) }
+
+func writeJSON(w io.Writer, v any) error {
+	content, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -119,10 +126,23 @@ func (r *Report) JSON(w io.Writer) error {
 
 // Write leaves the report in dir, as JSON and as Markdown, under the time's name.
 func (r *Report) Write(dir string) (path string, err error) {
+	return writeFiles(dir, r.Time.UTC().Format("20060102-150405"), r)
+}
+
+// A Result is what a run gave, for people, for programs and for keeping.
+type Result interface {
+	Markdown(io.Writer) error
+	JSON(io.Writer) error
+	Write(dir string) (path string, err error)
+}
+
+// writeFiles leaves a result in dir as name.json and name.md, and returns the path of
+// both without the suffix.
+func writeFiles(dir, name string, r Result) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	base := filepath.Join(dir, r.Time.UTC().Format("20060102-150405"))
+	base := filepath.Join(dir, name)
 	for suffix, format := range map[string]func(io.Writer) error{".json": r.JSON, ".md": r.Markdown} {
 		var text bytes.Buffer
 		if err := format(&text); err != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -32,6 +33,11 @@ func TestSeries(t *testing.T) {
 	s.add(Reading{Value: 2, Average: 10})
 	if s.Average() != 10 {
 		t.Errorf("average %v, want the tool's own, 10", s.Average())
+	}
+	s.add(Reading{Value: 2, Average: math.Inf(1)})
+	s.add(Reading{Value: 2, Average: math.NaN()})
+	if s.Average() != 10 || len(s.Values) != 3 {
+		t.Errorf("averages %v of %v: want none that is no number", s.Averages, s.Values)
 	}
 }
 

@@ -17,7 +17,9 @@ type Row struct {
 	// Unbounded rows are there to be compared with; nothing was promised about them.
 	Unbounded bool `json:"unbounded,omitempty"`
 	// Aim is what we would like, beyond the bound or without one; 0: nothing more.
-	Aim  float64 `json:"aim,omitempty"`
+	Aim float64 `json:"aim,omitempty"`
+	// Step is the least difference that can be measured; 0: any.
+	Step float64 `json:"step,omitempty"`
 	Note string  `json:"note,omitempty"`
 	// Missing is why nothing was measured, and what to do about it.
 	Missing string `json:"missing,omitempty"`

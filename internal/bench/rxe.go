@@ -17,7 +17,7 @@ import (
 // that has it: see part guest.
 func (t *Table) rxe() part {
 	return part{
-		name: "rxe", asked: true,
+		name: "rxe", asked: true, single: true,
 		rows: rxeRows(""),
 		measure: func(ctx context.Context, rows []Row) error {
 			kernel, err := t.kernelDevice("/sys")
@@ -31,15 +31,13 @@ func (t *Table) rxe() part {
 			ours, theirs := h.loop(), kernel.host(h).loop()
 			// Devices are named, so that no program measures the other one.
 			us, them := []string{"-d", ourDevice}, []string{"-d", kernel.name, "-x", strconv.Itoa(kernel.gid)}
-			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{
+			probes := []Probe{
 				0: on(ours.throughput(device, averageRate, "ib_write_bw", bulkSize, 10000, us...), "vrdma"),
 				1: on(theirs.throughput(plain, averageRate, "ib_write_bw", bulkSize, 1000, them...), "rxe"),
 				2: on(ours.throughput(device, messageRate, "ib_write_bw", smallMessage, 50000, us...), "vrdma"),
 				3: on(theirs.throughput(plain, messageRate, "ib_write_bw", smallMessage, 10000, them...), "rxe"),
-			})
-			rows[0].fill(s[0], s[1])
-			rows[1].fill(s[2], s[3])
-			return err
+			}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
 	}
 }

@@ -18,7 +18,7 @@ type Series struct {
 
 func (s *Series) add(r Reading) {
 	s.Values = append(s.Values, r.Value)
-	if r.Average != 0 {
+	if r.Average != 0 && !math.IsInf(r.Average, 0) && !math.IsNaN(r.Average) { // perftest's, on a busy machine
 		s.Averages = append(s.Averages, r.Average)
 	}
 }

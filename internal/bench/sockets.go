@@ -25,15 +25,17 @@ func (t *Table) sockets() part {
 				return err
 			}
 			r := h.loop()
-			tool, notes := r.pingPong(ctx)
+			var tool pinger
+			var notes []string
+			if t.want(rows[1]) {
+				tool, notes = r.pingPong(ctx)
+			}
 			if ctx.Err() != nil {
 				return errInterrupted
 			}
-			s, err := Rounds(ctx, t.Progress, t.Rounds, []Probe{r.iperf3Carried(), r.iperf3TCP(), r.carriedPingPong(tool), r.plainPingPong(tool)})
-			rows[0].fill(s[0], s[1])
-			rows[1].fill(s[2], s[3])
+			probes := []Probe{r.iperf3Carried(), r.iperf3TCP(), r.carriedPingPong(tool), r.plainPingPong(tool)}
 			rows[1].Note = strings.Join(notes, "; ")
-			return err
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
 		},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"time"
 )
@@ -23,8 +24,14 @@ type Table struct {
 	Source   string   // the repository, for the guest and the allocation tests; empty: leave them out
 	Only     []string // names of parts; empty: all that need no naming
 	Kernel   string   // a device of the kernel's rxe, for the part rxe
+	// Rows are the rows to measure, by what they are called; nil: all.
+	Rows *regexp.Regexp
 
 	daemon *daemon // of this host
+	// Of a table that is compared with others (see Comparison): nothing but vrdma's own
+	// side of a row is measured, and before every measurement the others have their turn.
+	oursOnly bool
+	turn     func()
 }
 
 // A part is rows that are measured together. They are listed before anything is
@@ -34,6 +41,7 @@ type part struct {
 	rows    []Row
 	measure func(context.Context, []Row) error
 	asked   bool // only when named
+	single  bool // says nothing about a binary, so --against leaves it out
 }
 
 // parts are the whole table, in order.
@@ -60,34 +68,106 @@ func ratioAtMost(what string, bound float64) Row {
 	return Row{What: what, Bound: bound, Against: &Series{}, AtMost: true}
 }
 
+// want reports whether one of the rows is to be measured.
+func (t *Table) want(rows ...Row) bool {
+	for i := range rows {
+		if t.Rows == nil || t.Rows.MatchString(rows[i].What) {
+			return true
+		}
+	}
+	return false
+}
+
+// chosen are the parts that have something to measure.
+func (t *Table) chosen() []part {
+	var chosen []part
+	for _, p := range t.parts() {
+		named := slices.Contains(t.Only, p.name) || len(t.Only) == 0 && !p.asked
+		if named && t.want(p.rows...) {
+			chosen = append(chosen, p)
+		}
+	}
+	return chosen
+}
+
+// Any reports whether there is something to measure.
+func (t *Table) Any() bool { return len(t.chosen()) > 0 }
+
 // Run measures the parts. A part that cannot be measured says so in its rows and a
 // tool that fails in the row it was for; what is slow is only marked. The run ends
 // early only when ctx does.
 func (t *Table) Run(ctx context.Context, version string) (*Report, error) {
 	report := &Report{Time: time.Now(), Version: version, Machine: ThisMachine()}
 	defer t.stop()
-	for _, p := range t.parts() {
-		if len(t.Only) > 0 && !slices.Contains(t.Only, p.name) || len(t.Only) == 0 && p.asked {
-			continue
-		}
+	for _, p := range t.chosen() {
 		fmt.Fprintf(t.Progress, "%s:\n", p.name)
-		err := p.measure(ctx, p.rows)
+		t.measure(ctx, p)
 		if ctx.Err() != nil {
 			return nil, errInterrupted
 		}
-		if err != nil {
-			fmt.Fprintf(t.Progress, "  not measured: %v\n", err)
-		}
-		for i := range p.rows {
-			row := &p.rows[i]
-			if err != nil && !row.measured() {
-				row.Missing = err.Error()
+		for _, row := range p.rows {
+			if t.want(row) {
+				row.Judge()
+				report.Rows = append(report.Rows, row)
 			}
-			row.Judge()
 		}
-		report.Rows = append(report.Rows, p.rows...)
 	}
 	return report, nil
+}
+
+// measure fills the part's rows; those that could not be measured say why.
+func (t *Table) measure(ctx context.Context, p part) {
+	err := p.measure(ctx, p.rows)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	fmt.Fprintf(t.Progress, "  not measured: %v\n", err)
+	for i := range p.rows {
+		if row := &p.rows[i]; len(row.Ours.Values) == 0 || !t.oursOnly && !row.measured() {
+			row.Missing = err.Error()
+		}
+	}
+}
+
+// takeTurns lets the other sides of a comparison measure what this one is about to.
+func (t *Table) takeTurns() {
+	if t.turn != nil {
+		t.turn()
+	}
+}
+
+// A source says which series a row is made of: numbers of probes.
+type source struct{ ours, against int }
+
+// alone is a row that is compared with nothing.
+const alone = -1
+
+// fill runs the probes that the rows need, in rounds, and fills the rows: row i is made
+// of sources[i].
+func (t *Table) fill(ctx context.Context, rounds int, probes []Probe, rows []Row, sources []source) error {
+	needed := make([]bool, len(probes))
+	for i, s := range sources {
+		if !t.want(rows[i]) {
+			continue
+		}
+		needed[s.ours] = true
+		if s.against != alone && !t.oursOnly {
+			needed[s.against] = true
+		}
+	}
+	for i := range probes {
+		probes[i].skip = !needed[i]
+		probes[i].before = t.takeTurns
+	}
+	series, err := Rounds(ctx, t.Progress, rounds, probes)
+	for i, s := range sources {
+		if s.against == alone {
+			rows[i].fill(series[s.ours])
+		} else {
+			rows[i].fill(series[s.ours], series[s.against])
+		}
+	}
+	return err
 }
 
 // here is this host with its daemon, which serves every part that needs no other. It

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 )
 
-// control opens a CONTROL conversation and sends req.
+// control opens a CONTROL conversation and sends req: at the daemon's control socket
+// where we may use it, otherwise at its program socket, where a user is told about their
+// own programs.
 func control(socket string, req ControlRequest) (*Session, error) {
-	s, err := Dial(socket, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
+	s, err := dialControl(socket, req.Op)
 	if err != nil {
 		return nil, err
 	}
@@ -17,6 +19,25 @@ func control(socket string, req ControlRequest) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+func dialControl(socket, op string) (*Session, error) {
+	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
+	var refused *Refusal
+	if path := findControl(socket); path != "" {
+		s, err := Dial(path, hello)
+		if err == nil {
+			return s, nil
+		}
+		errors.As(err, &refused)
+	}
+	s, err := Dial(socket, hello)
+	// The control socket's reason says more than the answer that a stranger gets.
+	if err == nil && refused != nil && (op == ControlStop || op == ControlCapture) {
+		s.Close()
+		return nil, refused
+	}
+	return s, err
 }
 
 // QueryStatus asks the daemon at socket for its status.

@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-// ControlRequest is what a tool asks on a CONTROL connection.
+// ControlRequest is what a tool asks on a CONTROL connection. At the program socket a
+// user is told about their own programs (status, trace, connections); everybody's, capture
+// and stop are for the daemon's user and root at the control socket (place.go).
 //
 //	{"op":"status"}               answered by one Status
 //	{"op":"trace","label":"L"}    answered by TraceRecords until the tool hangs up
@@ -36,11 +38,13 @@ type ControlReply struct {
 
 // Status is what `vrdma status` shows.
 type Status struct {
-	Error    string          `json:"error,omitempty"`
-	Version  string          `json:"version"`
-	Protocol int             `json:"protocol"`
-	Pid      int             `json:"pid"`
-	Socket   string          `json:"socket"`
+	Error    string `json:"error,omitempty"`
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"`
+	Pid      int    `json:"pid"`
+	Socket   string `json:"socket"`
+	// Control is the control socket, for those who may use it.
+	Control  string          `json:"control,omitempty"`
 	Started  time.Time       `json:"started"`
 	Device   DeviceStatus    `json:"device"`
 	Sessions []SessionStatus `json:"sessions"`
@@ -49,8 +53,18 @@ type Status struct {
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
+	// Budgets are what users hold of the daemon, and how much they may.
+	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// BudgetStatus is what one user, or a group of them, holds of one kind.
+type BudgetStatus struct {
+	Whose string `json:"whose"`
+	Kind  string `json:"kind"`
+	Used  uint64 `json:"used"`
+	Limit uint64 `json:"limit"`
 }
 
 // DeviceStatus describes the device and its port.
@@ -135,6 +149,8 @@ type PeerStatus struct {
 	Version string `json:"version,omitempty"`
 	// Features are what a vrdma host and we use between us.
 	Features []string `json:"features,omitempty"`
+	// Problem is what an operator should know about the way there.
+	Problem string `json:"problem,omitempty"`
 }
 
 // TraceRecord is one command that a program made, or the opening or closing of the
@@ -192,10 +208,23 @@ func (c *Conn) SendJSON(v any) error {
 	}
 }
 
+// maxRequest bounds a ControlRequest, all of its pieces together: the daemon holds it
+// for whoever cares to send one.
+const maxRequest = 4 << 10
+
+// ReceiveRequest receives what a tool asks.
+func (c *Conn) ReceiveRequest(req *ControlRequest) error {
+	return c.receiveJSON(req, make([]byte, maxRequest+1), maxRequest)
+}
+
 // ReceiveJSON receives one document into v.
 func (c *Conn) ReceiveJSON(v any) error {
+	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
+}
+
+// receiveJSON receives a document of at most most bytes, in pieces that fit into buf.
+func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
 	var doc []byte
-	buf := make([]byte, MaxMessage)
 	for {
 		n, fds, err := c.ReadMessage(buf)
 		if err != nil {
@@ -204,8 +233,8 @@ func (c *Conn) ReceiveJSON(v any) error {
 		CloseFDs(fds)
 		doc = append(doc, buf[1:n]...)
 		switch {
-		case len(doc) > maxDocument:
-			return malformed("a document of more than %d bytes", maxDocument)
+		case len(doc) > most:
+			return malformed("a document of more than %d bytes", most)
 		case buf[0] == pieceMore:
 		case buf[0] == pieceLast:
 			if err := json.Unmarshal(doc, v); err != nil {

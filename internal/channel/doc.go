@@ -12,12 +12,17 @@
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ Reply + Stores + FDs, descriptors beside it ─────┤
 //	   │                                                  │
+//	   │  NETLINK: a datagram of RDMA netlink             │
+//	   ├──────────────────────────────────────────────────▶
+//	   ◀─ the datagrams that answer it ────────────────────┤
+//	   │                                                  │
 //	   │  CONTROL: a JSON document (ControlRequest)       │
 //	   ├──────────────────────────────────────────────────▶
 //	   ◀─ JSON documents: Status, or TraceRecords … ───────┤
 //
 // One unix SOCK_SEQPACKET connection carries one conversation, one message a
-// packet, in host byte order. Only CONTROL, which the shim never opens, is JSON; a
+// packet, in host byte order. There are two sockets, one for programs and one for control
+// (place.go). Only CONTROL, which the shim never opens, is JSON; a
 // document longer than a packet is sent in pieces (see SendJSON).
 //
 // The package only encodes, decodes and moves messages. It must never decide

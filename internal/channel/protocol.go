@@ -22,6 +22,7 @@ const (
 	KindUverbs  Kind = 2 // VRDMA_KIND_UVERBS
 	KindRDMACM  Kind = 3 // VRDMA_KIND_RDMACM
 	KindControl Kind = 4 // VRDMA_KIND_CONTROL
+	KindNetlink Kind = 5 // VRDMA_KIND_NETLINK
 )
 
 // Op is what a request asks for: enum vrdma_op.

@@ -93,6 +93,7 @@ const (
 	RejectTimeout        = 4
 	RejectInvalidCommID  = 6
 	RejectInvalidService = 8
+	RejectTransport      = 9
 	RejectStale          = 10
 	RejectConsumer       = 28
 	// Ignore is not on the wire: the request is dropped, and the peer will repeat it.
@@ -118,6 +119,8 @@ type Conn struct {
 	Service  uint64
 	Path     Path
 	Active   bool
+
+	Transport uint8 // the transport service, as a REQ names it: wire.ServiceRC …
 
 	LocalQPN, RemoteQPN uint32
 	SQPSN, RQPSN        uint32

@@ -12,7 +12,7 @@ var ErrState = errors.New("the connection is in no state for that")
 // ErrPrivate is returned for private data that does not fit.
 var ErrPrivate = errors.New("too much private data")
 
-// Connect sends a REQ. service is RC's unless unconnected says UC.
+// Connect sends a REQ, for a connection of UC if uc says so, else of RC.
 func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Params, uc bool) (*Conn, error) {
 	mad := make(wire.MAD, wire.MADSize)
 	req := wire.REQ(mad.Data())
@@ -39,8 +39,9 @@ func (m *Manager) Connect(now Time, owner any, service uint64, path Path, p *Par
 	req.SetFlowControl(p.FlowControl)
 	req.SetSRQ(p.SRQ)
 	if uc {
-		req.SetTransportService(1)
+		c.Transport = wire.ServiceUC
 	}
+	req.SetTransportService(c.Transport)
 	req.SetPKey(0xffff)
 	req.SetPathMTU(path.MTU)
 	req.SetRemoteResponseTimeout(responseTimeout)
@@ -89,6 +90,7 @@ func (m *Manager) receiveREQ(now Time, from, to GID, mad wire.MAD) {
 		TrafficClass: req.Primary().TrafficClass(), HopLimit: req.Primary().HopLimit(), FlowLabel: req.Primary().FlowLabel(),
 	}
 	c.State, c.Service, c.tid = ReqRcvd, req.ServiceID(), mad.TID()
+	c.Transport = req.TransportService()
 	c.RemoteID, c.RemoteQPN = key.id, req.LocalQPN()
 	c.SQPSN = req.StartingPSN()
 	// What the peer will hold for us is what we may have outstanding.

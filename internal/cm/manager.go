@@ -156,9 +156,13 @@ func (m *Manager) Deadline() Time {
 	return m.timers[0].deadline
 }
 
-// Expire does what is due.
+// expireAtOnce bounds what one Expire does: the loop that calls it serves others besides.
+const expireAtOnce = 8
+
+// Expire does what is due. If that is much it does the first of it; then Deadline has passed
+// still, and Expire has to be called again.
 func (m *Manager) Expire(now Time) {
-	for len(m.timers) > 0 && m.timers[0].deadline <= now {
+	for i := 0; i < expireAtOnce && len(m.timers) > 0 && m.timers[0].deadline <= now; i++ {
 		m.expire(now, m.timers[0])
 	}
 }

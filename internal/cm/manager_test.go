@@ -361,3 +361,26 @@ func FuzzReceive(f *testing.F) {
 		w.empty()
 	})
 }
+
+// TestExpireAtOnce: one call does a bounded part of what is due, and the rest are not
+// forgotten.
+func TestExpireAtOnce(t *testing.T) {
+	w, a, b := newWorld(t)
+	b.deaf = true
+	const n = 20
+	for range n {
+		a.connect(b)
+	}
+	w.now = a.m.Deadline() + second
+	calls := 0
+	for ; a.m.Deadline() <= w.now; calls++ {
+		before := w.sent
+		a.m.Expire(w.now)
+		if again := w.sent - before; again > expireAtOnce {
+			t.Fatalf("one call repeated %d requests, want %d at most", again, expireAtOnce)
+		}
+	}
+	if w.sent != 2*n || calls != (n+expireAtOnce-1)/expireAtOnce {
+		t.Errorf("%d messages in %d calls, want %d requests twice", w.sent, calls, n)
+	}
+}

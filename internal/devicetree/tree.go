@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	// umadABI, ucmABI and so on are what the kernel's modules say.
+	// umadABI is what the kernel's module says.
 	umadABI = 5
-	rdmaCM  = 4
 
 	// Counters are read this often while they change, and ever more rarely while
 	// they do not: reading them visits the engine's loop.
@@ -131,7 +130,7 @@ func (w *writer) verbsClass(device string) {
 	w.file(uverbs+"abi_version", "%d", abi.RxeABIVersion)
 	w.link("../../infiniband/"+device+"/device", uverbs+"device")
 	w.file("class/infiniband_mad/abi_version", "%d", umadABI)
-	w.file("class/misc/rdma_cm/abi_version", "%d", rdmaCM)
+	w.file("class/misc/rdma_cm/abi_version", "%d", abi.CMABIVersion)
 	w.file("class/misc/rdma_cm/dev", "%d:%d", abi.CMMajor, abi.CMMinor)
 }
 
@@ -182,7 +181,7 @@ func (w *writer) port(n *nic.NIC) {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(transport.GID{}))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 	}
-	w.file(p+hwCounters+"/lifespan", "10")
+	w.file(p+HWCounters+"/lifespan", "10")
 }
 
 // rateText prints width and speed as the kernel's rate_show.

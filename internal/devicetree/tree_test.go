@@ -23,7 +23,7 @@ func testNIC() *nic.NIC {
 func TestTree(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "s.sock.d", "sys")
 	value := uint64(0)
-	tr, err := New(root, testNIC(), 0o755, func() []Counter { return []Counter{{hwCounters, "sent_pkts", value}} })
+	tr, err := New(root, testNIC(), 0o755, func() []Counter { return []Counter{{HWCounters, "sent_pkts", value}} })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,9 +56,9 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		return
 	}
 	from.Sched.AckAt = e.now
-	// A WRITE tells nobody, see talkBytes.
+	// A WRITE tells nobody, see talkBytes in traffic.go.
 	recvs := from.Transport().Counters().RDMARecvs
-	a.now = a.now || !from.Sched.Answers || recvs == from.Sched.Recvs
+	a.now = a.now || e.opts.NoAckWait || !from.Sched.Answers || recvs == from.Sched.Recvs
 	from.Sched.Recvs = recvs
 	a.list[i-1].from, a.list[i-1].b = from, *b
 }

@@ -113,7 +113,11 @@ func (c *client) close() {
 func (c *client) do(f func() error) {
 	c.t.Helper()
 	var err error
-	c.e.Do(func() { err = f() })
+	if run := func() { err = f() }; c.e.stopping.Load() {
+		run() // the test is in the loop's place
+	} else {
+		c.e.Do(run)
+	}
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -123,6 +127,7 @@ func (c *client) do(f func() error) {
 type testQP struct {
 	c      *client
 	info   nic.QPInfo
+	pd     uint32
 	cq     nic.CQInfo
 	mr     nic.MRInfo
 	sq, rq testRing
@@ -159,6 +164,7 @@ func (c *client) newQP(typ uint8) *testQP {
 		if err != nil {
 			return err
 		}
+		q.pd = pd
 		if q.mr, err = c.s.RegMR(nic.MRParams{PD: pd, Start: c.base, Length: clientMemory, HcaVA: c.base, Access: 0xf, Region: region}); err != nil {
 			return err
 		}

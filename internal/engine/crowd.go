@@ -66,7 +66,7 @@ func (c *crowd) back(left, now transport.Time) bool {
 // processor if they keep this one too long; elsewhere the kernel finds better places than it
 // would.
 func (e *Engine) giveWay() {
-	if !e.streaming() {
+	if e.opts.NoMove || !e.traffic.mode(e.now).streams() {
 		yield()
 		return
 	}

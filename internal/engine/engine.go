@@ -34,6 +34,14 @@ type Options struct {
 	// Recognise has other vrdma hosts recognised, which are told this Version.
 	Recognise bool
 	Version   string
+	// NoMove has the loop stay on a processor that others crowd, see crowd.go.
+	NoMove bool
+	// NoFiller has no packets filled up so that they leave together, and tells other
+	// hosts not to.
+	NoFiller bool
+	// NoAckWait has acknowledgements leave at the end of the pass, without waiting for
+	// an answer that they could leave with, see acks.go.
+	NoAckWait bool
 	// Log takes what an operator should know.
 	Log *slog.Logger
 	// Evict is called, on a goroutine of its own, for a session whose memory
@@ -51,7 +59,7 @@ type Engine struct {
 
 	// Commands from other goroutines.
 	mu       sync.Mutex
-	commands []func()
+	commands queue[func()]
 	pending  atomic.Bool
 	sleeping atomic.Bool
 	stopping atomic.Bool
@@ -60,31 +68,28 @@ type Engine struct {
 	held     atomic.Uint32 // who holds what follows: see visit.go
 
 	// What follows belongs to the loop.
-	now        transport.Time
-	run        queue[*nic.QP]
-	replies    queue[transport.Burst]
-	starved    queue[*nic.QP]
-	inboxes    inboxes
-	stuck      stuck
-	reply      transport.Burst // the one being delivered
-	timers     timers
-	bells      map[int32]*bell
-	active     []*bell
-	port       *link.Port
-	portFDs    map[int32]bool
-	portActive bool
-	portDry    bool // the last look in this pass found nothing
-	portSpoke  bool // the last pass moved something
-	portTalk   bool // what was moved last was little
-	told       bool // what was heard last made a completion
-	portMoved  uint64
-	tap        *link.Tap
-	portLast   transport.Time // when something was moved, and
-	portBulk   transport.Time // when much was
-	acks       acks
-	flights    flights
-	crowd      crowd
-	strays     uint64 // packets from other hosts for no queue pair of ours
+	now     transport.Time
+	time    func() transport.Time // tests have a time of their own
+	sched   scheduler
+	replies queue[transport.Burst]
+	starved starved
+	inboxes inboxes
+	stuck   stuck
+	reply   transport.Burst // the one being delivered
+	bells   map[int32]*bell
+	active  []*bell
+	long    bool           // this pass comes before a command
+	look    int            // among active: where the next look at doorbells begins
+	wakes   transport.Time // when who woke was asked last
+	port    *link.Port
+	portFDs map[int32]bool
+	traffic traffic
+	heard   int // batches taken since a timer of a remote queue pair came due
+	tap     *link.Tap
+	acks    acks
+	flights flights
+	crowd   crowd
+	strays  uint64 // packets from other hosts for no queue pair of ours
 
 	groups      map[transport.GID]int32 // joined on the network: descriptors
 	groupFDs    map[int32]bool          // whether each is in groupsReady
@@ -93,7 +98,8 @@ type Engine struct {
 
 	mgmt    management
 	peers   *hosts.Table // nil: every other host is foreign
-	current *nic.QP      // whose turn it is, for fault containment
+	tooLong map[transport.GID]*tooLong
+	current *nic.QP // whose turn it is, for fault containment
 	events  [64]unix.EpollEvent
 	tick    transport.Time // next visit of errored queue pairs and full channels
 	ticking bool
@@ -135,10 +141,14 @@ func New(n *nic.NIC, o Options) (*Engine, error) {
 		e.portFDs[int32(fd)] = true
 	}
 	e.now = 1
+	e.time = func() transport.Time { return transport.Time(time.Since(e.base)) + 1 }
 	e.groups, e.groupFDs = make(map[transport.GID]int32), make(map[int32]bool)
 	n.SetLink(e)
-	if o.Port != nil && o.Recognise {
-		e.recognise(o.Version)
+	if o.Port != nil {
+		o.Port.OnTooLong(e.noteTooLong)
+		if o.Recognise {
+			e.recognise(o.Version)
+		}
 	}
 	return e, nil
 }
@@ -178,7 +188,7 @@ func (e *Engine) Do(f func()) {
 	}
 	ran := make(chan struct{})
 	e.mu.Lock()
-	e.commands = append(e.commands, func() { f(); close(ran) })
+	*e.commands.push() = func() { f(); close(ran) }
 	e.pending.Store(true)
 	e.mu.Unlock()
 	if e.sleeping.Load() {
@@ -195,24 +205,39 @@ func (e *Engine) kick() {
 	unix.Write(e.wake, one[:])
 }
 
-// takeCommands runs what other goroutines asked for.
-func (e *Engine) takeCommands() bool {
-	if !e.pending.Load() {
-		return false
-	}
-	e.mu.Lock()
-	fs := e.commands
-	e.commands = nil
-	e.pending.Store(false)
-	e.mu.Unlock()
-	for _, f := range fs {
+const (
+	// commandsPerPass and commandTime bound the commands of one pass. The rest wait for
+	// the next: each connection has one under way at a time, so their order is fair.
+	commandsPerPass = 8
+	commandTime     = transport.Time(5_000)
+)
+
+// takeCommands runs the first of what other goroutines asked for, n at most.
+func (e *Engine) takeCommands(n int) {
+	for begin := e.now; n > 0; n-- {
+		e.mu.Lock()
+		c := e.commands.pop()
+		f := *c
+		*c = nil
+		e.pending.Store(e.commands.n > 0)
+		e.mu.Unlock()
 		f()
+		if e.clock(); e.now-begin >= commandTime {
+			return
+		}
 	}
-	return len(fs) > 0
+}
+
+// commandsNow is how many commands one pass may run: none that comes later, because what
+// its program posted before it may not have been seen.
+func (e *Engine) commandsNow() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return min(e.commands.n, commandsPerPass)
 }
 
 // clock reads the time.
-func (e *Engine) clock() { e.now = transport.Time(time.Since(e.base)) + 1 }
+func (e *Engine) clock() { e.now = e.time() }
 
 // Now implements nic.Link.
 func (e *Engine) Now() transport.Time { return e.now }
@@ -220,7 +245,16 @@ func (e *Engine) Now() transport.Time { return e.now }
 // Wake implements nic.Link.
 func (e *Engine) Wake(q *nic.QP) {
 	e.schedule(q)
-	e.arm(q)
+	e.settle(q)
+}
+
+// Forget implements nic.Link.
+func (e *Engine) Forget(q *nic.QP) {
+	e.flights.set(q, 0)
+	e.unpark(q)
+	if f := flowOf(q); f != nil {
+		e.sched.forget(f, q)
+	}
 }
 
 // Attach begins to serve a session's doorbells. It runs on the loop.
@@ -243,6 +277,7 @@ func (e *Engine) Detach(s *nic.Session) {
 		return
 	}
 	s.Engine = nil
+	e.sched.leave(&b.flow)
 	unix.EpollCtl(e.epfd, unix.EPOLL_CTL_DEL, b.fd, nil)
 	delete(e.bells, int32(b.fd))
 	for i, o := range e.active {

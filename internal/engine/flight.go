@@ -12,28 +12,27 @@ type flights struct {
 
 // count takes note of what q has in flight now.
 func (e *Engine) count(q *nic.QP) {
-	t, s := q.Transport(), &q.Sched
 	now := uint64(0)
-	if t.Path().Remote {
+	if t := q.Transport(); t.Path().Remote && !q.Gone() {
 		now = t.InFlight()
 	}
-	f := &e.flights
-	if now > 0 && s.Flight == 0 {
-		f.busy++
-	} else if now == 0 && s.Flight > 0 {
-		f.busy--
-	}
-	f.bytes += now - s.Flight
-	s.Flight = now
+	e.flights.set(q, now)
 }
 
-// landed notes that nothing of q, which is gone, is in flight any more.
-func (e *Engine) landed(q *nic.QP) {
-	if s := &q.Sched; s.Flight > 0 {
-		e.flights.busy--
-		e.flights.bytes -= s.Flight
-		s.Flight = 0
+// set makes what q has in flight now. Nothing else changes these numbers or q's own: they
+// are always the sum over all queue pairs, and one that is destroyed goes through here, too.
+func (f *flights) set(q *nic.QP, now uint64) {
+	before := q.Sched.Flight
+	if before == now {
+		return
 	}
+	if before == 0 {
+		f.busy++
+	} else if now == 0 {
+		f.busy--
+	}
+	f.bytes += now - before
+	q.Sched.Flight = now
 }
 
 // share is how many bytes q may have in flight; 0: as many as it likes. Who has none may

@@ -254,8 +254,8 @@ func atomics(t *testing.T, a, b *testQP) {
 	}
 }
 
-// pingPong is a victim: messages must go on.
-func pingPong(t *testing.T, a, b *testQP, rounds int) {
+// bounce is a victim: messages must go on.
+func bounce(t *testing.T, a, b *testQP, rounds int) {
 	t.Helper()
 	for range rounds {
 		b.recv(0, 64)
@@ -299,7 +299,7 @@ func TestForeignHang(t *testing.T) {
 			o.w.remote, o.w.rkey = b.c.base, b.mr.RKey
 			a.post(o.w)
 			eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
-			pingPong(t, va, vb, 100)
+			bounce(t, va, vb, 100)
 			if w := a.wait(); w.status != uint32(o.want) {
 				t.Errorf("%+v, want status %d", w, o.want)
 			}
@@ -309,7 +309,7 @@ func TestForeignHang(t *testing.T) {
 		})
 	}
 	eventually(t, "the threads' return", func() bool { return e.nic.Aside().Busy() == 0 })
-	pingPong(t, va, vb, 10)
+	bounce(t, va, vb, 10)
 }
 
 // TestForeignBounds: a user with many queue pairs that are stuck has a few threads, all of
@@ -336,7 +336,7 @@ func TestForeignBounds(t *testing.T) {
 		q.ring()
 	}
 	eventually(t, "threads in the client's memory", func() bool { return f.stuck.Load() == 4 })
-	pingPong(t, va, vb, 100)
+	bounce(t, va, vb, 100)
 	for _, q := range qs {
 		if w := q.wait(); w.status != uint32(transport.LocProtErr) {
 			t.Fatalf("%+v, want status %d", w, transport.LocProtErr)
@@ -419,9 +419,9 @@ func TestForeignDoesNotAllocate(t *testing.T) {
 	d.foreign()
 	a, b := c.newQP(rc), d.newQP(rc)
 	connect(a, b)
-	pingPong(t, a, b, 100)
+	bounce(t, a, b, 100)
 	// (The race detector makes the runtime allocate where goroutines wait for each other.)
-	if n := testing.AllocsPerRun(20, func() { pingPong(t, a, b, 10) }); n > 1 && !raceEnabled {
+	if n := testing.AllocsPerRun(20, func() { bounce(t, a, b, 10) }); n > 1 && !raceEnabled {
 		t.Errorf("%v allocations for 10 messages, want none", n)
 	}
 }

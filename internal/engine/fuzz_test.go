@@ -238,7 +238,7 @@ func (v *victim) play(script []byte) error {
 			return err
 		}
 		v.e.clock()
-		v.e.portActive = true
+		v.e.traffic.polled = true
 		for range 4 {
 			v.e.step()
 		}

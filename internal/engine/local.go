@@ -30,7 +30,7 @@ func (e *Engine) Transmit(from *nic.QP, b *transport.Burst) {
 		return
 	}
 	if b.Type == transport.UD && nic.IsMulticast(&b.DGID) {
-		e.multicast(b)
+		e.multicast(from, b)
 		return
 	}
 	if q := e.resolve(from, b); q != nil {

@@ -69,7 +69,7 @@ func (e *Engine) madBurst(from, to transport.GID, mad []byte) *transport.Burst {
 }
 
 // madsPerPass bounds what one pass delivers.
-const madsPerPass = 64
+const madsPerPass = 8
 
 // manage delivers local datagrams and sees to what is due.
 func (e *Engine) manage() bool {
@@ -109,7 +109,7 @@ func (e *Engine) receiveMAD(b *transport.Burst) {
 	for _, p := range b.Data.Pieces() {
 		n += copy(g.in[n:], p.Mem)
 	}
-	if n != wire.MADSize || e.peers != nil && e.peers.Receive(e.now, b.SGID, b.DGID, g.in[:]) {
+	if n != wire.MADSize || e.peers != nil && e.peers.Receive(e.now, b.SGID, b.DGID, g.in[:], e.port.LongID()) {
 		return
 	}
 	if g.to != nil {

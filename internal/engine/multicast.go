@@ -17,11 +17,16 @@ import (
 // everyone is the queue pair number that datagrams to a group are for.
 const everyone = 0xffffff
 
+// memberCost is what a member costs at least of its sender's turn, in bytes.
+const memberCost = 256
+
 // multicast delivers b to the members on this host and, if there are others, to them.
-func (e *Engine) multicast(b *transport.Burst) {
-	for _, q := range e.nic.Multicast(b.DGID) {
+func (e *Engine) multicast(from *nic.QP, b *transport.Burst) {
+	members := e.nic.Multicast(b.DGID)
+	for _, q := range members {
 		e.receive(q, b)
 	}
+	from.Scratch().Extra += len(members) * max(int(b.Length), memberCost)
 	if e.port != nil && !link.AddrOf(b.SGID).IsLoopback() {
 		e.port.Send(b)
 		e.toGroups.sent++
@@ -82,9 +87,12 @@ func (e *Engine) groupReadable(fd int32) {
 	}
 }
 
-// pollGroups takes what has come for groups that are readable, a batch for each.
+// groupsPerPass is of how many groups one pass takes a batch.
+const groupsPerPass = 4
+
+// pollGroups takes what has come for groups that are readable, a batch for each, in turns.
 func (e *Engine) pollGroups() {
-	for range e.groupsReady.n {
+	for range min(e.groupsReady.n, groupsPerPass) {
 		fd := *e.groupsReady.pop()
 		if _, ok := e.groupFDs[fd]; !ok {
 			continue // left meanwhile

@@ -26,7 +26,11 @@ type recognition struct{ e *Engine }
 
 // recognise makes the table of other hosts.
 func (e *Engine) recognise(version string) {
-	e.peers = hosts.New(hosts.Config{Version: version, Features: features, Random: random64, Host: recognition{e}})
+	f := uint32(features)
+	if e.opts.NoFiller {
+		f &^= wire.FeatureFiller
+	}
+	e.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
 	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, link.GIDOf(a)) })
 }
 
@@ -70,7 +74,7 @@ func (r recognition) SendMAD(from, to transport.GID, mad []byte) { r.e.SendMAD(f
 func (r recognition) Judged(gid transport.GID) {
 	e := r.e
 	f := e.peers.Features(gid)
-	e.port.SetOwn(link.AddrOf(gid), f&wire.FeatureShortIDs != 0)
+	e.port.SetOwn(link.AddrOf(gid), e.peers.ShortIDs(gid))
 	e.port.SetFiller(link.AddrOf(gid), f&wire.FeatureFiller != 0)
 	p := e.pathTo(f)
 	e.nic.EachQP(func(q *nic.QP) {
@@ -81,10 +85,14 @@ func (r recognition) Judged(gid transport.GID) {
 }
 
 // InUse implements hosts.Host.
-func (r recognition) InUse(f func(transport.GID)) {
-	r.e.nic.EachQP(func(q *nic.QP) {
-		if q.Transport().Path().Remote {
-			f(q.PeerGID())
+func (r recognition) InUse(f func(local, remote transport.GID)) {
+	e := r.e
+	e.nic.EachQP(func(q *nic.QP) {
+		if !q.Transport().Path().Remote {
+			return
+		}
+		if local, remote := q.LocalGID(), q.PeerGID(); e.reachable(&local, &remote) {
+			f(local, remote)
 		}
 	})
 }
@@ -95,5 +103,9 @@ func (e *Engine) Peers() ([]hosts.Status, hosts.Counters) {
 	if e.peers == nil {
 		return nil, hosts.Counters{}
 	}
-	return e.peers.List(), e.peers.Counters()
+	list := e.peers.List()
+	for i := range list {
+		list[i].TooLong = e.shortestTooLong(list[i].GID)
+	}
+	return list, e.peers.Counters()
 }

@@ -35,7 +35,7 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	e := a.c.e
 	meet := func(want uint32) {
 		t.Helper()
-		e.portActive, e.portLast = true, e.now
+		e.traffic.wake(e.now)
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
@@ -54,7 +54,7 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
 	}
 	e.now += 6e9
-	e.portActive, e.portLast = true, e.now
+	e.traffic.wake(e.now)
 	if p := e.Path(&a.c.gid, &b.c.gid); p.Own {
 		t.Errorf("a new connection takes a host for ours that has not been heard of for 6 s: %+v", p)
 	}
@@ -94,7 +94,7 @@ func TestStreaming(t *testing.T) {
 		{"much, a while ago", 3 * 4096, time.Duration(quietAfter) + 10*time.Microsecond, false},
 	} {
 		for _, q := range []*testQP{a, b} {
-			q.c.e.portBulk = 0
+			q.c.e.traffic.much = 0
 		}
 		a.post(wr{op: opWrite, flags: signal, n: c.bytes, remote: b.c.base, rkey: b.mr.RKey})
 		a.pass(time.Microsecond)
@@ -107,10 +107,10 @@ func TestStreaming(t *testing.T) {
 				want = quietAfter
 			}
 			e.now += transport.Time(c.after)
-			if e.streaming() != c.stream || e.patience() != want {
-				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, e.streaming(), e.patience(), c.stream, want)
+			if streams := e.traffic.mode(e.now).streams(); streams != c.stream || e.patience() != want {
+				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.patience(), c.stream, want)
 			}
-			e.portActive, e.portLast = true, e.now
+			e.traffic.wake(e.now)
 		}
 	}
 }

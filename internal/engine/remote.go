@@ -10,16 +10,6 @@ import (
 // This file is the way to other hosts: bursts for addresses that are not ours leave
 // through a link.Port, and what arrives there is handed to the queue pair it names.
 
-// quietAfter is how long a silent network is polled before its sockets have to wake
-// the loop.
-const quietAfter = transport.Time(200_000)
-
-// talkBytes is how much a pass may move for it to be talk and no stream. Whoever a word is
-// for should have the processor at once, because an answer is likely: if it polls a
-// completion queue, and so gives the processor back. A program that looks at its memory for
-// what a WRITE brings does not, and to yield to it is to wait until its time is up.
-const talkBytes = 4 << 10
-
 // remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
 // headers included.
 const remoteBurst = 62 << 10
@@ -86,34 +76,43 @@ func (e *Engine) remote(from *nic.QP, b *transport.Burst) bool {
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
 func (e *Engine) pollPort() bool {
-	e.portDry = false
-	if !e.portActive {
+	e.traffic.dry, e.traffic.flood = false, false
+	if !e.traffic.polled {
 		return false
 	}
-	if e.port.Poll(e) {
-		e.portLast = e.now
-		return true
-	}
-	e.portDry = true
-	e.portActive = e.now-e.portLast <= quietAfter
-	return false
+	found := e.port.Poll(e)
+	e.traffic.looked(found, e.now)
+	return found
 }
 
-// streaming reports whether much has just been sent to another host or came from there.
-func (e *Engine) streaming() bool {
-	return e.portActive && e.portBulk != 0 && e.now-e.portBulk <= quietAfter
-}
+const (
+	// hearPerPass is how many batches are taken in a pass before a timer expires,
+	hearPerPass = 8
+	// and hearMost how many in all: a flood must not stop the clock.
+	hearMost = 1 << 8
+)
 
 // hear takes everything that has arrived, before anybody is held to have been silent: where
-// the loop had to wait for a processor, the answers are there but have not been read.
-func (e *Engine) hear() {
-	const most = 1 << 8 // a flood must not stop the clock
-	if e.port == nil || e.portDry {
-		return
+// the loop had to wait for a processor, the answers are there but have not been read. It
+// reports whether that is done; if not, the next pass goes on.
+func (e *Engine) hear() bool {
+	if e.port == nil || e.traffic.dry || e.traffic.flood {
+		return !e.traffic.flood
 	}
-	for i := 0; i < most && e.port.Poll(e); i++ {
-		e.portActive, e.portLast = true, e.now
+	for range hearPerPass {
+		if !e.port.Poll(e) {
+			e.traffic.dry, e.heard = true, 0
+			return true
+		}
+		e.traffic.wake(e.now)
+		e.heard++
 	}
+	if e.heard < hearMost {
+		e.traffic.flood = true
+		return false
+	}
+	e.traffic.dry, e.heard = true, 0 // that will do for this pass
+	return true
 }
 
 // flushPort sends what waits for other hosts, and reports whether some has to wait
@@ -126,8 +125,7 @@ func (e *Engine) flushPort() bool {
 		return false
 	}
 	e.port.Flush()
-	// Where something was sent, an answer is likely.
-	e.portActive, e.portLast = true, e.now
+	e.traffic.wake(e.now)
 	return e.port.Pending()
 }
 
@@ -153,7 +151,7 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	before := *recvs
 	e.receive(q, b)
 	if b.Kind != transport.KindAck {
-		e.told = *recvs != before || b.Kind >= transport.KindReadResp
+		e.traffic.told = *recvs != before || b.Kind >= transport.KindReadResp
 	}
 	e.deliver()
 }

@@ -157,7 +157,12 @@ func (q *testQP) counters() (c link.Counters) {
 // the test makes the passes, and time is what it says.
 func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
-	net := link.NewFakeNet()
+	return byHandOn(t, link.NewFakeNet(), n, o)
+}
+
+// byHandOn is byHand on a network that others may use.
+func byHandOn(t *testing.T, net *link.FakeNet, n int, o Options) (as, bs []*testQP) {
+	t.Helper()
 	var clients [2]*client
 	for i := range clients {
 		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
@@ -173,7 +178,7 @@ func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	for _, c := range clients {
 		e := c.e
 		e.Stop()
-		e.portActive, e.portLast = true, e.now
+		e.traffic.wake(e.now)
 		for _, bell := range e.bells {
 			e.activate(bell)
 		}
@@ -279,5 +284,47 @@ func TestInFlightIsShared(t *testing.T) {
 	}
 	if c := e.LinkCounters(); c.SentPackets != pairs*size/mtu {
 		t.Errorf("%d packets sent, want %d and none twice", c.SentPackets, pairs*size/mtu)
+	}
+}
+
+// TestFloodBeforeTimeout: what has arrived is heard before a timer expires, but a pass hears
+// a bounded part of a flood, however many timers are due, and a flood does not stop the clock.
+func TestFloodBeforeTimeout(t *testing.T) {
+	const pairs, flood, batch = 8, 4000, 16
+	net := link.NewFakeNet()
+	as, bs := byHandOn(t, net, pairs, Options{})
+	e := as[0].c.e
+	for i, a := range as {
+		a.post(wr{op: opWrite, n: 8, remote: bs[i].c.base, rkey: bs[i].mr.RKey})
+	}
+	for range 4 {
+		as[0].pass(time.Microsecond)
+	}
+	if len(as[0].c.s.Engine.(*bell).flow.timers) != pairs {
+		t.Fatalf("%d timers, want %d", len(as[0].c.s.Engine.(*bell).flow.timers), pairs)
+	}
+	stranger := net.Bind(link.FakeOptions{}, strangerIP)
+	id, _, _ := stranger.Source(strangerIP, 0)
+	pour := func() {
+		for i := range flood {
+			m := link.Message{Data: make([]byte, 40+i%2), Source: id, Remote: netip.AddrPortFrom(link.AddrOf(as[0].c.gid), 4791)}
+			if _, err := stranger.Send([]link.Message{m}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	pour()
+	e.now += transport.Time(2 * time.Second)
+	sent := as[0].c.sent()
+	for passes := 0; as[0].c.sent() == sent; passes++ {
+		if passes > 2*hearMost/hearPerPass {
+			t.Fatal("a flood stops the clock")
+		}
+		before := e.LinkCounters().RcvdCalls
+		e.step()
+		if heard := e.LinkCounters().RcvdCalls - before; heard > (1+hearPerPass)*batch {
+			t.Fatalf("one pass heard %d messages, want %d at most", heard, (1+hearPerPass)*batch)
+		}
+		pour()
 	}
 }

@@ -21,7 +21,7 @@ func (e *Engine) sleep() {
 	if e.tap != nil {
 		e.tap.Flush()
 	}
-	if e.nic.Stalled() {
+	if e.nic.Troubled() {
 		e.startTick()
 	}
 	e.sleeping.Store(true)
@@ -32,6 +32,7 @@ func (e *Engine) sleep() {
 	n := e.away(e.nextDeadline())
 	e.sleeping.Store(false)
 	e.clock()
+	e.wakes = e.now
 	e.collect(n)
 }
 
@@ -41,7 +42,7 @@ func (e *Engine) collect(n int) {
 		if b := e.bells[ev.Fd]; b != nil {
 			e.activate(b)
 		} else if e.portFDs[ev.Fd] {
-			e.portActive, e.portLast = true, e.now
+			e.traffic.wake(e.now)
 		} else {
 			e.groupReadable(ev.Fd)
 		}
@@ -50,7 +51,7 @@ func (e *Engine) collect(n int) {
 
 // nextDeadline is when the loop has to look again by itself; zero is never.
 func (e *Engine) nextDeadline() transport.Time {
-	d := e.timers.due()
+	d := e.sched.due()
 	if e.ticking && (d == 0 || e.tick < d) {
 		d = e.tick
 	}
@@ -101,6 +102,7 @@ const nap = 200_000
 // pollWakes collects, without waiting, the sessions that woke while others kept the
 // loop busy.
 func (e *Engine) pollWakes() {
+	e.wakes = e.now
 	if n, err := epollNap(e.epfd, e.events[:], 0); err == nil {
 		e.collect(n)
 	}

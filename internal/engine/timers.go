@@ -5,110 +5,102 @@ import (
 	"vrdma/internal/transport"
 )
 
-// timers is a heap of queue pairs by when to look at them. A queue pair stays with
-// the earliest time it asked for: a deadline that moved later (every
-// acknowledgement moves it) costs nothing until the old one comes due, and is then
-// filed again.
-type timers []*nic.QP
+// A heap orders queue pairs, or the sessions that own them, by when to look at them. Each
+// stays with the earliest time it asked for: a deadline that moved later (every
+// acknowledgement moves it) costs nothing until the old one comes due, and is then filed
+// again.
+type heap[P any] []entry[P]
 
-// longestNap is how long nobody is looked at who waits: a queue pair that is destroyed
-// meanwhile is kept until then.
-const longestNap = transport.Time(1_000_000_000)
-
-// arm files q if it wants to be looked at before what is filed.
-func (e *Engine) arm(q *nic.QP) {
-	d := q.Transport().Deadline()
-	if d > e.now+longestNap {
-		d = e.now + longestNap
-	}
-	s := &q.Sched
-	if d == 0 || s.Timer != 0 && s.Due <= d {
-		return
-	}
-	s.Due = d
-	if s.Timer == 0 {
-		e.timers = append(e.timers, q)
-		s.Timer = len(e.timers)
-	}
-	e.timers.up(s.Timer - 1)
+type entry[P any] struct {
+	t  *nic.Timer
+	of P
 }
 
-// expire looks at the queue pairs whose time has come.
-func (e *Engine) expire() bool {
-	any := false
-	for len(e.timers) > 0 && e.timers[0].Sched.Due <= e.now {
-		q := e.timers.pop()
-		if q.Gone() {
-			e.landed(q)
-			continue
-		}
-		if d := q.Transport().Deadline(); d != 0 && d <= e.now {
-			any = true
-			e.current = q
-			if excused(q) {
-				q.Transport().Excuse(e.now)
-			}
-			q.Transport().Expire(e.now, q)
-			e.deliver()
-			e.settle(q)
-			e.schedule(q)
-		}
-		e.arm(q)
+// file has p, whose place is t, looked at when due.
+func (h *heap[P]) file(t *nic.Timer, p P, due transport.Time) {
+	later := t.At != 0 && due > t.Due
+	t.Due = due
+	if t.At == 0 {
+		*h = append(*h, entry[P]{t, p})
+		t.At = len(*h)
 	}
-	return any
+	if later {
+		h.down(t.At - 1)
+	} else {
+		h.up(t.At - 1)
+	}
 }
 
-func (t timers) less(i, j int) bool { return t[i].Sched.Due < t[j].Sched.Due }
-
-func (t timers) swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].Sched.Timer, t[j].Sched.Timer = i+1, j+1
+// due is when the first wants attention; zero is never.
+func (h heap[P]) due() transport.Time {
+	if len(h) == 0 {
+		return 0
+	}
+	return h[0].t.Due
 }
 
-func (t timers) up(i int) {
+// pop takes the first.
+func (h *heap[P]) pop() P {
+	p := (*h)[0].of
+	h.remove((*h)[0].t)
+	return p
+}
+
+// remove takes the one whose place is t.
+func (h *heap[P]) remove(t *nic.Timer) {
+	i, last := t.At-1, len(*h)-1
+	h.swap(i, last)
+	(*h)[last] = entry[P]{}
+	*h = (*h)[:last]
+	*t = nic.Timer{}
+	if i < last {
+		h.down(i)
+		h.up(i)
+	}
+}
+
+func (h heap[P]) less(i, j int) bool { return h[i].t.Due < h[j].t.Due }
+
+func (h heap[P]) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].t.At, h[j].t.At = i+1, j+1
+}
+
+func (h heap[P]) up(i int) {
 	for i > 0 {
 		p := (i - 1) / 2
-		if !t.less(i, p) {
+		if !h.less(i, p) {
 			return
 		}
-		t.swap(i, p)
+		h.swap(i, p)
 		i = p
 	}
 }
 
-func (t timers) down(i int) {
+func (h heap[P]) down(i int) {
 	for {
 		c := 2*i + 1
-		if c >= len(t) {
+		if c >= len(h) {
 			return
 		}
-		if c+1 < len(t) && t.less(c+1, c) {
+		if c+1 < len(h) && h.less(c+1, c) {
 			c++
 		}
-		if !t.less(c, i) {
+		if !h.less(c, i) {
 			return
 		}
-		t.swap(c, i)
+		h.swap(c, i)
 		i = c
 	}
 }
 
-func (t *timers) pop() *nic.QP {
-	h := *t
-	q := h[0]
-	last := len(h) - 1
-	h.swap(0, last)
-	h[last] = nil
-	*t = h[:last]
-	t.down(0)
-	q.Sched.Timer, q.Sched.Due = 0, 0
-	return q
-}
-
-// due is when the first timer wants attention; zero is never.
-func (t timers) due() transport.Time {
-	if len(t) == 0 {
-		return 0
+// arm has q looked at when its deadline comes.
+func (e *Engine) arm(q *nic.QP) {
+	d := q.Transport().Deadline()
+	if t := &q.Sched.Timer; d == 0 || t.At != 0 && t.Due <= d {
+		return
 	}
-	return t[0].Sched.Due
+	if f := flowOf(q); f != nil {
+		e.sched.arm(f, q, d)
+	}
 }

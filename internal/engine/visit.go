@@ -52,7 +52,7 @@ func (e *Engine) standIn(f func()) bool {
 			e.activate(b)
 		}
 	}
-	e.safely(e.step)
+	e.stepLong()
 	f()
 	for range visitSteps {
 		if !e.safely(e.step) {
@@ -75,7 +75,7 @@ func fatal() {
 // leave gives the loop back what belongs to it, and wakes it if there is work.
 func (e *Engine) leave() {
 	due := e.nextDeadline()
-	work := len(e.active) > 0 || e.run.n > 0 || e.replies.n > 0 || e.starved.n > 0 || e.mgmt.local.n > 0 || e.portActive || e.acks.n > 0 || e.groupsReady.n > 0 ||
+	work := len(e.active) > 0 || e.sched.waiting() || e.replies.n > 0 || e.starved.n > 0 || e.mgmt.local.n > 0 || e.traffic.polled || e.acks.n > 0 || e.groupsReady.n > 0 ||
 		e.stopping.Load() || due != 0 && (e.until == 0 || due < e.until)
 	e.held.Store(free)
 	if work {

@@ -90,7 +90,7 @@ func TestCMConnection(t *testing.T) {
 	other.event(abi.CMEventConnectResponse)
 	other.must(ucm(abi.CMCmdAccept, &abi.CMAccept{ID: id}, 0))
 	server.event(abi.CMEventEstablished)
-	if st := s.status(0, true); len(st.Connections) != 3 {
+	if st := s.status(nil, true, s.visible(nil, true)); len(st.Connections) != 3 {
 		t.Errorf("status shows %+v, want a listener and two ends", st.Connections)
 	}
 	// The client's process ends: the server hears of it.

@@ -122,6 +122,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	if p := ses.srv.onLoop(func() { err = f(ses.ch) }); p != nil {
 		panic(p)
 	}
+	ses.srv.overdrawn(err)
 	return err
 }
 

@@ -2,49 +2,71 @@ package frontdoor
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"syscall"
+	"time"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 )
 
-// serveControl answers a tool. Tools see the programs of their own user; the
-// daemon's user and root see all and may stop it.
-func (s *Server) serveControl(c *channel.Conn, who peer) error {
+// How long a tool may take to ask, and to read an answer that has an end.
+const (
+	askTime  = 10 * time.Second
+	readTime = 30 * time.Second
+)
+
+// serveControl answers a tool. At the program socket tools see the programs of their own
+// user; at the control socket (privileged) they see all and may stop the daemon.
+func (s *Server) serveControl(c *channel.Conn, who peer, privileged bool) error {
+	if err := who.account.Charge(toolBill); err != nil {
+		s.overdrawn(err)
+		return refusal(channel.Errno(err, syscall.EBUSY), "%v", err)
+	}
+	defer who.account.Refund(toolBill)
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
-	privileged := who.uid == s.uid || who.uid == 0
 	for {
 		var req channel.ControlRequest
-		if err := c.ReceiveJSON(&req); err != nil {
+		c.SetReadDeadline(time.Now().Add(askTime))
+		if err := c.ReceiveRequest(&req); err != nil {
 			if errors.Is(err, channel.ErrMalformed) {
 				c.SendJSON(channel.ControlReply{Error: err.Error()})
 			}
 			return nil
 		}
+		c.SetReadDeadline(time.Time{})
 		switch req.Op {
 		case channel.ControlStatus:
-			if c.SendJSON(s.status(who.uid, privileged)) != nil {
+			if s.sendStatus(c, &who, privileged) != nil {
 				return nil
 			}
 		case channel.ControlTrace:
-			s.serveTrace(c, s.trace.subscribe(req.Label, who.uid, privileged))
+			if err := who.account.Charge(traceBill); err != nil {
+				s.overdrawn(err)
+				c.SendJSON(channel.ControlReply{Error: err.Error()})
+				return nil
+			}
+			s.serveTrace(c, s.trace.subscribe(req.Label, &who, privileged))
+			who.account.Refund(traceBill)
 			return nil
 		case channel.ControlCount:
-			if c.SendJSON(channel.ConnectionCount{RDMA: s.countConnections(req.Label, who.uid, privileged)}) != nil {
+			if c.SendJSON(channel.ConnectionCount{RDMA: s.countConnections(req.Label, &who, privileged)}) != nil {
 				return nil
 			}
 		case channel.ControlCapture:
 			if !privileged {
-				c.SendJSON(channel.ControlReply{Error: "only the daemon's own user may see everybody's packets"})
+				c.SendJSON(channel.ControlReply{Error: s.denied(&who, "see everybody's packets")})
 				continue
 			}
 			s.serveCapture(c)
 			return nil
 		case channel.ControlStop:
 			if !privileged {
-				c.SendJSON(channel.ControlReply{Error: "only the daemon's own user may stop it"})
+				c.SendJSON(channel.ControlReply{Error: s.denied(&who, "stop it")})
 				continue
 			}
 			s.log.Info("asked to stop", "pid", who.pid, "program", who.program)
@@ -58,6 +80,38 @@ func (s *Server) serveControl(c *channel.Conn, who peer) error {
 			}
 		}
 	}
+}
+
+// sendStatus answers with a status. It can be long, and a tool that does not read it must
+// not hold it for ever: it is charged while it is there.
+func (s *Server) sendStatus(c *channel.Conn, who *peer, all bool) error {
+	sessions := s.visible(who, all)
+	bill := budget.Bill{budget.State: 64 << 10}
+	s.looks.of(all).visit(s, func() {
+		for _, ses := range sessions {
+			bill[budget.State] += 4<<10 + uint64(ses.dev.QPs())*statusState
+		}
+	})
+	if err := who.account.Charge(bill); err != nil {
+		s.overdrawn(err)
+		return c.SendJSON(channel.Status{Error: err.Error()})
+	}
+	defer who.account.Refund(bill)
+	st := s.status(who, all, sessions)
+	c.SetWriteDeadline(time.Now().Add(readTime))
+	defer c.SetWriteDeadline(time.Time{})
+	return c.SendJSON(st)
+}
+
+// denied says why a tool at the program socket may not do something, and where it may.
+func (s *Server) denied(who *peer, what string) string {
+	switch {
+	case who.uid != s.uid && who.uid != 0:
+		return "only the daemon's own user may " + what
+	case s.control == nil:
+		return fmt.Sprintf("this daemon has no control socket, its log says why; end it with kill %d", os.Getpid())
+	}
+	return fmt.Sprintf("only the daemon's own user may %s, at the control socket %s, from where the daemon runs and not from a container", what, s.control.path)
 }
 
 // serveTrace sends records until the tool hangs up.

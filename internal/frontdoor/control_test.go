@@ -98,7 +98,7 @@ func TestTraceSlow(t *testing.T) {
 	if h.wants(p) {
 		t.Error("somebody listens to an empty hub")
 	}
-	sub := h.subscribe("l", 1, false)
+	sub := h.subscribe("l", &peer{uid: 1}, false)
 	if other := (&peer{uid: 2, label: "l"}); h.wants(other) {
 		t.Error("a user sees another user's programs")
 	}

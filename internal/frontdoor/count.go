@@ -23,7 +23,7 @@ func (s *Server) remember(p *process) {
 
 // countConnections sums up the processes with a label, those that are gone included,
 // which are forgotten. A label is a secret between the daemon and who made it up.
-func (s *Server) countConnections(label string, uid int, all bool) uint64 {
+func (s *Server) countConnections(label string, who *peer, all bool) uint64 {
 	if label == "" || s.cfg.CMA == nil {
 		return 0
 	}
@@ -32,12 +32,12 @@ func (s *Server) countConnections(label string, uid int, all bool) uint64 {
 	delete(s.counted, label)
 	var live []*process
 	for _, p := range s.processes {
-		if p.label == label && (all || p.uid == uid) {
+		if p.label == label && (all || p.sameUser(who)) {
 			live = append(live, p)
 		}
 	}
 	s.mu.Unlock()
-	s.looks.visit(s, func() {
+	s.looks.of(all).visit(s, func() {
 		for _, p := range live {
 			n += p.cm.Established
 		}

@@ -1,10 +1,11 @@
 // Package frontdoor is where programs come in: the unix socket, the conversations
 // on it, and the kernel's uverbs commands answered there.
 //
-//	shim, package verbs                 tools (vrdma status, trace, stop)
-//	   │ PROCESS      │ UVERBS                │ CONTROL
-//	   ▼              ▼                       ▼
-//	process ──owns── session ── command ──  control
+//	program socket                      program socket: of one's own programs
+//	shim, package verbs                 control socket: of everybody, stop, pcap
+//	   │ PROCESS      │ UVERBS                │ CONTROL      NETLINK: rdma, libibverbs
+//	   ▼              ▼                       ▼                   ▼
+//	process ──owns── session ── command ──  control             looker (rdmanl)
 //	(token, memory)  (arena,    table       (status, trace records)
 //	                  doorbell)   │
 //	                              ▼
@@ -20,6 +21,9 @@
 // Sizes, masks and handles are checked here as drivers/infiniband/core/uverbs_main.c
 // and uverbs_cmd.c check them, and the errno is theirs; the rules of the objects
 // themselves are package nic's, reached only on the engine's loop.
+//
+// A connection is charged to its user before it has said a word (admission.go); who is
+// the daemon's owner is more than a number (home.go).
 //
 // The package must never trust a client: every length is checked against the bytes
 // that came, descriptors that a client sends are closed unseen, addresses in

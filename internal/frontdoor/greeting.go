@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 )
 
@@ -21,20 +22,32 @@ import (
 type peer struct {
 	pid, uid, gid  int
 	program, label string
+	home           home
+	homeErr        error           // why home is not known
+	account        *budget.Account // who pays
 }
 
-// converse reads the greeting and serves whatever kind of conversation it opens.
-// A panic anywhere in it ends the conversation, not the daemon.
-func (s *Server) converse(c *channel.Conn) {
+// guarded has a conversation; an error that it returns is told to the client. A panic
+// anywhere in it ends the conversation, not the daemon.
+func (s *Server) guarded(c *channel.Conn, who peer, converse conversation) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	h, who, err := s.greeting(c)
-	if err != nil {
+	if err := converse(c, who); err != nil {
 		refuse(c, err)
-		return
+	}
+}
+
+// A conversation is what happens on a connection.
+type conversation func(c *channel.Conn, who peer) error
+
+// converse reads the greeting and serves whatever kind of conversation it opens.
+func (s *Server) converse(c *channel.Conn, who peer) error {
+	h, who, err := s.greeting(c, who)
+	if err != nil {
+		return err
 	}
 	switch h.Kind {
 	case channel.KindProcess:
@@ -43,18 +56,18 @@ func (s *Server) converse(c *channel.Conn) {
 		err = s.serveUverbs(c, who, h.Token)
 	case channel.KindRDMACM:
 		err = s.serveRDMACM(c, who, h.Token)
+	case channel.KindNetlink:
+		err = s.serveNetlink(c, who)
 	case channel.KindControl:
-		err = s.serveControl(c, who)
+		err = s.serveControl(c, who, false)
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
-	if err != nil {
-		refuse(c, err)
-	}
+	return err
 }
 
-// greeting reads and checks a hello.
-func (s *Server) greeting(c *channel.Conn) (channel.Hello, peer, error) {
+// greeting reads and checks a hello, and adds to who what the client says of itself.
+func (s *Server) greeting(c *channel.Conn, who peer) (channel.Hello, peer, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
@@ -75,14 +88,8 @@ func (s *Server) greeting(c *channel.Conn) (channel.Hello, peer, error) {
 	if h.VNIC != "" {
 		return h, peer{}, refusal(syscall.ENODEV, "there is no vNIC %q here", h.VNIC)
 	}
-	cred, err := credentials(c.UnixConn)
-	if err != nil {
-		return h, peer{}, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
-	}
-	return h, peer{
-		pid: int(cred.Pid), uid: int(cred.Uid), gid: int(cred.Gid),
-		program: filepath.Base(printable(h.Program)), label: printable(h.Label),
-	}, nil
+	who.program, who.label = filepath.Base(printable(h.Program)), printable(h.Label)
+	return h, who, nil
 }
 
 // printable keeps a client's text from writing to terminals.

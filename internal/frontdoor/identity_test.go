@@ -244,7 +244,7 @@ func TestForeignMemoryWhy(t *testing.T) {
 	s.mu.Unlock()
 	c.dev = dial(t, s, channel.Hello{Kind: channel.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
 	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
-	sub := s.trace.subscribe("", os.Getuid(), true)
+	sub := s.trace.subscribe("", &peer{uid: os.Getuid()}, true)
 	defer s.trace.unsubscribe(sub)
 	reg := func(kind uint32) ([]byte, channel.Extent) {
 		const start = 0x7000_0000_0000

@@ -31,11 +31,17 @@ const maxOpens = 512
 
 // serveProcess lives as long as the process.
 func (s *Server) serveProcess(c *channel.Conn, who peer) error {
+	if err := who.account.Charge(processBill); err != nil {
+		s.overdrawn(err)
+		return refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
+	}
+	defer who.account.Refund(processBill)
 	space, err := memory.NewSpace(who.pid, s.cfg.NIC.Limits.Memory)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.pid, "program", who.program, "error", err)
 		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
+	space.SetAccount(who.account)
 	defer space.Close()
 	id := identify(c, &who)
 	if id.memory != nil {
@@ -48,7 +54,10 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 	}
 	p := &process{peer: who, token: newToken(), space: space, apart: id.why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if s.cfg.CMA != nil {
-		s.onLoop(func() { p.cm = s.cfg.CMA.NewClient(who.pid, who.program) })
+		s.onLoop(func() {
+			p.cm = s.cfg.CMA.NewClient(who.pid, who.program)
+			p.cm.SetAccount(who.account)
+		})
 	}
 	s.mu.Lock()
 	s.processes[p.token] = p

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
@@ -65,23 +66,29 @@ type Config struct {
 	DirMode fs.FileMode
 	// SocketMode is the socket's mode; 0 means 0600.
 	SocketMode fs.FileMode
+	// Budget bounds what users may make the daemon hold; nil: nothing does.
+	Budget *budget.Ledger
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 }
 
-// Server serves one socket. Lock order: mu before a process's mu; trace.mu,
-// refused.mu and looks.mu are leaves.
+// Server serves one socket for programs and one for control. Lock order: mu before a
+// process's mu; trace.mu, refused.mu, warned.mu and those of looks are leaves.
 type Server struct {
 	cfg     Config
 	log     *slog.Logger
 	started time.Time
 	uid     int
+	home    household
 
 	listener *net.UnixListener
+	control  *controlSocket // nil: none could be made
+	turning  chan struct{}  // holds one for each connection that is being turned away
+	warned   limiter
 	tree     *devicetree.Tree
 	trace    hub
 	refused  refusals
-	looks    throttle
+	looks    looks
 
 	ids       atomic.Uint64
 	stopOnce  sync.Once
@@ -118,7 +125,8 @@ func Listen(cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, started: time.Now(), uid: os.Geteuid(),
+		cfg: cfg, log: cfg.Log, started: time.Now(), uid: os.Geteuid(), home: ownHome(),
+		turning:   make(chan struct{}, mostTurned),
 		conns:     make(map[*channel.Conn]struct{}),
 		processes: make(map[channel.Token]*process),
 		sessions:  make(map[*session]struct{}),
@@ -141,6 +149,9 @@ func Listen(cfg Config) (*Server, error) {
 	if s.tree, err = devicetree.New(cfg.Socket+".d/sys", cfg.NIC, cfg.DirMode, s.counters); err != nil {
 		l.Close()
 		return nil, err
+	}
+	if s.control, err = listenControl(cfg.Socket, s.uid); err != nil {
+		s.log.Warn("there will be no vrdma stop, no pcap and no status of everybody: the control socket cannot be made", "error", err)
 	}
 	return s, nil
 }
@@ -183,13 +194,18 @@ func (s *Server) Sessions() int {
 func (s *Server) Serve() error {
 	spare := newSpare()
 	defer func() { spare.Close() }()
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		s.serveTools()
+	}()
 	var full time.Time // since when there is no descriptor for a connection
 	for {
 		u, err := s.listener.AcceptUnix()
 		switch {
 		case err == nil:
 			full = time.Time{}
-			s.serve(u)
+			s.serve(u, s.converse)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
@@ -233,11 +249,29 @@ func (s *Server) admit(why error) (spare *os.File, room bool) {
 		return newSpare(), false
 	}
 	if spare = newSpare(); spare != nil {
-		s.serve(u)
+		s.serve(u, s.converse)
 		return spare, true
 	}
-	turnAway(u, why)
+	turnAway(u, refusal(channel.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 	return newSpare(), false
+}
+
+// mostTurned is how many connections are told at one time why they are not served; more
+// are closed without a word. Each holds a descriptor until it has spoken, or patience ends.
+const mostTurned = 16
+
+// turnAwayBeside turns a connection away without holding up the others.
+func (s *Server) turnAwayBeside(u *net.UnixConn, why error) {
+	select {
+	case s.turning <- struct{}{}:
+	default:
+		u.Close()
+		return
+	}
+	go func() {
+		defer func() { <-s.turning }()
+		turnAway(u, why)
+	}()
 }
 
 // turnAway says why a connection is not served.
@@ -249,16 +283,22 @@ func turnAway(u *net.UnixConn, why error) {
 	if _, fds, err := c.ReadMessage(hello[:]); err == nil {
 		channel.CloseFDs(fds)
 	}
-	refuse(c, refusal(channel.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
+	refuse(c, why)
 }
 
 // serve starts the conversation on u.
-func (s *Server) serve(u *net.UnixConn) {
+func (s *Server) serve(u *net.UnixConn, converse conversation) {
+	who, err := s.enter(u)
+	if err != nil {
+		s.turnAwayBeside(u, err)
+		return
+	}
 	c := channel.NewConn(u)
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		u.Close()
+		who.leave()
 		return
 	}
 	s.conns[c] = struct{}{}
@@ -271,8 +311,9 @@ func (s *Server) serve(u *net.UnixConn) {
 			delete(s.conns, c)
 			s.mu.Unlock()
 			u.Close()
+			who.leave()
 		}()
-		s.converse(c)
+		s.guarded(c, who, converse)
 	}()
 }
 
@@ -286,6 +327,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.listener.Close()
+	s.control.close(s.uid)
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()
@@ -298,10 +340,12 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, s.tree.Remove())
 }
 
-// counters reads the device's counters.
-func (s *Server) counters() []devicetree.Counter {
+// counters reads the device's counters for the device tree.
+func (s *Server) counters() []devicetree.Counter { return s.countersThrough(&s.looks.tree) }
+
+func (s *Server) countersThrough(look *throttle) []devicetree.Counter {
 	var c nic.Counters
 	var l link.Counters
-	s.looks.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
+	look.visit(s, func() { c, l = s.cfg.NIC.Counters(), s.cfg.Engine.LinkCounters() })
 	return devicetree.Counters(c, l)
 }

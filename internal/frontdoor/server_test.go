@@ -24,6 +24,10 @@ import (
 const helperSocket = "VRDMA_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(askVariable) != "" {
+		askAsContainer()
+		return
+	}
 	if socket := os.Getenv(helperSocket); socket != "" {
 		if err := helper(socket); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
@@ -27,7 +28,8 @@ type session struct {
 
 	arena    *nic.Arena
 	doorbell *os.File
-	dev      *nic.Session // touched on the loop only
+	account  *budget.Account // the process's
+	dev      *nic.Session    // touched on the loop only
 
 	verbs    *uverbs.Context
 	refused  string // why the last registration was refused, for the trace
@@ -64,6 +66,11 @@ func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) err
 func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
 	ses := &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
+	if err := p.account.Charge(nic.SessionBill); err != nil {
+		s.overdrawn(err)
+		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
+	}
+	ses.account = p.account.Hold() // the process may end before the session
 	defer func() {
 		if err != nil {
 			ses.end()
@@ -73,6 +80,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	if ses.arena, err = nic.NewArena(); err != nil {
 		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
 	}
+	ses.arena.SetAccount(p.account)
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
@@ -80,7 +88,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
 	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program})
+		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program, Account: p.account})
 		if err == nil {
 			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
 		}
@@ -99,15 +107,18 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	return ses, nil
 }
 
+// closeAtOnce is how many objects of a session are destroyed before others have the loop.
+const closeAtOnce = 32
+
 // end frees everything. The arena goes only when the loop has been elsewhere since
 // the session's objects went: until then it may hold their memory.
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
-		err := s.onLoop(func() {
-			s.cfg.Engine.Detach(ses.dev)
-			ses.dev.Close()
-		})
+		err := s.onLoop(func() { s.cfg.Engine.Detach(ses.dev) })
+		for more := true; more && err == nil; {
+			err = s.onLoop(func() { more = ses.dev.CloseSome(closeAtOnce) })
+		}
 		if err != nil {
 			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
 		}
@@ -123,6 +134,8 @@ func (ses *session) end() {
 	s.mu.Lock()
 	delete(s.sessions, ses)
 	s.mu.Unlock()
+	ses.account.Refund(nic.SessionBill)
+	ses.account.Drop()
 	s.tree.Poke()
 }
 
@@ -163,6 +176,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	}); p != nil {
 		panic(p)
 	}
+	ses.srv.overdrawn(err)
 	return err
 }
 
@@ -184,6 +198,7 @@ func (ses *session) loop() {
 			return
 		}
 		msg, fds = ses.handle(&req, &reply, out)
+		ses.arena.Reclaim()
 		err = ses.conn.WriteMessage(msg, fds...)
 		channel.CloseFDs(fds)
 		buffers.Put(buf)
@@ -261,5 +276,6 @@ func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.
 				"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
 		}
 	}
+	ses.srv.overdrawn(err)
 	return region, err
 }

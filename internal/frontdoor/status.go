@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -16,8 +17,22 @@ import (
 	"vrdma/internal/wire"
 )
 
-// status describes the daemon to a tool of user uid.
-func (s *Server) status(uid int, all bool) channel.Status {
+// visible are the sessions that a tool may see, oldest first.
+func (s *Server) visible(who *peer, all bool) []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sessions []*session
+	for ses := range s.sessions {
+		if all || ses.proc.sameUser(who) {
+			sessions = append(sessions, ses)
+		}
+	}
+	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+	return sessions
+}
+
+// status describes the daemon and these sessions to a tool.
+func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status {
 	n := s.cfg.NIC
 	st := channel.Status{
 		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
@@ -33,24 +48,25 @@ func (s *Server) status(uid int, all bool) channel.Status {
 			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
-	for _, c := range s.counters() {
+	for _, c := range s.countersThrough(s.looks.of(all)) {
 		st.Counters[c.Name] = c.Value
 	}
 	s.peers(&st, all)
 
-	s.mu.Lock()
-	var sessions []*session
-	for ses := range s.sessions {
-		if all || ses.proc.uid == uid {
-			sessions = append(sessions, ses)
+	lines := who.accountLines()
+	if all {
+		lines = s.cfg.Budget.Lines()
+		if s.control != nil {
+			st.Control = s.control.path
 		}
 	}
-	s.mu.Unlock()
-	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
-	for _, ses := range sessions {
-		st.Sessions = append(st.Sessions, ses.status())
+	for _, l := range lines {
+		st.Budgets = append(st.Budgets, channel.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
 	}
-	st.Connections = s.connections(uid, all)
+	for _, ses := range sessions {
+		st.Sessions = append(st.Sessions, ses.status(s.looks.of(all)))
+	}
+	st.Connections = s.connections(who, all)
 	return st
 }
 
@@ -65,7 +81,7 @@ var featureNames = []struct {
 func (s *Server) peers(st *channel.Status, all bool) {
 	var list []hosts.Status
 	var c hosts.Counters
-	s.looks.visit(s, func() { list, c = s.cfg.Engine.Peers() })
+	s.looks.of(all).visit(s, func() { list, c = s.cfg.Engine.Peers() })
 	for name, n := range map[string]uint64{
 		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
 		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
@@ -82,13 +98,16 @@ func (s *Server) peers(st *channel.Status, all bool) {
 				p.Features = append(p.Features, f.name)
 			}
 		}
+		if h.TooLong != 0 {
+			p.Problem = fmt.Sprintf("packets of %d bytes are too long for the way: see the MTU of the interfaces", h.TooLong)
+		}
 		st.Peers = append(st.Peers, p)
 	}
 	slices.SortFunc(st.Peers, func(a, b channel.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
-// connections describes the connections of the programs that user uid may see.
-func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
+// connections describes the connections of the programs that a tool may see.
+func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
 	out := []channel.ConnectionStatus{}
 	if s.cfg.CMA == nil {
 		return out
@@ -96,13 +115,13 @@ func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
 	s.mu.Lock()
 	var clients []*rdmacm.Client
 	for _, p := range s.processes {
-		if all || p.uid == uid {
+		if all || p.sameUser(who) {
 			clients = append(clients, p.cm)
 		}
 	}
 	s.mu.Unlock()
 	var ids []rdmacm.Status
-	s.looks.visit(s, func() {
+	s.looks.of(all).visit(s, func() {
 		for _, c := range clients {
 			ids = append(ids, c.Status()...)
 		}
@@ -127,9 +146,9 @@ func (s *Server) connections(uid int, all bool) []channel.ConnectionStatus {
 
 // status describes one session. Each is a visit of its own, so that a status of
 // many does not stall the loop.
-func (ses *session) status() channel.SessionStatus {
+func (ses *session) status(look *throttle) channel.SessionStatus {
 	var in nic.SessionStatus
-	ses.srv.looks.visit(ses.srv, func() { in = ses.dev.Status() })
+	look.visit(ses.srv, func() { in = ses.dev.Status() })
 	out := channel.SessionStatus{
 		ID: ses.id, Pid: ses.proc.pid, UID: ses.proc.uid, Program: ses.proc.program, Label: ses.proc.label,
 		Opened: ses.opened, Commands: ses.commands.Load(), MRBytes: in.MRBytes,

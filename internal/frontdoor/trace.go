@@ -26,7 +26,7 @@ type hub struct {
 // how many; it never slows a program down.
 type subscriber struct {
 	label   string
-	uid     int
+	who     *peer
 	all     bool // may see everybody's programs
 	records chan channel.TraceRecord
 	lost    uint64 // guarded by the hub's mu
@@ -34,8 +34,8 @@ type subscriber struct {
 
 const traceQueue = 4096
 
-func (h *hub) subscribe(label string, uid int, all bool) *subscriber {
-	s := &subscriber{label: label, uid: uid, all: all, records: make(chan channel.TraceRecord, traceQueue)}
+func (h *hub) subscribe(label string, who *peer, all bool) *subscriber {
+	s := &subscriber{label: label, who: who, all: all, records: make(chan channel.TraceRecord, traceQueue)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.subs == nil {
@@ -54,7 +54,7 @@ func (h *hub) unsubscribe(s *subscriber) {
 }
 
 func (s *subscriber) wants(p *peer) bool {
-	return (s.all || s.uid == p.uid) && (s.label == "" || s.label == p.label)
+	return (s.all || s.who.sameUser(p)) && (s.label == "" || s.label == p.label)
 }
 
 // wants reports whether anybody listens to p.

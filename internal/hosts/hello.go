@@ -27,8 +27,9 @@ func (t *Table) send(now Time, gid GID, p *peer) {
 func (t *Table) sign(h wire.Hello) { h.SetSender(t.conf.Features, t.instance, t.conf.Version) }
 
 // Receive takes a MAD that came from one address to one of ours, and reports whether it was
-// a hello. It keeps no reference to it.
-func (t *Table) Receive(now Time, from, to GID, mad []byte) bool {
+// a hello. longID says that its packet had an IP identification that no vrdma host sends. It
+// keeps no reference to mad.
+func (t *Table) Receive(now Time, from, to GID, mad []byte, longID bool) bool {
 	h := wire.MAD(mad).Hello()
 	if h == nil {
 		return wire.MAD(mad).IsValid() && wire.MAD(mad).Class() == wire.ClassHello
@@ -37,7 +38,7 @@ func (t *Table) Receive(now Time, from, to GID, mad []byte) bool {
 	case h.IsQuestion():
 		t.answer(now, from, to, h)
 	case h.IsAnswer():
-		t.answered(now, from, to, h)
+		t.answered(now, from, to, h, longID)
 	case h.IsRefusal():
 		t.refused(now, from, h)
 	default:
@@ -79,23 +80,36 @@ func (t *Table) expected(now Time, from GID, h wire.Hello) *peer {
 	return p
 }
 
-// answered takes an answer: who sent it is one of ours.
-func (t *Table) answered(now Time, from, to GID, h wire.Hello) {
+// answered takes an answer: who sent it is one of ours. If something on the way changes
+// identifications, the answer shows it: it is the one packet that nobody can forge.
+func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	p := t.expected(now, from, h)
 	if p == nil {
 		return
 	}
+	if p.heard == 0 {
+		if len(t.peers)-t.named.count >= maxAnswered {
+			t.count.Ignored++
+			t.foreign(now, from, p, p.rounds)
+			return
+		}
+		t.named.remove(p)
+	}
 	t.count.Recognised++
 	before := p.known(t.conf.Features)
 	if p.instance != h.Instance() {
-		p.loose, p.doubtedAt = false, 0
+		p.doubtedAt = 0
 	}
+	strict := t.ShortIDs(from)
 	news := p.waiting
 	p.kind, p.asking, p.doubted, p.waiting = Own, false, false, false
 	p.nonce, p.spent, p.rounds, p.heard = 0, p.nonce, 0, now
 	p.features, p.instance, p.version = h.Features(), h.Instance(), h.Version()
+	if longID {
+		p.features &^= wire.FeatureShortIDs
+	}
 	t.later(p, now+refreshEvery)
-	if news || p.known(t.conf.Features) != before {
+	if news || p.known(t.conf.Features) != before || t.ShortIDs(from) != strict {
 		t.conf.Host.Judged(from)
 	}
 	if c := h.Challenge(); c != 0 && t.answers.take(now) {

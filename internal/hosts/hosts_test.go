@@ -18,6 +18,8 @@ type world struct {
 	mail  []letter
 	lose  func(letter) bool
 	sent  int // letters offered to the network
+
+	renumbers bool // something on the way changes identifications
 }
 
 type letter struct {
@@ -62,9 +64,9 @@ func (n *node) SendMAD(from, to GID, mad []byte) {
 
 func (n *node) Judged(GID) { n.judged++ }
 
-func (n *node) InUse(f func(GID)) {
+func (n *node) InUse(f func(local, remote GID)) {
 	for _, g := range n.used {
-		f(g)
+		f(n.gid, g)
 	}
 }
 
@@ -90,7 +92,7 @@ func (w *world) deliver() {
 		}
 		switch {
 		case n.table != nil:
-			n.table.Receive(w.now, l.from, l.to, l.mad)
+			n.table.Receive(w.now, l.from, l.to, l.mad, w.renumbers)
 		case n.refuse:
 			m := wire.MAD(l.mad)
 			if m.Method() == wire.MethodGet {
@@ -152,7 +154,8 @@ func TestRecognition(t *testing.T) {
 		t.Errorf("features %#x before anything was heard", f)
 	}
 	b.used = []GID{a.gid}
-	b.table.peers[a.gid] = &peer{local: b.gid, kind: Foreign, due: 1 << 60}
+	p := b.table.add(b.gid, a.gid)
+	p.kind, p.due = Foreign, 1<<60
 	w.deliver()
 	w.want(a, b, Own, all&^wire.FeatureShortIDs)
 	w.want(b, a, Own, all&^wire.FeatureShortIDs)
@@ -235,32 +238,61 @@ func TestReplaced(t *testing.T) {
 	w.want(a, b, Foreign, 0)
 }
 
-// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours
-// and is not asked for ever.
+// TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours.
+// Who forges such packets can neither have the check of the ICRC weakened nor keep the host
+// from its features.
 func TestDoubt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.add(1, all), w.add(2, all)
 	a.meet(b)
 	w.deliver()
+	sent := w.sent
+	for i := range 100 {
+		a.table.Doubt(w.now, b.gid)
+		if !a.table.ShortIDs(b.gid) {
+			t.Fatalf("doubt %d weakens the check", i)
+		}
+		w.deliver()
+		w.want(a, b, Own, all)
+		w.run(second / 10)
+	}
+	if n := a.table.count.Doubts; n != 1 || w.sent-sent > 4 {
+		t.Errorf("100 forged packets in 10 s led to %d doubts and %d messages, want one and a few", n, w.sent-sent)
+	}
+	// Later it may be true.
+	w.run(doubtEvery)
+	b.start(0)
+	b.refuse = true
 	a.table.Doubt(w.now, b.gid)
+	if !a.table.ShortIDs(b.gid) {
+		t.Error("the check is weakened before anybody has answered")
+	}
 	w.deliver()
+	w.want(a, b, Foreign, 0)
+	if a.table.ShortIDs(b.gid) {
+		t.Error("a foreign host is held to our identifications")
+	}
+}
+
+// TestRenumbered: where something on the way changes identifications, the answer shows it,
+// and the host is not held to what it announces; also where that begins later.
+func TestRenumbered(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	w.renumbers = true
+	a.meet(b)
+	w.deliver()
+	w.want(a, b, Own, all&^wire.FeatureShortIDs)
+	w.renumbers = false
+	w.run(refreshEvery + second)
 	w.want(a, b, Own, all)
-	w.run(second)
+	w.renumbers = true
 	a.table.Doubt(w.now, b.gid)
 	w.deliver()
 	w.want(a, b, Own, all&^wire.FeatureShortIDs)
-	before := w.sent
-	a.table.Doubt(w.now, b.gid)
-	w.deliver()
-	if w.sent != before || a.table.count.Doubts != 2 {
-		t.Errorf("a third doubt led to %d messages, %d doubts counted", w.sent-before, a.table.count.Doubts)
+	if a.table.ShortIDs(b.gid) {
+		t.Error("held to identifications that its packets do not have")
 	}
-	// A new instance gets a new chance.
-	w.run(second)
-	b.start(all)
-	b.meet(a)
-	w.deliver()
-	w.want(a, b, Own, all)
 }
 
 // TestLoss: every other message is lost, one by one, and still all know in the end.
@@ -306,15 +338,15 @@ func TestForgery(t *testing.T) {
 		{"too late", b.gid, answer, w.now + nonceLife + 1},
 	}
 	for i, s := range steps {
-		a.table.Receive(s.at, s.from, a.gid, s.mad)
+		a.table.Receive(s.at, s.from, a.gid, s.mad, false)
 		if n := a.table.count.Ignored; n != uint64(i+1) {
 			t.Errorf("%s: %d answers ignored, want %d", s.name, n, i+1)
 		}
 		w.want(a, b, Asking, 0)
 	}
-	a.table.Receive(w.now, b.gid, a.gid, answer)
+	a.table.Receive(w.now, b.gid, a.gid, answer, false)
 	w.want(a, b, Own, all)
-	a.table.Receive(w.now, b.gid, a.gid, answer) // once more
+	a.table.Receive(w.now, b.gid, a.gid, answer, false) // once more
 	if n := a.table.count.Recognised; n != 1 {
 		t.Errorf("an answer counted %d times", n)
 	}
@@ -333,7 +365,7 @@ func TestFlood(t *testing.T) {
 	q.SetSender(all, 3, "x")
 	const flood = 100_000
 	for i := range flood {
-		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q)
+		a.table.Receive(w.now+Time(i)*10_000, b.gid, a.gid, q, false)
 		if w.sent > i+1 {
 			t.Fatalf("%d messages for %d questions", w.sent, i+1)
 		}
@@ -351,21 +383,93 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// stranger is the i-th of many addresses where nobody is.
+func stranger(i int) GID {
+	return GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
+}
+
 // TestBound: the table does not grow without end, and forgets what nobody uses.
 func TestBound(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(1, all)
-	for i := range maxPeers + 100 {
-		a.table.Meet(w.now+Time(i), a.gid, GID{10: 0xff, 11: 0xff, 12: 20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})
+	for i := range maxNamed + 100 {
+		a.table.Meet(w.now+Time(i), a.gid, stranger(i))
 	}
-	if n := len(a.table.peers); n != maxPeers || a.judged != 100 {
-		t.Errorf("%d hosts known, %d forgotten, want %d and 100", n, a.judged, maxPeers)
+	if n := len(a.table.peers); n != maxNamed || a.judged != 0 {
+		t.Errorf("%d hosts known, %d judged, want %d and none", n, a.judged, maxNamed)
+	}
+	if a.table.peers[stranger(99)] != nil || a.table.peers[stranger(100)] == nil {
+		t.Error("it is not the oldest names that were forgotten")
 	}
 	w.mail = nil
 	w.run(200 * second)
-	if n := len(a.table.peers); n != 0 || a.table.Deadline() != 0 {
+	if n := len(a.table.peers); n != 0 || a.table.named != (list{}) || a.table.Deadline() != 0 {
 		t.Errorf("%d hosts known that nobody uses, next look at %d", n, a.table.Deadline())
 	}
+	if a.judged != 0 {
+		t.Errorf("%d judgements of hosts that were foreign all the time", a.judged)
+	}
+}
+
+// TestDisplaced: whoever names any number of addresses displaces no host that has answered,
+// whatever became of it since. What is displaced, and used, is asked again when there is room.
+func TestDisplaced(t *testing.T) {
+	w := newWorld(t)
+	a, b, c, d := w.add(1, all), w.add(2, all), w.add(3, all), w.add(4, 0)
+	a.meet(b)
+	a.meet(c)
+	w.deliver()
+	c.start(0)
+	w.run(refreshEvery + 11*second)
+	w.want(a, c, Foreign, 0) // it has answered once
+	a.meet(d)
+	w.run(2 * second)
+	flood := func(from, to int) {
+		for i := from; i < to; i++ {
+			a.table.Meet(w.now, a.gid, stranger(i))
+		}
+		w.mail = nil
+	}
+	flood(0, 3*maxNamed)
+	w.want(a, b, Own, all)
+	w.want(a, c, Foreign, 0)
+	w.want(a, d, 255, 0)
+	// Nobody uses those addresses any more; d becomes one of ours, and nobody meets it anew.
+	d.start(all)
+	w.run(200 * second)
+	w.want(a, d, Own, all)
+	// And a new one is recognised in the middle of it.
+	e := w.add(5, all)
+	flood(0, maxNamed)
+	a.meet(e)
+	flood(maxNamed, 2*maxNamed-1)
+	a.table.Expire(a.table.Deadline())
+	w.deliver()
+	w.want(a, e, Own, all)
+}
+
+// TestAnsweredBound: the hosts that have answered are bounded too; what is too many is
+// foreign, and displaces none.
+func TestAnsweredBound(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	a.meet(b)
+	w.deliver()
+	answer := make(wire.Hello, wire.MADSize)
+	for i := range maxAnswered {
+		a.table.Meet(w.now, a.gid, stranger(i))
+		answer.InitAnswer(wire.Hello(w.mail[0].mad))
+		answer.SetSender(all, 9, "x")
+		w.mail = nil
+		a.table.Receive(w.now, stranger(i), a.gid, answer, false)
+	}
+	if f := a.table.Features(stranger(maxAnswered - 2)); f != all {
+		t.Errorf("host %d has features %#x, want %#x", maxAnswered, f, all)
+	}
+	if f := a.table.Features(stranger(maxAnswered - 1)); f != 0 {
+		t.Errorf("host %d has features %#x, want none", maxAnswered+1, f)
+	}
+	w.want(a, b, Own, all)
 }
 
 // FuzzReceive: nothing that comes makes a host known that was not asked, and nothing is
@@ -388,11 +492,11 @@ func FuzzReceive(f *testing.F) {
 		n.table.peers[o.gid].nonce = 1<<63 | 5
 		w.mail, w.sent = nil, 0
 		before := slices.Clone(mad)
-		n.table.Receive(w.now, gid(3), n.gid, mad) // from somebody else
+		n.table.Receive(w.now, gid(3), n.gid, mad, false) // from somebody else
 		if len(n.table.peers) != 1 || n.kind(o) != Asking || w.sent > 1 {
 			t.Fatalf("a stranger's message made %+v and %d messages", n.table.List(), w.sent)
 		}
-		n.table.Receive(w.now, o.gid, n.gid, mad)
+		n.table.Receive(w.now, o.gid, n.gid, mad, false)
 		if w.sent > 2 || !slices.Equal(before, mad) {
 			t.Fatalf("%d messages for two", w.sent)
 		}

@@ -29,8 +29,9 @@ type Host interface {
 	SendMAD(from, to GID, mad []byte)
 	// Judged says that Features(gid) may have changed.
 	Judged(gid GID)
-	// InUse calls f with every address that somebody talks with.
-	InUse(f func(GID))
+	// InUse calls f with every address that somebody talks with, and an address of ours
+	// that somebody does it from.
+	InUse(f func(local, remote GID))
 }
 
 // Config is what a Table is born with.
@@ -61,22 +62,28 @@ const (
 	refreshEvery = 30 * second
 	// againFirst and againMost: foreign hosts are asked again, ever more rarely.
 	againFirst, againMost = 2 * second, 64 * second
-	// looseWithin is how soon a second doubt proves the first wrong.
-	looseWithin = 10 * second
+	// doubtEvery is how often a host can be doubted: packets that give rise to doubt can be
+	// forged, and each doubt costs the connections there their features for a moment.
+	doubtEvery = 10 * second
 	// tick is what times are rounded to, so that many hosts share a look.
 	tick = firstWait / 2
 )
 
-// maxPeers bounds the table. What does not fit displaces what was used least lately.
-const maxPeers = 4096
+// Bounds of the table. Anybody who can make a queue pair can name any number of addresses,
+// so those that were only named and those that have answered do not compete: a new name
+// displaces the one that was named least lately, and nothing displaces a host that has
+// answered. It is forgotten when nobody uses it; meanwhile further ones are not recognised.
+const maxNamed, maxAnswered = 4096, 4096
 
 // peer is a host that we talk with, or did.
 type peer struct {
+	gid       GID
 	local     GID // the address to ask from
+	older     *peer
+	newer     *peer // in the list of those that were only named
 	kind      Kind
 	asking    bool // a question is on its way, the tries-th
 	doubted   bool // was ours, and has done what none of ours does
-	loose     bool // its identifications are not to be relied on
 	waiting   bool // somebody was told "not yet"
 	tries     uint8
 	rounds    uint8  // without an answer
@@ -85,7 +92,6 @@ type peer struct {
 	asked     Time   // when the nonce was made
 	heard     Time   // when it last answered
 	doubtedAt Time
-	met       Time // when somebody last wanted to know
 	due       Time // when to ask, or to give up
 	features  uint32
 	instance  uint64
@@ -98,10 +104,11 @@ type Table struct {
 	instance uint64
 	tid      uint64
 	peers    map[GID]*peer
+	named    list // those that have never answered
 	due      Time // of the earliest
 	answers  bucket
 	count    Counters
-	used     map[GID]struct{}
+	used     map[GID]GID // addresses in use, and ours that they are used from
 	out      [wire.MADSize]byte
 }
 
@@ -118,7 +125,7 @@ type Counters struct {
 
 // New makes an empty table.
 func New(c Config) *Table {
-	t := &Table{conf: c, peers: make(map[GID]*peer), used: make(map[GID]struct{})}
+	t := &Table{conf: c, peers: make(map[GID]*peer), used: make(map[GID]GID)}
 	t.instance, t.tid = c.Random(), c.Random()
 	return t
 }
@@ -131,12 +138,15 @@ func (t *Table) Counters() Counters { return t.count }
 func (t *Table) Meet(now Time, local, remote GID) uint32 {
 	p := t.peers[remote]
 	if p == nil {
-		t.makeRoom()
-		p = &peer{local: local}
-		t.peers[remote] = p
+		if t.named.count >= maxNamed {
+			t.drop(t.named.oldest) // it was foreign to everybody, and is
+		}
+		p = t.add(local, remote)
 		t.ask(now, remote, p)
+	} else if p.heard == 0 {
+		t.named.remove(p)
+		t.named.add(p)
 	}
-	p.met = now
 	if f := p.known(t.conf.Features); f == 0 || now-p.heard <= freshFor {
 		return f
 	}
@@ -161,24 +171,25 @@ func (p *peer) known(ours uint32) uint32 {
 	if p.kind != Own || p.doubted {
 		return 0
 	}
-	f := p.features & ours
-	if p.loose {
-		f &^= wire.FeatureShortIDs
-	}
-	return f
+	return p.features & ours
+}
+
+// ShortIDs reports whether packets from a host have to have short identifications. That does
+// not change with doubt: only an answer to a question of ours, or none, can change it.
+func (t *Table) ShortIDs(gid GID) bool {
+	p := t.peers[gid]
+	return p != nil && p.kind == Own && p.features&t.conf.Features&wire.FeatureShortIDs != 0
 }
 
 // Doubt says that a packet came from a host of ours that none of ours would send: somebody
-// else may have its address now. Until it answers again it is foreign.
+// else may have its address now, or pretends. Until it answers again it is spoken to as a
+// foreign one.
 func (t *Table) Doubt(now Time, gid GID) {
 	p := t.peers[gid]
-	if p == nil || p.kind != Own || p.doubted || p.loose {
+	if p == nil || p.kind != Own || p.doubted || p.doubtedAt != 0 && now-p.doubtedAt < doubtEvery {
 		return
 	}
 	t.count.Doubts++
-	// Once may be a damaged packet that looked whole. A host that has said since that
-	// it is ours, and goes on, just has other identifications than we thought.
-	p.loose = p.doubtedAt != 0 && now-p.doubtedAt < looseWithin
 	p.doubted, p.doubtedAt = true, now
 	if !p.asking {
 		t.ask(now, gid, p)
@@ -197,7 +208,7 @@ func (t *Table) Expire(now Time) {
 			if !p.asking && !looked {
 				looked = true
 				clear(t.used)
-				t.conf.Host.InUse(func(g GID) { t.used[g] = struct{}{} })
+				t.conf.Host.InUse(func(local, remote GID) { t.used[remote] = local })
 			}
 			t.expire(now, gid, p)
 		}
@@ -206,21 +217,55 @@ func (t *Table) Expire(now Time) {
 		}
 	}
 	t.due = next
+	if looked {
+		t.recall(now)
+	}
+}
+
+// recall asks the hosts that somebody talks with and that were displaced, as far as there is
+// room: they may be ours, and nobody else would ever find out.
+func (t *Table) recall(now Time) {
+	for remote, local := range t.used {
+		if t.named.count >= maxNamed {
+			return
+		}
+		if t.peers[remote] == nil {
+			t.ask(now, remote, t.add(local, remote))
+		}
+	}
+}
+
+// add makes a host known by name.
+func (t *Table) add(local, remote GID) *peer {
+	p := &peer{gid: remote, local: local}
+	t.peers[remote] = p
+	t.named.add(p)
+	return p
+}
+
+// drop forgets a host.
+func (t *Table) drop(p *peer) {
+	delete(t.peers, p.gid)
+	if p.heard == 0 {
+		t.named.remove(p)
+	}
+	if p.kind == Own {
+		t.conf.Host.Judged(p.gid)
+	}
 }
 
 // expire sees to one host whose time has come.
 func (t *Table) expire(now Time, gid GID, p *peer) {
 	most := uint8(1) // for one that has never answered, the next round will do
 	switch {
-	case p.kind == Own:
+	case p.kind == Own && !p.doubted:
 		most = knownTries
 	case p.rounds == 0:
 		most = firstTries
 	}
 	if !p.asking {
 		if _, ok := t.used[gid]; !ok {
-			delete(t.peers, gid)
-			t.conf.Host.Judged(gid)
+			t.drop(p)
 			return
 		}
 		t.ask(now, gid, p)
@@ -241,8 +286,8 @@ func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
 	p.features, p.version = 0, ""
 	p.rounds = min(rounds+1, 8)
 	t.later(p, now+min(againFirst<<(p.rounds-1), againMost))
-	if before != Foreign {
-		t.conf.Host.Judged(gid)
+	if before == Own {
+		t.conf.Host.Judged(gid) // the others were foreign before
 	}
 }
 
@@ -254,20 +299,37 @@ func (t *Table) later(p *peer, at Time) {
 	}
 }
 
-// makeRoom forgets the host that was of use least lately if the table is full.
-func (t *Table) makeRoom() {
-	if len(t.peers) < maxPeers {
-		return
+// list holds hosts in the order in which they were last named.
+type list struct {
+	oldest, newest *peer
+	count          int
+}
+
+// add makes p the newest.
+func (l *list) add(p *peer) {
+	p.older, p.newer = l.newest, nil
+	if l.newest != nil {
+		l.newest.newer = p
+	} else {
+		l.oldest = p
 	}
-	var oldest GID
-	var p *peer
-	for gid, o := range t.peers {
-		if p == nil || o.met < p.met {
-			oldest, p = gid, o
-		}
+	l.newest = p
+	l.count++
+}
+
+func (l *list) remove(p *peer) {
+	if p.older != nil {
+		p.older.newer = p.newer
+	} else {
+		l.oldest = p.newer
 	}
-	delete(t.peers, oldest)
-	t.conf.Host.Judged(oldest)
+	if p.newer != nil {
+		p.newer.older = p.older
+	} else {
+		l.newest = p.older
+	}
+	p.older, p.newer = nil, nil
+	l.count--
 }
 
 // A Status describes a host.
@@ -276,6 +338,7 @@ type Status struct {
 	Kind     Kind
 	Version  string // of a vrdma host
 	Features uint32 // in use
+	TooLong  int    // bytes of the shortest packet that was too long for the way there; the engine knows
 }
 
 // List describes every host that is known.

@@ -10,6 +10,8 @@
 //	PATH.lease      held by everyone who relies on it (flock, shared)
 //	PATH.log        what a daemon that was started for us says
 //
+// The control socket is elsewhere: see package channel, place.go.
+//
 // Two programs may be launched at the same instant, and the daemon that the first
 // of them started ends itself when its last user is gone. Both races are settled
 // by the two locks:

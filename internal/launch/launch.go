@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,6 +73,9 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 
 	// Only one launcher starts or replaces; the others find its daemon.
 	lock, err := waitLock(ctx, l.Place.lock(), unix.LOCK_EX)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return d, fmt.Errorf("cannot start a daemon: %w", l.Place.notOurs())
+	}
 	if err != nil {
 		return d, fmt.Errorf("cannot start a daemon: %w", err)
 	}
@@ -90,6 +98,27 @@ func (l *Launcher) ensure(ctx context.Context, lease *os.File) (Daemon, error) {
 		return d, err
 	}
 	return l.Probe(ctx, l.Place)
+}
+
+// notOurs says whose daemon is missing where we may not start one.
+func (p Place) notOurs() error {
+	dir := filepath.Dir(p.Socket)
+	whose := "its owner"
+	if info, err := os.Stat(dir); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			whose = userName(int(st.Uid))
+		}
+	}
+	return fmt.Errorf("no daemon runs at %s, and %s may not start one in %s: have %s run vrdma daemon --socket %s --mode 0666, or choose another place with --socket",
+		p.Socket, userName(os.Geteuid()), dir, whose, p.Socket)
+}
+
+// userName is a user as people know them.
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return fmt.Sprintf("%s (uid %d)", u.Username, uid)
+	}
+	return fmt.Sprintf("user %d", uid)
 }
 
 // suits reports whether d is as good as one that we would start.

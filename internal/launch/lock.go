@@ -27,11 +27,11 @@ var errBusy = errors.New("locked by somebody else")
 // if the path still leads to the file that was locked.
 func lockFile(path string, how int) (*os.File, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := openPlain(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 			// Enough for flock: a directory mounted read-only. If nothing is there,
 			// the first error says more.
-			if g, e := os.Open(path); e == nil {
+			if g, e := openPlain(path, os.O_RDONLY, 0); e == nil {
 				f, err = g, nil
 			}
 		}
@@ -53,7 +53,7 @@ func lockFile(path string, how int) (*os.File, error) {
 }
 
 func sameFile(f *os.File, path string) bool {
-	there, err1 := os.Stat(path)
+	there, err1 := os.Lstat(path)
 	here, err2 := f.Stat()
 	return err1 == nil && err2 == nil && os.SameFile(there, here)
 }
@@ -97,14 +97,14 @@ const ephemeralWord = "ephemeral"
 // Ephemeral reports whether the daemon that claimed p last was started by a
 // launcher.
 func (p Place) Ephemeral() bool {
-	text, err := os.ReadFile(p.pid())
+	text, err := readPlain(p.pid())
 	return err == nil && strings.Contains(string(text), ephemeralWord)
 }
 
 // Served reports whether a daemon lives that claimed p. When it no longer does, its
 // socket and directory are gone too.
 func (p Place) Served() bool {
-	f, err := os.Open(p.pid())
+	f, err := openPlain(p.pid(), os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}
@@ -133,7 +133,7 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	defer cancel()
 	f, err := waitLock(ctx, name, unix.LOCK_EX)
 	if ctx.Err() != nil {
-		pid, _ := os.ReadFile(name)
+		pid, _ := readPlain(name)
 		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))
 	}

@@ -28,15 +28,16 @@ const maxLog = 1 << 20
 // otherwise find a child that it never started. So command has to be one that
 // calls Detach first. Spawn returns when the daemon has called Ready.
 func Spawn(ctx context.Context, command []string, log string) error {
-	how := os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	if info, err := os.Stat(log); err == nil && info.Size() > maxLog {
-		how |= os.O_TRUNC
-	}
-	out, err := os.OpenFile(log, how, 0o600)
+	out, err := openPlain(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the daemon's log: %w", err)
 	}
 	defer out.Close()
+	if info, err := out.Stat(); err == nil && info.Size() > maxLog {
+		if err := out.Truncate(0); err != nil {
+			return fmt.Errorf("cannot begin the daemon's log anew: %w", err)
+		}
+	}
 	start, err := out.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("cannot open the daemon's log: %w", err)
@@ -97,7 +98,7 @@ func withoutPreload(env []string) []string {
 // tail is the end of what was written to the log after start, on lines of its own.
 func tail(log string, start int64) string {
 	const most = 2048
-	f, err := os.Open(log)
+	f, err := openPlain(log, os.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}

@@ -1,10 +1,6 @@
 package link
 
-import (
-	"net/netip"
-
-	"vrdma/internal/wire"
-)
+import "vrdma/internal/wire"
 
 // Poll receives what has arrived, one batch at most, and hands it to r. It reports
 // whether there was anything.
@@ -50,6 +46,7 @@ func (p *Port) take(m *Message, r Receiver) {
 		if open {
 			p.deliver(r, m.CE)
 		}
+		p.longID = p.id >= ownIDs
 		if open = p.join.Begin(pkt, p.sgid, p.dgid); !open {
 			p.count.RcvdCNP++ // the only opcode that is no message's
 			r.Congested(pkt.BTH().DestQP(), p.sgid)
@@ -72,27 +69,24 @@ func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool)
 		return pkt, false
 	}
 	id, ok := p.flow.Check(pkt, guess)
+	p.id = id
 	if p.tap != nil {
 		p.tap.datagram(m, data, id)
 	}
-	if !ok || p.isOwn && id >= ownIDs {
+	if !ok || p.isOwn && id >= ownIDs && !isHello(pkt) {
 		p.count.BadICRC++
-		if ok {
-			p.mistrust(m.Remote.Addr())
+		if ok && p.doubt != nil {
+			p.doubt(m.Remote.Addr())
 		}
 		return pkt, false
 	}
 	return pkt, true
 }
 
-// mistrust: either chance has made a damaged packet look whole, or somebody who is no vrdma
-// host has the address of one now.
-func (p *Port) mistrust(a netip.Addr) {
-	p.SetOwn(a, false)
-	p.isOwn = false
-	if p.doubt != nil {
-		p.doubt(a)
-	}
+// isHello reports whether a packet says who its sender is. It may have any identification:
+// it is believed for its nonce, and it may come from a host that is no longer one of ours.
+func isHello(p wire.Packet) bool {
+	return p.BTH().DestQP() == wire.GSIQP && len(p.Payload()) == wire.MADSize && wire.MAD(p.Payload()).Class() == wire.ClassHello
 }
 
 func (p *Port) deliver(r Receiver, ce bool) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -17,9 +19,10 @@ const (
 	batch = 16
 	// receiveRoom is the room for one message received: what GRO merges at most.
 	receiveRoom = 1 << 16
-	// ownIDs is how far the identifications of our own hosts' packets go, which makes
-	// up for what not knowing them costs the ICRC: of random damage one in 2^25
-	// passes, not one in 2^16.
+	// ownIDs is the number of IP identifications that vrdma hosts use. The ICRC covers
+	// the identification, but a UDP socket does not show it, so the receiver takes any
+	// that fits. With 128 of them a damaged packet passes once in 2^25 times; with all
+	// 65536, once in 2^16.
 	ownIDs = 128
 )
 
@@ -81,6 +84,9 @@ type Port struct {
 	isOwn    bool // from is one of them
 	isSelf   bool // from is ourselves
 	doubt    func(netip.Addr)
+	tooLong  func(from, to netip.Addr, size int)
+	id       uint16 // identification of the packet that was verified last
+	longID   bool   // see LongID
 }
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
@@ -129,8 +135,18 @@ func note(set map[netip.Addr]bool, peer netip.Addr, in bool) {
 }
 
 // OnDoubt sets what is called when a packet comes from a vrdma host that no vrdma host
-// sends. The host is then no longer held to be one, until SetOwn says so again.
+// sends: chance has made a damaged packet look whole, or somebody else has the address now,
+// or forges it. The packet is dropped, and so are others like it until SetOwn says that the
+// peer is no vrdma host: a packet that anybody can send must not weaken the check.
 func (p *Port) OnDoubt(f func(peer netip.Addr)) { p.doubt = f }
+
+// OnTooLong sets what is called when the kernel refuses a packet, of size bytes with all its
+// headers from IP's on, because the interface or the way does not take so long ones.
+func (p *Port) OnTooLong(f func(from, to netip.Addr, size int)) { p.tooLong = f }
+
+// LongID reports whether the burst that Receive is called with came with an identification
+// that no vrdma host sends.
+func (p *Port) LongID() bool { return p.longID }
 
 // Send queues b's packets. It is done with b and its data when it returns. An error means
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be
@@ -297,7 +313,7 @@ func (p *Port) Flush() {
 				q = q[1:]
 			}
 		default:
-			p.count.SendErrors += uint64(packetsIn(&q[0]))
+			p.refused(&q[0], err)
 			q = q[1:]
 		}
 	}
@@ -323,13 +339,28 @@ func (p *Port) split(m *Message) bool {
 		case errors.Is(err, ErrFull):
 			return false
 		case err != nil:
-			p.count.SendErrors++
+			p.refused(&one[0], err)
 		default:
 			p.count.SentCalls++
 		}
 		m.Data = m.Data[n:]
 	}
 	return true
+}
+
+// refused notes that the kernel does not send a datagram.
+func (p *Port) refused(m *Message, err error) {
+	p.count.SendErrors++
+	if p.tooLong == nil || !errors.Is(err, unix.EMSGSIZE) {
+		return
+	}
+	size := wire.UDPSize + len(m.Data)
+	if m.Remote.Addr().Is4() {
+		size += wire.IPv4Size
+	} else {
+		size += wire.IPv6Size
+	}
+	p.tooLong(m.Local.Addr(), m.Remote.Addr(), size)
 }
 
 // Close closes the bind.

@@ -292,11 +292,16 @@ func TestOwn(t *testing.T) {
 			t.Errorf("own %v, identification %d: arrives %v, want %v", c.own, c.id, got, c.arrives)
 		}
 	}
-	// One that no vrdma host sends makes us doubt that this is one, once.
-	var doubts []netip.Addr
-	b.OnDoubt(func(a netip.Addr) { doubts = append(doubts, a) })
+	// One that no vrdma host sends makes us doubt that this is one, but forged packets
+	// must not make way for others.
+	doubts := 0
+	b.OnDoubt(func(a netip.Addr) {
+		if doubts++; a != hostA {
+			t.Errorf("doubts about %v, want %v", a, hostA)
+		}
+	})
 	b.SetOwn(hostA, true)
-	for i, arrives := range []bool{false, true, true} {
+	for i := range 3 {
 		p := wire.Make(make([]byte, 100), wire.RCSendOnly, 10)
 		flow.Seal(p, 0xbeef)
 		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
@@ -304,8 +309,39 @@ func TestOwn(t *testing.T) {
 		}
 		s := &sink{t: t}
 		drain(b, s)
-		if got := len(s.bursts) == 1; got != arrives || len(doubts) != 1 || doubts[0] != hostA {
-			t.Errorf("packet %d of a host that has changed: arrives %v, want %v; doubts %v", i, got, arrives, doubts)
+		if len(s.bursts) != 0 || doubts != i+1 {
+			t.Errorf("forged packet %d: %d arrived, %d doubts", i, len(s.bursts), doubts)
+		}
+	}
+}
+
+// TestHelloIdentification: what tells who a host is may have any identification, and the
+// receiver says so.
+func TestHelloIdentification(t *testing.T) {
+	net := NewFakeNet()
+	bind := net.Bind(FakeOptions{}, hostA)
+	b := NewPort(net.Bind(FakeOptions{}, hostB))
+	_, from, _ := bind.Source(hostA, 0)
+	to := netip.AddrPortFrom(hostB, wire.Port)
+	var flow wire.Flow
+	flow.Set(from, to)
+	b.SetOwn(hostA, true)
+	for _, c := range []struct {
+		class   byte
+		id      uint16
+		arrives bool
+	}{{wire.ClassHello, 5, true}, {wire.ClassHello, 0xbeef, true}, {wire.ClassCM, 5, true}, {wire.ClassCM, 0xbeef, false}} {
+		p := wire.Make(make([]byte, 400), wire.UDSendOnly, wire.MADSize)
+		p.BTH().SetDestQP(wire.GSIQP)
+		p.Payload()[1] = c.class
+		flow.Seal(p, c.id)
+		if _, err := bind.Send([]Message{{Data: p.Bytes(), Remote: to}}); err != nil {
+			t.Fatal(err)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if got := len(s.bursts) == 1; got != c.arrives || got && b.LongID() != (c.id >= ownIDs) {
+			t.Errorf("class %#x, identification %d: arrives %v, want %v; long %v", c.class, c.id, got, c.arrives, b.LongID())
 		}
 	}
 }

@@ -319,9 +319,19 @@ func TestTooLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	told := 0
+	a.OnTooLong(func(from, to netip.Addr, size int) {
+		// IP, UDP, BTH, ICRC
+		if told++; from != veth4[0] || to != veth4[1] || size != 20+8+12+1800+4 {
+			t.Errorf("told of %d bytes from %v to %v", size, from, to)
+		}
+	})
 	a.Flush()
 	s := &sink{t: t}
 	await(t, b, s, 1)
+	if told != 1 {
+		t.Errorf("told of %d packets that were too long, want 1", told)
+	}
 	if a.Counters().SendErrors != 1 || len(s.bursts) != 1 || len(s.data[0]) != 100 {
 		t.Errorf("%d errors, %d bursts arrived", a.Counters().SendErrors, len(s.bursts))
 	}

@@ -126,6 +126,41 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	}
 }
 
+// A process takes its pages out of the file when no region covers them any more: what was
+// remembered about them is forgotten, and only that.
+func TestFilledChunksAreForgotten(t *testing.T) {
+	s := newSpace(t, 0)
+	const start = 5 << windowBits
+	m := func(off, length uint64) *Region {
+		r, err := s.Map(start+off, length, []Extent{{start + off, length, Shared, 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	check := func(when string, want ...bool) {
+		t.Helper()
+		for i, want := range want {
+			if got := s.windows[5].filled[i]; got != want {
+				t.Errorf("%s: chunk %d filled: %v, want %v", when, i, got, want)
+			}
+		}
+	}
+	fill(t, s, start, pattern(3*chunkSize))
+	small := m(0, 4096) // keeps the window
+	all := m(0, 3*chunkSize)
+	middle := m(chunkSize-100, chunkSize+200)
+	check("registered", true, true, true)
+	all.Release()
+	check("one of two regions released", false, true, false)
+	middle.Release()
+	check("both released", false, false, false)
+	again := m(0, 3*chunkSize)
+	check("registered again", true, true, true)
+	again.Release()
+	small.Release()
+}
+
 // Registering what the process never touched costs us nothing.
 func TestHolesStayHoles(t *testing.T) {
 	s := newSpace(t, 0)

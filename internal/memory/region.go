@@ -2,6 +2,8 @@ package memory
 
 import (
 	"syscall"
+
+	"vrdma/internal/budget"
 )
 
 // ExtentKind says how the daemon reaches an extent. The numbers are those of the
@@ -35,7 +37,8 @@ type Region struct {
 	length   uint64
 	writable bool
 	pieces   []regionPiece
-	held     []uint64 // windows to drop
+	held     []uint64    // windows to drop
+	bill     budget.Bill // what it was charged, apart from windows and Memory
 }
 
 // regionPiece covers [off, off+n) of a region.
@@ -46,7 +49,8 @@ type regionPiece struct {
 }
 
 // Map makes a region of the extents, which must cover [start, start+length) in
-// order. It returns EFAULT for a hole, ENOMEM above the quota, EPERM for foreign
+// order. It returns EFAULT for a hole, ENOMEM above the quota, a *budget.Error above what
+// its user may have, EPERM for foreign
 // memory of a process that we have no rights over, and EINVAL for extents that do not
 // fit the range. It may take long (pages are populated) and is
 // safe to call from any goroutine.
@@ -78,8 +82,11 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		return nil, syscall.ENOMEM
 	}
 	s.mapped += length
-	var err error
+	err := r.charge(extents)
 	for _, e := range extents {
+		if err != nil {
+			break
+		}
 		if e.Prot&ProtWrite == 0 {
 			r.writable = false
 		}
@@ -120,6 +127,7 @@ func (r *Region) add(e Extent) error {
 		lo := at & (windowSize - 1)
 		hi := min(uint64(windowSize), lo+(end-at))
 		r.pieces = append(r.pieces, regionPiece{off: at - r.start, n: hi - lo, mem: w.mem[lo:hi:hi]})
+		w.cover(lo, hi, 1)
 		at += hi - lo
 	}
 	return nil
@@ -128,15 +136,18 @@ func (r *Region) add(e Extent) error {
 // populate makes the region's pages present in the daemon, piece by piece, leaving
 // out what an earlier region did already.
 func (r *Region) populate() error {
+	var holes uint64
 	for _, p := range r.pieces {
 		if p.mem == nil {
 			continue
 		}
-		if err := r.space.populate(r.start+p.off, p.mem); err != nil {
+		n, err := r.space.populate(r.start+p.off, p.mem)
+		if err != nil {
 			return syscall.ENOMEM
 		}
+		holes += n
 	}
-	return nil
+	return r.chargeHoles(holes)
 }
 
 // probe makes sure that foreign memory can be reached at all: better EPERM now than
@@ -187,6 +198,17 @@ func (r *Region) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mapped -= r.length
+	for _, p := range r.pieces {
+		if p.mem == nil {
+			continue
+		}
+		at := r.start + p.off
+		lo := at & (windowSize - 1)
+		s.windows[at>>windowBits].cover(lo, lo+p.n, -1)
+	}
+	s.charges.settle(s.mapped)
+	s.charges.account.Refund(r.bill)
+	r.bill = budget.Bill{}
 	for _, n := range r.held {
 		s.drop(n)
 	}

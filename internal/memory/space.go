@@ -37,6 +37,7 @@ type Space struct {
 	mapped  uint64             // bytes of regions that live, for the quota
 	quota   uint64
 	closed  bool
+	charges charges
 }
 
 // A window is one aligned gibibyte of the memfd, mapped while a region needs it.
@@ -44,6 +45,9 @@ type window struct {
 	mem    []byte
 	refs   int
 	filled [windowSize / chunkSize]bool // chunks whose pages are all present
+	// covers counts the regions that cover all of a chunk. While there is one, the process
+	// keeps the chunk's pages; afterwards it takes them out of the file.
+	covers [windowSize / chunkSize]int32
 }
 
 // NewSpace makes the memfd for process pid. quota bounds the bytes that it may
@@ -90,6 +94,7 @@ func (s *Space) Close() {
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.closed = true
+		s.charges.end(s.mapped)
 		s.file.Close()
 		if s.foreign != nil {
 			s.foreign.Close()
@@ -122,14 +127,29 @@ func (s *Space) hold(n uint64) (*window, error) {
 	if len(s.windows) >= maxWindows {
 		return nil, syscall.ENOMEM
 	}
+	if err := s.charges.account.Charge(windowBill); err != nil {
+		return nil, err
+	}
 	mem, err := unix.Mmap(int(s.file.Fd()), int64(n<<windowBits), windowSize,
 		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
+		s.charges.account.Refund(windowBill)
 		return nil, err
 	}
 	w := &window{mem: mem, refs: 1}
 	s.windows[n] = w
 	return w, nil
+}
+
+// cover counts one region more (by 1) or less (by -1) that covers [lo, hi) of w. s.mu is
+// held.
+func (w *window) cover(lo, hi uint64, by int32) {
+	for chunk := (lo + chunkSize - 1) / chunkSize; (chunk+1)*chunkSize <= hi; chunk++ {
+		w.covers[chunk] += by
+		if w.covers[chunk] == 0 {
+			w.filled[chunk] = false
+		}
+	}
 }
 
 // drop gives up one hold of window n. Unmapping a populated gibibyte takes
@@ -140,14 +160,19 @@ func (s *Space) drop(n uint64) {
 		return
 	}
 	delete(s.windows, n)
-	go unix.Munmap(w.mem)
+	account := s.charges.account
+	go func() {
+		unix.Munmap(w.mem)
+		account.Refund(windowBill)
+	}()
 }
 
 // populate makes the pages under mem present, which lies at addr of one window that
-// the caller holds. Chunks that are remembered as filled are left out: looking at
-// 65536 present pages takes the kernel 10 ms. If a process has punched them out since,
-// they come back by fault.
-func (s *Space) populate(addr uint64, mem []byte) error {
+// the caller holds, and returns how many bytes it left out, because the process has not
+// made their pages. Chunks that are remembered as filled are left out: looking at 65536
+// present pages takes the kernel 10 ms. If a process has punched them out although they are
+// registered, they come back by fault.
+func (s *Space) populate(addr uint64, mem []byte) (holes uint64, err error) {
 	n, off := addr>>windowBits, addr&(windowSize-1)
 	s.mu.Lock()
 	w := s.windows[n]
@@ -166,17 +191,19 @@ func (s *Space) populate(addr uint64, mem []byte) error {
 		if !filled && at+size <= solid {
 			// Round out to pages, which stay inside the window.
 			if err := populate(pageSpan(mem[:size:size], int(off%pageSize))); err != nil {
-				return err
+				return holes, err
 			}
 			if size == chunkSize {
 				s.mu.Lock()
 				w.filled[chunk] = true
 				s.mu.Unlock()
 			}
+		} else if !filled {
+			holes += at + size - max(solid, at)
 		}
 		mem, off = mem[size:], off+size
 	}
-	return nil
+	return holes, nil
 }
 
 // hole is where the first page at or after addr is that the process has not made.

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.
@@ -26,14 +29,25 @@ const (
 // An Arena is the memory that a session shares with its client: the doorbell page
 // and every ring. It is one sparse sealed memfd, which is also the client's command
 // fd, so that mmap of a ring works natively.
+//
+// A new ring costs nothing but its address: pages come when they are touched. Giving the
+// pages of a ring back takes long if the ring is large, so the loop does not do it:
+//
+//	ring in use ─ release (loop) ─► released ─ Reclaim (session) ─► reclaimed ─ alloc (loop) ─► free
 type Arena struct {
 	file *os.File
 	mem  []byte
 	free []arenaRange // sorted, disjoint, not adjacent
 	used uint64
+	// account is charged for every ring.
+	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
-	// rings back one by one would only hold up the loop.
+	// rings back one by one would only be more work.
 	dying bool
+
+	mu        sync.Mutex // guards what follows; the rest is the loop's
+	released  []MMap     // rings that are gone, their pages are not
+	reclaimed []MMap     // rings that are gone with their pages
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -60,6 +74,9 @@ func NewArena() (*Arena, error) {
 	}
 	return &Arena{file: f, mem: mem, free: []arenaRange{{doorbellSize, arenaSize - doorbellSize}}}, nil
 }
+
+// SetAccount says who is charged for rings. It is called before the first of them.
+func (a *Arena) SetAccount(account *budget.Account) { a.account = account }
 
 // File is the memfd, to be passed to the client.
 func (a *Arena) File() *os.File { return a.file }
@@ -89,15 +106,32 @@ func (a *Arena) Close() {
 	unix.Munmap(a.mem)
 	a.mem = nil
 	a.file.Close()
+	a.account.Refund(budget.Bill{budget.Rings: a.used})
+	a.used = 0
 }
 
-// alloc finds size bytes, first fit.
+// alloc finds size bytes.
 func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	size = (size + pageSize - 1) &^ (pageSize - 1)
+	a.collect()
+	m, mem, err := a.find(size)
+	if err != nil && a.Reclaim() {
+		// Only where nobody reclaims after each command.
+		a.collect()
+		m, mem, err = a.find(size)
+	}
+	return m, mem, err
+}
+
+// find takes size bytes from the free ranges, first fit.
+func (a *Arena) find(size uint64) (MMap, []byte, error) {
 	for i := range a.free {
 		r := &a.free[i]
 		if r.size < size {
 			continue
+		}
+		if err := a.account.Charge(budget.Bill{budget.Rings: size}); err != nil {
+			return MMap{}, nil, err
 		}
 		off := r.off
 		r.off, r.size = r.off+size, r.size-size
@@ -110,13 +144,52 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	return MMap{}, nil, syscall.ENOMEM
 }
 
-// release gives a ring back, its pages too.
+// release gives a ring back. Its pages go with the next Reclaim.
 func (a *Arena) release(m MMap) {
 	if m.Size == 0 || a.mem == nil || a.dying {
 		return
 	}
-	unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
 	a.used -= uint64(m.Size)
+	a.account.Refund(budget.Bill{budget.Rings: uint64(m.Size)})
+	a.mu.Lock()
+	a.released = append(a.released, m)
+	a.mu.Unlock()
+}
+
+// Reclaim gives the pages of released rings back to the system and reports whether there
+// were any. It takes long and is not for the loop: whoever ran a command for the session
+// calls it before the answer, so that a client that makes and destroys rings without end
+// waits for itself. The arena must not be closed meanwhile.
+func (a *Arena) Reclaim() bool {
+	a.mu.Lock()
+	ms := a.released
+	a.released = nil
+	a.mu.Unlock()
+	for _, m := range ms {
+		unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
+	}
+	if len(ms) == 0 {
+		return false
+	}
+	a.mu.Lock()
+	a.reclaimed = append(a.reclaimed, ms...)
+	a.mu.Unlock()
+	return true
+}
+
+// collect makes what was reclaimed free.
+func (a *Arena) collect() {
+	a.mu.Lock()
+	ms := a.reclaimed
+	a.reclaimed = nil
+	a.mu.Unlock()
+	for _, m := range ms {
+		a.insert(m)
+	}
+}
+
+// insert adds a range to the free ones.
+func (a *Arena) insert(m MMap) {
 	i := sort.Search(len(a.free), func(i int) bool { return a.free[i].off > m.Offset })
 	a.free = append(a.free, arenaRange{})
 	copy(a.free[i+1:], a.free[i:])

@@ -17,6 +17,7 @@ const (
 // A CQ is a completion queue: a ring that we fill and the client empties.
 type CQ struct {
 	session    *Session
+	serial     uint32
 	userHandle uint64
 	ring       ring
 	cqe        uint32
@@ -50,7 +51,7 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 	if p.CQE == 0 || p.CQE > s.nic.Limits.CQE || p.Vector >= CompVectors {
 		return CQInfo{}, syscall.EINVAL
 	}
-	c := &CQ{session: s, userHandle: p.UserHandle}
+	c := &CQ{session: s, serial: s.nic.Serial(), userHandle: p.UserHandle}
 	if p.Channel >= 0 {
 		q, err := s.channels.get(uint32(p.Channel))
 		if err != nil {
@@ -95,10 +96,10 @@ func (s *Session) ResizeCQ(h, cqe uint32) (CQInfo, error) {
 	if err != nil {
 		return CQInfo{}, err
 	}
-	for i := range held {
-		copy(r.slot(i), c.ring.slot(c.seen+i))
+	if err := r.move(&c.ring, c.seen, held); err != nil {
+		r.release()
+		return CQInfo{}, err
 	}
-	r.setProducer(held)
 	c.ring.release()
 	c.ring, c.cqe, c.prod, c.seen = r, r.mask, held, 0
 	return CQInfo{Handle: h, CQE: c.cqe, Ring: r.at}, nil
@@ -118,8 +119,8 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 	if c.channel != nil {
 		c.channel.cqs--
 	}
-	comp = c.events - c.channel.withdraw(func(e *event) bool { return e.element() == c.userHandle })
-	async = c.async - s.async.withdraw(func(e *event) bool {
+	comp = c.events - c.channel.withdraw(c.events, func(e *event) bool { return e.element() == c.userHandle })
+	async = c.async - s.async.withdraw(c.async, func(e *event) bool {
 		return e.asyncOwner() == 'c' && e.element() == c.userHandle
 	})
 	c.ring.release()

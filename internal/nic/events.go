@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // Asynchronous events, numbered as enum ib_event_type.
@@ -27,13 +29,15 @@ const (
 // back the events that nobody has read, as the kernel does, and report how many
 // were.
 type eventQueue struct {
-	nic     *NIC
+	session *Session
 	fd      int // our end, non-blocking
 	peer    int // duplicate of the client's end
 	waiting []event
 	cqs     int // completion queues that report here
 	stalled bool
+	next    *eventQueue // behind it among the stalled
 	closed  bool
+	account *budget.Account // of who reads
 }
 
 // An event is what a queue holds: the bytes as the client reads them.
@@ -72,7 +76,7 @@ func (e *event) asyncOwner() byte {
 }
 
 // newEventQueue makes a queue and returns the client's end besides.
-func (n *NIC) newEventQueue() (*eventQueue, int, error) {
+func (s *Session) newEventQueue() (*eventQueue, int, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, -1, fmt.Errorf("event descriptor: %w", err)
@@ -86,7 +90,7 @@ func (n *NIC) newEventQueue() (*eventQueue, int, error) {
 		unix.Close(fds[1])
 		return nil, -1, fmt.Errorf("event descriptor: %w", err)
 	}
-	return &eventQueue{nic: n, fd: fds[0], peer: peer}, fds[1], nil
+	return &eventQueue{session: s, fd: fds[0], peer: peer, account: s.Account}, fds[1], nil
 }
 
 func (q *eventQueue) close() {
@@ -96,6 +100,14 @@ func (q *eventQueue) close() {
 	q.closed = true
 	unix.Close(q.fd)
 	unix.Close(q.peer)
+	q.forget()
+}
+
+// forget drops every event that waits.
+func (q *eventQueue) forget() {
+	for range q.waiting {
+		q.account.Refund(eventBill)
+	}
 	q.waiting = nil
 }
 
@@ -121,33 +133,37 @@ func (q *eventQueue) post(e event) {
 			return
 		}
 	}
-	if len(q.waiting) >= maxWaiting {
+	if len(q.waiting) >= maxWaiting || q.account.Charge(eventBill) != nil {
 		return
 	}
 	q.waiting = append(q.waiting, e)
-	if !q.stalled {
-		q.stalled = true
-		q.nic.stalled = append(q.nic.stalled, q)
-	}
+	q.session.stall(q)
 }
 
-// pump sends what waits and reports whether all of it went.
-func (q *eventQueue) pump() bool {
-	for len(q.waiting) > 0 {
+// pumpEvents is how many events one pump sends.
+const pumpEvents = 8
+
+// pump sends some of what waits and reports whether the channel is full.
+func (q *eventQueue) pump() (full bool) {
+	for i := 0; i < pumpEvents && len(q.waiting) > 0; i++ {
 		e := &q.waiting[0]
 		if _, err := unix.Write(q.fd, e.b[:e.n]); err == unix.EAGAIN {
-			return false
+			return true
 		}
 		q.waiting = q.waiting[1:]
+		q.account.Refund(eventBill)
 	}
-	q.waiting = nil
-	return true
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	return false
 }
 
 // withdraw takes back the unread events for which mine is true and returns their
-// number.
-func (q *eventQueue) withdraw(mine func(*event) bool) (n uint32) {
-	if q == nil || q.closed {
+// number. sent is how many there have been: to look for them takes many calls, and most
+// objects have had none.
+func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
+	if q == nil || q.closed || sent == 0 {
 		return 0
 	}
 	var keep []event
@@ -170,7 +186,7 @@ func (q *eventQueue) withdraw(mine func(*event) bool) (n uint32) {
 	for _, e := range q.waiting {
 		take(e)
 	}
-	q.waiting = nil
+	q.forget()
 	for _, e := range keep {
 		q.post(e)
 	}

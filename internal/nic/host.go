@@ -18,7 +18,7 @@ func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos-q.sq.cons >= q.sq.posted() {
 		return false
 	}
-	parseSend(q.sq.slot(pos), q.kinds, q.cap.SendSGE, w)
+	parseSend(q.sq.slot(pos), q.typ, q.cap.SendSGE, w)
 	w.Pos = pos
 	return true
 }
@@ -100,12 +100,9 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need transport.Access, s *
 			off -= e.Length
 			continue
 		}
-		m := q.local(e, need)
-		if m == nil {
-			return transport.LocProtErr
-		}
-		k := min(n, e.Length-off)
-		if !m.region.Span(e.Addr-m.iova+uint64(off), uint64(k), s) {
+		va, k := e.Addr+uint64(off), min(n, e.Length-off)
+		m := q.local(e.LKey, va, k, need)
+		if m == nil || !m.region.Span(va-m.iova, uint64(k), s) {
 			return transport.LocProtErr
 		}
 		n -= k
@@ -169,6 +166,21 @@ func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) trans
 // CheckRemote implements transport.Host.
 func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access) transport.Status {
 	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
+// CheckKey implements transport.Host.
+func (q *QP) CheckKey(rkey uint32, a transport.Access) transport.Status {
+	ok := false
+	switch k := q.nic.keys[rkey>>8].(type) {
+	case *MR:
+		ok = k.lkey == rkey && k.pd == q.pd && k.access&a == a
+	case *MW:
+		ok = k.allows(q, rkey, a)
+	}
+	if !ok {
 		return transport.RemAccessErr
 	}
 	return transport.Success

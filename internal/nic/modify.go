@@ -250,6 +250,7 @@ func (q *QP) reset() {
 	}
 	q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	q.attr = QPAttr{}
+	q.nic.link.Wake(q)
 }
 
 // merge records what mask names.

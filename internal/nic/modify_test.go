@@ -92,6 +92,10 @@ func TestArenaReuse(t *testing.T) {
 			a.release(ms[i])
 		}
 	}
+	if !a.Reclaim() || a.Reclaim() {
+		t.Error("pages are not reclaimed once")
+	}
+	a.collect()
 	if len(a.free) != 1 || a.free[0] != (arenaRange{doorbellSize, arenaSize - doorbellSize}) || a.used != 0 {
 		t.Errorf("after releasing all: %v, %d used", a.free, a.used)
 	}

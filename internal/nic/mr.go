@@ -21,6 +21,7 @@ const (
 // over registered memory.
 type MR struct {
 	session *Session
+	serial  uint32
 	pd      *PD
 	lkey    uint32
 	iova    uint64
@@ -80,6 +81,7 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 		return MRInfo{}, syscall.EFAULT
 	}
 	m := &MR{
+		serial:  s.nic.Serial(),
 		session: s, pd: pd, lkey: s.nic.newKey(), iova: p.HcaVA, length: p.Length, access: a, region: p.Region,
 	}
 	h, err := s.mrs.add(m)
@@ -117,17 +119,19 @@ func (m *MR) covers(va uint64, n uint64) bool {
 	return va >= m.iova && va-m.iova <= m.length && n <= m.length-(va-m.iova)
 }
 
-// local finds the region for a scatter/gather entry of a queue pair's own work.
-func (q *QP) local(e *transport.SGE, need transport.Access) *MR {
+// local finds the region for n bytes at va, part of a scatter/gather entry with this key.
+// As in rxe, only the bytes that are touched have to lie in the region: programs post
+// receives that are longer than their buffer.
+func (q *QP) local(lkey uint32, va uint64, n uint32, need transport.Access) *MR {
 	m := q.lastMR
-	if m == nil || m.lkey != e.LKey || m.gone {
+	if m == nil || m.lkey != lkey || m.gone {
 		var ok bool
-		if m, ok = q.nic.keys[e.LKey>>8].(*MR); !ok || m.lkey != e.LKey {
+		if m, ok = q.nic.keys[lkey>>8].(*MR); !ok || m.lkey != lkey {
 			return nil
 		}
 		q.lastMR = m
 	}
-	if m.pd != q.pd || m.access&need != need || !m.covers(e.Addr, uint64(e.Length)) {
+	if m.pd != q.pd || m.access&need != need || !m.covers(va, uint64(n)) {
 		return nil
 	}
 	return m

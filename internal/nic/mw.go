@@ -82,9 +82,14 @@ func (w *MW) unbind() {
 	w.mr, w.qp, w.addr, w.length, w.access = nil, nil, 0, 0, 0
 }
 
+// allows checks key and rights of an access through the window.
+func (w *MW) allows(q *QP, rkey uint32, need transport.Access) bool {
+	return w.rkey == rkey && w.pd == q.pd && w.mr != nil && (w.typ != mwType2 || w.qp == q) && w.access&need == need
+}
+
 // resolve checks an access through the window.
 func (w *MW) resolve(q *QP, rkey uint32, va, n uint64, need transport.Access) (*MR, uint64) {
-	if w.rkey != rkey || w.pd != q.pd || w.mr == nil || w.typ == mwType2 && w.qp != q || w.access&need != need {
+	if !w.allows(q, rkey, need) {
 		return nil, 0
 	}
 	base := w.addr

@@ -38,8 +38,11 @@ type Link interface {
 	// that there is none any more.
 	Join(group transport.GID) error
 	Leave(group transport.GID)
-	// Wake says that qp has something to do outside the engine's own calls.
+	// Wake says that qp was changed, or has something to do, outside the engine's own
+	// calls. Every change of state ends with it.
 	Wake(qp *QP)
+	// Forget says that qp is gone: nothing about it may be remembered.
+	Forget(qp *QP)
 	// Now is the loop's clock.
 	Now() transport.Time
 	// Rouse has the loop call CollectForeign soon. Any goroutine may call it.
@@ -60,14 +63,18 @@ type NIC struct {
 	scratch memory.Span // destination of the copy in progress
 	work    transport.Scratch
 
-	// stalled event queues are tried again by Pump.
-	stalled []*eventQueue
-	// errored are the queue pairs whose receives have to be watched.
-	errored []*QP
+	// Sessions that have to be looked after, see trouble.go.
+	troubled, visiting sessionList
 
 	retired Counters // of queue pairs that are gone
-
+	serial  uint32   // of the object made last
 	foreign foreign
+}
+
+// Serial numbers an object for those who look at them; handles are a session's own.
+func (n *NIC) Serial() uint32 {
+	n.serial++
+	return n.serial
 }
 
 // keyed is what a memory key names.
@@ -165,9 +172,6 @@ func (n *NIC) EachSession(f func(*Session)) {
 	}
 }
 
-// Stalled reports whether events wait for room in their channel.
-func (n *NIC) Stalled() bool { return len(n.stalled) > 0 }
-
 // FaultOwner is the session whose shared memory an address of ours lies in.
 func (n *NIC) FaultOwner(addr uintptr) *Session {
 	for s := range n.sessions {
@@ -176,38 +180,4 @@ func (n *NIC) FaultOwner(addr uintptr) *Session {
 		}
 	}
 	return nil
-}
-
-// Pump tries to deliver events that found their channel full and reports whether
-// some still wait.
-func (n *NIC) Pump() bool {
-	still := n.stalled[:0]
-	for _, q := range n.stalled {
-		if !q.closed && !q.pump() {
-			still = append(still, q)
-		} else {
-			q.stalled = false
-		}
-	}
-	clear(n.stalled[len(still):])
-	n.stalled = still
-	return len(still) > 0
-}
-
-// FlushErrored completes receives that were posted to queue pairs in the error
-// state (post_recv rings no doorbell, so somebody has to look) and reports whether
-// there are such queue pairs at all.
-func (n *NIC) FlushErrored() bool {
-	still := n.errored[:0]
-	for _, q := range n.errored {
-		if q.gone || q.tr.State() != transport.Error {
-			q.watched = false
-			continue
-		}
-		q.Flush()
-		still = append(still, q)
-	}
-	clear(n.errored[len(still):])
-	n.errored = still
-	return len(still) > 0
 }

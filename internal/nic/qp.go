@@ -51,14 +51,14 @@ type QP struct {
 	srq        *SRQ
 	sq         workRing
 	rq         workRing
-	kinds      uint32
 	cap        QPCap
 	sigAll     bool
 	attr       QPAttr
 	tr         transport.QP
 	events     uint32
 	gone       bool
-	watched    bool // in nic.errored
+	watched    bool // in session.errored
+	nextWatch  *QP  // there
 
 	lastMR     *MR // key caches
 	lastRemote *MR
@@ -73,19 +73,25 @@ type QP struct {
 	// acknowledgement.
 	Sched struct {
 		Queued  bool
+		Next    *QP    // behind it in the run queue
 		Flight  uint64 // bytes of it on their way to another host
 		Starved bool
-		Parked  bool           // bursts for it wait in an inbox
-		Waits   bool           // for a peer that is parked
-		Timer   int            // 1 + index in the heap
+		Parked  bool // bursts for it wait in an inbox
+		Waits   bool // for a peer that is parked
+		Timer   Timer
 		Ack     int            // 1 + index among those that are owed
 		AckAt   transport.Time // when the last one was due
 		Recvs   uint64         // receives completed by then
 		Answers bool           // requests to it are soon followed by its own
-		Due     transport.Time
 		Peer    *QP
 		Route   Route
 	}
+}
+
+// A Timer is the place of something among the engine's timers.
+type Timer struct {
+	Due transport.Time
+	At  int // 1 + index in the heap; 0: in none
 }
 
 const (
@@ -118,7 +124,9 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 	if q.srq != nil {
 		q.srq.refs++
 	}
-	q.tr.Init(transport.Config{Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, SRQ: q.srq != nil})
+	q.tr.Init(transport.Config{
+		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
+	})
 	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
 }
 
@@ -134,7 +142,7 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
 		return nil, syscall.EINVAL
 	}
-	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, kinds: sendKinds[typ], sigAll: p.SigAll}
+	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, sigAll: p.SigAll}
 	var err error
 	if q.pd, err = s.pds.get(p.PD); err != nil {
 		return nil, err
@@ -192,7 +200,7 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 	}
 	s.qps.remove(h)
 	q.destroy()
-	return q.events - s.async.withdraw(func(e *event) bool {
+	return q.events - s.async.withdraw(q.events, func(e *event) bool {
 		return e.asyncOwner() == 'q' && e.element() == q.userHandle
 	}), nil
 }
@@ -219,6 +227,9 @@ func (q *QP) destroy() {
 	q.rq.release()
 	// Whoever still points here (a cache, a timer) must not keep the rest alive.
 	q.lastMR, q.lastRemote, q.lastAH, q.Sched.Peer = nil, nil, nil, nil
+	if l := q.nic.link; l != nil {
+		l.Forget(q)
+	}
 }
 
 // A Route says where a connected queue pair's peer is.
@@ -235,6 +246,12 @@ func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 
 // PeerGID is that one's address.
 func (q *QP) PeerGID() transport.GID { return q.attr.AH.DGID }
+
+// LocalGID is the address that it is connected from.
+func (q *QP) LocalGID() transport.GID {
+	g, _ := q.nic.checkAddress(&q.attr.AH)
+	return g
+}
 
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }
@@ -262,8 +279,7 @@ func (q *QP) Flush() { q.tr.Flush(q.nic.link.Now(), q) }
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
 	if !q.watched && q.rq.mem != nil && q.tr.State() == transport.Error {
-		q.watched = true
-		q.nic.errored = append(q.nic.errored, q)
+		q.session.watch(q)
 	}
 }
 

@@ -45,6 +45,22 @@ func newRing(a *Arena, entries, elem uint32) (ring, error) {
 	return r, nil
 }
 
+// maxMove is how many bytes of a queue that is resized may be in use: the loop copies them.
+const maxMove = 8 << 20
+
+// move copies n elements of from, beginning at position pos, to the new ring r. A queue
+// with too much in it cannot be resized before some of that is gone: EBUSY.
+func (r *ring) move(from *ring, pos, n uint32) error {
+	if uint64(n)<<r.log2 > maxMove {
+		return syscall.EBUSY
+	}
+	for i := range n {
+		copy(r.slot(i), from.slot(pos+i))
+	}
+	r.setProducer(n)
+	return nil
+}
+
 func (r *ring) release() {
 	if r.mem != nil {
 		r.arena.release(r.at)

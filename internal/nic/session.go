@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"time"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/memory"
 )
 
@@ -14,6 +15,8 @@ type SessionOptions struct {
 	Pid     int
 	User    int // uid
 	Program string
+	// Account is charged for what the session holds; nil: nobody is.
+	Account *budget.Account
 }
 
 // A Session is one open of the device: the owner of objects, named by handles that
@@ -33,8 +36,9 @@ type Session struct {
 	ahs      table[*AH]
 	channels table[*eventQueue]
 
-	async  *eventQueue
-	closed bool
+	async   *eventQueue
+	closed  bool
+	trouble trouble
 
 	// Engine is the engine's own record of the session.
 	Engine any
@@ -42,13 +46,13 @@ type Session struct {
 
 // Open makes a session.
 func (n *NIC) Open(o SessionOptions) (*Session, error) {
-	l := &n.Limits
+	l, a := &n.Limits, o.Account
 	s := &Session{
 		SessionOptions: o, nic: n, opened: time.Now(),
-		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL), cqs: newTable[*CQ](l.CQs, handles, syscall.EINVAL),
-		qps: newTable[*QP](l.QPs, doorbells, syscall.EINVAL), srqs: newTable[*SRQ](l.SRQs, handles, syscall.EINVAL),
-		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL),
-		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE),
+		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL, a, pdBill), cqs: newTable[*CQ](l.CQs, handles, syscall.EINVAL, a, cqBill),
+		qps: newTable[*QP](l.QPs, doorbells, syscall.EINVAL, a, qpBill), srqs: newTable[*SRQ](l.SRQs, handles, syscall.EINVAL, a, srqBill),
+		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM, a, mrBill), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL, a, mwBill),
+		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL, a, ahBill), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE, a, channelBill),
 	}
 	s.tenant = n.foreign.tenant(o.User)
 	n.sessions[s] = struct{}{}
@@ -69,6 +73,8 @@ func (s *Session) Close() {
 	s.mws.each(func(h uint32, w *MW) { w.free() })
 	s.mrs.each(func(h uint32, m *MR) { m.free() })
 	s.channels.each(func(h uint32, q *eventQueue) { q.close() })
+	s.ahs.each(func(uint32, *AH) {})
+	s.pds.each(func(uint32, *PD) {})
 	s.async.close()
 	delete(s.nic.sessions, s)
 	s.nic.foreign.leave(s.tenant)
@@ -80,13 +86,16 @@ func (s *Session) QP(handle uint32) *QP {
 	return q
 }
 
+// QPs is how many queue pairs there are.
+func (s *Session) QPs() int { return s.qps.len() }
+
 // CreateAsync makes the descriptor for asynchronous events and returns the client's
 // end.
 func (s *Session) CreateAsync() (int, error) {
 	if s.async != nil {
 		return -1, syscall.EINVAL
 	}
-	q, fd, err := s.nic.newEventQueue()
+	q, fd, err := s.newEventQueue()
 	if err != nil {
 		return -1, syscall.EMFILE
 	}
@@ -103,24 +112,30 @@ func (s *Session) CreateChannel() (uint32, int, error) {
 			s.channels.remove(h)
 		}
 	})
-	q, fd, err := s.nic.newEventQueue()
-	if err != nil {
-		return 0, -1, syscall.EMFILE
-	}
+	// The name comes first: it is what is charged for, and descriptors that nobody may
+	// have must not be made.
+	q := &eventQueue{}
 	id, err := s.channels.add(q)
 	if err != nil {
-		q.close()
-		syscall.Close(fd)
 		return 0, -1, err
 	}
+	made, fd, err := s.newEventQueue()
+	if err != nil {
+		s.channels.remove(id)
+		return 0, -1, syscall.EMFILE
+	}
+	*q = *made
 	return id, fd, nil
 }
 
 // PD is a protection domain: a ring fence around keys and queue pairs.
-type PD struct{ refs int }
+type PD struct {
+	serial uint32
+	refs   int
+}
 
 // AllocPD makes a protection domain.
-func (s *Session) AllocPD() (uint32, error) { return s.pds.add(&PD{}) }
+func (s *Session) AllocPD() (uint32, error) { return s.pds.add(&PD{serial: s.nic.Serial()}) }
 
 // DeallocPD ends one that nothing uses.
 func (s *Session) DeallocPD(h uint32) error {
@@ -138,11 +153,13 @@ func (s *Session) DeallocPD(h uint32) error {
 // A table names objects of one kind by small handles. Handles are reused late, so
 // that a stale one is more likely to be refused than to hit something else.
 type table[T any] struct {
-	items map[uint32]T
-	next  uint32
-	limit int
-	space uint32
-	full  syscall.Errno // what rxe answers when there are limit objects
+	items   map[uint32]T
+	next    uint32
+	limit   int // at most space
+	space   uint32
+	full    syscall.Errno // what rxe answers when there are limit objects
+	account *budget.Account
+	price   budget.Bill // of one object
 }
 
 const (
@@ -152,14 +169,19 @@ const (
 	handles   = 1 << 20
 )
 
-func newTable[T any](limit int, space uint32, full syscall.Errno) table[T] {
-	return table[T]{items: make(map[uint32]T), limit: limit, space: space, full: full}
+func newTable[T any](limit int, space uint32, full syscall.Errno, a *budget.Account, price budget.Bill) table[T] {
+	// add relies on it: with more objects than handles it would search for ever.
+	limit = min(limit, int(space))
+	return table[T]{items: make(map[uint32]T), limit: limit, space: space, full: full, account: a, price: price}
 }
 
 // add names v, unless the session has as many as it may.
 func (t *table[T]) add(v T) (uint32, error) {
 	if len(t.items) >= t.limit {
 		return 0, t.full
+	}
+	if err := t.account.Charge(t.price); err != nil {
+		return 0, err
 	}
 	for {
 		h := t.next
@@ -180,13 +202,19 @@ func (t *table[T]) get(h uint32) (T, error) {
 	return v, nil
 }
 
-func (t *table[T]) remove(h uint32) { delete(t.items, h) }
-func (t *table[T]) len() int        { return len(t.items) }
+func (t *table[T]) remove(h uint32) {
+	if _, ok := t.items[h]; ok {
+		delete(t.items, h)
+		t.account.Refund(t.price)
+	}
+}
+
+func (t *table[T]) len() int { return len(t.items) }
 
 func (t *table[T]) each(f func(uint32, T)) {
 	for h, v := range t.items {
 		f(h, v)
-		delete(t.items, h)
+		t.remove(h)
 	}
 }
 

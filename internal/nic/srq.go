@@ -108,10 +108,10 @@ func (q *SRQ) resize(maxWR uint32) error {
 	if err != nil {
 		return err
 	}
-	for i := range held {
-		copy(r.slot(i), q.ring.slot(q.ring.cons+i))
+	if err := r.move(&q.ring.ring, q.ring.cons, held); err != nil {
+		r.release()
+		return err
 	}
-	r.setProducer(held)
 	q.ring.release()
 	q.ring = workRing{ring: r}
 	q.maxWR = r.mask
@@ -140,7 +140,7 @@ func (s *Session) DestroySRQ(h uint32) (uint32, error) {
 	s.srqs.remove(h)
 	q.pd.refs--
 	q.ring.release()
-	return q.events - s.async.withdraw(func(e *event) bool {
+	return q.events - s.async.withdraw(q.events, func(e *event) bool {
 		return e.asyncOwner() == 's' && e.element() == q.userHandle
 	}), nil
 }

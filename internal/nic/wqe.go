@@ -16,19 +16,9 @@ const (
 	recvDMA       = 16
 )
 
-// sendKinds says which operations a transport service has.
-var sendKinds = map[transport.Type]uint32{
-	transport.RC: 1<<transport.WRWrite | 1<<transport.WRWriteImm | 1<<transport.WRSend | 1<<transport.WRSendImm |
-		1<<transport.WRRead | 1<<transport.WRCmpSwap | 1<<transport.WRFetchAdd | 1<<transport.WRLocalInv |
-		1<<transport.WRBindMW | 1<<transport.WRSendInv | 1<<transport.WRFlush | 1<<transport.WRAtomicWrite,
-	transport.UC: 1<<transport.WRWrite | 1<<transport.WRWriteImm | 1<<transport.WRSend | 1<<transport.WRSendImm |
-		1<<transport.WRLocalInv | 1<<transport.WRBindMW | 1<<transport.WRSendInv,
-	transport.UD: 1<<transport.WRSend | 1<<transport.WRSendImm,
-}
-
-// parseSend copies the work request in slot into w and checks its shape. kinds are
-// the operations that the queue pair has, maxSGE its list's capacity.
-func parseSend(slot []byte, kinds, maxSGE uint32, w *transport.SendWQE) {
+// parseSend copies the work request in slot into w and checks its shape. typ is the
+// queue pair's service, maxSGE its list's capacity.
+func parseSend(slot []byte, typ transport.Type, maxSGE uint32, w *transport.SendWQE) {
 	var h [sendHeadWords]uint64
 	words(h[:], slot)
 	var d [2]uint64
@@ -41,7 +31,7 @@ func parseSend(slot []byte, kinds, maxSGE uint32, w *transport.SendWQE) {
 	w.Bad = transport.Success
 	w.NumSGE = 0
 	w.Length = 0
-	if op > 31 || kinds&(1<<op) == 0 {
+	if op > 255 || !transport.WROp(op).Valid(typ) {
 		w.Op = transport.WRSend
 		w.Bad = transport.LocQPOpErr
 		return
@@ -86,7 +76,7 @@ func parseData(slot []byte, length, numSGE, maxSGE uint32, w *transport.SendWQE)
 		return
 	}
 	if w.Flags&transport.FlagInline != 0 {
-		if w.Op == transport.WRRead || length > uint32(len(slot)-sendWQESize) {
+		if !w.Op.Inline() || length > uint32(len(slot)-sendWQESize) {
 			w.Bad = transport.LocQPOpErr
 			return
 		}

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"vrdma/internal/transport"
@@ -24,12 +25,12 @@ func FuzzSendWQE(f *testing.F) {
 		for size := 256; size <= 1024; size *= 2 {
 			slot := aligned(size)
 			copy(slot, raw)
-			kinds := sendKinds[transport.RC+transport.Type(typ%3)]
+			service := transport.RC + transport.Type(typ%3)
 			max := maxSGE%transport.MaxSGE + 1
 			var w transport.SendWQE
-			parseSend(slot, kinds, max, &w)
-			if kinds&(1<<w.Op) == 0 {
-				t.Errorf("operation %d is not one of %#x", w.Op, kinds)
+			parseSend(slot, service, max, &w)
+			if !w.Op.Valid(service) {
+				t.Errorf("operation %d is none of service %d", w.Op, service)
 			}
 			if uint32(w.NumSGE) > max {
 				t.Errorf("%d entries, at most %d", w.NumSGE, max)
@@ -54,7 +55,7 @@ func TestFlushWQE(t *testing.T) {
 	slot[40], slot[41] = 2, 1 // persistent, the whole region
 	binary.NativeEndian.PutUint32(slot[sendDMA:], 100_000)
 	var w transport.SendWQE
-	parseSend(slot, sendKinds[transport.RC], 4, &w)
+	parseSend(slot, transport.RC, 4, &w)
 	feth := wire.FETH(make([]byte, wire.FETHSize))
 	feth.SetBits(w.Imm)
 	if w.Op != transport.WRFlush || w.Bad != transport.Success || w.RemoteAddr != 0x1234_5678_9abc || w.RKey != 0xabcd || w.Length != 100_000 ||
@@ -116,4 +117,50 @@ func FuzzIndices(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSendOperations asks for every operation on every service: the ring's reader and the
+// requester must refuse the same ones, those that rxe refuses.
+func TestSendOperations(t *testing.T) {
+	has := map[transport.Type][]transport.WROp{
+		transport.RC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRRead,
+			transport.WRCmpSwap, transport.WRFetchAdd, transport.WRLocalInv, transport.WRBindMW, transport.WRSendInv,
+			transport.WRFlush, transport.WRAtomicWrite},
+		transport.UC: {transport.WRWrite, transport.WRWriteImm, transport.WRSend, transport.WRSendImm, transport.WRBindMW},
+		transport.UD: {transport.WRSend, transport.WRSendImm},
+	}
+	for typ, ops := range has {
+		for op := range 300 {
+			slot := aligned(256)
+			binary.NativeEndian.PutUint32(slot[12:], uint32(op))
+			var w transport.SendWQE
+			parseSend(slot, typ, 4, &w)
+			want := op < 256 && slices.Contains(ops, transport.WROp(op))
+			if got := w.Bad == transport.Success; got != want {
+				t.Errorf("operation %d on service %d: taken %v, want %v", op, typ, got, want)
+			}
+			if op < 256 && transport.WROp(op).Valid(typ) != want {
+				t.Errorf("operation %d on service %d: the requester says %v, want %v", op, typ, !want, want)
+			}
+		}
+	}
+}
+
+// TestInlineOperations posts every operation with its data inline: what brings data back
+// needs a place for it.
+func TestInlineOperations(t *testing.T) {
+	for op, want := range map[transport.WROp]transport.Status{
+		transport.WRWrite: transport.Success, transport.WRSend: transport.Success, transport.WRSendInv: transport.Success,
+		transport.WRAtomicWrite: transport.Success, transport.WRFlush: transport.Success, transport.WRRead: transport.LocQPOpErr,
+		transport.WRCmpSwap: transport.LocQPOpErr, transport.WRFetchAdd: transport.LocQPOpErr,
+	} {
+		slot := aligned(256)
+		binary.NativeEndian.PutUint32(slot[12:], uint32(op))
+		binary.NativeEndian.PutUint32(slot[16:], transport.FlagInline)
+		binary.NativeEndian.PutUint32(slot[sendDMA:], 8)
+		var w transport.SendWQE
+		if parseSend(slot, transport.RC, 4, &w); w.Bad != want {
+			t.Errorf("operation %d inline: status %d, want %d", op, w.Bad, want)
+		}
+	}
 }

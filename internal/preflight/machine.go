@@ -3,6 +3,7 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,11 +11,17 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // fewestFiles is what a small program with one device needs: its own files, and a
-// handful for each open device and completion channel.
-const fewestFiles = 64
+// handful for each open device and completion channel. fewestHard is what a daemon needs
+// that is started for it, whose limit is the hard one.
+const (
+	fewestFiles = 64
+	fewestHard  = budget.FewestFiles
+)
 
 // Machine looks for what every program needs here, under root (/ except in tests).
 func Machine(root string) []Finding {
@@ -35,26 +42,34 @@ func Machine(root string) []Finding {
 // its own and gives the old one back on exec without telling anybody what it is,
 // so a shell has to say. Without a shell we trust that it is fine.
 func files() *Finding {
-	out, err := exec.Command("/bin/sh", "-c", "ulimit -S -n").Output()
+	out, err := exec.Command("/bin/sh", "-c", "ulimit -S -n; ulimit -H -n").Output()
 	if err != nil {
 		return nil
 	}
-	limit, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64)
-	if err != nil {
-		return nil // "unlimited"
+	limits := [2]uint64{math.MaxUint64, math.MaxUint64}
+	for i, word := range strings.Fields(string(out)) {
+		if n, err := strconv.ParseUint(word, 10, 64); err == nil && i < len(limits) { // else "unlimited"
+			limits[i] = n
+		}
 	}
-	return tooFewFiles(limit)
+	return tooFewFiles(limits[0], limits[1])
 }
 
-func tooFewFiles(limit uint64) *Finding {
-	if limit >= fewestFiles {
-		return nil
+func tooFewFiles(soft, hard uint64) *Finding {
+	switch {
+	case soft < fewestFiles:
+		return &Finding{
+			What:  fmt.Sprintf("too few file descriptors (ulimit -n is %d)", soft),
+			Do:    fmt.Sprintf("a program needs at least %d, and a daemon that is started for it %d; run ulimit -n 1024 first", fewestFiles, fewestHard),
+			Fatal: true,
+		}
+	case hard < fewestHard:
+		return &Finding{ // not fatal: a daemon may run already
+			What: fmt.Sprintf("too few file descriptors for a daemon (ulimit -H -n is %d)", hard),
+			Do:   fmt.Sprintf("one that is started now will not serve, it needs at least %d; run ulimit -n 1024 in a shell that may, or start the daemon elsewhere", fewestHard),
+		}
 	}
-	return &Finding{
-		What:  fmt.Sprintf("too few file descriptors (ulimit -n is %d)", limit),
-		Do:    fmt.Sprintf("vrdma needs at least %d; run ulimit -n 1024 first", fewestFiles),
-		Fatal: true,
-	}
+	return nil
 }
 
 func memfd() *Finding {

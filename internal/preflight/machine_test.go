@@ -9,8 +9,18 @@ import (
 
 func TestTooFewFiles(t *testing.T) {
 	for limit, bad := range map[uint64]bool{0: true, 20: true, fewestFiles - 1: true, fewestFiles: false, 1 << 20: false} {
-		if got := tooFewFiles(limit) != nil; got != bad {
+		if got := tooFewFiles(limit, 1<<20) != nil; got != bad {
 			t.Errorf("limit %d: finding %v, want %v", limit, got, bad)
+		}
+	}
+	// A daemon that is started now gets the hard limit, and needs more than a program.
+	for limit, bad := range map[uint64]bool{64: true, fewestHard - 1: true, fewestHard: false} {
+		f := tooFewFiles(64, limit)
+		if got := f != nil; got != bad {
+			t.Errorf("hard limit %d: finding %v, want %v", limit, f, bad)
+		}
+		if f != nil && (f.Fatal || !strings.Contains(f.String(), "at least 128")) {
+			t.Errorf("hard limit %d: %v, want a warning that says how many", limit, f)
 		}
 	}
 }

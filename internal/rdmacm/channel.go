@@ -65,7 +65,7 @@ func (ch *Channel) Close() {
 		id.destroy()
 	}
 	ch.closed = true
-	delete(ch.client.channels.items, ch.Name)
+	ch.client.channels.remove(ch.Name)
 	unix.Close(ch.fd)
 	unix.Close(ch.peer)
 }

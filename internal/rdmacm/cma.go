@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"syscall"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/cm"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
@@ -25,13 +26,14 @@ type CMA struct {
 	manager *cm.Manager
 	ports   map[portKey]*port
 	clients map[*Client]struct{}
+	vacant  map[portKey]vacancy // ports whose listener has just gone
 	// nextPort is where the search for a free port begins.
 	nextPort uint16
 }
 
 // New makes the device.
 func New(n *nic.NIC, l Link) *CMA {
-	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{})}
+	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy)}
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
 	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Host: a})
 	return a
@@ -86,12 +88,30 @@ func (a *CMA) NewClient(pid int, program string) *Client {
 	return c
 }
 
+// What a client's objects take of the daemon, for its user's account: bytes of its heap
+// (an identifier with its connection and an event or two), and for a channel the socket
+// pair of which the daemon keeps both ends.
+var (
+	idBill      = budget.Bill{budget.State: 4 << 10}
+	groupBill   = budget.Bill{budget.State: 1 << 10}
+	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
+)
+
+// SetAccount says who is charged for what the client has. It is called before the client
+// has anything; without it nobody is.
+func (c *Client) SetAccount(a *budget.Account) {
+	c.ids.account, c.ids.price = a, idBill
+	c.groups.account, c.groups.price = a, groupBill
+	c.channels.account, c.channels.price = a, channelBill
+}
+
 // Close ends everything that the client has.
 func (c *Client) Close() {
 	for _, ch := range c.channels.items {
 		ch.Close()
 	}
 	delete(c.cma.clients, c)
+	c.cma.leave(c)
 }
 
 // maxNames is how many identifiers of a kind there are: librdmacm's index map ends
@@ -100,8 +120,10 @@ const maxNames = 1 << 16
 
 // A table names objects of one kind by small numbers, which are used again late.
 type table[T any] struct {
-	items map[uint32]T
-	next  uint32
+	items   map[uint32]T
+	next    uint32
+	account *budget.Account
+	price   budget.Bill // of one object
 }
 
 func (t *table[T]) add(v T) (uint32, error) {
@@ -111,6 +133,9 @@ func (t *table[T]) add(v T) (uint32, error) {
 	if len(t.items) >= maxNames {
 		return 0, syscall.ENOMEM
 	}
+	if err := t.account.Charge(t.price); err != nil {
+		return 0, err
+	}
 	for {
 		h := t.next
 		t.next = (t.next + 1) % maxNames
@@ -118,5 +143,12 @@ func (t *table[T]) add(v T) (uint32, error) {
 			t.items[h] = v
 			return h, nil
 		}
+	}
+}
+
+func (t *table[T]) remove(name uint32) {
+	if _, ok := t.items[name]; ok {
+		delete(t.items, name)
+		t.account.Refund(t.price)
 	}
 }

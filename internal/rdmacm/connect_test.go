@@ -131,6 +131,71 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
+// TestRenewedListener: who calls while a program that lives renews its listener is heard when
+// it has; who calls in vain is refused soon.
+func TestRenewedListener(t *testing.T) {
+	for _, ps := range []uint16{abi.PSTCP, abi.PSUDP} {
+		f := newFabric(t)
+		server, client := f.program(), f.program()
+		refusal := map[uint16]uint32{abi.PSTCP: abi.CMEventRejected, abi.PSUDP: abi.CMEventUnreachable}[ps]
+		call := func(uid uint64) {
+			id := client.id(uid, ps)
+			client.route(id, "10.0.0.1:7000")
+			client.must(id.Connect(param(uint32(uid), ""), ECE{}))
+			f.settle()
+		}
+		server.listener(100, ps, "0.0.0.0:7000", 0).Destroy()
+		call(1)
+		client.none()
+		f.wait(100e6)
+		l := server.listener(101, ps, "0.0.0.0:7000", 0)
+		f.wait(5e9)
+		server.next(abi.CMEventConnectRequest)
+		client.none()
+		l.Destroy()
+		call(2)
+		f.wait(10e9)
+		if e := client.next(refusal); e.UID != 2 {
+			t.Errorf("port space %#x: call %d is refused, want 2, in vain for a while", ps, e.UID)
+		}
+		call(3)
+		client.next(refusal) // at once: it has been gone for long
+		server.listener(102, ps, "0.0.0.0:7000", 0)
+		server.c.Close()
+		if e := client.next(refusal); e.UID != 1 {
+			t.Errorf("port space %#x: call %d is refused, want 1, which was never answered", ps, e.UID)
+		}
+		call(4)
+		client.next(refusal) // at once: the program has died
+	}
+}
+
+// TestVacancies: what is remembered of listeners that went is bounded, and goes with its
+// program.
+func TestVacancies(t *testing.T) {
+	f := newFabric(t)
+	p := f.program()
+	for i := range 2 * maxVacant {
+		l := p.id(1, abi.PSTCP)
+		p.must(l.Bind(addr("0.0.0.0:0")))
+		p.must(l.Listen(0))
+		l.Destroy()
+		if i == maxVacant+10 && len(f.cma.vacant) != maxVacant {
+			t.Errorf("%d ports remembered, want %d", len(f.cma.vacant), maxVacant)
+		}
+		if i == maxVacant+20 {
+			f.wait(2e9)
+		}
+	}
+	if n := len(f.cma.vacant); n < maxVacant/2 || n > maxVacant {
+		t.Errorf("%d ports remembered, want those of the last two seconds", n)
+	}
+	p.c.Close()
+	if len(f.cma.vacant) != 0 {
+		t.Errorf("%d ports remembered of a program that is gone", len(f.cma.vacant))
+	}
+}
+
 func TestUnreachable(t *testing.T) {
 	f := newFabric(t)
 	p := f.program()

@@ -28,6 +28,7 @@ const (
 // An ID is a communication identifier: struct rdma_cm_id.
 type ID struct {
 	Name   uint32
+	serial uint32
 	cma    *CMA
 	client *Client
 	ch     *Channel
@@ -75,8 +76,11 @@ func (ch *Channel) Create(uid uint64, ps uint16, qpType uint8) (*ID, error) {
 }
 
 func (ch *Channel) newID(uid uint64, ps uint16, qpType uint8) (*ID, error) {
+	if ch.closed {
+		return nil, syscall.EIO // its process has just ended
+	}
 	a := ch.client.cma
-	id := &ID{cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
+	id := &ID{serial: a.nic.Serial(), cma: a, client: ch.client, ch: ch, uid: uid, ps: ps, qpType: qpType, seq: a.nic.Random() & 0xffffff}
 	var err error
 	if id.Name, err = ch.client.ids.add(id); err != nil {
 		return nil, err
@@ -103,6 +107,9 @@ func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
 // Destroy ends an ID and returns how many of its events the program has read.
 func (id *ID) Destroy() uint32 {
+	if id.state == Listening {
+		id.cma.vacate(id.port.key, id.client)
+	}
 	id.destroy()
 	return id.reported
 }
@@ -112,7 +119,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
-	delete(id.client.ids.items, id.Name)
+	id.client.ids.remove(id.Name)
 	delete(id.ch.ids, id)
 	id.release()
 	if id.conn != nil {
@@ -120,7 +127,7 @@ func (id *ID) destroy() {
 		id.conn = nil
 	}
 	for _, g := range id.groups {
-		delete(id.client.groups.items, g.Name)
+		id.client.groups.remove(g.Name)
 	}
 	id.groups = nil
 	for _, e := range id.ch.withdraw(func(e *event) bool { return e.id == id || e.child == id }) {

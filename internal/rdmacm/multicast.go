@@ -53,7 +53,7 @@ func (ch *Channel) Leave(name uint32) (uint32, error) {
 	case g.id.ch != ch:
 		return 0, syscall.EINVAL
 	}
-	delete(ch.client.groups.items, name)
+	ch.client.groups.remove(name)
 	g.id.groups = slices.DeleteFunc(g.id.groups, func(o *Group) bool { return o == g })
 	ch.withdraw(func(e *event) bool { return e.group == g })
 	return g.reported, nil

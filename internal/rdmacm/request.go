@@ -6,13 +6,14 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/cm"
+	"vrdma/internal/wire"
 )
 
 // What the connection manager tells us.
 
 // Request implements cm.Host: it finds the listener and makes it a new ID.
 func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
-	child, reason := a.admit(c, p.Private, false)
+	child, reason := a.admit(c, p.Private, qpTypes[c.Transport])
 	if child == nil {
 		return reason
 	}
@@ -27,11 +28,13 @@ func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 
 // Question implements cm.Host.
 func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
-	child, reason := a.admit(c, private, true)
+	child, reason := a.admit(c, private, abi.QPTypeUD)
 	switch {
 	case child != nil:
 	case reason == cm.Ignore:
 		return cm.SidrIgnore
+	case reason == cm.RejectConsumer:
+		return cm.SidrRejected
 	default:
 		return cm.SidrUnsupported
 	}
@@ -40,8 +43,11 @@ func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
 	return 0
 }
 
-// admit makes an ID for a connection that somebody wants.
-func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
+// qpTypes says which type of queue pair a transport service needs; 0: we have none.
+var qpTypes = [4]uint8{wire.ServiceRC: abi.QPTypeRC, wire.ServiceUC: abi.QPTypeUC}
+
+// admit makes an ID for a connection, of queue pairs of type qpType, that somebody wants.
+func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	k, ok := keyOf(c.Service)
 	if !ok {
 		return nil, cm.RejectInvalidService
@@ -61,13 +67,20 @@ func (a *CMA) admit(c *cm.Conn, private []byte, ud bool) (*ID, uint16) {
 		}
 	}
 	l := a.listener(k, to)
-	if l == nil || l.ud() != ud {
+	switch {
+	case l == nil && a.renewing(k):
+		return nil, cm.Ignore
+	case l == nil:
 		return nil, cm.RejectInvalidService
+	case l.qpType != 0 && l.qpType != qpType:
+		return nil, cm.RejectConsumer // Linux says no more than this
+	case qpType == 0:
+		return nil, cm.RejectTransport
 	}
 	if l.waiting >= l.backlog {
 		return nil, cm.Ignore
 	}
-	child, err := l.ch.newID(0, l.ps, l.qpType)
+	child, err := l.ch.newID(0, l.ps, qpType)
 	if err != nil {
 		return nil, cm.Ignore
 	}

@@ -17,6 +17,13 @@ type Status struct {
 	QPN       uint32 // 0: none yet
 	RemoteQPN uint32
 	Groups    int
+
+	// The same in numbers, as the kernel's tools want it.
+	Serial uint32
+	Space  uint16
+	QPType uint8
+	Stage  State
+	Device bool // it is bound to our device
 }
 
 var spaceNames = map[uint16]string{abi.PSTCP: "TCP", abi.PSUDP: "UDP", abi.PSIB: "IB", abi.PSIPoIB: "IPOIB"}
@@ -33,6 +40,7 @@ func (c *Client) Status() []Status {
 		s := Status{
 			Pid: c.Pid, Program: c.Program, PortSpace: spaceNames[id.ps], State: idStates[id.state], Src: id.src, Dst: id.dst,
 			Groups: len(id.groups), QPN: id.qpn,
+			Serial: id.serial, Space: id.ps, QPType: id.qpType, Stage: id.state, Device: id.device,
 		}
 		if id.state == Connecting && id.conn != nil {
 			s.State, s.RemoteQPN = id.conn.State.String(), id.conn.RemoteQPN

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/cm"
 	"vrdma/internal/wire"
 )
 
@@ -13,21 +14,81 @@ func TestFalseName(t *testing.T) {
 	f := newFabric(t)
 	server := f.program()
 	server.listener(100, abi.PSTCP, "0.0.0.0:7000", 0)
-	m := make(wire.MAD, wire.MADSize)
-	m.InitCM(wire.CMREQ, 1)
-	req := wire.REQ(m.Data())
-	req.SetLocalCommID(5)
-	req.SetLocalQPN(0x55)
-	req.SetServiceID(serviceID(portKey{abi.PSTCP, 7000}))
-	h := wire.IPAddressing(req.Private())
-	h.SetIPVersion(4)
-	h.SetSrc(plain16(addr("10.0.0.7:0").Addr()))
-	h.SetSrcPort(1234)
-	h.SetDst(plain16(addr("10.0.0.1:0").Addr()))
+	m := requestFrom(5, portKey{abi.PSTCP, 7000})
+	wire.IPAddressing(wire.REQ(m.Data()).Private()).SetSrc(plain16(addr("10.0.0.7:0").Addr()))
 	f.cma.ReceiveMAD(gid("10.0.0.9"), gid("10.0.0.1"), m)
 	id, err := server.ch.ID(server.next(abi.CMEventConnectRequest).ID)
 	server.must(err)
 	if q := id.Query(); q.Dst != addr("10.0.0.9:1234") || q.Src != addr("10.0.0.1:7000") {
 		t.Errorf("a connection from %v to %v, want from 10.0.0.9:1234", q.Dst, q.Src)
+	}
+}
+
+// requestFrom is the REQ of a stranger at 10.0.0.9, with a number of its own for the connection.
+func requestFrom(number uint32, k portKey) wire.MAD {
+	m := make(wire.MAD, wire.MADSize)
+	m.InitCM(wire.CMREQ, 1)
+	req := wire.REQ(m.Data())
+	req.SetLocalCommID(number)
+	req.SetLocalQPN(0x50 + number)
+	req.SetServiceID(serviceID(k))
+	h := wire.IPAddressing(req.Private())
+	h.SetIPVersion(4)
+	h.SetSrc(plain16(addr("10.0.0.9:0").Addr()))
+	h.SetSrcPort(1234)
+	h.SetDst(plain16(addr("10.0.0.1:0").Addr()))
+	return m
+}
+
+// TestTransportService: a request for a service that the listener does not have is
+// rejected, and the connection has the service that was asked for.
+func TestTransportService(t *testing.T) {
+	none := uint8(0) // a listener that takes any
+	for _, c := range []struct {
+		name          string
+		ps            uint16
+		listener      uint8
+		service, more uint8
+		want          uint16 // reason, 0: accepted
+		typ           uint8
+	}{
+		{"RC to RC", abi.PSTCP, abi.QPTypeRC, wire.ServiceRC, 0, 0, abi.QPTypeRC},
+		{"UC to RC", abi.PSTCP, abi.QPTypeRC, wire.ServiceUC, 0, cm.RejectConsumer, 0},
+		{"RD to RC", abi.PSTCP, abi.QPTypeRC, wire.ServiceRD, 0, cm.RejectConsumer, 0},
+		{"XRC to RC", abi.PSTCP, abi.QPTypeRC, wire.ServiceExtended, 1, cm.RejectConsumer, 0},
+		{"RC to UC", abi.PSIB, abi.QPTypeUC, wire.ServiceRC, 0, cm.RejectConsumer, 0},
+		{"UC to UC", abi.PSIB, abi.QPTypeUC, wire.ServiceUC, 0, 0, abi.QPTypeUC},
+		{"RC to UD", abi.PSUDP, abi.QPTypeUD, wire.ServiceRC, 0, cm.RejectConsumer, 0},
+		{"RC to any", abi.PSIB, none, wire.ServiceRC, 0, 0, abi.QPTypeRC},
+		{"UC to any", abi.PSIB, none, wire.ServiceUC, 0, 0, abi.QPTypeUC},
+		{"XRC to any", abi.PSIB, none, wire.ServiceExtended, 1, cm.RejectTransport, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFabric(t)
+			server := f.program()
+			l, err := server.ch.Create(100, c.ps, c.listener)
+			server.must(err)
+			server.must(l.Bind(addr("0.0.0.0:7000")))
+			server.must(l.Listen(0))
+			m := requestFrom(5, portKey{c.ps, 7000})
+			wire.REQ(m.Data()).SetTransportService(c.service)
+			wire.REQ(m.Data()).SetExtendedTransport(c.more)
+			f.cma.ReceiveMAD(gid("10.0.0.9"), gid("10.0.0.1"), m)
+			if c.want == 0 {
+				id, err := server.ch.ID(server.next(abi.CMEventConnectRequest).ID)
+				server.must(err)
+				if id.qpType != c.typ {
+					t.Errorf("a connection of type %d, want %d", id.qpType, c.typ)
+				}
+				return
+			}
+			if len(f.q) != 1 || wire.CMMessage(wire.MAD(f.q[0].b).Attribute()) != wire.CMREJ {
+				t.Fatalf("%d messages are under way, want a REJ", len(f.q))
+			}
+			if got := wire.REJ(wire.MAD(f.q[0].b).Data()).Reason(); got != c.want {
+				t.Errorf("rejected for reason %d, want %d", got, c.want)
+			}
+			server.none()
+		})
 	}
 }

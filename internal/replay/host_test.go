@@ -104,6 +104,10 @@ func (h *host) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Access)
 	return transport.Success
 }
 
+func (h *host) CheckKey(rkey uint32, a transport.Access) transport.Status {
+	return h.CheckRemote(rkey, 0, 0, a)
+}
+
 func (h *host) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	if h.refused[h.feeding.psn()] {
 		return transport.RemAccessErr

@@ -166,6 +166,14 @@ func (e *Endpoint) CheckRemote(rkey uint32, va uint64, n uint32, a transport.Acc
 	return transport.Success
 }
 
+func (e *Endpoint) CheckKey(rkey uint32, a transport.Access) transport.Status {
+	if r, ok := e.Node.regions[rkey]; !ok || r.Access&a != a {
+		e.Node.Faults++
+		return transport.RemAccessErr
+	}
+	return transport.Success
+}
+
 func (e *Endpoint) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	mem, ok := e.Node.at(rkey, va, uint32(s.Len()), transport.AccessRemoteWrite)
 	if !ok {

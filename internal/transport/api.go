@@ -264,6 +264,9 @@ type Scratch struct {
 	// Share is how many bytes the queue pair that runs may have on its way to another
 	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
 	Share uint32
+	// Extra is what Send cost of Run's budget beyond the burst itself: a datagram to a
+	// group is copied for every member. The loop adds to it.
+	Extra int
 }
 
 // Host is the NIC as one queue pair sees it. Every call returns at once; none but
@@ -302,6 +305,8 @@ type Host interface {
 
 	// CheckRemote checks key, bounds and rights of a remote access.
 	CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status
+	// CheckKey checks key and rights of a remote access to all that the key names.
+	CheckKey(rkey uint32, a Access) Status
 	// WriteRemote checks and copies s to va.
 	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
 	// ReadRemote checks and fills s with n bytes at va.

@@ -166,9 +166,9 @@ func (q *QP) Flush(now Time, h Host) {
 	}
 }
 
-// flushBatch bounds one round of flushing, so that an application that posts without
-// end cannot hold the engine up.
-const flushBatch = 1 << 14
+// flushBatch bounds one round of flushing, so that an application that posts much, or
+// without end, cannot hold the engine up. RunPending tells that there is more.
+const flushBatch = 1 << 6
 
 func (q *QP) flushSends(h Host) (more bool) {
 	w := &h.Scratch().Done

@@ -83,32 +83,6 @@ const ackEvery = 64
 // the time that copying so many bytes takes.
 const minCost = 256
 
-// isLocal tells requests that never leave the NIC.
-func (o WROp) isLocal() bool { return o == WRLocalInv || o == WRBindMW }
-
-// isRD tells requests that occupy a responder resource and are completed by a
-// response of their own.
-func (o WROp) isRD() bool {
-	switch o {
-	case WRRead, WRCmpSwap, WRFetchAdd, WRAtomicWrite, WRFlush:
-		return true
-	}
-	return false
-}
-
-// valid reports whether a queue pair of type t has the operation.
-func (o WROp) valid(t Type) bool {
-	switch o {
-	case WRSend, WRSendImm:
-		return true
-	case WRWrite, WRWriteImm, WRBindMW:
-		return t != UD
-	case WRSendInv, WRRead, WRCmpSwap, WRFetchAdd, WRLocalInv, WRFlush, WRAtomicWrite:
-		return t == RC
-	}
-	return false
-}
-
 // RunPending reports whether Run has become useful since it was last called.
 func (q *QP) RunPending() bool { return q.req.Kick }
 
@@ -131,11 +105,12 @@ func (q *QP) Run(now Time, budget int, h Host) (more bool) {
 		r.RNRAt = 0
 	}
 	r.Blocked = false
-	sc := h.Scratch()
-	q.takeShare(sc.Share)
-	for budget > 0 {
+	scratch := h.Scratch()
+	q.takeShare(scratch.Share)
+	scratch.Extra = 0
+	for budget > scratch.Extra {
 		n := q.step(now, budget, h)
-		if n == 0 || sc.Held {
+		if n == 0 || scratch.Held {
 			return false
 		}
 		budget -= n
@@ -247,7 +222,7 @@ func (q *QP) judge(w *SendWQE) Status {
 	switch {
 	case w.Bad != Success:
 		return w.Bad
-	case !w.Op.valid(q.conf.Type):
+	case !w.Op.Valid(q.conf.Type):
 		return LocQPOpErr
 	case w.Op.isRD() && q.attr.MaxRDAtomic == 0:
 		return LocQPOpErr
@@ -467,31 +442,4 @@ func (q *QP) transmit(b *Burst, h Host) {
 	q.count.SentPackets += uint64(b.Packets)
 	q.count.SentBytes += uint64(b.size())
 	h.Send(b)
-}
-
-// sendKind is the kind of burst that carries an operation.
-func sendKind(o WROp) Kind {
-	switch o {
-	case WRSend:
-		return KindSend
-	case WRSendImm:
-		return KindSendImm
-	case WRSendInv:
-		return KindSendInv
-	case WRWrite:
-		return KindWrite
-	case WRWriteImm:
-		return KindWriteImm
-	case WRRead:
-		return KindReadReq
-	case WRCmpSwap:
-		return KindCmpSwap
-	case WRFetchAdd:
-		return KindFetchAdd
-	case WRAtomicWrite:
-		return KindAtomicWrite
-	case WRFlush:
-		return KindFlush
-	}
-	return 0
 }

@@ -88,7 +88,7 @@ func (q *QP) execute(b *Burst, res *resource, h Host) fault {
 	default:
 		return faultRequest
 	}
-	if q.attr.Access&need == 0 || b.size() != 0 || b.Length > MaxMessage {
+	if q.attr.Access&need == 0 || b.size() != 0 || b.Length > MaxMessage && !flushesRegion(b) {
 		return faultRequest
 	}
 	switch b.Kind {
@@ -123,10 +123,17 @@ func (q *QP) checkFlush(b *Burst, h Host) fault {
 	if need&^q.attr.Access != 0 {
 		return faultRequest
 	}
-	if b.Length == 0 {
-		return faultNone
+	if flushesRegion(b) {
+		return remoteFault(h.CheckKey(b.RKey, need))
 	}
 	return remoteFault(h.CheckRemote(b.RKey, b.VA, b.Length, need))
+}
+
+// flushesRegion reports whether b flushes all of a region, whatever the range in its RETH
+// says (IBA A19.4.1.2).
+func flushesRegion(b *Burst) bool {
+	const wholeRegion = 1 // selectivity, in the FETH
+	return b.Kind == KindFlush && b.Imm>>4&3 == wholeRegion
 }
 
 // packets is how many packets, and PSNs, the response takes.

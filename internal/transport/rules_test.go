@@ -199,6 +199,18 @@ func TestFaults(t *testing.T) {
 			r.Imm = 1 // global
 			return r
 		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+		{name: "flush of nothing, key", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 0, 0)
+			r.Imm = 1 // global
+			r.RKey++
+			return r
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
+		{name: "flush of a region, key", make: func(w *world) SendWQE {
+			r := w.req(WRFlush, 0, 0)
+			r.Imm = 1 | 1<<4 // global, the whole region
+			r.RKey++
+			return r
+		}, sent: RemAccessErr, rcvd: WRFlushErr, bState: Error, event: EventAccessErr},
 		{name: "send, longer than the receive", make: func(w *world) SendWQE { return w.req(WRSend, 4097, 0) },
 			sent: RemInvReqErr, rcvd: LocLenErr, bState: Error},
 		{name: "send, key of the receive unknown", make: func(w *world) SendWQE {
@@ -269,6 +281,24 @@ func TestFaults(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFlushRegion flushes all of a region: the request's range is of no account.
+func TestFlushRegion(t *testing.T) {
+	for _, opts := range [][]option{nil, {onWire}} {
+		w := newWorld(t, RC, opts...)
+		var all []SendWQE
+		for _, n := range []uint32{0, 8, MaxMessage} {
+			r := w.req(WRFlush, 0, 0)
+			r.RemoteAddr, r.Length = 1<<63, n
+			r.Imm = 1 | 1<<4 // global, the whole region
+			all = append(all, r)
+		}
+		w.post(all...)
+		w.run()
+		w.wantSent(Success, Success, Success)
+		w.wantStates(RTS, RTS)
 	}
 }
 

@@ -69,6 +69,7 @@ func (h *fastHost) ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status {
 	return h.in(uint64(off), s)
 }
 func (h *fastHost) CheckRemote(rkey uint32, va uint64, n uint32, a Access) Status { return Success }
+func (h *fastHost) CheckKey(rkey uint32, a Access) Status                         { return Success }
 func (h *fastHost) WriteRemote(rkey uint32, va uint64, s *memory.Span) Status     { return h.in(va, s) }
 func (h *fastHost) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status {
 	s.Add(h.mem[va : va+uint64(n)])

@@ -13,7 +13,8 @@ import (
 // What the device says about itself: rxe's values where a program could depend on
 // them (drivers/infiniband/sw/rxe/rxe_param.h), the NIC's own limits elsewhere.
 const (
-	deviceCaps = abi.DeviceBadPKeyCntr | abi.DeviceBadQKeyCntr | abi.DeviceAutoPathMig |
+	// DeviceCaps are the capability flags.
+	DeviceCaps = abi.DeviceBadPKeyCntr | abi.DeviceBadQKeyCntr | abi.DeviceAutoPathMig |
 		abi.DeviceChangePhyPort | abi.DeviceUDAVPortEnforce | abi.DevicePortActiveEvent |
 		abi.DeviceSysImageGUID | abi.DeviceRCRNRNAKGen | abi.DeviceSRQResize |
 		abi.DeviceMemMgtExt | abi.DeviceMemWindow | abi.DeviceMemWindow2B |
@@ -56,7 +57,7 @@ func exQueryDevice(c *Call, req *abi.ExQueryDevice, resp *abi.ExQueryDeviceResp)
 		return syscall.EINVAL
 	}
 	resp.Base = describe(c.dev.NIC())
-	resp.DeviceCapFlagsEx = deviceCaps
+	resp.DeviceCapFlagsEx = DeviceCaps
 	resp.ResponseLength = uint32(min(c.out, abi.Size[abi.ExQueryDeviceResp]()))
 	return nil
 }
@@ -68,7 +69,7 @@ func describe(n *nic.NIC) abi.QueryDeviceResp {
 	return abi.QueryDeviceResp{
 		NodeGUID: guid, SysImageGUID: guid,
 		MaxMRSize: ^uint64(0), PageSizeCap: pageSizeCap, VendorID: vendorID,
-		MaxQP: uint32(l.QPs), MaxQPWR: l.QPWR, DeviceCapFlags: uint32(deviceCaps & 0xffffffff),
+		MaxQP: uint32(l.QPs), MaxQPWR: l.QPWR, DeviceCapFlags: uint32(DeviceCaps & 0xffffffff),
 		MaxSGE: l.SGE, MaxSGERD: l.SGE,
 		MaxCQ: uint32(l.CQs), MaxCQE: l.CQE, MaxMR: uint32(l.MRs), MaxPD: uint32(l.PDs),
 		MaxQPRDAtom: l.RDAtomic, MaxResRDAtom: maxResRDAtom, MaxQPInitRDAtom: l.RDAtomic,

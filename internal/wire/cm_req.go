@@ -96,7 +96,15 @@ func (r REQ) RemoteResponseTimeout() uint8 { return uint8(reqRemoteResponseTimeo
 // SetRemoteResponseTimeout sets it.
 func (r REQ) SetRemoteResponseTimeout(v uint8) { reqRemoteResponseTimeout.set(r, uint32(v)) }
 
-// TransportService is 0 for RC, 1 for UC, 2 for RD, 3 for what ExtendedTransport says.
+// Transport services, as a REQ names them.
+const (
+	ServiceRC       = 0
+	ServiceUC       = 1
+	ServiceRD       = 2
+	ServiceExtended = 3 // ExtendedTransport says which
+)
+
+// TransportService is one of the four above.
 func (r REQ) TransportService() uint8 { return uint8(reqTransportService.get(r)) }
 
 // SetTransportService sets it.

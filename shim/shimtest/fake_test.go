@@ -21,6 +21,7 @@ import (
 const (
 	cmdGetContext        = 0
 	cmdRegMR             = 9
+	cmdDeregMR           = 13
 	cmdCreateCompChannel = 17
 	cmdCreateCQ          = 18
 	cmdPostSend          = 28
@@ -34,6 +35,7 @@ const (
 	cmdBells             = 207
 	cmdSyncs             = 208
 	cmdData              = 209
+	cmdRefuse            = 210
 
 	channelID = 77
 	notReady  = 5 // a queue pair whose posts go to the daemon
@@ -195,6 +197,23 @@ func (f *fake) serve(c *channel.Conn) {
 		f.serveDevice(c, buf, w, hello.Token)
 	case channel.KindRDMACM:
 		f.serveChannel(c, buf, w)
+	case channel.KindNetlink:
+		f.serveNetlink(c, buf, w)
+	}
+}
+
+// serveNetlink answers every datagram with itself and one of twice its bytes.
+func (f *fake) serveNetlink(c *channel.Conn, buf []byte, w channel.Welcome) {
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return
+	}
+	for {
+		n, _, err := c.ReadMessage(buf)
+		if err != nil {
+			return
+		}
+		c.WriteMessage(buf[:n])
+		c.WriteMessage(append(buf[:n:n], buf[:n]...))
 	}
 }
 
@@ -253,6 +272,10 @@ type device struct {
 	memory *os.File
 	bell   int
 	ends   []int // our ends of event sockets
+
+	refuse     bool // the next REG_MR
+	lastHandle uint32
+	regions    map[uint32]bool // by handle
 }
 
 func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token channel.Token) {
@@ -275,7 +298,7 @@ func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token
 	}
 	defer unix.Close(bell)
 	f.mu.Lock()
-	d := &device{f: f, conn: c, memory: f.processes[token], bell: bell}
+	d := &device{f: f, conn: c, memory: f.processes[token], bell: bell, regions: map[uint32]bool{}}
 	f.mu.Unlock()
 	if d.memory == nil {
 		f.t.Errorf("a device was opened with the unknown token %x", token)
@@ -302,6 +325,9 @@ func (d *device) eventFD() (int, error) {
 func (d *device) answer(q *channel.Request) bool {
 	le := binary.NativeEndian
 	command := le.Uint32(q.Command)
+	if command == cmdDeregMR {
+		return d.deregister(le.Uint32(q.Command[8:]))
+	}
 	response := le.Uint64(q.Command[8:])
 	word := func(at int) uint64 {
 		if len(q.Command) < at+8 {
@@ -334,6 +360,12 @@ func (d *device) answer(q *channel.Request) bool {
 		store(uint64(int64(int32(le.Uint32(q.Command[40:])))))
 	case cmdRegMR:
 		d.storeExtents(&reply, q, response)
+		if d.refuse {
+			errno = int32(unix.ENOMEM)
+		}
+		d.refuse = false
+	case cmdRefuse:
+		d.refuse = true
 	case cmdPostSend:
 		errno = int32(unix.ENOTCONN)
 	case cmdEcho:
@@ -381,13 +413,30 @@ func (d *device) answer(q *channel.Request) bool {
 	return err == nil
 }
 
+// deregister answers DEREG_MR: EINVAL for a region that is not there.
+func (d *device) deregister(handle uint32) bool {
+	var reply channel.ReplyBuilder
+	reply.Reset(nil)
+	var errno int32
+	if !d.regions[handle] {
+		errno = int32(unix.EINVAL)
+	}
+	delete(d.regions, handle)
+	b, err := reply.Finish(errno)
+	return err == nil && d.conn.WriteMessage(b) == nil
+}
+
 // storeExtents tells the program what the library said about its memory, after
 // checking that the extents cover the buffer without gaps.
 func (d *device) storeExtents(reply *channel.ReplyBuilder, q *channel.Request, response uint64) {
 	le := binary.NativeEndian
 	start, length := le.Uint64(q.Command[16:]), le.Uint64(q.Command[24:])
 	at := start
-	out := le.AppendUint64(nil, uint64(len(q.Extents)))
+	d.lastHandle++
+	d.regions[d.lastHandle] = true
+	out := le.AppendUint32(nil, d.lastHandle)
+	out = append(out, make([]byte, 12)...) // keys
+	out = le.AppendUint64(out, uint64(len(q.Extents)))
 	for i, e := range q.Extents {
 		if e.Start != at || e.Length == 0 {
 			d.f.t.Errorf("extents of %#x+%#x: number %d is %#x+%#x, want it to start at %#x", start, length, i, e.Start, e.Length, at)

@@ -1,6 +1,7 @@
 package shimtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,6 +69,34 @@ func TestTooFewDescriptors(t *testing.T) {
 				t.Errorf("printed %q (%v), want EMFILE and what to do", out, err)
 			}
 		})
+	}
+}
+
+// TestFailedOpenLeaksNothing: whichever descriptor is the one too many, a failed open
+// closes the others. (With 5, everything but a high number for the doorbell is to be had.)
+func TestFailedOpenLeaksNothing(t *testing.T) {
+	for _, left := range []string{"3", "4", "5"} {
+		t.Run(left, func(t *testing.T) {
+			f := startFake(t)
+			out, err := run(t, f, library(t), program(t, "limits"), left, "leak")
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("%v, want exit status 1\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestValgrind: valgrind finds nothing wrong with what the library does.
+func TestValgrind(t *testing.T) {
+	valgrind, err := exec.LookPath("valgrind")
+	if err != nil {
+		t.Fatal("no valgrind: apt-get install valgrind")
+	}
+	f := startFake(t)
+	out := mustRun(t, f, library(t), valgrind, "-q", "--error-exitcode=99", program(t, "valgrind"))
+	if out != "" {
+		t.Errorf("valgrind printed:\n%s", out)
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"vrdma/internal/channel"
 )
 
 // TestPrograms runs every program of testdata; each checks itself.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "fork", "channel", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "fork", "channel", "death", "netlink"} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			out := mustRun(t, f, library(t), program(t, name))
@@ -46,13 +48,27 @@ func (f *fake) waitIdle(t *testing.T) {
 	}
 }
 
+// TestNetlinkRefused: where the daemon does not answer, nor does netlink, and nobody prints
+// anything: libibverbs goes on to sysfs.
+func TestNetlinkRefused(t *testing.T) {
+	f := startFake(t)
+	f.refusal = &channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"}
+	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
+		t.Errorf("printed:\n%s", out)
+	}
+	f.die()
+	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
+		t.Errorf("without a daemon it printed:\n%s", out)
+	}
+}
+
 // TestUnprivileged runs the programs that need userfaultfd as a user who gets it for
 // user-mode faults only.
 func TestUnprivileged(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("TestPrograms was unprivileged already")
 	}
-	for _, name := range []string{"register", "writers", "fork"} {
+	for _, name := range []string{"register", "deregister", "writers", "fork"} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)
 			dir := filepath.Dir(f.socket)
@@ -74,7 +90,7 @@ func TestUnprivileged(t *testing.T) {
 // TestOldKernel: without the newer system calls everything works, more slowly. (But fork
 // is run with one thread: see README.md.)
 func TestOldKernel(t *testing.T) {
-	for name, args := range map[string][]string{"door": nil, "register": nil, "writers": nil, "fork": {"0"}, "channel": nil, "death": nil} {
+	for name, args := range map[string][]string{"door": nil, "register": nil, "deregister": nil, "writers": nil, "fork": {"0"}, "channel": nil, "death": nil} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			argv := append([]string{program(t, "oldkernel"), program(t, name)}, args...)
@@ -107,7 +123,7 @@ func TestSanitized(t *testing.T) {
 		}
 		preload = append(preload, strings.TrimSpace(string(path)))
 	}
-	for _, name := range []string{"door", "paths", "interrupt", "register", "writers", "channel", "death"} {
+	for _, name := range []string{"door", "paths", "interrupt", "register", "deregister", "writers", "channel", "death"} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeFor(t, name)
 			cmd := command(t, f, strings.Join(append(preload, lib), ":"), program(t, name))

@@ -2,6 +2,7 @@ package shimtest
 
 import (
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,6 +27,46 @@ func socketsLibrary(t *testing.T, extra ...string) string {
 	return compile(t, "libvrdma-sockets"+strings.Join(extra, "")+".so", args...)
 }
 
+// TestSocketsOldLibc: the library asks of libc what glibc 2.17 has, so that it loads wherever
+// libvrdma.so does. A function that moved into libc later has a newer version there.
+func TestSocketsOldLibc(t *testing.T) {
+	f, err := elf.Open(socketsLibrary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.ImportedSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range symbols {
+		var minor int
+		if n, _ := fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); n == 1 && minor > 17 {
+			t.Errorf("%s is that of %s, want 2.17 at most", s.Name, s.Version)
+		}
+	}
+}
+
+// sanitizers are gcc's libraries that have to be loaded before a sanitized one.
+func sanitizers(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, name := range []string{"libasan.so", "libubsan.so"} {
+		path, err := exec.Command("gcc", "-print-file-name="+name).Output()
+		if err != nil || !filepath.IsAbs(strings.TrimSpace(string(path))) {
+			t.Fatalf("no %s: %v", name, err)
+		}
+		paths = append(paths, strings.TrimSpace(string(path)))
+	}
+	return paths
+}
+
+var sanitizerOptions = []string{"ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1"}
+
+func sanitizedSockets(t *testing.T) string {
+	t.Helper()
+	return socketsLibrary(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
+}
+
 // TestSockets runs a program that expects of sockets what the kernel gives, over the
 // kernel's own, and over a stub of rsockets' preload library with ours before it. The
 // program is test/testdata/sockets.c, which runs over the real one too (vrdma/test/sockets).
@@ -35,15 +76,7 @@ func TestSockets(t *testing.T) {
 	bin := compile(t, "sockets", append(flags, source)...)
 	fortified := compile(t, "sockets-fortified", append(flags, "-O2", "-D_FORTIFY_SOURCE=2", source)...)
 	stub := compile(t, "rspreload.so", append(flags, "-fPIC", "-shared", "testdata/rspreload_stub.c")...)
-	var sanitizers []string
-	for _, name := range []string{"libasan.so", "libubsan.so"} {
-		path, err := exec.Command("gcc", "-print-file-name="+name).Output()
-		if err != nil || !filepath.IsAbs(strings.TrimSpace(string(path))) {
-			t.Fatalf("no %s: %v", name, err)
-		}
-		sanitizers = append(sanitizers, strings.TrimSpace(string(path)))
-	}
-	sanitized := socketsLibrary(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
+	sanitized := append(sanitizers(t), sanitizedSockets(t))
 	for _, c := range []struct {
 		name, bin string
 		preload   []string
@@ -51,12 +84,12 @@ func TestSockets(t *testing.T) {
 		{"kernel", bin, nil},
 		{"stub", bin, []string{socketsLibrary(t), stub}},
 		{"fortified", fortified, []string{socketsLibrary(t), stub}},
-		{"sanitized", bin, append(sanitizers, sanitized, stub)},
+		{"sanitized", bin, append(sanitized, stub)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := command(t, startFake(t), strings.Join(c.preload, ":"), c.bin)
 			if c.name == "sanitized" {
-				cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
+				cmd.Env = append(cmd.Env, sanitizerOptions...)
 			}
 			out, err := cmd.CombinedOutput()
 			if err != nil || strings.Count(string(out), "ok ") != 12 {
@@ -69,7 +102,7 @@ func TestSockets(t *testing.T) {
 // TestSocketsCount: the library counts in the memory that VRDMA_COUNT names, and nowhere
 // else: the number of a process may be that of another one by now, or in another namespace.
 func TestSocketsCount(t *testing.T) {
-	const size, udp = 48, 4 * 8 // of struct counts, and the place of its member
+	const size, udp = 56, 4 * 8 // of struct counts, and the place of its member
 	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	stub := compile(t, "rspreload.so", "-std=gnu11", "-D_GNU_SOURCE", "-fPIC", "-shared", "testdata/rspreload_stub.c")
 	for _, c := range []struct {

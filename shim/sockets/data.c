@@ -18,7 +18,7 @@ static bool ready(struct entry *e)
 	int k = kind_of(e);
 	if (k == CONNECTING || k == CONNECTED)
 		return true;
-	return k == DEAD ? entry_dead() == 0 : FAIL(ENOTCONN) == 0;
+	return k == DEAD ? dead_use() == 0 : FAIL(ENOTCONN) == 0;
 }
 
 static bool waits(struct entry *e, int flags) { return !atomic_load(&e->nonblocking) && !(flags & MSG_DONTWAIT); }

@@ -30,6 +30,7 @@ struct set {
 	int changed; /* eventfd: rewrites the list of whoever waits */
 	struct item *items;
 	int n, room;
+	_Atomic bool growing; /* items is about to move */
 };
 
 static _Atomic(struct set *) sets[TABLE];
@@ -42,6 +43,7 @@ static int made(int fd)
 	struct set *s = (unsigned)fd < TABLE ? calloc(1, sizeof *s) : NULL;
 	if (!s)
 		return fd;
+	fork_watch();
 	pthread_mutex_init(&s->lock, NULL);
 	s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
 	atomic_store(&sets[fd], s); /* if there was one, its number was closed behind our back */
@@ -79,13 +81,14 @@ void epoll_forget(int fd)
 {
 	if (likely(!atomic_load_explicit(&end, memory_order_relaxed)))
 		return;
-	struct set *own = (unsigned)fd < TABLE ? atomic_exchange(&sets[fd], NULL) : NULL;
-	if (own) { /* an epoll descriptor; its memory stays, somebody may wait in it */
+	struct set *own = set_at(fd);
+	if ((!own && !entry_at(fd)) || foreign())
+		return;
+	if (own) {
+		atomic_store(&sets[fd], NULL); /* an epoll descriptor; its memory stays, somebody may wait in it */
 		sys(SYS_close, own->changed);
 		return;
 	}
-	if (!entry_at(fd))
-		return;
 	for (int i = 0; i < atomic_load(&end); i++) {
 		struct set *s = set_at(i);
 		if (!s)
@@ -98,17 +101,37 @@ void epoll_forget(int fd)
 	}
 }
 
+/* A thread that is not here may have had the lock, and word of changes is for the parent. */
+void epoll_child(void)
+{
+	for (int i = 0; i < atomic_load(&end); i++) {
+		struct set *s = set_at(i);
+		if (!s)
+			continue;
+		if (atomic_load(&s->growing)) /* where its items are, that thread knew */
+			s->items = NULL, s->n = s->room = 0;
+		atomic_store(&s->growing, false);
+		pthread_mutex_init(&s->lock, NULL);
+		sys(SYS_close, s->changed);
+		s->changed = (int)sys(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK);
+	}
+}
+
 static int add(struct set *s, int fd, const struct epoll_event *e)
 {
 	if (find(s, fd))
 		return EEXIST;
 	if (s->n == s->room) {
 		int room = s->room ? 2 * s->room : 16;
+		atomic_store(&s->growing, true);
 		struct item *more = realloc(s->items, (size_t)room * sizeof *more);
+		if (more) {
+			s->items = more;
+			s->room = room;
+		}
+		atomic_store(&s->growing, false);
 		if (!more)
 			return ENOMEM;
-		s->items = more;
-		s->room = room;
 	}
 	s->items[s->n++] = (struct item){.fd = fd, .events = e->events, .data = e->data};
 	return 0;

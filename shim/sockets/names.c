@@ -42,7 +42,7 @@ EXPORT int getsockname(int fd, struct sockaddr *restrict to, socklen_t *restrict
 		return REAL(getsockname)(fd, to, n);
 	union name a = {0};
 	socklen_t room = sizeof a;
-	if (REAL(getsockname)(fd_of(e), &a.any, &room))
+	if (REAL(getsockname)(number_of(e), &a.any, &room))
 		return -1;
 	name_give(e, &a, to, n);
 	return 0;
@@ -54,7 +54,7 @@ EXPORT int getpeername(int fd, struct sockaddr *restrict to, socklen_t *restrict
 	if (!e)
 		return REAL(getpeername)(fd, to, n);
 	if (kind_of(e) != CONNECTED && kind_of(e) != CONNECTING)
-		return FAIL(ENOTCONN);
+		return kind_of(e) == DEAD ? dead_use() : FAIL(ENOTCONN);
 	union name a = {0};
 	socklen_t room = sizeof a;
 	if (REAL(getpeername)(fd_of(e), &a.any, &room))

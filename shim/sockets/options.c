@@ -49,7 +49,7 @@ static int get_socket(struct entry *e, int name, void *to, socklen_t *room)
 	case SO_SNDTIMEO:
 		return get_patience(e, 1, to, room);
 	}
-	return REAL(getsockopt)(fd_of(e), SOL_SOCKET, name, to, room);
+	return REAL(getsockopt)(number_of(e), SOL_SOCKET, name, to, room);
 }
 
 static int get_tcp(struct entry *e, int name, void *to, socklen_t *room)
@@ -64,7 +64,7 @@ static int get_tcp(struct entry *e, int name, void *to, socklen_t *room)
 	case TCP_CONGESTION: /* newer versions of rsockets answer with a number */
 		return give(to, room, "rdma", sizeof "rdma");
 	}
-	return REAL(getsockopt)(fd_of(e), IPPROTO_TCP, name, to, room);
+	return REAL(getsockopt)(number_of(e), IPPROTO_TCP, name, to, room);
 }
 
 static bool unknown(void) { return errno == ENOTSUP || errno == ENOPROTOOPT; }
@@ -76,7 +76,7 @@ EXPORT int getsockopt(int fd, int level, int name, void *restrict to, socklen_t 
 		return REAL(getsockopt)(fd, level, name, to, room);
 	int r = level == SOL_SOCKET ? get_socket(e, name, to, room)
 	      : level == IPPROTO_TCP ? get_tcp(e, name, to, room)
-				     : REAL(getsockopt)(fd_of(e), level, name, to, room);
+				     : REAL(getsockopt)(number_of(e), level, name, to, room);
 	if (r && unknown() && to && room && *room >= sizeof(int))
 		return give_int(to, room, 0);
 	return r;
@@ -113,7 +113,7 @@ EXPORT int setsockopt(int fd, int level, int name, const void *from, socklen_t n
 		return 0;
 	if (level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF))
 		atomic_store(&e->sized, true);
-	int r = REAL(setsockopt)(fd_of(e), level, name, from, n);
+	int r = REAL(setsockopt)(number_of(e), level, name, from, n);
 	return r && unknown() && !matters(level, name) ? 0 : r;
 }
 
@@ -156,7 +156,7 @@ FCNTL(fcntl64)
 static int readable(struct entry *e, int *n)
 {
 	char page[4096];
-	ssize_t r = REAL(recv)(fd_of(e), page, sizeof page, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t r = REAL(recv)(number_of(e), page, sizeof page, MSG_PEEK | MSG_DONTWAIT);
 	*n = r > 0 ? (int)r : 0;
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which descriptors are rsockets, who may touch them, and the numbers for vrdma. */
+/* Which descriptors are rsockets, and the numbers for vrdma. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -9,8 +9,6 @@
 
 struct entry table[TABLE];
 static _Atomic int top; /* no entry above was ever used */
-static _Atomic long owner;
-static _Atomic bool child; /* of a process that used rsockets, whose library is of no use here */
 
 static void at_exit(void)
 {
@@ -21,33 +19,10 @@ static void at_exit(void)
 			REAL(shutdown)(fd, SHUT_RDWR);
 }
 
-static void in_child(void)
-{
-	for (int fd = 0; fd <= atomic_load(&top); fd++)
-		if (kind_of(&table[fd]) != NOT_OURS) {
-			listener_close(&table[fd]);
-			entry_become(&table[fd], DEAD);
-		}
-	atomic_store(&owner, sys(SYS_getpid));
-	atomic_store(&child, true);
-}
+static _Atomic bool used;
+bool entry_used(void) { return atomic_load(&used); }
 
-bool in_fork_child(void) { return atomic_load(&child); }
-
-int entry_dead(void)
-{
-	static _Atomic bool told;
-	if (!atomic_exchange(&told, true))
-		COUNT(forked);
-	return FAIL(ECONNRESET);
-}
-
-static void start(void)
-{
-	atomic_store(&owner, sys(SYS_getpid));
-	pthread_atfork(NULL, NULL, in_child);
-	atexit(at_exit);
-}
+int entry_top(void) { return atomic_load(&top); }
 
 static _Atomic int connections;
 
@@ -71,8 +46,6 @@ void suit_buffers(struct entry *e)
 	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_RCVBUF, &half, sizeof half);
 	REAL(setsockopt)(fd_of(e), SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
 }
-
-bool foreign(void) { return atomic_load(&owner) != sys(SYS_getpid); }
 
 bool is_rsocket(int fd)
 {
@@ -102,17 +75,20 @@ void entry_alias(int fd, struct entry *e)
 
 void entry_set(int fd, int domain, enum kind k)
 {
-	static _Atomic bool started;
-	if (!atomic_exchange(&started, true))
-		start();
+	if (!atomic_exchange(&used, true)) {
+		fork_watch();
+		atexit(at_exit);
+	}
 	if ((unsigned)fd >= TABLE)
 		return;
 	reach(fd);
 	struct entry *e = &table[fd];
 	atomic_store(&e->refs, 1);
 	atomic_store(&e->ghost, false);
+	atomic_store(&e->inherited, false);
+	atomic_store(&e->retreated, false);
 	e->domain = domain;
-	e->queue = e->twin = e->door = -1;
+	e->queue = e->twin = e->door = e->below = -1;
 	atomic_store(&e->nonblocking, false);
 	atomic_store(&e->patience[0], 0);
 	atomic_store(&e->patience[1], 0);

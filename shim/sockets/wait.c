@@ -44,6 +44,12 @@ static void timer_put(int fd)
 	sys(SYS_close, fd);
 }
 
+void timers_forget(void)
+{
+	for (size_t i = 0; i < sizeof timers / sizeof *timers; i++)
+		sys(SYS_close, atomic_exchange(&timers[i], 0) - 1);
+}
+
 static int plain_poll(struct pollfd *fds, nfds_t n, const struct timespec *timeout)
 {
 	struct timespec left = timeout ? *timeout : (struct timespec){0}; /* the kernel writes to it */
@@ -60,7 +66,9 @@ static int below(int fd, bool *rsocket)
 	int k = kind_of(e);
 	if (k == LISTENING && e->door >= 0)
 		return e->door;
-	*rsocket = *rsocket || k != DEAD;
+	if (k == LISTENING)
+		listener_use(e);
+	*rsocket = *rsocket || !in_fork_child();
 	return fd_of(e);
 }
 

@@ -9,10 +9,11 @@ import (
 	"vrdma/test/workload"
 )
 
-// newest is a daemon's machine as programs with the newest rdma-core see it.
+// newest is a daemon's machine as programs with another rdma-core see it, the newest or the
+// oldest.
 type newest struct {
 	*harness.Daemon
-	root *harness.Newest
+	root *harness.Debian
 }
 
 // Program implements harness.Machine.

@@ -12,14 +12,19 @@ import (
 	"vrdma/internal/cache"
 )
 
-// Newest is an unpacked Debian with the newest rdma-core, for programs that run as in a
-// container with another library than the machine's. See tools/newest-root.
-type Newest struct{ dir string }
+// Debian is an unpacked Debian of another age, for programs that run as in a container with
+// other libraries than the machine's. See tools/newest-root.
+type Debian struct{ age, dir string }
 
-var newestRoot = sync.OnceValues(func() (string, error) {
-	dir, err := cached("newest", "newest-root")
-	return filepath.Join(dir, "root"), err
-})
+// debianRoot unpacks one, and remembers it.
+func debianRoot(age string) func() (string, error) {
+	return sync.OnceValues(func() (string, error) {
+		dir, err := cached(age, "newest-root", age)
+		return filepath.Join(dir, "root"), err
+	})
+}
+
+var newestRoot, oldestRoot = debianRoot("newest"), debianRoot("oldest")
 
 // cached is the directory in the user's cache that a script of tools/ fills, which is told
 // its path first.
@@ -33,22 +38,33 @@ func cached(name, script string, args ...string) (string, error) {
 	})
 }
 
-// NewestRoot unpacks it, if this machine has not done so before.
-func NewestRoot(t testing.TB) *Newest {
+// NewestRoot has the newest rdma-core. It is unpacked if this machine has not done so before.
+func NewestRoot(t testing.TB) *Debian {
+	t.Helper()
+	return needRoot(t, "newest", newestRoot)
+}
+
+// OldestRoot has the oldest glibc and rdma-core that we support: Debian 11's.
+func OldestRoot(t testing.TB) *Debian {
+	t.Helper()
+	return needRoot(t, "oldest", oldestRoot)
+}
+
+func needRoot(t testing.TB, age string, unpack func() (string, error)) *Debian {
 	t.Helper()
 	Need(t, "unshare", "chroot", "apt-get", "dpkg-deb")
-	dir, err := newestRoot()
+	dir, err := unpack()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Newest{dir}
+	return &Debian{age, dir}
 }
 
 // Dir is where it is.
-func (n *Newest) Dir() string { return n.dir }
+func (n *Debian) Dir() string { return n.dir }
 
 // Version is that of its rdma-core, as in the file name of its libibverbs: 1.14.60.0.
-func (n *Newest) Version(t testing.TB) string {
+func (n *Debian) Version(t testing.TB) string {
 	t.Helper()
 	found, _ := filepath.Glob(filepath.Join(n.dir, "usr/lib/*/libibverbs.so.1.*"))
 	if len(found) != 1 {
@@ -71,7 +87,7 @@ exec chroot "$root" "$@"
 `
 
 // Command is argv inside the root, in a mount namespace of its own.
-func (n *Newest) Command(env []string, argv ...string) *exec.Cmd {
+func (n *Debian) Command(env []string, argv ...string) *exec.Cmd {
 	args := []string{"--mount", "--propagation", "private"}
 	if os.Getuid() != 0 {
 		args = append(args, "--user", "--map-root-user")
@@ -83,7 +99,7 @@ func (n *Newest) Command(env []string, argv ...string) *exec.Cmd {
 }
 
 // Launch starts argv inside the root under `vrdma run` with the given flags.
-func (n *Newest) Launch(t testing.TB, d *Daemon, flags []string, argv ...string) *Process {
+func (n *Debian) Launch(t testing.TB, d *Daemon, flags []string, argv ...string) *Process {
 	t.Helper()
 	run := append([]string{"/opt/vrdma/vrdma", "run", "--socket", d.Socket}, flags...)
 	cmd := n.Command(d.Command().Env, append(append(run, "--"), argv...)...)
@@ -93,7 +109,7 @@ func (n *Newest) Launch(t testing.TB, d *Daemon, flags []string, argv ...string)
 		cmd.Path = path
 	}
 	p := Spawn(t, cmd)
-	p.Name = "newest: " + strings.Join(argv, " ")
+	p.Name = n.age + ": " + strings.Join(argv, " ")
 	return p
 }
 

@@ -13,7 +13,7 @@ import (
 type library struct {
 	name  string
 	alone bool            // the stock preload library, without ours before it
-	root  *harness.Newest // nil: the machine's own
+	root  *harness.Debian // nil: the machine's own
 }
 
 // rspreload is where Debian puts the stock preload library.

@@ -432,6 +432,34 @@ static void limits_give_the_kernels_errno(void)
 	finish();
 }
 
+/* Queues as deep as libfabric's rxm wants them, and work that fills them: a completion queue
+ * of 262144 entries, and as many unpolled completions in it as a ring of 200000 requests has.
+ */
+static void deep_queues(void)
+{
+	start();
+	struct ibv_device_attr a;
+	ZERO(ibv_query_device(d.ctx, &a));
+	CHECK(a.max_cqe >= 262144 && a.max_qp_wr >= 1048576 && a.max_srq_wr >= 1048576, "max_cqe %d, max_qp_wr %d, max_srq_wr %d", a.max_cqe, a.max_qp_wr, a.max_srq_wr);
+	struct ibv_cq *largest = MADE(ibv_create_cq(d.ctx, a.max_cqe, NULL, NULL, 0));
+	ZERO(ibv_destroy_cq(largest));
+	struct ibv_srq_init_attr sa = {.attr = {.max_wr = (uint32_t)a.max_srq_wr, .max_sge = 1}};
+	ZERO(ibv_destroy_srq(MADE(ibv_create_srq(d.pd, &sa))));
+	struct ibv_cq *cq = MADE(ibv_create_cq(d.ctx, 262144, NULL, NULL, 0));
+	struct ibv_qp_init_attr qa = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_send_wr = (uint32_t)a.max_qp_wr, .max_recv_wr = (uint32_t)a.max_qp_wr, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp *qp = MADE(ibv_create_qp(d.pd, &qa));
+	ZERO(ibv_destroy_qp(qp));
+	enum { N = 200000 };
+	struct couple c = couple_new(&d, (struct opt){.send_cq = cq, .depth = N, .sge = 1});
+	for (uint64_t i = 0; i < N; i++)
+		post_work(&c.a, rdma(IBV_WR_RDMA_WRITE, &mem, 0, 8, i, at(4096), mem.mr->rkey));
+	for (uint64_t i = 0; i < N; i++)
+		expect_wc(cq, i, IBV_WC_SUCCESS, "one of 200000 completions");
+	couple_free(&c);
+	ZERO(ibv_destroy_cq(cq));
+	finish();
+}
+
 /* What the device does not have is refused with a word that says so. */
 static void raw_packet_qp_is_refused(void)
 {
@@ -459,6 +487,7 @@ static const struct vt_case cases[] = {
 	{"sqd", sqd},
 	{"keys_and_numbers_are_random", keys_and_numbers_are_random},
 	{"limits_give_the_kernels_errno", limits_give_the_kernels_errno},
+	{"deep_queues", deep_queues},
 	{"raw_packet_qp_is_refused", raw_packet_qp_is_refused},
 };
 

@@ -2,8 +2,9 @@
 /*
  * Stands for rdma-core 44's librspreload.so: its descriptors are /dev/null, behind each is
  * a TCP socket instead of an rsocket, and it has the same gaps and the same manners. Where
- * the real one breaks, this one aborts.
+ * the real one breaks, this one aborts: above all where a fork child uses an rsocket.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -13,6 +14,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -30,17 +32,28 @@ struct service {
 
 static struct {
 	int tcp;      /* plus one; 0: not ours */
+	int closed;   /* by rclose, and the number still stands for it */
 	int queue[2]; /* of a listener: accepted connections, as in rsockets */
 	struct service service;
 } table[4096];
 
+static pid_t maker; /* of all rsockets here */
+static int mine(void) { return getpid() == maker; }
+
 static int behind(int fd) { return fd >= 0 && fd < 4096 && table[fd].tcp ? table[fd].tcp - 1 : -1; }
-static int number(int fd) { return behind(fd) >= 0 ? behind(fd) : fd; }
+static int number(int fd)
+{
+	REQUIRE(behind(fd) < 0 || (mine() && !table[fd].closed));
+	return behind(fd) >= 0 ? behind(fd) : fd;
+}
 static int install(int tcp)
 {
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY);
 	REQUIRE(fd >= 0 && fd < 4096);
+	maker = maker ? maker : getpid();
+	REQUIRE(mine());
 	table[fd].tcp = tcp + 1;
+	table[fd].closed = 0;
 	table[fd].service = (struct service){0};
 	return fd;
 }
@@ -53,7 +66,28 @@ int socket(int domain, int type, int protocol)
 	return fd < 0 || domain != AF_INET ? fd : install(fd);
 }
 
-int bind(int fd, const struct sockaddr *a, socklen_t n) { return (int)syscall(SYS_bind, number(fd), a, n); }
+/* RDMA has ports of its own: what is 127.0.0.1 there, is another address of the kernel's. */
+#define HERE htonl(0x7f000001)
+#define THERE htonl(0x7f000009)
+
+static void swap(struct sockaddr *a, in_addr_t from, in_addr_t to)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)a;
+	if (v4->sin_family == AF_INET && v4->sin_addr.s_addr == from)
+		v4->sin_addr.s_addr = to;
+}
+
+/* A call of the kernel's with an address, for RDMA's side if fd is an rsocket. */
+static int with(long call, int fd, const struct sockaddr *a, socklen_t n)
+{
+	struct sockaddr_storage at = {0};
+	memcpy(&at, a, n < sizeof at ? n : sizeof at);
+	if (behind(fd) >= 0)
+		swap((struct sockaddr *)&at, HERE, THERE);
+	return (int)syscall(call, number(fd), &at, n);
+}
+
+int bind(int fd, const struct sockaddr *a, socklen_t n) { return with(SYS_bind, fd, a, n); }
 
 /* Takes connections and puts them into the queue, until the listener is shut down. */
 static void *serve(void *arg)
@@ -66,11 +100,11 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-int listen(int fd, int backlog)
+/* librdmacm's, as rclose below. */
+int rlisten(int fd, int backlog)
 {
-	int r = (int)syscall(SYS_listen, number(fd), backlog);
-	if (r || behind(fd) < 0)
-		return r;
+	if (syscall(SYS_listen, number(fd), backlog))
+		return -1;
 	syscall(SYS_fcntl, behind(fd), F_SETFL, 0); /* the thread blocks */
 	REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, table[fd].queue) == 0);
 	struct service *s = &table[fd].service;
@@ -83,6 +117,11 @@ int listen(int fd, int backlog)
 	return 0;
 }
 
+int listen(int fd, int backlog)
+{
+	return behind(fd) < 0 ? (int)syscall(SYS_listen, fd, backlog) : rlisten(fd, backlog);
+}
+
 int accept(int fd, struct sockaddr *a, socklen_t *n)
 {
 	int tcp;
@@ -90,15 +129,26 @@ int accept(int fd, struct sockaddr *a, socklen_t *n)
 		return (int)syscall(SYS_accept4, fd, a, n, 0);
 	if (syscall(SYS_read, table[fd].queue[0], &tcp, sizeof tcp) != sizeof tcp)
 		return -1;
-	if (a)
+	if (a) {
 		syscall(SYS_getpeername, tcp, a, n);
+		swap(a, THERE, HERE);
+	}
 	return install(tcp);
 }
 
-int connect(int fd, const struct sockaddr *a, socklen_t n) { return (int)syscall(SYS_connect, number(fd), a, n); }
+int connect(int fd, const struct sockaddr *a, socklen_t n) { return with(SYS_connect, fd, a, n); }
 int shutdown(int fd, int how) { return (int)syscall(SYS_shutdown, number(fd), how); }
-int getsockname(int fd, struct sockaddr *a, socklen_t *n) { return (int)syscall(SYS_getsockname, number(fd), a, n); }
-int getpeername(int fd, struct sockaddr *a, socklen_t *n) { return (int)syscall(SYS_getpeername, number(fd), a, n); }
+
+static int name(long call, int fd, struct sockaddr *a, socklen_t *n)
+{
+	/* All that a fork child may ask: it is written in memory. */
+	int r = (int)syscall(call, behind(fd) >= 0 ? behind(fd) : fd, a, n);
+	if (r == 0 && behind(fd) >= 0)
+		swap(a, THERE, HERE);
+	return r;
+}
+int getsockname(int fd, struct sockaddr *a, socklen_t *n) { return name(SYS_getsockname, fd, a, n); }
+int getpeername(int fd, struct sockaddr *a, socklen_t *n) { return name(SYS_getpeername, fd, a, n); }
 
 ssize_t recv(int fd, void *buf, size_t n, int flags)
 {
@@ -152,27 +202,38 @@ int setsockopt(int fd, int level, int name, const void *v, socklen_t n)
 	return (int)syscall(SYS_setsockopt, number(fd), level, name, v, n);
 }
 
-int close(int fd)
+/* librdmacm's. What it tells to the service thread, the parent's would hear. */
+int rclose(int fd)
 {
-	int tcp = behind(fd);
-	if (tcp < 0)
-		return (int)syscall(SYS_close, fd);
+	REQUIRE(mine() && !table[fd].closed);
+	table[fd].closed = 1;
 	if (table[fd].service.run) {
-		syscall(SYS_shutdown, tcp, SHUT_RDWR);
+		syscall(SYS_shutdown, behind(fd), SHUT_RDWR);
 		pthread_join(table[fd].service.id, NULL);
 		for (int i = 0; i < 2; i++) {
 			syscall(SYS_close, table[fd].queue[i]);
 			syscall(SYS_close, table[fd].service.pair[i]);
 		}
 	}
+	return (int)syscall(SYS_close, behind(fd));
+}
+
+int close(int fd)
+{
+	if (behind(fd) < 0)
+		return (int)syscall(SYS_close, fd);
+	int r = rclose(fd);
 	table[fd].tcp = 0;
+	table[fd].service.run = NULL;
 	syscall(SYS_close, fd);
-	return (int)syscall(SYS_close, tcp);
+	return r;
 }
 
 /* A copy of the real one ends the connection when it is closed. */
 int dup2(int from, int to)
 {
 	REQUIRE(behind(from) < 0 && behind(to) < 0);
+	if (from == to)
+		return fcntl(from, F_GETFD) < 0 ? -1 : to;
 	return (int)syscall(SYS_dup3, from, to, 0);
 }

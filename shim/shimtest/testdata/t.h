@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@ struct header {
 enum {
 	CMD_GET_CONTEXT = 0,
 	CMD_REG_MR = 9,
+	CMD_DEREG_MR = 13,
 	CMD_CREATE_COMP_CHANNEL = 17,
 	CMD_CREATE_CQ = 18,
 	CMD_POST_SEND = 28,
@@ -51,6 +53,7 @@ enum {
 	CMD_BELLS = 207, /* stores how often the doorbell's eventfd was written */
 	CMD_SYNCS = 208, /* stores the number of SYNC requests */
 	CMD_DATA = 209,  /* stores how many bytes the memfd holds */
+	CMD_REFUSE = 210, /* the next REG_MR fails with ENOMEM */
 };
 
 struct command {
@@ -86,6 +89,7 @@ struct extent {
 };
 enum { HOLE, SHARED, FOREIGN };
 struct extents {
+	uint32_t handle, lkey, rkey, reserved; /* as in the kernel's answer */
 	uint64_t n;
 	struct extent e[64];
 };
@@ -103,8 +107,17 @@ static inline int reg_mr(int fd, const volatile void *start, uint64_t length, st
 	return n < 0 ? errno : 0;
 }
 
-/* Registers and insists on one extent of this kind. */
-static inline void reg_as(int fd, const volatile void *start, uint64_t length, uint32_t kind)
+static inline int dereg_mr(int fd, uint32_t handle)
+{
+	struct {
+		struct header h;
+		uint32_t handle;
+	} c = {{CMD_DEREG_MR, sizeof c / 4, 0}, handle};
+	return write(fd, &c, sizeof c) < 0 ? errno : 0;
+}
+
+/* Registers and insists on one extent of this kind. Returns the handle. */
+static inline uint32_t reg_as(int fd, const volatile void *start, uint64_t length, uint32_t kind)
 {
 	struct extents x;
 	int e = reg_mr(fd, start, length, &x);
@@ -117,6 +130,7 @@ static inline void reg_as(int fd, const volatile void *start, uint64_t length, u
 				(unsigned long)x.e[i].length, x.e[i].kind, x.e[i].prot);
 		_exit(1);
 	}
+	return x.handle;
 }
 
 static inline int open_device(void)

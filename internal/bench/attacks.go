@@ -1,0 +1,302 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"time"
+)
+
+// An Attack is something that a hostile tenant does to a daemon it shares with others.
+// programs/hostile.c does it.
+type Attack struct {
+	Name  string
+	What  string
+	Count int
+	// Busy attackers use processors of their own, as every program may; what that alone
+	// does to a victim is shown by the attack "spin". Nothing was promised about them.
+	Busy bool
+}
+
+// Attacks are all of them, those that take most last.
+var Attacks = []Attack{
+	{"spin", "takes a processor, nothing else", 1, true},
+	{"rnr", "QPs send to peers without receives, 10 us apart", 200, false},
+	{"rnr", "QPs send to peers without receives, 10 us apart", 2000, false},
+	{"ring", "QPs whose doorbells ring all the time", 500, true},
+	{"copy", "QPs that write 1 MiB again and again", 8, true},
+	{"commands", "programs that query the device all the time", 16, true},
+	{"connections", "connections that say nothing", 8000, false},
+	{"requests", "unfinished requests of tools", 8, false},
+	{"qps", "idle QPs", 60000, false},
+	{"error", "QPs in ERROR", 30000, false},
+	{"mappings", "programs with 256 pages registered, 1 GiB apart", 280, false},
+}
+
+// victimBound is how much an idle attacker may slow a victim down.
+const victimBound = 3
+
+// attackTimeout bounds one attack, the victim's runs included.
+const attackTimeout = 6 * time.Minute
+
+// victimMessages is how many messages of a victim are timed: a starved one takes
+// milliseconds for each.
+const victimMessages = 2000
+
+// An AttackRow is what an attack did to a victim and to the daemon of both.
+type AttackRow struct {
+	Attack string `json:"attack"`
+	What   string `json:"what"`
+	Count  int    `json:"count"`
+	Build  string `json:"build"`
+	Busy   bool   `json:"busy,omitempty"`
+	// Reached is how far the attacker came, in its own words.
+	Reached string  `json:"reached"`
+	Alone   Victim  `json:"alone"`
+	Beside  Victim  `json:"beside"`
+	Ratio   float64 `json:"ratio"` // of the medians
+	// The daemon before the attack, in its midst and after it.
+	Before Load `json:"before"`
+	While  Load `json:"while"`
+	After  Load `json:"after"`
+	Pass   bool `json:"pass"`
+	// Note says what broke, if something did.
+	Note string `json:"note,omitempty"`
+}
+
+// A Victim is the latency of a program that did nothing wrong.
+type Victim struct {
+	Median Series `json:"median"`
+	P99    Series `json:"p99"`
+}
+
+// An AttackRun runs attacks against a daemon that serves a victim too.
+type AttackRun struct {
+	Labs     []*Lab   // builds, attacked in turn
+	Names    []string // of the builds
+	Attacks  []Attack
+	Rounds   int // of the victim, alone and beside
+	Progress io.Writer
+}
+
+// Run makes every attack on every build, each with a fresh daemon.
+func (s *AttackRun) Run(ctx context.Context, version string) (*AttackReport, error) {
+	report := &AttackReport{Time: time.Now(), Version: version, Machine: ThisMachine()}
+	for _, attack := range s.Attacks {
+		for i, lab := range s.Labs {
+			fmt.Fprintf(s.Progress, "%s, %d %s, %s:\n", attack.Name, attack.Count, attack.What, s.Names[i])
+			o := AttackRow{Attack: attack.Name, What: attack.What, Count: attack.Count, Build: s.Names[i], Busy: attack.Busy}
+			err := s.attack(ctx, lab, &o)
+			if ctx.Err() != nil {
+				return nil, errInterrupted
+			}
+			if err != nil {
+				fmt.Fprintf(s.Progress, "  %v\n", err)
+				o.note(err.Error())
+			}
+			o.judge()
+			report.Rows = append(report.Rows, o)
+		}
+	}
+	return report, nil
+}
+
+// attack makes one attack on one build.
+func (s *AttackRun) attack(ctx context.Context, lab *Lab, o *AttackRow) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, attackTimeout, tooLong(attackTimeout))
+	defer cancel()
+	programs, err := lab.Compile(ctx, "hostile")
+	if err != nil {
+		return err
+	}
+	d, err := lab.Here.Start(ctx, "--network=false", "--mode", "0666")
+	if err != nil {
+		return err
+	}
+	defer d.stop()
+	if err := s.withDaemon(ctx, lab, d, o, programs["hostile"]); err != nil || d.gone() {
+		if d.died(ctx) {
+			return fmt.Errorf("THE DAEMON DIED: %s", d.lastWords())
+		}
+		return err
+	}
+	return nil
+}
+
+// withDaemon measures alone, starts the attacker, measures beside it and ends it.
+func (s *AttackRun) withDaemon(ctx context.Context, lab *Lab, d *daemon, o *AttackRow, hostile string) error {
+	victim, attacker, err := lab.tenants(ctx)
+	if err != nil {
+		return err
+	}
+	if o.Alone, err = s.measure(ctx, victim, "alone"); err != nil {
+		return err
+	}
+	if o.Before, err = d.load(); err != nil {
+		return err
+	}
+	c := &crowd{}
+	defer c.dismiss()
+	_, out, err := c.admit(lab.command(ctx, attacker.Under(hostile, o.Attack, fmt.Sprint(o.Count))...))
+	if err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	o.Reached = strings.TrimPrefix(strings.TrimSpace(line), "ready ")
+	fmt.Fprintf(s.Progress, "  the attacker: %s\n", o.Reached)
+	if err != nil {
+		return fmt.Errorf("the attacker ended: %w", err)
+	}
+	if err := wait(ctx, settling); err != nil {
+		return err
+	}
+	if o.Beside, err = s.measure(ctx, victim, "beside"); err != nil {
+		return err
+	}
+	if o.While, err = d.load(); err != nil {
+		return err
+	}
+	c.dismiss()
+	o.After, err = d.calm(ctx, o.Before)
+	return err
+}
+
+// measure times the victim.
+func (s *AttackRun) measure(ctx context.Context, victim *Host, how string) (v Victim, err error) {
+	name := fmt.Sprintf("ib_send_lat -s %d, %s", latencySize, how)
+	v = Victim{Median: Series{Name: name, Unit: "s"}, P99: Series{Name: name, Unit: "s"}}
+	r := victim.loop()
+	p := Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+		out, err := r.perftest(ctx, device, "ib_send_lat", "-s", fmt.Sprint(latencySize), "-n", fmt.Sprint(victimMessages))
+		if err != nil {
+			return Reading{}, err
+		}
+		got, err := ParseLatency(out)
+		if err == nil && got.Typical > 0 && !math.IsInf(got.P99, 0) { // else it is tried again, see Probe.measure
+			v.P99.add(Reading{Value: got.P99 * 1e-6})
+		}
+		return Reading{Value: got.Typical * 1e-6, Average: got.Average * 1e-6}, err
+	}}
+	series, err := Rounds(ctx, s.Progress, s.Rounds, []Probe{p})
+	v.Median = series[0]
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return v, err
+}
+
+// note adds a remark.
+func (o *AttackRow) note(text string) { o.Note = strings.TrimPrefix(o.Note+"; "+text, "; ") }
+
+// judge says whether the victim was spared.
+func (o *AttackRow) judge() {
+	for _, s := range []*Series{&o.Alone.Median, &o.Beside.Median} {
+		if n := len(s.Failures); n > 0 {
+			o.note(fmt.Sprintf("the victim failed in %d of %d runs: %s", n, n+len(s.Values), s.Failures[n-1]))
+		}
+	}
+	if len(o.Alone.Median.Values) == 0 || len(o.Beside.Median.Values) == 0 {
+		return
+	}
+	o.Ratio = o.Beside.Median.Median() / o.Alone.Median.Median()
+	o.Pass = o.Ratio <= victimBound && o.Note == ""
+}
+
+func (o *AttackRow) mark() string {
+	switch {
+	case o.Note != "":
+		return "FAILED"
+	case o.Busy:
+		return ""
+	case o.Pass:
+		return "PASS"
+	}
+	return "MISS"
+}
+
+// AttackReport is the outcome of an AttackRun.
+type AttackReport struct {
+	Time    time.Time   `json:"time"`
+	Version string      `json:"version"`
+	Machine Machine     `json:"machine"`
+	Rows    []AttackRow `json:"rows"`
+}
+
+// Markdown writes it for people.
+func (s *AttackReport) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "vrdma %s, %s, %s\n\n", s.Version, s.Machine, s.Time.UTC().Format("2006-01-02 15:04 UTC"))
+	fmt.Fprintf(&b, "A victim's send latency, 64 B, alone and beside an attacker: median, average, 99 %%. The daemon before, while and after. The victim passes beside an idle attacker if its median is at most %d x.\n\n", victimBound)
+	b.WriteString("| attack | build | reached | alone | beside | | daemon's memory | mappings | descriptors | victim |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for i := range s.Rows {
+		o := &s.Rows[i]
+		ratio := ""
+		if o.Ratio > 0 {
+			ratio = fmt.Sprintf("%.3g x", o.Ratio)
+		}
+		fmt.Fprintf(&b, "| %s: %d %s | %s | %s | %s | %s | %s | %s, %s, %s | %d, %d, %d | %d, %d, %d | %s |\n",
+			o.Attack, o.Count, o.What, o.Build, o.Reached, o.Alone.text(), o.Beside.text(), ratio,
+			Quantity(o.Before.Memory, "B"), Quantity(o.While.Memory, "B"), Quantity(o.After.Memory, "B"),
+			o.Before.Mappings, o.While.Mappings, o.After.Mappings, o.Before.Files, o.While.Files, o.After.Files, o.mark())
+	}
+	for _, o := range s.Rows {
+		if o.Note != "" {
+			fmt.Fprintf(&b, "\n%s, %d, %s: %s\n", o.Attack, o.Count, o.Build, o.Note)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// text is the median, the average and the 99th percentile.
+func (v *Victim) text() string {
+	if len(v.Median.Values) == 0 {
+		return ""
+	}
+	return Quantity(v.Median.Median(), "s") + ", " + Quantity(v.Median.Average(), "s") + ", " + Quantity(v.P99.Median(), "s")
+}
+
+// JSON writes it for programs.
+func (s *AttackReport) JSON(w io.Writer) error { return writeJSON(w, s) }
+
+// Write leaves it in dir, as JSON and as Markdown, under the time's name.
+func (s *AttackReport) Write(dir string) (path string, err error) {
+	return writeFiles(dir, s.Time.UTC().Format("20060102-150405")+"-attacks", s)
+}
+
+// Users who are nobody else, to be a victim and an attacker.
+const (
+	victimUser   = 65534
+	attackerUser = 65533
+)
+
+// tenants are two users of this host's daemon: root makes them different ones, anybody
+// else is both.
+func (l *Lab) tenants(ctx context.Context) (victim, attacker *Host, err error) {
+	if os.Getuid() != 0 {
+		return l.Here, l.Here, nil
+	}
+	if err := os.Chmod(l.Dir, 0o755); err != nil {
+		return nil, nil, err
+	}
+	as := func(user int) *Host {
+		h := *l.Here
+		// Who becomes somebody else no longer dies with us unless it is said again.
+		h.enter = []string{"setpriv", fmt.Sprintf("--reuid=%d", user), fmt.Sprintf("--regid=%d", user), "--clear-groups", "--pdeathsig=KILL", "--"}
+		return &h
+	}
+	victim, attacker = as(victimUser), as(attackerUser)
+	for _, h := range []*Host{victim, attacker} {
+		if _, err := l.Run(ctx, h.At("true")...); err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, err
+			}
+			return l.Here, l.Here, nil // root of a small user namespace has no others
+		}
+	}
+	return victim, attacker, nil
+}

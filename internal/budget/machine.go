@@ -1,0 +1,124 @@
+package budget
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Machine is what there is to divide.
+type Machine struct {
+	Files    uint64 // RLIMIT_NOFILE of the daemon
+	Mappings uint64 // vm.max_map_count
+	Memory   uint64 // bytes, of the machine or of the control group
+}
+
+const (
+	// ownFiles are what the daemon itself needs: sockets, epoll, counters' files.
+	ownFiles = 256
+	// ownMappings are what the Go runtime and the libraries need. The runtime dies
+	// if it gets none.
+	ownMappings = 8192
+	// A mapping is a gibibyte, and 2^47 bytes are all that a process has.
+	mostMappings = 1 << 16
+	// Tools: `vrdma run` is one for a moment, and many may be started at once.
+	toolsOfAll, toolsOfOthers, toolsOfUser = 4096, 1024, 256
+)
+
+// FewestFiles is what a daemon needs to serve a few programs: half of it is its own
+// (the counters' files, mostly), and a program with a device takes eight.
+const FewestFiles = 128
+
+// ThisMachine asks the kernel. What it does not say is not limited. Go has raised the
+// soft limit of open files to the hard one before main.
+func ThisMachine() Machine {
+	m := Machine{Files: math.MaxInt64, Mappings: math.MaxInt64, Memory: math.MaxInt64}
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
+		m.Files = min(m.Files, r.Cur)
+	}
+	m.Mappings = min(m.Mappings, readNumber("/proc/sys/vm/max_map_count"))
+	var i unix.Sysinfo_t
+	if unix.Sysinfo(&i) == nil {
+		m.Memory = uint64(i.Totalram) * uint64(i.Unit)
+	}
+	m.Memory = min(m.Memory, groupMemory("/sys/fs/cgroup"))
+	return m
+}
+
+// groupMemory is the lowest memory.max on the way from our control group to the root.
+func groupMemory(root string) uint64 {
+	lowest := uint64(math.MaxInt64)
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return lowest
+	}
+	for line := range strings.Lines(string(text)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::") // version 2
+		if !ok {
+			continue
+		}
+		for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {
+			lowest = min(lowest, readNumber(filepath.Join(root, at, "memory.max")))
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return lowest
+}
+
+// readNumber reads a file with one number; "max" and whatever cannot be read mean no
+// limit.
+func readNumber(path string) uint64 {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return math.MaxInt64
+	}
+	n, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 63)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return n
+}
+
+// Limits divides the machine. A user gets half of what all users but the owner may have
+// together, so that no single one starves another; the owner keeps a quarter or more.
+// Registered memory of the owner is not limited here: its pages are the programs' own,
+// and every process has a limit of its own (Limits.Memory of the NIC).
+func (m Machine) Limits() Limits {
+	all := Bill{
+		Files:    less(m.Files, ownFiles),
+		Mappings: less(min(m.Mappings, mostMappings), ownMappings),
+		State:    m.Memory / 4,
+		Rings:    m.Memory,
+		Memory:   math.MaxInt64,
+		Holes:    math.MaxInt64,
+		Tools:    toolsOfAll,
+	}
+	others := Bill{
+		Files:    all[Files] / 4 * 3,
+		Mappings: all[Mappings] / 4 * 3,
+		State:    m.Memory / 8,
+		Rings:    m.Memory / 4,
+		Memory:   m.Memory / 4 * 3,
+		Holes:    m.Memory / 4,
+		Tools:    toolsOfOthers,
+	}
+	user := others
+	for k := range user {
+		user[k] /= 2
+	}
+	user[Tools] = toolsOfUser
+	return Limits{All: all, Others: others, User: user}
+}
+
+// less is n without what the daemon needs itself, but never less than half of n.
+func less(n, own uint64) uint64 {
+	return max(n/2, n-min(n, own))
+}

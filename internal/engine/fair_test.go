@@ -1,0 +1,447 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// halt ends the loop of e: from then on the test makes the passes, and time is what it says.
+// Each look at the clock takes a microsecond.
+func halt(e *Engine) {
+	e.Stop()
+	e.time = func() transport.Time { return e.now + 1_000 }
+	for _, b := range e.bells {
+		b.flow.credit = 0
+		e.activate(b)
+	}
+}
+
+// passes makes n passes, d apart.
+func passes(e *Engine, n int, d transport.Time) {
+	for range n {
+		e.now += d
+		for _, b := range e.bells {
+			if b.page.any.Load() != 0 {
+				e.activate(b) // as its eventfd would
+			}
+		}
+		e.step()
+	}
+}
+
+// passesUntil makes passes until done, most at most, and returns how many.
+func passesUntil(t *testing.T, e *Engine, most int, done func() bool) int {
+	t.Helper()
+	for i := range most {
+		if done() {
+			return i
+		}
+		passes(e, 1, 1_000)
+	}
+	t.Fatalf("not done after %d passes", most)
+	return 0
+}
+
+// sent is how many packets the queue pairs of a session have sent.
+func (c *client) sent() (n uint64) {
+	c.e.nic.EachQP(func(q *nic.QP) {
+		if q.Session() == c.s {
+			n += q.Transport().Counters().SentPackets
+		}
+	})
+	return n
+}
+
+// small makes n queue pairs with the smallest queues, which share everything else.
+func (c *client) small(n int) []*testQP {
+	c.t.Helper()
+	first := c.newQP(rc)
+	qs := make([]*testQP, n)
+	for i := range qs {
+		qs[i] = c.sized(1, first.cq, first.mr)
+	}
+	return qs
+}
+
+// sized makes a queue pair with queues of n requests, which uses what another one has.
+func (c *client) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
+	c.t.Helper()
+	q := &testQP{c: c, cq: cq, mr: mr, cqr: c.ring(cq.Ring)}
+	c.do(func() (err error) {
+		q.info, err = c.s.CreateQP(nic.QPParams{PD: 0, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: rc,
+			Cap: nic.QPCap{SendWR: n, RecvWR: n, SendSGE: 1, RecvSGE: 1}})
+		return err
+	})
+	q.sq, q.rq = c.ring(q.info.SQ), c.ring(q.info.RQ)
+	return q
+}
+
+// storm makes n queue pairs that send to peers without a receive, for ever, without any
+// doing of their client.
+func storm(t testing.TB, e *Engine, n int) *client {
+	t.Helper()
+	c := newClient(t, e)
+	qs := c.small(2 * n)
+	for i := range n {
+		connect(qs[i], qs[n+i])
+	}
+	for _, q := range qs[:n] {
+		q.post(wr{op: opSend, n: 0})
+	}
+	return c
+}
+
+// TestTurnsGoRoundSessions: however many queue pairs of another session want turns, and
+// whatever their timers, a request waits for a few of them only.
+func TestTurnsGoRoundSessions(t *testing.T) {
+	for _, n := range []int{10, 1000} {
+		a, b := pair(t)
+		e := a.c.e
+		s := storm(t, e, n)
+		halt(e)
+		passes(e, 3*n, 5_000)
+		before := s.sent()
+		a.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+		passesUntil(t, e, 4*n, func() bool { _, ok := a.try(); return ok })
+		if others := s.sent() - before; others > round {
+			t.Errorf("%d turns of a session with %d queue pairs before a request of another, want %d at most", others, n, round)
+		}
+		before = s.sent()
+		passes(e, 100, 5_000)
+		if s.sent() == before {
+			t.Error("the session with many queue pairs has no turns at all")
+		}
+	}
+}
+
+// TestLongTurnsCost: who takes long turns has fewer of them.
+func TestLongTurnsCost(t *testing.T) {
+	e := newEngine(t)
+	long, short := newClient(t, e).small(4), newClient(t, e).small(4)
+	halt(e)
+	var turns [2]int
+	for _, q := range append(long, short...) {
+		e.schedule(e.nic.QP(q.info.Num))
+	}
+	for range 700 {
+		q := e.sched.next(e.now)
+		i, cost := 0, transport.Time(6*quantum)
+		if q.Session() == short[0].c.s {
+			i, cost = 1, quantum
+		}
+		turns[i]++
+		e.sched.charge(q, cost, false)
+		e.schedule(q)
+	}
+	if turns[0] != 100 || turns[1] != 600 {
+		t.Errorf("turns of six quanta: %d, of one: %d, want 100 and 600", turns[0], turns[1])
+	}
+}
+
+// TestSlowTurnsShrink: who copies slowly is allowed less in a turn, until it is faster.
+func TestSlowTurnsShrink(t *testing.T) {
+	e := newEngine(t)
+	c := newClient(t, e).small(1)[0]
+	halt(e)
+	q := e.nic.QP(c.info.Num)
+	for i, s := range []struct {
+		cost transport.Time
+		all  bool
+		want int
+	}{
+		{slowTurn, true, turn}, {slowTurn + 1, false, turn}, {slowTurn + 1, true, turn / 2}, {slowTurn / 2, true, turn / 2},
+		{100 * slowTurn, true, turn / 4}, {slowTurn + 1, true, turn / 8}, {slowTurn + 1, true, turn / 8},
+		{slowTurn/2 - 1, false, turn / 8}, {slowTurn/2 - 1, true, turn / 4}, {0, true, turn / 2}, {0, true, turn}, {0, true, turn},
+	} {
+		if e.sched.charge(q, s.cost, s.all); e.sched.allowance(q) != s.want {
+			t.Fatalf("step %d: %d bytes are allowed, want %d", i, e.sched.allowance(q), s.want)
+		}
+	}
+}
+
+// TestTimersPerPass: one pass looks at a bounded number of timers, and a session's timer
+// does not wait for all those of another that were due before it.
+func TestTimersPerPass(t *testing.T) {
+	const n = 1000
+	e := newEngine(t)
+	s, c := storm(t, e, n), newClient(t, e)
+	q := c.newQP(rc)
+	nobody := &testQP{c: c}
+	nobody.info.Num = 0xabcdef
+	q.timeout = 5 // 131 us
+	q.to(nobody)
+	halt(e)
+	passes(e, 3*n, 1_000)
+	q.post(wr{op: opWrite, n: 8})
+	passes(e, 4, 1_000)
+	sent := c.sent()
+	if sent == 0 {
+		t.Fatal("nothing was sent")
+	}
+	timers := &s.s.Engine.(*bell).flow.timers
+	e.now += transport.Time(time.Second)
+	for i := 0; c.sent() == sent; i++ {
+		before := len(*timers)
+		e.step()
+		if looked := before - len(*timers); looked > dueAtOnce*round {
+			t.Fatalf("one pass took %d timers, want %d at most", looked, dueAtOnce*round)
+		}
+		if i == 4 {
+			t.Fatalf("a timer waits for %d of another session", len(*timers))
+		}
+	}
+}
+
+// TestCommandsPerPass: one pass runs a bounded number of commands, by number and by time.
+func TestCommandsPerPass(t *testing.T) {
+	e := newEngine(t)
+	halt(e)
+	ran := 0
+	for range 100 {
+		*e.commands.push() = func() { ran++ }
+	}
+	e.pending.Store(true)
+	e.time = func() transport.Time { return e.now }
+	if e.takeCommands(e.commandsNow()); ran != commandsPerPass {
+		t.Errorf("%d commands ran in one pass, want %d", ran, commandsPerPass)
+	}
+	e.time = func() transport.Time { return e.now + commandTime/2 }
+	if e.takeCommands(e.commandsNow()); ran != commandsPerPass+2 {
+		t.Errorf("%d commands ran in the time for two", ran-commandsPerPass)
+	}
+	for e.pending.Load() {
+		e.takeCommands(e.commandsNow())
+	}
+	if ran != 100 {
+		t.Errorf("%d commands ran, want 100", ran)
+	}
+}
+
+// sick takes queue pairs to the error state.
+func sick(qs ...*testQP) {
+	for _, q := range qs {
+		q.c.do(func() error {
+			if err := q.c.s.ModifyQP(q.info.Handle, attrInit, &nic.QPAttr{State: 1, PortNum: 1}); err != nil {
+				return err
+			}
+			return q.c.s.ModifyQP(q.info.Handle, 1, &nic.QPAttr{State: 6})
+		})
+	}
+}
+
+// TestErroredPerPass: a pass visits a bounded number of queue pairs in the error state. A
+// session that has very many delays itself, and no other.
+func TestErroredPerPass(t *testing.T) {
+	const n = 3000
+	e := newEngine(t)
+	many, few := newClient(t, e).small(n), newClient(t, e).small(1)
+	sick(many...)
+	sick(few...)
+	halt(e)
+	for _, q := range many {
+		q.recv(0, 0)
+	}
+	few[0].recv(0, 0)
+	count := func(q *testQP) (n int) {
+		for _, ok := q.try(); ok; _, ok = q.try() {
+			n++
+		}
+		return n
+	}
+	done, early := 0, false
+	for tick := range 10 {
+		e.now += tickEvery
+		for i := 0; ; i++ {
+			before := e.tick
+			e.step()
+			k := count(many[0])
+			if k > visitsPerPass+8 {
+				t.Fatalf("%d receives were flushed in one pass, want %d at most", k, visitsPerPass+8)
+			}
+			done += k
+			if tick == 0 && i < 4 {
+				early = early || count(few[0]) == 1
+			}
+			if e.tick != before {
+				break // the round is over
+			}
+		}
+	}
+	if !early {
+		t.Error("a session's receive waits until all those of another are flushed")
+	}
+	if done != n {
+		t.Errorf("%d of %d receives were flushed", done, n)
+	}
+}
+
+// TestFlushInPieces: what is posted to a queue pair is flushed to the last, a bounded number
+// in a pass, without waiting for the next visit.
+func TestFlushInPieces(t *testing.T) {
+	e := newEngine(t)
+	q := newClient(t, e).newQP(rc)
+	halt(e)
+	for range 1000 {
+		q.recv(0, 0)
+	}
+	sick(q)
+	done := 0
+	for range 1000 {
+		k := 0
+		for _, ok := q.try(); ok; _, ok = q.try() {
+			k++
+		}
+		if done += k; k > 64*(round+1) {
+			t.Fatalf("%d receives were flushed in one pass", k)
+		}
+		passes(e, 1, 1_000)
+	}
+	if done != 1000 {
+		t.Errorf("%d of 1000 receives were flushed", done)
+	}
+}
+
+// TestRingsPerPass: a session that rings for all its queue pairs all the time has a bounded
+// number noticed in a pass, each of them in its turn, and delays no other session.
+func TestRingsPerPass(t *testing.T) {
+	const n = 1000
+	e := newEngine(t)
+	many := newClient(t, e).small(n)
+	one := newClient(t, e).newQP(rc)
+	connect(one, one)
+	halt(e)
+	f := &many[0].c.s.Engine.(*bell).flow
+	rang := map[*nic.QP]bool{}
+	for pass := 0; len(rang) < n; pass++ {
+		for _, q := range many {
+			q.ring()
+		}
+		if pass == 3 {
+			one.post(wr{op: opWrite, flags: signal, n: 8, remote: one.c.base, rkey: one.mr.RKey})
+		}
+		e.poll()
+		if noticed := e.nic.QP(one.info.Num).Sched.Queued; noticed != (pass == 3) {
+			t.Errorf("pass %d: the other session's ring noticed: %v", pass, noticed)
+		}
+		k := 0
+		for q := f.first; q != nil; q = q.Sched.Next {
+			k++
+			rang[q] = true
+		}
+		if k > visitRings {
+			t.Fatalf("%d queue pairs rang in one pass, want %d at most", k, visitRings)
+		}
+		for e.sched.waiting() {
+			e.sched.next(e.now)
+		}
+		if pass > 2*n/visitRings {
+			t.Fatalf("after %d passes only %d of %d queue pairs were noticed", pass, len(rang), n)
+		}
+	}
+}
+
+// TestStarvedPerPass: a sender whose peer has posted goes on soon, however many of another
+// session wait for peers that never do.
+func TestStarvedPerPass(t *testing.T) {
+	const n = 1000
+	a, b := pair(t)
+	e := a.c.e
+	s := storm(t, e, n)
+	a.post(wr{op: opSend, flags: signal, n: 8})
+	halt(e)
+	passes(e, n, 0)
+	for _, c := range []*client{s, a.c} {
+		if c.s.Engine.(*bell).flow.starved.n == 0 {
+			t.Fatal("nobody is starved")
+		}
+	}
+	b.recv(0, 8)
+	for i := range 8 {
+		if _, ok := a.try(); ok {
+			return
+		}
+		if i == 7 {
+			t.Errorf("a sender waits, with %d of another session", s.s.Engine.(*bell).flow.starved.n)
+		}
+		passes(e, 1, 0)
+	}
+}
+
+// sendToAndFro sends n messages to and fro and returns how long the one in the middle took.
+func sendToAndFro(a, b *testQP, n int) time.Duration {
+	took := make([]time.Duration, n)
+	for i := range n {
+		start := time.Now()
+		from, to := a, b
+		if i&1 != 0 {
+			from, to = b, a
+		}
+		to.recv(0, 64)
+		from.post(wr{op: opSend, n: 64})
+		for _, ok := to.try(); !ok; _, ok = to.try() {
+		}
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took)
+	return took[n/2]
+}
+
+// BenchmarkBeside is how long a message takes beside others. On a machine with other work
+// only the median means something.
+func BenchmarkBeside(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		storm int
+		sick  int
+	}{{"nobody", 0, 0}, {"rnr200", 200, 0}, {"rnr2000", 2000, 0}, {"error20000", 0, 20000}} {
+		b.Run(c.name, func(b *testing.B) {
+			x, y := pair(b)
+			if c.storm > 0 {
+				storm(b, x.c.e, c.storm)
+			}
+			if c.sick > 0 {
+				sick(newClient(b, x.c.e).small(c.sick)...)
+			}
+			sendToAndFro(x, y, 100)
+			b.ResetTimer()
+			b.ReportMetric(float64(sendToAndFro(x, y, b.N)), "median-ns")
+		})
+	}
+}
+
+// TestCloseInPieces: a session with many queue pairs is closed a few at a time, and nothing
+// of it is left.
+func TestCloseInPieces(t *testing.T) {
+	const n, piece = 500, 32
+	e := newEngine(t)
+	c := newClient(t, e)
+	c.small(n)
+	calls := 1
+	e.Do(func() { e.Detach(c.s) })
+	for more := true; more; calls++ {
+		e.Do(func() {
+			count := func() (n int) {
+				e.nic.EachQP(func(*nic.QP) { n++ })
+				return n
+			}
+			before := count()
+			more = c.s.CloseSome(piece)
+			if ended := before - count(); ended > piece {
+				t.Errorf("%d queue pairs were destroyed at once, want %d at most", ended, piece)
+			}
+		})
+	}
+	e.Do(func() {
+		if s := e.nic.Sessions(); s != 0 {
+			t.Errorf("%d sessions are left", s)
+		}
+		e.nic.EachQP(func(q *nic.QP) { t.Errorf("queue pair %d is left", q.Num()) })
+	})
+	if calls < n/piece {
+		t.Errorf("closed in %d calls, want %d at least", calls, n/piece)
+	}
+}

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// inFlight is what the queue pairs of e have in flight, counted anew.
+func inFlight(e *Engine) (f flights) {
+	e.nic.EachQP(func(q *nic.QP) {
+		if t := q.Transport(); t.Path().Remote && t.InFlight() > 0 {
+			f.busy++
+			f.bytes += t.InFlight()
+		}
+	})
+	return f
+}
+
+// TestFlightOfReset: what a queue pair had in flight is forgotten when it is reset, also if
+// its timer finds nothing to do and it is destroyed after that.
+func TestFlightOfReset(t *testing.T) {
+	as, bs := byHand(t, 1, Options{InFlight: 1 << 20})
+	a, b := as[0], bs[0]
+	e := a.c.e
+	a.post(wr{op: opWrite, flags: signal, n: 100_000, remote: b.c.base, rkey: b.mr.RKey})
+	a.pass(time.Microsecond)
+	if e.flights.busy != 1 {
+		t.Fatalf("in flight: %+v, want one queue pair", e.flights)
+	}
+	a.c.do(func() error { return a.c.s.ModifyQP(a.info.Handle, 1, &nic.QPAttr{State: uint8(transport.Reset)}) })
+	if e.flights != (flights{}) {
+		t.Errorf("in flight after RESET: %+v", e.flights)
+	}
+	a.pass(2 * time.Second)
+	a.c.do(func() error {
+		_, err := a.c.s.DestroyQP(a.info.Handle)
+		return err
+	})
+	a.pass(2 * time.Second)
+	if e.flights != (flights{}) {
+		t.Errorf("in flight after the end: %+v", e.flights)
+	}
+}
+
+// TestFlightsAlwaysAddUp makes queue pairs send, and resets, fails, destroys and makes them
+// anew, at random: what is in flight is always what they say, and nothing in the end.
+func TestFlightsAlwaysAddUp(t *testing.T) {
+	const pairs = 4
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	as, bs := byHand(t, pairs, Options{InFlight: 256 << 10})
+	qs := [2][]*testQP{as, bs}
+	state := func(q *testQP, s transport.State) {
+		q.c.do(func() error { return q.c.s.ModifyQP(q.info.Handle, 1, &nic.QPAttr{State: uint8(s)}) })
+	}
+	first := [2]*testQP{as[0], bs[0]} // in protection domain 0
+	for step := range 3000 {
+		side, i := rng.IntN(2), rng.IntN(pairs)
+		q, peer := qs[side][i], qs[1-side][i]
+		switch op := rng.IntN(20); {
+		case op < 7:
+			if q.posted < 1000 {
+				q.post(wr{op: opWrite, n: uint32(rng.IntN(200_000)), remote: peer.c.base, rkey: peer.mr.RKey})
+			}
+		case op < 9:
+			if q.posted < 1000 {
+				q.post(wr{op: opRead, n: uint32(rng.IntN(200_000)), remote: peer.c.base, rkey: peer.mr.RKey})
+			}
+		case op < 16:
+			for range 1 + rng.IntN(8) {
+				q.pass(time.Duration(rng.IntN(50_000)))
+			}
+		case op < 17:
+			q.pass(time.Duration(rng.IntN(2_000_000_000)))
+		case op < 18:
+			state(q, transport.Error)
+		default:
+			if op == 18 {
+				state(q, transport.Reset)
+				if rng.IntN(2) == 0 {
+					q.pass(2 * time.Second)
+				}
+			}
+			q.c.do(func() error {
+				_, err := q.c.s.DestroyQP(q.info.Handle)
+				return err
+			})
+			state(peer, transport.Reset)
+			fresh := q.c.sized(1023, first[side].cq, first[side].mr)
+			qs[side][i] = fresh
+			peer.posted = shared(peer.sq.mem, 256).Load() // RESET dropped the rest
+			connect(fresh, peer)
+		}
+		for _, c := range []*client{as[0].c, bs[0].c} {
+			if got, want := c.e.flights, inFlight(c.e); got != want {
+				t.Fatalf("step %d: in flight %+v, want %+v (seed %d)", step, got, want, seed)
+			}
+		}
+	}
+	for _, c := range []*client{as[0].c, bs[0].c} {
+		c.e.Detach(c.s)
+		c.s.Close()
+		if c.e.flights != (flights{}) {
+			t.Errorf("in flight after all: %+v (seed %d)", c.e.flights, seed)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// TestGroupCostsItsMembers: a datagram to a group costs its sender's turn as much as all the
+// copies of it.
+func TestGroupCostsItsMembers(t *testing.T) {
+	const ud, members, datagrams = 4, 40, 500
+	group := transport.GID{10: 0xff, 11: 0xff, 12: 239, 15: 9}
+	e := newEngine(t)
+	c := newClient(t, e)
+	q := c.newQP(ud)
+	var ah uint32
+	c.do(func() (err error) {
+		s := c.s
+		for i := range members {
+			h := q.info.Handle
+			if i > 0 {
+				info, err := s.CreateQP(nic.QPParams{PD: 0, SendCQ: 0, RecvCQ: 0, Type: ud})
+				if err != nil {
+					return err
+				}
+				h = info.Handle
+			}
+			for _, to := range []struct {
+				mask uint32
+				attr nic.QPAttr
+			}{{1 | 16 | 32 | 64, nic.QPAttr{State: 1, PortNum: 1, QKey: 7}}, {1, nic.QPAttr{State: 2}}, {1 | 1<<16, nic.QPAttr{State: 3}}} {
+				if err := s.ModifyQP(h, to.mask, &to.attr); err != nil {
+					return err
+				}
+			}
+			if err := s.AttachMcast(h, group, 0); err != nil {
+				return err
+			}
+		}
+		_, ah, err = s.CreateAH(0, nic.AHAttr{DGID: group, IsGlobal: true, PortNum: 1})
+		return err
+	})
+	halt(e)
+	for range datagrams {
+		q.write(wr{op: opSend, n: 8, remote: everyone | 7<<32})
+		binary.NativeEndian.PutUint32(q.sq.slot(q.posted - 1)[36:], ah)
+	}
+	q.ring()
+	before := uint64(0)
+	for turns := 1; before < datagrams*members; turns++ {
+		if turns > 2*datagrams {
+			t.Fatalf("%d of %d copies arrived", before, datagrams*members)
+		}
+		if e.poll(); !e.sched.waiting() {
+			t.Fatalf("nobody wants a turn with %d of %d copies to go", before, datagrams*members)
+		}
+		e.turn(e.sched.next(e.now), turn)
+		got := uint64(0)
+		e.nic.EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
+		if copies, most := got-before, uint64(turn/memberCost+members); copies > most {
+			t.Fatalf("one turn made %d copies, want %d at most", copies, most)
+		}
+		before = got
+	}
+}

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// A scheduler decides which queue pair has the next turn. The loop tells it who wants one
+// (enqueue), by when (arm) and what a turn cost (charge), and asks for the next; it knows
+// nothing of the order. Another order, of tenants and NICs for instance, replaces this file.
+//
+//	           ┌─ flow of session A ── QP ── QP ── QP ── …    timers: QP QP QP …
+//	ready ─────┼─ flow of session B ── QP
+//	(a ring)   └─ flow of session C ── QP ── QP
+//
+// Turns go round the sessions, and within a session round its queue pairs. So a session
+// with a thousand queue pairs has as many turns as one with a single queue pair, and between
+// two turns of a session every other one has at most one. A session whose turn took longer
+// than quantum sits out until the others have had as much.
+//
+// The timers of a session are its own, too: when one is due the session wants a turn, and
+// what is due is looked at in that turn, a few at a time. So expired timers cost others no
+// more than anything else the session does.
+//
+// Nothing here allocates, except that the heaps of timers grow to the most they ever held.
+type scheduler struct {
+	first, last *flow       // sessions that want a turn
+	ready       int         // how many
+	alarms      heap[*flow] // the others that have timers, by the first that is due
+}
+
+// A flow is what the scheduler knows of a session.
+type flow struct {
+	next        *flow
+	first, last *nic.QP // queue pairs that want a turn
+	timers      heap[*nic.QP]
+	alarm       nic.Timer      // among scheduler.alarms
+	credit      transport.Time // negative: it had more than its share
+	slow        uint8          // how often its allowance is halved
+	queued      bool           // among the ready
+	due         bool           // queued because of its timers
+	gone        bool           // the session is closed
+
+	starved queue[*nic.QP] // see starved.go
+	hungry  bool
+}
+
+const (
+	// quantum is how long a turn may take that does not cost the next one.
+	quantum = transport.Time(500)
+	// mostDebt bounds how long a session sits out, whatever its turn took: the loop may
+	// have been without a processor meanwhile, for which the session cannot be blamed.
+	mostDebt = 40 * quantum
+	// slowTurn is how long a turn may take that used all of its allowance before the
+	// next is allowed half of it, slowest times at most. Memory that is in a processor's
+	// cache is copied ten times as fast as memory that is not.
+	slowTurn = transport.Time(8_000)
+	slowest  = 3
+	// dueAtOnce is how many timers of a session are looked at in one turn of it.
+	dueAtOnce = 2
+	// alarmsPerPass is how many sessions are woken by their timers in one pass.
+	alarmsPerPass = 16
+)
+
+// flowOf is the flow of q's session; nil if the session is not served (any more).
+func flowOf(q *nic.QP) *flow {
+	if b, ok := q.Session().Engine.(*bell); ok {
+		return &b.flow
+	}
+	return nil
+}
+
+// waiting reports whether somebody wants a turn.
+func (s *scheduler) waiting() bool { return s.first != nil }
+
+// enqueue says that q, of flow f, wants a turn. It is queued once.
+func (s *scheduler) enqueue(f *flow, q *nic.QP) {
+	if q.Sched.Queued || f.gone {
+		return
+	}
+	q.Sched.Queued = true
+	if f.first == nil {
+		f.first = q
+	} else {
+		f.last.Sched.Next = q
+	}
+	f.last = q
+	s.queue(f)
+}
+
+// queue puts f at the end of the ready sessions.
+func (s *scheduler) queue(f *flow) {
+	if f.queued {
+		return
+	}
+	f.queued = true
+	if s.first == nil {
+		s.first = f
+	} else {
+		s.last.next = f
+	}
+	s.last = f
+	s.ready++
+}
+
+// unqueue takes the first of the ready sessions.
+func (s *scheduler) unqueue() *flow {
+	f := s.first
+	s.first, f.next, f.queued = f.next, nil, false
+	s.ready--
+	return f
+}
+
+// next takes the queue pair whose turn it is. It returns nil where a session was looked at
+// whose timers turned out not to be due; somebody may be waiting still.
+func (s *scheduler) next(now transport.Time) *nic.QP {
+	for s.first != nil {
+		f := s.unqueue()
+		if f.gone {
+			continue
+		}
+		if f.credit < 0 {
+			if s.first != nil {
+				f.credit += quantum
+				s.queue(f)
+				continue
+			}
+			f.credit = 0 // what nobody else wanted is free
+		}
+		s.takeDue(f, now)
+		q := f.first
+		if q != nil {
+			if f.first, q.Sched.Next = q.Sched.Next, nil; f.first == nil {
+				f.last = nil
+			}
+			q.Sched.Queued = false
+		}
+		if f.first != nil || f.due {
+			s.queue(f)
+		}
+		return q
+	}
+	return nil
+}
+
+// allowance is how many bytes q may move in a turn while other sessions ring, too: as many
+// as took its session slowTurn at most lately.
+func (s *scheduler) allowance(q *nic.QP) int {
+	if f := flowOf(q); f != nil {
+		return turn >> f.slow
+	}
+	return turn
+}
+
+// charge says what the turn of q has taken, and whether it used all of its allowance.
+func (s *scheduler) charge(q *nic.QP, cost transport.Time, all bool) {
+	f := flowOf(q)
+	if f == nil {
+		return
+	}
+	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
+	if all && cost > slowTurn {
+		f.slow = min(f.slow+1, slowest)
+	} else if all && cost < slowTurn/2 && f.slow > 0 {
+		f.slow--
+	}
+}
+
+// arm has q, of flow f, given a turn at d, or before if it asked for that.
+func (s *scheduler) arm(f *flow, q *nic.QP, d transport.Time) {
+	t := &q.Sched.Timer
+	if f.gone || t.At != 0 && t.Due <= d {
+		return
+	}
+	f.timers.file(t, q, d)
+	if !f.due && (f.alarm.At == 0 || d < f.alarm.Due) {
+		s.alarms.file(&f.alarm, f, d)
+	}
+}
+
+// wakeDue makes the sessions ready whose timers are due.
+func (s *scheduler) wakeDue(now transport.Time) {
+	for range alarmsPerPass {
+		if d := s.alarms.due(); d == 0 || d > now {
+			return
+		}
+		f := s.alarms.pop()
+		f.due = true
+		s.queue(f)
+	}
+}
+
+// takeDue queues the first queue pairs of f whose time has come.
+func (s *scheduler) takeDue(f *flow, now transport.Time) {
+	if !f.due {
+		return
+	}
+	for range dueAtOnce {
+		if d := f.timers.due(); d == 0 || d > now {
+			break
+		}
+		q := f.timers.pop()
+		if d := q.Transport().Deadline(); d > now {
+			f.timers.file(&q.Sched.Timer, q, d)
+		} else if d != 0 {
+			s.enqueue(f, q)
+		}
+	}
+	d := f.timers.due()
+	if f.due = d != 0 && d <= now; !f.due && d != 0 {
+		s.alarms.file(&f.alarm, f, d)
+	}
+}
+
+// due is when the first timer wants attention; zero is never.
+func (s *scheduler) due() transport.Time { return s.alarms.due() }
+
+// forget drops the timer of q, which is destroyed. Its place in a queue it keeps until its
+// turn comes.
+func (s *scheduler) forget(f *flow, q *nic.QP) {
+	if q.Sched.Timer.At != 0 {
+		f.timers.remove(&q.Sched.Timer)
+	}
+}
+
+// leave drops f, whose session is closed. If it is queued it is skipped when its turn comes.
+func (s *scheduler) leave(f *flow) {
+	if f.alarm.At != 0 {
+		s.alarms.remove(&f.alarm)
+	}
+	f.gone, f.first, f.last, f.timers = true, nil, nil, nil
+}

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/link"
+)
+
+// lines collects what is logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), what)
+}
+
+// TestTooLong: packets that are too long for the way to a peer are worth a line in the log
+// each ten minutes, and no number of peers makes it more than so many.
+func TestTooLong(t *testing.T) {
+	var log lines
+	e := newEngine(t)
+	e.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	peer := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}) }
+	const many = tooLongMost + 50
+	e.Do(func() {
+		for range 3 {
+			for i := range many {
+				e.noteTooLong(link.AddrOf(testGID), peer(i), 1600)
+			}
+		}
+		e.noteTooLong(link.AddrOf(testGID), peer(0), 1500)
+	})
+	for start := time.Now(); log.count("too long") < tooLongMost && time.Since(start) < time.Minute; {
+		time.Sleep(time.Millisecond)
+	}
+	if n := log.count("too long"); n != tooLongMost {
+		t.Errorf("%d lines, want %d:\n%.2000s", n, tooLongMost, log.text.String())
+	}
+	if log.count("peer=10.9.0.7 bytes=1600 port_mtu=4096 interface=lo") != 1 {
+		t.Errorf("no line that says what is wrong:\n%.2000s", log.text.String())
+	}
+	e.Do(func() {
+		if a, b := e.shortestTooLong(link.GIDOf(peer(0))), e.shortestTooLong(link.GIDOf(peer(many))); a != 1500 || b != 0 {
+			t.Errorf("shortest packets %d and %d, want 1500 and none", a, b)
+		}
+	})
+}

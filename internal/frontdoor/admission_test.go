@@ -1,0 +1,285 @@
+package frontdoor
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/budget"
+	"vrdma/internal/channel"
+)
+
+// roomy limits nothing that a few clients need.
+func roomy() budget.Limits {
+	var l budget.Limits
+	for k := range l.All {
+		l.All[k], l.Others[k], l.User[k] = 1<<40, 1<<39, 1<<38
+	}
+	l.User[budget.Tools] = 19
+	return l
+}
+
+// connectAs connects as another user: only this thread changes its number, and only for
+// as long as that takes.
+func connectAs(t testing.TB, socket string, uid int) *channel.Conn {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	keep := ^uintptr(0)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); e != 0 {
+		t.Fatalf("cannot become user %d: %v", uid, e)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); e != 0 {
+		panic(e) // this thread is no use to anybody
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return channel.NewConn(c.(*net.UnixConn))
+}
+
+// greetAs is connectAs with a hello; err is a refusal, or what became of the connection.
+func greetAs(t testing.TB, s *Server, uid int, h channel.Hello) (*channel.Conn, channel.Welcome, error) {
+	t.Helper()
+	c := connectAs(t, s.cfg.Socket, uid)
+	h.Magic, h.Protocol = channel.Magic, channel.Version
+	if err := c.WriteMessage(h.Append(nil)); err != nil {
+		return c, channel.Welcome{}, err
+	}
+	buf := make([]byte, 1024)
+	n, fds, err := c.ReadMessage(buf)
+	if err != nil {
+		return c, channel.Welcome{}, err
+	}
+	channel.CloseFDs(fds)
+	w, err := channel.ParseWelcome(buf[:n])
+	if err == nil && w.Error != 0 {
+		err = &channel.Refusal{Errno: syscall.Errno(w.Error), Text: w.Text}
+	}
+	return c, w, err
+}
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("becomes other users, for which it has to be root")
+	}
+}
+
+// sharedServer is one that other users may use.
+func sharedServer(t testing.TB, l budget.Limits) (*Server, *budget.Ledger) {
+	t.Helper()
+	needRoot(t)
+	ledger := budget.New(l)
+	s := testServerWith(t, Config{Budget: ledger, SocketMode: 0o666})
+	dir := filepath.Dir(s.cfg.Socket)
+	for _, d := range []string{dir, filepath.Dir(dir)} { // of t.TempDir, 0700
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s, ledger
+}
+
+const attacker, bystander = 65534, 1234
+
+// TestSilentConnections: a user who connects and says nothing, as often as the daemon
+// lets them, leaves descriptors for another user and for the owner, and all come back.
+func TestSilentConnections(t *testing.T) {
+	l := roomy()
+	l.User[budget.Files], l.Others[budget.Files], l.All[budget.Files] = 20, 30, 40
+	s, ledger := sharedServer(t, l)
+	var silent []*channel.Conn
+	for range 30 {
+		silent = append(silent, connectAs(t, s.cfg.Socket, attacker))
+	}
+	account := ledger.User(attacker)
+	defer account.Drop()
+	eventually(t, "the user's limit", func() bool { return account.Used()[budget.Files] == 20 })
+	_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+	if err == nil || errors.Is(err, syscall.EMFILE) && !strings.Contains(err.Error(), "user 65534 may have 20 open files") {
+		t.Errorf("over the limit: %v, want a refusal that says which", err)
+	}
+	if _, _, err := greetAs(t, s, bystander, channel.Hello{Kind: channel.KindProcess}); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+	owner := open(t, s) // uses the reserve: 24 are taken, 30 is what the others may have
+	pd(owner)
+	for _, c := range silent {
+		c.Close()
+	}
+	eventually(t, "what the attacker had", func() bool { return account.Used() == budget.Bill{} })
+	if _, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess}); err != nil {
+		t.Errorf("after giving everything back: %v", err)
+	}
+}
+
+// TestProcessConnections: every PROCESS connection holds more than its socket.
+func TestProcessConnections(t *testing.T) {
+	l := roomy()
+	l.User[budget.Files] = 22
+	s, _ := sharedServer(t, l)
+	var err error
+	n := 0
+	for ; err == nil && n < 100; n++ {
+		_, _, err = greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+	}
+	if n != 6 || !errors.Is(err, syscall.EMFILE) || !strings.Contains(err.Error(), "user 65534") {
+		t.Errorf("connection %d: %v, want the sixth of four descriptors each refused with EMFILE", n, err)
+	}
+	open(t, s)
+}
+
+// TestOwnerElsewhere: root of a container has the owner's number and not the owner's
+// account.
+func TestOwnerElsewhere(t *testing.T) {
+	for name, test := range map[string]struct {
+		pid  string
+		want int
+	}{"at home": {"", 0}, "elsewhere": {"pid:[1]", 1}} {
+		t.Run(name, func(t *testing.T) {
+			ledger := budget.New(roomy())
+			served := make(chan error, 1)
+			t.Cleanup(func() { <-served }) // after Close
+			s := testListener(t, Config{Budget: ledger})
+			if test.pid != "" {
+				s.home.whole.pid = test.pid // as if the daemon lived elsewhere
+			}
+			go func() { served <- s.Serve() }()
+			dial(t, s, channel.Hello{Kind: channel.KindProcess})
+			if n := ledger.Users(); n != test.want {
+				t.Errorf("%d users beside the owner, want %d", n, test.want)
+			}
+		})
+	}
+}
+
+// TestUnfinishedRequest: the daemon holds little of a request that does not end.
+func TestUnfinishedRequest(t *testing.T) {
+	s := testServer(t)
+	c := dial(t, s, channel.Hello{Kind: channel.KindControl})
+	for range 2 {
+		if err := c.WriteMessage([]byte("+" + strings.Repeat(" ", 3000))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r channel.ControlReply
+	if err := c.ReceiveJSON(&r); err != nil || !strings.Contains(r.Error, "4096 bytes") {
+		t.Errorf("after 6000 bytes: %+v, %v, want an error that says what the limit is", r, err)
+	}
+}
+
+// TestTools: a user has so many conversations with tools at a time, and fewer traces.
+func TestTools(t *testing.T) {
+	s, _ := sharedServer(t, roomy())
+	var tools []*channel.Conn
+	for range 4 {
+		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools = append(tools, c)
+	}
+	for i, want := range []string{"", "shares of tools"} { // the second of two traces
+		var r channel.ControlReply
+		c := tools[i]
+		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlTrace}), c.ReceiveJSON(&r)); err != nil {
+			t.Fatal(err)
+		}
+		if (r.Error == "") != (want == "") || !strings.Contains(r.Error, want) {
+			t.Errorf("trace %d: %q, want %q", i, r.Error, want)
+		}
+	}
+	eventually(t, "the room of the one that was refused", func() bool {
+		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		tools = append(tools, c)
+		return err == nil
+	})
+	_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "shares of tools") {
+		t.Errorf("a fifth tool beside a trace: %v, want EBUSY", err)
+	}
+	if _, err := channel.QueryStatus(s.cfg.Socket); err != nil {
+		t.Errorf("the owner's status: %v", err)
+	}
+	tools[0].Close()
+	eventually(t, "room for a tool", func() bool {
+		_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		return err == nil
+	})
+}
+
+// TestUsersSeeTheirOwn: at the program socket a user sees the programs of that user.
+func TestUsersSeeTheirOwn(t *testing.T) {
+	s, _ := sharedServer(t, roomy())
+	open(t, s) // the owner's
+	_, w, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindUverbs, Token: w.Token}); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[int]int{attacker: 1, bystander: 0} {
+		c, _, err := greetAs(t, s, uid, channel.Hello{Kind: channel.KindControl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var st channel.Status
+		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
+			t.Fatal(err)
+		}
+		if len(st.Sessions) != want || want == 1 && st.Sessions[0].UID != uid {
+			t.Errorf("user %d sees %+v, want %d sessions of their own", uid, st.Sessions, want)
+		}
+	}
+	st, err := channel.QueryStatus(s.cfg.Socket)
+	if err != nil || len(st.Sessions) != 2 || st.Control != s.control.path {
+		t.Errorf("the owner sees %+v, %v, want both sessions", st, err)
+	}
+}
+
+// TestBudgetOfCommands: a command that would pass a limit fails with an errno, and when
+// the program has ended nothing is left on its account.
+func TestBudgetOfCommands(t *testing.T) {
+	l := roomy()
+	l.All[budget.State] = 1 << 20
+	ledger := budget.New(l)
+	s := testServerWith(t, Config{Budget: ledger})
+	c := open(t, s)
+	p, q := pd(c), cq(c)
+	var errno syscall.Errno
+	for n := 0; errno == 0 && n < 1000; n++ {
+		r, fds := c.send(legacy(abi.CmdCreateQP, qpRequest(p, q), nil, 64))
+		channel.CloseFDs(fds)
+		errno = syscall.Errno(r.Error)
+	}
+	if errno != syscall.ENOMEM {
+		t.Errorf("queue pairs ended with %v, want ENOMEM", errno)
+	}
+	const start = 1 << 32
+	c.fails("a region", legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 300 << 40, PDHandle: p}, nil, 12),
+		syscall.EFAULT, channel.Extent{Start: start, Length: 300 << 40, Kind: channel.ExtentShared, Prot: 3})
+	c.dev.Close()
+	c.proc.Close()
+	eventually(t, "an empty account", func() bool { return ledger.Owner().Used() == budget.Bill{} })
+}

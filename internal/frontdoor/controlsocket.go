@@ -1,0 +1,202 @@
+package frontdoor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/channel"
+)
+
+// The control socket: who may stop the daemon and see everybody asks here. Where it is,
+// package channel says (place.go). Its directory is the user's alone, and who comes in is
+// looked at besides (mayControl).
+
+// A controlSocket listens.
+type controlSocket struct {
+	listener *net.UnixListener
+	path     string
+	file     os.FileInfo // the socket's own
+}
+
+// listenControl makes the control socket in the first place that can be used.
+func listenControl(socket string, uid int) (*controlSocket, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(socket))
+	if err != nil {
+		return nil, err
+	}
+	socket = filepath.Join(dir, filepath.Base(socket))
+	var errs []error
+	for _, path := range channel.ControlPlaces(socket, uid) {
+		c, err := listenAt(path, uid)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("every place for it lies in the directory of %s", socket))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// listenAt makes the directory, if need be, and the socket in it. What dead daemons left
+// there goes. A daemon that still answers at our own path has lost its place to us, since
+// somebody removed it: package launch lets only one have it. Its socket goes as well.
+func listenAt(path string, uid int) (*controlSocket, error) {
+	dir, err := lockDirectory(filepath.Dir(path), uid)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	sweepSockets(dir)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // the name may be another daemon's by then
+	file, err := os.Lstat(path)
+	if err = errors.Join(err, os.Chmod(path, 0o600)); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &controlSocket{l, path, file}, nil
+}
+
+// lockDirectory opens a directory that only uid can enter, makes it if it is not there,
+// and locks it: while one daemon removes what is dead, no other may be between bind and
+// listen. Others can be here first, where everybody may write, with a directory or a
+// link of this name: that is refused.
+func lockDirectory(path string, uid int) (*os.File, error) {
+	for {
+		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue // somebody has just removed it
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		f := os.NewFile(uintptr(fd), path)
+		var st, now unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			f.Close()
+			return nil, err
+		}
+		if int(st.Uid) != uid || st.Mode&0o077 != 0 {
+			f.Close()
+			return nil, fmt.Errorf("%s belongs to user %d and has mode %04o, want user %d and 0700: remove it", path, st.Uid, st.Mode&0o7777, uid)
+		}
+		if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
+			f.Close()
+			return nil, err
+		}
+		if unix.Lstat(path, &now) == nil && now.Dev == st.Dev && now.Ino == st.Ino {
+			return f, nil
+		}
+		f.Close() // removed while we waited
+	}
+}
+
+// sweepSockets removes sockets that nobody answers. dir is locked.
+func sweepSockets(dir *os.File) {
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		path := filepath.Join(dir.Name(), name)
+		if !strings.HasSuffix(name, ".sock") {
+			continue
+		}
+		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err == nil {
+			u.Close()
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			os.Remove(path)
+		}
+	}
+}
+
+// close removes the socket, and its directory with the last one. It may be called again.
+func (c *controlSocket) close(uid int) {
+	if c == nil {
+		return
+	}
+	c.listener.Close()
+	dir, err := lockDirectory(filepath.Dir(c.path), uid)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if now, err := os.Lstat(c.path); err == nil && os.SameFile(now, c.file) {
+		os.Remove(c.path)
+	}
+	os.Remove(dir.Name()) // fails while another daemon has a socket there
+}
+
+// serveTools accepts tools at the control socket until Close.
+func (s *Server) serveTools() {
+	if s.control == nil {
+		return
+	}
+	for {
+		u, err := s.control.listener.AcceptUnix()
+		switch {
+		case err == nil:
+			s.serve(u, s.converseControl)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			// No descriptor, most likely: the daemon's owner has closed none of
+			// their own yet.
+			time.Sleep(patience / 4)
+		}
+	}
+}
+
+// converseControl serves one tool at the control socket.
+func (s *Server) converseControl(c *channel.Conn, who peer) error {
+	h, who, err := s.greeting(c, who)
+	if err != nil {
+		return err
+	}
+	if h.Kind != channel.KindControl {
+		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the control socket", s.cfg.Socket)
+	}
+	if err := s.mayControl(&who); err != nil {
+		s.log.Warn("a process was refused at the control socket", "pid", who.pid, "uid", who.uid, "program", who.program, "why", err)
+		return err
+	}
+	return s.serveControl(c, who, true)
+}
+
+// mayControl says why a process may not see and stop everything.
+func (s *Server) mayControl(who *peer) error {
+	if who.uid != s.uid && who.uid != 0 {
+		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.uid)
+	}
+	if s.home.err != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.err, os.Getpid())
+	}
+	if who.homeErr != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where process %d lives: %v", who.pid, who.homeErr)
+	}
+	if what := s.home.stranger(&who.home); what != "" {
+		return refusal(syscall.EPERM, "process %d has another %s than the daemon, as in a container: ask from where the daemon runs", who.pid, what)
+	}
+	return nil
+}

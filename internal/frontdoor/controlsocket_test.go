@@ -1,0 +1,243 @@
+package frontdoor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/channel"
+)
+
+// What askAsContainer is told.
+const (
+	askVariable    = "VRDMA_TEST_ASK"    // the directory of the socket to ask at, and its name
+	chrootVariable = "VRDMA_TEST_CHROOT" // first change the root directory to this one
+)
+
+// askAsContainer is root of a container: it asks for everything that root may have and
+// prints what it got.
+func askAsContainer() {
+	dir, name := filepath.Split(os.Getenv(askVariable))
+	// The working directory stays reachable after chroot: like a mounted one.
+	if err := os.Chdir(dir); err != nil {
+		fmt.Println("chdir:", err)
+		return
+	}
+	if root := os.Getenv(chrootVariable); root != "" {
+		if err := syscall.Chroot(root); err != nil {
+			fmt.Println("chroot:", err)
+			return
+		}
+	}
+	c, err := channel.Dial("./"+name, channel.Hello{Kind: channel.KindControl, Program: "container"})
+	if err != nil {
+		fmt.Println("refused:", err)
+		return
+	}
+	defer c.Close()
+	var st channel.Status
+	if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
+		fmt.Println("status:", err)
+	}
+	fmt.Printf("sees %d sessions\n", len(st.Sessions))
+	for _, op := range []string{channel.ControlCapture, channel.ControlStop} {
+		var r channel.ControlReply
+		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
+			fmt.Println(op, err)
+		}
+		fmt.Printf("%s: %q\n", op, r.Error)
+		if op == channel.ControlCapture && r.Error == "" {
+			return // the connection is a capture now
+		}
+	}
+}
+
+// ask runs askAsContainer in new namespaces.
+func ask(t *testing.T, socket string, flags uintptr, chroot string) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), askVariable+"="+socket, chrootVariable+"="+chroot)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	if flags&syscall.CLONE_NEWUSER != 0 {
+		self := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = self, self
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+// TestContainerRoot: uid 0 in namespaces of its own, or with a root directory of its own,
+// is not the daemon's user. Neither socket lets it see others, capture or stop; root in
+// another network and mount namespace with the same root directory, as under ip netns
+// exec, is served.
+func TestContainerRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("makes namespaces, for which it has to be root")
+	}
+	s := testServerStop(t, func() { t.Error("a container stopped the daemon") })
+	open(t, s)
+	for _, test := range []struct {
+		name   string
+		flags  uintptr
+		chroot string
+		why    string // "": it is served
+	}{
+		{"pid", syscall.CLONE_NEWPID, "", "another pid namespace"},
+		{"user", syscall.CLONE_NEWUSER, "", "another user namespace"},
+		{"root", 0, t.TempDir(), "another root directory"},
+		{"all", syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, t.TempDir(), "another pid namespace"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := ask(t, s.control.path, test.flags, test.chroot); !strings.Contains(got, "refused:") || !strings.Contains(got, test.why) {
+				t.Errorf("at the control socket: %s, want a refusal for %s", got, test.why)
+			}
+			got := ask(t, s.cfg.Socket, test.flags, test.chroot)
+			if !strings.Contains(got, "sees 0 sessions") || strings.Count(got, "only the daemon's own user may") != 2 {
+				t.Errorf("at the program socket: %s, want nothing of others", got)
+			}
+		})
+	}
+	t.Run("ip netns exec", func(t *testing.T) {
+		got := ask(t, s.control.path, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET, "")
+		if !strings.Contains(got, "sees 1 sessions") || !strings.Contains(got, `capture: ""`) {
+			t.Errorf("%s, want everything", got)
+		}
+	})
+}
+
+// TestProgramSocketHasNoControl: the program socket does not stop and does not capture,
+// whoever asks, and says where that is done.
+func TestProgramSocketHasNoControl(t *testing.T) {
+	s := testServerStop(t, func() { t.Error("stopped at the program socket") })
+	c := dial(t, s, channel.Hello{Kind: channel.KindControl})
+	for _, op := range []string{channel.ControlStop, channel.ControlCapture} {
+		var r channel.ControlReply
+		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(r.Error, s.control.path) {
+			t.Errorf("%s: %q, want the path of the control socket in it", op, r.Error)
+		}
+	}
+	// And the control socket serves no programs.
+	_, err := channel.Dial(s.control.path, channel.Hello{Kind: channel.KindProcess})
+	if !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("a program at the control socket: %v, want EOPNOTSUPP", err)
+	}
+}
+
+// TestControlDirectory: the directory is the user's alone, outside the mounted one, goes
+// with the last daemon, and what a dead daemon left goes with the next.
+func TestControlDirectory(t *testing.T) {
+	a, b := testListener(t, Config{}), testListener(t, Config{})
+	dir := filepath.Dir(a.control.path)
+	if dir != filepath.Dir(b.control.path) || a.control.path == b.control.path {
+		t.Errorf("two daemons have %s and %s, want two names in one directory", a.control.path, b.control.path)
+	}
+	for path, want := range map[string]fs.FileMode{dir: 0o700 | fs.ModeDir, a.control.path: 0o600 | fs.ModeSocket} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+	}
+	if strings.HasPrefix(dir, filepath.Dir(a.cfg.Socket)) {
+		t.Errorf("%s lies in the directory that containers get", dir)
+	}
+	stale := filepath.Join(dir, "stale.sock")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	testListener(t, Config{})
+	if _, err := os.Lstat(stale); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a dead daemon's socket is still there: %v", err)
+	}
+	if _, err := os.Lstat(a.control.path); err != nil {
+		t.Errorf("a living daemon's socket is gone: %v", err)
+	}
+}
+
+// TestControlTakenOver: a daemon whose place was removed, and taken by another, does not
+// take the other's control socket with it when it ends.
+func TestControlTakenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c", "x.sock")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, err := listenAt(path, os.Geteuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := listenAt(path, os.Geteuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.close(os.Geteuid())
+	if c, err := net.Dial("unixpacket", path); err != nil {
+		t.Errorf("the second daemon's socket: %v", err)
+	} else {
+		c.Close()
+	}
+	second.close(os.Geteuid())
+	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is left: %v", err)
+	}
+}
+
+// TestLockDirectory refuses what others could have put in the directory's place.
+func TestLockDirectory(t *testing.T) {
+	base, uid := t.TempDir(), os.Geteuid()
+	at := func(name string) string { return filepath.Join(base, name) }
+	if err := errors.Join(
+		os.Mkdir(at("loose"), 0o700), os.Chmod(at("loose"), 0o755),
+		os.Mkdir(at("target"), 0o700), os.Symlink("target", at("link")),
+		os.WriteFile(at("file"), nil, 0o600),
+		os.Mkdir(at("theirs"), 0o700),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"loose", "link", "file"} {
+		if f, err := lockDirectory(at(name), uid); err == nil {
+			f.Close()
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if f, err := lockDirectory(at("theirs"), uid+1); err == nil {
+		f.Close()
+		t.Error("a directory of another user was accepted")
+	}
+	f, err := lockDirectory(at("new"), uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Removed while somebody waits for the lock: the waiter makes it anew.
+	done := make(chan error, 1)
+	go func() {
+		g, err := lockDirectory(at("new"), uid)
+		if err == nil {
+			_, err = os.Lstat(at("new"))
+			g.Close()
+		}
+		done <- err
+	}()
+	os.Remove(at("new"))
+	f.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,149 @@
+package frontdoor
+
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/channel"
+	"vrdma/internal/rdmanl"
+)
+
+// netlink sends a request of RDMA_NL_NLDEV with an attribute DEV_INDEX and returns the
+// messages that answer it.
+func netlink(t *testing.T, c *channel.Session, command uint16, flags uint16) (out [][]byte) {
+	t.Helper()
+	le := binary.NativeEndian
+	b := le.AppendUint32(nil, 24)
+	b = le.AppendUint16(b, 5<<10+command)
+	b = le.AppendUint16(b, 1|4|flags)
+	b = le.AppendUint64(b, 7)
+	b = le.AppendUint32(le.AppendUint16(le.AppendUint16(b, 8), 1), 0)
+	if err := c.WriteMessage(b); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		buf := make([]byte, channel.MaxMessage)
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		n, _, err := c.ReadMessage(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind := le.Uint16(buf[4:]); kind == 2 || kind == 3 { // the end, or an error
+			if errno := -int32(le.Uint32(buf[16:])); errno != 0 {
+				t.Fatalf("command %d: errno %d", command, errno)
+			}
+			return out
+		}
+		out = append(out, buf[:n])
+	}
+}
+
+const (
+	nlGet, nlResQP = 1, 10
+	nlDump         = 0x300
+)
+
+// A program's netlink socket needs no other connection, and holds nothing.
+func TestNetlink(t *testing.T) {
+	s := testServer(t)
+	c := dial(t, s, channel.Hello{Kind: channel.KindNetlink, Program: "rdma"})
+	if got := netlink(t, c, nlGet, nlDump); len(got) != 1 || !strings.Contains(string(got[0]), "rxe0\x00") {
+		t.Fatalf("devices: %q", got)
+	}
+	if got := netlink(t, c, nlResQP, nlDump); len(got) != 0 {
+		t.Errorf("queue pairs of nobody: %q", got)
+	}
+	prog := open(t, s)
+	qp(prog, pd(prog), cq(prog))
+	if got := netlink(t, c, nlResQP, nlDump); len(got) != 1 {
+		t.Errorf("queue pairs: %q, want one message", got)
+	}
+	if n := s.Sessions(); n != 2 {
+		t.Errorf("%d conversations hold the daemon open, want those of the program alone", n)
+	}
+	// Nonsense is ignored.
+	if err := c.WriteMessage([]byte{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	if got := netlink(t, c, nlGet, nlDump); len(got) != 1 {
+		t.Errorf("devices: %q", got)
+	}
+}
+
+// What netlink tells of each kind is what the objects are.
+func TestLooker(t *testing.T) {
+	s := testServer(t)
+	prog := open(t, s)
+	p, q := pd(prog), cq(prog)
+	for range 3 {
+		qp(prog, p, q)
+	}
+	l := &looker{s: s, who: peer{pid: os.Getpid(), uid: os.Getuid()}, at: placeOf(os.Getpid())}
+	want := rdmanl.Counts{}
+	want[rdmanl.PD], want[rdmanl.CQ], want[rdmanl.QP], want[rdmanl.Ctx] = 1, 1, 3, 1
+	if got := l.Counts(); got != want {
+		t.Errorf("counts %v, want %v", got, want)
+	}
+	list := func(k rdmanl.Kind) (out []rdmanl.Resource) {
+		l.Resources(k, func(r []rdmanl.Resource) bool { out = append(out, r...); return true })
+		return out
+	}
+	domain := list(rdmanl.PD)[0]
+	if domain.Users != 3 || domain.Pid != uint32(os.Getpid()) {
+		t.Errorf("%+v", domain)
+	}
+	if c := list(rdmanl.CQ)[0]; c.Users != 6 || c.Context != list(rdmanl.Ctx)[0].ID || c.ID == domain.ID {
+		t.Errorf("%+v", c)
+	}
+	for _, r := range list(rdmanl.QP) {
+		if r.PD != domain.ID || r.Type != abi.QPTypeRC || r.State != abi.QPStateReset || r.Port != 0 || !r.Connected {
+			t.Errorf("%+v", r)
+		}
+	}
+	l.who.uid++
+	if got := l.Counts(); got != (rdmanl.Counts{}) {
+		t.Errorf("another user sees %v", got)
+	}
+}
+
+// A process is seen from its own process namespace and from the daemon's.
+func TestPlace(t *testing.T) {
+	me := placeOf(os.Getpid())
+	if got := me.sees(os.Getpid()); got != os.Getpid() {
+		t.Errorf("I see myself as %d, want %d", got, os.Getpid())
+	}
+	cmd := exec.Command("sleep", "60")
+	flags := uintptr(syscall.CLONE_NEWPID)
+	if os.Getuid() != 0 {
+		flags |= syscall.CLONE_NEWUSER
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	inside := placeOf(cmd.Process.Pid)
+	if got := inside.sees(cmd.Process.Pid); got != 1 {
+		t.Errorf("the first process of a namespace sees itself as %d, want 1", got)
+	}
+	if got := inside.sees(os.Getpid()); got != 0 {
+		t.Errorf("from inside, a process outside is seen as %d", got)
+	}
+	if got := me.sees(cmd.Process.Pid); got != cmd.Process.Pid {
+		t.Errorf("from the daemon's namespace the process is %d, want %d", got, cmd.Process.Pid)
+	}
+	unknown := place{process: os.Getpid()}
+	if got := unknown.sees(cmd.Process.Pid); got != 0 {
+		t.Errorf("from nobody knows where, a process of another namespace is seen as %d", got)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if got := me.sees(cmd.Process.Pid); got != 0 {
+		t.Errorf("a process that is gone is seen as %d", got)
+	}
+}

@@ -1,0 +1,87 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLinksAreNotFollowed: whoever can write to the directory of a socket could have a
+// daemon of root write to any file, through a link in the place of one of ours.
+func TestLinksAreNotFollowed(t *testing.T) {
+	const secret = "precious\n"
+	for _, kind := range []string{"symbolic", "hard", "pipe", "directory"} {
+		t.Run(kind, func(t *testing.T) {
+			p := testPlace(t)
+			victim := filepath.Join(filepath.Dir(p.Socket), "victim")
+			if err := os.WriteFile(victim, []byte(secret), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			place := func(path string) {
+				t.Helper()
+				var err error
+				switch kind {
+				case "symbolic":
+					err = os.Symlink(victim, path)
+				case "hard":
+					err = os.Link(victim, path)
+				case "pipe":
+					err = unix.Mkfifo(path, 0o600)
+				case "directory":
+					err = os.Mkdir(path, 0o700)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			place(p.pid())
+			if c, err := p.Claim(false); err == nil {
+				c.Release()
+				t.Error("claimed through it")
+			} else if !strings.Contains(err.Error(), p.pid()) || !strings.Contains(err.Error(), "--socket") {
+				t.Errorf("%v, want which file, and what to do", err)
+			}
+			if p.Served() || p.Ephemeral() {
+				t.Error("what stands there was read")
+			}
+			place(p.lease())
+			if _, err := lockFile(p.lease(), unix.LOCK_SH); !errors.Is(err, errLink) {
+				t.Errorf("lease: %v", err)
+			}
+			place(p.Log())
+			if err := Spawn(context.Background(), []string{"/bin/true"}, p.Log()); err == nil || !strings.Contains(err.Error(), "log") {
+				t.Errorf("log: %v", err)
+			}
+			if text, err := os.ReadFile(victim); string(text) != secret {
+				t.Errorf("the file behind the link is now %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// TestGoneDaemonOfAnother: where the daemon is another user's and is gone, the error says
+// so, and who starts it; it used to say "permission denied".
+func TestGoneDaemonOfAnother(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root makes the directory, another user asks")
+	}
+	p := testPlace(t)
+	if err := os.Chmod(filepath.Dir(p.Socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t}
+	l := w.launcher(p)
+	asUser(t, 65534, func() {
+		_, _, err := l.Ensure(testContext(t))
+		if err == nil || !strings.Contains(err.Error(), "no daemon runs at "+p.Socket) ||
+			!strings.Contains(err.Error(), "have root (uid 0) run vrdma daemon") || errors.Is(err, syscall.EACCES) {
+			t.Errorf("%v, want that there is no daemon, and who should start it", err)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package memory
+
+import (
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
+)
+
+// What a process is charged for its registered memory:
+//
+//   - Memory: the bytes of its regions, or the pages of its memfd, whichever is more. The
+//     pages count because they stay when a region goes, and because not all of them were
+//     made by the process: where it punched a hole after registering, the daemon's copy
+//     makes the page, and the kernel charges that to the daemon's control group.
+//   - Holes: bytes of a region that were never touched when it was registered. For them
+//     the same holds from the first copy on, so there may be far fewer of them.
+//   - Mappings: one for each window.
+//   - State: what the pieces of a region take of the daemon's heap.
+
+var windowBill = budget.Bill{budget.Mappings: 1, budget.State: 2 << 10}
+
+// pieceState is the heap that one piece of a region takes: see regionPiece, held, and
+// the garbage collector's room to grow.
+const pieceState = 192
+
+// charges is what a space has been charged. The space's mu guards it.
+type charges struct {
+	account *budget.Account
+	memory  uint64 // of kind Memory
+	pages   uint64 // bytes in the memfd when it was looked at last
+}
+
+// SetAccount says who pays for the space. It is called before the first region.
+func (s *Space) SetAccount(a *budget.Account) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.charges.account = a
+}
+
+// settle makes the charge for Memory what mapped bytes of regions need. It fails only
+// where that is more than before.
+func (c *charges) settle(mapped uint64) error {
+	want := max(mapped, c.pages)
+	if want <= c.memory {
+		c.account.Refund(budget.Bill{budget.Memory: c.memory - want})
+		c.memory = want
+		return nil
+	}
+	if err := c.account.Charge(budget.Bill{budget.Memory: want - c.memory}); err != nil {
+		return err
+	}
+	c.memory = want
+	return nil
+}
+
+// charge charges a region that is about to be made; s.mapped has it already. s.mu is
+// held.
+func (r *Region) charge(extents []Extent) error {
+	s := r.space
+	if s.charges.account == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if unix.Fstat(int(s.file.Fd()), &st) == nil { // else it is closed, and hold will say so
+		s.charges.pages = uint64(st.Blocks) * 512
+	}
+	if err := s.charges.settle(s.mapped); err != nil {
+		return err
+	}
+	// An extent is cut at window borders.
+	n := uint64(len(extents)) + r.length>>windowBits + 1
+	bill := budget.Bill{budget.State: n * pieceState}
+	if err := s.charges.account.Charge(bill); err != nil {
+		return err
+	}
+	r.bill = bill
+	return nil
+}
+
+// chargeHoles charges what was never touched.
+func (r *Region) chargeHoles(n uint64) error {
+	s := r.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.charges.account.Charge(budget.Bill{budget.Holes: n}); err != nil {
+		return err
+	}
+	r.bill[budget.Holes] = n
+	return nil
+}
+
+// end refunds what is charged for pages that no region covers. s.mu is held, and the
+// memfd is about to be closed.
+func (c *charges) end(mapped uint64) {
+	c.pages = 0
+	c.settle(mapped) // it only shrinks
+}

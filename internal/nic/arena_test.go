@@ -1,0 +1,80 @@
+package nic
+
+import (
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// blocks is how much memory an arena holds, in bytes.
+func (a *Arena) blocks(t *testing.T) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(a.file.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
+}
+
+// TestLargeRings: the loop neither fills a large ring nor gives its pages back, however
+// many were touched.
+func TestLargeRings(t *testing.T) {
+	a, err := NewArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	const entries, elem, touched = 1 << 20, 256, 4 << 20
+	r, err := newRing(a, entries, elem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.blocks(t); r.mask < entries || got > 64<<10 {
+		t.Errorf("a new ring of %d entries holds %d bytes, want a page or so", r.mask, got)
+	}
+	for i := 0; i < touched; i += pageSize {
+		r.data[i] = 1
+	}
+	r.release()
+	if got := a.blocks(t); got < touched {
+		t.Errorf("released: %d bytes are held, want %d until they are reclaimed", got, touched)
+	}
+	// Not reclaimed, it is not used again either.
+	s, err := newRing(a, entries, elem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.at.Offset == r.at.Offset || s.data[0] != 0 {
+		t.Error("a ring got the pages of another")
+	}
+	a.Reclaim()
+	if got := a.blocks(t); got > 64<<10 {
+		t.Errorf("reclaimed: %d bytes are held, want a page or so", got)
+	}
+}
+
+// TestMoveBound: the loop copies what a queue holds when it is resized, but not any amount.
+func TestMoveBound(t *testing.T) {
+	a, err := NewArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	const elem = 64
+	from, err := newRing(a, 1<<20, elem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := newRing(a, 1<<20, elem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.slot(7)[0], from.slot(8)[0] = 1, 2
+	if err := to.move(&from, 7, 2); err != nil || to.slot(0)[0] != 1 || to.slot(1)[0] != 2 || to.producer() != 2 {
+		t.Errorf("two elements: %v, producer %d", err, to.producer())
+	}
+	if err := to.move(&from, 7, maxMove/elem+1); err != syscall.EBUSY {
+		t.Errorf("%d elements: got %v, want %v", maxMove/elem+1, err, syscall.EBUSY)
+	}
+}

@@ -1,0 +1,132 @@
+package nic
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// fakeLink is a link that leads nowhere and remembers what it was asked.
+type fakeLink struct {
+	sent   []transport.Burst
+	groups map[transport.GID]bool
+	woken  []*QP
+	refuse error // what Join answers
+}
+
+func (l *fakeLink) Transmit(_ *QP, b *transport.Burst)          { l.sent = append(l.sent, *b) }
+func (l *fakeLink) Path(_, _ *transport.GID) (p transport.Path) { return p }
+func (l *fakeLink) Wake(q *QP)                                  { l.woken = append(l.woken, q) }
+func (l *fakeLink) Now() transport.Time                         { return 1 }
+func (l *fakeLink) Forget(*QP)                                  {}
+func (l *fakeLink) Rouse()                                      {}
+func (l *fakeLink) Leave(g transport.GID)                       { delete(l.groups, g) }
+func (l *fakeLink) Join(g transport.GID) error {
+	if l.refuse == nil {
+		l.groups[g] = true
+	}
+	return l.refuse
+}
+
+// rig is a NIC with a link of its own.
+type rig struct {
+	t    *testing.T
+	nic  *NIC
+	link *fakeLink
+}
+
+func newRig(t *testing.T, l Limits) *rig {
+	r := &rig{t: t, link: &fakeLink{groups: map[transport.GID]bool{}}}
+	r.nic = New(Config{Name: "rxe0", Limits: l, GIDs: []GIDEntry{{GID: netip.MustParseAddr("192.0.2.1").As16()}}})
+	r.nic.SetLink(r.link)
+	t.Cleanup(func() {
+		if n := r.nic.Sessions(); n != 0 {
+			t.Errorf("%d sessions are left", n)
+		}
+		if len(r.nic.qps) != 0 || len(r.nic.keys) != 0 || len(r.nic.mcast) != 0 || len(r.link.groups) != 0 {
+			t.Errorf("left: %d queue pairs, %d keys, %d groups, %d joined", len(r.nic.qps), len(r.nic.keys), len(r.nic.mcast), len(r.link.groups))
+		}
+	})
+	return r
+}
+
+// open opens the device; the session ends with the test.
+func (r *rig) open() *Session {
+	r.t.Helper()
+	a, err := NewArena()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	space, err := memory.NewSpace(unix.Getpid(), 1<<30)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s, err := r.nic.Open(SessionOptions{Arena: a, Space: space, Pid: unix.Getpid(), Program: "test"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { s.Close(); space.Close(); a.Close() })
+	fd, err := s.CreateAsync()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { unix.Close(fd) })
+	return s
+}
+
+// objects are one of each kind that others need.
+type objects struct {
+	s      *Session
+	pd, cq uint32
+}
+
+func (r *rig) objects() objects {
+	r.t.Helper()
+	s := r.open()
+	return objects{s: s, pd: must(s.AllocPD())(r.t), cq: must(s.CreateCQ(CQParams{CQE: 10, Channel: -1}))(r.t).Handle}
+}
+
+func (o objects) qp(t *testing.T, typ uint8) QPInfo {
+	t.Helper()
+	return must(o.s.CreateQP(QPParams{PD: o.pd, SendCQ: o.cq, RecvCQ: o.cq, Type: typ, Cap: QPCap{SendWR: 4, RecvWR: 4, SendSGE: 2, RecvSGE: 2}}))(t)
+}
+
+// mr registers n bytes at address start of the session's shared memory.
+func (o objects) mr(t *testing.T, start, n uint64, access uint32) MRInfo {
+	t.Helper()
+	// The process has made the pages, as the shim does.
+	if err := unix.Fallocate(int(o.s.Space.File().Fd()), 0, int64(start), int64(n)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return must(o.s.RegMR(MRParams{PD: o.pd, Start: start, HcaVA: start, Length: n, Access: access, Region: r}))(t)
+}
+
+// must is for calls that have to succeed.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// wants checks an errno; 0 is success.
+func wants(t *testing.T, what string, err error, want syscall.Errno) {
+	t.Helper()
+	var got syscall.Errno
+	if err != nil && !errors.As(err, &got) || got != want {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}

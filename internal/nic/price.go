@@ -1,0 +1,26 @@
+package nic
+
+import "vrdma/internal/budget"
+
+// What an object takes of the daemon, for its user's account. State is the heap that it
+// costs, measured with many of them and rounded up: about twice its size, because the
+// garbage collector lets the heap grow to twice of what lives. Rings are charged apart,
+// by their size (Arena.alloc).
+var (
+	pdBill  = budget.Bill{budget.State: 256}
+	cqBill  = budget.Bill{budget.State: 1 << 10}
+	qpBill  = budget.Bill{budget.State: 10 << 10}
+	srqBill = budget.Bill{budget.State: 1 << 10}
+	mrBill  = budget.Bill{budget.State: 1 << 10}
+	mwBill  = budget.Bill{budget.State: 1 << 10}
+	ahBill  = budget.Bill{budget.State: 512}
+	// A channel is a socket pair, of which the daemon keeps both ends.
+	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
+	// An event that its reader has left to wait.
+	eventBill = budget.Bill{budget.State: 64}
+)
+
+// SessionBill is what an open device takes before it has any object: the arena, the
+// doorbell, the event queue of the device, the connection's goroutine. A mapping is charged
+// for every gibibyte of the arena, as for registered memory: address space has an end too.
+var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30}

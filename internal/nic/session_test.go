@@ -1,0 +1,143 @@
+package nic
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/budget"
+)
+
+// TestTableFull: a limit above the number of handles ends at the handles. It used to
+// search for a free one for ever.
+func TestTableFull(t *testing.T) {
+	tab := newTable[int](100, 8, syscall.EINVAL, nil, budget.Bill{})
+	for i := range 8 {
+		if _, err := tab.add(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tab.add(8); err != syscall.EINVAL {
+		t.Errorf("a ninth object for eight handles: %v, want EINVAL", err)
+	}
+	tab.remove(3)
+	if h, err := tab.add(9); h != 3 || err != nil {
+		t.Errorf("the free handle: got %d, %v, want 3", h, err)
+	}
+}
+
+func TestLimitsCheck(t *testing.T) {
+	l := DefaultLimits
+	if err := l.Check(); err != nil {
+		t.Error(err)
+	}
+	l.QPs = doorbells + 1
+	if l.Check() == nil {
+		t.Error("more queue pairs than doorbell bits")
+	}
+}
+
+// account is one whose user may have limit.
+func account(limit budget.Bill) *budget.Account {
+	more := limit
+	for k := range more {
+		more[k] = more[k]*4 + 1<<40
+	}
+	return budget.New(budget.Limits{All: more, Others: more, User: limit}).User(1000)
+}
+
+// TestCharges makes one of everything, meets each limit, and looks that the end of the
+// session gives everything back.
+func TestCharges(t *testing.T) {
+	room := budget.Bill{budget.State: 1 << 20, budget.Rings: 1 << 20, budget.Files: 6}
+	for _, test := range []struct {
+		name string
+		kind budget.Kind
+		want syscall.Errno
+		make func(s *Session, pd, cq uint32) error
+	}{
+		{"queue pairs", budget.State, syscall.ENOMEM, func(s *Session, pd, cq uint32) error {
+			_, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: qptRC})
+			return err
+		}},
+		{"rings", budget.Rings, syscall.ENOMEM, func(s *Session, _, _ uint32) error {
+			_, err := s.CreateCQ(CQParams{CQE: 4095, Channel: -1})
+			return err
+		}},
+		{"domains", budget.State, syscall.ENOMEM, func(s *Session, _, _ uint32) error {
+			_, err := s.AllocPD()
+			return err
+		}},
+		{"channels", budget.Files, syscall.EMFILE, func(s *Session, _, _ uint32) error {
+			_, fd, err := s.CreateChannel()
+			if err == nil {
+				t.Cleanup(func() { syscall.Close(fd) })
+			}
+			return err
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			who := account(room)
+			arena, err := NewArena()
+			if err != nil {
+				t.Fatal(err)
+			}
+			arena.SetAccount(who)
+			n := New(Config{})
+			s, err := n.Open(SessionOptions{Arena: arena, Account: who})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pd, err := s.AllocPD()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cq, err := s.CreateCQ(CQParams{CQE: 1, Channel: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for err == nil {
+				err = test.make(s, pd, cq.Handle)
+			}
+			var e *budget.Error
+			if !errors.As(err, &e) || e.Kind != test.kind || !errors.Is(err, test.want) {
+				t.Errorf("ended with %v, want the limit of %v, %v", err, test.kind, test.want)
+			}
+			s.Close()
+			arena.Close()
+			if used := who.Used(); used != (budget.Bill{}) {
+				t.Errorf("after the end the user still has %v", used)
+			}
+		})
+	}
+}
+
+// TestChargedEvents: events that nobody reads are charged, and are lost at the limit.
+func TestChargedEvents(t *testing.T) {
+	who := account(budget.Bill{budget.State: 100 * eventBill[budget.State]})
+	s := &Session{SessionOptions: SessionOptions{Account: who}, nic: New(Config{})}
+	q, fd, err := s.newEventQueue()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	for range 10000 {
+		q.post(compEvent(1))
+	}
+	if len(q.waiting) != 100 || who.Used() != (budget.Bill{budget.State: 100 * eventBill[budget.State]}) {
+		t.Errorf("%d events wait, charged %v, want the 100 that may", len(q.waiting), who.Used())
+	}
+	if taken := q.withdraw(10000, func(e *event) bool { return true }); taken < 100 {
+		t.Errorf("%d events withdrawn", taken)
+	}
+	if who.Used() != (budget.Bill{}) {
+		t.Errorf("nothing waits, and the user still has %v", who.Used())
+	}
+	for range 10000 {
+		q.post(compEvent(1))
+	}
+	q.close()
+	if who.Used() != (budget.Bill{}) {
+		t.Errorf("after the end the user still has %v", who.Used())
+	}
+}

@@ -1,0 +1,181 @@
+package nic
+
+import "vrdma/internal/transport"
+
+// Some things ring no bell: a receive posted to a queue pair in the error state, which has
+// to be flushed, and a client that reads from an event channel which was full. Somebody has
+// to look from time to time.
+//
+// The engine calls VisitTroubled every few milliseconds, and in pass after pass until the
+// round is over. A round visits the sessions that have such objects in turns, a few objects
+// a turn, and no more than roundVisits of one session. So a call takes as long as the
+// engine allows, and a session with very many queue pairs in the error state waits longer
+// for its own, but delays no other.
+//
+//	troubled ── a round begins ──▶ visiting ── all, or enough, were visited ──▶ troubled
+//	    ▲                           │    ▲ └─ nothing left ──▶ in neither
+//	    └── watch, stall            └────┘ the next few, when its turn comes again
+
+const (
+	// visitBatch is how many objects of a session are visited before another's.
+	visitBatch = 8
+	// roundVisits is how many objects of a session one round visits.
+	roundVisits = 1024
+	// pumpCost is what a visit of an event channel counts for: it makes system calls.
+	pumpCost = 8
+)
+
+// trouble is what of a session has to be visited.
+type trouble struct {
+	listed  bool // the session is in one of the NIC's lists
+	next    *Session
+	visits  int // so far in this round
+	errored struct {
+		first, last *QP
+		n           int
+	}
+	stalled struct {
+		first, last *eventQueue
+		n           int
+	}
+}
+
+func (t *trouble) count() int { return t.errored.n + t.stalled.n }
+
+// A sessionList is a queue of sessions.
+type sessionList struct{ first, last *Session }
+
+func (l *sessionList) push(s *Session) {
+	if l.first == nil {
+		l.first = s
+	} else {
+		l.last.trouble.next = s
+	}
+	l.last = s
+}
+
+func (l *sessionList) pop() *Session {
+	s := l.first
+	l.first, s.trouble.next = s.trouble.next, nil
+	return s
+}
+
+// list has s visited from the next round on.
+func (s *Session) list() {
+	if !s.trouble.listed {
+		s.trouble.listed = true
+		s.nic.troubled.push(s)
+	}
+}
+
+// watch has the receives of q, which is in the error state, looked after.
+func (s *Session) watch(q *QP) {
+	if q.watched {
+		return
+	}
+	q.watched = true
+	e := &s.trouble.errored
+	if e.first == nil {
+		e.first = q
+	} else {
+		e.last.nextWatch = q
+	}
+	e.last = q
+	e.n++
+	s.list()
+}
+
+// unwatch takes the first of those that are watched.
+func (s *Session) unwatch() *QP {
+	e := &s.trouble.errored
+	q := e.first
+	e.first, q.nextWatch, q.watched = q.nextWatch, nil, false
+	e.n--
+	return q
+}
+
+// stall has q tried again, whose channel is full.
+func (s *Session) stall(q *eventQueue) {
+	if q.stalled {
+		return
+	}
+	q.stalled = true
+	e := &s.trouble.stalled
+	if e.first == nil {
+		e.first = q
+	} else {
+		e.last.next = q
+	}
+	e.last = q
+	e.n++
+	s.list()
+}
+
+// unstall takes the first of those that are stalled.
+func (s *Session) unstall() *eventQueue {
+	e := &s.trouble.stalled
+	q := e.first
+	e.first, q.next, q.stalled = q.next, nil, false
+	e.n--
+	return q
+}
+
+// Troubled reports whether there is anything for VisitTroubled to do.
+func (n *NIC) Troubled() bool { return n.troubled.first != nil || n.visiting.first != nil }
+
+// VisitTroubled completes receives that were posted to queue pairs in the error state and
+// delivers events that found their channel full. It visits about limit objects and reports
+// whether the round goes on; if not, the next call begins another.
+func (n *NIC) VisitTroubled(limit int) (more bool) {
+	if n.visiting.first == nil {
+		n.visiting, n.troubled = n.troubled, sessionList{}
+	}
+	for limit > 0 && n.visiting.first != nil {
+		s := n.visiting.pop()
+		t := &s.trouble
+		if !s.closed {
+			limit -= max(s.visitSome(visitBatch), 1)
+		}
+		switch {
+		case s.closed || t.count() == 0:
+			t.visits, t.listed = 0, false
+		case t.visits >= min(t.count(), roundVisits):
+			t.visits = 0
+			n.troubled.push(s)
+		default:
+			n.visiting.push(s)
+		}
+	}
+	return n.visiting.first != nil
+}
+
+// visitSome visits a full event channel, if there is one, and some queue pairs in the error
+// state. It returns what that cost.
+func (s *Session) visitSome(most int) (cost int) {
+	t := &s.trouble
+	if t.stalled.n > 0 {
+		most--
+		cost += pumpCost
+		q := s.unstall()
+		if full := q.pump(); full || len(q.waiting) == 0 {
+			t.visits++
+		} // else the client reads: it is visited again in this round
+		if len(q.waiting) > 0 {
+			s.stall(q)
+		}
+	}
+	for range min(most, t.errored.n) {
+		t.visits++
+		cost++
+		q := s.unwatch()
+		if q.gone || q.tr.State() != transport.Error {
+			continue
+		}
+		q.Flush()
+		s.watch(q)
+		if q.tr.RunPending() {
+			s.nic.link.Wake(q) // there is more than is flushed at once
+		}
+	}
+	return cost
+}

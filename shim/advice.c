@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * madvise. What the application said about its memory is remembered, because the memory
+ * loses it each time it is replaced. And where a page is shared, DONTNEED and FREE are
+ * made to mean what they mean for private memory.
+ *
+ * A lock of its own guards what is remembered: an allocator may call madvise while it
+ * holds a lock that a thread in fork() waits for, which holds memory_lock.
+ */
+#include <sys/mman.h>
+
+#include "memory.h"
+#include "pages.h"
+
+static struct ranges dontfork, dontdump, huge, nohuge;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool any; /* was anything remembered, ever? */
+
+static void say_again(const struct ranges *where, uint64_t start, uint64_t end, int advice)
+{
+	struct range r;
+	for (; ranges_find(where, start, end, &r); start = r.end)
+		sys(SYS_madvise, r.start, r.end - r.start, advice);
+}
+
+void advice_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void advice_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+void advice_shared(uint64_t start, uint64_t end)
+{
+	say_again(&dontfork, start, end, MADV_DONTFORK);
+	say_again(&dontdump, start, end, MADV_DONTDUMP);
+}
+
+void advice_private(uint64_t start, uint64_t end)
+{
+	advice_shared(start, end);
+	say_again(&huge, start, end, MADV_HUGEPAGE);
+	say_again(&nohuge, start, end, MADV_NOHUGEPAGE);
+}
+
+void advice_huge(uint64_t at, uint64_t start, uint64_t end)
+{
+	struct range r;
+	for (uint64_t from = start; ranges_find(&huge, from, end, &r); from = r.end)
+		sys(SYS_madvise, at + (r.start - start), r.end - r.start, MADV_HUGEPAGE);
+}
+
+bool advice_dontfork(uint64_t start, uint64_t end, struct range *out)
+{
+	pthread_mutex_lock(&lock);
+	bool found = ranges_find(&dontfork, start, end, out);
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void advice_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
+static void remember(int advice, uint64_t start, uint64_t end)
+{
+	pthread_mutex_lock(&lock);
+	switch (advice) {
+	case MADV_DONTFORK:
+		ranges_add(&dontfork, start, end);
+		break;
+	case MADV_DOFORK:
+		ranges_remove(&dontfork, start, end);
+		break;
+	case MADV_DONTDUMP:
+		ranges_add(&dontdump, start, end);
+		break;
+	case MADV_DODUMP:
+		ranges_remove(&dontdump, start, end);
+		break;
+	case MADV_HUGEPAGE:
+		ranges_remove(&nohuge, start, end);
+		ranges_add(&huge, start, end);
+		break;
+	case MADV_NOHUGEPAGE:
+		ranges_remove(&huge, start, end);
+		ranges_add(&nohuge, start, end);
+		break;
+	}
+	atomic_store(&any, true);
+	pthread_mutex_unlock(&lock);
+}
+
+int memory_munmap(void *addr, size_t n)
+{
+	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
+	/* Before it is done: then the addresses may be another thread's. */
+	if (unlikely(atomic_load_explicit(&any, memory_order_relaxed)) && end > start && !door_foreign()) {
+		sigmask old = signals_block();
+		pthread_mutex_lock(&lock);
+		ranges_remove(&dontfork, start, end);
+		ranges_remove(&dontdump, start, end);
+		ranges_remove(&huge, start, end);
+		ranges_remove(&nohuge, start, end);
+		pthread_mutex_unlock(&lock);
+		signals_restore(old);
+	}
+	return REAL(munmap)(addr, n);
+}
+
+/* DONTNEED on private memory means zeros. Ours are shared pages, which it would leave alone. */
+static void forget(uint64_t start, uint64_t end)
+{
+	struct vma v;
+	if (!maps_open(&memory_maps))
+		return;
+	for (uint64_t at = start; at < end && maps_find(&memory_maps, at, &v); at = v.end) {
+		uint64_t from = v.start > at ? v.start : at, to = v.end < end ? v.end : end;
+		if (v.kind == VMA_OWN && from < to)
+			pages_punch(v.offset + (from - v.start), v.offset + (to - v.start));
+	}
+	maps_close(&memory_maps);
+}
+
+static bool overlaps(uint64_t start, uint64_t end)
+{
+	struct range r;
+	return ranges_find(&swapped, start, end, &r);
+}
+
+/* What r and e say, as corrected where pages are shared. */
+static int correct(uint64_t start, uint64_t end, int advice, int r, int e)
+{
+	pthread_mutex_lock(&memory_lock);
+	if (advice == MADV_DONTNEED && r == 0 && overlaps(start, end))
+		forget(start, end);
+	else if (advice == MADV_FREE && r < 0 && e == EINVAL && overlaps(start, end))
+		r = 0; /* may free, need not */
+	pthread_mutex_unlock(&memory_lock);
+	return r;
+}
+
+int memory_madvise(void *addr, size_t n, int advice)
+{
+	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
+	int r = REAL(madvise)(addr, n, advice), e = errno;
+	sigmask old;
+
+	switch (advice) {
+	case MADV_DONTNEED:
+	case MADV_FREE:
+		if (!memory_swapped())
+			return r;
+		break;
+	case MADV_DONTFORK:
+	case MADV_DOFORK:
+	case MADV_DONTDUMP:
+	case MADV_DODUMP:
+	case MADV_HUGEPAGE:
+	case MADV_NOHUGEPAGE:
+		if (r < 0)
+			return r;
+		break;
+	default:
+		return r;
+	}
+	old = signals_block();
+	if (advice != MADV_DONTNEED && advice != MADV_FREE)
+		remember(advice, start, end);
+	else if (!memory_forking())
+		r = correct(start, end, advice, r, e);
+	signals_restore(old);
+	errno = e;
+	return r;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pages.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static int memfd(void)
+{
+	return atomic_load(&process.memory);
+}
+
+/*
+ * The last run that was found, as far as it was not punched: the kernel looks at every page to
+ * find its end, which must not happen for every chunk of it. Under memory_lock.
+ */
+static struct {
+	uint64_t start, end;
+} run;
+
+static bool find_run(uint64_t at)
+{
+	if (at >= run.start && at < run.end)
+		return true;
+	long data = sys(SYS_lseek, memfd(), at, SEEK_DATA);
+	if (data < 0)
+		return false;
+	long hole = sys(SYS_lseek, memfd(), data, SEEK_HOLE);
+	run.start = (uint64_t)data;
+	run.end = hole < 0 ? ~0ull : (uint64_t)hole;
+	return true;
+}
+
+bool pages_each(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t n, uint64_t arg),
+		uint64_t arg)
+{
+	uint64_t end = offset + n, to;
+	for (uint64_t at = offset; at < end; at = to) {
+		if (!find_run(at) || run.start >= end)
+			return true;
+		if (run.start > at)
+			at = run.start;
+		to = run.end < end ? run.end : end;
+		if (!f(at, to - at, arg + (at - offset)))
+			return false;
+	}
+	return true;
+}
+
+bool pages_read(uint64_t offset, uint64_t n, uint64_t to)
+{
+	while (n) {
+		long got = sys(SYS_pread64, memfd(), to, n, offset);
+		if (got <= 0)
+			return false;
+		offset += (uint64_t)got;
+		to += (uint64_t)got;
+		n -= (uint64_t)got;
+	}
+	return true;
+}
+
+void pages_forget(void)
+{
+	run.start = run.end = 0;
+}
+
+void pages_punch(uint64_t start, uint64_t end)
+{
+	if (start < run.end && end > run.start) {
+		if (start > run.start)
+			run.end = start;
+		else
+			run.start = end < run.end ? end : run.end;
+	}
+	sys(SYS_fallocate, memfd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared pages become private again. Under memory_lock. */
+#ifndef VRDMA_RECLAIM_H
+#define VRDMA_RECLAIM_H
+
+#include "hold.h"
+#include "memory.h"
+
+/* A mapping of our memfd, or a part of one. False: some of it stays shared. */
+bool reclaim_mapping(struct hold *h, const struct vma *v);
+/* Whoever shows [start, end) of the file at another address than its offset. */
+bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end);
+/*
+ * Before a registration: so that memory of our own does not take the address of a buffer that
+ * was unmapped, at its deregistration.
+ */
+void reclaim_ready(void);
+/* These regions are no more: what nobody else covers becomes private. */
+void reclaim_gone(const struct range *r, size_t n);
+void reclaim_forget(void);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is registered now: how many regions cover each page, and which region a
+ * handle of the daemon names. Under memory_lock.
+ */
+#ifndef VRDMA_REGIONS_H
+#define VRDMA_REGIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ranges.h"
+
+/* One more region covers [start, end), whole pages. False: no memory, nothing changed. */
+bool regions_hold(uint64_t start, uint64_t end);
+/* One less. The parts that nobody covers now are added to gone. */
+void regions_drop(uint64_t start, uint64_t end, struct ranges *gone);
+/* Where the first covered page at or after address is; ~0: nowhere. */
+uint64_t regions_next(uint64_t address);
+
+/* The held range [start, end) got a name. regions_hold has made room for it. */
+void regions_name(const void *file, uint32_t handle, uint64_t start, uint64_t end);
+/* Takes a name away. False: nobody has it. */
+bool regions_take(const void *file, uint32_t handle, struct range *out);
+bool regions_any(const void *file); /* has this file one? */
+/* The same for one region of a file after the other. *at is 0 at first. */
+bool regions_take_next(const void *file, size_t *at, struct range *out);
+void regions_forget(void); /* nothing is registered */
+
+#endif
