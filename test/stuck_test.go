@@ -4,7 +4,6 @@ import (
 	"os"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,10 +40,7 @@ func threads(t *testing.T, d *harness.Daemon) int {
 // has been killed, though the file system lives on.
 func TestStuckMemory(t *testing.T) {
 	bin := harness.Compile(t, "stuck")
-	for what, want := range map[string]string{
-		"post":     "ended 4", // IBV_WC_LOC_PROT_ERR
-		"register": "register " + strconv.Itoa(int(syscall.ETIMEDOUT)),
-	} {
+	for _, what := range []string{"post", "register"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel() // it waits, mostly
 			d := harness.Start(t, harness.Options{})
@@ -57,7 +53,13 @@ func TestStuckMemory(t *testing.T) {
 				servers = append(servers, fileServer(t, d.Launch(t, bin, what)))
 			}
 			startStream(t, d, 640).finishes(t)
-			p.Printed(t, want, minute)
+			if what == "post" {
+				p.Printed(t, "ended 4", minute) // IBV_WC_LOC_PROT_ERR
+				d.Process.Printed(t, "a queue pair fails", minute)
+			} else {
+				// The program itself may hang: the kernel holds its mmap_lock meanwhile.
+				d.Process.Printed(t, "cannot register memory", minute)
+			}
 			startStream(t, d, 640).finishes(t)
 			p.Signal(syscall.SIGKILL)
 			t.Logf("session gone after %v, with %d threads", d.Gone(t, p.PID()).Round(time.Millisecond), threads(t, d))
@@ -65,9 +67,6 @@ func TestStuckMemory(t *testing.T) {
 			stillRuns(t, innocent)
 			if d.Process.Ended(0) {
 				t.Fatalf("the daemon died:\n%s", harness.Tail(d.Process.Output(), 60))
-			}
-			if what == "post" && !strings.Contains(d.Process.Output(), "a queue pair fails") {
-				t.Errorf("the log does not say why:\n%s", harness.Tail(d.Process.Output(), 20))
 			}
 			// The daemon ends though a thread is stuck. (Until the file system is gone,
 			// the kernel keeps the thread, and with it a process that does nothing more.)

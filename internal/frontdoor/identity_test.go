@@ -234,15 +234,18 @@ func TestPidfdOfCaller(t *testing.T) {
 func TestForeignMemoryWhy(t *testing.T) {
 	var text syncBuffer
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
-	c := open(t, s)
-	sub := s.trace.subscribe("", &peer{uid: os.Getuid()}, true)
-	defer s.trace.unsubscribe(sub)
+	c := &client{t: t, buf: make([]byte, channel.MaxMessage)}
+	c.proc = dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
 	s.mu.Lock()
 	for _, p := range s.processes {
 		p.space.SetForeign(nil)
 		p.apart = errors.New("it is a test")
 	}
 	s.mu.Unlock()
+	c.dev = dial(t, s, channel.Hello{Kind: channel.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
+	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
+	sub := s.trace.subscribe("", &peer{uid: os.Getuid()}, true)
+	defer s.trace.unsubscribe(sub)
 	reg := func(kind uint32) ([]byte, channel.Extent) {
 		const start = 0x7000_0000_0000
 		return legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, Length: 4096, HCAVA: start, PDHandle: pd(c)}, nil, 12),

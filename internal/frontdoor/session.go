@@ -268,14 +268,19 @@ func (ses *session) Settle() {
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
 	region, err := ses.proc.space.Map(start, length, extents)
-	if err == syscall.EPERM && ses.proc.apart != nil {
-		ses.refused = ses.proc.apart.Error()
-		if !ses.told {
-			ses.told = true
-			ses.srv.log.Warn("a program cannot register memory that the daemon may not reach: stacks, files, shared memory",
-				"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
-		}
-	}
 	ses.srv.overdrawn(err)
+	switch {
+	case err == syscall.EPERM && ses.proc.apart != nil:
+		ses.refused = ses.proc.apart.Error()
+	case err == syscall.ETIMEDOUT:
+		ses.refused = "it does not come; the program, or a file system, has to provide it"
+	default:
+		return region, err
+	}
+	if !ses.told {
+		ses.told = true
+		ses.srv.log.Warn("a program cannot register memory that the daemon cannot reach: a stack, a file, shared memory",
+			"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
+	}
 	return region, err
 }

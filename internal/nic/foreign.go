@@ -63,7 +63,7 @@ type tenant struct {
 	jobs     int       // running, or done and not asked for
 	line     fifo[*QP] // those that wait for a thread
 	listed   bool      // in foreign.lines
-	Kept     uint64    // bytes of bursts that were not taken, counted by the engine
+	kept     uint64    // bytes of bursts that were not taken, counted by the engine
 }
 
 // foreign is the loop's side of all jobs.
@@ -459,15 +459,15 @@ func (n *NIC) CloseForeign() { n.foreign.pool.Close() }
 // whether they are not too many. Unkeep counts them out.
 func (q *QP) Keep(bytes int) bool {
 	t := q.session.tenant
-	if t.Kept+uint64(bytes) > tenantKept {
+	if t.kept+uint64(bytes) > tenantKept {
 		return false
 	}
-	t.Kept += uint64(bytes)
+	t.kept += uint64(bytes)
 	return true
 }
 
 // Unkeep is the reverse of Keep.
-func (q *QP) Unkeep(bytes int) { q.session.tenant.Kept -= uint64(bytes) }
+func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= uint64(bytes) }
 
 // tenantKept is how many bytes of bursts are kept for a user.
 const tenantKept = 32 << 20

@@ -201,9 +201,6 @@ func (s *Session) DestroyQP(h uint32) (uint32, error) {
 func (q *QP) destroy() {
 	q.gone = true
 	q.dismiss()
-	if q.Sched.Parked {
-		q.nic.link.Wake(q) // what waits for it goes too
-	}
 	delete(q.nic.qps, q.num)
 	q.session.Arena.setReady(q.handle, false)
 	for w := range q.bound {
