@@ -80,7 +80,8 @@ static bool by_move(struct guard *g, uint64_t from, uint64_t start, uint64_t end
 {
 	uint64_t n = end - start;
 	bool ok;
-	pages_each(offset, n, populate, from); /* not yet while writers wait */
+	if (n > PAGE)
+		pages_each(offset, n, populate, from); /* not yet while writers wait */
 	swap_begin();
 	if (g->fd >= 0 && !guard_hold(g, start, end)) {
 		swap_end();
