@@ -29,7 +29,8 @@
 #endif
 #define CHUNK (1ul << 20) /* small: the next one gets the pages that this one leaves, still in the cache */
 #define HUGE (2ul << 20)  /* what the kernel may use one page for */
-#define MOVED_MAX 4096    /* mappings that nothing joins with: below vm.max_map_count, 65530 */
+#define MOVED_MAX 16384   /* mappings that nothing joins with: well below vm.max_map_count, 65530 */
+#define COUNT_EVERY 1024  /* counting all mappings takes milliseconds */
 
 static struct ranges left;  /* not covered, and still shared */
 static struct ranges moved; /* the first byte of each moved mapping */
@@ -80,7 +81,8 @@ static bool by_move(struct guard *g, uint64_t from, uint64_t start, uint64_t end
 {
 	uint64_t n = end - start;
 	bool ok;
-	pages_each(offset, n, populate, from); /* not yet while writers wait */
+	if (n > PAGE)
+		pages_each(offset, n, populate, from); /* not yet while writers wait */
 	swap_begin();
 	if (g->fd >= 0 && !guard_hold(g, start, end)) {
 		swap_end();
@@ -165,22 +167,30 @@ bool reclaim_mapping(struct hold *h, const struct vma *v)
 
 /* ---- where the pages are ---- */
 
-/* Not joined mappings are too many, or so it seems: buffers that are gone are counted too. */
+/*
+ * Are there too many mappings that nothing joins with? The moved ones that are known may be
+ * gone with their buffers, so all there are are counted, every so often.
+ */
 static bool too_many(void)
 {
 	static struct maps m;
+	static unsigned turn;
+	static bool many;
 	struct vma v;
 	size_t n = 0;
 	if (moved.n <= MOVED_MAX)
 		return false;
-	if (!maps_open(&m))
-		return false;
+	if (turn++ % COUNT_EVERY || !maps_open(&m))
+		return many;
 	for (uint64_t at = 0; n <= 2 * MOVED_MAX && maps_find(&m, at, &v); at = v.end)
 		n++;
 	maps_close(&m);
-	if (n <= 2 * MOVED_MAX)
+	many = n > 2 * MOVED_MAX;
+	if (!many) {
 		moved.n = 0; /* count anew */
-	return n > 2 * MOVED_MAX;
+		turn = 0;
+	}
+	return many;
 }
 
 static void get_ready(struct hold *h)

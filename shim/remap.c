@@ -27,8 +27,10 @@ static struct ranges seams; /* a page each */
 
 void seams_add(uint64_t start, uint64_t end)
 {
-	if (end - start >= BLOCK && seams.n < SEAMS_MAX && ranges_add(&seams, start, start + PAGE))
-		seams_again(start, end);
+	struct range r;
+	if (end - start >= BLOCK && seams.n < SEAMS_MAX && ranges_find(&swapped, start, start + PAGE, &r) &&
+	    ranges_add(&seams, start, start + PAGE))
+		seams_again(start, start + PAGE);
 }
 
 void seams_remove(uint64_t start, uint64_t end)

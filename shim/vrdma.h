@@ -26,7 +26,7 @@
  * an ordinary read or write, or keep a lock while the application's code runs.
  *
  * Locks, in the order they may be taken: file->lock, process lock (wire.c),
- * memory lock (memory.c), pool lock (door.c). All signals are blocked while one
+ * memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals are blocked while one
  * is held, so no handler can meet a lock its own thread holds.
  */
 #ifndef VRDMA_H
