@@ -76,6 +76,7 @@ func Start(t testing.TB, o Options) *Daemon {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)
 	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1")
+	t.Cleanup(d.forgetControl) // after its end, which may be SIGKILL
 	d.Process = Spawn(t, cmd)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -94,6 +95,27 @@ func Start(t testing.TB, o Options) *Daemon {
 		t.Fatalf("daemon is not ready after %v (its status: %v)\n%s", patience, err, d.Process.Output())
 	}
 	return d
+}
+
+// forgetControl removes the control socket that a killed daemon leaves, which otherwise the
+// next daemon of the user would remove, and the directory with the last one. Daemons lock
+// the directory while they make or remove something there.
+func (d *Daemon) forgetControl() {
+	uid := os.Geteuid()
+	if d.cred != nil {
+		uid = int(d.cred.Uid)
+	}
+	for _, path := range channel.ControlPlaces(d.Socket, uid) {
+		dir, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			continue
+		}
+		if syscall.Flock(int(dir.Fd()), syscall.LOCK_EX) == nil {
+			os.Remove(path)
+			os.Remove(dir.Name()) // fails while others have a socket there
+		}
+		dir.Close()
+	}
 }
 
 // At is a daemon that somebody else started (`vrdma run` itself, for example).
