@@ -32,8 +32,9 @@ type session struct {
 	dev      *nic.Session    // touched on the loop only
 
 	verbs    *uverbs.Context
-	refused  string // why the last registration was refused, for the trace
-	told     bool   // the log has it
+	extents  []channel.Extent // of the request under way
+	refused  string           // why the last registration was refused, for the trace
+	told     bool             // the log has it
 	commands atomic.Uint64
 }
 
@@ -233,7 +234,9 @@ func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) (
 	if traced {
 		start = time.Now()
 	}
-	c := ses.verbs.Run(req.Command, req.Extents, traced)
+	ses.extents = req.Extents
+	c := ses.verbs.Run(req.Command, traced)
+	ses.extents = nil
 	if c.Refused() {
 		ses.srv.refused.count(c.Name())
 	}
@@ -266,7 +269,11 @@ func (ses *session) Settle() {
 }
 
 // Map implements uverbs.Device.
-func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
+func (ses *session) Map(start, length uint64) (*memory.Region, error) {
+	extents, err := convert(ses.extents)
+	if err != nil {
+		return nil, err
+	}
 	region, err := ses.proc.space.Map(start, length, extents)
 	ses.srv.overdrawn(err)
 	switch {
@@ -283,4 +290,17 @@ func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.
 			"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
 	}
 	return region, err
+}
+
+// convert checks what the shim says lies under a buffer, and names it as package memory does:
+// the shim maps the process's memfd at offset = address.
+func convert(in []channel.Extent) ([]memory.Extent, error) {
+	out := make([]memory.Extent, len(in))
+	for i, e := range in {
+		if e.Kind > channel.ExtentForeign || e.Prot > channel.ProtRead|channel.ProtWrite {
+			return nil, syscall.EINVAL
+		}
+		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}
+	}
+	return out, nil
 }

@@ -1,14 +1,10 @@
 package memory
 
-import (
-	"golang.org/x/sys/unix"
-
-	"vrdma/internal/budget"
-)
+import "vrdma/internal/budget"
 
 // What a process is charged for its registered memory:
 //
-//   - Memory: the bytes of its regions, or the pages of its memfd, whichever is more. The
+//   - Memory: the bytes of its regions, or the pages of its backing, whichever is more. The
 //     pages count because they stay when a region goes, and because not all of them were
 //     made by the process: where it punched a hole after registering, the daemon's copy
 //     makes the page, and the kernel charges that to the daemon's control group.
@@ -27,7 +23,7 @@ const pieceState = 192
 type charges struct {
 	account *budget.Account
 	memory  uint64 // of kind Memory
-	pages   uint64 // bytes in the memfd when it was looked at last
+	pages   uint64 // bytes in the backing when it was looked at last
 }
 
 // SetAccount says who pays for the space. It is called before the first region.
@@ -60,9 +56,8 @@ func (r *Region) charge(extents []Extent) error {
 	if s.charges.account == nil {
 		return nil
 	}
-	var st unix.Stat_t
-	if unix.Fstat(int(s.file.Fd()), &st) == nil { // else it is closed, and hold will say so
-		s.charges.pages = uint64(st.Blocks) * 512
+	if used, err := s.backing.Used(); err == nil { // else it is closed, and hold will say so
+		s.charges.pages = used
 	}
 	if err := s.charges.settle(s.mapped); err != nil {
 		return err
@@ -90,7 +85,7 @@ func (r *Region) chargeHoles(n uint64) error {
 }
 
 // end refunds what is charged for pages that no region covers. s.mu is held, and the
-// memfd is about to be closed.
+// backing is about to be closed.
 func (c *charges) end(mapped uint64) {
 	c.pages = 0
 	c.settle(mapped) // it only shrinks

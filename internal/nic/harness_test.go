@@ -105,7 +105,7 @@ func (o objects) mr(t *testing.T, start, n uint64, access uint32) MRInfo {
 	if err := unix.Fallocate(int(o.s.Space.File().Fd()), 0, int64(start), int64(n)); err != nil {
 		t.Fatal(err)
 	}
-	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
+	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Offset: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}

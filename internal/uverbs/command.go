@@ -37,7 +37,6 @@ type Call struct {
 	// The request. in and driverIn alias the message.
 	in       []byte
 	driverIn []byte
-	extents  []channel.Extent
 	response uint64 // address
 	// Room for the response and, right behind it, for the driver's part of it.
 	out, driverOut int

@@ -25,9 +25,10 @@ type Device interface {
 	// Settle waits until nothing that was begun before it still writes to the client's
 	// memory. It is called outside Do.
 	Settle()
-	// Map makes a region of the client's memory. It may take long and is called
-	// outside Do.
-	Map(start, length uint64, extents []memory.Extent) (*memory.Region, error)
+	// Map makes a region of the client's memory. Where in its backing that memory lies,
+	// the client has told the device along with the command. It may take long and is
+	// called outside Do.
+	Map(start, length uint64) (*memory.Region, error)
 }
 
 // A Context is what one open of the device keeps between commands: struct ib_ucontext.
@@ -42,8 +43,8 @@ func NewContext(d Device) *Context { return &Context{dev: d} }
 
 // Run runs one command and returns it with its outcome. The caller closes the
 // descriptors in FDs when the answer has been sent.
-func (x *Context) Run(command []byte, extents []channel.Extent, traced bool) *Call {
-	c := &Call{ctx: x, dev: x.dev, raw: command, extents: extents, traced: traced}
+func (x *Context) Run(command []byte, traced bool) *Call {
+	c := &Call{ctx: x, dev: x.dev, raw: command, traced: traced}
 	c.Errno = channel.Errno(c.run(), syscall.EIO)
 	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
 		c.Errno = syscall.EINVAL
