@@ -8,15 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/inspect"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/ucma"
+	"vrdma/internal/vnic"
 )
 
 // A cmSession is one open of the rdma_cm device: an event channel. Like a session,
 // it is served by one goroutine, and ends with its connection.
 type cmSession struct {
 	srv  *Server
+	nic  *vnic.NIC
 	proc *process
 	conn *channel.Conn
 	id   uint64
@@ -28,18 +32,18 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) error {
-	if s.cfg.CMA == nil {
+func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(token, who)
+	p, err := s.process(token, who, d)
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, proc: p, conn: c, id: s.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, conn: c, id: s.ids.Add(1)}
 	fd := -1
 	err = syscall.EIO
-	if perr := s.onLoop(func() { ses.ch, fd, err = p.cm.NewChannel() }); perr != nil {
+	if perr := s.loop.Run(func() { ses.ch, fd, err = p.cm.NewChannel() }); perr != nil {
 		err = perr
 	}
 	if err != nil {
@@ -58,15 +62,15 @@ func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) err
 	if err != nil {
 		return nil
 	}
-	ses.mark(channel.TraceOpen)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceOpen)
 	ses.loop()
-	ses.mark(channel.TraceClose)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceClose)
 	return nil
 }
 
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
-	if err := ses.srv.onLoop(ses.ch.Close); err != nil {
+	if err := ses.srv.loop.Run(ses.ch.Close); err != nil {
 		ses.srv.log.Error("panic while closing an event channel", "session", ses.id, "error", err)
 	}
 }
@@ -82,7 +86,7 @@ func (ses *cmSession) loop() {
 			return
 		}
 		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.pid, "program", ses.proc.program, "error", err)
+			ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 			buffers.Put(buf)
 			return
 		}
@@ -102,16 +106,16 @@ func (ses *cmSession) loop() {
 // command runs one command.
 func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Errno {
 	start := time.Now()
-	traced := ses.srv.trace.wants(&ses.proc.peer)
+	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	c := ucma.Run(ses, b, traced)
 	c.Answer(reply)
 	if c.Refused() {
-		ses.srv.refused.count(c.Name())
+		ses.srv.desk.Refused.Count(c.Name())
 	}
 	if traced && c.Errno != syscall.EAGAIN {
-		r := ses.record(c.Name(), start)
-		outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
-		ses.srv.trace.publish(&ses.proc.peer, r)
+		r := record(ses.proc, ses.id, c.Name(), start)
+		inspect.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+		ses.srv.desk.Trace.Publish(&ses.proc.Caller, r)
 	}
 	return c.Errno
 }
@@ -119,7 +123,7 @@ func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Err
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.onLoop(func() { err = f(ses.ch) }); p != nil {
+	if p := ses.srv.loop.Run(func() { err = f(ses.ch) }); p != nil {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
@@ -127,31 +131,20 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 }
 
 // OnLoop implements ucma.Channel.
-func (ses *cmSession) OnLoop(f func()) { ses.srv.onLoop(f) }
+func (ses *cmSession) OnLoop(f func()) { ses.srv.loop.Run(f) }
 
 // CMA implements ucma.Channel.
-func (ses *cmSession) CMA() *rdmacm.CMA { return ses.srv.cfg.CMA }
+func (ses *cmSession) CMA() *rdmacm.CMA { return ses.nic.Manager }
 
 // NodeGUID implements ucma.Channel.
-func (ses *cmSession) NodeGUID() uint64 { return ses.srv.cfg.NIC.NodeGUID }
+func (ses *cmSession) NodeGUID() uint64 { return ses.nic.Device.NodeGUID }
 
 // Route implements ucma.Channel.
 func (ses *cmSession) Route(from, to netip.Addr) (netip.Addr, error) {
-	return ses.srv.cfg.Route(from, to)
+	return ses.nic.Routes.From(from, to)
 }
 
 // Reach implements ucma.Channel.
 func (ses *cmSession) Reach(from, to netip.Addr, timeout time.Duration) error {
-	return ses.srv.cfg.Reach(from, to, timeout)
-}
-
-func (ses *cmSession) record(command string, t time.Time) channel.TraceRecord {
-	p := &ses.proc.peer
-	return channel.TraceRecord{Time: t, Session: ses.id, Pid: p.pid, Program: p.program, Label: p.label, Command: command}
-}
-
-func (ses *cmSession) mark(mark string) {
-	if h := &ses.srv.trace; h.wants(&ses.proc.peer) {
-		h.publish(&ses.proc.peer, ses.record("rdma_cm "+mark, time.Now()))
-	}
+	return ses.nic.Routes.Reach(from, to, timeout)
 }

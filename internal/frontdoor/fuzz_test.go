@@ -49,7 +49,7 @@ func FuzzCommand(f *testing.F) {
 	}
 	f.Cleanup(space.Close)
 	f.Fuzz(func(t *testing.T, b []byte, start, length uint64, kind uint32) {
-		p := &process{space: space, sessions: make(map[*session]struct{})}
+		p := &process{nic: s.doors[0].NIC, space: space, sessions: make(map[*session]struct{})}
 		ses, err := s.openSession(nil, p)
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func FuzzCommand(f *testing.F) {
 		}
 		ses.end()
 		var left int
-		s.onLoop(func() { left = s.cfg.NIC.Sessions() })
+		s.loop.Run(func() { left = s.doors[0].NIC.Device.Sessions() })
 		if left != 0 || space.Mapped() != 0 {
 			t.Errorf("%d sessions and %d registered bytes are left", left, space.Mapped())
 		}

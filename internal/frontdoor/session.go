@@ -1,9 +1,7 @@
 package frontdoor
 
 import (
-	"fmt"
 	"os"
-	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -11,16 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/uverbs"
+	"vrdma/internal/vnic"
 )
 
 // A session is one open of the device. Its goroutine reads a command, runs it and
 // answers; commands of one session never overlap.
 type session struct {
 	srv    *Server
+	nic    *vnic.NIC
 	proc   *process
 	conn   *channel.Conn
 	id     uint64
@@ -39,8 +40,8 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) error {
-	p, err := s.process(token, who)
+func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+	p, err := s.process(token, who, d)
 	if err != nil {
 		return err
 	}
@@ -55,43 +56,43 @@ func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) err
 	if err := c.WriteMessage(w.Append(nil), int(ses.arena.File().Fd()), int(ses.doorbell.Fd())); err != nil {
 		return nil
 	}
-	s.log.Debug("device opened", "session", ses.id, "pid", p.pid, "program", p.program)
-	ses.traceMark(channel.TraceOpen)
+	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
+	s.mark(p, ses.id, channel.TraceOpen)
 	ses.loop()
-	ses.traceMark(channel.TraceClose)
-	s.log.Debug("device closed", "session", ses.id, "pid", p.pid, "program", p.program, "commands", ses.commands.Load())
+	s.mark(p, ses.id, channel.TraceClose)
+	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
 func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
-	ses := &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+	ses := &session{srv: s, nic: p.nic, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
-	if err := p.account.Charge(nic.SessionBill); err != nil {
+	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
 		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
 	}
-	ses.account = p.account.Hold() // the process may end before the session
+	ses.account = p.Account.Hold() // the process may end before the session
 	defer func() {
 		if err != nil {
 			ses.end()
-			s.log.Error("cannot open the device for a program", "pid", p.pid, "program", p.program, "error", err)
+			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
 	}()
 	if ses.arena, err = nic.NewArena(); err != nil {
 		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
 	}
-	ses.arena.SetAccount(p.account)
+	ses.arena.SetAccount(p.Account)
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
 	}
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
-	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program, Account: p.account})
+	if perr := s.loop.Run(func() {
+		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.UID, Program: p.Program, Account: p.Account})
 		if err == nil {
-			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
+			err = s.loop.Attach(ses.dev, ses.doorbell)
 		}
 	}); perr != nil {
 		err = perr
@@ -116,14 +117,14 @@ const closeAtOnce = 32
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
-		err := s.onLoop(func() { s.cfg.Engine.Detach(ses.dev) })
+		err := s.loop.Run(func() { s.loop.Detach(ses.dev) })
 		for more := true; more && err == nil; {
-			err = s.onLoop(func() { more = ses.dev.CloseSome(closeAtOnce) })
+			err = s.loop.Run(func() { more = ses.dev.CloseSome(closeAtOnce) })
 		}
 		if err != nil {
 			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
 		}
-		s.onLoop(func() {})
+		s.loop.Run(func() {})
 	}
 	if ses.doorbell != nil {
 		ses.doorbell.Close()
@@ -137,40 +138,14 @@ func (ses *session) end() {
 	s.mu.Unlock()
 	ses.account.Refund(nic.SessionBill)
 	ses.account.Drop()
-	s.tree.Poke()
-}
-
-// Evict closes the connection of a session whose memory faulted; the engine has
-// closed the session itself.
-func (s *Server) Evict(dev *nic.Session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ses := range s.sessions {
-		if ses.dev == dev {
-			ses.conn.Close()
-		}
-	}
-}
-
-// onLoop runs f on the engine's loop. A panic in f must not end the loop, which
-// serves everybody: it comes back as an error.
-func (s *Server) onLoop(f func()) (err error) {
-	s.cfg.Engine.Do(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic on the loop: %v\n%s", p, debug.Stack())
-			}
-		}()
-		f()
-	})
-	return err
+	ses.nic.Tree.Poke()
 }
 
 // Do implements uverbs.Device: it runs f on the loop with the session's device. It
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.onLoop(func() {
+	if p := ses.srv.loop.Run(func() {
 		if ses.dev.Engine != nil { // else it faulted, and is closed
 			err = f(ses.dev)
 		}
@@ -194,7 +169,7 @@ func (ses *session) loop() {
 		var msg []byte
 		var fds []int
 		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.pid, "program", ses.proc.program, "error", err)
+			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 			buffers.Put(buf)
 			return
 		}
@@ -220,7 +195,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 	case channel.OpCommand:
 		return ses.command(req, reply)
 	case channel.OpSync:
-		ses.srv.tree.Sync()
+		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
 	}
 	return finish(reply, syscall.EINVAL), nil
@@ -229,7 +204,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
 	ses.commands.Add(1)
 	ses.refused = ""
-	traced := ses.srv.trace.wants(&ses.proc.peer)
+	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	var start time.Time
 	if traced {
 		start = time.Now()
@@ -238,7 +213,7 @@ func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) (
 	c := ses.verbs.Run(req.Command, traced)
 	ses.extents = nil
 	if c.Refused() {
-		ses.srv.refused.count(c.Name())
+		ses.srv.desk.Refused.Count(c.Name())
 	}
 	if traced {
 		ses.traceCall(c, start)
@@ -258,14 +233,14 @@ func finish(r *channel.ReplyBuilder, errno syscall.Errno) []byte {
 }
 
 // NIC implements uverbs.Device.
-func (ses *session) NIC() *nic.NIC { return ses.srv.cfg.NIC }
+func (ses *session) NIC() *nic.NIC { return ses.nic.Device }
 
 // Wake implements uverbs.Device.
-func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
+func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
 
 // Settle implements uverbs.Device.
 func (ses *session) Settle() {
-	ses.proc.space.Quiesce(time.Duration(ses.srv.cfg.NIC.Patience()))
+	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
 }
 
 // Map implements uverbs.Device.
@@ -287,7 +262,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 	if !ses.told {
 		ses.told = true
 		ses.srv.log.Warn("a program cannot register memory that the daemon cannot reach: a stack, a file, shared memory",
-			"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
+			"pid", ses.proc.Pid, "program", ses.proc.Program, "why", ses.refused)
 	}
 	return region, err
 }

@@ -35,7 +35,9 @@ func TestResolve(t *testing.T) {
 	two := newNIC("two", HostNetwork, "192.0.2.2", "2001:db8::2")
 	red := newNIC("red", "red", "10.0.0.1")
 	tab := table(t, one, two, red)
-	host := func(from, to string) nic.Way { return nic.Way{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)} }
+	host := func(from, to string) nic.Way {
+		return nic.Way{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)}
+	}
 	for _, c := range []struct {
 		from *NIC
 		to   string
