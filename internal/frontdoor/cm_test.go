@@ -3,12 +3,14 @@ package frontdoor
 import (
 	"encoding/binary"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
+	"vrdma/internal/eventsock"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/routes"
 	"vrdma/internal/vnic"
@@ -186,12 +188,16 @@ func FuzzCM(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var client *rdmacm.Client
 		ses := &cmSession{srv: s, nic: s.doors[0].NIC, proc: &process{}}
-		fd := -1
+		var end *os.File
 		s.loop.Run(func() {
 			client = s.doors[0].NIC.Manager.NewClient(1, "fuzz")
-			ses.ch, fd, _ = client.NewChannel()
+			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
+				signal, client, err := eventsock.New()
+				end = client
+				return signal, err
+			})
 		})
-		defer syscall.Close(fd)
+		defer end.Close()
 		var builder channel.ReplyBuilder
 		var reply channel.Reply
 		for n := 0; len(b) >= 2 && n < 64; n++ {

@@ -2,14 +2,14 @@ package frontdoor
 
 import (
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/eventsock"
 	"vrdma/internal/inspect"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/ucma"
@@ -41,9 +41,14 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 		return err
 	}
 	ses := &cmSession{srv: s, nic: p.nic, proc: p, conn: c, id: s.ids.Add(1)}
-	fd := -1
+	var end *os.File
+	open := func() (rdmacm.Signal, error) {
+		signal, client, err := eventsock.New()
+		end = client
+		return signal, err
+	}
 	err = syscall.EIO
-	if perr := s.loop.Run(func() { ses.ch, fd, err = p.cm.NewChannel() }); perr != nil {
+	if perr := s.loop.Run(func() { ses.ch, err = p.cm.NewChannel(open) }); perr != nil {
 		err = perr
 	}
 	if err != nil {
@@ -51,14 +56,14 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 	}
 	defer ses.end()
 	if err := p.adoptChannel(ses); err != nil {
-		unix.Close(fd)
+		end.Close()
 		return err
 	}
 	w := welcome()
 	w.NumFDs, w.ID = 1, ses.ch.Name
 	w.RdevMajor, w.RdevMinor = abi.CMMajor, abi.CMMinor
-	err = c.WriteMessage(w.Append(nil), fd)
-	unix.Close(fd)
+	err = c.WriteMessage(w.Append(nil), int(end.Fd()))
+	end.Close()
 	if err != nil {
 		return nil
 	}

@@ -61,13 +61,15 @@ func FuzzCommand(f *testing.F) {
 				Op: channel.OpCommand, Command: command,
 				Extents: []channel.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
 			}
-			msg, fds := ses.handle(&req, &builder, nil)
-			channel.CloseFDs(fds)
+			msg, files := ses.handle(&req, &builder, nil)
+			for _, f := range files {
+				f.Close()
+			}
 			if err := reply.Parse(msg); err != nil {
 				t.Errorf("command %x: the reply does not parse: %v", command, err)
 			}
-			if len(fds) != len(reply.FDs) {
-				t.Errorf("command %x: %d descriptors announced, %d sent", command, len(reply.FDs), len(fds))
+			if len(files) != len(reply.FDs) {
+				t.Errorf("command %x: %d descriptors announced, %d sent", command, len(reply.FDs), len(files))
 			}
 		}
 		run(legacy(abi.CmdGetContext, &abi.GetContext{Response: 1}, nil, 8))

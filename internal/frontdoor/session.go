@@ -11,6 +11,7 @@ import (
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/eventsock"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/uverbs"
@@ -166,17 +167,14 @@ func (ses *session) loop() {
 		if err != nil {
 			return
 		}
-		var msg []byte
-		var fds []int
 		if err := req.Parse((*buf)[:n]); err != nil {
 			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 			buffers.Put(buf)
 			return
 		}
-		msg, fds = ses.handle(&req, &reply, out)
+		msg, files := ses.handle(&req, &reply, out)
 		ses.arena.Reclaim()
-		err = ses.conn.WriteMessage(msg, fds...)
-		channel.CloseFDs(fds)
+		err = send(ses.conn, msg, files)
 		buffers.Put(buf)
 		if cap(req.Extents) > 1024 {
 			req.Extents = nil
@@ -187,9 +185,18 @@ func (ses *session) loop() {
 	}
 }
 
-// handle runs one request and returns the reply and the descriptors that go with
-// it.
-func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []int) {
+// send sends a message with the files that go with it, and closes ours.
+func send(c *channel.Conn, msg []byte, files []uverbs.Handle) error {
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.(*os.File).Fd())) // OpenEvents made it
+		defer f.Close()
+	}
+	return c.WriteMessage(msg, fds...)
+}
+
+// handle runs one request and returns the reply and the files that go with it.
+func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
 	reply.Reset(out)
 	switch req.Op {
 	case channel.OpCommand:
@@ -201,7 +208,7 @@ func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, ou
 	return finish(reply, syscall.EINVAL), nil
 }
 
-func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
+func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	ses.commands.Add(1)
 	ses.refused = ""
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
@@ -219,7 +226,7 @@ func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) (
 		ses.traceCall(c, start)
 	}
 	c.Answer(reply)
-	return finish(reply, c.Errno), c.FDs()
+	return finish(reply, c.Errno), c.Handles()
 }
 
 // finish ends a reply. One that does not fit is a mistake of ours, not the
@@ -237,6 +244,15 @@ func (ses *session) NIC() *nic.NIC { return ses.nic.Device }
 
 // Wake implements uverbs.Device.
 func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
+
+// OpenEvents implements uverbs.Device: a process reads events from a descriptor.
+func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
+	s, end, err := eventsock.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, end, nil
+}
 
 // Settle implements uverbs.Device.
 func (ses *session) Settle() {

@@ -3,11 +3,13 @@ package nic
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/eventsock"
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
@@ -73,12 +75,33 @@ func (r *rig) open() *Session {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { s.Close(); space.Close(); a.Close() })
-	fd, err := s.CreateAsync()
-	if err != nil {
+	var end *os.File
+	if err := s.CreateAsync(socket(&end)); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { unix.Close(fd) })
+	r.t.Cleanup(func() { end.Close() })
 	return s
+}
+
+// socket opens a sink that is a socket; end becomes the client's.
+func socket(end **os.File) func() (EventSink, error) {
+	return func() (EventSink, error) {
+		s, client, err := eventsock.New()
+		*end = client
+		return s, err
+	}
+}
+
+// openChannel makes a completion channel and returns the client's descriptor besides.
+func openChannel(t *testing.T, s *Session) (uint32, int, error) {
+	t.Helper()
+	var end *os.File
+	id, err := s.CreateChannel(socket(&end))
+	if err != nil {
+		return 0, -1, err
+	}
+	t.Cleanup(func() { end.Close() })
+	return id, int(end.Fd()), nil
 }
 
 // objects are one of each kind that others need.
