@@ -31,9 +31,9 @@ const (
 //	ring in use ─ release (loop) ─► released ─ Reclaim (session) ─► reclaimed ─ alloc (loop) ─► free
 type Arena struct {
 	pages Pages
-	mem   []byte // theirs; nil: closed
+	mem   []byte       // theirs; nil: closed
 	free  []arenaRange // sorted, disjoint, not adjacent
-	used uint64
+	used  uint64
 	// account is charged for every ring.
 	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
