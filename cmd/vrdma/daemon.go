@@ -267,15 +267,15 @@ type daemon struct {
 func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
-	d.engine, err = engine.New(card, engine.Options{
-		Port: d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
+	d.engine, err = engine.New(engine.Options{
+		Resolver: d.nics,
+		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
 		return lacks("%w", err)
 	}
-	manager := rdmacm.New(card, d.engine)
-	d.engine.SetManagement(manager)
+	manager := rdmacm.New(card, d.engine.MADs(card))
 	first := &vnic.NIC{
 		Name: vnic.Default, Owner: os.Geteuid(), Network: vnic.HostNetwork, Device: card, Manager: manager, Routes: routes.Kernel{},
 	}
@@ -283,6 +283,9 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 		first.Routes = routes.None{}
 	}
 	if err := d.nics.Add(first); err != nil {
+		return err
+	}
+	if err := d.engine.Add(card, manager); err != nil {
 		return err
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{

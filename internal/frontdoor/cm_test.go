@@ -189,7 +189,7 @@ func FuzzCM(f *testing.F) {
 		var client *rdmacm.Client
 		ses := &cmSession{srv: s, nic: s.doors[0].NIC, proc: &process{}}
 		var end *os.File
-		s.loop.Run(func() {
+		s.loop.Do(func() {
 			client = s.doors[0].NIC.Manager.NewClient(1, "fuzz")
 			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
 				signal, client, err := eventsock.New()
@@ -210,7 +210,7 @@ func FuzzCM(f *testing.F) {
 			b = b[2+size:]
 		}
 		var left int
-		s.loop.Run(func() {
+		s.loop.Do(func() {
 			client.Close()
 			left = len(client.Status())
 		})

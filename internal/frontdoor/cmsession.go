@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -48,7 +49,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 		return signal, err
 	}
 	err = syscall.EIO
-	if perr := s.loop.Run(func() { ses.ch, err = p.cm.NewChannel(open) }); perr != nil {
+	if perr := s.loop.Do(func() { ses.ch, err = p.cm.NewChannel(open) }); perr != nil {
 		err = perr
 	}
 	if err != nil {
@@ -75,7 +76,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
-	if err := ses.srv.loop.Run(ses.ch.Close); err != nil {
+	if err := ses.srv.loop.Do(ses.ch.Close); err != nil {
 		ses.srv.log.Error("panic while closing an event channel", "session", ses.id, "error", err)
 	}
 }
@@ -128,7 +129,7 @@ func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Err
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.loop.Run(func() { err = f(ses.ch) }); p != nil {
+	if p := ses.srv.loop.Do(func() { err = f(ses.ch) }); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
@@ -136,7 +137,7 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 }
 
 // OnLoop implements ucma.Channel.
-func (ses *cmSession) OnLoop(f func()) { ses.srv.loop.Run(f) }
+func (ses *cmSession) OnLoop(f func()) { ses.srv.loop.Do(f) }
 
 // CMA implements ucma.Channel.
 func (ses *cmSession) CMA() *rdmacm.CMA { return ses.nic.Manager }

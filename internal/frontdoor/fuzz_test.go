@@ -80,7 +80,7 @@ func FuzzCommand(f *testing.F) {
 		}
 		ses.end()
 		var left int
-		s.loop.Run(func() { left = s.doors[0].NIC.Device.Sessions() })
+		s.loop.Do(func() { left = s.doors[0].NIC.Device.Sessions() })
 		if left != 0 || space.Mapped() != 0 {
 			t.Errorf("%d sessions and %d registered bytes are left", left, space.Mapped())
 		}

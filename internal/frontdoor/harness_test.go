@@ -75,14 +75,13 @@ func (r testRoutes) Reach(from, to netip.Addr, timeout time.Duration) error {
 func testListener(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	n := testNIC()
+	nics := vnic.NewTable()
 	var s *Server
-	e, err := engine.New(n, engine.Options{Evict: func(d *nic.Session) { s.Evict(d) }})
+	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	manager := rdmacm.New(n, e)
-	e.SetManagement(manager)
-	e.Start()
+	manager := rdmacm.New(n, e.MADs(n))
 	cfg.Engine, cfg.Version = e, "test"
 	if len(cfg.Doors) == 0 {
 		cfg.Doors = make([]Door, 1)
@@ -93,6 +92,19 @@ func testListener(t testing.TB, cfg Config) *Server {
 	}
 	first.Socket = filepath.Join(t.TempDir(), "s.sock")
 	first.NIC.Name, first.NIC.Network, first.NIC.Device, first.NIC.Manager = vnic.Default, vnic.HostNetwork, n, manager
+	for i, d := range cfg.Doors {
+		if err := nics.Add(d.NIC); err != nil {
+			t.Fatal(err)
+		}
+		var m engine.Management
+		if i == 0 {
+			m = manager
+		}
+		if err := e.Add(d.NIC.Device, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Start()
 	s, err = Listen(cfg)
 	if err != nil {
 		e.Stop()

@@ -53,11 +53,11 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
 	space.Aside = func(f func() error) error {
-		return d.NIC.Device.Aside().Do(who.UID, time.Duration(d.NIC.Device.Patience()), f)
+		return s.loop.Aside().Do(who.UID, time.Duration(d.NIC.Device.Patience()), f)
 	}
 	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
-		s.loop.Run(func() {
+		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
 			p.cm.SetAccount(who.Account)
 		})
@@ -117,7 +117,7 @@ func (s *Server) endProcess(p *process) {
 	}
 	p.mu.Unlock()
 	if p.cm != nil {
-		s.loop.Run(p.cm.Close)
+		s.loop.Do(p.cm.Close)
 		s.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
 	}
 	s.log.Debug("process ended", "pid", p.Pid, "program", p.Program)

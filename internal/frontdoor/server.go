@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,43 +17,30 @@ import (
 	"vrdma/internal/hosts"
 	"vrdma/internal/inspect"
 	"vrdma/internal/link"
+	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
 // NIC object.
 type Loop interface {
-	// Do runs f on the loop and waits for it. Once the loop has ended it returns
-	// without having run f.
-	Do(f func())
+	// Do runs f on the loop and waits for it. A panic in f comes back as an error. Once
+	// the loop has ended f does not run; the error is os.ErrClosed then.
+	Do(f func()) error
 	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
 	// the ones below are called on the loop only.
 	Attach(s *nic.Session, doorbell *os.File) error
 	// Detach undoes Attach.
 	Detach(s *nic.Session)
+	// Aside are the threads for what a client's memory may hold up. Any goroutine may
+	// use them.
+	Aside() *memory.Pool
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
 	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
 	SetTap(t *link.Tap)
 	LinkCounters() link.Counters
 	Peers() ([]hosts.Status, hosts.Counters)
-}
-
-// A guardedLoop survives what runs on it.
-type guardedLoop struct{ Loop }
-
-// Run runs f on the loop. A panic in f must not end the loop, which serves everybody: it
-// comes back as an error.
-func (l guardedLoop) Run(f func()) (err error) {
-	l.Do(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic on the loop: %v\n%s", p, debug.Stack())
-			}
-		}()
-		f()
-	})
-	return err
 }
 
 // Config is what a Server needs.
@@ -76,7 +62,7 @@ type Config struct {
 type Server struct {
 	cfg  Config
 	log  *slog.Logger
-	loop guardedLoop
+	loop Loop
 	uid  int
 	home caller.Household
 
@@ -105,7 +91,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, loop: guardedLoop{cfg.Engine}, uid: os.Geteuid(), home: caller.Own(),
+		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: caller.Own(),
 		turning:   make(chan struct{}, mostTurned),
 		conns:     make(map[*channel.Conn]struct{}),
 		processes: make(map[channel.Token]*process),

@@ -143,7 +143,7 @@ func TestLeaks(t *testing.T) {
 	eventually(t, "files closed", func() bool { return openFiles(t) <= files })
 	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	var sessions int
-	s.loop.Run(func() { sessions = s.doors[0].NIC.Device.Sessions() })
+	s.loop.Do(func() { sessions = s.doors[0].NIC.Device.Sessions() })
 	if sessions != 0 {
 		t.Errorf("the NIC has %d sessions", sessions)
 	}
@@ -190,7 +190,7 @@ func TestPanic(t *testing.T) {
 	s := testServer(t)
 	victim, other := open(t, s), open(t, s)
 	domain := pd(victim)
-	s.loop.Run(func() {
+	s.loop.Do(func() {
 		random := s.doors[0].NIC.Device.Random
 		s.doors[0].NIC.Device.Random = func() uint32 { // asked for a window's key
 			s.doors[0].NIC.Device.Random = random
@@ -217,7 +217,7 @@ func TestEvict(t *testing.T) {
 		dev = ses.dev
 	}
 	s.mu.Unlock()
-	s.loop.Run(func() {
+	s.loop.Do(func() {
 		s.cfg.Engine.Detach(dev)
 		dev.Close()
 	})

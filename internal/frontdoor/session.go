@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"errors"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -90,7 +91,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	}
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
-	if perr := s.loop.Run(func() {
+	if perr := s.loop.Do(func() {
 		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.UID, Program: p.Program, Account: p.Account})
 		if err == nil {
 			err = s.loop.Attach(ses.dev, ses.doorbell)
@@ -118,14 +119,14 @@ const closeAtOnce = 32
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
-		err := s.loop.Run(func() { s.loop.Detach(ses.dev) })
+		err := s.loop.Do(func() { s.loop.Detach(ses.dev) })
 		for more := true; more && err == nil; {
-			err = s.loop.Run(func() { more = ses.dev.CloseSome(closeAtOnce) })
+			err = s.loop.Do(func() { more = ses.dev.CloseSome(closeAtOnce) })
 		}
 		if err != nil {
-			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
+			s.log.Error("cannot free a session", "session", ses.id, "error", err)
 		}
-		s.loop.Run(func() {})
+		s.loop.Do(func() {})
 	}
 	if ses.doorbell != nil {
 		ses.doorbell.Close()
@@ -146,11 +147,11 @@ func (ses *session) end() {
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.loop.Run(func() {
-		if ses.dev.Engine != nil { // else it faulted, and is closed
+	if p := ses.srv.loop.Do(func() {
+		if ses.dev.Served() { // else it faulted, and is closed
 			err = f(ses.dev)
 		}
-	}); p != nil {
+	}); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)

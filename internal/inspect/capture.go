@@ -44,13 +44,13 @@ func (d *Desk) serveCapture(c *channel.Conn) {
 		return
 	}
 	// The tool hears of it when it is true: no packet from then on is missed.
-	d.cfg.Loop.Run(func() { d.cfg.Loop.SetTap(tap) })
+	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(tap) })
 	err = c.SendJSON(channel.ControlReply{})
 	close(w.ready)
 	if err == nil {
 		c.Wait() // the tool has nothing more to say: this is its end
 	}
-	d.cfg.Loop.Run(func() { d.cfg.Loop.SetTap(nil) })
+	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(nil) })
 	c.Close()
 	tap.Close()
 	if n := tap.LeftOut(); n > 0 {

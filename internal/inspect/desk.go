@@ -18,8 +18,8 @@ import (
 
 // Loop is the engine as those see it who look.
 type Loop interface {
-	// Run runs f on the loop and waits for it. A panic in f comes back as an error.
-	Run(f func()) error
+	// Do runs f on the loop and waits for it. A panic in f comes back as an error.
+	Do(f func()) error
 	// SetTap has every packet recorded; nil ends that. It and the ones below are called
 	// on the loop only.
 	SetTap(t *link.Tap)

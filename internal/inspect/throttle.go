@@ -35,7 +35,7 @@ func (t *throttle) look(l Loop, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	time.Sleep(time.Until(t.next))
-	l.Run(func() {
+	l.Do(func() {
 		start := time.Now()
 		f()
 		t.next = time.Now().Add(throttleShare * time.Since(start))

@@ -3,7 +3,6 @@ package vnic
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -93,39 +92,29 @@ func (t *Table) At(network string, gid ib.GID) *NIC {
 	return t.now.Load().byAddress[address{network, gid}]
 }
 
-// Resolve implements nic.Resolver: how from reaches a GID. A group is nowhere: who is in
-// one is not a question of ways.
+// Reroute has every NIC ask again for ways that it remembers. It is called on the loop after
+// the table has changed.
+func (t *Table) Reroute() {
+	for _, n := range t.now.Load().list {
+		n.Device.Reroute()
+	}
+}
+
+// Resolve implements nic.Resolver: how from reaches a GID, which may be that of a group.
 func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	c := t.now.Load()
 	n := c.byDevice[from]
-	if n == nil || to.IsMulticast() {
+	if n == nil {
 		return nic.Way{}
 	}
+	var way nic.Way
 	if o := c.byAddress[address{n.Network, to}]; o != nil {
-		return nic.Way{NIC: o.Device}
+		way.NIC = o.Device
 	}
-	if n.Network != HostNetwork {
-		return nic.Way{} // an overlay will know more
+	// In the host's network a GID is an IP address, of a host or a group. An overlay will
+	// know more of other networks.
+	if n.Network == HostNetwork {
+		way.To = to.Addr()
 	}
-	addr := to.Addr()
-	if addr.IsLoopback() || addr.IsUnspecified() {
-		return nic.Way{}
-	}
-	source := n.source(addr)
-	if !source.IsValid() {
-		return nic.Way{}
-	}
-	return nic.Way{From: source, To: addr}
-}
-
-// source is the address by which n leaves the host for to. Who has chosen one of n's
-// addresses, as a queue pair has with its GID index, uses that.
-func (n *NIC) source(to netip.Addr) netip.Addr {
-	for i := range n.Device.GIDs {
-		a := n.Device.GIDs[i].GID.Addr()
-		if a.Is4() == to.Is4() && !a.IsLoopback() {
-			return a
-		}
-	}
-	return netip.Addr{}
+	return way
 }

@@ -35,25 +35,27 @@ func TestResolve(t *testing.T) {
 	two := newNIC("two", HostNetwork, "192.0.2.2", "2001:db8::2")
 	red := newNIC("red", "red", "10.0.0.1")
 	tab := table(t, one, two, red)
-	host := func(from, to string) nic.Way {
-		return nic.Way{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to)}
+	at := func(n *NIC, to string) nic.Way {
+		w := nic.Way{To: netip.MustParseAddr(to)}
+		if n != nil {
+			w.NIC = n.Device
+		}
+		return w
 	}
 	for _, c := range []struct {
 		from *NIC
 		to   string
 		want nic.Way
 	}{
-		{one, "192.0.2.1", nic.Way{NIC: one.Device}},
-		{one, "127.0.0.1", nic.Way{NIC: one.Device}},
-		{one, "192.0.2.2", nic.Way{NIC: two.Device}},
-		{two, "192.0.2.1", nic.Way{NIC: one.Device}},
-		{one, "192.0.2.9", host("192.0.2.1", "192.0.2.9")},
-		{two, "2001:db8::9", host("2001:db8::2", "2001:db8::9")},
-		{one, "2001:db8::9", nic.Way{}}, // no address to send from
-		{one, "127.0.0.9", nic.Way{}},
-		{one, "0.0.0.0", nic.Way{}},
-		{one, "224.0.0.9", nic.Way{}},
-		{one, "10.0.0.1", host("192.0.2.1", "10.0.0.1")}, // red's, which one does not know of
+		{one, "192.0.2.1", at(one, "192.0.2.1")},
+		{one, "127.0.0.1", at(one, "127.0.0.1")},
+		{one, "192.0.2.2", at(two, "192.0.2.2")},
+		{two, "192.0.2.1", at(one, "192.0.2.1")},
+		{one, "192.0.2.9", at(nil, "192.0.2.9")},
+		{two, "2001:db8::9", at(nil, "2001:db8::9")},
+		{one, "224.0.0.9", at(nil, "224.0.0.9")},
+		{red, "224.0.0.9", nic.Way{}},
+		{one, "10.0.0.1", at(nil, "10.0.0.1")}, // red's, which one does not know of
 		{red, "10.0.0.1", nic.Way{NIC: red.Device}},
 		{red, "192.0.2.1", nic.Way{}},
 		{newNIC("stranger", HostNetwork, "192.0.2.1"), "192.0.2.1", nic.Way{}},
