@@ -29,7 +29,7 @@ type Loop interface {
 	Do(f func()) error
 	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
 	// the ones below are called on the loop only.
-	Attach(s *nic.Session, doorbell *os.File) error
+	Attach(s *nic.Session, doorbell nic.Doorbell) error
 	// Detach undoes Attach.
 	Detach(s *nic.Session)
 	// Aside are the threads for what a client's memory may hold up. Any goroutine may
