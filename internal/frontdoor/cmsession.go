@@ -10,10 +10,10 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/caller"
 	"vrdma/internal/channel"
-	"vrdma/internal/eventsock"
 	"vrdma/internal/inspect"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/ucma"
+	"vrdma/internal/uverbs"
 	"vrdma/internal/vnic"
 )
 
@@ -23,7 +23,7 @@ type cmSession struct {
 	srv  *Server
 	nic  *vnic.NIC
 	proc *process
-	conn *channel.Conn
+	line line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
 }
@@ -41,11 +41,10 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, conn: c, id: s.ids.Add(1)}
-	var end *os.File
-	open := func() (rdmacm.Signal, error) {
-		signal, client, err := eventsock.New()
-		end = client
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: s.ids.Add(1)}
+	var end uverbs.Handle
+	open := func() (signal rdmacm.Signal, err error) {
+		signal, end, err = ses.line.OpenSignal()
 		return signal, err
 	}
 	err = syscall.EIO
@@ -63,7 +62,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 	w := welcome()
 	w.NumFDs, w.ID = 1, ses.ch.Name
 	w.RdevMajor, w.RdevMinor = abi.CMMajor, abi.CMMinor
-	err = c.WriteMessage(w.Append(nil), int(end.Fd()))
+	err = ses.line.Send(w.Append(nil), []uverbs.Handle{end})
 	end.Close()
 	if err != nil {
 		return nil
@@ -87,7 +86,7 @@ func (ses *cmSession) loop() {
 	var reply channel.ReplyBuilder
 	out := make([]byte, 0, 512)
 	for {
-		buf, n, err := receive(ses.conn)
+		buf, n, err := ses.line.Receive()
 		if err != nil {
 			return
 		}
@@ -101,7 +100,7 @@ func (ses *cmSession) loop() {
 		if req.Op == channel.OpCommand {
 			errno = ses.command(req.Command, &reply)
 		}
-		err = ses.conn.WriteMessage(finish(&reply, errno))
+		err = ses.line.Send(finish(&reply, errno), nil)
 		buffers.Put(buf)
 		if err != nil {
 			return

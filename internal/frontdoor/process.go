@@ -110,10 +110,10 @@ func (s *Server) endProcess(p *process) {
 	p.mu.Lock()
 	p.ended = true
 	for ses := range p.sessions {
-		ses.conn.Close()
+		ses.line.Close()
 	}
 	for ses := range p.channels {
-		ses.conn.Close()
+		ses.line.Close()
 	}
 	p.mu.Unlock()
 	if p.cm != nil {

@@ -228,7 +228,7 @@ func (s *Server) Evict(dev *nic.Session) {
 	defer s.mu.Unlock()
 	for ses := range s.sessions {
 		if ses.dev == dev {
-			ses.conn.Close()
+			ses.line.Close()
 		}
 	}
 }

@@ -7,12 +7,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/channel"
-	"vrdma/internal/eventsock"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/uverbs"
@@ -25,12 +22,12 @@ type session struct {
 	srv    *Server
 	nic    *vnic.NIC
 	proc   *process
-	conn   *channel.Conn
+	line   line
 	id     uint64
 	opened time.Time
 
 	arena    *nic.Arena
-	doorbell *os.File
+	doorbell bell
 	account  *budget.Account // the process's
 	dev      *nic.Session    // touched on the loop only
 
@@ -47,7 +44,7 @@ func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token 
 	if err != nil {
 		return err
 	}
-	ses, err := s.openSession(c, p)
+	ses, err := s.openSession(socketLine{c}, p)
 	if err != nil {
 		return err
 	}
@@ -67,8 +64,8 @@ func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token 
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
-func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
-	ses := &session{srv: s, nic: p.nic, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+func (s *Server) openSession(l line, p *process) (_ *session, err error) {
+	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: s.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
@@ -81,15 +78,10 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
 	}()
-	if ses.arena, err = nic.NewArena(); err != nil {
-		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
+	if ses.arena, ses.doorbell, err = l.OpenQueues(); err != nil {
+		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.arena.SetAccount(p.Account)
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
-	}
-	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
 	if perr := s.loop.Do(func() {
 		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.UID, Program: p.Program, Account: p.Account})
@@ -164,7 +156,7 @@ func (ses *session) loop() {
 	var reply channel.ReplyBuilder
 	out := make([]byte, 0, 1024)
 	for {
-		buf, n, err := receive(ses.conn)
+		buf, n, err := ses.line.Receive()
 		if err != nil {
 			return
 		}
@@ -173,9 +165,12 @@ func (ses *session) loop() {
 			buffers.Put(buf)
 			return
 		}
-		msg, files := ses.handle(&req, &reply, out)
+		msg, handles := ses.handle(&req, &reply, out)
 		ses.arena.Reclaim()
-		err = send(ses.conn, msg, files)
+		err = ses.line.Send(msg, handles)
+		for _, h := range handles {
+			h.Close()
+		}
 		buffers.Put(buf)
 		if cap(req.Extents) > 1024 {
 			req.Extents = nil
@@ -186,17 +181,7 @@ func (ses *session) loop() {
 	}
 }
 
-// send sends a message with the files that go with it, and closes ours.
-func send(c *channel.Conn, msg []byte, files []uverbs.Handle) error {
-	var fds []int
-	for _, f := range files {
-		fds = append(fds, int(f.(*os.File).Fd())) // OpenEvents made it
-		defer f.Close()
-	}
-	return c.WriteMessage(msg, fds...)
-}
-
-// handle runs one request and returns the reply and the files that go with it.
+// handle runs one request and returns the reply and the handles that go with it.
 func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
 	reply.Reset(out)
 	switch req.Op {
@@ -246,14 +231,8 @@ func (ses *session) NIC() *nic.NIC { return ses.nic.Device }
 // Wake implements uverbs.Device.
 func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
 
-// OpenEvents implements uverbs.Device: a process reads events from a descriptor.
-func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
-	s, end, err := eventsock.New()
-	if err != nil {
-		return nil, nil, err
-	}
-	return s, end, nil
-}
+// OpenEvents implements uverbs.Device.
+func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) { return ses.line.OpenEvents() }
 
 // Settle implements uverbs.Device.
 func (ses *session) Settle() {
