@@ -192,7 +192,11 @@ func (e *Engine) askAgain() {
 
 // giveUp fails the queue pairs whose foreign memory has taken too long.
 func (e *Engine) giveUp() {
-	for q := e.nic.ExpireForeign(e.now); q != nil; q = e.nic.ExpireForeign(e.now) {
+	for range asks { // the others in the next pass: they stay due
+		q := e.nic.ExpireForeign(e.now)
+		if q == nil {
+			return
+		}
 		e.sayStuck(q)
 		e.schedule(q) // its turn begins with its inbox
 	}

@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -268,6 +269,11 @@ func (ses *session) Settle() {
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
 	region, err := ses.proc.space.Map(start, length, extents)
+	var over *budget.Error
+	if errors.As(err, &over) && over.Kind == budget.Memory {
+		ses.srv.recount()
+		region, err = ses.proc.space.Map(start, length, extents)
+	}
 	ses.srv.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:
