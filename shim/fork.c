@@ -30,6 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "freeze.h"
 #include "memory.h"
 #include "monitor.h"
 #include "pages.h"
@@ -379,8 +380,12 @@ static void parent(void)
 		return;
 	monitor_lenient(false);
 	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
+	/* What nobody holds back is stopped: a write after merge would go to a copy that make_shared drops. */
+	bool frozen = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && freeze_begin();
 	with_pagemap(VMA_BORROWED, merge);
 	each_part(VMA_BORROWED, make_shared);
+	if (frozen)
+		freeze_end();
 	release();
 	swap_end();
 	finish();

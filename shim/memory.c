@@ -39,6 +39,7 @@
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ranges swapped;
 struct maps memory_maps;
+bool memory_moved;
 _Atomic int memory_forker;
 static _Atomic bool any_swapped;
 static _Atomic unsigned swaps; /* odd: writers may be held back now */
@@ -166,7 +167,8 @@ static bool replace(struct registration *g, uint64_t start, uint64_t end, const 
 	struct guard *guard = &g->hold.guard;
 	bool held = false, ok;
 
-	if (!make_fresh(g, start, end))
+	/* What is shared is always known: so there is room to note it before it is. */
+	if (!ranges_ready(&swapped) || !make_fresh(g, start, end))
 		return false;
 	swap_begin();
 	if (guard->fd >= 0) {
@@ -273,8 +275,10 @@ static void handle(struct registration *g, uint64_t start, uint64_t end, const s
 {
 	if (!(v->prot & (PROT_READ | PROT_WRITE)))
 		emit(g, start, end, VRDMA_EXTENT_HOLE, 0);
+	else if (v->kind == VMA_OWN && v->offset == v->start && ranges_add(&swapped, start, end))
+		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot); /* noted: mremap may have appended it */
 	else if (v->kind == VMA_OWN && v->offset == v->start)
-		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot);
+		emit(g, start, end, VRDMA_EXTENT_FOREIGN, v->prot);
 	else if (replaceable(g, v))
 		share_around_threads(g, start, end, v);
 	else
@@ -458,6 +462,7 @@ void memory_closed(const struct file *f)
 void memory_forget(void)
 {
 	swapped.n = 0;
+	memory_moved = false;
 	pages_forget();
 	regions_forget();
 	reclaim_forget();

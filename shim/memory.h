@@ -10,6 +10,7 @@
 extern pthread_mutex_t memory_lock; /* guards all below */
 extern struct ranges swapped;       /* where pages of our memfd were put, and not taken away yet */
 extern struct maps memory_maps;     /* scratch */
+extern bool memory_moved;           /* did mremap ever carry such pages elsewhere? */
 
 static inline bool failed(long r)
 {

@@ -231,6 +231,7 @@ static bool find_alias(const struct vma *v, void *arg)
 		part = (struct vma){a->found.start, part.end, a->found.offset, part.prot, part.kind};
 	a->found = part;
 	a->any = true;
+	memory_moved = true; /* perhaps unseen by us */
 	return true;
 }
 
@@ -302,7 +303,8 @@ static void restore_all(struct hold *h, const struct ranges *gone)
 		for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
 			ok = restore(h, r.start, r.end) && ok;
 		if (ok) {
-			pages_punch(g.start, g.end);
+			for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
+				pages_punch(r.start, r.end);
 			ranges_remove(&swapped, g.start, g.end);
 			seams_remove(g.start, g.end);
 		} else {
