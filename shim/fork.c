@@ -59,6 +59,7 @@ static struct {
 	uint64_t *released; /* behind the spare, a bit for each page: it may be a private copy */
 	int pagemap;
 	struct guard guard;
+	bool frozen; /* the other threads are stopped, since nothing can hold them back */
 } fork_state = {.guard = {.fd = -1}};
 
 static unsigned char *in_spare(const struct piece *p, uint64_t page)
@@ -311,6 +312,19 @@ static void drop_spare(void)
 	fork_state.spare = 0;
 }
 
+/* Without a guard: what is written between a copy and the change of the mapping would count as old. */
+static void freeze(void)
+{
+	fork_state.frozen = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && freeze_begin();
+}
+
+static void thaw(void)
+{
+	if (fork_state.frozen)
+		freeze_end();
+	fork_state.frozen = false;
+}
+
 /* Copies of everything in the spare, writers held back; false: as if nothing happened. */
 static bool snapshot(void)
 {
@@ -323,6 +337,7 @@ static bool snapshot(void)
 			guard_close(&fork_state.guard);
 	}
 	hold_all(VMA_OWN);
+	freeze();
 	for (size_t i = 0; i < fork_state.n; i++)
 		if (!pages_each(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
 			      pages_read, fork_state.piece[i].spare))
@@ -354,6 +369,7 @@ static void prepare(void)
 	fork_state.spare_size = 0;
 	swap_begin();
 	if (!snapshot()) {
+		thaw();
 		if (fork_state.n)
 			complain("no memory to copy %lu MiB of registered memory for a fork child; "
 				 "the child shares it", (unsigned long)(fork_state.spare_size >> 20));
@@ -362,6 +378,7 @@ static void prepare(void)
 		return;
 	}
 	each_part(VMA_OWN, make_private);
+	thaw();
 	monitor_lenient(true);
 }
 
@@ -380,12 +397,10 @@ static void parent(void)
 		return;
 	monitor_lenient(false);
 	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
-	/* What nobody holds back is stopped: a write after merge would go to a copy that make_shared drops. */
-	bool frozen = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && freeze_begin();
+	freeze();
 	with_pagemap(VMA_BORROWED, merge);
 	each_part(VMA_BORROWED, make_shared);
-	if (frozen)
-		freeze_end();
+	thaw();
 	release();
 	swap_end();
 	finish();
