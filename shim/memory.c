@@ -126,16 +126,17 @@ struct registration {
 };
 static struct registration registration; /* too big for a stack; under memory_lock */
 
-void own_mappings(bool (*f)(const struct vma *, void *), void *arg)
+bool own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 {
 	static struct maps m;
 	struct vma v;
 	if (!maps_open(&m))
-		return;
+		return false;
 	for (uint64_t at = 0; maps_find(&m, at, &v); at = v.end)
 		if (v.kind == VMA_OWN && !f(&v, arg))
 			break;
 	maps_close(&m);
+	return !m.broken;
 }
 
 /*
@@ -238,7 +239,7 @@ static void get_ready(struct registration *g)
 		return;
 	g->ready = true;
 	hold_begin(&g->hold, &memory_maps, HOLD_PRIVATE);
-	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	g->copier.pagemap = maps_file("pagemap");
 }
 
 static void put_away(struct registration *g)
@@ -292,7 +293,10 @@ static void walk(struct registration *g)
 
 	while (at < end) {
 		if (!maps_find(&memory_maps, at, &v) || v.start >= end) {
-			emit(g, at, end, VRDMA_EXTENT_HOLE, 0);
+			if (memory_maps.broken)
+				emit(g, at, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
+			else
+				emit(g, at, end, VRDMA_EXTENT_HOLE, 0);
 			return;
 		}
 		if (v.start > at)
@@ -341,8 +345,9 @@ static void reap(void)
 	for (uint64_t at = 0; ranges_find(&swapped, at, ~0ull, &r); at = r.end)
 		if (!ranges_add(&gone, r.start, r.end))
 			return;
-	own_mappings(cross_out, &gone);
-	own_mappings(cross_out, &gone); /* again: mremap may have moved one past the first reading */
+	/* Twice: mremap may have moved one past the first reading. */
+	if (!own_mappings(cross_out, &gone) || !own_mappings(cross_out, &gone))
+		return;
 	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &r); at = r.end) {
 		pages_punch(r.start, r.end);
 		ranges_remove(&swapped, r.start, r.end);

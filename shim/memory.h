@@ -21,8 +21,8 @@ extern _Atomic int memory_forker;   /* the thread that is in fork() and holds th
 
 void swap_begin(void); /* writers may be held back from here... */
 void swap_end(void);   /* ...to here: calls.c repeats what failed in between */
-/* Calls f for every mapping of our memfd. */
-void own_mappings(bool (*f)(const struct vma *, void *), void *arg);
+/* Calls f for every mapping of our memfd, until it says false. False: they could not be read. */
+bool own_mappings(bool (*f)(const struct vma *, void *), void *arg);
 void memory_forget(void); /* nothing is swapped any more */
 void memory_child(void);
 bool memory_swapped(void); /* anything to do at a fork? without the lock */
