@@ -198,7 +198,6 @@ func (q *QP) Congested(now ib.Time, from ib.GID) {
 		q.count.Dropped++
 		return
 	}
-	q.count.RcvdCNP++
 	if q.conf.Type == ib.RC {
 		q.mark()
 	}
@@ -213,7 +212,6 @@ func (q *QP) notify(now ib.Time, b *Burst, h Host) {
 	if !q.path.Remote {
 		return
 	}
-	q.count.RcvdMarked += uint64(b.Packets)
 	if b.Kind == KindReadResp {
 		q.mark()
 		if q.path.Own {
@@ -225,7 +223,6 @@ func (q *QP) notify(now ib.Time, b *Burst, h Host) {
 		return
 	}
 	c.NotifiedAt = now
-	q.count.SentCNP++
 	n := &h.Scratch().In
 	to, at := b.Src, b.SGID
 	q.address(n, KindCNP)

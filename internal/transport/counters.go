@@ -27,12 +27,8 @@ type Counters struct {
 	Probes        uint64 // packets sent again early to find out what arrived
 	Repairs       uint64 // gaps that the responder named and nothing else was sent for
 	Stashed       uint64 // requests kept because an earlier one was missing
-	SentCNP       uint64
-	RcvdCNP       uint64
-	RcvdMarked    uint64 // packets with the mark Congestion Experienced
 	ImplicitNaks  uint64 // responses that showed an earlier one was lost
 	AccessErrors  uint64 // requests refused for key, bounds or rights
-	BadRequests   uint64 // requests refused as invalid
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
 	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale

@@ -4,12 +4,23 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"vrdma/internal/ib"
 )
 
-// frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x04"
+// The frozen form of a queue pair is
+//
+//	"vrdma-qp" │ version, 1 byte │ the parts of the state, little endian, in the order of parts
+//
+// Every field that the parts gain, lose or move needs a new version.
+const (
+	frozenMagic   = "vrdma-qp"
+	frozenVersion = 5
+)
+
+// frozenNever stands for a moment that is zero: never, or not yet.
+const frozenNever = ib.Time(math.MinInt64)
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.
@@ -17,12 +28,32 @@ func (q *QP) parts() []any {
 	return []any{&q.conf, &q.attr, &q.path, &q.state, &q.req, &q.resp, &q.cc, &q.pace, &q.count}
 }
 
+// moments are all the times in the state of a queue pair that are read off a clock, as
+// opposed to those that say how long something takes.
+func (q *QP) moments() []*ib.Time {
+	r, rs, c, p := &q.req, &q.resp, &q.cc, &q.pace
+	return []*ib.Time{
+		&r.RetransAt, &r.ProbeAt, &r.RNRAt, &r.HoleAt,
+		&rs.NakAt, &rs.HoleAt,
+		&c.SampleAt, &c.ProbeSent, &c.BackAt, &c.SendAt, &c.NotifiedAt,
+		&p.At, &p.GrownAt, &p.SlowAt,
+	}
+}
+
 // Freeze writes the whole state of q to bytes. It may be called between any two calls
-// of q's other methods; the queue pair must then not be used any more.
-func (q *QP) Freeze() []byte {
-	b := []byte(frozenMagic)
+// of q's other methods; the queue pair must then not be used any more. Moments are
+// written as their distance from now, since whoever thaws has another clock.
+func (q *QP) Freeze(now ib.Time) []byte {
+	b := append([]byte(frozenMagic), frozenVersion)
 	c := *q
 	c.resp.Episode = 0 // the stash stays behind
+	for _, t := range c.moments() {
+		if *t == 0 {
+			*t = frozenNever
+		} else {
+			*t -= now
+		}
+	}
 	for _, p := range c.parts() {
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
@@ -32,13 +63,19 @@ func (q *QP) Freeze() []byte {
 	return b
 }
 
-// Thaw brings a frozen queue pair back.
-func Thaw(b []byte) (QP, error) {
+// Thaw brings a frozen queue pair back, on a loop whose clock shows now. The time that
+// has passed since it was frozen does not count: what was due in a millisecond then is due
+// in a millisecond now.
+func Thaw(b []byte, now ib.Time) (QP, error) {
 	var q QP
 	rest, ok := bytes.CutPrefix(b, []byte(frozenMagic))
-	if !ok {
-		return QP{}, fmt.Errorf("thaw queue pair: not a frozen queue pair of this version (%d bytes)", len(b))
+	if !ok || len(rest) == 0 {
+		return QP{}, fmt.Errorf("thaw queue pair: %d bytes are not a frozen queue pair", len(b))
 	}
+	if v := rest[0]; v != frozenVersion {
+		return QP{}, fmt.Errorf("thaw queue pair: frozen in the form of version %d, this vrdma reads version %d; freeze and thaw with the same vrdma", v, frozenVersion)
+	}
+	rest = rest[1:]
 	for _, p := range q.parts() {
 		n, err := binary.Decode(rest, binary.LittleEndian, p)
 		if err != nil {
@@ -49,7 +86,21 @@ func Thaw(b []byte) (QP, error) {
 	if len(rest) != 0 {
 		return QP{}, fmt.Errorf("thaw queue pair: %d bytes too many", len(rest))
 	}
+	for _, t := range q.moments() {
+		*t = thawed(*t, now)
+	}
 	return q, q.check()
+}
+
+// thawed is the moment that was d away from the time of freezing.
+func thawed(d, now ib.Time) ib.Time {
+	if d == frozenNever {
+		return 0
+	}
+	if t := now + d; t != 0 {
+		return t
+	}
+	return -1 // zero would be never
 }
 
 // check refuses a state that would make the code reach outside its arrays.

@@ -18,9 +18,6 @@ type Path struct {
 	// answered; 0 means 512 KiB. A congested path is given less. It does not count
 	// where nothing is acknowledged (UC, UD), nor on a local path.
 	Window uint32
-	// Piece is how many bytes of a READ are asked for at once at least, in multiples of
-	// 4096; 0 means as much.
-	Piece uint32
 }
 
 const (
@@ -114,10 +111,6 @@ func (q *QP) chunk() uint32 {
 	if !q.path.Remote {
 		return wholeRead
 	}
-	least := max(q.path.Piece&^(maxMTU-1), maxMTU)
-	if q.path.Piece == 0 {
-		least = shortestPiece
-	}
 	n := min(q.allowed(), longestPiece)
 	switch d := q.attr.MaxRDAtomic; {
 	case d >= 4:
@@ -125,7 +118,7 @@ func (q *QP) chunk() uint32 {
 	case d >= 2:
 		n /= 2
 	}
-	size := least
+	size := uint32(shortestPiece)
 	for size*2 <= n {
 		size *= 2
 	}

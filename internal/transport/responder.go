@@ -350,9 +350,6 @@ func (q *QP) refuse(f fault, psn uint32, h Host) {
 	case faultInternal:
 		syn, st = NakOperation, LocQPOpErr
 	}
-	if syn == NakInvalid {
-		q.count.BadRequests++
-	}
 	// An error that a completion reports raises no event.
 	if rs.HaveRecv {
 		q.finishRecv(st, h)
