@@ -48,23 +48,22 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		}
 		b := q.Freeze(5)
 		// What makes the state valid again.
-		q.conf.Type, q.state = ib.RC, ib.StateRTS
-		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
-		q.req.Window, q.req.Burst, q.req.Chunk = 8, 4096, 16
-		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
-		q.req.W.NumSGE, q.resp.R.NumSGE, q.req.NumGaps = 32, 32, 16
-		q.req.NumHoles, q.req.NumSeen = 8, 2048
-		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
-			&q.req.ResumePSN, &q.req.Arrived, &q.req.SeenEnd, &q.resp.Newest} {
+		c, r, rs := &q.common, &q.req, &q.resp
+		c.Conf.Type, c.State, c.Failed = ib.RC, ib.StateRTS, false
+		c.Conf.Window, c.Attr.MTU, c.Attr.MaxDestRDAtomic = 8, 1024, 4
+		r.CC.Window, c.Burst, r.Chunk = 8, 4096, 16
+		rs.Res.Pending, rs.Res.Next, rs.Res.Head = 1, 2, 3
+		r.W.NumSGE, rs.R.NumSGE, r.Repair.Gaps.Num = 32, 32, 16
+		r.Reads.Holes.Num, r.Reads.NumSeen = 8, 2048
+		for _, p := range []*uint32{&r.TailPSN, &r.Una, &r.PSN, &r.Max, &rs.PSN, &rs.AckPSN, &rs.Msg.PSN,
+			&r.Repair.Resume.PSN, &r.Repair.Arrived, &r.Reads.SeenEnd, &rs.Newest} {
 			*p &= ib.PSNMask
 		}
-		for i := range q.req.Holes {
-			q.req.Holes[i].From &= ib.PSNMask
-			q.req.Holes[i].To &= ib.PSNMask
-		}
-		for i := range q.req.Gaps {
-			q.req.Gaps[i].From &= ib.PSNMask
-			q.req.Gaps[i].To &= ib.PSNMask
+		for _, l := range []*gapList{&r.Repair.Gaps, &r.Reads.Holes} {
+			for i := range l.List {
+				l.List[i].From &= ib.PSNMask
+				l.List[i].To &= ib.PSNMask
+			}
 		}
 		if _, err := Thaw(b, 5); err == nil {
 			t.Errorf("thawed nonsense")
