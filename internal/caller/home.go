@@ -58,9 +58,11 @@ func HomeOf(pid int) (Home, error) {
 	h.User, errs[0] = os.Readlink(proc + "ns/user")
 	h.Pid, errs[1] = os.Readlink(proc + "ns/pid")
 	h.Net, errs[2] = os.Readlink(proc + "ns/net")
-	var st unix.Stat_t
-	if errs[3] = unix.Stat(proc+"root", &st); errs[3] == nil {
-		h.dev, h.ino = uint64(st.Dev), st.Ino
+	// DONT_SYNC: a process may live in a file system that it serves itself, which would
+	// not have to answer.
+	var st unix.Statx_t
+	if errs[3] = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); errs[3] == nil {
+		h.dev, h.ino = unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino
 	}
 	err = errors.Join(errs[:]...)
 	if err == nil || !errors.Is(err, os.ErrPermission) {

@@ -186,7 +186,11 @@ func (e *Engine) askAgain() {
 
 // giveUp fails the queue pairs whose foreign memory has taken too long.
 func (e *Engine) giveUp() {
-	for q := e.shared.ExpireForeign(e.now); q != nil; q = e.shared.ExpireForeign(e.now) {
+	for range asks { // the others in the next pass: they stay due
+		q := e.shared.ExpireForeign(e.now)
+		if q == nil {
+			return
+		}
 		e.sayStuck(q)
 		e.schedule(taskOf(q)) // its turn begins with its inbox
 	}

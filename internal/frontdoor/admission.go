@@ -11,6 +11,7 @@ import (
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/memory"
 )
 
 // What conversations take of the daemon, for their user's account. State is goroutines
@@ -60,6 +61,20 @@ func (s *Server) enter(u *net.UnixConn) (caller.Caller, error) {
 func leave(who *caller.Caller) {
 	who.Account.Refund(connectionBill)
 	who.Account.Drop()
+}
+
+// recount has every process charged for the registered pages that it has now. What a process
+// has deregistered it takes out of its memfd later, without a word.
+func (s *Server) recount() {
+	s.mu.Lock()
+	var spaces []*memory.Space
+	for _, p := range s.processes {
+		spaces = append(spaces, p.space)
+	}
+	s.mu.Unlock()
+	for _, space := range spaces {
+		space.Recount()
+	}
 }
 
 // overdrawn has the log say, once a second for each kind at most, that a user has met a

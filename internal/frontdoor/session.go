@@ -246,6 +246,11 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 		return nil, err
 	}
 	region, err := ses.proc.space.Map(start, length, extents)
+	var over *budget.Error
+	if errors.As(err, &over) && over.Kind == budget.Memory {
+		ses.srv.recount()
+		region, err = ses.proc.space.Map(start, length, extents)
+	}
 	ses.srv.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:

@@ -33,6 +33,8 @@ type Loop interface {
 type Clients interface {
 	Sessions() []Session
 	Programs() []Program
+	// Recount has every program charged for what it holds now.
+	Recount()
 }
 
 // A Session is an opened device.

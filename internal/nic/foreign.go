@@ -63,7 +63,7 @@ type tenant struct {
 	jobs     int       // running, or done and not asked for
 	line     fifo[*QP] // those that wait for a thread
 	listed   bool      // in foreign.lines
-	kept     uint64    // bytes of bursts that were not taken, counted by the engine
+	kept     uint64    // bytes of bursts that were not taken: see Keep
 }
 
 // foreign is the loop's side of all jobs.
@@ -459,22 +459,27 @@ func (l *Loop) ExpireForeign(now ib.Time) *QP {
 // CloseForeign lets the threads go.
 func (l *Loop) CloseForeign() { l.foreign.pool.Close() }
 
-// Keep counts bytes of bursts that the engine keeps for the queue pair's user, and reports
-// whether they are not too many. Unkeep counts them out.
+// Keep counts a burst with so many bytes of data that the engine keeps for the queue pair's
+// user, and reports whether that is not too much. Unkeep counts it out.
 func (q *QP) Keep(bytes int) bool {
-	t := q.session.tenant
-	if t.kept+uint64(bytes) > tenantKept {
+	t, size := q.session.tenant, burstState+uint64(bytes)
+	if t.kept+size > tenantKept {
 		return false
 	}
-	t.kept += uint64(bytes)
+	t.kept += size
 	return true
 }
 
 // Unkeep is the reverse of Keep.
-func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= uint64(bytes) }
+func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= burstState + uint64(bytes) }
 
-// tenantKept is how many bytes of bursts are kept for a user.
-const tenantKept = 32 << 20
+const (
+	// tenantKept is how many bytes of bursts are kept for a user.
+	tenantKept = 32 << 20
+	// burstState is what a burst takes apart from its data, with the ring's room to grow:
+	// many short ones must not be free.
+	burstState = 512
+)
 
 // A fifo is a queue in a ring that grows to the most it ever held.
 type fifo[T any] struct {

@@ -35,7 +35,6 @@ func (c *Counters) add(o *transport.Counters) {
 	c.Stashed += o.Stashed
 	c.ImplicitNaks += o.ImplicitNaks
 	c.AccessErrors += o.AccessErrors
-	c.BadRequests += o.BadRequests
 	c.BadPKey += o.BadPKey
 	c.BadQKey += o.BadQKey
 	c.Dropped += o.Dropped

@@ -67,7 +67,7 @@ func share(t *testing.T, mtu uint32, delay ib.Time, rate int64, op transport.WRO
 	if line.Marked == 0 || a.e.QP.Counters().Retries+b.e.QP.Counters().Retries != 0 {
 		t.Errorf("%d marks, %d and %d retries, want some and none", line.Marked, a.e.QP.Counters().Retries, b.e.QP.Counters().Retries)
 	}
-	c, d := a.e.QP.Counters(), a.peer.QP.Counters()
+	c, d := a.e, a.peer
 	if op != transport.WRRead && (c.RcvdCNP == 0 || d.SentCNP-c.RcvdCNP > 1 || d.SentCNP > d.RcvdMarked) {
 		t.Errorf("%d CNPs sent for %d marked packets, %d received", d.SentCNP, d.RcvdMarked, c.RcvdCNP)
 	}

@@ -52,9 +52,25 @@ type Endpoint struct {
 	down      bool // nothing reaches it, nothing leaves it
 	deadline  ib.Time
 
+	// clock is how far the clock of the loop that the queue pair is on is ahead of Net.Now.
+	clock ib.Time
+
+	// What the network carried for the endpoint.
+	SentCNP, RcvdCNP, RcvdMarked int
+
 	inbox  []flight // bursts that were not taken
 	asked  bool     // Later was answered
 	atomic *done
+}
+
+// now is the time on the clock of the loop that the queue pair is on.
+func (e *Endpoint) now() ib.Time { return e.net.Now + e.clock }
+
+// rearm takes note of the queue pair's deadline, on the network's clock.
+func (e *Endpoint) rearm() {
+	if e.deadline = e.QP.Deadline(); e.deadline != 0 {
+		e.deadline = max(e.deadline-e.clock, 1)
+	}
 }
 
 // Post adds a send request. It fills in position and length.

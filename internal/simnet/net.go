@@ -118,6 +118,9 @@ func (n *Net) Join(g ib.GID, e *Endpoint) { n.groups[g] = append(n.groups[g], e)
 
 // send is the network's side of Host.Send.
 func (n *Net) send(from *Endpoint, b *transport.Burst) {
+	if b.Kind == transport.KindCNP {
+		from.SentCNP++
+	}
 	if from.down || n.Tap != nil && n.Tap(from, b) {
 		return
 	}
@@ -206,8 +209,13 @@ func (n *Net) deliver(to *Endpoint, b *transport.Burst) {
 	if to.down {
 		return
 	}
+	if b.Kind == transport.KindCNP {
+		to.RcvdCNP++
+	} else if b.CE {
+		to.RcvdMarked += int(b.Packets)
+	}
 	n.receive(to, b)
-	to.deadline = to.QP.Deadline()
+	to.rearm()
 }
 
 // Step does one thing and reports whether there was one to do before the time limit.
@@ -243,18 +251,18 @@ func (n *Net) work() bool {
 		n.freeze(e)
 		if len(e.inbox) > 0 && (!run && !respond || n.Rand.IntN(2) == 0) {
 			n.offer(e)
-			e.deadline = e.QP.Deadline()
+			e.rearm()
 			return true
 		}
 		n.scratch.Held, e.asked = false, false
 		if respond && (!run || n.Rand.IntN(2) == 0) {
-			e.QP.Respond(n.Now, n.Budget, e)
+			e.QP.Respond(e.now(), n.Budget, e)
 		} else {
 			e.ready = false
-			more := e.QP.Run(n.Now, n.Budget, e)
+			more := e.QP.Run(e.now(), n.Budget, e)
 			e.ready = e.ready || more || e.asked || n.scratch.Held
 		}
-		e.deadline = e.QP.Deadline()
+		e.rearm()
 		return true
 	}
 	return false
@@ -291,8 +299,8 @@ func (n *Net) advance(limit ib.Time) bool {
 	}
 	n.Now = max(n.Now, next)
 	n.freeze(late)
-	late.QP.Expire(n.Now, late)
-	late.deadline = late.QP.Deadline()
+	late.QP.Expire(late.now(), late)
+	late.rearm()
 	return true
 }
 
@@ -314,18 +322,25 @@ func (n *Net) Run(limit ib.Time, steps int) bool {
 	return false
 }
 
-// freeze brings a queue pair into its written form and back, now and then.
+// freeze brings a queue pair into its written form and back, now and then: on a loop whose
+// clock shows another time.
 func (n *Net) freeze(e *Endpoint) {
 	if n.Freeze == 0 || n.Rand.Float64() >= n.Freeze {
 		return
 	}
 	n.Frozen++
-	q, err := transport.Thaw(e.QP.Freeze())
+	frozen := e.QP.Freeze(e.now())
+	e.clock = ib.Time(n.Rand.Int64N(int64(clockSpan)))
+	q, err := transport.Thaw(frozen, e.now())
 	if err != nil {
 		panic(fmt.Sprintf("qp %d: %v", e.Num, err))
 	}
 	e.QP = q
+	e.rearm()
 }
+
+// clockSpan is how far the clocks of two loops may be apart.
+const clockSpan = ib.Time(1e15)
 
 func carriesData(k transport.Kind) bool {
 	switch k {

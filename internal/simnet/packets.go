@@ -88,7 +88,8 @@ func (n *Net) arrive(f *flight) {
 	}
 	if !t.join.Begin(p, ib.GIDOf(d.src.Addr()), ib.GIDOf(d.dst.Addr())) {
 		if !f.to.down {
-			f.to.QP.Congested(n.Now, ib.GIDOf(d.src.Addr()))
+			f.to.RcvdCNP++
+			f.to.QP.Congested(f.to.now(), ib.GIDOf(d.src.Addr()))
 		}
 		return
 	}

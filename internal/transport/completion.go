@@ -2,41 +2,32 @@ package transport
 
 import "vrdma/internal/ib"
 
-// Completing work requests, in order, one by one: the end of every requester story,
-// happy or not.
+// This file is how the requester completes work requests, in order, one by one: with success,
+// with the error of the first that failed, or flushed.
 
 // finish retires the request in w, which is the one at Tail, and reports it.
-func (q *QP) finish(w *SendWQE, st Status, h Host) {
-	r := &q.req
+func (r *requester) finish(c *reqCall, w *SendWQE, st Status) {
 	if r.RDOut > 0 && w.Op.isRD() && int32(r.Pos-r.Tail) > 0 {
 		r.RDOut--
 	}
 	r.Tail++
-	h.RetireSend(r.Tail)
+	c.h.RetireSend(r.Tail)
 	bytes := w.Length
 	if w.Op == WRCmpSwap || w.Op == WRFetchAdd || w.Op == WRAtomicWrite {
 		bytes = 8
 	}
-	h.CompleteSend(w, st, bytes)
-}
-
-// tail brings the request at Tail into w, from the record made when it was started if
-// that is still there.
-func (q *QP) tail(w *SendWQE, h Host) (packets uint32, ok bool) {
-	return q.packetsAt(q.req.Tail, w, h)
+	c.h.CompleteSend(w, st, bytes)
 }
 
 // packetsAt brings the request at pos into w, as far as completing it needs, and counts
-// its packets.
-func (q *QP) packetsAt(pos uint32, w *SendWQE, h Host) (packets uint32, ok bool) {
-	r := &q.req
-	rec := &r.Recent[pos%uint32(len(r.Recent))]
-	if rec.Pos == pos && int32(r.Started-pos) > 0 {
-		w.Pos, w.WRID, w.Op, w.Flags, w.Length = rec.Pos, rec.WRID, rec.Op, rec.Flags, rec.Length
-		w.NumSGE = 0
-		return rec.Packets, true
+// its packets. What was noted when it was begun is used, if that is still there.
+func (r *requester) packetsAt(c *reqCall, pos uint32, w *SendWQE) (packets uint32, ok bool) {
+	if int32(r.Started-pos) > 0 {
+		if packets, ok = r.Sent.find(pos, w); ok {
+			return packets, true
+		}
 	}
-	if !h.FetchSend(pos, w) {
+	if !c.h.FetchSend(pos, w) {
 		return 0, false
 	}
 	if w.Op.isLocal() {
@@ -45,156 +36,107 @@ func (q *QP) packetsAt(pos uint32, w *SendWQE, h Host) (packets uint32, ok bool)
 	if w.Op.isRD() && w.Op != WRRead {
 		return 1, true
 	}
-	return packetsOf(w.Length, q.attr.MTU), true
+	return packetsOf(w.Length, c.Attr.MTU), true
 }
 
 // completeUnreliable ends the UC or UD request that has just been sent whole.
-func (q *QP) completeUnreliable(h Host) {
-	r := &q.req
+func (r *requester) completeUnreliable(c *reqCall) {
 	r.Una, r.TailPSN = r.PSN, r.PSN
-	q.finish(&r.W, Success, h)
-	q.settle(h)
+	r.finish(c, &r.W, Success)
+	r.settle(c)
 }
 
 // completeLocal ends the local operations that nothing before them holds up.
-func (q *QP) completeLocal(h Host) {
-	r := &q.req
-	w := &h.Scratch().Done
+func (r *requester) completeLocal(c *reqCall) {
+	w := &c.sc.Done
 	for r.Tail != r.Started && (r.FailStatus == Success || r.Tail != r.FailPos) {
-		if _, ok := q.tail(w, h); !ok || !w.Op.isLocal() {
+		if _, ok := r.packetsAt(c, r.Tail, w); !ok || !w.Op.isLocal() {
 			break
 		}
-		q.finish(w, Success, h)
+		r.finish(c, w, Success)
 	}
-	q.settle(h)
+	r.settle(c)
 }
 
 // settle looks at what a moved Tail has made possible: the failure of a request that
 // could not be sent, or the end of draining; and if the place to send from has been
 // overtaken, it catches up.
-func (q *QP) settle(h Host) {
-	r := &q.req
-	if !r.Repairing && (int32(r.Tail-r.Pos) > 0 || ib.PSNDist(r.Una, r.PSN) > ib.PSNDist(r.Una, r.Max)) {
-		q.rewind()
+func (r *requester) settle(c *reqCall) {
+	if !r.Repair.Active && (int32(r.Tail-r.Pos) > 0 || ib.PSNDist(r.Una, r.PSN) > ib.PSNDist(r.Una, r.Max)) {
+		r.rewind()
 	}
 	if r.FailStatus != Success && r.Tail == r.FailPos {
-		q.failTail(r.FailStatus, h)
+		r.failTail(c, r.FailStatus)
 		return
 	}
-	q.checkDrained(h)
+	r.checkDrained(c)
 }
 
 // checkDrained notes that a queue pair in SQD has nothing in flight any more.
-func (q *QP) checkDrained(h Host) {
-	if q.state != ib.StateSQD || q.req.Drained || q.req.Tail != q.req.Started {
+func (r *requester) checkDrained(c *reqCall) {
+	if c.State != ib.StateSQD || r.Drained || r.Tail != r.Started {
 		return
 	}
-	q.req.Drained = true
-	if q.attr.SQDAsyncNotify {
-		h.Event(EventSQDrained)
+	r.Drained = true
+	if c.Attr.SQDAsyncNotify {
+		c.h.Event(EventSQDrained)
 	}
 }
 
 // failHere notes that the request at Pos cannot be sent. The requests before it go on
 // to their own end first.
-func (q *QP) failHere(st Status, h Host) {
-	r := &q.req
+func (r *requester) failHere(c *reqCall, st Status) {
 	r.FailPos, r.FailStatus = r.Pos, st
-	r.Repairing, r.NumGaps = false, 0
-	q.count.SendErrors++
+	r.Repair.Active, r.Repair.Gaps.Num = false, 0
+	c.Count.SendErrors++
 	if r.Pos == r.Started {
-		q.begin(packetsOf(r.W.Length, q.attr.MTU))
+		r.begin(packetsOf(r.W.Length, c.Attr.MTU))
 	}
-	q.settle(h)
+	r.settle(c)
 }
 
 // failTail ends the request at Tail in error, and with it the send queue.
-func (q *QP) failTail(st Status, h Host) {
-	w := &h.Scratch().Done
-	if _, ok := q.tail(w, h); ok {
-		q.finish(w, st, h)
+func (r *requester) failTail(c *reqCall, st Status) {
+	w := &c.sc.Done
+	if _, ok := r.packetsAt(c, r.Tail, w); ok {
+		r.finish(c, w, st)
 	}
-	if q.conf.Type == ib.RC {
-		q.enterError(h)
+	if c.Conf.Type == ib.RC {
+		c.fail()
+		r.stop()
 		return
 	}
-	q.state = ib.StateSQE
-	q.stopRequester()
-	q.flushSends(h)
+	c.State = ib.StateSQE
+	r.stop()
+	r.flush(c)
 }
 
-// stopRequester forgets everything in flight.
-func (q *QP) stopRequester() {
-	r := &q.req
+// stop forgets everything in flight.
+func (r *requester) stop() {
 	r.Pos, r.Started = r.Tail, r.Tail
-	r.TailPSN, r.Una, r.Max, r.Arrived = r.PSN, r.PSN, r.PSN, r.PSN
+	r.TailPSN, r.Una, r.Max = r.PSN, r.PSN, r.PSN
 	r.Off, r.RDOut, r.Unasked = 0, 0, 0
-	r.Loaded, r.Blocked, r.Retrying = false, false, false
-	r.Repairing, r.NumGaps = false, 0
-	r.unsee()
+	r.Loaded, r.Blocked = false, false
 	r.FailStatus = Success
-	r.RetransAt, r.RNRAt, r.ProbeAt = 0, 0, 0
-	r.Probing, r.Probes = false, 0
-	q.cc.SampleAt, q.cc.Cut, q.cc.Held, q.cc.Seen = 0, false, false, r.Una
-}
-
-// enterError moves the queue pair to the state Error and flushes both queues.
-func (q *QP) enterError(h Host) {
-	if q.state == ib.StateError {
-		return
-	}
-	q.state = ib.StateError
-	q.stopRequester()
-	rs := &q.resp
-	rs.Pending, rs.AckDue, rs.NakDue, rs.Closing = 0, false, false, false
-	rs.Kind = 0
-	if rs.HaveRecv {
-		q.finishRecv(WRFlushErr, h)
-	}
-	more := q.flushSends(h)
-	more = q.flushRecvs(h) || more
-	q.req.Kick = more
-	if q.conf.SRQ {
-		h.Event(EventLastWQE)
-	}
-}
-
-// Flush completes with WRFlushErr what has been posted to a queue pair in the state
-// Error, and sends posted in SQE.
-func (q *QP) Flush(now ib.Time, h Host) {
-	if q.state == ib.StateError || q.state == ib.StateSQE {
-		more := q.flushSends(h)
-		q.req.Kick = q.flushRecvs(h) || more
-	}
+	r.Repair.stop(r.Una)
+	r.Reads.clear()
+	r.Loss.stop()
+	r.CC.stop(r.Una)
 }
 
 // flushBatch bounds one round of flushing, so that an application that posts much, or
 // without end, cannot hold the engine up. RunPending tells that there is more.
 const flushBatch = 1 << 6
 
-func (q *QP) flushSends(h Host) (more bool) {
-	w := &h.Scratch().Done
-	r := &q.req
+// flush completes with WRFlushErr what has been posted.
+func (r *requester) flush(c *reqCall) (more bool) {
+	w := &c.sc.Done
 	for range flushBatch {
-		if !h.FetchSend(r.Tail, w) {
+		if !c.h.FetchSend(r.Tail, w) {
 			return false
 		}
-		q.finish(w, WRFlushErr, h)
+		r.finish(c, w, WRFlushErr)
 		r.Pos, r.Started = r.Tail, r.Tail
-	}
-	return true
-}
-
-func (q *QP) flushRecvs(h Host) (more bool) {
-	if q.state != ib.StateError || q.conf.SRQ {
-		return false
-	}
-	for range flushBatch {
-		if !h.TakeRecv(&q.resp.R) {
-			return false
-		}
-		q.resp.HaveRecv = true
-		q.finishRecv(WRFlushErr, h)
 	}
 	return true
 }

@@ -2,7 +2,8 @@ package transport
 
 import "vrdma/internal/ib"
 
-// How much a requester keeps in flight on a remote path. The window grows while nothing
+// congestion decides how much a requester keeps in flight on a remote path. (Other words
+// for it are congestion control, or the reaction point.) The window grows while nothing
 // speaks against it and shrinks when packets are lost or marked:
 //
 //	          ECN mark: × 3/4        loss: × 1/2      timeout: × 1/2, down to 4 packets
@@ -13,7 +14,11 @@ import "vrdma/internal/ib"
 // Loss of single packets is no sign of congestion where a user-space wire or a radio loses
 // them at random; but going back costs as many packets as are in flight, so a path that
 // loses is better served by a small window anyway.
+//
+// It also measures the round trip time. It knows the requester's sequence numbers only as
+// far as they are passed to it.
 type congestion struct {
+	Window uint32 // packets in flight at most; on a local path what Config says
 	Cwnd   uint32 // bytes that may be in flight
 	Thresh uint32 // below it Cwnd doubles every round trip
 	Acked  uint32 // bytes acknowledged since Cwnd last grew
@@ -29,13 +34,10 @@ type congestion struct {
 	Unsure    bool    // something before it is missing, so its acknowledgement will be late
 	SRTT      ib.Time // smoothed round trip time; 0: not known
 	Var       ib.Time // how far round trip times are from that, smoothed
-	BackAt    ib.Time // when the requester last went back
 
 	Spread bool // bursts keep a distance, and
 	Held   bool // one waits for SendAt
 	SendAt ib.Time
-
-	NotifiedAt ib.Time // when the peer was last told of congestion
 }
 
 const (
@@ -48,188 +50,188 @@ const (
 	repairFloor = 256 << 10
 	// timeoutFloor is how far a timeout does, in packets.
 	timeoutFloor = 4
-	// notifyEvery is how often a peer is told of congestion at most.
-	notifyEvery = ib.Time(50_000)
 	// slowestTrip is the longest round trip time that is believed.
 	slowestTrip = ib.Time(8_000_000)
 )
 
-func (c *congestion) start(window uint32) {
-	c.Cwnd, c.Thresh = min(firstWindow, window), window
+// start makes cc new, for a path; una is the oldest PSN that is not acknowledged.
+func (cc *congestion) start(p *Path, una uint32) {
+	*cc = congestion{Seen: una}
+	if p.Remote {
+		cc.Cwnd, cc.Thresh = min(firstWindow, p.Window), p.Window
+	}
 }
 
-// learn looks at what progress says of the path.
-func (q *QP) learn(now ib.Time) {
-	c, r := &q.cc, &q.req
-	n := ib.PSNDist(c.Seen, r.Una)
-	c.Seen = r.Una
-	if c.Unsure && c.SampleAt != 0 && ib.PSNDist(c.SamplePSN, r.Una) < ib.PSNHalf {
-		c.SampleAt = 0
+// stop forgets what is in flight; una is the oldest PSN that is not acknowledged now.
+func (cc *congestion) stop(una uint32) {
+	cc.SampleAt, cc.Cut, cc.Held, cc.Seen = 0, false, false, una
+}
+
+// fit makes Window what Cwnd and Share say.
+func (cc *congestion) fit(c *common) {
+	if !c.Path.Remote {
+		cc.Window = c.Conf.Window
+		return
 	}
-	c.arrived(now, r.Una)
-	if c.Cut && ib.PSNDist(c.CutPSN, r.Una) < ib.PSNHalf {
-		c.Cut = false
+	cc.Cwnd = max(min(cc.Cwnd, c.Path.Window), c.Attr.MTU)
+	cc.Window = min(cc.allowed(c.Attr.MTU)/c.Attr.MTU, c.Conf.Window)
+}
+
+// allowed is how many bytes may be in flight.
+func (cc *congestion) allowed(mtu uint32) uint32 {
+	if cc.Share == 0 {
+		return cc.Cwnd
+	}
+	return max(min(cc.Cwnd, cc.Share), mtu)
+}
+
+// takeShare takes note of what the host can spare for the queue pair.
+func (cc *congestion) takeShare(c *common, share uint32) {
+	if c.Path.Remote && share != cc.Share {
+		cc.Share = share
+		cc.fit(c)
+	}
+}
+
+// learn looks at what progress up to una says of the path.
+func (cc *congestion) learn(c *common, now ib.Time, una uint32) {
+	n := ib.PSNDist(cc.Seen, una)
+	cc.Seen = una
+	if cc.Unsure && cc.SampleAt != 0 && ib.PSNDist(cc.SamplePSN, una) < ib.PSNHalf {
+		cc.SampleAt = 0
+	}
+	cc.arrived(now, una)
+	if cc.Cut && ib.PSNDist(cc.CutPSN, una) < ib.PSNHalf {
+		cc.Cut = false
 	}
 	// A window that was not used says nothing about a larger one.
-	if !c.Full || c.Cut {
+	if !cc.Full || cc.Cut {
 		return
 	}
-	if c.Cwnd >= q.path.Window {
-		c.Spread = false
+	if cc.Cwnd >= c.Path.Window {
+		cc.Spread = false
 		return
 	}
-	bytes := min(n, r.Window) * q.attr.MTU
-	if c.Cwnd < c.Thresh {
-		c.Cwnd += bytes
-	} else if c.Acked += bytes; c.Acked >= c.Cwnd {
-		c.Acked = 0
-		c.Cwnd += q.attr.MTU
+	bytes := min(n, cc.Window) * c.Attr.MTU
+	if cc.Cwnd < cc.Thresh {
+		cc.Cwnd += bytes
+	} else if cc.Acked += bytes; cc.Acked >= cc.Cwnd {
+		cc.Acked = 0
+		cc.Cwnd += c.Attr.MTU
 	}
-	q.setWindow()
+	cc.fit(c)
+}
+
+// measure begins to measure a round trip with the packet before end, if none is being
+// measured.
+func (cc *congestion) measure(now ib.Time, end uint32) {
+	if cc.SampleAt == 0 {
+		cc.SamplePSN, cc.SampleAt, cc.ProbeSent, cc.Unsure = end, now, 0, false
+	}
 }
 
 // arrived ends a measurement if the packets before psn include the one measured with.
-func (c *congestion) arrived(now ib.Time, psn uint32) {
-	if c.SampleAt == 0 || ib.PSNDist(c.SamplePSN, psn) >= ib.PSNHalf {
+func (cc *congestion) arrived(now ib.Time, psn uint32) {
+	if cc.SampleAt == 0 || ib.PSNDist(cc.SamplePSN, psn) >= ib.PSNHalf {
 		return
 	}
-	rtt := now - c.SampleAt
-	if c.ProbeSent != 0 {
+	rtt := now - cc.SampleAt
+	if cc.ProbeSent != 0 {
 		// Nobody knows whether the probe or the packet itself was answered. To take
 		// it for the packet makes the next probe later than need be if it was lost;
 		// the other way round, a path that is slower than thought would be probed
 		// for ever. So the time counts, but not without limit.
-		if c.SRTT == 0 {
-			rtt = now - c.ProbeSent
+		if cc.SRTT == 0 {
+			rtt = now - cc.ProbeSent
 		} else {
-			rtt = min(rtt, 2*c.SRTT)
+			rtt = min(rtt, 2*cc.SRTT)
 		}
 	}
-	c.sample(rtt)
-	c.SampleAt = 0
+	cc.sample(rtt)
+	cc.SampleAt = 0
 }
 
 // sample takes a round trip time into the average.
-func (c *congestion) sample(rtt ib.Time) {
+func (cc *congestion) sample(rtt ib.Time) {
 	rtt = min(max(rtt, 1), slowestTrip)
-	if c.SRTT == 0 {
-		c.SRTT, c.Var = rtt, rtt/2
+	if cc.SRTT == 0 {
+		cc.SRTT, cc.Var = rtt, rtt/2
 		return
 	}
-	off := rtt - c.SRTT
-	c.SRTT += off / 8
-	c.Var += (max(off, -off) - c.Var) / 4
+	off := rtt - cc.SRTT
+	cc.SRTT += off / 8
+	cc.Var += (max(off, -off) - cc.Var) / 4
 }
 
 // hold reports whether a burst has to wait, for the sake of distance.
-func (c *congestion) hold(now ib.Time) bool {
-	if !c.Spread || now >= c.SendAt {
+func (cc *congestion) hold(now ib.Time) bool {
+	if !cc.Spread || now >= cc.SendAt {
 		return false
 	}
-	c.Held = true
+	cc.Held = true
 	return true
 }
 
 // spend counts a burst of so many bytes, which keeps the next one away for as long as
 // the window takes for so many, and a little less: what is late may catch up.
-func (c *congestion) spend(now ib.Time, bytes uint32) {
-	if c.Spread {
-		c.SendAt = max(c.SendAt, now-c.SRTT/2) + c.SRTT*ib.Time(bytes)*4/(5*ib.Time(c.Cwnd))
-	}
-}
-
-// time begins to measure a round trip with the packet before end, if none is being
-// measured.
-func (q *QP) time(now ib.Time, end uint32) {
-	if c := &q.cc; c.SampleAt == 0 {
-		c.SamplePSN, c.SampleAt, c.ProbeSent, c.Unsure = end, now, 0, false
+func (cc *congestion) spend(now ib.Time, bytes uint32) {
+	if cc.Spread {
+		cc.SendAt = max(cc.SendAt, now-cc.SRTT/2) + cc.SRTT*ib.Time(bytes)*4/(5*ib.Time(cc.Cwnd))
 	}
 }
 
 // cut makes the window smaller, once a round trip, but not smaller than floor packets. One
-// that is smaller already may grow to that fast.
-func (q *QP) cut(num, den, floor uint32) {
-	c := &q.cc
-	least := floor * q.attr.MTU
-	if c.Cut || !q.path.Remote {
+// that is smaller already may grow to that fast. The round trip ends when everything before
+// sent, the newest PSN, is acknowledged.
+func (cc *congestion) cut(c *common, sent, num, den, floor uint32) {
+	least := floor * c.Attr.MTU
+	if cc.Cut || !c.Path.Remote {
 		return
 	}
-	now := q.allowed() // a share that is smaller than Cwnd is what was in flight
-	if now <= least {
-		c.Thresh = max(c.Thresh, least)
+	flight := cc.allowed(c.Attr.MTU) // a share that is smaller than Cwnd is what was in flight
+	if flight <= least {
+		cc.Thresh = max(cc.Thresh, least)
 		return
 	}
-	c.Cwnd = max(uint32(uint64(now)*uint64(num)/uint64(den)), least)
-	c.Thresh, c.Acked = c.Cwnd, 0
-	c.Cut, c.CutPSN = true, q.req.Max
-	q.setWindow()
+	cc.Cwnd = max(uint32(uint64(flight)*uint64(num)/uint64(den)), least)
+	cc.Thresh, cc.Acked = cc.Cwnd, 0
+	cc.Cut, cc.CutPSN = true, sent
+	cc.fit(c)
 }
 
-// mark: a packet met a queue that is long already. From then on bursts are spread over the
+// marked: a packet met a queue that is long already. From then on bursts are spread over the
 // round trip, because a window sent at once makes a queue whatever its size.
-func (q *QP) mark() {
-	q.cut(3, 4, 1)
-	q.cc.Spread = true
+func (cc *congestion) marked(c *common, sent uint32) {
+	cc.cut(c, sent, 3, 4, 1)
+	cc.Spread = true
 }
 
-// cutLoss: a packet was lost.
-func (q *QP) cutLoss() { q.cut(1, 2, q.lossFloor()) }
+// lost: a packet was lost.
+func (cc *congestion) lost(c *common, sent uint32) { cc.cut(c, sent, 1, 2, lossFloor(c.Attr.MTU)) }
 
 // lossFloor is the window, in packets, that single losses leave.
-func (q *QP) lossFloor() uint32 {
-	return min(max(lossFloorBytes/q.attr.MTU, lossFloorMin), lossFloorMax)
+func lossFloor(mtu uint32) uint32 {
+	return min(max(lossFloorBytes/mtu, lossFloorMin), lossFloorMax)
 }
 
-// cutRepaired: a packet was lost, and is all that has to be sent again.
-func (q *QP) cutRepaired() { q.cut(7, 8, repairFloor/q.attr.MTU) }
+// lossRun is how many packets lost in a row look like a buffer that was full.
+const lossRun = 4
 
-// cutTimeout: nothing came for a long time.
-func (q *QP) cutTimeout() {
-	c := &q.cc
-	c.Cut = false
-	half := c.Cwnd / 2
-	q.cut(1, 2, timeoutFloor)
-	c.Thresh = max(half, q.lossFloor()*q.attr.MTU)
-}
-
-// Congested says that the host at from has seen congestion on packets of q: a CNP came.
-func (q *QP) Congested(now ib.Time, from ib.GID) {
-	if !q.path.Remote || q.conf.Type != ib.UD && from != q.attr.DGID {
-		q.count.Dropped++
-		return
-	}
-	q.count.RcvdCNP++
-	if q.conf.Type == ib.RC {
-		q.mark()
-	}
-	if q.unacknowledged() {
-		q.pace.slow(now)
+// missing: n packets in a row were lost, and are all that has to be sent again. What is
+// behind them has arrived, so their acknowledgement says nothing about the round trip time.
+func (cc *congestion) missing(c *common, sent, n uint32) {
+	cc.Unsure = cc.SRTT != 0
+	if n >= lossRun {
+		cc.lost(c, sent)
+	} else {
+		cc.cut(c, sent, 7, 8, repairFloor/c.Attr.MTU)
 	}
 }
 
-// notify answers a burst with the mark Congestion Experienced. The data of a READ was
-// asked for: asking for less helps at once.
-func (q *QP) notify(now ib.Time, b *Burst, h Host) {
-	if !q.path.Remote {
-		return
-	}
-	q.count.RcvdMarked += uint64(b.Packets)
-	if b.Kind == KindReadResp {
-		q.mark()
-		if q.path.Own {
-			return
-		}
-	}
-	c := &q.cc
-	if c.NotifiedAt != 0 && now-c.NotifiedAt < notifyEvery {
-		return
-	}
-	c.NotifiedAt = now
-	q.count.SentCNP++
-	n := &h.Scratch().In
-	to, at := b.Src, b.SGID
-	q.address(n, KindCNP)
-	n.First, n.Last, n.Packets = true, true, 1
-	n.Dst, n.DGID = to, at
-	q.transmit(n, h)
+// silent: nothing came for a long time.
+func (cc *congestion) silent(c *common, sent uint32) {
+	cc.Cut = false
+	half := cc.Cwnd / 2
+	cc.cut(c, sent, 1, 2, timeoutFloor)
+	cc.Thresh = max(half, lossFloor(c.Attr.MTU)*c.Attr.MTU)
 }

@@ -27,12 +27,8 @@ type Counters struct {
 	Probes        uint64 // packets sent again early to find out what arrived
 	Repairs       uint64 // gaps that the responder named and nothing else was sent for
 	Stashed       uint64 // requests kept because an earlier one was missing
-	SentCNP       uint64
-	RcvdCNP       uint64
-	RcvdMarked    uint64 // packets with the mark Congestion Experienced
 	ImplicitNaks  uint64 // responses that showed an earlier one was lost
 	AccessErrors  uint64 // requests refused for key, bounds or rights
-	BadRequests   uint64 // requests refused as invalid
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
 	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale
@@ -63,15 +59,16 @@ type Snapshot struct {
 
 // Snapshot describes q as it is now.
 func (q *QP) Snapshot() Snapshot {
-	a := q.attr
-	a.State, a.SQPSN, a.RQPSN = q.state, q.req.PSN, q.resp.PSN
+	c, r, rs := &q.common, &q.req, &q.resp
+	a := c.Attr
+	a.State, a.SQPSN, a.RQPSN = c.State, r.PSN, rs.PSN
 	return Snapshot{
-		Type: q.conf.Type, Num: q.conf.Num, State: q.state, Attr: a,
-		SQDraining: q.state == ib.StateSQD && !q.req.Drained,
-		SendTail:   q.req.Tail, SendPos: q.req.Pos,
-		OldestPSN: q.req.Una, Outstanding: ib.PSNDist(q.req.Una, q.req.Max), RDOut: q.req.RDOut,
-		RetriesLeft: q.req.Retry, RNRLeft: q.req.RNRRetry,
-		MSN: q.resp.MSN, Responses: uint32(q.resp.Pending), Counters: q.count,
-		Path: q.path, Window: q.req.Window, RTT: q.cc.SRTT, Rate: q.pace.Rate,
+		Type: c.Conf.Type, Num: c.Conf.Num, State: c.State, Attr: a,
+		SQDraining: c.State == ib.StateSQD && !r.Drained,
+		SendTail:   r.Tail, SendPos: r.Pos,
+		OldestPSN: r.Una, Outstanding: ib.PSNDist(r.Una, r.Max), RDOut: r.RDOut,
+		RetriesLeft: r.Loss.Retry, RNRLeft: r.Loss.RNRRetry,
+		MSN: rs.MSN, Responses: uint32(rs.Res.Pending), Counters: c.Count,
+		Path: c.Path, Window: r.CC.Window, RTT: r.CC.SRTT, Rate: c.Pace.Rate,
 	}
 }

@@ -4,25 +4,58 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"vrdma/internal/ib"
 )
 
-// frozenMagic begins every frozen queue pair; its last byte is the version.
-const frozenMagic = "vrdma-qp\x04"
+// The frozen form of a queue pair is
+//
+//	"vrdma-qp" │ version, 1 byte │ the parts of the state, little endian, in the order of parts
+//
+// Every field that the parts gain, lose or move needs a new version.
+const (
+	frozenMagic   = "vrdma-qp"
+	frozenVersion = 5
+)
+
+// frozenNever stands for a moment that is zero: never, or not yet.
+const frozenNever = ib.Time(math.MinInt64)
 
 // parts are the pieces of a queue pair, all of fixed size and with exported fields
 // only, which is what encoding/binary wants.
 func (q *QP) parts() []any {
-	return []any{&q.conf, &q.attr, &q.path, &q.state, &q.req, &q.resp, &q.cc, &q.pace, &q.count}
+	return []any{&q.common, &q.req, &q.resp, &q.cnp}
+}
+
+// moments are all the times in the state of a queue pair that are read off a clock, as
+// opposed to those that say how long something takes.
+func (q *QP) moments() []*ib.Time {
+	r, p := &q.req, &q.common.Pace
+	return []*ib.Time{
+		&r.Loss.RetransAt, &r.Loss.ProbeAt, &r.Loss.RNRAt, &r.Loss.BackAt,
+		&r.CC.SampleAt, &r.CC.ProbeSent, &r.CC.SendAt,
+		&r.Reads.HoleAt,
+		&q.resp.Nak.At, &q.resp.Nak.HoleAt,
+		&q.cnp.NotifiedAt,
+		&p.At, &p.GrownAt, &p.SlowAt,
+	}
 }
 
 // Freeze writes the whole state of q to bytes. It may be called between any two calls
-// of q's other methods; the queue pair must then not be used any more.
-func (q *QP) Freeze() []byte {
-	b := []byte(frozenMagic)
+// of q's other methods; the queue pair must then not be used any more. Moments are
+// written as their distance from now, since whoever thaws has another clock.
+func (q *QP) Freeze(now ib.Time) []byte {
+	b := append([]byte(frozenMagic), frozenVersion)
 	c := *q
 	c.resp.Episode = 0 // the stash stays behind
+	for _, t := range c.moments() {
+		if *t == 0 {
+			*t = frozenNever
+		} else {
+			*t -= now
+		}
+	}
 	for _, p := range c.parts() {
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
@@ -32,13 +65,19 @@ func (q *QP) Freeze() []byte {
 	return b
 }
 
-// Thaw brings a frozen queue pair back.
-func Thaw(b []byte) (QP, error) {
+// Thaw brings a frozen queue pair back, on a loop whose clock shows now. The time that
+// has passed since it was frozen does not count: what was due in a millisecond then is due
+// in a millisecond now.
+func Thaw(b []byte, now ib.Time) (QP, error) {
 	var q QP
 	rest, ok := bytes.CutPrefix(b, []byte(frozenMagic))
-	if !ok {
-		return QP{}, fmt.Errorf("thaw queue pair: not a frozen queue pair of this version (%d bytes)", len(b))
+	if !ok || len(rest) == 0 {
+		return QP{}, fmt.Errorf("thaw queue pair: %d bytes are not a frozen queue pair", len(b))
 	}
+	if v := rest[0]; v != frozenVersion {
+		return QP{}, fmt.Errorf("thaw queue pair: frozen in the form of version %d, this vrdma reads version %d; freeze and thaw with the same vrdma", v, frozenVersion)
+	}
+	rest = rest[1:]
 	for _, p := range q.parts() {
 		n, err := binary.Decode(rest, binary.LittleEndian, p)
 		if err != nil {
@@ -49,32 +88,48 @@ func Thaw(b []byte) (QP, error) {
 	if len(rest) != 0 {
 		return QP{}, fmt.Errorf("thaw queue pair: %d bytes too many", len(rest))
 	}
+	for _, t := range q.moments() {
+		*t = thawed(*t, now)
+	}
 	return q, q.check()
+}
+
+// thawed is the moment that was d away from the time of freezing.
+func thawed(d, now ib.Time) ib.Time {
+	if d == frozenNever {
+		return 0
+	}
+	if t := now + d; t != 0 {
+		return t
+	}
+	return -1 // zero would be never
 }
 
 // check refuses a state that would make the code reach outside its arrays.
 func (q *QP) check() error {
-	rs := &q.resp
-	n := q.attr.MaxDestRDAtomic
+	c, r, rs := &q.common, &q.req, &q.resp
+	n := c.Attr.MaxDestRDAtomic
 	switch {
-	case q.conf.Type < ib.RC || q.conf.Type > ib.UD || q.state > ib.StateError:
-		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", q.conf.Type, q.state)
-	case q.attr.MTU < 256 || q.attr.MTU > 4096 || q.conf.MaxBurst == 0 || q.conf.Window == 0 || q.conf.Window >= ib.PSNHalf:
-		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", q.attr.MTU, q.conf.MaxBurst, q.conf.Window)
-	case q.req.Window == 0 || q.req.Window >= ib.PSNHalf || q.req.Burst < q.attr.MTU || q.req.Chunk == 0:
-		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", q.req.Burst, q.req.Window, q.req.Chunk)
-	case n > MaxResources || rs.Pending > n || max(rs.Next, rs.Head) >= max(n, 1):
-		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Pending, rs.Next, rs.Head)
+	case c.Conf.Type < ib.RC || c.Conf.Type > ib.UD || c.State > ib.StateError:
+		return fmt.Errorf("thaw queue pair: type %d, state %d do not exist", c.Conf.Type, c.State)
+	case c.Attr.MTU < 256 || c.Attr.MTU > 4096 || c.Conf.MaxBurst == 0 || c.Conf.Window == 0 || c.Conf.Window >= ib.PSNHalf:
+		return fmt.Errorf("thaw queue pair: MTU %d, burst %d or window %d out of range", c.Attr.MTU, c.Conf.MaxBurst, c.Conf.Window)
+	case r.CC.Window == 0 || r.CC.Window >= ib.PSNHalf || c.Burst < c.Attr.MTU || r.Chunk == 0:
+		return fmt.Errorf("thaw queue pair: requester with burst %d, window %d, pieces of %d packets", c.Burst, r.CC.Window, r.Chunk)
+	case n > MaxResources || rs.Res.Pending > n || max(rs.Res.Next, rs.Res.Head) >= max(n, 1):
+		return fmt.Errorf("thaw queue pair: %d responder resources, %d pending from %d, head %d", n, rs.Res.Pending, rs.Res.Next, rs.Res.Head)
 	case q.psns()&^ib.PSNMask != 0:
 		return fmt.Errorf("thaw queue pair: a sequence number has more than 24 bits")
-	case q.cc.Spread && q.cc.Cwnd == 0:
+	case r.CC.Spread && r.CC.Cwnd == 0:
 		return fmt.Errorf("thaw queue pair: a window of nothing")
-	case int(q.req.NumGaps) > len(q.req.Gaps) || q.req.Repairing && q.req.NumGaps == 0:
-		return fmt.Errorf("thaw queue pair: %d gaps to repair", q.req.NumGaps)
-	case int(q.req.NumHoles) > len(q.req.Holes) || q.req.NumSeen > seenMost:
-		return fmt.Errorf("thaw queue pair: %d holes to ask for, %d packets seen", q.req.NumHoles, q.req.NumSeen)
-	case q.req.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
-		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", q.req.W.NumSGE, rs.R.NumSGE, MaxSGE)
+	case int(r.Repair.Gaps.Num) > len(r.Repair.Gaps.List) || r.Repair.Active && r.Repair.Gaps.Num == 0:
+		return fmt.Errorf("thaw queue pair: %d gaps to repair", r.Repair.Gaps.Num)
+	case r.Reads.Holes.Num > holesMost || r.Reads.NumSeen > seenMost:
+		return fmt.Errorf("thaw queue pair: %d holes to ask for, %d packets seen", r.Reads.Holes.Num, r.Reads.NumSeen)
+	case r.W.NumSGE > MaxSGE || rs.R.NumSGE > MaxSGE:
+		return fmt.Errorf("thaw queue pair: %d and %d scatter/gather entries, at most %d", r.W.NumSGE, rs.R.NumSGE, MaxSGE)
+	case c.Failed:
+		return fmt.Errorf("thaw queue pair: frozen in the middle of a call")
 	}
 	return nil
 }
@@ -82,12 +137,12 @@ func (q *QP) check() error {
 // psns has every bit that some sequence number has.
 func (q *QP) psns() uint32 {
 	r, rs := &q.req, &q.resp
-	all := r.TailPSN | r.Una | r.PSN | r.Max | r.Arrived | r.SeenEnd | r.ResumePSN | rs.PSN | rs.AckPSN | rs.MsgPSN | rs.Newest
-	for _, g := range r.Holes {
-		all |= g.From | g.To
-	}
-	for _, g := range r.Gaps {
-		all |= g.From | g.To
+	all := r.TailPSN | r.Una | r.PSN | r.Max | r.Repair.Arrived | r.Repair.Resume.PSN | r.Reads.SeenEnd |
+		rs.PSN | rs.AckPSN | rs.Msg.PSN | rs.Newest
+	for _, l := range []*gapList{&r.Repair.Gaps, &r.Reads.Holes} {
+		for _, g := range l.List {
+			all |= g.From | g.To
+		}
 	}
 	return all
 }

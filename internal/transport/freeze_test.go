@@ -1,8 +1,12 @@
 package transport
 
 import (
+	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"vrdma/internal/ib"
@@ -42,30 +46,29 @@ func TestFreezeKeepsEverything(t *testing.T) {
 		if n, want := len(q.parts()), reflect.TypeOf(q).NumField(); n != want {
 			t.Fatalf("%d parts of %d fields are frozen", n, want)
 		}
-		b := q.Freeze()
+		b := q.Freeze(5)
 		// What makes the state valid again.
-		q.conf.Type, q.state = ib.RC, ib.StateRTS
-		q.conf.Window, q.attr.MTU, q.attr.MaxDestRDAtomic = 8, 1024, 4
-		q.req.Window, q.req.Burst, q.req.Chunk = 8, 4096, 16
-		q.resp.Pending, q.resp.Next, q.resp.Head = 1, 2, 3
-		q.req.W.NumSGE, q.resp.R.NumSGE, q.req.NumGaps = 32, 32, 16
-		q.req.NumHoles, q.req.NumSeen = 8, 2048
-		for _, p := range []*uint32{&q.req.TailPSN, &q.req.Una, &q.req.PSN, &q.req.Max, &q.resp.PSN, &q.resp.AckPSN, &q.resp.MsgPSN,
-			&q.req.ResumePSN, &q.req.Arrived, &q.req.SeenEnd, &q.resp.Newest} {
+		c, r, rs := &q.common, &q.req, &q.resp
+		c.Conf.Type, c.State, c.Failed = ib.RC, ib.StateRTS, false
+		c.Conf.Window, c.Attr.MTU, c.Attr.MaxDestRDAtomic = 8, 1024, 4
+		r.CC.Window, c.Burst, r.Chunk = 8, 4096, 16
+		rs.Res.Pending, rs.Res.Next, rs.Res.Head = 1, 2, 3
+		r.W.NumSGE, rs.R.NumSGE, r.Repair.Gaps.Num = 32, 32, 16
+		r.Reads.Holes.Num, r.Reads.NumSeen = 8, 2048
+		for _, p := range []*uint32{&r.TailPSN, &r.Una, &r.PSN, &r.Max, &rs.PSN, &rs.AckPSN, &rs.Msg.PSN,
+			&r.Repair.Resume.PSN, &r.Repair.Arrived, &r.Reads.SeenEnd, &rs.Newest} {
 			*p &= ib.PSNMask
 		}
-		for i := range q.req.Holes {
-			q.req.Holes[i].From &= ib.PSNMask
-			q.req.Holes[i].To &= ib.PSNMask
+		for _, l := range []*gapList{&r.Repair.Gaps, &r.Reads.Holes} {
+			for i := range l.List {
+				l.List[i].From &= ib.PSNMask
+				l.List[i].To &= ib.PSNMask
+			}
 		}
-		for i := range q.req.Gaps {
-			q.req.Gaps[i].From &= ib.PSNMask
-			q.req.Gaps[i].To &= ib.PSNMask
-		}
-		if _, err := Thaw(b); err == nil {
+		if _, err := Thaw(b, 5); err == nil {
 			t.Errorf("thawed nonsense")
 		}
-		got, err := Thaw(q.Freeze())
+		got, err := Thaw(q.Freeze(1234), 1234)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,15 +82,100 @@ func TestFreezeKeepsEverything(t *testing.T) {
 func TestThawRefuses(t *testing.T) {
 	var q QP
 	q.Init(Config{Type: ib.RC})
-	b := q.Freeze()
-	if _, err := Thaw(b); err != nil {
+	b := q.Freeze(1)
+	if _, err := Thaw(b, 1); err != nil {
 		t.Fatal(err)
 	}
 	for name, b := range map[string][]byte{
 		"nothing": nil, "short": b[:len(b)-1], "long": append(b[:len(b):len(b)], 0), "other": append([]byte("x"), b[1:]...),
 	} {
-		if _, err := Thaw(b); err == nil {
+		if _, err := Thaw(b, 1); err == nil {
 			t.Errorf("%s: thawed", name)
+		}
+	}
+	// The error about another version names both.
+	old := bytes.Clone(b)
+	old[len(frozenMagic)] = frozenVersion - 1
+	_, err := Thaw(old, 1)
+	if err == nil {
+		t.Fatal("another version: thawed")
+	}
+	for _, v := range []int{frozenVersion - 1, frozenVersion} {
+		if want := fmt.Sprintf("version %d", v); !strings.Contains(err.Error(), want) {
+			t.Errorf("another version: %q does not say %q", err, want)
+		}
+	}
+}
+
+// times calls f with every ib.Time below v and the name of its field.
+func times(v reflect.Value, f func(name string, t *ib.Time)) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			name := v.Type().Field(i).Name
+			if t, ok := v.Field(i).Addr().Interface().(*ib.Time); ok {
+				f(name, t)
+			} else {
+				times(v.Field(i), f)
+			}
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			times(v.Index(i), f)
+		}
+	}
+}
+
+// durations are the times that say how long something takes.
+var durations = []string{"SRTT", "Var", "NakTrip"}
+
+// TestThawRebases freezes a queue pair on one clock and thaws it on another. Every moment in
+// the state keeps its distance from now, never stays never, and durations stay as they are.
+func TestThawRebases(t *testing.T) {
+	for _, clock := range []struct{ frozen, thawed ib.Time }{{5e12, 7}, {7, 5e12}, {3e9, 3e9}, {1000, 100}} {
+		for _, d := range []ib.Time{-100, -1, 0, 1, 4_000_000} {
+			var q QP
+			q.Init(Config{Type: ib.RC})
+			found := 0
+			for _, p := range q.parts() {
+				times(reflect.ValueOf(p).Elem(), func(name string, at *ib.Time) {
+					found++
+					if *at = clock.frozen + d; slices.Contains(durations, name) {
+						*at = 1234
+					} else if found%2 == 0 {
+						*at = 0
+					}
+				})
+			}
+			if want := len(q.moments()) + len(durations); found != want {
+				t.Fatalf("%d times in the state of a queue pair, %d moments and durations are known", found, want)
+			}
+			got, err := Thaw(q.Freeze(clock.frozen), clock.thawed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := clock.thawed + d
+			if want == 0 {
+				want = -1
+			}
+			n := 0
+			for _, p := range got.parts() {
+				times(reflect.ValueOf(p).Elem(), func(name string, at *ib.Time) {
+					n++
+					switch {
+					case slices.Contains(durations, name):
+						if *at != 1234 {
+							t.Errorf("%s is %d, was 1234", name, *at)
+						}
+					case n%2 == 0:
+						if *at != 0 {
+							t.Errorf("%s is %d, was never", name, *at)
+						}
+					case *at != want:
+						t.Errorf("%s is %d from now, was %d: frozen at %d, thawed at %d", name, *at-clock.thawed, d, clock.frozen, clock.thawed)
+					}
+				})
+			}
 		}
 	}
 }

@@ -30,7 +30,7 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
 		typ := ib.RC + ib.Service(mode%3)
-		path := Path{Remote: mode&8 != 0, Own: mode&16 != 0, Window: 8192, Piece: 4096}
+		path := Path{Remote: mode&8 != 0, Own: mode&16 != 0, Window: 8192}
 		w := newSizedWorld(t, typ, 160<<10, config(func(c *Config) { c.MaxBurst = 2048 }))
 		w.Tap = func(*simnet.Endpoint, *Burst) bool { return true }
 		w.remote(path)
@@ -61,8 +61,8 @@ func FuzzReceive(f *testing.F) {
 			t.Errorf("memory outside all regions was written")
 		}
 		// What was stashed stays behind, so the two need not be the same in all.
-		was := w.b.QP.Freeze()
-		if got, err := Thaw(was); err != nil || !bytes.Equal(got.Freeze(), was) {
+		was := w.b.QP.Freeze(w.Now)
+		if got, err := Thaw(was, 1<<40); err != nil || !bytes.Equal(got.Freeze(1<<40), was) {
 			t.Errorf("freeze and thaw: %v", err)
 		}
 	})
@@ -133,7 +133,7 @@ func FuzzConversation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte, mode byte) {
 		w := newSizedWorld(t, ib.RC, 256<<10, onWire, aAttr(func(a *Attr) { a.SQPSN, a.Timeout = 1<<24-20, 8 }))
 		if mode&1 != 0 {
-			w.remote(Path{Remote: true, Own: mode&2 != 0, Window: 16 << 10, Piece: 4096})
+			w.remote(Path{Remote: true, Own: mode&2 != 0, Window: 16 << 10})
 		}
 		mem := w.b.Node.Mem
 		w.b.Node.Deregister(w.bKey)
@@ -165,7 +165,7 @@ func FuzzConversation(f *testing.F) {
 			}
 		}
 		for _, e := range []*simnet.Endpoint{w.a, w.b} {
-			if _, err := Thaw(e.QP.Freeze()); err != nil {
+			if _, err := Thaw(e.QP.Freeze(w.Now), w.Now); err != nil {
 				t.Errorf("freeze and thaw: %v", err)
 			}
 		}

@@ -1,7 +1,5 @@
 package transport
 
-import "vrdma/internal/ib"
-
 // Path is what the engine knows of the way to a queue pair's peer. The zero Path leads
 // to a queue pair of the same host: nothing is lost there, and whoever sends has seen
 // the peer receive.
@@ -18,9 +16,6 @@ type Path struct {
 	// answered; 0 means 512 KiB. A congested path is given less. It does not count
 	// where nothing is acknowledged (UC, UD), nor on a local path.
 	Window uint32
-	// Piece is how many bytes of a READ are asked for at once at least, in multiples of
-	// 4096; 0 means as much.
-	Piece uint32
 }
 
 const (
@@ -36,107 +31,31 @@ func (q *QP) SetPath(p Path) {
 	if p.Window == 0 {
 		p.Window = defaultPathWindow
 	}
-	fresh := p.Remote != q.path.Remote
-	q.path = p
+	c := &q.common
+	fresh := p.Remote != c.Path.Remote
+	c.Path = p
 	if fresh {
-		q.cc = congestion{Seen: q.req.Una}
-		q.pace = pacer{}
+		q.cnp = notifier{}
+		q.req.CC.start(&p, q.req.Una)
+		q.req.Loss.BackAt = 0
+		c.Pace = pacer{}
 		if p.Remote {
-			q.cc.start(p.Window)
-			q.pace.start(q.conf.Type)
+			c.Pace.start(c.Conf.Type)
 		}
 	}
 	q.fitPath()
 }
 
 // Path is how the peer is reached.
-func (q *QP) Path() Path { return q.path }
+func (q *QP) Path() Path { return q.common.Path }
 
-// fitPath works out what the requester keeps to, after path or MTU changed.
+// fitPath works out what the halves keep to, after path or MTU changed.
 func (q *QP) fitPath() {
-	r := &q.req
-	r.Burst = q.conf.MaxBurst
-	if q.path.MaxBurst != 0 {
-		r.Burst = q.path.MaxBurst
+	c := &q.common
+	c.Burst = c.Conf.MaxBurst
+	if c.Path.MaxBurst != 0 {
+		c.Burst = c.Path.MaxBurst
 	}
-	r.Burst = max(r.Burst, q.attr.MTU)
-	r.Window = q.conf.Window
-	if q.path.Remote {
-		q.setWindow()
-	}
-	if r.Una == r.Max {
-		r.Chunk = q.chunk()
-	}
-}
-
-// setWindow makes what Cwnd and Share say what the requester keeps to.
-func (q *QP) setWindow() {
-	q.cc.Cwnd = max(min(q.cc.Cwnd, q.path.Window), q.attr.MTU)
-	q.req.Window = min(q.allowed()/q.attr.MTU, q.conf.Window)
-}
-
-// allowed is how many bytes may be in flight.
-func (q *QP) allowed() uint32 {
-	if q.cc.Share == 0 {
-		return q.cc.Cwnd
-	}
-	return max(min(q.cc.Cwnd, q.cc.Share), q.attr.MTU)
-}
-
-// takeShare takes note of what the host can spare for the queue pair.
-func (q *QP) takeShare(share uint32) {
-	if q.path.Remote && share != q.cc.Share {
-		q.cc.Share = share
-		q.setWindow()
-	}
-}
-
-// InFlight is how many bytes have been sent or asked for and not been acknowledged or
-// answered; packets count in full.
-func (q *QP) InFlight() uint64 {
-	return uint64(ib.PSNDist(q.req.Una, q.req.Max)) * uint64(q.attr.MTU)
-}
-
-// A READ of a remote path is asked for in pieces, so that the window bounds what the
-// responder, which hears nothing until it has answered, may have on its way to us. To the
-// responder each piece is a READ of its own. Their length follows the window, but changes
-// only when nothing is outstanding: what is asked for again must be what was asked for
-// before, or the responder would see more requests than it has resources for.
-const (
-	wholeRead     = ib.PSNHalf + 1 // packets: never reached
-	shortestPiece = 4 << 10
-	longestPiece  = 256 << 10
-)
-
-// chunk is how many packets a piece should have: so many that what may be outstanding
-// fills the window, a quarter of it if so many may be. A piece that is nearly right stays.
-func (q *QP) chunk() uint32 {
-	if !q.path.Remote {
-		return wholeRead
-	}
-	least := max(q.path.Piece&^(maxMTU-1), maxMTU)
-	if q.path.Piece == 0 {
-		least = shortestPiece
-	}
-	n := min(q.allowed(), longestPiece)
-	switch d := q.attr.MaxRDAtomic; {
-	case d >= 4:
-		n /= 4
-	case d >= 2:
-		n /= 2
-	}
-	size := least
-	for size*2 <= n {
-		size *= 2
-	}
-	if now := q.req.Chunk; now < wholeRead && size < now*q.attr.MTU && n >= now*q.attr.MTU/2 {
-		return now
-	}
-	return size / q.attr.MTU
-}
-
-// piece is how many packets of the READ in W, of which so many are left, to ask for next.
-func (q *QP) piece(left uint32) uint32 {
-	r := &q.req
-	return min(left, r.Chunk-r.Off/q.attr.MTU%r.Chunk)
+	c.Burst = max(c.Burst, c.Attr.MTU)
+	q.req.fitPath(c)
 }

@@ -18,15 +18,10 @@ import "vrdma/internal/ib"
 // Which transitions an application may ask for, and with which attributes, is the
 // NIC's to check; Modify does what it is told.
 type QP struct {
-	conf  Config
-	attr  Attr
-	path  Path
-	state ib.State
-	req   requester
-	resp  responder
-	cc    congestion
-	pace  pacer
-	count Counters
+	common common
+	req    requester
+	resp   responder
+	cnp    notifier
 }
 
 // Defaults of Config.
@@ -47,105 +42,92 @@ func (q *QP) Init(c Config) {
 	if c.MTU == 0 {
 		c.MTU = defaultMTU
 	}
-	*q = QP{conf: c}
-	q.attr.MTU = c.MTU
+	*q = QP{common: common{Conf: c}}
+	q.common.Attr.MTU = c.MTU
 	q.SetPath(Path{})
 }
 
 // State is the current state.
-func (q *QP) State() ib.State { return q.state }
+func (q *QP) State() ib.State { return q.common.State }
 
 // Counters are the queue pair's counters; the caller may read them in place.
-func (q *QP) Counters() *Counters { return &q.count }
+func (q *QP) Counters() *Counters { return &q.common.Count }
 
-// Modify applies the values that mask names, then the change of state.
-func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h Host) {
-	if mask&ib.MaskState != 0 && a.State == ib.StateReset {
-		c, p := q.count, q.path
-		q.Init(q.conf)
-		q.count = c
-		q.SetPath(p)
+// requesting is a call of the requester.
+func (q *QP) requesting(now ib.Time, h Host) reqCall {
+	return reqCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
+}
+
+// responding is a call of the responder.
+func (q *QP) responding(now ib.Time, h Host) respCall {
+	return respCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
+}
+
+// endCall is the end of every call that may have moved the queue pair to the state Error: it
+// stops both halves and flushes their queues.
+func (q *QP) endCall(now ib.Time, h Host) {
+	if !q.common.Failed {
 		return
 	}
-	q.apply(a, mask)
-	q.fitPath()
-	if mask&ib.MaskState != 0 {
-		q.enter(a.State, now, h)
+	q.common.Failed = false
+	rc, sc := q.requesting(now, h), q.responding(now, h)
+	q.req.stop()
+	q.resp.stop(&sc)
+	more := q.req.flush(&rc)
+	q.req.Kick = q.resp.flush(&sc) || more
+	if q.common.Conf.SRQ {
+		h.Event(EventLastWQE)
 	}
 }
 
-func (q *QP) apply(a *Attr, mask ib.AttrMask) {
-	set8 := func(m ib.AttrMask, dst *uint8, v uint8) {
-		if mask&m != 0 {
-			*dst = v
-		}
-	}
-	set32 := func(m ib.AttrMask, dst *uint32, v uint32) {
-		if mask&m != 0 {
-			*dst = v
-		}
-	}
-	set32(ib.MaskQKey, &q.attr.QKey, a.QKey)
-	set32(ib.MaskMTU, &q.attr.MTU, a.MTU)
-	set32(ib.MaskDestQPN, &q.attr.DestQPN, a.DestQPN)
-	set8(ib.MaskTimeout, &q.attr.Timeout, a.Timeout)
-	set8(ib.MaskRetryCount, &q.attr.RetryCount, a.RetryCount)
-	set8(ib.MaskRNRRetry, &q.attr.RNRRetry, a.RNRRetry)
-	set8(ib.MaskMaxRDAtomic, &q.attr.MaxRDAtomic, a.MaxRDAtomic)
-	set8(ib.MaskMinRNRTimer, &q.attr.MinRNRTimer, a.MinRNRTimer)
-	if q.attr.MTU < 256 || q.attr.MTU > 4096 {
-		q.attr.MTU = min(max(q.attr.MTU, 256), 4096)
-	}
-	if mask&ib.MaskAccess != 0 {
-		q.attr.Access = a.Access
-	}
-	if mask&ib.MaskPKey != 0 {
-		q.attr.PKey = a.PKey
-	}
-	if mask&ib.MaskAV != 0 {
-		q.attr.SGID, q.attr.DGID = a.SGID, a.DGID
-	}
-	if mask&ib.MaskSQDAsyncNotify != 0 {
-		q.attr.SQDAsyncNotify = a.SQDAsyncNotify
-	}
-	if mask&ib.MaskMaxDestRDAtomic != 0 {
-		q.setResources(a.MaxDestRDAtomic)
-	}
-	if mask&ib.MaskRQPSN != 0 {
-		q.resp.PSN, q.resp.AckPSN = a.RQPSN&ib.PSNMask, a.RQPSN&ib.PSNMask
-	}
-	if mask&ib.MaskSQPSN != 0 {
-		p := a.SQPSN & ib.PSNMask
-		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN, q.req.Arrived = p, p, p, p, p
-		q.cc.Seen = p
-	}
-	if mask&ib.MaskRetryCount != 0 {
-		q.req.Retry = a.RetryCount
-	}
-	if mask&ib.MaskRNRRetry != 0 {
-		q.req.RNRRetry = a.RNRRetry
+// Flush completes with WRFlushErr what has been posted to a queue pair in the state
+// Error, and sends posted in SQE.
+func (q *QP) Flush(now ib.Time, h Host) {
+	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
+		rc, sc := q.requesting(now, h), q.responding(now, h)
+		more := q.req.flush(&rc)
+		q.req.Kick = q.resp.flush(&sc) || more
 	}
 }
 
-// enter makes the transition to s.
-func (q *QP) enter(s ib.State, now ib.Time, h Host) {
-	switch s {
-	case ib.StateError:
-		q.enterError(h)
-	case ib.StateSQD:
-		q.req.Drained, q.req.Kick = q.req.Drained && q.state == ib.StateSQD, true
-		q.state = ib.StateSQD
-		if q.req.Pos == q.req.Started {
-			q.req.Loaded = false // looked at, but not begun: not any more
-		}
-		q.checkDrained(h)
-	case ib.StateRTS:
-		q.state = ib.StateRTS
-		q.req.Kick = true
-		q.restartTimer(now)
-	default:
-		q.state = s
-	}
+// RunPending reports whether Run has become useful since it was last called.
+func (q *QP) RunPending() bool { return q.req.Kick }
+
+// Run sends what may be sent, about budget bytes of payload at most, and reports
+// whether there is more to do at once.
+func (q *QP) Run(now ib.Time, budget int, h Host) (more bool) {
+	c := q.requesting(now, h)
+	more = q.req.run(&c, budget)
+	q.endCall(now, h)
+	return more
+}
+
+// RespondPending reports whether Respond has something to do.
+func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
+
+// Respond sends READ responses, about budget bytes at most, and reports whether there
+// is more to do at once. It also takes up requests whose memory was not at hand.
+func (q *QP) Respond(now ib.Time, budget int, h Host) (more bool) {
+	c := q.responding(now, h)
+	more = q.resp.respond(&c, budget)
+	q.endCall(now, h)
+	return more
+}
+
+// ResponsePSN is the first packet of the READ response that Respond sends next: what a Host
+// that was asked for its data, and answered Later, may know the READ by.
+func (q *QP) ResponsePSN() uint32 {
+	e := &q.resp.Res.Ring[q.resp.Res.Next]
+	return ib.PSNAdd(e.PSN, e.Off/q.common.Attr.MTU)
+}
+
+// Stalled reports whether requests that have arrived wait for memory: Respond takes them up.
+func (q *QP) Stalled() bool { return q.resp.Stalled }
+
+// InFlight is how many bytes have been sent or asked for and not been acknowledged or
+// answered; packets count in full.
+func (q *QP) InFlight() uint64 {
+	return uint64(ib.PSNDist(q.req.Una, q.req.Max)) * uint64(q.common.Attr.MTU)
 }
 
 // SetSendPos says where in the send queue the next work request will be found. It is
@@ -156,18 +138,12 @@ func (q *QP) SetSendPos(pos uint32) {
 
 // Deadline is when Expire wants to be called; zero is never.
 func (q *QP) Deadline() ib.Time {
-	d := q.req.RetransAt
-	if q.path.Remote {
-		d = earlier(d, q.req.ProbeAt)
+	d := q.req.Loss.deadline(q.common.Path.Remote)
+	if q.common.Pace.Waiting {
+		d = earlier(d, q.common.Pace.At)
 	}
-	if q.req.RNRAt != 0 {
-		d = q.req.RNRAt
-	}
-	if q.pace.Waiting {
-		d = earlier(d, q.pace.At)
-	}
-	if q.cc.Held {
-		d = earlier(d, q.cc.SendAt)
+	if q.req.CC.Held {
+		d = earlier(d, q.req.CC.SendAt)
 	}
 	return d
 }
@@ -183,30 +159,44 @@ func earlier(a, b ib.Time) ib.Time {
 // Expire acts on a deadline that has passed. What it makes ready to send goes out
 // with the next Run.
 func (q *QP) Expire(now ib.Time, h Host) {
-	r := &q.req
-	if q.pace.Waiting && now >= q.pace.At {
-		q.pace.Waiting = false
-		r.Kick = true
+	if p := &q.common.Pace; p.Waiting && now >= p.At {
+		p.Waiting = false
+		q.req.Kick = true
 	}
-	if q.cc.Held && now >= q.cc.SendAt {
-		q.cc.Held = false
-		r.Kick = true
+	if cc := &q.req.CC; cc.Held && now >= cc.SendAt {
+		cc.Held = false
+		q.req.Kick = true
 	}
-	if q.state != ib.StateRTS && q.state != ib.StateSQD {
+	if q.common.running() {
+		c := q.requesting(now, h)
+		q.req.expire(&c)
+		q.endCall(now, h)
+	}
+}
+
+// WaitsForReceiver reports whether an RNR NAK holds the requester back.
+func (q *QP) WaitsForReceiver() bool { return q.req.Loss.RNRAt != 0 && q.common.running() }
+
+// ReceiverReady ends the wait after an RNR NAK early. The timer in the NAK is the
+// receiver's guess at when it will have posted; whoever sees both ends and knows that
+// it has need not wait for the guess. If others take what was posted (it may be shared),
+// the try has not cost the time that a retry stands for, so it counts for none.
+func (q *QP) ReceiverReady() {
+	if !q.WaitsForReceiver() {
 		return
 	}
-	if r.RNRAt != 0 {
-		if now >= r.RNRAt {
-			r.RNRAt = 0
-			r.Kick = true
-		}
-		return
+	v := &q.req.Loss
+	v.RNRAt, q.req.Kick = 0, true
+	if v.RNRRetry < q.common.Attr.RNRRetry {
+		v.RNRRetry++
 	}
-	switch {
-	case r.RetransAt != 0 && now >= r.RetransAt:
-		q.timeout(now, h)
-	case r.ProbeAt != 0 && now >= r.ProbeAt:
-		q.probe(now)
+}
+
+// Excuse gives the peer its full time to answer once more: whoever sees both ends knows that
+// it is there and busy.
+func (q *QP) Excuse(now ib.Time) {
+	if q.req.Loss.RetransAt != 0 {
+		q.req.restartTimer(&q.common, now)
 	}
 }
 
@@ -217,76 +207,76 @@ func (q *QP) Expire(now ib.Time, h Host) {
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
 func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
-	if q.resp.Stalled && !q.unstall(now, h) {
-		return false
+	taken = q.receive(now, b, h)
+	q.endCall(now, h)
+	return taken
+}
+
+// receive checks that b is for this queue pair, and counts it.
+func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
+	c := &q.common
+	if q.resp.Stalled {
+		if rc := q.responding(now, h); !q.resp.unstall(&rc) {
+			return false
+		}
 	}
-	if b.Type != q.conf.Type || b.Packets == 0 || b.Packets > ib.PSNHalf || b.PSN > ib.PSNMask {
-		q.count.Dropped++
+	if b.Type != c.Conf.Type || b.Packets == 0 || b.Packets > ib.PSNHalf || b.PSN > ib.PSNMask {
+		c.Count.Dropped++
 		return true
 	}
-	if d := b.PKey ^ q.attr.PKey; d&0x7fff != 0 || (b.PKey|q.attr.PKey)&0x8000 == 0 {
-		q.count.BadPKey++
+	if d := b.PKey ^ c.Attr.PKey; d&0x7fff != 0 || (b.PKey|c.Attr.PKey)&0x8000 == 0 {
+		c.Count.BadPKey++
 		return true
 	}
-	if taken = q.receive(now, b, h); taken {
-		q.count.RcvdPackets += uint64(b.Packets)
-		q.count.RcvdBytes += uint64(b.size())
+	if b.Type == ib.UD {
+		taken = q.dispatchDatagram(now, b, h)
+	} else {
+		taken = q.dispatch(now, b, h)
+	}
+	if taken {
+		c.Count.RcvdPackets += uint64(b.Packets)
+		c.Count.RcvdBytes += uint64(b.size())
 	}
 	return taken
 }
 
-// receive sorts out what b is.
-func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
-	if b.Type == ib.UD {
-		return q.receiveDatagram(now, b, h)
-	}
-	if b.Src != q.attr.DestQPN || b.SGID != q.attr.DGID || b.DGID != q.attr.SGID {
-		q.count.Dropped++
+// dispatch gives b to the half of a connected queue pair that it is for.
+func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
+	c := &q.common
+	if b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID || b.DGID != c.Attr.SGID {
+		c.Count.Dropped++
 		return true
 	}
 	if b.CE {
 		q.notify(now, b, h)
 	}
 	switch {
-	case b.Kind < KindReadResp && b.Type == ib.RC:
-		if !q.receiveReliable(now, b, h) {
-			return false
-		}
-		if q.resp.Episode != 0 {
-			q.unstash(now, h)
-		}
 	case b.Kind < KindReadResp:
-		return q.receiveUnreliable(b, h)
+		rc := q.responding(now, h)
+		return q.resp.receive(&rc, b)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == ib.RC:
-		return q.receiveResponse(now, b, h)
+		rc := q.requesting(now, h)
+		return q.req.receiveResponse(&rc, b)
 	default:
-		q.count.Dropped++
+		c.Count.Dropped++
 	}
 	return true
 }
 
-// size is the number of payload bytes.
-func (b *Burst) size() uint32 {
-	if b.Data == nil {
-		return 0
-	}
-	return uint32(b.Data.Len())
-}
-
-// listening reports whether the responder takes requests, and raises the event that
-// tells an application in RTR that its peer is already talking.
-func (q *QP) listening(h Host) bool {
-	switch q.state {
-	case ib.StateRTS, ib.StateSQD, ib.StateSQE:
-		return true
-	case ib.StateRTR:
-		if !q.resp.Established {
-			q.resp.Established = true
-			h.Event(EventCommEst)
-		}
+// dispatchDatagram does the same for UD.
+func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Host) (taken bool) {
+	if b.Kind == KindCNP {
+		q.Congested(now, b.SGID)
 		return true
 	}
-	return false
+	rc := q.responding(now, h)
+	if !q.resp.acceptDatagram(&rc, b) {
+		return true
+	}
+	if b.CE {
+		q.notify(now, b, h)
+	}
+	return q.resp.receiveDatagram(&rc, b)
 }

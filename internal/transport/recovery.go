@@ -2,8 +2,18 @@ package transport
 
 import "vrdma/internal/ib"
 
-// What a requester does on a remote path that a local one does not need: fitting bursts
-// to a window, and finding out early why nothing is heard.
+// recovery is when a requester sends again, and how often: its timers and what is left of
+// its retries. It knows nothing of what is sent; the requester asks it, and goes back.
+//
+//	sent, nothing       ┌──────────── progress ◀───────────┐
+//	outstanding ──▶ waiting ── ProbeAt, remote paths ──▶ probing
+//	                │  ▲  │                                │
+//	        RNR NAK │  │  └──────── RetransAt ─────────────┤
+//	                ▼  │                                   ▼
+//	       until RNRAt │         sequence NAK ──▶ gone back: Retrying
+//	                └──┘                                   │ no retries left
+//	                                                       ▼
+//	                                                  RETRY_EXC_ERR
 //
 // The local ACK timeout is the application's, usually tens of milliseconds, and a few of
 // them end the connection. Long before that a probe asks: the oldest unacknowledged packet
@@ -13,102 +23,17 @@ import "vrdma/internal/ib"
 //
 // To the peer a probe is a duplicate, or what it was waiting for: it answers either. Our
 // own hosts are sent the newest packet instead: what they miss before it they ask for.
+type recovery struct {
+	Retry    uint8 // retries left
+	RNRRetry uint8 // and those after an RNR NAK
+	Probes   uint8 // probes since there was progress
+	Retrying bool  // went back; no further implicit NAK does so before there is progress
+	Probing  bool  // went back by one packet, to hear what has arrived
 
-// fitsPath reports whether the next burst may be sent when out packets are in flight, and
-// takes note of the answer.
-func (q *QP) fitsPath(now ib.Time, out uint32) bool {
-	fits := q.fitsWindow(now, out)
-	q.cc.Full = !fits
-	return fits
-}
-
-func (q *QP) fitsWindow(now ib.Time, out uint32) bool {
-	r := &q.req
-	if r.Probing {
-		return out == 0
-	}
-	if q.cc.hold(now) {
-		return false
-	}
-	if r.Repairing {
-		return true
-	}
-	left := packetsOf(r.W.Length-r.Off, q.attr.MTU)
-	switch {
-	case r.W.Op == WRRead:
-		if c := q.chunk(); c != r.Chunk && r.PSN == r.Max {
-			if r.Una != r.Max {
-				return false
-			}
-			r.Chunk = c
-		}
-		return out == 0 || out+q.piece(left) <= r.Window+min(r.NumSeen, seenMost/2) && (r.RDOut == 0 || r.RDOut < uint32(q.attr.MaxRDAtomic))
-	case r.W.Op.isRD():
-		return out < r.Window
-	case r.Unasked > 0:
-		return true // at least one packet more, that asks
-	}
-	out = q.flying(out)
-	// Small bursts are dear: better to wait for room than to fill what little there is.
-	return out < r.Window && r.Window-out >= min(left, q.portion())
-}
-
-// flying is how many of the out packets behind Una are on their way, as far as that is
-// known: one of our own hosts that asks for something has what is behind it, so what is
-// missing does not hold up the rest. The host keeps only so much that is out of order.
-func (q *QP) flying(out uint32) uint32 {
-	n := ib.PSNDist(q.req.Una, q.req.Arrived)
-	if !q.path.Own || n > out || out >= min(4*q.req.Window, stashSlots/2) {
-		return out
-	}
-	return out - n
-}
-
-// portion is how many packets a burst is to have when the window is what limits it: few
-// enough that acknowledgements of the first arrive while the last are being sent.
-func (q *QP) portion() uint32 {
-	r := &q.req
-	n := max(r.Window/4, min(r.Window/2, 8))
-	if q.cc.Spread {
-		n = r.Window / 8
-	}
-	return max(min(n, q.most()/q.attr.MTU), 1)
-}
-
-// room is how many packets may be sent when fits has agreed.
-func (q *QP) room() uint32 {
-	r := &q.req
-	if r.Repairing {
-		return ib.PSNDist(r.PSN, r.Gaps[0].To)
-	}
-	out := q.flying(ib.PSNDist(r.Una, r.PSN))
-	if r.Probing || out >= r.Window {
-		return 1
-	}
-	return min(r.Window-out, q.portion())
-}
-
-// ask reports whether a burst of so many packets should ask for an ACK: if nothing could
-// follow it before an ACK comes, it has to.
-func (q *QP) ask(packets uint32) bool {
-	r := &q.req
-	if r.Repairing {
-		return ib.PSNDist(r.PSN, r.Gaps[0].To) == packets
-	}
-	return r.Probing || r.Unasked*4 >= r.Window || q.flying(ib.PSNDist(r.Una, r.PSN))+packets+q.portion() > r.Window
-}
-
-// depart notes that b, at PSN and with as many sequence numbers, leaves for another host.
-func (q *QP) depart(now ib.Time, b *Burst, psns uint32) {
-	r := &q.req
-	if q.conf.Type != ib.RC {
-		q.pace.spend(now, b)
-		return
-	}
-	q.cc.spend(now, psns*q.attr.MTU)
-	if b.AckReq && r.PSN == r.Max {
-		q.time(now, ib.PSNAdd(r.PSN, b.Packets))
-	}
+	RetransAt ib.Time // deadline of the oldest unacknowledged packet
+	ProbeAt   ib.Time // when to find out why nothing is heard; remote paths only
+	RNRAt     ib.Time // no sending before then
+	BackAt    ib.Time // when the requester last went back
 }
 
 // Times until a probe, as multiples of the round trip time and at least. Our own hosts
@@ -125,48 +50,188 @@ const (
 	probesMost      = 10
 )
 
-// probeAt is when to probe if nothing is heard from now on; never, if the timeout d comes
+// deadline is when expire wants to be called; zero is never.
+func (v *recovery) deadline(remote bool) ib.Time {
+	if v.RNRAt != 0 {
+		return v.RNRAt
+	}
+	if remote {
+		return earlier(v.RetransAt, v.ProbeAt)
+	}
+	return v.RetransAt
+}
+
+// stop switches all timers off.
+func (v *recovery) stop() {
+	v.RetransAt, v.RNRAt, v.ProbeAt = 0, 0, 0
+	v.Retrying, v.Probing, v.Probes = false, false, 0
+}
+
+// disarm switches off the timers that wait for an answer.
+func (v *recovery) disarm() { v.RetransAt, v.ProbeAt = 0, 0 }
+
+// restart gives the oldest unacknowledged packet, if there is one, its full time.
+func (v *recovery) restart(c *common, now ib.Time, outstanding bool, cc *congestion) {
+	v.RetransAt = 0
+	if !outstanding || c.Conf.Type != ib.RC {
+		v.ProbeAt = 0
+		return
+	}
+	d := AckTimeout(c.Attr.Timeout)
+	if d != 0 {
+		v.RetransAt = now + d
+	}
+	if c.Path.Remote {
+		v.ProbeAt = v.nextProbe(now, d, c.Path.Own, cc)
+	}
+}
+
+// nextProbe is when to probe if nothing is heard from now on; never, if the timeout d comes
 // before.
-func (q *QP) probeAt(now, d ib.Time) ib.Time {
-	c := &q.cc
+func (v *recovery) nextProbe(now, d ib.Time, own bool, cc *congestion) ib.Time {
 	wait := probeFirst
 	switch {
-	case q.path.Own && c.SRTT != 0:
-		wait = max(probeTrips*c.SRTT, c.SRTT+probeVars*c.Var, probeLeast)
-	case !q.path.Own && c.SRTT != 0:
-		wait = max(probeTripsOther*c.SRTT, probeLeastOther)
-	case !q.path.Own:
+	case own && cc.SRTT != 0:
+		wait = max(probeTrips*cc.SRTT, cc.SRTT+probeVars*cc.Var, probeLeast)
+	case !own && cc.SRTT != 0:
+		wait = max(probeTripsOther*cc.SRTT, probeLeastOther)
+	case !own:
 		wait = probeFirstOther
 	}
-	wait <<= min(q.req.Probes, probesMost)
+	wait <<= min(v.Probes, probesMost)
 	if d != 0 && wait >= d {
 		return 0
 	}
 	return now + wait
 }
 
-// probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
-// missing before it, the newest. It costs no retry and leaves the timeout as it is.
-func (q *QP) probe(now ib.Time) {
-	r := &q.req
-	r.ProbeAt = 0
-	if r.Una == r.Max {
-		return
+// progress resets what only counts failures in a row.
+func (v *recovery) progress(c *common) {
+	v.Retry, v.RNRRetry = c.Attr.RetryCount, c.Attr.RNRRetry
+	v.Retrying = false
+	if c.Path.Remote {
+		v.Probing, v.Probes = false, 0
 	}
-	q.count.Probes++
-	q.cc.ProbeSent = now
-	if r.Probes < probesMost {
-		r.Probes++
-	}
-	if !q.repairLater(now, ib.PSNAdd(r.Max, ib.PSNMask), r.Max) && !q.probeReads(now) {
-		r.Probing = true
-		q.rewind()
-	}
-	r.ProbeAt = q.probeAt(now, AckTimeout(q.attr.Timeout))
 }
+
+// spend takes one of the retries, unless this one is free. It reports false if none is left.
+func (v *recovery) spend(free bool) bool {
+	if free {
+		return true
+	}
+	if v.Retry == 0 {
+		return false
+	}
+	v.Retry--
+	return true
+}
+
+// wait takes one of the RNR retries and waits until the receiver has posted, as its NAK with
+// this timer code guesses. It reports false if none is left.
+func (v *recovery) wait(c *common, now ib.Time, code uint8) bool {
+	if v.RNRRetry == 0 {
+		return false
+	}
+	if v.RNRRetry != rnrForever {
+		v.RNRRetry--
+	}
+	v.Retry = c.Attr.RetryCount // the packet has arrived: what was lost before it counts no more
+	v.RNRAt = now + RNRDelay(code)
+	v.disarm()
+	return true
+}
+
+// rnrForever as the number of RNR retries means that there is no limit (IBA 9.7.5.2.8).
+const rnrForever = 7
 
 // wentBack reports whether the requester went back less than d ago and has heard no news
 // since: what arrives now may have been sent before.
-func (q *QP) wentBack(now, d ib.Time) bool {
-	return q.path.Remote && q.req.Retrying && now-q.cc.BackAt < d
+func (v *recovery) wentBack(c *common, now, d ib.Time) bool {
+	return c.Path.Remote && v.Retrying && now-v.BackAt < d
+}
+
+// expire acts on a deadline that has passed.
+func (r *requester) expire(c *reqCall) {
+	v := &r.Loss
+	if v.RNRAt != 0 {
+		if c.now >= v.RNRAt {
+			v.RNRAt = 0
+			r.Kick = true
+		}
+		return
+	}
+	switch {
+	case v.RetransAt != 0 && c.now >= v.RetransAt:
+		c.Count.Timeouts++
+		r.CC.silent(c.common, r.Max)
+		r.retry(c, false)
+	case v.ProbeAt != 0 && c.now >= v.ProbeAt:
+		r.probe(c)
+	}
+}
+
+// restartTimer gives the oldest unacknowledged packet its full time.
+func (r *requester) restartTimer(c *common, now ib.Time) {
+	r.Loss.restart(c, now, r.Una != r.Max, &r.CC)
+}
+
+// probe sends the oldest unacknowledged packet again; to our own hosts, which say what is
+// missing before it, the newest. It costs no retry and leaves the timeout as it is.
+func (r *requester) probe(c *reqCall) {
+	v := &r.Loss
+	v.ProbeAt = 0
+	if r.Una == r.Max {
+		return
+	}
+	c.Count.Probes++
+	r.CC.ProbeSent = c.now
+	if v.Probes < probesMost {
+		v.Probes++
+	}
+	if !r.repairSoon(c, ib.PSNAdd(r.Max, ib.PSNMask), r.Max) && !r.probeReads(c) {
+		v.Probing = true
+		r.rewind()
+	}
+	v.ProbeAt = v.nextProbe(c.now, AckTimeout(c.Attr.Timeout), c.Path.Own, &r.CC)
+}
+
+// retry goes back to the oldest unacknowledged packet, if it may once more. It is free when
+// the peer is known to be there and not to ask without need.
+func (r *requester) retry(c *reqCall, free bool) {
+	v := &r.Loss
+	if !c.running() || r.Una == r.Max {
+		v.disarm()
+		return
+	}
+	if !v.spend(free) {
+		c.Count.RetryExceeded++
+		r.failTail(c, RetryExcErr)
+		return
+	}
+	c.Count.Retries++
+	v.Retrying, v.Probing = true, false
+	v.BackAt, r.CC.SampleAt = c.now, 0
+	r.CC.lost(c.common, r.Max)
+	r.rewind()
+	r.restartTimer(c.common, c.now)
+}
+
+// rewind makes the oldest unacknowledged packet the next one to send.
+func (r *requester) rewind() {
+	r.Pos, r.PSN = r.Tail, r.Una
+	r.RDOut, r.Unasked = 0, 0
+	r.Repair.stop(r.Una)
+	r.Reads.clear()
+	r.Loaded = false
+	r.Kick = true
+}
+
+// implicitNak handles a response that shows that an earlier one was lost.
+func (r *requester) implicitNak(c *reqCall) {
+	v := &r.Loss
+	if v.Retrying && (!c.Path.Own || r.CC.SRTT == 0) || v.RNRAt != 0 || v.wentBack(c.common, c.now, 2*r.CC.SRTT) {
+		return
+	}
+	c.Count.ImplicitNaks++
+	r.retry(c, c.Path.Own)
 }

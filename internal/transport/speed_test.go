@@ -186,7 +186,7 @@ func testNoAllocation(t *testing.T, p Path) {
 			if c.w.Op == WRSend && b.received != a.done {
 				t.Errorf("%d received, want %d", b.received, a.done)
 			}
-			if n := b.q.count.Stashed; (n > 0) != (a.loseEach > 0 && c.w.Length > 4096) {
+			if n := b.q.common.Count.Stashed; (n > 0) != (a.loseEach > 0 && c.w.Length > 4096) {
 				t.Errorf("%d packets stashed", n)
 			}
 		})

@@ -90,18 +90,17 @@ func (s *stash) take(episode, psn uint32) *Burst {
 }
 
 // stashSoon keeps b, which is ahead of what is expected, and asks for what is missing.
-func (q *QP) stashSoon(now ib.Time, b *Burst, h Host) {
-	rs := &q.resp
-	psns := b.psns(q.attr.MTU)
+func (rs *responder) stashSoon(c *respCall, b *Burst) {
+	psns := b.psns(c.Attr.MTU)
 	ahead := ib.PSNDist(rs.PSN, b.PSN)
-	if rs.Waiting {
-		rs.Waiting = !q.comesAgain(now, b.PSN)
+	if rs.Nak.Waiting {
+		rs.Nak.Waiting = !rs.Nak.comesAgain(c.now, b.PSN, RNRDelay(c.Attr.MinRNRTimer))
 	}
-	if rs.Waiting || ahead+psns > stashSlots || !b.stashable(q.attr.MTU) {
-		q.count.Dropped++
+	if rs.Nak.Waiting || ahead+psns > stashSlots || !b.stashable(c.Attr.MTU) {
+		c.Count.Dropped++
 		return
 	}
-	sc := h.Scratch()
+	sc := c.sc
 	if sc.stash == nil {
 		sc.stash = new(stash)
 	}
@@ -112,29 +111,28 @@ func (q *QP) stashSoon(now ib.Time, b *Burst, h Host) {
 		rs.Episode, rs.Newest = sc.stash.last, rs.PSN
 	}
 	again := sc.stash.has(rs.Episode, b.PSN)
-	sc.stash.put(rs.Episode, b, q.attr.MTU)
-	q.count.Stashed += uint64(b.Packets)
+	sc.stash.put(rs.Episode, b, c.Attr.MTU)
+	c.Count.Stashed += uint64(b.Packets)
 	if hole := ib.PSNDist(rs.Newest, b.PSN); hole < ib.PSNHalf {
 		from := rs.Newest
 		rs.Newest = ib.PSNAdd(b.PSN, psns)
 		if hole > 0 {
-			q.askFor(now, from, b.PSN, h)
+			rs.askFor(c, from, b.PSN)
 			return
 		}
 	}
 	// What comes again is a probe: the peer does not know what is missing.
-	if wait := now - rs.NakAt; wait >= q.patience() || again && wait >= q.patience()/2 {
-		q.askAgain(now, sc.stash, h)
+	if wait := c.now - rs.Nak.At; wait >= rs.Nak.patience() || again && wait >= rs.Nak.patience()/2 {
+		rs.askAgain(c, sc.stash)
 	}
 }
 
-// comesAgain reports, after an RNR NAK, whether psn belongs to what is sent again because of
-// it rather than to what was on its way: the beginning was lost then.
-func (q *QP) comesAgain(now ib.Time, psn uint32) bool {
-	rs := &q.resp
-	forward := ib.PSNDist(rs.Ahead, psn)
-	rs.Ahead = psn
-	return (forward == 0 || forward >= ib.PSNHalf) && now-rs.NakAt >= max(nakAgain, RNRDelay(q.attr.MinRNRTimer))
+// comesAgain reports, after an RNR NAK whose timer is delay, whether psn belongs to what is
+// sent again because of it rather than to what was on its way: the beginning was lost then.
+func (k *naks) comesAgain(now ib.Time, psn uint32, delay ib.Time) bool {
+	forward := ib.PSNDist(k.Ahead, psn)
+	k.Ahead = psn
+	return (forward == 0 || forward >= ib.PSNHalf) && now-k.At >= max(nakAgain, delay)
 }
 
 // stashable reports whether b's data is of the length that its packets say, and at hand.
@@ -154,48 +152,46 @@ func (b *Burst) stashable(mtu uint32) bool {
 
 // askFor asks for the packets from one PSN up to another. The first that are missing are
 // asked for with a NAK, which acknowledges everything before them.
-func (q *QP) askFor(now ib.Time, from, to uint32, h Host) {
-	rs := &q.resp
-	rs.NakSent, rs.NakAt, rs.NakTo = true, now, to
-	q.count.OutOfSequence++
+func (rs *responder) askFor(c *respCall, from, to uint32) {
+	rs.Nak.Sent, rs.Nak.At, rs.Nak.To = true, c.now, to
+	c.Count.OutOfSequence++
 	if from == rs.PSN {
-		rs.HoleAt = now
-		rs.NakEnd = to
-		q.nakSoon(NakSequence, from, h)
-	} else if rs.Pending == 0 {
-		q.answer(KindAck, from, nakRepair, 0, to, h)
+		rs.Nak.HoleAt = c.now
+		rs.Owed.NakEnd = to
+		rs.nakSoon(c, NakSequence, from)
+	} else if rs.Res.Pending == 0 {
+		rs.answer(c, KindAck, from, nakRepair, 0, to)
 	}
 }
 
 // patience is how long what was asked for may take before it is asked for again.
-func (q *QP) patience() ib.Time {
-	if q.resp.NakTrip == 0 {
+func (k *naks) patience() ib.Time {
+	if k.Trip == 0 {
 		return nakAgain
 	}
-	return 2 * max(q.resp.NakTrip, nakAgainOwn)
+	return 2 * max(k.Trip, nakAgainOwn)
 }
 
 // heard notes that what was asked for has come.
-func (rs *responder) heard(now ib.Time) {
-	if rs.HoleAt == 0 {
+func (k *naks) heard(now ib.Time) {
+	if k.HoleAt == 0 {
 		return
 	}
-	d := min(max(now-rs.HoleAt, 1), slowestTrip)
-	rs.HoleAt = 0
-	if rs.NakTrip == 0 {
-		rs.NakTrip = d
+	d := min(max(now-k.HoleAt, 1), slowestTrip)
+	k.HoleAt = 0
+	if k.Trip == 0 {
+		k.Trip = d
 	}
-	rs.NakTrip += (d - rs.NakTrip) / 8
+	k.Trip += (d - k.Trip) / 8
 }
 
 // askAgain asks for everything that is missing, as far as a few answers name it.
-func (q *QP) askAgain(now ib.Time, s *stash, h Host) {
-	rs := &q.resp
+func (rs *responder) askAgain(c *respCall, s *stash) {
 	to := rs.PSN
 	for range asksMost {
 		from := to
 		for from != rs.Newest && s.has(rs.Episode, from) {
-			from = ib.PSNAdd(from, s.slot(rs.Episode, from).Burst.psns(q.attr.MTU))
+			from = ib.PSNAdd(from, s.slot(rs.Episode, from).Burst.psns(c.Attr.MTU))
 		}
 		// Nothing is missing; or a READ that a peer made up reaches beyond the newest.
 		if ib.PSNDist(from, rs.Newest)-1 >= stashSlots {
@@ -204,35 +200,26 @@ func (q *QP) askAgain(now ib.Time, s *stash, h Host) {
 		for to = from; to != rs.Newest && !s.has(rs.Episode, to); {
 			to = ib.PSNAdd(to, 1)
 		}
-		q.askFor(now, from, to, h)
+		rs.askFor(c, from, to)
 	}
 }
 
 // asksMost bounds what one packet may provoke.
 const asksMost = 8
 
-// psns is how many sequence numbers a request takes.
-func (b *Burst) psns(mtu uint32) uint32 {
-	if b.Kind == KindReadReq {
-		return packetsOf(b.Length, mtu)
-	}
-	return b.Packets
-}
-
 // unstall goes on with unstash where it had to stop. It reports whether it got through.
-func (q *QP) unstall(now ib.Time, h Host) bool {
-	q.resp.Stalled = false
-	if q.resp.Episode != 0 {
-		q.unstash(now, h)
+func (rs *responder) unstall(c *respCall) bool {
+	rs.Stalled = false
+	if rs.Episode != 0 {
+		rs.unstash(c)
 	}
-	return !q.resp.Stalled
+	return !rs.Stalled
 }
 
 // unstash carries out what has been waiting for the packet that has just come.
-func (q *QP) unstash(now ib.Time, h Host) {
-	rs := &q.resp
-	s := h.Scratch().stash
-	if rs.NakSent {
+func (rs *responder) unstash(c *respCall) {
+	s := c.sc.stash
+	if rs.Nak.Sent {
 		return // it has not come
 	}
 	if s == nil {
@@ -240,7 +227,7 @@ func (q *QP) unstash(now ib.Time, h Host) {
 		return
 	}
 	for range stashSlots {
-		if ib.PSNDist(rs.PSN, rs.Newest)-1 >= ib.PSNHalf-1 || rs.Closing || q.state == ib.StateError {
+		if ib.PSNDist(rs.PSN, rs.Newest)-1 >= ib.PSNHalf-1 || rs.Closing || c.State == ib.StateError {
 			rs.Episode = 0 // all there, or all over
 			return
 		}
@@ -249,7 +236,7 @@ func (q *QP) unstash(now ib.Time, h Host) {
 			break
 		}
 		psn := rs.PSN
-		if !q.receiveReliable(now, b, h) {
+		if !rs.receiveReliable(c, b) {
 			s.slot(rs.Episode, psn).Episode = rs.Episode // it stays there
 			rs.Stalled = true
 			return
@@ -261,8 +248,8 @@ func (q *QP) unstash(now ib.Time, h Host) {
 	}
 	// Another one is missing. It was asked for when that was seen. If that is long ago, or
 	// if what was asked for after it has come, it was lost again.
-	rs.NakSent, rs.HoleAt = true, 0
-	if ib.PSNDist(rs.NakTo, rs.PSN) < ib.PSNHalf || now-rs.NakAt >= q.patience()/2 {
-		q.askAgain(now, s, h)
+	rs.Nak.Sent, rs.Nak.HoleAt = true, 0
+	if ib.PSNDist(rs.Nak.To, rs.PSN) < ib.PSNHalf || c.now-rs.Nak.At >= rs.Nak.patience()/2 {
+		rs.askAgain(c, s)
 	}
 }

@@ -1,0 +1,132 @@
+package transport
+
+import "vrdma/internal/ib"
+
+// Attr is what MODIFY_QP sets, by value.
+type Attr struct {
+	State           ib.State
+	MTU             uint32 // bytes
+	QKey            uint32
+	RQPSN           uint32
+	SQPSN           uint32
+	DestQPN         uint32
+	Access          ib.Access
+	PKey            uint16
+	MaxRDAtomic     uint8 // initiator depth
+	MaxDestRDAtomic uint8 // responder resources
+	MinRNRTimer     uint8
+	Timeout         uint8
+	RetryCount      uint8
+	RNRRetry        uint8
+	SGID, DGID      ib.GID
+	SQDAsyncNotify  bool
+}
+
+// Config is what a queue pair is born with.
+type Config struct {
+	Type     ib.Service
+	Num      uint32
+	MaxBurst uint32 // bytes of payload in one burst; 0 means 64 KiB
+	Window   uint32 // packets in flight; 0 means 8192
+	MTU      uint32 // the port's MTU: limit of a UD message, and path MTU until MODIFY_QP sets one; 0 means 4096
+	SRQ      bool   // receives come from a shared queue: they are not flushed, and LastWQE is raised
+}
+
+// Modify applies the values that mask names, then the change of state.
+func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h Host) {
+	c := &q.common
+	if mask&ib.MaskState != 0 && a.State == ib.StateReset {
+		count, path := c.Count, c.Path
+		q.Init(c.Conf)
+		c.Count = count
+		q.SetPath(path)
+		return
+	}
+	q.apply(a, mask)
+	q.fitPath()
+	if mask&ib.MaskState != 0 {
+		q.enter(a.State, now, h)
+		q.endCall(now, h)
+	}
+}
+
+// apply takes over the values that mask names.
+func (q *QP) apply(a *Attr, mask ib.AttrMask) {
+	c := &q.common
+	set8 := func(m ib.AttrMask, dst *uint8, v uint8) {
+		if mask&m != 0 {
+			*dst = v
+		}
+	}
+	set32 := func(m ib.AttrMask, dst *uint32, v uint32) {
+		if mask&m != 0 {
+			*dst = v
+		}
+	}
+	set32(ib.MaskQKey, &c.Attr.QKey, a.QKey)
+	set32(ib.MaskMTU, &c.Attr.MTU, a.MTU)
+	set32(ib.MaskDestQPN, &c.Attr.DestQPN, a.DestQPN)
+	set8(ib.MaskTimeout, &c.Attr.Timeout, a.Timeout)
+	set8(ib.MaskRetryCount, &c.Attr.RetryCount, a.RetryCount)
+	set8(ib.MaskRNRRetry, &c.Attr.RNRRetry, a.RNRRetry)
+	set8(ib.MaskMaxRDAtomic, &c.Attr.MaxRDAtomic, a.MaxRDAtomic)
+	set8(ib.MaskMinRNRTimer, &c.Attr.MinRNRTimer, a.MinRNRTimer)
+	if c.Attr.MTU < 256 || c.Attr.MTU > 4096 {
+		c.Attr.MTU = min(max(c.Attr.MTU, 256), 4096)
+	}
+	if mask&ib.MaskAccess != 0 {
+		c.Attr.Access = a.Access
+	}
+	if mask&ib.MaskPKey != 0 {
+		c.Attr.PKey = a.PKey
+	}
+	if mask&ib.MaskAV != 0 {
+		c.Attr.SGID, c.Attr.DGID = a.SGID, a.DGID
+	}
+	if mask&ib.MaskSQDAsyncNotify != 0 {
+		c.Attr.SQDAsyncNotify = a.SQDAsyncNotify
+	}
+	if mask&ib.MaskMaxDestRDAtomic != 0 {
+		if n := min(a.MaxDestRDAtomic, MaxResources); n != c.Attr.MaxDestRDAtomic {
+			c.Attr.MaxDestRDAtomic = n
+			q.resp.Res = resources{} // what was there is forgotten
+		}
+	}
+	if mask&ib.MaskRQPSN != 0 {
+		q.resp.PSN, q.resp.AckPSN = a.RQPSN&ib.PSNMask, a.RQPSN&ib.PSNMask
+	}
+	if mask&ib.MaskSQPSN != 0 {
+		p := a.SQPSN & ib.PSNMask
+		q.req.PSN, q.req.Una, q.req.Max, q.req.TailPSN = p, p, p, p
+		q.req.Repair.Arrived, q.req.CC.Seen = p, p
+	}
+	if mask&ib.MaskRetryCount != 0 {
+		q.req.Loss.Retry = a.RetryCount
+	}
+	if mask&ib.MaskRNRRetry != 0 {
+		q.req.Loss.RNRRetry = a.RNRRetry
+	}
+}
+
+// enter makes the transition to s.
+func (q *QP) enter(s ib.State, now ib.Time, h Host) {
+	c, r := &q.common, &q.req
+	switch s {
+	case ib.StateError:
+		c.fail()
+	case ib.StateSQD:
+		r.Drained, r.Kick = r.Drained && c.State == ib.StateSQD, true
+		c.State = ib.StateSQD
+		if r.Pos == r.Started {
+			r.Loaded = false // looked at, but not begun: not any more
+		}
+		rc := q.requesting(now, h)
+		r.checkDrained(&rc)
+	case ib.StateRTS:
+		c.State = ib.StateRTS
+		r.Kick = true
+		r.restartTimer(c, now)
+	default:
+		c.State = s
+	}
+}

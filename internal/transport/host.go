@@ -1,0 +1,163 @@
+package transport
+
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+)
+
+// Later is what a Host answers, and no completion shows: the memory cannot be reached at
+// once. Nothing has happened, or what has is remembered by the host, which has the queue
+// pair ask again, with the same arguments, when it can say more.
+const Later Status = 0xff
+
+// Event is an asynchronous event that the transport raises for a queue pair.
+type Event uint8
+
+const (
+	EventFatal     Event = iota + 1 // IBV_EVENT_QP_FATAL
+	EventReqErr                     // IBV_EVENT_QP_REQ_ERR
+	EventAccessErr                  // IBV_EVENT_QP_ACCESS_ERR
+	EventCommEst                    // IBV_EVENT_COMM_EST
+	EventSQDrained                  // IBV_EVENT_SQ_DRAINED
+	EventLastWQE                    // IBV_EVENT_QP_LAST_WQE_REACHED
+)
+
+// Scratch is working storage that a QP needs during a call and never after it: it
+// keeps the data path free of allocation and the QP free of pointers. One Scratch
+// serves every queue pair of one engine loop, because calls nest in one way only:
+// Run or Respond (Out*) > Host.Send > the peer's Receive (In*).
+type Scratch struct {
+	Out, In         Burst
+	OutData, InData memory.Span
+	Done            SendWQE // the work request being completed
+	Result          RecvResult
+	Buf             [40]byte
+	stash           *stash // made when it is first needed
+	// Held is set by the loop when a burst that was sent could not be delivered at once:
+	// Run and Respond stop until they are called again.
+	Held bool
+	// Share is how many bytes the queue pair that runs may have on its way to another
+	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
+	Share uint32
+	// Extra is what Send cost of Run's budget beyond the burst itself: a datagram to a
+	// group is copied for every member. The loop adds to it.
+	Extra int
+}
+
+// Host is the NIC as one queue pair sees it: the sum of what its halves ask for. Every
+// call returns at once; none but Send calls back into a queue pair. The QP passes itself
+// to none of them: a Host is bound to its queue pair.
+//
+//	requester ──▶ SendQueue   SendMemory     ┐
+//	                                         ├──▶ Wire   Events
+//	responder ──▶ RecvQueue   RemoteMemory   ┘
+type Host interface {
+	Workspace
+	SendQueue
+	SendMemory
+	RecvQueue
+	RemoteMemory
+	Wire
+	Events
+}
+
+// requesterHost is what the requester needs of the Host.
+type requesterHost interface {
+	SendQueue
+	SendMemory
+	Wire
+	Events
+}
+
+// responderHost is what the responder needs of the Host.
+type responderHost interface {
+	RecvQueue
+	RemoteMemory
+	Wire
+	Events
+}
+
+// Workspace is where a call finds room to work in.
+type Workspace interface {
+	// Scratch is the working storage of the loop that owns the queue pair.
+	Scratch() *Scratch
+}
+
+// SendQueue is the application's send queue and the completion queue behind it.
+type SendQueue interface {
+	// FetchSend copies the work request at position pos (free running) into w
+	// and reports whether one is posted there.
+	FetchSend(pos uint32, w *SendWQE) bool
+	// RetireSend gives the application the slots before pos back.
+	RetireSend(pos uint32)
+	// CompleteSend ends a work request. It writes a completion if the request
+	// was signalled or st is an error. bytes is byte_len. Of w only Pos, WRID,
+	// Op, Flags and Length are valid. RetireSend(w.Pos+1) was called just
+	// before, so an application that sees the completion finds the slot free.
+	CompleteSend(w *SendWQE, st Status, bytes uint32)
+}
+
+// SendMemory is the memory that send work requests name, and its keys. Gather and
+// ScatterSend may answer Later.
+type SendMemory interface {
+	// Gather fills s with n bytes of w's data from byte off on, after checking
+	// the local keys and rights.
+	Gather(w *SendWQE, off, n uint32, s *memory.Span) Status
+	// ScatterSend copies a response's data into w's list (READ, atomics).
+	ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status
+	// LocalOp performs LOCAL_INV and BIND_MW.
+	LocalOp(w *SendWQE) Status
+}
+
+// RecvQueue is the application's receive queue, its own or a shared one, and the completion
+// queue behind it. ScatterRecv may answer Later.
+type RecvQueue interface {
+	// TakeRecv consumes the next receive of the RQ or SRQ.
+	TakeRecv(w *RecvWQE) bool
+	// ScatterRecv copies a request's data into the memory that the receive w names.
+	ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status
+	// CompleteRecv writes w's completion.
+	CompleteRecv(w *RecvWQE, r *RecvResult)
+}
+
+// RemoteMemory is the memory that the peer's requests name. WriteRemote, ReadRemote and
+// Atomic may answer Later.
+type RemoteMemory interface {
+	// CheckRemote checks key, bounds and rights of a remote access.
+	CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) Status
+	// CheckKey checks key and rights of a remote access to all that the key names.
+	CheckKey(rkey uint32, a ib.Access) Status
+	// WriteRemote checks and copies s to va.
+	WriteRemote(rkey uint32, va uint64, s *memory.Span) Status
+	// ReadRemote checks and fills s with n bytes at va.
+	ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) Status
+	// Atomic checks and performs one 8-byte operation (KindCmpSwap,
+	// KindFetchAdd, KindAtomicWrite with the value in swap) and returns the
+	// former value.
+	Atomic(k Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, Status)
+	// InvalidateRemote ends the window (or region) behind rkey for SEND_WITH_INV.
+	InvalidateRemote(rkey uint32) Status
+}
+
+// Wire is the way to other queue pairs, on this host or another.
+type Wire interface {
+	// ResolveAH gives the destination GID of an address handle (UD). It is called
+	// just before Send; the source GID is the address handle's too, and the
+	// host's to fill in there.
+	ResolveAH(ah uint32) (dgid ib.GID, ok bool)
+	// GRH says what the 40 bytes before a UD message hold, for b.
+	GRH(b *Burst, out *[40]byte)
+
+	// Send hands b to the link. The link is done with b and its data when Send
+	// returns. Requests and READ responses may be delivered inside Send. ACKs,
+	// CNPs and atomic responses must not: the link queues them, in order, and
+	// delivers them when Run, Respond or Receive of the sender has returned and
+	// before Respond of the same queue pair is called again.
+	Send(b *Burst)
+}
+
+// Events is where asynchronous events go.
+type Events interface {
+	// Event raises an asynchronous event.
+	Event(e Event)
+}

@@ -1,0 +1,226 @@
+package transport
+
+import "vrdma/internal/ib"
+
+// This file is how the responder carries out READs, atomics and flushes, and sends the
+// responses that only they have.
+
+// receiveRD takes a READ, atomic or flush request that is the next in sequence.
+func (rs *responder) receiveRD(c *respCall, b *Burst) (taken bool) {
+	n := c.Attr.MaxDestRDAtomic
+	if rs.Res.full(n) {
+		rs.refuse(c, faultRequest, b.PSN) // more than the peer was told we can hold
+		return true
+	}
+	e := resource{Value: b.VA, PSN: b.PSN, RKey: b.RKey, Length: b.Length, End: b.Length, Kind: b.Kind}
+	if f := rs.execute(c, b, &e); f == faultLater {
+		return false
+	} else if f != faultNone {
+		rs.refuse(c, f, b.PSN)
+		return true
+	}
+	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	rs.PSN = ib.PSNAdd(b.PSN, e.packets(c.Attr.MTU))
+	if b.Kind != KindReadReq || ib.PSNDist(rs.AckPSN, rs.PSN) > ib.PSNHalf/2 {
+		rs.AckPSN = rs.PSN
+	}
+	// The response acknowledges what came before.
+	rs.Owed.Ack = false
+	rs.respondSoon(c, rs.Res.put(&e, n))
+	return true
+}
+
+// execute checks an RD request and carries it out, as far as that is not the sending
+// of READ responses.
+func (rs *responder) execute(c *respCall, b *Burst, e *resource) fault {
+	var need ib.Access
+	switch b.Kind {
+	case KindReadReq:
+		need = ib.AccessRemoteRead
+	case KindCmpSwap, KindFetchAdd:
+		need = ib.AccessRemoteAtomic
+	case KindAtomicWrite:
+		need = ib.AccessRemoteWrite
+	case KindFlush:
+		need = ib.AccessFlushGlobal | ib.AccessFlushPersist
+	default:
+		return faultRequest
+	}
+	if c.Attr.Access&need == 0 || b.size() != 0 || b.Length > MaxMessage && !flushesRegion(b) {
+		return faultRequest
+	}
+	switch b.Kind {
+	case KindReadReq:
+		if b.Length == 0 {
+			return faultNone
+		}
+		return remoteFault(c.h.CheckRemote(b.RKey, b.VA, b.Length, need))
+	case KindFlush:
+		return rs.checkFlush(c, b)
+	}
+	if b.VA&7 != 0 {
+		return faultRequest
+	}
+	orig, st := c.h.Atomic(b.Kind, b.RKey, b.VA, b.Compare, b.Swap)
+	e.Value = orig
+	return remoteFault(st)
+}
+
+// checkFlush checks that the queue pair and the region allow the kinds of flush that the
+// request names (IBA A19.4.4). What was written is visible to everybody at once, so that
+// there is nothing to carry out.
+func (rs *responder) checkFlush(c *respCall, b *Burst) fault {
+	const global, persistent = 1, 2 // placement, in the FETH
+	need := ib.Access(0)
+	if b.Imm&global != 0 {
+		need |= ib.AccessFlushGlobal
+	}
+	if b.Imm&persistent != 0 {
+		need |= ib.AccessFlushPersist
+	}
+	if need&^c.Attr.Access != 0 {
+		return faultRequest
+	}
+	if flushesRegion(b) {
+		return remoteFault(c.h.CheckKey(b.RKey, need))
+	}
+	return remoteFault(c.h.CheckRemote(b.RKey, b.VA, b.Length, need))
+}
+
+// flushesRegion reports whether b flushes all of a region, whatever the range in its RETH
+// says (IBA A19.4.1.2).
+func flushesRegion(b *Burst) bool {
+	const wholeRegion = 1 // selectivity, in the FETH
+	return b.Kind == KindFlush && b.Imm>>4&3 == wholeRegion
+}
+
+// respondSoon has the response of resource i sent. Without others before it, that of an
+// atomic leaves at once.
+func (rs *responder) respondSoon(c *respCall, i uint8) {
+	e := &rs.Res.Ring[i]
+	if rs.Res.Pending == 0 && e.atomic() {
+		rs.answer(c, KindAtomicResp, e.PSN, AckUnlimited, e.Value, rs.MSN)
+		return
+	}
+	rs.Res.queue(i, c.Attr.MaxDestRDAtomic)
+}
+
+// duplicate answers a request that has been carried out already: SENDs and WRITEs are
+// acknowledged again, READs are read again, atomics get the answer they got before.
+func (rs *responder) duplicate(c *respCall, b *Burst) {
+	c.Count.Duplicates++
+	n := c.Attr.MaxDestRDAtomic
+	if b.Kind.base() != 0 {
+		rs.ack(c, rs.ackableFrom(b.PSN, n))
+		return
+	}
+	i, off, ok := rs.Res.find(b, c.Attr.MTU, n)
+	if !ok {
+		c.Count.Dropped++ // too old for us to remember
+		return
+	}
+	rs.Res.Ring[i].repeat(off, off+b.Length)
+	if b.Kind == KindReadReq && c.unacknowledged() {
+		c.Pace.slow(c.now) // it could not take what it asked for
+	}
+	rs.respondSoon(c, i)
+}
+
+// ackableFrom is the PSN of the ACK for a duplicate at psn: the newest request that was
+// carried out, but never a READ or atomic, nor anything behind one. The requester may
+// still wait for its response, and rxe takes an ACK with its PSN for it: then the program
+// sees an atomic that succeeded and brought nothing.
+func (rs *responder) ackableFrom(psn uint32, n uint8) uint32 {
+	return ib.PSNAdd(psn, rs.Res.before(psn, ib.PSNDist(psn, rs.AckPSN), n)+ib.PSNMask)
+}
+
+// pending reports whether respond has something to do.
+func (rs *responder) pending(c *common) bool {
+	return rs.Res.Pending > 0 && !c.Pace.Waiting || rs.Stalled
+}
+
+// respond sends READ responses, about budget bytes at most, and reports whether there
+// is more to do at once. It also takes up requests whose memory was not at hand.
+func (rs *responder) respond(c *respCall, budget int) (more bool) {
+	if rs.Stalled {
+		rs.unstall(c)
+	}
+	for budget > 0 && rs.Res.Pending > 0 {
+		if !rs.listening(c) || c.Pace.hold(c.now) {
+			return false
+		}
+		e := &rs.Res.Ring[rs.Res.Next]
+		if e.atomic() {
+			// The link queues this response; a READ response sent now
+			// would overtake it.
+			rs.Res.done(e, c.Attr.MaxDestRDAtomic)
+			rs.answer(c, KindAtomicResp, e.PSN, AckUnlimited, e.Value, rs.MSN)
+			if rs.Res.Pending == 0 {
+				rs.sendOwed(c)
+			}
+			return rs.Res.Pending > 0
+		}
+		n := rs.readBurst(c, e, budget)
+		if n == 0 {
+			return false
+		}
+		budget -= n
+		if rs.Res.Pending == 0 {
+			rs.sendOwed(c)
+		}
+		if c.sc.Held {
+			return false
+		}
+	}
+	return rs.Res.Pending > 0
+}
+
+// readBurst sends the next burst of a READ response, or the empty response to an
+// atomic write or flush. It returns its cost, zero if the queue pair died of it.
+func (rs *responder) readBurst(c *respCall, e *resource, budget int) int {
+	mtu := c.Attr.MTU
+	left := uint32(0)
+	if e.Kind == KindReadReq {
+		left = e.End - e.Off
+	}
+	n := min(left, c.Burst)
+	if budget < int(n) {
+		n = max(uint32(budget), mtu)
+	}
+	if n >= left {
+		n = left
+	} else {
+		n -= n % mtu
+	}
+	psn := ib.PSNAdd(e.PSN, e.Off/mtu)
+	sc := c.sc
+	sc.OutData.Reset()
+	if n > 0 {
+		if st := c.h.ReadRemote(e.RKey, e.Value+uint64(e.Off), n, &sc.OutData); st == Later {
+			return 0
+		} else if st != Success {
+			// The region went away under the response.
+			rs.Res.Pending, rs.Owed.Ack = 0, false
+			rs.refuse(c, remoteFault(st), psn)
+			return 0
+		}
+	}
+	b := &sc.Out
+	c.address(b, KindReadResp)
+	b.First = e.Due == dueNew
+	b.Last = n == left
+	b.PSN, b.Packets = psn, packetsOf(n, mtu)
+	b.Syndrome, b.MSN = AckUnlimited, rs.MSN
+	b.Data = &sc.OutData
+	e.Off += n
+	e.Due = dueStarted
+	if b.Last {
+		rs.Res.done(e, c.Attr.MaxDestRDAtomic)
+	}
+	c.Pace.spend(c.now, b)
+	c.transmit(b)
+	if c.State == ib.StateError || c.State == ib.StateReset {
+		return 0
+	}
+	return max(int(n), minCost)
+}

@@ -1,0 +1,255 @@
+package transport
+
+import "vrdma/internal/ib"
+
+// reassembly is what a requester knows of READ responses from our own hosts that arrive out
+// of order. Their data goes where it belongs at once, and what is missing is asked for again,
+// by READ requests for just that:
+//
+//	arrived  … 40 41 __ 43 44 __ 46        READ 42, one packet    READ 45, one packet
+//	                 └─ Una  └──── Seen ──┘
+//
+// To the responder that is a request it has answered before, a part of which is wanted once
+// more. A request is still completed only when all of its data and everything before it is
+// there. If something else than READs lies between, or if nothing is heard, the requester
+// goes back as ever and forgets what it has seen.
+type reassembly struct {
+	NumSeen uint32  // packets in Seen
+	SeenEnd uint32  // one past the newest of them
+	Seen    seen    // what has arrived ahead of Una
+	Holes   gapList // data to be asked for again
+	HoleAt  ib.Time // when the first that is missing was last asked for
+	Asked   bool    // parts of pieces have been asked for
+}
+
+const (
+	// seenMost is how far ahead of Una data is placed, in packets.
+	seenMost = 2048
+	// holesMost is how many holes are asked for at once.
+	holesMost = 8
+)
+
+// seen is a set of PSNs that are less than seenMost apart.
+type seen [seenMost / 64]uint64
+
+func (s *seen) has(psn uint32) bool { return s[psn%seenMost/64]&(1<<(psn%64)) != 0 }
+func (s *seen) set(psn uint32)      { s[psn%seenMost/64] |= 1 << (psn % 64) }
+func (s *seen) drop(psn uint32)     { s[psn%seenMost/64] &^= 1 << (psn % 64) }
+
+// clear forgets all that has been seen.
+func (a *reassembly) clear() {
+	if a.NumSeen != 0 {
+		a.Seen, a.NumSeen = seen{}, 0
+	}
+	a.Holes.Num = 0
+}
+
+// see notes that n packets from psn on have arrived.
+func (a *reassembly) see(psn, n uint32) {
+	for ; n > 0; n-- {
+		if !a.Seen.has(psn) {
+			a.Seen.set(psn)
+			a.NumSeen++
+		}
+		psn = ib.PSNAdd(psn, 1)
+	}
+}
+
+// forget takes the packets from one PSN up to another out of what has been seen.
+func (a *reassembly) forget(from, to uint32) {
+	for ; from != to; from = ib.PSNAdd(from, 1) {
+		if a.Seen.has(from) {
+			a.Seen.drop(from)
+			a.NumSeen--
+		}
+	}
+}
+
+// ask has the packets from one PSN up to another asked for again, if there is room to note
+// it.
+func (a *reassembly) ask(from, to uint32) (noted bool) {
+	if a.Holes.Num >= holesMost {
+		return false
+	}
+	a.Holes.add(from, to)
+	return true
+}
+
+// askAll has everything asked for again that has not come between una and what was seen
+// last, as far as there is room to note it.
+func (a *reassembly) askAll(now ib.Time, una uint32) (noted bool) {
+	a.Holes.Num, a.HoleAt = 0, now
+	for psn := una; psn != a.SeenEnd && a.Holes.Num < holesMost; {
+		for psn != a.SeenEnd && a.Seen.has(psn) {
+			psn = ib.PSNAdd(psn, 1)
+		}
+		from := psn
+		for psn != a.SeenEnd && !a.Seen.has(psn) {
+			psn = ib.PSNAdd(psn, 1)
+		}
+		if from != psn {
+			noted = a.ask(from, psn) || noted
+		}
+	}
+	return noted
+}
+
+// findRead brings the READ that has the packet psn into w. It reports where that one
+// begins and how many packets it has; false if there are other requests before it, or none.
+func (r *requester) findRead(c *reqCall, psn uint32, w *SendWQE) (first, packets uint32, ok bool) {
+	first = r.TailPSN
+	for pos := r.Tail; int32(r.Started-pos) > 0; pos++ {
+		packets, ok = r.packetsAt(c, pos, w)
+		if !ok || w.Op != WRRead {
+			return 0, 0, false
+		}
+		if ib.PSNDist(first, psn) < packets {
+			ok = c.h.FetchSend(pos, w) && w.Op == WRRead && packetsOf(w.Length, c.Attr.MTU) == packets
+			return first, packets, ok
+		}
+		first = ib.PSNAdd(first, packets)
+	}
+	return 0, 0, false
+}
+
+// keepRead puts the data of b, which is ahead of what is missing, into place. It reports
+// whether that could be done, and whether it can be done later.
+func (r *requester) keepRead(c *reqCall, b *Burst) (kept, later bool) {
+	ahead := ib.PSNDist(r.Una, b.PSN) + b.Packets
+	if !c.Path.Own || ahead > seenMost || ahead > ib.PSNDist(r.Una, r.Max) {
+		return false, false
+	}
+	w := &c.sc.Done
+	first, packets, ok := r.findRead(c, b.PSN, w)
+	if !ok {
+		return false, false
+	}
+	start := ib.PSNDist(first, b.PSN)
+	end := start + b.Packets
+	if end > packets || packets > r.Chunk && start/r.Chunk != (end-1)/r.Chunk ||
+		b.size() != min(w.Length-start*c.Attr.MTU, b.Packets*c.Attr.MTU) {
+		return false, false
+	}
+	if b.size() > 0 {
+		if st := c.h.ScatterSend(w, start*c.Attr.MTU, b.Data); st != Success {
+			return false, st == Later
+		}
+	}
+	r.sawRead(c, b)
+	if r.Blocked {
+		r.Kick = true
+	}
+	return true, false
+}
+
+// sawRead notes that the data of b is in place, and asks for what is missing before it.
+func (r *requester) sawRead(c *reqCall, b *Burst) {
+	a := &r.Reads
+	if a.NumSeen == 0 {
+		a.SeenEnd, a.HoleAt = r.Una, c.now
+	}
+	a.see(b.PSN, b.Packets)
+	end := ib.PSNAdd(b.PSN, b.Packets)
+	r.CC.arrived(c.now, end)
+	if gone := ib.PSNDist(a.SeenEnd, b.PSN); gone < ib.PSNHalf {
+		if gone > 0 {
+			c.Count.ImplicitNaks++
+			r.CC.missing(c.common, r.Max, gone)
+			if a.ask(a.SeenEnd, b.PSN) {
+				r.Kick = true
+			}
+		}
+		a.SeenEnd = end
+	}
+	// How long what was asked for again may take.
+	patience := max(2*r.CC.SRTT, r.CC.SRTT+probeVars*r.CC.Var, nakAgainOwn)
+	if c.now-a.HoleAt >= patience && a.askAll(c.now, r.Una) {
+		r.Kick = true
+	}
+}
+
+// probeReads asks for what is known to be missing when nothing is heard; what may just be
+// late would be too much. It reports false if there is no such thing, or if it has been
+// asked for in vain: then going back is better.
+func (r *requester) probeReads(c *reqCall) bool {
+	if !c.Path.Own || r.Reads.NumSeen == 0 || r.Loss.Probes > 3 {
+		return false
+	}
+	if r.Reads.askAll(c.now, r.Una) {
+		r.Kick = true
+	}
+	return true
+}
+
+// sendHole asks for the first of the holes, as far as one request of old goes.
+func (r *requester) sendHole(c *reqCall) int {
+	holes := &r.Reads.Holes
+	g := &holes.List[0]
+	if !r.inFlight(g.From) {
+		g.From = r.Una
+	}
+	n := ib.PSNDist(g.From, g.To)
+	w := &c.sc.Done
+	first, packets, ok := uint32(0), uint32(0), false
+	if n-1 < seenMost && r.inFlight(g.To) {
+		first, packets, ok = r.findRead(c, g.From, w)
+	}
+	if !ok {
+		holes.drop()
+		return minCost
+	}
+	at := ib.PSNDist(first, g.From)
+	n = min(n, packets-at)
+	if packets > r.Chunk {
+		n = min(n, r.Chunk-at%r.Chunk)
+	}
+	b := &c.sc.Out
+	c.address(b, KindReadReq)
+	b.First, b.Last, b.AckReq, b.Packets, b.PSN = true, true, true, 1, g.From
+	off := at * c.Attr.MTU
+	b.VA, b.RKey, b.Length = w.RemoteAddr+uint64(off), w.RKey, min(w.Length-off, n*c.Attr.MTU)
+	if g.From = ib.PSNAdd(g.From, n); g.From == g.To {
+		holes.drop()
+	}
+	r.Reads.Asked = true
+	c.Count.Retransmitted++
+	c.Count.Repairs++
+	c.transmit(b)
+	return minCost
+}
+
+// absorb moves on over what has been seen, after what was missing before it has come, and
+// completes what that completes.
+func (r *requester) absorb(c *reqCall) {
+	a, w := &r.Reads, &c.sc.Done
+	for a.NumSeen > 0 && r.Tail != r.Started && c.running() {
+		packets, ok := r.packetsAt(c, r.Tail, w)
+		if !ok || w.Op != WRRead {
+			return
+		}
+		at := ib.PSNDist(r.TailPSN, r.Una)
+		for at < packets && a.Seen.has(r.Una) {
+			a.Seen.drop(r.Una)
+			a.NumSeen--
+			r.Una = ib.PSNAdd(r.Una, 1)
+			at++
+			if packets > r.Chunk && at%r.Chunk == 0 {
+				r.pieceDone(at, packets)
+			}
+		}
+		if at < packets {
+			a.HoleAt = c.now
+			return
+		}
+		r.TailPSN = r.Una
+		r.finish(c, w, Success)
+	}
+}
+
+// pieceDone notes that the piece before packet end of the READ at Tail, which has so many,
+// is complete. The last one is counted when the request is.
+func (r *requester) pieceDone(end, packets uint32) {
+	if end != packets && r.RDOut > 0 && (r.Pos != r.Tail || ib.PSNDist(r.TailPSN, r.PSN) >= end) {
+		r.RDOut--
+	}
+}
