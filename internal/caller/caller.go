@@ -3,6 +3,7 @@ package caller
 import (
 	"errors"
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,17 @@ func Of(u *net.UnixConn) (Caller, error) {
 	c := Caller{Pid: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}
 	c.Home, c.HomeErr = homeOfPeer(u, c.Pid)
 	return c, nil
+}
+
+// Locate finds out what Home.Sees needs to know of the process behind conn, and which network
+// it is in. Of a process that has ended it finds nothing, and nobody sees it.
+func (c *Caller) Locate(conn syscall.Conn) {
+	if c.HomeErr != nil {
+		return
+	}
+	if whileThere(conn, c.Pid, func() error { return c.Home.locate(c.Pid) }) != nil {
+		c.Home.numbers, c.Home.Net = nil, ""
+	}
 }
 
 // SameUser reports whether c is a program of o's own user: of the same number, and living

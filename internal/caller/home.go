@@ -29,7 +29,7 @@ type Home struct {
 	User, Pid, Net string // what the links in /proc/PID/ns say
 	dev, ino       uint64 // of the root directory
 	// numbers are the process's: in the daemon's process namespace, and in each one
-	// below it down to its own.
+	// below it down to its own. Only Locate finds them, and Net: it takes long.
 	numbers []int
 
 	// The kernel shows the links and the root only to those who could trace the
@@ -49,22 +49,17 @@ func HomeOf(pid int) (Home, error) {
 		return Home{}, errors.New("the process is in a pid namespace that this daemon does not see")
 	}
 	proc := fmt.Sprintf("/proc/%d/", pid)
-	numbers, err := numbersOf(proc)
-	if err != nil {
-		return Home{}, err
-	}
-	h := Home{numbers: numbers}
-	var errs [4]error
+	var h Home
+	var errs [3]error
 	h.User, errs[0] = os.Readlink(proc + "ns/user")
 	h.Pid, errs[1] = os.Readlink(proc + "ns/pid")
-	h.Net, errs[2] = os.Readlink(proc + "ns/net")
 	// DONT_SYNC: a process may live in a file system that it serves itself, which would
 	// not have to answer.
 	var st unix.Statx_t
-	if errs[3] = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); errs[3] == nil {
+	if errs[2] = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); errs[2] == nil {
 		h.dev, h.ino = unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino
 	}
-	err = errors.Join(errs[:]...)
+	err := errors.Join(errs[:]...)
 	if err == nil || !errors.Is(err, os.ErrPermission) {
 		return h, err
 	}
@@ -79,6 +74,16 @@ func partialHome(proc string) (Home, error) {
 	var err2 error
 	h.numbers, err2 = numbersOf(proc)
 	return h, errors.Join(err1, err2)
+}
+
+// locate finds the process's numbers, and its network.
+func (h *Home) locate(pid int) (err error) {
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	h.Net, _ = os.Readlink(proc + "ns/net") // or we may not know
+	if !h.partial {
+		h.numbers, err = numbersOf(proc)
+	}
+	return err
 }
 
 // numbersOf reads a process's numbers.
@@ -110,7 +115,17 @@ func parseNumbers(status []byte) (out []int, err error) {
 // homeOfPeer is the home of the process that connected. Its number cannot have come to
 // mean another process while we looked, if the process is still there afterwards.
 func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
-	fd, err := peerPidfd(u)
+	var h Home
+	err := whileThere(u, pid, func() (err error) { h, err = HomeOf(pid); return err })
+	if errors.Is(err, errGone) {
+		h = Home{}
+	}
+	return h, err
+}
+
+// whileThere runs look, and fails if the process that connected has ended by then.
+func whileThere(c syscall.Conn, pid int, look func() error) error {
+	fd, err := peerPidfd(c)
 	if err != nil && pid > 0 {
 		// Before Linux 6.5. If the process ended before this, the number may be
 		// somebody else's: there the kernel cannot tell.
@@ -118,16 +133,16 @@ func homeOfPeer(u *net.UnixConn, pid int) (Home, error) {
 	}
 	if err != nil {
 		if errors.Is(err, syscall.ESRCH) {
-			return Home{}, errGone
+			return errGone
 		}
-		return Home{}, err
+		return err
 	}
 	defer unix.Close(fd)
-	h, err := HomeOf(pid)
+	err = look()
 	if channel.Ready(fd) { // a pidfd is readable when its process has ended
-		return Home{}, errGone
+		return errGone
 	}
-	return h, err
+	return err
 }
 
 // Differs says in what the two homes differ; "" if they are one. The network does not
@@ -185,6 +200,7 @@ var Own = sync.OnceValue(func() Household {
 	var o Household
 	var err error
 	o.Whole, o.Err = HomeOf(os.Getpid())
+	o.Whole.locate(os.Getpid())
 	o.Partial, err = partialHome("/proc/self/")
 	o.Err = errors.Join(o.Err, err)
 	return o

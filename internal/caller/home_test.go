@@ -11,7 +11,10 @@ import (
 // A process is seen from its own process namespace and from the daemon's.
 func TestSees(t *testing.T) {
 	home := func(pid int) *Home {
-		h, _ := HomeOf(pid) // of a process that is gone nothing is known
+		h, err := HomeOf(pid)
+		if err == nil {
+			h.locate(pid) // of a process that is gone nothing is known
+		}
 		return &h
 	}
 	me := home(os.Getpid())

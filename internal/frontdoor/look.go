@@ -36,6 +36,7 @@ func (s *Server) serveNetlink(c *channel.Conn, who caller.Caller, d *door) error
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil
 	}
+	who.Locate(c)
 	looker := s.desk.Looker(&who, d.NIC)
 	for {
 		buf, n, err := receive(c)

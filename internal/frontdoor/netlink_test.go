@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/rdmanl"
 )
@@ -83,8 +82,9 @@ func TestLooker(t *testing.T) {
 	for range 3 {
 		qp(prog, p, q)
 	}
-	me := caller.Caller{Pid: os.Getpid(), UID: os.Getuid()}
-	me.Home, me.HomeErr = caller.HomeOf(me.Pid)
+	s.mu.Lock()
+	me := s.processes[prog.proc.Welcome.Token].Caller
+	s.mu.Unlock()
 	l := s.desk.Looker(&me, s.doors[0].NIC)
 	want := rdmanl.Counts{}
 	want[rdmanl.PD], want[rdmanl.CQ], want[rdmanl.QP], want[rdmanl.Ctx] = 1, 1, 3, 1

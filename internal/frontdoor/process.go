@@ -46,6 +46,7 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 	}
 	space.SetAccount(who.Account)
 	defer space.Close()
+	who.Locate(c)
 	id := caller.Identify(c, &who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
