@@ -63,12 +63,15 @@ func (q *QP) responding(now ib.Time, h Host) respCall {
 	return respCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
 }
 
-// endCall is the end of every call that may have moved the queue pair to the state Error: it
-// stops both halves and flushes their queues.
+// endCall is the end of every call that may have moved the queue pair to the state Error.
 func (q *QP) endCall(now ib.Time, h Host) {
-	if !q.common.Failed {
-		return
+	if q.common.Failed {
+		q.flushFailed(now, h)
 	}
+}
+
+// flushFailed stops both halves and flushes their queues.
+func (q *QP) flushFailed(now ib.Time, h Host) {
 	q.common.Failed = false
 	rc, sc := q.requesting(now, h), q.responding(now, h)
 	q.req.stop()
@@ -207,18 +210,9 @@ func (q *QP) Excuse(now ib.Time) {
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
 func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
-	taken = q.receive(now, b, h)
-	q.endCall(now, h)
-	return taken
-}
-
-// receive checks that b is for this queue pair, and counts it.
-func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
 	c := &q.common
-	if q.resp.Stalled {
-		if rc := q.responding(now, h); !q.resp.unstall(&rc) {
-			return false
-		}
+	if q.resp.Stalled && !q.unstall(now, h) {
+		return false
 	}
 	if b.Type != c.Conf.Type || b.Packets == 0 || b.Packets > ib.PSNHalf || b.PSN > ib.PSNMask {
 		c.Count.Dropped++
@@ -237,7 +231,17 @@ func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
 		c.Count.RcvdPackets += uint64(b.Packets)
 		c.Count.RcvdBytes += uint64(b.size())
 	}
+	q.endCall(now, h)
 	return taken
+}
+
+// unstall goes on with requests whose memory was not at hand. It reports whether none waits
+// any more.
+func (q *QP) unstall(now ib.Time, h Host) bool {
+	c := q.responding(now, h)
+	done := q.resp.unstall(&c)
+	q.endCall(now, h)
+	return done
 }
 
 // dispatch gives b to the half of a connected queue pair that it is for.
@@ -251,9 +255,12 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
 		q.notify(now, b, h)
 	}
 	switch {
+	case b.Kind < KindReadResp && b.Type == ib.RC:
+		rc := q.responding(now, h)
+		return q.resp.receiveReliable(&rc, b)
 	case b.Kind < KindReadResp:
 		rc := q.responding(now, h)
-		return q.resp.receive(&rc, b)
+		return q.resp.receiveUnreliable(&rc, b)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == ib.RC:
