@@ -67,6 +67,12 @@ func newClientAt(t testing.TB, e *Engine, gid ib.GID) *program {
 
 func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *program {
 	t.Helper()
+	return newProgram(t, e, e.only(), gid, uid)
+}
+
+// newProgram is one that uses NIC n, of which gid is an address.
+func newProgram(t testing.TB, e *Engine, n *nic.NIC, gid ib.GID, uid int) *program {
+	t.Helper()
 	c := &program{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
 	must := func(err error) {
 		t.Helper()
@@ -88,7 +94,7 @@ func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *program {
 	must(err)
 	c.page = newPage(c.mapping)
 	e.Do(func() {
-		c.s, err = e.only().Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), User: uid, Program: "test"})
+		c.s, err = n.Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), User: uid, Program: "test"})
 		if err == nil {
 			err = e.Attach(c.s, c.bell)
 		}

@@ -1,15 +1,30 @@
-// Package engine drives the NIC: one loop that turns doorbells into work, work into
+// Package engine drives NICs: one loop that turns doorbells into work, work into
 // bursts, bursts into copies and completions, and deadlines into retries.
 //
-//	doorbell pages ─┐                        ┌─► peer's Receive (one copy)
-//	commands (Do) ──┼─► scheduler ─► QP.Run ─┤
+//	doorbells ──────┐                        ┌─► peer of this daemon (one copy)
+//	commands ───────┼─► scheduler ─► QP.Run ─┤
 //	timers ─────────┤      ▲                 ├─► acknowledgements ─► requester
-//	network ────────┘      │                 └─► link.Port ─► other hosts
+//	network ────────┘      │                 └─► network ─► other hosts
 //	                       └───────── whoever has more to do
 //
-// The loop owns every object of package nic; nothing there is locked. Other
-// goroutines hand it functions with Do, which runs them in the place of a loop that
-// sleeps (visit.go). It runs on a thread of its own.
+// An Engine is one loop and the parts that it is made of, each a type of its own:
+//
+//	commands     what other goroutines want done, and who may touch what (commands.go, standin.go)
+//	doorbells    who has posted something (doorbell.go)
+//	scheduler    who has the next turn, and when timers are due (scheduler.go, timers.go)
+//	local        bursts between queue pairs of this daemon (local.go, inbox.go, starved.go)
+//	network      bursts to and from other hosts (network.go and what it names)
+//	management   queue pair 1 (management.go)
+//	cards        the NICs that are served, and where addresses lead (card.go)
+//
+// loop.go is the loop and one pass of it, turn.go what a queue pair does in its turn, task.go
+// the loop's records of sessions and queue pairs, panics.go what a panic means.
+//
+// The loop owns every object of the NICs that it serves; nothing there is locked. Other
+// goroutines hand it functions with Do. It runs on a thread of its own. Nothing is kept in
+// variables of the package, and objects are reached through their owner (nic.Owner): several
+// loops can stand beside each other, and what one would have to ask of another goes through
+// one function each (see nic/owner.go).
 //
 // Fairness: turns go round the sessions, then round a session's queue pairs, and move
 // a bounded number of bytes (scheduler.go). One pass of the loop is bounded in everything
@@ -18,12 +33,11 @@
 // pairs delays itself.
 //
 // Cost: only sessions that rang lately are polled; the others are armed and wake the loop
-// through an eventfd, so a thousand idle queue pairs cost nothing. When nothing at
-// all is active the loop looks around for a moment, because a reply usually follows, at
-// first alone and then yielding, and then sleeps until a doorbell, a packet, a command
-// or the next deadline.
+// through an eventfd, so a thousand idle queue pairs cost nothing, and neither do a thousand
+// idle NICs. When nothing at all is active the loop looks around for a moment, because a
+// reply usually follows, at first alone and then yielding, and then sleeps until a doorbell,
+// a packet, a command or the next deadline.
 //
-// The engine must never block on a client, and a fault in one client's memory ends
-// that client's session only. Memory that could block it is fetched by others; what
-// arrives meanwhile waits in an inbox (inbox.go).
+// The engine must never block on a client. Memory that could block it is fetched by others;
+// what arrives meanwhile waits in an inbox (inbox.go).
 package engine

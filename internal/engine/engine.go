@@ -69,7 +69,7 @@ type Engine struct {
 	net        network
 	mgmt       management
 	contention contention
-	rounds     rounds
+	chores     chores
 	long       bool // this pass comes before a command
 }
 

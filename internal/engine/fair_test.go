@@ -107,8 +107,8 @@ func TestTurnsGoRoundSessions(t *testing.T) {
 		before := s.sent()
 		a.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
 		passesUntil(t, e, 4*n, func() bool { _, ok := a.try(); return ok })
-		if others := s.sent() - before; others > round {
-			t.Errorf("%d turns of a session with %d queue pairs before a request of another, want %d at most", others, n, round)
+		if others := s.sent() - before; others > turnsPerPass {
+			t.Errorf("%d turns of a session with %d queue pairs before a request of another, want %d at most", others, n, turnsPerPass)
 		}
 		before = s.sent()
 		passes(e, 100, 5_000)
@@ -153,9 +153,9 @@ func TestSlowTurnsShrink(t *testing.T) {
 		all  bool
 		want int
 	}{
-		{slowTurn, true, turn}, {slowTurn + 1, false, turn}, {slowTurn + 1, true, turn / 2}, {slowTurn / 2, true, turn / 2},
-		{100 * slowTurn, true, turn / 4}, {slowTurn + 1, true, turn / 8}, {slowTurn + 1, true, turn / 8},
-		{slowTurn/2 - 1, false, turn / 8}, {slowTurn/2 - 1, true, turn / 4}, {0, true, turn / 2}, {0, true, turn}, {0, true, turn},
+		{slowTurn, true, turnBytes}, {slowTurn + 1, false, turnBytes}, {slowTurn + 1, true, turnBytes / 2}, {slowTurn / 2, true, turnBytes / 2},
+		{100 * slowTurn, true, turnBytes / 4}, {slowTurn + 1, true, turnBytes / 8}, {slowTurn + 1, true, turnBytes / 8},
+		{slowTurn/2 - 1, false, turnBytes / 8}, {slowTurn/2 - 1, true, turnBytes / 4}, {0, true, turnBytes / 2}, {0, true, turnBytes}, {0, true, turnBytes},
 	} {
 		if e.sched.charge(q, s.cost, s.all); e.sched.allowance(q) != s.want {
 			t.Fatalf("step %d: %d bytes are allowed, want %d", i, e.sched.allowance(q), s.want)
@@ -187,8 +187,8 @@ func TestTimersPerPass(t *testing.T) {
 	for i := 0; c.sent() == sent; i++ {
 		before := len(*timers)
 		e.step()
-		if looked := before - len(*timers); looked > dueAtOnce*round {
-			t.Fatalf("one pass took %d timers, want %d at most", looked, dueAtOnce*round)
+		if looked := before - len(*timers); looked > dueAtOnce*turnsPerPass {
+			t.Fatalf("one pass took %d timers, want %d at most", looked, dueAtOnce*turnsPerPass)
 		}
 		if i == 4 {
 			t.Fatalf("a timer waits for %d of another session", len(*timers))
@@ -256,7 +256,7 @@ func TestErroredPerPass(t *testing.T) {
 	for tick := range 10 {
 		e.now += tickEvery
 		for i := 0; ; i++ {
-			before := e.rounds.tick
+			before := e.chores.tick
 			e.step()
 			k := count(many[0])
 			if k > visitsPerPass+8 {
@@ -266,7 +266,7 @@ func TestErroredPerPass(t *testing.T) {
 			if tick == 0 && i < 4 {
 				early = early || count(few[0]) == 1
 			}
-			if e.rounds.tick != before {
+			if e.chores.tick != before {
 				break // the round is over
 			}
 		}
@@ -295,7 +295,7 @@ func TestFlushInPieces(t *testing.T) {
 		for _, ok := q.try(); ok; _, ok = q.try() {
 			k++
 		}
-		if done += k; k > 64*(round+1) {
+		if done += k; k > 64*(turnsPerPass+1) {
 			t.Fatalf("%d receives were flushed in one pass", k)
 		}
 		passes(e, 1, 1_000)

@@ -57,10 +57,10 @@ func TestGroupCostsItsMembers(t *testing.T) {
 		if e.bells.poll(e.now); !e.sched.waiting() {
 			t.Fatalf("nobody wants a turn with %d of %d copies to go", before, datagrams*members)
 		}
-		e.turn(e.sched.next(e.now), turn)
+		e.turn(e.sched.next(e.now), turnBytes)
 		got := uint64(0)
 		e.only().EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
-		if copies, most := got-before, uint64(turn/memberCost+members); copies > most {
+		if copies, most := got-before, uint64(turnBytes/memberCost+members); copies > most {
 			t.Fatalf("one turn made %d copies, want %d at most", copies, most)
 		}
 		before = got

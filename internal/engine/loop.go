@@ -5,11 +5,11 @@ import (
 )
 
 const (
-	// turn is how many bytes a queue pair may move before others get a chance. While
+	// turnBytes is how many bytes a queue pair may move before others get a chance. While
 	// others ring it may be less, see scheduler.allowance.
-	turn = 256 << 10
-	// round is how many turns are taken between two looks at doorbells.
-	round = 8
+	turnBytes = 256 << 10
+	// turnsPerPass is how many turns are taken between two looks at doorbells.
+	turnsPerPass = 8
 	// passTime is how long turns are taken then while other sessions ring or wait. It
 	// is longPassTime where the network is polled, too, because a look costs more, and
 	// before commands, because what was posted before them comes first.
@@ -31,8 +31,8 @@ const (
 	visitsPerPass = 16
 )
 
-// rounds are what the loop does from time to time.
-type rounds struct {
+// chores are what the loop does from time to time.
+type chores struct {
 	woken   ib.Time // when who woke was asked last
 	tick    ib.Time // next visit of errored queue pairs and full channels
 	ticking bool
@@ -45,7 +45,7 @@ func (e *Engine) loop() {
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
 		e.clock()
-		if pass++; pass%wakesEvery == 0 || e.now-e.rounds.woken > wakesAfter {
+		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
 		work := false
@@ -117,7 +117,7 @@ func (e *Engine) step() bool {
 	if e.local.starved.n > 0 {
 		e.feed()
 	}
-	if e.rounds.ticking && e.now >= e.rounds.tick && e.visitTroubled() {
+	if e.chores.ticking && e.now >= e.chores.tick && e.visitTroubled() {
 		work = true
 	}
 	if e.manage() || e.sched.waiting() {

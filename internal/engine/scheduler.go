@@ -137,7 +137,7 @@ func (s *scheduler) next(now ib.Time) *task {
 
 // allowance is how many bytes t may move in a turn while other sessions ring, too: as many
 // as took its session slowTurn at most lately.
-func (s *scheduler) allowance(t *task) int { return turn >> t.c.flow.slow }
+func (s *scheduler) allowance(t *task) int { return turnBytes >> t.c.flow.slow }
 
 // charge says what the turn of t has taken, and whether it used all of its allowance.
 func (s *scheduler) charge(t *task, cost ib.Time, all bool) {

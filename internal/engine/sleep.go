@@ -29,7 +29,7 @@ func (e *Engine) sleep() {
 	n := e.away(e.nextDeadline())
 	e.cmds.sleeping.Store(false)
 	e.clock()
-	e.rounds.woken = e.now
+	e.chores.woken = e.now
 	e.collect(n)
 }
 
@@ -49,8 +49,8 @@ func (e *Engine) collect(n int) {
 // nextDeadline is when the loop has to look again by itself; zero is never.
 func (e *Engine) nextDeadline() ib.Time {
 	d := e.sched.due()
-	if e.rounds.ticking {
-		d = sooner(d, e.rounds.tick)
+	if e.chores.ticking {
+		d = sooner(d, e.chores.tick)
 	}
 	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.managementDue(), e.net.peersDue()))
 }
@@ -94,7 +94,7 @@ const nap = 200_000
 // pollWakes collects, without waiting, the sessions that woke while others kept the
 // loop busy.
 func (e *Engine) pollWakes() {
-	e.rounds.woken = e.now
+	e.chores.woken = e.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {
 		e.collect(n)
 	}

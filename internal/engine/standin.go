@@ -62,7 +62,7 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 func (e *Engine) handBack() {
 	due := e.nextDeadline()
 	work := len(e.bells.active) > 0 || e.sched.waiting() || e.local.waiting() || e.mgmt.local.n > 0 || e.net.waiting() ||
-		e.cmds.stopping.Load() || due != 0 && (e.rounds.until == 0 || due < e.rounds.until)
+		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
 	e.cmds.held.Store(free)
 	if work {
 		e.poller.kick()
@@ -77,7 +77,7 @@ func (e *Engine) away(d ib.Time) int {
 		e.clock()
 		timeout = max(int64(d-e.now), 0)
 	}
-	e.rounds.until = d
+	e.chores.until = d
 	e.cmds.held.Store(free)
 	n := e.wait(timeout)
 	for i := 0; !e.cmds.held.CompareAndSwap(free, heldByLoop); i++ {

@@ -8,21 +8,21 @@ import "vrdma/internal/ib"
 // schedule has t given a turn.
 func (e *Engine) schedule(t *task) { e.sched.enqueue(t) }
 
-// turns lets those work who want to: round turns, or fewer if they take long while others
+// turns lets those work who want to: turnsPerPass turns, or fewer if they take long while others
 // may be waiting.
 func (e *Engine) turns() {
 	begin, most := e.now, passTime
 	if e.net.traffic.polled || e.long {
 		most = longPassTime
 	}
-	for i := 0; i < round && e.sched.waiting(); i++ {
+	for i := 0; i < turnsPerPass && e.sched.waiting(); i++ {
 		shared := len(e.bells.active) > 1 || e.sched.ready > 1
 		t := e.sched.next(e.now)
 		if t == nil {
 			continue
 		}
 		if !shared {
-			if e.turn(t, turn) && !e.net.traffic.polled {
+			if e.turn(t, turnBytes) && !e.net.traffic.polled {
 				return // it took long: somebody may have rung
 			}
 			continue
@@ -133,9 +133,9 @@ func (e *Engine) changed(t *task) {
 
 // startTick has visitTroubled called soon.
 func (e *Engine) startTick() {
-	if !e.rounds.ticking {
-		e.rounds.ticking = true
-		e.rounds.tick = e.now + tickEvery
+	if !e.chores.ticking {
+		e.chores.ticking = true
+		e.chores.tick = e.now + tickEvery
 	}
 }
 
@@ -146,7 +146,7 @@ func (e *Engine) visitTroubled() bool {
 	if e.shared.VisitTroubled(visitsPerPass) {
 		return true
 	}
-	e.rounds.ticking = false
+	e.chores.ticking = false
 	if e.shared.Troubled() {
 		e.startTick()
 	}

@@ -7,6 +7,10 @@
 //	                  │                        Port.Poll        └──────┘
 //	                 Tap ──▶ capture file (local bursts too)
 //
+// A Port sends between the IP addresses that it is told: which addresses a GID leads to is
+// not known here. The GIDs of what arrives are the addresses in its IP header, as RoCEv2 has
+// it.
+//
 // A Cutter cuts a burst at the path MTU into packets that can leave in one call (GSO), a
 // Joiner makes one burst of packets that arrived in one call (GRO); both are pure. A Bind
 // moves datagrams: UDP does so through sockets, FakeNet in memory. A Port puts them

@@ -10,9 +10,12 @@
 //	                                 ▼  gather, scatter, check keys
 //	                            rings in the session's arena, registered memory
 //
-// One goroutine, the engine's loop, runs everything here: no locks. A session's
-// objects are named by handles that only that session can use; queue pair numbers
-// and memory keys are random and belong to the NIC as a whole, because that is what
+// Every object belongs to one loop, and only that loop touches it: no locks. What an object
+// wants of its loop it asks of its owner (owner.go). Where an address leads to is asked of a
+// Resolver (way.go).
+//
+// A session's objects are named by handles that only that session can use; queue pair
+// numbers and memory keys are random and belong to the NIC as a whole, because that is what
 // goes on a wire.
 //
 // Rings live in memory that a client can scribble on at any moment. Their code
