@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -26,6 +25,8 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/routes"
+	"vrdma/internal/vnic"
 )
 
 const (
@@ -157,7 +158,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), recognise: !f.strangers, stop: make(chan string, 1)}
+	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers, stop: make(chan string, 1)}
 	if f.network && !f.ephemeral {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
@@ -250,6 +251,7 @@ type daemon struct {
 	claim  *launch.Claim
 	log    *slog.Logger
 	budget *budget.Ledger
+	nics   *vnic.Table
 	engine *engine.Engine
 	server *frontdoor.Server
 	port   *link.Port // nil: no other hosts
@@ -265,10 +267,8 @@ type daemon struct {
 func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
-	network := &nic.HostNetwork{}
-	network.Add(card)
 	d.engine, err = engine.New(engine.Options{
-		Resolver: network,
+		Resolver: d.nics,
 		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
@@ -276,16 +276,21 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 		return lacks("%w", err)
 	}
 	manager := rdmacm.New(card, d.engine.MADs(card))
+	first := &vnic.NIC{
+		Name: vnic.Default, Owner: os.Geteuid(), Network: vnic.HostNetwork, Device: card, Manager: manager, Routes: routes.Kernel{},
+	}
+	if d.port == nil {
+		first.Routes = routes.None{}
+	}
+	if err := d.nics.Add(first); err != nil {
+		return err
+	}
 	if err := d.engine.Add(card, manager); err != nil {
 		return err
 	}
-	var route func(from, to netip.Addr) (netip.Addr, error) // the kernel's
-	if d.port == nil {
-		route = func(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }
-	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Socket: d.place.Socket, NIC: card, Engine: d.engine, CMA: manager, Route: route, Log: d.log, Version: version,
-		DirMode: dirMode, SocketMode: mode, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
+		Doors:  []frontdoor.Door{{Socket: d.place.Socket, NIC: first, DirMode: dirMode, SocketMode: mode}},
+		Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err

@@ -188,11 +188,11 @@ func (c *program) newQP(typ uint8) *testQP {
 // extents are what the shim would say of the client's memory.
 func (c *program) extents() (list []memory.Extent) {
 	if c.kind != memory.Hole {
-		return []memory.Extent{{Start: c.base, Length: clientMemory, Kind: c.kind, Prot: 3}}
+		return []memory.Extent{{Start: c.base, Offset: c.base, Length: clientMemory, Kind: c.kind, Prot: 3}}
 	}
 	kinds := []memory.ExtentKind{memory.Shared, memory.Foreign}
 	for at := uint64(0); at < clientMemory; at += 4096 {
-		list = append(list, memory.Extent{Start: c.base + at, Length: 4096, Kind: kinds[at/4096%2], Prot: 3})
+		list = append(list, memory.Extent{Start: c.base + at, Offset: c.base + at, Length: 4096, Kind: kinds[at/4096%2], Prot: 3})
 	}
 	return list
 }

@@ -20,7 +20,8 @@ import (
 // number of words and takes a bounded number of rings; what is left waits for the next time,
 // so a client that rings everything all the time delays itself.
 type doorbells struct {
-	of     map[int32]*bell // by the descriptor that wakes us
+	of     map[int32]*bell // by the descriptor that wakes us, or a number below 0
+	mute   int32           // the last such number
 	active []*bell
 	look   int // among active: where the next poll begins
 	sched  *scheduler
@@ -30,7 +31,8 @@ type doorbells struct {
 // A bell is a session's page.
 type bell struct {
 	client *client
-	fd     int
+	fd     int   // -1: there is none
+	key    int32 // in doorbells.of
 	page   page
 	active bool
 	cursor int // handle where the next reading starts
@@ -57,14 +59,20 @@ func (d *doorbells) init(s *scheduler, p *poller) {
 
 // add begins with b, whose descriptor is watched.
 func (d *doorbells) add(b *bell, now ib.Time) {
-	d.of[int32(b.fd)] = b
+	if b.key = int32(b.fd); b.fd < 0 {
+		d.mute--
+		b.key = d.mute
+	}
+	d.of[b.key] = b
 	d.activate(b, now)
 }
 
 // remove ends it.
 func (d *doorbells) remove(b *bell) {
-	d.poller.unwatch(b.fd)
-	delete(d.of, int32(b.fd))
+	if b.fd >= 0 {
+		d.poller.unwatch(b.fd)
+	}
+	delete(d.of, b.key)
 	if i := slices.Index(d.active, b); i >= 0 {
 		d.active = slices.Delete(d.active, i, i+1)
 	}

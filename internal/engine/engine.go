@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -132,21 +131,34 @@ func (e *Engine) Wake(q *nic.QP) { taskOf(q).Wake() }
 // them.
 func (e *Engine) Aside() *memory.Pool { return e.shared.Aside() }
 
-// Attach begins to serve a session, of a NIC that was added, and its doorbells. It runs on
-// the loop.
-func (e *Engine) Attach(s *nic.Session, doorbell *os.File) error {
+// Attach begins to serve a session, of a NIC that was added, and its doorbells. Without a
+// doorbell its client calls Ring. It runs on the loop.
+func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 	card := e.cards.of[s.NIC()]
 	if card == nil {
 		return fmt.Errorf("engine: the NIC %s was not added", s.NIC().Name)
 	}
 	c := &client{e: e, session: s, card: card}
-	c.bell = bell{client: c, fd: int(doorbell.Fd()), page: newPage(s.Arena.Doorbell())}
-	if err := e.poller.watch(c.bell.fd); err != nil {
-		return err
+	c.bell = bell{client: c, fd: -1, page: newPage(s.Arena.Doorbell())}
+	if doorbell != nil {
+		c.bell.fd = int(doorbell.Fd())
+		if err := e.poller.watch(c.bell.fd); err != nil {
+			return err
+		}
 	}
 	s.SetOwner(c)
 	e.bells.add(&c.bell, e.now)
 	return nil
+}
+
+// Ring wakes the loop for a session that has no doorbell: its client calls it where another
+// would write to its descriptor. Any goroutine may call it.
+func (e *Engine) Ring(s *nic.Session) {
+	e.Do(func() {
+		if c := clientOf(s); c != nil {
+			e.bells.activate(&c.bell, e.now)
+		}
+	})
 }
 
 // Detach stops serving a session. It runs on the loop, before the session's arena

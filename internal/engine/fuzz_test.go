@@ -78,7 +78,7 @@ func newVictim(t testing.TB, typ uint8) *victim {
 func (v *victim) register(t testing.TB, typ uint8) {
 	c := v.c
 	region := func(at, size uint64) *memory.Region {
-		r, err := c.space.Map(c.base+at, size, []memory.Extent{{Start: c.base + at, Length: size, Kind: memory.Shared, Prot: 3}})
+		r, err := c.space.Map(c.base+at, size, []memory.Extent{{Start: c.base + at, Offset: c.base + at, Length: size, Kind: memory.Shared, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}

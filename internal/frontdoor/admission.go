@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 )
@@ -20,67 +21,46 @@ var (
 	// The memfd of registered memory, and the descriptors by which the process is
 	// watched and reached.
 	processBill = budget.Bill{budget.Files: 3, budget.State: 16 << 10}
-	// A subscription's queue is made at once, and fills while nobody reads.
-	traceBill = budget.Bill{budget.Tools: 15, budget.State: traceQueue * 512}
-	toolBill  = budget.Bill{budget.Tools: 1}
+	toolBill    = budget.Bill{budget.Tools: 1}
 )
-
-// statusState is the heap that describing one queue pair takes, as a record and as JSON.
-const statusState = 2 << 10
 
 // recognise tells who has connected, as far as the kernel knows. The account is held
 // until leave.
-func (s *Server) recognise(u *net.UnixConn) (peer, error) {
-	cred, err := credentials(u)
+func (s *Server) recognise(u *net.UnixConn) (caller.Caller, error) {
+	who, err := caller.Of(u)
 	if err != nil {
-		return peer{}, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
+		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
-	p := peer{pid: int(cred.Pid), uid: int(cred.Uid), gid: int(cred.Gid)}
-	p.home, p.homeErr = homeOfPeer(u, p.pid)
 	if s.cfg.Budget == nil {
-		return p, nil
+		return who, nil
 	}
 	// The owner's number alone is not enough: root of a container has it too.
-	if p.uid == s.uid && (s.home.err != nil || p.homeErr == nil && s.home.stranger(&p.home) == "") {
-		p.account = s.cfg.Budget.Owner().Hold()
+	if who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "") {
+		who.Account = s.cfg.Budget.Owner().Hold()
 	} else {
-		p.account = s.cfg.Budget.User(p.uid)
+		who.Account = s.cfg.Budget.User(who.UID)
 	}
-	return p, nil
+	return who, nil
 }
 
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn) (peer, error) {
-	p, err := s.recognise(u)
+func (s *Server) enter(u *net.UnixConn) (caller.Caller, error) {
+	who, err := s.recognise(u)
 	if err != nil {
-		return p, err
+		return who, err
 	}
-	if err := p.account.Charge(connectionBill); err != nil {
-		p.account.Drop()
+	if err := who.Account.Charge(connectionBill); err != nil {
+		who.Account.Drop()
 		s.overdrawn(err)
-		return p, refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
+		return who, refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
 	}
-	return p, nil
+	return who, nil
 }
 
 // leave undoes enter.
-func (p *peer) leave() {
-	p.account.Refund(connectionBill)
-	p.account.Drop()
-}
-
-// sameUser reports whether p is a program of o's own user: of the same number, and living
-// in the same place. If we do not know where one of them lives, it is not.
-func (p *peer) sameUser(o *peer) bool {
-	return p.uid == o.uid && p.homeErr == nil && o.homeErr == nil && p.home.differs(&o.home) == ""
-}
-
-// accountLines are what p's user holds.
-func (p *peer) accountLines() []budget.Line {
-	if p == nil {
-		return nil
-	}
-	return p.account.Lines()
+func leave(who *caller.Caller) {
+	who.Account.Refund(connectionBill)
+	who.Account.Drop()
 }
 
 // recount has every process charged for the registered pages that it has now. What a process

@@ -3,13 +3,17 @@ package frontdoor
 import (
 	"encoding/binary"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
+	"vrdma/internal/eventsock"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/routes"
+	"vrdma/internal/vnic"
 )
 
 // channelOf opens the rdma_cm device for a process; commands then go there.
@@ -71,7 +75,7 @@ func TestCMConnection(t *testing.T) {
 	l := server.cmID(100, abi.PSTCP)
 	server.must(ucm(abi.CMCmdBindIP, &abi.CMBindIP{Addr: sockaddrOf("0.0.0.0:7000"), ID: l}, 0))
 	server.must(ucm(abi.CMCmdListen, &abi.CMListen{ID: l}, 0))
-	if ready(int(server.dev.Files[0].Fd())) {
+	if channel.Ready(int(server.dev.Files[0].Fd())) {
 		t.Error("the event socket can be read without an event")
 	}
 	id := other.cmID(200, abi.PSTCP)
@@ -90,8 +94,8 @@ func TestCMConnection(t *testing.T) {
 	other.event(abi.CMEventConnectResponse)
 	other.must(ucm(abi.CMCmdAccept, &abi.CMAccept{ID: id}, 0))
 	server.event(abi.CMEventEstablished)
-	if st := s.status(nil, true, s.visible(nil, true)); len(st.Connections) != 3 {
-		t.Errorf("status shows %+v, want a listener and two ends", st.Connections)
+	if st, err := channel.QueryStatus(s.doors[0].Socket); err != nil || len(st.Connections) != 3 {
+		t.Errorf("status shows %+v, %v; want a listener and two ends", st.Connections, err)
 	}
 	// The client's process ends: the server hears of it.
 	other.proc.Close()
@@ -135,15 +139,15 @@ func TestCMRefusals(t *testing.T) {
 
 // Where there is no way, the command fails; where nobody is, the event says so.
 func TestCMUnreachable(t *testing.T) {
-	s := testServerWith(t, Config{
-		Route: func(_, to netip.Addr) (netip.Addr, error) {
+	s := testServerWith(t, Config{Doors: []Door{{NIC: &vnic.NIC{Routes: testRoutes{
+		from: func(_, to netip.Addr) (netip.Addr, error) {
 			if to == netip.MustParseAddr("198.51.100.1") {
 				return netip.Addr{}, syscall.ENETUNREACH
 			}
 			return netip.MustParseAddr("192.0.2.1"), nil
 		},
-		Reach: func(_, _ netip.Addr, timeout time.Duration) error { time.Sleep(timeout); return syscall.ETIMEDOUT },
-	})
+		reach: func(_, _ netip.Addr, timeout time.Duration) error { time.Sleep(timeout); return syscall.ETIMEDOUT },
+	}}}}})
 	a := channelOf(t, s, process1(t, s))
 	resolve := func(id uint32, to string) []byte {
 		return ucm(abi.CMCmdResolveIP, &abi.CMResolveIP{DstAddr: sockaddrOf(to), ID: id, TimeoutMS: 50}, 0)
@@ -180,16 +184,20 @@ func FuzzCM(f *testing.F) {
 	seed(ucm(abi.CMCmdCreateID, &abi.CMCreateID{UID: 1, Response: 1, PS: abi.PSUDP}, 4), resolve,
 		ucm(abi.CMCmdJoinIPMcast, &abi.CMJoinIPMcast{Addr: sockaddrOf("224.0.0.9:0"), Response: 1}, 4), event,
 		ucm(abi.CMCmdLeaveMcast, &abi.CMDestroyID{Response: 1}, 4), ucm(abi.CMCmdInitQPAttr, &abi.CMInitQPAttr{Response: 1, QPState: 1}, 144))
-	s := testServerWith(f, Config{Route: func(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }})
+	s := testServerWith(f, Config{Doors: []Door{{NIC: &vnic.NIC{Routes: routes.None{}}}}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var client *rdmacm.Client
-		ses := &cmSession{srv: s, proc: &process{}}
-		fd := -1
-		s.onLoop(func() {
-			client = s.cfg.CMA.NewClient(1, "fuzz")
-			ses.ch, fd, _ = client.NewChannel()
+		ses := &cmSession{srv: s, nic: s.doors[0].NIC, proc: &process{}}
+		var end *os.File
+		s.loop.Do(func() {
+			client = s.doors[0].NIC.Manager.NewClient(1, "fuzz")
+			ses.ch, _ = client.NewChannel(func() (rdmacm.Signal, error) {
+				signal, client, err := eventsock.New()
+				end = client
+				return signal, err
+			})
 		})
-		defer syscall.Close(fd)
+		defer end.Close()
 		var builder channel.ReplyBuilder
 		var reply channel.Reply
 		for n := 0; len(b) >= 2 && n < 64; n++ {
@@ -202,7 +210,7 @@ func FuzzCM(f *testing.F) {
 			b = b[2+size:]
 		}
 		var left int
-		s.onLoop(func() {
+		s.loop.Do(func() {
 			client.Close()
 			left = len(client.Status())
 		})

@@ -1,24 +1,29 @@
 package frontdoor
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vrdma/internal/abi"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/inspect"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/ucma"
+	"vrdma/internal/uverbs"
+	"vrdma/internal/vnic"
 )
 
 // A cmSession is one open of the rdma_cm device: an event channel. Like a session,
 // it is served by one goroutine, and ends with its connection.
 type cmSession struct {
 	srv  *Server
+	nic  *vnic.NIC
 	proc *process
-	conn *channel.Conn
+	line line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
 }
@@ -28,18 +33,22 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) error {
-	if s.cfg.CMA == nil {
+func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(token, who)
+	p, err := s.process(token, who, d)
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, proc: p, conn: c, id: s.ids.Add(1)}
-	fd := -1
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: s.ids.Add(1)}
+	var end uverbs.Handle
+	open := func() (signal rdmacm.Signal, err error) {
+		signal, end, err = ses.line.OpenSignal()
+		return signal, err
+	}
 	err = syscall.EIO
-	if perr := s.onLoop(func() { ses.ch, fd, err = p.cm.NewChannel() }); perr != nil {
+	if perr := s.loop.Do(func() { ses.ch, err = p.cm.NewChannel(open) }); perr != nil {
 		err = perr
 	}
 	if err != nil {
@@ -47,26 +56,26 @@ func (s *Server) serveRDMACM(c *channel.Conn, who peer, token channel.Token) err
 	}
 	defer ses.end()
 	if err := p.adoptChannel(ses); err != nil {
-		unix.Close(fd)
+		end.Close()
 		return err
 	}
 	w := welcome()
 	w.NumFDs, w.ID = 1, ses.ch.Name
 	w.RdevMajor, w.RdevMinor = abi.CMMajor, abi.CMMinor
-	err = c.WriteMessage(w.Append(nil), fd)
-	unix.Close(fd)
+	err = ses.line.Send(w.Append(nil), []uverbs.Handle{end})
+	end.Close()
 	if err != nil {
 		return nil
 	}
-	ses.mark(channel.TraceOpen)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceOpen)
 	ses.loop()
-	ses.mark(channel.TraceClose)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceClose)
 	return nil
 }
 
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
-	if err := ses.srv.onLoop(ses.ch.Close); err != nil {
+	if err := ses.srv.loop.Do(ses.ch.Close); err != nil {
 		ses.srv.log.Error("panic while closing an event channel", "session", ses.id, "error", err)
 	}
 }
@@ -77,12 +86,12 @@ func (ses *cmSession) loop() {
 	var reply channel.ReplyBuilder
 	out := make([]byte, 0, 512)
 	for {
-		buf, n, err := receive(ses.conn)
+		buf, n, err := ses.line.Receive()
 		if err != nil {
 			return
 		}
 		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.pid, "program", ses.proc.program, "error", err)
+			ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 			buffers.Put(buf)
 			return
 		}
@@ -91,7 +100,7 @@ func (ses *cmSession) loop() {
 		if req.Op == channel.OpCommand {
 			errno = ses.command(req.Command, &reply)
 		}
-		err = ses.conn.WriteMessage(finish(&reply, errno))
+		err = ses.line.Send(finish(&reply, errno), nil)
 		buffers.Put(buf)
 		if err != nil {
 			return
@@ -102,16 +111,16 @@ func (ses *cmSession) loop() {
 // command runs one command.
 func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Errno {
 	start := time.Now()
-	traced := ses.srv.trace.wants(&ses.proc.peer)
+	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	c := ucma.Run(ses, b, traced)
 	c.Answer(reply)
 	if c.Refused() {
-		ses.srv.refused.count(c.Name())
+		ses.srv.desk.Refused.Count(c.Name())
 	}
 	if traced && c.Errno != syscall.EAGAIN {
-		r := ses.record(c.Name(), start)
-		outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
-		ses.srv.trace.publish(&ses.proc.peer, r)
+		r := record(ses.proc, ses.id, c.Name(), start)
+		inspect.Outcome(&r, c.Errno, c.Refused(), c.Args, c.Result)
+		ses.srv.desk.Trace.Publish(&ses.proc.Caller, r)
 	}
 	return c.Errno
 }
@@ -119,7 +128,7 @@ func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Err
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.onLoop(func() { err = f(ses.ch) }); p != nil {
+	if p := ses.srv.loop.Do(func() { err = f(ses.ch) }); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
@@ -127,31 +136,20 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 }
 
 // OnLoop implements ucma.Channel.
-func (ses *cmSession) OnLoop(f func()) { ses.srv.onLoop(f) }
+func (ses *cmSession) OnLoop(f func()) { ses.srv.loop.Do(f) }
 
 // CMA implements ucma.Channel.
-func (ses *cmSession) CMA() *rdmacm.CMA { return ses.srv.cfg.CMA }
+func (ses *cmSession) CMA() *rdmacm.CMA { return ses.nic.Manager }
 
 // NodeGUID implements ucma.Channel.
-func (ses *cmSession) NodeGUID() uint64 { return ses.srv.cfg.NIC.NodeGUID }
+func (ses *cmSession) NodeGUID() uint64 { return ses.nic.Device.NodeGUID }
 
 // Route implements ucma.Channel.
 func (ses *cmSession) Route(from, to netip.Addr) (netip.Addr, error) {
-	return ses.srv.cfg.Route(from, to)
+	return ses.nic.Routes.From(from, to)
 }
 
 // Reach implements ucma.Channel.
 func (ses *cmSession) Reach(from, to netip.Addr, timeout time.Duration) error {
-	return ses.srv.cfg.Reach(from, to, timeout)
-}
-
-func (ses *cmSession) record(command string, t time.Time) channel.TraceRecord {
-	p := &ses.proc.peer
-	return channel.TraceRecord{Time: t, Session: ses.id, Pid: p.pid, Program: p.program, Label: p.label, Command: command}
-}
-
-func (ses *cmSession) mark(mark string) {
-	if h := &ses.srv.trace; h.wants(&ses.proc.peer) {
-		h.publish(&ses.proc.peer, ses.record("rdma_cm "+mark, time.Now()))
-	}
+	return ses.nic.Routes.Reach(from, to, timeout)
 }

@@ -17,7 +17,7 @@ func TestStatus(t *testing.T) {
 	p, q := pd(c), cq(c)
 	qp(c, p, q)
 	c.fails("XRC", legacy(abi.CmdOpenXRCD, &abi.DeallocPD{}, nil, 0), syscall.EOPNOTSUPP)
-	st, err := channel.QueryStatus(s.cfg.Socket)
+	st, err := channel.QueryStatus(s.doors[0].Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestStatus(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	s := testServer(t)
-	tr, err := channel.Trace(s.cfg.Socket, "mine")
+	tr, err := channel.Trace(s.doors[0].Socket, "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,39 +90,11 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestTraceSlow shows that a tool that does not read loses records, not programs
-// time.
-func TestTraceSlow(t *testing.T) {
-	var h hub
-	p := &peer{uid: 1, label: "l"}
-	if h.wants(p) {
-		t.Error("somebody listens to an empty hub")
-	}
-	sub := h.subscribe("l", &peer{uid: 1}, false)
-	if other := (&peer{uid: 2, label: "l"}); h.wants(other) {
-		t.Error("a user sees another user's programs")
-	}
-	for range traceQueue + 10 {
-		h.publish(p, channel.TraceRecord{})
-	}
-	for range traceQueue {
-		<-sub.records
-	}
-	h.publish(p, channel.TraceRecord{})
-	if r := <-sub.records; r.Lost != 10 {
-		t.Errorf("lost %d, want 10", r.Lost)
-	}
-	h.unsubscribe(sub)
-	if h.wants(p) {
-		t.Error("somebody listens after unsubscribe")
-	}
-}
-
 func TestStop(t *testing.T) {
 	stopped := make(chan struct{})
 	s := testServerStop(t, func() { close(stopped) })
 	for range 2 {
-		if err := channel.StopDaemon(s.cfg.Socket); err != nil {
+		if err := channel.StopDaemon(s.doors[0].Socket); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,7 +119,7 @@ func TestControlUnknown(t *testing.T) {
 // TestCloseEnds shows that Close ends what tools and programs hold open.
 func TestCloseEnds(t *testing.T) {
 	s := testServer(t)
-	tr, err := channel.Trace(s.cfg.Socket, "")
+	tr, err := channel.Trace(s.doors[0].Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/inspect"
 )
 
 // The control socket: who may stop the daemon and see everybody asks here. Where it is,
@@ -169,34 +171,35 @@ func (s *Server) serveTools() {
 }
 
 // converseControl serves one tool at the control socket.
-func (s *Server) converseControl(c *channel.Conn, who peer) error {
-	h, who, err := s.greeting(c, who)
+func (s *Server) converseControl(c *channel.Conn, who caller.Caller) error {
+	first := s.doors[0]
+	h, who, err := s.greeting(c, who, first)
 	if err != nil {
 		return err
 	}
 	if h.Kind != channel.KindControl {
-		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the control socket", s.cfg.Socket)
+		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the control socket", first.Socket)
 	}
 	if err := s.mayControl(&who); err != nil {
-		s.log.Warn("a process was refused at the control socket", "pid", who.pid, "uid", who.uid, "program", who.program, "why", err)
+		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
-	return s.serveControl(c, who, true)
+	return s.serveTool(c, inspect.View{Who: &who, All: true, NIC: first.NIC, Socket: first.Socket})
 }
 
 // mayControl says why a process may not see and stop everything.
-func (s *Server) mayControl(who *peer) error {
-	if who.uid != s.uid && who.uid != 0 {
-		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.uid)
+func (s *Server) mayControl(who *caller.Caller) error {
+	if who.UID != s.uid && who.UID != 0 {
+		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.UID)
 	}
-	if s.home.err != nil {
-		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.err, os.Getpid())
+	if s.home.Err != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.Err, os.Getpid())
 	}
-	if who.homeErr != nil {
-		return refusal(syscall.EPERM, "the daemon cannot tell where process %d lives: %v", who.pid, who.homeErr)
+	if who.HomeErr != nil {
+		return refusal(syscall.EPERM, "the daemon cannot tell where process %d lives: %v", who.Pid, who.HomeErr)
 	}
-	if what := s.home.stranger(&who.home); what != "" {
-		return refusal(syscall.EPERM, "process %d has another %s than the daemon, as in a container: ask from where the daemon runs", who.pid, what)
+	if what := s.home.Stranger(&who.Home); what != "" {
+		return refusal(syscall.EPERM, "process %d has another %s than the daemon, as in a container: ask from where the daemon runs", who.Pid, what)
 	}
 	return nil
 }

@@ -49,8 +49,8 @@ func FuzzCommand(f *testing.F) {
 	}
 	f.Cleanup(space.Close)
 	f.Fuzz(func(t *testing.T, b []byte, start, length uint64, kind uint32) {
-		p := &process{space: space, sessions: make(map[*session]struct{})}
-		ses, err := s.openSession(nil, p)
+		p := &process{nic: s.doors[0].NIC, space: space, sessions: make(map[*session]struct{})}
+		ses, err := s.openSession(socketLine{}, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,13 +61,15 @@ func FuzzCommand(f *testing.F) {
 				Op: channel.OpCommand, Command: command,
 				Extents: []channel.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
 			}
-			msg, fds := ses.handle(&req, &builder, nil)
-			channel.CloseFDs(fds)
+			msg, files := ses.handle(&req, &builder, nil)
+			for _, f := range files {
+				f.Close()
+			}
 			if err := reply.Parse(msg); err != nil {
 				t.Errorf("command %x: the reply does not parse: %v", command, err)
 			}
-			if len(fds) != len(reply.FDs) {
-				t.Errorf("command %x: %d descriptors announced, %d sent", command, len(reply.FDs), len(fds))
+			if len(files) != len(reply.FDs) {
+				t.Errorf("command %x: %d descriptors announced, %d sent", command, len(reply.FDs), len(files))
 			}
 		}
 		run(legacy(abi.CmdGetContext, &abi.GetContext{Response: 1}, nil, 8))
@@ -78,7 +80,7 @@ func FuzzCommand(f *testing.F) {
 		}
 		ses.end()
 		var left int
-		s.onLoop(func() { left = s.cfg.NIC.Sessions() })
+		s.loop.Do(func() { left = s.doors[0].NIC.Device.Sessions() })
 		if left != 0 || space.Mapped() != 0 {
 			t.Errorf("%d sessions and %d registered bytes are left", left, space.Mapped())
 		}

@@ -4,32 +4,21 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vrdma/internal/abi"
-	"vrdma/internal/budget"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
+	"vrdma/internal/inspect"
 )
-
-// A peer is who is at the other end.
-type peer struct {
-	pid, uid, gid  int
-	program, label string
-	home           home
-	homeErr        error           // why home is not known
-	account        *budget.Account // who pays
-}
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
 // anywhere in it ends the conversation, not the daemon.
-func (s *Server) guarded(c *channel.Conn, who peer, converse conversation) {
+func (s *Server) guarded(c *channel.Conn, who caller.Caller, converse conversation) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))
@@ -41,54 +30,57 @@ func (s *Server) guarded(c *channel.Conn, who peer, converse conversation) {
 }
 
 // A conversation is what happens on a connection.
-type conversation func(c *channel.Conn, who peer) error
+type conversation func(c *channel.Conn, who caller.Caller) error
 
 // converse reads the greeting and serves whatever kind of conversation it opens.
-func (s *Server) converse(c *channel.Conn, who peer) error {
-	h, who, err := s.greeting(c, who)
+func (d *door) converse(c *channel.Conn, who caller.Caller) error {
+	s := d.srv
+	h, who, err := s.greeting(c, who, d)
 	if err != nil {
 		return err
 	}
 	switch h.Kind {
 	case channel.KindProcess:
-		err = s.serveProcess(c, who)
+		err = s.serveProcess(c, who, d)
 	case channel.KindUverbs:
-		err = s.serveUverbs(c, who, h.Token)
+		err = s.serveUverbs(c, who, d, h.Token)
 	case channel.KindRDMACM:
-		err = s.serveRDMACM(c, who, h.Token)
+		err = s.serveRDMACM(c, who, d, h.Token)
 	case channel.KindNetlink:
-		err = s.serveNetlink(c, who)
+		err = s.serveNetlink(c, who, d)
 	case channel.KindControl:
-		err = s.serveControl(c, who, false)
+		err = s.serveTool(c, inspect.View{Who: &who, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
 	return err
 }
 
-// greeting reads and checks a hello, and adds to who what the client says of itself.
-func (s *Server) greeting(c *channel.Conn, who peer) (channel.Hello, peer, error) {
+// greeting reads and checks a hello, which came in at d, and adds to who what the client says
+// of itself.
+func (s *Server) greeting(c *channel.Conn, who caller.Caller, d *door) (channel.Hello, caller.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
 	n, fds, err := c.ReadMessage(buf[:])
 	if err != nil {
-		return channel.Hello{}, peer{}, err
+		return channel.Hello{}, who, err
 	}
 	channel.CloseFDs(fds)
 	h, err := channel.ParseHello(buf[:n])
 	if err != nil {
-		return h, peer{}, refusal(syscall.EPROTO, "%v", err)
+		return h, who, refusal(syscall.EPROTO, "%v", err)
 	}
 	if h.Protocol != channel.Version {
-		return h, peer{}, refusal(syscall.EPROTO,
+		return h, who, refusal(syscall.EPROTO,
 			"the daemon (pid %d) speaks protocol %d, this program's libvrdma.so %d: stop the old daemon (vrdma stop, or kill %d) and start again",
 			os.Getpid(), channel.Version, h.Protocol, os.Getpid())
 	}
-	if h.VNIC != "" {
-		return h, peer{}, refusal(syscall.ENODEV, "there is no vNIC %q here", h.VNIC)
+	if h.VNIC != "" && h.VNIC != d.NIC.Name {
+		return h, who, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
+			printable(h.VNIC), d.Socket, d.NIC.Name)
 	}
-	who.program, who.label = filepath.Base(printable(h.Program)), printable(h.Label)
+	who.Program, who.Label = filepath.Base(printable(h.Program)), printable(h.Label)
 	return h, who, nil
 }
 
@@ -101,19 +93,6 @@ func printable(s string) string {
 		}
 	}
 	return string(b)
-}
-
-func credentials(u *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var cerr error
-	err = raw.Control(func(fd uintptr) {
-		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, cerr)
 }
 
 // refusal is the error that a Welcome carries.

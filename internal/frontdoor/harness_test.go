@@ -3,6 +3,7 @@ package frontdoor
 import (
 	"context"
 	"encoding/binary"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -15,6 +16,8 @@ import (
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/routes"
+	"vrdma/internal/vnic"
 )
 
 // testNIC is a device with two addresses.
@@ -37,7 +40,8 @@ func testServerStop(t testing.TB, stop func()) *Server {
 	return testServerWith(t, Config{Stop: stop})
 }
 
-// testServerWith is one with a given configuration, as far as it goes.
+// testServerWith is one with a given configuration, as far as it goes: behind the first
+// door is the device that the engine drives.
 func testServerWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	var served chan error
@@ -55,23 +59,52 @@ func testServerWith(t testing.TB, cfg Config) *Server {
 	return s
 }
 
+// testRoutes are routes of a test's own.
+type testRoutes struct {
+	from  func(from, to netip.Addr) (netip.Addr, error)
+	reach func(from, to netip.Addr, timeout time.Duration) error
+}
+
+func (r testRoutes) From(from, to netip.Addr) (netip.Addr, error) { return r.from(from, to) }
+
+func (r testRoutes) Reach(from, to netip.Addr, timeout time.Duration) error {
+	return r.reach(from, to, timeout)
+}
+
 // testListener is one that accepts nothing yet.
 func testListener(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	n := testNIC()
-	network := &nic.HostNetwork{}
-	network.Add(n)
+	nics := vnic.NewTable()
 	var s *Server
-	e, err := engine.New(engine.Options{Resolver: network, Evict: func(d *nic.Session) { s.Evict(d) }})
+	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	manager := rdmacm.New(n, e.MADs(n))
-	if err := e.Add(n, manager); err != nil {
-		t.Fatal(err)
+	cfg.Engine, cfg.Version = e, "test"
+	if len(cfg.Doors) == 0 {
+		cfg.Doors = make([]Door, 1)
+	}
+	first := &cfg.Doors[0]
+	if first.NIC == nil {
+		first.NIC = &vnic.NIC{Routes: routes.Kernel{}}
+	}
+	first.Socket = filepath.Join(t.TempDir(), "s.sock")
+	first.NIC.Name, first.NIC.Network, first.NIC.Device, first.NIC.Manager = vnic.Default, vnic.HostNetwork, n, manager
+	for i, d := range cfg.Doors {
+		if err := nics.Add(d.NIC); err != nil {
+			t.Fatal(err)
+		}
+		var m engine.Management
+		if i == 0 {
+			m = manager
+		}
+		if err := e.Add(d.NIC.Device, m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	e.Start()
-	cfg.Socket, cfg.NIC, cfg.Engine, cfg.CMA, cfg.Version = filepath.Join(t.TempDir(), "s.sock"), n, e, manager, "test"
 	s, err = Listen(cfg)
 	if err != nil {
 		e.Stop()
@@ -98,7 +131,7 @@ type client struct {
 
 func dial(t testing.TB, s *Server, h channel.Hello) *channel.Session {
 	t.Helper()
-	c, err := channel.Dial(s.cfg.Socket, h)
+	c, err := channel.Dial(s.doors[0].Socket, h)
 	if err != nil {
 		t.Fatal(err)
 	}

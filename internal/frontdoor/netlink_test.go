@@ -3,13 +3,12 @@ package frontdoor
 import (
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/rdmanl"
 )
@@ -84,7 +83,9 @@ func TestLooker(t *testing.T) {
 	for range 3 {
 		qp(prog, p, q)
 	}
-	l := &looker{s: s, who: peer{pid: os.Getpid(), uid: os.Getuid()}, at: placeOf(os.Getpid())}
+	me := caller.Caller{Pid: os.Getpid(), UID: os.Getuid()}
+	me.Home, me.HomeErr = caller.HomeOf(me.Pid)
+	l := s.desk.Looker(&me, s.doors[0].NIC)
 	want := rdmanl.Counts{}
 	want[rdmanl.PD], want[rdmanl.CQ], want[rdmanl.QP], want[rdmanl.Ctx] = 1, 1, 3, 1
 	if got := l.Counts(); got != want {
@@ -106,44 +107,9 @@ func TestLooker(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	l.who.uid++
+	me.UID++
+	l = s.desk.Looker(&me, s.doors[0].NIC)
 	if got := l.Counts(); got != (rdmanl.Counts{}) {
 		t.Errorf("another user sees %v", got)
-	}
-}
-
-// A process is seen from its own process namespace and from the daemon's.
-func TestPlace(t *testing.T) {
-	me := placeOf(os.Getpid())
-	if got := me.sees(os.Getpid()); got != os.Getpid() {
-		t.Errorf("I see myself as %d, want %d", got, os.Getpid())
-	}
-	cmd := exec.Command("sleep", "60")
-	flags := uintptr(syscall.CLONE_NEWPID)
-	if os.Getuid() != 0 {
-		flags |= syscall.CLONE_NEWUSER
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	inside := placeOf(cmd.Process.Pid)
-	if got := inside.sees(cmd.Process.Pid); got != 1 {
-		t.Errorf("the first process of a namespace sees itself as %d, want 1", got)
-	}
-	if got := inside.sees(os.Getpid()); got != 0 {
-		t.Errorf("from inside, a process outside is seen as %d", got)
-	}
-	if got := me.sees(cmd.Process.Pid); got != cmd.Process.Pid {
-		t.Errorf("from the daemon's namespace the process is %d, want %d", got, cmd.Process.Pid)
-	}
-	unknown := place{process: os.Getpid()}
-	if got := unknown.sees(cmd.Process.Pid); got != 0 {
-		t.Errorf("from nobody knows where, a process of another namespace is seen as %d", got)
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	if got := me.sees(cmd.Process.Pid); got != 0 {
-		t.Errorf("a process that is gone is seen as %d", got)
 	}
 }

@@ -5,15 +5,18 @@ import (
 	"syscall"
 	"time"
 
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/vnic"
 )
 
 // A process is a client program: what its PROCESS connection stands for. It owns
 // the memfd of its registered memory and every device it opened.
 type process struct {
-	peer
+	caller.Caller
+	nic   *vnic.NIC // of the door that it came in by
 	token channel.Token
 	space *memory.Space
 	apart error // why foreign memory cannot be reached; nil: it can
@@ -30,33 +33,33 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *channel.Conn, who peer) error {
-	if err := who.account.Charge(processBill); err != nil {
+func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error {
+	if err := who.Account.Charge(processBill); err != nil {
 		s.overdrawn(err)
 		return refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
 	}
-	defer who.account.Refund(processBill)
-	space, err := memory.NewSpace(who.pid, s.cfg.NIC.Limits.Memory)
+	defer who.Account.Refund(processBill)
+	space, err := memory.NewSpace(who.Pid, d.NIC.Limits().Memory)
 	if err != nil {
-		s.log.Error("cannot serve a new process", "pid", who.pid, "program", who.program, "error", err)
+		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
-	space.SetAccount(who.account)
+	space.SetAccount(who.Account)
 	defer space.Close()
-	id := identify(c, &who)
-	if id.memory != nil {
-		space.SetForeign(id.memory)
+	id := caller.Identify(c, &who)
+	if id.Memory != nil {
+		space.SetForeign(id.Memory)
 	} else {
-		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.pid, "program", who.program, "why", id.why)
+		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
 	space.Aside = func(f func() error) error {
-		return s.cfg.Engine.Aside().Do(who.uid, time.Duration(s.cfg.NIC.Patience()), f)
+		return s.loop.Aside().Do(who.UID, time.Duration(d.NIC.Device.Patience()), f)
 	}
-	p := &process{peer: who, token: newToken(), space: space, apart: id.why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
-	if s.cfg.CMA != nil {
-		s.onLoop(func() {
-			p.cm = s.cfg.CMA.NewClient(who.pid, who.program)
-			p.cm.SetAccount(who.account)
+	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	if d.NIC.Manager != nil {
+		s.loop.Do(func() {
+			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
+			p.cm.SetAccount(who.Account)
 		})
 	}
 	s.mu.Lock()
@@ -66,7 +69,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 
 	// The connection ends with the process even where a forked child still holds
 	// a copy of its socket.
-	stop := s.watch(id.pidfd, func() { c.Close() })
+	stop := caller.Watch(id.Pidfd, func() { c.Close() })
 	defer stop()
 
 	w := welcome()
@@ -74,7 +77,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 	if err := c.WriteMessage(w.Append(nil), int(space.File().Fd())); err != nil {
 		return nil
 	}
-	s.log.Debug("process", "pid", who.pid, "uid", who.uid, "program", who.program)
+	s.log.Debug("process", "pid", who.Pid, "uid", who.UID, "program", who.Program)
 	var req channel.Request
 	var reply channel.ReplyBuilder
 	for {
@@ -85,7 +88,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
 		if err == nil && req.Op == channel.OpSync {
-			s.tree.Sync()
+			d.NIC.Tree.Sync()
 			errno = 0
 		}
 		reply.Reset((*buf)[:0])
@@ -107,17 +110,17 @@ func (s *Server) endProcess(p *process) {
 	p.mu.Lock()
 	p.ended = true
 	for ses := range p.sessions {
-		ses.conn.Close()
+		ses.line.Close()
 	}
 	for ses := range p.channels {
-		ses.conn.Close()
+		ses.line.Close()
 	}
 	p.mu.Unlock()
 	if p.cm != nil {
-		s.onLoop(p.cm.Close)
-		s.remember(p)
+		s.loop.Do(p.cm.Close)
+		s.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
 	}
-	s.log.Debug("process ended", "pid", p.pid, "program", p.program)
+	s.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
 }
 
 // adopt makes ses end with p. It fails if p has ended already.
@@ -125,10 +128,10 @@ func (p *process) adopt(ses *session) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
-		return refusal(syscall.ESRCH, "process %d has ended", p.pid)
+		return refusal(syscall.ESRCH, "process %d has ended", p.Pid)
 	}
 	if len(p.sessions) >= maxOpens {
-		return refusal(syscall.ENOMEM, "process %d has the device open %d times, which is the limit", p.pid, maxOpens)
+		return refusal(syscall.ENOMEM, "process %d has the device open %d times, which is the limit", p.Pid, maxOpens)
 	}
 	p.sessions[ses] = struct{}{}
 	return nil
@@ -145,10 +148,10 @@ func (p *process) adoptChannel(ses *cmSession) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
-		return refusal(syscall.ESRCH, "process %d has ended", p.pid)
+		return refusal(syscall.ESRCH, "process %d has ended", p.Pid)
 	}
 	if len(p.channels) >= maxChannels {
-		return refusal(syscall.EMFILE, "process %d has %d event channels, which is the limit", p.pid, maxChannels)
+		return refusal(syscall.EMFILE, "process %d has %d event channels, which is the limit", p.Pid, maxChannels)
 	}
 	p.channels[ses] = struct{}{}
 	return nil
@@ -160,14 +163,14 @@ func (p *process) dropChannel(ses *cmSession) {
 	delete(p.channels, ses)
 }
 
-// process finds the process that was given a token. The token is the proof: user
+// process finds the process that was given a token, at the same door. The token is the proof: user
 // and group of a program may have changed since it introduced itself.
-func (s *Server) process(token channel.Token, who peer) (*process, error) {
+func (s *Server) process(token channel.Token, who caller.Caller, d *door) (*process, error) {
 	s.mu.Lock()
 	p := s.processes[token]
 	s.mu.Unlock()
-	if p == nil {
-		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.pid)
+	if p == nil || p.nic != d.NIC {
+		return nil, refusal(syscall.EPERM, "process %d has not introduced itself to this daemon", who.Pid)
 	}
 	return p, nil
 }

@@ -67,7 +67,7 @@ func helper(socket string) error {
 func TestKilled(t *testing.T) {
 	s := testServer(t)
 	prog := exec.Command(os.Args[0])
-	prog.Env = append(os.Environ(), helperSocket+"="+s.cfg.Socket)
+	prog.Env = append(os.Environ(), helperSocket+"="+s.doors[0].Socket)
 	prog.Stderr = os.Stderr
 	out, err := prog.StdoutPipe()
 	if err != nil {
@@ -143,7 +143,7 @@ func TestLeaks(t *testing.T) {
 	eventually(t, "files closed", func() bool { return openFiles(t) <= files })
 	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	var sessions int
-	s.onLoop(func() { sessions = s.cfg.NIC.Sessions() })
+	s.loop.Do(func() { sessions = s.doors[0].NIC.Device.Sessions() })
 	if sessions != 0 {
 		t.Errorf("the NIC has %d sessions", sessions)
 	}
@@ -162,12 +162,12 @@ func TestLastDescriptor(t *testing.T) {
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		c, err := channel.Dial(s.cfg.Socket, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+		c, err := channel.Dial(s.doors[0].Socket, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
 		answers <- answer{c, err}
 	}()
 	var got answer
 	eventually(t, "an answer", func() bool {
-		spare, _ := s.admit(syscall.EMFILE)
+		spare, _ := s.doors[0].admit(syscall.EMFILE)
 		if spare == nil {
 			t.Fatal("no spare descriptor, although there are some")
 		}
@@ -190,10 +190,10 @@ func TestPanic(t *testing.T) {
 	s := testServer(t)
 	victim, other := open(t, s), open(t, s)
 	domain := pd(victim)
-	s.onLoop(func() {
-		random := s.cfg.NIC.Random
-		s.cfg.NIC.Random = func() uint32 { // asked for a window's key
-			s.cfg.NIC.Random = random
+	s.loop.Do(func() {
+		random := s.doors[0].NIC.Device.Random
+		s.doors[0].NIC.Device.Random = func() uint32 { // asked for a window's key
+			s.doors[0].NIC.Device.Random = random
 			panic("on purpose")
 		}
 	})
@@ -217,7 +217,7 @@ func TestEvict(t *testing.T) {
 		dev = ses.dev
 	}
 	s.mu.Unlock()
-	s.onLoop(func() {
+	s.loop.Do(func() {
 		s.cfg.Engine.Detach(dev)
 		dev.Close()
 	})
@@ -230,7 +230,7 @@ func TestEvict(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	s := testServer(t)
-	_, err := Listen(Config{Socket: s.cfg.Socket, NIC: s.cfg.NIC, Engine: s.cfg.Engine})
+	_, err := Listen(Config{Doors: []Door{s.doors[0].Door}, Engine: s.cfg.Engine})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 		t.Errorf("a second daemon: %v, want an error that names our pid", err)
 	}
@@ -261,7 +261,7 @@ func TestListen(t *testing.T) {
 func TestGreeting(t *testing.T) {
 	s := testServer(t)
 	raw := func(b []byte) (channel.Welcome, error) {
-		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.cfg.Socket, Net: "unixpacket"})
+		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.doors[0].Socket, Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)
 		}

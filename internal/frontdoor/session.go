@@ -7,42 +7,44 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vrdma/internal/budget"
+	"vrdma/internal/caller"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/uverbs"
+	"vrdma/internal/vnic"
 )
 
 // A session is one open of the device. Its goroutine reads a command, runs it and
 // answers; commands of one session never overlap.
 type session struct {
 	srv    *Server
+	nic    *vnic.NIC
 	proc   *process
-	conn   *channel.Conn
+	line   line
 	id     uint64
 	opened time.Time
 
 	arena    *nic.Arena
-	doorbell *os.File
+	doorbell bell
 	account  *budget.Account // the process's
 	dev      *nic.Session    // touched on the loop only
 
 	verbs    *uverbs.Context
-	refused  string // why the last registration was refused, for the trace
-	told     bool   // the log has it
+	extents  []channel.Extent // of the request under way
+	refused  string           // why the last registration was refused, for the trace
+	told     bool             // the log has it
 	commands atomic.Uint64
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) error {
-	p, err := s.process(token, who)
+func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+	p, err := s.process(token, who, d)
 	if err != nil {
 		return err
 	}
-	ses, err := s.openSession(c, p)
+	ses, err := s.openSession(socketLine{c}, p)
 	if err != nil {
 		return err
 	}
@@ -53,43 +55,38 @@ func (s *Server) serveUverbs(c *channel.Conn, who peer, token channel.Token) err
 	if err := c.WriteMessage(w.Append(nil), int(ses.arena.File().Fd()), int(ses.doorbell.Fd())); err != nil {
 		return nil
 	}
-	s.log.Debug("device opened", "session", ses.id, "pid", p.pid, "program", p.program)
-	ses.traceMark(channel.TraceOpen)
+	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
+	s.mark(p, ses.id, channel.TraceOpen)
 	ses.loop()
-	ses.traceMark(channel.TraceClose)
-	s.log.Debug("device closed", "session", ses.id, "pid", p.pid, "program", p.program, "commands", ses.commands.Load())
+	s.mark(p, ses.id, channel.TraceClose)
+	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
-func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error) {
-	ses := &session{srv: s, proc: p, conn: c, id: s.ids.Add(1), opened: time.Now()}
+func (s *Server) openSession(l line, p *process) (_ *session, err error) {
+	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: s.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
-	if err := p.account.Charge(nic.SessionBill); err != nil {
+	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
 		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
 	}
-	ses.account = p.account.Hold() // the process may end before the session
+	ses.account = p.Account.Hold() // the process may end before the session
 	defer func() {
 		if err != nil {
 			ses.end()
-			s.log.Error("cannot open the device for a program", "pid", p.pid, "program", p.program, "error", err)
+			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
 	}()
-	if ses.arena, err = nic.NewArena(); err != nil {
-		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for queues: %v", err)
+	if ses.arena, ses.doorbell, err = l.OpenQueues(); err != nil {
+		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
 	}
-	ses.arena.SetAccount(p.account)
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot make a doorbell: %v", err)
-	}
-	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
+	ses.arena.SetAccount(p.Account)
 	err = syscall.EIO
-	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program, Account: p.account})
+	if perr := s.loop.Do(func() {
+		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.UID, Program: p.Program, Account: p.Account})
 		if err == nil {
-			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
+			err = s.loop.Attach(ses.dev, ses.doorbell)
 		}
 	}); perr != nil {
 		err = perr
@@ -114,14 +111,14 @@ const closeAtOnce = 32
 func (ses *session) end() {
 	s := ses.srv
 	if ses.dev != nil {
-		err := s.onLoop(func() { s.cfg.Engine.Detach(ses.dev) })
+		err := s.loop.Do(func() { s.loop.Detach(ses.dev) })
 		for more := true; more && err == nil; {
-			err = s.onLoop(func() { more = ses.dev.CloseSome(closeAtOnce) })
+			err = s.loop.Do(func() { more = ses.dev.CloseSome(closeAtOnce) })
 		}
 		if err != nil {
 			s.log.Error("cannot free a session", "session", ses.id, "error", err)
 		}
-		s.onLoop(func() {})
+		s.loop.Do(func() {})
 	}
 	if ses.doorbell != nil {
 		ses.doorbell.Close()
@@ -135,29 +132,14 @@ func (ses *session) end() {
 	s.mu.Unlock()
 	ses.account.Refund(nic.SessionBill)
 	ses.account.Drop()
-	s.tree.Poke()
+	ses.nic.Tree.Poke()
 }
-
-// Evict closes the connection of a session whose memory faulted; the engine has
-// closed the session itself.
-func (s *Server) Evict(dev *nic.Session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ses := range s.sessions {
-		if ses.dev == dev {
-			ses.conn.Close()
-		}
-	}
-}
-
-// onLoop runs f on the engine's loop. A panic in f comes back as an error.
-func (s *Server) onLoop(f func()) error { return s.cfg.Engine.Do(f) }
 
 // Do implements uverbs.Device: it runs f on the loop with the session's device. It
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.onLoop(func() {
+	if p := ses.srv.loop.Do(func() {
 		if ses.dev.Served() { // else it faulted, and is closed
 			err = f(ses.dev)
 		}
@@ -174,21 +156,21 @@ func (ses *session) loop() {
 	var reply channel.ReplyBuilder
 	out := make([]byte, 0, 1024)
 	for {
-		buf, n, err := receive(ses.conn)
+		buf, n, err := ses.line.Receive()
 		if err != nil {
 			return
 		}
-		var msg []byte
-		var fds []int
 		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.pid, "program", ses.proc.program, "error", err)
+			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 			buffers.Put(buf)
 			return
 		}
-		msg, fds = ses.handle(&req, &reply, out)
+		msg, handles := ses.handle(&req, &reply, out)
 		ses.arena.Reclaim()
-		err = ses.conn.WriteMessage(msg, fds...)
-		channel.CloseFDs(fds)
+		err = ses.line.Send(msg, handles)
+		for _, h := range handles {
+			h.Close()
+		}
 		buffers.Put(buf)
 		if cap(req.Extents) > 1024 {
 			req.Extents = nil
@@ -199,37 +181,38 @@ func (ses *session) loop() {
 	}
 }
 
-// handle runs one request and returns the reply and the descriptors that go with
-// it.
-func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []int) {
+// handle runs one request and returns the reply and the handles that go with it.
+func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
 	reply.Reset(out)
 	switch req.Op {
 	case channel.OpCommand:
 		return ses.command(req, reply)
 	case channel.OpSync:
-		ses.srv.tree.Sync()
+		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
 	}
 	return finish(reply, syscall.EINVAL), nil
 }
 
-func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []int) {
+func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	ses.commands.Add(1)
 	ses.refused = ""
-	traced := ses.srv.trace.wants(&ses.proc.peer)
+	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	var start time.Time
 	if traced {
 		start = time.Now()
 	}
-	c := ses.verbs.Run(req.Command, req.Extents, traced)
+	ses.extents = req.Extents
+	c := ses.verbs.Run(req.Command, traced)
+	ses.extents = nil
 	if c.Refused() {
-		ses.srv.refused.count(c.Name())
+		ses.srv.desk.Refused.Count(c.Name())
 	}
 	if traced {
 		ses.traceCall(c, start)
 	}
 	c.Answer(reply)
-	return finish(reply, c.Errno), c.FDs()
+	return finish(reply, c.Errno), c.Handles()
 }
 
 // finish ends a reply. One that does not fit is a mistake of ours, not the
@@ -243,18 +226,25 @@ func finish(r *channel.ReplyBuilder, errno syscall.Errno) []byte {
 }
 
 // NIC implements uverbs.Device.
-func (ses *session) NIC() *nic.NIC { return ses.srv.cfg.NIC }
+func (ses *session) NIC() *nic.NIC { return ses.nic.Device }
 
 // Wake implements uverbs.Device.
-func (ses *session) Wake(q *nic.QP) { ses.srv.cfg.Engine.Wake(q) }
+func (ses *session) Wake(q *nic.QP) { ses.srv.loop.Wake(q) }
+
+// OpenEvents implements uverbs.Device.
+func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) { return ses.line.OpenEvents() }
 
 // Settle implements uverbs.Device.
 func (ses *session) Settle() {
-	ses.proc.space.Quiesce(time.Duration(ses.srv.cfg.NIC.Patience()))
+	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
 }
 
 // Map implements uverbs.Device.
-func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
+func (ses *session) Map(start, length uint64) (*memory.Region, error) {
+	extents, err := convert(ses.extents)
+	if err != nil {
+		return nil, err
+	}
 	region, err := ses.proc.space.Map(start, length, extents)
 	var over *budget.Error
 	if errors.As(err, &over) && over.Kind == budget.Memory {
@@ -273,7 +263,20 @@ func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.
 	if !ses.told {
 		ses.told = true
 		ses.srv.log.Warn("a program cannot register memory that the daemon cannot reach: a stack, a file, shared memory",
-			"pid", ses.proc.pid, "program", ses.proc.program, "why", ses.refused)
+			"pid", ses.proc.Pid, "program", ses.proc.Program, "why", ses.refused)
 	}
 	return region, err
+}
+
+// convert checks what the shim says lies under a buffer, and names it as package memory does:
+// the shim maps the process's memfd at offset = address.
+func convert(in []channel.Extent) ([]memory.Extent, error) {
+	out := make([]memory.Extent, len(in))
+	for i, e := range in {
+		if e.Kind > channel.ExtentForeign || e.Prot > channel.ProtRead|channel.ProtWrite {
+			return nil, syscall.EINVAL
+		}
+		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}
+	}
+	return out, nil
 }

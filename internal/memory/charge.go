@@ -1,14 +1,10 @@
 package memory
 
-import (
-	"golang.org/x/sys/unix"
-
-	"vrdma/internal/budget"
-)
+import "vrdma/internal/budget"
 
 // What a process is charged for its registered memory:
 //
-//   - Memory: the bytes of its regions, or the pages of its memfd, whichever is more. The
+//   - Memory: the bytes of its regions, or the pages of its backing, whichever is more. The
 //     pages count because it is for the process to take them out when a region goes, and
 //     because not all of them were made by the process: where it punched a hole after
 //     registering, the daemon's copy makes the page, and the kernel charges that to the
@@ -29,7 +25,7 @@ const pieceState = 192
 type charges struct {
 	account *budget.Account
 	memory  uint64 // of kind Memory
-	pages   uint64 // bytes in the memfd when it was looked at last
+	pages   uint64 // bytes in the backing when it was looked at last
 }
 
 // SetAccount says who pays for the space. It is called before the first region.
@@ -75,7 +71,7 @@ func (r *Region) charge(extents []Extent) error {
 	return nil
 }
 
-// Recount charges for the pages that the memfd has now.
+// Recount charges for the pages that the backing has now.
 func (s *Space) Recount() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,9 +80,8 @@ func (s *Space) Recount() {
 
 // recount is Recount. It fails only where that is more than before. s.mu is held.
 func (s *Space) recount() error {
-	var st unix.Stat_t
-	if !s.closed && unix.Fstat(int(s.file.Fd()), &st) == nil {
-		s.charges.pages = uint64(st.Blocks) * 512
+	if used, err := s.backing.Used(); err == nil { // else it is closed, and hold will say so
+		s.charges.pages = used
 	}
 	return s.charges.settle(s.mapped)
 }
@@ -104,7 +99,7 @@ func (r *Region) chargeHoles(n uint64) error {
 }
 
 // end refunds what is charged for pages that no region covers. s.mu is held, and the
-// memfd is about to be closed.
+// backing is about to be closed.
 func (c *charges) end(mapped uint64) {
 	c.pages = 0
 	c.settle(mapped) // it only shrinks

@@ -39,7 +39,7 @@ func plenty() budget.Bill {
 }
 
 func shared(start, length uint64) []Extent {
-	return []Extent{{Start: start, Length: length, Kind: Shared, Prot: ProtRead | ProtWrite}}
+	return []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: ProtRead | ProtWrite}}
 }
 
 // met reports if err is not the limit of kind.

@@ -6,16 +6,15 @@
 //	                 ▼         ▼
 //	        memfd of the process, file offset = va
 //
-// A Space is one process. The daemon creates its memfd (a client's own could be
-// truncated under our feet), 2^47 bytes long, sparse and sealed; the shim maps its
-// pages in place of the application's, the daemon maps them in windows that all
-// regions of the process share, because a process may have only so many mappings.
-// When the last region over a page is released, and the process has been told, the shim
-// makes the page private again and takes it out of the file: pages of the file that no
-// region covers are gone at any moment.
+// A Space is one client. Its shared memory lies in a Backing: for a process a memfd that
+// the daemon makes, 2^47 bytes long, sparse and sealed. The shim maps its pages in place of
+// the application's, the daemon maps them in windows that all regions of the process share,
+// because a process may have only so many mappings. When the last region over a page is
+// released, and the process has been told, the shim makes the page private again and takes
+// it out of the file: pages of the file that no region covers are gone at any moment.
 //
-// A Region is what one REG_MR covers: a list of extents, each mapped (bytes that
-// the daemon can touch) or foreign (stacks, shared and file mappings: reached only
+// A Region is what one REG_MR covers: a list of extents, each shared (an offset in the
+// backing, which the daemon can touch) or foreign (stacks, shared and file mappings: reached only
 // through /proc/PID/mem, by the threads of a Pool). Nothing above this package knows
 // addresses of the daemon; it asks a Region for a Span and copies between Spans.
 //

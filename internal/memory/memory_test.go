@@ -56,7 +56,7 @@ func TestRegionAcrossWindows(t *testing.T) {
 	start := uint64(7)<<windowBits - 5000 // the last bytes of one window, the first of the next
 	want := pattern(10000)
 	fill(t, s, start, want)
-	r, err := s.Map(start, 10000, []Extent{{start, 10000, Shared, ProtRead | ProtWrite}})
+	r, err := s.Map(start, 10000, []Extent{{Start: start, Offset: start, Length: 10000, Kind: Shared, Prot: ProtRead | ProtWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestRegionsShareWindows(t *testing.T) {
 	s := newSpace(t, 0)
 	var rs []*Region
 	for i := range uint64(100) {
-		r, err := s.Map(1<<32+i*4096, 100, []Extent{{1<<32 + i*4096, 100, Shared, 3}})
+		r, err := s.Map(1<<32+i*4096, 100, []Extent{{Start: 1<<32 + i*4096, Offset: 1<<32 + i*4096, Length: 100, Kind: Shared, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	const start = 5<<windowBits + chunkSize - 100
 	const length = 100 + chunkSize + 100
 	m := func() *Region {
-		r, err := s.Map(start, length, []Extent{{start, length, Shared, 3}})
+		r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 	s := newSpace(t, 0)
 	const start = 5 << windowBits
 	m := func(off, length uint64) *Region {
-		r, err := s.Map(start+off, length, []Extent{{start + off, length, Shared, 3}})
+		r, err := s.Map(start+off, length, []Extent{{Start: start + off, Offset: start + off, Length: length, Kind: Shared, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 func TestHolesStayHoles(t *testing.T) {
 	s := newSpace(t, 0)
 	const start, length = 7 << windowBits, 64 << 20
-	r, err := s.Map(start, length, []Extent{{start, length, Shared, 3}})
+	r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,14 +187,14 @@ func TestMapRefuses(t *testing.T) {
 		extents       []Extent
 		want          error
 	}{
-		{"hole", 4096, 8192, []Extent{{4096, 4096, Shared, 3}, {8192, 4096, Hole, 0}}, syscall.EFAULT},
-		{"too short", 4096, 8192, []Extent{{4096, 4096, Shared, 3}}, syscall.EFAULT},
-		{"gap", 4096, 8192, []Extent{{4096, 4096, Shared, 3}, {8193, 4095, Shared, 3}}, syscall.EINVAL},
-		{"too long", 4096, 4096, []Extent{{4096, 8192, Shared, 3}}, syscall.EINVAL},
+		{"hole", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}, {Start: 8192, Offset: 8192, Length: 4096, Kind: Hole, Prot: 0}}, syscall.EFAULT},
+		{"too short", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}}, syscall.EFAULT},
+		{"gap", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}, {Start: 8193, Offset: 8193, Length: 4095, Kind: Shared, Prot: 3}}, syscall.EINVAL},
+		{"too long", 4096, 4096, []Extent{{Start: 4096, Offset: 4096, Length: 8192, Kind: Shared, Prot: 3}}, syscall.EINVAL},
 		{"wraps", ^uint64(0) - 10, 100, nil, syscall.EINVAL},
-		{"beyond the address space", 1<<47 - 4096, 8192, []Extent{{1<<47 - 4096, 8192, Shared, 3}}, syscall.EFAULT},
-		{"unknown kind", 4096, 4096, []Extent{{4096, 4096, 9, 3}}, syscall.EFAULT},
-		{"over the quota", 4096, 2 << 20, []Extent{{4096, 2 << 20, Shared, 3}}, syscall.ENOMEM},
+		{"beyond the address space", 1<<47 - 4096, 8192, []Extent{{Start: 1<<47 - 4096, Offset: 1<<47 - 4096, Length: 8192, Kind: Shared, Prot: 3}}, syscall.EFAULT},
+		{"unknown kind", 4096, 4096, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: 9, Prot: 3}}, syscall.EFAULT},
+		{"over the quota", 4096, 2 << 20, []Extent{{Start: 4096, Offset: 4096, Length: 2 << 20, Kind: Shared, Prot: 3}}, syscall.ENOMEM},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := s.Map(c.start, c.length, c.extents); !errors.Is(err, c.want) {
@@ -212,7 +212,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	s := newSpace(t, 0)
 	var rs []*Region
 	for i := range uint64(maxWindows + 1) {
-		r, err := s.Map(i<<windowBits, 1, []Extent{{i << windowBits, 1, Shared, 3}})
+		r, err := s.Map(i<<windowBits, 1, []Extent{{Start: i << windowBits, Offset: i << windowBits, Length: 1, Kind: Shared, Prot: 3}})
 		if i == maxWindows {
 			if !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("window %d: got %v, want ENOMEM", i, err)
@@ -261,7 +261,7 @@ func TestForeign(t *testing.T) {
 	want := pattern(len(mem))
 	copy(mem, want)
 	base := addressOf(mem)
-	r, err := s.Map(base, uint64(len(mem)), []Extent{{base, uint64(len(mem)), Foreign, ProtRead}})
+	r, err := s.Map(base, uint64(len(mem)), []Extent{{Start: base, Offset: base, Length: uint64(len(mem)), Kind: Foreign, Prot: ProtRead}})
 	if err != nil {
 		t.Fatal(err)
 	}

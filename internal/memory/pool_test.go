@@ -196,7 +196,7 @@ func TestProbeAside(t *testing.T) {
 	defer close(g.gate)
 	s.SetForeign(g)
 	s.Aside = func(f func() error) error { return p.Do(1, 10*time.Millisecond, f) }
-	if _, err := s.Map(0, 4096, []Extent{{0, 4096, Foreign, ProtRead}}); !errors.Is(err, syscall.ETIMEDOUT) {
+	if _, err := s.Map(0, 4096, []Extent{{Start: 0, Offset: 0, Length: 4096, Kind: Foreign, Prot: ProtRead}}); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("got %v, want ETIMEDOUT", err)
 	}
 	if s.Mapped() != 0 {

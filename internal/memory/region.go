@@ -12,7 +12,7 @@ type ExtentKind uint8
 
 const (
 	Hole    ExtentKind = iota // nothing is mapped there
-	Shared                    // pages of the process's memfd
+	Shared                    // bytes of the client's backing
 	Foreign                   // anything else
 )
 
@@ -22,29 +22,32 @@ const (
 	ProtWrite = 2
 )
 
-// An Extent is a run of the process's address space, as the shim describes it.
+// An Extent is a run of the client's address space and where its bytes are: for a Shared
+// one, at Offset of the backing. (In a process's memfd that is the address again, because
+// the shim maps it so; here nothing relies on it.)
 type Extent struct {
 	Start, Length uint64
 	Kind          ExtentKind
 	Prot          uint8
+	Offset        uint64
 }
 
-// A Region is registered memory: consecutive pieces of one process's address
-// space.
+// A Region is registered memory: consecutive pieces of one client's address space.
 type Region struct {
 	space    *Space
 	start    uint64
 	length   uint64
 	writable bool
-	pieces   []regionPiece
-	held     []uint64    // windows to drop
-	bill     budget.Bill // what it was charged, apart from windows and Memory
+	pieces   []regionPiece // in order, without gaps
+	held     []uint64      // windows to drop
+	bill     budget.Bill   // what it was charged, apart from windows and Memory
 }
 
 // regionPiece covers [off, off+n) of a region.
 type regionPiece struct {
 	off uint64
 	n   uint64
+	at  uint64 // in the backing
 	mem []byte // nil: foreign
 }
 
@@ -67,7 +70,7 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		if e.Kind == Hole || e.Kind > Foreign {
 			return nil, syscall.EFAULT
 		}
-		if e.Kind == Shared && e.Start+e.Length > 1<<spaceBits {
+		if size := s.backing.Size(); e.Kind == Shared && (e.Length > size || e.Offset > size-e.Length) {
 			return nil, syscall.EFAULT
 		}
 		at += e.Length
@@ -117,7 +120,8 @@ func (r *Region) add(e Extent) error {
 		}
 		return nil
 	}
-	for at, end := e.Start, e.Start+e.Length; at < end; {
+	off := e.Start - r.start
+	for at, end := e.Offset, e.Offset+e.Length; at < end; {
 		n := at >> windowBits
 		w, err := r.space.hold(n)
 		if err != nil {
@@ -126,9 +130,9 @@ func (r *Region) add(e Extent) error {
 		r.held = append(r.held, n)
 		lo := at & (windowSize - 1)
 		hi := min(uint64(windowSize), lo+(end-at))
-		r.pieces = append(r.pieces, regionPiece{off: at - r.start, n: hi - lo, mem: w.mem[lo:hi:hi]})
+		r.pieces = append(r.pieces, regionPiece{off: off, n: hi - lo, at: at, mem: w.mem[lo:hi:hi]})
 		w.cover(lo, hi, 1)
-		at += hi - lo
+		at, off = at+hi-lo, off+hi-lo
 	}
 	return nil
 }
@@ -141,7 +145,7 @@ func (r *Region) populate() error {
 		if p.mem == nil {
 			continue
 		}
-		n, err := r.space.populate(r.start+p.off, p.mem)
+		n, err := r.space.populate(p.at, p.mem)
 		if err != nil {
 			return syscall.ENOMEM
 		}
@@ -202,9 +206,8 @@ func (r *Region) Release() {
 		if p.mem == nil {
 			continue
 		}
-		at := r.start + p.off
-		lo := at & (windowSize - 1)
-		s.windows[at>>windowBits].cover(lo, lo+p.n, -1)
+		lo := p.at & (windowSize - 1)
+		s.windows[p.at>>windowBits].cover(lo, lo+p.n, -1)
 	}
 	s.charges.settle(s.mapped)
 	s.charges.account.Refund(r.bill)
@@ -224,11 +227,8 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 	if off >= r.length || n > r.length-off {
 		return false
 	}
-	for i := range r.pieces {
+	for i := r.find(off); i < len(r.pieces); i++ {
 		p := &r.pieces[i]
-		if off >= p.off+p.n {
-			continue
-		}
 		lo := off - p.off
 		k := min(n, p.n-lo)
 		if p.mem != nil {
@@ -242,4 +242,18 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 		}
 	}
 	return false
+}
+
+// find is the index of the piece that off lies in; off is less than the region's length. A
+// region of a virtual machine has a piece for each of its pages, so they are not walked.
+func (r *Region) find(off uint64) int {
+	lo, hi := 0, len(r.pieces)-1
+	for lo < hi {
+		if mid := int(uint(lo+hi+1) / 2); r.pieces[mid].off <= off {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	return lo
 }

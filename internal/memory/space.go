@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -22,10 +21,10 @@ const (
 	pageSize   = 4096
 )
 
-// A Space is the registered memory of one process.
+// A Space is the registered memory of one client, today a process.
 type Space struct {
 	pid     int
-	file    *os.File
+	backing Backing
 	foreign Remote // nil: we may not
 	writers writers
 	// Aside runs what may be held up by the process's memory, somewhere where that does no
@@ -33,14 +32,15 @@ type Space struct {
 	Aside func(func() error) error
 
 	mu      sync.Mutex
-	windows map[uint64]*window // by address >> windowBits
+	windows map[uint64]*window // by offset in the backing >> windowBits
 	mapped  uint64             // bytes of regions that live, for the quota
 	quota   uint64
 	closed  bool
 	charges charges
 }
 
-// A window is one aligned gibibyte of the memfd, mapped while a region needs it.
+// A window is one aligned gibibyte of the backing, mapped while a region needs it. The last
+// one may be shorter.
 type window struct {
 	mem    []byte
 	refs   int
@@ -50,33 +50,33 @@ type window struct {
 	covers [windowSize / chunkSize]int32
 }
 
-// NewSpace makes the memfd for process pid. quota bounds the bytes that it may
-// register; 0 means three quarters of the machine's memory: like locked pages, which
-// RLIMIT_MEMLOCK bounds for a real NIC, registered pages cannot be swapped out well.
+// NewSpace makes the space of process pid, in a memfd of its own. quota bounds the bytes
+// that it may register; 0 means three quarters of the machine's memory: like locked pages,
+// which RLIMIT_MEMLOCK bounds for a real NIC, registered pages cannot be swapped out well.
 func NewSpace(pid int, quota uint64) (*Space, error) {
-	fd, err := unix.MemfdCreate("vrdma-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	m, err := NewMemfd()
 	if err != nil {
-		return nil, fmt.Errorf("memfd for registered memory: %w", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "vrdma-memory")
-	// The length of a file is at most MAX_LFS_FILESIZE; 2^47 is far below.
-	if err := unix.Ftruncate(fd, 1<<spaceBits); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("size the memfd for registered memory to 2^%d bytes: %w", spaceBits, err)
-	}
-	// Without these seals a client's ftruncate would give us SIGBUS.
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("seal the memfd for registered memory: %w", err)
-	}
+	return NewSpaceIn(m, pid, quota), nil
+}
+
+// NewSpaceIn makes a space whose shared memory lies in b, which it closes. pid is 0 for a
+// client that is not a process of this machine.
+func NewSpaceIn(b Backing, pid int, quota uint64) *Space {
 	if quota == 0 {
 		quota = defaultQuota()
 	}
-	return &Space{pid: pid, file: f, windows: make(map[uint64]*window), quota: quota}, nil
+	return &Space{pid: pid, backing: b, windows: make(map[uint64]*window), quota: quota}
 }
 
-// File is the memfd, to be passed to the process.
-func (s *Space) File() *os.File { return s.file }
+// File is the memfd, to be passed to the process; nil if the memory lies in something else.
+func (s *Space) File() *os.File {
+	if m, ok := s.backing.(*Memfd); ok {
+		return m.File()
+	}
+	return nil
+}
 
 // Pid is the process, as the daemon sees it.
 func (s *Space) Pid() int { return s.pid }
@@ -88,14 +88,14 @@ func (s *Space) Mapped() uint64 {
 	return s.mapped
 }
 
-// Close forgets the memfd. Regions that still live keep their windows.
+// Close forgets the backing. Regions that still live keep their windows.
 func (s *Space) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.closed = true
 		s.charges.end(s.mapped)
-		s.file.Close()
+		s.backing.Close()
 		if s.foreign != nil {
 			s.foreign.Close()
 		}
@@ -130,8 +130,8 @@ func (s *Space) hold(n uint64) (*window, error) {
 	if err := s.charges.account.Charge(windowBill); err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(int(s.file.Fd()), int64(n<<windowBits), windowSize,
-		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	at := n << windowBits
+	mem, err := s.backing.Map(at, int(min(windowSize, s.backing.Size()-at)))
 	if err != nil {
 		s.charges.account.Refund(windowBill)
 		return nil, err
@@ -160,20 +160,21 @@ func (s *Space) drop(n uint64) {
 		return
 	}
 	delete(s.windows, n)
-	account := s.charges.account
+	account, backing := s.charges.account, s.backing
 	go func() {
-		unix.Munmap(w.mem)
+		backing.Unmap(w.mem)
 		account.Refund(windowBill)
 	}()
 }
 
-// populate makes the pages under mem present, which lies at addr of one window that
-// the caller holds, and returns how many bytes it left out, because the process has not
-// made their pages. Chunks that are remembered as filled are left out: looking at 65536
-// present pages takes the kernel 10 ms. If a process has punched them out although they are
-// registered, they come back by fault.
-func (s *Space) populate(addr uint64, mem []byte) (holes uint64, err error) {
-	n, off := addr>>windowBits, addr&(windowSize-1)
+// populate makes the pages under mem present, which lies at an offset of the backing, in one
+// window that the caller holds, and returns how many bytes it left out, because the process
+// has not made their pages: those would be charged to us, and a process can name any number
+// of them. They come by fault, when somebody has written there. Chunks that are remembered
+// as filled are left out: looking at 65536 present pages takes the kernel 10 ms. If a process
+// has punched them out although they are registered, they come back by fault.
+func (s *Space) populate(offset uint64, mem []byte) (holes uint64, err error) {
+	n, off := offset>>windowBits, offset&(windowSize-1)
 	s.mu.Lock()
 	w := s.windows[n]
 	s.mu.Unlock()
@@ -186,7 +187,9 @@ func (s *Space) populate(addr uint64, mem []byte) (holes uint64, err error) {
 		s.mu.Unlock()
 		at := n<<windowBits + off
 		if !filled && at+size > solid {
-			solid = s.hole(at)
+			// The kernel walks every page up to the hole, so it is asked once a run
+			// and not once a chunk.
+			solid = s.backing.Hole(at)
 		}
 		if !filled && at+size <= solid {
 			// Round out to pages, which stay inside the window.
@@ -204,18 +207,6 @@ func (s *Space) populate(addr uint64, mem []byte) (holes uint64, err error) {
 		mem, off = mem[size:], off+size
 	}
 	return holes, nil
-}
-
-// hole is where the first page at or after addr is that the process has not made.
-// Such pages would be charged to us, and a process can name any number of them: those
-// come by fault, when somebody has written there. The kernel walks every page up to
-// the hole, so it is asked once a run and not once a chunk.
-func (s *Space) hole(addr uint64) uint64 {
-	hole, err := unix.Seek(int(s.file.Fd()), int64(addr), unix.SEEK_HOLE)
-	if err != nil {
-		return addr
-	}
-	return uint64(hole)
 }
 
 // populate makes the pages of mem present and mapped in the daemon, so that the

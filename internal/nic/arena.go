@@ -1,13 +1,10 @@
 package nic
 
 import (
-	"fmt"
 	"os"
 	"sort"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/channel"
@@ -25,18 +22,18 @@ const (
 )
 
 // An Arena is the memory that a session shares with its client: the doorbell page
-// and every ring. It is one sparse sealed memfd, which is also the client's command
-// fd, so that mmap of a ring works natively.
+// and every ring. For a process it is one sparse sealed memfd, which is also the client's
+// command fd, so that mmap of a ring works natively.
 //
 // A new ring costs nothing but its address: pages come when they are touched. Giving the
 // pages of a ring back takes long if the ring is large, so the loop does not do it:
 //
 //	ring in use ─ release (loop) ─► released ─ Reclaim (session) ─► reclaimed ─ alloc (loop) ─► free
 type Arena struct {
-	file *os.File
-	mem  []byte
-	free []arenaRange // sorted, disjoint, not adjacent
-	used uint64
+	pages Pages
+	mem   []byte       // theirs; nil: closed
+	free  []arenaRange // sorted, disjoint, not adjacent
+	used  uint64
 	// account is charged for every ring.
 	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
@@ -50,37 +47,34 @@ type Arena struct {
 
 type arenaRange struct{ off, size uint64 }
 
-// NewArena makes and maps an arena.
+// NewArena makes the arena of a process: a memfd.
 func NewArena() (*Arena, error) {
-	fd, err := unix.MemfdCreate("vrdma-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f, err := newRingFile()
 	if err != nil {
-		return nil, fmt.Errorf("memfd for rings: %w", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "vrdma-uverbs")
-	if err := unix.Ftruncate(fd, arenaSize); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("size the memfd for rings: %w", err)
-	}
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("seal the memfd for rings: %w", err)
-	}
-	mem, err := unix.Mmap(fd, 0, arenaSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("map the memfd for rings: %w", err)
-	}
-	return &Arena{file: f, mem: mem, free: []arenaRange{{channel.DoorbellSize, arenaSize - channel.DoorbellSize}}}, nil
+	return NewArenaIn(f), nil
+}
+
+// NewArenaIn makes an arena of these pages, which it closes.
+func NewArenaIn(p Pages) *Arena {
+	mem := p.Bytes()
+	return &Arena{pages: p, mem: mem, free: []arenaRange{{channel.DoorbellSize, uint64(len(mem)) - channel.DoorbellSize}}}
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
 func (a *Arena) SetAccount(account *budget.Account) { a.account = account }
 
-// File is the memfd, to be passed to the client.
-func (a *Arena) File() *os.File { return a.file }
+// File is the memfd, to be passed to the client; nil if it is something else.
+func (a *Arena) File() *os.File {
+	if f, ok := a.pages.(*ringFile); ok {
+		return f.file
+	}
+	return nil
+}
 
 // Size of the arena in bytes.
-func (a *Arena) Size() uint64 { return arenaSize }
+func (a *Arena) Size() uint64 { return uint64(len(a.mem)) }
 
 // Doorbell is the page through which the client rings.
 func (a *Arena) Doorbell() []byte { return a.mem[:channel.DoorbellSize:channel.DoorbellSize] }
@@ -101,9 +95,8 @@ func (a *Arena) Close() {
 	if a.mem == nil {
 		return
 	}
-	unix.Munmap(a.mem)
 	a.mem = nil
-	a.file.Close()
+	a.pages.Close()
 	a.account.Refund(budget.Bill{budget.Rings: a.used})
 	a.used = 0
 }
@@ -165,7 +158,7 @@ func (a *Arena) Reclaim() bool {
 	a.released = nil
 	a.mu.Unlock()
 	for _, m := range ms {
-		unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.Offset), int64(m.Size))
+		a.pages.Punch(m.Offset, uint64(m.Size))
 	}
 	if len(ms) == 0 {
 		return false

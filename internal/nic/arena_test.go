@@ -11,7 +11,7 @@ import (
 func (a *Arena) blocks(t *testing.T) int64 {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(a.file.Fd()), &st); err != nil {
+	if err := unix.Fstat(int(a.File().Fd()), &st); err != nil {
 		t.Fatal(err)
 	}
 	return st.Blocks * 512

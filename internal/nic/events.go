@@ -2,24 +2,32 @@ package nic
 
 import (
 	"encoding/binary"
-	"fmt"
-
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
 )
 
-// An eventQueue carries events to a client through a real file descriptor, one
-// event a message, so that poll, epoll and O_NONBLOCK work on it unhooked.
-//
-// The daemon keeps a duplicate of the client's end: destroying an object must take
-// back the events that nobody has read, as the kernel does, and report how many
-// were.
+// An EventSink brings events to a client: one for its asynchronous events, and one for each
+// completion channel. It is called on the loop, and never waits. For a process it is a
+// socket pair (package eventsock), of which the process has a descriptor; a virtual
+// machine's will send messages to an agent there.
+type EventSink interface {
+	// Post hands over the first n bytes of an event; false if there is no room for it
+	// now. What nobody will read any more is lost.
+	Post(event [16]byte, n int) bool
+	// Withdraw takes back the first event that the client has not read; n is 0 if there
+	// is none. Destroying an object takes back its events, as the kernel does, and
+	// reports how many the client has read.
+	Withdraw() (event [16]byte, n int)
+	// HungUp reports whether the client reads no more.
+	HungUp() bool
+	Close()
+}
+
+// An eventQueue keeps what its sink has no room for.
 type eventQueue struct {
 	session *Session
-	fd      int // our end, non-blocking
-	peer    int // duplicate of the client's end
+	sink    EventSink
 	waiting []event
 	cqs     int // completion queues that report here
 	stalled bool
@@ -63,22 +71,8 @@ func (e *event) asyncOwner() byte {
 	return 'q'
 }
 
-// newEventQueue makes a queue and returns the client's end besides.
-func (s *Session) newEventQueue() (*eventQueue, int, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, -1, fmt.Errorf("event descriptor: %w", err)
-	}
-	peer, err := unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fds[0], true)
-	}
-	if err != nil {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-		return nil, -1, fmt.Errorf("event descriptor: %w", err)
-	}
-	return &eventQueue{session: s, fd: fds[0], peer: peer, account: s.Account}, fds[1], nil
+func (s *Session) newEventQueue(sink EventSink) *eventQueue {
+	return &eventQueue{session: s, sink: sink, account: s.Account}
 }
 
 func (q *eventQueue) close() {
@@ -86,8 +80,7 @@ func (q *eventQueue) close() {
 		return
 	}
 	q.closed = true
-	unix.Close(q.fd)
-	unix.Close(q.peer)
+	q.sink.Close()
 	q.forget()
 }
 
@@ -97,14 +90,6 @@ func (q *eventQueue) forget() {
 		q.account.Refund(eventBill)
 	}
 	q.waiting = nil
-}
-
-// hungUp reports whether the client has closed its end. The duplicate keeps the
-// socket, so the shim shuts it down when its last descriptor goes.
-func (q *eventQueue) hungUp() bool {
-	p := []unix.PollFd{{Fd: int32(q.fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0
 }
 
 // maxWaiting bounds the events kept for a client that does not read: beyond, it loses
@@ -117,7 +102,7 @@ func (q *eventQueue) post(e event) {
 		return
 	}
 	if len(q.waiting) == 0 {
-		if _, err := unix.Write(q.fd, e.b[:e.n]); err != unix.EAGAIN {
+		if q.sink.Post(e.b, e.n) {
 			return
 		}
 	}
@@ -131,11 +116,11 @@ func (q *eventQueue) post(e event) {
 // pumpEvents is how many events one pump sends.
 const pumpEvents = 8
 
-// pump sends some of what waits and reports whether the channel is full.
+// pump sends some of what waits and reports whether the sink is full.
 func (q *eventQueue) pump() (full bool) {
 	for i := 0; i < pumpEvents && len(q.waiting) > 0; i++ {
 		e := &q.waiting[0]
-		if _, err := unix.Write(q.fd, e.b[:e.n]); err == unix.EAGAIN {
+		if !q.sink.Post(e.b, e.n) {
 			return true
 		}
 		q.waiting = q.waiting[1:]
@@ -163,13 +148,11 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 		}
 	}
 	for {
-		var e event
-		k, _, err := unix.Recvfrom(q.peer, e.b[:], unix.MSG_DONTWAIT)
-		if err != nil || k <= 0 {
+		b, n := q.sink.Withdraw()
+		if n == 0 {
 			break
 		}
-		e.n = k
-		take(e)
+		take(event{b, n})
 	}
 	for _, e := range q.waiting {
 		take(e)

@@ -3,11 +3,13 @@ package nic
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/eventsock"
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
@@ -77,12 +79,33 @@ func (r *rig) open() *Session {
 	}
 	s.SetOwner(r.loop)
 	r.t.Cleanup(func() { s.Close(); space.Close(); a.Close() })
-	fd, err := s.CreateAsync()
-	if err != nil {
+	var end *os.File
+	if err := s.CreateAsync(socket(&end)); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { unix.Close(fd) })
+	r.t.Cleanup(func() { end.Close() })
 	return s
+}
+
+// socket opens a sink that is a socket; end becomes the client's.
+func socket(end **os.File) func() (EventSink, error) {
+	return func() (EventSink, error) {
+		s, client, err := eventsock.New()
+		*end = client
+		return s, err
+	}
+}
+
+// openChannel makes a completion channel and returns the client's descriptor besides.
+func openChannel(t *testing.T, s *Session) (uint32, int, error) {
+	t.Helper()
+	var end *os.File
+	id, err := s.CreateChannel(socket(&end))
+	if err != nil {
+		return 0, -1, err
+	}
+	t.Cleanup(func() { end.Close() })
+	return id, int(end.Fd()), nil
 }
 
 // objects are one of each kind that others need.
@@ -109,7 +132,7 @@ func (o objects) mr(t *testing.T, start, n uint64, access uint32) MRInfo {
 	if err := unix.Fallocate(int(o.s.Space.File().Fd()), 0, int64(start), int64(n)); err != nil {
 		t.Fatal(err)
 	}
-	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
+	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Offset: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}

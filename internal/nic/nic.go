@@ -131,13 +131,6 @@ func (n *NIC) Multicast(gid ib.GID) []*QP { return n.mcast[gid] }
 // Sessions is how many devices are open.
 func (n *NIC) Sessions() int { return len(n.sessions) }
 
-// EachSession calls f for every session.
-func (n *NIC) EachSession(f func(*Session)) {
-	for s := range n.sessions {
-		f(s)
-	}
-}
-
 // FaultOwner is the session whose shared memory an address of ours lies in.
 func (n *NIC) FaultOwner(addr uintptr) *Session {
 	for s := range n.sessions {

@@ -87,10 +87,7 @@ func TestLimits(t *testing.T) {
 		{"MW", 0, func() error { _, err := s.AllocMW(pd, abi.MWType1); return err }, syscall.EINVAL},
 		{"AH", 0, func() error { _, _, err := s.CreateAH(pd, AHAttr{IsGlobal: true, PortNum: 1}); return err }, syscall.EINVAL},
 		{"channel", 0, func() error {
-			_, fd, err := s.CreateChannel()
-			if err == nil {
-				t.Cleanup(func() { syscall.Close(fd) })
-			}
+			_, _, err := openChannel(t, s)
 			return err
 		}, syscall.EMFILE},
 	} {

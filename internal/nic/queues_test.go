@@ -28,9 +28,8 @@ func readEvents(fd int) (out []uint64) {
 func TestNotification(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	s := r.open()
-	ch, fd, err := s.CreateChannel()
+	ch, fd, err := openChannel(t, s)
 	wants(t, "CreateChannel", err, 0)
-	t.Cleanup(func() { unix.Close(fd) })
 	h := must(s.CreateCQ(CQParams{CQE: 100, Channel: int32(ch), UserHandle: 77}))(t).Handle
 	c, _ := s.cqs.get(h)
 	const all, solicited = false, true
@@ -170,9 +169,8 @@ func TestSharedReceives(t *testing.T) {
 func TestEventsWait(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	s := r.open()
-	ch, fd, err := s.CreateChannel()
+	ch, fd, err := openChannel(t, s)
 	wants(t, "CreateChannel", err, 0)
-	t.Cleanup(func() { unix.Close(fd) })
 	q, _ := s.channels.get(ch)
 	const n = 5000
 	for i := range uint64(n) {

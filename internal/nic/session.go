@@ -91,43 +91,42 @@ func (s *Session) QP(handle uint32) *QP {
 // QPs is how many queue pairs there are.
 func (s *Session) QPs() int { return s.qps.len() }
 
-// CreateAsync makes the descriptor for asynchronous events and returns the client's
-// end.
-func (s *Session) CreateAsync() (int, error) {
+// CreateAsync gives the session a sink for asynchronous events. open opens it, if it may
+// have one.
+func (s *Session) CreateAsync(open func() (EventSink, error)) error {
 	if s.async != nil {
-		return -1, syscall.EINVAL
+		return syscall.EINVAL
 	}
-	q, fd, err := s.newEventQueue()
+	sink, err := open()
 	if err != nil {
-		return -1, syscall.EMFILE
+		return syscall.EMFILE
 	}
-	s.async = q
-	return fd, nil
+	s.async = s.newEventQueue(sink)
+	return nil
 }
 
-// CreateChannel makes a completion channel and returns its name and the client's end.
-// No command ends a channel, so this is when those that were closed go.
-func (s *Session) CreateChannel() (uint32, int, error) {
+// CreateChannel makes a completion channel and returns its name. open opens its sink, if
+// there may be one more. No command ends a channel, so this is when those that were closed
+// go.
+func (s *Session) CreateChannel(open func() (EventSink, error)) (uint32, error) {
 	s.channels.walk(func(h uint32, q *eventQueue) {
-		if q.cqs == 0 && q.hungUp() {
+		if q.cqs == 0 && q.sink.HungUp() {
 			q.close()
 			s.channels.remove(h)
 		}
 	})
 	// The name comes first: it is what is charged for, and descriptors that nobody may
 	// have must not be made.
-	q := &eventQueue{}
+	q := s.newEventQueue(nil)
 	id, err := s.channels.add(q)
 	if err != nil {
-		return 0, -1, err
+		return 0, err
 	}
-	made, fd, err := s.newEventQueue()
-	if err != nil {
+	if q.sink, err = open(); err != nil {
 		s.channels.remove(id)
-		return 0, -1, syscall.EMFILE
+		return 0, syscall.EMFILE
 	}
-	*q = *made
-	return id, fd, nil
+	return id, nil
 }
 
 // PD is a protection domain: a ring fence around keys and queue pairs.

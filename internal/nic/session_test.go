@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 
@@ -70,10 +71,7 @@ func TestCharges(t *testing.T) {
 			return err
 		}},
 		{"channels", budget.Files, syscall.EMFILE, func(s *Session, _, _ uint32) error {
-			_, fd, err := s.CreateChannel()
-			if err == nil {
-				t.Cleanup(func() { syscall.Close(fd) })
-			}
+			_, _, err := openChannel(t, s)
 			return err
 		}},
 	} {
@@ -118,11 +116,13 @@ func TestCharges(t *testing.T) {
 func TestChargedEvents(t *testing.T) {
 	who := account(budget.Bill{budget.State: 100 * eventBill[budget.State]})
 	s := &Session{SessionOptions: SessionOptions{Account: who}, nic: New(Config{})}
-	q, fd, err := s.newEventQueue()
+	var end *os.File
+	sink, err := socket(&end)()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(fd)
+	defer end.Close()
+	q := s.newEventQueue(sink)
 	for range 10000 {
 		q.post(compEvent(1))
 	}

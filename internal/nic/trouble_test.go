@@ -10,11 +10,10 @@ import (
 // 0 on, and returns the client's end and how many there are.
 func fullChannel(t *testing.T, s *Session, waiting int) (*eventQueue, int, uint64) {
 	t.Helper()
-	id, fd, err := s.CreateChannel()
+	id, fd, err := openChannel(t, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
 	q, err := s.channels.get(id)
 	if err != nil {
 		t.Fatal(err)

@@ -4,24 +4,28 @@ import (
 	"fmt"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"vrdma/internal/abi"
 )
 
+// A Signal tells a client that its channel has events; it asks for them by command. For a
+// process it is a socket pair (package eventsock) that holds one byte meanwhile, so that
+// poll, epoll and O_NONBLOCK work on the client's descriptor unhooked; a virtual machine's
+// will be a message to an agent there. It never waits.
+type Signal interface {
+	// Raise says that there are events; false if it could not be said. Lower takes that
+	// back.
+	Raise() bool
+	Lower()
+	Close()
+}
+
 // A Channel is one open of the rdma_cm device: a queue of events.
-//
-// The client's descriptor is one end of a socket pair that holds exactly one byte
-// while events are pending, so that poll, epoll and O_NONBLOCK work on it unhooked.
-// We keep a duplicate of it to take the byte back; nothing that the client does with
-// its end can make us wait.
 type Channel struct {
 	Name   uint32 // what MIGRATE_ID calls it
 	client *Client
 	ids    map[*ID]struct{}
 	events []*event
-	fd     int // our end
-	peer   int // duplicate of the client's
+	signal Signal
 	raised bool
 	closed bool
 }
@@ -34,25 +38,18 @@ type event struct {
 	resp  abi.CMEventResp
 }
 
-// NewChannel makes a channel and returns the client's end besides.
-func (c *Client) NewChannel() (*Channel, int, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, -1, fmt.Errorf("event channel: %w", err)
+// NewChannel makes a channel. open opens its signal, if there may be one more.
+func (c *Client) NewChannel(open func() (Signal, error)) (*Channel, error) {
+	ch := &Channel{client: c, ids: make(map[*ID]struct{})}
+	var err error
+	if ch.Name, err = c.channels.add(ch); err != nil {
+		return nil, fmt.Errorf("event channel: %w", err)
 	}
-	ch := &Channel{client: c, ids: make(map[*ID]struct{}), fd: fds[0]}
-	ch.peer, err = unix.FcntlInt(uintptr(fds[1]), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		if ch.Name, err = c.channels.add(ch); err != nil {
-			unix.Close(ch.peer)
-		}
+	if ch.signal, err = open(); err != nil {
+		c.channels.remove(ch.Name)
+		return nil, fmt.Errorf("event channel: %w", err)
 	}
-	if err != nil {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-		return nil, -1, fmt.Errorf("event channel: %w", err)
-	}
-	return ch, fds[1], nil
+	return ch, nil
 }
 
 // Close destroys the channel and every identifier on it, which closes their
@@ -66,26 +63,23 @@ func (ch *Channel) Close() {
 	}
 	ch.closed = true
 	ch.client.channels.remove(ch.Name)
-	unix.Close(ch.fd)
-	unix.Close(ch.peer)
+	ch.signal.Close()
 }
 
 // post queues an event.
 func (ch *Channel) post(e *event) {
 	ch.events = append(ch.events, e)
-	ch.signal()
+	ch.announce()
 }
 
-// signal makes the descriptor readable while there are events, and only then.
-func (ch *Channel) signal() {
-	one := [1]byte{1}
+// announce raises the signal while there are events, and only then.
+func (ch *Channel) announce() {
 	switch pending := len(ch.events) > 0; {
 	case ch.closed || pending == ch.raised:
 	case pending:
-		_, err := unix.SendmsgN(ch.fd, one[:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		ch.raised = err == nil
+		ch.raised = ch.signal.Raise()
 	default:
-		unix.Recvfrom(ch.peer, one[:], unix.MSG_DONTWAIT)
+		ch.signal.Lower()
 		ch.raised = false
 	}
 }
@@ -106,7 +100,7 @@ func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
 		e.id.waiting--
 		e.child.pending = false
 	}
-	ch.signal()
+	ch.announce()
 	return &e.resp, nil
 }
 
@@ -122,6 +116,6 @@ func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
 	}
 	clear(ch.events[len(kept):])
 	ch.events = kept
-	ch.signal()
+	ch.announce()
 	return taken
 }

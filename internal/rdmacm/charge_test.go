@@ -2,10 +2,9 @@ package rdmacm
 
 import (
 	"errors"
+	"os"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
@@ -25,12 +24,13 @@ func TestCharges(t *testing.T) {
 	c.SetAccount(who)
 	var ch *Channel
 	for i := range 3 {
-		made, fd, err := c.NewChannel()
+		var end *os.File
+		made, err := c.NewChannel(socket(&end))
 		if i < 2 {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer unix.Close(fd)
+			defer end.Close()
 			ch = made
 		} else if !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("a third channel of two descriptors each: %v, want EMFILE", err)

@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/eventsock"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 )
@@ -97,12 +99,22 @@ func (f *fabric) program() *prog {
 
 func (p *prog) channel() (*Channel, int) {
 	p.f.t.Helper()
-	ch, fd, err := p.c.NewChannel()
+	var end *os.File
+	ch, err := p.c.NewChannel(socket(&end))
 	if err != nil {
 		p.f.t.Fatal(err)
 	}
-	p.f.t.Cleanup(func() { unix.Close(fd) })
-	return ch, fd
+	p.f.t.Cleanup(func() { end.Close() })
+	return ch, int(end.Fd())
+}
+
+// socket opens a signal that is a socket; end becomes the client's.
+func socket(end **os.File) func() (Signal, error) {
+	return func() (Signal, error) {
+		s, client, err := eventsock.New()
+		*end = client
+		return s, err
+	}
 }
 
 func (p *prog) id(uid uint64, ps uint16) *ID {

@@ -5,6 +5,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/channel"
+	"vrdma/internal/nic"
 )
 
 // A command is a row of the table: what the kernel would check before it calls the
@@ -37,7 +38,6 @@ type Call struct {
 	// The request. in and driverIn alias the message.
 	in       []byte
 	driverIn []byte
-	extents  []channel.Extent
 	response uint64 // address
 	// Room for the response and, right behind it, for the driver's part of it.
 	out, driverOut int
@@ -45,7 +45,7 @@ type Call struct {
 	// The answer.
 	resp, driverResp []byte
 	stores           []channel.Store
-	fds              []passed
+	passed           []passed
 
 	// Errno is the outcome.
 	Errno syscall.Errno
@@ -54,10 +54,10 @@ type Call struct {
 	traced       bool
 }
 
-// passed is a descriptor that goes to the client; ours is closed when it is sent.
+// passed is a handle that goes to the client.
 type passed struct {
-	fd int
-	at channel.FD
+	handle Handle
+	at     channel.FD
 }
 
 // lookup finds the row for a command word, as uapi_get_method does.
@@ -202,9 +202,18 @@ func needDriverOut[T abi.Struct](c *Call) error {
 // driverAnswer sets the driver's part of the answer.
 func driverAnswer[T abi.Struct](c *Call, v *T) { c.driverResp = abi.Encode(nil, v) }
 
-// passFD sends a descriptor; its number lands at offset off of the response.
-func (c *Call) passFD(fd int, off uint64, kind, id uint32) {
-	c.fds = append(c.fds, passed{fd, channel.FD{Address: c.response + off, Kind: kind, ID: id}})
+// pass sends a handle; the client's number for it lands at offset off of the response.
+func (c *Call) pass(h Handle, off uint64, kind, id uint32) {
+	c.passed = append(c.passed, passed{h, channel.FD{Address: c.response + off, Kind: kind, ID: id}})
+}
+
+// openEvents is for the NIC to open a sink; the client's handle goes to h.
+func (c *Call) openEvents(h *Handle) func() (nic.EventSink, error) {
+	return func() (nic.EventSink, error) {
+		sink, handle, err := c.dev.OpenEvents()
+		*h = handle
+		return sink, err
+	}
 }
 
 // maxFill bounds the zeros that we write behind a response. The kernel clears all
@@ -224,7 +233,7 @@ func (c *Call) Answer(r *channel.ReplyBuilder) {
 	for _, s := range c.stores {
 		r.Store(s.Address, s.Data)
 	}
-	for _, p := range c.fds {
+	for _, p := range c.passed {
 		r.FD(p.at)
 	}
 }

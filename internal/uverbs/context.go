@@ -22,13 +22,23 @@ type Device interface {
 	// Wake has the loop look at a queue pair, as its doorbell would. It is called
 	// inside Do.
 	Wake(q *nic.QP)
+	// OpenEvents makes a way for events to the client: the sink is the NIC's, and the
+	// handle, from which the client reads them, goes to it with the answer. It is called
+	// inside Do.
+	OpenEvents() (nic.EventSink, Handle, error)
 	// Settle waits until nothing that was begun before it still writes to the client's
 	// memory. It is called outside Do.
 	Settle()
-	// Map makes a region of the client's memory. It may take long and is called
-	// outside Do.
-	Map(start, length uint64, extents []memory.Extent) (*memory.Region, error)
+	// Map makes a region of the client's memory. Where in its backing that memory lies,
+	// the client has told the device along with the command. It may take long and is
+	// called outside Do.
+	Map(start, length uint64) (*memory.Region, error)
 }
+
+// A Handle is what a client is given to reach something by: for a process a descriptor, an
+// *os.File; for a client that shares none, whatever its messages call one. Ours is closed
+// when the client has it.
+type Handle interface{ Close() error }
 
 // A Context is what one open of the device keeps between commands: struct ib_ucontext.
 // Its commands run one after the other.
@@ -41,9 +51,9 @@ type Context struct {
 func NewContext(d Device) *Context { return &Context{dev: d} }
 
 // Run runs one command and returns it with its outcome. The caller closes the
-// descriptors in FDs when the answer has been sent.
-func (x *Context) Run(command []byte, extents []channel.Extent, traced bool) *Call {
-	c := &Call{ctx: x, dev: x.dev, raw: command, extents: extents, traced: traced}
+// handles when the answer has been sent.
+func (x *Context) Run(command []byte, traced bool) *Call {
+	c := &Call{ctx: x, dev: x.dev, raw: command, traced: traced}
 	c.Errno = channel.Errno(c.run(), syscall.EIO)
 	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
 		c.Errno = syscall.EINVAL
@@ -65,12 +75,12 @@ func (c *Call) run() error {
 // Refused reports whether the command is one that this device does not have.
 func (c *Call) Refused() bool { return c.Errno == syscall.EOPNOTSUPP || c.Errno == syscall.ENOSYS }
 
-// FDs are the descriptors that go to the client with the answer.
-func (c *Call) FDs() (fds []int) {
-	for _, p := range c.fds {
-		fds = append(fds, p.fd)
+// Handles go to the client with the answer, in the order in which that names them.
+func (c *Call) Handles() (handles []Handle) {
+	for _, p := range c.passed {
+		handles = append(handles, p.handle)
 	}
-	return fds
+	return handles
 }
 
 // Name names the command, one that we do not know included.

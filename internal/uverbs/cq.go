@@ -10,15 +10,15 @@ import (
 
 func createCompChannel(c *Call, _ *abi.CreateCompChannel, _ *abi.CreateCompChannelResp) error {
 	var id uint32
-	fd := -1
+	var events Handle
 	err := c.dev.Do(func(s *nic.Session) (err error) {
-		id, fd, err = s.CreateChannel()
+		id, err = s.CreateChannel(c.openEvents(&events))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	c.passFD(fd, 0, channel.FDComp, id)
+	c.pass(events, 0, channel.FDComp, id)
 	return nil
 }
 

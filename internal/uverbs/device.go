@@ -33,17 +33,14 @@ func getContext(c *Call, _ *abi.GetContext, resp *abi.GetContextResp) error {
 	if c.ctx.open {
 		return syscall.EINVAL
 	}
-	fd := -1
-	err := c.dev.Do(func(s *nic.Session) (err error) {
-		fd, err = s.CreateAsync()
-		return err
-	})
+	var events Handle
+	err := c.dev.Do(func(s *nic.Session) error { return s.CreateAsync(c.openEvents(&events)) })
 	if err != nil {
 		return err
 	}
 	c.ctx.open = true
 	resp.NumCompVectors = nic.CompVectors
-	c.passFD(fd, 0, channel.FDAsync, 0)
+	c.pass(events, 0, channel.FDAsync, 0)
 	return nil
 }
 

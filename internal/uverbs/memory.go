@@ -4,8 +4,6 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
-	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 )
 
@@ -29,11 +27,7 @@ func regMR(c *Call, req *abi.RegMR, resp *abi.RegMRResp) error {
 	if _, err := params.Check(); err != nil {
 		return err
 	}
-	extents, err := convert(c.extents)
-	if err != nil {
-		return err
-	}
-	region, err := c.dev.Map(req.Start, req.Length, extents)
+	region, err := c.dev.Map(req.Start, req.Length)
 	if err != nil {
 		return err
 	}
@@ -50,18 +44,6 @@ func regMR(c *Call, req *abi.RegMR, resp *abi.RegMRResp) error {
 		resp.MRHandle, resp.LKey, resp.RKey = mr.Handle, mr.LKey, mr.RKey
 		return err
 	})
-}
-
-// convert checks what the shim says lies under a buffer.
-func convert(in []channel.Extent) ([]memory.Extent, error) {
-	out := make([]memory.Extent, len(in))
-	for i, e := range in {
-		if e.Kind > channel.ExtentForeign || e.Prot > channel.ProtRead|channel.ProtWrite {
-			return nil, syscall.EINVAL
-		}
-		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot)}
-	}
-	return out, nil
 }
 
 func deregMR(c *Call, req *abi.DeregMR) error {

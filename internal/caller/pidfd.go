@@ -1,7 +1,8 @@
-package frontdoor
+package caller
 
 import (
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -13,9 +14,9 @@ import (
 // namespace.
 const soPeerPidfd = 77
 
-// watch calls ended when the process behind the pidfd, which it owns, is gone. Where there
+// Watch calls ended when the process behind the pidfd, which it owns, is gone. Where there
 // is none, the end of the connection has to do. The returned function ends the watch.
-func (s *Server) watch(fd int, ended func()) (stop func()) {
+func Watch(fd int, ended func()) (stop func()) {
 	if fd < 0 {
 		return func() {}
 	}
@@ -29,7 +30,7 @@ func (s *Server) watch(fd int, ended func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if raw.Read(func(fd uintptr) bool { return ready(int(fd)) }) == nil {
+		if raw.Read(func(fd uintptr) bool { return channel.Ready(int(fd)) }) == nil {
 			ended()
 		}
 	}()
@@ -39,7 +40,7 @@ func (s *Server) watch(fd int, ended func()) (stop func()) {
 	}
 }
 
-func peerPidfd(c *channel.Conn) (int, error) {
+func peerPidfd(c syscall.Conn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return -1, err

@@ -1,4 +1,4 @@
-package frontdoor
+package inspect
 
 import (
 	"sync"
@@ -7,12 +7,12 @@ import (
 
 // A throttle keeps those who look at the device from slowing those who use it.
 // Reading counters and status takes time on the engine's loop in proportion to the
-// number of queue pairs, and anybody may ask as often as they like: after a visit
+// number of queue pairs, and anybody may ask as often as they like: after a look
 // the next has to wait so long that all of them together take a tenth of the loop.
 // There is one for each kind of who looks.
 type throttle struct {
 	mu   sync.Mutex
-	next time.Time // guarded by mu: when the next visit may begin
+	next time.Time // guarded by mu: when the next look may begin
 }
 
 const throttleShare = 9
@@ -30,12 +30,12 @@ func (l *looks) of(privileged bool) *throttle {
 	return &l.users
 }
 
-// visit runs f on the loop, when it is time.
-func (t *throttle) visit(s *Server, f func()) {
+// look runs f on the loop, when it is time.
+func (t *throttle) look(l Loop, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	time.Sleep(time.Until(t.next))
-	s.onLoop(func() {
+	l.Do(func() {
 		start := time.Now()
 		f()
 		t.next = time.Now().Add(throttleShare * time.Since(start))

@@ -1,4 +1,4 @@
-package frontdoor
+package caller
 
 import (
 	"bufio"
@@ -8,13 +8,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/channel"
 )
 
-// An identity is what we hold of a process that introduced itself: not its number, which
+// An Identity is what we hold of a process that introduced itself: not its number, which
 // survives exec and is given to others after its end, but descriptors that stay with what
 // they were opened for.
 //
@@ -35,20 +36,20 @@ import (
 // A client in a user namespace of its own passes where the kernel lets us in: uids are
 // compared as we see them, so that a setuid program inside a container is refused too. One
 // in a pid namespace that we cannot see into has no number here, and so no foreign memory.
-type identity struct {
-	pidfd  int      // -1: there is none
-	memory *os.File // of the address space; nil: it is not ours to touch, and
-	why    error    // this is why
+type Identity struct {
+	Pidfd  int      // -1: there is none
+	Memory *os.File // of the address space; nil: it is not ours to touch, and
+	Why    error    // this is why
 }
 
-// identify opens what there is of the process behind c.
-func identify(c *channel.Conn, who *peer) (id identity) {
-	id.pidfd = openPidfd(c, who)
-	id.memory, id.why = openMemory(who)
+// Identify opens what there is of the process behind c.
+func Identify(c syscall.Conn, who *Caller) (id Identity) {
+	id.Pidfd = openPidfd(c, who)
+	id.Memory, id.Why = openMemory(who)
 	// The number may have become another process's while we opened things by it.
-	if id.memory != nil && id.pidfd >= 0 && exited(id.pidfd) {
-		id.memory.Close()
-		id.memory, id.why = nil, errors.New("the process has ended")
+	if id.Memory != nil && id.Pidfd >= 0 && exited(id.Pidfd) {
+		id.Memory.Close()
+		id.Memory, id.Why = nil, errors.New("the process has ended")
 	}
 	return id
 }
@@ -56,14 +57,14 @@ func identify(c *channel.Conn, who *peer) (id identity) {
 // openPidfd opens a descriptor that tells when the process ends: of the process that
 // connected, or where the kernel is older, of the one that has its number, if it is still
 // of the same user.
-func openPidfd(c *channel.Conn, who *peer) int {
+func openPidfd(c syscall.Conn, who *Caller) int {
 	if fd, err := peerPidfd(c); err == nil {
 		return fd
 	}
-	if who.pid <= 0 {
+	if who.Pid <= 0 {
 		return -1
 	}
-	fd, err := unix.PidfdOpen(who.pid, unix.PIDFD_NONBLOCK)
+	fd, err := unix.PidfdOpen(who.Pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return -1
 	}
@@ -75,19 +76,19 @@ func openPidfd(c *channel.Conn, who *peer) int {
 }
 
 // exited reports whether the process behind a pidfd has ended.
-func exited(pidfd int) bool { return ready(pidfd) }
+func exited(pidfd int) bool { return channel.Ready(pidfd) }
 
 // openMemory opens the process's memory and checks that it is the caller's own.
-func openMemory(who *peer) (*os.File, error) {
-	if who.pid <= 0 {
+func openMemory(who *Caller) (*os.File, error) {
+	if who.Pid <= 0 {
 		return nil, errors.New("it is in a pid namespace that the daemon cannot see into")
 	}
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return nil, errors.New("/proc in the daemon's mount namespace is that of another pid namespace")
 	}
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", who.pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", who.Pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("the kernel does not let the daemon (uid %d) into memory of uid %d: %w", os.Geteuid(), who.uid, err)
+		return nil, fmt.Errorf("the kernel does not let the daemon (uid %d) into memory of uid %d: %w", os.Geteuid(), who.UID, err)
 	}
 	f := os.NewFile(uintptr(fd), "foreign memory")
 	if err := checkOwner(who); err != nil {
@@ -99,34 +100,34 @@ func openMemory(who *peer) (*os.File, error) {
 
 // checkOwner makes sure that the process is, through and through, of the user who
 // connected.
-func checkOwner(who *peer) error {
+func checkOwner(who *Caller) error {
 	if err := checkIDs(who); err != nil {
 		return err
 	}
-	if who.uid == 0 {
+	if who.UID == 0 {
 		return nil // root owns it either way
 	}
 	// The files of a process that is not dumpable belong to root. (The directory /proc/PID
 	// itself does not: task_dump_owner leaves it out.)
-	path := fmt.Sprintf("/proc/%d/mem", who.pid)
+	path := fmt.Sprintf("/proc/%d/mem", who.Pid)
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if int(st.Uid) != who.uid {
-		return fmt.Errorf("it may not be debugged: %s belongs to uid %d, not %d (see PR_SET_DUMPABLE in prctl(2))", path, st.Uid, who.uid)
+	if int(st.Uid) != who.UID {
+		return fmt.Errorf("it may not be debugged: %s belongs to uid %d, not %d (see PR_SET_DUMPABLE in prctl(2))", path, st.Uid, who.UID)
 	}
 	return nil
 }
 
 // checkIDs makes sure that the process has the ids of the caller and no others.
-func checkIDs(who *peer) error {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", who.pid))
+func checkIDs(who *Caller) error {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", who.Pid))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return checkStatus(f, who.uid, who.gid)
+	return checkStatus(f, who.UID, who.GID)
 }
 
 // checkStatus reads /proc/PID/status: real, effective, saved and file system ids have all

@@ -1,4 +1,4 @@
-package frontdoor
+package inspect
 
 import (
 	"cmp"
@@ -16,57 +16,48 @@ import (
 	"vrdma/internal/wire"
 )
 
-// visible are the sessions that a tool may see, oldest first.
-func (s *Server) visible(who *peer, all bool) []*session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var sessions []*session
-	for ses := range s.sessions {
-		if all || ses.proc.sameUser(who) {
-			sessions = append(sessions, ses)
-		}
-	}
-	slices.SortFunc(sessions, func(a, b *session) int { return cmp.Compare(a.id, b.id) })
+// visible are the sessions in a view, oldest first.
+func (d *Desk) visible(v *View) []Session {
+	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
+	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
 	return sessions
 }
 
 // status describes the daemon and these sessions to a tool.
-func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status {
-	n := s.cfg.NIC
+func (d *Desk) status(v *View, sessions []Session) channel.Status {
+	n := v.NIC.Device
 	st := channel.Status{
-		Version: s.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: s.cfg.Socket, Started: s.started,
+		Version: d.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: v.Socket, Started: d.started,
 		Device: channel.DeviceStatus{
 			Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
 		},
 		Sessions: []channel.SessionStatus{},
 		Counters: map[string]uint64{},
-		Refused:  s.refused.snapshot(),
+		Refused:  d.Refused.snapshot(),
 	}
 	for i, g := range n.GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, channel.GIDStatus{
 			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
-	for _, c := range s.countersThrough(s.looks.of(all)) {
+	for _, c := range d.counters(v.NIC, d.looks.of(v.All)) {
 		st.Counters[c.Name] = c.Value
 	}
-	s.peers(&st, all)
+	d.peers(&st, v.All)
 
-	s.recount()
-	lines := who.accountLines()
-	if all {
-		lines = s.cfg.Budget.Lines()
-		if s.control != nil {
-			st.Control = s.control.path
-		}
+	d.cfg.Recount()
+	lines := v.Who.Account.Lines()
+	if v.All {
+		lines = d.cfg.Budget.Lines()
+		st.Control = d.cfg.Control
 	}
 	for _, l := range lines {
 		st.Budgets = append(st.Budgets, channel.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
 	}
 	for _, ses := range sessions {
-		st.Sessions = append(st.Sessions, ses.status(s.looks.of(all)))
+		st.Sessions = append(st.Sessions, d.session(&ses, d.looks.of(v.All)))
 	}
-	st.Connections = s.connections(who, all)
+	st.Connections = d.connections(v)
 	return st
 }
 
@@ -78,10 +69,10 @@ var featureNames = []struct {
 
 // peers describes other hosts, to those who may see all, and counts what hosts told each
 // other.
-func (s *Server) peers(st *channel.Status, all bool) {
+func (d *Desk) peers(st *channel.Status, all bool) {
 	var list []hosts.Status
 	var c hosts.Counters
-	s.looks.of(all).visit(s, func() { list, c = s.cfg.Engine.Peers() })
+	d.looks.of(all).look(d.cfg.Loop, func() { list, c = d.cfg.Loop.Peers() })
 	for name, n := range map[string]uint64{
 		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
 		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
@@ -106,24 +97,14 @@ func (s *Server) peers(st *channel.Status, all bool) {
 	slices.SortFunc(st.Peers, func(a, b channel.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
-// connections describes the connections of the programs that a tool may see.
-func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
+// connections describes the connections of the programs in a view.
+func (d *Desk) connections(v *View) []channel.ConnectionStatus {
 	out := []channel.ConnectionStatus{}
-	if s.cfg.CMA == nil {
-		return out
-	}
-	s.mu.Lock()
-	var clients []*rdmacm.Client
-	for _, p := range s.processes {
-		if all || p.sameUser(who) {
-			clients = append(clients, p.cm)
-		}
-	}
-	s.mu.Unlock()
+	programs := slices.DeleteFunc(d.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !v.program(&p) })
 	var ids []rdmacm.Status
-	s.looks.of(all).visit(s, func() {
-		for _, c := range clients {
-			ids = append(ids, c.Status()...)
+	d.looks.of(v.All).look(d.cfg.Loop, func() {
+		for _, p := range programs {
+			ids = append(ids, p.CM.Status()...)
 		}
 	})
 	text := func(a netip.AddrPort) string {
@@ -144,14 +125,14 @@ func (s *Server) connections(who *peer, all bool) []channel.ConnectionStatus {
 	return out
 }
 
-// status describes one session. Each is a visit of its own, so that a status of
-// many does not stall the loop.
-func (ses *session) status(look *throttle) channel.SessionStatus {
+// session describes one session. Each has the loop for itself, so that a status of many does
+// not stall it.
+func (d *Desk) session(ses *Session, t *throttle) channel.SessionStatus {
 	var in nic.SessionStatus
-	look.visit(ses.srv, func() { in = ses.dev.Status() })
+	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
 	out := channel.SessionStatus{
-		ID: ses.id, Pid: ses.proc.pid, UID: ses.proc.uid, Program: ses.proc.program, Label: ses.proc.label,
-		Opened: ses.opened, Commands: ses.commands.Load(), MRBytes: in.MRBytes,
+		ID: ses.ID, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
+		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes,
 		Objects: channel.ObjectCount{
 			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,
 			Channels: in.Chans,

@@ -1,4 +1,4 @@
-package frontdoor
+package inspect
 
 import (
 	"vrdma/internal/channel"
@@ -30,30 +30,30 @@ func (w captureWriter) Write(b []byte) (int, error) {
 
 // serveCapture records every packet until the tool hangs up. There is one capture at
 // a time: a second would slow the loop for the sake of a copy of the same file.
-func (s *Server) serveCapture(c *channel.Conn) {
-	if !s.capturing.CompareAndSwap(false, true) {
+func (d *Desk) serveCapture(c *channel.Conn) {
+	if !d.capturing.CompareAndSwap(false, true) {
 		c.SendJSON(channel.ControlReply{Error: "another capture is running: end it first"})
 		return
 	}
-	defer s.capturing.Store(false)
+	defer d.capturing.Store(false)
 	w := captureWriter{c, make(chan struct{})}
 	tap, err := link.NewTap(w)
 	if err != nil {
-		s.log.Error("cannot capture", "error", err)
+		d.cfg.Log.Error("cannot capture", "error", err)
 		c.SendJSON(channel.ControlReply{Error: err.Error()})
 		return
 	}
 	// The tool hears of it when it is true: no packet from then on is missed.
-	s.cfg.Engine.Do(func() { s.cfg.Engine.SetTap(tap) })
+	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(tap) })
 	err = c.SendJSON(channel.ControlReply{})
 	close(w.ready)
 	if err == nil {
-		readable(c) // the tool has nothing more to say: this is its end
+		c.Wait() // the tool has nothing more to say: this is its end
 	}
-	s.cfg.Engine.Do(func() { s.cfg.Engine.SetTap(nil) })
+	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(nil) })
 	c.Close()
 	tap.Close()
 	if n := tap.LeftOut(); n > 0 {
-		s.log.Warn("packets were left out of a capture: its reader was too slow", "packets", n)
+		d.cfg.Log.Warn("packets were left out of a capture: its reader was too slow", "packets", n)
 	}
 }

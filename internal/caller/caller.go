@@ -1,0 +1,51 @@
+package caller
+
+import (
+	"errors"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
+)
+
+// A Caller is who is at the other end.
+type Caller struct {
+	Pid, UID, GID int
+	// Program and Label are what it says of itself.
+	Program, Label string
+	Home           Home
+	HomeErr        error           // why Home is not known
+	Account        *budget.Account // who pays
+}
+
+// Of tells who has connected, as far as the kernel knows.
+func Of(u *net.UnixConn) (Caller, error) {
+	cred, err := Credentials(u)
+	if err != nil {
+		return Caller{}, err
+	}
+	c := Caller{Pid: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}
+	c.Home, c.HomeErr = homeOfPeer(u, c.Pid)
+	return c, nil
+}
+
+// SameUser reports whether c is a program of o's own user: of the same number, and living
+// in the same place. If we do not know where one of them lives, it is not.
+func (c *Caller) SameUser(o *Caller) bool {
+	return c.UID == o.UID && c.HomeErr == nil && o.HomeErr == nil && c.Home.Differs(&o.Home) == ""
+}
+
+// Credentials are those of the process that connected.
+func Credentials(u *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(err, cerr)
+}

@@ -1,0 +1,87 @@
+package eventsock
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func pair(t *testing.T) (*Socket, *os.File) {
+	t.Helper()
+	s, client, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		client.Close()
+	})
+	return s, client
+}
+
+// What was posted is read as one message each, or taken back, in order.
+func TestEvents(t *testing.T) {
+	s, client := pair(t)
+	for i := range byte(3) {
+		if !s.Post([16]byte{i}, 8) {
+			t.Fatal("no room for an event")
+		}
+	}
+	var b [64]byte
+	if n, err := client.Read(b[:]); n != 8 || err != nil || b[0] != 0 {
+		t.Errorf("read %d bytes, %v, of event %d", n, err, b[0])
+	}
+	for i := byte(1); i < 3; i++ {
+		if e, n := s.Withdraw(); n != 8 || e[0] != i {
+			t.Errorf("took back %d bytes of event %d, want 8 of %d", n, e[0], i)
+		}
+	}
+	if _, n := s.Withdraw(); n != 0 {
+		t.Errorf("took back %d bytes of nothing", n)
+	}
+	full := 0
+	for s.Post([16]byte{}, 16) {
+		full++
+	}
+	if client.Read(b[:]); !s.Post([16]byte{}, 16) {
+		t.Errorf("after %d events, and one read, there is no room", full)
+	}
+}
+
+func TestHungUp(t *testing.T) {
+	s, client := pair(t)
+	if s.HungUp() {
+		t.Error("a client that listens has hung up")
+	}
+	unix.Shutdown(int(client.Fd()), unix.SHUT_RDWR)
+	if !s.HungUp() {
+		t.Error("a client that has shut its end down listens")
+	}
+	if !s.Post([16]byte{}, 8) {
+		t.Error("an event for nobody waits")
+	}
+}
+
+func TestRaise(t *testing.T) {
+	s, client := pair(t)
+	readable := func() bool {
+		p := []unix.PollFd{{Fd: int32(client.Fd()), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n == 1
+	}
+	if readable() || !s.Raise() || !readable() {
+		t.Error("the client's end is not readable while it is raised, and only then")
+	}
+	if s.Lower(); readable() {
+		t.Error("the client's end is readable after Lower")
+	}
+	s.Lower()
+}
+
+func TestPostDoesNotAllocate(t *testing.T) {
+	s, _ := pair(t)
+	if n := testing.AllocsPerRun(100, func() { s.Post([16]byte{1}, 8) }); n != 0 {
+		t.Errorf("an event allocates %v times", n)
+	}
+}

@@ -1,0 +1,91 @@
+package frontdoor
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/nic"
+	"vrdma/internal/vnic"
+)
+
+// twoDoors is a server with a second NIC, behind a door of its own. Nothing drives it: it
+// can be reached, but not used.
+func twoDoors(t *testing.T) (s *Server, second *door) {
+	t.Helper()
+	blue := &vnic.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	s = testServerWith(t, Config{Doors: []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue}}})
+	return s, s.doors[1]
+}
+
+// TestDoorNamesItsNIC: a client gets the NIC behind the door that it came in by. It may name
+// that one, or none.
+func TestDoorNamesItsNIC(t *testing.T) {
+	s, second := twoDoors(t)
+	for _, c := range []struct {
+		door *door
+		name string
+		ok   bool
+	}{
+		{s.doors[0], "", true}, {s.doors[0], vnic.Default, true}, {s.doors[0], "blue", false},
+		{second, "", true}, {second, "blue", true}, {second, vnic.Default, false}, {second, "b\x1b[2Jue", false},
+	} {
+		for _, kind := range []channel.Kind{channel.KindProcess, channel.KindControl, channel.KindNetlink} {
+			conn, err := channel.Dial(c.door.Socket, channel.Hello{Kind: kind, VNIC: c.name})
+			if err == nil {
+				conn.Close()
+			}
+			if c.ok {
+				if err != nil {
+					t.Errorf("vNIC %q at the door of %q: %v", c.name, c.door.NIC.Name, err)
+				}
+				continue
+			}
+			if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "no vNIC") || !strings.Contains(err.Error(), c.door.NIC.Name) || strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("vNIC %q at the door of %q: %v, want ENODEV and the name of the one that is there", c.name, c.door.NIC.Name, err)
+			}
+		}
+	}
+}
+
+// TestTokenOfAnotherDoor: who introduced itself at one door has nothing at another.
+func TestTokenOfAnotherDoor(t *testing.T) {
+	s, second := twoDoors(t)
+	proc := dial(t, s, channel.Hello{Kind: channel.KindProcess})
+	for _, kind := range []channel.Kind{channel.KindUverbs, channel.KindRDMACM} {
+		c, err := channel.Dial(second.Socket, channel.Hello{Kind: kind, Token: proc.Welcome.Token})
+		if err == nil {
+			c.Close()
+		}
+		if kind == channel.KindUverbs && !errors.Is(err, syscall.EPERM) || err == nil {
+			t.Errorf("kind %d: %v, want EPERM", kind, err)
+		}
+	}
+}
+
+// TestDoorsSeeTheirOwn: a tool at one door is not told of the programs at another, though
+// they are of its own user.
+func TestDoorsSeeTheirOwn(t *testing.T) {
+	s, second := twoDoors(t)
+	open(t, s)
+	for _, c := range []struct {
+		door *door
+		want int
+	}{{s.doors[0], 1}, {second, 0}} {
+		tool, err := channel.Dial(c.door.Socket, channel.Hello{Kind: channel.KindControl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tool.Close()
+		var st channel.Status
+		if err := errors.Join(tool.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), tool.ReceiveJSON(&st)); err != nil {
+			t.Fatal(err)
+		}
+		if len(st.Sessions) != c.want || st.Socket != c.door.Socket {
+			t.Errorf("at the door of %q: %d sessions of %s, want %d", c.door.NIC.Name, len(st.Sessions), st.Socket, c.want)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package frontdoor
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/caller"
+	"vrdma/internal/channel"
+)
+
+// TestForeignMemoryWhy: a program whose memory is not ours to touch is refused with EPERM, keeps
+// what it can map, and log and trace say why.
+func TestForeignMemoryWhy(t *testing.T) {
+	var text syncBuffer
+	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
+	c := &client{t: t, buf: make([]byte, channel.MaxMessage)}
+	c.proc = dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+	s.mu.Lock()
+	for _, p := range s.processes {
+		p.space.SetForeign(nil)
+		p.apart = errors.New("it is a test")
+	}
+	s.mu.Unlock()
+	c.dev = dial(t, s, channel.Hello{Kind: channel.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
+	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
+	sub := s.desk.Trace.Subscribe("", &caller.Caller{UID: os.Getuid()}, true)
+	defer s.desk.Trace.Unsubscribe(sub)
+	reg := func(kind uint32) ([]byte, channel.Extent) {
+		const start = 0x7000_0000_0000
+		return legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, Length: 4096, HCAVA: start, PDHandle: pd(c)}, nil, 12),
+			channel.Extent{Start: start, Length: 4096, Kind: kind, Prot: channel.ProtRead}
+	}
+	command, extent := reg(channel.ExtentForeign)
+	c.fails("foreign memory", command, syscall.EPERM, extent)
+	if got := text.String(); !strings.Contains(got, "it is a test") {
+		t.Errorf("the log says %q", got)
+	}
+	for r := range sub.Records {
+		if strings.HasPrefix(r.Error, "EPERM") {
+			if !strings.Contains(r.Error, "it is a test") {
+				t.Errorf("the trace says %q", r.Error)
+			}
+			break
+		}
+	}
+	command, extent = reg(channel.ExtentShared)
+	c.must(command, extent)
+}
+
+// A syncBuffer takes text from several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

@@ -1,0 +1,88 @@
+package frontdoor
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/channel"
+	"vrdma/internal/eventsock"
+	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/uverbs"
+)
+
+// A line connects a session with its client: requests and replies, the handles that go with
+// these, and what the two share. For a process it is a socket and descriptors (socketLine).
+// For a virtual machine it will be messages to an agent there, which knows handles by name,
+// and memory of the machine.
+type line interface {
+	// Receive waits for a request, and returns a buffer of the pool with n bytes of it.
+	Receive() (buf *[]byte, n int, err error)
+	// Send sends a reply with the handles that it names. They stay ours to close.
+	Send(reply []byte, handles []uverbs.Handle) error
+	// OpenQueues makes the memory for queues, and the doorbell.
+	OpenQueues() (*nic.Arena, bell, error)
+	// OpenEvents makes a way for events, and OpenSignal one for the news that there are
+	// some; the client's ends are handles.
+	OpenEvents() (nic.EventSink, uverbs.Handle, error)
+	OpenSignal() (rdmacm.Signal, uverbs.Handle, error)
+	// Close ends it: Receive returns.
+	Close() error
+}
+
+// A bell is a doorbell that is closed at the end.
+type bell interface {
+	nic.Doorbell
+	io.Closer
+}
+
+// A socketLine is the line of a process. Its handles are files.
+type socketLine struct{ *channel.Conn }
+
+// Receive implements line. Descriptors that come with a message are closed unseen: the
+// daemon makes every file that it uses.
+func (l socketLine) Receive() (*[]byte, int, error) { return receive(l.Conn) }
+
+// Send implements line.
+func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
+	var fds []int
+	for _, h := range handles {
+		fds = append(fds, int(h.(*os.File).Fd())) // the line made it
+	}
+	return l.WriteMessage(reply, fds...)
+}
+
+// OpenQueues implements line: an arena that the process maps, and an eventfd.
+func (l socketLine) OpenQueues() (*nic.Arena, bell, error) {
+	arena, err := nic.NewArena()
+	if err != nil {
+		return nil, nil, fmt.Errorf("the daemon cannot make memory for queues: %w", err)
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		arena.Close()
+		return nil, nil, fmt.Errorf("the daemon cannot make a doorbell: %w", err)
+	}
+	return arena, os.NewFile(uintptr(fd), "doorbell"), nil
+}
+
+// OpenEvents implements line.
+func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
+	s, end, err := eventsock.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, end, nil
+}
+
+// OpenSignal implements line.
+func (l socketLine) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
+	s, end, err := eventsock.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, end, nil
+}

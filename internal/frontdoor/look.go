@@ -1,0 +1,79 @@
+package frontdoor
+
+import (
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/channel"
+	"vrdma/internal/inspect"
+	"vrdma/internal/rdmanl"
+)
+
+// The conversations of those who look: package inspect answers them.
+
+// serveTool answers a tool.
+func (s *Server) serveTool(c *channel.Conn, v inspect.View) error {
+	if err := v.Who.Account.Charge(toolBill); err != nil {
+		s.overdrawn(err)
+		return refusal(channel.Errno(err, syscall.EBUSY), "%v", err)
+	}
+	defer v.Who.Account.Refund(toolBill)
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return nil
+	}
+	s.desk.Serve(c, v)
+	return nil
+}
+
+// netlinkPatience is how long a program may leave an answer unread.
+const netlinkPatience = 10 * time.Second
+
+// serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
+func (s *Server) serveNetlink(c *channel.Conn, who caller.Caller, d *door) error {
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err != nil {
+		return nil
+	}
+	looker := s.desk.Looker(&who, d.NIC)
+	for {
+		buf, n, err := receive(c)
+		if err != nil {
+			return nil
+		}
+		err = rdmanl.Answer((*buf)[:n], looker, func(b []byte) error {
+			c.SetWriteDeadline(time.Now().Add(netlinkPatience))
+			return c.WriteMessage(b)
+		})
+		buffers.Put(buf)
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// guests are whom the server serves, for those who look. It implements inspect.Clients.
+type guests struct{ s *Server }
+
+func (g guests) Sessions() []inspect.Session {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	out := make([]inspect.Session, 0, len(g.s.sessions))
+	for ses := range g.s.sessions {
+		out = append(out, inspect.Session{
+			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
+		})
+	}
+	return out
+}
+
+func (g guests) Programs() []inspect.Program {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	out := make([]inspect.Program, 0, len(g.s.processes))
+	for _, p := range g.s.processes {
+		out = append(out, inspect.Program{Of: &p.Caller, NIC: p.nic, CM: p.cm})
+	}
+	return out
+}

@@ -1,0 +1,114 @@
+package inspect
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/devicetree"
+	"vrdma/internal/hosts"
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/vnic"
+)
+
+// Loop is the engine as those see it who look.
+type Loop interface {
+	// Do runs f on the loop and waits for it. A panic in f comes back as an error.
+	Do(f func()) error
+	// SetTap has every packet recorded; nil ends that. It and the ones below are called
+	// on the loop only.
+	SetTap(t *link.Tap)
+	// LinkCounters counts what passed to and from other hosts.
+	LinkCounters() link.Counters
+	// Peers are the other hosts that are known.
+	Peers() ([]hosts.Status, hosts.Counters)
+}
+
+// Clients are those whom the daemon serves; the front door knows them.
+type Clients interface {
+	Sessions() []Session
+	Programs() []Program
+}
+
+// A Session is an opened device.
+type Session struct {
+	ID       uint64
+	Of       *caller.Caller
+	NIC      *vnic.NIC
+	Device   *nic.Session
+	Opened   time.Time
+	Commands uint64
+}
+
+// A Program is a process that is served.
+type Program struct {
+	Of  *caller.Caller
+	NIC *vnic.NIC
+	CM  *rdmacm.Client // nil: it has nothing of the connection manager
+}
+
+// Config is what a Desk needs.
+type Config struct {
+	Loop    Loop
+	Clients Clients
+	Budget  *budget.Ledger // nil: nothing is bounded
+	Log     *slog.Logger
+	Version string // of the program
+	Owner   int    // uid of the daemon
+	// Control is the path of the control socket; "": there is none.
+	Control string
+	// Recount brings what everybody is charged for up to date.
+	Recount func()
+	// Overdrawn is told of a limit that somebody has met.
+	Overdrawn func(error)
+	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
+	Stop func()
+}
+
+// A Desk is where those are answered who look. trace.mu, refused.mu, mu and those of looks
+// are leaves in the order of locks.
+type Desk struct {
+	Trace   Hub
+	Refused Refusals
+
+	cfg       Config
+	started   time.Time
+	looks     looks
+	stopOnce  sync.Once
+	capturing atomic.Bool
+
+	mu      sync.Mutex
+	counted map[string]uint64 // guarded by mu; connections of processes that are gone, by label
+}
+
+// New opens a desk.
+func New(c Config) *Desk { return &Desk{cfg: c, started: time.Now()} }
+
+// A View is who looks, and from where.
+type View struct {
+	Who    *caller.Caller
+	All    bool      // the daemon's owner at the control socket: sees everybody
+	NIC    *vnic.NIC // the device that is described
+	Socket string    // where it is found
+}
+
+// session reports whether a session is in the view. Whoever does not see all sees, of the
+// NIC that it can reach, the sessions of its own user.
+func (v *View) session(s *Session) bool { return v.All || s.NIC == v.NIC && s.Of.SameUser(v.Who) }
+
+func (v *View) program(p *Program) bool { return v.All || p.NIC == v.NIC && p.Of.SameUser(v.Who) }
+
+// Counters reads a NIC's counters for its device tree.
+func (d *Desk) Counters(n *vnic.NIC) []devicetree.Counter { return d.counters(n, &d.looks.tree) }
+
+func (d *Desk) counters(n *vnic.NIC, t *throttle) []devicetree.Counter {
+	var c nic.Counters
+	var l link.Counters
+	t.look(d.cfg.Loop, func() { c, l = n.Counters(), d.cfg.Loop.LinkCounters() })
+	return devicetree.Counters(c, l)
+}

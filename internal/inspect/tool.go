@@ -1,0 +1,138 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/channel"
+)
+
+// How long a tool may take to ask, and to read an answer that has an end.
+const (
+	askTime  = 10 * time.Second
+	readTime = 30 * time.Second
+)
+
+// A subscription's queue is made at once, and fills while nobody reads.
+var traceBill = budget.Bill{budget.Tools: 15, budget.State: traceQueue * 512}
+
+// statusState is the heap that describing one queue pair takes, as a record and as JSON.
+const statusState = 2 << 10
+
+// Serve answers a tool until it hangs up. At the program socket tools see the programs of
+// their own user; at the control socket they see all and may stop the daemon.
+func (d *Desk) Serve(c *channel.Conn, v View) {
+	for {
+		var req channel.ControlRequest
+		c.SetReadDeadline(time.Now().Add(askTime))
+		if err := c.ReceiveRequest(&req); err != nil {
+			if errors.Is(err, channel.ErrMalformed) {
+				c.SendJSON(channel.ControlReply{Error: err.Error()})
+			}
+			return
+		}
+		c.SetReadDeadline(time.Time{})
+		switch req.Op {
+		case channel.ControlStatus:
+			if d.sendStatus(c, &v) != nil {
+				return
+			}
+		case channel.ControlTrace:
+			if err := v.Who.Account.Charge(traceBill); err != nil {
+				d.cfg.Overdrawn(err)
+				c.SendJSON(channel.ControlReply{Error: err.Error()})
+				return
+			}
+			d.serveTrace(c, d.Trace.Subscribe(req.Label, v.Who, v.All))
+			v.Who.Account.Refund(traceBill)
+			return
+		case channel.ControlCount:
+			if c.SendJSON(channel.ConnectionCount{RDMA: d.count(req.Label, &v)}) != nil {
+				return
+			}
+		case channel.ControlCapture:
+			if !v.All {
+				c.SendJSON(channel.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
+				continue
+			}
+			d.serveCapture(c)
+			return
+		case channel.ControlStop:
+			if !v.All {
+				c.SendJSON(channel.ControlReply{Error: d.denied(v.Who, "stop it")})
+				continue
+			}
+			d.cfg.Log.Info("asked to stop", "pid", v.Who.Pid, "program", v.Who.Program)
+			c.SendJSON(channel.ControlReply{})
+			if d.cfg.Stop != nil {
+				d.stopOnce.Do(func() { go d.cfg.Stop() })
+			}
+		default:
+			if c.SendJSON(channel.ControlReply{Error: "unknown request " + req.Op + ": " + syscall.ENOSYS.Error()}) != nil {
+				return
+			}
+		}
+	}
+}
+
+// sendStatus answers with a status. It can be long, and a tool that does not read it must
+// not hold it for ever: it is charged while it is there.
+func (d *Desk) sendStatus(c *channel.Conn, v *View) error {
+	sessions := d.visible(v)
+	bill := budget.Bill{budget.State: 64 << 10}
+	d.looks.of(v.All).look(d.cfg.Loop, func() {
+		for _, ses := range sessions {
+			bill[budget.State] += 4<<10 + uint64(ses.Device.QPs())*statusState
+		}
+	})
+	if err := v.Who.Account.Charge(bill); err != nil {
+		d.cfg.Overdrawn(err)
+		return c.SendJSON(channel.Status{Error: err.Error()})
+	}
+	defer v.Who.Account.Refund(bill)
+	st := d.status(v, sessions)
+	c.SetWriteDeadline(time.Now().Add(readTime))
+	defer c.SetWriteDeadline(time.Time{})
+	return c.SendJSON(st)
+}
+
+// denied says why a tool at the program socket may not do something, and where it may.
+func (d *Desk) denied(who *caller.Caller, what string) string {
+	switch {
+	case who.UID != d.cfg.Owner && who.UID != 0:
+		return "only the daemon's own user may " + what
+	case d.cfg.Control == "":
+		return fmt.Sprintf("this daemon has no control socket, its log says why; end it with kill %d", os.Getpid())
+	}
+	return fmt.Sprintf("only the daemon's own user may %s, at the control socket %s, from where the daemon runs and not from a container", what, d.cfg.Control)
+}
+
+// serveTrace sends records until the tool hangs up.
+func (d *Desk) serveTrace(c *channel.Conn, sub *Subscriber) {
+	defer d.Trace.Unsubscribe(sub)
+	if c.SendJSON(channel.ControlReply{}) != nil {
+		return
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		c.Wait() // the tool has nothing more to say: this is its end
+	}()
+	for {
+		select {
+		case r := <-sub.Records:
+			if c.SendJSON(r) != nil {
+				c.Close()
+				<-gone
+				return
+			}
+		case <-gone:
+			return
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package inspect
+
+import (
+	"testing"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/channel"
+)
+
+// TestTraceSlow shows that a tool that does not read loses records, not programs
+// time.
+func TestTraceSlow(t *testing.T) {
+	var h Hub
+	p := &caller.Caller{UID: 1, Label: "l"}
+	if h.Wants(p) {
+		t.Error("somebody listens to an empty hub")
+	}
+	sub := h.Subscribe("l", &caller.Caller{UID: 1}, false)
+	if other := (&caller.Caller{UID: 2, Label: "l"}); h.Wants(other) {
+		t.Error("a user sees another user's programs")
+	}
+	for range traceQueue + 10 {
+		h.Publish(p, channel.TraceRecord{})
+	}
+	for range traceQueue {
+		<-sub.Records
+	}
+	h.Publish(p, channel.TraceRecord{})
+	if r := <-sub.Records; r.Lost != 10 {
+		t.Errorf("lost %d, want 10", r.Lost)
+	}
+	h.Unsubscribe(sub)
+	if h.Wants(p) {
+		t.Error("somebody listens after unsubscribe")
+	}
+}

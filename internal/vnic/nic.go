@@ -1,0 +1,54 @@
+package vnic
+
+import (
+	"io/fs"
+	"net/netip"
+	"time"
+
+	"vrdma/internal/devicetree"
+	"vrdma/internal/nic"
+	"vrdma/internal/rdmacm"
+)
+
+const (
+	// Default is the name of a daemon's first NIC, which who names none gets.
+	Default = "default"
+	// HostNetwork is the network of the host itself: its NICs have the host's addresses,
+	// and reach other hosts.
+	HostNetwork = "host"
+)
+
+// A NIC is one virtual NIC. What it is made of is set before it is put into a Table, and
+// does not change. Device and Manager are touched on the loop only.
+type NIC struct {
+	Name    string
+	Owner   int    // uid of whom it belongs to
+	Network string // NICs of other networks do not exist for it
+	Device  *nic.NIC
+	// Manager is the rdma_cm device; nil: there is none.
+	Manager *rdmacm.CMA
+	Routes  Routes
+	// Tree is the device tree; nil: none has been written.
+	Tree *devicetree.Tree
+}
+
+// Routes is how the network that a NIC is in reaches other hosts. Package routes asks the
+// kernel, for the host's network; an overlay will know it by itself.
+type Routes interface {
+	// From finds the address from which a host is reached; from may be unspecified.
+	From(from, to netip.Addr) (netip.Addr, error)
+	// Reach waits until the next station on the way to it is known.
+	Reach(from, to netip.Addr, timeout time.Duration) error
+}
+
+// Limits are how much of each kind there may be.
+func (n *NIC) Limits() nic.Limits { return n.Device.Limits }
+
+// Counters are those of its queue pairs. It is called on the loop.
+func (n *NIC) Counters() nic.Counters { return n.Device.Counters() }
+
+// WriteTree writes the device tree below root; read reads the counters for it.
+func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []devicetree.Counter) (err error) {
+	n.Tree, err = devicetree.New(root, n.Device, mode, read)
+	return err
+}

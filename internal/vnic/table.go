@@ -1,0 +1,120 @@
+package vnic
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+)
+
+// A Table is the NICs of a daemon. Any goroutine may use it; it does not lock who reads,
+// because the loop does so for every message.
+type Table struct {
+	mu  sync.Mutex // held by who changes it
+	now atomic.Pointer[contents]
+}
+
+// contents is a table at one moment. It is not changed but replaced.
+type contents struct {
+	list      []*NIC // in the order in which they came
+	byName    map[string]*NIC
+	byDevice  map[*nic.NIC]*NIC
+	byAddress map[address]*NIC
+}
+
+// An address is a GID in its network.
+type address struct {
+	network string
+	gid     ib.GID
+}
+
+var _ nic.Resolver = (*Table)(nil)
+
+// NewTable makes a table without NICs.
+func NewTable() *Table {
+	t := &Table{}
+	t.now.Store(index(nil))
+	return t
+}
+
+func index(list []*NIC) *contents {
+	c := &contents{
+		list: list, byName: make(map[string]*NIC), byDevice: make(map[*nic.NIC]*NIC), byAddress: make(map[address]*NIC),
+	}
+	for _, n := range list {
+		c.byName[n.Name], c.byDevice[n.Device] = n, n
+		for _, g := range n.Device.GIDs {
+			c.byAddress[address{n.Network, g.GID}] = n
+		}
+	}
+	return c
+}
+
+// Add puts n into the table. Its name is new, and so are its addresses in its network.
+func (t *Table) Add(n *NIC) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.now.Load()
+	if c.byName[n.Name] != nil {
+		return fmt.Errorf("there is a vNIC %q already", n.Name)
+	}
+	for _, g := range n.Device.GIDs {
+		if o := c.byAddress[address{n.Network, g.GID}]; o != nil {
+			return fmt.Errorf("vNIC %q cannot have address %v: vNIC %q has it in network %q", n.Name, g.GID.Addr(), o.Name, n.Network)
+		}
+	}
+	t.now.Store(index(append(slices.Clone(c.list), n)))
+	return nil
+}
+
+// Remove takes n out. Nobody has it open any more.
+func (t *Table) Remove(n *NIC) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now.Store(index(slices.DeleteFunc(slices.Clone(t.now.Load().list), func(o *NIC) bool { return o == n })))
+}
+
+// All are the NICs, oldest first.
+func (t *Table) All() []*NIC { return slices.Clone(t.now.Load().list) }
+
+// Named finds a NIC; nil if there is none of this name.
+func (t *Table) Named(name string) *NIC { return t.now.Load().byName[name] }
+
+// Names are those of all NICs, in order.
+func (t *Table) Names() []string { return slices.Sorted(maps.Keys(t.now.Load().byName)) }
+
+// At finds the NIC that has an address in a network; nil if none has.
+func (t *Table) At(network string, gid ib.GID) *NIC {
+	return t.now.Load().byAddress[address{network, gid}]
+}
+
+// Reroute has every NIC ask again for ways that it remembers. It is called on the loop after
+// the table has changed.
+func (t *Table) Reroute() {
+	for _, n := range t.now.Load().list {
+		n.Device.Reroute()
+	}
+}
+
+// Resolve implements nic.Resolver: how from reaches a GID, which may be that of a group.
+func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
+	c := t.now.Load()
+	n := c.byDevice[from]
+	if n == nil {
+		return nic.Way{}
+	}
+	var way nic.Way
+	if o := c.byAddress[address{n.Network, to}]; o != nil {
+		way.NIC = o.Device
+	}
+	// In the host's network a GID is an IP address, of a host or a group. An overlay will
+	// know more of other networks.
+	if n.Network == HostNetwork {
+		way.To = to.Addr()
+	}
+	return way
+}
