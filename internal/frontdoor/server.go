@@ -192,20 +192,29 @@ func (s *Server) Sessions() int {
 
 // Serve accepts connections until Close; it then returns nil.
 func (s *Server) Serve() error {
-	spare := newSpare()
-	defer func() { spare.Close() }()
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
 		s.serveTools()
 	}()
+	return s.accept(s.listener, s.converse)
+}
+
+// accept accepts connections until l is closed; it then returns nil. Who comes when there is
+// no descriptor left is told so, for which there is a spare one.
+func (s *Server) accept(l *net.UnixListener, converse conversation) error {
+	spare := newSpare()
+	defer func() { spare.Close() }()
 	var full time.Time // since when there is no descriptor for a connection
 	for {
-		u, err := s.listener.AcceptUnix()
+		u, err := l.AcceptUnix()
 		switch {
 		case err == nil:
 			full = time.Time{}
-			s.serve(u, s.converse)
+			if spare == nil { // others took it when there was none left
+				spare = newSpare()
+			}
+			s.serve(u, converse)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
@@ -219,11 +228,11 @@ func (s *Server) Serve() error {
 			}
 			spare.Close()
 			var room bool
-			if spare, room = s.admit(err); room {
+			if spare, room = s.admit(l, converse, err); room {
 				full = time.Time{}
 			}
 		default:
-			return fmt.Errorf("accept on %s: %w", s.cfg.Socket, err)
+			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
 	}
 }
@@ -240,16 +249,16 @@ func newSpare() *os.File {
 
 // admit takes a connection with the descriptor that the spare had. If there is another for a
 // new spare, somebody has closed one meanwhile, and there is room to serve the connection.
-func (s *Server) admit(why error) (spare *os.File, room bool) {
-	s.listener.SetDeadline(time.Now().Add(patience / 20))
-	defer s.listener.SetDeadline(time.Time{})
-	u, err := s.listener.AcceptUnix()
+func (s *Server) admit(l *net.UnixListener, converse conversation, why error) (spare *os.File, room bool) {
+	l.SetDeadline(time.Now().Add(patience / 20))
+	defer l.SetDeadline(time.Time{})
+	u, err := l.AcceptUnix()
 	if err != nil {
 		time.Sleep(patience / 20)
 		return newSpare(), false
 	}
 	if spare = newSpare(); spare != nil {
-		s.serve(u, s.converse)
+		s.serve(u, converse)
 		return spare, true
 	}
 	turnAway(u, refusal(channel.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))

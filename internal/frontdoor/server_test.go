@@ -167,7 +167,7 @@ func TestLastDescriptor(t *testing.T) {
 	}()
 	var got answer
 	eventually(t, "an answer", func() bool {
-		spare, _ := s.admit(syscall.EMFILE)
+		spare, _ := s.admit(s.listener, s.converse, syscall.EMFILE)
 		if spare == nil {
 			t.Fatal("no spare descriptor, although there are some")
 		}
