@@ -79,6 +79,13 @@ func startFake(t *testing.T) *fake {
 	return f
 }
 
+// refuse answers every hello from now on with w.
+func (f *fake) refuse(w *channel.Welcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refusal = w
+}
+
 func (f *fake) listen(t *testing.T) {
 	t.Helper()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})

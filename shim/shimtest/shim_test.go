@@ -72,7 +72,7 @@ func (f *fake) waitIdle(t *testing.T) {
 // anything: libibverbs goes on to sysfs.
 func TestNetlinkRefused(t *testing.T) {
 	f := startFake(t)
-	f.refusal = &channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"}
+	f.refuse(&channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"})
 	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
 		t.Errorf("printed:\n%s", out)
 	}
