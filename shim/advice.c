@@ -126,19 +126,25 @@ static void forget(uint64_t start, uint64_t end)
 	maps_close(&memory_maps);
 }
 
+/* May some of it be shared? */
 static bool overlaps(uint64_t start, uint64_t end)
 {
 	struct range r;
-	return ranges_find(&swapped, start, end, &r);
+	return memory_moved || ranges_find(&swapped, start, end, &r);
 }
 
-/* What r and e say, as corrected where pages are shared. */
-static int correct(uint64_t start, uint64_t end, int advice, int r, int e)
+/*
+ * The call, and what it means where pages are shared. Under the lock both: memory that
+ * another thread makes private in between would keep its bytes.
+ */
+static int discard(void *addr, size_t n, uint64_t end, int advice)
 {
+	uint64_t start = (uint64_t)(uintptr_t)addr;
 	pthread_mutex_lock(&memory_lock);
+	int r = REAL(madvise)(addr, n, advice);
 	if (advice == MADV_DONTNEED && r == 0 && overlaps(start, end))
 		forget(start, end);
-	else if (advice == MADV_FREE && r < 0 && e == EINVAL && overlaps(start, end))
+	else if (advice == MADV_FREE && r < 0 && errno == EINVAL && overlaps(start, end))
 		r = 0; /* may free, need not */
 	pthread_mutex_unlock(&memory_lock);
 	return r;
@@ -147,15 +153,20 @@ static int correct(uint64_t start, uint64_t end, int advice, int r, int e)
 int memory_madvise(void *addr, size_t n, int advice)
 {
 	uint64_t start = (uint64_t)(uintptr_t)addr, end = (start + n + PAGE - 1) & ~(PAGE - 1);
-	int r = REAL(madvise)(addr, n, advice), e = errno;
 	sigmask old;
+	int r, e;
 
+	if ((advice == MADV_DONTNEED || advice == MADV_FREE) && memory_swapped() && !memory_forking()) {
+		old = signals_block();
+		r = discard(addr, n, end, advice);
+		e = errno;
+		signals_restore(old);
+		errno = e;
+		return r;
+	}
+	r = REAL(madvise)(addr, n, advice);
+	e = errno;
 	switch (advice) {
-	case MADV_DONTNEED:
-	case MADV_FREE:
-		if (!memory_swapped())
-			return r;
-		break;
 	case MADV_DONTFORK:
 	case MADV_DOFORK:
 	case MADV_DONTDUMP:
@@ -169,10 +180,7 @@ int memory_madvise(void *addr, size_t n, int advice)
 		return r;
 	}
 	old = signals_block();
-	if (advice != MADV_DONTNEED && advice != MADV_FREE)
-		remember(advice, start, end);
-	else if (!memory_forking())
-		r = correct(start, end, advice, r, e);
+	remember(advice, start, end);
 	signals_restore(old);
 	errno = e;
 	return r;

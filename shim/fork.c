@@ -30,6 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "freeze.h"
 #include "memory.h"
 #include "monitor.h"
 #include "pages.h"
@@ -58,6 +59,8 @@ static struct {
 	uint64_t *released; /* behind the spare, a bit for each page: it may be a private copy */
 	int pagemap;
 	struct guard guard;
+	bool reading; /* memory_maps is open */
+	bool frozen; /* the other threads are stopped, since nothing can hold them back */
 } fork_state = {.guard = {.fd = -1}};
 
 static unsigned char *in_spare(const struct piece *p, uint64_t page)
@@ -160,8 +163,8 @@ static bool populate_run(uint64_t offset, uint64_t n, uint64_t at)
 static void each_part(enum vma_kind kind, void (*f)(const struct piece *, const struct vma *))
 {
 	struct vma v;
-	if (!maps_open(&memory_maps))
-		return;
+	if (fork_state.n)
+		maps_rewind(&memory_maps);
 	for (size_t i = 0; i < fork_state.n; i++) {
 		const struct piece *p = &fork_state.piece[i];
 		for (uint64_t at = p->start; at < p->end && maps_find(&memory_maps, at, &v); at = v.end) {
@@ -177,7 +180,6 @@ static void each_part(enum vma_kind kind, void (*f)(const struct piece *, const 
 			v.end = end;
 		}
 	}
-	maps_close(&memory_maps);
 }
 
 static long map(uint64_t at, const struct vma *v, int flags)
@@ -285,7 +287,7 @@ static void merge(const struct piece *p, const struct vma *v)
 
 static void with_pagemap(enum vma_kind kind, void (*f)(const struct piece *, const struct vma *))
 {
-	fork_state.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	fork_state.pagemap = maps_file("pagemap");
 	each_part(kind, f);
 	if (fork_state.pagemap >= 0)
 		sys(SYS_close, fork_state.pagemap);
@@ -310,11 +312,31 @@ static void drop_spare(void)
 	fork_state.spare = 0;
 }
 
+/* Without a guard: what is written between a copy and the change of the mapping would count as old. */
+static void freeze(void)
+{
+	fork_state.frozen = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && freeze_begin();
+}
+
+static void thaw(void)
+{
+	if (fork_state.frozen)
+		freeze_end();
+	fork_state.frozen = false;
+}
+
 /* Copies of everything in the spare, writers held back; false: as if nothing happened. */
 static bool snapshot(void)
 {
 	bool complete = true;
-	own_mappings(collect, &complete);
+	/* Kept open: the way back must not fail for want of a descriptor. */
+	fork_state.reading = maps_open(&memory_maps);
+	if (!fork_state.reading || !own_mappings(collect, &complete)) {
+		complain("cannot read this process's mappings, perhaps no descriptor is free; "
+			 "a fork child shares registered memory");
+		fork_state.n = 0;
+		return false;
+	}
 	if (!complete || fork_state.n == 0 || !make_spare())
 		return false;
 	if (tasks_count() != 1 && guard_open(&fork_state.guard, true)) {
@@ -322,6 +344,7 @@ static bool snapshot(void)
 			guard_close(&fork_state.guard);
 	}
 	hold_all(VMA_OWN);
+	freeze();
 	for (size_t i = 0; i < fork_state.n; i++)
 		if (!pages_each(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
 			      pages_read, fork_state.piece[i].spare))
@@ -340,6 +363,13 @@ static void release(void)
 	drop_spare();
 }
 
+static void read_no_more(void)
+{
+	if (fork_state.reading)
+		maps_close(&memory_maps);
+	fork_state.reading = false;
+}
+
 static void prepare(void)
 {
 	if (!memory_swapped() || door_foreign())
@@ -353,14 +383,17 @@ static void prepare(void)
 	fork_state.spare_size = 0;
 	swap_begin();
 	if (!snapshot()) {
+		thaw();
 		if (fork_state.n)
 			complain("no memory to copy %lu MiB of registered memory for a fork child; "
 				 "the child shares it", (unsigned long)(fork_state.spare_size >> 20));
 		release();
+		read_no_more();
 		fork_state.n = 0;
 		return;
 	}
 	each_part(VMA_OWN, make_private);
+	thaw();
 	monitor_lenient(true);
 }
 
@@ -379,8 +412,11 @@ static void parent(void)
 		return;
 	monitor_lenient(false);
 	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
+	freeze();
 	with_pagemap(VMA_BORROWED, merge);
 	each_part(VMA_BORROWED, make_shared);
+	thaw();
+	read_no_more();
 	release();
 	swap_end();
 	finish();
@@ -390,7 +426,11 @@ static void child(void)
 {
 	bool active = fork_state.active;
 	if (active) {
-		with_pagemap(VMA_BORROWED, take_over);
+		read_no_more(); /* that was the parent's */
+		if (fork_state.n && maps_open(&memory_maps)) {
+			with_pagemap(VMA_BORROWED, take_over);
+			maps_close(&memory_maps);
+		}
 		if (fork_state.guard.fd >= 0) {
 			sys(SYS_close, fork_state.guard.fd);
 			monitor_child();

@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -56,14 +57,33 @@ static bool known(int tid)
 	return tid == freezer.owner;
 }
 
+/* Has it ended, and is only not yet forgotten? "123 (name) Z ..." */
+static bool ended(long dir, const char *tid)
+{
+	char path[32], text[64] = {0};
+	size_t n = 0;
+	for (; tid[n] && n < sizeof path - sizeof "/stat"; n++)
+		path[n] = tid[n];
+	memcpy(path + n, "/stat", sizeof "/stat");
+	long fd = sys(SYS_openat, dir, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return true;
+	long got = sys(SYS_read, fd, text, sizeof text - 1);
+	sys(SYS_close, fd);
+	for (; got > 2; got--) /* the name may hold anything, the rest are numbers */
+		if (text[got - 1] == ')')
+			return text[got + 1] == 'Z' || text[got + 1] == 'X';
+	return true;
+}
+
 /* Stops one thread. False: it cannot be done. */
-static bool stop(int tid)
+static bool stop(long dir, const char *name, int tid)
 {
 	int status = 0;
 	long r = sys(SYS_ptrace, PTRACE_SEIZE, tid, NULL, NULL);
-	if (r == -ESRCH)
-		return true; /* it has just ended */
-	if (r < 0 || freezer.n == THREADS_MAX)
+	if (r < 0) /* the kernel says EPERM also of a thread that is at its end */
+		return r == -ESRCH || ended(dir, name);
+	if (freezer.n == THREADS_MAX)
 		return false;
 	sys(SYS_ptrace, PTRACE_INTERRUPT, tid, NULL, NULL);
 	if (sys(SYS_wait4, tid, &status, __WALL, NULL) != tid || !WIFSTOPPED(status))
@@ -93,7 +113,7 @@ static int stop_listed(long dir)
 			e = (struct entry *)(void *)(list + i);
 			for (const char *c = e->name; *c >= '0' && *c <= '9'; c++)
 				tid = tid * 10 + (*c - '0');
-			if (tid && !known(tid) && !stop(tid))
+			if (tid && !known(tid) && !stop(dir, e->name, tid))
 				return -1;
 		}
 	return n < 0 ? -1 : (int)(freezer.n - before);

@@ -28,7 +28,7 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 		h->alone = h->frozen = freeze_begin();
 	/* The first thread's memory was never made shared, unless it runs on a stack of its own making. */
 	if (what != HOLD_PRIVATE && h->alone && !h->frozen && sys(SYS_gettid) == sys(SYS_getpid))
-		tasks_here(&untouchable);
+		tasks_here(m, &untouchable);
 	else
 		tasks_ranges(m, &untouchable);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading the process's own mappings: one PROCMAP_QUERY (Linux 6.11) for each,
- * or the text of /proc/self/maps. Nothing here allocates or writes outside its
+ * or the text of /proc/thread-self/maps. Nothing here allocates or writes outside its
  * own buffers, because it also runs while other threads are held back.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "maps.h"
 
@@ -76,8 +78,10 @@ static bool query(struct maps *m, uint64_t address, struct vma *out)
 		q.vma_name_addr = 0;
 		e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
 	}
-	if (e < 0)
+	if (e < 0) {
+		m->broken |= e != -ENOENT;
 		return false;
+	}
 	if (q.vma_name_size == 0)
 		name[0] = 0;
 	struct raw r = {q.vma_start, q.vma_end, q.vma_offset, q.inode, q.vma_page_size,
@@ -144,10 +148,13 @@ static char *line(struct maps *m)
 		m->have -= m->next;
 		m->next = 0;
 		long n = sys(SYS_read, m->fd, m->text + m->have, sizeof m->text - m->have);
-		if (n <= 0)
+		if (n <= 0) {
 			m->eof = true;
-		else
+			m->broken |= n < 0 || !m->some;
+		} else {
+			m->some = true;
 			m->have += (size_t)n;
+		}
 	}
 }
 
@@ -167,19 +174,41 @@ static bool search(struct maps *m, uint64_t address, struct vma *out)
 	}
 }
 
+/* Not of the process: where the first thread has ended, that has no memory. */
+int maps_file(const char *name)
+{
+	char path[40];
+	snprintf(path, sizeof path, "/proc/thread-self/%s", name);
+	long fd = sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	if (fd == -ENOENT) { /* before Linux 3.17 */
+		snprintf(path, sizeof path, "/proc/self/%s", name);
+		fd = sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	}
+	return (int)fd;
+}
+
 bool maps_open(struct maps *m)
 {
 	static _Atomic int known; /* 1: the kernel has PROCMAP_QUERY, -1: it has not */
 	struct vma any;
 	m->have = m->next = 0;
-	m->eof = false;
-	m->fd = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+	m->eof = m->some = m->broken = false;
+	m->fd = maps_file("maps");
 	if (m->fd < 0)
 		return false;
 	if (!atomic_load(&known))
 		atomic_store(&known, query(m, 0, &any) ? 1 : -1);
+	m->broken = false;
 	m->query = atomic_load(&known) > 0;
 	return true;
+}
+
+void maps_rewind(struct maps *m)
+{
+	if (!m->query)
+		sys(SYS_lseek, m->fd, 0, SEEK_SET);
+	m->have = m->next = 0;
+	m->eof = m->some = m->broken = false;
 }
 
 void maps_close(struct maps *m)

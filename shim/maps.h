@@ -22,13 +22,16 @@ struct vma {
 struct maps {
 	int fd;
 	bool query; /* the kernel has PROCMAP_QUERY */
+	bool broken; /* reading failed: what was not found may be there */
 	/* else: the text, read in order */
 	size_t have, next;
-	bool eof;
+	bool eof, some; /* nothing more comes; something came */
 	char text[16384];
 };
 
+int maps_file(const char *name); /* a file about this process's memory: "maps", "pagemap" */
 bool maps_open(struct maps *m);
+void maps_rewind(struct maps *m); /* any address may come next */
 void maps_close(struct maps *m);
 /* The first mapping that ends above address. Addresses must not go down. */
 bool maps_find(struct maps *m, uint64_t address, struct vma *out);

@@ -39,6 +39,7 @@
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ranges swapped;
 struct maps memory_maps;
+bool memory_moved;
 _Atomic int memory_forker;
 static _Atomic bool any_swapped;
 static _Atomic unsigned swaps; /* odd: writers may be held back now */
@@ -125,16 +126,17 @@ struct registration {
 };
 static struct registration registration; /* too big for a stack; under memory_lock */
 
-void own_mappings(bool (*f)(const struct vma *, void *), void *arg)
+bool own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 {
 	static struct maps m;
 	struct vma v;
 	if (!maps_open(&m))
-		return;
+		return false;
 	for (uint64_t at = 0; maps_find(&m, at, &v); at = v.end)
 		if (v.kind == VMA_OWN && !f(&v, arg))
 			break;
 	maps_close(&m);
+	return !m.broken;
 }
 
 /*
@@ -166,7 +168,8 @@ static bool replace(struct registration *g, uint64_t start, uint64_t end, const 
 	struct guard *guard = &g->hold.guard;
 	bool held = false, ok;
 
-	if (!make_fresh(g, start, end))
+	/* What is shared is always known: so there is room to note it before it is. */
+	if (!ranges_ready(&swapped) || !make_fresh(g, start, end))
 		return false;
 	swap_begin();
 	if (guard->fd >= 0) {
@@ -236,7 +239,7 @@ static void get_ready(struct registration *g)
 		return;
 	g->ready = true;
 	hold_begin(&g->hold, &memory_maps, HOLD_PRIVATE);
-	g->copier.pagemap = (int)sys(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	g->copier.pagemap = maps_file("pagemap");
 }
 
 static void put_away(struct registration *g)
@@ -273,8 +276,10 @@ static void handle(struct registration *g, uint64_t start, uint64_t end, const s
 {
 	if (!(v->prot & (PROT_READ | PROT_WRITE)))
 		emit(g, start, end, VRDMA_EXTENT_HOLE, 0);
+	else if (v->kind == VMA_OWN && v->offset == v->start && ranges_add(&swapped, start, end))
+		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot); /* noted: mremap may have appended it */
 	else if (v->kind == VMA_OWN && v->offset == v->start)
-		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot);
+		emit(g, start, end, VRDMA_EXTENT_FOREIGN, v->prot);
 	else if (replaceable(g, v))
 		share_around_threads(g, start, end, v);
 	else
@@ -288,7 +293,10 @@ static void walk(struct registration *g)
 
 	while (at < end) {
 		if (!maps_find(&memory_maps, at, &v) || v.start >= end) {
-			emit(g, at, end, VRDMA_EXTENT_HOLE, 0);
+			if (memory_maps.broken)
+				emit(g, at, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
+			else
+				emit(g, at, end, VRDMA_EXTENT_HOLE, 0);
 			return;
 		}
 		if (v.start > at)
@@ -337,8 +345,9 @@ static void reap(void)
 	for (uint64_t at = 0; ranges_find(&swapped, at, ~0ull, &r); at = r.end)
 		if (!ranges_add(&gone, r.start, r.end))
 			return;
-	own_mappings(cross_out, &gone);
-	own_mappings(cross_out, &gone); /* again: mremap may have moved one past the first reading */
+	/* Twice: mremap may have moved one past the first reading. */
+	if (!own_mappings(cross_out, &gone) || !own_mappings(cross_out, &gone))
+		return;
 	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &r); at = r.end) {
 		pages_punch(r.start, r.end);
 		ranges_remove(&swapped, r.start, r.end);
@@ -458,6 +467,7 @@ void memory_closed(const struct file *f)
 void memory_forget(void)
 {
 	swapped.n = 0;
+	memory_moved = false;
 	pages_forget();
 	regions_forget();
 	reclaim_forget();

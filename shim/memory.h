@@ -10,6 +10,7 @@
 extern pthread_mutex_t memory_lock; /* guards all below */
 extern struct ranges swapped;       /* where pages of our memfd were put, and not taken away yet */
 extern struct maps memory_maps;     /* scratch */
+extern bool memory_moved;           /* did mremap ever carry such pages elsewhere? */
 
 static inline bool failed(long r)
 {
@@ -20,8 +21,8 @@ extern _Atomic int memory_forker;   /* the thread that is in fork() and holds th
 
 void swap_begin(void); /* writers may be held back from here... */
 void swap_end(void);   /* ...to here: calls.c repeats what failed in between */
-/* Calls f for every mapping of our memfd. */
-void own_mappings(bool (*f)(const struct vma *, void *), void *arg);
+/* Calls f for every mapping of our memfd, until it says false. False: they could not be read. */
+bool own_mappings(bool (*f)(const struct vma *, void *), void *arg);
 void memory_forget(void); /* nothing is swapped any more */
 void memory_child(void);
 bool memory_swapped(void); /* anything to do at a fork? without the lock */

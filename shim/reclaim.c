@@ -51,6 +51,20 @@ static bool fill(uint64_t offset, uint64_t n, uint64_t at)
 	return pages_read(offset, n, at);
 }
 
+/*
+ * Is it still what was found? A thread may have unmapped it since, and another one have mapped
+ * something there. (The text of maps cannot be read again.)
+ */
+static bool still_there(uint64_t start, uint64_t end, uint64_t offset)
+{
+	struct vma v;
+	for (uint64_t at = start; memory_maps.query && at < end; at = v.end)
+		if (!maps_find(&memory_maps, at, &v) || v.kind != VMA_OWN || v.start > at ||
+		    v.offset + (at - v.start) != offset + (at - start))
+			return false;
+	return true;
+}
+
 static bool in_place(uint64_t start, uint64_t end, uint64_t offset, int prot)
 {
 	uint64_t n = end - start;
@@ -90,6 +104,7 @@ static bool by_move(struct guard *g, uint64_t from, uint64_t start, uint64_t end
 	}
 	ok = pages_each(offset, n, pages_read, from) &&
 	     (prot == (PROT_READ | PROT_WRITE) || sys(SYS_mprotect, from, n, prot) == 0) &&
+	     still_there(start, end, offset) &&
 	     !failed(sys(SYS_mremap, from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, start));
 	if (ok)
 		advice_private(start, end);
@@ -144,7 +159,7 @@ static bool convert(struct hold *h, uint64_t start, uint64_t end, uint64_t offse
 	for (uint64_t at = start; ok && at < end; at = to) {
 		uint64_t page = offset + (at - start);
 		to = chunk(h, at, end);
-		ok = in_place(at, to, page, prot);
+		ok = still_there(at, to, page) && in_place(at, to, page, prot);
 		if (ok)
 			pages_punch(page, page + (to - at));
 	}
@@ -231,6 +246,7 @@ static bool find_alias(const struct vma *v, void *arg)
 		part = (struct vma){a->found.start, part.end, a->found.offset, part.prot, part.kind};
 	a->found = part;
 	a->any = true;
+	memory_moved = true; /* perhaps unseen by us */
 	return true;
 }
 
@@ -238,7 +254,8 @@ bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end)
 {
 	for (;;) {
 		struct alias a = {.start = start, .end = end};
-		own_mappings(find_alias, &a);
+		if (!own_mappings(find_alias, &a))
+			return false;
 		if (!a.any)
 			return true;
 		get_ready(h);
@@ -291,7 +308,7 @@ static bool restore(struct hold *h, uint64_t start, uint64_t end)
 	}
 	/* The buffer was unmapped, or is where mremap carried it. */
 	elsewhere |= at < end;
-	return (!elsewhere || reclaim_aliases(h, start, end)) && ok;
+	return !memory_maps.broken && (!elsewhere || reclaim_aliases(h, start, end)) && ok;
 }
 
 static void restore_all(struct hold *h, const struct ranges *gone)
@@ -302,7 +319,8 @@ static void restore_all(struct hold *h, const struct ranges *gone)
 		for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
 			ok = restore(h, r.start, r.end) && ok;
 		if (ok) {
-			pages_punch(g.start, g.end);
+			for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
+				pages_punch(r.start, r.end);
 			ranges_remove(&swapped, g.start, g.end);
 			seams_remove(g.start, g.end);
 		} else {
@@ -342,11 +360,16 @@ void reclaim_gone(const struct range *r, size_t n)
 	for (size_t i = 0; i < n; i++)
 		regions_drop(r[i].start, r[i].end, &gone);
 	add_left();
-	if (gone.n && maps_open(&memory_maps)) {
-		restore_all(&h, &gone);
-		hold_end(&h);
-		maps_close(&memory_maps);
+	if (!gone.n)
+		return;
+	if (!maps_open(&memory_maps)) { /* no descriptor is free: later */
+		for (size_t i = 0; i < gone.n; i++)
+			ranges_add(&left, gone.v[i].start, gone.v[i].end);
+		return;
 	}
+	restore_all(&h, &gone);
+	hold_end(&h);
+	maps_close(&memory_maps);
 }
 
 /* ---- everything ---- */
@@ -364,11 +387,11 @@ bool memory_reclaim(void)
 	struct hold h = {.ready = false};
 	bool ok = true;
 	pthread_mutex_lock(&memory_lock);
-	if (memory_swapped() && maps_open(&memory_maps)) {
+	if (memory_swapped() && (ok = maps_open(&memory_maps))) {
 		for (struct alias a = {.any = true}; ok;) {
 			a.any = false;
-			own_mappings(first, &a);
-			if (!a.any)
+			ok = own_mappings(first, &a);
+			if (!ok || !a.any)
 				break;
 			get_ready(&h);
 			ok = reclaim_mapping(&h, &a.found);

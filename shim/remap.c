@@ -91,6 +91,7 @@ static bool carry(uint64_t from, uint64_t n, uint64_t to)
 	bool ok = maps_open(&memory_maps);
 	if (!ok)
 		return false;
+	memory_moved = true;
 	for (uint64_t at = from; ok && at < end && maps_find(&memory_maps, at, &v) && v.start < end;
 	     at = v.end) {
 		uint64_t start = v.start > at ? v.start : at, size = (v.end < end ? v.end : end) - start;
@@ -165,10 +166,21 @@ static long remap(struct move *m)
 	return m->flags & MREMAP_MAYMOVE ? move(m) : -ENOMEM;
 }
 
+/* Is some of it ours? Not only where we put it: a mapping that was moved before is elsewhere. */
 static bool overlaps(const struct move *m)
 {
 	struct range r;
-	return ranges_find(&swapped, m->from, m->from + (m->size ? m->size : PAGE), &r);
+	struct vma v = {.kind = VMA_SPECIAL};
+	uint64_t end = m->from + (m->size ? m->size : PAGE);
+	if (ranges_find(&swapped, m->from, end, &r))
+		return true;
+	if (!maps_open(&memory_maps))
+		return false;
+	for (uint64_t at = m->from; at < end && v.kind != VMA_OWN; at = v.end)
+		if (!maps_find(&memory_maps, at, &v) || v.start >= end)
+			break;
+	maps_close(&memory_maps);
+	return v.kind == VMA_OWN && v.start < end;
 }
 
 void *memory_mremap(void *old, size_t size, size_t new_size, int flags, void *to)

@@ -33,6 +33,17 @@ static uint64_t descriptor(int tid)
 	return sys(SYS_get_robust_list, tid, &head, &size) < 0 ? 0 : head;
 }
 
+/* What is not one mapping with the memory at an address is not the thread's. Ours have seams. */
+static void add(struct maps *m, struct ranges *out, uint64_t at, uint64_t start, uint64_t end)
+{
+	struct vma v;
+	if (m->query && maps_find(m, at, &v) && v.start <= at && v.kind != VMA_OWN) {
+		start = start > v.start ? start : v.start;
+		end = end < v.end ? end : v.end;
+	}
+	ranges_add(out, start, end);
+}
+
 static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
 {
 	struct vma v;
@@ -43,14 +54,14 @@ static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
 	/* Only PROCMAP_QUERY can be asked out of order; else the stack stays unknown. */
 	if (tid != pid && m->query && maps_find(m, at, &v) && v.start <= at && v.start < start)
 		start = v.start;
-	ranges_add(out, start, end);
+	add(m, out, at, start, end);
 }
 
-void tasks_here(struct ranges *out)
+void tasks_here(struct maps *m, struct ranges *out)
 {
 	uint64_t sp = (uint64_t)(uintptr_t)__builtin_frame_address(0) & ~(PAGE - 1);
 	out->n = 0;
-	ranges_add(out, sp - NEAR, sp + NEAR);
+	add(m, out, sp, sp - NEAR, sp + NEAR);
 }
 
 void tasks_ranges(struct maps *m, struct ranges *out)
@@ -64,7 +75,7 @@ void tasks_ranges(struct maps *m, struct ranges *out)
 	char list[2048];
 	int pid = (int)sys(SYS_getpid);
 
-	tasks_here(out);
+	tasks_here(m, out);
 	long fd = sys(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return;

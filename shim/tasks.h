@@ -9,6 +9,6 @@
 unsigned tasks_count(void); /* how many threads; 0: unknown */
 /* Stacks and thread descriptors of all of them, and what this thread's own code stands on. */
 void tasks_ranges(struct maps *m, struct ranges *out);
-void tasks_here(struct ranges *out); /* only the latter */
+void tasks_here(struct maps *m, struct ranges *out); /* only the latter */
 
 #endif

@@ -265,15 +265,20 @@ type daemon struct {
 func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	card := nic.New(device)
 	var err error
-	d.engine, err = engine.New(card, engine.Options{
-		Port: d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
+	network := &nic.HostNetwork{}
+	network.Add(card)
+	d.engine, err = engine.New(engine.Options{
+		Resolver: network,
+		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
 		Evict: func(s *nic.Session) { d.server.Evict(s) },
 	})
 	if err != nil {
 		return lacks("%w", err)
 	}
-	manager := rdmacm.New(card, d.engine)
-	d.engine.SetManagement(manager)
+	manager := rdmacm.New(card, d.engine.MADs(card))
+	if err := d.engine.Add(card, manager); err != nil {
+		return err
+	}
 	var route func(from, to netip.Addr) (netip.Addr, error) // the kernel's
 	if d.port == nil {
 		route = func(_, _ netip.Addr) (netip.Addr, error) { return netip.Addr{}, syscall.ENETUNREACH }

@@ -1,8 +1,9 @@
 package engine
 
 import (
+	"net/netip"
+
 	"vrdma/internal/ib"
-	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
 
@@ -30,16 +31,17 @@ type acks struct {
 	now   bool    // one of them is not to wait beyond this pass
 	since ib.Time // when the first was due
 	list  [acksOwed]struct {
-		from *nic.QP
-		b    transport.Burst
+		from     *task
+		src, dst netip.Addr
+		b        transport.Burst
 	}
 }
 
 // owe keeps b, which from sends, and forgets the one it kept for from before, unless that
 // acknowledges more: the answer to a duplicate may. NAKs do not wait.
-func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
-	a := &e.acks
-	i := from.Sched.Ack
+func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
+	a := &e.net.acks
+	i := from.ack
 	if i == 0 {
 		if a.n == acksOwed {
 			e.pay()
@@ -49,43 +51,44 @@ func (e *Engine) owe(from *nic.QP, b *transport.Burst) {
 		}
 		a.n++
 		i = a.n
-		from.Sched.Ack = i
+		from.ack = i
 	} else if forward := (b.PSN - a.list[i-1].b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
 		return
 	}
-	from.Sched.AckAt = e.now
+	from.ackAt = e.now
 	// A WRITE tells nobody, see talkBytes in traffic.go.
-	recvs := from.Transport().Counters().RDMARecvs
-	a.now = a.now || e.opts.NoAckWait || !from.Sched.Answers || recvs == from.Sched.Recvs
-	from.Sched.Recvs = recvs
-	a.list[i-1].from, a.list[i-1].b = from, *b
+	recvs := from.q.Transport().Counters().RDMARecvs
+	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs
+	from.recvs = recvs
+	w := &a.list[i-1]
+	w.from, w.src, w.dst, w.b = from, r.from, r.to, *b
 }
 
 // answered notes that from sends a request after it was sent one.
-func (e *Engine) answered(from *nic.QP) {
-	from.Sched.Answers = e.now-from.Sched.AckAt < ackWait
-	from.Sched.AckAt = 0
+func (e *Engine) answered(from *task) {
+	from.answers = e.now-from.ackAt < ackWait
+	from.ackAt = 0
 }
 
 // acksDue reports whether those that wait have waited long enough. What leaves anyway takes
 // them along.
 func (e *Engine) acksDue() bool {
-	a := &e.acks
-	return a.n > 0 && (a.now || e.port.Pending() || e.now-a.since >= ackWait)
+	a := &e.net.acks
+	return a.n > 0 && (a.now || e.net.port.Pending() || e.now-a.since >= ackWait)
 }
 
 // pay sends all that wait.
 func (e *Engine) pay() {
-	a := &e.acks
+	a := &e.net.acks
 	for i := range a.n {
 		w := &a.list[i]
-		s := &w.from.Sched
-		s.Ack = 0
-		if s.AckAt != 0 && e.now-s.AckAt >= ackWait {
-			s.Answers = false
+		t := w.from
+		t.ack = 0
+		if t.ackAt != 0 && e.now-t.ackAt >= ackWait {
+			t.answers = false
 		}
 		w.from = nil
-		e.port.Send(&w.b) // what cannot be sent is lost
+		e.net.port.Send(w.src, w.dst, &w.b) // what cannot be sent is lost
 	}
 	a.n = 0
 }

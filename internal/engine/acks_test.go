@@ -21,11 +21,11 @@ func TestNewestAckCounts(t *testing.T) {
 		{"a duplicate over the wrap", 3, 0xfffffe, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e, q := &Engine{}, &nic.QP{}
-			e.owe(q, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
-			e.owe(q, &transport.Burst{Kind: transport.KindAck, PSN: c.second})
-			if got := e.acks.list[0].b.PSN; e.acks.n != 1 || got != c.want {
-				t.Errorf("%d wait, the first for %#x; want one, for %#x", e.acks.n, got, c.want)
+			e, q := &Engine{}, &task{q: &nic.QP{}}
+			e.owe(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.first})
+			e.owe(q, &q.route, &transport.Burst{Kind: transport.KindAck, PSN: c.second})
+			if got := e.net.acks.list[0].b.PSN; e.net.acks.n != 1 || got != c.want {
+				t.Errorf("%d wait, the first for %#x; want one, for %#x", e.net.acks.n, got, c.want)
 			}
 		})
 	}

@@ -14,10 +14,10 @@ import (
 	"vrdma/internal/nic"
 )
 
-// A client is an application as the engine sees one: it writes work requests into
+// A program is an application as the engine sees one: it writes work requests into
 // the rings of its arena, rings the doorbell and reads completions, as the stock
 // rxe provider does.
-type client struct {
+type program struct {
 	t       testing.TB
 	e       *Engine
 	s       *nic.Session
@@ -37,7 +37,7 @@ var testGID = ib.GID{10: 0xff, 11: 0xff, 12: 127, 15: 1}
 func newEngine(t testing.TB) *Engine {
 	t.Helper()
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}})
-	e, err := New(n, Options{})
+	e, err := newWith(n, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,26 +48,26 @@ func newEngine(t testing.TB) *Engine {
 
 const clientMemory = 8 << 20
 
-func newClient(t testing.TB, e *Engine) *client {
+func newClient(t testing.TB, e *Engine) *program {
 	t.Helper()
 	return newClientAt(t, e, testGID)
 }
 
 // newClientOf is the client of a given user.
-func newClientOf(t testing.TB, e *Engine, uid int) *client {
+func newClientOf(t testing.TB, e *Engine, uid int) *program {
 	t.Helper()
 	return newUserAt(t, e, testGID, uid)
 }
 
 // newClientAt is newClient where the engine's address is gid.
-func newClientAt(t testing.TB, e *Engine, gid ib.GID) *client {
+func newClientAt(t testing.TB, e *Engine, gid ib.GID) *program {
 	t.Helper()
 	return newUserAt(t, e, gid, 0)
 }
 
-func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *client {
+func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *program {
 	t.Helper()
-	c := &client{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
+	c := &program{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -88,7 +88,7 @@ func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *client {
 	must(err)
 	c.page = newPage(c.mapping)
 	e.Do(func() {
-		c.s, err = e.nic.Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), User: uid, Program: "test"})
+		c.s, err = e.only().Open(nic.SessionOptions{Arena: c.arena, Space: c.space, Pid: os.Getpid(), User: uid, Program: "test"})
 		if err == nil {
 			err = e.Attach(c.s, c.bell)
 		}
@@ -98,7 +98,7 @@ func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *client {
 	return c
 }
 
-func (c *client) close() {
+func (c *program) close() {
 	c.e.Do(func() {
 		c.e.Detach(c.s)
 		c.s.Close()
@@ -110,10 +110,10 @@ func (c *client) close() {
 	unix.Munmap(c.mapping)
 }
 
-func (c *client) do(f func() error) {
+func (c *program) do(f func() error) {
 	c.t.Helper()
 	var err error
-	if run := func() { err = f() }; c.e.stopping.Load() {
+	if run := func() { err = f() }; c.e.cmds.stopping.Load() {
 		run() // the test is in the loop's place
 	} else {
 		c.e.Do(run)
@@ -125,7 +125,7 @@ func (c *client) do(f func() error) {
 
 // A testQP is a queue pair with its rings as the client maps them.
 type testQP struct {
-	c      *client
+	c      *program
 	info   nic.QPInfo
 	pd     uint32
 	cq     nic.CQInfo
@@ -143,7 +143,7 @@ type testRing struct {
 	mask uint32
 }
 
-func (c *client) ring(m nic.MMap) testRing {
+func (c *program) ring(m nic.MMap) testRing {
 	mem := c.mapping[m.Offset : m.Offset+uint64(m.Size)]
 	return testRing{mem: mem, log2: binary.NativeEndian.Uint32(mem), mask: binary.NativeEndian.Uint32(mem[4:])}
 }
@@ -152,7 +152,7 @@ func (r *testRing) slot(i uint32) []byte { return r.mem[384+uint64(i&r.mask)<<r.
 
 // newQP makes a queue pair with a completion queue and the client's whole memory
 // registered.
-func (c *client) newQP(typ uint8) *testQP {
+func (c *program) newQP(typ uint8) *testQP {
 	c.t.Helper()
 	q := &testQP{c: c}
 	region, err := c.space.Map(c.base, clientMemory, c.extents())
@@ -180,7 +180,7 @@ func (c *client) newQP(typ uint8) *testQP {
 }
 
 // extents are what the shim would say of the client's memory.
-func (c *client) extents() (list []memory.Extent) {
+func (c *program) extents() (list []memory.Extent) {
 	if c.kind != memory.Hole {
 		return []memory.Extent{{Start: c.base, Length: clientMemory, Kind: c.kind, Prot: 3}}
 	}
@@ -319,3 +319,29 @@ func (q *testQP) wait() wc {
 	q.c.t.Fatal("no completion within a minute")
 	return wc{}
 }
+
+// newWith is an engine that serves n, on the host's own network.
+func newWith(n *nic.NIC, o Options) (*Engine, error) {
+	network := &nic.HostNetwork{}
+	network.Add(n)
+	o.Resolver = network
+	e, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	return e, e.Add(n, nil)
+}
+
+// only is the NIC of an engine that serves one.
+func (e *Engine) only() *nic.NIC {
+	for n := range e.cards.of {
+		return n
+	}
+	return nil
+}
+
+// flow is what the scheduler knows of the client.
+func (c *program) flow() *flow { return &clientOf(c.s).flow }
+
+// task is the loop's record of the queue pair.
+func (q *testQP) task() *task { return taskOf(q.c.s.QP(q.info.Handle)) }

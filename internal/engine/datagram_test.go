@@ -42,7 +42,7 @@ func (q *testQP) datagram(ah, dst, qkey, n uint32) {
 func TestDatagramMTU(t *testing.T) {
 	const mtu, qkey = 1024, 0x1234
 	n := nic.New(nic.Config{Name: "rxe0", MTU: 3, GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}})
-	e, err := New(n, Options{})
+	e, err := newWith(n, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

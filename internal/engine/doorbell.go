@@ -2,89 +2,138 @@ package engine
 
 import (
 	"math/bits"
+	"slices"
 
 	"vrdma/internal/channel"
 	"vrdma/internal/ib"
-	"vrdma/internal/nic"
 )
 
-// A bell is a session's doorbell page (shim/protocol.h describes it): the client
-// sets the bit of a queue pair, the bit of its word in the summary and the word
-// "any"; if we are armed it writes to the eventfd besides.
+// Doorbells tell the loop who has posted something. Each session has a page of them
+// (shim/protocol.h describes it): the client sets the bit of a queue pair, the bit of its
+// word in the summary and the word "any"; if we are armed it writes to the eventfd besides.
 //
-// The client may set anything at any time. One visit therefore looks at a bounded
-// number of words and rings a bounded number of queue pairs; what is left waits for
-// the next visit, so a client that rings everything all the time delays itself.
+//	           rings, and the poller tells                poll reads the pages of active
+//	resting ◀────────────────────────────▶ active ──▶ ones, and those that rang are given
+//	 (armed)    silent for idleAfter                      turns by the scheduler
+//
+// The client may set anything at any time. Reading a page therefore looks at a bounded
+// number of words and takes a bounded number of rings; what is left waits for the next time,
+// so a client that rings everything all the time delays itself.
+type doorbells struct {
+	of     map[int32]*bell // by the descriptor that wakes us
+	active []*bell
+	look   int // among active: where the next poll begins
+	sched  *scheduler
+	poller *poller
+}
+
+// A bell is a session's page.
 type bell struct {
-	session *nic.Session
-	fd      int
-	page    page
-	active  bool
-	cursor  int // handle where the next visit starts
-	last    ib.Time
-	flow    flow
+	client *client
+	fd     int
+	page   page
+	active bool
+	cursor int // handle where the next reading starts
+	last   ib.Time
 }
 
 const (
 	summaryWords = channel.DoorbellBits / 64 / 64
-	// visitWords and visitRings bound what one visit takes off a page: words of the
+	// wordsAtOnce and ringsAtOnce bound what one reading takes off a page: words of the
 	// bitmap, and queue pairs.
-	visitWords = 16
-	visitRings = 16
-	// pollBells is how many sessions one pass looks at, and ringsPerPass how many of
-	// those that rang it visits.
+	wordsAtOnce = 16
+	ringsAtOnce = 16
+	// pollBells is how many sessions one pass looks at, and readsPerPass of how many that
+	// rang it reads the page.
 	pollBells    = 64
-	ringsPerPass = 8
+	readsPerPass = 8
 	// idleAfter is how long a silent session is polled before it has to wake us.
 	idleAfter = ib.Time(200_000)
 )
 
-func newBell(s *nic.Session, fd int) *bell {
-	return &bell{session: s, fd: fd, page: newPage(s.Arena.Doorbell())}
+func (d *doorbells) init(s *scheduler, p *poller) {
+	d.of, d.sched, d.poller = make(map[int32]*bell), s, p
 }
 
-// activate has the loop poll b.
-func (e *Engine) activate(b *bell) {
+// add begins with b, whose descriptor is watched.
+func (d *doorbells) add(b *bell, now ib.Time) {
+	d.of[int32(b.fd)] = b
+	d.activate(b, now)
+}
+
+// remove ends it.
+func (d *doorbells) remove(b *bell) {
+	d.poller.unwatch(b.fd)
+	delete(d.of, int32(b.fd))
+	if i := slices.Index(d.active, b); i >= 0 {
+		d.active = slices.Delete(d.active, i, i+1)
+	}
+}
+
+// activate has poll look at b.
+func (d *doorbells) activate(b *bell, now ib.Time) {
 	if !b.active {
 		b.active = true
 		b.page.armed.Store(0)
-		e.active = append(e.active, b)
+		d.active = append(d.active, b)
 	}
-	b.last = e.now
+	b.last = now
 }
 
-// poll visits the active sessions and schedules the queue pairs that rang. It looks at
-// pollBells of them at most and visits ringsPerPass; the next pass goes on from there.
-func (e *Engine) poll() bool {
-	visits := 0
-	for range min(len(e.active), pollBells) {
-		if e.look >= len(e.active) {
-			if e.look = 0; len(e.active) == 0 {
+// activateRung activates those that rang while they rested.
+func (d *doorbells) activateRung(now ib.Time) {
+	for _, b := range d.of {
+		if !b.active && b.page.any.Load() != 0 {
+			d.activate(b, now)
+		}
+	}
+}
+
+// poll reads the pages of active sessions that rang and schedules the queue pairs. It looks
+// at pollBells of them at most and reads readsPerPass; the next pass goes on from there.
+func (d *doorbells) poll(now ib.Time) bool {
+	reads := 0
+	for range min(len(d.active), pollBells) {
+		if d.look >= len(d.active) {
+			if d.look = 0; len(d.active) == 0 {
 				break
 			}
 		}
-		b := e.active[e.look]
+		b := d.active[d.look]
 		if b.page.any.Load() != 0 {
-			if visits == ringsPerPass {
+			if reads == readsPerPass {
 				break
 			}
-			visits++
-			b.last = e.now
-			e.visit(b)
-		} else if e.now-b.last > idleAfter && e.rest(b) {
-			last := len(e.active) - 1
-			e.active[e.look] = e.active[last]
-			e.active[last] = nil
-			e.active = e.active[:last]
+			reads++
+			b.last = now
+			d.read(b)
+		} else if now-b.last > idleAfter && b.rest() {
+			last := len(d.active) - 1
+			d.active[d.look] = d.active[last]
+			d.active[last] = nil
+			d.active = d.active[:last]
 			continue
 		}
-		e.look++
+		d.look++
 	}
-	return visits > 0
+	return reads > 0
+}
+
+// restAll arms all, before the loop sleeps; false if one rang meanwhile.
+func (d *doorbells) restAll() bool {
+	for len(d.active) > 0 {
+		last := len(d.active) - 1
+		if !d.active[last].rest() {
+			return false
+		}
+		d.active[last] = nil
+		d.active = d.active[:last]
+	}
+	return true
 }
 
 // rest arms b, so that its next ring wakes the loop; false if it rang meanwhile.
-func (e *Engine) rest(b *bell) bool {
+func (b *bell) rest() bool {
 	b.page.armed.Store(1)
 	if b.page.any.Load() != 0 {
 		b.page.armed.Store(0)
@@ -94,10 +143,10 @@ func (e *Engine) rest(b *bell) bool {
 	return true
 }
 
-// visit takes bits off the page: those from the cursor on, then those before it.
-func (e *Engine) visit(b *bell) {
+// read takes bits off the page: those from the cursor on, then those before it.
+func (d *doorbells) read(b *bell) {
 	b.page.any.Store(0)
-	words, rings := visitWords, visitRings
+	words, rings := wordsAtOnce, ringsAtOnce
 	begin := uint(b.cursor) / 64
 	for i := range uint(summaryWords + 1) {
 		at := (begin/64 + i) % summaryWords
@@ -127,7 +176,7 @@ func (e *Engine) visit(b *bell) {
 				return
 			}
 			words--
-			rings = e.visitWord(b, int(at)*64+bits.TrailingZeros64(sum), rings)
+			rings = d.readWord(b, int(at)*64+bits.TrailingZeros64(sum), rings)
 		}
 	}
 	if rings > 0 {
@@ -135,10 +184,10 @@ func (e *Engine) visit(b *bell) {
 	}
 }
 
-// visitWord schedules queue pairs whose bit is set in word w, most of them at most, and
+// readWord schedules queue pairs whose bit is set in word w, most of them at most, and
 // returns how many more it might have. If the cursor stands in w, those before it wait until
 // it has come round.
-func (e *Engine) visitWord(b *bell, w, most int) int {
+func (d *doorbells) readWord(b *bell, w, most int) int {
 	set := b.page.bitmap[w].Swap(0)
 	later := uint64(0)
 	if w == b.cursor/64 {
@@ -153,8 +202,8 @@ func (e *Engine) visitWord(b *bell, w, most int) int {
 			break
 		}
 		most--
-		if q := b.session.QP(uint32(w*64 + bit)); q != nil {
-			e.schedule(q)
+		if q := b.client.session.QP(uint32(w*64 + bit)); q != nil {
+			d.sched.enqueue(taskOf(q))
 		}
 	}
 	if later != 0 {

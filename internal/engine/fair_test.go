@@ -14,9 +14,9 @@ import (
 func halt(e *Engine) {
 	e.Stop()
 	e.time = func() ib.Time { return e.now + 1_000 }
-	for _, b := range e.bells {
-		b.flow.credit = 0
-		e.activate(b)
+	for _, b := range e.bells.of {
+		b.client.flow.credit = 0
+		e.bells.activate(b, e.now)
 	}
 }
 
@@ -24,9 +24,9 @@ func halt(e *Engine) {
 func passes(e *Engine, n int, d ib.Time) {
 	for range n {
 		e.now += d
-		for _, b := range e.bells {
+		for _, b := range e.bells.of {
 			if b.page.any.Load() != 0 {
-				e.activate(b) // as its eventfd would
+				e.bells.activate(b, e.now) // as its eventfd would
 			}
 		}
 		e.step()
@@ -47,8 +47,8 @@ func passesUntil(t *testing.T, e *Engine, most int, done func() bool) int {
 }
 
 // sent is how many packets the queue pairs of a session have sent.
-func (c *client) sent() (n uint64) {
-	c.e.nic.EachQP(func(q *nic.QP) {
+func (c *program) sent() (n uint64) {
+	c.e.only().EachQP(func(q *nic.QP) {
 		if q.Session() == c.s {
 			n += q.Transport().Counters().SentPackets
 		}
@@ -57,7 +57,7 @@ func (c *client) sent() (n uint64) {
 }
 
 // small makes n queue pairs with the smallest queues, which share everything else.
-func (c *client) small(n int) []*testQP {
+func (c *program) small(n int) []*testQP {
 	c.t.Helper()
 	first := c.newQP(rc)
 	qs := make([]*testQP, n)
@@ -68,7 +68,7 @@ func (c *client) small(n int) []*testQP {
 }
 
 // sized makes a queue pair with queues of n requests, which uses what another one has.
-func (c *client) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
+func (c *program) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
 	c.t.Helper()
 	q := &testQP{c: c, cq: cq, mr: mr, cqr: c.ring(cq.Ring)}
 	c.do(func() (err error) {
@@ -82,7 +82,7 @@ func (c *client) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
 
 // storm makes n queue pairs that send to peers without a receive, for ever, without any
 // doing of their client.
-func storm(t testing.TB, e *Engine, n int) *client {
+func storm(t testing.TB, e *Engine, n int) *program {
 	t.Helper()
 	c := newClient(t, e)
 	qs := c.small(2 * n)
@@ -125,12 +125,12 @@ func TestLongTurnsCost(t *testing.T) {
 	halt(e)
 	var turns [2]int
 	for _, q := range append(long, short...) {
-		e.schedule(e.nic.QP(q.info.Num))
+		e.schedule(taskOf(e.only().QP(q.info.Num)))
 	}
 	for range 700 {
 		q := e.sched.next(e.now)
 		i, cost := 0, ib.Time(6*quantum)
-		if q.Session() == short[0].c.s {
+		if q.q.Session() == short[0].c.s {
 			i, cost = 1, quantum
 		}
 		turns[i]++
@@ -147,7 +147,7 @@ func TestSlowTurnsShrink(t *testing.T) {
 	e := newEngine(t)
 	c := newClient(t, e).small(1)[0]
 	halt(e)
-	q := e.nic.QP(c.info.Num)
+	q := taskOf(e.only().QP(c.info.Num))
 	for i, s := range []struct {
 		cost ib.Time
 		all  bool
@@ -182,7 +182,7 @@ func TestTimersPerPass(t *testing.T) {
 	if sent == 0 {
 		t.Fatal("nothing was sent")
 	}
-	timers := &s.s.Engine.(*bell).flow.timers
+	timers := &s.flow().timers
 	e.now += ib.Time(time.Second)
 	for i := 0; c.sent() == sent; i++ {
 		before := len(*timers)
@@ -202,19 +202,19 @@ func TestCommandsPerPass(t *testing.T) {
 	halt(e)
 	ran := 0
 	for range 100 {
-		*e.commands.push() = func() { ran++ }
+		*e.cmds.queue.push() = func() { ran++ }
 	}
-	e.pending.Store(true)
+	e.cmds.pending.Store(true)
 	e.time = func() ib.Time { return e.now }
-	if e.takeCommands(e.commandsNow()); ran != commandsPerPass {
+	if e.takeCommands(e.cmds.inOnePass()); ran != commandsPerPass {
 		t.Errorf("%d commands ran in one pass, want %d", ran, commandsPerPass)
 	}
 	e.time = func() ib.Time { return e.now + commandTime/2 }
-	if e.takeCommands(e.commandsNow()); ran != commandsPerPass+2 {
+	if e.takeCommands(e.cmds.inOnePass()); ran != commandsPerPass+2 {
 		t.Errorf("%d commands ran in the time for two", ran-commandsPerPass)
 	}
-	for e.pending.Load() {
-		e.takeCommands(e.commandsNow())
+	for e.cmds.pending.Load() {
+		e.takeCommands(e.cmds.inOnePass())
 	}
 	if ran != 100 {
 		t.Errorf("%d commands ran, want 100", ran)
@@ -256,7 +256,7 @@ func TestErroredPerPass(t *testing.T) {
 	for tick := range 10 {
 		e.now += tickEvery
 		for i := 0; ; i++ {
-			before := e.tick
+			before := e.rounds.tick
 			e.step()
 			k := count(many[0])
 			if k > visitsPerPass+8 {
@@ -266,7 +266,7 @@ func TestErroredPerPass(t *testing.T) {
 			if tick == 0 && i < 4 {
 				early = early || count(few[0]) == 1
 			}
-			if e.tick != before {
+			if e.rounds.tick != before {
 				break // the round is over
 			}
 		}
@@ -314,8 +314,8 @@ func TestRingsPerPass(t *testing.T) {
 	one := newClient(t, e).newQP(rc)
 	connect(one, one)
 	halt(e)
-	f := &many[0].c.s.Engine.(*bell).flow
-	rang := map[*nic.QP]bool{}
+	f := many[0].c.flow()
+	rang := map[*task]bool{}
 	for pass := 0; len(rang) < n; pass++ {
 		for _, q := range many {
 			q.ring()
@@ -323,22 +323,22 @@ func TestRingsPerPass(t *testing.T) {
 		if pass == 3 {
 			one.post(wr{op: opWrite, flags: signal, n: 8, remote: one.c.base, rkey: one.mr.RKey})
 		}
-		e.poll()
-		if noticed := e.nic.QP(one.info.Num).Sched.Queued; noticed != (pass == 3) {
+		e.bells.poll(e.now)
+		if noticed := taskOf(e.only().QP(one.info.Num)).queued; noticed != (pass == 3) {
 			t.Errorf("pass %d: the other session's ring noticed: %v", pass, noticed)
 		}
 		k := 0
-		for q := f.first; q != nil; q = q.Sched.Next {
+		for q := f.first; q != nil; q = q.next {
 			k++
 			rang[q] = true
 		}
-		if k > visitRings {
-			t.Fatalf("%d queue pairs rang in one pass, want %d at most", k, visitRings)
+		if k > ringsAtOnce {
+			t.Fatalf("%d queue pairs rang in one pass, want %d at most", k, ringsAtOnce)
 		}
 		for e.sched.waiting() {
 			e.sched.next(e.now)
 		}
-		if pass > 2*n/visitRings {
+		if pass > 2*n/ringsAtOnce {
 			t.Fatalf("after %d passes only %d of %d queue pairs were noticed", pass, len(rang), n)
 		}
 	}
@@ -354,8 +354,8 @@ func TestStarvedPerPass(t *testing.T) {
 	a.post(wr{op: opSend, flags: signal, n: 8})
 	halt(e)
 	passes(e, n, 0)
-	for _, c := range []*client{s, a.c} {
-		if c.s.Engine.(*bell).flow.starved.n == 0 {
+	for _, c := range []*program{s, a.c} {
+		if c.flow().starved.n == 0 {
 			t.Fatal("nobody is starved")
 		}
 	}
@@ -365,7 +365,7 @@ func TestStarvedPerPass(t *testing.T) {
 			return
 		}
 		if i == 7 {
-			t.Errorf("a sender waits, with %d of another session", s.s.Engine.(*bell).flow.starved.n)
+			t.Errorf("a sender waits, with %d of another session", s.flow().starved.n)
 		}
 		passes(e, 1, 0)
 	}
@@ -425,7 +425,7 @@ func TestCloseInPieces(t *testing.T) {
 	for more := true; more; calls++ {
 		e.Do(func() {
 			count := func() (n int) {
-				e.nic.EachQP(func(*nic.QP) { n++ })
+				e.only().EachQP(func(*nic.QP) { n++ })
 				return n
 			}
 			before := count()
@@ -436,10 +436,10 @@ func TestCloseInPieces(t *testing.T) {
 		})
 	}
 	e.Do(func() {
-		if s := e.nic.Sessions(); s != 0 {
+		if s := e.only().Sessions(); s != 0 {
 			t.Errorf("%d sessions are left", s)
 		}
-		e.nic.EachQP(func(q *nic.QP) { t.Errorf("queue pair %d is left", q.Num()) })
+		e.only().EachQP(func(q *nic.QP) { t.Errorf("queue pair %d is left", q.Num()) })
 	})
 	if calls < n/piece {
 		t.Errorf("closed in %d calls, want %d at least", calls, n/piece)

@@ -19,7 +19,7 @@ import (
 // A far is a client's memory as one that cannot be mapped: its bytes are the client's own,
 // and a gate can hold up whoever touches them.
 type far struct {
-	c     *client
+	c     *program
 	gate  atomic.Pointer[chan struct{}] // closed: open
 	stuck atomic.Int32                  // how many it holds up
 	late  atomic.Int32                  // writes that came through it
@@ -83,7 +83,7 @@ func (f *far) Close() error {
 }
 
 // foreign makes c's memory, as of the next queue pair, one that is not mapped.
-func (c *client) foreign() *far {
+func (c *program) foreign() *far {
 	f := &far{c: c}
 	c.space.SetForeign(f)
 	c.kind = memory.Foreign
@@ -91,7 +91,7 @@ func (c *client) foreign() *far {
 }
 
 // mixed makes every second page of it foreign.
-func (c *client) mixed() *far {
+func (c *program) mixed() *far {
 	f := c.foreign()
 	c.kind = memory.Hole // of neither kind
 	return f
@@ -100,7 +100,7 @@ func (c *client) mixed() *far {
 func foreignEngine(t testing.TB, patience ib.Time) *Engine {
 	t.Helper()
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: testGID, NetDev: "lo"}}, Patience: patience})
-	e, err := New(n, Options{})
+	e, err := newWith(n, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func foreignEngine(t testing.TB, patience ib.Time) *Engine {
 
 // TestForeign: all operations, between memory of every kind.
 func TestForeign(t *testing.T) {
-	kinds := map[string]func(*client){"mapped": func(*client) {}, "foreign": func(c *client) { c.foreign() }, "mixed": func(c *client) { c.mixed() }}
+	kinds := map[string]func(*program){"mapped": func(*program) {}, "foreign": func(c *program) { c.foreign() }, "mixed": func(c *program) { c.mixed() }}
 	for from, makeA := range kinds {
 		for to, makeB := range kinds {
 			t.Run(from+" to "+to, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestForeign(t *testing.T) {
 // TestForeignRemote is TestForeign between two hosts.
 func TestForeignRemote(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two loops, and others
-	for name, prepare := range map[string]func(*client){"foreign": func(c *client) { c.foreign() }, "mixed": func(c *client) { c.mixed() }} {
+	for name, prepare := range map[string]func(*program){"foreign": func(c *program) { c.foreign() }, "mixed": func(c *program) { c.mixed() }} {
 		t.Run(name, func(t *testing.T) {
 			a, b := overUDPWith(t, prepare)
 			exchange(t, a, b)
@@ -289,7 +289,7 @@ func TestForeignHang(t *testing.T) {
 	}
 	for name, o := range ops {
 		t.Run(name, func(t *testing.T) {
-			c := []*client{newClientOf(t, e, 2), newClientOf(t, e, 2)}
+			c := []*program{newClientOf(t, e, 2), newClientOf(t, e, 2)}
 			f := c[o.who].foreign()
 			a, b := c[0].newQP(rc), c[1].newQP(rc)
 			a.timeout = 8 // all its retries take less time than the memory has
@@ -304,12 +304,12 @@ func TestForeignHang(t *testing.T) {
 			if w := a.wait(); w.status != uint32(o.want) {
 				t.Errorf("%+v, want status %d", w, o.want)
 			}
-			if e.nic.Aside().Busy() == 0 {
+			if e.Aside().Busy() == 0 {
 				t.Error("the thread that is stuck does not count")
 			}
 		})
 	}
-	eventually(t, "the threads' return", func() bool { return e.nic.Aside().Busy() == 0 })
+	eventually(t, "the threads' return", func() bool { return e.Aside().Busy() == 0 })
 	bounce(t, va, vb, 10)
 }
 
@@ -364,12 +364,12 @@ func TestForeignClose(t *testing.T) {
 		return nil
 	})
 	release()
-	eventually(t, "the thread's return", func() bool { return e.nic.Aside().Busy() == 0 })
+	eventually(t, "the thread's return", func() bool { return e.Aside().Busy() == 0 })
 	if n := f.late.Load(); n != 1 {
 		t.Errorf("%d pages were written late, want 1", n)
 	}
 	e.Do(func() {
-		if n := len(e.inboxes.of); n != 0 {
+		if n := len(e.local.inboxes.of); n != 0 {
 			t.Errorf("%d inboxes are left", n)
 		}
 	})
@@ -392,7 +392,7 @@ func TestForeignSenderWaits(t *testing.T) {
 	a.ring()
 	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
 	e.Do(func() {
-		for _, in := range e.inboxes.of {
+		for _, in := range e.local.inboxes.of {
 			if in.kept.n > 2 {
 				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait", in.kept.n)
 			}
@@ -425,25 +425,6 @@ func TestForeignDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(20, func() { bounce(t, a, b, 10) }); n > 1 && !raceEnabled {
 		t.Errorf("%v allocations for 10 messages, want none", n)
 	}
-}
-
-// TestFaultOfNobody: a fault in memory that is no session's is our own mistake.
-func TestFaultOfNobody(t *testing.T) {
-	e := newEngine(t)
-	c := newClient(t, e)
-	q := c.newQP(rc)
-	e.Do(func() {
-		e.current = e.nic.QP(q.info.Num)
-		defer func() {
-			if recover() == nil {
-				t.Error("the fault was taken for a client's")
-			}
-			if e.nic.Sessions() != 1 {
-				t.Error("a session was closed for it")
-			}
-		}()
-		e.safely(func() bool { panic(faultAt(1)) })
-	})
 }
 
 // faultAt is a fault as the runtime reports it.

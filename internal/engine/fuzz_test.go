@@ -42,7 +42,7 @@ var (
 // victim is an engine with one connected queue pair.
 type victim struct {
 	e        *Engine
-	c        *client
+	c        *program
 	q        *testQP
 	open     nic.MRInfo
 	net      *link.FakeNet
@@ -63,7 +63,7 @@ func newVictim(t testing.TB, typ uint8) *victim {
 	v.peer, v.stranger = v.net.Bind(link.FakeOptions{}, peerIP), v.net.Bind(link.FakeOptions{}, strangerIP)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(victimIP), NetDev: "eth0"}}})
 	var err error
-	v.e, err = New(n, Options{Port: link.NewPort(v.net.Bind(link.FakeOptions{}, victimIP)), Window: 64 << 10, Spin: 1}) // a fuzzing process has one processor
+	v.e, err = newWith(n, Options{Port: link.NewPort(v.net.Bind(link.FakeOptions{}, victimIP)), Window: 64 << 10, Spin: 1}) // a fuzzing process has one processor
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (v *victim) play(script []byte) error {
 	const most = 64
 	for n := 0; n < most && len(script) >= attackSize; n++ {
 		psn := uint32(0)
-		if q := v.e.nic.QP(v.q.info.Num); q != nil {
+		if q := v.e.only().QP(v.q.info.Num); q != nil {
 			psn = q.Transport().Snapshot().Attr.RQPSN
 		}
 		p, from, ok := v.packet(script[:attackSize], buf, psn)
@@ -239,7 +239,7 @@ func (v *victim) play(script []byte) error {
 			return err
 		}
 		v.e.clock()
-		v.e.traffic.polled = true
+		v.e.net.traffic.polled = true
 		for range 4 {
 			v.e.step()
 		}
@@ -335,7 +335,7 @@ func TestNetworkReaches(t *testing.T) {
 		t.Errorf("the region holds % x…, want what was written", got[:16])
 	}
 	var c transport.Counters
-	v.e.Do(func() { c = v.e.nic.Counters().Counters })
+	v.e.Do(func() { c = v.e.only().Counters().Counters })
 	if c.RcvdPackets != 2 || c.SentPackets < 2 || c.Dropped != 0 {
 		t.Errorf("%+v, want two requests and their answers", c)
 	}

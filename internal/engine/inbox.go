@@ -23,7 +23,7 @@ import (
 type inbox struct {
 	kept    queue[kept]
 	bytes   int
-	senders []*nic.QP
+	senders []*task
 	span    memory.Span
 }
 
@@ -45,32 +45,33 @@ const (
 
 // inboxes are those of parked queue pairs.
 type inboxes struct {
-	of    map[*nic.QP]*inbox
+	of    map[*task]*inbox
 	spare []*inbox
 }
 
-// park keeps b, which q has not taken, and what comes after it.
-func (e *Engine) park(q *nic.QP, b *transport.Burst) {
-	in := e.inboxes.of[q]
+// park keeps b, which t has not taken, and what comes after it.
+func (e *Engine) park(t *task, b *transport.Burst) {
+	l := &e.local.inboxes
+	in := l.of[t]
 	if in == nil {
-		if n := len(e.inboxes.spare); n > 0 {
-			in = e.inboxes.spare[n-1]
-			e.inboxes.spare = e.inboxes.spare[:n-1]
+		if n := len(l.spare); n > 0 {
+			in = l.spare[n-1]
+			l.spare = l.spare[:n-1]
 		} else {
 			in = &inbox{}
 		}
-		if e.inboxes.of == nil {
-			e.inboxes.of = make(map[*nic.QP]*inbox)
+		if l.of == nil {
+			l.of = make(map[*task]*inbox)
 		}
-		e.inboxes.of[q] = in
-		q.Sched.Parked = true
+		l.of[t] = in
+		t.parked = true
 	}
-	q.Scratch().Held = true
+	t.q.Scratch().Held = true
 	size := 0
 	if b.Data != nil {
 		size = b.Data.Len()
 	}
-	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !q.Keep(size) {
+	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !t.q.Keep(size) {
 		return // lost
 	}
 	in.bytes += size
@@ -86,45 +87,46 @@ func (e *Engine) park(q *nic.QP, b *transport.Burst) {
 }
 
 // offer gives a parked queue pair what waits for it, as far as it takes it.
-func (e *Engine) offer(q *nic.QP) {
-	in := e.inboxes.of[q]
-	for in.kept.n > 0 && !q.Gone() {
+func (e *Engine) offer(t *task) {
+	in := e.local.inboxes.of[t]
+	for in.kept.n > 0 && !t.q.Gone() {
 		k := in.kept.first()
 		in.span.Reset()
 		in.span.Add(k.data)
 		k.b.Data = &in.span
-		if !q.Receive(e.now, &k.b) {
+		if !t.q.Receive(e.now, &k.b) {
 			return
 		}
-		e.received(q, &k.b)
-		e.drop(q, in)
+		e.received(t, &k.b)
+		in.drop(t)
 	}
-	e.unpark(q)
+	e.unpark(t)
 }
 
-// drop forgets the first burst in an inbox.
-func (e *Engine) drop(q *nic.QP, in *inbox) {
+// drop forgets the first burst in the inbox of t.
+func (in *inbox) drop(t *task) {
 	k := in.kept.pop()
 	in.bytes -= len(k.data)
-	q.Unkeep(len(k.data))
+	t.q.Unkeep(len(k.data))
 	k.b.Data = nil
 }
 
 // unpark ends it: what is still there is lost, and senders go on.
-func (e *Engine) unpark(q *nic.QP) {
-	in := e.inboxes.of[q]
+func (e *Engine) unpark(t *task) {
+	l := &e.local.inboxes
+	in := l.of[t]
 	if in == nil {
 		return
 	}
-	delete(e.inboxes.of, q)
-	q.Sched.Parked = false
+	delete(l.of, t)
+	t.parked = false
 	for in.kept.n > 0 {
-		e.drop(q, in)
+		in.drop(t)
 	}
 	in.span.Reset()
 	for i, s := range in.senders {
 		in.senders[i] = nil
-		if s.Sched.Waits = false; !s.Gone() {
+		if s.waits = false; !s.q.Gone() {
 			e.schedule(s)
 		}
 	}
@@ -133,44 +135,36 @@ func (e *Engine) unpark(q *nic.QP) {
 	for i := range in.kept.buf {
 		size += cap(in.kept.buf[i].data)
 	}
-	if len(e.inboxes.spare) < spareInboxes && size <= spareInboxBytes {
-		e.inboxes.spare = append(e.inboxes.spare, in)
+	if len(l.spare) < spareInboxes && size <= spareInboxBytes {
+		l.spare = append(l.spare, in)
 	}
 }
 
-// awaits has q, which sends to a parked queue pair, scheduled when that is parked no more.
-func (e *Engine) awaits(q, peer *nic.QP) {
-	if !q.Sched.Waits {
-		q.Sched.Waits = true
-		in := e.inboxes.of[peer]
-		in.senders = append(in.senders, q)
+// awaits has t, which sends to a parked queue pair, scheduled when that is parked no more.
+func (e *Engine) awaits(t, peer *task) {
+	if !t.waits {
+		t.waits = true
+		in := e.local.inboxes.of[peer]
+		in.senders = append(in.senders, t)
 	}
 }
 
-// parkedPeer is the queue pair of this host that q is connected to, if it is parked.
-func parkedPeer(q *nic.QP) *nic.QP {
-	if p := q.Sched.Peer; p != nil && p.Sched.Parked {
+// parkedPeer is the queue pair of this host that t is connected to, if it is parked.
+func (t *task) parkedPeer() *task {
+	if p := t.peer; p != nil && p.parked {
 		return p
 	}
 	return nil
 }
 
-// excused reports whether q has no right to an answer yet: foreign memory, its own or that
+// excused reports whether t has no right to an answer yet: foreign memory, its own or that
 // of its peer on this host, takes its time, which has a limit of its own.
-func excused(q *nic.QP) bool {
-	if q.Sched.Parked {
+func (t *task) excused() bool {
+	if t.parked {
 		return true
 	}
-	p := q.Sched.Peer
-	return p != nil && (p.Sched.Parked || p.Delayed())
-}
-
-// Rouse implements nic.Link.
-func (e *Engine) Rouse() {
-	e.arrived.Store(true)
-	if e.sleeping.Load() {
-		e.kick()
-	}
+	p := t.peer
+	return p != nil && (p.parked || p.q.Delayed())
 }
 
 // asks bounds how many queue pairs are asked again in one pass.
@@ -178,23 +172,27 @@ const asks = 64
 
 // askAgain has those asked again whose foreign memory has come.
 func (e *Engine) askAgain() {
-	e.arrived.Store(false)
-	e.nic.CollectForeign()
+	e.cmds.arrived.Store(false)
+	e.shared.CollectForeign()
 	for range asks {
-		q := e.nic.NextAsk()
+		q := e.shared.NextAsk()
 		if q == nil {
 			return
 		}
-		e.schedule(q) // its turn begins with its inbox
+		e.schedule(taskOf(q)) // its turn begins with its inbox
 	}
-	e.arrived.Store(true)
+	e.cmds.arrived.Store(true)
 }
 
 // giveUp fails the queue pairs whose foreign memory has taken too long.
 func (e *Engine) giveUp() {
-	for q := e.nic.ExpireForeign(e.now); q != nil; q = e.nic.ExpireForeign(e.now) {
+	for range asks { // the others in the next pass: they stay due
+		q := e.shared.ExpireForeign(e.now)
+		if q == nil {
+			return
+		}
 		e.sayStuck(q)
-		e.schedule(q) // its turn begins with its inbox
+		e.schedule(taskOf(q)) // its turn begins with its inbox
 	}
 }
 
@@ -209,12 +207,12 @@ type stuck struct {
 
 // sayStuck tells the log why q fails.
 func (e *Engine) sayStuck(q *nic.QP) {
-	if e.stuck.said != 0 && e.now-e.stuck.said < stuckSay {
-		e.stuck.more++
+	if e.local.stuck.said != 0 && e.now-e.local.stuck.said < stuckSay {
+		e.local.stuck.more++
 		return
 	}
 	s := q.Session()
 	e.opts.Log.Warn("a queue pair fails: memory that its program has registered does not come; the program, or a file system, has to provide it",
-		"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(e.nic.Patience()), "others", e.stuck.more)
-	e.stuck = stuck{said: e.now}
+		"pid", s.Pid, "program", s.Program, "qp", q.Num(), "waited", time.Duration(s.NIC().Patience()), "others", e.local.stuck.more)
+	e.local.stuck = stuck{said: e.now}
 }

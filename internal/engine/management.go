@@ -3,70 +3,116 @@ package engine
 import (
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
+	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
 
-// This file is queue pair 1: management datagrams, which the daemon itself sends and
-// receives. No program can have that queue pair, or send from it.
-
-// Management takes management datagrams. Its methods run on the loop.
+// Management takes the datagrams of a NIC's queue pair 1, which the daemon itself sends and
+// receives. No program can have that queue pair, or send from it. Its methods run on the
+// loop.
 type Management interface {
 	// ReceiveMAD takes a datagram of wire.MADSize bytes, valid during the call.
 	ReceiveMAD(from, to ib.GID, mad []byte)
-	// Deadline is when Expire has to be called; 0 is never.
+	// Deadline is when Expire has to be called; 0 is never. It changes only in these
+	// methods, in commands, and when a datagram is sent.
 	Deadline() ib.Time
 	// Expire does what is due.
 	Expire()
 }
 
-// management is the loop's side of it.
+// management is queue pair 1 of all NICs.
+//
+//	Management ── MADs.Send ──▶ route ─┬─ a NIC of this daemon ──▶ local ──▶ its Management
+//	                                   └─ another host ──▶ port
+//	port ──▶ receiveMAD ─┬─ package hosts, if it is a hello
+//	                     └─ the Management of the NIC that has the address
+//
+// There may be many NICs, whose deadlines are not looked at in every pass: only after
+// something has happened that can change one (stale).
 type management struct {
-	to    Management
 	local queue[datagram] // on their way from us to us
+	stale bool            // due has to be worked out again
+	due   ib.Time         // of all NICs
 	burst transport.Burst
 	span  memory.Span
 	in    [wire.MADSize]byte
 }
 
 type datagram struct {
+	card     *card // that it is for
 	from, to ib.GID
 	mad      [wire.MADSize]byte
 }
 
-// SetManagement says who takes management datagrams. It is called before Start.
-func (e *Engine) SetManagement(m Management) { e.mgmt.to = m }
-
-// SendMAD sends a management datagram, to this host or to another. One to this host
-// is delivered later, never from within the call. It runs on the loop.
-func (e *Engine) SendMAD(from, to ib.GID, mad []byte) {
-	g := &e.mgmt
-	local := e.nic.Local(&to)
-	if !local && e.port == nil {
-		return // nowhere to go: lost, as on a wire
-	}
-	if !local || e.tap != nil {
-		b := e.madBurst(from, to, mad)
-		if !local {
-			e.port.Send(b) // what cannot be sent is lost
-			return
+// forget drops what is for a NIC that is gone.
+func (m *management) forget(c *card) {
+	m.stale = true
+	for range m.local.n {
+		if d := *m.local.pop(); d.card != c {
+			*m.local.push() = d
 		}
-		e.tap.Burst(b)
 	}
-	d := g.local.push()
-	d.from, d.to = from, to
-	copy(d.mad[:], mad)
 }
 
-func (e *Engine) madBurst(from, to ib.GID, mad []byte) *transport.Burst {
-	g := &e.mgmt
-	g.span.Reset()
-	g.span.Add(mad)
-	g.burst = transport.Burst{
-		Type: ib.UD, Kind: transport.KindSend, First: true, Last: true, AckReq: true, Src: wire.GSIQP, Dst: wire.GSIQP,
-		SGID: from, DGID: to, PKey: 0xffff, MTU: 4096, Packets: 1, Length: uint32(len(mad)), QKey: wire.GSIQKey, Data: &g.span,
+// MADs sends the management datagrams of a NIC. It is used on the loop.
+type MADs struct {
+	e *Engine
+	n *nic.NIC
+}
+
+// MADs is for the Management of n.
+func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{e, n} }
+
+// Now is the loop's clock.
+func (m MADs) Now() ib.Time { return m.e.now }
+
+// SendMAD sends a management datagram, to a NIC of this daemon or to another host. One to
+// this daemon is delivered later, never from within the call.
+func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
+	e := m.e
+	c := e.cards.of[m.n]
+	if c == nil {
+		return
 	}
-	return &g.burst
+	e.mgmt.stale = true
+	r := e.find(c, &from, &to)
+	switch {
+	case r.card != nil:
+		if e.net.tap != nil {
+			e.net.tap.Burst(e.mgmt.datagram(from, to, mad))
+		}
+		d := e.mgmt.local.push()
+		d.card, d.from, d.to = r.card, from, to
+		copy(d.mad[:], mad)
+	case e.net.port != nil && r.remote():
+		e.net.port.Send(r.from, r.to, e.mgmt.datagram(from, to, mad)) // what cannot be sent is lost
+	} // else it leads nowhere: lost, as on a wire
+}
+
+// datagram is mad as the port sends it.
+func (m *management) datagram(from, to ib.GID, mad []byte) *transport.Burst {
+	m.span.Reset()
+	m.span.Add(mad)
+	m.burst = transport.Burst{
+		Type: ib.UD, Kind: transport.KindSend, First: true, Last: true, AckReq: true, Src: wire.GSIQP, Dst: wire.GSIQP,
+		SGID: from, DGID: to, PKey: 0xffff, MTU: 4096, Packets: 1, Length: uint32(len(mad)), QKey: wire.GSIQKey, Data: &m.span,
+	}
+	return &m.burst
+}
+
+// managementDue is when a Management has something to do; zero is never.
+func (e *Engine) managementDue() ib.Time {
+	m := &e.mgmt
+	if m.stale {
+		m.stale, m.due = false, 0
+		for _, c := range e.cards.of {
+			if c.manage != nil {
+				m.due = sooner(m.due, c.manage.Deadline())
+			}
+		}
+	}
+	return m.due
 }
 
 // madsPerPass bounds what one pass delivers.
@@ -74,25 +120,29 @@ const madsPerPass = 8
 
 // manage delivers local datagrams and sees to what is due.
 func (e *Engine) manage() bool {
-	g := &e.mgmt
+	m := &e.mgmt
 	work := false
-	if e.peers != nil {
-		if due := e.peers.Deadline(); due != 0 && due <= e.now {
-			e.peers.Expire(e.now)
-			work = true
+	if due := e.net.peersDue(); due != 0 && due <= e.now {
+		e.net.peers.Expire(e.now)
+		work = true
+	}
+	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
+		d := *m.local.pop()
+		if d.card.manage != nil {
+			d.card.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
+		m.stale, work = true, true
 	}
-	if g.to == nil {
-		return work
-	}
-	for i := 0; i < madsPerPass && g.local.n > 0; i++ {
-		d := *g.local.pop()
-		g.to.ReceiveMAD(d.from, d.to, d.mad[:])
-		work = true
-	}
-	if due := g.to.Deadline(); due != 0 && due <= e.now {
-		g.to.Expire()
-		work = true
+	if due := e.managementDue(); due != 0 && due <= e.now {
+		for _, c := range e.cards.of {
+			if c.manage == nil {
+				continue
+			}
+			if d := c.manage.Deadline(); d != 0 && d <= e.now {
+				c.manage.Expire()
+			}
+		}
+		m.stale, work = true, true
 	}
 	return work
 }
@@ -100,20 +150,22 @@ func (e *Engine) manage() bool {
 // receiveMAD takes a datagram for queue pair 1 from another host. Only a queue pair
 // 1 may send one: whoever else does is a program that pretends.
 func (e *Engine) receiveMAD(b *transport.Burst) {
-	g := &e.mgmt
+	c := e.cards.arrived(&b.DGID)
 	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
-		b.Data == nil || b.Data.Len() != wire.MADSize || !e.nic.Local(&b.DGID) || e.nic.Local(&b.SGID) {
-		e.strays += uint64(b.Packets)
+		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[b.SGID] != nil {
+		e.net.strays += uint64(b.Packets)
 		return
 	}
+	m := &e.mgmt
 	n := 0
 	for _, p := range b.Data.Pieces() {
-		n += copy(g.in[n:], p.Mem)
+		n += copy(m.in[n:], p.Mem)
 	}
-	if n != wire.MADSize || e.peers != nil && e.peers.Receive(e.now, b.SGID, b.DGID, g.in[:], e.port.LongID()) {
+	if n != wire.MADSize || e.net.peers != nil && e.net.peers.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.port.LongID()) {
 		return
 	}
-	if g.to != nil {
-		g.to.ReceiveMAD(b.SGID, b.DGID, g.in[:])
+	if c.manage != nil {
+		c.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
+		m.stale = true
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // This file is what the engine does about other vrdma hosts: package hosts finds out who
-// is one, and the paths of queue pairs that lead there are told.
+// is one, and the paths of queue pairs that lead there are told. A host is known by its
+// address on the network, which package hosts writes as a GID.
 
 // features are those that this engine has.
 const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs | wire.FeatureFiller
@@ -30,8 +31,8 @@ func (e *Engine) recognise(version string) {
 	if e.opts.NoFiller {
 		f &^= wire.FeatureFiller
 	}
-	e.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
-	e.port.OnDoubt(func(a netip.Addr) { e.peers.Doubt(e.now, ib.GIDOf(a)) })
+	e.net.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
+	e.net.port.OnDoubt(func(a netip.Addr) { e.net.peers.Doubt(e.now, ib.GIDOf(a)) })
 }
 
 func random64() uint64 {
@@ -40,26 +41,27 @@ func random64() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// Path implements nic.Link.
-func (e *Engine) Path(sgid, dgid *ib.GID) transport.Path {
-	if e.port == nil || e.nic.Local(dgid) {
+// path is what the state machine of a queue pair has to know of its route.
+func (e *Engine) path(r *route) transport.Path {
+	n := &e.net
+	if n.port == nil || !r.remote() {
 		return transport.Path{}
 	}
 	p := e.pathTo(0)
-	if e.peers != nil && e.reachable(sgid, dgid) {
-		f := e.peers.Meet(e.now, *sgid, *dgid)
+	if n.peers != nil && reachable(r) {
+		f := n.peers.Meet(e.now, ib.GIDOf(r.from), ib.GIDOf(r.to))
 		// Filler is for an address, not for a queue pair: if it is no longer certain who
 		// is there, nobody sends it until it is. Judged tells.
-		e.port.SetFiller(dgid.Addr(), f&wire.FeatureFiller != 0)
+		n.port.SetFiller(r.to, f&wire.FeatureFiller != 0)
 		p = e.pathTo(f)
 	}
 	return p
 }
 
-// reachable reports whether dgid can be a host that sgid talks with.
-func (e *Engine) reachable(sgid, dgid *ib.GID) bool {
-	from, to := sgid.Addr(), dgid.Addr()
-	return from.Is4() == to.Is4() && !from.IsLoopback() && !to.IsLoopback() && !to.IsUnspecified() && !to.IsMulticast()
+// reachable reports whether r can lead to a host.
+func reachable(r *route) bool {
+	from, to := r.from, r.to
+	return from.IsValid() && from.Is4() == to.Is4() && !from.IsLoopback() && !to.IsLoopback() && !to.IsUnspecified() && !to.IsMulticast()
 }
 
 // pathTo is the way to another host with these features.
@@ -68,44 +70,63 @@ func (e *Engine) pathTo(f uint32) transport.Path {
 }
 
 // SendMAD implements hosts.Host.
-func (r recognition) SendMAD(from, to ib.GID, mad []byte) { r.e.SendMAD(from, to, mad) }
+func (r recognition) SendMAD(from, to ib.GID, mad []byte) {
+	b := r.e.mgmt.datagram(from, to, mad)
+	r.e.net.port.Send(from.Addr(), to.Addr(), b) // what cannot be sent is lost
+}
 
 // Judged implements hosts.Host: the queue pairs that lead to gid are told what is known.
 func (r recognition) Judged(gid ib.GID) {
-	e := r.e
-	f := e.peers.Features(gid)
-	e.port.SetOwn(gid.Addr(), e.peers.ShortIDs(gid))
-	e.port.SetFiller(gid.Addr(), f&wire.FeatureFiller != 0)
-	p := e.pathTo(f)
-	e.nic.EachQP(func(q *nic.QP) {
-		if t := q.Transport(); q.PeerGID() == gid && t.Path().Remote {
-			t.SetPath(p)
+	n, at := &r.e.net, gid.Addr()
+	f := n.peers.Features(gid)
+	n.port.SetOwn(at, n.peers.ShortIDs(gid))
+	n.port.SetFiller(at, f&wire.FeatureFiller != 0)
+	p := r.e.pathTo(f)
+	r.e.eachRemote(func(t *task) {
+		if t.route.to == at {
+			t.q.Transport().SetPath(p)
 		}
 	})
 }
 
 // InUse implements hosts.Host.
 func (r recognition) InUse(f func(local, remote ib.GID)) {
-	e := r.e
-	e.nic.EachQP(func(q *nic.QP) {
-		if !q.Transport().Path().Remote {
-			return
-		}
-		if local, remote := q.LocalGID(), q.PeerGID(); e.reachable(&local, &remote) {
-			f(local, remote)
+	r.e.eachRemote(func(t *task) {
+		if reachable(&t.route) {
+			f(ib.GIDOf(t.route.from), ib.GIDOf(t.route.to))
 		}
 	})
+}
+
+// eachRemote calls f for every queue pair that is connected to another host.
+func (e *Engine) eachRemote(f func(*task)) {
+	for n := range e.cards.of {
+		n.EachQP(func(q *nic.QP) {
+			if q.Transport().Path().Remote {
+				f(taskOf(q))
+			}
+		})
+	}
+}
+
+// peersDue is when package hosts has something to do; zero is never.
+func (n *network) peersDue() ib.Time {
+	if n.peers == nil {
+		return 0
+	}
+	return n.peers.Deadline()
 }
 
 // Peers are the hosts that are known; nil if hosts do not recognise each other. It runs on
 // the loop.
 func (e *Engine) Peers() ([]hosts.Status, hosts.Counters) {
-	if e.peers == nil {
+	n := &e.net
+	if n.peers == nil {
 		return nil, hosts.Counters{}
 	}
-	list := e.peers.List()
+	list := n.peers.List()
 	for i := range list {
-		list[i].TooLong = e.shortestTooLong(list[i].GID)
+		list[i].TooLong = n.shortestTooLong(list[i].GID.Addr())
 	}
-	return list, e.peers.Counters()
+	return list, n.peers.Counters()
 }

@@ -35,18 +35,18 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 	e := a.c.e
 	meet := func(want uint32) {
 		t.Helper()
-		e.traffic.wake(e.now)
+		e.net.traffic.wake(e.now)
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
-			if e.peers.Features(b.c.gid) == want {
-				for _, bell := range e.bells {
-					e.activate(bell)
+			if e.net.peers.Features(b.c.gid) == want {
+				for _, bell := range e.bells.of {
+					e.bells.activate(bell, e.now)
 				}
 				return
 			}
 		}
-		t.Fatalf("the peer's features are %#x, want %#x", e.peers.Features(b.c.gid), want)
+		t.Fatalf("the peer's features are %#x, want %#x", e.net.peers.Features(b.c.gid), want)
 	}
 	meet(features)
 	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize)
@@ -54,13 +54,13 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
 	}
 	e.now += 6e9
-	e.traffic.wake(e.now)
-	if p := e.Path(&a.c.gid, &b.c.gid); p.Own {
+	e.net.traffic.wake(e.now)
+	if p := a.task().Connect(&a.c.gid, &b.c.gid); p.Own {
 		t.Errorf("a new connection takes a host for ours that has not been heard of for 6 s: %+v", p)
 	}
 	a.pass(10 * time.Microsecond) // the question leaves
-	for _, bell := range e.bells {
-		e.activate(bell)
+	for _, bell := range e.bells.of {
+		e.bells.activate(bell, e.now)
 	}
 	if got := a.writeBytes(b); got != plain {
 		t.Errorf("a WRITE to a host that has not been heard of for 6 s: %d bytes, want %d", got, plain)
@@ -69,9 +69,9 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
 	}
 	// An older one takes its place.
-	b.c.e.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Host: recognition{b.c.e}})
+	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Host: recognition{b.c.e}})
 	e.now += 6e9
-	e.Path(&a.c.gid, &b.c.gid)
+	a.task().Connect(&a.c.gid, &b.c.gid)
 	meet(features &^ wire.FeatureFiller)
 	if got := a.writeBytes(b); got != plain {
 		t.Errorf("a WRITE to a host that does not know filler: %d bytes, want %d", got, plain)
@@ -94,7 +94,7 @@ func TestStreaming(t *testing.T) {
 		{"much, a while ago", 3 * 4096, time.Duration(quietAfter) + 10*time.Microsecond, false},
 	} {
 		for _, q := range []*testQP{a, b} {
-			q.c.e.traffic.much = 0
+			q.c.e.net.traffic.much = 0
 		}
 		a.post(wr{op: opWrite, flags: signal, n: c.bytes, remote: b.c.base, rkey: b.mr.RKey})
 		a.pass(time.Microsecond)
@@ -107,10 +107,10 @@ func TestStreaming(t *testing.T) {
 				want = quietAfter
 			}
 			e.now += ib.Time(c.after)
-			if streams := e.traffic.mode(e.now).streams(); streams != c.stream || e.patience() != want {
+			if streams := e.net.traffic.mode(e.now).streams(); streams != c.stream || e.patience() != want {
 				t.Errorf("%s: streaming %v, patient for %d ns; want %v and %d", c.name, streams, e.patience(), c.stream, want)
 			}
-			e.traffic.wake(e.now)
+			e.net.traffic.wake(e.now)
 		}
 	}
 }

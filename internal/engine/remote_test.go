@@ -21,7 +21,7 @@ func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, ib.GID) {
 	t.Helper()
 	gid := ib.GIDOf(at)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: gid, NetDev: "lo"}}})
-	e, err := New(n, o)
+	e, err := newWith(n, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,11 +37,11 @@ func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, ib.GID) {
 // machine may test the same, so the addresses are random ones of the loopback network.
 func overUDP(t testing.TB) (a, b *testQP) {
 	t.Helper()
-	return overUDPWith(t, func(*client) {})
+	return overUDPWith(t, func(*program) {})
 }
 
 // overUDPWith is overUDP with clients that have been prepared.
-func overUDPWith(t testing.TB, prepare func(*client)) (a, b *testQP) {
+func overUDPWith(t testing.TB, prepare func(*program)) (a, b *testQP) {
 	t.Helper()
 	var qps [2]*testQP
 	for i := range qps {
@@ -163,7 +163,7 @@ func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 // byHandOn is byHand on a network that others may use.
 func byHandOn(t *testing.T, net *link.FakeNet, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
-	var clients [2]*client
+	var clients [2]*program
 	for i := range clients {
 		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
 		o.Port = link.NewPort(net.Bind(link.FakeOptions{}, at))
@@ -178,9 +178,9 @@ func byHandOn(t *testing.T, net *link.FakeNet, n int, o Options) (as, bs []*test
 	for _, c := range clients {
 		e := c.e
 		e.Stop()
-		e.traffic.wake(e.now)
-		for _, bell := range e.bells {
-			e.activate(bell)
+		e.net.traffic.wake(e.now)
+		for _, bell := range e.bells.of {
+			e.bells.activate(bell, e.now)
 		}
 	}
 	return as, bs
@@ -264,7 +264,7 @@ func TestInFlightIsShared(t *testing.T) {
 	for range 10_000 {
 		as[0].pass(time.Microsecond)
 		// Who has nothing in flight may send one packet in any case.
-		if f := e.flights.bytes; f > most+pairs*mtu {
+		if f := e.net.flights.bytes; f > most+pairs*mtu {
 			t.Fatalf("%d bytes in flight, want %d at most and a packet for each", f, most)
 		}
 		bs[0].pass(time.Microsecond)
@@ -279,8 +279,8 @@ func TestInFlightIsShared(t *testing.T) {
 			break
 		}
 	}
-	if done != pairs || e.flights != (flights{}) {
-		t.Errorf("%d of %d writes completed, in flight %+v", done, pairs, e.flights)
+	if done != pairs || e.net.flights != (flights{}) {
+		t.Errorf("%d of %d writes completed, in flight %+v", done, pairs, e.net.flights)
 	}
 	if c := e.LinkCounters(); c.SentPackets != pairs*size/mtu {
 		t.Errorf("%d packets sent, want %d and none twice", c.SentPackets, pairs*size/mtu)
@@ -300,8 +300,8 @@ func TestFloodBeforeTimeout(t *testing.T) {
 	for range 4 {
 		as[0].pass(time.Microsecond)
 	}
-	if len(as[0].c.s.Engine.(*bell).flow.timers) != pairs {
-		t.Fatalf("%d timers, want %d", len(as[0].c.s.Engine.(*bell).flow.timers), pairs)
+	if len(as[0].c.flow().timers) != pairs {
+		t.Fatalf("%d timers, want %d", len(as[0].c.flow().timers), pairs)
 	}
 	stranger := net.Bind(link.FakeOptions{}, strangerIP)
 	id, _, _ := stranger.Source(strangerIP, 0)

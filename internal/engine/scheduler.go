@@ -2,7 +2,6 @@ package engine
 
 import (
 	"vrdma/internal/ib"
-	"vrdma/internal/nic"
 )
 
 // A scheduler decides which queue pair has the next turn. The loop tells it who wants one
@@ -32,16 +31,16 @@ type scheduler struct {
 // A flow is what the scheduler knows of a session.
 type flow struct {
 	next        *flow
-	first, last *nic.QP // queue pairs that want a turn
-	timers      heap[*nic.QP]
-	alarm       nic.Timer // among scheduler.alarms
-	credit      ib.Time   // negative: it had more than its share
-	slow        uint8     // how often its allowance is halved
-	queued      bool      // among the ready
-	due         bool      // queued because of its timers
-	gone        bool      // the session is closed
+	first, last *task // queue pairs that want a turn
+	timers      heap[*task]
+	alarm       timer   // among scheduler.alarms
+	credit      ib.Time // negative: it had more than its share
+	slow        uint8   // how often its allowance is halved
+	queued      bool    // among the ready
+	due         bool    // queued because of its timers
+	gone        bool    // the session is closed
 
-	starved queue[*nic.QP] // see starved.go
+	starved queue[*task] // see starved.go
 	hungry  bool
 }
 
@@ -62,29 +61,22 @@ const (
 	alarmsPerPass = 16
 )
 
-// flowOf is the flow of q's session; nil if the session is not served (any more).
-func flowOf(q *nic.QP) *flow {
-	if b, ok := q.Session().Engine.(*bell); ok {
-		return &b.flow
-	}
-	return nil
-}
-
 // waiting reports whether somebody wants a turn.
 func (s *scheduler) waiting() bool { return s.first != nil }
 
-// enqueue says that q, of flow f, wants a turn. It is queued once.
-func (s *scheduler) enqueue(f *flow, q *nic.QP) {
-	if q.Sched.Queued || f.gone {
+// enqueue says that t wants a turn. It is queued once.
+func (s *scheduler) enqueue(t *task) {
+	f := &t.c.flow
+	if t.queued || f.gone {
 		return
 	}
-	q.Sched.Queued = true
+	t.queued = true
 	if f.first == nil {
-		f.first = q
+		f.first = t
 	} else {
-		f.last.Sched.Next = q
+		f.last.next = t
 	}
-	f.last = q
+	f.last = t
 	s.queue(f)
 }
 
@@ -113,7 +105,7 @@ func (s *scheduler) unqueue() *flow {
 
 // next takes the queue pair whose turn it is. It returns nil where a session was looked at
 // whose timers turned out not to be due; somebody may be waiting still.
-func (s *scheduler) next(now ib.Time) *nic.QP {
+func (s *scheduler) next(now ib.Time) *task {
 	for s.first != nil {
 		f := s.unqueue()
 		if f.gone {
@@ -128,36 +120,28 @@ func (s *scheduler) next(now ib.Time) *nic.QP {
 			f.credit = 0 // what nobody else wanted is free
 		}
 		s.takeDue(f, now)
-		q := f.first
-		if q != nil {
-			if f.first, q.Sched.Next = q.Sched.Next, nil; f.first == nil {
+		t := f.first
+		if t != nil {
+			if f.first, t.next = t.next, nil; f.first == nil {
 				f.last = nil
 			}
-			q.Sched.Queued = false
+			t.queued = false
 		}
 		if f.first != nil || f.due {
 			s.queue(f)
 		}
-		return q
+		return t
 	}
 	return nil
 }
 
-// allowance is how many bytes q may move in a turn while other sessions ring, too: as many
+// allowance is how many bytes t may move in a turn while other sessions ring, too: as many
 // as took its session slowTurn at most lately.
-func (s *scheduler) allowance(q *nic.QP) int {
-	if f := flowOf(q); f != nil {
-		return turn >> f.slow
-	}
-	return turn
-}
+func (s *scheduler) allowance(t *task) int { return turn >> t.c.flow.slow }
 
-// charge says what the turn of q has taken, and whether it used all of its allowance.
-func (s *scheduler) charge(q *nic.QP, cost ib.Time, all bool) {
-	f := flowOf(q)
-	if f == nil {
-		return
-	}
+// charge says what the turn of t has taken, and whether it used all of its allowance.
+func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
+	f := &t.c.flow
 	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
 	if all && cost > slowTurn {
 		f.slow = min(f.slow+1, slowest)
@@ -166,14 +150,21 @@ func (s *scheduler) charge(q *nic.QP, cost ib.Time, all bool) {
 	}
 }
 
-// arm has q, of flow f, given a turn at d, or before if it asked for that.
-func (s *scheduler) arm(f *flow, q *nic.QP, d ib.Time) {
-	t := &q.Sched.Timer
-	if f.gone || t.At != 0 && t.Due <= d {
+// armDeadline has t given a turn when the deadline of its state machine comes.
+func (s *scheduler) armDeadline(t *task) {
+	if d := t.q.Transport().Deadline(); d != 0 {
+		s.arm(t, d)
+	}
+}
+
+// arm has t given a turn at d, or before if it asked for that.
+func (s *scheduler) arm(t *task, d ib.Time) {
+	f := &t.c.flow
+	if f.gone || t.timer.at != 0 && t.timer.due <= d {
 		return
 	}
-	f.timers.file(t, q, d)
-	if !f.due && (f.alarm.At == 0 || d < f.alarm.Due) {
+	f.timers.file(&t.timer, t, d)
+	if !f.due && (f.alarm.at == 0 || d < f.alarm.due) {
 		s.alarms.file(&f.alarm, f, d)
 	}
 }
@@ -199,11 +190,11 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 		if d := f.timers.due(); d == 0 || d > now {
 			break
 		}
-		q := f.timers.pop()
-		if d := q.Transport().Deadline(); d > now {
-			f.timers.file(&q.Sched.Timer, q, d)
+		t := f.timers.pop()
+		if d := t.q.Transport().Deadline(); d > now {
+			f.timers.file(&t.timer, t, d)
 		} else if d != 0 {
-			s.enqueue(f, q)
+			s.enqueue(t)
 		}
 	}
 	d := f.timers.due()
@@ -215,17 +206,17 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 // due is when the first timer wants attention; zero is never.
 func (s *scheduler) due() ib.Time { return s.alarms.due() }
 
-// forget drops the timer of q, which is destroyed. Its place in a queue it keeps until its
-// turn comes.
-func (s *scheduler) forget(f *flow, q *nic.QP) {
-	if q.Sched.Timer.At != 0 {
-		f.timers.remove(&q.Sched.Timer)
+// forget drops the timer of t, whose queue pair is destroyed. Its place in a queue it keeps
+// until its turn comes.
+func (s *scheduler) forget(t *task) {
+	if f := &t.c.flow; t.timer.at != 0 && !f.gone {
+		f.timers.remove(&t.timer)
 	}
 }
 
 // leave drops f, whose session is closed. If it is queued it is skipped when its turn comes.
 func (s *scheduler) leave(f *flow) {
-	if f.alarm.At != 0 {
+	if f.alarm.at != 0 {
 		s.alarms.remove(&f.alarm)
 	}
 	f.gone, f.first, f.last, f.timers = true, nil, nil, nil

@@ -7,46 +7,41 @@ import (
 // sleep arms every active session and waits for a doorbell, a command or the next
 // deadline.
 func (e *Engine) sleep() {
-	if e.acks.n > 0 {
+	if e.net.acks.n > 0 {
 		e.pay()
 		e.flushPort()
 		return
 	}
-	for len(e.active) > 0 {
-		last := len(e.active) - 1
-		if !e.rest(e.active[last]) {
-			return
-		}
-		e.active[last] = nil
-		e.active = e.active[:last]
+	if !e.bells.restAll() {
+		return
 	}
-	if e.tap != nil {
-		e.tap.Flush()
+	if e.net.tap != nil {
+		e.net.tap.Flush()
 	}
-	if e.nic.Troubled() {
+	if e.shared.Troubled() {
 		e.startTick()
 	}
-	e.sleeping.Store(true)
-	if e.pending.Load() || e.stopping.Load() || e.arrived.Load() {
-		e.sleeping.Store(false)
+	e.cmds.sleeping.Store(true)
+	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() {
+		e.cmds.sleeping.Store(false)
 		return
 	}
 	n := e.away(e.nextDeadline())
-	e.sleeping.Store(false)
+	e.cmds.sleeping.Store(false)
 	e.clock()
-	e.wakes = e.now
+	e.rounds.woken = e.now
 	e.collect(n)
 }
 
-// collect activates the sessions among the first n of e.events.
+// collect sees to the first n of poller.events.
 func (e *Engine) collect(n int) {
-	for _, ev := range e.events[:n] {
-		if b := e.bells[ev.Fd]; b != nil {
-			e.activate(b)
-		} else if e.portFDs[ev.Fd] {
-			e.traffic.wake(e.now)
+	for _, ev := range e.poller.events[:n] {
+		if b := e.bells.of[ev.Fd]; b != nil {
+			e.bells.activate(b, e.now)
+		} else if e.net.sockets[ev.Fd] {
+			e.net.traffic.wake(e.now)
 		} else {
-			e.groupReadable(ev.Fd)
+			e.net.groups.readable(ev.Fd)
 		}
 	}
 }
@@ -54,44 +49,39 @@ func (e *Engine) collect(n int) {
 // nextDeadline is when the loop has to look again by itself; zero is never.
 func (e *Engine) nextDeadline() ib.Time {
 	d := e.sched.due()
-	if e.ticking && (d == 0 || e.tick < d) {
-		d = e.tick
+	if e.rounds.ticking {
+		d = sooner(d, e.rounds.tick)
 	}
-	if m := e.nic.ForeignDue(); m != 0 && (d == 0 || m < d) {
-		d = m
+	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.managementDue(), e.net.peersDue()))
+}
+
+// sooner is the first of two times, of which zero is never.
+func sooner(a, b ib.Time) ib.Time {
+	if a == 0 || b != 0 && b < a {
+		return b
 	}
-	if g := &e.mgmt; g.to != nil {
-		if m := g.to.Deadline(); m != 0 && (d == 0 || m < d) {
-			d = m
-		}
-	}
-	if e.peers != nil {
-		if m := e.peers.Deadline(); m != 0 && (d == 0 || m < d) {
-			d = m
-		}
-	}
-	return d
+	return a
 }
 
 // wait blocks until a watched descriptor is readable, or for timeout nanoseconds unless
-// that is negative, and returns how many are in e.events. It touches nothing else that a
-// visitor does.
+// that is negative, and returns how many are in poller.events. It touches nothing else
+// that a stand-in does.
 func (e *Engine) wait(timeout int64) int {
 	// Most waits between two messages are short. Telling the Go scheduler about
 	// them costs more than they last, so the first nap is taken behind its back;
 	// a garbage collection that wants this thread waits at most that long.
 	if timeout < 0 || timeout > nap {
-		if n, err := epollNap(e.epfd, e.events[:], nap); n > 0 || err != nil {
+		if n, err := epollNap(e.poller.epfd, e.poller.events[:], nap); n > 0 || err != nil {
 			return n
 		}
-		if e.pending.Load() {
+		if e.cmds.pending.Load() {
 			return 0
 		}
 		if timeout > 0 {
 			timeout -= nap
 		}
 	}
-	n, err := epollWait(e.epfd, e.events[:], timeout)
+	n, err := epollWait(e.poller.epfd, e.poller.events[:], timeout)
 	if err != nil {
 		return 0
 	}
@@ -104,8 +94,8 @@ const nap = 200_000
 // pollWakes collects, without waiting, the sessions that woke while others kept the
 // loop busy.
 func (e *Engine) pollWakes() {
-	e.wakes = e.now
-	if n, err := epollNap(e.epfd, e.events[:], 0); err == nil {
+	e.rounds.woken = e.now
+	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {
 		e.collect(n)
 	}
 }

@@ -15,20 +15,20 @@ func TestNoFiller(t *testing.T) {
 		as, bs := byHand(t, 1, Options{Recognise: true, NoFiller: off})
 		a, b := as[0], bs[0]
 		ea, eb := a.c.e, b.c.e
-		for i := 0; ea.peers.Features(b.c.gid) == 0 || eb.peers.Features(a.c.gid) == 0; i++ {
+		for i := 0; ea.net.peers.Features(b.c.gid) == 0 || eb.net.peers.Features(a.c.gid) == 0; i++ {
 			if i == 1000 {
 				t.Fatal("the hosts do not recognise each other")
 			}
 			for _, e := range []*Engine{ea, eb} {
-				e.traffic.wake(e.now)
-				for _, bell := range e.bells {
-					e.activate(bell)
+				e.net.traffic.wake(e.now)
+				for _, bell := range e.bells.of {
+					e.bells.activate(bell, e.now)
 				}
 			}
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
 		}
-		if told := ea.peers.Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
+		if told := ea.net.peers.Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
 			t.Errorf("switched off %v: the peer says that it does not understand filler: %v", off, told)
 		}
 		want := uint64(3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize))
@@ -75,8 +75,8 @@ func TestNoMove(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		as, _ := byHand(t, 1, Options{NoMove: off})
 		e := as[0].c.e
-		e.traffic.wake(e.now)
-		e.traffic.much = e.now
+		e.net.traffic.wake(e.now)
+		e.net.traffic.much = e.now
 		asked := false // giveWay looks at the clock only to judge whether to move
 		e.time = func() ib.Time {
 			asked = true

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"vrdma/internal/ib"
-	"vrdma/internal/nic"
 )
 
 // A heap orders queue pairs, or the sessions that own them, by when to look at them. Each
@@ -11,23 +10,29 @@ import (
 // again.
 type heap[P any] []entry[P]
 
+// A timer is the place of something in a heap.
+type timer struct {
+	due ib.Time
+	at  int // 1 + index in the heap; 0: in none
+}
+
 type entry[P any] struct {
-	t  *nic.Timer
+	t  *timer
 	of P
 }
 
 // file has p, whose place is t, looked at when due.
-func (h *heap[P]) file(t *nic.Timer, p P, due ib.Time) {
-	later := t.At != 0 && due > t.Due
-	t.Due = due
-	if t.At == 0 {
+func (h *heap[P]) file(t *timer, p P, due ib.Time) {
+	later := t.at != 0 && due > t.due
+	t.due = due
+	if t.at == 0 {
 		*h = append(*h, entry[P]{t, p})
-		t.At = len(*h)
+		t.at = len(*h)
 	}
 	if later {
-		h.down(t.At - 1)
+		h.down(t.at - 1)
 	} else {
-		h.up(t.At - 1)
+		h.up(t.at - 1)
 	}
 }
 
@@ -36,7 +41,7 @@ func (h heap[P]) due() ib.Time {
 	if len(h) == 0 {
 		return 0
 	}
-	return h[0].t.Due
+	return h[0].t.due
 }
 
 // pop takes the first.
@@ -47,23 +52,23 @@ func (h *heap[P]) pop() P {
 }
 
 // remove takes the one whose place is t.
-func (h *heap[P]) remove(t *nic.Timer) {
-	i, last := t.At-1, len(*h)-1
+func (h *heap[P]) remove(t *timer) {
+	i, last := t.at-1, len(*h)-1
 	h.swap(i, last)
 	(*h)[last] = entry[P]{}
 	*h = (*h)[:last]
-	*t = nic.Timer{}
+	*t = timer{}
 	if i < last {
 		h.down(i)
 		h.up(i)
 	}
 }
 
-func (h heap[P]) less(i, j int) bool { return h[i].t.Due < h[j].t.Due }
+func (h heap[P]) less(i, j int) bool { return h[i].t.due < h[j].t.due }
 
 func (h heap[P]) swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].t.At, h[j].t.At = i+1, j+1
+	h[i].t.at, h[j].t.at = i+1, j+1
 }
 
 func (h heap[P]) up(i int) {
@@ -91,16 +96,5 @@ func (h heap[P]) down(i int) {
 		}
 		h.swap(c, i)
 		i = c
-	}
-}
-
-// arm has q looked at when its deadline comes.
-func (e *Engine) arm(q *nic.QP) {
-	d := q.Transport().Deadline()
-	if t := &q.Sched.Timer; d == 0 || t.At != 0 && t.Due <= d {
-		return
-	}
-	if f := flowOf(q); f != nil {
-		e.sched.arm(f, q, d)
 	}
 }

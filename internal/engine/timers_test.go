@@ -24,7 +24,7 @@ func TestTimerOfDestroyed(t *testing.T) {
 		})
 	}
 	e.Do(func() {
-		if n := len(c.s.Engine.(*bell).flow.timers); n != 0 {
+		if n := len(c.flow().timers); n != 0 {
 			t.Errorf("%d queue pairs among the timers that are gone", n)
 		}
 	})

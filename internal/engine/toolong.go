@@ -26,35 +26,42 @@ type tooLong struct {
 
 // noteTooLong remembers that a packet was refused and tells the operator, now and then.
 func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
-	gid := ib.GIDOf(to)
-	t := e.tooLong[gid]
+	n := &e.net
+	t := n.tooLong[to]
 	if t == nil {
-		if len(e.tooLong) >= tooLongMost {
+		if len(n.tooLong) >= tooLongMost {
 			return
 		}
-		if e.tooLong == nil {
-			e.tooLong = make(map[ib.GID]*tooLong)
+		if n.tooLong == nil {
+			n.tooLong = make(map[netip.Addr]*tooLong)
 		}
 		t = &tooLong{size: size, told: e.now - tooLongAgain}
-		e.tooLong[gid] = t
+		n.tooLong[to] = t
 	}
 	t.size = min(t.size, size)
 	if e.now-t.told < tooLongAgain {
 		return
 	}
 	t.told = e.now
+	dev, mtu := e.netDev(from)
 	// To ask for the interface takes a while: not on the loop.
-	go reportTooLong(e.opts, e.netDev(ib.GIDOf(from)), to, size, 128<<e.nic.MTU)
+	go reportTooLong(e.opts, dev, to, size, mtu)
 }
 
-// netDev is the interface of one of our addresses.
-func (e *Engine) netDev(gid ib.GID) string {
-	for i := range e.nic.GIDs {
-		if e.nic.GIDs[i].GID == gid {
-			return e.nic.GIDs[i].NetDev
+// netDev is the interface of one of our addresses, and the MTU of the NIC that has it.
+func (e *Engine) netDev(a netip.Addr) (string, int) {
+	gid := ib.GIDOf(a)
+	c := e.cards.at[gid]
+	if c == nil {
+		return "", 0
+	}
+	mtu := 128 << c.nic.MTU
+	for _, g := range c.nic.GIDs {
+		if e.opts.Resolver.Resolve(c.nic, g.GID).To == a {
+			return g.NetDev, mtu
 		}
 	}
-	return ""
+	return "", mtu
 }
 
 func reportTooLong(o Options, dev string, to netip.Addr, size, mtu int) {
@@ -71,8 +78,8 @@ func reportTooLong(o Options, dev string, to netip.Addr, size, mtu int) {
 
 // shortestTooLong is how many bytes, with the headers from IP's on, the shortest packet had
 // that was too long for the way to a peer; 0: none was.
-func (e *Engine) shortestTooLong(gid ib.GID) int {
-	if t := e.tooLong[gid]; t != nil {
+func (n *network) shortestTooLong(to netip.Addr) int {
+	if t := n.tooLong[to]; t != nil {
 		return t.size
 	}
 	return 0

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"vrdma/internal/ib"
 )
 
 // lines collects what is logged.
@@ -55,7 +53,7 @@ func TestTooLong(t *testing.T) {
 		t.Errorf("no line that says what is wrong:\n%.2000s", log.text.String())
 	}
 	e.Do(func() {
-		if a, b := e.shortestTooLong(ib.GIDOf(peer(0))), e.shortestTooLong(ib.GIDOf(peer(many))); a != 1500 || b != 0 {
+		if a, b := e.net.shortestTooLong(peer(0)), e.net.shortestTooLong(peer(many)); a != 1500 || b != 0 {
 			t.Errorf("shortest packets %d and %d, want 1500 and none", a, b)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 //	read the sockets in every pass                    no      yes     yes      yes   yes
 //	yield at once, to the program a word is for       no      no      yes      no    yes
 //	look around for quietAfter before sleeping        no      no      no       yes   yes
-//	go to another processor if this one is crowded    no      no      no       yes   yes
+//	go to another processor if this one is contended  no      no      no       yes   yes
 type mode uint8
 
 const (

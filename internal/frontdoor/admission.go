@@ -10,6 +10,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/channel"
+	"vrdma/internal/memory"
 )
 
 // What conversations take of the daemon, for their user's account. State is goroutines
@@ -80,6 +81,20 @@ func (p *peer) accountLines() []budget.Line {
 		return nil
 	}
 	return p.account.Lines()
+}
+
+// recount has every process charged for the registered pages that it has now. What a process
+// has deregistered it takes out of its memfd later, without a word.
+func (s *Server) recount() {
+	s.mu.Lock()
+	var spaces []*memory.Space
+	for _, p := range s.processes {
+		spaces = append(spaces, p.space)
+	}
+	s.mu.Unlock()
+	for _, space := range spaces {
+		space.Recount()
+	}
 }
 
 // overdrawn has the log say, once a second for each kind at most, that a user has met a

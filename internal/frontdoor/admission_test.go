@@ -283,3 +283,35 @@ func TestBudgetOfCommands(t *testing.T) {
 	c.proc.Close()
 	eventually(t, "an empty account", func() bool { return ledger.Owner().Used() == budget.Bill{} })
 }
+
+// TestRecount: what a process has deregistered and taken out of its memfd is not charged
+// any more when another of its user's needs the room, although nobody said so.
+func TestRecount(t *testing.T) {
+	const start, size = 1 << 32, 48 << 20
+	l := roomy()
+	l.All[budget.Memory] = 64 << 20
+	ledger := budget.New(l)
+	s := testServerWith(t, Config{Budget: ledger})
+	for range 3 {
+		c := open(t, s) // it stays until the end
+		file := int(c.proc.Files[0].Fd())
+		if err := unix.Fallocate(file, 0, start, size); err != nil {
+			t.Fatal(err)
+		}
+		r := c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: size, PDHandle: pd(c)}, nil, 12),
+			channel.Extent{Start: start, Length: size, Kind: channel.ExtentShared, Prot: 3})
+		c.must(legacy(abi.CmdDeregMR, &abi.DeregMR{MRHandle: u32(r, 0)}, nil, 0))
+		if err := unix.Fallocate(file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := channel.QueryStatus(s.cfg.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range st.Budgets {
+		if b.Kind == budget.Memory.String() {
+			t.Errorf("%s is charged %d bytes of memory, want none", b.Whose, b.Used)
+		}
+	}
+}

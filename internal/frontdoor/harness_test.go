@@ -59,13 +59,17 @@ func testServerWith(t testing.TB, cfg Config) *Server {
 func testListener(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	n := testNIC()
+	network := &nic.HostNetwork{}
+	network.Add(n)
 	var s *Server
-	e, err := engine.New(n, engine.Options{Evict: func(d *nic.Session) { s.Evict(d) }})
+	e, err := engine.New(engine.Options{Resolver: network, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	manager := rdmacm.New(n, e)
-	e.SetManagement(manager)
+	manager := rdmacm.New(n, e.MADs(n))
+	if err := e.Add(n, manager); err != nil {
+		t.Fatal(err)
+	}
 	e.Start()
 	cfg.Socket, cfg.NIC, cfg.Engine, cfg.CMA, cfg.Version = filepath.Join(t.TempDir(), "s.sock"), n, e, manager, "test"
 	s, err = Listen(cfg)

@@ -50,9 +50,11 @@ func homeOf(pid int) (home, error) {
 	var err1, err2, err3 error
 	h.user, err1 = os.Readlink(proc + "ns/user")
 	h.pid, err2 = os.Readlink(proc + "ns/pid")
-	var st unix.Stat_t
-	if err3 = unix.Stat(proc+"root", &st); err3 == nil {
-		h.dev, h.ino = uint64(st.Dev), st.Ino
+	// DONT_SYNC: a process may live in a file system that it serves itself, which would
+	// not have to answer.
+	var st unix.Statx_t
+	if err3 = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); err3 == nil {
+		h.dev, h.ino = unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino
 	}
 	err := errors.Join(err1, err2, err3)
 	if err == nil || !errors.Is(err, os.ErrPermission) {

@@ -20,6 +20,7 @@ import (
 	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
+	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/routes"
@@ -28,14 +29,17 @@ import (
 // Loop is the engine as the front door needs it: the one goroutine that owns every
 // NIC object.
 type Loop interface {
-	// Do runs f on the loop and waits for it. Once the loop has ended it returns
-	// without having run f.
-	Do(f func())
+	// Do runs f on the loop and waits for it. A panic in f comes back as an error. Once
+	// the loop has ended f does not run; the error is os.ErrClosed then.
+	Do(f func()) error
 	// Attach makes the loop serve a session's queues; doorbell wakes it. It and
 	// the ones below are called on the loop only.
 	Attach(s *nic.Session, doorbell *os.File) error
 	// Detach undoes Attach.
 	Detach(s *nic.Session)
+	// Aside are the threads for what a client's memory may hold up. Any goroutine may
+	// use them.
+	Aside() *memory.Pool
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
 	// SetTap has every packet recorded; nil ends that.

@@ -1,9 +1,8 @@
 package frontdoor
 
 import (
-	"fmt"
+	"errors"
 	"os"
-	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -120,7 +119,7 @@ func (ses *session) end() {
 			err = s.onLoop(func() { more = ses.dev.CloseSome(closeAtOnce) })
 		}
 		if err != nil {
-			s.log.Error("panic while freeing a session", "session", ses.id, "error", err)
+			s.log.Error("cannot free a session", "session", ses.id, "error", err)
 		}
 		s.onLoop(func() {})
 	}
@@ -151,29 +150,18 @@ func (s *Server) Evict(dev *nic.Session) {
 	}
 }
 
-// onLoop runs f on the engine's loop. A panic in f must not end the loop, which
-// serves everybody: it comes back as an error.
-func (s *Server) onLoop(f func()) (err error) {
-	s.cfg.Engine.Do(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("panic on the loop: %v\n%s", p, debug.Stack())
-			}
-		}()
-		f()
-	})
-	return err
-}
+// onLoop runs f on the engine's loop. A panic in f comes back as an error.
+func (s *Server) onLoop(f func()) error { return s.cfg.Engine.Do(f) }
 
 // Do implements uverbs.Device: it runs f on the loop with the session's device. It
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
 	if p := ses.srv.onLoop(func() {
-		if ses.dev.Engine != nil { // else it faulted, and is closed
+		if ses.dev.Served() { // else it faulted, and is closed
 			err = f(ses.dev)
 		}
-	}); p != nil {
+	}); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
@@ -268,6 +256,11 @@ func (ses *session) Settle() {
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64, extents []memory.Extent) (*memory.Region, error) {
 	region, err := ses.proc.space.Map(start, length, extents)
+	var over *budget.Error
+	if errors.As(err, &over) && over.Kind == budget.Memory {
+		ses.srv.recount()
+		region, err = ses.proc.space.Map(start, length, extents)
+	}
 	ses.srv.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:

@@ -52,6 +52,7 @@ func (s *Server) status(who *peer, all bool, sessions []*session) channel.Status
 	}
 	s.peers(&st, all)
 
+	s.recount()
 	lines := who.accountLines()
 	if all {
 		lines = s.cfg.Budget.Lines()

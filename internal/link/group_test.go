@@ -55,7 +55,7 @@ func TestGroups(t *testing.T) {
 			var span memory.Span
 			b := simpleBurst(&span, transport.KindSend, 100)
 			b.Type, b.Dst, b.SGID, b.DGID = ib.UD, 0xffffff, ib.GIDOf(c.from), ib.GIDOf(group)
-			if err := ports[0].Send(b); err != nil {
+			if err := carry(ports[0], b); err != nil {
 				t.Fatal(err)
 			}
 			ports[0].Flush()

@@ -52,7 +52,7 @@ func (p *Port) take(m *Message, r Receiver) {
 		p.longID = p.id >= ownIDs
 		if open = p.join.Begin(pkt, p.sgid, p.dgid); !open {
 			p.count.RcvdCNP++ // the only opcode that is no message's
-			r.Congested(pkt.BTH().DestQP(), p.sgid)
+			r.Congested(pkt.BTH().DestQP(), p.sgid, p.dgid)
 		}
 	}
 	if open {

@@ -27,14 +27,15 @@ const (
 	ownIDs = 128
 )
 
-// A Receiver takes what arrives.
+// A Receiver takes what arrives. The GIDs of a burst are what stands in its packets' IP
+// header; which NIC that is for is the receiver's to know.
 type Receiver interface {
 	// Receive takes a burst. The burst and its data are valid during the call. ce says
 	// that its packets bear the mark Congestion Experienced: the sender is owed a CNP.
 	// Src is 0 unless the burst is a datagram: the wire does not say it.
 	Receive(b *transport.Burst, ce bool)
-	// Congested: the peer at from has seen congestion on packets from queue pair qp.
-	Congested(qp uint32, from ib.GID)
+	// Congested: the peer at from has seen congestion on packets from queue pair qp at to.
+	Congested(qp uint32, from, to ib.GID)
 }
 
 // Counters count what passed through a port. Packets are counted one by one, however they
@@ -149,16 +150,16 @@ func (p *Port) OnTooLong(f func(from, to netip.Addr, size int)) { p.tooLong = f 
 // that no vrdma host sends.
 func (p *Port) LongID() bool { return p.longID }
 
-// Send queues b's packets. It is done with b and its data when it returns. An error means
+// Send queues b's packets, which travel between these addresses. It is done with b and its data when it returns. An error means
 // that the sender's memory could not be read, or that b is not well-formed; what cannot be
 // sent for want of room or of a route is lost, as on a wire, and counted.
-func (p *Port) Send(b *transport.Burst) error {
-	id, src, ok := p.bind.Source(b.SGID.Addr(), spread(b.Src))
+func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
+	id, src, ok := p.bind.Source(from, spread(b.Src))
 	if !ok {
 		p.count.NoSource++
 		return nil
 	}
-	dst := netip.AddrPortFrom(b.DGID.Addr(), wire.Port)
+	dst := netip.AddrPortFrom(to, wire.Port)
 	if dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++
 		return nil
@@ -196,9 +197,9 @@ func (p *Port) Send(b *transport.Burst) error {
 
 // SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair
 // self.
-func (p *Port) SendCNP(sgid, dgid ib.GID, self, qp uint32) {
-	id, src, ok := p.bind.Source(sgid.Addr(), spread(self))
-	dst := netip.AddrPortFrom(dgid.Addr(), wire.Port)
+func (p *Port) SendCNP(from, to netip.Addr, self, qp uint32) {
+	id, src, ok := p.bind.Source(from, spread(self))
+	dst := netip.AddrPortFrom(to, wire.Port)
 	if !ok || dst.Addr().Is4() != src.Addr().Is4() {
 		p.count.NoSource++
 		return

@@ -53,7 +53,7 @@ func (s *sink) Receive(b *transport.Burst, ce bool) {
 	s.data = append(s.data, data)
 }
 
-func (s *sink) Congested(qp uint32, _ ib.GID) { s.congested = append(s.congested, qp) }
+func (s *sink) Congested(qp uint32, _, _ ib.GID) { s.congested = append(s.congested, qp) }
 
 func (s *sink) clear() { *s = sink{t: s.t} }
 
@@ -101,7 +101,7 @@ func TestPort(t *testing.T) {
 			var span memory.Span
 			for i := range 300 {
 				want, data := randomBurst(r, &span)
-				if err := a.Send(&want); err != nil {
+				if err := carry(a, &want); err != nil {
 					t.Fatal(err)
 				}
 				for range 1000 {
@@ -150,7 +150,7 @@ func TestDamage(t *testing.T) {
 	s := &sink{t: t}
 	var span memory.Span
 	for range 300 {
-		if err := a.Send(simpleBurst(&span, transport.KindWrite, 5000)); err != nil {
+		if err := carry(a, simpleBurst(&span, transport.KindWrite, 5000)); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -206,7 +206,7 @@ func TestDeviceWithoutSegments(t *testing.T) {
 	s := &sink{t: t}
 	var span memory.Span
 	for i := range 2 {
-		if err := a.Send(simpleBurst(&span, transport.KindWrite, 10_000)); err != nil {
+		if err := carry(a, simpleBurst(&span, transport.KindWrite, 10_000)); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -235,7 +235,7 @@ func TestFull(t *testing.T) {
 	var span memory.Span
 	sent := 0
 	for range 100 {
-		if err := a.Send(simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
+		if err := carry(a, simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
 			t.Fatal(err)
 		}
 		sent += 59
@@ -363,7 +363,7 @@ func TestFiller(t *testing.T) {
 		for i := range uint32(count) {
 			w := simpleBurst(&span, c.kind, size)
 			w.PSN += i * w.Packets
-			if err := a.Send(w); err != nil {
+			if err := carry(a, w); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -392,10 +392,10 @@ func TestCongestion(t *testing.T) {
 	n.Way = func(d *FakeDatagram) { d.CE = d.Data[0] != byte(wire.CNP) }
 	s := &sink{t: t}
 	var span memory.Span
-	if err := a.Send(simpleBurst(&span, transport.KindSend, 10)); err != nil {
+	if err := carry(a, simpleBurst(&span, transport.KindSend, 10)); err != nil {
 		t.Fatal(err)
 	}
-	a.SendCNP(ib.GIDOf(hostA), ib.GIDOf(hostB), 7, 0x1234)
+	a.SendCNP(hostA, hostB, 7, 0x1234)
 	a.Flush()
 	drain(b, s)
 	if s.marked != 1 || len(s.congested) != 1 || s.congested[0] != 0x1234 {
@@ -416,7 +416,7 @@ func TestNoWay(t *testing.T) {
 	} {
 		burst := simpleBurst(&span, transport.KindSend, 10)
 		burst.SGID, burst.DGID = ib.GIDOf(c.from), ib.GIDOf(c.to)
-		if err := a.Send(burst); err != nil {
+		if err := carry(a, burst); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -511,7 +511,7 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 	}
 }
 
-func (r *recutter) Congested(uint32, ib.GID) {}
+func (r *recutter) Congested(uint32, ib.GID, ib.GID) {}
 
 // TestFromSelf: what says that it comes from an address of ours does not come from us,
 // because what we send ourselves never leaves. A program on this machine made it.
@@ -519,7 +519,7 @@ func TestFromSelf(t *testing.T) {
 	n := NewFakeNet()
 	both := NewPort(n.Bind(FakeOptions{}, hostA, hostB))
 	var span memory.Span
-	if err := both.Send(simpleBurst(&span, transport.KindSend, 100)); err != nil {
+	if err := carry(both, simpleBurst(&span, transport.KindSend, 100)); err != nil {
 		t.Fatal(err)
 	}
 	both.Flush()
@@ -543,13 +543,13 @@ func TestFillerStays(t *testing.T) {
 		between func(a *Port)
 	}{
 		{"nothing", func(*Port) {}},
-		{"a notification", func(a *Port) { a.SendCNP(ib.GIDOf(hostA), ib.GIDOf(hostC), 7, 9) }},
+		{"a notification", func(a *Port) { a.SendCNP(hostA, hostC, 7, 9) }},
 		{"no burst at all", func(a *Port) {
 			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: ib.GIDOf(hostA), DGID: ib.GIDOf(hostB)}} {
 				if b.Packets > 0 {
 					b = to(b, hostC)
 				}
-				if err := a.Send(b); (err == nil) != (b.Packets > 0) {
+				if err := carry(a, b); (err == nil) != (b.Packets > 0) {
 					t.Errorf("burst of %d packets: %v", b.Packets, err)
 				}
 			}
@@ -567,7 +567,7 @@ func TestFillerStays(t *testing.T) {
 			}
 			var span memory.Span
 			send := func(peer netip.Addr) {
-				if err := a.Send(to(simpleBurst(&span, transport.KindWrite, 4096), peer)); err != nil {
+				if err := carry(a, to(simpleBurst(&span, transport.KindWrite, 4096), peer)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -591,14 +591,14 @@ func TestSplitAmidSend(t *testing.T) {
 	n.Way = func(d *FakeDatagram) { checkPacket(t, d) }
 	var span memory.Span
 	for a.Counters().SendFull == 0 {
-		if err := a.Send(simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
+		if err := carry(a, simpleBurst(&span, transport.KindSend, 60_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	blocked = false
 	b := simpleBurst(&span, transport.KindSend, 60_000)
 	b.DGID = ib.GIDOf(netip.MustParseAddr("10.0.0.3"))
-	if err := a.Send(b); err != nil {
+	if err := carry(a, b); err != nil {
 		t.Fatal(err)
 	}
 	a.Flush()
@@ -617,3 +617,6 @@ func checkPacket(t *testing.T, d *FakeDatagram) wire.Packet {
 	}
 	return p
 }
+
+// carry sends b between the addresses that its GIDs are.
+func carry(p *Port, b *transport.Burst) error { return p.Send(b.SGID.Addr(), b.DGID.Addr(), b) }

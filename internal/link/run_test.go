@@ -53,7 +53,7 @@ func TestRunsGoOn(t *testing.T) {
 					span.Pieces()[0].Mem[0] = byte(i)
 					want = append(want, bytes.Clone(span.Pieces()[0].Mem))
 				}
-				if err := a.Send(x); err != nil {
+				if err := carry(a, x); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -101,7 +101,7 @@ func TestReady(t *testing.T) {
 	b := simpleBurst(&span, transport.KindWrite, 64<<10)
 	sent := 0
 	for ; a.Ready() && sent < 1000; sent++ {
-		if err := a.Send(b); err != nil {
+		if err := carry(a, b); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()

@@ -61,7 +61,7 @@ func TestTap(t *testing.T) {
 	var span memory.Span
 	s := &sink{t: t}
 	for _, n := range []int{0, 1, 1024, 100_000} {
-		if err := a.Send(simpleBurst(&span, transport.KindWrite, n)); err != nil {
+		if err := carry(a, simpleBurst(&span, transport.KindWrite, n)); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()

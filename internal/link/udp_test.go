@@ -87,7 +87,7 @@ func testWay(t *testing.T, a, b *Port, from, to netip.Addr, mtu int, o UDPOption
 		if int(want.MTU)+100 > mtu {
 			continue
 		}
-		if err := a.Send(&want); err != nil {
+		if err := carry(a, &want); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -141,7 +141,7 @@ func TestIdentifications(t *testing.T) {
 	for _, size := range []int{10, 3000, 65_000} {
 		burst := simpleBurst(&span, transport.KindSend, size)
 		burst.SGID, burst.DGID = ib.GIDOf(veth4[0]), ib.GIDOf(veth4[1])
-		if err := a.Send(burst); err != nil {
+		if err := carry(a, burst); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,7 +251,7 @@ func TestSeveralAddresses(t *testing.T) {
 	for _, way := range [][2]netip.Addr{veth4, veth6, vethL} {
 		burst := simpleBurst(&span, transport.KindSend, 2000)
 		burst.SGID, burst.DGID = ib.GIDOf(way[0]), ib.GIDOf(way[1])
-		if err := a.Send(burst); err != nil {
+		if err := carry(a, burst); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,7 +290,7 @@ func TestMarks(t *testing.T) {
 		var span memory.Span
 		burst := simpleBurst(&span, transport.KindSend, 2000)
 		burst.SGID, burst.DGID = ib.GIDOf(way[0]), ib.GIDOf(way[1])
-		if err := p.Send(burst); err != nil {
+		if err := carry(p, burst); err != nil {
 			t.Fatal(err)
 		}
 		p.Flush()
@@ -316,7 +316,7 @@ func TestTooLong(t *testing.T) {
 	short := simpleBurst(&span2, transport.KindSend, 100)
 	short.SGID, short.DGID = long.SGID, long.DGID
 	for _, x := range []*transport.Burst{long, short} {
-		if err := a.Send(x); err != nil {
+		if err := carry(a, x); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -375,7 +375,7 @@ func TestPortAllocations(t *testing.T) {
 	r := &counter{}
 	polls := 0
 	allocs := testing.AllocsPerRun(50, func() {
-		if err := a.Send(burst); err != nil {
+		if err := carry(a, burst); err != nil {
 			t.Fatal(err)
 		}
 		a.Flush()
@@ -400,7 +400,7 @@ func (c *counter) Receive(b *transport.Burst, _ bool) {
 	c.bytes += uint64(b.Data.Len())
 }
 
-func (c *counter) Congested(uint32, ib.GID) {}
+func (c *counter) Congested(uint32, ib.GID, ib.GID) {}
 
 // BenchmarkVeth is 64 KiB writes from one namespace to another and nothing else, sent and
 // received by one thread in turns.
@@ -421,7 +421,7 @@ func BenchmarkVeth(b *testing.B) {
 				b.SetBytes(65536)
 				b.ReportAllocs()
 				for b.Loop() {
-					if err := from.Send(burst); err != nil {
+					if err := carry(from, burst); err != nil {
 						b.Fatal(err)
 					}
 					from.Flush()

@@ -9,9 +9,11 @@ import (
 // What a process is charged for its registered memory:
 //
 //   - Memory: the bytes of its regions, or the pages of its memfd, whichever is more. The
-//     pages count because they stay when a region goes, and because not all of them were
-//     made by the process: where it punched a hole after registering, the daemon's copy
-//     makes the page, and the kernel charges that to the daemon's control group.
+//     pages count because it is for the process to take them out when a region goes, and
+//     because not all of them were made by the process: where it punched a hole after
+//     registering, the daemon's copy makes the page, and the kernel charges that to the
+//     daemon's control group. Nobody tells us when the process takes pages out: Recount
+//     looks.
 //   - Holes: bytes of a region that were never touched when it was registered. For them
 //     the same holds from the first copy on, so there may be far fewer of them.
 //   - Mappings: one for each window.
@@ -60,11 +62,7 @@ func (r *Region) charge(extents []Extent) error {
 	if s.charges.account == nil {
 		return nil
 	}
-	var st unix.Stat_t
-	if unix.Fstat(int(s.file.Fd()), &st) == nil { // else it is closed, and hold will say so
-		s.charges.pages = uint64(st.Blocks) * 512
-	}
-	if err := s.charges.settle(s.mapped); err != nil {
+	if err := s.recount(); err != nil {
 		return err
 	}
 	// An extent is cut at window borders.
@@ -75,6 +73,22 @@ func (r *Region) charge(extents []Extent) error {
 	}
 	r.bill = bill
 	return nil
+}
+
+// Recount charges for the pages that the memfd has now.
+func (s *Space) Recount() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recount()
+}
+
+// recount is Recount. It fails only where that is more than before. s.mu is held.
+func (s *Space) recount() error {
+	var st unix.Stat_t
+	if !s.closed && unix.Fstat(int(s.file.Fd()), &st) == nil {
+		s.charges.pages = uint64(st.Blocks) * 512
+	}
+	return s.charges.settle(s.mapped)
 }
 
 // chargeHoles charges what was never touched.

@@ -87,7 +87,7 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 		return syscall.ENOMEM
 	}
 	if !known {
-		if err := n.link.Join(gid); err != nil {
+		if err := q.owner.Join(gid); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (q *QP) leave(gid ib.GID) {
 	}
 	if len(rest) == 0 {
 		delete(q.nic.mcast, gid)
-		q.nic.link.Leave(gid)
+		q.owner.Leave(gid)
 	} else {
 		q.nic.mcast[gid] = rest
 	}

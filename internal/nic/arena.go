@@ -113,8 +113,9 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	size = (size + pageSize - 1) &^ (pageSize - 1)
 	a.collect()
 	m, mem, err := a.find(size)
-	if err != nil && a.Reclaim() {
-		// Only where nobody reclaims after each command.
+	if err == syscall.ENOMEM && a.Reclaim() {
+		// There is no room, which a refused charge is not. It is only so where nobody
+		// reclaims after each command.
 		a.collect()
 		m, mem, err = a.find(size)
 	}

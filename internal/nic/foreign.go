@@ -56,14 +56,14 @@ type errands struct {
 	queued bool // in the tenant's line
 }
 
-// A tenant is a user of the NIC, and what is kept for it.
+// A tenant is a user of the loop's NICs, and what is kept for it.
 type tenant struct {
 	uid      int
 	sessions int
 	jobs     int       // running, or done and not asked for
 	line     fifo[*QP] // those that wait for a thread
 	listed   bool      // in foreign.lines
-	kept     uint64    // bytes of bursts that were not taken, counted by the engine
+	kept     uint64    // bytes of bursts that were not taken: see Keep
 }
 
 // foreign is the loop's side of all jobs.
@@ -114,8 +114,9 @@ func (f *foreign) leave(t *tenant) {
 	}
 }
 
-// Aside are the threads for what may be held up by a client's memory.
-func (n *NIC) Aside() *memory.Pool { return n.foreign.pool }
+// Aside are the threads for what may be held up by a client's memory. Any goroutine may use
+// them.
+func (l *Loop) Aside() *memory.Pool { return l.foreign.pool }
 
 // Patience is how long a client's memory may take.
 func (n *NIC) Patience() ib.Time {
@@ -139,7 +140,7 @@ func (q *QP) errand(t task) *errand {
 // fetch has the foreign pieces of s, which key names, read. When that is done it puts what
 // was read in their place.
 func (q *QP) fetch(t task, key uint32, s *memory.Span, fail transport.Status) transport.Status {
-	f := &q.nic.foreign
+	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
 	e := q.errand(t)
 	if e.state == errandDone && e.key == key && e.job.Stage(s) {
@@ -203,7 +204,7 @@ func (q *QP) change(k transport.Kind, d *memory.Span, compare, swap uint64) (uin
 // begin begins a job, if it can be, and answers Later; or fails, if the last one did not
 // come back.
 func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transport.Status {
-	f, e, user := &q.nic.foreign, q.errand(t), q.session.tenant
+	f, e, user := &q.loop.foreign, q.errand(t), q.session.tenant
 	switch e.state {
 	case errandRunning:
 		return transport.Later
@@ -233,13 +234,16 @@ func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transp
 	return transport.Later
 }
 
-// time has the errand looked at when it has taken too long. All have the same time, so the
-// ring is in order.
+// time has the errand looked at when it has taken too long. The ring is in order; those of a
+// NIC have the same time, so the new one's place is at the end or not far from it.
 func (f *foreign) time(e *errand) {
-	n := e.q.nic
-	e.due = n.link.Now() + n.Patience()
-	e.next, e.last = &f.timed, f.timed.last
-	e.last.next, f.timed.last = e, e
+	e.due = e.q.owner.Now() + e.q.nic.Patience()
+	before := f.timed.last
+	for before != &f.timed && before.due > e.due {
+		before = before.last
+	}
+	e.last, e.next = before, before.next
+	e.last.next, e.next.last = e, e
 }
 
 // rest makes the errand idle.
@@ -252,7 +256,7 @@ func (q *QP) rest(e *errand) {
 // wait puts the queue pair in its user's line for a thread.
 func (q *QP) wait(e *errand) {
 	if e.next == nil {
-		q.nic.foreign.time(e)
+		q.loop.foreign.time(e)
 	}
 	e.state = errandWaiting
 	if user := q.session.tenant; !q.errands.queued {
@@ -260,7 +264,7 @@ func (q *QP) wait(e *errand) {
 		user.line.push(q)
 		if !user.listed {
 			user.listed = true
-			q.nic.foreign.lines = append(q.nic.foreign.lines, user)
+			q.loop.foreign.lines = append(q.loop.foreign.lines, user)
 		}
 	}
 }
@@ -268,7 +272,7 @@ func (q *QP) wait(e *errand) {
 // finish takes the result of a job that is done with.
 func (q *QP) finish(e *errand) error {
 	err := e.job.Err()
-	q.nic.foreign.keep(e.job)
+	q.loop.foreign.keep(e.job)
 	q.conclude(e)
 	return err
 }
@@ -277,7 +281,7 @@ func (q *QP) finish(e *errand) error {
 func (q *QP) conclude(e *errand) {
 	q.rest(e)
 	q.session.tenant.jobs--
-	if f := &q.nic.foreign; len(f.lines) > 0 {
+	if f := &q.loop.foreign; len(f.lines) > 0 {
 		f.wake()
 	}
 }
@@ -365,8 +369,8 @@ func (f *foreign) recycle() {
 }
 
 // CollectForeign looks which jobs are done, and who is to be asked again: NextAsk tells.
-func (n *NIC) CollectForeign() {
-	f := &n.foreign
+func (l *Loop) CollectForeign() {
+	f := &l.foreign
 	f.done = f.pool.Collect(f.done[:0])
 	for i, j := range f.done {
 		f.done[i] = nil
@@ -381,12 +385,12 @@ func (n *NIC) CollectForeign() {
 		}
 		f.asks.push(e.q)
 	}
-	n.serveLines()
+	l.serveLines()
 }
 
 // serveLines has those asked again who can have a thread now, one for each that is free.
-func (n *NIC) serveLines() {
-	f := &n.foreign
+func (l *Loop) serveLines() {
+	f := &l.foreign
 	still := f.lines[:0]
 	for _, t := range f.lines {
 		for k := 0; k < tenantJobs && t.line.n > 0 && t.jobs < tenantJobs && f.pool.Free(t.uid); k++ {
@@ -408,11 +412,11 @@ func (n *NIC) serveLines() {
 }
 
 // NextAsk is the next queue pair to be asked again, after CollectForeign; nil: there is none.
-func (n *NIC) NextAsk() *QP {
-	f := &n.foreign
+func (l *Loop) NextAsk() *QP {
+	f := &l.foreign
 	for {
 		if f.asks.n == 0 && len(f.lines) > 0 {
-			n.serveLines()
+			l.serveLines()
 		}
 		if f.asks.n == 0 {
 			return nil
@@ -424,12 +428,12 @@ func (n *NIC) NextAsk() *QP {
 }
 
 // ForeignDue is when ExpireForeign has something to do; 0 is never.
-func (n *NIC) ForeignDue() ib.Time { return n.foreign.timed.next.due }
+func (l *Loop) ForeignDue() ib.Time { return l.foreign.timed.next.due }
 
 // ExpireForeign gives up what has taken too long, and returns a queue pair that fails of it
 // and is to be asked again; nil: no more.
-func (n *NIC) ExpireForeign(now ib.Time) *QP {
-	f := &n.foreign
+func (l *Loop) ExpireForeign(now ib.Time) *QP {
+	f := &l.foreign
 	for e := f.timed.next; e != &f.timed && e.due <= now; e = f.timed.next {
 		q := e.q
 		switch e.state {
@@ -453,24 +457,29 @@ func (n *NIC) ExpireForeign(now ib.Time) *QP {
 }
 
 // CloseForeign lets the threads go.
-func (n *NIC) CloseForeign() { n.foreign.pool.Close() }
+func (l *Loop) CloseForeign() { l.foreign.pool.Close() }
 
-// Keep counts bytes of bursts that the engine keeps for the queue pair's user, and reports
-// whether they are not too many. Unkeep counts them out.
+// Keep counts a burst with so many bytes of data that the engine keeps for the queue pair's
+// user, and reports whether that is not too much. Unkeep counts it out.
 func (q *QP) Keep(bytes int) bool {
-	t := q.session.tenant
-	if t.kept+uint64(bytes) > tenantKept {
+	t, size := q.session.tenant, burstState+uint64(bytes)
+	if t.kept+size > tenantKept {
 		return false
 	}
-	t.kept += uint64(bytes)
+	t.kept += size
 	return true
 }
 
 // Unkeep is the reverse of Keep.
-func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= uint64(bytes) }
+func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= burstState + uint64(bytes) }
 
-// tenantKept is how many bytes of bursts are kept for a user.
-const tenantKept = 32 << 20
+const (
+	// tenantKept is how many bytes of bursts are kept for a user.
+	tenantKept = 32 << 20
+	// burstState is what a burst takes apart from its data, with the ring's room to grow:
+	// many short ones must not be free.
+	burstState = 512
+)
 
 // A fifo is a queue in a ring that grows to the most it ever held.
 type fifo[T any] struct {

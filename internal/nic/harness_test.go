@@ -13,45 +13,48 @@ import (
 	"vrdma/internal/transport"
 )
 
-// fakeLink is a link that leads nowhere and remembers what it was asked.
-type fakeLink struct {
+// fakeLoop is a loop that leads nowhere and remembers what it was asked.
+type fakeLoop struct {
+	loop   *Loop
 	sent   []transport.Burst
 	groups map[ib.GID]bool
-	woken  []*QP
 	refuse error // what Join answers
 }
 
-func (l *fakeLink) Transmit(_ *QP, b *transport.Burst)   { l.sent = append(l.sent, *b) }
-func (l *fakeLink) Path(_, _ *ib.GID) (p transport.Path) { return p }
-func (l *fakeLink) Wake(q *QP)                           { l.woken = append(l.woken, q) }
-func (l *fakeLink) Now() ib.Time                         { return 1 }
-func (l *fakeLink) Forget(*QP)                           {}
-func (l *fakeLink) Rouse()                               {}
-func (l *fakeLink) Leave(g ib.GID)                       { delete(l.groups, g) }
-func (l *fakeLink) Join(g ib.GID) error {
+func newFakeLoop() *fakeLoop { return &fakeLoop{loop: NewLoop(func() {}), groups: map[ib.GID]bool{}} }
+
+func (l *fakeLoop) Adopt(*QP) Owner                         { return l }
+func (l *fakeLoop) Loop() *Loop                             { return l.loop }
+func (l *fakeLoop) Transmit(b *transport.Burst)             { l.sent = append(l.sent, *b) }
+func (l *fakeLoop) Connect(_, _ *ib.GID) (p transport.Path) { return p }
+func (l *fakeLoop) Disconnect()                             {}
+func (l *fakeLoop) Wake()                                   {}
+func (l *fakeLoop) Now() ib.Time                            { return 1 }
+func (l *fakeLoop) Forget()                                 {}
+func (l *fakeLoop) Leave(g ib.GID)                          { delete(l.groups, g) }
+func (l *fakeLoop) Join(g ib.GID) error {
 	if l.refuse == nil {
 		l.groups[g] = true
 	}
 	return l.refuse
 }
 
-// rig is a NIC with a link of its own.
+// rig is a NIC with a loop of its own.
 type rig struct {
 	t    *testing.T
 	nic  *NIC
-	link *fakeLink
+	loop *fakeLoop
 }
 
 func newRig(t *testing.T, l Limits) *rig {
-	r := &rig{t: t, link: &fakeLink{groups: map[ib.GID]bool{}}}
+	r := &rig{t: t, loop: newFakeLoop()}
 	r.nic = New(Config{Name: "rxe0", Limits: l, GIDs: []GIDEntry{{GID: netip.MustParseAddr("192.0.2.1").As16()}}})
-	r.nic.SetLink(r.link)
 	t.Cleanup(func() {
 		if n := r.nic.Sessions(); n != 0 {
 			t.Errorf("%d sessions are left", n)
 		}
-		if len(r.nic.qps) != 0 || len(r.nic.keys) != 0 || len(r.nic.mcast) != 0 || len(r.link.groups) != 0 {
-			t.Errorf("left: %d queue pairs, %d keys, %d groups, %d joined", len(r.nic.qps), len(r.nic.keys), len(r.nic.mcast), len(r.link.groups))
+		if len(r.nic.qps) != 0 || len(r.nic.keys) != 0 || len(r.nic.mcast) != 0 || len(r.loop.groups) != 0 {
+			t.Errorf("left: %d queue pairs, %d keys, %d groups, %d joined", len(r.nic.qps), len(r.nic.keys), len(r.nic.mcast), len(r.loop.groups))
 		}
 	})
 	return r
@@ -72,6 +75,7 @@ func (r *rig) open() *Session {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	s.SetOwner(r.loop)
 	r.t.Cleanup(func() { s.Close(); space.Close(); a.Close() })
 	fd, err := s.CreateAsync()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 var _ transport.Host = (*QP)(nil)
 
 // Scratch implements transport.Host.
-func (q *QP) Scratch() *transport.Scratch { return &q.nic.work }
+func (q *QP) Scratch() *transport.Scratch { return &q.loop.work }
 
 // FetchSend implements transport.Host.
 func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
@@ -51,8 +51,12 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 	if st == transport.Success && !q.sigAll && w.Flags&transport.FlagSignaled == 0 {
 		return
 	}
-	q.sendCQ.push(&completion{wrID: w.WRID, status: st, opcode: wcOpcode[w.Op&15], byteLen: bytes, qpNum: q.num})
+	q.complete(q.sendCQ, &completion{wrID: w.WRID, status: st, opcode: wcOpcode[w.Op&15], byteLen: bytes, qpNum: q.num})
 }
+
+// complete pushes a completion. The queue belongs to the same loop; of another's it would
+// have to be asked.
+func (q *QP) complete(c *CQ, w *completion) { c.push(w) }
 
 // TakeRecv implements transport.Host.
 func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
@@ -88,7 +92,7 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 		c.flags |= wcGRH
 		c.sl = q.lastSL
 	}
-	q.recvCQ.push(&c)
+	q.complete(q.recvCQ, &c)
 }
 
 // list appends n bytes of a scatter/gather list, from byte off on, to s.
@@ -133,12 +137,12 @@ func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transpo
 	return st
 }
 
-// copyTo moves data to where n.scratch points.
+// copyTo moves data to where q.loop.scratch points.
 func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
-	if q.nic.scratch.Foreign() {
-		return q.put(&q.nic.scratch, s, fail)
+	if q.loop.scratch.Foreign() {
+		return q.put(&q.loop.scratch, s, fail)
 	}
-	n, err := q.nic.copier.Copy(&q.nic.scratch, s)
+	n, err := q.loop.copier.Copy(&q.loop.scratch, s)
 	if err != nil || n != s.Len() {
 		return fail
 	}
@@ -147,7 +151,7 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 
 // ScatterSend implements transport.Host.
 func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
-	d := &q.nic.scratch
+	d := &q.loop.scratch
 	d.Reset()
 	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
 		return st
@@ -157,7 +161,7 @@ func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) trans
 
 // ScatterRecv implements transport.Host.
 func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
-	d := &q.nic.scratch
+	d := &q.loop.scratch
 	d.Reset()
 	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
 		return st
@@ -191,7 +195,7 @@ func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 // WriteRemote implements transport.Host.
 func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
-	d := &q.nic.scratch
+	d := &q.loop.scratch
 	d.Reset()
 	if m == nil || !m.region.Span(off, uint64(s.Len()), d) {
 		return transport.RemAccessErr
@@ -218,7 +222,7 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 		need = ib.AccessRemoteWrite
 	}
 	m, off := q.remote(rkey, va, 8, need)
-	d := &q.nic.scratch
+	d := &q.loop.scratch
 	d.Reset()
 	if m == nil || !m.region.Span(off, 8, d) {
 		return 0, transport.RemAccessErr
@@ -227,12 +231,12 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 		return q.change(k, d, compare, swap)
 	}
 	if k == transport.KindAtomicWrite {
-		if q.nic.copier.Store(d, swap) != nil {
+		if q.loop.copier.Store(d, swap) != nil {
 			return 0, transport.RemOpErr
 		}
 		return 0, transport.Success
 	}
-	old, err := q.nic.copier.Atomic(d, k == transport.KindCmpSwap, compare, swap)
+	old, err := q.loop.copier.Atomic(d, k == transport.KindCmpSwap, compare, swap)
 	if err != nil {
 		return 0, transport.RemOpErr
 	}
@@ -331,7 +335,7 @@ func (q *QP) Send(b *transport.Burst) {
 	if b.Type == ib.UD {
 		b.SGID = q.lastAH.sgid
 	}
-	q.nic.link.Transmit(q, b)
+	q.owner.Transmit(b)
 }
 
 var asyncCodes = map[transport.Event]uint32{

@@ -189,20 +189,19 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 	if mask&ib.MaskAV != 0 {
 		t.SGID, _ = q.nic.checkAddress(&a.AH)
 		t.DGID = a.AH.DGID
-		q.tr.SetPath(q.nic.link.Path(&t.SGID, &t.DGID))
-		q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
+		q.tr.SetPath(q.owner.Connect(&t.SGID, &t.DGID))
 	}
 	m := mask
 	if next != q.tr.State() {
 		m |= ib.MaskState
 	} else if mask&ib.MaskState != 0 && next == ib.StateError {
-		q.Settle()
+		q.NoteError()
 		return
 	}
-	q.tr.Modify(&t, m, q.nic.link.Now(), q)
+	q.tr.Modify(&t, m, q.owner.Now(), q)
 	q.session.Arena.setReady(q.handle, q.CanPost())
-	q.Settle()
-	q.nic.link.Wake(q)
+	q.NoteError()
+	q.owner.Wake()
 }
 
 // CanPost reports whether the queue pair takes sends: not before RTS.
@@ -210,11 +209,9 @@ func (q *QP) CanPost() bool { return q.tr.State() >= ib.StateRTS }
 
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
-	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.nic.link.Now(), q)
+	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.owner.Now(), q)
 	q.dismiss()
-	if q.Sched.Parked {
-		q.nic.link.Wake(q) // what waits for it was for the old connection
-	}
+	q.owner.Disconnect()
 	q.session.Arena.setReady(q.handle, false)
 	q.sq.drop()
 	q.tr.SetSendPos(q.sq.cons)
@@ -224,9 +221,8 @@ func (q *QP) reset() {
 	for w := range q.bound {
 		w.unbind()
 	}
-	q.Sched.Peer, q.Sched.Route = nil, RouteUnknown
 	q.attr = QPAttr{}
-	q.nic.link.Wake(q)
+	q.owner.Wake()
 }
 
 // merge records what mask names.

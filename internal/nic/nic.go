@@ -6,7 +6,6 @@ import (
 
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
-	"vrdma/internal/transport"
 )
 
 // GIDEntry is a row of the port's GID table.
@@ -29,47 +28,18 @@ type Config struct {
 	Random func() uint32
 }
 
-// Link is where a NIC's bursts go; the engine provides it.
-type Link interface {
-	// Transmit carries b away. It is done with b when it returns.
-	Transmit(from *QP, b *transport.Burst)
-	// Path says how a peer is reached.
-	Path(sgid, dgid *ib.GID) transport.Path
-	// Join says that a queue pair is the first to be attached to a group, and Leave
-	// that there is none any more.
-	Join(group ib.GID) error
-	Leave(group ib.GID)
-	// Wake says that qp was changed, or has something to do, outside the engine's own
-	// calls. Every change of state ends with it.
-	Wake(qp *QP)
-	// Forget says that qp is gone: nothing about it may be remembered.
-	Forget(qp *QP)
-	// Now is the loop's clock.
-	Now() ib.Time
-	// Rouse has the loop call CollectForeign soon. Any goroutine may call it.
-	Rouse()
-}
-
 // NIC is one virtual device.
 type NIC struct {
 	Config
-	link Link
 
 	sessions map[*Session]struct{}
 	qps      map[uint32]*QP   // by number
 	keys     map[uint32]keyed // MRs and MWs, by key >> 8
 	mcast    map[ib.GID][]*QP
 
-	copier  memory.Copier
-	scratch memory.Span // destination of the copy in progress
-	work    transport.Scratch
-
-	// Sessions that have to be looked after, see trouble.go.
-	troubled, visiting sessionList
-
 	retired Counters // of queue pairs that are gone
 	serial  uint32   // of the object made last
-	foreign foreign
+	routes  uint32   // see Reroute
 }
 
 // Serial numbers an object for those who look at them; handles are a session's own.
@@ -92,19 +62,14 @@ func New(c Config) *NIC {
 	if c.Random == nil {
 		c.Random = systemRandom
 	}
-	n := &NIC{
+	return &NIC{
 		Config:   c,
 		sessions: make(map[*Session]struct{}),
 		qps:      make(map[uint32]*QP),
 		keys:     make(map[uint32]keyed),
 		mcast:    make(map[ib.GID][]*QP),
 	}
-	n.foreign.init(func() { n.link.Rouse() })
-	return n
 }
-
-// SetLink says where bursts go. It is called once, before the first session.
-func (n *NIC) SetLink(l Link) { n.link = l }
 
 func systemRandom() uint32 {
 	var b [4]byte

@@ -164,24 +164,24 @@ func TestGroups(t *testing.T) {
 	a, b, rc := o.qp(t, abi.QPTypeUD), o.qp(t, abi.QPTypeUD), o.qp(t, abi.QPTypeRC)
 	wants(t, "a connected queue pair", o.s.AttachMcast(rc.Handle, group, 0), syscall.EINVAL)
 	wants(t, "an address that is no group", o.s.AttachMcast(a.Handle, ib.GID{0: 0xfe}, 0), syscall.EINVAL)
-	r.link.refuse = syscall.ENOMEM
+	r.loop.refuse = syscall.ENOMEM
 	wants(t, "a group that the network refuses", o.s.AttachMcast(a.Handle, group, 0), syscall.ENOMEM)
-	r.link.refuse = nil
+	r.loop.refuse = nil
 	for _, h := range []uint32{a.Handle, a.Handle, b.Handle} {
 		wants(t, "attach", o.s.AttachMcast(h, group, 0), 0)
 	}
-	if n := len(r.nic.Multicast(group)); n != 2 || !r.link.groups[group] {
-		t.Errorf("%d members, joined %v; want 2, true", n, r.link.groups[group])
+	if n := len(r.nic.Multicast(group)); n != 2 || !r.loop.groups[group] {
+		t.Errorf("%d members, joined %v; want 2, true", n, r.loop.groups[group])
 	}
 	_, err := o.s.DestroyQP(a.Handle)
 	wants(t, "a queue pair that is attached", err, syscall.EBUSY)
 	wants(t, "detach", o.s.DetachMcast(a.Handle, group, 0), 0)
 	wants(t, "detach again", o.s.DetachMcast(a.Handle, group, 0), syscall.EINVAL)
-	if !r.link.groups[group] {
+	if !r.loop.groups[group] {
 		t.Error("the link has left while there is a member")
 	}
 	wants(t, "detach the last", o.s.DetachMcast(b.Handle, group, 0), 0)
-	if r.link.groups[group] {
+	if r.loop.groups[group] {
 		t.Error("the link is still joined")
 	}
 	// The session's end detaches what is left.

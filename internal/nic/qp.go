@@ -61,30 +61,8 @@ type QP struct {
 	bound      map[*MW]struct{}
 	groups     []ib.GID
 
-	// Sched is the engine's: whether the queue pair waits in its run queue or for
-	// its peer's receives, where it stands among the timers, and whether it owes an
-	// acknowledgement.
-	Sched struct {
-		Queued  bool
-		Next    *QP    // behind it in the run queue
-		Flight  uint64 // bytes of it on their way to another host
-		Starved bool
-		Parked  bool // bursts for it wait in an inbox
-		Waits   bool // for a peer that is parked
-		Timer   Timer
-		Ack     int     // 1 + index among those that are owed
-		AckAt   ib.Time // when the last one was due
-		Recvs   uint64  // receives completed by then
-		Answers bool    // requests to it are soon followed by its own
-		Peer    *QP
-		Route   Route
-	}
-}
-
-// A Timer is the place of something among the engine's timers.
-type Timer struct {
-	Due ib.Time
-	At  int // 1 + index in the heap; 0: in none
+	owner Owner
+	loop  *Loop // its owner's
 }
 
 const (
@@ -95,6 +73,9 @@ const (
 
 // CreateQP makes a queue pair in the RESET state.
 func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
+	if s.owner == nil {
+		return QPInfo{}, syscall.EIO
+	}
 	q, err := s.newQP(&p)
 	if err != nil {
 		return QPInfo{}, err
@@ -117,6 +98,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 	if q.srq != nil {
 		q.srq.refs++
 	}
+	q.owner, q.loop = s.owner.Adopt(q), s.loop
 	q.tr.Init(transport.Config{
 		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
 	})
@@ -216,20 +198,9 @@ func (q *QP) destroy() {
 	q.sq.release()
 	q.rq.release()
 	// Whoever still points here (a cache, a timer) must not keep the rest alive.
-	q.lastMR, q.lastRemote, q.lastAH, q.Sched.Peer = nil, nil, nil, nil
-	if l := q.nic.link; l != nil {
-		l.Forget(q)
-	}
+	q.lastMR, q.lastRemote, q.lastAH = nil, nil, nil
+	q.owner.Forget()
 }
-
-// A Route says where a connected queue pair's peer is.
-type Route uint8
-
-const (
-	RouteUnknown Route = iota
-	RouteLocal
-	RouteRemote
-)
 
 // Peer is the number of the queue pair that this one is connected to.
 func (q *QP) Peer() uint32 { return q.attr.DestQPN }
@@ -264,7 +235,7 @@ func (q *QP) Session() *Session { return q.session }
 func (q *QP) Transport() *transport.QP { return &q.tr }
 
 // Flush completes with an error what was posted to a queue pair in an error state.
-func (q *QP) Flush() { q.tr.Flush(q.nic.link.Now(), q) }
+func (q *QP) Flush() { q.tr.Flush(q.owner.Now(), q) }
 
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
@@ -273,9 +244,9 @@ func (q *QP) watch() {
 	}
 }
 
-// Settle is called after the transport has run: a queue pair that fell into the
+// NoteError is called after the state machine has run: a queue pair that fell into the
 // error state is watched from then on.
-func (q *QP) Settle() {
+func (q *QP) NoteError() {
 	if q.tr.State() == ib.StateError {
 		q.dismiss()
 		q.watch()

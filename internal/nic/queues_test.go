@@ -178,7 +178,7 @@ func TestEventsWait(t *testing.T) {
 	for i := range uint64(n) {
 		q.post(compEvent(i % 2))
 	}
-	if !r.nic.Troubled() {
+	if !r.loop.loop.Troubled() {
 		t.Fatal("5000 events fit into a descriptor that nobody reads")
 	}
 	if got := q.withdraw(n, func(e *event) bool { return e.element() == 1 }); got != n/2 {
@@ -193,7 +193,7 @@ func TestEventsWait(t *testing.T) {
 			}
 		}
 		read += len(got)
-		if r.nic.VisitTroubled(1000); !r.nic.Troubled() && len(got) == 0 {
+		if r.loop.loop.VisitTroubled(1000); !r.loop.loop.Troubled() && len(got) == 0 {
 			break
 		}
 	}

@@ -41,8 +41,8 @@ type Session struct {
 	closed  bool
 	trouble trouble
 
-	// Engine is the engine's own record of the session.
-	Engine any
+	owner SessionOwner // nil: no loop serves it
+	loop  *Loop        // that has what the session has; nil: none had yet
 }
 
 // Open makes a session.
@@ -55,7 +55,6 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM, a, mrBill), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL, a, mwBill),
 		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL, a, ahBill), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE, a, channelBill),
 	}
-	s.tenant = n.foreign.tenant(o.User)
 	n.sessions[s] = struct{}{}
 	return s, nil
 }
@@ -78,7 +77,9 @@ func (s *Session) Close() {
 	s.pds.each(func(uint32, *PD) {})
 	s.async.close()
 	delete(s.nic.sessions, s)
-	s.nic.foreign.leave(s.tenant)
+	if s.loop != nil {
+		s.loop.foreign.leave(s.tenant)
+	}
 }
 
 // QP finds a queue pair by handle; nil if there is none.

@@ -86,6 +86,7 @@ func TestCharges(t *testing.T) {
 			arena.SetAccount(who)
 			n := New(Config{})
 			s, err := n.Open(SessionOptions{Arena: arena, Account: who})
+			s.SetOwner(newFakeLoop())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,10 +8,10 @@ import (
 // to be flushed, and a client that reads from an event channel which was full. Somebody has
 // to look from time to time.
 //
-// The engine calls VisitTroubled every few milliseconds, and in pass after pass until the
+// The loop calls VisitTroubled every few milliseconds, and in pass after pass until the
 // round is over. A round visits the sessions that have such objects in turns, a few objects
 // a turn, and no more than roundVisits of one session. So a call takes as long as the
-// engine allows, and a session with very many queue pairs in the error state waits longer
+// loop allows, and a session with very many queue pairs in the error state waits longer
 // for its own, but delays no other.
 //
 //	troubled ── a round begins ──▶ visiting ── all, or enough, were visited ──▶ troubled
@@ -29,7 +29,7 @@ const (
 
 // trouble is what of a session has to be visited.
 type trouble struct {
-	listed  bool // the session is in one of the NIC's lists
+	listed  bool // the session is in one of the loop's lists
 	next    *Session
 	visits  int // so far in this round
 	errored struct {
@@ -64,9 +64,9 @@ func (l *sessionList) pop() *Session {
 
 // list has s visited from the next round on.
 func (s *Session) list() {
-	if !s.trouble.listed {
+	if !s.trouble.listed && s.loop != nil {
 		s.trouble.listed = true
-		s.nic.troubled.push(s)
+		s.loop.troubled.push(s)
 	}
 }
 
@@ -123,17 +123,17 @@ func (s *Session) unstall() *eventQueue {
 }
 
 // Troubled reports whether there is anything for VisitTroubled to do.
-func (n *NIC) Troubled() bool { return n.troubled.first != nil || n.visiting.first != nil }
+func (l *Loop) Troubled() bool { return l.troubled.first != nil || l.visiting.first != nil }
 
 // VisitTroubled completes receives that were posted to queue pairs in the error state and
 // delivers events that found their channel full. It visits about limit objects and reports
 // whether the round goes on; if not, the next call begins another.
-func (n *NIC) VisitTroubled(limit int) (more bool) {
-	if n.visiting.first == nil {
-		n.visiting, n.troubled = n.troubled, sessionList{}
+func (l *Loop) VisitTroubled(limit int) (more bool) {
+	if l.visiting.first == nil {
+		l.visiting, l.troubled = l.troubled, sessionList{}
 	}
-	for limit > 0 && n.visiting.first != nil {
-		s := n.visiting.pop()
+	for limit > 0 && l.visiting.first != nil {
+		s := l.visiting.pop()
 		t := &s.trouble
 		if !s.closed {
 			limit -= max(s.visitSome(visitBatch), 1)
@@ -143,12 +143,12 @@ func (n *NIC) VisitTroubled(limit int) (more bool) {
 			t.visits, t.listed = 0, false
 		case t.visits >= min(t.count(), roundVisits):
 			t.visits = 0
-			n.troubled.push(s)
+			l.troubled.push(s)
 		default:
-			n.visiting.push(s)
+			l.visiting.push(s)
 		}
 	}
-	return n.visiting.first != nil
+	return l.visiting.first != nil
 }
 
 // visitSome visits a full event channel, if there is one, and some queue pairs in the error
@@ -176,7 +176,7 @@ func (s *Session) visitSome(most int) (cost int) {
 		q.Flush()
 		s.watch(q)
 		if q.tr.RunPending() {
-			s.nic.link.Wake(q) // there is more than is flushed at once
+			q.owner.Wake() // there is more than is flushed at once
 		}
 	}
 	return cost

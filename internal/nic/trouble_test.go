@@ -30,7 +30,7 @@ func fullChannel(t *testing.T, s *Session, waiting int) (*eventQueue, int, uint6
 // read, in order and to the last. One call delivers a bounded number, and a session with
 // many full channels does not delay another's.
 func TestFullChannels(t *testing.T) {
-	n := New(Config{Name: "rxe0"})
+	n, loop := New(Config{Name: "rxe0"}), newFakeLoop()
 	var s [2]*Session
 	for i := range s {
 		a, err := NewArena()
@@ -40,6 +40,7 @@ func TestFullChannels(t *testing.T) {
 		if s[i], err = n.Open(SessionOptions{Arena: a}); err != nil {
 			t.Fatal(err)
 		}
+		s[i].SetOwner(loop)
 		t.Cleanup(func() {
 			s[i].Close()
 			a.Close()
@@ -50,7 +51,7 @@ func TestFullChannels(t *testing.T) {
 	}
 	const waiting, limit = 100, 16
 	q, fd, events := fullChannel(t, s[1], waiting)
-	if !n.Troubled() {
+	if !loop.loop.Troubled() {
 		t.Fatal("nobody knows that channels are full")
 	}
 	read := uint64(0)
@@ -69,7 +70,7 @@ func TestFullChannels(t *testing.T) {
 			read++
 		}
 		before := len(q.waiting)
-		n.VisitTroubled(limit)
+		loop.loop.VisitTroubled(limit)
 		if sent := before - len(q.waiting); sent > limit/pumpCost*pumpEvents {
 			t.Fatalf("one call sent %d events of a channel", sent)
 		}
@@ -81,9 +82,9 @@ func TestFullChannels(t *testing.T) {
 		s.Close()
 	}
 	for range 100 {
-		n.VisitTroubled(limit)
+		loop.loop.VisitTroubled(limit)
 	}
-	if n.Troubled() {
+	if loop.loop.Troubled() {
 		t.Error("sessions that are closed are looked after for ever")
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // inFlight is what the queue pairs of e have in flight, counted anew.
 func inFlight(e *Engine) (f flights) {
-	e.nic.EachQP(func(q *nic.QP) {
+	e.only().EachQP(func(q *nic.QP) {
 		if t := q.Transport(); t.Path().Remote && t.InFlight() > 0 {
 			f.busy++
 			f.bytes += t.InFlight()
@@ -28,12 +28,12 @@ func TestFlightOfReset(t *testing.T) {
 	e := a.c.e
 	a.post(wr{op: opWrite, flags: signal, n: 100_000, remote: b.c.base, rkey: b.mr.RKey})
 	a.pass(time.Microsecond)
-	if e.flights.busy != 1 {
-		t.Fatalf("in flight: %+v, want one queue pair", e.flights)
+	if e.net.flights.busy != 1 {
+		t.Fatalf("in flight: %+v, want one queue pair", e.net.flights)
 	}
 	a.c.do(func() error { return a.c.s.ModifyQP(a.info.Handle, 1, &nic.QPAttr{State: uint8(ib.StateReset)}) })
-	if e.flights != (flights{}) {
-		t.Errorf("in flight after RESET: %+v", e.flights)
+	if e.net.flights != (flights{}) {
+		t.Errorf("in flight after RESET: %+v", e.net.flights)
 	}
 	a.pass(2 * time.Second)
 	a.c.do(func() error {
@@ -41,8 +41,8 @@ func TestFlightOfReset(t *testing.T) {
 		return err
 	})
 	a.pass(2 * time.Second)
-	if e.flights != (flights{}) {
-		t.Errorf("in flight after the end: %+v", e.flights)
+	if e.net.flights != (flights{}) {
+		t.Errorf("in flight after the end: %+v", e.net.flights)
 	}
 }
 
@@ -95,17 +95,17 @@ func TestFlightsAlwaysAddUp(t *testing.T) {
 			peer.posted = shared(peer.sq.mem, 256).Load() // RESET dropped the rest
 			connect(fresh, peer)
 		}
-		for _, c := range []*client{as[0].c, bs[0].c} {
-			if got, want := c.e.flights, inFlight(c.e); got != want {
+		for _, c := range []*program{as[0].c, bs[0].c} {
+			if got, want := c.e.net.flights, inFlight(c.e); got != want {
 				t.Fatalf("step %d: in flight %+v, want %+v (seed %d)", step, got, want, seed)
 			}
 		}
 	}
-	for _, c := range []*client{as[0].c, bs[0].c} {
+	for _, c := range []*program{as[0].c, bs[0].c} {
 		c.e.Detach(c.s)
 		c.s.Close()
-		if c.e.flights != (flights{}) {
-			t.Errorf("in flight after all: %+v (seed %d)", c.e.flights, seed)
+		if c.e.net.flights != (flights{}) {
+			t.Errorf("in flight after all: %+v (seed %d)", c.e.net.flights, seed)
 		}
 	}
 }

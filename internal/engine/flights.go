@@ -1,7 +1,5 @@
 package engine
 
-import "vrdma/internal/nic"
-
 // What all queue pairs together have on their way to other hosts must fit into a receiver's
 // socket buffer, or fast senders make it overflow. Each keeps to a window of its own; where
 // many are busy at once, each has an equal share of what all may have.
@@ -10,19 +8,19 @@ type flights struct {
 	bytes uint64 // of all of them
 }
 
-// count takes note of what q has in flight now.
-func (e *Engine) count(q *nic.QP) {
+// count takes note of what t has in flight now.
+func (e *Engine) count(t *task) {
 	now := uint64(0)
-	if t := q.Transport(); t.Path().Remote && !q.Gone() {
-		now = t.InFlight()
+	if m := t.q.Transport(); m.Path().Remote && !t.q.Gone() {
+		now = m.InFlight()
 	}
-	e.flights.set(q, now)
+	e.net.flights.set(t, now)
 }
 
-// set makes what q has in flight now. Nothing else changes these numbers or q's own: they
+// set makes what t has in flight now. Nothing else changes these numbers or t's own: they
 // are always the sum over all queue pairs, and one that is destroyed goes through here, too.
-func (f *flights) set(q *nic.QP, now uint64) {
-	before := q.Sched.Flight
+func (f *flights) set(t *task, now uint64) {
+	before := t.flight
 	if before == now {
 		return
 	}
@@ -32,17 +30,17 @@ func (f *flights) set(q *nic.QP, now uint64) {
 		f.busy--
 	}
 	f.bytes += now - before
-	q.Sched.Flight = now
+	t.flight = now
 }
 
-// share is how many bytes q may have in flight; 0: as many as it likes. Who has none may
+// share is how many bytes t may have in flight; 0: as many as it likes. Who has none may
 // always send a packet, for which 1 stands.
-func (e *Engine) share(q *nic.QP) uint32 {
+func (e *Engine) share(t *task) uint32 {
 	most := uint64(e.opts.InFlight)
-	if most == 0 || q.Sched.Route == nic.RouteLocal {
+	if most == 0 || t.route.card != nil {
 		return 0
 	}
-	f, mine := &e.flights, q.Sched.Flight
+	f, mine := &e.net.flights, t.flight
 	busy := f.busy
 	if mine == 0 {
 		busy++

@@ -54,12 +54,12 @@ func TestGroupCostsItsMembers(t *testing.T) {
 		if turns > 2*datagrams {
 			t.Fatalf("%d of %d copies arrived", before, datagrams*members)
 		}
-		if e.poll(); !e.sched.waiting() {
+		if e.bells.poll(e.now); !e.sched.waiting() {
 			t.Fatalf("nobody wants a turn with %d of %d copies to go", before, datagrams*members)
 		}
 		e.turn(e.sched.next(e.now), turn)
 		got := uint64(0)
-		e.nic.EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
+		e.only().EachQP(func(q *nic.QP) { got += q.Transport().Counters().RcvdPackets })
 		if copies, most := got-before, uint64(turn/memberCost+members); copies > most {
 			t.Fatalf("one turn made %d copies, want %d at most", copies, most)
 		}

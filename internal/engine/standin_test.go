@@ -10,7 +10,7 @@ import (
 
 // What belongs to the loop has one holder at a time, whoever it is: the race detector
 // would tell.
-func TestVisitorsAlone(t *testing.T) {
+func TestStandInsAlone(t *testing.T) {
 	e := newEngine(t)
 	var all sync.WaitGroup
 	n := 0
@@ -61,11 +61,11 @@ func (*alarm) ReceiveMAD(_, _ ib.GID, _ []byte) {}
 func (a *alarm) Deadline() ib.Time              { return a.due }
 func (a *alarm) Expire()                        { a.due = 0; close(a.rang) }
 
-// A deadline that a visitor sets is kept, also by a loop that sleeps for ever.
-func TestVisitorSetsDeadline(t *testing.T) {
+// A deadline that a stand-in sets is kept, also by a loop that sleeps for ever.
+func TestStandInSetsDeadline(t *testing.T) {
 	e := newEngine(t)
 	a := &alarm{e: e, rang: make(chan struct{})}
-	e.Do(func() { e.mgmt.to = a })
+	e.Do(func() { e.cards.of[e.only()].manage = a })
 	for range 20 {
 		time.Sleep(time.Millisecond)
 		e.Do(func() {})

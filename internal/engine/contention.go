@@ -14,10 +14,10 @@ import (
 // because a program that finds nothing gives the processor back at once and a loop does not.
 // So a loop that yields and gets its processor back late, again and again, goes to another
 // one. If that is no better it waits longer each time: the machine is full.
-type crowd struct {
+type contention struct {
 	since ib.Time // when the time looked at began
 	away  ib.Time // how much of it others had the processor for long
-	bad   uint32  // how many such times in a row were crowded
+	bad   uint32  // how many such times in a row were contended
 	need  uint32  // so many of them make the loop move
 	moves uint32  // that did not help
 }
@@ -26,28 +26,28 @@ const (
 	// longAway is how long a yield takes after which somebody else has work to do. One
 	// that only looks whether it has takes a few microseconds.
 	longAway = ib.Time(50_000)
-	// crowdSample is the time looked at. It is crowded if others had a quarter of it.
-	crowdSample = ib.Time(1_000_000)
-	// Between two moves are between crowdLeast and crowdLeast + crowdMask crowded times,
-	// twice as many after each that did not help, up to crowdDoublings times.
-	crowdLeast     = 2
-	crowdMask      = 3
-	crowdDoublings = 8
+	// contendedSample is the time looked at. It is contended if others had a quarter of it.
+	contendedSample = ib.Time(1_000_000)
+	// Between two moves are between contendedLeast and contendedLeast + contendedMask contended times,
+	// twice as many after each that did not help, up to contendedDoublings times.
+	contendedLeast     = 2
+	contendedMask      = 3
+	contendedDoublings = 8
 )
 
 // back notes that the processor was given away at left and had again at now. It reports
 // whether to go to another one.
-func (c *crowd) back(left, now ib.Time) bool {
+func (c *contention) back(left, now ib.Time) bool {
 	if d := now - left; d > longAway {
 		c.away += d
 	}
 	passed := now - c.since
-	if passed < crowdSample {
+	if passed < contendedSample {
 		return false
 	}
-	crowded := c.away > passed/4
+	contended := c.away > passed/4
 	c.since, c.away = now, 0
-	if !crowded {
+	if !contended {
 		c.bad, c.need, c.moves = 0, 0, 0
 		return false
 	}
@@ -55,12 +55,12 @@ func (c *crowd) back(left, now ib.Time) bool {
 		// Two loops that are in each other's way must not move together. The
 		// microseconds are as good as random; the nanoseconds are not, where a
 		// clock counts in steps of 40 or 100 of them.
-		c.need = (crowdLeast + uint32(now/1000)&crowdMask) << c.moves
+		c.need = (contendedLeast + uint32(now/1000)&contendedMask) << c.moves
 	}
 	if c.bad++; c.bad < c.need {
 		return false
 	}
-	c.bad, c.need, c.moves = 0, 0, min(c.moves+1, crowdDoublings)
+	c.bad, c.need, c.moves = 0, 0, min(c.moves+1, contendedDoublings)
 	return true
 }
 
@@ -68,7 +68,7 @@ func (c *crowd) back(left, now ib.Time) bool {
 // processor if they keep this one too long; elsewhere the kernel finds better places than it
 // would.
 func (e *Engine) giveWay() {
-	if e.opts.NoMove || !e.traffic.mode(e.now).streams() {
+	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() {
 		yield()
 		return
 	}
@@ -76,7 +76,7 @@ func (e *Engine) giveWay() {
 	left := e.now
 	yield()
 	e.clock()
-	if e.crowd.back(left, e.now) {
+	if e.contention.back(left, e.now) {
 		move()
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"vrdma/internal/ib"
 )
 
-// crowdDrive has a loop yield for d every period until it moves or the time is up, and
+// contend has a loop yield for d every period until it moves or the time is up, and
 // returns when it moved.
-func crowdDrive(c *crowd, now *ib.Time, d, period, until ib.Time) bool {
+func contend(c *contention, now *ib.Time, d, period, until ib.Time) bool {
 	for *now < until {
 		left := *now + period - d
 		*now += period
@@ -24,8 +24,8 @@ func crowdDrive(c *crowd, now *ib.Time, d, period, until ib.Time) bool {
 	return false
 }
 
-// TestCrowd: who does not get its processor back moves, and who does stays.
-func TestCrowd(t *testing.T) {
+// TestContention: who does not get its processor back moves, and who does stays.
+func TestContention(t *testing.T) {
 	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	for _, c := range []struct {
 		name      string
@@ -39,22 +39,22 @@ func TestCrowd(t *testing.T) {
 		{"beside one that works now and then", 100 * us, 2 * ms, false},
 	} {
 		now := ib.Time(1)
-		var w crowd
-		if got := crowdDrive(&w, &now, c.d, c.period, 100*ms); got != c.moves {
+		var w contention
+		if got := contend(&w, &now, c.d, c.period, 100*ms); got != c.moves {
 			t.Errorf("%s: moved %v, want %v", c.name, got, c.moves)
 		}
 	}
 }
 
-// TestCrowdApart: two loops do not move at the same time for ever, however coarse the clock.
-func TestCrowdApart(t *testing.T) {
+// TestContentionApart: two loops do not move at the same time for ever, however coarse the clock.
+func TestContentionApart(t *testing.T) {
 	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
 	seen := map[ib.Time]bool{}
 	for i := range ib.Time(4) {
-		var w crowd
+		var w contention
 		now := 1 + i*us // a clock that counts in steps of a microsecond
 		start := now
-		if !crowdDrive(&w, &now, 100*us, 200*us, 100*ms) {
+		if !contend(&w, &now, 100*us, 200*us, 100*ms) {
 			t.Fatal("never moved")
 		}
 		seen[now-start] = true
@@ -64,14 +64,14 @@ func TestCrowdApart(t *testing.T) {
 	}
 }
 
-// TestCrowdPatience: moves that do not help become rare, and one that does is forgotten.
-func TestCrowdPatience(t *testing.T) {
+// TestContentionPatience: moves that do not help become rare, and one that does is forgotten.
+func TestContentionPatience(t *testing.T) {
 	const ms, us = ib.Time(1_000_000), ib.Time(1_000)
-	var w crowd
+	var w contention
 	now := ib.Time(1)
 	moves, last, longest := 0, now, ib.Time(0)
 	for now < 10_000*ms {
-		if crowdDrive(&w, &now, 100*us, 200*us, 10_000*ms) {
+		if contend(&w, &now, 100*us, 200*us, 10_000*ms) {
 			moves++
 			longest, last = max(longest, now-last), now
 		}
@@ -79,12 +79,12 @@ func TestCrowdPatience(t *testing.T) {
 	if moves < 8 || moves > 40 || longest < 400*ms {
 		t.Errorf("%d moves in 10 s, with %d ms between them at most; want some, ever more rarely", moves, longest/ms)
 	}
-	if crowdDrive(&w, &now, 300, 2*us, now+2*ms) {
+	if contend(&w, &now, 300, 2*us, now+2*ms) {
 		t.Error("moved although alone")
 	}
 	before := now
-	if !crowdDrive(&w, &now, 100*us, 200*us, now+100*ms) || now-before > 10*ms {
-		t.Errorf("the first move in a new crowd came after %d ms", (now-before)/ms)
+	if !contend(&w, &now, 100*us, 200*us, now+100*ms) || now-before > 10*ms {
+		t.Errorf("the first move in new contention came after %d ms", (now-before)/ms)
 	}
 }
 

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"fmt"
+	"net/netip"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// A card is a NIC as the loop sees it. An engine serves many: queue pair numbers, handles,
+// keys and groups are a NIC's own, so nothing is looked up before it is known of which NIC.
+//
+//	sender ── NIC, GID ──▶ Resolver ──▶ Way ─┬─ a NIC of this daemon ──▶ card ──▶ QP
+//	                                         └─ underlay addresses ──▶ port
+//	packet ── destination address ──▶ cards.at ──▶ card ──▶ QP
+type card struct {
+	nic    *nic.NIC
+	manage Management            // nil: nobody takes its management datagrams
+	groups map[ib.GID]netip.Addr // that it is a member of, and what the underlay calls them
+}
+
+// cards are the NICs that are served.
+type cards struct {
+	of map[*nic.NIC]*card
+	at map[ib.GID]*card // by the address that packets from other hosts arrive at
+	// What was found there last.
+	gid  ib.GID
+	last *card
+}
+
+// Add has the engine serve a NIC, whose management datagrams m takes; nil: nobody does. It
+// is called before Start, or on the loop. The Resolver must know the NIC by then. Addresses
+// that other hosts reach it at must be those of no other NIC.
+func (e *Engine) Add(n *nic.NIC, m Management) error {
+	if e.cards.of[n] != nil {
+		return fmt.Errorf("engine: the NIC %s is there already", n.Name)
+	}
+	c := &card{nic: n, manage: m, groups: make(map[ib.GID]netip.Addr)}
+	at := e.addresses(n)
+	for _, gid := range at {
+		if o := e.cards.at[gid]; o != nil {
+			return fmt.Errorf("engine: the address %v of NIC %s is that of %s: give it another", gid.Addr(), n.Name, o.nic.Name)
+		}
+	}
+	for _, gid := range at {
+		e.cards.at[gid] = c
+	}
+	e.cards.of[n] = c
+	e.cards.last = nil
+	e.mgmt.stale = true
+	return nil
+}
+
+// Remove ends that. The NIC has no sessions any more. It is called on the loop.
+func (e *Engine) Remove(n *nic.NIC) {
+	c := e.cards.of[n]
+	if c == nil {
+		return
+	}
+	delete(e.cards.of, n)
+	for gid, o := range e.cards.at {
+		if o == c {
+			delete(e.cards.at, gid)
+		}
+	}
+	e.cards.last = nil
+	e.mgmt.forget(c)
+}
+
+// addresses are where packets from other hosts arrive for a NIC, as they stand in packets.
+func (e *Engine) addresses(n *nic.NIC) (list []ib.GID) {
+	for _, g := range n.GIDs {
+		if w := e.opts.Resolver.Resolve(n, g.GID); w.NIC == n && w.To.IsValid() {
+			list = append(list, ib.GIDOf(w.To))
+		}
+	}
+	return list
+}
+
+// arrived is the NIC that packets for an address of ours are for; nil: none.
+func (c *cards) arrived(gid *ib.GID) *card {
+	if c.last == nil || c.gid != *gid {
+		c.last, c.gid = c.at[*gid], *gid
+	}
+	return c.last
+}
+
+// A route is what a task remembers of the way to its peer.
+type route struct {
+	found  bool
+	routes uint32 // NIC.Routes when it was found
+	sgid   ib.GID
+	dgid   ib.GID
+	card   *card      // of this daemon; nil: elsewhere, or nowhere
+	from   netip.Addr // else, between which addresses packets travel
+	to     netip.Addr
+}
+
+// remote reports whether the route leads to another host.
+func (r *route) remote() bool { return r.card == nil && r.to.IsValid() }
+
+// find asks where dgid is.
+func (t *task) find(sgid, dgid *ib.GID) {
+	t.route = t.e.find(t.card, sgid, dgid)
+}
+
+func (e *Engine) find(c *card, sgid, dgid *ib.GID) route {
+	r := route{found: true, routes: c.nic.Routes(), sgid: *sgid, dgid: *dgid}
+	switch w := e.opts.Resolver.Resolve(c.nic, *dgid); {
+	case w.Local():
+		r.card = e.cards.of[w.NIC]
+	case w.Remote():
+		if r.from, r.to = w.From, w.To; !r.from.IsValid() {
+			r.from = e.opts.Resolver.Resolve(c.nic, *sgid).To
+		}
+	}
+	return r
+}
+
+// routeOf is the route of a burst that t sends. That of a queue pair that is connected
+// changes when its NIC's routes do; its path stays as it was, because what is under way would
+// be lost.
+func (t *task) routeOf(b *transport.Burst) *route {
+	r := &t.route
+	if !r.found || r.routes != t.card.nic.Routes() || b.Type == ib.UD && (r.dgid != b.DGID || r.sgid != b.SGID) {
+		t.peer = nil
+		t.find(&b.SGID, &b.DGID)
+	}
+	return r
+}

@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/link"
+	"vrdma/internal/transport"
+)
+
+// Multicast. A group is a NIC's own, as an address is: the Resolver says which group of the
+// underlay it is there. NICs that it says the same of are members of one group: a datagram
+// goes to the members on this host, in memory, and to the network; what comes from there goes
+// to the members. A group that leads nowhere has the members of one NIC.
+type groups struct {
+	of       map[netip.Addr]*group // by the underlay's address
+	fds      map[int32]bool        // those that are joined on the network: whether each is in ready
+	ready    queue[int32]
+	sent     uint64 // datagrams that went to other hosts
+	received uint64 // and that came from there
+}
+
+// A group is one of the underlay that NICs of this daemon are members of.
+type group struct {
+	fd   int32 // -1: it is not joined on the network
+	nics []member
+}
+
+// A member is a NIC, and what it calls the group.
+type member struct {
+	card *card
+	gid  ib.GID
+}
+
+func (g *groups) init() { g.of, g.fds = make(map[netip.Addr]*group), make(map[int32]bool) }
+
+// memberCost is what a member costs at least of its sender's turn, in bytes.
+const memberCost = 256
+
+// multicast delivers b to the members on this host and, if there are others, to them.
+func (e *Engine) multicast(from *task, b *transport.Burst) {
+	if e.net.tap != nil {
+		e.net.tap.Burst(b)
+	}
+	r := from.routeOf(b)
+	n := 0
+	if g := e.net.groups.of[r.to]; g != nil {
+		n = e.deliverGroup(g, b)
+	} else {
+		n = e.deliverMembers(member{from.card, b.DGID}, b)
+	}
+	from.q.Scratch().Extra += n * max(int(b.Length), memberCost)
+	if e.net.port != nil && r.remote() && !r.from.IsLoopback() {
+		e.net.port.Send(r.from, r.to, b)
+		e.net.groups.sent++
+	}
+}
+
+// deliverGroup gives b to the members of all NICs and returns how many they are.
+func (e *Engine) deliverGroup(g *group, b *transport.Burst) (n int) {
+	for _, m := range g.nics {
+		n += e.deliverMembers(m, b)
+	}
+	return n
+}
+
+// deliverMembers gives b to the members of one NIC and returns how many they are.
+func (e *Engine) deliverMembers(m member, b *transport.Burst) int {
+	members := m.card.nic.Multicast(m.gid)
+	for _, q := range members {
+		e.deliver(taskOf(q), b)
+	}
+	return len(members)
+}
+
+// join makes a NIC, of which the first queue pair has joined, a member of a group.
+func (e *Engine) join(c *card, gid ib.GID) error {
+	to := e.opts.Resolver.Resolve(c.nic, gid).To
+	if !to.IsValid() {
+		return nil
+	}
+	gs := &e.net.groups
+	g := gs.of[to]
+	if g == nil {
+		fd, err := e.joinNetwork(to)
+		if err != nil {
+			return err
+		}
+		g = &group{fd: fd}
+		gs.of[to] = g
+	}
+	// A new slice: a burst may be on its way through the old one.
+	g.nics = append(slices.Clone(g.nics), member{c, gid})
+	c.groups[gid] = to
+	return nil
+}
+
+// joinNetwork joins a group on the network, and returns its descriptor; -1: nothing comes
+// from there.
+func (e *Engine) joinNetwork(to netip.Addr) (int32, error) {
+	if e.net.port == nil {
+		return -1, nil
+	}
+	fd, err := e.net.port.Join(to)
+	if err != nil {
+		e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", to, "why", err)
+		return -1, joinErrno(err)
+	}
+	if fd < 0 {
+		return -1, nil
+	}
+	if err := e.poller.watchSocket(fd); err != nil {
+		e.net.port.Leave(to)
+		return -1, joinErrno(err)
+	}
+	e.net.groups.fds[int32(fd)] = false
+	return int32(fd), nil
+}
+
+// joinErrno is the errno for a program whose group could not be joined.
+func joinErrno(err error) error {
+	var errno syscall.Errno
+	if !errors.Is(err, link.ErrGroups) && errors.As(err, &errno) && errno != unix.EMFILE && errno != unix.ENFILE {
+		return errno
+	}
+	return syscall.ENOMEM
+}
+
+// leave ends the membership of a NIC, of which the last queue pair has left.
+func (e *Engine) leave(c *card, gid ib.GID) {
+	gs := &e.net.groups
+	to, ok := c.groups[gid]
+	if !ok {
+		return
+	}
+	delete(c.groups, gid)
+	g := gs.of[to]
+	g.nics = slices.DeleteFunc(slices.Clone(g.nics), func(m member) bool { return m == member{c, gid} })
+	if len(g.nics) > 0 {
+		return
+	}
+	delete(gs.of, to)
+	if g.fd >= 0 {
+		delete(gs.fds, g.fd)
+		e.net.port.Leave(to) // the poller forgets what is closed
+	}
+}
+
+// readable notes what the poller says of a group's descriptor, or of none.
+func (g *groups) readable(fd int32) {
+	if queued, ok := g.fds[fd]; ok && !queued {
+		g.fds[fd] = true
+		*g.ready.push() = fd
+	}
+}
+
+// groupsPerPass is of how many groups one pass takes a batch.
+const groupsPerPass = 4
+
+// pollGroups takes what has come for groups that are readable, a batch for each, in turns.
+func (e *Engine) pollGroups() {
+	g := &e.net.groups
+	for range min(g.ready.n, groupsPerPass) {
+		fd := *g.ready.pop()
+		if _, ok := g.fds[fd]; !ok {
+			continue // left meanwhile
+		}
+		if e.net.port.PollGroup(int(fd), members{e}) {
+			*g.ready.push() = fd
+		} else {
+			g.fds[fd] = false
+		}
+	}
+}
+
+// members is the link.Receiver of what comes for groups.
+type members struct{ e *Engine }
+
+// Receive implements link.Receiver. Only datagrams for everyone count; nobody is told of
+// congestion, because all members would tell at once.
+func (m members) Receive(b *transport.Burst, _ bool) {
+	e := m.e
+	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.cards.at[b.SGID] != nil {
+		return
+	}
+	e.net.groups.received++
+	if g := e.net.groups.of[b.DGID.Addr()]; g != nil {
+		e.deliverGroup(g, b)
+	}
+	e.deliverReplies()
+}
+
+// Congested implements link.Receiver: nobody tells a group of congestion.
+func (m members) Congested(uint32, ib.GID, ib.GID) {}

@@ -1,0 +1,207 @@
+package engine
+
+import (
+	"fmt"
+	"net/netip"
+
+	"vrdma/internal/hosts"
+	"vrdma/internal/ib"
+	"vrdma/internal/link"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// The network is the way to other hosts: bursts whose route leads to one leave through a
+// link.Port, and what arrives there is handed to the queue pair that it names, of the NIC
+// that has the address it was sent to.
+//
+//	transmit ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
+//	                     └─ the rest ─────────────────────────────────┘
+//	deliver ◀── Receive ◀── NIC of the address (card.go) ◀── port ◀── Poll
+//
+// Beside that: how the traffic looks, which decides how the loop waits (traffic.go), how much
+// may be under way (flights.go), who of the other hosts is a vrdma host (recognition.go),
+// multicast groups (groups.go), packets that are too long (toolong.go).
+//
+// All NICs share the port and everything here: other hosts and the kernel's sockets know only
+// one sender.
+type network struct {
+	port    *link.Port     // nil: there are no other hosts
+	sockets map[int32]bool // its descriptors
+	tap     *link.Tap
+	traffic traffic
+	heard   int // batches taken since a timer of a remote queue pair came due
+	acks    acks
+	flights flights
+	groups  groups
+	peers   *hosts.Table // nil: every other host is foreign
+	tooLong map[netip.Addr]*tooLong
+	strays  uint64 // packets from other hosts for no queue pair of ours
+}
+
+// openNetwork makes the port of the options the loop's.
+func (e *Engine) openNetwork() error {
+	n := &e.net
+	n.port, n.sockets = e.opts.Port, make(map[int32]bool)
+	n.groups.init()
+	for _, fd := range e.opts.Wake {
+		if err := e.poller.watchSocket(fd); err != nil {
+			return fmt.Errorf("engine: epoll: %w", err)
+		}
+		n.sockets[int32(fd)] = true
+	}
+	if n.port != nil {
+		n.port.OnTooLong(e.noteTooLong)
+		if e.opts.Recognise {
+			e.recognise(e.opts.Version)
+		}
+	}
+	return nil
+}
+
+// waiting reports whether the loop has something to do here.
+func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.groups.ready.n > 0 }
+
+// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
+// headers included.
+const remoteBurst = 62 << 10
+
+// SetTap has every packet recorded, local ones too; nil ends that. It runs on the
+// loop.
+func (e *Engine) SetTap(t *link.Tap) {
+	e.net.tap = t
+	if e.net.port != nil {
+		e.net.port.SetTap(t)
+	}
+}
+
+// LinkCounters are those of the way to other hosts. It runs on the loop.
+func (e *Engine) LinkCounters() link.Counters {
+	if e.net.port == nil {
+		return link.Counters{}
+	}
+	c := e.net.port.Counters()
+	c.Strays = e.net.strays
+	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received
+	return c
+}
+
+// depart sends b to another host. What cannot be sent is lost, as on a wire.
+func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
+	switch b.Kind {
+	case transport.KindCNP:
+		e.net.port.SendCNP(r.from, r.to, b.Src, b.Dst)
+		return
+	case transport.KindAck:
+		if b.Syndrome>>5 == 0 {
+			e.owe(from, r, b)
+			return
+		}
+	}
+	if b.Kind >= transport.KindReadResp {
+		if from.ack != 0 {
+			e.pay() // responses leave in order
+		}
+	} else if from.ackAt != 0 {
+		e.answered(from)
+	}
+	e.net.port.Send(r.from, r.to, b)
+}
+
+// pollPort takes what has arrived from other hosts and sends what waits for them.
+func (e *Engine) pollPort() bool {
+	e.net.traffic.dry, e.net.traffic.flood = false, false
+	if !e.net.traffic.polled {
+		return false
+	}
+	found := e.net.port.Poll(e)
+	e.net.traffic.looked(found, e.now)
+	return found
+}
+
+const (
+	// hearPerPass is how many batches are taken in a pass before a timer expires,
+	hearPerPass = 8
+	// and hearMost how many in all: a flood must not stop the clock.
+	hearMost = 1 << 8
+)
+
+// hear takes everything that has arrived, before anybody is held to have been silent: where
+// the loop had to wait for a processor, the answers are there but have not been read. It
+// reports whether that is done; if not, the next pass goes on.
+func (e *Engine) hear() bool {
+	if e.net.port == nil || e.net.traffic.dry || e.net.traffic.flood {
+		return !e.net.traffic.flood
+	}
+	for range hearPerPass {
+		if !e.net.port.Poll(e) {
+			e.net.traffic.dry, e.net.heard = true, 0
+			return true
+		}
+		e.net.traffic.wake(e.now)
+		e.net.heard++
+	}
+	if e.net.heard < hearMost {
+		e.net.traffic.flood = true
+		return false
+	}
+	e.net.traffic.dry, e.net.heard = true, 0 // that will do for this pass
+	return true
+}
+
+// flushPort sends what waits for other hosts, and reports whether some has to wait
+// longer.
+func (e *Engine) flushPort() bool {
+	if e.acksDue() {
+		e.pay()
+	}
+	if !e.net.port.Pending() {
+		return false
+	}
+	e.net.port.Flush()
+	e.net.traffic.wake(e.now)
+	return e.net.port.Pending()
+}
+
+// Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
+func (e *Engine) Receive(b *transport.Burst, ce bool) {
+	if b.Dst == wire.GSIQP {
+		e.receiveMAD(b)
+		return
+	}
+	var t *task
+	if c := e.cards.arrived(&b.DGID); c != nil {
+		t = c.taskAt(b.Dst)
+	}
+	if t == nil {
+		e.net.strays += uint64(b.Packets)
+		return
+	}
+	b.CE = ce
+	if b.Type != ib.UD {
+		// The wire does not say who sent it: the address, which the transport
+		// checks, has to do.
+		b.Src = t.q.Peer()
+	}
+	recvs := &t.q.Transport().Counters().RDMARecvs
+	before := *recvs
+	e.deliver(t, b)
+	if b.Kind != transport.KindAck {
+		e.net.traffic.told = *recvs != before || b.Kind >= transport.KindReadResp
+	}
+	e.deliverReplies()
+}
+
+// Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
+func (e *Engine) Congested(qp uint32, from, to ib.GID) {
+	var t *task
+	if c := e.cards.arrived(&to); c != nil {
+		t = c.taskAt(qp)
+	}
+	if t == nil {
+		e.net.strays++
+		return
+	}
+	t.q.Transport().Congested(e.now, from)
+	e.changed(t)
+}

@@ -1,0 +1,118 @@
+package engine
+
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// The loop's records. Package nic knows the objects; what the loop has to know about them is
+// here, one record for each, which the object points to:
+//
+//	nic.NIC      card     its managers, and where it is on the network
+//	nic.Session  client   its doorbells, its share of the loop
+//	nic.QP       task     whether it wants a turn, by when, and where its peer is
+//
+// A record belongs to one loop, as its object does. To move an object to another loop is to
+// take this record away and to have the other loop make one.
+
+// A task is a queue pair as the loop sees it. It implements nic.Owner.
+type task struct {
+	e    *Engine
+	q    *nic.QP
+	c    *client
+	card *card
+
+	// For the scheduler: see there.
+	queued bool
+	next   *task // behind it among those of its client that want a turn
+	timer  timer
+
+	// For those on this host that wait for one another: see starved.go and inbox.go.
+	starved bool // it waits for its peer's receives
+	parked  bool // bursts for it wait in an inbox
+	waits   bool // for a peer that is parked
+
+	// For the network: see flights.go and acks.go.
+	flight  uint64  // bytes of it on their way to another host
+	ack     int     // 1 + index among the acknowledgements that are owed
+	ackAt   ib.Time // when the last one was due
+	recvs   uint64  // receives completed by then
+	answers bool    // requests to it are soon followed by its own
+
+	route route
+	peer  *task // the queue pair of this host that it is connected to, once it has been found
+}
+
+// taskOf is the record of q.
+func taskOf(q *nic.QP) *task { return q.Owner().(*task) }
+
+// taskAt is the record of the queue pair with this number, of a NIC; nil: there is none.
+func (c *card) taskAt(num uint32) *task {
+	if q := c.nic.QP(num); q != nil {
+		return taskOf(q)
+	}
+	return nil
+}
+
+// Transmit implements nic.Owner.
+func (t *task) Transmit(b *transport.Burst) { t.e.transmit(t, b) }
+
+// Connect implements nic.Owner.
+func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
+	t.peer = nil
+	t.find(sgid, dgid)
+	return t.e.path(&t.route)
+}
+
+// Disconnect implements nic.Owner.
+func (t *task) Disconnect() { t.peer, t.route = nil, route{} }
+
+// Wake implements nic.Owner.
+func (t *task) Wake() {
+	t.e.schedule(t)
+	t.e.changed(t)
+}
+
+// Forget implements nic.Owner.
+func (t *task) Forget() {
+	t.e.net.flights.set(t, 0)
+	t.e.unpark(t)
+	t.e.sched.forget(t)
+	t.Disconnect() // whoever still points here must not keep the peer alive
+}
+
+// Join implements nic.Owner.
+func (t *task) Join(gid ib.GID) error { return t.e.join(t.card, gid) }
+
+// Leave implements nic.Owner.
+func (t *task) Leave(gid ib.GID) { t.e.leave(t.card, gid) }
+
+// Now implements nic.Owner.
+func (t *task) Now() ib.Time { return t.e.now }
+
+// A client is a session as the loop sees it. It implements nic.SessionOwner.
+type client struct {
+	e       *Engine
+	session *nic.Session
+	card    *card
+	bell    bell
+	flow    flow
+}
+
+// Adopt implements nic.SessionOwner.
+func (c *client) Adopt(q *nic.QP) nic.Owner { return &task{e: c.e, q: q, c: c, card: c.card} }
+
+// Loop implements nic.SessionOwner.
+func (c *client) Loop() *nic.Loop { return c.e.shared }
+
+// clientOf is the record of s; nil: the loop does not serve it (any more).
+func clientOf(s *nic.Session) *client {
+	c, _ := s.Owner().(*client)
+	return c
+}
+
+var (
+	_ nic.Owner        = (*task)(nil)
+	_ nic.SessionOwner = (*client)(nil)
+)

@@ -1,0 +1,105 @@
+package nic
+
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// Who may touch what. Nothing in this package is locked: every object belongs to one loop,
+// and only that loop touches it.
+//
+//	loop ── SessionOwner ◀── Session ── PD, MR, MW, CQ, SRQ, AH, event channels
+//	  └──── Owner ◀───────── QP ─────── its rings, its state machine
+//
+// The owners are the loop's own records of a session and of a queue pair; this package knows
+// only the interfaces. So there may be several loops: what moves a session to another one
+// gives it another SessionOwner, which adopts its queue pairs.
+//
+// Today there is one loop, and a queue pair may therefore do three things without asking
+// whose the other side is. With several loops each of these becomes a message to the owner of
+// the other side:
+//
+//   - a burst reaches the peer (Owner.Transmit: the loop has one function that delivers),
+//   - a completion reaches a CQ (QP.complete),
+//   - a receive is taken from an SRQ (QP.TakeRecv).
+//
+// What is a NIC's and not a session's (the tables of queue pair numbers, keys and groups) is
+// read on the data path and changed by commands only.
+
+// Owner is the loop as one of its queue pairs sees it. The loop makes one for each.
+type Owner interface {
+	// Transmit carries b away. It is done with b when it returns.
+	Transmit(b *transport.Burst)
+	// Connect says which addresses the queue pair has from now on, its own and its
+	// peer's, and returns what the state machine has to know of the path.
+	Connect(sgid, dgid *ib.GID) transport.Path
+	// Disconnect says that it has none any more.
+	Disconnect()
+	// Wake says that the queue pair was changed, or has something to do, outside the
+	// loop's own calls. Every change of state ends with it.
+	Wake()
+	// Forget says that it is gone: nothing about it may be remembered.
+	Forget()
+	// Join says that the queue pair is the first of its NIC that is attached to a
+	// group, and Leave that it was the last.
+	Join(group ib.GID) error
+	Leave(group ib.GID)
+	// Now is the loop's clock.
+	Now() ib.Time
+}
+
+// SessionOwner is the loop as a session sees it.
+type SessionOwner interface {
+	// Adopt makes the owner of a new queue pair of the session.
+	Adopt(q *QP) Owner
+	// Loop is what the queue pairs of the loop share.
+	Loop() *Loop
+}
+
+// A Loop is the part of a loop's state that this package works with: room for the call in
+// progress, the sessions that have to be looked after, the jobs on foreign memory. The loop
+// makes one, for all of the NICs that it serves.
+type Loop struct {
+	copier  memory.Copier
+	scratch memory.Span // destination of the copy in progress
+	work    transport.Scratch
+
+	// Sessions that have to be looked after, see trouble.go.
+	troubled, visiting sessionList
+
+	foreign foreign
+}
+
+// NewLoop makes one. rouse has the loop call CollectForeign soon; any goroutine may call it.
+func NewLoop(rouse func()) *Loop {
+	l := &Loop{}
+	l.foreign.init(rouse)
+	return l
+}
+
+// SetOwner says which loop serves the session; nil: none does any more. What the session has
+// stays with the loop that it had.
+func (s *Session) SetOwner(o SessionOwner) {
+	s.owner = o
+	if o == nil || s.loop == o.Loop() {
+		return
+	}
+	if s.loop != nil {
+		s.loop.foreign.leave(s.tenant)
+	}
+	s.loop = o.Loop()
+	s.tenant = s.loop.foreign.tenant(s.User)
+}
+
+// Owner is the loop's record of the session; nil: no loop serves it.
+func (s *Session) Owner() SessionOwner { return s.owner }
+
+// Served reports whether a loop serves the session. It ends with a fault in its memory.
+func (s *Session) Served() bool { return s.owner != nil }
+
+// Owner is the loop's record of the queue pair.
+func (q *QP) Owner() Owner { return q.owner }
+
+// NIC is the device that the session has open.
+func (s *Session) NIC() *NIC { return s.nic }

@@ -1,0 +1,58 @@
+package nic
+
+import (
+	"net/netip"
+
+	"vrdma/internal/ib"
+)
+
+// A Way says where an address is, for one NIC. The zero Way leads nowhere: what is sent
+// there is lost, as on a wire.
+type Way struct {
+	// NIC has the address, and is of this daemon; nil: the address is elsewhere.
+	NIC *NIC
+	// To is where the underlay has it: the IP address that packets go to. That of a NIC of
+	// this daemon is where packets from other hosts arrive for it.
+	To netip.Addr
+	// From is the IP address that packets to other hosts leave from, where it is always
+	// the same. Not valid: the one that the sender's own address has, which is the To of
+	// its Way.
+	From netip.Addr
+}
+
+// Local reports whether the way leads to a NIC of this daemon.
+func (w *Way) Local() bool { return w.NIC != nil }
+
+// Remote reports whether it leads to another host.
+func (w *Way) Remote() bool { return w.NIC == nil && w.To.IsValid() }
+
+// A Resolver knows where addresses are. It is the one place where a GID becomes a way: what
+// the GID of one NIC means may be something else, or nothing, to another. It is asked on the
+// loop. What it answered is remembered until the NIC is told to ask again (NIC.Reroute).
+type Resolver interface {
+	Resolve(from *NIC, to ib.GID) Way
+}
+
+// Reroute says that the Resolver has other answers for the NIC than before. It runs on the
+// loop.
+func (n *NIC) Reroute() { n.routes++ }
+
+// Routes counts the calls of Reroute: what was remembered under another number is stale.
+func (n *NIC) Routes() uint32 { return n.routes }
+
+// HostNetwork is the Resolver of NICs that are on the host's own network, where a GID is an
+// IP address and every NIC reaches every other.
+type HostNetwork struct{ at map[ib.GID]*NIC }
+
+// Add makes a NIC's addresses known.
+func (h *HostNetwork) Add(n *NIC) {
+	if h.at == nil {
+		h.at = make(map[ib.GID]*NIC)
+	}
+	for _, g := range n.GIDs {
+		h.at[g.GID] = n
+	}
+}
+
+// Resolve implements Resolver.
+func (h *HostNetwork) Resolve(_ *NIC, to ib.GID) Way { return Way{NIC: h.at[to], To: to.Addr()} }
