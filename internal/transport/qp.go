@@ -53,16 +53,6 @@ func (q *QP) State() ib.State { return q.common.State }
 // Counters are the queue pair's counters; the caller may read them in place.
 func (q *QP) Counters() *Counters { return &q.common.Count }
 
-// requesting is a call of the requester.
-func (q *QP) requesting(now ib.Time, h Host) reqCall {
-	return reqCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
-}
-
-// responding is a call of the responder.
-func (q *QP) responding(now ib.Time, h Host) respCall {
-	return respCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
-}
-
 // endCall is the end of every call that may have moved the queue pair to the state Error.
 func (q *QP) endCall(now ib.Time, h Host) {
 	if q.common.Failed {
@@ -73,7 +63,7 @@ func (q *QP) endCall(now ib.Time, h Host) {
 // flushFailed stops both halves and flushes their queues.
 func (q *QP) flushFailed(now ib.Time, h Host) {
 	q.common.Failed = false
-	rc, sc := q.requesting(now, h), q.responding(now, h)
+	rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 	q.req.stop()
 	q.resp.stop(&sc)
 	more := q.req.flush(&rc)
@@ -87,7 +77,7 @@ func (q *QP) flushFailed(now ib.Time, h Host) {
 // Error, and sends posted in SQE.
 func (q *QP) Flush(now ib.Time, h Host) {
 	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
-		rc, sc := q.requesting(now, h), q.responding(now, h)
+		rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 		more := q.req.flush(&rc)
 		q.req.Kick = q.resp.flush(&sc) || more
 	}
@@ -99,7 +89,7 @@ func (q *QP) RunPending() bool { return q.req.Kick }
 // Run sends what may be sent, about budget bytes of payload at most, and reports
 // whether there is more to do at once.
 func (q *QP) Run(now ib.Time, budget int, h Host) (more bool) {
-	c := q.requesting(now, h)
+	c := reqCall{&q.common, now, h, h.Scratch()}
 	more = q.req.run(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -111,7 +101,7 @@ func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once. It also takes up requests whose memory was not at hand.
 func (q *QP) Respond(now ib.Time, budget int, h Host) (more bool) {
-	c := q.responding(now, h)
+	c := respCall{&q.common, now, h, h.Scratch()}
 	more = q.resp.respond(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -171,7 +161,7 @@ func (q *QP) Expire(now ib.Time, h Host) {
 		q.req.Kick = true
 	}
 	if q.common.running() {
-		c := q.requesting(now, h)
+		c := reqCall{&q.common, now, h, h.Scratch()}
 		q.req.expire(&c)
 		q.endCall(now, h)
 	}
@@ -238,7 +228,7 @@ func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
 // unstall goes on with requests whose memory was not at hand. It reports whether none waits
 // any more.
 func (q *QP) unstall(now ib.Time, h Host) bool {
-	c := q.responding(now, h)
+	c := respCall{&q.common, now, h, h.Scratch()}
 	done := q.resp.unstall(&c)
 	q.endCall(now, h)
 	return done
@@ -256,15 +246,15 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
 	}
 	switch {
 	case b.Kind < KindReadResp && b.Type == ib.RC:
-		rc := q.responding(now, h)
+		rc := respCall{&q.common, now, h, h.Scratch()}
 		return q.resp.receiveReliable(&rc, b)
 	case b.Kind < KindReadResp:
-		rc := q.responding(now, h)
+		rc := respCall{&q.common, now, h, h.Scratch()}
 		return q.resp.receiveUnreliable(&rc, b)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == ib.RC:
-		rc := q.requesting(now, h)
+		rc := reqCall{&q.common, now, h, h.Scratch()}
 		return q.req.receiveResponse(&rc, b)
 	default:
 		c.Count.Dropped++
@@ -278,7 +268,7 @@ func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Host) (taken bool) {
 		q.Congested(now, b.SGID)
 		return true
 	}
-	rc := q.responding(now, h)
+	rc := respCall{&q.common, now, h, h.Scratch()}
 	if !q.resp.acceptDatagram(&rc, b) {
 		return true
 	}

@@ -128,19 +128,19 @@ const (
 // receiveReliable is the RC responder: it takes a request, and after it those that have
 // been waiting for it.
 func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
-	taken = rs.inOrder(c, b)
+	taken = rs.takeRequest(c, b)
 	if taken && rs.Episode != 0 {
 		rs.unstash(c)
 	}
 	return taken
 }
 
-// inOrder takes one request (IBA 9.7.4 and 9.9.3): order, validity, resources, execution,
+// takeRequest takes one request (IBA 9.7.4 and 9.9.3): order, validity, resources, execution,
 // acknowledgement.
 //
 // A burst that has to be offered again (Later) may have taken a receive and begun a message.
 // Both are noted, so that it then goes on from there.
-func (rs *responder) inOrder(c *respCall, b *Burst) (taken bool) {
+func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || rs.Closing {
 		c.Count.Dropped++
 		return true
