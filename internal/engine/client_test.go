@@ -83,7 +83,7 @@ func newProgram(t testing.TB, e *Engine, n *nic.NIC, gid ib.GID, uid int) *progr
 	var err error
 	c.arena, err = nic.NewArena()
 	must(err)
-	c.space, err = memory.NewSpace(os.Getpid(), 0)
+	c.space, err = memory.NewSpace(0)
 	must(err)
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	must(err)

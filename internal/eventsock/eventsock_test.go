@@ -78,10 +78,3 @@ func TestRaise(t *testing.T) {
 	}
 	s.Lower()
 }
-
-func TestPostDoesNotAllocate(t *testing.T) {
-	s, _ := pair(t)
-	if n := testing.AllocsPerRun(100, func() { s.Post([16]byte{1}, 8) }); n != 0 {
-		t.Errorf("an event allocates %v times", n)
-	}
-}

@@ -43,7 +43,7 @@ func FuzzCommand(f *testing.F) {
 		legacy(abi.CmdDeregMR, &abi.DeregMR{}, nil, 0))
 
 	s := testServer(f)
-	space, err := memory.NewSpace(1, 1<<20)
+	space, err := memory.NewSpace(1 << 20)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -68,6 +68,8 @@ func (g guests) Sessions() []inspect.Session {
 	return out
 }
 
+func (g guests) Recount() { g.s.recount() }
+
 func (g guests) Programs() []inspect.Program {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()

@@ -39,7 +39,7 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 		return refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
-	space, err := memory.NewSpace(who.Pid, d.NIC.Limits().Memory)
+	space, err := memory.NewSpace(d.NIC.Limits().Memory)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)

@@ -112,7 +112,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		Recount: s.recount, Overdrawn: s.overdrawn, Stop: cfg.Stop,
+		Overdrawn: s.overdrawn, Stop: cfg.Stop,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {

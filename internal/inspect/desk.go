@@ -33,6 +33,8 @@ type Loop interface {
 type Clients interface {
 	Sessions() []Session
 	Programs() []Program
+	// Recount has every program charged for what it holds now.
+	Recount()
 }
 
 // A Session is an opened device.
@@ -62,8 +64,6 @@ type Config struct {
 	Owner   int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
-	// Recount brings what everybody is charged for up to date.
-	Recount func()
 	// Overdrawn is told of a limit that somebody has met.
 	Overdrawn func(error)
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.

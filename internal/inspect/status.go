@@ -45,7 +45,7 @@ func (d *Desk) status(v *View, sessions []Session) channel.Status {
 	}
 	d.peers(&st, v.All)
 
-	d.cfg.Recount()
+	d.cfg.Clients.Recount()
 	lines := v.Who.Account.Lines()
 	if v.All {
 		lines = d.cfg.Budget.Lines()

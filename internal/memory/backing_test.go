@@ -41,7 +41,7 @@ func (s *slab) Close() error              { return nil }
 func scattered(t *testing.T, pages uint64) (*Region, *slab) {
 	t.Helper()
 	b := newSlab(t, int(pages)*pageSize)
-	s := NewSpaceIn(b, 0, 0)
+	s := NewSpaceIn(b, 0)
 	s.SetAccount(budget.New(budget.Limits{All: plenty(), Others: plenty(), User: plenty()}).User(1))
 	t.Cleanup(s.Close)
 	const start = 0x5555_0000_0000
@@ -79,7 +79,7 @@ func TestExtentNamesAnOffset(t *testing.T) {
 }
 
 func TestExtentBeyondTheBacking(t *testing.T) {
-	s := NewSpaceIn(newSlab(t, 4*pageSize), 0, 0)
+	s := NewSpaceIn(newSlab(t, 4*pageSize), 0)
 	defer s.Close()
 	for _, offset := range []uint64{4 * pageSize, 3*pageSize + 1, ^uint64(0) - 10} {
 		e := Extent{Start: pageSize, Length: pageSize, Kind: Shared, Prot: 3, Offset: offset}

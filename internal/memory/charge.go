@@ -80,8 +80,10 @@ func (s *Space) Recount() {
 
 // recount is Recount. It fails only where that is more than before. s.mu is held.
 func (s *Space) recount() error {
-	if used, err := s.backing.Used(); err == nil { // else it is closed, and hold will say so
-		s.charges.pages = used
+	if !s.closed {
+		if used, err := s.backing.Used(); err == nil {
+			s.charges.pages = used
+		}
 	}
 	return s.charges.settle(s.mapped)
 }

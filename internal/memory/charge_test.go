@@ -2,7 +2,6 @@ package memory
 
 import (
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +12,7 @@ import (
 // charged is a space whose user may have limit.
 func charged(t *testing.T, limit budget.Bill) (*Space, *budget.Account) {
 	t.Helper()
-	s, err := NewSpace(os.Getpid(), 0)
+	s, err := NewSpace(0)
 	if err != nil {
 		t.Fatal(err)
 	}

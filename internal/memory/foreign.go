@@ -33,9 +33,6 @@ type Remote interface {
 // first region is mapped. Without it foreign memory is refused with EPERM.
 func (s *Space) SetForeign(f Remote) { s.foreign = f }
 
-// HasForeign reports whether foreign memory can be reached.
-func (s *Space) HasForeign() bool { return s.foreign != nil }
-
 // read fills b from addr of the process. EFAULT: there is no memory, any more.
 func (s *Space) read(addr uint64, b []byte) error {
 	if s.foreign == nil {

@@ -12,7 +12,7 @@ import (
 
 func newSpace(t *testing.T, quota uint64) *Space {
 	t.Helper()
-	s, err := NewSpace(os.Getpid(), quota)
+	s, err := NewSpace(quota)
 	if err != nil {
 		t.Fatal(err)
 	}

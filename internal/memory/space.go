@@ -23,7 +23,6 @@ const (
 
 // A Space is the registered memory of one client, today a process.
 type Space struct {
-	pid     int
 	backing Backing
 	foreign Remote // nil: we may not
 	writers writers
@@ -50,24 +49,23 @@ type window struct {
 	covers [windowSize / chunkSize]int32
 }
 
-// NewSpace makes the space of process pid, in a memfd of its own. quota bounds the bytes
+// NewSpace makes the space of a process, in a memfd of its own. quota bounds the bytes
 // that it may register; 0 means three quarters of the machine's memory: like locked pages,
 // which RLIMIT_MEMLOCK bounds for a real NIC, registered pages cannot be swapped out well.
-func NewSpace(pid int, quota uint64) (*Space, error) {
+func NewSpace(quota uint64) (*Space, error) {
 	m, err := NewMemfd()
 	if err != nil {
 		return nil, err
 	}
-	return NewSpaceIn(m, pid, quota), nil
+	return NewSpaceIn(m, quota), nil
 }
 
-// NewSpaceIn makes a space whose shared memory lies in b, which it closes. pid is 0 for a
-// client that is not a process of this machine.
-func NewSpaceIn(b Backing, pid int, quota uint64) *Space {
+// NewSpaceIn makes a space whose shared memory lies in b, which it closes.
+func NewSpaceIn(b Backing, quota uint64) *Space {
 	if quota == 0 {
 		quota = defaultQuota()
 	}
-	return &Space{pid: pid, backing: b, windows: make(map[uint64]*window), quota: quota}
+	return &Space{backing: b, windows: make(map[uint64]*window), quota: quota}
 }
 
 // File is the memfd, to be passed to the process; nil if the memory lies in something else.
@@ -77,9 +75,6 @@ func (s *Space) File() *os.File {
 	}
 	return nil
 }
-
-// Pid is the process, as the daemon sees it.
-func (s *Space) Pid() int { return s.pid }
 
 // Mapped is how many bytes live regions cover.
 func (s *Space) Mapped() uint64 {

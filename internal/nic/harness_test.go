@@ -69,7 +69,7 @@ func (r *rig) open() *Session {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	space, err := memory.NewSpace(unix.Getpid(), 1<<30)
+	space, err := memory.NewSpace(1 << 30)
 	if err != nil {
 		r.t.Fatal(err)
 	}

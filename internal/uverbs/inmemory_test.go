@@ -111,7 +111,7 @@ const (
 func newClient(t *testing.T, e *engine.Engine, n *nic.NIC) *client {
 	t.Helper()
 	c := &client{t: t, e: e, nic: n, arena: anonymous(t, 16<<20), mem: anonymous(t, memSize)}
-	c.space = memory.NewSpaceIn(c.mem, 0, 0)
+	c.space = memory.NewSpaceIn(c.mem, 0)
 	a := nic.NewArenaIn(c.arena)
 	var err error
 	if derr := e.Do(func() {
