@@ -102,7 +102,7 @@ func childrenOf(pid int) (children []int) {
 // This build against itself: every side is measured and judged, and what is judged decides
 // the exit status. (Which way is nobody's business here.)
 func TestBenchAgainst(t *testing.T) {
-	p := tool(t, "bench", "--against", harness.Binary(), "--only", "local", "--rows", "^send latency, 64 B$", "--rounds", "1", "--out", "", "-o", "json")
+	p := tool(t, "bench", "--against", harness.Binary(), "--only", "local", "--rows", "send latency, 64 B, against TCP", "--rounds", "1", "--out", "", "-o", "json")
 	if !p.Ended(5 * minute) {
 		t.Fatalf("it does not end\n%s", p.Output())
 	}

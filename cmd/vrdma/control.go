@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 
 	"vrdma/internal/channel"
 	"vrdma/internal/launch"
@@ -31,8 +33,13 @@ func launcher(place launch.Place) *launch.Launcher {
 
 // probe asks the daemon who it is. One that speaks another protocol refuses to say
 // more than its process number.
-func probe(_ context.Context, p launch.Place) (launch.Daemon, error) {
+func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
 	status, err := channel.QueryStatus(p.Socket)
+	// A daemon that was killed lets us connect until the kernel has taken its socket away.
+	for end := time.Now().Add(dying); hungUp(err) && ctx.Err() == nil && time.Now().Before(end); {
+		time.Sleep(dying / 500)
+		status, err = channel.QueryStatus(p.Socket)
+	}
 	var refusal *channel.Refusal
 	switch {
 	case err == nil:
@@ -60,6 +67,14 @@ func improper(p launch.Place, err error) error {
 		return fmt.Errorf("the daemon at %s is not ours to use (%w): have its owner start it with --mode 0666, or choose another place with --socket", p.Socket, syscall.EACCES)
 	}
 	return fmt.Errorf("the daemon at %s does not answer properly: %w", p.Socket, err)
+}
+
+// dying is how long a killed daemon may take: the kernel frees its memory first.
+const dying = 5 * time.Second
+
+// hungUp reports whether err means that the daemon ended the conversation, or died of it.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // absent reports whether err means that nobody listens.

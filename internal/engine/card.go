@@ -89,8 +89,7 @@ func (c *cards) arrived(gid *ib.GID) *card {
 
 // A route is what a task remembers of the way to its peer.
 type route struct {
-	found  bool
-	routes uint32 // NIC.Routes when it was found
+	routes uint32 // NIC.Routes when it was found; 0: it was not
 	sgid   ib.GID
 	dgid   ib.GID
 	card   *card      // of this daemon; nil: elsewhere, or nowhere
@@ -107,7 +106,7 @@ func (t *task) find(sgid, dgid *ib.GID) {
 }
 
 func (e *Engine) find(c *card, sgid, dgid *ib.GID) route {
-	r := route{found: true, routes: c.nic.Routes(), sgid: *sgid, dgid: *dgid}
+	r := route{routes: c.nic.Routes(), sgid: *sgid, dgid: *dgid}
 	switch w := e.opts.Resolver.Resolve(c.nic, *dgid); {
 	case w.Local():
 		r.card = e.cards.of[w.NIC]
@@ -119,14 +118,9 @@ func (e *Engine) find(c *card, sgid, dgid *ib.GID) route {
 	return r
 }
 
-// routeOf is the route of a burst that t sends. That of a queue pair that is connected
-// changes when its NIC's routes do; its path stays as it was, because what is under way would
-// be lost.
-func (t *task) routeOf(b *transport.Burst) *route {
-	r := &t.route
-	if !r.found || r.routes != t.card.nic.Routes() || b.Type == ib.UD && (r.dgid != b.DGID || r.sgid != b.SGID) {
-		t.peer = nil
-		t.find(&b.SGID, &b.DGID)
-	}
-	return r
+// stale reports whether the route has to be found again for a burst that t sends. That of a
+// queue pair that is connected is, when its NIC's routes have changed; its path stays as it
+// was, because what is under way would be lost.
+func (r *route) stale(t *task, b *transport.Burst) bool {
+	return r.routes != t.card.nic.Routes() || b.Type == ib.UD && (r.dgid != b.DGID || r.sgid != b.SGID)
 }

@@ -47,7 +47,10 @@ func (e *Engine) multicast(from *task, b *transport.Burst) {
 	if e.net.tap != nil {
 		e.net.tap.Burst(b)
 	}
-	r := from.routeOf(b)
+	r := &from.route
+	if r.stale(from, b) {
+		from.find(&b.SGID, &b.DGID)
+	}
 	n := 0
 	if g := e.net.groups.of[r.to]; g != nil {
 		n = e.deliverGroup(g, b)

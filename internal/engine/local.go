@@ -8,7 +8,7 @@ import (
 // The local link: the destination is a queue pair of this daemon, and a burst is handed over
 // whole. The responder does the only copy.
 //
-//	requester ── transmit ──▶ deliver ──▶ responder       at once, within the sender's turn
+//	requester ── Transmit ──▶ deliver ──▶ responder       at once, within the sender's turn
 //	    ▲                                     │
 //	    └── deliver ◀── deliverReplies ◀── replies        when the sender's call has ended
 //
@@ -32,25 +32,32 @@ type reply struct {
 // waiting reports whether the loop has something to do here.
 func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 
-// transmit carries b away. Requests and READ responses reach a peer of this daemon before
-// it returns; acknowledgements wait until the sender's call has ended, because the
+// Transmit implements nic.Owner. Requests and READ responses reach a peer of this daemon
+// before it returns; acknowledgements wait until the sender's call has ended, because the
 // requester they are for may be the one that is running.
-func (e *Engine) transmit(from *task, b *transport.Burst) {
+func (t *task) Transmit(b *transport.Burst) {
 	if b.Type == ib.UD && b.DGID.IsMulticast() {
-		e.multicast(from, b)
+		t.e.multicast(t, b)
 		return
 	}
-	r := from.routeOf(b)
-	if e.net.port != nil && r.remote() {
-		e.depart(from, r, b)
+	r := &t.route
+	if r.stale(t, b) {
+		t.peer = nil
+		t.find(&b.SGID, &b.DGID)
+	}
+	e := t.e
+	if r.card == nil {
+		e.leaveHost(t, b)
 		return
 	}
 	if e.net.tap != nil {
 		e.net.tap.Burst(b)
 	}
-	to := from.peerOf(r, b)
-	if to == nil {
-		return // lost, as on a wire: the sender's timer will tell it
+	to := t.peer
+	if to == nil || to.q.Num() != b.Dst || to.q.Gone() || b.Type == ib.UD {
+		if to = t.findPeer(b); to == nil {
+			return // lost, as on a wire: the sender's timer will tell it
+		}
 	}
 	switch b.Kind {
 	case transport.KindAck, transport.KindAtomicResp:
@@ -66,21 +73,25 @@ func (e *Engine) transmit(from *task, b *transport.Burst) {
 	e.deliver(to, b)
 }
 
+// leaveHost sends b to another host, if it is for one.
+func (e *Engine) leaveHost(t *task, b *transport.Burst) {
+	if e.net.port != nil && t.route.remote() {
+		e.depart(t, &t.route, b)
+	} else if e.net.tap != nil {
+		e.net.tap.Burst(b) // it leads nowhere, which somebody may want to see
+	}
+}
+
 // supersedes reports whether ACK b makes the earlier ACK a superfluous. NAKs stay.
 func supersedes(b, a *transport.Burst) bool {
 	return b.Kind == transport.KindAck && a.Kind == transport.KindAck && b.Syndrome>>5 == 0 && a.Syndrome>>5 == 0 &&
 		b.Src == a.Src && b.SGID == a.SGID
 }
 
-// peerOf finds the queue pair that a burst is for, where r leads to a NIC of this daemon.
-func (t *task) peerOf(r *route, b *transport.Burst) *task {
-	if p := t.peer; p != nil && p.q.Num() == b.Dst && !p.q.Gone() && b.Type != ib.UD {
-		return p
-	}
-	if r.card == nil {
-		return nil
-	}
-	p := r.card.taskAt(b.Dst)
+// findPeer finds the queue pair that a burst is for, at the NIC of this daemon that the route
+// leads to; nil: nobody is there.
+func (t *task) findPeer(b *transport.Burst) *task {
+	p := t.route.card.taskAt(b.Dst)
 	if b.Type != ib.UD {
 		t.peer = p
 	}

@@ -103,16 +103,19 @@ func (m *management) datagram(from, to ib.GID, mad []byte) *transport.Burst {
 
 // managementDue is when a Management has something to do; zero is never.
 func (e *Engine) managementDue() ib.Time {
-	m := &e.mgmt
-	if m.stale {
-		m.stale, m.due = false, 0
-		for _, c := range e.cards.of {
-			if c.manage != nil {
-				m.due = sooner(m.due, c.manage.Deadline())
-			}
+	if e.mgmt.stale {
+		e.mgmt.stale, e.mgmt.due = false, e.cards.managementDue()
+	}
+	return e.mgmt.due
+}
+
+func (c *cards) managementDue() (due ib.Time) {
+	for _, c := range c.of {
+		if c.manage != nil {
+			due = sooner(due, c.manage.Deadline())
 		}
 	}
-	return m.due
+	return due
 }
 
 // madsPerPass bounds what one pass delivers.

@@ -15,7 +15,7 @@ import (
 // link.Port, and what arrives there is handed to the queue pair that it names, of the NIC
 // that has the address it was sent to.
 //
-//	transmit ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
+//	Transmit ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
 //	                     └─ the rest ─────────────────────────────────┘
 //	deliver ◀── Receive ◀── NIC of the address (card.go) ◀── port ◀── Poll
 //

@@ -152,7 +152,7 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 
 // armDeadline has t given a turn when the deadline of its state machine comes.
 func (s *scheduler) armDeadline(t *task) {
-	if d := t.q.Transport().Deadline(); d != 0 {
+	if d := t.q.Transport().Deadline(); d != 0 && (t.timer.at == 0 || d < t.timer.due) {
 		s.arm(t, d)
 	}
 }

@@ -55,9 +55,6 @@ func (c *card) taskAt(num uint32) *task {
 	return nil
 }
 
-// Transmit implements nic.Owner.
-func (t *task) Transmit(b *transport.Burst) { t.e.transmit(t, b) }
-
 // Connect implements nic.Owner.
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
 	t.peer = nil

@@ -156,17 +156,12 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		u, err := s.control.listener.AcceptUnix()
-		switch {
-		case err == nil:
-			s.serve(u, s.converseControl)
-		case errors.Is(err, net.ErrClosed):
+		err := s.accept(s.control.listener, s.converseControl)
+		if err == nil {
 			return
-		default:
-			// No descriptor, most likely: the daemon's owner has closed none of
-			// their own yet.
-			time.Sleep(patience / 4)
 		}
+		s.log.Warn("trouble at the control socket", "error", err)
+		time.Sleep(patience)
 	}
 }
 

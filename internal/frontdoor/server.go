@@ -146,7 +146,7 @@ func (s *Server) Serve() error {
 	}()
 	ended := make(chan error, len(s.doors))
 	for _, d := range s.doors {
-		go func() { ended <- d.accept() }()
+		go func() { ended <- s.accept(d.listener, d.converse) }()
 	}
 	for range s.doors {
 		if err := <-ended; err != nil {

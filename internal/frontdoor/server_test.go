@@ -167,7 +167,7 @@ func TestLastDescriptor(t *testing.T) {
 	}()
 	var got answer
 	eventually(t, "an answer", func() bool {
-		spare, _ := s.doors[0].admit(syscall.EMFILE)
+		spare, _ := s.admit(s.doors[0].listener, s.doors[0].converse, syscall.EMFILE)
 		if spare == nil {
 			t.Fatal("no spare descriptor, although there are some")
 		}

@@ -68,6 +68,7 @@ func New(c Config) *NIC {
 		qps:      make(map[uint32]*QP),
 		keys:     make(map[uint32]keyed),
 		mcast:    make(map[ib.GID][]*QP),
+		routes:   1,
 	}
 }
 

@@ -35,9 +35,10 @@ type Resolver interface {
 
 // Reroute says that the Resolver has other answers for the NIC than before. It runs on the
 // loop.
-func (n *NIC) Reroute() { n.routes++ }
+func (n *NIC) Reroute() { n.routes = max(n.routes+1, 1) }
 
-// Routes counts the calls of Reroute: what was remembered under another number is stale.
+// Routes changes with Reroute: what was remembered under another number is stale. It is not
+// 0.
 func (n *NIC) Routes() uint32 { return n.routes }
 
 // HostNetwork is the Resolver of NICs that are on the host's own network, where a GID is an

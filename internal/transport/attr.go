@@ -120,7 +120,7 @@ func (q *QP) enter(s ib.State, now ib.Time, h Host) {
 		if r.Pos == r.Started {
 			r.Loaded = false // looked at, but not begun: not any more
 		}
-		rc := q.requesting(now, h)
+		rc := reqCall{&q.common, now, h, h.Scratch()}
 		r.checkDrained(&rc)
 	case ib.StateRTS:
 		c.State = ib.StateRTS

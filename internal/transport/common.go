@@ -52,10 +52,10 @@ func (c *common) unacknowledged() bool {
 
 // address resets b and fills in what all bursts of a connected queue pair share.
 func (c *common) address(b *Burst, k Kind) {
-	*b = Burst{
-		Type: c.Conf.Type, Kind: k, Src: c.Conf.Num, Dst: c.Attr.DestQPN,
-		SGID: c.Attr.SGID, DGID: c.Attr.DGID, PKey: c.Attr.PKey, MTU: c.Attr.MTU,
-	}
+	// Cleared in place: a literal would be made elsewhere first, and copied.
+	*b = Burst{}
+	b.Type, b.Kind, b.Src, b.Dst = c.Conf.Type, k, c.Conf.Num, c.Attr.DestQPN
+	b.SGID, b.DGID, b.PKey, b.MTU = c.Attr.SGID, c.Attr.DGID, c.Attr.PKey, c.Attr.MTU
 }
 
 // countSent counts b, which is about to leave.

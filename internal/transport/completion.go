@@ -43,7 +43,7 @@ func (r *requester) packetsAt(c *reqCall, pos uint32, w *SendWQE) (packets uint3
 func (r *requester) completeUnreliable(c *reqCall) {
 	r.Una, r.TailPSN = r.PSN, r.PSN
 	r.finish(c, &r.W, Success)
-	r.settle(c)
+	r.tailMoved(c)
 }
 
 // completeLocal ends the local operations that nothing before them holds up.
@@ -55,13 +55,13 @@ func (r *requester) completeLocal(c *reqCall) {
 		}
 		r.finish(c, w, Success)
 	}
-	r.settle(c)
+	r.tailMoved(c)
 }
 
-// settle looks at what a moved Tail has made possible: the failure of a request that
+// tailMoved looks at what a moved Tail has made possible: the failure of a request that
 // could not be sent, or the end of draining; and if the place to send from has been
 // overtaken, it catches up.
-func (r *requester) settle(c *reqCall) {
+func (r *requester) tailMoved(c *reqCall) {
 	if !r.Repair.Active && (int32(r.Tail-r.Pos) > 0 || ib.PSNDist(r.Una, r.PSN) > ib.PSNDist(r.Una, r.Max)) {
 		r.rewind()
 	}
@@ -92,7 +92,7 @@ func (r *requester) failHere(c *reqCall, st Status) {
 	if r.Pos == r.Started {
 		r.begin(packetsOf(r.W.Length, c.Attr.MTU))
 	}
-	r.settle(c)
+	r.tailMoved(c)
 }
 
 // failTail ends the request at Tail in error, and with it the send queue.

@@ -53,24 +53,17 @@ func (q *QP) State() ib.State { return q.common.State }
 // Counters are the queue pair's counters; the caller may read them in place.
 func (q *QP) Counters() *Counters { return &q.common.Count }
 
-// requesting is a call of the requester.
-func (q *QP) requesting(now ib.Time, h Host) reqCall {
-	return reqCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
-}
-
-// responding is a call of the responder.
-func (q *QP) responding(now ib.Time, h Host) respCall {
-	return respCall{common: &q.common, now: now, h: h, sc: h.Scratch()}
-}
-
-// endCall is the end of every call that may have moved the queue pair to the state Error: it
-// stops both halves and flushes their queues.
+// endCall is the end of every call that may have moved the queue pair to the state Error.
 func (q *QP) endCall(now ib.Time, h Host) {
-	if !q.common.Failed {
-		return
+	if q.common.Failed {
+		q.flushFailed(now, h)
 	}
+}
+
+// flushFailed stops both halves and flushes their queues.
+func (q *QP) flushFailed(now ib.Time, h Host) {
 	q.common.Failed = false
-	rc, sc := q.requesting(now, h), q.responding(now, h)
+	rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 	q.req.stop()
 	q.resp.stop(&sc)
 	more := q.req.flush(&rc)
@@ -84,7 +77,7 @@ func (q *QP) endCall(now ib.Time, h Host) {
 // Error, and sends posted in SQE.
 func (q *QP) Flush(now ib.Time, h Host) {
 	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
-		rc, sc := q.requesting(now, h), q.responding(now, h)
+		rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 		more := q.req.flush(&rc)
 		q.req.Kick = q.resp.flush(&sc) || more
 	}
@@ -96,7 +89,7 @@ func (q *QP) RunPending() bool { return q.req.Kick }
 // Run sends what may be sent, about budget bytes of payload at most, and reports
 // whether there is more to do at once.
 func (q *QP) Run(now ib.Time, budget int, h Host) (more bool) {
-	c := q.requesting(now, h)
+	c := reqCall{&q.common, now, h, h.Scratch()}
 	more = q.req.run(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -108,7 +101,7 @@ func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once. It also takes up requests whose memory was not at hand.
 func (q *QP) Respond(now ib.Time, budget int, h Host) (more bool) {
-	c := q.responding(now, h)
+	c := respCall{&q.common, now, h, h.Scratch()}
 	more = q.resp.respond(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -168,7 +161,7 @@ func (q *QP) Expire(now ib.Time, h Host) {
 		q.req.Kick = true
 	}
 	if q.common.running() {
-		c := q.requesting(now, h)
+		c := reqCall{&q.common, now, h, h.Scratch()}
 		q.req.expire(&c)
 		q.endCall(now, h)
 	}
@@ -207,18 +200,9 @@ func (q *QP) Excuse(now ib.Time) {
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
 func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
-	taken = q.receive(now, b, h)
-	q.endCall(now, h)
-	return taken
-}
-
-// receive checks that b is for this queue pair, and counts it.
-func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
 	c := &q.common
-	if q.resp.Stalled {
-		if rc := q.responding(now, h); !q.resp.unstall(&rc) {
-			return false
-		}
+	if q.resp.Stalled && !q.unstall(now, h) {
+		return false
 	}
 	if b.Type != c.Conf.Type || b.Packets == 0 || b.Packets > ib.PSNHalf || b.PSN > ib.PSNMask {
 		c.Count.Dropped++
@@ -237,7 +221,17 @@ func (q *QP) receive(now ib.Time, b *Burst, h Host) (taken bool) {
 		c.Count.RcvdPackets += uint64(b.Packets)
 		c.Count.RcvdBytes += uint64(b.size())
 	}
+	q.endCall(now, h)
 	return taken
+}
+
+// unstall goes on with requests whose memory was not at hand. It reports whether none waits
+// any more.
+func (q *QP) unstall(now ib.Time, h Host) bool {
+	c := respCall{&q.common, now, h, h.Scratch()}
+	done := q.resp.unstall(&c)
+	q.endCall(now, h)
+	return done
 }
 
 // dispatch gives b to the half of a connected queue pair that it is for.
@@ -251,13 +245,16 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
 		q.notify(now, b, h)
 	}
 	switch {
+	case b.Kind < KindReadResp && b.Type == ib.RC:
+		rc := respCall{&q.common, now, h, h.Scratch()}
+		return q.resp.receiveReliable(&rc, b)
 	case b.Kind < KindReadResp:
-		rc := q.responding(now, h)
-		return q.resp.receive(&rc, b)
+		rc := respCall{&q.common, now, h, h.Scratch()}
+		return q.resp.receiveUnreliable(&rc, b)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == ib.RC:
-		rc := q.requesting(now, h)
+		rc := reqCall{&q.common, now, h, h.Scratch()}
 		return q.req.receiveResponse(&rc, b)
 	default:
 		c.Count.Dropped++
@@ -271,7 +268,7 @@ func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Host) (taken bool) {
 		q.Congested(now, b.SGID)
 		return true
 	}
-	rc := q.responding(now, h)
+	rc := respCall{&q.common, now, h, h.Scratch()}
 	if !q.resp.acceptDatagram(&rc, b) {
 		return true
 	}

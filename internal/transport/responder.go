@@ -125,26 +125,22 @@ const (
 	faultLater          // not yet: no fault at all
 )
 
-// receive takes a request of a connected peer.
-func (rs *responder) receive(c *respCall, b *Burst) (taken bool) {
-	if b.Type != ib.RC {
-		return rs.receiveUnreliable(c, b)
-	}
-	if !rs.receiveReliable(c, b) {
-		return false
-	}
-	if rs.Episode != 0 {
+// receiveReliable is the RC responder: it takes a request, and after it those that have
+// been waiting for it.
+func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
+	taken = rs.takeRequest(c, b)
+	if taken && rs.Episode != 0 {
 		rs.unstash(c)
 	}
-	return true
+	return taken
 }
 
-// receiveReliable is the RC responder (IBA 9.7.4 and 9.9.3): order, validity,
-// resources, execution, acknowledgement.
+// takeRequest takes one request (IBA 9.7.4 and 9.9.3): order, validity, resources, execution,
+// acknowledgement.
 //
 // A burst that has to be offered again (Later) may have taken a receive and begun a message.
 // Both are noted, so that it then goes on from there.
-func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
+func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || rs.Closing {
 		c.Count.Dropped++
 		return true

@@ -236,7 +236,7 @@ func (rs *responder) unstash(c *respCall) {
 			break
 		}
 		psn := rs.PSN
-		if !rs.receiveReliable(c, b) {
+		if !rs.takeRequest(c, b) {
 			s.slot(rs.Episode, psn).Episode = rs.Episode // it stays there
 			rs.Stalled = true
 			return

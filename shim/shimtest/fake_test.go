@@ -152,6 +152,13 @@ func (f *fake) accept(l *net.UnixListener) {
 	}
 }
 
+// refuse has every hello answered with w.
+func (f *fake) refuse(w channel.Welcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refusal = &w
+}
+
 func (f *fake) sessions() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

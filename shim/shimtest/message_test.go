@@ -49,9 +49,7 @@ func TestNoDaemon(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	f := startFake(t)
-	f.mu.Lock()
-	f.refusal = &channel.Welcome{Magic: channel.Magic, Protocol: 9, Error: int32(syscall.EPROTONOSUPPORT), Text: "this daemon speaks protocol 9"}
-	f.mu.Unlock()
+	f.refuse(channel.Welcome{Magic: channel.Magic, Protocol: 9, Error: int32(syscall.EPROTONOSUPPORT), Text: "this daemon speaks protocol 9"})
 	out, err := run(t, f, library(t), program(t, "limits"))
 	if err == nil || !strings.Contains(out, "vrdma: this daemon speaks protocol 9\n") ||
 		!strings.Contains(out, fmt.Sprintf("errno %d\n", int(syscall.EPROTONOSUPPORT))) {

@@ -26,6 +26,26 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestKeep: no byte is lost where something runs out, ends or was moved, also on an older kernel.
+func TestKeep(t *testing.T) {
+	for _, name := range []string{"moved", "appended", "leaderless", "descriptors", "addresses", "mappings", "crowd", "beside"} {
+		for kernel, wrap := range map[string][]string{"new": nil, "old": {program(t, "oldkernel")}} {
+			if name == "crowd" && kernel == "old" {
+				continue // nothing is moved there
+			}
+			t.Run(name+"/"+kernel, func(t *testing.T) {
+				lib := library(t)
+				if name == "crowd" {
+					lib = library(t, "-DMOVED_MAX=256")
+				}
+				f := startFake(t)
+				mustRun(t, f, lib, append(wrap, program(t, "keep"), name)...)
+				f.waitIdle(t)
+			})
+		}
+	}
+}
+
 // TestTracer: the daemon may trace the program from before the greeting until its answer, and
 // is named where it can be.
 func TestTracer(t *testing.T) {
@@ -52,7 +72,7 @@ func (f *fake) waitIdle(t *testing.T) {
 // anything: libibverbs goes on to sysfs.
 func TestNetlinkRefused(t *testing.T) {
 	f := startFake(t)
-	f.refusal = &channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"}
+	f.refuse(channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"})
 	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
 		t.Errorf("printed:\n%s", out)
 	}

@@ -1,0 +1,82 @@
+package transport_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// whole are the types that a part of the queue pair has no business with: a method of the
+// type on the left takes and reaches none of those on the right.
+var whole = map[string][]string{
+	"requester": {"QP", "responder", "Host", "responderHost", "respCall"},
+	"responder": {"QP", "requester", "Host", "requesterHost", "reqCall"},
+	"reqCall":   {"QP", "requester", "responder", "Host"},
+	"respCall":  {"QP", "requester", "responder", "Host"},
+}
+
+// part is what whole says of all types that are neither QP nor one of its halves.
+var part = []string{"QP", "requester", "responder", "Host", "requesterHost", "responderHost", "reqCall", "respCall"}
+
+// TestParts: the halves of a queue pair know nothing of each other, their parts nothing of
+// the halves, and neither of them the QP. What they need they are told in the call.
+func TestParts(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods := map[string]int{}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, e.Name(), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil {
+				continue
+			}
+			typ := fn.Recv.List[0].Type
+			if p, ok := typ.(*ast.StarExpr); ok {
+				typ = p.X
+			}
+			name := typ.(*ast.Ident).Name
+			methods[name]++
+			if name == "QP" {
+				continue
+			}
+			not, ok := whole[name]
+			if !ok {
+				not = part
+			}
+			ast.Inspect(fn.Type, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok && slices.Contains(not, id.Name) {
+					t.Errorf("%v: %s.%s takes a %s", set.Position(id.Pos()), name, fn.Name.Name, id.Name)
+				}
+				return true
+			})
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok && slices.Contains(not, id.Name) {
+					t.Errorf("%v: %s.%s uses %s", set.Position(id.Pos()), name, fn.Name.Name, id.Name)
+				}
+				return true
+			})
+		}
+	}
+	if methods["requester"] == 0 || methods["responder"] == 0 {
+		t.Errorf("methods by type: %v; the halves have none", methods)
+	}
+	// The whole stays thin: it is the public calls and what connects the halves.
+	if n := methods["QP"]; n > 45 {
+		t.Errorf("QP has %d methods: what belongs to one half should be a method of that half", n)
+	}
+	t.Logf("methods by type: %v", methods)
+}
