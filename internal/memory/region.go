@@ -70,6 +70,11 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		if e.Kind == Shared && e.Start+e.Length > 1<<spaceBits {
 			return nil, syscall.EFAULT
 		}
+		// Memory changes its kind at page borders only. Without this rule a client could
+		// make every byte a piece of its own, and the loop would go through them.
+		if e.Start != start && e.Start%pageSize != 0 {
+			return nil, syscall.EINVAL
+		}
 		at += e.Length
 	}
 	if at != start+length {
@@ -112,7 +117,9 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 // add appends an extent, cut at window borders. s.mu is held.
 func (r *Region) add(e Extent) error {
 	if e.Kind == Foreign {
-		if e.Length > 0 {
+		if last := r.last(); last != nil && last.mem == nil {
+			last.n += e.Length
+		} else if e.Length > 0 {
 			r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length})
 		}
 		return nil
@@ -131,6 +138,14 @@ func (r *Region) add(e Extent) error {
 		at += hi - lo
 	}
 	return nil
+}
+
+// last is the last piece so far; nil if there is none.
+func (r *Region) last() *regionPiece {
+	if len(r.pieces) == 0 {
+		return nil
+	}
+	return &r.pieces[len(r.pieces)-1]
 }
 
 // populate makes the region's pages present in the daemon, piece by piece, leaving
@@ -224,11 +239,8 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 	if off >= r.length || n > r.length-off {
 		return false
 	}
-	for i := range r.pieces {
+	for i := r.find(off); i < len(r.pieces); i++ {
 		p := &r.pieces[i]
-		if off >= p.off+p.n {
-			continue
-		}
 		lo := off - p.off
 		k := min(n, p.n-lo)
 		if p.mem != nil {
@@ -242,4 +254,18 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 		}
 	}
 	return false
+}
+
+// find is the number of the piece that offset off lies in. A region may have thousands of
+// pieces, and the loop asks for each entry of a scatter list.
+func (r *Region) find(off uint64) int {
+	lo, hi := 0, len(r.pieces)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); r.pieces[mid].off+r.pieces[mid].n > off {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
 }
