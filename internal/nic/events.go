@@ -3,6 +3,7 @@ package nic
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -93,18 +94,15 @@ func (q *eventQueue) close() {
 
 // forget drops every event that waits.
 func (q *eventQueue) forget() {
-	for range q.waiting {
-		q.account.Refund(eventBill)
-	}
+	q.refund(len(q.waiting))
 	q.waiting = nil
 }
 
-// hungUp reports whether the client has closed its end. The duplicate keeps the
-// socket, so the shim shuts it down when its last descriptor goes.
-func (q *eventQueue) hungUp() bool {
-	p := []unix.PollFd{{Fd: int32(q.fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0
+// refund gives back what n events were charged.
+func (q *eventQueue) refund(n int) {
+	if n > 0 {
+		q.account.Refund(budget.Bill{budget.State: uint64(n) * eventBill[budget.State]})
+	}
 }
 
 // maxWaiting bounds the events kept for a client that does not read: beyond, it loses
@@ -154,14 +152,9 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 	if q == nil || q.closed || sent == 0 {
 		return 0
 	}
+	// The channel holds a few hundred. Those of others go back, for which there is room
+	// now: nobody but us writes.
 	var keep []event
-	take := func(e event) {
-		if mine(&e) {
-			n++
-		} else {
-			keep = append(keep, e)
-		}
-	}
 	for {
 		var e event
 		k, _, err := unix.Recvfrom(q.peer, e.b[:], unix.MSG_DONTWAIT)
@@ -169,14 +162,21 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 			break
 		}
 		e.n = k
-		take(e)
+		if mine(&e) {
+			n++
+		} else {
+			keep = append(keep, e)
+		}
 	}
-	for _, e := range q.waiting {
-		take(e)
+	for i := range keep {
+		if _, err := unix.Write(q.fd, keep[i].b[:keep[i].n]); err != nil {
+			break // the client has hung up
+		}
 	}
-	q.forget()
-	for _, e := range keep {
-		q.post(e)
-	}
+	// Tens of thousands may wait: they are neither sent nor charged again.
+	before := len(q.waiting)
+	q.waiting = slices.DeleteFunc(q.waiting, func(e event) bool { return mine(&e) })
+	q.refund(before - len(q.waiting))
+	n += uint32(before - len(q.waiting))
 	return n
 }

@@ -4,6 +4,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
@@ -107,12 +109,7 @@ func (s *Session) CreateAsync() (int, error) {
 // CreateChannel makes a completion channel and returns its name and the client's end.
 // No command ends a channel, so this is when those that were closed go.
 func (s *Session) CreateChannel() (uint32, int, error) {
-	s.channels.walk(func(h uint32, q *eventQueue) {
-		if q.cqs == 0 && q.hungUp() {
-			q.close()
-			s.channels.remove(h)
-		}
-	})
+	s.sweepChannels()
 	// The name comes first: it is what is charged for, and descriptors that nobody may
 	// have must not be made.
 	q := &eventQueue{}
@@ -127,6 +124,30 @@ func (s *Session) CreateChannel() (uint32, int, error) {
 	}
 	*q = *made
 	return id, fd, nil
+}
+
+// sweepChannels ends the channels that the client has closed. Our duplicate of its end keeps
+// the socket, so the shim shuts it down when its last descriptor goes. They are asked in one system
+// call: a client that makes channels all the time has a thousand, and this is the loop.
+func (s *Session) sweepChannels() {
+	names := make([]uint32, 0, s.channels.len())
+	ends := make([]unix.PollFd, 0, s.channels.len())
+	s.channels.walk(func(h uint32, q *eventQueue) {
+		if q.cqs == 0 {
+			names = append(names, h)
+			ends = append(ends, unix.PollFd{Fd: int32(q.fd)})
+		}
+	})
+	if n, err := unix.Poll(ends, 0); err != nil || n == 0 {
+		return
+	}
+	for i, h := range names {
+		if ends[i].Revents&unix.POLLHUP != 0 {
+			q, _ := s.channels.get(h)
+			q.close()
+			s.channels.remove(h)
+		}
+	}
 }
 
 // PD is a protection domain: a ring fence around keys and queue pairs.
