@@ -266,6 +266,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell *os.File) error {
 	}
 	e.bells[int32(b.fd)] = b
 	s.Engine = b
+	e.sched.join(&b.flow, s.User)
 	e.activate(b)
 	return nil
 }

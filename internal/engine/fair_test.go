@@ -15,7 +15,7 @@ func halt(e *Engine) {
 	e.Stop()
 	e.time = func() ib.Time { return e.now + 1_000 }
 	for _, b := range e.bells {
-		b.flow.credit = 0
+		b.flow.credit, b.flow.of.credit = 0, 0
 		e.activate(b)
 	}
 }
@@ -84,7 +84,12 @@ func (c *client) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
 // doing of their client.
 func storm(t testing.TB, e *Engine, n int) *client {
 	t.Helper()
-	c := newClient(t, e)
+	return stormOf(newClient(t, e), n)
+}
+
+// stormOf is storm for a client.
+func stormOf(c *client, n int) *client {
+	c.t.Helper()
 	qs := c.small(2 * n)
 	for i := range n {
 		connect(qs[i], qs[n+i])
@@ -114,6 +119,45 @@ func TestTurnsGoRoundSessions(t *testing.T) {
 		passes(e, 100, 5_000)
 		if s.sent() == before {
 			t.Error("the session with many queue pairs has no turns at all")
+		}
+	}
+}
+
+// TestTurnsGoRoundUsers: however many sessions of another user want turns, a request waits for
+// a few of them only.
+func TestTurnsGoRoundUsers(t *testing.T) {
+	const sessions = 100
+	a, b := pair(t)
+	e := a.c.e
+	var many []*client
+	for range sessions {
+		many = append(many, stormOf(newClientOf(t, e, 7), 1))
+	}
+	sent := func() (n uint64) {
+		for _, c := range many {
+			n += c.sent()
+		}
+		return n
+	}
+	halt(e)
+	passes(e, 10*sessions, 5_000)
+	for i := range 20 {
+		before := sent()
+		a.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+		passesUntil(t, e, 4*sessions, func() bool { _, ok := a.try(); return ok })
+		if others := sent() - before; others > 2*round {
+			t.Errorf("request %d: %d turns of a user with %d sessions before it, want %d at most", i, others, sessions, 2*round)
+		}
+		passes(e, 7, 5_000)
+	}
+	before := sent()
+	passes(e, 10*sessions, 5_000)
+	for i, c := range many {
+		if sent() == before {
+			t.Fatal("the user with many sessions has no turns at all")
+		}
+		if c.sent() < 2 {
+			t.Errorf("session %d had no turn", i)
 		}
 	}
 }
