@@ -60,10 +60,7 @@ func (r *Region) charge(extents []Extent) error {
 	if s.charges.account == nil {
 		return nil
 	}
-	var st unix.Stat_t
-	if unix.Fstat(int(s.file.Fd()), &st) == nil { // else it is closed, and hold will say so
-		s.charges.pages = uint64(st.Blocks) * 512
-	}
+	s.countPages()
 	if err := s.charges.settle(s.mapped); err != nil {
 		return err
 	}
@@ -75,6 +72,14 @@ func (r *Region) charge(extents []Extent) error {
 	}
 	r.bill = bill
 	return nil
+}
+
+// countPages looks how much there is in the memfd. s.mu is held.
+func (s *Space) countPages() {
+	var st unix.Stat_t
+	if unix.Fstat(int(s.file.Fd()), &st) == nil { // else it is closed, and hold will say so
+		s.charges.pages = uint64(st.Blocks) * 512
+	}
 }
 
 // chargeHoles charges what was never touched.

@@ -221,6 +221,10 @@ func (r *Region) Release() {
 		lo := at & (windowSize - 1)
 		s.windows[at>>windowBits].cover(lo, lo+p.n, -1)
 	}
+	if s.charges.account != nil {
+		// What the daemon's copies made stays, and this may be the last we hear of it.
+		s.countPages()
+	}
 	s.charges.settle(s.mapped)
 	s.charges.account.Refund(r.bill)
 	r.bill = budget.Bill{}
