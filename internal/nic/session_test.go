@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
+	"vrdma/internal/ib"
 )
 
 // TestTableFull: a limit above the number of handles ends at the handles. It used to
@@ -69,6 +70,15 @@ func TestCharges(t *testing.T) {
 			_, err := s.AllocPD()
 			return err
 		}},
+		{"members of groups", budget.State, syscall.ENOMEM, func(s *Session, pd, cq uint32) error {
+			if s.qps.len() == 0 {
+				if _, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: abi.QPTypeUD}); err != nil {
+					return err
+				}
+			}
+			n := uint32(len(s.nic.mcast))
+			return s.AttachMcast(0, ib.GID{0: 0xff, 12: byte(n >> 24), 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)}, 0)
+		}},
 		{"channels", budget.Files, syscall.EMFILE, func(s *Session, _, _ uint32) error {
 			_, fd, err := s.CreateChannel()
 			if err == nil {
@@ -85,6 +95,8 @@ func TestCharges(t *testing.T) {
 			}
 			arena.SetAccount(who)
 			n := New(Config{})
+			n.Limits.McastGroups, n.Limits.McastAttach = 1<<20, 1
+			n.SetLink(&fakeLink{groups: map[ib.GID]bool{}})
 			s, err := n.Open(SessionOptions{Arena: arena, Account: who})
 			if err != nil {
 				t.Fatal(err)
