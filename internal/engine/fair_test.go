@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/transport"
 )
 
 // halt ends the loop of e: from then on the test makes the passes, and time is what it says.
@@ -488,4 +489,24 @@ func TestCloseInPieces(t *testing.T) {
 	if calls < n/piece {
 		t.Errorf("closed in %d calls, want %d at least", calls, n/piece)
 	}
+}
+
+// TestKeptBursts: bursts that wait in an inbox count for their user even if they have no data.
+func TestKeptBursts(t *testing.T) {
+	const all = 32 << 20 // what may be kept for a user
+	a, _ := pair(t)
+	e := a.c.e
+	halt(e)
+	q := e.nic.QP(a.info.Num)
+	for range inboxBursts {
+		e.park(q, &transport.Burst{})
+	}
+	if q.Keep(all - inboxBursts*keptCost + 1) {
+		t.Error("bursts without data are kept for nothing")
+	}
+	e.unpark(q)
+	if !q.Keep(all) {
+		t.Error("bursts count that are kept no more")
+	}
+	q.Unkeep(all)
 }

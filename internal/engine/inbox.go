@@ -38,6 +38,9 @@ const (
 	// socket's buffer would hold of short ones.
 	inboxBursts = 256
 	inboxBytes  = 1 << 20
+	// keptCost is what a burst takes beside its data, for its user's account: bursts
+	// without data are kept, too.
+	keptCost = 512
 	// spareInboxes is how many are kept for the next queue pair, unless they hold much.
 	spareInboxes    = 16
 	spareInboxBytes = 64 << 10
@@ -70,7 +73,7 @@ func (e *Engine) park(q *nic.QP, b *transport.Burst) {
 	if b.Data != nil {
 		size = b.Data.Len()
 	}
-	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !q.Keep(size) {
+	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !q.Keep(size+keptCost) {
 		return // lost
 	}
 	in.bytes += size
@@ -106,7 +109,7 @@ func (e *Engine) offer(q *nic.QP) {
 func (e *Engine) drop(q *nic.QP, in *inbox) {
 	k := in.kept.pop()
 	in.bytes -= len(k.data)
-	q.Unkeep(len(k.data))
+	q.Unkeep(len(k.data) + keptCost)
 	k.b.Data = nil
 }
 
