@@ -41,11 +41,20 @@ func (s *Server) recognise(u *net.UnixConn) (peer, error) {
 	}
 	// The owner's number alone is not enough: root of a container has it too.
 	if p.uid == s.uid && (s.home.err != nil || p.homeErr == nil && s.home.stranger(&p.home) == "") {
-		p.account = s.cfg.Budget.Owner().Hold()
+		p.account, p.owner = s.cfg.Budget.Owner().Hold(), true
 	} else {
 		p.account = s.cfg.Budget.User(p.uid)
 	}
 	return p, nil
+}
+
+// share is the number by which turns of the loop and threads are shared out among users: the
+// uid, but the daemon's owner has one that no container's root has.
+func (p *peer) share() int {
+	if p.owner {
+		return -1
+	}
+	return p.uid
 }
 
 // enter charges a connection to its user.

@@ -25,6 +25,7 @@ type peer struct {
 	home           home
 	homeErr        error           // why home is not known
 	account        *budget.Account // who pays
+	owner          bool            // the daemon's owner does
 }
 
 // guarded has a conversation; an error that it returns is told to the client. A panic

@@ -50,7 +50,7 @@ func (s *Server) serveProcess(c *channel.Conn, who peer) error {
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.pid, "program", who.program, "why", id.why)
 	}
 	space.Aside = func(f func() error) error {
-		return s.cfg.NIC.Aside().Do(who.uid, time.Duration(s.cfg.NIC.Patience()), f)
+		return s.cfg.NIC.Aside().Do(who.share(), time.Duration(s.cfg.NIC.Patience()), f)
 	}
 	p := &process{peer: who, token: newToken(), space: space, apart: id.why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if s.cfg.CMA != nil {

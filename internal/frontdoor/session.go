@@ -88,7 +88,7 @@ func (s *Server) openSession(c *channel.Conn, p *process) (_ *session, err error
 	ses.doorbell = os.NewFile(uintptr(fd), "doorbell")
 	err = syscall.EIO
 	if perr := s.onLoop(func() {
-		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.uid, Program: p.program, Account: p.account})
+		ses.dev, err = s.cfg.NIC.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.pid, User: p.share(), Program: p.program, Account: p.account})
 		if err == nil {
 			err = s.cfg.Engine.Attach(ses.dev, ses.doorbell)
 		}

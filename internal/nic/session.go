@@ -16,7 +16,7 @@ type SessionOptions struct {
 	Arena   *Arena
 	Space   *memory.Space
 	Pid     int
-	User    int // uid
+	User    int // whose turns and threads it uses: a uid, or -1 for the daemon's owner
 	Program string
 	// Account is charged for what the session holds; nil: nobody is.
 	Account *budget.Account
