@@ -176,7 +176,7 @@ func (e *Engine) Rouse() {
 	}
 }
 
-// asks bounds how many queue pairs are asked again in one pass.
+// asks bounds how many queue pairs are asked again, or given up, in one pass.
 const asks = 64
 
 // askAgain has those asked again whose foreign memory has come.
@@ -193,9 +193,13 @@ func (e *Engine) askAgain() {
 	e.arrived.Store(true)
 }
 
-// giveUp fails the queue pairs whose foreign memory has taken too long.
+// giveUp fails queue pairs whose foreign memory has taken too long, a few in a pass.
 func (e *Engine) giveUp() {
-	for q := e.nic.ExpireForeign(e.now); q != nil; q = e.nic.ExpireForeign(e.now) {
+	for range asks {
+		q := e.nic.ExpireForeign(e.now)
+		if q == nil {
+			return
+		}
 		e.sayStuck(q)
 		e.schedule(q) // its turn begins with its inbox
 	}

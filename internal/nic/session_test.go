@@ -154,3 +154,45 @@ func TestChargedEvents(t *testing.T) {
 		t.Errorf("after the end the user still has %v", who.Used())
 	}
 }
+
+// TestCloseSome: a session goes in pieces, whatever its objects are.
+func TestCloseSome(t *testing.T) {
+	const objects = 100
+	r := newRig(t, DefaultLimits)
+	for name, make := range map[string]func(s *Session) error{
+		"domains": func(s *Session) error { _, err := s.AllocPD(); return err },
+		"completion queues": func(s *Session) error {
+			_, err := s.CreateCQ(CQParams{CQE: 1, Channel: -1})
+			return err
+		},
+		"channels": func(s *Session) error {
+			_, fd, err := s.CreateChannel()
+			if err == nil {
+				syscall.Close(fd)
+			}
+			return err
+		},
+	} {
+		arena, err := NewArena()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer arena.Close()
+		s, err := r.nic.Open(SessionOptions{Arena: arena})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range objects {
+			if err := make(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		calls := 1
+		for s.CloseSome(10) {
+			calls++
+		}
+		if calls < objects/10 || !s.closed {
+			t.Errorf("%s: closed in %d calls, want a call for each 10 of %d", name, calls, objects)
+		}
+	}
+}
