@@ -11,7 +11,7 @@
 // goroutines hand it functions with Do, which runs them in the place of a loop that
 // sleeps (visit.go). It runs on a thread of its own.
 //
-// Fairness: turns go round the sessions, then round a session's queue pairs, and move
+// Fairness: turns go round users, their sessions, and a session's queue pairs, and move
 // a bounded number of bytes (scheduler.go). One pass of the loop is bounded in everything
 // it does: turns, by number and time; doorbells, timers, commands, packets, visits of what
 // rings no bell. What is left waits for the next pass. So a session with very many queue
