@@ -17,6 +17,7 @@ type Caller struct {
 	Home           Home
 	HomeErr        error           // why Home is not known
 	Account        *budget.Account // who pays
+	Owner          bool            // the daemon's owner does
 }
 
 // Of tells who has connected, as far as the kernel knows.
@@ -28,6 +29,15 @@ func Of(u *net.UnixConn) (Caller, error) {
 	c := Caller{Pid: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}
 	c.Home, c.HomeErr = homeOfPeer(u, c.Pid)
 	return c, nil
+}
+
+// Share is the number by which turns of the loop and threads are shared out among users: the
+// uid, but the daemon's owner has one that no container's root has.
+func (c *Caller) Share() int {
+	if c.Owner {
+		return -1
+	}
+	return c.UID
 }
 
 // SameUser reports whether c is a program of o's own user: of the same number, and living
