@@ -18,6 +18,7 @@ type Caller struct {
 	Home           Home
 	HomeErr        error           // why Home is not known
 	Account        *budget.Account // who pays
+	Owner          bool            // the daemon's owner does
 }
 
 // Of tells who has connected, as far as the kernel knows.
@@ -40,6 +41,15 @@ func (c *Caller) Locate(conn syscall.Conn) {
 	if whileThere(conn, c.Pid, func() error { return c.Home.locate(c.Pid) }) != nil {
 		c.Home.numbers, c.Home.Net = nil, ""
 	}
+}
+
+// Share is the number by which turns of the loop and threads are shared out among users: the
+// uid, but the daemon's owner has one that no container's root has.
+func (c *Caller) Share() int {
+	if c.Owner {
+		return -1
+	}
+	return c.UID
 }
 
 // SameUser reports whether c is a program of o's own user: of the same number, and living

@@ -59,9 +59,10 @@ func HomeOf(pid int) (Home, error) {
 	if errs[2] = unix.Statx(unix.AT_FDCWD, proc+"root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st); errs[2] == nil {
 		h.dev, h.ino = unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino
 	}
-	err := errors.Join(errs[:]...)
-	if err == nil || !errors.Is(err, os.ErrPermission) {
-		return h, err
+	// If only the root is hidden it lies in a file system that does not let us in, a
+	// container's own for instance: that is no reason to look at less.
+	if !errors.Is(errors.Join(errs[:2]...), os.ErrPermission) {
+		return h, errors.Join(errs[:]...)
 	}
 	return partialHome(proc)
 }

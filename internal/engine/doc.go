@@ -26,7 +26,7 @@
 // loops can stand beside each other, and what one would have to ask of another goes through
 // one function each (see nic/owner.go).
 //
-// Fairness: turns go round the sessions, then round a session's queue pairs, and move
+// Fairness: turns go round users, their sessions, and a session's queue pairs, and move
 // a bounded number of bytes (scheduler.go). One pass of the loop is bounded in everything
 // it does: turns, by number and time; doorbells, timers, commands, packets, visits of what
 // rings no bell. What is left waits for the next pass. So a session with very many queue

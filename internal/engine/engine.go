@@ -147,6 +147,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
+	e.sched.join(&c.flow, s.User)
 	e.bells.add(&c.bell, e.now)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/transport"
 )
 
 // halt ends the loop of e: from then on the test makes the passes, and time is what it says.
@@ -15,7 +16,7 @@ func halt(e *Engine) {
 	e.Stop()
 	e.time = func() ib.Time { return e.now + 1_000 }
 	for _, b := range e.bells.of {
-		b.client.flow.credit = 0
+		b.client.flow.credit, b.client.flow.of.credit = 0, 0
 		e.bells.activate(b, e.now)
 	}
 }
@@ -84,7 +85,12 @@ func (c *program) sized(n uint32, cq nic.CQInfo, mr nic.MRInfo) *testQP {
 // doing of their client.
 func storm(t testing.TB, e *Engine, n int) *program {
 	t.Helper()
-	c := newClient(t, e)
+	return stormOf(newClient(t, e), n)
+}
+
+// stormOf is storm for a client.
+func stormOf(c *program, n int) *program {
+	c.t.Helper()
 	qs := c.small(2 * n)
 	for i := range n {
 		connect(qs[i], qs[n+i])
@@ -114,6 +120,45 @@ func TestTurnsGoRoundSessions(t *testing.T) {
 		passes(e, 100, 5_000)
 		if s.sent() == before {
 			t.Error("the session with many queue pairs has no turns at all")
+		}
+	}
+}
+
+// TestTurnsGoRoundUsers: however many sessions of another user want turns, a request waits for
+// a few of them only.
+func TestTurnsGoRoundUsers(t *testing.T) {
+	const sessions = 100
+	a, b := pair(t)
+	e := a.c.e
+	var many []*program
+	for range sessions {
+		many = append(many, stormOf(newClientOf(t, e, 7), 1))
+	}
+	sent := func() (n uint64) {
+		for _, c := range many {
+			n += c.sent()
+		}
+		return n
+	}
+	halt(e)
+	passes(e, 10*sessions, 5_000)
+	for i := range 20 {
+		before := sent()
+		a.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+		passesUntil(t, e, 4*sessions, func() bool { _, ok := a.try(); return ok })
+		if others := sent() - before; others > 2*turnsPerPass {
+			t.Errorf("request %d: %d turns of a user with %d sessions before it, want %d at most", i, others, sessions, 2*turnsPerPass)
+		}
+		passes(e, 7, 5_000)
+	}
+	before := sent()
+	passes(e, 10*sessions, 5_000)
+	for i, c := range many {
+		if sent() == before {
+			t.Fatal("the user with many sessions has no turns at all")
+		}
+		if c.sent() < 2 {
+			t.Errorf("session %d had no turn", i)
 		}
 	}
 }
@@ -444,4 +489,27 @@ func TestCloseInPieces(t *testing.T) {
 	if calls < n/piece {
 		t.Errorf("closed in %d calls, want %d at least", calls, n/piece)
 	}
+}
+
+// TestKeptBursts: bursts that wait in an inbox count for their user even if they have no data.
+func TestKeptBursts(t *testing.T) {
+	const (
+		all  = 32 << 20 // what may be kept for a user
+		each = 512      // what each of them counts apart from its data
+	)
+	a, _ := pair(t)
+	e := a.c.e
+	halt(e)
+	k := a.task()
+	for range inboxBursts {
+		e.park(k, &transport.Burst{})
+	}
+	if k.q.Keep(all - (inboxBursts+1)*each + 1) {
+		t.Error("bursts without data are kept for nothing")
+	}
+	e.unpark(k)
+	if !k.q.Keep(all - each) {
+		t.Error("bursts count that are kept no more")
+	}
+	k.q.Unkeep(all - each)
 }

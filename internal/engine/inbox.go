@@ -167,7 +167,7 @@ func (t *task) excused() bool {
 	return p != nil && (p.parked || p.q.Delayed())
 }
 
-// asks bounds how many queue pairs are asked again in one pass.
+// asks bounds how many queue pairs are asked again, or given up, in one pass.
 const asks = 64
 
 // askAgain has those asked again whose foreign memory has come.
@@ -184,7 +184,7 @@ func (e *Engine) askAgain() {
 	e.cmds.arrived.Store(true)
 }
 
-// giveUp fails the queue pairs whose foreign memory has taken too long.
+// giveUp fails queue pairs whose foreign memory has taken too long, a few in a pass.
 func (e *Engine) giveUp() {
 	for range asks { // the others in the next pass: they stay due
 		q := e.shared.ExpireForeign(e.now)

@@ -8,32 +8,49 @@ import (
 // (enqueue), by when (arm) and what a turn cost (charge), and asks for the next; it knows
 // nothing of the order. Another order, of tenants and NICs for instance, replaces this file.
 //
-//	           ┌─ flow of session A ── QP ── QP ── QP ── …    timers: QP QP QP …
-//	ready ─────┼─ flow of session B ── QP
-//	(a ring)   └─ flow of session C ── QP ── QP
+//	        ┌─ share of user 1000 ─┬─ flow of session A ── QP ── QP ── QP ── …    timers: QP QP …
+//	        │                      └─ flow of session B ── QP
+//	ready ──┤
+//	(ring)  └─ share of user 1001 ─── flow of session C ── QP ── QP
 //
-// Turns go round the sessions, and within a session round its queue pairs. So a session
-// with a thousand queue pairs has as many turns as one with a single queue pair, and between
-// two turns of a session every other one has at most one. A session whose turn took longer
-// than quantum sits out until the others have had as much.
+// Turns go round the users, within a user round their sessions, and within a session round
+// its queue pairs. So a user with a thousand sessions, or a thousand queue pairs, has as
+// many turns as one with a single queue pair, and between two turns of a user every other
+// one has at most one. Whose turn took longer than quantum, a user or a session, sits out
+// until the others have had as much.
 //
 // The timers of a session are its own, too: when one is due the session wants a turn, and
-// what is due is looked at in that turn, a few at a time. So expired timers cost others no
-// more than anything else the session does.
+// what is due is looked at in that turn, a few at a time. The same holds for the sessions of
+// a user. So expired timers cost others no more than anything else the user does.
 //
 // Nothing here allocates, except that the heaps of timers grow to the most they ever held.
 type scheduler struct {
+	first, last *share       // users that want a turn
+	ready       int          // how many sessions want one
+	alarms      heap[*share] // the other users that have timers, by the first that is due
+	shares      map[int]*share
+}
+
+// A share is what the scheduler knows of a user.
+type share struct {
+	uid         int
+	next        *share
 	first, last *flow       // sessions that want a turn
-	ready       int         // how many
 	alarms      heap[*flow] // the others that have timers, by the first that is due
+	alarm       timer       // among scheduler.alarms
+	credit      ib.Time     // negative: they had more than their share
+	flows       int         // sessions there are
+	queued      bool        // among the ready
+	due         bool        // queued because of its timers
 }
 
 // A flow is what the scheduler knows of a session.
 type flow struct {
+	of          *share
 	next        *flow
 	first, last *task // queue pairs that want a turn
 	timers      heap[*task]
-	alarm       timer   // among scheduler.alarms
+	alarm       timer   // among the share's alarms
 	credit      ib.Time // negative: it had more than its share
 	slow        uint8   // how often its allowance is halved
 	queued      bool    // among the ready
@@ -55,11 +72,28 @@ const (
 	// cache is copied ten times as fast as memory that is not.
 	slowTurn = ib.Time(8_000)
 	slowest  = 3
-	// dueAtOnce is how many timers of a session are looked at in one turn of it.
+	// dueAtOnce is how many timers of a session, or sessions of a user, are looked at in
+	// one turn of it.
 	dueAtOnce = 2
-	// alarmsPerPass is how many sessions are woken by their timers in one pass.
+	// alarmsPerPass is how many users are woken by their timers in one pass.
 	alarmsPerPass = 16
+	// mostLooks is how many users, or sessions of one, are passed over at once because
+	// they had more than their share.
+	mostLooks = 128
 )
+
+// join makes f a session of a user.
+func (s *scheduler) join(f *flow, uid int) {
+	u := s.shares[uid]
+	if u == nil {
+		if u = (&share{uid: uid}); s.shares == nil {
+			s.shares = make(map[int]*share)
+		}
+		s.shares[uid] = u
+	}
+	u.flows++
+	f.of = u
+}
 
 // waiting reports whether somebody wants a turn.
 func (s *scheduler) waiting() bool { return s.first != nil }
@@ -80,44 +114,92 @@ func (s *scheduler) enqueue(t *task) {
 	s.queue(f)
 }
 
-// queue puts f at the end of the ready sessions.
+// queue puts f at the end of its user's ready sessions.
 func (s *scheduler) queue(f *flow) {
 	if f.queued {
 		return
 	}
 	f.queued = true
-	if s.first == nil {
-		s.first = f
+	u := f.of
+	if u.first == nil {
+		u.first = f
 	} else {
-		s.last.next = f
+		u.last.next = f
 	}
-	s.last = f
+	u.last = f
 	s.ready++
+	s.queueShare(u)
 }
 
-// unqueue takes the first of the ready sessions.
-func (s *scheduler) unqueue() *flow {
-	f := s.first
-	s.first, f.next, f.queued = f.next, nil, false
+// unqueue takes the first of a user's ready sessions.
+func (s *scheduler) unqueue(u *share) *flow {
+	f := u.first
+	u.first, f.next, f.queued = f.next, nil, false
 	s.ready--
 	return f
+}
+
+// queueShare puts u at the end of the ready users.
+func (s *scheduler) queueShare(u *share) {
+	if u.queued {
+		return
+	}
+	u.queued = true
+	if s.first == nil {
+		s.first = u
+	} else {
+		s.last.next = u
+	}
+	s.last = u
+}
+
+// unqueueShare takes the first of the ready users.
+func (s *scheduler) unqueueShare() *share {
+	u := s.first
+	s.first, u.next, u.queued = u.next, nil, false
+	return u
 }
 
 // next takes the queue pair whose turn it is. It returns nil where a session was looked at
 // whose timers turned out not to be due; somebody may be waiting still.
 func (s *scheduler) next(now ib.Time) *task {
-	for s.first != nil {
-		f := s.unqueue()
+	for looks := 0; s.first != nil; looks++ {
+		u := s.unqueueShare()
+		s.wakeFlows(u, now)
+		if u.first == nil {
+			continue
+		}
+		if u.credit < 0 {
+			if s.first != nil && looks < mostLooks {
+				u.credit += quantum
+				s.queueShare(u)
+				continue
+			}
+			u.credit = 0 // what nobody else wanted is free
+		}
+		t := s.nextOf(u, now)
+		if u.first != nil || u.due {
+			s.queueShare(u)
+		}
+		return t
+	}
+	return nil
+}
+
+// nextOf takes the queue pair of user u whose turn it is.
+func (s *scheduler) nextOf(u *share, now ib.Time) *task {
+	for looks := 0; u.first != nil; looks++ {
+		f := s.unqueue(u)
 		if f.gone {
 			continue
 		}
 		if f.credit < 0 {
-			if s.first != nil {
+			if u.first != nil && looks < mostLooks {
 				f.credit += quantum
 				s.queue(f)
 				continue
 			}
-			f.credit = 0 // what nobody else wanted is free
+			f.credit = 0
 		}
 		s.takeDue(f, now)
 		t := f.first
@@ -143,6 +225,7 @@ func (s *scheduler) allowance(t *task) int { return turnBytes >> t.c.flow.slow }
 func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	f := &t.c.flow
 	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
+	f.of.credit = max(min(f.of.credit+quantum-cost, 0), -mostDebt)
 	if all && cost > slowTurn {
 		f.slow = min(f.slow+1, slowest)
 	} else if all && cost < slowTurn/2 && f.slow > 0 {
@@ -165,19 +248,47 @@ func (s *scheduler) arm(t *task, d ib.Time) {
 	}
 	f.timers.file(&t.timer, t, d)
 	if !f.due && (f.alarm.at == 0 || d < f.alarm.due) {
-		s.alarms.file(&f.alarm, f, d)
+		s.setAlarm(f, d)
 	}
 }
 
-// wakeDue makes the sessions ready whose timers are due.
+// setAlarm has f woken at d.
+func (s *scheduler) setAlarm(f *flow, d ib.Time) {
+	u := f.of
+	u.alarms.file(&f.alarm, f, d)
+	if !u.due && (u.alarm.at == 0 || d < u.alarm.due) {
+		s.alarms.file(&u.alarm, u, d)
+	}
+}
+
+// wakeDue makes the users ready whose timers are due.
 func (s *scheduler) wakeDue(now ib.Time) {
 	for range alarmsPerPass {
 		if d := s.alarms.due(); d == 0 || d > now {
 			return
 		}
-		f := s.alarms.pop()
+		u := s.alarms.pop()
+		u.due = true
+		s.queueShare(u)
+	}
+}
+
+// wakeFlows makes the first sessions of u ready whose timers are due.
+func (s *scheduler) wakeFlows(u *share, now ib.Time) {
+	if !u.due {
+		return
+	}
+	for range dueAtOnce {
+		if d := u.alarms.due(); d == 0 || d > now {
+			break
+		}
+		f := u.alarms.pop()
 		f.due = true
 		s.queue(f)
+	}
+	d := u.alarms.due()
+	if u.due = d != 0 && d <= now; !u.due && d != 0 {
+		s.alarms.file(&u.alarm, u, d)
 	}
 }
 
@@ -199,7 +310,7 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 	}
 	d := f.timers.due()
 	if f.due = d != 0 && d <= now; !f.due && d != 0 {
-		s.alarms.file(&f.alarm, f, d)
+		s.setAlarm(f, d)
 	}
 }
 
@@ -216,8 +327,16 @@ func (s *scheduler) forget(t *task) {
 
 // leave drops f, whose session is closed. If it is queued it is skipped when its turn comes.
 func (s *scheduler) leave(f *flow) {
+	u := f.of
 	if f.alarm.at != 0 {
-		s.alarms.remove(&f.alarm)
+		u.alarms.remove(&f.alarm)
 	}
 	f.gone, f.first, f.last, f.timers = true, nil, nil, nil
+	if u.flows--; u.flows > 0 {
+		return
+	}
+	if u.alarm.at != 0 {
+		s.alarms.remove(&u.alarm)
+	}
+	delete(s.shares, u.uid)
 }

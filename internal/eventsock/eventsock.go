@@ -59,13 +59,9 @@ func (s *Socket) Withdraw() (event [16]byte, n int) {
 	return event, n
 }
 
-// HungUp reports whether the client has closed its end. The duplicate keeps the socket, so
-// the shim shuts it down when its last descriptor goes.
-func (s *Socket) HungUp() bool {
-	p := []unix.PollFd{{Fd: int32(s.fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0
-}
+// HangupFd is a descriptor of which poll reports a hang-up when the client has closed its end.
+// The duplicate keeps the socket, so the shim shuts it down when its last descriptor goes.
+func (s *Socket) HangupFd() int { return s.fd }
 
 // Raise makes the client's end readable, and Lower makes it unreadable again. They are for
 // a client whose events lie elsewhere.

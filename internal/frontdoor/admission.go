@@ -36,7 +36,7 @@ func (s *Server) recognise(u *net.UnixConn) (caller.Caller, error) {
 	}
 	// The owner's number alone is not enough: root of a container has it too.
 	if who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "") {
-		who.Account = s.cfg.Budget.Owner().Hold()
+		who.Account, who.Owner = s.cfg.Budget.Owner().Hold(), true
 	} else {
 		who.Account = s.cfg.Budget.User(who.UID)
 	}

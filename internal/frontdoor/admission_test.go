@@ -149,13 +149,13 @@ func TestProcessConnections(t *testing.T) {
 	open(t, s)
 }
 
-// TestOwnerElsewhere: root of a container has the owner's number and not the owner's
-// account.
+// TestOwnerElsewhere: root of a container has the owner's number, and neither the owner's
+// account nor the owner's share of turns and threads.
 func TestOwnerElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
-		pid  string
-		want int
-	}{"at home": {"", 0}, "elsewhere": {"pid:[1]", 1}} {
+		pid         string
+		want, share int
+	}{"at home": {"", 0, -1}, "elsewhere": {"pid:[1]", 1, os.Getuid()}} {
 		t.Run(name, func(t *testing.T) {
 			ledger := budget.New(roomy())
 			served := make(chan error, 1)
@@ -168,6 +168,13 @@ func TestOwnerElsewhere(t *testing.T) {
 			dial(t, s, channel.Hello{Kind: channel.KindProcess})
 			if n := ledger.Users(); n != test.want {
 				t.Errorf("%d users beside the owner, want %d", n, test.want)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, p := range s.processes {
+				if got := p.Share(); got != test.share {
+					t.Errorf("its turns and threads are those of %d, want %d", got, test.share)
+				}
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 		s.log.Debug("a process's stacks, files and shared memory cannot be registered", "pid", who.Pid, "program", who.Program, "why", id.Why)
 	}
 	space.Aside = func(f func() error) error {
-		return s.loop.Aside().Do(who.UID, time.Duration(d.NIC.Device.Patience()), f)
+		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
 	}
 	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {

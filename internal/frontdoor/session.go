@@ -84,7 +84,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 	ses.arena.SetAccount(p.Account)
 	err = syscall.EIO
 	if perr := s.loop.Do(func() {
-		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.UID, Program: p.Program, Account: p.Account})
+		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.Share(), Program: p.Program, Account: p.Account})
 		if err == nil {
 			err = s.loop.Attach(ses.dev, ses.doorbell)
 		}

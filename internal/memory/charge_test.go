@@ -131,6 +131,24 @@ func TestChargePages(t *testing.T) {
 	}
 }
 
+// TestChargeAfterRelease: pages that the daemon has made count when the region is gone, even if
+// the process never registers again. It could be one of many that leave some.
+func TestChargeAfterRelease(t *testing.T) {
+	s, a := charged(t, plenty())
+	const at, size = 1 << 36, 8 << 20
+	r, err := s.Map(at, size, shared(at, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < size; i += pageSize {
+		r.pieces[0].mem[i] = 1
+	}
+	r.Release()
+	if got := a.Used()[budget.Memory]; got != size {
+		t.Errorf("%d bytes are charged, want the %d that are in the memfd", got, size)
+	}
+}
+
 // TestChargePieces: a region in many pieces takes heap for each.
 func TestChargePieces(t *testing.T) {
 	limit := plenty()

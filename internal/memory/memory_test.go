@@ -360,3 +360,51 @@ func TestSealed(t *testing.T) {
 		t.Error("the memfd could be truncated")
 	}
 }
+
+// TestManyPieces: in a region of many pieces every offset is found, and borders inside a page
+// are refused, which no address space has: the loop would go through a piece for every byte.
+func TestManyPieces(t *testing.T) {
+	s := newSpace(t, 0)
+	s.SetForeign(&holes{})
+	const base, pages = uint64(1 << 32), 101
+	var es []Extent
+	for i := range uint64(pages) {
+		kind := Shared
+		if i%2 == 1 {
+			kind = Foreign
+		}
+		es = append(es, Extent{Start: base + i*pageSize, Length: pageSize, Kind: kind, Prot: ProtRead | ProtWrite})
+	}
+	r, err := s.Map(base, pages*pageSize, es)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	for _, off := range []uint64{0, 1, pageSize - 1, pageSize, 50*pageSize - 1, 50 * pageSize, (pages - 1) * pageSize, pages*pageSize - 1} {
+		var sp Span
+		if !r.Span(off, 1, &sp) || sp.Len() != 1 || sp.Foreign() != (off/pageSize%2 == 1) {
+			t.Errorf("offset %d: %d bytes, foreign %v", off, sp.Len(), sp.Foreign())
+		}
+	}
+	var sp Span
+	if !r.Span(1, pages*pageSize-1, &sp) || sp.Len() != pages*pageSize-1 || len(sp.Pieces()) != pages {
+		t.Errorf("nearly all of it: %d bytes in %d pieces", sp.Len(), len(sp.Pieces()))
+	}
+	_, err = s.Map(base, 3, []Extent{{Start: base, Length: 1, Kind: Shared, Prot: 3}, {Start: base + 1, Length: 2, Kind: Shared, Prot: 3}})
+	if err != syscall.EINVAL {
+		t.Errorf("a border inside a page: %v, want EINVAL", err)
+	}
+	// One piece is enough for what is foreign in a row.
+	f, err := s.Map(base, 2*pageSize, []Extent{{Start: base, Length: pageSize, Kind: Foreign, Prot: 3}, {Start: base + pageSize, Length: pageSize, Kind: Foreign, Prot: 3}})
+	if err != nil || len(f.pieces) != 1 {
+		t.Fatalf("two foreign extents in a row: %v", err)
+	}
+	f.Release()
+}
+
+// holes is the memory of a process that is zero everywhere.
+type holes struct{}
+
+func (*holes) ReadAt(b []byte, _ int64) (int, error)  { clear(b); return len(b), nil }
+func (*holes) WriteAt(b []byte, _ int64) (int, error) { return len(b), nil }
+func (*holes) Close() error                           { return nil }

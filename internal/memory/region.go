@@ -73,6 +73,11 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		if size := s.backing.Size(); e.Kind == Shared && (e.Length > size || e.Offset > size-e.Length) {
 			return nil, syscall.EFAULT
 		}
+		// Memory changes its kind at page borders only. Without this rule a client could
+		// make every byte a piece of its own, and the loop would go through them.
+		if e.Start != start && e.Start%pageSize != 0 {
+			return nil, syscall.EINVAL
+		}
 		at += e.Length
 	}
 	if at != start+length {
@@ -115,7 +120,9 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 // add appends an extent, cut at window borders. s.mu is held.
 func (r *Region) add(e Extent) error {
 	if e.Kind == Foreign {
-		if e.Length > 0 {
+		if last := r.last(); last != nil && last.mem == nil {
+			last.n += e.Length
+		} else if e.Length > 0 {
 			r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length})
 		}
 		return nil
@@ -135,6 +142,14 @@ func (r *Region) add(e Extent) error {
 		at, off = at+hi-lo, off+hi-lo
 	}
 	return nil
+}
+
+// last is the last piece so far; nil if there is none.
+func (r *Region) last() *regionPiece {
+	if len(r.pieces) == 0 {
+		return nil
+	}
+	return &r.pieces[len(r.pieces)-1]
 }
 
 // populate makes the region's pages present in the daemon, piece by piece, leaving
@@ -209,7 +224,10 @@ func (r *Region) Release() {
 		lo := p.at & (windowSize - 1)
 		s.windows[p.at>>windowBits].cover(lo, lo+p.n, -1)
 	}
-	s.charges.settle(s.mapped)
+	if s.charges.account != nil {
+		// What the daemon's copies made stays, and this may be the last we hear of it.
+		s.recount()
+	}
 	s.charges.account.Refund(r.bill)
 	r.bill = budget.Bill{}
 	for _, n := range r.held {

@@ -86,8 +86,12 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	if !known && len(n.mcast) >= n.Limits.McastGroups || len(members) >= n.Limits.McastAttach {
 		return syscall.ENOMEM
 	}
+	if err := s.Account.Charge(memberBill); err != nil {
+		return err
+	}
 	if !known {
 		if err := q.owner.Join(gid); err != nil {
+			s.Account.Refund(memberBill)
 			return err
 		}
 	}
@@ -112,6 +116,7 @@ func (s *Session) DetachMcast(qph uint32, gid ib.GID, lid uint16) error {
 }
 
 func (q *QP) leave(gid ib.GID) {
+	q.session.Account.Refund(memberBill)
 	m := q.nic.mcast[gid]
 	// A new slice: a burst may be on its way through the old one.
 	rest := make([]*QP, 0, len(m))

@@ -11,6 +11,11 @@ func (s *Session) CloseSome(n int) (more bool) {
 	n = s.qps.some(n, func(q *QP) { q.detachAll(); q.destroy() })
 	n = s.mws.some(n, func(w *MW) { w.free() })
 	n = s.mrs.some(n, func(m *MR) { m.free() })
+	n = s.srqs.some(n, func(q *SRQ) { q.ring.release() })
+	n = s.cqs.some(n, func(c *CQ) { c.ring.release() })
+	n = s.channels.some(n, func(q *eventQueue) { q.close() })
+	n = s.ahs.some(n, func(*AH) {})
+	n = s.pds.some(n, func(*PD) {})
 	if n == 0 {
 		return true
 	}

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
@@ -19,8 +20,10 @@ type EventSink interface {
 	// is none. Destroying an object takes back its events, as the kernel does, and
 	// reports how many the client has read.
 	Withdraw() (event [16]byte, n int)
-	// HungUp reports whether the client reads no more.
-	HungUp() bool
+	// HangupFd is a descriptor of which poll reports a hang-up when the client reads no
+	// more. It is asked for many sinks in one call. -1: there is none, and the sink lives
+	// as long as the session.
+	HangupFd() int
 	Close()
 }
 
@@ -86,10 +89,15 @@ func (q *eventQueue) close() {
 
 // forget drops every event that waits.
 func (q *eventQueue) forget() {
-	for range q.waiting {
-		q.account.Refund(eventBill)
-	}
+	q.refund(len(q.waiting))
 	q.waiting = nil
+}
+
+// refund gives back what n events were charged.
+func (q *eventQueue) refund(n int) {
+	if n > 0 {
+		q.account.Refund(budget.Bill{budget.State: uint64(n) * eventBill[budget.State]})
+	}
 }
 
 // maxWaiting bounds the events kept for a client that does not read: beyond, it loses
@@ -139,27 +147,27 @@ func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 	if q == nil || q.closed || sent == 0 {
 		return 0
 	}
+	// The channel holds a few hundred. Those of others go back, for which there is room
+	// now: nobody but us writes.
 	var keep []event
-	take := func(e event) {
-		if mine(&e) {
+	for {
+		b, k := q.sink.Withdraw()
+		if k == 0 {
+			break
+		}
+		if e := (event{b, k}); mine(&e) {
 			n++
 		} else {
 			keep = append(keep, e)
 		}
 	}
-	for {
-		b, n := q.sink.Withdraw()
-		if n == 0 {
-			break
-		}
-		take(event{b, n})
-	}
-	for _, e := range q.waiting {
-		take(e)
-	}
-	q.forget()
 	for _, e := range keep {
-		q.post(e)
+		q.sink.Post(e.b, e.n)
 	}
+	// Tens of thousands may wait: they are neither sent nor charged again.
+	before := len(q.waiting)
+	q.waiting = slices.DeleteFunc(q.waiting, func(e event) bool { return mine(&e) })
+	q.refund(before - len(q.waiting))
+	n += uint32(before - len(q.waiting))
 	return n
 }

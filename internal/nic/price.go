@@ -14,6 +14,8 @@ var (
 	mrBill  = budget.Bill{budget.State: 1 << 10}
 	mwBill  = budget.Bill{budget.State: 1 << 10}
 	ahBill  = budget.Bill{budget.State: 512}
+	// A queue pair's place in a multicast group.
+	memberBill = budget.Bill{budget.State: 512}
 	// A channel is a socket pair, of which the daemon keeps both ends.
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
 	// An event that its reader has left to wait.

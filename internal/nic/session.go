@@ -4,6 +4,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/budget"
 	"vrdma/internal/channel"
 	"vrdma/internal/memory"
@@ -14,7 +16,7 @@ type SessionOptions struct {
 	Arena   *Arena
 	Space   *memory.Space
 	Pid     int
-	User    int // uid
+	User    int // whose turns and threads it uses: a uid, or -1 for the daemon's owner
 	Program string
 	// Account is charged for what the session holds; nil: nobody is.
 	Account *budget.Account
@@ -109,12 +111,7 @@ func (s *Session) CreateAsync(open func() (EventSink, error)) error {
 // there may be one more. No command ends a channel, so this is when those that were closed
 // go.
 func (s *Session) CreateChannel(open func() (EventSink, error)) (uint32, error) {
-	s.channels.walk(func(h uint32, q *eventQueue) {
-		if q.cqs == 0 && q.sink.HungUp() {
-			q.close()
-			s.channels.remove(h)
-		}
-	})
+	s.sweepChannels()
 	// The name comes first: it is what is charged for, and descriptors that nobody may
 	// have must not be made.
 	q := s.newEventQueue(nil)
@@ -127,6 +124,29 @@ func (s *Session) CreateChannel(open func() (EventSink, error)) (uint32, error) 
 		return 0, syscall.EMFILE
 	}
 	return id, nil
+}
+
+// sweepChannels ends the channels that the client has closed. They are asked in one system
+// call: a client that makes channels all the time has a thousand, and this is the loop.
+func (s *Session) sweepChannels() {
+	names := make([]uint32, 0, s.channels.len())
+	ends := make([]unix.PollFd, 0, s.channels.len())
+	s.channels.walk(func(h uint32, q *eventQueue) {
+		if q.cqs == 0 {
+			names = append(names, h)
+			ends = append(ends, unix.PollFd{Fd: int32(q.sink.HangupFd())})
+		}
+	})
+	if n, err := unix.Poll(ends, 0); err != nil || n == 0 {
+		return
+	}
+	for i, h := range names {
+		if ends[i].Revents&unix.POLLHUP != 0 {
+			q, _ := s.channels.get(h)
+			q.close()
+			s.channels.remove(h)
+		}
+	}
 }
 
 // PD is a protection domain: a ring fence around keys and queue pairs.

@@ -8,6 +8,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
+	"vrdma/internal/ib"
 )
 
 // TestTableFull: a limit above the number of handles ends at the handles. It used to
@@ -70,6 +71,15 @@ func TestCharges(t *testing.T) {
 			_, err := s.AllocPD()
 			return err
 		}},
+		{"members of groups", budget.State, syscall.ENOMEM, func(s *Session, pd, cq uint32) error {
+			if s.qps.len() == 0 {
+				if _, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: abi.QPTypeUD}); err != nil {
+					return err
+				}
+			}
+			n := uint32(len(s.nic.mcast))
+			return s.AttachMcast(0, ib.GID{0: 0xff, 12: byte(n >> 24), 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)}, 0)
+		}},
 		{"channels", budget.Files, syscall.EMFILE, func(s *Session, _, _ uint32) error {
 			_, _, err := openChannel(t, s)
 			return err
@@ -83,6 +93,7 @@ func TestCharges(t *testing.T) {
 			}
 			arena.SetAccount(who)
 			n := New(Config{})
+			n.Limits.McastGroups, n.Limits.McastAttach = 1<<20, 1
 			s, err := n.Open(SessionOptions{Arena: arena, Account: who})
 			s.SetOwner(newFakeLoop())
 			if err != nil {
@@ -141,5 +152,45 @@ func TestChargedEvents(t *testing.T) {
 	q.close()
 	if who.Used() != (budget.Bill{}) {
 		t.Errorf("after the end the user still has %v", who.Used())
+	}
+}
+
+// TestCloseSome: a session goes in pieces, whatever its objects are.
+func TestCloseSome(t *testing.T) {
+	const objects = 100
+	r := newRig(t, DefaultLimits)
+	for name, make := range map[string]func(s *Session) error{
+		"domains": func(s *Session) error { _, err := s.AllocPD(); return err },
+		"completion queues": func(s *Session) error {
+			_, err := s.CreateCQ(CQParams{CQE: 1, Channel: -1})
+			return err
+		},
+		"channels": func(s *Session) error {
+			_, _, err := openChannel(t, s)
+			return err
+		},
+	} {
+		arena, err := NewArena()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer arena.Close()
+		s, err := r.nic.Open(SessionOptions{Arena: arena})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.SetOwner(r.loop)
+		for range objects {
+			if err := make(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		calls := 1
+		for s.CloseSome(10) {
+			calls++
+		}
+		if calls < objects/10 || !s.closed {
+			t.Errorf("%s: closed in %d calls, want a call for each 10 of %d", name, calls, objects)
+		}
 	}
 }

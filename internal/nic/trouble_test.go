@@ -1,9 +1,12 @@
 package nic
 
 import (
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
 )
 
 // fullChannel makes a channel, sends it events until more wait for room, numbered from
@@ -85,5 +88,46 @@ func TestFullChannels(t *testing.T) {
 	}
 	if loop.loop.Troubled() {
 		t.Error("sessions that are closed are looked after for ever")
+	}
+}
+
+// TestWithdraw: the events of one object are taken back, from the channel and from what waits
+// for it; those of others stay, in order, and only what waits is charged.
+func TestWithdraw(t *testing.T) {
+	who := account(budget.Bill{budget.State: 1 << 20})
+	s := &Session{SessionOptions: SessionOptions{Account: who}, nic: New(Config{})}
+	s.SetOwner(newFakeLoop())
+	var end *os.File
+	sink, err := socket(&end)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	fd := int(end.Fd())
+	q := s.newEventQueue(sink)
+	defer q.close()
+	n := uint64(0)
+	for ; len(q.waiting) < 1000; n++ {
+		q.post(compEvent(n))
+	}
+	third := func(e *event) bool { return e.element()%3 == 0 }
+	if got, want := q.withdraw(1, third), uint32((n+2)/3); got != want {
+		t.Errorf("%d events withdrawn, want %d", got, want)
+	}
+	if want := (budget.Bill{budget.State: uint64(len(q.waiting)) * eventBill[budget.State]}); who.Used() != want {
+		t.Errorf("%d events wait, charged %v, want %v", len(q.waiting), who.Used(), want)
+	}
+	for next := uint64(1); next < n; next++ {
+		if next%3 == 0 {
+			continue
+		}
+		q.pump()
+		var e event
+		if _, _, err := unix.Recvfrom(fd, e.b[:], unix.MSG_DONTWAIT); err != nil || e.element() != next {
+			t.Fatalf("event %d, %v, want %d of %d", e.element(), err, next, n)
+		}
+	}
+	if len(q.waiting) != 0 || who.Used() != (budget.Bill{}) {
+		t.Errorf("%d events wait, charged %v", len(q.waiting), who.Used())
 	}
 }

@@ -80,8 +80,8 @@ func (e *events) Withdraw() (event [16]byte, n int) {
 	return event, e.size
 }
 
-func (e *events) HungUp() bool { return false }
-func (e *events) Close()       {}
+func (e *events) HangupFd() int { return -1 }
+func (e *events) Close()        {}
 
 // A handle is how the client knows its events.
 type handle struct{ *events }
