@@ -30,7 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "freeze.h"
+#include "halt.h"
 #include "memory.h"
 #include "monitor.h"
 #include "pages.h"
@@ -60,7 +60,7 @@ static struct {
 	int pagemap;
 	struct guard guard;
 	bool reading; /* memory_maps is open */
-	bool frozen; /* the other threads are stopped, since nothing can hold them back */
+	bool halted; /* the other threads are stopped, since nothing can hold them back */
 } fork_state = {.guard = {.fd = -1}};
 
 static unsigned char *in_spare(const struct piece *p, uint64_t page)
@@ -313,16 +313,16 @@ static void drop_spare(void)
 }
 
 /* Without a guard: what is written between a copy and the change of the mapping would count as old. */
-static void freeze(void)
+static void halt(void)
 {
-	fork_state.frozen = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && freeze_begin();
+	fork_state.halted = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && halt_begin();
 }
 
 static void thaw(void)
 {
-	if (fork_state.frozen)
-		freeze_end();
-	fork_state.frozen = false;
+	if (fork_state.halted)
+		halt_end();
+	fork_state.halted = false;
 }
 
 /* Copies of everything in the spare, writers held back; false: as if nothing happened. */
@@ -344,7 +344,7 @@ static bool snapshot(void)
 			guard_close(&fork_state.guard);
 	}
 	hold_all(VMA_OWN);
-	freeze();
+	halt();
 	for (size_t i = 0; i < fork_state.n; i++)
 		if (!pages_each(fork_state.piece[i].offset, fork_state.piece[i].end - fork_state.piece[i].start,
 			      pages_read, fork_state.piece[i].spare))
@@ -412,7 +412,7 @@ static void parent(void)
 		return;
 	monitor_lenient(false);
 	hold_all(VMA_BORROWED); /* also those pages that the monitor let go */
-	freeze();
+	halt();
 	with_pagemap(VMA_BORROWED, merge);
 	each_part(VMA_BORROWED, make_shared);
 	thaw();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writers are held back by userfaultfd if it is there and can protect shared pages too
- * (protect.c), else all threads are stopped (freeze.c), else nothing helps and chunks are small.
+ * (protect.c), else all threads are stopped (halt.c), else nothing helps and chunks are small.
  */
 #include "hold.h"
 
-#include "freeze.h"
+#include "halt.h"
 #include "memory.h"
 #include "tasks.h"
 
@@ -16,18 +16,18 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 		return;
 	h->ready = true;
 	advice_lock(); /* nobody who is stopped may have it */
-	h->frozen = false;
+	h->halted = false;
 	h->guard.fd = -1;
 	h->untouchable = &untouchable;
 	h->alone = tasks_count() == 1;
 	if (!h->alone && what == HOLD_ALL)
-		h->alone = h->frozen = freeze_begin();
+		h->alone = h->halted = halt_begin();
 	if (!h->alone && guard_open(&h->guard, false) && what != HOLD_PRIVATE && !h->guard.shmem)
 		guard_close(&h->guard);
 	if (!h->alone && h->guard.fd < 0 && what != HOLD_ALL)
-		h->alone = h->frozen = freeze_begin();
+		h->alone = h->halted = halt_begin();
 	/* The first thread's memory was never made shared, unless it runs on a stack of its own making. */
-	if (what != HOLD_PRIVATE && h->alone && !h->frozen && sys(SYS_gettid) == sys(SYS_getpid))
+	if (what != HOLD_PRIVATE && h->alone && !h->halted && sys(SYS_gettid) == sys(SYS_getpid))
 		tasks_here(m, &untouchable);
 	else
 		tasks_ranges(m, &untouchable);
@@ -39,8 +39,8 @@ void hold_end(struct hold *h)
 		return;
 	h->ready = false;
 	guard_close(&h->guard);
-	if (h->frozen)
-		freeze_end();
+	if (h->halted)
+		halt_end();
 	advice_unlock();
 }
 

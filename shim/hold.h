@@ -10,7 +10,7 @@
 struct hold {
 	bool ready;  /* the rest is */
 	bool alone;  /* no other thread runs, */
-	bool frozen; /* because they are stopped */
+	bool halted; /* because they are stopped */
 	struct guard guard;
 	struct ranges *untouchable; /* memory of threads, which is never replaced */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol between libvrdma.so and the vrdma daemon. Its Go twin is
- * internal/channel; a test compares every constant and every size. Change both
+ * internal/protocol; a test compares every constant and every size. Change both
  * together and raise VRDMA_PROTOCOL.
  *
  * Transport: a unix SOCK_SEQPACKET socket, one message a datagram, host byte

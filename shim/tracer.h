@@ -3,7 +3,7 @@
  * Who may look into this process. Where the Yama security module runs (Debian, Ubuntu,
  * Fedora and most others have it, with ptrace_scope 1), a process may be debugged by its
  * ancestors and by one other that it names. The daemon is no ancestor, and opens our memory
- * when we introduce ourselves; the helper of freeze.c is a child. Each is allowed for as
+ * when we introduce ourselves; the helper of halt.c is a child. Each is allowed for as
  * long as it takes: afterwards the daemon has its descriptor.
  *
  *   connect ── allow(daemon) ── hello ── the daemon opens our memory ── welcome ── forbid

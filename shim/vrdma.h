@@ -8,13 +8,13 @@
  *   calls.c: which fds are ours                paths.c, stat.c: which paths are ours
  *     |                                          |
  *   door.c: files, hidden fds  ----------------- tree of the daemon
- *     | wire.c: one request, one reply
+ *     | messages.c: one request, one reply
  *   vrdma daemon
  *
  *   memory.c  turns registered memory into shared memory, reclaim.c back when it is
  *             registered no more (regions.c counts; maps.c reads the VMAs, pages.c the
  *             memfd; tasks.c finds the threads, hold.c keeps them from writing: protect.c
- *             holds writers back, freeze.c stops them)
+ *             holds writers back, halt.c stops them)
  *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
@@ -25,7 +25,7 @@
  * descriptor or name memory. It must never crash, print in the good case, slow
  * an ordinary read or write, or keep a lock while the application's code runs.
  *
- * Locks, in the order they may be taken: file->lock, process lock (wire.c),
+ * Locks, in the order they may be taken: file->lock, process lock (messages.c),
  * memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals are blocked while one
  * is held, so no handler can meet a lock its own thread holds.
  */
@@ -178,7 +178,7 @@ static inline void signals_restore(sigmask old)
 	sys(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, 8);
 }
 
-/* ---- wire.c: conversations with the daemon ---- */
+/* ---- messages.c: conversations with the daemon ---- */
 
 struct process {
 	_Atomic int socket; /* hidden; -1: none yet */

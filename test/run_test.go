@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/test/harness"
 )
 
@@ -36,7 +36,7 @@ func auto(t *testing.T, user *syscall.Credential) (d *harness.Daemon) {
 // stopAuto ends the daemon at socket, if there is one.
 func stopAuto(t *testing.T, socket string) {
 	t.Helper()
-	s, err := channel.QueryStatus(socket)
+	s, err := protocol.QueryStatus(socket)
 	if err != nil {
 		return
 	}
@@ -77,12 +77,12 @@ func TestAutostart(t *testing.T) {
 
 // lives is the status of a daemon that waits for the next program. It does so for three
 // seconds, and on a busy machine we may come later than that; but not every time.
-func lives(t *testing.T, d *harness.Daemon) *channel.Status {
+func lives(t *testing.T, d *harness.Daemon) *protocol.Status {
 	t.Helper()
 	var err error
 	for range 5 {
-		var s *channel.Status
-		if s, err = channel.QueryStatus(d.Socket); err == nil {
+		var s *protocol.Status
+		if s, err = protocol.QueryStatus(d.Socket); err == nil {
 			return s
 		}
 		d.Run(t, minute, "ibv_devinfo")
@@ -181,7 +181,7 @@ func TestAutostartObstacles(t *testing.T) {
 			return harness.Spawn(t, cmd)
 		}
 		version := func() string {
-			s, err := channel.QueryStatus(d.Socket)
+			s, err := protocol.QueryStatus(d.Socket)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -350,11 +350,11 @@ func TestInspection(t *testing.T) {
 		if err != nil {
 			t.Fatalf("vrdma status -o json: %v\n%s", err, out)
 		}
-		var st channel.Status
+		var st protocol.Status
 		if err := json.Unmarshal(out, &st); err != nil {
 			t.Fatalf("vrdma status -o json printed %q: %v", out, err)
 		}
-		seen := map[int]channel.SessionStatus{}
+		seen := map[int]protocol.SessionStatus{}
 		for _, session := range st.Sessions {
 			seen[session.Pid] = session
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/test/harness"
 )
 
@@ -40,7 +40,7 @@ func as(t testing.TB, uid int, f func()) {
 // A raw is a client of the attacker's own making.
 type raw struct {
 	t         testing.TB
-	proc, dev *channel.Session
+	proc, dev *protocol.Session
 	pd        uint32
 	buf       [4096]byte
 }
@@ -52,8 +52,8 @@ func newRaw(t testing.TB, d *harness.Daemon, uid int) (r *raw, err error) {
 	t.Helper()
 	r = &raw{t: t}
 	as(t, uid, func() {
-		if r.proc, err = channel.Dial(d.Socket, channel.Hello{Kind: channel.KindProcess, Program: "raw"}); err == nil {
-			r.dev, err = channel.Dial(d.Socket, channel.Hello{Kind: channel.KindUverbs, Token: r.proc.Welcome.Token})
+		if r.proc, err = protocol.Dial(d.Socket, protocol.Hello{Kind: protocol.KindProcess, Program: "raw"}); err == nil {
+			r.dev, err = protocol.Dial(d.Socket, protocol.Hello{Kind: protocol.KindUverbs, Token: r.proc.Welcome.Token})
 		}
 	})
 	if err == nil {
@@ -70,7 +70,7 @@ func newRaw(t testing.TB, d *harness.Daemon, uid int) (r *raw, err error) {
 }
 
 func (r *raw) close() {
-	for _, s := range []*channel.Session{r.dev, r.proc} {
+	for _, s := range []*protocol.Session{r.dev, r.proc} {
 		if s != nil {
 			s.Close()
 		}
@@ -78,9 +78,9 @@ func (r *raw) close() {
 }
 
 // command makes a command and returns the first word of the answer.
-func (r *raw) command(cmd uint32, body []byte, out int, extents ...channel.Extent) (uint32, error) {
+func (r *raw) command(cmd uint32, body []byte, out int, extents ...protocol.Extent) (uint32, error) {
 	hdr := abi.CmdHeader{Command: cmd, InWords: uint16((len(body) + 8) / 4), OutWords: uint16((out + 3) / 4)}
-	req := channel.Request{Op: channel.OpCommand, Command: append(abi.Encode(nil, &hdr), body...), Extents: extents}
+	req := protocol.Request{Op: protocol.OpCommand, Command: append(abi.Encode(nil, &hdr), body...), Extents: extents}
 	if err := r.dev.WriteMessage(req.Append(nil)); err != nil {
 		return 0, err
 	}
@@ -88,8 +88,8 @@ func (r *raw) command(cmd uint32, body []byte, out int, extents ...channel.Exten
 	if err != nil {
 		return 0, err
 	}
-	channel.CloseFDs(fds)
-	var reply channel.Reply
+	protocol.CloseFDs(fds)
+	var reply protocol.Reply
 	if err := reply.Parse(r.buf[:n]); err != nil {
 		return 0, err
 	}
@@ -108,7 +108,7 @@ func (r *raw) command(cmd uint32, body []byte, out int, extents ...channel.Exten
 func (r *raw) register(start, length uint64) error {
 	_, err := r.command(abi.CmdRegMR, abi.Encode(nil, &abi.RegMR{
 		Response: rawAnswer, Start: start, HCAVA: start, Length: length, PDHandle: r.pd, AccessFlags: abi.AccessLocalWrite,
-	}), 12, channel.Extent{Start: start, Length: length, Kind: channel.ExtentShared, Prot: 3})
+	}), 12, protocol.Extent{Start: start, Length: length, Kind: protocol.ExtentShared, Prot: 3})
 	return err
 }
 
@@ -155,12 +155,12 @@ func TestGreedyUser(t *testing.T) {
 			return end, syscall.EMFILE
 		}, syscall.EMFILE, "open files of the daemon"},
 		{"processes", func(t *testing.T) (func(), error) {
-			var all []*channel.Session
+			var all []*protocol.Session
 			var err error
 			as(t, attackerUID, func() {
 				for err == nil && len(all) < 6000 {
-					var s *channel.Session
-					if s, err = channel.Dial(d.Socket, channel.Hello{Kind: channel.KindProcess}); err == nil {
+					var s *protocol.Session
+					if s, err = protocol.Dial(d.Socket, protocol.Hello{Kind: protocol.KindProcess}); err == nil {
 						all = append(all, s)
 					}
 				}
@@ -203,13 +203,13 @@ func TestGreedyUser(t *testing.T) {
 			return r.close, r.register(1<<36, uint64(info.Totalram)*uint64(info.Unit)/4)
 		}, syscall.ENOMEM, "never touched"},
 		{"tools", func(t *testing.T) (func(), error) {
-			var all []*channel.Session
+			var all []*protocol.Session
 			var err error
 			before := anonymous(t, d.PID())
 			as(t, attackerUID, func() {
 				for err == nil && len(all) < 1000 {
-					var s *channel.Session
-					if s, err = channel.Dial(d.Socket, channel.Hello{Kind: channel.KindControl}); err == nil {
+					var s *protocol.Session
+					if s, err = protocol.Dial(d.Socket, protocol.Hello{Kind: protocol.KindControl}); err == nil {
 						all = append(all, s)
 						s.WriteMessage([]byte("+" + strings.Repeat(" ", 4000))) // never the last piece
 					}

@@ -10,15 +10,15 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
 )
 
 // launcher is what finds or starts the daemon of a place, in terms of our protocol
 // and our binary.
 func launcher(place launch.Place) *launch.Launcher {
 	return &launch.Launcher{
-		Place: place, Version: version, Protocol: channel.Version,
+		Place: place, Version: version, Protocol: protocol.Version,
 		Probe: probe,
 		Stop:  stop,
 		Spawn: func(ctx context.Context, p launch.Place) error {
@@ -34,13 +34,13 @@ func launcher(place launch.Place) *launch.Launcher {
 // probe asks the daemon who it is. One that speaks another protocol refuses to say
 // more than its process number.
 func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
-	status, err := channel.QueryStatus(p.Socket)
+	status, err := protocol.QueryStatus(p.Socket)
 	// A daemon that was killed lets us connect until the kernel has taken its socket away.
 	for end := time.Now().Add(dying); hungUp(err) && ctx.Err() == nil && time.Now().Before(end); {
 		time.Sleep(dying / 500)
-		status, err = channel.QueryStatus(p.Socket)
+		status, err = protocol.QueryStatus(p.Socket)
 	}
-	var refusal *channel.Refusal
+	var refusal *protocol.Refusal
 	switch {
 	case err == nil:
 		return launch.Daemon{
@@ -59,7 +59,7 @@ func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
 
 // improper says what to do about a daemon that is there and cannot be used.
 func improper(p launch.Place, err error) error {
-	var refusal *channel.Refusal
+	var refusal *protocol.Refusal
 	if errors.As(err, &refusal) && refusal.Text != "" { // it says what to do
 		return fmt.Errorf("the daemon at %s refuses: %w", p.Socket, err)
 	}
@@ -84,8 +84,8 @@ func absent(err error) bool {
 
 // stop asks the daemon to end, with a signal if it does not understand us.
 func stop(ctx context.Context, p launch.Place) error {
-	err := channel.StopDaemon(p.Socket)
-	var refusal *channel.Refusal
+	err := protocol.StopDaemon(p.Socket)
+	var refusal *protocol.Refusal
 	if errors.As(err, &refusal) && errors.Is(err, syscall.EPROTO) && refusal.DaemonPid > 1 {
 		return syscall.Kill(refusal.DaemonPid, syscall.SIGTERM)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 func pcapCommand(o *options) *cobra.Command {
@@ -37,7 +37,7 @@ that is too slow misses some, and the daemon's log says how many.`,
 			if i, err := out.Stat(); file == "" && err == nil && i.Mode()&os.ModeCharDevice != 0 {
 				return usage("a capture is not for a terminal: name a file with -w, or pipe it into tshark -r -")
 			}
-			capture, err := channel.OpenCapture(place.Socket)
+			capture, err := protocol.OpenCapture(place.Socket)
 			if err != nil {
 				if absent(err) {
 					return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
@@ -58,7 +58,7 @@ that is too slow misses some, and the daemon's log says how many.`,
 }
 
 // record copies the capture until a signal or the daemon's end.
-func record(capture *channel.Capture, out io.Writer) error {
+func record(capture *protocol.Capture, out io.Writer) error {
 	var ended atomic.Bool
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
 )
 
 // rsocketsPlaces are where distributions put rsockets' preload library.
@@ -167,7 +167,7 @@ const settleTime = 100 * time.Millisecond
 func socketsSummary(place launch.Place, label string, tcp tcpCount) string {
 	time.Sleep(settleTime)
 	text := "an unknown number of connections went over RDMA"
-	if n, err := channel.CountConnections(place.Socket, label); err == nil {
+	if n, err := protocol.CountConnections(place.Socket, label); err == nil {
 		text = count(n, "connection") + " went over RDMA"
 	}
 	if past := tcp.Refused + tcp.Silent + tcp.Accepted + tcp.Inherited; past > 0 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 func statusCommand(o *options) *cobra.Command {
@@ -36,7 +36,7 @@ that are not zero; and what was refused as unsupported. Long lists are cut, exce
 			if err != nil {
 				return err
 			}
-			status, err := channel.QueryStatus(place.Socket)
+			status, err := protocol.QueryStatus(place.Socket)
 			switch {
 			case absent(err):
 				return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
@@ -56,7 +56,7 @@ that are not zero; and what was refused as unsupported. Long lists are cut, exce
 }
 
 // printStatus is the status for people.
-func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
+func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
 	fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
@@ -80,7 +80,7 @@ func printStatus(w io.Writer, s *channel.Status, now time.Time) error {
 	return nil
 }
 
-func printSession(w io.Writer, s *channel.SessionStatus, now time.Time) {
+func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	o := s.Objects
 	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened))
 	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
@@ -100,7 +100,7 @@ func printSession(w io.Writer, s *channel.SessionStatus, now time.Time) {
 }
 
 // printConnection is one line of who talks with whom.
-func printConnection(w io.Writer, c channel.ConnectionStatus) {
+func printConnection(w io.Writer, c protocol.ConnectionStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
 	if c.QPN != 0 {
 		fmt.Fprintf(w, ", QP 0x%06x", c.QPN)
@@ -116,7 +116,7 @@ func printConnection(w io.Writer, c channel.ConnectionStatus) {
 
 // nearLimit are those who hold half of what they may, or more: the others are of no
 // interest to people.
-func nearLimit(all []channel.BudgetStatus) (out []channel.BudgetStatus) {
+func nearLimit(all []protocol.BudgetStatus) (out []protocol.BudgetStatus) {
 	for _, b := range all {
 		if b.Used >= b.Limit/2 {
 			out = append(out, b)
@@ -126,12 +126,12 @@ func nearLimit(all []channel.BudgetStatus) (out []channel.BudgetStatus) {
 }
 
 // printBudget is one line of what a user holds.
-func printBudget(w io.Writer, b channel.BudgetStatus) {
+func printBudget(w io.Writer, b protocol.BudgetStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%d of %d\n", b.Whose, b.Kind, b.Used, b.Limit)
 }
 
 // printPeer is one line of another host.
-func printPeer(w io.Writer, p channel.PeerStatus) {
+func printPeer(w io.Writer, p protocol.PeerStatus) {
 	fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
 	if p.Problem != "" {
 		fmt.Fprintf(w, "    %s\n", p.Problem)

@@ -6,24 +6,24 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // What people read: columns that line up, and no more lines than they can use.
 func TestPrintStatus(t *testing.T) {
-	many := make([]channel.PeerStatus, 53)
+	many := make([]protocol.PeerStatus, 53)
 	for i := range many {
-		many[i] = channel.PeerStatus{Address: fmt.Sprintf("192.0.2.%d", i), Kind: "foreign"}
+		many[i] = protocol.PeerStatus{Address: fmt.Sprintf("192.0.2.%d", i), Kind: "foreign"}
 	}
 	for _, c := range []struct {
 		name         string
-		status       channel.Status
+		status       protocol.Status
 		want, absent []string
 	}{
 		{name: "nothing", want: []string{"sessions  none"}, absent: []string{"connections", "peer hosts", "counters", "more"}},
 		{
 			name: "connections",
-			status: channel.Status{Connections: []channel.ConnectionStatus{
+			status: protocol.Status{Connections: []protocol.ConnectionStatus{
 				{PortSpace: "TCP", Local: "0.0.0.0:7471", State: "LISTEN", Program: "rping", Pid: 7},
 				{PortSpace: "UDP", Local: "192.0.2.1:9", Remote: "192.0.2.2:10", State: "ESTABLISHED", Pid: 8, QPN: 17, RemoteQPN: 18, Groups: 2},
 			}},
@@ -33,7 +33,7 @@ func TestPrintStatus(t *testing.T) {
 		},
 		{
 			name: "peers",
-			status: channel.Status{Peers: []channel.PeerStatus{
+			status: protocol.Status{Peers: []protocol.PeerStatus{
 				{Address: "192.0.2.1", Kind: "vrdma", Version: "1.2", Features: []string{"a", "b"}}, {Address: "2001:db8::1", Kind: "foreign"},
 			}},
 			want: []string{"\npeer hosts\n" +
@@ -41,7 +41,7 @@ func TestPrintStatus(t *testing.T) {
 				"  2001:db8::1  foreign    \n"},
 		},
 		{
-			name: "many", status: channel.Status{Peers: many},
+			name: "many", status: protocol.Status{Peers: many},
 			want: []string{"  192.0.2.49  foreign  \n  ... and 3 more (-o json lists all)\n"}, absent: []string{"192.0.2.50"},
 		},
 	} {
@@ -65,7 +65,7 @@ func TestPrintStatus(t *testing.T) {
 }
 
 func TestNearLimit(t *testing.T) {
-	all := []channel.BudgetStatus{{Whose: "a", Used: 4, Limit: 10}, {Whose: "b", Used: 5, Limit: 10}, {Whose: "c", Used: 10, Limit: 10}}
+	all := []protocol.BudgetStatus{{Whose: "a", Used: 4, Limit: 10}, {Whose: "b", Used: 5, Limit: 10}, {Whose: "c", Used: 10, Limit: 10}}
 	got := nearLimit(all)
 	if len(got) != 2 || got[0].Whose != "b" || got[1].Whose != "c" {
 		t.Errorf("got %v, want b and c", got)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
 )
 
 // traceLinger is how long the end of a program's sessions may be late: the daemon
@@ -63,11 +63,11 @@ func trace(place launch.Place, path string, args []string, log *traceLog) error 
 	}
 	defer lease.Close()
 	label := rand.Text()
-	tracer, err := channel.Trace(place.Socket, label)
+	tracer, err := protocol.Trace(place.Socket, label)
 	if err != nil {
 		return fmt.Errorf("cannot trace: %w", err)
 	}
-	records := make(chan channel.TraceRecord)
+	records := make(chan protocol.TraceRecord)
 	go func() {
 		defer close(records)
 		for {
@@ -99,7 +99,7 @@ func trace(place launch.Place, path string, args []string, log *traceLog) error 
 
 // supervise runs the program to its end, logs records as they come, and passes
 // signals on. Those of the terminal reach the program by themselves.
-func supervise(program *exec.Cmd, records <-chan channel.TraceRecord, log *traceLog) (status int, err error) {
+func supervise(program *exec.Cmd, records <-chan protocol.TraceRecord, log *traceLog) (status int, err error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // traceLog writes records as lines and remembers what the summary needs.
@@ -26,7 +26,7 @@ func newTraceLog(w io.Writer) *traceLog {
 	return &traceLog{w: w, refused: make(map[string]int)}
 }
 
-func (l *traceLog) add(r *channel.TraceRecord) {
+func (l *traceLog) add(r *protocol.TraceRecord) {
 	if l.start.IsZero() {
 		l.start = r.Time
 	}
@@ -35,9 +35,9 @@ func (l *traceLog) add(r *channel.TraceRecord) {
 		fmt.Fprintf(l.w, "... %d commands came too fast to be shown\n", r.Lost)
 	}
 	switch r.Command {
-	case channel.TraceOpen:
+	case protocol.TraceOpen:
 		l.open++
-	case channel.TraceClose:
+	case protocol.TraceClose:
 		l.open--
 	default:
 		l.commands++
@@ -53,9 +53,9 @@ func (l *traceLog) add(r *channel.TraceRecord) {
 }
 
 // line is one record: when, who, what, the outcome, how long.
-func (l *traceLog) line(r *channel.TraceRecord) string {
+func (l *traceLog) line(r *protocol.TraceRecord) string {
 	text := fmt.Sprintf("%10.3f ms %s[%d.%d] ", float64(r.Time.Sub(l.start))/1e6, r.Program, r.Pid, r.Session)
-	if r.Command == channel.TraceOpen || r.Command == channel.TraceClose {
+	if r.Command == protocol.TraceOpen || r.Command == protocol.TraceClose {
 		return text + r.Command + " " + r.Args
 	}
 	text += r.Command + "(" + r.Args + ")"

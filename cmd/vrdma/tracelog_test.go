@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 func TestTraceLog(t *testing.T) {
@@ -13,13 +13,13 @@ func TestTraceLog(t *testing.T) {
 	at := func(us int) time.Time { return start.Add(time.Duration(us) * time.Microsecond) }
 	var out strings.Builder
 	log := newTraceLog(&out)
-	for _, r := range []channel.TraceRecord{
-		{Time: at(0), Program: "p", Pid: 7, Session: 1, Command: channel.TraceOpen},
+	for _, r := range []protocol.TraceRecord{
+		{Time: at(0), Program: "p", Pid: 7, Session: 1, Command: protocol.TraceOpen},
 		{Time: at(1500), Duration: 2 * time.Microsecond, Program: "p", Pid: 7, Session: 1, Command: "ALLOC_PD", Result: "pd 1"},
 		{Time: at(2000), Program: "p", Pid: 7, Session: 1, Command: "CREATE_XSRQ", Errno: 95, Error: "EOPNOTSUPP", Refused: true},
 		{Time: at(2500), Program: "p", Pid: 7, Session: 1, Command: "REG_MR", Args: "addr 0", Errno: 14, Error: "EFAULT"},
 		{Time: at(3000), Program: "p", Pid: 7, Session: 1, Command: "DEALLOC_PD", Args: "pd 1", Lost: 4},
-		{Time: at(3500), Program: "p", Pid: 7, Session: 1, Command: channel.TraceClose},
+		{Time: at(3500), Program: "p", Pid: 7, Session: 1, Command: protocol.TraceClose},
 	} {
 		log.add(&r)
 	}

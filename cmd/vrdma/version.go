@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 func versionCommand() *cobra.Command {
@@ -14,7 +14,7 @@ func versionCommand() *cobra.Command {
 		Short: "print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "vrdma %s, protocol %d\n", version, channel.Version)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "vrdma %s, protocol %d\n", version, protocol.Version)
 			return err
 		},
 	}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // A Host is where one side of a measurement runs: this machine, or a network namespace
@@ -93,12 +93,12 @@ func (h *Host) accepts(port int) func() bool {
 
 // status asks the host's daemon. A program on the host does, because a daemon shows
 // its programs only to their own user, who has another number there.
-func (h *Host) status(ctx context.Context) (*channel.Status, error) {
+func (h *Host) status(ctx context.Context) (*protocol.Status, error) {
 	out, err := h.lab.Run(ctx, h.At(h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")...)
 	if err != nil {
 		return nil, err
 	}
-	s := &channel.Status{}
+	s := &protocol.Status{}
 	if err := json.Unmarshal([]byte(out), s); err != nil {
 		return nil, fmt.Errorf("vrdma status -o json printed no JSON: %w", err)
 	}

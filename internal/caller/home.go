@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // A Home is where a process lives: its namespaces and its root directory. A user number
@@ -140,7 +140,7 @@ func whileThere(c syscall.Conn, pid int, look func() error) error {
 	}
 	defer unix.Close(fd)
 	err = look()
-	if channel.Ready(fd) { // a pidfd is readable when its process has ended
+	if protocol.Ready(fd) { // a pidfd is readable when its process has ended
 		return errGone
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // An Identity is what we hold of a process that introduced itself: not its number, which
@@ -76,7 +76,7 @@ func openPidfd(c syscall.Conn, who *Caller) int {
 }
 
 // exited reports whether the process behind a pidfd has ended.
-func exited(pidfd int) bool { return channel.Ready(pidfd) }
+func exited(pidfd int) bool { return protocol.Ready(pidfd) }
 
 // openMemory opens the process's memory and checks that it is the caller's own.
 func openMemory(who *Caller) (*os.File, error) {

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // soPeerPidfd is SO_PEERPIDFD (Linux 6.5): the pidfd of the process that connected,
@@ -30,7 +30,7 @@ func Watch(fd int, ended func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if raw.Read(func(fd uintptr) bool { return channel.Ready(int(fd)) }) == nil {
+		if raw.Read(func(fd uintptr) bool { return protocol.Ready(int(fd)) }) == nil {
 			ended()
 		}
 	}()

@@ -38,7 +38,7 @@ func (m *Manager) reject(c *Conn, reason uint16, private []byte) {
 		binary.BigEndian.PutUint64(rej.Info(), m.GUID)
 	}
 	copy(rej.Private(), private)
-	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
 // Reject refuses a connection: one that the peer wants, or one that it has accepted.
@@ -121,7 +121,7 @@ func (m *Manager) sendDREP(c *Conn) {
 	drep := wire.DREP(mad.Data())
 	drep.SetLocalCommID(c.LocalID)
 	drep.SetRemoteCommID(c.RemoteID)
-	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
 // receiveDREQ: the peer disconnects. One that we do not know is told that it is over:
@@ -216,5 +216,5 @@ func (m *Manager) receiveLAP(from, to ib.GID, mad wire.MAD) {
 	apr.SetLocalCommID(lap.RemoteCommID())
 	apr.SetRemoteCommID(lap.LocalCommID())
 	apr.SetStatus(status)
-	m.Host.Send(to, from, out)
+	m.Env.Send(to, from, out)
 }

@@ -73,7 +73,7 @@ func setPath(w wire.REQPath, p *Path) {
 // begin sends a message that is repeated until it is answered.
 func (m *Manager) begin(now ib.Time, c *Conn, mad wire.MAD) {
 	c.left, c.tries, c.patient = c.retries, 0, false
-	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 	m.await(c, mad, now+c.pause())
 }
 
@@ -112,7 +112,7 @@ func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 		RetryCount: c.RetryCount, RNRRetryCount: c.RNRRetryCount, FlowControl: req.FlowControl(), SRQ: req.SRQ(),
 		ECE: ECE{req.VendorID(), mad.Modifier()}, Private: req.Private(),
 	}
-	if reason := m.Host.Request(c, &p); reason != 0 {
+	if reason := m.Env.Request(c, &p); reason != 0 {
 		if reason != Ignore {
 			m.reject(c, reason, nil)
 		}
@@ -127,9 +127,9 @@ func (m *Manager) receiveREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 func (m *Manager) repeatedREQ(c *Conn) {
 	switch c.State {
 	case ReqRcvd:
-		m.Host.Send(c.Path.SGID, c.Path.DGID, c.newMRA(0))
+		m.Env.Send(c.Path.SGID, c.Path.DGID, c.newMRA(0))
 	case RepSent:
-		m.Host.Send(c.Path.SGID, c.Path.DGID, c.message)
+		m.Env.Send(c.Path.SGID, c.Path.DGID, c.message)
 	case TimeWait:
 		m.reject(c, RejectStale, nil)
 	}
@@ -190,7 +190,7 @@ func (m *Manager) receiveREP(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	switch c.State {
 	case ReqSent:
 	case RepRcvd:
-		m.Host.Send(c.Path.SGID, c.Path.DGID, c.newMRA(1))
+		m.Env.Send(c.Path.SGID, c.Path.DGID, c.newMRA(1))
 		return
 	case Established:
 		if c.RemoteID == rep.LocalCommID() {
@@ -240,7 +240,7 @@ func (m *Manager) sendRTU(c *Conn) {
 	rtu := wire.RTU(mad.Data())
 	rtu.SetLocalCommID(c.LocalID)
 	rtu.SetRemoteCommID(c.RemoteID)
-	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 }
 
 // Communicating says that the peer has sent data: it must have been ready, whatever

@@ -3,7 +3,7 @@
 // chapter 12).
 //
 //	active            wire           passive
-//	Connect   ──── REQ ───────────▶  Host.Request      ReqSent │ ReqRcvd
+//	Connect   ──── REQ ───────────▶  Env.Request      ReqSent │ ReqRcvd
 //	          ◀─── (MRA: wait) ────
 //	Replied   ◀─── REP ────────────  Accept            RepRcvd │ RepSent
 //	Ready     ──── RTU ───────────▶  Established       Established │ Established
@@ -15,7 +15,7 @@
 // answer only: SIDRREQ, SIDRREP.
 //
 // The Manager is pure: what happens comes in as calls with the time, what is to be
-// done goes out through Host, and deadlines are asked for with Deadline. There are
+// done goes out through Env, and deadlines are asked for with Deadline. There are
 // no sockets, goroutines, clocks or locks inside; everything belongs to one loop.
 // Messages may be lost, doubled and delayed: whoever waits for an answer repeats its
 // message a bounded number of times and then gives up, so nothing stays for ever.

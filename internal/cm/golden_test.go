@@ -82,7 +82,7 @@ func TestGoldenPassive(t *testing.T) {
 			req, rep, rtu := lines[0], lines[1], lines[2]
 			g := wire.REP(rep.mad.Data())
 			p := &player{t: t}
-			m := New(Config{GUID: g.LocalCAGUID(), Random: zeros, Host: p})
+			m := New(Config{GUID: g.LocalCAGUID(), Random: zeros, Env: p})
 			m.next = g.LocalCommID() - 1
 			m.Receive(1, req.from, req.to, req.mad)
 			if p.conn == nil {
@@ -135,7 +135,7 @@ func TestGoldenActive(t *testing.T) {
 			g := wire.REQ(req.mad.Data())
 			path := g.Primary()
 			p := &player{t: t}
-			m := New(Config{GUID: g.LocalCAGUID(), Random: zeros, Host: p})
+			m := New(Config{GUID: g.LocalCAGUID(), Random: zeros, Env: p})
 			m.next = g.LocalCommID() - 1
 			var err error
 			p.conn, err = m.Connect(1, p, g.ServiceID(), Path{
@@ -166,7 +166,7 @@ func TestGoldenActive(t *testing.T) {
 func TestGoldenReject(t *testing.T) {
 	lines := conversation(t, "rping-reject")
 	p := &player{t: t, reason: RejectInvalidService}
-	m := New(Config{Random: zeros, Host: p})
+	m := New(Config{Random: zeros, Env: p})
 	m.Receive(1, lines[0].from, lines[0].to, lines[0].mad)
 	p.same(lines[1].mad, false)
 }
@@ -176,7 +176,7 @@ func TestGoldenSIDR(t *testing.T) {
 	req, rep := lines[0], lines[1]
 	g := wire.SIDRREP(rep.mad.Data())
 	p := &player{t: t}
-	m := New(Config{Random: zeros, Host: p})
+	m := New(Config{Random: zeros, Env: p})
 	m.Receive(1, req.from, req.to, req.mad)
 	if err := m.Answer(2, p.conn, g.Status(), g.QPN(), g.QKey(), privateOf(g.Private())); err != nil {
 		t.Fatal(err)

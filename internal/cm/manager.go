@@ -7,9 +7,9 @@ import (
 	"vrdma/internal/wire"
 )
 
-// Host is what the manager needs around it. None of its methods may call back into
+// Env is what the manager needs around it. None of its methods may call back into
 // the manager, except that Request and Question may call Reject.
-type Host interface {
+type Env interface {
 	// Send sends a MAD from one of our addresses to queue pair 1 at another. It may be
 	// lost. The host keeps no reference to mad.
 	Send(from, to ib.GID, mad wire.MAD)
@@ -27,7 +27,7 @@ type Host interface {
 type Config struct {
 	GUID   uint64 // of our device
 	Random func() uint32
-	Host   Host
+	Env    Env
 }
 
 // Manager knows every connection of one device.
@@ -172,7 +172,7 @@ func (m *Manager) expire(now ib.Time, c *Conn) {
 	if c.message != nil && c.left > 0 {
 		c.left--
 		c.tries++
-		m.Host.Send(c.Path.SGID, c.Path.DGID, c.message)
+		m.Env.Send(c.Path.SGID, c.Path.DGID, c.message)
 		m.await(c, c.message, now+c.pause())
 		return
 	}
@@ -204,7 +204,7 @@ func (m *Manager) end(c *Conn, k EventKind) {
 
 func (m *Manager) notify(c *Conn, e *Event) {
 	if c.Owner != nil {
-		m.Host.Notify(c, e)
+		m.Env.Notify(c, e)
 	}
 }
 

@@ -33,16 +33,16 @@ func (m *Manager) receiveSIDRREQ(from, to ib.GID, mad wire.MAD) {
 	key := question{from, req.RequestID()}
 	if c := m.questions[key]; c != nil {
 		if c.State == TimeWait {
-			m.Host.Send(to, from, c.message)
+			m.Env.Send(to, from, c.message)
 		}
 		return
 	}
 	c := m.newConn()
 	c.State, c.Service, c.tid, c.RemoteID = SidrReqRcvd, req.ServiceID(), mad.TID(), key.id
 	c.Path = Path{SGID: to, DGID: from}
-	if status := m.Host.Question(c, req.Private()); status != 0 {
+	if status := m.Env.Question(c, req.Private()); status != 0 {
 		if status != SidrIgnore {
-			m.Host.Send(to, from, c.newSIDRREP(status, 0, 0, nil))
+			m.Env.Send(to, from, c.newSIDRREP(status, 0, 0, nil))
 		}
 		m.forget(c)
 		return
@@ -59,7 +59,7 @@ func (m *Manager) Answer(now ib.Time, c *Conn, status uint8, qpn, qkey uint32, p
 		return ErrPrivate
 	}
 	mad := c.newSIDRREP(status, qpn, qkey, private)
-	m.Host.Send(c.Path.SGID, c.Path.DGID, mad)
+	m.Env.Send(c.Path.SGID, c.Path.DGID, mad)
 	c.State, c.left, c.Owner = TimeWait, 0, nil
 	m.await(c, mad, now+answerKept)
 	return nil

@@ -67,7 +67,7 @@ func newWorld(t *testing.T) (w *world, a, b *node) {
 func (w *world) add(name string, last byte) *node {
 	n := &node{w: w, name: name, gid: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: last}, think: 5 * ms}
 	seed := uint32(last) * 1000
-	n.m = New(Config{GUID: uint64(last), Host: n, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
+	n.m = New(Config{GUID: uint64(last), Env: n, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
 	w.nodes[n.gid] = n
 	return n
 }

@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/ib"
+	"vrdma/internal/protocol"
 )
 
 // Doorbells tell the loop who has posted something. Each session has a page of them
@@ -40,7 +40,7 @@ type bell struct {
 }
 
 const (
-	summaryWords = channel.DoorbellBits / 64 / 64
+	summaryWords = protocol.DoorbellBits / 64 / 64
 	// wordsAtOnce and ringsAtOnce bound what one reading takes off a page: words of the
 	// bitmap, and queue pairs.
 	wordsAtOnce = 16

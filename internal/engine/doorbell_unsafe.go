@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // A page is a doorbell page through atomic words only: the client is another
@@ -14,15 +14,15 @@ type page struct {
 	armed   *atomic.Uint32
 	any     *atomic.Uint32
 	summary *[summaryWords]atomic.Uint64
-	bitmap  *[channel.DoorbellBits / 64]atomic.Uint64
+	bitmap  *[protocol.DoorbellBits / 64]atomic.Uint64
 }
 
 func newPage(mem []byte) page {
-	_ = mem[channel.DoorbellSize-1]
+	_ = mem[protocol.DoorbellSize-1]
 	return page{
-		armed:   (*atomic.Uint32)(unsafe.Pointer(&mem[channel.DoorbellArmed])),
-		any:     (*atomic.Uint32)(unsafe.Pointer(&mem[channel.DoorbellAny])),
-		summary: (*[summaryWords]atomic.Uint64)(unsafe.Pointer(&mem[channel.DoorbellSummary])),
-		bitmap:  (*[channel.DoorbellBits / 64]atomic.Uint64)(unsafe.Pointer(&mem[channel.DoorbellBitmap])),
+		armed:   (*atomic.Uint32)(unsafe.Pointer(&mem[protocol.DoorbellArmed])),
+		any:     (*atomic.Uint32)(unsafe.Pointer(&mem[protocol.DoorbellAny])),
+		summary: (*[summaryWords]atomic.Uint64)(unsafe.Pointer(&mem[protocol.DoorbellSummary])),
+		bitmap:  (*[protocol.DoorbellBits / 64]atomic.Uint64)(unsafe.Pointer(&mem[protocol.DoorbellBitmap])),
 	}
 }

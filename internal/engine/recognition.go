@@ -22,7 +22,7 @@ const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShort
 // ownFeatures are what transport.Path.Own takes for granted.
 const ownFeatures = wire.FeatureRepair | wire.FeaturePacedReads
 
-// recognition implements hosts.Host.
+// recognition implements hosts.Env.
 type recognition struct{ e *Engine }
 
 // recognise makes the table of other hosts.
@@ -31,7 +31,7 @@ func (e *Engine) recognise(version string) {
 	if e.opts.NoFiller {
 		f &^= wire.FeatureFiller
 	}
-	e.net.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Host: recognition{e}})
+	e.net.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Env: recognition{e}})
 	e.net.port.OnDoubt(func(a netip.Addr) { e.net.peers.Doubt(e.now, ib.GIDOf(a)) })
 }
 
@@ -69,13 +69,13 @@ func (e *Engine) pathTo(f uint32) transport.Path {
 	return transport.Path{Remote: true, Own: f&ownFeatures == ownFeatures, MaxBurst: remoteBurst, Window: e.opts.Window}
 }
 
-// SendMAD implements hosts.Host.
+// SendMAD implements hosts.Env.
 func (r recognition) SendMAD(from, to ib.GID, mad []byte) {
 	b := r.e.mgmt.datagram(from, to, mad)
 	r.e.net.port.Send(from.Addr(), to.Addr(), b) // what cannot be sent is lost
 }
 
-// Judged implements hosts.Host: the queue pairs that lead to gid are told what is known.
+// Judged implements hosts.Env: the queue pairs that lead to gid are told what is known.
 func (r recognition) Judged(gid ib.GID) {
 	n, at := &r.e.net, gid.Addr()
 	f := n.peers.Features(gid)
@@ -89,7 +89,7 @@ func (r recognition) Judged(gid ib.GID) {
 	})
 }
 
-// InUse implements hosts.Host.
+// InUse implements hosts.Env.
 func (r recognition) InUse(f func(local, remote ib.GID)) {
 	r.e.eachRemote(func(t *task) {
 		if reachable(&t.route) {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // accept accepts connections until l is closed; it then returns nil. Who comes when there is
@@ -72,7 +72,7 @@ func (s *Server) admit(l *net.UnixListener, converse conversation, why error) (s
 		s.serve(u, converse)
 		return spare, true
 	}
-	turnAway(u, refusal(channel.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
+	turnAway(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
 	return newSpare(), false
 }
 
@@ -97,11 +97,11 @@ func (s *Server) turnAwayBeside(u *net.UnixConn, why error) {
 // turnAway says why a connection is not served.
 func turnAway(u *net.UnixConn, why error) {
 	defer u.Close()
-	c := channel.NewConn(u)
+	c := protocol.NewConn(u)
 	c.SetDeadline(time.Now().Add(patience))
 	var hello [1024]byte
 	if _, fds, err := c.ReadMessage(hello[:]); err == nil {
-		channel.CloseFDs(fds)
+		protocol.CloseFDs(fds)
 	}
 	refuse(c, why)
 }

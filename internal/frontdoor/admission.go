@@ -10,8 +10,8 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
+	"vrdma/internal/protocol"
 )
 
 // What conversations take of the daemon, for their user's account. State is goroutines
@@ -52,7 +52,7 @@ func (s *Server) enter(u *net.UnixConn) (caller.Caller, error) {
 	if err := who.Account.Charge(connectionBill); err != nil {
 		who.Account.Drop()
 		s.overdrawn(err)
-		return who, refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
+		return who, refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	return who, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // roomy limits nothing that a few clients need.
@@ -29,7 +29,7 @@ func roomy() budget.Limits {
 
 // connectAs connects as another user: only this thread changes its number, and only for
 // as long as that takes.
-func connectAs(t testing.TB, socket string, uid int) *channel.Conn {
+func connectAs(t testing.TB, socket string, uid int) *protocol.Conn {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -54,26 +54,26 @@ func connectAs(t testing.TB, socket string, uid int) *channel.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return channel.NewConn(c.(*net.UnixConn))
+	return protocol.NewConn(c.(*net.UnixConn))
 }
 
 // greetAs is connectAs with a hello; err is a refusal, or what became of the connection.
-func greetAs(t testing.TB, s *Server, uid int, h channel.Hello) (*channel.Conn, channel.Welcome, error) {
+func greetAs(t testing.TB, s *Server, uid int, h protocol.Hello) (*protocol.Conn, protocol.Welcome, error) {
 	t.Helper()
 	c := connectAs(t, s.doors[0].Socket, uid)
-	h.Magic, h.Protocol = channel.Magic, channel.Version
+	h.Magic, h.Protocol = protocol.Magic, protocol.Version
 	if err := c.WriteMessage(h.Append(nil)); err != nil {
-		return c, channel.Welcome{}, err
+		return c, protocol.Welcome{}, err
 	}
 	buf := make([]byte, 1024)
 	n, fds, err := c.ReadMessage(buf)
 	if err != nil {
-		return c, channel.Welcome{}, err
+		return c, protocol.Welcome{}, err
 	}
-	channel.CloseFDs(fds)
-	w, err := channel.ParseWelcome(buf[:n])
+	protocol.CloseFDs(fds)
+	w, err := protocol.ParseWelcome(buf[:n])
 	if err == nil && w.Error != 0 {
-		err = &channel.Refusal{Errno: syscall.Errno(w.Error), Text: w.Text}
+		err = &protocol.Refusal{Errno: syscall.Errno(w.Error), Text: w.Text}
 	}
 	return c, w, err
 }
@@ -108,18 +108,18 @@ func TestSilentConnections(t *testing.T) {
 	l := roomy()
 	l.User[budget.Files], l.Others[budget.Files], l.All[budget.Files] = 20, 30, 40
 	s, ledger := sharedServer(t, l)
-	var silent []*channel.Conn
+	var silent []*protocol.Conn
 	for range 30 {
 		silent = append(silent, connectAs(t, s.doors[0].Socket, attacker))
 	}
 	account := ledger.User(attacker)
 	defer account.Drop()
 	eventually(t, "the user's limit", func() bool { return account.Used()[budget.Files] == 20 })
-	_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+	_, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindProcess})
 	if err == nil || errors.Is(err, syscall.EMFILE) && !strings.Contains(err.Error(), "user 65534 may have 20 open files") {
 		t.Errorf("over the limit: %v, want a refusal that says which", err)
 	}
-	if _, _, err := greetAs(t, s, bystander, channel.Hello{Kind: channel.KindProcess}); err != nil {
+	if _, _, err := greetAs(t, s, bystander, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	owner := open(t, s) // uses the reserve: 24 are taken, 30 is what the others may have
@@ -128,7 +128,7 @@ func TestSilentConnections(t *testing.T) {
 		c.Close()
 	}
 	eventually(t, "what the attacker had", func() bool { return account.Used() == budget.Bill{} })
-	if _, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess}); err != nil {
+	if _, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
 		t.Errorf("after giving everything back: %v", err)
 	}
 }
@@ -141,7 +141,7 @@ func TestProcessConnections(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil && n < 100; n++ {
-		_, _, err = greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+		_, _, err = greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindProcess})
 	}
 	if n != 6 || !errors.Is(err, syscall.EMFILE) || !strings.Contains(err.Error(), "user 65534") {
 		t.Errorf("connection %d: %v, want the sixth of four descriptors each refused with EMFILE", n, err)
@@ -165,7 +165,7 @@ func TestOwnerElsewhere(t *testing.T) {
 				s.home.Whole.Pid = test.pid // as if the daemon lived elsewhere
 			}
 			go func() { served <- s.Serve() }()
-			dial(t, s, channel.Hello{Kind: channel.KindProcess})
+			dial(t, s, protocol.Hello{Kind: protocol.KindProcess})
 			if n := ledger.Users(); n != test.want {
 				t.Errorf("%d users beside the owner, want %d", n, test.want)
 			}
@@ -183,13 +183,13 @@ func TestOwnerElsewhere(t *testing.T) {
 // TestUnfinishedRequest: the daemon holds little of a request that does not end.
 func TestUnfinishedRequest(t *testing.T) {
 	s := testServer(t)
-	c := dial(t, s, channel.Hello{Kind: channel.KindControl})
+	c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
 	for range 2 {
 		if err := c.WriteMessage([]byte("+" + strings.Repeat(" ", 3000))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var r channel.ControlReply
+	var r protocol.ControlReply
 	if err := c.ReceiveJSON(&r); err != nil || !strings.Contains(r.Error, "4096 bytes") {
 		t.Errorf("after 6000 bytes: %+v, %v, want an error that says what the limit is", r, err)
 	}
@@ -198,18 +198,18 @@ func TestUnfinishedRequest(t *testing.T) {
 // TestTools: a user has so many conversations with tools at a time, and fewer traces.
 func TestTools(t *testing.T) {
 	s, _ := sharedServer(t, roomy())
-	var tools []*channel.Conn
+	var tools []*protocol.Conn
 	for range 4 {
-		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		c, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tools = append(tools, c)
 	}
 	for i, want := range []string{"", "shares of tools"} { // the second of two traces
-		var r channel.ControlReply
+		var r protocol.ControlReply
 		c := tools[i]
-		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlTrace}), c.ReceiveJSON(&r)); err != nil {
+		if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: protocol.ControlTrace}), c.ReceiveJSON(&r)); err != nil {
 			t.Fatal(err)
 		}
 		if (r.Error == "") != (want == "") || !strings.Contains(r.Error, want) {
@@ -217,20 +217,20 @@ func TestTools(t *testing.T) {
 		}
 	}
 	eventually(t, "the room of the one that was refused", func() bool {
-		c, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		c, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindControl})
 		tools = append(tools, c)
 		return err == nil
 	})
-	_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+	_, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindControl})
 	if !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "shares of tools") {
 		t.Errorf("a fifth tool beside a trace: %v, want EBUSY", err)
 	}
-	if _, err := channel.QueryStatus(s.doors[0].Socket); err != nil {
+	if _, err := protocol.QueryStatus(s.doors[0].Socket); err != nil {
 		t.Errorf("the owner's status: %v", err)
 	}
 	tools[0].Close()
 	eventually(t, "room for a tool", func() bool {
-		_, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindControl})
+		_, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindControl})
 		return err == nil
 	})
 }
@@ -239,27 +239,27 @@ func TestTools(t *testing.T) {
 func TestUsersSeeTheirOwn(t *testing.T) {
 	s, _ := sharedServer(t, roomy())
 	open(t, s) // the owner's
-	_, w, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindProcess})
+	_, w, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindProcess})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := greetAs(t, s, attacker, channel.Hello{Kind: channel.KindUverbs, Token: w.Token}); err != nil {
+	if _, _, err := greetAs(t, s, attacker, protocol.Hello{Kind: protocol.KindUverbs, Token: w.Token}); err != nil {
 		t.Fatal(err)
 	}
 	for uid, want := range map[int]int{attacker: 1, bystander: 0} {
-		c, _, err := greetAs(t, s, uid, channel.Hello{Kind: channel.KindControl})
+		c, _, err := greetAs(t, s, uid, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var st channel.Status
-		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
+		var st protocol.Status
+		if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: protocol.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
 			t.Fatal(err)
 		}
 		if len(st.Sessions) != want || want == 1 && st.Sessions[0].UID != uid {
 			t.Errorf("user %d sees %+v, want %d sessions of their own", uid, st.Sessions, want)
 		}
 	}
-	st, err := channel.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.doors[0].Socket)
 	if err != nil || len(st.Sessions) != 2 || st.Control != s.control.path {
 		t.Errorf("the owner sees %+v, %v, want both sessions", st, err)
 	}
@@ -277,7 +277,7 @@ func TestBudgetOfCommands(t *testing.T) {
 	var errno syscall.Errno
 	for n := 0; errno == 0 && n < 1000; n++ {
 		r, fds := c.send(legacy(abi.CmdCreateQP, qpRequest(p, q), nil, 64))
-		channel.CloseFDs(fds)
+		protocol.CloseFDs(fds)
 		errno = syscall.Errno(r.Error)
 	}
 	if errno != syscall.ENOMEM {
@@ -285,7 +285,7 @@ func TestBudgetOfCommands(t *testing.T) {
 	}
 	const start = 1 << 32
 	c.fails("a region", legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 300 << 40, PDHandle: p}, nil, 12),
-		syscall.EFAULT, channel.Extent{Start: start, Length: 300 << 40, Kind: channel.ExtentShared, Prot: 3})
+		syscall.EFAULT, protocol.Extent{Start: start, Length: 300 << 40, Kind: protocol.ExtentShared, Prot: 3})
 	c.dev.Close()
 	c.proc.Close()
 	eventually(t, "an empty account", func() bool { return ledger.Owner().Used() == budget.Bill{} })
@@ -306,13 +306,13 @@ func TestRecount(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: size, PDHandle: pd(c)}, nil, 12),
-			channel.Extent{Start: start, Length: size, Kind: channel.ExtentShared, Prot: 3})
+			protocol.Extent{Start: start, Length: size, Kind: protocol.ExtentShared, Prot: 3})
 		c.must(legacy(abi.CmdDeregMR, &abi.DeregMR{MRHandle: u32(r, 0)}, nil, 0))
 		if err := unix.Fallocate(file, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, start, size); err != nil {
 			t.Fatal(err)
 		}
 	}
-	st, err := channel.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.doors[0].Socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,27 +9,27 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/eventsock"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/routes"
 	"vrdma/internal/vnic"
 )
 
 // channelOf opens the rdma_cm device for a process; commands then go there.
-func channelOf(t testing.TB, s *Server, proc *channel.Session) *client {
+func channelOf(t testing.TB, s *Server, proc *protocol.Session) *client {
 	t.Helper()
-	c := &client{t: t, proc: proc, buf: make([]byte, channel.MaxMessage)}
-	c.dev = dial(t, s, channel.Hello{Kind: channel.KindRDMACM, Token: proc.Welcome.Token, Program: "prog"})
+	c := &client{t: t, proc: proc, buf: make([]byte, protocol.MaxMessage)}
+	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindRDMACM, Token: proc.Welcome.Token, Program: "prog"})
 	if len(c.dev.Files) != 1 {
 		t.Fatalf("%d descriptors, want the event socket", len(c.dev.Files))
 	}
 	return c
 }
 
-func process1(t testing.TB, s *Server) *channel.Session {
+func process1(t testing.TB, s *Server) *protocol.Session {
 	t.Helper()
-	return dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+	return dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 }
 
 // ucm builds a command of rdma_cm; behind is what the shim sends after it.
@@ -75,7 +75,7 @@ func TestCMConnection(t *testing.T) {
 	l := server.cmID(100, abi.PSTCP)
 	server.must(ucm(abi.CMCmdBindIP, &abi.CMBindIP{Addr: sockaddrOf("0.0.0.0:7000"), ID: l}, 0))
 	server.must(ucm(abi.CMCmdListen, &abi.CMListen{ID: l}, 0))
-	if channel.Ready(int(server.dev.Files[0].Fd())) {
+	if protocol.Ready(int(server.dev.Files[0].Fd())) {
 		t.Error("the event socket can be read without an event")
 	}
 	id := other.cmID(200, abi.PSTCP)
@@ -94,7 +94,7 @@ func TestCMConnection(t *testing.T) {
 	other.event(abi.CMEventConnectResponse)
 	other.must(ucm(abi.CMCmdAccept, &abi.CMAccept{ID: id}, 0))
 	server.event(abi.CMEventEstablished)
-	if st, err := channel.QueryStatus(s.doors[0].Socket); err != nil || len(st.Connections) != 3 {
+	if st, err := protocol.QueryStatus(s.doors[0].Socket); err != nil || len(st.Connections) != 3 {
 		t.Errorf("status shows %+v, %v; want a listener and two ends", st.Connections, err)
 	}
 	// The client's process ends: the server hears of it.
@@ -198,8 +198,8 @@ func FuzzCM(f *testing.F) {
 			})
 		})
 		defer end.Close()
-		var builder channel.ReplyBuilder
-		var reply channel.Reply
+		var builder protocol.ReplyBuilder
+		var reply protocol.Reply
 		for n := 0; len(b) >= 2 && n < 64; n++ {
 			size := min(int(binary.LittleEndian.Uint16(b)), len(b)-2)
 			builder.Reset(nil)

@@ -9,8 +9,8 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/ucma"
 	"vrdma/internal/uverbs"
@@ -33,7 +33,7 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -52,7 +52,7 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 		err = perr
 	}
 	if err != nil {
-		return refusal(channel.Errno(err, syscall.EMFILE), "the daemon cannot open an event channel: %v", err)
+		return refusal(protocol.Errno(err, syscall.EMFILE), "the daemon cannot open an event channel: %v", err)
 	}
 	defer ses.end()
 	if err := p.adoptChannel(ses); err != nil {
@@ -67,9 +67,9 @@ func (s *Server) serveRDMACM(c *channel.Conn, who caller.Caller, d *door, token 
 	if err != nil {
 		return nil
 	}
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceOpen)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
 	ses.loop()
-	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+channel.TraceClose)
+	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
 
@@ -82,8 +82,8 @@ func (ses *cmSession) end() {
 
 // loop serves commands until the connection ends.
 func (ses *cmSession) loop() {
-	var req channel.Request
-	var reply channel.ReplyBuilder
+	var req protocol.Request
+	var reply protocol.ReplyBuilder
 	out := make([]byte, 0, 512)
 	for {
 		buf, n, err := ses.line.Receive()
@@ -97,7 +97,7 @@ func (ses *cmSession) loop() {
 		}
 		reply.Reset(out)
 		errno := syscall.EINVAL
-		if req.Op == channel.OpCommand {
+		if req.Op == protocol.OpCommand {
 			errno = ses.command(req.Command, &reply)
 		}
 		err = ses.line.Send(finish(&reply, errno), nil)
@@ -109,7 +109,7 @@ func (ses *cmSession) loop() {
 }
 
 // command runs one command.
-func (ses *cmSession) command(b []byte, reply *channel.ReplyBuilder) syscall.Errno {
+func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Errno {
 	start := time.Now()
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
 	c := ucma.Run(ses, b, traced)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // TestGolden holds where the rxe provider looks for what: the driver's part of each
@@ -100,7 +100,7 @@ func TestRegMR(t *testing.T) {
 	p := pd(c)
 	const start = 0x10_0000_0100
 	mr := &abi.RegMR{Response: respAddr, Start: start, Length: 5000, HCAVA: start, PDHandle: p, AccessFlags: abi.AccessLocalWrite}
-	shared := channel.Extent{Start: start, Length: 5000, Kind: channel.ExtentShared, Prot: 3}
+	shared := protocol.Extent{Start: start, Length: 5000, Kind: protocol.ExtentShared, Prot: 3}
 	reg := func(change func(*abi.RegMR)) []byte {
 		m := *mr
 		change(&m)
@@ -116,11 +116,11 @@ func TestRegMR(t *testing.T) {
 	c.must(reg(func(m *abi.RegMR) { m.Length = 0 }))
 	c.must(reg(func(m *abi.RegMR) { m.AccessFlags |= abi.AccessRelaxedOrdering }), shared)
 
-	hole := channel.Extent{Start: start, Length: 5000, Kind: channel.ExtentHole}
+	hole := protocol.Extent{Start: start, Length: 5000, Kind: protocol.ExtentHole}
 	c.fails("a hole", plain, syscall.EFAULT, hole)
 	c.fails("no extents", plain, syscall.EFAULT)
-	c.fails("extents elsewhere", plain, syscall.EINVAL, channel.Extent{Start: 1, Length: 5000, Kind: 1, Prot: 3})
-	c.fails("an unknown kind", plain, syscall.EINVAL, channel.Extent{Start: start, Length: 5000, Kind: 0x101, Prot: 3})
+	c.fails("extents elsewhere", plain, syscall.EINVAL, protocol.Extent{Start: 1, Length: 5000, Kind: 1, Prot: 3})
+	c.fails("an unknown kind", plain, syscall.EINVAL, protocol.Extent{Start: start, Length: 5000, Kind: 0x101, Prot: 3})
 	c.fails("other page offset", reg(func(m *abi.RegMR) { m.HCAVA++ }), syscall.EINVAL, shared)
 	c.fails("remote write alone", reg(func(m *abi.RegMR) { m.AccessFlags = abi.AccessRemoteWrite }), syscall.EINVAL, shared)
 	c.fails("flags that do not exist", reg(func(m *abi.RegMR) { m.AccessFlags |= 1 << 15 }), syscall.EINVAL, shared)
@@ -267,8 +267,8 @@ func TestHandles(t *testing.T) {
 func TestCompletionChannel(t *testing.T) {
 	c := open(t, testServer(t))
 	r, fds := c.send(legacy(abi.CmdCreateCompChannel, &abi.CreateCompChannel{Response: respAddr}, nil, 4))
-	defer channel.CloseFDs(fds)
-	if r.Error != 0 || len(fds) != 1 || len(r.FDs) != 1 || r.FDs[0].Address != respAddr || r.FDs[0].Kind != channel.FDComp {
+	defer protocol.CloseFDs(fds)
+	if r.Error != 0 || len(fds) != 1 || len(r.FDs) != 1 || r.FDs[0].Address != respAddr || r.FDs[0].Kind != protocol.FDComp {
 		t.Fatalf("CREATE_COMP_CHANNEL: %+v with %d descriptors", r, len(fds))
 	}
 	c.must(legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: 1, CompChannel: int32(r.FDs[0].ID)}, nil, 24))

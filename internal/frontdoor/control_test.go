@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 func TestStatus(t *testing.T) {
@@ -17,7 +17,7 @@ func TestStatus(t *testing.T) {
 	p, q := pd(c), cq(c)
 	qp(c, p, q)
 	c.fails("XRC", legacy(abi.CmdOpenXRCD, &abi.DeallocPD{}, nil, 0), syscall.EOPNOTSUPP)
-	st, err := channel.QueryStatus(s.doors[0].Socket)
+	st, err := protocol.QueryStatus(s.doors[0].Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestStatus(t *testing.T) {
 
 func TestTrace(t *testing.T) {
 	s := testServer(t)
-	tr, err := channel.Trace(s.doors[0].Socket, "mine")
+	tr, err := protocol.Trace(s.doors[0].Socket, "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestTrace(t *testing.T) {
 	mine, other := newClient(t, s, "mine"), newClient(t, s, "")
 	for _, c := range []*client{other, mine} {
 		_, fds := c.send(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
-		channel.CloseFDs(fds)
+		protocol.CloseFDs(fds)
 	}
 	p, q := pd(mine), cq(mine)
 	qph := qp(mine, p, q)
@@ -68,7 +68,7 @@ func TestTrace(t *testing.T) {
 		command, args, result, err string
 		refused                    bool
 	}{
-		{command: channel.TraceOpen},
+		{command: protocol.TraceOpen},
 		{command: "GET_CONTEXT", result: "num_comp_vectors=1"},
 		{command: "ALLOC_PD", result: "pd_handle="},
 		{command: "CREATE_CQ", args: "cqe=10 comp_vector=0 comp_channel=-1", result: "cqe="},
@@ -76,7 +76,7 @@ func TestTrace(t *testing.T) {
 		{command: "MODIFY_QP", args: "attr_mask=STATE|ACCESS_FLAGS|PKEY_INDEX|PORT qp_access_flags=REMOTE_WRITE pkey_index=0 qp_state=INIT port_num=1"},
 		{command: "EX_CREATE_FLOW", err: "EOPNOTSUPP", refused: true},
 		{command: "QUERY_PORT", args: "port_num=7", err: "EINVAL"},
-		{command: channel.TraceClose},
+		{command: protocol.TraceClose},
 	}
 	for _, w := range want {
 		r, err := tr.Next()
@@ -94,7 +94,7 @@ func TestStop(t *testing.T) {
 	stopped := make(chan struct{})
 	s := testServerStop(t, func() { close(stopped) })
 	for range 2 {
-		if err := channel.StopDaemon(s.doors[0].Socket); err != nil {
+		if err := protocol.StopDaemon(s.doors[0].Socket); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,12 +104,12 @@ func TestStop(t *testing.T) {
 // TestControlUnknown keeps the conversation after a request that we do not know.
 func TestControlUnknown(t *testing.T) {
 	s := testServer(t)
-	c := dial(t, s, channel.Hello{Kind: channel.KindControl})
+	c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
 	for range 2 {
-		if err := c.SendJSON(channel.ControlRequest{Op: "dance"}); err != nil {
+		if err := c.SendJSON(protocol.ControlRequest{Op: "dance"}); err != nil {
 			t.Fatal(err)
 		}
-		var r channel.ControlReply
+		var r protocol.ControlReply
 		if err := c.ReceiveJSON(&r); err != nil || !strings.Contains(r.Error, "dance") {
 			t.Errorf("%+v, %v; want an error that names the request", r, err)
 		}
@@ -119,7 +119,7 @@ func TestControlUnknown(t *testing.T) {
 // TestCloseEnds shows that Close ends what tools and programs hold open.
 func TestCloseEnds(t *testing.T) {
 	s := testServer(t)
-	tr, err := channel.Trace(s.doors[0].Socket, "")
+	tr, err := protocol.Trace(s.doors[0].Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

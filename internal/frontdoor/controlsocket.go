@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 )
 
 // The control socket: who may stop the daemon and see everybody asks here. Where it is,
@@ -37,7 +37,7 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 	}
 	socket = filepath.Join(dir, filepath.Base(socket))
 	var errs []error
-	for _, path := range channel.ControlPlaces(socket, uid) {
+	for _, path := range protocol.ControlPlaces(socket, uid) {
 		c, err := listenAt(path, uid)
 		if err == nil {
 			return c, nil
@@ -166,13 +166,13 @@ func (s *Server) serveTools() {
 }
 
 // converseControl serves one tool at the control socket.
-func (s *Server) converseControl(c *channel.Conn, who caller.Caller) error {
+func (s *Server) converseControl(c *protocol.Conn, who caller.Caller) error {
 	first := s.doors[0]
 	h, who, err := s.greeting(c, who, first)
 	if err != nil {
 		return err
 	}
-	if h.Kind != channel.KindControl {
+	if h.Kind != protocol.KindControl {
 		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the control socket", first.Socket)
 	}
 	if err := s.mayControl(&who); err != nil {

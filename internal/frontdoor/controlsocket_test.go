@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // What askAsContainer is told.
@@ -36,24 +36,24 @@ func askAsContainer() {
 			return
 		}
 	}
-	c, err := channel.Dial("./"+name, channel.Hello{Kind: channel.KindControl, Program: "container"})
+	c, err := protocol.Dial("./"+name, protocol.Hello{Kind: protocol.KindControl, Program: "container"})
 	if err != nil {
 		fmt.Println("refused:", err)
 		return
 	}
 	defer c.Close()
-	var st channel.Status
-	if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
+	var st protocol.Status
+	if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: protocol.ControlStatus}), c.ReceiveJSON(&st)); err != nil {
 		fmt.Println("status:", err)
 	}
 	fmt.Printf("sees %d sessions\n", len(st.Sessions))
-	for _, op := range []string{channel.ControlCapture, channel.ControlStop} {
-		var r channel.ControlReply
-		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
+	for _, op := range []string{protocol.ControlCapture, protocol.ControlStop} {
+		var r protocol.ControlReply
+		if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
 			fmt.Println(op, err)
 		}
 		fmt.Printf("%s: %q\n", op, r.Error)
-		if op == channel.ControlCapture && r.Error == "" {
+		if op == protocol.ControlCapture && r.Error == "" {
 			return // the connection is a capture now
 		}
 	}
@@ -119,10 +119,10 @@ func TestContainerRoot(t *testing.T) {
 // whoever asks, and says where that is done.
 func TestProgramSocketHasNoControl(t *testing.T) {
 	s := testServerStop(t, func() { t.Error("stopped at the program socket") })
-	c := dial(t, s, channel.Hello{Kind: channel.KindControl})
-	for _, op := range []string{channel.ControlStop, channel.ControlCapture} {
-		var r channel.ControlReply
-		if err := errors.Join(c.SendJSON(channel.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
+	c := dial(t, s, protocol.Hello{Kind: protocol.KindControl})
+	for _, op := range []string{protocol.ControlStop, protocol.ControlCapture} {
+		var r protocol.ControlReply
+		if err := errors.Join(c.SendJSON(protocol.ControlRequest{Op: op}), c.ReceiveJSON(&r)); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(r.Error, s.control.path) {
@@ -130,7 +130,7 @@ func TestProgramSocketHasNoControl(t *testing.T) {
 		}
 	}
 	// And the control socket serves no programs.
-	_, err := channel.Dial(s.control.path, channel.Hello{Kind: channel.KindProcess})
+	_, err := protocol.Dial(s.control.path, protocol.Hello{Kind: protocol.KindProcess})
 	if !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("a program at the control socket: %v, want EOPNOTSUPP", err)
 	}

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
 )
 
@@ -33,8 +33,8 @@ func TestDoorNamesItsNIC(t *testing.T) {
 		{s.doors[0], "", true}, {s.doors[0], vnic.Default, true}, {s.doors[0], "blue", false},
 		{second, "", true}, {second, "blue", true}, {second, vnic.Default, false}, {second, "b\x1b[2Jue", false},
 	} {
-		for _, kind := range []channel.Kind{channel.KindProcess, channel.KindControl, channel.KindNetlink} {
-			conn, err := channel.Dial(c.door.Socket, channel.Hello{Kind: kind, VNIC: c.name})
+		for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
+			conn, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: kind, VNIC: c.name})
 			if err == nil {
 				conn.Close()
 			}
@@ -54,13 +54,13 @@ func TestDoorNamesItsNIC(t *testing.T) {
 // TestTokenOfAnotherDoor: who introduced itself at one door has nothing at another.
 func TestTokenOfAnotherDoor(t *testing.T) {
 	s, second := twoDoors(t)
-	proc := dial(t, s, channel.Hello{Kind: channel.KindProcess})
-	for _, kind := range []channel.Kind{channel.KindUverbs, channel.KindRDMACM} {
-		c, err := channel.Dial(second.Socket, channel.Hello{Kind: kind, Token: proc.Welcome.Token})
+	proc := dial(t, s, protocol.Hello{Kind: protocol.KindProcess})
+	for _, kind := range []protocol.Kind{protocol.KindUverbs, protocol.KindRDMACM} {
+		c, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind, Token: proc.Welcome.Token})
 		if err == nil {
 			c.Close()
 		}
-		if kind == channel.KindUverbs && !errors.Is(err, syscall.EPERM) || err == nil {
+		if kind == protocol.KindUverbs && !errors.Is(err, syscall.EPERM) || err == nil {
 			t.Errorf("kind %d: %v, want EPERM", kind, err)
 		}
 	}
@@ -75,13 +75,13 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 		door *door
 		want int
 	}{{s.doors[0], 1}, {second, 0}} {
-		tool, err := channel.Dial(c.door.Socket, channel.Hello{Kind: channel.KindControl})
+		tool, err := protocol.Dial(c.door.Socket, protocol.Hello{Kind: protocol.KindControl})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tool.Close()
-		var st channel.Status
-		if err := errors.Join(tool.SendJSON(channel.ControlRequest{Op: channel.ControlStatus}), tool.ReceiveJSON(&st)); err != nil {
+		var st protocol.Status
+		if err := errors.Join(tool.SendJSON(protocol.ControlRequest{Op: protocol.ControlStatus}), tool.ReceiveJSON(&st)); err != nil {
 			t.Fatal(err)
 		}
 		if len(st.Sessions) != c.want || st.Socket != c.door.Socket {

@@ -12,7 +12,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // TestForeignMemoryWhy: a program whose memory is not ours to touch is refused with EPERM, keeps
@@ -20,24 +20,24 @@ import (
 func TestForeignMemoryWhy(t *testing.T) {
 	var text syncBuffer
 	s := testServerWith(t, Config{Log: slog.New(slog.NewTextHandler(&text, nil))})
-	c := &client{t: t, buf: make([]byte, channel.MaxMessage)}
-	c.proc = dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+	c := &client{t: t, buf: make([]byte, protocol.MaxMessage)}
+	c.proc = dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 	s.mu.Lock()
 	for _, p := range s.processes {
 		p.space.SetForeign(nil)
 		p.apart = errors.New("it is a test")
 	}
 	s.mu.Unlock()
-	c.dev = dial(t, s, channel.Hello{Kind: channel.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
+	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog"})
 	c.must(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
 	sub := s.desk.Trace.Subscribe("", &caller.Caller{UID: os.Getuid()}, true)
 	defer s.desk.Trace.Unsubscribe(sub)
-	reg := func(kind uint32) ([]byte, channel.Extent) {
+	reg := func(kind uint32) ([]byte, protocol.Extent) {
 		const start = 0x7000_0000_0000
 		return legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, Length: 4096, HCAVA: start, PDHandle: pd(c)}, nil, 12),
-			channel.Extent{Start: start, Length: 4096, Kind: kind, Prot: channel.ProtRead}
+			protocol.Extent{Start: start, Length: 4096, Kind: kind, Prot: protocol.ProtRead}
 	}
-	command, extent := reg(channel.ExtentForeign)
+	command, extent := reg(protocol.ExtentForeign)
 	c.fails("foreign memory", command, syscall.EPERM, extent)
 	if got := text.String(); !strings.Contains(got, "it is a test") {
 		t.Errorf("the log says %q", got)
@@ -50,7 +50,7 @@ func TestForeignMemoryWhy(t *testing.T) {
 			break
 		}
 	}
-	command, extent = reg(channel.ExtentShared)
+	command, extent = reg(protocol.ExtentShared)
 	c.must(command, extent)
 }
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
+	"vrdma/internal/protocol"
 )
 
 // FuzzCommand feeds a device a run of commands, each with its length before it, all
@@ -18,7 +18,7 @@ func FuzzCommand(f *testing.F) {
 		for _, c := range commands {
 			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(c))), c...)
 		}
-		f.Add(b, uint64(4096), uint64(100), uint32(channel.ExtentShared))
+		f.Add(b, uint64(4096), uint64(100), uint32(protocol.ExtentShared))
 	}
 	create := func(typ uint8) []byte {
 		r := qpRequest(0, 0)
@@ -54,12 +54,12 @@ func FuzzCommand(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var builder channel.ReplyBuilder
-		var reply channel.Reply
+		var builder protocol.ReplyBuilder
+		var reply protocol.Reply
 		run := func(command []byte) {
-			req := channel.Request{
-				Op: channel.OpCommand, Command: command,
-				Extents: []channel.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
+			req := protocol.Request{
+				Op: protocol.OpCommand, Command: command,
+				Extents: []protocol.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
 			}
 			msg, files := ses.handle(&req, &builder, nil)
 			for _, f := range files {

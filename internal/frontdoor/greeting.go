@@ -12,13 +12,13 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 )
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
 // anywhere in it ends the conversation, not the daemon.
-func (s *Server) guarded(c *channel.Conn, who caller.Caller, converse conversation) {
+func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse conversation) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))
@@ -30,25 +30,25 @@ func (s *Server) guarded(c *channel.Conn, who caller.Caller, converse conversati
 }
 
 // A conversation is what happens on a connection.
-type conversation func(c *channel.Conn, who caller.Caller) error
+type conversation func(c *protocol.Conn, who caller.Caller) error
 
 // converse reads the greeting and serves whatever kind of conversation it opens.
-func (d *door) converse(c *channel.Conn, who caller.Caller) error {
+func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
 		return err
 	}
 	switch h.Kind {
-	case channel.KindProcess:
+	case protocol.KindProcess:
 		err = s.serveProcess(c, who, d)
-	case channel.KindUverbs:
+	case protocol.KindUverbs:
 		err = s.serveUverbs(c, who, d, h.Token)
-	case channel.KindRDMACM:
+	case protocol.KindRDMACM:
 		err = s.serveRDMACM(c, who, d, h.Token)
-	case channel.KindNetlink:
+	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
-	case channel.KindControl:
+	case protocol.KindControl:
 		err = s.serveTool(c, inspect.View{Who: &who, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
@@ -58,23 +58,23 @@ func (d *door) converse(c *channel.Conn, who caller.Caller) error {
 
 // greeting reads and checks a hello, which came in at d, and adds to who what the client says
 // of itself.
-func (s *Server) greeting(c *channel.Conn, who caller.Caller, d *door) (channel.Hello, caller.Caller, error) {
+func (s *Server) greeting(c *protocol.Conn, who caller.Caller, d *door) (protocol.Hello, caller.Caller, error) {
 	c.SetReadDeadline(time.Now().Add(greetingTime))
 	defer c.SetReadDeadline(time.Time{})
 	var buf [1024]byte
 	n, fds, err := c.ReadMessage(buf[:])
 	if err != nil {
-		return channel.Hello{}, who, err
+		return protocol.Hello{}, who, err
 	}
-	channel.CloseFDs(fds)
-	h, err := channel.ParseHello(buf[:n])
+	protocol.CloseFDs(fds)
+	h, err := protocol.ParseHello(buf[:n])
 	if err != nil {
 		return h, who, refusal(syscall.EPROTO, "%v", err)
 	}
-	if h.Protocol != channel.Version {
+	if h.Protocol != protocol.Version {
 		return h, who, refusal(syscall.EPROTO,
 			"the daemon (pid %d) speaks protocol %d, this program's libvrdma.so %d: stop the old daemon (vrdma stop, or kill %d) and start again",
-			os.Getpid(), channel.Version, h.Protocol, os.Getpid())
+			os.Getpid(), protocol.Version, h.Protocol, os.Getpid())
 	}
 	if h.VNIC != "" && h.VNIC != d.NIC.Name {
 		return h, who, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
@@ -97,13 +97,13 @@ func printable(s string) string {
 
 // refusal is the error that a Welcome carries.
 func refusal(errno syscall.Errno, format string, args ...any) error {
-	return &channel.Refusal{Errno: errno, Text: fmt.Sprintf(format, args...)}
+	return &protocol.Refusal{Errno: errno, Text: fmt.Sprintf(format, args...)}
 }
 
 // refuse answers a greeting with an error; a client that is gone or sent nothing
 // sensible gets none.
-func refuse(c *channel.Conn, err error) {
-	var r *channel.Refusal
+func refuse(c *protocol.Conn, err error) {
+	var r *protocol.Refusal
 	if !errors.As(err, &r) {
 		return
 	}
@@ -113,14 +113,14 @@ func refuse(c *channel.Conn, err error) {
 	c.WriteMessage(w.Append(nil)) // nobody left to tell if this fails
 }
 
-func welcome() channel.Welcome {
-	return channel.Welcome{
-		Magic: channel.Magic, Protocol: channel.Version, DaemonPid: int32(os.Getpid()),
+func welcome() protocol.Welcome {
+	return protocol.Welcome{
+		Magic: protocol.Magic, Protocol: protocol.Version, DaemonPid: int32(os.Getpid()),
 		RdevMajor: abi.UverbsMajor, RdevMinor: abi.UverbsMinor,
 	}
 }
 
-func newToken() (t channel.Token) {
+func newToken() (t protocol.Token) {
 	rand.Read(t[:]) // never fails: crypto/rand ends the program instead
 	return t
 }

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/engine"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/routes"
 	"vrdma/internal/vnic"
@@ -124,14 +124,14 @@ func testListener(t testing.TB, cfg Config) *Server {
 // A client is a program: a process and one open device.
 type client struct {
 	t    testing.TB
-	proc *channel.Session
-	dev  *channel.Session
+	proc *protocol.Session
+	dev  *protocol.Session
 	buf  []byte
 }
 
-func dial(t testing.TB, s *Server, h channel.Hello) *channel.Session {
+func dial(t testing.TB, s *Server, h protocol.Hello) *protocol.Session {
 	t.Helper()
-	c, err := channel.Dial(s.doors[0].Socket, h)
+	c, err := protocol.Dial(s.doors[0].Socket, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,9 +141,9 @@ func dial(t testing.TB, s *Server, h channel.Hello) *channel.Session {
 
 func newClient(t testing.TB, s *Server, label string) *client {
 	t.Helper()
-	c := &client{t: t, buf: make([]byte, channel.MaxMessage)}
-	c.proc = dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog", Label: label})
-	c.dev = dial(t, s, channel.Hello{Kind: channel.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog", Label: label})
+	c := &client{t: t, buf: make([]byte, protocol.MaxMessage)}
+	c.proc = dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog", Label: label})
+	c.dev = dial(t, s, protocol.Hello{Kind: protocol.KindUverbs, Token: c.proc.Welcome.Token, Program: "prog", Label: label})
 	return c
 }
 
@@ -152,7 +152,7 @@ func open(t testing.TB, s *Server) *client {
 	t.Helper()
 	c := newClient(t, s, "")
 	r, fds := c.send(legacy(abi.CmdGetContext, &abi.GetContext{Response: respAddr}, nil, 8))
-	defer channel.CloseFDs(fds)
+	defer protocol.CloseFDs(fds)
 	if r.Error != 0 || len(fds) != 1 {
 		t.Fatalf("GET_CONTEXT: errno %d, %d descriptors", r.Error, len(fds))
 	}
@@ -160,9 +160,9 @@ func open(t testing.TB, s *Server) *client {
 }
 
 // send makes a command and returns the reply; the caller owns the descriptors.
-func (c *client) send(command []byte, extents ...channel.Extent) (channel.Reply, []int) {
+func (c *client) send(command []byte, extents ...protocol.Extent) (protocol.Reply, []int) {
 	c.t.Helper()
-	req := channel.Request{Op: channel.OpCommand, Command: command, Extents: extents}
+	req := protocol.Request{Op: protocol.OpCommand, Command: command, Extents: extents}
 	if err := c.dev.WriteMessage(req.Append(nil)); err != nil {
 		c.t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func (c *client) send(command []byte, extents ...channel.Extent) (channel.Reply,
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var r channel.Reply
+	var r protocol.Reply
 	if err := r.Parse(c.buf[:n]); err != nil {
 		c.t.Fatal(err)
 	}
@@ -178,10 +178,10 @@ func (c *client) send(command []byte, extents ...channel.Extent) (channel.Reply,
 }
 
 // must makes a command that has to succeed and returns what it stored at respAddr.
-func (c *client) must(command []byte, extents ...channel.Extent) []byte {
+func (c *client) must(command []byte, extents ...protocol.Extent) []byte {
 	c.t.Helper()
 	r, fds := c.send(command, extents...)
-	channel.CloseFDs(fds)
+	protocol.CloseFDs(fds)
 	if r.Error != 0 {
 		c.t.Fatalf("command %#x failed: %v", binary.NativeEndian.Uint32(command), syscall.Errno(r.Error))
 	}
@@ -194,10 +194,10 @@ func (c *client) must(command []byte, extents ...channel.Extent) []byte {
 }
 
 // fails makes a command and reports if it does not end with want.
-func (c *client) fails(name string, command []byte, want syscall.Errno, extents ...channel.Extent) {
+func (c *client) fails(name string, command []byte, want syscall.Errno, extents ...protocol.Extent) {
 	c.t.Helper()
 	r, fds := c.send(command, extents...)
-	channel.CloseFDs(fds)
+	protocol.CloseFDs(fds)
 	if got := syscall.Errno(r.Error); got != want {
 		c.t.Errorf("%s: %v (%d), want %v (%d)", name, got, got, want, want)
 	}

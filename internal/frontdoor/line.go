@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/eventsock"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/uverbs"
 )
@@ -40,7 +40,7 @@ type bell interface {
 }
 
 // A socketLine is the line of a process. Its handles are files.
-type socketLine struct{ *channel.Conn }
+type socketLine struct{ *protocol.Conn }
 
 // Receive implements line. Descriptors that come with a message are closed unseen: the
 // daemon makes every file that it uses.

@@ -5,18 +5,18 @@ import (
 	"time"
 
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmanl"
 )
 
 // The conversations of those who look: package inspect answers them.
 
 // serveTool answers a tool.
-func (s *Server) serveTool(c *channel.Conn, v inspect.View) error {
+func (s *Server) serveTool(c *protocol.Conn, v inspect.View) error {
 	if err := v.Who.Account.Charge(toolBill); err != nil {
 		s.overdrawn(err)
-		return refusal(channel.Errno(err, syscall.EBUSY), "%v", err)
+		return refusal(protocol.Errno(err, syscall.EBUSY), "%v", err)
 	}
 	defer v.Who.Account.Refund(toolBill)
 	w := welcome()
@@ -31,7 +31,7 @@ func (s *Server) serveTool(c *channel.Conn, v inspect.View) error {
 const netlinkPatience = 10 * time.Second
 
 // serveNetlink is one socket of NETLINK_RDMA. It holds nothing and keeps nothing alive.
-func (s *Server) serveNetlink(c *channel.Conn, who caller.Caller, d *door) error {
+func (s *Server) serveNetlink(c *protocol.Conn, who caller.Caller, d *door) error {
 	w := welcome()
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return nil

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmanl"
 )
 
 // netlink sends a request of RDMA_NL_NLDEV with an attribute DEV_INDEX and returns the
 // messages that answer it.
-func netlink(t *testing.T, c *channel.Session, command uint16, flags uint16) (out [][]byte) {
+func netlink(t *testing.T, c *protocol.Session, command uint16, flags uint16) (out [][]byte) {
 	t.Helper()
 	le := binary.NativeEndian
 	b := le.AppendUint32(nil, 24)
@@ -26,7 +26,7 @@ func netlink(t *testing.T, c *channel.Session, command uint16, flags uint16) (ou
 		t.Fatal(err)
 	}
 	for {
-		buf := make([]byte, channel.MaxMessage)
+		buf := make([]byte, protocol.MaxMessage)
 		c.SetReadDeadline(time.Now().Add(time.Minute))
 		n, _, err := c.ReadMessage(buf)
 		if err != nil {
@@ -50,7 +50,7 @@ const (
 // A program's netlink socket needs no other connection, and holds nothing.
 func TestNetlink(t *testing.T) {
 	s := testServer(t)
-	c := dial(t, s, channel.Hello{Kind: channel.KindNetlink, Program: "rdma"})
+	c := dial(t, s, protocol.Hello{Kind: protocol.KindNetlink, Program: "rdma"})
 	if got := netlink(t, c, nlGet, nlDump); len(got) != 1 || !strings.Contains(string(got[0]), "rxe0\x00") {
 		t.Fatalf("devices: %q", got)
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/vnic"
 )
@@ -17,7 +17,7 @@ import (
 type process struct {
 	caller.Caller
 	nic   *vnic.NIC // of the door that it came in by
-	token channel.Token
+	token protocol.Token
 	space *memory.Space
 	apart error // why foreign memory cannot be reached; nil: it can
 
@@ -33,16 +33,16 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error {
+func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) error {
 	if err := who.Account.Charge(processBill); err != nil {
 		s.overdrawn(err)
-		return refusal(channel.Errno(err, syscall.EMFILE), "%v", err)
+		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
 	space, err := memory.NewSpace(d.NIC.Limits().Memory)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
-		return refusal(channel.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
+		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	space.SetAccount(who.Account)
 	defer space.Close()
@@ -79,8 +79,8 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 		return nil
 	}
 	s.log.Debug("process", "pid", who.Pid, "uid", who.UID, "program", who.Program)
-	var req channel.Request
-	var reply channel.ReplyBuilder
+	var req protocol.Request
+	var reply protocol.ReplyBuilder
 	for {
 		buf, n, err := receive(c)
 		if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) serveProcess(c *channel.Conn, who caller.Caller, d *door) error
 		}
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
-		if err == nil && req.Op == channel.OpSync {
+		if err == nil && req.Op == protocol.OpSync {
 			d.NIC.Tree.Sync()
 			errno = 0
 		}
@@ -166,7 +166,7 @@ func (p *process) dropChannel(ses *cmSession) {
 
 // process finds the process that was given a token, at the same door. The token is the proof: user
 // and group of a program may have changed since it introduced itself.
-func (s *Server) process(token channel.Token, who caller.Caller, d *door) (*process, error) {
+func (s *Server) process(token protocol.Token, who caller.Caller, d *door) (*process, error) {
 	s.mu.Lock()
 	p := s.processes[token]
 	s.mu.Unlock()

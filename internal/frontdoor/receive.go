@@ -3,16 +3,16 @@ package frontdoor
 import (
 	"sync"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // buffers hold messages while they are handled. A connection that is idle, as
 // nearly all are, holds none.
-var buffers = sync.Pool{New: func() any { b := make([]byte, channel.MaxMessage); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, protocol.MaxMessage); return &b }}
 
 // receive waits for a message and reads it into a buffer of the pool. Descriptors
 // that come with it are closed unseen: the daemon makes every file that it uses.
-func receive(c *channel.Conn) (*[]byte, int, error) {
+func receive(c *protocol.Conn) (*[]byte, int, error) {
 	if err := c.Wait(); err != nil {
 		return nil, 0, err
 	}
@@ -22,6 +22,6 @@ func receive(c *channel.Conn) (*[]byte, int, error) {
 		buffers.Put(buf)
 		return nil, 0, err
 	}
-	channel.CloseFDs(fds)
+	protocol.CloseFDs(fds)
 	return buf, n, nil
 }

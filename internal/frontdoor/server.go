@@ -13,12 +13,12 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/hosts"
 	"vrdma/internal/inspect"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -77,8 +77,8 @@ type Server struct {
 
 	mu        sync.Mutex
 	closed    bool
-	conns     map[*channel.Conn]struct{}
-	processes map[channel.Token]*process
+	conns     map[*protocol.Conn]struct{}
+	processes map[protocol.Token]*process
 	sessions  map[*session]struct{}
 }
 
@@ -93,8 +93,8 @@ func Listen(cfg Config) (_ *Server, err error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: caller.Own(),
 		turning:   make(chan struct{}, mostTurned),
-		conns:     make(map[*channel.Conn]struct{}),
-		processes: make(map[channel.Token]*process),
+		conns:     make(map[*protocol.Conn]struct{}),
+		processes: make(map[protocol.Token]*process),
 		sessions:  make(map[*session]struct{}),
 	}
 	defer func() {
@@ -163,7 +163,7 @@ func (s *Server) serve(u *net.UnixConn, converse conversation) {
 		s.turnAwayBeside(u, err)
 		return
 	}
-	c := channel.NewConn(u)
+	c := protocol.NewConn(u)
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 const helperSocket = "VRDMA_TEST_SOCKET"
@@ -40,16 +40,16 @@ func TestMain(m *testing.M) {
 // helper is a program that opens the device, starts a child that inherits its
 // sockets, and waits to be killed. It never returns without an error.
 func helper(socket string) error {
-	proc, err := channel.Dial(socket, channel.Hello{Kind: channel.KindProcess, Program: "helper"})
+	proc, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindProcess, Program: "helper"})
 	if err != nil {
 		return err
 	}
-	dev, err := channel.Dial(socket, channel.Hello{Kind: channel.KindUverbs, Token: proc.Welcome.Token})
+	dev, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindUverbs, Token: proc.Welcome.Token})
 	if err != nil {
 		return err
 	}
 	child := exec.Command("sleep", "60")
-	for _, c := range []*channel.Session{proc, dev} {
+	for _, c := range []*protocol.Session{proc, dev} {
 		f, err := c.File()
 		if err != nil {
 			return err
@@ -123,13 +123,13 @@ func TestLeaks(t *testing.T) {
 				p, q := pd(c), cq(c)
 				qp(c, p, q)
 				r, fds := c.send(legacy(abi.CmdCreateCompChannel, &abi.CreateCompChannel{Response: respAddr}, nil, 4))
-				channel.CloseFDs(fds)
+				protocol.CloseFDs(fds)
 				if r.Error != 0 {
 					t.Errorf("channel: errno %d", r.Error)
 				}
 				start := uint64(i+1) << 32
 				c.must(legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, Start: start, HCAVA: start, Length: 8192, PDHandle: p}, nil, 12),
-					channel.Extent{Start: start, Length: 8192, Kind: channel.ExtentShared, Prot: 3})
+					protocol.Extent{Start: start, Length: 8192, Kind: protocol.ExtentShared, Prot: 3})
 				if i%2 == 0 {
 					c.dev.Close()
 				}
@@ -157,12 +157,12 @@ func TestLeaks(t *testing.T) {
 func TestLastDescriptor(t *testing.T) {
 	s := testListener(t, Config{})
 	type answer struct {
-		session *channel.Session
+		session *protocol.Session
 		err     error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		c, err := channel.Dial(s.doors[0].Socket, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+		c, err := protocol.Dial(s.doors[0].Socket, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 		answers <- answer{c, err}
 	}()
 	var got answer
@@ -197,7 +197,7 @@ func TestPanic(t *testing.T) {
 			panic("on purpose")
 		}
 	})
-	req := channel.Request{Op: channel.OpCommand, Command: legacy(abi.CmdAllocMW, &abi.AllocMW{Response: respAddr, PDHandle: domain, MWType: abi.MWType1}, nil, 8)}
+	req := protocol.Request{Op: protocol.OpCommand, Command: legacy(abi.CmdAllocMW, &abi.AllocMW{Response: respAddr, PDHandle: domain, MWType: abi.MWType1}, nil, 8)}
 	if err := victim.dev.WriteMessage(req.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -260,26 +260,26 @@ func TestListen(t *testing.T) {
 
 func TestGreeting(t *testing.T) {
 	s := testServer(t)
-	raw := func(b []byte) (channel.Welcome, error) {
+	raw := func(b []byte) (protocol.Welcome, error) {
 		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.doors[0].Socket, Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer u.Close()
-		c := channel.NewConn(u)
+		c := protocol.NewConn(u)
 		if err := c.WriteMessage(b); err != nil {
 			t.Fatal(err)
 		}
 		buf := make([]byte, 1024)
 		n, fds, err := c.ReadMessage(buf)
 		if err != nil {
-			return channel.Welcome{}, err
+			return protocol.Welcome{}, err
 		}
-		channel.CloseFDs(fds)
-		return channel.ParseWelcome(buf[:n])
+		protocol.CloseFDs(fds)
+		return protocol.ParseWelcome(buf[:n])
 	}
-	hello := func(change func(*channel.Hello)) []byte {
-		h := channel.Hello{Magic: channel.Magic, Protocol: channel.Version, Kind: channel.KindProcess}
+	hello := func(change func(*protocol.Hello)) []byte {
+		h := protocol.Hello{Magic: protocol.Magic, Protocol: protocol.Version, Kind: protocol.KindProcess}
 		change(&h)
 		return h.Append(nil)
 	}
@@ -289,13 +289,13 @@ func TestGreeting(t *testing.T) {
 		want  syscall.Errno
 		text  string
 	}{
-		{"good", hello(func(*channel.Hello) {}), 0, ""},
-		{"a newer client", hello(func(h *channel.Hello) { h.Protocol = 99 }), syscall.EPROTO, "stop the old daemon"},
-		{"no magic", hello(func(h *channel.Hello) { h.Magic = 1 }), syscall.EPROTO, "magic"},
+		{"good", hello(func(*protocol.Hello) {}), 0, ""},
+		{"a newer client", hello(func(h *protocol.Hello) { h.Protocol = 99 }), syscall.EPROTO, "stop the old daemon"},
+		{"no magic", hello(func(h *protocol.Hello) { h.Magic = 1 }), syscall.EPROTO, "magic"},
 		{"too short", []byte{1, 2, 3}, syscall.EPROTO, "bytes"},
-		{"an unknown vNIC", hello(func(h *channel.Hello) { h.VNIC = "blue" }), syscall.ENODEV, "blue"},
-		{"an unknown kind", hello(func(h *channel.Hello) { h.Kind = 9 }), syscall.EOPNOTSUPP, "kind 9"},
-		{"a device without a process", hello(func(h *channel.Hello) { h.Kind = channel.KindUverbs }), syscall.EPERM, "introduced"},
+		{"an unknown vNIC", hello(func(h *protocol.Hello) { h.VNIC = "blue" }), syscall.ENODEV, "blue"},
+		{"an unknown kind", hello(func(h *protocol.Hello) { h.Kind = 9 }), syscall.EOPNOTSUPP, "kind 9"},
+		{"a device without a process", hello(func(h *protocol.Hello) { h.Kind = protocol.KindUverbs }), syscall.EPERM, "introduced"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w, err := raw(test.hello)
@@ -325,7 +325,7 @@ func TestNonsense(t *testing.T) {
 	// A descriptor from a client is closed unseen.
 	d := open(t, s)
 	before := openFiles(t)
-	req := channel.Request{Op: channel.OpSync}
+	req := protocol.Request{Op: protocol.OpSync}
 	if err := d.dev.WriteMessage(req.Append(nil), 0, 1, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestFlood(t *testing.T) {
 				hdr := abi.CmdHeader{Command: uint32(r.IntN(abi.NumCmd)), InWords: uint16(len(b) / 4), OutWords: uint16(r.IntN(64))}
 				copy(b, abi.Encode(nil, &hdr))
 				_, fds := c.send(b)
-				channel.CloseFDs(fds)
+				protocol.CloseFDs(fds)
 			}
 		})
 	}

@@ -9,9 +9,9 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/uverbs"
 	"vrdma/internal/vnic"
 )
@@ -32,14 +32,14 @@ type session struct {
 	dev      *nic.Session    // touched on the loop only
 
 	verbs    *uverbs.Context
-	extents  []channel.Extent // of the request under way
-	refused  string           // why the last registration was refused, for the trace
-	told     bool             // the log has it
+	extents  []protocol.Extent // of the request under way
+	refused  string            // why the last registration was refused, for the trace
+	told     bool              // the log has it
 	commands atomic.Uint64
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token channel.Token) error {
+func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
 	p, err := s.process(token, who, d)
 	if err != nil {
 		return err
@@ -56,9 +56,9 @@ func (s *Server) serveUverbs(c *channel.Conn, who caller.Caller, d *door, token 
 		return nil
 	}
 	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
-	s.mark(p, ses.id, channel.TraceOpen)
+	s.mark(p, ses.id, protocol.TraceOpen)
 	ses.loop()
-	s.mark(p, ses.id, channel.TraceClose)
+	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
 }
@@ -69,7 +69,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
-		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
+		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.account = p.Account.Hold() // the process may end before the session
 	defer func() {
@@ -79,7 +79,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 		}
 	}()
 	if ses.arena, ses.doorbell, err = l.OpenQueues(); err != nil {
-		return nil, refusal(channel.Errno(err, syscall.ENOMEM), "%v", err)
+		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.arena.SetAccount(p.Account)
 	err = syscall.EIO
@@ -92,7 +92,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 		err = perr
 	}
 	if err != nil {
-		return nil, refusal(channel.Errno(err, syscall.EIO), "the daemon cannot open the device: %v", err)
+		return nil, refusal(protocol.Errno(err, syscall.EIO), "the daemon cannot open the device: %v", err)
 	}
 	if err = p.adopt(ses); err != nil {
 		return nil, err
@@ -152,8 +152,8 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 
 // loop serves commands until the connection ends.
 func (ses *session) loop() {
-	var req channel.Request
-	var reply channel.ReplyBuilder
+	var req protocol.Request
+	var reply protocol.ReplyBuilder
 	out := make([]byte, 0, 1024)
 	for {
 		buf, n, err := ses.line.Receive()
@@ -182,19 +182,19 @@ func (ses *session) loop() {
 }
 
 // handle runs one request and returns the reply and the handles that go with it.
-func (ses *session) handle(req *channel.Request, reply *channel.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
+func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
 	reply.Reset(out)
 	switch req.Op {
-	case channel.OpCommand:
+	case protocol.OpCommand:
 		return ses.command(req, reply)
-	case channel.OpSync:
+	case protocol.OpSync:
 		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
 	}
 	return finish(reply, syscall.EINVAL), nil
 }
 
-func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) ([]byte, []uverbs.Handle) {
+func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	ses.commands.Add(1)
 	ses.refused = ""
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
@@ -217,7 +217,7 @@ func (ses *session) command(req *channel.Request, reply *channel.ReplyBuilder) (
 
 // finish ends a reply. One that does not fit is a mistake of ours, not the
 // client's: it panics, and the session ends.
-func finish(r *channel.ReplyBuilder, errno syscall.Errno) []byte {
+func finish(r *protocol.ReplyBuilder, errno syscall.Errno) []byte {
 	msg, err := r.Finish(int32(errno))
 	if err != nil {
 		panic(err)
@@ -270,10 +270,10 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 
 // convert checks what the shim says lies under a buffer, and names it as package memory does:
 // the shim maps the process's memfd at offset = address.
-func convert(in []channel.Extent) ([]memory.Extent, error) {
+func convert(in []protocol.Extent) ([]memory.Extent, error) {
 	out := make([]memory.Extent, len(in))
 	for i, e := range in {
-		if e.Kind > channel.ExtentForeign || e.Prot > channel.ProtRead|channel.ProtWrite {
+		if e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite {
 			return nil, syscall.EINVAL
 		}
 		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}

@@ -3,14 +3,14 @@ package frontdoor
 import (
 	"time"
 
-	"vrdma/internal/channel"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 	"vrdma/internal/uverbs"
 )
 
 // record is a trace record of what p did in a session.
-func record(p *process, session uint64, command string, t time.Time) channel.TraceRecord {
-	return channel.TraceRecord{Time: t, Session: session, Pid: p.Pid, Program: p.Program, Label: p.Label, Command: command}
+func record(p *process, session uint64, command string, t time.Time) protocol.TraceRecord {
+	return protocol.TraceRecord{Time: t, Session: session, Pid: p.Pid, Program: p.Program, Label: p.Label, Command: command}
 }
 
 // mark records the opening or closing of a device.

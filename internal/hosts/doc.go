@@ -26,5 +26,5 @@
 // it has answered again. The transport stands a peer that thinks otherwise of it.
 //
 // The code is pure: time and randomness come from the caller, and what it has to say goes
-// to its Host. It belongs to one loop.
+// to its Env. It belongs to one loop.
 package hosts

@@ -21,7 +21,7 @@ func (t *Table) send(now Time, gid GID, p *peer) {
 	t.count.Asked++
 	t.later(p, now+firstWait<<p.tries)
 	p.tries++
-	t.conf.Host.SendMAD(p.local, gid, h)
+	t.conf.Env.SendMAD(p.local, gid, h)
 }
 
 func (t *Table) sign(h wire.Hello) { h.SetSender(t.conf.Features, t.instance, t.conf.Version) }
@@ -64,7 +64,7 @@ func (t *Table) answer(now Time, from, to GID, q wire.Hello) {
 		h.SetChallenge(p.nonce)
 	}
 	t.count.Answered++
-	t.conf.Host.SendMAD(to, from, h)
+	t.conf.Env.SendMAD(to, from, h)
 }
 
 // expected is the host that an answer is from, nil if it was not asked, or not this.
@@ -110,7 +110,7 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 	}
 	t.later(p, now+refreshEvery)
 	if news || p.known(t.conf.Features) != before || t.ShortIDs(from) != strict {
-		t.conf.Host.Judged(from)
+		t.conf.Env.Judged(from)
 	}
 	if c := h.Challenge(); c != 0 && t.answers.take(now) {
 		a := wire.Hello(t.out[:])
@@ -118,7 +118,7 @@ func (t *Table) answered(now Time, from, to GID, h wire.Hello, longID bool) {
 		a.SetAnswer()
 		t.sign(a)
 		t.count.Answered++
-		t.conf.Host.SendMAD(to, from, a)
+		t.conf.Env.SendMAD(to, from, a)
 	}
 }
 

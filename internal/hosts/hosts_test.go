@@ -53,7 +53,7 @@ func (n *node) start(features uint32) {
 	n.table = nil
 	if features != 0 {
 		r := rand.New(rand.NewPCG(uint64(n.gid[15]), uint64(n.w.now)))
-		n.table = New(Config{Version: "1.2", Features: features, Random: r.Uint64, Host: n})
+		n.table = New(Config{Version: "1.2", Features: features, Random: r.Uint64, Env: n})
 	}
 }
 

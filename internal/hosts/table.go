@@ -23,8 +23,8 @@ const (
 // String is the kind in a word.
 func (k Kind) String() string { return [...]string{"asking", "vrdma", "foreign"}[k] }
 
-// Host is the world as a Table sees it.
-type Host interface {
+// Env is the world as a Table sees it.
+type Env interface {
 	// SendMAD sends a management datagram; it keeps no reference to it.
 	SendMAD(from, to GID, mad []byte)
 	// Judged says that Features(gid) may have changed.
@@ -42,7 +42,7 @@ type Config struct {
 	Features uint32
 	// Random supplies nonces.
 	Random func() uint64
-	Host   Host
+	Env    Env
 }
 
 // Times. A host that is asked for the first time has answered or is foreign after 1.3 s.
@@ -134,7 +134,7 @@ func New(c Config) *Table {
 func (t *Table) Counters() Counters { return t.count }
 
 // Meet says that a queue pair at local is going to talk with remote, and returns the
-// features to use at once. If more becomes known Host.Judged tells.
+// features to use at once. If more becomes known Env.Judged tells.
 func (t *Table) Meet(now Time, local, remote GID) uint32 {
 	p := t.peers[remote]
 	if p == nil {
@@ -194,7 +194,7 @@ func (t *Table) Doubt(now Time, gid GID) {
 	if !p.asking {
 		t.ask(now, gid, p)
 	}
-	t.conf.Host.Judged(gid)
+	t.conf.Env.Judged(gid)
 }
 
 // Deadline is when Expire has to be called; 0 is never.
@@ -208,7 +208,7 @@ func (t *Table) Expire(now Time) {
 			if !p.asking && !looked {
 				looked = true
 				clear(t.used)
-				t.conf.Host.InUse(func(local, remote GID) { t.used[remote] = local })
+				t.conf.Env.InUse(func(local, remote GID) { t.used[remote] = local })
 			}
 			t.expire(now, gid, p)
 		}
@@ -250,7 +250,7 @@ func (t *Table) drop(p *peer) {
 		t.named.remove(p)
 	}
 	if p.kind == Own {
-		t.conf.Host.Judged(p.gid)
+		t.conf.Env.Judged(p.gid)
 	}
 }
 
@@ -287,7 +287,7 @@ func (t *Table) foreign(now Time, gid GID, p *peer, rounds uint8) {
 	p.rounds = min(rounds+1, 8)
 	t.later(p, now+min(againFirst<<(p.rounds-1), againMost))
 	if before == Own {
-		t.conf.Host.Judged(gid) // the others were foreign before
+		t.conf.Env.Judged(gid) // the others were foreign before
 	}
 }
 

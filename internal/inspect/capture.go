@@ -1,8 +1,8 @@
 package inspect
 
 import (
-	"vrdma/internal/channel"
 	"vrdma/internal/link"
+	"vrdma/internal/protocol"
 )
 
 // capturePiece is how much of a capture file goes into one message.
@@ -11,7 +11,7 @@ const capturePiece = 32 << 10
 // captureWriter sends the bytes of a capture file to a tool, once it has been told that
 // the capture runs.
 type captureWriter struct {
-	conn  *channel.Conn
+	conn  *protocol.Conn
 	ready chan struct{}
 }
 
@@ -30,9 +30,9 @@ func (w captureWriter) Write(b []byte) (int, error) {
 
 // serveCapture records every packet until the tool hangs up. There is one capture at
 // a time: a second would slow the loop for the sake of a copy of the same file.
-func (d *Desk) serveCapture(c *channel.Conn) {
+func (d *Desk) serveCapture(c *protocol.Conn) {
 	if !d.capturing.CompareAndSwap(false, true) {
-		c.SendJSON(channel.ControlReply{Error: "another capture is running: end it first"})
+		c.SendJSON(protocol.ControlReply{Error: "another capture is running: end it first"})
 		return
 	}
 	defer d.capturing.Store(false)
@@ -40,12 +40,12 @@ func (d *Desk) serveCapture(c *channel.Conn) {
 	tap, err := link.NewTap(w)
 	if err != nil {
 		d.cfg.Log.Error("cannot capture", "error", err)
-		c.SendJSON(channel.ControlReply{Error: err.Error()})
+		c.SendJSON(protocol.ControlReply{Error: err.Error()})
 		return
 	}
 	// The tool hears of it when it is true: no packet from then on is missed.
 	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(tap) })
-	err = c.SendJSON(channel.ControlReply{})
+	err = c.SendJSON(protocol.ControlReply{})
 	close(w.ready)
 	if err == nil {
 		c.Wait() // the tool has nothing more to say: this is its end

@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"vrdma/internal/abitext"
-	"vrdma/internal/channel"
 	"vrdma/internal/hosts"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/wire"
 )
@@ -24,19 +24,19 @@ func (d *Desk) visible(v *View) []Session {
 }
 
 // status describes the daemon and these sessions to a tool.
-func (d *Desk) status(v *View, sessions []Session) channel.Status {
+func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 	n := v.NIC.Device
-	st := channel.Status{
-		Version: d.cfg.Version, Protocol: channel.Version, Pid: os.Getpid(), Socket: v.Socket, Started: d.started,
-		Device: channel.DeviceStatus{
+	st := protocol.Status{
+		Version: d.cfg.Version, Protocol: protocol.Version, Pid: os.Getpid(), Socket: v.Socket, Started: d.started,
+		Device: protocol.DeviceStatus{
 			Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
 		},
-		Sessions: []channel.SessionStatus{},
+		Sessions: []protocol.SessionStatus{},
 		Counters: map[string]uint64{},
 		Refused:  d.Refused.snapshot(),
 	}
 	for i, g := range n.GIDs {
-		st.Device.GIDs = append(st.Device.GIDs, channel.GIDStatus{
+		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
 			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
@@ -52,7 +52,7 @@ func (d *Desk) status(v *View, sessions []Session) channel.Status {
 		st.Control = d.cfg.Control
 	}
 	for _, l := range lines {
-		st.Budgets = append(st.Budgets, channel.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
+		st.Budgets = append(st.Budgets, protocol.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
 	}
 	for _, ses := range sessions {
 		st.Sessions = append(st.Sessions, d.session(&ses, d.looks.of(v.All)))
@@ -69,7 +69,7 @@ var featureNames = []struct {
 
 // peers describes other hosts, to those who may see all, and counts what hosts told each
 // other.
-func (d *Desk) peers(st *channel.Status, all bool) {
+func (d *Desk) peers(st *protocol.Status, all bool) {
 	var list []hosts.Status
 	var c hosts.Counters
 	d.looks.of(all).look(d.cfg.Loop, func() { list, c = d.cfg.Loop.Peers() })
@@ -83,7 +83,7 @@ func (d *Desk) peers(st *channel.Status, all bool) {
 		return
 	}
 	for _, h := range list {
-		p := channel.PeerStatus{Address: h.GID.Addr().String(), Kind: h.Kind.String(), Version: h.Version}
+		p := protocol.PeerStatus{Address: h.GID.Addr().String(), Kind: h.Kind.String(), Version: h.Version}
 		for _, f := range featureNames {
 			if h.Features&f.bit != 0 {
 				p.Features = append(p.Features, f.name)
@@ -94,12 +94,12 @@ func (d *Desk) peers(st *channel.Status, all bool) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
-	slices.SortFunc(st.Peers, func(a, b channel.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
+	slices.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
 // connections describes the connections of the programs in a view.
-func (d *Desk) connections(v *View) []channel.ConnectionStatus {
-	out := []channel.ConnectionStatus{}
+func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
+	out := []protocol.ConnectionStatus{}
 	programs := slices.DeleteFunc(d.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !v.program(&p) })
 	var ids []rdmacm.Status
 	d.looks.of(v.All).look(d.cfg.Loop, func() {
@@ -114,12 +114,12 @@ func (d *Desk) connections(v *View) []channel.ConnectionStatus {
 		return a.String()
 	}
 	for _, i := range ids {
-		out = append(out, channel.ConnectionStatus{
+		out = append(out, protocol.ConnectionStatus{
 			Pid: i.Pid, Program: i.Program, PortSpace: i.PortSpace, State: i.State, Local: text(i.Src), Remote: text(i.Dst),
 			QPN: i.QPN, RemoteQPN: i.RemoteQPN, Groups: i.Groups,
 		})
 	}
-	slices.SortFunc(out, func(a, b channel.ConnectionStatus) int {
+	slices.SortFunc(out, func(a, b protocol.ConnectionStatus) int {
 		return cmp.Or(cmp.Compare(a.Pid, b.Pid), cmp.Compare(a.State, b.State), cmp.Compare(a.Local, b.Local), cmp.Compare(a.Remote, b.Remote))
 	})
 	return out
@@ -127,21 +127,21 @@ func (d *Desk) connections(v *View) []channel.ConnectionStatus {
 
 // session describes one session. Each has the loop for itself, so that a status of many does
 // not stall it.
-func (d *Desk) session(ses *Session, t *throttle) channel.SessionStatus {
+func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 	var in nic.SessionStatus
 	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
-	out := channel.SessionStatus{
+	out := protocol.SessionStatus{
 		ID: ses.ID, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
 		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes,
-		Objects: channel.ObjectCount{
+		Objects: protocol.ObjectCount{
 			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,
 			Channels: in.Chans,
 		},
-		QPs: []channel.QPStatus{},
+		QPs: []protocol.QPStatus{},
 	}
 	for _, q := range in.QPs {
 		a := &q.Snapshot.Attr
-		qs := channel.QPStatus{
+		qs := protocol.QPStatus{
 			Num: q.Num, Type: q.Type.String(), State: abitext.Name(abitext.QPStates, uint64(q.Snapshot.State)),
 			DestQPN: a.DestQPN, Outstanding: q.SendPosted,
 		}
@@ -150,6 +150,6 @@ func (d *Desk) session(ses *Session, t *throttle) channel.SessionStatus {
 		}
 		out.QPs = append(out.QPs, qs)
 	}
-	slices.SortFunc(out.QPs, func(a, b channel.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
+	slices.SortFunc(out.QPs, func(a, b protocol.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
 	return out
 }

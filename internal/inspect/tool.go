@@ -9,7 +9,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // How long a tool may take to ask, and to read an answer that has an end.
@@ -26,54 +26,54 @@ const statusState = 2 << 10
 
 // Serve answers a tool until it hangs up. At the program socket tools see the programs of
 // their own user; at the control socket they see all and may stop the daemon.
-func (d *Desk) Serve(c *channel.Conn, v View) {
+func (d *Desk) Serve(c *protocol.Conn, v View) {
 	for {
-		var req channel.ControlRequest
+		var req protocol.ControlRequest
 		c.SetReadDeadline(time.Now().Add(askTime))
 		if err := c.ReceiveRequest(&req); err != nil {
-			if errors.Is(err, channel.ErrMalformed) {
-				c.SendJSON(channel.ControlReply{Error: err.Error()})
+			if errors.Is(err, protocol.ErrMalformed) {
+				c.SendJSON(protocol.ControlReply{Error: err.Error()})
 			}
 			return
 		}
 		c.SetReadDeadline(time.Time{})
 		switch req.Op {
-		case channel.ControlStatus:
+		case protocol.ControlStatus:
 			if d.sendStatus(c, &v) != nil {
 				return
 			}
-		case channel.ControlTrace:
+		case protocol.ControlTrace:
 			if err := v.Who.Account.Charge(traceBill); err != nil {
 				d.cfg.Overdrawn(err)
-				c.SendJSON(channel.ControlReply{Error: err.Error()})
+				c.SendJSON(protocol.ControlReply{Error: err.Error()})
 				return
 			}
 			d.serveTrace(c, d.Trace.Subscribe(req.Label, v.Who, v.All))
 			v.Who.Account.Refund(traceBill)
 			return
-		case channel.ControlCount:
-			if c.SendJSON(channel.ConnectionCount{RDMA: d.count(req.Label, &v)}) != nil {
+		case protocol.ControlCount:
+			if c.SendJSON(protocol.ConnectionCount{RDMA: d.count(req.Label, &v)}) != nil {
 				return
 			}
-		case channel.ControlCapture:
+		case protocol.ControlCapture:
 			if !v.All {
-				c.SendJSON(channel.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
+				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
 				continue
 			}
 			d.serveCapture(c)
 			return
-		case channel.ControlStop:
+		case protocol.ControlStop:
 			if !v.All {
-				c.SendJSON(channel.ControlReply{Error: d.denied(v.Who, "stop it")})
+				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "stop it")})
 				continue
 			}
 			d.cfg.Log.Info("asked to stop", "pid", v.Who.Pid, "program", v.Who.Program)
-			c.SendJSON(channel.ControlReply{})
+			c.SendJSON(protocol.ControlReply{})
 			if d.cfg.Stop != nil {
 				d.stopOnce.Do(func() { go d.cfg.Stop() })
 			}
 		default:
-			if c.SendJSON(channel.ControlReply{Error: "unknown request " + req.Op + ": " + syscall.ENOSYS.Error()}) != nil {
+			if c.SendJSON(protocol.ControlReply{Error: "unknown request " + req.Op + ": " + syscall.ENOSYS.Error()}) != nil {
 				return
 			}
 		}
@@ -82,7 +82,7 @@ func (d *Desk) Serve(c *channel.Conn, v View) {
 
 // sendStatus answers with a status. It can be long, and a tool that does not read it must
 // not hold it for ever: it is charged while it is there.
-func (d *Desk) sendStatus(c *channel.Conn, v *View) error {
+func (d *Desk) sendStatus(c *protocol.Conn, v *View) error {
 	sessions := d.visible(v)
 	bill := budget.Bill{budget.State: 64 << 10}
 	d.looks.of(v.All).look(d.cfg.Loop, func() {
@@ -92,7 +92,7 @@ func (d *Desk) sendStatus(c *channel.Conn, v *View) error {
 	})
 	if err := v.Who.Account.Charge(bill); err != nil {
 		d.cfg.Overdrawn(err)
-		return c.SendJSON(channel.Status{Error: err.Error()})
+		return c.SendJSON(protocol.Status{Error: err.Error()})
 	}
 	defer v.Who.Account.Refund(bill)
 	st := d.status(v, sessions)
@@ -113,9 +113,9 @@ func (d *Desk) denied(who *caller.Caller, what string) string {
 }
 
 // serveTrace sends records until the tool hangs up.
-func (d *Desk) serveTrace(c *channel.Conn, sub *Subscriber) {
+func (d *Desk) serveTrace(c *protocol.Conn, sub *Subscriber) {
 	defer d.Trace.Unsubscribe(sub)
-	if c.SendJSON(channel.ControlReply{}) != nil {
+	if c.SendJSON(protocol.ControlReply{}) != nil {
 		return
 	}
 	gone := make(chan struct{})

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // A Hub hands trace records to the tools that asked for them. While nobody does, a
@@ -26,7 +26,7 @@ type Hub struct {
 // how many; it never slows a program down.
 type Subscriber struct {
 	// Records are what it is sent.
-	Records chan channel.TraceRecord
+	Records chan protocol.TraceRecord
 
 	label string
 	who   *caller.Caller
@@ -38,7 +38,7 @@ const traceQueue = 4096
 
 // Subscribe adds a tool that wants the programs with a label; "": all that it may see.
 func (h *Hub) Subscribe(label string, who *caller.Caller, all bool) *Subscriber {
-	s := &Subscriber{label: label, who: who, all: all, Records: make(chan channel.TraceRecord, traceQueue)}
+	s := &Subscriber{label: label, who: who, all: all, Records: make(chan protocol.TraceRecord, traceQueue)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.subs == nil {
@@ -77,7 +77,7 @@ func (h *Hub) Wants(p *caller.Caller) bool {
 }
 
 // Publish hands a record of p to whoever wants it.
-func (h *Hub) Publish(p *caller.Caller, r channel.TraceRecord) {
+func (h *Hub) Publish(p *caller.Caller, r protocol.TraceRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range h.subs {
@@ -95,7 +95,7 @@ func (h *Hub) Publish(p *caller.Caller, r channel.TraceRecord) {
 }
 
 // Outcome completes the record of a command that began at r.Time.
-func Outcome(r *channel.TraceRecord, errno syscall.Errno, refused bool, args, result string) {
+func Outcome(r *protocol.TraceRecord, errno syscall.Errno, refused bool, args, result string) {
 	r.Duration, r.Args, r.Result = time.Since(r.Time), args, result
 	if errno != 0 {
 		r.Result, r.Errno, r.Error, r.Refused = "", int(errno), errnoName(errno), refused

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"vrdma/internal/caller"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // TestTraceSlow shows that a tool that does not read loses records, not programs
@@ -20,12 +20,12 @@ func TestTraceSlow(t *testing.T) {
 		t.Error("a user sees another user's programs")
 	}
 	for range traceQueue + 10 {
-		h.Publish(p, channel.TraceRecord{})
+		h.Publish(p, protocol.TraceRecord{})
 	}
 	for range traceQueue {
 		<-sub.Records
 	}
-	h.Publish(p, channel.TraceRecord{})
+	h.Publish(p, protocol.TraceRecord{})
 	if r := <-sub.Records; r.Lost != 10 {
 		t.Errorf("lost %d, want 10", r.Lost)
 	}

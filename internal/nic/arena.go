@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"vrdma/internal/budget"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.
@@ -59,7 +59,7 @@ func NewArena() (*Arena, error) {
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
 	mem := p.Bytes()
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{channel.DoorbellSize, uint64(len(mem)) - channel.DoorbellSize}}}
+	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.DoorbellSize, uint64(len(mem)) - protocol.DoorbellSize}}}
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
@@ -77,12 +77,12 @@ func (a *Arena) File() *os.File {
 func (a *Arena) Size() uint64 { return uint64(len(a.mem)) }
 
 // Doorbell is the page through which the client rings.
-func (a *Arena) Doorbell() []byte { return a.mem[:channel.DoorbellSize:channel.DoorbellSize] }
+func (a *Arena) Doorbell() []byte { return a.mem[:protocol.DoorbellSize:protocol.DoorbellSize] }
 
 // setReady tells the client whether it may post to the queue pair with this handle
 // by ringing alone.
 func (a *Arena) setReady(handle uint32, ready bool) {
-	w := shared64(a.mem, channel.DoorbellReady+int(handle/64)*8)
+	w := shared64(a.mem, protocol.DoorbellReady+int(handle/64)*8)
 	if bit := uint64(1) << (handle % 64); ready {
 		w.Or(bit)
 	} else {

@@ -6,7 +6,7 @@
 //
 //	frontdoor ── verbs (CreateQP, RegMR …) ──► Session ── owns ──► objects
 //	engine ── doorbells, timers ──► QP ── transport.QP (state machine)
-//	                                 │  as transport.Host: fetch, complete,
+//	                                 │  as transport.Env: fetch, complete,
 //	                                 ▼  gather, scatter, check keys
 //	                            rings in the session's arena, registered memory
 //

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
+	"vrdma/internal/protocol"
 )
 
 // SessionOptions describe the client behind a session.
@@ -186,7 +186,7 @@ type table[T any] struct {
 const (
 	// doorbells is how many queue pair handles there are: a handle is also a bit
 	// in the doorbell page.
-	doorbells = channel.DoorbellBits
+	doorbells = protocol.DoorbellBits
 	handles   = 1 << 20
 )
 

@@ -35,7 +35,7 @@ type CMA struct {
 func New(n *nic.NIC, l Link) *CMA {
 	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy)}
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
-	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Host: a})
+	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a})
 	return a
 }
 
@@ -55,7 +55,7 @@ func (a *CMA) Expire() { a.manager.Expire(a.now()) }
 // Connections is how many connections are known, closed ones that linger included.
 func (a *CMA) Connections() int { return a.manager.Len() }
 
-// Send implements cm.Host.
+// Send implements cm.Env.
 func (a *CMA) Send(from, to ib.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad) }
 
 // gidIndex is where in the GID table an address stands; -1: nowhere.

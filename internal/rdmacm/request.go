@@ -11,7 +11,7 @@ import (
 
 // What the connection manager tells us.
 
-// Request implements cm.Host: it finds the listener and makes it a new ID.
+// Request implements cm.Env: it finds the listener and makes it a new ID.
 func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 	child, reason := a.admit(c, p.Private, qpTypes[c.Transport])
 	if child == nil {
@@ -26,7 +26,7 @@ func (a *CMA) Request(c *cm.Conn, p *cm.Params) uint16 {
 	return 0
 }
 
-// Question implements cm.Host.
+// Question implements cm.Env.
 func (a *CMA) Question(c *cm.Conn, private []byte) uint8 {
 	child, reason := a.admit(c, private, abi.QPTypeUD)
 	switch {
@@ -124,7 +124,7 @@ func flag(b bool) uint8 {
 	return 0
 }
 
-// Notify implements cm.Host.
+// Notify implements cm.Env.
 func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 	id, ok := c.Owner.(*ID)
 	if !ok || id.conn != c {

@@ -21,7 +21,7 @@ type common struct {
 type reqCall struct {
 	*common
 	now ib.Time
-	h   requesterHost
+	h   requesterEnv
 	sc  *Scratch
 }
 
@@ -29,7 +29,7 @@ type reqCall struct {
 type respCall struct {
 	*common
 	now ib.Time
-	h   responderHost
+	h   responderEnv
 	sc  *Scratch
 }
 

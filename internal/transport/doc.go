@@ -39,7 +39,7 @@
 // # Around it
 //
 // The NIC (internal/nic) owns the queue pairs and calls them; what a queue pair needs
-// from the world it asks of its Host, which is the sum of a few interfaces: send queue and
+// from the world it asks of its Env, which is the sum of a few interfaces: send queue and
 // its memory, receive queue, memory that the peer names, wire and events. The code is pure:
 // no socket, clock, goroutine or lock. A QP is plain data without a pointer, so its whole
 // state can be copied, written to a file and brought back between any two calls, on a loop

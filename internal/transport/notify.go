@@ -22,7 +22,7 @@ func (n *notifier) due(now ib.Time) bool {
 
 // notify acts on b, which has the mark. The data of a READ was asked for: asking for less
 // helps at once.
-func (q *QP) notify(now ib.Time, b *Burst, h Host) {
+func (q *QP) notify(now ib.Time, b *Burst, h Env) {
 	c := &q.common
 	if !c.Path.Remote {
 		return

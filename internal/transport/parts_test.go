@@ -13,14 +13,14 @@ import (
 // whole are the types that a part of the queue pair has no business with: a method of the
 // type on the left takes and reaches none of those on the right.
 var whole = map[string][]string{
-	"requester": {"QP", "responder", "Host", "responderHost", "respCall"},
-	"responder": {"QP", "requester", "Host", "requesterHost", "reqCall"},
-	"reqCall":   {"QP", "requester", "responder", "Host"},
-	"respCall":  {"QP", "requester", "responder", "Host"},
+	"requester": {"QP", "responder", "Env", "responderEnv", "respCall"},
+	"responder": {"QP", "requester", "Env", "requesterEnv", "reqCall"},
+	"reqCall":   {"QP", "requester", "responder", "Env"},
+	"respCall":  {"QP", "requester", "responder", "Env"},
 }
 
 // part is what whole says of all types that are neither QP nor one of its halves.
-var part = []string{"QP", "requester", "responder", "Host", "requesterHost", "responderHost", "reqCall", "respCall"}
+var part = []string{"QP", "requester", "responder", "Env", "requesterEnv", "responderEnv", "reqCall", "respCall"}
 
 // TestParts: the halves of a queue pair know nothing of each other, their parts nothing of
 // the halves, and neither of them the QP. What they need they are told in the call.

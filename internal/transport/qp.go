@@ -54,14 +54,14 @@ func (q *QP) State() ib.State { return q.common.State }
 func (q *QP) Counters() *Counters { return &q.common.Count }
 
 // endCall is the end of every call that may have moved the queue pair to the state Error.
-func (q *QP) endCall(now ib.Time, h Host) {
+func (q *QP) endCall(now ib.Time, h Env) {
 	if q.common.Failed {
 		q.flushFailed(now, h)
 	}
 }
 
 // flushFailed stops both halves and flushes their queues.
-func (q *QP) flushFailed(now ib.Time, h Host) {
+func (q *QP) flushFailed(now ib.Time, h Env) {
 	q.common.Failed = false
 	rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 	q.req.stop()
@@ -75,7 +75,7 @@ func (q *QP) flushFailed(now ib.Time, h Host) {
 
 // Flush completes with WRFlushErr what has been posted to a queue pair in the state
 // Error, and sends posted in SQE.
-func (q *QP) Flush(now ib.Time, h Host) {
+func (q *QP) Flush(now ib.Time, h Env) {
 	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
 		rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
 		more := q.req.flush(&rc)
@@ -88,7 +88,7 @@ func (q *QP) RunPending() bool { return q.req.Kick }
 
 // Run sends what may be sent, about budget bytes of payload at most, and reports
 // whether there is more to do at once.
-func (q *QP) Run(now ib.Time, budget int, h Host) (more bool) {
+func (q *QP) Run(now ib.Time, budget int, h Env) (more bool) {
 	c := reqCall{&q.common, now, h, h.Scratch()}
 	more = q.req.run(&c, budget)
 	q.endCall(now, h)
@@ -100,14 +100,14 @@ func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
 
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once. It also takes up requests whose memory was not at hand.
-func (q *QP) Respond(now ib.Time, budget int, h Host) (more bool) {
+func (q *QP) Respond(now ib.Time, budget int, h Env) (more bool) {
 	c := respCall{&q.common, now, h, h.Scratch()}
 	more = q.resp.respond(&c, budget)
 	q.endCall(now, h)
 	return more
 }
 
-// ResponsePSN is the first packet of the READ response that Respond sends next: what a Host
+// ResponsePSN is the first packet of the READ response that Respond sends next: what a Env
 // that was asked for its data, and answered Later, may know the READ by.
 func (q *QP) ResponsePSN() uint32 {
 	e := &q.resp.Res.Ring[q.resp.Res.Next]
@@ -151,7 +151,7 @@ func earlier(a, b ib.Time) ib.Time {
 
 // Expire acts on a deadline that has passed. What it makes ready to send goes out
 // with the next Run.
-func (q *QP) Expire(now ib.Time, h Host) {
+func (q *QP) Expire(now ib.Time, h Env) {
 	if p := &q.common.Pace; p.Waiting && now >= p.At {
 		p.Waiting = false
 		q.req.Kick = true
@@ -199,7 +199,7 @@ func (q *QP) Excuse(now ib.Time) {
 // It reports false if the host could not reach the memory that b is for, and answered
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
-func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
+func (q *QP) Receive(now ib.Time, b *Burst, h Env) (taken bool) {
 	c := &q.common
 	if q.resp.Stalled && !q.unstall(now, h) {
 		return false
@@ -227,7 +227,7 @@ func (q *QP) Receive(now ib.Time, b *Burst, h Host) (taken bool) {
 
 // unstall goes on with requests whose memory was not at hand. It reports whether none waits
 // any more.
-func (q *QP) unstall(now ib.Time, h Host) bool {
+func (q *QP) unstall(now ib.Time, h Env) bool {
 	c := respCall{&q.common, now, h, h.Scratch()}
 	done := q.resp.unstall(&c)
 	q.endCall(now, h)
@@ -235,7 +235,7 @@ func (q *QP) unstall(now ib.Time, h Host) bool {
 }
 
 // dispatch gives b to the half of a connected queue pair that it is for.
-func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
+func (q *QP) dispatch(now ib.Time, b *Burst, h Env) (taken bool) {
 	c := &q.common
 	if b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID || b.DGID != c.Attr.SGID {
 		c.Count.Dropped++
@@ -263,7 +263,7 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Host) (taken bool) {
 }
 
 // dispatchDatagram does the same for UD.
-func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Host) (taken bool) {
+func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Env) (taken bool) {
 	if b.Kind == KindCNP {
 		q.Congested(now, b.SGID)
 		return true

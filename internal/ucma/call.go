@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 )
 
@@ -56,12 +56,12 @@ func Run(ch Channel, command []byte, traced bool) *Call {
 	if err == nil {
 		err = c.cmd.run(c)
 	}
-	c.Errno = channel.Errno(err, syscall.EIO)
+	c.Errno = protocol.Errno(err, syscall.EIO)
 	return c
 }
 
 // Answer puts the reply together.
-func (c *Call) Answer(r *channel.ReplyBuilder) {
+func (c *Call) Answer(r *protocol.ReplyBuilder) {
 	if c.Errno == 0 && c.resp != nil {
 		r.Store(c.at, c.resp[:min(len(c.resp), c.out)])
 	}

@@ -9,7 +9,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/abitext"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 )
 
@@ -85,7 +85,7 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	}
 	// The event comes when the next station on the way is known, as from the kernel:
 	// at once, usually. The command does not wait for it.
-	end := func(err error) { ch.OnLoop(func() { id.EndResolve(via, channel.Errno(err, syscall.EHOSTUNREACH)) }) }
+	end := func(err error) { ch.OnLoop(func() { id.EndResolve(via, protocol.Errno(err, syscall.EHOSTUNREACH)) }) }
 	if ch.Reach(via, to, 0) == nil {
 		end(nil)
 		return nil

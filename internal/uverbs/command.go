@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 // A command is a row of the table: what the kernel would check before it calls the
@@ -44,7 +44,7 @@ type Call struct {
 
 	// The answer.
 	resp, driverResp []byte
-	stores           []channel.Store
+	stores           []protocol.Store
 	passed           []passed
 
 	// Errno is the outcome.
@@ -57,7 +57,7 @@ type Call struct {
 // passed is a handle that goes to the client.
 type passed struct {
 	handle Handle
-	at     channel.FD
+	at     protocol.FD
 }
 
 // lookup finds the row for a command word, as uapi_get_method does.
@@ -204,7 +204,7 @@ func driverAnswer[T abi.Struct](c *Call, v *T) { c.driverResp = abi.Encode(nil, 
 
 // pass sends a handle; the client's number for it lands at offset off of the response.
 func (c *Call) pass(h Handle, off uint64, kind, id uint32) {
-	c.passed = append(c.passed, passed{h, channel.FD{Address: c.response + off, Kind: kind, ID: id}})
+	c.passed = append(c.passed, passed{h, protocol.FD{Address: c.response + off, Kind: kind, ID: id}})
 }
 
 // openEvents is for the NIC to open a sink; the client's handle goes to h.
@@ -222,7 +222,7 @@ const maxFill = 4096
 
 // Answer puts the reply together. Responses are cut to the room that the program
 // gave, and shorter ones are followed by zeros, as uverbs_response does.
-func (c *Call) Answer(r *channel.ReplyBuilder) {
+func (c *Call) Answer(r *protocol.ReplyBuilder) {
 	if c.Errno != 0 {
 		return
 	}

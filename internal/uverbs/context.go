@@ -5,9 +5,9 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 // A Device is an opened device as its commands see it. Whoever serves the client
@@ -54,7 +54,7 @@ func NewContext(d Device) *Context { return &Context{dev: d} }
 // handles when the answer has been sent.
 func (x *Context) Run(command []byte, traced bool) *Call {
 	c := &Call{ctx: x, dev: x.dev, raw: command, traced: traced}
-	c.Errno = channel.Errno(c.run(), syscall.EIO)
+	c.Errno = protocol.Errno(c.run(), syscall.EIO)
 	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
 		c.Errno = syscall.EINVAL
 	}

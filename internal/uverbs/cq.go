@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 func createCompChannel(c *Call, _ *abi.CreateCompChannel, _ *abi.CreateCompChannelResp) error {
@@ -18,7 +18,7 @@ func createCompChannel(c *Call, _ *abi.CreateCompChannel, _ *abi.CreateCompChann
 	if err != nil {
 		return err
 	}
-	c.pass(events, 0, channel.FDComp, id)
+	c.pass(events, 0, protocol.FDComp, id)
 	return nil
 }
 

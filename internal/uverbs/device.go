@@ -5,8 +5,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/transport"
 )
 
@@ -40,7 +40,7 @@ func getContext(c *Call, _ *abi.GetContext, resp *abi.GetContextResp) error {
 	}
 	c.ctx.open = true
 	resp.NumCompVectors = nic.CompVectors
-	c.pass(events, 0, channel.FDAsync, 0)
+	c.pass(events, 0, protocol.FDAsync, 0)
 	return nil
 }
 

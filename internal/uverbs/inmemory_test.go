@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/engine"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/uverbs"
 )
 
@@ -183,14 +183,14 @@ func run[Req, Resp abi.Struct](c *client, cmd uint32, req *Req, resp *Resp, driv
 	if call.Errno != 0 {
 		c.t.Fatalf("%s: %v", call.Name(), call.Errno)
 	}
-	var b channel.ReplyBuilder
+	var b protocol.ReplyBuilder
 	b.Reset(nil)
 	call.Answer(&b)
 	msg, err := b.Finish(0)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	var r channel.Reply
+	var r protocol.Reply
 	if err := r.Parse(msg); err != nil {
 		c.t.Fatal(err)
 	}
@@ -305,10 +305,10 @@ func (q *qp) postSend(at, n int) {
 	prod.Store((prod.Load() + 1) & q.sq.mask())
 	// Ring, as shim/protocol.h says.
 	h := uint64(q.handle)
-	shared64(q.c.arena, channel.DoorbellBitmap+h/64*8).Or(1 << (h % 64))
-	shared64(q.c.arena, channel.DoorbellSummary+h/4096*8).Or(1 << (h / 64 % 64))
-	shared32(q.c.arena, channel.DoorbellAny).Store(1)
-	if shared32(q.c.arena, channel.DoorbellArmed).Swap(0) != 0 {
+	shared64(q.c.arena, protocol.DoorbellBitmap+h/64*8).Or(1 << (h % 64))
+	shared64(q.c.arena, protocol.DoorbellSummary+h/4096*8).Or(1 << (h / 64 % 64))
+	shared32(q.c.arena, protocol.DoorbellAny).Store(1)
+	if shared32(q.c.arena, protocol.DoorbellArmed).Swap(0) != 0 {
 		q.c.e.Ring(q.c.s)
 	}
 }

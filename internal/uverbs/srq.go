@@ -4,8 +4,8 @@ import (
 	"syscall"
 
 	"vrdma/internal/abi"
-	"vrdma/internal/channel"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 )
 
 func createSRQ(c *Call, req *abi.CreateSRQ, resp *abi.CreateSRQResp) error {
@@ -57,7 +57,7 @@ func modifySRQ(c *Call, req *abi.ModifySRQ) error {
 		return err
 	}
 	mi := mapInfo(ring)
-	c.stores = append(c.stores, channel.Store{Address: drv.MMapInfoAddr, Data: abi.Encode(nil, &mi)})
+	c.stores = append(c.stores, protocol.Store{Address: drv.MMapInfoAddr, Data: abi.Encode(nil, &mi)})
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // Commands, as in testdata/t.h.
@@ -48,9 +48,9 @@ type fake struct {
 	listener *net.UnixListener
 
 	mu          sync.Mutex
-	refusal     *channel.Welcome // answer every hello with this
-	conns       map[*channel.Conn]bool
-	processes   map[channel.Token]*os.File // memory, by token
+	refusal     *protocol.Welcome // answer every hello with this
+	conns       map[*protocol.Conn]bool
+	processes   map[protocol.Token]*os.File // memory, by token
 	labels      []string
 	syncs       uint64
 	nextToken   byte
@@ -64,8 +64,8 @@ func startFake(t *testing.T) *fake {
 	f := &fake{
 		t:         t,
 		socket:    filepath.Join(dir, "s"),
-		conns:     map[*channel.Conn]bool{},
-		processes: map[channel.Token]*os.File{},
+		conns:     map[*protocol.Conn]bool{},
+		processes: map[protocol.Token]*os.File{},
 	}
 	f.makeTree(t)
 	f.listen(t)
@@ -136,7 +136,7 @@ func (f *fake) accept(l *net.UnixListener) {
 		if err != nil {
 			return
 		}
-		c := channel.NewConn(u)
+		c := protocol.NewConn(u)
 		f.mu.Lock()
 		f.conns[c] = true
 		f.mu.Unlock()
@@ -153,7 +153,7 @@ func (f *fake) accept(l *net.UnixListener) {
 }
 
 // refuse has every hello answered with w.
-func (f *fake) refuse(w channel.Welcome) {
+func (f *fake) refuse(w protocol.Welcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refusal = &w
@@ -178,18 +178,18 @@ func memfd(size int64) (*os.File, error) {
 	return file, err
 }
 
-func (f *fake) serve(c *channel.Conn) {
-	buf := make([]byte, channel.MaxMessage)
+func (f *fake) serve(c *protocol.Conn) {
+	buf := make([]byte, protocol.MaxMessage)
 	n, _, err := c.ReadMessage(buf)
 	if err != nil {
 		return
 	}
-	hello, err := channel.ParseHello(buf[:n])
+	hello, err := protocol.ParseHello(buf[:n])
 	if err != nil {
 		f.t.Errorf("hello: %v", err)
 		return
 	}
-	w := channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, RdevMajor: 231, RdevMinor: 192}
+	w := protocol.Welcome{Magic: protocol.Magic, Protocol: protocol.Version, RdevMajor: 231, RdevMinor: 192}
 	f.mu.Lock()
 	refusal := f.refusal
 	f.mu.Unlock()
@@ -198,19 +198,19 @@ func (f *fake) serve(c *channel.Conn) {
 		return
 	}
 	switch hello.Kind {
-	case channel.KindProcess:
+	case protocol.KindProcess:
 		f.serveProcess(c, buf, w, hello)
-	case channel.KindUverbs:
+	case protocol.KindUverbs:
 		f.serveDevice(c, buf, w, hello.Token)
-	case channel.KindRDMACM:
+	case protocol.KindRDMACM:
 		f.serveChannel(c, buf, w)
-	case channel.KindNetlink:
+	case protocol.KindNetlink:
 		f.serveNetlink(c, buf, w)
 	}
 }
 
 // serveNetlink answers every datagram with itself and one of twice its bytes.
-func (f *fake) serveNetlink(c *channel.Conn, buf []byte, w channel.Welcome) {
+func (f *fake) serveNetlink(c *protocol.Conn, buf []byte, w protocol.Welcome) {
 	if err := c.WriteMessage(w.Append(nil)); err != nil {
 		return
 	}
@@ -224,7 +224,7 @@ func (f *fake) serveNetlink(c *channel.Conn, buf []byte, w channel.Welcome) {
 	}
 }
 
-func (f *fake) serveProcess(c *channel.Conn, buf []byte, w channel.Welcome, hello channel.Hello) {
+func (f *fake) serveProcess(c *protocol.Conn, buf []byte, w protocol.Welcome, hello protocol.Hello) {
 	memory, err := memfd(1 << 47)
 	if err != nil {
 		f.t.Errorf("memfd: %v", err)
@@ -240,7 +240,7 @@ func (f *fake) serveProcess(c *channel.Conn, buf []byte, w channel.Welcome, hell
 	if err := c.WriteMessage(w.Append(nil), int(memory.Fd())); err != nil {
 		return
 	}
-	var reply channel.ReplyBuilder
+	var reply protocol.ReplyBuilder
 	for {
 		if _, _, err := c.ReadMessage(buf); err != nil {
 			return
@@ -255,8 +255,8 @@ func (f *fake) serveProcess(c *channel.Conn, buf []byte, w channel.Welcome, hell
 }
 
 // answerAll gives answer every request of a connection until one of the two has enough.
-func (f *fake) answerAll(c *channel.Conn, buf []byte, answer func(*channel.Request) bool) {
-	var q channel.Request
+func (f *fake) answerAll(c *protocol.Conn, buf []byte, answer func(*protocol.Request) bool) {
+	var q protocol.Request
 	for {
 		n, _, err := c.ReadMessage(buf)
 		if err != nil {
@@ -275,7 +275,7 @@ func (f *fake) answerAll(c *channel.Conn, buf []byte, answer func(*channel.Reque
 // device is one opened uverbs0.
 type device struct {
 	f      *fake
-	conn   *channel.Conn
+	conn   *protocol.Conn
 	memory *os.File
 	bell   int
 	ends   []int // our ends of event sockets
@@ -285,16 +285,16 @@ type device struct {
 	regions    map[uint32]bool // by handle
 }
 
-func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token channel.Token) {
+func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, token protocol.Token) {
 	arena, err := memfd(1 << 20)
 	if err != nil {
 		f.t.Errorf("memfd: %v", err)
 		return
 	}
 	defer arena.Close()
-	ready := bytes.Repeat([]byte{0xff}, channel.DoorbellBits/8)
+	ready := bytes.Repeat([]byte{0xff}, protocol.DoorbellBits/8)
 	ready[0] &^= 1 << notReady
-	if _, err := arena.WriteAt(ready, channel.DoorbellReady); err != nil {
+	if _, err := arena.WriteAt(ready, protocol.DoorbellReady); err != nil {
 		f.t.Errorf("arena: %v", err)
 		return
 	}
@@ -311,7 +311,7 @@ func (f *fake) serveDevice(c *channel.Conn, buf []byte, w channel.Welcome, token
 		f.t.Errorf("a device was opened with the unknown token %x", token)
 		return
 	}
-	defer func() { channel.CloseFDs(d.ends) }()
+	defer func() { protocol.CloseFDs(d.ends) }()
 	w.NumFDs = 2
 	if err := c.WriteMessage(w.Append(nil), int(arena.Fd()), bell); err != nil {
 		return
@@ -329,7 +329,7 @@ func (d *device) eventFD() (int, error) {
 	return pair[1], nil
 }
 
-func (d *device) answer(q *channel.Request) bool {
+func (d *device) answer(q *protocol.Request) bool {
 	le := binary.NativeEndian
 	command := le.Uint32(q.Command)
 	if command == cmdDeregMR {
@@ -343,7 +343,7 @@ func (d *device) answer(q *channel.Request) bool {
 		return le.Uint64(q.Command[at:])
 	}
 	arg, arg2 := word(16), word(24)
-	var reply channel.ReplyBuilder
+	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	store := func(v uint64) { reply.Store(response, le.AppendUint64(nil, v)) }
 	var errno int32
@@ -355,11 +355,11 @@ func (d *device) answer(q *channel.Request) bool {
 			d.f.t.Errorf("socketpair: %v", err)
 			return false
 		}
-		kind := uint32(channel.FDAsync)
+		kind := uint32(protocol.FDAsync)
 		if command == cmdCreateCompChannel {
-			kind = channel.FDComp
+			kind = protocol.FDComp
 		}
-		reply.FD(channel.FD{Address: response, Kind: kind, ID: channelID})
+		reply.FD(protocol.FD{Address: response, Kind: kind, ID: channelID})
 		fds = append(fds, fd)
 	case cmdCreateCQ:
 		store(uint64(int64(int32(le.Uint32(q.Command[32:])))))
@@ -416,13 +416,13 @@ func (d *device) answer(q *channel.Request) bool {
 	if err == nil {
 		err = d.conn.WriteMessage(b, fds...)
 	}
-	channel.CloseFDs(fds)
+	protocol.CloseFDs(fds)
 	return err == nil
 }
 
 // deregister answers DEREG_MR: EINVAL for a region that is not there.
 func (d *device) deregister(handle uint32) bool {
-	var reply channel.ReplyBuilder
+	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	var errno int32
 	if !d.regions[handle] {
@@ -435,7 +435,7 @@ func (d *device) deregister(handle uint32) bool {
 
 // storeExtents tells the program what the library said about its memory, after
 // checking that the extents cover the buffer without gaps.
-func (d *device) storeExtents(reply *channel.ReplyBuilder, q *channel.Request, response uint64) {
+func (d *device) storeExtents(reply *protocol.ReplyBuilder, q *protocol.Request, response uint64) {
 	le := binary.NativeEndian
 	start, length := le.Uint64(q.Command[16:]), le.Uint64(q.Command[24:])
 	at := start

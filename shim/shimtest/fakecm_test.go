@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // Commands of rdma_cm that the library looks at; the others are those of fake_test.go.
@@ -38,7 +38,7 @@ func fakeFor(t *testing.T, name string) *fake {
 // while there are any.
 type eventChannel struct {
 	f      *fake
-	conn   *channel.Conn
+	conn   *protocol.Conn
 	option []byte
 
 	mu     sync.Mutex
@@ -47,7 +47,7 @@ type eventChannel struct {
 	theirs int
 }
 
-func (f *fake) serveChannel(c *channel.Conn, buf []byte, w channel.Welcome) {
+func (f *fake) serveChannel(c *protocol.Conn, buf []byte, w protocol.Welcome) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		f.t.Errorf("socketpair: %v", err)
@@ -96,14 +96,14 @@ func (ch *eventChannel) take() uint64 {
 	return n
 }
 
-func (ch *eventChannel) answer(q *channel.Request) bool {
+func (ch *eventChannel) answer(q *protocol.Request) bool {
 	le := binary.NativeEndian
 	b := q.Command
 	response, arg := le.Uint64(b[8:]), uint64(0)
 	if len(b) >= 24 {
 		arg = le.Uint64(b[16:])
 	}
-	var reply channel.ReplyBuilder
+	var reply protocol.ReplyBuilder
 	reply.Reset(nil)
 	var errno int32
 	switch le.Uint32(b) {

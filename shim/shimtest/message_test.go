@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // TestNoDaemon: the first line that a user reads names what is missing.
@@ -49,7 +49,7 @@ func TestNoDaemon(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	f := startFake(t)
-	f.refuse(channel.Welcome{Magic: channel.Magic, Protocol: 9, Error: int32(syscall.EPROTONOSUPPORT), Text: "this daemon speaks protocol 9"})
+	f.refuse(protocol.Welcome{Magic: protocol.Magic, Protocol: 9, Error: int32(syscall.EPROTONOSUPPORT), Text: "this daemon speaks protocol 9"})
 	out, err := run(t, f, library(t), program(t, "limits"))
 	if err == nil || !strings.Contains(out, "vrdma: this daemon speaks protocol 9\n") ||
 		!strings.Contains(out, fmt.Sprintf("errno %d\n", int(syscall.EPROTONOSUPPORT))) {

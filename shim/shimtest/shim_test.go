@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // TestPrograms runs every program of testdata; each checks itself.
@@ -72,7 +72,7 @@ func (f *fake) waitIdle(t *testing.T) {
 // anything: libibverbs goes on to sysfs.
 func TestNetlinkRefused(t *testing.T) {
 	f := startFake(t)
-	f.refuse(channel.Welcome{Magic: channel.Magic, Protocol: channel.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"})
+	f.refuse(protocol.Welcome{Magic: protocol.Magic, Protocol: protocol.Version, Error: int32(syscall.EOPNOTSUPP), Text: "an older daemon"})
 	if out := mustRun(t, f, library(t), program(t, "netlink"), "refused"); out != "" {
 		t.Errorf("printed:\n%s", out)
 	}

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/test/harness"
 )
 
@@ -21,8 +21,8 @@ func TestStatus(t *testing.T) {
 	client := d.Launch(t, "rping", "-c", "-V", "-a", "127.0.0.1")
 	defer client.End()
 
-	var list []channel.ConnectionStatus
-	find := func(pid int, space, state string) *channel.ConnectionStatus {
+	var list []protocol.ConnectionStatus
+	find := func(pid int, space, state string) *protocol.ConnectionStatus {
 		for i := range list {
 			if c := &list[i]; c.Pid == pid && c.PortSpace == space && c.State == state {
 				return c
@@ -30,7 +30,7 @@ func TestStatus(t *testing.T) {
 		}
 		return nil
 	}
-	var listener, waiting, group, near, far *channel.ConnectionStatus
+	var listener, waiting, group, near, far *protocol.ConnectionStatus
 	ok := harness.Poll(minute, func() bool {
 		list = d.Status(t).Connections
 		listener, waiting = find(stream.PID(), "TCP", "LISTEN"), find(datagrams.PID(), "UDP", "LISTEN")

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // Daemon is a running `vrdma daemon` and the socket to reach it.
@@ -87,11 +87,11 @@ func Start(t testing.TB, o Options) *Daemon {
 		if d.Process.Ended(0) {
 			return true
 		}
-		_, err := channel.QueryStatus(d.Socket)
+		_, err := protocol.QueryStatus(d.Socket)
 		return err == nil
 	})
 	if !ready || d.Process.Ended(0) {
-		_, err := channel.QueryStatus(d.Socket)
+		_, err := protocol.QueryStatus(d.Socket)
 		t.Fatalf("daemon is not ready after %v (its status: %v)\n%s", patience, err, d.Process.Output())
 	}
 	return d
@@ -105,7 +105,7 @@ func (d *Daemon) forgetControl() {
 	if d.cred != nil {
 		uid = int(d.cred.Uid)
 	}
-	for _, path := range channel.ControlPlaces(d.Socket, uid) {
+	for _, path := range protocol.ControlPlaces(d.Socket, uid) {
 		dir, err := os.Open(filepath.Dir(path))
 		if err != nil {
 			continue
@@ -205,9 +205,9 @@ func (d *Daemon) Pair(t testing.TB, limit time.Duration, port int, server, clien
 }
 
 // Status asks the daemon what it has.
-func (d *Daemon) Status(t testing.TB) *channel.Status {
+func (d *Daemon) Status(t testing.TB) *protocol.Status {
 	t.Helper()
-	s, err := channel.QueryStatus(d.Socket)
+	s, err := protocol.QueryStatus(d.Socket)
 	if err != nil {
 		t.Fatalf("status of the daemon: %v", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // Footprint is what a daemon holds, as the kernel sees it.
@@ -55,7 +55,7 @@ func (d *Daemon) NoLeaks(t testing.TB) {
 func (d *Daemon) settle(t testing.TB, please func(Footprint) bool, notes ...string) Footprint {
 	t.Helper()
 	var now Footprint
-	var s *channel.Status
+	var s *protocol.Status
 	ok := Poll(patience, func() bool {
 		now, s = d.Footprint(t), d.Status(t)
 		return len(s.Sessions) == 0 && please(now)

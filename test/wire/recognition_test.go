@@ -3,21 +3,21 @@ package wire
 import (
 	"testing"
 
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 	"vrdma/test/cable"
 	"vrdma/test/harness"
 	"vrdma/test/workload"
 )
 
 // peer is what a host holds another one for, at an address; empty if it has not met it.
-func (h *host) peer(t *testing.T, address string) channel.PeerStatus {
+func (h *host) peer(t *testing.T, address string) protocol.PeerStatus {
 	t.Helper()
 	for _, p := range h.Status(t).Peers {
 		if p.Address == address {
 			return p
 		}
 	}
-	return channel.PeerStatus{}
+	return protocol.PeerStatus{}
 }
 
 // holds waits until h holds the host at address for a kind.

@@ -1,4 +1,4 @@
-// Package channel is the protocol between the daemon and whoever talks to it: the
+// Package protocol is the protocol between the daemon and whoever talks to it: the
 // shim inside an application, package verbs, and the vrdma command. It is the Go
 // twin of shim/protocol.h; a test compiles that header and compares every constant
 // and size with this package.
@@ -28,4 +28,4 @@
 // The package only encodes, decodes and moves messages. It must never decide
 // anything about RDMA, and a decoder never trusts a length it has read: every
 // count is checked against the bytes that really came.
-package channel
+package protocol

@@ -5,7 +5,7 @@ import (
 	"vrdma/internal/memory"
 )
 
-// Later is what a Host answers, and no completion shows: the memory cannot be reached at
+// Later is what a Env answers, and no completion shows: the memory cannot be reached at
 // once. Nothing has happened, or what has is remembered by the host, which has the queue
 // pair ask again, with the same arguments, when it can say more.
 const Later Status = 0xff
@@ -25,7 +25,7 @@ const (
 // Scratch is working storage that a QP needs during a call and never after it: it
 // keeps the data path free of allocation and the QP free of pointers. One Scratch
 // serves every queue pair of one engine loop, because calls nest in one way only:
-// Run or Respond (Out*) > Host.Send > the peer's Receive (In*).
+// Run or Respond (Out*) > Env.Send > the peer's Receive (In*).
 type Scratch struct {
 	Out, In         Burst
 	OutData, InData memory.Span
@@ -44,36 +44,36 @@ type Scratch struct {
 	Extra int
 }
 
-// Host is the NIC as one queue pair sees it: the sum of what its halves ask for. Every
+// Env is the NIC as one queue pair sees it: the sum of what its halves ask for. Every
 // call returns at once; none but Send calls back into a queue pair. The QP passes itself
-// to none of them: a Host is bound to its queue pair.
+// to none of them: a Env is bound to its queue pair.
 //
 //	requester ──▶ SendQueue   SendMemory     ┐
-//	                                         ├──▶ Wire   Events
+//	                                         ├──▶ Sender   Events
 //	responder ──▶ RecvQueue   RemoteMemory   ┘
-type Host interface {
+type Env interface {
 	Workspace
 	SendQueue
 	SendMemory
 	RecvQueue
 	RemoteMemory
-	Wire
+	Sender
 	Events
 }
 
-// requesterHost is what the requester needs of the Host.
-type requesterHost interface {
+// requesterEnv is what the requester needs of the Env.
+type requesterEnv interface {
 	SendQueue
 	SendMemory
-	Wire
+	Sender
 	Events
 }
 
-// responderHost is what the responder needs of the Host.
-type responderHost interface {
+// responderEnv is what the responder needs of the Env.
+type responderEnv interface {
 	RecvQueue
 	RemoteMemory
-	Wire
+	Sender
 	Events
 }
 
@@ -139,8 +139,8 @@ type RemoteMemory interface {
 	InvalidateRemote(rkey uint32) Status
 }
 
-// Wire is the way to other queue pairs, on this host or another.
-type Wire interface {
+// Sender is the way to other queue pairs, on this host or another.
+type Sender interface {
 	// ResolveAH gives the destination GID of an address handle (UD). It is called
 	// just before Send; the source GID is the address handle's too, and the
 	// host's to fill in there.

@@ -10,12 +10,12 @@ import (
 )
 
 // This file is the NIC as one queue pair's state machine sees it.
-var _ transport.Host = (*QP)(nil)
+var _ transport.Env = (*QP)(nil)
 
-// Scratch implements transport.Host.
+// Scratch implements transport.Env.
 func (q *QP) Scratch() *transport.Scratch { return &q.loop.work }
 
-// FetchSend implements transport.Host.
+// FetchSend implements transport.Env.
 func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos-q.sq.cons >= q.sq.posted() {
 		return false
@@ -25,7 +25,7 @@ func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	return true
 }
 
-// RetireSend implements transport.Host.
+// RetireSend implements transport.Env.
 func (q *QP) RetireSend(pos uint32) { q.sq.advance(pos) }
 
 // Completion opcodes, numbered as enum ibv_wc_opcode.
@@ -46,7 +46,7 @@ const (
 	wcInv = 1 << 3
 )
 
-// CompleteSend implements transport.Host.
+// CompleteSend implements transport.Env.
 func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
 	if st == transport.Success && !q.sigAll && w.Flags&transport.FlagSignaled == 0 {
 		return
@@ -58,7 +58,7 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 // have to be asked.
 func (q *QP) complete(c *CQ, w *completion) { c.push(w) }
 
-// TakeRecv implements transport.Host.
+// TakeRecv implements transport.Env.
 func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 	if q.srq != nil {
 		return q.srq.take(w)
@@ -71,7 +71,7 @@ func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 	return true
 }
 
-// CompleteRecv implements transport.Host.
+// CompleteRecv implements transport.Env.
 func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 	c := completion{
 		wrID: w.WRID, status: r.Status, opcode: wcRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
@@ -120,7 +120,7 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.
 	return transport.Success
 }
 
-// Gather implements transport.Host.
+// Gather implements transport.Env.
 func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
 	if w.Flags&transport.FlagInline != 0 {
 		b := q.sq.slot(w.Pos)[abi.SendWQESize:]
@@ -149,7 +149,7 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 	return transport.Success
 }
 
-// ScatterSend implements transport.Host.
+// ScatterSend implements transport.Env.
 func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
@@ -159,7 +159,7 @@ func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) trans
 	return q.copyTo(s, transport.LocProtErr)
 }
 
-// ScatterRecv implements transport.Host.
+// ScatterRecv implements transport.Env.
 func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
@@ -169,7 +169,7 @@ func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) trans
 	return q.copyTo(s, transport.LocProtErr)
 }
 
-// CheckRemote implements transport.Host.
+// CheckRemote implements transport.Env.
 func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
 		return transport.RemAccessErr
@@ -177,7 +177,7 @@ func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transpor
 	return transport.Success
 }
 
-// CheckKey implements transport.Host.
+// CheckKey implements transport.Env.
 func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	ok := false
 	switch k := q.nic.keys[rkey>>8].(type) {
@@ -192,7 +192,7 @@ func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	return transport.Success
 }
 
-// WriteRemote implements transport.Host.
+// WriteRemote implements transport.Env.
 func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
 	d := &q.loop.scratch
@@ -203,7 +203,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 	return q.copyTo(s, transport.RemOpErr)
 }
 
-// ReadRemote implements transport.Host.
+// ReadRemote implements transport.Env.
 func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(n), ib.AccessRemoteRead)
 	if m == nil || !m.region.Span(off, uint64(n), s) {
@@ -215,7 +215,7 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 	return transport.Success
 }
 
-// Atomic implements transport.Host.
+// Atomic implements transport.Env.
 func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
 	need := ib.AccessRemoteAtomic
 	if k == transport.KindAtomicWrite {
@@ -243,7 +243,7 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 	return old, transport.Success
 }
 
-// InvalidateRemote implements transport.Host.
+// InvalidateRemote implements transport.Env.
 func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
 	if !q.invalidate(rkey) {
 		return transport.RemAccessErr
@@ -251,7 +251,7 @@ func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
 	return transport.Success
 }
 
-// LocalOp implements transport.Host.
+// LocalOp implements transport.Env.
 func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 	if w.Op == transport.WRBindMW {
 		return q.bind(w)
@@ -262,7 +262,7 @@ func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 	return transport.Success
 }
 
-// ResolveAH implements transport.Host.
+// ResolveAH implements transport.Env.
 func (q *QP) ResolveAH(num uint32) (ib.GID, bool) {
 	a := q.ah(num)
 	if a == nil {
@@ -290,7 +290,7 @@ const (
 	slRoCEv2IPv4 = 8 | 2
 )
 
-// GRH implements transport.Host: the network header as RoCEv2 receivers show it,
+// GRH implements transport.Env: the network header as RoCEv2 receivers show it,
 // an IPv6 header, or 20 bytes of nothing and an IPv4 header.
 func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
 	*out = [40]byte{}
@@ -329,7 +329,7 @@ func checksum(h []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Send implements transport.Host. The source address of a datagram is its address
+// Send implements transport.Env. The source address of a datagram is its address
 // handle's, which the transport resolved just before.
 func (q *QP) Send(b *transport.Burst) {
 	if b.Type == ib.UD {
@@ -347,7 +347,7 @@ var asyncCodes = map[transport.Event]uint32{
 	transport.EventLastWQE:   abi.EventQPLastWQEReached,
 }
 
-// Event implements transport.Host.
+// Event implements transport.Env.
 func (q *QP) Event(e transport.Event) {
 	if q.session.async == nil {
 		return

@@ -9,7 +9,7 @@
  *
  * It fails where ptrace is forbidden too, and under a debugger.
  */
-#include "freeze.h"
+#include "halt.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -26,7 +26,7 @@
 #define THREADS_MAX 4096
 #define STOPPED_BY_INTERRUPT 128 /* PTRACE_EVENT_STOP */
 
-enum phase { STARTING, ALLOWED, FROZEN, FAILED, THAWING };
+enum phase { STARTING, ALLOWED, HALTED, FAILED, THAWING };
 
 /* Under memory_lock. */
 static struct {
@@ -41,20 +41,20 @@ static struct {
 	} stopped[THREADS_MAX];
 	unsigned n;
 	unsigned char stack[16384] __attribute__((aligned(16)));
-} freezer;
+} halter;
 
 static void set_phase(enum phase p)
 {
-	atomic_store(&freezer.phase, (int)p);
-	sys(SYS_futex, &freezer.phase, FUTEX_WAKE, 1, NULL, NULL, 0);
+	atomic_store(&halter.phase, (int)p);
+	sys(SYS_futex, &halter.phase, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static bool known(int tid)
 {
-	for (unsigned i = 0; i < freezer.n; i++)
-		if (freezer.stopped[i].tid == tid)
+	for (unsigned i = 0; i < halter.n; i++)
+		if (halter.stopped[i].tid == tid)
 			return true;
-	return tid == freezer.owner;
+	return tid == halter.owner;
 }
 
 /* Has it ended, and is only not yet forgotten? "123 (name) Z ..." */
@@ -83,13 +83,13 @@ static bool stop(long dir, const char *name, int tid)
 	long r = sys(SYS_ptrace, PTRACE_SEIZE, tid, NULL, NULL);
 	if (r < 0) /* the kernel says EPERM also of a thread that is at its end */
 		return r == -ESRCH || ended(dir, name);
-	if (freezer.n == THREADS_MAX)
+	if (halter.n == THREADS_MAX)
 		return false;
 	sys(SYS_ptrace, PTRACE_INTERRUPT, tid, NULL, NULL);
 	if (sys(SYS_wait4, tid, &status, __WALL, NULL) != tid || !WIFSTOPPED(status))
 		return true; /* it ended */
-	freezer.stopped[freezer.n].tid = tid;
-	freezer.stopped[freezer.n++].signal = status >> 16 == STOPPED_BY_INTERRUPT ? 0 : WSTOPSIG(status);
+	halter.stopped[halter.n].tid = tid;
+	halter.stopped[halter.n++].signal = status >> 16 == STOPPED_BY_INTERRUPT ? 0 : WSTOPSIG(status);
 	return true;
 }
 
@@ -103,7 +103,7 @@ static int stop_listed(long dir)
 		char name[];
 	} __attribute__((packed)) *e;
 	char list[2048];
-	unsigned before = freezer.n;
+	unsigned before = halter.n;
 	long n;
 
 	sys(SYS_lseek, dir, 0, 0);
@@ -116,7 +116,7 @@ static int stop_listed(long dir)
 			if (tid && !known(tid) && !stop(dir, e->name, tid))
 				return -1;
 		}
-	return n < 0 ? -1 : (int)(freezer.n - before);
+	return n < 0 ? -1 : (int)(halter.n - before);
 }
 
 /* The helper. */
@@ -125,56 +125,56 @@ static void run(void)
 	int r = -1;
 	/* Should the process be killed, there is nobody left to stop. */
 	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-	while (atomic_load(&freezer.phase) == STARTING)
-		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, STARTING, NULL, NULL, 0);
-	long dir = sys(SYS_openat, AT_FDCWD, freezer.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir >= 0 && sys(SYS_getppid) == freezer.parent) {
+	while (atomic_load(&halter.phase) == STARTING)
+		sys(SYS_futex, &halter.phase, FUTEX_WAIT, STARTING, NULL, NULL, 0);
+	long dir = sys(SYS_openat, AT_FDCWD, halter.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir >= 0 && sys(SYS_getppid) == halter.parent) {
 		while ((r = stop_listed(dir)) > 0) /* a running thread may have made new ones */
 			;
 		sys(SYS_close, dir);
 	}
-	set_phase(r == 0 ? FROZEN : FAILED);
-	while (r == 0 && atomic_load(&freezer.phase) == FROZEN)
-		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, FROZEN, NULL, NULL, 0);
-	while (freezer.n--)
-		sys(SYS_ptrace, PTRACE_DETACH, freezer.stopped[freezer.n].tid, NULL,
-		    (long)freezer.stopped[freezer.n].signal);
+	set_phase(r == 0 ? HALTED : FAILED);
+	while (r == 0 && atomic_load(&halter.phase) == HALTED)
+		sys(SYS_futex, &halter.phase, FUTEX_WAIT, HALTED, NULL, NULL, 0);
+	while (halter.n--)
+		sys(SYS_ptrace, PTRACE_DETACH, halter.stopped[halter.n].tid, NULL,
+		    (long)halter.stopped[halter.n].signal);
 	for (;;)
 		sys(SYS_exit, 0);
 }
 
 static void reap(void)
 {
-	join_bare(&freezer.tid);
-	sys(SYS_wait4, freezer.pid, NULL, __WALL, NULL);
+	join_bare(&halter.tid);
+	sys(SYS_wait4, halter.pid, NULL, __WALL, NULL);
 	tracer_forbid();
 }
 
-bool freeze_begin(void)
+bool halt_begin(void)
 {
 	const unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_PARENT_SETTID |
 				    CLONE_CHILD_CLEARTID;
-	freezer.owner = (int)sys(SYS_gettid);
-	freezer.n = 0;
-	freezer.parent = sys(SYS_getpid);
-	snprintf(freezer.tasks, sizeof freezer.tasks, "/proc/%ld/task", freezer.parent);
-	atomic_store(&freezer.phase, STARTING);
-	freezer.pid = clone_bare(run, freezer.stack + sizeof freezer.stack, flags, &freezer.tid);
-	if (freezer.pid < 0)
+	halter.owner = (int)sys(SYS_gettid);
+	halter.n = 0;
+	halter.parent = sys(SYS_getpid);
+	snprintf(halter.tasks, sizeof halter.tasks, "/proc/%ld/task", halter.parent);
+	atomic_store(&halter.phase, STARTING);
+	halter.pid = clone_bare(run, halter.stack + sizeof halter.stack, flags, &halter.tid);
+	if (halter.pid < 0)
 		return false;
-	tracer_allow(freezer.pid); /* Yama lets parents trace their children, not the reverse */
+	tracer_allow(halter.pid); /* Yama lets parents trace their children, not the reverse */
 	set_phase(ALLOWED);
-	while (atomic_load(&freezer.phase) == ALLOWED && atomic_load(&freezer.tid)) {
+	while (atomic_load(&halter.phase) == ALLOWED && atomic_load(&halter.tid)) {
 		struct timespec often = {.tv_nsec = 50000000};
-		sys(SYS_futex, &freezer.phase, FUTEX_WAIT, ALLOWED, &often, NULL, 0);
+		sys(SYS_futex, &halter.phase, FUTEX_WAIT, ALLOWED, &often, NULL, 0);
 	}
-	if (atomic_load(&freezer.phase) == FROZEN)
+	if (atomic_load(&halter.phase) == HALTED)
 		return true;
 	reap();
 	return false;
 }
 
-void freeze_end(void)
+void halt_end(void)
 {
 	set_phase(THAWING);
 	reap();

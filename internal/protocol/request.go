@@ -1,4 +1,4 @@
-package channel
+package protocol
 
 // Extent is struct vrdma_extent: what lies under part of a buffer.
 type Extent struct {
