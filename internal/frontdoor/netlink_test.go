@@ -91,6 +91,12 @@ func TestLooker(t *testing.T) {
 	if got := l.Counts(); got != want {
 		t.Errorf("counts %v, want %v", got, want)
 	}
+	// Who has the same number and lives elsewhere is another user, even if ps shows it.
+	stranger := me
+	stranger.Home.User = "user:[1]"
+	if got := s.desk.Looker(&stranger, s.doors[0].NIC).Counts(); got != (rdmanl.Counts{}) {
+		t.Errorf("somebody of another user namespace sees %v", got)
+	}
 	list := func(k rdmanl.Kind) (out []rdmanl.Resource) {
 		l.Resources(k, func(r []rdmanl.Resource) bool { out = append(out, r...); return true })
 		return out

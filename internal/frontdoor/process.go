@@ -56,6 +56,11 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	space.Aside = func(f func() error) error {
 		return s.loop.Aside().Do(who.Share(), time.Duration(d.NIC.Device.Patience()), f)
 	}
+	// The connection ends with the process even where a forked child still holds
+	// a copy of its socket.
+	gone := make(chan struct{})
+	stop := caller.Watch(id.Pidfd, func() { close(gone); c.Close() })
+	defer stop()
 	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
@@ -66,12 +71,11 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	s.mu.Lock()
 	s.processes[p.token] = p
 	s.mu.Unlock()
+	if id.Pidfd < 0 {
+		gone = nil
+	}
+	defer s.bury(c, p, gone)
 	defer s.endProcess(p)
-
-	// The connection ends with the process even where a forked child still holds
-	// a copy of its socket.
-	stop := caller.Watch(id.Pidfd, func() { c.Close() })
-	defer stop()
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
@@ -122,6 +126,46 @@ func (s *Server) endProcess(p *process) {
 		s.desk.Remember(p.Label, p.cm.Established) // nobody touches it any more
 	}
 	s.log.Debug("process ended", "pid", p.Pid, "program", p.Program)
+}
+
+// bury returns when the memfd of p, whose connection has ended, may be closed and need not be
+// paid for any more: when it is empty. Where the process lives on, the pages are its heap, and
+// are charged until it takes them out or ends; then we take them out, because others may hold
+// the memfd. gone is closed when the process has ended; nil: nobody tells.
+func (s *Server) bury(c *channel.Conn, p *process, gone <-chan struct{}) {
+	c.Close()
+	watched, ended := gone != nil, false
+	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
+		if p.idle() {
+			if p.space.Empty() {
+				return
+			}
+			alive, known := p.space.Alive()
+			switch {
+			case !known && !watched:
+				return // it cannot be told when, so they stay
+			case known && !alive, !known && ended:
+				if err := p.space.Clear(); err != nil {
+					s.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
+				}
+				return
+			}
+		}
+		select {
+		case <-s.quit:
+			return
+		case <-gone:
+			gone, ended, wait = nil, true, time.Millisecond
+		case <-time.After(wait):
+		}
+	}
+}
+
+// idle reports whether nothing of p is left that could use its memory.
+func (p *process) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.sessions) == 0 && p.space.Mapped() == 0
 }
 
 // adopt makes ses end with p. It fails if p has ended already.

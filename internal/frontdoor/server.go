@@ -69,6 +69,7 @@ type Server struct {
 	doors   []*door
 	control *controlSocket // nil: none could be made
 	desk    *inspect.Desk
+	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
 
@@ -92,6 +93,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: caller.Own(),
+		quit:      make(chan struct{}),
 		turning:   make(chan struct{}, mostTurned),
 		conns:     make(map[*protocol.Conn]struct{}),
 		processes: make(map[protocol.Token]*process),
@@ -191,6 +193,9 @@ func (s *Server) serve(u *net.UnixConn, converse conversation) {
 // nothing is left, or when ctx ends. It may be called again.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
+	if !s.closed {
+		close(s.quit)
+	}
 	s.closed = true
 	for c := range s.conns {
 		c.Close()

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/abi"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
@@ -59,7 +61,11 @@ func helper(socket string) error {
 	if err := child.Start(); err != nil {
 		return err
 	}
-	fmt.Println(child.Process.Pid)
+	memfd := int(proc.Files[0].Fd())
+	if _, err := unix.Pwrite(memfd, make([]byte, 1<<20), 1<<32); err != nil {
+		return err
+	}
+	fmt.Println(child.Process.Pid, memfd)
 	select {}
 }
 

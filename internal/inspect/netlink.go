@@ -17,8 +17,8 @@ import (
 )
 
 // A Looker is a program that looks at a device over netlink. It sees the objects of its own
-// user's programs, those that it could see with ps: in its own process namespace, or below
-// it if that is ours. It implements rdmanl.Source.
+// user's programs, those that live where it does: the same as a tool. It implements
+// rdmanl.Source.
 type Looker struct {
 	desk *Desk
 	who  caller.Caller
@@ -81,7 +81,7 @@ func (l *Looker) Counters() (out []rdmanl.Counter) {
 
 // sees reports whether a program of NIC n is one that the looker sees.
 func (l *Looker) sees(of *caller.Caller, n *vnic.NIC) bool {
-	return n == l.nic && of.UID == l.who.UID && l.pid(of) != 0
+	return n == l.nic && of.SameUser(&l.who) && l.pid(of) != 0
 }
 
 // sessions are those that the looker sees, oldest first.

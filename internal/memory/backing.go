@@ -84,5 +84,14 @@ func (m *Memfd) Hole(offset uint64) uint64 {
 	return uint64(hole)
 }
 
+// Clear takes every page out. The process must not live any more: they are its heap.
+func (m *Memfd) Clear() error {
+	err := unix.Fallocate(int(m.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1<<spaceBits)
+	if err != nil {
+		return fmt.Errorf("empty the memfd for registered memory: %w", err)
+	}
+	return nil
+}
+
 // Close implements Backing.
 func (m *Memfd) Close() error { return m.file.Close() }

@@ -90,7 +90,7 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 		return err
 	}
 	if !known {
-		if err := q.owner.Join(gid); err != nil {
+		if err := q.found(gid); err != nil {
 			s.Account.Refund(memberBill)
 			return err
 		}
@@ -98,6 +98,37 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	n.mcast[gid] = append(members, q)
 	q.groups = append(q.groups, gid)
 	return nil
+}
+
+// found makes a group, which the user of q pays for.
+func (q *QP) found(gid ib.GID) error {
+	payer := q.session.Account
+	if err := payer.Charge(groupBill); err != nil {
+		return err
+	}
+	if err := q.owner.Join(gid); err != nil {
+		payer.Refund(groupBill)
+		return err
+	}
+	q.nic.payers[gid] = payer.Hold()
+	return nil
+}
+
+// pass has the user of the member next pay for a group; next is nil if the group has ended. If
+// that user cannot, the old one still does.
+func (n *NIC) pass(gid ib.GID, next *QP) {
+	payer := n.payers[gid]
+	if next != nil {
+		a := next.session.Account
+		if a == payer || a.Charge(groupBill) != nil {
+			return
+		}
+		n.payers[gid] = a.Hold()
+	} else {
+		delete(n.payers, gid)
+	}
+	payer.Refund(groupBill)
+	payer.Drop()
 }
 
 // DetachMcast leaves a group.
@@ -128,8 +159,12 @@ func (q *QP) leave(gid ib.GID) {
 	if len(rest) == 0 {
 		delete(q.nic.mcast, gid)
 		q.owner.Leave(gid)
+		q.nic.pass(gid, nil)
 	} else {
 		q.nic.mcast[gid] = rest
+		if q.nic.payers[gid] == q.session.Account {
+			q.nic.pass(gid, rest[0])
+		}
 	}
 }
 

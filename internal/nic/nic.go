@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 )
@@ -36,6 +37,7 @@ type NIC struct {
 	qps      map[uint32]*QP   // by number
 	keys     map[uint32]keyed // MRs and MWs, by key >> 8
 	mcast    map[ib.GID][]*QP
+	payers   map[ib.GID]*budget.Account // of the groups in mcast, held
 
 	retired Counters // of queue pairs that are gone
 	serial  uint32   // of the object made last
@@ -68,6 +70,7 @@ func New(c Config) *NIC {
 		qps:      make(map[uint32]*QP),
 		keys:     make(map[uint32]keyed),
 		mcast:    make(map[ib.GID][]*QP),
+		payers:   make(map[ib.GID]*budget.Account),
 		routes:   1,
 	}
 }

@@ -16,6 +16,9 @@ var (
 	ahBill  = budget.Bill{budget.State: 512}
 	// A queue pair's place in a multicast group.
 	memberBill = budget.Bill{budget.State: 512}
+	// A multicast group of the NIC, for whoever is its first member: the daemon joins it
+	// on a socket.
+	groupBill = budget.Bill{budget.State: 1 << 10, budget.Files: 1}
 	// A channel is a socket pair, of which the daemon keeps both ends.
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
 	// An event that its reader has left to wait.

@@ -39,7 +39,7 @@ func newRing(a *Arena, entries, elem uint32) (ring, error) {
 }
 
 // maxMove is how many bytes of a queue that is resized may be in use: the loop copies them.
-const maxMove = 8 << 20
+const maxMove = 1 << 20
 
 // move copies n elements of from, beginning at position pos, to the new ring r. A queue
 // with too much in it cannot be resized before some of that is gone: EBUSY.

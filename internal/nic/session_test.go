@@ -71,7 +71,7 @@ func TestCharges(t *testing.T) {
 			_, err := s.AllocPD()
 			return err
 		}},
-		{"members of groups", budget.State, syscall.ENOMEM, func(s *Session, pd, cq uint32) error {
+		{"groups", budget.Files, syscall.EMFILE, func(s *Session, pd, cq uint32) error {
 			if s.qps.len() == 0 {
 				if _, err := s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: abi.QPTypeUD}); err != nil {
 					return err
@@ -192,5 +192,76 @@ func TestCloseSome(t *testing.T) {
 		if calls < objects/10 || !s.closed {
 			t.Errorf("%s: closed in %d calls, want a call for each 10 of %d", name, calls, objects)
 		}
+	}
+}
+
+// TestChargedGroups: every member of a group is charged, and one of them for the group: whoever
+// made it, and when they leave another one, whose user may have room or not.
+func TestChargedGroups(t *testing.T) {
+	r := newRig(t, DefaultLimits)
+	group := ib.GID{0: 0xff, 15: 9}
+	room := budget.Bill{budget.State: 1 << 20, budget.Rings: 1 << 20, budget.Files: 1}
+	poor := room
+	poor[budget.Files] = 0
+	type member struct {
+		s    *Session
+		who  *budget.Account
+		base budget.Bill
+		qp   uint32
+	}
+	var all [3]member
+	for i, limit := range []budget.Bill{room, poor, room} {
+		m := &all[i]
+		m.who = account(limit)
+		arena, err := NewArena()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer arena.Close()
+		m.s = must(r.nic.Open(SessionOptions{Arena: arena, Account: m.who}))(t)
+		defer m.s.Close()
+		m.s.SetOwner(r.loop)
+		pd, cq := must(m.s.AllocPD())(t), must(m.s.CreateCQ(CQParams{CQE: 1, Channel: -1}))(t).Handle
+		m.qp = must(m.s.CreateQP(QPParams{PD: pd, SendCQ: cq, RecvCQ: cq, Type: abi.QPTypeUD}))(t).Handle
+		m.base = m.who.Used()
+	}
+	attach := func(i int, want syscall.Errno) {
+		t.Helper()
+		wants(t, "attach", all[i].s.AttachMcast(all[i].qp, group, 0), want)
+	}
+	detach := func(i int) {
+		t.Helper()
+		wants(t, "detach", all[i].s.DetachMcast(all[i].qp, group, 0), 0)
+	}
+	// has checks for how many memberships and groups each is charged.
+	has := func(when string, want ...[2]uint64) {
+		t.Helper()
+		for i, w := range want {
+			bill := all[i].base
+			for k := range bill {
+				bill[k] += w[0]*memberBill[k] + w[1]*groupBill[k]
+			}
+			if got := all[i].who.Used(); got != bill {
+				t.Errorf("%s: user %d is charged %v, want %v", when, i, got, bill)
+			}
+		}
+	}
+	attach(1, syscall.EMFILE)
+	has("who cannot pay for a group", [2]uint64{}, [2]uint64{}, [2]uint64{})
+	attach(0, 0)
+	attach(1, 0)
+	has("two members", [2]uint64{1, 1}, [2]uint64{1, 0}, [2]uint64{})
+	detach(0)
+	has("the other one cannot pay", [2]uint64{0, 1}, [2]uint64{1, 0}, [2]uint64{})
+	detach(1)
+	has("nobody is left", [2]uint64{}, [2]uint64{}, [2]uint64{})
+	attach(0, 0)
+	attach(2, 0)
+	detach(0)
+	has("the other one can pay", [2]uint64{}, [2]uint64{}, [2]uint64{1, 1})
+	detach(2)
+	has("the end", [2]uint64{}, [2]uint64{}, [2]uint64{})
+	if n := len(r.nic.payers); n != 0 {
+		t.Errorf("%d groups are still paid for", n)
 	}
 }

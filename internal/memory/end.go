@@ -1,0 +1,41 @@
+package memory
+
+import "io"
+
+// The end of a process is not the end of its memfd: another process may have been given it,
+// and pages that the daemon's copies made are charged to the daemon's control group for as
+// long as they exist. So they are taken out once the address space is dead. Before, they are
+// the program's heap, and stay charged to its user.
+
+// noAddress lies in no process's memory: to read there takes no page and waits for nobody.
+const noAddress = 1 << 62
+
+// Alive reports whether the process's address space still exists. Other processes may share
+// it: a process that has ended may have left it to a child (vfork). known is false if that
+// cannot be told.
+func (s *Space) Alive() (alive, known bool) {
+	if s.foreign == nil {
+		return false, false
+	}
+	var b [1]byte
+	_, err := s.foreign.ReadAt(b[:], noAddress)
+	return err != io.EOF, true // a dead one reads as empty; of one that lives it is EIO
+}
+
+// Empty reports whether no region lives and there is not a page, so that nothing is lost if
+// the space is closed. It charges for the pages that there are.
+func (s *Space) Empty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recount()
+	return s.mapped == 0 && s.charges.pages == 0
+}
+
+// Clear takes every page out of a process's memfd. Its address space is dead. It may take
+// long.
+func (s *Space) Clear() error {
+	if m, ok := s.backing.(*Memfd); ok {
+		return m.Clear()
+	}
+	return nil
+}
