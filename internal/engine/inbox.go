@@ -158,9 +158,11 @@ func (t *task) parkedPeer() *task {
 }
 
 // excused reports whether t has no right to an answer yet: foreign memory, its own or that
-// of its peer on this host, takes its time, which has a limit of its own.
+// of its peer on this host, takes its time, which has a limit of its own. As long as t fetches
+// what it sends it may have sent nothing that asks for an answer, and of what it sends again
+// nothing at all: a retry must not be spent on that.
 func (t *task) excused() bool {
-	if t.parked {
+	if t.parked || t.q.Fetching() {
 		return true
 	}
 	p := t.peer

@@ -37,11 +37,13 @@ func newHost(t testing.TB, at netip.Addr, o Options) (*Engine, ib.GID) {
 // machine may test the same, so the addresses are random ones of the loopback network.
 func overUDP(t testing.TB) (a, b *testQP) {
 	t.Helper()
-	return overUDPWith(t, func(*program) {})
+	a, b = twoHosts(t, func(*program) {})
+	connect(a, b)
+	return a, b
 }
 
-// overUDPWith is overUDP with clients that have been prepared.
-func overUDPWith(t testing.TB, prepare func(*program)) (a, b *testQP) {
+// twoHosts is overUDP with clients that have been prepared, before they are connected.
+func twoHosts(t testing.TB, prepare func(*program)) (a, b *testQP) {
 	t.Helper()
 	var qps [2]*testQP
 	for i := range qps {
@@ -60,7 +62,6 @@ func overUDPWith(t testing.TB, prepare func(*program)) (a, b *testQP) {
 		prepare(c)
 		qps[i] = c.newQP(rc)
 	}
-	connect(qps[0], qps[1])
 	return qps[0], qps[1]
 }
 

@@ -342,6 +342,12 @@ func (q *QP) Delayed() bool {
 	return false
 }
 
+// Fetching reports whether the queue pair waits for what it is to send next: it is being
+// fetched, or has been and is not sent yet.
+func (q *QP) Fetching() bool {
+	return q.errands != nil && q.errands.of[taskSend].state != errandIdle && !q.tr.Blocked()
+}
+
 // newJob is a job to be filled.
 func (f *foreign) newJob() *memory.Job {
 	if n := len(f.spare); n > 0 {

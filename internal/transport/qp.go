@@ -167,6 +167,10 @@ func (q *QP) Expire(now ib.Time, h Env) {
 	}
 }
 
+// Blocked reports whether Run stopped because no more may be sent until something is heard:
+// window, fence or depth.
+func (q *QP) Blocked() bool { return q.req.Blocked }
+
 // WaitsForReceiver reports whether an RNR NAK holds the requester back.
 func (q *QP) WaitsForReceiver() bool { return q.req.Loss.RNRAt != 0 && q.common.running() }
 
