@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
-	"vrdma/internal/channel"
+	"vrdma/internal/protocol"
 )
 
 // pagesIn is how many bytes there are in a memfd.
@@ -72,7 +72,7 @@ func TestMemfdOutlivesProcess(t *testing.T) {
 func TestMemfdOfTheLiving(t *testing.T) {
 	ledger := budget.New(roomy())
 	s := testServerWith(t, Config{Budget: ledger})
-	c := dial(t, s, channel.Hello{Kind: channel.KindProcess, Program: "prog"})
+	c := dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
 	fd := int(c.Files[0].Fd())
 	page := make([]byte, 4096)
 	page[0] = 42

@@ -132,7 +132,7 @@ func (s *Server) endProcess(p *process) {
 // paid for any more: when it is empty. Where the process lives on, the pages are its heap, and
 // are charged until it takes them out or ends; then we take them out, because others may hold
 // the memfd. gone is closed when the process has ended; nil: nobody tells.
-func (s *Server) bury(c *channel.Conn, p *process, gone <-chan struct{}) {
+func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
 	c.Close()
 	watched, ended := gone != nil, false
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
