@@ -141,11 +141,15 @@ func (s *Server) Sessions() int {
 // Serve accepts connections until Close; it then returns nil. If a door fails, it returns
 // why, and Close is still to be called.
 func (s *Server) Serve() error {
-	s.work.Add(1)
-	go func() {
-		defer s.work.Done()
-		s.serveTools()
-	}()
+	s.mu.Lock()
+	if !s.closed { // Close does not wait for what begins later
+		s.work.Add(1)
+		go func() {
+			defer s.work.Done()
+			s.serveTools()
+		}()
+	}
+	s.mu.Unlock()
 	ended := make(chan error, len(s.doors))
 	for _, d := range s.doors {
 		go func() { ended <- s.accept(d.listener, d.converse) }()
