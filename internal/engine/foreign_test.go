@@ -140,8 +140,11 @@ func TestForeignRemote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := twoHosts(t, prepare)
 			// A message takes four threads in turn here. On a machine that is busy with
-			// other things that may be longer than a peer usually has.
-			a.timeout, b.timeout = 19, 19
+			// other things that may be longer than a peer, or memory, usually has.
+			for _, q := range []*testQP{a, b} {
+				q.timeout = 19
+				q.c.e.Do(func() { q.c.e.only().Config.Patience = 60_000_000_000 })
+			}
 			connect(a, b)
 			exchange(t, a, b)
 			pipelined(t, a, b)
