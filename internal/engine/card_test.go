@@ -13,7 +13,7 @@ import (
 
 // ways is the host's network, except that some NICs do not reach some addresses.
 type ways struct {
-	nic.HostNetwork
+	flatNetwork
 	cut map[*nic.NIC]ib.GID
 }
 
@@ -21,7 +21,7 @@ func (w *ways) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	if gid, ok := w.cut[from]; ok && gid == to {
 		return nic.Way{}
 	}
-	return w.HostNetwork.Resolve(from, to)
+	return w.flatNetwork.Resolve(from, to)
 }
 
 // twin makes a NIC whose queue pairs and keys have the same numbers as those of the others.

@@ -328,7 +328,7 @@ func (q *testQP) wait() wc {
 
 // newWith is an engine that serves n, on the host's own network.
 func newWith(n *nic.NIC, o Options) (*Engine, error) {
-	network := &nic.HostNetwork{}
+	network := &flatNetwork{}
 	network.Add(n)
 	o.Resolver = network
 	e, err := New(o)

@@ -367,7 +367,7 @@ func TestForeignBounds(t *testing.T) {
 	gid := ib.GID{10: 0xff, 11: 0xff, 12: 127, 15: 2}
 	calm := foreignNIC(gid, 60_000_000_000)
 	e.Do(func() {
-		e.opts.Resolver.(*nic.HostNetwork).Add(calm)
+		e.opts.Resolver.(*flatNetwork).Add(calm)
 		if err := e.Add(calm, nil); err != nil {
 			t.Error(err)
 		}

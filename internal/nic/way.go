@@ -40,20 +40,3 @@ func (n *NIC) Reroute() { n.routes = max(n.routes+1, 1) }
 // Routes changes with Reroute: what was remembered under another number is stale. It is not
 // 0.
 func (n *NIC) Routes() uint32 { return n.routes }
-
-// HostNetwork is the Resolver of NICs that are on the host's own network, where a GID is an
-// IP address and every NIC reaches every other.
-type HostNetwork struct{ at map[ib.GID]*NIC }
-
-// Add makes a NIC's addresses known.
-func (h *HostNetwork) Add(n *NIC) {
-	if h.at == nil {
-		h.at = make(map[ib.GID]*NIC)
-	}
-	for _, g := range n.GIDs {
-		h.at[g.GID] = n
-	}
-}
-
-// Resolve implements Resolver.
-func (h *HostNetwork) Resolve(_ *NIC, to ib.GID) Way { return Way{NIC: h.at[to], To: to.Addr()} }
