@@ -134,20 +134,17 @@ func (s *Server) endProcess(p *process) {
 // the memfd. gone is closed when the process has ended; nil: nobody tells.
 func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
 	c.Close()
-	watched, ended := gone != nil, false
+	if gone == nil && !p.space.Reachable() {
+		return // it cannot be told when the process ends
+	}
+	ended := false
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		if p.idle() {
 			if p.space.Empty() {
 				return
 			}
-			alive, known := p.space.Alive()
-			switch {
-			case !known && !watched:
-				return // it cannot be told when, so they stay
-			case known && !alive, !known && ended:
-				if err := p.space.Clear(); err != nil {
-					s.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
-				}
+			if s.dead(p, ended) {
+				s.clear(p)
 				return
 			}
 		}
@@ -158,6 +155,29 @@ func (s *Server) bury(c *protocol.Conn, p *process, gone <-chan struct{}) {
 			gone, ended, wait = nil, true, time.Millisecond
 		case <-time.After(wait):
 		}
+	}
+}
+
+// dead reports whether the address space of p is dead, or if we have no way to look, whether
+// the process has ended. Close does not wait for it.
+func (s *Server) dead(p *process, ended bool) bool {
+	if !p.space.Reachable() {
+		return ended
+	}
+	answer := make(chan bool, 1)
+	go func() { answer <- p.space.Dead() }()
+	select {
+	case <-s.quit:
+		return false
+	case yes := <-answer:
+		return yes
+	}
+}
+
+// clear takes the pages out of the memfd of a process that is dead.
+func (s *Server) clear(p *process) {
+	if err := p.space.Clear(); err != nil {
+		s.log.Warn("memory of a process that has ended stays in use while others hold it", "pid", p.Pid, "program", p.Program, "error", err)
 	}
 }
 

@@ -7,19 +7,25 @@ import "io"
 // long as they exist. So they are taken out once the address space is dead. Before, they are
 // the program's heap, and stay charged to its user.
 
-// noAddress lies in no process's memory: to read there takes no page and waits for nobody.
+// noAddress lies in no process's memory: to read there takes no page.
 const noAddress = 1 << 62
 
-// Alive reports whether the process's address space still exists. Other processes may share
-// it: a process that has ended may have left it to a child (vfork). known is false if that
-// cannot be told.
-func (s *Space) Alive() (alive, known bool) {
-	if s.foreign == nil {
-		return false, false
+// Reachable reports whether we can tell if the process's address space is dead.
+func (s *Space) Reachable() bool { return s.foreign != nil }
+
+// Dead reports whether the process's address space is known to exist no more. Other processes
+// may share it: a process that has ended may have left it to a child (vfork). It may take
+// long: who waits for a page of the process may hold us up.
+func (s *Space) Dead() bool {
+	look := func() error { // it may outlive the call
+		var b [1]byte
+		_, err := s.foreign.ReadAt(b[:], noAddress)
+		return err
 	}
-	var b [1]byte
-	_, err := s.foreign.ReadAt(b[:], noAddress)
-	return err != io.EOF, true // a dead one reads as empty; of one that lives it is EIO
+	if s.Aside == nil {
+		return look() == io.EOF
+	}
+	return s.Aside(look) == io.EOF // a dead one reads as empty; of one that lives it is EIO
 }
 
 // Empty reports whether no region lives and there is not a page, so that nothing is lost if
