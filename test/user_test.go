@@ -140,7 +140,7 @@ func TestGreedyUser(t *testing.T) {
 			as(t, attackerUID, func() {
 				for range 6000 {
 					var c net.Conn
-					if c, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: d.Socket, Net: "unixpacket"}); err != nil {
+					if c, err = protocol.Connect(d.Socket); err != nil {
 						return
 					}
 					conns = append(conns, c)

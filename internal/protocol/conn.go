@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 )
 
 // Conn moves messages and descriptors over one connection. Reading and writing may
@@ -96,10 +97,25 @@ type Session struct {
 	Files   []*os.File // what the daemon sent: see protocol.h
 }
 
+// backlogTime is how long Connect waits for a daemon that has not come to accept.
+const backlogTime = 10 * time.Second
+
+// Connect connects to a daemon's socket. Where others fill the backlog faster than the
+// daemon accepts, it waits, as a blocking connect does; Go's sockets do not block and get
+// EAGAIN.
+func Connect(socket string) (*net.UnixConn, error) {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+		if !errors.Is(err, syscall.EAGAIN) || time.Since(start) > backlogTime {
+			return u, err
+		}
+	}
+}
+
 // Dial opens a conversation with the daemon at socket. Magic and Protocol of h are
 // filled in.
 func Dial(socket string, h Hello) (*Session, error) {
-	u, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	u, err := Connect(socket)
 	if err != nil {
 		return nil, fmt.Errorf("no vrdma daemon answers: %w", err)
 	}
