@@ -16,21 +16,6 @@ import (
 func TestRDMATool(t *testing.T) {
 	harness.Need(t, "rdma", "ibv_rc_pingpong", "ibv_srq_pingpong", "rping")
 	d := harness.Device(t)
-	port := harness.FreePort(t)
-	pair := busyPair(t, d, port)
-	shared := harness.FreePort(t)
-	srq := d.Launch(t, "ibv_srq_pingpong", "-g", "0", "-p", strconv.Itoa(shared), "-q", "4")
-	harness.Listening(t, srq, shared, minute)
-	const managed = 7174
-	d.AwaitVacant(t, managed)
-	listener := d.Launch(t, "rping", "-s", "-a", "127.0.0.1")
-	d.AwaitManaged(t, listener, managed)
-	defer listener.End()
-	defer srq.End()
-	for _, p := range pair {
-		defer p.End()
-	}
-
 	for name, f := range map[string]rdmaTool{
 		"machine": func(t testing.TB, argv ...string) *harness.Process { return d.Launch(t, argv...) },
 		"newest": func(t testing.TB, argv ...string) *harness.Process {
@@ -40,18 +25,46 @@ func TestRDMATool(t *testing.T) {
 			return harness.OldestRoot(t).Launch(t, d, nil, argv...)
 		},
 	} {
-		t.Run(name, func(t *testing.T) { f.device(t, d); f.objects(t, pair); f.refusals(t); f.sysfs(t) })
+		t.Run(name, func(t *testing.T) {
+			// It sees the programs of its own user that live where it lives.
+			pair := f.programs(t, d)
+			f.device(t, d)
+			f.objects(t, pair)
+			f.refusals(t)
+			f.sysfs(t)
+		})
 	}
 }
 
+// programs are some to be seen, until the test ends; it returns the pair that is connected.
+func (f rdmaTool) programs(t *testing.T, d *harness.Daemon) [2]*harness.Process {
+	t.Helper()
+	pair := f.busyPair(t, d, harness.FreePort(t))
+	shared := harness.FreePort(t)
+	srq := f(t, "ibv_srq_pingpong", "-g", "0", "-p", strconv.Itoa(shared), "-q", "4")
+	harness.Listening(t, srq, shared, minute)
+	const managed = 7174
+	d.AwaitVacant(t, managed)
+	listener := f(t, "rping", "-s", "-a", "127.0.0.1")
+	d.AwaitManaged(t, listener, managed)
+	t.Cleanup(func() {
+		listener.End()
+		srq.End()
+		for _, p := range pair {
+			p.End()
+		}
+	})
+	return pair
+}
+
 // busyPair is a pingpong that does not end by itself, both sides connected.
-func busyPair(t *testing.T, d *harness.Daemon, port int) [2]*harness.Process {
+func (f rdmaTool) busyPair(t *testing.T, d *harness.Daemon, port int) [2]*harness.Process {
 	t.Helper()
 	argv := []string{"ibv_rc_pingpong", "-g", "0", "-e", "-n", "1000000000", "-p", strconv.Itoa(port)}
-	server := d.Launch(t, argv...)
+	server := f(t, argv...)
 	harness.Listening(t, server, port, minute)
 	before := d.Traffic(t)
-	client := d.Launch(t, append(argv, "127.0.0.1")...)
+	client := f(t, append(argv, "127.0.0.1")...)
 	if !harness.Poll(minute, func() bool { return d.Traffic(t).Bytes > before.Bytes }) {
 		t.Fatalf("no traffic\n%s\n%s", server.Output(), client.Output())
 	}

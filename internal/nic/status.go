@@ -72,6 +72,9 @@ type SessionStatus struct {
 
 // Status describes the session.
 func (s *Session) Status() SessionStatus {
+	if s.closed { // its arena may be gone
+		return SessionStatus{Pid: s.Pid, Program: s.Program, Opened: s.opened}
+	}
 	st := SessionStatus{
 		Pid: s.Pid, Program: s.Program, Opened: s.opened,
 		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
