@@ -70,7 +70,7 @@ const (
 	// slowTurn is how long a turn may take that used all of its allowance before the
 	// next is allowed half of it, slowest times at most. Memory that is in a processor's
 	// cache is copied ten times as fast as memory that is not.
-	slowTurn = ib.Time(12_000)
+	slowTurn = ib.Time(8_000)
 	slowest  = 3
 	// dueAtOnce is how many timers of a session, or sessions of a user, are looked at in
 	// one turn of it.

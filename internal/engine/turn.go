@@ -22,7 +22,7 @@ func (e *Engine) turns() {
 			continue
 		}
 		if !shared {
-			if e.turn(t, turnBytes) && !e.net.traffic.polled && !e.alone(t) {
+			if e.turn(t, turnBytes) && !e.net.traffic.polled {
 				return // it took long: somebody may have rung
 			}
 			continue
@@ -34,30 +34,10 @@ func (e *Engine) turns() {
 		before := e.now
 		e.clock()
 		e.sched.charge(t, e.now-before, all)
-		if e.alone(t) {
-			begin = e.now
-		} else if e.now-begin >= most {
+		if e.now-begin >= most {
 			return
 		}
 	}
-}
-
-// mostBells is how many doorbell pages are looked at between two turns.
-const mostBells = 4
-
-// alone reports whether nobody but t's session wants the loop now. A stream of large messages
-// then goes on with its next turn without a whole pass between them, which would cost it a
-// tenth.
-func (e *Engine) alone(t *task) bool {
-	if e.sched.ready > 1 || len(e.bells.active) > mostBells || e.net.traffic.polled || e.cmds.pending.Load() || e.cmds.arrived.Load() {
-		return false
-	}
-	for _, b := range e.bells.active {
-		if b.client != t.c && b.page.any.Load() != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // turn lets t work and move about budget bytes, and reports whether it would have moved more.
