@@ -5,12 +5,12 @@
 //	            ◀── stores ───────── response [driver data]
 //	            ── mmap'd rings ──── QueueBuf, SendWQE, RecvWQE, WC
 //
-// It mirrors <rdma/ib_user_verbs.h> and <rdma/rdma_user_rxe.h>. Every struct's
-// comment and every field's tag keep the kernel's spelling, so that grep works
+// It mirrors <rdma/ib_user_verbs.h>, <rdma/rdma_user_rxe.h> and <rdma/rdma_user_cm.h>.
+// Every struct's comment and every field's tag keep the kernel's spelling, so that grep works
 // across the kernel, rdma-core and this repository; a test compiles the headers
 // and compares every size and offset with the tags.
 //
-// Called by: frontdoor (commands and responses), nic (rings). The package holds
-// layout only: no policy, no checks beyond length, no state. Decode and Encode
-// copy; nothing here ever aliases memory that a client can still write to.
+// Called by: uverbs and ucma (commands and responses), nic (rings), ib (numbers). The
+// package holds layout only: no policy, no checks beyond length, no state. Decode and
+// Encode copy; nothing here ever aliases memory that a client can still write to.
 package abi
