@@ -202,6 +202,7 @@ func (d *doorbells) readWord(b *bell, w, most int) int {
 		later = set & (1<<(b.cursor%64) - 1)
 	}
 	b.cursor = (w + 1) % (summaryWords * 64) * 64
+	row := b.client.tasks.row(w)
 	for set &^= later; set != 0; set &= set - 1 {
 		bit := bits.TrailingZeros64(set)
 		if most == 0 {
@@ -210,8 +211,8 @@ func (d *doorbells) readWord(b *bell, w, most int) int {
 			break
 		}
 		most--
-		if q := b.client.session.QP(uint32(w*64 + bit)); q != nil {
-			d.sched.enqueue(taskOf(q))
+		if t := row[bit]; t != nil {
+			d.sched.enqueue(t)
 		}
 	}
 	if later != 0 {

@@ -57,7 +57,7 @@ func (e *Engine) multicast(from *task, b *transport.Burst) {
 	} else {
 		n = e.deliverMembers(member{from.card, b.DGID}, b)
 	}
-	from.q.Scratch().Extra += n * max(int(b.Length), memberCost)
+	e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
 	if e.net.port != nil && r.remote() && !r.from.IsLoopback() {
 		e.net.port.Send(r.from, r.to, b)
 		e.net.groups.sent++

@@ -66,7 +66,7 @@ func (e *Engine) park(t *task, b *transport.Burst) {
 		l.of[t] = in
 		t.parked = true
 	}
-	t.q.Scratch().Held = true
+	e.shared.Scratch().Held = true
 	size := 0
 	if b.Data != nil {
 		size = b.Data.Len()
@@ -94,7 +94,7 @@ func (e *Engine) offer(t *task) {
 		in.span.Reset()
 		in.span.Add(k.data)
 		k.b.Data = &in.span
-		if !t.q.Receive(e.now, &k.b) {
+		if !t.receive(&k.b) {
 			return
 		}
 		e.received(t, &k.b)

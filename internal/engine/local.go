@@ -8,7 +8,7 @@ import (
 // The local link: the destination is a queue pair of this daemon, and a burst is handed over
 // whole. The responder does the only copy.
 //
-//	requester ── Transmit ──▶ deliver ──▶ responder       at once, within the sender's turn
+//	requester ── Send ──▶ deliver ──▶ responder       at once, within the sender's turn
 //	    ▲                                     │
 //	    └── deliver ◀── deliverReplies ◀── replies        when the sender's call has ended
 //
@@ -32,10 +32,10 @@ type reply struct {
 // waiting reports whether the loop has something to do here.
 func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 
-// Transmit implements nic.Owner. Requests and READ responses reach a peer of this daemon
+// Send implements transport.Sender. Requests and READ responses reach a peer of this daemon
 // before it returns; acknowledgements wait until the sender's call has ended, because the
 // requester they are for may be the one that is running.
-func (t *task) Transmit(b *transport.Burst) {
+func (t *task) Send(b *transport.Burst) {
 	if b.Type == ib.UD && b.DGID.IsMulticast() {
 		t.e.multicast(t, b)
 		return
@@ -100,11 +100,20 @@ func (t *task) findPeer(b *transport.Burst) *task {
 
 // deliver hands b to a queue pair of this daemon and sees to what follows from it.
 func (e *Engine) deliver(to *task, b *transport.Burst) {
-	if to.parked || !to.q.Receive(e.now, b) {
+	if to.parked || !to.receive(b) {
 		e.park(to, b)
 		return
 	}
 	e.received(to, b)
+}
+
+// receive gives b to the state machine; see transport.QP.Receive.
+func (t *task) receive(b *transport.Burst) (taken bool) {
+	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
+		return false
+	}
+	t.q.Taken()
+	return true
 }
 
 // received sees to what follows from a burst that t has taken.

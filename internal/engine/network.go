@@ -15,8 +15,8 @@ import (
 // link.Port, and what arrives there is handed to the queue pair that it names, of the NIC
 // that has the address it was sent to.
 //
-//	Transmit ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
-//	                     └─ the rest ─────────────────────────────────┘
+//	Send ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
+//	                 └─ the rest ─────────────────────────────────┘
 //	deliver ◀── Receive ◀── NIC of the address (card.go) ◀── port ◀── Poll
 //
 // Beside that: how the traffic looks, which decides how the loop waits (traffic.go), how much

@@ -16,7 +16,7 @@ import (
 // A record belongs to one loop, as its object does. To move an object to another loop is to
 // take this record away and to have the other loop make one.
 
-// A task is a queue pair as the loop sees it. It implements nic.Owner.
+// A task is a queue pair as the loop sees it. It implements nic.Owner; Send is in local.go.
 type task struct {
 	e    *Engine
 	q    *nic.QP
@@ -76,6 +76,7 @@ func (t *task) Forget() {
 	t.e.net.flights.set(t, 0)
 	t.e.unpark(t)
 	t.e.sched.forget(t)
+	t.c.tasks.remove(t.q.Handle())
 	t.Disconnect() // whoever still points here must not keep the peer alive
 }
 
@@ -95,10 +96,15 @@ type client struct {
 	card    *card
 	bell    bell
 	flow    flow
+	tasks   tasks
 }
 
 // Adopt implements nic.SessionOwner.
-func (c *client) Adopt(q *nic.QP) nic.Owner { return &task{e: c.e, q: q, c: c, card: c.card} }
+func (c *client) Adopt(q *nic.QP) nic.Owner {
+	t := &task{e: c.e, q: q, c: c, card: c.card}
+	c.tasks.add(q.Handle(), t)
+	return t
+}
 
 // Loop implements nic.SessionOwner.
 func (c *client) Loop() *nic.Loop { return c.e.shared }
@@ -107,6 +113,42 @@ func (c *client) Loop() *nic.Loop { return c.e.shared }
 func clientOf(s *nic.Session) *client {
 	c, _ := s.Owner().(*client)
 	return c
+}
+
+// tasks are those of a client by handle. A handle is also a bit in the doorbell page, so a row
+// is what one word there stands for.
+type tasks []*row
+
+type row [64]*task
+
+// noTasks is the row of a word that no queue pair has a bit in.
+var noTasks row
+
+// row is the row for a word of the page; it is not to be changed.
+func (l tasks) row(word int) *row {
+	if word < len(l) && l[word] != nil {
+		return l[word]
+	}
+	return &noTasks
+}
+
+func (l *tasks) add(handle uint32, t *task) {
+	word := int(handle / 64)
+	for len(*l) <= word {
+		*l = append(*l, nil)
+	}
+	if (*l)[word] == nil {
+		(*l)[word] = new(row)
+	}
+	(*l)[word][handle%64] = t
+}
+
+func (l tasks) remove(handle uint32) {
+	r := &l[handle/64]
+	(*r)[handle%64] = nil
+	if **r == noTasks {
+		*r = nil // handles are reused late: it may be empty for long
+	}
 }
 
 var (

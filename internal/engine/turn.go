@@ -63,18 +63,18 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		e.awaits(t, peer)
 		return false
 	}
-	sc := q.Scratch()
+	sc, env := e.shared.Scratch(), q.Env()
 	sc.Share, sc.Held = e.share(t), false
 	switch m.State() {
 	case ib.StateError, ib.StateSQE:
-		m.Flush(e.now, q)
+		m.Flush(e.now, env)
 		more = m.RunPending()
 	default:
-		more = m.Run(e.now, budget, q)
+		more = m.Run(e.now, budget, env)
 	}
 	e.deliverReplies()
 	if m.RespondPending() && !q.Gone() {
-		more = m.Respond(e.now, budget, q) || more
+		more = m.Respond(e.now, budget, env) || more
 		e.deliverReplies()
 	}
 	e.changed(t)
@@ -107,7 +107,7 @@ func (e *Engine) expire(t *task) bool {
 	if t.excused() {
 		m.Excuse(e.now)
 	}
-	m.Expire(e.now, t.q)
+	m.Expire(e.now, t.q.Env())
 	e.deliverReplies()
 	e.changed(t)
 	return true

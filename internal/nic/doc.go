@@ -6,7 +6,7 @@
 //
 //	frontdoor ── verbs (CreateQP, RegMR …) ──► Session ── owns ──► objects
 //	engine ── doorbells, timers ──► QP ── transport.QP (state machine)
-//	                                 │  as transport.Env: fetch, complete,
+//	                                 │  as transport.NIC: fetch, complete,
 //	                                 ▼  gather, scatter, check keys
 //	                            rings in the session's arena, registered memory
 //

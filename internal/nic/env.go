@@ -10,12 +10,13 @@ import (
 )
 
 // This file is the NIC as one queue pair's state machine sees it.
-var _ transport.Env = (*QP)(nil)
+var _ transport.NIC = (*QP)(nil)
 
-// Scratch implements transport.Env.
-func (q *QP) Scratch() *transport.Scratch { return &q.loop.work }
+// Env is what the state machine's calls take: this queue pair, its owner, and the loop's
+// working storage.
+func (q *QP) Env() *transport.Env { return &q.env }
 
-// FetchSend implements transport.Env.
+// FetchSend implements transport.NIC.
 func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos-q.sq.cons >= q.sq.posted() {
 		return false
@@ -24,9 +25,6 @@ func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	w.Pos = pos
 	return true
 }
-
-// RetireSend implements transport.Env.
-func (q *QP) RetireSend(pos uint32) { q.sq.advance(pos) }
 
 // Completion opcodes, numbered as enum ibv_wc_opcode.
 var wcOpcode = [16]uint32{
@@ -46,8 +44,9 @@ const (
 	wcInv = 1 << 3
 )
 
-// CompleteSend implements transport.Env.
+// CompleteSend implements transport.NIC.
 func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
+	q.sq.advance(w.Pos + 1)
 	if st == transport.Success && !q.sigAll && w.Flags&transport.FlagSignaled == 0 {
 		return
 	}
@@ -58,7 +57,7 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 // have to be asked.
 func (q *QP) complete(c *CQ, w *completion) { c.push(w) }
 
-// TakeRecv implements transport.Env.
+// TakeRecv implements transport.NIC.
 func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 	if q.srq != nil {
 		return q.srq.take(w)
@@ -71,7 +70,7 @@ func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 	return true
 }
 
-// CompleteRecv implements transport.Env.
+// CompleteRecv implements transport.NIC.
 func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 	c := completion{
 		wrID: w.WRID, status: r.Status, opcode: wcRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
@@ -120,7 +119,7 @@ func (q *QP) list(sge []transport.SGE, off, n uint32, need ib.Access, s *memory.
 	return transport.Success
 }
 
-// Gather implements transport.Env.
+// Gather implements transport.NIC.
 func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transport.Status {
 	if w.Flags&transport.FlagInline != 0 {
 		b := q.sq.slot(w.Pos)[abi.SendWQESize:]
@@ -149,7 +148,7 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 	return transport.Success
 }
 
-// ScatterSend implements transport.Env.
+// ScatterSend implements transport.NIC.
 func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
@@ -159,7 +158,7 @@ func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) trans
 	return q.copyTo(s, transport.LocProtErr)
 }
 
-// ScatterRecv implements transport.Env.
+// ScatterRecv implements transport.NIC.
 func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
@@ -169,7 +168,7 @@ func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) trans
 	return q.copyTo(s, transport.LocProtErr)
 }
 
-// CheckRemote implements transport.Env.
+// CheckRemote implements transport.NIC.
 func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transport.Status {
 	if m, _ := q.remote(rkey, va, uint64(n), a); m == nil {
 		return transport.RemAccessErr
@@ -177,7 +176,7 @@ func (q *QP) CheckRemote(rkey uint32, va uint64, n uint32, a ib.Access) transpor
 	return transport.Success
 }
 
-// CheckKey implements transport.Env.
+// CheckKey implements transport.NIC.
 func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	ok := false
 	switch k := q.nic.keys[rkey>>8].(type) {
@@ -192,7 +191,7 @@ func (q *QP) CheckKey(rkey uint32, a ib.Access) transport.Status {
 	return transport.Success
 }
 
-// WriteRemote implements transport.Env.
+// WriteRemote implements transport.NIC.
 func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(s.Len()), ib.AccessRemoteWrite)
 	d := &q.loop.scratch
@@ -203,7 +202,7 @@ func (q *QP) WriteRemote(rkey uint32, va uint64, s *memory.Span) transport.Statu
 	return q.copyTo(s, transport.RemOpErr)
 }
 
-// ReadRemote implements transport.Env.
+// ReadRemote implements transport.NIC.
 func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transport.Status {
 	m, off := q.remote(rkey, va, uint64(n), ib.AccessRemoteRead)
 	if m == nil || !m.region.Span(off, uint64(n), s) {
@@ -215,7 +214,7 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 	return transport.Success
 }
 
-// Atomic implements transport.Env.
+// Atomic implements transport.NIC.
 func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint64) (uint64, transport.Status) {
 	need := ib.AccessRemoteAtomic
 	if k == transport.KindAtomicWrite {
@@ -243,7 +242,7 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 	return old, transport.Success
 }
 
-// InvalidateRemote implements transport.Env.
+// InvalidateRemote implements transport.NIC.
 func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
 	if !q.invalidate(rkey) {
 		return transport.RemAccessErr
@@ -251,7 +250,7 @@ func (q *QP) InvalidateRemote(rkey uint32) transport.Status {
 	return transport.Success
 }
 
-// LocalOp implements transport.Env.
+// LocalOp implements transport.NIC.
 func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 	if w.Op == transport.WRBindMW {
 		return q.bind(w)
@@ -262,14 +261,13 @@ func (q *QP) LocalOp(w *transport.SendWQE) transport.Status {
 	return transport.Success
 }
 
-// ResolveAH implements transport.Env.
-func (q *QP) ResolveAH(num uint32) (ib.GID, bool) {
+// ResolveAH implements transport.NIC.
+func (q *QP) ResolveAH(num uint32) (sgid, dgid ib.GID, ok bool) {
 	a := q.ah(num)
 	if a == nil {
-		return ib.GID{}, false
+		return ib.GID{}, ib.GID{}, false
 	}
-	q.lastAH = a
-	return a.attr.DGID, true
+	return a.sgid, a.attr.DGID, true
 }
 
 // ah finds the address handle that a work request names; it must be of the same
@@ -290,7 +288,7 @@ const (
 	slRoCEv2IPv4 = 8 | 2
 )
 
-// GRH implements transport.Env: the network header as RoCEv2 receivers show it,
+// GRH implements transport.NIC: the network header as RoCEv2 receivers show it,
 // an IPv6 header, or 20 bytes of nothing and an IPv4 header.
 func (q *QP) GRH(b *transport.Burst, out *[40]byte) {
 	*out = [40]byte{}
@@ -329,15 +327,6 @@ func checksum(h []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Send implements transport.Env. The source address of a datagram is its address
-// handle's, which the transport resolved just before.
-func (q *QP) Send(b *transport.Burst) {
-	if b.Type == ib.UD {
-		b.SGID = q.lastAH.sgid
-	}
-	q.owner.Transmit(b)
-}
-
 var asyncCodes = map[transport.Event]uint32{
 	transport.EventFatal:     abi.EventQPFatal,
 	transport.EventReqErr:    abi.EventQPReqErr,
@@ -347,7 +336,7 @@ var asyncCodes = map[transport.Event]uint32{
 	transport.EventLastWQE:   abi.EventQPLastWQEReached,
 }
 
-// Event implements transport.Env.
+// Event implements transport.NIC.
 func (q *QP) Event(e transport.Event) {
 	if q.session.async == nil {
 		return

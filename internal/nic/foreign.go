@@ -286,17 +286,14 @@ func (q *QP) conclude(e *errand) {
 	}
 }
 
-// Receive gives a burst to the queue pair; see transport.QP.Receive.
-func (q *QP) Receive(now ib.Time, b *transport.Burst) (taken bool) {
-	taken = q.tr.Receive(now, b, q)
-	if q.errands != nil && taken {
+// Taken is called when the state machine has taken a burst. If there is still a job for it,
+// it went another way, and what the job did means nothing to the next burst.
+func (q *QP) Taken() {
+	if q.errands != nil {
 		q.taken()
 	}
-	return taken
 }
 
-// taken is called when a burst has been dealt with. If there is still a job for it, it went
-// another way, and what the job did means nothing to the next burst.
 func (q *QP) taken() {
 	e := &q.errands.of[taskTake]
 	switch {

@@ -27,7 +27,7 @@ func newFakeLoop() *fakeLoop { return &fakeLoop{loop: NewLoop(func() {}), groups
 
 func (l *fakeLoop) Adopt(*QP) Owner                         { return l }
 func (l *fakeLoop) Loop() *Loop                             { return l.loop }
-func (l *fakeLoop) Transmit(b *transport.Burst)             { l.sent = append(l.sent, *b) }
+func (l *fakeLoop) Send(b *transport.Burst)                 { l.sent = append(l.sent, *b) }
 func (l *fakeLoop) Connect(_, _ *ib.GID) (p transport.Path) { return p }
 func (l *fakeLoop) Disconnect()                             {}
 func (l *fakeLoop) Wake()                                   {}

@@ -198,7 +198,7 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 		q.NoteError()
 		return
 	}
-	q.tr.Modify(&t, m, q.owner.Now(), q)
+	q.tr.Modify(&t, m, q.owner.Now(), &q.env)
 	q.session.Arena.setReady(q.handle, q.CanPost())
 	q.NoteError()
 	q.owner.Wake()
@@ -209,7 +209,7 @@ func (q *QP) CanPost() bool { return q.tr.State() >= ib.StateRTS }
 
 // reset drops what is queued, as a fresh queue pair.
 func (q *QP) reset() {
-	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.owner.Now(), q)
+	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.owner.Now(), &q.env)
 	q.dismiss()
 	q.owner.Disconnect()
 	q.session.Arena.setReady(q.handle, false)

@@ -20,7 +20,7 @@ import (
 // whose the other side is. With several loops each of these becomes a message to the owner of
 // the other side:
 //
-//   - a burst reaches the peer (Owner.Transmit: the loop has one function that delivers),
+//   - a burst reaches the peer (Owner.Send: the loop has one function that delivers),
 //   - a completion reaches a CQ (QP.complete),
 //   - a receive is taken from an SRQ (QP.TakeRecv).
 //
@@ -29,8 +29,8 @@ import (
 
 // Owner is the loop as one of its queue pairs sees it. The loop makes one for each.
 type Owner interface {
-	// Transmit carries b away. It is done with b when it returns.
-	Transmit(b *transport.Burst)
+	// Sender carries bursts away.
+	transport.Sender
 	// Connect says which addresses the queue pair has from now on, its own and its
 	// peer's, and returns what the state machine has to know of the path.
 	Connect(sgid, dgid *ib.GID) transport.Path
@@ -77,6 +77,9 @@ func NewLoop(rouse func()) *Loop {
 	l.foreign.init(rouse)
 	return l
 }
+
+// Scratch is the working storage of the call in progress.
+func (l *Loop) Scratch() *transport.Scratch { return &l.work }
 
 // SetOwner says which loop serves the session; nil: none does any more. What the session has
 // stays with the loop that it had.

@@ -30,7 +30,7 @@ type QPInfo struct {
 }
 
 // A QP is a queue pair: rings, rights and the transport's state machine, for which
-// it is the host.
+// it is the NIC.
 type QP struct {
 	nic        *NIC
 	session    *Session
@@ -48,6 +48,7 @@ type QP struct {
 	sigAll     bool
 	attr       QPAttr
 	tr         transport.QP
+	env        transport.Env
 	events     uint32
 	gone       bool
 	watched    bool // in session.errored
@@ -55,7 +56,6 @@ type QP struct {
 
 	lastMR     *MR // key caches
 	lastRemote *MR
-	lastAH     *AH
 	lastSL     uint8    // of the datagram that GRH described last
 	errands    *errands // nil: it had nothing to do with foreign memory
 	bound      map[*MW]struct{}
@@ -99,6 +99,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 		q.srq.refs++
 	}
 	q.owner, q.loop = s.owner.Adopt(q), s.loop
+	q.env = transport.NewEnv(q, q.owner, q.loop.Scratch())
 	q.tr.Init(transport.Config{
 		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
 	})
@@ -198,7 +199,7 @@ func (q *QP) destroy() {
 	q.sq.release()
 	q.rq.release()
 	// Whoever still points here (a cache, a timer) must not keep the rest alive.
-	q.lastMR, q.lastRemote, q.lastAH = nil, nil, nil
+	q.lastMR, q.lastRemote = nil, nil
 	q.owner.Forget()
 }
 
@@ -213,6 +214,9 @@ func (q *QP) LocalGID() ib.GID {
 	g, _ := q.nic.checkAddress(&q.attr.AH)
 	return g
 }
+
+// Handle is the name that its session knows it by, and its bit in the doorbell page.
+func (q *QP) Handle() uint32 { return q.handle }
 
 // Num is the queue pair's number.
 func (q *QP) Num() uint32 { return q.num }
@@ -235,7 +239,7 @@ func (q *QP) Session() *Session { return q.session }
 func (q *QP) Transport() *transport.QP { return &q.tr }
 
 // Flush completes with an error what was posted to a queue pair in an error state.
-func (q *QP) Flush() { q.tr.Flush(q.owner.Now(), q) }
+func (q *QP) Flush() { q.tr.Flush(q.owner.Now(), &q.env) }
 
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {

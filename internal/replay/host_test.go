@@ -15,9 +15,10 @@ import (
 // host is the NIC behind the queue pair that takes part in a conversation. What an
 // application and its memory did is read from the capture.
 type host struct {
-	t  *testing.T
-	q  transport.QP
-	sc transport.Scratch
+	t   *testing.T
+	q   transport.QP
+	sc  transport.Scratch
+	env transport.Env
 
 	sends  []transport.SendWQE // posted so far
 	data   [][]byte            // of each
@@ -32,14 +33,13 @@ type host struct {
 	mem      map[uint64]byte // what is known of x's memory
 	received []byte          // the receive in the making
 	arrived  [][]byte        // finished ones
+	sgid     ib.GID          // where datagrams come from
 	dgid     ib.GID          // where the datagram being sent goes
 
 	out [][]byte // packets sent, oldest first
 	cut link.Cutter
 	buf []byte
 }
-
-func (h *host) Scratch() *transport.Scratch { return &h.sc }
 
 func (h *host) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos >= uint32(len(h.sends)) {
@@ -48,8 +48,6 @@ func (h *host) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	*w = h.sends[pos]
 	return true
 }
-
-func (h *host) RetireSend(uint32) {}
 
 func (h *host) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
 	h.status = append(h.status, st)
@@ -161,11 +159,11 @@ func (h *host) know(va uint64, want []byte) (changed bool) {
 	return changed
 }
 
-func (h *host) InvalidateRemote(uint32) transport.Status    { return transport.Success }
-func (h *host) LocalOp(*transport.SendWQE) transport.Status { return transport.Success }
-func (h *host) ResolveAH(uint32) (ib.GID, bool)             { return h.dgid, true }
-func (h *host) GRH(b *transport.Burst, out *[40]byte)       {}
-func (h *host) Event(transport.Event)                       {}
+func (h *host) InvalidateRemote(uint32) transport.Status      { return transport.Success }
+func (h *host) LocalOp(*transport.SendWQE) transport.Status   { return transport.Success }
+func (h *host) ResolveAH(uint32) (sgid, dgid ib.GID, ok bool) { return h.sgid, h.dgid, true }
+func (h *host) GRH(b *transport.Burst, out *[40]byte)         {}
+func (h *host) Event(transport.Event)                         {}
 
 // Send cuts a burst into packets and keeps them.
 func (h *host) Send(b *transport.Burst) {

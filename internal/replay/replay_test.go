@@ -89,7 +89,9 @@ func newSession(t *testing.T, c *conversation) *session {
 	s := &session{c: c, now: 1, requests: map[uint32]*packet{}, incoming: map[uint32]*packet{}}
 	s.host = &host{
 		t: t, notReady: map[uint32]int{}, refused: map[uint32]bool{}, mem: map[uint64]byte{}, buf: make([]byte, link.MaxMessage),
+		sgid: ib.GIDOf(c.x.addr),
 	}
+	s.host.env = transport.NewEnv(s.host, s.host, &s.host.sc)
 	a := transport.Attr{
 		PKey: 0xffff, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 		MaxRDAtomic: 16, MaxDestRDAtomic: 16, RetryCount: 7, RNRRetry: 7,
@@ -127,7 +129,7 @@ func newSession(t *testing.T, c *conversation) *session {
 	all := ib.AttrMask(1<<21 - 1)
 	for _, st := range []ib.State{ib.StateInit, ib.StateRTR, ib.StateRTS} {
 		a.State = st
-		s.q.Modify(&a, all, s.now, s.host)
+		s.q.Modify(&a, all, s.now, &s.host.env)
 	}
 	if c.service != wire.UD {
 		s.q.SetPath(transport.Path{Remote: true})
@@ -195,7 +197,7 @@ func (s *session) feed(i int) {
 		b.Src = s.c.y.qp
 	}
 	s.feeding = p
-	s.q.Receive(s.now, b, s.host)
+	s.q.Receive(s.now, b, &s.host.env)
 	s.feeding = nil
 	s.work()
 }
@@ -205,9 +207,9 @@ func (s *session) work() {
 	for range 1000 {
 		switch {
 		case s.q.RespondPending():
-			s.q.Respond(s.now, 1<<20, s.host)
+			s.q.Respond(s.now, 1<<20, &s.host.env)
 		case s.q.RunPending():
-			s.q.Run(s.now, 1<<20, s.host)
+			s.q.Run(s.now, 1<<20, &s.host.env)
 		default:
 			return
 		}
@@ -252,7 +254,7 @@ func (s *session) expect(p *packet) {
 		} else {
 			// x sent it again because nothing came.
 			s.now = max(s.now, s.q.Deadline())
-			s.q.Expire(s.now, s.host)
+			s.q.Expire(s.now, &s.host.env)
 			s.work()
 		}
 	}
@@ -343,13 +345,13 @@ func (s *session) post(p *packet) {
 		w.RemoteQPN, w.RemoteQKey = p.BTH().DestQP(), h.QKey()
 		s.dgid = ib.GIDOf(p.dst.Addr())
 		if w.RemoteQKey&(1<<31) != 0 {
-			s.q.Modify(&transport.Attr{QKey: w.RemoteQKey}, ib.MaskQKey, s.now, s.host)
+			s.q.Modify(&transport.Attr{QKey: w.RemoteQKey}, ib.MaskQKey, s.now, &s.host.env)
 		}
 	}
 	s.next = (p.psn() + psns) & 0xffffff
 	s.sends = append(s.sends, w)
 	s.data = append(s.data, data)
-	s.q.Run(s.now, 1<<20, s.host)
+	s.q.Run(s.now, 1<<20, &s.host.env)
 	s.work()
 }
 

@@ -40,30 +40,30 @@ func (n *Net) Connect(a, b *Endpoint, aa, ba transport.Attr) {
 // ToRTR brings e to RTR with peer as its peer.
 func (n *Net) ToRTR(e, peer *Endpoint, a transport.Attr, rqPSN uint32) {
 	a.State = ib.StateInit
-	e.QP.Modify(&a, maskInit, e.now(), e)
+	e.QP.Modify(&a, maskInit, e.now(), e.Env())
 	a.State, a.RQPSN, a.DestQPN = ib.StateRTR, rqPSN, peer.Num
 	a.SGID, a.DGID = e.GID, peer.GID
-	e.QP.Modify(&a, maskRTR, e.now(), e)
+	e.QP.Modify(&a, maskRTR, e.now(), e.Env())
 }
 
 // ToRTS brings e on to RTS.
 func (n *Net) ToRTS(e *Endpoint, a transport.Attr) {
 	a.State = ib.StateRTS
-	e.QP.Modify(&a, maskRTS, e.now(), e)
+	e.QP.Modify(&a, maskRTS, e.now(), e.Env())
 }
 
 // Datagram brings a UD endpoint to RTS.
 func (n *Net) Datagram(e *Endpoint, a transport.Attr) {
 	a.State = ib.StateInit
-	e.QP.Modify(&a, ib.MaskState|ib.MaskPKey|ib.MaskPort|ib.MaskQKey, e.now(), e)
+	e.QP.Modify(&a, ib.MaskState|ib.MaskPKey|ib.MaskPort|ib.MaskQKey, e.now(), e.Env())
 	a.State, a.SGID = ib.StateRTR, e.GID
-	e.QP.Modify(&a, ib.MaskState|ib.MaskAV, e.now(), e)
+	e.QP.Modify(&a, ib.MaskState|ib.MaskAV, e.now(), e.Env())
 	a.State = ib.StateRTS
-	e.QP.Modify(&a, ib.MaskState|ib.MaskSQPSN, e.now(), e)
+	e.QP.Modify(&a, ib.MaskState|ib.MaskSQPSN, e.now(), e.Env())
 }
 
 // Modify moves e to a state and nothing else.
 func (n *Net) Modify(e *Endpoint, s ib.State) {
-	e.QP.Modify(&transport.Attr{State: s}, ib.MaskState, e.now(), e)
+	e.QP.Modify(&transport.Attr{State: s}, ib.MaskState, e.now(), e.Env())
 	e.rearm()
 }

@@ -22,13 +22,15 @@ type RecvDone struct {
 	transport.RecvResult
 }
 
-// An Endpoint is one queue pair with its queues. It is the Host of its QP.
+// An Endpoint is one queue pair with its queues. It is the NIC of its QP, and its way into
+// the network.
 type Endpoint struct {
 	QP   transport.QP
 	Num  uint32
 	GID  ib.GID
 	Node *Node
 	net  *Net
+	env  transport.Env
 
 	sends   []transport.SendWQE
 	retired uint32
@@ -100,7 +102,8 @@ func (e *Endpoint) ShareRecvs(o *Endpoint) { e.recvs = o.recvs }
 // Down cuts the endpoint off, as if its machine had died.
 func (e *Endpoint) Down() { e.down = true }
 
-func (e *Endpoint) Scratch() *transport.Scratch { return &e.net.scratch }
+// Env is what calls of QP take.
+func (e *Endpoint) Env() *transport.Env { return &e.env }
 
 func (e *Endpoint) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	if pos < e.retired {
@@ -113,14 +116,11 @@ func (e *Endpoint) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	return true
 }
 
-func (e *Endpoint) RetireSend(pos uint32) {
-	if pos < e.retired || pos > uint32(len(e.sends)) {
-		panic(fmt.Sprintf("qp %d: retire up to %d, retired %d of %d", e.Num, pos, e.retired, len(e.sends)))
-	}
-	e.retired = pos
-}
-
 func (e *Endpoint) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
+	if w.Pos != e.retired || w.Pos >= uint32(len(e.sends)) {
+		panic(fmt.Sprintf("qp %d: position %d ends, %d of %d have", e.Num, w.Pos, e.retired, len(e.sends)))
+	}
+	e.retired++
 	if st == transport.Success && w.Flags&transport.FlagSignaled == 0 && !e.signalAll {
 		return
 	}
@@ -251,11 +251,11 @@ func (e *Endpoint) LocalOp(w *transport.SendWQE) transport.Status {
 	return transport.Success
 }
 
-func (e *Endpoint) ResolveAH(ah uint32) (ib.GID, bool) {
+func (e *Endpoint) ResolveAH(ah uint32) (sgid, dgid ib.GID, ok bool) {
 	if ah >= uint32(len(e.AHs)) {
-		return ib.GID{}, false
+		return ib.GID{}, ib.GID{}, false
 	}
-	return e.AHs[ah], true
+	return e.GID, e.AHs[ah], true
 }
 
 func (e *Endpoint) GRH(b *transport.Burst, out *[40]byte) {

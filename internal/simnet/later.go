@@ -34,7 +34,7 @@ func (e *Endpoint) later() bool {
 
 // receive gives b to the queue pair, or keeps it.
 func (n *Net) receive(to *Endpoint, b *transport.Burst) {
-	if len(to.inbox) == 0 && to.QP.Receive(to.now(), b, to) {
+	if len(to.inbox) == 0 && to.QP.Receive(to.now(), b, to.Env()) {
 		return
 	}
 	n.scratch.Held = true
@@ -56,7 +56,7 @@ func (n *Net) offer(e *Endpoint) {
 		var s memory.Span
 		s.Add(f.data)
 		f.b.Data = &s
-		if !e.QP.Receive(e.now(), &f.b, e) {
+		if !e.QP.Receive(e.now(), &f.b, e.Env()) {
 			return
 		}
 	}

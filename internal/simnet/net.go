@@ -104,6 +104,7 @@ func (f *flights) Pop() any {
 func (n *Net) Add(node *Node, c transport.Config) *Endpoint {
 	e := &Endpoint{Node: node, Num: c.Num, net: n, recvs: new([]transport.RecvWQE)}
 	e.GID = ib.GID{10: 0xff, 11: 0xff, 12: 10, 14: byte(len(n.endpoints) >> 8), 15: byte(len(n.endpoints))}
+	e.env = transport.NewEnv(e, e, &n.scratch)
 	e.QP.Init(c)
 	n.endpoints = append(n.endpoints, e)
 	n.byNum[c.Num] = e
@@ -256,10 +257,10 @@ func (n *Net) work() bool {
 		}
 		n.scratch.Held, e.asked = false, false
 		if respond && (!run || n.Rand.IntN(2) == 0) {
-			e.QP.Respond(e.now(), n.Budget, e)
+			e.QP.Respond(e.now(), n.Budget, e.Env())
 		} else {
 			e.ready = false
-			more := e.QP.Run(e.now(), n.Budget, e)
+			more := e.QP.Run(e.now(), n.Budget, e.Env())
 			e.ready = e.ready || more || e.asked || n.scratch.Held
 		}
 		e.rearm()
@@ -299,7 +300,7 @@ func (n *Net) advance(limit ib.Time) bool {
 	}
 	n.Now = max(n.Now, next)
 	n.freeze(late)
-	late.QP.Expire(late.now(), late)
+	late.QP.Expire(late.now(), late.Env())
 	late.rearm()
 	return true
 }

@@ -81,9 +81,9 @@ func TestRepairBeforeRead(t *testing.T) {
 		Type: ib.RC, Kind: KindAck, First: true, Last: true, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff,
 		PSN: 0, MSN: 4, Packets: 1, Syndrome: NakSequence,
 	}
-	w.a.QP.Receive(w.Now, &nak, w.a)
+	w.a.QP.Receive(w.Now, &nak, w.a.Env())
 	nak.Syndrome = NakSequence | 0x1f
-	w.a.QP.Receive(w.Now, &nak, w.a)
+	w.a.QP.Receive(w.Now, &nak, w.a.Env())
 	quiet = false
 	w.run()
 	w.wantSent(Success, Success, Success, Success)

@@ -33,7 +33,7 @@ type Config struct {
 }
 
 // Modify applies the values that mask names, then the change of state.
-func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h Env) {
+func (q *QP) Modify(a *Attr, mask ib.AttrMask, now ib.Time, h *Env) {
 	c := &q.common
 	if mask&ib.MaskState != 0 && a.State == ib.StateReset {
 		count, path := c.Count, c.Path
@@ -109,7 +109,7 @@ func (q *QP) apply(a *Attr, mask ib.AttrMask) {
 }
 
 // enter makes the transition to s.
-func (q *QP) enter(s ib.State, now ib.Time, h Env) {
+func (q *QP) enter(s ib.State, now ib.Time, h *Env) {
 	c, r := &q.common, &q.req
 	switch s {
 	case ib.StateError:
@@ -120,7 +120,7 @@ func (q *QP) enter(s ib.State, now ib.Time, h Env) {
 		if r.Pos == r.Started {
 			r.Loaded = false // looked at, but not begun: not any more
 		}
-		rc := reqCall{&q.common, now, h, h.Scratch()}
+		rc := q.reqCall(now, h)
 		r.checkDrained(&rc)
 	case ib.StateRTS:
 		c.State = ib.StateRTS

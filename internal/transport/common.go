@@ -22,6 +22,7 @@ type reqCall struct {
 	*common
 	now ib.Time
 	h   requesterEnv
+	out Sender
 	sc  *Scratch
 }
 
@@ -30,6 +31,7 @@ type respCall struct {
 	*common
 	now ib.Time
 	h   responderEnv
+	out Sender
 	sc  *Scratch
 }
 
@@ -67,11 +69,11 @@ func (c *common) countSent(b *Burst) {
 // transmit hands b to the link and counts it.
 func (c *reqCall) transmit(b *Burst) {
 	c.countSent(b)
-	c.h.Send(b)
+	c.out.Send(b)
 }
 
 // transmit hands b to the link and counts it.
 func (c *respCall) transmit(b *Burst) {
 	c.countSent(b)
-	c.h.Send(b)
+	c.out.Send(b)
 }

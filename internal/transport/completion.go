@@ -11,7 +11,6 @@ func (r *requester) finish(c *reqCall, w *SendWQE, st Status) {
 		r.RDOut--
 	}
 	r.Tail++
-	c.h.RetireSend(r.Tail)
 	bytes := w.Length
 	if w.Op == WRCmpSwap || w.Op == WRFetchAdd || w.Op == WRAtomicWrite {
 		bytes = 8

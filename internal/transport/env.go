@@ -44,43 +44,49 @@ type Scratch struct {
 	Extra int
 }
 
-// Env is the NIC as one queue pair sees it: the sum of what its halves ask for. Every
-// call returns at once; none but Send calls back into a queue pair. The QP passes itself
-// to none of them: a Env is bound to its queue pair.
-//
-//	requester ──▶ SendQueue   SendMemory     ┐
-//	                                         ├──▶ Sender   Events
-//	responder ──▶ RecvQueue   RemoteMemory   ┘
-type Env interface {
-	Workspace
+// NIC is what a queue pair asks of its device: the sum of what its halves need. Every call
+// returns at once, and none calls back into a queue pair. The QP passes itself to none of
+// them: a NIC here is bound to one queue pair.
+type NIC interface {
 	SendQueue
 	SendMemory
 	RecvQueue
 	RemoteMemory
-	Sender
 	Events
 }
 
-// requesterEnv is what the requester needs of the Env.
+// Env is the world around one queue pair, put together of what different owners provide: the
+// NIC, the link and the loop.
+//
+//	requester ──▶ SendQueue   SendMemory     ┐
+//	                                         ├──▶ Events   Sender
+//	responder ──▶ RecvQueue   RemoteMemory   ┘
+//
+// It is made once. A call of the QP finds in it each half's own interface and has nothing to
+// convert, which on the data path would cost more than the calls through them.
+type Env struct {
+	requester requesterEnv
+	responder responderEnv
+	link      Sender
+	scratch   *Scratch
+}
+
+// NewEnv makes the Env of one queue pair: n is its NIC, link carries its bursts away, sc is the
+// working storage of the loop that owns it.
+func NewEnv(n NIC, link Sender, sc *Scratch) Env { return Env{n, n, link, sc} }
+
+// requesterEnv is what the requester needs of the NIC.
 type requesterEnv interface {
 	SendQueue
 	SendMemory
-	Sender
 	Events
 }
 
-// responderEnv is what the responder needs of the Env.
+// responderEnv is what the responder needs of the NIC.
 type responderEnv interface {
 	RecvQueue
 	RemoteMemory
-	Sender
 	Events
-}
-
-// Workspace is where a call finds room to work in.
-type Workspace interface {
-	// Scratch is the working storage of the loop that owns the queue pair.
-	Scratch() *Scratch
 }
 
 // SendQueue is the application's send queue and the completion queue behind it.
@@ -88,13 +94,14 @@ type SendQueue interface {
 	// FetchSend copies the work request at position pos (free running) into w
 	// and reports whether one is posted there.
 	FetchSend(pos uint32, w *SendWQE) bool
-	// RetireSend gives the application the slots before pos back.
-	RetireSend(pos uint32)
-	// CompleteSend ends a work request. It writes a completion if the request
-	// was signalled or st is an error. bytes is byte_len. Of w only Pos, WRID,
-	// Op, Flags and Length are valid. RetireSend(w.Pos+1) was called just
-	// before, so an application that sees the completion finds the slot free.
+	// CompleteSend ends the work request w. It gives the application the slots up to
+	// w.Pos back and then writes a completion, if the request was signalled or st is an
+	// error: an application that sees it finds the slot free. bytes is byte_len. Of w
+	// only Pos, WRID, Op, Flags and Length are valid.
 	CompleteSend(w *SendWQE, st Status, bytes uint32)
+	// ResolveAH gives the addresses of an address handle (UD): whose it is, and where it
+	// leads to.
+	ResolveAH(ah uint32) (sgid, dgid ib.GID, ok bool)
 }
 
 // SendMemory is the memory that send work requests name, and its keys. Gather and
@@ -116,6 +123,8 @@ type RecvQueue interface {
 	TakeRecv(w *RecvWQE) bool
 	// ScatterRecv copies a request's data into the memory that the receive w names.
 	ScatterRecv(w *RecvWQE, off uint32, s *memory.Span) Status
+	// GRH says what the 40 bytes before a UD message hold, for b.
+	GRH(b *Burst, out *[40]byte)
 	// CompleteRecv writes w's completion.
 	CompleteRecv(w *RecvWQE, r *RecvResult)
 }
@@ -141,13 +150,6 @@ type RemoteMemory interface {
 
 // Sender is the way to other queue pairs, on this host or another.
 type Sender interface {
-	// ResolveAH gives the destination GID of an address handle (UD). It is called
-	// just before Send; the source GID is the address handle's too, and the
-	// host's to fill in there.
-	ResolveAH(ah uint32) (dgid ib.GID, ok bool)
-	// GRH says what the 40 bytes before a UD message hold, for b.
-	GRH(b *Burst, out *[40]byte)
-
 	// Send hands b to the link. The link is done with b and its data when Send
 	// returns. Requests and READ responses may be delivered inside Send. ACKs,
 	// CNPs and atomic responses must not: the link queues them, in order, and

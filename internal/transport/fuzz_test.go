@@ -103,15 +103,15 @@ func play(w *world, e []byte, typ ib.Service, key uint32) {
 	if e[3]&0x40 != 0 {
 		b.Data = &s
 	}
-	w.b.QP.Receive(now, &b, w.b)
+	w.b.QP.Receive(now, &b, w.b.Env())
 	switch e[1] % 4 {
 	case 0:
-		w.b.QP.Run(now, int(e[2])<<6, w.b)
+		w.b.QP.Run(now, int(e[2])<<6, w.b.Env())
 	case 1:
-		w.b.QP.Respond(now, int(e[2])<<6, w.b)
+		w.b.QP.Respond(now, int(e[2])<<6, w.b.Env())
 	case 2:
 		if d := w.b.QP.Deadline(); d != 0 && now >= d {
-			w.b.QP.Expire(now, w.b)
+			w.b.QP.Expire(now, w.b.Env())
 		}
 	}
 	w.Now = now
@@ -225,6 +225,6 @@ func (w *world) mangle(b *Burst, what byte, arg []byte) (lost bool) {
 	if b.Dst == w.a.Num {
 		to = w.a
 	}
-	to.QP.Receive(w.Now, &c, to)
+	to.QP.Receive(w.Now, &c, to.Env())
 	return what&0x80 != 0
 }

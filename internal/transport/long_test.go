@@ -52,7 +52,7 @@ func (h *endless) Send(b *Burst) {
 		h.peer.nacks++
 		return
 	}
-	h.peer.q.Receive(1, b, h.peer)
+	h.peer.q.Receive(1, b, &h.peer.env)
 }
 
 // TestLongestMessages sends 2 GiB - 1 bytes at the smallest and the largest MTU: 2^23
@@ -64,17 +64,19 @@ func TestLongestMessages(t *testing.T) {
 				x, y := newFastPair(ib.RC)
 				a, b := &endless{fastHost: *x}, &endless{fastHost: *y}
 				a.peer, b.peer = b, a
+				sc := new(Scratch)
 				for _, h := range []*endless{a, b} {
-					h.q.Modify(&Attr{MTU: mtu}, ib.MaskMTU, 1, h)
+					h.env = NewEnv(h, h, sc)
+					h.q.Modify(&Attr{MTU: mtu}, ib.MaskMTU, 1, &h.env)
 					h.r.Length = longest
 				}
 				a.w = SendWQE{Op: op, Length: longest}
 				a.posted = 2
 				for range 100_000 {
-					more := a.q.Run(1, 1<<20, a)
+					more := a.q.Run(1, 1<<20, &a.env)
 					a.deliver()
 					for b.q.RespondPending() {
-						b.q.Respond(1, 1<<20, b)
+						b.q.Respond(1, 1<<20, &b.env)
 					}
 					if !more && !a.q.RunPending() {
 						break
@@ -90,7 +92,7 @@ func TestLongestMessages(t *testing.T) {
 
 func (h *endless) deliver() {
 	for i := range h.nacks {
-		h.q.Receive(1, &h.acks[i], h)
+		h.q.Receive(1, &h.acks[i], &h.env)
 	}
 	h.nacks = 0
 }

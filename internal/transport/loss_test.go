@@ -155,7 +155,7 @@ func TestCredits(t *testing.T) {
 				Type: ib.RC, Kind: KindAck, First: true, Last: true, Packets: 1, PSN: psn, MSN: psn + 1, Syndrome: credits,
 				Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, MTU: 1024,
 			}
-			w.a.QP.Receive(w.Now, &ack, w.a)
+			w.a.QP.Receive(w.Now, &ack, w.a.Env())
 		}
 		w.wantSent(Success, Success)
 	}

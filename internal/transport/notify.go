@@ -22,7 +22,7 @@ func (n *notifier) due(now ib.Time) bool {
 
 // notify acts on b, which has the mark. The data of a READ was asked for: asking for less
 // helps at once.
-func (q *QP) notify(now ib.Time, b *Burst, h Env) {
+func (q *QP) notify(now ib.Time, b *Burst, h *Env) {
 	c := &q.common
 	if !c.Path.Remote {
 		return
@@ -36,13 +36,13 @@ func (q *QP) notify(now ib.Time, b *Burst, h Env) {
 	if !q.cnp.due(now) {
 		return
 	}
-	n := &h.Scratch().In
+	n := &h.scratch.In
 	to, at := b.Src, b.SGID
 	c.address(n, KindCNP)
 	n.First, n.Last, n.Packets = true, true, 1
 	n.Dst, n.DGID = to, at
 	c.countSent(n)
-	h.Send(n)
+	h.link.Send(n)
 }
 
 // Congested says that the host at from has seen congestion on packets of q: a CNP came.

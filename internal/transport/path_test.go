@@ -226,12 +226,12 @@ func TestCongested(t *testing.T) {
 		t.Errorf("a stranger's CNP: window %d, was %d", got, before)
 	}
 	cnp := Burst{Type: ib.RC, Kind: KindCNP, Src: w.b.Num, Dst: w.a.Num, SGID: w.b.GID, DGID: w.a.GID, PKey: 0xffff, Packets: 1}
-	w.a.QP.Receive(w.Now, &cnp, w.a)
+	w.a.QP.Receive(w.Now, &cnp, w.a.Env())
 	cut := w.a.QP.Snapshot().Window
 	if cut != before*3/4 {
 		t.Errorf("window %d after a CNP, was %d", cut, before)
 	}
-	w.a.QP.Receive(w.Now, &cnp, w.a)
+	w.a.QP.Receive(w.Now, &cnp, w.a.Env())
 	if got := w.a.QP.Snapshot().Window; got != cut {
 		t.Errorf("window %d after a second CNP in the same round trip, was %d", got, cut)
 	}
@@ -296,7 +296,7 @@ func TestPacedResponses(t *testing.T) {
 	s.give(r)
 	for range 30 {
 		s.Now += 100_000
-		s.b.QP.Receive(s.Now, &r, s.b)
+		s.b.QP.Receive(s.Now, &r, s.b.Env())
 	}
 	if rate := s.b.QP.Snapshot().Rate; rate == 0 || rate > 100_000 {
 		t.Fatalf("rate of %d bytes/ms after 30 repetitions", rate)
@@ -305,10 +305,10 @@ func TestPacedResponses(t *testing.T) {
 	from := s.Now
 	for range 1_000_000 {
 		if s.b.QP.RespondPending() {
-			s.b.QP.Respond(s.Now, 1<<20, s.b)
+			s.b.QP.Respond(s.Now, 1<<20, s.b.Env())
 		} else if d := s.b.QP.Deadline(); d != 0 {
 			s.Now = max(s.Now, d)
-			s.b.QP.Expire(s.Now, s.b)
+			s.b.QP.Expire(s.Now, s.b.Env())
 		} else {
 			break
 		}

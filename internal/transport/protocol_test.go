@@ -45,12 +45,12 @@ func (s *script) burst(k Kind, psn, packets uint32, size int) Burst {
 // give delivers a burst to b, lets b respond, and returns the answers in short.
 func (s *script) give(b Burst) string {
 	s.answers = nil
-	s.b.QP.Receive(s.Now, &b, s.b)
+	s.b.QP.Receive(s.Now, &b, s.b.Env())
 	for range 100 {
 		if !s.b.QP.RespondPending() {
 			break
 		}
-		s.b.QP.Respond(s.Now, 1<<20, s.b)
+		s.b.QP.Respond(s.Now, 1<<20, s.b.Env())
 	}
 	out := ""
 	for _, a := range s.answers {
@@ -142,7 +142,7 @@ func TestResponseOrder(t *testing.T) {
 	bad := s.burst(KindWrite, 5, 1, 8)
 	bad.RKey = 1
 	for _, b := range []*Burst{&r, &w, &f, &w2} {
-		s.b.QP.Receive(s.Now, b, s.b)
+		s.b.QP.Receive(s.Now, b, s.b.Env())
 	}
 	if len(s.answers) != 0 {
 		t.Errorf("%d answers before the READ response", len(s.answers))
@@ -163,12 +163,12 @@ func TestResourceReuse(t *testing.T) {
 	s.want(s.give(read(0)), "read 0+1 true true msn 1; ")
 	s.want(s.give(read(1)), "read 1+1 true true msn 2; ")
 	old := read(0)
-	s.b.QP.Receive(s.Now, &old, s.b)
+	s.b.QP.Receive(s.Now, &old, s.b.Env())
 	s.want(s.give(read(2)), "read 2+1 true true msn 3; ")
 	// Three at once are more than it was told to send.
 	for _, psn := range []uint32{3, 4} {
 		b := read(psn)
-		s.b.QP.Receive(s.Now, &b, s.b)
+		s.b.QP.Receive(s.Now, &b, s.b.Env())
 	}
 	s.want(s.give(read(5)), "read 3+1 true true msn 5; read 4+1 true true msn 5; ack 5 syn 0x61 msn 5; ")
 	s.wantStates(ib.StateRTS, ib.StateError)
@@ -279,7 +279,7 @@ func TestEstablished(t *testing.T) {
 	for i := range 2 {
 		b := s.burst(KindWrite, uint32(i), 1, 8)
 		b.DGID = e.GID
-		e.QP.Receive(0, &b, e)
+		e.QP.Receive(0, &b, e.Env())
 	}
 	if fmt.Sprint(e.Events) != fmt.Sprint([]Event{EventCommEst}) {
 		t.Errorf("events %v, want CommEst once", e.Events)
@@ -366,7 +366,7 @@ func TestReplay(t *testing.T) {
 	s.want(s.give(r), "read 0+3 true true msn 1; ")
 	for range 100 {
 		s.Now += 1_000_000
-		s.b.QP.Receive(s.Now, &r, s.b)
+		s.b.QP.Receive(s.Now, &r, s.b.Env())
 	}
 	if got := s.b.QP.Counters().Duplicates; got != 100 {
 		t.Errorf("%d duplicates, want 100", got)

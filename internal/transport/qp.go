@@ -53,31 +53,39 @@ func (q *QP) State() ib.State { return q.common.State }
 // Counters are the queue pair's counters; the caller may read them in place.
 func (q *QP) Counters() *Counters { return &q.common.Count }
 
+func (q *QP) reqCall(now ib.Time, h *Env) reqCall {
+	return reqCall{&q.common, now, h.requester, h.link, h.scratch}
+}
+
+func (q *QP) respCall(now ib.Time, h *Env) respCall {
+	return respCall{&q.common, now, h.responder, h.link, h.scratch}
+}
+
 // endCall is the end of every call that may have moved the queue pair to the state Error.
-func (q *QP) endCall(now ib.Time, h Env) {
+func (q *QP) endCall(now ib.Time, h *Env) {
 	if q.common.Failed {
 		q.flushFailed(now, h)
 	}
 }
 
 // flushFailed stops both halves and flushes their queues.
-func (q *QP) flushFailed(now ib.Time, h Env) {
+func (q *QP) flushFailed(now ib.Time, h *Env) {
 	q.common.Failed = false
-	rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
+	rc, sc := q.reqCall(now, h), q.respCall(now, h)
 	q.req.stop()
 	q.resp.stop(&sc)
 	more := q.req.flush(&rc)
 	q.req.Kick = q.resp.flush(&sc) || more
 	if q.common.Conf.SRQ {
-		h.Event(EventLastWQE)
+		h.responder.Event(EventLastWQE)
 	}
 }
 
 // Flush completes with WRFlushErr what has been posted to a queue pair in the state
 // Error, and sends posted in SQE.
-func (q *QP) Flush(now ib.Time, h Env) {
+func (q *QP) Flush(now ib.Time, h *Env) {
 	if q.common.State == ib.StateError || q.common.State == ib.StateSQE {
-		rc, sc := reqCall{&q.common, now, h, h.Scratch()}, respCall{&q.common, now, h, h.Scratch()}
+		rc, sc := q.reqCall(now, h), q.respCall(now, h)
 		more := q.req.flush(&rc)
 		q.req.Kick = q.resp.flush(&sc) || more
 	}
@@ -88,8 +96,8 @@ func (q *QP) RunPending() bool { return q.req.Kick }
 
 // Run sends what may be sent, about budget bytes of payload at most, and reports
 // whether there is more to do at once.
-func (q *QP) Run(now ib.Time, budget int, h Env) (more bool) {
-	c := reqCall{&q.common, now, h, h.Scratch()}
+func (q *QP) Run(now ib.Time, budget int, h *Env) (more bool) {
+	c := q.reqCall(now, h)
 	more = q.req.run(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -100,8 +108,8 @@ func (q *QP) RespondPending() bool { return q.resp.pending(&q.common) }
 
 // Respond sends READ responses, about budget bytes at most, and reports whether there
 // is more to do at once. It also takes up requests whose memory was not at hand.
-func (q *QP) Respond(now ib.Time, budget int, h Env) (more bool) {
-	c := respCall{&q.common, now, h, h.Scratch()}
+func (q *QP) Respond(now ib.Time, budget int, h *Env) (more bool) {
+	c := q.respCall(now, h)
 	more = q.resp.respond(&c, budget)
 	q.endCall(now, h)
 	return more
@@ -151,7 +159,7 @@ func earlier(a, b ib.Time) ib.Time {
 
 // Expire acts on a deadline that has passed. What it makes ready to send goes out
 // with the next Run.
-func (q *QP) Expire(now ib.Time, h Env) {
+func (q *QP) Expire(now ib.Time, h *Env) {
 	if p := &q.common.Pace; p.Waiting && now >= p.At {
 		p.Waiting = false
 		q.req.Kick = true
@@ -161,7 +169,7 @@ func (q *QP) Expire(now ib.Time, h Env) {
 		q.req.Kick = true
 	}
 	if q.common.running() {
-		c := reqCall{&q.common, now, h, h.Scratch()}
+		c := q.reqCall(now, h)
 		q.req.expire(&c)
 		q.endCall(now, h)
 	}
@@ -203,7 +211,7 @@ func (q *QP) Excuse(now ib.Time) {
 // It reports false if the host could not reach the memory that b is for, and answered
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
-func (q *QP) Receive(now ib.Time, b *Burst, h Env) (taken bool) {
+func (q *QP) Receive(now ib.Time, b *Burst, h *Env) (taken bool) {
 	c := &q.common
 	if q.resp.Stalled && !q.unstall(now, h) {
 		return false
@@ -231,15 +239,15 @@ func (q *QP) Receive(now ib.Time, b *Burst, h Env) (taken bool) {
 
 // unstall goes on with requests whose memory was not at hand. It reports whether none waits
 // any more.
-func (q *QP) unstall(now ib.Time, h Env) bool {
-	c := respCall{&q.common, now, h, h.Scratch()}
+func (q *QP) unstall(now ib.Time, h *Env) bool {
+	c := q.respCall(now, h)
 	done := q.resp.unstall(&c)
 	q.endCall(now, h)
 	return done
 }
 
 // dispatch gives b to the half of a connected queue pair that it is for.
-func (q *QP) dispatch(now ib.Time, b *Burst, h Env) (taken bool) {
+func (q *QP) dispatch(now ib.Time, b *Burst, h *Env) (taken bool) {
 	c := &q.common
 	if b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID || b.DGID != c.Attr.SGID {
 		c.Count.Dropped++
@@ -250,15 +258,15 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Env) (taken bool) {
 	}
 	switch {
 	case b.Kind < KindReadResp && b.Type == ib.RC:
-		rc := respCall{&q.common, now, h, h.Scratch()}
+		rc := q.respCall(now, h)
 		return q.resp.receiveReliable(&rc, b)
 	case b.Kind < KindReadResp:
-		rc := respCall{&q.common, now, h, h.Scratch()}
+		rc := q.respCall(now, h)
 		return q.resp.receiveUnreliable(&rc, b)
 	case b.Kind == KindCNP:
 		q.Congested(now, b.SGID)
 	case b.Type == ib.RC:
-		rc := reqCall{&q.common, now, h, h.Scratch()}
+		rc := q.reqCall(now, h)
 		return q.req.receiveResponse(&rc, b)
 	default:
 		c.Count.Dropped++
@@ -267,12 +275,12 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h Env) (taken bool) {
 }
 
 // dispatchDatagram does the same for UD.
-func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h Env) (taken bool) {
+func (q *QP) dispatchDatagram(now ib.Time, b *Burst, h *Env) (taken bool) {
 	if b.Kind == KindCNP {
 		q.Congested(now, b.SGID)
 		return true
 	}
-	rc := respCall{&q.common, now, h, h.Scratch()}
+	rc := q.respCall(now, h)
 	if !q.resp.acceptDatagram(&rc, b) {
 		return true
 	}

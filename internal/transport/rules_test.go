@@ -319,9 +319,9 @@ func TestFlushOrder(t *testing.T) {
 	w.wantStates(ib.StateError, ib.StateError)
 	// Posted in the error state: flushed when asked.
 	w.a.Post(SendWQE{WRID: 6, Op: WRSend})
-	w.a.QP.Flush(w.Now, w.a)
+	w.a.QP.Flush(w.Now, w.a.Env())
 	w.recv(9, 8, 0)
-	w.b.QP.Flush(w.Now, w.b)
+	w.b.QP.Flush(w.Now, w.b.Env())
 	w.wantSent(Success, Success, RemAccessErr, WRFlushErr, WRFlushErr, WRFlushErr)
 	w.wantRcvd(Success, WRFlushErr, WRFlushErr, WRFlushErr)
 }

@@ -210,7 +210,7 @@ func TestDrain(t *testing.T) {
 		w := newWorld(t, ib.RC, onWire, config(func(c *Config) { c.Window, c.MaxBurst = 4, 1024 }))
 		w.post(w.req(WRWrite, 10000, 0), w.req(WRWrite, 8, 0))
 		w.Run(w.Now+500, 10)
-		w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: notify}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a)
+		w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: notify}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a.Env())
 		if s := w.a.QP.Snapshot(); !s.SQDraining {
 			t.Errorf("not draining with %d packets in flight", s.Outstanding)
 		}
@@ -355,7 +355,7 @@ func TestDrainWhileBlocked(t *testing.T) {
 	fenced.Flags = FlagFence
 	w.post(w.req(WRRead, 3000, 0), fenced)
 	w.Run(w.Now+500, 10)
-	w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: true}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a)
+	w.a.QP.Modify(&Attr{State: ib.StateSQD, SQDAsyncNotify: true}, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.a.Env())
 	w.run()
 	w.wantSent(Success)
 	if s := w.a.QP.Snapshot(); s.SQDraining || fmt.Sprint(w.a.Events) != fmt.Sprint([]Event{EventSQDrained}) {
@@ -396,11 +396,11 @@ func TestModifyWhileDrained(t *testing.T) {
 	}
 	n := simnet.Defaults().MaxDestRDAtomic
 	a := Attr{State: ib.StateSQD, SQDAsyncNotify: true, MaxDestRDAtomic: n}
-	w.b.QP.Modify(&a, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.b)
+	w.b.QP.Modify(&a, ib.MaskState|ib.MaskSQDAsyncNotify, w.Now, w.b.Env())
 	if !w.b.QP.RespondPending() {
 		t.Fatalf("no response is owed")
 	}
-	w.b.QP.Modify(&a, ib.MaskState|ib.MaskMaxDestRDAtomic, w.Now, w.b)
+	w.b.QP.Modify(&a, ib.MaskState|ib.MaskMaxDestRDAtomic, w.Now, w.b.Env())
 	w.run()
 	w.wantSent(Success)
 	if c := w.a.QP.Counters(); c.Timeouts != 0 {

@@ -13,7 +13,7 @@ import (
 type fastHost struct {
 	q        QP
 	peer     *fastHost
-	sc       *Scratch
+	env      Env
 	w        SendWQE
 	r        RecvWQE
 	posted   uint32
@@ -28,7 +28,6 @@ type fastHost struct {
 	late     ib.Time // how long timers have made it wait
 }
 
-func (h *fastHost) Scratch() *Scratch { return h.sc }
 func (h *fastHost) FetchSend(pos uint32, w *SendWQE) bool {
 	if int32(pos-h.posted) >= 0 {
 		return false
@@ -40,7 +39,6 @@ func (h *fastHost) FetchSend(pos uint32, w *SendWQE) bool {
 	w.SGE[0] = s.SGE[0]
 	return true
 }
-func (h *fastHost) RetireSend(pos uint32) {}
 func (h *fastHost) CompleteSend(w *SendWQE, st Status, bytes uint32) {
 	h.done++
 	if st != Success {
@@ -81,9 +79,11 @@ func (h *fastHost) Atomic(k Kind, rkey uint32, va, compare, swap uint64) (uint64
 }
 func (h *fastHost) InvalidateRemote(rkey uint32) Status { return Success }
 func (h *fastHost) LocalOp(w *SendWQE) Status           { return Success }
-func (h *fastHost) ResolveAH(ah uint32) (ib.GID, bool)  { return ib.GID{}, true }
-func (h *fastHost) GRH(b *Burst, out *[40]byte)         {}
-func (h *fastHost) Event(e Event)                       {}
+func (h *fastHost) ResolveAH(ah uint32) (sgid, dgid ib.GID, ok bool) {
+	return ib.GID{}, ib.GID{}, true
+}
+func (h *fastHost) GRH(b *Burst, out *[40]byte) {}
+func (h *fastHost) Event(e Event)               {}
 func (h *fastHost) Send(b *Burst) {
 	if b.Kind == KindAck || b.Kind == KindAtomicResp {
 		h.peer.acks[h.peer.nacks] = *b
@@ -95,15 +95,16 @@ func (h *fastHost) Send(b *Burst) {
 			return
 		}
 	}
-	h.peer.q.Receive(1+h.late, b, h.peer)
+	h.peer.q.Receive(1+h.late, b, &h.peer.env)
 }
 
 // newFastPair connects two queue pairs.
 func newFastPair(t ib.Service) (a, b *fastHost) {
 	sc := new(Scratch)
-	a, b = &fastHost{sc: sc, mem: make([]byte, 1<<20)}, &fastHost{sc: sc, mem: make([]byte, 1<<20)}
+	a, b = &fastHost{mem: make([]byte, 1<<20)}, &fastHost{mem: make([]byte, 1<<20)}
 	a.peer, b.peer = b, a
 	for i, h := range []*fastHost{a, b} {
+		h.env = NewEnv(h, h, sc)
 		h.r = RecvWQE{Length: 1 << 20, NumSGE: 1}
 		h.q.Init(Config{Type: t, Num: uint32(100 + i)})
 		at := Attr{
@@ -111,7 +112,7 @@ func newFastPair(t ib.Service) (a, b *fastHost) {
 			Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 		}
 		h.q.Modify(&at, ib.MaskState|ib.MaskAccess|ib.MaskPKey|ib.MaskAV|ib.MaskMTU|ib.MaskDestQPN|ib.MaskRQPSN|ib.MaskSQPSN|ib.MaskMaxRDAtomic|
-			ib.MaskMaxDestRDAtomic|ib.MaskTimeout|ib.MaskRetryCount, 1, h)
+			ib.MaskMaxDestRDAtomic|ib.MaskTimeout|ib.MaskRetryCount, 1, &h.env)
 	}
 	return a, b
 }
@@ -121,12 +122,12 @@ func (h *fastHost) turn(n uint32) {
 	h.posted += n
 	for range 100000 {
 		now := 1 + h.late
-		more := h.q.Run(now, 1<<20, h)
+		more := h.q.Run(now, 1<<20, &h.env)
 		for h.peer.q.RespondPending() {
-			h.peer.q.Respond(now, 1<<20, h.peer)
+			h.peer.q.Respond(now, 1<<20, &h.peer.env)
 		}
 		for i := range h.nacks {
-			h.q.Receive(now, &h.acks[i], h)
+			h.q.Receive(now, &h.acks[i], &h.env)
 		}
 		h.nacks = 0
 		if more || h.q.RunPending() {
@@ -137,7 +138,7 @@ func (h *fastHost) turn(n uint32) {
 			return
 		}
 		h.late = d
-		h.q.Expire(1+h.late, h)
+		h.q.Expire(1+h.late, &h.env)
 	}
 	panic("no end")
 }

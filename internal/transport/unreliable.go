@@ -119,7 +119,7 @@ func (r *requester) sendDatagram(c *reqCall) int {
 	sc := c.sc
 	b := &sc.Out
 	c.address(b, sendKind(w.Op))
-	dgid, ok := c.h.ResolveAH(w.AH)
+	sgid, dgid, ok := c.h.ResolveAH(w.AH)
 	if !ok {
 		r.failHere(c, LocQPOpErr)
 		return 0
@@ -142,7 +142,8 @@ func (r *requester) sendDatagram(c *reqCall) int {
 			return 0
 		}
 	}
-	b.DGID, b.Dst, b.QKey = dgid, w.RemoteQPN&ib.PSNMask, w.RemoteQKey
+	b.SGID, b.DGID = sgid, dgid
+	b.Dst, b.QKey = w.RemoteQPN&ib.PSNMask, w.RemoteQKey
 	if w.RemoteQKey&controlledQKey != 0 {
 		b.QKey = c.Attr.QKey
 	}
