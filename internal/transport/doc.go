@@ -38,9 +38,10 @@
 //
 // # Around it
 //
-// The NIC (internal/nic) owns the queue pairs and calls them; what a queue pair needs
-// from the world it asks of its Env, which is the sum of a few interfaces: send queue and
-// its memory, receive queue, memory that the peer names, wire and events. The code is pure:
+// The NIC (internal/nic) owns the queue pairs, and the loop (internal/engine) calls them; what
+// a queue pair needs from the world it asks of its Env, which is put together of a few
+// interfaces: send queue and its memory, receive queue, memory that the peer names and events
+// are the NIC's, Sender is the loop's. The code is pure:
 // no socket, clock, goroutine or lock. A QP is plain data without a pointer, so its whole
 // state can be copied, written to a file and brought back between any two calls, on a loop
 // with another clock too (Freeze, Thaw). Working storage, and packets that arrived too early,
@@ -52,7 +53,7 @@
 //     Modify, call Run until it reports no more.
 //   - When RespondPending says so, call Respond until it reports no more.
 //   - When Deadline has passed, call Expire.
-//   - Offer a burst again that Receive has not taken, before any other. When the host has
+//   - Offer a burst again that Receive has not taken, before any other. When the NIC has
 //     answered Later, call Run and Respond again when it can say more.
 //   - In the states Error and SQE, call Flush now and then for what was posted since.
 //   - When the peer is on another host, say so with SetPath. Set CE in bursts whose packets

@@ -5,8 +5,8 @@ import (
 	"vrdma/internal/memory"
 )
 
-// Later is what a Env answers, and no completion shows: the memory cannot be reached at
-// once. Nothing has happened, or what has is remembered by the host, which has the queue
+// Later is what a NIC answers, and no completion shows: the memory cannot be reached at
+// once. Nothing has happened, or what has is remembered by the NIC, which has the queue
 // pair ask again, with the same arguments, when it can say more.
 const Later Status = 0xff
 
@@ -25,7 +25,7 @@ const (
 // Scratch is working storage that a QP needs during a call and never after it: it
 // keeps the data path free of allocation and the QP free of pointers. One Scratch
 // serves every queue pair of one engine loop, because calls nest in one way only:
-// Run or Respond (Out*) > Env.Send > the peer's Receive (In*).
+// Run or Respond (Out*) > Sender.Send > the peer's Receive (In*).
 type Scratch struct {
 	Out, In         Burst
 	OutData, InData memory.Span

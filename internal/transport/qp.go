@@ -115,7 +115,7 @@ func (q *QP) Respond(now ib.Time, budget int, h *Env) (more bool) {
 	return more
 }
 
-// ResponsePSN is the first packet of the READ response that Respond sends next: what a Env
+// ResponsePSN is the first packet of the READ response that Respond sends next: what a NIC
 // that was asked for its data, and answered Later, may know the READ by.
 func (q *QP) ResponsePSN() uint32 {
 	e := &q.resp.Res.Ring[q.resp.Res.Next]
@@ -208,7 +208,7 @@ func (q *QP) Excuse(now ib.Time) {
 // Receive takes a burst that arrived for this queue pair. Its data is valid during the
 // call only. Anything that does not come from the peer is dropped in silence.
 //
-// It reports false if the host could not reach the memory that b is for, and answered
+// It reports false if the NIC could not reach the memory that b is for, and answered
 // Later. Then b has not been taken, and is to be offered again before any other. Nothing
 // goes wrong if it never is: it was lost on the way.
 func (q *QP) Receive(now ib.Time, b *Burst, h *Env) (taken bool) {
