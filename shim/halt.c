@@ -25,6 +25,7 @@
 
 #define THREADS_MAX 4096
 #define STOPPED_BY_INTERRUPT 128 /* PTRACE_EVENT_STOP */
+#define YIELDS 256 /* some 100 us. To sleep and be woken takes longer than what is waited for, usually */
 
 enum phase { STARTING, ALLOWED, HALTED, FAILED, THAWING };
 
@@ -47,6 +48,15 @@ static void set_phase(enum phase p)
 {
 	atomic_store(&halter.phase, (int)p);
 	sys(SYS_futex, &halter.phase, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+/* Waits for another phase than p, or for the end of the helper, which is looked for every so often. */
+static void await(enum phase p, const struct timespec *often)
+{
+	for (int i = 0; i < YIELDS && atomic_load(&halter.phase) == (int)p && atomic_load(&halter.tid); i++)
+		sys(SYS_sched_yield);
+	while (atomic_load(&halter.phase) == (int)p && atomic_load(&halter.tid))
+		sys(SYS_futex, &halter.phase, FUTEX_WAIT, p, often, NULL, 0);
 }
 
 static bool known(int tid)
@@ -76,21 +86,31 @@ static bool ended(long dir, const char *tid)
 	return true;
 }
 
-/* Stops one thread. False: it cannot be done. */
-static bool stop(long dir, const char *name, int tid)
+/* Tells one thread to stop. False: it cannot be done. */
+static bool interrupt(long dir, const char *name, int tid)
 {
-	int status = 0;
+	if (halter.n == THREADS_MAX)
+		return false;
 	long r = sys(SYS_ptrace, PTRACE_SEIZE, tid, NULL, NULL);
 	if (r < 0) /* the kernel says EPERM also of a thread that is at its end */
 		return r == -ESRCH || ended(dir, name);
-	if (halter.n == THREADS_MAX)
-		return false;
 	sys(SYS_ptrace, PTRACE_INTERRUPT, tid, NULL, NULL);
-	if (sys(SYS_wait4, tid, &status, __WALL, NULL) != tid || !WIFSTOPPED(status))
-		return true; /* it ended */
-	halter.stopped[halter.n].tid = tid;
-	halter.stopped[halter.n++].signal = status >> 16 == STOPPED_BY_INTERRUPT ? 0 : WSTOPSIG(status);
+	halter.stopped[halter.n++].tid = tid;
 	return true;
+}
+
+/* Waits until those from first on have stopped. All were told before: they stop at the same time. */
+static void await_stops(unsigned first)
+{
+	unsigned n = halter.n;
+	halter.n = first;
+	for (unsigned i = first; i < n; i++) {
+		int status = 0, tid = halter.stopped[i].tid;
+		if (sys(SYS_wait4, tid, &status, __WALL, NULL) != tid || !WIFSTOPPED(status))
+			continue; /* it ended */
+		halter.stopped[halter.n].tid = tid;
+		halter.stopped[halter.n++].signal = status >> 16 == STOPPED_BY_INTERRUPT ? 0 : WSTOPSIG(status);
+	}
 }
 
 /* One reading of the list of threads. How many were new, or -1. */
@@ -104,19 +124,22 @@ static int stop_listed(long dir)
 	} __attribute__((packed)) *e;
 	char list[2048];
 	unsigned before = halter.n;
+	bool ok = true;
 	long n;
 
 	sys(SYS_lseek, dir, 0, 0);
-	while ((n = sys(SYS_getdents64, dir, list, sizeof list)) > 0)
-		for (long i = 0; i < n; i += e->length) {
+	while (ok && (n = sys(SYS_getdents64, dir, list, sizeof list)) > 0)
+		for (long i = 0; ok && i < n; i += e->length) {
 			int tid = 0;
 			e = (struct entry *)(void *)(list + i);
 			for (const char *c = e->name; *c >= '0' && *c <= '9'; c++)
 				tid = tid * 10 + (*c - '0');
-			if (tid && !known(tid) && !stop(dir, e->name, tid))
-				return -1;
+			if (tid && !known(tid))
+				ok = interrupt(dir, e->name, tid);
 		}
-	return n < 0 ? -1 : (int)(halter.n - before);
+	int found = (int)(halter.n - before); /* one that ended may have made another one before */
+	await_stops(before);
+	return !ok || n < 0 ? -1 : found;
 }
 
 /* The helper. */
@@ -125,8 +148,7 @@ static void run(void)
 	int r = -1;
 	/* Should the process be killed, there is nobody left to stop. */
 	sys(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-	while (atomic_load(&halter.phase) == STARTING)
-		sys(SYS_futex, &halter.phase, FUTEX_WAIT, STARTING, NULL, NULL, 0);
+	await(STARTING, NULL);
 	long dir = sys(SYS_openat, AT_FDCWD, halter.tasks, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir >= 0 && sys(SYS_getppid) == halter.parent) {
 		while ((r = stop_listed(dir)) > 0) /* a running thread may have made new ones */
@@ -134,8 +156,8 @@ static void run(void)
 		sys(SYS_close, dir);
 	}
 	set_phase(r == 0 ? HALTED : FAILED);
-	while (r == 0 && atomic_load(&halter.phase) == HALTED)
-		sys(SYS_futex, &halter.phase, FUTEX_WAIT, HALTED, NULL, NULL, 0);
+	if (r == 0)
+		await(HALTED, NULL);
 	while (halter.n--)
 		sys(SYS_ptrace, PTRACE_DETACH, halter.stopped[halter.n].tid, NULL,
 		    (long)halter.stopped[halter.n].signal);
@@ -145,6 +167,8 @@ static void run(void)
 
 static void reap(void)
 {
+	for (int i = 0; i < YIELDS && atomic_load(&halter.tid); i++)
+		sys(SYS_sched_yield);
 	join_bare(&halter.tid);
 	sys(SYS_wait4, halter.pid, NULL, __WALL, NULL);
 	tracer_forbid();
@@ -164,10 +188,8 @@ bool halt_begin(void)
 		return false;
 	tracer_allow(halter.pid); /* Yama lets parents trace their children, not the reverse */
 	set_phase(ALLOWED);
-	while (atomic_load(&halter.phase) == ALLOWED && atomic_load(&halter.tid)) {
-		struct timespec often = {.tv_nsec = 50000000};
-		sys(SYS_futex, &halter.phase, FUTEX_WAIT, ALLOWED, &often, NULL, 0);
-	}
+	const struct timespec often = {.tv_nsec = 50000000};
+	await(ALLOWED, &often);
 	if (atomic_load(&halter.phase) == HALTED)
 		return true;
 	reap();

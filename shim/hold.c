@@ -26,11 +26,25 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 		guard_close(&h->guard);
 	if (!h->alone && h->guard.fd < 0 && what != HOLD_ALL)
 		h->alone = h->halted = halt_begin();
+	/*
+	 * Memory of threads that is private need not be known on the way back. So each thread costs one
+	 * question, where its descriptor is, and not also what is mapped there.
+	 */
+	h->complete = what == HOLD_PRIVATE || memory_moved || !m->query;
 	/* The first thread's memory was never made shared, unless it runs on a stack of its own making. */
-	if (what != HOLD_PRIVATE && h->alone && !h->halted && sys(SYS_gettid) == sys(SYS_getpid))
+	if (what != HOLD_PRIVATE && h->alone && !h->halted && sys(SYS_gettid) == sys(SYS_getpid)) {
 		tasks_here(m, &untouchable);
-	else
-		tasks_ranges(m, &untouchable);
+		h->complete = true;
+	} else {
+		tasks_ranges(m, &untouchable, h->complete ? NULL : &swapped);
+	}
+}
+
+void hold_complete(struct hold *h, struct maps *m)
+{
+	if (!h->complete && m->query)
+		tasks_ranges(m, h->untouchable, NULL);
+	h->complete = true;
 }
 
 void hold_end(struct hold *h)

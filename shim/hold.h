@@ -13,6 +13,7 @@ struct hold {
 	bool halted; /* because they are stopped */
 	struct guard guard;
 	struct ranges *untouchable; /* memory of threads, which is never replaced */
+	bool complete;              /* of all threads: else only what lies in swapped memory */
 };
 
 /*
@@ -29,6 +30,8 @@ enum hold_what {
 };
 /* Gets ready, unless it is. */
 void hold_begin(struct hold *h, struct maps *m, enum hold_what what);
+/* Pages of the memfd were found that are not known as swapped: a thread's memory may lie there too. */
+void hold_complete(struct hold *h, struct maps *m);
 void hold_end(struct hold *h);
 /* Where the chunk ends that begins at start. */
 uint64_t hold_chunk(const struct hold *h, uint64_t start, uint64_t end);

@@ -34,6 +34,8 @@ bool pages_each(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t
 		uint64_t arg)
 {
 	uint64_t end = offset + n, to;
+	if (n == PAGE) /* to ask costs more than to read zeros */
+		return f(offset, n, arg);
 	for (uint64_t at = offset; at < end; at = to) {
 		if (!find_run(at) || run.start >= end)
 			return true;

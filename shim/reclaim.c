@@ -261,6 +261,7 @@ bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end)
 		if (!a.any)
 			return true;
 		get_ready(h);
+		hold_complete(h, &memory_maps);
 		if (!reclaim_mapping(h, &a.found))
 			return false;
 	}
@@ -298,11 +299,13 @@ static bool restore(struct hold *h, uint64_t start, uint64_t end)
 		at = v.end;
 		if (!in_place)
 			continue;
+		get_ready(h);
+		if (v.end > end) /* perhaps by pages that we do not know */
+			hold_complete(h, &memory_maps);
 		if (v.start < start)
 			v.start = v.offset = start;
 		if (v.end > end)
 			v.end = appended(&v, end);
-		get_ready(h);
 		bool done = reclaim_mapping(h, &v);
 		if (done && v.end > end)
 			pages_punch(end, v.end);
@@ -310,7 +313,12 @@ static bool restore(struct hold *h, uint64_t start, uint64_t end)
 	}
 	/* The buffer was unmapped, or is where mremap carried it. */
 	elsewhere |= at < end;
-	return !memory_maps.broken && (!elsewhere || reclaim_aliases(h, start, end)) && ok;
+	if (elsewhere && !memory_maps.broken)
+		ok = reclaim_aliases(h, start, end) && ok;
+	ok = ok && !memory_maps.broken;
+	if (ok && elsewhere) /* else each chunk left the file when it became private */
+		pages_punch(start, end);
+	return ok;
 }
 
 static void restore_all(struct hold *h, const struct ranges *gone)
@@ -321,8 +329,6 @@ static void restore_all(struct hold *h, const struct ranges *gone)
 		for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
 			ok = restore(h, r.start, r.end) && ok;
 		if (ok) {
-			for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
-				pages_punch(r.start, r.end);
 			ranges_remove(&swapped, g.start, g.end);
 			seams_remove(g.start, g.end);
 		} else {
@@ -396,6 +402,7 @@ bool memory_reclaim(void)
 			if (!ok || !a.any)
 				break;
 			get_ready(&h);
+			hold_complete(&h, &memory_maps);
 			ok = reclaim_mapping(&h, &a.found);
 		}
 		hold_end(&h);

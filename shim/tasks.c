@@ -64,7 +64,15 @@ void tasks_here(struct maps *m, struct ranges *out)
 	add(m, out, sp, sp - NEAR, sp + NEAR);
 }
 
-void tasks_ranges(struct maps *m, struct ranges *out)
+/* Does a thread's descriptor lie there? Its stack is then one mapping with it. */
+static bool lies_in(const struct ranges *where, int tid)
+{
+	struct range r;
+	uint64_t at = descriptor(tid) & ~(PAGE - 1);
+	return at && ranges_find(where, at, at + PAGE, &r);
+}
+
+void tasks_ranges(struct maps *m, struct ranges *out, const struct ranges *where)
 {
 	struct {
 		uint64_t ino, off;
@@ -88,7 +96,7 @@ void tasks_ranges(struct maps *m, struct ranges *out)
 			e = (void *)(list + i);
 			for (const char *c = e->name; *c >= '0' && *c <= '9'; c++)
 				tid = tid * 10 + (*c - '0');
-			if (tid)
+			if (tid && (!where || lies_in(where, tid)))
 				add_task(m, out, tid, pid);
 		}
 	}

@@ -7,8 +7,11 @@
 #include "ranges.h"
 
 unsigned tasks_count(void); /* how many threads; 0: unknown */
-/* Stacks and thread descriptors of all of them, and what this thread's own code stands on. */
-void tasks_ranges(struct maps *m, struct ranges *out);
+/*
+ * Stacks and thread descriptors of all of them, and what this thread's own code stands on. With
+ * where: only of those threads whose descriptor lies there.
+ */
+void tasks_ranges(struct maps *m, struct ranges *out, const struct ranges *where);
 void tasks_here(struct maps *m, struct ranges *out); /* only the latter */
 
 #endif

@@ -15,9 +15,15 @@ const (
 	idleTime   = 10 * time.Second
 )
 
-// cycleSizes are the buffers that are registered and deregistered in a loop, and how often
-// in a round.
-var cycleSizes = []struct{ bytes, times int }{{4 << 10, 500}, {1 << 20, 50}, {regionSize, 3}}
+// cycleSizes are the buffers that are registered and deregistered in a loop, how often in a
+// round, and what the program is told beyond that.
+var cycleSizes = []struct {
+	bytes, times int
+	args         []string
+}{
+	{4 << 10, 500, nil}, {1 << 20, 50, nil}, {regionSize, 3, nil},
+	{4 << 10, 500, []string{"4"}}, {4 << 10, 500, []string{"4", "nouffd"}},
+}
 
 // local is what programs on one host get, and what they cost.
 func (t *Table) local() part {
@@ -54,6 +60,10 @@ func (t *Table) local() part {
 			ratioAtMost("deregistering 1 MiB, against a first registration", 1),
 			ratioAtMost("registering and deregistering 256 MiB in a loop, against a first registration", 2),
 			ratioAtMost("deregistering 256 MiB, against a first registration", 1),
+			ratioAtMost("registering and deregistering 4 KiB in a loop, 4 idle threads, against a first registration", 2),
+			ratioAtMost("deregistering 4 KiB, 4 idle threads, against a first registration", 1),
+			ratioAtMost("registering and deregistering 4 KiB in a loop, 4 idle threads, no userfaultfd, against a first registration", 2),
+			ratioAtMost("deregistering 4 KiB, 4 idle threads, no userfaultfd, against a first registration", 1),
 
 			{What: "send latency, 64 B, foreign memory against mapped", Against: &Series{}, AtMost: true, Unbounded: true},
 
@@ -222,7 +232,8 @@ func (l *localRows) cycles(ctx context.Context, rows []Row) error {
 		both := Series{Name: "ibv_reg_mr and ibv_dereg_mr", Unit: "s"}
 		back := Series{Name: "ibv_dereg_mr", Unit: "s"}
 		for range l.Rounds {
-			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times))...)
+			cmd := append([]string{l.programs["cycle"], strconv.Itoa(size.bytes), strconv.Itoa(size.times)}, size.args...)
+			seconds, err := l.Lab.numbers(ctx, 3, l.host.Under(cmd...)...)
 			if err != nil {
 				return err
 			}

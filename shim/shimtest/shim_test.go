@@ -28,7 +28,7 @@ func TestPrograms(t *testing.T) {
 
 // TestKeep: no byte is lost where something runs out, ends or was moved, also on an older kernel.
 func TestKeep(t *testing.T) {
-	for _, name := range []string{"moved", "appended", "leaderless", "descriptors", "addresses", "mappings", "crowd", "beside"} {
+	for _, name := range []string{"moved", "appended", "leaderless", "descriptors", "addresses", "mappings", "crowd", "beside", "beneath"} {
 		for kernel, wrap := range map[string][]string{"new": nil, "old": {program(t, "oldkernel")}} {
 			if name == "crowd" && kernel == "old" {
 				continue // nothing is moved there

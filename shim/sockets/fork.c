@@ -100,11 +100,13 @@ static bool patient(struct timespec *since)
 void fork_hold(void)
 {
 	struct timespec since = {0};
+	bool wait = true;
 	held++;
-	while (atomic_fetch_add(&holders, 1), atomic_load(&forking)) {
-		if (!patient(&since))
-			return;
+	while (atomic_fetch_add(&holders, 1), wait && atomic_load(&forking)) {
+		/* Not counted while it waits: the fork would wait for it, and both until they lose patience. */
 		atomic_fetch_sub(&holders, 1);
+		while (wait && atomic_load(&forking))
+			wait = patient(&since);
 	}
 }
 

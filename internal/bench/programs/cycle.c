@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cycle BYTES ROUNDS [THREADS]: a buffer that is registered, used and deregistered, over and
- * over, beside memory in use that is registered for the first time. Other threads sleep.
+ * cycle BYTES ROUNDS [THREADS [nouffd]]: a buffer that is registered, used and deregistered,
+ * over and over, beside memory in use that is registered for the first time. Other threads
+ * sleep. With nouffd userfaultfd is forbidden, as in a container.
  *
  * Prints three medians, in seconds: a first registration, a registration and a
  * deregistration of the loop together, and that deregistration alone.
  */
 #include "device.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,6 +75,24 @@ static void *sleeps(void *arg)
 	return arg;
 }
 
+/* The system call, and making one through /dev/userfaultfd. */
+static void forbid_userfaultfd(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0xaa00 /* USERFAULTFD_IOC_NEW */, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {sizeof code / sizeof *code, code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog))
+		fail("seccomp");
+}
+
 int main(int argc, char **argv)
 {
 	size_t size = argc > 1 ? strtoull(argv[1], NULL, 10) : 4096;
@@ -81,6 +105,8 @@ int main(int argc, char **argv)
 
 	if (!pd || !first || !both || !back)
 		fail("ibv_alloc_pd");
+	if (argc > 4 && !strcmp(argv[4], "nouffd"))
+		forbid_userfaultfd();
 	for (int i = 0; i < threads; i++) {
 		pthread_t t;
 

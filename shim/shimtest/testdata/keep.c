@@ -298,13 +298,44 @@ static void beside(void)
 	pthread_attr_destroy(&a);
 }
 
+static _Atomic bool started;
+
+static void *counts_on_its_stack(void *arg)
+{
+	volatile uint64_t n = 0;
+	(void)arg;
+	started = true;
+	for (uint64_t i = 0; !stop; i++, n = i)
+		CHECK(n == i);
+	return NULL;
+}
+
+/* A registered buffer that became a thread's stack stays as it is for as long as the thread lives. */
+static void beneath(void)
+{
+	pthread_attr_t a;
+	pthread_t t;
+	char *stack = fresh(SMALL);
+	uint32_t m = reg_as(fd, stack, SMALL, SHARED);
+	CHECK(pthread_attr_init(&a) == 0 && pthread_attr_setstack(&a, stack, SMALL) == 0);
+	CHECK(pthread_create(&t, &a, counts_on_its_stack, NULL) == 0);
+	while (!started)
+		sched_yield();
+	CHECK(dereg_mr(fd, m) == 0);
+	CHECK(ask(fd, CMD_DATA, 0) != 0);
+	stop_counting(t);
+	pthread_attr_destroy(&a);
+	nothing_left();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"moved", moved}, {"appended", appended}, {"leaderless", leaderless}, {"descriptors", descriptors},
-		     {"addresses", addresses}, {"mappings", mappings}, {"crowd", crowd}, {"beside", beside}};
+		     {"addresses", addresses}, {"mappings", mappings}, {"crowd", crowd}, {"beside", beside},
+		     {"beneath", beneath}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
 			fd = open_device();
