@@ -19,8 +19,8 @@ const (
 	listenerTaken = "was made by fork and uses a listener of its parent"
 )
 
-// Every way to fork leaves the parent's connections as they were, over either library. Forks
-// beside threads that make sockets are tried over the stub only (shim/shimtest).
+// Every way to fork leaves the parent's connections as they were, over either library, also
+// beside threads that make sockets.
 func TestForkCalls(t *testing.T) {
 	bin := harness.CompileWith(t, "forks", "gcc")
 	for _, lib := range libraries(t) {
@@ -28,7 +28,7 @@ func TestForkCalls(t *testing.T) {
 			d := harness.Device(t)
 			for _, name := range []string{
 				"reuse", "use", "leave", "grandchild", "epolls", "copies", "range", "vforks", "executes", "executes_fast", "spawns",
-				"listens", "serves", "fresh", "clones",
+				"listens", "serves", "fresh", "clones", "threads",
 			} {
 				if out := lib.launch(t, d, bin, name).OK(t, minute); !strings.Contains(out, "ok "+name) {
 					t.Errorf("%s:\n%s", name, out)
