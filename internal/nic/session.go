@@ -43,6 +43,8 @@ type Session struct {
 	closed  bool
 	trouble trouble
 
+	armByCommand bool // somebody wants to see when completion queues are armed
+
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
 }
@@ -52,7 +54,7 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 	l, a := &n.Limits, o.Account
 	s := &Session{
 		SessionOptions: o, nic: n, opened: time.Now(),
-		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL, a, pdBill), cqs: newTable[*CQ](l.CQs, handles, syscall.EINVAL, a, cqBill),
+		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL, a, pdBill), cqs: newTable[*CQ](l.CQs, uint32(max(l.CQs, cqHandles)), syscall.EINVAL, a, cqBill),
 		qps: newTable[*QP](l.QPs, doorbells, syscall.EINVAL, a, qpBill), srqs: newTable[*SRQ](l.SRQs, handles, syscall.EINVAL, a, srqBill),
 		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM, a, mrBill), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL, a, mwBill),
 		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL, a, ahBill), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE, a, channelBill),
