@@ -90,7 +90,8 @@ static void ring(struct file *f, uint32_t qp)
  */
 static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 {
-	if (cq >= VRDMA_ARM_CQS)
+	_Atomic uint32_t *told = (_Atomic uint32_t *)(f->page + VRDMA_ARM_TOLD);
+	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(told, memory_order_relaxed))
 		return false;
 	_Atomic uint32_t *word =
 		(_Atomic uint32_t *)(f->page + VRDMA_ARM_WORDS + (size_t)cq * VRDMA_ARM_STRIDE);

@@ -32,14 +32,15 @@ import (
 // completion and have an event besides, as with the kernel's.
 //
 // READY says that setting the bit is enough. Without it the client makes the command, which
-// does the same here, and can refuse. It is clear for a queue that is not there, for one
-// whose handle has no word in the shared area, and while somebody traces the session. The
-// daemon never reads it, and of a word that the client scribbles on it believes two bits.
+// does the same here, and can refuse. It is clear for a queue that is not there, and a handle
+// beyond the shared words has none. While somebody traces the session all arming is by command
+// (Session.ArmByCommand). The daemon never reads READY, and of a word that the client
+// scribbles on it believes the two other bits.
 
 const (
 	armBits = protocol.ArmSolicited | protocol.ArmAll
-	// cqHandles is how many completion queue handles there are, unless the limit is higher:
-	// those have no word in the shared area.
+	// cqHandles is how many completion queue handles there are. Where the limit is higher
+	// there are more, and those have no word in the shared area.
 	cqHandles = protocol.ArmCQs
 )
 
@@ -50,26 +51,16 @@ type arm struct {
 }
 
 // open begins with the word of a handle, unarmed.
-func (a *arm) open(arena *Arena, handle uint32, ready bool) {
+func (a *arm) open(arena *Arena, handle uint32) {
 	a.word = &a.own
 	if handle < protocol.ArmCQs {
 		a.word = shared32(arena.mem, protocol.ArmWords+int(handle)*protocol.ArmStride)
 	}
-	a.word.Store(0)
-	a.setReady(ready)
+	a.word.Store(protocol.ArmReady)
 }
 
 // close ends it: whoever arms the handle from now on is told that there is no such queue.
 func (a *arm) close() { a.word.Store(0) }
-
-// setReady says whether the client may set the bit itself.
-func (a *arm) setReady(ready bool) {
-	if ready {
-		a.word.Or(protocol.ArmReady)
-	} else {
-		a.word.And(^uint32(protocol.ArmReady))
-	}
-}
 
 // set arms it for the next completion, or the next that is solicited or an error.
 func (a *arm) set(solicitedOnly bool) {
@@ -89,4 +80,13 @@ func (a *arm) fires(solicited bool) bool {
 	}
 	a.word.And(^uint32(armBits))
 	return true
+}
+
+// ArmByCommand says whether the client has to arm its queues by command, which can be seen.
+func (s *Session) ArmByCommand(on bool) {
+	v := uint32(0)
+	if on {
+		v = 1
+	}
+	shared32(s.Arena.mem, protocol.ArmTold).Store(v)
 }

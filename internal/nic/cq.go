@@ -64,7 +64,7 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 		c.ring.release()
 		return CQInfo{}, err
 	}
-	c.arm.open(s.Arena, h, !s.armByCommand)
+	c.arm.open(s.Arena, h)
 	if c.channel != nil {
 		c.channel.cqs++
 	}
@@ -133,12 +133,6 @@ func (s *Session) ReqNotify(h uint32, solicitedOnly bool) error {
 	}
 	c.arm.set(solicitedOnly)
 	return nil
-}
-
-// ArmByCommand says whether the client has to arm its queues by command, which can be seen.
-func (s *Session) ArmByCommand(on bool) {
-	s.armByCommand = on
-	s.cqs.walk(func(_ uint32, c *CQ) { c.arm.setReady(!on) })
 }
 
 // look reads how far the client has come. Its index is only believed as far as

@@ -43,8 +43,6 @@ type Session struct {
 	closed  bool
 	trouble trouble
 
-	armByCommand bool // somebody wants to see when completion queues are armed
-
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
 }

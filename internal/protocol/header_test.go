@@ -20,7 +20,7 @@ var twins = map[string]int64{
 	"VRDMA_DB_BITS": DoorbellBits, "VRDMA_DB_ARMED": DoorbellArmed, "VRDMA_DB_ANY": DoorbellAny,
 	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
 	"VRDMA_ARM_CQS": ArmCQs, "VRDMA_ARM_STRIDE": ArmStride, "VRDMA_ARM_READY": ArmReady, "VRDMA_ARM_SOLICITED": ArmSolicited,
-	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
+	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_TOLD": ArmTold, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
 	"VRDMA_ARM_WORDS + VRDMA_ARM_CQS * VRDMA_ARM_STRIDE": SharedSize,
 	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_SHARED": ExtentShared, "VRDMA_EXTENT_FOREIGN": ExtentForeign,
 	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite,
