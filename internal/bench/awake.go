@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+// awake is a probe that runs while burner (programs/burn.c) keeps the processors busy.
+func (l *Lab) awake(p Probe, burner []string) Probe {
+	return l.alongside(p, "awake", burner)
+}
+
+// alongside is a probe that runs beside a program that says "ready" and ends with its input.
+func (l *Lab) alongside(p Probe, name string, argv []string) Probe {
+	measure := p.Measure
+	p = on(p, name)
+	p.Measure = func(ctx context.Context) (Reading, error) {
+		other, err := l.engage(ctx, argv...)
+		if err != nil {
+			return Reading{}, err
+		}
+		defer other.dismiss()
+		return measure(ctx)
+	}
+	return p
+}
+
+// engage starts one program and waits until it is ready.
+func (l *Lab) engage(ctx context.Context, argv ...string) (*crowd, error) {
+	c := &crowd{}
+	_, out, err := c.admit(l.command(ctx, argv...))
+	if err != nil {
+		return nil, err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != "ready" {
+		c.dismiss()
+		return nil, fmt.Errorf("%s did not become ready: %q, %w", title(argv), line, err)
+	}
+	return c, nil
+}
+
+// without is a probe that runs while the daemons are stopped. A daemon that looks around,
+// for whatever reason, would keep a processor awake for those who sleep in what is
+// measured instead of vrdma.
+func (p Probe) without(daemons ...*daemon) Probe {
+	measure := p.Measure
+	p.Measure = func(ctx context.Context) (Reading, error) {
+		for _, d := range daemons {
+			if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				return Reading{}, fmt.Errorf("cannot stop the daemon: %w", err)
+			}
+			defer d.cmd.Process.Signal(syscall.SIGCONT)
+		}
+		return measure(ctx)
+	}
+	return p
+}
