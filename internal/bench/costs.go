@@ -3,37 +3,43 @@ package bench
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // A ware is what processor time is spent on, and how it is counted.
 type ware struct {
-	what     string // moved
+	what     string
 	unit     string
-	tool     string
-	size     int
+	size     int      // of a message
 	quantity float64  // messages in one unit
 	options  []string // of iperf3
+	manners  [2]manner
 }
 
-var wares = []ware{
-	{"for a GiB, 64 KiB writes", "core-s/GiB", "ib_write_bw", bulkSize, (1 << 30) / bulkSize, nil},
-	{"for a million messages, 8 B sends", "core-s/million", "ib_send_bw", smallMessage, 1e6, []string{"-l", "8", "-N"}},
-}
-
-// A manner is how a program waits.
+// A manner is how programs move it and wait. perftest knows no writes whose completions
+// are slept for.
 type manner struct {
-	name    string
-	options []string // of perftest
+	name, tool string
+	options    []string
 }
 
-var manners = []manner{{"polling", nil}, {"sleeping", []string{"-e"}}}
+var wares = [2]ware{
+	{"for a GiB", "core-s/GiB", bulkSize, (1 << 30) / bulkSize, nil, [2]manner{
+		{"64 KiB writes, polling", "ib_write_bw", nil},
+		{"64 KiB sends, sleeping", "ib_send_bw", []string{"-e"}},
+	}},
+	{"for a million messages", "core-s/million", smallMessage, 1e6, []string{"-l", "8", "-N"}, [2]manner{
+		{"8 B sends, polling", "ib_send_bw", nil},
+		{"8 B sends, sleeping", "ib_send_bw", []string{"-e"}},
+	}},
+}
 
 // aimed is the most that a GiB on one host should cost.
 const aimed = 0.06
 
 // costs is the processor time that programs on one host take, with their daemon.
 func (t *Table) costs() part {
-	first := Row{What: "processor time " + wares[0].what + ", polling, one host", Ours: Series{Unit: wares[0].unit}, AtMost: true, Unbounded: true, Aim: aimed}
+	first := Row{What: "processor time " + wares[0].what + ", " + wares[0].manners[0].name + ", one host", Ours: Series{Unit: wares[0].unit}, AtMost: true, Unbounded: true, Aim: aimed}
 	return part{
 		rows: append([]Row{first}, costRows("one host", 0)...),
 		measure: func(ctx context.Context, rows []Row) error {
@@ -70,7 +76,7 @@ func (t *Table) farCosts() part {
 func costRows(place string, aim float64) []Row {
 	var rows []Row
 	for i, w := range wares {
-		for _, m := range manners {
+		for _, m := range w.manners {
 			for _, whose := range []string{"", ", whole machine"} {
 				row := Row{
 					What:    "processor time " + w.what + ", " + m.name + ", " + place + whose + ", against TCP",
@@ -106,11 +112,11 @@ type purchase struct {
 func (c *costing) measure(ctx context.Context, rows []Row, all bool) error {
 	var list []*purchase
 	for i, w := range wares {
-		tcp := c.purchase("iperf3", w, c.iperf3(w))
+		tcp := c.purchase(strings.Join(append([]string{"iperf3"}, w.options...), " "), w, c.iperf3(w))
 		tcp.skipped = c.oursOnly
-		for j, m := range manners {
-			at := (i*len(manners) + j) * 2
-			ours := c.purchase(w.tool+" -s "+fmt.Sprint(w.size)+", "+m.name, w, c.perftest(w, m, c.messages[i][j]))
+		for j, m := range w.manners {
+			at := i*4 + j*2
+			ours := c.purchase(strings.Join(append([]string{m.tool, "-s", fmt.Sprint(w.size)}, m.options...), " "), w, c.perftest(w, m, c.messages[i][j]))
 			ours.skipped = !c.want(rows[at:at+2]...) && !(all && at == 0)
 			list = append(list, ours)
 		}
@@ -118,9 +124,9 @@ func (c *costing) measure(ctx context.Context, rows []Row, all bool) error {
 		list = append(list, tcp)
 	}
 	err := c.rounds(ctx, list)
-	for i := range wares {
+	for i, w := range wares {
 		mine := list[3*i : 3*i+3]
-		for j := range manners {
+		for j := range w.manners {
 			for k := range 2 {
 				rows[i*4+j*2+k].fill(mine[j].series[k], mine[2].series[k])
 			}
@@ -174,7 +180,7 @@ func (c *costing) perftest(w ware, m manner, many int) func(context.Context) (sp
 	const few = 1000
 	run := func(ctx context.Context, messages int) (spending, error) {
 		return spent(ctx, c.daemons, func(ctx context.Context) error {
-			_, err := c.route.stream(ctx, device, w.tool, w.size, messages, m.options...)
+			_, err := c.route.stream(ctx, device, m.tool, w.size, messages, m.options...)
 			return err
 		})
 	}

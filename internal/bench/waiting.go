@@ -10,12 +10,12 @@ func (t *Table) waiting() part {
 }
 
 // twice is a latency row against something, and the same while a process of the lowest
-// priority keeps the processors out of idle. The bound is for the first: most of what a
-// sleeping program waits for on an idle machine is a processor that wakes up.
+// priority keeps the processors out of idle. The bound and the aim are for the first: most
+// of what a sleeping program waits for on an idle machine is a processor that wakes up.
 func twice(what, against string, bound, aim float64) []Row {
 	idle := ratioAtMost(what+", against "+against, bound)
 	awake := Row{What: what + ", processors kept awake, against " + against, Against: &Series{}, AtMost: true, Unbounded: true}
-	idle.Aim, awake.Aim = aim, aim
+	idle.Aim = aim
 	return []Row{idle, awake}
 }
 

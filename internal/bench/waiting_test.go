@@ -13,7 +13,7 @@ import (
 
 func TestParsePingpong(t *testing.T) {
 	got, err := ParsePingpong(captured(t, "rc_pingpong.txt"))
-	if err != nil || !near(got, 271.93e-6) {
+	if err != nil || !near(got, 302.55e-6) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	for name, text := range map[string]string{
