@@ -55,7 +55,7 @@ func (t *Table) apart() part {
 			for i, s := range sides {
 				where := [...]string{"each in its own", "all in one"}[i]
 				latency = append(latency, on(s.route.latency("ib_send_lat", latencySize, 10000), where).without(s.other))
-				bandwidth := on(s.route.bandwidth("ib_write_bw", bulkSize, 20000), where).without(s.other)
+				bandwidth := on(s.route.bandwidth("ib_write_bw", bulkSize, 100000), where).without(s.other)
 				others = append(others, bandwidth,
 					on(s.route.messages("ib_write_bw", smallMessage, 500000), where).without(s.other),
 					t.Lab.alongside(bandwidth, "a processor burnt", s.burn))

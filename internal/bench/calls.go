@@ -65,7 +65,7 @@ func (r Route) call(name string, w way, program, serve, call string) Probe {
 // rping probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
 // one more SEND. It prints no times, so it is run with few and with many rounds.
 func (r Route) rping() Probe {
-	const few, many = 100, 1000
+	const few, many = 50, 400
 	// Prints the nanoseconds that a command takes.
 	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
 	run := func(ctx context.Context, rounds int) (float64, error) {

@@ -98,6 +98,8 @@ type costing struct {
 	route    Route
 	daemons  []*daemon
 	messages [2][2]int // that are moved, of every ware in every manner
+	// background is how busy the machine is when nothing is measured, looked at every round.
+	background float64
 }
 
 // A purchase is something whose price is measured: per unit, as charged and of the machine.
@@ -146,6 +148,10 @@ func (c *costing) purchase(name string, w ware, price func(context.Context) (spe
 // rounds prices everything in turn. A tool that fails says so in its series.
 func (c *costing) rounds(ctx context.Context, list []*purchase) error {
 	for round := range c.Rounds {
+		var err error
+		if c.background, err = background(ctx); err != nil {
+			return err
+		}
 		for _, p := range list {
 			if p.skipped {
 				continue
@@ -179,7 +185,7 @@ func (c *costing) rounds(ctx context.Context, list []*purchase) error {
 func (c *costing) perftest(w ware, m manner, many int) func(context.Context) (spending, error) {
 	const few = 1000
 	run := func(ctx context.Context, messages int) (spending, error) {
-		return spent(ctx, c.daemons, func(ctx context.Context) error {
+		return spent(ctx, c.background, c.daemons, func(ctx context.Context) error {
 			_, err := c.route.stream(ctx, device, m.tool, w.size, messages, m.options...)
 			return err
 		})
@@ -199,7 +205,7 @@ func (c *costing) perftest(w ware, m manner, many int) func(context.Context) (sp
 func (c *costing) iperf3(w ware) func(context.Context) (spending, error) {
 	return func(ctx context.Context) (spending, error) {
 		var moved uint64
-		s, err := spent(ctx, nil, func(ctx context.Context) (err error) {
+		s, err := spent(ctx, c.background, nil, func(ctx context.Context) (err error) {
 			_, moved, err = c.route.iperf3(ctx, plain, w.options...)
 			return err
 		})

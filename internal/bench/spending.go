@@ -25,33 +25,35 @@ func (s spending) minus(o spending) spending {
 	return spending{s.processes - o.processes, s.machine - o.machine}
 }
 
-// backgroundTime is how long the machine is watched before something is measured.
-const backgroundTime = 200 * time.Millisecond
+// backgroundTime is how long the machine is watched while nothing is measured. The
+// kernel counts in ticks of 10 ms: it must not be short.
+const backgroundTime = time.Second
 
-// spent is the processor time that f takes. The programs that it starts have ended when it
-// returns, or they do not count.
-func spent(ctx context.Context, daemons []*daemon, f func(context.Context) error) (spending, error) {
-	var at [3]account // before the background, after it, and after f
-	look := func(i int) (err error) {
-		at[i], err = readAccount(daemons)
-		return err
-	}
-	if err := look(0); err != nil {
-		return spending{}, err
+// background is how busy the machine is when nothing is measured, in processors.
+func background(ctx context.Context) (float64, error) {
+	before, err := readAccount(nil)
+	if err != nil {
+		return 0, err
 	}
 	if err := wait(ctx, backgroundTime); err != nil {
-		return spending{}, err
+		return 0, err
 	}
-	if err := look(1); err != nil {
+	after, err := readAccount(nil)
+	return (after.busy - before.busy) / (after.at - before.at), err
+}
+
+// spent is the processor time that f takes while the machine is busy with other things,
+// too. The programs that it starts have ended when it returns, or they do not count.
+func spent(ctx context.Context, background float64, daemons []*daemon, f func(context.Context) error) (spending, error) {
+	before, err := readAccount(daemons)
+	if err != nil {
 		return spending{}, err
 	}
 	if err := f(ctx); err != nil {
 		return spending{}, err
 	}
-	if err := look(2); err != nil {
-		return spending{}, err
-	}
-	return settle(at), nil
+	after, err := readAccount(daemons)
+	return between(before, after, background), err
 }
 
 // An account is processor time in seconds, up to a moment.
@@ -60,13 +62,11 @@ type account struct {
 	processes, busy float64
 }
 
-// settle is what was spent between the last two accounts, less the machine's background
-// between the first two.
-func settle(at [3]account) spending {
-	background := (at[1].busy - at[0].busy) / (at[1].at - at[0].at)
+// between is what was spent between two accounts, less the machine's background.
+func between(before, after account, background float64) spending {
 	return spending{
-		processes: at[2].processes - at[1].processes,
-		machine:   at[2].busy - at[1].busy - background*(at[2].at-at[1].at),
+		processes: after.processes - before.processes,
+		machine:   after.busy - before.busy - background*(after.at-before.at),
 	}
 }
 
@@ -113,4 +113,16 @@ func parseBusy(stat string) (float64, error) {
 	}
 	const perSecond = 100
 	return float64(ticks) / perSecond, nil
+}
+
+// calmShare is how busy a machine may be that counts as idle, in processors.
+const calmShare = 0.05
+
+// bustle is a note about a machine that is not idle when it should be: TCP's programs
+// sleep less deeply on it, and look faster.
+func bustle(background float64) string {
+	if background <= calmShare {
+		return ""
+	}
+	return fmt.Sprintf("the machine was not idle: others used %.0f %% of a processor before this was measured", 100*background)
 }

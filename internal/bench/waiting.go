@@ -41,5 +41,12 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 		}
 		both = append(both, s, awake)
 	}
+	others, err := background(ctx)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(rows); i += 2 {
+		rows[i].Note = bustle(others)
+	}
 	return t.fill(ctx, t.Rounds, all, rows, both)
 }

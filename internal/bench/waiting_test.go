@@ -54,15 +54,24 @@ func TestParseBusy(t *testing.T) {
 	}
 }
 
-func TestSettle(t *testing.T) {
-	// In the background 0.1 of a processor is busy. Then, within 2 s, processors are busy
-	// for 1.7 s, of which 1.2 s were charged to programs.
-	got := settle([3]account{{100, 50, 10}, {101, 50, 10.1}, {103, 51.2, 11.8}})
+func TestSpending(t *testing.T) {
+	// In the background 0.1 of a processor is busy. Within 2 s processors are busy for 1.7 s,
+	// of which 1.2 s were charged to programs.
+	got := between(account{101, 50, 10.1}, account{103, 51.2, 11.8}, 0.1)
 	if want := (spending{1.2, 1.5}); !near(got.processes, want.processes) || !near(got.machine, want.machine) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := (spending{3, 6}).minus(spending{1, 2}).per(4); got != (spending{0.5, 1}) {
 		t.Errorf("got %+v, want a half and one", got)
+	}
+}
+
+func TestBustle(t *testing.T) {
+	if got := bustle(0.04); got != "" {
+		t.Errorf("4 %%: got %q, want nothing", got)
+	}
+	if got := bustle(0.3); !strings.Contains(got, "30 % of a processor") {
+		t.Errorf("got %q, want 30 %%", got)
 	}
 }
 
