@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 )
@@ -105,11 +104,8 @@ func (l *Lab) separate(ctx context.Context) (s *separation, err error) {
 	if s.burner, err = s.groups.add("burner"); err != nil {
 		return s, err
 	}
-	if s.idler, err = s.groups.add("idler"); err != nil {
+	if s.idler, err = s.groups.addIdle("idler"); err != nil {
 		return s, err
-	}
-	if err = os.WriteFile(filepath.Join(s.idler, "cpu.idle"), []byte("1"), 0o644); err != nil {
-		return s, fmt.Errorf("no control group of lowest priority: %w; it needs Linux 5.15", err)
 	}
 	s.daemon, err = daemon.Start(ctx, "--network=false")
 	return s, err

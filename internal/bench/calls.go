@@ -36,7 +36,7 @@ func (t *Table) calls() part {
 				3: r.pingpong("-e"),
 				4: r.rping(),
 			}
-			return t.fillTwice(ctx, burner(programs), probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
 		},
 	}
 }

@@ -118,6 +118,18 @@ func (g *groups) add(name string) (string, error) {
 	return dir, nil
 }
 
+// addIdle makes a group whose tasks run when nobody else wants the processor.
+func (g *groups) addIdle(name string) (string, error) {
+	dir, err := g.add(name)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cpu.idle"), []byte("1"), 0o644); err != nil {
+		return "", fmt.Errorf("no control group of lowest priority: %w; it needs Linux 5.15", err)
+	}
+	return dir, nil
+}
+
 // enterGroup is what to run a command with to be in the group of that directory, and in a session
 // of its own.
 func enterGroup(dir string) []string {

@@ -42,7 +42,7 @@ func (t *Table) farSockets() part {
 				0: r9.carriedPingPong(pingers[0]),
 				1: r9.plainPingPong(pingers[0]).without(all...),
 			}
-			if err := t.fillTwice(ctx, burner(programs), pings, rows[:2], []source{{0, 1}}); err != nil {
+			if err := t.keptAwake(ctx, programs["burn"], pings, rows[:2], []source{{0, 1}}); err != nil {
 				return err
 			}
 			small64, bulk64 := netpipeOf(latencySize), netpipeOf(bulkSize)

@@ -2,12 +2,9 @@ package bench
 
 import "context"
 
-// sleeperMessages is how many messages of programs that sleep are timed: each may take
-// a fifth of a millisecond.
+// sleeperMessages is how many messages are timed of programs that sleep, or that others keep
+// from running: each may take a fifth of a millisecond, or many.
 const sleeperMessages = 2000
-
-// burner is what keeps the processors out of idle.
-func burner(programs map[string]string) []string { return []string{programs["burn"], "idle"} }
 
 // sleepers is the latency of two programs that sleep on completion events.
 func (t *Table) sleepers() part {
@@ -27,7 +24,7 @@ func (t *Table) sleepers() part {
 				0: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
 				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
 			}
-			return t.fillTwice(ctx, burner(programs), probes, rows, []source{{0, 1}})
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},
 	}
 }
@@ -53,10 +50,10 @@ func (t *Table) besideSleepers() part {
 			defer crowd.dismiss()
 			r := h.loop()
 			probes := []Probe{
-				0: r.latency("ib_write_lat", latencySize, 10000),
+				0: r.latency("ib_write_lat", latencySize, sleeperMessages),
 				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
 			}
-			return t.fillTwice(ctx, burner(programs), probes, rows, []source{{0, 1}})
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
 		},
 	}
 }

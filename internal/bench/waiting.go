@@ -50,3 +50,14 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 	}
 	return t.fill(ctx, t.Rounds, all, rows, both)
 }
+
+// keptAwake fills pairs of rows with a keeper of its own; burn is its program.
+func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
+	k := newKeeper(burn)
+	defer func() {
+		if closeErr := k.close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return t.fillTwice(ctx, k.argv, probes, rows, sources)
+}

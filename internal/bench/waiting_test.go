@@ -188,6 +188,27 @@ func TestCPUController(t *testing.T) {
 	}
 }
 
+func FuzzCPUController(f *testing.F) {
+	f.Add("35 24 0:30 /pod /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/pod/one\n")
+	f.Add("32 31 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", "1:cpu:/a\n")
+	f.Fuzz(func(t *testing.T, mountinfo, ours string) {
+		dir, _, err := cpuController(mountinfo, ours)
+		if (dir == "") == (err == nil) {
+			t.Errorf("got %q, %v, want one of both", dir, err)
+		}
+	})
+}
+
+func FuzzWaitParsers(f *testing.F) {
+	f.Add("2000 iters in 0.61 seconds = 302.55 usec/iter\n")
+	f.Add("cpu  1183 20 507 100000 30 7 83 45 0 0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		ParsePingpong(text) // it must not panic, nor must the others
+		parseBusy(text)
+		parseNumbers("rpc", text, 2)
+	})
+}
+
 func TestDelegating(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "scope")
