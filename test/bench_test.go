@@ -206,7 +206,7 @@ func TestBenchWait(t *testing.T) {
 func TestBenchWaitInterrupted(t *testing.T) {
 	p := tool(t, "bench", "--only", "wait", "--rows", "own: send latency, 64 B", "--rounds", "100", "--out", "")
 	begun := func() bool {
-		return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: ib_send_lat -s 64, all in one, awake")
+		return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: ib_send_lat -s 64, each in its own, awake")
 	}
 	if !harness.Poll(5*minute, begun) {
 		t.Fatalf("it does not measure\n%s", p.Output())
