@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -140,5 +141,93 @@ func TestBenchAttacks(t *testing.T) {
 	if row.While.Files <= row.Before.Files || row.After.Files >= row.While.Files {
 		t.Errorf("the daemon had %d descriptors before, %d while and %d after, want more only while\n%s",
 			row.Before.Files, row.While.Files, row.After.Files, p.Output())
+	}
+}
+
+// controlGroups are those that a run of bench has made and not removed.
+func controlGroups(t *testing.T, pid int) []string {
+	t.Helper()
+	var left []string
+	prefix := fmt.Sprintf("vrdma-bench-%d-", pid)
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil: // groups come and go
+			return fs.SkipDir
+		case entry.IsDir() && strings.HasPrefix(entry.Name(), prefix):
+			left = append(left, path)
+		}
+		return nil
+	})
+	return left
+}
+
+// The program whose completion channels are armed uses each and has no event afterwards.
+func TestBenchArmed(t *testing.T) {
+	lab, err := bench.NewLab(harness.Binary(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	programs, err := lab.Compile(t.Context(), "armed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := harness.Device(t).Run(t, minute, programs["armed"], "10"); strings.TrimSpace(out) != "ready" {
+		t.Errorf("got %q, want ready", out)
+	}
+}
+
+// Programs that sleep, and programs in groups of their own, are measured: every program
+// that this takes is built and runs. Where no control group can be made the rows say so.
+func TestBenchWait(t *testing.T) {
+	const rows = "RPC, 24 B, processors kept awake|RDMA READ, 24 B, against|own: 8 B writes|^processor time for a GiB, 64 KiB writes, polling, one host"
+	p := tool(t, "bench", "--only", "wait", "--rows", rows, "--rounds", "1", "--out", "", "-o", "json")
+	p.OK(t, 5*minute)
+	var report bench.Report
+	if err := json.Unmarshal([]byte(p.Stdout()), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, p.Output())
+	}
+	if len(report.Rows) != 6 {
+		t.Errorf("got %d rows, want 6\n%s", len(report.Rows), p.Output())
+	}
+	for _, row := range report.Rows {
+		apart := strings.Contains(row.What, "groups of their own") && strings.HasPrefix(row.Missing, "no cpu control group: ")
+		if !apart && (len(row.Ours.Values) != 1 || row.Against != nil && len(row.Against.Values) != 1) {
+			t.Errorf("got %+v, want one number of each\n%s", row, p.Output())
+		}
+	}
+	if left := controlGroups(t, p.PID()); len(left) > 0 {
+		t.Errorf("it left the control groups %v", left)
+	}
+}
+
+// Interrupted while a program keeps the processors awake, it leaves no process and no
+// control group.
+func TestBenchWaitInterrupted(t *testing.T) {
+	p := tool(t, "bench", "--only", "wait", "--rows", "own: send latency, 64 B", "--rounds", "100", "--out", "")
+	begun := func() bool {
+		return p.Ended(0) || strings.Contains(p.Output(), "round 1 of 100: ib_send_lat -s 64, each in its own, awake")
+	}
+	if !harness.Poll(5*minute, begun) {
+		t.Fatalf("it does not measure\n%s", p.Output())
+	}
+	if p.Ended(0) {
+		if strings.Contains(p.Output(), "no cpu control group: ") {
+			return // nothing to interrupt
+		}
+		t.Fatalf("it ended\n%s", p.Output())
+	}
+	children := childrenOf(p.PID())
+	syscall.Kill(p.PID(), syscall.SIGINT)
+	if !p.Ended(2*minute) || p.Code() != 1 || !strings.Contains(p.Output(), "interrupted") {
+		t.Fatalf("after SIGINT: %s, want exit status 1\n%s", p.Fate(), p.Output())
+	}
+	for _, child := range children {
+		if !harness.Poll(minute, func() bool { return syscall.Kill(child, 0) != nil }) {
+			t.Errorf("process %d is still there", child)
+		}
+	}
+	if left := controlGroups(t, p.PID()); len(left) > 0 {
+		t.Errorf("it left the control groups %v", left)
 	}
 }

@@ -40,8 +40,10 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
 
   local        programs on one host, and what they cost
   cm           connections a second
-  sockets      TCP programs over vrdma run --sockets
+  sockets      TCP programs over vrdma run --sockets, on one host and between two
   veth         two hosts: two network namespaces, as root or in a user namespace
+  wait         programs that sleep, share processors or live in another control group,
+               and the processor time that everything takes
   guest        against the kernel's rxe, in a virtual machine
   rxe          against the kernel's rxe, here
   allocations  of the data path
@@ -59,6 +61,7 @@ other build too. As root, victim and attacker are two other users. This is nothi
 machine that others use: the attacks take up to 2 GB and what the daemon has of anything.`,
 		Example: `  vrdma bench --only veth,cm --rounds 3
   vrdma bench --rows 'send latency'
+  vrdma bench --only wait --rows 'sleeping|processor time'
   vrdma bench --against ../before/bin/vrdma --rounds 9
   vrdma bench --attacks --rows 'rnr|error' --against ../before/bin/vrdma`,
 		Hidden: true, // a tool of the repository, see make bench

@@ -32,14 +32,14 @@ func ParseIperf3(output string) (rate float64, bytes uint64, err error) {
 }
 
 // iperf3 runs one stream for a second.
-func (r Route) iperf3(ctx context.Context, w way) (rate float64, bytes uint64, err error) {
+func (r Route) iperf3(ctx context.Context, w way, options ...string) (rate float64, bytes uint64, err error) {
 	port, err := freePort()
 	if err != nil {
 		return 0, 0, err
 	}
 	listen := fmt.Sprint(port)
 	out, err := r.pair(ctx, w, port, []string{"iperf3", "-s", "-1", "-p", listen},
-		[]string{"iperf3", "-c", r.Server.IP, "-p", listen, "-t", "1", "-J"})
+		append([]string{"iperf3", "-c", r.Server.IP, "-p", listen, "-t", "1", "-J"}, options...))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -70,14 +70,22 @@ func (l *Lab) Close() error {
 	return os.RemoveAll(l.Dir)
 }
 
+// ownSession is the word before a command that is to have a session of its own. It is not
+// the program of that name: that would fork, and what it starts would not end with us.
+const ownSession = "setsid"
+
 // command is a process that ends with us: in a group of its own, killed as one.
 func (l *Lab) command(ctx context.Context, argv ...string) *exec.Cmd {
+	session := argv[0] == ownSession
+	if session {
+		argv = argv[1:]
+	}
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.Dir
 	c.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // the lab has a copy of its own
 		return strings.HasPrefix(v, "VRDMA_LIB=")
 	})
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: l.User, Pdeathsig: syscall.SIGKILL}
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: session, Setpgid: !session, Credential: l.User, Pdeathsig: syscall.SIGKILL}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second
 	return c

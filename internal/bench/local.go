@@ -274,24 +274,9 @@ func (l *localRows) idleness(ctx context.Context, row *Row) error {
 		return err
 	}
 	defer crowd.dismiss()
-	if err := wait(ctx, time.Second); err != nil { // what starting them left to do
+	used, err := l.daemon.idleShare(ctx)
+	if err != nil {
 		return err
-	}
-	used := Series{Name: "daemon's CPU", Unit: "%"}
-	for range 2 {
-		before, err := l.daemon.cpu()
-		if err != nil {
-			return err
-		}
-		begin := time.Now()
-		if err := wait(ctx, idleTime); err != nil {
-			return err
-		}
-		after, err := l.daemon.cpu()
-		if err != nil {
-			return err
-		}
-		used.add(Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
 	}
 	fmt.Fprintf(l.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
 	row.fill(used)

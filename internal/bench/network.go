@@ -16,10 +16,14 @@ const (
 // network is what two hosts get of each other: two network namespaces with a veth
 // pair between them.
 func (t *Table) network() part {
+	return t.together("veth", t.twoHosts(), t.reliability())
+}
+
+// twoHosts is what they get in the middle of some rounds.
+func (t *Table) twoHosts() part {
 	latency := ratioAtMost("between two hosts: send latency, 64 B, MTU 9000, against TCP", 2)
 	latency.Aim = 1
 	return part{
-		name: "veth",
 		rows: []Row{
 			ratioRow("between two hosts: write bandwidth, 64 KiB, MTU 9000, against TCP", 1.2),
 			ratioRow("between two hosts: write bandwidth, 64 KiB, MTU 1500, against TCP", 1),

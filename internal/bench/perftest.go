@@ -95,11 +95,11 @@ func (r Route) perftest(ctx context.Context, w way, tool string, args ...string)
 }
 
 // latency probes a perftest latency tool over vrdma; the value is the median.
-func (r Route) latency(tool string, size, iterations int) Probe {
+func (r Route) latency(tool string, size, iterations int, options ...string) Probe {
 	return Probe{
-		Name: fmt.Sprintf("%s -s %d", tool, size), Unit: "s",
+		Name: strings.Join(append([]string{tool, "-s", fmt.Sprint(size)}, options...), " "), Unit: "s",
 		Measure: func(ctx context.Context) (Reading, error) {
-			out, err := r.perftest(ctx, device, tool, "-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations))
+			out, err := r.perftest(ctx, device, tool, append([]string{"-s", fmt.Sprint(size), "-n", fmt.Sprint(iterations)}, options...)...)
 			if err != nil {
 				return Reading{}, err
 			}

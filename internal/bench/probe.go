@@ -60,14 +60,19 @@ func (l *Lab) numbers(ctx context.Context, n int, argv ...string) ([]float64, er
 	if err != nil {
 		return nil, err
 	}
+	return parseNumbers(argv[0], out, n)
+}
+
+// parseNumbers reads the n numbers that a program printed.
+func parseNumbers(program, out string, n int) (numbers []float64, err error) {
 	words := strings.Fields(out)
 	if len(words) != n {
-		return nil, fmt.Errorf("%s printed %q, want %d numbers", argv[0], out, n)
+		return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
 	}
-	numbers := make([]float64, n)
+	numbers = make([]float64, n)
 	for i, word := range words {
 		if numbers[i], err = strconv.ParseFloat(word, 64); err != nil {
-			return nil, fmt.Errorf("%s printed %q, want %d numbers", argv[0], out, n)
+			return nil, fmt.Errorf("%s printed %q, want %d numbers", program, out, n)
 		}
 	}
 	return numbers, nil

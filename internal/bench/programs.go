@@ -30,9 +30,9 @@ func (l *Lab) Compile(ctx context.Context, names ...string) (map[string]string, 
 		if err := os.WriteFile(path+".c", source, 0o644); err != nil {
 			return nil, err
 		}
-		if _, err := l.Run(ctx, "gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror",
-			"-o", path, path+".c", "-libverbs"); err != nil {
-			return nil, fmt.Errorf("cannot build %s.c: %w; apt-get install gcc libibverbs-dev", name, err)
+		if _, err := l.Run(ctx, "gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread",
+			"-o", path, path+".c", "-Wl,--as-needed", "-lrdmacm", "-libverbs"); err != nil {
+			return nil, fmt.Errorf("cannot build %s.c: %w; apt-get install gcc libibverbs-dev librdmacm-dev", name, err)
 		}
 		programs[name] = path
 	}

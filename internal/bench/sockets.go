@@ -13,8 +13,12 @@ const carriedTimeout = 20 * time.Second
 
 // sockets is what a TCP program gains from --sockets.
 func (t *Table) sockets() part {
+	return t.together("sockets", t.nearSockets(), t.farSockets())
+}
+
+// nearSockets is what it gains on one host.
+func (t *Table) nearSockets() part {
 	return part{
-		name: "sockets",
 		rows: []Row{
 			ratioRow("TCP program over --sockets: bandwidth, one host, against TCP", 1.5),
 			ratioAtMost("TCP program over --sockets: request and response, 64 B, one host, against TCP", 1),

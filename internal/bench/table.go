@@ -46,7 +46,7 @@ type part struct {
 
 // parts are the whole table, in order.
 func (t *Table) parts() []part {
-	return []part{t.local(), t.connections(), t.sockets(), t.network(), t.guest(), t.rxe(), t.allocations()}
+	return []part{t.local(), t.connections(), t.sockets(), t.network(), t.waiting(), t.guest(), t.rxe(), t.allocations()}
 }
 
 // Parts are the names that Only may have.
@@ -56,6 +56,28 @@ func Parts() []string {
 		names = append(names, p.name)
 	}
 	return names
+}
+
+// together is a part that is measured in pieces: what keeps one from being measured says
+// nothing about the others.
+func (t *Table) together(name string, pieces ...part) part {
+	whole := part{name: name}
+	for _, piece := range pieces {
+		whole.rows = append(whole.rows, piece.rows...)
+	}
+	whole.measure = func(ctx context.Context, rows []Row) error {
+		for _, piece := range pieces {
+			piece.rows, rows = rows[:len(piece.rows)], rows[len(piece.rows):]
+			if t.want(piece.rows...) {
+				t.measure(ctx, piece)
+			}
+			if ctx.Err() != nil {
+				return errInterrupted
+			}
+		}
+		return nil
+	}
+	return whole
 }
 
 // ratioRow is a row whose bound is a ratio.

@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// apart is what it costs that daemon, server and client are each in a cpu control group and
+// in a session of their own, as in containers: sched_yield reaches nobody of another group.
+func (t *Table) apart() part {
+	const who, against = "daemon, client and server in groups of their own", "all in one"
+	return part{
+		rows: slices.Concat(
+			twice(who+": send latency, 64 B", against, 1.15, 0),
+			[]Row{
+				ratioRow(who+": write bandwidth, 64 KiB, against "+against, 0.9),
+				ratioRow(who+": 8 B writes, against "+against, 0.9),
+				ratioRow(who+": write bandwidth, 64 KiB, another burns a processor, against "+against, 0.7),
+			}),
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "burn")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			a, err := t.Lab.separate(ctx)
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if closeErr := a.close(); closeErr != nil {
+					fmt.Fprintf(t.Progress, "  %v\n", closeErr)
+				}
+			}()
+			// Whoever is not measured is stopped. Burners are where the programs are: with all
+			// in one group, or in one more.
+			sides := []struct {
+				route Route
+				other *daemon
+				burn  []string
+			}{
+				{a.route, d, append(enterGroup(a.burner), programs["burn"], "one")},
+				{h.loop(), a.daemon, []string{programs["burn"], "one"}},
+			}
+			// SCHED_IDLE is lowest only among tasks of one group; so for both sides the group
+			// of those who keep the processors awake is itself the lowest.
+			awake := append(enterGroup(a.idler), programs["burn"], "idle")
+			var latency, others []Probe
+			for i, s := range sides {
+				where := [...]string{"each in its own", "all in one"}[i]
+				latency = append(latency, on(s.route.latency("ib_send_lat", latencySize, 10000), where).without(s.other))
+				bandwidth := on(s.route.bandwidth("ib_write_bw", bulkSize, 100000), where).without(s.other)
+				others = append(others, bandwidth,
+					on(s.route.messages("ib_write_bw", smallMessage, 500000), where).without(s.other),
+					t.Lab.alongside(bandwidth, "a processor burnt", s.burn))
+			}
+			if err := t.fillTwice(ctx, awake, latency, rows[:2], []source{{0, 1}}); err != nil {
+				return err
+			}
+			return t.fill(ctx, t.Rounds, others, rows[2:], []source{{0, 3}, {1, 4}, {2, 5}})
+		},
+	}
+}
+
+// A separation is a daemon, a server's and a client's place, each in a group and a session
+// of its own.
+type separation struct {
+	groups *groups
+	daemon *daemon
+	route  Route
+	burner string // the group of one more program
+	idler  string // a group that has what nobody else wants
+}
+
+// separate starts a daemon in a group of its own.
+func (l *Lab) separate(ctx context.Context) (s *separation, err error) {
+	s = &separation{}
+	if s.groups, err = newGroups(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.close() // err says more
+			s = nil
+		}
+	}()
+	place := func(name string) *Host {
+		dir, addErr := s.groups.add(name)
+		if addErr != nil && err == nil {
+			err = addErr
+		}
+		return &Host{lab: l, Socket: filepath.Join(l.Dir, "apart"), IP: l.Here.IP, enter: enterGroup(dir)}
+	}
+	daemon := place("daemon")
+	s.route = Route{Server: place("server"), Client: place("client")}
+	if err != nil {
+		return s, err
+	}
+	if s.burner, err = s.groups.add("burner"); err != nil {
+		return s, err
+	}
+	if s.idler, err = s.groups.addIdle("idler"); err != nil {
+		return s, err
+	}
+	s.daemon, err = daemon.Start(ctx, "--network=false")
+	return s, err
+}
+
+// close stops the daemon and removes the groups.
+func (s *separation) close() error {
+	if s.daemon != nil {
+		s.daemon.stop()
+	}
+	return s.groups.remove()
+}

@@ -1,0 +1,65 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// armedChannels is how many channels each of the sleeping programs has armed.
+const armedChannels = 10
+
+// armed is what programs cost that sleep on completion events while nothing happens.
+func (t *Table) armed() part {
+	return part{
+		rows: []Row{{What: "daemon's CPU with 1000 armed completion channels in 100 sleeping programs", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1}},
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "armed")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			t.takeTurns()
+			fmt.Fprintf(t.Progress, "  starting %d programs with %d armed channels each\n", crowdSize, armedChannels)
+			crowd, err := h.gather(ctx, programs["armed"], crowdSize, armedChannels)
+			if err != nil {
+				return err
+			}
+			defer crowd.dismiss()
+			used, err := d.idleShare(ctx)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+			rows[0].fill(used)
+			return nil
+		},
+	}
+}
+
+// idleShare is how much of a processor the daemon uses while nothing happens.
+func (d *daemon) idleShare(ctx context.Context) (Series, error) {
+	used := Series{Name: "daemon's CPU", Unit: "%"}
+	if err := wait(ctx, time.Second); err != nil { // what starting the programs left to do
+		return used, err
+	}
+	for range 2 {
+		before, err := d.cpu()
+		if err != nil {
+			return used, err
+		}
+		begin := time.Now()
+		if err := wait(ctx, idleTime); err != nil {
+			return used, err
+		}
+		after, err := d.cpu()
+		if err != nil {
+			return used, err
+		}
+		used.add(Reading{Value: 100 * float64(after-before) / float64(time.Since(begin))})
+	}
+	return used, nil
+}

@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// callSize is how long the requests and responses of the key-value lab are.
+const callSize = 24
+
+// calls are requests and responses of a client and a server that both sleep, as in the
+// key-value lab of a course: see programs/rpc.c. The whole round is timed.
+func (t *Table) calls() part {
+	return part{
+		rows: slices.Concat(
+			twice("sleeping client and server: RPC, 24 B", "TCP", 1, 0),
+			twice("sleeping client: RDMA READ, 24 B", "a request and response over TCP", 0.7, 0),
+			reportedTwice("sleeping programs: a round of ibv_rc_pingpong -e, 4 KiB"),
+			reportedTwice("sleeping programs: a round of rping, 64 B"),
+		),
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "burn", "rpc")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			probes := []Probe{
+				0: r.call("RPC", managed, programs["rpc"], "rdma", "rdma"),
+				1: r.call("RDMA READ", managed, programs["rpc"], "rdma", "read"),
+				2: r.call("request and response over TCP", plain, programs["rpc"], "tcp", "tcp").without(d),
+				3: r.pingpong("-e"),
+				4: r.rping(),
+			}
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 2}, {1, 2}, {3, alone}, {4, alone}})
+		},
+	}
+}
+
+// call probes programs/rpc.c: the server serves one thing, the client asks for another.
+func (r Route) call(name string, w way, program, serve, call string) Probe {
+	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+		port, err := freePort()
+		if err != nil {
+			return Reading{}, err
+		}
+		place := []string{r.Server.IP, fmt.Sprint(port), fmt.Sprint(callSize)}
+		out, err := r.pair(ctx, w, port, append([]string{program, "serve", serve}, place...),
+			append([]string{program, "call", call}, append(place, fmt.Sprint(sleeperMessages))...))
+		if err != nil {
+			return Reading{}, err
+		}
+		numbers, err := parseNumbers(program, out, 2)
+		if err != nil {
+			return Reading{}, err
+		}
+		return Reading{Value: numbers[0], Average: numbers[1]}, nil
+	}}
+}
+
+// rping probes a round of rping: a SEND, an RDMA READ, two SENDs and an RDMA WRITE, and
+// one more SEND. It prints no times, so it is run with few and with many rounds.
+func (r Route) rping() Probe {
+	const few, many = 50, 400
+	// Prints the nanoseconds that a command takes.
+	clock := []string{"sh", "-c", `begin=$(date +%s%N) && "$@" >/dev/null && echo $(($(date +%s%N) - begin))`, "sh"}
+	run := func(ctx context.Context, rounds int) (float64, error) {
+		port, err := freePort()
+		if err != nil {
+			return 0, err
+		}
+		common := []string{"-a", r.Server.IP, "-p", fmt.Sprint(port), "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(latencySize)}
+		out, err := r.pair(ctx, managed, port, append([]string{"rping", "-s"}, common...), append(append(clock, "rping", "-c"), common...))
+		if err != nil {
+			return 0, err
+		}
+		numbers, err := parseNumbers("rping", out, 1)
+		if err != nil {
+			return 0, err
+		}
+		return numbers[0] * 1e-9, nil
+	}
+	return Probe{Name: "rping", Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+		short, err := run(ctx, few)
+		if err != nil {
+			return Reading{}, err
+		}
+		long, err := run(ctx, many)
+		return Reading{Value: (long - short) / (many - few)}, err
+	}}
+}

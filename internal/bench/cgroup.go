@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// groups are control groups of the cpu controller, made for one measurement.
+type groups struct {
+	parent string
+	prefix string
+	made   []string
+}
+
+// groupsRemedy is what to do when there are none.
+const groupsRemedy = "run this as root where the cpu controller can be used, or in a control group of your own " +
+	"(systemd-run --user --scope -p Delegate=yes)"
+
+// groupPrefix is what names of groups begin with; the process id of who made it follows.
+const groupPrefix = "vrdma-bench-"
+
+// newGroups finds out where groups can be made.
+func newGroups() (*groups, error) {
+	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
+	ours, err2 := os.ReadFile("/proc/self/cgroup")
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	dir, unified, err := cpuController(string(mounts), string(ours))
+	if err != nil {
+		return nil, fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+	}
+	if unified {
+		if dir, err = delegating(dir); err != nil {
+			return nil, fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+		}
+	}
+	g := &groups{parent: dir, prefix: fmt.Sprintf("%s%d-", groupPrefix, os.Getpid())}
+	g.sweep()
+	return g, nil
+}
+
+// cpuController is our control group of the cpu controller: a directory, and whether it is
+// one of version 2. The arguments are what /proc/self/mountinfo and /proc/self/cgroup say.
+func cpuController(mountinfo, ours string) (dir string, unified bool, err error) {
+	var old, new string // paths in the hierarchies
+	for line := range strings.Lines(ours) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		switch {
+		case len(fields) != 3:
+		case fields[1] == "" && fields[0] == "0":
+			new = fields[2]
+		case slices.Contains(strings.Split(fields[1], ","), "cpu"):
+			old = fields[2]
+		}
+	}
+	kind, path := "cgroup", old
+	if old == "" {
+		kind, path = "cgroup2", new
+	}
+	for line := range strings.Lines(mountinfo) {
+		before, after, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
+		mount, system := strings.Fields(before), strings.Fields(after)
+		if len(mount) < 5 || len(system) < 3 || system[0] != kind {
+			continue
+		}
+		if kind == "cgroup" && !slices.Contains(strings.Split(system[2], ","), "cpu") {
+			continue
+		}
+		below, err := filepath.Rel(mount[3], path) // what is mounted may be a part
+		if err != nil || strings.HasPrefix(below, "..") {
+			continue
+		}
+		return filepath.Join(mount[4], below), kind == "cgroup2", nil
+	}
+	return "", false, errors.New("the cpu controller is not mounted here")
+}
+
+// delegating is the control group of version 2, ours or the one above, whose children have
+// a share of the processors. One with processes in it gives its children none, unless it is
+// the root.
+func delegating(dir string) (string, error) {
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		text, err := os.ReadFile(filepath.Join(d, "cgroup.subtree_control"))
+		if err == nil && slices.Contains(strings.Fields(string(text)), "cpu") {
+			return d, nil
+		}
+	}
+	return "", fmt.Errorf("neither %s nor the group above gives the cpu controller to its children (cgroup.subtree_control)", dir)
+}
+
+// sweep removes what a killed run left.
+func (g *groups) sweep() {
+	left, _ := filepath.Glob(filepath.Join(g.parent, groupPrefix+"*"))
+	for _, dir := range left {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
+		pid, err := strconv.Atoi(owner)
+		if err == nil && pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			os.Remove(dir) // if it cannot be, somebody is in there
+		}
+	}
+}
+
+// add makes a group and returns its directory.
+func (g *groups) add(name string) (string, error) {
+	dir := filepath.Join(g.parent, g.prefix+name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
+	}
+	g.made = append(g.made, dir)
+	return dir, nil
+}
+
+// addIdle makes a group whose tasks run when nobody else wants the processor.
+func (g *groups) addIdle(name string) (string, error) {
+	dir, err := g.add(name)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cpu.idle"), []byte("1"), 0o644); err != nil {
+		return "", fmt.Errorf("no control group of lowest priority: %w; it needs Linux 5.15", err)
+	}
+	return dir, nil
+}
+
+// enterGroup is what to run a command with to be in the group of that directory, and in a session
+// of its own.
+func enterGroup(dir string) []string {
+	return []string{ownSession, "sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}
+}
+
+// remove takes the groups away. Processes that were in them may just be ending.
+func (g *groups) remove() error {
+	var failed error
+	for _, dir := range g.made {
+		err := os.Remove(dir)
+		for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+			err = os.Remove(dir)
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("cannot remove a control group: %w", err))
+		}
+	}
+	g.made = nil
+	return failed
+}

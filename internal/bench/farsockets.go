@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"context"
+	"slices"
+)
+
+// farSockets is what a TCP program gains from --sockets between two hosts.
+func (t *Table) farSockets() part {
+	const what = "between two hosts: TCP program over --sockets: "
+	latency := twice(what+"sockperf, 64 B", "TCP", 1, 0)
+	latency[1].Aim = 1.5
+	reported := func(what string) Row {
+		return Row{What: what, Against: &Series{}, AtMost: true, Unbounded: true}
+	}
+	return part{
+		rows: append(latency,
+			reported(what+"NetPIPE, 64 B, against TCP"),
+			reported(what+"NetPIPE, 64 KiB, against TCP"),
+			ratioRow(what+"bandwidth, MTU 9000, against TCP", 1),
+			ratioRow(what+"bandwidth, MTU 1500, against TCP", 1),
+		),
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "burn")
+			if err != nil {
+				return err
+			}
+			large, err := t.Lab.Wire(ctx, 9000)
+			if err != nil {
+				return err
+			}
+			defer large.Close()
+			small, err := t.Lab.Wire(ctx, 1500)
+			if err != nil {
+				return err
+			}
+			defer small.Close()
+			all := slices.Concat(large.daemons, small.daemons)
+			r9, r1 := large.Route(), small.Route()
+
+			pings := []Probe{
+				0: r9.carriedPingPong(pingers[0]),
+				1: r9.plainPingPong(pingers[0]).without(all...),
+			}
+			if err := t.keptAwake(ctx, programs["burn"], pings, rows[:2], []source{{0, 1}}); err != nil {
+				return err
+			}
+			small64, bulk64 := netpipeOf(latencySize), netpipeOf(bulkSize)
+			others := []Probe{
+				0: r9.carriedPingPong(small64),
+				1: r9.plainPingPong(small64).without(all...),
+				2: r9.carriedPingPong(bulk64),
+				3: r9.plainPingPong(bulk64).without(all...),
+				4: on(r9.iperf3Carried(), "MTU 9000"),
+				5: on(r9.iperf3TCP(), "MTU 9000").without(all...),
+				6: on(r1.iperf3Carried(), "MTU 1500"),
+				7: on(r1.iperf3TCP(), "MTU 1500").without(all...),
+			}
+			return t.fill(ctx, t.Rounds, others, rows[2:], []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}})
+		},
+	}
+}
+
+// netpipeOf is NetPIPE with messages of this size.
+func netpipeOf(size int) pinger {
+	return pinger{"NPtcp, " + Quantity(float64(size), "B"), func(r Route, ctx context.Context, w way) (Reading, uint64, error) {
+		return r.netpipe(ctx, w, size)
+	}}
+}

@@ -1,0 +1,77 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A share of runs reaches a ratio.
+const (
+	runsAsked  = 10
+	shareAsked = 90 // percent of the runs
+	ratioAsked = 1.2
+)
+
+// reliability is how often the bandwidth between two hosts is what it usually is.
+func (t *Table) reliability() part {
+	return part{
+		rows: []Row{{
+			What: "between two hosts: write bandwidth, 64 KiB, MTU 9000, runs with at least 1.2 x TCP",
+			Ours: Series{Unit: "% of runs"}, Bound: shareAsked,
+		}},
+		measure: func(ctx context.Context, rows []Row) error {
+			if t.oursOnly {
+				return errors.New("TCP is not measured when two builds are compared")
+			}
+			w, err := t.Lab.Wire(ctx, 9000)
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			r := w.Route()
+			runs := min(runsAsked, 2*t.Rounds)
+			var ratios []float64
+			var failures []string
+			for i := range runs {
+				fmt.Fprintf(t.Progress, "  run %d of %d:\n", i+1, runs)
+				series, err := Rounds(ctx, t.Progress, 1, []Probe{r.bandwidth("ib_write_bw", bulkSize, 20000), r.iperf3TCP().without(w.daemons...)})
+				if err != nil {
+					return err
+				}
+				failures = append(append(failures, series[0].Failures...), series[1].Failures...)
+				if tcp := series[1].Median(); tcp > 0 {
+					ratios = append(ratios, series[0].Median()/tcp) // a run of ours that failed has reached nothing
+				}
+			}
+			share := Series{Name: "ib_write_bw against iperf3, in turn", Unit: "% of runs", Failures: failures}
+			if len(ratios) > 0 {
+				share.add(Reading{Value: shareOf(ratios, ratioAsked)})
+			}
+			rows[0].fill(share)
+			rows[0].Note = "each run: " + ratioList(ratios)
+			return nil
+		},
+	}
+}
+
+// shareOf is how many of the ratios are at least bound, in percent.
+func shareOf(ratios []float64, bound float64) float64 {
+	reached := 0
+	for _, r := range ratios {
+		if r >= bound {
+			reached++
+		}
+	}
+	return 100 * ratio(float64(reached), float64(len(ratios)))
+}
+
+// ratioList are ratios for people, in the order of the runs.
+func ratioList(ratios []float64) string {
+	var words []string
+	for _, r := range ratios {
+		words = append(words, fmt.Sprintf("%.2f x", r))
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,59 @@
+package bench
+
+import "context"
+
+// sleeperMessages is how many messages are timed of programs that sleep, or that others keep
+// from running: each may take a fifth of a millisecond, or many.
+const sleeperMessages = 2000
+
+// sleepers is the latency of two programs that sleep on completion events.
+func (t *Table) sleepers() part {
+	return part{
+		rows: twice("sleeping programs: send latency, 64 B", "TCP", 1, 0.6),
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "burn")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			probes := []Probe{
+				0: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
+				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+			}
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
+		},
+	}
+}
+
+// besideSleepers is the latency of programs that poll while many others of the same
+// daemon sleep. (The others sleep while TCP is measured, too.)
+func (t *Table) besideSleepers() part {
+	return part{
+		rows: twice("write latency, 64 B, while 100 programs sleep on events", "TCP", 1, 0.6),
+		measure: func(ctx context.Context, rows []Row) error {
+			programs, err := t.Lab.Compile(ctx, "burn", "armed")
+			if err != nil {
+				return err
+			}
+			h, d, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			crowd, err := h.gather(ctx, programs["armed"], crowdSize, 1)
+			if err != nil {
+				return err
+			}
+			defer crowd.dismiss()
+			r := h.loop()
+			probes := []Probe{
+				0: r.latency("ib_write_lat", latencySize, sleeperMessages),
+				1: r.tcp("tcp_lat", "latency", "s", latencySize).without(d),
+			}
+			return t.keptAwake(ctx, programs["burn"], probes, rows, []source{{0, 1}})
+		},
+	}
+}

@@ -1,0 +1,63 @@
+package bench
+
+import "context"
+
+// waiting is how programs fare that do not have a processor to themselves: they sleep on
+// completion events, or share processors with others, or live in another scheduler group
+// than the daemon.
+func (t *Table) waiting() part {
+	return t.together("wait", t.sleepers(), t.besideSleepers(), t.calls(), t.armed(), t.apart(), t.costs(), t.farCosts())
+}
+
+// twice is a latency row against something, and the same while a process of the lowest
+// priority keeps the processors out of idle. The bound and the aim are for the first: most
+// of what a sleeping program waits for on an idle machine is a processor that wakes up.
+func twice(what, against string, bound, aim float64) []Row {
+	idle := ratioAtMost(what+", against "+against, bound)
+	awake := Row{What: what + ", processors kept awake, against " + against, Against: &Series{}, AtMost: true, Unbounded: true}
+	idle.Aim = aim
+	return []Row{idle, awake}
+}
+
+// reportedTwice is such a pair that is compared with nothing.
+func reportedTwice(what string) []Row {
+	row := Row{What: what, Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true}
+	awake := row
+	awake.What += ", processors kept awake"
+	return []Row{row, awake}
+}
+
+// fillTwice fills pairs of rows, made with twice: pair i is made of sources[i].
+func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, rows []Row, sources []source) error {
+	all := probes[:len(probes):len(probes)]
+	for _, p := range probes {
+		all = append(all, t.Lab.awake(p, burner))
+	}
+	var both []source
+	for _, s := range sources {
+		awake := source{s.ours + len(probes), s.against}
+		if s.against != alone {
+			awake.against += len(probes)
+		}
+		both = append(both, s, awake)
+	}
+	others, err := background(ctx)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(rows); i += 2 {
+		rows[i].Note = bustle(others)
+	}
+	return t.fill(ctx, t.Rounds, all, rows, both)
+}
+
+// keptAwake fills pairs of rows with a keeper of its own; burn is its program.
+func (t *Table) keptAwake(ctx context.Context, burn string, probes []Probe, rows []Row, sources []source) (err error) {
+	k := newKeeper(burn)
+	defer func() {
+		if closeErr := k.close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return t.fillTwice(ctx, k.argv, probes, rows, sources)
+}
