@@ -90,7 +90,6 @@ func TestWrongProtocols(t *testing.T) {
 		{"the program polls before it arms", pollsFirst, "all", sequential, "lost wake-up"},
 		{"the arm word is in the ring", armInRing, "resized", sequential, "lost wake-up"},
 		{"the index before the completion", producerUnfenced, "all", pso, "not written"},
-		{"READY is changed by a store", readyByStore, "traced", sequential, "reported"},
 		{"a new queue keeps the word", createKeepsWord, "destroyed", sequential, "nobody armed"},
 		{"destroying keeps events", destroyKeeps, "destroyed", sequential, "nobody armed"},
 	} {

@@ -16,7 +16,8 @@ const (
 	registers  = 3 // of a thread
 	rings      = 2 // of a queue: before and after it is resized
 	ringWords  = maxSlots + 1
-	maxWords   = maxCQs * (1 + rings*ringWords)
+	toldWord   = maxCQs * (1 + rings*ringWords) // not 0: arms have to be commands
+	maxWords   = toldWord + 1
 )
 
 // Every shared word has an address. A queue has an arm word, and rings.

@@ -52,7 +52,6 @@ const (
 	createKeepsWord  // a new queue of the same handle begins with the old word
 	destroyKeeps     // destroying a queue leaves its events in the channel
 	commandLowers    // the daemon's command stores what is wanted, without a look
-	readyByStore     // the daemon loads the word, and stores it with READY changed
 )
 
 // A setup is what is checked: who waits, for what; what completes; what else goes on.
@@ -177,16 +176,21 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 	var command, done label
 	wanted := func(x *processor) int8 { return kinds[x.reg[1]] }
 	word := func(x *processor) int8 { return c.armWordIn(queue(x), x.queues[queue(x)].ring) }
-	set := func(x *processor) {
+	noted := func(x *processor) {
 		u := &x.queues[queue(x)]
 		u.armed, u.arms = u.armed|wanted(x), u.arms+1
-	}
-	noted := func(x *processor) {
-		set(x)
 		x.reg[1] = (x.reg[1] + 1) % int8(len(kinds))
 		x.reg[2] = 0
 	}
 	if c.wrong != byCommand && c.wrong != commandLowers && (c.wrong != oneByCommand || waiter < len(c.waiters)-1) {
+		if c.trace {
+			p.do("arm: load, has it to be a command?", func(x *processor) bool {
+				if x.load(toldWord) != 0 {
+					return x.jump(&command)
+				}
+				return true
+			})
+		}
 		p.do("arm: load, is it ready?", func(x *processor) bool {
 			was := x.load(word(x))
 			if was&ready == 0 {
@@ -223,8 +227,7 @@ func (c *setup) arm(p *program, waiter int, kinds []int8, queue func(*processor)
 				was := x.mem[word(x)]
 				x.mem[word(x)] |= wanted(x)
 				x.reg[2] = 0
-				if was&ready == 0 { // the bit is set, and the command sets it again: it may be reported twice
-					set(x)
+				if was&ready == 0 { // destroyed meanwhile: the command says so
 					return x.jump(&command)
 				}
 				noted(x)
@@ -370,20 +373,9 @@ func (c *setup) destroyer() *program {
 // tracer begins to trace, so that arms have to be commands, and ends.
 func (c *setup) tracer() *program {
 	p := &program{name: "tracer"}
-	for _, on := range []bool{true, false} {
-		said := fmt.Sprintf("trace: %v", on)
-		change := func(w int8) int8 {
-			if on {
-				return w &^ ready
-			}
-			return w | ready
-		}
-		if c.wrong == readyByStore {
-			p.do(said+": load", func(x *processor) bool { x.reg[0] = x.load(armWord(0)); return true })
-			p.do(said+": store", func(x *processor) bool { return x.fenced() && x.store(armWord(0), change(x.reg[0]), true) })
-			continue
-		}
-		c.command(p, said, func(x *processor) { x.mem[armWord(0)] = change(x.mem[armWord(0)]) })
+	for _, value := range []int8{1, 0} {
+		said := fmt.Sprintf("trace: arms are commands: %d", value)
+		c.command(p, said, func(x *processor) { x.mem[toldWord] = value })
 	}
 	return p
 }

@@ -104,7 +104,6 @@ static void lane_ack(struct lane *l)
 
 static void lane_close(struct lane *l)
 {
-	/* A session that is traced meanwhile may report an arm twice, and nothing else. */
 	CHECK(l->events <= l->arms, "%lu arms, and %lu events", l->arms, l->events);
 	if (!l->alone)
 		couple_free(&l->c);
@@ -141,15 +140,15 @@ static unsigned lane_take(struct lane *l)
 {
 	unsigned taken = 0;
 
-	if (l->ex) {
+	if (l->ex) { /* one at a time: after rxe's ibv_next_poll has found nothing, its ibv_end_poll skips one */
 		struct ibv_poll_cq_attr a = {0};
-		int r = ibv_start_poll(l->ex, &a);
-		if (r == ENOENT)
-			return 0;
-		for (; r == 0; r = ibv_next_poll(l->ex), taken++)
-			lane_got(l, l->ex->status, l->ex->wr_id);
-		CHECK(r == ENOENT, "ibv_next_poll: %d", r);
-		ibv_end_poll(l->ex);
+		for (int r; (r = ibv_start_poll(l->ex, &a)) != ENOENT; taken++) {
+			CHECK(r == 0, "ibv_start_poll: %d", r);
+			uint64_t id = l->ex->wr_id;
+			enum ibv_wc_status status = l->ex->status;
+			ibv_end_poll(l->ex);
+			lane_got(l, status, id);
+		}
 		return taken;
 	}
 	for (;;) {
@@ -398,13 +397,20 @@ static bool readable(int fd)
 	return poll(&p, 1, 0) == 1;
 }
 
+/* Polls until everything that was sent is there. */
+static void all_taken(struct lane *l, const char *what)
+{
+	double until = vt_now() + PATIENCE / 1e3;
+
+	while (lane_take(l), l->got < l->sent)
+		CHECK(vt_now() < until, "%s: the message does not arrive", what);
+}
+
 /* A message to a queue that is not armed gives no event. */
 static void silent(struct lane *l, const char *what)
 {
 	lane_send(l, true);
-	double until = vt_now() + PATIENCE / 1e3;
-	while (lane_take(l), l->got < l->sent)
-		CHECK(vt_now() < until, "%s: the message does not arrive", what);
+	all_taken(l, what);
 	qp_state(&l->c.a); /* a command: the daemon has done what it did about the completion */
 	CHECK(!readable(l->channel->fd), "%s: an event, and nobody armed the queue", what);
 }
@@ -516,6 +522,7 @@ static void errors(void)
 /* Makes sure that the queue is not armed, and that no event is there. */
 static void disarm(struct lane *l)
 {
+	all_taken(l, "before a fork");
 	lane_arm(l, false);
 	lane_send(l, false);
 	do
@@ -531,7 +538,7 @@ static void child(struct lane *l, unsigned kind)
 	if (kind == 0)
 		return;
 	if (kind == 1) { /* it is not the child's: refused, or without effect */
-		ibv_req_notify_cq(l->cq, 0);
+		CHECK(ibv_req_notify_cq(l->cq, 0) != 0, "a child armed its parent's queue");
 		return;
 	}
 	/* A device of its own. */
@@ -571,7 +578,7 @@ static void forks(void)
 			reap(pid, "a child that arms");
 			silent(&l, "a queue that a child armed");
 		}
-		for (unsigned n = draw(100); n > 0; n--)
+		for (unsigned n = draw(30); n > 0; n--)
 			lane_race(&l, MIXED);
 		if (!quiet)
 			reap(pid, "a child");
@@ -592,7 +599,7 @@ static void lane_join(struct lane *l, struct ibv_comp_channel *channel, int fd)
 	l->alone = true;
 	o.send_cq = l->sends;
 	o.recv_cq = l->cq;
-	l->c.a = end_new(&device, o);
+	l->c.a = end_new(&device, o); /* its receives as well */
 	for (uint64_t i = 0; i < RECEIVES; i++)
 		lane_repost(l, i);
 	end_connect(&l->c.a, swap_addr(fd, end_addr(&l->c.a, NULL)));
@@ -715,10 +722,10 @@ static void killed(void)
 		kills++;
 		/* Flushed receives come to the queue that is armed; the failed send tells when. */
 		lane_arm(&l, true);
-		post_send(&l.c.a, &l.b, RECEIVES * 64, 8, 1);
-		do
+		do { /* until the daemon has noticed, it takes messages for the peer */
+			post_send(&l.c.a, &l.b, RECEIVES * 64, 8, 1);
 			wc = wait_wc(l.sends, "a send to a peer that was killed");
-		while (wc.status == IBV_WC_SUCCESS);
+		} while (wc.status == IBV_WC_SUCCESS);
 		CHECK(wc.status == IBV_WC_RETRY_EXC_ERR || wc.status == IBV_WC_WR_FLUSH_ERR, "a send to a peer that was killed: %s",
 		      ibv_wc_status_str(wc.status));
 		for (bool flushed = false; !flushed;) {
