@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One write() of the application is one command of the kernel's uverbs ABI. The
- * doorbell is answered here; everything else goes to the daemon as it is. Only
- * three things are looked at on the way: the descriptor in CREATE_CQ, the memory
+ * doorbell and the arming of a completion queue are answered here; everything else
+ * goes to the daemon as it is. Only three things are looked at on the way: the descriptor in CREATE_CQ, the memory
  * in REG_MR and DEREG_MR, and what the reply says to store.
  */
 #include <string.h>
@@ -16,6 +16,7 @@ enum {
 	CMD_REG_MR = 9,
 	CMD_DEREG_MR = 13,
 	CMD_CREATE_CQ = 18,
+	CMD_REQ_NOTIFY_CQ = 23,
 	CMD_POST_SEND = 28,
 	CMD_EXTENDED = 0x80000000u,
 	CMD_NUMBER = 0xff,
@@ -30,6 +31,9 @@ enum {
 	DEREG_MR_SIZE = 12,
 	CREATE_CQ_CHANNEL = 32,
 	EX_CREATE_CQ_CHANNEL = 40,
+	NOTIFY_CQ = 8,
+	NOTIFY_SOLICITED = 12,
+	NOTIFY_SIZE = 16,
 	POST_SEND_QP = 16,
 	POST_SEND_COUNT = 20,
 	POST_SEND_SIZE = 24,
@@ -78,6 +82,24 @@ static void ring(struct file *f, uint32_t qp)
 		uint64_t one = 1;
 		sys(SYS_write, atomic_load(&f->bell), &one, sizeof one);
 	}
+}
+
+/*
+ * Arms a completion queue, if the daemon is content with that: protocol.h says how, and
+ * the fence is what keeps the application's next poll behind it.
+ */
+static bool arm(struct file *f, uint32_t cq, bool solicited_only)
+{
+	_Atomic uint32_t *told = (_Atomic uint32_t *)(f->page + VRDMA_ARM_TOLD);
+	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(told, memory_order_relaxed))
+		return false;
+	_Atomic uint32_t *word =
+		(_Atomic uint32_t *)(f->page + VRDMA_ARM_WORDS + (size_t)cq * VRDMA_ARM_STRIDE);
+	if (!(atomic_load_explicit(word, memory_order_relaxed) & VRDMA_ARM_READY))
+		return false;
+	uint32_t was = atomic_fetch_or(word, solicited_only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL);
+	atomic_thread_fence(memory_order_seq_cst);
+	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: what the daemon says */
 }
 
 /* ---- commands ---- */
@@ -292,6 +314,10 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 		ring(f, word(buf, POST_SEND_QP));
 		return (ssize_t)n;
 	}
+	if (word(buf, 0) == CMD_REQ_NOTIFY_CQ && n == NOTIFY_SIZE && word(buf, 4) == NOTIFY_SIZE / 4 &&
+	    !atomic_load_explicit(&f->dead, memory_order_relaxed) &&
+	    arm(f, word(buf, NOTIFY_CQ), word(buf, NOTIFY_SOLICITED)))
+		return (ssize_t)n;
 	if (door_foreign())
 		return errno = EIO, -1;
 	f = file_get(fd);

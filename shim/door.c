@@ -49,12 +49,12 @@ unsigned file_top(void)
 
 static bool file_map(struct file *f)
 {
-	size_t size = VRDMA_DB_SIZE + 2 * VRDMA_MAX_MESSAGE;
+	size_t size = VRDMA_SHARED_SIZE + 2 * VRDMA_MAX_MESSAGE;
 	long r = sys(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (r < 0 && r > -4096)
 		return false;
 	f->page = (unsigned char *)r;
-	f->out = f->page + VRDMA_DB_SIZE;
+	f->out = f->page + VRDMA_SHARED_SIZE;
 	f->in = f->out + VRDMA_MAX_MESSAGE;
 	return true;
 }
@@ -153,7 +153,7 @@ void file_put(struct file *f)
 	if (bell >= 0)
 		fd_unhide(bell);
 	if (atomic_load(&f->kind) == FILE_DEVICE)
-		sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE,
+		sys(SYS_mmap, f->page, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	atomic_store(&f->kind, FILE_FREE);
 }
@@ -288,7 +288,7 @@ int door_open(int flags)
 	f->rdev_major = w.rdev_major;
 	f->rdev_minor = w.rdev_minor;
 	f->inode = sys(SYS_fstat, fds[0], &st) == 0 ? st.st_ino : 0;
-	long r = sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+	long r = sys(SYS_mmap, f->page, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		     fds[0], 0);
 	if (r < 0 && r > -4096) {
 		e = (int)-r;

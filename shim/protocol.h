@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #define VRDMA_MAGIC 0x4d445256u /* "VRDM" */
-#define VRDMA_PROTOCOL 2u
+#define VRDMA_PROTOCOL 3u
 #define VRDMA_MAX_MESSAGE 65536u
 #define VRDMA_MAX_FDS 4u
 
@@ -91,7 +91,30 @@ struct vrdma_welcome {
 #define VRDMA_DB_SUMMARY 128u  /* uint64_t[16] */
 #define VRDMA_DB_BITMAP 4096u  /* uint64_t[1024] */
 #define VRDMA_DB_READY 12288u  /* uint64_t[1024], the daemon's */
-#define VRDMA_DB_SIZE 20480u   /* rings start after this */
+#define VRDMA_DB_SIZE 20480u
+
+/*
+ * Arm words, behind the doorbell page: one for each completion queue handle below
+ * VRDMA_ARM_CQS, a cache line apart. REQ_NOTIFY_CQ for handle h:
+ *   if (load(told) || !(load(word[h]) & VRDMA_ARM_READY)) the command goes to the daemon
+ *   fetch_or(word[h], solicited only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL, seq_cst)
+ *   fence(seq_cst), and then the application polls once more, as always
+ * The daemon sets and clears READY and told (somebody traces the session, and wants to see
+ * it). After it has written a completion:
+ *   w = load(word[h], seq_cst)
+ *   if (w & ARM_ALL, or w & ARM_SOLICITED and the completion is solicited or an error)
+ *     fetch_and(word[h], ~(ARM_SOLICITED | ARM_ALL)); write an event to the channel
+ * nic/arm.go says why no wake-up is lost. The command is always as good: the daemon sets
+ * the same bits. A client of protocol 2 knows no other way.
+ */
+#define VRDMA_ARM_CQS 16384u
+#define VRDMA_ARM_STRIDE 64u
+#define VRDMA_ARM_READY 1u
+#define VRDMA_ARM_SOLICITED 2u
+#define VRDMA_ARM_ALL 4u
+#define VRDMA_ARM_TOLD 256u       /* uint32_t, in the doorbell page */
+#define VRDMA_ARM_WORDS 20480u    /* uint32_t at each stride */
+#define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
 
 /*
  * A request carries one write() of the application, verbatim:

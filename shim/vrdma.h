@@ -108,7 +108,7 @@ struct file {
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
 	uint64_t inode;      /* of the arena, or of the event socket of rdma_cm */
-	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
+	unsigned char *page; /* VRDMA_SHARED_SIZE bytes of the arena: doorbells, arm words */
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
 	pthread_mutex_t lock; /* one command at a time; guards out and in */

@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"context"
+	"encoding/binary"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,6 +88,41 @@ func TestTrace(t *testing.T) {
 			r.Error != w.err || r.Refused != w.refused || r.Program != "prog" || r.Label != "mine" {
 			t.Errorf("record %+v\n want %+v", r, w)
 		}
+	}
+}
+
+// A program that somebody traces is told to arm its completion queues by command, whether it
+// came before the tool or after, and no longer when the tool has gone.
+func TestTraceArming(t *testing.T) {
+	s := testServer(t)
+	told := func(c *client) bool {
+		t.Helper()
+		var b [4]byte
+		if _, err := c.dev.Files[0].ReadAt(b[:], protocol.ArmTold); err != nil {
+			t.Fatal(err)
+		}
+		return binary.NativeEndian.Uint32(b[:]) != 0
+	}
+	before, other := newClient(t, s, "mine"), newClient(t, s, "")
+	if told(before) || told(other) {
+		t.Fatal("nobody listens, and a program has to arm by command")
+	}
+	tr, err := protocol.Trace(s.doors[0].Socket, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	after := newClient(t, s, "mine")
+	if !told(before) || !told(after) || told(other) {
+		t.Errorf("armed by command: before %v, after %v, another %v; want the two that are traced",
+			told(before), told(after), told(other))
+	}
+	tr.Close()
+	for end := time.Now().Add(time.Minute); told(before) || told(after); {
+		if time.Now().After(end) {
+			t.Fatal("the tool is gone, and its programs still arm by command")
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *Server) greeting(c *protocol.Conn, who caller.Caller, d *door) (protoco
 	if err != nil {
 		return h, who, refusal(syscall.EPROTO, "%v", err)
 	}
-	if h.Protocol != protocol.Version {
+	if h.Protocol < protocol.OldestVersion || h.Protocol > protocol.Version {
 		return h, who, refusal(syscall.EPROTO,
 			"the daemon (pid %d) speaks protocol %d, this program's libvrdma.so %d: stop the old daemon (vrdma stop, or kill %d) and start again",
 			os.Getpid(), protocol.Version, h.Protocol, os.Getpid())

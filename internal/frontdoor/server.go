@@ -76,6 +76,8 @@ type Server struct {
 	ids  atomic.Uint64
 	work sync.WaitGroup
 
+	listeningMu sync.Mutex // held while sessions are told whether somebody traces them; before mu
+
 	mu        sync.Mutex
 	closed    bool
 	conns     map[*protocol.Conn]struct{}
@@ -114,7 +116,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		Overdrawn: s.overdrawn, Stop: cfg.Stop,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {

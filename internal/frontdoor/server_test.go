@@ -296,6 +296,8 @@ func TestGreeting(t *testing.T) {
 		text  string
 	}{
 		{"good", hello(func(*protocol.Hello) {}), 0, ""},
+		{"an older client, which arms by command", hello(func(h *protocol.Hello) { h.Protocol = protocol.OldestVersion }), 0, ""},
+		{"one that is too old", hello(func(h *protocol.Hello) { h.Protocol = protocol.OldestVersion - 1 }), syscall.EPROTO, "protocol"},
 		{"a newer client", hello(func(h *protocol.Hello) { h.Protocol = 99 }), syscall.EPROTO, "stop the old daemon"},
 		{"no magic", hello(func(h *protocol.Hello) { h.Magic = 1 }), syscall.EPROTO, "magic"},
 		{"too short", []byte{1, 2, 3}, syscall.EPROTO, "bytes"},

@@ -35,6 +35,7 @@ type session struct {
 	extents  []protocol.Extent // of the request under way
 	refused  string            // why the last registration was refused, for the trace
 	told     bool              // the log has it
+	traced   bool              // guarded by Server.listeningMu: queues are armed by command
 	commands atomic.Uint64
 }
 
@@ -100,6 +101,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 	s.mu.Lock()
 	s.sessions[ses] = struct{}{}
 	s.mu.Unlock()
+	s.listen(ses)
 	return ses, nil
 }
 

@@ -13,6 +13,36 @@ func record(p *process, session uint64, command string, t time.Time) protocol.Tr
 	return protocol.TraceRecord{Time: t, Session: session, Pid: p.Pid, Program: p.Program, Label: p.Label, Command: command}
 }
 
+// listening is called when the tools that listen have changed. A program that somebody traces
+// arms its completion queues by command, as it makes everything else that a trace shows.
+func (s *Server) listening() {
+	s.mu.Lock()
+	all := make([]*session, 0, len(s.sessions))
+	for ses := range s.sessions {
+		all = append(all, ses)
+	}
+	s.mu.Unlock()
+	for _, ses := range all {
+		s.listen(ses)
+	}
+}
+
+// listen tells a session whether somebody traces it. One that opens calls it when listening
+// can find it, so no tool is missed.
+func (s *Server) listen(ses *session) {
+	s.listeningMu.Lock()
+	defer s.listeningMu.Unlock()
+	if traced := s.desk.Trace.Wants(&ses.proc.Caller); traced != ses.traced {
+		ses.traced = traced
+		// A session that is gone has nothing to show any more.
+		_ = s.loop.Do(func() {
+			if ses.dev.Served() {
+				ses.dev.ArmByCommand(traced)
+			}
+		})
+	}
+}
+
 // mark records the opening or closing of a device.
 func (s *Server) mark(p *process, session uint64, mark string) {
 	if h := &s.desk.Trace; h.Wants(&p.Caller) {

@@ -64,6 +64,8 @@ type Config struct {
 	Owner   int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
+	// Listening is called when a tool has begun or ended to listen to a trace.
+	Listening func()
 	// Overdrawn is told of a limit that somebody has met.
 	Overdrawn func(error)
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.

@@ -114,7 +114,11 @@ func (d *Desk) denied(who *caller.Caller, what string) string {
 
 // serveTrace sends records until the tool hangs up.
 func (d *Desk) serveTrace(c *protocol.Conn, sub *Subscriber) {
-	defer d.Trace.Unsubscribe(sub)
+	d.cfg.Listening()
+	defer func() {
+		d.Trace.Unsubscribe(sub)
+		d.cfg.Listening()
+	}()
 	if c.SendJSON(protocol.ControlReply{}) != nil {
 		return
 	}

@@ -21,8 +21,8 @@ const (
 	pageSize  = 4096
 )
 
-// An Arena is the memory that a session shares with its client: the doorbell page
-// and every ring. For a process it is one sparse sealed memfd, which is also the client's
+// An Arena is the memory that a session shares with its client: the doorbell page,
+// the arm words of completion queues and every ring. For a process it is one sparse sealed memfd, which is also the client's
 // command fd, so that mmap of a ring works natively.
 //
 // A new ring costs nothing but its address: pages come when they are touched. Giving the
@@ -59,7 +59,7 @@ func NewArena() (*Arena, error) {
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
 	mem := p.Bytes()
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.DoorbellSize, uint64(len(mem)) - protocol.DoorbellSize}}}
+	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, uint64(len(mem)) - protocol.SharedSize}}}
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.

@@ -7,13 +7,7 @@ import (
 	"vrdma/internal/transport"
 )
 
-const (
-	cqeSize = 64 // elements are powers of two, and abi.WCSize is not
-
-	notifyNone      = 0
-	notifySolicited = 1
-	notifyAll       = 2
-)
+const cqeSize = 64 // elements are powers of two, and abi.WCSize is not
 
 // A CQ is a completion queue: a ring that we fill and the client empties.
 type CQ struct {
@@ -25,7 +19,7 @@ type CQ struct {
 	prod       uint32 // free running
 	seen       uint32 // free running: the client's consumer as last read
 	channel    *eventQueue
-	notify     uint8
+	arm        arm
 	overrun    bool
 	refs       int
 	events     uint32 // completion events sent
@@ -70,6 +64,7 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 		c.ring.release()
 		return CQInfo{}, err
 	}
+	c.arm.open(s.Arena, h)
 	if c.channel != nil {
 		c.channel.cqs++
 	}
@@ -117,6 +112,7 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 		return 0, 0, syscall.EBUSY
 	}
 	s.cqs.remove(h)
+	c.arm.close()
 	if c.channel != nil {
 		c.channel.cqs--
 	}
@@ -128,17 +124,14 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 	return comp, async, nil
 }
 
-// ReqNotify arms the queue for one event.
+// ReqNotify arms the queue for one event. It is for clients that cannot do it themselves, see
+// arm.go.
 func (s *Session) ReqNotify(h uint32, solicitedOnly bool) error {
 	c, err := s.cqs.get(h)
 	if err != nil {
 		return err
 	}
-	if !solicitedOnly {
-		c.notify = notifyAll
-	} else if c.notify == notifyNone {
-		c.notify = notifySolicited
-	}
+	c.arm.set(solicitedOnly)
 	return nil
 }
 
@@ -199,12 +192,9 @@ func (c *CQ) push(w *completion) {
 	c.prod++
 	c.ring.setProducer(c.prod)
 
-	if c.notify == notifyAll || c.notify == notifySolicited && (w.solicited || w.status != transport.Success) {
-		c.notify = notifyNone
-		if c.channel != nil {
-			c.events++
-			c.channel.post(compEvent(c.userHandle))
-		}
+	if c.arm.fires(w.solicited || w.status != transport.Success) && c.channel != nil {
+		c.events++
+		c.channel.post(compEvent(c.userHandle))
 	}
 }
 

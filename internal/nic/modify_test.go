@@ -97,7 +97,7 @@ func TestArenaReuse(t *testing.T) {
 		t.Error("pages are not reclaimed once")
 	}
 	a.collect()
-	if len(a.free) != 1 || a.free[0] != (arenaRange{protocol.DoorbellSize, arenaSize - protocol.DoorbellSize}) || a.used != 0 {
+	if len(a.free) != 1 || a.free[0] != (arenaRange{protocol.SharedSize, arenaSize - protocol.SharedSize}) || a.used != 0 {
 		t.Errorf("after releasing all: %v, %d used", a.free, a.used)
 	}
 	if _, mem, _ := a.alloc(1); mem[0] != 0 {

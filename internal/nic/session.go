@@ -52,7 +52,7 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 	l, a := &n.Limits, o.Account
 	s := &Session{
 		SessionOptions: o, nic: n, opened: time.Now(),
-		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL, a, pdBill), cqs: newTable[*CQ](l.CQs, handles, syscall.EINVAL, a, cqBill),
+		pds: newTable[*PD](l.PDs, handles, syscall.EINVAL, a, pdBill), cqs: newTable[*CQ](l.CQs, uint32(max(l.CQs, cqHandles)), syscall.EINVAL, a, cqBill),
 		qps: newTable[*QP](l.QPs, doorbells, syscall.EINVAL, a, qpBill), srqs: newTable[*SRQ](l.SRQs, handles, syscall.EINVAL, a, srqBill),
 		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM, a, mrBill), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL, a, mwBill),
 		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL, a, ahBill), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE, a, channelBill),

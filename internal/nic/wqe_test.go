@@ -109,6 +109,7 @@ func FuzzIndices(f *testing.F) {
 			}
 		}
 		c := CQ{ring: r, cqe: r.mask}
+		c.arm.open(a, log2)
 		for range 50 {
 			c.look()
 			if c.prod-c.seen > c.cqe {

@@ -9,10 +9,15 @@ import (
 
 const (
 	Magic      = 0x4d445256 // VRDMA_MAGIC
-	Version    = 2          // VRDMA_PROTOCOL
+	Version    = 3          // VRDMA_PROTOCOL
 	MaxMessage = 65536      // VRDMA_MAX_MESSAGE
 	MaxFDs     = 4          // VRDMA_MAX_FDS
 )
+
+// OldestVersion is the oldest protocol that the daemon still serves. What came since:
+//
+//	3  completion queues are armed in shared memory; who does not know that uses the command
+const OldestVersion = 2
 
 // Kind is what a connection is for: enum vrdma_kind.
 type Kind uint32
@@ -58,6 +63,18 @@ const (
 	DoorbellBitmap  = 4096  // VRDMA_DB_BITMAP
 	DoorbellReady   = 12288 // VRDMA_DB_READY
 	DoorbellSize    = 20480 // VRDMA_DB_SIZE
+)
+
+// The arm words of completion queues, which follow it; protocol.h says how they are used.
+const (
+	ArmCQs       = 16384   // VRDMA_ARM_CQS
+	ArmStride    = 64      // VRDMA_ARM_STRIDE
+	ArmReady     = 1       // VRDMA_ARM_READY
+	ArmSolicited = 2       // VRDMA_ARM_SOLICITED
+	ArmAll       = 4       // VRDMA_ARM_ALL
+	ArmTold      = 256     // VRDMA_ARM_TOLD
+	ArmWords     = 20480   // VRDMA_ARM_WORDS
+	SharedSize   = 1069056 // VRDMA_SHARED_SIZE: where rings start
 )
 
 // Sizes of the fixed parts of messages.

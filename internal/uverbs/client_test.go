@@ -47,7 +47,11 @@ func TestClientsInMemory(t *testing.T) {
 		for i, v := range want {
 			from.c.mem[offset(base+100+uint64(i))] = v
 		}
-		run[abi.ReqNotifyCQ, abi.AllocPDResp](to.c, abi.CmdReqNotifyCQ, &abi.ReqNotifyCQ{CQHandle: to.cq}, nil, 0)
+		if round == 0 {
+			run[abi.ReqNotifyCQ, abi.AllocPDResp](to.c, abi.CmdReqNotifyCQ, &abi.ReqNotifyCQ{CQHandle: to.cq}, nil, 0)
+		} else {
+			to.arm()
+		}
 		to.postReceive(8*page-9, n)
 		from.postSend(100, n)
 		if got := to.complete(); got != n {

@@ -257,6 +257,15 @@ func (c *client) qp() *qp {
 	return q
 }
 
+// arm asks for an event without a command.
+func (q *qp) arm() {
+	q.c.t.Helper()
+	w := shared32(q.c.arena, protocol.ArmWords+uint64(q.cq)*protocol.ArmStride)
+	if w.Or(protocol.ArmAll)&protocol.ArmReady == 0 {
+		q.c.t.Fatal("the completion queue cannot be armed in memory")
+	}
+}
+
 // connect takes q to the state in which it sends to peer.
 func (q *qp) connect(peer *qp) {
 	q.c.t.Helper()

@@ -24,6 +24,7 @@ const (
 	cmdDeregMR           = 13
 	cmdCreateCompChannel = 17
 	cmdCreateCQ          = 18
+	cmdReqNotifyCQ       = 23
 	cmdPostSend          = 28
 	cmdEcho              = 200
 	cmdFail              = 201
@@ -286,7 +287,7 @@ type device struct {
 }
 
 func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, token protocol.Token) {
-	arena, err := memfd(1 << 20)
+	arena, err := memfd(2 << 20)
 	if err != nil {
 		f.t.Errorf("memfd: %v", err)
 		return
@@ -373,6 +374,8 @@ func (d *device) answer(q *protocol.Request) bool {
 		d.refuse = false
 	case cmdRefuse:
 		d.refuse = true
+	case cmdReqNotifyCQ:
+		errno = int32(unix.EDOM) // what nobody else answers
 	case cmdPostSend:
 		errno = int32(unix.ENOTCONN)
 	case cmdEcho:

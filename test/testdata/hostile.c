@@ -213,6 +213,28 @@ static void doorbells(void)
 	}
 }
 
+/* Every completion queue armed at any moment, by words of any value, and events that nobody reads. */
+static void arms(void)
+{
+	char *page = mmap(NULL, 20480 + 64 * 64, PROT_READ | PROT_WRITE, MAP_SHARED, d.ctx->cmd_fd, 0);
+	struct ibv_comp_channel *ch = MADE(ibv_create_comp_channel(d.ctx));
+	struct couple k = couple_new(&d, (struct opt){.channel = ch, .depth = 64});
+	struct ibv_wc wc[16];
+
+	if (page == MAP_FAILED)
+		return; /* refused: as good */
+	for (double end = vt_now() + SECONDS; vt_now() < end;) {
+		struct work w = rdma(IBV_WR_RDMA_WRITE, &mem, 0, 8, 1, (uintptr_t)mem.p + 4096, mem.mr->rkey);
+		for (int i = 0; i < 64; i++)
+			*(volatile uint32_t *)(page + 20480 + i * 64) = rnd() % 2 ? ~0u : (uint32_t)nasty();
+		*(volatile uint32_t *)(page + 256) = (uint32_t)nasty();
+		(void)ibv_req_notify_cq(k.a.cq, rnd() % 2);
+		(void)try_send(&k.a, &w);
+		(void)ibv_poll_cq(k.a.cq, 16, wc);
+		traffic();
+	}
+}
+
 /* Holes in the files, their size changed, mapped and unmapped everywhere. */
 static void memory_under_the_daemon(void)
 {
@@ -415,6 +437,7 @@ static const struct vt_case attacks[] = {
 	{"race_work_requests", race_work_requests},
 	{"wild_work_requests", wild_work_requests},
 	{"doorbells", doorbells},
+	{"arms", arms},
 	{"memory_under_the_daemon", memory_under_the_daemon},
 	{"unmap_regions", unmap_regions},
 	{"raw_commands", raw_commands},

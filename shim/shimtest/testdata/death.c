@@ -26,6 +26,11 @@ int main(void)
 	CHECK(reg_mr(fd, &x, sizeof x, &x) == EIO);
 	struct command ring = {{CMD_POST_SEND, 8, 1}, 0, 0, 0};
 	CHECK(write(fd, &ring, sizeof ring) == -1 && errno == EIO);
+	struct {
+		struct header h;
+		uint32_t cq_handle, solicited_only;
+	} arm = {{CMD_REQ_NOTIFY_CQ, 4, 0}, 0, 0};
+	CHECK(write(fd, &arm, sizeof arm) == -1 && errno == EIO);
 	int again = 0; /* its socket may outlive our connection by a moment */
 	for (int i = 0; i < 60000 && again >= 0; i++) {
 		again = open(DEVICE, O_RDWR);

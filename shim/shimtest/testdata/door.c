@@ -67,6 +67,48 @@ static void doorbell(int fd)
 	munmap(page, VRDMA_DB_SIZE);
 }
 
+/* 0 or the errno of REQ_NOTIFY_CQ; the fake daemon always says EDOM. */
+static int arm(int fd, uint32_t cq, uint32_t solicited)
+{
+	struct {
+		struct header h;
+		uint32_t cq_handle, solicited_only;
+	} c = {{CMD_REQ_NOTIFY_CQ, 4, 0}, cq, solicited};
+	ssize_t n = write(fd, &c, sizeof c);
+	CHECK(n == (ssize_t)sizeof c || n == -1);
+	return n == -1 ? errno : 0;
+}
+
+static void arming(int fd)
+{
+	unsigned char *page = mmap(NULL, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	uint32_t *told = (uint32_t *)(page + VRDMA_ARM_TOLD);
+	uint32_t *word = (uint32_t *)(page + VRDMA_ARM_WORDS + 7 * VRDMA_ARM_STRIDE);
+	uint32_t *last = (uint32_t *)(page + VRDMA_SHARED_SIZE - VRDMA_ARM_STRIDE);
+	CHECK(arm(fd, 7, 0) == EDOM && *word == 0); /* it is not there */
+	*word = *last = VRDMA_ARM_READY;
+	CHECK(arm(fd, 7, 1) == 0 && *word == (VRDMA_ARM_READY | VRDMA_ARM_SOLICITED));
+	CHECK(arm(fd, 7, 0) == 0 && *word == (VRDMA_ARM_READY | VRDMA_ARM_SOLICITED | VRDMA_ARM_ALL));
+	*word = VRDMA_ARM_READY;
+	CHECK(arm(fd, 7, 0) == 0 && arm(fd, 7, 5) == 0 && *word & VRDMA_ARM_ALL);
+	CHECK(arm(fd, VRDMA_ARM_CQS - 1, 0) == 0 && *last & VRDMA_ARM_ALL);
+	CHECK(arm(fd, VRDMA_ARM_CQS, 0) == EDOM && arm(fd, ~0u, 0) == EDOM);
+	*word = VRDMA_ARM_READY;
+	*told = 1; /* somebody traces us */
+	CHECK(arm(fd, 7, 0) == EDOM && *word == VRDMA_ARM_READY);
+	*told = 0;
+	struct {
+		struct header h;
+		uint32_t cq_handle, solicited_only, more;
+	} odd = {{CMD_REQ_NOTIFY_CQ, 4, 0}, 7, 0, 0};
+	CHECK(write(fd, &odd, sizeof odd) == -1 && errno == EDOM); /* the daemon judges */
+	odd.h.in_words = 5;
+	CHECK(write(fd, &odd, 16) == -1 && errno == EDOM);
+	CHECK(*word == VRDMA_ARM_READY);
+	munmap(page, VRDMA_SHARED_SIZE);
+}
+
 static int event_file(int fd, uint32_t command)
 {
 	int32_t n = -1;
@@ -207,6 +249,7 @@ int main(void)
 	looks_like_a_device(fd);
 	commands(fd);
 	doorbell(fd);
+	arming(fd);
 	events(fd);
 	duplicates(fd);
 	close_everything();

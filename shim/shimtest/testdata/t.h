@@ -42,6 +42,7 @@ enum {
 	CMD_DEREG_MR = 13,
 	CMD_CREATE_COMP_CHANNEL = 17,
 	CMD_CREATE_CQ = 18,
+	CMD_REQ_NOTIFY_CQ = 23,
 	CMD_POST_SEND = 28,
 	CMD_ECHO = 200,  /* stores arg + 1 */
 	CMD_FAIL = 201,  /* errno arg */

@@ -1,0 +1,25 @@
+//go:build !race
+
+package nic
+
+import (
+	"syscall"
+	"testing"
+
+	"vrdma/internal/protocol"
+)
+
+// A completion of an armed queue, and its event, allocate nothing.
+func TestArmedDoesNotAllocate(t *testing.T) {
+	s := newRig(t, DefaultLimits).open()
+	c, h, fd := armedCQ(t, s)
+	w, b := armWord(s, h), make([]byte, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		w.Or(protocol.ArmAll)
+		c.push(&completion{})
+		c.ring.setConsumer(c.prod)
+		syscall.Read(fd, b)
+	}); n != 0 {
+		t.Errorf("an armed completion allocates %v times", n)
+	}
+}
