@@ -216,8 +216,9 @@ static void lane_race(struct lane *l, enum mode m)
 		}
 		if (draw(2))
 			dither();
-		/* Who waits for what is solicited has all that was sent before it, too. */
-		lane_send(l, m != ALL && (i == n - 1 || draw(3) == 0));
+		/* Who waits for what is solicited has all that was sent before it, too. Who waits for
+		 * all is woken by what is not. */
+		lane_send(l, (i == n - 1 && !all) || (m != ALL && draw(3) == 0));
 	}
 	if (before == n) {
 		dither();
