@@ -36,6 +36,7 @@ test: deps-test build check unit integration ## everything that has to pass: wha
 # The long form of every axis, instead of the short one.
 test-all: export VRDMA_TEST_ALL := 1
 test-all: export VRDMA_CONVERSATIONS := 100000
+test-all: export VRDMA_RACES := 100000000
 test-all: TIMEOUT := 6h
 test-all: test fuzz ## the long form of everything, and every fuzz target for FUZZTIME each
 
@@ -46,11 +47,11 @@ check: ## formatting, go vet, staticcheck, shell scripts
 	$(GO) tool staticcheck ./...
 	@for script in .ci/run tools/install-deps tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
-# The random conversations are pure computing: without the race detector there is time for
-# tens of thousands.
+# The random conversations and the model of arming are pure computing: without the race detector
+# there is time for tens of thousands, and for every interleaving.
 unit: ## Go tests of every package, with the race detector
-	VRDMA_CONVERSATIONS= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
-	$(GO) test -timeout $(TIMEOUT) ./internal/simnet
+	VRDMA_CONVERSATIONS= VRDMA_RACES= $(GO) test -race -timeout $(TIMEOUT) $(UNIT)
+	$(GO) test -timeout $(TIMEOUT) ./internal/simnet ./internal/armcheck
 
 # One package at a time: these start daemons and real programs and want both cores.
 integration: build ## real programs against a real daemon

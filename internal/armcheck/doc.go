@@ -1,0 +1,35 @@
+// Package armcheck checks the protocol by which a program asks for an event at the next
+// completion, and sleeps. It is a model of it, in tests only: threads that take one step at a
+// time over shared words, and a search through every order in which they can take them.
+//
+//	program                                  daemon
+//	arm    fetch-and-or of a bit             write    the completion, then the producer's index
+//	poll   load the producer's index         look     load the arm word
+//	sleep  read the channel                  clear    fetch-and-and of the bits, if it matches
+//	                                         report   one event to the channel
+//
+// A wake-up is lost if everybody sleeps, no event is under way, and a queue holds a
+// completion that it is armed for. None is, because arm and poll, and write and look, have a
+// fence between them. Then either look sees the bit, or poll sees the index.
+//
+// The search (machine_test.go) knows three kinds of memory: sequentially consistent; with a
+// store buffer for each thread (x86), where a missing fence shows; and with store buffers in
+// which stores to different words pass each other, where a missing release shows. Loads are
+// always made in order. The provider's lock, which is a fence on x86, is none here: a program
+// may poll without it.
+//
+// The threads (protocol_test.go): one to three that arm, poll and sleep, on one or two queues
+// of one channel, for all completions, for solicited ones or in turn; the daemon, which makes
+// completions one a pass or all in one; one that resizes the queue, so that its ring moves; one
+// that destroys it, waits for the acknowledgements, and makes another with the same handle; one
+// that traces, so that arms have to be commands. A thread that is stopped, or killed, is one
+// that takes no step for long, or none any more: the daemon waits for nobody.
+//
+// Every mistake that was thought of is made on purpose (TestWrongProtocols), and must be found.
+// What is too large to be searched is run by random schedules: TestSimulatedRaces, some 10^6
+// races, or as many as -races or VRDMA_RACES says. A fault is told as the order of steps that
+// leads to it.
+//
+// It imports nothing of ours, and nothing imports it. What the code does is in internal/nic and
+// shim/protocol.h; the same races with real programs are TestWakeups in test.
+package armcheck

@@ -1,0 +1,312 @@
+package armcheck
+
+import (
+	"fmt"
+	"hash/maphash"
+	"strings"
+)
+
+// What a state has room for.
+const (
+	maxThreads = 6
+	maxBuffer  = 4 // stores that a processor holds back
+	maxEvents  = 8 // in the channel
+	maxSlots   = 8 // completions of one ring
+	maxCQs     = 2 // on the channel
+	registers  = 3 // of a thread
+	rings      = 2 // of a queue: before and after it is resized
+	ringWords  = maxSlots + 1
+	toldWord   = maxCQs * (1 + rings*ringWords) // not 0: arms have to be commands
+	maxWords   = toldWord + 1
+)
+
+// Every shared word has an address. A queue has an arm word, and rings.
+func armWord(q int8) int8            { return q * (1 + rings*ringWords) }
+func producerWord(q, ring int8) int8 { return armWord(q) + 1 + ring*ringWords }
+func slotWord(q, ring, i int8) int8  { return producerWord(q, ring) + 1 + i }
+
+// A memory model says which stores a processor may hold back.
+type memoryModel int
+
+const (
+	sequential memoryModel = iota // none
+	tso                           // any; they reach memory in the order they were made (x86)
+	pso                           // any; a store passes others to other words, unless it releases
+)
+
+func (m memoryModel) String() string { return [...]string{"sequential", "tso", "pso"}[m] }
+
+// A store that other processors do not see yet.
+type store struct {
+	address, value int8
+	release        bool
+}
+
+// A thread is where it stands, what it remembers, and its store buffer, oldest first.
+type thread struct {
+	pc     uint8
+	reg    [registers]int8
+	held   int8
+	buffer [maxBuffer]store
+}
+
+// A queue is what there is of a completion queue besides its shared words.
+type queue struct {
+	polling  bool // the provider's lock
+	ring     int8 // where the program polls
+	consumer int8
+	daemons  int8 // ring that the daemon fills
+	producer int8 // the daemon's own count
+	dead     bool // destroyed: the bit that lets the shim arm it is off
+	told     int8 // how many events the program has read, when it destroyed the queue
+	acked    int8
+
+	// What an observer notes who sees everything at once: the strongest arm since the
+	// last event, and how often it was armed and reported.
+	armed, arms, events int8
+}
+
+// A state is all there is at one moment. It is comparable.
+type state struct {
+	mem     [maxWords]int8
+	threads [maxThreads]thread
+	queues  [maxCQs]queue
+	loop    bool // the daemon's loop is taken
+	made    int8 // completions so far
+	started int8 // waiters that have armed every queue
+	channel [maxEvents]int8
+	waiting int8 // events in the channel
+	broken  bool // a promise was seen broken; note says which
+}
+
+// A step is one thread's next action. It has one access to shared memory at most. It returns
+// false, and has changed nothing, if the thread cannot go on now.
+type step func(x *processor) bool
+
+// A program is what a thread does. What runs off its end is done.
+type program struct {
+	name  string
+	steps []step
+	said  []string
+	sleep map[uint8]bool // where a thread may stand for ever
+}
+
+// A label is a place in a program that steps jump to.
+type label struct{ at uint8 }
+
+func (p *program) here(l *label) { l.at = uint8(len(p.steps)) }
+
+func (p *program) do(said string, s step) {
+	p.steps = append(p.steps, s)
+	p.said = append(p.said, said)
+}
+
+// A processor executes the next step of one thread.
+type processor struct {
+	*state
+	*thread
+	model memoryModel
+	note  string // why the state is broken
+}
+
+func (x *processor) jump(l *label) bool { x.pc = l.at; return true }
+
+// load reads a word: the thread's own latest store, or memory.
+func (x *processor) load(a int8) int8 {
+	for i := x.held - 1; i >= 0; i-- {
+		if x.buffer[i].address == a {
+			return x.buffer[i].value
+		}
+	}
+	return x.mem[a]
+}
+
+// store writes a word, which others may see later.
+func (x *processor) store(a, v int8, release bool) bool {
+	if x.model == sequential {
+		x.mem[a] = v
+		return true
+	}
+	if x.held == maxBuffer {
+		return false
+	}
+	x.buffer[x.held] = store{a, v, release}
+	x.held++
+	return true
+}
+
+// fenced is whether all that the thread stored is in memory: a fence, and a locked
+// instruction, wait for it.
+func (x *processor) fenced() bool { return x.held == 0 }
+
+func (x *processor) breaks(format string, args ...any) {
+	x.broken = true
+	x.note = fmt.Sprintf(format, args...)
+}
+
+// drains is whether the store at i of t's buffer may reach memory now.
+func (t *thread) drains(m memoryModel, i int8) bool {
+	if i == 0 {
+		return true
+	}
+	if m != pso || t.buffer[i].release {
+		return false
+	}
+	for _, earlier := range t.buffer[:i] {
+		if earlier.address == t.buffer[i].address {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *state) drain(t, i int8) {
+	th := &s.threads[t]
+	s.mem[th.buffer[i].address] = th.buffer[i].value
+	copy(th.buffer[i:], th.buffer[i+1:th.held])
+	th.held--
+	th.buffer[th.held] = store{}
+}
+
+// A move is what can happen next: a step of a thread, or one of its stores reaches memory.
+type move struct{ thread, drain int8 } // drain: index, -1 for a step
+
+const noDrain = -1
+
+// A system is threads over shared words, and what must hold when nobody can move.
+type system struct {
+	programs []*program
+	model    memoryModel
+	start    state
+	final    func(*state) string // "" or what is wrong
+}
+
+// try makes a move in s and reports whether it was possible. x is where it is executed.
+func (y *system) try(x *processor, s *state, m move) bool {
+	t := &s.threads[m.thread]
+	if m.drain != noDrain {
+		if m.drain >= t.held || !t.drains(y.model, m.drain) {
+			return false
+		}
+		s.drain(m.thread, m.drain)
+		return true
+	}
+	p := y.programs[m.thread]
+	if int(t.pc) >= len(p.steps) {
+		return false
+	}
+	at := t.pc
+	t.pc++
+	x.state, x.thread, x.model = s, t, y.model
+	if !p.steps[at](x) {
+		t.pc = at
+		return false
+	}
+	return true
+}
+
+// verdict is what is wrong with a state in which nobody can move.
+func (y *system) verdict(s *state) string {
+	for i, p := range y.programs {
+		pc := s.threads[i].pc
+		if int(pc) < len(p.steps) && !p.sleep[pc] {
+			return fmt.Sprintf("%s hangs at: %s", p.name, p.said[pc])
+		}
+	}
+	return y.final(s)
+}
+
+// moves calls f for every move that might be possible.
+func (y *system) moves(s *state, f func(move)) {
+	for t := range int8(len(y.programs)) {
+		f(move{t, noDrain})
+		for i := range s.threads[t].held {
+			f(move{t, i})
+		}
+	}
+}
+
+// A node is a state that was reached, and how.
+type node struct {
+	state
+	parent int32
+	by     move
+	chain  int32 // the next of the same hash, -1 for none
+}
+
+// A search is every state of a system that can be reached.
+type search struct {
+	*system
+	nodes []node
+	index map[uint64]int32
+	seed  maphash.Seed
+}
+
+// explore visits every state, nearest first, and returns how many there are. fault is empty,
+// or says what is wrong in the first state where something is, and how it is reached.
+func (y *system) explore() (states int, fault string) {
+	r := &search{system: y, index: map[uint64]int32{}, seed: maphash.MakeSeed()}
+	r.add(&y.start, -1, move{})
+	x := new(processor)
+	for at := 0; at < len(r.nodes); at++ {
+		moved := false
+		y.moves(&r.nodes[at].state, func(m move) {
+			next := r.nodes[at].state
+			if fault != "" || !y.try(x, &next, m) {
+				return
+			}
+			moved = true
+			if added := r.add(&next, int32(at), m); added && next.broken {
+				fault = x.note + r.story(int32(len(r.nodes)-1))
+			}
+		})
+		if fault == "" && !moved {
+			if wrong := y.verdict(&r.nodes[at].state); wrong != "" {
+				fault = wrong + r.story(int32(at))
+			}
+		}
+		if fault != "" {
+			break
+		}
+	}
+	return len(r.nodes), fault
+}
+
+// add notes a state, and reports whether it is new.
+func (r *search) add(s *state, parent int32, by move) bool {
+	h := maphash.Comparable(r.seed, *s)
+	first, found := r.index[h]
+	if !found {
+		first = -1
+	}
+	for i := first; i >= 0; i = r.nodes[i].chain {
+		if r.nodes[i].state == *s {
+			return false
+		}
+	}
+	r.index[h] = int32(len(r.nodes))
+	r.nodes = append(r.nodes, node{*s, parent, by, first})
+	return true
+}
+
+// story tells the moves that lead to a state.
+func (r *search) story(at int32) string {
+	var lines []string
+	for ; r.nodes[at].parent >= 0; at = r.nodes[at].parent {
+		n := &r.nodes[at]
+		lines = append(lines, r.tell(&r.nodes[n.parent].state, n.by))
+	}
+	var b strings.Builder
+	for i := len(lines) - 1; i >= 0; i-- {
+		fmt.Fprintf(&b, "\n  %s", lines[i])
+	}
+	return b.String()
+}
+
+func (y *system) tell(s *state, m move) string {
+	t, p := &s.threads[m.thread], y.programs[m.thread]
+	if m.drain != noDrain {
+		return fmt.Sprintf("%s: its store of %d to word %d reaches memory", p.name, t.buffer[m.drain].value, t.buffer[m.drain].address)
+	}
+	return fmt.Sprintf("%s: %s", p.name, p.said[t.pc])
+}

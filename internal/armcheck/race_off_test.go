@@ -1,0 +1,5 @@
+//go:build !race
+
+package armcheck
+
+const raceEnabled = false
