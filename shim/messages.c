@@ -43,6 +43,13 @@ void passed_close(struct passed *fds)
 	fds->n = 0;
 }
 
+/*
+ * How often a reply is looked for before we sleep. A daemon that is awake answers within a
+ * few microseconds; to sleep and be woken takes both of us longer than that. Whoever looks
+ * gives way in between: on a busy machine it may be the daemon that waits for our processor.
+ */
+#define LOOKS 40
+
 /* Waits until something can be read. */
 static void wait_readable(int socket, sigmask outside)
 {
@@ -64,6 +71,7 @@ static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struc
 	} control;
 	struct iovec iov = {in, room};
 	struct msghdr h = {0};
+	int looks = 0;
 	ssize_t n;
 
 	fds->n = 0;
@@ -74,7 +82,9 @@ static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struc
 		h.msg_control = control.bytes;
 		h.msg_controllen = sizeof control.bytes;
 		n = sys(SYS_recvmsg, socket, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-		if (n == -EAGAIN)
+		if (n == -EAGAIN && looks++ < LOOKS)
+			sys(SYS_sched_yield);
+		else if (n == -EAGAIN)
 			wait_readable(socket, outside);
 	} while (n == -EAGAIN || n == -EINTR);
 	if (n < 0)

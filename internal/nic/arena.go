@@ -169,6 +169,13 @@ func (a *Arena) Reclaim() bool {
 	return true
 }
 
+// Released reports whether there is something to reclaim.
+func (a *Arena) Released() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.released) > 0
+}
+
 // collect makes what was reclaimed free.
 func (a *Arena) collect() {
 	a.mu.Lock()
