@@ -168,22 +168,29 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	if req.Op != protocol.OpCommand || !uverbs.Brief(req.Command) || ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
 		return nil, func() ([]byte, []uverbs.Handle) {
 			answer, handles := ses.handle(req, reply)
-			ses.arena.Reclaim()
+			ses.reclaim()
 			return answer, handles
 		}
 	}
 	ses.looped, ses.unsettled = true, false
 	answer, _ := ses.command(req, reply)
 	ses.looped = false
-	if !ses.unsettled && !ses.arena.Released() {
+	if !ses.unsettled && !ses.arena.Due() {
 		return answer, nil
 	}
 	return nil, func() ([]byte, []uverbs.Handle) {
 		if ses.unsettled {
 			ses.Settle()
 		}
-		ses.arena.Reclaim()
+		ses.reclaim()
 		return answer, nil
+	}
+}
+
+// reclaim gives the pages of rings that are gone back to the system.
+func (ses *session) reclaim() {
+	if ses.arena.Due() {
+		ses.arena.Reclaim()
 	}
 }
 
