@@ -51,7 +51,7 @@ func (e *Engine) loop() {
 		work := false
 		if e.linesReady() || e.cmds.pending.Load() {
 			n := e.cmds.inOnePass()
-			e.pollWakes()
+			e.wakeRung()
 			e.longPass()
 			e.takeCommands(n)
 			e.serveLines()
