@@ -31,8 +31,8 @@ func (l *Lab) Compile(ctx context.Context, names ...string) (map[string]string, 
 			return nil, err
 		}
 		if _, err := l.Run(ctx, "gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror",
-			"-o", path, path+".c", "-libverbs"); err != nil {
-			return nil, fmt.Errorf("cannot build %s.c: %w; apt-get install gcc libibverbs-dev", name, err)
+			"-o", path, path+".c", "-libverbs", "-Wl,--as-needed", "-lrdmacm"); err != nil {
+			return nil, fmt.Errorf("cannot build %s.c: %w; apt-get install gcc libibverbs-dev librdmacm-dev", name, err)
 		}
 		programs[name] = path
 	}
