@@ -21,6 +21,8 @@ enum {
 	CM_GET_EVENT = 12,
 	CM_SET_OPTION = 14,
 	CM_MIGRATE_ID = 18,
+	GET_EVENT_SIZE = 8,
+	GET_EVENT_ROOM = 336, /* sizeof(struct rdma_ucm_event_resp) */
 	SET_OPTION_VALUE = 8,
 	SET_OPTION_LENGTH = 28,
 	SET_OPTION_SIZE = 32,
@@ -159,6 +161,21 @@ static bool is_channel(struct file *f, int fd)
 	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
 }
 
+/*
+ * Whether a GET_EVENT is well-formed, so that it can only wait or succeed: then there is no
+ * use in asking for an event before there is one.
+ */
+static bool will_wait(const void *buf, size_t n)
+{
+	struct {
+		uint32_t command;
+		uint16_t in, out;
+	} h;
+	memcpy(&h, buf, sizeof h);
+	return h.command == CM_GET_EVENT && h.in == GET_EVENT_SIZE && n == sizeof h + h.in &&
+	       h.out >= GET_EVENT_ROOM;
+}
+
 ssize_t channel_write(int fd, const void *buf, size_t n)
 {
 	uint32_t number;
@@ -170,11 +187,18 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 	if (door_foreign())
 		return errno = EIO, -1;
 	memcpy(&number, buf, sizeof number);
+	bool wait = will_wait(buf, n);
 	do {
 		struct file *f = channel_get(fd, inode);
 		if (!f)
 			return errno = EBADF, -1;
 		inode = f->inode;
+		if (wait && is_channel(f, fd)) {
+			wait = false;
+			file_put(f);
+			e = EAGAIN;
+			continue;
+		}
 		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
 		file_put(f);
 	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);

@@ -43,14 +43,27 @@ void passed_close(struct passed *fds)
 	fds->n = 0;
 }
 
-/* Waits until something can be read. */
+/*
+ * How often a reply is looked for before we sleep. A daemon that is awake answers within a
+ * few microseconds; to sleep and be woken takes both of us longer than that. Whoever looks
+ * gives way in between: on a busy machine it may be the daemon that waits for our processor.
+ */
+#ifndef LOOKS
+#define LOOKS 40
+#endif
+
+/* How long we sleep with the signals blocked: every receiving call ends then. */
+static void set_patience(int socket, time_t seconds)
+{
+	struct timeval t = {.tv_sec = seconds};
+	sys(SYS_setsockopt, socket, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+}
+
+/* Waits until something can be read, or a signal has ended the program. */
 static void wait_readable(int socket, sigmask outside)
 {
 	struct pollfd p = {.fd = socket, .events = POLLIN};
-	struct timespec second = {.tv_sec = 1};
 
-	if (sys(SYS_ppoll, &p, 1, &second, NULL, 8) != 0)
-		return;
 	while (sys(SYS_ppoll, &p, 1, NULL, &outside, 8) == -EINTR)
 		;
 }
@@ -64,6 +77,7 @@ static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struc
 	} control;
 	struct iovec iov = {in, room};
 	struct msghdr h = {0};
+	int looks = 0;
 	ssize_t n;
 
 	fds->n = 0;
@@ -73,8 +87,11 @@ static ssize_t receive(int socket, sigmask outside, void *in, size_t room, struc
 		h.msg_iovlen = 1;
 		h.msg_control = control.bytes;
 		h.msg_controllen = sizeof control.bytes;
-		n = sys(SYS_recvmsg, socket, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-		if (n == -EAGAIN)
+		int look = looks++ < LOOKS ? MSG_DONTWAIT : 0;
+		n = sys(SYS_recvmsg, socket, &h, MSG_CMSG_CLOEXEC | look);
+		if (n == -EAGAIN && look)
+			sys(SYS_sched_yield);
+		else if (n == -EAGAIN)
 			wait_readable(socket, outside);
 	} while (n == -EAGAIN || n == -EINTR);
 	if (n < 0)
@@ -232,6 +249,7 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 		sys(SYS_close, socket);
 		return too_few();
 	}
+	set_patience(socket, 1);
 	r = connect_path(socket, s->socket);
 	if (r < 0) {
 		fd_unhide(socket);
@@ -336,6 +354,8 @@ int wire_netlink(bool quiet, int *socket)
 	int none;
 	sigmask old = signals_block();
 	int e = greet(VRDMA_KIND_NETLINK, old, quiet, &w, socket, &none, 0);
+	if (!e)
+		set_patience(*socket, 0);
 	signals_restore(old);
 	return e;
 }

@@ -1,21 +1,69 @@
 package bench
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
 
-// atOnce is how many connections cmtime opens and closes.
-const atOnce = 500
+const (
+	// atOnce is how many connections cmtime opens and closes.
+	atOnce = 500
+	// inTurn is how many programs/serial.c does, one after the other.
+	inTurn = 1000
+)
 
-// connections is how fast rdma_cm makes connections on one host.
+// connections is how fast rdma_cm makes connections on one host, and how fast a command is.
 func (t *Table) connections() part {
 	return part{
 		name: "cm",
-		rows: []Row{{What: "connections opened and closed a second, one host", Ours: Series{Unit: "/s"}, Bound: 3000}},
+		rows: []Row{
+			{What: "connections opened and closed a second, one host", Ours: Series{Unit: "/s"}, Bound: 3000},
+			{What: "connections opened and closed a second, one after the other", Ours: Series{Unit: "/s"}, Unbounded: true},
+			{What: "a command that does nothing (ibv_query_port)", Ours: Series{Unit: "s"}, AtMost: true, Unbounded: true},
+		},
 		measure: func(ctx context.Context, rows []Row) error {
 			h, _, err := t.here(ctx)
 			if err != nil {
 				return err
 			}
-			return t.fill(ctx, t.Rounds, []Probe{h.loop().connections(atOnce)}, rows, []source{{0, alone}})
+			programs, err := t.Lab.Compile(ctx, "serial")
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			probes := []Probe{
+				r.connections(atOnce),
+				r.serial(programs["serial"], "one after the other", "/s", 0),
+				r.serial(programs["serial"], "ibv_query_port", "s", 1),
+			}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, alone}, {1, alone}, {2, alone}})
+		},
+	}
+}
+
+// serial probes what programs/serial.c prints in one of its lines.
+func (r Route) serial(program, name, unit string, line int) Probe {
+	return Probe{
+		Name: name, Unit: unit,
+		Measure: func(ctx context.Context) (Reading, error) {
+			port, err := freePort()
+			if err != nil {
+				return Reading{}, err
+			}
+			listen := fmt.Sprint(port)
+			out, err := r.pair(ctx, managed, port, []string{program, listen},
+				[]string{program, listen, r.Server.IP, fmt.Sprint(inTurn)})
+			if err != nil {
+				return Reading{}, err
+			}
+			words := strings.Fields(out)
+			if len(words) != 2 {
+				return Reading{}, fmt.Errorf("serial printed %q, want two numbers", lastLines(out, 5))
+			}
+			v, err := strconv.ParseFloat(words[line], 64)
+			return Reading{Value: v}, err
 		},
 	}
 }

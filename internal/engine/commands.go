@@ -12,6 +12,9 @@ import (
 // the loop takes from between two passes, or, while it sleeps, are run in its place by the
 // goroutine that has one (standin.go).
 //
+// The commands of clients are not among them: the loop reads those itself (lines.go), except
+// for what takes long.
+//
 //	goroutine ── Do ─┬─ the loop sleeps ──▶ stand in: pass, command, a few passes
 //	                 └─ it does not ──▶ queue ──▶ loop: pass, command ──▶ Do returns
 //
@@ -79,6 +82,19 @@ func (c *commands) inOnePass() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return min(c.queue.n, commandsPerPass)
+}
+
+// fewBells is with how many sessions it takes longer to ask the kernel who rang than to look
+// at each.
+const fewBells = 8
+
+// wakeRung activates the sessions that rang before the commands which are about to run.
+func (e *Engine) wakeRung() {
+	if len(e.bells.of) > fewBells {
+		e.pollWakes()
+	} else {
+		e.bells.activateRung(e.now)
+	}
 }
 
 // takeCommands runs the first of what other goroutines asked for, n at most.

@@ -63,6 +63,7 @@ type Engine struct {
 	time       func() ib.Time // tests have a time of their own
 	cards      cards
 	bells      doorbells
+	lines      lineSet
 	sched      scheduler
 	local      local
 	net        network
@@ -90,8 +91,13 @@ func New(o Options) (*Engine, error) {
 	if err := e.poller.open(); err != nil {
 		return nil, err
 	}
+	if err := e.lines.open(&e.poller); err != nil {
+		e.poller.close()
+		return nil, err
+	}
 	e.bells.init(&e.sched, &e.poller)
 	if err := e.openNetwork(); err != nil {
+		e.lines.close()
 		e.poller.close()
 		return nil, err
 	}
@@ -107,6 +113,7 @@ func (e *Engine) Start() {
 		defer close(e.cmds.done)
 		e.loop()
 		e.shared.CloseForeign()
+		e.lines.close()
 		e.poller.close()
 	}()
 }

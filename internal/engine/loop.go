@@ -49,11 +49,12 @@ func (e *Engine) loop() {
 			e.pollWakes()
 		}
 		work := false
-		if e.cmds.pending.Load() {
+		if e.linesReady() || e.cmds.pending.Load() {
 			n := e.cmds.inOnePass()
-			e.pollWakes()
+			e.wakeRung()
 			e.longPass()
 			e.takeCommands(n)
+			e.serveLines()
 			work = true
 		}
 		if e.contain(e.step) || work {

@@ -38,6 +38,8 @@ func (e *Engine) collect(n int) {
 	for _, ev := range e.poller.events[:n] {
 		if b := e.bells.of[ev.Fd]; b != nil {
 			e.bells.activate(b, e.now)
+		} else if ev.Fd == int32(e.lines.epfd) {
+			e.lines.told = true
 		} else if e.net.sockets[ev.Fd] {
 			e.net.traffic.wake(e.now)
 		} else {

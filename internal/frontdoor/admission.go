@@ -86,6 +86,14 @@ func (s *Server) overdrawn(err error) {
 	}
 }
 
+// overdrawnBeside is overdrawn for the loop, which must not wait for the log.
+func (s *Server) overdrawnBeside(err error) {
+	var e *budget.Error
+	if errors.As(err, &e) {
+		go s.overdrawn(err)
+	}
+}
+
 // A limiter lets something happen once a second for each kind.
 type limiter struct {
 	mu   sync.Mutex

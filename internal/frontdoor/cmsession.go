@@ -17,8 +17,8 @@ import (
 	"vrdma/internal/vnic"
 )
 
-// A cmSession is one open of the rdma_cm device: an event channel. Like a session,
-// it is served by one goroutine, and ends with its connection.
+// A cmSession is one open of the rdma_cm device: an event channel. Like a session, it ends
+// with its connection.
 type cmSession struct {
 	srv  *Server
 	nic  *vnic.NIC
@@ -26,6 +26,9 @@ type cmSession struct {
 	line line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
+
+	looped bool         // the request under way is run on the loop
+	aside  func() error // what is left of it to be done elsewhere
 }
 
 // maxChannels is how many channels a process may have: a program with synchronous
@@ -68,7 +71,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	ses.loop()
+	s.serveRequests(c, ses)
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
@@ -80,32 +83,38 @@ func (ses *cmSession) end() {
 	}
 }
 
-// loop serves commands until the connection ends.
-func (ses *cmSession) loop() {
-	var req protocol.Request
-	var reply protocol.ReplyBuilder
-	out := make([]byte, 0, 512)
-	for {
-		buf, n, err := ses.line.Receive()
-		if err != nil {
-			return
-		}
-		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
-			buffers.Put(buf)
-			return
-		}
-		reply.Reset(out)
-		errno := syscall.EINVAL
-		if req.Op == protocol.OpCommand {
-			errno = ses.command(req.Command, &reply)
-		}
-		err = ses.line.Send(finish(&reply, errno), nil)
-		buffers.Put(buf)
-		if err != nil {
-			return
+// onLoop implements handler.
+func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, rest) {
+	if req.Op != protocol.OpCommand {
+		return finish(reply, syscall.EINVAL), nil
+	}
+	if ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
+		return nil, func() ([]byte, []uverbs.Handle) { return finish(reply, ses.command(req.Command, reply)), nil }
+	}
+	ses.looped, ses.aside = true, nil
+	c := ucma.Run(ses, req.Command, false)
+	ses.looped = false
+	if ses.aside != nil {
+		return nil, func() ([]byte, []uverbs.Handle) {
+			c.End(ses.aside())
+			return ses.answer(c, reply), nil
 		}
 	}
+	return ses.answer(c, reply), nil
+}
+
+// answer is the reply to a command.
+func (ses *cmSession) answer(c *ucma.Call, reply *protocol.ReplyBuilder) []byte {
+	c.Answer(reply)
+	if c.Refused() {
+		ses.srv.desk.Refused.Count(c.Name())
+	}
+	return finish(reply, c.Errno)
+}
+
+// nonsense implements handler.
+func (ses *cmSession) nonsense(err error) {
+	ses.srv.log.Warn("a client sent nonsense, its event channel is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
 }
 
 // command runs one command.
@@ -127,12 +136,28 @@ func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Er
 
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
+	if ses.looped {
+		err := f(ses.ch)
+		if err != nil {
+			ses.srv.overdrawnBeside(err)
+		}
+		return err
+	}
 	err := error(syscall.EIO) // what a device that is gone answers
 	if p := ses.srv.loop.Do(func() { err = f(ses.ch) }); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
 	return err
+}
+
+// Aside implements ucma.Channel.
+func (ses *cmSession) Aside(f func() error) error {
+	if !ses.looped {
+		return f()
+	}
+	ses.aside = f
+	return nil
 }
 
 // OnLoop implements ucma.Channel.

@@ -9,12 +9,13 @@
 //	                   │
 //	            uverbs, ucma: the kernel's commands
 //	                   ▼
-//	        engine.Do ── nic.Session, rdmacm.Channel
+//	   on the loop: nic.Session, rdmacm.Channel
 //
 // A Door is a socket with one virtual NIC behind it. A session reaches device, connection
 // manager, routes and device tree through its vnic.NIC; nothing here knows another.
 //
-// A conversation is served by one goroutine. A process lives as long as its PROCESS
+// A conversation is served by one goroutine; the requests of a session are read and mostly
+// run by the loop (requests.go). A process lives as long as its PROCESS
 // connection and its pid; when either ends, so do its sessions, and with a session
 // goes everything it had.
 //

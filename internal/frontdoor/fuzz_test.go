@@ -7,6 +7,7 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/memory"
 	"vrdma/internal/protocol"
+	"vrdma/internal/uverbs"
 )
 
 // FuzzCommand feeds a device a run of commands, each with its length before it, all
@@ -61,7 +62,16 @@ func FuzzCommand(f *testing.F) {
 				Op: protocol.OpCommand, Command: command,
 				Extents: []protocol.Extent{{Start: start, Length: length, Kind: kind, Prot: 3}},
 			}
-			msg, files := ses.handle(&req, &builder, nil)
+			builder.Reset(nil)
+			var msg []byte
+			var files []uverbs.Handle
+			var rest rest
+			if err := s.loop.Do(func() { msg, rest = ses.onLoop(&req, &builder) }); err != nil {
+				t.Fatal(err)
+			}
+			if rest != nil {
+				msg, files = rest()
+			}
 			for _, f := range files {
 				f.Close()
 			}

@@ -19,8 +19,6 @@ import (
 // For a virtual machine it will be messages to an agent there, which knows handles by name,
 // and memory of the machine.
 type line interface {
-	// Receive waits for a request, and returns a buffer of the pool with n bytes of it.
-	Receive() (buf *[]byte, n int, err error)
 	// Send sends a reply with the handles that it names. They stay ours to close.
 	Send(reply []byte, handles []uverbs.Handle) error
 	// OpenQueues makes the memory for queues, and the doorbell.
@@ -29,7 +27,7 @@ type line interface {
 	// some; the client's ends are handles.
 	OpenEvents() (nic.EventSink, uverbs.Handle, error)
 	OpenSignal() (rdmacm.Signal, uverbs.Handle, error)
-	// Close ends it: Receive returns.
+	// Close ends it: there are no more requests.
 	Close() error
 }
 
@@ -42,17 +40,17 @@ type bell interface {
 // A socketLine is the line of a process. Its handles are files.
 type socketLine struct{ *protocol.Conn }
 
-// Receive implements line. Descriptors that come with a message are closed unseen: the
-// daemon makes every file that it uses.
-func (l socketLine) Receive() (*[]byte, int, error) { return receive(l.Conn) }
-
 // Send implements line.
 func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
-	var fds []int
+	return l.WriteMessage(reply, descriptors(handles)...)
+}
+
+// descriptors are the handles that a line of a process has made.
+func descriptors(handles []uverbs.Handle) (fds []int) {
 	for _, h := range handles {
-		fds = append(fds, int(h.(*os.File).Fd())) // the line made it
+		fds = append(fds, int(h.(*os.File).Fd()))
 	}
-	return l.WriteMessage(reply, fds...)
+	return fds
 }
 
 // OpenQueues implements line: an arena that the process maps, and an eventfd.

@@ -37,10 +37,23 @@ type Loop interface {
 	Aside() *memory.Pool
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
+	// Watch has the loop serve a connection, Unwatch undoes that.
+	Watch(fd int, l loopLine) error
+	Unwatch(fd int)
+	// Pause has the loop leave a connection alone, Resume ends that. Any goroutine may
+	// call them.
+	Pause(fd int)
+	Resume(fd int) error
 	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
 	SetTap(t *link.Tap)
 	LinkCounters() link.Counters
 	Peers() ([]hosts.Status, hosts.Counters)
+}
+
+// A loopLine is a connection as the loop serves it (engine.Line).
+type loopLine = interface {
+	Serve()
+	Fail(err error)
 }
 
 // Config is what a Server needs.
@@ -72,6 +85,8 @@ type Server struct {
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
+
+	spare *[]byte // for the loop to read requests into; nil: take one
 
 	ids  atomic.Uint64
 	work sync.WaitGroup

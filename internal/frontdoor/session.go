@@ -16,8 +16,8 @@ import (
 	"vrdma/internal/vnic"
 )
 
-// A session is one open of the device. Its goroutine reads a command, runs it and
-// answers; commands of one session never overlap.
+// A session is one open of the device. Its commands never overlap; who runs them is said in
+// requests.go.
 type session struct {
 	srv    *Server
 	nic    *vnic.NIC
@@ -37,6 +37,10 @@ type session struct {
 	told     bool              // the log has it
 	traced   bool              // guarded by Server.listeningMu: queues are armed by command
 	commands atomic.Uint64
+
+	// looped: the request under way is run on the loop. unsettled: its answer has to wait
+	// for what still writes to the client's memory.
+	looped, unsettled bool
 }
 
 // serveUverbs lives as long as the device is open.
@@ -58,7 +62,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token
 	}
 	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	ses.loop()
+	s.serveRequests(c, ses)
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
@@ -141,6 +145,15 @@ func (ses *session) end() {
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
+	if ses.looped {
+		if ses.dev.Served() {
+			err = f(ses.dev)
+		}
+		if err != nil {
+			ses.srv.overdrawnBeside(err)
+		}
+		return err
+	}
 	if p := ses.srv.loop.Do(func() {
 		if ses.dev.Served() { // else it faulted, and is closed
 			err = f(ses.dev)
@@ -152,40 +165,44 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	return err
 }
 
-// loop serves commands until the connection ends.
-func (ses *session) loop() {
-	var req protocol.Request
-	var reply protocol.ReplyBuilder
-	out := make([]byte, 0, 1024)
-	for {
-		buf, n, err := ses.line.Receive()
-		if err != nil {
-			return
+// onLoop implements handler.
+func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, rest) {
+	if req.Op != protocol.OpCommand || !uverbs.Brief(req.Command) || ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
+		return nil, func() ([]byte, []uverbs.Handle) {
+			answer, handles := ses.handle(req, reply)
+			ses.reclaim()
+			return answer, handles
 		}
-		if err := req.Parse((*buf)[:n]); err != nil {
-			ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
-			buffers.Put(buf)
-			return
+	}
+	ses.looped, ses.unsettled = true, false
+	answer, _ := ses.command(req, reply)
+	ses.looped = false
+	if !ses.unsettled && !ses.arena.Due() {
+		return answer, nil
+	}
+	return nil, func() ([]byte, []uverbs.Handle) {
+		if ses.unsettled {
+			ses.Settle()
 		}
-		msg, handles := ses.handle(&req, &reply, out)
-		ses.arena.Reclaim()
-		err = ses.line.Send(msg, handles)
-		for _, h := range handles {
-			h.Close()
-		}
-		buffers.Put(buf)
-		if cap(req.Extents) > 1024 {
-			req.Extents = nil
-		}
-		if err != nil {
-			return
-		}
+		ses.reclaim()
+		return answer, nil
 	}
 }
 
+// reclaim gives the pages of rings that are gone back to the system.
+func (ses *session) reclaim() {
+	if ses.arena.Due() {
+		ses.arena.Reclaim()
+	}
+}
+
+// nonsense implements handler.
+func (ses *session) nonsense(err error) {
+	ses.srv.log.Warn("a client sent nonsense, its device is closed", "pid", ses.proc.Pid, "program", ses.proc.Program, "error", err)
+}
+
 // handle runs one request and returns the reply and the handles that go with it.
-func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder, out []byte) ([]byte, []uverbs.Handle) {
-	reply.Reset(out)
+func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	switch req.Op {
 	case protocol.OpCommand:
 		return ses.command(req, reply)
@@ -238,6 +255,10 @@ func (ses *session) OpenEvents() (nic.EventSink, uverbs.Handle, error) { return 
 
 // Settle implements uverbs.Device.
 func (ses *session) Settle() {
+	if ses.looped {
+		ses.unsettled = ses.proc.space.Writing()
+		return
+	}
 	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
 }
 

@@ -39,6 +39,13 @@ func (s *Space) leave(entry uint64) {
 	}
 }
 
+// Writing reports whether there are such jobs.
+func (s *Space) Writing() bool {
+	s.writers.mu.Lock()
+	defer s.writers.mu.Unlock()
+	return len(s.writers.open) > 0
+}
+
 // Quiesce waits until no job writes that does so now, but not longer than d.
 func (s *Space) Quiesce(d time.Duration) {
 	w := &s.writers

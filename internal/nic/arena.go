@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 
+	"vrdma/internal/abi"
 	"vrdma/internal/budget"
 	"vrdma/internal/protocol"
 )
@@ -29,11 +30,16 @@ const (
 // pages of a ring back takes long if the ring is large, so the loop does not do it:
 //
 //	ring in use ─ release (loop) ─► released ─ Reclaim (session) ─► reclaimed ─ alloc (loop) ─► free
+//	     ▲                             │
+//	     └──── alloc (loop), small ────┘
+//
+// Small rings are reclaimed many at once, and one that is released is the next of its size: a
+// program that opens and closes connections makes and destroys the same rings all the time.
+// What is released is charged until it is reclaimed.
 type Arena struct {
 	pages Pages
 	mem   []byte       // theirs; nil: closed
 	free  []arenaRange // sorted, disjoint, not adjacent
-	used  uint64
 	// account is charged for every ring.
 	account *budget.Account
 	// dying: the session is closed and all of the arena goes at once; giving
@@ -41,7 +47,9 @@ type Arena struct {
 	dying bool
 
 	mu        sync.Mutex // guards what follows; the rest is the loop's
+	used      uint64     // bytes that are charged
 	released  []MMap     // rings that are gone, their pages are not
+	lag       uint64     // bytes of them
 	reclaimed []MMap     // rings that are gone with their pages
 }
 
@@ -97,22 +105,55 @@ func (a *Arena) Close() {
 	}
 	a.mem = nil
 	a.pages.Close()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.account.Refund(budget.Bill{budget.Rings: a.used})
 	a.used = 0
 }
 
-// alloc finds size bytes.
+const (
+	// smallRing is how large a ring may be that is used again as it is.
+	smallRing = 16 << 10
+	// mostLag is how much may be released before it has to be reclaimed.
+	mostLag = 256 << 10
+)
+
+// alloc finds size bytes. They are zero as far as the beginning of a ring goes.
 func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	size = (size + pageSize - 1) &^ (pageSize - 1)
+	if m, ok := a.again(size); ok {
+		mem := a.mem[m.Offset : m.Offset+size : m.Offset+size]
+		clear(mem[:abi.QueueData]) // the rest is the client's own, and it knows it
+		return m, mem, nil
+	}
 	a.collect()
 	m, mem, err := a.find(size)
-	if err == syscall.ENOMEM && a.Reclaim() {
-		// There is no room, which a refused charge is not. It is only so where nobody
-		// reclaims after each command.
+	if err != nil && a.Reclaim() {
+		// There is no room, or too much is charged, and something had not been
+		// reclaimed yet.
 		a.collect()
 		m, mem, err = a.find(size)
 	}
 	return m, mem, err
+}
+
+// again takes a small ring that was released and has this size.
+func (a *Arena) again(size uint64) (MMap, bool) {
+	if size > smallRing {
+		return MMap{}, false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := len(a.released) - 1; i >= 0; i-- {
+		if m := a.released[i]; uint64(m.Size) == size {
+			last := len(a.released) - 1
+			a.released[i] = a.released[last]
+			a.released = a.released[:last]
+			a.lag -= size
+			return m, true
+		}
+	}
+	return MMap{}, false
 }
 
 // find takes size bytes from the free ranges, first fit.
@@ -130,7 +171,9 @@ func (a *Arena) find(size uint64) (MMap, []byte, error) {
 		if r.size == 0 {
 			a.free = append(a.free[:i], a.free[i+1:]...)
 		}
+		a.mu.Lock()
 		a.used += size
+		a.mu.Unlock()
 		return MMap{Offset: off, Size: uint32(size)}, a.mem[off : off+size : off+size], nil
 	}
 	return MMap{}, nil, syscall.ENOMEM
@@ -141,21 +184,21 @@ func (a *Arena) release(m MMap) {
 	if m.Size == 0 || a.mem == nil || a.dying {
 		return
 	}
-	a.used -= uint64(m.Size)
-	a.account.Refund(budget.Bill{budget.Rings: uint64(m.Size)})
 	a.mu.Lock()
 	a.released = append(a.released, m)
+	a.lag += uint64(m.Size)
 	a.mu.Unlock()
 }
 
 // Reclaim gives the pages of released rings back to the system and reports whether there
-// were any. It takes long and is not for the loop: whoever ran a command for the session
-// calls it before the answer, so that a client that makes and destroys rings without end
-// waits for itself. The arena must not be closed meanwhile.
+// were any. It may take long and is not for the loop, which does it only where a ring would
+// be refused otherwise: whoever ran a command for the session calls it before the answer, if
+// it is Due, so that a client that makes and destroys rings without end waits for itself.
+// The arena must not be closed meanwhile.
 func (a *Arena) Reclaim() bool {
 	a.mu.Lock()
-	ms := a.released
-	a.released = nil
+	ms, bytes := a.released, a.lag
+	a.released, a.lag = nil, 0
 	a.mu.Unlock()
 	for _, m := range ms {
 		a.pages.Punch(m.Offset, uint64(m.Size))
@@ -163,10 +206,19 @@ func (a *Arena) Reclaim() bool {
 	if len(ms) == 0 {
 		return false
 	}
+	a.account.Refund(budget.Bill{budget.Rings: bytes})
 	a.mu.Lock()
+	a.used -= bytes
 	a.reclaimed = append(a.reclaimed, ms...)
 	a.mu.Unlock()
 	return true
+}
+
+// Due reports whether so much is released that it has to be reclaimed.
+func (a *Arena) Due() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lag > mostLag
 }
 
 // collect makes what was reclaimed free.

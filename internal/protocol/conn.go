@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -15,10 +16,15 @@ import (
 type Conn struct {
 	*net.UnixConn
 	oob [64]byte // room for MaxFDs descriptors
+	box mailbox
+
+	mu       sync.Mutex // guards Detach, Close and Release against each other
+	detached bool       // see raw.go
+	raw      int        // its descriptor then; -1: released
 }
 
 // NewConn wraps an accepted or dialled connection.
-func NewConn(u *net.UnixConn) *Conn { return &Conn{UnixConn: u} }
+func NewConn(u *net.UnixConn) *Conn { return &Conn{UnixConn: u, raw: -1} }
 
 // ReadMessage receives one message into buf. The caller owns the descriptors that
 // came with it; io.EOF means that the peer is gone.
@@ -72,6 +78,9 @@ func (c *Conn) WriteMessage(b []byte, fds ...int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = syscall.UnixRights(fds...)
+	}
+	if c.detached {
+		return c.writeDetached(b, oob)
 	}
 	n, _, err := c.WriteMsgUnix(b, oob, nil)
 	if err == nil && n != len(b) {

@@ -17,7 +17,11 @@ type Channel interface {
 	// Do runs f where the connection manager's objects may be touched, and waits for it.
 	// It answers EIO if the channel is gone.
 	Do(f func(*rdmacm.Channel) error) error
-	// OnLoop runs f in the same place, for what ends after its command has.
+	// Aside runs f, which may take long, outside of Do. A channel whose commands must
+	// not wait keeps f for later; then Aside returns nil at once, and End is called with
+	// what f has returned. It is the end of a command.
+	Aside(f func() error) error
+	// OnLoop runs f where Do would, for what ends after its command has.
 	OnLoop(f func())
 	// CMA is the connection manager, and NodeGUID the device's.
 	CMA() *rdmacm.CMA
@@ -56,9 +60,12 @@ func Run(ch Channel, command []byte, traced bool) *Call {
 	if err == nil {
 		err = c.cmd.run(c)
 	}
-	c.Errno = protocol.Errno(err, syscall.EIO)
+	c.End(err)
 	return c
 }
+
+// End sets the outcome.
+func (c *Call) End(err error) { c.Errno = protocol.Errno(err, syscall.EIO) }
 
 // Answer puts the reply together.
 func (c *Call) Answer(r *protocol.ReplyBuilder) {

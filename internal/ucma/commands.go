@@ -52,8 +52,10 @@ func resolveIP(c *Call, req *abi.CMResolveIP) error {
 // resolve looks for the way to dst; src may be none.
 func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) error {
 	var from, to netip.Addr
+	var id *rdmacm.ID
 	local := false
-	err := c.withID(name, func(id *rdmacm.ID) (err error) {
+	err := c.withID(name, func(i *rdmacm.ID) (err error) {
+		id = i
 		if from, to, err = id.BeginResolve(src, dst); err != nil {
 			return err
 		}
@@ -66,11 +68,13 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 	if err != nil || local {
 		return err
 	}
+	return c.ch.Aside(func() error { return c.route(id, from, to, patience) })
+}
+
+// route asks the kernel for the way from one address to another host's, and ends the
+// resolving.
+func (c *Call) route(id *rdmacm.ID, from, to netip.Addr, patience uint32) error {
 	ch := c.ch
-	var id *rdmacm.ID
-	if err := c.withID(name, func(i *rdmacm.ID) error { id = i; return nil }); err != nil {
-		return err
-	}
 	timeout := min(time.Duration(patience)*time.Millisecond, maxResolve)
 	via, err := ch.Route(from, to)
 	if err != nil && !from.IsUnspecified() {
@@ -80,7 +84,7 @@ func (c *Call) resolve(name uint32, src, dst netip.AddrPort, patience uint32) er
 		return nil
 	}
 	if err != nil {
-		c.withID(name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
+		c.withID(id.Name, func(id *rdmacm.ID) error { id.AbortResolve(); return nil })
 		return err
 	}
 	// The event comes when the next station on the way is known, as from the kernel:

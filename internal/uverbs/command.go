@@ -20,6 +20,7 @@ type command struct {
 	driver            bool // legacy: what follows the request is the driver's
 	destroys          bool // an unknown handle is ENOENT, elsewhere it is EINVAL
 	flexible          bool // the request is followed by an array
+	long              bool // takes long, or passes handles: see Brief
 
 	// run handles the call; nil means that we know the command and refuse it
 	// with errno.
@@ -82,6 +83,17 @@ func lookup(word uint32) (*command, error) {
 		return c, nil
 	}
 	return nil, syscall.EOPNOTSUPP
+}
+
+// Brief reports whether a command does nothing that takes long besides what it does in
+// Device.Do, so that all of it may be run where Do would run that.
+func Brief(b []byte) bool {
+	var hdr abi.CmdHeader
+	if !abi.Decode(b, &hdr) {
+		return false
+	}
+	cmd, err := lookup(hdr.Command)
+	return err == nil && !cmd.long
 }
 
 // parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.

@@ -12,19 +12,19 @@ import (
 // kernel accepts a shorter extended struct the row says so.
 var (
 	legacyCommands = [abi.NumCmd]*command{
-		abi.CmdGetContext:        answer("GET_CONTEXT", getContext).withDriver(),
+		abi.CmdGetContext:        answer("GET_CONTEXT", getContext).withDriver().lasting(),
 		abi.CmdQueryDevice:       answer("QUERY_DEVICE", queryDevice),
 		abi.CmdQueryPort:         answer("QUERY_PORT", queryPort),
 		abi.CmdAllocPD:           answer("ALLOC_PD", allocPD).withDriver(),
 		abi.CmdDeallocPD:         accept("DEALLOC_PD", deallocPD).destroying(),
 		abi.CmdCreateAH:          answer("CREATE_AH", createAH).withDriver(),
 		abi.CmdDestroyAH:         accept("DESTROY_AH", destroyAH).destroying(),
-		abi.CmdRegMR:             answer("REG_MR", regMR).withDriver(),
+		abi.CmdRegMR:             answer("REG_MR", regMR).withDriver().lasting(),
 		abi.CmdReregMR:           refused("REREG_MR", syscall.EOPNOTSUPP), // the rxe provider has none
 		abi.CmdDeregMR:           accept("DEREG_MR", deregMR).destroying(),
 		abi.CmdAllocMW:           answer("ALLOC_MW", allocMW).withDriver(),
 		abi.CmdDeallocMW:         accept("DEALLOC_MW", deallocMW).destroying(),
-		abi.CmdCreateCompChannel: answer("CREATE_COMP_CHANNEL", createCompChannel),
+		abi.CmdCreateCompChannel: answer("CREATE_COMP_CHANNEL", createCompChannel).lasting(),
 		abi.CmdCreateCQ:          answer("CREATE_CQ", createCQ).withDriver(),
 		abi.CmdResizeCQ:          answer("RESIZE_CQ", resizeCQ).withDriver(),
 		abi.CmdDestroyCQ:         answer("DESTROY_CQ", destroyCQ).destroying(),
@@ -137,6 +137,7 @@ func refused(name string, errno syscall.Errno) *command {
 
 func (c *command) withDriver() *command { c.driver = true; return c }
 func (c *command) withArray() *command  { c.flexible = true; return c }
+func (c *command) lasting() *command    { c.long = true; return c }
 func (c *command) destroying() *command { c.destroys = true; return c }
 
 // extend makes an extended command's row: request and response are the shortest

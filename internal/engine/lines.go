@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/ib"
+)
+
+// A lineSet holds the lines, clients' connections that the loop reads itself: a request is read, run and
+// answered without a goroutine between, so a command costs no wake-up but the loop's own,
+// and none while it is awake. What takes long is not for the loop: the line is paused then,
+// and another goroutine goes on with the request.
+//
+//	          readable           Serve
+//	watched ────────────▶ ready ───────▶ watched, or, if Serve paused it,
+//	   ▲                                 paused
+//	   └───────────── Resume ──────────────┘
+//
+// They have an epoll of their own, which the loop's poller watches: it is asked first who is
+// ready, and the poller then who rang before, so what a program posted before its command
+// happens before it. The kernel's list of ready lines is in turn, and a line has one
+// command at a time.
+type lineSet struct {
+	epfd   int
+	of     map[int32]Line
+	events [commandsPerPass]unix.EpollEvent
+	at, n  int     // events[at:n] are ready, and not served yet
+	told   bool    // the poller says that some are
+	looked ib.Time // when the kernel was asked last
+	last   ib.Time // when one was served last
+
+	serving Line
+	serve   func() // calls Serve of serving
+}
+
+// A Line is a client's connection. Its methods are called on the loop.
+type Line = interface {
+	// Serve reads a request, runs it and answers it. There may be none. It must not wait.
+	Serve()
+	// Fail says that Serve has panicked; see panics.go.
+	Fail(err error)
+}
+
+const (
+	// linesHot is how long the loop asks in every pass for the next command after one: a
+	// program that makes one usually makes another.
+	linesHot = ib.Time(100_000)
+	// linesEvery is how often at most.
+	linesEvery = ib.Time(1_000)
+)
+
+func (l *lineSet) open(p *poller) (err error) {
+	l.of = make(map[int32]Line)
+	l.serve = func() { l.serving.Serve() }
+	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("engine: epoll: %w", err)
+	}
+	if err = p.watchSocket(l.epfd); err != nil {
+		unix.Close(l.epfd)
+		return fmt.Errorf("engine: epoll: %w", err)
+	}
+	return nil
+}
+
+func (l *lineSet) close() { unix.Close(l.epfd) }
+
+// Watch has the loop serve the connection fd. It runs on the loop.
+func (e *Engine) Watch(fd int, l Line) error {
+	e.lines.forget(fd)
+	if err := e.Resume(fd); err != nil {
+		return err
+	}
+	e.lines.of[int32(fd)] = l
+	e.lines.last = e.now
+	return nil
+}
+
+// Unwatch undoes Watch, also of a line that is paused. It runs on the loop, before the
+// descriptor is closed.
+func (e *Engine) Unwatch(fd int) {
+	e.Pause(fd)
+	e.lines.forget(fd)
+	delete(e.lines.of, int32(fd))
+}
+
+// forget takes fd out of those that wait to be served: under this number, another may come.
+func (l *lineSet) forget(fd int) {
+	for i := l.at; i < l.n; i++ {
+		if l.events[i].Fd == int32(fd) {
+			l.events[i].Fd = -1
+		}
+	}
+}
+
+// Pause has the loop leave a line alone, and Resume ends that. Any goroutine may call them.
+func (e *Engine) Pause(fd int) { unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
+
+// Resume undoes Pause.
+func (e *Engine) Resume(fd int) error {
+	err := unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	if err != nil {
+		return fmt.Errorf("engine: epoll: %w", err)
+	}
+	return nil
+}
+
+// linesReady reports whether there are requests.
+func (e *Engine) linesReady() bool {
+	l := &e.lines
+	if l.at < l.n {
+		return true
+	}
+	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
+		return false
+	}
+	l.told, l.looked, l.at, l.n = false, e.now, 0, 0
+	if n, err := epollNap(l.epfd, l.events[:], 0); err == nil {
+		l.n = n
+	}
+	return l.n > 0
+}
+
+// serveLines serves the lines that are ready, a request each, until commandTime is over.
+// The rest come first in the next pass.
+func (e *Engine) serveLines() {
+	l := &e.lines
+	e.mgmt.stale = true
+	for begin := e.now; l.at < l.n; {
+		l.serving = l.of[l.events[l.at].Fd]
+		l.at++
+		if l.serving == nil {
+			continue
+		}
+		if err := e.command(l.serve); err != nil {
+			l.serving.Fail(err)
+		}
+		l.serving = nil
+		e.clock()
+		if l.last = e.now; e.now-begin >= commandTime {
+			return
+		}
+	}
+}

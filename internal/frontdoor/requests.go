@@ -1,0 +1,150 @@
+package frontdoor
+
+import (
+	"io"
+	"sync/atomic"
+	"syscall"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/uverbs"
+)
+
+// Requests are what comes on the connection of a session. The loop reads them, runs most of
+// them and answers (engine/lines.go). What could hold the loop up is left to the session's
+// goroutine, which sleeps otherwise; the loop leaves the connection alone meanwhile, so the
+// commands of one session never overlap.
+//
+//	loop:       read ─▶ run ─▶ answer ─▶ read …
+//	                └─ takes long, or the client does not read answers ─▶ hand over
+//	goroutine:                                 rest of it ─▶ answer ─▶ give back to the loop
+type requests struct {
+	srv  *Server
+	conn *protocol.Conn
+	fd   int
+	of   handler
+
+	handed chan errand // holds one at most
+	// What follows belongs to whoever has the connection: the goroutine while busy is set.
+	busy  atomic.Bool
+	req   protocol.Request
+	reply protocol.ReplyBuilder
+	out   []byte
+}
+
+// A handler runs the requests of a session.
+type handler interface {
+	// onLoop runs a request on the loop. Where something of it must not be done there,
+	// rest does that: it is called in the session's goroutine.
+	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
+	// nonsense says that a client sent something that is no request.
+	nonsense(err error)
+}
+
+// A rest is what is left to do of a request; it returns the answer.
+type rest func() (answer []byte, handles []uverbs.Handle)
+
+// An errand is what the loop hands over to a session's goroutine.
+type errand struct {
+	rest rest
+	buf  *[]byte // that the request lies in
+	err  error   // there is nothing more to do: why
+}
+
+// serveRequests serves what comes on c until it ends. It panics where a command panicked.
+func (s *Server) serveRequests(c *protocol.Conn, h handler) {
+	fd, err := c.Detach()
+	if err != nil {
+		return
+	}
+	defer c.Release()
+	r := &requests{srv: s, conn: c, fd: fd, of: h, handed: make(chan errand, 1), out: make([]byte, 0, 1024)}
+	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
+		return
+	}
+	defer s.loop.Do(func() { s.loop.Unwatch(fd) })
+	for e := range r.handed {
+		if e.err == io.EOF {
+			return
+		}
+		if e.err != nil {
+			panic(e.err)
+		}
+		answer, handles := e.rest()
+		err := c.WriteMessage(answer, descriptors(handles)...)
+		for _, h := range handles {
+			h.Close()
+		}
+		buffers.Put(e.buf)
+		if cap(r.req.Extents) > 1024 {
+			r.req.Extents = nil
+		}
+		if err != nil {
+			return
+		}
+		r.busy.Store(false)
+		if s.loop.Resume(fd) != nil {
+			return
+		}
+	}
+}
+
+// Serve implements engine.Line.
+func (r *requests) Serve() {
+	if r.busy.Load() {
+		return
+	}
+	buf := r.srv.scratch()
+	n, err := r.conn.TryRead(*buf)
+	switch err {
+	case nil:
+	case syscall.EAGAIN:
+		return
+	default:
+		r.hand(errand{err: io.EOF})
+		return
+	}
+	if err := r.req.Parse((*buf)[:n]); err != nil {
+		r.hand(errand{err: io.EOF})
+		go r.of.nonsense(err) // it writes to the log, which may take its time
+		return
+	}
+	r.reply.Reset(r.out)
+	answer, rest := r.of.onLoop(&r.req, &r.reply)
+	if rest == nil {
+		switch r.conn.TryWrite(answer) {
+		case nil:
+			return
+		case syscall.EAGAIN:
+			rest = func() ([]byte, []uverbs.Handle) { return answer, nil }
+		default:
+			r.hand(errand{err: io.EOF})
+			return
+		}
+	}
+	r.srv.spare = nil
+	r.hand(errand{rest: rest, buf: buf})
+}
+
+// Fail implements engine.Line.
+func (r *requests) Fail(err error) {
+	r.srv.spare = nil // somebody may hold on to it
+	r.hand(errand{err: err})
+}
+
+// hand hands over to the goroutine.
+func (r *requests) hand(e errand) {
+	r.busy.Store(true)
+	r.srv.loop.Pause(r.fd)
+	select {
+	case r.handed <- e:
+	default: // it panicked after it had handed over: the goroutine has the connection
+	}
+}
+
+// scratch is the buffer that the loop reads requests into.
+func (s *Server) scratch() *[]byte {
+	if s.spare == nil {
+		s.spare = buffers.Get().(*[]byte)
+	}
+	return s.spare
+}

@@ -1,0 +1,107 @@
+package protocol
+
+import (
+	"io"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A detached connection is out of the hands of Go's poller, which would wake a thread for
+// every message: whoever detached it waits for messages in its own way, and reads and
+// writes without waiting.
+//
+//	Conn ── Detach ──▶ detached ── Close: hung up, the descriptor stays ──▶ Release: closed
+//
+// Close may come at any time from any goroutine. It hangs up, and leaves the descriptor to
+// whoever detached the connection, so that its number cannot become somebody else's in the
+// midst of a read.
+
+// Detach detaches c and returns its descriptor. The caller calls Release in the end, when
+// nobody uses the descriptor any more.
+func (c *Conn) Detach() (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return -1, cerr
+	}
+	if err != nil {
+		return -1, err
+	}
+	c.raw, c.detached = fd, true
+	c.UnixConn.Close()
+	return fd, nil
+}
+
+// Close ends the connection. The peer sees its end.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.detached {
+		return c.UnixConn.Close()
+	}
+	if c.raw >= 0 {
+		return unix.Shutdown(c.raw, unix.SHUT_RDWR)
+	}
+	return nil
+}
+
+// Release closes the descriptor of a detached connection.
+func (c *Conn) Release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.raw >= 0 {
+		unix.Close(c.raw)
+		c.raw = -1
+	}
+}
+
+// TryRead receives one message of a detached connection into buf: EAGAIN if there is none,
+// io.EOF at the end. Descriptors that come with it are closed unseen.
+func (c *Conn) TryRead(buf []byte) (int, error) {
+	n, oobn, flags, errno := c.box.receive(c.raw, buf, c.oob[:])
+	if errno != 0 {
+		return 0, errno
+	}
+	if oobn > 0 {
+		CloseFDs(descriptors(c.oob[:oobn]))
+	}
+	switch {
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		return 0, malformed("longer than %d bytes or with more than %d descriptors", len(buf), MaxFDs)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// TryWrite sends one message of a detached connection: EAGAIN if the peer has so many to
+// read that there is no room.
+func (c *Conn) TryWrite(b []byte) error {
+	if errno := send(c.raw, b); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// writeDetached is WriteMessage. A peer that does not read keeps a goroutine waiting, not a
+// thread.
+func (c *Conn) writeDetached(b, oob []byte) error {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		_, err := unix.SendmsgN(c.raw, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch err {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			time.Sleep(wait)
+		default:
+			return err
+		}
+	}
+}
