@@ -124,5 +124,5 @@ func bustle(background float64) string {
 	if background <= calmShare {
 		return ""
 	}
-	return fmt.Sprintf("the machine was not idle: others used %.0f %% of a processor before this was measured", 100*background)
+	return fmt.Sprintf("the machine was not idle: others used %.0f %% of a processor before or after this was measured", 100*background)
 }

@@ -41,14 +41,18 @@ func (t *Table) fillTwice(ctx context.Context, burner []string, probes []Probe, 
 		}
 		both = append(both, s, awake)
 	}
-	others, err := background(ctx)
+	before, err := background(ctx)
 	if err != nil {
 		return err
 	}
-	for i := 0; i < len(rows); i += 2 {
-		rows[i].Note = bustle(others)
+	if err := t.fill(ctx, t.Rounds, all, rows, both); err != nil {
+		return err
 	}
-	return t.fill(ctx, t.Rounds, all, rows, both)
+	after, err := background(ctx)
+	for i := 0; i < len(rows); i += 2 {
+		rows[i].Note = bustle(max(before, after))
+	}
+	return err
 }
 
 // keptAwake fills pairs of rows with a keeper of its own; burn is its program.
