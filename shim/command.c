@@ -94,7 +94,7 @@ static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(told, memory_order_relaxed))
 		return false;
 	_Atomic uint32_t *word =
-		(_Atomic uint32_t *)(f->page + VRDMA_ARM_WORDS + (size_t)cq * VRDMA_ARM_STRIDE);
+		(_Atomic uint32_t *)(f->arms + (size_t)cq * VRDMA_ARM_STRIDE);
 	if (!(atomic_load_explicit(word, memory_order_relaxed) & VRDMA_ARM_READY))
 		return false;
 	uint32_t was = atomic_fetch_or(word, solicited_only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL);

@@ -22,6 +22,7 @@
 #include "vrdma.h"
 
 #define HIGH 4096l /* hidden descriptors stay below */
+#define ARMS (VRDMA_SHARED_SIZE - VRDMA_ARM_WORDS)
 
 _Atomic(struct file *) file_table[FILE_TABLE];
 static _Atomic unsigned top;
@@ -49,12 +50,12 @@ unsigned file_top(void)
 
 static bool file_map(struct file *f)
 {
-	size_t size = VRDMA_SHARED_SIZE + 2 * VRDMA_MAX_MESSAGE;
+	size_t size = VRDMA_DB_SIZE + 2 * VRDMA_MAX_MESSAGE;
 	long r = sys(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (r < 0 && r > -4096)
 		return false;
 	f->page = (unsigned char *)r;
-	f->out = f->page + VRDMA_SHARED_SIZE;
+	f->out = f->page + VRDMA_DB_SIZE;
 	f->in = f->out + VRDMA_MAX_MESSAGE;
 	return true;
 }
@@ -152,9 +153,13 @@ void file_put(struct file *f)
 		fd_unhide(control);
 	if (bell >= 0)
 		fd_unhide(bell);
-	if (atomic_load(&f->kind) == FILE_DEVICE)
-		sys(SYS_mmap, f->page, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE,
+	if (atomic_load(&f->kind) == FILE_DEVICE) {
+		sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		if (f->arms)
+			sys(SYS_mmap, f->arms, ARMS, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	}
 	atomic_store(&f->kind, FILE_FREE);
 }
 
@@ -288,12 +293,16 @@ int door_open(int flags)
 	f->rdev_major = w.rdev_major;
 	f->rdev_minor = w.rdev_minor;
 	f->inode = sys(SYS_fstat, fds[0], &st) == 0 ? st.st_ino : 0;
-	long r = sys(SYS_mmap, f->page, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+	long r = sys(SYS_mmap, f->page, VRDMA_DB_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		     fds[0], 0);
+	if (r >= 0 || r < -4095)
+		r = sys(SYS_mmap, f->arms, ARMS, PROT_READ | PROT_WRITE, f->arms ? MAP_SHARED | MAP_FIXED : MAP_SHARED,
+			fds[0], VRDMA_ARM_WORDS);
 	if (r < 0 && r > -4096) {
 		e = (int)-r;
 		goto fail;
 	}
+	f->arms = (unsigned char *)r;
 	if (!file_install(f, fds[0])) {
 		e = EMFILE;
 		goto fail;

@@ -94,8 +94,8 @@ enum file_kind {
 
 /*
  * A file lives while a descriptor refers to it or a call uses it. The memory of
- * a struct file is never given back, nor is the doorbell mapping, so a doorbell
- * that races with close() hits a page of nobody instead of a hole.
+ * a struct file is never given back, nor are the mappings of doorbells and arm
+ * words, so a doorbell that races with close() hits a page of nobody instead of a hole.
  */
 struct file {
 	_Atomic int refs;
@@ -108,7 +108,8 @@ struct file {
 	_Atomic int control; /* hidden: commands of this device */
 	_Atomic int bell;    /* hidden: doorbell eventfd */
 	uint64_t inode;      /* of the arena, or of the event socket of rdma_cm */
-	unsigned char *page; /* VRDMA_SHARED_SIZE bytes of the arena: doorbells, arm words */
+	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
+	unsigned char *arms; /* its arm words, of a device; mapped once, then kept like page */
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
 	pthread_mutex_t lock; /* one command at a time; guards out and in */
