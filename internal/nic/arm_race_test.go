@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ func TestArmRaces(t *testing.T) {
 		w.Or(arm)
 		if c.ring.producer() == last {
 			slept++
-			if k, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000); k != 1 {
+			if err := awaitEvent(fd); err != nil {
 				t.Errorf("race %d: lost wake-up: armed (the word is %#x), no event in a minute (%v), and the producer went from %d to %d",
 					n, w.Load(), err, last, c.ring.producer())
 				break
@@ -81,4 +82,20 @@ func TestArmRaces(t *testing.T) {
 	stop.Store(true)
 	<-daemon
 	t.Logf("slept in %d of %d races", slept, n-1)
+}
+
+// awaitEvent waits until fd is readable, for a minute.
+func awaitEvent(fd int) error {
+	for end := time.Now().Add(time.Minute); ; {
+		k, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000)
+		switch {
+		case k == 1:
+			return nil
+		case err == unix.EINTR && time.Now().Before(end): // the runtime interrupts its threads
+		case err == nil || err == unix.EINTR:
+			return errors.New("there is no event")
+		default:
+			return err
+		}
+	}
 }
