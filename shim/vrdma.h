@@ -72,6 +72,7 @@ struct settings {
 	char vnic[32];
 	char label[32];
 	unsigned yield; /* empty polls before a yield; 0: never */
+	unsigned nap;   /* how long a poll may sleep, in microseconds; 0: it does not */
 };
 
 const struct settings *settings(void);

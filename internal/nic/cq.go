@@ -198,6 +198,7 @@ func (c *CQ) push(w *completion) {
 	putWords(c.ring.slot(c.prod), b[:])
 	c.prod++
 	c.ring.setProducer(c.prod)
+	c.session.told()
 
 	if c.notify == notifyAll || c.notify == notifySolicited && (w.solicited || w.status != transport.Success) {
 		c.notify = notifyNone

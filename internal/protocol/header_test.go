@@ -18,7 +18,7 @@ var twins = map[string]int64{
 	"VRDMA_KIND_NETLINK": int64(KindNetlink),
 	"VRDMA_OP_COMMAND":   int64(OpCommand), "VRDMA_OP_SYNC": int64(OpSync),
 	"VRDMA_DB_BITS": DoorbellBits, "VRDMA_DB_ARMED": DoorbellArmed, "VRDMA_DB_ANY": DoorbellAny,
-	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
+	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_WAITING": DoorbellWaiting, "VRDMA_DB_CPU": DoorbellCPU, "VRDMA_DB_ANNOUNCED": WaitAnnounced, "VRDMA_DB_ASLEEP": WaitAsleep, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
 	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_SHARED": ExtentShared, "VRDMA_EXTENT_FOREIGN": ExtentForeign,
 	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite,
 	"VRDMA_FD_ASYNC": FDAsync, "VRDMA_FD_COMP": FDComp,

@@ -55,9 +55,14 @@ const (
 	DoorbellArmed   = 0     // VRDMA_DB_ARMED
 	DoorbellAny     = 64    // VRDMA_DB_ANY
 	DoorbellSummary = 128   // VRDMA_DB_SUMMARY
+	DoorbellWaiting = 256   // VRDMA_DB_WAITING
+	DoorbellCPU     = 320   // VRDMA_DB_CPU
 	DoorbellBitmap  = 4096  // VRDMA_DB_BITMAP
 	DoorbellReady   = 12288 // VRDMA_DB_READY
 	DoorbellSize    = 20480 // VRDMA_DB_SIZE
+
+	WaitAnnounced = 1 // VRDMA_DB_ANNOUNCED
+	WaitAsleep    = 2 // VRDMA_DB_ASLEEP
 )
 
 // Sizes of the fixed parts of messages.
