@@ -2,8 +2,9 @@
 /*
  * A program that polls an empty completion queue burns the core that the daemon
  * or its peer needs: on two cores, spinning is a thousand times slower than
- * yielding. Polling goes through a public function pointer in struct ibv_context,
- * which we wrap when the device is opened. After every VRDMA_YIELD (16) empty
+ * yielding. Polling goes through public function pointers, in struct ibv_context and, for
+ * an extended queue, in struct ibv_cq_ex, which we wrap when the device is opened and when the
+ * queue is made. After every VRDMA_YIELD (16) empty
  * polls in a row the thread yields; now and then it makes sure that the daemon
  * still lives, because a poll cannot find out.
  *
@@ -19,6 +20,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "verbs.h"
 #include "vrdma.h"
 
 #if defined(__x86_64__)
@@ -33,16 +35,6 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 #define VAIN 4u      /* so many yields that returned at once, in one wait, are enough */
 #define AT_ONCE 800u /* nanoseconds; to another thread and back takes longer */
 
-/* The head of struct ibv_context, which has not changed since libibverbs 1.1. */
-struct context {
-	void *device;
-	void *ops[32];
-	int cmd_fd;
-};
-enum { OP_POLL_CQ = 11 };
-struct cq {
-	struct context *context;
-};
 typedef int (*poll_fn)(struct cq *, int, void *);
 
 static _Atomic(poll_fn) real_poll; /* of the provider; all our contexts share one */
@@ -144,6 +136,45 @@ static int poll_cq(struct cq *cq, int n, void *wc)
 	return idle(cq);
 }
 
+/* ---- extended queues ---- */
+
+typedef int (*start_fn)(struct cq_ex *, void *);
+typedef struct cq_ex *(*create_fn)(struct context *, void *);
+static _Atomic(start_fn) real_start;
+static _Atomic(create_fn) real_create;
+
+static int start_poll(struct cq_ex *cq, void *attr)
+{
+	int e = atomic_load_explicit(&real_start, memory_order_relaxed)(cq, attr);
+	if (likely(e != ENOENT)) {
+		empty = 0;
+		return e;
+	}
+	empty++;
+	return idle(&cq->cq) ? EIO : ENOENT;
+}
+
+static struct cq_ex *create_cq_ex(struct context *c, void *attr)
+{
+	struct cq_ex *cq = atomic_load(&real_create)(c, attr);
+	start_fn none = NULL;
+	if (cq && cq->start_poll && cq->start_poll != start_poll && file_at(c->cmd_fd) &&
+	    (atomic_compare_exchange_strong(&real_start, &none, cq->start_poll) || none == cq->start_poll))
+		cq->start_poll = start_poll;
+	return cq;
+}
+
+static void wrap_extended(struct context *c)
+{
+	struct before_context *b = (struct before_context *)(void *)c - 1;
+	create_fn none = NULL;
+	if (c->abi_compat != ABI_EXTENDED || b->sz < sizeof *b + sizeof *c || !b->create_cq_ex ||
+	    b->create_cq_ex == create_cq_ex)
+		return;
+	if (atomic_compare_exchange_strong(&real_create, &none, b->create_cq_ex) || none == b->create_cq_ex)
+		b->create_cq_ex = create_cq_ex;
+}
+
 static void wrap(struct context *c)
 {
 	struct file *f = file_at(c->cmd_fd);
@@ -152,6 +183,7 @@ static void wrap(struct context *c)
 		return;
 	if (atomic_compare_exchange_strong(&real_poll, &none, now) || none == now)
 		c->ops[OP_POLL_CQ] = (void *)poll_cq;
+	wrap_extended(c);
 }
 
 struct context *ibv_open_device(void *device);

@@ -147,6 +147,9 @@ func TestPoll(t *testing.T) {
 	}
 }
 
+// TestVerbsHeader compares shim/verbs.h with libibverbs' header.
+func TestVerbsHeader(t *testing.T) { compile(t, "verbs", "testdata/verbs.c") }
+
 // TestNap: a thread that polls where the daemon needs its processor sleeps, and no wake-up is
 // lost; elsewhere, and if it is told not to, it does not.
 func TestNap(t *testing.T) {

@@ -17,12 +17,8 @@
 #include <unistd.h>
 
 #include "../../protocol.h"
+#include "../../verbs.h"
 
-struct context {
-	void *device;
-	void *ops[32];
-	int cmd_fd;
-};
 struct context *ibv_open_device(void *);
 extern int (*stub_hook)(void *cq, int n, void *wc);
 
