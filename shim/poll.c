@@ -2,14 +2,25 @@
 /*
  * A program that polls an empty completion queue burns the core that the daemon
  * or its peer needs: on two cores, spinning is a thousand times slower than
- * yielding. Polling goes through a public function pointer in struct ibv_context,
- * which we wrap when the device is opened. After every VRDMA_YIELD (16) empty
+ * yielding. Polling goes through public function pointers, in struct ibv_context and, for
+ * an extended queue, in struct ibv_cq_ex, which we wrap when the device is opened and when the
+ * queue is made. After every VRDMA_YIELD (16) empty
  * polls in a row the thread yields; now and then it makes sure that the daemon
  * still lives, because a poll cannot find out.
+ *
+ * The kernel yields within a scheduler group only. If the daemon is of another one and
+ * has this very processor, which it tells, yielding returns at once and the thread uses up
+ * its share of the processor, as large as the daemon's, for nothing. So after some
+ * such yields it sleeps until the daemon has written a completion, VRDMA_NAP (100)
+ * microseconds at most: it may be waiting for something else, or the daemon may be dead.
  */
 #include <dlfcn.h>
+#include <linux/futex.h>
+#include <limits.h>
 #include <sched.h>
+#include <time.h>
 
+#include "verbs.h"
 #include "vrdma.h"
 
 #if defined(__x86_64__)
@@ -21,27 +32,88 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 #endif
 
 #define LIVENESS (1u << 14)
+#define VAIN 4u      /* so many yields that returned at once, in one wait, are enough */
+#define AT_ONCE 800u /* nanoseconds; to another thread and back takes longer */
 
-/* The head of struct ibv_context, which has not changed since libibverbs 1.1. */
-struct context {
-	void *device;
-	void *ops[32];
-	int cmd_fd;
-};
-enum { OP_POLL_CQ = 11 };
-struct cq {
-	struct context *context;
-};
 typedef int (*poll_fn)(struct cq *, int, void *);
 
 static _Atomic(poll_fn) real_poll; /* of the provider; all our contexts share one */
 static __thread unsigned empty __attribute__((tls_model("initial-exec")));
 
+/* This wait: yields in vain, and the queue in whose poll we announced that we will sleep. */
+static __thread unsigned vain __attribute__((tls_model("initial-exec")));
+static __thread struct cq *announced_in __attribute__((tls_model("initial-exec")));
+static __thread uint32_t announced __attribute__((tls_model("initial-exec")));
+static _Atomic int asleep; /* threads of this process */
+
+/* Whether the daemon is awake, on our processor, and would wake us. */
+static bool daemon_here(struct file *f)
+{
+	if (!f || atomic_load_explicit(&f->kind, memory_order_relaxed) != FILE_DEVICE ||
+	    atomic_load_explicit(&f->dead, memory_order_relaxed))
+		return false;
+	uint32_t cpu = atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_CPU), memory_order_relaxed);
+	uint32_t armed = atomic_load_explicit((_Atomic uint32_t *)(f->page + VRDMA_DB_ARMED), memory_order_relaxed);
+	return cpu && !armed && (int)(cpu - 1) == sched_getcpu();
+}
+
+/*
+ * The first call announces. A later one, in a poll of the same queue, sleeps: a thread that polls
+ * several queues has polled all of them in between. protocol.h has the rules.
+ */
+static void rest(struct file *f, struct cq *cq)
+{
+	_Atomic uint32_t *waiting = (_Atomic uint32_t *)(f->page + VRDMA_DB_WAITING);
+	unsigned us = settings()->nap;
+	if (!announced_in) {
+		announced_in = cq;
+		announced = atomic_fetch_or(waiting, VRDMA_DB_ANNOUNCED) | VRDMA_DB_ANNOUNCED;
+		return;
+	}
+	if (announced_in != cq)
+		return;
+	announced_in = NULL;
+	uint32_t word = announced, sleeps = announced | VRDMA_DB_ASLEEP;
+	if (!atomic_compare_exchange_strong(waiting, &word, sleeps) && word != sleeps)
+		return; /* something was completed since */
+	struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000l};
+	atomic_fetch_add(&asleep, 1);
+	long r = sys(SYS_futex, waiting, FUTEX_WAIT, sleeps, &t);
+	if (atomic_fetch_sub(&asleep, 1) > 1 && r == 0)
+		sys(SYS_futex, waiting, FUTEX_WAKE, INT_MAX); /* the daemon wakes only one */
+}
+
+static uint64_t nanoseconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Lets somebody else have the processor. */
+static void give_way(struct cq *cq, bool first)
+{
+	struct file *f = file_at(cq->context->cmd_fd);
+	if (first) {
+		vain = 0;
+		announced_in = NULL;
+	}
+	if (!settings()->nap || !daemon_here(f)) {
+		sched_yield();
+	} else if (vain >= VAIN) {
+		rest(f, cq);
+	} else {
+		uint64_t before = nanoseconds();
+		sched_yield();
+		vain = nanoseconds() - before < AT_ONCE ? vain + 1 : 0;
+	}
+}
+
 static int idle(struct cq *cq)
 {
 	unsigned yield = settings()->yield;
 	if (yield && empty % yield == 0)
-		sched_yield();
+		give_way(cq, empty == yield);
 	if (empty % LIVENESS == 0) {
 		struct file *f = file_get(cq->context->cmd_fd);
 		if (f) {
@@ -64,6 +136,45 @@ static int poll_cq(struct cq *cq, int n, void *wc)
 	return idle(cq);
 }
 
+/* ---- extended queues ---- */
+
+typedef int (*start_fn)(struct cq_ex *, void *);
+typedef struct cq_ex *(*create_fn)(struct context *, void *);
+static _Atomic(start_fn) real_start;
+static _Atomic(create_fn) real_create;
+
+static int start_poll(struct cq_ex *cq, void *attr)
+{
+	int e = atomic_load_explicit(&real_start, memory_order_relaxed)(cq, attr);
+	if (likely(e != ENOENT)) {
+		empty = 0;
+		return e;
+	}
+	empty++;
+	return idle(&cq->cq) ? EIO : ENOENT;
+}
+
+static struct cq_ex *create_cq_ex(struct context *c, void *attr)
+{
+	struct cq_ex *cq = atomic_load(&real_create)(c, attr);
+	start_fn none = NULL;
+	if (cq && cq->start_poll && cq->start_poll != start_poll && file_at(c->cmd_fd) &&
+	    (atomic_compare_exchange_strong(&real_start, &none, cq->start_poll) || none == cq->start_poll))
+		cq->start_poll = start_poll;
+	return cq;
+}
+
+static void wrap_extended(struct context *c)
+{
+	struct before_context *b = (struct before_context *)(void *)c - 1;
+	create_fn none = NULL;
+	if (c->abi_compat != ABI_EXTENDED || b->sz < sizeof *b + sizeof *c || !b->create_cq_ex ||
+	    b->create_cq_ex == create_cq_ex)
+		return;
+	if (atomic_compare_exchange_strong(&real_create, &none, b->create_cq_ex) || none == b->create_cq_ex)
+		b->create_cq_ex = create_cq_ex;
+}
+
 static void wrap(struct context *c)
 {
 	struct file *f = file_at(c->cmd_fd);
@@ -72,6 +183,7 @@ static void wrap(struct context *c)
 		return;
 	if (atomic_compare_exchange_strong(&real_poll, &none, now) || none == now)
 		c->ops[OP_POLL_CQ] = (void *)poll_cq;
+	wrap_extended(c);
 }
 
 struct context *ibv_open_device(void *device);

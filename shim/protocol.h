@@ -81,6 +81,15 @@ struct vrdma_welcome {
  *   if (load(armed, seq_cst) && exchange(armed, 0)) write(eventfd, 1)
  * The daemon sets armed before it sleeps and looks at any once more after that.
  *
+ * cpu is the processor that the daemon runs on, plus one; 0: it does not wake who sleeps on
+ * waiting. That word is round << 2 | state, and who polls and wants to sleep on it does
+ *   w = fetch_or(waiting, VRDMA_DB_ANNOUNCED, seq_cst) | VRDMA_DB_ANNOUNCED
+ *   polls every completion queue that it waits for once more
+ *   compare_exchange(waiting, w, w | VRDMA_DB_ASLEEP); if it was neither of the two: it does not sleep
+ *   futex_wait(waiting, w | VRDMA_DB_ASLEEP) for a bounded moment
+ * After it has written a completion the daemon looks for ANNOUNCED. If it is set it stores
+ * the next round soon, with no state, and if ASLEEP was set it wakes one thread, which wakes the others.
+ *
  * Where a queue pair's bit in ready is clear, ringing is not enough: the command
  * goes to the daemon, which answers as the kernel would (a queue pair that cannot
  * send yet refuses).
@@ -89,8 +98,12 @@ struct vrdma_welcome {
 #define VRDMA_DB_ARMED 0u      /* uint32_t */
 #define VRDMA_DB_ANY 64u       /* uint32_t */
 #define VRDMA_DB_SUMMARY 128u  /* uint64_t[16] */
+#define VRDMA_DB_WAITING 256u  /* uint32_t */
+#define VRDMA_DB_CPU 320u      /* uint32_t, the daemon's */
 #define VRDMA_DB_BITMAP 4096u  /* uint64_t[1024] */
 #define VRDMA_DB_READY 12288u  /* uint64_t[1024], the daemon's */
+#define VRDMA_DB_ANNOUNCED 1u
+#define VRDMA_DB_ASLEEP 2u
 #define VRDMA_DB_SIZE 20480u
 
 /*
@@ -112,7 +125,7 @@ struct vrdma_welcome {
 #define VRDMA_ARM_READY 1u
 #define VRDMA_ARM_SOLICITED 2u
 #define VRDMA_ARM_ALL 4u
-#define VRDMA_ARM_TOLD 256u       /* uint32_t, in the doorbell page */
+#define VRDMA_ARM_TOLD 384u       /* uint32_t, in the doorbell page */
 #define VRDMA_ARM_WORDS 20480u    /* uint32_t at each stride */
 #define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
 

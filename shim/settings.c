@@ -48,6 +48,7 @@ static void read_environment(void)
 	copy(values.vnic, sizeof values.vnic, getenv("VRDMA_VNIC"));
 	copy(values.label, sizeof values.label, getenv("VRDMA_TRACE"));
 	values.yield = number(getenv("VRDMA_YIELD"), 16);
+	values.nap = number(getenv("VRDMA_NAP"), 100);
 }
 
 const struct settings *settings(void)

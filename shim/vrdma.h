@@ -19,7 +19,7 @@
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
  *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are
- *   poll.c    lets a program that polls an empty queue yield
+ *   poll.c    lets a program that polls an empty queue yield, or sleep
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
  * descriptor or name memory. It must never crash, print in the good case, slow
@@ -72,6 +72,7 @@ struct settings {
 	char vnic[32];
 	char label[32];
 	unsigned yield; /* empty polls before a yield; 0: never */
+	unsigned nap;   /* how long a poll may sleep, in microseconds; 0: it does not */
 };
 
 const struct settings *settings(void);

@@ -10,7 +10,7 @@
 // An Engine is one loop and the parts that it is made of, each a type of its own:
 //
 //	commands     what other goroutines want done, and who may touch what (commands.go, standin.go)
-//	doorbells    who has posted something (doorbell.go)
+//	doorbells    who has posted something (doorbell.go), and who sleeps until something completes (waiters.go)
 //	scheduler    who has the next turn, and when timers are due (scheduler.go, timers.go)
 //	local        bursts between queue pairs of this daemon (local.go, inbox.go, starved.go)
 //	network      bursts to and from other hosts (network.go and what it names)

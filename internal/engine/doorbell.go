@@ -23,7 +23,8 @@ type doorbells struct {
 	of     map[int32]*bell // by the descriptor that wakes us, or a number below 0
 	mute   int32           // the last such number
 	active []*bell
-	look   int // among active: where the next poll begins
+	look   int    // among active: where the next poll begins
+	cpu    uint32 // the processor that we have, plus one; see waiters.go
 	sched  *scheduler
 	poller *poller
 }
@@ -83,6 +84,7 @@ func (d *doorbells) activate(b *bell, now ib.Time) {
 	if !b.active {
 		b.active = true
 		b.page.armed.Store(0)
+		b.place(d.cpu)
 		d.active = append(d.active, b)
 	}
 	b.last = now

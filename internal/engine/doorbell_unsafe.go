@@ -13,6 +13,7 @@ import (
 type page struct {
 	armed   *atomic.Uint32
 	any     *atomic.Uint32
+	cpu     *atomic.Uint32
 	summary *[summaryWords]atomic.Uint64
 	bitmap  *[protocol.DoorbellBits / 64]atomic.Uint64
 }
@@ -22,6 +23,7 @@ func newPage(mem []byte) page {
 	return page{
 		armed:   (*atomic.Uint32)(unsafe.Pointer(&mem[protocol.DoorbellArmed])),
 		any:     (*atomic.Uint32)(unsafe.Pointer(&mem[protocol.DoorbellAny])),
+		cpu:     (*atomic.Uint32)(unsafe.Pointer(&mem[protocol.DoorbellCPU])),
 		summary: (*[summaryWords]atomic.Uint64)(unsafe.Pointer(&mem[protocol.DoorbellSummary])),
 		bitmap:  (*[protocol.DoorbellBits / 64]atomic.Uint64)(unsafe.Pointer(&mem[protocol.DoorbellBitmap])),
 	}

@@ -16,10 +16,12 @@ const (
 	passTime     = ib.Time(1_500)
 	longPassTime = ib.Time(10_000)
 	// linger is how long the loop looks around before it lets others run: a
-	// program that posts in a row needs no more than that between two doorbells.
-	// For talk with other hosts that is too long: nothing comes from there within
-	// it, and the program that a packet was for should run.
-	linger = ib.Time(1_000)
+	// program that posts in a row needs no more than that between two doorbells. If
+	// other hosts have spoken lately it is netLinger, but for talk with them that is too
+	// long: nothing comes from there within it, and the program that a packet was for
+	// should run.
+	linger    = ib.Time(400)
+	netLinger = ib.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up, and
 	// wakesAfter is after how long.
 	wakesEvery = 64
@@ -37,6 +39,7 @@ type chores struct {
 	tick    ib.Time // next visit of errored queue pairs and full channels
 	ticking bool
 	until   ib.Time // when a loop that sleeps wakes by itself; 0 is never
+	owed    ib.Time // since when somebody is to be woken; 0: nobody is
 }
 
 // loop runs until Stop.
@@ -59,16 +62,18 @@ func (e *Engine) loop() {
 		}
 		if e.contain(e.step) || work {
 			idle = 0
+			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
 				e.giveWay()
 			}
 			continue
 		}
+		e.wakeWaiters(true)
 		if idle == 0 {
 			idle = e.now
 		}
 		if quiet := e.now - idle; quiet < e.patience() {
-			if quiet > linger || e.net.traffic.mode(e.now).talks() {
+			if quiet > e.lingers() {
 				e.giveWay()
 			}
 			continue
@@ -88,6 +93,17 @@ func (e *Engine) patience() ib.Time {
 		p = max(p, quietAfter)
 	}
 	return p
+}
+
+// lingers is how long the loop looks around before it yields.
+func (e *Engine) lingers() ib.Time {
+	switch m := e.net.traffic.mode(e.now); {
+	case m == silent:
+		return linger
+	case m.talks():
+		return -1
+	}
+	return netLinger
 }
 
 // step is one pass: doorbells, timers, turns.

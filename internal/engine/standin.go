@@ -55,6 +55,7 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 			break
 		}
 	}
+	e.wakeWaiters(true)
 	return true, err
 }
 

@@ -49,6 +49,12 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 // whoever polls without yielding holds up the one it is waiting for.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
+// processor is the number of the one that the calling thread runs on.
+func processor() (cpu uint32) {
+	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
+	return cpu
+}
+
 // move takes the calling thread to another processor, if it may use more than one, and
 // leaves it free to be taken elsewhere.
 func move() {

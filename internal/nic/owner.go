@@ -69,6 +69,8 @@ type Loop struct {
 	troubled, visiting sessionList
 
 	foreign foreign
+
+	waiters waiters
 }
 
 // NewLoop makes one. rouse has the loop call CollectForeign soon; any goroutine may call it.

@@ -42,6 +42,7 @@ type Session struct {
 	async   *eventQueue
 	closed  bool
 	trouble trouble
+	waiting waiting
 
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet
@@ -57,6 +58,7 @@ func (n *NIC) Open(o SessionOptions) (*Session, error) {
 		mrs: newTable[*MR](l.MRs, handles, syscall.ENOMEM, a, mrBill), mws: newTable[*MW](l.MWs, handles, syscall.EINVAL, a, mwBill),
 		ahs: newTable[*AH](l.AHs, handles, syscall.EINVAL, a, ahBill), channels: newTable[*eventQueue](l.Channels, handles, syscall.EMFILE, a, channelBill),
 	}
+	s.waiting.open(o.Arena)
 	n.sessions[s] = struct{}{}
 	return s, nil
 }
@@ -81,6 +83,7 @@ func (s *Session) Close() {
 	delete(s.nic.sessions, s)
 	if s.loop != nil {
 		s.loop.foreign.leave(s.tenant)
+		s.loop.waiters.forget(s)
 	}
 }
 

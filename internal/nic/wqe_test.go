@@ -108,7 +108,7 @@ func FuzzIndices(f *testing.F) {
 				t.Error("a slot of another size")
 			}
 		}
-		c := CQ{ring: r, cqe: r.mask}
+		c := CQ{session: &Session{}, ring: r, cqe: r.mask}
 		c.arm.open(a, log2)
 		for range 50 {
 			c.look()

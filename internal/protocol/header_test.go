@@ -19,6 +19,7 @@ var twins = map[string]int64{
 	"VRDMA_OP_COMMAND":   int64(OpCommand), "VRDMA_OP_SYNC": int64(OpSync),
 	"VRDMA_DB_BITS": DoorbellBits, "VRDMA_DB_ARMED": DoorbellArmed, "VRDMA_DB_ANY": DoorbellAny,
 	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
+	"VRDMA_DB_WAITING": DoorbellWaiting, "VRDMA_DB_CPU": DoorbellCPU, "VRDMA_DB_ANNOUNCED": WaitAnnounced, "VRDMA_DB_ASLEEP": WaitAsleep,
 	"VRDMA_ARM_CQS": ArmCQs, "VRDMA_ARM_STRIDE": ArmStride, "VRDMA_ARM_READY": ArmReady, "VRDMA_ARM_SOLICITED": ArmSolicited,
 	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_TOLD": ArmTold, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
 	"VRDMA_ARM_WORDS + VRDMA_ARM_CQS * VRDMA_ARM_STRIDE": SharedSize,

@@ -60,9 +60,14 @@ const (
 	DoorbellArmed   = 0     // VRDMA_DB_ARMED
 	DoorbellAny     = 64    // VRDMA_DB_ANY
 	DoorbellSummary = 128   // VRDMA_DB_SUMMARY
+	DoorbellWaiting = 256   // VRDMA_DB_WAITING
+	DoorbellCPU     = 320   // VRDMA_DB_CPU
 	DoorbellBitmap  = 4096  // VRDMA_DB_BITMAP
 	DoorbellReady   = 12288 // VRDMA_DB_READY
 	DoorbellSize    = 20480 // VRDMA_DB_SIZE
+
+	WaitAnnounced = 1 // VRDMA_DB_ANNOUNCED
+	WaitAsleep    = 2 // VRDMA_DB_ASLEEP
 )
 
 // The arm words of completion queues, which follow it; protocol.h says how they are used.
@@ -72,7 +77,7 @@ const (
 	ArmReady     = 1       // VRDMA_ARM_READY
 	ArmSolicited = 2       // VRDMA_ARM_SOLICITED
 	ArmAll       = 4       // VRDMA_ARM_ALL
-	ArmTold      = 256     // VRDMA_ARM_TOLD
+	ArmTold      = 384     // VRDMA_ARM_TOLD
 	ArmWords     = 20480   // VRDMA_ARM_WORDS
 	SharedSize   = 1069056 // VRDMA_SHARED_SIZE: where rings start
 )

@@ -147,6 +147,42 @@ func TestPoll(t *testing.T) {
 	}
 }
 
+// TestVerbsHeader compares shim/verbs.h with libibverbs' header.
+func TestVerbsHeader(t *testing.T) { compile(t, "verbs", "testdata/verbs.c") }
+
+// TestNap: a thread that polls where the daemon needs its processor sleeps, and no wake-up is
+// lost; elsewhere, and if it is told not to, it does not.
+func TestNap(t *testing.T) {
+	stub := compile(t, "libibverbs.so.1", "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "testdata/verbs_stub.c")
+	prog := compile(t, "nap", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "testdata/nap.c", stub)
+	for _, c := range []struct {
+		name, nap string
+		args      []string
+		sleeps    bool
+	}{
+		{"one thread, one queue", "60000000", []string{"1", "1", "3000"}, true},
+		{"one thread, three queues", "60000000", []string{"1", "3", "3000"}, true},
+		{"three threads", "60000000", []string{"3", "2", "300"}, true},
+		{"bounded", "100", []string{"1", "1", "500"}, true},
+		{"the daemon is elsewhere", "60000000", []string{"1", "1", "100", "elsewhere"}, false},
+		{"off", "0", []string{"1", "1", "100"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := startFake(t)
+			cmd := command(t, f, library(t), append([]string{prog}, c.args...)...)
+			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Dir(stub), "VRDMA_NAP="+c.nap)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			var slept int
+			if _, err := fmt.Sscanf(string(out), "slept %d", &slept); err != nil || slept > 0 != c.sleeps {
+				t.Errorf("printed %q (%v), want that it slept: %v", out, err, c.sleeps)
+			}
+		})
+	}
+}
+
 // TestSymbolVersions: the library loads wherever glibc is 2.17 or newer.
 func TestSymbolVersions(t *testing.T) {
 	if _, err := exec.LookPath("objdump"); err != nil {

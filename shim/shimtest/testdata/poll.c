@@ -3,11 +3,7 @@
 
 #include <dlfcn.h>
 
-struct context {
-	void *device;
-	void *ops[32];
-	int cmd_fd;
-};
+#include "../../verbs.h"
 
 #ifdef LOAD
 /* Loaded with RTLD_LOCAL, as python and UCX do: the name here is the preloaded library's. */
@@ -39,10 +35,21 @@ int main(void)
 	for (int i = 0; i < 100000; i++)
 		CHECK(poll_cq(&cq, 1, NULL) == 0);
 	CHECK(poll_cq(&cq, -1, NULL) == 3);
+	/* An extended queue: also one that is made again from a wrapped context. */
+	struct before_context *before = (struct before_context *)(void *)c - 1;
+	struct cq_ex *ex = before->create_cq_ex(c, NULL), *second = before->create_cq_ex(c, NULL);
+	CHECK(ex->start_poll == second->start_poll);
+	int attr;
+	for (int i = 0; i < 100000; i++)
+		CHECK(ex->start_poll(ex, NULL) == ENOENT);
+	CHECK(second->start_poll(second, &attr) == 0);
 	CHECK(call(c->cmd_fd, CMD_DIE, 0, 0, NULL) == EIO);
 	int polls = 0, r;
 	while ((r = poll_cq(&cq, 1, NULL)) == 0)
 		CHECK(++polls < 1000000);
 	CHECK(r == -1 && polls > 10000);
+	for (polls = 0; (r = ex->start_poll(ex, NULL)) == ENOENT;)
+		CHECK(++polls < 1000000);
+	CHECK(r == EIO);
 	return 0;
 }

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/protocol"
+)
+
+// TestSleepersAreWoken: a client is told where the loop runs, and if it sleeps on its word it
+// is woken when something completes.
+func TestSleepersAreWoken(t *testing.T) {
+	a, b := pair(t)
+	word := shared(b.c.mapping, protocol.DoorbellWaiting)
+	for i := range 200 {
+		b.recv(0, 64)
+		asleep := word.Load()&^3 | protocol.WaitAnnounced | protocol.WaitAsleep
+		word.Store(asleep)
+		woken := make(chan error)
+		go func() { woken <- futexWait(word, asleep, time.Minute) }()
+		if i%2 == 0 {
+			time.Sleep(100 * time.Microsecond) // so that it sleeps, most of the time
+		}
+		a.post(wr{op: opSend, flags: signal, n: 64})
+		if err := <-woken; err != nil && err != unix.EAGAIN {
+			t.Fatalf("message %d: the sleeper: %v", i, err)
+		}
+		if got := word.Load(); got&3 != 0 || got == asleep&^3 {
+			t.Fatalf("message %d: the word is %#x after %#x, want the next round", i, got, asleep)
+		}
+		a.wait()
+		b.wait()
+	}
+	if cpu := b.c.page.cpu.Load(); cpu == 0 {
+		t.Error("the client was not told where the loop runs")
+	}
+}
+
+// TestSleepersDoNotWaitForTheWholeStream: while the loop has work, it wakes after a while.
+func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
+	a, b := pair(t)
+	e := a.c.e
+	halt(e)
+	b.recv(0, 64)
+	shared(b.c.mapping, protocol.DoorbellWaiting).Store(protocol.WaitAnnounced)
+	a.post(wr{op: opSend, flags: signal, n: 64})
+	for done := false; !done; _, done = b.try() {
+		e.clock()
+		e.bells.activateRung(e.now)
+		e.step()
+	}
+	if !e.shared.Waiters() {
+		t.Fatal("nobody is to be woken")
+	}
+	begin := e.now
+	e.wakeWaiters(false)
+	e.now = begin + wakeAfter - 1
+	if e.wakeWaiters(false); !e.shared.Waiters() {
+		t.Error("woken at once, though the loop goes on")
+	}
+	e.now = begin + wakeAfter
+	if e.wakeWaiters(false); e.shared.Waiters() {
+		t.Error("not woken after a while")
+	}
+}
