@@ -47,7 +47,7 @@ func waitingSession(t *testing.T, r *rig, p Pages) (*Session, *CQ) {
 func TestWaitersAreWoken(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	woken := 0
-	mem := make([]byte, 1<<16)
+	mem := make([]byte, protocol.SharedSize+1<<16)
 	s, c := waitingSession(t, r, countingPages{plainPages{mem}, &woken})
 	if !s.Wakes() {
 		t.Fatal("the client may not sleep")
@@ -96,7 +96,7 @@ func TestWaitersAreWoken(t *testing.T) {
 
 func TestPagesWithoutSleep(t *testing.T) {
 	r := newRig(t, DefaultLimits)
-	mem := make([]byte, 1<<16)
+	mem := make([]byte, protocol.SharedSize+1<<16)
 	s, c := waitingSession(t, r, plainPages{mem})
 	shared32(mem, protocol.DoorbellWaiting).Store(3)
 	c.push(&completion{})
