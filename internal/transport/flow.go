@@ -137,9 +137,10 @@ func (r *requester) asks(c *reqCall, b *Burst) bool {
 }
 
 // awaited reports whether ACKs of most of what is in flight, b included, have been asked for:
-// when they come there will be room for more, which asks in its turn.
+// when they come there will be room for more, which asks in its turn. On a path that is
+// congested every ACK is of use.
 func (r *requester) awaited(b *Burst) bool {
-	return r.Unasked*4 < ib.PSNDist(r.Una, r.PSN)+b.Packets
+	return !r.CC.Spread && r.Unasked*4 < ib.PSNDist(r.Una, r.PSN)+b.Packets
 }
 
 // goesOn reports whether an ACK of b, the end of a message, can wait because it is one of
