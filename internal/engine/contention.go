@@ -64,11 +64,11 @@ func (c *contention) back(left, now ib.Time) bool {
 	return true
 }
 
-// giveWay lets others run. In the midst of a stream with another host it goes to another
-// processor if they keep this one too long; elsewhere the kernel finds better places than it
-// would.
+// giveWay lets others run. In the midst of a stream with another host, of which programs are
+// told, it goes to another processor if they keep this one too long. Of other streams see
+// placement.go; elsewhere the kernel finds better places than it would.
 func (e *Engine) giveWay() {
-	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() {
+	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
 		yield()
 		return
 	}
@@ -77,6 +77,6 @@ func (e *Engine) giveWay() {
 	yield()
 	e.clock()
 	if e.contention.back(left, e.now) {
-		move()
+		leave()
 	}
 }

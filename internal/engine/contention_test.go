@@ -105,12 +105,12 @@ func allowed(t *testing.T) string {
 	return ""
 }
 
-// TestMove: another processor, and free to use every one that it could before.
-func TestMove(t *testing.T) {
+// TestLeave: another processor and back, and free to use every one that it could before.
+func TestLeave(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := allowed(t)
-	if n := testing.AllocsPerRun(10, move); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { goTo(leave()) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	if after := allowed(t); after != before {

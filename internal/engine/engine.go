@@ -33,7 +33,8 @@ type Options struct {
 	// Recognise has other vrdma hosts recognised, which are told this Version.
 	Recognise bool
 	Version   string
-	// NoMove has the loop stay on a processor that others want, see contention.go.
+	// NoMove has the loop stay on a processor where it does not work well, see
+	// contention.go and placement.go.
 	NoMove bool
 	// NoFiller has no packets filled up so that they leave together, and tells other
 	// hosts not to.
@@ -69,6 +70,7 @@ type Engine struct {
 	net        network
 	mgmt       management
 	contention contention
+	placement  placement
 	chores     chores
 	long       bool // this pass comes before a command
 }

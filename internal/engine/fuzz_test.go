@@ -58,7 +58,7 @@ var guarded = [8]byte(bytes.Repeat([]byte{guardByte}, 8))
 func newVictim(t testing.TB, typ uint8) *victim {
 	v := &victim{net: link.NewFakeNet()}
 	for i := range v.room {
-		v.room[i] = make([]byte, protocol.SharedSize+1<<16)
+		v.room[i] = make([]byte, 1<<16)
 	}
 	v.peer, v.stranger = v.net.Bind(link.FakeOptions{}, peerIP), v.net.Bind(link.FakeOptions{}, strangerIP)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(victimIP), NetDev: "eth0"}}})

@@ -145,6 +145,7 @@ func (e *Engine) step() bool {
 			work = true
 		}
 		e.net.traffic.pass(e.net.port.Moved(), e.now)
+		e.place()
 	}
 	return work
 }

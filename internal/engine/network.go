@@ -98,6 +98,9 @@ func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
 			return
 		}
 	}
+	if b.Kind != transport.KindWrite {
+		e.net.traffic.tells = e.now
+	}
 	if b.Kind >= transport.KindReadResp {
 		if from.ack != 0 {
 			e.pay() // responses leave in order
@@ -188,6 +191,9 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	e.deliver(t, b)
 	if b.Kind != transport.KindAck {
 		e.net.traffic.told = *recvs != before || b.Kind >= transport.KindReadResp
+		if b.Kind != transport.KindWrite {
+			e.net.traffic.tells = e.now
+		}
 	}
 	e.deliverReplies()
 }

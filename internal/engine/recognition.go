@@ -64,9 +64,17 @@ func reachable(r *route) bool {
 	return from.IsValid() && from.Is4() == to.Is4() && !from.IsLoopback() && !to.IsLoopback() && !to.IsUnspecified() && !to.IsMulticast()
 }
 
+// foreignWindow is how much a queue pair may have on its way to a host that is not known to
+// be a vrdma host: nobody knows how much that one can take.
+const foreignWindow = 512 << 10
+
 // pathTo is the way to another host with these features.
 func (e *Engine) pathTo(f uint32) transport.Path {
-	return transport.Path{Remote: true, Own: f&ownFeatures == ownFeatures, MaxBurst: remoteBurst, Window: e.opts.Window}
+	p := transport.Path{Remote: true, Own: f&ownFeatures == ownFeatures, MaxBurst: remoteBurst, Window: e.opts.Window}
+	if !p.Own {
+		p.Window = min(p.Window, foreignWindow)
+	}
+	return p
 }
 
 // SendMAD implements hosts.Env.

@@ -114,3 +114,18 @@ func TestStreaming(t *testing.T) {
 		}
 	}
 }
+
+// TestForeignWindow: how much a vrdma host can take is known; others get no more than before.
+func TestForeignWindow(t *testing.T) {
+	for _, c := range []struct{ window, own, other uint32 }{
+		{0, 0, 0}, {64 << 10, 64 << 10, 64 << 10}, {1 << 20, 1 << 20, foreignWindow},
+	} {
+		e := &Engine{opts: Options{Window: c.window}}
+		if p := e.pathTo(features); !p.Own || p.Window != c.own {
+			t.Errorf("window %d: to a vrdma host %+v, want %d", c.window, p, c.own)
+		}
+		if p := e.pathTo(0); p.Own || p.Window != c.other {
+			t.Errorf("window %d: to another host %+v, want %d", c.window, p, c.other)
+		}
+	}
+}

@@ -76,7 +76,7 @@ func TestNoMove(t *testing.T) {
 		as, _ := byHand(t, 1, Options{NoMove: off})
 		e := as[0].c.e
 		e.net.traffic.wake(e.now)
-		e.net.traffic.much = e.now
+		e.net.traffic.much, e.net.traffic.tells = e.now, e.now
 		asked := false // giveWay looks at the clock only to judge whether to move
 		e.time = func() ib.Time {
 			asked = true
@@ -84,6 +84,10 @@ func TestNoMove(t *testing.T) {
 		}
 		if e.giveWay(); asked == off {
 			t.Errorf("switched off %v: asked whether to move: %v", off, asked)
+		}
+		e.net.traffic.tells = 0
+		if e.place(); (e.placement.since == 0) != off {
+			t.Errorf("switched off %v: looked for a better place at %d", off, e.placement.since)
 		}
 	}
 }

@@ -55,20 +55,35 @@ func processor() (cpu uint32) {
 	return cpu
 }
 
-// move takes the calling thread to another processor, if it may use more than one, and
-// leaves it free to be taken elsewhere.
-func move() {
+// leave takes the calling thread to another processor, if it may use more than one, and leaves
+// it free to be taken elsewhere. It returns the one that it was on, or -1 if it stays.
+func leave() int {
 	var cpu uint32
 	if _, _, e := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); e != 0 {
-		return
+		return -1
 	}
 	var all unix.CPUSet
 	if unix.SchedGetaffinity(0, &all) != nil || all.Count() < 2 {
-		return
+		return -1
 	}
 	others := all
 	others.Clear(int(cpu))
-	if unix.SchedSetaffinity(0, &others) == nil {
+	if unix.SchedSetaffinity(0, &others) != nil {
+		return -1
+	}
+	release(&all)
+	return int(cpu)
+}
+
+// goTo takes the calling thread to a processor, if it may use that, and leaves it free to be
+// taken elsewhere.
+func goTo(cpu int) {
+	var all, one unix.CPUSet
+	if cpu < 0 || unix.SchedGetaffinity(0, &all) != nil || !all.IsSet(cpu) || all.Count() < 2 {
+		return
+	}
+	one.Set(cpu)
+	if unix.SchedSetaffinity(0, &one) == nil {
 		release(&all)
 	}
 }

@@ -20,7 +20,7 @@ import (
 //	read the sockets in every pass                    no      yes     yes      yes   yes
 //	yield at once, to the program a word is for       no      no      yes      no    yes
 //	look around for quietAfter before sleeping        no      no      no       yes   yes
-//	go to another processor if this one is contended  no      no      no       yes   yes
+//	go to another processor if that is better         no      no      no       yes   yes
 type mode uint8
 
 const (
@@ -58,6 +58,7 @@ type traffic struct {
 	told   bool    // what was heard last completed something for a program
 	word   bool    // what was moved last was a word, and told
 	moved  uint64  // bytes, when the last pass ended
+	tells  ib.Time // when something came or was sent that a program is told of; 0: never
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
@@ -79,6 +80,14 @@ func (t *traffic) mode(now ib.Time) mode {
 	}
 	return polled
 }
+
+// toldFor is how long a stream is not one-sided after a program was told something: a stream
+// of WRITEs that has its say now and then, as rsockets' has, is none.
+const toldFor = ib.Time(20_000_000)
+
+// oneSided reports whether the stream is of WRITEs and their acknowledgements only: the program
+// that they are for does not notice, and needs no processor.
+func (t *traffic) oneSided(now ib.Time) bool { return t.tells == 0 || now-t.tells > toldFor }
 
 // wake has the sockets read: something came, or was sent and an answer is likely.
 func (t *traffic) wake(now ib.Time) { t.polled, t.last = true, now }

@@ -74,7 +74,15 @@ func (cc *congestion) fit(c *common) {
 		return
 	}
 	cc.Cwnd = max(min(cc.Cwnd, c.Path.Window), c.Attr.MTU)
-	cc.Window = min(cc.allowed(c.Attr.MTU)/c.Attr.MTU, c.Conf.Window)
+	cc.Window = min(cc.allowed(c.Attr.MTU)/c.Attr.MTU, c.Conf.Window, stashSlots)
+}
+
+// widen takes note that the path's window was before and is now: where nothing has spoken
+// against the old one, nothing speaks against the new one yet.
+func (cc *congestion) widen(before, now uint32) {
+	if cc.Thresh == before {
+		cc.Thresh = now
+	}
 }
 
 // allowed is how many bytes may be in flight.

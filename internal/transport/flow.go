@@ -113,13 +113,14 @@ func (r *requester) room(c *common) uint32 {
 	return min(r.CC.Window-out, r.portion(c))
 }
 
-// ackEvery is the longest run of packets that does not ask for an ACK, as in rxe.
+// ackEvery is the longest run of packets that does not ask for an ACK, as in rxe. Between
+// vrdma hosts it is a quarter of the window.
 const ackEvery = 64
 
 // asks reports whether b, which is about to leave, should ask for an ACK: if nothing could
 // follow it before an ACK comes, it has to.
-func (r *requester) asks(c *common, b *Burst) bool {
-	if b.Last || r.Unasked >= ackEvery || r.Unasked*2 >= r.CC.Window {
+func (r *requester) asks(c *reqCall, b *Burst) bool {
+	if b.Last && !r.goesOn(c, b) || r.Unasked >= ackEvery && !c.Path.Own || r.Unasked*2 >= r.CC.Window {
 		return true
 	}
 	if !c.Path.Remote {
@@ -128,9 +129,37 @@ func (r *requester) asks(c *common, b *Burst) bool {
 	if r.Repair.Active {
 		return ib.PSNDist(r.PSN, r.Repair.Gaps.List[0].To) == b.Packets
 	}
-	return r.Loss.Probing || r.Unasked*4 >= r.CC.Window ||
-		r.flying(c, ib.PSNDist(r.Una, r.PSN))+b.Packets+r.portion(c) > r.CC.Window
+	if r.Loss.Probing || r.Unasked*4 >= r.CC.Window {
+		return true
+	}
+	full := r.flying(c.common, ib.PSNDist(r.Una, r.PSN))+b.Packets+r.portion(c.common) > r.CC.Window
+	return full && !(c.Path.Own && r.awaited(b))
 }
+
+// awaited reports whether ACKs of most of what is in flight, b included, have been asked for:
+// when they come there will be room for more, which asks in its turn. On a path that is
+// congested every ACK is of use.
+func (r *requester) awaited(b *Burst) bool {
+	return !r.CC.Spread && r.Unasked*4 < ib.PSNDist(r.Una, r.PSN)+b.Packets
+}
+
+// goesOn reports whether an ACK of b, the end of a message, can wait because it is one of
+// many: to send and to receive an ACK costs as much as some 10 KiB of data. The program must
+// not notice. So so much is in flight that the ACKs asked for before will keep it posting,
+// and the next message is there and can be sent whatever happens to this one. Should it not
+// be sent after all, a probe will ask.
+func (r *requester) goesOn(c *reqCall, b *Burst) bool {
+	if !c.Path.Own || r.W.Length < goesOnLeast || c.State != ib.StateRTS || r.PSN != r.Max || r.Loss.Probing || r.Repair.Active || !r.awaited(b) {
+		return false
+	}
+	next := &c.sc.Done // nothing is being completed now
+	return c.h.FetchSend(r.Pos+1, next) && !next.Op.isRD() && !next.Op.isLocal() && next.Flags&FlagFence == 0 &&
+		r.judge(c.common, next) == Success
+}
+
+// goesOnLeast is the shortest message whose ACK may wait. Shorter ones arrive many at once,
+// and are acknowledged so.
+const goesOnLeast = 1 << 10
 
 // A READ of a remote path is asked for in pieces, so that the window bounds what the
 // responder, which hears nothing until it has answered, may have on its way to us. To the

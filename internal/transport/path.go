@@ -32,7 +32,7 @@ func (q *QP) SetPath(p Path) {
 		p.Window = defaultPathWindow
 	}
 	c := &q.common
-	fresh := p.Remote != c.Path.Remote
+	fresh, before := p.Remote != c.Path.Remote, c.Path.Window
 	c.Path = p
 	if fresh {
 		q.cnp = notifier{}
@@ -42,6 +42,8 @@ func (q *QP) SetPath(p Path) {
 		if p.Remote {
 			c.Pace.start(c.Conf.Type)
 		}
+	} else if p.Remote {
+		q.req.CC.widen(before, p.Window)
 	}
 	q.fitPath()
 }

@@ -347,3 +347,76 @@ func TestLossAfterRNR(t *testing.T) {
 		})
 	}
 }
+
+// TestAcksOfMany: a vrdma host is asked for an ACK of every message if few are in flight, and
+// of a quarter of them if there are many. Others are always asked.
+func TestAcksOfMany(t *testing.T) {
+	const messages, size = 64, 16 << 10
+	for _, c := range []struct {
+		name        string
+		path        Path
+		depth       int // how many the program keeps posted
+		least, most int // messages that ask
+	}{
+		{"own, one by one", ownPath, 1, messages, messages},
+		{"own, two by two", ownPath, 2, messages, messages},
+		{"own, all", Path{Remote: true, Own: true, Window: 256 << 10}, messages, 2, messages / 2},
+		{"other, all", Path{Remote: true, Window: 256 << 10}, messages, messages, messages},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, ib.RC, onWire).remote(c.path)
+			asked := 0
+			w.Lose = func(b *Burst) bool {
+				if b.Kind == KindWrite && b.Last && b.AckReq {
+					asked++
+				}
+				return false
+			}
+			var want []Status
+			for len(want) < messages {
+				for range c.depth {
+					want = append(want, Success)
+					r := w.req(WRWrite, size, 0)
+					r.WRID = uint64(len(want))
+					w.a.Post(r)
+				}
+				w.run()
+			}
+			w.wantSent(want...)
+			if asked < c.least || asked > c.most {
+				t.Errorf("%d of %d messages asked for an ACK, want %d to %d", asked, messages, c.least, c.most)
+			}
+			if n := w.a.QP.Counters().Retransmitted; n != 0 {
+				t.Errorf("%d packets sent again, want none: a probe had to ask", n)
+			}
+		})
+	}
+}
+
+// TestWiden: a path that turns out to allow more gets it in a few round trips, and never more
+// packets than the peer can keep out of order.
+func TestWiden(t *testing.T) {
+	w := newWorld(t, ib.RC, onWire).remote(Path{Remote: true, Window: 64 << 10})
+	grow := func() {
+		for range 4 {
+			for range 64 {
+				w.post(w.req(WRWrite, 64<<10, 0))
+			}
+			w.run()
+		}
+	}
+	grow()
+	before := w.a.QP.Snapshot().Window
+	w.remote(Path{Remote: true, Own: true, Window: 256 << 10})
+	grow()
+	if got := w.a.QP.Snapshot().Window; got != 4*before {
+		t.Errorf("window %d packets after the path allowed four times as much, was %d", got, before)
+	}
+	w.remote(Path{Remote: true, Own: true, Window: 64 << 20})
+	for range 8 {
+		grow()
+	}
+	if got := w.a.QP.Snapshot().Window; got != 2048 {
+		t.Errorf("window %d packets, want 2048 at most", got)
+	}
+}

@@ -49,7 +49,7 @@ func (r *requester) sendData(c *reqCall, budget int) int {
 	r.Unasked += b.Packets
 	if c.Conf.Type != ib.RC {
 		r.Unasked = 0
-	} else if b.AckReq = r.asks(c.common, b); b.AckReq {
+	} else if b.AckReq = r.asks(c, b); b.AckReq {
 		r.Unasked = 0
 	}
 	if b.First {
