@@ -46,10 +46,15 @@ func (e *Engine) Do(f func()) error {
 		return err
 	}
 	var err error
+	var over atomic.Bool
 	c, ran := &e.cmds, make(chan struct{})
-	c.push(func() { err = e.command(f); close(ran) })
+	c.push(func() { err = e.command(f); over.Store(true); close(ran) })
 	if c.sleeping.Load() {
 		e.poller.kick()
+	}
+	// A loop that is awake comes to it within microseconds; to sleep and be woken takes longer.
+	for i := 0; i < patientSpins && !over.Load(); i++ {
+		yield()
 	}
 	select {
 	case <-ran:
