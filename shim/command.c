@@ -2,8 +2,9 @@
 /*
  * One write() of the application is one command of the kernel's uverbs ABI. The
  * doorbell and the arming of a completion queue are answered here; everything else
- * goes to the daemon as it is. Only three things are looked at on the way: the descriptor in CREATE_CQ, the memory
- * in REG_MR and DEREG_MR, and what the reply says to store.
+ * goes to the daemon as it is. Only three things are looked at on the way: the
+ * descriptor in CREATE_CQ, the memory in REG_MR and DEREG_MR, and what the reply
+ * says to store.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -85,8 +86,8 @@ static void ring(struct file *f, uint32_t qp)
 }
 
 /*
- * Arms a completion queue, if the daemon is content with that: protocol.h says how, and
- * the fence is what keeps the application's next poll behind it.
+ * Arms a completion queue in the arena; false: the daemon wants the command. protocol.h has
+ * the rules. The fence keeps the application's next poll behind the bit.
  */
 static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 {
@@ -99,7 +100,7 @@ static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 		return false;
 	uint32_t was = atomic_fetch_or(word, solicited_only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL);
 	atomic_thread_fence(memory_order_seq_cst);
-	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: what the daemon says */
+	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: the daemon says so */
 }
 
 /* ---- commands ---- */

@@ -25,7 +25,8 @@
 
 #define THREADS_MAX 4096
 #define STOPPED_BY_INTERRUPT 128 /* PTRACE_EVENT_STOP */
-#define YIELDS 256 /* some 100 us. To sleep and be woken takes longer than what is waited for, usually */
+/* Some 100 us: what is waited for usually takes less than to sleep and be woken. */
+#define YIELDS 256
 
 enum phase { STARTING, ALLOWED, HALTED, FAILED, THAWING };
 
@@ -50,7 +51,7 @@ static void set_phase(enum phase p)
 	sys(SYS_futex, &halter.phase, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Waits for another phase than p, or for the end of the helper, which is looked for every so often. */
+/* Waits for another phase than p, or for the helper's end, which is looked for at least that often. */
 static void await(enum phase p, const struct timespec *often)
 {
 	for (int i = 0; i < YIELDS && atomic_load(&halter.phase) == (int)p && atomic_load(&halter.tid); i++)
@@ -137,7 +138,7 @@ static int stop_listed(long dir)
 			if (tid && !known(tid))
 				ok = interrupt(dir, e->name, tid);
 		}
-	int found = (int)(halter.n - before); /* one that ended may have made another one before */
+	int found = (int)(halter.n - before); /* counts those that end now: they may have made others */
 	await_stops(before);
 	return !ok || n < 0 ? -1 : found;
 }

@@ -27,8 +27,8 @@ void hold_begin(struct hold *h, struct maps *m, enum hold_what what)
 	if (!h->alone && h->guard.fd < 0 && what != HOLD_ALL)
 		h->alone = h->halted = halt_begin();
 	/*
-	 * Memory of threads that is private need not be known on the way back. So each thread costs one
-	 * question, where its descriptor is, and not also what is mapped there.
+	 * On the way back only shared memory of threads matters. A thread whose descriptor does
+	 * not lie in swapped memory has none, so the kernel need not be asked what is mapped there.
 	 */
 	h->complete = what == HOLD_PRIVATE || memory_moved || !m->query;
 	/* The first thread's memory was never made shared, unless it runs on a stack of its own making. */

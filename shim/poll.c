@@ -2,17 +2,18 @@
 /*
  * A program that polls an empty completion queue burns the core that the daemon
  * or its peer needs: on two cores, spinning is a thousand times slower than
- * yielding. Polling goes through public function pointers, in struct ibv_context and, for
- * an extended queue, in struct ibv_cq_ex, which we wrap when the device is opened and when the
- * queue is made. After every VRDMA_YIELD (16) empty
+ * yielding. Polling goes through public function pointers: one in struct ibv_context,
+ * which we wrap when the device is opened, and for an extended queue one in struct
+ * ibv_cq_ex, which we wrap when the queue is made. After every VRDMA_YIELD (16) empty
  * polls in a row the thread yields; now and then it makes sure that the daemon
  * still lives, because a poll cannot find out.
  *
- * The kernel yields within a scheduler group only. If the daemon is of another one and
- * has this very processor, which it tells, yielding returns at once and the thread uses up
- * its share of the processor, as large as the daemon's, for nothing. So after some
- * such yields it sleeps until the daemon has written a completion, VRDMA_NAP (100)
- * microseconds at most: it may be waiting for something else, or the daemon may be dead.
+ * The kernel yields within a scheduler group only. If the daemon is of another group and
+ * runs on this very processor (it says on which it does), yielding returns at once and the
+ * thread uses up its share of the processor, as large as the daemon's, for nothing. So
+ * after some such yields it sleeps until the daemon has written a completion, VRDMA_NAP
+ * (100) microseconds at most: it may be waiting for something else, or the daemon may be
+ * dead.
  */
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -32,7 +33,7 @@ __asm__(".symver dlopen, dlopen@GLIBC_2.17");
 #endif
 
 #define LIVENESS (1u << 14)
-#define VAIN 4u      /* so many yields that returned at once, in one wait, are enough */
+#define VAIN 4u      /* so many yields in a row that returned at once, and the next is a sleep */
 #define AT_ONCE 800u /* nanoseconds; to another thread and back takes longer */
 
 typedef int (*poll_fn)(struct cq *, int, void *);
@@ -40,7 +41,10 @@ typedef int (*poll_fn)(struct cq *, int, void *);
 static _Atomic(poll_fn) real_poll; /* of the provider; all our contexts share one */
 static __thread unsigned empty __attribute__((tls_model("initial-exec")));
 
-/* This wait: yields in vain, and the queue in whose poll we announced that we will sleep. */
+/*
+ * Of the wait in progress: yields in a row that returned at once; the queue in whose poll we
+ * announced that we will sleep, and the word of the announcement.
+ */
 static __thread unsigned vain __attribute__((tls_model("initial-exec")));
 static __thread struct cq *announced_in __attribute__((tls_model("initial-exec")));
 static __thread uint32_t announced __attribute__((tls_model("initial-exec")));
@@ -58,8 +62,8 @@ static bool daemon_here(struct file *f)
 }
 
 /*
- * The first call announces. A later one, in a poll of the same queue, sleeps: a thread that polls
- * several queues has polled all of them in between. protocol.h has the rules.
+ * The first call announces. A later one, in a poll of the same queue, sleeps: a thread that
+ * polls several queues has polled all of them in between. protocol.h has the rules.
  */
 static void rest(struct file *f, struct cq *cq)
 {
@@ -90,7 +94,7 @@ static uint64_t nanoseconds(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Lets somebody else have the processor. */
+/* Lets somebody else have the processor; first: it is the first time in this wait. */
 static void give_way(struct cq *cq, bool first)
 {
 	struct file *f = file_at(cq->context->cmd_fd);

@@ -81,14 +81,17 @@ struct vrdma_welcome {
  *   if (load(armed, seq_cst) && exchange(armed, 0)) write(eventfd, 1)
  * The daemon sets armed before it sleeps and looks at any once more after that.
  *
- * cpu is the processor that the daemon runs on, plus one; 0: it does not wake who sleeps on
- * waiting. That word is round << 2 | state, and who polls and wants to sleep on it does
+ * cpu is the processor that the daemon runs on, plus one; 0: the daemon wakes nobody. If it
+ * is not 0, a thread that polls in vain may sleep on waiting, which is round << 2 | state:
  *   w = fetch_or(waiting, VRDMA_DB_ANNOUNCED, seq_cst) | VRDMA_DB_ANNOUNCED
- *   polls every completion queue that it waits for once more
- *   compare_exchange(waiting, w, w | VRDMA_DB_ASLEEP); if it was neither of the two: it does not sleep
+ *   poll once more every completion queue that it waits for
+ *   compare_exchange(waiting, w, w | VRDMA_DB_ASLEEP)
+ *   if waiting was neither of the two: do not sleep
  *   futex_wait(waiting, w | VRDMA_DB_ASLEEP) for a bounded moment
- * After it has written a completion the daemon looks for ANNOUNCED. If it is set it stores
- * the next round soon, with no state, and if ASLEEP was set it wakes one thread, which wakes the others.
+ *   if it was woken: futex_wake the other threads
+ * After the daemon has written a completion it looks for ANNOUNCED. If that is set it soon
+ * stores the next round, with no state, and if ASLEEP was set it wakes one thread.
+ * internal/nic/waiting.go says why no wake-up is lost.
  *
  * Where a queue pair's bit in ready is clear, ringing is not enough: the command
  * goes to the daemon, which answers as the kernel would (a queue pair that cannot
@@ -102,8 +105,8 @@ struct vrdma_welcome {
 #define VRDMA_DB_CPU 320u      /* uint32_t, the daemon's */
 #define VRDMA_DB_BITMAP 4096u  /* uint64_t[1024] */
 #define VRDMA_DB_READY 12288u  /* uint64_t[1024], the daemon's */
-#define VRDMA_DB_ANNOUNCED 1u
-#define VRDMA_DB_ASLEEP 2u
+#define VRDMA_DB_ANNOUNCED 1u  /* in waiting */
+#define VRDMA_DB_ASLEEP 2u     /* likewise */
 #define VRDMA_DB_SIZE 20480u
 
 /*
@@ -112,20 +115,21 @@ struct vrdma_welcome {
  *   if (load(told) || !(load(word[h]) & VRDMA_ARM_READY)) the command goes to the daemon
  *   fetch_or(word[h], solicited only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL, seq_cst)
  *   fence(seq_cst), and then the application polls once more, as always
- * The daemon sets and clears READY and told (somebody traces the session, and wants to see
- * it). After it has written a completion:
+ * READY and told are the daemon's. READY is set while there is a queue of that handle. told is
+ * not 0 while somebody traces the session, and so wants to be told of every arm. After the
+ * daemon has written a completion:
  *   w = load(word[h], seq_cst)
  *   if (w & ARM_ALL, or w & ARM_SOLICITED and the completion is solicited or an error)
  *     fetch_and(word[h], ~(ARM_SOLICITED | ARM_ALL)); write an event to the channel
- * nic/arm.go says why no wake-up is lost. The command is always as good: the daemon sets
- * the same bits. A client of protocol 2 knows no other way.
+ * internal/nic/arm.go says why no wake-up is lost. The command is always as good: the daemon
+ * sets the same bits. A client of protocol 2 knows no other way.
  */
 #define VRDMA_ARM_CQS 16384u
 #define VRDMA_ARM_STRIDE 64u
 #define VRDMA_ARM_READY 1u
 #define VRDMA_ARM_SOLICITED 2u
 #define VRDMA_ARM_ALL 4u
-#define VRDMA_ARM_TOLD 384u       /* uint32_t, in the doorbell page */
+#define VRDMA_ARM_TOLD 384u       /* uint32_t, in the doorbell page, the daemon's */
 #define VRDMA_ARM_WORDS 20480u    /* uint32_t at each stride */
 #define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
 

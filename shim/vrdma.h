@@ -22,12 +22,13 @@
  *   poll.c    lets a program that polls an empty queue yield, or sleep
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
- * descriptor or name memory. It must never crash, print in the good case, slow
+ * descriptor or name memory, and the two that shared memory replaces (posting and
+ * arming, command.c). It must never crash, print in the good case, slow
  * an ordinary read or write, or keep a lock while the application's code runs.
  *
  * Locks, in the order they may be taken: file->lock, process lock (messages.c),
- * memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals are blocked while one
- * is held, so no handler can meet a lock its own thread holds.
+ * memory lock (memory.c), advice's lock (advice.c), pool lock (door.c). All signals
+ * are blocked while one is held, so no handler can meet a lock its own thread holds.
  */
 #ifndef VRDMA_H
 #define VRDMA_H
@@ -72,7 +73,7 @@ struct settings {
 	char vnic[32];
 	char label[32];
 	unsigned yield; /* empty polls before a yield; 0: never */
-	unsigned nap;   /* how long a poll may sleep, in microseconds; 0: it does not */
+	unsigned nap;   /* microseconds that a thread which polls may sleep; 0: never */
 };
 
 const struct settings *settings(void);
@@ -96,7 +97,8 @@ enum file_kind {
 /*
  * A file lives while a descriptor refers to it or a call uses it. The memory of
  * a struct file is never given back, nor are the mappings of doorbells and arm
- * words, so a doorbell that races with close() hits a page of nobody instead of a hole.
+ * words, so a doorbell or an arm that races with close() hits a page of nobody
+ * instead of a hole.
  */
 struct file {
 	_Atomic int refs;

@@ -89,11 +89,12 @@ func (c *commands) inOnePass() int {
 	return min(c.queue.n, commandsPerPass)
 }
 
-// fewBells is with how many sessions it takes longer to ask the kernel who rang than to look
-// at each.
+// fewBells is the number of sessions up to which looking at each of them takes less time
+// than asking the kernel who rang.
 const fewBells = 8
 
-// wakeRung activates the sessions that rang before the commands which are about to run.
+// wakeRung activates the sessions that have rung: what they posted happens before the
+// commands that are about to run.
 func (e *Engine) wakeRung() {
 	if len(e.bells.of) > fewBells {
 		e.pollWakes()

@@ -64,9 +64,9 @@ func (c *contention) back(left, now ib.Time) bool {
 	return true
 }
 
-// giveWay lets others run. In the midst of a stream with another host, of which programs are
-// told, it goes to another processor if they keep this one too long. Of other streams see
-// placement.go; elsewhere the kernel finds better places than it would.
+// giveWay lets others run. In the midst of a stream with another host the loop goes to
+// another processor if they keep this one too long. One-sided streams (traffic.oneSided) are
+// left to placement.go; elsewhere the kernel finds better places than the loop would.
 func (e *Engine) giveWay() {
 	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
 		yield()

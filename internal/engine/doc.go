@@ -9,19 +9,22 @@
 //
 // An Engine is one loop and the parts that it is made of, each a type of its own:
 //
+//	lines        connections of clients: requests are read and run here (lines.go)
 //	commands     what other goroutines want done, and who may touch what (commands.go, standin.go)
-//	doorbells    who has posted something (doorbell.go), and who sleeps until something completes (waiters.go)
+//	doorbells    who has posted something (doorbell.go); clients that sleep while they poll are
+//	             told where the loop runs, and woken (waiters.go)
 //	scheduler    who has the next turn, and when timers are due (scheduler.go, timers.go)
 //	local        bursts between queue pairs of this daemon (local.go, inbox.go, starved.go)
 //	network      bursts to and from other hosts (network.go and what it names)
 //	management   queue pair 1 (management.go)
 //	cards        the NICs that are served, and where addresses lead (card.go)
+//	contention, placement  when to go to another processor (contention.go, placement.go)
 //
 // loop.go is the loop and one pass of it, turn.go what a queue pair does in its turn, task.go
 // the loop's records of sessions and queue pairs, panics.go what a panic means.
 //
-// The loop owns every object of the NICs that it serves; nothing there is locked. Other
-// goroutines hand it functions with Do. It runs on a thread of its own. Nothing is kept in
+// The loop owns every object of the NICs that it serves; nothing there is locked. It reads
+// the requests of clients itself; other goroutines hand it functions with Do. It runs on a thread of its own. Nothing is kept in
 // variables of the package, and objects are reached through their owner (nic.Owner): several
 // loops can stand beside each other, and what one would have to ask of another goes through
 // one function each (see nic/owner.go).

@@ -24,7 +24,7 @@ type doorbells struct {
 	mute   int32           // the last such number
 	active []*bell
 	look   int    // among active: where the next poll begins
-	cpu    uint32 // the processor that we have, plus one; see waiters.go
+	cpu    uint32 // the processor that the loop runs on, plus one; see waiters.go
 	sched  *scheduler
 	poller *poller
 }
@@ -84,7 +84,7 @@ func (d *doorbells) activate(b *bell, now ib.Time) {
 	if !b.active {
 		b.active = true
 		b.page.armed.Store(0)
-		b.place(d.cpu)
+		b.tellProcessor(d.cpu)
 		d.active = append(d.active, b)
 	}
 	b.last = now

@@ -8,20 +8,20 @@ import (
 	"vrdma/internal/ib"
 )
 
-// A lineSet holds the lines, clients' connections that the loop reads itself: a request is read, run and
-// answered without a goroutine between, so a command costs no wake-up but the loop's own,
-// and none while it is awake. What takes long is not for the loop: the line is paused then,
-// and another goroutine goes on with the request.
+// A lineSet holds the lines: connections of clients that the loop reads itself. A request is
+// read, run and answered without a goroutine between, so it costs no wake-up but the loop's
+// own, and none while the loop is awake. What takes long is not for the loop: the line is
+// paused then, and another goroutine goes on with the request.
 //
 //	          readable           Serve
 //	watched ────────────▶ ready ───────▶ watched, or, if Serve paused it,
 //	   ▲                                 paused
 //	   └───────────── Resume ──────────────┘
 //
-// They have an epoll of their own, which the loop's poller watches: it is asked first who is
-// ready, and the poller then who rang before, so what a program posted before its command
-// happens before it. The kernel's list of ready lines is in turn, and a line has one
-// command at a time.
+// They have an epoll of their own, which the loop's poller watches. It is asked first which
+// lines are ready, and only then who has rung (wakeRung), so what a program posted before its
+// request happens before it. The kernel's list of ready lines goes round, and a line has one
+// request served before it is at the end of that list again.
 type lineSet struct {
 	epfd   int
 	of     map[int32]Line
@@ -94,7 +94,7 @@ func (l *lineSet) forget(fd int) {
 	}
 }
 
-// Pause has the loop leave a line alone, and Resume ends that. Any goroutine may call them.
+// Pause has the loop leave a line alone until Resume. Any goroutine may call them.
 func (e *Engine) Pause(fd int) { unix.EpollCtl(e.lines.epfd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // Resume undoes Pause.

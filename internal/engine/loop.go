@@ -17,9 +17,9 @@ const (
 	longPassTime = ib.Time(10_000)
 	// linger is how long the loop looks around before it lets others run: a
 	// program that posts in a row needs no more than that between two doorbells. If
-	// other hosts have spoken lately it is netLinger, but for talk with them that is too
-	// long: nothing comes from there within it, and the program that a packet was for
-	// should run.
+	// other hosts have spoken lately it is netLinger. While programs here and there talk
+	// in turns it is none (see lingers): no answer comes that soon, and the program
+	// that a packet was for should run.
 	linger    = ib.Time(400)
 	netLinger = ib.Time(1_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up, and
@@ -39,7 +39,7 @@ type chores struct {
 	tick    ib.Time // next visit of errored queue pairs and full channels
 	ticking bool
 	until   ib.Time // when a loop that sleeps wakes by itself; 0 is never
-	owed    ib.Time // since when somebody is to be woken; 0: nobody is
+	owed    ib.Time // since when waiters are to be woken, see waiters.go; 0: none are
 }
 
 // loop runs until Stop.
@@ -95,7 +95,7 @@ func (e *Engine) patience() ib.Time {
 	return p
 }
 
-// lingers is how long the loop looks around before it yields.
+// lingers is how long the loop looks around before it yields; -1: it yields at once.
 func (e *Engine) lingers() ib.Time {
 	switch m := e.net.traffic.mode(e.now); {
 	case m == silent:

@@ -13,7 +13,7 @@ import (
 //     panic (debug.SetPanicOnFault); the address says whose memory it is (nic.FaultOwner).
 //     The other side of a copy goes on.
 //   - Any other panic is a mistake of ours. In a command it ends the session that the command
-//     is of: Do returns it as an error. A command changes its own session's objects, and one
+//     is of: Do returns it as an error, and a line is told by Fail. A command changes its own session's objects, and one
 //     program must not be able to end the daemon for all with a command that we get wrong.
 //   - In a pass it ends the daemon: a pass is everybody's work, and nobody knows what is left
 //     half done. A fault in memory that is no client's is one of these: we use what is no
@@ -37,7 +37,7 @@ func (e *Engine) contain(f func() bool) (work bool) {
 	return f()
 }
 
-// command runs f, which another goroutine wants done.
+// command runs f: what another goroutine wants done, or a request on a line.
 func (e *Engine) command(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

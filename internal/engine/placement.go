@@ -4,43 +4,44 @@ import (
 	"vrdma/internal/ib"
 )
 
-// On which processor a loop streams best depends on who else is there, and on how far apart
-// the processors are:
+// On which processor a loop streams best depends on who else is there, and on how long a
+// cache line takes from one processor to the other (near or far):
 //
-//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    fast where what one loop writes is near the
-//	│ loop here │ │ loop there,    │    other; where it is far, half as fast
+//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    fast where the processors are near, half as
+//	│ loop here │ │ loop there,    │    fast where they are far
 //	│           │ │ program        │
 //	└───────────┘ └────────────────┘
-//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    the other way round: nothing has to be fetched
-//	│ program   │ │ loop here,     │    from afar, but the loops work in turns
+//	┌── CPU 0 ──┐ ┌──── CPU 1 ─────┐    the same wherever they are: nothing has to be
+//	│ program   │ │ loop here,     │    fetched, but the loops work in turns
 //	│           │ │ loop there     │
 //	└───────────┘ └────────────────┘
 //
 // The kernel knows neither, and takes a program that polls for one that works. A virtual
 // machine's processors are near in one second and far in the next. So a loop that streams
-// measures how much it moves where it is. Now and then, and when that falls, it tries another
-// processor, stays if it moves more there, and else goes back. Every try that did not help
-// makes the time until the next four times as long.
+// measures how much it moves in a time, the sample. Now and then, and when that falls, it tries
+// another processor, stays if it moves more there, and else goes back. Every try that did not
+// help makes the time until the next four times as long.
 type placement struct {
-	since ib.Time // when the time looked at began
-	moved uint64  // bytes, at that time
-	fresh bool    // it began with a move, whose effect has to pass first
-	tries bool    // the loop is where it does not know yet
-	rate  uint64  // bytes a millisecond where it was settled last
-	fell  uint32  // how many times in a row it was much less
-	wait  uint32  // so many times more until the next try
-	hope  uint32  // how many were waited before the last one
-	left  int     // the processor that the loop came from
+	since    ib.Time // when the sample began
+	moved    uint64  // bytes that had been moved by then
+	fresh    bool    // the loop has just moved: the sample begins when that has settled
+	tries    bool    // the sample is of a processor that is being tried
+	rate     uint64  // bytes a millisecond on the processor that it stays on
+	fell     uint32  // samples in a row that were much less than rate
+	wait     uint32  // samples until the next try
+	interval uint32  // least number of samples between two tries
+	left     int     // the processor that the loop came from
 }
 
 const (
-	// placementSample is the time looked at. A stream that pauses for longer is a new one.
+	// placementSample is how long a sample is. A stream of which nothing was seen for
+	// twice as long is a new one.
 	placementSample = ib.Time(3_000_000)
-	// placementSettle is how long a move takes effect: caches are cold, and the kernel
-	// makes room.
+	// placementSettle is how long a move disturbs what is measured: caches are cold, and
+	// the kernel makes room.
 	placementSettle = ib.Time(500_000)
-	// Between two tries are as many times as this and up to twice as many, four times as
-	// many after each that did not help; in the end one to two seconds.
+	// placementShortest is the least interval between two tries, in samples. After each
+	// try that did not help it is four times as long, up to placementLongest: about a second.
 	placementShortest = 5
 	placementLongest  = placementShortest << 6
 )
@@ -54,13 +55,13 @@ const (
 	goBack        // go back to the one before
 )
 
-// judge looks at what was moved until now.
+// judge says what to do, given how many bytes have been moved in all until now.
 func (p *placement) judge(now ib.Time, moved uint64) advice {
 	passed := now - p.since
 	switch {
 	case p.since == 0 || passed > 2*placementSample:
 		tried := p.tries
-		*p = placement{since: now, moved: moved, hope: placementShortest, left: p.left}
+		*p = placement{since: now, moved: moved, interval: placementShortest, left: p.left}
 		p.wait = p.next()
 		if tried {
 			return goBack
@@ -86,34 +87,34 @@ func (p *placement) judge(now ib.Time, moved uint64) advice {
 		return stay
 	}
 	if p.fell > 0 {
-		p.rate, p.fell, p.hope = rate, 0, placementShortest
+		p.rate, p.fell, p.interval = rate, 0, placementShortest
 	}
 	p.tries, p.fresh = true, true
 	return try
 }
 
-// compare ends a try, during which the rate was this.
+// compare ends a try; rate is that of the processor that was tried.
 func (p *placement) compare(rate uint64) advice {
 	p.tries = false
 	if rate > p.rate+p.rate/8 {
-		p.rate, p.hope = rate, placementShortest
+		p.rate, p.interval = rate, placementShortest
 		p.wait = p.next()
 		return stay
 	}
-	p.hope = min(4*p.hope, placementLongest)
+	p.interval = min(4*p.interval, placementLongest)
 	p.wait = p.next()
 	p.fresh = true
 	return goBack
 }
 
-// next is when to try again: two loops must not try together for ever. The microseconds are
-// as good as random; the nanoseconds are not, where a clock counts in steps of 40 or 100 of
-// them.
-func (p *placement) next() uint32 { return p.hope + uint32(p.since/1000)%p.hope }
+// next is how many samples to wait: the interval, or up to twice as many, at random, because
+// two loops must not try together for ever. The microseconds are as good as random; the
+// nanoseconds are not, where a clock counts in steps of 40 or 100 of them.
+func (p *placement) next() uint32 { return p.interval + uint32(p.since/1000)%p.interval }
 
-// place goes to another processor if the loop may work better there. Only in the midst of a
-// stream of which no program is told: where programs work on both sides, all processors are
-// taken and rates say little.
+// place goes to another processor if the loop may work better there. It does so only in the
+// midst of a one-sided stream: where programs work on both sides, all processors are taken
+// and rates say little.
 func (e *Engine) place() {
 	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || !e.net.traffic.oneSided(e.now) {
 		return

@@ -30,7 +30,7 @@ func (e *Engine) sleep() {
 	e.cmds.sleeping.Store(false)
 	e.clock()
 	e.chores.woken = e.now
-	e.bells.place(processor())
+	e.bells.tellProcessor(processor())
 	e.collect(n)
 }
 
@@ -97,7 +97,7 @@ const nap = 200_000
 // pollWakes collects, without waiting, the sessions that woke while others kept the
 // loop busy.
 func (e *Engine) pollWakes() {
-	e.bells.place(processor())
+	e.bells.tellProcessor(processor())
 	e.chores.woken = e.now
 	if n, err := epollNap(e.poller.epfd, e.poller.events[:], 0); err == nil {
 		e.collect(n)

@@ -115,8 +115,8 @@ func clientOf(s *nic.Session) *client {
 	return c
 }
 
-// tasks are those of a client by handle. A handle is also a bit in the doorbell page, so a row
-// is what one word there stands for.
+// tasks are a client's tasks by the handle of the queue pair. A handle is also the number of a
+// bit in the doorbell page's bitmap: a row holds the tasks of one word there.
 type tasks []*row
 
 type row [64]*task
@@ -124,7 +124,7 @@ type row [64]*task
 // noTasks is the row of a word that no queue pair has a bit in.
 var noTasks row
 
-// row is the row for a word of the page; it is not to be changed.
+// row is the row for a word of the bitmap; it is not to be changed.
 func (l tasks) row(word int) *row {
 	if word < len(l) && l[word] != nil {
 		return l[word]
@@ -147,7 +147,7 @@ func (l tasks) remove(handle uint32) {
 	r := &l[handle/64]
 	(*r)[handle%64] = nil
 	if **r == noTasks {
-		*r = nil // handles are reused late: it may be empty for long
+		*r = nil // handles are used again late, so it would be empty for long
 	}
 }
 

@@ -58,7 +58,7 @@ type traffic struct {
 	told   bool    // what was heard last completed something for a program
 	word   bool    // what was moved last was a word, and told
 	moved  uint64  // bytes, when the last pass ended
-	tells  ib.Time // when something came or was sent that a program is told of; 0: never
+	tells  ib.Time // when something other than WRITEs and ACKs came or was sent; 0: never
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
@@ -81,12 +81,13 @@ func (t *traffic) mode(now ib.Time) mode {
 	return polled
 }
 
-// toldFor is how long a stream is not one-sided after a program was told something: a stream
-// of WRITEs that has its say now and then, as rsockets' has, is none.
+// toldFor is how long a stream is not one-sided after something other than a WRITE or an ACK.
+// So a stream of WRITEs with a message for the program now and then, as rsockets has it, is
+// not one-sided.
 const toldFor = ib.Time(20_000_000)
 
-// oneSided reports whether the stream is of WRITEs and their acknowledgements only: the program
-// that they are for does not notice, and needs no processor.
+// oneSided reports whether a stream has been of WRITEs and their ACKs only. The program that
+// these are for is told nothing, and needs no processor.
 func (t *traffic) oneSided(now ib.Time) bool { return t.tells == 0 || now-t.tells > toldFor }
 
 // wake has the sockets read: something came, or was sent and an answer is likely.

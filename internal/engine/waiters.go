@@ -2,25 +2,26 @@ package engine
 
 import "vrdma/internal/ib"
 
-// A program that polls an empty queue yields, and that is enough if whom it waits for is of
-// its scheduler group. Between groups (containers, sessions) the kernel gives each its share
-// of a processor no matter who yields: on a processor that a program has together with the
-// loop, half of the time would go to polling. So active sessions are told which processor the
-// loop has. A program that finds itself on the same one, and whose yields return at once,
-// sleeps on a word that it shares with us and is woken when there is a completion (nic/waiting.go).
-// Elsewhere nobody sleeps: a processor that is left alone takes long to wake.
+// A program that polls an empty queue yields, and that is enough if the loop is of the same
+// scheduler group. Between groups (containers, sessions) the kernel gives each its share of a
+// processor, no matter who yields: on a processor that a program and the loop have together,
+// half of the time would go to polling. So active sessions are told which processor the loop
+// runs on. A program that finds itself on the same one, and whose yields return at once,
+// sleeps on a word of the doorbell page, and is woken when there is a completion: a waiter
+// (nic/waiting.go). Elsewhere nobody sleeps: a processor that is left alone takes long to wake.
 //
-//	┌────── CPU 0 ───────┐ ┌── CPU 1 ──┐
-//	│ loop ◀─ sleeps, is │ │ program   │   polls and yields: only the peer
-//	│  └──woken─▶ program│ │           │   or nobody is beside it
-//	└────────────────────┘ └───────────┘
+//	┌────────── CPU 0 ──────────┐ ┌────── CPU 1 ──────┐
+//	│ loop ── wakes ──▶ program │ │ program           │
+//	│                   sleeps  │ │ polls and yields  │
+//	└───────────────────────────┘ └───────────────────┘
 
-// wakeAfter is how long a program that sleeps may have to wait while the loop goes on working:
-// for a stream, each wake-up takes the processor away from the loop. When the loop runs out of work
-// it wakes at once.
+// wakeAfter is how long a waiter may have to wait while the loop goes on working: in a stream
+// each wake-up takes the processor away from the loop. When the loop runs out of work it wakes
+// at once.
 const wakeAfter = ib.Time(50_000)
 
-// wakeWaiters wakes the programs that slept until a completion: at once, or if that was long ago.
+// wakeWaiters wakes the waiters for whom there is a completion: now, or else only if there has
+// been one for wakeAfter.
 func (e *Engine) wakeWaiters(now bool) {
 	if !e.shared.Waiters() {
 		return
@@ -34,19 +35,20 @@ func (e *Engine) wakeWaiters(now bool) {
 	}
 }
 
-// place tells active sessions that the loop runs on this processor.
-func (d *doorbells) place(cpu uint32) {
+// tellProcessor tells active sessions that the loop runs on this processor.
+func (d *doorbells) tellProcessor(cpu uint32) {
 	if cpu+1 == d.cpu {
 		return
 	}
 	d.cpu = cpu + 1
 	for _, b := range d.active {
-		b.place(d.cpu)
+		b.tellProcessor(d.cpu)
 	}
 }
 
-// place tells the client which processor the loop has, if it may sleep.
-func (b *bell) place(cpu uint32) {
+// tellProcessor tells the client which processor the loop runs on, plus one, if the client can
+// be woken.
+func (b *bell) tellProcessor(cpu uint32) {
 	if b.client.session.Wakes() {
 		b.page.cpu.Store(cpu)
 	}

@@ -27,8 +27,8 @@ type cmSession struct {
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
 
-	looped bool         // the request under way is run on the loop
-	aside  func() error // what is left of it to be done elsewhere
+	looped bool         // the request under way is being run on the loop
+	aside  func() error // what the session's goroutine has to do of it; nil: nothing
 }
 
 // maxChannels is how many channels a process may have: a program with synchronous

@@ -14,10 +14,10 @@
 // A Door is a socket with one virtual NIC behind it. A session reaches device, connection
 // manager, routes and device tree through its vnic.NIC; nothing here knows another.
 //
-// A conversation is served by one goroutine; the requests of a session are read and mostly
-// run by the loop (requests.go). A process lives as long as its PROCESS
-// connection and its pid; when either ends, so do its sessions, and with a session
-// goes everything it had.
+// Each conversation has a goroutine. Requests of a session are read by the loop, which runs
+// most of them, too; the session's goroutine does what would hold the loop up (requests.go).
+// A process lives as long as its PROCESS connection and its pid; when either ends, so do its
+// sessions, and with a session goes everything it had.
 //
 // A connection is charged to its user before it has said a word (admission.go); who is
 // the daemon's owner is more than a number (package caller).

@@ -14,12 +14,12 @@ import (
 	"vrdma/internal/uverbs"
 )
 
-// A line connects a session with its client: requests and replies, the handles that go with
-// these, and what the two share. For a process it is a socket and descriptors (socketLine).
-// For a virtual machine it will be messages to an agent there, which knows handles by name,
-// and memory of the machine.
+// A line connects a session with its client: the handles that go with messages, and what the
+// two share. For a process it is a socket and descriptors (socketLine). For a virtual machine it
+// will be messages to an agent there, which knows handles by name, and memory of the machine.
+// Requests do not come through it: the loop reads them from the socket (requests.go).
 type line interface {
-	// Send sends a reply with the handles that it names. They stay ours to close.
+	// Send sends a message with the handles that it names. They stay ours to close.
 	Send(reply []byte, handles []uverbs.Handle) error
 	// OpenQueues makes the memory for queues, and the doorbell.
 	OpenQueues() (*nic.Arena, bell, error)
@@ -45,7 +45,7 @@ func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
 	return l.WriteMessage(reply, descriptors(handles)...)
 }
 
-// descriptors are the handles that a line of a process has made.
+// descriptors are the descriptors behind handles, which a socketLine has made.
 func descriptors(handles []uverbs.Handle) (fds []int) {
 	for _, h := range handles {
 		fds = append(fds, int(h.(*os.File).Fd()))

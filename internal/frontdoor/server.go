@@ -50,7 +50,8 @@ type Loop interface {
 	Peers() ([]hosts.Status, hosts.Counters)
 }
 
-// A loopLine is a connection as the loop serves it (engine.Line).
+// A loopLine is a connection as the loop serves it. It is an alias, as engine.Line is, so that
+// both are one type and an engine.Engine is a Loop.
 type loopLine = interface {
 	Serve()
 	Fail(err error)
@@ -86,12 +87,14 @@ type Server struct {
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
 
-	spare *[]byte // for the loop to read requests into; nil: take one
+	spare *[]byte // the loop's: what it reads the next request into; nil: take one from buffers
 
 	ids  atomic.Uint64
 	work sync.WaitGroup
 
-	listeningMu sync.Mutex // held while sessions are told whether somebody traces them; before mu
+	// listeningMu is held while a session is told whether somebody traces it, which waits
+	// for the loop: it is never taken there, nor with mu held.
+	listeningMu sync.Mutex
 
 	mu        sync.Mutex
 	closed    bool

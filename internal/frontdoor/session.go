@@ -16,8 +16,8 @@ import (
 	"vrdma/internal/vnic"
 )
 
-// A session is one open of the device. Its commands never overlap; who runs them is said in
-// requests.go.
+// A session is one open of the device. Its commands never overlap; requests.go says who runs
+// them.
 type session struct {
 	srv    *Server
 	nic    *vnic.NIC
@@ -38,9 +38,8 @@ type session struct {
 	traced   bool              // guarded by Server.listeningMu: queues are armed by command
 	commands atomic.Uint64
 
-	// looped: the request under way is run on the loop. unsettled: its answer has to wait
-	// for what still writes to the client's memory.
-	looped, unsettled bool
+	looped    bool // the request under way is being run on the loop
+	unsettled bool // its answer has to wait for what still writes to the client's memory
 }
 
 // serveUverbs lives as long as the device is open.

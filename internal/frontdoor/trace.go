@@ -13,8 +13,8 @@ func record(p *process, session uint64, command string, t time.Time) protocol.Tr
 	return protocol.TraceRecord{Time: t, Session: session, Pid: p.Pid, Program: p.Program, Label: p.Label, Command: command}
 }
 
-// listening is called when the tools that listen have changed. A program that somebody traces
-// arms its completion queues by command, as it makes everything else that a trace shows.
+// listening is called when a tool has begun to listen to traces, or has ended. A program that
+// somebody traces arms its completion queues by command: a trace shows commands.
 func (s *Server) listening() {
 	s.mu.Lock()
 	all := make([]*session, 0, len(s.sessions))
@@ -27,8 +27,8 @@ func (s *Server) listening() {
 	}
 }
 
-// listen tells a session whether somebody traces it. One that opens calls it when listening
-// can find it, so no tool is missed.
+// listen tells a session whether somebody traces it. A new session calls it after it was added
+// to Server.sessions, where listening looks, so no tool is missed.
 func (s *Server) listen(ses *session) {
 	s.listeningMu.Lock()
 	defer s.listeningMu.Unlock()

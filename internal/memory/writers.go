@@ -39,7 +39,7 @@ func (s *Space) leave(entry uint64) {
 	}
 }
 
-// Writing reports whether there are such jobs.
+// Writing reports whether a job writes to the space now.
 func (s *Space) Writing() bool {
 	s.writers.mu.Lock()
 	defer s.writers.mu.Unlock()

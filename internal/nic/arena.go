@@ -23,8 +23,8 @@ const (
 )
 
 // An Arena is the memory that a session shares with its client: the doorbell page,
-// the arm words of completion queues and every ring. For a process it is one sparse sealed memfd, which is also the client's
-// command fd, so that mmap of a ring works natively.
+// the arm words of completion queues and every ring. For a process it is one sparse sealed
+// memfd, which is also the client's command fd, so that mmap of a ring works natively.
 //
 // A new ring costs nothing but its address: pages come when they are touched. Giving the
 // pages of a ring back takes long if the ring is large, so the loop does not do it:
@@ -33,9 +33,9 @@ const (
 //	     ▲                             │
 //	     └──── alloc (loop), small ────┘
 //
-// Small rings are reclaimed many at once, and one that is released is the next of its size: a
-// program that opens and closes connections makes and destroys the same rings all the time.
-// What is released is charged until it is reclaimed.
+// Small rings are reclaimed many at once, and the one that was released last is used for the
+// next ring of its size: a program that opens and closes connections makes and destroys the
+// same rings all the time. What is released is charged until it is reclaimed.
 type Arena struct {
 	pages Pages
 	mem   []byte       // theirs; nil: closed
@@ -118,12 +118,12 @@ const (
 	mostLag = 256 << 10
 )
 
-// alloc finds size bytes. They are zero as far as the beginning of a ring goes.
+// alloc finds size bytes. Those before the first slot of a ring (abi.QueueData) are zero.
 func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	size = (size + pageSize - 1) &^ (pageSize - 1)
 	if m, ok := a.again(size); ok {
 		mem := a.mem[m.Offset : m.Offset+size : m.Offset+size]
-		clear(mem[:abi.QueueData]) // the rest is the client's own, and it knows it
+		clear(mem[:abi.QueueData]) // what is in the slots was the same client's
 		return m, mem, nil
 	}
 	a.collect()

@@ -6,15 +6,16 @@ import (
 	"vrdma/internal/protocol"
 )
 
-// Arming a completion queue asks for one event at its next completion. It is a word of three
-// bits, which the client sets and the daemon clears:
+// Arming a completion queue asks for one event at its next completion. For that each queue has
+// a word with two bits, which the client sets and the daemon clears, and a third one, READY,
+// which is the daemon's:
 //
 //	           arm(solicited)             arm(all)
 //	unarmed ─────────────────► solicited ──────────► all      arming never lowers
 //	   ▲ ◄── fire: a solicited completion, or an error ┘ │
 //	   └──────────────────────────── fire: any completion ┘
 //
-// Client and daemon each do two things to it, in this order:
+// Client and daemon each do this, in this order:
 //
 //	client  C1 set the bit    C2 poll: read the producer index      (and sleep if it found nothing)
 //	daemon  D1 write the completion and the producer index    D2 read the bit    D3 clear it, write an event
@@ -31,22 +32,22 @@ import (
 // arm gives none, except where the two happen at the same time: then the client may find the
 // completion and have an event besides, as with the kernel's.
 //
-// READY says that setting the bit is enough. Without it the client makes the command, which
-// does the same here, and can refuse. It is clear for a queue that is not there, and a handle
-// beyond the shared words has none. While somebody traces the session all arming is by command
+// READY says that setting the bit is enough. It is clear if there is no queue of that handle,
+// and a handle beyond the shared words has none. Then the client makes the command, which does
+// the same here, and can refuse. While somebody traces the session all arming is by command
 // (Session.ArmByCommand). The daemon never reads READY, and of a word that the client
-// scribbles on it believes the two other bits.
+// scribbles on it believes the two other bits: too many events, or none, are the client's own.
 
 const (
 	armBits = protocol.ArmSolicited | protocol.ArmAll
-	// cqHandles is how many completion queue handles there are. Where the limit is higher
-	// there are more, and those have no word in the shared area.
+	// cqHandles is how many completion queue handles a session has, or more if its limit
+	// of queues is higher. Those beyond have no word in the arena.
 	cqHandles = protocol.ArmCQs
 )
 
 // An arm is the word of one completion queue.
 type arm struct {
-	word *atomic.Uint32 // in the arena, or own
+	word *atomic.Uint32 // in the arena; if there is none for the handle, own
 	own  atomic.Uint32
 }
 

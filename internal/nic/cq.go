@@ -191,7 +191,7 @@ func (c *CQ) push(w *completion) {
 	putWords(c.ring.slot(c.prod), b[:])
 	c.prod++
 	c.ring.setProducer(c.prod)
-	c.session.told()
+	c.session.completed()
 
 	if c.arm.fires(w.solicited || w.status != transport.Success) && c.channel != nil {
 		c.events++

@@ -286,8 +286,8 @@ func (q *QP) conclude(e *errand) {
 	}
 }
 
-// Taken is called when the state machine has taken a burst. If there is still a job for it,
-// it went another way, and what the job did means nothing to the next burst.
+// Taken is called by the loop when the state machine has taken a burst. If there is still a job
+// for that burst, it was not needed in the end, and what it did means nothing to the next one.
 func (q *QP) Taken() {
 	if q.errands != nil {
 		q.taken()

@@ -29,8 +29,8 @@ type QPInfo struct {
 	SQ, RQ      MMap
 }
 
-// A QP is a queue pair: rings, rights and the transport's state machine, for which
-// it is the NIC.
+// A QP is a queue pair: rings, rights and the transport's state machine, which knows it as its
+// NIC (transport.NIC).
 type QP struct {
 	nic        *NIC
 	session    *Session

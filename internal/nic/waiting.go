@@ -7,40 +7,42 @@ import (
 	"vrdma/internal/protocol"
 )
 
-// A client that polls an empty completion queue may sleep for a moment, where the loop
-// needs its processor (shim/poll.c says when). It says so in a word of its doorbell page, and
-// is woken when a completion has been written to any of its queues.
+// A thread of a client that polls an empty completion queue may sleep for a moment, where the
+// loop needs its processor (shim/poll.c says when): a waiter. It says so in a word of its
+// doorbell page, and is woken when a completion has been written to any of its queues.
 //
 //	word = round << 2 | state
 //
-//	            client announces          client sleeps on the word
-//	0 nobody ────────────────────▶ 1 ────────────────────────────▶ 3
+//	             announces                  sleeps on the word
+//	0 nobody ────────────────▶ 1 announced ────────────────────▶ 3 asleep
 //	    ▲                          │                               │
-//	    └── the loop: next round ──┴────── and wakes the sleepers ─┘
+//	    └── the loop: next round ──┴──────── and wakes a waiter ───┘
 //
-// No wake-up is lost. The client announces itself, polls all of its queues once more, and
-// sleeps only if the word is still that of its announcement. Either the loop's look at
-// the word, which follows the completion, finds the announcement; then the client is woken, or finds
-// another word and does not sleep. Or the look came before the announcement; then so did the
-// completion, and the client's poll finds it. The round makes the difference between an
-// announcement and a later one of another thread. A client that lies is woken in vain or not at
-// all, and sleeps for a bounded moment only.
+// No wake-up is lost. A waiter announces itself, polls all of its queues once more, and
+// sleeps only if the word is still that of its announcement. The loop looks at the word after
+// it has written a completion. Either it finds the announcement; then the waiter is woken, or
+// finds another word and does not sleep. Or it looked before the announcement; then the
+// completion was there before, too, and the waiter's poll finds it. The round tells an
+// announcement from a later one of another thread. A client that lies is woken in vain or not
+// at all, and sleeps for a bounded moment only.
+//
+// waitRound is what a round adds to the word.
 const waitRound = 4
 
-// A Waker is Pages that a client can sleep on. Pages that are none have clients that do not
-// sleep: they are not told that they would be woken.
+// Pages that a client can sleep on implement Waker. Clients of other pages do not sleep: they
+// are not told where the loop runs (protocol.DoorbellCPU stays 0).
 type Waker interface {
-	// Wake wakes one thread that sleeps on the word at offset. It is called on the loop and
-	// never waits. Who is woken wakes the others.
+	// Wake wakes one thread that sleeps on the word at offset; that one wakes the others.
+	// It is called on the loop and never waits.
 	Wake(offset uint64)
 }
 
-// waiting is what a session knows of clients that sleep.
+// waiting is what a session knows of its waiters.
 type waiting struct {
 	word  *atomic.Uint32 // nil: the client cannot be woken
 	waker Waker
-	round uint32
-	owed  bool // among waiters.owed
+	round uint32 // the last that was stored, in steps of waitRound
+	owed  bool   // the session is in waiters.owed
 }
 
 func (w *waiting) open(a *Arena) {
@@ -52,11 +54,12 @@ func (w *waiting) open(a *Arena) {
 	}
 }
 
-// Wakes reports whether a client that sleeps can be woken.
+// Wakes reports whether waiters of the client can be woken.
 func (s *Session) Wakes() bool { return s.waiting.word != nil }
 
-// told follows a completion: if somebody waits for one, it is woken with the next WakeWaiters.
-func (s *Session) told() {
+// completed is called after each completion: a waiter, if there is one, is woken with the next
+// WakeWaiters.
+func (s *Session) completed() {
 	w := &s.waiting
 	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.owed && s.loop != nil {
 		w.owed = true
@@ -64,9 +67,9 @@ func (s *Session) told() {
 	}
 }
 
-// waiters are the sessions that are to be woken.
+// waiters are those of a loop.
 type waiters struct {
-	owed []*Session
+	owed []*Session // have waiters that are to be woken
 }
 
 func (w *waiters) forget(s *Session) {
@@ -79,7 +82,8 @@ func (w *waiters) forget(s *Session) {
 // Waiters reports whether somebody is to be woken.
 func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
 
-// WakeWaiters wakes the clients that slept until a completion.
+// WakeWaiters begins the next round in the sessions that have had a completion, and wakes who
+// sleeps there.
 func (l *Loop) WakeWaiters() {
 	for i, s := range l.waiters.owed {
 		w := &s.waiting

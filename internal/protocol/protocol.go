@@ -16,7 +16,8 @@ const (
 
 // OldestVersion is the oldest protocol that the daemon still serves. What came since:
 //
-//	3  completion queues are armed in shared memory; who does not know that uses the command
+//	3  completion queues are armed in the arena (an older client uses the command);
+//	   threads that poll may sleep on a word of the doorbell page (an older client never does)
 const OldestVersion = 2
 
 // Kind is what a connection is for: enum vrdma_kind.
@@ -70,7 +71,8 @@ const (
 	WaitAsleep    = 2 // VRDMA_DB_ASLEEP
 )
 
-// The arm words of completion queues, which follow it; protocol.h says how they are used.
+// The arm words of completion queues, behind the doorbell page; protocol.h says how they are
+// used.
 const (
 	ArmCQs       = 16384   // VRDMA_ARM_CQS
 	ArmStride    = 64      // VRDMA_ARM_STRIDE

@@ -77,8 +77,8 @@ func (cc *congestion) fit(c *common) {
 	cc.Window = min(cc.allowed(c.Attr.MTU)/c.Attr.MTU, c.Conf.Window, stashSlots)
 }
 
-// widen takes note that the path's window was before and is now: where nothing has spoken
-// against the old one, nothing speaks against the new one yet.
+// widen takes note that the path's window was before and is now. A threshold at the old window
+// means that nothing was lost or marked yet; then it follows.
 func (cc *congestion) widen(before, now uint32) {
 	if cc.Thresh == before {
 		cc.Thresh = now

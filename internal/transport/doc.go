@@ -38,14 +38,13 @@
 //
 // # Around it
 //
-// The NIC (internal/nic) owns the queue pairs, and the loop (internal/engine) calls them; what
-// a queue pair needs from the world it asks of its Env, which is put together of a few
-// interfaces: send queue and its memory, receive queue, memory that the peer names and events
-// are the NIC's, Sender is the loop's. The code is pure:
-// no socket, clock, goroutine or lock. A QP is plain data without a pointer, so its whole
-// state can be copied, written to a file and brought back between any two calls, on a loop
-// with another clock too (Freeze, Thaw). Working storage, and packets that arrived too early,
-// belong to the loop (Scratch) and may be lost.
+// The NIC (internal/nic) owns the queue pairs, and the loop (internal/engine) calls them. What
+// a queue pair needs from the world it asks of its Env, which consists of a few interfaces:
+// send queue and its memory, receive queue, memory that the peer names and events are the
+// NIC's, Sender is the loop's. The code is pure: no socket, clock, goroutine or lock. A QP is
+// plain data without a pointer, so its whole state can be copied, written to a file and brought
+// back between any two calls, on a loop with another clock too (Freeze, Thaw). Working storage,
+// and packets that arrived too early, belong to the loop (Scratch) and may be lost.
 //
 // What a caller has to do:
 //

@@ -56,14 +56,14 @@ type NIC interface {
 }
 
 // Env is the world around one queue pair, put together of what different owners provide: the
-// NIC, the link and the loop.
+// NIC, the way to other queue pairs, and the loop's working storage.
 //
 //	requester ──▶ SendQueue   SendMemory     ┐
 //	                                         ├──▶ Events   Sender
 //	responder ──▶ RecvQueue   RemoteMemory   ┘
 //
-// It is made once. A call of the QP finds in it each half's own interface and has nothing to
-// convert, which on the data path would cost more than the calls through them.
+// It is made once for a queue pair and holds the interface of each half. To convert a NIC to
+// these in every call would cost more, on the data path, than the calls through them.
 type Env struct {
 	requester requesterEnv
 	responder responderEnv
@@ -99,8 +99,7 @@ type SendQueue interface {
 	// error: an application that sees it finds the slot free. bytes is byte_len. Of w
 	// only Pos, WRID, Op, Flags and Length are valid.
 	CompleteSend(w *SendWQE, st Status, bytes uint32)
-	// ResolveAH gives the addresses of an address handle (UD): whose it is, and where it
-	// leads to.
+	// ResolveAH gives the addresses of an address handle (UD), source and destination.
 	ResolveAH(ah uint32) (sgid, dgid ib.GID, ok bool)
 }
 

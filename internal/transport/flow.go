@@ -114,7 +114,7 @@ func (r *requester) room(c *common) uint32 {
 }
 
 // ackEvery is the longest run of packets that does not ask for an ACK, as in rxe. Between
-// vrdma hosts it is a quarter of the window.
+// vrdma hosts only the window bounds it: see asks.
 const ackEvery = 64
 
 // asks reports whether b, which is about to leave, should ask for an ACK: if nothing could
@@ -136,18 +136,18 @@ func (r *requester) asks(c *reqCall, b *Burst) bool {
 	return full && !(c.Path.Own && r.awaited(b))
 }
 
-// awaited reports whether ACKs of most of what is in flight, b included, have been asked for:
-// when they come there will be room for more, which asks in its turn. On a path that is
-// congested every ACK is of use.
+// awaited reports whether ACKs have been asked for of most of what is in flight, b included.
+// When they come there will be room for more, which asks in its turn. On a congested path it
+// reports false: every ACK is of use there.
 func (r *requester) awaited(b *Burst) bool {
 	return !r.CC.Spread && r.Unasked*4 < ib.PSNDist(r.Una, r.PSN)+b.Packets
 }
 
-// goesOn reports whether an ACK of b, the end of a message, can wait because it is one of
-// many: to send and to receive an ACK costs as much as some 10 KiB of data. The program must
-// not notice. So so much is in flight that the ACKs asked for before will keep it posting,
-// and the next message is there and can be sent whatever happens to this one. Should it not
-// be sent after all, a probe will ask.
+// goesOn reports whether b, the end of a message, need not ask for an ACK because others will
+// come: to send and to receive an ACK costs as much as some 10 KiB of data. The program must
+// not notice. So enough has to be in flight whose ACKs were asked for, and keep the program
+// posting; and the next message has to be posted, of a kind that is sent whatever happens to
+// this one. Should it not be sent after all, a probe will ask.
 func (r *requester) goesOn(c *reqCall, b *Burst) bool {
 	if !c.Path.Own || r.W.Length < goesOnLeast || c.State != ib.StateRTS || r.PSN != r.Max || r.Loss.Probing || r.Repair.Active || !r.awaited(b) {
 		return false

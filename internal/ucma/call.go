@@ -17,9 +17,9 @@ type Channel interface {
 	// Do runs f where the connection manager's objects may be touched, and waits for it.
 	// It answers EIO if the channel is gone.
 	Do(f func(*rdmacm.Channel) error) error
-	// Aside runs f, which may take long, outside of Do. A channel whose commands must
-	// not wait keeps f for later; then Aside returns nil at once, and End is called with
-	// what f has returned. It is the end of a command.
+	// Aside runs f, which may take long, outside of Do, at the end of a command. A channel
+	// whose commands must not wait keeps f for later: Aside returns nil at once, and
+	// whoever runs f calls End with what it has returned.
 	Aside(f func() error) error
 	// OnLoop runs f where Do would, for what ends after its command has.
 	OnLoop(f func())
@@ -64,7 +64,7 @@ func Run(ch Channel, command []byte, traced bool) *Call {
 	return c
 }
 
-// End sets the outcome.
+// End sets the outcome of the command; see Channel.Aside.
 func (c *Call) End(err error) { c.Errno = protocol.Errno(err, syscall.EIO) }
 
 // Answer puts the reply together.

@@ -20,7 +20,7 @@ type command struct {
 	driver            bool // legacy: what follows the request is the driver's
 	destroys          bool // an unknown handle is ENOENT, elsewhere it is EINVAL
 	flexible          bool // the request is followed by an array
-	long              bool // takes long, or passes handles: see Brief
+	long              bool // takes long outside Device.Do, or passes handles: see Brief
 
 	// run handles the call; nil means that we know the command and refuse it
 	// with errno.
@@ -85,8 +85,8 @@ func lookup(word uint32) (*command, error) {
 	return nil, syscall.EOPNOTSUPP
 }
 
-// Brief reports whether a command does nothing that takes long besides what it does in
-// Device.Do, so that all of it may be run where Do would run that.
+// Brief reports whether the whole of a command may be run where Device.Do runs its parts: it
+// does nothing outside Do that takes long, and passes no handles.
 func Brief(b []byte) bool {
 	var hdr abi.CmdHeader
 	if !abi.Decode(b, &hdr) {

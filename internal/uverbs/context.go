@@ -27,8 +27,8 @@ type Device interface {
 	// inside Do.
 	OpenEvents() (nic.EventSink, Handle, error)
 	// Settle waits until nothing that was begun before it still writes to the client's
-	// memory; or, if it must not wait, holds the answer back until then. It is called
-	// outside Do, at the end of a command.
+	// memory. A Device whose commands must not wait holds the answer back instead. Settle
+	// is called outside Do, at the end of a command.
 	Settle()
 	// Map makes a region of the client's memory. Where in its backing that memory lies,
 	// the client has told the device along with the command. It may take long and is
