@@ -89,7 +89,7 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 		return finish(reply, syscall.EINVAL), nil
 	}
 	if ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
-		return nil, func() ([]byte, []uverbs.Handle) { return finish(reply, ses.command(req.Command, reply)), nil }
+		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
 	ses.looped, ses.aside = true, nil
 	c := ucma.Run(ses, req.Command, false)
@@ -102,6 +102,17 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	}
 	return ses.answer(c, reply), nil
 }
+
+// beside implements handler.
+func (ses *cmSession) beside(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
+	if req.Op != protocol.OpCommand {
+		return finish(reply, syscall.EINVAL), nil
+	}
+	return finish(reply, ses.command(req.Command, reply)), nil
+}
+
+// lasts implements handler: its commands are brief, and what is not is rare.
+func (ses *cmSession) lasts(*protocol.Request) bool { return false }
 
 // answer is the reply to a command.
 func (ses *cmSession) answer(c *ucma.Call, reply *protocol.ReplyBuilder) []byte {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"vrdma/internal/protocol"
 	"vrdma/internal/uverbs"
@@ -16,7 +17,7 @@ import (
 //
 //	loop:       read ─▶ run ─▶ answer ─▶ read …
 //	                └─ takes long, or the client does not read answers ─▶ hand over
-//	goroutine:                                 rest of it ─▶ answer ─▶ give back to the loop
+//	goroutine:                                 rest of it ─▶ answer ─▶ what comes soon ─▶ give back
 type requests struct {
 	srv  *Server
 	conn *protocol.Conn
@@ -36,6 +37,10 @@ type handler interface {
 	// onLoop runs a request on the loop. Where something of it must not be done there,
 	// rest does that: it is called in the session's goroutine.
 	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
+	// beside runs a request in the session's goroutine.
+	beside(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, handles []uverbs.Handle)
+	// lasts reports whether a request is of a kind that takes long.
+	lasts(req *protocol.Request) bool
 	// nonsense says that a client sent something that is no request.
 	nonsense(err error)
 }
@@ -69,16 +74,8 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler) {
 		if e.err != nil {
 			panic(e.err)
 		}
-		answer, handles := e.rest()
-		err := c.WriteMessage(answer, descriptors(handles)...)
-		for _, h := range handles {
-			h.Close()
-		}
-		buffers.Put(e.buf)
-		if cap(r.req.Extents) > 1024 {
-			r.req.Extents = nil
-		}
-		if err != nil {
+		lasts := r.of.lasts(&r.req)
+		if !r.answer(e.buf, e.rest) || lasts && !r.keep() {
 			return
 		}
 		r.busy.Store(false)
@@ -86,6 +83,63 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler) {
 			return
 		}
 	}
+}
+
+// answer answers the request in buf with what run returns. It reports whether the connection
+// still stands.
+func (r *requests) answer(buf *[]byte, run rest) bool {
+	answer, handles := run()
+	err := r.conn.WriteMessage(answer, descriptors(handles)...)
+	for _, h := range handles {
+		h.Close()
+	}
+	buffers.Put(buf)
+	if cap(r.req.Extents) > 1024 {
+		r.req.Extents = nil
+	}
+	return err == nil
+}
+
+const (
+	// keepFor is how long a goroutine keeps the connection after a request that took long.
+	// Such requests come in rows, when a program registers its buffers, and each hand-over
+	// is a wake-up.
+	keepFor = 2 * time.Millisecond
+	// mostKeep is how many may do so at a time: each has a thread of its own meanwhile.
+	mostKeep = 4
+)
+
+// keep serves what comes soon after a request that took long. It reports whether the
+// connection still stands.
+func (r *requests) keep() bool {
+	defer r.srv.keeping.Add(-1)
+	if r.srv.keeping.Add(1) > mostKeep {
+		return true
+	}
+	for until := time.Now().Add(keepFor); r.conn.Await(time.Until(until)); {
+		buf := buffers.Get().(*[]byte)
+		n, err := r.conn.TryRead(*buf)
+		if err == nil {
+			if err = r.req.Parse((*buf)[:n]); err != nil {
+				r.of.nonsense(err)
+			}
+		}
+		if err != nil {
+			buffers.Put(buf)
+			if err == syscall.EAGAIN {
+				continue
+			}
+			return false
+		}
+		if r.of.lasts(&r.req) {
+			until = time.Now().Add(keepFor)
+		}
+		r.reply.Reset(r.out)
+		if !r.answer(buf, func() ([]byte, []uverbs.Handle) { return r.of.beside(&r.req, &r.reply) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // Serve implements engine.Line.

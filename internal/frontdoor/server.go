@@ -87,7 +87,8 @@ type Server struct {
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
 
-	spare *[]byte // the loop's: what it reads the next request into; nil: take one from buffers
+	keeping atomic.Int32 // how many sessions keep their connection, see requests.keep
+	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
 
 	ids  atomic.Uint64
 	work sync.WaitGroup

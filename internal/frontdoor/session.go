@@ -167,11 +167,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 // onLoop implements handler.
 func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, rest) {
 	if req.Op != protocol.OpCommand || !uverbs.Brief(req.Command) || ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
-		return nil, func() ([]byte, []uverbs.Handle) {
-			answer, handles := ses.handle(req, reply)
-			ses.reclaim()
-			return answer, handles
-		}
+		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
 	ses.looped, ses.unsettled = true, false
 	answer, _ := ses.command(req, reply)
@@ -186,6 +182,18 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 		ses.reclaim()
 		return answer, nil
 	}
+}
+
+// beside implements handler.
+func (ses *session) beside(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
+	answer, handles := ses.handle(req, reply)
+	ses.reclaim()
+	return answer, handles
+}
+
+// lasts implements handler.
+func (ses *session) lasts(req *protocol.Request) bool {
+	return req.Op == protocol.OpCommand && !uverbs.Brief(req.Command)
 }
 
 // reclaim gives the pages of rings that are gone back to the system.

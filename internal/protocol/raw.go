@@ -62,6 +62,19 @@ func (c *Conn) Release() {
 	}
 }
 
+// Await waits until there is something to read, for so long at most, and reports whether there
+// is. It takes a thread for that.
+func (c *Conn) Await(most time.Duration) bool {
+	for end := time.Now().Add(most); most > 0; most = time.Until(end) {
+		t := unix.NsecToTimespec(int64(most))
+		n, err := unix.Ppoll([]unix.PollFd{{Fd: int32(c.raw), Events: unix.POLLIN}}, &t, nil)
+		if err != unix.EINTR {
+			return n > 0
+		}
+	}
+	return false
+}
+
 // TryRead receives one message of a detached connection into buf: EAGAIN if there is none,
 // io.EOF at the end. Descriptors that come with it are closed unseen.
 func (c *Conn) TryRead(buf []byte) (int, error) {
