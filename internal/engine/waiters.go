@@ -30,8 +30,13 @@ func (e *Engine) wakeWaiters(now bool) {
 	}
 	if now || e.now-e.chores.owed >= wakeAfter {
 		e.chores.owed = 0
-		e.shared.WakeWaiters()
+		e.contain(e.wakeAll)
 	}
+}
+
+func (e *Engine) wakeAll() bool {
+	e.shared.WakeWaiters()
+	return true
 }
 
 // place tells active sessions that the loop runs on this processor.

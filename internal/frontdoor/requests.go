@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"errors"
 	"io"
 	"sync/atomic"
 	"syscall"
@@ -75,9 +76,7 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler) {
 			h.Close()
 		}
 		buffers.Put(e.buf)
-		if cap(r.req.Extents) > 1024 {
-			r.req.Extents = nil
-		}
+		r.trim()
 		if err != nil {
 			return
 		}
@@ -100,12 +99,11 @@ func (r *requests) Serve() {
 	case syscall.EAGAIN:
 		return
 	default:
-		r.hand(errand{err: io.EOF})
+		r.refuse(err)
 		return
 	}
 	if err := r.req.Parse((*buf)[:n]); err != nil {
-		r.hand(errand{err: io.EOF})
-		go r.of.nonsense(err) // it writes to the log, which may take its time
+		r.refuse(err)
 		return
 	}
 	r.reply.Reset(r.out)
@@ -113,6 +111,7 @@ func (r *requests) Serve() {
 	if rest == nil {
 		switch r.conn.TryWrite(answer) {
 		case nil:
+			r.trim()
 			return
 		case syscall.EAGAIN:
 			rest = func() ([]byte, []uverbs.Handle) { return answer, nil }
@@ -123,6 +122,21 @@ func (r *requests) Serve() {
 	}
 	r.srv.spare = nil
 	r.hand(errand{rest: rest, buf: buf})
+}
+
+// refuse ends the connection, on which nothing more comes, or what is no request.
+func (r *requests) refuse(err error) {
+	r.hand(errand{err: io.EOF})
+	if errors.Is(err, protocol.ErrMalformed) {
+		go r.of.nonsense(err) // it writes to the log, which may take its time
+	}
+}
+
+// trim lets go of what a large request took.
+func (r *requests) trim() {
+	if cap(r.req.Extents) > 1024 {
+		r.req.Extents = nil
+	}
 }
 
 // Fail implements engine.Line.

@@ -79,16 +79,18 @@ func (w *waiters) forget(s *Session) {
 // Waiters reports whether somebody is to be woken.
 func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
 
-// WakeWaiters wakes the clients that slept until a completion.
+// WakeWaiters wakes the clients that slept until a completion. A client is off the list
+// before its word is touched, which may fault and close its session.
 func (l *Loop) WakeWaiters() {
-	for i, s := range l.waiters.owed {
+	for n := len(l.waiters.owed); n > 0; n = len(l.waiters.owed) {
+		s := l.waiters.owed[n-1]
+		l.waiters.owed[n-1] = nil
+		l.waiters.owed = l.waiters.owed[:n-1]
 		w := &s.waiting
 		w.owed = false
 		w.round += waitRound
 		if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
 			w.waker.Wake(protocol.DoorbellWaiting)
 		}
-		l.waiters.owed[i] = nil
 	}
-	l.waiters.owed = l.waiters.owed[:0]
 }
