@@ -72,6 +72,9 @@ func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
 	if e.wakeWaiters(false); e.shared.Waiters() {
 		t.Error("not woken after a while")
 	}
+	if f := &clientOf(b.c.s).flow; f.credit >= 0 || f.of.credit >= 0 {
+		t.Errorf("waking cost nothing: credit %d, the user's %d", f.credit, f.of.credit)
+	}
 }
 
 // TestFaultOfASleeper: a client whose word cannot be touched is closed, and nobody else

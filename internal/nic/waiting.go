@@ -55,7 +55,7 @@ func (w *waiting) open(a *Arena) {
 // Wakes reports whether a client that sleeps can be woken.
 func (s *Session) Wakes() bool { return s.waiting.word != nil }
 
-// told follows a completion: if somebody waits for one, it is woken with the next WakeWaiters.
+// told follows a completion: if somebody waits for one, it is woken by the next WakeWaiter.
 func (s *Session) told() {
 	w := &s.waiting
 	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.owed && s.loop != nil {
@@ -79,18 +79,18 @@ func (w *waiters) forget(s *Session) {
 // Waiters reports whether somebody is to be woken.
 func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
 
-// WakeWaiters wakes the clients that slept until a completion. A client is off the list
-// before its word is touched, which may fault and close its session.
-func (l *Loop) WakeWaiters() {
-	for n := len(l.waiters.owed); n > 0; n = len(l.waiters.owed) {
-		s := l.waiters.owed[n-1]
-		l.waiters.owed[n-1] = nil
-		l.waiters.owed = l.waiters.owed[:n-1]
-		w := &s.waiting
-		w.owed = false
-		w.round += waitRound
-		if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
-			w.waker.Wake(protocol.DoorbellWaiting)
-		}
+// WakeWaiter wakes one of the clients that slept until a completion, and returns whose it is.
+// A client is off the list before its word is touched, which may fault and close its session.
+func (l *Loop) WakeWaiter() *Session {
+	last := len(l.waiters.owed) - 1
+	s := l.waiters.owed[last]
+	l.waiters.owed[last] = nil
+	l.waiters.owed = l.waiters.owed[:last]
+	w := &s.waiting
+	w.owed = false
+	w.round += waitRound
+	if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
+		w.waker.Wake(protocol.DoorbellWaiting)
 	}
+	return s
 }
