@@ -51,13 +51,14 @@ type errand struct {
 	err  error   // there is nothing more to do: why
 }
 
-// serveRequests serves what comes on c until it ends. It panics where a command panicked.
+// serveRequests serves what comes on c until it ends. It panics where a command panicked. The
+// client does not see the end yet: who waits for it wants to know that the daemon has let go
+// of everything, so it comes after the session's (Server.serve).
 func (s *Server) serveRequests(c *protocol.Conn, h handler) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
-	defer c.Release()
 	r := &requests{srv: s, conn: c, fd: fd, of: h, handed: make(chan errand, 1), out: make([]byte, 0, 1024)}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
 		return

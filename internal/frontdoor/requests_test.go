@@ -133,3 +133,25 @@ func TestDescriptorsThatLinger(t *testing.T) {
 		t.Errorf("a request with descriptors was answered: %d bytes, %v", n, err)
 	}
 }
+
+// A program that closes its device waits until the daemon hangs up, and takes its memory back
+// then: the session must be gone.
+func TestHangsUpLast(t *testing.T) {
+	s := testServer(t)
+	for range 50 {
+		c := open(t, s)
+		if err := c.dev.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		c.dev.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
+			t.Fatalf("after the end: %v, want EOF", err)
+		}
+		s.mu.Lock()
+		left := len(s.sessions)
+		s.mu.Unlock()
+		if left != 0 {
+			t.Fatal("the daemon hung up before the session ended")
+		}
+	}
+}

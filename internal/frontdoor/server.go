@@ -204,6 +204,7 @@ func (s *Server) serve(u *net.UnixConn, converse conversation) {
 			delete(s.conns, c)
 			s.mu.Unlock()
 			u.Close()
+			c.Release()
 			leave(&who)
 		}()
 		s.guarded(c, who, converse)
