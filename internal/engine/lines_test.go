@@ -67,6 +67,14 @@ func newEcho(t *testing.T, e *Engine, look func() byte) (*echo, int) {
 	return l, fds[1]
 }
 
+// read is unix.Read, which a signal of the runtime may interrupt where there is a timeout.
+func read(fd int, b []byte) (n int, err error) {
+	for err = unix.EINTR; err == unix.EINTR; {
+		n, err = unix.Read(fd, b)
+	}
+	return n, err
+}
+
 // ask sends one request and waits for its answer.
 func ask(t *testing.T, fd int, request byte) byte {
 	t.Helper()
@@ -74,7 +82,7 @@ func ask(t *testing.T, fd int, request byte) byte {
 	if _, err := unix.Write(fd, []byte{request}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := unix.Read(fd, b[:]); n != 1 || err != nil {
+	if n, err := read(fd, b[:]); n != 1 || err != nil {
 		t.Fatalf("no answer: %d bytes, %v", n, err)
 	}
 	return b[0]
@@ -113,7 +121,7 @@ func TestLinesInTurn(t *testing.T) {
 			var b [16]byte
 			for i := 0; !stop.Load(); i++ {
 				unix.Write(fd, []byte{"xs"[i%2]})
-				if n, _ := unix.Read(fd, b[:]); n != 1 {
+				if n, _ := read(fd, b[:]); n != 1 {
 					t.Error("no answer")
 					return
 				}
