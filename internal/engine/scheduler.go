@@ -233,6 +233,12 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	}
 }
 
+// bill says what was done for f outside of its turns.
+func (s *scheduler) bill(f *flow, cost ib.Time) {
+	f.credit = max(f.credit-cost, -mostDebt)
+	f.of.credit = max(f.of.credit-cost, -mostDebt)
+}
+
 // armDeadline has t given a turn when the deadline of its state machine comes.
 func (s *scheduler) armDeadline(t *task) {
 	if d := t.q.Transport().Deadline(); d != 0 && (t.timer.at == 0 || d < t.timer.due) {

@@ -31,8 +31,23 @@ func (e *Engine) wakeWaiters(now bool) {
 	}
 	if now || e.now-e.chores.owed >= wakeAfter {
 		e.chores.owed = 0
-		e.shared.WakeWaiters()
+		e.clock()
+		for e.shared.Waiters() {
+			e.contain(e.wakeOne)
+		}
 	}
+}
+
+// wakeOne wakes a program at its own expense: who has many that sleep must not have others
+// wait for them to be woken.
+func (e *Engine) wakeOne() bool {
+	s := e.shared.WakeWaiter()
+	before := e.now
+	e.clock()
+	if c := clientOf(s); c != nil { // else it is about to be closed
+		e.sched.bill(&c.flow, e.now-before)
+	}
+	return true
 }
 
 // tellProcessor tells active sessions that the loop runs on this processor.

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -69,5 +71,43 @@ func TestSleepersDoNotWaitForTheWholeStream(t *testing.T) {
 	e.now = begin + wakeAfter
 	if e.wakeWaiters(false); e.shared.Waiters() {
 		t.Error("not woken after a while")
+	}
+	if f := &clientOf(b.c.s).flow; f.credit >= 0 || f.of.credit >= 0 {
+		t.Errorf("waking cost nothing: credit %d, the user's %d", f.credit, f.of.credit)
+	}
+}
+
+// TestFaultOfASleeper: a client whose word cannot be touched is closed, and nobody else
+// suffers; those who sleep besides are woken.
+func TestFaultOfASleeper(t *testing.T) {
+	a, b := pair(t)
+	e := a.c.e
+	halt(e)
+	b.recv(0, 64)
+	for _, q := range []*testQP{a, b} {
+		shared(q.c.mapping, protocol.DoorbellWaiting).Store(protocol.WaitAnnounced)
+	}
+	a.post(wr{op: opSend, flags: signal, n: 64})
+	for _, q := range []*testQP{b, a} {
+		for done := false; !done; _, done = q.try() {
+			e.clock()
+			e.bells.activateRung(e.now)
+			e.step()
+		}
+	}
+	page := b.c.s.Arena.Doorbell()[:os.Getpagesize()]
+	if err := unix.Mprotect(page, unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Mprotect(page, unix.PROT_READ|unix.PROT_WRITE)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for e.shared.Waiters() {
+		e.wakeWaiters(true)
+	}
+	if b.c.s.Served() || !a.c.s.Served() {
+		t.Errorf("served: the one that faulted %v, the other %v; want false, true", b.c.s.Served(), a.c.s.Served())
+	}
+	if word := shared(a.c.mapping, protocol.DoorbellWaiting).Load(); word&3 != 0 {
+		t.Errorf("the word of the other is %#x: it was not woken", word)
 	}
 }

@@ -29,6 +29,11 @@ func New() (*Socket, *os.File, error) {
 	if err == nil {
 		err = unix.SetNonblock(fds[0], true)
 	}
+	if err == nil {
+		// What the client sent would wait here until Close, and descriptors with it:
+		// to close those may take as long as the client likes.
+		err = unix.Shutdown(fds[0], unix.SHUT_RD)
+	}
 	if err != nil {
 		unix.Close(fds[0])
 		unix.Close(fds[1])

@@ -83,3 +83,30 @@ func TestRaise(t *testing.T) {
 	}
 	s.Lower()
 }
+
+// A client can send nothing that would be closed with the socket, and still reads events and
+// hangs up.
+func TestNothingComesBack(t *testing.T) {
+	s, client := pair(t)
+	fd := int(client.Fd())
+	if err := unix.Sendmsg(fd, []byte{1}, unix.UnixRights(0), nil, unix.MSG_NOSIGNAL); err != unix.EPIPE {
+		t.Errorf("sending a descriptor: %v, want EPIPE", err)
+	}
+	if !s.Post([16]byte{7}, 8) {
+		t.Error("no room for an event")
+	}
+	var b [16]byte
+	if n, err := unix.Read(fd, b[:]); n != 8 || err != nil || b[0] != 7 {
+		t.Errorf("read %d bytes, %v: % x", n, err, b)
+	}
+	ends := []unix.PollFd{{Fd: int32(s.HangupFd())}, {Fd: int32(fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(ends, 0); n != 0 || err != nil {
+		t.Errorf("poll: %d, %v, %+v", n, err, ends)
+	}
+	if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Poll(ends[:1], 0); err != nil || ends[0].Revents&unix.POLLHUP == 0 {
+		t.Errorf("after the client hung up: %v, %+v", err, ends[0])
+	}
+}

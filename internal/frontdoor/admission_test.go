@@ -322,3 +322,30 @@ func TestRecount(t *testing.T) {
 		}
 	}
 }
+
+// TestRingsOnceMore: rings that are gone and not reclaimed yet are charged, but a ring is not
+// refused for them.
+func TestRingsOnceMore(t *testing.T) {
+	create := func(entries uint32) []byte {
+		return legacy(abi.CmdCreateCQ, &abi.CreateCQ{Response: respAddr, CQE: entries, CompChannel: -1}, nil, 24)
+	}
+	destroy := func(cq uint32) []byte {
+		return legacy(abi.CmdDestroyCQ, &abi.DestroyCQ{Response: respAddr, CQHandle: cq}, nil, 8)
+	}
+	l := roomy()
+	l.All[budget.Rings] = 70_000 // a ring of 1000 has 68 KiB
+	ledger := budget.New(l)
+	s := testServerWith(t, Config{Budget: ledger})
+	c := open(t, s)
+	c.must(destroy(u32(c.must(create(10)), 0)))
+	if ledger.Owner().Used()[budget.Rings] == 0 {
+		t.Fatal("a small ring was reclaimed at once: nothing is tested")
+	}
+	large := u32(c.must(create(1000)), 0)
+	if used := ledger.Owner().Used()[budget.Rings]; used < 64<<10 {
+		t.Errorf("%d bytes are charged", used)
+	}
+	c.fails("one too many", create(1000), syscall.ENOMEM)
+	c.must(destroy(large))
+	c.must(create(1000))
+}

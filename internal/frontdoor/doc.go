@@ -23,7 +23,7 @@
 // the daemon's owner is more than a number (package caller).
 //
 // The package must never trust a client: every length is checked against the bytes
-// that came, descriptors that a client sends are closed unseen, addresses in
-// commands are only handed back as places to store to, and a panic while one
-// session is served ends that session alone.
+// that came, descriptors that a client sends are closed unseen (and never on the loop: to
+// close one may take long), addresses in commands are only handed back as places to store
+// to, and a panic while one session is served ends that session alone.
 package frontdoor

@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"errors"
 	"io"
 	"sync/atomic"
 	"syscall"
@@ -55,13 +56,14 @@ type errand struct {
 	err  error   // there is nothing more to do: why
 }
 
-// serveRequests serves what comes on c until it ends. It panics where a command panicked.
+// serveRequests serves what comes on c until it ends. It panics where a command panicked. The
+// client does not see the end yet: who waits for it wants to know that the daemon has let go
+// of everything, so it comes after the session's (Server.serve).
 func (s *Server) serveRequests(c *protocol.Conn, h handler) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
-	defer c.Release()
 	r := &requests{srv: s, conn: c, fd: fd, of: h, handed: make(chan errand, 1), out: make([]byte, 0, 1024)}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
 		return
@@ -94,9 +96,7 @@ func (r *requests) answer(buf *[]byte, run rest) bool {
 		h.Close()
 	}
 	buffers.Put(buf)
-	if cap(r.req.Extents) > 1024 {
-		r.req.Extents = nil
-	}
+	r.trim()
 	return err == nil
 }
 
@@ -105,18 +105,14 @@ const (
 	// Such requests come in rows, when a program registers its buffers, and each hand-over
 	// is a wake-up.
 	keepFor = 2 * time.Millisecond
-	// mostKeep is how many may do so at a time: each has a thread of its own meanwhile.
+	// mostKeep is how many may wait at a time: each has a thread of its own meanwhile.
 	mostKeep = 4
 )
 
 // keep serves what comes soon after a request that took long. It reports whether the
 // connection still stands.
 func (r *requests) keep() bool {
-	defer r.srv.keeping.Add(-1)
-	if r.srv.keeping.Add(1) > mostKeep {
-		return true
-	}
-	for until := time.Now().Add(keepFor); r.conn.Await(time.Until(until)); {
+	for until := time.Now().Add(keepFor); r.await(until); {
 		buf := buffers.Get().(*[]byte)
 		n, err := r.conn.TryRead(*buf)
 		if err == nil {
@@ -142,6 +138,12 @@ func (r *requests) keep() bool {
 	return true
 }
 
+// await waits for the next request, and reports whether there is one.
+func (r *requests) await(until time.Time) bool {
+	defer r.srv.keeping.Add(-1)
+	return r.srv.keeping.Add(1) <= mostKeep && r.conn.Await(time.Until(until))
+}
+
 // Serve implements engine.Line.
 func (r *requests) Serve() {
 	if r.busy.Load() {
@@ -154,12 +156,11 @@ func (r *requests) Serve() {
 	case syscall.EAGAIN:
 		return
 	default:
-		r.hand(errand{err: io.EOF})
+		r.refuse(err)
 		return
 	}
 	if err := r.req.Parse((*buf)[:n]); err != nil {
-		r.hand(errand{err: io.EOF})
-		go r.of.nonsense(err) // it writes to the log, which may take its time
+		r.refuse(err)
 		return
 	}
 	r.reply.Reset(r.out)
@@ -167,6 +168,7 @@ func (r *requests) Serve() {
 	if rest == nil {
 		switch r.conn.TryWrite(answer) {
 		case nil:
+			r.trim()
 			return
 		case syscall.EAGAIN:
 			rest = func() ([]byte, []uverbs.Handle) { return answer, nil }
@@ -177,6 +179,21 @@ func (r *requests) Serve() {
 	}
 	r.srv.spare = nil
 	r.hand(errand{rest: rest, buf: buf})
+}
+
+// refuse ends the connection, on which nothing more comes, or what is no request.
+func (r *requests) refuse(err error) {
+	r.hand(errand{err: io.EOF})
+	if errors.Is(err, protocol.ErrMalformed) {
+		go r.of.nonsense(err) // it writes to the log, which may take its time
+	}
+}
+
+// trim lets go of what a large request took.
+func (r *requests) trim() {
+	if cap(r.req.Extents) > 1024 {
+		r.req.Extents = nil
+	}
 }
 
 // Fail implements engine.Line.

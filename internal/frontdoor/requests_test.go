@@ -2,10 +2,14 @@ package frontdoor
 
 import (
 	"errors"
+	"io"
+	"net"
 	"os"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/protocol"
@@ -61,4 +65,119 @@ func TestHandedOver(t *testing.T) {
 		c.fails("a registration of nothing", legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, PDHandle: p, Start: 4096, Length: 4096, AccessFlags: 1}, nil, 12), syscall.EFAULT)
 		c.must(legacy(abi.CmdDestroyQP, &abi.DestroyQP{Response: respAddr, QPHandle: made}, nil, 4))
 	}
+}
+
+// lingering is a socket of which the last close takes an hour, or until the test ends.
+func lingering(t *testing.T) *os.File {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { peer.Close() })
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(f.Fd())
+	for err = nil; err == nil; {
+		_, err = unix.SendmsgN(fd, make([]byte, 1<<20), nil, nil, unix.MSG_DONTWAIT)
+	}
+	if err != syscall.EAGAIN {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Closing a descriptor that comes with a request may take as long as its sender likes. The
+// loop does not do it.
+func TestDescriptorsThatLinger(t *testing.T) {
+	s := testServer(t)
+	rude, other := open(t, s), open(t, s)
+	port := legacy(abi.CmdQueryPort, &abi.QueryPort{Response: respAddr, PortNum: 1}, nil, abi.Size[abi.QueryPortResp]())
+	req := protocol.Request{Op: protocol.OpCommand, Command: port}
+	f := lingering(t)
+	var err error
+	s.loop.Do(func() { // so that ours is not the last close
+		if err = rude.dev.WriteMessage(req.Append(nil), int(f.Fd())); err != nil { // the kernel can refuse them
+			unix.SetsockoptLinger(int(f.Fd()), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+		}
+		f.Close()
+	})
+	other.dev.SetDeadline(time.Now().Add(time.Minute))
+	for range 100 {
+		other.must(port)
+	}
+	if errors.Is(err, syscall.EPERM) {
+		rude.must(port)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rude.dev.SetReadDeadline(time.Now().Add(time.Minute))
+	if n, _, err := rude.dev.ReadMessage(rude.buf); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a request with descriptors was answered: %d bytes, %v", n, err)
+	}
+}
+
+// A program that closes its device waits until the daemon hangs up, and takes its memory back
+// then: the session must be gone.
+func TestHangsUpLast(t *testing.T) {
+	s := testServer(t)
+	for range 50 {
+		c := open(t, s)
+		if err := c.dev.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		c.dev.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, _, err := c.dev.ReadMessage(c.buf); !errors.Is(err, io.EOF) {
+			t.Fatalf("after the end: %v, want EOF", err)
+		}
+		s.mu.Lock()
+		left := len(s.sessions)
+		s.mu.Unlock()
+		if left != 0 {
+			t.Fatal("the daemon hung up before the session ended")
+		}
+	}
+}
+
+// After a request that took long the goroutine keeps the connection for a moment: everything
+// that comes then is answered in order, also the end, and others are served meanwhile.
+func TestKept(t *testing.T) {
+	s := testServer(t)
+	c, other := open(t, s), open(t, s)
+	p := pd(c)
+	reg := legacy(abi.CmdRegMR, &abi.RegMR{Response: respAddr, PDHandle: p, Start: 4096, Length: 4096, AccessFlags: 1}, nil, 12)
+	for i := range 200 {
+		c.fails("a registration of nothing", reg, syscall.EFAULT)
+		c.fails("another one", reg, syscall.EFAULT)
+		q := cq(c)
+		c.must(legacy(abi.CmdDestroyCQ, &abi.DestroyCQ{Response: respAddr, CQHandle: q}, nil, 8))
+		if i%10 == 0 {
+			pd(other)
+		}
+		if i%50 == 0 {
+			time.Sleep(2 * keepFor) // the loop has it again, most likely
+		}
+	}
+	if n := s.keeping.Load(); n < 0 || n > 2 {
+		t.Errorf("%d wait for a request", n)
+	}
+	c.dev.Close()
+	pd(other)
 }

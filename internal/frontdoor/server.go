@@ -87,7 +87,7 @@ type Server struct {
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
 
-	keeping atomic.Int32 // how many sessions keep their connection, see requests.keep
+	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
 
 	ids  atomic.Uint64
@@ -208,6 +208,7 @@ func (s *Server) serve(u *net.UnixConn, converse conversation) {
 			delete(s.conns, c)
 			s.mu.Unlock()
 			u.Close()
+			c.Release()
 			leave(&who)
 		}()
 		s.guarded(c, who, converse)

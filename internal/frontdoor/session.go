@@ -40,6 +40,7 @@ type session struct {
 
 	looped    bool // the request under way is being run on the loop
 	unsettled bool // its answer has to wait for what still writes to the client's memory
+	short     bool // it has to be run again, when something has been reclaimed
 }
 
 // serveUverbs lives as long as the device is open.
@@ -148,16 +149,22 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 		if ses.dev.Served() {
 			err = f(ses.dev)
 		}
-		if err != nil {
+		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
 			ses.srv.overdrawnBeside(err)
 		}
 		return err
 	}
-	if p := ses.srv.loop.Do(func() {
+	run := func() {
 		if ses.dev.Served() { // else it faulted, and is closed
 			err = f(ses.dev)
 		}
-	}); p != nil && !errors.Is(p, os.ErrClosed) {
+	}
+	p := ses.srv.loop.Do(run)
+	if p == nil && err != nil && ses.arena.Short() {
+		ses.arena.Reclaim()
+		p = ses.srv.loop.Do(run)
+	}
+	if p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)
@@ -169,9 +176,15 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	if req.Op != protocol.OpCommand || !uverbs.Brief(req.Command) || ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
 		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
-	ses.looped, ses.unsettled = true, false
+	ses.looped, ses.unsettled, ses.short = true, false, false
 	answer, _ := ses.command(req, reply)
 	ses.looped = false
+	if ses.short {
+		return nil, func() ([]byte, []uverbs.Handle) {
+			reply.Reset(answer[:0])
+			return ses.beside(req, reply)
+		}
+	}
 	if !ses.unsettled && !ses.arena.Due() {
 		return answer, nil
 	}

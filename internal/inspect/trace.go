@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,12 +15,11 @@ import (
 )
 
 // A Hub hands trace records to the tools that asked for them. While nobody does, a
-// command pays one atomic load.
+// command pays one atomic load. Wants is asked on the loop, which must not wait for whoever
+// holds mu.
 type Hub struct {
-	listening atomic.Int32
-
-	mu   sync.Mutex
-	subs map[*Subscriber]struct{} // guarded by mu
+	subs atomic.Pointer[[]*Subscriber] // a list is never changed
+	mu   sync.Mutex                    // held while subs is replaced, and by Publish
 }
 
 // A Subscriber is one tool. A tool that reads too slowly loses records and is told
@@ -41,11 +41,8 @@ func (h *Hub) Subscribe(label string, who *caller.Caller, all bool) *Subscriber 
 	s := &Subscriber{label: label, who: who, all: all, Records: make(chan protocol.TraceRecord, traceQueue)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.subs == nil {
-		h.subs = make(map[*Subscriber]struct{})
-	}
-	h.subs[s] = struct{}{}
-	h.listening.Add(1)
+	more := append(slices.Clone(h.list()), s)
+	h.subs.Store(&more)
 	return s
 }
 
@@ -53,8 +50,15 @@ func (h *Hub) Subscribe(label string, who *caller.Caller, all bool) *Subscriber 
 func (h *Hub) Unsubscribe(s *Subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.subs, s)
-	h.listening.Add(-1)
+	others := slices.DeleteFunc(slices.Clone(h.list()), func(o *Subscriber) bool { return o == s })
+	h.subs.Store(&others)
+}
+
+func (h *Hub) list() []*Subscriber {
+	if l := h.subs.Load(); l != nil {
+		return *l
+	}
+	return nil
 }
 
 func (s *Subscriber) wants(p *caller.Caller) bool {
@@ -63,12 +67,7 @@ func (s *Subscriber) wants(p *caller.Caller) bool {
 
 // Wants reports whether anybody listens to p.
 func (h *Hub) Wants(p *caller.Caller) bool {
-	if h.listening.Load() == 0 {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.subs {
+	for _, s := range h.list() {
 		if s.wants(p) {
 			return true
 		}
@@ -80,7 +79,7 @@ func (h *Hub) Wants(p *caller.Caller) bool {
 func (h *Hub) Publish(p *caller.Caller, r protocol.TraceRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.subs {
+	for _, s := range h.list() {
 		if !s.wants(p) {
 			continue
 		}

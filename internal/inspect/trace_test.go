@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"testing"
+	"time"
 
 	"vrdma/internal/caller"
 	"vrdma/internal/protocol"
@@ -32,5 +33,25 @@ func TestTraceSlow(t *testing.T) {
 	h.Unsubscribe(sub)
 	if h.Wants(p) {
 		t.Error("somebody listens after unsubscribe")
+	}
+}
+
+// TestWantsNeverWaits: the loop asks while others publish, and waits for none of them.
+func TestWantsNeverWaits(t *testing.T) {
+	var h Hub
+	p := &caller.Caller{UID: 1}
+	sub := h.Subscribe("", &caller.Caller{UID: 1}, false)
+	h.mu.Lock()
+	defer h.Unsubscribe(sub)
+	defer h.mu.Unlock()
+	answer := make(chan bool, 1)
+	go func() { answer <- h.Wants(p) }()
+	select {
+	case got := <-answer:
+		if !got {
+			t.Error("nobody listens")
+		}
+	case <-time.After(time.Minute):
+		t.Error("no answer while somebody publishes")
 	}
 }

@@ -51,6 +51,7 @@ type Arena struct {
 	released  []MMap     // rings that are gone, their pages are not
 	lag       uint64     // bytes of them
 	reclaimed []MMap     // rings that are gone with their pages
+	short     bool       // see Short
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -128,13 +129,22 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	}
 	a.collect()
 	m, mem, err := a.find(size)
-	if err != nil && a.Reclaim() {
-		// There is no room, or too much is charged, and something had not been
-		// reclaimed yet.
-		a.collect()
-		m, mem, err = a.find(size)
+	if err != nil {
+		a.mu.Lock()
+		a.short = a.lag > 0
+		a.mu.Unlock()
 	}
 	return m, mem, err
+}
+
+// Short reports, once, whether a ring was refused for which there may be room when something
+// has been reclaimed.
+func (a *Arena) Short() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.short
+	a.short = false
+	return was
 }
 
 // again takes a small ring that was released and has this size.
@@ -191,10 +201,11 @@ func (a *Arena) release(m MMap) {
 }
 
 // Reclaim gives the pages of released rings back to the system and reports whether there
-// were any. It may take long and is not for the loop, which does it only where a ring would
-// be refused otherwise: whoever ran a command for the session calls it before the answer, if
-// it is Due, so that a client that makes and destroys rings without end waits for itself.
-// The arena must not be closed meanwhile.
+// were any. It is not for the loop: it takes long if there are many, and waits while the
+// client makes pages of its own, which takes as long as there is memory. Whoever ran a
+// command for the session calls it before the answer, if it is Due, so that a client that
+// makes and destroys rings without end waits for itself; and before it runs a command again
+// that was Short of room. The arena must not be closed meanwhile.
 func (a *Arena) Reclaim() bool {
 	a.mu.Lock()
 	ms, bytes := a.released, a.lag

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/protocol"
 )
 
 // blocks is how much memory an arena holds, in bytes.
@@ -76,5 +78,42 @@ func TestMoveBound(t *testing.T) {
 	}
 	if err := to.move(&from, 7, maxMove/elem+1); err != syscall.EBUSY {
 		t.Errorf("%d elements: got %v, want %v", maxMove/elem+1, err, syscall.EBUSY)
+	}
+}
+
+// punchingPages are pages that count how often some are given back.
+type punchingPages struct {
+	plainPages
+	punched *int
+}
+
+func (p punchingPages) Punch(offset, size uint64) {
+	*p.punched++
+	clear(p.mem[offset : offset+size])
+}
+
+// TestShort: a ring that is refused while another is not reclaimed is not reclaimed on the
+// loop, which would wait for the client; whoever ran the command does it and tries again.
+func TestShort(t *testing.T) {
+	punched := 0
+	a := NewArenaIn(punchingPages{plainPages{make([]byte, protocol.SharedSize+4*pageSize)}, &punched})
+	defer a.Close()
+	small, _, err := a.alloc(pageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := a.alloc(4 * pageSize); err != syscall.ENOMEM || a.Short() {
+		t.Errorf("what is in use does not leave: %v, want ENOMEM for good", err)
+	}
+	a.release(small)
+	if _, _, err := a.alloc(4 * pageSize); err != syscall.ENOMEM || punched != 0 {
+		t.Errorf("%v, and %d rings were reclaimed; want ENOMEM and none", err, punched)
+	}
+	if !a.Short() || a.Short() {
+		t.Error("that there may be room is not said once")
+	}
+	a.Reclaim()
+	if _, _, err := a.alloc(4 * pageSize); err != nil || punched != 1 {
+		t.Errorf("after reclaiming %d: %v", punched, err)
 	}
 }

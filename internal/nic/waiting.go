@@ -58,7 +58,7 @@ func (w *waiting) open(a *Arena) {
 func (s *Session) Wakes() bool { return s.waiting.word != nil }
 
 // completed is called after each completion: a waiter, if there is one, is woken with the next
-// WakeWaiters.
+// WakeWaiter.
 func (s *Session) completed() {
 	w := &s.waiting
 	if w.word != nil && w.word.Load()&protocol.WaitAnnounced != 0 && !w.owed && s.loop != nil {
@@ -82,17 +82,18 @@ func (w *waiters) forget(s *Session) {
 // Waiters reports whether somebody is to be woken.
 func (l *Loop) Waiters() bool { return len(l.waiters.owed) > 0 }
 
-// WakeWaiters begins the next round in the sessions that have had a completion, and wakes who
-// sleeps there.
-func (l *Loop) WakeWaiters() {
-	for i, s := range l.waiters.owed {
-		w := &s.waiting
-		w.owed = false
-		w.round += waitRound
-		if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
-			w.waker.Wake(protocol.DoorbellWaiting)
-		}
-		l.waiters.owed[i] = nil
+// WakeWaiter wakes one of the clients that slept until a completion, and returns whose it is.
+// A client is off the list before its word is touched, which may fault and close its session.
+func (l *Loop) WakeWaiter() *Session {
+	last := len(l.waiters.owed) - 1
+	s := l.waiters.owed[last]
+	l.waiters.owed[last] = nil
+	l.waiters.owed = l.waiters.owed[:last]
+	w := &s.waiting
+	w.owed = false
+	w.round += waitRound
+	if w.word.Swap(w.round)&protocol.WaitAsleep != 0 {
+		w.waker.Wake(protocol.DoorbellWaiting)
 	}
-	l.waiters.owed = l.waiters.owed[:0]
+	return s
 }

@@ -44,6 +44,12 @@ func waitingSession(t *testing.T, r *rig, p Pages) (*Session, *CQ) {
 	return s, c
 }
 
+func wakeAll(r *rig) {
+	for r.loop.loop.Waiters() {
+		r.loop.loop.WakeWaiter()
+	}
+}
+
 func TestWaitersAreWoken(t *testing.T) {
 	r := newRig(t, DefaultLimits)
 	woken := 0
@@ -73,7 +79,7 @@ func TestWaitersAreWoken(t *testing.T) {
 		if got := r.loop.loop.Waiters(); got != step.owed {
 			t.Errorf("step %d: somebody is to be woken: %v, want %v", i, got, step.owed)
 		}
-		r.loop.loop.WakeWaiters()
+		wakeAll(r)
 		if woken != step.wakes || r.loop.loop.Waiters() {
 			t.Errorf("step %d: woke %d, want %d; more to wake: %v", i, woken, step.wakes, r.loop.loop.Waiters())
 		}
@@ -88,7 +94,7 @@ func TestWaitersAreWoken(t *testing.T) {
 	if woken = 0; r.loop.loop.Waiters() {
 		t.Error("a session that is gone is to be woken")
 	}
-	r.loop.loop.WakeWaiters()
+	wakeAll(r)
 	if woken != 0 {
 		t.Error("a session that is gone was woken")
 	}

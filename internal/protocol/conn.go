@@ -21,6 +21,8 @@ type Conn struct {
 	mu       sync.Mutex // guards Detach, Close and Release against each other
 	detached bool       // see raw.go
 	raw      int        // its descriptor then; -1: released
+	refuses  bool       // the kernel refuses to send descriptors to it
+	bare     bool       // and no message from before is left, so none has any
 }
 
 // NewConn wraps an accepted or dialled connection.

@@ -35,6 +35,7 @@ func (c *Conn) Detach() (int, error) {
 		return -1, err
 	}
 	c.raw, c.detached = fd, true
+	c.refuses = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil
 	c.UnixConn.Close()
 	return fd, nil
 }
@@ -52,13 +53,15 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Release closes the descriptor of a detached connection.
+// Release closes the descriptor of a detached connection. It may take long: with the
+// connection go messages that were not read, and descriptors in them.
 func (c *Conn) Release() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.raw >= 0 {
-		unix.Close(c.raw)
-		c.raw = -1
+	fd := c.raw
+	c.raw = -1
+	c.mu.Unlock()
+	if fd >= 0 {
+		unix.Close(fd)
 	}
 }
 
@@ -76,18 +79,33 @@ func (c *Conn) Await(most time.Duration) bool {
 }
 
 // TryRead receives one message of a detached connection into buf: EAGAIN if there is none,
-// io.EOF at the end. Descriptors that come with it are closed unseen.
+// io.EOF at the end, ErrMalformed, wrapped, if it is too long or has descriptors.
+//
+// Descriptors must not be received here. To close one takes as long as who made it likes: it
+// may be of a file system that a program provides, or a socket that lingers. So the kernel
+// refuses to send any (Linux 6.16); where it cannot, and as long as there may be messages
+// from before, TryRead looks first, and leaves such a message to Release.
 func (c *Conn) TryRead(buf []byte) (int, error) {
-	n, oobn, flags, errno := c.box.receive(c.raw, buf, c.oob[:])
+	if !c.bare {
+		with, errno := c.box.peek(c.raw)
+		if errno != 0 {
+			return 0, errno
+		}
+		if with {
+			return 0, malformed("a request with descriptors")
+		}
+	}
+	n, flags, errno := c.box.receive(c.raw, buf)
 	if errno != 0 {
 		return 0, errno
 	}
-	if oobn > 0 {
-		CloseFDs(descriptors(c.oob[:oobn]))
+	if c.refuses && !c.bare {
+		_, errno := c.box.peek(c.raw)
+		c.bare = errno == unix.EAGAIN
 	}
 	switch {
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
-		return 0, malformed("longer than %d bytes or with more than %d descriptors", len(buf), MaxFDs)
+		return 0, malformed("longer than %d bytes or with descriptors", len(buf))
 	case n == 0:
 		return 0, io.EOF
 	}

@@ -17,24 +17,31 @@ type mailbox struct {
 	iov unix.Iovec
 }
 
-// receive receives a message, and control messages into oob.
-func (m *mailbox) receive(fd int, buf, oob []byte) (n, oobn, flags int, errno syscall.Errno) {
+// receive receives a message.
+func (m *mailbox) receive(fd int, buf []byte) (n, flags int, errno syscall.Errno) {
 	m.iov.Base = &buf[0]
 	m.iov.SetLen(len(buf))
 	m.hdr.Iov = &m.iov
 	m.hdr.SetIovlen(1)
-	m.hdr.Control = &oob[0]
+	n, errno = m.call(fd, unix.MSG_DONTWAIT)
+	m.hdr.Iov, m.iov.Base = nil, nil
+	m.hdr.SetIovlen(0)
+	return n, int(m.hdr.Flags), errno
+}
+
+// peek reports whether the next message has descriptors, and leaves it where it is.
+func (m *mailbox) peek(fd int) (descriptors bool, errno syscall.Errno) {
+	_, errno = m.call(fd, unix.MSG_DONTWAIT|unix.MSG_PEEK)
+	return m.hdr.Flags&unix.MSG_CTRUNC != 0, errno
+}
+
+func (m *mailbox) call(fd int, flags uintptr) (int, syscall.Errno) {
+	m.hdr.Flags = 0
 	for {
-		m.hdr.SetControllen(len(oob))
-		got, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.hdr)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if e == unix.EINTR {
-			continue
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.hdr)), flags)
+		if e != unix.EINTR {
+			return int(n), e
 		}
-		m.iov.Base = nil
-		if e != 0 {
-			return 0, 0, 0, e
-		}
-		return int(got), int(m.hdr.Controllen), int(m.hdr.Flags), 0
 	}
 }
 
