@@ -13,7 +13,7 @@ import (
 // selective repeat happens when both think so, and ends when neither does.
 func TestRecognisedInTheMiddle(t *testing.T) {
 	for _, op := range streamOps {
-		for drop, long := range map[float64]ib.Time{0.01: 10_000_000, 0.1: 60_000_000} {
+		for drop, long := range map[float64]ib.Time{0.01: 30_000_000, 0.1: 200_000_000} {
 			t.Run(fmt.Sprintf("op%d/%v", op, drop), func(t *testing.T) {
 				n := New(Config{Seed: 11, Delay: 20_000, Chunk: 1, Wire: Wire{Rate: 1.25e9, Queue: 4 << 20}, Drop: drop, Duplicate: 0.01})
 				s := newStream(n, 17, NewNode(64<<10), transport.Path{Remote: true}, op, 64<<10, 16, Defaults())

@@ -149,7 +149,7 @@ func (r *requester) awaited(b *Burst) bool {
 // posting; and the next message has to be posted, of a kind that is sent whatever happens to
 // this one. Should it not be sent after all, a probe will ask.
 func (r *requester) goesOn(c *reqCall, b *Burst) bool {
-	if !c.Path.Own || r.W.Length < goesOnLeast || c.State != ib.StateRTS || r.PSN != r.Max || r.Loss.Probing || r.Repair.Active || !r.awaited(b) {
+	if !c.Path.Own || c.Attr.MTU < goesOnMTU || r.W.Length < goesOnLeast || c.State != ib.StateRTS || r.PSN != r.Max || r.Loss.Probing || r.Repair.Active || !r.awaited(b) {
 		return false
 	}
 	next := &c.sc.Done // nothing is being completed now
@@ -157,9 +157,14 @@ func (r *requester) goesOn(c *reqCall, b *Burst) bool {
 		r.judge(c.common, next) == Success
 }
 
-// goesOnLeast is the shortest message whose ACK may wait. Shorter ones arrive many at once,
-// and are acknowledged so.
-const goesOnLeast = 1 << 10
+const (
+	// goesOnLeast is the shortest message whose ACK may wait. Shorter ones arrive many at
+	// once, and are acknowledged so.
+	goesOnLeast = 1 << 10
+	// goesOnMTU is the smallest MTU with which one may wait. With packets of 1 KiB a stream of
+	// 64 KiB messages was a fifth slower for it, with packets of 4 KiB a little faster.
+	goesOnMTU = 4096
+)
 
 // A READ of a remote path is asked for in pieces, so that the window bounds what the
 // responder, which hears nothing until it has answered, may have on its way to us. To the
