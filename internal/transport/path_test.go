@@ -349,22 +349,25 @@ func TestLossAfterRNR(t *testing.T) {
 }
 
 // TestAcksOfMany: a vrdma host is asked for an ACK of every message if few are in flight, and
-// of a quarter of them if there are many. Others are always asked.
+// of a quarter of them if there are many and packets are large. Others are always asked.
 func TestAcksOfMany(t *testing.T) {
 	const messages, size = 64, 16 << 10
 	for _, c := range []struct {
 		name        string
 		path        Path
+		mtu         uint32
 		depth       int // how many the program keeps posted
 		least, most int // messages that ask
 	}{
-		{"own, one by one", ownPath, 1, messages, messages},
-		{"own, two by two", ownPath, 2, messages, messages},
-		{"own, all", Path{Remote: true, Own: true, Window: 256 << 10}, messages, 2, messages / 2},
-		{"other, all", Path{Remote: true, Window: 256 << 10}, messages, messages, messages},
+		{"own, one by one", ownPath, 4096, 1, messages, messages},
+		{"own, two by two", ownPath, 4096, 2, messages, messages},
+		{"own, all", Path{Remote: true, Own: true, Window: 256 << 10}, 4096, messages, 2, messages / 2},
+		{"own, all, small packets", Path{Remote: true, Own: true, Window: 256 << 10}, 1024, messages, messages, messages},
+		{"other, all", Path{Remote: true, Window: 256 << 10}, 4096, messages, messages, messages},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, ib.RC, onWire).remote(c.path)
+			set := func(a *Attr) { a.MTU = c.mtu }
+			w := newWorld(t, ib.RC, onWire, aAttr(set), bAttr(set)).remote(c.path)
 			asked := 0
 			w.Lose = func(b *Burst) bool {
 				if b.Kind == KindWrite && b.Last && b.AckReq {
