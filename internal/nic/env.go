@@ -148,24 +148,24 @@ func (q *QP) copyTo(s *memory.Span, fail transport.Status) transport.Status {
 	return transport.Success
 }
 
-// ScatterSend implements transport.NIC.
-func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+// scatter places s in a list's memory, from off on.
+func (q *QP) scatter(sge []transport.SGE, off uint32, s *memory.Span) transport.Status {
 	d := &q.loop.scratch
 	d.Reset()
-	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
+	if st := q.list(sge, off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
 		return st
 	}
 	return q.copyTo(s, transport.LocProtErr)
 }
 
+// ScatterSend implements transport.NIC.
+func (q *QP) ScatterSend(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+	return q.scatter(w.SGE[:w.NumSGE], off, s)
+}
+
 // ScatterRecv implements transport.NIC.
 func (q *QP) ScatterRecv(w *transport.RecvWQE, off uint32, s *memory.Span) transport.Status {
-	d := &q.loop.scratch
-	d.Reset()
-	if st := q.list(w.SGE[:w.NumSGE], off, uint32(s.Len()), ib.AccessLocalWrite, d); st != transport.Success {
-		return st
-	}
-	return q.copyTo(s, transport.LocProtErr)
+	return q.scatter(w.SGE[:w.NumSGE], off, s)
 }
 
 // CheckRemote implements transport.NIC.
