@@ -16,7 +16,9 @@ import (
 //	program            └─▶ completion … posts ─┐   stack is most of what a message costs,
 //	leaves                                     └─▶ request, ACK   and it is one, not two
 //
-// Whether a queue pair's program answers soon is learnt from what it did last.
+// Whether a queue pair's program answers soon is learnt from what it did last. For one that
+// sleeps on events it does not wait. ib_send_lat -e has one channel for the completions of its
+// sends and its receives, and hangs if the answer arrives before the ACK does.
 
 const (
 	// acksOwed is how many queue pairs may owe one before all are sent.
@@ -58,7 +60,7 @@ func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
 	from.ackAt = e.now
 	// A WRITE tells nobody, see talkBytes in traffic.go.
 	recvs := from.q.Transport().Counters().RDMARecvs
-	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs
+	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs || from.q.Rang()
 	from.recvs = recvs
 	w := &a.list[i-1]
 	w.from, w.src, w.dst, w.b = from, r.from, r.to, *b

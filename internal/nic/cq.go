@@ -168,13 +168,14 @@ func (b *wc) put32(off int, v uint32) { b[off/8] |= uint64(v) << (off % 8 * 8) }
 func (b *wc) put8(off int, v uint8)   { b[off/8] |= uint64(v) << (off % 8 * 8) }
 
 // push writes a completion and rings the channel if it is armed. A queue that is
-// full loses the completion and reports the error that this is.
-func (c *CQ) push(w *completion) {
+// full loses the completion and reports the error that this is. rang says whether there was an
+// event.
+func (c *CQ) push(w *completion) (rang bool) {
 	if c.prod-c.seen >= c.cqe {
 		c.look()
 		if c.prod-c.seen >= c.cqe {
 			c.overflow()
-			return
+			return false
 		}
 	}
 	var b wc
@@ -196,7 +197,9 @@ func (c *CQ) push(w *completion) {
 	if c.arm.fires(w.solicited || w.status != transport.Success) && c.channel != nil {
 		c.events++
 		c.channel.post(compEvent(c.userHandle))
+		return true
 	}
+	return false
 }
 
 func (c *CQ) overflow() {

@@ -55,7 +55,7 @@ func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint3
 
 // complete pushes a completion. The queue belongs to the same loop; of another's it would
 // have to be asked.
-func (q *QP) complete(c *CQ, w *completion) { c.push(w) }
+func (q *QP) complete(c *CQ, w *completion) bool { return c.push(w) }
 
 // TakeRecv implements transport.NIC.
 func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
@@ -91,7 +91,7 @@ func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 		c.flags |= wcGRH
 		c.sl = q.lastSL
 	}
-	q.complete(q.recvCQ, &c)
+	q.rang = q.complete(q.recvCQ, &c)
 }
 
 // list appends n bytes of a scatter/gather list, from byte off on, to s.

@@ -57,6 +57,7 @@ type QP struct {
 	lastMR     *MR // key caches
 	lastRemote *MR
 	lastSL     uint8    // of the datagram that GRH described last
+	rang       bool     // the last receive that completed gave an event
 	errands    *errands // nil: it had nothing to do with foreign memory
 	bound      map[*MW]struct{}
 	groups     []ib.GID
@@ -240,6 +241,10 @@ func (q *QP) Transport() *transport.QP { return &q.tr }
 
 // Flush completes with an error what was posted to a queue pair in an error state.
 func (q *QP) Flush() { q.tr.Flush(q.owner.Now(), &q.env) }
+
+// Rang reports whether the last receive that completed gave an event, so that the program
+// sleeps or was about to.
+func (q *QP) Rang() bool { return q.rang }
 
 // watch has the receives of a queue pair in the error state looked after.
 func (q *QP) watch() {
