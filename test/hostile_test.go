@@ -27,7 +27,7 @@ func TestHostileProgram(t *testing.T) {
 		t.Run(attack, func(t *testing.T) {
 			innocent := startStream(t, d, 0)
 			p := d.Launch(t, bin, attack)
-			p.Wait(t, minute)
+			p.Wait(t, 3*minute) // claim_everything has the kernel find 2 GiB of pages, beside a program that polls
 			if !strings.Contains(p.Output(), "begun") {
 				t.Errorf("the attack did not begin:\n%s", p.Output())
 			}
