@@ -101,23 +101,23 @@ func (e *Error) Error() string { return strings.Join(e.Problems, "\n") }
 // A Result is what happened to one object, or in a dry run would.
 type Result struct {
 	Key tenant.Key `json:"key"`
-	// Verb is created, configured, unchanged or deleted.
+	// Verb is created, changed, unchanged or deleted, as tenant.Effect says.
 	Verb string `json:"verb"`
 }
 
 // Verbs of a Result.
 const (
-	Created    = "created"
-	Configured = "configured"
-	Unchanged  = "unchanged"
-	Deleted    = "deleted"
+	Created   = "created"
+	Changed   = "changed"
+	Unchanged = "unchanged"
+	Deleted   = "deleted"
 )
 
 // An Item is an object as the daemon has it.
 type Item struct {
 	Key tenant.Key `json:"key"`
 	// Object is the object as a file would have it, in JSON, with what was allocated.
-	// tenant.Decode reads it.
+	// tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
 	Status *Status         `json:"status,omitempty"` // of a NIC
 	// Deleted: a watch saw it go.
