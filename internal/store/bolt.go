@@ -16,13 +16,15 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// Bolt is a store in a file.
+// Bolt is a store in a file. The first commit makes the file: a daemon that was told nothing
+// leaves nothing behind.
 //
 //	bucket entries   key → revision (8 bytes), value
 //	bucket state     "revision" → 8 bytes, "format" → 1
 type Bolt struct {
 	Memory
-	db *bolt.DB
+	path string
+	db   *bolt.DB // nil: there is no file yet. guarded by Memory.mu
 	// broken is why nothing can be written any more. guarded by Memory.mu
 	broken error
 	// abandoned: bbolt panicked, and may hold its own locks. guarded by Memory.mu
@@ -38,27 +40,39 @@ var (
 	keyFormat     = []byte("format")
 )
 
-const (
-	// format is that of the file; a file of a higher one is refused.
-	format = 1
-	// lockTime is how long to wait for the file's lock: a daemon that was killed may still
-	// have it for a moment.
-	lockTime = 2 * time.Second
-)
+// format is that of the file; a file of a higher one is refused.
+const format = 1
 
-// Open opens the store in a file, and makes it if it is not there. Entries of the file that
-// cannot be entries are left out and returned as problems; the store is good nevertheless.
+// lockTime is how long to wait for the file's lock: a daemon that was killed may still have it
+// for a moment. Tests are less patient.
+var lockTime = 2 * time.Second
+
+// Open opens the store in a file. Entries of the file that cannot be entries are left out and
+// returned as problems; the store is good nevertheless.
 func Open(path string) (s *Bolt, problems []error, err error) {
-	if err := prepare(path); err != nil {
+	s = &Bolt{path: path}
+	s.keep = s.write
+	switch _, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return s, nil, nil
+	case err != nil:
 		return nil, nil, fmt.Errorf("the store: %w", err)
 	}
-	s = &Bolt{}
+	if problems, err = s.open(); err != nil {
+		return nil, nil, err
+	}
+	s.since = s.revision + 1
+	return s, problems, nil
+}
+
+// open opens the file and reads it.
+func (s *Bolt) open() (problems []error, err error) {
 	err = s.guard(func() (err error) {
-		s.db, err = bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain})
+		s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain})
 		return err
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, nil, fmt.Errorf("the store %s is open in another daemon: stop that one, or name another file with --store", path)
+		return nil, fmt.Errorf("the store %s is open in another daemon: stop that one, or name another file with --store", s.path)
 	}
 	if err == nil {
 		if err = s.guard(func() error { problems, err = s.load(); return err }); err != nil {
@@ -66,11 +80,26 @@ func Open(path string) (s *Bolt, problems []error, err error) {
 		}
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("the store %s cannot be read: %w; move it away to begin with an empty one, then vrdma store import what was exported", path, err)
+		s.db = nil
+		return nil, fmt.Errorf("the store %s cannot be read: %w; move it away to begin with an empty one, then vrdma store import what was exported", s.path, err)
 	}
-	s.since = s.revision + 1
-	s.keep = s.write
-	return s, problems, nil
+	return problems, nil
+}
+
+// create makes the file for the first commit. Memory.mu is held.
+func (s *Bolt) create() error {
+	if err := prepare(s.path); err != nil {
+		return fmt.Errorf("the store cannot be made: %w; name another file with --store", err)
+	}
+	if _, err := s.open(); err != nil {
+		return err
+	}
+	if s.revision > 0 {
+		s.broken = fmt.Errorf("another daemon has written to the store %s meanwhile: restart this one, or give it another file with --store", s.path)
+		s.revision, s.entries = 0, nil
+		return s.broken
+	}
+	return nil
 }
 
 // prepare makes the directory.
@@ -191,6 +220,11 @@ func decode(k, v []byte) (Entry, error) {
 func (s *Bolt) write(revision int64, changes []Change) error {
 	if s.broken != nil {
 		return s.broken
+	}
+	if s.db == nil {
+		if err := s.create(); err != nil {
+			return err
+		}
 	}
 	err := s.guard(func() error {
 		return s.db.Update(func(tx *bolt.Tx) error {

@@ -91,6 +91,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(killedEnv); path != "" {
 		commitForEver(path)
 	}
+	lockTime = 50 * time.Millisecond
 	os.Exit(m.Run())
 }
 
@@ -225,7 +226,9 @@ func TestHostileEntries(t *testing.T) {
 func TestOpenRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")
-	openTest(t, path).Close()
+	first := openTest(t, path)
+	mustCommit(t, first, put("a", "1"))
+	first.Close()
 	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -249,11 +252,21 @@ func TestOpenRefused(t *testing.T) {
 		}
 	}
 	other := filepath.Join(dir, "other")
-	s := openTest(t, other)
+	s, late := openTest(t, other), openTest(t, other)
+	if _, err := os.Lstat(other); err == nil {
+		t.Error("a store that was not written to has a file")
+	}
+	mustCommit(t, s, put("a", "1"))
+	if _, _, err := late.Commit(nil, []Write{put("b", "1")}); err == nil || !strings.Contains(err.Error(), "another daemon") {
+		t.Errorf("two daemons begin the same file: %v", err)
+	}
 	if _, _, err := Open(other); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("a file that is open: %v", err)
 	}
 	s.Close()
+	if _, _, err := late.Commit(nil, []Write{put("b", "1")}); err == nil || !strings.Contains(err.Error(), "meanwhile") {
+		t.Errorf("another daemon began the file and is gone: %v", err)
+	}
 }
 
 // A file that is cut short under our feet breaks the store, not the daemon.

@@ -21,35 +21,25 @@ type Meta struct {
 	Daemon string `json:"daemon,omitempty"`
 }
 
-// Identify reads who a store is; whoever comes first says it.
-func Identify(s Store, daemon string) (Meta, error) {
-	for {
-		m, there, err := readMeta(s)
-		if err != nil || there {
-			return m, err
-		}
-		m = Meta{Schema: Schema, ID: rand.Text(), Daemon: daemon}
-		value, err := json.Marshal(m)
-		if err != nil {
-			return m, err
-		}
-		_, ok, err := s.Commit([]Condition{{Key: KeyMeta}}, []Write{{Key: KeyMeta, Value: value}})
-		if err != nil || ok {
-			return m, err
-		}
-	}
-}
-
-func readMeta(s Store) (m Meta, there bool, err error) {
+// Identify reads who a store is; there is false for one that nobody has written to yet.
+func Identify(s Store) (m Meta, there bool, err error) {
 	list, _, err := s.List(KeyMeta)
 	if err != nil || len(list) == 0 || list[0].Key != KeyMeta {
 		return m, false, err
 	}
 	if err := json.Unmarshal(list[0].Value, &m); err != nil || m.ID == "" {
-		return m, true, fmt.Errorf("the entry %q of the store says not which store it is: %.80q", KeyMeta, list[0].Value)
+		return m, true, fmt.Errorf("the entry %q of the store does not say which store it is: %.80q", KeyMeta, list[0].Value)
 	}
 	if m.Schema > Schema {
 		return m, true, fmt.Errorf("the store has schema %d, this version reads %d: use the newer vrdma that wrote it", m.Schema, Schema)
 	}
 	return m, true, nil
+}
+
+// Name is what whoever writes to a store first does besides: it says who the store is, on the
+// condition that nobody has.
+func Name(daemon string) (Meta, Condition, Write) {
+	m := Meta{Schema: Schema, ID: rand.Text(), Daemon: daemon}
+	value, _ := json.Marshal(m) // a number and two strings: it cannot fail
+	return m, Condition{Key: KeyMeta}, Write{Key: KeyMeta, Value: value}
 }

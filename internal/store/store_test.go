@@ -243,19 +243,27 @@ func TestConformance(t *testing.T) {
 			}
 		},
 		"identity": func(t *testing.T, s Store) {
-			m, err := Identify(s, "1.0")
-			if err != nil || m.ID == "" || m.Schema != Schema {
-				t.Fatalf("%+v, %v", m, err)
+			if m, there, err := Identify(s); there || err != nil {
+				t.Fatalf("a new store is %+v, %v", m, err)
 			}
-			if again, err := Identify(s, "2.0"); err != nil || again != m {
-				t.Errorf("then it is %+v, %v", again, err)
+			m, condition, write := Name("1.0")
+			if _, ok, err := s.Commit([]Condition{condition}, []Write{write}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if got, there, err := Identify(s); !there || err != nil || got != m || m.ID == "" || m.Schema != Schema {
+				t.Errorf("it is %+v, %v, %v", got, there, err)
+			}
+			if _, condition, write = Name("2.0"); true {
+				if _, ok, _ := s.Commit([]Condition{condition}, []Write{write}); ok {
+					t.Error("it was named twice")
+				}
 			}
 			mustCommit(t, s, put(KeyMeta, `{"schema":2,"id":"x"}`))
-			if _, err := Identify(s, ""); err == nil {
+			if _, _, err := Identify(s); err == nil {
 				t.Error("a newer schema is taken")
 			}
 			mustCommit(t, s, put(KeyMeta, `[`))
-			if _, err := Identify(s, ""); err == nil {
+			if _, _, err := Identify(s); err == nil {
 				t.Error("a store that does not say who it is is taken")
 			}
 		},
