@@ -153,8 +153,9 @@ type snapshot struct {
 }
 
 // load reads the store. Entries that are no part of a world are problems; only a store that
-// cannot be read, or is of a newer version as a whole, is an error.
-func load(s store.Store) (*snapshot, error) {
+// cannot be read, or is of a newer version as a whole, is an error. Of an
+// entry that cannot be read, the object that it was in old stays.
+func load(s store.Store, old *tenant.World) (*snapshot, error) {
 	entries, revision, err := s.List("")
 	if err != nil {
 		return nil, err
@@ -162,6 +163,10 @@ func load(s store.Store) (*snapshot, error) {
 	snap := &snapshot{revision: revision}
 	if snap.meta, snap.named, err = store.Identify(s); err != nil {
 		return nil, err
+	}
+	before := make(map[string]tenant.Object)
+	for _, o := range old.Objects("") {
+		before[keyOf(o)] = o
 	}
 	var objects []tenant.Object
 	for _, e := range entries {
@@ -172,7 +177,9 @@ func load(s store.Store) (*snapshot, error) {
 			o, err := decode(e)
 			if err != nil {
 				snap.problems = append(snap.problems, err.Error())
-				continue
+				if o = before[e.Key]; o == nil {
+					continue
+				}
 			}
 			objects = append(objects, o)
 		}

@@ -67,7 +67,7 @@ func Open(cfg Config) (*Plane, error) {
 	if cfg.Rack == nil {
 		cfg.Rack = NoRack{}
 	}
-	snap, err := load(cfg.Store)
+	snap, err := load(cfg.Store, &tenant.World{})
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func (p *Plane) announce(snap *snapshot, effects []tenant.Effect, by Actor) {
 
 // refresh takes over what others have written. changing is held.
 func (p *Plane) refresh() error {
-	snap, err := load(p.cfg.Store)
+	snap, err := load(p.cfg.Store, p.World())
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,6 @@ func (p *Plane) refresh() error {
 		return fmt.Errorf("the store is another one than before (it was %s, now %s): nothing is changed; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
 	}
 	effects := difference(old.world, snap.world)
-	keep(old.world, snap, effects)
 	p.announce(snap, effects, Actor{UID: -1, Program: "another daemon"})
 	p.settle(snap.world)
 	return nil
@@ -279,16 +278,18 @@ func difference(old, next *tenant.World) (effects []tenant.Effect) {
 		}
 	}
 	for _, o := range next.Objects("") {
-		before := old.Get(o.Key())
-		if before != nil && same(before, o) {
-			continue
+		if before := old.Get(o.Key()); !same(before, o) {
+			effects = append(effects, tenant.Effect{Key: o.Key(), Old: before, New: o})
 		}
-		effects = append(effects, tenant.Effect{Key: o.Key(), Old: before, New: o})
 	}
 	return effects
 }
 
+// same reports whether two objects say the same. Most often they are one.
 func same(a, b tenant.Object) bool {
+	if a == nil || b == nil || a == b {
+		return a == b
+	}
 	x, err1 := tenant.Marshal(a)
 	y, err2 := tenant.Marshal(b)
 	return err1 == nil && err2 == nil && string(x) == string(y)

@@ -134,7 +134,7 @@ func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
 // putIn puts a NIC into the rack, if it is not there as it should be.
 func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 	key, network := n.Key(), w.NetworkOf(n)
-	if s := p.slot(key); s.nic == n && s.network == network {
+	if s := p.slot(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
 		return nil
 	}
 	if err := p.try(func() error { return p.cfg.Rack.Put(w.TenantOf(n), network, n) }); err != nil {
