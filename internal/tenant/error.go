@@ -82,5 +82,3 @@ func (k Key) Path() string {
 	}
 	return k.Tenant + "/" + k.Name
 }
-
-func (s source) locate(e *Error) {}

@@ -22,15 +22,10 @@ type household struct {
 
 // A segment is the NICs of a network and their addresses.
 type segment struct {
-	nics      map[string]struct{}   // names, of the network's tenant
-	addresses map[netip.Addr]string // to the NIC's name
-	last      []netip.Addr          // given by each subnet most recently, in the order of Subnets
+	nics      map[string]struct{}         // names, of the network's tenant
+	addresses map[netip.Addr]string       // to the NIC's name
+	last      map[netip.Prefix]netip.Addr // allocated most recently in each subnet
 }
-
-// NewWorld is a world of objects that were part of one before, for instance those that a store
-// has kept: allocated addresses and VNIs are in them. Objects that cannot be part of a world are
-// left out and reported as Errors; the world is good nevertheless.
-func NewWorld(objects []Object) (*World, error) { panic("not yet") }
 
 // Get finds an object; nil if there is none.
 func (w *World) Get(k Key) Object { return w.objects[k] }
@@ -174,8 +169,3 @@ var rank = map[Kind]int{KindTenant: 1, KindNetwork: 2, KindNIC: 3, KindPolicy: 4
 func (k Key) Compare(l Key) int {
 	return cmp.Or(cmp.Compare(rank[k.Kind], rank[l.Kind]), cmp.Compare(k.Tenant, l.Tenant), cmp.Compare(k.Name, l.Name))
 }
-
-// Next is the world after a change, and what happened to each object, those first that others
-// refer to. It allocates the VNIs and addresses that are not given. The error is Errors: everything
-// that is wrong with the change.
-func (w *World) Next(c Change, rnd Rand) (*World, []Effect, error) { panic("not yet") }
