@@ -67,6 +67,8 @@ type Config struct {
 	Version string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
+	// Objects answers those who ask about declared objects; nil: nobody does.
+	Objects func(c *protocol.Conn, v *inspect.View)
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 }
@@ -82,6 +84,7 @@ type Server struct {
 
 	doors   []*door
 	control *controlSocket // nil: none could be made
+	tenants tenantsSocket
 	desk    *inspect.Desk
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
@@ -135,7 +138,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
@@ -231,6 +234,7 @@ func (s *Server) Close(ctx context.Context) error {
 		d.listener.Close()
 	}
 	s.control.close(s.uid)
+	s.closeTenants()
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()

@@ -1,0 +1,90 @@
+package frontdoor
+
+import (
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
+)
+
+// The tenants' socket: a tenant's administrators, who cannot reach the control socket, ask here
+// about declared objects. Everybody on the machine can connect, so it is there only while
+// somebody has use for it; each connection is charged to its user before it has said a word, as
+// at a door, and nothing else is answered than what package control lets that user see.
+
+type tenantsSocket struct {
+	mu     sync.Mutex
+	socket *controlSocket // nil: there is none
+	closed bool
+}
+
+// AdmitTenants opens the tenants' socket, or closes it. Conversations go on. It may be called
+// again.
+func (s *Server) AdmitTenants(admit bool) error {
+	s.tenants.mu.Lock()
+	defer s.tenants.mu.Unlock()
+	return s.admitTenants(admit)
+}
+
+// admitTenants does. tenants.mu is held.
+func (s *Server) admitTenants(admit bool) error {
+	t := &s.tenants
+	if t.closed || admit == (t.socket != nil) {
+		return nil
+	}
+	if !admit {
+		t.socket.close(s.uid)
+		t.socket = nil
+		return nil
+	}
+	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
+	if err != nil {
+		return err
+	}
+	socket, err := listenFirst(program, protocol.TenantPlaces(program, s.uid), s.uid, 0o755, 0o666)
+	if err != nil {
+		return err
+	}
+	t.socket = socket
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		for {
+			err := s.accept(socket.listener, s.converseTenants)
+			if err == nil {
+				return
+			}
+			s.log.Warn("trouble at the tenants' socket", "error", err)
+			time.Sleep(patience)
+		}
+	}()
+	return nil
+}
+
+// closeTenants closes it for good.
+func (s *Server) closeTenants() {
+	s.tenants.mu.Lock()
+	defer s.tenants.mu.Unlock()
+	s.admitTenants(false)
+	s.tenants.closed = true
+}
+
+// converseTenants serves one tool at the tenants' socket.
+func (s *Server) converseTenants(c *protocol.Conn, who caller.Caller) error {
+	first := s.doors[0]
+	h, who, err := s.greeting(c, who, first)
+	if err != nil {
+		return err
+	}
+	if h.Kind != protocol.KindControl {
+		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the tenants' socket", first.Socket)
+	}
+	if err := s.resident(&who); err != nil {
+		return err
+	}
+	return s.serveTool(c, inspect.View{Who: &who, Tenants: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+}
