@@ -171,7 +171,7 @@ func (a *Account) Charge(b Bill) error {
 			// The sum cannot overflow: used is at most the limit, and n is
 			// checked against what is left.
 			if n != 0 && !free(k, at.limit[k]) && (at.used[k] >= at.limit[k] || n > at.limit[k]-at.used[k]) {
-				return &Error{Kind: Kind(k), Whose: at.name, Limit: at.limit[k], Used: at.used[k], Asked: n}
+				return &Error{Kind: Kind(k), Whose: at.name, Tenant: at.tenant, Limit: at.limit[k], Used: at.used[k], Asked: n}
 			}
 		}
 	}

@@ -31,6 +31,8 @@ const (
 	QueuePairs
 	CompletionQueues
 	Connections
+	// Requests are those for connections, a second. Nobody holds any: see Pace.
+	Requests
 
 	kinds
 
@@ -58,6 +60,7 @@ var kindText = [kinds]struct {
 	QueuePairs:       {"queue pairs", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
 	CompletionQueues: {"completion queues", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
 	Connections:      {"connections of rdma_cm", syscall.EAGAIN, "end some, or have the tenant's quota raised"},
+	Requests:         {"requests for connections a second", syscall.EAGAIN, "ask again later, or have the tenant's quota raised"},
 }
 
 func (k Kind) String() string {
@@ -71,6 +74,7 @@ func (k Kind) String() string {
 type Error struct {
 	Kind               Kind
 	Whose              string
+	Tenant             string // whose quota it is; "": it is no tenant's
 	Limit, Used, Asked uint64
 }
 

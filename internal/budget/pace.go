@@ -12,6 +12,8 @@ import (
 // The bucket is kept as one moment: full is when it would be full again. A token more puts it
 // off by 1/rate, and there is none while it is more than a second away.
 type Pace struct {
+	Tenant string // whose it is
+
 	mu   sync.Mutex
 	rate int       // guarded by mu; a second
 	full time.Time // guarded by mu
@@ -48,6 +50,13 @@ func (p *Pace) Try(now time.Time) bool {
 		return false
 	}
 	return true
+}
+
+// Error is what somebody is told who was refused something of a kind.
+func (p *Pace) Error(k Kind) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &Error{Kind: k, Whose: "tenant " + p.Tenant, Tenant: p.Tenant, Limit: uint64(p.rate), Used: uint64(p.rate), Asked: 1}
 }
 
 // take takes a token, and says when it is there. mu is held.

@@ -17,6 +17,8 @@ import (
 type process struct {
 	caller.Caller
 	nic   *vnic.NIC // of the door that it came in by
+	door  *door
+	conn  *protocol.Conn // its PROCESS connection
 	token protocol.Token
 	space *memory.Space
 	apart error // why foreign memory cannot be reached; nil: it can
@@ -61,11 +63,12 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	gone := make(chan struct{})
 	stop := caller.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
-	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := &process{Caller: who, nic: d.NIC, door: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
 			p.cm.SetAccount(who.Account)
+			p.cm.SetPace(d.Requests)
 		})
 	}
 	s.mu.Lock()
@@ -75,6 +78,7 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 		gone = nil
 	}
 	defer s.bury(c, p, gone)
+	defer d.leave(c) // the NIC is not used any more
 	defer s.endProcess(p)
 
 	w := welcome()
