@@ -2,6 +2,8 @@ package devicetree
 
 import (
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"vrdma/internal/nic"
 )
@@ -56,4 +58,25 @@ func (t *Tree) Done() {
 		t.Sync()
 		t.unfollow()
 	}
+}
+
+// Allow changes the mode of the directories, and of the files with them.
+func (t *Tree) Allow(dirMode fs.FileMode) error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	t.mode = dirMode
+	if !t.written || t.gone {
+		return nil
+	}
+	return filepath.WalkDir(t.root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.Chmod(path, dirMode|0o700)
+		case d.Type().IsRegular():
+			return os.Chmod(path, fileMode(dirMode))
+		}
+		return nil
+	})
 }

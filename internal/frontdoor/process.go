@@ -41,7 +41,9 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
-	space, err := memory.NewSpace(d.NIC.Limits().Memory)
+	var most uint64
+	s.loop.Do(func() { most = d.NIC.Limits().Memory })
+	space, err := memory.NewSpace(most)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
