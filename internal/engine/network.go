@@ -180,6 +180,14 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 		e.net.strays += uint64(b.Packets)
 		return
 	}
+	if e.sched.nics.Gated() && b.Kind < transport.KindReadResp {
+		mark, drop := e.sched.nics.Arrive(&t.card.band.nic, e.now)
+		if drop {
+			t.card.overCap += uint64(b.Packets)
+			return
+		}
+		ce = ce || mark
+	}
 	b.CE = ce
 	if b.Type != ib.UD {
 		// The wire does not say who sent it: the address, which the transport

@@ -127,6 +127,23 @@ func (s *Scheduler) Leave(n *NIC, now ib.Time) {
 	s.chooseSole(now)
 }
 
+// Move makes n one of another tenant.
+func (s *Scheduler) Move(n *NIC, t *Tenant, now ib.Time) {
+	if n.tenant == t || n.gone {
+		return
+	}
+	s.displace(n, now)
+	delete(n.tenant.nics, n)
+	n.tenant.reweigh()
+	n.tenant = t
+	t.nics[n] = true
+	t.reweigh()
+	s.judge(n)
+	s.reopen(n, now)
+	s.chooseSole(now)
+	s.place(n, now)
+}
+
 // SetNIC changes the parameters of n, at once.
 func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
 	s.displace(n, now)
