@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math/bits"
+
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/schedule"
@@ -13,11 +15,16 @@ import (
 //	what                        whose cap           who waits
 //	request, READ response      out, of the sender  its NIC: no turn until it is under its cap
 //	the same, on this host      in, of who gets it  the queue pair that sends, in card.held
-//	the same, from elsewhere    in, of who gets it  nobody: marked, so that the sender's window
-//	                                                shrinks (a CNP), and lost when that is too late
+//	the same, from elsewhere    in, of who gets it  the ACK, in card.late: the sender's window is
+//	                                                full, and it waits. Who sends on is marked, so
+//	                                                that its window shrinks (a CNP), and loses it
+//	                                                in the end
 //	READ of another host's      in, of who asks     the queue pair that asks, in card.held: what
 //	                                                is not asked for does not come
 //	ACK, NAK, CNP               none: they carry no data, and who waits for one has paid already
+//
+// RNR NAKs would be wrong: they count as retries, and hold up a queue pair for a time that the
+// program has chosen for something else.
 //
 // So READ data is paid for by both: by the responder's NIC, which sends it, and by the asker's.
 // All of it costs nothing as long as nobody has a cap.
@@ -29,6 +36,7 @@ const heldAtOnce = 8
 // loop.
 func (e *Engine) SetTenant(name string, p schedule.TenantParams) {
 	e.sched.nics.SetTenant(e.tenant(name), p, e.now)
+	e.sched.decide()
 	e.letGo()
 }
 
@@ -53,10 +61,10 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	}
 	e.sched.nics.Move(&c.band.nic, e.tenant(tenant), e.now)
 	e.sched.nics.SetNIC(&c.band.nic, p, e.now)
-	e.bells.prompts = 0
+	e.sched.decide()
 	for _, b := range e.bells.of {
-		if b.prompt = b.client.card.band.nic.Latency(); b.prompt {
-			e.bells.prompts++
+		if b.client.card == c {
+			e.bells.setPrompt(b, c.band.nic.Latency())
 		}
 	}
 	e.letGo()
@@ -83,11 +91,13 @@ func (e *Engine) rank(c *card) {
 	c.band.card = c
 	c.band.nic.Of = &c.band
 	e.sched.nics.Join(&c.band.nic, e.tenant(defaultTenant), e.now)
+	e.sched.decide()
 }
 
 // unrank takes it away.
 func (e *Engine) unrank(c *card) {
 	e.sched.nics.Leave(&c.band.nic, e.now)
+	e.sched.decide()
 	if e.payer == &c.band {
 		e.payer = nil
 	}
@@ -116,11 +126,7 @@ func (e *Engine) Usage(n *nic.NIC) Usage {
 type Delays [17]uint64
 
 func (d *Delays) add(t ib.Time) {
-	i := 0
-	for us := t >> 10; us > 0 && i < len(d)-1; us >>= 1 {
-		i++
-	}
-	d[i]++
+	d[min(bits.Len64(uint64(t)>>10), len(d)-1)]++
 }
 
 // settle charges the time since the clock was read to whom it was not charged yet: the only one
@@ -130,6 +136,47 @@ func (e *Engine) settle() {
 	e.clock()
 	e.sched.nics.Charge(&e.payer.nic, e.now-before)
 	e.payer = nil
+}
+
+// heard charges the NICs that something came for in a look at the network, which began at begin,
+// for the time that it took: in proportion to what came.
+func (e *Engine) heard(begin ib.Time) {
+	h := &e.net.hearers
+	e.clock()
+	for i := range h.n {
+		w := &h.list[i]
+		e.sched.nics.Bill(&w.of.nic, (e.now-begin)*w.weight/h.sum)
+		w.of = nil
+	}
+	h.n, h.sum = 0, 0
+}
+
+// hearers are the NICs that something came for in this look at the network.
+type hearers struct {
+	n    int
+	sum  ib.Time
+	list [8]struct {
+		of     *band
+		weight ib.Time
+	}
+}
+
+// add notes that b came for a NIC. If there are more than fit, the last pays for them.
+func (h *hearers) add(of *band, b *transport.Burst) {
+	bytes, _ := load(b)
+	weight := ib.Time(bytes) + ib.Time(b.Packets)*schedule.MessageCost
+	h.sum += weight
+	i := 0
+	for i < h.n && h.list[i].of != of {
+		i++
+	}
+	if i == len(h.list) {
+		i--
+	} else if i == h.n {
+		h.n++
+		h.list[i].of, h.list[i].weight = of, 0
+	}
+	h.list[i].weight += weight
 }
 
 // load is what a burst counts: its bytes, and whether it ends a message.
@@ -202,8 +249,51 @@ func (e *Engine) letGo() {
 				e.schedule(t)
 			}
 		}
-		if c.held.n > 0 {
+		e.acknowledge(c)
+		if c.held.n > 0 || c.late.n > 0 {
 			e.sched.nics.Shut(n, e.now)
+		}
+	}
+}
+
+// late is an acknowledgement that waits.
+type late struct {
+	waits bool
+	route route
+	b     transport.Burst
+}
+
+// withhold keeps b, an ACK for another host, if the NIC of from is over its cap on what comes in.
+func (e *Engine) withhold(from *task, r *route, b *transport.Burst) bool {
+	c := from.card
+	if c.late.n == 0 && e.sched.nics.Admit(&c.band.nic, e.now) {
+		return false
+	}
+	l := from.late
+	if l == nil {
+		l = &late{}
+		from.late = l
+	}
+	if !l.waits {
+		l.waits = true
+		*c.late.push() = from
+	} else if forward := (b.PSN - l.b.PSN) & ib.PSNMask; forward > ib.PSNMask/2 {
+		return true
+	}
+	l.route, l.b = *r, *b
+	e.sched.nics.Shut(&c.band.nic, e.now)
+	return true
+}
+
+// acknowledge sends what waited for c.
+func (e *Engine) acknowledge(c *card) {
+	for n := min(c.late.n, acksOwed); n > 0; n-- {
+		p := c.late.pop()
+		t := *p
+		*p = nil
+		l := t.late
+		if l.waits = false; !t.q.Gone() {
+			e.net.port.Send(l.route.from, l.route.to, &l.b) // what cannot be sent is lost
 		}
 	}
 }

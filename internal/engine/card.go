@@ -22,6 +22,7 @@ type card struct {
 	band   band
 	// overCap counts packets from other hosts that were dropped because it is over its cap.
 	overCap uint64
+	late    queue[*task] // whose acknowledgements wait until it is under its cap
 	held    queue[*task] // who waits to send to it, see caps.go
 }
 

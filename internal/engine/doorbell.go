@@ -94,6 +94,19 @@ func (d *doorbells) activate(b *bell, now ib.Time) {
 	b.last = now
 }
 
+// mostPrompt is how many sessions may be looked at all the time.
+const mostPrompt = 32
+
+// setPrompt says whether b does not rest while the loop is awake.
+func (d *doorbells) setPrompt(b *bell, prompt bool) {
+	if b.prompt {
+		d.prompts--
+	}
+	if b.prompt = prompt && d.prompts < mostPrompt; b.prompt {
+		d.prompts++
+	}
+}
+
 // activatePrompt activates those that do not rest while the loop is awake.
 func (d *doorbells) activatePrompt(now ib.Time) {
 	if d.prompts == 0 {

@@ -161,7 +161,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 	}
 	s.SetOwner(c)
 	e.sched.join(&c.flow, &card.band, s.User)
-	c.bell.prompt = card.band.nic.Latency()
+	e.bells.setPrompt(&c.bell, card.band.nic.Latency())
 	e.bells.add(&c.bell, e.now)
 	return nil
 }
@@ -185,6 +185,7 @@ func (e *Engine) Detach(s *nic.Session) {
 	}
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)
+	e.bells.setPrompt(&c.bell, false)
 	e.bells.remove(&c.bell)
 }
 

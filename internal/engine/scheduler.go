@@ -29,6 +29,7 @@ import (
 // Nothing here allocates, except that the heaps of timers grow to the most they ever held.
 type scheduler struct {
 	nics   schedule.Scheduler
+	alone  *band        // the only NIC, if it has no caps: nobody decides between NICs then
 	clock  *ib.Time     // of the loop
 	ready  int          // how many sessions want a turn
 	alarms heap[*share] // the users that want none and have timers, by the first that is due
@@ -109,7 +110,27 @@ func (s *scheduler) join(f *flow, b *band, uid int) {
 }
 
 // waiting reports whether somebody wants a turn, and may have one.
-func (s *scheduler) waiting() bool { return s.nics.Waiting() }
+func (s *scheduler) waiting() bool {
+	if b := s.alone; b != nil {
+		return b.first != nil
+	}
+	return s.nics.Waiting()
+}
+
+// decide finds out, after NICs or their caps have changed, whether there is one only and no
+// decision between them.
+func (s *scheduler) decide() {
+	n := s.nics.Alone()
+	if was := s.alone; was != nil {
+		if s.alone = nil; was.first != nil {
+			s.nics.Ready(&was.nic, *s.clock)
+		}
+	}
+	if n != nil {
+		s.nics.Idle(n, *s.clock)
+		s.alone = n.Of.(*band)
+	}
+}
 
 // enqueue says that t wants a turn. It is queued once.
 func (s *scheduler) enqueue(t *task) {
@@ -160,8 +181,9 @@ func (s *scheduler) queueShare(u *share) {
 	u.queued = true
 	b := u.of
 	if b.first == nil {
-		b.first = u
-		s.nics.Ready(&b.nic, *s.clock)
+		if b.first = u; s.alone == nil {
+			s.nics.Ready(&b.nic, *s.clock)
+		}
 	} else {
 		b.last.next = u
 	}
@@ -178,14 +200,17 @@ func (b *band) unqueueShare() *share {
 // next takes the queue pair whose turn it is. It returns nil where a session was looked at
 // whose timers turned out not to be due; somebody may be waiting still.
 func (s *scheduler) next(now ib.Time) *task {
-	n := s.nics.Next(now)
-	if n == nil {
-		return nil
+	b := s.alone
+	if b == nil {
+		n := s.nics.Next(now)
+		if n == nil {
+			return nil
+		}
+		b = n.Of.(*band)
 	}
-	b := n.Of.(*band)
 	t := s.nextIn(b, now)
-	if b.first == nil {
-		s.nics.Idle(n, now)
+	if b.first == nil && s.alone == nil {
+		s.nics.Idle(&b.nic, now)
 	}
 	if t != nil {
 		b.delays.add(now - t.since)
@@ -270,7 +295,7 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 func (s *scheduler) bill(f *flow, cost ib.Time) {
 	f.credit = max(f.credit-cost, -mostDebt)
 	f.of.credit = max(f.of.credit-cost, -mostDebt)
-	s.nics.Charge(&f.of.of.nic, cost)
+	s.nics.Bill(&f.of.of.nic, cost)
 }
 
 // armDeadline has t given a turn when the deadline of its state machine comes.

@@ -42,6 +42,7 @@ type task struct {
 	ackAt   ib.Time // when the last one was due
 	recvs   uint64  // receives completed by then
 	answers bool    // requests to it are soon followed by its own
+	late    *late   // an acknowledgement that waits, see caps.go; nil: none ever did
 
 	route route
 	peer  *task // the queue pair of this host that it is connected to, once it has been found

@@ -7,8 +7,9 @@ import "vrdma/internal/ib"
 //
 //	sender on this host    asks Admit before it sends. If the gate is closed the caller keeps the
 //	                       sender, says so (Shut), and lets it go on when Opened names the NIC
-//	sender elsewhere       is told to slow down when three quarters of the burst are used, and
-//	                       what it sends to a closed gate is lost (Arrive)
+//	sender elsewhere       has to wait for its acknowledgements: the caller keeps them until Opened
+//	                       names the NIC, as it does with a sender. Who does not wait for them
+//	                       is told to slow down, and what comes is lost in the end (Arrive)
 
 // Admit reports whether something may be sent to n.
 func (s *Scheduler) Admit(n *NIC, now ib.Time) bool {
@@ -58,6 +59,13 @@ func (s *Scheduler) Opened() *NIC {
 	return m.nic
 }
 
+// What another host sends is marked when a NIC is over its cap by so many bursts, and dropped
+// when by so many.
+const (
+	markAt = 1
+	dropAt = 4
+)
+
 // Arrive says what is to become of something that another host has sent to n: whether it is to
 // be marked, so that its sender slows down, or dropped.
 func (s *Scheduler) Arrive(n *NIC, now ib.Time) (mark, drop bool) {
@@ -69,8 +77,8 @@ func (s *Scheduler) Arrive(n *NIC, now ib.Time) (mark, drop bool) {
 			continue
 		}
 		b.fill(now)
-		mark = mark || b.level < b.burst/4
-		drop = drop || b.level < 0
+		mark = mark || b.level < -markAt*b.burst
+		drop = drop || b.level < -dropAt*b.burst
 	}
 	return mark, drop
 }

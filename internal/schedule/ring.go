@@ -152,7 +152,7 @@ func (r *ring) begin() {
 
 // charge takes the cost of a turn from m, and has the next one's turn come.
 func (r *ring) charge(m *member, cost ib.Time) {
-	m.deficit = max(m.deficit-min(cost, mostTurn), -mostDebt)
+	m.bill(cost)
 	if m.in != nil && r.members > 1 {
 		l := m.in
 		m.unlink()
@@ -163,6 +163,11 @@ func (r *ring) charge(m *member, cost ib.Time) {
 		}
 		l.push(m)
 	}
+}
+
+// bill takes something from m that was done outside of its turns.
+func (m *member) bill(cost ib.Time) {
+	m.deficit = max(m.deficit-min(cost, mostTurn), -mostDebt)
 }
 
 // each calls yield for the NICs in the ring.

@@ -423,6 +423,17 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 	s.tenants.charge(&t.place, cost)
 }
 
+// Bill says that something done for n outside of its turns took cost of the loop's time.
+func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
+	n.used.Time += cost
+	n.place.bill(cost)
+	n.tenant.place.bill(cost)
+}
+
+// Alone is the NIC if there is one only, without caps: it may have every turn, and nobody need
+// ask. Else it is nil.
+func (s *Scheduler) Alone() *NIC { return s.sole }
+
 // Used is what n had. Time counts what Charge said.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
