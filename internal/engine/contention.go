@@ -68,9 +68,6 @@ func (c *contention) back(left, now ib.Time) bool {
 // another processor if they keep this one too long. One-sided streams (traffic.oneSided) are
 // left to placement.go; elsewhere the kernel finds better places than the loop would.
 func (e *Engine) giveWay() {
-	if e.payer != nil {
-		e.settle() // nobody pays for the time of others
-	}
 	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
 		yield()
 		return

@@ -68,6 +68,9 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
+				if e.payer != nil {
+					e.settle() // nobody pays for the time of others
+				}
 				e.giveWay()
 			}
 			continue
