@@ -31,6 +31,8 @@ type Metadata struct {
 	Name   string            `json:"name"`
 	Tenant string            `json:"tenant,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
+
+	from source // of what Parse returns; a world has none
 }
 
 // An Object is a *Tenant, *Network, *NIC or *Policy. Objects of a World are not changed.
