@@ -25,8 +25,11 @@ type task struct {
 
 	// For the scheduler: see there.
 	queued bool
-	next   *task // behind it among those of its client that want a turn
+	next   *task   // behind it among those of its client that want a turn
+	since  ib.Time // when it began to want one
 	timer  timer
+	held   bool // it waits until a NIC is under its cap, see caps.go,
+	let    bool // and has done so
 
 	// For those on this host that wait for one another: see starved.go and inbox.go.
 	starved bool // it waits for its peer's receives
@@ -39,6 +42,7 @@ type task struct {
 	ackAt   ib.Time // when the last one was due
 	recvs   uint64  // receives completed by then
 	answers bool    // requests to it are soon followed by its own
+	late    *late   // an acknowledgement that waits, see caps.go; nil: none ever did
 
 	route route
 	peer  *task // the queue pair of this host that it is connected to, once it has been found

@@ -163,6 +163,10 @@ func (r *requester) step(c *reqCall, budget int) int {
 	case c.Conf.Type == ib.UD:
 		return r.sendDatagram(c)
 	case w.Op.isRD():
+		if w.Op == WRRead && c.sc.HoldReads {
+			c.sc.ReadHeld = true
+			return 0
+		}
 		return r.sendRD(c)
 	}
 	return r.sendData(c, budget)
