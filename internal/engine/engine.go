@@ -72,6 +72,7 @@ type Engine struct {
 	contention contention
 	placement  placement
 	chores     chores
+	bill       bill
 	long       bool // this pass comes before a command
 }
 
@@ -128,7 +129,10 @@ func (e *Engine) Stop() {
 }
 
 // clock reads the time.
-func (e *Engine) clock() { e.now = e.time() }
+func (e *Engine) clock() {
+	e.now = e.time()
+	e.bill.settle(e.now)
+}
 
 // Now is the loop's clock. It runs on the loop.
 func (e *Engine) Now() ib.Time { return e.now }

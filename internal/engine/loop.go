@@ -64,6 +64,7 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
+				e.bill.settle(e.time()) // what others do meanwhile is not for this NIC
 				e.giveWay()
 			}
 			continue

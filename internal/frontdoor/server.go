@@ -35,6 +35,8 @@ type Loop interface {
 	// Aside are the threads for what a client's memory may hold up. Any goroutine may
 	// use them.
 	Aside() *memory.Pool
+	// Bill has what the loop does next charged to a NIC.
+	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
 	// Watch has the loop serve a connection, Unwatch undoes that.

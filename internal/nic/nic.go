@@ -42,6 +42,8 @@ type NIC struct {
 	retired Counters // of queue pairs that are gone
 	serial  uint32   // of the object made last
 	routes  uint32   // see Reroute
+
+	tally tally // see meter.go
 }
 
 // Serial numbers an object for those who look at them; handles are a session's own.
