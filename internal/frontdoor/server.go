@@ -17,8 +17,10 @@ import (
 	"vrdma/internal/inspect"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -69,6 +71,9 @@ type Config struct {
 	Version string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
+	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
+	NICs  *vnic.Table
+	Clerk *meter.Clerk
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 }
@@ -137,6 +142,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
+		NICs: cfg.NICs, Clerk: cfg.Clerk,
 		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop,
 	}
 	var cerr error

@@ -11,6 +11,7 @@ import (
 	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/vnic"
@@ -59,6 +60,8 @@ type Config struct {
 	Loop    Loop
 	Clients Clients
 	Budget  *budget.Ledger // nil: nothing is bounded
+	NICs    *vnic.Table
+	Clerk   *meter.Clerk // nil: nothing is metered
 	Log     *slog.Logger
 	Version string // of the program
 	Owner   int    // uid of the daemon

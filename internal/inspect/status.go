@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/vnic"
 	"vrdma/internal/wire"
 )
 
@@ -44,6 +45,9 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 		st.Counters[c.Name] = c.Value
 	}
 	d.peers(&st, v.All)
+	if list := d.nics(v); len(list) > 1 || len(list) == 1 && list[0].NIC != vnic.Default {
+		st.NICs = list
+	}
 
 	d.cfg.Clients.Recount()
 	lines := v.Who.Account.Lines()

@@ -32,6 +32,7 @@ type book struct {
 	lock *os.File
 	size int64 // of what is written and complete
 	base int64 // when it was written anew
+	lazy bool  // it is not there, and is made when a tenant other than the default one is
 }
 
 const (
@@ -57,8 +58,10 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Open makes a meter that goes on where the file at path ends, which is made if it is not there.
-// A file with a part that cannot be read is kept as PATH.damaged, and told of.
-func Open(path string, now time.Time) (m *Meter, damage error, err error) {
+// If lazy, it is made when there is a tenant other than the default one: a daemon for which nothing
+// was declared leaves nothing behind. A file with a part that cannot be read is kept as
+// PATH.damaged, and told of.
+func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err error) {
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the usage file: %w", err)
@@ -73,6 +76,10 @@ func Open(path string, now time.Time) (m *Meter, damage error, err error) {
 	}
 	m = New()
 	m.book = &book{path: path, lock: lock}
+	if _, err := os.Lstat(path); lazy && errors.Is(err, os.ErrNotExist) {
+		m.book.lazy = true
+		return m, nil, nil
+	}
 	if damage, err = m.restore(path); err != nil {
 		return nil, nil, err
 	}
@@ -337,8 +344,8 @@ func frames(whole bool, entries []entry) [][]byte {
 func (m *Meter) Flush() error {
 	m.file.Lock()
 	defer m.file.Unlock()
-	if m.book == nil {
-		m.mu.Lock()
+	m.mu.Lock()
+	if m.book == nil || m.book.lazy && !m.declared() {
 		defer m.mu.Unlock()
 		if m.due(m.latest) {
 			m.rollUp(m.latest)
@@ -346,11 +353,11 @@ func (m *Meter) Flush() error {
 		m.dirty, m.fresh = false, m.fresh[:0]
 		return nil
 	}
-	m.mu.Lock()
 	rolled := m.due(m.latest) && m.rollUp(m.latest)
 	entries := m.changes()
 	m.mu.Unlock()
 	b := m.book
+	b.lazy = false
 	if rolled || b.f == nil || b.size > max(growth*b.base, leastGrowth) {
 		return m.rewrite()
 	}
@@ -365,6 +372,16 @@ func (m *Meter) Flush() error {
 		return fmt.Errorf("the usage file: %w", err)
 	}
 	return nil
+}
+
+// declared reports whether there is a tenant that somebody declared. mu is held.
+func (m *Meter) declared() bool {
+	for k := range m.totals {
+		if k.Tenant != System && k.Tenant != defaultTenant {
+			return true
+		}
+	}
+	return false
 }
 
 // changes are the totals that have changed since the last flush, each with its record of the

@@ -29,7 +29,7 @@ func countForEver(path string) {
 	if at, err := os.Stat(path); err == nil {
 		now = epoch.Add(time.Duration(at.Size()) * time.Second) // goes on, more or less
 	}
-	m, damage, err := Open(path, now)
+	m, damage, err := Open(path, false, now)
 	if err != nil || damage != nil {
 		fmt.Println("error", err, damage)
 		os.Exit(1)
@@ -70,7 +70,7 @@ func TestKilled(t *testing.T) {
 	}
 	for range kills {
 		tried, did := killed(t, self, path, 1+rnd.IntN(60))
-		m, damage, err := Open(path, epoch)
+		m, damage, err := Open(path, false, epoch)
 		if err != nil || damage != nil {
 			t.Fatalf("after a kill: %v, %v", err, damage)
 		}

@@ -118,7 +118,7 @@ func TestSums(t *testing.T) {
 	for seed := range uint64(8) {
 		w, now := newWorld(seed), epoch
 		path := filepath.Join(t.TempDir(), "usage")
-		m, _, err := Open(path, now)
+		m, _, err := Open(path, false, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestSums(t *testing.T) {
 				}
 				w.nics = map[string]*fakeNIC{}
 				var damage error
-				if m, damage, err = Open(path, now); err != nil || damage != nil {
+				if m, damage, err = Open(path, false, now); err != nil || damage != nil {
 					t.Fatal(err, damage)
 				}
 			}
@@ -227,7 +227,7 @@ func written(t testing.TB, seed uint64) (data []byte, ends []int, states []map[s
 	t.Helper()
 	w, now := newWorld(seed), epoch
 	path := filepath.Join(t.TempDir(), "usage")
-	m, _, err := Open(path, now)
+	m, _, err := Open(path, false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestDamaged(t *testing.T) {
 	if err := os.WriteFile(path, bad, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, damage, err := Open(path, epoch)
+	m, damage, err := Open(path, false, epoch)
 	if err != nil || damage == nil {
 		t.Fatalf("damage %v, error %v", damage, err)
 	}
@@ -289,11 +289,11 @@ func TestDamaged(t *testing.T) {
 	if kept, err := os.ReadFile(path + ".damaged"); err != nil || !bytes.Equal(kept, bad) {
 		t.Errorf("the damaged file was not kept: %v", err)
 	}
-	if m, damage, err = Open(path, epoch); err != nil || damage != nil {
+	if m, damage, err = Open(path, false, epoch); err != nil || damage != nil {
 		t.Fatalf("once more: damage %v, error %v", damage, err)
 	}
 	defer m.Close()
-	if _, _, err := Open(path, epoch); err == nil {
+	if _, _, err := Open(path, false, epoch); err == nil {
 		t.Error("two daemons have the same file")
 	}
 }
@@ -302,7 +302,7 @@ func TestDamaged(t *testing.T) {
 func TestFull(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "usage")
-	m, _, err := Open(path, epoch)
+	m, _, err := Open(path, false, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,12 +319,41 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
-	if m, _, err = Open(path, epoch); err != nil {
+	if m, _, err = Open(path, false, epoch); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
 	totals, records := sums(m)
 	if totals["red"][TransmitBytes] != 7 || records["red"][TransmitBytes] != 7 {
+		t.Errorf("totals %v, records %v", totals, records)
+	}
+}
+
+// TestLazy: the file is made when somebody was declared who uses something, with all that was
+// counted before.
+func TestLazy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage")
+	m, _, err := Open(path, true, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := Reading{ID: 1, Key: Key{"default", "host", "default"}}
+	mine.Counted[TransmitBytes] = 5
+	m.Sample(epoch, []Reading{mine, {ID: 2, Key: Key{Tenant: System}}})
+	m.Flush()
+	if _, err := os.Stat(path); err == nil {
+		t.Fatal("nothing was declared, and there is a file")
+	}
+	m.Sample(epoch, []Reading{{ID: 3, Key: Key{"red", "train", "web"}}})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err = Open(path, true, epoch); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	totals, records := sums(m)
+	if totals["default"][TransmitBytes] != 5 || records["default"][TransmitBytes] != 5 {
 		t.Errorf("totals %v, records %v", totals, records)
 	}
 }

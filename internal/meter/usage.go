@@ -127,6 +127,9 @@ type Key struct{ Tenant, Network, NIC string }
 // whom they were. No tenant can have this name.
 const System = "_system"
 
+// defaultTenant is the tenant that is there when nothing is declared.
+const defaultTenant = "default"
+
 // A Record is what was used in a time.
 type Record struct {
 	Key

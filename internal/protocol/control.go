@@ -15,10 +15,15 @@ import (
 //	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
 //	                              capture file until the tool hangs up
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
+//	{"op":"top"}                  answered by one Top
+//	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
+	// For usage: records that end after this time, of this tenant; zero and empty: all.
+	Since  time.Time `json:"since,omitzero"`
+	Tenant string    `json:"tenant,omitempty"`
 }
 
 // Operations of a ControlRequest.
@@ -27,6 +32,8 @@ const (
 	ControlTrace   = "trace"
 	ControlCapture = "capture"
 	ControlCount   = "connections"
+	ControlTop     = "top"
+	ControlUsage   = "usage"
 	ControlStop    = "stop"
 )
 
@@ -53,6 +60,8 @@ type Status struct {
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
+	// NICs are all NICs that who asks may see, if there are others than the default one.
+	NICs []NICStatus `json:"nics,omitempty"`
 	// Budgets are what users hold of the daemon, and how much they may.
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
