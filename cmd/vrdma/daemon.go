@@ -21,8 +21,10 @@ import (
 	"vrdma/internal/budget"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
@@ -51,6 +53,7 @@ type daemonFlags struct {
 	noGRO     bool
 	strangers bool
 	noDefault bool
+	usage     string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -95,6 +98,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
+	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: the socket's path and .usage; none with --ephemeral)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -170,7 +174,12 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	if f.noDefault {
 		device.GIDs = nil
 	}
-	if err := d.open(device); err != nil {
+	used, err := f.meter(place, log)
+	if err != nil {
+		return err
+	}
+	defer used.Close()
+	if err := d.open(device, used); err != nil {
 		return err
 	}
 	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
@@ -270,6 +279,7 @@ type daemon struct {
 	wake          []int      // its descriptors
 	window        uint32     // bytes on their way to a peer
 	flight        uint32     // those of all queue pairs together
+	clerk         *meter.Clerk
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
@@ -277,7 +287,7 @@ type daemon struct {
 
 // open starts the engine and opens the socket. Behind it is the default NIC, if it has an
 // address.
-func (d *daemon) open(device nic.Config) (err error) {
+func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.engine, err = engine.New(engine.Options{
 		Resolver: d.nics,
 		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
@@ -293,8 +303,12 @@ func (d *daemon) open(device nic.Config) (err error) {
 			return err
 		}
 	}
+	d.clerk = meter.NewClerk(used, inspect.NewCensus(d.engine, d.nics).Read, func(err error) {
+		d.log.Error("what tenants use cannot be kept, and would be lost when the daemon ends; it is tried again every second", "error", err)
+	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
+		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
+		Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err
@@ -329,6 +343,8 @@ func (d *daemon) ask(why string) {
 func (d *daemon) serve() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	metered := d.meter()
+	defer metered()
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 
@@ -346,6 +362,7 @@ func (d *daemon) serve() error {
 	defer cancel()
 	err := d.server.Close(ctx)
 	d.rack.Close()
+	metered() // what the last sessions used
 	d.engine.Stop()
 	if d.port != nil {
 		d.port.Close()

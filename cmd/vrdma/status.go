@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
 )
 
 func statusCommand(o *options) *cobra.Command {
@@ -79,9 +80,7 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
-	if len(s.NICs) > 1 || len(s.NICs) == 1 && s.NICs[0].Name != s.NIC {
-		printList(w, "NICs", s.NICs, printNIC)
-	}
+	printList(w, "NICs", s.NICs, printNIC)
 	printList(w, "connections", s.Connections, printConnection)
 	printList(w, "peer hosts", s.Peers, printPeer)
 	printList(w, "users near a limit", nearLimit(s.Budgets), printBudget)
@@ -119,7 +118,11 @@ func ofNIC(name string) string {
 
 // printNIC is one line of a virtual NIC.
 func printNIC(w io.Writer, n protocol.NICStatus) {
-	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Network, strings.Join(n.Addresses, ", "), count(uint64(n.Programs), "program"))
+	name := n.Tenant + "/" + n.NIC
+	if n.Tenant == vnic.Default {
+		name = n.NIC
+	}
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", name, n.Network, strings.Join(n.Addresses, ", "), count(uint64(n.Sessions), "session"))
 }
 
 // printConnection is one line of who talks with whom.

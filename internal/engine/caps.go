@@ -106,8 +106,7 @@ func (e *Engine) unrank(c *card) {
 // Usage is what a NIC had of the loop.
 type Usage struct {
 	schedule.Use
-	Delays  Delays
-	OverCap uint64 // packets from other hosts that were dropped because it was over its cap
+	Delays Delays
 }
 
 // Usage tells what n had of the loop. It runs on the loop.
@@ -116,7 +115,7 @@ func (e *Engine) Usage(n *nic.NIC) Usage {
 	if c == nil {
 		return Usage{}
 	}
-	return Usage{*e.sched.nics.Used(&c.band.nic), c.band.delays, c.overCap}
+	return Usage{*e.sched.nics.Used(&c.band.nic), c.band.delays}
 }
 
 // Delays counts how long requests waited from the doorbell to the beginning of the turn that

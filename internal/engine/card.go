@@ -20,10 +20,8 @@ type card struct {
 	manage Management            // nil: nobody takes its management datagrams
 	groups map[ib.GID]netip.Addr // that it is a member of, and what the underlay calls them
 	band   band
-	// overCap counts packets from other hosts that were dropped because it is over its cap.
-	overCap uint64
-	late    queue[*task] // whose acknowledgements wait until it is under its cap
-	held    queue[*task] // who waits to send to it, see caps.go
+	late   queue[*task] // whose acknowledgements wait until it is under its cap
+	held   queue[*task] // who waits to send to it, see caps.go
 }
 
 // cards are the NICs that are served.

@@ -75,7 +75,8 @@ type Engine struct {
 	chores     chores
 	tenants    map[string]*schedule.Tenant
 	payer      *band // who had the turn whose time has not been charged
-	long       bool  // this pass comes before a command
+	bill       bill
+	long       bool // this pass comes before a command
 }
 
 const defaultSpin = 50 * time.Microsecond
@@ -132,7 +133,10 @@ func (e *Engine) Stop() {
 }
 
 // clock reads the time.
-func (e *Engine) clock() { e.now = e.time() }
+func (e *Engine) clock() {
+	e.now = e.time()
+	e.bill.settle(e.now)
+}
 
 // Now is the loop's clock. It runs on the loop.
 func (e *Engine) Now() ib.Time { return e.now }

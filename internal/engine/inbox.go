@@ -72,6 +72,7 @@ func (e *Engine) park(t *task, b *transport.Burst) {
 		size = b.Data.Len()
 	}
 	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !t.q.Keep(size) {
+		t.card.nic.Drop(nic.DropBuffer, b.Packets)
 		return // lost
 	}
 	in.bytes += size

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
 
@@ -62,6 +63,7 @@ func (t *task) Send(b *transport.Burst) {
 	to := t.peer
 	if to == nil || to.q.Num() != b.Dst || to.q.Gone() || b.Type == ib.UD {
 		if to = t.findPeer(b); to == nil {
+			t.card.nic.Drop(nic.DropNoQP, b.Packets)
 			return // lost, as on a wire: the sender's timer will tell it
 		}
 	}
@@ -83,7 +85,10 @@ func (t *task) Send(b *transport.Burst) {
 func (e *Engine) leaveHost(t *task, b *transport.Burst) {
 	if e.net.port != nil && t.route.remote() {
 		e.depart(t, &t.route, b)
-	} else if e.net.tap != nil {
+		return
+	}
+	t.card.nic.Drop(nic.DropNoNIC, b.Packets)
+	if e.net.tap != nil {
 		e.net.tap.Burst(b) // it leads nowhere, which somebody may want to see
 	}
 }

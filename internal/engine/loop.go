@@ -71,6 +71,7 @@ func (e *Engine) loop() {
 				if e.payer != nil {
 					e.settle() // nobody pays for the time of others
 				}
+				e.bill.settle(e.time()) // what others do meanwhile is not for this NIC
 				e.giveWay()
 			}
 			continue

@@ -56,6 +56,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 	if q.Gone() {
 		return false
 	}
+	e.worksFor(t.card)
 	m := q.Transport()
 	if t.parked {
 		e.offer(t)

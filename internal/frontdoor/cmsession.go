@@ -148,6 +148,7 @@ func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Er
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	if ses.looped {
+		ses.srv.loop.Bill(ses.nic.Device)
 		err := f(ses.ch)
 		if err != nil {
 			ses.srv.overdrawnBeside(err)
@@ -155,7 +156,8 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 		return err
 	}
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.loop.Do(func() { err = f(ses.ch) }); p != nil && !errors.Is(p, os.ErrClosed) {
+	run := func() { ses.srv.loop.Bill(ses.nic.Device); err = f(ses.ch) }
+	if p := ses.srv.loop.Do(run); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)

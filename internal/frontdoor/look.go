@@ -71,7 +71,7 @@ func (g guests) Sessions() []inspect.Session {
 }
 
 // NICs implements inspect.Clients. At the door of one of a tenant's NICs there is no other.
-func (g guests) NICs(v *inspect.View) (out []protocol.NICStatus) {
+func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
 	g.s.mu.Lock()
 	doors := slices.Clone(g.s.doors)
 	g.s.mu.Unlock()
@@ -80,7 +80,7 @@ func (g guests) NICs(v *inspect.View) (out []protocol.NICStatus) {
 		if d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
 			continue
 		}
-		n := protocol.NICStatus{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
+		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
 		for _, gid := range d.NIC.Device.GIDs {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}

@@ -18,6 +18,7 @@ import (
 	"vrdma/internal/inspect"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
@@ -37,6 +38,8 @@ type Loop interface {
 	// Aside are the threads for what a client's memory may hold up. Any goroutine may
 	// use them.
 	Aside() *memory.Pool
+	// Bill has what the loop does next charged to a NIC.
+	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
 	// Watch has the loop serve a connection, Unwatch undoes that.
@@ -71,6 +74,9 @@ type Config struct {
 	Budget *budget.Ledger
 	// Objects answers those who ask about declared objects; nil: nobody does.
 	Objects func(c *protocol.Conn, v *inspect.View)
+	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
+	NICs  *vnic.Table
+	Clerk *meter.Clerk
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 	// Overdrawn is told of limits that are met, once a second at most for each kind of a
@@ -150,6 +156,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
+		NICs: cfg.NICs, Clerk: cfg.Clerk,
 		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
 	}
 	var cerr error

@@ -147,6 +147,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
 	if ses.looped {
 		if ses.dev.Served() {
+			ses.srv.loop.Bill(ses.nic.Device)
 			err = f(ses.dev)
 		}
 		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
@@ -156,6 +157,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	}
 	run := func() {
 		if ses.dev.Served() { // else it faulted, and is closed
+			ses.srv.loop.Bill(ses.nic.Device)
 			err = f(ses.dev)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
@@ -38,7 +39,7 @@ type Clients interface {
 	// Recount has every program charged for what it holds now.
 	Recount()
 	// NICs are those that a view's caller may open, or all that there are.
-	NICs(v *View) []protocol.NICStatus
+	NICs(v *View) []protocol.NICDoor
 }
 
 // A Session is an opened device.
@@ -63,6 +64,8 @@ type Config struct {
 	Loop    Loop
 	Clients Clients
 	Budget  *budget.Ledger // nil: nothing is bounded
+	NICs    *vnic.Table
+	Clerk   *meter.Clerk // nil: nothing is metered
 	Log     *slog.Logger
 	Version string // of the program
 	Owner   int    // uid of the daemon

@@ -39,13 +39,15 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 		st.Refused = d.Refused.snapshot()
 		d.peers(&st, v.All)
 	}
+	if list := d.nics(v); len(list) > 1 || len(list) == 1 && list[0].NIC != vnic.Default {
+		st.NICs = list
+	}
 
 	d.cfg.Clients.Recount()
 	lines := v.Who.Account.Lines()
 	if v.All {
 		lines = d.cfg.Budget.Lines()
 		st.Control = d.cfg.Control
-		st.NICs = d.cfg.Clients.NICs(v)
 	}
 	for _, l := range lines {
 		st.Budgets = append(st.Budgets, protocol.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})

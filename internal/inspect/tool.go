@@ -72,6 +72,14 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			if c.SendJSON(protocol.NICList{NICs: d.cfg.Clients.NICs(&v)}) != nil {
 				return
 			}
+		case protocol.ControlTop:
+			if d.sendTop(c, &v) != nil {
+				return
+			}
+		case protocol.ControlUsage:
+			if d.sendUsage(c, &v, &req) != nil {
+				return
+			}
 		case protocol.ControlCapture:
 			if !v.All {
 				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})

@@ -42,24 +42,26 @@ type Refusal uint8
 
 // Refusals.
 const (
-	RefusedConnect Refusal = iota // rdma_connect
-	RefusedRequest                // a request for a connection that came in
-	RefusedPeer                   // a queue pair's peer: modify to RTR
-	RefusedAddress                // an address handle
-	RefusedGroup                  // membership of a multicast group
-	RefusedType                   // a queue pair of this type
-	RefusedSend                   // a datagram that was sent
-	RefusedReceive                // a datagram that came
-	Revoked                       // a connection that had been allowed
-	refusals
+	RefusedConnect   Refusal = iota // rdma_connect
+	RefusedRequest                  // a request for a connection that came in
+	RefusedPeer                     // a queue pair's peer: modify to RTR
+	RefusedAddress                  // an address handle
+	RefusedGroup                    // membership of a multicast group
+	RefusedType                     // a queue pair of this type
+	RefusedSend                     // a datagram that was sent
+	RefusedReceive                  // a datagram that came
+	Revoked                         // a connection that had been allowed
+	RefusedOperation                // an operation on its memory: key, bounds or rights forbid it
+	RefusedQuota                    // an object beyond what the tenant may have
+	NumRefusals
 )
 
-var refusalNames = [refusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "revoked"}
+var refusalNames = [NumRefusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "revoked", "op", "quota"}
 
 func (r Refusal) String() string { return refusalNames[r] }
 
 // Refusals counts them. Requests for operations that are not allowed are in Counters.Denied.
-type Refusals [refusals]uint64
+type Refusals [NumRefusals]uint64
 
 // A Denial is a refusal as somebody should hear of it.
 type Denial struct {

@@ -194,7 +194,7 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 		t.DGID = a.AH.DGID
 		q.tr.SetPath(q.owner.Connect(&t.SGID, &t.DGID))
 	}
-	m := mask
+	m, had := mask, q.connected()
 	if next != q.tr.State() {
 		m |= ib.MaskState
 	} else if mask&ib.MaskState != 0 && next == ib.StateError {
@@ -202,6 +202,9 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 		return
 	}
 	q.tr.Modify(&t, m, q.owner.Now(), &q.env)
+	if !had && q.connected() {
+		q.nic.tally.connected++
+	}
 	q.session.Arena.setReady(q.handle, q.CanPost())
 	q.NoteError()
 	q.owner.Wake()

@@ -45,6 +45,8 @@ type NIC struct {
 	serial  uint32   // of the object made last
 	routes  uint32   // see Reroute
 	rules   rules    // see guard.go
+
+	tally tally // see meter.go
 }
 
 // Serial numbers an object for those who look at them; handles are a session's own.

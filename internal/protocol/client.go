@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // control opens a CONTROL conversation and sends req: at the daemon's control socket
@@ -87,7 +88,7 @@ func QueryStatus(socket string) (*Status, error) {
 }
 
 // QueryNICs asks the daemon at socket which NICs there are that we may open.
-func QueryNICs(socket string) ([]NICStatus, error) {
+func QueryNICs(socket string) ([]NICDoor, error) {
 	s, err := control(socket, ControlRequest{Op: ControlNICs})
 	if err != nil {
 		return nil, err
@@ -207,3 +208,33 @@ func (c *Capture) Read(b []byte) (int, error) {
 
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }
+
+// QueryTop asks what every NIC has counted.
+func QueryTop(socket string) (*Top, error) {
+	t := new(Top)
+	err := ask(socket, ControlRequest{Op: ControlTop}, t, &t.Error)
+	return t, err
+}
+
+// QueryUsage asks for the records of a tenant, or of all, since then.
+func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, error) {
+	u := new(UsageReport)
+	err := ask(socket, ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}, u, &u.Error)
+	return u, err
+}
+
+// ask asks for one document; failure is where the daemon says why there is none.
+func ask(socket string, req ControlRequest, answer any, failure *string) error {
+	s, err := control(socket, req)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.ReceiveJSON(answer); err != nil {
+		return err
+	}
+	if *failure != "" {
+		return errors.New(*failure)
+	}
+	return nil
+}

@@ -16,12 +16,17 @@ import (
 //	                              capture file until the tool hangs up
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
 //	{"op":"nics"}                 answered by one NICList
+//	{"op":"top"}                  answered by one Top
+//	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
+	// For usage: records that end after this time, of this tenant; zero and empty: all.
+	Since  time.Time `json:"since,omitzero"`
+	Tenant string    `json:"tenant,omitempty"`
 }
 
 // Operations of a ControlRequest.
@@ -31,6 +36,8 @@ const (
 	ControlCapture = "capture"
 	ControlCount   = "connections"
 	ControlNICs    = "nics"
+	ControlTop     = "top"
+	ControlUsage   = "usage"
 	ControlStop    = "stop"
 	ControlObjects = "objects"
 )
@@ -59,19 +66,19 @@ type Status struct {
 	Sessions []SessionStatus `json:"sessions"`
 	// Connections are the identifiers of rdma_cm.
 	Connections []ConnectionStatus `json:"connections"`
-	// NICs are all of the daemon's, for those who may see all.
-	NICs []NICStatus `json:"nics,omitempty"`
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
+	// NICs are all NICs that who asks may see, if there are others than the default one.
+	NICs []NICStatus `json:"nics,omitempty"`
 	// Budgets are what users hold of the daemon, and how much they may.
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
 }
 
-// NICStatus is one virtual NIC.
-type NICStatus struct {
+// NICDoor is a NIC that can be opened, and where.
+type NICDoor struct {
 	Name      string   `json:"name"`
 	Network   string   `json:"network"`
 	Addresses []string `json:"addresses"`
@@ -81,8 +88,8 @@ type NICStatus struct {
 
 // NICList are the NICs that a caller may open.
 type NICList struct {
-	Error string      `json:"error,omitempty"`
-	NICs  []NICStatus `json:"nics"`
+	Error string    `json:"error,omitempty"`
+	NICs  []NICDoor `json:"nics"`
 }
 
 // BudgetStatus is what one user, or a group of them, holds of one kind.

@@ -33,6 +33,13 @@ type Counters struct {
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
 	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale
+	// Of these:
+	WrongPeer uint64 // not from the peer that the queue pair is connected to
+	NoReceive uint64 // datagrams and unreliable messages for which no receive, or too short a one, was posted
+
+	// Messages by operation: those that left whole, each once however often it was sent again, and
+	// those that arrived and were carried out.
+	SentMessages, RcvdMessages [NumOps]uint64
 }
 
 // Snapshot is what a query or a status page wants to know.

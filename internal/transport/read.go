@@ -20,6 +20,7 @@ func (rs *responder) receiveRD(c *respCall, b *Burst) (taken bool) {
 		return true
 	}
 	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	c.countMessage(&c.Count.RcvdMessages, b)
 	rs.PSN = ib.PSNAdd(b.PSN, e.packets(c.Attr.MTU))
 	if b.Kind != KindReadReq || ib.PSNDist(rs.AckPSN, rs.PSN) > ib.PSNHalf/2 {
 		rs.AckPSN = rs.PSN

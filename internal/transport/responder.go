@@ -331,6 +331,7 @@ func remoteFault(st Status) fault {
 // deliver completes the message that b ends. It reports whether the queue pair lives.
 func (rs *responder) deliver(c *respCall, b *Burst) bool {
 	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	c.countMessage(&c.Count.RcvdMessages, b)
 	length := rs.Msg.Length
 	kind := rs.Msg.Kind
 	rs.Msg.Kind = 0

@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,5 +36,4 @@ func TestTwoTenants(t *testing.T) {
 	if n := strings.Count(out, "hca_id:"); n != 1 {
 		t.Errorf("red/slow sees %d devices, want one:\n%s", n, out)
 	}
-	fmt.Sprint()
 }
