@@ -24,14 +24,12 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
-	"vrdma/internal/rdmacm"
+	"vrdma/internal/rack"
 	"vrdma/internal/routes"
 	"vrdma/internal/vnic"
 )
 
 const (
-	// deviceName begins with what libibverbs' rxe provider matches.
-	deviceName = "rxe0"
 	// grace is how long an ephemeral daemon waits for the next program.
 	grace = 3 * time.Second
 	// closeTimeout bounds a clean stop.
@@ -52,6 +50,7 @@ type daemonFlags struct {
 	noGSO     bool
 	noGRO     bool
 	strangers bool
+	noDefault bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -94,6 +93,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
+	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
@@ -158,16 +158,22 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers, stop: make(chan string, 1)}
-	if f.network && !f.ephemeral {
+	d := &daemon{
+		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
+		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
+	}
+	if f.network && !f.ephemeral && !f.noDefault {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
 		}
 	}
-	if err := d.open(device, fs.FileMode(mode), dirMode); err != nil {
+	if f.noDefault {
+		device.GIDs = nil
+	}
+	if err := d.open(device); err != nil {
 		return err
 	}
-	log.Info("serving", "version", version, "socket", place.Socket, "device", deviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
+	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {
 		file, err := os.Create(f.profile)
 		if err != nil {
@@ -230,7 +236,7 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{Name: deviceName, NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
@@ -254,19 +260,24 @@ type daemon struct {
 	nics   *vnic.Table
 	engine *engine.Engine
 	server *frontdoor.Server
-	port   *link.Port // nil: no other hosts
-	wake   []int      // its descriptors
-	window uint32     // bytes on their way to a peer
-	flight uint32     // those of all queue pairs together
+	rack   *rack.Rack
+	// mode and dirMode are those of the socket and its directories, limits those of each
+	// opened device.
+	mode, dirMode fs.FileMode
+	limits        nic.Limits
+	underlay      int        // MTU of the host's network; 0: no other hosts
+	port          *link.Port // nil: no other hosts
+	wake          []int      // its descriptors
+	window        uint32     // bytes on their way to a peer
+	flight        uint32     // those of all queue pairs together
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
 }
 
-// open starts the engine and opens the socket.
-func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
-	card := nic.New(device)
-	var err error
+// open starts the engine and opens the socket. Behind it is the default NIC, if it has an
+// address.
+func (d *daemon) open(device nic.Config) (err error) {
 	d.engine, err = engine.New(engine.Options{
 		Resolver: d.nics,
 		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
@@ -275,28 +286,34 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	if err != nil {
 		return lacks("%w", err)
 	}
-	manager := rdmacm.New(card, d.engine.MADs(card))
-	first := &vnic.NIC{
-		Name: vnic.Default, Owner: os.Geteuid(), Network: vnic.HostNetwork, Device: card, Manager: manager, Routes: routes.Kernel{},
-	}
-	if d.port == nil {
-		first.Routes = routes.None{}
-	}
-	if err := d.nics.Add(first); err != nil {
-		return err
-	}
-	if err := d.engine.Add(card, manager); err != nil {
-		return err
+	d.rack = rack.New(d.rackConfig())
+	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	if len(device.GIDs) > 0 {
+		if door.NIC, err = d.rack.Default(device); err != nil {
+			return err
+		}
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Doors:  []frontdoor.Door{{Socket: d.place.Socket, NIC: first, DirMode: dirMode, SocketMode: mode}},
-		Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
+		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
 	})
 	if err != nil {
 		return err
 	}
 	d.engine.Start()
+	d.rack.Open(d.server)
 	return nil
+}
+
+// rackConfig is how declared NICs are made.
+func (d *daemon) rackConfig() rack.Config {
+	c := rack.Config{
+		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
+		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{},
+	}
+	if d.port == nil {
+		c.HostRoutes = routes.None{}
+	}
+	return c
 }
 
 // ask requests a stop; only the first request counts.
@@ -328,6 +345,7 @@ func (d *daemon) serve() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := d.server.Close(ctx)
+	d.rack.Close()
 	d.engine.Stop()
 	if d.port != nil {
 		d.port.Close()

@@ -59,7 +59,14 @@ that are not zero; and what was refused as unsupported. Long lists are cut, exce
 func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
-	fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	if s.NIC == "" {
+		fmt.Fprintf(t, "device\tnone: this daemon has no default NIC\n")
+	} else {
+		fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	}
+	if s.NIC != "" && s.NIC != "default" {
+		fmt.Fprintf(t, "NIC\t%s in network %s\n", s.NIC, s.Network)
+	}
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
 	}
@@ -72,6 +79,9 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
+	if len(s.NICs) > 1 || len(s.NICs) == 1 && s.NICs[0].Name != s.NIC {
+		printList(w, "NICs", s.NICs, printNIC)
+	}
 	printList(w, "connections", s.Connections, printConnection)
 	printList(w, "peer hosts", s.Peers, printPeer)
 	printList(w, "users near a limit", nearLimit(s.Budgets), printBudget)
@@ -82,7 +92,7 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 
 func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	o := s.Objects
-	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened))
+	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s%s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened), ofNIC(s.NIC))
 	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
 		s.Commands, o.PDs, o.MRs, bytesText(s.MRBytes), o.MWs, o.CQs, o.QPs, o.SRQs, o.AHs, o.Channels)
 	const most = 20
@@ -99,9 +109,22 @@ func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	}
 }
 
+// ofNIC says which NIC something is of, unless it is the default one.
+func ofNIC(name string) string {
+	if name == "" || name == "default" {
+		return ""
+	}
+	return ", NIC " + name
+}
+
+// printNIC is one line of a virtual NIC.
+func printNIC(w io.Writer, n protocol.NICStatus) {
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", n.Name, n.Network, strings.Join(n.Addresses, ", "), count(uint64(n.Programs), "program"))
+}
+
 // printConnection is one line of who talks with whom.
 func printConnection(w io.Writer, c protocol.ConnectionStatus) {
-	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d%s", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid, ofNIC(c.NIC))
 	if c.QPN != 0 {
 		fmt.Fprintf(w, ", QP 0x%06x", c.QPN)
 	}

@@ -169,7 +169,7 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		err := s.accept(s.control.listener, s.converseControl)
+		err := s.accept(s.control.listener, controlEntrance{s})
 		if err == nil {
 			return
 		}
@@ -178,9 +178,15 @@ func (s *Server) serveTools() {
 	}
 }
 
-// converseControl serves one tool at the control socket.
-func (s *Server) converseControl(c *protocol.Conn, who caller.Caller) error {
+// controlEntrance is the control socket, as connections come in there. It implements entrance.
+type controlEntrance struct{ *Server }
+
+// converse serves one tool.
+func (e controlEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+	s := e.Server
+	s.mu.Lock()
 	first := s.doors[0]
+	s.mu.Unlock()
 	h, who, err := s.greeting(c, who, first)
 	if err != nil {
 		return err
@@ -192,7 +198,7 @@ func (s *Server) converseControl(c *protocol.Conn, who caller.Caller) error {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+	return s.serveTool(c, inspect.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }
 
 // mayControl says why a process may not see and stop everything.

@@ -41,7 +41,9 @@ func (s *Server) admitTenants(admit bool) error {
 		t.socket = nil
 		return nil
 	}
+	s.mu.Lock()
 	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -54,7 +56,7 @@ func (s *Server) admitTenants(admit bool) error {
 	go func() {
 		defer s.work.Done()
 		for {
-			err := s.accept(socket.listener, s.converseTenants)
+			err := s.accept(socket.listener, tenantsEntrance{controlEntrance{s}})
 			if err == nil {
 				return
 			}
@@ -73,9 +75,16 @@ func (s *Server) closeTenants() {
 	s.tenants.closed = true
 }
 
-// converseTenants serves one tool at the tenants' socket.
-func (s *Server) converseTenants(c *protocol.Conn, who caller.Caller) error {
+// tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance;
+// they are charged as at the control socket.
+type tenantsEntrance struct{ controlEntrance }
+
+// converse serves one tool.
+func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+	s := e.Server
+	s.mu.Lock()
 	first := s.doors[0]
+	s.mu.Unlock()
 	h, who, err := s.greeting(c, who, first)
 	if err != nil {
 		return err
@@ -86,5 +95,5 @@ func (s *Server) converseTenants(c *protocol.Conn, who caller.Caller) error {
 	if err := s.resident(&who); err != nil {
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, Tenants: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+	return s.serveTool(c, inspect.View{Who: &who, Conn: c, Tenants: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }

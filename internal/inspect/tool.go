@@ -68,6 +68,10 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			if c.SendJSON(protocol.ConnectionCount{RDMA: d.count(req.Label, &v)}) != nil {
 				return
 			}
+		case protocol.ControlNICs:
+			if c.SendJSON(protocol.NICList{NICs: d.cfg.Clients.NICs(&v)}) != nil {
+				return
+			}
 		case protocol.ControlCapture:
 			if !v.All {
 				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})

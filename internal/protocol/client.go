@@ -86,6 +86,23 @@ func QueryStatus(socket string) (*Status, error) {
 	return st, nil
 }
 
+// QueryNICs asks the daemon at socket which NICs there are that we may open.
+func QueryNICs(socket string) ([]NICStatus, error) {
+	s, err := control(socket, ControlRequest{Op: ControlNICs})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var list NICList
+	if err := s.ReceiveJSON(&list); err != nil {
+		return nil, err
+	}
+	if list.Error != "" {
+		return nil, errors.New(list.Error)
+	}
+	return list.NICs, nil
+}
+
 // CountConnections asks how many connections over RDMA the programs with a label have
 // had.
 func CountConnections(socket, label string) (uint64, error) {

@@ -15,6 +15,7 @@ import (
 //	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
 //	                              capture file until the tool hangs up
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
+//	{"op":"nics"}                 answered by one NICList
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
 //	{"op":"objects"}              answered by a ControlReply; then one request about declared
 //	                              objects follows, and its answers (package control)
@@ -29,6 +30,7 @@ const (
 	ControlTrace   = "trace"
 	ControlCapture = "capture"
 	ControlCount   = "connections"
+	ControlNICs    = "nics"
 	ControlStop    = "stop"
 	ControlObjects = "objects"
 )
@@ -47,12 +49,18 @@ type Status struct {
 	Pid      int    `json:"pid"`
 	Socket   string `json:"socket"`
 	// Control is the control socket, for those who may use it.
-	Control  string          `json:"control,omitempty"`
-	Started  time.Time       `json:"started"`
+	Control string    `json:"control,omitempty"`
+	Started time.Time `json:"started"`
+	// NIC is the virtual NIC that is described, as the daemon calls it, and Network its network;
+	// empty: the daemon has no default NIC.
+	NIC      string          `json:"nic"`
+	Network  string          `json:"network"`
 	Device   DeviceStatus    `json:"device"`
 	Sessions []SessionStatus `json:"sessions"`
 	// Connections are the identifiers of rdma_cm.
 	Connections []ConnectionStatus `json:"connections"`
+	// NICs are all of the daemon's, for those who may see all.
+	NICs []NICStatus `json:"nics,omitempty"`
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
@@ -60,6 +68,21 @@ type Status struct {
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// NICStatus is one virtual NIC.
+type NICStatus struct {
+	Name      string   `json:"name"`
+	Network   string   `json:"network"`
+	Addresses []string `json:"addresses"`
+	Socket    string   `json:"socket"`
+	Programs  int      `json:"programs"` // that use it
+}
+
+// NICList are the NICs that a caller may open.
+type NICList struct {
+	Error string      `json:"error,omitempty"`
+	NICs  []NICStatus `json:"nics"`
 }
 
 // BudgetStatus is what one user, or a group of them, holds of one kind.
@@ -91,6 +114,7 @@ type GIDStatus struct {
 // SessionStatus is one open of the device.
 type SessionStatus struct {
 	ID       uint64      `json:"id"`
+	NIC      string      `json:"nic"`
 	Pid      int         `json:"pid"`
 	UID      int         `json:"uid"`
 	Program  string      `json:"program"`
@@ -134,6 +158,7 @@ type ConnectionCount struct {
 // ConnectionStatus is one identifier of the connection manager: a listener, or a
 // connection in some state.
 type ConnectionStatus struct {
+	NIC       string `json:"nic"`
 	Pid       int    `json:"pid"`
 	Program   string `json:"program"`
 	PortSpace string `json:"port_space"`

@@ -82,6 +82,7 @@ type Client struct {
 	Established uint64
 
 	cma      *CMA
+	requests *budget.Pace // nil: no limit
 	ids      table[*ID]
 	groups   table[*Group]
 	channels table[*Channel]
@@ -101,6 +102,8 @@ var (
 	idBill      = budget.Bill{budget.State: 4 << 10}
 	groupBill   = budget.Bill{budget.State: 1 << 10}
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
+	// A connection counts from its request or acceptance to the end of the identifier.
+	connectionBill = budget.Bill{budget.Connections: 1}
 )
 
 // SetAccount says who is charged for what the client has. It is called before the client
@@ -110,6 +113,11 @@ func (c *Client) SetAccount(a *budget.Account) {
 	c.groups.account, c.groups.price = a, groupBill
 	c.channels.account, c.channels.price = a, channelBill
 }
+
+// SetPace says how many connections the client may ask for a second, with others whose pace it
+// is, too. Who asks for more is refused at once (EAGAIN): whoever waits for a connection has a
+// time-out of its own, and one that was held up here would look like a peer that does not answer.
+func (c *Client) SetPace(p *budget.Pace) { c.requests = p }
 
 // Close ends everything that the client has.
 func (c *Client) Close() {

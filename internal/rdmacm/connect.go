@@ -4,8 +4,10 @@ import (
 	"errors"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/budget"
 	"vrdma/internal/cm"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
@@ -98,6 +100,12 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if id.state != Routed {
 		return syscall.EINVAL
 	}
+	if p := id.client.requests; !p.Try(time.Unix(0, int64(id.cma.now()))) {
+		return p.Error(budget.Requests)
+	}
+	if err := id.count(); err != nil {
+		return err
+	}
 	m, now := id.cma.manager, id.cma.now()
 	service := id.service()
 	if !id.cma.allowed(nic.RefusedConnect, id.dgid, id.qpType, ib.Us, service, id.client) {
@@ -138,6 +146,10 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 			id.client.Established++
 		}
 		return errnoOf(err)
+	}
+	if err := id.count(); err != nil {
+		m.Reject(now, id.conn, cm.RejectConsumer, nil)
+		return err
 	}
 	old := id.uid
 	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before anything can happen

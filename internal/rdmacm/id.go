@@ -49,6 +49,7 @@ type ID struct {
 	life                     uint8 // code of a packet's life on the path
 
 	conn     *cm.Conn
+	counted  bool   // as a connection, see connectionBill
 	seq      uint32 // first PSN of what the peer sends us
 	qpn      uint32
 	qkey     uint32
@@ -103,6 +104,18 @@ func (ch *Channel) ID(name uint32) (*ID, error) {
 	return id, nil
 }
 
+// count has the ID counted as a connection.
+func (id *ID) count() error {
+	if id.counted {
+		return nil
+	}
+	if err := id.client.ids.account.Charge(connectionBill); err != nil {
+		return err
+	}
+	id.counted = true
+	return nil
+}
+
 // ud reports whether the ID is for datagrams.
 func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
@@ -121,6 +134,10 @@ func (id *ID) destroy() {
 	}
 	id.state = Destroyed
 	id.client.ids.remove(id.Name)
+	if id.counted {
+		id.counted = false
+		id.client.ids.account.Refund(connectionBill)
+	}
 	delete(id.ch.ids, id)
 	id.release()
 	id.cma.hushed(id)
