@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/control"
+	"vrdma/internal/ib"
 	"vrdma/internal/launch"
 	"vrdma/internal/policy"
 	"vrdma/internal/tenant"
@@ -62,7 +65,7 @@ that were asked for, is allowed, and 1 if not.
 		},
 	}
 	files.flag(c, "taken as applied")
-	c.Flags().StringVar(&service, "service", "tcp:7471", "what FROM connects to: tcp:PORT, udp:PORT, ib:ID, or manual (queue pairs brought up without rdma_cm)")
+	c.Flags().StringVar(&service, "service", "", "what FROM connects to: tcp:PORT, udp:PORT, ib:PORT, or manual (queue pairs brought up without rdma_cm); default: every service")
 	c.Flags().StringVar(&qpType, "type", "rc", "type of the queue pairs: rc, uc or ud")
 	c.Flags().StringSliceVar(&ops, "op", nil, "operations that it needs: send, write, read, atomic (default: any of them)")
 	return c
@@ -85,6 +88,9 @@ func policyQuestion(from, to, service, qpType string, ops []string) (q control.P
 			return q, fmt.Errorf("--op: %w", err)
 		}
 		q.Ops = append(q.Ops, op)
+	}
+	if service == "" {
+		return q, nil
 	}
 	s, err := tenant.ParseService(service)
 	switch {
@@ -135,21 +141,79 @@ func inFiles(err error) error {
 
 // decidePolicy answers a question about a world with the rules that the daemon uses.
 func decidePolicy(w *tenant.World, q control.PolicyQuestion) (*control.PolicyVerdict, error) {
-	service := "manual"
-	if !q.Manual {
-		service = fmt.Sprintf("%s:%d", q.Space, q.Port)
-	}
-	contact, err := policy.ContactOf(string(q.Type), service)
-	if err != nil {
-		return nil, err
-	}
 	nic := func(path string) tenant.Key {
 		of, name, _ := strings.Cut(path, "/")
 		return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
 	}
-	answer, err := policy.Compile(w).Explain(nic(q.From), nic(q.To), contact)
+	service := "manual"
+	if q.Space != "" {
+		service = fmt.Sprintf("%s:%d", q.Space, q.Port)
+	}
+	contact, err := policy.ContactOf(cmp.Or(string(q.Type), "rc"), service)
 	if err != nil {
 		return nil, err
 	}
-	return verdictOf(answer, q.Ops), nil
+	rules := policy.Compile(w, nil)
+	if !q.Manual && q.Space == "" {
+		list, err := rules.Survey(nic(q.From), nic(q.To), contact.Type)
+		if err != nil {
+			return nil, err
+		}
+		return surveyVerdict(list, q.Ops), nil
+	}
+	answer, err := rules.Explain(nic(q.From), nic(q.To), contact)
+	if err != nil {
+		return nil, err
+	}
+	v := &control.PolicyVerdict{Verdict: verdictOf(answer, q.Ops), Rule: answer.String()}
+	if answer.Operations != ib.AllOperations && answer.Allowed() {
+		v.Ops = strings.Split(policy.Names(answer.Operations), ", ")
+	}
+	for i := range answer.Steps {
+		s := &answer.Steps[i]
+		v.Details = append(v.Details, fmt.Sprintf("%s (%s)", s, policy.Names(s.Operations)))
+	}
+	return v, nil
+}
+
+// verdictOf is allow if there is a connection with all of the operations.
+func verdictOf(a *policy.Answer, ops []tenant.Operation) tenant.Verdict {
+	have := strings.Split(policy.Names(a.Operations), ", ")
+	lacks := func(op tenant.Operation) bool { return !slices.Contains(have, string(op)) }
+	if !a.Allowed() || slices.ContainsFunc(ops, lacks) {
+		return tenant.Deny
+	}
+	return tenant.Allow
+}
+
+// surveyVerdict is the answer for every service: allow if all are.
+func surveyVerdict(list []policy.Stretch, ops []tenant.Operation) *control.PolicyVerdict {
+	v := &control.PolicyVerdict{Verdict: tenant.Allow, Rule: list[0].Answer.String()}
+	for i := range list {
+		s := &list[i]
+		if verdictOf(s.Answer, ops) == tenant.Deny {
+			v.Verdict = tenant.Deny
+		}
+		if s.Answer.String() != v.Rule {
+			v.Rule = "it depends on the service"
+		}
+		v.Details = append(v.Details, fmt.Sprintf("%s: %s", s, s.Answer))
+	}
+	if v.Rule != "it depends on the service" {
+		v.Details = nil
+	}
+	return v
+}
+
+// printVerdict prints the answer; that something is denied is in the exit status, too.
+func printVerdict(w io.Writer, q *control.PolicyQuestion, v *control.PolicyVerdict) error {
+	fmt.Fprintf(w, "%s -> %s: %s\n", q.From, q.To, v.Verdict)
+	fmt.Fprintf(w, "  %s\n", v.Rule)
+	for _, line := range v.Details {
+		fmt.Fprintf(w, "  - %s\n", line)
+	}
+	if v.Verdict == tenant.Deny {
+		return &exitError{status: exitFailed}
+	}
+	return nil
 }

@@ -19,89 +19,89 @@ type column struct {
 	value func(tenant.Object, *control.Status) string
 }
 
-// name is the first column of all: as the command line takes it.
-var name = column{title: "NAME", value: func(o tenant.Object, _ *control.Status) string { return o.Key().Path() }}
+// nameColumn is the first column of all: as the command line takes it.
+var nameColumn = column{title: "NAME", value: func(o tenant.Object, _ *control.Status) string { return o.Key().Path() }}
 
-var labels = column{title: "LABELS", wide: true, value: func(o tenant.Object, _ *control.Status) string { return labelText(o.Meta().Labels) }}
+var labelsColumn = column{title: "LABELS", wide: true, value: func(o tenant.Object, _ *control.Status) string { return labelText(o.Meta().Labels) }}
 
-// columns are those of each kind.
-var columns = map[tenant.Kind][]column{
+// objectColumns are those of each kind.
+var objectColumns = map[tenant.Kind][]column{
 	tenant.KindTenant: {
-		name,
-		ofTenant("WEIGHT", func(s *tenant.TenantSpec) string { return strconv.Itoa(max(1, s.Weight)) }),
-		ofTenant("NICS", func(s *tenant.TenantSpec) string { return limit(s.Quota.NICs) }),
-		ofTenant("QUEUE-PAIRS", func(s *tenant.TenantSpec) string { return limit(s.Quota.QueuePairs) }),
-		ofTenant("MEMORY", func(s *tenant.TenantSpec) string { return quantity(s.Quota.Memory) }),
-		ofTenant("RATE-OUT", func(s *tenant.TenantSpec) string { return quantity(s.Rate.Out) }),
-		ofTenant("RATE-IN", func(s *tenant.TenantSpec) string { return quantity(s.Rate.In) }),
-		wide(ofTenant("ADMINISTRATORS", func(s *tenant.TenantSpec) string { return who(&s.Administrators) })),
-		labels,
+		nameColumn,
+		tenantColumn("WEIGHT", func(s *tenant.TenantSpec) string { return strconv.Itoa(max(1, s.Weight)) }),
+		tenantColumn("NICS", func(s *tenant.TenantSpec) string { return limitText(s.Quota.NICs) }),
+		tenantColumn("QUEUE-PAIRS", func(s *tenant.TenantSpec) string { return limitText(s.Quota.QueuePairs) }),
+		tenantColumn("MEMORY", func(s *tenant.TenantSpec) string { return quantityText(s.Quota.Memory) }),
+		tenantColumn("RATE-OUT", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.Out) }),
+		tenantColumn("RATE-IN", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.In) }),
+		whenWide(tenantColumn("ADMINISTRATORS", func(s *tenant.TenantSpec) string { return whoText(&s.Administrators) })),
+		labelsColumn,
 	},
 	tenant.KindNetwork: {
-		name,
-		ofNetwork("VNI", func(s *tenant.NetworkSpec) string { return limit(int(s.VNI)) }),
-		ofNetwork("SUBNETS", func(s *tenant.NetworkSpec) string { return list(s.Subnets) }),
-		ofNetwork("MTU", func(s *tenant.NetworkSpec) string { return limit(s.MTU) }),
-		ofNetwork("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
-		ofNetwork("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
-		labels,
+		nameColumn,
+		networkColumn("VNI", func(s *tenant.NetworkSpec) string { return limitText(int(s.VNI)) }),
+		networkColumn("SUBNETS", func(s *tenant.NetworkSpec) string { return listText(s.Subnets) }),
+		networkColumn("MTU", func(s *tenant.NetworkSpec) string { return limitText(s.MTU) }),
+		networkColumn("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
+		networkColumn("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
+		labelsColumn,
 	},
 	tenant.KindNIC: {
-		name,
-		ofNIC("NETWORK", func(s *tenant.NICSpec) string { return s.Network }),
-		ofNIC("ADDRESSES", func(s *tenant.NICSpec) string { return list(s.Addresses) }),
-		ofNIC("HOST", func(s *tenant.NICSpec) string { return cmp.Or(s.Host, "anywhere") }),
+		nameColumn,
+		nicColumn("NETWORK", func(s *tenant.NICSpec) string { return s.Network }),
+		nicColumn("ADDRESSES", func(s *tenant.NICSpec) string { return listText(s.Addresses) }),
+		nicColumn("HOST", func(s *tenant.NICSpec) string { return cmp.Or(s.Host, "anywhere") }),
 		{title: "STATE", value: func(_ tenant.Object, st *control.Status) string { return string(st.State) }},
-		wide(ofNIC("CLASS", func(s *tenant.NICSpec) string { return string(cmp.Or(s.Class, tenant.ClassBulk)) })),
-		wide(ofNIC("RATE-OUT", func(s *tenant.NICSpec) string { return quantity(s.Rate.Out) })),
-		wide(ofNIC("RATE-IN", func(s *tenant.NICSpec) string { return quantity(s.Rate.In) })),
-		wide(ofNIC("GUARANTEE", func(s *tenant.NICSpec) string { return quantity(s.Guarantee) })),
-		wide(ofNIC("OPEN", func(s *tenant.NICSpec) string { return who(&s.Open) })),
-		labels,
+		whenWide(nicColumn("CLASS", func(s *tenant.NICSpec) string { return string(cmp.Or(s.Class, tenant.ClassBulk)) })),
+		whenWide(nicColumn("RATE-OUT", func(s *tenant.NICSpec) string { return quantityText(s.Rate.Out) })),
+		whenWide(nicColumn("RATE-IN", func(s *tenant.NICSpec) string { return quantityText(s.Rate.In) })),
+		whenWide(nicColumn("GUARANTEE", func(s *tenant.NICSpec) string { return quantityText(s.Guarantee) })),
+		whenWide(nicColumn("OPEN", func(s *tenant.NICSpec) string { return whoText(&s.Open) })),
+		labelsColumn,
 		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return st.Reason }},
 	},
 	tenant.KindPolicy: {
-		name,
-		ofPolicy("NETWORK", func(s *tenant.PolicySpec) string { return cmp.Or(s.NICs.Network, "any") }),
-		ofPolicy("NICS", func(s *tenant.PolicySpec) string {
+		nameColumn,
+		policyColumn("NETWORK", func(s *tenant.PolicySpec) string { return cmp.Or(s.NICs.Network, "any") }),
+		policyColumn("NICS", func(s *tenant.PolicySpec) string {
 			return cmp.Or(strings.Trim(strings.Join(s.NICs.Names, ",")+" "+labelText(s.NICs.Labels), " "), "all")
 		}),
-		ofPolicy("ALLOW", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Allow)) }),
-		ofPolicy("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
-		labels,
+		policyColumn("ALLOW", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Allow)) }),
+		policyColumn("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
+		labelsColumn,
 	},
 }
 
-func wide(c column) column {
+func whenWide(c column) column {
 	c.wide = true
 	return c
 }
 
-func ofTenant(title string, f func(*tenant.TenantSpec) string) column {
+func tenantColumn(title string, f func(*tenant.TenantSpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Tenant).Spec) }}
 }
 
-func ofNetwork(title string, f func(*tenant.NetworkSpec) string) column {
+func networkColumn(title string, f func(*tenant.NetworkSpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Network).Spec) }}
 }
 
-func ofNIC(title string, f func(*tenant.NICSpec) string) column {
+func nicColumn(title string, f func(*tenant.NICSpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.NIC).Spec) }}
 }
 
-func ofPolicy(title string, f func(*tenant.PolicySpec) string) column {
+func policyColumn(title string, f func(*tenant.PolicySpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Policy).Spec) }}
 }
 
-// limit is a number that 0 leaves open.
-func limit(n int) string {
+// limitText is a number that 0 leaves open.
+func limitText(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return strconv.Itoa(n)
 }
 
-func quantity[T interface {
+func quantityText[T interface {
 	~uint64
 	fmt.Stringer
 }](n T) string {
@@ -111,7 +111,7 @@ func quantity[T interface {
 	return n.String()
 }
 
-func list[T fmt.Stringer](values []T) string {
+func listText[T fmt.Stringer](values []T) string {
 	texts := make([]string, len(values))
 	for i, v := range values {
 		texts[i] = v.String()
@@ -119,8 +119,8 @@ func list[T fmt.Stringer](values []T) string {
 	return strings.Join(texts, ",")
 }
 
-// who is uid=1000,gid=50.
-func who(w *tenant.Who) string {
+// whoText is uid=1000,gid=50.
+func whoText(w *tenant.Who) string {
 	var texts []string
 	for _, id := range w.UIDs {
 		texts = append(texts, "uid="+strconv.Itoa(id))
@@ -185,7 +185,7 @@ func (p *rowPrinter) print(items []control.Item) error {
 func (p *rowPrinter) begin(kind tenant.Kind) [][]string {
 	p.kind, p.shown, p.widths = kind, nil, nil
 	var titles []string
-	for _, c := range columns[kind] {
+	for _, c := range objectColumns[kind] {
 		if !c.wide || p.wide {
 			p.shown = append(p.shown, c)
 			titles = append(titles, c.title)
