@@ -61,6 +61,15 @@ func (t *conversation) nicOf(w *tenant.World, path string) (tenant.Key, error) {
 	return n.Key(), nil
 }
 
+// Judge answers a question about a world, for those who have one without a daemon.
+func Judge(w *tenant.World, q PolicyQuestion) ([]PolicyAnswer, error) {
+	nic := func(path string) tenant.Key {
+		of, name, _ := strings.Cut(path, "/")
+		return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+	}
+	return judge(policy.Compile(w, nil), nic(q.From), nic(q.To), &q)
+}
+
 // judge answers for one service, or for all.
 func judge(r *policy.Rules, from, to tenant.Key, q *PolicyQuestion) ([]PolicyAnswer, error) {
 	kind := q.Type
