@@ -63,7 +63,7 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 	if s := it.Status; s != nil {
 		fmt.Fprintf(t, "State\t%s, for %s\n", s.State, age(now, s.Since))
 		if s.Reason != "" {
-			fmt.Fprintf(t, "Reason\t%s\n", s.Reason)
+			fmt.Fprintf(t, "Reason\t%s\n", plain(s.Reason))
 		}
 		if s.Socket != "" {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
@@ -73,7 +73,7 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 		fmt.Fprintf(t, "Used by\tnobody\n")
 	}
 	for i, by := range r.InUse {
-		fmt.Fprintf(t, "%s\t%s\n", [2]string{"Used by", ""}[min(i, 1)], by)
+		fmt.Fprintf(t, "%s\t%s\n", [2]string{"Used by", ""}[min(i, 1)], plain(by))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -81,23 +81,13 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 	if _, spec, found := bytes.Cut(text, []byte("\nspec:")); found {
 		fmt.Fprintf(w, "Spec%s", spec)
 	}
-	return printEvents(w, r.Events, now)
-}
-
-// printEvents is what happened to the object, the newest last.
-func printEvents(w io.Writer, events []control.Event, now time.Time) error {
-	if len(events) == 0 {
-		_, err := fmt.Fprintln(w, "Events  none")
-		return err
+	if len(r.Events) == 0 {
+		fmt.Fprintln(w, "Events  none")
+		return nil
 	}
 	fmt.Fprintln(w, "Events")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, e := range events {
-		by := "the daemon"
-		if e.By != (control.Actor{}) {
-			by = fmt.Sprintf("%s, pid %d, uid %d", cmp.Or(e.By.Program, "?"), e.By.Pid, e.By.UID)
-		}
-		fmt.Fprintf(t, "  %s ago\t%s\t%s\t%s\t%s\n", age(now, e.Time), e.Verb, e.Peer, e.Reason, by)
+	for i := range r.Events {
+		fmt.Fprintln(w, " ", eventLine(&r.Events[i]))
 	}
-	return t.Flush()
+	return nil
 }

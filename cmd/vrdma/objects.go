@@ -124,13 +124,10 @@ func kindArg(text string) (tenant.Kind, error) {
 // objectsError is what the daemon, or nobody, answered.
 func objectsError(place launch.Place, err error) error {
 	var refused *control.Error
-	switch {
-	case errors.As(err, &refused):
+	if errors.As(err, &refused) {
 		return problems(refused.Problems)
-	case absent(err):
-		return lacks("no daemon serves %s: start one with vrdma daemon, or choose another with --socket", place.Socket)
 	}
-	return improper(place, err)
+	return unanswered(place, err)
 }
 
 // problems is one error of all; each that has a file and a line begins with it.
@@ -151,7 +148,7 @@ func printResults(c *cobra.Command, r *control.Reply, dryRun bool) {
 		fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", keyText(result.Key), result.Verb, suffix)
 	}
 	for _, text := range r.Warnings {
-		fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
+		fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/control"
-	"vrdma/internal/ib"
 	"vrdma/internal/launch"
-	"vrdma/internal/policy"
 	"vrdma/internal/tenant"
 )
 
@@ -45,9 +42,15 @@ that were asked for, is allowed, and 1 if not.
   vrdma policy test red/web red/db --service tcp:7471 --op read -f rules.yaml`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := policyQuestion(args[0], args[1], service, qpType, ops)
+			q, err := policyQuestion(args[0], args[1], service, qpType)
 			if err != nil {
 				return usage("%w", err)
+			}
+			needs := make([]tenant.Operation, len(ops))
+			for i, op := range ops {
+				if err := needs[i].UnmarshalText([]byte(op)); err != nil {
+					return usage("--op: %w", err)
+				}
 			}
 			texts, err := files.read(c.InOrStdin())
 			if err != nil {
@@ -57,11 +60,11 @@ that were asked for, is allowed, and 1 if not.
 			if err != nil {
 				return err
 			}
-			verdict, err := testPolicy(place, q, texts)
+			answers, err := testPolicy(place, q, texts)
 			if err != nil {
 				return err
 			}
-			return printVerdict(c.OutOrStdout(), &q, verdict)
+			return printAnswers(c.OutOrStdout(), &q, answers, needs)
 		},
 	}
 	files.flag(c, "taken as applied")
@@ -72,8 +75,8 @@ that were asked for, is allowed, and 1 if not.
 }
 
 // policyQuestion puts the question together.
-func policyQuestion(from, to, service, qpType string, ops []string) (q control.PolicyQuestion, err error) {
-	q.From, q.To = from, to
+func policyQuestion(from, to, service, qpType string) (q control.PolicyQuestion, err error) {
+	q.From, q.To, q.Service = from, to, service
 	for _, name := range []string{from, to} {
 		if strings.Count(name, "/") != 1 {
 			return q, fmt.Errorf("%s is not a NIC: write TENANT/NAME", name)
@@ -82,13 +85,6 @@ func policyQuestion(from, to, service, qpType string, ops []string) (q control.P
 	if err := q.Type.UnmarshalText([]byte(qpType)); err != nil {
 		return q, fmt.Errorf("--type: %w", err)
 	}
-	for _, text := range ops {
-		var op tenant.Operation
-		if err := op.UnmarshalText([]byte(text)); err != nil {
-			return q, fmt.Errorf("--op: %w", err)
-		}
-		q.Ops = append(q.Ops, op)
-	}
 	if service == "" {
 		return q, nil
 	}
@@ -96,21 +92,17 @@ func policyQuestion(from, to, service, qpType string, ops []string) (q control.P
 	switch {
 	case err != nil:
 		return q, fmt.Errorf("--service: %w", err)
-	case s.Manual:
-		q.Manual = true
-		return q, nil
-	case len(s.Ports) != 1 || s.Ports[0].First != s.Ports[0].Last:
-		return q, fmt.Errorf("--service %s: ask for one port, like tcp:7471", service)
+	case !s.Manual && (len(s.Ports) != 1 || s.Ports[0].First != s.Ports[0].Last):
+		return q, fmt.Errorf("--service %s: ask for one port, like tcp:7471, or leave it out for all", service)
 	}
-	q.Space, q.Port = s.Space, s.Ports[0].First
 	return q, nil
 }
 
 // testPolicy asks the daemon, or decides here if there is none and files say what would be.
-func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.File) (*control.PolicyVerdict, error) {
-	verdict, err := control.TestPolicy(place.Socket, q, files)
+func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.File) ([]control.PolicyAnswer, error) {
+	answers, err := control.TestPolicy(place.Socket, q, files)
 	if err == nil {
-		return verdict, nil
+		return answers, nil
 	}
 	if !absent(err) || len(files) == 0 {
 		return nil, objectsError(place, err)
@@ -123,7 +115,7 @@ func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.Fi
 	if err != nil {
 		return nil, inFiles(err)
 	}
-	return decidePolicy(w, q)
+	return control.Judge(w, q)
 }
 
 // inFiles is everything that is wrong with files.
@@ -139,80 +131,37 @@ func inFiles(err error) error {
 	return problems(lines)
 }
 
-// decidePolicy answers a question about a world with the rules that the daemon uses.
-func decidePolicy(w *tenant.World, q control.PolicyQuestion) (*control.PolicyVerdict, error) {
-	nic := func(path string) tenant.Key {
-		of, name, _ := strings.Cut(path, "/")
-		return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
-	}
-	service := "manual"
-	if q.Space != "" {
-		service = fmt.Sprintf("%s:%d", q.Space, q.Port)
-	}
-	contact, err := policy.ContactOf(cmp.Or(string(q.Type), "rc"), service)
-	if err != nil {
-		return nil, err
-	}
-	rules := policy.Compile(w, nil)
-	if !q.Manual && q.Space == "" {
-		list, err := rules.Survey(nic(q.From), nic(q.To), contact.Type)
-		if err != nil {
-			return nil, err
-		}
-		return surveyVerdict(list, q.Ops), nil
-	}
-	answer, err := rules.Explain(nic(q.From), nic(q.To), contact)
-	if err != nil {
-		return nil, err
-	}
-	v := &control.PolicyVerdict{Verdict: verdictOf(answer, q.Ops), Rule: answer.String()}
-	if answer.Operations != ib.AllOperations && answer.Allowed() {
-		v.Ops = strings.Split(policy.Names(answer.Operations), ", ")
-	}
-	for i := range answer.Steps {
-		s := &answer.Steps[i]
-		v.Details = append(v.Details, fmt.Sprintf("%s (%s)", s, policy.Names(s.Operations)))
-	}
-	return v, nil
+// enough reports whether an answer has all of the operations that are needed, and at least one.
+func enough(a *control.PolicyAnswer, ops []tenant.Operation) bool {
+	have := strings.Split(a.Operations, ", ")
+	return a.Allowed && !slices.ContainsFunc(ops, func(op tenant.Operation) bool { return !slices.Contains(have, string(op)) })
 }
 
-// verdictOf is allow if there is a connection with all of the operations.
-func verdictOf(a *policy.Answer, ops []tenant.Operation) tenant.Verdict {
-	have := strings.Split(policy.Names(a.Operations), ", ")
-	lacks := func(op tenant.Operation) bool { return !slices.Contains(have, string(op)) }
-	if !a.Allowed() || slices.ContainsFunc(ops, lacks) {
-		return tenant.Deny
-	}
-	return tenant.Allow
-}
-
-// surveyVerdict is the answer for every service: allow if all are.
-func surveyVerdict(list []policy.Stretch, ops []tenant.Operation) *control.PolicyVerdict {
-	v := &control.PolicyVerdict{Verdict: tenant.Allow, Rule: list[0].Answer.String()}
+// printAnswers prints a line for the services that are answered alike, and for a single service
+// what each side says. That something is denied is in the exit status, too.
+func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyAnswer, ops []tenant.Operation) error {
+	denied, alike := false, true
 	for i := range list {
-		s := &list[i]
-		if verdictOf(s.Answer, ops) == tenant.Deny {
-			v.Verdict = tenant.Deny
+		denied = denied || !enough(&list[i], ops)
+		alike = alike && list[i].Rule == list[0].Rule
+	}
+	verdict := tenant.Allow
+	if denied {
+		verdict = tenant.Deny
+	}
+	fmt.Fprintf(w, "%s -> %s: %s\n", q.From, q.To, verdict)
+	switch {
+	case len(list) > 0 && alike:
+		fmt.Fprintf(w, "  %s\n", list[0].Rule)
+		for _, step := range list[0].Steps {
+			fmt.Fprintf(w, "  - %s\n", step)
 		}
-		if s.Answer.String() != v.Rule {
-			v.Rule = "it depends on the service"
+	default:
+		for _, a := range list {
+			fmt.Fprintf(w, "  %s: %s\n", a.Service, a.Rule)
 		}
-		v.Details = append(v.Details, fmt.Sprintf("%s: %s", s, s.Answer))
 	}
-	if v.Rule != "it depends on the service" {
-		v.Details = nil
-	}
-	return v
-}
-
-// printVerdict prints the answer; that something is denied is in the exit status, too.
-func printVerdict(w io.Writer, q *control.PolicyQuestion, v *control.PolicyVerdict) error {
-	fmt.Fprintf(w, "%s -> %s: %s\n", q.From, q.To, v.Verdict)
-	fmt.Fprintf(w, "  %s\n", v.Rule)
-	for _, line := range v.Details {
-		fmt.Fprintf(w, "  - %s\n", line)
-	}
-	if v.Verdict == tenant.Deny {
+	if denied {
 		return &exitError{status: exitFailed}
 	}
 	return nil

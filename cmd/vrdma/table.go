@@ -58,7 +58,7 @@ var objectColumns = map[tenant.Kind][]column{
 		whenWide(nicColumn("GUARANTEE", func(s *tenant.NICSpec) string { return quantityText(s.Guarantee) })),
 		whenWide(nicColumn("OPEN", func(s *tenant.NICSpec) string { return whoText(&s.Open) })),
 		labelsColumn,
-		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return st.Reason }},
+		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
 	},
 	tenant.KindPolicy: {
 		nameColumn,
