@@ -20,8 +20,8 @@ func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
 	if slices.Contains(gids, c.GID) {
 		return true
 	}
-	for _, g := range Groups(conn) {
-		if slices.Contains(gids, g) {
+	for _, g := range peerGroups(conn) {
+		if slices.Contains(gids, int(g)) {
 			return true
 		}
 	}

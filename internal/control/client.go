@@ -62,13 +62,14 @@ func Describe(socket string, key tenant.Key) (*Reply, error) {
 }
 
 // TestPolicy asks what the rules say, with files applied first, for this question only.
-func TestPolicy(socket string, q PolicyQuestion, files []File) (*PolicyVerdict, error) {
+// There is an answer for each stretch of services that the rules tell apart.
+func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, error) {
 	reply, err := once(socket, &Request{Op: OpPolicyTest, Policy: &q, Files: files})
 	if err != nil {
 		return nil, err
 	}
-	if reply.Policy == nil {
-		return nil, errors.New("the daemon's answer has no verdict")
+	if len(reply.Policy) == 0 {
+		return nil, errors.New("the daemon's answer says nothing")
 	}
 	return reply.Policy, nil
 }

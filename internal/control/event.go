@@ -42,6 +42,6 @@ type Event struct {
 // An Actor is who did it; the zero Actor is the daemon itself.
 type Actor struct {
 	Pid     int    `json:"pid,omitempty"`
-	UID     int    `json:"uid"`
+	UID     int    `json:"uid"` // -1: not known
 	Program string `json:"program,omitempty"`
 }

@@ -303,39 +303,6 @@ func (t *conversation) administers(w *tenant.World, name string) bool {
 	return o != nil && o.Spec.Administrators.Admits(t.who)
 }
 
-func (t *conversation) testPolicy(req *Request) error {
-	if req.Policy == nil {
-		return errors.New("the question is missing: which NIC to which")
-	}
-	if t.p.cfg.Policy == nil {
-		return errors.New("this daemon cannot test policies")
-	}
-	w := t.p.World()
-	if len(req.Files) > 0 {
-		if err := t.mayChange(); err != nil {
-			return err
-		}
-		objects, err := parse(req.Files)
-		if err != nil {
-			return err
-		}
-		if w, err = t.p.suppose(t.who, tenant.Change{Put: objects}); err != nil {
-			return err
-		}
-	}
-	for _, path := range []string{req.Policy.From, req.Policy.To} {
-		of, name, _ := strings.Cut(path, "/")
-		if n := w.NIC(of, name); n == nil || !t.sees(w, n) {
-			return fmt.Errorf("there is no NIC %.80q that you may see: name it TENANT/NAME", path)
-		}
-	}
-	verdict, err := t.p.cfg.Policy(w, *req.Policy)
-	if err != nil {
-		return err
-	}
-	return t.send(&Reply{Policy: verdict}, 1)
-}
-
 // suppose is the world after a change that is not made.
 func (p *Plane) suppose(who tenant.Caller, c tenant.Change) (*tenant.World, error) {
 	p.changing.Lock()

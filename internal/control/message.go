@@ -80,7 +80,7 @@ type Reply struct {
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
 	Events   []Event        `json:"events,omitempty"`   // describe, events
 	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
-	Policy   *PolicyVerdict `json:"policy,omitempty"`
+	Policy   []PolicyAnswer `json:"policy,omitempty"`
 	Text     string         `json:"text,omitempty"` // export
 	// Synced is true on the reply of a watch after which everything is known that was there
 	// when it began.
@@ -145,20 +145,19 @@ const (
 // A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Files in the
 // request they are applied first, for the question only.
 type PolicyQuestion struct {
-	From string `json:"from"`
-	To   string `json:"to"`
-	// Space and Port are the service; without a space any: an answer is for every service.
-	Space  string             `json:"space,omitempty"`
-	Port   uint64             `json:"port,omitempty"`
-	Manual bool               `json:"manual,omitempty"`
-	Type   tenant.QPType      `json:"type,omitempty"`
-	Ops    []tenant.Operation `json:"ops,omitempty"`
+	From string        `json:"from"`
+	To   string        `json:"to"`
+	Type tenant.QPType `json:"type,omitempty"` // empty: rc
+	// Service is manual, or a port as in tcp:7471; empty: all of them.
+	Service string `json:"service,omitempty"`
 }
 
-// A PolicyVerdict is the answer, with the rule that decided.
-type PolicyVerdict struct {
-	Verdict tenant.Verdict `json:"verdict"`
-	Rule    string         `json:"rule"`              // which rule, or which default
-	Ops     []string       `json:"ops,omitempty"`     // the operations that are allowed, where not all
-	Details []string       `json:"details,omitempty"` // what each side says
+// A PolicyAnswer is what the rules say about some services.
+type PolicyAnswer struct {
+	Service    string `json:"service"` // manual, tcp, udp:7-9
+	Allowed    bool   `json:"allowed"`
+	Operations string `json:"operations"` // send, read; none
+	Rule       string `json:"rule"`       // the answer on one line, with the rule that decided
+	// Steps are what each side says.
+	Steps []string `json:"steps,omitempty"`
 }

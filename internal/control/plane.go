@@ -22,8 +22,6 @@ type Config struct {
 	Host    string // this host's name, as NICs name it
 	Version string // of the program
 	Log     *slog.Logger
-	// Policy answers vrdma policy test; nil: nobody does.
-	Policy func(w *tenant.World, q PolicyQuestion) (*PolicyVerdict, error)
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
 	// Overdrawn is told of a limit that somebody has met; nil: nobody is.

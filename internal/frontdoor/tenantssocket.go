@@ -41,7 +41,9 @@ func (s *Server) admitTenants(admit bool) error {
 		t.socket = nil
 		return nil
 	}
+	s.mu.Lock()
 	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -54,7 +56,7 @@ func (s *Server) admitTenants(admit bool) error {
 	go func() {
 		defer s.work.Done()
 		for {
-			err := s.accept(socket.listener, tenantsEntrance{s})
+			err := s.accept(socket.listener, tenantsEntrance{controlEntrance{s}})
 			if err == nil {
 				return
 			}
@@ -73,8 +75,9 @@ func (s *Server) closeTenants() {
 	s.tenants.closed = true
 }
 
-// tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance.
-type tenantsEntrance struct{ *Server }
+// tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance;
+// they are charged as at the control socket.
+type tenantsEntrance struct{ controlEntrance }
 
 // converse serves one tool.
 func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
