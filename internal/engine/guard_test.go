@@ -243,10 +243,11 @@ func TestGuardOperations(t *testing.T) {
 					eventually(t, "an access error", func() bool { return events.count(abi.EventQPAccessErr) == 1 })
 				}
 				var c nic.Counters
+				var r nic.Refusals
 				i := map[string]int{"responder": 1}[where]
-				e.Do(func() { c = nics[i].Counters() })
-				if c.Denied == 0 {
-					t.Error("nothing was counted")
+				e.Do(func() { c, r = nics[i].Counters(), nics[i].Refusals() })
+				if c.Denied != 1 || r[nic.RefusedOperation] != 1 {
+					t.Errorf("counted %d requests, %v", c.Denied, r)
 				}
 			})
 		}
