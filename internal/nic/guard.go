@@ -50,17 +50,19 @@ const (
 	RefusedType                     // a queue pair of this type
 	RefusedSend                     // a datagram that was sent
 	RefusedReceive                  // a datagram that came
+	RefusedOperation                // an operation that a rule forbids, which ended the connection
 	Revoked                         // a connection that had been allowed
-	RefusedOperation                // an operation on its memory: key, bounds or rights forbid it
+	RefusedAccess                   // an operation on its memory that key, bounds or rights forbid
 	RefusedQuota                    // an object beyond what the tenant may have
 	NumRefusals
 )
 
-var refusalNames = [NumRefusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "revoked", "op", "quota"}
+var refusalNames = [NumRefusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "op", "revoked", "access", "quota"}
 
 func (r Refusal) String() string { return refusalNames[r] }
 
-// Refusals counts them. Requests for operations that are not allowed are in Counters.Denied.
+// Refusals counts them. Of operations it counts the connections that ended; Counters.Denied are
+// the requests, and those of UC, which are lost, are only there.
 type Refusals [NumRefusals]uint64
 
 // A Denial is a refusal as somebody should hear of it.
@@ -330,6 +332,14 @@ func (q *QP) rejudge() {
 			return
 		}
 		q.tr.Deny(ib.AllOperations &^ ops)
+	}
+}
+
+// noteDenied tells of operations that were refused. The queue pair has failed, perhaps of one.
+func (q *QP) noteDenied() {
+	if n := q.tr.Counters().Denied; n != q.denied {
+		q.denied = n
+		q.refuse(RefusedOperation, q.PeerGID(), q.contact)
 	}
 }
 

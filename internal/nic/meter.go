@@ -51,7 +51,7 @@ func (t *tally) fill(c *Counters) {
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey
 	c.Drops[DropStale] += c.Dropped - c.WrongPeer - c.NoReceive
-	c.Refusals[RefusedOperation] += c.AccessErrors
+	c.Refusals[RefusedAccess] += c.AccessErrors
 }
 
 // Holdings are what a NIC has now.
