@@ -147,6 +147,9 @@ func (s *Scheduler) Move(n *NIC, t *Tenant, now ib.Time) {
 
 // SetNIC changes the parameters of n, at once.
 func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
+	if p == n.params {
+		return
+	}
 	s.displace(n, now)
 	before := n.in.limited()
 	n.params = p
@@ -169,6 +172,9 @@ func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
 
 // SetTenant changes the parameters of t, at once.
 func (s *Scheduler) SetTenant(t *Tenant, p TenantParams, now ib.Time) {
+	if p == t.params {
+		return
+	}
 	for n := range t.nics {
 		s.displace(n, now)
 	}
