@@ -33,6 +33,7 @@ func (r *Rack) hold(t *tenant.Tenant) *account {
 func (r *Rack) drop(a *account) {
 	if a.nics--; a.nics == 0 {
 		a.budget.Drop()
+		r.onLoop(func() { r.cfg.Engine.ForgetTenant(a.name) })
 		delete(r.tenants, a.name)
 	}
 }

@@ -230,6 +230,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 		return err
 	}
 	s.account = r.hold(t)
+	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
 	if err := r.openDoor(s); err != nil {
 		r.extract(s.nic)
 		r.drop(s.account)
@@ -291,7 +292,10 @@ func limits(l nic.Limits, n tenant.Limits) nic.Limits {
 // programs that have it open, too, and limits, for devices that are opened from now on.
 func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	s.account.set(r.cfg.Budget, t)
-	if err := r.onLoop(func() { s.nic.Device.Limits = limits(r.cfg.Limits, c.Spec.Limits) }); err != nil {
+	if err := r.onLoop(func() {
+		s.nic.Device.Limits = limits(r.cfg.Limits, c.Spec.Limits)
+		r.share(t, c, s.nic.Device)
+	}); err != nil {
 		return err
 	}
 	if !s.open.set(c.Spec.Open) {
@@ -347,6 +351,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 		}
 	}
 	r.obey(w)
+	r.shareTenants(w)
 	if r.cfg.Enforce != nil {
 		r.cfg.Enforce(w, r.NIC)
 	}

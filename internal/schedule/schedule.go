@@ -4,18 +4,18 @@ import "vrdma/internal/ib"
 
 // A Scheduler decides which NIC has the next turn.
 type Scheduler struct {
-	sole    *NIC // the only NIC there is, if it has no caps: then the rings are not used
-	latency ring // of NICs
-	green   ring // of NICs
+	sole    *NIC    // the only NIC there is, if it has no caps: then the rings are not used
+	limited int     // NICs that have caps, a guarantee or a class, or whose tenant has caps
+	gates   int     // NICs, and tenants, with a cap on what comes in
+	prompt  ib.Time // when a NIC of class latency had a turn last; 0: never
+	latency ring    // of NICs
+	green   ring    // of NICs
 	tenants ring
 	wheel   wheel
 	opened  list // gates, see Opened
 
 	all      map[*NIC]bool
-	limited  int     // NICs that have caps, a guarantee or a class, or whose tenant has caps
-	gates    int     // NICs, and tenants, with a cap on what comes in
-	heaviest int64   // tenant
-	prompt   ib.Time // when a NIC of class latency had a turn last; 0: never
+	heaviest int64 // tenant
 }
 
 // A Tenant is a tenant's place in the order. The caller keeps it as long as NICs of it are there.
@@ -96,6 +96,7 @@ func (s *Scheduler) Join(n *NIC, t *Tenant, now ib.Time) {
 	t.nics[n] = true
 	if s.all == nil {
 		s.all = make(map[*NIC]bool)
+		s.wheel.slots = new([wheelSlots]*hook)
 		s.tenants.unit, s.latency.unit, s.green.unit = quantum, quantum, quantum
 	}
 	s.all[n] = true
@@ -146,6 +147,9 @@ func (s *Scheduler) Move(n *NIC, t *Tenant, now ib.Time) {
 
 // SetNIC changes the parameters of n, at once.
 func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
+	if p == n.params {
+		return
+	}
 	s.displace(n, now)
 	before := n.in.limited()
 	n.params = p
@@ -168,6 +172,9 @@ func (s *Scheduler) SetNIC(n *NIC, p NICParams, now ib.Time) {
 
 // SetTenant changes the parameters of t, at once.
 func (s *Scheduler) SetTenant(t *Tenant, p TenantParams, now ib.Time) {
+	if p == t.params {
+		return
+	}
 	for n := range t.nics {
 		s.displace(n, now)
 	}

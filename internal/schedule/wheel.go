@@ -10,10 +10,10 @@ import (
 // Each slot is a list of those whose time comes within it; who waits for longer than the wheel
 // goes round waits in its last slot, and is put into it again.
 type wheel struct {
-	slots [wheelSlots]*hook
-	used  [wheelSlots / 64]uint64 // a bit for each slot that is not empty
-	tick  int64                   // slots before it are empty
 	n     int
+	tick  int64 // slots before it are empty
+	slots *[wheelSlots]*hook
+	used  [wheelSlots / 64]uint64 // a bit for each slot that is not empty
 }
 
 const (
