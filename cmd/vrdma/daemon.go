@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +56,8 @@ type daemonFlags struct {
 	noGRO     bool
 	strangers bool
 	usage     string
+	metrics   string
+	perNIC    bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -99,6 +102,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: the socket's path and .usage; none with --ephemeral)")
+	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
+	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -175,6 +180,14 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	defer used.Close()
 	if err := d.open(device, used, fs.FileMode(mode), dirMode); err != nil {
 		return err
+	}
+	if f.metrics != "" {
+		m, err := d.serveMetrics(f.metrics, f.perNIC)
+		if err != nil {
+			return err
+		}
+		defer m.Close(context.Background())
+		log.Info("serving metrics", "address", m.Addr().String())
 	}
 	log.Info("serving", "version", version, "socket", place.Socket, "device", deviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {
@@ -268,9 +281,11 @@ type daemon struct {
 	window uint32     // bytes on their way to a peer
 	flight uint32     // those of all queue pairs together
 	clerk  *meter.Clerk
+	census *inspect.Census
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
+	serving   atomic.Bool // programs are
 }
 
 // open starts the engine and opens the socket.
@@ -298,7 +313,8 @@ func (d *daemon) open(device nic.Config, used *meter.Meter, mode, dirMode fs.Fil
 	if err := d.engine.Add(card, manager); err != nil {
 		return err
 	}
-	d.clerk = meter.NewClerk(used, inspect.NewCensus(d.engine, d.nics).Read, func(err error) {
+	d.census = inspect.NewCensus(d.engine, d.nics)
+	d.clerk = meter.NewClerk(used, d.census.Read, func(err error) {
 		d.log.Error("what tenants use cannot be kept, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
@@ -329,6 +345,7 @@ func (d *daemon) serve() error {
 	defer metered()
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
+	d.serving.Store(true)
 
 	var failure error
 	select {
@@ -340,6 +357,7 @@ func (d *daemon) serve() error {
 	case failure = <-served:
 		d.log.Error("stopping", "why", failure)
 	}
+	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := d.server.Close(ctx)
