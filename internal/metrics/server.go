@@ -41,9 +41,10 @@ const (
 	headerBytes = 16 << 10
 	// atOnce is how many requests are answered at a time; who comes then is told to come later.
 	atOnce = 8
-	// aliveTime is how long the loop may take to answer.
-	aliveTime = 2 * time.Second
 )
+
+// aliveTime is how long the loop may take to answer.
+var aliveTime = 2 * time.Second
 
 // A Server answers scrapers.
 type Server struct {
