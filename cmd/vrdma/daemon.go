@@ -58,6 +58,8 @@ type daemonFlags struct {
 	noDefault bool
 	usage     string
 	store     string
+	metrics   string
+	perNIC    bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -110,6 +112,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: the socket's path and .usage; none with --ephemeral)")
+	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
+	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -196,6 +200,14 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	defer used.Close()
 	if err := d.open(device, used); err != nil {
 		return err
+	}
+	if f.metrics != "" {
+		m, err := d.serveMetrics(f.metrics, f.perNIC)
+		if err != nil {
+			return err
+		}
+		defer m.Close(context.Background())
+		log.Info("serving metrics", "address", m.Addr().String())
 	}
 	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {
@@ -297,9 +309,11 @@ type daemon struct {
 	window        uint32     // bytes on their way to a peer
 	flight        uint32     // those of all queue pairs together
 	clerk         *meter.Clerk
+	census        *inspect.Census
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
+	serving   atomic.Bool // programs are
 }
 
 // open starts the engine and opens the socket. Behind it is the default NIC, if it has an
@@ -320,7 +334,8 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 			return err
 		}
 	}
-	d.clerk = meter.NewClerk(used, inspect.NewCensus(d.engine, d.nics).Read, func(err error) {
+	d.census = inspect.NewCensus(d.engine, d.nics)
+	d.clerk = meter.NewClerk(used, d.census.Read, func(err error) {
 		d.log.Error("what tenants use cannot be kept, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
@@ -373,6 +388,7 @@ func (d *daemon) serve() error {
 	defer metered()
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
+	d.serving.Store(true)
 
 	var failure error
 	select {
@@ -384,6 +400,7 @@ func (d *daemon) serve() error {
 	case failure = <-served:
 		d.log.Error("stopping", "why", failure)
 	}
+	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	// A change that is being made ends with the doors, which it may wait for.

@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
+	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
 	"vrdma/internal/meter"
+	"vrdma/internal/metrics"
+	"vrdma/internal/rack"
 )
 
 // meter is what keeps the usage of tenants. A daemon that vrdma run started for a while keeps
@@ -28,6 +32,44 @@ func (f *daemonFlags) meter(p launch.Place, log *slog.Logger) (*meter.Meter, err
 		log.Error("some of what tenants have used is lost", "error", damage)
 	}
 	return m, nil
+}
+
+// metricsAge is how old what a scraper reads may be.
+const metricsAge = 100 * time.Millisecond
+
+// serveMetrics begins to answer scrapers.
+func (d *daemon) serveMetrics(addr string, perNIC bool) (*metrics.Server, error) {
+	m, err := metrics.Listen(addr, metrics.Source{
+		Totals: func() []meter.Total {
+			d.clerk.Refresh(metricsAge)
+			return d.clerk.Meter().Totals()
+		},
+		Device: func() metrics.Device {
+			c, list := d.census.Device()
+			out := metrics.Device{Name: rack.DeviceName, SentBytes: c.SentBytes, RcvdBytes: c.RcvdBytes, Counters: make(map[string]uint64)}
+			for _, n := range list {
+				out.Counters[n.Name] = n.Value
+			}
+			return out
+		},
+		NICs:      func() int { return len(d.nics.All()) },
+		Processor: inspect.ProcessTime,
+		Alive:     func() error { return d.engine.Do(func() {}) },
+		Ready:     d.ready,
+		Started:   time.Now(), Version: version, PerNIC: perNIC,
+	})
+	if err != nil {
+		return nil, lacks("%w", err)
+	}
+	return m, nil
+}
+
+// ready says why programs are not served.
+func (d *daemon) ready() error {
+	if !d.serving.Load() {
+		return errors.New("not serving yet, or not any more")
+	}
+	return nil
 }
 
 // meter begins to read and to keep what NICs use. end reads once more and ends it; it may be

@@ -22,7 +22,8 @@ func statusCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
-		Long: `Shows the device and its GIDs; the programs that use it, with their queue pairs; the
+		Long: `Shows the device and its GIDs; the virtual NICs, if there are others than the default
+one, with what each has sent, received and dropped (vrdma top shows rates); the programs that use it, with their queue pairs; the
 connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
 space, both addresses, state, program; the other hosts that are known, and whether they
 are vrdma hosts; users who hold half or more of what they may of the daemon; counters
@@ -77,6 +78,7 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	printNICs(w, s.NICs)
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
@@ -87,6 +89,26 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	printCounts(w, "counters", s.Counters)
 	printCounts(w, "refused as unsupported", s.Refused)
 	return nil
+}
+
+// printNICs is a table of virtual NICs.
+func printNICs(w io.Writer, list []protocol.NICStatus) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nNICs\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  TENANT\tNIC\tNETWORK\tADDRESSES\tDEVICES\tQPS\tCONN\tMEMORY\tOUT\tIN\tDROPPED\tDENIED")
+	const most = 50
+	for _, n := range list[:min(most, len(list))] {
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\n", n.Tenant, n.NIC, n.Network, cmp.Or(strings.Join(n.Addresses, ","), "-"),
+			n.Sessions, n.QPs, n.Connections, bytesText(n.Registered), bytesText(n.Used["transmit_bytes"]), bytesText(n.Used["receive_bytes"]),
+			sumOf(n.Used, "dropped_"), sumOf(n.Used, "denied_"))
+	}
+	t.Flush()
+	if len(list) > most {
+		fmt.Fprintf(w, "  ... and %d more (-o json lists all, vrdma top shows rates)\n", len(list)-most)
+	}
 }
 
 func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {

@@ -56,7 +56,7 @@ With --once, or where the output is no terminal, the table is printed once, afte
 				}
 				return t, nil
 			}
-			if output == "text" && !once && isTerminal(os.Stdout) && isTerminal(os.Stdin) {
+			if output == "text" && !once && onTerminal(os.Stdout) && onTerminal(os.Stdin) {
 				return watchTop(ask, every, key)
 			}
 			before, err := ask()
@@ -102,6 +102,12 @@ func jsonTop(w io.Writer, before, now *protocol.Top) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(out)
+}
+
+// onTerminal reports whether f is a terminal.
+func onTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // watchTop shows the table until a key or a signal ends it. The terminal is left as it was.

@@ -98,7 +98,8 @@ func topRows(before, now *protocol.Top) []topRow {
 				r.rates[name] = float64(d) / seconds
 			}
 		}
-		if n.Live || len(r.rates) > 0 {
+		// What is nobody's is of interest when something happens to it.
+		if n.Live && !strings.HasPrefix(n.Tenant, "_") || len(r.rates) > 0 {
 			out = append(out, r)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 
+	"vrdma/internal/devicetree"
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
@@ -17,8 +18,12 @@ type Census struct {
 	nics *vnic.Table
 	look throttle
 
-	mu   sync.Mutex
-	gone []*vnic.NIC // guarded by mu: those that have left since the last reading
+	mu sync.Mutex
+	// Guarded by mu:
+	gone    []*vnic.NIC   // those that have left since the last reading
+	retired nic.Counters  // of those that were read after they had left
+	sum     nic.Counters  // of all, when they were read last
+	link    link.Counters // then
 }
 
 // NewCensus makes one that is told who leaves.
@@ -50,6 +55,7 @@ func (c *Census) Read() []meter.Reading {
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
 	out := make([]meter.Reading, 0, len(all)+1)
+	var sum, retired nic.Counters
 	for len(out) < len(all) {
 		begin := len(out)
 		c.look.look(c.loop, func() {
@@ -57,6 +63,9 @@ func (c *Census) Read() []meter.Reading {
 				n := all[len(out)]
 				done += perNIC + n.Device.QPs()
 				counted := n.Counters()
+				if sum.Add(&counted); len(out) >= live {
+					retired.Add(&counted)
+				}
 				out = append(out, meter.Reading{
 					ID: n, Key: KeyOf(n), Counted: meter.Of(&counted), Now: n.Device.Holdings(), Gone: len(out) >= live,
 				})
@@ -68,7 +77,20 @@ func (c *Census) Read() []meter.Reading {
 	}
 	var l link.Counters
 	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })
+	c.mu.Lock()
+	sum.Add(&c.retired)
+	c.retired.Add(&retired)
+	c.sum, c.link = sum, l
+	c.mu.Unlock()
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l)})
+}
+
+// Device is what all NICs together, those that are gone included, had counted when they were read
+// last.
+func (c *Census) Device() (nic.Counters, []devicetree.Counter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sum, devicetree.Counters(c.sum, c.link)
 }
 
 // nobodys is what was dropped before it was known for whom it was.

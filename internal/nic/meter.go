@@ -82,6 +82,19 @@ func (q *QP) connected() bool {
 	return q.typ != ib.UD && s >= ib.StateRTR && s < ib.StateError
 }
 
+// Add sums the counters of another NIC into c.
+func (c *Counters) Add(o *Counters) {
+	c.add(&o.Counters)
+	for i := range o.Drops {
+		c.Drops[i] += o.Drops[i]
+	}
+	for i := range o.Refusals {
+		c.Refusals[i] += o.Refusals[i]
+	}
+	c.Connected += o.Connected
+	c.LoopTime += o.LoopTime
+}
+
 // addMessages sums messages by operation.
 func addMessages(sum, o *[transport.NumOps]uint64) {
 	for i := range o {

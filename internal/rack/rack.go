@@ -61,9 +61,6 @@ type Config struct {
 	HostRoutes vnic.Routes
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
-	// Enforce is called by Rack.Enforce: it makes the shares of a world those of the NICs;
-	// nil: there are none.
-	Enforce func(w *tenant.World, nics func(tenant.Key) *vnic.NIC)
 }
 
 // A Rack holds the NICs of a daemon.
@@ -352,9 +349,6 @@ func (r *Rack) Enforce(w *tenant.World) {
 	}
 	r.obey(w)
 	r.shareTenants(w)
-	if r.cfg.Enforce != nil {
-		r.cfg.Enforce(w, r.NIC)
-	}
 }
 
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The
