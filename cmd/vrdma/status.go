@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
 )
 
 func statusCommand(o *options) *cobra.Command {
@@ -82,7 +81,6 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
-	printList(w, "NICs", s.NICs, printNIC)
 	printList(w, "connections", s.Connections, printConnection)
 	printList(w, "peer hosts", s.Peers, printPeer)
 	printList(w, "users near a limit", nearLimit(s.Budgets), printBudget)
@@ -136,15 +134,6 @@ func ofNIC(name string) string {
 		return ""
 	}
 	return ", NIC " + name
-}
-
-// printNIC is one line of a virtual NIC.
-func printNIC(w io.Writer, n protocol.NICStatus) {
-	name := n.Tenant + "/" + n.NIC
-	if n.Tenant == vnic.Default {
-		name = n.NIC
-	}
-	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", name, n.Network, strings.Join(n.Addresses, ", "), count(uint64(n.Sessions), "session"))
 }
 
 // printConnection is one line of who talks with whom.
