@@ -11,6 +11,7 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/meter"
 	"vrdma/internal/metrics"
+	"vrdma/internal/rack"
 )
 
 // meter is what keeps the usage of tenants. A daemon that vrdma run started for a while keeps
@@ -45,7 +46,7 @@ func (d *daemon) serveMetrics(addr string, perNIC bool) (*metrics.Server, error)
 		},
 		Device: func() metrics.Device {
 			c, list := d.census.Device()
-			out := metrics.Device{Name: deviceName, SentBytes: c.SentBytes, RcvdBytes: c.RcvdBytes, Counters: make(map[string]uint64)}
+			out := metrics.Device{Name: rack.DeviceName, SentBytes: c.SentBytes, RcvdBytes: c.RcvdBytes, Counters: make(map[string]uint64)}
 			for _, n := range list {
 				out.Counters[n.Name] = n.Value
 			}

@@ -60,7 +60,14 @@ that are not zero; and what was refused as unsupported. Long lists are cut, exce
 func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
-	fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	if s.NIC == "" {
+		fmt.Fprintf(t, "device\tnone: this daemon has no default NIC\n")
+	} else {
+		fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	}
+	if s.NIC != "" && s.NIC != "default" {
+		fmt.Fprintf(t, "NIC\t%s in network %s\n", s.NIC, s.Network)
+	}
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
 	}
@@ -104,7 +111,7 @@ func printNICs(w io.Writer, list []protocol.NICStatus) {
 
 func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	o := s.Objects
-	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened))
+	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s%s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened), ofNIC(s.NIC))
 	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
 		s.Commands, o.PDs, o.MRs, bytesText(s.MRBytes), o.MWs, o.CQs, o.QPs, o.SRQs, o.AHs, o.Channels)
 	const most = 20
@@ -121,9 +128,17 @@ func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	}
 }
 
+// ofNIC says which NIC something is of, unless it is the default one.
+func ofNIC(name string) string {
+	if name == "" || name == "default" {
+		return ""
+	}
+	return ", NIC " + name
+}
+
 // printConnection is one line of who talks with whom.
 func printConnection(w io.Writer, c protocol.ConnectionStatus) {
-	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d%s", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid, ofNIC(c.NIC))
 	if c.QPN != 0 {
 		fmt.Fprintf(w, ", QP 0x%06x", c.QPN)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vrdma/internal/launch"
 	"vrdma/internal/protocol"
 )
 
@@ -62,14 +61,6 @@ at the side that reads), packets dropped by reason, requests denied by reason.`,
 	c.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
 	c.Flags().BoolVar(&records, "records", false, "each record, and not the sum of a NIC's")
 	return c
-}
-
-// unanswered says what to do about a daemon that did not answer.
-func unanswered(p launch.Place, err error) error {
-	if absent(err) {
-		return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", p.Socket)
-	}
-	return improper(p, err)
 }
 
 // sumRecords puts the records of a NIC together.

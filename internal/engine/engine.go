@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
 )
 
 // Options tune an engine; the zero value is good, except that there must be a Resolver.
@@ -72,6 +73,8 @@ type Engine struct {
 	contention contention
 	placement  placement
 	chores     chores
+	tenants    map[string]*schedule.Tenant
+	payer      *band // who had the turn whose time has not been charged
 	bill       bill
 	long       bool // this pass comes before a command
 }
@@ -98,6 +101,7 @@ func New(o Options) (*Engine, error) {
 		e.poller.close()
 		return nil, err
 	}
+	e.sched.clock = &e.now
 	e.bells.init(&e.sched, &e.poller)
 	if err := e.openNetwork(); err != nil {
 		e.lines.close()
@@ -160,7 +164,8 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
-	e.sched.join(&c.flow, s.User)
+	e.sched.join(&c.flow, &card.band, s.User)
+	e.bells.setPrompt(&c.bell, card.band.nic.Latency())
 	e.bells.add(&c.bell, e.now)
 	return nil
 }
@@ -184,6 +189,7 @@ func (e *Engine) Detach(s *nic.Session) {
 	}
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)
+	e.bells.setPrompt(&c.bell, false)
 	e.bells.remove(&c.bell)
 }
 

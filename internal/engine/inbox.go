@@ -167,7 +167,7 @@ func (t *task) excused() bool {
 		return true
 	}
 	p := t.peer
-	return p != nil && (p.parked || p.q.Delayed())
+	return p != nil && (p.parked || p.q.Delayed() || p.throttled())
 }
 
 // asks bounds how many queue pairs are asked again, or given up, in one pass.

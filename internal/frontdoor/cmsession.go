@@ -71,7 +71,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses)
+	s.serveRequests(c, ses, d)
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }

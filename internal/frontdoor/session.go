@@ -62,7 +62,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token
 	}
 	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses)
+	s.serveRequests(c, ses, d)
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil

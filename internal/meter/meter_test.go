@@ -211,9 +211,9 @@ func TestMemoryTime(t *testing.T) {
 
 func TestOf(t *testing.T) {
 	var c nic.Counters
-	c.SentBytes, c.SentMessages[transport.OpUD], c.Drops[nic.DropStale], c.Denials[nic.DenyQuota] = 1, 2, 3, 4
+	c.SentBytes, c.SentMessages[transport.OpUD], c.Drops[nic.DropStale], c.Refusals[nic.RefusedQuota] = 1, 2, 3, 4
 	u := Of(&c)
-	if u[TransmitBytes] != 1 || u[Sent(transport.OpUD)] != 2 || u[Drops(nic.DropStale)] != 3 || u[Denials(nic.DenyQuota)] != 4 {
+	if u[TransmitBytes] != 1 || u[Sent(transport.OpUD)] != 2 || u[Drops(nic.DropStale)] != 3 || u[Refusals(nic.RefusedQuota)] != 4 {
 		t.Errorf("%v", u)
 	}
 	got, err := json.Marshal(u)

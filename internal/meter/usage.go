@@ -26,14 +26,14 @@ const (
 	drops   = rcvd + Column(transport.NumOps)
 	denials = drops + Column(nic.NumReasons)
 
-	NumColumns = denials + Column(nic.NumDenials)
+	NumColumns = denials + Column(nic.NumRefusals)
 )
 
-// Sent and Rcvd are messages, Drops packets, Denials refusals.
+// Sent and Rcvd are messages, Drops packets, Refusals what was refused.
 func Sent(o transport.Op) Column     { return sent + Column(o) }
 func Rcvd(o transport.Op) Column     { return rcvd + Column(o) }
 func Drops(r nic.Reason) Column      { return drops + Column(r) }
-func Denials(d nic.Denial) Column    { return denials + Column(d) }
+func Refusals(d nic.Refusal) Column  { return denials + Column(d) }
 func (c Column) String() string      { return names[c] }
 func columnNamed(name string) Column { return byName[name] - 1 }
 
@@ -52,8 +52,8 @@ var names = func() (n [NumColumns]string) {
 	for r := range nic.NumReasons {
 		n[Drops(r)] = "dropped_" + r.String()
 	}
-	for d := range nic.NumDenials {
-		n[Denials(d)] = "denied_" + d.String()
+	for d := range nic.NumRefusals {
+		n[Refusals(d)] = "denied_" + d.String()
 	}
 	return n
 }()
@@ -85,7 +85,7 @@ func Of(c *nic.Counters) Usage {
 	copy(u[sent:], c.SentMessages[:])
 	copy(u[rcvd:], c.RcvdMessages[:])
 	copy(u[drops:], c.Drops[:])
-	copy(u[denials:], c.Denials[:])
+	copy(u[denials:], c.Refusals[:])
 	return u
 }
 

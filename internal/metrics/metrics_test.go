@@ -114,7 +114,7 @@ func TestPage(t *testing.T) {
 		`vrdma_queue_pairs{tenant="t03",network="net"}`:                              10,
 		`vrdma_dropped_packets_total{tenant="_system",network="",reason="icrc"}`:     0,
 		`vrdma_messages_total{tenant="t00",network="net",direction="out",op="send"}`: 1000*(20+40+60+80) + 5*float64(meter.Sent(0)),
-		`vrdma_denied_total{tenant="t00",network="net",reason="revoked"}`:            1000*(20+40+60+80) + 5*float64(meter.Denials(nic.DenyRevoked)),
+		`vrdma_denied_total{tenant="t00",network="net",reason="revoked"}`:            1000*(20+40+60+80) + 5*float64(meter.Refusals(nic.Revoked)),
 		`vrdma_build_info{version="odd \"version\" \\ of\ntwo lines"}`:               1,
 	} {
 		if v, ok := got[name]; !ok || v != want {

@@ -137,9 +137,9 @@ func (p *page) tenants(list []*group) {
 	}
 	p.family("vrdma_denied_total", "counter", "What was refused, where whoever wanted it was told.")
 	for _, g := range list {
-		for d := range nic.NumDenials {
+		for d := range nic.NumRefusals {
 			if g.tenant != meter.System {
-				p.sample(float64(g.used[meter.Denials(d)]), g.labels("reason", d.String())...)
+				p.sample(float64(g.used[meter.Refusals(d)]), g.labels("reason", d.String())...)
 			}
 		}
 	}

@@ -29,29 +29,9 @@ var reasonNames = [NumReasons]string{"policy", "spoof", "no_nic", "no_qp", "icrc
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// A Denial is what was refused, where whoever wanted it was told.
-type Denial uint8
-
-const (
-	DenyResolve Denial = iota // an address was not to be found
-	DenyConnect               // a connection that this NIC asked for
-	DenyAccept                // one that it was asked for
-	DenyRTR                   // a queue pair was not to have this peer
-	DenyAH                    // an address handle
-	DenyOp                    // an operation on this NIC's memory: key, bounds or rights forbid it
-	DenyRevoked               // a connection that there was
-	DenyQuota                 // an object beyond what the tenant may have
-	NumDenials
-)
-
-var denialNames = [NumDenials]string{"resolve", "connect", "accept", "rtr", "ah", "op", "revoked", "quota"}
-
-func (d Denial) String() string { return denialNames[d] }
-
 // tally is what is counted for the NIC as a whole.
 type tally struct {
 	drops      [NumReasons]uint64
-	denials    [NumDenials]uint64
 	connected  uint64  // connected queue pairs that there have been
 	loop       ib.Time // of the loop, spent for this NIC
 	registered uint64  // bytes, now
@@ -60,21 +40,18 @@ type tally struct {
 // Drop counts packets that were dropped before a queue pair saw them.
 func (n *NIC) Drop(r Reason, packets uint32) { n.tally.drops[r] += uint64(packets) }
 
-// Deny counts a refusal.
-func (n *NIC) Deny(d Denial) { n.tally.denials[d]++ }
-
 // Spend counts time of the loop that went into this NIC.
 func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
 
 // fill puts into c what the NIC counted itself, and gives the packets that queue pairs dropped
 // their reasons.
 func (t *tally) fill(c *Counters) {
-	c.Drops, c.Denials, c.Connected, c.LoopTime = t.drops, t.denials, t.connected, t.loop
+	c.Drops, c.Connected, c.LoopTime = t.drops, t.connected, t.loop
 	c.Drops[DropSpoof] += c.WrongPeer
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey
 	c.Drops[DropStale] += c.Dropped - c.WrongPeer - c.NoReceive
-	c.Denials[DenyOp] += c.AccessErrors
+	c.Refusals[RefusedAccess] += c.AccessErrors
 }
 
 // Holdings are what a NIC has now.
@@ -111,8 +88,8 @@ func (c *Counters) Add(o *Counters) {
 	for i := range o.Drops {
 		c.Drops[i] += o.Drops[i]
 	}
-	for i := range o.Denials {
-		c.Denials[i] += o.Denials[i]
+	for i := range o.Refusals {
+		c.Refusals[i] += o.Refusals[i]
 	}
 	c.Connected += o.Connected
 	c.LoopTime += o.LoopTime

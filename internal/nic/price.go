@@ -8,8 +8,8 @@ import "vrdma/internal/budget"
 // by their size (Arena.alloc).
 var (
 	pdBill  = budget.Bill{budget.State: 256}
-	cqBill  = budget.Bill{budget.State: 1 << 10}
-	qpBill  = budget.Bill{budget.State: 10 << 10}
+	cqBill  = budget.Bill{budget.State: 1 << 10, budget.CompletionQueues: 1}
+	qpBill  = budget.Bill{budget.State: 10 << 10, budget.QueuePairs: 1}
 	srqBill = budget.Bill{budget.State: 1 << 10}
 	mrBill  = budget.Bill{budget.State: 1 << 10}
 	mwBill  = budget.Bill{budget.State: 1 << 10}
@@ -28,4 +28,4 @@ var (
 // SessionBill is what an open device takes before it has any object: the arena, the
 // doorbell, the event queue of the device, the connection's goroutine. A mapping is charged
 // for every gibibyte of the arena, as for registered memory: address space has an end too.
-var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30}
+var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30, budget.Devices: 1}

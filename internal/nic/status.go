@@ -12,7 +12,7 @@ import (
 type Counters struct {
 	transport.Counters
 	Drops     [NumReasons]uint64 // packets, those of queue pairs included
-	Denials   [NumDenials]uint64
+	Refusals  Refusals
 	Connected uint64  // queue pairs that were given a peer
 	LoopTime  ib.Time // of the loop
 }
@@ -42,6 +42,7 @@ func (c *Counters) add(o *transport.Counters) {
 	c.Stashed += o.Stashed
 	c.ImplicitNaks += o.ImplicitNaks
 	c.AccessErrors += o.AccessErrors
+	c.Denied += o.Denied
 	c.BadPKey += o.BadPKey
 	c.BadQKey += o.BadQKey
 	c.Dropped += o.Dropped
@@ -57,6 +58,7 @@ func (n *NIC) Counters() Counters {
 	for _, q := range n.qps {
 		c.add(q.tr.Counters())
 	}
+	c.Refusals = n.rules.count
 	n.tally.fill(&c)
 	return c
 }

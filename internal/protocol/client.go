@@ -41,6 +41,35 @@ func dialControl(socket, op string) (*Session, error) {
 	return s, err
 }
 
+// DialObjects opens a conversation about declared objects with the daemon at socket. It tries
+// the control socket, which the operator may use, then the tenants' socket, then the program
+// socket; at each the daemon says who we are to it by what the kernel says of us.
+func DialObjects(socket string) (*Session, error) {
+	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
+	var why error
+	for _, path := range []string{findControl(socket), findTenants(socket), socket} {
+		if path == "" {
+			continue
+		}
+		s, err := Dial(path, hello)
+		if err == nil {
+			if err = s.SendJSON(ControlRequest{Op: ControlObjects}); err == nil {
+				err = s.acknowledged()
+			}
+			if err == nil {
+				return s, nil
+			}
+			s.Close()
+			return nil, err
+		}
+		// What the first daemon said is the reason; that nobody answers is only the last.
+		if refused := (*Refusal)(nil); why == nil || errors.As(err, &refused) {
+			why = err
+		}
+	}
+	return nil, why
+}
+
 // QueryStatus asks the daemon at socket for its status.
 func QueryStatus(socket string) (*Status, error) {
 	s, err := control(socket, ControlRequest{Op: ControlStatus})
@@ -56,6 +85,23 @@ func QueryStatus(socket string) (*Status, error) {
 		return nil, errors.New(st.Error)
 	}
 	return st, nil
+}
+
+// QueryNICs asks the daemon at socket which NICs there are that we may open.
+func QueryNICs(socket string) ([]NICDoor, error) {
+	s, err := control(socket, ControlRequest{Op: ControlNICs})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var list NICList
+	if err := s.ReceiveJSON(&list); err != nil {
+		return nil, err
+	}
+	if list.Error != "" {
+		return nil, errors.New(list.Error)
+	}
+	return list.NICs, nil
 }
 
 // CountConnections asks how many connections over RDMA the programs with a label have

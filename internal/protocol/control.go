@@ -15,9 +15,12 @@ import (
 //	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
 //	                              capture file until the tool hangs up
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
+//	{"op":"nics"}                 answered by one NICList
 //	{"op":"top"}                  answered by one Top
 //	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+//	{"op":"objects"}              answered by a ControlReply; then one request about declared
+//	                              objects follows, and its answers (package control)
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
@@ -32,9 +35,11 @@ const (
 	ControlTrace   = "trace"
 	ControlCapture = "capture"
 	ControlCount   = "connections"
+	ControlNICs    = "nics"
 	ControlTop     = "top"
 	ControlUsage   = "usage"
 	ControlStop    = "stop"
+	ControlObjects = "objects"
 )
 
 // ControlReply acknowledges a request, or says what was wrong with it. The stream
@@ -51,8 +56,12 @@ type Status struct {
 	Pid      int    `json:"pid"`
 	Socket   string `json:"socket"`
 	// Control is the control socket, for those who may use it.
-	Control  string          `json:"control,omitempty"`
-	Started  time.Time       `json:"started"`
+	Control string    `json:"control,omitempty"`
+	Started time.Time `json:"started"`
+	// NIC is the virtual NIC that is described, as the daemon calls it, and Network its network;
+	// empty: the daemon has no default NIC.
+	NIC      string          `json:"nic"`
+	Network  string          `json:"network"`
 	Device   DeviceStatus    `json:"device"`
 	Sessions []SessionStatus `json:"sessions"`
 	// Connections are the identifiers of rdma_cm.
@@ -66,6 +75,21 @@ type Status struct {
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// NICDoor is a NIC that can be opened, and where.
+type NICDoor struct {
+	Name      string   `json:"name"`
+	Network   string   `json:"network"`
+	Addresses []string `json:"addresses"`
+	Socket    string   `json:"socket"`
+	Programs  int      `json:"programs"` // that use it
+}
+
+// NICList are the NICs that a caller may open.
+type NICList struct {
+	Error string    `json:"error,omitempty"`
+	NICs  []NICDoor `json:"nics"`
 }
 
 // BudgetStatus is what one user, or a group of them, holds of one kind.
@@ -97,6 +121,7 @@ type GIDStatus struct {
 // SessionStatus is one open of the device.
 type SessionStatus struct {
 	ID       uint64      `json:"id"`
+	NIC      string      `json:"nic"`
 	Pid      int         `json:"pid"`
 	UID      int         `json:"uid"`
 	Program  string      `json:"program"`
@@ -140,6 +165,7 @@ type ConnectionCount struct {
 // ConnectionStatus is one identifier of the connection manager: a listener, or a
 // connection in some state.
 type ConnectionStatus struct {
+	NIC       string `json:"nic"`
 	Pid       int    `json:"pid"`
 	Program   string `json:"program"`
 	PortSpace string `json:"port_space"`
@@ -231,8 +257,18 @@ func (c *Conn) ReceiveJSON(v any) error {
 	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
 }
 
+// ReceiveJSONUpTo receives one document of at most most bytes into v. It calls grow before it
+// holds more, with the bytes that it holds then; an error from there is returned.
+func (c *Conn) ReceiveJSONUpTo(v any, most int, grow func(bytes int) error) error {
+	return c.receive(v, make([]byte, pieceSize+1), most, grow)
+}
+
 // receiveJSON receives a document of at most most bytes, in pieces that fit into buf.
 func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
+	return c.receive(v, buf, most, func(int) error { return nil })
+}
+
+func (c *Conn) receive(v any, buf []byte, most int, grow func(int) error) error {
 	var doc []byte
 	for {
 		n, fds, err := c.ReadMessage(buf)
@@ -240,6 +276,9 @@ func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
 			return err
 		}
 		CloseFDs(fds)
+		if err := grow(len(doc) + n - 1); err != nil {
+			return err
+		}
 		doc = append(doc, buf[1:n]...)
 		switch {
 		case len(doc) > most:

@@ -112,6 +112,15 @@ func (t *Table) Reroute() {
 	}
 }
 
+// RerouteIn is Reroute for the NICs of one network.
+func (t *Table) RerouteIn(network string) {
+	for _, n := range t.now.Load().list {
+		if n.Network == network {
+			n.Device.Reroute()
+		}
+	}
+}
+
 // Resolve implements nic.Resolver: how from reaches a GID, which may be that of a group.
 func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	c := t.now.Load()
