@@ -191,3 +191,77 @@ func sample(t *testing.T, page, name string) float64 {
 	t.Fatalf("the page has no %s\n%s", name, page)
 	return 0
 }
+
+// What each tenant's programs sent is on its own bill, to the byte, also after the NIC is gone and
+// after the daemon was started anew. At the door of a NIC one sees that NIC only.
+func TestMeteringOfTenants(t *testing.T) {
+	harness.Need(t, "ib_write_bw")
+	dir := harness.Directory(t, nil)
+	store := filepath.Join(dir, "objects.db")
+	metrics := fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
+	args := []string{"--store", store, "--metrics", metrics}
+	d := harness.Start(t, harness.Options{Args: args})
+	ours(t, d, "apply", "-f", "../internal/tenant/testdata/two-tenants.yaml")
+	const size = 4096
+	write := func(tenant string, n int) {
+		p := harness.FreePort(t)
+		argv := []string{"ib_write_bw", "-F", "-x", "0", "-p", strconv.Itoa(p), "-n", strconv.Itoa(n), "-s", strconv.Itoa(size)}
+		server := d.LaunchWith(t, []string{"--nic", tenant + "/db"}, argv...)
+		harness.Listening(t, server, p, minute)
+		d.LaunchWith(t, []string{"--nic", tenant + "/web"}, append(argv, "127.0.0.1")...).OK(t, minute)
+		server.OK(t, minute)
+	}
+	write("red", 700)
+	write("blue", 300)
+	bill := map[string]uint64{"red": 700 * size, "blue": 300 * size}
+	check := func(when string) {
+		t.Helper()
+		page := get(t, "http://"+metrics+"/metrics")
+		for tenant, want := range bill {
+			var u protocol.UsageReport
+			ask(t, d, &u, "usage", "--tenant", tenant, "-o", "json")
+			var out, in uint64
+			for _, r := range u.Records {
+				if r.Tenant != tenant {
+					t.Errorf("%s: the bill of %s has %s/%s", when, tenant, r.Tenant, r.NIC)
+				}
+				out += r.Used["transmit_bytes"]
+				in += r.Used["receive_bytes"]
+			}
+			if out != want || in != want {
+				t.Errorf("%s: the bill of %s says %d bytes out and %d in, its programs sent %d", when, tenant, out, in, want)
+			}
+			if got := sample(t, page, fmt.Sprintf(`vrdma_transmit_bytes_total{tenant=%q,network="train"}`, tenant)); got != float64(want) {
+				t.Errorf("%s: metrics say %.0f bytes of %s, its programs sent %d", when, got, tenant, want)
+			}
+		}
+	}
+	check("after they ran")
+	if page := get(t, "http://"+metrics+"/metrics"); sample(t, page, `node_infiniband_port_data_transmitted_bytes_total{device="rxe0",port="1"}`) != 1000*size {
+		t.Errorf("the device and its NICs do not agree\n%s", page)
+	}
+	ours(t, d, "delete", "nic", "red/web")
+	check("after a NIC was deleted")
+	status := ours(t, d, "status")
+	for _, want := range []string{"red", "db", "train", "10.1.0.2"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("the status has no %q:\n%s", want, status)
+		}
+	}
+	d.Stop(t)
+	d = harness.Start(t, harness.Options{Args: args})
+	check("after a restart")
+	write("blue", 100)
+	bill["blue"] += 100 * size
+	check("after a restart, and more")
+}
+
+// ours runs a command of ours that must end well.
+func ours(t *testing.T, d *harness.Daemon, args ...string) string {
+	t.Helper()
+	out, err := d.Command(args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
