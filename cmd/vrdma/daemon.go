@@ -111,7 +111,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
 	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
-	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: the socket's path and .usage; none with --ephemeral)")
+	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ func (f *daemonFlags) meter(p launch.Place, log *slog.Logger) (*meter.Meter, err
 		return meter.New(), nil
 	}
 	if path == "" {
-		path = p.Socket + ".usage"
+		path = strings.TrimSuffix(storePath(f.store, p), ".db") + ".usage"
 	}
 	m, damage, err := meter.Open(path, f.usage == "", time.Now())
 	if err != nil {

@@ -151,12 +151,17 @@ func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 		ses.srv.loop.Bill(ses.nic.Device)
 		err := f(ses.ch)
 		if err != nil {
+			exceeded(ses.nic, err)
 			ses.srv.overdrawnBeside(err)
 		}
 		return err
 	}
 	err := error(syscall.EIO) // what a device that is gone answers
-	run := func() { ses.srv.loop.Bill(ses.nic.Device); err = f(ses.ch) }
+	run := func() {
+		ses.srv.loop.Bill(ses.nic.Device)
+		err = f(ses.ch)
+		exceeded(ses.nic, err)
+	}
 	if p := ses.srv.loop.Do(run); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}

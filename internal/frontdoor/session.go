@@ -151,6 +151,7 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 			err = f(ses.dev)
 		}
 		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
+			exceeded(ses.nic, err)
 			ses.srv.overdrawnBeside(err)
 		}
 		return err
@@ -169,8 +170,25 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	if p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
+	ses.exceededBeside(err)
 	ses.srv.overdrawn(err)
 	return err
+}
+
+// exceeded counts, on the loop, that a tenant's quota refused something.
+func exceeded(n *vnic.NIC, err error) {
+	var e *budget.Error
+	if errors.As(err, &e) && e.Tenant != "" {
+		n.Device.Exceeded()
+	}
+}
+
+// exceededBeside is exceeded for the session's goroutine.
+func (ses *session) exceededBeside(err error) {
+	var e *budget.Error
+	if errors.As(err, &e) {
+		ses.srv.loop.Do(func() { exceeded(ses.nic, err) })
+	}
 }
 
 // onLoop implements handler.
@@ -296,6 +314,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 		ses.srv.recount()
 		region, err = ses.proc.space.Map(start, length, extents)
 	}
+	ses.exceededBeside(err)
 	ses.srv.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:

@@ -15,7 +15,7 @@ import (
 // the NIC that it can reach, and nothing of other NICs, not even that there are any.
 
 // sees reports whether a view has what is under a key.
-func (v *View) sees(k meter.Key) bool { return v.All || KeyOf(v.NIC) == k }
+func (v *View) sees(k meter.Key) bool { return v.All || v.NIC != nil && KeyOf(v.NIC) == k }
 
 // fresh is how old what a tool is shown may be.
 const fresh = 50 * time.Millisecond

@@ -29,10 +29,10 @@ import (
 type book struct {
 	path string
 	f    *os.File
-	lock *os.File
-	size int64 // of what is written and complete
-	base int64 // when it was written anew
-	lazy bool  // it is not there, and is made when a tenant other than the default one is
+	lock *os.File // held by a daemon; nil while lazy
+	size int64    // of what is written and complete
+	base int64    // when it was written anew
+	lazy bool     // it is not there, and is made when a tenant other than the default one is
 }
 
 const (
@@ -62,24 +62,21 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // was declared leaves nothing behind. A file with a part that cannot be read is kept as
 // PATH.damaged, and told of.
 func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err error) {
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, nil, fmt.Errorf("the usage file: %w", err)
+	b := &book{path: path}
+	m = New()
+	m.book = b
+	if _, err := os.Lstat(path); lazy && errors.Is(err, os.ErrNotExist) {
+		b.lazy = true
+		return m, nil, nil
+	}
+	if err := b.acquire(); err != nil {
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			lock.Close()
+			b.release()
 		}
 	}()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, nil, fmt.Errorf("the usage file %s is another daemon's (%w): choose another with --usage", path, err)
-	}
-	m = New()
-	m.book = &book{path: path, lock: lock}
-	if _, err := os.Lstat(path); lazy && errors.Is(err, os.ErrNotExist) {
-		m.book.lazy = true
-		return m, nil, nil
-	}
 	if damage, err = m.restore(path); err != nil {
 		return nil, nil, err
 	}
@@ -91,6 +88,32 @@ func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err er
 		return nil, nil, fmt.Errorf("the usage file: %w", err)
 	}
 	return m, damage, nil
+}
+
+// acquire makes sure that no other daemon writes to the file. Its directory is made if need be.
+func (b *book) acquire() error {
+	if err := os.MkdirAll(filepath.Dir(b.path), 0o700); err != nil {
+		return fmt.Errorf("the directory of the usage file: %w", err)
+	}
+	lock, err := os.OpenFile(b.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("the usage file: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return fmt.Errorf("the usage file %s is another daemon's (%w): choose another with --usage", b.path, err)
+	}
+	b.lock = lock
+	return nil
+}
+
+// release undoes acquire.
+func (b *book) release() {
+	b.close()
+	if b.lock != nil {
+		b.lock.Close()
+		b.lock = nil
+	}
 }
 
 // restore reads the file at path, if there is one.
@@ -357,7 +380,12 @@ func (m *Meter) Flush() error {
 	entries := m.changes()
 	m.mu.Unlock()
 	b := m.book
-	b.lazy = false
+	if b.lazy {
+		if err := b.acquire(); err != nil {
+			return err // and again in a second: nothing was written yet, all of it will be
+		}
+		b.lazy = false
+	}
 	if rolled || b.f == nil || b.size > max(growth*b.base, leastGrowth) {
 		return m.rewrite()
 	}
@@ -496,8 +524,7 @@ func (m *Meter) Close() error {
 	m.file.Lock()
 	defer m.file.Unlock()
 	if m.book != nil {
-		m.book.close()
-		m.book.lock.Close()
+		m.book.release()
 		m.book = nil
 	}
 	return err

@@ -40,6 +40,9 @@ type tally struct {
 // Drop counts packets that were dropped before a queue pair saw them.
 func (n *NIC) Drop(r Reason, packets uint32) { n.tally.drops[r] += uint64(packets) }
 
+// Exceeded counts an object that its tenant's quota refused.
+func (n *NIC) Exceeded() { n.rules.count[RefusedQuota]++ }
+
 // Spend counts time of the loop that went into this NIC.
 func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
 
@@ -51,6 +54,8 @@ func (t *tally) fill(c *Counters) {
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey
 	c.Drops[DropStale] += c.Dropped - c.WrongPeer - c.NoReceive
+	// Of these whoever sent them is not told: they are lost.
+	c.Drops[DropPolicy] += c.Refusals[RefusedSend] + c.Refusals[RefusedReceive]
 	c.Refusals[RefusedAccess] += c.AccessErrors
 }
 
