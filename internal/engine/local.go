@@ -36,6 +36,9 @@ func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 // before it returns; acknowledgements wait until the sender's call has ended, because the
 // requester they are for may be the one that is running.
 func (t *task) Send(b *transport.Burst) {
+	if b.Type == ib.UD && !t.q.MayTell(&b.DGID) {
+		return
+	}
 	if t.e.sched.nics.Limited() {
 		t.e.sent(t, b)
 	}
@@ -115,6 +118,9 @@ func (e *Engine) deliver(to *task, b *transport.Burst) {
 
 // receive gives b to the state machine; see transport.QP.Receive.
 func (t *task) receive(b *transport.Burst) (taken bool) {
+	if b.Type == ib.UD && !t.q.MayHear(&b.SGID) {
+		return true
+	}
 	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
 		return false
 	}

@@ -113,6 +113,9 @@ func (c *client) Adopt(q *nic.QP) nic.Owner {
 // Loop implements nic.SessionOwner.
 func (c *client) Loop() *nic.Loop { return c.e.shared }
 
+// Now implements nic.SessionOwner.
+func (c *client) Now() ib.Time { return c.e.now }
+
 // clientOf is the record of s; nil: the loop does not serve it (any more).
 func clientOf(s *nic.Session) *client {
 	c, _ := s.Owner().(*client)

@@ -101,6 +101,9 @@ func (s *Session) ModifyQP(h uint32, mask ib.AttrMask, a *QPAttr) error {
 	if err != nil {
 		return err
 	}
+	if err := q.mayMeet(mask, a); err != nil {
+		return err
+	}
 	q.apply(mask, a, next)
 	return nil
 }
@@ -222,6 +225,7 @@ func (q *QP) reset() {
 		w.unbind()
 	}
 	q.attr = QPAttr{}
+	q.judged = 0
 	q.owner.Wake()
 }
 

@@ -35,6 +35,7 @@ func (c *Counters) add(o *transport.Counters) {
 	c.Stashed += o.Stashed
 	c.ImplicitNaks += o.ImplicitNaks
 	c.AccessErrors += o.AccessErrors
+	c.Denied += o.Denied
 	c.BadPKey += o.BadPKey
 	c.BadQKey += o.BadQKey
 	c.Dropped += o.Dropped

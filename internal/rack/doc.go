@@ -12,9 +12,9 @@
 // nobody uses the NIC there is one descriptor, the socket's. The shared objects are hard links to
 // the daemon's: mount the directory read-only.
 //
-// What the programs of a tenant's NICs hold is charged to the tenant (quota.go), and the loop is
-// told of shares and caps (shares.go). The rules of a world are not known here: Config.Enforce
-// hands them on.
+// What the programs of a tenant's NICs hold is charged to the tenant (quota.go). The policies of a
+// world are compiled here and given to the NICs (rules.go), and the loop is told of shares and
+// caps (shares.go).
 //
 // The methods of a Rack are not called at the same time, except those that say so.
 package rack

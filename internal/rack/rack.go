@@ -18,6 +18,7 @@ import (
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
 	"vrdma/internal/nic"
+	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
@@ -58,8 +59,10 @@ type Config struct {
 	Underlay int
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
-	// Enforce is called by Rack.Enforce: it makes rules and shares of a world those of the
-	// NICs; nil: there are none.
+	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
+	Denied func(tenant.Key, nic.Denial)
+	// Enforce is called by Rack.Enforce: it makes the shares of a world those of the NICs;
+	// nil: there are none.
 	Enforce func(w *tenant.World, nics func(tenant.Key) *vnic.NIC)
 }
 
@@ -72,6 +75,7 @@ type Rack struct {
 	mu      sync.Mutex           // for those who only look, and who change
 	slots   map[tenant.Key]*slot // guarded by mu
 	tenants map[string]*account  // by name
+	rules   *policy.Rules        // nil: there was no world yet
 	scribe  scribe
 	warned  bool // see warnUnreachable
 }
@@ -84,6 +88,7 @@ type slot struct {
 	account *account
 	made    made
 	open    openness
+	guard   *policy.Guard // nil: everything is allowed
 }
 
 // made is what a NIC is made of and does not change while it is there.
@@ -114,12 +119,16 @@ func (r *Rack) Open(d Doors) {
 // it. It is called before Open.
 func (r *Rack) Default(device nic.Config) (*vnic.NIC, error) {
 	device.Name = DeviceName
-	return r.insert(device, vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Routes: r.cfg.HostRoutes})
+	return r.insert(device, vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
 }
 
-// insert makes a NIC, and has the loop serve it.
-func (r *Rack) insert(device nic.Config, n vnic.NIC) (*vnic.NIC, error) {
+// insert makes a NIC, which is prepared if there is something to prepare, and has the loop serve
+// it.
+func (r *Rack) insert(device nic.Config, n vnic.NIC, prepare func(*nic.NIC)) (*vnic.NIC, error) {
 	n.Owner, n.Device = r.cfg.Owner, nic.New(device)
+	if prepare != nil {
+		prepare(n.Device)
+	}
 	n.Manager = rdmacm.New(n.Device, r.cfg.Engine.MADs(n.Device))
 	if routes, ok := n.Routes.(*network); ok {
 		routes.of = &n
@@ -217,7 +226,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	if m.network != vnic.HostNetwork {
 		v.Routes = &network{table: r.cfg.NICs, name: m.network, subnets: n.Spec.Subnets}
 	}
-	if s.nic, err = r.insert(r.device(c, m), v); err != nil {
+	if s.nic, err = r.insert(r.device(c, m), v, r.guardian(s)); err != nil {
 		return err
 	}
 	s.account = r.hold(t)
@@ -237,6 +246,9 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 // device is the device of a NIC.
 func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: limits(r.cfg.Limits, c.Spec.Limits)}
+	if key := c.Key(); r.cfg.Denied != nil {
+		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
+	}
 	for _, a := range addresses(c) {
 		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})
 	}
@@ -338,6 +350,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 			a.set(r.cfg.Budget, t)
 		}
 	}
+	r.obey(w)
 	r.shareTenants(w)
 	if r.cfg.Enforce != nil {
 		r.cfg.Enforce(w, r.NIC)

@@ -29,11 +29,17 @@ type CMA struct {
 	vacant  map[portKey]vacancy // ports whose listener has just gone
 	// nextPort is where the search for a free port begins.
 	nextPort uint16
+
+	// For the rules, see guard.go.
+	talking map[ib.GID]map[*ID]struct{} // whose datagrams a peer has agreed to
+	judged  uint32                      // nic.Generation when connections were judged last
+	old     []*ID                       // that have to be judged again
 }
 
 // New makes the device.
 func New(n *nic.NIC, l Link) *CMA {
-	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy)}
+	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
+	n.SetConnections(a)
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
 	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a})
 	return a

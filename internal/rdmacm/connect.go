@@ -9,6 +9,8 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
 	"vrdma/internal/cm"
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/wire"
 )
 
@@ -105,7 +107,12 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 		return err
 	}
 	m, now := id.cma.manager, id.cma.now()
-	service := serviceID(portKey{id.ps, id.dst.Port()})
+	service := id.service()
+	if !id.cma.allowed(nic.RefusedConnect, id.dgid, id.qpType, ib.Us, service, id.client) {
+		id.qpn = p.QPNum
+		id.refuse()
+		return nil
+	}
 	if id.ud() {
 		id.conn, err = m.Ask(now, id, service, id.path(), id.header(private(p)))
 	} else {
@@ -128,7 +135,11 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 	m, now := id.cma.manager, id.cma.now()
 	if p.Valid == 0 {
 		if id.ud() {
-			return errnoOf(m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil))
+			err := m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil)
+			if err == nil {
+				id.cma.talks(id)
+			}
+			return errnoOf(err)
 		}
 		err := m.Ready(id.conn)
 		if err == nil {
@@ -147,7 +158,9 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 		if p.QKey != 0 {
 			id.qkey = p.QKey
 		}
-		err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p))
+		if err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p)); err == nil {
+			id.cma.talks(id)
+		}
 	} else {
 		err = m.Accept(now, id.conn, params(p, id.seq, ece, private(p)))
 	}

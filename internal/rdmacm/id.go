@@ -57,6 +57,7 @@ type ID struct {
 	backlog  int  // most requests that may wait
 	waiting  int  // requests that do
 	pending  bool // its CONNECT_REQUEST is not read yet
+	passive  bool // the peer asked for it
 	reported uint32
 	groups   []*Group
 	parent   *ID // between admit and announce
@@ -139,6 +140,7 @@ func (id *ID) destroy() {
 	}
 	delete(id.ch.ids, id)
 	id.release()
+	id.cma.hushed(id)
 	if id.conn != nil {
 		id.cma.manager.Destroy(id.cma.now(), id.conn)
 		id.conn = nil

@@ -190,10 +190,7 @@ func unfit(o *Network, a netip.Addr) string {
 	}
 	for _, p := range o.Spec.Subnets {
 		if p.Contains(a) {
-			if use := reserved(p, a); use != "" {
-				return fmt.Sprintf("is %s of %s", use, p)
-			}
-			return ""
+			return reserved(p, a)
 		}
 	}
 	var all []string

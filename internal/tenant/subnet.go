@@ -28,14 +28,14 @@ func ordinary(a netip.Addr) bool {
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// reserved says what an address of a subnet is used for; empty if a NIC can have it. The first of
+// reserved says what else an address of a subnet is; empty if a NIC can have it. The first of
 // an IPv6 subnet is its routers' anycast address.
 func reserved(p netip.Prefix, a netip.Addr) string {
 	switch {
 	case a == p.Addr():
-		return "the address of the subnet itself"
+		return fmt.Sprintf("is the address of subnet %s itself", p)
 	case a.Is4() && a == lastOf(p):
-		return "the broadcast address"
+		return fmt.Sprintf("is the broadcast address of subnet %s", p)
 	}
 	return ""
 }

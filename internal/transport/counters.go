@@ -29,6 +29,7 @@ type Counters struct {
 	Stashed       uint64 // requests kept because an earlier one was missing
 	ImplicitNaks  uint64 // responses that showed an earlier one was lost
 	AccessErrors  uint64 // requests refused for key, bounds or rights
+	Denied        uint64 // requests refused, ours and the peer's, for operations that were taken away
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
 	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale

@@ -229,6 +229,8 @@ func (r *requester) judge(c *common, w *SendWQE) Status {
 		return w.Bad
 	case !w.Op.Valid(c.Conf.Type):
 		return LocQPOpErr
+	case c.Attr.Denied != 0 && c.denies(sendKind(w.Op)):
+		return RemAccessErr
 	case w.Op.isRD() && c.Attr.MaxRDAtomic == 0:
 		return LocQPOpErr
 	case (w.Op == WRCmpSwap || w.Op == WRFetchAdd) && w.Length < 8:
