@@ -140,10 +140,11 @@ func enough(a *control.PolicyAnswer, ops []tenant.Operation) bool {
 // printAnswers prints a line for the services that are answered alike, and for a single service
 // what each side says. That something is denied is in the exit status, too.
 func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyAnswer, ops []tenant.Operation) error {
-	denied, alike := false, true
+	denied, alike, same := false, true, true
 	for i := range list {
 		denied = denied || !enough(&list[i], ops)
 		alike = alike && list[i].Rule == list[0].Rule
+		same = same && list[i].Operations == list[0].Operations
 	}
 	verdict := tenant.Allow
 	if denied {
@@ -151,6 +152,8 @@ func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyA
 	}
 	fmt.Fprintf(w, "%s -> %s: %s\n", q.From, q.To, verdict)
 	switch {
+	case len(list) > 1 && same && !denied:
+		fmt.Fprintf(w, "  every service: %s\n", list[0].Operations)
 	case len(list) > 0 && alike:
 		fmt.Fprintf(w, "  %s\n", list[0].Rule)
 		for _, step := range list[0].Steps {

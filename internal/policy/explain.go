@@ -123,7 +123,11 @@ func (g *Guard) Why(peer ib.GID, c ib.Contact) string {
 // explain makes the decisions of judge one by one.
 func (g *Guard) explain(peer int32, c ib.Contact) *Answer {
 	n := g.net
-	a := &Answer{Steps: []Step{n.limits(g.nic, peer, c.Type)}}
+	a := &Answer{}
+	// The NICs' own limits are a reason only where they refuse something.
+	if s := n.limits(g.nic, peer, c.Type); g.nic == peer || s.Operations != ib.AllOperations {
+		a.Steps = append(a.Steps, s)
+	}
 	if g.nic == peer {
 		return a
 	}
