@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vrdma/internal/control"
+	"vrdma/internal/launch"
 	"vrdma/internal/protocol"
 	"vrdma/internal/tenant"
 	"vrdma/test/harness"
@@ -195,4 +196,66 @@ func many(name string, n int) string {
 		text += "---\n" + aNIC(name, fmt.Sprintf("n%d", i))
 	}
 	return text
+}
+
+// Who connected, who was refused and by which rule, whose connection was revoked: all of it is in
+// the events of the tenant, and not in another's.
+func TestConnectionEvents(t *testing.T) {
+	harness.Need(t, "rping")
+	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
+	example := filepath.Join(harness.Root(), "internal/control/testdata/two-tenants.yaml")
+	wantOut(t, d, 0, "red/web", "apply", "-f", example)
+	server := d.LaunchWith(t, []string{"--nic", "red/db"}, "rping", "-s", "-P", "-a", "10.1.0.2")
+	place, err := launch.Place{Socket: d.Socket}.NIC("red", "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !harness.Poll(time.Minute, func() bool {
+		st, err := protocol.QueryStatus(place.Socket)
+		return err == nil && len(st.Connections) > 0
+	}) {
+		t.Fatalf("rping does not listen:\n%s", server.Output())
+	}
+	event := func(parts ...string) bool {
+		out, err := as(d, 0, "events", "red")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for line := range strings.Lines(out) {
+			found := true
+			for _, part := range parts {
+				found = found && strings.Contains(line, part)
+			}
+			if found {
+				return true
+			}
+		}
+		return false
+	}
+	client := d.LaunchWith(t, []string{"--nic", "red/web"}, "rping", "-c", "-a", "10.1.0.2")
+	for _, want := range [][]string{{"connected", "NIC red/web", "10.1.0.2", "rping"}, {"connected", "NIC red/db", "10.1.0.1"}} {
+		if !harness.Poll(time.Minute, func() bool { return event(want...) }) {
+			out, _ := as(d, 0, "events")
+			t.Fatalf("no event with %q:\n%s%s", want, out, client.Output())
+		}
+	}
+	refused := d.LaunchWith(t, []string{"--nic", "red/slow"}, "rping", "-c", "-a", "10.1.0.2", "-C", "1")
+	refused.Wait(t, time.Minute)
+	if !harness.Poll(time.Minute, func() bool { return event("refused", "NIC red/slow", "no-batch-to-store") }) {
+		out, _ := as(d, 0, "events")
+		t.Errorf("the refusal is no event:\n%s", out)
+	}
+	none := writeFile(t, "none.yaml", "apiVersion: vrdma.io/v1\nkind: Policy\nmetadata: {name: none, tenant: red}\nspec: {nics: {network: train}, deny: [{direction: in}]}\n")
+	wantOut(t, d, 0, "none", "apply", "-f", none)
+	if !harness.Poll(time.Minute, func() bool { return event("revoked", "NIC red/", "policy red/none") }) {
+		out, _ := as(d, 0, "events")
+		t.Errorf("the revocation is no event:\n%s", out)
+	}
+	client.Wait(t, time.Minute)
+	if out, _ := as(d, 0, "events", "blue"); strings.Contains(out, "connected") {
+		t.Errorf("blue has red's events:\n%s", out)
+	}
+	wantRefused(t, d, 0, "in use by rping", "delete", "nic", "red/db")
+	server.End()
+	d.Stop(t)
 }
