@@ -151,7 +151,9 @@ func (u used) less(o used) used {
 	return used{u.fds - o.fds, u.goroutines - o.goroutines, u.heap - o.heap, u.stacks - o.stacks, u.files - o.files, u.inodes - o.inodes, u.names - o.names}
 }
 
-func (u used) bytes() int64 { return u.heap + u.stacks + u.files + u.inodes*inodeBytes + u.names*nameBytes }
+func (u used) bytes() int64 {
+	return u.heap + u.stacks + u.files + u.inodes*inodeBytes + u.names*nameBytes
+}
 
 func (u used) per(n int) string {
 	k := int64(n) << 10
