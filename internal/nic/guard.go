@@ -29,7 +29,8 @@ type Guard interface {
 // Connections is the connection manager of a NIC, as its rules see it.
 type Connections interface {
 	// Contact says which service a connection was made for, and by whom: of queue pair num
-	// with queue pair peerNum at peer, or, of datagrams, of num (0: any) with peer. It is
+	// with queue pair peerNum at peer, or, of datagrams, of num (0: any) with peer, one that
+	// is allowed if there are several. It is
 	// false for one that was not made by the connection manager.
 	Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool)
 	// Rejudge judges connections again, about most of them, and reports whether there are
@@ -304,12 +305,14 @@ func (q *QP) may(v *verdict, peer *ib.GID, what Refusal) bool {
 // rejudge decides anew about what the queue pair has.
 func (q *QP) rejudge() {
 	r := &q.nic.rules
+	if q.gone {
+		return
+	}
 	switch q.tr.State() {
 	case ib.StateReset, ib.StateInit, ib.StateError:
 		return
 	}
 	switch {
-	case q.gone:
 	case r.guard == nil:
 		q.tr.Deny(0)
 	case q.typ == ib.UD:

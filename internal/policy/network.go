@@ -148,7 +148,9 @@ func (n *network) newProfile(list []byte, rules [][2][]*rule) *profile {
 	}
 	for d := range p.rules {
 		p.closed[d] = slices.ContainsFunc(p.rules[d], func(r *rule) bool { return !r.deny })
-		p.cells[d] = make([]atomic.Pointer[cell], len(n.classes))
+		if len(p.rules[d]) > 0 {
+			p.cells[d] = make([]atomic.Pointer[cell], len(n.classes))
+		}
 	}
 	return p
 }

@@ -67,12 +67,7 @@ func (id *ID) refuse() {
 // its peer before we are told its number.
 func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool) {
 	if t == ib.UD {
-		for id := range a.talking[peer] {
-			if num == 0 || id.qpn&0xffffff == num {
-				return contactOf(id.qpType, id.asker(), id.service()), true
-			}
-		}
-		return ib.Contact{}, false
+		return a.datagrams(num, peer)
 	}
 	c := a.manager.WithQP(peer, peerNum)
 	if c == nil || c.LocalQPN != 0 && c.LocalQPN != num {
@@ -83,6 +78,25 @@ func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib
 		by = ib.Us
 	}
 	return ib.Contact{Type: t, By: by, ID: c.Service}, true
+}
+
+// datagrams is a service that the datagrams of queue pair num (0: any) with a peer are of. Of
+// several it is one that is allowed.
+func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
+	g := a.nic.Guard()
+	for id := range a.talking[peer] {
+		if num != 0 && id.qpn&0xffffff != num {
+			continue
+		}
+		c, found = contactOf(id.qpType, id.asker(), id.service()), true
+		if g == nil {
+			break
+		}
+		if ops, _ := g.Judge(peer, c); ops&ib.OpSend != 0 {
+			break
+		}
+	}
+	return c, found
 }
 
 // talks notes that the ID's datagrams may go to its peer and come from it.

@@ -136,6 +136,46 @@ func TestPolicyOperations(t *testing.T) {
 	server.OK(t, minute)
 }
 
+const namedOnly = `
+apiVersion: vrdma.io/v1
+kind: Policy
+metadata: {name: named-only, tenant: red}
+spec:
+  nics: {network: train, names: [db]}
+  allow:
+  - {service: {space: udp}, types: [ud]}
+---
+apiVersion: vrdma.io/v1
+kind: Policy
+metadata: {name: no-groups, tenant: red}
+spec:
+  nics: {names: [slow]}
+  deny:
+  - {direction: in, peer: {prefix: 239.0.0.0/8}}
+`
+
+// TestPolicyDatagrams: datagrams of a service that rdma_cm was asked for pass where those by hand
+// do not, and a group that is denied is not joined.
+func TestPolicyDatagrams(t *testing.T) {
+	harness.Need(t, "udaddy", "mckey", "ibv_ud_pingpong")
+	d := start(t, example(t)+"---"+namedOnly)
+	argv := []string{"udaddy", "-c", "2", "-C", "5", "-S", "100"}
+	server := d.at("red/db").launch(t, argv...)
+	d.at("red/db").listens(t, server, 7174) // its own
+	d.at("red/web").launch(t, append(argv, "-s", "10.1.0.2")...).OK(t, minute)
+	server.OK(t, minute)
+
+	tcp := harness.FreePort(t)
+	argv = []string{"ibv_ud_pingpong", "-g", "0", "-n", "50", "-p", strconv.Itoa(tcp)}
+	c := harness.Converse(t, tcp, d.at("red/db"), argv, d.at("red/web"), append(argv, "127.0.0.1"))
+	fails(t, c.Server.(*harness.Process), "Failed to create AH")
+	c.Client.End()
+
+	member := d.at("red/slow").launch(t, "mckey", "-m", "239.1.1.1", "-b", "10.1.0.3") // its status is 0 whatever happens
+	member.Printed(t, "RDMA_CM_EVENT_MULTICAST_ERROR, error: -13", minute)
+	member.Wait(t, minute)
+}
+
 const shut = `
 apiVersion: vrdma.io/v1
 kind: Policy
