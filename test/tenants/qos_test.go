@@ -46,7 +46,7 @@ func (d *daemon) begin(t testing.TB, x traffic, seconds int, tool string, more .
 	tcp := harness.FreePort(t)
 	argv := append([]string{tool, "-d", "rxe0", "-x", "0", "-F", "-D", strconv.Itoa(seconds), "-s", strconv.Itoa(x.size), "-p", strconv.Itoa(tcp)}, more...)
 	if tool == "ib_write_bw" {
-		argv = append(argv, "-e", "-q", strconv.Itoa(max(x.qps, 1)), "-t", strconv.Itoa(max(x.depth, 128)))
+		argv = append(argv, "-q", strconv.Itoa(max(x.qps, 1)), "-t", strconv.Itoa(max(x.depth, 128)))
 	}
 	return harness.Converse(t, tcp, d.at(x.name+"/b"), argv, d.at(x.name+"/a"), append(append([]string{}, argv...), "127.0.0.1"))
 }
@@ -71,8 +71,16 @@ func (d *daemon) had(name string) (h had) {
 }
 
 // during is what the NICs a of all had in a second in the midst of their traffic.
-func (d *daemon) during(all []traffic) []had {
-	time.Sleep(time.Second) // until every queue is full
+func (d *daemon) during(t testing.TB, all []traffic) []had {
+	t.Helper()
+	for _, x := range all {
+		for end := time.Now().Add(minute); d.had(x.name+"/a").bytes == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s sends nothing", x.name)
+			}
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // until every queue is full, and bursts are used up
 	list := make([]had, len(all))
 	for i, x := range all {
 		list[i] = d.had(x.name + "/a")
@@ -96,9 +104,9 @@ func (d *daemon) measure(t testing.TB, all []traffic) []had {
 	t.Helper()
 	var running []*harness.Conversation
 	for _, x := range all {
-		running = append(running, d.begin(t, x, 4, "ib_write_bw"))
+		running = append(running, d.begin(t, x, 4+len(all)/4, "ib_write_bw"))
 	}
-	list := d.during(all)
+	list := d.during(t, all)
 	for _, c := range running {
 		c.OK(t, minute)
 	}
@@ -130,7 +138,7 @@ func BenchmarkQoSShares(b *testing.B) {
 func BenchmarkQoSJain(b *testing.B) {
 	var all []traffic
 	for i := range 16 {
-		all = append(all, traffic{name: fmt.Sprintf("t%d", i), size: 16 << 10 << (2 * (i % 4)), qps: 1 + i%4, depth: 256})
+		all = append(all, traffic{name: fmt.Sprintf("t%d", i), size: 64 << 10 << (i % 5), qps: 1 + i%4, depth: 1024 >> (i % 5)})
 	}
 	d := start(b, world(all))
 	for b.Loop() {
@@ -153,7 +161,7 @@ func BenchmarkQoSCaps(b *testing.B) {
 		{"rate: {messages: {out: 10000}}", 64, 10e3}, {"rate: {messages: {out: 100000}}", 64, 100e3}, {"rate: {messages: {out: 500000}}", 64, 500e3},
 	} {
 		b.Run(strings.ReplaceAll(c.spec, " ", ""), func(b *testing.B) {
-			all := []traffic{{name: "one", nic: ", " + c.spec, size: c.size, qps: 4}}
+			all := []traffic{{name: "one", nic: ", " + c.spec, size: c.size, qps: 4, depth: 512}}
 			d := start(b, world(all))
 			for b.Loop() {
 				h := d.measure(b, all)[0]

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quota [MS]: takes of each kind as much as it gets, and prints how many that were and the
- * errno of the next; with MS, the milliseconds that so many commands took.
+ * quota limits: takes of each kind as much as it gets, and prints how many that were and the
+ *               errno of the next
+ * quota pace:   prints how long many commands took
  */
 #include "vt.h"
 
@@ -22,7 +23,8 @@ int main(int argc, char **argv)
 	struct ibv_pd *pds[MOST];
 	int n, i;
 
-	if (argc > 1) {
+	CHECK(argc == 2, "usage: quota limits | quota pace");
+	if (!strcmp(argv[1], "pace")) {
 		double t = vt_now();
 		for (i = 0; i < MOST; i++)
 			pds[i] = MADE(ibv_alloc_pd(d.ctx));
