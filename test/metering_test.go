@@ -201,7 +201,7 @@ func TestMeteringOfTenants(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t))
 	args := []string{"--store", store, "--metrics", metrics}
 	d := harness.Start(t, harness.Options{Args: args})
-	ours(t, d, "apply", "-f", "../internal/tenant/testdata/two-tenants.yaml")
+	ours(t, d, "apply", "-f", "../examples/two-tenants.yaml")
 	const size = 4096
 	write := func(tenant string, n int) {
 		p := harness.FreePort(t)
