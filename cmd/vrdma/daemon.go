@@ -334,7 +334,7 @@ func (d *daemon) open(device nic.Config) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied,
+		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

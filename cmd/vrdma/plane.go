@@ -16,6 +16,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rack"
+	"vrdma/internal/rdmacm"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
@@ -143,6 +144,21 @@ func (d *daemon) denied(key tenant.Key, of nic.Denial) {
 	}
 	if of.What == nic.Revoked {
 		e.Verb, e.Reason = control.EventRevoked, of.Why
+	}
+	d.record(e)
+}
+
+// connected is told on the loop of connections that were made, and of their end.
+func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
+	e := control.Event{
+		Verb: control.EventConnected, Object: nicKey(n), Peer: of.Remote.String(), Reason: "to " + of.Remote.String(),
+		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+	}
+	if of.Passive {
+		e.Reason = "at " + of.Local.String()
+	}
+	if of.Ended {
+		e.Verb = control.EventDisconnected
 	}
 	d.record(e)
 }

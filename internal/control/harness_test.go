@@ -74,6 +74,13 @@ func (r *fakeRack) Users(k tenant.Key) []string {
 
 func (r *fakeRack) Socket(k tenant.Key) string { return "/doors/" + k.Path() }
 
+// set changes how it behaves.
+func (r *fakeRack) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
 // has are the NICs that are in, by name.
 func (r *fakeRack) has() []string {
 	r.mu.Lock()
