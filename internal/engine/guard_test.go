@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/ib"
+	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
@@ -241,10 +243,11 @@ func TestGuardOperations(t *testing.T) {
 					eventually(t, "an access error", func() bool { return events.count(abi.EventQPAccessErr) == 1 })
 				}
 				var c nic.Counters
+				var r nic.Refusals
 				i := map[string]int{"responder": 1}[where]
-				e.Do(func() { c = nics[i].Counters() })
-				if c.Denied == 0 {
-					t.Error("nothing was counted")
+				e.Do(func() { c, r = nics[i].Counters(), nics[i].Refusals() })
+				if c.Denied != 1 || r[nic.RefusedOperation] != 1 {
+					t.Errorf("counted %d requests, %v", c.Denied, r)
 				}
 			})
 		}
@@ -439,6 +442,82 @@ func TestGuardGroups(t *testing.T) {
 	e.Do(func() { members = len(nics[1].Multicast(group)) })
 	if members != 0 {
 		t.Errorf("%d members that may not be", members)
+	}
+}
+
+// TestHandMadePeer: a peer that knows no rules and makes its packets by hand, with the right
+// numbers and keys, delivers nothing: not to a queue pair that it was connected to, not to one that
+// takes datagrams, not to others.
+func TestHandMadePeer(t *testing.T) {
+	const qkey, tries = 7, 1_000_000
+	e, nics, pa, pb := underRules(t)
+	victim, friend := pa.newQP(rc), pa.newQP(rc)
+	revoked, peer := pa.newQP(rc), pb.newQP(rc)
+	half, ud := pa.newQP(rc), pa.newQP(4)
+	connect(victim, friend)
+	connect(revoked, peer)
+	half.to(peer)
+	ud.datagrams(qkey)
+	qs := []*testQP{victim, friend, revoked, half, ud}
+	for _, q := range qs {
+		for range 8 {
+			q.recv(0, 4096)
+		}
+	}
+	guard(t, e, nics[0], closedTo(pb.gid))
+	for _, q := range []*testQP{revoked, half} {
+		for range 8 {
+			q.wait() // flushed
+		}
+	}
+	data := make([]byte, 64)
+	pattern(data, 0xee)
+	var span memory.Span
+	r := rand.New(rand.NewPCG(1, 1))
+	kinds := []transport.Kind{
+		transport.KindSend, transport.KindSendImm, transport.KindSendInv, transport.KindWrite, transport.KindWriteImm,
+		transport.KindReadReq, transport.KindCmpSwap, transport.KindFetchAdd, transport.KindAtomicWrite, transport.KindFlush,
+		transport.KindReadResp, transport.KindAtomicResp, transport.KindAck,
+	}
+	for done := 0; done < tries; done += 1000 {
+		e.Do(func() {
+			for range 1000 {
+				q := qs[r.IntN(len(qs))]
+				b := transport.Burst{
+					Type: ib.RC, Kind: kinds[r.IntN(len(kinds))], First: r.IntN(8) > 0, Last: r.IntN(8) > 0, AckReq: true, Src: peer.info.Num, Dst: q.info.Num,
+					SGID: pb.gid, DGID: pa.gid, PKey: 0xffff, MTU: 4096, PSN: uint32(r.IntN(4)), Packets: 1, QKey: qkey,
+					VA: pa.base, RKey: q.mr.RKey, Length: 64, Swap: 1,
+				}
+				if q == ud {
+					b.Type, b.Kind, b.First, b.Last = ib.UD, transport.KindSend, true, true
+				}
+				if b.Kind <= transport.KindWriteImm || b.Kind == transport.KindReadResp {
+					span.Reset()
+					span.Add(data)
+					b.Data = &span
+				}
+				e.Receive(&b, false)
+			}
+		})
+	}
+	if !bytes.Equal(pa.mem[:4096], make([]byte, 4096)) {
+		t.Error("bytes were delivered")
+	}
+	for i, q := range qs {
+		if w, ok := q.try(); ok {
+			t.Errorf("queue pair %d: a completion %+v", i, w)
+		}
+	}
+	var c nic.Refusals
+	var sent uint64
+	e.Do(func() { c, sent = nics[0].Refusals(), victim.task().q.Transport().Counters().SentPackets })
+	if c[nic.RefusedReceive] < tries/10 || sent != 0 {
+		t.Errorf("%d datagrams were refused, and %d answers left a queue pair of others", c[nic.RefusedReceive], sent)
+	}
+	// What is allowed still works.
+	friend.post(wr{op: opWrite, flags: signal, n: 8, remote: pa.base, rkey: victim.mr.RKey})
+	if w := friend.wait(); w.status != 0 {
+		t.Errorf("a friend's write: %+v", w)
 	}
 }
 

@@ -42,23 +42,25 @@ type Refusal uint8
 
 // Refusals.
 const (
-	RefusedConnect Refusal = iota // rdma_connect
-	RefusedRequest                // a request for a connection that came in
-	RefusedPeer                   // a queue pair's peer: modify to RTR
-	RefusedAddress                // an address handle
-	RefusedGroup                  // membership of a multicast group
-	RefusedType                   // a queue pair of this type
-	RefusedSend                   // a datagram that was sent
-	RefusedReceive                // a datagram that came
-	Revoked                       // a connection that had been allowed
+	RefusedConnect   Refusal = iota // rdma_connect
+	RefusedRequest                  // a request for a connection that came in
+	RefusedPeer                     // a queue pair's peer: modify to RTR
+	RefusedAddress                  // an address handle
+	RefusedGroup                    // membership of a multicast group
+	RefusedType                     // a queue pair of this type
+	RefusedSend                     // a datagram that was sent
+	RefusedReceive                  // a datagram that came
+	RefusedOperation                // an operation, which ended the connection
+	Revoked                         // a connection that had been allowed
 	refusals
 )
 
-var refusalNames = [refusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "revoked"}
+var refusalNames = [refusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "op", "revoked"}
 
 func (r Refusal) String() string { return refusalNames[r] }
 
-// Refusals counts them. Requests for operations that are not allowed are in Counters.Denied.
+// Refusals counts them. Of operations it counts the connections that ended; Counters.Denied are
+// the requests, and those of UC, which are lost, are only there.
 type Refusals [refusals]uint64
 
 // A Denial is a refusal as somebody should hear of it.
@@ -328,6 +330,14 @@ func (q *QP) rejudge() {
 			return
 		}
 		q.tr.Deny(ib.AllOperations &^ ops)
+	}
+}
+
+// noteDenied tells of operations that were refused. The queue pair has failed, perhaps of one.
+func (q *QP) noteDenied() {
+	if n := q.tr.Counters().Denied; n != q.denied {
+		q.denied = n
+		q.refuse(RefusedOperation, q.PeerGID(), q.contact)
 	}
 }
 

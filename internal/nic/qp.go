@@ -67,6 +67,7 @@ type QP struct {
 	judged  uint32     // the number of the Guard that judged it; 0: none did
 	tells   verdict    // about datagrams that it sends
 	hears   verdict    // about datagrams that come
+	denied  uint64     // requests for operations that were refused, as far as somebody was told
 
 	owner Owner
 	loop  *Loop // its owner's
@@ -268,5 +269,6 @@ func (q *QP) NoteError() {
 	if q.tr.State() == ib.StateError {
 		q.dismiss()
 		q.watch()
+		q.noteDenied()
 	}
 }
