@@ -35,10 +35,11 @@ const (
 	parsed = 8
 	// itemState is the memory that one object or event of a reply may take.
 	itemState = 4 << 10
-	// How long a tool may take to send a request, and to read a reply.
-	askTime  = 30 * time.Second
-	readTime = 30 * time.Second
 )
+
+// How long a tool may take to send a request, and to read a reply. Tests, whose machine may stand
+// still for a while, are more patient.
+var askTime, readTime = 30 * time.Second, 30 * time.Second
 
 // A conversation is one request and its replies.
 type conversation struct {
