@@ -28,8 +28,11 @@ type Peer struct {
 }
 
 const (
-	// mostRequest bounds a request; a question has no files and is short.
+	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators:
+	// YAML that is written for it takes 150 times its size while it is read. A question has no
+	// files and is short.
 	mostRequest  = 16 << 20
+	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
 	// parsed is the memory that a byte of a request may take while it is read and checked.
 	parsed = 8
@@ -86,8 +89,11 @@ var errHungUp = errors.New("the tool hung up")
 // receive reads the request. Those who may only look have no use for a long one.
 func (t *conversation) receive() (*Request, error) {
 	most := mostQuestion
-	if t.changes() {
+	switch {
+	case t.who.Operator:
 		most = mostRequest
+	case t.changes():
+		most = mostTenant
 	}
 	t.c.SetReadDeadline(time.Now().Add(askTime))
 	defer t.c.SetReadDeadline(time.Time{})

@@ -352,6 +352,9 @@ func TestRequestLimits(t *testing.T) {
 	if _, err := Apply(h.user(1003), file(strings.Repeat("#\n", mostQuestion)), false); err == nil {
 		t.Error("a stranger sends a long file")
 	}
+	if _, err := Apply(h.user(1001), file(strings.Repeat("#", mostTenant)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+		t.Errorf("an administrator's file that is too long: %v", err)
+	}
 	if _, err := Apply(h.operator(), file(strings.Repeat("#", mostRequest)), false); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("a file that is too long: %v", err)
 	}
