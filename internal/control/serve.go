@@ -28,17 +28,21 @@ type Peer struct {
 }
 
 const (
-	// mostRequest bounds a request; a question has no files and is short.
+	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators:
+	// YAML that is written for it takes 150 times its size while it is read. A question has no
+	// files and is short.
 	mostRequest  = 16 << 20
+	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
 	// parsed is the memory that a byte of a request may take while it is read and checked.
 	parsed = 8
 	// itemState is the memory that one object or event of a reply may take.
 	itemState = 4 << 10
-	// How long a tool may take to send a request, and to read a reply.
-	askTime  = 30 * time.Second
-	readTime = 30 * time.Second
 )
+
+// How long a tool may take to send a request, and to read a reply. Tests, whose machine may stand
+// still for a while, are more patient.
+var askTime, readTime = 30 * time.Second, 30 * time.Second
 
 // A conversation is one request and its replies.
 type conversation struct {
@@ -85,8 +89,11 @@ var errHungUp = errors.New("the tool hung up")
 // receive reads the request. Those who may only look have no use for a long one.
 func (t *conversation) receive() (*Request, error) {
 	most := mostQuestion
-	if t.changes() {
+	switch {
+	case t.who.Operator:
 		most = mostRequest
+	case t.changes():
+		most = mostTenant
 	}
 	t.c.SetReadDeadline(time.Now().Add(askTime))
 	defer t.c.SetReadDeadline(time.Time{})

@@ -288,7 +288,6 @@ func TestSlowWatch(t *testing.T) {
 	if _, err := w.Next(); err != nil {
 		t.Fatal(err)
 	}
-	h.plane.updates.add(make([]update, 0)...)
 	// More than fits into the socket and the feed, so that the watcher has to catch up.
 	big := strings.Repeat("x", 60)
 	for i := range 40 {
@@ -352,6 +351,9 @@ func TestRequestLimits(t *testing.T) {
 	mustApply(t, h.operator(), file(twoAdministrators))
 	if _, err := Apply(h.user(1003), file(strings.Repeat("#\n", mostQuestion)), false); err == nil {
 		t.Error("a stranger sends a long file")
+	}
+	if _, err := Apply(h.user(1001), file(strings.Repeat("#", mostTenant)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+		t.Errorf("an administrator's file that is too long: %v", err)
 	}
 	if _, err := Apply(h.operator(), file(strings.Repeat("#", mostRequest)), false); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("a file that is too long: %v", err)
