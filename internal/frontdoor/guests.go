@@ -94,9 +94,15 @@ func (d *door) leave(c *protocol.Conn) {
 }
 
 // shut lets nobody in any more, and ends the conversations.
-func (d *door) shut() {
+func (d *door) shut() { d.shutUnless(func() bool { return false }) }
+
+// shutUnless is shut, unless something holds now. It reports whether it did.
+func (d *door) shutUnless(holds func() bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if holds() {
+		return false
+	}
 	if !d.closed {
 		d.closed = true
 		close(d.gone)
@@ -107,6 +113,17 @@ func (d *door) shut() {
 	for c := range d.guests {
 		c.Close()
 	}
+	return true
+}
+
+// used reports whether a program is at the door. mu is held.
+func (d *door) used() bool {
+	for _, g := range d.guests {
+		if g.process {
+			return true
+		}
+	}
+	return false
 }
 
 // users are the programs at the door, oldest first.
@@ -206,16 +223,10 @@ func (s *Server) CloseDoor(ctx context.Context, n *vnic.NIC, force bool) error {
 	if d == nil {
 		return nil
 	}
-	d.mu.Lock()
-	for _, g := range d.guests {
-		if g.process && !force {
-			d.mu.Unlock()
-			return &InUse{NIC: n.Name, By: d.users()}
-		}
+	if !d.shutUnless(func() bool { return !force && d.used() }) {
+		return &InUse{NIC: n.Name, By: d.users()}
 	}
-	d.mu.Unlock()
 	d.listener.Close()
-	d.shut()
 	select {
 	case <-d.empty:
 	case <-ctx.Done():

@@ -56,6 +56,13 @@ func TestManyNICs(t *testing.T) {
 		t.Errorf("a NIC that nobody uses takes %d KiB, want 256 at most: %s", bytes>>10, after.less(before).per(count))
 	}
 
+	if os.Getenv("VRDMA_TEST_ALL") != "" {
+		const while = 3 * time.Second
+		busy := processorTime(t)
+		time.Sleep(while)
+		t.Logf("idle: %.2f %% of a processor", 100*float64(processorTime(t)-busy)/float64(while))
+	}
+
 	// One of them works as if it were alone, and leaves nothing open.
 	tcp := harness.FreePort(t)
 	server, client := pingpong(tcp)
@@ -77,6 +84,16 @@ func TestManyNICs(t *testing.T) {
 		now := footprint(t, d)
 		t.Errorf("without NICs there are %d descriptors and %d goroutines, want %d and %d", now.fds, now.goroutines, before.fds, before.goroutines)
 	}
+}
+
+// processorTime is what this process has used.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // shm is a directory on tmpfs, as /run is.
