@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/control"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
@@ -26,6 +28,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
+	"vrdma/internal/store"
 	"vrdma/internal/vnic"
 )
 
@@ -51,6 +54,7 @@ type daemonFlags struct {
 	noGRO     bool
 	strangers bool
 	noDefault bool
+	store     string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -66,6 +70,12 @@ vrdma stop, vrdma pcap and the status of all users go through a control socket o
 that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
 the first that can be used. It answers this user and root, and no container. What other
 users may make the daemon hold is limited; vrdma status -o json shows it.
+
+What vrdma apply declares is kept in a file, which is made then: --store, or one of this
+daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma.
+The next daemon at the same socket has it again, one that vrdma run starts too. While a
+tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
+control socket's directory.
 
 A file for --config, every line of which may be left out, and over which flags win:
 
@@ -94,6 +104,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
+	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
@@ -162,6 +173,10 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
 		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
 	}
+	if err := d.openStore(storePath(f.store, place)); err != nil {
+		return err
+	}
+	defer d.store.Close()
 	if f.network && !f.ephemeral && !f.noDefault {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
@@ -260,6 +275,8 @@ type daemon struct {
 	nics   *vnic.Table
 	engine *engine.Engine
 	server *frontdoor.Server
+	store  store.Store
+	plane  atomic.Pointer[control.Plane]
 	rack   *rack.Rack
 	// mode and dirMode are those of the socket and its directories, limits those of each
 	// opened device.
@@ -295,12 +312,21 @@ func (d *daemon) open(device nic.Config) (err error) {
 	}
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
+		Objects: d.serveObjects, Overdrawn: d.overdrawn, Refused: d.refused,
 	})
 	if err != nil {
 		return err
 	}
 	d.engine.Start()
 	d.rack.Open(d.server)
+	if err := d.openPlane(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, d.server.Close(ctx))
+		d.rack.Close()
+		d.engine.Stop()
+		return err
+	}
 	return nil
 }
 
@@ -308,7 +334,7 @@ func (d *daemon) open(device nic.Config) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{},
+		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
@@ -344,7 +370,17 @@ func (d *daemon) serve() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	// A change that is being made ends with the doors, which it may wait for.
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		d.plane.Load().Close()
+	}()
 	err := d.server.Close(ctx)
+	select {
+	case <-settled:
+	case <-ctx.Done():
+	}
 	d.rack.Close()
 	d.engine.Stop()
 	if d.port != nil {

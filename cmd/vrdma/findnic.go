@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -58,6 +59,7 @@ func absentNIC(place launch.Place, name string) error {
 	if len(names) == 0 {
 		return lacks("there is no NIC %s, nor any other for us: declare it with vrdma apply", name)
 	}
+	slices.Sort(names)
 	const most = 20
 	list := strings.Join(names[:min(most, len(names))], ", ")
 	if len(names) > most {

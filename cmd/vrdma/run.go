@@ -101,9 +101,13 @@ func ensureDaemon(place launch.Place) (lease *os.File, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	lease, _, err = launcher(place).Ensure(ctx)
+	lease, daemon, err := launcher(place).Ensure(ctx)
 	if err != nil {
 		return nil, lacks("%w", err)
+	}
+	if daemon.NoDevice {
+		lease.Close()
+		return nil, lacks("the daemon at %s has no default NIC: name one with --nic; %w", place.Socket, absentNIC(place, "default"))
 	}
 	return lease, nil
 }

@@ -66,7 +66,7 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
 	case protocol.KindControl:
-		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, NIC: d.NIC, Socket: d.Socket})
+		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}

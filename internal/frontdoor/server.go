@@ -69,6 +69,8 @@ type Config struct {
 	Version string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
+	// Objects answers those who ask about declared objects; nil: nobody does.
+	Objects func(c *protocol.Conn, v *inspect.View)
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 	// Overdrawn is told of limits that are met, once a second at most for each kind of a
@@ -87,6 +89,7 @@ type Server struct {
 	home caller.Household
 
 	control *controlSocket // nil: none could be made
+	tenants tenantsSocket
 	desk    *inspect.Desk
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
@@ -147,7 +150,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
@@ -264,6 +267,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.control.close(s.uid)
+	s.closeTenants()
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()

@@ -72,6 +72,8 @@ type Config struct {
 	Listening func()
 	// Overdrawn is told of a limit that somebody has met.
 	Overdrawn func(error)
+	// Objects answers a question about declared objects (package control); nil: nobody does.
+	Objects func(c *protocol.Conn, v *View)
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
 	Stop func()
 }
@@ -97,11 +99,15 @@ func New(c Config) *Desk { return &Desk{cfg: c, started: time.Now()} }
 
 // A View is who looks, and from where.
 type View struct {
-	Who    *caller.Caller
-	Conn   syscall.Conn // by which it came
-	All    bool         // the daemon's owner at the control socket: sees everybody
-	NIC    *vnic.NIC    // the device that is described; nil: the daemon has no default one
-	Socket string       // where it is found
+	Who  *caller.Caller
+	Conn syscall.Conn // by which it came
+	All  bool         // the daemon's owner at the control socket: sees everybody
+	// Tenants: it came in at the tenants' socket, and asks about declared objects only.
+	Tenants bool
+	// Resident: it lives where the daemon lives.
+	Resident bool
+	NIC      *vnic.NIC // the device that is described; nil: the daemon has no default one
+	Socket   string    // where it is found
 }
 
 // session reports whether a session is in the view. Whoever does not see all sees, of the

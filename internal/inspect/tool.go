@@ -37,7 +37,20 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			return
 		}
 		c.SetReadDeadline(time.Time{})
+		if v.Tenants && req.Op != protocol.ControlObjects {
+			c.SendJSON(protocol.ControlReply{Error: "this socket answers about declared objects only, not " + req.Op})
+			return
+		}
 		switch req.Op {
+		case protocol.ControlObjects:
+			if d.cfg.Objects == nil {
+				c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
+				return
+			}
+			if c.SendJSON(protocol.ControlReply{}) == nil {
+				d.cfg.Objects(c, &v)
+			}
+			return
 		case protocol.ControlStatus:
 			if d.sendStatus(c, &v) != nil {
 				return

@@ -25,7 +25,11 @@ var (
 	eventBill = budget.Bill{budget.State: 64}
 )
 
+// An open device counts from when it is asked for its context, as in the kernel: a program is told
+// EAGAIN by that command, and not by open(), whose errno libibverbs does not keep.
+var deviceBill = budget.Bill{budget.Devices: 1}
+
 // SessionBill is what an open device takes before it has any object: the arena, the
 // doorbell, the event queue of the device, the connection's goroutine. A mapping is charged
 // for every gibibyte of the arena, as for registered memory: address space has an end too.
-var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30, budget.Devices: 1}
+var SessionBill = budget.Bill{budget.State: 64 << 10, budget.Files: 4, budget.Mappings: arenaSize >> 30}

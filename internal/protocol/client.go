@@ -40,6 +40,35 @@ func dialControl(socket, op string) (*Session, error) {
 	return s, err
 }
 
+// DialObjects opens a conversation about declared objects with the daemon at socket. It tries
+// the control socket, which the operator may use, then the tenants' socket, then the program
+// socket; at each the daemon says who we are to it by what the kernel says of us.
+func DialObjects(socket string) (*Session, error) {
+	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
+	var why error
+	for _, path := range []string{findControl(socket), findTenants(socket), socket} {
+		if path == "" {
+			continue
+		}
+		s, err := Dial(path, hello)
+		if err == nil {
+			if err = s.SendJSON(ControlRequest{Op: ControlObjects}); err == nil {
+				err = s.acknowledged()
+			}
+			if err == nil {
+				return s, nil
+			}
+			s.Close()
+			return nil, err
+		}
+		// What the first daemon said is the reason; that nobody answers is only the last.
+		if refused := (*Refusal)(nil); why == nil || errors.As(err, &refused) {
+			why = err
+		}
+	}
+	return nil, why
+}
+
 // QueryStatus asks the daemon at socket for its status.
 func QueryStatus(socket string) (*Status, error) {
 	s, err := control(socket, ControlRequest{Op: ControlStatus})

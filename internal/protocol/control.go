@@ -17,6 +17,8 @@ import (
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
 //	{"op":"nics"}                 answered by one NICList
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+//	{"op":"objects"}              answered by a ControlReply; then one request about declared
+//	                              objects follows, and its answers (package control)
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
@@ -30,6 +32,7 @@ const (
 	ControlCount   = "connections"
 	ControlNICs    = "nics"
 	ControlStop    = "stop"
+	ControlObjects = "objects"
 )
 
 // ControlReply acknowledges a request, or says what was wrong with it. The stream
@@ -247,8 +250,18 @@ func (c *Conn) ReceiveJSON(v any) error {
 	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
 }
 
+// ReceiveJSONUpTo receives one document of at most most bytes into v. It calls grow before it
+// holds more, with the bytes that it holds then; an error from there is returned.
+func (c *Conn) ReceiveJSONUpTo(v any, most int, grow func(bytes int) error) error {
+	return c.receive(v, make([]byte, pieceSize+1), most, grow)
+}
+
 // receiveJSON receives a document of at most most bytes, in pieces that fit into buf.
 func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
+	return c.receive(v, buf, most, func(int) error { return nil })
+}
+
+func (c *Conn) receive(v any, buf []byte, most int, grow func(int) error) error {
 	var doc []byte
 	for {
 		n, fds, err := c.ReadMessage(buf)
@@ -256,6 +269,9 @@ func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
 			return err
 		}
 		CloseFDs(fds)
+		if err := grow(len(doc) + n - 1); err != nil {
+			return err
+		}
 		doc = append(doc, buf[1:n]...)
 		switch {
 		case len(doc) > most:

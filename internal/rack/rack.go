@@ -61,6 +61,8 @@ type Config struct {
 	HostRoutes vnic.Routes
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
+	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
+	Connected func(*vnic.NIC, rdmacm.Notice)
 	// Enforce is called by Rack.Enforce: it makes the shares of a world those of the NICs;
 	// nil: there are none.
 	Enforce func(w *tenant.World, nics func(tenant.Key) *vnic.NIC)
@@ -130,6 +132,9 @@ func (r *Rack) insert(device nic.Config, n vnic.NIC, prepare func(*nic.NIC)) (*v
 		prepare(n.Device)
 	}
 	n.Manager = rdmacm.New(n.Device, r.cfg.Engine.MADs(n.Device))
+	if r.cfg.Connected != nil && n.Name != vnic.Default {
+		n.Manager.Notice = func(of rdmacm.Notice) { r.cfg.Connected(&n, of) }
+	}
 	if routes, ok := n.Routes.(*network); ok {
 		routes.of = &n
 	}

@@ -29,6 +29,9 @@ type CMA struct {
 	vacant  map[portKey]vacancy // ports whose listener has just gone
 	// nextPort is where the search for a free port begins.
 	nextPort uint16
+	// Notice hears of connections, on the loop; nil: nobody does. It is set before the device
+	// is used.
+	Notice func(Notice)
 
 	// For the rules, see guard.go.
 	talking map[ib.GID]map[*ID]struct{} // whose datagrams a peer has agreed to

@@ -143,7 +143,7 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 		}
 		err := m.Ready(id.conn)
 		if err == nil {
-			id.client.Established++
+			id.established()
 		}
 		return errnoOf(err)
 	}

@@ -144,7 +144,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			RNRRetryCount: p.RNRRetryCount, // a REP has no other
 		}, nil)
 	case cm.Connected:
-		id.client.Established++
+		id.established()
 		id.tell(abi.CMEventEstablished, 0, nil, nil)
 	case cm.Rejected:
 		id.tell(abi.CMEventRejected, int32(e.Reason), &abi.CMConnParam{
@@ -157,6 +157,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			return
 		}
 		id.state = Disconnected
+		id.notice(true)
 		status := int32(0)
 		if e.Kind == cm.Vanished {
 			status = failure(syscall.ETIMEDOUT)

@@ -17,7 +17,8 @@ import (
 // Parse reads a file of YAML documents, an object each; JSON is YAML, too. Everything that is
 // wrong is reported, as Errors with lines: what the text says that no object has, values of the
 // wrong type, words and quantities that mean nothing. Whether the objects agree with each other is
-// asked by World.Next. A document of kind List holds objects as items.
+// asked by World.Next. A document of kind List holds objects as items. What a file says as status
+// is passed over: vrdma get prints it, and what it prints can be applied.
 func Parse(name string, text []byte) ([]Object, error) {
 	var objects []Object
 	var errs Errors
@@ -123,7 +124,7 @@ func decodeObject(file string, n *yaml.Node) (Object, Errors) {
 			if value.Value != APIVersion {
 				d.wrong(value, "apiVersion", "%q is not known: write %s", value.Value, APIVersion)
 			}
-		case "kind":
+		case "kind", "status":
 		case "metadata":
 			d.value(value, reflect.ValueOf(o.Meta()).Elem(), key.Value)
 		case "spec":

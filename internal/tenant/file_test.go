@@ -15,7 +15,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown field", nic("network: lab, adress: 10.0.0.1"), []string{`f.yaml:5: NIC red/a: spec: there is no field "adress": the fields here are network, address,`}},
 		{"another case", nic("Network: lab"), []string{`there is no field "Network": write network`}},
 		{"singular", of("Network", "red/a", "subnet: [10.0.0.0/24]"), []string{`there is no field "subnet": write subnets`}},
-		{"unknown at the top", "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\nstatus: {}\n", []string{`f.yaml:4: Tenant red: there is no field "status"`}},
+		{"unknown at the top", "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\nstatus: {a: b}\nspecs: {}\n", []string{`f.yaml:5: Tenant red: there is no field "specs": write spec`}},
 		{"several", "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata:\n  name: a\n  tenant: red\n  label: {a: b}\nspec:\n  network: [x]\n  address: 10.1.0.300\n  rate:\n    out: 5\n",
 			[]string{
 				`f.yaml:6: NIC red/a: metadata: there is no field "label": write labels`, `f.yaml:8: NIC red/a: spec.network: is a list: want text`,

@@ -21,9 +21,9 @@ const (
 
 // A Key names an object: kinds, and tenants, have names of their own.
 type Key struct {
-	Kind   Kind
-	Tenant string // empty for a Tenant
-	Name   string // a DNS label
+	Kind   Kind   `json:"kind"`
+	Tenant string `json:"tenant,omitempty"` // empty for a Tenant
+	Name   string `json:"name"`             // a DNS label
 }
 
 // Metadata is what all objects have.

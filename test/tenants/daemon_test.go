@@ -75,13 +75,14 @@ func (l *lockedBuffer) String() string {
 // start starts a daemon that lives as long as the test, with the NICs of a file.
 func start(t testing.TB, file string) *daemon {
 	t.Helper()
-	harness.Build(t)
-	return startWith(t, file, 0o600, 0o700)
+	return startAt(t, harness.Directory(t, nil), file, 0o600, 0o700)
 }
 
-func startWith(t testing.TB, file string, mode, dirMode fs.FileMode) *daemon {
+// startAt is start in a directory, with modes of the socket and of directories.
+func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon {
 	t.Helper()
-	place, err := launch.At(filepath.Join(harness.Directory(t, nil), "vrdma.sock"))
+	harness.Build(t)
+	place, err := launch.At(filepath.Join(dir, "vrdma.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
