@@ -341,7 +341,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
-		Objects: d.serveObjects, Overdrawn: d.overdrawn, Refused: d.refused,
+		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused,
 	})
 	if err != nil {
 		return err

@@ -104,6 +104,12 @@ func (d *daemon) serveObjects(c *protocol.Conn, v *inspect.View) {
 	plane.Serve(c, peer)
 }
 
+// administers reports whether who looks administers a tenant.
+func (d *daemon) administers(v *inspect.View, tenant string) bool {
+	plane := d.plane.Load()
+	return plane != nil && v.Conn != nil && plane.Administers(v.Conn, control.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}, tenant)
+}
+
 // record takes an event from any goroutine, the loop included.
 func (d *daemon) record(e control.Event) {
 	if plane := d.plane.Load(); plane != nil {

@@ -27,7 +27,8 @@ func topCommand(o *options) *cobra.Command {
 		Long: `Shows, every second, what each tenant and each NIC sends and receives: bytes and messages a
 second, packets sent again, packets dropped and requests denied by reason, connections,
 registered memory, and the daemon's processor time that went into it (100 % is one core).
-A user who is not the daemon's sees the NIC that its socket leads to.
+The daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
+their socket leads to.
 
 Keys: o, i, m, d, c sort by what goes out, what comes in, messages, drops, processor; n by
 name; t shows tenants only, or their NICs too; q ends it.

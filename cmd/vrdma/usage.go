@@ -27,8 +27,9 @@ func usageCommand(o *options) *cobra.Command {
 		Long: `Shows what each NIC has sent and received: bytes, messages, time of the daemon, memory.
 The daemon keeps records by the minute for some hours, by the hour for two days, and after
 that by the day and tenant, over restarts (vrdma daemon --usage FILE). A record that begins
-before --since and ends after it counts whole; FROM and TO say what is shown. A user who is
-not the daemon's sees the NIC that its socket leads to.
+before --since and ends after it counts whole; FROM and TO say what is shown. The
+daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
+their socket leads to.
 
 -o json and -o csv have every column: messages by operation each way (a READ counts as sent
 at the side that reads), packets dropped by reason, requests denied by reason.`,

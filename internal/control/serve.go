@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"vrdma/internal/budget"
@@ -54,14 +55,27 @@ type conversation struct {
 	held budget.Bill
 }
 
+// callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
+// nobody.
+func callerOf(c syscall.Conn, peer Peer) tenant.Caller {
+	who := tenant.Caller{Operator: peer.Operator, UID: -1}
+	if peer.Resident {
+		who.UID = peer.Who.UID
+		who.GIDs = append([]int{peer.Who.GID}, caller.Groups(c)...)
+	}
+	return who
+}
+
+// Administers reports whether who came by c administers a tenant, or is the operator.
+func (p *Plane) Administers(c syscall.Conn, peer Peer, name string) bool {
+	who, t := callerOf(c, peer), p.World().Tenant(name)
+	return who.Operator || t != nil && t.Spec.Administrators.Admits(who)
+}
+
 // Serve answers one request about objects; the caller has been told that it may send one.
 func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
-	t := &conversation{p: p, c: c, peer: peer, who: tenant.Caller{Operator: peer.Operator, UID: -1}}
+	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
 	t.by = Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
-	if peer.Resident {
-		t.who.UID = peer.Who.UID
-		t.who.GIDs = append([]int{peer.Who.GID}, caller.Groups(c)...)
-	}
 	defer func() { peer.Who.Account.Refund(t.held) }()
 	req, err := t.receive()
 	if err == nil {

@@ -77,6 +77,8 @@ type Config struct {
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
 	NICs  *vnic.Table
 	Clerk *meter.Clerk
+	// Administers reports whether who looks administers a tenant; nil: nobody does.
+	Administers func(v *inspect.View, tenant string) bool
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 	// Overdrawn is told of limits that are met, once a second at most for each kind of a
@@ -156,7 +158,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		NICs: cfg.NICs, Clerk: cfg.Clerk,
+		NICs: cfg.NICs, Clerk: cfg.Clerk, Administers: cfg.Administers,
 		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
 	}
 	var cerr error

@@ -54,26 +54,33 @@ func (c *Census) Read() []meter.Reading {
 	c.mu.Unlock()
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
-	out := make([]meter.Reading, 0, len(all)+1)
-	var sum, retired nic.Counters
-	for len(out) < len(all) {
-		begin := len(out)
+	// On the loop it is only copied.
+	type copied struct {
+		counted nic.Counters
+		now     nic.Holdings
+	}
+	copies := make([]copied, len(all))
+	for next := 0; next < len(all); {
+		begin := next
 		c.look.look(c.loop, func() {
-			for done := 0; len(out) < len(all) && done < piece; {
-				n := all[len(out)]
-				done += perNIC + n.Device.QPs()
-				counted := n.Counters()
-				if sum.Add(&counted); len(out) >= live {
-					retired.Add(&counted)
-				}
-				out = append(out, meter.Reading{
-					ID: n, Key: KeyOf(n), Counted: meter.Of(&counted), Now: n.Device.Holdings(), Gone: len(out) >= live,
-				})
+			for done := 0; next < len(all) && done < piece; next++ {
+				n := all[next].Device
+				done += perNIC + n.QPs()
+				copies[next] = copied{n.Counters(), n.Holdings()}
 			}
 		})
-		if len(out) == begin { // the loop has ended
-			return out
+		if next == begin { // the loop has ended
+			return nil
 		}
+	}
+	out := make([]meter.Reading, 0, len(all)+1)
+	var sum, retired nic.Counters
+	for i, n := range all {
+		counted := &copies[i].counted
+		if sum.Add(counted); i >= live {
+			retired.Add(counted)
+		}
+		out = append(out, meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live})
 	}
 	var l link.Counters
 	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })

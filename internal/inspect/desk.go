@@ -66,9 +66,11 @@ type Config struct {
 	Budget  *budget.Ledger // nil: nothing is bounded
 	NICs    *vnic.Table
 	Clerk   *meter.Clerk // nil: nothing is metered
-	Log     *slog.Logger
-	Version string // of the program
-	Owner   int    // uid of the daemon
+	// Administers reports whether who looks administers a tenant; nil: nobody does.
+	Administers func(v *View, tenant string) bool
+	Log         *slog.Logger
+	Version     string // of the program
+	Owner       int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
 	// Listening is called when a tool has begun or ended to listen to a trace.
@@ -105,7 +107,8 @@ type View struct {
 	Who  *caller.Caller
 	Conn syscall.Conn // by which it came
 	All  bool         // the daemon's owner at the control socket: sees everybody
-	// Tenants: it came in at the tenants' socket, and asks about declared objects only.
+	// Tenants: it came in at the tenants' socket, and asks about declared objects, and about
+	// what NICs use.
 	Tenants bool
 	// Resident: it lives where the daemon lives.
 	Resident bool

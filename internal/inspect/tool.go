@@ -37,8 +37,8 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			return
 		}
 		c.SetReadDeadline(time.Time{})
-		if v.Tenants && req.Op != protocol.ControlObjects {
-			c.SendJSON(protocol.ControlReply{Error: "this socket answers about declared objects only, not " + req.Op})
+		if v.Tenants && req.Op != protocol.ControlObjects && req.Op != protocol.ControlTop && req.Op != protocol.ControlUsage {
+			c.SendJSON(protocol.ControlReply{Error: "this socket answers about declared objects and their use only, not " + req.Op})
 			return
 		}
 		switch req.Op {

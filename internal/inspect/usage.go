@@ -11,11 +11,20 @@ import (
 	"vrdma/internal/protocol"
 )
 
-// What NICs have used: for `vrdma top`, `vrdma usage` and the status. Who does not see all sees
-// the NIC that it can reach, and nothing of other NICs, not even that there are any.
+// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
+// NIC and nothing of others, not even that there are any; at the tenants' socket, what is of
+// tenants that one administers.
 
 // sees reports whether a view has what is under a key.
-func (v *View) sees(k meter.Key) bool { return v.All || v.NIC != nil && KeyOf(v.NIC) == k }
+func (d *Desk) sees(v *View, k meter.Key) bool {
+	switch {
+	case v.All:
+		return true
+	case v.Tenants:
+		return d.cfg.Administers != nil && d.cfg.Administers(v, k.Tenant)
+	}
+	return v.NIC != nil && KeyOf(v.NIC) == k
+}
 
 // fresh is how old what a tool is shown may be.
 const fresh = 50 * time.Millisecond
@@ -47,7 +56,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 		}
 	}
 	for _, t := range d.cfg.Clerk.Meter().Totals() {
-		if !v.sees(t.Key) {
+		if !d.sees(v, t.Key) {
 			continue
 		}
 		out = append(out, protocol.NICStatus{
@@ -76,7 +85,7 @@ const usageState = 4 << 10
 // sendTop answers with what every NIC has counted.
 func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 	rows := 1
-	if v.All && d.cfg.NICs != nil {
+	if (v.All || v.Tenants) && d.cfg.NICs != nil {
 		rows += len(d.cfg.NICs.All())
 	}
 	return d.sendCharged(c, v, rows, func() any {
@@ -95,7 +104,7 @@ func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest
 	if d.cfg.Clerk != nil {
 		d.cfg.Clerk.Refresh(fresh)
 		for _, r := range d.cfg.Clerk.Meter().Records(req.Since, req.Tenant) {
-			if v.sees(r.Key) {
+			if d.sees(v, r.Key) {
 				records = append(records, r)
 			}
 		}

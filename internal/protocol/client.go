@@ -209,18 +209,42 @@ func (c *Capture) Read(b []byte) (int, error) {
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }
 
-// QueryTop asks what every NIC has counted.
+// QueryTop asks what every NIC has counted. Whoever is not the daemon's owner is told of the tenants
+// that they administer or, if that is none, of the NIC behind the socket.
 func QueryTop(socket string) (*Top, error) {
+	req := ControlRequest{Op: ControlTop}
+	if t := new(Top); askTenants(socket, req, t) && t.Error == "" && len(t.NICs) > 0 {
+		return t, nil
+	}
 	t := new(Top)
-	err := ask(socket, ControlRequest{Op: ControlTop}, t, &t.Error)
+	err := ask(socket, req, t, &t.Error)
 	return t, err
 }
 
 // QueryUsage asks for the records of a tenant, or of all, since then.
 func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, error) {
+	req := ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}
+	if u := new(UsageReport); askTenants(socket, req, u) && u.Error == "" && len(u.Records) > 0 {
+		return u, nil
+	}
 	u := new(UsageReport)
-	err := ask(socket, ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}, u, &u.Error)
+	err := ask(socket, req, u, &u.Error)
 	return u, err
+}
+
+// askTenants asks at the tenants' socket, unless there is a control socket for us, and reports
+// whether there was an answer.
+func askTenants(socket string, req ControlRequest, answer any) bool {
+	path := findTenants(socket)
+	if path == "" || findControl(socket) != "" {
+		return false
+	}
+	s, err := Dial(path, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	return s.SendJSON(req) == nil && s.ReceiveJSON(answer) == nil
 }
 
 // ask asks for one document; failure is where the daemon says why there is none.
