@@ -206,7 +206,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		if err != nil {
 			return err
 		}
-		defer m.Close(context.Background())
+		defer m.Close()
 		log.Info("serving metrics", "address", m.Addr().String())
 	}
 	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)

@@ -51,7 +51,7 @@ func serve(t testing.TB, src Source) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close(t.Context()) })
+	t.Cleanup(func() { s.Close() })
 	return s
 }
 

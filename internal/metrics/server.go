@@ -38,6 +38,7 @@ const (
 	readTime    = 5 * time.Second
 	writeTime   = 30 * time.Second
 	idleTime    = 2 * time.Minute
+	closeTime   = time.Second
 	headerBytes = 16 << 10
 	// atOnce is how many requests are answered at a time; who comes then is told to come later.
 	atOnce = 8
@@ -82,8 +83,10 @@ func Listen(addr string, src Source) (*Server, error) {
 // Addr is where it serves.
 func (s *Server) Addr() net.Addr { return s.l.Addr() }
 
-// Close ends it, and waits for who is being answered until ctx ends.
-func (s *Server) Close(ctx context.Context) error {
+// Close ends it. Who is being answered has a moment.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		s.http.Close()
