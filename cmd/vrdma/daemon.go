@@ -279,6 +279,16 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 	return device, nil
 }
 
+// guidSeed makes the GUIDs of declared NICs: those of a daemon are the same after a restart, and
+// not those of another host's.
+func guidSeed(socket string) []byte {
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil || len(machine) < 32 {
+		return []byte(rand.Text())
+	}
+	return append(machine, socket...)
+}
+
 // randomGUID is an EUI-64 of nobody's: the bit for local administration is set.
 func randomGUID() uint64 {
 	var b [8]byte
@@ -363,7 +373,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: []byte(rand.Text()), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
+		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

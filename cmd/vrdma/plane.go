@@ -74,6 +74,7 @@ func (d *daemon) openPlane() (err error) {
 		return lacks("%w", err)
 	}
 	d.plane.Store(plane)
+	d.rack.Sweep() // the rack holds what is declared
 	return nil
 }
 
