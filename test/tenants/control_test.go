@@ -193,7 +193,7 @@ func many(name string, n int) string {
 func TestConnectionEvents(t *testing.T) {
 	harness.Need(t, "rping")
 	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
-	example := filepath.Join(harness.Root(), "internal/control/testdata/two-tenants.yaml")
+	example := filepath.Join(harness.Root(), "examples/two-tenants.yaml")
 	wantOut(t, d, 0, "red/web", "apply", "-f", example)
 	server := d.LaunchWith(t, []string{"--nic", "red/db"}, "rping", "-s", "-P", "-a", "10.1.0.2")
 	place, err := launch.Place{Socket: d.Socket}.NIC("red", "db")
