@@ -14,6 +14,10 @@ import (
 //	└───────────────── A's ─────────────────────────┘└───── B's ────┘
 //
 // Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps.
+//
+// This is what meters and bills show. What counts against a NIC's share is charged apart, to the
+// scheduler (turn.go, caps.go): turns, what came from other hosts, and the waking of programs.
+// Commands are not among that: they have an order of their own (lines.go).
 type bill struct {
 	of    *card // nil: nobody
 	since ib.Time
