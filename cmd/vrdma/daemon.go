@@ -345,6 +345,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 		}
 	}
 	d.census = inspect.NewCensus(d.engine, d.nics)
+	d.census.Capped = d.capped
 	d.clerk = meter.NewClerk(used, d.census.Read, func(err error) {
 		d.log.Error("what tenants use cannot be kept, and would be lost when the daemon ends; it is tried again every second", "error", err)
 	})

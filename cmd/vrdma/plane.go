@@ -69,6 +69,12 @@ func (d *daemon) openPlane() (err error) {
 	plane, err := control.Open(control.Config{
 		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
 		Changed: d.admitTenants,
+		Overdrawn: func(err error) {
+			var e *budget.Error
+			if errors.As(err, &e) {
+				d.overdrawn(e)
+			}
+		},
 	})
 	if err != nil {
 		return lacks("%w", err)
@@ -166,6 +172,15 @@ func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 	}
 	if of.Ended {
 		e.Verb = control.EventDisconnected
+	}
+	d.record(e)
+}
+
+// capped is told of NICs that a cap holds up.
+func (d *daemon) capped(n *vnic.NIC, sending bool) {
+	e := control.Event{Verb: control.EventCapped, Object: nicKey(n), Reason: "what it sends waits: over the rate of the NIC or of its tenant"}
+	if !sending {
+		e.Reason = "what it is sent waits: over the rate of the NIC or of its tenant"
 	}
 	d.record(e)
 }

@@ -3,8 +3,10 @@ package inspect
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"vrdma/internal/devicetree"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
@@ -14,7 +16,11 @@ import (
 // A Census reads what all NICs of a daemon count, for the meter. NICs that leave the table are
 // read once more.
 type Census struct {
-	loop Loop
+	// Capped, if it is set before the first reading, is told of a NIC that a cap holds up: its own
+	// sending, or else what others send to it. It is told again of one that was free for quietFor.
+	Capped func(n *vnic.NIC, sending bool)
+
+	loop MeteredLoop
 	nics *vnic.Table
 	look throttle
 
@@ -24,11 +30,29 @@ type Census struct {
 	retired nic.Counters  // of those that were read after they had left
 	sum     nic.Counters  // of all, when they were read last
 	link    link.Counters // then
+	capped  map[*vnic.NIC]capped
 }
 
+// A MeteredLoop also knows for how long caps have held up a NIC.
+type MeteredLoop interface {
+	Loop
+	// Throttled is how long a NIC could not send, and others could not send to it. It is called
+	// on the loop.
+	Throttled(n *nic.NIC) (out, in ib.Time)
+}
+
+// capped is when a NIC was found to be held up last, and for how long it was by then.
+type capped struct {
+	out, in ib.Time
+	at      time.Time
+}
+
+// quietFor is how long a NIC is free of its caps before it is told again that it is not.
+const quietFor = 10 * time.Second
+
 // NewCensus makes one that is told who leaves.
-func NewCensus(l Loop, nics *vnic.Table) *Census {
-	c := &Census{loop: l, nics: nics}
+func NewCensus(l MeteredLoop, nics *vnic.Table) *Census {
+	c := &Census{loop: l, nics: nics, capped: make(map[*vnic.NIC]capped)}
 	nics.OnRemove(func(n *vnic.NIC) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -58,6 +82,7 @@ func (c *Census) Read() []meter.Reading {
 	type copied struct {
 		counted nic.Counters
 		now     nic.Holdings
+		out, in ib.Time // throttled
 	}
 	copies := make([]copied, len(all))
 	for next := 0; next < len(all); {
@@ -66,7 +91,8 @@ func (c *Census) Read() []meter.Reading {
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{n.Counters(), n.Holdings()}
+				copies[next] = copied{counted: n.Counters(), now: n.Holdings()}
+				copies[next].out, copies[next].in = c.loop.Throttled(n)
 			}
 		})
 		if next == begin { // the loop has ended
@@ -80,16 +106,39 @@ func (c *Census) Read() []meter.Reading {
 		if sum.Add(counted); i >= live {
 			retired.Add(counted)
 		}
-		out = append(out, meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live})
+		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live}
+		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
+		if out = append(out, r); i < live {
+			c.tell(n, copies[i].out, copies[i].in)
+		}
 	}
 	var l link.Counters
 	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })
 	c.mu.Lock()
 	sum.Add(&c.retired)
 	c.retired.Add(&retired)
+	for _, n := range gone {
+		delete(c.capped, n)
+	}
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l)})
+}
+
+// tell says that a cap holds n up, if it does so now and did not a while ago.
+func (c *Census) tell(n *vnic.NIC, out, in ib.Time) {
+	now := time.Now()
+	c.mu.Lock()
+	was := c.capped[n]
+	if out == was.out && in == was.in {
+		c.mu.Unlock()
+		return
+	}
+	c.capped[n] = capped{out, in, now}
+	c.mu.Unlock()
+	if c.Capped != nil && now.Sub(was.at) > quietFor {
+		c.Capped(n, out != was.out)
+	}
 }
 
 // Device is what all NICs together, those that are gone included, had counted when they were read
