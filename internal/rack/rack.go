@@ -271,7 +271,8 @@ func (r *Rack) guid(name string) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// limits are those of a NIC over the daemon's.
+// limits are those of a NIC. The daemon's may be lowered and not raised: administrators of tenants
+// set them.
 func limits(l nic.Limits, n tenant.Limits) nic.Limits {
 	for _, v := range []struct {
 		to   *int
@@ -281,10 +282,10 @@ func limits(l nic.Limits, n tenant.Limits) nic.Limits {
 		{&l.Channels, n.Channels},
 	} {
 		if v.from > 0 {
-			*v.to = v.from
+			*v.to = min(*v.to, v.from)
 		}
 	}
-	if n.Memory > 0 {
+	if n.Memory > 0 && (l.Memory == 0 || uint64(n.Memory) < l.Memory) { // 0: as the daemon finds right
 		l.Memory = uint64(n.Memory)
 	}
 	return l
