@@ -441,7 +441,7 @@ func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 // ask. Else it is nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is what n had. Time counts what Charge said.
+// Used is what n had. Time is what Charge and Bill said.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
 // Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and
