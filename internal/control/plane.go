@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,9 @@ type Plane struct {
 	stop    context.CancelFunc
 	ended   context.Context
 
+	// reading is held while files of an administrator are read and applied, because YAML that is
+	// written for it takes 150 times its size meanwhile. It is taken before changing.
+	reading sync.Mutex
 	// changing is held from the check of a change until the rack has it.
 	changing sync.Mutex
 	rnd      *rand.Rand    // guarded by changing
@@ -158,20 +162,49 @@ func (p *Plane) Change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		}
 	}
 	if err != nil && !dryRun {
-		p.journal.record(Event{Verb: EventRefused, Object: subject(c), Reason: err.Error(), By: by})
+		// Counted by who asks: they can name as many objects as they like.
+		kind := eventKind{EventRefused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
+		p.journal.recordAs(kind, Event{Verb: EventRefused, Object: subject(c), Reason: brief(err), By: by})
 	}
 	return effects, warnings, err
 }
 
-// subject is the object of a change of one object.
-func subject(c tenant.Change) tenant.Key {
+// subject is the object of a refused change of one object, if there can be one of that name: what
+// somebody makes up is not kept.
+func subject(c tenant.Change) (k tenant.Key) {
 	switch {
 	case len(c.Put) == 1 && len(c.Delete) == 0:
-		return c.Put[0].Key()
+		k = c.Put[0].Key()
 	case len(c.Put) == 0 && len(c.Delete) == 1:
-		return c.Delete[0]
+		k = c.Delete[0]
 	}
-	return tenant.Key{}
+	if !k.Valid() {
+		return tenant.Key{}
+	}
+	return k
+}
+
+// brief is an error as an event keeps it: of a thousand problems the first, and of a long text its
+// beginning.
+func brief(err error) string {
+	const most = 1000
+	problems := problemsOf(err)
+	var e *Error
+	if errors.As(err, &e) {
+		problems = e.Problems
+	}
+	var b strings.Builder
+	for i, text := range problems {
+		if b.Len()+len(text) > most && len(problems) > 1 {
+			fmt.Fprintf(&b, " and %d more", len(problems)-i)
+			return b.String()
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(text[:min(len(text), most)])
+	}
+	return b.String()
 }
 
 // change tries once. changing is held.

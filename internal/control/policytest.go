@@ -44,6 +44,7 @@ func (t *conversation) supposed(files []File) (*tenant.World, error) {
 	if err := t.mayChange(); err != nil {
 		return nil, err
 	}
+	t.beginReading()
 	objects, err := parse(files)
 	if err != nil {
 		return nil, err

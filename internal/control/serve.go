@@ -35,6 +35,8 @@ const (
 	mostRequest  = 16 << 20
 	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
+	// mostKeys is how many objects an administrator may delete at once.
+	mostKeys = 10000
 	// parsed is the memory that a byte of a request may take while it is read and checked.
 	parsed = 8
 	// itemState is the memory that one object or event of a reply may take.
@@ -53,6 +55,8 @@ type conversation struct {
 	who  tenant.Caller
 	by   Actor
 	held budget.Bill
+	// reading: it holds Plane.reading.
+	reading bool
 }
 
 // callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
@@ -77,6 +81,7 @@ func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
 	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
 	t.by = Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
 	defer func() { peer.Who.Account.Refund(t.held) }()
+	defer t.endReading()
 	req, err := t.receive()
 	if err == nil {
 		err = t.answer(req)
@@ -199,6 +204,22 @@ func (t *conversation) mayChange() error {
 	return denied("%s may not change objects here: the operator may, at the control socket, and a tenant's administrators, from where the daemon runs", by)
 }
 
+// beginReading has administrators' files read one after the other, until endReading.
+func (t *conversation) beginReading() {
+	if !t.who.Operator {
+		t.p.reading.Lock()
+		t.reading = true
+	}
+}
+
+// endReading undoes beginReading. It may be called again.
+func (t *conversation) endReading() {
+	if t.reading {
+		t.reading = false
+		t.p.reading.Unlock()
+	}
+}
+
 // parse reads files.
 func parse(files []File) (objects []tenant.Object, err error) {
 	var problems []string
@@ -220,6 +241,7 @@ func (t *conversation) apply(req *Request, replace bool) error {
 	if err := t.mayChange(); err != nil {
 		return err
 	}
+	t.beginReading()
 	objects, err := parse(req.Files)
 	if err != nil {
 		return err
@@ -250,6 +272,9 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err := t.mayChange(); err != nil {
 		return err
 	}
+	if n := len(req.Keys); n > mostKeys && !t.who.Operator {
+		return fmt.Errorf("%d objects are to be deleted: delete at most %d at a time", n, mostKeys)
+	}
 	effects, warnings, err := t.p.Change(t.who, t.by, c, req.DryRun)
 	if err != nil {
 		return err
@@ -263,6 +288,7 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 
 // send sends a reply, charged as so many items while it is there.
 func (t *conversation) send(r *Reply, items int) error {
+	t.endReading() // whoever does not read its answer holds up nobody
 	if err := t.charge(budget.Bill{budget.State: t.held[budget.State] + uint64(items)*itemState}); err != nil {
 		return err
 	}
@@ -276,6 +302,7 @@ func (t *conversation) send(r *Reply, items int) error {
 
 // fail says why something was not done.
 func (t *conversation) fail(err error) {
+	t.endReading()
 	if errors.Is(err, errHungUp) {
 		return
 	}

@@ -37,6 +37,9 @@ func Parse(name string, text []byte) ([]Object, error) {
 		}
 		some, wrong := decodeDocument(name, n.Content[0])
 		objects, errs = append(objects, some...), append(errs, wrong...)
+		if len(errs) >= mostWrong {
+			return nil, errs
+		}
 	}
 }
 
@@ -73,7 +76,9 @@ func decodeDocument(file string, n *yaml.Node) (objects []Object, errs Errors) {
 		if wrong == nil {
 			objects = append(objects, o)
 		}
-		errs = append(errs, wrong...)
+		if errs = append(errs, wrong...); len(errs) >= mostWrong {
+			break
+		}
 	}
 	return objects, errs
 }
