@@ -140,6 +140,25 @@ func (d *daemon) refused(n *vnic.NIC, who *caller.Caller, why error) {
 	})
 }
 
+// opened is told of programs that open a NIC's device, and close it. Those of the default NIC,
+// which nobody declared, are not recorded.
+func (d *daemon) opened(n *vnic.NIC, who *caller.Caller, open bool) {
+	e := control.Event{
+		Verb: control.EventOpened, Object: nicKey(n), By: control.Actor{UID: who.UID, Pid: who.Pid, Program: who.Program},
+	}
+	if !open {
+		e.Verb = control.EventClosed
+	}
+	if e.Object != (tenant.Key{}) {
+		d.record(e)
+	}
+}
+
+// capped is told on the loop of a NIC that has met a cap.
+func (d *daemon) capped(key tenant.Key, limit string) {
+	d.record(control.Event{Verb: control.EventCapped, Object: key, Reason: limit})
+}
+
 // overdrawn is told of a limit that was met.
 func (d *daemon) overdrawn(e *budget.Error) {
 	event := control.Event{Verb: control.EventQuota, Reason: e.Error()}
@@ -153,7 +172,10 @@ func (d *daemon) overdrawn(e *budget.Error) {
 func (d *daemon) denied(key tenant.Key, of nic.Denial) {
 	e := control.Event{
 		Verb: control.EventRefused, Object: key, Peer: of.Peer.Addr().String(), Reason: of.What.String() + ": " + of.Why,
-		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+		By: control.Actor{UID: of.UID, Pid: of.Pid, Program: of.Program},
+	}
+	if of.Pid == 0 { // nobody's
+		e.By.UID = -1
 	}
 	if of.What == nic.Revoked {
 		e.Verb, e.Reason = control.EventRevoked, of.Why
@@ -165,22 +187,13 @@ func (d *daemon) denied(key tenant.Key, of nic.Denial) {
 func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 	e := control.Event{
 		Verb: control.EventConnected, Object: nicKey(n), Peer: of.Remote.String(), Reason: "to " + of.Remote.String(),
-		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+		By: control.Actor{UID: of.UID, Pid: of.Pid, Program: of.Program},
 	}
 	if of.Passive {
 		e.Reason = "at " + of.Local.String()
 	}
 	if of.Ended {
 		e.Verb = control.EventDisconnected
-	}
-	d.record(e)
-}
-
-// capped is told of NICs that a cap holds up.
-func (d *daemon) capped(n *vnic.NIC, sending bool) {
-	e := control.Event{Verb: control.EventCapped, Object: nicKey(n), Reason: "what it sends waits: over the rate of the NIC or of its tenant"}
-	if !sending {
-		e.Reason = "what it is sent waits: over the rate of the NIC or of its tenant"
 	}
 	d.record(e)
 }

@@ -18,6 +18,8 @@ const (
 	EventQuota        Verb = "quota"
 	EventConnected    Verb = "connected"
 	EventDisconnected Verb = "disconnected"
+	EventOpened       Verb = "opened" // a NIC, by a program
+	EventClosed       Verb = "closed"
 	EventFailed       Verb = "failed" // the rack or the store could not
 	EventReady        Verb = "ready"
 )

@@ -40,9 +40,6 @@ type Plane struct {
 	stop    context.CancelFunc
 	ended   context.Context
 
-	// reading is held while files of an administrator are read and applied, because YAML that is
-	// written for it takes 150 times its size meanwhile. It is taken before changing.
-	reading sync.Mutex
 	// changing is held from the check of a change until the rack has it.
 	changing sync.Mutex
 	rnd      *rand.Rand    // guarded by changing
@@ -188,7 +185,7 @@ func subject(c tenant.Change) (k tenant.Key) {
 // beginning.
 func brief(err error) string {
 	const most = 1000
-	problems := problemsOf(err)
+	problems := errorOf(err).Problems
 	var e *Error
 	if errors.As(err, &e) {
 		problems = e.Problems
@@ -211,11 +208,11 @@ func brief(err error) string {
 func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
 	old := p.now.Load()
 	if err := old.world.May(who, c); err != nil {
-		return nil, nil, &Error{Problems: problemsOf(err), Denied: true}
+		return nil, nil, deniedOf(err)
 	}
 	next, effects, err := old.world.Next(c, p.rnd)
 	if err != nil {
-		return nil, nil, &Error{Problems: problemsOf(err)}
+		return nil, nil, errorOf(err)
 	}
 	if dryRun {
 		return effects, nil, nil
@@ -379,17 +376,24 @@ func (p *Plane) retry() {
 	}
 }
 
-// problemsOf are the lines of an error.
-func problemsOf(err error) []string {
+// errorOf is an error as it is sent, a problem a line.
+func errorOf(err error) *Error {
 	var list tenant.Errors
 	if !errors.As(err, &list) {
-		return []string{err.Error()}
+		return &Error{Problems: []string{err.Error()}}
 	}
-	out := make([]string, len(list))
+	out := &Error{Problems: make([]string, len(list)), Errors: list}
 	for i, e := range list {
-		out[i] = e.Error()
+		out.Problems[i] = e.Error()
 	}
 	return out
+}
+
+// deniedOf is an error that says that somebody may not.
+func deniedOf(err error) *Error {
+	e := errorOf(err)
+	e.Denied = true
+	return e
 }
 
 func stack() string { return string(debug.Stack()) }

@@ -29,16 +29,16 @@ type Peer struct {
 }
 
 const (
-	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators:
-	// YAML that is written for it takes 150 times its size while it is read. A question has no
-	// files and is short.
+	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators.
+	// A question has no objects and is short.
 	mostRequest  = 16 << 20
 	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
 	// mostKeys is how many objects an administrator may delete at once.
 	mostKeys = 10000
-	// parsed is the memory that a byte of a request may take while it is read and checked.
-	parsed = 8
+	// parsed is the memory that a byte of a request may take while it is read and checked
+	// (TestObjectsMemory).
+	parsed = 24
 	// itemState is the memory that one object or event of a reply may take.
 	itemState = 4 << 10
 )
@@ -55,8 +55,6 @@ type conversation struct {
 	who  tenant.Caller
 	by   Actor
 	held budget.Bill
-	// reading: it holds Plane.reading.
-	reading bool
 }
 
 // callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
@@ -81,7 +79,6 @@ func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
 	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
 	t.by = Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
 	defer func() { peer.Who.Account.Refund(t.held) }()
-	defer t.endReading()
 	req, err := t.receive()
 	if err == nil {
 		err = t.answer(req)
@@ -204,51 +201,14 @@ func (t *conversation) mayChange() error {
 	return denied("%s may not change objects here: the operator may, at the control socket, and a tenant's administrators, from where the daemon runs", by)
 }
 
-// beginReading has administrators' files read one after the other, until endReading.
-func (t *conversation) beginReading() {
-	if !t.who.Operator {
-		t.p.reading.Lock()
-		t.reading = true
-	}
-}
-
-// endReading undoes beginReading. It may be called again.
-func (t *conversation) endReading() {
-	if t.reading {
-		t.reading = false
-		t.p.reading.Unlock()
-	}
-}
-
-// parse reads files.
-func parse(files []File) (objects []tenant.Object, err error) {
-	var problems []string
-	for _, f := range files {
-		got, err := tenant.Parse(f.Name, []byte(f.Text))
-		if err != nil {
-			problems = append(problems, problemsOf(err)...)
-		}
-		objects = append(objects, got...)
-	}
-	if len(problems) > 0 {
-		return nil, &Error{Problems: problems}
-	}
-	return objects, nil
-}
-
-// apply puts the objects of files; with replace it deletes all others.
+// apply puts objects; with replace it deletes all others.
 func (t *conversation) apply(req *Request, replace bool) error {
 	if err := t.mayChange(); err != nil {
 		return err
 	}
-	t.beginReading()
-	objects, err := parse(req.Files)
-	if err != nil {
-		return err
-	}
-	c := tenant.Change{Put: objects, Force: req.Force}
+	c := tenant.Change{Put: req.Objects, Force: req.Force}
 	if replace {
-		c.Delete, c.Force = others(t.p.World(), objects), true
+		c.Delete, c.Force = others(t.p.World(), req.Objects), true
 	}
 	return t.change(req, c)
 }
@@ -288,7 +248,6 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 
 // send sends a reply, charged as so many items while it is there.
 func (t *conversation) send(r *Reply, items int) error {
-	t.endReading() // whoever does not read its answer holds up nobody
 	if err := t.charge(budget.Bill{budget.State: t.held[budget.State] + uint64(items)*itemState}); err != nil {
 		return err
 	}
@@ -302,18 +261,18 @@ func (t *conversation) send(r *Reply, items int) error {
 
 // fail says why something was not done.
 func (t *conversation) fail(err error) {
-	t.endReading()
 	if errors.Is(err, errHungUp) {
 		return
 	}
 	var e *Error
 	if !errors.As(err, &e) {
-		e = &Error{Problems: problemsOf(err)}
+		e = errorOf(err)
 	}
 	const most = 200
 	if n := len(e.Problems); n > most {
 		cut := *e
 		cut.Problems = append(slices.Clone(e.Problems[:most]), fmt.Sprintf("and %d more", n-most))
+		cut.Errors = e.Errors[:min(most, len(e.Errors))]
 		e = &cut
 	}
 	t.c.SetWriteDeadline(time.Now().Add(readTime))

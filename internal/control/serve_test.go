@@ -349,13 +349,16 @@ func TestExportImport(t *testing.T) {
 func TestRequestLimits(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	mustApply(t, h.operator(), file(twoAdministrators))
-	if _, err := Apply(h.user(1003), file(strings.Repeat("#\n", mostQuestion)), false); err == nil {
-		t.Error("a stranger sends a long file")
+	long := func(socket string, bytes int) (*Reply, error) {
+		return once(socket, &Request{Op: OpApply, Policy: &PolicyQuestion{From: strings.Repeat("#", bytes)}})
 	}
-	if _, err := Apply(h.user(1001), file(strings.Repeat("#", mostTenant)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+	if _, err := long(h.user(1003), mostQuestion); err == nil {
+		t.Error("a stranger sends a long request")
+	}
+	if _, err := long(h.user(1001), mostTenant); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("an administrator's file that is too long: %v", err)
 	}
-	if _, err := Apply(h.operator(), file(strings.Repeat("#", mostRequest)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+	if _, err := long(h.operator(), mostRequest); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("a file that is too long: %v", err)
 	}
 	s, err := protocol.DialObjects(h.operator())

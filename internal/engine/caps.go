@@ -70,6 +70,13 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	e.letGo()
 }
 
+// capped passes on that a NIC has met a cap.
+func capped(n *schedule.NIC, limit schedule.Cap) {
+	if f := n.Of.(*band).card.nic.Capped; f != nil {
+		f(limit.String())
+	}
+}
+
 // tenant is the tenant of that name.
 func (e *Engine) tenant(name string) *schedule.Tenant {
 	t := e.tenants[name]

@@ -3,7 +3,6 @@ package inspect
 import (
 	"strings"
 	"sync"
-	"time"
 
 	"vrdma/internal/devicetree"
 	"vrdma/internal/ib"
@@ -16,10 +15,6 @@ import (
 // A Census reads what all NICs of a daemon count, for the meter. NICs that leave the table are
 // read once more.
 type Census struct {
-	// Capped, if it is set before the first reading, is told of a NIC that a cap holds up: its own
-	// sending, or else what others send to it. It is told again of one that was free for quietFor.
-	Capped func(n *vnic.NIC, sending bool)
-
 	loop MeteredLoop
 	nics *vnic.Table
 	look throttle
@@ -30,7 +25,6 @@ type Census struct {
 	retired nic.Counters  // of those that were read after they had left
 	sum     nic.Counters  // of all, when they were read last
 	link    link.Counters // then
-	capped  map[*vnic.NIC]capped
 }
 
 // A MeteredLoop also knows for how long caps have held up a NIC.
@@ -41,18 +35,9 @@ type MeteredLoop interface {
 	Throttled(n *nic.NIC) (out, in ib.Time)
 }
 
-// capped is when a NIC was found to be held up last, and for how long it was by then.
-type capped struct {
-	out, in ib.Time
-	at      time.Time
-}
-
-// quietFor is how long a NIC is free of its caps before it is told again that it is not.
-const quietFor = 10 * time.Second
-
 // NewCensus makes one that is told who leaves.
 func NewCensus(l MeteredLoop, nics *vnic.Table) *Census {
-	c := &Census{loop: l, nics: nics, capped: make(map[*vnic.NIC]capped)}
+	c := &Census{loop: l, nics: nics}
 	nics.OnRemove(func(n *vnic.NIC) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -108,37 +93,16 @@ func (c *Census) Read() []meter.Reading {
 		}
 		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live}
 		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
-		if out = append(out, r); i < live {
-			c.tell(n, copies[i].out, copies[i].in)
-		}
+		out = append(out, r)
 	}
 	var l link.Counters
 	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })
 	c.mu.Lock()
 	sum.Add(&c.retired)
 	c.retired.Add(&retired)
-	for _, n := range gone {
-		delete(c.capped, n)
-	}
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l)})
-}
-
-// tell says that a cap holds n up, if it does so now and did not a while ago.
-func (c *Census) tell(n *vnic.NIC, out, in ib.Time) {
-	now := time.Now()
-	c.mu.Lock()
-	was := c.capped[n]
-	if out == was.out && in == was.in {
-		c.mu.Unlock()
-		return
-	}
-	c.capped[n] = capped{out, in, now}
-	c.mu.Unlock()
-	if c.Capped != nil && now.Sub(was.at) > quietFor {
-		c.Capped(n, out != was.out)
-	}
 }
 
 // Device is what all NICs together, those that are gone included, had counted when they were read

@@ -61,6 +61,9 @@ type Config struct {
 	HostRoutes vnic.Routes
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
+	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
+	// nil: nobody does.
+	Capped func(k tenant.Key, limit string)
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
 	Connected func(*vnic.NIC, rdmacm.Notice)
 }
@@ -250,6 +253,9 @@ func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: limits(r.cfg.Limits, c.Spec.Limits)}
 	if key := c.Key(); r.cfg.Denied != nil {
 		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
+	}
+	if key := c.Key(); r.cfg.Capped != nil {
+		d.Capped = func(limit string) { r.cfg.Capped(key, limit) }
 	}
 	for _, a := range addresses(c) {
 		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})

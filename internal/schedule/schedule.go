@@ -4,6 +4,9 @@ import "vrdma/internal/ib"
 
 // A Scheduler decides which NIC has the next turn.
 type Scheduler struct {
+	// Capped hears of NICs that have met a cap, each once a second at most; nil: nobody does.
+	Capped func(*NIC, Cap)
+
 	sole    *NIC    // the only NIC there is, if it has no caps: then the rings are not used
 	limited int     // NICs that have caps, a guarantee or a class, or whose tenant has caps
 	gates   int     // NICs, and tenants, with a cap on what comes in
@@ -54,6 +57,7 @@ type NIC struct {
 	gated   bool    // its gate was closed to somebody
 	since   ib.Time // when it was parked
 	shut    ib.Time // when its gate was closed
+	told    ib.Time // when Capped heard of it last; 0: never
 	used    Use
 }
 
@@ -385,6 +389,7 @@ func (s *Scheduler) head(now ib.Time) *NIC {
 
 // park has n wait until it is under its caps.
 func (s *Scheduler) park(n *NIC, now ib.Time) {
+	s.met(n, false, now)
 	s.displace(n, now)
 	n.parked, n.since = true, now
 	n.hook.what = nicParked
@@ -393,6 +398,7 @@ func (s *Scheduler) park(n *NIC, now ib.Time) {
 
 // parkTenant has t wait until it is under its caps.
 func (s *Scheduler) parkTenant(t *Tenant, now ib.Time) {
+	s.met(t.ring.head().nic, false, now)
 	s.tenants.leave(&t.place)
 	t.parked, t.since = true, now
 	s.wheel.wait(&t.hook, t.out.ready(), now)

@@ -223,7 +223,8 @@ func TestConnectionEvents(t *testing.T) {
 		return false
 	}
 	client := d.LaunchWith(t, []string{"--nic", "red/web"}, "rping", "-c", "-a", "10.1.0.2")
-	for _, want := range [][]string{{"connected", "NIC red/web", "10.1.0.2", "rping"}, {"connected", "NIC red/db", "10.1.0.1"}} {
+	uid := fmt.Sprintf("uid %d", os.Getuid())
+	for _, want := range [][]string{{"opened", "NIC red/web", "rping", uid}, {"connected", "NIC red/web", "10.1.0.2", "rping", uid}, {"connected", "NIC red/db", "10.1.0.1"}} {
 		if !harness.Poll(time.Minute, func() bool { return event(want...) }) {
 			out, _ := as(d, 0, "events")
 			t.Fatalf("no event with %q:\n%s%s", want, out, client.Output())
@@ -242,6 +243,10 @@ func TestConnectionEvents(t *testing.T) {
 		t.Errorf("the revocation is no event:\n%s", out)
 	}
 	client.Wait(t, time.Minute)
+	if !harness.Poll(time.Minute, func() bool { return event("closed", "NIC red/web", "rping", uid) }) {
+		out, _ := as(d, 0, "events")
+		t.Errorf("the end is no event:\n%s", out)
+	}
 	if out, _ := as(d, 0, "events", "blue"); strings.Contains(out, "connected") {
 		t.Errorf("blue has red's events:\n%s", out)
 	}
