@@ -508,12 +508,17 @@ func (s *Scheduler) Wake(now ib.Time) {
 		switch h.what {
 		case tenantParked:
 			t := h.tenant
+			t.out.wake(now)
 			if s.unparkTenant(t, now); t.ring.members > 0 {
 				s.tenants.enter(&t.place)
 			}
 		case gate:
+			h.nic.in.wake(now)
 			s.reopen(h.nic, now)
 		default:
+			if h.what == nicParked {
+				h.nic.out.wake(now)
+			}
 			s.displace(h.nic, now)
 			s.place(h.nic, now)
 		}
