@@ -230,6 +230,11 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err := t.mayChange(); err != nil {
 		return err
 	}
+	if !t.who.Operator {
+		if err := t.p.paces.admit(t.who.UID, time.Now()); err != nil {
+			return err
+		}
+	}
 	effects, warnings, err := t.p.Change(t.who, t.by, c, req.DryRun)
 	if err != nil {
 		return err
