@@ -42,6 +42,7 @@ type Plane struct {
 
 	// changing is held from the check of a change until the rack has it.
 	changing sync.Mutex
+	paces    paces
 	rnd      *rand.Rand    // guarded by changing
 	again    chan struct{} // has the rack tried again
 

@@ -235,6 +235,11 @@ func (t *conversation) change(req *Request, c tenant.Change) error {
 	if n := len(req.Keys); n > mostKeys && !t.who.Operator {
 		return fmt.Errorf("%d objects are to be deleted: delete at most %d at a time", n, mostKeys)
 	}
+	if !t.who.Operator {
+		if err := t.p.paces.admit(t.who.UID, time.Now()); err != nil {
+			return err
+		}
+	}
 	effects, warnings, err := t.p.Change(t.who, t.by, c, req.DryRun)
 	if err != nil {
 		return err
