@@ -254,3 +254,32 @@ func TestConnectionEvents(t *testing.T) {
 	server.End()
 	d.Stop(t)
 }
+
+// TestApplyMany: NICs, networks and rules through the command and a real daemon; the long form has
+// a thousand NICs, a hundred networks and ten thousand rules.
+func TestApplyMany(t *testing.T) {
+	networks := 100
+	if os.Getenv("VRDMA_TEST_ALL") == "" {
+		networks = 10
+	}
+	var b strings.Builder
+	b.WriteString(manyNICs(networks, 10))
+	for n := range networks {
+		for p := range 10 {
+			fmt.Fprintf(&b, "apiVersion: vrdma.io/v1\nkind: Policy\nmetadata: {name: p%d-%d, tenant: t%d}\nspec: {nics: {network: n%d}, deny: [", n%10, p, n/10, n%10)
+			for r := range 10 {
+				fmt.Fprintf(&b, "{direction: in, peer: {nic: n%d-%d}, service: {space: tcp, ports: [%d]}},", n%10, r, 7000+10*p+r)
+			}
+			b.WriteString("]}\n---\n")
+		}
+	}
+	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
+	file := writeFile(t, "many.yaml", b.String())
+	for _, what := range []string{"created", "unchanged"} {
+		begin := time.Now()
+		wantOut(t, d, 0, "policy/t0/p9-9 "+what, "apply", "-f", file)
+		t.Logf("%d NICs, %d networks, %d rules %s in %v", 10*networks, networks, 100*networks, what, time.Since(begin))
+	}
+	wantOut(t, d, 0, "ready", "get", "nic", "t0/n9-9")
+	d.Stop(t)
+}
