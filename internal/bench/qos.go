@@ -48,7 +48,7 @@ const (
 	qosSeconds = 60
 	// qosDepth is how many bytes a customer has posted: on two processors its program may have to
 	// wait for long until it can post again.
-	qosDepth = 64 << 20
+	qosDepth = 256 << 20
 )
 
 // serve runs f with a daemon that has these customers.
@@ -92,7 +92,8 @@ func (h *Host) on(ctx context.Context, c customer, tool string, args ...string) 
 	return h.lab.Pair(ctx, h.listens(port), side("b"), side("a", h.IP))
 }
 
-// flood runs ib_write_bw for a customer until ctx ends.
+// flood runs ib_write_bw for a customer until ctx ends. ib_write_bw cannot sleep: of many that
+// poll on two processors each has one so seldom that much has to be posted.
 func (h *Host) flood(ctx context.Context, c customer) error {
 	depth := max(min(qosDepth/c.size/max(c.qps, 1), 1024), 16)
 	_, err := h.on(ctx, c, "ib_write_bw", "-D", fmt.Sprint(qosSeconds), "-s", fmt.Sprint(c.size), "-q", fmt.Sprint(max(c.qps, 1)), "-t", fmt.Sprint(depth))
@@ -179,7 +180,7 @@ func (h *Host) during(ctx context.Context, all []customer) (list []had, err erro
 // customers are n equal ones.
 func customers(n int) (all []customer) {
 	for i := range n {
-		all = append(all, customer{name: fmt.Sprintf("t%d", i), size: 64 << 10, qps: 1 + i%4})
+		all = append(all, customer{name: fmt.Sprintf("t%d", i), size: 1 << 20, qps: 1 + i%4})
 	}
 	return all
 }
@@ -263,7 +264,7 @@ func (t *Table) jain() Probe {
 
 // capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
 func (t *Table) capError(spec string, want float64, size int) Probe {
-	all := []customer{{name: "one", nic: spec, size: size, qps: 4}}
+	all := []customer{{name: "one", nic: spec, size: size, qps: 16}}
 	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *Host) (float64, error) {
 		got, err := h.during(ctx, all)
 		if err != nil {

@@ -32,10 +32,16 @@ func (e *Engine) Bill(n *nic.NIC) {
 
 // worksFor says that what comes next is done for c.
 func (e *Engine) worksFor(c *card) {
-	if e.bill.of == c {
-		return
+	if e.bill.of != c {
+		e.turnTo(c)
 	}
-	if e.bill.of != nil {
+}
+
+// turnTo is worksFor after another NIC, or nobody.
+func (e *Engine) turnTo(c *card) {
+	if e.bill.of == nil {
+		e.bill.since = e.now
+	} else {
 		e.bill.settle(e.time())
 	}
 	e.bill.of = c
@@ -45,7 +51,6 @@ func (e *Engine) worksFor(c *card) {
 func (b *bill) settle(now ib.Time) {
 	if b.of != nil {
 		b.of.nic.Spend(max(now-b.since, 0))
-		b.of = nil
+		b.of, b.since = nil, now
 	}
-	b.since = now
 }
