@@ -10,9 +10,9 @@ import (
 )
 
 // Somebody on another host knows a declared NIC's address, and numbers, keys and addresses of a
-// program there. Its packets reach the daemon, which has the NIC in a network of its own: they
-// reach nobody, also where the machine has the NIC's address itself. Nor is there a socket that
-// takes what comes with a VNI.
+// program there. The daemon has the NIC in a network of its own: packets to the host's address
+// reach the daemon and nobody behind it, and those to the NIC's address reach nobody, also where
+// the machine has that address itself. Nor is there a socket that takes what comes with a VNI.
 func TestDeclaredNICFromTheWire(t *testing.T) {
 	w := newWire(t, layout{mtu: 1500})
 	w.a.start(t, "--store", filepath.Join(harness.Directory(t, nil), "store"))
