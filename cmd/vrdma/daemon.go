@@ -77,7 +77,8 @@ the first that can be used. It answers this user and root, and no container. Wha
 users may make the daemon hold is limited; vrdma status -o json shows it.
 
 What vrdma apply declares is kept in a file, which is made then: --store, or one of this
-daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma.
+daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma,
+or beside the socket.
 The next daemon at the same socket has it again, one that vrdma run starts too. While a
 tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
 control socket's directory.

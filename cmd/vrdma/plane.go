@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,8 +24,8 @@ import (
 )
 
 // storePath is the file of declared objects: what --store says, else a file of this daemon's own
-// in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, or ~/.local/state/vrdma. Like the control
-// socket's its name is made from the program socket's path.
+// in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, ~/.local/state/vrdma, or beside the socket.
+// Like the control socket's its name is made from the program socket's path.
 func storePath(flag string, place launch.Place) string {
 	if flag != "" {
 		return flag
@@ -35,16 +36,27 @@ func storePath(flag string, place launch.Place) string {
 	}
 	sum := sha256.Sum256([]byte(socket))
 	name := hex.EncodeToString(sum[:8]) + ".db"
+	var places []string
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "vrdma", name)
+		places = append(places, filepath.Join(dir, "vrdma", name))
 	}
 	if os.Geteuid() == 0 {
-		return filepath.Join("/var/lib/vrdma", name)
+		places = append(places, filepath.Join("/var/lib/vrdma", name))
+	} else if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		places = append(places, filepath.Join(home, ".local/state/vrdma", name))
 	}
-	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
-		return filepath.Join(home, ".local/state/vrdma", name)
+	return firstReachable(append(places, place.Socket+".db"))
+}
+
+// firstReachable is the first path that is there, or could be: HOME may be another user's, after
+// su or setpriv. The last one is taken anyway.
+func firstReachable(paths []string) string {
+	for _, p := range paths[:len(paths)-1] {
+		if _, err := os.Lstat(p); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return p
+		}
 	}
-	return place.Socket + ".db"
+	return paths[len(paths)-1]
 }
 
 // openStore opens the file. It is made when something is declared.
