@@ -176,6 +176,33 @@ func (m *Map) Hosts(vni uint32) []*Host {
 	return m.networks[vni].hosts
 }
 
+// IsMember reports whether a host has members of a network.
+func (m *Map) IsMember(vni uint32, h *Host) bool { return slices.Contains(m.Hosts(vni), h) }
+
+// Networks are all of them, in no order.
+func (m *Map) Networks() (out []*Network) {
+	if m == nil {
+		return nil
+	}
+	for _, n := range m.networks {
+		out = append(out, &n.Network)
+	}
+	return out
+}
+
+// Elsewhere reports whether a network has members on other hosts.
+func (m *Map) Elsewhere() bool {
+	if m == nil {
+		return false
+	}
+	for _, n := range m.networks {
+		if len(n.hosts) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // HostAt is the host that has an address in the underlay; nil: none that this host shares a network
 // with.
 func (m *Map) HostAt(underlay netip.Addr) *Host {
