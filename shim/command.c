@@ -7,6 +7,7 @@
  * says to store.
  */
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -157,7 +158,16 @@ static int store_all(struct reader *r, uint32_t count)
 	return 0;
 }
 
-static int install_all(struct reader *r, uint32_t count, struct passed *fds)
+/* The daemon has a mailbox for us. Without one, everything goes on as before. */
+static void install_mail(struct file *f, int fd)
+{
+	long r = sys(SYS_mmap, NULL, VRDMA_MAIL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!f->mail && (r >= 0 || r < -4095))
+		f->mail = (unsigned char *)r;
+	sys(SYS_close, fd);
+}
+
+static int install_all(struct file *owner, struct reader *r, uint32_t count, struct passed *fds)
 {
 	int used = 0, e = 0;
 	if (fds->truncated || (int)count > fds->n) {
@@ -173,6 +183,10 @@ static int install_all(struct reader *r, uint32_t count, struct passed *fds)
 			break;
 		}
 		memcpy(&d, p, sizeof d);
+		if (d.kind == VRDMA_FD_MAIL) {
+			install_mail(owner, fds->fd[used++]);
+			continue;
+		}
 		f = file_new(d.kind == VRDMA_FD_ASYNC ? FILE_ASYNC : FILE_COMP);
 		if (!f) {
 			e = ENOMEM;
@@ -201,7 +215,7 @@ int door_apply(struct file *f, size_t n, struct passed *fds)
 	if (e)
 		passed_close(fds);
 	else
-		e = install_all(&r, reply.nfds, fds);
+		e = install_all(f, &r, reply.nfds, fds);
 	return reply.error ? reply.error : e;
 }
 
@@ -233,7 +247,7 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 		    size_t *reply)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n, .nextents = extents};
-	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3};
+	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3, f->mail};
 	struct passed fds;
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)

@@ -160,6 +160,9 @@ void file_put(struct file *f)
 			sys(SYS_mmap, f->arms, ARMS, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	}
+	if (f->mail)
+		sys(SYS_munmap, f->mail, VRDMA_MAIL_SIZE);
+	f->mail = NULL;
 	atomic_store(&f->kind, FILE_FREE);
 }
 

@@ -115,7 +115,8 @@ struct file {
 	unsigned char *arms; /* its arm words, of a device; mapped once, then kept like page */
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
-	pthread_mutex_t lock; /* one command at a time; guards out and in */
+	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
+	pthread_mutex_t lock; /* one command at a time; guards out, in and mail */
 	struct file *next;    /* in the list of all files; never changes */
 };
 
@@ -196,6 +197,7 @@ struct message {
 	const void *part[3];
 	size_t length[3];
 	int nparts;
+	unsigned char *mail; /* where the request may go; NULL: to the socket only */
 };
 
 /* Descriptors that came with a message. */
