@@ -110,7 +110,7 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 		q.command_len += value;
 	}
 	sigmask old = signals_block();
-	pthread_mutex_lock(&f->lock);
+	file_lock(f);
 	if (!atomic_load(&f->dead)) {
 		m.mail = m.nparts < 3 ? f->mail : NULL;
 		ssize_t got = wire_call(atomic_load(&f->control), old, &m, f->in, &fds);
@@ -118,7 +118,7 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 			atomic_store(&f->dead, true);
 		e = got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
 	}
-	pthread_mutex_unlock(&f->lock);
+	file_unlock(f);
 	signals_restore(old);
 	return e;
 }

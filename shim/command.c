@@ -341,9 +341,9 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 	int e;
 	if (is_arena(f, fd)) {
 		sigmask old = signals_block();
-		pthread_mutex_lock(&f->lock);
+		file_lock(f);
 		e = command(f, old, buf, n);
-		pthread_mutex_unlock(&f->lock);
+		file_unlock(f);
 		signals_restore(old);
 	} else {
 		e = EBADF;

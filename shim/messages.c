@@ -43,25 +43,6 @@ void passed_close(struct passed *fds)
 	fds->n = 0;
 }
 
-/*
- * How often a reply is looked for before we sleep. A daemon that is awake answers within a
- * few microseconds; to sleep and be woken takes both of us longer than that. Whoever looks
- * gives way in between: on a busy machine it may be the daemon that waits for our processor.
- */
-#ifndef LOOKS
-#define LOOKS 40
-#endif
-
-/* A moment, for whoever looks again and again. */
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 /* How long we sleep with the signals blocked: every receiving call ends then. */
 static void set_patience(int socket, time_t seconds)
 {
@@ -134,11 +115,6 @@ static ssize_t transmit(int socket, const struct message *m)
 
 /* ---- the mailbox: protocol.h says how it is used ---- */
 
-/* How often we look for an answer before we let others run, and how often after that. */
-#ifndef GLANCES
-#define GLANCES 100
-#endif
-
 static _Atomic uint32_t *mail_state(unsigned char *mail)
 {
 	return (_Atomic uint32_t *)(void *)(mail + VRDMA_MAIL_STATE);
@@ -169,14 +145,11 @@ static ssize_t mail_await(unsigned char *mail, void *in)
 	const uint32_t done = VRDMA_MAIL_ANSWERED | VRDMA_MAIL_SENT;
 	uint32_t w = 0, length;
 
-	for (int i = 0; i < GLANCES + LOOKS && !(w & done); i++) {
+	for (int i = 0; i < GLANCES + LOOKS; i++) {
 		w = atomic_load_explicit(mail_state(mail), memory_order_acquire);
 		if (w & done)
 			break;
-		if (i < GLANCES)
-			relax();
-		else
-			sys(SYS_sched_yield);
+		look_away(i);
 	}
 	if (!(w & done))
 		w = atomic_fetch_or(mail_state(mail), VRDMA_MAIL_ASLEEP);
