@@ -206,7 +206,7 @@ extern struct process process;
 #define LOOKS 40
 #endif
 #ifndef GLANCES
-#define GLANCES 60
+#define GLANCES 20
 #endif
 
 /* What is done between one look and the next; look counts them. */
