@@ -3,6 +3,7 @@ package protocol
 import (
 	"fmt"
 	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,3 +92,37 @@ func (m *Mail) Refer() {
 	m.word(MailState).Or(MailSent)
 	m.word(MailState).And(^uint32(MailOpen))
 }
+
+// What follows is the client's side, as a client in Go has it. The shim's is in
+// shim/messages.c.
+
+// Ask leaves a request; false: it has to be sent.
+func (m *Mail) Ask(req []byte) bool {
+	if len(req) > MailReply-MailRequest || m.word(MailState).Load() != MailOpen {
+		return false
+	}
+	copy(m.mem[MailRequest:], req)
+	m.word(MailAskedLen).Store(uint32(len(req)))
+	return m.word(MailState).CompareAndSwap(MailOpen, MailOpen|MailAsked)
+}
+
+// Await looks for the answer, so many times, and copies it into buf. If it returns false, the
+// answer comes through the socket. End has to follow.
+func (m *Mail) Await(looks int, buf []byte) (int, bool) {
+	state := m.word(MailState).Load()
+	for ; looks > 0 && state&(MailAnswered|MailSent) == 0; looks-- {
+		runtime.Gosched()
+		state = m.word(MailState).Load()
+	}
+	if state&(MailAnswered|MailSent) == 0 {
+		state = m.word(MailState).Or(MailAsleep)
+	}
+	if state&MailAnswered == 0 {
+		return 0, false
+	}
+	n := min(m.word(MailReplyLen).Load(), MailSize-MailReply)
+	return copy(buf, m.mem[MailReply:MailReply+n]), true
+}
+
+// End makes room for the next request.
+func (m *Mail) End() { m.word(MailState).And(MailOpen) }
