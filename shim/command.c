@@ -92,8 +92,8 @@ static void ring(struct file *f, uint32_t qp)
  */
 static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 {
-	_Atomic uint32_t *told = (_Atomic uint32_t *)(f->page + VRDMA_ARM_TOLD);
-	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(told, memory_order_relaxed))
+	_Atomic uint32_t *by_command = (_Atomic uint32_t *)(f->page + VRDMA_ARM_BY_COMMAND);
+	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(by_command, memory_order_relaxed))
 		return false;
 	_Atomic uint32_t *word =
 		(_Atomic uint32_t *)(f->arms + (size_t)cq * VRDMA_ARM_STRIDE);

@@ -132,7 +132,7 @@ struct vrdma_welcome {
 #define VRDMA_ARM_READY 1u
 #define VRDMA_ARM_SOLICITED 2u
 #define VRDMA_ARM_ALL 4u
-#define VRDMA_ARM_TOLD 384u       /* uint32_t, in the doorbell page, the daemon's */
+#define VRDMA_ARM_BY_COMMAND 384u /* uint32_t, in the doorbell page, the daemon's */
 #define VRDMA_ARM_WORDS 20480u    /* uint32_t at each stride */
 #define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
 

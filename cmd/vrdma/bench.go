@@ -44,6 +44,7 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
   veth         two hosts: two network namespaces, as root or in a user namespace
   wait         programs that sleep, share processors or live in another control group,
                and the processor time that everything takes
+  qos          tenants of one daemon: shares, caps, guarantees, latency
   guest        against the kernel's rxe, in a virtual machine
   rxe          against the kernel's rxe, here
   allocations  of the data path

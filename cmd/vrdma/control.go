@@ -45,7 +45,7 @@ func probe(ctx context.Context, p launch.Place) (launch.Daemon, error) {
 	case err == nil:
 		return launch.Daemon{
 			Pid: status.Pid, Version: status.Version, Protocol: uint32(status.Protocol),
-			Ephemeral: p.Ephemeral(), Sessions: len(status.Sessions),
+			Ephemeral: p.Ephemeral(), Sessions: len(status.Sessions), NoDevice: status.Device.Name == "",
 		}, nil
 	case errors.As(err, &refusal) && errors.Is(err, syscall.EPROTO):
 		return launch.Daemon{

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/pprof"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,19 +20,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
+	"vrdma/internal/control"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
-	"vrdma/internal/rdmacm"
+	"vrdma/internal/rack"
 	"vrdma/internal/routes"
+	"vrdma/internal/store"
 	"vrdma/internal/vnic"
 )
 
 const (
-	// deviceName begins with what libibverbs' rxe provider matches.
-	deviceName = "rxe0"
 	// grace is how long an ephemeral daemon waits for the next program.
 	grace = 3 * time.Second
 	// closeTimeout bounds a clean stop.
@@ -52,6 +55,11 @@ type daemonFlags struct {
 	noGSO     bool
 	noGRO     bool
 	strangers bool
+	noDefault bool
+	usage     string
+	store     string
+	metrics   string
+	perNIC    bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -67,6 +75,12 @@ vrdma stop, vrdma pcap and the status of all users go through a control socket o
 that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
 the first that can be used. It answers this user and root, and no container. What other
 users may make the daemon hold is limited; vrdma status -o json shows it.
+
+What vrdma apply declares is kept in a file, which is made then: --store, or one of this
+daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma.
+The next daemon at the same socket has it again, one that vrdma run starts too. While a
+tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
+control socket's directory.
 
 A file for --config, every line of which may be left out, and over which flags win:
 
@@ -94,7 +108,12 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
+	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
+	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
+	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
+	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
+	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -158,16 +177,39 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers, stop: make(chan string, 1)}
-	if f.network && !f.ephemeral {
+	d := &daemon{
+		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
+		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
+	}
+	if err := d.openStore(storePath(f.store, place)); err != nil {
+		return err
+	}
+	defer d.store.Close()
+	if f.network && !f.ephemeral && !f.noDefault {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
 		}
 	}
-	if err := d.open(device, fs.FileMode(mode), dirMode); err != nil {
+	if f.noDefault {
+		device.GIDs = nil
+	}
+	used, err := f.meter(place, log)
+	if err != nil {
 		return err
 	}
-	log.Info("serving", "version", version, "socket", place.Socket, "device", deviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
+	defer used.Close()
+	if err := d.open(device, used); err != nil {
+		return err
+	}
+	if f.metrics != "" {
+		m, err := d.serveMetrics(f.metrics, f.perNIC)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		log.Info("serving metrics", "address", m.Addr().String())
+	}
+	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {
 		file, err := os.Create(f.profile)
 		if err != nil {
@@ -230,11 +272,21 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{Name: deviceName, NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
 	return device, nil
+}
+
+// guidSeed makes the GUIDs of declared NICs: those of a daemon are the same after a restart, and
+// not those of another host's.
+func guidSeed(socket string) []byte {
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil || len(machine) < 32 {
+		return []byte(rand.Text())
+	}
+	return append(machine, socket...)
 }
 
 // randomGUID is an EUI-64 of nobody's: the bit for local administration is set.
@@ -254,19 +306,29 @@ type daemon struct {
 	nics   *vnic.Table
 	engine *engine.Engine
 	server *frontdoor.Server
-	port   *link.Port // nil: no other hosts
-	wake   []int      // its descriptors
-	window uint32     // bytes on their way to a peer
-	flight uint32     // those of all queue pairs together
+	store  store.Store
+	plane  atomic.Pointer[control.Plane]
+	rack   *rack.Rack
+	// mode and dirMode are those of the socket and its directories, limits those of each
+	// opened device.
+	mode, dirMode fs.FileMode
+	limits        nic.Limits
+	underlay      int        // MTU of the host's network; 0: no other hosts
+	port          *link.Port // nil: no other hosts
+	wake          []int      // its descriptors
+	window        uint32     // bytes on their way to a peer
+	flight        uint32     // those of all queue pairs together
+	clerk         *meter.Clerk
+	census        *inspect.Census
 	// recognise other vrdma hosts
 	recognise bool
 	stop      chan string // why
+	serving   atomic.Bool // programs are
 }
 
-// open starts the engine and opens the socket.
-func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
-	card := nic.New(device)
-	var err error
+// open starts the engine and opens the socket. Behind it is the default NIC, if it has an
+// address.
+func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.engine, err = engine.New(engine.Options{
 		Resolver: d.nics,
 		Port:     d.port, Wake: d.wake, Window: d.window, InFlight: d.flight, Recognise: d.recognise, Version: version, Log: d.log,
@@ -275,28 +337,48 @@ func (d *daemon) open(device nic.Config, mode, dirMode fs.FileMode) error {
 	if err != nil {
 		return lacks("%w", err)
 	}
-	manager := rdmacm.New(card, d.engine.MADs(card))
-	first := &vnic.NIC{
-		Name: vnic.Default, Owner: os.Geteuid(), Network: vnic.HostNetwork, Device: card, Manager: manager, Routes: routes.Kernel{},
+	d.rack = rack.New(d.rackConfig())
+	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
+	if len(device.GIDs) > 0 {
+		if door.NIC, err = d.rack.Default(device); err != nil {
+			return err
+		}
 	}
-	if d.port == nil {
-		first.Routes = routes.None{}
-	}
-	if err := d.nics.Add(first); err != nil {
-		return err
-	}
-	if err := d.engine.Add(card, manager); err != nil {
-		return err
-	}
+	d.census = inspect.NewCensus(d.engine, d.nics)
+	d.clerk = meter.NewClerk(used, d.census.Read, func(err error) {
+		d.log.Error("what tenants use cannot be kept, and would be lost when the daemon ends; it is tried again every second", "error", err)
+	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
-		Doors:  []frontdoor.Door{{Socket: d.place.Socket, NIC: first, DirMode: dirMode, SocketMode: mode}},
-		Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, Stop: func() { d.ask("vrdma stop") },
+		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
+		Stop:    func() { d.ask("vrdma stop") },
+		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused,
 	})
 	if err != nil {
 		return err
 	}
 	d.engine.Start()
+	d.rack.Open(d.server)
+	if err := d.openPlane(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, d.server.Close(ctx))
+		d.rack.Close()
+		d.engine.Stop()
+		return err
+	}
 	return nil
+}
+
+// rackConfig is how declared NICs are made.
+func (d *daemon) rackConfig() rack.Config {
+	c := rack.Config{
+		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
+		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
+	}
+	if d.port == nil {
+		c.HostRoutes = routes.None{}
+	}
+	return c
 }
 
 // ask requests a stop; only the first request counts.
@@ -312,8 +394,11 @@ func (d *daemon) ask(why string) {
 func (d *daemon) serve() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	metered := d.meter()
+	defer metered()
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
+	d.serving.Store(true)
 
 	var failure error
 	select {
@@ -325,9 +410,22 @@ func (d *daemon) serve() error {
 	case failure = <-served:
 		d.log.Error("stopping", "why", failure)
 	}
+	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	// A change that is being made ends with the doors, which it may wait for.
+	settled := make(chan struct{})
+	go func() {
+		defer close(settled)
+		d.plane.Load().Close()
+	}()
 	err := d.server.Close(ctx)
+	select {
+	case <-settled:
+	case <-ctx.Done():
+	}
+	d.rack.Close()
+	metered() // what the last sessions used
 	d.engine.Stop()
 	if d.port != nil {
 		d.port.Close()

@@ -2,16 +2,13 @@ package main
 
 import (
 	"cmp"
+	"math"
 	"net"
 	"net/netip"
 
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
-
-// roceHeaders is the room that a packet's headers take of an interface's MTU: the
-// largest that RoCEv2 has, over IPv6, as rxe reckons.
-const roceHeaders = 40 + 8 + 12 + 28 + 4 + 4
 
 // connect opens the way to other hosts at the device's addresses that have one. A
 // device with loopback addresses only stays on this machine.
@@ -20,7 +17,8 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 	for _, g := range device.GIDs {
 		if a := addressOf(g.GID); !a.IsLoopback() {
 			addrs = append(addrs, a)
-			device.MTU = min(cmp.Or(device.MTU, 5), interfaceMTU(g.NetDev))
+			d.underlay = min(cmp.Or(d.underlay, math.MaxInt), interfaceMTU(g.NetDev))
+			device.MTU = nic.MTUWithin(d.underlay)
 		}
 	}
 	if len(addrs) == 0 {
@@ -45,15 +43,10 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 // 1 MiB; and what comes behind a stream waits for all of it.
 const widestWindow = 1 << 20
 
-// interfaceMTU is the RoCE MTU, numbered as enum ib_mtu, that fits an interface.
-func interfaceMTU(name string) uint8 {
-	mtu := 1500
+// interfaceMTU is the MTU of an interface; 1500 if it is not known.
+func interfaceMTU(name string) int {
 	if i, err := net.InterfaceByName(name); err == nil {
-		mtu = i.MTU
+		return i.MTU
 	}
-	n := uint8(1)
-	for n < 5 && 256<<n <= mtu-roceHeaders {
-		n++
-	}
-	return n
+	return 1500
 }

@@ -22,12 +22,18 @@ const startTimeout = 20 * time.Second
 
 func runCommand(o *options) *cobra.Command {
 	var quiet, sockets bool
+	var nic string
 	c := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS...]",
 		Short: "run a program with an RDMA device",
 		Long: `Runs PROGRAM with an RDMA device called rxe0. If no daemon serves the socket, one is
 started for this user and ends itself when the last program is gone. The exit status
-is the program's; 127 if there is no such program, 3 if it could not see the device.`,
+is the program's; 127 if there is no such program, 3 if it could not see the device.
+
+With --nic the device is a declared NIC of a running daemon. Everything that a program needs
+for it is in one directory, which can be mounted instead (read-only will do): DIR of
+VRDMA_SOCKET=DIR/vrdma.sock, LD_PRELOAD=DIR/vrdma.sock.d/libvrdma.so and
+SYSFS_PATH=DIR/vrdma.sock.d/sys.`,
 		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1",
 		RunE: func(_ *cobra.Command, args []string) error {
 			path, err := checkProgram(args, quiet)
@@ -38,10 +44,17 @@ is the program's; 127 if there is no such program, 3 if it could not see the dev
 			if err != nil {
 				return err
 			}
-			if sockets {
-				return runSockets(place, path, args)
+			reach := ensureDaemon
+			if nic != "" {
+				if place, err = findNIC(place, nic); err != nil {
+					return err
+				}
+				reach = func(launch.Place) (*os.File, error) { return nil, nil }
 			}
-			lease, err := ensureDaemon(place)
+			if sockets {
+				return runSockets(place, reach, path, args)
+			}
+			lease, err := reach(place)
 			if err != nil {
 				return err
 			}
@@ -54,6 +67,7 @@ is the program's; 127 if there is no such program, 3 if it could not see the dev
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().BoolVar(&sockets, "sockets", false, "carry the program's TCP connections over RDMA, with rdma-core's rsockets")
+	c.Flags().StringVar(&nic, "nic", "", "the declared NIC that the program gets, TENANT/NAME")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not warn about what the machine lacks")
 	return c
 }
@@ -87,9 +101,13 @@ func ensureDaemon(place launch.Place) (lease *os.File, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	lease, _, err = launcher(place).Ensure(ctx)
+	lease, daemon, err := launcher(place).Ensure(ctx)
 	if err != nil {
 		return nil, lacks("%w", err)
+	}
+	if daemon.NoDevice {
+		lease.Close()
+		return nil, lacks("the daemon at %s has no default NIC: name one with --nic; %w", place.Socket, absentNIC(place, "default"))
 	}
 	return lease, nil
 }

@@ -43,12 +43,12 @@ func findRsockets() (string, error) {
 
 // runSockets runs a program whose TCP connections go over RDMA, and says at its end
 // which did.
-func runSockets(place launch.Place, path string, args []string) error {
+func runSockets(place launch.Place, reach func(launch.Place) (*os.File, error), path string, args []string) error {
 	library, err := findRsockets()
 	if err != nil {
 		return err
 	}
-	lease, err := ensureDaemon(place)
+	lease, err := reach(place)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ func statusCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
-		Long: `Shows the device and its GIDs; the programs that use it, with their queue pairs; the
+		Long: `Shows the device and its GIDs; the virtual NICs, if there are others than the default
+one, with what each has sent, received and dropped (vrdma top shows rates); the programs that use it, with their queue pairs; the
 connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
 space, both addresses, state, program; the other hosts that are known, and whether they
 are vrdma hosts; users who hold half or more of what they may of the daemon; counters
@@ -59,7 +60,14 @@ that are not zero; and what was refused as unsupported. Long lists are cut, exce
 func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
-	fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	if s.NIC == "" {
+		fmt.Fprintf(t, "device\tnone: this daemon has no default NIC\n")
+	} else {
+		fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
+	}
+	if s.NIC != "" && s.NIC != "default" {
+		fmt.Fprintf(t, "NIC\t%s in network %s\n", s.NIC, s.Network)
+	}
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
 	}
@@ -69,6 +77,7 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	printNICs(w, s.NICs)
 	for i := range s.Sessions {
 		printSession(w, &s.Sessions[i], now)
 	}
@@ -80,9 +89,29 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	return nil
 }
 
+// printNICs is a table of virtual NICs.
+func printNICs(w io.Writer, list []protocol.NICStatus) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nNICs\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  TENANT\tNIC\tNETWORK\tADDRESSES\tDEVICES\tQPS\tCONN\tMEMORY\tOUT\tIN\tDROPPED\tDENIED")
+	const most = 50
+	for _, n := range list[:min(most, len(list))] {
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\n", n.Tenant, n.NIC, n.Network, cmp.Or(strings.Join(n.Addresses, ","), "-"),
+			n.Sessions, n.QPs, n.Connections, bytesText(n.Registered), bytesText(n.Used["transmit_bytes"]), bytesText(n.Used["receive_bytes"]),
+			sumOf(n.Used, "dropped_"), sumOf(n.Used, "denied_"))
+	}
+	t.Flush()
+	if len(list) > most {
+		fmt.Fprintf(w, "  ... and %d more (-o json lists all, vrdma top shows rates)\n", len(list)-most)
+	}
+}
+
 func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	o := s.Objects
-	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened))
+	fmt.Fprintf(w, "\nsession %d: %s, pid %d, uid %d, open for %s%s\n", s.ID, cmp.Or(s.Program, "?"), s.Pid, s.UID, age(now, s.Opened), ofNIC(s.NIC))
 	fmt.Fprintf(w, "  %d commands; PD %d, MR %d (%s), MW %d, CQ %d, QP %d, SRQ %d, AH %d, channels %d\n",
 		s.Commands, o.PDs, o.MRs, bytesText(s.MRBytes), o.MWs, o.CQs, o.QPs, o.SRQs, o.AHs, o.Channels)
 	const most = 20
@@ -99,9 +128,17 @@ func printSession(w io.Writer, s *protocol.SessionStatus, now time.Time) {
 	}
 }
 
+// ofNIC says which NIC something is of, unless it is the default one.
+func ofNIC(name string) string {
+	if name == "" || name == "default" {
+		return ""
+	}
+	return ", NIC " + name
+}
+
 // printConnection is one line of who talks with whom.
 func printConnection(w io.Writer, c protocol.ConnectionStatus) {
-	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid)
+	fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s, pid %d%s", c.PortSpace, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.State, cmp.Or(c.Program, "?"), c.Pid, ofNIC(c.NIC))
 	if c.QPN != 0 {
 		fmt.Fprintf(w, ", QP 0x%06x", c.QPN)
 	}

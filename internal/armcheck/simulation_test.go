@@ -131,8 +131,11 @@ func TestSimulatedRaces(t *testing.T) {
 		return
 	}
 	count := *races
-	if count == 0 {
-		count, _ = strconv.ParseInt(os.Getenv("VRDMA_RACES"), 10, 64)
+	if text := os.Getenv("VRDMA_RACES"); count == 0 && text != "" {
+		var err error
+		if count, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatalf("VRDMA_RACES=%s: want a number", text)
+		}
 	}
 	if count == 0 {
 		count = 1_000_000

@@ -1,8 +1,10 @@
 package budget
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 )
@@ -25,7 +27,15 @@ type Ledger struct {
 	all    Account
 	others Account
 	owner  Account
-	users  map[int]*Account // those that are held or owe something
+	users  map[user]*Account // those that are held or owe something
+	// tenants are those that are held, or have users.
+	tenants map[string]*Account
+}
+
+// A user is a number, of the daemon's or of a tenant's.
+type user struct {
+	tenant *Account // nil: of none
+	uid    int
 }
 
 // An Account is what one user, or a group of them, holds.
@@ -33,7 +43,8 @@ type Account struct {
 	ledger *Ledger
 	parent *Account
 	name   string
-	uid    int
+	user   user   // of a user's account
+	tenant string // of a tenant's
 	limit  *Bill
 	used   Bill
 	held   int // by Hold, without Drop
@@ -41,7 +52,7 @@ type Account struct {
 
 // New makes a ledger.
 func New(l Limits) *Ledger {
-	b := &Ledger{limits: l, users: make(map[int]*Account)}
+	b := &Ledger{limits: l, users: make(map[user]*Account), tenants: make(map[string]*Account)}
 	b.all = Account{ledger: b, name: "the daemon", limit: &b.limits.All}
 	b.others = Account{ledger: b, parent: &b.all, name: "all users but the daemon's owner together", limit: &b.limits.Others}
 	b.owner = Account{ledger: b, parent: &b.all, name: "the daemon's owner", limit: &b.limits.All}
@@ -55,13 +66,51 @@ func (l *Ledger) Owner() *Account { return &l.owner }
 func (l *Ledger) User(uid int) *Account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.users[uid]
+	return l.userOf(user{nil, uid}, &l.others, fmt.Sprintf("user %d", uid))
+}
+
+// userOf is the account of a user below parent, held. The ledger's mu is held.
+func (l *Ledger) userOf(u user, parent *Account, name string) *Account {
+	a := l.users[u]
 	if a == nil {
-		a = &Account{ledger: l, parent: &l.others, name: fmt.Sprintf("user %d", uid), uid: uid, limit: &l.limits.User}
-		l.users[uid] = a
+		a = &Account{ledger: l, parent: parent, name: name, user: u, limit: &l.limits.User}
+		l.users[u] = a
+		if u.tenant != nil {
+			u.tenant.held++
+		}
 	}
 	a.held++
 	return a
+}
+
+// Tenant is the account of a tenant, held for the caller: Drop ends that. What is 0 in quota
+// the tenant itself has no limit of; a tenant that is there already has this quota from now on,
+// also where it holds more.
+func (l *Ledger) Tenant(name string, quota Bill) *Account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.tenants[name]
+	if a == nil {
+		a = &Account{ledger: l, parent: &l.others, name: "tenant " + name, tenant: name, limit: new(Bill)}
+		l.tenants[name] = a
+	}
+	for k := range quota {
+		if a.limit[k] = quota[k]; quota[k] == 0 && k < counted {
+			a.limit[k] = math.MaxInt64
+		}
+	}
+	a.held++
+	return a
+}
+
+// User is the account of a user of a tenant, whose account a is. It is held, as Ledger.User's.
+func (a *Account) User(uid int) *Account {
+	if a == nil {
+		return nil
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	return a.ledger.userOf(user{a, uid}, a, fmt.Sprintf("user %d of %s", uid, a.name))
 }
 
 // Users is how many accounts of users there are.
@@ -95,8 +144,18 @@ func (a *Account) Drop() {
 
 // forget drops an account that means nothing any more. The ledger's mu is held.
 func (a *Account) forget() {
-	if a.held <= 0 && a.used == (Bill{}) && a.ledger.users[a.uid] == a {
-		delete(a.ledger.users, a.uid)
+	if a.held > 0 || a.used != (Bill{}) {
+		return
+	}
+	if a.tenant != "" {
+		delete(a.ledger.tenants, a.tenant)
+	}
+	if a.ledger.users[a.user] == a {
+		delete(a.ledger.users, a.user)
+		if t := a.user.tenant; t != nil {
+			t.held--
+			t.forget()
+		}
 	}
 }
 
@@ -111,8 +170,8 @@ func (a *Account) Charge(b Bill) error {
 		for k, n := range b {
 			// The sum cannot overflow: used is at most the limit, and n is
 			// checked against what is left.
-			if n != 0 && (at.used[k] >= at.limit[k] || n > at.limit[k]-at.used[k]) {
-				return &Error{Kind: Kind(k), Whose: at.name, Limit: at.limit[k], Used: at.used[k], Asked: n}
+			if n != 0 && !free(k, at.limit[k]) && (at.used[k] >= at.limit[k] || n > at.limit[k]-at.used[k]) {
+				return &Error{Kind: Kind(k), Whose: at.name, Tenant: at.tenant, Limit: at.limit[k], Used: at.used[k], Asked: n}
 			}
 		}
 	}
@@ -123,6 +182,9 @@ func (a *Account) Charge(b Bill) error {
 	}
 	return nil
 }
+
+// free reports whether there is no limit of a kind: of what is only counted, 0 is none.
+func free(k int, limit uint64) bool { return limit == 0 && k >= counted }
 
 // Refund gives back what Charge counted.
 func (a *Account) Refund(b Bill) {
@@ -171,7 +233,7 @@ func (a *Account) Lines() []Line {
 
 func (a *Account) lines(out []Line) []Line {
 	for k, n := range a.used {
-		if n > 0 {
+		if n > 0 && !free(k, a.limit[k]) {
 			out = append(out, Line{a.name, Kind(k), n, a.limit[k]})
 		}
 	}
@@ -179,7 +241,7 @@ func (a *Account) lines(out []Line) []Line {
 }
 
 // Lines are what all accounts hold: first the daemon, then all but the owner, then each
-// user, by number.
+// tenant, by name, then each user, by number.
 func (l *Ledger) Lines() []Line {
 	if l == nil {
 		return nil
@@ -187,8 +249,14 @@ func (l *Ledger) Lines() []Line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.others.lines(l.all.lines(nil))
-	for _, uid := range slices.Sorted(maps.Keys(l.users)) {
-		out = l.users[uid].lines(out)
+	for _, name := range slices.Sorted(maps.Keys(l.tenants)) {
+		out = l.tenants[name].lines(out)
+	}
+	byNumber := func(a, b *Account) int {
+		return cmp.Or(cmp.Compare(a.user.uid, b.user.uid), cmp.Compare(a.name, b.name))
+	}
+	for _, a := range slices.SortedFunc(maps.Values(l.users), byNumber) {
+		out = a.lines(out)
 	}
 	return out
 }

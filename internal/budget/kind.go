@@ -25,8 +25,19 @@ const (
 	// Tools are conversations of status, trace and the like, which `vrdma run` has too.
 	// A trace counts for many: it has a long queue, and is fed by every command.
 	Tools
+	// Devices, QueuePairs, CompletionQueues and Connections are how many there are. Only
+	// tenants have limits of them, 0 is none.
+	Devices
+	QueuePairs
+	CompletionQueues
+	Connections
+	// Requests are those for connections, a second. Nobody holds any: see Pace.
+	Requests
 
 	kinds
+
+	// counted is the first kind of which a limit of 0 is none.
+	counted = int(Devices)
 )
 
 // kindText says what a kind is called, what a program is told when there is no more,
@@ -43,6 +54,13 @@ var kindText = [kinds]struct {
 	Memory:   {"bytes of registered memory", syscall.ENOMEM, "deregister some"},
 	Holes:    {"bytes of registered memory never touched", syscall.ENOMEM, "write to memory before registering it"},
 	Tools:    {"shares of tools (a trace takes 16)", syscall.EBUSY, "end some of them"},
+
+	// As the kernel's rdma control group says it.
+	Devices:          {"open devices", syscall.EAGAIN, "close some, or have the tenant's quota raised"},
+	QueuePairs:       {"queue pairs", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
+	CompletionQueues: {"completion queues", syscall.EAGAIN, "destroy some, or have the tenant's quota raised"},
+	Connections:      {"connections of rdma_cm", syscall.EAGAIN, "end some, or have the tenant's quota raised"},
+	Requests:         {"requests for connections a second", syscall.EAGAIN, "ask again later, or have the tenant's quota raised"},
 }
 
 func (k Kind) String() string {
@@ -56,6 +74,7 @@ func (k Kind) String() string {
 type Error struct {
 	Kind               Kind
 	Whose              string
+	Tenant             string // whose quota it is; "": it is no tenant's
 	Limit, Used, Asked uint64
 }
 

@@ -15,10 +15,12 @@ type Caller struct {
 	Pid, UID, GID int
 	// Program and Label are what it says of itself.
 	Program, Label string
-	Home           Home
-	HomeErr        error           // why Home is not known
-	Account        *budget.Account // who pays
-	Owner          bool            // the daemon's owner does
+	// NIC is the name of the one behind the door that it came in by.
+	NIC     string
+	Home    Home
+	HomeErr error           // why Home is not known
+	Account *budget.Account // who pays
+	Owner   bool            // the daemon's owner does
 }
 
 // Of tells who has connected, as far as the kernel knows.

@@ -120,6 +120,9 @@ func (m *Manager) linkQP(c *Conn) {
 	}
 }
 
+// WithQP finds the connection with a peer's queue pair, unless it is over; nil: there is none.
+func (m *Manager) WithQP(peer ib.GID, qpn uint32) *Conn { return m.byQP[peerQP{peer, qpn}] }
+
 func (m *Manager) unlinkQP(c *Conn) {
 	if k := (peerQP{c.Path.DGID, c.RemoteQPN}); m.byQP[k] == c {
 		delete(m.byQP, k)

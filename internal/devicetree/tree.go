@@ -31,46 +31,107 @@ const (
 	counterWidth = 21
 )
 
-// A Tree is the device tree on disk.
+// A Tree is the device tree on disk. Lock order: life before mu.
 type Tree struct {
-	root  string
-	read  func() []Counter
-	wake  chan struct{}
-	done  chan struct{}
-	stop  sync.Once // closes done
-	ended chan struct{}
+	root string
+	nic  *nic.NIC
+	mode fs.FileMode
+	read func() []Counter
+	wake chan struct{}
+
+	// life is held while the tree is written, begins or ends to follow the counters, or goes.
+	life    sync.Mutex
+	rests   bool          // while nobody uses it; see Later
+	written bool          // guarded by life
+	gone    bool          // guarded by life
+	users   int           // guarded by life
+	done    chan struct{} // guarded by life; nil: nothing follows the counters
+	ended   chan struct{}
 
 	mu    sync.Mutex
 	files map[string]*os.File // guarded by mu; by dir/name
 	last  map[string]uint64   // guarded by mu
 }
 
-// New writes the tree of n below root; read reads the counters.
+// New writes the tree of n below root, and follows the counters, which read reads.
 func New(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) (*Tree, error) {
-	t := &Tree{
-		root: root, read: read, wake: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{}),
-		files: make(map[string]*os.File), last: make(map[string]uint64),
+	t := newTree(root, n, dirMode, read)
+	t.life.Lock()
+	defer t.life.Unlock()
+	if err := t.write(); err != nil {
+		return nil, err
 	}
-	if err := os.RemoveAll(root); err != nil {
-		return nil, fmt.Errorf("clearing the old device tree: %w", err)
+	if err := t.follow(); err != nil {
+		os.RemoveAll(root)
+		return nil, err
 	}
-	w := &writer{root: root, dirMode: dirMode | 0o700, fileMode: fileMode(dirMode)}
-	w.verbsClass(n.Name)
-	w.device(n)
-	w.port(n)
-	if w.err == nil {
-		w.err = t.openCounters(filepath.Join("class/infiniband", n.Name, "ports/1"), w)
+	return t, nil
+}
+
+func newTree(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) *Tree {
+	return &Tree{
+		root: root, nic: n, mode: dirMode, read: read, wake: make(chan struct{}, 1), files: make(map[string]*os.File), last: make(map[string]uint64),
 	}
-	if w.err == nil {
-		w.err = w.allow()
+}
+
+// write writes all but the counters. life is held.
+func (t *Tree) write() error {
+	if t.written || t.gone {
+		return nil
+	}
+	if err := os.RemoveAll(t.root); err != nil {
+		return fmt.Errorf("clearing the old device tree: %w", err)
+	}
+	w := t.writer()
+	if t.rests {
+		w.same = make(map[string]string)
+	}
+	w.verbsClass(t.nic.Name)
+	w.device(t.nic)
+	w.port(t.nic)
+	if t.rests {
+		for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+			w.file(filepath.Join(t.port(), c.Dir, c.Name), "0")
+		}
 	}
 	if w.err != nil {
-		t.closeFiles()
-		os.RemoveAll(root)
-		return nil, fmt.Errorf("writing the device tree: %w", w.err)
+		os.RemoveAll(t.root)
+		return fmt.Errorf("writing the device tree: %w", w.err)
 	}
-	go t.refresh()
-	return t, nil
+	t.written = true
+	return nil
+}
+
+func (t *Tree) writer() *writer {
+	return &writer{root: t.root, dirMode: t.mode | 0o700, fileMode: fileMode(t.mode), made: make(map[string]bool)}
+}
+
+// port is where the port is.
+func (t *Tree) port() string { return filepath.Join("class/infiniband", t.nic.Name, "ports/1") }
+
+// follow opens the counters, and brings them up to date from now on. life is held.
+func (t *Tree) follow() error {
+	if t.done != nil || t.gone {
+		return nil
+	}
+	if err := t.openCounters(t.port(), t.writer()); err != nil {
+		t.closeFiles()
+		return fmt.Errorf("writing the device tree: %w", err)
+	}
+	t.done, t.ended = make(chan struct{}), make(chan struct{})
+	go t.refresh(t.done, t.ended)
+	return nil
+}
+
+// unfollow undoes follow. life is held.
+func (t *Tree) unfollow() {
+	if t.done == nil {
+		return
+	}
+	close(t.done)
+	<-t.ended
+	t.done = nil
+	t.closeFiles()
 }
 
 // fileMode lets whoever may enter the directory read.
@@ -82,20 +143,46 @@ func fileMode(dir fs.FileMode) fs.FileMode {
 type writer struct {
 	root              string
 	dirMode, fileMode fs.FileMode
+	made              map[string]bool   // directories that have been made
+	same              map[string]string // files by what is in them, to be linked; nil: each is its own
 	err               error
 }
 
+// dir makes a directory, whatever the umask.
 func (w *writer) dir(name string) {
-	if w.err == nil {
-		w.err = os.MkdirAll(filepath.Join(w.root, name), w.dirMode)
+	if w.err != nil || w.made[name] {
+		return
 	}
+	if name == "." {
+		w.err = os.MkdirAll(w.root, w.dirMode)
+	} else {
+		w.dir(filepath.Dir(name))
+	}
+	path := filepath.Join(w.root, name)
+	if w.err == nil {
+		if err := os.Mkdir(path, w.dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			w.err = err
+		}
+	}
+	if w.err == nil {
+		w.err = os.Chmod(path, w.dirMode)
+	}
+	w.made[name] = true
 }
 
 // file writes one attribute, newline included.
 func (w *writer) file(name string, format string, args ...any) {
 	w.dir(filepath.Dir(name))
-	if w.err == nil {
-		w.err = os.WriteFile(filepath.Join(w.root, name), fmt.Appendf(nil, format+"\n", args...), w.fileMode)
+	if w.err != nil {
+		return
+	}
+	path, text := filepath.Join(w.root, name), fmt.Sprintf(format+"\n", args...)
+	if first := w.same[text]; first != "" {
+		w.err = os.Link(first, path)
+		return
+	}
+	if w.err = errors.Join(os.WriteFile(path, []byte(text), w.fileMode), os.Chmod(path, w.fileMode)); w.same != nil {
+		w.same[text] = path
 	}
 }
 
@@ -104,21 +191,6 @@ func (w *writer) link(target, name string) {
 	if w.err == nil {
 		w.err = os.Symlink(target, filepath.Join(w.root, name))
 	}
-}
-
-// allow gives everything the modes that were asked for, whatever the umask.
-func (w *writer) allow() error {
-	return filepath.WalkDir(w.root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir():
-			return os.Chmod(path, w.dirMode)
-		case d.Type().IsRegular():
-			return os.Chmod(path, w.fileMode)
-		}
-		return nil
-	})
 }
 
 // verbsClass is what libibverbs and librdmacm scan.
@@ -195,7 +267,7 @@ func rateText(width, speed int) string {
 	}
 }
 
-// openCounters makes the counter files, all zero, and keeps them open.
+// openCounters makes the counter files, all zero or as they were left, and keeps them open.
 func (t *Tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,12 +277,14 @@ func (t *Tree) openCounters(port string, w *writer) error {
 		if w.err != nil {
 			return w.err
 		}
-		f, err := os.OpenFile(filepath.Join(t.root, port, key), os.O_RDWR|os.O_CREATE, w.fileMode)
+		// Not the file that is there: it may be one for all counters, see Later.
+		path, fresh := filepath.Join(t.root, port, key), filepath.Join(t.root, "fresh")
+		f, err := os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_TRUNC, w.fileMode)
 		if err != nil {
 			return err
 		}
-		t.files[key], t.last[key] = f, c.Value
-		if err := put(f, c.Value); err != nil {
+		t.files[key] = f
+		if err := errors.Join(f.Chmod(w.fileMode), put(f, t.last[key]), os.Rename(fresh, path)); err != nil {
 			return err
 		}
 	}
@@ -252,12 +326,12 @@ func (t *Tree) Poke() {
 }
 
 // refresh follows the counters.
-func (t *Tree) refresh() {
-	defer close(t.ended)
+func (t *Tree) refresh(done, ended chan struct{}) {
+	defer close(ended)
 	period := counterPeriod
 	for {
 		select {
-		case <-t.done:
+		case <-done:
 			return
 		case <-time.After(period):
 		case <-t.wake:
@@ -273,9 +347,10 @@ func (t *Tree) refresh() {
 
 // Remove deletes the tree; once it is gone, again does nothing.
 func (t *Tree) Remove() error {
-	t.stop.Do(func() { close(t.done) })
-	<-t.ended
-	t.closeFiles()
+	t.life.Lock()
+	defer t.life.Unlock()
+	t.gone = true
+	t.unfollow()
 	err := os.RemoveAll(t.root)
 	// The directory around it may hold the shared object, which is not ours.
 	if rerr := os.Remove(filepath.Dir(t.root)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, syscall.ENOTEMPTY) {

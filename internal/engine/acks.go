@@ -42,6 +42,9 @@ type acks struct {
 // owe keeps b, which from sends, and forgets the one it kept for from before, unless that
 // acknowledges more: the answer to a duplicate may. NAKs do not wait.
 func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
+	if e.sched.nics.Gated() && e.withhold(from, r, b) {
+		return
+	}
 	a := &e.net.acks
 	i := from.ack
 	if i == 0 {

@@ -19,6 +19,9 @@ type card struct {
 	nic    *nic.NIC
 	manage Management            // nil: nobody takes its management datagrams
 	groups map[ib.GID]netip.Addr // that it is a member of, and what the underlay calls them
+	band   band
+	late   queue[*task] // whose acknowledgements wait until it is under its cap
+	held   queue[*task] // who waits to send to it, see caps.go
 }
 
 // cards are the NICs that are served.
@@ -50,6 +53,7 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 	e.cards.of[n] = c
 	e.cards.last = nil
 	e.mgmt.stale = true
+	e.rank(c)
 	return nil
 }
 
@@ -60,6 +64,7 @@ func (e *Engine) Remove(n *nic.NIC) {
 		return
 	}
 	delete(e.cards.of, n)
+	e.unrank(c)
 	for gid, o := range e.cards.at {
 		if o == c {
 			delete(e.cards.at, gid)

@@ -20,13 +20,14 @@ import (
 // number of words and takes a bounded number of rings; what is left waits for the next time,
 // so a client that rings everything all the time delays itself.
 type doorbells struct {
-	of     map[int32]*bell // by the descriptor that wakes us, or a number below 0
-	mute   int32           // the last such number
-	active []*bell
-	look   int    // among active: where the next poll begins
-	cpu    uint32 // the processor that the loop runs on, plus one; see waiters.go
-	sched  *scheduler
-	poller *poller
+	of      map[int32]*bell // by the descriptor that wakes us, or a number below 0
+	mute    int32           // the last such number
+	active  []*bell
+	prompts int    // how many do not rest while the loop is awake
+	look    int    // among active: where the next poll begins
+	cpu     uint32 // the processor that the loop runs on, plus one; see waiters.go
+	sched   *scheduler
+	poller  *poller
 }
 
 // A bell is a session's page.
@@ -36,7 +37,9 @@ type bell struct {
 	key    int32 // in doorbells.of
 	page   page
 	active bool
-	cursor int // handle where the next reading starts
+	prompt bool    // while the loop is awake it does not rest: its NIC is of class latency
+	looked ib.Time // when the page was looked at last
+	cursor int     // handle where the next reading starts
 	last   ib.Time
 }
 
@@ -85,9 +88,35 @@ func (d *doorbells) activate(b *bell, now ib.Time) {
 		b.active = true
 		b.page.armed.Store(0)
 		b.tellProcessor(d.cpu)
+		b.looked = now
 		d.active = append(d.active, b)
 	}
 	b.last = now
+}
+
+// mostPrompt is how many sessions may be looked at all the time.
+const mostPrompt = 32
+
+// setPrompt says whether b does not rest while the loop is awake.
+func (d *doorbells) setPrompt(b *bell, prompt bool) {
+	if b.prompt {
+		d.prompts--
+	}
+	if b.prompt = prompt && d.prompts < mostPrompt; b.prompt {
+		d.prompts++
+	}
+}
+
+// activatePrompt activates those that do not rest while the loop is awake.
+func (d *doorbells) activatePrompt(now ib.Time) {
+	if d.prompts == 0 {
+		return
+	}
+	for _, b := range d.of {
+		if b.prompt {
+			d.activate(b, now)
+		}
+	}
 }
 
 // activateRung activates those that rang while they rested.
@@ -117,13 +146,14 @@ func (d *doorbells) poll(now ib.Time) bool {
 			reads++
 			b.last = now
 			d.read(b)
-		} else if now-b.last > idleAfter && b.rest() {
+		} else if now-b.last > idleAfter && !b.prompt && b.rest() {
 			last := len(d.active) - 1
 			d.active[d.look] = d.active[last]
 			d.active[last] = nil
 			d.active = d.active[:last]
 			continue
 		}
+		b.looked = now
 		d.look++
 	}
 	return reads > 0
@@ -214,7 +244,10 @@ func (d *doorbells) readWord(b *bell, w, most int) int {
 		}
 		most--
 		if t := row[bit]; t != nil {
-			d.sched.enqueue(t)
+			if !t.queued {
+				d.sched.enqueue(t)
+				t.since = b.looked // it rang since then
+			}
 		}
 	}
 	if later != 0 {

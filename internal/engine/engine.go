@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
 	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
 )
 
 // Options tune an engine; the zero value is good, except that there must be a Resolver.
@@ -72,6 +73,9 @@ type Engine struct {
 	contention contention
 	placement  placement
 	chores     chores
+	tenants    map[string]*schedule.Tenant
+	payer      *band // who had the turn whose time has not been charged
+	bill       bill
 	long       bool // this pass comes before a command
 }
 
@@ -97,6 +101,7 @@ func New(o Options) (*Engine, error) {
 		e.poller.close()
 		return nil, err
 	}
+	e.sched.clock = &e.now
 	e.bells.init(&e.sched, &e.poller)
 	if err := e.openNetwork(); err != nil {
 		e.lines.close()
@@ -128,7 +133,10 @@ func (e *Engine) Stop() {
 }
 
 // clock reads the time.
-func (e *Engine) clock() { e.now = e.time() }
+func (e *Engine) clock() {
+	e.now = e.time()
+	e.bill.settle(e.now)
+}
 
 // Now is the loop's clock. It runs on the loop.
 func (e *Engine) Now() ib.Time { return e.now }
@@ -156,7 +164,8 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 		}
 	}
 	s.SetOwner(c)
-	e.sched.join(&c.flow, s.User)
+	e.sched.join(&c.flow, &card.band, s.User)
+	e.bells.setPrompt(&c.bell, card.band.nic.Latency())
 	e.bells.add(&c.bell, e.now)
 	return nil
 }
@@ -180,6 +189,7 @@ func (e *Engine) Detach(s *nic.Session) {
 	}
 	s.SetOwner(nil)
 	e.sched.leave(&c.flow)
+	e.bells.setPrompt(&c.bell, false)
 	e.bells.remove(&c.bell)
 }
 

@@ -72,6 +72,7 @@ func (e *Engine) park(t *task, b *transport.Burst) {
 		size = b.Data.Len()
 	}
 	if in.kept.n >= inboxBursts || in.bytes+size > inboxBytes || !t.q.Keep(size) {
+		t.card.nic.Drop(nic.DropBuffer, b.Packets)
 		return // lost
 	}
 	in.bytes += size
@@ -166,7 +167,7 @@ func (t *task) excused() bool {
 		return true
 	}
 	p := t.peer
-	return p != nil && (p.parked || p.q.Delayed())
+	return p != nil && (p.parked || p.q.Delayed() || p.throttled())
 }
 
 // asks bounds how many queue pairs are asked again, or given up, in one pass.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 )
 
@@ -36,6 +37,12 @@ func (l *local) waiting() bool { return l.replies.n > 0 || l.starved.n > 0 }
 // before it returns; acknowledgements wait until the sender's call has ended, because the
 // requester they are for may be the one that is running.
 func (t *task) Send(b *transport.Burst) {
+	if b.Type == ib.UD && !t.q.MayTell(&b.DGID) {
+		return
+	}
+	if t.e.sched.nics.Limited() {
+		t.e.sent(t, b)
+	}
 	if b.Type == ib.UD && b.DGID.IsMulticast() {
 		t.e.multicast(t, b)
 		return
@@ -56,6 +63,7 @@ func (t *task) Send(b *transport.Burst) {
 	to := t.peer
 	if to == nil || to.q.Num() != b.Dst || to.q.Gone() || b.Type == ib.UD {
 		if to = t.findPeer(b); to == nil {
+			t.card.nic.Drop(nic.DropNoQP, b.Packets)
 			return // lost, as on a wire: the sender's timer will tell it
 		}
 	}
@@ -77,7 +85,10 @@ func (t *task) Send(b *transport.Burst) {
 func (e *Engine) leaveHost(t *task, b *transport.Burst) {
 	if e.net.port != nil && t.route.remote() {
 		e.depart(t, &t.route, b)
-	} else if e.net.tap != nil {
+		return
+	}
+	t.card.nic.Drop(nic.DropNoNIC, b.Packets)
+	if e.net.tap != nil {
 		e.net.tap.Burst(b) // it leads nowhere, which somebody may want to see
 	}
 }
@@ -100,6 +111,9 @@ func (t *task) findPeer(b *transport.Burst) *task {
 
 // deliver hands b to a queue pair of this daemon and sees to what follows from it.
 func (e *Engine) deliver(to *task, b *transport.Burst) {
+	if e.sched.nics.Limited() {
+		e.cameIn(to, b)
+	}
 	if to.parked || !to.receive(b) {
 		e.park(to, b)
 		return
@@ -109,6 +123,9 @@ func (e *Engine) deliver(to *task, b *transport.Burst) {
 
 // receive gives b to the state machine; see transport.QP.Receive.
 func (t *task) receive(b *transport.Burst) (taken bool) {
+	if b.Type == ib.UD && !t.q.MayHear(&b.SGID) {
+		return true
+	}
 	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
 		return false
 	}

@@ -47,7 +47,11 @@ func (e *Engine) loop() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
-		e.clock()
+		if e.payer != nil {
+			e.settle()
+		} else {
+			e.clock()
+		}
 		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
@@ -64,6 +68,10 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
+				if e.payer != nil {
+					e.settle() // nobody pays for the time of others
+				}
+				e.bill.settle(e.time()) // what others do meanwhile is not for this NIC
 				e.giveWay()
 			}
 			continue
@@ -126,6 +134,7 @@ func (e *Engine) step() bool {
 	}
 	if due := e.sched.due(); due != 0 && due <= e.now {
 		e.sched.wakeDue(e.now)
+		e.letGo()
 	}
 	if e.sched.waiting() {
 		e.turns()

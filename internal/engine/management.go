@@ -132,6 +132,7 @@ func (e *Engine) manage() bool {
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
 		d := *m.local.pop()
 		if d.card.manage != nil {
+			e.worksFor(d.card)
 			d.card.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
 		m.stale, work = true, true
@@ -142,6 +143,7 @@ func (e *Engine) manage() bool {
 				continue
 			}
 			if d := c.manage.Deadline(); d != 0 && d <= e.now {
+				e.worksFor(c)
 				c.manage.Expire()
 			}
 		}
@@ -156,7 +158,7 @@ func (e *Engine) receiveMAD(b *transport.Burst) {
 	c := e.cards.arrived(&b.DGID)
 	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
 		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[b.SGID] != nil {
-		e.net.strays += uint64(b.Packets)
+		e.stray(&b.DGID, b.Packets)
 		return
 	}
 	m := &e.mgmt
@@ -168,6 +170,7 @@ func (e *Engine) receiveMAD(b *transport.Burst) {
 		return
 	}
 	if c.manage != nil {
+		e.worksFor(c)
 		c.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
 		m.stale = true
 	}

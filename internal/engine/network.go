@@ -7,6 +7,7 @@ import (
 	"vrdma/internal/hosts"
 	"vrdma/internal/ib"
 	"vrdma/internal/link"
+	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -34,9 +35,11 @@ type network struct {
 	acks    acks
 	flights flights
 	groups  groups
+	hearers hearers      // see caps.go
 	peers   *hosts.Table // nil: every other host is foreign
 	tooLong map[netip.Addr]*tooLong
 	strays  uint64 // packets from other hosts for no queue pair of ours
+	nowhere uint64 // those among them that were for no NIC of ours
 }
 
 // openNetwork makes the port of the options the loop's.
@@ -81,7 +84,7 @@ func (e *Engine) LinkCounters() link.Counters {
 		return link.Counters{}
 	}
 	c := e.net.port.Counters()
-	c.Strays = e.net.strays
+	c.Strays, c.Nowhere = e.net.strays, e.net.nowhere
 	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received
 	return c
 }
@@ -117,7 +120,16 @@ func (e *Engine) pollPort() bool {
 	if !e.net.traffic.polled {
 		return false
 	}
+	begin := e.now
 	found := e.net.port.Poll(e)
+	if e.net.hearers.n > 0 {
+		if e.sched.alone != nil {
+			e.payer = e.net.hearers.list[0].of
+			e.net.hearers.n, e.net.hearers.sum = 0, 0
+		} else {
+			e.heard(begin)
+		}
+	}
 	e.net.traffic.looked(found, e.now)
 	return found
 }
@@ -177,9 +189,19 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 		t = c.taskAt(b.Dst)
 	}
 	if t == nil {
-		e.net.strays += uint64(b.Packets)
+		e.stray(&b.DGID, b.Packets)
 		return
 	}
+	if e.sched.nics.Gated() && b.Kind < transport.KindReadResp {
+		mark, drop := e.sched.nics.Arrive(&t.card.band.nic, e.now)
+		if drop {
+			t.card.nic.Drop(nic.DropCap, b.Packets)
+			return
+		}
+		ce = ce || mark
+	}
+	e.net.hearers.add(&t.card.band, b)
+	e.worksFor(t.card)
 	b.CE = ce
 	if b.Type != ib.UD {
 		// The wire does not say who sent it: the address, which the transport
@@ -198,6 +220,16 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 	e.deliverReplies()
 }
 
+// stray counts packets from other hosts for no queue pair of ours.
+func (e *Engine) stray(to *ib.GID, packets uint32) {
+	e.net.strays += uint64(packets)
+	if c := e.cards.arrived(to); c != nil {
+		c.nic.Drop(nic.DropNoQP, packets)
+	} else {
+		e.net.nowhere += uint64(packets)
+	}
+}
+
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
 func (e *Engine) Congested(qp uint32, from, to ib.GID) {
 	var t *task
@@ -205,7 +237,7 @@ func (e *Engine) Congested(qp uint32, from, to ib.GID) {
 		t = c.taskAt(qp)
 	}
 	if t == nil {
-		e.net.strays++
+		e.stray(&to, 1)
 		return
 	}
 	t.q.Transport().Congested(e.now, from)

@@ -2,19 +2,22 @@ package engine
 
 import (
 	"vrdma/internal/ib"
+	"vrdma/internal/schedule"
 )
 
 // A scheduler decides which queue pair has the next turn. The loop tells it who wants one
 // (enqueue), by when (arm) and what a turn cost (charge), and asks for the next; it knows
-// nothing of the order. Another order, of tenants and NICs for instance, replaces this file.
+// nothing of the order.
 //
-//	        ┌─ share of user 1000 ─┬─ flow of session A ── QP ── QP ── QP ── …    timers: QP QP …
-//	        │                      └─ flow of session B ── QP
-//	ready ──┤
-//	(ring)  └─ share of user 1001 ─── flow of session C ── QP ── QP
+//	                  ┌─ share of user 1000 ─┬─ flow of session A ── QP ── QP ── …   timers: QP …
+//	                  │                      └─ flow of session B ── QP
+//	┌─ band of NIC ───┤
+//	│           (ring)└─ share of user 1001 ─── flow of session C ── QP ── QP
+//	└─ band of NIC ── …
 //
-// Turns go round the users, within a user round their sessions, and within a session round
-// its queue pairs. So a user with a thousand sessions, or a thousand queue pairs, has as
+// Which NIC is next is decided by package schedule: there are tenants, shares and caps. Within
+// a NIC turns go round the users, within a user round their sessions, and within a session
+// round its queue pairs. So a user with a thousand sessions, or a thousand queue pairs, has as
 // many turns as one with a single queue pair, and between two turns of a user every other
 // one has at most one. Whose turn took longer than quantum, a user or a session, sits out
 // until the others have had as much.
@@ -25,14 +28,25 @@ import (
 //
 // Nothing here allocates, except that the heaps of timers grow to the most they ever held.
 type scheduler struct {
-	first, last *share       // users that want a turn
-	ready       int          // how many sessions want one
-	alarms      heap[*share] // the other users that have timers, by the first that is due
-	shares      map[int]*share
+	nics   schedule.Scheduler
+	alone  *band        // the only NIC, if it has no caps: nobody decides between NICs then
+	clock  *ib.Time     // of the loop
+	ready  int          // how many sessions want a turn
+	alarms heap[*share] // the users that want none and have timers, by the first that is due
 }
 
-// A share is what the scheduler knows of a user.
+// A band is what the scheduler knows of a NIC.
+type band struct {
+	nic         schedule.NIC
+	card        *card
+	first, last *share // users that want a turn
+	shares      map[int]*share
+	delays      Delays
+}
+
+// A share is what the scheduler knows of a user of a NIC.
 type share struct {
+	of          *band
 	uid         int
 	next        *share
 	first, last *flow       // sessions that want a turn
@@ -82,21 +96,41 @@ const (
 	mostLooks = 128
 )
 
-// join makes f a session of a user.
-func (s *scheduler) join(f *flow, uid int) {
-	u := s.shares[uid]
+// join makes f a session of a user of a NIC.
+func (s *scheduler) join(f *flow, b *band, uid int) {
+	u := b.shares[uid]
 	if u == nil {
-		if u = (&share{uid: uid}); s.shares == nil {
-			s.shares = make(map[int]*share)
+		if u = (&share{of: b, uid: uid}); b.shares == nil {
+			b.shares = make(map[int]*share)
 		}
-		s.shares[uid] = u
+		b.shares[uid] = u
 	}
 	u.flows++
 	f.of = u
 }
 
-// waiting reports whether somebody wants a turn.
-func (s *scheduler) waiting() bool { return s.first != nil }
+// waiting reports whether somebody wants a turn, and may have one.
+func (s *scheduler) waiting() bool {
+	if b := s.alone; b != nil {
+		return b.first != nil
+	}
+	return s.nics.Waiting()
+}
+
+// decide finds out, after NICs or their caps have changed, whether there is one only and no
+// decision between them.
+func (s *scheduler) decide() {
+	n := s.nics.Alone()
+	if was := s.alone; was != nil {
+		if s.alone = nil; was.first != nil {
+			s.nics.Ready(&was.nic, *s.clock)
+		}
+	}
+	if n != nil {
+		s.nics.Idle(n, *s.clock)
+		s.alone = n.Of.(*band)
+	}
+}
 
 // enqueue says that t wants a turn. It is queued once.
 func (s *scheduler) enqueue(t *task) {
@@ -104,7 +138,7 @@ func (s *scheduler) enqueue(t *task) {
 	if t.queued || f.gone {
 		return
 	}
-	t.queued = true
+	t.queued, t.since = true, *s.clock
 	if f.first == nil {
 		f.first = t
 	} else {
@@ -139,38 +173,61 @@ func (s *scheduler) unqueue(u *share) *flow {
 	return f
 }
 
-// queueShare puts u at the end of the ready users.
+// queueShare puts u at the end of the ready users of its NIC.
 func (s *scheduler) queueShare(u *share) {
 	if u.queued {
 		return
 	}
 	u.queued = true
-	if s.first == nil {
-		s.first = u
+	b := u.of
+	if b.first == nil {
+		if b.first = u; s.alone == nil {
+			s.nics.Ready(&b.nic, *s.clock)
+		}
 	} else {
-		s.last.next = u
+		b.last.next = u
 	}
-	s.last = u
+	b.last = u
 }
 
-// unqueueShare takes the first of the ready users.
-func (s *scheduler) unqueueShare() *share {
-	u := s.first
-	s.first, u.next, u.queued = u.next, nil, false
+// unqueueShare takes the first of the ready users of a NIC.
+func (b *band) unqueueShare() *share {
+	u := b.first
+	b.first, u.next, u.queued = u.next, nil, false
 	return u
 }
 
 // next takes the queue pair whose turn it is. It returns nil where a session was looked at
 // whose timers turned out not to be due; somebody may be waiting still.
 func (s *scheduler) next(now ib.Time) *task {
-	for looks := 0; s.first != nil; looks++ {
-		u := s.unqueueShare()
+	b := s.alone
+	if b == nil {
+		n := s.nics.Next(now)
+		if n == nil {
+			return nil
+		}
+		b = n.Of.(*band)
+	}
+	t := s.nextIn(b, now)
+	if b.first == nil && s.alone == nil {
+		s.nics.Idle(&b.nic, now)
+	}
+	if t != nil {
+		b.delays.add(now - t.since)
+	}
+	return t
+}
+
+// nextIn takes the queue pair of a NIC whose turn it is.
+func (s *scheduler) nextIn(b *band, now ib.Time) *task {
+	for looks := 0; b.first != nil; looks++ {
+		u := b.unqueueShare()
 		s.wakeFlows(u, now)
 		if u.first == nil {
 			continue
 		}
 		if u.credit < 0 {
-			if s.first != nil && looks < mostLooks {
+			if b.first != nil && looks < mostLooks {
 				u.credit += quantum
 				s.queueShare(u)
 				continue
@@ -226,6 +283,7 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	f := &t.c.flow
 	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
 	f.of.credit = max(min(f.of.credit+quantum-cost, 0), -mostDebt)
+	s.nics.Charge(&f.of.of.nic, cost)
 	if all && cost > slowTurn {
 		f.slow = min(f.slow+1, slowest)
 	} else if all && cost < slowTurn/2 && f.slow > 0 {
@@ -237,6 +295,7 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 func (s *scheduler) bill(f *flow, cost ib.Time) {
 	f.credit = max(f.credit-cost, -mostDebt)
 	f.of.credit = max(f.of.credit-cost, -mostDebt)
+	s.nics.Bill(&f.of.of.nic, cost)
 }
 
 // armDeadline has t given a turn when the deadline of its state machine comes.
@@ -267,8 +326,9 @@ func (s *scheduler) setAlarm(f *flow, d ib.Time) {
 	}
 }
 
-// wakeDue makes the users ready whose timers are due.
+// wakeDue makes the users ready whose timers are due, and lets NICs go on that were over a cap.
 func (s *scheduler) wakeDue(now ib.Time) {
+	s.nics.Wake(now)
 	for range alarmsPerPass {
 		if d := s.alarms.due(); d == 0 || d > now {
 			return
@@ -321,7 +381,7 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 }
 
 // due is when the first timer wants attention; zero is never.
-func (s *scheduler) due() ib.Time { return s.alarms.due() }
+func (s *scheduler) due() ib.Time { return sooner(s.alarms.due(), s.nics.Due()) }
 
 // forget drops the timer of t, whose queue pair is destroyed. Its place in a queue it keeps
 // until its turn comes.
@@ -344,5 +404,5 @@ func (s *scheduler) leave(f *flow) {
 	if u.alarm.at != 0 {
 		s.alarms.remove(&u.alarm)
 	}
-	delete(s.shares, u.uid)
+	delete(u.of.shares, u.uid)
 }

@@ -32,6 +32,7 @@ func (e *Engine) sleep() {
 	e.chores.woken = e.now
 	e.bells.tellProcessor(processor())
 	e.collect(n)
+	e.bells.activatePrompt(e.now)
 }
 
 // collect sees to the first n of poller.events.

@@ -25,8 +25,11 @@ type task struct {
 
 	// For the scheduler: see there.
 	queued bool
-	next   *task // behind it among those of its client that want a turn
+	next   *task   // behind it among those of its client that want a turn
+	since  ib.Time // when it began to want one
 	timer  timer
+	held   bool // it waits until a NIC is under its cap, see caps.go,
+	let    bool // and has done so
 
 	// For those on this host that wait for one another: see starved.go and inbox.go.
 	starved bool // it waits for its peer's receives
@@ -39,6 +42,7 @@ type task struct {
 	ackAt   ib.Time // when the last one was due
 	recvs   uint64  // receives completed by then
 	answers bool    // requests to it are soon followed by its own
+	late    *late   // an acknowledgement that waits, see caps.go; nil: none ever did
 
 	route route
 	peer  *task // the queue pair of this host that it is connected to, once it has been found
@@ -108,6 +112,9 @@ func (c *client) Adopt(q *nic.QP) nic.Owner {
 
 // Loop implements nic.SessionOwner.
 func (c *client) Loop() *nic.Loop { return c.e.shared }
+
+// Now implements nic.SessionOwner.
+func (c *client) Now() ib.Time { return c.e.now }
 
 // clientOf is the record of s; nil: the loop does not serve it (any more).
 func clientOf(s *nic.Session) *client {

@@ -21,20 +21,30 @@ func (e *Engine) turns() {
 		if t == nil {
 			continue
 		}
+		budget := turnBytes
+		if shared {
+			budget = e.sched.allowance(t)
+		}
+		limited := e.sched.nics.Limited()
+		if limited {
+			budget = e.sched.nics.Budget(&t.card.band.nic, budget, e.now)
+		}
 		if !shared {
-			if e.turn(t, turnBytes) && !e.net.traffic.polled {
+			e.payer = &t.card.band
+			if e.turn(t, budget) && !e.net.traffic.polled {
 				return // it took long: somebody may have rung
 			}
 			continue
 		}
-		all := e.turn(t, e.sched.allowance(t))
+		all := e.turn(t, budget)
 		if !e.sched.waiting() {
+			e.payer = &t.card.band
 			return
 		}
 		before := e.now
 		e.clock()
 		e.sched.charge(t, e.now-before, all)
-		if e.now-begin >= most {
+		if e.now-begin >= most || limited && e.sched.nics.Prompt(e.now) {
 			return
 		}
 	}
@@ -46,6 +56,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 	if q.Gone() {
 		return false
 	}
+	e.worksFor(t.card)
 	m := q.Transport()
 	if t.parked {
 		e.offer(t)
@@ -64,7 +75,13 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		return false
 	}
 	sc, env := e.shared.Scratch(), q.Env()
-	sc.Share, sc.Held = e.share(t), false
+	sc.Share, sc.Held, sc.HoldReads = e.share(t), false, false
+	if e.sched.nics.Gated() {
+		var ok bool
+		if budget, ok = e.admit(t, budget); !ok {
+			return false
+		}
+	}
 	switch m.State() {
 	case ib.StateError, ib.StateSQE:
 		m.Flush(e.now, env)
@@ -78,6 +95,9 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		e.deliverReplies()
 	}
 	e.changed(t)
+	if sc.HoldReads && sc.ReadHeld {
+		e.hold(t, t.card)
+	}
 	if sc.Held && !q.Gone() {
 		// A burst of it was not taken.
 		if peer := t.parkedPeer(); peer != nil {

@@ -5,27 +5,34 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
 	"vrdma/internal/protocol"
 )
 
+// An entrance is where connections come in.
+type entrance interface {
+	// account is whom a connection is charged to, held; nil: nobody.
+	account(who *caller.Caller) *budget.Account
+	// converse is what happens on it.
+	converse(c *protocol.Conn, who caller.Caller) error
+}
+
 // accept accepts connections until l is closed; it then returns nil. Who comes when there is
 // no descriptor left is told so, for which there is a spare one.
-func (s *Server) accept(l *net.UnixListener, converse conversation) error {
-	spare := newSpare()
-	defer func() { spare.Close() }()
+func (s *Server) accept(l *net.UnixListener, at entrance) error {
 	var full time.Time // since when there is no descriptor for a connection
 	for {
 		u, err := l.AcceptUnix()
 		switch {
 		case err == nil:
 			full = time.Time{}
-			if spare == nil { // others took it when there was none left
-				spare = newSpare()
-			}
-			s.serve(u, converse)
+			s.reserve.fill()
+			s.serve(u, at)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
@@ -37,9 +44,7 @@ func (s *Server) accept(l *net.UnixListener, converse conversation) error {
 				time.Sleep(patience / 20) // somebody may close something
 				continue
 			}
-			spare.Close()
-			var room bool
-			if spare, room = s.admit(l, converse, err); room {
+			if s.admit(l, at, err) {
 				full = time.Time{}
 			}
 		default:
@@ -52,28 +57,55 @@ func (s *Server) accept(l *net.UnixListener, converse conversation) error {
 // those who wait may be those who hold what the others wait for.
 const patience = 200 * time.Millisecond
 
-// newSpare is a descriptor that can be given up for a moment; nil if there is none.
-func newSpare() *os.File {
-	f, _ := os.Open(os.DevNull)
-	return f
+// A reserve is a descriptor that can be given up for a moment. There is one for all entrances.
+type reserve struct {
+	mu sync.Mutex
+	f  *os.File // guarded by mu; nil: others took it when there was none left
 }
 
-// admit takes a connection with the descriptor that the spare had. If there is another for a
-// new spare, somebody has closed one meanwhile, and there is room to serve the connection.
-func (s *Server) admit(l *net.UnixListener, converse conversation, why error) (spare *os.File, room bool) {
+// fill has a spare descriptor there, if there is one to be had.
+func (r *reserve) fill() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refill()
+}
+
+func (r *reserve) refill() bool {
+	if r.f == nil {
+		r.f, _ = os.Open(os.DevNull)
+	}
+	return r.f != nil
+}
+
+func (r *reserve) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.f.Close()
+	r.f = nil
+}
+
+// admit takes a connection with the descriptor that the reserve had. If there is another for a
+// new one, somebody has closed one meanwhile, and there is room to serve the connection.
+func (s *Server) admit(l *net.UnixListener, at entrance, why error) (room bool) {
+	r := &s.reserve
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.refill()
+	r.f.Close()
+	r.f = nil
 	l.SetDeadline(time.Now().Add(patience / 20))
 	defer l.SetDeadline(time.Time{})
 	u, err := l.AcceptUnix()
 	if err != nil {
 		time.Sleep(patience / 20)
-		return newSpare(), false
+		return false
 	}
-	if spare = newSpare(); spare != nil {
-		s.serve(u, converse)
-		return spare, true
+	if r.refill() {
+		s.serve(u, at)
+		return true
 	}
 	turnAway(u, refusal(protocol.Errno(why, syscall.EMFILE), "the daemon has no descriptor left: %v; raise its limit of open files (ulimit -n)", why))
-	return newSpare(), false
+	return false
 }
 
 // mostTurned is how many connections are told at one time why they are not served; more

@@ -26,26 +26,31 @@ var (
 
 // recognise tells who has connected, as far as the kernel knows. The account is held
 // until leave.
-func (s *Server) recognise(u *net.UnixConn) (caller.Caller, error) {
+func (s *Server) recognise(u *net.UnixConn, at entrance) (caller.Caller, error) {
 	who, err := caller.Of(u)
 	if err != nil {
 		return who, refusal(syscall.EPERM, "cannot tell who is calling: %v", err)
 	}
-	if s.cfg.Budget == nil {
-		return who, nil
-	}
 	// The owner's number alone is not enough: root of a container has it too.
-	if who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "") {
-		who.Account, who.Owner = s.cfg.Budget.Owner().Hold(), true
-	} else {
-		who.Account = s.cfg.Budget.User(who.UID)
-	}
+	who.Owner = who.UID == s.uid && (s.home.Err != nil || who.HomeErr == nil && s.home.Stranger(&who.Home) == "")
+	who.Account = at.account(&who)
 	return who, nil
 }
 
+// account is that of a user.
+func (s *Server) account(who *caller.Caller) *budget.Account {
+	switch {
+	case s.cfg.Budget == nil:
+		return nil
+	case who.Owner:
+		return s.cfg.Budget.Owner().Hold()
+	}
+	return s.cfg.Budget.User(who.UID)
+}
+
 // enter charges a connection to its user.
-func (s *Server) enter(u *net.UnixConn) (caller.Caller, error) {
-	who, err := s.recognise(u)
+func (s *Server) enter(u *net.UnixConn, at entrance) (caller.Caller, error) {
+	who, err := s.recognise(u, at)
 	if err != nil {
 		return who, err
 	}
@@ -77,12 +82,15 @@ func (s *Server) recount() {
 	}
 }
 
-// overdrawn has the log say, once a second for each kind at most, that a user has met a
-// limit: the program itself is told an errno and no more.
+// overdrawn has the log say, once a second at most for each kind and account, that a user has met
+// a limit: the program itself is told an errno and no more.
 func (s *Server) overdrawn(err error) {
 	var e *budget.Error
-	if errors.As(err, &e) && s.warned.pass(e.Kind, time.Now()) {
+	if errors.As(err, &e) && s.warned.pass(e, time.Now()) {
 		s.log.Warn("a limit is reached", "error", fmt.Sprint(e), "asked", e.Asked)
+		if s.cfg.Overdrawn != nil {
+			s.cfg.Overdrawn(e)
+		}
 	}
 }
 
@@ -94,20 +102,27 @@ func (s *Server) overdrawnBeside(err error) {
 	}
 }
 
-// A limiter lets something happen once a second for each kind.
+// A limiter lets something happen once a second for each kind of a tenant's, and for each kind
+// of all other accounts together: users can be many.
 type limiter struct {
 	mu   sync.Mutex
-	last map[budget.Kind]time.Time // guarded by mu
+	last map[limit]time.Time // guarded by mu
 }
 
-func (l *limiter) pass(k budget.Kind, now time.Time) bool {
+type limit struct {
+	kind   budget.Kind
+	tenant string
+}
+
+func (l *limiter) pass(e *budget.Error, now time.Time) bool {
+	k := limit{e.Kind, e.Tenant}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.last[k]) < time.Second {
 		return false
 	}
 	if l.last == nil {
-		l.last = make(map[budget.Kind]time.Time)
+		l.last = make(map[limit]time.Time)
 	}
 	l.last[k] = now
 	return true

@@ -71,7 +71,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses, wantsMail(h, who.Account))
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
@@ -148,14 +148,21 @@ func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Er
 // Do implements ucma.Channel: it runs f on the loop. It panics where f panicked, and so ends the session.
 func (ses *cmSession) Do(f func(*rdmacm.Channel) error) error {
 	if ses.looped {
+		ses.srv.loop.Bill(ses.nic.Device)
 		err := f(ses.ch)
 		if err != nil {
+			exceeded(ses.nic, err)
 			ses.srv.overdrawnBeside(err)
 		}
 		return err
 	}
 	err := error(syscall.EIO) // what a device that is gone answers
-	if p := ses.srv.loop.Do(func() { err = f(ses.ch) }); p != nil && !errors.Is(p, os.ErrClosed) {
+	run := func() {
+		ses.srv.loop.Bill(ses.nic.Device)
+		err = f(ses.ch)
+		exceeded(ses.nic, err)
+	}
+	if p := ses.srv.loop.Do(run); p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
 	ses.srv.overdrawn(err)

@@ -98,7 +98,7 @@ func TestTraceArming(t *testing.T) {
 	told := func(c *client) bool {
 		t.Helper()
 		var b [4]byte
-		if _, err := c.dev.Files[0].ReadAt(b[:], protocol.ArmTold); err != nil {
+		if _, err := c.dev.Files[0].ReadAt(b[:], protocol.ArmByCommand); err != nil {
 			t.Fatal(err)
 		}
 		return binary.NativeEndian.Uint32(b[:]) != 0

@@ -27,6 +27,7 @@ type controlSocket struct {
 	listener *net.UnixListener
 	path     string
 	file     os.FileInfo // the socket's own
+	dirMode  fs.FileMode // of its directory
 }
 
 // listenControl makes the control socket in the first place that can be used.
@@ -36,9 +37,15 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 		return nil, err
 	}
 	socket = filepath.Join(dir, filepath.Base(socket))
+	return listenFirst(socket, protocol.ControlPlaces(socket, uid), uid, 0o700, 0o600)
+}
+
+// listenFirst makes a socket at the first of some places that can be used, in a directory of
+// mode dir.
+func listenFirst(socket string, places []string, uid int, dir, mode fs.FileMode) (*controlSocket, error) {
 	var errs []error
-	for _, path := range protocol.ControlPlaces(socket, uid) {
-		c, err := listenAt(path, uid)
+	for _, path := range places {
+		c, err := listenAt(path, uid, dir, mode)
 		if err == nil {
 			return c, nil
 		}
@@ -53,8 +60,8 @@ func listenControl(socket string, uid int) (*controlSocket, error) {
 // listenAt makes the directory, if need be, and the socket in it. What dead daemons left
 // there goes. A daemon that still answers at our own path has lost its place to us, since
 // somebody removed it: package launch lets only one have it. Its socket goes as well.
-func listenAt(path string, uid int) (*controlSocket, error) {
-	dir, err := lockDirectory(filepath.Dir(path), uid)
+func listenAt(path string, uid int, dirMode, mode fs.FileMode) (*controlSocket, error) {
+	dir, err := lockDirectory(filepath.Dir(path), uid, dirMode)
 	if err != nil {
 		return nil, err
 	}
@@ -69,20 +76,20 @@ func listenAt(path string, uid int) (*controlSocket, error) {
 	}
 	l.SetUnlinkOnClose(false) // the name may be another daemon's by then
 	file, err := os.Lstat(path)
-	if err = errors.Join(err, os.Chmod(path, 0o600)); err != nil {
+	if err = errors.Join(err, os.Chmod(path, mode)); err != nil {
 		l.Close()
 		return nil, err
 	}
-	return &controlSocket{l, path, file}, nil
+	return &controlSocket{l, path, file, dirMode}, nil
 }
 
-// lockDirectory opens a directory that only uid can enter, makes it if it is not there,
+// lockDirectory opens a directory of uid's that lets others do no more than mode says, makes it if it is not there,
 // and locks it: while one daemon removes what is dead, no other may be between bind and
 // listen. Others can be here first, where everybody may write, with a directory or a
 // link of this name: that is refused.
-func lockDirectory(path string, uid int) (*os.File, error) {
+func lockDirectory(path string, uid int, mode fs.FileMode) (*os.File, error) {
 	for {
-		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -98,9 +105,15 @@ func lockDirectory(path string, uid int) (*os.File, error) {
 			f.Close()
 			return nil, err
 		}
-		if int(st.Uid) != uid || st.Mode&0o077 != 0 {
+		if int(st.Uid) != uid || st.Mode&0o077&^uint32(mode) != 0 {
 			f.Close()
-			return nil, fmt.Errorf("%s belongs to user %d and has mode %04o, want user %d and 0700: remove it", path, st.Uid, st.Mode&0o7777, uid)
+			return nil, fmt.Errorf("%s belongs to user %d and has mode %04o, want user %d and %04o: remove it", path, st.Uid, st.Mode&0o7777, uid, mode)
+		}
+		if missing := uint32(mode) &^ st.Mode; missing&0o077 != 0 { // the umask's
+			if err := unix.Fchmod(fd, uint32(mode)); err != nil {
+				f.Close()
+				return nil, err
+			}
 		}
 		if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 			f.Close()
@@ -139,7 +152,7 @@ func (c *controlSocket) close(uid int) {
 		return
 	}
 	c.listener.Close()
-	dir, err := lockDirectory(filepath.Dir(c.path), uid)
+	dir, err := lockDirectory(filepath.Dir(c.path), uid, c.dirMode)
 	if err != nil {
 		return
 	}
@@ -156,7 +169,7 @@ func (s *Server) serveTools() {
 		return
 	}
 	for {
-		err := s.accept(s.control.listener, s.converseControl)
+		err := s.accept(s.control.listener, controlEntrance{s})
 		if err == nil {
 			return
 		}
@@ -165,9 +178,15 @@ func (s *Server) serveTools() {
 	}
 }
 
-// converseControl serves one tool at the control socket.
-func (s *Server) converseControl(c *protocol.Conn, who caller.Caller) error {
+// controlEntrance is the control socket, as connections come in there. It implements entrance.
+type controlEntrance struct{ *Server }
+
+// converse serves one tool.
+func (e controlEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+	s := e.Server
+	s.mu.Lock()
 	first := s.doors[0]
+	s.mu.Unlock()
 	h, who, err := s.greeting(c, who, first)
 	if err != nil {
 		return err
@@ -179,7 +198,7 @@ func (s *Server) converseControl(c *protocol.Conn, who caller.Caller) error {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, All: true, NIC: first.NIC, Socket: first.Socket})
+	return s.serveTool(c, inspect.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
 }
 
 // mayControl says why a process may not see and stop everything.
@@ -187,6 +206,11 @@ func (s *Server) mayControl(who *caller.Caller) error {
 	if who.UID != s.uid && who.UID != 0 {
 		return refusal(syscall.EPERM, "only the daemon's own user (%d) and root may control it, not user %d", s.uid, who.UID)
 	}
+	return s.resident(who)
+}
+
+// resident says why a process does not live where the daemon lives.
+func (s *Server) resident(who *caller.Caller) error {
 	if s.home.Err != nil {
 		return refusal(syscall.EPERM, "the daemon cannot tell where processes live (%v): stop it with kill %d", s.home.Err, os.Getpid())
 	}

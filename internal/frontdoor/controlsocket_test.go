@@ -179,11 +179,11 @@ func TestControlTakenOver(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	first, err := listenAt(path, os.Geteuid())
+	first, err := listenAt(path, os.Geteuid(), 0o700, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := listenAt(path, os.Geteuid())
+	second, err := listenAt(path, os.Geteuid(), 0o700, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,23 +212,23 @@ func TestLockDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"loose", "link", "file"} {
-		if f, err := lockDirectory(at(name), uid); err == nil {
+		if f, err := lockDirectory(at(name), uid, 0o700); err == nil {
 			f.Close()
 			t.Errorf("%s was accepted", name)
 		}
 	}
-	if f, err := lockDirectory(at("theirs"), uid+1); err == nil {
+	if f, err := lockDirectory(at("theirs"), uid+1, 0o700); err == nil {
 		f.Close()
 		t.Error("a directory of another user was accepted")
 	}
-	f, err := lockDirectory(at("new"), uid)
+	f, err := lockDirectory(at("new"), uid, 0o700)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Removed while somebody waits for the lock: the waiter makes it anew.
 	done := make(chan error, 1)
 	go func() {
-		g, err := lockDirectory(at("new"), uid)
+		g, err := lockDirectory(at("new"), uid, 0o700)
 		if err == nil {
 			_, err = os.Lstat(at("new"))
 			g.Close()

@@ -7,11 +7,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/devicetree"
 	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
 )
 
@@ -19,11 +22,24 @@ import (
 // use that NIC, and no other: which one it is does not depend on what a client says.
 type Door struct {
 	Socket string // PATH; the device tree lies in PATH.d/sys
-	NIC    *vnic.NIC
+	// NIC is nil for the first door of a daemon that has no default NIC: who comes there is
+	// told so.
+	NIC *vnic.NIC
 	// DirMode is the mode of the socket's directory if it has to be made; 0 means 0700.
 	DirMode fs.FileMode
 	// SocketMode is the socket's mode; 0 means 0600.
 	SocketMode fs.FileMode
+	// Admit says why a process may not use the NIC; nil: whoever can connect may. It is asked
+	// when a process introduces itself or looks, and not again for the devices that it opens.
+	Admit func(who *caller.Caller, conn syscall.Conn) error
+	// Account is the tenant's that pays for what is used through the door; nil: the users do.
+	Account *budget.Account
+	// Commands and Requests bound commands, and requests for connections, a second; nil: no
+	// limit. A command waits for its turn. A request is refused at once: who asks for a
+	// connection has a time-out, and would rather know.
+	Commands, Requests *budget.Pace
+	// Rests: nothing is open but the socket while nobody uses the NIC.
+	Rests bool
 }
 
 // A door is one that is open.
@@ -31,6 +47,12 @@ type door struct {
 	Door
 	srv      *Server
 	listener *net.UnixListener
+
+	mu     sync.Mutex
+	closed bool                      // guarded by mu
+	guests map[*protocol.Conn]*Guest // guarded by mu
+	gone   chan struct{}             // closed with it
+	empty  chan struct{}             // closed when it is closed and there are no guests
 }
 
 // openDoor opens the socket. One that nobody answers is taken over; one that somebody
@@ -56,18 +78,29 @@ func (s *Server) openDoor(d Door) (*door, error) {
 		l.Close()
 		return nil, fmt.Errorf("the socket's mode: %w", err)
 	}
-	return &door{Door: d, srv: s, listener: l}, nil
+	return &door{
+		Door: d, srv: s, listener: l, guests: make(map[*protocol.Conn]*Guest), gone: make(chan struct{}), empty: make(chan struct{}),
+	}, nil
 }
 
-// writeTree writes the device tree of the door's NIC beside its socket.
+// writeTree writes the device tree of the door's NIC beside its socket, or says where it will
+// be.
 func (d *door) writeTree(desk *inspect.Desk) error {
-	return d.NIC.WriteTree(d.Socket+".d/sys", d.DirMode, func() []devicetree.Counter { return desk.Counters(d.NIC) })
+	if d.NIC == nil {
+		return nil
+	}
+	root, read := d.Socket+".d/sys", func() []devicetree.Counter { return desk.Counters(d.NIC) }
+	if d.Rests {
+		d.NIC.PlaceTree(root, d.DirMode, read)
+		return nil
+	}
+	return d.NIC.WriteTree(root, d.DirMode, read)
 }
 
 // close undoes openDoor and writeTree.
 func (d *door) close() error {
 	d.listener.Close()
-	if d.NIC.Tree == nil {
+	if d.NIC == nil || d.NIC.Tree == nil {
 		return nil
 	}
 	return d.NIC.Tree.Remove()

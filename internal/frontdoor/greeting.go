@@ -18,26 +18,43 @@ import (
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
 // anywhere in it ends the conversation, not the daemon.
-func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse conversation) {
+func (s *Server) guarded(c *protocol.Conn, who caller.Caller, at entrance) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	if err := converse(c, who); err != nil {
+	if err := at.converse(c, who); err != nil {
 		refuse(c, err)
 	}
 }
 
-// A conversation is what happens on a connection.
-type conversation func(c *protocol.Conn, who caller.Caller) error
-
-// converse reads the greeting and serves whatever kind of conversation it opens.
+// converse implements entrance: it reads the greeting and serves whatever kind of conversation
+// it opens.
 func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
 		return err
+	}
+	if d.NIC == nil && h.Kind != protocol.KindControl {
+		return refusal(syscall.ENODEV, "this daemon has no default NIC: name one with vrdma run --nic TENANT/NAME, or mount the directory of one")
+	}
+	// A process that was admitted may have become another user since: its token is the proof.
+	if h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM {
+		if err := d.admits(c, &who); err != nil {
+			return err
+		}
+	}
+	if err := d.enter(c, &who, h.Kind == protocol.KindProcess); err != nil {
+		return err
+	}
+	defer d.leave(c)
+	if d.NIC != nil && d.Rests {
+		if err := d.NIC.Tree.Use(); err != nil {
+			return refusal(protocol.Errno(err, syscall.EIO), "the daemon cannot make the device tree: %v", err)
+		}
+		defer d.NIC.Tree.Done()
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
@@ -49,7 +66,7 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
 	case protocol.KindControl:
-		err = s.serveTool(c, inspect.View{Who: &who, NIC: d.NIC, Socket: d.Socket})
+		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
 		err = refusal(syscall.EOPNOTSUPP, "this daemon does not serve connections of kind %d", h.Kind)
 	}
@@ -76,11 +93,14 @@ func (s *Server) greeting(c *protocol.Conn, who caller.Caller, d *door) (protoco
 			"the daemon (pid %d) speaks protocol %d, this program's libvrdma.so %d: stop the old daemon (vrdma stop, or kill %d) and start again",
 			os.Getpid(), protocol.Version, h.Protocol, os.Getpid())
 	}
-	if h.VNIC != "" && h.VNIC != d.NIC.Name {
+	if h.VNIC != "" && d.NIC != nil && h.VNIC != d.NIC.Name {
 		return h, who, refusal(syscall.ENODEV, "there is no vNIC %q behind %s, only %q: connect to the socket of that vNIC, or name none",
 			printable(h.VNIC), d.Socket, d.NIC.Name)
 	}
 	who.Program, who.Label = filepath.Base(printable(h.Program)), printable(h.Label)
+	if d.NIC != nil {
+		who.NIC = d.NIC.Name
+	}
 	return h, who, nil
 }
 

@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"slices"
 	"syscall"
 	"time"
 
@@ -65,6 +66,28 @@ func (g guests) Sessions() []inspect.Session {
 		out = append(out, inspect.Session{
 			ID: ses.id, Of: &ses.proc.Caller, NIC: ses.nic, Device: ses.dev, Opened: ses.opened, Commands: ses.commands.Load(),
 		})
+	}
+	return out
+}
+
+// NICs implements inspect.Clients. At the door of one of a tenant's NICs there is no other.
+func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
+	g.s.mu.Lock()
+	doors := slices.Clone(g.s.doors)
+	g.s.mu.Unlock()
+	first := v.NIC == doors[0].NIC
+	for _, d := range doors {
+		if d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
+			continue
+		}
+		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
+		for _, gid := range d.NIC.Device.GIDs {
+			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
+		}
+		if v.All {
+			n.Programs = len(d.users())
+		}
+		out = append(out, n)
 	}
 	return out
 }

@@ -17,6 +17,8 @@ import (
 type process struct {
 	caller.Caller
 	nic   *vnic.NIC // of the door that it came in by
+	door  *door
+	conn  *protocol.Conn // its PROCESS connection
 	token protocol.Token
 	space *memory.Space
 	apart error // why foreign memory cannot be reached; nil: it can
@@ -39,7 +41,9 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
 	}
 	defer who.Account.Refund(processBill)
-	space, err := memory.NewSpace(d.NIC.Limits().Memory)
+	var most uint64
+	s.loop.Do(func() { most = d.NIC.Limits().Memory })
+	space, err := memory.NewSpace(most)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
@@ -61,11 +65,12 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	gone := make(chan struct{})
 	stop := caller.Watch(id.Pidfd, func() { close(gone); c.Close() })
 	defer stop()
-	p := &process{Caller: who, nic: d.NIC, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
+	p := &process{Caller: who, nic: d.NIC, door: d, conn: c, token: newToken(), space: space, apart: id.Why, sessions: make(map[*session]struct{}), channels: make(map[*cmSession]struct{})}
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
 			p.cm.SetAccount(who.Account)
+			p.cm.SetPace(d.Requests)
 		})
 	}
 	s.mu.Lock()
@@ -75,6 +80,7 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 		gone = nil
 	}
 	defer s.bury(c, p, gone)
+	defer d.leave(c) // the NIC is not used any more
 	defer s.endProcess(p)
 
 	w := welcome()

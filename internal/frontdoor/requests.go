@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/protocol"
 	"vrdma/internal/uverbs"
 )
@@ -27,6 +28,9 @@ type requests struct {
 	conn *protocol.Conn
 	fd   int
 	of   handler
+
+	commands *budget.Pace  // how many there may be a second; nil: no limit
+	gone     chan struct{} // closed when the NIC goes
 
 	mail mailbox
 
@@ -64,12 +68,15 @@ type errand struct {
 // serveRequests serves what comes on c until it ends. It panics where a command panicked. The
 // client does not see the end yet: who waits for it wants to know that the daemon has let go
 // of everything, so it comes after the session's (Server.serve).
-func (s *Server) serveRequests(c *protocol.Conn, h handler, m mailbox) {
+func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
-	r := &requests{srv: s, conn: c, fd: fd, of: h, mail: m, handed: make(chan errand, 1), out: make([]byte, 0, 1024)}
+	r := &requests{
+		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
+		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
+	}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
 		return
 	}
@@ -106,6 +113,28 @@ func (r *requests) answer(buf *[]byte, run rest) bool {
 	return err == nil
 }
 
+// due is how long a request has to wait for its turn.
+func (r *requests) due() time.Duration {
+	if r.commands == nil {
+		return 0
+	}
+	return r.commands.Wait(time.Now())
+}
+
+// pause holds a request up that came too soon after others of its tenant's.
+func (r *requests) pause(wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.gone:
+	case <-r.srv.quit:
+	}
+}
+
 const (
 	// keepFor is how long a goroutine keeps the connection after a request that took long.
 	// Such requests come in rows, when a program registers its buffers, and each hand-over
@@ -133,6 +162,7 @@ func (r *requests) keep() bool {
 			}
 			return false
 		}
+		r.pause(r.due())
 		if r.of.lasts(&r.req) {
 			until = time.Now().Add(keepFor)
 		}
@@ -173,6 +203,14 @@ func (r *requests) run(buf *[]byte, n int) {
 		return
 	}
 	r.reply.Reset(r.out)
+	if wait := r.due(); wait > 0 {
+		r.srv.spare = nil
+		r.hand(errand{buf: buf, rest: func() ([]byte, []uverbs.Handle) {
+			r.pause(wait)
+			return r.of.beside(&r.req, &r.reply)
+		}})
+		return
+	}
 	answer, rest := r.of.onLoop(&r.req, &r.reply)
 	if rest == nil {
 		rest = r.offer(answer)

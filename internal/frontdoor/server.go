@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,8 +18,10 @@ import (
 	"vrdma/internal/inspect"
 	"vrdma/internal/link"
 	"vrdma/internal/memory"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
 )
 
 // Loop is the engine as the front door needs it: the one goroutine that owns every
@@ -35,6 +38,8 @@ type Loop interface {
 	// Aside are the threads for what a client's memory may hold up. Any goroutine may
 	// use them.
 	Aside() *memory.Pool
+	// Bill has what the loop does next charged to a NIC.
+	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
 	// Watch has the loop serve a connection, Unwatch undoes that.
@@ -78,12 +83,23 @@ type Config struct {
 	Version string // of the program, for status and messages
 	// Budget bounds what users may make the daemon hold; nil: nothing does.
 	Budget *budget.Ledger
+	// Objects answers those who ask about declared objects; nil: nobody does.
+	Objects func(c *protocol.Conn, v *inspect.View)
+	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
+	NICs  *vnic.Table
+	Clerk *meter.Clerk
+	// Administers reports whether who looks administers a tenant; nil: nobody does.
+	Administers func(v *inspect.View, tenant string) bool
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
+	// Overdrawn is told of limits that are met, once a second at most for each kind of a
+	// tenant's, and Refused of callers that were not admitted; nil: nobody is.
+	Overdrawn func(*budget.Error)
+	Refused   func(n *vnic.NIC, who *caller.Caller, why error)
 }
 
-// Server serves doors, for programs, and the control socket. Lock order: mu before a
-// process's mu; warned.mu and those of package inspect are leaves.
+// Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu
+// before a process's mu; warned.mu, reserve.mu and those of package inspect are leaves.
 type Server struct {
 	cfg  Config
 	log  *slog.Logger
@@ -91,12 +107,14 @@ type Server struct {
 	uid  int
 	home caller.Household
 
-	doors   []*door
 	control *controlSocket // nil: none could be made
+	tenants tenantsSocket
 	desk    *inspect.Desk
 	quit    chan struct{} // closed by Close
 	turning chan struct{} // holds one for each connection that is being turned away
 	warned  limiter
+	reserve reserve
+	failed  chan error // holds one: why a door of Config.Doors does not accept any more
 
 	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
@@ -109,6 +127,8 @@ type Server struct {
 	listeningMu sync.Mutex
 
 	mu        sync.Mutex
+	doors     []*door // the first is that of the daemon itself, and stays
+	serving   bool    // Serve has been called
 	closed    bool
 	conns     map[*protocol.Conn]struct{}
 	processes map[protocol.Token]*process
@@ -127,6 +147,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 		cfg: cfg, log: cfg.Log, loop: cfg.Engine, uid: os.Geteuid(), home: caller.Own(),
 		quit:      make(chan struct{}),
 		turning:   make(chan struct{}, mostTurned),
+		failed:    make(chan error, 1),
 		conns:     make(map[*protocol.Conn]struct{}),
 		processes: make(map[protocol.Token]*process),
 		sessions:  make(map[*session]struct{}),
@@ -135,8 +156,10 @@ func Listen(cfg Config) (_ *Server, err error) {
 		if err != nil {
 			s.closeDoors()
 			s.control.close(s.uid)
+			s.reserve.release()
 		}
 	}()
+	s.reserve.fill()
 	for _, d := range cfg.Doors {
 		opened, err := s.openDoor(d)
 		if err != nil {
@@ -146,7 +169,8 @@ func Listen(cfg Config) (_ *Server, err error) {
 	}
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop,
+		NICs: cfg.NICs, Clerk: cfg.Clerk, Administers: cfg.Administers,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {
@@ -175,28 +199,48 @@ func (s *Server) Sessions() int {
 func (s *Server) Serve() error {
 	s.mu.Lock()
 	if !s.closed { // Close does not wait for what begins later
+		s.serving = true
 		s.work.Add(1)
 		go func() {
 			defer s.work.Done()
 			s.serveTools()
 		}()
-	}
-	s.mu.Unlock()
-	ended := make(chan error, len(s.doors))
-	for _, d := range s.doors {
-		go func() { ended <- s.accept(d.listener, d.converse) }()
-	}
-	for range s.doors {
-		if err := <-ended; err != nil {
-			return err
+		for _, d := range s.doors {
+			s.attend(d)
 		}
 	}
-	return nil
+	s.mu.Unlock()
+	select {
+	case err := <-s.failed:
+		return err
+	case <-s.quit:
+		return nil
+	}
+}
+
+// attend accepts connections at d. mu is held, and the server is not closed.
+func (s *Server) attend(d *door) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		err := s.accept(d.listener, d)
+		if err == nil {
+			return
+		}
+		s.log.Error("a door serves nobody any more", "socket", d.Socket, "error", err)
+		if d.NIC != nil && d.Rests {
+			return // the other NICs are served
+		}
+		select {
+		case s.failed <- err:
+		default:
+		}
+	}()
 }
 
 // serve starts the conversation on u.
-func (s *Server) serve(u *net.UnixConn, converse conversation) {
-	who, err := s.enter(u)
+func (s *Server) serve(u *net.UnixConn, at entrance) {
+	who, err := s.enter(u, at)
 	if err != nil {
 		s.turnAwayBeside(u, err)
 		return
@@ -222,7 +266,7 @@ func (s *Server) serve(u *net.UnixConn, converse conversation) {
 			c.Release()
 			leave(&who)
 		}()
-		s.guarded(c, who, converse)
+		s.guarded(c, who, at)
 	}()
 }
 
@@ -237,11 +281,13 @@ func (s *Server) Close(ctx context.Context) error {
 	for c := range s.conns {
 		c.Close()
 	}
-	s.mu.Unlock()
 	for _, d := range s.doors {
 		d.listener.Close()
+		d.shut()
 	}
+	s.mu.Unlock()
 	s.control.close(s.uid)
+	s.closeTenants()
 
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()
@@ -251,13 +297,17 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("some sessions did not end: %w", ctx.Err())
 	}
+	s.reserve.release()
 	return errors.Join(err, s.closeDoors())
 }
 
 // closeDoors closes the doors and removes their device trees.
 func (s *Server) closeDoors() error {
+	s.mu.Lock()
+	doors := slices.Clone(s.doors)
+	s.mu.Unlock()
 	var errs []error
-	for _, d := range s.doors {
+	for _, d := range doors {
 		errs = append(errs, d.close())
 	}
 	return errors.Join(errs...)

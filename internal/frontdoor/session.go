@@ -62,7 +62,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h pro
 	}
 	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses, wantsMail(h, who.Account))
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
@@ -147,15 +147,18 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	err := error(syscall.EIO) // what a device that is gone answers
 	if ses.looped {
 		if ses.dev.Served() {
+			ses.srv.loop.Bill(ses.nic.Device)
 			err = f(ses.dev)
 		}
 		if ses.short = err != nil && ses.arena.Short(); err != nil && !ses.short {
+			exceeded(ses.nic, err)
 			ses.srv.overdrawnBeside(err)
 		}
 		return err
 	}
 	run := func() {
 		if ses.dev.Served() { // else it faulted, and is closed
+			ses.srv.loop.Bill(ses.nic.Device)
 			err = f(ses.dev)
 		}
 	}
@@ -167,8 +170,25 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 	if p != nil && !errors.Is(p, os.ErrClosed) {
 		panic(p)
 	}
+	ses.exceededBeside(err)
 	ses.srv.overdrawn(err)
 	return err
+}
+
+// exceeded counts, on the loop, that a tenant's quota refused something.
+func exceeded(n *vnic.NIC, err error) {
+	var e *budget.Error
+	if errors.As(err, &e) && e.Tenant != "" {
+		n.Device.Exceeded()
+	}
+}
+
+// exceededBeside is exceeded for the session's goroutine.
+func (ses *session) exceededBeside(err error) {
+	var e *budget.Error
+	if errors.As(err, &e) {
+		ses.srv.loop.Do(func() { exceeded(ses.nic, err) })
+	}
 }
 
 // onLoop implements handler.
@@ -294,6 +314,7 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 		ses.srv.recount()
 		region, err = ses.proc.space.Map(start, length, extents)
 	}
+	ses.exceededBeside(err)
 	ses.srv.overdrawn(err)
 	switch {
 	case err == syscall.EPERM && ses.proc.apart != nil:

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"vrdma/internal/budget"
@@ -11,7 +12,9 @@ import (
 	"vrdma/internal/devicetree"
 	"vrdma/internal/hosts"
 	"vrdma/internal/link"
+	"vrdma/internal/meter"
 	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/vnic"
 )
@@ -35,6 +38,8 @@ type Clients interface {
 	Programs() []Program
 	// Recount has every program charged for what it holds now.
 	Recount()
+	// NICs are those that a view's caller may open, or all that there are.
+	NICs(v *View) []protocol.NICDoor
 }
 
 // A Session is an opened device.
@@ -59,15 +64,21 @@ type Config struct {
 	Loop    Loop
 	Clients Clients
 	Budget  *budget.Ledger // nil: nothing is bounded
-	Log     *slog.Logger
-	Version string // of the program
-	Owner   int    // uid of the daemon
+	NICs    *vnic.Table
+	Clerk   *meter.Clerk // nil: nothing is metered
+	// Administers reports whether who looks administers a tenant; nil: nobody does.
+	Administers func(v *View, tenant string) bool
+	Log         *slog.Logger
+	Version     string // of the program
+	Owner       int    // uid of the daemon
 	// Control is the path of the control socket; "": there is none.
 	Control string
 	// Listening is called when a tool has begun or ended to listen to a trace.
 	Listening func()
 	// Overdrawn is told of a limit that somebody has met.
 	Overdrawn func(error)
+	// Objects answers a question about declared objects (package control); nil: nobody does.
+	Objects func(c *protocol.Conn, v *View)
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
 	Stop func()
 }
@@ -93,10 +104,16 @@ func New(c Config) *Desk { return &Desk{cfg: c, started: time.Now()} }
 
 // A View is who looks, and from where.
 type View struct {
-	Who    *caller.Caller
-	All    bool      // the daemon's owner at the control socket: sees everybody
-	NIC    *vnic.NIC // the device that is described
-	Socket string    // where it is found
+	Who  *caller.Caller
+	Conn syscall.Conn // by which it came
+	All  bool         // the daemon's owner at the control socket: sees everybody
+	// Tenants: it came in at the tenants' socket, and asks about declared objects, and about
+	// what NICs use.
+	Tenants bool
+	// Resident: it lives where the daemon lives.
+	Resident bool
+	NIC      *vnic.NIC // the device that is described; nil: the daemon has no default one
+	Socket   string    // where it is found
 }
 
 // session reports whether a session is in the view. Whoever does not see all sees, of the
@@ -111,6 +128,11 @@ func (d *Desk) Counters(n *vnic.NIC) []devicetree.Counter { return d.counters(n,
 func (d *Desk) counters(n *vnic.NIC, t *throttle) []devicetree.Counter {
 	var c nic.Counters
 	var l link.Counters
-	t.look(d.cfg.Loop, func() { c, l = n.Counters(), d.cfg.Loop.LinkCounters() })
+	t.look(d.cfg.Loop, func() {
+		c = n.Counters()
+		if n.Network == vnic.HostNetwork { // what passes to and from other hosts is only theirs
+			l = d.cfg.Loop.LinkCounters()
+		}
+	})
 	return devicetree.Counters(c, l)
 }

@@ -13,6 +13,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
+	"vrdma/internal/vnic"
 	"vrdma/internal/wire"
 )
 
@@ -25,25 +26,22 @@ func (d *Desk) visible(v *View) []Session {
 
 // status describes the daemon and these sessions to a tool.
 func (d *Desk) status(v *View, sessions []Session) protocol.Status {
-	n := v.NIC.Device
 	st := protocol.Status{
 		Version: d.cfg.Version, Protocol: protocol.Version, Pid: os.Getpid(), Socket: v.Socket, Started: d.started,
-		Device: protocol.DeviceStatus{
-			Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
-		},
 		Sessions: []protocol.SessionStatus{},
 		Counters: map[string]uint64{},
-		Refused:  d.Refused.snapshot(),
 	}
-	for i, g := range n.GIDs {
-		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
-			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
-		})
+	if v.NIC != nil {
+		d.device(&st, v)
 	}
-	for _, c := range d.counters(v.NIC, d.looks.of(v.All)) {
-		st.Counters[c.Name] = c.Value
+	// What the whole host does, and what all programs asked for, is nothing for a tenant.
+	if v.All || v.NIC != nil && v.NIC.Network == vnic.HostNetwork {
+		st.Refused = d.Refused.snapshot()
+		d.peers(&st, v.All)
 	}
-	d.peers(&st, v.All)
+	if list := d.nics(v); len(list) > 1 || len(list) == 1 && list[0].NIC != vnic.Default {
+		st.NICs = list
+	}
 
 	d.cfg.Clients.Recount()
 	lines := v.Who.Account.Lines()
@@ -59,6 +57,23 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 	}
 	st.Connections = d.connections(v)
 	return st
+}
+
+// device describes the NIC of a view.
+func (d *Desk) device(st *protocol.Status, v *View) {
+	n := v.NIC.Device
+	st.NIC, st.Network = v.NIC.Name, v.NIC.Network
+	st.Device = protocol.DeviceStatus{
+		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
+	}
+	for i, g := range n.GIDs {
+		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
+			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
+		})
+	}
+	for _, c := range d.counters(v.NIC, d.looks.of(v.All)) {
+		st.Counters[c.Name] = c.Value
+	}
 }
 
 // featureNames are what vrdma hosts may use between them.
@@ -101,10 +116,16 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
 	out := []protocol.ConnectionStatus{}
 	programs := slices.DeleteFunc(d.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !v.program(&p) })
-	var ids []rdmacm.Status
+	type identifier struct {
+		rdmacm.Status
+		nic string
+	}
+	var ids []identifier
 	d.looks.of(v.All).look(d.cfg.Loop, func() {
 		for _, p := range programs {
-			ids = append(ids, p.CM.Status()...)
+			for _, s := range p.CM.Status() {
+				ids = append(ids, identifier{s, p.NIC.Name})
+			}
 		}
 	})
 	text := func(a netip.AddrPort) string {
@@ -115,7 +136,7 @@ func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
 	}
 	for _, i := range ids {
 		out = append(out, protocol.ConnectionStatus{
-			Pid: i.Pid, Program: i.Program, PortSpace: i.PortSpace, State: i.State, Local: text(i.Src), Remote: text(i.Dst),
+			NIC: i.nic, Pid: i.Pid, Program: i.Program, PortSpace: i.PortSpace, State: i.State, Local: text(i.Src), Remote: text(i.Dst),
 			QPN: i.QPN, RemoteQPN: i.RemoteQPN, Groups: i.Groups,
 		})
 	}
@@ -131,7 +152,7 @@ func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 	var in nic.SessionStatus
 	t.look(d.cfg.Loop, func() { in = ses.Device.Status() })
 	out := protocol.SessionStatus{
-		ID: ses.ID, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
+		ID: ses.ID, NIC: ses.NIC.Name, Pid: ses.Of.Pid, UID: ses.Of.UID, Program: ses.Of.Program, Label: ses.Of.Label,
 		Opened: ses.Opened, Commands: ses.Commands, MRBytes: in.MRBytes,
 		Objects: protocol.ObjectCount{
 			PDs: in.PDs, MRs: in.MRs, MWs: in.MWs, CQs: in.CQs, QPs: len(in.QPs), SRQs: in.SRQs, AHs: in.AHs,

@@ -37,7 +37,20 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			return
 		}
 		c.SetReadDeadline(time.Time{})
+		if v.Tenants && req.Op != protocol.ControlObjects && req.Op != protocol.ControlTop && req.Op != protocol.ControlUsage {
+			c.SendJSON(protocol.ControlReply{Error: "this socket answers about declared objects and their use only, not " + req.Op})
+			return
+		}
 		switch req.Op {
+		case protocol.ControlObjects:
+			if d.cfg.Objects == nil {
+				c.SendJSON(protocol.ControlReply{Error: "this daemon has no declared objects"})
+				return
+			}
+			if c.SendJSON(protocol.ControlReply{}) == nil {
+				d.cfg.Objects(c, &v)
+			}
+			return
 		case protocol.ControlStatus:
 			if d.sendStatus(c, &v) != nil {
 				return
@@ -53,6 +66,18 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			return
 		case protocol.ControlCount:
 			if c.SendJSON(protocol.ConnectionCount{RDMA: d.count(req.Label, &v)}) != nil {
+				return
+			}
+		case protocol.ControlNICs:
+			if c.SendJSON(protocol.NICList{NICs: d.cfg.Clients.NICs(&v)}) != nil {
+				return
+			}
+		case protocol.ControlTop:
+			if d.sendTop(c, &v) != nil {
+				return
+			}
+		case protocol.ControlUsage:
+			if d.sendUsage(c, &v, &req) != nil {
 				return
 			}
 		case protocol.ControlCapture:

@@ -62,7 +62,7 @@ func (h *Hub) list() []*Subscriber {
 }
 
 func (s *Subscriber) wants(p *caller.Caller) bool {
-	return (s.all || s.who.SameUser(p)) && (s.label == "" || s.label == p.Label)
+	return (s.all || s.who.NIC == p.NIC && s.who.SameUser(p)) && (s.label == "" || s.label == p.Label)
 }
 
 // Wants reports whether anybody listens to p.

@@ -5,6 +5,7 @@
 //
 //	PATH            the unix socket
 //	PATH.d/         what programs need: libvrdma.so, sys/ (the device tree)
+//	PATH.nics/      TENANT/NAME/ for each declared NIC: vrdma.sock, vrdma.sock.d/
 //	PATH.pid        whose it is: locked by the daemon as long as it lives
 //	PATH.lock       held while somebody starts the daemon (flock, exclusive)
 //	PATH.lease      held by everyone who relies on it (flock, shared)

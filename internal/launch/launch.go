@@ -24,6 +24,7 @@ type Daemon struct {
 	Protocol  uint32
 	Ephemeral bool // started by a launcher, may be replaced
 	Sessions  int  // opened devices, or Unknown
+	NoDevice  bool // it has no default NIC
 }
 
 // Unknown is the number of sessions of a daemon that we cannot talk to.

@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,6 +38,22 @@ func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 
 // Log is where a daemon started by Start writes.
 func (p Place) Log() string { return p.Socket + ".log" }
+
+// NICs is where the directories of declared NICs are.
+func (p Place) NICs() string { return p.Socket + ".nics" }
+
+// NIC is the place of a declared NIC, with everything that a program needs to use it: the
+// directory of its socket is what is mounted into a container. It is PATH.nics/TENANT/NAME; where
+// that would be too long for a socket, a number made from both names takes their place.
+func (p Place) NIC(tenant, name string) (Place, error) {
+	at := func(dir string) Place { return Place{Socket: filepath.Join(p.NICs(), dir, "vrdma.sock")} }
+	n := at(filepath.Join(tenant, name))
+	if len(n.Socket) > maxSocketPath || len(n.Sysfs()) > maxSysfsPath {
+		sum := sha256.Sum256([]byte(tenant + "/" + name))
+		n = at(hex.EncodeToString(sum[:8]))
+	}
+	return At(n.Socket)
+}
 
 func (p Place) lock() string  { return p.Socket + ".lock" }
 func (p Place) pid() string   { return p.Socket + ".pid" }

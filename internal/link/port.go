@@ -58,6 +58,7 @@ type Counters struct {
 	BadICRC                           uint64 // dropped: damaged
 	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
 	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
+	Nowhere                           uint64 // those among them that were for no NIC
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.

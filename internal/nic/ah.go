@@ -49,6 +49,9 @@ func (s *Session) CreateAH(pdh uint32, a AHAttr) (handle, num uint32, err error)
 	if err != nil {
 		return 0, 0, err
 	}
+	if err := s.mayAddress(a.DGID); err != nil {
+		return 0, 0, err
+	}
 	h, err := s.ahs.add(&AH{pd: pd, attr: a, sgid: sgid})
 	if err != nil {
 		return 0, 0, err
@@ -82,6 +85,9 @@ func (s *Session) AttachMcast(qph uint32, gid ib.GID, lid uint16) error {
 	members, known := n.mcast[gid]
 	if slices.Contains(members, q) {
 		return nil
+	}
+	if err := q.mayJoin(gid); err != nil {
+		return err
 	}
 	if !known && len(n.mcast) >= n.Limits.McastGroups || len(members) >= n.Limits.McastAttach {
 		return syscall.ENOMEM

@@ -89,5 +89,5 @@ func (s *Session) ArmByCommand(on bool) {
 	if on {
 		v = 1
 	}
-	shared32(s.Arena.mem, protocol.ArmTold).Store(v)
+	shared32(s.Arena.mem, protocol.ArmByCommand).Store(v)
 }

@@ -156,7 +156,7 @@ func TestArmWords(t *testing.T) {
 // While somebody traces a session its client is told to arm by command.
 func TestArmByCommand(t *testing.T) {
 	s := newRig(t, DefaultLimits).open()
-	told := shared32(s.Arena.mem, protocol.ArmTold)
+	told := shared32(s.Arena.mem, protocol.ArmByCommand)
 	for _, on := range []bool{true, true, false} {
 		if s.ArmByCommand(on); (told.Load() != 0) != on {
 			t.Errorf("ArmByCommand(%v): the client reads %d", on, told.Load())

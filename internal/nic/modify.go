@@ -101,6 +101,9 @@ func (s *Session) ModifyQP(h uint32, mask ib.AttrMask, a *QPAttr) error {
 	if err != nil {
 		return err
 	}
+	if err := q.mayMeet(mask, a); err != nil {
+		return err
+	}
 	q.apply(mask, a, next)
 	return nil
 }
@@ -191,7 +194,7 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 		t.DGID = a.AH.DGID
 		q.tr.SetPath(q.owner.Connect(&t.SGID, &t.DGID))
 	}
-	m := mask
+	m, had := mask, q.connected()
 	if next != q.tr.State() {
 		m |= ib.MaskState
 	} else if mask&ib.MaskState != 0 && next == ib.StateError {
@@ -199,6 +202,9 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 		return
 	}
 	q.tr.Modify(&t, m, q.owner.Now(), &q.env)
+	if !had && q.connected() {
+		q.nic.tally.connected++
+	}
 	q.session.Arena.setReady(q.handle, q.CanPost())
 	q.NoteError()
 	q.owner.Wake()
@@ -222,6 +228,7 @@ func (q *QP) reset() {
 		w.unbind()
 	}
 	q.attr = QPAttr{}
+	q.judged = 0
 	q.owner.Wake()
 }
 

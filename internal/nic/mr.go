@@ -90,6 +90,7 @@ func (s *Session) RegMR(p MRParams) (MRInfo, error) {
 	}
 	pd.refs++
 	s.nic.keys[m.lkey>>8] = m
+	s.nic.tally.registered += m.length
 	return MRInfo{Handle: h, LKey: m.lkey, RKey: m.lkey}, nil
 }
 
@@ -111,6 +112,7 @@ func (m *MR) free() {
 	m.gone = true
 	m.pd.refs--
 	delete(m.session.nic.keys, m.lkey>>8)
+	m.session.nic.tally.registered -= m.length
 	m.region.Release()
 }
 

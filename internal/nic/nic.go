@@ -27,6 +27,8 @@ type Config struct {
 	Patience ib.Time
 	// Random supplies queue pair numbers and keys; nil: the system's.
 	Random func() uint32
+	// Denied hears of what a Guard refused, on the loop; nil: nobody does.
+	Denied func(Denial)
 }
 
 // NIC is one virtual device.
@@ -42,6 +44,9 @@ type NIC struct {
 	retired Counters // of queue pairs that are gone
 	serial  uint32   // of the object made last
 	routes  uint32   // see Reroute
+	rules   rules    // see guard.go
+
+	tally tally // see meter.go
 }
 
 // Serial numbers an object for those who look at them; handles are a session's own.
@@ -72,6 +77,7 @@ func New(c Config) *NIC {
 		mcast:    make(map[ib.GID][]*QP),
 		payers:   make(map[ib.GID]*budget.Account),
 		routes:   1,
+		rules:    rules{number: 1},
 	}
 }
 

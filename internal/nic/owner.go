@@ -55,6 +55,8 @@ type SessionOwner interface {
 	Adopt(q *QP) Owner
 	// Loop is what the queue pairs of the loop share.
 	Loop() *Loop
+	// Now is the loop's clock.
+	Now() ib.Time
 }
 
 // A Loop is the part of a loop's state that this package works with: room for the call in

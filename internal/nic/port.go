@@ -18,3 +18,20 @@ const (
 // GIDTableLen is the size of the GID table: as in the kernel, larger than what is in
 // it; programs read every row, so not as large as there.
 func (n *NIC) GIDTableLen() int { return max(32, len(n.GIDs)) }
+
+// LargestMTU is that of 4096 bytes, numbered as enum ib_mtu.
+const LargestMTU = 5
+
+// roceHeaders is the room that a packet's headers take of an interface's MTU: the
+// largest that RoCEv2 has, over IPv6, as rxe reckons.
+const roceHeaders = 40 + 8 + 12 + 28 + 4 + 4
+
+// MTUWithin is the largest MTU of the device, numbered as enum ib_mtu, whose packets fit into
+// those of an interface with an MTU of so many bytes.
+func MTUWithin(bytes int) uint8 {
+	n := uint8(1)
+	for n < LargestMTU && 256<<n <= bytes-roceHeaders {
+		n++
+	}
+	return n
+}

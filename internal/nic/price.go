@@ -8,8 +8,8 @@ import "vrdma/internal/budget"
 // by their size (Arena.alloc).
 var (
 	pdBill  = budget.Bill{budget.State: 256}
-	cqBill  = budget.Bill{budget.State: 1 << 10}
-	qpBill  = budget.Bill{budget.State: 10 << 10}
+	cqBill  = budget.Bill{budget.State: 1 << 10, budget.CompletionQueues: 1}
+	qpBill  = budget.Bill{budget.State: 10 << 10, budget.QueuePairs: 1}
 	srqBill = budget.Bill{budget.State: 1 << 10}
 	mrBill  = budget.Bill{budget.State: 1 << 10}
 	mwBill  = budget.Bill{budget.State: 1 << 10}
@@ -24,6 +24,10 @@ var (
 	// An event that its reader has left to wait.
 	eventBill = budget.Bill{budget.State: 64}
 )
+
+// An open device counts from when it is asked for its context, as in the kernel: a program is told
+// EAGAIN by that command, and not by open(), whose errno libibverbs does not keep.
+var deviceBill = budget.Bill{budget.Devices: 1}
 
 // SessionBill is what an open device takes before it has any object: the arena, the
 // doorbell, the event queue of the device, the connection's goroutine. A mapping is charged

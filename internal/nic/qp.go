@@ -62,6 +62,13 @@ type QP struct {
 	bound      map[*MW]struct{}
 	groups     []ib.GID
 
+	// For the rules: see guard.go.
+	contact ib.Contact // how it came to its peer
+	judged  uint32     // the number of the Guard that judged it; 0: none did
+	tells   verdict    // about datagrams that it sends
+	hears   verdict    // about datagrams that come
+	denied  uint64     // requests for operations that were refused, as far as somebody was told
+
 	owner Owner
 	loop  *Loop // its owner's
 }
@@ -118,6 +125,9 @@ func (s *Session) newQP(p *QPParams) (*QP, error) {
 	if c.SendWR > l.QPWR || c.SendSGE > l.SGE || c.Inline > l.Inline ||
 		!p.HasSRQ && (c.RecvWR > l.QPWR || c.RecvSGE > l.SGE) {
 		return nil, syscall.EINVAL
+	}
+	if err := s.mayHave(typ); err != nil {
+		return nil, err
 	}
 	q := &QP{nic: s.nic, session: s, userHandle: p.UserHandle, typ: typ, sigAll: p.SigAll}
 	var err error
@@ -259,5 +269,6 @@ func (q *QP) NoteError() {
 	if q.tr.State() == ib.StateError {
 		q.dismiss()
 		q.watch()
+		q.noteDenied()
 	}
 }

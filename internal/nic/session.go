@@ -79,7 +79,10 @@ func (s *Session) Close() {
 	s.channels.each(func(h uint32, q *eventQueue) { q.close() })
 	s.ahs.each(func(uint32, *AH) {})
 	s.pds.each(func(uint32, *PD) {})
-	s.async.close()
+	if s.async != nil {
+		s.async.close()
+		s.Account.Refund(deviceBill)
+	}
 	delete(s.nic.sessions, s)
 	if s.loop != nil {
 		s.loop.foreign.leave(s.tenant)
@@ -102,8 +105,12 @@ func (s *Session) CreateAsync(open func() (EventSink, error)) error {
 	if s.async != nil {
 		return syscall.EINVAL
 	}
+	if err := s.Account.Charge(deviceBill); err != nil {
+		return err
+	}
 	sink, err := open()
 	if err != nil {
+		s.Account.Refund(deviceBill)
 		return syscall.EMFILE
 	}
 	s.async = s.newEventQueue(sink)

@@ -7,8 +7,15 @@ import (
 	"vrdma/internal/transport"
 )
 
-// Counters are the sums of a NIC's queue pairs, dead ones included.
-type Counters struct{ transport.Counters }
+// Counters are the sums of a NIC's queue pairs, dead ones included, and what the NIC counts
+// itself. None ever falls.
+type Counters struct {
+	transport.Counters
+	Drops     [NumReasons]uint64 // packets, those of queue pairs included
+	Refusals  Refusals
+	Connected uint64  // queue pairs that were given a peer
+	LoopTime  ib.Time // of the loop
+}
 
 // add sums o into c.
 func (c *Counters) add(o *transport.Counters) {
@@ -35,9 +42,14 @@ func (c *Counters) add(o *transport.Counters) {
 	c.Stashed += o.Stashed
 	c.ImplicitNaks += o.ImplicitNaks
 	c.AccessErrors += o.AccessErrors
+	c.Denied += o.Denied
 	c.BadPKey += o.BadPKey
 	c.BadQKey += o.BadQKey
 	c.Dropped += o.Dropped
+	c.WrongPeer += o.WrongPeer
+	c.NoReceive += o.NoReceive
+	addMessages(&c.SentMessages, &o.SentMessages)
+	addMessages(&c.RcvdMessages, &o.RcvdMessages)
 }
 
 // Counters sums up the NIC.
@@ -46,6 +58,8 @@ func (n *NIC) Counters() Counters {
 	for _, q := range n.qps {
 		c.add(q.tr.Counters())
 	}
+	c.Refusals = n.rules.count
+	n.tally.fill(&c)
 	return c
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // control opens a CONTROL conversation and sends req: at the daemon's control socket
@@ -40,6 +41,35 @@ func dialControl(socket, op string) (*Session, error) {
 	return s, err
 }
 
+// DialObjects opens a conversation about declared objects with the daemon at socket. It tries
+// the control socket, which the operator may use, then the tenants' socket, then the program
+// socket; at each the daemon says who we are to it by what the kernel says of us.
+func DialObjects(socket string) (*Session, error) {
+	hello := Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])}
+	var why error
+	for _, path := range []string{findControl(socket), findTenants(socket), socket} {
+		if path == "" {
+			continue
+		}
+		s, err := Dial(path, hello)
+		if err == nil {
+			if err = s.SendJSON(ControlRequest{Op: ControlObjects}); err == nil {
+				err = s.acknowledged()
+			}
+			if err == nil {
+				return s, nil
+			}
+			s.Close()
+			return nil, err
+		}
+		// What the first daemon said is the reason; that nobody answers is only the last.
+		if refused := (*Refusal)(nil); why == nil || errors.As(err, &refused) {
+			why = err
+		}
+	}
+	return nil, why
+}
+
 // QueryStatus asks the daemon at socket for its status.
 func QueryStatus(socket string) (*Status, error) {
 	s, err := control(socket, ControlRequest{Op: ControlStatus})
@@ -55,6 +85,23 @@ func QueryStatus(socket string) (*Status, error) {
 		return nil, errors.New(st.Error)
 	}
 	return st, nil
+}
+
+// QueryNICs asks the daemon at socket which NICs there are that we may open.
+func QueryNICs(socket string) ([]NICDoor, error) {
+	s, err := control(socket, ControlRequest{Op: ControlNICs})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var list NICList
+	if err := s.ReceiveJSON(&list); err != nil {
+		return nil, err
+	}
+	if list.Error != "" {
+		return nil, errors.New(list.Error)
+	}
+	return list.NICs, nil
 }
 
 // CountConnections asks how many connections over RDMA the programs with a label have
@@ -161,3 +208,57 @@ func (c *Capture) Read(b []byte) (int, error) {
 
 // Close ends the capture; a Read that waits then fails.
 func (c *Capture) Close() error { return c.s.Close() }
+
+// QueryTop asks what every NIC has counted. Whoever is not the daemon's owner is told of the tenants
+// that they administer or, if that is none, of the NIC behind the socket.
+func QueryTop(socket string) (*Top, error) {
+	req := ControlRequest{Op: ControlTop}
+	if t := new(Top); askTenants(socket, req, t) && t.Error == "" && len(t.NICs) > 0 {
+		return t, nil
+	}
+	t := new(Top)
+	err := ask(socket, req, t, &t.Error)
+	return t, err
+}
+
+// QueryUsage asks for the records of a tenant, or of all, since then.
+func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, error) {
+	req := ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}
+	if u := new(UsageReport); askTenants(socket, req, u) && u.Error == "" && len(u.Records) > 0 {
+		return u, nil
+	}
+	u := new(UsageReport)
+	err := ask(socket, req, u, &u.Error)
+	return u, err
+}
+
+// askTenants asks at the tenants' socket, unless there is a control socket for us, and reports
+// whether there was an answer.
+func askTenants(socket string, req ControlRequest, answer any) bool {
+	path := findTenants(socket)
+	if path == "" || findControl(socket) != "" {
+		return false
+	}
+	s, err := Dial(path, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	return s.SendJSON(req) == nil && s.ReceiveJSON(answer) == nil
+}
+
+// ask asks for one document; failure is where the daemon says why there is none.
+func ask(socket string, req ControlRequest, answer any, failure *string) error {
+	s, err := control(socket, req)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.ReceiveJSON(answer); err != nil {
+		return err
+	}
+	if *failure != "" {
+		return errors.New(*failure)
+	}
+	return nil
+}

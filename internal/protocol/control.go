@@ -15,10 +15,18 @@ import (
 //	{"op":"capture"}              answered by a ControlReply, then by the bytes of a
 //	                              capture file until the tool hangs up
 //	{"op":"connections","label":"L"}  answered by one ConnectionCount
+//	{"op":"nics"}                 answered by one NICList
+//	{"op":"top"}                  answered by one Top
+//	{"op":"usage","since":T,"tenant":"N"}  answered by one UsageReport
 //	{"op":"stop"}                 answered by one ControlReply; the daemon then ends
+//	{"op":"objects"}              answered by a ControlReply; then one request about declared
+//	                              objects follows, and its answers (package control)
 type ControlRequest struct {
 	Op    string `json:"op"`
 	Label string `json:"label,omitempty"` // trace: only programs with this label; empty: all
+	// For usage: records that end after this time, of this tenant; zero and empty: all.
+	Since  time.Time `json:"since,omitzero"`
+	Tenant string    `json:"tenant,omitempty"`
 }
 
 // Operations of a ControlRequest.
@@ -27,7 +35,11 @@ const (
 	ControlTrace   = "trace"
 	ControlCapture = "capture"
 	ControlCount   = "connections"
+	ControlNICs    = "nics"
+	ControlTop     = "top"
+	ControlUsage   = "usage"
 	ControlStop    = "stop"
+	ControlObjects = "objects"
 )
 
 // ControlReply acknowledges a request, or says what was wrong with it. The stream
@@ -44,8 +56,12 @@ type Status struct {
 	Pid      int    `json:"pid"`
 	Socket   string `json:"socket"`
 	// Control is the control socket, for those who may use it.
-	Control  string          `json:"control,omitempty"`
-	Started  time.Time       `json:"started"`
+	Control string    `json:"control,omitempty"`
+	Started time.Time `json:"started"`
+	// NIC is the virtual NIC that is described, as the daemon calls it, and Network its network;
+	// empty: the daemon has no default NIC.
+	NIC      string          `json:"nic"`
+	Network  string          `json:"network"`
 	Device   DeviceStatus    `json:"device"`
 	Sessions []SessionStatus `json:"sessions"`
 	// Connections are the identifiers of rdma_cm.
@@ -53,10 +69,27 @@ type Status struct {
 	// Peers are the other hosts that programs talk with, for those who may see all.
 	Peers    []PeerStatus      `json:"peers,omitempty"`
 	Counters map[string]uint64 `json:"counters"`
+	// NICs are all NICs that who asks may see, if there are others than the default one.
+	NICs []NICStatus `json:"nics,omitempty"`
 	// Budgets are what users hold of the daemon, and how much they may.
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// NICDoor is a NIC that can be opened, and where.
+type NICDoor struct {
+	Name      string   `json:"name"`
+	Network   string   `json:"network"`
+	Addresses []string `json:"addresses"`
+	Socket    string   `json:"socket"`
+	Programs  int      `json:"programs"` // that use it
+}
+
+// NICList are the NICs that a caller may open.
+type NICList struct {
+	Error string    `json:"error,omitempty"`
+	NICs  []NICDoor `json:"nics"`
 }
 
 // BudgetStatus is what one user, or a group of them, holds of one kind.
@@ -88,6 +121,7 @@ type GIDStatus struct {
 // SessionStatus is one open of the device.
 type SessionStatus struct {
 	ID       uint64      `json:"id"`
+	NIC      string      `json:"nic"`
 	Pid      int         `json:"pid"`
 	UID      int         `json:"uid"`
 	Program  string      `json:"program"`
@@ -131,6 +165,7 @@ type ConnectionCount struct {
 // ConnectionStatus is one identifier of the connection manager: a listener, or a
 // connection in some state.
 type ConnectionStatus struct {
+	NIC       string `json:"nic"`
 	Pid       int    `json:"pid"`
 	Program   string `json:"program"`
 	PortSpace string `json:"port_space"`
@@ -222,8 +257,18 @@ func (c *Conn) ReceiveJSON(v any) error {
 	return c.receiveJSON(v, make([]byte, MaxMessage), maxDocument)
 }
 
+// ReceiveJSONUpTo receives one document of at most most bytes into v. It calls grow before it
+// holds more, with the bytes that it holds then; an error from there is returned.
+func (c *Conn) ReceiveJSONUpTo(v any, most int, grow func(bytes int) error) error {
+	return c.receive(v, make([]byte, pieceSize+1), most, grow)
+}
+
 // receiveJSON receives a document of at most most bytes, in pieces that fit into buf.
 func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
+	return c.receive(v, buf, most, func(int) error { return nil })
+}
+
+func (c *Conn) receive(v any, buf []byte, most int, grow func(int) error) error {
 	var doc []byte
 	for {
 		n, fds, err := c.ReadMessage(buf)
@@ -231,6 +276,9 @@ func (c *Conn) receiveJSON(v any, buf []byte, most int) error {
 			return err
 		}
 		CloseFDs(fds)
+		if err := grow(len(doc) + n - 1); err != nil {
+			return err
+		}
 		doc = append(doc, buf[1:n]...)
 		switch {
 		case len(doc) > most:

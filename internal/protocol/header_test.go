@@ -21,7 +21,7 @@ var twins = map[string]int64{
 	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
 	"VRDMA_DB_WAITING": DoorbellWaiting, "VRDMA_DB_CPU": DoorbellCPU, "VRDMA_DB_ANNOUNCED": WaitAnnounced, "VRDMA_DB_ASLEEP": WaitAsleep,
 	"VRDMA_ARM_CQS": ArmCQs, "VRDMA_ARM_STRIDE": ArmStride, "VRDMA_ARM_READY": ArmReady, "VRDMA_ARM_SOLICITED": ArmSolicited,
-	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_TOLD": ArmTold, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
+	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_BY_COMMAND": ArmByCommand, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
 	"VRDMA_ARM_WORDS + VRDMA_ARM_CQS * VRDMA_ARM_STRIDE": SharedSize,
 	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_SHARED": ExtentShared, "VRDMA_EXTENT_FOREIGN": ExtentForeign,
 	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite,

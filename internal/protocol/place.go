@@ -25,6 +25,14 @@ import (
 // directory of the program socket, or is it, is left out, because it would be mounted
 // too. A tool looks in all of them.
 
+// The tenants' socket is where a tenant's administrators ask, whom the control directory does
+// not let in. It is there only while a tenant has administrators:
+//
+//	BASE/vrdma-tenants-UID/HASH.sock    mode 0755, then 0666
+//
+// Whoever is on the machine can connect; what is answered is decided by what the kernel says
+// of the caller, and a process that does not live where the daemon lives is refused.
+
 // controlBases are where control directories are, best first: what only root or the user
 // can write to comes before what everybody can.
 func controlBases(uid int) []string {
@@ -33,14 +41,19 @@ func controlBases(uid int) []string {
 
 // ControlPlaces are the paths that the control socket of a daemon of user uid may have,
 // best first. The path of the program socket is absolute and has no symbolic links.
-func ControlPlaces(socket string, uid int) []string {
+func ControlPlaces(socket string, uid int) []string { return places("control", socket, uid) }
+
+// TenantPlaces are the same of the tenants' socket.
+func TenantPlaces(socket string, uid int) []string { return places("tenants", socket, uid) }
+
+func places(which, socket string, uid int) []string {
 	sum := sha256.Sum256([]byte(socket))
 	name := hex.EncodeToString(sum[:8]) + ".sock"
 	mounted := strings.TrimSuffix(filepath.Dir(socket), "/") + "/"
 	var out []string
 	for _, base := range controlBases(uid) {
 		if !strings.HasPrefix(base+"/", mounted) {
-			out = append(out, filepath.Join(base, fmt.Sprintf("vrdma-control-%d", uid), name))
+			out = append(out, filepath.Join(base, fmt.Sprintf("vrdma-%s-%d", which, uid), name))
 		}
 	}
 	return out
@@ -68,6 +81,34 @@ func findControl(socket string) string {
 		}
 		if _, err := os.Lstat(place); err == nil {
 			return place
+		}
+	}
+	return ""
+}
+
+// findTenants finds the tenants' socket of the daemon at socket; "" if there is none. Who
+// cannot see the program socket cannot tell whose it is: then it is root's, or our own.
+func findTenants(socket string) string {
+	path, err := filepath.Abs(socket)
+	if err != nil {
+		return ""
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	uids := []int{0, os.Getuid()}
+	if uid, ok := ownerOf(os.Stat(path)); ok {
+		uids = []int{uid}
+	}
+	for _, uid := range uids {
+		for _, place := range TenantPlaces(path, uid) {
+			info, err := os.Lstat(filepath.Dir(place))
+			if owner, ok := ownerOf(info, err); !ok || owner != uid || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+				continue
+			}
+			if _, err := os.Lstat(place); err == nil {
+				return place
+			}
 		}
 	}
 	return ""

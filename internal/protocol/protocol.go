@@ -99,7 +99,7 @@ const (
 	ArmReady     = 1       // VRDMA_ARM_READY
 	ArmSolicited = 2       // VRDMA_ARM_SOLICITED
 	ArmAll       = 4       // VRDMA_ARM_ALL
-	ArmTold      = 384     // VRDMA_ARM_TOLD
+	ArmByCommand = 384     // VRDMA_ARM_BY_COMMAND
 	ArmWords     = 20480   // VRDMA_ARM_WORDS
 	SharedSize   = 1069056 // VRDMA_SHARED_SIZE: where rings start
 )

@@ -59,3 +59,60 @@ func TestCharges(t *testing.T) {
 		t.Errorf("after the end the user still has %v", used)
 	}
 }
+
+// TestRequestPace: requests for connections over the rate are refused at once, and an identifier
+// that was refused can ask again.
+func TestRequestPace(t *testing.T) {
+	f := newFabric(t)
+	pace := &budget.Pace{Tenant: "red"}
+	pace.Set(2)
+	p := f.program()
+	p.c.SetPace(pace)
+	var ids [3]*ID
+	for i := range ids {
+		ids[i] = p.id(uint64(i+1), abi.PSTCP)
+		p.route(ids[i], "10.0.0.1:7471")
+	}
+	for i, id := range ids {
+		err := id.Connect(param(1, ""), ECE{})
+		var over *budget.Error
+		switch {
+		case i < 2 && err != nil:
+			t.Errorf("request %d: %v", i, err)
+		case i == 2 && (!errors.Is(err, syscall.EAGAIN) || !errors.As(err, &over) || over.Tenant != "red"):
+			t.Errorf("request %d: %v, want EAGAIN, since tenant red asks too often", i, err)
+		}
+	}
+	f.now += 600e6 // more than half a second
+	if err := ids[2].Connect(param(1, ""), ECE{}); err != nil {
+		t.Errorf("later: %v", err)
+	}
+}
+
+// TestConnectionQuota: a connection counts from its request to the end of its identifier.
+func TestConnectionQuota(t *testing.T) {
+	all := budget.Bill{}
+	for k := range all {
+		all[k] = 1 << 40
+	}
+	ledger := budget.New(budget.Limits{All: all, Others: all, User: all})
+	red := ledger.Tenant("red", budget.Bill{budget.Connections: 1})
+	f := newFabric(t)
+	who := red.User(1)
+	p := &prog{f: f, c: f.cma.NewClient(1, "test")}
+	p.c.SetAccount(who)
+	p.ch, p.fd = p.channel()
+	one, two := p.id(1, abi.PSTCP), p.id(2, abi.PSTCP)
+	p.route(one, "10.0.0.1:7471")
+	p.route(two, "10.0.0.1:7471")
+	p.must(one.Connect(param(1, ""), ECE{}))
+	if err := two.Connect(param(1, ""), ECE{}); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("a second connection: %v, want EAGAIN", err)
+	}
+	one.Destroy()
+	p.must(two.Connect(param(1, ""), ECE{}))
+	two.Destroy()
+	if n := who.Used()[budget.Connections]; n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}

@@ -29,11 +29,20 @@ type CMA struct {
 	vacant  map[portKey]vacancy // ports whose listener has just gone
 	// nextPort is where the search for a free port begins.
 	nextPort uint16
+	// Notice hears of connections, on the loop; nil: nobody does. It is set before the device
+	// is used.
+	Notice func(Notice)
+
+	// For the rules, see guard.go.
+	talking map[ib.GID]map[*ID]struct{} // whose datagrams a peer has agreed to
+	judged  uint32                      // nic.Generation when connections were judged last
+	old     []*ID                       // that have to be judged again
 }
 
 // New makes the device.
 func New(n *nic.NIC, l Link) *CMA {
-	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy)}
+	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
+	n.SetConnections(a)
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
 	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a})
 	return a
@@ -76,6 +85,7 @@ type Client struct {
 	Established uint64
 
 	cma      *CMA
+	requests *budget.Pace // nil: no limit
 	ids      table[*ID]
 	groups   table[*Group]
 	channels table[*Channel]
@@ -95,6 +105,8 @@ var (
 	idBill      = budget.Bill{budget.State: 4 << 10}
 	groupBill   = budget.Bill{budget.State: 1 << 10}
 	channelBill = budget.Bill{budget.State: 2 << 10, budget.Files: 2}
+	// A connection counts from its request or acceptance to the end of the identifier.
+	connectionBill = budget.Bill{budget.Connections: 1}
 )
 
 // SetAccount says who is charged for what the client has. It is called before the client
@@ -104,6 +116,11 @@ func (c *Client) SetAccount(a *budget.Account) {
 	c.groups.account, c.groups.price = a, groupBill
 	c.channels.account, c.channels.price = a, channelBill
 }
+
+// SetPace says how many connections the client may ask for a second, with others whose pace it
+// is, too. Who asks for more is refused at once (EAGAIN): whoever waits for a connection has a
+// time-out of its own, and one that was held up here would look like a peer that does not answer.
+func (c *Client) SetPace(p *budget.Pace) { c.requests = p }
 
 // Close ends everything that the client has.
 func (c *Client) Close() {

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/budget"
 	"vrdma/internal/cm"
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/wire"
 )
 
@@ -96,8 +100,19 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if id.state != Routed {
 		return syscall.EINVAL
 	}
+	if p := id.client.requests; !p.Try(time.Unix(0, int64(id.cma.now()))) {
+		return p.Error(budget.Requests)
+	}
+	if err := id.count(); err != nil {
+		return err
+	}
 	m, now := id.cma.manager, id.cma.now()
-	service := serviceID(portKey{id.ps, id.dst.Port()})
+	service := id.service()
+	if !id.cma.allowed(nic.RefusedConnect, id.dgid, id.qpType, ib.Us, service, id.client) {
+		id.qpn = p.QPNum
+		id.refuse()
+		return nil
+	}
 	if id.ud() {
 		id.conn, err = m.Ask(now, id, service, id.path(), id.header(private(p)))
 	} else {
@@ -120,13 +135,21 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 	m, now := id.cma.manager, id.cma.now()
 	if p.Valid == 0 {
 		if id.ud() {
-			return errnoOf(m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil))
+			err := m.Answer(now, id.conn, cm.SidrSuccess, id.qpn, id.key(), nil)
+			if err == nil {
+				id.cma.talks(id)
+			}
+			return errnoOf(err)
 		}
 		err := m.Ready(id.conn)
 		if err == nil {
-			id.client.Established++
+			id.established()
 		}
 		return errnoOf(err)
+	}
+	if err := id.count(); err != nil {
+		m.Reject(now, id.conn, cm.RejectConsumer, nil)
+		return err
 	}
 	old := id.uid
 	id.uid, id.qpn, id.srq = uid, p.QPNum, p.SRQ != 0 // before anything can happen
@@ -135,7 +158,9 @@ func (id *ID) Accept(uid uint64, p *abi.CMConnParam, ece cm.ECE) error {
 		if p.QKey != 0 {
 			id.qkey = p.QKey
 		}
-		err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p))
+		if err = m.Answer(now, id.conn, cm.SidrSuccess, p.QPNum&0xffffff, id.key(), private(p)); err == nil {
+			id.cma.talks(id)
+		}
 	} else {
 		err = m.Accept(now, id.conn, params(p, id.seq, ece, private(p)))
 	}

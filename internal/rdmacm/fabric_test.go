@@ -23,6 +23,8 @@ type fabric struct {
 	now ib.Time
 	q   []mad
 	off bool // loses everything
+	// hosts are where messages go to; nil: to itself.
+	hosts map[ib.GID]*fabric
 }
 
 type mad struct {
@@ -57,6 +59,10 @@ func gid(s string) ib.GID { return netip.MustParseAddr(s).As16() }
 
 // settle delivers what is under way.
 func (f *fabric) settle() {
+	if f.hosts != nil {
+		f.settleAll()
+		return
+	}
 	for i := 0; len(f.q) > 0; i++ {
 		if i > 10000 {
 			f.t.Fatal("messages without end")
@@ -64,6 +70,20 @@ func (f *fabric) settle() {
 		m := f.q[0]
 		f.q = f.q[1:]
 		f.cma.ReceiveMAD(m.from, m.to, m.b)
+	}
+}
+
+// settleAll delivers what is under way between hosts.
+func (f *fabric) settleAll() {
+	for again := true; again; {
+		again = false
+		for _, h := range f.hosts {
+			for len(h.q) > 0 {
+				m := h.q[0]
+				h.q, again = h.q[1:], true
+				f.hosts[m.to].cma.ReceiveMAD(m.from, m.to, m.b)
+			}
+		}
 	}
 }
 

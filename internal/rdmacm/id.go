@@ -49,6 +49,7 @@ type ID struct {
 	life                     uint8 // code of a packet's life on the path
 
 	conn     *cm.Conn
+	counted  bool   // as a connection, see connectionBill
 	seq      uint32 // first PSN of what the peer sends us
 	qpn      uint32
 	qkey     uint32
@@ -56,6 +57,7 @@ type ID struct {
 	backlog  int  // most requests that may wait
 	waiting  int  // requests that do
 	pending  bool // its CONNECT_REQUEST is not read yet
+	passive  bool // the peer asked for it
 	reported uint32
 	groups   []*Group
 	parent   *ID // between admit and announce
@@ -102,6 +104,18 @@ func (ch *Channel) ID(name uint32) (*ID, error) {
 	return id, nil
 }
 
+// count has the ID counted as a connection.
+func (id *ID) count() error {
+	if id.counted {
+		return nil
+	}
+	if err := id.client.ids.account.Charge(connectionBill); err != nil {
+		return err
+	}
+	id.counted = true
+	return nil
+}
+
 // ud reports whether the ID is for datagrams.
 func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
@@ -120,8 +134,13 @@ func (id *ID) destroy() {
 	}
 	id.state = Destroyed
 	id.client.ids.remove(id.Name)
+	if id.counted {
+		id.counted = false
+		id.client.ids.account.Refund(connectionBill)
+	}
 	delete(id.ch.ids, id)
 	id.release()
+	id.cma.hushed(id)
 	if id.conn != nil {
 		id.cma.manager.Destroy(id.cma.now(), id.conn)
 		id.conn = nil

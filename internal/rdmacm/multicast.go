@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 )
 
 // A Group is a multicast group that an ID has joined.
@@ -39,6 +40,9 @@ func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
 	}
 	id.groups = append(id.groups, g)
 	e := &event{id: id, group: g, resp: abi.CMEventResp{UID: uid, ID: g.Name, Event: abi.CMEventMulticastJoin}}
+	if !id.cma.allowed(nic.RefusedGroup, ib.GID(addr.As16()), abi.QPTypeUD, ib.Them, 0, id.client) {
+		e.resp.Event, e.resp.Status = abi.CMEventMulticastError, uint32(failure(syscall.EACCES))
+	}
 	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: id.address(ib.GID(addr.As16()))})
 	id.ch.post(e)
 	return g, nil

@@ -6,6 +6,8 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/cm"
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/wire"
 )
 
@@ -52,6 +54,9 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	if !ok {
 		return nil, cm.RejectInvalidService
 	}
+	if qpType != 0 && !a.allowed(nic.RefusedRequest, c.Path.DGID, qpType, ib.Them, c.Service, nil) {
+		return nil, cm.RejectInvalidService
+	}
 	to := netip.AddrFrom16(c.Path.SGID).Unmap()
 	from := netip.AddrPortFrom(netip.AddrFrom16(c.Path.DGID).Unmap(), 0)
 	if k.ps != abi.PSIB {
@@ -84,7 +89,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	if err != nil {
 		return nil, cm.Ignore
 	}
-	child.state, child.conn, child.device, child.pending = Connecting, c, true, true
+	child.state, child.conn, child.device, child.pending, child.passive = Connecting, c, true, true, true
 	child.src, child.dst = netip.AddrPortFrom(to, k.port), from
 	child.sgid, child.dgid = c.Path.SGID, c.Path.DGID
 	child.tos, child.qkey, child.parent, child.life = l.tos, l.qkey, l, max(c.Path.AckTimeout, 1)-1
@@ -139,7 +144,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			RNRRetryCount: p.RNRRetryCount, // a REP has no other
 		}, nil)
 	case cm.Connected:
-		id.client.Established++
+		id.established()
 		id.tell(abi.CMEventEstablished, 0, nil, nil)
 	case cm.Rejected:
 		id.tell(abi.CMEventRejected, int32(e.Reason), &abi.CMConnParam{
@@ -152,6 +157,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			return
 		}
 		id.state = Disconnected
+		id.notice(true)
 		status := int32(0)
 		if e.Kind == cm.Vanished {
 			status = failure(syscall.ETIMEDOUT)
@@ -175,6 +181,7 @@ func (id *ID) answered(e *cm.Event) {
 		return
 	}
 	id.qkey = e.QKey
+	id.cma.talks(id)
 	id.tell(abi.CMEventEstablished, 0, nil, &abi.CMUDParam{
 		QPNum: e.Params.QPN, QKey: e.QKey, AHAttr: id.address(id.dgid),
 		PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)),

@@ -190,8 +190,11 @@ func add(sum, c *transport.Counters) {
 // again with -seed N -conversations 1.
 func each(t *testing.T, full int, f func(t *testing.T, seed uint64)) {
 	count := *conversations
-	if count == 0 {
-		count, _ = strconv.Atoi(os.Getenv("VRDMA_CONVERSATIONS"))
+	if text := os.Getenv("VRDMA_CONVERSATIONS"); count == 0 && text != "" {
+		var err error
+		if count, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("VRDMA_CONVERSATIONS=%s: want a number", text)
+		}
 	}
 	if count == 0 {
 		count = full

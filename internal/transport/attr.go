@@ -20,6 +20,7 @@ type Attr struct {
 	RNRRetry        uint8
 	SGID, DGID      ib.GID
 	SQDAsyncNotify  bool
+	Denied          ib.Operations // see QP.Deny: MODIFY_QP does not set it
 }
 
 // Config is what a queue pair is born with.

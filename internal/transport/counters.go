@@ -29,9 +29,17 @@ type Counters struct {
 	Stashed       uint64 // requests kept because an earlier one was missing
 	ImplicitNaks  uint64 // responses that showed an earlier one was lost
 	AccessErrors  uint64 // requests refused for key, bounds or rights
+	Denied        uint64 // requests refused, ours and the peer's, for operations that were taken away
 	BadPKey       uint64 // dropped: P_Key violation
 	BadQKey       uint64 // dropped: Q_Key violation
 	Dropped       uint64 // dropped in silence: wrong peer, wrong state, no receive, stale
+	// Of these:
+	WrongPeer uint64 // not from the peer that the queue pair is connected to
+	NoReceive uint64 // datagrams and unreliable messages for which no receive, or too short a one, was posted
+
+	// Messages by operation: those that left whole, each once however often it was sent again, and
+	// those that arrived and were carried out.
+	SentMessages, RcvdMessages [NumOps]uint64
 }
 
 // Snapshot is what a query or a status page wants to know.

@@ -36,6 +36,9 @@ type Scratch struct {
 	// Held is set by the loop when a burst that was sent could not be delivered at once:
 	// Run and Respond stop until they are called again.
 	Held bool
+	// HoldReads is set by the loop when no READ may be asked for: its NIC has more coming in
+	// than it may have. ReadHeld is set when one was held back for that.
+	HoldReads, ReadHeld bool
 	// Share is how many bytes the queue pair that runs may have on its way to another
 	// host, in view of what others have; 0: as many as its path allows. The loop sets it.
 	Share uint32

@@ -16,7 +16,7 @@ import (
 // Every field that the parts gain, lose or move needs a new version.
 const (
 	frozenMagic   = "vrdma-qp"
-	frozenVersion = 5
+	frozenVersion = 6
 )
 
 // frozenNever stands for a moment that is zero: never, or not yet.

@@ -50,6 +50,11 @@ func TestLoseOne(t *testing.T) {
 			if b[0x20000] != 8 || b[0x20008] != 99 || a[0x50000] != 0 || a[0x50008] != 5 {
 				t.Errorf("atomics: memory %d, values %d and %d, want 8, 0, 5", b[0x20000], a[0x50000], a[0x50008])
 			}
+			// What is sent again is not counted again.
+			want := [NumOps]uint64{OpSend: 2, OpWrite: 4, OpRead: 1, OpAtomic: 2}
+			if sent, rcvd := w.a.QP.Counters().SentMessages, w.b.QP.Counters().RcvdMessages; sent != want || rcvd != want {
+				t.Errorf("messages sent %v, received %v, want %v", sent, rcvd, want)
+			}
 		})
 	}
 }

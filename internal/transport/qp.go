@@ -251,6 +251,7 @@ func (q *QP) dispatch(now ib.Time, b *Burst, h *Env) (taken bool) {
 	c := &q.common
 	if b.Src != c.Attr.DestQPN || b.SGID != c.Attr.DGID || b.DGID != c.Attr.SGID {
 		c.Count.Dropped++
+		c.Count.WrongPeer++
 		return true
 	}
 	if b.CE {

@@ -20,6 +20,7 @@ func (rs *responder) receiveRD(c *respCall, b *Burst) (taken bool) {
 		return true
 	}
 	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	c.countMessage(&c.Count.RcvdMessages, b)
 	rs.PSN = ib.PSNAdd(b.PSN, e.packets(c.Attr.MTU))
 	if b.Kind != KindReadReq || ib.PSNDist(rs.AckPSN, rs.PSN) > ib.PSNHalf/2 {
 		rs.AckPSN = rs.PSN
@@ -45,6 +46,9 @@ func (rs *responder) execute(c *respCall, b *Burst, e *resource) fault {
 		need = ib.AccessFlushGlobal | ib.AccessFlushPersist
 	default:
 		return faultRequest
+	}
+	if c.Attr.Denied != 0 && c.denies(b.Kind) {
+		return faultAccess
 	}
 	if c.Attr.Access&need == 0 || b.size() != 0 || b.Length > MaxMessage && !flushesRegion(b) {
 		return faultRequest
@@ -195,6 +199,12 @@ func (rs *responder) readBurst(c *respCall, e *resource, budget int) int {
 	psn := ib.PSNAdd(e.PSN, e.Off/mtu)
 	sc := c.sc
 	sc.OutData.Reset()
+	if c.Attr.Denied != 0 && c.denies(e.Kind) {
+		// Taken away under the response.
+		rs.Res.Pending, rs.Owed.Ack = 0, false
+		rs.refuse(c, faultAccess, psn)
+		return 0
+	}
 	if n > 0 {
 		if st := c.h.ReadRemote(e.RKey, e.Value+uint64(e.Off), n, &sc.OutData); st == Later {
 			return 0

@@ -163,6 +163,10 @@ func (r *requester) step(c *reqCall, budget int) int {
 	case c.Conf.Type == ib.UD:
 		return r.sendDatagram(c)
 	case w.Op.isRD():
+		if w.Op == WRRead && c.sc.HoldReads {
+			c.sc.ReadHeld = true
+			return 0
+		}
 		return r.sendRD(c)
 	}
 	return r.sendData(c, budget)
@@ -225,6 +229,8 @@ func (r *requester) judge(c *common, w *SendWQE) Status {
 		return w.Bad
 	case !w.Op.Valid(c.Conf.Type):
 		return LocQPOpErr
+	case c.Attr.Denied != 0 && c.denies(sendKind(w.Op)):
+		return RemAccessErr
 	case w.Op.isRD() && c.Attr.MaxRDAtomic == 0:
 		return LocQPOpErr
 	case (w.Op == WRCmpSwap || w.Op == WRFetchAdd) && w.Length < 8:

@@ -24,6 +24,7 @@ type responder struct {
 	Closing     bool // a fatal NAK waits for READ responses before it
 	HaveRecv    bool // R has been taken from the receive queue
 	Stalled     bool // the next packet is in the stash, and its memory was not at hand
+	Revoked     bool // the next request is answered with a NAK, see QP.Revoke
 
 	Msg  message
 	Owed answers
@@ -142,6 +143,9 @@ func (rs *responder) receiveReliable(c *respCall, b *Burst) (taken bool) {
 // Both are noted, so that it then goes on from there.
 func (rs *responder) takeRequest(c *respCall, b *Burst) (taken bool) {
 	if !rs.listening(c) || rs.Closing {
+		if rs.Revoked {
+			rs.dismiss(c, b)
+		}
 		c.Count.Dropped++
 		return true
 	}
@@ -230,6 +234,9 @@ func (rs *responder) place(c *respCall, b *Burst) fault {
 	n := b.size()
 	if !b.wellFormed(n, c.Attr.MTU) {
 		return faultRequest
+	}
+	if c.Attr.Denied != 0 && c.denies(base) {
+		return faultAccess
 	}
 	if base == KindWrite && c.Attr.Access&ib.AccessRemoteWrite == 0 {
 		return faultRequest
@@ -324,6 +331,7 @@ func remoteFault(st Status) fault {
 // deliver completes the message that b ends. It reports whether the queue pair lives.
 func (rs *responder) deliver(c *respCall, b *Burst) bool {
 	rs.MSN = (rs.MSN + 1) & ib.PSNMask
+	c.countMessage(&c.Count.RcvdMessages, b)
 	length := rs.Msg.Length
 	kind := rs.Msg.Kind
 	rs.Msg.Kind = 0

@@ -112,6 +112,9 @@ func (r *requester) emit(c *reqCall, b *Burst, psns uint32, done bool, cost int)
 	}
 	if ib.PSNDist(r.Una, next) > ib.PSNDist(r.Una, r.Max) {
 		r.Max = next
+		if done {
+			c.countMessage(&c.Count.SentMessages, b)
+		}
 	}
 	r.PSN = next
 	if done {

@@ -75,6 +75,7 @@ func (rs *responder) receiveDatagram(c *respCall, b *Burst) (taken bool) {
 	}
 	if !rs.HaveRecv || n > defaultMTU || rs.R.Bad == Success && rs.R.Length < grhLength+n {
 		c.Count.Dropped++
+		c.Count.NoReceive++
 		return true
 	}
 	sc := c.sc
@@ -98,6 +99,7 @@ func (rs *responder) receiveDatagram(c *respCall, b *Burst) (taken bool) {
 	}
 	rs.HaveRecv = false
 	c.Count.RDMARecvs++
+	c.countMessage(&c.Count.RcvdMessages, b)
 	sc.Result = RecvResult{
 		ByteLen: grhLength + n, HasGRH: true, Imm: b.Imm, HasImm: b.Kind == KindSendImm,
 		Solicited: b.Solicited, SrcQP: b.Src,

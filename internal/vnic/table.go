@@ -16,6 +16,8 @@ import (
 type Table struct {
 	mu  sync.Mutex // held by who changes it
 	now atomic.Pointer[contents]
+
+	removed func(*NIC) // guarded by mu; nil: nobody wants to know
 }
 
 // contents is a table at one moment. It is not changed but replaced.
@@ -76,6 +78,16 @@ func (t *Table) Remove(n *NIC) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now.Store(index(slices.DeleteFunc(slices.Clone(t.now.Load().list), func(o *NIC) bool { return o == n })))
+	if t.removed != nil {
+		t.removed(n)
+	}
+}
+
+// OnRemove has f told of NICs that are taken out: what they counted is still to be read, once.
+func (t *Table) OnRemove(f func(*NIC)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removed = f
 }
 
 // All are the NICs, oldest first.
@@ -97,6 +109,15 @@ func (t *Table) At(network string, gid ib.GID) *NIC {
 func (t *Table) Reroute() {
 	for _, n := range t.now.Load().list {
 		n.Device.Reroute()
+	}
+}
+
+// RerouteIn is Reroute for the NICs of one network.
+func (t *Table) RerouteIn(network string) {
+	for _, n := range t.now.Load().list {
+		if n.Network == network {
+			n.Device.Reroute()
+		}
 	}
 }
 

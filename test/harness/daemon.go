@@ -97,7 +97,7 @@ func Start(t testing.TB, o Options) *Daemon {
 	return d
 }
 
-// forgetControl removes the control socket that a killed daemon leaves, which otherwise the
+// forgetControl removes the control and tenants' sockets that a killed daemon leaves, which otherwise the
 // next daemon of the user would remove, and the directory with the last one. Daemons lock
 // the directory while they make or remove something there.
 func (d *Daemon) forgetControl() {
@@ -105,7 +105,7 @@ func (d *Daemon) forgetControl() {
 	if d.cred != nil {
 		uid = int(d.cred.Uid)
 	}
-	for _, path := range protocol.ControlPlaces(d.Socket, uid) {
+	for _, path := range append(protocol.ControlPlaces(d.Socket, uid), protocol.TenantPlaces(d.Socket, uid)...) {
 		dir, err := os.Open(filepath.Dir(path))
 		if err != nil {
 			continue
@@ -126,11 +126,11 @@ func At(socket string, user *syscall.Credential) *Daemon {
 // dress gives a command the environment a user has, and the user.
 func (d *Daemon) dress(cmd *exec.Cmd) {
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_RUNTIME_DIR=") {
+		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") && !strings.HasPrefix(v, "XDG_") {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR="+d.dir)
+	cmd.Env = append(cmd.Env, "XDG_RUNTIME_DIR="+d.dir, "XDG_STATE_HOME="+d.dir)
 	if d.cred != nil {
 		cmd.Env = append(cmd.Env, "HOME="+d.dir)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}

@@ -83,7 +83,7 @@ static void arming(int fd)
 {
 	unsigned char *page = mmap(NULL, VRDMA_SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(page != MAP_FAILED);
-	uint32_t *told = (uint32_t *)(page + VRDMA_ARM_TOLD);
+	uint32_t *told = (uint32_t *)(page + VRDMA_ARM_BY_COMMAND);
 	uint32_t *word = (uint32_t *)(page + VRDMA_ARM_WORDS + 7 * VRDMA_ARM_STRIDE);
 	uint32_t *last = (uint32_t *)(page + VRDMA_SHARED_SIZE - VRDMA_ARM_STRIDE);
 	CHECK(arm(fd, 7, 0) == EDOM && *word == 0); /* it is not there */

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/control"
+	"vrdma/internal/tenant"
+)
+
+func describeCommand(o *options) *cobra.Command {
+	var of string
+	c := &cobra.Command{
+		Use:   "describe KIND NAME",
+		Short: "show a declared object with its state, its users and its last events",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			kind, err := kindArg(args[0])
+			if err != nil {
+				return err
+			}
+			key, err := objectKey(kind, args[1], of, false)
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			reply, err := control.Describe(place.Socket, key)
+			if err != nil {
+				return objectsError(place, err)
+			}
+			return printDescription(c.OutOrStdout(), reply, time.Now())
+		},
+	}
+	c.Flags().StringVarP(&of, "tenant", "t", "", "the tenant of a name without one")
+	return c
+}
+
+func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
+	if len(r.Items) != 1 {
+		return fmt.Errorf("the daemon's answer has %d objects, want one", len(r.Items))
+	}
+	it := r.Items[0]
+	o, err := tenant.Unmarshal(it.Object)
+	if err != nil {
+		return err
+	}
+	text, err := tenant.YAML(o)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s\t%s\n", it.Key.Kind, it.Key.Path())
+	fmt.Fprintf(t, "Labels\t%s\n", cmp.Or(labelText(o.Meta().Labels), "none"))
+	if s := it.Status; s != nil {
+		fmt.Fprintf(t, "State\t%s, for %s\n", s.State, age(now, s.Since))
+		if s.Reason != "" {
+			fmt.Fprintf(t, "Reason\t%s\n", plain(s.Reason))
+		}
+		if s.Socket != "" {
+			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
+		}
+	}
+	if it.Key.Kind == tenant.KindNIC && len(r.InUse) == 0 {
+		fmt.Fprintf(t, "Used by\tnobody\n")
+	}
+	for i, by := range r.InUse {
+		fmt.Fprintf(t, "%s\t%s\n", [2]string{"Used by", ""}[min(i, 1)], plain(by))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if _, spec, found := bytes.Cut(text, []byte("\nspec:")); found {
+		fmt.Fprintf(w, "Spec%s", spec)
+	}
+	if len(r.Events) == 0 {
+		fmt.Fprintln(w, "Events  none")
+		return nil
+	}
+	fmt.Fprintln(w, "Events")
+	for i := range r.Events {
+		fmt.Fprintln(w, " ", eventLine(&r.Events[i]))
+	}
+	return nil
+}

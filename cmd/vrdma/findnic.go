@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
+)
+
+// findNIC finds the place of a declared NIC of the daemon at place, and makes sure that we may
+// open it.
+func findNIC(place launch.Place, name string) (launch.Place, error) {
+	tenant, nic, ok := strings.Cut(name, "/")
+	if !ok || !label(tenant) || !label(nic) {
+		return place, usage("--nic %s: want TENANT/NAME", name)
+	}
+	at, err := place.NIC(tenant, nic)
+	if err != nil {
+		return place, usage("%w", err)
+	}
+	// The door says who may come in, and has the device tree written.
+	_, err = protocol.QueryStatus(at.Socket)
+	var refusal *protocol.Refusal
+	switch {
+	case err == nil:
+		return at, nil
+	case errors.As(err, &refusal) && refusal.Text != "":
+		return place, lacks("%w", err)
+	case absent(err):
+		return place, absentNIC(place, name)
+	case errors.Is(err, fs.ErrPermission):
+		return place, lacks("NIC %s is not ours to use (%w): have spec.open of the NIC say that user or group may, or ask whoever runs the daemon", name, syscall.EACCES)
+	}
+	return place, lacks("NIC %s at %s does not answer properly: %w", name, at.Socket, err)
+}
+
+// absentNIC says why there is no NIC of a name, and which there are.
+func absentNIC(place launch.Place, name string) error {
+	there, err := protocol.QueryNICs(place.Socket)
+	switch {
+	case absent(err):
+		return lacks("no daemon serves %s: start one with vrdma daemon and declare NIC %s there, or choose another with --socket", place.Socket, name)
+	case errors.Is(err, fs.ErrPermission):
+		return lacks("there is no NIC %s, or it is not for us", name)
+	case err != nil:
+		return lacks("there is no NIC %s, and the daemon does not say which there are: %w", name, err)
+	}
+	var names []string
+	for _, n := range there {
+		if n.Name != "default" {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) == 0 {
+		return lacks("there is no NIC %s, nor any other for us: declare it with vrdma apply", name)
+	}
+	slices.Sort(names)
+	const most = 20
+	list := strings.Join(names[:min(most, len(names))], ", ")
+	if len(names) > most {
+		list += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return lacks("there is no NIC %s: for us there are %s", name, list)
+}
+
+// label reports whether s can be the name of an object: it becomes a part of a path.
+func label(s string) bool {
+	return s != "" && len(s) <= 63 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}

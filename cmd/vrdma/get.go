@@ -1,0 +1,229 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+// getFlags say what is shown, and how.
+type getFlags struct {
+	of     string
+	labels map[string]string
+	output string
+	watch  bool
+}
+
+func getCommand(o *options) *cobra.Command {
+	f := &getFlags{}
+	c := &cobra.Command{
+		Use:   "get KIND [NAME]",
+		Short: "list declared objects",
+		Long: `Lists tenants, networks, nics or policies, or all; one of them if it is named, as NAME
+or TENANT/NAME. The operator sees everything, a tenant's administrators what is the
+tenant's, others the NICs that they may open.
+
+  vrdma get nics
+  vrdma get nic red/web -o yaml
+  vrdma get nics -t red -l role=web -o wide -w`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			which, err := f.selection(args)
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			if f.watch {
+				return watchObjects(c.OutOrStdout(), place, which, f.output)
+			}
+			reply, err := control.Get(place.Socket, which)
+			if err != nil {
+				return objectsError(place, err)
+			}
+			if len(reply.Items) == 0 && which.Name != "" {
+				return fmt.Errorf("there is no %s %s that you may see", which.Kind, args[1])
+			}
+			if len(reply.Items) == 0 && !f.structured() {
+				fmt.Fprintln(c.ErrOrStderr(), "nothing found")
+				return nil
+			}
+			return printItems(c.OutOrStdout(), reply.Items, f.output, which.Name != "" && len(reply.Items) == 1)
+		},
+	}
+	c.Flags().StringVarP(&f.of, "tenant", "t", "", "only this tenant's")
+	c.Flags().StringToStringVarP(&f.labels, "selector", "l", nil, "only those with these labels: role=web")
+	c.Flags().StringVarP(&f.output, "output", "o", "", "wide, yaml, json or name (default: a table)")
+	c.Flags().BoolVarP(&f.watch, "watch", "w", false, "then show every change, until interrupted")
+	return c
+}
+
+// structured reports whether the output is for programs, which want it even if it is empty.
+func (f *getFlags) structured() bool { return f.output != "" && f.output != "wide" }
+
+// selection is what the arguments ask for.
+func (f *getFlags) selection(args []string) (s control.Selection, err error) {
+	if !slices.Contains([]string{"", "wide", "yaml", "json", "name"}, f.output) {
+		return s, usage("-o %s: choose wide, yaml, json or name", f.output)
+	}
+	s.Tenant, s.Labels = f.of, f.labels
+	if args[0] == "all" {
+		if len(args) > 1 {
+			return s, usage("get all %s: say of which kind", args[1])
+		}
+		return s, nil
+	}
+	if s.Kind, err = kindArg(args[0]); err != nil || len(args) == 1 {
+		return s, err
+	}
+	k, err := objectKey(s.Kind, args[1], f.of, true)
+	s.Tenant, s.Name = k.Tenant, k.Name
+	return s, err
+}
+
+// printItems prints objects; one that was asked for by name is not a list.
+func printItems(w io.Writer, items []control.Item, output string, one bool) error {
+	switch output {
+	case "yaml":
+		for i, it := range items {
+			text, err := itemYAML(it)
+			if err != nil {
+				return err
+			}
+			if i > 0 {
+				fmt.Fprintln(w, "---")
+			}
+			w.Write(text)
+		}
+		return nil
+	case "json":
+		return printJSON(w, items, one)
+	case "name":
+		for _, it := range items {
+			fmt.Fprintln(w, keyText(it.Key))
+		}
+		return nil
+	}
+	return printTables(w, items, output == "wide")
+}
+
+// withStatus is the object with its status, which apply passes over.
+func withStatus(it control.Item) (json.RawMessage, error) {
+	if it.Status == nil {
+		return it.Object, nil
+	}
+	status, err := json.Marshal(it.Status)
+	if err != nil {
+		return nil, err
+	}
+	object := bytes.TrimSuffix(bytes.TrimSpace(it.Object), []byte("}"))
+	return fmt.Appendf(nil, `%s,"status":%s}`, object, status), nil
+}
+
+func itemYAML(it control.Item) ([]byte, error) {
+	o, err := tenant.Unmarshal(it.Object)
+	if err != nil {
+		return nil, err
+	}
+	text, err := tenant.YAML(o)
+	if err != nil || it.Status == nil {
+		return text, err
+	}
+	status, err := yaml.Marshal(map[string]any{"status": it.Status})
+	return append(text, status...), err
+}
+
+func printJSON(w io.Writer, items []control.Item, one bool) error {
+	list := make([]json.RawMessage, len(items))
+	for i, it := range items {
+		var err error
+		if list[i], err = withStatus(it); err != nil {
+			return err
+		}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if one {
+		return e.Encode(list[0])
+	}
+	return e.Encode(struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+	}{tenant.APIVersion, "List", list})
+}
+
+// watchObjects prints what is there and then every change.
+func watchObjects(w io.Writer, place launch.Place, which control.Selection, output string) error {
+	stream, err := control.Watch(place.Socket, which)
+	if err != nil {
+		return objectsError(place, err)
+	}
+	defer stream.Close()
+	var first []control.Item
+	var rows *rowPrinter
+	for {
+		reply, err := stream.Next()
+		if errors.Is(err, io.EOF) || hungUp(err) {
+			return errors.New("the daemon ended, and the watch with it")
+		}
+		if err != nil {
+			return objectsError(place, err)
+		}
+		if rows == nil { // the table is as wide as what is there at first
+			if first = append(first, reply.Items...); !reply.Synced {
+				continue
+			}
+			rows = &rowPrinter{w: w, wide: output == "wide"}
+			reply.Items = first
+		}
+		if err := watched(w, rows, reply.Items, output); err != nil {
+			return err
+		}
+	}
+}
+
+// watched prints changes as they come.
+func watched(w io.Writer, rows *rowPrinter, items []control.Item, output string) error {
+	if output == "" || output == "wide" {
+		return rows.print(items)
+	}
+	for _, it := range items {
+		switch {
+		case it.Deleted && output == "name":
+			fmt.Fprintln(w, keyText(it.Key), "deleted")
+			continue
+		case it.Deleted:
+			continue // there is no object any more
+		case output == "yaml":
+			fmt.Fprintln(w, "---")
+		}
+		if err := printItems(w, []control.Item{it}, output, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// labelText is role=web,site=a.
+func labelText(labels map[string]string) string {
+	list := make([]string, 0, len(labels))
+	for k, v := range labels {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ",")
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+// Here is what the commands about declared objects share: apply, get, describe, delete and
+// policy test. All of them ask the daemon; none opens its store.
+
+// objectFiles are what -f names: files, directories, or - for standard input.
+type objectFiles []string
+
+func (f *objectFiles) flag(c *cobra.Command, what string) {
+	c.Flags().StringArrayVarP((*[]string)(f), "file", "f", nil, what+": a file, a directory (its .yaml, .yml and .json files), or - for standard input; may be repeated")
+}
+
+// read reads them all.
+func (f objectFiles) read(stdin io.Reader) ([]control.File, error) {
+	var out []control.File
+	for _, name := range f {
+		if name == "-" {
+			text, err := io.ReadAll(stdin)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, control.File{Name: "<stdin>", Text: string(text)})
+			continue
+		}
+		paths, err := filesOf(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, control.File{Name: path, Text: string(text)})
+		}
+	}
+	return out, nil
+}
+
+// filesOf is a file itself, or the files of a directory by name.
+func filesOf(name string) ([]string, error) {
+	info, err := os.Stat(name)
+	if err != nil || !info.IsDir() {
+		return []string{name}, err
+	}
+	entries, err := os.ReadDir(name)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) && !e.IsDir() {
+			paths = append(paths, filepath.Join(name, e.Name()))
+		}
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("%s has no .yaml, .yml or .json files", name)
+	}
+	return paths, nil
+}
+
+// parseFiles are the objects of files.
+func parseFiles(files []control.File) ([]tenant.Object, error) {
+	var objects []tenant.Object
+	var errs tenant.Errors
+	for _, f := range files {
+		some, err := tenant.Parse(f.Name, []byte(f.Text))
+		if wrong := (tenant.Errors)(nil); errors.As(err, &wrong) {
+			errs = append(errs, wrong...)
+		}
+		objects = append(objects, some...)
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return objects, nil
+}
+
+// objectKey reads the name of an object: NAME for a tenant, else TENANT/NAME, or NAME where
+// -t says the tenant. The tenant may stay open where any is meant.
+func objectKey(kind tenant.Kind, name, of string, anyTenant bool) (tenant.Key, error) {
+	k := tenant.Key{Kind: kind, Name: name}
+	if kind == tenant.KindTenant {
+		return k, nil
+	}
+	before, after, slash := strings.Cut(name, "/")
+	if k.Tenant = of; slash {
+		k.Tenant, k.Name = before, after
+	}
+	switch {
+	case slash && of != "" && of != before:
+		return k, usage("%s is not of tenant %s: leave -t out, or the tenant in the name", name, of)
+	case k.Tenant == "" && !anyTenant:
+		return k, usage("%s: which tenant's? Write TENANT/%s, or -t TENANT", name, name)
+	}
+	return k, nil
+}
+
+// kindArg reads a KIND of the command line.
+func kindArg(text string) (tenant.Kind, error) {
+	kind, err := tenant.ParseKind(text)
+	if err != nil {
+		return "", usage("%w", err)
+	}
+	return kind, nil
+}
+
+// objectsError is what the daemon, or nobody, answered.
+func objectsError(place launch.Place, err error) error {
+	var refused *control.Error
+	if errors.As(err, &refused) {
+		return problems(refused.Problems)
+	}
+	return unanswered(place, err)
+}
+
+// problems is one error of all; each that has a file and a line begins with it.
+func problems(lines []string) error {
+	if len(lines) == 1 {
+		return errors.New(lines[0])
+	}
+	return fmt.Errorf("%d problems, and nothing was done:\n%s", len(lines), strings.Join(lines, "\n"))
+}
+
+// printResults says what happened to each object, like kubectl.
+func printResults(c *cobra.Command, r *control.Reply, dryRun bool) {
+	suffix := ""
+	if dryRun {
+		suffix = " (dry run)"
+	}
+	for _, result := range r.Results {
+		fmt.Fprintf(c.OutOrStdout(), "%s %s%s\n", keyText(result.Key), result.Verb, suffix)
+	}
+	for _, text := range r.Warnings {
+		fmt.Fprintln(c.ErrOrStderr(), "vrdma: warning:", plain(text))
+	}
+}
+
+// keyText is nic/red/web, tenant/red.
+func keyText(k tenant.Key) string { return strings.ToLower(string(k.Kind)) + "/" + k.Path() }

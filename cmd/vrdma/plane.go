@@ -1,0 +1,183 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/control"
+	"vrdma/internal/inspect"
+	"vrdma/internal/launch"
+	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
+	"vrdma/internal/rack"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vnic"
+)
+
+// storePath is the file of declared objects: what --store says, else a file of this daemon's own
+// in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, or ~/.local/state/vrdma. Like the control
+// socket's its name is made from the program socket's path.
+func storePath(flag string, place launch.Place) string {
+	if flag != "" {
+		return flag
+	}
+	socket := place.Socket
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(socket)); err == nil {
+		socket = filepath.Join(dir, filepath.Base(socket))
+	}
+	sum := sha256.Sum256([]byte(socket))
+	name := hex.EncodeToString(sum[:8]) + ".db"
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "vrdma", name)
+	}
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/lib/vrdma", name)
+	}
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		return filepath.Join(home, ".local/state/vrdma", name)
+	}
+	return place.Socket + ".db"
+}
+
+// openStore opens the file. It is made when something is declared.
+func (d *daemon) openStore(path string) error {
+	s, problems, err := store.Open(path)
+	if err != nil {
+		return lacks("%w", err)
+	}
+	for _, p := range problems {
+		d.log.Warn("an entry of the store is left out", "store", path, "why", p)
+	}
+	d.store = s
+	return nil
+}
+
+// openPlane has the rack hold what is declared.
+func (d *daemon) openPlane() (err error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return lacks("the host's name, by which NICs say where they belong: %w", err)
+	}
+	plane, err := control.Open(control.Config{
+		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
+		Changed: d.admitTenants,
+	})
+	if err != nil {
+		return lacks("%w", err)
+	}
+	d.plane.Store(plane)
+	d.rack.Sweep() // the rack holds what is declared
+	return nil
+}
+
+// admitTenants opens the tenants' socket while a tenant has administrators.
+func (d *daemon) admitTenants(w *tenant.World) {
+	admit := false
+	for _, o := range w.Objects(tenant.KindTenant) {
+		a := &o.(*tenant.Tenant).Spec.Administrators
+		admit = admit || len(a.UIDs)+len(a.GIDs) > 0
+	}
+	if err := d.server.AdmitTenants(admit); err != nil {
+		d.log.Warn("administrators of tenants cannot reach the daemon: the tenants' socket cannot be made", "error", err)
+	}
+}
+
+// serveObjects answers those who ask about declared objects.
+func (d *daemon) serveObjects(c *protocol.Conn, v *inspect.View) {
+	plane := d.plane.Load()
+	if plane == nil {
+		return // not yet, or not any more
+	}
+	peer := control.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}
+	if !v.All && !v.Tenants {
+		if peer.Door = vnic.Default; v.NIC != nil {
+			peer.Door = v.NIC.Name
+		}
+	}
+	plane.Serve(c, peer)
+}
+
+// administers reports whether who looks administers a tenant.
+func (d *daemon) administers(v *inspect.View, tenant string) bool {
+	plane := d.plane.Load()
+	return plane != nil && v.Conn != nil && plane.Administers(v.Conn, control.Peer{Who: v.Who, Operator: v.All, Resident: v.Resident}, tenant)
+}
+
+// record takes an event from any goroutine, the loop included.
+func (d *daemon) record(e control.Event) {
+	if plane := d.plane.Load(); plane != nil {
+		plane.Record(e)
+	}
+}
+
+// nicKey is the key of a declared NIC by its name in the daemon.
+func nicKey(n *vnic.NIC) (k tenant.Key) {
+	if of, name, declared := strings.Cut(n.Name, "/"); declared {
+		k = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+	}
+	return k
+}
+
+// refused is told of a caller that was not let in at a NIC's door.
+func (d *daemon) refused(n *vnic.NIC, who *caller.Caller, why error) {
+	d.record(control.Event{
+		Verb: control.EventRefused, Object: nicKey(n), Reason: "open: " + why.Error(),
+		By: control.Actor{UID: who.UID, Pid: who.Pid, Program: who.Program},
+	})
+}
+
+// overdrawn is told of a limit that was met.
+func (d *daemon) overdrawn(e *budget.Error) {
+	event := control.Event{Verb: control.EventQuota, Reason: e.Error()}
+	if e.Tenant != "" {
+		event.Object = tenant.Key{Kind: tenant.KindTenant, Name: e.Tenant}
+	}
+	d.record(event)
+}
+
+// denied is told on the loop of what the rules have refused.
+func (d *daemon) denied(key tenant.Key, of nic.Denial) {
+	e := control.Event{
+		Verb: control.EventRefused, Object: key, Peer: of.Peer.Addr().String(), Reason: of.What.String() + ": " + of.Why,
+		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+	}
+	if of.What == nic.Revoked {
+		e.Verb, e.Reason = control.EventRevoked, of.Why
+	}
+	d.record(e)
+}
+
+// connected is told on the loop of connections that were made, and of their end.
+func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
+	e := control.Event{
+		Verb: control.EventConnected, Object: nicKey(n), Peer: of.Remote.String(), Reason: "to " + of.Remote.String(),
+		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+	}
+	if of.Passive {
+		e.Reason = "at " + of.Local.String()
+	}
+	if of.Ended {
+		e.Verb = control.EventDisconnected
+	}
+	d.record(e)
+}
+
+// slots are the rack, as the plane knows it.
+type slots struct{ *rack.Rack }
+
+func (s slots) Remove(k tenant.Key, force bool) error {
+	err := s.Rack.Remove(k, force)
+	var used *rack.InUse
+	if errors.As(err, &used) {
+		return &control.InUse{NIC: used.NIC, By: used.By}
+	}
+	return err
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+func policyCommand(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "policy",
+		Short: "ask what the declared policies say",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return usage("say what: vrdma policy test FROM TO") },
+	}
+	c.AddCommand(policyTestCommand(o))
+	return c
+}
+
+func policyTestCommand(o *options) *cobra.Command {
+	var files objectFiles
+	var service, qpType string
+	var ops []string
+	c := &cobra.Command{
+		Use:   "test FROM TO",
+		Short: "say whether one NIC may connect to another, and which rule decides",
+		Long: `Says what the daemon would do if the NIC FROM asked the NIC TO for a connection, and by
+which rule. With -f the files are taken as applied; nothing is changed. Without a daemon
+the files are all there is. The status is 0 if the connection, with all the operations
+that were asked for, is allowed, and 1 if not.
+
+  vrdma policy test red/slow red/db
+  vrdma policy test red/web red/db --service tcp:7471 --op read -f rules.yaml`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := policyQuestion(args[0], args[1], service, qpType)
+			if err != nil {
+				return usage("%w", err)
+			}
+			needs := make([]tenant.Operation, len(ops))
+			for i, op := range ops {
+				if err := needs[i].UnmarshalText([]byte(op)); err != nil {
+					return usage("--op: %w", err)
+				}
+			}
+			texts, err := files.read(c.InOrStdin())
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			answers, err := testPolicy(place, q, texts)
+			if err != nil {
+				return err
+			}
+			return printAnswers(c.OutOrStdout(), &q, answers, needs)
+		},
+	}
+	files.flag(c, "taken as applied")
+	c.Flags().StringVar(&service, "service", "", "what FROM connects to: tcp:PORT, udp:PORT, ib:PORT, or manual (queue pairs brought up without rdma_cm); default: every service")
+	c.Flags().StringVar(&qpType, "type", "rc", "type of the queue pairs: rc, uc or ud")
+	c.Flags().StringSliceVar(&ops, "op", nil, "operations that it needs: send, write, read, atomic (default: any of them)")
+	return c
+}
+
+// policyQuestion puts the question together.
+func policyQuestion(from, to, service, qpType string) (q control.PolicyQuestion, err error) {
+	q.From, q.To, q.Service = from, to, service
+	for _, name := range []string{from, to} {
+		if strings.Count(name, "/") != 1 {
+			return q, fmt.Errorf("%s is not a NIC: write TENANT/NAME", name)
+		}
+	}
+	if err := q.Type.UnmarshalText([]byte(qpType)); err != nil {
+		return q, fmt.Errorf("--type: %w", err)
+	}
+	if service == "" {
+		return q, nil
+	}
+	s, err := tenant.ParseService(service)
+	switch {
+	case err != nil:
+		return q, fmt.Errorf("--service: %w", err)
+	case !s.Manual && (len(s.Ports) != 1 || s.Ports[0].First != s.Ports[0].Last):
+		return q, fmt.Errorf("--service %s: ask for one port, like tcp:7471, or leave it out for all", service)
+	}
+	return q, nil
+}
+
+// testPolicy asks the daemon, or decides here if there is none and files say what would be.
+func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.File) ([]control.PolicyAnswer, error) {
+	answers, err := control.TestPolicy(place.Socket, q, files)
+	if err == nil {
+		return answers, nil
+	}
+	if !absent(err) || len(files) == 0 {
+		return nil, objectsError(place, err)
+	}
+	objects, err := parseFiles(files)
+	if err != nil {
+		return nil, inFiles(err)
+	}
+	w, _, err := (&tenant.World{}).Next(tenant.Change{Put: objects}, rand.New(rand.NewPCG(1, 1)))
+	if err != nil {
+		return nil, inFiles(err)
+	}
+	return control.Judge(w, q)
+}
+
+// inFiles is everything that is wrong with files.
+func inFiles(err error) error {
+	var list tenant.Errors
+	if !errors.As(err, &list) {
+		return err
+	}
+	var lines []string
+	for _, e := range list {
+		lines = append(lines, e.Error())
+	}
+	return problems(lines)
+}
+
+// enough reports whether an answer has all of the operations that are needed, and at least one.
+func enough(a *control.PolicyAnswer, ops []tenant.Operation) bool {
+	have := strings.Split(a.Operations, ", ")
+	return a.Allowed && !slices.ContainsFunc(ops, func(op tenant.Operation) bool { return !slices.Contains(have, string(op)) })
+}
+
+// printAnswers prints a line for the services that are answered alike, and for a single service
+// what each side says. That something is denied is in the exit status, too.
+func printAnswers(w io.Writer, q *control.PolicyQuestion, list []control.PolicyAnswer, ops []tenant.Operation) error {
+	denied, alike, same := false, true, true
+	for i := range list {
+		denied = denied || !enough(&list[i], ops)
+		alike = alike && list[i].Rule == list[0].Rule
+		same = same && list[i].Operations == list[0].Operations
+	}
+	verdict := tenant.Allow
+	if denied {
+		verdict = tenant.Deny
+	}
+	fmt.Fprintf(w, "%s -> %s: %s\n", q.From, q.To, verdict)
+	switch {
+	case len(list) > 1 && same && !denied:
+		fmt.Fprintf(w, "  every service: %s\n", list[0].Operations)
+	case len(list) > 0 && alike:
+		fmt.Fprintf(w, "  %s\n", list[0].Rule)
+		for _, step := range list[0].Steps {
+			fmt.Fprintf(w, "  - %s\n", step)
+		}
+	default:
+		for _, a := range list {
+			fmt.Fprintf(w, "  %s: %s\n", a.Service, a.Rule)
+		}
+	}
+	if denied {
+		return &exitError{status: exitFailed}
+	}
+	return nil
+}

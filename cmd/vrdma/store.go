@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
+)
+
+func storeCommand(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "store",
+		Short: "copy what is declared out of the daemon, and into another",
+	}
+	c.AddCommand(storeExportCommand(o), storeImportCommand(o))
+	return c
+}
+
+func storeExportCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export",
+		Short: "print everything that is declared, as YAML",
+		Long: `Prints everything that is declared, with the addresses and VNIs that were allocated, as one
+YAML file that vrdma store import and vrdma apply read.`,
+		Example: "  vrdma store export > backup.yaml\n  vrdma --socket A store export | vrdma --socket B store import --replace -",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			text, err := control.Export(place.Socket)
+			if err != nil {
+				return unanswered(place, err)
+			}
+			_, err = io.WriteString(os.Stdout, text)
+			return err
+		},
+	}
+}
+
+func storeImportCommand(o *options) *cobra.Command {
+	var replace, dryRun bool
+	c := &cobra.Command{
+		Use:   "import FILE",
+		Short: "declare what an export has, all of it or nothing",
+		Args:  cobra.ExactArgs(1),
+		Long: `Declares what vrdma store export has printed; - reads standard input. With --replace everything
+else is deleted, and programs that use it lose their device.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			text, err := readArgument(args[0])
+			if err != nil {
+				return err
+			}
+			reply, err := control.Import(place.Socket, control.File{Name: args[0], Text: string(text)}, replace, dryRun)
+			if err != nil {
+				return unanswered(place, err)
+			}
+			for _, r := range reply.Results {
+				fmt.Printf("%v %s\n", r.Key, r.Verb)
+			}
+			for _, w := range reply.Warnings {
+				fmt.Fprintln(os.Stderr, "vrdma: warning:", plain(w))
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&replace, "replace", false, "delete everything that the file does not have")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
+	return c
+}
+
+// readArgument reads a file, or standard input.
+func readArgument(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(os.Stdin)
+	}
+	return os.ReadFile(name)
+}
+
+// unanswered says what to do about a daemon that did not do what was asked for.
+func unanswered(place launch.Place, err error) error {
+	var said *control.Error
+	var refusal *protocol.Refusal
+	switch {
+	case errors.As(err, &said), errors.As(err, &refusal):
+		return err
+	case absent(err):
+		return lacks("no daemon serves %s: start one with vrdma daemon, or choose another with --socket", place.Socket)
+	case errors.Is(err, fs.ErrPermission):
+		return lacks("the daemon at %s does not let us in: its user and root may ask it, and the administrators of its tenants, who name it with --socket", place.Socket)
+	}
+	return improper(place, err)
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"vrdma/internal/control"
+	"vrdma/internal/tenant"
+)
+
+// A column of a table of objects; some are there only if it is to be wide.
+type column struct {
+	title string
+	wide  bool
+	value func(tenant.Object, *control.Status) string
+}
+
+// nameColumn is the first column of all: as the command line takes it.
+var nameColumn = column{title: "NAME", value: func(o tenant.Object, _ *control.Status) string { return o.Key().Path() }}
+
+var labelsColumn = column{title: "LABELS", wide: true, value: func(o tenant.Object, _ *control.Status) string { return labelText(o.Meta().Labels) }}
+
+// objectColumns are those of each kind.
+var objectColumns = map[tenant.Kind][]column{
+	tenant.KindTenant: {
+		nameColumn,
+		tenantColumn("WEIGHT", func(s *tenant.TenantSpec) string { return strconv.Itoa(max(1, s.Weight)) }),
+		tenantColumn("NICS", func(s *tenant.TenantSpec) string { return limitText(s.Quota.NICs) }),
+		tenantColumn("QUEUE-PAIRS", func(s *tenant.TenantSpec) string { return limitText(s.Quota.QueuePairs) }),
+		tenantColumn("MEMORY", func(s *tenant.TenantSpec) string { return quantityText(s.Quota.Memory) }),
+		tenantColumn("RATE-OUT", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.Out) }),
+		tenantColumn("RATE-IN", func(s *tenant.TenantSpec) string { return quantityText(s.Rate.In) }),
+		whenWide(tenantColumn("ADMINISTRATORS", func(s *tenant.TenantSpec) string { return whoText(&s.Administrators) })),
+		labelsColumn,
+	},
+	tenant.KindNetwork: {
+		nameColumn,
+		networkColumn("VNI", func(s *tenant.NetworkSpec) string { return limitText(int(s.VNI)) }),
+		networkColumn("SUBNETS", func(s *tenant.NetworkSpec) string { return listText(s.Subnets) }),
+		networkColumn("MTU", func(s *tenant.NetworkSpec) string { return limitText(s.MTU) }),
+		networkColumn("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
+		networkColumn("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
+		labelsColumn,
+	},
+	tenant.KindNIC: {
+		nameColumn,
+		nicColumn("NETWORK", func(s *tenant.NICSpec) string { return s.Network }),
+		nicColumn("ADDRESSES", func(s *tenant.NICSpec) string { return listText(s.Addresses) }),
+		nicColumn("HOST", func(s *tenant.NICSpec) string { return cmp.Or(s.Host, "anywhere") }),
+		{title: "STATE", value: func(_ tenant.Object, st *control.Status) string { return string(st.State) }},
+		whenWide(nicColumn("CLASS", func(s *tenant.NICSpec) string { return string(cmp.Or(s.Class, tenant.ClassBulk)) })),
+		whenWide(nicColumn("RATE-OUT", func(s *tenant.NICSpec) string { return quantityText(s.Rate.Out) })),
+		whenWide(nicColumn("RATE-IN", func(s *tenant.NICSpec) string { return quantityText(s.Rate.In) })),
+		whenWide(nicColumn("GUARANTEE", func(s *tenant.NICSpec) string { return quantityText(s.Guarantee) })),
+		whenWide(nicColumn("OPEN", func(s *tenant.NICSpec) string { return whoText(&s.Open) })),
+		labelsColumn,
+		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
+	},
+	tenant.KindPolicy: {
+		nameColumn,
+		policyColumn("NETWORK", func(s *tenant.PolicySpec) string { return cmp.Or(s.NICs.Network, "any") }),
+		policyColumn("NICS", func(s *tenant.PolicySpec) string {
+			return cmp.Or(strings.Trim(strings.Join(s.NICs.Names, ",")+" "+labelText(s.NICs.Labels), " "), "all")
+		}),
+		policyColumn("ALLOW", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Allow)) }),
+		policyColumn("DENY", func(s *tenant.PolicySpec) string { return strconv.Itoa(len(s.Deny)) }),
+		labelsColumn,
+	},
+}
+
+func whenWide(c column) column {
+	c.wide = true
+	return c
+}
+
+func tenantColumn(title string, f func(*tenant.TenantSpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Tenant).Spec) }}
+}
+
+func networkColumn(title string, f func(*tenant.NetworkSpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Network).Spec) }}
+}
+
+func nicColumn(title string, f func(*tenant.NICSpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.NIC).Spec) }}
+}
+
+func policyColumn(title string, f func(*tenant.PolicySpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Policy).Spec) }}
+}
+
+// limitText is a number that 0 leaves open.
+func limitText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func quantityText[T interface {
+	~uint64
+	fmt.Stringer
+}](n T) string {
+	if n == 0 {
+		return ""
+	}
+	return n.String()
+}
+
+func listText[T fmt.Stringer](values []T) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = v.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// whoText is uid=1000,gid=50.
+func whoText(w *tenant.Who) string {
+	var texts []string
+	for _, id := range w.UIDs {
+		texts = append(texts, "uid="+strconv.Itoa(id))
+	}
+	for _, id := range w.GIDs {
+		texts = append(texts, "gid="+strconv.Itoa(id))
+	}
+	if w.Container != "" {
+		texts = append(texts, "container="+w.Container)
+	}
+	if w.Namespace != "" {
+		texts = append(texts, "namespace="+w.Namespace)
+	}
+	return strings.Join(texts, ",")
+}
+
+// printTables prints a table for each kind.
+func printTables(w io.Writer, items []control.Item, wide bool) error {
+	p := &rowPrinter{w: w, wide: wide}
+	for len(items) > 0 {
+		n := 1
+		for n < len(items) && items[n].Key.Kind == items[0].Key.Kind {
+			n++
+		}
+		if p.kind != "" {
+			fmt.Fprintln(w)
+		}
+		if err := p.print(items[:n]); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// A rowPrinter prints rows as they come. The first that it gets make the columns' widths.
+type rowPrinter struct {
+	w      io.Writer
+	wide   bool
+	kind   tenant.Kind
+	shown  []column
+	widths []int
+}
+
+func (p *rowPrinter) print(items []control.Item) error {
+	var rows [][]string
+	for _, it := range items {
+		if it.Key.Kind != p.kind {
+			p.flush(rows)
+			rows = p.begin(it.Key.Kind)
+		}
+		row, err := p.row(it)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, row)
+	}
+	return p.flush(rows)
+}
+
+// begin starts the table of a kind with its titles.
+func (p *rowPrinter) begin(kind tenant.Kind) [][]string {
+	p.kind, p.shown, p.widths = kind, nil, nil
+	var titles []string
+	for _, c := range objectColumns[kind] {
+		if !c.wide || p.wide {
+			p.shown = append(p.shown, c)
+			titles = append(titles, c.title)
+		}
+	}
+	return [][]string{titles}
+}
+
+func (p *rowPrinter) row(it control.Item) ([]string, error) {
+	if it.Deleted {
+		return []string{it.Key.Path(), "deleted"}, nil
+	}
+	o, err := tenant.Unmarshal(it.Object)
+	if err != nil {
+		return nil, err
+	}
+	status := it.Status
+	if status == nil {
+		status = &control.Status{}
+	}
+	row := make([]string, len(p.shown))
+	for i, c := range p.shown {
+		row[i] = cmp.Or(c.value(o, status), "-")
+	}
+	return row, nil
+}
+
+// flush prints rows, aligned by the widest of the first ones.
+func (p *rowPrinter) flush(rows [][]string) error {
+	if p.widths == nil {
+		p.widths = make([]int, len(p.shown))
+		for _, row := range rows {
+			for i, cell := range row {
+				p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cell))
+			}
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", max(0, p.widths[i]-utf8.RuneCountInString(cell))+3))
+			}
+		}
+		if _, err := fmt.Fprintln(p.w, b.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"vrdma/internal/protocol"
+)
+
+// The table of vrdma top, made of two looks at what NICs have counted.
+
+// A topRow is a NIC, or the sum of a tenant's.
+type topRow struct {
+	protocol.NICStatus
+	sum   bool // of a tenant
+	nics  int  // that it is the sum of
+	rates map[string]float64
+}
+
+// A topView is how the table is to look.
+type topView struct {
+	sort          sortKey
+	tenants       bool // sums only
+	width, height int  // of the terminal; 0: none
+}
+
+// key changes the view as a key says.
+func (v *topView) key(k byte) {
+	switch k {
+	case 't':
+		v.tenants = !v.tenants
+	default:
+		for i, s := range sorts {
+			if s.key == k {
+				v.sort = sortKey(i)
+			}
+		}
+	}
+}
+
+// A sortKey is an index into sorts.
+type sortKey int
+
+var sorts = []struct {
+	name string
+	key  byte
+	of   func(*topRow) float64
+}{
+	{"name", 'n', func(*topRow) float64 { return 0 }},
+	{"out", 'o', func(r *topRow) float64 { return r.rates["transmit_bytes"] }},
+	{"in", 'i', func(r *topRow) float64 { return r.rates["receive_bytes"] }},
+	{"messages", 'm', func(r *topRow) float64 { return r.rate("sent_") + r.rate("received_") }},
+	{"drops", 'd', func(r *topRow) float64 { return r.rate("dropped_") + r.rate("denied_") }},
+	{"cpu", 'c', func(r *topRow) float64 { return r.rates["loop_ns"] }},
+}
+
+func sortNamed(name string) (sortKey, bool) {
+	i := slices.IndexFunc(sorts, func(s struct {
+		name string
+		key  byte
+		of   func(*topRow) float64
+	}) bool {
+		return s.name == name
+	})
+	return sortKey(i), i >= 0
+}
+
+// rate adds up the rates of columns that begin alike.
+func (r *topRow) rate(begins string) (sum float64) {
+	for name, v := range r.rates {
+		if strings.HasPrefix(name, begins) {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// topRows are the rows of all NICs that there are, and of what is left of those that are gone if
+// anything of it moved.
+func topRows(before, now *protocol.Top) []topRow {
+	type key struct{ tenant, network, nic string }
+	old := make(map[key]map[string]uint64)
+	for _, n := range before.NICs {
+		old[key{n.Tenant, n.Network, n.NIC}] = n.Used
+	}
+	seconds := now.Time.Sub(before.Time).Seconds()
+	var out []topRow
+	for _, n := range now.NICs {
+		r := topRow{NICStatus: n, rates: make(map[string]float64)}
+		was := old[key{n.Tenant, n.Network, n.NIC}]
+		for name, v := range n.Used {
+			if d := v - was[name]; v > was[name] && seconds > 0 {
+				r.rates[name] = float64(d) / seconds
+			}
+		}
+		// What is nobody's is of interest when something happens to it.
+		if n.Live && !strings.HasPrefix(n.Tenant, "_") || len(r.rates) > 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// sumRows adds, for every tenant, the sum of its NICs.
+func sumRows(rows []topRow) map[string]*topRow {
+	sums := make(map[string]*topRow)
+	for _, r := range rows {
+		s := sums[r.Tenant]
+		if s == nil {
+			s = &topRow{NICStatus: protocol.NICStatus{Tenant: r.Tenant}, sum: true, rates: make(map[string]float64)}
+			sums[r.Tenant] = s
+		}
+		if r.Live && r.NIC != "" {
+			s.nics++
+		}
+		s.Sessions += r.Sessions
+		s.QPs += r.QPs
+		s.Connections += r.Connections
+		s.Registered += r.Registered
+		for name, v := range r.rates {
+			s.rates[name] += v
+		}
+	}
+	return sums
+}
+
+// arrange puts tenants in order, and each one's NICs behind it. Of a tenant with one NIC there is
+// no sum.
+func arrange(rows []topRow, v topView) []topRow {
+	by := sorts[v.sort].of
+	order := func(a, b *topRow) int {
+		return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Network, b.Network))
+	}
+	var out []topRow
+	tenants := slices.Collect(maps.Values(sumRows(rows)))
+	slices.SortFunc(tenants, order)
+	slices.SortFunc(rows, func(a, b topRow) int { return order(&a, &b) })
+	for _, t := range tenants {
+		if v.tenants || t.nics > 1 {
+			out = append(out, *t)
+		}
+		if v.tenants {
+			continue
+		}
+		for _, r := range rows {
+			if r.Tenant == t.Tenant {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
+	rows := arrange(topRows(before, now), v)
+	seconds := now.Time.Sub(before.Time).Seconds()
+	cpu := 0.0
+	if seconds > 0 {
+		cpu = (now.CPU - before.CPU) / seconds
+	}
+	fmt.Fprintf(w, "vrdma top: pid %d, up %s, daemon %.0f %% of a core, sorted by %s\n\n", now.Pid, age(now.Time, now.Started), 100*cpu, sorts[v.sort].name)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TENANT\tNIC\tNETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
+	for _, r := range rows {
+		name := r.NIC
+		if r.sum {
+			name = fmt.Sprintf("(%d)", r.nics)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), cmp.Or(r.Network, "-"),
+			bytesText(uint64(r.rates["transmit_bytes"])), bytesText(uint64(r.rates["receive_bytes"])),
+			countText(r.rate("sent_")), countText(r.rate("received_")), countText(r.rates["retransmitted_packets"]),
+			r.rates["loop_ns"]/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))
+	}
+	return t.Flush()
+}
+
+// countText is a rate in at most five digits.
+func countText(v float64) string {
+	switch {
+	case v >= 1e7:
+		return fmt.Sprintf("%.1fM", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%.1fk", v/1e3)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// reasonsText are drops and denials by reason, the most first.
+func reasonsText(r *topRow) string {
+	type reason struct {
+		name string
+		rate float64
+	}
+	var list []reason
+	for name, v := range r.rates {
+		if n, ok := strings.CutPrefix(name, "dropped_"); ok {
+			list = append(list, reason{n, v})
+		} else if n, ok := strings.CutPrefix(name, "denied_"); ok {
+			list = append(list, reason{"denied " + n, v})
+		}
+	}
+	if len(list) == 0 {
+		return "-"
+	}
+	slices.SortFunc(list, func(a, b reason) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.name, b.name)) })
+	var out []string
+	for _, l := range list {
+		out = append(out, fmt.Sprintf("%s %s", l.name, countText(l.rate)))
+	}
+	return strings.Join(out, ", ")
+}

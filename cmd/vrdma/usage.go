@@ -1,0 +1,143 @@
+package main
+
+import (
+	"cmp"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/protocol"
+)
+
+func usageCommand(o *options) *cobra.Command {
+	var output, tenant string
+	var since time.Duration
+	var records bool
+	c := &cobra.Command{
+		Use:   "usage",
+		Short: "show what tenants have used, for bills",
+		Long: `Shows what each NIC has sent and received: bytes, messages, time of the daemon, memory.
+The daemon keeps records by the minute for some hours, by the hour for two days, and after
+that by the day and tenant, over restarts (vrdma daemon --usage FILE). A record that begins
+before --since and ends after it counts whole; FROM and TO say what is shown. The
+daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
+their socket leads to.
+
+-o json and -o csv have every column: messages by operation each way (a READ counts as sent
+at the side that reads), packets dropped by reason, requests denied by reason.`,
+		Example: `  vrdma usage --since 24h
+  vrdma usage --since 720h --tenant red --records -o csv`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"text", "json", "csv"}, output) {
+				return usage("-o %s: choose text, json or csv", output)
+			}
+			if since <= 0 {
+				return usage("--since %v: want how long ago, such as 24h", since)
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			report, err := protocol.QueryUsage(place.Socket, time.Now().Add(-since), tenant)
+			if err != nil {
+				return unanswered(place, err)
+			}
+			if !records {
+				report.Records = sumRecords(report.Records)
+			}
+			return printUsage(c.OutOrStdout(), report, output)
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text, json or csv")
+	c.Flags().DurationVar(&since, "since", 24*time.Hour, "from how long ago")
+	c.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
+	c.Flags().BoolVar(&records, "records", false, "each record, and not the sum of a NIC's")
+	return c
+}
+
+// sumRecords puts the records of a NIC together.
+func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
+	type key struct{ tenant, network, nic string }
+	at := make(map[key]int)
+	out := []protocol.UsageRecord{}
+	for _, r := range in {
+		k := key{r.Tenant, r.Network, r.NIC}
+		i, ok := at[k]
+		if !ok {
+			at[k] = len(out)
+			r.Used = maps.Clone(r.Used)
+			out = append(out, r)
+			continue
+		}
+		s := &out[i]
+		for name, v := range r.Used {
+			s.Used[name] += v
+		}
+		if r.From.Before(s.From) {
+			s.From = r.From
+		}
+		if r.To.After(s.To) {
+			s.To = r.To
+		}
+	}
+	slices.SortFunc(out, func(a, b protocol.UsageRecord) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Network, b.Network), cmp.Compare(a.NIC, b.NIC))
+	})
+	return out
+}
+
+func printUsage(w io.Writer, u *protocol.UsageReport, output string) error {
+	switch output {
+	case "json":
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(u)
+	case "csv":
+		return csvUsage(w, u)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TENANT\tNIC\tFROM\tTO\tOUT\tIN\tSENT\tRECEIVED\tDROPPED\tDENIED\tCPU\tMEMORY")
+	for _, r := range u.Records {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f s\t%s·s\n", r.Tenant, cmp.Or(r.NIC, "-"), clockText(r.From), clockText(r.To),
+			bytesText(r.Used["transmit_bytes"]), bytesText(r.Used["receive_bytes"]),
+			sumOf(r.Used, "sent_"), sumOf(r.Used, "received_"), sumOf(r.Used, "dropped_"), sumOf(r.Used, "denied_"),
+			float64(r.Used["loop_ns"])/1e9, bytesText(r.Used["memory_byte_seconds"]))
+	}
+	return t.Flush()
+}
+
+func clockText(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
+
+// sumOf adds up the columns that begin alike.
+func sumOf(used map[string]uint64, begins string) (n uint64) {
+	for name, v := range used {
+		if len(name) > len(begins) && name[:len(begins)] == begins {
+			n += v
+		}
+	}
+	return n
+}
+
+// csvUsage is a row for each record and a column for everything there is.
+func csvUsage(w io.Writer, u *protocol.UsageReport) error {
+	out := csv.NewWriter(w)
+	out.Write(append([]string{"tenant", "network", "nic", "from", "to"}, u.Columns...))
+	for _, r := range u.Records {
+		row := []string{r.Tenant, r.Network, r.NIC, r.From.UTC().Format(time.RFC3339), r.To.UTC().Format(time.RFC3339)}
+		for _, c := range u.Columns {
+			row = append(row, strconv.FormatUint(r.Used[c], 10))
+		}
+		out.Write(row)
+	}
+	out.Flush()
+	return out.Error()
+}

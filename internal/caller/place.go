@@ -1,0 +1,89 @@
+package caller
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a NIC's owner may say of who opens it. All of it is asked of the kernel, and for the
+// process that connected.
+
+// InGroup reports whether the process behind conn had one of these groups when it connected.
+func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
+	if slices.Contains(gids, c.GID) {
+		return true
+	}
+	for _, g := range peerGroups(conn) {
+		if slices.Contains(gids, int(g)) {
+			return true
+		}
+	}
+	return false
+}
+
+// ControlGroup is the path of the process's control group, as the daemon sees it.
+func (c *Caller) ControlGroup(conn syscall.Conn) (path string, err error) {
+	err = whileThere(conn, c.Pid, func() error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid))
+		path = controlGroup(text)
+		return err
+	})
+	if err == nil && path == "" {
+		err = errors.New("it has no control group")
+	}
+	return path, err
+}
+
+// controlGroup reads /proc/PID/cgroup: the path in the unified hierarchy or, where only the old
+// ones are used, the longest.
+func controlGroup(text []byte) (path string) {
+	for line := range bytes.Lines(text) {
+		f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if len(f[2]) > len(path) {
+			path = f[2]
+		}
+	}
+	return path
+}
+
+// Within reports whether a path is prefix or lies below it.
+func Within(path, prefix string) bool {
+	prefix = "/" + strings.Trim(prefix, "/")
+	return prefix == "/" || path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+// NetworkNamespace is the network namespace of the process, as NamespaceAt names it.
+func (c *Caller) NetworkNamespace(conn syscall.Conn) (name string, err error) {
+	err = whileThere(conn, c.Pid, func() (err error) {
+		name, err = NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", c.Pid))
+		return err
+	})
+	return name, err
+}
+
+// NamespaceAt names the namespace that a path leads to: /run/netns/NAME, /proc/PID/ns/net. Two
+// that have one name are one, as long as both are there.
+func NamespaceAt(path string) (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return "", &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return "", fmt.Errorf("%s is no namespace", path)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}

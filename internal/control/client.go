@@ -1,0 +1,125 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+)
+
+// ask sends a request to the daemon at socket, its program socket: at the first of its sockets
+// that we may use (protocol.DialObjects). The reply is the first.
+func ask(socket string, req *Request) (*protocol.Session, *Reply, error) {
+	s, err := protocol.DialObjects(socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.SendJSON(req); err != nil {
+		s.Close()
+		return nil, nil, fmt.Errorf("the daemon hung up on the request: %w", err)
+	}
+	reply := new(Reply)
+	if err = s.ReceiveJSON(reply); err == nil && reply.Error != nil {
+		err = reply.Error
+	}
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, reply, nil
+}
+
+// once is ask for a request with one reply.
+func once(socket string, req *Request) (*Reply, error) {
+	s, reply, err := ask(socket, req)
+	if err != nil {
+		return nil, err
+	}
+	s.Close()
+	return reply, nil
+}
+
+// Apply has the daemon apply files, all of them or nothing. The reply has Results and Warnings.
+func Apply(socket string, files []File, dryRun bool) (*Reply, error) {
+	return once(socket, &Request{Op: OpApply, Files: files, DryRun: dryRun})
+}
+
+// Delete deletes objects, all of them or none. One that is in use is an *Error with InUse that
+// says by whom, unless force.
+func Delete(socket string, keys []tenant.Key, force, dryRun bool) (*Reply, error) {
+	return once(socket, &Request{Op: OpDelete, Keys: keys, Force: force, DryRun: dryRun})
+}
+
+// Get reads objects; the reply has Items and their Revision. None is no error.
+func Get(socket string, which Selection) (*Reply, error) {
+	return once(socket, &Request{Op: OpGet, Select: which})
+}
+
+// Describe reads one object with its status, its last events and who uses it.
+func Describe(socket string, key tenant.Key) (*Reply, error) {
+	return once(socket, &Request{Op: OpDescribe, Keys: []tenant.Key{key}})
+}
+
+// TestPolicy asks what the rules say, with files applied first, for this question only.
+// There is an answer for each stretch of services that the rules tell apart.
+func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, error) {
+	reply, err := once(socket, &Request{Op: OpPolicyTest, Policy: &q, Files: files})
+	if err != nil {
+		return nil, err
+	}
+	if len(reply.Policy) == 0 {
+		return nil, errors.New("the daemon's answer says nothing")
+	}
+	return reply.Policy, nil
+}
+
+// Export reads everything that the store declares, as one YAML file.
+func Export(socket string) (string, error) {
+	reply, err := once(socket, &Request{Op: OpExport})
+	if err != nil {
+		return "", err
+	}
+	return reply.Text, nil
+}
+
+// Import applies what Export wrote; with replace, what it does not name is deleted.
+func Import(socket string, file File, replace, dryRun bool) (*Reply, error) {
+	return once(socket, &Request{Op: OpImport, Files: []File{file}, Replace: replace, DryRun: dryRun})
+}
+
+// A Stream is changes or events as they come.
+type Stream struct{ s *protocol.Session }
+
+// Watch tells of the objects that are there, then (Reply.Synced) of every change.
+func Watch(socket string, which Selection) (*Stream, error) {
+	return stream(socket, &Request{Op: OpWatch, Select: which})
+}
+
+// Events tells of the last events (0: all that are kept), and with follow of those to come.
+func Events(socket string, which Selection, last int, follow bool) (*Stream, error) {
+	return stream(socket, &Request{Op: OpEvents, Select: which, Last: last, Follow: follow})
+}
+
+func stream(socket string, req *Request) (*Stream, error) {
+	s, _, err := ask(socket, req)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{s}, nil
+}
+
+// Next waits for the next reply; io.EOF means that there are no more.
+func (s *Stream) Next() (*Reply, error) {
+	reply := new(Reply)
+	if err := s.s.ReceiveJSON(reply); err != nil {
+		return nil, err
+	}
+	if reply.Error != nil {
+		return nil, reply.Error
+	}
+	return reply, nil
+}
+
+// Close ends the stream; a Next that waits then fails.
+func (s *Stream) Close() error { return s.s.Close() }

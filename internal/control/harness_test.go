@@ -1,0 +1,241 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/protocol"
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+func TestMain(m *testing.M) {
+	askTime, readTime = time.Hour, time.Hour
+	os.Exit(m.Run())
+}
+
+// A fakeRack remembers what it was told.
+type fakeRack struct {
+	mu       sync.Mutex
+	in       map[tenant.Key]*tenant.NIC
+	used     map[tenant.Key][]string
+	broken   map[tenant.Key]error
+	puts     int
+	enforced *tenant.World
+	panics   bool
+}
+
+func newRack() *fakeRack {
+	return &fakeRack{in: map[tenant.Key]*tenant.NIC{}, used: map[tenant.Key][]string{}, broken: map[tenant.Key]error{}}
+}
+
+func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t == nil || n == nil || c == nil {
+		return errors.New("a NIC without tenant or network")
+	}
+	if r.panics {
+		panic("the rack fell over")
+	}
+	if err := r.broken[c.Key()]; err != nil {
+		return err
+	}
+	r.puts++
+	r.in[c.Key()] = c
+	return nil
+}
+
+func (r *fakeRack) Remove(k tenant.Key, force bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if by := r.used[k]; len(by) > 0 && !force {
+		return &InUse{k, by}
+	}
+	delete(r.in, k)
+	return nil
+}
+
+func (r *fakeRack) Enforce(w *tenant.World) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.enforced = w
+}
+
+func (r *fakeRack) Users(k tenant.Key) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used[k]
+}
+
+func (r *fakeRack) Socket(k tenant.Key) string { return "/doors/" + k.Path() }
+
+// set changes how it behaves.
+func (r *fakeRack) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// has are the NICs that are in, by name.
+func (r *fakeRack) has() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for k := range r.in {
+		out = append(out, k.Path())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func nicKey(of, name string) tenant.Key {
+	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+}
+
+// A host is a plane with a socket, at which everybody is who the test says.
+type host struct {
+	t      testing.TB
+	plane  *Plane
+	rack   *fakeRack
+	store  store.Store
+	budget *budget.Ledger
+	dir    string
+	mu     sync.Mutex
+	n      int
+	work   sync.WaitGroup
+}
+
+func newHost(t testing.TB, s store.Store) *host {
+	t.Helper()
+	h := &host{t: t, rack: newRack(), store: s, budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}
+	h.open()
+	t.Cleanup(func() {
+		h.plane.Close()
+		h.work.Wait()
+	})
+	return h
+}
+
+func (h *host) open() {
+	h.t.Helper()
+	var err error
+	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here", Version: "test"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// as is a socket at which everybody is peer.
+func (h *host) as(peer Peer, uid int) string {
+	h.t.Helper()
+	h.mu.Lock()
+	h.n++
+	path := filepath.Join(h.dir, fmt.Sprint(h.n))
+	h.mu.Unlock()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { l.Close() })
+	h.work.Go(func() {
+		for {
+			u, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			h.work.Go(func() { h.converse(protocol.NewConn(u), peer, uid) })
+		}
+	})
+	h.t.Cleanup(func() { l.Close() })
+	return path
+}
+
+// converse greets as the front door does.
+func (h *host) converse(c *protocol.Conn, peer Peer, uid int) {
+	defer c.Close()
+	var hello [1024]byte
+	if _, _, err := c.ReadMessage(hello[:]); err != nil {
+		return
+	}
+	w := protocol.Welcome{Magic: protocol.Magic, Protocol: protocol.Version}
+	c.WriteMessage(w.Append(nil))
+	var req protocol.ControlRequest
+	if c.ReceiveRequest(&req) != nil || c.SendJSON(protocol.ControlReply{}) != nil {
+		return
+	}
+	who := &caller.Caller{Pid: os.Getpid(), UID: uid, GID: 100000 + uid, Program: "test", Account: h.budget.User(uid)}
+	defer who.Account.Drop()
+	peer.Who = who
+	h.plane.Serve(c, peer)
+}
+
+func (h *host) operator() string { return h.as(Peer{Operator: true, Resident: true}, 0) }
+
+func (h *host) user(uid int) string { return h.as(Peer{Resident: true}, uid) }
+
+// file is one file.
+func file(text string) []File { return []File{{"test.yaml", text}} }
+
+func example(t testing.TB) []File {
+	t.Helper()
+	text, err := os.ReadFile("testdata/two-tenants.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []File{{"two-tenants.yaml", string(text)}}
+}
+
+func mustApply(t testing.TB, socket string, files []File) *Reply {
+	t.Helper()
+	r, err := Apply(socket, files, false)
+	if err != nil {
+		t.Fatalf("apply: %v", err)
+	}
+	return r
+}
+
+// names are the keys of items.
+func names(items []Item) (out []string) {
+	for _, it := range items {
+		text := it.Key.String()
+		if it.Deleted {
+			text += " deleted"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// worldText is everything that a world says.
+func worldText(t testing.TB, w *tenant.World) string {
+	t.Helper()
+	out := ""
+	for _, o := range w.Objects("") {
+		text, err := tenant.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out += string(text) + "\n"
+	}
+	return out
+}
+
+// eventually waits for cond, a minute at most.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}

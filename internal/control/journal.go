@@ -1,0 +1,159 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"vrdma/internal/tenant"
+)
+
+const (
+	// keptEvents is how many events are kept in memory.
+	keptEvents = 4096
+	// Of a verb and an object this many are taken a second, after a pause this many at once.
+	eventRate  = 10
+	eventBurst = 20
+	// mostKinds bounds how many verbs and objects are counted apart.
+	mostKinds = 8192
+	// mostLogged is how many of the events that come at once are in the log.
+	mostLogged = 100
+)
+
+// A journal is the events.
+type journal struct {
+	feed feed[Event]
+
+	mu    sync.Mutex // before feed.mu
+	kinds map[eventKind]*allowance
+}
+
+// An eventKind is what is rate-limited by itself.
+type eventKind struct {
+	verb   Verb
+	object tenant.Key
+}
+
+// An allowance is a token bucket.
+type allowance struct {
+	tokens float64
+	at     time.Time // when tokens was right
+	missed uint64
+}
+
+func newJournal() *journal {
+	return &journal{feed: feed[Event]{most: keptEvents}, kinds: make(map[eventKind]*allowance)}
+}
+
+// record takes an event, unless there are too many of its kind. It takes no longer than two
+// locks that nobody holds for long.
+func (j *journal) record(e Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	kind := eventKind{e.Verb, e.Object}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	a := j.kinds[kind]
+	if a == nil {
+		if len(j.kinds) >= mostKinds {
+			j.forget(e.Time)
+		}
+		a = &allowance{tokens: eventBurst, at: e.Time}
+		j.kinds[kind] = a
+	}
+	a.fill(e.Time)
+	if a.tokens < 1 {
+		a.missed++
+		return
+	}
+	a.tokens--
+	e.Missed, a.missed = e.Missed+a.missed, 0
+	j.number(e)
+}
+
+func (a *allowance) fill(now time.Time) {
+	if since := now.Sub(a.at); since > 0 {
+		a.tokens = min(eventBurst, a.tokens+since.Seconds()*eventRate)
+		a.at = now
+	}
+}
+
+// forget makes room: those that have been quiet begin anew as they would go on. If all are
+// busy, so does everybody.
+func (j *journal) forget(now time.Time) {
+	for kind, a := range j.kinds {
+		if a.fill(now); a.tokens >= eventBurst {
+			delete(j.kinds, kind)
+		}
+	}
+	if len(j.kinds) >= mostKinds {
+		clear(j.kinds)
+	}
+}
+
+// changes takes the events of one change, all of them. It is for changes that were made on
+// behalf of somebody who may.
+func (j *journal) changes(events []Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.number(events...)
+}
+
+// number adds events. mu is held.
+func (j *journal) number(events ...Event) {
+	j.feed.mu.Lock()
+	defer j.feed.mu.Unlock()
+	next := j.feed.first + uint64(len(j.feed.items))
+	for i := range events {
+		events[i].Sequence = next + uint64(i) + 1 // people count from 1
+	}
+	j.feed.addLocked(events)
+}
+
+// write has a log say what happens, until ctx ends. Whoever records an event does not wait for it.
+func (j *journal) write(ctx context.Context, log *slog.Logger) {
+	number := uint64(0)
+	for {
+		events, next, missed, wait := j.feed.after(number, keptEvents)
+		number = next
+		for i, e := range events {
+			if i == mostLogged {
+				log.Info("more events: see vrdma events", "events", len(events)-i)
+				break
+			}
+			logEvent(log, e)
+		}
+		if missed > 0 {
+			log.Info("events that came too fast for the log", "events", missed)
+		}
+		if wait == nil {
+			continue
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func logEvent(log *slog.Logger, e Event) {
+	args := []any{"verb", string(e.Verb)}
+	if e.Object != (tenant.Key{}) {
+		args = append(args, "object", e.Object.String())
+	}
+	for _, field := range []struct{ name, value string }{{"peer", e.Peer}, {"reason", e.Reason}} {
+		if field.value != "" {
+			args = append(args, field.name, field.value)
+		}
+	}
+	if e.By != (Actor{}) {
+		args = append(args, "uid", e.By.UID, "pid", e.By.Pid, "program", e.By.Program)
+	}
+	if e.Missed > 0 {
+		args = append(args, "missed", e.Missed)
+	}
+	log.Info("event", args...)
+}

@@ -1,0 +1,339 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// sees reports whether the caller may read an object of a world.
+func (t *conversation) sees(w *tenant.World, o tenant.Object) bool {
+	if w.MayRead(t.who, o) {
+		return true
+	}
+	k := o.Key()
+	return t.peer.Door != "" && k.Kind == tenant.KindNIC && k.Path() == t.peer.Door
+}
+
+// selected are the objects that are asked for and that the caller may read.
+func (t *conversation) selected(w *tenant.World, s *Selection) []tenant.Object {
+	if s.Kind != "" && s.Kind != tenant.KindTenant && s.Tenant != "" && s.Name != "" {
+		o := w.Get(tenant.Key{Kind: s.Kind, Tenant: s.Tenant, Name: s.Name})
+		if o == nil || !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o) {
+			return nil
+		}
+		return []tenant.Object{o}
+	}
+	return slices.DeleteFunc(w.Objects(s.Kind), func(o tenant.Object) bool {
+		return !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o)
+	})
+}
+
+// item is an object as it is told.
+func (p *Plane) item(o tenant.Object) (Item, error) {
+	text, err := tenant.Marshal(o)
+	if err != nil {
+		return Item{}, err
+	}
+	it := Item{Key: o.Key(), Object: text}
+	if it.Key.Kind != tenant.KindNIC {
+		return it, nil
+	}
+	if status := p.slot(it.Key).status; status.State != "" {
+		if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
+			status.Socket = porter.Socket(it.Key)
+		}
+		it.Status = &status
+	}
+	return it, nil
+}
+
+func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
+	out := make([]Item, 0, len(objects))
+	for _, o := range objects {
+		it, err := p.item(o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, it)
+	}
+	return out, nil
+}
+
+func (t *conversation) get(req *Request) error {
+	snap := t.p.now.Load()
+	objects := t.selected(snap.world, &req.Select)
+	items, err := t.p.items(objects)
+	if err != nil {
+		return err
+	}
+	return t.send(&Reply{Revision: snap.revision, Items: items}, len(items))
+}
+
+// describedEvents is how many events a description has.
+const describedEvents = 20
+
+func (t *conversation) describe(req *Request) error {
+	if len(req.Keys) != 1 {
+		return errors.New("one object is described at a time")
+	}
+	snap, key := t.p.now.Load(), req.Keys[0]
+	o := snap.world.Get(key)
+	if o == nil || !t.sees(snap.world, o) {
+		// Whether it is there is not told to those who may not see it.
+		return fmt.Errorf("there is no %v that you may see", key)
+	}
+	it, err := t.p.item(o)
+	if err != nil {
+		return err
+	}
+	reply := &Reply{Revision: snap.revision, Items: []Item{it}}
+	if porter, knows := t.p.cfg.Rack.(Porter); knows && key.Kind == tenant.KindNIC {
+		reply.InUse = porter.Users(key)
+	}
+	events, _, _, _ := t.p.journal.feed.after(0, 1<<30)
+	for _, e := range slices.Backward(events) {
+		if e.Object == key && len(reply.Events) < describedEvents {
+			reply.Events = append(reply.Events, e)
+		}
+	}
+	slices.Reverse(reply.Events)
+	return t.send(reply, 1+len(reply.Events))
+}
+
+// pieceOf is how many updates or events a reply of a stream has at most.
+const pieceOf = 256
+
+// watch tells of what is there, and then of every update. What a watcher has been told of is
+// remembered by key, so that the end of an object is told to those who knew of it.
+func (t *conversation) watch(req *Request) error {
+	if err := t.send(&Reply{}, pieceOf); err != nil {
+		return err
+	}
+	ctx, stop := t.gone()
+	defer stop()
+	told := make(map[tenant.Key]struct{})
+	number, err := t.catchUp(req, told)
+	for err == nil {
+		updates, next, missed, wait := t.p.updates.after(number, pieceOf)
+		switch {
+		case missed > 0:
+			number, err = t.catchUp(req, told)
+			continue
+		case wait != nil:
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return errHungUp
+			}
+			continue
+		}
+		number = next
+		err = t.tell(req, told, updates)
+	}
+	return err
+}
+
+// catchUp tells of everything that is there, and of the end of what is not there any more. It
+// returns the number of the first update that may not be told yet.
+func (t *conversation) catchUp(req *Request, told map[tenant.Key]struct{}) (uint64, error) {
+	number := t.p.updates.next() // before the world: an update may be told twice, and none is missed
+	snap := t.p.now.Load()
+	var items []Item
+	for _, o := range t.selected(snap.world, &req.Select) {
+		it, err := t.p.item(o)
+		if err != nil {
+			return number, err
+		}
+		items = append(items, it)
+	}
+	there := make(map[tenant.Key]struct{}, len(items))
+	for _, it := range items {
+		there[it.Key] = struct{}{}
+	}
+	for key := range told {
+		if _, still := there[key]; !still {
+			items = append(items, Item{Key: key, Deleted: true})
+		}
+	}
+	clear(told)
+	for key := range there {
+		told[key] = struct{}{}
+	}
+	for len(items) > pieceOf {
+		if err := t.tellItems(items[:pieceOf], false); err != nil {
+			return number, err
+		}
+		items = items[pieceOf:]
+	}
+	return number, t.tellItems(items, true)
+}
+
+// tell tells of updates.
+func (t *conversation) tell(req *Request, told map[tenant.Key]struct{}, updates []update) error {
+	w := t.p.World()
+	var items []Item
+	for _, u := range updates {
+		key := u.object.Key()
+		if u.deleted {
+			if _, knew := told[key]; knew {
+				delete(told, key)
+				items = append(items, Item{Key: key, Deleted: true})
+			}
+			continue
+		}
+		if !req.Select.Matches(key, u.object.Meta().Labels) || !t.sees(w, u.object) {
+			continue
+		}
+		it, err := t.p.item(u.object)
+		if err != nil {
+			return err
+		}
+		told[key] = struct{}{}
+		items = append(items, it)
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	return t.tellItems(items, false)
+}
+
+func (t *conversation) tellItems(items []Item, synced bool) error {
+	t.c.SetWriteDeadline(time.Now().Add(readTime))
+	if t.c.SendJSON(Reply{Items: items, Synced: synced}) != nil {
+		return errHungUp
+	}
+	return nil
+}
+
+// events tells of what has happened, and with follow of what happens.
+func (t *conversation) events(req *Request) error {
+	if err := t.send(&Reply{}, pieceOf); err != nil {
+		return err
+	}
+	ctx, stop := t.gone()
+	defer stop()
+	number, end := t.firstEvent(req)
+	for req.Follow || number < end {
+		events, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
+		if wait != nil {
+			if err := t.await(ctx, wait); err != nil {
+				return err
+			}
+			continue
+		}
+		number = next
+		if events = t.visible(req, events); len(events) == 0 {
+			continue
+		}
+		events[0].Missed += missed
+		t.c.SetWriteDeadline(time.Now().Add(readTime))
+		if t.c.SendJSON(Reply{Events: events}) != nil {
+			return errHungUp
+		}
+	}
+	return errHungUp // the end of the stream is the end of the connection
+}
+
+func (t *conversation) await(ctx context.Context, wait <-chan struct{}) error {
+	select {
+	case <-wait:
+		return nil
+	case <-ctx.Done():
+		return errHungUp
+	}
+}
+
+// firstEvent is the number of the first event to tell, and the number after the last that is
+// there now.
+func (t *conversation) firstEvent(req *Request) (number, end uint64) {
+	all, end, _, _ := t.p.journal.feed.after(0, 1<<30)
+	number = end - uint64(len(all))
+	if req.Last <= 0 {
+		return number, end
+	}
+	left := req.Last
+	for i := len(all) - 1; i >= 0; i-- {
+		if len(t.visible(req, all[i:i+1])) == 0 {
+			continue
+		}
+		if left--; left == 0 {
+			return number + uint64(i), end
+		}
+	}
+	return number, end
+}
+
+// visible are the events that were asked for and that the caller may see: the operator all,
+// others those of objects that they may read. Of an object that is gone its tenant's
+// administrators may.
+func (t *conversation) visible(req *Request, events []Event) (out []Event) {
+	w := t.p.World()
+	for _, e := range events {
+		labels := map[string]string(nil)
+		o := w.Get(e.Object)
+		if o != nil {
+			labels = o.Meta().Labels
+		}
+		if !req.Select.Matches(e.Object, labels) {
+			continue
+		}
+		switch {
+		case t.who.Operator:
+		case e.Object == (tenant.Key{}):
+			continue
+		case o != nil && t.sees(w, o):
+		case o == nil && t.administers(w, e.Object.Tenant):
+		default:
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func (t *conversation) administers(w *tenant.World, name string) bool {
+	o := w.Tenant(name)
+	return o != nil && o.Spec.Administrators.Admits(t.who)
+}
+
+// suppose is the world after a change that is not made.
+func (p *Plane) suppose(who tenant.Caller, c tenant.Change) (*tenant.World, error) {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	w := p.World()
+	if err := w.May(who, c); err != nil {
+		return nil, &Error{Problems: problemsOf(err), Denied: true}
+	}
+	next, _, err := w.Next(c, p.rnd)
+	if err != nil {
+		return nil, &Error{Problems: problemsOf(err)}
+	}
+	return next, nil
+}
+
+// export is everything that is declared, as a file that apply and import read.
+func (t *conversation) export() error {
+	if !t.who.Operator {
+		return denied("only the operator may export a store, at the control socket")
+	}
+	snap := t.p.now.Load()
+	var b strings.Builder
+	fmt.Fprintf(&b, "# vrdma store export: schema %d, store %s, revision %d\n", store.Schema, snap.meta.ID, snap.revision)
+	objects := snap.world.Objects("")
+	for _, o := range objects {
+		text, err := tenant.YAML(o)
+		if err != nil {
+			return err
+		}
+		b.WriteString("---\n")
+		b.Write(text)
+	}
+	return t.send(&Reply{Revision: snap.revision, Text: b.String()}, len(objects))
+}

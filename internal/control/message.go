@@ -1,0 +1,163 @@
+package control
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"vrdma/internal/tenant"
+)
+
+// An Op is what a request asks for.
+type Op string
+
+const (
+	OpApply      Op = "apply"       // Files, DryRun
+	OpDelete     Op = "delete"      // Keys, Force, DryRun
+	OpGet        Op = "get"         // Select
+	OpWatch      Op = "watch"       // Select; a stream
+	OpDescribe   Op = "describe"    // Select, of one object
+	OpEvents     Op = "events"      // Select, Last, Follow; a stream
+	OpPolicyTest Op = "policy test" // Policy, Files
+	OpExport     Op = "export"
+	OpImport     Op = "import" // Files, Replace, DryRun
+)
+
+// A Request is what a tool asks, one a connection.
+type Request struct {
+	Op      Op              `json:"op"`
+	Files   []File          `json:"files,omitempty"`
+	Keys    []tenant.Key    `json:"keys,omitempty"`
+	Select  Selection       `json:"select,omitzero"`
+	Policy  *PolicyQuestion `json:"policy,omitempty"`
+	DryRun  bool            `json:"dryRun,omitempty"`
+	Force   bool            `json:"force,omitempty"`
+	Replace bool            `json:"replace,omitempty"`
+	Follow  bool            `json:"follow,omitempty"`
+	Last    int             `json:"last,omitempty"`
+}
+
+// A File is YAML as a person wrote it. The daemon reads it, since only there the objects that
+// it names are known; the name is for error messages.
+type File struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// A Selection says which objects; what it leaves out matches everything.
+type Selection struct {
+	Kind   tenant.Kind       `json:"kind,omitempty"`
+	Tenant string            `json:"tenant,omitempty"`
+	Name   string            `json:"name,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Matches reports whether an object is selected.
+func (s *Selection) Matches(k tenant.Key, labels map[string]string) bool {
+	of := k.Tenant
+	if k.Kind == tenant.KindTenant {
+		of = k.Name
+	}
+	if s.Kind != "" && s.Kind != k.Kind || s.Tenant != "" && s.Tenant != of || s.Name != "" && s.Name != k.Name {
+		return false
+	}
+	for name, value := range s.Labels {
+		if have, found := labels[name]; !found || have != value {
+			return false
+		}
+	}
+	return true
+}
+
+// A Reply answers a Request. One that has an end is answered by one; a stream by one that is
+// empty, or an error, and then by one for each change or event.
+type Reply struct {
+	Error *Error `json:"error,omitempty"`
+
+	Revision int64          `json:"revision,omitempty"` // of the store, where the answer is of one
+	Results  []Result       `json:"results,omitempty"`  // apply, delete, import
+	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the rack cannot do yet
+	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
+	Events   []Event        `json:"events,omitempty"`   // describe, events
+	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
+	Policy   []PolicyAnswer `json:"policy,omitempty"`
+	Text     string         `json:"text,omitempty"` // export
+	// Synced is true on the reply of a watch after which everything is known that was there
+	// when it began.
+	Synced bool `json:"synced,omitempty"`
+}
+
+// An Error says why a request was not done, each problem by itself.
+type Error struct {
+	Problems []string `json:"problems"`
+	// Denied: the caller may not.
+	Denied bool `json:"denied,omitempty"`
+	// InUse: something is in use; force ends that.
+	InUse bool `json:"inUse,omitempty"`
+}
+
+func (e *Error) Error() string { return strings.Join(e.Problems, "\n") }
+
+// A Result is what happened to one object, or in a dry run would.
+type Result struct {
+	Key tenant.Key `json:"key"`
+	// Verb is created, changed, unchanged or deleted, as tenant.Effect says.
+	Verb string `json:"verb"`
+}
+
+// Verbs of a Result.
+const (
+	Created   = "created"
+	Changed   = "changed"
+	Unchanged = "unchanged"
+	Deleted   = "deleted"
+)
+
+// An Item is an object as the daemon has it.
+type Item struct {
+	Key tenant.Key `json:"key"`
+	// Object is the object as a file would have it, in JSON, with what was allocated.
+	// tenant.Unmarshal reads it.
+	Object json.RawMessage `json:"object,omitempty"`
+	Status *Status         `json:"status,omitempty"` // of a NIC
+	// Deleted: a watch saw it go.
+	Deleted bool `json:"deleted,omitempty"`
+}
+
+// A Status says what became of a NIC on this host.
+type Status struct {
+	State  State     `json:"state"`
+	Reason string    `json:"reason,omitempty"` // why it is not ready
+	Since  time.Time `json:"since"`
+	// Socket is the door of the NIC on this host, where it is ready.
+	Socket string `json:"socket,omitempty"`
+}
+
+// A State is how far a NIC is.
+type State string
+
+const (
+	Ready     State = "ready"
+	Failed    State = "failed"    // the rack could not; it is tried again
+	Elsewhere State = "elsewhere" // it belongs to another host
+)
+
+// A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Files in the
+// request they are applied first, for the question only.
+type PolicyQuestion struct {
+	From string        `json:"from"`
+	To   string        `json:"to"`
+	Type tenant.QPType `json:"type,omitempty"` // empty: rc
+	// Service is manual, or a port as in tcp:7471; empty: all of them.
+	Service string `json:"service,omitempty"`
+}
+
+// A PolicyAnswer is what the rules say about some services.
+type PolicyAnswer struct {
+	Service    string `json:"service"` // manual, tcp, udp:7-9
+	Allowed    bool   `json:"allowed"`
+	Operations string `json:"operations"` // send, read; none
+	Rule       string `json:"rule"`       // the answer on one line, with the rule that decided
+	// Steps are what each side says.
+	Steps []string `json:"steps,omitempty"`
+}

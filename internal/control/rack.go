@@ -1,0 +1,262 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vrdma/internal/tenant"
+)
+
+// A Rack is where the NICs of this host are. Its methods are not called at the same time.
+type Rack interface {
+	// Put puts a NIC in, or changes the one that is there to what it is now. It is called for
+	// a NIC that is new and for one that changed, or whose network did.
+	Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
+	// Remove pulls a NIC out. One that is in use stays, and the error is an *InUse, unless
+	// force ends the use. A NIC that is not there is no error.
+	Remove(k tenant.Key, force bool) error
+	// Enforce makes the policies, shares and quotas of a world those of the NICs. It is called
+	// after every change, before NICs that are new are put in.
+	Enforce(w *tenant.World)
+}
+
+// A Porter is a Rack that knows more of a NIC.
+type Porter interface {
+	// Users are who uses a NIC, one text each.
+	Users(k tenant.Key) []string
+	// Socket is the NIC's door; "" if there is none.
+	Socket(k tenant.Key) string
+}
+
+// InUse is the error for a NIC that is not pulled out because somebody uses it.
+type InUse struct {
+	NIC tenant.Key
+	By  []string // "ib_send_bw (pid 12, uid 1000)", each
+}
+
+func (e *InUse) Error() string {
+	const most = 5
+	by := e.By
+	more := ""
+	if len(by) > most {
+		by, more = by[:most], fmt.Sprintf(" and %d more", len(e.By)-most)
+	}
+	return fmt.Sprintf("%v is in use by %s%s: end that first, or use --force", e.NIC, strings.Join(by, ", "), more)
+}
+
+// NoRack is a rack without room: it takes everything and does nothing.
+type NoRack struct{}
+
+func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
+func (NoRack) Remove(tenant.Key, bool) error                          { return nil }
+func (NoRack) Enforce(*tenant.World)                                  {}
+
+// A slot is a NIC of this host, as far as the rack has it.
+type slot struct {
+	nic     *tenant.NIC // what was put in last; nil: nothing is in
+	network *tenant.Network
+	status  Status
+}
+
+// here reports whether a NIC belongs into this host's rack.
+func (p *Plane) here(n *tenant.NIC) bool {
+	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == p.cfg.Host
+}
+
+// anywhere is how a file may spell that a NIC has no host.
+const anywhere = "anywhere"
+
+// reconcile makes the rack what the world says: what is gone goes, then the rules, then what is
+// new comes. changing is held. It returns what did not work, and reports NICs whose status has
+// changed to those who watch.
+func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
+	var told []update
+	for _, key := range p.occupied() {
+		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
+		if n != nil && (p.here(n) || s.status.State == Elsewhere) {
+			continue
+		}
+		if s.status.State == Elsewhere {
+			p.free(key)
+			continue
+		}
+		// Whoever took it out of the world has decided.
+		if err := p.try(func() error { return p.cfg.Rack.Remove(key, true) }); err != nil {
+			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
+			p.setStatus(key, func(s *slot) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
+			continue
+		}
+		p.free(key)
+	}
+	if err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil }); err != nil {
+		warnings = append(warnings, "the rules cannot be enforced: "+err.Error())
+		p.journal.record(Event{Verb: EventFailed, Reason: "the rules cannot be enforced: " + err.Error()})
+	}
+	failed := []*tenant.NIC{}
+	errs := make(map[tenant.Key]error)
+	for _, o := range w.Objects(tenant.KindNIC) {
+		n := o.(*tenant.NIC)
+		if !p.here(n) {
+			p.setElsewhere(n, &told)
+			continue
+		}
+		if err := p.putIn(w, n, &told); err != nil {
+			failed, errs[n.Key()] = append(failed, n), err
+		}
+	}
+	// Two NICs may have exchanged their addresses: then the first can have its own only now.
+	for _, n := range failed {
+		if err := p.putIn(w, n, &told); err != nil {
+			errs[n.Key()] = err
+		} else {
+			delete(errs, n.Key())
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
+		err := errs[key]
+		warnings = append(warnings, fmt.Sprintf("%v: %v; it is tried again", key, err))
+		p.setStatus(key, func(s *slot) {
+			if s.status.State != Failed || s.status.Reason != err.Error() {
+				s.status = p.failed(s.status, err.Error())
+				told = append(told, update{object: w.Get(key)})
+				p.journal.record(Event{Verb: EventFailed, Object: key, Reason: err.Error()})
+			}
+		})
+	}
+	p.updates.add(told...)
+	return warnings
+}
+
+// putIn puts a NIC into the rack, if it is not there as it should be.
+func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
+	key, network := n.Key(), w.NetworkOf(n)
+	if s := p.slot(key); s.nic != nil && same(s.nic, n) && same(s.network, network) {
+		return nil
+	}
+	if err := p.try(func() error { return p.cfg.Rack.Put(w.TenantOf(n), network, n) }); err != nil {
+		return err
+	}
+	p.setStatus(key, func(s *slot) {
+		s.nic, s.network = n, network
+		if s.status.State != Ready {
+			if s.status.State == Failed {
+				p.journal.record(Event{Verb: EventReady, Object: key})
+			}
+			s.status = Status{State: Ready, Since: time.Now()}
+			*told = append(*told, update{object: n})
+		}
+	})
+	return nil
+}
+
+func (p *Plane) setElsewhere(n *tenant.NIC, told *[]update) {
+	if p.slot(n.Key()).status.State == Elsewhere {
+		return
+	}
+	p.setStatus(n.Key(), func(s *slot) {
+		s.status = Status{State: Elsewhere, Reason: "it is of host " + n.Spec.Host, Since: time.Now()}
+		*told = append(*told, update{object: n})
+	})
+}
+
+// failed is a status that says why, since when it is not what it was.
+func (p *Plane) failed(old Status, why string) Status {
+	s := Status{State: Failed, Reason: why, Since: old.Since}
+	if old.State != Failed {
+		s.Since = time.Now()
+	}
+	return s
+}
+
+// vacate pulls out the NICs that a change takes from this host, before it is committed. If one
+// is in use, all are put back, and nothing happens. changing is held.
+func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
+	var problems Error
+	for _, e := range effects {
+		n, isNIC := e.Old.(*tenant.NIC)
+		if !isNIC || p.slot(e.Key).nic == nil {
+			continue
+		}
+		if now := next.NIC(e.Key.Tenant, e.Key.Name); now != nil && p.here(now) {
+			continue
+		}
+		err := p.try(func() error { return p.cfg.Rack.Remove(e.Key, force) })
+		if err == nil {
+			p.free(e.Key)
+			continue
+		}
+		var used *InUse
+		if errors.As(err, &used) {
+			problems.InUse = true
+		} else {
+			err = fmt.Errorf("%v cannot be removed: %w", n.Key(), err)
+		}
+		problems.Problems = append(problems.Problems, err.Error())
+	}
+	if len(problems.Problems) > 0 {
+		p.reconcile(old)
+		return &problems
+	}
+	return nil
+}
+
+// try calls the rack. A panic there is a mistake of ours, and is that NIC's alone.
+func (p *Plane) try(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.cfg.Log.Error("panic in the rack", "panic", r, "stack", stack())
+			err = fmt.Errorf("a mistake of vrdma's, see the daemon's log: %v", r)
+		}
+	}()
+	return f()
+}
+
+// slot is a copy of a NIC's slot.
+func (p *Plane) slot(key tenant.Key) slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.slots[key]; s != nil {
+		return *s
+	}
+	return slot{}
+}
+
+func (p *Plane) setStatus(key tenant.Key, f func(*slot)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.slots[key]
+	if s == nil {
+		s = &slot{}
+		p.slots[key] = s
+	}
+	f(s)
+}
+
+func (p *Plane) free(key tenant.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.slots, key)
+}
+
+// occupied are the keys of all slots.
+func (p *Plane) occupied() []tenant.Key {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+}
+
+// unfinished reports whether the rack still has something to do.
+func (p *Plane) unfinished() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.slots {
+		if s.status.State == Failed {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,313 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+)
+
+// A Peer is who asks, and at which socket, as the front door knows it.
+type Peer struct {
+	Who *caller.Caller
+	// Operator: it came in at the control socket, which lets in nobody else.
+	Operator bool
+	// Resident: it lives where the daemon lives. The user numbers of one that does not mean
+	// nothing here.
+	Resident bool
+	// Door is the NIC whose door it came through, "TENANT/NAME"; "" at other sockets. Whoever
+	// is there may read of that NIC, and change nothing.
+	Door string
+}
+
+const (
+	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators:
+	// YAML that is written for it takes 150 times its size while it is read. A question has no
+	// files and is short.
+	mostRequest  = 16 << 20
+	mostTenant   = 1 << 20
+	mostQuestion = 64 << 10
+	// parsed is the memory that a byte of a request may take while it is read and checked.
+	parsed = 8
+	// itemState is the memory that one object or event of a reply may take.
+	itemState = 4 << 10
+)
+
+// How long a tool may take to send a request, and to read a reply. Tests, whose machine may stand
+// still for a while, are more patient.
+var askTime, readTime = 30 * time.Second, 30 * time.Second
+
+// A conversation is one request and its replies.
+type conversation struct {
+	p    *Plane
+	c    *protocol.Conn
+	peer Peer
+	who  tenant.Caller
+	by   Actor
+	held budget.Bill
+}
+
+// callerOf is who talks to us, as the rules know it. Who does not live where the daemon lives is
+// nobody.
+func callerOf(c syscall.Conn, peer Peer) tenant.Caller {
+	who := tenant.Caller{Operator: peer.Operator, UID: -1}
+	if peer.Resident {
+		who.UID = peer.Who.UID
+		who.GIDs = append([]int{peer.Who.GID}, caller.Groups(c)...)
+	}
+	return who
+}
+
+// Administers reports whether who came by c administers a tenant, or is the operator.
+func (p *Plane) Administers(c syscall.Conn, peer Peer, name string) bool {
+	who, t := callerOf(c, peer), p.World().Tenant(name)
+	return who.Operator || t != nil && t.Spec.Administrators.Admits(who)
+}
+
+// Serve answers one request about objects; the caller has been told that it may send one.
+func (p *Plane) Serve(c *protocol.Conn, peer Peer) {
+	t := &conversation{p: p, c: c, peer: peer, who: callerOf(c, peer)}
+	t.by = Actor{Pid: peer.Who.Pid, UID: peer.Who.UID, Program: peer.Who.Program}
+	defer func() { peer.Who.Account.Refund(t.held) }()
+	req, err := t.receive()
+	if err == nil {
+		err = t.answer(req)
+	}
+	if err != nil {
+		t.fail(err)
+	}
+}
+
+// changes reports whether the caller may change anything at all.
+func (t *conversation) changes() bool {
+	return t.who.Operator || t.peer.Door == "" && t.p.administers(t.who)
+}
+
+func (p *Plane) administers(who tenant.Caller) bool {
+	return slices.ContainsFunc(p.World().Objects(tenant.KindTenant), func(o tenant.Object) bool {
+		return o.(*tenant.Tenant).Spec.Administrators.Admits(who)
+	})
+}
+
+// errHungUp: there is nobody to tell.
+var errHungUp = errors.New("the tool hung up")
+
+// receive reads the request. Those who may only look have no use for a long one.
+func (t *conversation) receive() (*Request, error) {
+	most := mostQuestion
+	switch {
+	case t.who.Operator:
+		most = mostRequest
+	case t.changes():
+		most = mostTenant
+	}
+	t.c.SetReadDeadline(time.Now().Add(askTime))
+	defer t.c.SetReadDeadline(time.Time{})
+	req, held := new(Request), 0
+	err := t.c.ReceiveJSONUpTo(req, most, func(bytes int) error {
+		if bytes > most {
+			return fmt.Errorf("the request is longer than %d bytes: apply the objects in several files", most)
+		}
+		// In steps, so that a long one is not charged piece by piece.
+		if bytes > held {
+			held = min(most, max(2*held, bytes, 64<<10))
+			return t.charge(budget.Bill{budget.State: parsed * uint64(held)})
+		}
+		return nil
+	})
+	var refused *budget.Error
+	switch {
+	case err == nil:
+		return req, nil
+	case errors.As(err, &refused), errors.Is(err, protocol.ErrMalformed):
+		return nil, err
+	case held > 0 && strings.HasPrefix(err.Error(), "the request"):
+		return nil, err
+	}
+	return nil, errHungUp
+}
+
+// charge raises what the caller is charged for this conversation to a bill.
+func (t *conversation) charge(b budget.Bill) error {
+	more := b
+	for kind, held := range t.held {
+		if more[kind] = 0; b[kind] > held {
+			more[kind] = b[kind] - held
+		}
+	}
+	if err := t.peer.Who.Account.Charge(more); err != nil {
+		if t.p.cfg.Overdrawn != nil {
+			t.p.cfg.Overdrawn(err)
+		}
+		return err
+	}
+	for kind := range t.held {
+		t.held[kind] += more[kind]
+	}
+	return nil
+}
+
+// answer does what is asked.
+func (t *conversation) answer(req *Request) error {
+	switch req.Op {
+	case OpApply:
+		return t.apply(req, false)
+	case OpImport:
+		if !t.who.Operator {
+			return denied("only the operator may import a store, at the control socket")
+		}
+		return t.apply(req, req.Replace)
+	case OpDelete:
+		return t.change(req, tenant.Change{Delete: req.Keys, Force: req.Force})
+	case OpGet:
+		return t.get(req)
+	case OpDescribe:
+		return t.describe(req)
+	case OpWatch:
+		return t.watch(req)
+	case OpEvents:
+		return t.events(req)
+	case OpPolicyTest:
+		return t.testPolicy(req)
+	case OpExport:
+		return t.export()
+	}
+	return fmt.Errorf("this daemon does not know the request %.40q: it may be older than the command", req.Op)
+}
+
+func denied(format string, args ...any) error {
+	return &Error{Problems: []string{fmt.Sprintf(format, args...)}, Denied: true}
+}
+
+// mayChange says why the caller may change nothing; what it may change, the world knows.
+func (t *conversation) mayChange() error {
+	if t.changes() {
+		return nil
+	}
+	by := fmt.Sprintf("user %d", t.by.UID)
+	if !t.peer.Resident {
+		by = "a process that does not live where the daemon lives, as in a container,"
+	}
+	return denied("%s may not change objects here: the operator may, at the control socket, and a tenant's administrators, from where the daemon runs", by)
+}
+
+// parse reads files.
+func parse(files []File) (objects []tenant.Object, err error) {
+	var problems []string
+	for _, f := range files {
+		got, err := tenant.Parse(f.Name, []byte(f.Text))
+		if err != nil {
+			problems = append(problems, problemsOf(err)...)
+		}
+		objects = append(objects, got...)
+	}
+	if len(problems) > 0 {
+		return nil, &Error{Problems: problems}
+	}
+	return objects, nil
+}
+
+// apply puts the objects of files; with replace it deletes all others.
+func (t *conversation) apply(req *Request, replace bool) error {
+	if err := t.mayChange(); err != nil {
+		return err
+	}
+	objects, err := parse(req.Files)
+	if err != nil {
+		return err
+	}
+	c := tenant.Change{Put: objects, Force: req.Force}
+	if replace {
+		c.Delete, c.Force = others(t.p.World(), objects), true
+	}
+	return t.change(req, c)
+}
+
+// others are the objects of a world that are not among some.
+func others(w *tenant.World, some []tenant.Object) (keys []tenant.Key) {
+	among := make(map[tenant.Key]bool, len(some))
+	for _, o := range some {
+		among[o.Key()] = true
+	}
+	for _, o := range w.Objects("") {
+		if !among[o.Key()] {
+			keys = append(keys, o.Key())
+		}
+	}
+	return keys
+}
+
+// change makes a change and says what became of it.
+func (t *conversation) change(req *Request, c tenant.Change) error {
+	if err := t.mayChange(); err != nil {
+		return err
+	}
+	effects, warnings, err := t.p.Change(t.who, t.by, c, req.DryRun)
+	if err != nil {
+		return err
+	}
+	reply := &Reply{Revision: t.p.now.Load().revision, Warnings: warnings}
+	for _, e := range effects {
+		reply.Results = append(reply.Results, Result{e.Key, e.What()})
+	}
+	return t.send(reply, len(reply.Results)/8)
+}
+
+// send sends a reply, charged as so many items while it is there.
+func (t *conversation) send(r *Reply, items int) error {
+	if err := t.charge(budget.Bill{budget.State: t.held[budget.State] + uint64(items)*itemState}); err != nil {
+		return err
+	}
+	t.c.SetWriteDeadline(time.Now().Add(readTime))
+	defer t.c.SetWriteDeadline(time.Time{})
+	if t.c.SendJSON(r) != nil {
+		return errHungUp
+	}
+	return nil
+}
+
+// fail says why something was not done.
+func (t *conversation) fail(err error) {
+	if errors.Is(err, errHungUp) {
+		return
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		e = &Error{Problems: problemsOf(err)}
+	}
+	const most = 200
+	if n := len(e.Problems); n > most {
+		cut := *e
+		cut.Problems = append(slices.Clone(e.Problems[:most]), fmt.Sprintf("and %d more", n-most))
+		e = &cut
+	}
+	t.c.SetWriteDeadline(time.Now().Add(readTime))
+	t.c.SendJSON(Reply{Error: e}) // nobody left to tell if this fails
+}
+
+// gone is a context that ends when the tool hangs up, or the plane is closed. The returned
+// function ends it, and waits.
+func (t *conversation) gone() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(t.p.ended)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer cancel()
+		t.c.Wait() // it has nothing more to say: this is its end
+	}()
+	stop := context.AfterFunc(t.p.ended, func() { t.c.Close() })
+	return ctx, func() {
+		cancel()
+		t.c.Close()
+		stop()
+		<-over
+	}
+}

@@ -1,0 +1,430 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// twoAdministrators are tenants with an administrator each, 1001 for red and 1002 for blue.
+const twoAdministrators = `
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+spec: {quota: {nics: 3}, administrators: {uids: [1001]}}
+---
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: blue}
+spec: {administrators: {gids: [101002]}}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: red}
+spec: {vni: 100, subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: blue}
+spec: {vni: 200, subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: web, tenant: blue}
+spec: {network: train, address: 10.1.0.1, open: {uids: [1500]}}
+`
+
+func nicFile(of, name string) []File {
+	return file(fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: %s, tenant: %s}\nspec: {network: train}\n", name, of))
+}
+
+func wantDenied(t *testing.T, what string, err error) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || !e.Denied {
+		t.Errorf("%s: %v, want that it is denied", what, err)
+	}
+}
+
+func getNames(t *testing.T, socket string, s Selection) []string {
+	t.Helper()
+	r, err := Get(socket, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names(r.Items)
+}
+
+// The operator may do everything, administrators change NICs and policies of their tenant and
+// see what is its, others see their own, and who lives elsewhere sees nothing.
+func TestRights(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op, red, blue := h.operator(), h.user(1001), h.user(1002)
+	mustApply(t, op, file(twoAdministrators))
+	nobody, opener := h.user(1003), h.user(1500)
+	container := h.as(Peer{}, 1001) // the number of red's administrator, from somewhere else
+
+	mustApply(t, red, nicFile("red", "a"))
+	mustApply(t, blue, nicFile("blue", "a"))
+	mustApply(t, red, file("apiVersion: vrdma.io/v1\nkind: Policy\nmetadata: {name: p, tenant: red}\nspec: {nics: {network: train}, deny: [{direction: in}]}\n"))
+
+	for what, try := range map[string]func() error{
+		"red changes blue's NICs":       func() error { _, err := Apply(red, nicFile("blue", "b"), false); return err },
+		"red tries it dry":              func() error { _, err := Apply(red, nicFile("blue", "b"), true); return err },
+		"blue deletes red's NIC":        func() error { _, err := Delete(blue, []tenant.Key{nicKey("red", "a")}, true, false); return err },
+		"a stranger applies":            func() error { _, err := Apply(nobody, nicFile("red", "b"), false); return err },
+		"a stranger deletes":            func() error { _, err := Delete(nobody, []tenant.Key{nicKey("red", "a")}, false, false); return err },
+		"who may open a NIC deletes it": func() error { _, err := Delete(opener, []tenant.Key{nicKey("blue", "web")}, false, false); return err },
+		"a container applies":           func() error { _, err := Apply(container, nicFile("red", "b"), false); return err },
+		"red exports":                   func() error { _, err := Export(red); return err },
+		"red imports":                   func() error { _, err := Import(red, nicFile("red", "b")[0], true, false); return err },
+		"red deletes its tenant": func() error {
+			_, err := Delete(red, []tenant.Key{{Kind: tenant.KindTenant, Name: "red"}}, true, false)
+			return err
+		},
+		"red raises its quota": func() error {
+			_, err := Apply(red, file(strings.Replace(twoAdministrators, "nics: 3", "nics: 9", 1)), false)
+			return err
+		},
+		"red takes a VNI": func() error {
+			_, err := Apply(red, file("apiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: n, tenant: red}\nspec: {vni: 200, subnets: [10.2.0.0/24]}\n"), false)
+			return err
+		},
+		"red guarantees itself a rate": func() error {
+			_, err := Apply(red, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: b, tenant: red}\nspec: {network: train, guarantee: 1Gbit}\n"), false)
+			return err
+		},
+		"an administrator through a door": func() error {
+			_, err := Apply(h.as(Peer{Resident: true, Door: "red/a"}, 1001), nicFile("red", "b"), false)
+			return err
+		},
+	} {
+		wantDenied(t, what, try())
+	}
+	mustApply(t, red, nicFile("red", "b"))
+	mustApply(t, red, nicFile("red", "c"))
+	if _, err := Apply(red, nicFile("red", "d"), false); err == nil || !strings.Contains(err.Error(), "3") {
+		t.Errorf("more than the quota: %v", err)
+	}
+
+	all := Selection{}
+	for who, c := range map[string]struct {
+		socket string
+		want   []string
+	}{
+		"red":       {red, []string{"Tenant red", "Network red/train", "NIC red/a", "NIC red/b", "NIC red/c", "Policy red/p"}},
+		"blue":      {blue, []string{"Tenant blue", "Network blue/train", "NIC blue/a", "NIC blue/web"}},
+		"nobody":    {nobody, nil},
+		"opener":    {opener, []string{"Network blue/train", "NIC blue/web"}},
+		"container": {container, nil},
+		"a door":    {h.as(Peer{Door: "red/a"}, 0), []string{"NIC red/a"}},
+	} {
+		if got := getNames(t, c.socket, all); !slices.Equal(got, c.want) {
+			t.Errorf("%s sees %v, want %v", who, got, c.want)
+		}
+	}
+	if got := getNames(t, op, all); len(got) != 10 {
+		t.Errorf("the operator sees %v", got)
+	}
+	if got := getNames(t, op, Selection{Kind: tenant.KindNIC, Tenant: "red", Name: "a"}); len(got) != 1 {
+		t.Errorf("one NIC: %v", got)
+	}
+	if got := getNames(t, op, Selection{Kind: tenant.KindTenant, Tenant: "red", Name: "red"}); len(got) != 1 {
+		t.Errorf("one tenant: %v", got)
+	}
+	// Whether something is there is not told.
+	_, hidden := Describe(red, nicKey("blue", "web"))
+	_, absent := Describe(red, nicKey("blue", "none"))
+	if hidden == nil || strings.ReplaceAll(hidden.Error(), "web", "none") != absent.Error() {
+		t.Errorf("hidden: %v; absent: %v", hidden, absent)
+	}
+}
+
+// Every change is an event with who made it; each sees the events of what it may see.
+func TestEvents(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op, red := h.operator(), h.user(1001)
+	mustApply(t, op, file(twoAdministrators))
+	mustApply(t, red, nicFile("red", "a"))
+	if _, err := Apply(red, nicFile("blue", "a"), false); err == nil {
+		t.Fatal("red may change blue")
+	}
+	if _, err := Delete(red, []tenant.Key{nicKey("red", "a")}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	h.plane.Record(Event{Verb: EventRefused, Object: nicKey("blue", "web"), Peer: "10.1.0.9", Reason: "policy blue/p denies it"})
+
+	read := func(socket string, which Selection, last int) (out []string) {
+		s, err := Events(socket, which, last, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for {
+			r, err := s.Next()
+			if errors.Is(err, io.EOF) {
+				return out
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range r.Events {
+				out = append(out, fmt.Sprintf("%s %v by %d", e.Verb, e.Object, e.By.UID))
+			}
+		}
+	}
+	all := read(op, Selection{}, 0)
+	want := []string{"applied NIC red/a by 1001", "refused NIC blue/a by 1001", "deleted NIC red/a by 1001", "refused NIC blue/web by 0"}
+	if len(all) != 9 || !slices.Equal(all[5:], want) {
+		t.Errorf("the operator sees %v", all)
+	}
+	if got := read(op, Selection{Kind: tenant.KindNIC, Tenant: "red"}, 1); !slices.Equal(got, want[2:3]) {
+		t.Errorf("the last of red's NICs: %v", got)
+	}
+	if got, want := read(red, Selection{}, 0), []string{"applied Tenant red by 0", "applied Network red/train by 0", want[0], want[2]}; !slices.Equal(got, want) {
+		t.Errorf("red sees %v, want %v", got, want)
+	}
+	if got := read(h.user(1003), Selection{}, 0); len(got) != 0 {
+		t.Errorf("a stranger sees %v", got)
+	}
+
+	s, err := Events(op, Selection{}, 1, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	h.plane.Record(Event{Verb: EventRevoked, Object: nicKey("blue", "web")})
+	var verbs []Verb
+	for len(verbs) < 2 {
+		r, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range r.Events {
+			verbs = append(verbs, e.Verb)
+		}
+	}
+	if !slices.Equal(verbs, []Verb{EventRefused, EventRevoked}) {
+		t.Errorf("followed: %v", verbs)
+	}
+	// A plane that ends ends those who follow.
+	go h.plane.Close()
+	if _, err := s.Next(); err == nil {
+		t.Error("there is more")
+	}
+}
+
+// A watch tells of what is there, then of every change, once and in order.
+func TestWatch(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op := h.operator()
+	mustApply(t, op, file(twoAdministrators))
+	w, err := Watch(h.user(1001), Selection{Kind: tenant.KindNIC})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if r, err := w.Next(); err != nil || !r.Synced || len(r.Items) != 0 {
+		t.Fatalf("at first: %+v, %v", r, err)
+	}
+	const rounds = 60
+	go func() {
+		for i := range rounds {
+			Apply(op, file(fmt.Sprintf("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: a, tenant: red, labels: {n: \"%d\"}}\nspec: {network: train}\n", i)), false)
+			Apply(op, nicFile("blue", "x"), false)
+		}
+		Delete(op, []tenant.Key{nicKey("red", "a")}, false, false)
+	}()
+	var labels []string
+	for deleted := false; !deleted; {
+		r, err := w.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range r.Items {
+			if it.Key != nicKey("red", "a") {
+				t.Fatalf("red is told of %v", it.Key)
+			}
+			if deleted = it.Deleted; deleted {
+				continue
+			}
+			o, err := tenant.Unmarshal(it.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The first is told again when it is ready.
+			if n := o.Meta().Labels["n"]; len(labels) == 0 || n != "0" {
+				labels = append(labels, n)
+			}
+		}
+	}
+	for i := range rounds {
+		if i >= len(labels) || labels[i] != fmt.Sprint(i) {
+			t.Fatalf("change %d: %v", i, labels)
+		}
+	}
+	if len(labels) != rounds {
+		t.Errorf("%d changes, want %d: %v", len(labels), rounds, labels)
+	}
+}
+
+// A watcher that did not read is told what it missed.
+func TestSlowWatch(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	mustApply(t, h.operator(), file(twoAdministrators))
+	w, err := Watch(h.operator(), Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.Next(); err != nil {
+		t.Fatal(err)
+	}
+	// More than fits into the socket and the feed, so that the watcher has to catch up.
+	big := strings.Repeat("x", 60)
+	for i := range 40 {
+		text := ""
+		for n := range 100 {
+			text += fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: blue, labels: {a: \"%s%d\"}}\nspec: {network: train}\n", n, big[:50], i)
+		}
+		mustApply(t, h.operator(), file(text))
+	}
+	last := make(map[tenant.Key]string)
+	eventually(t, "the last change is told", func() bool {
+		r, err := w.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range r.Items {
+			if o, err := tenant.Unmarshal(it.Object); err == nil {
+				last[it.Key] = o.Meta().Labels["a"]
+			}
+		}
+		done := 0
+		for _, a := range last {
+			if strings.HasSuffix(a, "x39") {
+				done++
+			}
+		}
+		return done == 100
+	})
+}
+
+// What was exported makes an equal world elsewhere, and replaces another.
+func TestExportImport(t *testing.T) {
+	a, b := newHost(t, &store.Memory{}), newHost(t, &store.Memory{})
+	mustApply(t, a.operator(), example(t))
+	text, err := Export(a.operator())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(text, "# vrdma store export: schema 1") {
+		t.Errorf("it begins %.60q", text)
+	}
+	mustApply(t, b.operator(), file(strings.ReplaceAll(twoAdministrators, "blue", "green")))
+	if _, err := Import(b.operator(), File{"export", text}, true, false); err != nil {
+		t.Fatal(err)
+	}
+	if x, y := worldText(t, a.plane.World()), worldText(t, b.plane.World()); x != y {
+		t.Errorf("exported\n%s\nimported\n%s", x, y)
+	}
+	c := newHost(t, &store.Memory{})
+	if _, err := Import(c.operator(), File{"export", text}, false, false); err != nil || worldText(t, c.plane.World()) != worldText(t, a.plane.World()) {
+		t.Errorf("into an empty store: %v", err)
+	}
+	if !slices.Equal(a.rack.has(), b.rack.has()) {
+		t.Errorf("the rack has %v", b.rack.has())
+	}
+}
+
+// Requests that are too long, nonsense, or of somebody who may not send that much.
+func TestRequestLimits(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	mustApply(t, h.operator(), file(twoAdministrators))
+	if _, err := Apply(h.user(1003), file(strings.Repeat("#\n", mostQuestion)), false); err == nil {
+		t.Error("a stranger sends a long file")
+	}
+	if _, err := Apply(h.user(1001), file(strings.Repeat("#", mostTenant)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+		t.Errorf("an administrator's file that is too long: %v", err)
+	}
+	if _, err := Apply(h.operator(), file(strings.Repeat("#", mostRequest)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+		t.Errorf("a file that is too long: %v", err)
+	}
+	s, err := protocol.DialObjects(h.operator())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.SendJSON(json.RawMessage(`{"op":["x"]}`))
+	var r Reply
+	if err := s.ReceiveJSON(&r); err != nil || r.Error == nil {
+		t.Errorf("nonsense: %+v, %v", r, err)
+	}
+	if _, err := once(h.operator(), &Request{Op: "dance"}); err == nil || !strings.Contains(err.Error(), "dance") {
+		t.Errorf("an unknown request: %v", err)
+	}
+	if _, err := once(h.operator(), &Request{Op: OpDescribe}); err == nil {
+		t.Error("nothing is described")
+	}
+	// Everything that was charged is given back.
+	for _, uid := range []int{0, 1003} {
+		a := h.budget.User(uid)
+		eventually(t, "nothing is held", func() bool { used := a.Used(); return used == [len(used)]uint64{} })
+		a.Drop()
+	}
+}
+
+// Of one verb and object only so many events are kept a second; others are not held up by it.
+func TestEventRate(t *testing.T) {
+	j := newJournal()
+	for range 1000 {
+		j.record(Event{Verb: EventRefused, Object: nicKey("red", "web")})
+	}
+	j.record(Event{Verb: EventRefused, Object: nicKey("blue", "web")})
+	events, _, _, _ := j.feed.after(0, 10000)
+	if n := len(events); n < eventBurst+1 || n > eventBurst+100 {
+		t.Errorf("%d events are kept, want about %d", n, eventBurst+1)
+	}
+	if events[len(events)-1].Object.Tenant != "blue" {
+		t.Error("blue's event is not kept")
+	}
+	for i, e := range events {
+		if e.Sequence != uint64(i+1) {
+			t.Fatalf("event %d has number %d", i, e.Sequence)
+		}
+	}
+	// The next that is kept says how many were not.
+	later := Event{Verb: EventRefused, Object: nicKey("red", "web"), Time: events[0].Time.Add(1 << 40)}
+	j.record(later)
+	events, _, _, _ = j.feed.after(0, 10000)
+	if last := events[len(events)-1]; last.Missed == 0 || last.Missed+uint64(len(events)) != 1002 {
+		t.Errorf("%d events, the last says that %d are missing; want 1002 together", len(events), last.Missed)
+	}
+	// However many kinds there are, memory is bounded.
+	for i := range 3 * mostKinds {
+		j.record(Event{Verb: EventRefused, Object: nicKey("red", fmt.Sprint(i))})
+	}
+	if n := len(j.kinds); n > mostKinds {
+		t.Errorf("%d kinds are remembered", n)
+	}
+	if n := len(j.feed.items); n > keptEvents+keptEvents/4 {
+		t.Errorf("%d events are kept", n)
+	}
+}
+
+func BenchmarkRecord(b *testing.B) {
+	j := newJournal()
+	e := Event{Verb: EventRefused, Object: nicKey("red", "web"), Reason: "policy"}
+	b.ReportAllocs()
+	for b.Loop() {
+		j.record(e)
+	}
+}

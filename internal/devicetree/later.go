@@ -1,0 +1,82 @@
+package devicetree
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"vrdma/internal/nic"
+)
+
+// A daemon may have a thousand NICs, of which most are idle. A tree of New has a file of its own
+// for every attribute, and the counters' files are open: 50 descriptors, and a page of tmpfs for
+// each of 140 files. A tree of Later costs a sixth:
+//
+//	placed ── Write ──▶ written ── Use ──▶ followed ── the last Done ──▶ written
+//
+// Written, files with the same text are one file (of this tree: those of two NICs are never one,
+// because who may write to one of them may write to its text). All counters are 0 and one file.
+// The first Use makes them files of their own, which are open and followed while somebody uses
+// the NIC.
+
+// Later is the tree of a NIC that nobody uses yet. Nothing is written.
+func Later(root string, n *nic.NIC, dirMode fs.FileMode, read func() []Counter) *Tree {
+	t := newTree(root, n, dirMode, read)
+	t.rests = true
+	return t
+}
+
+// Write has the tree there, so that who does not ask first can read it. It may be called again.
+func (t *Tree) Write() error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	return t.write()
+}
+
+// Use follows the counters until Done.
+func (t *Tree) Use() error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	if t.users++; !t.rests || t.users > 1 {
+		return nil
+	}
+	err := t.write()
+	if err == nil {
+		err = t.follow()
+	}
+	if err != nil {
+		t.users--
+	}
+	return err
+}
+
+// Done undoes Use.
+func (t *Tree) Done() {
+	t.life.Lock()
+	defer t.life.Unlock()
+	if t.users--; t.rests && t.users == 0 && t.done != nil {
+		t.Sync()
+		t.unfollow()
+	}
+}
+
+// Allow changes the mode of the directories, and of the files with them.
+func (t *Tree) Allow(dirMode fs.FileMode) error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	t.mode = dirMode
+	if !t.written || t.gone {
+		return nil
+	}
+	return filepath.WalkDir(t.root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.Chmod(path, dirMode|0o700)
+		case d.Type().IsRegular():
+			return os.Chmod(path, fileMode(dirMode))
+		}
+		return nil
+	})
+}

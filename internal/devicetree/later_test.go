@@ -1,0 +1,114 @@
+package devicetree
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+)
+
+// TestLater: a tree that rests has the same files as another, with the same text; it follows
+// the counters while it is used, and has nothing open afterwards.
+func TestLater(t *testing.T) {
+	dir := t.TempDir()
+	var sent atomic.Uint64
+	read := func() []Counter {
+		var c nic.Counters
+		c.SentPackets = sent.Load()
+		return Counters(c, link.Counters{})
+	}
+	whole, err := New(filepath.Join(dir, "a.d", "sys"), testNIC(), 0o755, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Remove()
+	open := descriptors(t)
+	later := Later(filepath.Join(dir, "b.d", "sys"), testNIC(), 0o755, read)
+	if texts(t, later.root) != nil {
+		t.Error("something is written before anybody wants it")
+	}
+	if err := later.Write(); err != nil {
+		t.Fatal(err)
+	}
+	compare := func(when string) {
+		t.Helper()
+		want, got := texts(t, whole.root), texts(t, later.root)
+		for name, text := range want {
+			if got[name] != text {
+				t.Errorf("%s: %s is %q, want %q", when, name, got[name], text)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s: %d files, want %d", when, len(got), len(want))
+		}
+	}
+	compare("written")
+	if n := descriptors(t); n != open {
+		t.Errorf("%d descriptors, want %d as before", n, open)
+	}
+	for range 2 {
+		if err := later.Use(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sent.Add(17)
+	later.Sync()
+	whole.Sync()
+	compare("used")
+	later.Done()
+	sent.Add(1)
+	later.Done()
+	whole.Sync()
+	compare("used no more")
+	if n := descriptors(t); n != open {
+		t.Errorf("%d descriptors, want %d as before", n, open)
+	}
+	if err := later.Use(); err != nil {
+		t.Fatal(err)
+	}
+	compare("used again")
+	if err := later.Remove(); err != nil {
+		t.Error(err)
+	}
+	later.Done()
+	if texts(t, later.root) != nil || later.Use() != nil || texts(t, later.root) != nil {
+		t.Error("something is left, or comes back")
+	}
+	if n := descriptors(t); n != open {
+		t.Errorf("%d descriptors, want %d as before", n, open)
+	}
+}
+
+// texts are the files below root.
+func texts(t *testing.T, root string) (out map[string]string) {
+	t.Helper()
+	filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		if out == nil {
+			out = make(map[string]string)
+		}
+		name, _ := filepath.Rel(root, path) // path lies below root
+		out[name] = string(b)
+		return nil
+	})
+	return out
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}

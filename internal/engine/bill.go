@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+)
+
+// A bill says for which NIC the loop works. The time between two looks at the clock is that
+// NIC's. There are such looks at the beginning of each pass, after each turn while others
+// wait, and after each command, so a bill costs one more only where a pass goes on for another
+// NIC:
+//
+//	clock ── doorbells ── turn for A ── turn for A ── burst for B ── clock
+//	└───────────────── A's ─────────────────────────┘└───── B's ────┘
+//
+// Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps.
+type bill struct {
+	of    *card // nil: nobody
+	since ib.Time
+}
+
+// Bill has the time until the next look at the clock charged to a NIC. It runs on the loop.
+func (e *Engine) Bill(n *nic.NIC) {
+	if c := e.cards.of[n]; c != nil {
+		e.worksFor(c)
+	}
+}
+
+// worksFor says that what comes next is done for c.
+func (e *Engine) worksFor(c *card) {
+	if e.bill.of == c {
+		return
+	}
+	if e.bill.of != nil {
+		e.bill.settle(e.time())
+	}
+	e.bill.of = c
+}
+
+// settle charges what has been done until now.
+func (b *bill) settle(now ib.Time) {
+	if b.of != nil {
+		b.of.nic.Spend(max(now-b.since, 0))
+		b.of = nil
+	}
+	b.since = now
+}

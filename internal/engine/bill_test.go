@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"testing"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+)
+
+// The time of a pass is that of the NICs that it worked for, to the nanosecond: where it went
+// on for another, the clock was read. Passes without work are nobody's.
+func TestBill(t *testing.T) {
+	e, _, nics := twins(t, Options{}, address(1), address(2))
+	var qs [2]*testQP
+	for i, n := range nics {
+		gid := n.GIDs[0].GID
+		q := newProgram(t, e, n, gid, i).newQP(rc)
+		connect(q, newProgram(t, e, n, gid, i).newQP(rc))
+		qs[i] = q
+	}
+	halt(e)
+	clock := e.now
+	e.time = func() ib.Time { clock += 1_000; return clock }
+	spent := func(i int) ib.Time { return nics[i].Counters().LoopTime }
+	pass := func() (a, b, all ib.Time) {
+		begin := [2]ib.Time{spent(0), spent(1)}
+		e.clock()
+		start := e.now
+		for _, bell := range e.bells.of {
+			e.bells.activate(bell, e.now)
+		}
+		e.step()
+		e.clock()
+		return spent(0) - begin[0], spent(1) - begin[1], e.now - start
+	}
+	ring := func(i int) {
+		q := qs[i]
+		q.post(wr{op: opWrite, n: 8, remote: q.c.base, rkey: q.mr.RKey})
+	}
+
+	if a, b, _ := pass(); a != 0 || b != 0 {
+		t.Errorf("a pass without work cost the NICs %v and %v", a, b)
+	}
+	ring(0)
+	if a, b, all := pass(); a != all || b != 0 {
+		t.Errorf("a pass of %v for the first NIC cost %v, and the second %v", all, a, b)
+	}
+	ring(0)
+	ring(1)
+	if a, b, all := pass(); a == 0 || b == 0 || a+b != all {
+		t.Errorf("a pass of %v for both cost %v and %v", all, a, b)
+	}
+	// A command, and what the loop does for nobody after it.
+	before := spent(1)
+	e.clock()
+	e.Bill(nics[1])
+	clock += 5_000
+	e.clock()
+	e.clock()
+	if d := spent(1) - before; d != 6_000 {
+		t.Errorf("a command of 6 µs cost %v ns", d)
+	}
+}
+
+// What is lost on this host is counted at whom it belongs to, by reason.
+func TestDropsCounted(t *testing.T) {
+	e, w, nics := twins(t, Options{}, address(1), address(2))
+	a := newProgram(t, e, nics[0], nics[0].GIDs[0].GID, 0).newQP(rc)
+	b := newProgram(t, e, nics[1], nics[1].GIDs[0].GID, 0).newQP(rc)
+	a.timeout = 5
+	connect(a, b)
+	var c nic.Counters
+	read := func() { e.Do(func() { c = nics[0].Counters() }) }
+	if read(); c.Connected != 1 || c.Drops != [nic.NumReasons]uint64{} {
+		t.Fatalf("before: %+v", c)
+	}
+	e.Do(func() {
+		w.cut[nics[0]] = nics[1].GIDs[0].GID
+		nics[0].Reroute()
+	})
+	a.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+	if st := a.wait().status; st == 0 {
+		t.Fatal("a write that leads nowhere succeeded")
+	}
+	if read(); c.Drops[nic.DropNoNIC] == 0 || c.Drops[nic.DropNoNIC] != c.SentPackets {
+		t.Errorf("drops %v of %d packets that led nowhere", c.Drops, c.SentPackets)
+	}
+	e.Do(func() {
+		if _, err := b.c.s.DestroyQP(b.info.Handle); err != nil {
+			t.Error(err)
+		}
+		delete(w.cut, nics[0])
+		nics[0].Reroute()
+	})
+	a2 := newProgram(t, e, nics[0], nics[0].GIDs[0].GID, 0).newQP(rc)
+	a2.timeout = 5
+	a2.to(b)
+	a2.post(wr{op: opWrite, flags: signal, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+	if st := a2.wait().status; st == 0 {
+		t.Fatal("a write to nobody succeeded")
+	}
+	if read(); c.Drops[nic.DropNoQP] == 0 {
+		t.Errorf("drops %v after a write to a queue pair that is gone", c.Drops)
+	}
+}

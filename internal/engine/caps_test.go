@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
+)
+
+// A stream is a queue pair with a program that always has something posted.
+type stream struct {
+	q, to *testQP
+	w     wr
+	depth int
+	out   int    // posted and not completed
+	done  uint64 // bytes
+	msgs  uint64
+}
+
+// post keeps depth requests posted.
+func (s *stream) post() {
+	for w, ok := s.q.try(); ok; w, ok = s.q.try() {
+		if w.status != 0 {
+			s.q.c.t.Fatalf("a request failed: %+v", w)
+		}
+		s.out--
+		s.done += uint64(s.w.n)
+		s.msgs++
+	}
+	if s.out < s.depth {
+		for ; s.out < s.depth; s.out++ {
+			s.q.write(s.w)
+		}
+		s.q.ring()
+	}
+}
+
+// A bench is an engine whose loop the test makes the passes of, in virtual time: the clock goes on
+// with what is moved, as if a byte took 50 ps and a packet 20 ns.
+type bench struct {
+	t       *testing.T
+	e       *Engine
+	nics    []*nic.NIC
+	streams []*stream
+	idle    ib.Time
+}
+
+// newBench makes one with so many NICs, each of a tenant of its own.
+func newBench(t *testing.T, nics int) *bench {
+	t.Helper()
+	b := &bench{t: t}
+	var at = make([]ib.GID, nics)
+	w := &ways{}
+	e, err := New(Options{Resolver: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range nics {
+		n := twin(string(rune('a'+i)), address(byte(1+i)))
+		at[i] = n.GIDs[0].GID
+		b.nics = append(b.nics, n)
+		w.Add(n)
+		if err := e.Add(n, nil); err != nil {
+			t.Fatal(err)
+		}
+		e.SetShare(n, n.Name, schedule.NICParams{})
+	}
+	e.Start()
+	t.Cleanup(e.Stop)
+	b.e = e
+	return b
+}
+
+// stream has a queue pair of NIC from do w again and again, with one of NIC to.
+func (b *bench) stream(from, to, depth int, w wr) *stream {
+	b.t.Helper()
+	gid := func(i int) ib.GID { return b.nics[i].GIDs[0].GID }
+	x, y := newProgram(b.t, b.e, b.nics[from], gid(from), 0).newQP(rc), newProgram(b.t, b.e, b.nics[to], gid(to), 0).newQP(rc)
+	connect(x, y)
+	w.flags, w.remote, w.rkey = signal, y.c.base, y.mr.RKey
+	s := &stream{q: x, to: y, w: w, depth: depth}
+	b.streams = append(b.streams, s)
+	return s
+}
+
+// begin takes the loop's place.
+func (b *bench) begin() {
+	halt(b.e)
+	moved := b.cost()
+	b.e.time = func() ib.Time {
+		m := b.cost()
+		d := m - moved
+		moved = m
+		return b.e.now + 50 + d
+	}
+}
+
+// cost is what everything that was sent took.
+func (b *bench) cost() (c ib.Time) {
+	for _, s := range b.streams {
+		for _, q := range []*testQP{s.q, s.to} {
+			n := q.c.s.QP(q.info.Handle).Transport().Counters()
+			c += ib.Time(n.SentBytes/20) + ib.Time(n.SentPackets*20)
+		}
+	}
+	return c
+}
+
+// run makes passes until d is over.
+func (b *bench) run(d time.Duration) {
+	e := b.e
+	for end := e.now + ib.Time(d); e.now < end; {
+		for _, s := range b.streams {
+			s.post()
+			if bell := &clientOf(s.q.c.s).bell; !bell.active && bell.page.any.Load() != 0 {
+				e.bells.activate(bell, e.now) // as its eventfd would
+			}
+		}
+		if e.payer != nil {
+			e.settle()
+		} else {
+			e.clock()
+		}
+		if !e.step() {
+			e.now += 1_000
+			b.idle += 1_000
+		}
+	}
+}
+
+// within fails unless got is want, to so many percent.
+func (b *bench) within(what string, got, want float64, percent float64) {
+	b.t.Helper()
+	if got < want*(1-percent/100) || got > want*(1+percent/100) {
+		b.t.Errorf("%s: got %.4g, want %.4g ± %g %%", what, got, want, percent)
+	}
+}
+
+// TestCaps: caps on what leaves and what comes in hold on the loop, of NIC and tenant, for WRITEs
+// and READs; nothing fails.
+func TestCaps(t *testing.T) {
+	const rate, burst = 100_000_000, 64 << 10
+	caps := func(out, in uint64) schedule.Rate { return schedule.Rate{Out: out, In: in, Burst: burst} }
+	for _, c := range []struct {
+		name string
+		op   uint32
+		n    uint32
+		nic  int // that is capped: 0 asks, 1 is asked
+		rate schedule.Rate
+	}{
+		{"write/out", opWrite, 64 << 10, 0, caps(rate, 0)},
+		{"write/in", opWrite, 64 << 10, 1, caps(0, rate)},
+		{"write of 1 MiB/out", opWrite, 1 << 20, 0, caps(rate, 0)},
+		{"write of 1 MiB/in", opWrite, 1 << 20, 1, caps(0, rate)},
+		{"write of 64/out", opWrite, 64, 0, caps(rate/10, 0)},
+		{"write of 64/in", opWrite, 64, 1, caps(0, rate/10)},
+		{"read/out of who answers", opRead, 64 << 10, 1, caps(rate, 0)},
+		{"read/in of who asks", opRead, 64 << 10, 0, caps(0, rate)},
+		{"read of 1 MiB/out of who answers", opRead, 1 << 20, 1, caps(rate, 0)},
+		{"read of 1 MiB/in of who asks", opRead, 1 << 20, 0, caps(0, rate)},
+	} {
+		for _, tenant := range []bool{false, true} {
+			name := c.name
+			if tenant {
+				name += " of tenant"
+			}
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, 4)
+				s := b.stream(0, 1, 16, wr{op: c.op, n: c.n})
+				other := b.stream(2, 3, 16, wr{op: opWrite, n: 64 << 10})
+				b.begin()
+				if tenant {
+					b.e.SetTenant(b.nics[c.nic].Name, schedule.TenantParams{Rate: c.rate})
+				} else {
+					b.e.SetShare(b.nics[c.nic], b.nics[c.nic].Name, schedule.NICParams{Rate: c.rate})
+				}
+				b.run(20 * time.Millisecond) // a READ of 1 MiB completes now and then only
+				before, others := b.moved(s), other.done
+				b.run(50 * time.Millisecond)
+				b.within("bytes", float64(b.moved(s)-before), float64(c.rate.Out+c.rate.In)/20, 2)
+				if got := float64(other.done - others); got < 5e8 {
+					t.Errorf("the other NICs moved %.4g bytes", got)
+				}
+				u := b.e.Usage(b.nics[c.nic])
+				if u.Throttled+u.Held < ib.Time(30*time.Millisecond) {
+					t.Errorf("%v of 70 ms were throttled", time.Duration(u.Throttled+u.Held))
+				}
+				// Without a cap it goes on at once.
+				b.e.SetTenant(b.nics[c.nic].Name, schedule.TenantParams{})
+				b.e.SetShare(b.nics[c.nic], b.nics[c.nic].Name, schedule.NICParams{})
+				before = b.moved(s)
+				if b.run(10 * time.Millisecond); float64(b.moved(s)-before) < float64(c.rate.Out+c.rate.In)/50 {
+					t.Errorf("without a cap: %d bytes in 10 ms", b.moved(s)-before)
+				}
+			})
+		}
+	}
+}
+
+// moved is the data that a stream has moved.
+func (b *bench) moved(s *stream) uint64 {
+	n := s.q.c.s.QP(s.q.info.Handle).Transport().Counters()
+	return max(n.SentBytes, n.RcvdBytes)
+}
+
+// TestCapMessages: so do caps in messages.
+func TestCapMessages(t *testing.T) {
+	for i, p := range []schedule.NICParams{{Rate: schedule.Rate{MessagesOut: 50_000}}, {Rate: schedule.Rate{MessagesIn: 50_000}}} {
+		b := newBench(t, 2)
+		s := b.stream(0, 1, 128, wr{op: opWrite, n: 8})
+		b.begin()
+		b.e.SetShare(b.nics[i], "t", p)
+		b.run(10 * time.Millisecond)
+		before := s.msgs
+		b.run(100 * time.Millisecond)
+		b.within("messages", float64(s.msgs-before), 5000, 2)
+	}
+}
+
+// TestTenantShares: tenants have their shares of the loop's time, whatever the number of their
+// NICs, sessions and queue pairs, and the size of their messages.
+func TestTenantShares(t *testing.T) {
+	b := newBench(t, 6)
+	sizes := []uint32{64, 4 << 10, 1 << 20}
+	for i, n := range sizes {
+		for range 1 << (2 * i) {
+			b.stream(2*i, 2*i+1, 64, wr{op: opWrite, n: n})
+		}
+	}
+	b.begin()
+	for i := range sizes {
+		name := b.nics[2*i].Name
+		b.e.SetShare(b.nics[2*i+1], name, schedule.NICParams{})
+		b.e.SetTenant(name, schedule.TenantParams{Weight: 1 << i})
+	}
+	time := func() (times []ib.Time) {
+		for i := range sizes {
+			times = append(times, b.e.Usage(b.nics[2*i]).Time)
+		}
+		return times
+	}
+	b.run(10_000_000)
+	before := time()
+	b.run(50_000_000)
+	sum := ib.Time(0)
+	after := time()
+	for i := range after {
+		after[i] -= before[i]
+		sum += after[i]
+	}
+	for i, d := range after {
+		b.within("time of a tenant", float64(d), float64(sum)*float64(int(1)<<i)/7, 5)
+	}
+}
+
+// TestLatencyNIC: a message of a NIC of class latency waits for one short turn of another.
+func TestLatencyNIC(t *testing.T) {
+	b := newBench(t, 4)
+	s := b.stream(0, 1, 1, wr{op: opWrite, n: 64})
+	b.stream(2, 3, 16, wr{op: opWrite, n: 1 << 20})
+	b.begin()
+	b.e.SetShare(b.nics[0], "t", schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1 << 30}})
+	b.run(20 * time.Millisecond)
+	u := b.e.Usage(b.nics[0])
+	slow := uint64(0)
+	for _, n := range u.Delays[4:] { // 8 µs and more
+		slow += n
+	}
+	if s.msgs < 1000 || slow > s.msgs/100 {
+		t.Errorf("%d of %d messages waited for 8 µs or more: %v", slow, s.msgs, u.Delays)
+	}
+}
+
+// TestMisbehavingTenant: a tenant with very many queue pairs, and one whose requests fail, leave
+// others their share.
+func TestMisbehavingTenant(t *testing.T) {
+	b := newBench(t, 4)
+	s := b.stream(0, 1, 16, wr{op: opWrite, n: 64 << 10})
+	for range 8 {
+		bad := b.stream(2, 3, 512, wr{op: opWrite, n: 1})
+		for range 64 {
+			x, y := bad.q.c.sized(64, bad.q.cq, bad.q.mr), bad.to.c.sized(64, bad.to.cq, bad.to.mr)
+			connect(x, y)
+			x.mr, y.mr = bad.q.mr, bad.to.mr
+			w := bad.w
+			w.flags = 0 // nobody looks, and nothing ends
+			for range 32 {
+				x.write(w)
+			}
+			x.ring()
+		}
+	}
+	b.begin()
+	b.run(10 * time.Millisecond)
+	before, bad := b.e.Usage(b.nics[0]).Time, b.e.Usage(b.nics[2]).Time
+	b.run(50 * time.Millisecond)
+	mine, theirs := b.e.Usage(b.nics[0]).Time-before, b.e.Usage(b.nics[2]).Time-bad
+	if mine < (mine+theirs)*45/100 {
+		t.Errorf("has %v of loop time beside %v", mine, theirs)
+	}
+	if s.done == 0 {
+		t.Error("nothing was sent")
+	}
+}
+
+// TestCapFromElsewhere: a cap on what comes in holds for what another host sends, and nothing
+// fails of it.
+func TestCapFromElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		op    uint32
+		asker bool // it is who asks that is capped
+	}{{"write", opWrite, false}, {"read", opRead, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := overUDP(t)
+			const rate, n, each = 20_000_000, 64, 64 << 10
+			e := b.c.e
+			if c.asker {
+				e = a.c.e
+			}
+			e.Do(func() { e.SetShare(e.only(), "t", schedule.NICParams{Rate: schedule.Rate{In: rate}}) })
+			begin := time.Now()
+			for range n {
+				a.post(wr{op: c.op, flags: signal, n: each, remote: b.c.base, rkey: b.mr.RKey})
+			}
+			for range n {
+				if w := a.wait(); w.status != 0 {
+					t.Fatalf("%+v", w)
+				}
+			}
+			// It may take longer, on a busy machine, but never less. READs may be asked for
+			// beyond the cap by what fits the window.
+			least := time.Duration(n*each-2<<20) * time.Second / rate
+			if took := time.Since(begin); took < least {
+				t.Errorf("%d bytes took %v, want %v at least", n*each, took, least)
+			} else {
+				t.Logf("%d bytes took %v, at the cap it would be %v", n*each, took, n*each*time.Second/rate)
+			}
+		})
+	}
+}

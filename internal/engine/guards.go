@@ -1,0 +1,46 @@
+package engine
+
+import "vrdma/internal/nic"
+
+// A Guarded is a NIC and the rules that it is to have.
+type Guarded struct {
+	NIC   *nic.NIC
+	Guard nic.Guard // nil: none
+}
+
+const (
+	// guardsAtOnce is how many NICs one command gives other rules,
+	guardsAtOnce = 64
+	// and judgedAtOnce how many queue pairs and connections one judges again: half a
+	// millisecond if all of them have to end. Others have their turns in between.
+	judgedAtOnce = 64
+)
+
+// SetGuards gives NICs other rules and judges again what they have: it returns when what is not
+// allowed any more has ended. Any goroutine but the loop may call it, one at a time.
+func (e *Engine) SetGuards(list []Guarded) error {
+	for rest := list; len(rest) > 0; {
+		n := min(len(rest), guardsAtOnce)
+		if err := e.Do(func() {
+			for _, g := range rest[:n] {
+				g.NIC.SetGuard(g.Guard)
+			}
+		}); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	for len(list) > 0 {
+		if err := e.Do(func() {
+			for most := judgedAtOnce; len(list) > 0 && most > 0; most-- {
+				if list[0].NIC.Rejudge(1) {
+					continue
+				}
+				list = list[1:]
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

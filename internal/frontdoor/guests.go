@@ -1,0 +1,250 @@
+package frontdoor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
+)
+
+// Doors are opened and closed while the server runs. Every conversation at a door is a guest
+// there, as long as it may touch the NIC behind it:
+//
+//	open ── closed: nobody new ──▶ closing ── the last guest has left ──▶ gone
+//
+// The memory of a process that lives on is no guest: the server looks after it (bury).
+
+// A Guest is somebody who uses a NIC.
+type Guest struct {
+	Program  string
+	Pid, UID int
+	Since    time.Time
+	process  bool // a program, and not one of its devices, or a tool
+}
+
+// String says who it is, for people.
+func (g *Guest) String() string {
+	program := g.Program
+	if program == "" {
+		program = "?"
+	}
+	return fmt.Sprintf("%s (pid %d, uid %d, for %v)", program, g.Pid, g.UID, time.Since(g.Since).Round(time.Second))
+}
+
+// InUse is the error for a NIC that cannot go because programs use it.
+type InUse struct {
+	NIC string
+	By  []Guest // oldest first
+}
+
+func (e *InUse) Error() string {
+	const most = 5
+	var names []string
+	for _, g := range e.By[:min(most, len(e.By))] {
+		names = append(names, g.String())
+	}
+	more := ""
+	if n := len(e.By) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("NIC %s is in use by %s%s: end the programs, or force it", e.NIC, strings.Join(names, ", "), more)
+}
+
+// Users names who uses it, each by itself.
+func (e *InUse) Users() (out []string) {
+	for _, g := range e.By {
+		out = append(out, g.String())
+	}
+	return out
+}
+
+// Unwrap is the errno.
+func (e *InUse) Unwrap() error { return syscall.EBUSY }
+
+// enter makes a conversation a guest, until leave.
+func (d *door) enter(c *protocol.Conn, who *caller.Caller, process bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return refusal(syscall.ENODEV, "the NIC has been removed")
+	}
+	d.guests[c] = &Guest{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now(), process: process}
+	return nil
+}
+
+// leave undoes enter. It may be called again.
+func (d *door) leave(c *protocol.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.guests[c]; !ok {
+		return
+	}
+	delete(d.guests, c)
+	if d.closed && len(d.guests) == 0 {
+		close(d.empty)
+	}
+}
+
+// shut lets nobody in any more, and ends the conversations.
+func (d *door) shut() { d.shutUnless(func() bool { return false }) }
+
+// shutUnless is shut, unless something holds now. It reports whether it did.
+func (d *door) shutUnless(holds func() bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if holds() {
+		return false
+	}
+	if !d.closed {
+		d.closed = true
+		close(d.gone)
+		if len(d.guests) == 0 {
+			close(d.empty)
+		}
+	}
+	for c := range d.guests {
+		c.Close()
+	}
+	return true
+}
+
+// used reports whether a program is at the door. mu is held.
+func (d *door) used() bool {
+	for _, g := range d.guests {
+		if g.process {
+			return true
+		}
+	}
+	return false
+}
+
+// users are the programs at the door, oldest first.
+func (d *door) users() (out []Guest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, g := range d.guests {
+		if g.process {
+			out = append(out, *g)
+		}
+	}
+	slices.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
+	return out
+}
+
+// account implements entrance.
+func (d *door) account(who *caller.Caller) *budget.Account {
+	if d.Account != nil {
+		return d.Account.User(who.UID)
+	}
+	return d.srv.account(who)
+}
+
+// admits says why who may not use the NIC.
+func (d *door) admits(c *protocol.Conn, who *caller.Caller) error {
+	if d.Admit == nil || who.Owner {
+		return nil
+	}
+	err := d.Admit(who, c)
+	if err == nil {
+		return nil
+	}
+	d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
+	if d.srv.cfg.Refused != nil {
+		d.srv.cfg.Refused(d.NIC, who, err)
+	}
+	return refusal(syscall.EACCES, "NIC %s is not for you: %v", d.NIC.Name, err)
+}
+
+// OpenDoor opens one more door. The server may be running.
+func (s *Server) OpenDoor(d Door) error {
+	opened, err := s.openDoor(d)
+	if err != nil {
+		return err
+	}
+	if err := opened.writeTree(s.desk); err != nil {
+		opened.close()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		opened.close()
+		return errors.New("the daemon is stopping")
+	}
+	s.doors = append(s.doors, opened)
+	if s.serving {
+		s.attend(opened)
+	}
+	return nil
+}
+
+// Users are the programs that use a NIC, oldest first.
+func (s *Server) Users(n *vnic.NIC) []Guest {
+	if d := s.doorOf(n); d != nil {
+		return d.users()
+	}
+	return nil
+}
+
+// Recheck ends the programs at a NIC's door that it would not admit any more.
+func (s *Server) Recheck(n *vnic.NIC) {
+	d := s.doorOf(n)
+	if d == nil || d.Admit == nil {
+		return
+	}
+	s.mu.Lock()
+	var there []*process
+	for _, p := range s.processes {
+		if p.nic == n && !p.Owner {
+			there = append(there, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range there {
+		if d.admits(p.conn, &p.Caller) != nil {
+			p.conn.Close()
+		}
+	}
+}
+
+// CloseDoor closes the door of a NIC, and returns when nobody has the NIC open any more, or with
+// an error when ctx ends. While programs use it, it is an *InUse, and the door stays open, unless
+// force: then their devices are gone, as if pulled out.
+func (s *Server) CloseDoor(ctx context.Context, n *vnic.NIC, force bool) error {
+	d := s.doorOf(n)
+	if d == nil {
+		return nil
+	}
+	if !d.shutUnless(func() bool { return !force && d.used() }) {
+		return &InUse{NIC: n.Name, By: d.users()}
+	}
+	d.listener.Close()
+	select {
+	case <-d.empty:
+	case <-ctx.Done():
+		return fmt.Errorf("NIC %s: some sessions did not end: %w", n.Name, ctx.Err())
+	}
+	s.mu.Lock()
+	s.doors = slices.DeleteFunc(s.doors, func(o *door) bool { return o == d })
+	s.mu.Unlock()
+	return d.close()
+}
+
+func (s *Server) doorOf(n *vnic.NIC) *door {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.doors {
+		if d.NIC == n {
+			return d
+		}
+	}
+	return nil
+}

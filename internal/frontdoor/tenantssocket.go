@@ -1,0 +1,99 @@
+package frontdoor
+
+import (
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/inspect"
+	"vrdma/internal/protocol"
+)
+
+// The tenants' socket: a tenant's administrators, who cannot reach the control socket, ask here
+// about declared objects. Everybody on the machine can connect, so it is there only while
+// somebody has use for it; each connection is charged to its user before it has said a word, as
+// at a door, and nothing else is answered than what package control lets that user see.
+
+type tenantsSocket struct {
+	mu     sync.Mutex
+	socket *controlSocket // nil: there is none
+	closed bool
+}
+
+// AdmitTenants opens the tenants' socket, or closes it. Conversations go on. It may be called
+// again.
+func (s *Server) AdmitTenants(admit bool) error {
+	s.tenants.mu.Lock()
+	defer s.tenants.mu.Unlock()
+	return s.admitTenants(admit)
+}
+
+// admitTenants does. tenants.mu is held.
+func (s *Server) admitTenants(admit bool) error {
+	t := &s.tenants
+	if t.closed || admit == (t.socket != nil) {
+		return nil
+	}
+	if !admit {
+		t.socket.close(s.uid)
+		t.socket = nil
+		return nil
+	}
+	s.mu.Lock()
+	program, err := filepath.EvalSymlinks(s.doors[0].Socket)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	socket, err := listenFirst(program, protocol.TenantPlaces(program, s.uid), s.uid, 0o755, 0o666)
+	if err != nil {
+		return err
+	}
+	t.socket = socket
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		for {
+			err := s.accept(socket.listener, tenantsEntrance{controlEntrance{s}})
+			if err == nil {
+				return
+			}
+			s.log.Warn("trouble at the tenants' socket", "error", err)
+			time.Sleep(patience)
+		}
+	}()
+	return nil
+}
+
+// closeTenants closes it for good.
+func (s *Server) closeTenants() {
+	s.tenants.mu.Lock()
+	defer s.tenants.mu.Unlock()
+	s.admitTenants(false)
+	s.tenants.closed = true
+}
+
+// tenantsEntrance is the tenants' socket, as connections come in there. It implements entrance;
+// they are charged as at the control socket.
+type tenantsEntrance struct{ controlEntrance }
+
+// converse serves one tool.
+func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
+	s := e.Server
+	s.mu.Lock()
+	first := s.doors[0]
+	s.mu.Unlock()
+	h, who, err := s.greeting(c, who, first)
+	if err != nil {
+		return err
+	}
+	if h.Kind != protocol.KindControl {
+		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the tenants' socket", first.Socket)
+	}
+	if err := s.resident(&who); err != nil {
+		return err
+	}
+	return s.serveTool(c, inspect.View{Who: &who, Conn: c, Tenants: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+}

@@ -1,0 +1,155 @@
+package inspect
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"vrdma/internal/hosts"
+	"vrdma/internal/link"
+	"vrdma/internal/meter"
+	"vrdma/internal/nic"
+	"vrdma/internal/vnic"
+)
+
+// atOnce is a loop that runs everything where it is asked to.
+type atOnce struct {
+	asked int
+	took  time.Duration
+	link  link.Counters
+}
+
+func (l *atOnce) Do(f func()) error {
+	start := time.Now()
+	f()
+	l.asked, l.took = l.asked+1, l.took+time.Since(start)
+	return nil
+}
+
+func (l *atOnce) SetTap(*link.Tap)                        {}
+func (l *atOnce) LinkCounters() link.Counters             { return l.link }
+func (l *atOnce) Peers() ([]hosts.Status, hosts.Counters) { return nil, hosts.Counters{} }
+
+func putNIC(t *testing.T, tab *vnic.Table, name, network string) *vnic.NIC {
+	t.Helper()
+	n := &vnic.NIC{Name: name, Network: network, Device: nic.New(nic.Config{Name: "rxe0"})}
+	if err := tab.Add(n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Whatever NICs come, count and go between two readings, the sums of the meter are those of the
+// NICs, and so are the device's.
+func TestCensus(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	loop, tab, m := &atOnce{}, vnic.NewTable(), meter.New()
+	c := NewCensus(loop, tab)
+	c.look.next = time.Time{}
+	var all []*vnic.NIC
+	truth := map[string]uint64{}
+	now, want := time.Unix(1_700_000_000, 0), uint64(0)
+	for step := range 300 {
+		for range rnd.IntN(4) {
+			tenant, name := fmt.Sprint("t", rnd.IntN(3)), fmt.Sprint("n", rnd.IntN(9))
+			if tab.Named(tenant+"/"+name) == nil {
+				all = append(all, putNIC(t, tab, tenant+"/"+name, tenant+"/net"))
+			}
+		}
+		for i := 0; i < len(all); i++ {
+			n := all[i]
+			k := uint32(rnd.IntN(1000))
+			n.Device.Drop(nic.DropNoQP, k)
+			truth[KeyOf(n).Tenant] += uint64(k)
+			want += uint64(k)
+			if rnd.IntN(5) == 0 {
+				tab.Remove(n)
+				all = append(all[:i], all[i+1:]...)
+				i--
+			}
+		}
+		loop.link.BadICRC++
+		if rnd.IntN(3) == 0 {
+			continue // several things happen between two readings
+		}
+		now = now.Add(time.Second)
+		m.Sample(now, c.Read())
+		got := map[string]uint64{}
+		for _, s := range m.Totals() {
+			got[s.Tenant] += s.Usage[meter.Drops(nic.DropNoQP)]
+			if s.Tenant == meter.System && s.Usage[meter.Drops(nic.DropICRC)] != loop.link.BadICRC {
+				t.Fatalf("step %d: nobody's drops: %d of %d", step, s.Usage[meter.Drops(nic.DropICRC)], loop.link.BadICRC)
+			}
+		}
+		for tenant, n := range truth {
+			if got[tenant] != n {
+				t.Fatalf("step %d: tenant %s has %d, its NICs counted %d", step, tenant, got[tenant], n)
+			}
+		}
+		if sum, _ := c.Device(); sum.Drops[nic.DropNoQP] != want {
+			t.Fatalf("step %d: the device has %d, all NICs counted %d", step, sum.Drops[nic.DropNoQP], want)
+		}
+	}
+}
+
+// The loop is asked for a bounded number of NICs at a time.
+func TestCensusInPieces(t *testing.T) {
+	loop, tab := &atOnce{}, vnic.NewTable()
+	const nics = 300
+	for i := range nics {
+		putNIC(t, tab, fmt.Sprint("red/n", i), "red/net")
+	}
+	if got := NewCensus(loop, tab).Read(); len(got) != nics+1 {
+		t.Fatalf("%d readings", len(got))
+	}
+	if pieces := nics*perNIC/piece + 1; loop.asked < pieces || loop.asked > pieces+2 {
+		t.Errorf("the loop was asked %d times, want about %d", loop.asked, pieces)
+	}
+}
+
+// Who is not the owner sees the NIC that it can reach, and no trace of others.
+func TestUsageOfOthers(t *testing.T) {
+	loop, tab := &atOnce{}, vnic.NewTable()
+	web, db := putNIC(t, tab, "red/web", "red/net"), putNIC(t, tab, "red/db", "red/net")
+	blue := putNIC(t, tab, "blue/web", "blue/net")
+	for _, n := range []*vnic.NIC{web, db, blue} {
+		n.Device.Drop(nic.DropKey, 1)
+	}
+	d := New(Config{Loop: loop, NICs: tab, Clerk: meter.NewClerk(meter.New(), NewCensus(loop, tab).Read, nil)})
+	if got := d.used(&View{NIC: web}); len(got) != 1 || got[0].NIC != "web" || got[0].Tenant != "red" || got[0].Network != "net" {
+		t.Errorf("at the door of red/web: %+v", got)
+	}
+	if got := d.used(&View{}); len(got) != 0 {
+		t.Errorf("at a door without NIC: %+v", got)
+	}
+	if got := d.used(&View{Tenants: true, NIC: web}); len(got) != 0 {
+		t.Errorf("at the tenants' socket somebody who administers none: %+v", got)
+	}
+	d.cfg.Administers = func(_ *View, tenant string) bool { return tenant == "red" }
+	if got := d.used(&View{Tenants: true}); len(got) != 2 || got[0].NIC != "db" || got[1].NIC != "web" || got[0].Tenant != "red" {
+		t.Errorf("at the tenants' socket an administrator of red: %+v", got)
+	}
+	if got := d.used(&View{All: true}); len(got) != 4 {
+		t.Errorf("the owner: %+v", got)
+	}
+	if got := d.nics(&View{All: true}); len(got) != 3 {
+		t.Errorf("the owner's NICs: %+v", got)
+	}
+}
+
+// BenchmarkCensus1000 is the loop's time for one scrape of a thousand NICs.
+func BenchmarkCensus1000(b *testing.B) {
+	loop, tab := &atOnce{}, vnic.NewTable()
+	for i := range 1000 {
+		n := &vnic.NIC{Name: fmt.Sprint("red/n", i), Network: "red/net", Device: nic.New(nic.Config{Name: "rxe0"})}
+		if err := tab.Add(n); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c := NewCensus(loop, tab)
+	for b.Loop() {
+		c.Read()
+	}
+	b.ReportMetric(float64(loop.took)/float64(b.N), "loop-ns/op")
+}

@@ -1,0 +1,145 @@
+package inspect
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/meter"
+	"vrdma/internal/protocol"
+)
+
+// What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
+// NIC and nothing of others, not even that there are any; at the tenants' socket, what is of
+// tenants that one administers.
+
+// sees reports whether a view has what is under a key.
+func (d *Desk) sees(v *View, k meter.Key) bool {
+	switch {
+	case v.All:
+		return true
+	case v.Tenants:
+		return d.cfg.Administers != nil && d.cfg.Administers(v, k.Tenant)
+	}
+	return v.NIC != nil && KeyOf(v.NIC) == k
+}
+
+// fresh is how old what a tool is shown may be.
+const fresh = 50 * time.Millisecond
+
+// nics are the NICs in a view, with what they have used; those that are gone are left out.
+func (d *Desk) nics(v *View) (out []protocol.NICStatus) {
+	for _, n := range d.used(v) {
+		if n.Live && n.Tenant != meter.System {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// used is all that the meter knows, as far as it is in the view.
+func (d *Desk) used(v *View) (out []protocol.NICStatus) {
+	if d.cfg.Clerk == nil {
+		return nil
+	}
+	d.cfg.Clerk.Refresh(fresh)
+	addresses := make(map[meter.Key][]string)
+	if d.cfg.NICs != nil {
+		for _, n := range d.cfg.NICs.All() {
+			var list []string
+			for _, g := range n.Device.GIDs {
+				list = append(list, g.GID.Addr().String())
+			}
+			addresses[KeyOf(n)] = list
+		}
+	}
+	for _, t := range d.cfg.Clerk.Meter().Totals() {
+		if !d.sees(v, t.Key) {
+			continue
+		}
+		out = append(out, protocol.NICStatus{
+			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key],
+			Sessions: t.Now.Sessions, QPs: t.Now.QPs, Connections: t.Now.Connections, Registered: t.Now.Registered,
+			Used: named(&t.Usage),
+		})
+	}
+	return out
+}
+
+// named is usage by the names of its columns, without zeros.
+func named(u *meter.Usage) map[string]uint64 {
+	m := make(map[string]uint64)
+	for i, v := range u {
+		if v != 0 {
+			m[meter.Column(i).String()] = v
+		}
+	}
+	return m
+}
+
+// usageState is the heap that one row takes, as a record and as JSON.
+const usageState = 4 << 10
+
+// sendTop answers with what every NIC has counted.
+func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
+	rows := 1
+	if (v.All || v.Tenants) && d.cfg.NICs != nil {
+		rows += len(d.cfg.NICs.All())
+	}
+	return d.sendCharged(c, v, rows, func() any {
+		t := protocol.Top{Started: d.started, Pid: os.Getpid(), NICs: d.used(v), Time: time.Now()}
+		if t.NICs == nil {
+			t.NICs = []protocol.NICStatus{}
+		}
+		t.CPU = ProcessTime().Seconds()
+		return t
+	})
+}
+
+// sendUsage answers with records.
+func (d *Desk) sendUsage(c *protocol.Conn, v *View, req *protocol.ControlRequest) error {
+	var records []meter.Record
+	if d.cfg.Clerk != nil {
+		d.cfg.Clerk.Refresh(fresh)
+		for _, r := range d.cfg.Clerk.Meter().Records(req.Since, req.Tenant) {
+			if d.sees(v, r.Key) {
+				records = append(records, r)
+			}
+		}
+	}
+	return d.sendCharged(c, v, len(records), func() any {
+		u := protocol.UsageReport{Records: []protocol.UsageRecord{}, Columns: meter.Columns()}
+		if d.cfg.Clerk == nil {
+			u.Error = "this daemon meters nothing"
+		}
+		for _, r := range records {
+			u.Records = append(u.Records, protocol.UsageRecord{
+				Tenant: r.Tenant, Network: r.Network, NIC: r.NIC, From: r.From, To: r.To, Used: named(&r.Usage),
+			})
+		}
+		return u
+	})
+}
+
+// sendCharged sends an answer of about so many rows. It is charged while it is there, as a status
+// is.
+func (d *Desk) sendCharged(c *protocol.Conn, v *View, rows int, make func() any) error {
+	bill := budget.Bill{budget.State: 16<<10 + uint64(rows)*usageState}
+	if err := v.Who.Account.Charge(bill); err != nil {
+		d.cfg.Overdrawn(err)
+		return c.SendJSON(protocol.ControlReply{Error: err.Error()})
+	}
+	defer v.Who.Account.Refund(bill)
+	c.SetWriteDeadline(time.Now().Add(readTime))
+	defer c.SetWriteDeadline(time.Time{})
+	return c.SendJSON(make())
+}
+
+// ProcessTime is how much processor time this process has used.
+func ProcessTime() time.Duration {
+	var r unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &r) // cannot fail
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

@@ -1,0 +1,531 @@
+package meter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The book is a file that is only appended to:
+//
+//	"vrdma-usage 1\n" │ frame │ frame │ …
+//	frame: length, 4 bytes │ CRC-32C of what follows, 4 bytes │ entries
+//
+// A flush is one frame, so it is there whole or not at all. An entry says what a total or a
+// record is now; later ones replace earlier ones. The first entry names the columns.
+//
+// When the file has grown to several times what it holds it is written anew beside itself and
+// renamed. Whoever dies at any moment leaves the old file or the new one, and of the last frame
+// all or a part that its checksum does not fit.
+type book struct {
+	path string
+	f    *os.File
+	lock *os.File // held by a daemon; nil while lazy
+	size int64    // of what is written and complete
+	base int64    // when it was written anew
+	lazy bool     // it is not there, and is made when a tenant other than the default one is
+}
+
+const (
+	bookHead = "vrdma-usage 1\n"
+	// mostFrame bounds what is believed of a length.
+	mostFrame = 1 << 20
+	// mostBook bounds how much of a file is read: more cannot have been written by us.
+	mostBook = 64 << 20
+	// mostHeld bounds how many totals and records are believed.
+	mostHeld = 400_000
+	// A book is written anew when it is growth times as long as it was, and leastGrowth at least.
+	growth      = 4
+	leastGrowth = 256 << 10
+)
+
+// What entries begin with.
+const (
+	entryColumns = 'C'
+	entryTotal   = 'T'
+	entryRecord  = 'R'
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Open makes a meter that goes on where the file at path ends, which is made if it is not there.
+// If lazy, it is made when there is a tenant other than the default one: a daemon for which nothing
+// was declared leaves nothing behind. A file with a part that cannot be read is kept as
+// PATH.damaged, and told of.
+func Open(path string, lazy bool, now time.Time) (m *Meter, damage error, err error) {
+	b := &book{path: path}
+	m = New()
+	m.book = b
+	if _, err := os.Lstat(path); lazy && errors.Is(err, os.ErrNotExist) {
+		b.lazy = true
+		return m, nil, nil
+	}
+	if err := b.acquire(); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.release()
+		}
+	}()
+	if damage, err = m.restore(path); err != nil {
+		return nil, nil, err
+	}
+	m.rollUp(now)
+	for _, t := range m.totals {
+		t.changed = false
+	}
+	if err := m.rewrite(); err != nil {
+		return nil, nil, fmt.Errorf("the usage file: %w", err)
+	}
+	return m, damage, nil
+}
+
+// acquire makes sure that no other daemon writes to the file. Its directory is made if need be.
+func (b *book) acquire() error {
+	if err := os.MkdirAll(filepath.Dir(b.path), 0o700); err != nil {
+		return fmt.Errorf("the directory of the usage file: %w", err)
+	}
+	lock, err := os.OpenFile(b.path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("the usage file: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return fmt.Errorf("the usage file %s is another daemon's (%w): choose another with --usage", b.path, err)
+	}
+	b.lock = lock
+	return nil
+}
+
+// release undoes acquire.
+func (b *book) release() {
+	b.close()
+	if b.lock != nil {
+		b.lock.Close()
+		b.lock = nil
+	}
+}
+
+// restore reads the file at path, if there is one.
+func (m *Meter) restore(path string) (damage, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the usage file: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, mostBook))
+	if err != nil {
+		return nil, fmt.Errorf("the usage file: %w", err)
+	}
+	good, torn := m.load(data)
+	if good == len(data) || torn {
+		return nil, nil
+	}
+	damage = fmt.Errorf("the usage file %s cannot be read beyond byte %d of %d: what came after is lost, and the file is kept as %s.damaged", path, good, len(data), path)
+	if err := os.Rename(path, path+".damaged"); err != nil {
+		return nil, fmt.Errorf("the usage file: %w", err)
+	}
+	return damage, nil
+}
+
+// load takes the frames of data, up to the first that is not whole. It returns how many bytes
+// it took, and whether what is left looks like a frame that was being written when the writer
+// died: nothing follows it.
+func (m *Meter) load(data []byte) (good int, torn bool) {
+	rest, ok := bytes.CutPrefix(data, []byte(bookHead))
+	if !ok {
+		return 0, len(data) < len(bookHead) && bytes.HasPrefix([]byte(bookHead), data)
+	}
+	var columns []Column
+	for {
+		good = len(data) - len(rest)
+		if len(rest) < 8 {
+			return good, true
+		}
+		n := int(binary.LittleEndian.Uint32(rest))
+		if n > mostFrame {
+			return good, false
+		}
+		if n > len(rest)-8 {
+			return good, true
+		}
+		body := rest[8 : 8+n]
+		if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(rest[4:]) {
+			return good, false
+		}
+		changes, ok := parse(body, &columns)
+		if !ok || len(m.records)+len(m.totals)+len(changes) > mostHeld {
+			return good, false
+		}
+		for _, c := range changes {
+			m.restoreEntry(&c)
+		}
+		rest = rest[8+n:]
+	}
+}
+
+func (m *Meter) restoreEntry(e *entry) {
+	if e.record {
+		u := e.usage
+		m.records[e.at] = &u
+		return
+	}
+	m.totals[e.at.Key] = &total{usage: e.usage}
+}
+
+// An entry is a total or a record.
+type entry struct {
+	record bool
+	at     slot
+	usage  Usage
+}
+
+// appendColumns begins a file.
+func appendColumns(b []byte) []byte {
+	b = append(b, entryColumns)
+	b = binary.AppendUvarint(b, uint64(NumColumns))
+	for _, n := range names {
+		b = appendText(b, n)
+	}
+	return b
+}
+
+func appendEntry(b []byte, e *entry) []byte {
+	kind := byte(entryTotal)
+	if e.record {
+		kind = entryRecord
+	}
+	b = append(b, kind)
+	b = appendText(appendText(appendText(b, e.at.Tenant), e.at.Network), e.at.NIC)
+	if e.record {
+		b = binary.AppendVarint(b, e.at.from)
+		b = binary.AppendUvarint(b, uint64(e.at.span))
+	}
+	n := 0
+	for _, v := range e.usage {
+		if v != 0 {
+			n++
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(n))
+	for i, v := range e.usage {
+		if v != 0 {
+			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(i)), v)
+		}
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// parse reads the entries of a frame, all or none. columns are those of the file, which its
+// first entry says.
+func parse(body []byte, columns *[]Column) (out []entry, ok bool) {
+	p := parser{rest: body}
+	for len(p.rest) > 0 && !p.bad {
+		switch kind := p.byte(); kind {
+		case entryColumns:
+			*columns = p.columns()
+		case entryTotal, entryRecord:
+			e := entry{record: kind == entryRecord}
+			e.at.Key = Key{p.text(), p.text(), p.text()}
+			if e.record {
+				e.at.from, e.at.span = p.varint(), uint32(p.uvarint(day))
+			}
+			p.usage(&e.usage, *columns)
+			p.bad = p.bad || e.record && (e.at.span == 0 || e.at.from < 0 || e.at.from > 1<<40)
+			out = append(out, e)
+		default:
+			p.bad = true
+		}
+	}
+	return out, !p.bad
+}
+
+// A parser reads a frame. After something bad it reads zeros.
+type parser struct {
+	rest []byte
+	bad  bool
+}
+
+const (
+	mostText    = 256
+	mostColumns = 1024
+)
+
+func (p *parser) byte() byte {
+	if len(p.rest) == 0 {
+		p.bad = true
+		return 0
+	}
+	b := p.rest[0]
+	p.rest = p.rest[1:]
+	return b
+}
+
+func (p *parser) uvarint(most uint64) uint64 {
+	v, n := binary.Uvarint(p.rest)
+	if n <= 0 || v > most {
+		p.bad, p.rest = true, nil
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return v
+}
+
+func (p *parser) varint() int64 {
+	v, n := binary.Varint(p.rest)
+	if n <= 0 {
+		p.bad, p.rest = true, nil
+		return 0
+	}
+	p.rest = p.rest[n:]
+	return v
+}
+
+func (p *parser) text() string {
+	n := int(p.uvarint(mostText))
+	if n > len(p.rest) {
+		p.bad, p.rest = true, nil
+		return ""
+	}
+	s := string(p.rest[:n])
+	p.rest = p.rest[n:]
+	return s
+}
+
+// columns reads which columns the file has; -1 is one that we do not have.
+func (p *parser) columns() []Column {
+	n := int(p.uvarint(mostColumns))
+	list := make([]Column, 0, n)
+	for range n {
+		list = append(list, columnNamed(p.text()))
+	}
+	return list
+}
+
+func (p *parser) usage(u *Usage, columns []Column) {
+	n := int(p.uvarint(mostColumns))
+	for range n {
+		i, v := p.uvarint(mostColumns), p.uvarint(1<<64-1)
+		if p.bad || i >= uint64(len(columns)) {
+			p.bad = true
+			return
+		}
+		if c := columns[i]; c >= 0 {
+			u[c] = v
+		}
+	}
+}
+
+// frame puts length and checksum in front of b[8:].
+func frame(b []byte) []byte {
+	binary.LittleEndian.PutUint32(b, uint32(len(b)-8))
+	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
+	return b
+}
+
+// frames are the frames for entries: of a whole file, or of a flush. None is longer than
+// mostFrame.
+func frames(whole bool, entries []entry) [][]byte {
+	b := make([]byte, 8, 4096)
+	if whole {
+		b = appendColumns(b)
+	}
+	var out [][]byte
+	for i := range entries {
+		// In a flush a total and its record stay together.
+		if len(b) > mostFrame/2 && (whole || !entries[i].record) {
+			out = append(out, frame(b))
+			b = make([]byte, 8, 4096)
+		}
+		b = appendEntry(b, &entries[i])
+	}
+	if len(b) > 8 {
+		out = append(out, frame(b))
+	}
+	return out
+}
+
+// Flush writes what has changed since the last one. What it could not write the next one
+// writes.
+func (m *Meter) Flush() error {
+	m.file.Lock()
+	defer m.file.Unlock()
+	m.mu.Lock()
+	if m.book == nil || m.book.lazy && !m.declared() {
+		defer m.mu.Unlock()
+		if m.due(m.latest) {
+			m.rollUp(m.latest)
+		}
+		m.dirty, m.fresh = false, m.fresh[:0]
+		return nil
+	}
+	rolled := m.due(m.latest) && m.rollUp(m.latest)
+	entries := m.changes()
+	m.mu.Unlock()
+	b := m.book
+	if b.lazy {
+		if err := b.acquire(); err != nil {
+			return err // and again in a second: nothing was written yet, all of it will be
+		}
+		b.lazy = false
+	}
+	if rolled || b.f == nil || b.size > max(growth*b.base, leastGrowth) {
+		return m.rewrite()
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	if err := b.append(frames(false, entries)); err != nil {
+		b.close() // and write all of it anew next time
+		m.mu.Lock()
+		m.dirty = true
+		m.mu.Unlock()
+		return fmt.Errorf("the usage file: %w", err)
+	}
+	return nil
+}
+
+// declared reports whether there is a tenant that somebody declared. mu is held.
+func (m *Meter) declared() bool {
+	for k := range m.totals {
+		if k.Tenant != System && k.Tenant != defaultTenant {
+			return true
+		}
+	}
+	return false
+}
+
+// changes are the totals that have changed since the last flush, each with its record of the
+// minute. mu is held.
+func (m *Meter) changes() (out []entry) {
+	if !m.dirty {
+		return nil
+	}
+	m.dirty = false
+	for k, t := range m.totals {
+		if !t.changed {
+			continue
+		}
+		t.changed = false
+		out = append(out, entry{at: slot{Key: k}, usage: t.usage})
+		for _, at := range m.fresh {
+			if u := m.records[slot{k, at, minute}]; u != nil {
+				out = append(out, entry{record: true, at: slot{k, at, minute}, usage: *u})
+			}
+		}
+	}
+	m.fresh = m.fresh[:0]
+	return out
+}
+
+// all is everything. mu is held.
+func (m *Meter) all() (out []entry) {
+	out = make([]entry, 0, len(m.totals)+len(m.records))
+	for k, t := range m.totals {
+		t.changed = false
+		out = append(out, entry{at: slot{Key: k}, usage: t.usage})
+	}
+	for at, u := range m.records {
+		out = append(out, entry{record: true, at: at, usage: *u})
+	}
+	m.dirty, m.fresh = false, m.fresh[:0]
+	return out
+}
+
+// rewrite writes the book anew. file is held.
+func (m *Meter) rewrite() error {
+	m.mu.Lock()
+	entries := m.all()
+	m.mu.Unlock()
+	err := m.book.replace(frames(true, entries))
+	if err != nil {
+		m.book.close()
+		m.mu.Lock()
+		m.dirty = true
+		m.mu.Unlock()
+	}
+	return err
+}
+
+// append writes frames that are there, or not, after a crash.
+func (b *book) append(list [][]byte) error {
+	all := slices.Concat(list...)
+	if _, err := b.f.WriteAt(all, b.size); err != nil {
+		return err
+	}
+	if err := unix.Fdatasync(int(b.f.Fd())); err != nil {
+		return err
+	}
+	b.size += int64(len(all))
+	return nil
+}
+
+// replace makes the file one with these frames.
+func (b *book) replace(list [][]byte) error {
+	next := b.path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	n := &book{f: f}
+	err = n.append(append([][]byte{[]byte(bookHead)}, list...))
+	if err == nil {
+		err = os.Rename(next, b.path)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(next)
+		return err
+	}
+	b.close()
+	b.f, b.size, b.base = f, n.size, n.size
+	return syncDir(filepath.Dir(b.path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func (b *book) close() {
+	if b.f != nil {
+		b.f.Close()
+		b.f = nil
+	}
+}
+
+// Close writes what is left and lets go of the file.
+func (m *Meter) Close() error {
+	err := m.Flush()
+	m.file.Lock()
+	defer m.file.Unlock()
+	if m.book != nil {
+		m.book.release()
+		m.book = nil
+	}
+	return err
+}

@@ -1,0 +1,184 @@
+package meter
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"vrdma/internal/nic"
+)
+
+// A Reading is what a NIC shows.
+type Reading struct {
+	ID      any // the same for the same NIC, another one for one that was made anew
+	Key     Key
+	Counted Usage // since the NIC was made
+	Now     nic.Holdings
+	Gone    bool // it is the last of this NIC
+}
+
+// A Meter holds totals and records. Any goroutine may use it.
+type Meter struct {
+	// file is held while the book is written, before mu.
+	file sync.Mutex
+	book *book // guarded by file; nil: nothing is kept
+
+	mu      sync.Mutex // guards what follows
+	seen    map[any]*seen
+	totals  map[Key]*total
+	records map[slot]*Usage
+	current time.Time // the minute that is being counted
+	latest  time.Time // of the samples
+	dirty   bool      // something changed since the last flush
+	fresh   []int64   // the minutes that were counted since then
+	rolled  time.Time // when records were rolled up
+}
+
+// seen is what a NIC showed when it was read last.
+type seen struct {
+	counted Usage
+	at      time.Time
+	rest    uint64 // of MemoryTime: byte-milliseconds that are no second yet
+}
+
+type total struct {
+	usage   Usage
+	now     nic.Holdings
+	live    int  // NICs that have this key: more than one for a moment, where one is made anew
+	changed bool // since the last flush
+}
+
+// A slot is where a record is kept: whose, from when, how long, in seconds.
+type slot struct {
+	Key
+	from int64
+	span uint32
+}
+
+const minute = 60
+
+// New makes a meter that keeps nothing.
+func New() *Meter {
+	return &Meter{seen: make(map[any]*seen), totals: make(map[Key]*total), records: make(map[slot]*Usage)}
+}
+
+// Sample takes readings of now.
+func (m *Meter) Sample(now time.Time, readings []Reading) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Before(m.latest) { // somebody set the clock back: go on from where it was
+		now = m.latest
+	}
+	m.latest = now
+	m.current = now.Truncate(time.Minute)
+	for i := range readings {
+		m.take(now, &readings[i])
+	}
+}
+
+// take adds what a reading shows more than the last.
+func (m *Meter) take(now time.Time, r *Reading) {
+	t := m.totals[r.Key]
+	if t == nil {
+		t = &total{}
+		m.totals[r.Key] = t
+	}
+	s := m.seen[r.ID]
+	if s == nil {
+		s = &seen{at: now}
+		m.seen[r.ID] = s
+		t.live++
+	}
+	d := r.Counted.since(&s.counted)
+	if r.Now.Registered > 0 {
+		s.rest += r.Now.Registered * uint64(now.Sub(s.at)/time.Millisecond)
+		d[MemoryTime] += s.rest / 1000
+		s.rest %= 1000
+	}
+	s.counted, s.at = r.Counted, now
+	t.now = r.Now
+	if r.Gone {
+		delete(m.seen, r.ID)
+		if t.live--; t.live == 0 {
+			t.now = nic.Holdings{}
+		}
+	}
+	if d == (Usage{}) {
+		return
+	}
+	t.usage.add(&d)
+	t.changed, m.dirty = true, true
+	at := slot{r.Key, m.current.Unix(), minute}
+	u := m.records[at]
+	if u == nil {
+		u = &Usage{}
+		m.records[at] = u
+	}
+	u.add(&d)
+	if !slices.Contains(m.fresh, at.from) {
+		m.fresh = append(m.fresh, at.from)
+	}
+}
+
+// Totals are all that there have been, by tenant, network and NIC.
+func (m *Meter) Totals() []Total {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Total, 0, len(m.totals))
+	for k, t := range m.totals {
+		out = append(out, Total{Key: k, Usage: t.usage, Now: t.now, Live: t.live > 0})
+	}
+	slices.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
+	return out
+}
+
+// Records are those that overlap the time since then, of one tenant or, if it is empty, of all;
+// oldest first.
+func (m *Meter) Records(since time.Time, tenant string) []Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Record
+	for at, u := range m.records {
+		if tenant != "" && at.Tenant != tenant || at.from+int64(at.span) <= since.Unix() {
+			continue
+		}
+		to := time.Unix(at.from+int64(at.span), 0)
+		if to.After(m.latest) && !m.latest.IsZero() {
+			to = m.latest
+		}
+		out = append(out, Record{Key: at.Key, From: time.Unix(at.from, 0), To: to, Usage: *u})
+	}
+	slices.SortFunc(out, func(a, b Record) int {
+		return cmp.Or(a.From.Compare(b.From), compareKeys(a.Key, b.Key), a.To.Compare(b.To))
+	})
+	return out
+}
+
+// Sum puts records of the same tenant and NIC together.
+func Sum(records []Record) []Record {
+	at := make(map[Key]int)
+	var out []Record
+	for _, r := range records {
+		i, ok := at[r.Key]
+		if !ok {
+			at[r.Key] = len(out)
+			out = append(out, r)
+			continue
+		}
+		s := &out[i]
+		s.Usage.add(&r.Usage)
+		if r.From.Before(s.From) {
+			s.From = r.From
+		}
+		if r.To.After(s.To) {
+			s.To = r.To
+		}
+	}
+	slices.SortFunc(out, func(a, b Record) int { return compareKeys(a.Key, b.Key) })
+	return out
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Network, b.Network), cmp.Compare(a.NIC, b.NIC))
+}

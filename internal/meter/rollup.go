@@ -1,0 +1,91 @@
+package meter
+
+import "time"
+
+// How long records keep their minute, and then their hour. After that they are of a day and of
+// a tenant, and those are kept a year and a month. If there are more than mostRecords all three
+// times are halved until there are not.
+const (
+	keepMinutes = 2 * time.Hour
+	keepHours   = 48 * time.Hour
+	keepDays    = 400 * 24 * time.Hour
+
+	hour = 60 * minute
+	day  = 24 * hour
+
+	rollEvery = time.Hour
+)
+
+// mostRecords bounds memory and file: a record takes about 500 bytes.
+var mostRecords = 40_000
+
+// rollUp makes fewer records of old ones. Sums per tenant stay what they are, until a record is
+// older than keepDays. It reports whether anything changed. mu is held.
+func (m *Meter) rollUp(now time.Time) (changed bool) {
+	m.rolled = now
+	minutes, hours, days := keepMinutes, keepHours, keepDays
+	for {
+		changed = m.rollUpBefore(now.Add(-minutes), now.Add(-hours), now.Add(-days)) || changed
+		if len(m.records) <= mostRecords || minutes < time.Second {
+			break
+		}
+		minutes, hours, days = minutes/2, hours/2, days/2
+	}
+	return m.forgetGone() || changed
+}
+
+func (m *Meter) rollUpBefore(minutes, hours, days time.Time) (changed bool) {
+	for at, u := range m.records {
+		to := at
+		switch end := at.from + int64(at.span); {
+		case at.span >= day:
+			if end <= days.Unix() {
+				delete(m.records, at)
+				changed = true
+			}
+			continue
+		case end <= hours.Unix():
+			to = slot{Key{Tenant: at.Tenant}, at.from - at.from%day, day}
+		case at.span < hour && end <= minutes.Unix():
+			to.from, to.span = at.from-at.from%hour, hour
+		default:
+			continue
+		}
+		delete(m.records, at)
+		if sum := m.records[to]; sum != nil {
+			sum.add(u)
+		} else {
+			m.records[to] = u
+		}
+		changed = true
+	}
+	return changed
+}
+
+// forgetGone has the totals of NICs that are gone, and of which there are no records any more,
+// become part of their tenant's.
+func (m *Meter) forgetGone() (changed bool) {
+	recorded := make(map[Key]bool)
+	for at := range m.records {
+		recorded[at.Key] = true
+	}
+	for k, t := range m.totals {
+		if k.NIC == "" || t.live > 0 || recorded[k] {
+			continue
+		}
+		delete(m.totals, k)
+		of := Key{Tenant: k.Tenant}
+		if sum := m.totals[of]; sum != nil {
+			sum.usage.add(&t.usage)
+		} else {
+			m.totals[of] = &total{usage: t.usage}
+		}
+		changed = true
+	}
+	return changed
+}
+
+// due reports whether records are to be rolled up. mu is held.
+func (m *Meter) due(now time.Time) bool {
+	return now.Sub(m.rolled) >= rollEvery || now.Before(m.rolled) || len(m.records) > mostRecords+mostRecords/4
+}

@@ -1,0 +1,146 @@
+package meter
+
+import (
+	"fmt"
+	"time"
+
+	"vrdma/internal/nic"
+	"vrdma/internal/transport"
+)
+
+// A Column is one of the things that are counted.
+type Column int
+
+const (
+	TransmitBytes Column = iota
+	ReceiveBytes
+	TransmitPackets
+	ReceivePackets
+	Retransmitted // packets that were sent again
+	Connections   // queue pairs that were given a peer
+	LoopTime      // of the daemon's loop, in nanoseconds
+	MemoryTime    // bytes registered, times the seconds that they were
+
+	sent    // messages by operation
+	rcvd    = sent + Column(transport.NumOps)
+	drops   = rcvd + Column(transport.NumOps)
+	denials = drops + Column(nic.NumReasons)
+
+	NumColumns = denials + Column(nic.NumRefusals)
+)
+
+// Sent and Rcvd are messages, Drops packets, Refusals what was refused.
+func Sent(o transport.Op) Column     { return sent + Column(o) }
+func Rcvd(o transport.Op) Column     { return rcvd + Column(o) }
+func Drops(r nic.Reason) Column      { return drops + Column(r) }
+func Refusals(d nic.Refusal) Column  { return denials + Column(d) }
+func (c Column) String() string      { return names[c] }
+func columnNamed(name string) Column { return byName[name] - 1 }
+
+// names are what columns are called in files and in JSON. A file says which it has, so a column
+// may be added anywhere, but must not change its name.
+var names = func() (n [NumColumns]string) {
+	n = [NumColumns]string{
+		TransmitBytes: "transmit_bytes", ReceiveBytes: "receive_bytes",
+		TransmitPackets: "transmit_packets", ReceivePackets: "receive_packets",
+		Retransmitted: "retransmitted_packets", Connections: "connections",
+		LoopTime: "loop_ns", MemoryTime: "memory_byte_seconds",
+	}
+	for o := range transport.NumOps {
+		n[Sent(o)], n[Rcvd(o)] = "sent_"+o.String(), "received_"+o.String()
+	}
+	for r := range nic.NumReasons {
+		n[Drops(r)] = "dropped_" + r.String()
+	}
+	for d := range nic.NumRefusals {
+		n[Refusals(d)] = "denied_" + d.String()
+	}
+	return n
+}()
+
+// byName is the column of a name, plus one: what is not there is -1.
+var byName = func() map[string]Column {
+	m := make(map[string]Column, NumColumns)
+	for i, n := range names {
+		if n == "" || m[n] != 0 {
+			panic(fmt.Sprintf("meter: column %d is called %q", i, n))
+		}
+		m[n] = Column(i) + 1
+	}
+	return m
+}()
+
+// Columns are the names of all columns, in order.
+func Columns() []string { return names[:] }
+
+// Usage is how much of everything.
+type Usage [NumColumns]uint64
+
+// Of is what a NIC has counted.
+func Of(c *nic.Counters) Usage {
+	u := Usage{
+		TransmitBytes: c.SentBytes, ReceiveBytes: c.RcvdBytes, TransmitPackets: c.SentPackets, ReceivePackets: c.RcvdPackets,
+		Retransmitted: c.Retransmitted, Connections: c.Connected, LoopTime: uint64(c.LoopTime),
+	}
+	copy(u[sent:], c.SentMessages[:])
+	copy(u[rcvd:], c.RcvdMessages[:])
+	copy(u[drops:], c.Drops[:])
+	copy(u[denials:], c.Refusals[:])
+	return u
+}
+
+// add sums o into u.
+func (u *Usage) add(o *Usage) {
+	for i := range o {
+		u[i] += o[i]
+	}
+}
+
+// since is what u has more than o. A column that fell, which none does, has nothing more.
+func (u *Usage) since(o *Usage) (d Usage) {
+	for i := range u {
+		if u[i] > o[i] {
+			d[i] = u[i] - o[i]
+		}
+	}
+	return d
+}
+
+// MarshalJSON writes what is not zero, by name.
+func (u Usage) MarshalJSON() ([]byte, error) {
+	b := []byte{'{'}
+	for i, v := range u {
+		if v != 0 {
+			if len(b) > 1 {
+				b = append(b, ',')
+			}
+			b = fmt.Appendf(b, "%q:%d", names[i], v)
+		}
+	}
+	return append(b, '}'), nil
+}
+
+// A Key says whose usage it is. NIC is empty for what is known of the tenant only.
+type Key struct{ Tenant, Network, NIC string }
+
+// System is the tenant of what is nobody's: packets that were dropped before it was known for
+// whom they were. No tenant can have this name.
+const System = "_system"
+
+// defaultTenant is the tenant that is there when nothing is declared.
+const defaultTenant = "default"
+
+// A Record is what was used in a time.
+type Record struct {
+	Key
+	From, To time.Time
+	Usage    Usage
+}
+
+// A Total is what there has been since the meter began, and what there is now.
+type Total struct {
+	Key
+	Usage Usage
+	Now   nic.Holdings // zero if it is gone
+	Live  bool
+}

@@ -1,0 +1,67 @@
+package metrics
+
+// Device is what the device as a whole has counted since the daemon started: all NICs together,
+// those that are gone included.
+type Device struct {
+	Name                 string // as programs see it
+	SentBytes, RcvdBytes uint64
+	// Counters are by the names that they have in hw_counters and counters below
+	// /sys/class/infiniband.
+	Counters map[string]uint64
+}
+
+// families are node_exporter's names, without node_infiniband_, for the kernel's, and ours
+// (infiniband_hw_) for what node_exporter does not know.
+var families = []struct{ file, name, help string }{
+	{"port_xmit_packets", "node_infiniband_port_packets_transmitted_total", "Packets sent."},
+	{"port_rcv_packets", "node_infiniband_port_packets_received_total", "Packets received."},
+	{"unicast_xmit_packets", "node_infiniband_unicast_packets_transmitted_total", "Unicast packets sent."},
+	{"unicast_rcv_packets", "node_infiniband_unicast_packets_received_total", "Unicast packets received."},
+	{"multicast_xmit_packets", "node_infiniband_multicast_packets_transmitted_total", "Multicast packets sent to other hosts."},
+	{"multicast_rcv_packets", "node_infiniband_multicast_packets_received_total", "Multicast packets received from other hosts."},
+	{"port_xmit_discards", "node_infiniband_port_discards_transmitted_total", "Packets that could not be sent."},
+	{"port_rcv_errors", "node_infiniband_port_errors_received_total", "Packets received damaged or malformed."},
+	{"port_rcv_constraint_errors", "node_infiniband_port_constraint_errors_received_total", "Packets received with a wrong P_Key."},
+	{"duplicate_request", "node_infiniband_duplicate_requests_packets_total", "Requests received that had been carried out already."},
+	{"implied_nak_seq_err", "node_infiniband_implied_nak_seq_errors_total", "Responses that showed that an earlier one was lost."},
+	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Expired acknowledgement timers."},
+	{"np_cnp_sent", "node_infiniband_np_cnp_packets_sent_total", "Congestion notifications sent."},
+	{"np_ecn_marked_roce_packets", "node_infiniband_np_ecn_marked_roce_packets_received_total", "Messages received with the mark Congestion Experienced."},
+	{"rp_cnp_handled", "node_infiniband_rp_cnp_packets_handled_total", "Congestion notifications received."},
+	{"out_of_seq_request", "node_infiniband_out_of_sequence_packets_received_total", "Requests received before their turn."},
+	{"rcvd_seq_err", "node_infiniband_packet_sequence_errors_total", "Sequence error NAKs received."},
+	{"rcvd_rnr_err", "node_infiniband_rnr_nak_retry_packets_received_total", "Receiver not ready NAKs received."},
+	{"resp_remote_access_errors", "node_infiniband_resp_remote_access_errors_total", "Requests refused for key, bounds or rights."},
+	{"rx_icrc_encapsulated", "node_infiniband_rx_icrc_encapsulated_errors_total", "Packets received with a wrong ICRC."},
+
+	{"send_rnr_err", "infiniband_hw_send_rnr_err_total", "Receiver not ready NAKs sent."},
+	{"ack_deferred", "infiniband_hw_ack_deferred_total", "Acknowledgements that waited for READ responses."},
+	{"retry_exceeded_err", "infiniband_hw_retry_exceeded_err_total", "Queue pairs that gave up after their last retry."},
+	{"retry_rnr_exceeded_err", "infiniband_hw_retry_rnr_exceeded_err_total", "Queue pairs that gave up on a receiver that was never ready."},
+	{"completer_retry_err", "infiniband_hw_completer_retry_err_total", "Times a requester went back."},
+	{"send_err", "infiniband_hw_send_err_total", "Requests that could not be sent."},
+	{"rdma_sends", "infiniband_hw_rdma_sends_total", "Messages sent, those that were sent again included."},
+	{"rdma_recvs", "infiniband_hw_rdma_recvs_total", "Receives completed."},
+	{"retrans_pkts", "infiniband_hw_retrans_pkts_total", "Packets sent again."},
+	{"rx_roce_error_pkts", "infiniband_hw_rx_roce_error_pkts_total", "Packets received that are no packet that we know."},
+	{"rx_roce_discard_pkts", "infiniband_hw_rx_roce_discard_pkts_total", "Packets received and dropped."},
+	{"selective_repairs", "infiniband_hw_selective_repairs_total", "Gaps that were repaired without sending anything else again."},
+	{"stashed_packets", "infiniband_hw_stashed_packets_total", "Packets kept because an earlier one was missing."},
+	{"tail_probes", "infiniband_hw_tail_probes_total", "Packets sent again early to find out what arrived."},
+}
+
+func (p *page) device(d *Device) {
+	labels := []string{"device", d.Name, "port", "1"}
+	p.family("node_infiniband_port_data_transmitted_bytes_total", "counter", "Bytes of payload sent.")
+	p.sample(float64(d.SentBytes), labels...)
+	p.family("node_infiniband_port_data_received_bytes_total", "counter", "Bytes of payload received.")
+	p.sample(float64(d.RcvdBytes), labels...)
+	for _, f := range families {
+		p.family(f.name, "counter", f.help)
+		p.sample(float64(d.Counters[f.file]), labels...)
+	}
+	p.family("node_infiniband_state_id", "gauge", "State of the port; 4 is active.")
+	p.sample(4, labels...)
+	p.family("node_infiniband_physical_state_id", "gauge", "Physical state of the port; 5 is link up.")
+	p.sample(5, labels...)
+}

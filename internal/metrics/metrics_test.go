@@ -1,0 +1,266 @@
+package metrics
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/internal/meter"
+	"vrdma/internal/nic"
+)
+
+// world is a source with some tenants.
+func world(nics int) Source {
+	var totals []meter.Total
+	totals = append(totals, meter.Total{Key: meter.Key{Tenant: meter.System}, Live: true})
+	for i := range nics {
+		t := meter.Total{Key: meter.Key{Tenant: fmt.Sprintf("t%02d", i%20), Network: "net", NIC: fmt.Sprint("n", i)}, Live: true}
+		for c := range t.Usage {
+			t.Usage[c] = uint64(1000*i + c)
+		}
+		t.Now = nic.Holdings{Sessions: 1, QPs: 2, Connections: 1, Registered: 4096}
+		totals = append(totals, t)
+	}
+	return Source{
+		Totals: func() []meter.Total { return totals },
+		Device: func() Device {
+			return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Counters: map[string]uint64{"sent_pkts": 3}}
+		},
+		NICs:      func() int { return nics },
+		Processor: func() time.Duration { return time.Second },
+		Alive:     func() error { return nil },
+		Ready:     func() error { return nil },
+		Version: `odd "version" \ of
+two lines`,
+	}
+}
+
+func serve(t testing.TB, src Source) *Server {
+	t.Helper()
+	s, err := Listen("127.0.0.1:0", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+var (
+	sampleLine = regexp.MustCompile(`^([a-z_]+)(\{[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*\})? ([0-9.e+-]+)$`)
+	familyLine = regexp.MustCompile(`^# (HELP|TYPE) ([a-z_]+) (.+)$`)
+)
+
+// parsePage checks the form of a page and returns the samples by name and labels.
+func parsePage(t testing.TB, text string) map[string]float64 {
+	t.Helper()
+	out, seen, family, kind := map[string]float64{}, map[string]bool{}, "", ""
+	for _, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if m := familyLine.FindStringSubmatch(line); m != nil {
+			if m[1] == "HELP" {
+				if seen[m[2]] {
+					t.Fatalf("%s comes twice", m[2])
+				}
+				family, seen[m[2]] = m[2], true
+			} else if kind = m[3]; m[2] != family {
+				t.Fatalf("TYPE of %s behind HELP of %s", m[2], family)
+			}
+			continue
+		}
+		m := sampleLine.FindStringSubmatch(line)
+		if m == nil || m[1] != family {
+			t.Fatalf("in family %s: %q", family, line)
+		}
+		if (kind == "counter") != strings.HasSuffix(m[1], "_total") {
+			t.Errorf("%s is a %s", m[1], kind)
+		}
+		if _, again := out[m[1]+m[2]]; again {
+			t.Fatalf("%s comes twice", m[1]+m[2])
+		}
+		v, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[m[1]+m[2]] = v
+	}
+	return out
+}
+
+func TestPage(t *testing.T) {
+	s := serve(t, world(100))
+	r, err := http.Get("http://" + s.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		t.Fatalf("%v, %v, %v", err, r.Status, r.Header)
+	}
+	got := parsePage(t, string(text))
+	for name, want := range map[string]float64{
+		`node_infiniband_port_data_transmitted_bytes_total{device="rxe0",port="1"}`: 7,
+		`vrdma_nics`: 100,
+		`vrdma_transmit_bytes_total{tenant="t03",network="net"}`:                     1000 * (3 + 23 + 43 + 63 + 83),
+		`vrdma_queue_pairs{tenant="t03",network="net"}`:                              10,
+		`vrdma_dropped_packets_total{tenant="_system",network="",reason="icrc"}`:     0,
+		`vrdma_messages_total{tenant="t00",network="net",direction="out",op="send"}`: 1000*(20+40+60+80) + 5*float64(meter.Sent(0)),
+		`vrdma_denied_total{tenant="t00",network="net",reason="revoked"}`:            1000*(20+40+60+80) + 5*float64(meter.Refusals(nic.Revoked)),
+		`vrdma_build_info{version="odd \"version\" \\ of\ntwo lines"}`:               1,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+		}
+	}
+	if n := len(got); n > 60+20*50 {
+		t.Errorf("%d series for 20 tenants", n)
+	}
+}
+
+// TestLabels: at most 256 NICs have a label, whoever comes and goes, and no sum over NICs falls.
+func TestLabels(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	l := &labeller{}
+	var totals []meter.Total
+	last := 0.0
+	series := map[string]float64{}
+	for step := range 200 {
+		for range 4 {
+			totals = append(totals, meter.Total{Key: meter.Key{Tenant: "t", Network: "n", NIC: fmt.Sprint(len(totals))}, Live: true})
+		}
+		for i := range totals {
+			if totals[i].Live {
+				totals[i].Usage[meter.TransmitBytes] += uint64(rnd.IntN(5))
+				totals[i].Live = rnd.IntN(100) != 0
+			}
+		}
+		sum, n := 0.0, 0
+		for _, g := range groups(totals, l) {
+			name, v := g.nic, float64(g.used[meter.TransmitBytes])
+			sum += v
+			n++
+			if v < series[name] {
+				t.Fatalf("step %d: %s fell from %v to %v", step, name, series[name], v)
+			}
+			series[name] = v
+		}
+		if sum < last || n > mostNICs+1 {
+			t.Fatalf("step %d: %d series, the sum went from %v to %v", step, n, last, sum)
+		}
+		last = sum
+	}
+}
+
+func TestHealth(t *testing.T) {
+	defer func(d time.Duration) { aliveTime = d }(aliveTime)
+	src := world(1)
+	dead := make(chan struct{})
+	defer close(dead)
+	status := func(path string) int {
+		w := httptest.NewRecorder()
+		(&Server{src: src, busy: make(chan struct{}, atOnce)}).Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code
+	}
+	if b := status("/readyz"); b != 200 {
+		t.Errorf("well: %d", b)
+	}
+	src.Ready = func() error { return errors.New("not yet") }
+	if a, b := status("/healthz"), status("/readyz"); a != 200 || b != 503 {
+		t.Errorf("not ready: %d, %d", a, b)
+	}
+	aliveTime = 20 * time.Millisecond
+	src.Alive = func() error { <-dead; return nil }
+	if a := status("/healthz"); a != 503 {
+		t.Errorf("a loop that hangs: %d", a)
+	}
+	if a := status("/else"); a != 404 {
+		t.Errorf("another page: %d", a)
+	}
+	w := httptest.NewRecorder()
+	full := &Server{src: src, busy: make(chan struct{})}
+	full.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 503 {
+		t.Errorf("too many at a time: %d", w.Code)
+	}
+}
+
+// TestDashboard: the dashboard in contrib is JSON, and asks only for what there is, with labels
+// that it has.
+func TestDashboard(t *testing.T) {
+	data, err := os.ReadFile("../../contrib/grafana/vrdma.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board any
+	if err := json.Unmarshal(data, &board); err != nil {
+		t.Fatal(err)
+	}
+	src := world(3)
+	src.PerNIC = true
+	labels := map[string]map[string]bool{}
+	for name := range parsePage(t, string(serve(t, src).Page())) {
+		family, rest, _ := strings.Cut(name, "{")
+		if labels[family] == nil {
+			labels[family] = map[string]bool{"instance": true, "job": true}
+		}
+		for _, m := range regexp.MustCompile(`([a-z]+)="`).FindAllStringSubmatch(rest, -1) {
+			labels[family][m[1]] = true
+		}
+	}
+	asked := 0
+	name := regexp.MustCompile(`\b(?:vrdma|node_infiniband|infiniband|process)_[a-z_]+`)
+	by := regexp.MustCompile(`(?:by|without) ?\(([a-z_, ]+)\)|\{([^}]*)\}`)
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, e := range v {
+				text, ok := e.(string)
+				if !ok || k != "expr" && k != "query" && k != "definition" {
+					walk(e)
+					continue
+				}
+				for _, n := range name.FindAllString(text, -1) {
+					asked++
+					if labels[n] == nil {
+						t.Errorf("%s: there is no metric %s", text, n)
+						continue
+					}
+					for _, m := range by.FindAllStringSubmatch(text, -1) {
+						for _, l := range regexp.MustCompile(`[a-z_]+ *(?:[=!]~?|,|$)`).FindAllString(m[1]+m[2], -1) {
+							if l = strings.TrimRight(l, " =!~,"); !labels[n][l] {
+								t.Errorf("%s: %s has no label %q", text, n, l)
+							}
+						}
+					}
+				}
+			}
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		}
+	}
+	walk(board)
+	if asked < 10 {
+		t.Errorf("the dashboard asks for %d metrics", asked)
+	}
+}
+
+func BenchmarkPage1000(b *testing.B) {
+	src := world(1000)
+	src.PerNIC = true
+	s := serve(b, src)
+	for b.Loop() {
+		s.Page()
+	}
+}

@@ -1,0 +1,170 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"vrdma/internal/meter"
+)
+
+// Source is where the numbers come from. Its functions may be called at any time, by several.
+type Source struct {
+	// Totals are what tenants have used, as of now.
+	Totals func() []meter.Total
+	// Device is what the device has counted.
+	Device func() Device
+	// NICs is how many there are.
+	NICs func() int
+	// Processor is the time that the daemon has used, all threads.
+	Processor func() time.Duration
+	// Alive asks the loop, and returns when it has answered.
+	Alive func() error
+	// Ready says why programs are not served; nil: they are.
+	Ready   func() error
+	Started time.Time
+	Version string
+	PerNIC  bool // NICs are a label
+}
+
+// How a scraper may be.
+const (
+	readTime    = 5 * time.Second
+	writeTime   = 30 * time.Second
+	idleTime    = 2 * time.Minute
+	closeTime   = time.Second
+	headerBytes = 16 << 10
+	// atOnce is how many requests are answered at a time; who comes then is told to come later.
+	atOnce = 8
+)
+
+// aliveTime is how long the loop may take to answer.
+var aliveTime = 2 * time.Second
+
+// A Server answers scrapers.
+type Server struct {
+	src   Source
+	http  *http.Server
+	l     net.Listener
+	busy  chan struct{} // holds one for each request that is being answered
+	ended chan struct{}
+
+	mu     sync.Mutex // held while a page is made
+	labels *labeller  // nil: NICs are no label
+}
+
+// Listen begins to serve at addr, HOST:PORT or :PORT.
+func Listen(addr string, src Source) (*Server, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("metrics at %s: %w; choose another HOST:PORT with --metrics", addr, err)
+	}
+	s := &Server{src: src, l: l, busy: make(chan struct{}, atOnce), ended: make(chan struct{})}
+	if src.PerNIC {
+		s.labels = &labeller{}
+	}
+	s.http = &http.Server{
+		Handler: s.Handler(), ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
+		ErrorLog: log.New(io.Discard, "", 0), // what scrapers do wrong is theirs
+	}
+	go func() {
+		defer close(s.ended)
+		s.http.Serve(l)
+	}()
+	return s, nil
+}
+
+// Addr is where it serves.
+func (s *Server) Addr() net.Addr { return s.l.Addr() }
+
+// Close ends it. Who is being answered has a moment.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		s.http.Close()
+	}
+	<-s.ended
+	return err
+}
+
+// Handler is what answers.
+func (s *Server) Handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("GET /metrics", s.few(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		w.Write(s.Page())
+	}))
+	m.HandleFunc("GET /healthz", s.few(func(w http.ResponseWriter, _ *http.Request) { answer(w, s.alive()) }))
+	m.HandleFunc("GET /readyz", s.few(func(w http.ResponseWriter, _ *http.Request) {
+		err := s.src.Ready()
+		if err == nil {
+			err = s.alive()
+		}
+		answer(w, err)
+	}))
+	m.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "vrdma: /metrics, /healthz, /readyz\n")
+	})
+	return m
+}
+
+// few bounds how many are answered at a time.
+func (s *Server) few(f http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.busy <- struct{}{}:
+			defer func() { <-s.busy }()
+			f(w, r)
+		default:
+			http.Error(w, "too many at a time", http.StatusServiceUnavailable)
+		}
+	}
+}
+
+func answer(w http.ResponseWriter, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	io.WriteString(w, "ok\n")
+}
+
+// alive asks the loop, which has to answer soon.
+func (s *Server) alive() error {
+	done := make(chan error, 1)
+	go func() { done <- s.src.Alive() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(aliveTime):
+		return errors.New("the loop does not answer")
+	}
+}
+
+// Page is the page as it is now.
+func (s *Server) Page() []byte {
+	totals, device := s.src.Totals(), s.src.Device()
+	s.mu.Lock()
+	list := groups(totals, s.labels)
+	s.mu.Unlock()
+	var p page
+	p.family("vrdma_build_info", "gauge", "What runs; always 1.")
+	p.sample(1, "version", s.src.Version)
+	p.family("process_cpu_seconds_total", "counter", "Processor time of the daemon, all threads.")
+	p.sample(s.src.Processor().Seconds())
+	p.family("process_start_time_seconds", "gauge", "When the daemon started.")
+	p.sample(float64(s.src.Started.UnixMilli()) / 1000)
+	p.family("vrdma_nics", "gauge", "Virtual NICs.")
+	p.sample(float64(s.src.NICs()))
+	p.device(&device)
+	p.tenants(list)
+	return p.Bytes()
+}

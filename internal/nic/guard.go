@@ -1,0 +1,356 @@
+package nic
+
+import (
+	"syscall"
+
+	"vrdma/internal/ib"
+)
+
+// A Guard knows the rules for one NIC: with whom it may talk, and how. A NIC without one may do
+// everything. It is asked on the loop, and does not wait.
+//
+//	rdma_connect, REQ ── package rdmacm ─┐
+//	modify to RTR, create AH, join       ├──▶ Guard.Judge ──▶ refused: errno, counter, Denial
+//	datagrams, out and in                ┘       └──▶ operations: transport.QP.Deny
+//
+// What it answered for a queue pair or a connection holds until the NIC has another Guard. Then
+// all of them are judged again (SetGuard, Rejudge).
+type Guard interface {
+	// Judge says which operations a connection with a peer, or datagrams to and from it,
+	// may use; none: it is refused. Without known the peer is not in the NIC's network. A
+	// multicast group is joined by ib.Them, and sent to by ib.Us.
+	Judge(peer ib.GID, c ib.Contact) (ops ib.Operations, known bool)
+	// Type reports whether the NIC may have queue pairs of a type.
+	Type(t ib.Service) bool
+	// Why says for people which rule refuses it.
+	Why(peer ib.GID, c ib.Contact) string
+}
+
+// Connections is the connection manager of a NIC, as its rules see it.
+type Connections interface {
+	// Contact says which service a connection was made for, and by whom: of queue pair num
+	// with queue pair peerNum at peer, or, of datagrams, of num (0: any) with peer, one that
+	// is allowed if there are several. It is
+	// false for one that was not made by the connection manager.
+	Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool)
+	// Rejudge judges connections again, about most of them, and reports whether there are
+	// more that were made under former rules.
+	Rejudge(most int) (more bool)
+}
+
+// A Refusal is what was refused.
+type Refusal uint8
+
+// Refusals.
+const (
+	RefusedConnect   Refusal = iota // rdma_connect
+	RefusedRequest                  // a request for a connection that came in
+	RefusedPeer                     // a queue pair's peer: modify to RTR
+	RefusedAddress                  // an address handle
+	RefusedGroup                    // membership of a multicast group
+	RefusedType                     // a queue pair of this type
+	RefusedSend                     // a datagram that was sent
+	RefusedReceive                  // a datagram that came
+	RefusedOperation                // an operation that a rule forbids, which ended the connection
+	Revoked                         // a connection that had been allowed
+	RefusedAccess                   // an operation on its memory that key, bounds or rights forbid
+	RefusedQuota                    // an object beyond what the tenant may have
+	NumRefusals
+)
+
+var refusalNames = [NumRefusals]string{"connect", "accept", "rtr", "ah", "join", "type", "send", "receive", "op", "revoked", "access", "quota"}
+
+func (r Refusal) String() string { return refusalNames[r] }
+
+// Refusals counts them. Of operations it counts the connections that ended; Counters.Denied are
+// the requests, and those of UC, which are lost, are only there.
+type Refusals [NumRefusals]uint64
+
+// A Denial is a refusal as somebody should hear of it.
+type Denial struct {
+	NIC     *NIC
+	What    Refusal
+	Peer    ib.GID
+	Contact ib.Contact
+	QP      uint32 // 0: none
+	Pid     int    // of the program that it happened to; 0: none
+	Program string
+	Why     string
+}
+
+// rules is what a NIC keeps about its Guard.
+type rules struct {
+	guard       Guard
+	number      uint32 // of the Guard; not 0
+	connections Connections
+	old         []*QP // that have to be judged again
+	count       Refusals
+	told        int     // denials that somebody heard of
+	since       ib.Time // in this second
+}
+
+// Guard is what the NIC has to ask; nil: everything is allowed.
+func (n *NIC) Guard() Guard { return n.rules.guard }
+
+// Generation changes with SetGuard.
+func (n *NIC) Generation() uint32 { return n.rules.number }
+
+// SetConnections says which connection manager the NIC has.
+func (n *NIC) SetConnections(c Connections) { n.rules.connections = c }
+
+// Refusals are how often the Guard has refused what. It runs on the loop.
+func (n *NIC) Refusals() Refusals { return n.rules.count }
+
+// SetGuard gives the NIC other rules, or, with nil, none. They hold for everything new at once;
+// for what there is, Rejudge has to be called until there is no more. It runs on the loop.
+func (n *NIC) SetGuard(g Guard) {
+	r := &n.rules
+	r.guard = g
+	r.number = max(r.number+1, 1)
+	clear(r.old)
+	r.old = r.old[:0]
+	for _, q := range n.qps {
+		r.old = append(r.old, q)
+	}
+}
+
+// Rejudge judges queue pairs and connections again, about most of them, and reports whether there
+// are more. It runs on the loop.
+func (n *NIC) Rejudge(most int) (more bool) {
+	r := &n.rules
+	for ; most > 0 && len(r.old) > 0; most-- {
+		last := len(r.old) - 1
+		q := r.old[last]
+		r.old[last] = nil
+		r.old = r.old[:last]
+		q.rejudge()
+	}
+	if len(r.old) > 0 {
+		return true
+	}
+	r.old = nil
+	return r.connections != nil && r.connections.Rejudge(most)
+}
+
+// denialsPerSecond is of how many denials of a NIC somebody hears: a program can have as many as
+// it likes. All of them are counted.
+const denialsPerSecond = 32
+
+// Refuse counts a refusal and tells who wants to hear of it. Of d, NIC, What and Why are set here.
+// It runs on the loop.
+func (n *NIC) Refuse(what Refusal, d Denial, now ib.Time) {
+	r := &n.rules
+	r.count[what]++
+	if n.Denied == nil {
+		return
+	}
+	if now-r.since >= 1e9 {
+		r.since, r.told = now, 0
+	}
+	if r.told++; r.told > denialsPerSecond {
+		return
+	}
+	d.NIC, d.What = n, what
+	if r.guard != nil && d.Why == "" {
+		d.Why = r.guard.Why(d.Peer, d.Contact)
+	}
+	n.Denied(d)
+}
+
+// refuse is Refuse for something that a queue pair did.
+func (q *QP) refuse(what Refusal, peer ib.GID, c ib.Contact) {
+	q.nic.Refuse(what, Denial{Peer: peer, Contact: c, QP: q.num, Pid: q.session.Pid, Program: q.session.Program}, q.owner.Now())
+}
+
+// contactWith is how the queue pair comes to a peer.
+func (q *QP) contactWith(peer ib.GID, num uint32) ib.Contact {
+	if r := &q.nic.rules; r.connections != nil {
+		if c, ok := r.connections.Contact(q.num, q.typ, peer, num); ok {
+			return c
+		}
+	}
+	return ib.Contact{Type: q.typ}
+}
+
+// mayHave reports whether the session may have queue pairs of a type: EPERM if not.
+func (s *Session) mayHave(t ib.Service) error {
+	if g := s.nic.rules.guard; g != nil && !g.Type(t) {
+		s.nic.Refuse(RefusedType, Denial{
+			Contact: ib.Contact{Type: t}, Pid: s.Pid, Program: s.Program, Why: "the NIC's types do not include " + t.String(),
+		}, s.now())
+		return syscall.EPERM
+	}
+	return nil
+}
+
+// now is the loop's clock.
+func (s *Session) now() ib.Time {
+	if s.owner == nil {
+		return 0
+	}
+	return s.owner.Now()
+}
+
+// mayMeet judges the peer that a change of attributes gives a connected queue pair: EACCES if it
+// may not have it, ENETUNREACH if there is none in its network.
+func (q *QP) mayMeet(mask ib.AttrMask, a *QPAttr) error {
+	g := q.nic.rules.guard
+	if g == nil || mask&ib.MaskAV == 0 {
+		return nil
+	}
+	num := q.attr.DestQPN
+	if mask&ib.MaskDestQPN != 0 {
+		num = a.DestQPN & 0xffffff
+	}
+	c := q.contactWith(a.AH.DGID, num)
+	ops, known := g.Judge(a.AH.DGID, c)
+	if ops == 0 {
+		q.refuse(RefusedPeer, a.AH.DGID, c)
+		return refusalErrno(known)
+	}
+	q.contact, q.judged = c, q.nic.rules.number
+	q.tr.Deny(ib.AllOperations &^ ops)
+	return nil
+}
+
+func refusalErrno(known bool) error {
+	if !known {
+		return syscall.ENETUNREACH
+	}
+	return syscall.EACCES
+}
+
+// mayAddress judges an address handle. It has no queue pair yet, so it is allowed if datagrams by
+// hand are, or those of any service that the connection manager knows.
+func (s *Session) mayAddress(dgid ib.GID) error {
+	r := &s.nic.rules
+	if r.guard == nil {
+		return nil
+	}
+	c := ib.Contact{Type: ib.UD}
+	if dgid.IsMulticast() {
+		c.By = ib.Us
+	}
+	ok, known := s.nic.mayTalk(0, dgid, c)
+	if ok {
+		return nil
+	}
+	s.nic.Refuse(RefusedAddress, Denial{Peer: dgid, Contact: c, Pid: s.Pid, Program: s.Program}, s.now())
+	return refusalErrno(known)
+}
+
+// mayTalk judges datagrams of queue pair num (0: any): by hand, or of a service.
+func (n *NIC) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
+	r := &n.rules
+	ops, known := r.guard.Judge(peer, c)
+	if ops&ib.OpSend == 0 && r.connections != nil && !peer.IsMulticast() {
+		if k, found := r.connections.Contact(num, ib.UD, peer, 0); found {
+			ops, _ = r.guard.Judge(peer, k)
+		}
+	}
+	return ops&ib.OpSend != 0, known
+}
+
+// mayJoin judges the membership of a multicast group: EACCES if it is refused.
+func (q *QP) mayJoin(group ib.GID) error {
+	g := q.nic.rules.guard
+	if g == nil {
+		return nil
+	}
+	c := ib.Contact{Type: ib.UD, By: ib.Them}
+	if ops, _ := g.Judge(group, c); ops == 0 {
+		q.refuse(RefusedGroup, group, c)
+		return syscall.EACCES
+	}
+	return nil
+}
+
+// A verdict is what was decided last about datagrams in one direction.
+type verdict struct {
+	rules uint32 // the number of the Guard that decided; 0: none did
+	ok    bool
+	peer  ib.GID
+}
+
+// MayTell reports whether the queue pair may send datagrams to an address. If not they are lost.
+func (q *QP) MayTell(peer *ib.GID) bool {
+	return q.nic.rules.guard == nil || q.may(&q.tells, peer, RefusedSend)
+}
+
+// MayHear reports whether it takes datagrams from an address.
+func (q *QP) MayHear(peer *ib.GID) bool {
+	return q.nic.rules.guard == nil || q.may(&q.hears, peer, RefusedReceive)
+}
+
+func (q *QP) may(v *verdict, peer *ib.GID, what Refusal) bool {
+	r := &q.nic.rules
+	if v.rules == r.number && v.peer == *peer {
+		if !v.ok {
+			r.count[what]++
+		}
+		return v.ok
+	}
+	c := ib.Contact{Type: ib.UD}
+	if peer.IsMulticast() {
+		c.By = ib.Us
+	}
+	ok, _ := q.nic.mayTalk(q.num, *peer, c)
+	*v = verdict{r.number, ok, *peer}
+	if !ok {
+		q.refuse(what, *peer, c)
+	}
+	return ok
+}
+
+// rejudge decides anew about what the queue pair has.
+func (q *QP) rejudge() {
+	r := &q.nic.rules
+	if q.gone {
+		return
+	}
+	switch q.tr.State() {
+	case ib.StateReset, ib.StateInit, ib.StateError:
+		return
+	}
+	switch {
+	case r.guard == nil:
+		q.tr.Deny(0)
+	case q.typ == ib.UD:
+		for _, gid := range append([]ib.GID(nil), q.groups...) {
+			if q.mayJoin(gid) != nil {
+				q.session.DetachMcast(q.handle, gid, 0)
+			}
+		}
+		if !r.guard.Type(ib.UD) {
+			q.revoke(ib.GID{}, ib.Contact{Type: ib.UD})
+		}
+	default:
+		if q.judged == 0 {
+			q.contact = q.contactWith(q.PeerGID(), q.attr.DestQPN)
+		}
+		q.judged = r.number
+		ops, _ := r.guard.Judge(q.PeerGID(), q.contact)
+		if ops == 0 {
+			q.revoke(q.PeerGID(), q.contact)
+			return
+		}
+		q.tr.Deny(ib.AllOperations &^ ops)
+	}
+}
+
+// noteDenied tells of operations that were refused. The queue pair has failed, perhaps of one.
+func (q *QP) noteDenied() {
+	if n := q.tr.Counters().Denied; n != q.denied {
+		q.denied = n
+		q.refuse(RefusedOperation, q.PeerGID(), q.contact)
+	}
+}
+
+// revoke ends what the rules do not allow any more: the queue pair fails.
+func (q *QP) revoke(peer ib.GID, c ib.Contact) {
+	q.tr.Revoke(q.owner.Now(), &q.env)
+	q.session.Arena.setReady(q.handle, q.CanPost())
+	q.NoteError()
+	q.owner.Wake()
+	q.refuse(Revoked, peer, c)
+}

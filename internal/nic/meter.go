@@ -1,0 +1,108 @@
+package nic
+
+import (
+	"vrdma/internal/ib"
+	"vrdma/internal/transport"
+)
+
+// What a NIC counts beside its queue pairs: for bills, metrics and those who look. Everything
+// here belongs to the loop, as the NIC does.
+
+// A Reason is why packets were dropped.
+type Reason uint8
+
+const (
+	DropPolicy    Reason = iota // a rule forbids it
+	DropSpoof                   // not from whom it has to come
+	DropNoNIC                   // no NIC has the address, or nothing leads there
+	DropNoQP                    // the NIC has no such queue pair
+	DropICRC                    // damaged on the way
+	DropMalformed               // no packet that we know
+	DropCap                     // more than a cap allows
+	DropBuffer                  // no receive was posted, or what it had to wait in was full
+	DropKey                     // P_Key or Q_Key is wrong
+	DropStale                   // old, out of order, or for a queue pair that does not take it in its state
+	NumReasons
+)
+
+var reasonNames = [NumReasons]string{"policy", "spoof", "no_nic", "no_qp", "icrc", "malformed", "cap", "buffer", "key", "stale"}
+
+func (r Reason) String() string { return reasonNames[r] }
+
+// tally is what is counted for the NIC as a whole.
+type tally struct {
+	drops      [NumReasons]uint64
+	connected  uint64  // connected queue pairs that there have been
+	loop       ib.Time // of the loop, spent for this NIC
+	registered uint64  // bytes, now
+}
+
+// Drop counts packets that were dropped before a queue pair saw them.
+func (n *NIC) Drop(r Reason, packets uint32) { n.tally.drops[r] += uint64(packets) }
+
+// Exceeded counts an object that its tenant's quota refused.
+func (n *NIC) Exceeded() { n.rules.count[RefusedQuota]++ }
+
+// Spend counts time of the loop that went into this NIC.
+func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
+
+// fill puts into c what the NIC counted itself, and gives the packets that queue pairs dropped
+// their reasons.
+func (t *tally) fill(c *Counters) {
+	c.Drops, c.Connected, c.LoopTime = t.drops, t.connected, t.loop
+	c.Drops[DropSpoof] += c.WrongPeer
+	c.Drops[DropBuffer] += c.NoReceive
+	c.Drops[DropKey] += c.BadPKey + c.BadQKey
+	c.Drops[DropStale] += c.Dropped - c.WrongPeer - c.NoReceive
+	// Of these whoever sent them is not told: they are lost.
+	c.Drops[DropPolicy] += c.Refusals[RefusedSend] + c.Refusals[RefusedReceive]
+	c.Refusals[RefusedAccess] += c.AccessErrors
+}
+
+// Holdings are what a NIC has now.
+type Holdings struct {
+	Sessions    int
+	QPs         int
+	Connections int    // queue pairs that have a peer
+	Registered  uint64 // bytes of memory regions
+}
+
+// Holdings looks at every queue pair, as Counters does.
+func (n *NIC) Holdings() Holdings {
+	h := Holdings{Sessions: len(n.sessions), QPs: len(n.qps), Registered: n.tally.registered}
+	for _, q := range n.qps {
+		if q.connected() {
+			h.Connections++
+		}
+	}
+	return h
+}
+
+// QPs is how many queue pairs there are: reading Counters and Holdings takes time in proportion.
+func (n *NIC) QPs() int { return len(n.qps) }
+
+// connected reports whether q has a peer.
+func (q *QP) connected() bool {
+	s := q.tr.State()
+	return q.typ != ib.UD && s >= ib.StateRTR && s < ib.StateError
+}
+
+// Add sums the counters of another NIC into c.
+func (c *Counters) Add(o *Counters) {
+	c.add(&o.Counters)
+	for i := range o.Drops {
+		c.Drops[i] += o.Drops[i]
+	}
+	for i := range o.Refusals {
+		c.Refusals[i] += o.Refusals[i]
+	}
+	c.Connected += o.Connected
+	c.LoopTime += o.LoopTime
+}
+
+// addMessages sums messages by operation.
+func addMessages(sum, o *[transport.NumOps]uint64) {
+	for i := range o {
+		sum[i] += o[i]
+	}
+}

@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"slices"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/tenant"
+)
+
+// Rules are the policies of a world, compiled. They are not changed. Any goroutine may use them.
+type Rules struct {
+	networks map[tenant.Key]*network
+	guards   map[tenant.Key]*Guard
+}
+
+// Compile compiles the policies of a world. Networks that are the same in before, which may be
+// nil, are taken over.
+func Compile(w *tenant.World, before *Rules) *Rules {
+	r := &Rules{networks: make(map[tenant.Key]*network), guards: make(map[tenant.Key]*Guard)}
+	policies := make(map[string][]*tenant.Policy) // by tenant
+	for _, o := range w.Objects(tenant.KindPolicy) {
+		p := o.(*tenant.Policy)
+		policies[p.Metadata.Tenant] = append(policies[p.Metadata.Tenant], p)
+	}
+	for _, o := range w.Objects(tenant.KindNetwork) {
+		n := o.(*tenant.Network)
+		r.add(input{n, w.NICs(n.Key()), about(policies[n.Metadata.Tenant], n.Metadata.Name)}, before)
+	}
+	return r
+}
+
+// add compiles a network, or takes it over.
+func (r *Rules) add(from input, before *Rules) {
+	key := from.network.Key()
+	n := before.network(key)
+	if n == nil || !n.input.equal(&from) {
+		n = compile(from)
+	}
+	r.networks[key] = n
+	for i, o := range n.input.nics {
+		r.guards[o.Key()] = &n.guards[i]
+	}
+}
+
+func (r *Rules) network(key tenant.Key) *network {
+	if r == nil {
+		return nil
+	}
+	return r.networks[key]
+}
+
+// about are the policies that may be about NICs of a network.
+func about(list []*tenant.Policy, network string) (out []*tenant.Policy) {
+	for _, p := range list {
+		if s := p.Spec.NICs.Network; s == "" || s == network {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// input is what a network is compiled from.
+type input struct {
+	network  *tenant.Network
+	nics     []*tenant.NIC
+	policies []*tenant.Policy
+}
+
+// equal reports whether nothing has changed. Objects are replaced, not changed.
+func (a *input) equal(b *input) bool {
+	return a.network == b.network && slices.Equal(a.nics, b.nics) && slices.Equal(a.policies, b.policies)
+}
+
+// NIC finds the guard of a NIC; nil if there is no such NIC. Guards of one NIC from two Rules are
+// the same if nothing has changed in its network.
+func (r *Rules) NIC(key tenant.Key) *Guard { return r.guards[key] }
+
+// A Guard knows the rules for one NIC.
+type Guard struct {
+	net *network
+	nic int32
+}
+
+// Judge says which operations a connection with a peer may use; none: it is refused. Without
+// known the peer is not in the NIC's network.
+func (g *Guard) Judge(peer ib.GID, c ib.Contact) (ops ib.Operations, known bool) {
+	n := g.net
+	if peer.IsMulticast() {
+		return n.group(g.nic, peer, c.By), true
+	}
+	p, ok := n.byAddress[peer]
+	if !ok {
+		if !n.open {
+			return 0, false
+		}
+		return n.stranger(g.nic, peer, c), true
+	}
+	return n.judge(g.nic, p, c), true
+}
+
+// Type reports whether the NIC may have queue pairs of a type.
+func (g *Guard) Type(t ib.Service) bool { return g.net.members[g.nic].types&typeBit(t) != 0 }

@@ -1,0 +1,48 @@
+package protocol
+
+import "time"
+
+// Top is what `vrdma top` shows: what every NIC has counted so far. Who wants rates asks twice.
+type Top struct {
+	Error   string      `json:"error,omitempty"`
+	Time    time.Time   `json:"time"` // when it was read
+	Started time.Time   `json:"started"`
+	Pid     int         `json:"pid"`
+	CPU     float64     `json:"cpu_seconds"` // of the daemon, all threads
+	NICs    []NICStatus `json:"nics"`
+}
+
+// NICStatus is a virtual NIC, or what is left of those of a tenant that are gone (no NIC), or what
+// is nobody's (tenant _system).
+type NICStatus struct {
+	Tenant    string   `json:"tenant"`
+	Network   string   `json:"network,omitempty"`
+	NIC       string   `json:"nic,omitempty"`
+	Live      bool     `json:"live"`
+	Addresses []string `json:"addresses,omitempty"`
+	// What it has now.
+	Sessions    int    `json:"sessions"`
+	QPs         int    `json:"qps"`
+	Connections int    `json:"connections"` // queue pairs that have a peer
+	Registered  uint64 `json:"registered_bytes"`
+	// Used is what there has been since the meter began, over restarts of the daemon, by the
+	// names of its columns; zeros are left out.
+	Used map[string]uint64 `json:"used"`
+}
+
+// UsageReport are the records that were asked for.
+type UsageReport struct {
+	Error   string        `json:"error,omitempty"`
+	Records []UsageRecord `json:"records"`
+	Columns []string      `json:"columns"` // all that there are, in order
+}
+
+// UsageRecord is what a NIC, or a tenant, used in a time.
+type UsageRecord struct {
+	Tenant  string            `json:"tenant"`
+	Network string            `json:"network,omitempty"`
+	NIC     string            `json:"nic,omitempty"` // empty: known of the tenant only
+	From    time.Time         `json:"from"`
+	To      time.Time         `json:"to"`
+	Used    map[string]uint64 `json:"used"`
+}

@@ -1,0 +1,303 @@
+package rack
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vnic"
+)
+
+// A NIC's directory:
+//
+//	PATH.nics/                0711: who does not know a name finds none
+//	  TENANT/                 0711
+//	    NAME/                 what is mounted
+//	      vrdma.sock          the door
+//	      vrdma.sock.d/       libvrdma.so, libvrdma-sockets.so (links), sys/ (the device tree)
+//
+// A NIC that does not say who may open it has the modes of the daemon's own socket. One that
+// does can be connected to by everybody, and the door asks.
+
+// searchable is the mode of directories in which names are looked up and not listed.
+const searchable = 0o711
+
+// openness is who may open a NIC. It may be asked at any time.
+type openness struct{ now atomic.Pointer[tenant.Who] }
+
+// set changes it, and reports whether it was something else.
+func (o *openness) set(w tenant.Who) bool {
+	old := o.now.Swap(&w)
+	return old != nil && !(slices.Equal(old.UIDs, w.UIDs) && slices.Equal(old.GIDs, w.GIDs) && old.Container == w.Container && old.Namespace == w.Namespace)
+}
+
+// anybody reports whether the modes of the socket decide alone.
+func (o *openness) anybody() bool {
+	w := o.now.Load()
+	return len(w.UIDs)+len(w.GIDs) == 0 && w.Container == "" && w.Namespace == ""
+}
+
+// admit says why somebody may not open the NIC. The daemon's owner is not asked.
+func (o *openness) admit(who *caller.Caller, conn syscall.Conn) error {
+	w := o.now.Load()
+	if len(w.UIDs)+len(w.GIDs) > 0 && !slices.Contains(w.UIDs, who.UID) && !who.InGroup(conn, w.GIDs) {
+		return fmt.Errorf("user %d may not open it (spec.open)", who.UID)
+	}
+	if w.Container != "" {
+		group, err := who.ControlGroup(conn)
+		if err != nil {
+			return fmt.Errorf("your control group is not known: %w", err)
+		}
+		if !caller.Within(group, w.Container) {
+			return fmt.Errorf("the control group %s may not open it (spec.open.container)", group)
+		}
+	}
+	if w.Namespace != "" {
+		want, err := caller.NamespaceAt(w.Namespace)
+		if err != nil {
+			return fmt.Errorf("its network namespace is not there (spec.open.namespace): %w", err)
+		}
+		if got, err := who.NetworkNamespace(conn); err != nil || got != want {
+			return errors.New("only the network namespace in spec.open.namespace may open it")
+		}
+	}
+	return nil
+}
+
+// openDoor makes the directory and opens the door.
+func (r *Rack) openDoor(s *slot) (err error) {
+	defer func() {
+		if err != nil {
+			r.clear(s, true)
+		}
+	}()
+	dir := filepath.Dir(s.place.Socket)
+	mode, dirMode := r.modes(s)
+	for at := r.cfg.Place.NICs(); ; {
+		m := fs.FileMode(searchable)
+		if at == dir {
+			m = dirMode
+		}
+		if err := makeDirectory(at, m); err != nil {
+			return err
+		}
+		if at == dir {
+			break
+		}
+		rest, _ := filepath.Rel(at, dir) // dir lies below at
+		at = filepath.Join(at, strings.SplitN(rest, "/", 2)[0])
+	}
+	if err := makeDirectory(s.place.Dir(), dirMode); err != nil {
+		return err
+	}
+	for _, link := range []struct{ from, to string }{
+		{r.cfg.Place.Library(), s.place.Library()}, {r.cfg.Place.Sockets(), s.place.Sockets()},
+	} {
+		if err := share(link.from, link.to); err != nil {
+			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
+		}
+	}
+	if !s.open.anybody() {
+		r.warnUnreachable()
+	}
+	a := s.account
+	return r.doors.OpenDoor(frontdoor.Door{
+		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
+		Commands: a.commands, Requests: a.requests, Rests: true,
+	})
+}
+
+// modes are those of a NIC's socket and directory.
+func (r *Rack) modes(s *slot) (socket, dir fs.FileMode) {
+	if s.open.anybody() {
+		return r.cfg.Mode, r.cfg.DirMode
+	}
+	return 0o666, 0o755
+}
+
+// allow gives the socket and its directories the modes that they have to have now.
+func (r *Rack) allow(s *slot) error {
+	mode, dirMode := r.modes(s)
+	err := errors.Join(os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
+	return errors.Join(err, s.nic.Tree.Allow(dirMode))
+}
+
+// makeDirectory makes a directory of ours, or takes the one that is there, if it is.
+func makeDirectory(path string, mode fs.FileMode) error {
+	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || !ok || int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s should be a directory of this user's: remove it", path)
+	}
+	return os.Chmod(path, mode)
+}
+
+// share has a file under a second name, or where the file system does not do that, a copy.
+func share(from, to string) error {
+	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Chmod(0o755), out.Close())
+}
+
+// warnUnreachable says once that users cannot get to the doors that are open to them.
+func (r *Rack) warnUnreachable() {
+	dir := filepath.Dir(r.cfg.Place.Socket)
+	if info, err := os.Stat(dir); r.warned || err != nil || info.Mode().Perm()&0o001 != 0 {
+		return
+	}
+	r.warned = true
+	r.cfg.Log.Warn("other users reach NICs that they may open only where their directory is mounted: the daemon's directory is closed to them",
+		"directory", dir, "advice", "chmod o+x it, or start the daemon with --mode 0666")
+}
+
+// clear removes what lies in a NIC's directory, and if all is set the directory, too, and that of
+// the tenant with the last one.
+func (r *Rack) clear(s *slot, all bool) error {
+	err := os.RemoveAll(s.place.Dir())
+	if rerr := os.Remove(s.place.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	if all {
+		err = errors.Join(err, r.prune(s.place))
+	}
+	return err
+}
+
+// prune removes the empty directories of a NIC that is gone.
+func (r *Rack) prune(p launch.Place) error {
+	dir := filepath.Dir(p.Socket)
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for dir = filepath.Dir(dir); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+		if os.Remove(dir) != nil {
+			break // others are there
+		}
+	}
+	return nil
+}
+
+// Sweep removes the directories of NICs that a daemon before us had, and that are not here. It is
+// called when all NICs that are declared have been put in.
+func (r *Rack) Sweep() {
+	here := make(map[string]bool)
+	for _, s := range r.slots {
+		for dir := filepath.Dir(s.place.Socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+			here[dir] = true
+		}
+	}
+	var walk func(dir string)
+	walk = func(dir string) {
+		if !here[dir] {
+			if err := os.RemoveAll(dir); err != nil {
+				r.cfg.Log.Warn("cannot remove what is left of a NIC", "error", err)
+			}
+			return
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if path := filepath.Join(dir, e.Name()); e.IsDir() && !strings.HasSuffix(e.Name(), ".sock.d") {
+				walk(path)
+			}
+		}
+	}
+	walk(r.cfg.Place.NICs())
+}
+
+// A scribe writes device trees beside everything else: a thousand take a second or two. Whoever
+// connects to a NIC has its tree written at once.
+type scribe struct {
+	mu    sync.Mutex
+	todo  []*vnic.NIC // guarded by mu
+	more  chan struct{}
+	quit  chan struct{}
+	ended chan struct{}
+}
+
+func (s *scribe) start(log *slog.Logger) {
+	s.more, s.quit, s.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(s.ended)
+		for {
+			n := s.next()
+			if n == nil {
+				select {
+				case <-s.more:
+					continue
+				case <-s.quit:
+					return
+				}
+			}
+			if err := n.Tree.Write(); err != nil {
+				log.Warn("a NIC has no device tree", "nic", n.Name, "error", err)
+			}
+		}
+	}()
+}
+
+// write has the tree of n written soon.
+func (s *scribe) write(n *vnic.NIC) {
+	s.mu.Lock()
+	s.todo = append(s.todo, n)
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+func (s *scribe) next() (n *vnic.NIC) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.todo) > 0 {
+		n, s.todo = s.todo[0], s.todo[1:]
+	}
+	return n
+}
+
+func (s *scribe) stop() {
+	if s.quit == nil {
+		return
+	}
+	s.mu.Lock()
+	s.todo = nil
+	s.mu.Unlock()
+	close(s.quit)
+	<-s.ended
+	s.quit = nil
+}

@@ -1,0 +1,413 @@
+package rack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/engine"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/nic"
+	"vrdma/internal/policy"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vnic"
+)
+
+// DeviceName is what every NIC's device is called: it begins with what libibverbs' rxe provider
+// matches, and a program sees one only.
+const DeviceName = "rxe0"
+
+// removeTime bounds how long the programs of a NIC may take to let go of it. Memory that does not
+// come holds a session up for some seconds.
+const removeTime = 30 * time.Second
+
+// Doors is the front door as the rack needs it.
+type Doors interface {
+	OpenDoor(frontdoor.Door) error
+	CloseDoor(ctx context.Context, n *vnic.NIC, force bool) error
+	Users(n *vnic.NIC) []frontdoor.Guest
+	Recheck(n *vnic.NIC)
+}
+
+// Config is what a Rack needs.
+type Config struct {
+	Engine *engine.Engine
+	NICs   *vnic.Table
+	Budget *budget.Ledger // nil: nothing is bounded
+	Log    *slog.Logger
+	Place  launch.Place // the daemon's
+	// Mode and DirMode are those of sockets and directories of NICs that do not say who may
+	// open them.
+	Mode, DirMode fs.FileMode
+	Owner         int // uid
+	// Limits are the daemon's, for each opened device.
+	Limits nic.Limits
+	// Seed makes the NICs' GUIDs: with the same one they have the same again.
+	Seed []byte
+	// Underlay is the MTU of the host's network; 0: there is no other host.
+	Underlay int
+	// HostRoutes are those of NICs in the host's own network.
+	HostRoutes vnic.Routes
+	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
+	Denied func(tenant.Key, nic.Denial)
+	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
+	Connected func(*vnic.NIC, rdmacm.Notice)
+}
+
+// A Rack holds the NICs of a daemon.
+type Rack struct {
+	cfg     Config
+	doors   Doors
+	running bool // the engine's loop is
+
+	mu      sync.Mutex           // for those who only look, and who change
+	slots   map[tenant.Key]*slot // guarded by mu
+	tenants map[string]*account  // by name
+	rules   *policy.Rules        // nil: there was no world yet
+	scribe  scribe
+	warned  bool // see warnUnreachable
+}
+
+// A slot is a declared NIC that is in the rack.
+type slot struct {
+	key     tenant.Key
+	nic     *vnic.NIC
+	place   launch.Place
+	account *account
+	made    made
+	open    openness
+	guard   *policy.Guard // nil: everything is allowed
+}
+
+// made is what a NIC is made of and does not change while it is there.
+type made struct {
+	network   string
+	addresses string
+	mtu       uint8
+}
+
+// New makes an empty rack. Before NICs are put in, Open says where their doors are.
+func New(c Config) *Rack {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Limits == (nic.Limits{}) {
+		c.Limits = nic.DefaultLimits
+	}
+	return &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
+}
+
+// Open says who opens the doors, and that the loop runs from now on.
+func (r *Rack) Open(d Doors) {
+	r.doors, r.running = d, true
+	r.scribe.start(r.cfg.Log)
+}
+
+// Default puts in the NIC that is there when nothing is declared. The daemon's own door leads to
+// it. It is called before Open.
+func (r *Rack) Default(device nic.Config) (*vnic.NIC, error) {
+	device.Name = DeviceName
+	return r.insert(device, vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Routes: r.cfg.HostRoutes}, nil)
+}
+
+// insert makes a NIC, which is prepared if there is something to prepare, and has the loop serve
+// it.
+func (r *Rack) insert(device nic.Config, n vnic.NIC, prepare func(*nic.NIC)) (*vnic.NIC, error) {
+	n.Owner, n.Device = r.cfg.Owner, nic.New(device)
+	if prepare != nil {
+		prepare(n.Device)
+	}
+	n.Manager = rdmacm.New(n.Device, r.cfg.Engine.MADs(n.Device))
+	if r.cfg.Connected != nil && n.Name != vnic.Default {
+		n.Manager.Notice = func(of rdmacm.Notice) { r.cfg.Connected(&n, of) }
+	}
+	if routes, ok := n.Routes.(*network); ok {
+		routes.of = &n
+	}
+	if err := r.cfg.NICs.Add(&n); err != nil {
+		return nil, err
+	}
+	var err error
+	if perr := r.onLoop(func() {
+		if err = r.cfg.Engine.Add(n.Device, n.Manager); err == nil {
+			r.cfg.NICs.RerouteIn(n.Network)
+		}
+	}); perr != nil {
+		err = perr
+	}
+	if err != nil {
+		r.cfg.NICs.Remove(&n)
+		return nil, err
+	}
+	return &n, nil
+}
+
+// onLoop runs f where the engine may be touched.
+func (r *Rack) onLoop(f func()) error {
+	if !r.running {
+		f()
+		return nil
+	}
+	return r.cfg.Engine.Do(f)
+}
+
+// extract undoes insert. Nobody has the NIC open any more.
+func (r *Rack) extract(n *vnic.NIC) {
+	r.cfg.NICs.Remove(n)
+	r.onLoop(func() { // fails only after the loop has ended, with all NICs
+		r.cfg.Engine.Remove(n.Device)
+		r.cfg.NICs.RerouteIn(n.Network)
+	})
+}
+
+// Put puts a NIC in, or changes the one that is there to what it is now. What a NIC is made of
+// (addresses, network, MTU) changes only while nobody uses it.
+func (r *Rack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
+	k := c.Key()
+	m, err := r.plan(n, c)
+	if err != nil {
+		return err
+	}
+	if s := r.slot(k); s != nil {
+		if s.made == m {
+			return r.change(s, t, c)
+		}
+		if err := r.Remove(k, false); err != nil {
+			return fmt.Errorf("a NIC gets other addresses, another network or MTU only while nobody uses it: %w", err)
+		}
+	}
+	return r.put(t, n, c, m)
+}
+
+// plan is what the NIC will be made of.
+func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
+	switch n.Spec.Way {
+	case tenant.WayVXLAN, "":
+		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
+	case tenant.WayHost:
+		m.network = vnic.HostNetwork
+	default:
+		return m, fmt.Errorf("%v: networks with way %s cannot be made yet: use vxlan or host", n.Key(), n.Spec.Way)
+	}
+	list := addresses(c)
+	if len(list) == 0 {
+		return m, fmt.Errorf("%v has no address", c.Key())
+	}
+	m.addresses = fmt.Sprint(list)
+	m.mtu = mtu(n, r.cfg.Underlay)
+	return m, nil
+}
+
+// addresses are those of a NIC.
+func addresses(c *tenant.NIC) []netip.Addr {
+	if len(c.Spec.Addresses) == 0 && c.Spec.Address.IsValid() {
+		return []netip.Addr{c.Spec.Address}
+	}
+	return c.Spec.Addresses
+}
+
+// put puts in a NIC that is not there.
+func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (err error) {
+	s := &slot{key: c.Key(), made: m}
+	s.open.set(c.Spec.Open)
+	if s.place, err = r.cfg.Place.NIC(c.Metadata.Tenant, c.Metadata.Name); err != nil {
+		return err
+	}
+	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes}
+	if m.network != vnic.HostNetwork {
+		v.Routes = &network{table: r.cfg.NICs, name: m.network, subnets: n.Spec.Subnets}
+	}
+	if s.nic, err = r.insert(r.device(c, m), v, r.guardian(s)); err != nil {
+		return err
+	}
+	s.account = r.hold(t)
+	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
+	if err := r.openDoor(s); err != nil {
+		r.extract(s.nic)
+		r.drop(s.account)
+		return fmt.Errorf("%v: %w", s.key, err)
+	}
+	r.mu.Lock()
+	r.slots[s.key] = s
+	r.mu.Unlock()
+	r.scribe.write(s.nic)
+	return nil
+}
+
+// device is the device of a NIC.
+func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
+	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: limits(r.cfg.Limits, c.Spec.Limits)}
+	if key := c.Key(); r.cfg.Denied != nil {
+		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
+	}
+	for _, a := range addresses(c) {
+		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})
+	}
+	return d
+}
+
+// netDev is the interface that a NIC's addresses are said to be of: there is none, and tools that
+// want a name get this one.
+const netDev = "vrdma0"
+
+// guid is an EUI-64 of nobody's: the bit for local administration is set.
+func (r *Rack) guid(name string) uint64 {
+	h := sha256.New()
+	h.Write(r.cfg.Seed)
+	h.Write([]byte(name))
+	b := h.Sum(nil)
+	b[0] = b[0]&^1 | 2
+	return binary.BigEndian.Uint64(b)
+}
+
+// limits are those of a NIC over the daemon's.
+func limits(l nic.Limits, n tenant.Limits) nic.Limits {
+	for _, v := range []struct {
+		to   *int
+		from int
+	}{
+		{&l.PDs, n.PDs}, {&l.CQs, n.CQs}, {&l.QPs, n.QPs}, {&l.MRs, n.MRs}, {&l.MWs, n.MWs}, {&l.SRQs, n.SRQs}, {&l.AHs, n.AHs},
+		{&l.Channels, n.Channels},
+	} {
+		if v.from > 0 {
+			*v.to = v.from
+		}
+	}
+	if n.Memory > 0 {
+		l.Memory = uint64(n.Memory)
+	}
+	return l
+}
+
+// change changes what can be changed while the NIC is used: who may open it, which holds for the
+// programs that have it open, too, and limits, for devices that are opened from now on.
+func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
+	s.account.set(r.cfg.Budget, t)
+	if err := r.onLoop(func() {
+		s.nic.Device.Limits = limits(r.cfg.Limits, c.Spec.Limits)
+		r.share(t, c, s.nic.Device)
+	}); err != nil {
+		return err
+	}
+	if !s.open.set(c.Spec.Open) {
+		return nil
+	}
+	err := r.allow(s)
+	r.doors.Recheck(s.nic)
+	return err
+}
+
+// InUse is the error for a NIC that is not pulled out because somebody uses it.
+type InUse struct {
+	NIC tenant.Key
+	By  []string // each one, as people know it
+	err error
+}
+
+func (e *InUse) Error() string { return e.err.Error() }
+
+func (e *InUse) Unwrap() error { return e.err }
+
+// Remove pulls a NIC out. One that is in use stays, and the error is an *InUse, unless force:
+// then its programs see what they see when a device goes. One that is not there is no error.
+func (r *Rack) Remove(k tenant.Key, force bool) error {
+	s := r.slot(k)
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	err := r.doors.CloseDoor(ctx, s.nic, force)
+	var used *frontdoor.InUse
+	switch {
+	case errors.As(err, &used):
+		return &InUse{NIC: k, By: used.Users(), err: used}
+	case ctx.Err() != nil:
+		return err // it is still there, and can be removed again
+	}
+	r.mu.Lock()
+	delete(r.slots, k)
+	r.mu.Unlock()
+	r.extract(s.nic)
+	r.drop(s.account)
+	return errors.Join(err, r.clear(s, true))
+}
+
+// Enforce makes the quotas of a world those of the tenants here, and its rules and shares those
+// of the NICs.
+func (r *Rack) Enforce(w *tenant.World) {
+	for name, a := range r.tenants {
+		if t := w.Tenant(name); t != nil {
+			a.set(r.cfg.Budget, t)
+		}
+	}
+	r.obey(w)
+	r.shareTenants(w)
+}
+
+// Close takes away what lies in the NICs' directories, after the doors have been closed. The
+// directories stay: they are mounted into containers, which shall find the next daemon.
+func (r *Rack) Close() {
+	r.scribe.stop()
+	for _, s := range r.slots {
+		if err := r.clear(s, false); err != nil {
+			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
+		}
+	}
+}
+
+// slot finds a NIC; nil if it is not there.
+func (r *Rack) slot(k tenant.Key) *slot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.slots[k]
+}
+
+// NIC finds a declared NIC; nil if it is not there. It may be called at any time, and so may the
+// ones below.
+func (r *Rack) NIC(k tenant.Key) *vnic.NIC {
+	if s := r.slot(k); s != nil {
+		return s.nic
+	}
+	return nil
+}
+
+// Users are who uses a NIC, one text each.
+func (r *Rack) Users(k tenant.Key) (out []string) {
+	if s := r.slot(k); s != nil {
+		for _, g := range r.doors.Users(s.nic) {
+			out = append(out, g.String())
+		}
+	}
+	return out
+}
+
+// Socket is the path of a NIC's door; "" if it is not there.
+func (r *Rack) Socket(k tenant.Key) string {
+	if s := r.slot(k); s != nil {
+		return s.place.Socket
+	}
+	return ""
+}
+
+// Keys are the NICs that are here, in order.
+func (r *Rack) Keys() (out []tenant.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k := range r.slots {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, tenant.Key.Compare)
+	return out
+}

@@ -1,0 +1,244 @@
+package rack
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/engine"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/nic"
+	"vrdma/internal/routes"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vnic"
+)
+
+// fakeDoors opens no sockets. A NIC in used is used.
+type fakeDoors struct {
+	open map[string]frontdoor.Door
+	used map[string]bool
+	fail error
+}
+
+func (f *fakeDoors) OpenDoor(d frontdoor.Door) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	d.NIC.PlaceTree(d.Socket+".d/sys", d.DirMode, nil)
+	f.open[d.NIC.Name] = d
+	return os.WriteFile(d.Socket, nil, d.SocketMode)
+}
+
+func (f *fakeDoors) CloseDoor(_ context.Context, n *vnic.NIC, force bool) error {
+	if f.used[n.Name] && !force {
+		return &frontdoor.InUse{NIC: n.Name, By: f.Users(n)}
+	}
+	delete(f.open, n.Name)
+	return n.Tree.Remove()
+}
+
+func (f *fakeDoors) Users(n *vnic.NIC) []frontdoor.Guest {
+	if f.used[n.Name] {
+		return []frontdoor.Guest{{Program: "prog", Pid: 17, UID: 1000, Since: time.Now()}}
+	}
+	return nil
+}
+
+func (f *fakeDoors) Recheck(*vnic.NIC) {}
+
+func testRack(t *testing.T) (*Rack, *fakeDoors) {
+	t.Helper()
+	place, err := launch.At(filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(place.Dir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{place.Library(), place.Sockets()} {
+		if err := os.WriteFile(path, []byte("library"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nics := vnic.NewTable()
+	e, err := engine.New(engine.Options{Resolver: nics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	r := New(Config{
+		Engine: e, NICs: nics, Budget: budget.New(budget.ThisMachine().Limits()), Place: place, Mode: 0o600, DirMode: 0o700,
+		Seed: []byte("seed"), HostRoutes: routes.None{},
+	})
+	doors := &fakeDoors{open: make(map[string]frontdoor.Door), used: make(map[string]bool)}
+	r.Open(doors)
+	t.Cleanup(func() { r.Close(); e.Stop() })
+	return r, doors
+}
+
+// objects are a tenant, a network and a NIC there.
+func objects(of, name, address string) (*tenant.Tenant, *tenant.Network, *tenant.NIC) {
+	t := &tenant.Tenant{Metadata: tenant.Metadata{Name: of}}
+	n := &tenant.Network{Metadata: tenant.Metadata{Name: "net", Tenant: of}, Spec: tenant.NetworkSpec{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}}
+	c := &tenant.NIC{Metadata: tenant.Metadata{Name: name, Tenant: of}, Spec: tenant.NICSpec{Network: "net", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
+	return t, n, c
+}
+
+func put(t *testing.T, r *Rack, of, name, address string) *tenant.NIC {
+	t.Helper()
+	a, b, c := objects(of, name, address)
+	if err := r.Put(a, b, c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestNetworks: two networks have the same addresses, and each NIC reaches its own.
+func TestNetworks(t *testing.T) {
+	r, _ := testRack(t)
+	at := netip.MustParseAddr
+	for _, of := range []string{"red", "blue"} {
+		put(t, r, of, "a", "10.1.0.1")
+		put(t, r, of, "b", "10.1.0.2")
+	}
+	put(t, r, "red", "c", "10.1.0.3")
+	red, blue := r.NIC(tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "a"}), r.NIC(tenant.Key{Kind: tenant.KindNIC, Tenant: "blue", Name: "a"})
+	if red.Network != "red/net" || red.Name != "red/a" || red.Device.NodeGUID == blue.Device.NodeGUID || red.Device.Name != "rxe0" {
+		t.Errorf("red/a is %q in %q, GUID %x; blue's is %x", red.Name, red.Network, red.Device.NodeGUID, blue.Device.NodeGUID)
+	}
+	for _, test := range []struct {
+		from *vnic.NIC
+		to   string
+		want error
+	}{
+		{red, "10.1.0.2", nil}, {red, "10.1.0.3", nil}, {red, "10.1.0.4", syscall.ENETUNREACH}, {red, "192.0.2.1", syscall.ENETUNREACH},
+		{blue, "10.1.0.2", nil}, {blue, "10.1.0.3", syscall.ENETUNREACH}, {blue, "::1", syscall.ENETUNREACH},
+	} {
+		from, err := test.from.Routes.From(netip.IPv4Unspecified(), at(test.to))
+		if !errors.Is(err, test.want) || err == nil && from != at("10.1.0.1") {
+			t.Errorf("%s to %s: from %v, %v, want %v", test.from.Name, test.to, from, err, test.want)
+		}
+		way := r.cfg.NICs.Resolve(test.from.Device, at(test.to).As16())
+		if way.Local() != (test.want == nil) || way.Remote() {
+			t.Errorf("%s to %s: way %+v", test.from.Name, test.to, way)
+		}
+	}
+	if err := r.Put(objects("red", "d", "10.1.0.1")); err == nil || !strings.Contains(err.Error(), "red/a") {
+		t.Errorf("an address twice: %v", err)
+	}
+}
+
+// TestRemoveAndPut: nothing is left of a NIC that is gone, nor of one that could not be put in.
+func TestRemoveAndPut(t *testing.T) {
+	r, doors := testRack(t)
+	c := put(t, r, "red", "a", "10.1.0.1")
+	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a")
+	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o711, "../..": 0o711} {
+		if info, err := os.Stat(filepath.Join(dir, path)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v %v, want mode %o", filepath.Join(dir, path), info, err, mode)
+		}
+	}
+	lib, err := os.Stat(filepath.Join(dir, "vrdma.sock.d", "libvrdma.so"))
+	if first, _ := os.Stat(r.cfg.Place.Library()); err != nil || !os.SameFile(lib, first) {
+		t.Errorf("the library is a file of its own: %v", err)
+	}
+	doors.used["red/a"] = true
+	err = r.Remove(c.Key(), false)
+	var used *InUse
+	if !errors.As(err, &used) || used.NIC != c.Key() || len(used.By) != 1 || !strings.Contains(err.Error(), "prog (pid 17, uid 1000, for 0s)") {
+		t.Errorf("in use: %v", err)
+	}
+	if got := r.Users(c.Key()); len(got) != 1 || r.Socket(c.Key()) == "" {
+		t.Errorf("users %v at %q", got, r.Socket(c.Key()))
+	}
+	if err := r.Remove(c.Key(), true); err != nil {
+		t.Error(err)
+	}
+	empty := func(when string) {
+		t.Helper()
+		if _, err := os.Stat(r.cfg.Place.NICs()); !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.tenants) != 0 || r.Socket(c.Key()) != "" {
+			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.tenants)
+		}
+	}
+	empty("removed")
+	doors.fail = errors.New("no socket")
+	if err := r.Put(objects("red", "a", "10.1.0.1")); !errors.Is(err, doors.fail) {
+		t.Errorf("a door that cannot be opened: %v", err)
+	}
+	empty("not put in")
+	doors.fail = nil
+	put(t, r, "red", "a", "10.1.0.1")
+	_, n, c := objects("red", "b", "10.1.0.2")
+	n.Spec.Way = tenant.WayNamespace
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "cannot be made yet") {
+		t.Errorf("way namespace: %v", err)
+	}
+}
+
+// TestDirectoriesStay: a container has a NIC's directory mounted, and finds the next daemon there.
+// What nobody declares any more goes.
+func TestDirectoriesStay(t *testing.T) {
+	r, _ := testRack(t)
+	put(t, r, "red", "a", "10.1.0.1")
+	put(t, r, "blue", "b", "10.1.0.1")
+	long := strings.Repeat("long", 15)
+	put(t, r, "green", long, "10.1.0.1")
+	dir := func(of, name string) string {
+		p, err := r.cfg.Place.NIC(of, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Dir(p.Socket)
+	}
+	before, err := os.Stat(dir("red", "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	after, err := os.Stat(dir("red", "a"))
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the directory is another one: %v", err)
+	}
+	if entries, err := os.ReadDir(dir("red", "a")); err != nil || len(entries) != 0 {
+		t.Errorf("there is something in it: %v, %v", entries, err)
+	}
+	delete(r.slots, tenant.Key{Kind: tenant.KindNIC, Tenant: "blue", Name: "b"})
+	r.Sweep()
+	for name, want := range map[string]bool{dir("red", "a"): true, dir("blue", "b"): false, filepath.Dir(dir("blue", "b")): false, dir("green", long): true} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", name, err, want)
+		}
+	}
+}
+
+func TestMTU(t *testing.T) {
+	for _, test := range []struct {
+		said, underlay int
+		way            tenant.Way
+		want           uint8
+	}{
+		{0, 0, "", nic.LargestMTU}, {0, 1500, "", 3}, {0, 9000, "", 5}, {0, 1500, tenant.WayHost, 3}, {1200, 9000, "", 3}, {600, 0, "", 1}, {9000, 1500, "", 5},
+	} {
+		n := &tenant.Network{Spec: tenant.NetworkSpec{MTU: test.said, Way: test.way}}
+		if got := mtu(n, test.underlay); got != test.want {
+			t.Errorf("%+v: %d", test, got)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	got := limits(nic.DefaultLimits, tenant.Limits{QPs: 3, Memory: 4096})
+	want := nic.DefaultLimits
+	want.QPs, want.Memory = 3, 4096
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

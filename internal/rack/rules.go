@@ -1,0 +1,42 @@
+package rack
+
+import (
+	"vrdma/internal/engine"
+	"vrdma/internal/nic"
+	"vrdma/internal/policy"
+	"vrdma/internal/tenant"
+)
+
+// obey compiles the policies of a world and gives them to the NICs whose rules have changed. It
+// returns when connections that they do not allow any more have ended.
+func (r *Rack) obey(w *tenant.World) {
+	r.rules = policy.Compile(w, r.rules)
+	var list []engine.Guarded
+	r.mu.Lock()
+	for key, s := range r.slots {
+		if g := r.rules.NIC(key); g != nil && g != s.guard {
+			s.guard = g
+			list = append(list, engine.Guarded{NIC: s.nic.Device, Guard: g})
+		}
+	}
+	r.mu.Unlock()
+	if !r.running {
+		for _, g := range list {
+			g.NIC.SetGuard(g.Guard)
+		}
+		return
+	}
+	r.cfg.Engine.SetGuards(list) // fails only after the loop has ended, with all connections
+}
+
+// guardian has a NIC that nobody uses yet obey the rules for it, from its first moment on.
+func (r *Rack) guardian(s *slot) func(*nic.NIC) {
+	if r.rules == nil {
+		return nil
+	}
+	s.guard = r.rules.NIC(s.key)
+	if s.guard == nil {
+		return nil
+	}
+	return func(n *nic.NIC) { n.SetGuard(s.guard) }
+}

@@ -1,0 +1,168 @@
+package rdmacm
+
+import (
+	"vrdma/internal/abi"
+	"vrdma/internal/cm"
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+)
+
+// The NIC's rules (nic.Guard) are asked before a request leaves and before one is shown to a
+// listener, and again about every connection when they change.
+var _ nic.Connections = (*CMA)(nil)
+
+// allowed judges a connection for a service; what is what is refused if it is not.
+func (a *CMA) allowed(what nic.Refusal, peer ib.GID, qpType uint8, by ib.Asker, service uint64, c *Client) bool {
+	g := a.nic.Guard()
+	if g == nil {
+		return true
+	}
+	contact := contactOf(qpType, by, service)
+	if ops, _ := g.Judge(peer, contact); ops != 0 {
+		return true
+	}
+	d := nic.Denial{Peer: peer, Contact: contact}
+	if c != nil {
+		d.Pid, d.Program = c.Pid, c.Program
+	}
+	a.nic.Refuse(what, d, a.now())
+	return false
+}
+
+func contactOf(qpType uint8, by ib.Asker, service uint64) ib.Contact {
+	t, ok := ib.ServiceOf(qpType)
+	if !ok {
+		t = ib.RC // a type that there is not is refused elsewhere
+	}
+	return ib.Contact{Type: t, By: by, ID: service}
+}
+
+// asker is who asked for the ID's connection.
+func (id *ID) asker() ib.Asker {
+	if id.passive {
+		return ib.Them
+	}
+	return ib.Us
+}
+
+// service is what the ID's connection is for.
+func (id *ID) service() uint64 {
+	if id.passive {
+		return serviceID(portKey{id.ps, id.src.Port()})
+	}
+	return serviceID(portKey{id.ps, id.dst.Port()})
+}
+
+// refuse has the program see what it sees if nobody listens there.
+func (id *ID) refuse() {
+	id.state = Connecting
+	if id.ud() {
+		id.tell(abi.CMEventUnreachable, cm.SidrUnsupported, nil, &abi.CMUDParam{})
+		return
+	}
+	id.tell(abi.CMEventRejected, cm.RejectInvalidService, &abi.CMConnParam{}, nil)
+}
+
+// Contact implements nic.Connections. Queue pairs are known by their peers: an acceptor's gets
+// its peer before we are told its number.
+func (a *CMA) Contact(num uint32, t ib.Service, peer ib.GID, peerNum uint32) (ib.Contact, bool) {
+	if t == ib.UD {
+		return a.datagrams(num, peer)
+	}
+	c := a.manager.WithQP(peer, peerNum)
+	if c == nil || c.LocalQPN != 0 && c.LocalQPN != num {
+		return ib.Contact{}, false
+	}
+	by := ib.Them
+	if c.Active {
+		by = ib.Us
+	}
+	return ib.Contact{Type: t, By: by, ID: c.Service}, true
+}
+
+// datagrams is a service that the datagrams of queue pair num (0: any) with a peer are of. Of
+// several it is one that is allowed.
+func (a *CMA) datagrams(num uint32, peer ib.GID) (c ib.Contact, found bool) {
+	g := a.nic.Guard()
+	for id := range a.talking[peer] {
+		if num != 0 && id.qpn&0xffffff != num {
+			continue
+		}
+		c, found = contactOf(id.qpType, id.asker(), id.service()), true
+		if g == nil {
+			break
+		}
+		if ops, _ := g.Judge(peer, c); ops&ib.OpSend != 0 {
+			break
+		}
+	}
+	return c, found
+}
+
+// talks notes that the ID's datagrams may go to its peer and come from it.
+func (a *CMA) talks(id *ID) {
+	if a.talking[id.dgid] == nil {
+		a.talking[id.dgid] = make(map[*ID]struct{})
+	}
+	a.talking[id.dgid][id] = struct{}{}
+}
+
+// hushed ends that.
+func (a *CMA) hushed(id *ID) {
+	delete(a.talking[id.dgid], id)
+	if len(a.talking[id.dgid]) == 0 {
+		delete(a.talking, id.dgid)
+	}
+}
+
+// Rejudge implements nic.Connections.
+func (a *CMA) Rejudge(most int) (more bool) {
+	if g := a.nic.Generation(); a.judged != g {
+		a.judged, a.old = g, nil
+		for c := range a.clients {
+			for _, id := range c.ids.items {
+				if id.state == Connecting && id.conn != nil && !id.ud() {
+					a.old = append(a.old, id)
+				}
+			}
+		}
+	}
+	for ; most > 0 && len(a.old) > 0; most-- {
+		last := len(a.old) - 1
+		id := a.old[last]
+		a.old[last] = nil
+		a.old = a.old[:last]
+		if id.state == Connecting && id.conn != nil &&
+			!a.allowed(nic.Revoked, id.dgid, id.qpType, id.asker(), id.service(), id.client) {
+			id.revoke()
+		}
+	}
+	if len(a.old) == 0 {
+		a.old = nil
+	}
+	return len(a.old) > 0
+}
+
+// revoke ends a connection that is not allowed any more, whatever has become of it so far. The
+// program hears of it at once, and does not wait for the peer.
+func (id *ID) revoke() {
+	m, now := id.cma.manager, id.cma.now()
+	switch id.conn.State {
+	case cm.ReqSent:
+		m.Destroy(now, id.conn)
+		id.conn = nil
+		id.refuse()
+	case cm.ReqRcvd:
+		m.Reject(now, id.conn, cm.RejectInvalidService, nil)
+		if id.pending {
+			id.destroy() // and with it the listener's event
+		}
+	case cm.RepRcvd:
+		m.Reject(now, id.conn, cm.RejectInvalidService, nil)
+		id.refuse()
+	case cm.RepSent, cm.Established:
+		m.Disconnect(now, id.conn)
+		id.state = Disconnected
+		id.tell(abi.CMEventDisconnected, 0, nil, nil)
+	}
+}

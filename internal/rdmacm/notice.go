@@ -1,0 +1,27 @@
+package rdmacm
+
+import "net/netip"
+
+// A Notice is about a connection that was made, or has ended.
+type Notice struct {
+	Pid           int // of the program
+	Program       string
+	Local, Remote netip.AddrPort
+	Passive       bool // the peer asked for it
+	Ended         bool
+}
+
+// established: the connection of an ID is there.
+func (id *ID) established() {
+	id.client.Established++
+	id.notice(false)
+}
+
+// notice tells who wants to hear of it.
+func (id *ID) notice(ended bool) {
+	if f := id.cma.Notice; f != nil {
+		f(Notice{
+			Pid: id.client.Pid, Program: id.client.Program, Local: id.src, Remote: id.dst, Passive: id.passive, Ended: ended,
+		})
+	}
+}

@@ -1,0 +1,127 @@
+package schedule
+
+import "vrdma/internal/ib"
+
+// A bucket is a token bucket: it fills at a rate up to a burst, and whoever moves something takes
+// from it. It may be overdrawn by what a turn moves beyond what it held.
+//
+//	level ≤ 0: nobody may take; then who waits is let in again at least
+//
+// It is filled when it is looked at. The numbers are floating point: at ten messages a millisecond
+// a microsecond fills a hundredth of a token, which must not be lost.
+type bucket struct {
+	perNS float64 // 0: no limit
+	burst float64
+	least float64 // what there should be before who was parked goes on
+	level float64
+	at    ib.Time
+}
+
+const (
+	// refill is how much of the rate somebody who was parked finds in the bucket: a turn that
+	// is shorter is not worth being woken for.
+	refill = ib.Time(64_000)
+	// mostLeast bounds that: a turn of so many bytes is long enough.
+	mostLeast = 32 << 10
+)
+
+// set changes the rate, in units a second, and the burst. A new bucket is full.
+func (b *bucket) set(rate, burst uint64, now ib.Time) {
+	fresh := b.perNS == 0
+	b.fill(now)
+	b.perNS, b.burst = float64(rate)/1e9, float64(min(burst, mostBurst))
+	b.least = max(1, min(b.perNS*float64(refill), mostLeast, b.burst/2))
+	if b.at = now; fresh {
+		b.level = b.burst
+	}
+	b.level = min(b.level, b.burst)
+}
+
+// setBytes changes the rate of a bucket of bytes.
+func (b *bucket) setBytes(rate, burst uint64, now ib.Time) {
+	if burst == 0 {
+		burst = max(rate/1000, leastBurst)
+	}
+	b.set(rate, burst, now)
+}
+
+// setMessages changes the rate of a bucket of messages.
+func (b *bucket) setMessages(rate uint64, now ib.Time) {
+	b.set(rate, max(rate/1000, leastMessages), now)
+}
+
+func (b *bucket) limited() bool { return b.perNS != 0 }
+
+// fill brings the level up to now.
+func (b *bucket) fill(now ib.Time) {
+	if now > b.at {
+		b.level = min(b.level+b.perNS*float64(now-b.at), b.burst)
+		b.at = now
+	}
+}
+
+// open reports whether somebody may take from it now.
+func (b *bucket) open(now ib.Time) bool {
+	if b.perNS == 0 {
+		return true
+	}
+	b.fill(now)
+	return b.level >= 1
+}
+
+// take takes n, which may overdraw it.
+func (b *bucket) take(n int) {
+	if b.perNS != 0 {
+		b.level -= float64(n)
+	}
+}
+
+// ready is when who is parked for it goes on.
+func (b *bucket) ready() ib.Time {
+	if b.perNS == 0 || b.level >= b.least {
+		return b.at
+	}
+	return b.at + ib.Time((b.least-b.level)/b.perNS) + 1
+}
+
+// within is the smaller of most and what the bucket holds, each unit of which is worth size.
+func (b *bucket) within(most, size int, now ib.Time) int {
+	if b.perNS == 0 {
+		return most
+	}
+	b.fill(now)
+	if have := b.level * float64(size); have < float64(most) {
+		return int(have)
+	}
+	return most
+}
+
+// caps are the buckets of a NIC or a tenant, one direction of it.
+type caps struct {
+	bytes, messages bucket
+}
+
+func (c *caps) set(bytes, messages, burst uint64, now ib.Time) {
+	c.bytes.setBytes(bytes, burst, now)
+	c.messages.setMessages(messages, now)
+}
+
+func (c *caps) limited() bool { return c.bytes.limited() || c.messages.limited() }
+
+func (c *caps) open(now ib.Time) bool { return c.bytes.open(now) && c.messages.open(now) }
+
+func (c *caps) take(bytes, messages int) {
+	c.bytes.take(bytes)
+	c.messages.take(messages)
+}
+
+func (c *caps) ready() ib.Time { return max(c.bytes.ready(), c.messages.ready()) }
+
+// MessageCost is what a message costs at least of a turn's budget of bytes, as in package
+// transport: so a budget bounds messages, too.
+const MessageCost = 256
+
+func (c *caps) within(most int, now ib.Time) int {
+	most = c.bytes.within(most, 1, now)
+	return c.messages.within(most, MessageCost, now)
+}

@@ -1,0 +1,171 @@
+package schedule
+
+import (
+	"testing"
+
+	"vrdma/internal/ib"
+)
+
+// A world is a loop in virtual time: NICs with queue pairs that send messages, and what turns
+// cost. It stands in for package engine, and moves bytes as package transport does.
+type world struct {
+	t       testing.TB
+	s       Scheduler
+	now     ib.Time
+	tenants []*Tenant
+	nics    []*load
+	idle    ib.Time // that nobody used
+	each    func(*load, ib.Time, int)
+}
+
+// A load is a NIC and what its queue pairs send.
+type load struct {
+	n      *NIC
+	qps    []int // bytes that are left of the message of each
+	at     int   // whose turn is next
+	size   int
+	pause  ib.Time // between two messages; 0: there is always one
+	to     *load   // nil: somewhere without a cap
+	bytes  int
+	msgs   int
+	time   ib.Time
+	slow   int       // how often its turns are halved, as package engine does
+	posted ib.Time   // when the message that waits was
+	posts  ib.Time   // when the next is
+	delays []ib.Time // from posting to first service
+}
+
+const (
+	perMessage = ib.Time(150)
+	perByte    = 0.05 // ns: 20 GB/s
+	wholeTurn  = 256 << 10
+	mtu        = 4096
+)
+
+func newWorld(t testing.TB) *world { return &world{t: t, now: 1} }
+
+// tenant adds a tenant.
+func (w *world) tenant(p TenantParams) *Tenant {
+	t := NewTenant("")
+	w.s.SetTenant(t, p, w.now)
+	w.tenants = append(w.tenants, t)
+	return t
+}
+
+// nic adds a NIC that sends messages of a size from so many queue pairs.
+func (w *world) nic(t *Tenant, p NICParams, qps, size int) *load {
+	l := &load{n: &NIC{}, qps: make([]int, qps), size: size}
+	for i := range l.qps {
+		l.qps[i] = size
+	}
+	l.n.Of = l
+	w.s.Join(l.n, t, w.now)
+	w.s.SetNIC(l.n, p, w.now)
+	w.nics = append(w.nics, l)
+	if size > 0 {
+		w.s.Ready(l.n, w.now)
+	}
+	return l
+}
+
+// slow has l post a message, and the next one some time after it was sent.
+func (w *world) slow(l *load, pause ib.Time) *load {
+	l.pause = pause
+	l.posted = w.now
+	return l
+}
+
+// run runs for d.
+func (w *world) run(d ib.Time) {
+	for end := w.now + d; w.now < end; {
+		next := end
+		for _, l := range w.nics {
+			if l.posts == 0 {
+				continue
+			}
+			if l.posts <= w.now {
+				l.posted, l.posts = l.posts, 0
+				w.s.Ready(l.n, w.now)
+			} else {
+				next = min(next, l.posts)
+			}
+		}
+		w.s.Wake(w.now)
+		for n := w.s.Opened(); n != nil; n = w.s.Opened() {
+			for _, l := range w.nics {
+				if l.to != nil && l.to.n == n && l.posts == 0 {
+					w.s.Ready(l.n, w.now)
+				}
+			}
+		}
+		n := w.s.Next(w.now)
+		if n == nil {
+			if due := w.s.Due(); due != 0 {
+				next = min(next, due)
+			}
+			w.idle += next - w.now
+			w.now = next
+			continue
+		}
+		w.turn(n.Of.(*load))
+	}
+}
+
+// turn lets l move what it may.
+func (w *world) turn(l *load) {
+	s := &w.s
+	budget := s.Budget(l.n, wholeTurn>>l.slow, w.now)
+	if l.to != nil {
+		if !s.Admit(l.to.n, w.now) {
+			s.Shut(l.to.n, w.now)
+			s.Idle(l.n, w.now)
+			return
+		}
+		budget = s.BudgetIn(l.to.n, budget, w.now)
+	}
+	if l.pause != 0 && l.posted != 0 {
+		l.delays = append(l.delays, w.now-l.posted)
+		l.posted = 0
+	}
+	cost := ib.Time(0)
+	left := &l.qps[l.at]
+	l.at = (l.at + 1) % len(l.qps)
+	for budget > 0 {
+		n := min(*left, budget)
+		if n < *left {
+			n = min(max(n-n%mtu, mtu), *left)
+		}
+		*left -= n
+		budget -= max(n, MessageCost)
+		cost += perMessage + ib.Time(float64(n)*perByte)
+		msgs := 0
+		if *left == 0 {
+			*left = l.size
+			msgs = 1
+		}
+		l.bytes += n
+		l.msgs += msgs
+		s.Out(l.n, n, msgs)
+		if l.to != nil {
+			s.In(l.to.n, n, msgs)
+		}
+		if w.each != nil {
+			w.each(l, w.now+cost, n)
+		}
+		if msgs == 1 && l.pause != 0 {
+			l.posts = w.now + cost + l.pause
+			break
+		}
+	}
+	w.now += cost
+	l.time += cost
+	if l.posts != 0 {
+		s.Idle(l.n, w.now)
+	}
+	if cost > 8_000 {
+		l.slow = min(l.slow+1, 3)
+	} else if cost < 4_000 && l.slow > 0 {
+		l.slow--
+	}
+	s.Charge(l.n, cost)
+}

@@ -1,0 +1,292 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// Bolt is a store in a file. The first commit makes the file: a daemon that was told nothing
+// leaves nothing behind.
+//
+//	bucket entries   key → revision (8 bytes), value
+//	bucket state     "revision" → 8 bytes, "format" → 1
+type Bolt struct {
+	Memory
+	path string
+	db   *bolt.DB // nil: there is no file yet. guarded by Memory.mu
+	// broken is why nothing can be written any more. guarded by Memory.mu
+	broken error
+	// abandoned: bbolt panicked, and may hold its own locks. guarded by Memory.mu
+	abandoned bool
+}
+
+var (
+	_ Store = (*Bolt)(nil)
+
+	bucketEntries = []byte("entries")
+	bucketState   = []byte("state")
+	keyRevision   = []byte("revision")
+	keyFormat     = []byte("format")
+)
+
+// format is that of the file; a file of a higher one is refused.
+const format = 1
+
+// lockTime is how long to wait for the file's lock: a daemon that was killed may still have it
+// for a moment. Tests are less patient.
+var lockTime = 2 * time.Second
+
+// Open opens the store in a file. Entries of the file that cannot be entries are left out and
+// returned as problems; the store is good nevertheless.
+func Open(path string) (s *Bolt, problems []error, err error) {
+	s = &Bolt{path: path}
+	s.keep = s.write
+	switch _, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return s, nil, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("the store: %w", err)
+	}
+	if problems, err = s.open(); err != nil {
+		return nil, nil, err
+	}
+	s.since = s.revision + 1
+	return s, problems, nil
+}
+
+// open opens the file and reads it.
+func (s *Bolt) open() (problems []error, err error) {
+	err = s.guard(func() (err error) {
+		s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: lockTime, FreelistType: bolt.FreelistMapType, OpenFile: openPlain})
+		return err
+	})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("the store %s is open in another daemon: stop that one, or name another file with --store", s.path)
+	}
+	if err == nil {
+		if err = s.guard(func() error { problems, err = s.load(); return err }); err != nil {
+			s.shut()
+		}
+	}
+	if err != nil {
+		s.db = nil
+		return nil, fmt.Errorf("the store %s cannot be read: %w; move it away to begin with an empty one, then vrdma store import what was exported", s.path, err)
+	}
+	return problems, nil
+}
+
+// create makes the file for the first commit. Memory.mu is held.
+func (s *Bolt) create() error {
+	if err := prepare(s.path); err != nil {
+		return fmt.Errorf("the store cannot be made: %w; name another file with --store", err)
+	}
+	if _, err := s.open(); err != nil {
+		return err
+	}
+	if s.revision > 0 {
+		s.broken = fmt.Errorf("another daemon has written to the store %s meanwhile: restart this one, or give it another file with --store", s.path)
+		s.revision, s.entries = 0, nil
+		return s.broken
+	}
+	return nil
+}
+
+// prepare makes the directory.
+func prepare(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// The name has to be there after the machine has failed, as the contents have.
+	f, err := openPlain(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// openPlain opens a file of our own: no link, and nobody else can write to it.
+func openPlain(path string, flag int, mode os.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_CLOEXEC|syscall.O_NONBLOCK, mode)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		st, known := info.Sys().(*syscall.Stat_t)
+		switch {
+		case !info.Mode().IsRegular():
+			err = fmt.Errorf("%s is no plain file", path)
+		case known && int(st.Uid) != os.Geteuid():
+			err = fmt.Errorf("%s belongs to user %d and not to the daemon's, %d", path, st.Uid, os.Geteuid())
+		case info.Mode().Perm()&0o022 != 0:
+			err = fmt.Errorf("%s has mode %04o: others can write to it; chmod 0600 it if you trust what it says", path, info.Mode().Perm())
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// guard runs f, which uses bbolt. Pages of a damaged file make it panic; a file that was cut
+// short makes it fault.
+func (s *Bolt) guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			s.abandoned = true
+			err = fmt.Errorf("the file is damaged: %v", p)
+		}
+	}()
+	return f()
+}
+
+// load reads everything.
+func (s *Bolt) load() (problems []error, err error) {
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		state, err := tx.CreateBucketIfNotExists(bucketState)
+		if err != nil {
+			return err
+		}
+		entries, err := tx.CreateBucketIfNotExists(bucketEntries)
+		if err != nil {
+			return err
+		}
+		if b := state.Get(keyFormat); b == nil {
+			if err := state.Put(keyFormat, []byte{format}); err != nil {
+				return err
+			}
+		} else if len(b) != 1 || b[0] > format {
+			return fmt.Errorf("it has format %v, this version reads %d: it was written by a newer vrdma", b, format)
+		}
+		if b := state.Get(keyRevision); len(b) == 8 {
+			s.revision = int64(binary.BigEndian.Uint64(b))
+		}
+		if s.revision < 0 {
+			s.revision = 0
+		}
+		s.entries = make(map[string]Entry)
+		return entries.ForEach(func(k, v []byte) error {
+			e, err := decode(k, v)
+			if err != nil {
+				problems = append(problems, err)
+				return nil
+			}
+			// A revision above the store's would be given again.
+			s.revision = max(s.revision, e.Revision)
+			s.entries[e.Key] = e
+			return nil
+		})
+	})
+	return problems, err
+}
+
+// decode reads an entry of the file; k and v are bbolt's, and v is nil for a bucket.
+func decode(k, v []byte) (Entry, error) {
+	if len(v) < 8 {
+		return Entry{}, fmt.Errorf("%.80q is no entry: it has no revision", k)
+	}
+	e := Entry{string(k), bytes.Clone(v[8:]), int64(binary.BigEndian.Uint64(v))}
+	// Half of the numbers are left, so that the store can count on from any of these.
+	if e.Revision <= 0 || e.Revision > 1<<62 {
+		return e, fmt.Errorf("%.80q is no entry: its revision is %d", k, e.Revision)
+	}
+	return e, checkEntry(e.Key, e.Value)
+}
+
+// write makes a commit last. Memory.mu is held.
+func (s *Bolt) write(revision int64, changes []Change) error {
+	if s.broken != nil {
+		return s.broken
+	}
+	if s.db == nil {
+		if err := s.create(); err != nil {
+			return err
+		}
+	}
+	err := s.guard(func() error {
+		return s.db.Update(func(tx *bolt.Tx) error {
+			entries := tx.Bucket(bucketEntries)
+			number := binary.BigEndian.AppendUint64(nil, uint64(revision))
+			for _, c := range changes {
+				var err error
+				if c.Deleted {
+					err = entries.Delete([]byte(c.Key))
+				} else {
+					err = entries.Put([]byte(c.Key), append(number[:8:8], c.Value...))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return tx.Bucket(bucketState).Put(keyRevision, number)
+		})
+	})
+	if err == nil {
+		return nil
+	}
+	// A full disk leaves the file as it was, and room may come. If the last step failed, the
+	// file may have the commit or not, and only opening it anew tells.
+	if s.abandoned || s.fileRevision() != revision-1 {
+		s.broken = fmt.Errorf("the store cannot be written to any more: %w; restart the daemon", err)
+		return s.broken
+	}
+	return fmt.Errorf("the store: %w; nothing was changed", err)
+}
+
+// fileRevision is that of the file; -1 if it cannot be told.
+func (s *Bolt) fileRevision() (revision int64) {
+	revision = -1
+	s.guard(func() error {
+		return s.db.View(func(tx *bolt.Tx) error {
+			revision = 0
+			if b := tx.Bucket(bucketState).Get(keyRevision); len(b) == 8 {
+				revision = int64(binary.BigEndian.Uint64(b))
+			}
+			return nil
+		})
+	})
+	return revision
+}
+
+// Close closes the file.
+func (s *Bolt) Close() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	s.Memory.Close()
+	return s.shut()
+}
+
+// shut closes the file, unless bbolt might wait for itself.
+func (s *Bolt) shut() error {
+	if s.db == nil || s.abandoned {
+		return nil
+	}
+	return s.guard(s.db.Close)
+}

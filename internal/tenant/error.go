@@ -1,0 +1,84 @@
+package tenant
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// An Error is one thing that is wrong with an object: where it is, and what to do.
+type Error struct {
+	File  string `json:"file,omitempty"`
+	Line  int    `json:"line,omitempty"`
+	Key   Key    `json:"key,omitzero"`
+	Field string `json:"field,omitempty"` // "spec.allow[0].peer.nic"
+	Text  string `json:"text"`
+}
+
+// Error is one line: two.yaml:12: NIC red/web: spec.address: 10.1.0.300 is not an address: ….
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.File != "" {
+		fmt.Fprintf(&b, "%s:%d: ", e.File, e.Line)
+	}
+	if e.Key != (Key{}) {
+		fmt.Fprintf(&b, "%s: ", e.Key)
+	}
+	if e.Field != "" {
+		fmt.Fprintf(&b, "%s: ", e.Field)
+	}
+	b.WriteString(e.Text)
+	return b.String()
+}
+
+// Errors are everything that is wrong, a line each.
+type Errors []*Error
+
+func (list Errors) Error() string {
+	lines := make([]string, len(list))
+	for i, e := range list {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// err is the list as an error, nil if it is empty.
+func (list Errors) err() error {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+// Locate adds file and line to the Errors in err, for objects that Parse returned. Objects that
+// travel to a daemon leave their lines behind: what comes back names object and field.
+func Locate(err error, objects []Object) error {
+	var list Errors
+	if !errors.As(err, &list) {
+		return err
+	}
+	from := make(map[Key]source, len(objects))
+	for _, o := range objects {
+		from[o.Key()] = o.Meta().from
+	}
+	located := make(Errors, len(list))
+	for i, e := range list {
+		e := *e
+		if e.File == "" {
+			from[e.Key].locate(&e)
+		}
+		located[i] = &e
+	}
+	return located
+}
+
+// String is "NIC red/web", "Tenant red".
+func (k Key) String() string { return string(k.Kind) + " " + k.Path() }
+
+// Path is the name on the command line: "red/web", for a Tenant "red".
+func (k Key) Path() string {
+	if k.Tenant == "" {
+		return k.Name
+	}
+	return k.Tenant + "/" + k.Name
+}

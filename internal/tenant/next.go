@@ -1,0 +1,312 @@
+package tenant
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Next is the world after a change, and what happened to each object, those first that others
+// refer to. It allocates the VNIs and addresses that are not given. The error is Errors: everything
+// that is wrong with the change.
+func (w *World) Next(c Change, rnd Rand) (*World, []Effect, error) {
+	b := begin(w, rnd)
+	for _, o := range c.Put {
+		b.admit(o)
+	}
+	b.delete(c)
+	b.put()
+	if len(b.errs) > 0 {
+		return nil, nil, b.errs
+	}
+	return b.next, b.effects(), nil
+}
+
+// NewWorld is a world of objects that were part of one before, for instance those that a store
+// has kept: allocated addresses and VNIs are in them. Objects that cannot be part of a world are
+// left out and reported as Errors; the world is good nevertheless.
+func NewWorld(objects []Object) (*World, error) {
+	b := begin(&World{}, nil)
+	b.kept = true
+	for _, o := range objects {
+		b.admit(o)
+	}
+	b.put()
+	for _, s := range b.next.networks {
+		s.resume()
+	}
+	return b.next, b.errs.err()
+}
+
+// A builder makes the next world. It works on the objects that change and on what refers to them;
+// the rest of the world is taken over.
+type builder struct {
+	old, next *World
+	rnd       Rand
+	puts      []*put // by rank, those of a kind in the order of the change
+	byKey     map[Key]*put
+	deleted   map[Key]bool
+	cloned    map[any]bool // households and segments of next that are not old's
+	kept      bool         // objects of a store: leave out what is wrong, allocate nothing
+	errs      Errors
+}
+
+// A put is an object on its way into the world.
+type put struct {
+	given Object // as it came
+	made  Object // the copy that becomes part of the world
+	old   Object // which it replaces; nil if there is none
+	bad   bool
+}
+
+func begin(w *World, rnd Rand) *builder {
+	return &builder{
+		old: w, rnd: rnd,
+		next: &World{
+			objects: cloned(w.objects), tenants: cloned(w.tenants), networks: cloned(w.networks), vnis: cloned(w.vnis),
+		},
+		byKey: map[Key]*put{}, deleted: map[Key]bool{}, cloned: map[any]bool{},
+	}
+}
+
+// cloned is a copy that can be written to.
+func cloned[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
+}
+
+// wrong notes an error about an object of the change.
+func (b *builder) wrong(p *put, field, format string, args ...any) {
+	p.bad = true
+	e := &Error{Key: p.given.Key(), Field: field, Text: fmt.Sprintf(format, args...)}
+	p.given.Meta().from.locate(e)
+	b.errs = append(b.errs, e)
+}
+
+// admit takes an object that is good by itself.
+func (b *builder) admit(o Object) {
+	key := o.Key()
+	p := &put{given: o}
+	if before, found := b.byKey[key]; found {
+		where := ""
+		if from := before.given.Meta().from; from.node != nil {
+			where = fmt.Sprintf(", first at %s:%d", from.file, from.node.Line)
+		}
+		b.wrong(p, "", "is given twice%s: delete one, or give it another name", where)
+		return
+	}
+	b.byKey[key] = p
+	if errs := check(o); errs != nil {
+		b.errs = append(b.errs, errs...)
+		p.bad = true
+		return
+	}
+	old := b.old.objects[key]
+	p.old, p.made = old, normal(o)
+	b.puts = append(b.puts, p)
+}
+
+// absent reports whether there is no object of a key. It is not asked again about one that the
+// change has and that is wrong: that has been said.
+func (b *builder) absent(p *put, k Key) (absent, complain bool) {
+	if b.next.objects[k] != nil {
+		return false, false
+	}
+	by := b.byKey[k]
+	p.bad = true
+	return true, by == nil || !by.bad
+}
+
+// normal is a copy of an object in the form that it has in a world: without the lines of a file,
+// all addresses in one place, and a word for the default left out.
+func normal(o Object) Object {
+	var made Object
+	switch o := o.(type) {
+	case *Tenant:
+		copied := *o
+		made = &copied
+	case *Network:
+		copied := *o
+		made = &copied
+	case *NIC:
+		copied := *o
+		copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
+		slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+		copied.Spec.Address = netip.Addr{}
+		if copied.Spec.Host == "anywhere" {
+			copied.Spec.Host = ""
+		}
+		made = &copied
+	case *Policy:
+		copied := *o
+		made = &copied
+	}
+	made.Meta().from = source{}
+	return made
+}
+
+// delete takes objects out of the next world, and with Force what refers to them.
+func (b *builder) delete(c Change) {
+	fail := func(k Key, format string, args ...any) {
+		b.errs = append(b.errs, &Error{Key: k, Text: fmt.Sprintf(format, args...)})
+	}
+	for _, k := range c.Delete {
+		switch {
+		case b.old.objects[k] == nil:
+			fail(k, "there is none: vrdma get %s lists those that there are", strings.ToLower(string(k.Kind)))
+		case b.byKey[k] != nil:
+			fail(k, "is to be put and to be deleted: do one after the other")
+		default:
+			b.deleted[k] = true
+		}
+	}
+	if c.Force {
+		for _, k := range c.Delete {
+			for _, by := range b.belongings(k) {
+				if b.byKey[by] == nil { // else it is checked as any other that is put
+					b.deleted[by] = true
+				}
+			}
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
+		users := b.belongings(k)
+		if k.Kind == KindNIC && !c.Force {
+			users = b.old.policiesNaming(k)
+		}
+		users = slices.DeleteFunc(users, func(by Key) bool { return b.deleted[by] || b.byKey[by] != nil })
+		if len(users) > 0 {
+			fail(k, "is used by %s: delete or change them first, or use --force%s", keyList(users), forceMeans(k.Kind))
+		}
+	}
+	for k := range b.deleted {
+		b.remove(k)
+	}
+}
+
+// forceMeans is what --force does to those who use an object of a kind.
+func forceMeans(kind Kind) string {
+	if kind == KindNIC {
+		return ", which leaves them as they are: the name stands for no NIC then"
+	}
+	return " to delete them, too"
+}
+
+// keyList names some objects.
+func keyList(keys []Key) string {
+	const most = 5
+	names := make([]string, 0, most+1)
+	for _, k := range keys[:min(most, len(keys))] {
+		names = append(names, k.String())
+	}
+	if len(keys) > most {
+		names = append(names, fmt.Sprintf("%d more", len(keys)-most))
+	}
+	return strings.Join(names, ", ")
+}
+
+// belongings are the objects that cannot be without a tenant or a network.
+func (b *builder) belongings(k Key) (list []Key) {
+	w := b.old
+	switch k.Kind {
+	case KindTenant:
+		for _, kind := range []Kind{KindNetwork, KindNIC, KindPolicy} {
+			for name := range w.tenants[k.Name].names(kind) {
+				list = append(list, Key{kind, k.Name, name})
+			}
+		}
+	case KindNetwork:
+		if s := w.networks[k]; s != nil {
+			for name := range s.nics {
+				list = append(list, Key{KindNIC, k.Tenant, name})
+			}
+		}
+		for name := range w.tenants[k.Tenant].names(KindPolicy) {
+			by := Key{KindPolicy, k.Tenant, name}
+			if w.objects[by].(*Policy).Spec.NICs.Network == k.Name {
+				list = append(list, by)
+			}
+		}
+	}
+	slices.SortFunc(list, Key.Compare)
+	return list
+}
+
+// policiesNaming are those in which a NIC's name stands.
+func (w *World) policiesNaming(nic Key) (list []Key) {
+	for name := range w.tenants[nic.Tenant].names(KindPolicy) {
+		k := Key{KindPolicy, nic.Tenant, name}
+		if w.objects[k].(*Policy).Spec.names(nic.Name) {
+			list = append(list, k)
+		}
+	}
+	slices.SortFunc(list, Key.Compare)
+	return list
+}
+
+func (s *PolicySpec) names(nic string) bool {
+	has := func(r Rule) bool { return r.Peer.NIC == nic }
+	return slices.Contains(s.NICs.Names, nic) || slices.ContainsFunc(s.Allow, has) || slices.ContainsFunc(s.Deny, has)
+}
+
+// put brings the objects into the next world, each kind after those that it refers to.
+func (b *builder) put() {
+	slices.SortStableFunc(b.puts, func(p, q *put) int {
+		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
+	})
+	b.each(func(p *put, o *Tenant) { b.insert(p) })
+	b.each(b.putNetwork)
+	b.each(b.allocateVNI)
+	b.each(b.putNIC)
+	b.each(b.allocateAddresses)
+	b.each(b.putPolicy)
+	b.sums()
+}
+
+// each calls f, which is for objects of one kind, for those that are good so far.
+func (b *builder) each(f any) {
+	for _, p := range b.puts {
+		if p.bad {
+			continue
+		}
+		switch f := f.(type) {
+		case func(*put, *Tenant):
+			call(p, f)
+		case func(*put, *Network):
+			call(p, f)
+		case func(*put, *NIC):
+			call(p, f)
+		case func(*put, *Policy):
+			call(p, f)
+		}
+	}
+}
+
+func call[T Object](p *put, f func(*put, T)) {
+	if o, is := p.made.(T); is {
+		f(p, o)
+	}
+}
+
+// effects are what became of the objects that the change was about.
+func (b *builder) effects() []Effect {
+	var list []Effect
+	for k := range b.deleted {
+		list = append(list, Effect{Key: k, Old: b.old.objects[k]})
+	}
+	for _, p := range b.puts {
+		k := p.given.Key()
+		if p.old != nil && reflect.DeepEqual(p.old, p.made) {
+			b.next.objects[k] = p.old
+		}
+		list = append(list, Effect{Key: k, Old: p.old, New: b.next.objects[k]})
+	}
+	slices.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
+	return list
+}

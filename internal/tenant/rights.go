@@ -1,0 +1,94 @@
+package tenant
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A Caller is somebody who wants something, as the kernel says.
+type Caller struct {
+	// Operator may do everything: whose daemon it is, and root.
+	Operator bool
+	UID      int
+	GIDs     []int // all of the process's groups
+}
+
+// Admits reports whether the caller is one of the users or in one of the groups. An empty list
+// of users and groups admits nobody.
+func (w *Who) Admits(c Caller) bool {
+	return slices.Contains(w.UIDs, c.UID) || slices.ContainsFunc(w.GIDs, func(gid int) bool { return slices.Contains(c.GIDs, gid) })
+}
+
+// May says why somebody may not make a change; nil if they may. The operator may make every one.
+// The administrators of a tenant may put and delete its NICs and policies. They may not give a
+// NIC a guarantee or the latency class, which take from other tenants. The error is Errors.
+func (w *World) May(who Caller, c Change) error {
+	if who.Operator {
+		return nil
+	}
+	var errs Errors
+	deny := func(k Key, o Object, field, format string, args ...any) {
+		e := &Error{Key: k, Field: field, Text: fmt.Sprintf(format, args...)}
+		if o != nil {
+			o.Meta().from.locate(e)
+		}
+		errs = append(errs, e)
+	}
+	judge := func(k Key, o Object) {
+		switch {
+		case k.Kind != KindNIC && k.Kind != KindPolicy:
+			deny(k, o, "", "only the operator may change a %s: ask whoever runs the daemon", k.Kind)
+		case !w.administers(who, k.Tenant):
+			deny(k, o, "", "user %d is not an administrator of tenant %s: ask one of them, or the operator", who.UID, k.Tenant)
+		}
+	}
+	for _, o := range c.Put {
+		judge(o.Key(), o)
+		nic, is := o.(*NIC)
+		if !is {
+			continue
+		}
+		var old NICSpec
+		if before := w.NIC(nic.Metadata.Tenant, nic.Metadata.Name); before != nil {
+			old = before.Spec
+		}
+		if nic.Spec.Guarantee > old.Guarantee {
+			deny(o.Key(), o, "spec.guarantee", "%s: only the operator may guarantee a rate, because it takes from other tenants", nic.Spec.Guarantee)
+		}
+		if nic.Spec.Class == ClassLatency && (old.Class != ClassLatency || nic.Spec.Rate.Out > old.Rate.Out) {
+			deny(o.Key(), o, "spec.class", "only the operator may make or widen a NIC of class latency, because it goes before other tenants'")
+		}
+	}
+	for _, k := range c.Delete {
+		judge(k, nil)
+	}
+	return errs.err()
+}
+
+func (w *World) administers(who Caller, tenant string) bool {
+	t := w.Tenant(tenant)
+	return t != nil && t.Spec.Administrators.Admits(who)
+}
+
+// MayRead reports whether somebody may see an object of this world: the operator everything, the
+// administrators of a tenant all that is the tenant's, others the NICs that name them as users
+// who may open them, and the networks of those.
+func (w *World) MayRead(who Caller, o Object) bool {
+	k := o.Key()
+	if who.Operator {
+		return true
+	}
+	if k.Kind == KindTenant {
+		return w.administers(who, k.Name)
+	}
+	if w.administers(who, k.Tenant) {
+		return true
+	}
+	switch o := o.(type) {
+	case *NIC:
+		return o.Spec.Open.Admits(who)
+	case *Network:
+		return slices.ContainsFunc(w.NICs(k), func(n *NIC) bool { return n.Spec.Open.Admits(who) })
+	}
+	return false
+}

@@ -1,0 +1,171 @@
+package tenant
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// A World is all objects at one moment, consistent: what one names is there. It is not changed.
+// The zero World is empty.
+type World struct {
+	objects  map[Key]Object
+	tenants  map[string]*household // by name
+	networks map[Key]*segment      // by the network's key
+	vnis     map[uint32]Key
+}
+
+// A household is what belongs to a tenant, apart from itself.
+type household struct {
+	networks, nics, policies map[string]struct{} // names
+}
+
+// A segment is the NICs of a network and their addresses.
+type segment struct {
+	nics      map[string]struct{}         // names, of the network's tenant
+	addresses map[netip.Addr]string       // to the NIC's name
+	last      map[netip.Prefix]netip.Addr // allocated most recently in each subnet
+}
+
+// Get finds an object; nil if there is none.
+func (w *World) Get(k Key) Object { return w.objects[k] }
+
+// Tenant, Network and NIC find an object of their kind; nil if there is none.
+func (w *World) Tenant(name string) *Tenant {
+	o, _ := w.objects[Key{Kind: KindTenant, Name: name}].(*Tenant)
+	return o
+}
+
+func (w *World) Network(tenant, name string) *Network {
+	o, _ := w.objects[Key{KindNetwork, tenant, name}].(*Network)
+	return o
+}
+
+func (w *World) NIC(tenant, name string) *NIC {
+	o, _ := w.objects[Key{KindNIC, tenant, name}].(*NIC)
+	return o
+}
+
+// Objects are those of a kind, by tenant and name; of every kind if it is empty, in an order in
+// which each comes after those that it refers to.
+func (w *World) Objects(kind Kind) []Object {
+	var list []Object
+	for k, o := range w.objects {
+		if kind == "" || k.Kind == kind {
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
+	return list
+}
+
+// ObjectsOf are those of a kind that belong to a tenant, by name.
+func (w *World) ObjectsOf(kind Kind, tenant string) []Object {
+	names := w.tenants[tenant].names(kind)
+	list := make([]Object, 0, len(names))
+	for name := range names {
+		list = append(list, w.objects[Key{kind, tenant, name}])
+	}
+	slices.SortFunc(list, func(a, b Object) int { return a.Key().Compare(b.Key()) })
+	return list
+}
+
+// names are those of a kind; none for a tenant that is not there.
+func (h *household) names(kind Kind) map[string]struct{} {
+	if h == nil {
+		return nil
+	}
+	switch kind {
+	case KindNetwork:
+		return h.networks
+	case KindNIC:
+		return h.nics
+	case KindPolicy:
+		return h.policies
+	}
+	return nil
+}
+
+// NICs are those of a network, by name.
+func (w *World) NICs(network Key) []*NIC {
+	s := w.networks[network]
+	if s == nil {
+		return nil
+	}
+	list := make([]*NIC, 0, len(s.nics))
+	for name := range s.nics {
+		list = append(list, w.NIC(network.Tenant, name))
+	}
+	slices.SortFunc(list, func(a, b *NIC) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
+	return list
+}
+
+// NICAt is the NIC of a network that has an address; nil if none has.
+func (w *World) NICAt(network Key, a netip.Addr) *NIC {
+	if s := w.networks[network]; s != nil {
+		if name, found := s.addresses[a]; found {
+			return w.NIC(network.Tenant, name)
+		}
+	}
+	return nil
+}
+
+// NetworkByVNI finds a network; nil if none has the VNI.
+func (w *World) NetworkByVNI(vni uint32) *Network {
+	o, _ := w.objects[w.vnis[vni]].(*Network)
+	return o
+}
+
+// AddressesOf are those of a NIC, given or allocated, one a family, IPv4 first. An allocated
+// address is in the object itself once it is part of a world (NICSpec.Addresses), and so is the
+// VNI.
+func (w *World) AddressesOf(n *NIC) []netip.Addr { return n.Spec.Addresses }
+
+// TenantOf and NetworkOf are what a NIC of this world belongs to.
+func (w *World) TenantOf(n *NIC) *Tenant   { return w.Tenant(n.Metadata.Tenant) }
+func (w *World) NetworkOf(n *NIC) *Network { return w.Network(n.Metadata.Tenant, n.Spec.Network) }
+
+// NetworkKey is the key of the NIC's network.
+func (o *NIC) NetworkKey() Key { return Key{KindNetwork, o.Metadata.Tenant, o.Spec.Network} }
+
+// Selected are the NICs that a policy is about, by name.
+func (w *World) Selected(p *Policy) []*NIC {
+	var list []*NIC
+	for _, o := range w.ObjectsOf(KindNIC, p.Metadata.Tenant) {
+		if nic := o.(*NIC); p.Spec.NICs.Selects(nic) {
+			list = append(list, nic)
+		}
+	}
+	return list
+}
+
+// Selects reports whether a NIC of the policy's own tenant is meant: of the network, if one is
+// given, and with one of the names, if any are given, and all of the labels.
+func (s *Selector) Selects(n *NIC) bool {
+	return (s.Network == "" || s.Network == n.Spec.Network) &&
+		(len(s.Names) == 0 || slices.Contains(s.Names, n.Metadata.Name)) &&
+		hasLabels(n, s.Labels)
+}
+
+// Matches reports whether a NIC of the same network is meant.
+func (p *Peer) Matches(n *NIC) bool {
+	return (p.NIC == "" || p.NIC == n.Metadata.Name) && hasLabels(n, p.Labels) &&
+		(!p.Prefix.IsValid() || slices.ContainsFunc(n.Spec.Addresses, p.Prefix.Contains))
+}
+
+func hasLabels(n *NIC, want map[string]string) bool {
+	for k, v := range want {
+		if have, found := n.Metadata.Labels[k]; !found || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// rank is the order of kinds: each refers to those before it.
+var rank = map[Kind]int{KindTenant: 1, KindNetwork: 2, KindNIC: 3, KindPolicy: 4}
+
+// Compare orders keys by kind, tenant and name.
+func (k Key) Compare(l Key) int {
+	return cmp.Or(cmp.Compare(rank[k.Kind], rank[l.Kind]), cmp.Compare(k.Tenant, l.Tenant), cmp.Compare(k.Name, l.Name))
+}

@@ -1,0 +1,248 @@
+// Package tenants tests a daemon with many NICs as programs see it: the stock tools on NICs of
+// two tenants whose addresses are the same, who may open what, and NICs that come and go under
+// running programs. The daemon runs in the test itself, so that NICs are put into its rack
+// directly; programs come in by `vrdma run --nic`.
+package tenants
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/caller"
+	"vrdma/internal/engine"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
+	"vrdma/internal/rack"
+	"vrdma/internal/routes"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vnic"
+	"vrdma/test/harness"
+)
+
+const minute = time.Minute
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// A daemon is what cmd/vrdma makes, without the command line and without a default NIC.
+type daemon struct {
+	place  launch.Place
+	engine *engine.Engine
+	nics   *vnic.Table
+	rack   *rack.Rack
+	server *frontdoor.Server
+	ledger *budget.Ledger
+	world  *tenant.World
+	log    lockedBuffer
+
+	mu      sync.Mutex
+	refused []string // guarded by mu; why, for each caller that was not admitted
+	quotas  []string // guarded by mu; whose quota was met
+}
+
+// lockedBuffer is a log that is read while it grows.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start starts a daemon that lives as long as the test, with the NICs of a file.
+func start(t testing.TB, file string) *daemon {
+	t.Helper()
+	return startAt(t, harness.Directory(t, nil), file, 0o600, 0o700)
+}
+
+// startAt is start in a directory, with modes of the socket and of directories.
+func startAt(t testing.TB, dir, file string, mode, dirMode fs.FileMode) *daemon {
+	t.Helper()
+	harness.Build(t)
+	place, err := launch.At(filepath.Join(dir, "vrdma.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{place: place, nics: vnic.NewTable(), ledger: budget.New(budget.ThisMachine().Limits()), world: &tenant.World{}}
+	log := slog.New(slog.NewTextHandler(&d.log, nil))
+	for _, l := range []struct{ from, to string }{{harness.Library(), place.Library()}, {harness.SocketsLibrary(), place.Sockets()}} {
+		if err := os.MkdirAll(place.Dir(), dirMode); err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(l.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(l.to, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.engine, err = engine.New(engine.Options{Resolver: d.nics, Log: log, Evict: func(s *nic.Session) { d.server.Evict(s) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.rack = rack.New(rack.Config{
+		Engine: d.engine, NICs: d.nics, Budget: d.ledger, Log: log, Place: place, Mode: mode, DirMode: dirMode,
+		Owner: os.Geteuid(), Seed: []byte("test"), HostRoutes: routes.None{},
+	})
+	d.server, err = frontdoor.Listen(frontdoor.Config{
+		Doors: []frontdoor.Door{{Socket: place.Socket, DirMode: dirMode, SocketMode: mode}}, Engine: d.engine, Log: log, Version: "test", Budget: d.ledger,
+		Overdrawn: func(e *budget.Error) { d.note(&d.quotas, fmt.Sprintf("%s: %s", e.Tenant, e)) },
+		Refused: func(n *vnic.NIC, who *caller.Caller, why error) {
+			d.note(&d.refused, fmt.Sprintf("%s: pid %d: %v", n.Name, who.Pid, why))
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.engine.Start()
+	d.rack.Open(d.server)
+	served := make(chan error, 1)
+	go func() { served <- d.server.Serve() }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), minute)
+		defer cancel()
+		if err := d.server.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		d.rack.Close()
+		d.engine.Stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the daemon's log, last part:\n%s", harness.Tail(d.log.String(), 40))
+		}
+	})
+	d.apply(t, file)
+	return d
+}
+
+func (d *daemon) note(list *[]string, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*list = append(*list, text)
+}
+
+func (d *daemon) noted(list *[]string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(*list, "\n")
+}
+
+// apply puts the objects of a file into the world, and its NICs into the rack.
+func (d *daemon) apply(t testing.TB, file string) {
+	t.Helper()
+	objects, err := tenant.Parse("test.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, effects, err := d.world.Next(tenant.Change{Put: objects}, rand.New(rand.NewPCG(1, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.world = next
+	d.rack.Enforce(next)
+	for _, e := range effects {
+		if c, ok := e.New.(*tenant.NIC); ok && e.Changed() {
+			if err := d.rack.Put(next.TenantOf(c), next.NetworkOf(c), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func key(name string) tenant.Key {
+	of, name, _ := strings.Cut(name, "/")
+	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+}
+
+// A port is a NIC, as a place where programs run. It implements harness.Machine.
+type port struct {
+	d    *daemon
+	name string
+}
+
+func (d *daemon) at(name string) port { return port{d, name} }
+
+// command runs argv on the NIC.
+func (p port) command(argv ...string) *exec.Cmd {
+	cmd := exec.Command(harness.Binary(), append([]string{"run", "--socket", p.d.place.Socket, "--nic", p.name, "--"}, argv...)...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "VRDMA_") && !strings.HasPrefix(v, "LD_PRELOAD=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd
+}
+
+func (p port) launch(t testing.TB, argv ...string) *harness.Process {
+	t.Helper()
+	program := harness.Spawn(t, p.command(argv...))
+	program.Name = p.name + ": " + strings.Join(argv, " ")
+	return program
+}
+
+// Program implements harness.Machine.
+func (p port) Program(t testing.TB, argv ...string) harness.Program { return p.launch(t, argv...) }
+
+// Await implements harness.Machine.
+func (p port) Await(t testing.TB, program harness.Program, tcp int) {
+	t.Helper()
+	harness.Listening(t, program.(*harness.Process), tcp, minute)
+}
+
+// run runs argv to its good end.
+func (p port) run(t testing.TB, argv ...string) string {
+	t.Helper()
+	return p.launch(t, argv...).OK(t, minute)
+}
+
+// status asks at the NIC's own door.
+func (p port) status(t testing.TB) *protocol.Status {
+	t.Helper()
+	s, err := protocol.QueryStatus(p.d.rack.Socket(key(p.name)))
+	if err != nil {
+		t.Fatalf("status of %s: %v", p.name, err)
+	}
+	return s
+}
+
+// nobody has a command run as an unprivileged user.
+func nobody(cmd *exec.Cmd) *exec.Cmd {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: harness.Nobody()}
+	return cmd
+}
+
+// example is the file that every user reads first.
+func example(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(harness.Root(), "examples", "two-tenants.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

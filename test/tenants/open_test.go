@@ -1,0 +1,137 @@
+package tenants
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+	"vrdma/test/harness"
+)
+
+const openFile = `
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: net, tenant: red}
+spec: {subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: a, tenant: red}
+spec: {network: net, open: {%s}}
+`
+
+// Who may open a NIC is what the kernel says, and can be changed.
+func TestOpen(t *testing.T) {
+	nobodys := harness.Nobody()
+	group := controlGroup(t)
+	for _, test := range []struct {
+		open  string
+		admit bool
+		why   string
+	}{
+		{"uids: [65534]", true, ""},
+		{"gids: [65534]", true, ""},
+		{"uids: [1234], gids: [77]", true, ""}, // by a supplementary group
+		{"uids: [1234]", false, "user 65534 may not open it"},
+		{fmt.Sprintf("container: %q", group), true, ""},
+		{"container: /nowhere", false, "may not open it (spec.open.container)"},
+		{"uids: [65534], container: /nowhere", false, "may not open it (spec.open.container)"},
+		{"namespace: /proc/self/ns/net", true, ""}, // the daemon's
+		{"namespace: /proc/self/ns/mnt", false, "only the network namespace"},
+		{"namespace: /nothing", false, "is not there"},
+	} {
+		t.Run(test.open, func(t *testing.T) {
+			d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, test.open), 0o600, 0o755)
+			cmd := d.at("red/a").command("ibv_devinfo")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodys.Uid, Gid: nobodys.Gid, Groups: []uint32{77}}}
+			p := harness.Spawn(t, cmd)
+			code := p.Wait(t, minute)
+			switch {
+			case test.admit && (code != 0 || !strings.Contains(p.Output(), "hca_id:\trxe0")):
+				t.Errorf("exit %d, want that it is admitted:\n%s", code, p.Output())
+			case !test.admit && (code == 0 || !strings.Contains(p.Output(), test.why)):
+				t.Errorf("exit %d, want that it is refused, since %q:\n%s", code, test.why, p.Output())
+			case !test.admit && !strings.Contains(d.noted(&d.refused), test.why):
+				t.Errorf("the event says %q, want %q", d.noted(&d.refused), test.why)
+			}
+			// The daemon's owner may always.
+			d.at("red/a").run(t, "ibv_devinfo")
+		})
+	}
+}
+
+// controlGroup is ours.
+func controlGroup(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	longest := "/"
+	for line := range strings.Lines(string(text)) {
+		if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && len(f[2]) > len(longest) {
+			longest = f[2]
+		}
+	}
+	return longest
+}
+
+// A program that comes by the shared object alone, as in a container, is told the reason; one
+// that may not open the NIC any more loses it.
+func TestOpenChanges(t *testing.T) {
+	d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, "uids: [65534]"), 0o600, 0o755)
+	fatal := harness.Spawn(t, nobody(d.at("red/a").command(harness.Compile(t, "fatal"))))
+	fatal.Printed(t, "ready", minute)
+	c := *d.world.NIC("red", "a")
+	c.Spec.Open = tenant.Who{UIDs: []int{1234}}
+	if err := d.rack.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
+		t.Fatal(err)
+	}
+	fatal.OK(t, minute)
+	socket := d.rack.Socket(key("red/a"))
+	cmd := nobody(exec.Command("ibv_devinfo"))
+	cmd.Env = append(os.Environ(), "VRDMA_SOCKET="+socket, "LD_PRELOAD="+socket+".d/libvrdma.so", "SYSFS_PATH="+socket+".d/sys")
+	p := harness.Spawn(t, cmd)
+	if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "NIC red/a is not for you: user 65534") {
+		t.Errorf("exit %d, want that libvrdma.so says why:\n%s", code, p.Output())
+	}
+	// A NIC that says nothing is for those whom the mode lets in.
+	c.Spec.Open = tenant.Who{}
+	if err := d.rack.Put(d.world.TenantOf(&c), d.world.NetworkOf(&c), &c); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v (%v), want the daemon's 0600", info.Mode(), err)
+	}
+}
+
+// The directory alone, mounted somewhere, is all that a program needs: here in a mount namespace
+// in which there is nothing else of the daemon, read-only.
+func TestMountedDirectory(t *testing.T) {
+	harness.Need(t, "unshare", "mount", "ibv_devinfo")
+	d := start(t, example(t))
+	awaitTrees(t, d, 5)
+	at := harness.Directory(t, nil)
+	script := fmt.Sprintf(`mount --bind -o ro %[1]s %[2]s && mount -o remount,bind,ro %[2]s && mount -t tmpfs none %[3]s &&
+		export VRDMA_SOCKET=%[2]s/vrdma.sock LD_PRELOAD=%[2]s/vrdma.sock.d/libvrdma.so SYSFS_PATH=%[2]s/vrdma.sock.d/sys
+		ls %[3]s; exec ibv_devinfo -v`, filepath.Dir(d.rack.Socket(key("red/slow"))), at, filepath.Dir(d.place.Socket))
+	out := harness.Spawn(t, exec.Command("unshare", "-m", "sh", "-c", script)).OK(t, minute)
+	if !strings.Contains(out, "hca_id:\trxe0") || !strings.Contains(out, "10.1.0.3") {
+		t.Errorf("want rxe0 with 10.1.0.3:\n%s", out)
+	}
+	// Who asks there which NICs there are hears of this one only.
+	list, err := protocol.QueryNICs(d.rack.Socket(key("red/slow")))
+	if err != nil || len(list) != 1 || list[0].Name != "red/slow" {
+		t.Errorf("NICs at the door of red/slow: %v, %v, want that one", list, err)
+	}
+}
