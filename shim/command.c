@@ -170,10 +170,7 @@ static void install_mail(struct file *f, int fd)
 static int install_all(struct file *owner, struct reader *r, uint32_t count, struct passed *fds)
 {
 	int used = 0, e = 0;
-	if (fds->truncated || (int)count > fds->n) {
-		complain("too few file descriptors: raise ulimit -n");
-		e = EMFILE;
-	}
+	bool lacking = fds->truncated || (int)count > fds->n;
 	for (uint32_t i = 0; !e && i < count; i++) {
 		struct vrdma_fd d;
 		const void *p = take(r, sizeof d);
@@ -184,8 +181,14 @@ static int install_all(struct file *owner, struct reader *r, uint32_t count, str
 		}
 		memcpy(&d, p, sizeof d);
 		if (d.kind == VRDMA_FD_MAIL) {
-			install_mail(owner, fds->fd[used++]);
-			continue;
+			if (!lacking)
+				install_mail(owner, fds->fd[used++]);
+			continue; /* nobody asked for it: the command has not failed */
+		}
+		if (lacking) {
+			complain("too few file descriptors: raise ulimit -n");
+			e = EMFILE;
+			break;
 		}
 		f = file_new(d.kind == VRDMA_FD_ASYNC ? FILE_ASYNC : FILE_COMP);
 		if (!f) {

@@ -182,3 +182,64 @@ func TestBoxFaults(t *testing.T) {
 		}
 	}
 }
+
+// A rudeBox has a request whenever somebody looks.
+type rudeBox struct {
+	*echo
+	served *atomic.Int64
+}
+
+func (b rudeBox) Asked() bool { return true }
+func (b rudeBox) Shut() bool  { return true }
+func (b rudeBox) Serve()      { b.served.Add(1) }
+
+// Clients that ask in their boxes all the time have one request each served before somebody
+// else has his, be that in a box or on a line.
+func TestRudeBoxes(t *testing.T) {
+	e := newEngine(t)
+	const many = mostBoxes - 1
+	var rude atomic.Int64
+	var all []rudeBox
+	for range many {
+		l, _ := newEcho(t, e, nil)
+		all = append(all, rudeBox{l, &rude})
+	}
+	var before atomic.Int64
+	box := newLetterbox(t, e, func() byte {
+		return byte(min(255, max(0, rude.Load()-before.Load())))
+	})
+	_, client := newEcho(t, e, func() byte { return 9 })
+	look := func() {
+		e.Do(func() {
+			for _, b := range all {
+				e.Look(b.fd, b)
+			}
+		})
+	}
+	for i := range 200 {
+		look()
+		for served := false; !served; {
+			if !box.look() {
+				t.Fatal("there is no room for a box")
+			}
+			box.letter.Store(1)
+			before.Store(rude.Load())
+			select {
+			case n := <-box.got:
+				if served = true; int(n) > many+2*commandsPerPass {
+					t.Fatalf("request %d: %d of others were served before it, of %d that there were", i, n, many)
+				}
+			case <-time.After(10 * time.Millisecond): // it was shut before
+				box.letter.Store(0)
+			}
+		}
+		if b := ask(t, client, 'x'); b != 9 {
+			t.Fatalf("a line: answer %d", b)
+		}
+	}
+	e.Do(func() {
+		for _, b := range all {
+			e.Leave(b.fd)
+		}
+	})
+}
