@@ -2,6 +2,7 @@ package shimtest
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func (d *device) serveBox(buf []byte) bool {
 	d.mail.Open()
 	for silent := 0; ; silent++ {
 		asked, shut := d.mail.Asked(), false
-		if !asked && silent >= 100 {
+		if !asked && silent >= 1000 {
 			asked, shut = d.mail.Shut(), true
 		}
 		if asked {
@@ -89,7 +90,7 @@ func (d *device) serveBox(buf []byte) bool {
 			return true
 		}
 		if !asked {
-			time.Sleep(time.Microsecond)
+			runtime.Gosched()
 		}
 	}
 }

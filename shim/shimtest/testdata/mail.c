@@ -14,7 +14,7 @@ static void echoes(int fd, uint64_t from, int n)
 
 static void *thread(void *arg)
 {
-	echoes(device, (uintptr_t)arg << 32, 1000);
+	echoes(device, (uintptr_t)arg << 32, 300);
 	return NULL;
 }
 
@@ -29,7 +29,7 @@ static void *until_stopped(void *arg)
 
 static void alone(void)
 {
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < 100; i++) {
 		echoes(device, (uint64_t)i, 10);
 		CHECK(call(device, CMD_FAIL, ENOSPC, 0, NULL) == ENOSPC);
 		if (i % 50 == 0)
@@ -67,7 +67,7 @@ static void meanwhile(void (*f)(void))
 /* What a child inherits is not its own; what it opens is. */
 static void forks(void)
 {
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 10; i++) {
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
@@ -86,7 +86,7 @@ static void forks(void)
 
 static void vforks(void)
 {
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 10; i++) {
 		pid_t pid = vfork();
 		if (pid == 0) {
 			if (call(device, CMD_ECHO, 1, 0, NULL) != EIO)
@@ -102,7 +102,7 @@ static void vforks(void)
 /* No handler of ours runs: the child has our table, and our mailbox. */
 static void clones(void)
 {
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 10; i++) {
 		long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 		CHECK(pid >= 0);
 		if (pid == 0)
@@ -115,7 +115,7 @@ static void clones(void)
 /* Others are stopped, and killed, in the midst of a request. */
 static void stopped(void)
 {
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 10; i++) {
 		int tell[2], status;
 		char byte;
 		CHECK(pipe(tell) == 0);
