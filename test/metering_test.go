@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,7 +194,7 @@ func sample(t *testing.T, page, name string) float64 {
 }
 
 // What each tenant's programs sent is on its own bill, to the byte, also after the NIC is gone and
-// after the daemon was started anew. At the door of a NIC one sees that NIC only.
+// after the daemon was started anew. A NIC that meets its cap is an event. At the door of a NIC one sees that NIC only.
 func TestMeteringOfTenants(t *testing.T) {
 	harness.Need(t, "ib_write_bw")
 	dir := harness.Directory(t, nil)
@@ -203,15 +204,17 @@ func TestMeteringOfTenants(t *testing.T) {
 	d := harness.Start(t, harness.Options{Args: args})
 	ours(t, d, "apply", "-f", "../examples/two-tenants.yaml")
 	const size = 4096
-	write := func(tenant string, n int) {
+	writeTo := func(to, from string, n int) {
 		p := harness.FreePort(t)
 		argv := []string{"ib_write_bw", "-F", "-x", "0", "-p", strconv.Itoa(p), "-n", strconv.Itoa(n), "-s", strconv.Itoa(size)}
-		server := d.LaunchWith(t, []string{"--nic", tenant + "/db"}, argv...)
+		server := d.LaunchWith(t, []string{"--nic", to}, argv...)
 		harness.Listening(t, server, p, minute)
-		d.LaunchWith(t, []string{"--nic", tenant + "/web"}, append(argv, "127.0.0.1")...).OK(t, minute)
+		d.LaunchWith(t, []string{"--nic", from}, append(argv, "127.0.0.1")...).OK(t, minute)
 		server.OK(t, minute)
 	}
-	write("red", 700)
+	write := func(tenant string, n int) { writeTo(tenant+"/db", tenant+"/web", n) }
+	write("red", 200)
+	writeTo("red/web", "red/slow", 500) // far more than its burst
 	write("blue", 300)
 	bill := map[string]uint64{"red": 700 * size, "blue": 300 * size}
 	check := func(when string) {
@@ -239,6 +242,12 @@ func TestMeteringOfTenants(t *testing.T) {
 	check("after they ran")
 	if page := get(t, "http://"+metrics+"/metrics"); sample(t, page, `node_infiniband_port_data_transmitted_bytes_total{device="rxe0",port="1"}`) != 1000*size {
 		t.Errorf("the device and its NICs do not agree\n%s", page)
+	}
+	if !harness.Poll(minute, func() bool { return regexp.MustCompile(`capped .*red/slow`).MatchString(ours(t, d, "events", "red")) }) {
+		t.Errorf("a NIC that met its cap is no event:\n%s", ours(t, d, "events"))
+	}
+	if page := get(t, "http://"+metrics+"/metrics"); sample(t, page, `vrdma_throttled_seconds_total{tenant="red",network="train",direction="out"}`) == 0 {
+		t.Errorf("it met its cap, and no time is counted\n%s", page)
 	}
 	ours(t, d, "delete", "nic", "red/web")
 	check("after a NIC was deleted")

@@ -77,7 +77,8 @@ the first that can be used. It answers this user and root, and no container. Wha
 users may make the daemon hold is limited; vrdma status -o json shows it.
 
 What vrdma apply declares is kept in a file, which is made then: --store, or one of this
-daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma.
+daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma,
+or beside the socket.
 The next daemon at the same socket has it again, one that vrdma run starts too. While a
 tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
 control socket's directory.
@@ -351,7 +352,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
-		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused,
+		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {
 		return err
@@ -373,7 +374,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Connected: d.connected,
+		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

@@ -57,7 +57,7 @@ func deletions(c *cobra.Command, files objectFiles, args []string, of string) (k
 		if err != nil {
 			return nil, err
 		}
-		objects, err := parseFiles(texts)
+		objects, err := control.Parse(texts)
 		for _, o := range objects {
 			keys = append(keys, o.Key())
 		}

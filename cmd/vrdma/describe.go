@@ -19,7 +19,12 @@ func describeCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "describe KIND NAME",
 		Short: "show a declared object with its state, its users and its last events",
-		Args:  cobra.ExactArgs(2),
+		Long: `Shows a tenant, network, nic or policy: what was declared, what was allocated, its state,
+who uses it, and its last events.
+
+  vrdma describe nic red/web
+  vrdma describe policy no-batch-to-store -t red`,
+		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			kind, err := kindArg(args[0])
 			if err != nil {

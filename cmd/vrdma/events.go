@@ -23,9 +23,10 @@ func eventsCommand(o *options) *cobra.Command {
 		Use:   "events [-f] [TENANT[/NIC]]",
 		Short: "what happened: changes and who made them, connections refused and revoked, quotas met",
 		Long: `Prints what has happened since the daemon started, as far as it remembers: who changed
-which object, which connections were refused or revoked and by which rule, who met a quota.
-With -f it goes on with what happens. The daemon's user and root see everything, a tenant's
-administrators what is about their tenant, others what is about NICs that they may open.`,
+which object, which connections were refused or revoked and by which rule, who met a quota,
+which NIC a cap holds up. With -f it goes on with what happens. The daemon's user and root see
+everything, a tenant's administrators what is about their tenant, others what is about NICs
+that they may open.`,
 		Example: "  vrdma events -f\n  vrdma events red/web -n 20",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

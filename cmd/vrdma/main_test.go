@@ -13,9 +13,14 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/*.txtar: each is a user at a shell, with a runtime
-// directory short enough for a socket and the shared object that make build made.
+// directory short enough for a socket, the shared object that make build made, and a copy of
+// the example that the documentation uses.
 func TestScripts(t *testing.T) {
 	library, err := filepath.Abs("../../bin/libvrdma.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +35,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("RUN", dir)
 			env.Setenv("XDG_RUNTIME_DIR", dir)
 			env.Setenv("VRDMA_LIB", library)
-			return nil
+			return os.WriteFile(filepath.Join(env.WorkDir, "two-tenants.yaml"), example, 0o600)
 		},
 		Condition: func(name string) (bool, error) {
 			_, err := os.Stat(library)

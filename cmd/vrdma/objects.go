@@ -75,23 +75,6 @@ func filesOf(name string) ([]string, error) {
 	return paths, nil
 }
 
-// parseFiles are the objects of files.
-func parseFiles(files []control.File) ([]tenant.Object, error) {
-	var objects []tenant.Object
-	var errs tenant.Errors
-	for _, f := range files {
-		some, err := tenant.Parse(f.Name, []byte(f.Text))
-		if wrong := (tenant.Errors)(nil); errors.As(err, &wrong) {
-			errs = append(errs, wrong...)
-		}
-		objects = append(objects, some...)
-	}
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	return objects, nil
-}
-
 // objectKey reads the name of an object: NAME for a tenant, else TENANT/NAME, or NAME where
 // -t says the tenant. The tenant may stay open where any is meant.
 func objectKey(kind tenant.Kind, name, of string, anyTenant bool) (tenant.Key, error) {

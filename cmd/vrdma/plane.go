@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,8 +24,8 @@ import (
 )
 
 // storePath is the file of declared objects: what --store says, else a file of this daemon's own
-// in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, or ~/.local/state/vrdma. Like the control
-// socket's its name is made from the program socket's path.
+// in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, ~/.local/state/vrdma, or beside the socket.
+// Like the control socket's its name is made from the program socket's path.
 func storePath(flag string, place launch.Place) string {
 	if flag != "" {
 		return flag
@@ -35,16 +36,27 @@ func storePath(flag string, place launch.Place) string {
 	}
 	sum := sha256.Sum256([]byte(socket))
 	name := hex.EncodeToString(sum[:8]) + ".db"
+	var places []string
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "vrdma", name)
+		places = append(places, filepath.Join(dir, "vrdma", name))
 	}
 	if os.Geteuid() == 0 {
-		return filepath.Join("/var/lib/vrdma", name)
+		places = append(places, filepath.Join("/var/lib/vrdma", name))
+	} else if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		places = append(places, filepath.Join(home, ".local/state/vrdma", name))
 	}
-	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
-		return filepath.Join(home, ".local/state/vrdma", name)
+	return firstReachable(append(places, place.Socket+".db"))
+}
+
+// firstReachable is the first path that is there, or could be: HOME may be another user's, after
+// su or setpriv. The last one is taken anyway.
+func firstReachable(paths []string) string {
+	for _, p := range paths[:len(paths)-1] {
+		if _, err := os.Lstat(p); err == nil || errors.Is(err, fs.ErrNotExist) {
+			return p
+		}
 	}
-	return place.Socket + ".db"
+	return paths[len(paths)-1]
 }
 
 // openStore opens the file. It is made when something is declared.
@@ -69,6 +81,12 @@ func (d *daemon) openPlane() (err error) {
 	plane, err := control.Open(control.Config{
 		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
 		Changed: d.admitTenants,
+		Overdrawn: func(err error) {
+			var e *budget.Error
+			if errors.As(err, &e) {
+				d.overdrawn(e)
+			}
+		},
 	})
 	if err != nil {
 		return lacks("%w", err)
@@ -134,6 +152,25 @@ func (d *daemon) refused(n *vnic.NIC, who *caller.Caller, why error) {
 	})
 }
 
+// opened is told of programs that open a NIC's device, and close it. Those of the default NIC,
+// which nobody declared, are not recorded.
+func (d *daemon) opened(n *vnic.NIC, who *caller.Caller, open bool) {
+	e := control.Event{
+		Verb: control.EventOpened, Object: nicKey(n), By: control.Actor{UID: who.UID, Pid: who.Pid, Program: who.Program},
+	}
+	if !open {
+		e.Verb = control.EventClosed
+	}
+	if e.Object != (tenant.Key{}) {
+		d.record(e)
+	}
+}
+
+// capped is told on the loop of a NIC that has met a cap.
+func (d *daemon) capped(key tenant.Key, limit string) {
+	d.record(control.Event{Verb: control.EventCapped, Object: key, Reason: limit})
+}
+
 // overdrawn is told of a limit that was met.
 func (d *daemon) overdrawn(e *budget.Error) {
 	event := control.Event{Verb: control.EventQuota, Reason: e.Error()}
@@ -147,7 +184,10 @@ func (d *daemon) overdrawn(e *budget.Error) {
 func (d *daemon) denied(key tenant.Key, of nic.Denial) {
 	e := control.Event{
 		Verb: control.EventRefused, Object: key, Peer: of.Peer.Addr().String(), Reason: of.What.String() + ": " + of.Why,
-		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+		By: control.Actor{UID: of.UID, Pid: of.Pid, Program: of.Program},
+	}
+	if of.Pid == 0 { // nobody's
+		e.By.UID = -1
 	}
 	if of.What == nic.Revoked {
 		e.Verb, e.Reason = control.EventRevoked, of.Why
@@ -159,7 +199,7 @@ func (d *daemon) denied(key tenant.Key, of nic.Denial) {
 func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 	e := control.Event{
 		Verb: control.EventConnected, Object: nicKey(n), Peer: of.Remote.String(), Reason: "to " + of.Remote.String(),
-		By: control.Actor{UID: -1, Pid: of.Pid, Program: of.Program},
+		By: control.Actor{UID: of.UID, Pid: of.Pid, Program: of.Program},
 	}
 	if of.Passive {
 		e.Reason = "at " + of.Local.String()

@@ -107,7 +107,7 @@ func testPolicy(place launch.Place, q control.PolicyQuestion, files []control.Fi
 	if !absent(err) || len(files) == 0 {
 		return nil, objectsError(place, err)
 	}
-	objects, err := parseFiles(files)
+	objects, err := control.Parse(files)
 	if err != nil {
 		return nil, inFiles(err)
 	}

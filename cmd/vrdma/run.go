@@ -34,7 +34,7 @@ With --nic the device is a declared NIC of a running daemon. Everything that a p
 for it is in one directory, which can be mounted instead (read-only will do): DIR of
 VRDMA_SOCKET=DIR/vrdma.sock, LD_PRELOAD=DIR/vrdma.sock.d/libvrdma.so and
 SYSFS_PATH=DIR/vrdma.sock.d/sys.`,
-		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1",
+		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
 			path, err := checkProgram(args, quiet)
 			if err != nil {

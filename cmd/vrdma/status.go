@@ -22,12 +22,13 @@ func statusCommand(o *options) *cobra.Command {
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
 		Long: `Shows the device and its GIDs; the virtual NICs, if there are others than the default
-one, with what each has sent, received and dropped (vrdma top shows rates); the programs that use it, with their queue pairs; the
-connections of rdma_cm (librdmacm programs, and TCP programs under run --sockets): port
-space, both addresses, state, program; the other hosts that are known, and whether they
-are vrdma hosts; users who hold half or more of what they may of the daemon; counters
-that are not zero; and what was refused as unsupported. Long lists are cut, except with
--o json, which also shows what every user holds.`,
+one, with what each has sent, received and dropped (vrdma top shows rates); the programs
+that use it, with their queue pairs; the connections of rdma_cm (librdmacm programs, and
+TCP programs under run --sockets): port space, both addresses, state, program; the
+other hosts that are known, and whether they are vrdma hosts; users who hold half or more
+of what they may of the daemon; counters that are not zero; and what was refused as
+unsupported. Long lists are cut, except with -o json, which also shows what every user
+holds.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {

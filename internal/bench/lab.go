@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -189,12 +190,21 @@ func await(ctx context.Context, ready func() bool, ended chan error) error {
 	return nil
 }
 
+// lastPort is the port that freePort gave last. They are below those that the kernel gives to
+// whoever connects, and none is given twice before all others were: tools that start at the same
+// time do not meet.
+var lastPort atomic.Uint32
+
 // freePort is a TCP port that nobody uses.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	const first, count = 12000, 18000
+	lastPort.CompareAndSwap(0, uint32(os.Getpid()))
+	for range 100 {
+		port := first + int(lastPort.Add(1)%count)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port, nil
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, errors.New("no free TCP port found")
 }

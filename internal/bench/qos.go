@@ -1,14 +1,18 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"time"
+
+	"vrdma/internal/protocol"
 )
 
 // A customer is a tenant of a daemon with NICs a and b, and what runs from a to b: ib_write_bw, or
@@ -36,12 +40,15 @@ func file(all []customer) string {
 }
 
 const (
-	// qosSeconds is how long bandwidth tools run beside each other. Of that they measure the half
-	// in the middle: meanwhile all of them run.
-	qosSeconds = 8
+	// qosWarm is how long all customers run before what they have is measured, and qosTime for how
+	// long it is.
+	qosWarm = time.Second
+	qosTime = 3 * time.Second
+	// qosSeconds is how long their tools run at most: they are stopped before.
+	qosSeconds = 60
 	// qosDepth is how many bytes a customer has posted: on two processors its program may have to
 	// wait for long until it can post again.
-	qosDepth = 64 << 20
+	qosDepth = 256 << 20
 )
 
 // serve runs f with a daemon that has these customers.
@@ -85,31 +92,95 @@ func (h *Host) on(ctx context.Context, c customer, tool string, args ...string) 
 	return h.lab.Pair(ctx, h.listens(port), side("b"), side("a", h.IP))
 }
 
-// customerRate is what ib_write_bw says of a customer.
-func (h *Host) customerRate(ctx context.Context, c customer) (Bandwidth, error) {
+// flood runs ib_write_bw for a customer until ctx ends. ib_write_bw cannot sleep: of many that
+// poll on two processors each has one so seldom that much has to be posted.
+func (h *Host) flood(ctx context.Context, c customer) error {
 	depth := max(min(qosDepth/c.size/max(c.qps, 1), 1024), 16)
-	out, err := h.on(ctx, c, "ib_write_bw", "-D", fmt.Sprint(qosSeconds), "-s", fmt.Sprint(c.size), "-q", fmt.Sprint(max(c.qps, 1)), "-t", fmt.Sprint(depth))
-	if err != nil {
-		return Bandwidth{}, err
-	}
-	return ParseBandwidth(out)
+	_, err := h.on(ctx, c, "ib_write_bw", "-D", fmt.Sprint(qosSeconds), "-s", fmt.Sprint(c.size), "-q", fmt.Sprint(max(c.qps, 1)), "-t", fmt.Sprint(depth))
+	return err
 }
 
-// rates is what ib_write_bw says of customers that run at the same time.
-func (h *Host) rates(ctx context.Context, all []customer) ([]Bandwidth, error) {
-	got, errs := make([]Bandwidth, len(all)), make([]error, len(all))
-	var running sync.WaitGroup
-	for i, c := range all {
-		running.Go(func() { got[i], errs[i] = h.customerRate(ctx, c) })
+// A had is what a customer had of the daemon, a second.
+type had struct{ loop, bytes, messages float64 }
+
+// used is what the daemon has counted for the NICs a of all.
+func (h *Host) used(ctx context.Context, all []customer) ([]had, time.Time, error) {
+	out, err := h.lab.Run(ctx, h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")
+	now := time.Now()
+	if err != nil {
+		return nil, now, err
 	}
-	running.Wait()
-	return got, errors.Join(errs...)
+	var s protocol.Status
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return nil, now, err
+	}
+	list := make([]had, len(all))
+	for i, c := range all {
+		for _, n := range s.NICs {
+			if n.Tenant == c.name && n.NIC == "a" {
+				list[i] = had{float64(n.Used["loop_ns"]), float64(n.Used["transmit_bytes"]), float64(n.Used["sent_write"])}
+			}
+		}
+	}
+	return list, now, nil
+}
+
+// during runs the customers' tools and measures what they have while all of them run. It asks the
+// daemon: the tools begin and end at different times.
+func (h *Host) during(ctx context.Context, all []customer) (list []had, err error) {
+	tools, stop := context.WithCancel(ctx)
+	ended := make(chan error, len(all))
+	for _, c := range all {
+		go func() { ended <- h.flood(tools, c) }()
+	}
+	left := len(all)
+	defer func() {
+		stop()
+		for ; left > 0; left-- {
+			<-ended
+		}
+	}()
+	for running := 0; running < len(all); {
+		select {
+		case err := <-ended:
+			left--
+			return nil, cmp.Or(err, errors.New("ib_write_bw ended before all ran"))
+		case <-time.After(200 * time.Millisecond):
+		}
+		now, _, err := h.used(ctx, all)
+		if err != nil {
+			return nil, err
+		}
+		running = 0
+		for _, u := range now {
+			if u.messages > 0 {
+				running++
+			}
+		}
+	}
+	if err := wait(ctx, qosWarm); err != nil {
+		return nil, err
+	}
+	before, begin, err := h.used(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, qosTime); err != nil {
+		return nil, err
+	}
+	list, end, err := h.used(ctx, all)
+	took := end.Sub(begin).Seconds()
+	for i := range list {
+		u, b := &list[i], before[i]
+		*u = had{(u.loop - b.loop) / took, (u.bytes - b.bytes) / took, (u.messages - b.messages) / took}
+	}
+	return list, err
 }
 
 // customers are n equal ones.
 func customers(n int) (all []customer) {
 	for i := range n {
-		all = append(all, customer{name: fmt.Sprintf("t%d", i), size: 64 << 10, qps: 1 + i%4})
+		all = append(all, customer{name: fmt.Sprintf("t%d", i), size: 1 << 20, qps: 1 + i%4})
 	}
 	return all
 }
@@ -117,27 +188,29 @@ func customers(n int) (all []customer) {
 // qos is what tenants have of one daemon: shares, caps, guarantees, latency.
 func (t *Table) qos() part {
 	p := part{name: "qos", rows: []Row{
-		{What: "tenants of weights 1, 2, 4 with equal messages: worst share of bytes, error", Ours: Series{Unit: "%"}, Bound: 5, AtMost: true},
+		{What: "tenants of weights 1, 2, 4: worst share of the loop's time, error", Ours: Series{Unit: "%"}, Bound: 5, AtMost: true},
 		{What: "16 equal tenants: Jain's index", Ours: Series{Unit: ""}, Bound: 0.99},
 		{What: "cap of 0.1 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
 		{What: "cap of 1 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
 		{What: "cap of 10 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
 		{What: "cap of 10 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
 		{What: "cap of 100 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
+		{What: "cap of 500 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
 		{What: "guarantee of a quarter, one of 16 tenants", Ours: Series{Unit: ""}, Bound: 0.95},
 		{What: "one of 16 tenants, the others idle, against alone", Ours: Series{Unit: ""}, Bound: 0.97},
 		{What: "send latency in class latency beside a bulk tenant, against alone", Ours: Series{Unit: ""}, Bound: 3, AtMost: true},
 		{What: "bulk tenant beside one with 512 queue pairs and messages of one byte, of half of alone", Ours: Series{Unit: ""}, Bound: 0.9},
+		{What: "one NIC beside 1000 idle ones, against alone", Ours: Series{Unit: ""}, Bound: 0.95},
 	}}
 	p.measure = func(ctx context.Context, rows []Row) error {
 		probes := []Probe{t.shareError(), t.jain()}
 		for _, rate := range []string{"100Mbit", "1Gbit", "10Gbit"} {
 			probes = append(probes, t.capError("rate: {out: "+rate+"}", map[string]float64{"100Mbit": 1e8 / 8, "1Gbit": 1e9 / 8, "10Gbit": 1e10 / 8}[rate], 64<<10))
 		}
-		for _, rate := range []float64{10e3, 100e3} {
+		for _, rate := range []float64{10e3, 100e3, 500e3} {
 			probes = append(probes, t.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", rate), rate, 64))
 		}
-		probes = append(probes, t.guarantee(), t.conservation(), t.beside(), t.misbehaving())
+		probes = append(probes, t.guarantee(), t.conservation(), t.beside(), t.misbehaving(), t.crowded())
 		sources := make([]source, len(probes))
 		for i := range sources {
 			sources[i] = source{i, alone}
@@ -160,18 +233,17 @@ func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Conte
 	}}
 }
 
-// shareError takes bytes for time: they are the same if all do the same. With other messages, and
-// numbers of queue pairs, test/tenants measures the loop's time.
+// shareError is of the loop's time: messages and numbers of queue pairs differ.
 func (t *Table) shareError() Probe {
-	all := []customer{{name: "one", size: 64 << 10, qps: 4}, {name: "two", tenant: "weight: 2", size: 64 << 10, qps: 4}, {name: "four", tenant: "weight: 4", size: 64 << 10, qps: 4}}
+	all := []customer{{name: "one", size: 1 << 20, qps: 1}, {name: "two", tenant: "weight: 2", size: 64 << 10, qps: 8}, {name: "four", tenant: "weight: 4", size: 4 << 10, qps: 64}}
 	return t.qosProbe("shares 1:2:4", "%", all, func(ctx context.Context, h *Host) (float64, error) {
-		got, err := h.rates(ctx, all)
+		got, err := h.during(ctx, all)
 		sum, worst := 0.0, 0.0
-		for _, b := range got {
-			sum += b.Average
+		for _, u := range got {
+			sum += u.loop
 		}
-		for i, b := range got {
-			worst = max(worst, math.Abs(b.Average/sum*7/float64(int(1)<<i)-1))
+		for i, u := range got {
+			worst = max(worst, math.Abs(u.loop/sum*7/float64(int(1)<<i)-1))
 		}
 		return 100 * worst, err
 	})
@@ -180,69 +252,75 @@ func (t *Table) shareError() Probe {
 func (t *Table) jain() Probe {
 	all := customers(16)
 	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *Host) (float64, error) {
-		got, err := h.rates(ctx, all)
+		got, err := h.during(ctx, all)
 		sum, squares := 0.0, 0.0
-		for _, b := range got {
-			sum += b.Average
-			squares += b.Average * b.Average
+		for _, u := range got {
+			sum += u.loop
+			squares += u.loop * u.loop
 		}
-		return sum * sum / (squares * float64(len(got))), err
+		return sum * sum / (squares * float64(len(all))), err
 	})
 }
 
 // capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
 func (t *Table) capError(spec string, want float64, size int) Probe {
-	all := []customer{{name: "one", nic: spec, size: size, qps: 4}}
+	all := []customer{{name: "one", nic: spec, size: size, qps: 16}}
 	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *Host) (float64, error) {
-		got, err := h.rates(ctx, all)
-		v := got[0].Average
-		if size == 64 {
-			v = got[0].MessageRate
+		got, err := h.during(ctx, all)
+		if err != nil {
+			return 0, err
 		}
-		return 100 * math.Abs(v/want-1), err
+		v := got[0].bytes
+		if size == 64 {
+			v = got[0].messages
+		}
+		return 100 * math.Abs(v/want-1), nil
 	})
 }
 
-// aloneRate is the rate of a customer that has a daemon for itself.
-func (t *Table) aloneRate(ctx context.Context, c customer) (v float64, err error) {
-	err = t.serve(ctx, []customer{c}, func(h *Host) error {
-		b, err := h.customerRate(ctx, c)
-		v = b.Average
-		return err
-	})
-	return v, err
+// against measures the first customer: alone, and then with all declared, of whom the first busy
+// ones run.
+func (t *Table) against(ctx context.Context, all []customer, busy int, change func(alone float64)) (alone, beside float64, err error) {
+	measure := func(all []customer, busy int) (v float64, err error) {
+		err = t.serve(ctx, all, func(h *Host) error {
+			got, err := h.during(ctx, all[:busy])
+			if err == nil {
+				v = got[0].bytes
+			}
+			return err
+		})
+		return v, err
+	}
+	if alone, err = measure(all[:1], 1); err != nil {
+		return 0, 0, err
+	}
+	if change != nil {
+		change(alone)
+	}
+	beside, err = measure(all, busy)
+	return alone, beside, err
 }
 
 func (t *Table) guarantee() Probe {
-	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (r Reading, err error) {
+	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
 		all := customers(16)
-		whole, err := t.aloneRate(ctx, all[0])
-		if err != nil {
-			return r, err
-		}
-		all[0].nic = fmt.Sprintf("guarantee: %.0fbit", whole/4*8)
-		err = t.serve(ctx, all, func(h *Host) error {
-			got, err := h.rates(ctx, all)
-			r.Value = got[0].Average / (whole / 4)
-			return err
-		})
-		return r, err
+		alone, beside, err := t.against(ctx, all, 16, func(alone float64) { all[0].nic = fmt.Sprintf("guarantee: %.0fbit", alone/4*8) })
+		return Reading{Value: beside / (alone / 4)}, err
 	}}
 }
 
 func (t *Table) conservation() Probe {
-	return Probe{Name: "one of 16, the others idle", Measure: func(ctx context.Context) (r Reading, err error) {
-		all := customers(16)
-		whole, err := t.aloneRate(ctx, all[0])
-		if err != nil {
-			return r, err
-		}
-		err = t.serve(ctx, all, func(h *Host) error {
-			b, err := h.customerRate(ctx, all[0])
-			r.Value = b.Average / whole
-			return err
-		})
-		return r, err
+	return Probe{Name: "one of 16, the others idle", Measure: func(ctx context.Context) (Reading, error) {
+		alone, beside, err := t.against(ctx, customers(16), 1, nil)
+		return Reading{Value: beside / alone}, err
+	}}
+}
+
+// crowded is a NIC beside 1000 that nobody uses.
+func (t *Table) crowded() Probe {
+	return Probe{Name: "beside 1000 idle NICs", Measure: func(ctx context.Context) (Reading, error) {
+		alone, beside, err := t.against(ctx, customers(501), 1, nil)
+		return Reading{Value: beside / alone}, err
 	}}
 }
 
@@ -262,25 +340,30 @@ func (t *Table) beside() Probe {
 		if err != nil {
 			return 0, err
 		}
+		bulk, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() {
-			_, err := h.customerRate(ctx, all[1])
-			ended <- err
-		}()
-		err = wait(ctx, qosSeconds*1e9/4)
+		go func() { ended <- h.flood(bulk, all[1]) }()
+		err = wait(ctx, 2*time.Second)
 		after, err1 := ping()
-		return after / before, errors.Join(err, err1, <-ended)
+		stop()
+		<-ended
+		return after / before, errors.Join(err, err1)
 	})
 }
 
+// misbehaving is what a tenant has beside one with many queue pairs and tiny messages, of half of
+// what it has alone.
 func (t *Table) misbehaving() Probe {
 	all := []customer{{name: "good", size: 64 << 10, qps: 1}, {name: "bad", size: 1, qps: 512}}
 	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *Host) (float64, error) {
-		whole, err := h.customerRate(ctx, all[0])
+		alone, err := h.during(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
-		got, err := h.rates(ctx, all)
-		return got[0].Average / (whole.Average / 2), err
+		got, err := h.during(ctx, all)
+		if err != nil {
+			return 0, err
+		}
+		return got[0].bytes / (alone[0].bytes / 2), nil
 	})
 }

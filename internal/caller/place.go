@@ -20,12 +20,7 @@ func (c *Caller) InGroup(conn syscall.Conn, gids []int) bool {
 	if slices.Contains(gids, c.GID) {
 		return true
 	}
-	for _, g := range peerGroups(conn) {
-		if slices.Contains(gids, int(g)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(Groups(conn), func(g int) bool { return slices.Contains(gids, g) })
 }
 
 // ControlGroup is the path of the process's control group, as the daemon sees it.
@@ -41,8 +36,8 @@ func (c *Caller) ControlGroup(conn syscall.Conn) (path string, err error) {
 	return path, err
 }
 
-// controlGroup reads /proc/PID/cgroup: the path in the unified hierarchy or, where only the old
-// ones are used, the longest.
+// controlGroup reads /proc/PID/cgroup: the longest path of all hierarchies. With the unified one
+// alone that is its path. Where there are old ones too, those that nobody uses say "/".
 func controlGroup(text []byte) (path string) {
 	for line := range bytes.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)

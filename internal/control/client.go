@@ -40,9 +40,52 @@ func once(socket string, req *Request) (*Reply, error) {
 	return reply, nil
 }
 
+// Parse reads files. The error is tenant.Errors: everything that is wrong with them by itself.
+func Parse(files []File) (objects []tenant.Object, err error) {
+	var errs tenant.Errors
+	for _, f := range files {
+		some, err := tenant.Parse(f.Name, []byte(f.Text))
+		if wrong := (tenant.Errors)(nil); errors.As(err, &wrong) {
+			errs = append(errs, wrong...)
+		}
+		objects = append(objects, some...)
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return objects, nil
+}
+
+// send is once for a request with the objects of files. What is wrong with them has file and line.
+func send(socket string, req *Request, files []File) (*Reply, error) {
+	objects, err := Parse(files)
+	if err == nil {
+		err = tenant.Twice(objects) // the daemon could not tell which is which
+	}
+	if err != nil {
+		return nil, errorOf(err)
+	}
+	req.Objects = objects
+	reply, err := once(socket, req)
+	if e := (*Error)(nil); errors.As(err, &e) {
+		err = e.locate(objects)
+	}
+	return reply, err
+}
+
+// locate adds file and line to what the daemon found wrong.
+func (e *Error) locate(objects []tenant.Object) error {
+	found := *e
+	if errors.As(tenant.Locate(e.Errors, objects), &found.Errors) {
+		lines := errorOf(found.Errors).Problems
+		found.Problems = append(lines, e.Problems[min(len(lines), len(e.Problems)):]...)
+	}
+	return &found
+}
+
 // Apply has the daemon apply files, all of them or nothing. The reply has Results and Warnings.
 func Apply(socket string, files []File, dryRun bool) (*Reply, error) {
-	return once(socket, &Request{Op: OpApply, Files: files, DryRun: dryRun})
+	return send(socket, &Request{Op: OpApply, DryRun: dryRun}, files)
 }
 
 // Delete deletes objects, all of them or none. One that is in use is an *Error with InUse that
@@ -64,7 +107,7 @@ func Describe(socket string, key tenant.Key) (*Reply, error) {
 // TestPolicy asks what the rules say, with files applied first, for this question only.
 // There is an answer for each stretch of services that the rules tell apart.
 func TestPolicy(socket string, q PolicyQuestion, files []File) ([]PolicyAnswer, error) {
-	reply, err := once(socket, &Request{Op: OpPolicyTest, Policy: &q, Files: files})
+	reply, err := send(socket, &Request{Op: OpPolicyTest, Policy: &q}, files)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +128,7 @@ func Export(socket string) (string, error) {
 
 // Import applies what Export wrote; with replace, what it does not name is deleted.
 func Import(socket string, file File, replace, dryRun bool) (*Reply, error) {
-	return once(socket, &Request{Op: OpImport, Files: []File{file}, Replace: replace, DryRun: dryRun})
+	return send(socket, &Request{Op: OpImport, Replace: replace, DryRun: dryRun}, []File{file})
 }
 
 // A Stream is changes or events as they come.

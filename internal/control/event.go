@@ -14,11 +14,11 @@ const (
 	EventDeleted      Verb = "deleted"
 	EventRefused      Verb = "refused" // a change, a connection, an operation
 	EventRevoked      Verb = "revoked"
-	EventCapped       Verb = "capped"
+	EventCapped       Verb = "capped" // held up by a cap
 	EventQuota        Verb = "quota"
 	EventConnected    Verb = "connected"
 	EventDisconnected Verb = "disconnected"
-	EventOpened       Verb = "opened"
+	EventOpened       Verb = "opened" // a NIC, by a program
 	EventClosed       Verb = "closed"
 	EventFailed       Verb = "failed" // the rack or the store could not
 	EventReady        Verb = "ready"

@@ -188,7 +188,7 @@ func file(text string) []File { return []File{{"test.yaml", text}} }
 
 func example(t testing.TB) []File {
 	t.Helper()
-	text, err := os.ReadFile("testdata/two-tenants.yaml")
+	text, err := os.ReadFile("../../examples/two-tenants.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

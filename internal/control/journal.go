@@ -48,11 +48,13 @@ func newJournal() *journal {
 
 // record takes an event, unless there are too many of its kind. It takes no longer than two
 // locks that nobody holds for long.
-func (j *journal) record(e Event) {
+func (j *journal) record(e Event) { j.recordAs(eventKind{e.Verb, e.Object}, e) }
+
+// recordAs is record for an event that is counted as one of a kind.
+func (j *journal) recordAs(kind eventKind, e Event) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	kind := eventKind{e.Verb, e.Object}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	a := j.kinds[kind]

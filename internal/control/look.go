@@ -309,11 +309,11 @@ func (p *Plane) suppose(who tenant.Caller, c tenant.Change) (*tenant.World, erro
 	defer p.changing.Unlock()
 	w := p.World()
 	if err := w.May(who, c); err != nil {
-		return nil, &Error{Problems: problemsOf(err), Denied: true}
+		return nil, deniedOf(err)
 	}
 	next, _, err := w.Next(c, p.rnd)
 	if err != nil {
-		return nil, &Error{Problems: problemsOf(err)}
+		return nil, errorOf(err)
 	}
 	return next, nil
 }

@@ -12,21 +12,21 @@ import (
 type Op string
 
 const (
-	OpApply      Op = "apply"       // Files, DryRun
+	OpApply      Op = "apply"       // Objects, DryRun
 	OpDelete     Op = "delete"      // Keys, Force, DryRun
 	OpGet        Op = "get"         // Select
 	OpWatch      Op = "watch"       // Select; a stream
 	OpDescribe   Op = "describe"    // Select, of one object
 	OpEvents     Op = "events"      // Select, Last, Follow; a stream
-	OpPolicyTest Op = "policy test" // Policy, Files
+	OpPolicyTest Op = "policy test" // Policy, Objects
 	OpExport     Op = "export"
-	OpImport     Op = "import" // Files, Replace, DryRun
+	OpImport     Op = "import" // Objects, Replace, DryRun
 )
 
 // A Request is what a tool asks, one a connection.
 type Request struct {
 	Op      Op              `json:"op"`
-	Files   []File          `json:"files,omitempty"`
+	Objects Objects         `json:"objects,omitempty"`
 	Keys    []tenant.Key    `json:"keys,omitempty"`
 	Select  Selection       `json:"select,omitzero"`
 	Policy  *PolicyQuestion `json:"policy,omitempty"`
@@ -37,11 +37,11 @@ type Request struct {
 	Last    int             `json:"last,omitempty"`
 }
 
-// A File is YAML as a person wrote it. The daemon reads it, since only there the objects that
-// it names are known; the name is for error messages.
+// A File is YAML as a person wrote it; the name is for error messages. It is read where the
+// person is: the daemon is sent objects, and what it finds wrong with one is located in the file
+// when it comes back.
 type File struct {
-	Name string `json:"name"`
-	Text string `json:"text"`
+	Name, Text string
 }
 
 // A Selection says which objects; what it leaves out matches everything.
@@ -90,6 +90,9 @@ type Reply struct {
 // An Error says why a request was not done, each problem by itself.
 type Error struct {
 	Problems []string `json:"problems"`
+	// Errors are what the first of the Problems say of objects that were sent, so that file and
+	// line can be added.
+	Errors tenant.Errors `json:"errors,omitempty"`
 	// Denied: the caller may not.
 	Denied bool `json:"denied,omitempty"`
 	// InUse: something is in use; force ends that.
@@ -142,7 +145,7 @@ const (
 	Elsewhere State = "elsewhere" // it belongs to another host
 )
 
-// A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Files in the
+// A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Objects in the
 // request they are applied first, for the question only.
 type PolicyQuestion struct {
 	From string        `json:"from"`

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type Plane struct {
 
 	// changing is held from the check of a change until the rack has it.
 	changing sync.Mutex
+	paces    paces
 	rnd      *rand.Rand    // guarded by changing
 	again    chan struct{} // has the rack tried again
 
@@ -158,31 +160,60 @@ func (p *Plane) Change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		}
 	}
 	if err != nil && !dryRun {
-		p.journal.record(Event{Verb: EventRefused, Object: subject(c), Reason: err.Error(), By: by})
+		// Counted by who asks: they can name as many objects as they like.
+		kind := eventKind{EventRefused, tenant.Key{Name: fmt.Sprintf("user %d", by.UID)}}
+		p.journal.recordAs(kind, Event{Verb: EventRefused, Object: subject(c), Reason: brief(err), By: by})
 	}
 	return effects, warnings, err
 }
 
-// subject is the object of a change of one object.
-func subject(c tenant.Change) tenant.Key {
+// subject is the object of a refused change of one object, if there can be one of that name: what
+// somebody makes up is not kept.
+func subject(c tenant.Change) (k tenant.Key) {
 	switch {
 	case len(c.Put) == 1 && len(c.Delete) == 0:
-		return c.Put[0].Key()
+		k = c.Put[0].Key()
 	case len(c.Put) == 0 && len(c.Delete) == 1:
-		return c.Delete[0]
+		k = c.Delete[0]
 	}
-	return tenant.Key{}
+	if !k.Valid() {
+		return tenant.Key{}
+	}
+	return k
+}
+
+// brief is an error as an event keeps it: of a thousand problems the first, and of a long text its
+// beginning.
+func brief(err error) string {
+	const most = 1000
+	problems := errorOf(err).Problems
+	var e *Error
+	if errors.As(err, &e) {
+		problems = e.Problems
+	}
+	var b strings.Builder
+	for i, text := range problems {
+		if b.Len()+len(text) > most && len(problems) > 1 {
+			fmt.Fprintf(&b, " and %d more", len(problems)-i)
+			return b.String()
+		}
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(text[:min(len(text), most)])
+	}
+	return b.String()
 }
 
 // change tries once. changing is held.
 func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool) ([]tenant.Effect, []string, error) {
 	old := p.now.Load()
 	if err := old.world.May(who, c); err != nil {
-		return nil, nil, &Error{Problems: problemsOf(err), Denied: true}
+		return nil, nil, deniedOf(err)
 	}
 	next, effects, err := old.world.Next(c, p.rnd)
 	if err != nil {
-		return nil, nil, &Error{Problems: problemsOf(err)}
+		return nil, nil, errorOf(err)
 	}
 	if dryRun {
 		return effects, nil, nil
@@ -346,17 +377,24 @@ func (p *Plane) retry() {
 	}
 }
 
-// problemsOf are the lines of an error.
-func problemsOf(err error) []string {
+// errorOf is an error as it is sent, a problem a line.
+func errorOf(err error) *Error {
 	var list tenant.Errors
 	if !errors.As(err, &list) {
-		return []string{err.Error()}
+		return &Error{Problems: []string{err.Error()}}
 	}
-	out := make([]string, len(list))
+	out := &Error{Problems: make([]string, len(list)), Errors: list}
 	for i, e := range list {
-		out[i] = e.Error()
+		out.Problems[i] = e.Error()
 	}
 	return out
+}
+
+// deniedOf is an error that says that somebody may not.
+func deniedOf(err error) *Error {
+	e := errorOf(err)
+	e.Denied = true
+	return e
 }
 
 func stack() string { return string(debug.Stack()) }

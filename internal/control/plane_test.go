@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"vrdma/internal/store"
@@ -132,7 +133,7 @@ func TestStoreFails(t *testing.T) {
 	op := h.operator()
 	mustApply(t, op, example(t))
 	before := worldText(t, h.plane.World())
-	s.fail = errors.New("no space left")
+	s.fail.Store(true)
 	if _, err := Delete(op, []tenant.Key{nicKey("red", "web")}, false, false); err == nil || !strings.Contains(err.Error(), "no space") {
 		t.Errorf("delete: %v", err)
 	}
@@ -142,18 +143,18 @@ func TestStoreFails(t *testing.T) {
 	if worldText(t, h.plane.World()) != before || len(h.rack.has()) != 5 {
 		t.Errorf("something has changed: the rack has %v", h.rack.has())
 	}
-	s.fail = nil
+	s.fail.Store(false)
 	mustApply(t, op, file("apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: green}\n"))
 }
 
 type failing struct {
 	store.Memory
-	fail error
+	fail atomic.Bool
 }
 
 func (f *failing) Commit(c []store.Condition, w []store.Write) (int64, bool, error) {
-	if f.fail != nil {
-		return 0, false, f.fail
+	if f.fail.Load() {
+		return 0, false, errors.New("no space left")
 	}
 	return f.Memory.Commit(c, w)
 }

@@ -10,14 +10,14 @@ import (
 	"vrdma/internal/tenant"
 )
 
-// testPolicy says what the rules say about two NICs, also with files that are not applied. It is
+// testPolicy says what the rules say about two NICs, also with objects that are not applied. It is
 // the decision that the NICs make, from rules compiled for the question.
 func (t *conversation) testPolicy(req *Request) error {
 	q := req.Policy
 	if q == nil {
 		return errors.New("the question is missing: which NIC to which")
 	}
-	w, err := t.supposed(req.Files)
+	w, err := t.supposed(req.Objects)
 	if err != nil {
 		return err
 	}
@@ -36,16 +36,12 @@ func (t *conversation) testPolicy(req *Request) error {
 	return t.send(&Reply{Policy: answers}, len(answers))
 }
 
-// supposed is the world with files applied, which is not told to anybody.
-func (t *conversation) supposed(files []File) (*tenant.World, error) {
-	if len(files) == 0 {
+// supposed is the world with objects applied, which is not told to anybody.
+func (t *conversation) supposed(objects []tenant.Object) (*tenant.World, error) {
+	if len(objects) == 0 {
 		return t.p.World(), nil
 	}
 	if err := t.mayChange(); err != nil {
-		return nil, err
-	}
-	objects, err := parse(files)
-	if err != nil {
 		return nil, err
 	}
 	return t.p.suppose(t.who, tenant.Change{Put: objects})

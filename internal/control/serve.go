@@ -29,14 +29,16 @@ type Peer struct {
 }
 
 const (
-	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators:
-	// YAML that is written for it takes 150 times its size while it is read. A question has no
-	// files and is short.
+	// mostRequest bounds a request of the operator, mostTenant one of a tenant's administrators.
+	// A question has no objects and is short.
 	mostRequest  = 16 << 20
 	mostTenant   = 1 << 20
 	mostQuestion = 64 << 10
-	// parsed is the memory that a byte of a request may take while it is read and checked.
-	parsed = 8
+	// mostKeys is how many objects an administrator may delete at once.
+	mostKeys = 10000
+	// parsed is the memory that a byte of a request may take while it is read and checked
+	// (TestObjectsMemory).
+	parsed = 24
 	// itemState is the memory that one object or event of a reply may take.
 	itemState = 4 << 10
 )
@@ -199,34 +201,14 @@ func (t *conversation) mayChange() error {
 	return denied("%s may not change objects here: the operator may, at the control socket, and a tenant's administrators, from where the daemon runs", by)
 }
 
-// parse reads files.
-func parse(files []File) (objects []tenant.Object, err error) {
-	var problems []string
-	for _, f := range files {
-		got, err := tenant.Parse(f.Name, []byte(f.Text))
-		if err != nil {
-			problems = append(problems, problemsOf(err)...)
-		}
-		objects = append(objects, got...)
-	}
-	if len(problems) > 0 {
-		return nil, &Error{Problems: problems}
-	}
-	return objects, nil
-}
-
-// apply puts the objects of files; with replace it deletes all others.
+// apply puts objects; with replace it deletes all others.
 func (t *conversation) apply(req *Request, replace bool) error {
 	if err := t.mayChange(); err != nil {
 		return err
 	}
-	objects, err := parse(req.Files)
-	if err != nil {
-		return err
-	}
-	c := tenant.Change{Put: objects, Force: req.Force}
+	c := tenant.Change{Put: req.Objects, Force: req.Force}
 	if replace {
-		c.Delete, c.Force = others(t.p.World(), objects), true
+		c.Delete, c.Force = others(t.p.World(), req.Objects), true
 	}
 	return t.change(req, c)
 }
@@ -249,6 +231,14 @@ func others(w *tenant.World, some []tenant.Object) (keys []tenant.Key) {
 func (t *conversation) change(req *Request, c tenant.Change) error {
 	if err := t.mayChange(); err != nil {
 		return err
+	}
+	if n := len(req.Keys); n > mostKeys && !t.who.Operator {
+		return fmt.Errorf("%d objects are to be deleted: delete at most %d at a time", n, mostKeys)
+	}
+	if !t.who.Operator {
+		if err := t.p.paces.admit(t.who.UID, time.Now()); err != nil {
+			return err
+		}
 	}
 	effects, warnings, err := t.p.Change(t.who, t.by, c, req.DryRun)
 	if err != nil {
@@ -281,12 +271,13 @@ func (t *conversation) fail(err error) {
 	}
 	var e *Error
 	if !errors.As(err, &e) {
-		e = &Error{Problems: problemsOf(err)}
+		e = errorOf(err)
 	}
 	const most = 200
 	if n := len(e.Problems); n > most {
 		cut := *e
 		cut.Problems = append(slices.Clone(e.Problems[:most]), fmt.Sprintf("and %d more", n-most))
+		cut.Errors = e.Errors[:min(most, len(e.Errors))]
 		e = &cut
 	}
 	t.c.SetWriteDeadline(time.Now().Add(readTime))

@@ -349,13 +349,16 @@ func TestExportImport(t *testing.T) {
 func TestRequestLimits(t *testing.T) {
 	h := newHost(t, &store.Memory{})
 	mustApply(t, h.operator(), file(twoAdministrators))
-	if _, err := Apply(h.user(1003), file(strings.Repeat("#\n", mostQuestion)), false); err == nil {
-		t.Error("a stranger sends a long file")
+	long := func(socket string, bytes int) (*Reply, error) {
+		return once(socket, &Request{Op: OpApply, Policy: &PolicyQuestion{From: strings.Repeat("#", bytes)}})
 	}
-	if _, err := Apply(h.user(1001), file(strings.Repeat("#", mostTenant)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+	if _, err := long(h.user(1003), mostQuestion); err == nil {
+		t.Error("a stranger sends a long request")
+	}
+	if _, err := long(h.user(1001), mostTenant); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("an administrator's file that is too long: %v", err)
 	}
-	if _, err := Apply(h.operator(), file(strings.Repeat("#", mostRequest)), false); err == nil || !strings.Contains(err.Error(), "several files") {
+	if _, err := long(h.operator(), mostRequest); err == nil || !strings.Contains(err.Error(), "several files") {
 		t.Errorf("a file that is too long: %v", err)
 	}
 	s, err := protocol.DialObjects(h.operator())
@@ -379,6 +382,63 @@ func TestRequestLimits(t *testing.T) {
 		a := h.budget.User(uid)
 		eventually(t, "nothing is held", func() bool { used := a.Used(); return used == [len(used)]uint64{} })
 		a.Drop()
+	}
+}
+
+// What an administrator asks for in vain is kept as a short event, under names that can be, and so
+// many a second, whatever they name.
+func TestRefusedIsBrief(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op, red, blue := h.operator(), h.user(1001), h.user(1002)
+	mustApply(t, op, file(twoAdministrators))
+	mustApply(t, blue, nicFile("blue", "a"))
+	long := strings.Repeat("x", 100<<10)
+	var keys []tenant.Key
+	for range mostKeys {
+		keys = append(keys, nicKey("red", "x"))
+	}
+	for what, try := range map[string]func() error{
+		"a long name":        func() error { _, err := Delete(red, []tenant.Key{nicKey("red", long)}, false, false); return err },
+		"a long tenant":      func() error { _, err := Delete(red, []tenant.Key{nicKey(long, "x")}, false, false); return err },
+		"a name with escape": func() error { _, err := Delete(red, []tenant.Key{nicKey("red", "\x1b[2J")}, false, false); return err },
+		"a NIC of blue":      func() error { _, err := Delete(red, []tenant.Key{nicKey("blue", "a")}, false, false); return err },
+		"many":               func() error { _, err := Delete(red, keys, false, false); return err },
+		"too many":           func() error { _, err := Delete(red, append(keys, keys[0]), false, false); return err },
+		"a long name in a file": func() error {
+			_, err := Apply(red, nicFile("red", long), false)
+			return err
+		},
+		"a file with many": func() error {
+			_, err := Apply(red, file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: a, tenant: red}\nspec: {network: train, open: {uids: ["+strings.Repeat("a,", 100<<10)+"1]}}\n"), false)
+			return err
+		},
+	} {
+		if try() == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	events, _, _, _ := h.plane.journal.feed.after(0, 1<<30)
+	refused := 0
+	for _, e := range events {
+		if e.Verb != EventRefused {
+			continue
+		}
+		refused++
+		if len(e.Reason) > 2000 || len(e.Object.Name) > 63 || len(e.Object.Tenant) > 63 || strings.Contains(e.Object.Name, "\x1b") {
+			t.Errorf("an event with a reason of %d bytes about %.80q", len(e.Reason), e.Object)
+		}
+	}
+	if refused == 0 {
+		t.Error("no event tells of what was refused")
+	}
+	for i := range 200 {
+		by := Actor{UID: 1001}
+		if _, _, err := h.plane.Change(tenant.Caller{UID: 1001}, by, tenant.Change{Delete: []tenant.Key{nicKey("red", fmt.Sprint("n", i))}}, false); err == nil {
+			t.Fatal("deleted what is not there")
+		}
+	}
+	if more, _, _, _ := h.plane.journal.feed.after(0, 1<<30); len(more)-len(events) > 150 {
+		t.Errorf("%d events of 200 refusals of one user", len(more)-len(events))
 	}
 }
 

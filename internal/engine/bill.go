@@ -14,6 +14,10 @@ import (
 //	└───────────────── A's ─────────────────────────┘└───── B's ────┘
 //
 // Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps.
+//
+// This is what meters and bills show. What counts against a NIC's share is charged apart, to the
+// scheduler (turn.go, caps.go): turns, what came from other hosts, and the waking of programs.
+// Commands are not among that: they have an order of their own (lines.go).
 type bill struct {
 	of    *card // nil: nobody
 	since ib.Time
@@ -28,10 +32,16 @@ func (e *Engine) Bill(n *nic.NIC) {
 
 // worksFor says that what comes next is done for c.
 func (e *Engine) worksFor(c *card) {
-	if e.bill.of == c {
-		return
+	if e.bill.of != c {
+		e.turnTo(c)
 	}
-	if e.bill.of != nil {
+}
+
+// turnTo is worksFor after another NIC, or nobody.
+func (e *Engine) turnTo(c *card) {
+	if e.bill.of == nil {
+		e.bill.since = e.now
+	} else {
 		e.bill.settle(e.time())
 	}
 	e.bill.of = c
@@ -41,7 +51,6 @@ func (e *Engine) worksFor(c *card) {
 func (b *bill) settle(now ib.Time) {
 	if b.of != nil {
 		b.of.nic.Spend(max(now-b.since, 0))
-		b.of = nil
+		b.of, b.since = nil, now
 	}
-	b.since = now
 }

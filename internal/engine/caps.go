@@ -70,6 +70,13 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	e.letGo()
 }
 
+// capped passes on that a NIC has met a cap.
+func capped(n *schedule.NIC, limit schedule.Cap) {
+	if f := n.Of.(*band).card.nic.Capped; f != nil {
+		f(limit.String())
+	}
+}
+
 // tenant is the tenant of that name.
 func (e *Engine) tenant(name string) *schedule.Tenant {
 	t := e.tenants[name]
@@ -118,6 +125,13 @@ func (e *Engine) Usage(n *nic.NIC) Usage {
 	return Usage{*e.sched.nics.Used(&c.band.nic), c.band.delays}
 }
 
+// Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
+// to send to it and it was (in). It runs on the loop.
+func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
+	u := e.Usage(n)
+	return u.Throttled, u.Held
+}
+
 // Delays counts how long requests waited from the doorbell to the beginning of the turn that
 // serves them: Delays[i] those that waited less than 2^i microseconds and not less than half of
 // that. The doorbell is taken to have rung right after it was looked at last, so they are upper
@@ -128,8 +142,8 @@ func (d *Delays) add(t ib.Time) {
 	d[min(bits.Len64(uint64(t)>>10), len(d)-1)]++
 }
 
-// settle charges the time since the clock was read to whom it was not charged yet: the only one
-// that wanted a turn, and so nobody's loss.
+// settle reads the clock, and charges the time since it was read last to the payer: the only one
+// that wanted a turn, so that the clock was not read after it.
 func (e *Engine) settle() {
 	before := e.now
 	e.clock()

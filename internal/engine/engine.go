@@ -102,6 +102,7 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	e.sched.clock = &e.now
+	e.sched.nics.Capped = capped
 	e.bells.init(&e.sched, &e.poller)
 	if err := e.openNetwork(); err != nil {
 		e.lines.close()

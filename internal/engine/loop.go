@@ -68,10 +68,12 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
+				// Nobody pays for what others do meanwhile.
 				if e.payer != nil {
-					e.settle() // nobody pays for the time of others
+					e.settle()
+				} else if e.bill.of != nil {
+					e.bill.settle(e.time())
 				}
-				e.bill.settle(e.time()) // what others do meanwhile is not for this NIC
 				e.giveWay()
 			}
 			continue

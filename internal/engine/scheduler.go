@@ -381,7 +381,12 @@ func (s *scheduler) takeDue(f *flow, now ib.Time) {
 }
 
 // due is when the first timer wants attention; zero is never.
-func (s *scheduler) due() ib.Time { return sooner(s.alarms.due(), s.nics.Due()) }
+func (s *scheduler) due() ib.Time {
+	if s.alone != nil {
+		return s.alarms.due() // it has no caps to wait for
+	}
+	return sooner(s.alarms.due(), s.nics.Due())
+}
 
 // forget drops the timer of t, whose queue pair is destroyed. Its place in a queue it keeps
 // until its turn comes.

@@ -184,21 +184,28 @@ type controlEntrance struct{ *Server }
 // converse serves one tool.
 func (e controlEntrance) converse(c *protocol.Conn, who caller.Caller) error {
 	s := e.Server
-	s.mu.Lock()
-	first := s.doors[0]
-	s.mu.Unlock()
-	h, who, err := s.greeting(c, who, first)
+	first, who, err := s.greetTool(c, who, "control")
 	if err != nil {
 		return err
-	}
-	if h.Kind != protocol.KindControl {
-		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the control socket", first.Socket)
 	}
 	if err := s.mayControl(&who); err != nil {
 		s.log.Warn("a process was refused at the control socket", "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
 		return err
 	}
 	return s.serveTool(c, inspect.View{Who: &who, Conn: c, All: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+}
+
+// greetTool takes the greeting of a tool at a socket that is no door. What it asks is about the
+// daemon's first door.
+func (s *Server) greetTool(c *protocol.Conn, who caller.Caller, socket string) (*door, caller.Caller, error) {
+	s.mu.Lock()
+	first := s.doors[0]
+	s.mu.Unlock()
+	h, who, err := s.greeting(c, who, first)
+	if err == nil && h.Kind != protocol.KindControl {
+		err = refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the %s socket", first.Socket, socket)
+	}
+	return first, who, err
 }
 
 // mayControl says why a process may not see and stop everything.

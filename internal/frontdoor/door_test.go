@@ -2,11 +2,15 @@ package frontdoor
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
+	"vrdma/internal/caller"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
@@ -86,6 +90,53 @@ func TestDoorsSeeTheirOwn(t *testing.T) {
 		}
 		if len(st.Sessions) != c.want || st.Socket != c.door.Socket {
 			t.Errorf("at the door of %q: %d sessions of %s, want %d", c.door.NIC.Name, len(st.Sessions), st.Socket, c.want)
+		}
+	}
+}
+
+// TestRecheckEndsLookers: who may not open the NIC any more loses it, and so do those who only
+// look at it.
+func TestRecheckEndsLookers(t *testing.T) {
+	var shut atomic.Bool
+	blue := &vnic.NIC{Name: "blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	s := testServerWith(t, Config{Doors: []Door{{}, {
+		Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue,
+		Admit: func(*caller.Caller, syscall.Conn) error {
+			if shut.Load() {
+				return errors.New("not any more")
+			}
+			return nil
+		},
+	}}})
+	second := s.doors[1]
+	var open []*protocol.Session
+	for _, kind := range []protocol.Kind{protocol.KindProcess, protocol.KindControl, protocol.KindNetlink} {
+		conn, err := protocol.Dial(second.Socket, protocol.Hello{Kind: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		open = append(open, conn)
+	}
+	second.mu.Lock()
+	for _, g := range second.guests {
+		if g.who == nil {
+			t.Error("somebody who has to be admitted is not known")
+			continue
+		}
+		stranger := *g.who // the daemon's owner is not asked
+		stranger.Owner = false
+		g.who = &stranger
+	}
+	second.mu.Unlock()
+	shut.Store(true)
+	s.Recheck(blue)
+	for i, conn := range open {
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		var buf [64]byte
+		_, _, err := conn.ReadMessage(buf[:])
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("conversation %d goes on: %v", i, err)
 		}
 	}
 }

@@ -41,15 +41,21 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		return refusal(syscall.ENODEV, "this daemon has no default NIC: name one with vrdma run --nic TENANT/NAME, or mount the directory of one")
 	}
 	// A process that was admitted may have become another user since: its token is the proof.
-	if h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM {
+	// Others are guests before they are asked, so that Recheck finds whoever was admitted.
+	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM
+	guest := who // as it is now: serveProcess adds to its own
+	if err := d.enter(c, &guest, asked); err != nil {
+		return err
+	}
+	defer d.leave(c)
+	if asked {
 		if err := d.admits(c, &who); err != nil {
 			return err
 		}
 	}
-	if err := d.enter(c, &who, h.Kind == protocol.KindProcess); err != nil {
-		return err
+	if h.Kind == protocol.KindProcess {
+		d.use(c)
 	}
-	defer d.leave(c)
 	if d.NIC != nil && d.Rests {
 		if err := d.NIC.Tree.Use(); err != nil {
 			return refusal(protocol.Errno(err, syscall.EIO), "the daemon cannot make the device tree: %v", err)

@@ -28,6 +28,8 @@ type Guest struct {
 	Pid, UID int
 	Since    time.Time
 	process  bool // a program, and not one of its devices, or a tool
+	// who was admitted; nil: nobody, a program's devices come with the program.
+	who *caller.Caller
 }
 
 // String says who it is, for people.
@@ -69,15 +71,28 @@ func (e *InUse) Users() (out []string) {
 // Unwrap is the errno.
 func (e *InUse) Unwrap() error { return syscall.EBUSY }
 
-// enter makes a conversation a guest, until leave.
-func (d *door) enter(c *protocol.Conn, who *caller.Caller, process bool) error {
+// enter makes a conversation a guest, until leave. asked: it is one that the door admits.
+func (d *door) enter(c *protocol.Conn, who *caller.Caller, asked bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return refusal(syscall.ENODEV, "the NIC has been removed")
 	}
-	d.guests[c] = &Guest{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now(), process: process}
+	g := &Guest{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now()}
+	if asked {
+		g.who = who
+	}
+	d.guests[c] = g
 	return nil
+}
+
+// use makes a guest one who uses the NIC, and not only looks.
+func (d *door) use(c *protocol.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if g := d.guests[c]; g != nil {
+		g.process = true
+	}
 }
 
 // leave undoes enter. It may be called again.
@@ -194,23 +209,25 @@ func (s *Server) Users(n *vnic.NIC) []Guest {
 	return nil
 }
 
-// Recheck ends the programs at a NIC's door that it would not admit any more.
+// Recheck ends the programs and tools at a NIC's door that it would not admit any more.
 func (s *Server) Recheck(n *vnic.NIC) {
 	d := s.doorOf(n)
 	if d == nil || d.Admit == nil {
 		return
 	}
-	s.mu.Lock()
-	var there []*process
-	for _, p := range s.processes {
-		if p.nic == n && !p.Owner {
-			there = append(there, p)
+	// Who enters later is asked later. Whoever leaves meanwhile is closed once more, which does
+	// nothing.
+	d.mu.Lock()
+	there := make(map[*protocol.Conn]caller.Caller, len(d.guests))
+	for c, g := range d.guests {
+		if g.who != nil {
+			there[c] = *g.who
 		}
 	}
-	s.mu.Unlock()
-	for _, p := range there {
-		if d.admits(p.conn, &p.Caller) != nil {
-			p.conn.Close()
+	d.mu.Unlock()
+	for c, who := range there {
+		if d.admits(c, &who) != nil {
+			c.Close()
 		}
 	}
 }

@@ -69,6 +69,7 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	if d.NIC.Manager != nil {
 		s.loop.Do(func() {
 			p.cm = d.NIC.Manager.NewClient(who.Pid, who.Program)
+			p.cm.UID = who.UID
 			p.cm.SetAccount(who.Account)
 			p.cm.SetPace(d.Requests)
 		})

@@ -96,6 +96,8 @@ type Config struct {
 	// tenant's, and Refused of callers that were not admitted; nil: nobody is.
 	Overdrawn func(*budget.Error)
 	Refused   func(n *vnic.NIC, who *caller.Caller, why error)
+	// Opened is told of programs that open a NIC's device, and close it; nil: nobody is.
+	Opened func(n *vnic.NIC, who *caller.Caller, open bool)
 }
 
 // Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu

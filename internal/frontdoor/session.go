@@ -61,11 +61,20 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h pro
 		return nil
 	}
 	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
+	s.opened(d, p, true)
+	defer s.opened(d, p, false)
 	s.mark(p, ses.id, protocol.TraceOpen)
 	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
+}
+
+// opened tells who wants to hear of it that a program has opened a NIC's device, or closed it.
+func (s *Server) opened(d *door, p *process, open bool) {
+	if s.cfg.Opened != nil {
+		s.cfg.Opened(d.NIC, &p.Caller, open)
+	}
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
@@ -89,7 +98,7 @@ func (s *Server) openSession(l line, p *process) (_ *session, err error) {
 	ses.arena.SetAccount(p.Account)
 	err = syscall.EIO
 	if perr := s.loop.Do(func() {
-		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, User: p.Share(), Program: p.Program, Account: p.Account})
+		ses.dev, err = ses.nic.Device.Open(nic.SessionOptions{Arena: ses.arena, Space: p.space, Pid: p.Pid, UID: p.UID, User: p.Share(), Program: p.Program, Account: p.Account})
 		if err == nil {
 			err = s.loop.Attach(ses.dev, ses.doorbell)
 		}

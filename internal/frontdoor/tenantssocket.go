@@ -3,7 +3,6 @@ package frontdoor
 import (
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"vrdma/internal/caller"
@@ -82,15 +81,9 @@ type tenantsEntrance struct{ controlEntrance }
 // converse serves one tool.
 func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
 	s := e.Server
-	s.mu.Lock()
-	first := s.doors[0]
-	s.mu.Unlock()
-	h, who, err := s.greeting(c, who, first)
+	first, who, err := s.greetTool(c, who, "tenants'")
 	if err != nil {
 		return err
-	}
-	if h.Kind != protocol.KindControl {
-		return refusal(syscall.EOPNOTSUPP, "programs connect to %s, not to the tenants' socket", first.Socket)
 	}
 	if err := s.resident(&who); err != nil {
 		return err

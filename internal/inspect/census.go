@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"vrdma/internal/devicetree"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
@@ -14,7 +15,7 @@ import (
 // A Census reads what all NICs of a daemon count, for the meter. NICs that leave the table are
 // read once more.
 type Census struct {
-	loop Loop
+	loop MeteredLoop
 	nics *vnic.Table
 	look throttle
 
@@ -26,8 +27,16 @@ type Census struct {
 	link    link.Counters // then
 }
 
+// A MeteredLoop also knows for how long caps have held up a NIC.
+type MeteredLoop interface {
+	Loop
+	// Throttled is how long a NIC could not send, and others could not send to it. It is called
+	// on the loop.
+	Throttled(n *nic.NIC) (out, in ib.Time)
+}
+
 // NewCensus makes one that is told who leaves.
-func NewCensus(l Loop, nics *vnic.Table) *Census {
+func NewCensus(l MeteredLoop, nics *vnic.Table) *Census {
 	c := &Census{loop: l, nics: nics}
 	nics.OnRemove(func(n *vnic.NIC) {
 		c.mu.Lock()
@@ -58,6 +67,7 @@ func (c *Census) Read() []meter.Reading {
 	type copied struct {
 		counted nic.Counters
 		now     nic.Holdings
+		out, in ib.Time // throttled
 	}
 	copies := make([]copied, len(all))
 	for next := 0; next < len(all); {
@@ -66,7 +76,8 @@ func (c *Census) Read() []meter.Reading {
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{n.Counters(), n.Holdings()}
+				copies[next] = copied{counted: n.Counters(), now: n.Holdings()}
+				copies[next].out, copies[next].in = c.loop.Throttled(n)
 			}
 		})
 		if next == begin { // the loop has ended
@@ -80,7 +91,9 @@ func (c *Census) Read() []meter.Reading {
 		if sum.Add(counted); i >= live {
 			retired.Add(counted)
 		}
-		out = append(out, meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live})
+		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live}
+		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
+		out = append(out, r)
 	}
 	var l link.Counters
 	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vrdma/internal/hosts"
+	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
@@ -18,6 +19,7 @@ type atOnce struct {
 	asked int
 	took  time.Duration
 	link  link.Counters
+	out   map[*nic.NIC]ib.Time // throttled
 }
 
 func (l *atOnce) Do(f func()) error {
@@ -30,6 +32,29 @@ func (l *atOnce) Do(f func()) error {
 func (l *atOnce) SetTap(*link.Tap)                        {}
 func (l *atOnce) LinkCounters() link.Counters             { return l.link }
 func (l *atOnce) Peers() ([]hosts.Status, hosts.Counters) { return nil, hosts.Counters{} }
+
+func (l *atOnce) Throttled(n *nic.NIC) (out, in ib.Time) { return l.out[n], 0 }
+
+// For how long caps held a NIC up is counted.
+func TestThrottled(t *testing.T) {
+	loop, tab, m := &atOnce{out: make(map[*nic.NIC]ib.Time)}, vnic.NewTable(), meter.New()
+	c := NewCensus(loop, tab)
+	slow := putNIC(t, tab, "red/slow", "red/net")
+	putNIC(t, tab, "red/web", "red/net")
+	for i := range 5 {
+		m.Sample(time.Unix(1_700_000_000+int64(i), 0), c.Read())
+		loop.out[slow.Device] += 1000
+	}
+	for _, total := range m.Totals() {
+		want := uint64(0)
+		if total.NIC == "slow" {
+			want = 4000
+		}
+		if got := total.Usage[meter.ThrottledOut]; got != want {
+			t.Errorf("%v was held up for %d ns, want %d", total.Key, got, want)
+		}
+	}
+}
 
 func putNIC(t *testing.T, tab *vnic.Table, name, network string) *vnic.NIC {
 	t.Helper()

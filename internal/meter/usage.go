@@ -20,6 +20,8 @@ const (
 	Connections   // queue pairs that were given a peer
 	LoopTime      // of the daemon's loop, in nanoseconds
 	MemoryTime    // bytes registered, times the seconds that they were
+	ThrottledOut  // nanoseconds in which it wanted to send and was over a cap
+	ThrottledIn   // nanoseconds in which others wanted to send to it and it was over a cap
 
 	sent    // messages by operation
 	rcvd    = sent + Column(transport.NumOps)
@@ -45,6 +47,7 @@ var names = func() (n [NumColumns]string) {
 		TransmitPackets: "transmit_packets", ReceivePackets: "receive_packets",
 		Retransmitted: "retransmitted_packets", Connections: "connections",
 		LoopTime: "loop_ns", MemoryTime: "memory_byte_seconds",
+		ThrottledOut: "throttled_out_ns", ThrottledIn: "throttled_in_ns",
 	}
 	for o := range transport.NumOps {
 		n[Sent(o)], n[Rcvd(o)] = "sent_"+o.String(), "received_"+o.String()

@@ -120,6 +120,13 @@ func (p *page) tenants(list []*group) {
 	column("vrdma_loop_seconds_total", "Time of the daemon's loop.", meter.LoopTime, 1e9)
 	column("vrdma_memory_byte_seconds_total", "Registered memory, times how long it was.", meter.MemoryTime, 1)
 
+	p.family("vrdma_throttled_seconds_total", "counter", "Time in which a cap held up what wanted to leave (out), or to come in (in).")
+	for _, g := range list {
+		if g.tenant != meter.System {
+			p.sample(float64(g.used[meter.ThrottledOut])/1e9, g.labels("direction", "out")...)
+			p.sample(float64(g.used[meter.ThrottledIn])/1e9, g.labels("direction", "in")...)
+		}
+	}
 	p.family("vrdma_messages_total", "counter", "Messages by operation: requests that were sent, and those of others that were carried out.")
 	for _, g := range list {
 		for o := range transport.NumOps {

@@ -233,6 +233,13 @@ func (a *Arena) Reclaim() bool {
 	return true
 }
 
+// inUse is how many bytes of rings there are, those included that are not reclaimed yet.
+func (a *Arena) inUse() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used
+}
+
 // Due reports whether so much is released that it has to be reclaimed.
 func (a *Arena) Due() bool {
 	a.mu.Lock()

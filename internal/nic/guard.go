@@ -74,6 +74,7 @@ type Denial struct {
 	Contact ib.Contact
 	QP      uint32 // 0: none
 	Pid     int    // of the program that it happened to; 0: none
+	UID     int    // whose it is; means nothing without a program
 	Program string
 	Why     string
 }
@@ -159,7 +160,7 @@ func (n *NIC) Refuse(what Refusal, d Denial, now ib.Time) {
 
 // refuse is Refuse for something that a queue pair did.
 func (q *QP) refuse(what Refusal, peer ib.GID, c ib.Contact) {
-	q.nic.Refuse(what, Denial{Peer: peer, Contact: c, QP: q.num, Pid: q.session.Pid, Program: q.session.Program}, q.owner.Now())
+	q.nic.Refuse(what, Denial{Peer: peer, Contact: c, QP: q.num, Pid: q.session.Pid, UID: q.session.UID, Program: q.session.Program}, q.owner.Now())
 }
 
 // contactWith is how the queue pair comes to a peer.
@@ -176,7 +177,7 @@ func (q *QP) contactWith(peer ib.GID, num uint32) ib.Contact {
 func (s *Session) mayHave(t ib.Service) error {
 	if g := s.nic.rules.guard; g != nil && !g.Type(t) {
 		s.nic.Refuse(RefusedType, Denial{
-			Contact: ib.Contact{Type: t}, Pid: s.Pid, Program: s.Program, Why: "the NIC's types do not include " + t.String(),
+			Contact: ib.Contact{Type: t}, Pid: s.Pid, UID: s.UID, Program: s.Program, Why: "the NIC's types do not include " + t.String(),
 		}, s.now())
 		return syscall.EPERM
 	}
@@ -235,7 +236,7 @@ func (s *Session) mayAddress(dgid ib.GID) error {
 	if ok {
 		return nil
 	}
-	s.nic.Refuse(RefusedAddress, Denial{Peer: dgid, Contact: c, Pid: s.Pid, Program: s.Program}, s.now())
+	s.nic.Refuse(RefusedAddress, Denial{Peer: dgid, Contact: c, Pid: s.Pid, UID: s.UID, Program: s.Program}, s.now())
 	return refusalErrno(known)
 }
 

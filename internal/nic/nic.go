@@ -29,6 +29,8 @@ type Config struct {
 	Random func() uint32
 	// Denied hears of what a Guard refused, on the loop; nil: nobody does.
 	Denied func(Denial)
+	// Capped hears that the NIC has met a cap, and which, on the loop; nil: nobody does.
+	Capped func(limit string)
 }
 
 // NIC is one virtual device.

@@ -17,6 +17,7 @@ type SessionOptions struct {
 	Space   *memory.Space
 	Pid     int
 	User    int // whose turns and threads it uses: a uid, or -1 for the daemon's owner
+	UID     int // who it is
 	Program string
 	// Account is charged for what the session holds; nil: nobody is.
 	Account *budget.Account

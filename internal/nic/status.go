@@ -92,7 +92,7 @@ func (s *Session) Status() SessionStatus {
 	st := SessionStatus{
 		Pid: s.Pid, Program: s.Program, Opened: s.opened,
 		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
-		Chans: s.channels.len(), RingBytes: s.Arena.used,
+		Chans: s.channels.len(), RingBytes: s.Arena.inUse(),
 	}
 	s.mrs.walk(func(_ uint32, m *MR) { st.MRBytes += m.length })
 	s.qps.walk(func(h uint32, q *QP) {

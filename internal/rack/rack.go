@@ -61,6 +61,9 @@ type Config struct {
 	HostRoutes vnic.Routes
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
+	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
+	// nil: nobody does.
+	Capped func(k tenant.Key, limit string)
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
 	Connected func(*vnic.NIC, rdmacm.Notice)
 }
@@ -251,6 +254,9 @@ func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 	if key := c.Key(); r.cfg.Denied != nil {
 		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
 	}
+	if key := c.Key(); r.cfg.Capped != nil {
+		d.Capped = func(limit string) { r.cfg.Capped(key, limit) }
+	}
 	for _, a := range addresses(c) {
 		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})
 	}
@@ -271,7 +277,8 @@ func (r *Rack) guid(name string) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// limits are those of a NIC over the daemon's.
+// limits are those of a NIC. The daemon's may be lowered and not raised: administrators of tenants
+// set them.
 func limits(l nic.Limits, n tenant.Limits) nic.Limits {
 	for _, v := range []struct {
 		to   *int
@@ -281,10 +288,10 @@ func limits(l nic.Limits, n tenant.Limits) nic.Limits {
 		{&l.Channels, n.Channels},
 	} {
 		if v.from > 0 {
-			*v.to = v.from
+			*v.to = min(*v.to, v.from)
 		}
 	}
-	if n.Memory > 0 {
+	if n.Memory > 0 && (l.Memory == 0 || uint64(n.Memory) < l.Memory) { // 0: as the daemon finds right
 		l.Memory = uint64(n.Memory)
 	}
 	return l

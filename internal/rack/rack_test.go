@@ -235,7 +235,7 @@ func TestMTU(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	got := limits(nic.DefaultLimits, tenant.Limits{QPs: 3, Memory: 4096})
+	got := limits(nic.DefaultLimits, tenant.Limits{QPs: 3, CQs: 1 << 30, Memory: 4096})
 	want := nic.DefaultLimits
 	want.QPs, want.Memory = 3, 4096
 	if got != want {

@@ -80,6 +80,7 @@ func (a *CMA) gidIndex(gid ib.GID) int {
 // A Client is a process: the name space of its identifiers.
 type Client struct {
 	Pid     int
+	UID     int // whose it is
 	Program string
 	// Established counts the stream connections that there have been.
 	Established uint64

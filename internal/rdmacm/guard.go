@@ -23,7 +23,7 @@ func (a *CMA) allowed(what nic.Refusal, peer ib.GID, qpType uint8, by ib.Asker, 
 	}
 	d := nic.Denial{Peer: peer, Contact: contact}
 	if c != nil {
-		d.Pid, d.Program = c.Pid, c.Program
+		d.Pid, d.UID, d.Program = c.Pid, c.UID, c.Program
 	}
 	a.nic.Refuse(what, d, a.now())
 	return false

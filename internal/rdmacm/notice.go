@@ -5,6 +5,7 @@ import "net/netip"
 // A Notice is about a connection that was made, or has ended.
 type Notice struct {
 	Pid           int // of the program
+	UID           int // whose it is
 	Program       string
 	Local, Remote netip.AddrPort
 	Passive       bool // the peer asked for it
@@ -21,7 +22,7 @@ func (id *ID) established() {
 func (id *ID) notice(ended bool) {
 	if f := id.cma.Notice; f != nil {
 		f(Notice{
-			Pid: id.client.Pid, Program: id.client.Program, Local: id.src, Remote: id.dst, Passive: id.passive, Ended: ended,
+			Pid: id.client.Pid, UID: id.client.UID, Program: id.client.Program, Local: id.src, Remote: id.dst, Passive: id.passive, Ended: ended,
 		})
 	}
 }

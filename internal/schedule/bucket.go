@@ -23,6 +23,8 @@ const (
 	refill = ib.Time(64_000)
 	// mostLeast bounds that: a turn of so many bytes is long enough.
 	mostLeast = 32 << 10
+	// mostLate bounds what is made up for, see bucket.wake.
+	mostLate = ib.Time(20_000_000)
 )
 
 // set changes the rate, in units a second, and the burst. A new bucket is full.
@@ -55,7 +57,19 @@ func (b *bucket) limited() bool { return b.perNS != 0 }
 // fill brings the level up to now.
 func (b *bucket) fill(now ib.Time) {
 	if now > b.at {
-		b.level = min(b.level+b.perNS*float64(now-b.at), b.burst)
+		if b.level < b.burst {
+			b.level = min(b.level+b.perNS*float64(now-b.at), b.burst)
+		}
+		b.at = now
+	}
+}
+
+// wake brings the level up to now for who was parked. If the loop was without a processor when
+// that should have ended, what came in meanwhile is not lost, even if it is more than a burst:
+// who is parked cannot help that, and would never make up for it.
+func (b *bucket) wake(now ib.Time) {
+	if b.perNS != 0 && now > b.at {
+		b.level = max(b.level, min(b.level, b.burst)+b.perNS*float64(min(now-b.at, mostLate)))
 		b.at = now
 	}
 }
@@ -113,6 +127,11 @@ func (c *caps) open(now ib.Time) bool { return c.bytes.open(now) && c.messages.o
 func (c *caps) take(bytes, messages int) {
 	c.bytes.take(bytes)
 	c.messages.take(messages)
+}
+
+func (c *caps) wake(now ib.Time) {
+	c.bytes.wake(now)
+	c.messages.wake(now)
 }
 
 func (c *caps) ready() ib.Time { return max(c.bytes.ready(), c.messages.ready()) }

@@ -31,6 +31,7 @@ func (s *Scheduler) Shut(n *NIC, now ib.Time) {
 	}
 	if !n.gated {
 		n.gated, n.shut = true, now
+		s.met(n, true, now)
 	}
 	s.wheel.wait(&n.gate, max(n.in.ready(), n.tenant.in.ready(), now), now)
 }

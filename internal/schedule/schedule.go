@@ -4,6 +4,9 @@ import "vrdma/internal/ib"
 
 // A Scheduler decides which NIC has the next turn.
 type Scheduler struct {
+	// Capped hears of NICs that have met a cap, each once a second at most; nil: nobody does.
+	Capped func(*NIC, Cap)
+
 	sole    *NIC    // the only NIC there is, if it has no caps: then the rings are not used
 	limited int     // NICs that have caps, a guarantee or a class, or whose tenant has caps
 	gates   int     // NICs, and tenants, with a cap on what comes in
@@ -54,6 +57,7 @@ type NIC struct {
 	gated   bool    // its gate was closed to somebody
 	since   ib.Time // when it was parked
 	shut    ib.Time // when its gate was closed
+	told    ib.Time // when Capped heard of it last; 0: never
 	used    Use
 }
 
@@ -385,6 +389,7 @@ func (s *Scheduler) head(now ib.Time) *NIC {
 
 // park has n wait until it is under its caps.
 func (s *Scheduler) park(n *NIC, now ib.Time) {
+	s.met(n, false, now)
 	s.displace(n, now)
 	n.parked, n.since = true, now
 	n.hook.what = nicParked
@@ -393,6 +398,7 @@ func (s *Scheduler) park(n *NIC, now ib.Time) {
 
 // parkTenant has t wait until it is under its caps.
 func (s *Scheduler) parkTenant(t *Tenant, now ib.Time) {
+	s.met(t.ring.head().nic, false, now)
 	s.tenants.leave(&t.place)
 	t.parked, t.since = true, now
 	s.wheel.wait(&t.hook, t.out.ready(), now)
@@ -441,7 +447,7 @@ func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 // ask. Else it is nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is what n had. Time counts what Charge said.
+// Used is what n had. Time is what Charge and Bill said.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
 // Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and
@@ -502,12 +508,17 @@ func (s *Scheduler) Wake(now ib.Time) {
 		switch h.what {
 		case tenantParked:
 			t := h.tenant
+			t.out.wake(now)
 			if s.unparkTenant(t, now); t.ring.members > 0 {
 				s.tenants.enter(&t.place)
 			}
 		case gate:
+			h.nic.in.wake(now)
 			s.reopen(h.nic, now)
 		default:
+			if h.what == nicParked {
+				h.nic.out.wake(now)
+			}
 			s.displace(h.nic, now)
 			s.place(h.nic, now)
 		}

@@ -185,6 +185,28 @@ func TestCapMessages(t *testing.T) {
 	}
 }
 
+// TestCapOfLateLoop: a loop that has no processor now and then sends what it could not send meanwhile.
+func TestCapOfLateLoop(t *testing.T) {
+	for _, c := range []struct {
+		rate Rate
+		size int
+	}{{Rate{Out: 125_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
+		w := newWorld(t)
+		l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
+		for range 50 {
+			w.run(15_000_000)
+			w.now += 5_000_000
+		}
+		got, want := float64(l.bytes), float64(c.rate.Out)
+		if want == 0 {
+			got, want = float64(l.msgs), float64(c.rate.MessagesOut)
+		}
+		if got < 0.98*want || got > 1.02*want {
+			t.Errorf("%+v: %.0f in a second", c.rate, got)
+		}
+	}
+}
+
 // TestBurst: after a pause a burst passes at once.
 func TestBurst(t *testing.T) {
 	const burst = 4 << 20

@@ -43,6 +43,11 @@ var (
 	hostName   = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?$`)
 )
 
+// Valid reports whether an object can have this key.
+func (k Key) Valid() bool {
+	return newObject(k.Kind) != nil && dnsLabel.MatchString(k.Name) && (k.Kind == KindTenant && k.Tenant == "" || dnsLabel.MatchString(k.Tenant))
+}
+
 const isDNSLabel = "a name is a DNS label: at most 63 of a-z, 0-9 and -, neither first nor last a -"
 
 func (c *checker) metadata(m *Metadata, kind Kind) {

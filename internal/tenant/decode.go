@@ -18,8 +18,18 @@ type decoder struct {
 	errs Errors
 }
 
+// mostWrong is how much that is wrong with a file is said. Nobody reads more, and a file that is
+// written for it would take memory for each of its letters.
+const mostWrong = 1000
+
 // wrong notes what is wrong with a node.
 func (d *decoder) wrong(n *yaml.Node, field, format string, args ...any) {
+	if len(d.errs) >= mostWrong {
+		return
+	}
+	if len(d.errs) == mostWrong-1 {
+		format, args = "more is wrong, and is not listed", nil
+	}
 	d.errs = append(d.errs, &Error{File: d.file, Line: n.Line, Key: d.key, Field: field, Text: fmt.Sprintf(format, args...)})
 }
 

@@ -82,3 +82,27 @@ func (k Key) Path() string {
 	}
 	return k.Tenant + "/" + k.Name
 }
+
+// Twice is Errors about the objects that are among some more than once; nil: none is.
+func Twice(objects []Object) error {
+	var errs Errors
+	first := make(map[Key]Object, len(objects))
+	for _, o := range objects {
+		if before := first[o.Key()]; before != nil {
+			errs = append(errs, twice(before, o))
+			continue
+		}
+		first[o.Key()] = o
+	}
+	return errs.err()
+}
+
+func twice(first, again Object) *Error {
+	where := ""
+	if from := first.Meta().from; from.node != nil {
+		where = fmt.Sprintf(", first at %s:%d", from.file, from.node.Line)
+	}
+	e := &Error{Key: again.Key(), Text: fmt.Sprintf("is given twice%s: delete one, or give it another name", where)}
+	again.Meta().from.locate(e)
+	return e
+}

@@ -37,6 +37,9 @@ func Parse(name string, text []byte) ([]Object, error) {
 		}
 		some, wrong := decodeDocument(name, n.Content[0])
 		objects, errs = append(objects, some...), append(errs, wrong...)
+		if len(errs) >= mostWrong {
+			return nil, errs
+		}
 	}
 }
 
@@ -73,7 +76,9 @@ func decodeDocument(file string, n *yaml.Node) (objects []Object, errs Errors) {
 		if wrong == nil {
 			objects = append(objects, o)
 		}
-		errs = append(errs, wrong...)
+		if errs = append(errs, wrong...); len(errs) >= mostWrong {
+			break
+		}
 	}
 	return objects, errs
 }
@@ -204,14 +209,26 @@ func Marshal(o Object) ([]byte, error) {
 
 // Unmarshal reads what Marshal has written. It passes over fields that it does not know: a later
 // version may have written them.
-func Unmarshal(text []byte) (Object, error) {
+func Unmarshal(text []byte) (Object, error) { return unmarshal(text, json.Unmarshal) }
+
+// UnmarshalStrict is Unmarshal for what somebody asks for now: a field that is not known is
+// refused, because it would not be done.
+func UnmarshalStrict(text []byte) (Object, error) {
+	return unmarshal(text, func(text []byte, v any) error {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		return d.Decode(v)
+	})
+}
+
+func unmarshal(text []byte, read func([]byte, any) error) (Object, error) {
 	var raw struct {
 		APIVersion string          `json:"apiVersion"`
 		Kind       Kind            `json:"kind"`
 		Metadata   Metadata        `json:"metadata"`
 		Spec       json.RawMessage `json:"spec"`
 	}
-	if err := json.Unmarshal(text, &raw); err != nil {
+	if err := read(text, &raw); err != nil {
 		return nil, err
 	}
 	if raw.APIVersion != APIVersion {
@@ -223,7 +240,7 @@ func Unmarshal(text []byte) (Object, error) {
 	}
 	*o.Meta() = raw.Metadata
 	if len(raw.Spec) > 0 {
-		if err := json.Unmarshal(raw.Spec, reflect.ValueOf(o).Elem().FieldByName("Spec").Addr().Interface()); err != nil {
+		if err := read(raw.Spec, reflect.ValueOf(o).Elem().FieldByName("Spec").Addr().Interface()); err != nil {
 			return nil, fmt.Errorf("%s: spec: %w", o.Key(), err)
 		}
 	}

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -325,4 +326,21 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		_, _ = NewWorld(append(red, o))
 	})
+}
+
+// However much is wrong with a file, so much is said.
+func TestErrorsAreBounded(t *testing.T) {
+	const head = "apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: a, tenant: red}\nspec: "
+	for what, text := range map[string]string{
+		"values":    head + "{network: n, open: {uids: [" + strings.Repeat("a,", 5000) + "1]}}",
+		"fields":    head + "{" + strings.Repeat("a: ,", 5000) + "}",
+		"documents": strings.Repeat("--- a\n", 5000),
+		"items":     "kind: List\nitems: [" + strings.Repeat("a,", 5000) + "]",
+	} {
+		_, err := Parse("f.yaml", []byte(text))
+		var errs Errors
+		if !errors.As(err, &errs) || len(errs) == 0 || len(errs) > 2*mostWrong {
+			t.Errorf("%s: %d errors, want some and at most %d", what, len(errs), 2*mostWrong)
+		}
+	}
 }

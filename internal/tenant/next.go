@@ -94,11 +94,7 @@ func (b *builder) admit(o Object) {
 	key := o.Key()
 	p := &put{given: o}
 	if before, found := b.byKey[key]; found {
-		where := ""
-		if from := before.given.Meta().from; from.node != nil {
-			where = fmt.Sprintf(", first at %s:%d", from.file, from.node.Line)
-		}
-		b.wrong(p, "", "is given twice%s: delete one, or give it another name", where)
+		b.errs = append(b.errs, twice(before.given, o))
 		return
 	}
 	b.byKey[key] = p

@@ -133,7 +133,8 @@ type NIC struct {
 type NICSpec struct {
 	Network string `json:"network"`
 	// Address is one address, Addresses are one of each family; a family that the network has
-	// and that is not given is allocated if neither is.
+	// and that is not given is allocated if neither is. In a World all of them, the allocated ones
+	// too, are in Addresses, IPv4 first.
 	Address   netip.Addr   `json:"address,omitzero"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Host      string       `json:"host,omitempty"` // empty is anywhere

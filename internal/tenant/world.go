@@ -116,28 +116,12 @@ func (w *World) NetworkByVNI(vni uint32) *Network {
 	return o
 }
 
-// AddressesOf are those of a NIC, given or allocated, one a family, IPv4 first. An allocated
-// address is in the object itself once it is part of a world (NICSpec.Addresses), and so is the
-// VNI.
-func (w *World) AddressesOf(n *NIC) []netip.Addr { return n.Spec.Addresses }
-
 // TenantOf and NetworkOf are what a NIC of this world belongs to.
 func (w *World) TenantOf(n *NIC) *Tenant   { return w.Tenant(n.Metadata.Tenant) }
 func (w *World) NetworkOf(n *NIC) *Network { return w.Network(n.Metadata.Tenant, n.Spec.Network) }
 
 // NetworkKey is the key of the NIC's network.
 func (o *NIC) NetworkKey() Key { return Key{KindNetwork, o.Metadata.Tenant, o.Spec.Network} }
-
-// Selected are the NICs that a policy is about, by name.
-func (w *World) Selected(p *Policy) []*NIC {
-	var list []*NIC
-	for _, o := range w.ObjectsOf(KindNIC, p.Metadata.Tenant) {
-		if nic := o.(*NIC); p.Spec.NICs.Selects(nic) {
-			list = append(list, nic)
-		}
-	}
-	return list
-}
 
 // Selects reports whether a NIC of the policy's own tenant is meant: of the network, if one is
 // given, and with one of the names, if any are given, and all of the labels.

@@ -49,8 +49,8 @@ func TestExample(t *testing.T) {
 		t.Fatalf("%d objects, want 10", got)
 	}
 	slow := w.NIC("red", "slow")
-	if want := []netip.Addr{netip.MustParseAddr("10.1.0.3")}; !slices.Equal(w.AddressesOf(slow), want) {
-		t.Errorf("red/slow has %v, want %v: .1 and .2 are given", w.AddressesOf(slow), want)
+	if want := []netip.Addr{netip.MustParseAddr("10.1.0.3")}; !slices.Equal(slow.Spec.Addresses, want) {
+		t.Errorf("red/slow has %v, want %v: .1 and .2 are given", slow.Spec.Addresses, want)
 	}
 	if slow.Spec.Rate.Out != 1e9 || w.Tenant("red").Spec.Quota.Memory != 4<<30 {
 		t.Errorf("rate %v, memory %v", slow.Spec.Rate.Out, w.Tenant("red").Spec.Quota.Memory)
@@ -64,8 +64,8 @@ func TestExample(t *testing.T) {
 		t.Errorf("VNI 200 is %v", n)
 	}
 	policy := w.Get(Key{KindPolicy, "red", "no-batch-to-store"}).(*Policy)
-	if got := w.Selected(policy); len(got) != 1 || got[0] != w.NIC("red", "db") {
-		t.Errorf("the policy is about %v", got)
+	if about := &policy.Spec.NICs; !about.Selects(w.NIC("red", "db")) || about.Selects(w.NIC("red", "web")) || about.Selects(slow) {
+		t.Error("the policy is not about red/db alone")
 	}
 	if p := &policy.Spec.Deny[0].Peer; !p.Matches(slow) || p.Matches(w.NIC("red", "web")) {
 		t.Error("the rule does not match red/slow alone")

@@ -193,7 +193,7 @@ func many(name string, n int) string {
 func TestConnectionEvents(t *testing.T) {
 	harness.Need(t, "rping")
 	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
-	example := filepath.Join(harness.Root(), "internal/control/testdata/two-tenants.yaml")
+	example := filepath.Join(harness.Root(), "examples/two-tenants.yaml")
 	wantOut(t, d, 0, "red/web", "apply", "-f", example)
 	server := d.LaunchWith(t, []string{"--nic", "red/db"}, "rping", "-s", "-P", "-a", "10.1.0.2")
 	place, err := launch.Place{Socket: d.Socket}.NIC("red", "db")
@@ -223,7 +223,8 @@ func TestConnectionEvents(t *testing.T) {
 		return false
 	}
 	client := d.LaunchWith(t, []string{"--nic", "red/web"}, "rping", "-c", "-a", "10.1.0.2")
-	for _, want := range [][]string{{"connected", "NIC red/web", "10.1.0.2", "rping"}, {"connected", "NIC red/db", "10.1.0.1"}} {
+	uid := fmt.Sprintf("uid %d", os.Getuid())
+	for _, want := range [][]string{{"opened", "NIC red/web", "rping", uid}, {"connected", "NIC red/web", "10.1.0.2", "rping", uid}, {"connected", "NIC red/db", "10.1.0.1"}} {
 		if !harness.Poll(time.Minute, func() bool { return event(want...) }) {
 			out, _ := as(d, 0, "events")
 			t.Fatalf("no event with %q:\n%s%s", want, out, client.Output())
@@ -242,10 +243,43 @@ func TestConnectionEvents(t *testing.T) {
 		t.Errorf("the revocation is no event:\n%s", out)
 	}
 	client.Wait(t, time.Minute)
+	if !harness.Poll(time.Minute, func() bool { return event("closed", "NIC red/web", "rping", uid) }) {
+		out, _ := as(d, 0, "events")
+		t.Errorf("the end is no event:\n%s", out)
+	}
 	if out, _ := as(d, 0, "events", "blue"); strings.Contains(out, "connected") {
 		t.Errorf("blue has red's events:\n%s", out)
 	}
 	wantRefused(t, d, 0, "in use by rping", "delete", "nic", "red/db")
 	server.End()
+	d.Stop(t)
+}
+
+// TestApplyMany: NICs, networks and rules through the command and a real daemon; the long form has
+// a thousand NICs, a hundred networks and ten thousand rules.
+func TestApplyMany(t *testing.T) {
+	networks := 100
+	if os.Getenv("VRDMA_TEST_ALL") == "" {
+		networks = 10
+	}
+	var b strings.Builder
+	b.WriteString(manyNICs(networks, 10))
+	for n := range networks {
+		for p := range 10 {
+			fmt.Fprintf(&b, "apiVersion: vrdma.io/v1\nkind: Policy\nmetadata: {name: p%d-%d, tenant: t%d}\nspec: {nics: {network: n%d}, deny: [", n%10, p, n/10, n%10)
+			for r := range 10 {
+				fmt.Fprintf(&b, "{direction: in, peer: {nic: n%d-%d}, service: {space: tcp, ports: [%d]}},", n%10, r, 7000+10*p+r)
+			}
+			b.WriteString("]}\n---\n")
+		}
+	}
+	d := startDaemon(t, filepath.Join(harness.Directory(t, nil), "store"))
+	file := writeFile(t, "many.yaml", b.String())
+	for _, what := range []string{"created", "unchanged"} {
+		begin := time.Now()
+		wantOut(t, d, 0, "policy/t0/p9-9 "+what, "apply", "-f", file)
+		t.Logf("%d NICs, %d networks, %d rules %s in %v", 10*networks, networks, 100*networks, what, time.Since(begin))
+	}
+	wantOut(t, d, 0, "ready", "get", "nic", "t0/n9-9")
 	d.Stop(t)
 }

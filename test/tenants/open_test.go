@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 		{"uids: [65534], container: /nowhere", false, "may not open it (spec.open.container)"},
 		{"namespace: /proc/self/ns/net", true, ""}, // the daemon's
 		{"namespace: /proc/self/ns/mnt", false, "only the network namespace"},
-		{"namespace: /nothing", false, "is not there"},
+		{"namespace: /nothing", false, "only the network namespace"}, // whether it is there is not told
 	} {
 		t.Run(test.open, func(t *testing.T) {
 			d := startAt(t, harness.Directory(t, nil), fmt.Sprintf(openFile, test.open), 0o600, 0o755)

@@ -2,7 +2,9 @@
 /*
  * stream server PORT | stream client PORT MESSAGES: a pair of processes that the
  * test can kill and stop. The client sends numbered messages, the server checks
- * each byte and answers every 64th. MESSAGES 0: until killed. The client prints
+ * each byte and answers every 64th. MESSAGES 0: until killed. With "careful"
+ * at the end nobody has to send anything again, however slow the other is: there is a
+ * receive for every message, and the time-out is four seconds. The client prints
  * "running" when data flows, and how it ended:
  *
  *   done N                  all N messages arrived
@@ -36,11 +38,11 @@ static void ended(struct ibv_wc *wc, unsigned long n)
 	exit(0);
 }
 
-static void serve(int fd)
+static void serve(int fd, bool careful)
 {
 	struct dev d = dev_open();
 	struct buf b = buf_new(&d, (DEPTH + 1) * LEN, ALL_ACCESS);
-	struct end e = end_new(&d, (struct opt){.depth = 2 * DEPTH, .timeout = 12, .retry = 3});
+	struct end e = end_new(&d, (struct opt){.depth = 2 * DEPTH, .timeout = careful ? 20 : 12, .retry = 3});
 
 	for (size_t i = 0; i < DEPTH; i++)
 		post_recv(&e, &b, i * LEN, LEN, i);
@@ -70,11 +72,11 @@ static void serve(int fd)
 	dev_close(&d);
 }
 
-static void send_stream(int fd, unsigned long messages)
+static void send_stream(int fd, unsigned long messages, bool careful)
 {
 	struct dev d = dev_open();
 	struct buf b = buf_new(&d, (DEPTH + 1) * LEN, ALL_ACCESS);
-	struct end e = end_new(&d, (struct opt){.depth = 2 * DEPTH, .timeout = 12, .retry = 3});
+	struct end e = end_new(&d, (struct opt){.depth = 2 * DEPTH, .timeout = careful ? 20 : 12, .retry = 3});
 	unsigned long acked = 0, n = 0, sent = 0;
 
 	for (uint64_t i = 0; i < 16; i++)
@@ -82,7 +84,7 @@ static void send_stream(int fd, unsigned long messages)
 	end_connect(&e, swap_addr(fd, end_addr(&e, &b)));
 	barrier(fd);
 	while (!messages || acked < messages) {
-		while (n - sent < 32 && n - acked < 512 && (!messages || n < messages)) {
+		while (n - sent < 32 && n - acked < (careful ? DEPTH : 512) && (!messages || n < messages)) {
 			struct work w = work_new(IBV_WR_SEND_WITH_IMM, &b, (n % DEPTH) * LEN, LEN, n);
 			fill(b.p + (n % DEPTH) * LEN, LEN, (uint32_t)(n % 251));
 			w.wr.imm_data = htonl((uint32_t)n);
@@ -114,9 +116,10 @@ int main(int argc, char **argv)
 	CHECK(argc >= 3, "usage: stream server PORT | stream client PORT MESSAGES");
 	bool server = !strcmp(argv[1], "server");
 	int fd = tcp(server, atoi(argv[2]));
+	bool careful = !strcmp(argv[argc - 1], "careful");
 	if (server)
-		serve(fd);
+		serve(fd, careful);
 	else
-		send_stream(fd, argc > 3 ? strtoul(argv[3], NULL, 10) / 64 * 64 : 0);
+		send_stream(fd, argc > 3 ? strtoul(argv[3], NULL, 10) / 64 * 64 : 0, careful);
 	return 0;
 }

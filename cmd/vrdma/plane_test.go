@@ -1,0 +1,30 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A place that cannot be looked at, such as another user's home, is passed over.
+func TestFirstReachable(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	below, absent, last := filepath.Join(file, "state.db"), filepath.Join(dir, "a/b.db"), filepath.Join(dir, "last.db")
+	for _, c := range []struct {
+		want  string
+		paths []string
+	}{
+		{absent, []string{below, absent, last}},
+		{file, []string{file, absent, last}},
+		{last, []string{below, last}},
+		{below, []string{below}},
+	} {
+		if got := firstReachable(c.paths); got != c.want {
+			t.Errorf("of %q it takes %q, want %q", c.paths, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package tenants
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"vrdma/internal/protocol"
+	"vrdma/test/harness"
+)
+
+// Containers that run keep the libvrdma.so that they were started with, and a newer daemon serves
+// them: that of the commit before the protocol changed last. Where there is no history, as in an
+// exported tree, and in the long form, today's library says that it is the oldest that is served.
+func TestOlderLibrary(t *testing.T) {
+	harness.Need(t, "ibv_rc_pingpong", "rping", "gcc", "make", "tar", "git")
+	if library := libraryBefore(t); library != "" {
+		t.Run("of the commit before", func(t *testing.T) { older(t, library) })
+		if !harness.All() {
+			return // compiling takes longer than all the rest
+		}
+	}
+	t.Run("that says it is the oldest", func(t *testing.T) { older(t, libraryOfVersion(t, protocol.OldestVersion)) })
+}
+
+// older runs programs with an older library at the doors of declared NICs.
+func older(t *testing.T, library string) {
+	d := start(t, example(t))
+	content, err := os.ReadFile(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The NICs' directories have links to this one file, which keeps its inode.
+	if err := os.WriteFile(d.place.Library(), content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	used := strings.Fields(d.at("red/web").run(t, "printenv", "LD_PRELOAD"))
+	if len(used) != 1 {
+		t.Fatalf("LD_PRELOAD is %q, want one library", used)
+	}
+	if now, err := os.ReadFile(used[0]); err != nil || string(now) != string(content) {
+		t.Fatalf("%s is not the older library: %v", used[0], err)
+	}
+	d.both(t, func(of string) *harness.Conversation {
+		tcp := harness.FreePort(t)
+		server, client := pingpong(tcp)
+		server, client = append(server, "-e"), append(client, "-e") // events: what an older one arms by command
+		return harness.Converse(t, tcp, d.at(of+"/web"), server, d.at(of+"/db"), client)
+	})
+	d.both(t, func(of string) *harness.Conversation {
+		server := d.at(of+"/web").launch(t, "rping", "-s", "-a", "10.1.0.1", "-V", "-C", "50")
+		d.listening(t, of+"/web")
+		return &harness.Conversation{Server: server, Client: d.at(of+"/db").launch(t, "rping", "-c", "-a", "10.1.0.1", "-V", "-C", "50")}
+	})
+	d.stream(t, "red/web", "red/db", messages).OK(t, minute)
+}
+
+// libraryBefore builds the library of the commit before the one that changed the protocol's
+// number last; empty: there is no such commit here.
+func libraryBefore(t *testing.T) string {
+	t.Helper()
+	git := func(args ...string) (string, error) {
+		out, err := exec.Command("git", append([]string{"-C", harness.Root()}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	top, err := git("rev-parse", "--show-toplevel")
+	if root, _ := filepath.EvalSymlinks(harness.Root()); err != nil || top != root {
+		return "" // no repository, or one around an exported tree
+	}
+	changed, err := git("log", "-1", "--no-merges", "--format=%H", "-G", "define VRDMA_PROTOCOL ", "--", "shim/protocol.h")
+	if err != nil || changed == "" {
+		return ""
+	}
+	before, err := git("rev-parse", "--verify", "--quiet", changed+"^")
+	if err != nil {
+		return "" // a history that was cut off
+	}
+	dir := t.TempDir()
+	script := fmt.Sprintf("git -C '%s' archive %s shim | tar -x -C '%s'", harness.Root(), before, dir)
+	if out, err := exec.Command("bash", "-o", "pipefail", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	t.Logf("libvrdma.so of %s, protocol %s", before[:12], protocolOf(t, dir))
+	return makeLibrary(t, dir)
+}
+
+// libraryOfVersion builds today's library with another number of the protocol.
+func libraryOfVersion(t *testing.T, version int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "shim"), os.DirFS(filepath.Join(harness.Root(), "shim"))); err != nil {
+		t.Fatal(err)
+	}
+	header := filepath.Join(dir, "shim", "protocol.h")
+	text, err := os.ReadFile(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = protocolNumber.ReplaceAll(text, fmt.Appendf(nil, "#define VRDMA_PROTOCOL %du", version))
+	if err := os.WriteFile(header, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := protocolOf(t, dir); got != fmt.Sprint(version) {
+		t.Fatalf("protocol %s, want %d", got, version)
+	}
+	return makeLibrary(t, dir)
+}
+
+var protocolNumber = regexp.MustCompile(`#define VRDMA_PROTOCOL (\d+)u`)
+
+func protocolOf(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "shim", "protocol.h"))
+	found := protocolNumber.FindSubmatch(text)
+	if err != nil || found == nil {
+		t.Fatalf("no number of the protocol in shim/protocol.h: %v", err)
+	}
+	return string(found[1])
+}
+
+func makeLibrary(t *testing.T, dir string) string {
+	t.Helper()
+	cmd := exec.Command("make", "-s", "-f", "shim/shim.mk", "CC=gcc", "bin/libvrdma.so")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make libvrdma.so: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "bin", "libvrdma.so")
+}
