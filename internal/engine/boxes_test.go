@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -219,6 +220,7 @@ func TestRudeBoxes(t *testing.T) {
 	for i := range 200 {
 		look()
 		for served := false; !served; {
+			before.Store(math.MaxInt64) // until the request is there, nobody comes before it
 			if !box.look() {
 				t.Fatal("there is no room for a box")
 			}
