@@ -313,6 +313,7 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hel
 	defer unix.Close(bell)
 	f.mu.Lock()
 	d := &device{f: f, conn: c, memory: f.processes[hello.Token], bell: bell, regions: map[uint32]bool{}}
+	mails := f.mails && hello.Flags&protocol.HelloMail != 0
 	f.mu.Unlock()
 	if d.memory == nil {
 		f.t.Errorf("a device was opened with the unknown token %x", hello.Token)
@@ -323,7 +324,7 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hel
 	if err := c.WriteMessage(w.Append(nil), int(arena.Fd()), bell); err != nil {
 		return
 	}
-	if f.mails && hello.Flags&protocol.HelloMail != 0 {
+	if mails {
 		d.serveMail(buf)
 		return
 	}

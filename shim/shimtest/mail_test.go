@@ -110,7 +110,9 @@ func TestMail(t *testing.T) {
 	for _, mode := range []string{"alone", "threads", "forks", "vforks", "clones", "stopped", "full"} {
 		t.Run(mode, func(t *testing.T) {
 			f := startFake(t)
+			f.mu.Lock()
 			f.mails = true
+			f.mu.Unlock()
 			out := mustRun(t, f, library(t), program(t, "mail"), mode)
 			if out != "" {
 				t.Errorf("it printed:\n%s", out)
