@@ -7,6 +7,7 @@
  * says to store.
  */
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -157,13 +158,19 @@ static int store_all(struct reader *r, uint32_t count)
 	return 0;
 }
 
-static int install_all(struct reader *r, uint32_t count, struct passed *fds)
+/* The daemon has a mailbox for us. Without one, everything goes on as before. */
+static void install_mail(struct file *f, int fd)
+{
+	long r = sys(SYS_mmap, NULL, VRDMA_MAIL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!f->mail && (r >= 0 || r < -4095))
+		f->mail = (unsigned char *)r;
+	sys(SYS_close, fd);
+}
+
+static int install_all(struct file *owner, struct reader *r, uint32_t count, struct passed *fds)
 {
 	int used = 0, e = 0;
-	if (fds->truncated || (int)count > fds->n) {
-		complain("too few file descriptors: raise ulimit -n");
-		e = EMFILE;
-	}
+	bool lacking = fds->truncated || (int)count > fds->n;
 	for (uint32_t i = 0; !e && i < count; i++) {
 		struct vrdma_fd d;
 		const void *p = take(r, sizeof d);
@@ -173,6 +180,16 @@ static int install_all(struct reader *r, uint32_t count, struct passed *fds)
 			break;
 		}
 		memcpy(&d, p, sizeof d);
+		if (d.kind == VRDMA_FD_MAIL) {
+			if (!lacking)
+				install_mail(owner, fds->fd[used++]);
+			continue; /* nobody asked for it: the command has not failed */
+		}
+		if (lacking) {
+			complain("too few file descriptors: raise ulimit -n");
+			e = EMFILE;
+			break;
+		}
 		f = file_new(d.kind == VRDMA_FD_ASYNC ? FILE_ASYNC : FILE_COMP);
 		if (!f) {
 			e = ENOMEM;
@@ -201,7 +218,7 @@ int door_apply(struct file *f, size_t n, struct passed *fds)
 	if (e)
 		passed_close(fds);
 	else
-		e = install_all(&r, reply.nfds, fds);
+		e = install_all(f, &r, reply.nfds, fds);
 	return reply.error ? reply.error : e;
 }
 
@@ -233,7 +250,7 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 		    size_t *reply)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n, .nextents = extents};
-	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3};
+	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3, f->mail};
 	struct passed fds;
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)
@@ -327,9 +344,9 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 	int e;
 	if (is_arena(f, fd)) {
 		sigmask old = signals_block();
-		pthread_mutex_lock(&f->lock);
+		file_lock(f);
 		e = command(f, old, buf, n);
-		pthread_mutex_unlock(&f->lock);
+		file_unlock(f);
 		signals_restore(old);
 	} else {
 		e = EBADF;

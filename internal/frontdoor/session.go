@@ -44,8 +44,8 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
-	p, err := s.process(token, who, d)
+func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token
 	s.opened(d, p, true)
 	defer s.opened(d, p, false)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses, d)
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
