@@ -44,6 +44,7 @@ enum {
 #define COMMAND_MAX 16384u /* in_words is 16 bits, but no command comes near */
 #define EXTENTS_MAX 1900u  /* so that request, extents and command fit one message */
 #define EVENT_DEVICE_FATAL 8
+#define ASK_FROM (1ull << 30) /* bytes; below, a registration takes no longer than may be */
 
 static uint32_t word(const void *command, size_t at)
 {
@@ -259,6 +260,33 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
 }
 
+/* Whether the daemon would take a region of this length: what it says of one that it would not is final. */
+static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent *e)
+{
+	struct vrdma_request q = {.op = VRDMA_OP_ROOM, .nextents = 1};
+	struct message m = {{&q, e}, {sizeof q, sizeof *e}, 2};
+	struct passed fds;
+	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
+	if (got == -EIO)
+		atomic_store(&f->dead, true);
+	return got < 0 || door_apply(f, (size_t)got, &fds) != ENOMEM;
+}
+
+/*
+ * What lies under a buffer, in f->out. To make terabytes shared takes long: where the daemon
+ * will say that they are too many, they are left alone, as memory that it has to copy.
+ */
+static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_t length, bool *held)
+{
+	struct vrdma_extent *out = (struct vrdma_extent *)(void *)f->out;
+	struct vrdma_extent all = {start, length, VRDMA_EXTENT_FOREIGN, VRDMA_PROT_READ | VRDMA_PROT_WRITE};
+	*held = false;
+	if (length < ASK_FROM || !memory_sound(start, length) || has_room(f, outside, &all))
+		return memory_prepare(start, length, out, EXTENTS_MAX, held);
+	*out = all;
+	return 1;
+}
+
 /* The pages under a buffer are ours to share from before the daemon hears of them... */
 static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 {
@@ -266,8 +294,7 @@ static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 	uint32_t handle = ~0u;
 	size_t reply;
 	bool held;
-	uint32_t extents = memory_prepare(start, length, (struct vrdma_extent *)(void *)f->out,
-					  EXTENTS_MAX, &held);
+	uint32_t extents = prepare(f, outside, start, length, &held);
 	int e = exchange(f, outside, buf, n, extents, &reply);
 	if (held && e) {
 		memory_refused(start, length);

@@ -141,11 +141,15 @@ struct vrdma_welcome {
  *   struct vrdma_request, struct vrdma_extent[nextents], command bytes.
  * On a PROCESS connection op SYNC asks the daemon to bring the counter files
  * of the device tree up to date; it has no body.
+ * On a UVERBS connection op ROOM asks, before the memory is made shared, whether the process may
+ * register one extent more, of any kind: 0 or the errno that REG_MR would have. A daemon that
+ * does not know the question answers EINVAL, which means no more than that.
  * On an RDMACM connection the bytes that SET_OPTION points to follow the command.
  */
 enum vrdma_op {
 	VRDMA_OP_COMMAND = 1,
 	VRDMA_OP_SYNC = 2,
+	VRDMA_OP_ROOM = 3,
 };
 
 struct vrdma_request {

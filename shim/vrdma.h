@@ -268,6 +268,7 @@ void path_cwd(void);                            /* the working directory changed
 
 /* ---- memory.c, reclaim.c, advice.c, remap.c ---- */
 
+bool memory_sound(uint64_t start, uint64_t length); /* can it be a range of addresses at all? */
 /*
  * Extents under [start, start+length); returns their number. If held, the pages stay as they
  * are until memory_refused, or memory_registered and then memory_deregistered.

@@ -258,6 +258,10 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpSync:
 		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
+	case protocol.OpRoom:
+		if len(req.Extents) == 1 {
+			return finish(reply, protocol.Errno(ses.room(req.Extents[0].Length), syscall.ENOMEM)), nil
+		}
 	}
 	return finish(reply, syscall.EINVAL), nil
 }
@@ -309,6 +313,18 @@ func (ses *session) Settle() {
 		return
 	}
 	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
+}
+
+// room says whether the process may register so much more. Only REG_MR counts refusals: the
+// client sends it all the same.
+func (ses *session) room(length uint64) error {
+	err := ses.proc.space.Room(length)
+	var over *budget.Error
+	if errors.As(err, &over) {
+		ses.srv.recount()
+		err = ses.proc.space.Room(length)
+	}
+	return err
 }
 
 // Map implements uverbs.Device.

@@ -37,6 +37,7 @@ type Op uint32
 const (
 	OpCommand Op = 1 // VRDMA_OP_COMMAND
 	OpSync    Op = 2 // VRDMA_OP_SYNC
+	OpRoom    Op = 3 // VRDMA_OP_ROOM
 )
 
 // Kinds of extent, enum vrdma_extent_kind, and their protection.

@@ -343,6 +343,9 @@ func (d *device) eventFD() (int, error) {
 
 func (d *device) answer(q *protocol.Request) bool {
 	le := binary.NativeEndian
+	if q.Op == protocol.OpRoom {
+		return d.room(q)
+	}
 	command := le.Uint32(q.Command)
 	if command == cmdDeregMR {
 		return d.deregister(le.Uint32(q.Command[8:]))
@@ -432,6 +435,18 @@ func (d *device) answer(q *protocol.Request) bool {
 	}
 	protocol.CloseFDs(fds)
 	return err == nil
+}
+
+// room answers ROOM: ENOMEM for a tebibyte and more; of less the fake has never heard.
+func (d *device) room(q *protocol.Request) bool {
+	errno := int32(unix.EINVAL)
+	if len(q.Extents) == 1 && q.Extents[0].Length >= 1<<40 {
+		errno = int32(unix.ENOMEM)
+	}
+	var reply protocol.ReplyBuilder
+	reply.Reset(nil)
+	b, err := reply.Finish(errno)
+	return err == nil && d.conn.WriteMessage(b) == nil
 }
 
 // deregister answers DEREG_MR: EINVAL for a region that is not there.
