@@ -45,7 +45,7 @@ func NewTable() *Table {
 
 func index(list []*NIC) *contents {
 	c := &contents{
-		list: list, byName: make(map[string]*NIC), byDevice: make(map[*nic.NIC]*NIC), byAddress: make(map[address]*NIC),
+		list: list, byName: make(map[string]*NIC, len(list)), byDevice: make(map[*nic.NIC]*NIC, len(list)), byAddress: make(map[address]*NIC, len(list)),
 	}
 	for _, n := range list {
 		c.byName[n.Name], c.byDevice[n.Device] = n, n
@@ -73,13 +73,19 @@ func (t *Table) Add(n *NIC) error {
 	return nil
 }
 
-// Remove takes n out. Nobody has it open any more.
-func (t *Table) Remove(n *NIC) {
+// Remove takes NICs out. Nobody has them open any more.
+func (t *Table) Remove(nics ...*NIC) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.now.Store(index(slices.DeleteFunc(slices.Clone(t.now.Load().list), func(o *NIC) bool { return o == n })))
-	if t.removed != nil {
-		t.removed(n)
+	gone := make(map[*NIC]bool, len(nics))
+	for _, n := range nics {
+		gone[n] = true
+	}
+	t.now.Store(index(slices.DeleteFunc(slices.Clone(t.now.Load().list), func(o *NIC) bool { return gone[o] })))
+	for _, n := range nics {
+		if t.removed != nil {
+			t.removed(n)
+		}
 	}
 }
 
