@@ -52,8 +52,6 @@ type Config struct {
 	// open them.
 	Mode, DirMode fs.FileMode
 	Owner         int // uid
-	// Limits are the daemon's, for each opened device.
-	Limits nic.Limits
 	// Seed makes the NICs' GUIDs: with the same one they have the same again.
 	Seed []byte
 	// Underlay is the MTU of the host's network; 0: there is no other host.
@@ -110,9 +108,6 @@ type made struct {
 func New(c Config) *Rack {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
-	}
-	if c.Limits == (nic.Limits{}) {
-		c.Limits = nic.DefaultLimits
 	}
 	return &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
 }
@@ -275,7 +270,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 
 // device is the device of a NIC.
 func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
-	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: limits(r.cfg.Limits, c.Spec.Limits)}
+	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
 	if key := c.Key(); r.cfg.Denied != nil {
 		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
 	}
@@ -302,32 +297,12 @@ func (r *Rack) guid(name string) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// limits are those of a NIC. The daemon's may be lowered and not raised: administrators of tenants
-// set them.
-func limits(l nic.Limits, n tenant.Limits) nic.Limits {
-	for _, v := range []struct {
-		to   *int
-		from int
-	}{
-		{&l.PDs, n.PDs}, {&l.CQs, n.CQs}, {&l.QPs, n.QPs}, {&l.MRs, n.MRs}, {&l.MWs, n.MWs}, {&l.SRQs, n.SRQs}, {&l.AHs, n.AHs},
-		{&l.Channels, n.Channels},
-	} {
-		if v.from > 0 {
-			*v.to = min(*v.to, v.from)
-		}
-	}
-	if n.Memory > 0 && (l.Memory == 0 || uint64(n.Memory) < l.Memory) { // 0: as the daemon finds right
-		l.Memory = uint64(n.Memory)
-	}
-	return l
-}
-
 // change changes what can be changed while the NIC is used: who may open it, which holds for the
 // programs that have it open, too, and limits, for devices that are opened from now on.
 func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	s.account.set(r.cfg.Budget, t)
 	if err := r.onLoop(func() {
-		s.nic.Device.Limits = limits(r.cfg.Limits, c.Spec.Limits)
+		s.nic.Device.Limits = lower(nic.DefaultLimits, c.Spec.Limits)
 		r.share(t, c, s.nic.Device)
 	}); err != nil {
 		return err

@@ -295,11 +295,22 @@ func TestMTU(t *testing.T) {
 	}
 }
 
+// TestLimits: a declared NIC can have lower limits than others, and the default one higher ones, too.
 func TestLimits(t *testing.T) {
-	got := limits(nic.DefaultLimits, tenant.Limits{QPs: 3, CQs: 1 << 30, Memory: 4096})
+	said := tenant.Limits{QPs: 3, CQs: 60000, Memory: 4096}
 	want := nic.DefaultLimits
 	want.QPs, want.Memory = 3, 4096
-	if got != want {
-		t.Errorf("%+v, want %+v", got, want)
+	if got := lower(nic.DefaultLimits, said); got != want {
+		t.Errorf("declared: %+v, want %+v", got, want)
+	}
+	want.CQs = 60000
+	if got := SetLimits(nic.DefaultLimits, said); got != want {
+		t.Errorf("default: %+v, want %+v", got, want)
+	}
+	// Every limit that can be declared is set.
+	said = tenant.Limits{PDs: 1, CQs: 2, QPs: 3, MRs: 4, MWs: 5, SRQs: 6, AHs: 7, Channels: 8, Memory: 9}
+	want.PDs, want.CQs, want.QPs, want.MRs, want.MWs, want.SRQs, want.AHs, want.Channels, want.Memory = 1, 2, 3, 4, 5, 6, 7, 8, 9
+	if set, low := SetLimits(nic.DefaultLimits, said), lower(nic.DefaultLimits, said); set != want || low != want {
+		t.Errorf("all: %+v and %+v, want %+v", set, low, want)
 	}
 }
