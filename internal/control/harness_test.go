@@ -13,6 +13,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
+	"vrdma/internal/overlay"
 	"vrdma/internal/protocol"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
@@ -32,6 +33,8 @@ type fakeRack struct {
 	stuck    map[tenant.Key]error // cannot be pulled out
 	puts     int
 	enforced *tenant.World
+	chart    *overlay.Map
+	charts   int
 	panics   bool
 }
 
@@ -82,6 +85,14 @@ func (r *fakeRack) Enforce(w *tenant.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.enforced = w
+}
+
+func (r *fakeRack) Connect(m *overlay.Map) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.chart = m
+	r.charts++
+	return nil
 }
 
 func (r *fakeRack) Users(k tenant.Key) []string {
