@@ -87,8 +87,8 @@ A file for --config, every line of which may be left out, and over which flags w
 
   socket: /run/vrdma/vrdma.sock
   addr: [192.0.2.10, 127.0.0.1]
-  limits:               # for each opened device; also pds, cqs, mrs, mws, srqs, ahs, channels
-    qps: 1000
+  limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
+    qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -180,7 +180,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 
 	d := &daemon{
 		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
+		mode: fs.FileMode(mode), dirMode: dirMode, stop: make(chan string, 1),
 	}
 	if err := d.openStore(storePath(f.store, place)); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: rack.SetLimits(nic.DefaultLimits, c.Limits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
@@ -310,10 +310,8 @@ type daemon struct {
 	store  store.Store
 	plane  atomic.Pointer[control.Plane]
 	rack   *rack.Rack
-	// mode and dirMode are those of the socket and its directories, limits those of each
-	// opened device.
+	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	limits        nic.Limits
 	underlay      int        // MTU of the host's network; 0: no other hosts
 	port          *link.Port // nil: no other hosts
 	wake          []int      // its descriptors
@@ -374,7 +372,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
