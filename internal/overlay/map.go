@@ -55,6 +55,8 @@ type Host struct {
 	Features uint32
 	// Key is its public key, of the WireGuard tunnel; zero: it has none.
 	Key [32]byte
+	// TunnelPort is where it takes WireGuard; 0 means DefaultTunnelPort.
+	TunnelPort uint16
 }
 
 // A Network is one virtual network and who is in it, on all hosts.
@@ -79,6 +81,7 @@ type Map struct {
 	networks map[uint32]*network
 	byName   map[string]*network
 	hosts    map[netip.Addr]*Host // by underlay address
+	behind   map[netip.Addr]*Host // by address inside the tunnel, of encrypted networks only
 }
 
 type network struct {
@@ -89,7 +92,7 @@ type network struct {
 
 // NewMap makes a map. It refuses what would be ambiguous.
 func NewMap(networks []Network) (*Map, error) {
-	m := &Map{networks: make(map[uint32]*network, len(networks)), byName: make(map[string]*network, len(networks)), hosts: make(map[netip.Addr]*Host)}
+	m := &Map{networks: make(map[uint32]*network, len(networks)), byName: make(map[string]*network, len(networks)), hosts: make(map[netip.Addr]*Host), behind: make(map[netip.Addr]*Host)}
 	for _, n := range networks {
 		if n.VNI == 0 || n.VNI > MaxVNI {
 			return nil, fmt.Errorf("network %s has VNI %d: it is from 1 to %d", n.Name, n.VNI, MaxVNI)
@@ -131,6 +134,9 @@ func (m *Map) admit(w *network, e *Member) error {
 	}
 	if !e.Host.Self && !slices.Contains(w.hosts, e.Host) {
 		w.hosts = append(w.hosts, e.Host)
+	}
+	if w.Encrypted {
+		return m.admitKey(e.Host)
 	}
 	return nil
 }
