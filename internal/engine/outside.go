@@ -116,9 +116,13 @@ func (e *Engine) poll(all bool) bool {
 }
 
 // AddOverlay has the engine serve virtual networks that are between hosts; wake are its descriptors,
-// of which one is readable when something has arrived. It runs on the loop, once.
-func (e *Engine) AddOverlay(o *link.Overlay, wake []int) error {
+// of which one is readable when something has arrived. window and flight are Options' Window and
+// InFlight, where there is no port that has them already. It runs on the loop, once.
+func (e *Engine) AddOverlay(o *link.Overlay, wake []int, window, flight uint32) error {
 	n := &e.net
+	if n.port == nil {
+		e.opts.Window, e.opts.InFlight = window, flight
+	}
 	n.overFDs = make(map[int32]bool)
 	for _, fd := range wake {
 		if err := e.poller.watchSocket(fd); err != nil {
