@@ -12,6 +12,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/overlay"
 	"vrdma/internal/rack"
+	"vrdma/internal/tenant"
 )
 
 // underlay is where this host takes and sends the packets of virtual networks.
@@ -102,6 +103,13 @@ func (u *underlay) head() int {
 		}
 	}
 	return overlay.Outer4
+}
+
+// self is this host as others reach it.
+func (d *daemon) self() tenant.HostSpec {
+	return tenant.HostSpec{
+		Addresses: d.under.addrs, Port: int(d.under.port), Version: version, Features: d.engine.Features(), Capacity: tenant.Capacity{MTU: d.under.mtu},
+	}
 }
 
 // openOverlay opens the sockets of virtual networks, when the first of them is between hosts.
