@@ -22,6 +22,11 @@ type config struct {
 	Socket string        `json:"socket,omitempty"`
 	Addr   []string      `json:"addr,omitempty"`
 	Limits tenant.Limits `json:"limits,omitzero"` // of NIC default
+	// Underlay and Overlay are what --underlay and --overlay-port are.
+	Underlay []string `json:"underlay,omitempty"`
+	Overlay  struct {
+		Port int `json:"port,omitempty"`
+	} `json:"overlay,omitzero"`
 }
 
 // readConfig reads a file strictly: a word that means nothing is an error.
