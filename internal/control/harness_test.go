@@ -13,6 +13,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
+	"vrdma/internal/overlay"
 	"vrdma/internal/protocol"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
@@ -31,6 +32,8 @@ type fakeRack struct {
 	broken   map[tenant.Key]error
 	puts     int
 	enforced *tenant.World
+	chart    *overlay.Map
+	charts   int
 	panics   bool
 }
 
@@ -69,6 +72,14 @@ func (r *fakeRack) Enforce(w *tenant.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.enforced = w
+}
+
+func (r *fakeRack) Connect(m *overlay.Map) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.chart = m
+	r.charts++
+	return nil
 }
 
 func (r *fakeRack) Users(k tenant.Key) []string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
 
@@ -22,6 +23,9 @@ type Rack interface {
 	// Enforce makes the policies, shares and quotas of a world those of the NICs. It is called
 	// after every change, before NICs that are new are put in.
 	Enforce(w *tenant.World)
+	// Connect says who is where, on all hosts, in the networks of which this host has members. It
+	// may be called while another method is.
+	Connect(m *overlay.Map) error
 }
 
 // A Porter is a Rack that knows more of a NIC.
@@ -54,6 +58,7 @@ type NoRack struct{}
 func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
 func (NoRack) Remove(tenant.Key, bool) error                          { return nil }
 func (NoRack) Enforce(*tenant.World)                                  {}
+func (NoRack) Connect(*overlay.Map) error                             { return nil }
 
 // A slot is a NIC of this host, as far as the rack has it.
 type slot struct {
@@ -62,8 +67,12 @@ type slot struct {
 	status  Status
 }
 
-// here reports whether a NIC belongs into this host's rack.
+// here reports whether a NIC belongs into this host's rack. One that may be anywhere has a door on
+// every host, and is where it is open (places.go).
 func (p *Plane) here(n *tenant.NIC) bool {
+	if p.Fenced() != "" {
+		return false
+	}
 	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == p.cfg.Host
 }
 
@@ -71,16 +80,23 @@ func (p *Plane) here(n *tenant.NIC) bool {
 const anywhere = "anywhere"
 
 // reconcile makes the rack what the world says: what is gone goes, then the rules, then what is
-// new comes. changing is held. It returns what did not work, and reports NICs whose status has
-// changed to those who watch.
-func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
+// new comes. Without keys that is for all NICs, else for these. changing is held. It returns what
+// did not work, and reports NICs whose status has changed to those who watch.
+func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	var told []update
-	for _, key := range p.occupied() {
-		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
-		if n != nil && (p.here(n) || s.status.State == Elsewhere) {
-			continue
+	leave, stay := keys, keys
+	if keys == nil {
+		leave = p.occupied()
+		for _, o := range w.Objects(tenant.KindNIC) {
+			stay = append(stay, o.Key())
 		}
-		if s.status.State == Elsewhere {
+	}
+	for _, key := range leave {
+		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
+		switch {
+		case n != nil && (p.here(n) || s.nic == nil):
+			continue
+		case s.nic == nil && s.status.State != Failed:
 			p.free(key)
 			continue
 		}
@@ -98,8 +114,11 @@ func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
 	}
 	failed := []*tenant.NIC{}
 	errs := make(map[tenant.Key]error)
-	for _, o := range w.Objects(tenant.KindNIC) {
-		n := o.(*tenant.NIC)
+	for _, key := range stay {
+		n := w.NIC(key.Tenant, key.Name)
+		if n == nil {
+			continue
+		}
 		if !p.here(n) {
 			p.setElsewhere(n, &told)
 			continue
@@ -154,11 +173,15 @@ func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 }
 
 func (p *Plane) setElsewhere(n *tenant.NIC, told *[]update) {
-	if p.slot(n.Key()).status.State == Elsewhere {
+	reason := p.Fenced()
+	if reason == "" {
+		reason = "it is of host " + n.Spec.Host
+	}
+	if s := p.slot(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
 		return
 	}
 	p.setStatus(n.Key(), func(s *slot) {
-		s.status = Status{State: Elsewhere, Reason: "it is of host " + n.Spec.Host, Since: time.Now()}
+		s.status = Status{State: Elsewhere, Reason: reason, Since: time.Now()}
 		*told = append(*told, update{object: n})
 	})
 }
@@ -198,7 +221,7 @@ func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force b
 		problems.Problems = append(problems.Problems, err.Error())
 	}
 	if len(problems.Problems) > 0 {
-		p.reconcile(old)
+		p.reconcile(old, nil)
 		return &problems
 	}
 	return nil
@@ -247,6 +270,18 @@ func (p *Plane) occupied() []tenant.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+}
+
+// racked are the keys of the NICs that are in the rack.
+func (p *Plane) racked() (keys []tenant.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, s := range p.slots {
+		if s.nic != nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // unfinished reports whether the rack still has something to do.
