@@ -20,6 +20,11 @@ type config struct {
 	Socket string       `json:"socket,omitempty"`
 	Addr   []string     `json:"addr,omitempty"`
 	Limits configLimits `json:"limits,omitempty"`
+	// Underlay and Overlay are what --underlay and --overlay-port are.
+	Underlay []string `json:"underlay,omitempty"`
+	Overlay  struct {
+		Port int `json:"port,omitempty"`
+	} `json:"overlay,omitzero"`
 }
 
 // configLimits are the limits that may be lowered; 0 leaves the default.

@@ -79,7 +79,7 @@ func (d *daemon) openPlane() (err error) {
 		return lacks("the host's name, by which NICs say where they belong: %w", err)
 	}
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
+		Store: d.store, Rack: slots{d.rack}, Host: host, Self: d.self(), Version: version, Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error

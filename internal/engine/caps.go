@@ -288,7 +288,7 @@ func (e *Engine) acknowledge(c *card) {
 		*p = nil
 		l := t.late
 		if l.waits = false; !t.q.Gone() {
-			e.net.port.Send(l.route.from, l.route.to, &l.b) // what cannot be sent is lost
+			e.net.send(l.route.vni, l.route.from, l.route.to, &l.b)
 		}
 	}
 }

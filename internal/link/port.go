@@ -59,6 +59,35 @@ type Counters struct {
 	Overlay OverlayCounters
 }
 
+// Add is the sum of both.
+func (c Counters) Add(d Counters) Counters {
+	c.SentPackets += d.SentPackets
+	c.SentBytes += d.SentBytes
+	c.SentCalls += d.SentCalls
+	c.SentCNP += d.SentCNP
+	c.SentMulticast += d.SentMulticast
+	c.SendFull += d.SendFull
+	c.SendErrors += d.SendErrors
+	c.Unreadable += d.Unreadable
+	c.NoSource += d.NoSource
+	c.RcvdPackets += d.RcvdPackets
+	c.RcvdBytes += d.RcvdBytes
+	c.RcvdCalls += d.RcvdCalls
+	c.RcvdBursts += d.RcvdBursts
+	c.RcvdMulticast += d.RcvdMulticast
+	c.RcvdCNP += d.RcvdCNP
+	c.RcvdMarked += d.RcvdMarked
+	c.Malformed += d.Malformed
+	c.BadICRC += d.BadICRC
+	c.FromSelf += d.FromSelf
+	c.Strays += d.Strays
+	c.Nowhere += d.Nowhere
+	if d.Overlay != (OverlayCounters{}) {
+		c.Overlay = d.Overlay // only an Overlay has these
+	}
+	return c
+}
+
 // OverlayCounters count what came for virtual networks and was dropped, by why, and what was
 // answered. What is sent and received is among Counters' packets.
 type OverlayCounters struct {

@@ -57,6 +57,11 @@ type Config struct {
 	Seed []byte
 	// Underlay is the MTU of the host's network; 0: there is no other host.
 	Underlay int
+	// OpenOverlay opens the way of virtual networks to other hosts; nil: they stay on this one.
+	// OverlayMTU is the MTU of the interfaces that they leave through, and OverlayHead how many
+	// bytes of a packet the overlay takes, of one with IPv4 inside.
+	OpenOverlay             func() (*Overlay, error)
+	OverlayMTU, OverlayHead int
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
@@ -79,7 +84,9 @@ type Rack struct {
 	tenants map[string]*account  // by name
 	rules   *policy.Rules        // nil: there was no world yet
 	scribe  scribe
-	warned  bool // see warnUnreachable
+
+	connection connection
+	warned     bool // see warnUnreachable
 }
 
 // A slot is a declared NIC that is in the rack.
@@ -208,7 +215,7 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	m.addresses = fmt.Sprint(list)
-	m.mtu = mtu(n, r.cfg.Underlay)
+	m.mtu = r.mtu(n)
 	return m, nil
 }
 

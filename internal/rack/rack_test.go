@@ -228,7 +228,8 @@ func TestMTU(t *testing.T) {
 		{0, 0, "", nic.LargestMTU}, {0, 1500, "", 3}, {0, 9000, "", 5}, {0, 1500, tenant.WayHost, 3}, {1200, 9000, "", 3}, {600, 0, "", 1}, {9000, 1500, "", 5},
 	} {
 		n := &tenant.Network{Spec: tenant.NetworkSpec{MTU: test.said, Way: test.way}}
-		if got := mtu(n, test.underlay); got != test.want {
+		r := New(Config{Underlay: test.underlay, OverlayMTU: test.underlay, OverlayHead: 70})
+		if got := r.mtu(n); got != test.want {
 			t.Errorf("%+v: %d", test, got)
 		}
 	}
