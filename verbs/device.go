@@ -51,6 +51,11 @@ type Device struct {
 	channelID int32
 }
 
+func init() {
+	door.Of = func(device any) door.Door { return device.(*Device).door }
+	door.Apply = func(qp any, a *abi.QPAttr) error { return qp.(*QP).apply(a) }
+}
+
 // Open opens a device with the default options.
 func Open(ctx context.Context) (*Device, error) { return Options{}.Open(ctx) }
 
