@@ -272,6 +272,9 @@ func (d *Device) Close() error {
 	return fault("close the device", err)
 }
 
+// Done is closed when the device is closed, or gone with its daemon.
+func (d *Device) Done() <-chan struct{} { return d.ended }
+
 // err is why nothing can be done any more; nil: something can.
 func (d *Device) err() error {
 	if !d.gone.Load() {

@@ -159,7 +159,7 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.ready(verbs.RTR, verbs.RTS); err != nil {
+	if err := conn.ready(connecting...); err != nil {
 		return nil, err
 	}
 	// The peer is told that we are ready.
@@ -213,6 +213,10 @@ func (c *Conn) prepare(cfg *Config) (err error) {
 	return err
 }
 
+// connecting are the states on the way to a connection. The first again, because only now rdma_cm knows
+// what the peer may do.
+var connecting = []verbs.State{verbs.Init, verbs.RTR, verbs.RTS}
+
 // ready moves the queue pair to these states, as rdma_cm says.
 func (c *Conn) ready(states ...verbs.State) error {
 	for _, s := range states {
@@ -242,7 +246,7 @@ func (c *Conn) established(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	if err := c.ready(verbs.RTR, verbs.RTS); err != nil {
+	if err := c.ready(connecting...); err != nil {
 		return err
 	}
 	var p abi.CMUDParam

@@ -147,7 +147,7 @@ func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) 
 			qp.Close()
 		}
 	}(conn.qp)
-	if err := conn.ready(verbs.RTR, verbs.RTS); err != nil {
+	if err := conn.ready(connecting...); err != nil {
 		return nil, err
 	}
 	if err := tell(r.i.m, abi.CMCmdAccept, &abi.CMAccept{UID: r.i.uid, ConnParam: c.param(conn.qp), ID: r.i.id}); err != nil {
