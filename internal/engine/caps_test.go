@@ -118,11 +118,7 @@ func (b *bench) run(d time.Duration) {
 				e.bells.activate(bell, e.now) // as its eventfd would
 			}
 		}
-		if e.payer != nil {
-			e.settle()
-		} else {
-			e.clock()
-		}
+		e.clock()
 		if !e.step() {
 			e.now += 1_000
 			b.idle += 1_000
@@ -237,7 +233,7 @@ func TestTenantShares(t *testing.T) {
 	}
 	time := func() (times []ib.Time) {
 		for i := range sizes {
-			times = append(times, b.e.Usage(b.nics[2*i]).Time)
+			times = append(times, b.nics[2*i].Counters().LoopTime)
 		}
 		return times
 	}
@@ -296,9 +292,9 @@ func TestMisbehavingTenant(t *testing.T) {
 	}
 	b.begin()
 	b.run(10 * time.Millisecond)
-	before, bad := b.e.Usage(b.nics[0]).Time, b.e.Usage(b.nics[2]).Time
+	before, bad := b.nics[0].Counters().LoopTime, b.nics[2].Counters().LoopTime
 	b.run(50 * time.Millisecond)
-	mine, theirs := b.e.Usage(b.nics[0]).Time-before, b.e.Usage(b.nics[2]).Time-bad
+	mine, theirs := b.nics[0].Counters().LoopTime-before, b.nics[2].Counters().LoopTime-bad
 	if mine < (mine+theirs)*45/100 {
 		t.Errorf("has %v of loop time beside %v", mine, theirs)
 	}

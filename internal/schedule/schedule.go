@@ -61,10 +61,8 @@ type NIC struct {
 	used    Use
 }
 
-// Use is what a NIC had.
+// Use is how long a NIC had to wait.
 type Use struct {
-	Time      ib.Time // of the loop
-	Turns     uint64
 	Throttled ib.Time // it wanted turns and was over a cap
 	Held      ib.Time // others wanted to send to it, and it was over a cap
 }
@@ -420,8 +418,6 @@ func (s *Scheduler) unparkTenant(t *Tenant, now ib.Time) {
 
 // Charge says that a turn of n took cost of the loop's time.
 func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
-	n.used.Time += cost
-	n.used.Turns++
 	if s.sole != nil {
 		return
 	}
@@ -438,7 +434,6 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 
 // Bill says that something done for n outside of its turns took cost of the loop's time.
 func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
-	n.used.Time += cost
 	n.place.bill(cost)
 	n.tenant.place.bill(cost)
 }
@@ -447,7 +442,7 @@ func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 // ask. Else it is nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is what n had. Time is what Charge and Bill said.
+// Used is how long n had to wait.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
 // Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and

@@ -5,21 +5,21 @@ import (
 	"vrdma/internal/nic"
 )
 
-// A bill says for which NIC the loop works. The time between two looks at the clock is that
+// The ledger says for which NIC the loop works. The time between two looks at the clock is that
 // NIC's. There are such looks at the beginning of each pass, after each turn while others
-// wait, and after each command, so a bill costs one more only where a pass goes on for another
-// NIC:
+// wait, and after each command, so the ledger costs one more only where a pass goes on for
+// another NIC:
 //
 //	clock ── doorbells ── turn for A ── turn for A ── burst for B ── clock
 //	└───────────────── A's ─────────────────────────┘└───── B's ────┘
 //
 // Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps.
 //
-// This is what meters and bills show. What counts against a NIC's share is charged apart, to the
-// scheduler (turn.go, caps.go): turns, what came from other hosts, and the waking of programs.
-// Commands are not among that: they have an order of their own (lines.go).
-type bill struct {
+// There is one ledger: what meters and bills show is what counts against a NIC's share. That is
+// turns, commands, what came from other hosts, and the waking of programs.
+type ledger struct {
 	of    *card // nil: nobody
+	turn  bool  // it has a turn, else it is served beside its turns
 	since ib.Time
 }
 
@@ -32,25 +32,38 @@ func (e *Engine) Bill(n *nic.NIC) {
 
 // worksFor says that what comes next is done for c.
 func (e *Engine) worksFor(c *card) {
-	if e.bill.of != c {
+	if e.ledger.of != c {
 		e.turnTo(c)
 	}
 }
 
 // turnTo is worksFor after another NIC, or nobody.
 func (e *Engine) turnTo(c *card) {
-	if e.bill.of == nil {
-		e.bill.since = e.now
-	} else {
-		e.bill.settle(e.time())
+	if e.ledger.of != nil {
+		e.clock()
 	}
-	e.bill.of = c
+	e.ledger = ledger{of: c, since: e.now}
+}
+
+// clock reads the time, and charges what has been done until now.
+func (e *Engine) clock() {
+	e.now = e.time()
+	if e.ledger.of != nil {
+		e.settle()
+	}
 }
 
 // settle charges what has been done until now.
-func (b *bill) settle(now ib.Time) {
-	if b.of != nil {
-		b.of.nic.Spend(max(now-b.since, 0))
-		b.of, b.since = nil, now
+func (e *Engine) settle() {
+	l := &e.ledger
+	c, cost := l.of, max(e.now-l.since, 0)
+	l.of = nil
+	c.nic.Spend(cost)
+	switch {
+	case e.sched.alone != nil: // nobody to share with
+	case l.turn:
+		e.sched.nics.Charge(&c.band.nic, cost)
+	default:
+		e.sched.nics.Bill(&c.band.nic, cost)
 	}
 }
