@@ -3,6 +3,7 @@ package engine
 import (
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
 )
 
 // The ledger says for which NIC the loop works. The time between two looks at the clock is that
@@ -13,7 +14,9 @@ import (
 //	clock ── doorbells ── turn for A ── turn for A ── burst for B ── clock
 //	└───────────────── A's ─────────────────────────┘└───── B's ────┘
 //
-// Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps.
+// Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps. Nothing
+// that the loop does takes longer than schedule.MostTurn; what took longer was interrupted, and the
+// rest is nobody's, too.
 //
 // There is one ledger: what meters and bills show is what counts against a NIC's share. That is
 // turns, commands, what came from other hosts, and the waking of programs.
@@ -56,7 +59,7 @@ func (e *Engine) clock() {
 // settle charges what has been done until now.
 func (e *Engine) settle() {
 	l := &e.ledger
-	c, cost := l.of, max(e.now-l.since, 0)
+	c, cost := l.of, min(max(e.now-l.since, 0), schedule.MostTurn)
 	l.of = nil
 	c.nic.Spend(cost)
 	switch {

@@ -423,7 +423,7 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 	}
 	t := n.tenant
 	if n.time.limited() {
-		n.time.take(int(min(cost, mostTurn)))
+		n.time.take(int(min(cost, MostTurn)))
 	}
 	if n.first.in != nil {
 		n.before.charge(&n.first, cost)
@@ -437,6 +437,10 @@ func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
 	n.place.bill(cost)
 	n.tenant.place.bill(cost)
 }
+
+// Owes reports whether what is to be done for n outside of its turns has to wait, because its tenant
+// has had more than its share and others want turns.
+func (s *Scheduler) Owes(n *NIC) bool { return s.sole == nil && s.tenants.owes(&n.tenant.place) }
 
 // Alone is the NIC if there is one only, without caps: it may have every turn, and nobody need
 // ask. Else it is nil.
