@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 )
 
 // A lineSet holds the lines: connections of clients that the loop reads itself. A request is
@@ -22,9 +23,13 @@ import (
 // lines are ready, and only then who has rung (wakeRung), so what a program posted before its
 // request happens before it. The kernel's list of ready lines goes round, and a line has one
 // request served before it is at the end of that list again.
+//
+// Requests are charged to their NIC as turns are. While others want turns, the requests of a tenant
+// that has had more than its share wait: it cannot have with commands what it would not have with
+// messages.
 type lineSet struct {
 	epfd   int
-	of     map[int32]Line
+	of     map[int32]line
 	events [commandsPerPass]unix.EpollEvent
 	at, n  int     // events[at:n] are ready, and not served yet
 	told   bool    // the poller says that some are
@@ -33,6 +38,12 @@ type lineSet struct {
 
 	serving Line
 	serve   func() // calls Serve of serving
+}
+
+// A line is a connection and the NIC that its requests are for.
+type line struct {
+	Line
+	nic *nic.NIC
 }
 
 // A Line is a client's connection. Its methods are called on the loop.
@@ -52,7 +63,7 @@ const (
 )
 
 func (l *lineSet) open(p *poller) (err error) {
-	l.of = make(map[int32]Line)
+	l.of = make(map[int32]line)
 	l.serve = func() { l.serving.Serve() }
 	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
@@ -66,13 +77,13 @@ func (l *lineSet) open(p *poller) (err error) {
 
 func (l *lineSet) close() { unix.Close(l.epfd) }
 
-// Watch has the loop serve the connection fd. It runs on the loop.
-func (e *Engine) Watch(fd int, l Line) error {
+// Watch has the loop serve the connection fd, of a client of NIC n. It runs on the loop.
+func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 	e.lines.forget(fd)
 	if err := e.Resume(fd); err != nil {
 		return err
 	}
-	e.lines.of[int32(fd)] = l
+	e.lines.of[int32(fd)] = line{l, n}
 	e.lines.last = e.now
 	return nil
 }
@@ -122,17 +133,27 @@ func (e *Engine) linesReady() bool {
 	return l.n > 0
 }
 
+// owes reports whether requests for n have to wait.
+func (e *Engine) owes(n *nic.NIC) bool {
+	if e.sched.alone != nil {
+		return false
+	}
+	c := e.cards.of[n]
+	return c != nil && e.sched.nics.Owes(&c.band.nic)
+}
+
 // serveLines serves the lines that are ready, a request each, until commandTime is over.
 // The rest come first in the next pass.
 func (e *Engine) serveLines() {
 	l := &e.lines
 	e.mgmt.stale = true
 	for begin := e.now; l.at < l.n; {
-		l.serving = l.of[l.events[l.at].Fd]
+		next := l.of[l.events[l.at].Fd]
 		l.at++
-		if l.serving == nil {
-			continue
+		if next.Line == nil || e.owes(next.nic) {
+			continue // who has to wait is ready in the next look, too
 		}
+		l.serving = next.Line
 		if err := e.command(l.serve); err != nil {
 			l.serving.Fail(err)
 		}

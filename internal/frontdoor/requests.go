@@ -71,7 +71,7 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door) {
 	r := &requests{
 		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
-	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
+	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
 		return
 	}
 	defer s.loop.Do(func() { s.loop.Unwatch(fd) })
