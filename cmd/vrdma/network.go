@@ -28,7 +28,7 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 	if err != nil {
 		return lacks("%w; --network=false serves this machine only", err)
 	}
-	d.port, d.wake = link.NewPort(udp), udp.Descriptors()
+	d.port, d.wake, d.addresses = link.NewPort(udp), udp.Descriptors(), addrs
 	// Hosts are mostly alike: what our receive buffer can take, a peer's can. Several
 	// senders share it.
 	d.window = uint32(min(max(udp.ReceiveBuffer()/8, 64<<10), widestWindow))
