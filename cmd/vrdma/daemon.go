@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -61,9 +62,9 @@ type daemonFlags struct {
 	store     string
 	// storeConfig is the file that says who we are to etcd.
 	storeConfig string
-	metrics   string
-	perNIC    bool
-	under     []string
+	metrics     string
+	perNIC      bool
+	under       []string
 
 	overlayPort int
 }
@@ -123,7 +124,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
-	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
+	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted; --addr then names the addresses for NICs of networks with way host")
 	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
 	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
@@ -205,7 +206,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 	defer d.store.Close()
-	if f.network && !f.ephemeral && !f.noDefault {
+	if f.network && !f.ephemeral && (!f.noDefault || len(f.addr)+len(c.Addr) > 0) {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
 		}
@@ -331,12 +332,13 @@ type daemon struct {
 	rack   *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	under         underlay   // of virtual networks
-	underlay      int        // MTU of the host's network; 0: no other hosts
-	port          *link.Port // nil: no other hosts
-	wake          []int      // its descriptors
-	window        uint32     // bytes on their way to a peer
-	flight        uint32     // those of all queue pairs together
+	under         underlay     // of virtual networks
+	underlay      int          // MTU of the host's network; 0: no other hosts
+	port          *link.Port   // nil: no other hosts
+	addresses     []netip.Addr // that it has
+	wake          []int        // its descriptors
+	window        uint32       // bytes on their way to a peer
+	flight        uint32       // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
@@ -396,6 +398,8 @@ func (d *daemon) rackConfig() rack.Config {
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
+	} else {
+		c.HostAddresses = d.addresses
 	}
 	if d.under.mtu != 0 {
 		c.OpenOverlay = d.openOverlay

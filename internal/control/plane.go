@@ -152,6 +152,9 @@ func (p *Plane) Close() {
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
 
+// Generation is the store's revision of the last change of what is declared.
+func (p *Plane) Generation() int64 { return p.now.Load().generation }
+
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.now.Load().problems }
 

@@ -42,8 +42,8 @@ type Loop interface {
 	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
-	// Watch has the loop serve a connection, Unwatch undoes that.
-	Watch(fd int, l loopLine) error
+	// Watch has the loop serve a connection, of a client of a NIC; Unwatch undoes that.
+	Watch(fd int, n *nic.NIC, l loopLine) error
 	Unwatch(fd int)
 	// Pause has the loop leave a connection alone, Resume ends that. Any goroutine may
 	// call them.

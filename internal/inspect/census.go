@@ -20,12 +20,23 @@ type Census struct {
 	nics *vnic.Table
 	look throttle
 
+	reading sync.Mutex // held while it reads; before mu
+	copies  []copied   // guarded by reading
+
 	mu sync.Mutex
 	// Guarded by mu:
 	gone    []*vnic.NIC   // those that have left since the last reading
 	retired nic.Counters  // of those that were read after they had left
 	sum     nic.Counters  // of all, when they were read last
 	link    link.Counters // then
+}
+
+// A copied is what a NIC had counted, and when.
+type copied struct {
+	counted nic.Counters
+	now     nic.Holdings
+	out, in ib.Time // throttled
+	at      time.Time
 }
 
 // A MeteredLoop also knows for how long caps have held up a NIC.
@@ -64,14 +75,13 @@ func (c *Census) Read() []meter.Reading {
 	c.mu.Unlock()
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
-	// On the loop it is only copied.
-	type copied struct {
-		counted nic.Counters
-		now     nic.Holdings
-		out, in ib.Time // throttled
-		at      time.Time
+	// On the loop it is only copied, into memory that has been touched before.
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if len(c.copies) < len(all) {
+		c.copies = make([]copied, len(all)+len(all)/4)
 	}
-	copies := make([]copied, len(all))
+	copies := c.copies[:len(all)]
 	for next := 0; next < len(all); {
 		begin := next
 		c.look.look(c.loop, func() {
@@ -79,8 +89,10 @@ func (c *Census) Read() []meter.Reading {
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{counted: n.Counters(), now: n.Holdings(), at: at}
-				copies[next].out, copies[next].in = c.loop.Throttled(n)
+				to := &copies[next]
+				n.ReadCounters(&to.counted)
+				to.now, to.at = n.Holdings(), at
+				to.out, to.in = c.loop.Throttled(n)
 			}
 		})
 		if next == begin { // the loop has ended
