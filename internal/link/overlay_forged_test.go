@@ -156,7 +156,7 @@ func TestOverlayForged(t *testing.T) {
 	if dropped := o.Strangers + o.NoNetwork + o.NotMember + o.Spoofed + o.NotHere + o.BadHead + c.FromSelf; int(dropped) != sent-want {
 		t.Errorf("%d were dropped, and %d are counted", sent-want, dropped)
 	}
-	if o.Strangers == 0 || o.NoNetwork == 0 || o.NotMember == 0 || o.Spoofed == 0 || o.NotHere == 0 || c.FromSelf == 0 || want < sent/20 {
+	if o.Strangers == 0 || o.NoNetwork == 0 || o.NotMember == 0 || o.Spoofed == 0 || o.NotHere == 0 || c.FromSelf == 0 || want < sent/50 {
 		t.Error("not every kind of forgery was among them")
 	}
 }
