@@ -10,6 +10,7 @@ import (
 
 	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/metrics"
 	"vrdma/internal/nic"
@@ -53,6 +54,12 @@ func (d *daemon) serveMetrics(addr string, perNIC bool) (*metrics.Server, error)
 			out := metrics.Device{Name: rack.DeviceName, SentBytes: c.SentBytes, RcvdBytes: c.RcvdBytes, Counters: make(map[string]uint64)}
 			for _, n := range list {
 				out.Counters[n.Name] = n.Value
+			}
+			if o := d.census.Overlay(); o != (link.OverlayCounters{}) {
+				for i, n := range o.Dropped() {
+					out.Overlay = append(out.Overlay, metrics.Dropped{Reason: link.OverlayReasons[i], Value: n})
+				}
+				out.OverlayAnswers = o.Questions
 			}
 			return out
 		},

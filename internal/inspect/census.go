@@ -129,12 +129,20 @@ func (c *Census) Device() (nic.Counters, []devicetree.Counter) {
 	return c.sum, devicetree.Counters(c.sum, c.link)
 }
 
+// Overlay is what was counted of virtual networks between hosts, when it was read last.
+func (c *Census) Overlay() link.OverlayCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link.Overlay
+}
+
 // nobodys is what was dropped before it was known for whom it was.
 func nobodys(l *link.Counters) (u meter.Usage) {
-	u[meter.Drops(nic.DropSpoof)] = l.FromSelf
-	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource
+	o := &l.Overlay
+	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
+	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource + o.NotHere + o.NoNetwork
 	u[meter.Drops(nic.DropICRC)] = l.BadICRC
-	u[meter.Drops(nic.DropMalformed)] = l.Malformed
+	u[meter.Drops(nic.DropMalformed)] = l.Malformed + o.BadHead
 	u[meter.Drops(nic.DropBuffer)] = l.SendFull
 	return u
 }
