@@ -60,8 +60,8 @@ type daemonFlags struct {
 	store     string
 	// storeConfig is the file that says who we are to etcd.
 	storeConfig string
-	metrics   string
-	perNIC    bool
+	metrics     string
+	perNIC      bool
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -314,8 +314,10 @@ type daemon struct {
 	engine *engine.Engine
 	server *frontdoor.Server
 	store  store.Store
-	plane  atomic.Pointer[control.Plane]
-	rack   *rack.Rack
+	// storeName is that of a store that other hosts share.
+	storeName string
+	plane     atomic.Pointer[control.Plane]
+	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories, limits those of each
 	// opened device.
 	mode, dirMode fs.FileMode
@@ -358,6 +360,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
+		Store:   d.storeStatus,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {

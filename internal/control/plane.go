@@ -88,6 +88,9 @@ func Open(cfg Config) (*Plane, error) {
 	} {
 		p.changes.Go(f)
 	}
+	if remote, shared := cfg.Store.(store.Remote); shared {
+		p.changes.Go(func() { p.heed(remote) })
+	}
 	return p, nil
 }
 
@@ -217,6 +220,9 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 	}
 	if dryRun {
 		return effects, nil, nil
+	}
+	if err := p.changeable(); err != nil {
+		return nil, nil, err
 	}
 	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err
