@@ -65,7 +65,6 @@ type daemonFlags struct {
 	metrics     string
 	perNIC      bool
 	under       []string
-
 	overlayPort int
 }
 
@@ -328,8 +327,10 @@ type daemon struct {
 	engine *engine.Engine
 	server *frontdoor.Server
 	store  store.Store
-	plane  atomic.Pointer[control.Plane]
-	rack   *rack.Rack
+	// storeName is that of a store that other hosts share.
+	storeName string
+	plane     atomic.Pointer[control.Plane]
+	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay     // of virtual networks
@@ -372,6 +373,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
+		Store:   d.storeStatus,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {

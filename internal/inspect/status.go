@@ -49,6 +49,9 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 	if v.All {
 		lines = d.cfg.Budget.Lines()
 		st.Control = d.cfg.Control
+		if d.cfg.Store != nil {
+			st.Store = d.cfg.Store()
+		}
 	}
 	for _, l := range lines {
 		st.Budgets = append(st.Budgets, protocol.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
