@@ -108,7 +108,7 @@ func (p *Plane) chartAgain() {
 		p.complain(append(problems, "the hosts' map: "+err.Error()))
 		return
 	}
-	if err := p.try(func() error { p.cfg.Rack.Connect(m); return nil }); err != nil {
+	if err := p.try(func() error { return p.cfg.Rack.Connect(m) }); err != nil {
 		p.journal.record(Event{Verb: EventFailed, Reason: "the way to other hosts: " + err.Error()})
 		return
 	}

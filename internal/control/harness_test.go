@@ -74,11 +74,12 @@ func (r *fakeRack) Enforce(w *tenant.World) {
 	r.enforced = w
 }
 
-func (r *fakeRack) Connect(m *overlay.Map) {
+func (r *fakeRack) Connect(m *overlay.Map) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.chart = m
 	r.charts++
+	return nil
 }
 
 func (r *fakeRack) Users(k tenant.Key) []string {

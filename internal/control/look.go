@@ -229,12 +229,12 @@ func (t *conversation) tellItems(items []Item, synced bool) error {
 
 // events tells of what has happened, and with follow of what happens.
 func (t *conversation) events(req *Request) error {
+	number, end := t.firstEvent(req) // before the answer: what happens after it is told
 	if err := t.send(&Reply{}, pieceOf); err != nil {
 		return err
 	}
 	ctx, stop := t.gone()
 	defer stop()
-	number, end := t.firstEvent(req)
 	for req.Follow || number < end {
 		events, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
 		if wait != nil {

@@ -25,7 +25,7 @@ type Rack interface {
 	Enforce(w *tenant.World)
 	// Connect says who is where, on all hosts, in the networks of which this host has members. It
 	// may be called while another method is.
-	Connect(m *overlay.Map)
+	Connect(m *overlay.Map) error
 }
 
 // A Porter is a Rack that knows more of a NIC.
@@ -58,7 +58,7 @@ type NoRack struct{}
 func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
 func (NoRack) Remove(tenant.Key, bool) error                          { return nil }
 func (NoRack) Enforce(*tenant.World)                                  {}
-func (NoRack) Connect(*overlay.Map)                                   {}
+func (NoRack) Connect(*overlay.Map) error                             { return nil }
 
 // A slot is a NIC of this host, as far as the rack has it.
 type slot struct {
