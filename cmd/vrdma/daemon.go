@@ -28,6 +28,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
+	"vrdma/internal/overlay"
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
 	"vrdma/internal/store"
@@ -60,6 +61,9 @@ type daemonFlags struct {
 	store     string
 	metrics   string
 	perNIC    bool
+	under     []string
+
+	overlayPort int
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -87,8 +91,11 @@ A file for --config, every line of which may be left out, and over which flags w
 
   socket: /run/vrdma/vrdma.sock
   addr: [192.0.2.10, 127.0.0.1]
-  limits:               # for each opened device; also pds, cqs, mrs, mws, srqs, ahs, channels
-    qps: 1000
+  underlay: [192.0.2.10]
+  overlay:
+    port: 4789
+  limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
+    qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -106,6 +113,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.logFormat, "log-format", "text", "text or json")
 	c.Flags().StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
+	c.Flags().StringSliceVar(&f.under, "underlay", nil, "the addresses that packets of virtual networks travel between hosts from, one of IPv4 and one of IPv6 at most (default: the first of --addr, else those of the default route)")
+	c.Flags().IntVar(&f.overlayPort, "overlay-port", overlay.DefaultPort, "the UDP port for packets of virtual networks (VXLAN); opened when a network has members on other hosts")
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
@@ -157,6 +166,10 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	if err != nil {
 		return err
 	}
+	under, err := f.underlay(c)
+	if err != nil {
+		return err
+	}
 
 	machine := budget.ThisMachine()
 	if machine.Files < budget.FewestFiles {
@@ -180,7 +193,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 
 	d := &daemon{
 		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
+		mode: fs.FileMode(mode), dirMode: dirMode, under: under, stop: make(chan string, 1),
 	}
 	if err := d.openStore(storePath(f.store, place)); err != nil {
 		return err
@@ -273,7 +286,7 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: rack.SetLimits(nic.DefaultLimits, c.Limits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
@@ -310,10 +323,9 @@ type daemon struct {
 	store  store.Store
 	plane  atomic.Pointer[control.Plane]
 	rack   *rack.Rack
-	// mode and dirMode are those of the socket and its directories, limits those of each
-	// opened device.
+	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	limits        nic.Limits
+	under         underlay   // of virtual networks
 	underlay      int        // MTU of the host's network; 0: no other hosts
 	port          *link.Port // nil: no other hosts
 	wake          []int      // its descriptors
@@ -374,10 +386,13 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
+	}
+	if d.under.mtu != 0 {
+		c.OpenOverlay = d.openOverlay
 	}
 	return c
 }
@@ -428,6 +443,7 @@ func (d *daemon) serve() error {
 	d.rack.Close()
 	metered() // what the last sessions used
 	d.engine.Stop()
+	d.rack.Disconnect()
 	if d.port != nil {
 		d.port.Close()
 	}

@@ -16,7 +16,6 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
-	"vrdma/internal/rack"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
@@ -79,7 +78,7 @@ func (d *daemon) openPlane() (err error) {
 		return lacks("the host's name, by which NICs say where they belong: %w", err)
 	}
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
+		Store: d.store, Rack: d.rack, Host: host, Self: d.self(), Version: version, Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error
@@ -208,16 +207,4 @@ func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 		e.Verb = control.EventDisconnected
 	}
 	d.record(e)
-}
-
-// slots are the rack, as the plane knows it.
-type slots struct{ *rack.Rack }
-
-func (s slots) Remove(k tenant.Key, force bool) error {
-	err := s.Rack.Remove(k, force)
-	var used *rack.InUse
-	if errors.As(err, &used) {
-		return &control.InUse{NIC: used.NIC, By: used.By}
-	}
-	return err
 }

@@ -228,7 +228,7 @@ func (p *Plane) evict(k tenant.Key, host string) {
 		return
 	}
 	p.journal.record(Event{Verb: EventRevoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
-	if err := p.try(func() error { return p.cfg.Rack.Remove(k, true) }); err != nil {
+	if err := p.try(func() error { return p.cfg.Rack.Remove([]tenant.Key{k}, true)[k] }); err != nil {
 		return // it is tried again
 	}
 	p.free(k)

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"math/bits"
-
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/schedule"
@@ -110,19 +108,13 @@ func (e *Engine) unrank(c *card) {
 	}
 }
 
-// Usage is what a NIC had of the loop.
-type Usage struct {
-	schedule.Use
-	Delays Delays
-}
-
 // Usage tells what n had of the loop. It runs on the loop.
-func (e *Engine) Usage(n *nic.NIC) Usage {
+func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	c := e.cards.of[n]
 	if c == nil {
-		return Usage{}
+		return schedule.Use{}
 	}
-	return Usage{*e.sched.nics.Used(&c.band.nic), c.band.delays}
+	return *e.sched.nics.Used(&c.band.nic)
 }
 
 // Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
@@ -130,16 +122,6 @@ func (e *Engine) Usage(n *nic.NIC) Usage {
 func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
 	u := e.Usage(n)
 	return u.Throttled, u.Held
-}
-
-// Delays counts how long requests waited from the doorbell to the beginning of the turn that
-// serves them: Delays[i] those that waited less than 2^i microseconds and not less than half of
-// that. The doorbell is taken to have rung right after it was looked at last, so they are upper
-// bounds.
-type Delays [17]uint64
-
-func (d *Delays) add(t ib.Time) {
-	d[min(bits.Len64(uint64(t)>>10), len(d)-1)]++
 }
 
 // settle reads the clock, and charges the time since it was read last to the payer: the only one
@@ -306,7 +288,7 @@ func (e *Engine) acknowledge(c *card) {
 		*p = nil
 		l := t.late
 		if l.waits = false; !t.q.Gone() {
-			e.net.port.Send(l.route.from, l.route.to, &l.b) // what cannot be sent is lost
+			e.net.send(l.route.vni, l.route.from, l.route.to, &l.b)
 		}
 	}
 }

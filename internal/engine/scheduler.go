@@ -41,7 +41,6 @@ type band struct {
 	card        *card
 	first, last *share // users that want a turn
 	shares      map[int]*share
-	delays      Delays
 }
 
 // A share is what the scheduler knows of a user of a NIC.
@@ -213,7 +212,7 @@ func (s *scheduler) next(now ib.Time) *task {
 		s.nics.Idle(&b.nic, now)
 	}
 	if t != nil {
-		b.delays.add(now - t.since)
+		b.card.nic.Waited(now - t.since)
 	}
 	return t
 }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"vrdma/internal/devicetree"
 	"vrdma/internal/ib"
@@ -68,15 +69,17 @@ func (c *Census) Read() []meter.Reading {
 		counted nic.Counters
 		now     nic.Holdings
 		out, in ib.Time // throttled
+		at      time.Time
 	}
 	copies := make([]copied, len(all))
 	for next := 0; next < len(all); {
 		begin := next
 		c.look.look(c.loop, func() {
+			at := time.Now()
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{counted: n.Counters(), now: n.Holdings()}
+				copies[next] = copied{counted: n.Counters(), now: n.Holdings(), at: at}
 				copies[next].out, copies[next].in = c.loop.Throttled(n)
 			}
 		})
@@ -91,18 +94,19 @@ func (c *Census) Read() []meter.Reading {
 		if sum.Add(counted); i >= live {
 			retired.Add(counted)
 		}
-		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live}
+		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Delays: counted.Delays, At: copies[i].at, Gone: i >= live}
 		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
 		out = append(out, r)
 	}
 	var l link.Counters
-	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })
+	var at time.Time
+	c.look.look(c.loop, func() { l, at = c.loop.LinkCounters(), time.Now() })
 	c.mu.Lock()
 	sum.Add(&c.retired)
 	c.retired.Add(&retired)
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
-	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l)})
+	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l), At: at})
 }
 
 // Device is what all NICs together, those that are gone included, had counted when they were read

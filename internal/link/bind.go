@@ -25,6 +25,8 @@ type Message struct {
 	CE bool
 	// Host is the peer of a message that a Tunnel moves.
 	Host *overlay.Host
+	// Inside: the datagrams are VXLAN's, and packets are inside.
+	Inside bool
 }
 
 // Why a Bind did not send a message.

@@ -15,6 +15,7 @@ type Counters struct {
 	Refusals  Refusals
 	Connected uint64  // queue pairs that were given a peer
 	LoopTime  ib.Time // of the loop
+	Delays    Delays
 }
 
 // add sums o into c.

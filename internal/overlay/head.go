@@ -184,6 +184,18 @@ func (h Head) parseUDP(b []byte, src, dst netip.Addr) (Head, []byte, Kind) {
 	return h, u.Payload(), RoCE
 }
 
+// Inside is the IP packet in a datagram of VXLAN; false: there is none.
+func Inside(b []byte) ([]byte, bool) {
+	if len(b) <= ipStart {
+		return nil, false
+	}
+	t := binary.BigEndian.Uint16(b[typeStart:])
+	return b[ipStart:], t == etherIPv4 || t == etherIPv6
+}
+
+// IsGroup reports whether it is the address of a group, or of everybody.
+func (m MAC) IsGroup() bool { return m[0]&1 != 0 }
+
 // GroupMAC is the Ethernet address of a multicast group.
 func GroupMAC(a netip.Addr) MAC {
 	b := a.As16()
