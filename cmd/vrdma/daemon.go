@@ -59,6 +59,8 @@ type daemonFlags struct {
 	noDefault bool
 	usage     string
 	store     string
+	// storeConfig is the file that says who we are to etcd.
+	storeConfig string
 	metrics   string
 	perNIC    bool
 	under     []string
@@ -83,6 +85,9 @@ users may make the daemon hold is limited; vrdma status -o json shows it.
 What vrdma apply declares is kept in a file, which is made then: --store, or one of this
 daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma,
 or beside the socket.
+Daemons of many hosts share a store in etcd: --store etcd://A:2379,B:2379,C:2379, with
+credentials in the file of --store-config. Each keeps a copy of what it last saw where its
+file would be, and goes on, and starts, with that while etcd is away.
 The next daemon at the same socket has it again, one that vrdma run starts too. While a
 tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
 control socket's directory.
@@ -119,7 +124,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
-	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
+	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
+	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
@@ -195,7 +201,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
 		mode: fs.FileMode(mode), dirMode: dirMode, under: under, stop: make(chan string, 1),
 	}
-	if err := d.openStore(storePath(f.store, place)); err != nil {
+	if err := d.openStore(f); err != nil {
 		return err
 	}
 	defer d.store.Close()

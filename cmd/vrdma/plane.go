@@ -18,6 +18,7 @@ import (
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/store"
+	"vrdma/internal/store/etcd"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
@@ -26,7 +27,7 @@ import (
 // in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, ~/.local/state/vrdma, or beside the socket.
 // Like the control socket's its name is made from the program socket's path.
 func storePath(flag string, place launch.Place) string {
-	if flag != "" {
+	if flag != "" && !strings.HasPrefix(flag, etcd.Scheme) {
 		return flag
 	}
 	socket := place.Socket
@@ -58,8 +59,15 @@ func firstReachable(paths []string) string {
 	return paths[len(paths)-1]
 }
 
-// openStore opens the file. It is made when something is declared.
-func (d *daemon) openStore(path string) error {
+// openStore opens the store: etcd, or a file, which is made when something is declared.
+func (d *daemon) openStore(f *daemonFlags) error {
+	path := storePath(f.store, d.place)
+	if strings.HasPrefix(f.store, etcd.Scheme) {
+		return d.openEtcd(f, strings.TrimSuffix(path, ".db")+".copy")
+	}
+	if f.storeConfig != "" {
+		return usage("--store-config is for a store in etcd: --store %sHOST:PORT", etcd.Scheme)
+	}
 	s, problems, err := store.Open(path)
 	if err != nil {
 		return lacks("%w", err)
