@@ -62,8 +62,9 @@ func (p *Plane) nicStatus(n *tenant.NIC) *Status {
 	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
 		status.Socket = porter.Socket(n.Key())
 	}
-	status.Host = p.now.Load().where(n, p.cfg.Host, p.shared())
-	if status.State == Ready && status.Host != "" && status.Host != p.cfg.Host {
+	s := p.now.Load()
+	status.Host = s.where(n, p.cfg.Host, p.shared())
+	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}
 	return &status
