@@ -62,6 +62,7 @@ type daemonFlags struct {
 	store     string
 	// storeConfig is the file that says who we are to etcd.
 	storeConfig string
+	hostName    string
 	metrics     string
 	perNIC      bool
 	under       []string
@@ -125,6 +126,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted; --addr then names the addresses for NICs of networks with way host")
 	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
+	c.Flags().StringVar(&f.hostName, "host-name", "", "this host's name, as NICs name it (default: the machine's)")
 	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
@@ -176,6 +178,10 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	if err != nil {
 		return err
 	}
+	host, err := f.host()
+	if err != nil {
+		return err
+	}
 
 	machine := budget.ThisMachine()
 	if machine.Files < budget.FewestFiles {
@@ -199,7 +205,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 
 	d := &daemon{
 		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, under: under, stop: make(chan string, 1),
+		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
 	}
 	if err := d.openStore(f); err != nil {
 		return err
@@ -334,6 +340,7 @@ type daemon struct {
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay     // of virtual networks
+	host          string       // this host's name
 	underlay      int          // MTU of the host's network; 0: no other hosts
 	port          *link.Port   // nil: no other hosts
 	addresses     []netip.Addr // that it has
@@ -396,7 +403,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

@@ -6,8 +6,10 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/overlay"
@@ -108,7 +110,7 @@ func (u *underlay) head() int {
 // self is this host as others reach it.
 func (d *daemon) self() tenant.HostSpec {
 	return tenant.HostSpec{
-		Addresses: d.under.addrs, Port: int(d.under.port), Version: version, Features: d.engine.Features(), Capacity: tenant.Capacity{MTU: d.under.mtu},
+		Addresses: d.under.addrs, Port: int(d.under.port), Version: version, Features: d.engine.Features(), Capacity: tenant.Capacity{MTU: d.under.mtu, Processors: runtime.NumCPU(), Memory: tenant.Bytes(budget.ThisMachine().Memory)},
 	}
 }
 

@@ -273,7 +273,10 @@ func TestTwoHosts(t *testing.T) {
 	// In use on b: not deleted, and not moved, by a.
 	for what, f := range map[string]func() error{
 		"delete": func() error { _, err := Delete(aop, []tenant.Key{roams}, false, false); return err },
-		"pin":    func() error { _, err := Apply(aop, nic("red", "roams", "{network: train, host: a}"), false); return err },
+		"pin": func() error {
+			_, err := Apply(aop, nic("red", "roams", "{network: train, host: a}"), false)
+			return err
+		},
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "in use on host b") {
 			t.Errorf("%s: %v", what, err)

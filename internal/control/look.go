@@ -62,8 +62,9 @@ func (p *Plane) nicStatus(n *tenant.NIC) *Status {
 	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
 		status.Socket = porter.Socket(n.Key())
 	}
-	status.Host = p.now.Load().where(n, p.cfg.Host, p.shared())
-	if status.State == Ready && status.Host != "" && status.Host != p.cfg.Host {
+	s := p.now.Load()
+	status.Host = s.where(n, p.cfg.Host, p.shared())
+	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}
 	return &status
@@ -229,12 +230,12 @@ func (t *conversation) tellItems(items []Item, synced bool) error {
 
 // events tells of what has happened, and with follow of what happens.
 func (t *conversation) events(req *Request) error {
+	number, end := t.firstEvent(req) // before the answer: what happens after it is told
 	if err := t.send(&Reply{}, pieceOf); err != nil {
 		return err
 	}
 	ctx, stop := t.gone()
 	defer stop()
-	number, end := t.firstEvent(req)
 	for req.Follow || number < end {
 		events, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
 		if wait != nil {

@@ -32,6 +32,9 @@ type Door struct {
 	// Admit says why a process may not use the NIC; nil: whoever can connect may. It is asked
 	// when a process introduces itself or looks, and not again for the devices that it opens.
 	Admit func(who *caller.Caller, conn syscall.Conn) error
+	// Claim says why programs cannot use the NIC here and now, because it is on another host; nil:
+	// they can. It is asked when a process introduces itself, and may wait for a while.
+	Claim func() error
 	// Account is the tenant's that pays for what is used through the door; nil: the users do.
 	Account *budget.Account
 	// Commands and Requests bound commands, and requests for connections, a second; nil: no

@@ -94,7 +94,12 @@ func (r *Rack) openDoor(s *slot) (err error) {
 		r.warnUnreachable()
 	}
 	a := s.account
+	var claim func() error
+	if r.cfg.Claim != nil {
+		claim = func() error { return r.cfg.Claim(s.key) }
+	}
 	return r.doors.OpenDoor(frontdoor.Door{
+		Claim:  claim,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true,
 	})

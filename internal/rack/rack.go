@@ -71,6 +71,8 @@ type Config struct {
 	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
 	// nil: nobody does.
 	Capped func(k tenant.Key, limit string)
+	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
+	Claim func(tenant.Key) error
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
 	Connected func(*vnic.NIC, rdmacm.Notice)
 }

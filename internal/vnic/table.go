@@ -154,7 +154,10 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	}
 	a := to.Addr()
 	switch m := c.hosts.Find(vni, a); {
-	case m != nil && !m.Host.Self, way.NIC != nil, a.IsMulticast():
+	case m != nil && !m.Host.Self:
+		// A NIC that may be anywhere has a door on every host: the map says where it is.
+		way = nic.Way{VNI: vni, To: a}
+	case way.NIC != nil, a.IsMulticast():
 		way.VNI, way.To = vni, a
 	}
 	return way
