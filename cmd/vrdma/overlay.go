@@ -109,6 +109,7 @@ func (u *underlay) head() int {
 func (d *daemon) self() tenant.HostSpec {
 	return tenant.HostSpec{
 		Addresses: d.under.addrs, Port: int(d.under.port), Version: version, Features: d.engine.Features(), Capacity: tenant.Capacity{MTU: d.under.mtu},
+		PublicKey: d.publicKey(), TunnelPort: int(d.tunnel.port),
 	}
 }
 
