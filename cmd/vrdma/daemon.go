@@ -60,6 +60,8 @@ type daemonFlags struct {
 	noDefault bool
 	usage     string
 	store     string
+	// storeConfig is the file that says who we are to etcd.
+	storeConfig string
 	metrics   string
 	perNIC    bool
 	under     []string
@@ -86,6 +88,9 @@ users may make the daemon hold is limited; vrdma status -o json shows it.
 What vrdma apply declares is kept in a file, which is made then: --store, or one of this
 daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma,
 or beside the socket.
+Daemons of many hosts share a store in etcd: --store etcd://A:2379,B:2379,C:2379, with
+credentials in the file of --store-config. Each keeps a copy of what it last saw where its
+file would be, and goes on, and starts, with that while etcd is away.
 The next daemon at the same socket has it again, one that vrdma run starts too. While a
 tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
 control socket's directory.
@@ -98,8 +103,8 @@ A file for --config, every line of which may be left out, and over which flags w
   overlay:
     port: 4789
     tunnelPort: 51820
-  limits:               # for each opened device; also pds, cqs, mrs, mws, srqs, ahs, channels
-    qps: 1000
+  limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
+    qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -125,7 +130,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
 	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
-	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
+	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
+	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
@@ -203,9 +209,9 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	}
 	d := &daemon{
 		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, under: under, stop: make(chan string, 1),
+		mode: fs.FileMode(mode), dirMode: dirMode, under: under, stop: make(chan string, 1),
 	}
-	if err := d.openStore(storePath(f.store, place)); err != nil {
+	if err := d.openStore(f); err != nil {
 		return err
 	}
 	defer d.store.Close()
@@ -296,7 +302,7 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: rack.SetLimits(nic.DefaultLimits, c.Limits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
@@ -333,10 +339,8 @@ type daemon struct {
 	store  store.Store
 	plane  atomic.Pointer[control.Plane]
 	rack   *rack.Rack
-	// mode and dirMode are those of the socket and its directories, limits those of each
-	// opened device.
+	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	limits        nic.Limits
 	under         underlay   // of virtual networks
 	tunnel        tunnelSpec // of those that are encrypted
 	underlay      int        // MTU of the host's network; 0: no other hosts
@@ -399,7 +403,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

@@ -16,9 +16,9 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
-	"vrdma/internal/rack"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/store"
+	"vrdma/internal/store/etcd"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
@@ -27,7 +27,7 @@ import (
 // in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, ~/.local/state/vrdma, or beside the socket.
 // Like the control socket's its name is made from the program socket's path.
 func storePath(flag string, place launch.Place) string {
-	if flag != "" {
+	if flag != "" && !strings.HasPrefix(flag, etcd.Scheme) {
 		return flag
 	}
 	socket := place.Socket
@@ -59,8 +59,15 @@ func firstReachable(paths []string) string {
 	return paths[len(paths)-1]
 }
 
-// openStore opens the file. It is made when something is declared.
-func (d *daemon) openStore(path string) error {
+// openStore opens the store: etcd, or a file, which is made when something is declared.
+func (d *daemon) openStore(f *daemonFlags) error {
+	path := storePath(f.store, d.place)
+	if strings.HasPrefix(f.store, etcd.Scheme) {
+		return d.openEtcd(f, strings.TrimSuffix(path, ".db")+".copy")
+	}
+	if f.storeConfig != "" {
+		return usage("--store-config is for a store in etcd: --store %sHOST:PORT", etcd.Scheme)
+	}
 	s, problems, err := store.Open(path)
 	if err != nil {
 		return lacks("%w", err)
@@ -79,7 +86,7 @@ func (d *daemon) openPlane() (err error) {
 		return lacks("the host's name, by which NICs say where they belong: %w", err)
 	}
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: slots{d.rack}, Host: host, Self: d.self(), Version: version, Log: d.log,
+		Store: d.store, Rack: d.rack, Host: host, Self: d.self(), Version: version, Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error
@@ -208,16 +215,4 @@ func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 		e.Verb = control.EventDisconnected
 	}
 	d.record(e)
-}
-
-// slots are the rack, as the plane knows it.
-type slots struct{ *rack.Rack }
-
-func (s slots) Remove(k tenant.Key, force bool) error {
-	err := s.Rack.Remove(k, force)
-	var used *rack.InUse
-	if errors.As(err, &used) {
-		return &control.InUse{NIC: used.NIC, By: used.By}
-	}
-	return err
 }

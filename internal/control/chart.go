@@ -18,7 +18,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 	here := make(map[tenant.Key]bool)
 	for _, key := range p.racked() {
 		n := s.world.NIC(key.Tenant, key.Name)
-		if n == nil || s.where(n, p.cfg.Host, p.cfg.Shared) != p.cfg.Host {
+		if n == nil || s.where(n, p.cfg.Host, p.shared()) != p.cfg.Host {
 			continue
 		}
 		here[n.NetworkKey()] = true
@@ -34,7 +34,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 		}
 		network := overlay.Network{VNI: o.Spec.VNI, Name: key.Path(), Encrypted: o.Spec.Encryption}
 		for _, n := range s.world.NICs(key) {
-			host := hosts[s.where(n, p.cfg.Host, p.cfg.Shared)]
+			host := hosts[s.where(n, p.cfg.Host, p.shared())]
 			if host == nil {
 				continue // nobody has opened it, or its host is not known
 			}

@@ -26,12 +26,6 @@ import (
 // the daemon or of the store must not look like death.
 const lifeTime = 30 * time.Second
 
-// A Keeper is a store that can keep a key while a daemon lives.
-type Keeper interface {
-	// Keep writes a key that is gone some time after the daemon has died. release deletes it.
-	Keep(key string, value []byte, ttl time.Duration) (release func(), err error)
-}
-
 // registered is a host that runs vrdma, as its daemon wrote it.
 type registered struct {
 	host           *tenant.Host
@@ -128,10 +122,10 @@ func (p *Plane) register() error {
 		s.register(p.cfg.Host, &registered{self, p.boot, p.cfg.Identity, revision})
 	})
 	p.registered.Store(true)
-	if keeper, can := p.cfg.Store.(Keeper); can && p.release == nil {
-		p.release, err = keeper.Keep(prefixLive+p.cfg.Host, []byte(p.boot), lifeTime)
+	if remote, is := p.cfg.Store.(store.Remote); is && p.release == nil {
+		p.release = remote.Alive(prefixLive+p.cfg.Host, []byte(p.boot), lifeTime)
 	}
-	return err
+	return nil
 }
 
 // register makes a host known.
@@ -168,7 +162,7 @@ func addressesText(h *tenant.Host) string {
 // been found out.
 func (p *Plane) fence(s *snapshot) bool {
 	mine := s.hosts[p.cfg.Host]
-	if !p.cfg.Shared || !p.registered.Load() || mine == nil || mine.boot == p.boot || p.fenced.Load() != nil {
+	if !p.shared() || !p.registered.Load() || mine == nil || mine.boot == p.boot || p.fenced.Load() != nil {
 		return false
 	}
 	why := fmt.Sprintf("another daemon, at %s, has taken the name %s of this host: this one serves no declared NIC any more; restart it with another --host-name, or stop the other one", addressesText(mine.host), p.cfg.Host)
@@ -187,7 +181,7 @@ func (p *Plane) Fenced() string {
 
 // registeredHosts are the hosts that run vrdma, by name. If the store is our own it is this one.
 func (p *Plane) registeredHosts(s *snapshot) (list []*tenant.Host) {
-	if !p.cfg.Shared {
+	if !p.shared() {
 		return []*tenant.Host{p.self()}
 	}
 	for _, r := range s.hosts {
@@ -202,9 +196,9 @@ func (p *Plane) host(s *snapshot, name string) *tenant.Host {
 	switch {
 	case s.world.Host(name) != nil:
 		return s.world.Host(name)
-	case !p.cfg.Shared && name == p.cfg.Host:
+	case !p.shared() && name == p.cfg.Host:
 		return p.self()
-	case p.cfg.Shared && s.hosts[name] != nil:
+	case p.shared() && s.hosts[name] != nil:
 		return s.hosts[name].host
 	}
 	return nil
@@ -253,12 +247,13 @@ func (p *Plane) hostStatus(s *snapshot, h *tenant.Host) Status {
 }
 
 // forget is the end of hosts that run vrdma, which an operator deletes when they will not come
-// back: their NICs can then be opened elsewhere. What is left of keys is for the world.
+// back: their NICs can then be opened elsewhere. Where one was opened meanwhile, its host writes that
+// down again. What is left of keys is for the world.
 func (p *Plane) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone []tenant.Effect, conditions []store.Condition, writes []store.Write, err error) {
 	var errs tenant.Errors
 	for _, k := range keys {
 		r := s.hosts[k.Name]
-		if k.Kind != tenant.KindHost || s.world.Get(k) != nil || r == nil || !p.cfg.Shared {
+		if k.Kind != tenant.KindHost || s.world.Get(k) != nil || r == nil || !p.shared() {
 			rest = append(rest, k)
 			continue
 		}
@@ -275,7 +270,6 @@ func (p *Plane) forget(s *snapshot, keys []tenant.Key) (rest []tenant.Key, gone 
 		writes = append(writes, store.Write{Key: prefixHost + k.Name, Delete: true})
 		for nic, at := range s.places {
 			if n := s.world.NIC(nic.Tenant, nic.Name); n != nil && at.Host == k.Name {
-				conditions = append(conditions, store.Condition{Key: placeKey(n), Revision: at.revision})
 				writes = append(writes, store.Write{Key: placeKey(n), Delete: true})
 			}
 		}

@@ -62,7 +62,7 @@ func (p *Plane) nicStatus(n *tenant.NIC) *Status {
 	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
 		status.Socket = porter.Socket(n.Key())
 	}
-	status.Host = p.now.Load().where(n, p.cfg.Host, p.cfg.Shared)
+	status.Host = p.now.Load().where(n, p.cfg.Host, p.shared())
 	if status.State == Ready && status.Host != "" && status.Host != p.cfg.Host {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
 	}

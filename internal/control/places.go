@@ -56,7 +56,7 @@ func decodePlace(e store.Entry) (place, error) {
 // Claim has a NIC be here, because a program opens it. The error says where it is instead. It waits
 // for the store only if others could open the NIC, too.
 func (p *Plane) Claim(k tenant.Key) error {
-	if !p.cfg.Shared {
+	if !p.shared() {
 		return nil
 	}
 	p.placing.Lock()
@@ -151,7 +151,7 @@ func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) 
 func (p *Plane) Where(k tenant.Key) string {
 	s := p.now.Load()
 	if n := s.world.NIC(k.Tenant, k.Name); n != nil {
-		if at := s.where(n, p.cfg.Host, p.cfg.Shared); at != p.cfg.Host {
+		if at := s.where(n, p.cfg.Host, p.shared()); at != p.cfg.Host {
 			return at
 		}
 	}
@@ -228,7 +228,7 @@ func (p *Plane) evict(k tenant.Key, host string) {
 		return
 	}
 	p.journal.record(Event{Verb: EventRevoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
-	if err := p.try(func() error { return p.cfg.Rack.Remove(k, true) }); err != nil {
+	if err := p.try(func() error { return p.cfg.Rack.Remove([]tenant.Key{k}, true)[k] }); err != nil {
 		return // it is tried again
 	}
 	p.free(k)
@@ -257,12 +257,13 @@ func (p *Plane) resume() {
 		writes = append(writes, store.Write{Key: placeKey(n), Value: value})
 		fresh[k] = at
 	}
-	if len(writes) == 0 {
+	const most = 50 // etcd has few operations in a transaction; tidy does the others one by one
+	if len(writes) == 0 || len(writes) > most {
 		return
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
 	if err != nil || !ok {
-		return // tidy does it one by one
+		return
 	}
 	p.amend(func(s *snapshot) {
 		s.wrote(revision)
@@ -275,7 +276,7 @@ func (p *Plane) resume() {
 
 // abroad says why NICs that a change takes away or moves are in use on other hosts.
 func (p *Plane) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect) error {
-	if !p.cfg.Shared {
+	if !p.shared() {
 		return nil
 	}
 	var problems Error

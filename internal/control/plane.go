@@ -22,12 +22,11 @@ import (
 
 // Config is what a Plane needs.
 type Config struct {
+	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
+	// pinned to another host is here, and neither hosts nor places are written down.
 	Store store.Store
 	Rack  Rack   // nil: NoRack
 	Host  string // this host's name, as NICs name it
-	// Shared: daemons of other hosts have the store, too. Else every NIC that is not pinned to
-	// another host is here, and neither hosts nor places are written down.
-	Shared bool
 	// Self is this host as others reach it. Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
@@ -62,8 +61,8 @@ type Plane struct {
 	registered atomic.Bool
 	fenced     atomic.Pointer[string]
 	alarmed    atomic.Pointer[string]
-	gone       atomic.Bool // the store is away
-	release    func()      // ends the key that says that we live; register sets it
+	stood      atomic.Pointer[store.Health] // how it was the last time
+	release    func()                       // ends the key that says that we live; register sets it
 
 	placing sync.Mutex // held while a place is written
 
@@ -113,9 +112,9 @@ func Open(cfg Config) (*Plane, error) {
 		p.retry,
 		func() { p.follow(p.now.Load().revision + 1) },
 	}
-	if cfg.Shared {
+	if p.shared() {
 		if err := p.join(); err != nil {
-			p.stop()
+			p.Close()
 			return nil, err
 		}
 		work = append(work, p.tidyUp)
@@ -401,7 +400,7 @@ func (p *Plane) refresh() error {
 		return nil
 	}
 	if old.named && snap.meta.ID != old.meta.ID {
-		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
+		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
 		if !snap.named {
 			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
 		}
@@ -561,6 +560,9 @@ func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 
 // alarm says what is wrong with the store as a whole; "" if nothing is.
 func (p *Plane) alarm() string {
+	if h := p.health(); h.State == store.Strange {
+		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
+	}
 	if why := p.alarmed.Load(); why != nil {
 		return *why
 	}

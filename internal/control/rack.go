@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"vrdma/internal/overlay"
@@ -17,9 +16,10 @@ type Rack interface {
 	// Put puts a NIC in, or changes the one that is there to what it is now. It is called for
 	// a NIC that is new and for one that changed, or whose network did.
 	Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
-	// Remove pulls a NIC out. One that is in use stays, and the error is an *InUse, unless
-	// force ends the use. A NIC that is not there is no error.
-	Remove(k tenant.Key, force bool) error
+	// Remove pulls NICs out, all at once, and returns why some are still in. If one is in use,
+	// which is a *tenant.InUse, all stay, unless force ends the use. A NIC that is not there is
+	// no error.
+	Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 	// Enforce makes the policies, shares and quotas of a world those of the NICs. It is called
 	// after every change, before NICs that are new are put in.
 	Enforce(w *tenant.World)
@@ -36,27 +36,11 @@ type Porter interface {
 	Socket(k tenant.Key) string
 }
 
-// InUse is the error for a NIC that is not pulled out because somebody uses it.
-type InUse struct {
-	NIC tenant.Key
-	By  []string // "ib_send_bw (pid 12, uid 1000)", each
-}
-
-func (e *InUse) Error() string {
-	const most = 5
-	by := e.By
-	more := ""
-	if len(by) > most {
-		by, more = by[:most], fmt.Sprintf(" and %d more", len(e.By)-most)
-	}
-	return fmt.Sprintf("%v is in use by %s%s: end that first, or use --force", e.NIC, strings.Join(by, ", "), more)
-}
-
 // NoRack is a rack without room: it takes everything and does nothing.
 type NoRack struct{}
 
 func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
-func (NoRack) Remove(tenant.Key, bool) error                          { return nil }
+func (NoRack) Remove([]tenant.Key, bool) map[tenant.Key]error         { return nil }
 func (NoRack) Enforce(*tenant.World)                                  {}
 func (NoRack) Connect(*overlay.Map) error                             { return nil }
 
@@ -84,6 +68,7 @@ const anywhere = "anywhere"
 // did not work, and reports NICs whose status has changed to those who watch.
 func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	var told []update
+	var gone []tenant.Key
 	leave, stay := keys, keys
 	if keys == nil {
 		leave = p.occupied()
@@ -100,13 +85,14 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 			p.free(key)
 			continue
 		}
-		// Whoever took it out of the world has decided.
-		if err := p.try(func() error { return p.cfg.Rack.Remove(key, true) }); err != nil {
+		gone = append(gone, key)
+	}
+	failures := p.pull(gone, true) // whoever took them out of the world has decided
+	for _, key := range gone {
+		if err := failures[key]; err != nil {
 			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
 			p.setStatus(key, func(s *slot) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
-			continue
 		}
-		p.free(key)
 	}
 	if err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil }); err != nil {
 		warnings = append(warnings, "the rules cannot be enforced: "+err.Error())
@@ -196,35 +182,64 @@ func (p *Plane) failed(old Status, why string) Status {
 }
 
 // vacate pulls out the NICs that a change takes from this host, before it is committed. If one
-// is in use, all are put back, and nothing happens. changing is held.
+// is in use, all stay, and nothing happens. changing is held.
 func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
-	var problems Error
+	var leave []tenant.Key
 	for _, e := range effects {
-		n, isNIC := e.Old.(*tenant.NIC)
-		if !isNIC || p.slot(e.Key).nic == nil {
+		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || p.slot(e.Key).nic == nil {
 			continue
 		}
-		if now := next.NIC(e.Key.Tenant, e.Key.Name); now != nil && p.here(now) {
-			continue
+		if now := next.NIC(e.Key.Tenant, e.Key.Name); now == nil || !p.here(now) {
+			leave = append(leave, e.Key)
 		}
-		err := p.try(func() error { return p.cfg.Rack.Remove(e.Key, force) })
-		if err == nil {
-			p.free(e.Key)
-			continue
-		}
-		var used *InUse
-		if errors.As(err, &used) {
+	}
+	failures := p.pull(leave, force)
+	if len(failures) == 0 {
+		return nil
+	}
+	var problems Error
+	for _, key := range leave {
+		var used *tenant.InUse
+		switch err := failures[key]; {
+		case err == nil:
+		case errors.As(err, &used):
 			problems.InUse = true
-		} else {
-			err = fmt.Errorf("%v cannot be removed: %w", n.Key(), err)
+			problems.Problems = append(problems.Problems, used.Error())
+		default:
+			problems.Problems = append(problems.Problems, fmt.Sprintf("%v cannot be removed: %v", key, err))
 		}
-		problems.Problems = append(problems.Problems, err.Error())
 	}
-	if len(problems.Problems) > 0 {
-		p.reconcile(old, nil)
-		return &problems
+	if !problems.InUse {
+		for key := range failures { // it may be half out: to have it again, it has to be put in again
+			p.setStatus(key, func(s *slot) { s.nic = nil })
+		}
 	}
-	return nil
+	p.reconcile(old, nil) // what was pulled out comes back
+	return &problems
+}
+
+// pull pulls NICs out of the rack, and returns why some are still there. changing is held.
+func (p *Plane) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]error) {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := p.try(func() error { failures = p.cfg.Rack.Remove(keys, force); return nil }); err != nil {
+		failures = make(map[tenant.Key]error)
+		for _, key := range keys {
+			failures[key] = err
+		}
+	}
+	inUse := false
+	for _, err := range failures {
+		var used *tenant.InUse
+		inUse = inUse || errors.As(err, &used)
+	}
+	for _, key := range keys {
+		if failures[key] == nil && !inUse {
+			p.free(key)
+		}
+	}
+	return failures
 }
 
 // try calls the rack. A panic there is a mistake of ours, and is that NIC's alone.

@@ -12,7 +12,7 @@ func (e *Engine) sleep() {
 		e.flushPort()
 		return
 	}
-	if !e.bells.restAll() {
+	if !e.shutBoxes() || !e.bells.restAll() {
 		return
 	}
 	if e.net.tap != nil {

@@ -38,7 +38,8 @@ type Door struct {
 	// limit. A command waits for its turn. A request is refused at once: who asks for a
 	// connection has a time-out, and would rather know.
 	Commands, Requests *budget.Pace
-	// Rests: nothing is open but the socket while nobody uses the NIC.
+	// Rests: nothing is open but the socket while nobody uses the NIC. Whoever opened such a door
+	// removes the device tree, with the directory that it is in.
 	Rests bool
 }
 
@@ -100,7 +101,11 @@ func (d *door) writeTree(desk *inspect.Desk) error {
 // close undoes openDoor and writeTree.
 func (d *door) close() error {
 	d.listener.Close()
-	if d.NIC == nil || d.NIC.Tree == nil {
+	switch {
+	case d.NIC == nil || d.NIC.Tree == nil:
+		return nil
+	case d.Rests:
+		d.NIC.Tree.Leave()
 		return nil
 	}
 	return d.NIC.Tree.Remove()

@@ -66,9 +66,9 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	case protocol.KindProcess:
 		err = s.serveProcess(c, who, d)
 	case protocol.KindUverbs:
-		err = s.serveUverbs(c, who, d, h.Token)
+		err = s.serveUverbs(c, who, d, h)
 	case protocol.KindRDMACM:
-		err = s.serveRDMACM(c, who, d, h.Token)
+		err = s.serveRDMACM(c, who, d, h)
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
 	case protocol.KindControl:

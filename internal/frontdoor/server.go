@@ -49,6 +49,10 @@ type Loop interface {
 	// call them.
 	Pause(fd int)
 	Resume(fd int) error
+	// Look has the loop look into the box of a connection, unless too many are open, and
+	// reports whether it does. Leave undoes that.
+	Look(fd int, b loopBox) bool
+	Leave(fd int)
 	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
 	SetTap(t *link.Tap)
 	LinkCounters() link.Counters
@@ -60,6 +64,13 @@ type Loop interface {
 type loopLine = interface {
 	Serve()
 	Fail(err error)
+}
+
+// A loopBox is engine.Box, likewise.
+type loopBox = interface {
+	loopLine
+	Asked() bool
+	Shut() bool
 }
 
 // Config is what a Server needs.

@@ -47,7 +47,8 @@ func NewTable() *Table {
 
 func index(list []*NIC, hosts *overlay.Map) *contents {
 	c := &contents{
-		list: list, byName: make(map[string]*NIC), byDevice: make(map[*nic.NIC]*NIC), byAddress: make(map[address]*NIC), hosts: hosts,
+		list: list, byName: make(map[string]*NIC, len(list)), byDevice: make(map[*nic.NIC]*NIC, len(list)), byAddress: make(map[address]*NIC, len(list)),
+		hosts: hosts,
 	}
 	for _, n := range list {
 		c.byName[n.Name], c.byDevice[n.Device] = n, n
@@ -75,14 +76,20 @@ func (t *Table) Add(n *NIC) error {
 	return nil
 }
 
-// Remove takes n out. Nobody has it open any more.
-func (t *Table) Remove(n *NIC) {
+// Remove takes NICs out. Nobody has them open any more.
+func (t *Table) Remove(nics ...*NIC) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	gone := make(map[*NIC]bool, len(nics))
+	for _, n := range nics {
+		gone[n] = true
+	}
 	c := t.now.Load()
-	t.now.Store(index(slices.DeleteFunc(slices.Clone(c.list), func(o *NIC) bool { return o == n }), c.hosts))
-	if t.removed != nil {
-		t.removed(n)
+	t.now.Store(index(slices.DeleteFunc(slices.Clone(c.list), func(o *NIC) bool { return gone[o] }), c.hosts))
+	for _, n := range nics {
+		if t.removed != nil {
+			t.removed(n)
+		}
 	}
 }
 

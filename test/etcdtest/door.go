@@ -1,0 +1,118 @@
+package etcdtest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// A door passes connections on to a member, until it is cut: then it takes them, and says
+// nothing.
+type door struct {
+	address, to string
+	l           net.Listener
+	mu          sync.Mutex
+	open        map[net.Conn]bool
+	isCut       bool
+	healed      chan struct{} // closed when it is not cut
+}
+
+func openDoor(t testing.TB, to string) *door {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{})}
+	close(d.healed)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go d.pass(c)
+		}
+	}()
+	return d
+}
+
+// pass carries one connection.
+func (d *door) pass(c net.Conn) {
+	defer d.drop(c)
+	d.keep(c)
+	<-d.whole()
+	to, err := net.Dial("tcp", d.to)
+	if err != nil {
+		return
+	}
+	defer d.drop(to)
+	d.keep(to)
+	both := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{c, to}, {to, c}} {
+		go func() {
+			defer func() { both <- struct{}{} }()
+			d.carry(pair[0], pair[1])
+		}()
+	}
+	<-both
+}
+
+// carry copies what comes, and holds it while the door is cut.
+func (d *door) carry(to, from net.Conn) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		<-d.whole()
+		if _, e := to.Write(b[:n]); err != nil || e != nil {
+			if err != io.EOF {
+				return
+			}
+			return
+		}
+	}
+}
+
+func (d *door) whole() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.healed
+}
+
+// cut: as with a cable, nobody is told. Those who wait long enough give up by themselves.
+func (d *door) cut(cut bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if cut == d.isCut {
+		return
+	}
+	if d.isCut = cut; cut {
+		d.healed = make(chan struct{})
+	} else {
+		close(d.healed)
+	}
+}
+
+func (d *door) keep(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[c] = true
+}
+
+func (d *door) drop(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, c)
+	c.Close()
+}
+
+func (d *door) close() {
+	d.cut(false)
+	d.l.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.open {
+		c.Close()
+	}
+}
