@@ -62,9 +62,9 @@ type daemonFlags struct {
 	store     string
 	// storeConfig is the file that says who we are to etcd.
 	storeConfig string
-	metrics   string
-	perNIC    bool
-	under     []string
+	metrics     string
+	perNIC      bool
+	under       []string
 
 	overlayPort int
 	tunnelPort  int
