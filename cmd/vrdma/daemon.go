@@ -33,6 +33,7 @@ import (
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
 	"vrdma/internal/store"
+	"vrdma/internal/tunnel"
 	"vrdma/internal/vnic"
 )
 
@@ -67,6 +68,8 @@ type daemonFlags struct {
 	perNIC      bool
 	under       []string
 	overlayPort int
+	tunnelPort  int
+	tunnelKey   string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -100,6 +103,7 @@ A file for --config, every line of which may be left out, and over which flags w
   underlay: [192.0.2.10]
   overlay:
     port: 4789
+    tunnelPort: 51820
   limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
     qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
@@ -121,6 +125,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
 	c.Flags().StringSliceVar(&f.under, "underlay", nil, "the addresses that packets of virtual networks travel between hosts from, one of IPv4 and one of IPv6 at most (default: the first of --addr, else those of the default route)")
 	c.Flags().IntVar(&f.overlayPort, "overlay-port", overlay.DefaultPort, "the UDP port for packets of virtual networks (VXLAN); opened when a network has members on other hosts")
+	c.Flags().IntVar(&f.tunnelPort, "tunnel-port", overlay.DefaultTunnelPort, "the UDP port for packets of encrypted networks (WireGuard); opened when one has members on other hosts")
+	c.Flags().StringVar(&f.tunnelKey, "tunnel-key", "", "the file of this host's private key for them, made when it is needed (default: a file of this daemon's own where --store is by default)")
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
@@ -203,8 +209,12 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
+	key, err := f.tunnel(c, place)
+	if err != nil {
+		return err
+	}
 	d := &daemon{
-		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
+		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
 		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
 	}
 	if err := d.openStore(f); err != nil {
@@ -340,6 +350,7 @@ type daemon struct {
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay     // of virtual networks
+	tunnel        tunnelSpec   // of those that are encrypted
 	host          string       // this host's name
 	underlay      int          // MTU of the host's network; 0: no other hosts
 	port          *link.Port   // nil: no other hosts
@@ -411,7 +422,7 @@ func (d *daemon) rackConfig() rack.Config {
 		c.HostAddresses = d.addresses
 	}
 	if d.under.mtu != 0 {
-		c.OpenOverlay = d.openOverlay
+		c.OpenOverlay, c.OpenTunnel, c.TunnelHead = d.openOverlay, d.openTunnel, tunnel.Head
 	}
 	return c
 }

@@ -18,6 +18,7 @@ import (
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
@@ -61,6 +62,10 @@ type Config struct {
 	// bytes of a packet the overlay takes, of one with IPv4 inside.
 	OpenOverlay             func() (*Overlay, error)
 	OverlayMTU, OverlayHead int
+	// OpenTunnel opens what encrypted networks leave through; nil: they stay on this host.
+	// TunnelHead is how many bytes of a packet that takes beside OverlayHead.
+	OpenTunnel func() (link.Tunnel, error)
+	TunnelHead int
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
 	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network

@@ -182,8 +182,8 @@ func (t *Tunnel) Addr() netip.Addr { return t.peers.Load().self }
 // FD implements link.Tunnel.
 func (t *Tunnel) FD() int { return t.event }
 
-// Overhead implements link.Tunnel: the headers inside, WireGuard's, and its padding.
-func (t *Tunnel) Overhead() int { return headers + sealed + padding - 1 }
+// Overhead implements link.Tunnel.
+func (t *Tunnel) Overhead() int { return Head }
 
 // SetMap implements link.Tunnel. The peers are what it says a little later: that takes more time than
 // the loop has.
