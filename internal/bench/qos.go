@@ -256,7 +256,7 @@ func (t *Table) inside(percent uint64) Probe {
 		if err != nil {
 			return 0, err
 		}
-		_, err1 := h.ping(ctx, all[0], "-n", "3000", "-e")
+		_, err1 := h.ping(ctx, all[0], "-n", "10000", "-e")
 		after, err := h.used(ctx, all[:1])
 		if err := errors.Join(err, err1); err != nil {
 			return 0, err
