@@ -25,19 +25,22 @@ type customer struct {
 // sends has a customer send messages of so many bytes through so many queue pairs, with
 // programs/traffic.c.
 func (c customer) sends(size, qps int) customer {
-	depth := max(min(customerPosted/size/qps, 512), 16)
+	depth := max(min(customerPosted/size/qps, customerRequests/qps, mostDepth), 16)
 	c.load = []string{"traffic", fmt.Sprint(size), fmt.Sprint(qps), fmt.Sprint(depth)}
 	return c
 }
 
 const (
-	// customerPosted is how many bytes a customer has posted: while it waits for a processor,
-	// its queues must not run empty.
-	customerPosted = 128 << 20
+	// customerPosted is how many bytes a customer has posted, in customerRequests requests at
+	// most: while it waits for a processor, which may be for some milliseconds, its queues must
+	// not run empty.
+	customerPosted   = 256 << 20
+	customerRequests = 16 << 10
+	mostDepth        = 4 << 10
 	// customerWarm is how long all customers run before what they have is measured, and
 	// customerTime for how long it is.
 	customerWarm = 700 * time.Millisecond
-	customerTime = 2 * time.Second
+	customerTime = 1500 * time.Millisecond
 )
 
 // declare is a file that declares customers.

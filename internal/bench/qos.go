@@ -134,7 +134,7 @@ func (t *Table) capError(spec string, want float64, size int) Probe {
 
 // qosPairs is how often what is compared is measured in turn: this machine may be twice as fast
 // in one second as in the next.
-const qosPairs = 3
+const qosPairs = 5
 
 // alternately measures two things in turn and returns their medians.
 func alternately(a, b func() (float64, error)) (float64, float64, error) {
