@@ -40,7 +40,10 @@ func (e *Engine) worksFor(c *card) {
 	}
 }
 
-// turnTo is worksFor after another NIC, or nobody.
+// turnTo is worksFor after another NIC, or nobody. It is a function of its own so that worksFor is
+// inlined.
+//
+//go:noinline
 func (e *Engine) turnTo(c *card) {
 	if e.ledger.of != nil {
 		e.clock()
@@ -51,22 +54,22 @@ func (e *Engine) turnTo(c *card) {
 // clock reads the time, and charges what has been done until now.
 func (e *Engine) clock() {
 	e.now = e.time()
-	if e.ledger.of != nil {
-		e.settle()
+	c := e.ledger.of
+	if c == nil {
+		return
+	}
+	e.ledger.of = nil
+	cost := min(max(e.now-e.ledger.since, 0), schedule.MostTurn)
+	if c.nic.Spend(cost); e.sched.alone == nil {
+		e.countShare(c, cost)
 	}
 }
 
-// settle charges what has been done until now.
-func (e *Engine) settle() {
-	l := &e.ledger
-	c, cost := l.of, min(max(e.now-l.since, 0), schedule.MostTurn)
-	l.of = nil
-	c.nic.Spend(cost)
-	switch {
-	case e.sched.alone != nil: // nobody to share with
-	case l.turn:
+// countShare counts cost against the share of c.
+func (e *Engine) countShare(c *card, cost ib.Time) {
+	if e.ledger.turn {
 		e.sched.nics.Charge(&c.band.nic, cost)
-	default:
+	} else {
 		e.sched.nics.Bill(&c.band.nic, cost)
 	}
 }
