@@ -90,7 +90,7 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
 				continue
 			}
-			d.serveCapture(c)
+			d.serveCapture(c, req.Outer)
 			return
 		case protocol.ControlStop:
 			if !v.All {

@@ -201,9 +201,10 @@ type Capture struct {
 	left []byte
 }
 
-// OpenCapture has the daemon record every packet from now on.
-func OpenCapture(socket string) (*Capture, error) {
-	s, err := control(socket, ControlRequest{Op: ControlCapture})
+// OpenCapture has the daemon record every packet from now on; those of virtual networks as their
+// members see them, or with what is around them between hosts.
+func OpenCapture(socket string, outer bool) (*Capture, error) {
+	s, err := control(socket, ControlRequest{Op: ControlCapture, Outer: outer})
 	if err != nil {
 		return nil, err
 	}
