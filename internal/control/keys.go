@@ -79,6 +79,9 @@ func encode(o tenant.Object) ([]byte, error) {
 	return fmt.Appendf(nil, `{"schema":%d,%s`, store.Schema, rest), nil
 }
 
+// errNewer: a newer version has written it.
+var errNewer = errors.New("a newer vrdma has written it")
+
 // decode reads an entry below spec/. Nothing is believed: neither that it is an object, nor
 // that it is the one that its key says.
 func decode(e store.Entry) (tenant.Object, error) {
@@ -88,7 +91,10 @@ func decode(e store.Entry) (tenant.Object, error) {
 	if err := json.Unmarshal(e.Value, &head); err != nil {
 		return nil, fmt.Errorf("store entry %.200q: %w", e.Key, err)
 	}
-	if head.Schema < 1 || head.Schema > store.Schema {
+	switch {
+	case head.Schema > store.Schema:
+		return nil, fmt.Errorf("store entry %.200q has schema %d, this version reads %d: %w", e.Key, head.Schema, store.Schema, errNewer)
+	case head.Schema < 1:
 		return nil, fmt.Errorf("store entry %.200q has schema %d, this version reads %d", e.Key, head.Schema, store.Schema)
 	}
 	o, err := tenant.Unmarshal(e.Value)
@@ -150,6 +156,9 @@ type snapshot struct {
 	named      bool  // the store has its meta
 	meta       store.Meta
 	problems   []string // entries that were left out, and why
+	// newer are the keys that a newer vrdma has written: what they say is not known here, and
+	// must not be overwritten.
+	newer map[string]bool
 }
 
 // load reads the store. Entries that are no part of a world are problems; only a store that
@@ -177,6 +186,12 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 			o, err := decode(e)
 			if err != nil {
 				snap.problems = append(snap.problems, err.Error())
+				if errors.Is(err, errNewer) {
+					if snap.newer == nil {
+						snap.newer = make(map[string]bool)
+					}
+					snap.newer[e.Key] = true
+				}
 				if o = before[e.Key]; o == nil {
 					continue
 				}

@@ -242,6 +242,11 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	if err != nil {
 		return nil, err
 	}
+	for _, w := range writes {
+		if old.newer[w.Key] {
+			return nil, fmt.Errorf("store entry %q: %w; change it there", w.Key, errNewer)
+		}
+	}
 	snap := *old
 	snap.world = next
 	if len(writes) == 0 {
