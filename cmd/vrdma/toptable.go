@@ -84,15 +84,18 @@ func (r *topRow) rate(begins string) (sum float64) {
 // anything of it moved.
 func topRows(before, now *protocol.Top) []topRow {
 	type key struct{ tenant, network, nic string }
-	old := make(map[key]map[string]uint64)
+	old := make(map[key]protocol.NICStatus)
 	for _, n := range before.NICs {
-		old[key{n.Tenant, n.Network, n.NIC}] = n.Used
+		old[key{n.Tenant, n.Network, n.NIC}] = n
 	}
-	seconds := now.Time.Sub(before.Time).Seconds()
 	var out []topRow
 	for _, n := range now.NICs {
 		r := topRow{NICStatus: n, rates: make(map[string]float64)}
-		was := old[key{n.Tenant, n.Network, n.NIC}]
+		first := old[key{n.Tenant, n.Network, n.NIC}]
+		was, seconds := first.Used, now.Time.Sub(before.Time).Seconds()
+		if !first.At.IsZero() && !n.At.IsZero() {
+			seconds = n.At.Sub(first.At).Seconds()
+		}
 		for name, v := range n.Used {
 			if d := v - was[name]; v > was[name] && seconds > 0 {
 				r.rates[name] = float64(d) / seconds

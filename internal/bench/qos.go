@@ -1,242 +1,85 @@
 package bench
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
-	"strings"
-	"time"
-
-	"vrdma/internal/protocol"
+	"slices"
 )
 
-// A customer is a tenant of a daemon with NICs a and b, and what runs from a to b: ib_write_bw, or
-// nothing.
-type customer struct {
-	name        string
-	tenant, nic string // specs, besides what they need
-	size, qps   int
-}
-
-// file is what declares customers.
-func file(all []customer) string {
-	var s strings.Builder
-	object := func(kind, meta, spec string) {
-		fmt.Fprintf(&s, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n---\n", kind, meta, spec)
-	}
-	for _, c := range all {
-		of := ", tenant: " + c.name
-		object("Tenant", "name: "+c.name, c.tenant)
-		object("Network", "name: net"+of, "subnets: [10.1.0.0/24]")
-		object("NIC", "name: a"+of, strings.TrimSuffix("network: net, address: 10.1.0.1, "+c.nic, ", "))
-		object("NIC", "name: b"+of, "network: net, address: 10.1.0.2")
-	}
-	return s.String()
-}
-
-const (
-	// qosWarm is how long all customers run before what they have is measured, and qosTime for how
-	// long it is.
-	qosWarm = time.Second
-	qosTime = 3 * time.Second
-	// qosSeconds is how long their tools run at most: they are stopped before.
-	qosSeconds = 60
-	// qosDepth is how many bytes a customer has posted: on two processors its program may have to
-	// wait for long until it can post again.
-	qosDepth = 256 << 20
-)
-
-// serve runs f with a daemon that has these customers.
-func (t *Table) serve(ctx context.Context, all []customer, f func(*Host) error) error {
-	dir, err := os.MkdirTemp(t.Lab.Dir, "qos")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	if u := t.Lab.User; u != nil {
-		if err := os.Chown(dir, int(u.Uid), int(u.Gid)); err != nil {
-			return err
-		}
-	}
-	objects := filepath.Join(dir, "objects.yaml")
-	if err := os.WriteFile(objects, []byte(file(all)), 0o644); err != nil {
-		return err
-	}
-	h := &Host{lab: t.Lab, Socket: filepath.Join(dir, "s"), IP: "127.0.0.1"}
-	d, err := h.Start(ctx, "--network=false", "--store", filepath.Join(dir, "store"))
-	if err != nil {
-		return err
-	}
-	defer d.stop()
-	if _, err := t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
-		return err
-	}
-	return f(h)
-}
-
-// on runs a pair of a tool from one NIC of a customer to the other.
-func (h *Host) on(ctx context.Context, c customer, tool string, args ...string) (string, error) {
-	port, err := freePort()
-	if err != nil {
-		return "", err
-	}
-	side := func(nic string, more ...string) []string {
-		argv := []string{h.lab.Vrdma, "run", "-q", "--socket", h.Socket, "--nic", c.name + "/" + nic, "--", tool, "-F", "-d", "rxe0", "-x", "0", "-p", fmt.Sprint(port)}
-		return append(append(argv, args...), more...)
-	}
-	return h.lab.Pair(ctx, h.listens(port), side("b"), side("a", h.IP))
-}
-
-// flood runs ib_write_bw for a customer until ctx ends. ib_write_bw cannot sleep: of many that
-// poll on two processors each has one so seldom that much has to be posted.
-func (h *Host) flood(ctx context.Context, c customer) error {
-	depth := max(min(qosDepth/c.size/max(c.qps, 1), 1024), 16)
-	_, err := h.on(ctx, c, "ib_write_bw", "-D", fmt.Sprint(qosSeconds), "-s", fmt.Sprint(c.size), "-q", fmt.Sprint(max(c.qps, 1)), "-t", fmt.Sprint(depth))
-	return err
-}
-
-// A had is what a customer had of the daemon, a second.
-type had struct{ loop, bytes, messages float64 }
-
-// used is what the daemon has counted for the NICs a of all.
-func (h *Host) used(ctx context.Context, all []customer) ([]had, time.Time, error) {
-	out, err := h.lab.Run(ctx, h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")
-	now := time.Now()
-	if err != nil {
-		return nil, now, err
-	}
-	var s protocol.Status
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		return nil, now, err
-	}
-	list := make([]had, len(all))
-	for i, c := range all {
-		for _, n := range s.NICs {
-			if n.Tenant == c.name && n.NIC == "a" {
-				list[i] = had{float64(n.Used["loop_ns"]), float64(n.Used["transmit_bytes"]), float64(n.Used["sent_write"])}
-			}
-		}
-	}
-	return list, now, nil
-}
-
-// during runs the customers' tools and measures what they have while all of them run. It asks the
-// daemon: the tools begin and end at different times.
-func (h *Host) during(ctx context.Context, all []customer) (list []had, err error) {
-	tools, stop := context.WithCancel(ctx)
-	ended := make(chan error, len(all))
-	for _, c := range all {
-		go func() { ended <- h.flood(tools, c) }()
-	}
-	left := len(all)
-	defer func() {
-		stop()
-		for ; left > 0; left-- {
-			<-ended
-		}
-	}()
-	for running := 0; running < len(all); {
-		select {
-		case err := <-ended:
-			left--
-			return nil, cmp.Or(err, errors.New("ib_write_bw ended before all ran"))
-		case <-time.After(200 * time.Millisecond):
-		}
-		now, _, err := h.used(ctx, all)
-		if err != nil {
-			return nil, err
-		}
-		running = 0
-		for _, u := range now {
-			if u.messages > 0 {
-				running++
-			}
-		}
-	}
-	if err := wait(ctx, qosWarm); err != nil {
-		return nil, err
-	}
-	before, begin, err := h.used(ctx, all)
-	if err != nil {
-		return nil, err
-	}
-	if err := wait(ctx, qosTime); err != nil {
-		return nil, err
-	}
-	list, end, err := h.used(ctx, all)
-	took := end.Sub(begin).Seconds()
-	for i := range list {
-		u, b := &list[i], before[i]
-		*u = had{(u.loop - b.loop) / took, (u.bytes - b.bytes) / took, (u.messages - b.messages) / took}
-	}
-	return list, err
-}
-
-// customers are n equal ones.
-func customers(n int) (all []customer) {
-	for i := range n {
-		all = append(all, customer{name: fmt.Sprintf("t%d", i), size: 1 << 20, qps: 1 + i%4})
-	}
-	return all
-}
-
-// qos is what tenants have of one daemon: shares, caps, guarantees, latency.
+// qos is what tenants have of one daemon: shares, caps, guarantees, latency. What they had is
+// asked of the daemon, over its own time.
 func (t *Table) qos() part {
-	p := part{name: "qos", rows: []Row{
-		{What: "tenants of weights 1, 2, 4: worst share of the loop's time, error", Ours: Series{Unit: "%"}, Bound: 5, AtMost: true},
-		{What: "16 equal tenants: Jain's index", Ours: Series{Unit: ""}, Bound: 0.99},
-		{What: "cap of 0.1 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "cap of 1 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "cap of 10 Gb/s: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "cap of 10 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "cap of 100 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "cap of 500 000 messages a second: error", Ours: Series{Unit: "%"}, Bound: 2, AtMost: true},
-		{What: "guarantee of a quarter, one of 16 tenants", Ours: Series{Unit: ""}, Bound: 0.95},
-		{What: "one of 16 tenants, the others idle, against alone", Ours: Series{Unit: ""}, Bound: 0.97},
-		{What: "send latency in class latency beside a bulk tenant, against alone", Ours: Series{Unit: ""}, Bound: 3, AtMost: true},
-		{What: "bulk tenant beside one with 512 queue pairs and messages of one byte, of half of alone", Ours: Series{Unit: ""}, Bound: 0.9},
-		{What: "one NIC beside 1000 idle ones, against alone", Ours: Series{Unit: ""}, Bound: 0.95},
-	}}
-	p.measure = func(ctx context.Context, rows []Row) error {
-		probes := []Probe{t.shareError(), t.jain()}
-		for _, rate := range []string{"100Mbit", "1Gbit", "10Gbit"} {
-			probes = append(probes, t.capError("rate: {out: "+rate+"}", map[string]float64{"100Mbit": 1e8 / 8, "1Gbit": 1e9 / 8, "10Gbit": 1e10 / 8}[rate], 64<<10))
-		}
-		for _, rate := range []float64{10e3, 100e3, 500e3} {
-			probes = append(probes, t.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", rate), rate, 64))
-		}
-		probes = append(probes, t.guarantee(), t.conservation(), t.beside(), t.misbehaving(), t.crowded())
-		sources := make([]source, len(probes))
-		for i := range sources {
-			sources[i] = source{i, alone}
-		}
-		return t.fill(ctx, min(t.Rounds, 3), probes, rows, sources)
+	row := func(what, unit string, bound float64, atMost bool) Row {
+		return Row{What: what, Ours: Series{Unit: unit}, Bound: bound, AtMost: atMost}
 	}
+	type line struct {
+		row   Row
+		probe Probe
+	}
+	lines := []line{
+		{row("tenants of weights 1, 2, 4 with 64 B, 4 KiB, 1 MiB: worst share of the loop's time, error", "%", 5, true), t.shareError(0)},
+		{row("tenants of weights 1, 2, 4 with 1 MiB, 64 B, 4 KiB: worst share of the loop's time, error", "%", 5, true), t.shareError(2)},
+		{row("16 equal tenants, 4 KiB to 1 MiB: Jain's index", "", 0.99, false), t.jain()},
+	}
+	for _, c := range []struct {
+		name, spec string
+		bytes      float64
+	}{{"0.1 Gb/s", "100Mbit", 1e8 / 8}, {"1 Gb/s", "1Gbit", 1e9 / 8}, {"10 Gb/s", "10Gbit", 1e10 / 8}} {
+		lines = append(lines, line{row("cap of "+c.name+": error", "%", 2, true), t.capError("rate: {out: "+c.spec+"}", c.bytes, 64<<10)})
+	}
+	for _, c := range []struct {
+		name string
+		rate float64
+	}{{"10 000", 10e3}, {"100 000", 100e3}, {"500 000", 500e3}} {
+		lines = append(lines, line{row("cap of "+c.name+" messages a second: error", "%", 2, true), t.capError(fmt.Sprintf("rate: {messages: {out: %.0f}}", c.rate), c.rate, 64)})
+	}
+	lines = append(lines,
+		line{row("guarantee of a quarter, one of 16 tenants: of it", "", 0.95, false), t.guarantee()},
+		line{row("one of 16 tenants with shares, the others idle: of alone", "", 0.97, false), t.conservation()},
+		line{row("a tenant and one with a cap: sum, of alone", "", 0.97, false), t.remainder()},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: median", "s", 10e-6, true), t.inside(50)},
+		line{row("doorbell to turn in class latency beside a bulk tenant, both asleep on events: 99 %", "s", 60e-6, true), t.inside(99)},
+		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), t.beside()},
+		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), t.misbehaving()},
+		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), t.crowded()},
+	)
+	p := part{name: "qos"}
+	probes, sources := make([]Probe, len(lines)), make([]source, len(lines))
+	for i, l := range lines {
+		p.rows = append(p.rows, l.row)
+		probes[i], sources[i] = l.probe, source{i, alone}
+	}
+	p.measure = func(ctx context.Context, rows []Row) error { return t.fill(ctx, t.Rounds, probes, rows, sources) }
 	return p
 }
 
 // qosProbe measures with a daemon of its own. An error of nothing counts as a little, because a
 // probe that gives 0 is tried again.
-func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Context, *Host) (float64, error)) Probe {
-	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (r Reading, err error) {
-		err = t.serve(ctx, all, func(h *Host) error {
-			v, err := f(ctx, h)
-			r.Value = max(v, 1e-6)
-			return err
-		})
-		return r, err
+func (t *Table) qosProbe(name, unit string, all []customer, f func(context.Context, *house) (float64, error)) Probe {
+	return Probe{Name: name, Unit: unit, Measure: func(ctx context.Context) (Reading, error) {
+		h, err := t.open(ctx, all)
+		if err != nil {
+			return Reading{}, err
+		}
+		defer h.close()
+		v, err := f(ctx, h)
+		return Reading{Value: max(v, 1e-6)}, err
 	}}
 }
 
-// shareError is of the loop's time: messages and numbers of queue pairs differ.
-func (t *Table) shareError() Probe {
-	all := []customer{{name: "one", size: 1 << 20, qps: 1}, {name: "two", tenant: "weight: 2", size: 64 << 10, qps: 8}, {name: "four", tenant: "weight: 4", size: 4 << 10, qps: 64}}
-	return t.qosProbe("shares 1:2:4", "%", all, func(ctx context.Context, h *Host) (float64, error) {
+// shareError is of the loop's time: messages and numbers of queue pairs differ. Which tenant has
+// which is moved on by turn.
+func (t *Table) shareError(turn int) Probe {
+	loads := []customer{customer{}.sends(64, 64), customer{}.sends(4<<10, 8), customer{}.sends(1<<20, 1)}
+	var all []customer
+	for i := range loads {
+		c := loads[(i+turn)%len(loads)]
+		c.name, c.tenant = fmt.Sprintf("w%d", 1<<i), fmt.Sprintf("weight: %d", 1<<i)
+		all = append(all, c)
+	}
+	return t.qosProbe(fmt.Sprintf("shares 1:2:4, moved by %d", turn), "%", all, func(ctx context.Context, h *house) (float64, error) {
 		got, err := h.during(ctx, all)
 		sum, worst := 0.0, 0.0
 		for _, u := range got {
@@ -249,9 +92,20 @@ func (t *Table) shareError() Probe {
 	})
 }
 
+// equals are n tenants that differ in what they send only.
+func equals(n int, size func(i int) int) (all []customer) {
+	for i := range n {
+		all = append(all, customer{name: fmt.Sprintf("t%d", i)}.sends(size(i), 1+i%4))
+	}
+	return all
+}
+
+// bulk is what a tenant sends where only its rate is of interest.
+func bulk(int) int { return 64 << 10 }
+
 func (t *Table) jain() Probe {
-	all := customers(16)
-	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *Host) (float64, error) {
+	all := equals(16, func(i int) int { return 4 << 10 << (2 * (i % 5)) })
+	return t.qosProbe("16 tenants", "", all, func(ctx context.Context, h *house) (float64, error) {
 		got, err := h.during(ctx, all)
 		sum, squares := 0.0, 0.0
 		for _, u := range got {
@@ -264,8 +118,8 @@ func (t *Table) jain() Probe {
 
 // capError is how far a rate is from a cap, in bytes or, of small messages, in messages.
 func (t *Table) capError(spec string, want float64, size int) Probe {
-	all := []customer{{name: "one", nic: spec, size: size, qps: 16}}
-	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *Host) (float64, error) {
+	all := []customer{customer{name: "one", nic: spec}.sends(size, 4)}
+	return t.qosProbe(spec, "%", all, func(ctx context.Context, h *house) (float64, error) {
 		got, err := h.during(ctx, all)
 		if err != nil {
 			return 0, err
@@ -278,92 +132,197 @@ func (t *Table) capError(spec string, want float64, size int) Probe {
 	})
 }
 
-// against measures the first customer: alone, and then with all declared, of whom the first busy
-// ones run.
-func (t *Table) against(ctx context.Context, all []customer, busy int, change func(alone float64)) (alone, beside float64, err error) {
-	measure := func(all []customer, busy int) (v float64, err error) {
-		err = t.serve(ctx, all, func(h *Host) error {
-			got, err := h.during(ctx, all[:busy])
-			if err == nil {
-				v = got[0].bytes
+// qosPairs is how often what is compared is measured in turn: this machine may be twice as fast
+// in one second as in the next.
+const qosPairs = 5
+
+// alternately measures two things in turn and returns their medians.
+func alternately(a, b func() (float64, error)) (float64, float64, error) {
+	var s [2]Series
+	for range qosPairs {
+		for i, f := range []func() (float64, error){a, b} {
+			v, err := f()
+			if err != nil {
+				return 0, 0, err
 			}
-			return err
-		})
+			s[i].add(Reading{Value: v})
+		}
+	}
+	return s[0].Median(), s[1].Median(), nil
+}
+
+// sum is how many bytes customers send together.
+func (h *house) sum(ctx context.Context, all []customer) func() (float64, error) {
+	return func() (float64, error) {
+		got, err := h.during(ctx, all)
+		v := 0.0
+		for _, u := range got {
+			v += u.bytes
+		}
 		return v, err
 	}
-	if alone, err = measure(all[:1], 1); err != nil {
-		return 0, 0, err
-	}
-	if change != nil {
-		change(alone)
-	}
-	beside, err = measure(all, busy)
-	return alone, beside, err
 }
 
-func (t *Table) guarantee() Probe {
-	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
-		all := customers(16)
-		alone, beside, err := t.against(ctx, all, 16, func(alone float64) { all[0].nic = fmt.Sprintf("guarantee: %.0fbit", alone/4*8) })
-		return Reading{Value: beside / (alone / 4)}, err
-	}}
-}
-
-func (t *Table) conservation() Probe {
-	return Probe{Name: "one of 16, the others idle", Measure: func(ctx context.Context) (Reading, error) {
-		alone, beside, err := t.against(ctx, customers(16), 1, nil)
-		return Reading{Value: beside / alone}, err
-	}}
-}
-
-// crowded is a NIC beside 1000 that nobody uses.
-func (t *Table) crowded() Probe {
-	return Probe{Name: "beside 1000 idle NICs", Measure: func(ctx context.Context) (Reading, error) {
-		alone, beside, err := t.against(ctx, customers(501), 1, nil)
-		return Reading{Value: beside / alone}, err
-	}}
-}
-
-// beside is the latency of a NIC of class latency beside a bulk tenant, against alone.
-func (t *Table) beside() Probe {
-	all := []customer{{name: "lat", nic: "class: latency, rate: {out: 1Gbit}"}, {name: "bulk", size: 1 << 20, qps: 1}}
-	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *Host) (float64, error) {
-		ping := func() (float64, error) {
-			out, err := h.on(ctx, all[0], "ib_send_lat", "-s", "64", "-n", "3000")
-			if err != nil {
-				return 0, err
-			}
-			l, err := ParseLatency(out)
-			return l.Typical, err
-		}
-		before, err := ping()
+// amongIdle is what the first customer has where others are declared and do nothing, against the
+// only one of a daemon.
+func (t *Table) amongIdle(name string, all []customer) Probe {
+	return t.qosProbe(name, "", all, func(ctx context.Context, h *house) (float64, error) {
+		lone, err := t.open(ctx, all[:1])
 		if err != nil {
 			return 0, err
 		}
-		bulk, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- h.flood(bulk, all[1]) }()
-		err = wait(ctx, 2*time.Second)
-		after, err1 := ping()
-		stop()
-		<-ended
-		return after / before, errors.Join(err, err1)
+		defer lone.close()
+		alone, beside, err := alternately(lone.sum(ctx, all[:1]), h.sum(ctx, all[:1]))
+		return beside / alone, err
 	})
 }
 
-// misbehaving is what a tenant has beside one with many queue pairs and tiny messages, of half of
-// what it has alone.
+func (t *Table) conservation() Probe {
+	all := equals(16, bulk)
+	for i := range all {
+		all[i].tenant = fmt.Sprintf("weight: %d", i+1)
+	}
+	return t.amongIdle("one of 16, the others idle", all)
+}
+
+// crowded is a NIC beside 1000 that nobody uses.
+func (t *Table) crowded() Probe { return t.amongIdle("beside 1000 idle NICs", equals(501, bulk)) }
+
+// remainder is what a tenant and one with a cap have together.
+func (t *Table) remainder() Probe {
+	all := equals(2, bulk)
+	all[1].nic = "rate: {out: 10Gbit}"
+	return t.qosProbe("beside a capped tenant", "", all, func(ctx context.Context, h *house) (float64, error) {
+		alone, both, err := alternately(h.sum(ctx, all[:1]), h.sum(ctx, all))
+		return both / alone, err
+	})
+}
+
+// guarantee is what a NIC has of a guarantee of a quarter of what it can have alone.
+func (t *Table) guarantee() Probe {
+	return Probe{Name: "guarantee of a quarter", Measure: func(ctx context.Context) (Reading, error) {
+		all := equals(16, bulk)
+		first := t.qosProbe("", "", all[:1], func(ctx context.Context, h *house) (float64, error) { return h.sum(ctx, all[:1])() })
+		r, err := first.Measure(ctx)
+		if err != nil {
+			return r, err
+		}
+		quarter := r.Value / 4
+		all[0].nic = fmt.Sprintf("guarantee: %.0fbit", quarter*8)
+		beside := t.qosProbe("", "", all, func(ctx context.Context, h *house) (float64, error) {
+			got, err := h.during(ctx, all)
+			if err != nil {
+				return 0, err
+			}
+			return got[0].bytes / quarter, nil
+		})
+		return beside.Measure(ctx)
+	}}
+}
+
+// lateAndBulk are a tenant of class latency, and a bulk tenant.
+func lateAndBulk() []customer {
+	return []customer{{name: "lat", nic: "class: latency, rate: {out: 1Gbit}"}, customer{name: "bulk"}.sends(1<<20, 1)}
+}
+
+// ping is the median of ib_send_lat between the NICs of a customer, in µs.
+func (h *house) ping(ctx context.Context, c customer, args ...string) (float64, error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	tool := append([]string{"ib_send_lat", "-F", "-d", "rxe0", "-x", "0", "-p", fmt.Sprint(port), "-s", fmt.Sprint(latencySize)}, args...)
+	out, err := h.lab.Pair(ctx, h.listens(port), h.on(c, "b", tool...), h.on(c, "a", append(slices.Clone(tool), h.IP)...))
+	if err != nil {
+		return 0, err
+	}
+	l, err := ParseLatency(out)
+	return l.Typical, err
+}
+
+// inside is how long requests of class latency wait from doorbell to turn, of 100 so many less.
+func (t *Table) inside(percent uint64) Probe {
+	all := lateAndBulk()
+	p := t.qosProbe(fmt.Sprintf("doorbell to turn, %d %%", percent), "s", all, func(ctx context.Context, h *house) (float64, error) {
+		c, err := h.begin(ctx, all[1:])
+		if err != nil {
+			return 0, err
+		}
+		defer c.dismiss()
+		if err := wait(ctx, customerWarm); err != nil {
+			return 0, err
+		}
+		before, err := h.used(ctx, all[:1])
+		if err != nil {
+			return 0, err
+		}
+		_, err1 := h.ping(ctx, all[0], "-n", "10000", "-e")
+		after, err := h.used(ctx, all[:1])
+		if err := errors.Join(err, err1); err != nil {
+			return 0, err
+		}
+		return percentile(before[0].delays, after[0].delays, percent), nil
+	})
+	return p
+}
+
+// percentile is the bound below which so many of 100 delays were, in seconds.
+func percentile(before, after map[int64]uint64, percent uint64) float64 {
+	var bounds []int64
+	all := uint64(0)
+	for b, n := range after {
+		bounds = append(bounds, b)
+		all += n - before[b]
+	}
+	slices.Sort(bounds)
+	n := uint64(0)
+	for _, b := range bounds {
+		if n += after[b] - before[b]; n*100 >= all*percent {
+			return float64(b) / 1e9
+		}
+	}
+	return math.Inf(1)
+}
+
+// beside is the latency of a NIC of class latency beside a bulk tenant, against alone. It polls.
+func (t *Table) beside() Probe {
+	all := lateAndBulk()
+	return t.qosProbe("class latency beside bulk", "", all, func(ctx context.Context, h *house) (float64, error) {
+		ping := func() (float64, error) { return h.ping(ctx, all[0], "-n", "3000") }
+		before, after, err := alternately(ping, func() (float64, error) {
+			c, err := h.begin(ctx, all[1:])
+			if err != nil {
+				return 0, err
+			}
+			defer c.dismiss()
+			if err := wait(ctx, customerWarm); err != nil {
+				return 0, err
+			}
+			return ping()
+		})
+		return after / before, err
+	})
+}
+
+// unrulyQPs is how many queue pairs the tenant has that misbehaves.
+const unrulyQPs = 10_000
+
+// misbehaving is what a tenant has beside one that misbehaves, of half of what it has alone.
 func (t *Table) misbehaving() Probe {
-	all := []customer{{name: "good", size: 64 << 10, qps: 1}, {name: "bad", size: 1, qps: 512}}
-	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *Host) (float64, error) {
-		alone, err := h.during(ctx, all[:1])
-		if err != nil {
-			return 0, err
-		}
-		got, err := h.during(ctx, all)
-		if err != nil {
-			return 0, err
-		}
-		return got[0].bytes / (alone[0].bytes / 2), nil
+	all := append(equals(1, bulk), customer{name: "bad", load: []string{"unruly", fmt.Sprint(unrulyQPs)}})
+	return t.qosProbe("beside a tenant that misbehaves", "", all, func(ctx context.Context, h *house) (float64, error) {
+		alone, beside, err := alternately(h.sum(ctx, all[:1]), func() (float64, error) {
+			bad, err := h.begin(ctx, all[1:])
+			if err != nil {
+				return 0, err
+			}
+			defer bad.dismiss()
+			got, err := h.during(ctx, all[:1])
+			if err != nil {
+				return 0, err
+			}
+			return got[0].bytes, nil
+		})
+		return beside / (alone / 2), err
 	})
 }

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"math/bits"
-
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
 	"vrdma/internal/schedule"
@@ -105,24 +103,24 @@ func (e *Engine) rank(c *card) {
 func (e *Engine) unrank(c *card) {
 	e.sched.nics.Leave(&c.band.nic, e.now)
 	e.sched.decide()
-	if e.payer == &c.band {
-		e.payer = nil
+	if e.ledger.of == c {
+		e.ledger.of = nil
 	}
-}
-
-// Usage is what a NIC had of the loop.
-type Usage struct {
-	schedule.Use
-	Delays Delays
 }
 
 // Usage tells what n had of the loop. It runs on the loop.
-func (e *Engine) Usage(n *nic.NIC) Usage {
+func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	c := e.cards.of[n]
 	if c == nil {
-		return Usage{}
+		return schedule.Use{}
 	}
-	return Usage{*e.sched.nics.Used(&c.band.nic), c.band.delays}
+	return *e.sched.nics.Used(&c.band.nic)
+}
+
+// Waits are how long requests of NICs of both classes have waited for their turns. It runs on the
+// loop.
+func (e *Engine) Waits() (bulk, latency nic.Waits) {
+	return e.sched.waited.bulk, e.sched.waited.latency
 }
 
 // Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
@@ -130,66 +128,6 @@ func (e *Engine) Usage(n *nic.NIC) Usage {
 func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
 	u := e.Usage(n)
 	return u.Throttled, u.Held
-}
-
-// Delays counts how long requests waited from the doorbell to the beginning of the turn that
-// serves them: Delays[i] those that waited less than 2^i microseconds and not less than half of
-// that. The doorbell is taken to have rung right after it was looked at last, so they are upper
-// bounds.
-type Delays [17]uint64
-
-func (d *Delays) add(t ib.Time) {
-	d[min(bits.Len64(uint64(t)>>10), len(d)-1)]++
-}
-
-// settle reads the clock, and charges the time since it was read last to the payer: the only one
-// that wanted a turn, so that the clock was not read after it.
-func (e *Engine) settle() {
-	before := e.now
-	e.clock()
-	e.sched.nics.Charge(&e.payer.nic, e.now-before)
-	e.payer = nil
-}
-
-// heard charges the NICs that something came for in a look at the network, which began at begin,
-// for the time that it took: in proportion to what came.
-func (e *Engine) heard(begin ib.Time) {
-	h := &e.net.hearers
-	e.clock()
-	for i := range h.n {
-		w := &h.list[i]
-		e.sched.nics.Bill(&w.of.nic, (e.now-begin)*w.weight/h.sum)
-		w.of = nil
-	}
-	h.n, h.sum = 0, 0
-}
-
-// hearers are the NICs that something came for in this look at the network.
-type hearers struct {
-	n    int
-	sum  ib.Time
-	list [8]struct {
-		of     *band
-		weight ib.Time
-	}
-}
-
-// add notes that b came for a NIC. If there are more than fit, the last pays for them.
-func (h *hearers) add(of *band, b *transport.Burst) {
-	bytes, _ := load(b)
-	weight := ib.Time(bytes) + ib.Time(b.Packets)*schedule.MessageCost
-	h.sum += weight
-	i := 0
-	for i < h.n && h.list[i].of != of {
-		i++
-	}
-	if i == len(h.list) {
-		i--
-	} else if i == h.n {
-		h.n++
-		h.list[i].of, h.list[i].weight = of, 0
-	}
-	h.list[i].weight += weight
 }
 
 // load is what a burst counts: its bytes, and whether it ends a message.
@@ -306,7 +244,7 @@ func (e *Engine) acknowledge(c *card) {
 		*p = nil
 		l := t.late
 		if l.waits = false; !t.q.Gone() {
-			e.net.port.Send(l.route.from, l.route.to, &l.b) // what cannot be sent is lost
+			e.net.send(l.route.vni, l.route.from, l.route.to, &l.b)
 		}
 	}
 }

@@ -74,8 +74,7 @@ type Engine struct {
 	placement  placement
 	chores     chores
 	tenants    map[string]*schedule.Tenant
-	payer      *band // who had the turn whose time has not been charged
-	bill       bill
+	ledger     ledger
 	long       bool // this pass comes before a command
 }
 
@@ -90,7 +89,7 @@ func New(o Options) (*Engine, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{opts: o, now: 1}
-	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[ib.GID]*card)}
+	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[place]*card)}
 	e.cmds.done = make(chan struct{})
 	base := time.Now()
 	e.time = func() ib.Time { return ib.Time(time.Since(base)) + 1 }
@@ -131,12 +130,6 @@ func (e *Engine) Stop() {
 	e.cmds.stopping.Store(true)
 	e.Do(func() {}) // ErrStopped if it was stopped before
 	<-e.cmds.done
-}
-
-// clock reads the time.
-func (e *Engine) clock() {
-	e.now = e.time()
-	e.bill.settle(e.now)
 }
 
 // Now is the loop's clock. It runs on the loop.

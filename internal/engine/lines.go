@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 )
 
 // A lineSet holds the lines: connections of clients that the loop reads itself. A request is
@@ -22,17 +23,41 @@ import (
 // lines are ready, and only then who has rung (wakeRung), so what a program posted before its
 // request happens before it. The kernel's list of ready lines goes round, and a line has one
 // request served before it is at the end of that list again.
+//
+// A line may have a box besides: shared memory in which a client that is awake leaves its
+// requests, and needs no system call for that (boxes.go).
+//
+// Requests are charged to their NIC as turns are. While others want turns, the requests of a tenant
+// that has had more than its share wait: it cannot have with commands what it would not have with
+// messages.
 type lineSet struct {
 	epfd   int
-	of     map[int32]Line
+	of     map[int32]line
 	events [commandsPerPass]unix.EpollEvent
-	at, n  int     // events[at:n] are ready, and not served yet
+	ready  [2 * commandsPerPass]readyLine
+	at, n  int     // ready[at:n] are not served yet
 	told   bool    // the poller says that some are
 	looked ib.Time // when the kernel was asked last
 	last   ib.Time // when one was served last
 
+	boxes boxes
+
 	serving Line
 	serve   func() // calls Serve of serving
+}
+
+// A line is a connection and the NIC that its requests are for.
+type line struct {
+	Line
+	nic *nic.NIC
+}
+
+// A readyLine is one that has a request: in its box, or on its connection.
+type readyLine struct {
+	fd    int32 // -1: it is gone
+	line  Line
+	boxed bool
+	shut  bool // its box is: it is not found again
 }
 
 // A Line is a client's connection. Its methods are called on the loop.
@@ -52,7 +77,7 @@ const (
 )
 
 func (l *lineSet) open(p *poller) (err error) {
-	l.of = make(map[int32]Line)
+	l.of = make(map[int32]line)
 	l.serve = func() { l.serving.Serve() }
 	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
@@ -66,13 +91,13 @@ func (l *lineSet) open(p *poller) (err error) {
 
 func (l *lineSet) close() { unix.Close(l.epfd) }
 
-// Watch has the loop serve the connection fd. It runs on the loop.
-func (e *Engine) Watch(fd int, l Line) error {
+// Watch has the loop serve the connection fd, of a client of NIC n. It runs on the loop.
+func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 	e.lines.forget(fd)
 	if err := e.Resume(fd); err != nil {
 		return err
 	}
-	e.lines.of[int32(fd)] = l
+	e.lines.of[int32(fd)] = line{l, n}
 	e.lines.last = e.now
 	return nil
 }
@@ -81,6 +106,7 @@ func (e *Engine) Watch(fd int, l Line) error {
 // descriptor is closed.
 func (e *Engine) Unwatch(fd int) {
 	e.Pause(fd)
+	e.Leave(fd)
 	e.lines.forget(fd)
 	delete(e.lines.of, int32(fd))
 }
@@ -88,8 +114,8 @@ func (e *Engine) Unwatch(fd int) {
 // forget takes fd out of those that wait to be served: under this number, another may come.
 func (l *lineSet) forget(fd int) {
 	for i := l.at; i < l.n; i++ {
-		if l.events[i].Fd == int32(fd) {
-			l.events[i].Fd = -1
+		if l.ready[i].fd == int32(fd) {
+			l.ready[i].fd = -1
 		}
 	}
 }
@@ -112,14 +138,34 @@ func (e *Engine) linesReady() bool {
 	if l.at < l.n {
 		return true
 	}
-	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
-		return false
+	l.at, l.n = 0, 0
+	if len(l.boxes.open) > 0 {
+		e.lookIntoBoxes()
 	}
-	l.told, l.looked, l.at, l.n = false, e.now, 0, 0
-	if n, err := epollNap(l.epfd, l.events[:], 0); err == nil {
-		l.n = n
+	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
+		return l.n > 0
+	}
+	l.told, l.looked = false, e.now
+	n, err := epollNap(l.epfd, l.events[:], 0)
+	if err != nil {
+		n = 0
+	}
+	for _, ev := range l.events[:n] {
+		if line := l.of[ev.Fd]; line.Line != nil {
+			l.ready[l.n] = readyLine{fd: ev.Fd, line: line.Line}
+			l.n++
+		}
 	}
 	return l.n > 0
+}
+
+// owes reports whether requests for n have to wait.
+func (e *Engine) owes(n *nic.NIC) bool {
+	if e.sched.alone != nil {
+		return false
+	}
+	c := e.cards.of[n]
+	return c != nil && e.sched.nics.Owes(&c.band.nic)
 }
 
 // serveLines serves the lines that are ready, a request each, until commandTime is over.
@@ -128,17 +174,23 @@ func (e *Engine) serveLines() {
 	l := &e.lines
 	e.mgmt.stale = true
 	for begin := e.now; l.at < l.n; {
-		l.serving = l.of[l.events[l.at].Fd]
-		l.at++
-		if l.serving == nil {
+		r := l.ready[l.at]
+		l.ready[l.at] = readyLine{}
+		if l.at++; r.fd < 0 {
 			continue
 		}
+		if !r.shut && e.owes(l.of[r.fd].nic) {
+			continue // who has to wait is ready in the next look, too
+		}
+		l.serving = r.line
 		if err := e.command(l.serve); err != nil {
 			l.serving.Fail(err)
 		}
 		l.serving = nil
-		e.clock()
-		if l.last = e.now; e.now-begin >= commandTime {
+		if e.clock(); !r.boxed {
+			l.last = e.now
+		}
+		if e.now-begin >= commandTime {
 			return
 		}
 	}

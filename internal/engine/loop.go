@@ -47,11 +47,7 @@ func (e *Engine) loop() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
-		if e.payer != nil {
-			e.settle()
-		} else {
-			e.clock()
-		}
+		e.clock()
 		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
@@ -68,11 +64,8 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
-				// Nobody pays for what others do meanwhile.
-				if e.payer != nil {
-					e.settle()
-				} else if e.bill.of != nil {
-					e.bill.settle(e.time())
+				if e.ledger.of != nil {
+					e.clock() // nobody pays for what others do meanwhile
 				}
 				e.giveWay()
 			}
@@ -127,7 +120,7 @@ func (e *Engine) step() bool {
 		e.giveUp()
 		work = true
 	}
-	if e.net.port != nil {
+	if e.net.any() {
 		work = e.pollPort() || work
 	}
 	if e.net.groups.ready.n > 0 {
@@ -151,11 +144,11 @@ func (e *Engine) step() bool {
 	if e.manage() || e.sched.waiting() {
 		work = true
 	}
-	if e.net.port != nil {
+	if e.net.any() {
 		if e.flushPort() {
 			work = true
 		}
-		e.net.traffic.pass(e.net.port.Moved(), e.now)
+		e.net.traffic.pass(e.net.moved(), e.now)
 		e.place()
 	}
 	return work

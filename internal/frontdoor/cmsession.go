@@ -36,11 +36,11 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(token, who, d)
+	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses, d)
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }

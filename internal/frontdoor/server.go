@@ -42,13 +42,17 @@ type Loop interface {
 	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
-	// Watch has the loop serve a connection, Unwatch undoes that.
-	Watch(fd int, l loopLine) error
+	// Watch has the loop serve a connection, of a client of a NIC; Unwatch undoes that.
+	Watch(fd int, n *nic.NIC, l loopLine) error
 	Unwatch(fd int)
 	// Pause has the loop leave a connection alone, Resume ends that. Any goroutine may
 	// call them.
 	Pause(fd int)
 	Resume(fd int) error
+	// Look has the loop look into the box of a connection, unless too many are open, and
+	// reports whether it does. Leave undoes that.
+	Look(fd int, b loopBox) bool
+	Leave(fd int)
 	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
 	SetTap(t *link.Tap)
 	LinkCounters() link.Counters
@@ -60,6 +64,13 @@ type Loop interface {
 type loopLine = interface {
 	Serve()
 	Fail(err error)
+}
+
+// A loopBox is engine.Box, likewise.
+type loopBox = interface {
+	loopLine
+	Asked() bool
+	Shut() bool
 }
 
 // Config is what a Server needs.

@@ -44,8 +44,8 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
-	p, err := s.process(token, who, d)
+func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token
 	s.opened(d, p, true)
 	defer s.opened(d, p, false)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses, d)
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
@@ -258,6 +258,10 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpSync:
 		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
+	case protocol.OpRoom:
+		if len(req.Extents) == 1 {
+			return finish(reply, protocol.Errno(ses.room(req.Extents[0].Length), syscall.ENOMEM)), nil
+		}
 	}
 	return finish(reply, syscall.EINVAL), nil
 }
@@ -309,6 +313,18 @@ func (ses *session) Settle() {
 		return
 	}
 	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
+}
+
+// room says whether the process may register so much more. Only REG_MR counts refusals: the
+// client sends it all the same.
+func (ses *session) room(length uint64) error {
+	err := ses.proc.space.Room(length)
+	var over *budget.Error
+	if errors.As(err, &over) {
+		ses.srv.recount()
+		err = ses.proc.space.Room(length)
+	}
+	return err
 }
 
 // Map implements uverbs.Device.

@@ -3,6 +3,7 @@ package inspect
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"vrdma/internal/devicetree"
 	"vrdma/internal/ib"
@@ -19,12 +20,23 @@ type Census struct {
 	nics *vnic.Table
 	look throttle
 
+	reading sync.Mutex // held while it reads; before mu
+	copies  []copied   // guarded by reading
+
 	mu sync.Mutex
 	// Guarded by mu:
 	gone    []*vnic.NIC   // those that have left since the last reading
 	retired nic.Counters  // of those that were read after they had left
 	sum     nic.Counters  // of all, when they were read last
 	link    link.Counters // then
+}
+
+// A copied is what a NIC had counted, and when.
+type copied struct {
+	counted nic.Counters
+	now     nic.Holdings
+	out, in ib.Time // throttled
+	at      time.Time
 }
 
 // A MeteredLoop also knows for how long caps have held up a NIC.
@@ -63,21 +75,24 @@ func (c *Census) Read() []meter.Reading {
 	c.mu.Unlock()
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
-	// On the loop it is only copied.
-	type copied struct {
-		counted nic.Counters
-		now     nic.Holdings
-		out, in ib.Time // throttled
+	// On the loop it is only copied, into memory that has been touched before.
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if len(c.copies) < len(all) {
+		c.copies = make([]copied, len(all)+len(all)/4)
 	}
-	copies := make([]copied, len(all))
+	copies := c.copies[:len(all)]
 	for next := 0; next < len(all); {
 		begin := next
 		c.look.look(c.loop, func() {
+			at := time.Now()
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{counted: n.Counters(), now: n.Holdings()}
-				copies[next].out, copies[next].in = c.loop.Throttled(n)
+				to := &copies[next]
+				n.ReadCounters(&to.counted)
+				to.now, to.at = n.Holdings(), at
+				to.out, to.in = c.loop.Throttled(n)
 			}
 		})
 		if next == begin { // the loop has ended
@@ -91,18 +106,19 @@ func (c *Census) Read() []meter.Reading {
 		if sum.Add(counted); i >= live {
 			retired.Add(counted)
 		}
-		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Gone: i >= live}
+		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Delays: counted.Delays, At: copies[i].at, Gone: i >= live}
 		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
 		out = append(out, r)
 	}
 	var l link.Counters
-	c.look.look(c.loop, func() { l = c.loop.LinkCounters() })
+	var at time.Time
+	c.look.look(c.loop, func() { l, at = c.loop.LinkCounters(), time.Now() })
 	c.mu.Lock()
 	sum.Add(&c.retired)
 	c.retired.Add(&retired)
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
-	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l)})
+	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l), At: at})
 }
 
 // Device is what all NICs together, those that are gone included, had counted when they were read
@@ -113,12 +129,20 @@ func (c *Census) Device() (nic.Counters, []devicetree.Counter) {
 	return c.sum, devicetree.Counters(c.sum, c.link)
 }
 
+// Overlay is what was counted of virtual networks between hosts, when it was read last.
+func (c *Census) Overlay() link.OverlayCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link.Overlay
+}
+
 // nobodys is what was dropped before it was known for whom it was.
 func nobodys(l *link.Counters) (u meter.Usage) {
-	u[meter.Drops(nic.DropSpoof)] = l.FromSelf
-	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource
+	o := &l.Overlay
+	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
+	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource + o.NotHere + o.NoNetwork
 	u[meter.Drops(nic.DropICRC)] = l.BadICRC
-	u[meter.Drops(nic.DropMalformed)] = l.Malformed
+	u[meter.Drops(nic.DropMalformed)] = l.Malformed + o.BadHead
 	u[meter.Drops(nic.DropBuffer)] = l.SendFull
 	return u
 }

@@ -8,6 +8,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/meter"
+	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 )
 
@@ -62,7 +63,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 		out = append(out, protocol.NICStatus{
 			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key],
 			Sessions: t.Now.Sessions, QPs: t.Now.QPs, Connections: t.Now.Connections, Registered: t.Now.Registered,
-			Used: named(&t.Usage),
+			Used: named(&t.Usage), At: t.At, Delays: delays(&t.Delays),
 		})
 	}
 	return out
@@ -77,6 +78,16 @@ func named(u *meter.Usage) map[string]uint64 {
 		}
 	}
 	return m
+}
+
+// delays are those that there have been.
+func delays(d *nic.Delays) (out []protocol.DelayStatus) {
+	for i, n := range d {
+		if n != 0 {
+			out = append(out, protocol.DelayStatus{BelowNS: int64(d.Below(i)), Count: n})
+		}
+	}
+	return out
 }
 
 // usageState is the heap that one row takes, as a record and as JSON.

@@ -15,7 +15,9 @@ type Reading struct {
 	Key     Key
 	Counted Usage // since the NIC was made
 	Now     nic.Holdings
-	Gone    bool // it is the last of this NIC
+	Delays  nic.Delays
+	At      time.Time // when it was read, on the loop
+	Gone    bool      // it is the last of this NIC
 }
 
 // A Meter holds totals and records. Any goroutine may use it.
@@ -45,6 +47,8 @@ type seen struct {
 type total struct {
 	usage   Usage
 	now     nic.Holdings
+	delays  nic.Delays
+	at      time.Time
 	live    int  // NICs that have this key: more than one for a moment, where one is made anew
 	changed bool // since the last flush
 }
@@ -97,7 +101,7 @@ func (m *Meter) take(now time.Time, r *Reading) {
 		s.rest %= 1000
 	}
 	s.counted, s.at = r.Counted, now
-	t.now = r.Now
+	t.now, t.delays, t.at = r.Now, r.Delays, r.At
 	if r.Gone {
 		delete(m.seen, r.ID)
 		if t.live--; t.live == 0 {
@@ -127,7 +131,7 @@ func (m *Meter) Totals() []Total {
 	defer m.mu.Unlock()
 	out := make([]Total, 0, len(m.totals))
 	for k, t := range m.totals {
-		out = append(out, Total{Key: k, Usage: t.usage, Now: t.now, Live: t.live > 0})
+		out = append(out, Total{Key: k, Usage: t.usage, Now: t.now, Live: t.live > 0, Delays: t.delays, At: t.at})
 	}
 	slices.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
 	return out

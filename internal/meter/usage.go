@@ -146,4 +146,7 @@ type Total struct {
 	Usage Usage
 	Now   nic.Holdings // zero if it is gone
 	Live  bool
+	// Delays are those of the NIC that is there, or was last, since it was made.
+	Delays nic.Delays
+	At     time.Time // when it was read, on the loop; zero: by an earlier daemon
 }

@@ -28,6 +28,18 @@ type NICStatus struct {
 	// Used is what there has been since the meter began, over restarts of the daemon, by the
 	// names of its columns; zeros are left out.
 	Used map[string]uint64 `json:"used"`
+	// At is when the loop was asked for these numbers: rates are over the time between two.
+	At time.Time `json:"at,omitzero"`
+	// Delays are the requests that have waited, from the doorbell to their turn; counts of none
+	// are left out.
+	Delays []DelayStatus `json:"delays,omitempty"`
+}
+
+// DelayStatus is how many requests have waited for less than so long, and not less than the bound
+// before.
+type DelayStatus struct {
+	BelowNS int64  `json:"below_ns"`
+	Count   uint64 `json:"count"`
 }
 
 // UsageReport are the records that were asked for.

@@ -53,7 +53,13 @@ func (b *builder) insert(p *put) {
 	b.next.objects[k] = p.made
 	if k.Kind == KindTenant {
 		b.household(k.Name)
-	} else if names := b.household(k.Tenant).names(k.Kind); names != nil {
+	} else if k.Kind != KindHost {
+		b.insertOf(k)
+	}
+}
+
+func (b *builder) insertOf(k Key) {
+	if names := b.household(k.Tenant).names(k.Kind); names != nil {
 		names[k.Name] = struct{}{}
 	}
 }
@@ -65,6 +71,8 @@ func (b *builder) remove(k Key) {
 	switch o := o.(type) {
 	case *Tenant:
 		delete(b.next.tenants, k.Name)
+		return
+	case *Host:
 		return
 	case *Network:
 		delete(b.next.networks, k)

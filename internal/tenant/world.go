@@ -46,6 +46,12 @@ func (w *World) NIC(tenant, name string) *NIC {
 	return o
 }
 
+// Host finds a declared host; nil if there is none. Hosts that run vrdma are not declared.
+func (w *World) Host(name string) *Host {
+	o, _ := w.objects[Key{Kind: KindHost, Name: name}].(*Host)
+	return o
+}
+
 // Objects are those of a kind, by tenant and name; of every kind if it is empty, in an order in
 // which each comes after those that it refers to.
 func (w *World) Objects(kind Kind) []Object {
@@ -147,7 +153,7 @@ func hasLabels(n *NIC, want map[string]string) bool {
 }
 
 // rank is the order of kinds: each refers to those before it.
-var rank = map[Kind]int{KindTenant: 1, KindNetwork: 2, KindNIC: 3, KindPolicy: 4}
+var rank = map[Kind]int{KindTenant: 1, KindHost: 2, KindNetwork: 3, KindNIC: 4, KindPolicy: 5}
 
 // Compare orders keys by kind, tenant and name.
 func (k Key) Compare(l Key) int {

@@ -1,0 +1,272 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/protocol"
+)
+
+// A customer is a tenant of a daemon with NICs a and b, and what runs on a.
+type customer struct {
+	name        string
+	tenant, nic string   // specs, besides what they need
+	load        []string // a program of ours and its arguments; nil: nothing
+}
+
+// sends has a customer send messages of so many bytes through so many queue pairs, with
+// programs/traffic.c.
+func (c customer) sends(size, qps int) customer {
+	depth := max(min(customerPosted/size/qps, customerRequests/qps, mostDepth), 16)
+	c.load = []string{"traffic", fmt.Sprint(size), fmt.Sprint(qps), fmt.Sprint(depth)}
+	return c
+}
+
+const (
+	// customerPosted is how many bytes a customer has posted, in customerRequests requests at
+	// most: while it waits for a processor, which may be for some milliseconds, its queues must
+	// not run empty.
+	customerPosted   = 256 << 20
+	customerRequests = 16 << 10
+	mostDepth        = 4 << 10
+	// customerWarm is how long all customers run before what they have is measured, and
+	// customerTime for how long it is.
+	customerWarm = 700 * time.Millisecond
+	customerTime = 1500 * time.Millisecond
+)
+
+// declare is a file that declares customers.
+func declare(all []customer) string {
+	var s strings.Builder
+	object := func(kind, meta, spec string) {
+		fmt.Fprintf(&s, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n---\n", kind, meta, spec)
+	}
+	for _, c := range all {
+		of := ", tenant: " + c.name
+		object("Tenant", "name: "+c.name, c.tenant)
+		object("Network", "name: net"+of, "subnets: [10.1.0.0/24]")
+		object("NIC", "name: a"+of, strings.TrimSuffix("network: net, address: 10.1.0.1, "+c.nic, ", "))
+		object("NIC", "name: b"+of, "network: net, address: 10.1.0.2")
+	}
+	return s.String()
+}
+
+// A house is a daemon that has customers.
+type house struct {
+	*Host
+	daemon *daemon
+	dir    string
+	cpus   string // where programs run; empty: anywhere
+	built  map[string]string
+	doors  map[string]string // sockets of NICs, by name
+}
+
+// open starts a daemon that has these customers.
+func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) {
+	h := &house{cpus: othersCPUs()}
+	if h.dir, err = os.MkdirTemp(t.Lab.Dir, "qos"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
+	if u := t.Lab.User; u != nil {
+		if err := os.Chown(h.dir, int(u.Uid), int(u.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	if h.built, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
+		return nil, err
+	}
+	objects := filepath.Join(h.dir, "objects.yaml")
+	if err := os.WriteFile(objects, []byte(declare(all)), 0o644); err != nil {
+		return nil, err
+	}
+	h.Host = &Host{lab: t.Lab, Socket: filepath.Join(h.dir, "s"), IP: "127.0.0.1"}
+	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
+		return nil, err
+	}
+	_, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects)
+	return h, err
+}
+
+func (h *house) close() {
+	if h.daemon != nil {
+		h.daemon.stop()
+	}
+	os.RemoveAll(h.dir)
+}
+
+// othersCPUs are the processors but the last: where the programs of customers run, so that
+// the daemon has one that they do not want. What the kernel gives to whom is not measured then.
+func othersCPUs() string {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
+		return ""
+	}
+	var list []string
+	for i := 0; len(list) < set.Count()-1; i++ {
+		if set.IsSet(i) {
+			list = append(list, fmt.Sprint(i))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// on is argv on a NIC of a customer, with what the kernel is told about where it may run.
+func (h *house) on(c customer, nic string, argv ...string) []string {
+	run := []string{h.lab.Vrdma, "run", "-q", "--socket", h.Socket, "--nic", c.name + "/" + nic, "--"}
+	if h.cpus != "" {
+		run = append([]string{"taskset", "-c", h.cpus}, run...)
+	}
+	return append(run, argv...)
+}
+
+// begin starts the loads of customers.
+func (h *house) begin(ctx context.Context, all []customer) (*crowd, error) {
+	c := &crowd{}
+	for _, one := range all {
+		argv := append([]string{h.built[one.load[0]]}, one.load[1:]...)
+		_, out, err := c.admit(h.lab.command(ctx, h.on(one, "a", argv...)...))
+		if err == nil {
+			var line string
+			if line, err = bufio.NewReader(out).ReadString('\n'); err == nil && strings.TrimSpace(line) != "ready" {
+				err = fmt.Errorf("%s of %s said %q", one.load[0], one.name, line)
+			}
+		}
+		if err != nil {
+			c.dismiss()
+			return nil, fmt.Errorf("the load of %s: %w", one.name, err)
+		}
+	}
+	return c, nil
+}
+
+// A had is what a customer had of the daemon: in all, or a second.
+type had struct {
+	loop, bytes, messages float64
+	at                    time.Time
+	delays                map[int64]uint64 // below so many ns
+}
+
+// fewDoors is up to how many customers each is asked for at its own door: to write down what a
+// daemon with a thousand NICs has takes time that the loop's processor is wanted for.
+const fewDoors = 3
+
+// door is the socket of a customer's NIC a.
+func (h *house) door(ctx context.Context, c customer) (string, error) {
+	if at := h.doors[c.name]; at != "" {
+		return at, nil
+	}
+	out, err := h.lab.Run(ctx, h.on(c, "a", "printenv", "VRDMA_SOCKET")...)
+	if err == nil {
+		if h.doors == nil {
+			h.doors = make(map[string]string)
+		}
+		h.doors[c.name] = strings.TrimSpace(out)
+	}
+	return h.doors[c.name], err
+}
+
+// nics are the NICs that have to do with customers.
+func (h *house) nics(ctx context.Context, all []customer) (list []protocol.NICStatus, err error) {
+	if len(all) > fewDoors {
+		s, err := h.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return s.NICs, nil
+	}
+	for _, c := range all {
+		at := *h.Host
+		if at.Socket, err = h.door(ctx, c); err != nil {
+			return nil, err
+		}
+		s, err := at.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s.NICs...)
+	}
+	return list, nil
+}
+
+// used is what the daemon has counted for the NICs a of all.
+func (h *house) used(ctx context.Context, all []customer) ([]had, error) {
+	nics, err := h.nics(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[string]*protocol.NICStatus)
+	for i, n := range nics {
+		at[n.Tenant+"/"+n.NIC] = &nics[i]
+	}
+	list := make([]had, len(all))
+	for i, c := range all {
+		n := at[c.name+"/a"]
+		if n == nil {
+			return nil, fmt.Errorf("vrdma status knows no NIC %s/a", c.name)
+		}
+		delays := make(map[int64]uint64)
+		for _, d := range n.Delays {
+			delays[d.BelowNS] = d.Count
+		}
+		list[i] = had{float64(n.Used["loop_ns"]), float64(n.Used["transmit_bytes"]), float64(n.Used["sent_write"] + n.Used["sent_send"]), n.At, delays}
+	}
+	return list, nil
+}
+
+// over is what customers had a second between two looks, in the daemon's own time.
+func over(before, after []had) []had {
+	list := make([]had, len(after))
+	for i, u := range after {
+		b := before[i]
+		s := u.at.Sub(b.at).Seconds()
+		list[i] = had{loop: (u.loop - b.loop) / s, bytes: (u.bytes - b.bytes) / s, messages: (u.messages - b.messages) / s}
+	}
+	return list
+}
+
+// watch measures what customers have who are busy already.
+func (h *house) watch(ctx context.Context, all []customer, d time.Duration) ([]had, error) {
+	before, err := h.used(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, d); err != nil {
+		return nil, err
+	}
+	after, err := h.used(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if !after[i].at.After(before[i].at) {
+			return nil, errors.New("vrdma status gave the same numbers twice")
+		}
+	}
+	return over(before, after), nil
+}
+
+// during runs the customers' loads and measures what they have while all of them run.
+func (h *house) during(ctx context.Context, all []customer) ([]had, error) {
+	c, err := h.begin(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	defer c.dismiss()
+	if err := wait(ctx, customerWarm); err != nil {
+		return nil, err
+	}
+	return h.watch(ctx, all, customerTime)
+}
