@@ -1,9 +1,9 @@
 package control
 
 import (
-	"errors"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -115,6 +115,14 @@ func (h *header) read(e store.Entry) error { return readValue(e, h, &h.Schema) }
 
 // errNewer: a newer version has written it.
 var errNewer = errors.New("a newer vrdma has written it")
+
+// isObject reports whether a value is an object of any version: what is none may be overwritten.
+func isObject(e store.Entry) bool {
+	var o struct {
+		Kind string `json:"kind"`
+	}
+	return json.Unmarshal(e.Value, &o) == nil && o.Kind != ""
+}
 
 // readValue reads a value into a struct that has a schema.
 func readValue(e store.Entry, into any, schema *int) error {

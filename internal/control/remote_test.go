@@ -89,7 +89,7 @@ func TestNewerBeside(t *testing.T) {
 	op := h.operator()
 	mustApply(t, op, example(t))
 	before := h.plane.World().NIC("red", "web")
-	newer := store.Write{Key: "spec/nic/red/train/web", Value: []byte(`{"schema":2,"new":"things"}`)}
+	newer := store.Write{Key: "spec/nic/red/train/web", Value: []byte(`{"schema":2,"kind":"NIC","new":"things"}`)}
 	if _, ok, err := s.Commit(nil, []store.Write{newer, {Key: keyGeneration, Value: []byte(`{"schema":2}`)}}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}

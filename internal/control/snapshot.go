@@ -51,7 +51,7 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 			o, err := decode(e)
 			if err != nil {
 				snap.problems = append(snap.problems, err.Error())
-				if errors.Is(err, errNewer) {
+				if errors.Is(err, errNewer) && isObject(e) {
 					if snap.newer == nil {
 						snap.newer = make(map[string]bool)
 					}

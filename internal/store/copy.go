@@ -143,8 +143,9 @@ func (c *Copy) Advance(revision int64, changes []Change) bool {
 }
 
 // Replace makes the copy what a list of the store says. What differs is one batch for watchers, and
-// has its revision. An entry with the same value differs if changed says so: it was written again.
-func (c *Copy) Replace(entries []Entry, revision int64, changed func(now Entry) bool) {
+// has its revision. An entry with the same value differs, too, if it was written again since the
+// copy's revision: who has read it before must not take it for the same.
+func (c *Copy) Replace(entries []Entry, revision int64) {
 	c.file.mu.Lock()
 	defer c.file.mu.Unlock()
 	if c.file.closed {
@@ -155,7 +156,7 @@ func (c *Copy) Replace(entries []Entry, revision int64, changed func(now Entry) 
 	var changes []Change
 	for _, e := range entries {
 		old := c.file.entries[e.Key]
-		if old.Revision != 0 && bytes.Equal(old.Value, e.Value) && !changed(e) {
+		if old.Revision != 0 && bytes.Equal(old.Value, e.Value) && e.Revision <= c.file.revision {
 			next[e.Key] = old
 			continue
 		}

@@ -53,7 +53,6 @@ type Store struct {
 
 	mu sync.Mutex
 	// The rest is guarded by mu.
-	listed   bool             // the copy was made of a list
 	seen     int64            // etcd's revision up to which the copy has everything; 0: list
 	physical map[string]int64 // ModRevisions of entries whose revision is another
 	pending  *pending         // a large commit that is visible, and whose pieces are being copied

@@ -194,21 +194,13 @@ func (s *Store) list(ctx context.Context) error {
 func (s *Store) replace(entries []store.Entry, physical map[string]int64, revision int64, p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.copy.Replace(entries, revision, func(now store.Entry) bool {
-		switch {
-		case !s.listed:
-			return false // the copy is a file's, and nobody has a revision of it
-		case p != nil && p.has(now.Key):
-			return s.pending == nil || s.pending.at != p.at
-		}
-		return s.etcdHas(now.Key) != physical[now.Key]
-	})
+	s.copy.Replace(entries, revision)
 	for key, at := range physical {
 		if s.copy.Get(key).Revision == at {
 			delete(physical, key)
 		}
 	}
-	s.physical, s.seen, s.pending, s.listed = physical, revision, p, true
+	s.physical, s.seen, s.pending = physical, revision, p
 	s.move()
 }
 
