@@ -264,7 +264,7 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent *e)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_ROOM, .nextents = 1};
-	struct message m = {{&q, e}, {sizeof q, sizeof *e}, 2};
+	struct message m = {{&q, e}, {sizeof q, sizeof *e}, 2, NULL};
 	struct passed fds;
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)

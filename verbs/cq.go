@@ -202,7 +202,14 @@ func (c *CQ) Next(ctx context.Context, wc []WC) (int, error) {
 	}
 }
 
-// arm asks for an event with the next completion.
+// Arm asks for a value in Wake with the next completion, or the next one that the sender marked
+// Solicited. What came before rings no bell: poll once more before waiting. For those who wait for
+// several things at a time; Wait does it all.
+func (c *CQ) Arm(solicited bool) error { return fault("wait for a completion", c.arm(solicited)) }
+
+// Wake has a value after Arm, when there may be something to poll.
+func (c *CQ) Wake() <-chan struct{} { return c.wake }
+
 func (c *CQ) arm(solicited bool) error {
 	if c.d.door.Arm(c.handle, solicited) {
 		return nil

@@ -51,6 +51,11 @@ type Device struct {
 	channelID int32
 }
 
+func init() {
+	door.Of = func(device any) door.Door { return device.(*Device).door }
+	door.Apply = func(qp any, a *abi.QPAttr) error { return qp.(*QP).apply(a) }
+}
+
 // Open opens a device with the default options.
 func Open(ctx context.Context) (*Device, error) { return Options{}.Open(ctx) }
 
@@ -266,6 +271,9 @@ func (d *Device) Close() error {
 	}
 	return fault("close the device", err)
 }
+
+// Done is closed when the device is closed, or gone with its daemon.
+func (d *Device) Done() <-chan struct{} { return d.ended }
 
 // err is why nothing can be done any more; nil: something can.
 func (d *Device) err() error {

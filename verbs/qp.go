@@ -205,6 +205,26 @@ func (q *QP) Modify(to State, a Attr) error {
 	return fault(op, err)
 }
 
+// apply makes a change that rdma_cm has worked out.
+func (q *QP) apply(a *abi.QPAttr) error {
+	m := abi.ModifyQP{
+		QPHandle: q.handle, AttrMask: a.QPAttrMask, QPState: uint8(a.QPState), CurQPState: uint8(a.CurQPState), PathMTU: uint8(a.PathMTU),
+		PathMigState: uint8(a.PathMigState), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPNum, QPAccessFlags: a.QPAccessFlags,
+		PKeyIndex: a.PKeyIndex, AltPKeyIndex: a.AltPKeyIndex, EnSQDAsyncNotify: a.EnSQDAsyncNotify, MaxRDAtomic: a.MaxRDAtomic,
+		MaxDestRDAtomic: a.MaxDestRDAtomic, MinRNRTimer: a.MinRNRTimer, PortNum: a.PortNum, Timeout: a.Timeout, RetryCnt: a.RetryCnt,
+		RNRRetry: a.RNRRetry, AltPortNum: a.AltPortNum, AltTimeout: a.AltTimeout, Dest: destOf(&a.AHAttr), AltDest: destOf(&a.AltAHAttr),
+	}
+	_, err := exec(q.d, abi.CmdModifyQP, &m, nil, answer{})
+	return fault(fmt.Sprintf("move a queue pair to %v", State(a.QPState)), err)
+}
+
+func destOf(a *abi.AHAttr) abi.QPDest {
+	return abi.QPDest{
+		DGID: a.GRH.DGID, FlowLabel: a.GRH.FlowLabel, DLID: a.DLID, SGIDIndex: a.GRH.SGIDIndex, HopLimit: a.GRH.HopLimit,
+		TrafficClass: a.GRH.TrafficClass, SL: a.SL, SrcPathBits: a.SrcPathBits, StaticRate: a.StaticRate, IsGlobal: a.IsGlobal, PortNum: a.PortNum,
+	}
+}
+
 func (q *QP) initial(m *abi.ModifyQP, a *Attr) {
 	m.AttrMask |= abi.QPMaskPKeyIndex | abi.QPMaskPort
 	m.PortNum = portNumber
@@ -344,10 +364,11 @@ type AH struct {
 	av     [abi.AVSize]byte
 }
 
-// CreateAH makes an address handle for a peer or a multicast group, from the port's first address.
-func (p *PD) CreateAH(to GID) (*AH, error) {
+// CreateAH makes an address handle for a peer or a multicast group. What is sent comes from one of the
+// port's addresses; zero: from the first.
+func (p *PD) CreateAH(to, from GID) (*AH, error) {
 	const op = "create an address handle"
-	e, err := p.d.entry(GID{})
+	e, err := p.d.entry(from)
 	if err != nil {
 		return nil, fault(op, err)
 	}

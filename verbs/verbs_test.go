@@ -118,7 +118,7 @@ func TestAtomics(t *testing.T) {
 
 func TestDatagrams(t *testing.T) {
 	a, b := pairUD(t)
-	ah := must[*verbs.AH](t)(a.pd.CreateAH(must[[]verbs.Entry](t)(b.dev.GIDs())[0].GID))
+	ah := must[*verbs.AH](t)(a.pd.CreateAH(must[[]verbs.Entry](t)(b.dev.GIDs())[0].GID, verbs.GID{}))
 	defer ah.Close()
 	b.recv(1, 0, 2048)
 	copy(a.mr.Bytes(), "datagram")
@@ -147,7 +147,7 @@ func TestMulticast(t *testing.T) {
 	if err := b.qp.JoinGroup(group); err != nil {
 		t.Fatal(err)
 	}
-	ah := must[*verbs.AH](t)(a.pd.CreateAH(group))
+	ah := must[*verbs.AH](t)(a.pd.CreateAH(group, verbs.GID{}))
 	b.recv(1, 0, 2048)
 	a.post(verbs.SendWR{Op: verbs.Send, SGL: []verbs.SGE{a.mr.Slice(0, 16)}, AH: ah, RemoteQPN: 0xffffff, QKey: 0x1111})
 	a.next()

@@ -25,7 +25,8 @@ type config struct {
 	// Underlay and Overlay are what --underlay and --overlay-port are.
 	Underlay []string `json:"underlay,omitempty"`
 	Overlay  struct {
-		Port int `json:"port,omitempty"`
+		Port       int `json:"port,omitempty"`
+		TunnelPort int `json:"tunnelPort,omitempty"`
 	} `json:"overlay,omitzero"`
 }
 

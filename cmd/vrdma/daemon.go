@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -32,6 +33,7 @@ import (
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
 	"vrdma/internal/store"
+	"vrdma/internal/tunnel"
 	"vrdma/internal/vnic"
 )
 
@@ -65,8 +67,9 @@ type daemonFlags struct {
 	metrics     string
 	perNIC      bool
 	under       []string
-
 	overlayPort int
+	tunnelPort  int
+	tunnelKey   string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -100,6 +103,7 @@ A file for --config, every line of which may be left out, and over which flags w
   underlay: [192.0.2.10]
   overlay:
     port: 4789
+    tunnelPort: 51820
   limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
     qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
@@ -121,10 +125,12 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
 	c.Flags().StringSliceVar(&f.under, "underlay", nil, "the addresses that packets of virtual networks travel between hosts from, one of IPv4 and one of IPv6 at most (default: the first of --addr, else those of the default route)")
 	c.Flags().IntVar(&f.overlayPort, "overlay-port", overlay.DefaultPort, "the UDP port for packets of virtual networks (VXLAN); opened when a network has members on other hosts")
+	c.Flags().IntVar(&f.tunnelPort, "tunnel-port", overlay.DefaultTunnelPort, "the UDP port for packets of encrypted networks (WireGuard); opened when one has members on other hosts")
+	c.Flags().StringVar(&f.tunnelKey, "tunnel-key", "", "the file of this host's private key for them, made when it is needed (default: a file of this daemon's own where --store is by default)")
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
-	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
+	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted; --addr then names the addresses for NICs of networks with way host")
 	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
 	c.Flags().StringVar(&f.hostName, "host-name", "", "this host's name, as NICs name it (default: the machine's)")
 	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
@@ -203,15 +209,19 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
+	key, err := f.tunnel(c, place)
+	if err != nil {
+		return err
+	}
 	d := &daemon{
-		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
+		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
 		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
 	}
 	if err := d.openStore(f); err != nil {
 		return err
 	}
 	defer d.store.Close()
-	if f.network && !f.ephemeral && !f.noDefault {
+	if f.network && !f.ephemeral && (!f.noDefault || len(f.addr)+len(c.Addr) > 0) {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
 		}
@@ -333,17 +343,21 @@ type daemon struct {
 	engine *engine.Engine
 	server *frontdoor.Server
 	store  store.Store
-	plane  atomic.Pointer[control.Plane]
-	rack   *rack.Rack
+	// storeName is that of a store that other hosts share.
+	storeName string
+	plane     atomic.Pointer[control.Plane]
+	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	under         underlay   // of virtual networks
-	host          string     // this host's name
-	underlay      int        // MTU of the host's network; 0: no other hosts
-	port          *link.Port // nil: no other hosts
-	wake          []int      // its descriptors
-	window        uint32     // bytes on their way to a peer
-	flight        uint32     // those of all queue pairs together
+	under         underlay     // of virtual networks
+	tunnel        tunnelSpec   // of those that are encrypted
+	host          string       // this host's name
+	underlay      int          // MTU of the host's network; 0: no other hosts
+	port          *link.Port   // nil: no other hosts
+	addresses     []netip.Addr // that it has
+	wake          []int        // its descriptors
+	window        uint32       // bytes on their way to a peer
+	flight        uint32       // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
@@ -377,6 +391,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
+		Store:   d.storeStatus,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {
@@ -403,9 +418,11 @@ func (d *daemon) rackConfig() rack.Config {
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
+	} else {
+		c.HostAddresses = d.addresses
 	}
 	if d.under.mtu != 0 {
-		c.OpenOverlay = d.openOverlay
+		c.OpenOverlay, c.OpenTunnel, c.TunnelHead = d.openOverlay, d.openTunnel, tunnel.Head
 	}
 	return c
 }

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
+	"vrdma/internal/protocol"
+	"vrdma/internal/store"
 	"vrdma/internal/store/etcd"
 )
 
@@ -18,7 +22,10 @@ func (d *daemon) openEtcd(f *daemonFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	cfg.Endpoints, cfg.Copy, cfg.Log = endpoints, path, d.log
+	if cfg.Copy == "" {
+		cfg.Copy = path
+	}
+	cfg.Endpoints, cfg.Log = endpoints, d.log
 	if f.ephemeral {
 		return usage("--ephemeral: a daemon that ends with its programs has no store in etcd")
 	}
@@ -26,7 +33,7 @@ func (d *daemon) openEtcd(f *daemonFlags, path string) error {
 	if err != nil {
 		return lacks("%w", err)
 	}
-	d.store = s
+	d.store, d.storeName = s, f.store
 	return nil
 }
 
@@ -40,7 +47,40 @@ func readStoreConfig(path string) (cfg etcd.Config, err error) {
 		return cfg, lacks("--store-config: %w", err)
 	}
 	if err := yaml.UnmarshalStrict(text, &cfg); err != nil {
-		return cfg, usage("--store-config %s: %w; it has ca, certificate, key, serverName, user, passwordFile and prefix", path, err)
+		return cfg, usage("--store-config %s: %w; it has ca, certificate, key, serverName, user, passwordFile, prefix and copy", path, err)
 	}
 	return cfg, nil
+}
+
+// storeStatus is how it stands with a store that other hosts share.
+func (d *daemon) storeStatus() *protocol.StoreStatus {
+	remote, shared := d.store.(store.Remote)
+	if !shared {
+		return nil
+	}
+	h := remote.Health()
+	st := &protocol.StoreStatus{Name: d.storeName, State: string(h.State), Heard: h.Heard, Problems: h.Problems}
+	if h.Why != nil {
+		st.Why = h.Why.Error()
+	}
+	return st
+}
+
+// storeText is the state of a store for people.
+func storeText(s *protocol.StoreStatus, now time.Time) string {
+	text := fmt.Sprintf("%s, %s", s.Name, s.State)
+	if s.State != string(store.InStep) {
+		since := "never heard of"
+		if !s.Heard.IsZero() {
+			since = fmt.Sprintf("last heard of %s ago, %s", age(now, s.Heard), s.Heard.Format(time.RFC3339))
+		}
+		text += ": " + since
+	}
+	if s.Why != "" {
+		text += ": " + plain(s.Why)
+	}
+	if n := len(s.Problems); n > 0 {
+		text += fmt.Sprintf("; %d entries are left out, the first: %s", n, plain(s.Problems[0]))
+	}
+	return text
 }

@@ -28,7 +28,7 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 	if err != nil {
 		return lacks("%w; --network=false serves this machine only", err)
 	}
-	d.port, d.wake = link.NewPort(udp), udp.Descriptors()
+	d.port, d.wake, d.addresses = link.NewPort(udp), udp.Descriptors(), addrs
 	d.window, d.flight = windows(udp)
 	d.log.Info("network", "addresses", addrs, "gso", udp.GSO(), "gro", udp.GRO(), "mtu", 128<<device.MTU)
 	return nil

@@ -111,6 +111,7 @@ func (u *underlay) head() int {
 func (d *daemon) self() tenant.HostSpec {
 	return tenant.HostSpec{
 		Addresses: d.under.addrs, Port: int(d.under.port), Version: version, Features: d.engine.Features(), Capacity: tenant.Capacity{MTU: d.under.mtu, Processors: runtime.NumCPU(), Memory: tenant.Bytes(budget.ThisMachine().Memory)},
+		PublicKey: d.publicKey(), TunnelPort: int(d.tunnel.port),
 	}
 }
 

@@ -72,6 +72,9 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
 	}
+	if s.Store != nil {
+		fmt.Fprintf(t, "store\t%s\n", storeText(s.Store, now))
+	}
 	if len(s.Sessions) == 0 {
 		fmt.Fprintf(t, "sessions\tnone\n")
 	}

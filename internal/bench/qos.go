@@ -134,7 +134,7 @@ func (t *Table) capError(spec string, want float64, size int) Probe {
 
 // qosPairs is how often what is compared is measured in turn: this machine may be twice as fast
 // in one second as in the next.
-const qosPairs = 3
+const qosPairs = 5
 
 // alternately measures two things in turn and returns their medians.
 func alternately(a, b func() (float64, error)) (float64, float64, error) {
@@ -256,7 +256,7 @@ func (t *Table) inside(percent uint64) Probe {
 		if err != nil {
 			return 0, err
 		}
-		_, err1 := h.ping(ctx, all[0], "-n", "3000", "-e")
+		_, err1 := h.ping(ctx, all[0], "-n", "10000", "-e")
 		after, err := h.used(ctx, all[:1])
 		if err := errors.Join(err, err1); err != nil {
 			return 0, err

@@ -81,7 +81,7 @@ func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems 
 		}
 		hosts[name] = &overlay.Host{
 			Name: name, Addrs: o.Spec.Addresses, Port: uint16(o.Spec.Port), Self: name == p.cfg.Host, Linux: o.Linux(), Features: o.Spec.Features,
-			Key: o.Spec.PublicKey,
+			Key: o.Spec.PublicKey, TunnelPort: uint16(o.Spec.TunnelPort),
 		}
 	}
 	admit(p.self())
@@ -133,5 +133,5 @@ func sameNetwork(a, b overlay.Network) bool {
 
 func sameHost(a, b *overlay.Host) bool {
 	return a == b || a.Name == b.Name && slices.Equal(a.Addrs, b.Addrs) && a.Port == b.Port && a.Self == b.Self && a.Linux == b.Linux &&
-		a.Features == b.Features && a.Key == b.Key
+		a.Features == b.Features && a.Key == b.Key && a.TunnelPort == b.TunnelPort
 }

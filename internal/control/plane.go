@@ -123,6 +123,9 @@ func Open(cfg Config) (*Plane, error) {
 	for _, f := range work {
 		p.changes.Go(f)
 	}
+	if remote, shared := cfg.Store.(store.Remote); shared {
+		p.changes.Go(func() { p.heed(remote) })
+	}
 	return p, nil
 }
 
@@ -151,6 +154,9 @@ func (p *Plane) Close() {
 
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
+
+// Generation is the store's revision of the last change of what is declared.
+func (p *Plane) Generation() int64 { return p.now.Load().generation }
 
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.now.Load().problems }
@@ -313,6 +319,9 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		if err := p.abroad(old, next, effects); err != nil {
 			return nil, nil, err
 		}
+	}
+	if err := p.changeable(); err != nil {
+		return nil, nil, err
 	}
 	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err

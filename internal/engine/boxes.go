@@ -89,7 +89,7 @@ func (e *Engine) lookIntoBoxes() {
 		o := &x.open[x.next]
 		if o.box.Asked() {
 			o.last = e.now
-			e.lines.found(o)
+			e.lines.found(o, false)
 		} else if e.now-o.last > boxTime {
 			e.shutBox()
 			continue
@@ -115,14 +115,14 @@ func (e *Engine) shutBoxes() bool {
 func (e *Engine) shutBox() {
 	x := &e.lines.boxes
 	if o := &x.open[x.next]; o.box.Shut() {
-		e.lines.found(o)
+		e.lines.found(o, true)
 	}
 	x.remove(x.next)
 }
 
-// found puts o among the lines that are ready.
-func (l *lineSet) found(o *openBox) {
-	l.ready[l.n] = readyLine{o.fd, o.box, true}
+// found puts o, which may be shut, among the lines that are ready.
+func (l *lineSet) found(o *openBox, shut bool) {
+	l.ready[l.n] = readyLine{o.fd, o.box, true, shut}
 	l.n++
 }
 

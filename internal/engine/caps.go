@@ -103,8 +103,8 @@ func (e *Engine) rank(c *card) {
 func (e *Engine) unrank(c *card) {
 	e.sched.nics.Leave(&c.band.nic, e.now)
 	e.sched.decide()
-	if e.payer == &c.band {
-		e.payer = nil
+	if e.ledger.of == c {
+		e.ledger.of = nil
 	}
 }
 
@@ -117,61 +117,17 @@ func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	return *e.sched.nics.Used(&c.band.nic)
 }
 
+// Waits are how long requests of NICs of both classes have waited for their turns. It runs on the
+// loop.
+func (e *Engine) Waits() (bulk, latency nic.Waits) {
+	return e.sched.waited.bulk, e.sched.waited.latency
+}
+
 // Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
 // to send to it and it was (in). It runs on the loop.
 func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
 	u := e.Usage(n)
 	return u.Throttled, u.Held
-}
-
-// settle reads the clock, and charges the time since it was read last to the payer: the only one
-// that wanted a turn, so that the clock was not read after it.
-func (e *Engine) settle() {
-	before := e.now
-	e.clock()
-	e.sched.nics.Charge(&e.payer.nic, e.now-before)
-	e.payer = nil
-}
-
-// heard charges the NICs that something came for in a look at the network, which began at begin,
-// for the time that it took: in proportion to what came.
-func (e *Engine) heard(begin ib.Time) {
-	h := &e.net.hearers
-	e.clock()
-	for i := range h.n {
-		w := &h.list[i]
-		e.sched.nics.Bill(&w.of.nic, (e.now-begin)*w.weight/h.sum)
-		w.of = nil
-	}
-	h.n, h.sum = 0, 0
-}
-
-// hearers are the NICs that something came for in this look at the network.
-type hearers struct {
-	n    int
-	sum  ib.Time
-	list [8]struct {
-		of     *band
-		weight ib.Time
-	}
-}
-
-// add notes that b came for a NIC. If there are more than fit, the last pays for them.
-func (h *hearers) add(of *band, b *transport.Burst) {
-	bytes, _ := load(b)
-	weight := ib.Time(bytes) + ib.Time(b.Packets)*schedule.MessageCost
-	h.sum += weight
-	i := 0
-	for i < h.n && h.list[i].of != of {
-		i++
-	}
-	if i == len(h.list) {
-		i--
-	} else if i == h.n {
-		h.n++
-		h.list[i].of, h.list[i].weight = of, 0
-	}
-	h.list[i].weight += weight
 }
 
 // load is what a burst counts: its bytes, and whether it ends a message.

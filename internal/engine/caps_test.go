@@ -45,6 +45,9 @@ type bench struct {
 	nics    []*nic.NIC
 	streams []*stream
 	idle    ib.Time
+	spent   ib.Time // that the test wants spent
+	// requests makes the passes' commands; nil: there are none.
+	requests func()
 }
 
 // newBench makes one with so many NICs, each of a tenant of its own.
@@ -105,7 +108,7 @@ func (b *bench) cost() (c ib.Time) {
 			c += ib.Time(n.SentBytes/20) + ib.Time(n.SentPackets*20)
 		}
 	}
-	return c
+	return c + b.spent
 }
 
 // run makes passes until d is over.
@@ -118,10 +121,9 @@ func (b *bench) run(d time.Duration) {
 				e.bells.activate(bell, e.now) // as its eventfd would
 			}
 		}
-		if e.payer != nil {
-			e.settle()
-		} else {
-			e.clock()
+		e.clock()
+		if b.requests != nil {
+			b.requests()
 		}
 		if !e.step() {
 			e.now += 1_000
@@ -237,7 +239,7 @@ func TestTenantShares(t *testing.T) {
 	}
 	time := func() (times []ib.Time) {
 		for i := range sizes {
-			times = append(times, b.e.Usage(b.nics[2*i]).Time)
+			times = append(times, b.nics[2*i].Counters().LoopTime)
 		}
 		return times
 	}
@@ -296,9 +298,9 @@ func TestMisbehavingTenant(t *testing.T) {
 	}
 	b.begin()
 	b.run(10 * time.Millisecond)
-	before, bad := b.e.Usage(b.nics[0]).Time, b.e.Usage(b.nics[2]).Time
+	before, bad := b.nics[0].Counters().LoopTime, b.nics[2].Counters().LoopTime
 	b.run(50 * time.Millisecond)
-	mine, theirs := b.e.Usage(b.nics[0]).Time-before, b.e.Usage(b.nics[2]).Time-bad
+	mine, theirs := b.nics[0].Counters().LoopTime-before, b.nics[2].Counters().LoopTime-bad
 	if mine < (mine+theirs)*45/100 {
 		t.Errorf("has %v of loop time beside %v", mine, theirs)
 	}
@@ -341,5 +343,54 @@ func TestCapFromElsewhere(t *testing.T) {
 				t.Logf("%d bytes took %v, at the cap it would be %v", n*each, took, n*each*time.Second/rate)
 			}
 		})
+	}
+}
+
+// slowLine is a line whose every request takes so long.
+type slowLine struct {
+	b      *bench
+	n      *nic.NIC
+	takes  ib.Time
+	served int
+}
+
+func (l *slowLine) Serve() {
+	l.b.e.Bill(l.n)
+	l.b.spent += l.takes
+	l.served++
+}
+
+func (l *slowLine) Fail(err error) { l.b.t.Error(err) }
+
+// TestCommandsInShare: requests count against the share of their tenant, and wait when it is used
+// up: a tenant that makes commands all the time leaves others theirs, and has its own turns, too.
+// Where nobody else wants turns they do not wait.
+func TestCommandsInShare(t *testing.T) {
+	b := newBench(t, 4)
+	s := b.stream(0, 1, 64, wr{op: opWrite, n: 64 << 10})
+	own := b.stream(2, 3, 64, wr{op: opWrite, n: 64 << 10})
+	b.begin()
+	l := &slowLine{b: b, n: b.nics[2], takes: 8_000}
+	const fd = 1 << 20 // nobody's
+	b.e.lines.of[fd] = line{l, l.n}
+	b.requests = func() {
+		b.e.lines.events[0].Fd, b.e.lines.at, b.e.lines.n = fd, 0, 1
+		b.e.serveLines()
+	}
+	time := func(i int) ib.Time { return b.nics[i].Counters().LoopTime }
+	b.run(10_000_000)
+	mine, theirs, moved, moved2, served := time(0), time(2), s.done, own.done, l.served
+	b.run(50_000_000)
+	mine, theirs = time(0)-mine, time(2)-theirs
+	b.within("time of a tenant beside one that makes commands", float64(mine), float64(mine+theirs)/2, 5)
+	if s.done == moved || own.done == moved2 || l.served-served < 500 {
+		t.Errorf("messages moved: %d, and %d of the tenant that made %d commands", s.done-moved, own.done-moved2, l.served-served)
+	}
+	s.depth = 0
+	b.run(10_000_000) // what is posted
+	served = l.served
+	own.depth = 0
+	if b.run(10_000_000); l.served-served < 1_000 {
+		t.Errorf("%d commands of 8 µs in 10 ms that nobody else wanted", l.served-served)
 	}
 }

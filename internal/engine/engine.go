@@ -74,8 +74,7 @@ type Engine struct {
 	placement  placement
 	chores     chores
 	tenants    map[string]*schedule.Tenant
-	payer      *band // who had the turn whose time has not been charged
-	bill       bill
+	ledger     ledger
 	long       bool // this pass comes before a command
 }
 
@@ -131,12 +130,6 @@ func (e *Engine) Stop() {
 	e.cmds.stopping.Store(true)
 	e.Do(func() {}) // ErrStopped if it was stopped before
 	<-e.cmds.done
-}
-
-// clock reads the time.
-func (e *Engine) clock() {
-	e.now = e.time()
-	e.bill.settle(e.now)
 }
 
 // Now is the loop's clock. It runs on the loop.

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 )
 
 // A lineSet holds the lines: connections of clients that the loop reads itself. A request is
@@ -25,9 +26,13 @@ import (
 //
 // A line may have a box besides: shared memory in which a client that is awake leaves its
 // requests, and needs no system call for that (boxes.go).
+//
+// Requests are charged to their NIC as turns are. While others want turns, the requests of a tenant
+// that has had more than its share wait: it cannot have with commands what it would not have with
+// messages.
 type lineSet struct {
 	epfd   int
-	of     map[int32]Line
+	of     map[int32]line
 	events [commandsPerPass]unix.EpollEvent
 	ready  [2 * commandsPerPass]readyLine
 	at, n  int     // ready[at:n] are not served yet
@@ -41,11 +46,18 @@ type lineSet struct {
 	serve   func() // calls Serve of serving
 }
 
+// A line is a connection and the NIC that its requests are for.
+type line struct {
+	Line
+	nic *nic.NIC
+}
+
 // A readyLine is one that has a request: in its box, or on its connection.
 type readyLine struct {
 	fd    int32 // -1: it is gone
 	line  Line
 	boxed bool
+	shut  bool // its box is: it is not found again
 }
 
 // A Line is a client's connection. Its methods are called on the loop.
@@ -65,7 +77,7 @@ const (
 )
 
 func (l *lineSet) open(p *poller) (err error) {
-	l.of = make(map[int32]Line)
+	l.of = make(map[int32]line)
 	l.serve = func() { l.serving.Serve() }
 	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("engine: epoll: %w", err)
@@ -79,13 +91,13 @@ func (l *lineSet) open(p *poller) (err error) {
 
 func (l *lineSet) close() { unix.Close(l.epfd) }
 
-// Watch has the loop serve the connection fd. It runs on the loop.
-func (e *Engine) Watch(fd int, l Line) error {
+// Watch has the loop serve the connection fd, of a client of NIC n. It runs on the loop.
+func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 	e.lines.forget(fd)
 	if err := e.Resume(fd); err != nil {
 		return err
 	}
-	e.lines.of[int32(fd)] = l
+	e.lines.of[int32(fd)] = line{l, n}
 	e.lines.last = e.now
 	return nil
 }
@@ -139,12 +151,21 @@ func (e *Engine) linesReady() bool {
 		n = 0
 	}
 	for _, ev := range l.events[:n] {
-		if line := l.of[ev.Fd]; line != nil {
-			l.ready[l.n] = readyLine{fd: ev.Fd, line: line}
+		if line := l.of[ev.Fd]; line.Line != nil {
+			l.ready[l.n] = readyLine{fd: ev.Fd, line: line.Line}
 			l.n++
 		}
 	}
 	return l.n > 0
+}
+
+// owes reports whether requests for n have to wait.
+func (e *Engine) owes(n *nic.NIC) bool {
+	if e.sched.alone != nil {
+		return false
+	}
+	c := e.cards.of[n]
+	return c != nil && e.sched.nics.Owes(&c.band.nic)
 }
 
 // serveLines serves the lines that are ready, a request each, until commandTime is over.
@@ -157,6 +178,9 @@ func (e *Engine) serveLines() {
 		l.ready[l.at] = readyLine{}
 		if l.at++; r.fd < 0 {
 			continue
+		}
+		if !r.shut && e.owes(l.of[r.fd].nic) {
+			continue // who has to wait is ready in the next look, too
 		}
 		l.serving = r.line
 		if err := e.command(l.serve); err != nil {

@@ -51,7 +51,7 @@ func newEcho(t *testing.T, e *Engine, look func() byte) (*echo, int) {
 		t.Fatal(err)
 	}
 	l := &echo{e: e, fd: fds[0], look: look, failed: make(chan error, 1)}
-	e.Do(func() { err = e.Watch(fds[0], l) })
+	e.Do(func() { err = e.Watch(fds[0], nil, l) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestLineNumberAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &echo{e: e, fd: fds[0], look: func() byte { return byte(i) }}
-		e.Do(func() { err = e.Watch(fds[0], l) })
+		e.Do(func() { err = e.Watch(fds[0], nil, l) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,11 +47,7 @@ func (e *Engine) loop() {
 	idle := ib.Time(0) // since when nothing happened
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
-		if e.payer != nil {
-			e.settle()
-		} else {
-			e.clock()
-		}
+		e.clock()
 		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
@@ -68,11 +64,8 @@ func (e *Engine) loop() {
 			idle = 0
 			e.wakeWaiters(false)
 			if e.net.traffic.spoke && e.net.traffic.word && !e.sched.waiting() {
-				// Nobody pays for what others do meanwhile.
-				if e.payer != nil {
-					e.settle()
-				} else if e.bill.of != nil {
-					e.bill.settle(e.time())
+				if e.ledger.of != nil {
+					e.clock() // nobody pays for what others do meanwhile
 				}
 				e.giveWay()
 			}

@@ -35,7 +35,6 @@ type network struct {
 	acks    acks
 	flights flights
 	groups  groups
-	hearers hearers      // see caps.go
 	peers   *hosts.Table // nil: every other host is foreign
 	tooLong map[netip.Addr]*tooLong
 	strays  uint64 // packets from other hosts for no queue pair of ours
@@ -126,16 +125,7 @@ func (e *Engine) pollPort() bool {
 	if !e.net.traffic.polled {
 		return false
 	}
-	begin := e.now
 	found := e.poll(false)
-	if e.net.hearers.n > 0 {
-		if e.sched.alone != nil {
-			e.payer = e.net.hearers.list[0].of
-			e.net.hearers.n, e.net.hearers.sum = 0, 0
-		} else {
-			e.heard(begin)
-		}
-	}
 	e.net.traffic.looked(found, e.now)
 	return found
 }
@@ -208,7 +198,6 @@ func (e *Engine) receive(vni uint32, b *transport.Burst, ce bool) {
 		}
 		ce = ce || mark
 	}
-	e.net.hearers.add(&t.card.band, b)
 	e.worksFor(t.card)
 	b.CE = ce
 	if b.Type != ib.UD {

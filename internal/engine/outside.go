@@ -137,6 +137,18 @@ func (e *Engine) AddOverlay(o *link.Overlay, wake []int, window, flight uint32) 
 	return nil
 }
 
+// AddTunnel gives the overlay the tunnel that encrypted networks need. It runs on the loop, before the
+// map that needs it.
+func (e *Engine) AddTunnel(t link.Tunnel) error {
+	n := &e.net
+	if err := e.poller.watchSocket(t.FD()); err != nil {
+		return fmt.Errorf("engine: epoll: %w", err)
+	}
+	n.sockets[int32(t.FD())], n.overFDs[int32(t.FD())] = true, true
+	n.over.SetTunnel(t)
+	return nil
+}
+
 // SetMap says who is where in virtual networks, after the Resolver knows. It runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
 	if e.net.over != nil {

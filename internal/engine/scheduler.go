@@ -2,6 +2,7 @@ package engine
 
 import (
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/schedule"
 )
 
@@ -33,6 +34,8 @@ type scheduler struct {
 	clock  *ib.Time     // of the loop
 	ready  int          // how many sessions want a turn
 	alarms heap[*share] // the users that want none and have timers, by the first that is due
+
+	waited struct{ bulk, latency nic.Waits } // by the class of the NIC
 }
 
 // A band is what the scheduler knows of a NIC.
@@ -213,6 +216,11 @@ func (s *scheduler) next(now ib.Time) *task {
 	}
 	if t != nil {
 		b.card.nic.Waited(now - t.since)
+		if b.nic.Latency() {
+			s.waited.latency.Add(now - t.since)
+		} else {
+			s.waited.bulk.Add(now - t.since)
+		}
 	}
 	return t
 }
@@ -277,12 +285,12 @@ func (s *scheduler) nextOf(u *share, now ib.Time) *task {
 // as took its session slowTurn at most lately.
 func (s *scheduler) allowance(t *task) int { return turnBytes >> t.c.flow.slow }
 
-// charge says what the turn of t has taken, and whether it used all of its allowance.
+// charge says what the turn of t has taken, and whether it used all of its allowance. What its
+// NIC had is in the ledger.
 func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 	f := &t.c.flow
 	f.credit = max(min(f.credit+quantum-cost, 0), -mostDebt)
 	f.of.credit = max(min(f.of.credit+quantum-cost, 0), -mostDebt)
-	s.nics.Charge(&f.of.of.nic, cost)
 	if all && cost > slowTurn {
 		f.slow = min(f.slow+1, slowest)
 	} else if all && cost < slowTurn/2 && f.slow > 0 {
@@ -294,7 +302,6 @@ func (s *scheduler) charge(t *task, cost ib.Time, all bool) {
 func (s *scheduler) bill(f *flow, cost ib.Time) {
 	f.credit = max(f.credit-cost, -mostDebt)
 	f.of.credit = max(f.of.credit-cost, -mostDebt)
-	s.nics.Bill(&f.of.of.nic, cost)
 }
 
 // armDeadline has t given a turn when the deadline of its state machine comes.

@@ -61,7 +61,9 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 
 // handBack gives the loop back what belongs to it, and wakes it if there is work.
 func (e *Engine) handBack() {
-	e.bill.settle(e.time())
+	if e.ledger.of != nil {
+		e.clock()
+	}
 	due := e.nextDeadline()
 	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.mgmt.local.n > 0 || e.net.waiting() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)

@@ -30,7 +30,6 @@ func (e *Engine) turns() {
 			budget = e.sched.nics.Budget(&t.card.band.nic, budget, e.now)
 		}
 		if !shared {
-			e.payer = &t.card.band
 			if e.turn(t, budget) && !e.net.traffic.polled {
 				return // it took long: somebody may have rung
 			}
@@ -38,7 +37,6 @@ func (e *Engine) turns() {
 		}
 		all := e.turn(t, budget)
 		if !e.sched.waiting() {
-			e.payer = &t.card.band
 			return
 		}
 		before := e.now
@@ -52,11 +50,12 @@ func (e *Engine) turns() {
 
 // turn lets t work and move about budget bytes, and reports whether it would have moved more.
 func (e *Engine) turn(t *task, budget int) (more bool) {
+	e.worksFor(t.card)
+	e.ledger.turn = true
 	q := t.q
 	if q.Gone() {
 		return false
 	}
-	e.worksFor(t.card)
 	m := q.Transport()
 	if t.parked {
 		e.offer(t)
@@ -117,7 +116,9 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 func (e *Engine) expire(t *task) bool {
 	m := t.q.Transport()
 	if m.Path().Remote {
-		if !e.hear() {
+		heard := e.hear()
+		e.worksFor(t.card)
+		if e.ledger.turn = true; !heard {
 			return false
 		}
 		if d := m.Deadline(); d == 0 || d > e.now {

@@ -41,12 +41,14 @@ func (e *Engine) wakeWaiters(now bool) {
 // wakeOne wakes a program at its own expense: who has many that sleep must not have others
 // wait for them to be woken.
 func (e *Engine) wakeOne() bool {
-	s := e.shared.WakeWaiter()
-	before := e.now
-	e.clock()
-	if c := clientOf(s); c != nil { // else it is about to be closed
-		e.sched.bill(&c.flow, e.now-before)
+	c, before := clientOf(e.shared.WakeWaiter()), e.now
+	if c == nil { // it is about to be closed
+		e.clock()
+		return true
 	}
+	e.worksFor(c.card)
+	e.clock()
+	e.sched.bill(&c.flow, e.now-before)
 	return true
 }
 

@@ -77,7 +77,7 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) 
 		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
 		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
-	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, r) }); perr != nil || err != nil {
+	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
 		return
 	}
 	defer r.closeMail()

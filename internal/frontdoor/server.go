@@ -42,8 +42,8 @@ type Loop interface {
 	Bill(n *nic.NIC)
 	// Wake makes the loop look at a queue pair, as its doorbell would.
 	Wake(q *nic.QP)
-	// Watch has the loop serve a connection, Unwatch undoes that.
-	Watch(fd int, l loopLine) error
+	// Watch has the loop serve a connection, of a client of a NIC; Unwatch undoes that.
+	Watch(fd int, n *nic.NIC, l loopLine) error
 	Unwatch(fd int)
 	// Pause has the loop leave a connection alone, Resume ends that. Any goroutine may
 	// call them.
@@ -85,6 +85,8 @@ type Config struct {
 	Budget *budget.Ledger
 	// Objects answers those who ask about declared objects; nil: nobody does.
 	Objects func(c *protocol.Conn, v *inspect.View)
+	// Store is how it stands with a store that other hosts share; nil: there is none.
+	Store func() *protocol.StoreStatus
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
 	NICs  *vnic.Table
 	Clerk *meter.Clerk
@@ -172,7 +174,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
 		NICs: cfg.NICs, Clerk: cfg.Clerk, Administers: cfg.Administers,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects, Store: cfg.Store,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {

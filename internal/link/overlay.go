@@ -102,6 +102,16 @@ func NewOverlay(c OverlayConfig) *Overlay {
 	return o
 }
 
+// SetTunnel gives the overlay the tunnel that encrypted networks need, which it closes when it is
+// closed. The next map is the first that the tunnel sees.
+func (o *Overlay) SetTunnel(t Tunnel) {
+	tap := o.sealed.tap
+	o.tunnel, o.sealed = t, newOutbox(t)
+	o.sealed.lost, o.sealed.tap = o.lost, tap
+	clear(o.lanes)
+	o.lane = nil
+}
+
 // OnTooLong sets what is called when the kernel refuses a datagram, of size bytes with all its
 // headers from the outer IP's on, because the underlay does not take so long ones.
 func (o *Overlay) OnTooLong(f func(from, to netip.Addr, size int)) { o.tooLong = f }

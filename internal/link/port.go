@@ -104,6 +104,15 @@ type OverlayCounters struct {
 	News       uint64 // told of NICs that have come here
 }
 
+// OverlayReasons are why datagrams for virtual networks are dropped, in order, and Dropped is how
+// many were for each.
+var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered"}
+
+// Dropped counts what was dropped, by OverlayReasons.
+func (c *OverlayCounters) Dropped() []uint64 {
+	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered}
+}
+
 // A Port carries bursts to and from other hosts. It belongs to one loop.
 //
 // Send cuts a burst up and queues its packets; they leave with Flush, or when the queue

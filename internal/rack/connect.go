@@ -21,6 +21,8 @@ type connection struct {
 	mu   sync.Mutex
 	open *Overlay // nil: no network has needed it
 	said string   // why it could not be opened
+
+	sealed bool // it has a tunnel
 }
 
 // Connect says which of the networks are between hosts, and who is where: a new map whenever that
@@ -33,6 +35,9 @@ func (r *Rack) Connect(m *overlay.Map) error {
 	var err error
 	if c.open == nil && m.Elsewhere() && r.cfg.OpenOverlay != nil {
 		err = r.openOverlay() // without it networks work on this host
+	}
+	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 && r.cfg.OpenTunnel != nil {
+		err = r.openTunnel() // without it the others work
 	}
 	if perr := r.onLoop(func() {
 		r.cfg.NICs.SetMap(m)
@@ -62,6 +67,30 @@ func (r *Rack) openOverlay() error {
 	if c.said != err.Error() {
 		c.said = err.Error()
 		r.cfg.Log.Error("virtual networks stay on this host: the overlay cannot be opened", "error", err)
+	}
+	return err
+}
+
+// openTunnel opens the tunnel that encrypted networks need. If that fails it is tried again with the
+// next map.
+func (r *Rack) openTunnel() error {
+	t, err := r.cfg.OpenTunnel()
+	if err == nil {
+		if perr := r.onLoop(func() { err = r.cfg.Engine.AddTunnel(t) }); perr != nil {
+			err = perr
+		}
+		if err != nil {
+			t.Close()
+		}
+	}
+	c := &r.connection
+	if err == nil {
+		c.sealed, c.said = true, ""
+		return nil
+	}
+	if c.said != err.Error() {
+		c.said = err.Error()
+		r.cfg.Log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", err)
 	}
 	return err
 }

@@ -74,6 +74,9 @@ func (r *Rack) mtu(n *tenant.Network) uint8 {
 			if slices.ContainsFunc(n.Spec.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 				underlay -= innerIPv6
 			}
+			if n.Spec.Encryption {
+				underlay -= r.cfg.TunnelHead
+			}
 		}
 	}
 	switch {

@@ -18,6 +18,7 @@ import (
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
@@ -61,8 +62,15 @@ type Config struct {
 	// bytes of a packet the overlay takes, of one with IPv4 inside.
 	OpenOverlay             func() (*Overlay, error)
 	OverlayMTU, OverlayHead int
+	// OpenTunnel opens what encrypted networks leave through; nil: they stay on this host.
+	// TunnelHead is how many bytes of a packet that takes beside OverlayHead.
+	OpenTunnel func() (link.Tunnel, error)
+	TunnelHead int
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
+	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
+	// can have no others; nil: there are no other hosts.
+	HostAddresses []netip.Addr
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
 	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
@@ -226,11 +234,16 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	case tenant.WayHost:
 		m.network = vnic.HostNetwork
 	default:
-		return m, fmt.Errorf("%v: networks with way %s cannot be made yet: use vxlan or host", n.Key(), n.Spec.Way)
+		return m, fmt.Errorf("%v: way %s is not there yet: it needs a port in the network namespace of a container, which nothing opens today; use way vxlan or host", n.Key(), n.Spec.Way)
 	}
 	list := addresses(c)
 	if len(list) == 0 {
 		return m, fmt.Errorf("%v has no address", c.Key())
+	}
+	for _, a := range list {
+		if n.Spec.Way == tenant.WayHost && r.cfg.HostAddresses != nil && !slices.Contains(r.cfg.HostAddresses, a) {
+			return m, fmt.Errorf("%v is in a network with way host, and %v is no address at which this daemon serves other hosts: it serves %v; have vrdma daemon --no-default-nic --addr name it", c.Key(), a, r.cfg.HostAddresses)
+		}
 	}
 	m.addresses = fmt.Sprint(list)
 	m.mtu = r.mtu(n)

@@ -202,8 +202,21 @@ func TestRemoveAndPut(t *testing.T) {
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
-	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "cannot be made yet") {
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "way namespace is not there yet") {
 		t.Errorf("way namespace: %v", err)
+	}
+}
+
+// TestHostAddresses: a NIC in the host's network has an address at which other hosts reach the host.
+func TestHostAddresses(t *testing.T) {
+	r, _ := testRack(t)
+	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
+		of, n, c := objects("red", "a", address)
+		n.Spec.Way = tenant.WayHost
+		if err := r.Put(of, n, c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
 	}
 }
 

@@ -19,10 +19,11 @@ type bucket struct {
 
 const (
 	// refill is how much of the rate somebody who was parked finds in the bucket: a turn that
-	// is shorter is not worth being woken for.
-	refill = ib.Time(64_000)
+	// is shorter is not worth being woken for. To be woken for 32 KiB costs more than to copy
+	// them, and others pay for that.
+	refill = ib.Time(250_000)
 	// mostLeast bounds that: a turn of so many bytes is long enough.
-	mostLeast = 32 << 10
+	mostLeast = 128 << 10
 	// mostLate bounds what is made up for, see bucket.wake.
 	mostLate = ib.Time(20_000_000)
 )

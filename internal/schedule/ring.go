@@ -10,6 +10,7 @@ type member struct {
 	tenant     *Tenant // what it is the place of
 	weight     int64
 	deficit    ib.Time // what it may use in this round; negative: it used too much
+	beside     ib.Time // of what it used, since its last turn and not in a turn
 	round      uint64  // of the ring, when deficit was brought up to date
 }
 
@@ -67,11 +68,11 @@ const (
 	// member should have at most: it bounds how long a round takes.
 	leastQuantum = ib.Time(2_000)
 	longRound    = ib.Time(320_000)
-	// mostTurn is what a turn is charged at most. One that took longer was interrupted: the
+	// MostTurn is what a turn is charged at most. One that took longer was interrupted: the
 	// loop had no processor, for which nobody can be blamed.
-	mostTurn = ib.Time(400_000)
+	MostTurn = ib.Time(400_000)
 	// mostDebt bounds how long a member is passed over.
-	mostDebt = 4 * mostTurn
+	mostDebt = 4 * MostTurn
 )
 
 func (r *ring) now() *list   { return &r.lists[r.round&1] }
@@ -153,6 +154,7 @@ func (r *ring) begin() {
 // charge takes the cost of a turn from m, and has the next one's turn come.
 func (r *ring) charge(m *member, cost ib.Time) {
 	m.bill(cost)
+	m.beside = 0
 	if m.in != nil && r.members > 1 {
 		l := m.in
 		m.unlink()
@@ -167,7 +169,21 @@ func (r *ring) charge(m *member, cost ib.Time) {
 
 // bill takes something from m that was done outside of its turns.
 func (m *member) bill(cost ib.Time) {
-	m.deficit = max(m.deficit-min(cost, mostTurn), -mostDebt)
+	cost = min(cost, MostTurn)
+	m.deficit = max(m.deficit-cost, -mostDebt)
+	m.beside += cost
+}
+
+// owes reports whether m has had so much, while others want turns, that what is done for it beside
+// its turns has to wait: a round's quantum too much; or that quantum beside its turns, and it wants
+// a turn.
+func (r *ring) owes(m *member) bool {
+	if m.in == nil && r.members == 0 || m.in != nil && r.members == 1 {
+		return false
+	}
+	r.refresh(m)
+	q := r.unit * ib.Time(m.weight)
+	return m.deficit <= -q || m.in != nil && m.beside >= q
 }
 
 // each calls yield for the NICs in the ring.

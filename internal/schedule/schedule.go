@@ -61,10 +61,8 @@ type NIC struct {
 	used    Use
 }
 
-// Use is what a NIC had.
+// Use is how long a NIC had to wait.
 type Use struct {
-	Time      ib.Time // of the loop
-	Turns     uint64
 	Throttled ib.Time // it wanted turns and was over a cap
 	Held      ib.Time // others wanted to send to it, and it was over a cap
 }
@@ -420,14 +418,12 @@ func (s *Scheduler) unparkTenant(t *Tenant, now ib.Time) {
 
 // Charge says that a turn of n took cost of the loop's time.
 func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
-	n.used.Time += cost
-	n.used.Turns++
 	if s.sole != nil {
 		return
 	}
 	t := n.tenant
 	if n.time.limited() {
-		n.time.take(int(min(cost, mostTurn)))
+		n.time.take(int(min(cost, MostTurn)))
 	}
 	if n.first.in != nil {
 		n.before.charge(&n.first, cost)
@@ -438,16 +434,19 @@ func (s *Scheduler) Charge(n *NIC, cost ib.Time) {
 
 // Bill says that something done for n outside of its turns took cost of the loop's time.
 func (s *Scheduler) Bill(n *NIC, cost ib.Time) {
-	n.used.Time += cost
 	n.place.bill(cost)
 	n.tenant.place.bill(cost)
 }
+
+// Owes reports whether what is to be done for n outside of its turns has to wait, because its tenant
+// has had more than its share and others want turns.
+func (s *Scheduler) Owes(n *NIC) bool { return s.sole == nil && s.tenants.owes(&n.tenant.place) }
 
 // Alone is the NIC if there is one only, without caps: it may have every turn, and nobody need
 // ask. Else it is nil.
 func (s *Scheduler) Alone() *NIC { return s.sole }
 
-// Used is what n had. Time is what Charge and Bill said.
+// Used is how long n had to wait.
 func (s *Scheduler) Used(n *NIC) *Use { return &n.used }
 
 // Limited reports whether somebody has caps, a guarantee or a class: if not, Budget, Out, In and

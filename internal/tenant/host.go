@@ -27,6 +27,8 @@ type HostSpec struct {
 	Port int `json:"port,omitempty"`
 	// PublicKey is that of its end of the tunnels; without one it has none.
 	PublicKey PublicKey `json:"publicKey,omitzero"`
+	// TunnelPort is where it takes WireGuard; 0: 51820.
+	TunnelPort int `json:"tunnelPort,omitempty"`
 
 	// The rest is of hosts that run vrdma.
 
@@ -99,6 +101,9 @@ func (c *checker) host(s *HostSpec) {
 	}
 	if s.Port < 0 || s.Port > 65535 {
 		c.wrong("spec.port", "%d is not a UDP port: it is from 1 to 65535; leave it out for 4789", s.Port)
+	}
+	if s.TunnelPort < 0 || s.TunnelPort > 65535 {
+		c.wrong("spec.tunnelPort", "%d is not a UDP port: it is from 1 to 65535; leave it out for 51820", s.TunnelPort)
 	}
 	c.count("spec.capacity.processors", s.Capacity.Processors, mostCount)
 	c.count("spec.capacity.mtu", s.Capacity.MTU, mostCount)

@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
+
+	"vrdma/internal/overlay"
 )
 
 const (
@@ -46,7 +48,7 @@ func (t inside) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 			t.cut = 0
 			t.out.done(s)
 		} else if k == 0 {
-			// The peer has enough under way.
+			// The peer has enough under way, or is about to become one.
 			if n > 0 {
 				break
 			}
@@ -62,11 +64,14 @@ func (t inside) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 // left.
 func (t inside) fill(s *slot, bufs [][]byte, sizes []int, offset int) (n int, done bool) {
 	p := t.peers.Load().inside[s.to.Addr()]
+	if p == nil && t.pending.Load() {
+		return 0, false // it may be one of the new ones
+	}
 	if p == nil {
 		t.count.noPeer.Add(datagrams(s, t.cut))
 		return 0, true
 	}
-	from := netip.AddrPortFrom(t.peers.Load().self, s.from.Port())
+	from := netip.AddrPortFrom(t.peers.Load().self, overlay.DefaultPort)
 	for t.cut < len(s.data) {
 		if n == len(bufs) {
 			return n, false
@@ -121,7 +126,9 @@ func (t inside) awaitRoom(p *peer) bool {
 	case <-t.room:
 		return true
 	case <-timer.C:
-		p.up.Store(false)
+		if p != nil {
+			p.up.Store(false)
+		}
 		return true
 	case <-t.closed:
 		return false

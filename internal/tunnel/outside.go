@@ -105,22 +105,36 @@ func (t *outside) Send(bufs [][]byte, e conn.Endpoint) error {
 	}
 	if p != nil && packets > 0 {
 		p.departed(packets)
-		select {
-		case t.room <- struct{}{}:
-		default:
-		}
+		signal(t.room)
 	}
 	switch {
 	case err == nil:
 		t.count.sent.Add(uint64(packets))
 	case errors.Is(err, unix.EMSGSIZE):
 		t.count.tooLong.Add(uint64(packets))
+		if p != nil {
+			t.limit(p, bufs)
+		}
 	case errors.Is(err, net.ErrClosed):
 		return err
 	default:
 		t.count.sendErrors.Add(uint64(packets))
 	}
 	return nil
+}
+
+// limit notes that the way to a peer does not take the longest of these datagrams, so that the loop
+// learns of it when it sends the next one.
+func (t *outside) limit(p *peer, bufs [][]byte) {
+	longest := 0
+	for _, b := range bufs {
+		longest = max(longest, len(b))
+	}
+	room := int64(max(0, longest-sealed-headers-padding))
+	if old := p.room.Swap(room); old > room {
+		t.log.Warn("the way to a host does not take packets that long: give the interfaces on it a larger MTU, or the encrypted network a smaller one",
+			"host", p.host, "address", p.at, "datagram", longest)
+	}
 }
 
 // hold decides whether a datagram has to wait. Two hosts learn of each other at the same time. If both

@@ -36,6 +36,10 @@ const (
 	padding = 16
 )
 
+// Head is how many bytes a datagram is longer through a tunnel, at most: the headers inside,
+// WireGuard's, and its padding.
+const Head = headers + sealed + padding - 1
+
 // Room is the longest datagram that passes through a tunnel over an interface with this MTU, if the
 // tunnel itself runs over IPv6 or IPv4.
 func Room(mtu int, outer6 bool) int {

@@ -41,10 +41,13 @@ type peer struct {
 	addr  netip.Addr     // inside the tunnel
 	at    netip.AddrPort // outside
 	linux bool
+	// wireguard is what it is to WireGuard; nil: it was refused.
+	wireguard *device.Peer
 
 	up       atomic.Bool
 	underWay atomic.Int64 // packets given to WireGuard and not sent yet
 	sent     atomic.Uint64
+	room     atomic.Int64 // the longest datagram that the way takes, as far as is known
 
 	last atomic.Pointer[endpoint] // where a datagram came from last
 	held atomic.Pointer[[]byte]   // an initiation of ours, see outside.hold
@@ -52,6 +55,12 @@ type peer struct {
 	// What tick has seen.
 	seen  uint64
 	since time.Time
+}
+
+func newPeer(h *overlay.Host, at netip.AddrPort) *peer {
+	p := &peer{host: h.Name, key: h.Key, addr: overlay.TunnelAddr(h.Key), at: at, linux: h.Linux}
+	p.room.Store(maxDatagram)
+	return p
 }
 
 type verdict int
@@ -96,23 +105,15 @@ type peers struct {
 	outside map[netip.Addr]*peer
 }
 
-// Follow has the peers be those of a map: the hosts that share an encrypted network with this one. It
-// must not be called on the loop.
-func (t *Tunnel) Follow(m *overlay.Map) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.followed = m
-	return t.follow()
-}
-
-// follow makes the peers those of t.followed. mu is held.
-func (t *Tunnel) follow() error {
+// follow makes the peers those of the map: the hosts that share an encrypted network with this one. mu
+// is held.
+func (t *Tunnel) follow(m *overlay.Map) error {
 	old := t.peers.Load()
 	key := t.key.Public()
 	next := &peers{self: overlay.TunnelAddr(key), key: key, inside: map[netip.Addr]*peer{}, outside: map[netip.Addr]*peer{}}
 	var fresh []*peer
 	var config strings.Builder
-	for _, h := range t.followed.Encrypted() {
+	for _, h := range m.Encrypted() {
 		a := t.reach(h)
 		if !a.IsValid() || h.Key == key {
 			t.log.Warn("no tunnel to a host: it has no address of a family that this one has, or this one's key", "host", h.Name)
@@ -121,12 +122,12 @@ func (t *Tunnel) follow() error {
 		p := old.inside[overlay.TunnelAddr(h.Key)]
 		switch {
 		case p == nil || p.linux != h.Linux:
-			p = &peer{host: h.Name, key: h.Key, addr: overlay.TunnelAddr(h.Key), at: a, linux: h.Linux}
+			p = newPeer(h, a)
 			fresh = append(fresh, p)
 			fmt.Fprintf(&config, "public_key=%s\nendpoint=%v\nreplace_allowed_ips=true\nallowed_ip=%v/128\n", hex.EncodeToString(p.key[:]), p.at, p.addr)
 		case p.at != a:
-			q := &peer{host: h.Name, key: h.Key, addr: p.addr, at: a, linux: h.Linux}
-			fresh, p = append(fresh, q), q
+			p = newPeer(h, a)
+			fresh = append(fresh, p)
 			fmt.Fprintf(&config, "public_key=%s\nendpoint=%v\n", hex.EncodeToString(p.key[:]), p.at)
 		}
 		next.inside[p.addr] = p
@@ -140,14 +141,17 @@ func (t *Tunnel) follow() error {
 			fmt.Fprintf(&gone, "public_key=%s\nremove=true\n", hex.EncodeToString(p.key[:]))
 		}
 	}
-	// Who is gone is cut off first. Who is new has to be known before WireGuard sends to it.
-	t.peers.Store(next)
+	// Who is gone is cut off first.
 	err := t.device.IpcSet(gone.String() + config.String())
+	for _, p := range fresh {
+		p.wireguard = t.device.LookupPeer(device.NoisePublicKey(p.key))
+	}
+	t.peers.Store(next)
 	for _, p := range fresh {
 		// Nobody has to wait for the handshake later. And a host that was restarted says so:
 		// what the others send with keys that it has forgotten would be lost for some time.
-		if w := t.device.LookupPeer(device.NoisePublicKey(p.key)); w != nil {
-			w.SendKeepalive()
+		if p.wireguard != nil {
+			p.wireguard.SendKeepalive()
 		}
 	}
 	return err
@@ -167,12 +171,15 @@ func (t *Tunnel) reach(h *overlay.Host) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// keepHouse drops what has waited too long for a session, until the tunnel is closed.
+// keepHouse has the peers follow the map and drops what has waited too long for a session, until the
+// tunnel is closed.
 func (t *Tunnel) keepHouse() {
 	tick := time.NewTicker(patience / 3)
 	defer tick.Stop()
 	for {
 		select {
+		case <-t.news:
+			t.catchUp()
 		case now := <-tick.C:
 			for _, p := range t.peers.Load().inside {
 				t.tick(p, now)
@@ -181,6 +188,21 @@ func (t *Tunnel) keepHouse() {
 			return
 		}
 	}
+}
+
+// catchUp has the peers follow the map.
+func (t *Tunnel) catchUp() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.wanted.Load()
+	if err := t.follow(m); err != nil {
+		t.log.Error("the tunnels do not follow the hosts", "err", err)
+	}
+	t.pending.Store(false)
+	if t.wanted.Load() != m {
+		t.pending.Store(true)
+	}
+	signal(t.room)
 }
 
 // tick drops what waits for a peer that nothing has been sent to for some time.
@@ -194,8 +216,8 @@ func (t *Tunnel) tick(p *peer, now time.Time) {
 		return
 	}
 	p.up.Store(false)
-	if w := t.device.LookupPeer(device.NoisePublicKey(p.key)); w != nil {
-		w.FlushStagedPackets()
+	if p.wireguard != nil {
+		p.wireguard.FlushStagedPackets()
 	}
 	p.underWay.Store(0)
 	p.since = now

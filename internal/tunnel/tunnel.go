@@ -58,8 +58,8 @@ type counters struct {
 	sent, sendFull, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
 }
 
-// A Tunnel connects this host with others, each by an encrypted channel. Send, Receive and what they
-// call belong to the loop; everything else may be called by anybody.
+// A Tunnel connects this host with others, each by an encrypted channel. What link.Tunnel has belongs
+// to the loop; the rest may be called by anybody.
 type Tunnel struct {
 	log      *slog.Logger
 	device   *device.Device
@@ -67,10 +67,18 @@ type Tunnel struct {
 	families map[bool]bool // by Is6: this host has an address
 	count    counters
 
-	mu       sync.Mutex // guards key and followed, and is held while peers change
-	key      Key
-	followed *overlay.Map
-	peers    atomic.Pointer[peers]
+	// members is the loop's: who is there. addrs are the addresses inside of its hosts, as they
+	// are needed.
+	members *overlay.Map
+	addrs   map[*overlay.Host]netip.AddrPort
+
+	// The peers follow what the loop was told last.
+	wanted  atomic.Pointer[overlay.Map]
+	news    chan struct{} // wanted has changed
+	pending atomic.Bool   // and the peers have not
+	mu      sync.Mutex    // guards key, and is held while peers change
+	key     Key
+	peers   atomic.Pointer[peers]
 
 	// To WireGuard: the loop writes, inside.Read reads.
 	out        *ring
@@ -92,7 +100,9 @@ type Tunnel struct {
 	shut    sync.Once
 }
 
-// Open opens the tunnel of this host. There is nobody at the other end before Follow.
+var _ link.Tunnel = (*Tunnel)(nil)
+
+// Open opens the tunnel of this host. There is nobody at the other end before SetMap.
 func Open(o Options) (*Tunnel, error) {
 	if o.Port == 0 {
 		o.Port = overlay.DefaultTunnelPort
@@ -117,6 +127,7 @@ func open(o Options, s socket) (*Tunnel, error) {
 		log: o.Log, key: o.Key, port: o.Port, families: map[bool]bool{},
 		out: newRing(ringSlots, ringBytes), in: newRing(ringSlots, ringBytes),
 		work: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		addrs: make(map[*overlay.Host]netip.AddrPort), news: make(chan struct{}, 1),
 		events: make(chan tun.Event), closed: make(chan struct{}),
 	}
 	for _, a := range o.Addrs {
@@ -159,7 +170,7 @@ func (t *Tunnel) SetKey(k Key) error {
 		return err
 	}
 	t.key = k
-	return t.follow()
+	return t.follow(t.wanted.Load())
 }
 
 // Port is the UDP port at which WireGuard is taken.
@@ -168,54 +179,93 @@ func (t *Tunnel) Port() uint16 { return t.port }
 // Addr is this host's address inside the tunnel.
 func (t *Tunnel) Addr() netip.Addr { return t.peers.Load().self }
 
-// Descriptor becomes readable when there is something to receive.
-func (t *Tunnel) Descriptor() int { return t.event }
+// FD implements link.Tunnel.
+func (t *Tunnel) FD() int { return t.event }
 
-// Send encrypts and sends messages, in order, to the hosts that have their Remote inside the tunnel,
-// and returns how many it was done with. It never waits. link.ErrFull is about the next one: WireGuard
-// has to catch up first.
-func (t *Tunnel) Send(msgs []link.Message) (int, error) {
-	done, err := 0, error(nil)
-	for i := range msgs {
-		if !t.push(&msgs[i]) {
-			err = link.ErrFull
+// Overhead implements link.Tunnel.
+func (t *Tunnel) Overhead() int { return Head }
+
+// SetMap implements link.Tunnel. The peers are what it says a little later: that takes more time than
+// the loop has.
+func (t *Tunnel) SetMap(m *overlay.Map) {
+	t.members = m
+	clear(t.addrs)
+	t.wanted.Store(m)
+	t.pending.Store(true)
+	signal(t.news)
+}
+
+// signal wakes who waits for c, now or the next time.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Send implements link.Tunnel.
+func (t *Tunnel) Send(msgs []link.Message) (done int, err error) {
+	for ; done < len(msgs) && err == nil; done++ {
+		if err = t.push(&msgs[done]); err != nil {
 			break
 		}
-		done++
 	}
 	if done > 0 && t.readerIdle.Load() {
-		select {
-		case t.work <- struct{}{}:
-		default:
-		}
+		signal(t.work)
 	}
 	return done, err
 }
 
-// push puts a message into the ring. It reports whether there was room.
-func (t *Tunnel) push(m *link.Message) bool {
+// push puts a message into the ring.
+func (t *Tunnel) push(m *link.Message) error {
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
 		segment = len(m.Data)
 	}
-	if segment > maxDatagram || segment == 0 {
+	to, ok := t.inner(m.Host)
+	if !ok {
+		t.count.noPeer.Add(1)
+		return link.ErrNoTunnel
+	}
+	if p := t.peers.Load().inside[to.Addr()]; segment > maxDatagram || segment == 0 || p != nil && segment > int(p.room.Load()) {
 		t.count.tooLong.Add(1)
-		return true
+		return unix.EMSGSIZE
 	}
 	s := t.out.reserve(len(m.Data))
 	if s == nil {
-		return false
+		return link.ErrFull
 	}
 	copy(s.data, m.Data)
-	s.from, s.to, s.segment = m.Local, m.Remote, segment
+	s.to, s.segment = to, segment
 	t.out.commit(s)
-	return true
+	return nil
 }
 
-// Receive fills in as many messages as have arrived and fit, and returns how many. It never waits.
-// Remote is the sender's address inside the tunnel, which is certain.
+// inner is where a host takes VXLAN inside the tunnel.
+func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
+	if a, found := t.addrs[h]; found {
+		return a, a.IsValid()
+	}
+	var to netip.AddrPort
+	if h != nil && h.Key != [32]byte{} {
+		a := overlay.TunnelAddr(h.Key)
+		if t.members.HostBehind(a) != h {
+			return to, false // of another map
+		}
+		port := h.Port
+		if port == 0 {
+			port = overlay.DefaultPort
+		}
+		to = netip.AddrPortFrom(a, port)
+	}
+	t.addrs[h] = to
+	return to, to.IsValid()
+}
+
+// Receive implements link.Tunnel.
 func (t *Tunnel) Receive(msgs []link.Message) (int, error) {
-	for n := range msgs {
+	n := 0
+	for n < len(msgs) {
 		s := t.in.next()
 		if s == nil && t.told.Load() {
 			// Make the descriptor unreadable, then look again: the writer may have
@@ -226,14 +276,20 @@ func (t *Tunnel) Receive(msgs []link.Message) (int, error) {
 			s = t.in.next()
 		}
 		if s == nil {
-			return n, nil
+			break
 		}
 		m := &msgs[n]
+		if m.Host = t.members.HostBehind(s.from.Addr()); m.Host == nil {
+			t.count.unknown.Add(datagrams(s, 0)) // it was a peer until just now
+			t.in.done(s)
+			continue
+		}
 		m.Data = m.Data[:copy(m.Data, s.data)]
 		m.Remote, m.Local, m.Segment, m.CE = s.from, s.to, s.segment, false
 		t.in.done(s)
+		n++
 	}
-	return len(msgs), nil
+	return n, nil
 }
 
 // Counters are what has been counted so far.

@@ -150,32 +150,39 @@ func (u *udp) send(bufs [][]byte, to netip.AddrPort) error {
 	if to.Addr().Is4() {
 		s.addr.IP = s.ip[12:]
 	}
+	gso := c.gso.Load()
+	var failed error
 	for len(bufs) > 0 {
-		gso := c.gso.Load()
 		n, took := s.pack(bufs, gso)
 		err := c.write(s.msgs[:n])
-		if err != nil && gso && errors.Is(err, unix.EIO) {
-			c.gso.Store(false) // the device cannot
-			continue           // what had left leaves twice, which is harmless: the receiver counts
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return err
+		case err != nil && gso:
+			// The device cannot segment, or one is too long for the way. What has left
+			// leaves twice, which is harmless: the receiver counts.
+			if gso = false; errors.Is(err, unix.EIO) {
+				c.gso.Store(false)
+			}
+			continue
+		case err != nil:
+			failed = err
 		}
 		bufs = bufs[took:]
 	}
-	return nil
+	return failed
 }
 
-// write sends all messages.
-func (c *udpConn) write(msgs []ipv6.Message) error {
+// write sends all messages that can be sent.
+func (c *udpConn) write(msgs []ipv6.Message) (failed error) {
 	for len(msgs) > 0 {
 		n, err := c.batch.WriteBatch(msgs, 0)
 		if err != nil {
-			return err
+			failed, n = err, max(n, 0)+1
 		}
 		msgs = msgs[n:]
 	}
-	return nil
+	return failed
 }
 
 // pack makes messages of datagrams. It returns how many messages, and of how many datagrams.

@@ -193,19 +193,34 @@ func join(t testing.TB, hosts ...*testHost) {
 		entries = append(entries, h.entry(false))
 	}
 	for _, h := range hosts {
-		if err := h.tun.Follow(mapOf(t, h.name, entries...)); err != nil {
-			t.Fatal(err)
+		h.follow(entries...)
+	}
+}
+
+// retained are the peers of tests in virtual time. WireGuard empties the channels of a peer that nobody
+// uses any more in a finalizer, and channels of virtual time must not be touched from outside.
+var retained struct {
+	sync.Mutex
+	peers []*peers
+}
+
+// follow gives a host a map, and waits until its peers are those.
+func (h *testHost) follow(entries ...*overlay.Host) {
+	h.t.Helper()
+	h.tun.SetMap(mapOf(h.t, h.name, entries...))
+	for end := time.Now().Add(time.Minute); h.tun.pending.Load(); time.Sleep(time.Microsecond) {
+		if time.Now().After(end) {
+			h.t.Fatal("the peers do not follow the map")
 		}
 	}
+	retained.Lock()
+	defer retained.Unlock()
+	retained.peers = append(retained.peers, h.tun.peers.Load())
 }
 
 // to is a message to another host.
 func (h *testHost) to(o *testHost, data []byte, segment int) link.Message {
-	return link.Message{
-		Data: data, Segment: segment,
-		Remote: netip.AddrPortFrom(overlay.TunnelAddr(o.key.Public()), overlay.DefaultPort),
-		Local:  netip.AddrPortFrom(h.tun.Addr(), overlay.DefaultPort),
-	}
+	return link.Message{Data: data, Segment: segment, Host: h.tun.members.HostBehind(overlay.TunnelAddr(o.key.Public()))}
 }
 
 // say sends one datagram to each of the hosts.
@@ -268,7 +283,7 @@ func (h *testHost) await(n int) (all []heard) {
 
 // readable reports whether the descriptor that wakes the loop is readable.
 func (h *testHost) readable() bool {
-	p := []unix.PollFd{{Fd: int32(h.tun.Descriptor()), Events: unix.POLLIN}}
+	p := []unix.PollFd{{Fd: int32(h.tun.FD()), Events: unix.POLLIN}}
 	n, _ := unix.Poll(p, 0)
 	return n == 1
 }

@@ -78,10 +78,18 @@ func (c *Cluster) Endpoints() (list []string) {
 	return list
 }
 
+// Direct are the members themselves, past the doors.
+func (c *Cluster) Direct() (list []string) {
+	for _, m := range c.Members {
+		list = append(list, m.client)
+	}
+	return list
+}
+
 // URL is the cluster's name for --store.
 func (c *Cluster) URL() string { return "etcd://" + strings.Join(c.Endpoints(), ",") }
 
-// permit makes the users and the role, as docs/networks.md says, and has etcd ask for them.
+// permit makes the users and the role, as docs/etcd.md says, and has etcd ask for them.
 func (c *Cluster) permit() {
 	c.t.Helper()
 	c.Ctl("user", "add", "root", "--no-password")
@@ -104,13 +112,9 @@ func (c *Cluster) Ctl(args ...string) string {
 }
 
 func (c *Cluster) ctl(patience time.Duration, args ...string) (string, error) {
-	var all []string
-	for _, m := range c.Members {
-		all = append(all, m.client)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.control, append([]string{"--endpoints", strings.Join(all, ","), "--cacert", c.CA, "--cert", c.root[0], "--key", c.root[1],
+	cmd := exec.CommandContext(ctx, c.control, append([]string{"--endpoints", strings.Join(c.Direct(), ","), "--cacert", c.CA, "--cert", c.root[0], "--key", c.root[1],
 		"--command-timeout", patience.String()}, args...)...)
 	cmd.Env = append(os.Environ(), "ETCDCTL_API=3")
 	out, err := cmd.CombinedOutput()

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/engine"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
 	"vrdma/test/harness"
 )
 
@@ -54,14 +54,17 @@ func (d *daemon) begin(t testing.TB, x traffic, seconds int, tool string, more .
 
 // had is what a NIC has had of the loop, and sent.
 type had struct {
-	engine.Usage
+	schedule.Use
+	Time            ib.Time
+	Delays          nic.Delays
 	bytes, messages uint64
 }
 
 func (d *daemon) had(name string) (h had) {
 	d.engine.Do(func() {
 		n := d.rack.NIC(key(name)).Device
-		h.Usage = d.engine.Usage(n)
+		c := n.Counters()
+		h.Use, h.Time, h.Delays = d.engine.Usage(n), c.LoopTime, c.Delays
 		n.EachQP(func(q *nic.QP) {
 			c := q.Transport().Counters()
 			h.bytes += c.SentBytes
@@ -217,7 +220,7 @@ func BenchmarkQoSConservation(b *testing.B) {
 }
 
 // percentile is the bound below which so many of 100 delays were, in µs.
-func percentile(d *engine.Delays, before *engine.Delays, p uint64) float64 {
+func percentile(d, before *nic.Delays, p uint64) float64 {
 	sum := uint64(0)
 	for i := range d {
 		sum += d[i] - before[i]
@@ -225,7 +228,7 @@ func percentile(d *engine.Delays, before *engine.Delays, p uint64) float64 {
 	n := uint64(0)
 	for i := range d {
 		if n += d[i] - before[i]; n*100 >= sum*p {
-			return float64(uint64(1) << i)
+			return float64(d.Below(i)) / 1e3
 		}
 	}
 	return math.Inf(1)

@@ -21,10 +21,11 @@ const DefaultPrefix = "/vrdma/v1/"
 // environment can be seen by others.
 type Config struct {
 	// Endpoints are HOST:PORT each, of the members.
-	Endpoints []string `json:"-"`
+	Endpoints []string     `json:"-"`
+	Log       *slog.Logger `json:"-"`
+
 	// Copy is the file of what was last seen; "": there is none.
-	Copy string       `json:"-"`
-	Log  *slog.Logger `json:"-"`
+	Copy string `json:"copy,omitempty"`
 
 	// CA is a file with the certificates that sign etcd's; empty: the system's. Certificate and
 	// Key are files, ours. TLS is used if one of the three, or ServerName, is given.

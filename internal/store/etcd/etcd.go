@@ -43,8 +43,8 @@ type Store struct {
 	// streams counts the streams that watches were opened on. The client opens another by
 	// itself when a connection breaks, and at its other end may be another store.
 	streams  atomic.Int64
-	watching atomic.Bool // the copy follows
-	first   chan struct{} // closed when the copy is in step for the first time
+	watching atomic.Bool   // the copy follows
+	first    chan struct{} // closed when the copy is in step for the first time
 
 	// committing is held by one commit at a time. Lock order: committing, mu, the copy's.
 	committing sync.Mutex

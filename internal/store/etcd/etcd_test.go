@@ -2,9 +2,12 @@ package etcd
 
 import (
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"vrdma/internal/store"
+	"vrdma/internal/store/storetest"
 	"vrdma/test/etcdtest"
 )
 
@@ -27,30 +30,13 @@ func config(c *etcdtest.Cluster, name string) Config {
 	return Config{Endpoints: c.Endpoints(), CA: c.CA, Certificate: c.Certificate, Key: c.Key, Prefix: etcdtest.Prefix + name + "/"}
 }
 
-func TestSlice(t *testing.T) {
+// number makes names of stores.
+var number atomic.Int64
+
+func TestConformance(t *testing.T) {
 	c := etcdtest.Start(t, 1)
-	a, b := open(t, c, "x"), open(t, c, "x")
-	w := b.Watch("", 0)
-	r, ok, err := a.Commit(nil, []store.Write{{Key: "k", Value: []byte("v")}})
-	if !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	got, err := w.Next(t.Context())
-	if err != nil || got.Revision != r {
-		t.Fatal(got, err)
-	}
-	var writes []store.Write
-	for i := range 1000 {
-		writes = append(writes, store.Write{Key: fmt.Sprintf("k%04d", i), Value: []byte("v")})
-	}
-	r, ok, err = a.Commit([]store.Condition{{Key: "k", Revision: r}}, writes)
-	if !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	if got, err = w.Next(t.Context()); err != nil || got.Revision != r || len(got.Changes) != 1000 {
-		t.Fatal(got.Revision, len(got.Changes), err)
-	}
-	if out := c.Ctl("get", "--prefix", "--keys-only", etcdtest.Prefix+"x/~"); out != "" {
-		t.Errorf("left: %s", out)
+	storetest.Run(t, func(t testing.TB) store.Store { return open(t, c, fmt.Sprintf("conformance%d", number.Add(1))) })
+	if out := c.Ctl("get", "--prefix", "--keys-only", etcdtest.Prefix); strings.Contains(out, "~") {
+		t.Errorf("left behind:\n%s", out)
 	}
 }

@@ -79,8 +79,8 @@ func (s *Store) verify(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Header.Revision < s.seen {
-		return strange("the store is at revision %d and was at %d: it was restored from a backup, or it is another one. %s", r.Header.Revision, s.seen, s.advice())
+	if seen := max(s.seen, s.copy.Revision()); r.Header.Revision < seen {
+		return strange("the store is at revision %d and was at %d: it was restored from a backup, or it is another one. %s", r.Header.Revision, seen, s.advice())
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type Door interface {
 	Free(m *Mapped)
 	// Extents are what lies under memory that is to be registered.
 	Extents(start, length uint64, ours bool, writable bool) []protocol.Extent
+	// OpenChannel opens the rdma_cm device beside it.
+	OpenChannel() (Channel, error)
 	// Tree is where the device is described, as below /sys.
 	Tree() string
 	// Close ends it. What is mapped stays: others may still look at it.
@@ -171,14 +173,9 @@ func (d *Daemon) Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, e
 		protocol.CloseFDs(fds)
 		return nil, err
 	}
-	for i := range d.reply.Stores {
-		s := &d.reply.Stores[i]
-		off := s.Address - uint64(d.scratch.At)
-		if s.Address < uint64(d.scratch.At) || off+uint64(len(s.Data)) > uint64(len(d.scratch.Mem)) {
-			protocol.CloseFDs(fds)
-			return nil, fmt.Errorf("the daemon stores %d bytes where nobody asked for them", len(s.Data))
-		}
-		copy(d.scratch.Mem[off:], s.Data)
+	if err := store(d.scratch, d.reply.Stores); err != nil {
+		protocol.CloseFDs(fds)
+		return nil, err
 	}
 	if d.reply.Error != 0 {
 		protocol.CloseFDs(fds)
@@ -194,6 +191,19 @@ func (d *Daemon) Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, e
 		list = append(list, Descriptor{os.NewFile(uintptr(fd), "verbs-events"), int32(d.reply.FDs[i].ID)})
 	}
 	return list, nil
+}
+
+// store makes the stores of a reply, all of which are in the scratch page.
+func store(scratch *Mapped, list []protocol.Store) error {
+	for i := range list {
+		s := &list[i]
+		off := s.Address - uint64(scratch.At)
+		if s.Address < uint64(scratch.At) || off > uint64(len(scratch.Mem)) || uint64(len(s.Data)) > uint64(len(scratch.Mem))-off {
+			return fmt.Errorf("the daemon stores %d bytes where nobody asked for them", len(s.Data))
+		}
+		copy(scratch.Mem[off:], s.Data)
+	}
+	return nil
 }
 
 func (d *Daemon) Ring(at *abi.MMInfo) (Mapped, bool, error) {
