@@ -136,7 +136,7 @@ func TestEncrypted(t *testing.T) {
 			for _, v6 := range []bool{false, true} {
 				for _, work := range []workload.Workload{
 					workload.Pingpong("rc", 4096, 100, ""), workload.Pingpong("ud", 1000, 100, ""),
-					workload.Perf("ib_write_bw", "-s 65536 -n 200"), workload.Perf("ib_read_bw", "-s 65536 -n 100"),
+					workload.Perf("write_bw", "-s 65536 -n 200"), workload.Perf("read_bw", "-s 65536 -n 100"),
 				} {
 					t.Run(fmt.Sprintf("%s/v6=%v", work.Name, v6), func(t *testing.T) { work.Run(t, a.side(v6), b.side(v6), minute) })
 				}
