@@ -39,7 +39,7 @@ func TestSealedSpeed(t *testing.T) {
 		w, nics := sealedLab(t, layout{mtu: mtu}, func(h *host) string { return h.ip4 })
 		for range 2 {
 			for _, name := range []string{"blue", "red"} {
-				a, b := nics[name][0].side(false), nics[name][1].side(false)
+				a, b := nics[name][0].side(), nics[name][1].side()
 				before := [2]int{w.a.cpu(t), w.b.cpu(t)}
 				server, client := workload.Perf("write_bw", "-D 3 -f 0 -s 65536").Start(t, a, b).OK(t, minute)
 				if err := workload.CheckRows(client, server, 1); err != nil {
