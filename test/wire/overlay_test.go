@@ -20,7 +20,6 @@ type tenantNIC struct {
 	*host
 	name string
 	ip   string // inside
-	ip6  string
 }
 
 // Program implements harness.Machine.
@@ -28,15 +27,8 @@ func (n tenantNIC) Program(t testing.TB, argv ...string) harness.Program {
 	return n.LaunchWith(t, []string{"--nic", n.name}, argv...)
 }
 
-// side is the NIC as one side of a conversation over IPv4 or IPv6, which it arranges over TCP in
-// the underlay.
-func (n tenantNIC) side(v6 bool) workload.Host {
-	gid := 0
-	if v6 {
-		gid = 1
-	}
-	return workload.Host{Machine: n, IP: n.ip4, GID: gid}
-}
+// side is the NIC as one side of a conversation, which it arranges over TCP in the underlay.
+func (n tenantNIC) side() workload.Host { return workload.Host{Machine: n, IP: n.ip4} }
 
 // declare has a daemon hold objects.
 func (h *host) declare(t *testing.T, text string) {
@@ -51,7 +43,7 @@ func (h *host) declare(t *testing.T, text string) {
 }
 
 // overlayLab is two hosts with a NIC of the tenants red and blue each, in networks with the same
-// addresses: 10.1.0.1 and fd01::1 at a, .2 and ::2 at b.
+// addresses: 10.1.0.1 at a, .2 at b; and one each with fd01::1 and ::2.
 func overlayLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nics map[string][2]tenantNIC) {
 	t.Helper()
 	harness.Need(t, "nsenter", "ip")
@@ -63,7 +55,8 @@ func overlayLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, ni
 	w.a.declare(t, networks(0, "other", underlay(w.b)))
 	w.b.declare(t, networks(1, "other", underlay(w.a)))
 	for _, name := range []string{"red", "blue"} {
-		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1", "fd01::1"}, {w.b, name + "/n2", "10.1.0.2", "fd01::2"}}
+		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1"}, {w.b, name + "/n2", "10.1.0.2"}}
+		nics[name+"6"] = [2]tenantNIC{{w.a, name + "/m1", "fd01::1"}, {w.b, name + "/m2", "fd01::2"}}
 	}
 	return w, nics
 }
@@ -80,7 +73,10 @@ func networks(self int, other, at string) string {
 			if n != self {
 				where = ", host: " + other
 			}
-			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: %s}\nspec: {network: train, addresses: [10.1.0.%d, \"fd01::%d\"]%s}\n", n+1, name, n+1, n+1, where)
+			for _, nic := range []struct{ name, address string }{{"n", "10.1.0."}, {"m", "fd01::"}} {
+				fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: %s%d, tenant: %s}\nspec: {network: train, address: \"%s%d\"%s}\n",
+					nic.name, n+1, name, nic.address, n+1, where)
+			}
 		}
 	}
 	return b.String()
@@ -98,28 +94,26 @@ func TestOverlay(t *testing.T) {
 	} {
 		t.Run(outer.name, func(t *testing.T) {
 			_, nics := overlayLab(t, layout{mtu: 1500}, outer.at)
-			a, b := nics["red"][0], nics["red"][1]
-			for _, v6 := range []bool{false, true} {
+			for _, name := range []string{"red", "red6"} {
+				a, b := nics[name][0], nics[name][1]
 				for _, work := range []workload.Workload{
 					workload.Pingpong("rc", 4096, 200, ""), workload.Pingpong("ud", 1000, 200, ""),
 					workload.Perf("write_bw", "-s 65536 -n 500"), workload.Perf("read_bw", "-s 65536 -n 200"), workload.Perf("send_bw", "-s 4096 -n 500"),
 				} {
-					t.Run(fmt.Sprintf("%s/v6=%v", work.Name, v6), func(t *testing.T) { work.Run(t, a.side(v6), b.side(v6), minute) })
+					t.Run(name+"/"+work.Name, func(t *testing.T) { work.Run(t, a.side(), b.side(), minute) })
 				}
-			}
-			for _, ip := range []string{b.ip, b.ip6} {
-				t.Run("rping/"+ip, func(t *testing.T) { rpingAt(t, a, b, ip) })
+				t.Run(name+"/rping", func(t *testing.T) { rping(t, a, b) })
 			}
 		})
 	}
 }
 
-// rpingAt has one NIC ping another at an address, by rdma_cm.
-func rpingAt(t *testing.T, from, at tenantNIC, ip string) {
+// rping has one NIC ping another by rdma_cm.
+func rping(t *testing.T, from, at tenantNIC) {
 	t.Helper()
-	server := at.Program(t, "rping", "-s", "-a", ip, "-C", "20", "-v")
+	server := at.Program(t, "rping", "-s", "-a", at.ip, "-C", "20", "-v")
 	at.AwaitManaged(t, server, 7174)
-	from.LaunchWith(t, []string{"--nic", from.name}, "rping", "-c", "-a", ip, "-C", "20", "-v").OK(t, minute)
+	from.LaunchWith(t, []string{"--nic", from.name}, "rping", "-c", "-a", at.ip, "-C", "20", "-v").OK(t, minute)
 	if !server.Ended(minute) || server.Code() != 0 {
 		t.Errorf("rping: %s\n%s", server.Fate(), server.Output())
 	}
