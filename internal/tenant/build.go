@@ -28,9 +28,9 @@ func (b *builder) segment(network Key) *segment {
 	if s != nil && b.cloned[s] {
 		return s
 	}
-	made := &segment{map[string]struct{}{}, map[netip.Addr]string{}, map[netip.Prefix]netip.Addr{}}
+	made := &segment{nics: map[string]struct{}{}, addresses: map[netip.Addr]string{}, last: map[netip.Prefix]netip.Addr{}}
 	if s != nil {
-		made = &segment{maps.Clone(s.nics), maps.Clone(s.addresses), maps.Clone(s.last)}
+		made = &segment{nics: maps.Clone(s.nics), addresses: maps.Clone(s.addresses), last: maps.Clone(s.last)}
 	}
 	b.next.networks[network], b.cloned[made] = made, true
 	return made

@@ -157,7 +157,7 @@ func (b *builder) outsiders() {
 				b.unfitMember(p, "spec", k)
 			}
 		case *Network:
-			for _, n := range b.next.NICs(o.Key()) {
+			for _, n := range b.next.members(o.Key()) {
 				b.unfitMember(p, "spec.encryption", n.Key())
 			}
 		}

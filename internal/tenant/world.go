@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 )
 
 // A World is all objects at one moment, consistent: what one names is there. It is not changed.
@@ -25,6 +26,9 @@ type segment struct {
 	nics      map[string]struct{}         // names, of the network's tenant
 	addresses map[netip.Addr]string       // to the NIC's name
 	last      map[netip.Prefix]netip.Addr // allocated most recently in each subnet
+	// list is nics by name, made when somebody asks. A segment is of one or several worlds, whose
+	// NICs of it are the same.
+	list atomic.Pointer[[]*NIC]
 }
 
 // Get finds an object; nil if there is none.
@@ -92,8 +96,22 @@ func (h *household) names(kind Kind) map[string]struct{} {
 	return nil
 }
 
-// NICs are those of a network, by name.
+// NICs are those of a network, by name. The list is not to be changed.
 func (w *World) NICs(network Key) []*NIC {
+	s := w.networks[network]
+	if s == nil {
+		return nil
+	}
+	if list := s.list.Load(); list != nil {
+		return *list
+	}
+	list := w.members(network)
+	s.list.Store(&list)
+	return list
+}
+
+// members is NICs for a world that is being made.
+func (w *World) members(network Key) []*NIC {
 	s := w.networks[network]
 	if s == nil {
 		return nil
