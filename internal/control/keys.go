@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -112,12 +113,26 @@ type header struct {
 // read refuses what is not JSON, or of a newer version.
 func (h *header) read(e store.Entry) error { return readValue(e, h, &h.Schema) }
 
+// errNewer: a newer version has written it.
+var errNewer = errors.New("a newer vrdma has written it")
+
+// isObject reports whether a value is an object of any version: what is none may be overwritten.
+func isObject(e store.Entry) bool {
+	var o struct {
+		Kind string `json:"kind"`
+	}
+	return json.Unmarshal(e.Value, &o) == nil && o.Kind != ""
+}
+
 // readValue reads a value into a struct that has a schema.
 func readValue(e store.Entry, into any, schema *int) error {
 	if err := json.Unmarshal(e.Value, into); err != nil {
 		return fmt.Errorf("store entry %.200q: %w", e.Key, err)
 	}
-	if *schema < 1 || *schema > store.Schema {
+	switch {
+	case *schema > store.Schema:
+		return fmt.Errorf("store entry %.200q has schema %d, this version reads %d: %w", e.Key, *schema, store.Schema, errNewer)
+	case *schema < 1:
 		return fmt.Errorf("store entry %.200q has schema %d, this version reads %d", e.Key, *schema, store.Schema)
 	}
 	return nil

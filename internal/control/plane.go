@@ -343,6 +343,11 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 		return err
 	}
 	writes = append(writes, besides...)
+	for _, w := range writes {
+		if old.newer[w.Key] {
+			return fmt.Errorf("store entry %q: %w; change it there", w.Key, errNewer)
+		}
+	}
 	if len(writes) == 0 {
 		p.amend(func(s *snapshot) { s.world = next })
 		return nil

@@ -17,6 +17,9 @@ type snapshot struct {
 	named      bool  // the store has its meta
 	meta       store.Meta
 	problems   []string // entries that were left out, and why
+	// newer are the keys that a newer vrdma has written: what they say is not known here, and
+	// must not be overwritten.
+	newer map[string]bool
 
 	hosts  map[string]*registered // that run vrdma, by name
 	live   map[string]string      // which daemon of a host lives
@@ -48,6 +51,12 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 			o, err := decode(e)
 			if err != nil {
 				snap.problems = append(snap.problems, err.Error())
+				if errors.Is(err, errNewer) && isObject(e) {
+					if snap.newer == nil {
+						snap.newer = make(map[string]bool)
+					}
+					snap.newer[e.Key] = true
+				}
 				if o = before[e.Key]; o == nil {
 					continue
 				}

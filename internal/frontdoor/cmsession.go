@@ -44,7 +44,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: s.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: p.door.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -79,7 +79,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
 	if err := ses.srv.loop.Do(ses.ch.Close); err != nil {
-		ses.srv.log.Error("panic while closing an event channel", "session", ses.id, "error", err)
+		ses.srv.log.Error("panic while closing an event channel", "nic", ses.nic.Name, "session", ses.id, "error", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"vrdma/internal/budget"
@@ -51,6 +52,7 @@ type door struct {
 	Door
 	srv      *Server
 	listener *net.UnixListener
+	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
 	mu     sync.Mutex
 	closed bool                      // guarded by mu

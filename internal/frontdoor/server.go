@@ -123,7 +123,6 @@ type Server struct {
 	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
 
-	ids  atomic.Uint64
 	work sync.WaitGroup
 
 	// listeningMu is held while a session is told whether somebody traces it, which waits

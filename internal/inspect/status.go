@@ -21,7 +21,7 @@ import (
 // visible are the sessions in a view, oldest first.
 func (d *Desk) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
-	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
 	return sessions
 }
 

@@ -27,6 +27,8 @@ type ControlRequest struct {
 	// For usage: records that end after this time, of this tenant; zero and empty: all.
 	Since  time.Time `json:"since,omitzero"`
 	Tenant string    `json:"tenant,omitempty"`
+	// For capture: what hosts send each other of virtual networks, whole.
+	Outer bool `json:"outer,omitempty"`
 }
 
 // Operations of a ControlRequest.

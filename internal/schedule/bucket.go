@@ -7,6 +7,12 @@ import "vrdma/internal/ib"
 //
 //	level ≤ 0: nobody may take; then who waits is let in again at least
 //
+// If the loop was without a processor when who waits should have gone on, what came in meanwhile
+// may be more than the bucket holds. It is not lost, but owed, and comes in over the next 100 ms
+// beside the rate: who waits cannot help it and would never make up for it, and others should not
+// see it all at once. As long as something is owed the bucket holds half, so that both together are
+// seldom more than a burst.
+//
 // It is filled when it is looked at. The numbers are floating point: at ten messages a millisecond
 // a microsecond fills a hundredth of a token, which must not be lost.
 type bucket struct {
@@ -14,6 +20,7 @@ type bucket struct {
 	burst float64
 	least float64 // what there should be before who was parked goes on
 	level float64
+	owed  float64
 	at    ib.Time
 }
 
@@ -24,8 +31,12 @@ const (
 	refill = ib.Time(250_000)
 	// mostLeast bounds that: a turn of so many bytes is long enough.
 	mostLeast = 128 << 10
-	// mostLate bounds what is made up for, see bucket.wake.
+	// mostLate bounds what is owed for one time in which the loop was late, and mostOwed all
+	// that is.
 	mostLate = ib.Time(20_000_000)
+	mostOwed = ib.Time(40_000_000)
+	// payTime is how long it takes until most of what is owed has come in.
+	payTime = ib.Time(100_000_000)
 )
 
 // set changes the rate, in units a second, and the burst. A new bucket is full.
@@ -37,7 +48,7 @@ func (b *bucket) set(rate, burst uint64, now ib.Time) {
 	if b.at = now; fresh {
 		b.level = b.burst
 	}
-	b.level = min(b.level, b.burst)
+	b.level, b.owed = min(b.level, b.burst), 0
 }
 
 // setBytes changes the rate of a bucket of bytes.
@@ -57,22 +68,42 @@ func (b *bucket) limited() bool { return b.perNS != 0 }
 
 // fill brings the level up to now.
 func (b *bucket) fill(now ib.Time) {
-	if now > b.at {
-		if b.level < b.burst {
-			b.level = min(b.level+b.perNS*float64(now-b.at), b.burst)
-		}
-		b.at = now
+	if now <= b.at {
+		return
+	}
+	d := float64(now - b.at)
+	gain, most := b.perNS*d, b.burst
+	if b.at = now; b.owed > 0 {
+		gain, most = gain+b.pay(d), most/2
+	}
+	if b.level < most {
+		b.level = min(b.level+gain, most)
 	}
 }
 
-// wake brings the level up to now for who was parked. If the loop was without a processor when
-// that should have ended, what came in meanwhile is not lost, even if it is more than a burst:
-// who is parked cannot help that, and would never make up for it.
-func (b *bucket) wake(now ib.Time) {
-	if b.perNS != 0 && now > b.at {
-		b.level = max(b.level, min(b.level, b.burst)+b.perNS*float64(min(now-b.at, mostLate)))
-		b.at = now
+// pay is what comes in, in d nanoseconds, of what is owed.
+func (b *bucket) pay(d float64) float64 {
+	if b.owed < b.least/16 {
+		b.owed = 0
+		return 0
 	}
+	paid := b.owed * min(d/float64(payTime), 1)
+	b.owed -= paid
+	return paid
+}
+
+// wake brings the level up to now for who was parked.
+func (b *bucket) wake(now ib.Time) {
+	if b.perNS == 0 || now <= b.at {
+		return
+	}
+	have := b.level + b.perNS*float64(min(now-b.at, mostLate))
+	if have <= b.burst {
+		b.fill(now)
+		return
+	}
+	b.level, b.at = b.burst/2, now
+	b.owed = min(b.owed+have-b.level, b.perNS*float64(mostOwed))
 }
 
 // open reports whether somebody may take from it now.

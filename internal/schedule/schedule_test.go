@@ -185,24 +185,54 @@ func TestCapMessages(t *testing.T) {
 	}
 }
 
-// TestCapOfLateLoop: a loop that has no processor now and then sends what it could not send meanwhile.
+// TestCapOfLateLoop: a loop that has no processor now and then makes up for what it could not send
+// meanwhile, and not all at once: in 10 ms, that is a burst above the rate if it is seldom late, and
+// no more than half of the rate if it is late all the time.
 func TestCapOfLateLoop(t *testing.T) {
 	for _, c := range []struct {
 		rate Rate
 		size int
-	}{{Rate{Out: 125_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
-		w := newWorld(t)
-		l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
-		for range 50 {
-			w.run(15_000_000)
-			w.now += 5_000_000
-		}
-		got, want := float64(l.bytes), float64(c.rate.Out)
-		if want == 0 {
-			got, want = float64(l.msgs), float64(c.rate.MessagesOut)
-		}
-		if got < 0.98*want || got > 1.02*want {
-			t.Errorf("%+v: %.0f in a second", c.rate, got)
+	}{{Rate{Out: 125_000_000}, 64 << 10}, {Rate{Out: 1_250_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
+		for _, late := range []struct {
+			runs, sleeps ib.Time
+			above        float64 // of what the rate gives in 10 ms
+		}{{196_000_000, 4_000_000, 0.1}, {58_000_000, 2_000_000, 0.1}, {15_000_000, 5_000_000, 0.5}} {
+			w := newWorld(t)
+			l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
+			var win window
+			w.each = func(_ *load, now ib.Time, n int) {
+				if c.rate.Out == 0 {
+					n = 1
+				}
+				win.add(now, n)
+			}
+			period := late.runs + late.sleeps
+			run := func() {
+				for range second / period {
+					w.run(late.runs)
+					w.now += late.sleeps
+				}
+			}
+			run()
+			bytes, msgs := l.bytes, l.msgs
+			run()
+			rate := float64(max(c.rate.Out, c.rate.MessagesOut))
+			got := float64(l.bytes - bytes)
+			if c.rate.Out == 0 {
+				got = float64(l.msgs - msgs)
+			}
+			got *= float64(second) / float64(second/period*period)
+			if got < 0.98*rate || got > 1.02*rate {
+				t.Errorf("%+v, late for %v of %v: %.0f in a second", c.rate, late.sleeps, period, got)
+			}
+			burst := max(rate/1000, leastBurst)
+			if c.rate.Out == 0 {
+				burst = max(rate/1000, leastMessages)
+			}
+			most := rate/100 + max(burst, rate/100*late.above)
+			if float64(win.most) > most+rate/100_000+mtu {
+				t.Errorf("%+v, late for %v of %v: %d in 10 ms, want %.0f", c.rate, late.sleeps, period, win.most, most)
+			}
 		}
 	}
 }

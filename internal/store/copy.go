@@ -142,20 +142,26 @@ func (c *Copy) Advance(revision int64, changes []Change) bool {
 	return true
 }
 
-// Replace makes the copy what a list of the store says. What differs is one batch for watchers.
+// Replace makes the copy what a list of the store says. What differs is one batch for watchers, and
+// has its revision. An entry with the same value differs, too, if it was written again since the
+// copy's revision: who has read it before must not take it for the same.
 func (c *Copy) Replace(entries []Entry, revision int64) {
 	c.file.mu.Lock()
 	defer c.file.mu.Unlock()
 	if c.file.closed {
 		return
 	}
+	revision = max(revision, c.file.revision+1)
 	next := make(map[string]Entry, len(entries))
 	var changes []Change
 	for _, e := range entries {
-		next[e.Key] = e
-		if old := c.file.entries[e.Key]; old.Revision != e.Revision || !bytes.Equal(old.Value, e.Value) {
-			changes = append(changes, Change{Key: e.Key, Value: e.Value})
+		old := c.file.entries[e.Key]
+		if old.Revision != 0 && bytes.Equal(old.Value, e.Value) && e.Revision <= c.file.revision {
+			next[e.Key] = old
+			continue
 		}
+		next[e.Key] = Entry{e.Key, e.Value, revision}
+		changes = append(changes, Change{Key: e.Key, Value: e.Value})
 	}
 	for key := range c.file.entries {
 		if _, still := next[key]; !still {
@@ -167,7 +173,7 @@ func (c *Copy) Replace(entries []Entry, revision int64) {
 		return
 	}
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
-	c.file.remember(max(revision, c.file.revision+1), changes)
+	c.file.remember(revision, changes)
 	c.soil(changes)
 }
 

@@ -63,7 +63,7 @@ func BenchmarkTunnel(b *testing.B) {
 					runtime.Gosched()
 					if time.Since(heard) > time.Second {
 						b.Logf("%d of %d bytes were lost", sent-got, sent)
-						got = sent
+						got, heard = sent, time.Now()
 					}
 				} else {
 					heard = time.Now()

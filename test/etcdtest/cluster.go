@@ -227,6 +227,9 @@ func (m *Member) Wipe() {
 // Cut cuts clients off, or lets them in again. What passes meanwhile is lost.
 func (m *Member) Cut(cut bool) { m.door.cut(cut) }
 
+// Mute holds its answers to clients, and lets what they ask pass.
+func (m *Member) Mute(mute bool) { m.door.mute(mute) }
+
 // freePort is an address that nobody listens at.
 func freePort(t testing.TB) string {
 	t.Helper()

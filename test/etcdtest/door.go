@@ -1,7 +1,6 @@
 package etcdtest
 
 import (
-	"io"
 	"net"
 	"sync"
 	"testing"
@@ -16,6 +15,8 @@ type door struct {
 	open        map[net.Conn]bool
 	isCut       bool
 	healed      chan struct{} // closed when it is not cut
+	isMute      bool
+	spoken      chan struct{} // closed when it is not mute
 }
 
 func openDoor(t testing.TB, to string) *door {
@@ -24,8 +25,9 @@ func openDoor(t testing.TB, to string) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{})}
+	d := &door{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{}), spoken: make(chan struct{})}
 	close(d.healed)
+	close(d.spoken)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -50,27 +52,50 @@ func (d *door) pass(c net.Conn) {
 	defer d.drop(to)
 	d.keep(to)
 	both := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{c, to}, {to, c}} {
+	for _, way := range []struct {
+		to, from net.Conn
+		whole    func() <-chan struct{}
+	}{{c, to, d.answers}, {to, c, d.whole}} {
 		go func() {
 			defer func() { both <- struct{}{} }()
-			d.carry(pair[0], pair[1])
+			carry(way.to, way.from, way.whole)
 		}()
 	}
 	<-both
 }
 
-// carry copies what comes, and holds it while the door is cut.
-func (d *door) carry(to, from net.Conn) {
+// carry copies what comes, and holds it while that way is cut.
+func carry(to, from net.Conn, whole func() <-chan struct{}) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(b)
-		<-d.whole()
+		<-whole()
 		if _, e := to.Write(b[:n]); err != nil || e != nil {
-			if err != io.EOF {
-				return
-			}
 			return
 		}
+	}
+}
+
+// answers is whole for what members say.
+func (d *door) answers() <-chan struct{} {
+	d.mu.Lock()
+	mute := d.spoken
+	d.mu.Unlock()
+	<-mute
+	return d.whole()
+}
+
+// mute holds what members say, and passes what they are told.
+func (d *door) mute(mute bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if mute == d.isMute {
+		return
+	}
+	if d.isMute = mute; mute {
+		d.spoken = make(chan struct{})
+	} else {
+		close(d.spoken)
 	}
 }
 
@@ -109,6 +134,7 @@ func (d *door) drop(c net.Conn) {
 
 func (d *door) close() {
 	d.cut(false)
+	d.mute(false)
 	d.l.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -45,7 +45,8 @@ func sealedLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nic
 	w.b.declare(t, sealedNetworks(1, "other", underlay(w.a), keys[0]))
 	nics = make(map[string][2]tenantNIC)
 	for _, name := range []string{"red", "blue"} {
-		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1", "fd01::1"}, {w.b, name + "/n2", "10.1.0.2", "fd01::2"}}
+		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1"}, {w.b, name + "/n2", "10.1.0.2"}}
+		nics[name+"6"] = [2]tenantNIC{{w.a, name + "/m1", "fd01::1"}, {w.b, name + "/m2", "fd01::2"}}
 	}
 	return w, nics
 }
@@ -62,7 +63,8 @@ func sealedNetworks(self int, other, at string, key [32]byte) string {
 			if n != self {
 				where = ", host: " + other
 			}
-			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: %s}\nspec: {network: train, addresses: [10.1.0.%d, \"fd01::%d\"]%s}\n", n+1, name, n+1, n+1, where)
+			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: %s}\nspec: {network: train, address: 10.1.0.%d%s}\n", n+1, name, n+1, where)
+			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: m%d, tenant: %s}\nspec: {network: train, address: \"fd01::%d\"%s}\n", n+1, name, n+1, where)
 		}
 	}
 	return b.String()
@@ -133,12 +135,13 @@ func TestEncrypted(t *testing.T) {
 			stop := w.cable.Capture(t, line)
 			capture := w.a.startCapture(t, inside)
 			a, b := nics["red"][0], nics["red"][1]
-			for _, v6 := range []bool{false, true} {
+			for _, inner := range []string{"red", "red6"} {
+				from, to := nics[inner][0], nics[inner][1]
 				for _, work := range []workload.Workload{
 					workload.Pingpong("rc", 4096, 100, ""), workload.Pingpong("ud", 1000, 100, ""),
-					workload.Perf("ib_write_bw", "-s 65536 -n 200"), workload.Perf("ib_read_bw", "-s 65536 -n 100"),
+					workload.Perf("write_bw", "-s 65536 -n 200"), workload.Perf("read_bw", "-s 65536 -n 100"),
 				} {
-					t.Run(fmt.Sprintf("%s/v6=%v", work.Name, v6), func(t *testing.T) { work.Run(t, a.side(v6), b.side(v6), minute) })
+					t.Run(work.Name+"/"+inner, func(t *testing.T) { work.Run(t, from.side(), to.side(), minute) })
 				}
 			}
 			server := b.Program(t, "rping", "-s", "-a", b.ip, "-C", "20", "-v")
@@ -148,7 +151,7 @@ func TestEncrypted(t *testing.T) {
 				t.Errorf("rping: %s\n%s", server.Fate(), server.Output())
 			}
 			blue := nics["blue"]
-			workload.Pingpong("rc", 4096, 20, "").Run(t, blue[0].side(false), blue[1].side(false), minute)
+			workload.Pingpong("rc", 4096, 20, "").Run(t, blue[0].side(), blue[1].side(), minute)
 			w.quiet(t)
 			capture.Signal(syscall.SIGINT)
 			capture.OK(t, minute)

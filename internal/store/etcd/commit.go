@@ -128,21 +128,21 @@ func (s *Store) questions(conditions []store.Condition) []clientv3.Op {
 
 // commitSmall commits in one transaction. again: the conditions may hold nevertheless.
 func (s *Store) commitSmall(conditions []store.Condition, compare []clientv3.Cmp, writes []store.Write) (revision int64, ok, again bool, err error) {
-	ctx, cancel := s.ask()
-	defer cancel()
-	r, err := s.client.Txn(ctx).If(compare...).Then(s.operations(writes)...).Else(s.questions(conditions)...).Commit()
+	r, err := s.commitTurn(compare, s.operations(writes), s.questions(conditions))
 	if err != nil {
 		return 0, false, false, err
 	}
-	s.heard()
 	if !r.Succeeded {
 		again, err := s.catchUp(conditions, r.Responses)
 		return s.copy.Revision(), false, again, err
 	}
-	changed := false
-	for _, x := range r.Responses {
-		d := x.GetResponseDeleteRange()
-		changed = changed || d == nil || d.Deleted > 0
+	// If the answer was lost there are no responses, and the revision will do.
+	changed := len(r.Responses) == 0
+	for i := range len(writes) {
+		if i < len(r.Responses) {
+			d := r.Responses[i].GetResponseDeleteRange()
+			changed = changed || d == nil || d.Deleted > 0
+		}
 	}
 	if !changed {
 		return s.copy.Revision(), true, false, nil
@@ -173,14 +173,20 @@ func (s *Store) catchUp(conditions []store.Condition, answers []*pb.ResponseOp) 
 	if at := revisionOf(0); at != 0 {
 		return true, s.help(at)
 	}
-	return s.await(ctx, func() bool {
+	there := s.await(ctx, func() bool {
 		for i, c := range conditions {
 			if s.etcdHas(c.Key) != revisionOf(i+1) && s.copy.Get(c.Key).Revision <= c.Revision {
 				return false
 			}
 		}
 		return true
-	}), nil
+	})
+	for _, c := range conditions {
+		if s.copy.Get(c.Key).Revision != c.Revision {
+			return false, nil
+		}
+	}
+	return there, nil // an entry was copied to its key meanwhile
 }
 
 // help waits for another's large commit to be copied, and does it if that takes too long: the
@@ -188,10 +194,9 @@ func (s *Store) catchUp(conditions []store.Condition, answers []*pb.ResponseOp) 
 func (s *Store) help(at int64) error {
 	ctx, cancel := context.WithTimeout(s.ctx, helpAfter+mathrand.N(helpAfter))
 	defer cancel()
-	gone := func() bool { return s.seen >= at && (s.pending == nil || s.pending.at != at) }
-	if s.await(ctx, gone) {
-		return nil
-	}
+	s.await(ctx, func() bool {
+		return s.seen >= at && (s.pending == nil || s.pending.at != at || s.pending.broken != nil)
+	})
 	s.mu.Lock()
 	p := s.pending
 	s.mu.Unlock()
@@ -260,13 +265,10 @@ func (s *Store) commitLarge(conditions []store.Condition, compare []clientv3.Cmp
 	}
 	compare = append(compare, clientv3.Compare(clientv3.ModRevision(s.key(prefixWriter+rec.ID)), ">", 0))
 	value, _ := json.Marshal(rec) // two numbers and a string: it cannot fail
-	once, end := s.ask()
-	defer end()
-	r, err := s.client.Txn(once).If(compare...).Then(clientv3.OpPut(s.key(keyCommit), string(value))).Else(s.questions(conditions)...).Commit()
+	r, err := s.commitTurn(compare, []clientv3.Op{clientv3.OpPut(s.key(keyCommit), string(value))}, s.questions(conditions))
 	if err != nil {
 		return 0, false, false, err
 	}
-	s.heard()
 	if !r.Succeeded {
 		again, err := s.catchUp(conditions, r.Responses)
 		return s.copy.Revision(), false, again, err

@@ -18,6 +18,7 @@
 //	~commit             a large commit that is visible: {"schema":1,"id":ID,"pieces":N}
 //	~stage/ID/000000 …  its pieces, or those of one that is not visible yet
 //	~writer/ID          on a lease: somebody is staging ID
+//	~turn/CLIENT        the mark of this client's last commit
 //
 // # Commits of any size
 //
@@ -55,8 +56,10 @@
 // random moment of up to two seconds since all other hosts may have to, and tells its watchers of
 // the difference as one batch.
 //
-// The answer to a transaction can be lost. Then Commit returns an error, and the commit was made,
-// or will be, or never; the copy shows it if it was.
+// The answer to a transaction can be lost. So every commit also writes a key of its client, ~turn/CLIENT,
+// on the condition that it is as the commit before left it. From this key Commit learns whether it
+// was made; if not, it writes the key, after which the lost transaction cannot be made any more (turn.go). Only
+// if etcd does not answer this either, the error says that it is not known.
 //
 // Values are not believed: what can be no entry, no commit and no piece is left out and is in
 // Health's Problems.

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"vrdma/internal/store"
 )
@@ -48,6 +49,7 @@ type Store struct {
 
 	// committing is held by one commit at a time. Lock order: committing, mu, the copy's.
 	committing sync.Mutex
+	turn       int64 // guarded by committing: the revision of our key of turns; 0: not known
 
 	mu sync.Mutex
 	// The rest is guarded by mu.
@@ -121,7 +123,11 @@ func (s *Store) connect() error {
 		DialTimeout: askTime,
 		// etcd takes pings every 5 s at most. One that was stopped is found after 9 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(s.countStream)},
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainStreamInterceptor(s.countStream),
+			// gRPC would wait two minutes after a long outage.
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.5, MaxDelay: 2 * time.Second}, MinConnectTimeout: 3 * time.Second}),
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("the store %s: %w", s.name(), err)
@@ -205,6 +211,9 @@ func (s *Store) Close() error {
 	s.cancel()
 	err := s.copy.Close() // watchers end
 	s.work.Wait()
+	s.committing.Lock() // a commit that runs has ended with the context
+	s.endTurns()
+	s.committing.Unlock()
 	if e := s.client.Close(); e != nil && !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)
 	}

@@ -2,14 +2,21 @@ package etcd
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"vrdma/internal/store"
 	"vrdma/internal/store/storetest"
 	"vrdma/test/etcdtest"
 )
+
+func TestMain(m *testing.M) {
+	probeEvery, firstTime, freshTime, helpAfter = 300*time.Millisecond, time.Second, 2*time.Second, 300*time.Millisecond
+	os.Exit(m.Run())
+}
 
 // open opens a store; name is a store of its own in the same etcd.
 func open(t testing.TB, c *etcdtest.Cluster, name string, change ...func(*Config)) *Store {

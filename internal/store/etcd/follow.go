@@ -173,28 +173,35 @@ func (s *Store) list(ctx context.Context) error {
 			from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
 		}
 	}
+	physical := make(map[string]int64, len(entries))
+	for _, e := range entries {
+		physical[e.Key] = e.Revision
+	}
 	var p *pending
-	physical := make(map[string]int64)
 	if commit != nil {
 		var err error
 		if p, err = s.open(ctx, commit, revision); err != nil {
 			return err
 		}
-		for _, e := range entries {
-			if p.has(e.Key) {
-				physical[e.Key] = e.Revision
-			}
-		}
 		p.expect(func(key string) int64 { return physical[key] })
 		entries = p.over(entries)
 	}
+	s.replace(entries, physical, revision, p)
+	return nil
+}
+
+// replace makes the copy what a list says. physical is where etcd has its entries.
+func (s *Store) replace(entries []store.Entry, physical map[string]int64, revision int64, p *pending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.physical = physical
 	s.copy.Replace(entries, revision)
-	s.seen, s.pending = revision, p
+	for key, at := range physical {
+		if s.copy.Get(key).Revision == at {
+			delete(physical, key)
+		}
+	}
+	s.physical, s.seen, s.pending = physical, revision, p
 	s.move()
-	return nil
 }
 
 // entry is a key of etcd's as an entry; an error for one that cannot be.

@@ -2,23 +2,31 @@ package etcd
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"vrdma/internal/store"
 	"vrdma/test/etcdtest"
 )
 
-// until waits for something, a minute at most.
+// until waits for something, a minute at most. It counts, so that a machine that stands still for
+// a while does not end it.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after a minute not: %s", what)
+	const step = 5 * time.Millisecond
+	for range time.Minute / step {
+		if f() {
+			return
 		}
+		time.Sleep(step)
 	}
+	t.Fatalf("after a minute not: %s", what)
 }
 
 func untilState(t testing.TB, s *Store, state store.State) store.Health {
@@ -70,7 +78,6 @@ func TestAway(t *testing.T) {
 	defer stop()
 	other := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
 	until(t, "others know that it lives", func() bool { return string(other.copy.Get("live/h").Value) == "boot" })
-	want += "" // live/h comes and goes
 
 	c.Members[0].Kill()
 	h := untilState(t, s, store.Away)
@@ -190,6 +197,64 @@ func TestStrange(t *testing.T) {
 		t.Error(h.Why)
 	}
 	refused()
+}
+
+// Answers are lost, and what Commit says is true nevertheless.
+func TestLostAnswers(t *testing.T) {
+	defer func(was time.Duration) { askTime = was }(askTime)
+	c := etcdtest.Start(t, 1)
+	askTime = 300 * time.Millisecond
+	m := c.Members[0]
+	s := open(t, c, "s")
+	defer s.Close() // before askTime is what it was
+	cfg := config(c, "s")
+	secure, err := cfg.tls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	truth, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + c.Direct()[0]}, TLS: secure, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer truth.Close()
+	sure, made := 0, 0
+	rounds := 10
+	if long {
+		rounds = 200
+	}
+	for n := range rounds {
+		value := fmt.Sprint(n)
+		muted := make(chan struct{})
+		go func() {
+			defer close(muted)
+			time.Sleep(rand.N(3 * time.Millisecond))
+			m.Mute(true)
+			time.Sleep(rand.N(2 * askTime))
+			m.Mute(false)
+		}()
+		time.Sleep(rand.N(3 * time.Millisecond))
+		_, ok, err := s.Commit(nil, []store.Write{put("n", value)})
+		<-muted
+		r, e := truth.Get(t.Context(), s.key("n"))
+		if e != nil {
+			t.Fatal(e)
+		}
+		there := len(r.Kvs) > 0 && string(r.Kvs[0].Value) == value
+		switch {
+		case err == nil && ok != there, err != nil && strings.Contains(err.Error(), "nothing was changed") && there:
+			t.Fatalf("round %d: commit says %v, %v; it was made: %v", n, ok, err, there)
+		case err == nil || strings.Contains(err.Error(), "nothing was changed"):
+			sure++
+		}
+		if there {
+			made++
+		}
+		until(t, "it works again", func() bool { return s.Health().State == store.InStep })
+	}
+	t.Logf("of %d commits %d were made, and of %d that was known", rounds, made, sure)
+	if sure == 0 {
+		t.Error("of no commit the outcome was known")
+	}
 }
 
 // What others change while a watcher is cut off, and what etcd has forgotten meanwhile, arrives.

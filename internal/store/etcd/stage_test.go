@@ -22,6 +22,9 @@ func keys(t testing.TB, s *Store) (own []string) {
 		t.Fatal(err)
 	}
 	for _, kv := range r.Kvs {
+		if strings.Contains(string(kv.Key), prefixTurn) {
+			continue
+		}
 		own = append(own, strings.TrimPrefix(string(kv.Key), s.cfg.Prefix))
 	}
 	return own
