@@ -123,9 +123,6 @@ func Open(cfg Config) (*Plane, error) {
 	for _, f := range work {
 		p.changes.Go(f)
 	}
-	if remote, shared := cfg.Store.(store.Remote); shared {
-		p.changes.Go(func() { p.heed(remote) })
-	}
 	return p, nil
 }
 
@@ -321,9 +318,6 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		if err := p.abroad(old, next, effects); err != nil {
 			return nil, nil, err
 		}
-	}
-	if err := p.changeable(); err != nil {
-		return nil, nil, err
 	}
 	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err

@@ -48,8 +48,8 @@ func TestSharedStore(t *testing.T) {
 
 	c.Members[0].Kill()
 	eventually(t, a, "away: last heard of", "status")
-	eventually(t, a, "the store was last heard of", "events")
-	if out, err := a.Command("apply", "-f", example(t, blue)).CombinedOutput(); err == nil || !strings.Contains(string(out), "nothing can be changed now") {
+	eventually(t, a, "the store has not answered for", "events")
+	if out, err := a.Command("apply", "-f", example(t, blue)).CombinedOutput(); err == nil || !strings.Contains(string(out), "nothing can be changed") {
 		t.Errorf("something was changed without the store: %v\n%s", err, out)
 	}
 	b.Stop(t)
