@@ -207,7 +207,9 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
+	p.ageRack()
 	p.chartAgain()
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vrdma/internal/budget"
@@ -88,10 +89,11 @@ type Rack struct {
 	doors   Doors
 	running bool // the engine's loop is
 
-	mu      sync.Mutex           // for those who only look, and who change
-	slots   map[tenant.Key]*slot // guarded by mu
-	tenants map[string]*account  // by name
-	rules   *policy.Rules        // nil: there was no world yet
+	mu      sync.Mutex                   // for those who only look, and who change
+	slots   map[tenant.Key]*slot         // guarded by mu
+	tenants map[string]*account          // by name
+	rules   *policy.Rules                // nil: there was no world yet
+	aging   atomic.Pointer[policy.Rules] // the same, for Age
 	chores  chores
 
 	connection connection
