@@ -25,7 +25,7 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk

@@ -85,7 +85,7 @@ static uint32_t channel_name(uint32_t fd)
 static int command(struct file *f, const unsigned char *buf, size_t n)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n};
-	struct message m = {{&q, buf, NULL}, {sizeof q, n, 0}, 2};
+	struct message m = {{&q, buf, NULL}, {sizeof q, n, 0}, 2, NULL};
 	unsigned char patched[COMMAND_MAX];
 	uint32_t number, value;
 	struct passed fds;
@@ -106,18 +106,19 @@ static int command(struct file *f, const unsigned char *buf, size_t n)
 			return EINVAL;
 		m.part[2] = (const void *)(uintptr_t)at;
 		m.length[2] = value;
-		m.nparts = 3;
+		m.nparts = 3; /* from anywhere: only the kernel can tell whether it is there */
 		q.command_len += value;
 	}
 	sigmask old = signals_block();
-	pthread_mutex_lock(&f->lock);
+	file_lock(f);
 	if (!atomic_load(&f->dead)) {
+		m.mail = m.nparts < 3 ? f->mail : NULL;
 		ssize_t got = wire_call(atomic_load(&f->control), old, &m, f->in, &fds);
 		if (got == -EIO)
 			atomic_store(&f->dead, true);
 		e = got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
 	}
-	pthread_mutex_unlock(&f->lock);
+	file_unlock(f);
 	signals_restore(old);
 	return e;
 }

@@ -7,6 +7,7 @@
  * says to store.
  */
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -43,6 +44,7 @@ enum {
 #define COMMAND_MAX 16384u /* in_words is 16 bits, but no command comes near */
 #define EXTENTS_MAX 1900u  /* so that request, extents and command fit one message */
 #define EVENT_DEVICE_FATAL 8
+#define ASK_FROM (1ull << 30) /* bytes; below, a registration takes no longer than may be */
 
 static uint32_t word(const void *command, size_t at)
 {
@@ -157,13 +159,19 @@ static int store_all(struct reader *r, uint32_t count)
 	return 0;
 }
 
-static int install_all(struct reader *r, uint32_t count, struct passed *fds)
+/* The daemon has a mailbox for us. Without one, everything goes on as before. */
+static void install_mail(struct file *f, int fd)
+{
+	long r = sys(SYS_mmap, NULL, VRDMA_MAIL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!f->mail && (r >= 0 || r < -4095))
+		f->mail = (unsigned char *)r;
+	sys(SYS_close, fd);
+}
+
+static int install_all(struct file *owner, struct reader *r, uint32_t count, struct passed *fds)
 {
 	int used = 0, e = 0;
-	if (fds->truncated || (int)count > fds->n) {
-		complain("too few file descriptors: raise ulimit -n");
-		e = EMFILE;
-	}
+	bool lacking = fds->truncated || (int)count > fds->n;
 	for (uint32_t i = 0; !e && i < count; i++) {
 		struct vrdma_fd d;
 		const void *p = take(r, sizeof d);
@@ -173,6 +181,16 @@ static int install_all(struct reader *r, uint32_t count, struct passed *fds)
 			break;
 		}
 		memcpy(&d, p, sizeof d);
+		if (d.kind == VRDMA_FD_MAIL) {
+			if (!lacking)
+				install_mail(owner, fds->fd[used++]);
+			continue; /* nobody asked for it: the command has not failed */
+		}
+		if (lacking) {
+			complain("too few file descriptors: raise ulimit -n");
+			e = EMFILE;
+			break;
+		}
 		f = file_new(d.kind == VRDMA_FD_ASYNC ? FILE_ASYNC : FILE_COMP);
 		if (!f) {
 			e = ENOMEM;
@@ -201,7 +219,7 @@ int door_apply(struct file *f, size_t n, struct passed *fds)
 	if (e)
 		passed_close(fds);
 	else
-		e = install_all(&r, reply.nfds, fds);
+		e = install_all(f, &r, reply.nfds, fds);
 	return reply.error ? reply.error : e;
 }
 
@@ -233,13 +251,40 @@ static int exchange(struct file *f, sigmask outside, const void *buf, size_t n, 
 		    size_t *reply)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_COMMAND, .command_len = (uint32_t)n, .nextents = extents};
-	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3};
+	struct message m = {{&q, f->out, buf}, {sizeof q, extents * sizeof(struct vrdma_extent), n}, 3, f->mail};
 	struct passed fds;
 	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
 	if (got == -EIO)
 		atomic_store(&f->dead, true);
 	*reply = got < 0 ? 0 : (size_t)got;
 	return got < 0 ? (int)-got : door_apply(f, (size_t)got, &fds);
+}
+
+/* Whether the daemon would take a region of this length: what it says of one that it would not is final. */
+static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent *e)
+{
+	struct vrdma_request q = {.op = VRDMA_OP_ROOM, .nextents = 1};
+	struct message m = {{&q, e}, {sizeof q, sizeof *e}, 2, NULL};
+	struct passed fds;
+	ssize_t got = wire_call(atomic_load(&f->control), outside, &m, f->in, &fds);
+	if (got == -EIO)
+		atomic_store(&f->dead, true);
+	return got < 0 || door_apply(f, (size_t)got, &fds) != ENOMEM;
+}
+
+/*
+ * What lies under a buffer, in f->out. To make terabytes shared takes long: where the daemon
+ * will say that they are too many, they are left alone, as memory that it has to copy.
+ */
+static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_t length, bool *held)
+{
+	struct vrdma_extent *out = (struct vrdma_extent *)(void *)f->out;
+	struct vrdma_extent all = {start, length, VRDMA_EXTENT_FOREIGN, VRDMA_PROT_READ | VRDMA_PROT_WRITE};
+	*held = false;
+	if (length < ASK_FROM || !memory_sound(start, length) || has_room(f, outside, &all))
+		return memory_prepare(start, length, out, EXTENTS_MAX, held);
+	*out = all;
+	return 1;
 }
 
 /* The pages under a buffer are ours to share from before the daemon hears of them... */
@@ -249,8 +294,7 @@ static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 	uint32_t handle = ~0u;
 	size_t reply;
 	bool held;
-	uint32_t extents = memory_prepare(start, length, (struct vrdma_extent *)(void *)f->out,
-					  EXTENTS_MAX, &held);
+	uint32_t extents = prepare(f, outside, start, length, &held);
 	int e = exchange(f, outside, buf, n, extents, &reply);
 	if (held && e) {
 		memory_refused(start, length);
@@ -327,9 +371,9 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 	int e;
 	if (is_arena(f, fd)) {
 		sigmask old = signals_block();
-		pthread_mutex_lock(&f->lock);
+		file_lock(f);
 		e = command(f, old, buf, n);
-		pthread_mutex_unlock(&f->lock);
+		file_unlock(f);
 		signals_restore(old);
 	} else {
 		e = EBADF;

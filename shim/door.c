@@ -125,6 +125,24 @@ struct file *file_get(int fd)
 }
 
 /*
+ * Threads of a program share a conversation, and a command takes a few microseconds: whoever
+ * has to wait looks again a few times, since to sleep and be woken takes both longer.
+ */
+void file_lock(struct file *f)
+{
+	for (int i = 0; i < GLANCES + LOOKS && atomic_load_explicit(&f->busy, memory_order_relaxed); i++)
+		look_away(i);
+	pthread_mutex_lock(&f->lock);
+	atomic_store_explicit(&f->busy, true, memory_order_relaxed);
+}
+
+void file_unlock(struct file *f)
+{
+	atomic_store_explicit(&f->busy, false, memory_order_relaxed);
+	pthread_mutex_unlock(&f->lock);
+}
+
+/*
  * The application closed a device with regions. The daemon hangs up when it has let go of
  * them; should it not, they stay as they are.
  */
@@ -160,6 +178,9 @@ void file_put(struct file *f)
 			sys(SYS_mmap, f->arms, ARMS, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	}
+	if (f->mail)
+		sys(SYS_munmap, f->mail, VRDMA_MAIL_SIZE);
+	f->mail = NULL;
 	atomic_store(&f->kind, FILE_FREE);
 }
 
@@ -260,6 +281,7 @@ void door_child(void)
 	pthread_mutex_init(&pool_lock, NULL);
 	for (struct file *f = atomic_load(&pool); f; f = f->next) {
 		pthread_mutex_init(&f->lock, NULL);
+		atomic_store(&f->busy, false);
 		atomic_store(&f->dead, true);
 		atomic_store(&f->control, -1);
 		atomic_store(&f->bell, -1);

@@ -364,7 +364,7 @@ static uint64_t page_ceil(uint64_t address)
 	return page_floor(address + PAGE - 1);
 }
 
-static bool sound(uint64_t start, uint64_t length)
+bool memory_sound(uint64_t start, uint64_t length)
 {
 	return start + length >= start && start + length <= 1ull << 62;
 }
@@ -378,7 +378,7 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	*held = false;
 	if (length == 0)
 		return 0;
-	if (!sound(start, length)) {
+	if (!memory_sound(start, length)) {
 		out[0] = (struct vrdma_extent){start, length, VRDMA_EXTENT_HOLE, 0};
 		return 1;
 	}

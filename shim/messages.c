@@ -43,15 +43,6 @@ void passed_close(struct passed *fds)
 	fds->n = 0;
 }
 
-/*
- * How often a reply is looked for before we sleep. A daemon that is awake answers within a
- * few microseconds; to sleep and be woken takes both of us longer than that. Whoever looks
- * gives way in between: on a busy machine it may be the daemon that waits for our processor.
- */
-#ifndef LOOKS
-#define LOOKS 40
-#endif
-
 /* How long we sleep with the signals blocked: every receiving call ends then. */
 static void set_patience(int socket, time_t seconds)
 {
@@ -122,16 +113,75 @@ static ssize_t transmit(int socket, const struct message *m)
 	return n;
 }
 
+/* ---- the mailbox: protocol.h says how it is used ---- */
+
+static _Atomic uint32_t *mail_state(unsigned char *mail)
+{
+	return (_Atomic uint32_t *)(void *)(mail + VRDMA_MAIL_STATE);
+}
+
+/* Leaves a request in the mailbox; false: the daemon does not look there, or it is too long. */
+static bool mail_ask(unsigned char *mail, const struct message *m)
+{
+	uint32_t open = VRDMA_MAIL_OPEN, at = VRDMA_MAIL_REQUEST, length;
+
+	if (!mail || atomic_load_explicit(mail_state(mail), memory_order_relaxed) != VRDMA_MAIL_OPEN)
+		return false;
+	for (int i = 0; i < m->nparts; i++) {
+		if (m->length[i] > VRDMA_MAIL_REPLY - at)
+			return false;
+		memcpy(mail + at, m->part[i], m->length[i]);
+		at += (uint32_t)m->length[i];
+	}
+	length = at - VRDMA_MAIL_REQUEST;
+	memcpy(mail + VRDMA_MAIL_ASKED_LEN, &length, sizeof length);
+	return atomic_compare_exchange_strong(mail_state(mail), &open,
+					      VRDMA_MAIL_OPEN | VRDMA_MAIL_ASKED);
+}
+
+/* Waits for the answer. Its length; 0: it comes through the socket. */
+static ssize_t mail_await(unsigned char *mail, void *in)
+{
+	const uint32_t done = VRDMA_MAIL_ANSWERED | VRDMA_MAIL_SENT;
+	uint32_t w = 0, length;
+
+	for (int i = 0; i < GLANCES + LOOKS; i++) {
+		w = atomic_load_explicit(mail_state(mail), memory_order_acquire);
+		if (w & done)
+			break;
+		look_away(i);
+	}
+	if (!(w & done))
+		w = atomic_fetch_or(mail_state(mail), VRDMA_MAIL_ASLEEP);
+	if (!(w & VRDMA_MAIL_ANSWERED))
+		return 0;
+	memcpy(&length, mail + VRDMA_MAIL_REPLY_LEN, sizeof length);
+	if (length > VRDMA_MAIL_SIZE - VRDMA_MAIL_REPLY)
+		length = VRDMA_MAIL_SIZE - VRDMA_MAIL_REPLY;
+	memcpy(in, mail + VRDMA_MAIL_REPLY, length);
+	return length;
+}
+
+/* The mailbox is ours again. */
+static void mail_end(unsigned char *mail)
+{
+	atomic_fetch_and(mail_state(mail), VRDMA_MAIL_OPEN);
+}
+
 ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in, struct passed *fds)
 {
-	ssize_t n = transmit(socket, m);
+	bool asked = mail_ask(m->mail, m);
+	ssize_t n = asked ? mail_await(m->mail, in) : transmit(socket, m);
 	fds->n = 0;
 	fds->truncated = false;
 	if (n == -EFAULT || n == -EMSGSIZE || n == -ENOMEM || n == -ENOBUFS)
 		return n; /* nothing was sent: the conversation is in step */
 	if (n < 0)
 		return -EIO;
-	n = receive(socket, outside, in, VRDMA_MAX_MESSAGE, fds);
+	if (!asked || n == 0)
+		n = receive(socket, outside, in, VRDMA_MAX_MESSAGE, fds);
+	if (asked)
+		mail_end(m->mail);
 	if (n < (ssize_t)sizeof(struct vrdma_reply)) {
 		passed_close(fds);
 		return -EIO;
@@ -234,8 +284,9 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 		 int *fds, int want)
 {
 	const struct settings *s = settings();
-	struct vrdma_hello hello = {.magic = VRDMA_MAGIC, .protocol = VRDMA_PROTOCOL, .kind = kind};
-	struct message m = {{&hello}, {sizeof hello}, 1};
+	struct vrdma_hello hello = {.magic = VRDMA_MAGIC, .protocol = VRDMA_PROTOCOL, .kind = kind,
+				     .flags = VRDMA_HELLO_MAIL};
+	struct message m = {{&hello}, {sizeof hello}, 1, NULL};
 	struct passed got = {.n = 0};
 	ssize_t n;
 	long r;
@@ -363,7 +414,7 @@ int wire_netlink(bool quiet, int *socket)
 void wire_sync(void)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_SYNC};
-	struct message m = {{&q}, {sizeof q}, 1};
+	struct message m = {{&q}, {sizeof q}, 1, NULL};
 	static unsigned char in[VRDMA_MAX_MESSAGE]; /* guarded by process_lock */
 	struct passed fds;
 

@@ -17,12 +17,13 @@ static struct {
 	uint64_t start, end;
 } run;
 
-static bool find_run(uint64_t at)
+/* Finds the first run of pages in [at, end). What lies behind, of another buffer, is left alone. */
+static bool find_run(uint64_t at, uint64_t end)
 {
 	if (at >= run.start && at < run.end)
 		return true;
 	long data = sys(SYS_lseek, memfd(), at, SEEK_DATA);
-	if (data < 0)
+	if (data < 0 || (uint64_t)data >= end)
 		return false;
 	long hole = sys(SYS_lseek, memfd(), data, SEEK_HOLE);
 	run.start = (uint64_t)data;
@@ -37,7 +38,7 @@ bool pages_each(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t
 	if (n == PAGE) /* to ask costs more than to read zeros */
 		return f(offset, n, arg);
 	for (uint64_t at = offset; at < end; at = to) {
-		if (!find_run(at) || run.start >= end)
+		if (!find_run(at, end))
 			return true;
 		if (run.start > at)
 			at = run.start;

@@ -40,12 +40,15 @@ enum vrdma_kind {
 	VRDMA_KIND_NETLINK = 5,
 };
 
+/* In flags of a hello: the client can use a mailbox. */
+#define VRDMA_HELLO_MAIL 1u
+
 /* First message of every connection, client to daemon. */
 struct vrdma_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint32_t kind;
-	uint32_t flags;    /* none yet */
+	uint32_t flags;    /* VRDMA_HELLO_MAIL */
 	uint8_t token[16]; /* of the process; zero with KIND_PROCESS */
 	char vnic[32];     /* NUL padded; empty: the default vNIC */
 	char label[32];    /* what `vrdma trace` asked for, else empty */
@@ -138,11 +141,15 @@ struct vrdma_welcome {
  *   struct vrdma_request, struct vrdma_extent[nextents], command bytes.
  * On a PROCESS connection op SYNC asks the daemon to bring the counter files
  * of the device tree up to date; it has no body.
+ * On a UVERBS connection op ROOM asks, before the memory is made shared, whether the process may
+ * register one extent more, of any kind: 0 or the errno that REG_MR would have. A daemon that
+ * does not know the question answers EINVAL, which means no more than that.
  * On an RDMACM connection the bytes that SET_OPTION points to follow the command.
  */
 enum vrdma_op {
 	VRDMA_OP_COMMAND = 1,
 	VRDMA_OP_SYNC = 2,
+	VRDMA_OP_ROOM = 3,
 };
 
 struct vrdma_request {
@@ -198,6 +205,7 @@ struct vrdma_store {
 enum vrdma_fd_kind {
 	VRDMA_FD_ASYNC = 1, /* read: one struct ib_uverbs_async_event_desc a message */
 	VRDMA_FD_COMP = 2,  /* read: one struct ib_uverbs_comp_event_desc a message */
+	VRDMA_FD_MAIL = 3,  /* a mailbox, for the client itself: address and id mean nothing */
 };
 
 struct vrdma_fd {
@@ -205,5 +213,42 @@ struct vrdma_fd {
 	uint32_t kind;
 	uint32_t id; /* the daemon's name for it: replaces the fd number in later commands */
 };
+
+/*
+ * A mailbox: a page in which a session's requests and replies lie while client and daemon are
+ * both awake, so that they cost no system call. The daemon hands it out with a reply, to a
+ * client that can use one and has made some commands. The socket remains: for replies with
+ * descriptors, for what is long or takes long, and to sleep at. state tells who does what:
+ *   OPEN      the daemon looks here; only it sets and clears this
+ *   ASKED     there is a request
+ *   ASLEEP    the client waits at the socket
+ *   ANSWERED  there is a reply
+ *   SENT      the reply comes through the socket
+ * The client, which has one request at a time:
+ *   write request and asked_len
+ *   if !compare_exchange(state, OPEN, OPEN | ASKED): use the socket, as without a mailbox
+ *   look for ANSWERED or SENT for a while; then, if neither came,
+ *     w = fetch_or(state, ASLEEP), and it is as if SENT was seen unless w has ANSWERED
+ *   ANSWERED: the reply is in reply.   SENT: receive it from the socket
+ *   in the end fetch_and(state, OPEN)
+ * The daemon:
+ *   if ASKED and neither ANSWERED nor SENT: copy the request, run it, write reply and reply_len
+ *   w = fetch_or(state, ANSWERED); if w has ASLEEP: send the reply through the socket
+ *   before it looks elsewhere or sleeps: w = fetch_and(state, ~OPEN); if w has ASKED and
+ *   neither of the two: serve that first
+ * Both add to one word, so one of them comes first and the other sees it: a reply is either
+ * taken from here or sent, and a request that finds the mailbox open is seen.
+ */
+#define VRDMA_MAIL_STATE 0u
+#define VRDMA_MAIL_ASKED_LEN 4u
+#define VRDMA_MAIL_REPLY_LEN 8u
+#define VRDMA_MAIL_REQUEST 64u
+#define VRDMA_MAIL_REPLY 2048u
+#define VRDMA_MAIL_SIZE 4096u
+#define VRDMA_MAIL_OPEN 1u
+#define VRDMA_MAIL_ASKED 2u
+#define VRDMA_MAIL_ASLEEP 4u
+#define VRDMA_MAIL_ANSWERED 8u
+#define VRDMA_MAIL_SENT 16u
 
 #endif

@@ -115,7 +115,9 @@ struct file {
 	unsigned char *arms; /* its arm words, of a device; mapped once, then kept like page */
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
-	pthread_mutex_t lock; /* one command at a time; guards out and in */
+	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
+	pthread_mutex_t lock; /* one command at a time; guards out, in and mail */
+	_Atomic bool busy;    /* whether somebody has it: a hint, for file_lock */
 	struct file *next;    /* in the list of all files; never changes */
 };
 
@@ -139,6 +141,8 @@ static inline bool file_is_node(struct file *f)
 
 struct file *file_get(int fd);            /* with a reference, or NULL */
 void file_put(struct file *f);            /* drop it */
+void file_lock(struct file *f);           /* takes f->lock */
+void file_unlock(struct file *f);
 struct file *file_new(enum file_kind k);  /* with one reference, in no slot */
 bool file_install(struct file *f, int fd); /* fd takes over the caller's reference */
 struct file *file_remove(int fd);         /* empty the slot; the caller gets the reference */
@@ -192,10 +196,38 @@ struct process {
 };
 extern struct process process;
 
+/*
+ * How often a reply, or the turn to ask, is looked for before we sleep. A daemon that is awake
+ * answers within a few microseconds; to sleep and be woken takes both of us longer than that.
+ * Whoever looks on gives way in between: on a busy machine it may be the daemon that waits for
+ * our processor. The first looks, at a word in memory, are too short for that.
+ */
+#ifndef LOOKS
+#define LOOKS 40
+#endif
+#ifndef GLANCES
+#define GLANCES 20
+#endif
+
+/* What is done between one look and the next; look counts them. */
+static inline void look_away(int look)
+{
+	if (look >= GLANCES)
+		sys(SYS_sched_yield);
+#if defined(__x86_64__) || defined(__i386__)
+	else
+		__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	else
+		__asm__ volatile("yield");
+#endif
+}
+
 struct message {
 	const void *part[3];
 	size_t length[3];
 	int nparts;
+	unsigned char *mail; /* where the request may go; NULL: to the socket only */
 };
 
 /* Descriptors that came with a message. */
@@ -236,6 +268,7 @@ void path_cwd(void);                            /* the working directory changed
 
 /* ---- memory.c, reclaim.c, advice.c, remap.c ---- */
 
+bool memory_sound(uint64_t start, uint64_t length); /* can it be a range of addresses at all? */
 /*
  * Extents under [start, start+length); returns their number. If held, the pages stay as they
  * are until memory_refused, or memory_registered and then memory_deregistered.

@@ -5,13 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"vrdma/internal/nic"
 )
 
 func TestReadConfig(t *testing.T) {
 	tests := []struct{ name, text, fails string }{
 		{"complete", "socket: /run/s\naddr: [10.0.0.5]\nlimits: {qps: 10, memory: 4096}\n", ""},
+		{"memory with a unit", "limits: {memory: 1Gi}\n", ""},
 		{"empty", "", ""},
 		{"a word of nobody", "sokcet: /run/s\n", "sokcet"},
 		{"a wrong type", "limits: {qps: many}\n", "qps"},
@@ -31,15 +30,5 @@ func TestReadConfig(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.fails)
 			}
 		})
-	}
-}
-
-func TestConfigLimits(t *testing.T) {
-	c := configLimits{QPs: 7, Memory: 9}
-	got := c.apply(nic.DefaultLimits)
-	want := nic.DefaultLimits
-	want.QPs, want.Memory = 7, 9
-	if got != want {
-		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -28,9 +29,11 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
+	"vrdma/internal/overlay"
 	"vrdma/internal/rack"
 	"vrdma/internal/routes"
 	"vrdma/internal/store"
+	"vrdma/internal/tunnel"
 	"vrdma/internal/vnic"
 )
 
@@ -58,8 +61,15 @@ type daemonFlags struct {
 	noDefault bool
 	usage     string
 	store     string
-	metrics   string
-	perNIC    bool
+	// storeConfig is the file that says who we are to etcd.
+	storeConfig string
+	hostName    string
+	metrics     string
+	perNIC      bool
+	under       []string
+	overlayPort int
+	tunnelPort  int
+	tunnelKey   string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -79,6 +89,9 @@ users may make the daemon hold is limited; vrdma status -o json shows it.
 What vrdma apply declares is kept in a file, which is made then: --store, or one of this
 daemon's own in $XDG_STATE_HOME/vrdma, for root /var/lib/vrdma, else ~/.local/state/vrdma,
 or beside the socket.
+Daemons of many hosts share a store in etcd: --store etcd://A:2379,B:2379,C:2379, with
+credentials in the file of --store-config. Each keeps a copy of what it last saw where its
+file would be, and goes on, and starts, with that while etcd is away.
 The next daemon at the same socket has it again, one that vrdma run starts too. While a
 tenant has administrators, they are answered at HASH.sock in vrdma-tenants-UID beside the
 control socket's directory.
@@ -87,8 +100,12 @@ A file for --config, every line of which may be left out, and over which flags w
 
   socket: /run/vrdma/vrdma.sock
   addr: [192.0.2.10, 127.0.0.1]
-  limits:               # for each opened device; also pds, cqs, mrs, mws, srqs, ahs, channels
-    qps: 1000
+  underlay: [192.0.2.10]
+  overlay:
+    port: 4789
+    tunnelPort: 51820
+  limits:               # of NIC default, for each opened device; also pds, cqs, mrs, mws,
+    qps: 1000           # srqs, ahs, channels. Declared NICs have limits of their own
     memory: 1073741824  # registered bytes, for each process`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -106,11 +123,17 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.logFormat, "log-format", "text", "text or json")
 	c.Flags().StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	c.Flags().BoolVar(&f.network, "network", true, "serve other hosts too: RoCEv2 on UDP port 4791 of the addresses that are not loopback")
+	c.Flags().StringSliceVar(&f.under, "underlay", nil, "the addresses that packets of virtual networks travel between hosts from, one of IPv4 and one of IPv6 at most (default: the first of --addr, else those of the default route)")
+	c.Flags().IntVar(&f.overlayPort, "overlay-port", overlay.DefaultPort, "the UDP port for packets of virtual networks (VXLAN); opened when a network has members on other hosts")
+	c.Flags().IntVar(&f.tunnelPort, "tunnel-port", overlay.DefaultTunnelPort, "the UDP port for packets of encrypted networks (WireGuard); opened when one has members on other hosts")
+	c.Flags().StringVar(&f.tunnelKey, "tunnel-key", "", "the file of this host's private key for them, made when it is needed (default: a file of this daemon's own where --store is by default)")
 	c.Flags().BoolVar(&f.noGSO, "no-gso", false, "send each packet by itself")
 	c.Flags().BoolVar(&f.noGRO, "no-gro", false, "receive each packet by itself")
 	c.Flags().BoolVar(&f.strangers, "no-recognise", false, "treat other vrdma hosts as any host: nothing is used that the kernel's rxe would not understand")
-	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted")
-	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects")
+	c.Flags().BoolVar(&f.noDefault, "no-default-nic", false, "have no NIC but declared ones: programs name theirs with vrdma run --nic, or have its directory mounted; --addr then names the addresses for NICs of networks with way host")
+	c.Flags().StringVar(&f.store, "store", "", "the file that keeps declared objects, or etcd://HOST:PORT,… for many hosts")
+	c.Flags().StringVar(&f.hostName, "host-name", "", "this host's name, as NICs name it (default: the machine's)")
+	c.Flags().StringVar(&f.storeConfig, "store-config", "", "a YAML file with ca, certificate, key, user, passwordFile for etcd; only this user may read the secrets")
 	c.Flags().BoolVar(&f.ephemeral, "ephemeral", false, "end when the last program is gone")
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
@@ -157,6 +180,14 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	if err != nil {
 		return err
 	}
+	under, err := f.underlay(c)
+	if err != nil {
+		return err
+	}
+	host, err := f.host()
+	if err != nil {
+		return err
+	}
 
 	machine := budget.ThisMachine()
 	if machine.Files < budget.FewestFiles {
@@ -178,15 +209,19 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
-	d := &daemon{
-		place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, limits: device.Limits, stop: make(chan string, 1),
+	key, err := f.tunnel(c, place)
+	if err != nil {
+		return err
 	}
-	if err := d.openStore(storePath(f.store, place)); err != nil {
+	d := &daemon{
+		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
+		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
+	}
+	if err := d.openStore(f); err != nil {
 		return err
 	}
 	defer d.store.Close()
-	if f.network && !f.ephemeral && !f.noDefault {
+	if f.network && !f.ephemeral && (!f.noDefault || len(f.addr)+len(c.Addr) > 0) {
 		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
 			return err
 		}
@@ -273,7 +308,7 @@ func (f *daemonFlags) device(c config) (nic.Config, error) {
 			return nic.Config{}, usage("%w", err)
 		}
 	}
-	device := nic.Config{NodeGUID: randomGUID(), Limits: c.Limits.apply(nic.DefaultLimits)}
+	device := nic.Config{NodeGUID: randomGUID(), Limits: rack.SetLimits(nic.DefaultLimits, c.Limits)}
 	for _, a := range addresses {
 		device.GIDs = append(device.GIDs, nic.GIDEntry{GID: a.ip.As16(), NetDev: a.netdev})
 	}
@@ -308,17 +343,21 @@ type daemon struct {
 	engine *engine.Engine
 	server *frontdoor.Server
 	store  store.Store
-	plane  atomic.Pointer[control.Plane]
-	rack   *rack.Rack
-	// mode and dirMode are those of the socket and its directories, limits those of each
-	// opened device.
+	// storeName is that of a store that other hosts share.
+	storeName string
+	plane     atomic.Pointer[control.Plane]
+	rack      *rack.Rack
+	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	limits        nic.Limits
-	underlay      int        // MTU of the host's network; 0: no other hosts
-	port          *link.Port // nil: no other hosts
-	wake          []int      // its descriptors
-	window        uint32     // bytes on their way to a peer
-	flight        uint32     // those of all queue pairs together
+	under         underlay     // of virtual networks
+	tunnel        tunnelSpec   // of those that are encrypted
+	host          string       // this host's name
+	underlay      int          // MTU of the host's network; 0: no other hosts
+	port          *link.Port   // nil: no other hosts
+	addresses     []netip.Addr // that it has
+	wake          []int        // its descriptors
+	window        uint32       // bytes on their way to a peer
+	flight        uint32       // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
@@ -352,6 +391,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
 		Stop:    func() { d.ask("vrdma stop") },
+		Store:   d.storeStatus,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {
@@ -374,10 +414,15 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Limits: d.limits, Seed: guidSeed(d.place.Socket), Underlay: d.underlay, HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
+	} else {
+		c.HostAddresses = d.addresses
+	}
+	if d.under.mtu != 0 {
+		c.OpenOverlay, c.OpenTunnel, c.TunnelHead = d.openOverlay, d.openTunnel, tunnel.Head
 	}
 	return c
 }
@@ -428,6 +473,7 @@ func (d *daemon) serve() error {
 	d.rack.Close()
 	metered() // what the last sessions used
 	d.engine.Stop()
+	d.rack.Disconnect()
 	if d.port != nil {
 		d.port.Close()
 	}

@@ -8,18 +8,20 @@ import (
 	"strings"
 	"syscall"
 
+	"vrdma/internal/control"
 	"vrdma/internal/launch"
 	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
 )
 
 // findNIC finds the place of a declared NIC of the daemon at place, and makes sure that we may
 // open it.
 func findNIC(place launch.Place, name string) (launch.Place, error) {
-	tenant, nic, ok := strings.Cut(name, "/")
-	if !ok || !label(tenant) || !label(nic) {
+	of, nic, ok := strings.Cut(name, "/")
+	if !ok || !label(of) || !label(nic) {
 		return place, usage("--nic %s: want TENANT/NAME", name)
 	}
-	at, err := place.NIC(tenant, nic)
+	at, err := place.NIC(of, nic)
 	if err != nil {
 		return place, usage("%w", err)
 	}
@@ -28,7 +30,7 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	var refusal *protocol.Refusal
 	switch {
 	case err == nil:
-		return at, nil
+		return at, elsewhere(at, of, nic)
 	case errors.As(err, &refusal) && refusal.Text != "":
 		return place, lacks("%w", err)
 	case absent(err):
@@ -37,6 +39,15 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 		return place, lacks("NIC %s is not ours to use (%w): have spec.open of the NIC say that user or group may, or ask whoever runs the daemon", name, syscall.EACCES)
 	}
 	return place, lacks("NIC %s at %s does not answer properly: %w", name, at.Socket, err)
+}
+
+// elsewhere is the error for a NIC that is on another host.
+func elsewhere(at launch.Place, of, name string) error {
+	r, err := control.Describe(at.Socket, tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name})
+	if err != nil || len(r.Items) == 0 || r.Items[0].Status == nil || r.Items[0].Status.State != control.Elsewhere {
+		return nil // the door says what is wrong, if something is
+	}
+	return lacks("NIC %s/%s cannot be used here: %s", of, name, plain(r.Items[0].Status.Reason))
 }
 
 // absentNIC says why there is no NIC of a name, and which there are.

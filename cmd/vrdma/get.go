@@ -30,7 +30,7 @@ func getCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "list declared objects",
-		Long: `Lists tenants, networks, nics or policies, or all; one of them if it is named, as NAME
+		Long: `Lists tenants, hosts, networks, nics or policies, or all; one of them if it is named, as NAME
 or TENANT/NAME. The operator sees everything, a tenant's administrators what is the
 tenant's, others the NICs that they may open.
 

@@ -10,9 +10,13 @@ import (
 
 	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/meter"
 	"vrdma/internal/metrics"
+	"vrdma/internal/nic"
 	"vrdma/internal/rack"
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
 )
 
 // meter is what keeps the usage of tenants. A daemon that vrdma run started for a while keeps
@@ -51,9 +55,27 @@ func (d *daemon) serveMetrics(addr string, perNIC bool) (*metrics.Server, error)
 			for _, n := range list {
 				out.Counters[n.Name] = n.Value
 			}
+			if o := d.census.Overlay(); o != (link.OverlayCounters{}) {
+				for i, n := range o.Dropped() {
+					out.Overlay = append(out.Overlay, metrics.Dropped{Reason: link.OverlayReasons[i], Value: n})
+				}
+				out.OverlayAnswers = o.Questions
+			}
 			return out
 		},
-		NICs:      func() int { return len(d.nics.All()) },
+		NICs: func() int { return len(d.nics.All()) },
+		Waits: func() map[string]nic.Waits {
+			var bulk, latency nic.Waits
+			d.engine.Do(func() { bulk, latency = d.engine.Waits() }) // fails only after the loop has ended
+			return map[string]nic.Waits{string(tenant.ClassBulk): bulk, string(tenant.ClassLatency): latency}
+		},
+		StoreAge: d.storeAge,
+		Generation: func() int64 {
+			if plane := d.plane.Load(); plane != nil {
+				return plane.Generation()
+			}
+			return 0
+		},
 		Processor: inspect.ProcessTime,
 		Alive:     func() error { return d.engine.Do(func() {}) },
 		Ready:     d.ready,
@@ -63,6 +85,16 @@ func (d *daemon) serveMetrics(addr string, perNIC bool) (*metrics.Server, error)
 		return nil, lacks("%w", err)
 	}
 	return m, nil
+}
+
+// storeAge is how long ago a store that other daemons share was heard of.
+func (d *daemon) storeAge() time.Duration {
+	if s, shared := d.store.(store.Remote); shared {
+		if heard := s.Health().Heard; !heard.IsZero() {
+			return max(time.Since(heard), 0)
+		}
+	}
+	return 0
 }
 
 // ready says why programs are not served.

@@ -28,11 +28,8 @@ func (d *daemon) connect(device *nic.Config, o link.UDPOptions) error {
 	if err != nil {
 		return lacks("%w; --network=false serves this machine only", err)
 	}
-	d.port, d.wake = link.NewPort(udp), udp.Descriptors()
-	// Hosts are mostly alike: what our receive buffer can take, a peer's can. Several
-	// senders share it.
-	d.window = uint32(min(max(udp.ReceiveBuffer()/8, 64<<10), widestWindow))
-	d.flight = max(uint32(udp.ReceiveBuffer()/4), d.window)
+	d.port, d.wake, d.addresses = link.NewPort(udp), udp.Descriptors(), addrs
+	d.window, d.flight = windows(udp)
 	d.log.Info("network", "addresses", addrs, "gso", udp.GSO(), "gro", udp.GRO(), "mtu", 128<<device.MTU)
 	return nil
 }

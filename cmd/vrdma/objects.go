@@ -79,7 +79,7 @@ func filesOf(name string) ([]string, error) {
 // -t says the tenant. The tenant may stay open where any is meant.
 func objectKey(kind tenant.Kind, name, of string, anyTenant bool) (tenant.Key, error) {
 	k := tenant.Key{Kind: kind, Name: name}
-	if kind == tenant.KindTenant {
+	if kind == tenant.KindTenant || kind == tenant.KindHost {
 		return k, nil
 	}
 	before, after, slash := strings.Cut(name, "/")

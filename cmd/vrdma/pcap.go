@@ -16,14 +16,18 @@ import (
 
 func pcapCommand(o *options) *cobra.Command {
 	var file string
+	var outer bool
 	c := &cobra.Command{
-		Use:   "pcap [-w FILE]",
+		Use:   "pcap [-w FILE] [--outer]",
 		Short: "capture what the device sends and receives",
 		Long: `Writes every RoCEv2 packet of the device, those between programs of this machine
 included, as a capture file that Wireshark and tshark read, until interrupted:
 
   vrdma pcap -w roce.pcap
   vrdma pcap | tshark -r -
+
+Packets of virtual networks are shown as their members see them; --outer shows what is
+around them on the way to other hosts (VXLAN), without encryption.
 
 Local traffic never becomes packets; the capture shows the packets it would be. A reader
 that is too slow misses some, and the daemon's log says how many.`,
@@ -37,7 +41,7 @@ that is too slow misses some, and the daemon's log says how many.`,
 			if i, err := out.Stat(); file == "" && err == nil && i.Mode()&os.ModeCharDevice != 0 {
 				return usage("a capture is not for a terminal: name a file with -w, or pipe it into tshark -r -")
 			}
-			capture, err := protocol.OpenCapture(place.Socket)
+			capture, err := protocol.OpenCapture(place.Socket, outer)
 			if err != nil {
 				if absent(err) {
 					return fmt.Errorf("cannot capture at %s: %w; start a daemon with vrdma daemon", place.Socket, err)
@@ -53,6 +57,7 @@ that is too slow misses some, and the daemon's log says how many.`,
 			return errors.Join(record(capture, out), out.Close())
 		},
 	}
+	c.Flags().BoolVar(&outer, "outer", false, "packets of virtual networks as they are between hosts: VXLAN")
 	c.Flags().StringVarP(&file, "write", "w", "", "the capture file; - is standard output")
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
@@ -16,9 +17,9 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
-	"vrdma/internal/rack"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/store"
+	"vrdma/internal/store/etcd"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
@@ -27,7 +28,7 @@ import (
 // in $XDG_STATE_HOME/vrdma, /var/lib/vrdma for root, ~/.local/state/vrdma, or beside the socket.
 // Like the control socket's its name is made from the program socket's path.
 func storePath(flag string, place launch.Place) string {
-	if flag != "" {
+	if flag != "" && !strings.HasPrefix(flag, etcd.Scheme) {
 		return flag
 	}
 	socket := place.Socket
@@ -59,8 +60,15 @@ func firstReachable(paths []string) string {
 	return paths[len(paths)-1]
 }
 
-// openStore opens the file. It is made when something is declared.
-func (d *daemon) openStore(path string) error {
+// openStore opens the store: etcd, or a file, which is made when something is declared.
+func (d *daemon) openStore(f *daemonFlags) error {
+	path := storePath(f.store, d.place)
+	if strings.HasPrefix(f.store, etcd.Scheme) {
+		return d.openEtcd(f, strings.TrimSuffix(path, ".db")+".copy")
+	}
+	if f.storeConfig != "" {
+		return usage("--store-config is for a store in etcd: --store %sHOST:PORT", etcd.Scheme)
+	}
 	s, problems, err := store.Open(path)
 	if err != nil {
 		return lacks("%w", err)
@@ -74,12 +82,8 @@ func (d *daemon) openStore(path string) error {
 
 // openPlane has the rack hold what is declared.
 func (d *daemon) openPlane() (err error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return lacks("the host's name, by which NICs say where they belong: %w", err)
-	}
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: slots{d.rack}, Host: host, Version: version, Log: d.log,
+		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Version: version, Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error
@@ -94,6 +98,39 @@ func (d *daemon) openPlane() (err error) {
 	d.plane.Store(plane)
 	d.rack.Sweep() // the rack holds what is declared
 	return nil
+}
+
+// host is what this host is called.
+func (f *daemonFlags) host() (string, error) {
+	if f.hostName != "" {
+		if !(tenant.Key{Kind: tenant.KindHost, Name: f.hostName}).Valid() {
+			return "", usage("--host-name %s: want a host's name, like node-7 or node7.example.com", f.hostName)
+		}
+		return f.hostName, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", lacks("the host's name, by which NICs say where they belong: %w; give one with --host-name", err)
+	}
+	return host, nil
+}
+
+// identity tells this daemon from others that say they are of the same host.
+func identity(socket string) string {
+	sum := sha256.Sum256(append([]byte("identity"), guidSeed(socket)...))
+	return hex.EncodeToString(sum[:16])
+}
+
+// claimNIC is asked when a program is about to use a NIC: it has to be on this host.
+func (d *daemon) claimNIC(k tenant.Key) error {
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
+		if plane := d.plane.Load(); plane != nil {
+			return plane.Claim(k)
+		}
+		if time.Now().After(deadline) { // doors are opened before the plane is
+			return errors.New("the daemon is not ready yet: try again")
+		}
+	}
 }
 
 // admitTenants opens the tenants' socket while a tenant has administrators.
@@ -208,16 +245,4 @@ func (d *daemon) connected(n *vnic.NIC, of rdmacm.Notice) {
 		e.Verb = control.EventDisconnected
 	}
 	d.record(e)
-}
-
-// slots are the rack, as the plane knows it.
-type slots struct{ *rack.Rack }
-
-func (s slots) Remove(k tenant.Key, force bool) error {
-	err := s.Rack.Remove(k, force)
-	var used *rack.InUse
-	if errors.As(err, &used) {
-		return &control.InUse{NIC: used.NIC, By: used.By}
-	}
-	return err
 }

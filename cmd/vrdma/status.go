@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -38,7 +40,7 @@ holds.`,
 			if err != nil {
 				return err
 			}
-			status, err := protocol.QueryStatus(place.Socket)
+			status, err := queryStatus(place.Socket)
 			switch {
 			case absent(err):
 				return fmt.Errorf("no daemon serves %s: vrdma run starts one for as long as it is needed, vrdma daemon starts one that stays", place.Socket)
@@ -57,12 +59,29 @@ holds.`,
 	return c
 }
 
+// queryStatus asks the daemon at socket. Who administers tenants is shown their NICs, too.
+func queryStatus(socket string) (*protocol.Status, error) {
+	status, err := protocol.QueryStatus(socket)
+	if err == nil && status.Control != "" || err != nil && !errors.Is(err, fs.ErrPermission) {
+		return status, err
+	}
+	own, terr := protocol.QueryTenants(socket)
+	switch {
+	case terr != nil || len(own.NICs) == 0:
+		return status, err
+	case err != nil:
+		return own, nil
+	}
+	status.NICs = own.NICs
+	return status, nil
+}
+
 // printStatus is the status for people.
 func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "daemon\tvrdma %s, pid %d, up %s, %s\n", s.Version, s.Pid, age(now, s.Started), s.Socket)
 	if s.NIC == "" {
-		fmt.Fprintf(t, "device\tnone: this daemon has no default NIC\n")
+		fmt.Fprintf(t, "device\tnone here: a declared NIC has its own, see vrdma run --nic\n")
 	} else {
 		fmt.Fprintf(t, "device\t%s, port 1 %s, %s, MTU %d, node GUID %s\n", s.Device.Name, s.Device.State, s.Device.LinkLayer, s.Device.MTU, s.Device.NodeGUID)
 	}
@@ -71,6 +90,9 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 	}
 	for _, g := range s.Device.GIDs {
 		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
+	}
+	if s.Store != nil {
+		fmt.Fprintf(t, "store\t%s\n", storeText(s.Store, now))
 	}
 	if len(s.Sessions) == 0 {
 		fmt.Fprintf(t, "sessions\tnone\n")

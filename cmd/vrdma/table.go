@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"vrdma/internal/control"
+	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
 
@@ -44,19 +45,41 @@ var objectColumns = map[tenant.Kind][]column{
 		networkColumn("MTU", func(s *tenant.NetworkSpec) string { return limitText(s.MTU) }),
 		networkColumn("DEFAULT", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Default, tenant.Allow)) }),
 		networkColumn("WAY", func(s *tenant.NetworkSpec) string { return string(cmp.Or(s.Way, tenant.WayVXLAN)) }),
+		whenWide(networkColumn("ENCRYPTION", func(s *tenant.NetworkSpec) string { return strconv.FormatBool(s.Encryption) })),
 		labelsColumn,
 	},
 	tenant.KindNIC: {
 		nameColumn,
 		nicColumn("NETWORK", func(s *tenant.NICSpec) string { return s.Network }),
 		nicColumn("ADDRESSES", func(s *tenant.NICSpec) string { return listText(s.Addresses) }),
-		nicColumn("HOST", func(s *tenant.NICSpec) string { return cmp.Or(s.Host, "anywhere") }),
+		{title: "HOST", value: func(o tenant.Object, st *control.Status) string {
+			return cmp.Or(o.(*tenant.NIC).Spec.Host, st.Host, "anywhere")
+		}},
 		{title: "STATE", value: func(_ tenant.Object, st *control.Status) string { return string(st.State) }},
 		whenWide(nicColumn("CLASS", func(s *tenant.NICSpec) string { return string(cmp.Or(s.Class, tenant.ClassBulk)) })),
 		whenWide(nicColumn("RATE-OUT", func(s *tenant.NICSpec) string { return quantityText(s.Rate.Out) })),
 		whenWide(nicColumn("RATE-IN", func(s *tenant.NICSpec) string { return quantityText(s.Rate.In) })),
 		whenWide(nicColumn("GUARANTEE", func(s *tenant.NICSpec) string { return quantityText(s.Guarantee) })),
 		whenWide(nicColumn("OPEN", func(s *tenant.NICSpec) string { return whoText(&s.Open) })),
+		labelsColumn,
+		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
+	},
+	tenant.KindHost: {
+		nameColumn,
+		hostColumn("TYPE", func(s *tenant.HostSpec) string { return string(cmp.Or(s.Type, tenant.HostVRDMA)) }),
+		hostColumn("ADDRESSES", func(s *tenant.HostSpec) string { return listText(s.Addresses) }),
+		hostColumn("PORT", func(s *tenant.HostSpec) string { return strconv.Itoa(cmp.Or(s.Port, overlay.DefaultPort)) }),
+		{title: "STATE", value: func(_ tenant.Object, st *control.Status) string { return string(st.State) }},
+		hostColumn("VERSION", func(s *tenant.HostSpec) string { return plain(s.Version) }),
+		whenWide(hostColumn("PUBLIC-KEY", func(s *tenant.HostSpec) string {
+			if s.PublicKey == (tenant.PublicKey{}) {
+				return ""
+			}
+			return s.PublicKey.String()
+		})),
+		whenWide(hostColumn("PROCESSORS", func(s *tenant.HostSpec) string { return limitText(s.Capacity.Processors) })),
+		whenWide(hostColumn("MEMORY", func(s *tenant.HostSpec) string { return quantityText(s.Capacity.Memory) })),
+		whenWide(hostColumn("MTU", func(s *tenant.HostSpec) string { return limitText(s.Capacity.MTU) })),
 		labelsColumn,
 		{title: "REASON", wide: true, value: func(_ tenant.Object, st *control.Status) string { return plain(st.Reason) }},
 	},
@@ -87,6 +110,10 @@ func networkColumn(title string, f func(*tenant.NetworkSpec) string) column {
 
 func nicColumn(title string, f func(*tenant.NICSpec) string) column {
 	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.NIC).Spec) }}
+}
+
+func hostColumn(title string, f func(*tenant.HostSpec) string) column {
+	return column{title: title, value: func(o tenant.Object, _ *control.Status) string { return f(&o.(*tenant.Host).Spec) }}
 }
 
 func policyColumn(title string, f func(*tenant.PolicySpec) string) column {

@@ -166,7 +166,11 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	if seconds > 0 {
 		cpu = (now.CPU - before.CPU) / seconds
 	}
-	fmt.Fprintf(w, "vrdma top: pid %d, up %s, daemon %.0f %% of a core, sorted by %s\n\n", now.Pid, age(now.Time, now.Started), 100*cpu, sorts[v.sort].name)
+	whole := "" // of the daemon, for who sees all of it
+	if now.Pid != 0 {
+		whole = fmt.Sprintf("pid %d, daemon %.0f %% of a core, ", now.Pid, 100*cpu)
+	}
+	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n\n", whole, age(now.Time, now.Started), sorts[v.sort].name)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TENANT\tNIC\tNETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
 	for _, r := range rows {

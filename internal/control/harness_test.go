@@ -13,13 +13,14 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
+	"vrdma/internal/overlay"
 	"vrdma/internal/protocol"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
 )
 
 func TestMain(m *testing.M) {
-	askTime, readTime = time.Hour, time.Hour
+	askTime, readTime, tidyTime = time.Hour, time.Hour, time.Hour // tests tidy themselves
 	os.Exit(m.Run())
 }
 
@@ -28,14 +29,17 @@ type fakeRack struct {
 	mu       sync.Mutex
 	in       map[tenant.Key]*tenant.NIC
 	used     map[tenant.Key][]string
-	broken   map[tenant.Key]error
+	broken   map[tenant.Key]error // cannot be put in
+	stuck    map[tenant.Key]error // cannot be pulled out
 	puts     int
 	enforced *tenant.World
+	chart    *overlay.Map
+	charts   int
 	panics   bool
 }
 
 func newRack() *fakeRack {
-	return &fakeRack{in: map[tenant.Key]*tenant.NIC{}, used: map[tenant.Key][]string{}, broken: map[tenant.Key]error{}}
+	return &fakeRack{in: map[tenant.Key]*tenant.NIC{}, used: map[tenant.Key][]string{}, broken: map[tenant.Key]error{}, stuck: map[tenant.Key]error{}}
 }
 
 func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
@@ -55,20 +59,40 @@ func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
 	return nil
 }
 
-func (r *fakeRack) Remove(k tenant.Key, force bool) error {
+func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if by := r.used[k]; len(by) > 0 && !force {
-		return &InUse{k, by}
+	failures := make(map[tenant.Key]error)
+	for _, k := range keys {
+		if by := r.used[k]; len(by) > 0 && !force {
+			failures[k] = &tenant.InUse{NIC: k, By: by}
+		}
 	}
-	delete(r.in, k)
-	return nil
+	if len(failures) > 0 {
+		return failures
+	}
+	for _, k := range keys {
+		if err := r.stuck[k]; err != nil {
+			failures[k] = err
+			continue
+		}
+		delete(r.in, k)
+	}
+	return failures
 }
 
 func (r *fakeRack) Enforce(w *tenant.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.enforced = w
+}
+
+func (r *fakeRack) Connect(m *overlay.Map) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.chart = m
+	r.charts++
+	return nil
 }
 
 func (r *fakeRack) Users(k tenant.Key) []string {

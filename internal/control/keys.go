@@ -20,12 +20,18 @@ import (
 //	spec/net/T/N              a Network
 //	spec/nic/T/N/I            a NIC of network N
 //	spec/policy/T/P           a Policy
+//	spec/host/H               a Host that does not run vrdma
 //	alloc/vni/000064          T/N
 //	alloc/addr/T/N/0a010203   I
+//	place/T/N/I               where a NIC is (places.go); written by the host that has it
+//	host/H                    a Host that runs vrdma (hosts.go); written by its daemon
+//	live/H                    which daemon of it lives; the only key that expires
 const (
 	keyGeneration = "generation"
 	prefixSpec    = "spec/"
-	prefixAlloc   = "alloc/"
+	prefixPlace   = "place/"
+	prefixHost    = "host/"
+	prefixLive    = "live/"
 )
 
 // keyOf is where an object is.
@@ -39,8 +45,28 @@ func keyOf(o tenant.Object) string {
 		return "spec/nic/" + o.Metadata.Tenant + "/" + o.Spec.Network + "/" + o.Metadata.Name
 	case *tenant.Policy:
 		return "spec/policy/" + o.Metadata.Tenant + "/" + o.Metadata.Name
+	case *tenant.Host:
+		return "spec/host/" + o.Metadata.Name
 	}
 	panic(fmt.Sprintf("no object: %T", o))
+}
+
+// objectAt is the key of the object that a key below spec/ is of.
+func objectAt(key string) (k tenant.Key, ok bool) {
+	parts := strings.Split(key, "/")
+	switch {
+	case len(parts) == 3 && parts[1] == "tenant":
+		k = tenant.Key{Kind: tenant.KindTenant, Name: parts[2]}
+	case len(parts) == 3 && parts[1] == "host":
+		k = tenant.Key{Kind: tenant.KindHost, Name: parts[2]}
+	case len(parts) == 4 && parts[1] == "net":
+		k = tenant.Key{Kind: tenant.KindNetwork, Tenant: parts[2], Name: parts[3]}
+	case len(parts) == 4 && parts[1] == "policy":
+		k = tenant.Key{Kind: tenant.KindPolicy, Tenant: parts[2], Name: parts[3]}
+	case len(parts) == 5 && parts[1] == "nic":
+		k = tenant.Key{Kind: tenant.KindNIC, Tenant: parts[2], Name: parts[4]}
+	}
+	return k, k.Valid()
 }
 
 // An allocation is the value of a key below alloc/.
@@ -79,17 +105,45 @@ func encode(o tenant.Object) ([]byte, error) {
 	return fmt.Appendf(nil, `{"schema":%d,%s`, store.Schema, rest), nil
 }
 
+// A header is what every value begins with.
+type header struct {
+	Schema int `json:"schema"`
+}
+
+// read refuses what is not JSON, or of a newer version.
+func (h *header) read(e store.Entry) error { return readValue(e, h, &h.Schema) }
+
+// errNewer: a newer version has written it.
+var errNewer = errors.New("a newer vrdma has written it")
+
+// isObject reports whether a value is an object of any version: what is none may be overwritten.
+func isObject(e store.Entry) bool {
+	var o struct {
+		Kind string `json:"kind"`
+	}
+	return json.Unmarshal(e.Value, &o) == nil && o.Kind != ""
+}
+
+// readValue reads a value into a struct that has a schema.
+func readValue(e store.Entry, into any, schema *int) error {
+	if err := json.Unmarshal(e.Value, into); err != nil {
+		return fmt.Errorf("store entry %.200q: %w", e.Key, err)
+	}
+	switch {
+	case *schema > store.Schema:
+		return fmt.Errorf("store entry %.200q has schema %d, this version reads %d: %w", e.Key, *schema, store.Schema, errNewer)
+	case *schema < 1:
+		return fmt.Errorf("store entry %.200q has schema %d, this version reads %d", e.Key, *schema, store.Schema)
+	}
+	return nil
+}
+
 // decode reads an entry below spec/. Nothing is believed: neither that it is an object, nor
 // that it is the one that its key says.
 func decode(e store.Entry) (tenant.Object, error) {
-	var head struct {
-		Schema int `json:"schema"`
-	}
-	if err := json.Unmarshal(e.Value, &head); err != nil {
-		return nil, fmt.Errorf("store entry %.200q: %w", e.Key, err)
-	}
-	if head.Schema < 1 || head.Schema > store.Schema {
-		return nil, fmt.Errorf("store entry %.200q has schema %d, this version reads %d", e.Key, head.Schema, store.Schema)
+	var head header
+	if err := head.read(e); err != nil {
+		return nil, err
 	}
 	o, err := tenant.Unmarshal(e.Value)
 	if err != nil {
@@ -112,6 +166,9 @@ func writesOf(effects []tenant.Effect) ([]store.Write, error) {
 			gone[keyOf(e.Old)] = struct{}{}
 			for key := range allocations(e.Old) {
 				gone[key] = struct{}{}
+			}
+			if n, is := e.Old.(*tenant.NIC); is && e.New == nil {
+				gone[placeKey(n)] = struct{}{}
 			}
 		}
 		if e.New == nil {
@@ -140,62 +197,4 @@ func writesOf(effects []tenant.Effect) ([]store.Write, error) {
 		}
 	}
 	return writes, nil
-}
-
-// A snapshot is what the store said at one revision.
-type snapshot struct {
-	world      *tenant.World
-	revision   int64
-	generation int64 // the revision of that key; 0: there is none
-	named      bool  // the store has its meta
-	meta       store.Meta
-	problems   []string // entries that were left out, and why
-}
-
-// load reads the store. Entries that are no part of a world are problems; only a store that
-// cannot be read, or is of a newer version as a whole, is an error. Of an
-// entry that cannot be read, the object that it was in old stays.
-func load(s store.Store, old *tenant.World) (*snapshot, error) {
-	entries, revision, err := s.List("")
-	if err != nil {
-		return nil, err
-	}
-	snap := &snapshot{revision: revision}
-	if snap.meta, snap.named, err = store.Identify(s); err != nil {
-		return nil, err
-	}
-	before := make(map[string]tenant.Object)
-	for _, o := range old.Objects("") {
-		before[keyOf(o)] = o
-	}
-	var objects []tenant.Object
-	for _, e := range entries {
-		switch {
-		case e.Key == keyGeneration:
-			snap.generation = e.Revision
-		case strings.HasPrefix(e.Key, prefixSpec):
-			o, err := decode(e)
-			if err != nil {
-				snap.problems = append(snap.problems, err.Error())
-				if o = before[e.Key]; o == nil {
-					continue
-				}
-			}
-			objects = append(objects, o)
-		}
-	}
-	snap.world, err = tenant.NewWorld(objects)
-	var list tenant.Errors
-	switch {
-	case errors.As(err, &list):
-		for _, e := range list {
-			snap.problems = append(snap.problems, "store: "+e.Error())
-		}
-	case err != nil:
-		snap.problems = append(snap.problems, "store: "+err.Error())
-	}
-	if snap.world == nil {
-		snap.world = &tenant.World{}
-	}
-	return snap, nil
 }

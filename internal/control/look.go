@@ -22,7 +22,8 @@ func (t *conversation) sees(w *tenant.World, o tenant.Object) bool {
 }
 
 // selected are the objects that are asked for and that the caller may read.
-func (t *conversation) selected(w *tenant.World, s *Selection) []tenant.Object {
+func (t *conversation) selected(snap *snapshot, s *Selection) []tenant.Object {
+	w := snap.world
 	if s.Kind != "" && s.Kind != tenant.KindTenant && s.Tenant != "" && s.Name != "" {
 		o := w.Get(tenant.Key{Kind: s.Kind, Tenant: s.Tenant, Name: s.Name})
 		if o == nil || !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o) {
@@ -30,7 +31,7 @@ func (t *conversation) selected(w *tenant.World, s *Selection) []tenant.Object {
 		}
 		return []tenant.Object{o}
 	}
-	return slices.DeleteFunc(w.Objects(s.Kind), func(o tenant.Object) bool {
+	return slices.DeleteFunc(t.p.objects(snap, s.Kind), func(o tenant.Object) bool {
 		return !s.Matches(o.Key(), o.Meta().Labels) || !t.sees(w, o)
 	})
 }
@@ -42,16 +43,31 @@ func (p *Plane) item(o tenant.Object) (Item, error) {
 		return Item{}, err
 	}
 	it := Item{Key: o.Key(), Object: text}
-	if it.Key.Kind != tenant.KindNIC {
-		return it, nil
-	}
-	if status := p.slot(it.Key).status; status.State != "" {
-		if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
-			status.Socket = porter.Socket(it.Key)
-		}
+	switch o := o.(type) {
+	case *tenant.Host:
+		status := p.hostStatus(p.now.Load(), o)
 		it.Status = &status
+	case *tenant.NIC:
+		it.Status = p.nicStatus(o)
 	}
 	return it, nil
+}
+
+// nicStatus is what became of a NIC, and where it is.
+func (p *Plane) nicStatus(n *tenant.NIC) *Status {
+	status := p.slot(n.Key()).status
+	if status.State == "" {
+		return nil
+	}
+	if porter, knows := p.cfg.Rack.(Porter); knows && status.State == Ready {
+		status.Socket = porter.Socket(n.Key())
+	}
+	s := p.now.Load()
+	status.Host = s.where(n, p.cfg.Host, p.shared())
+	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
+		status.State, status.Reason = Elsewhere, "it is on host "+status.Host
+	}
+	return &status
 }
 
 func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
@@ -68,7 +84,7 @@ func (p *Plane) items(objects []tenant.Object) ([]Item, error) {
 
 func (t *conversation) get(req *Request) error {
 	snap := t.p.now.Load()
-	objects := t.selected(snap.world, &req.Select)
+	objects := t.selected(snap, &req.Select)
 	items, err := t.p.items(objects)
 	if err != nil {
 		return err
@@ -84,7 +100,7 @@ func (t *conversation) describe(req *Request) error {
 		return errors.New("one object is described at a time")
 	}
 	snap, key := t.p.now.Load(), req.Keys[0]
-	o := snap.world.Get(key)
+	o := t.p.find(snap, key)
 	if o == nil || !t.sees(snap.world, o) {
 		// Whether it is there is not told to those who may not see it.
 		return fmt.Errorf("there is no %v that you may see", key)
@@ -146,7 +162,7 @@ func (t *conversation) catchUp(req *Request, told map[tenant.Key]struct{}) (uint
 	number := t.p.updates.next() // before the world: an update may be told twice, and none is missed
 	snap := t.p.now.Load()
 	var items []Item
-	for _, o := range t.selected(snap.world, &req.Select) {
+	for _, o := range t.selected(snap, &req.Select) {
 		it, err := t.p.item(o)
 		if err != nil {
 			return number, err
@@ -214,12 +230,12 @@ func (t *conversation) tellItems(items []Item, synced bool) error {
 
 // events tells of what has happened, and with follow of what happens.
 func (t *conversation) events(req *Request) error {
+	number, end := t.firstEvent(req) // before the answer: what happens after it is told
 	if err := t.send(&Reply{}, pieceOf); err != nil {
 		return err
 	}
 	ctx, stop := t.gone()
 	defer stop()
-	number, end := t.firstEvent(req)
 	for req.Follow || number < end {
 		events, next, missed, wait := t.p.journal.feed.after(number, pieceOf)
 		if wait != nil {

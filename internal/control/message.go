@@ -122,16 +122,18 @@ type Item struct {
 	// Object is the object as a file would have it, in JSON, with what was allocated.
 	// tenant.Unmarshal reads it.
 	Object json.RawMessage `json:"object,omitempty"`
-	Status *Status         `json:"status,omitempty"` // of a NIC
+	Status *Status         `json:"status,omitempty"` // of a NIC, of a host
 	// Deleted: a watch saw it go.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// A Status says what became of a NIC on this host.
+// A Status says what became of a NIC on this host, or what is known of a host.
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"` // why it is not ready
-	Since  time.Time `json:"since"`
+	Since  time.Time `json:"since,omitzero"`
+	// Host is the one that has the NIC; "": none has, because nobody has opened it.
+	Host string `json:"host,omitempty"`
 	// Socket is the door of the NIC on this host, where it is ready.
 	Socket string `json:"socket,omitempty"`
 }
@@ -142,7 +144,10 @@ type State string
 const (
 	Ready     State = "ready"
 	Failed    State = "failed"    // the rack could not; it is tried again
-	Elsewhere State = "elsewhere" // it belongs to another host
+	Elsewhere State = "elsewhere" // it is on another host
+	// Of hosts: nothing was heard of it; nobody listens for it.
+	Gone      State = "gone"
+	Unwatched State = "unwatched"
 )
 
 // A PolicyQuestion asks whether From may connect to To, TENANT/NAME each. With Objects in the

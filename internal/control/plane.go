@@ -1,36 +1,47 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"vrdma/internal/overlay"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
 )
 
 // Config is what a Plane needs.
 type Config struct {
-	Store   store.Store
-	Rack    Rack   // nil: NoRack
-	Host    string // this host's name, as NICs name it
-	Version string // of the program
-	Log     *slog.Logger
+	// Store is a store.Remote if daemons of other hosts have it, too. Else every NIC that is not
+	// pinned to another host is here, and neither hosts nor places are written down.
+	Store store.Store
+	Rack  Rack   // nil: NoRack
+	Host  string // this host's name, as NICs name it
+	// Self is this host as others reach it. Identity tells its daemon from others that say they
+	// have its name; it is the same after a restart.
+	Self     tenant.HostSpec
+	Identity string
+	Version  string // of the program
+	Log      *slog.Logger
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
 	// Overdrawn is told of a limit that somebody has met; nil: nobody is.
 	Overdrawn func(error)
 }
 
-// A Plane is the control plane of one daemon. Lock order: changing, mu, journal.mu, those of
-// feeds.
+// A Plane is the control plane of one daemon. Lock order: changing, placing, charting, mu, journal.mu,
+// those of feeds. Who waits for programs to let go of a NIC holds changing and nothing else: a
+// program that waits for placing lets go of it.
 type Plane struct {
 	cfg     Config
 	journal *journal
@@ -46,8 +57,22 @@ type Plane struct {
 	rnd      *rand.Rand    // guarded by changing
 	again    chan struct{} // has the rack tried again
 
+	boot       string // of this daemon
+	registered atomic.Bool
+	fenced     atomic.Pointer[string]
+	alarmed    atomic.Pointer[string]
+	stood      atomic.Pointer[store.Health] // how it was the last time
+	release    func()                       // ends the key that says that we live; register sets it
+
+	placing sync.Mutex // held while a place is written
+
+	charting   sync.Mutex
+	charted    []overlay.Network // that the rack has; guarded by charting
+	complained []string          // about hosts; guarded by charting
+
 	mu    sync.Mutex
 	slots map[tenant.Key]*slot // guarded by mu
+	moved chan struct{}        // closed and replaced when now is; guarded by mu
 }
 
 // An update is an object that is new or has changed, or whose status has.
@@ -77,28 +102,61 @@ func Open(cfg Config) (*Plane, error) {
 		again: make(chan struct{}, 1), slots: make(map[tenant.Key]*slot),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
+	p.boot, p.moved = crand.Text(), make(chan struct{})
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.take(snap)
-	p.settle(snap.world)
-	for _, f := range []func(){
+	p.amend(func(s *snapshot) { *s = *snap })
+	p.report(nil, snap.problems)
+	work := []func(){
 		func() { p.journal.write(p.ended, cfg.Log) },
 		p.retry,
-		func() { p.follow(snap.revision + 1) },
-	} {
+		func() { p.follow(p.now.Load().revision + 1) },
+	}
+	if p.shared() {
+		if err := p.join(); err != nil {
+			p.Close()
+			return nil, err
+		}
+		work = append(work, p.tidyUp)
+	}
+	p.settle(p.World(), nil)
+	for _, f := range work {
 		p.changes.Go(f)
 	}
+	if remote, shared := cfg.Store.(store.Remote); shared {
+		p.changes.Go(func() { p.heed(remote) })
+	}
 	return p, nil
+}
+
+// join registers this host. A store that is away is told of it later.
+func (p *Plane) join() error {
+	err := p.registerFirst()
+	if err != nil && p.away() == "" {
+		return err
+	}
+	if err != nil {
+		p.journal.record(Event{Verb: EventFailed, Reason: "this host is not registered yet: " + err.Error()})
+		return nil
+	}
+	p.resume()
+	return nil
 }
 
 // Close ends it. The rack keeps what it has.
 func (p *Plane) Close() {
 	p.stop()
 	p.changes.Wait()
+	if p.release != nil {
+		p.release()
+	}
 }
 
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
+
+// Generation is the store's revision of the last change of what is declared.
+func (p *Plane) Generation() int64 { return p.now.Load().generation }
 
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.now.Load().problems }
@@ -107,26 +165,53 @@ func (p *Plane) Problems() []string { return p.now.Load().problems }
 // so many a second are kept; the others are counted.
 func (p *Plane) Record(e Event) { p.journal.record(e) }
 
-// take makes a snapshot the one that is served, and reports what is wrong with it.
-func (p *Plane) take(snap *snapshot) {
-	old := p.now.Load()
-	p.now.Store(snap)
-	known := make(map[string]bool)
-	if old != nil {
-		for _, text := range old.problems {
-			known[text] = true
-		}
+// amend replaces the snapshot by a copy that f has changed.
+func (p *Plane) amend(f func(*snapshot)) *snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := &snapshot{}
+	if old := p.now.Load(); old != nil {
+		*next = *old
 	}
-	for _, text := range snap.problems {
+	f(next)
+	p.now.Store(next)
+	close(p.moved)
+	p.moved = make(chan struct{})
+	return next
+}
+
+// look is the snapshot, and what is closed when there is another one.
+func (p *Plane) look() (*snapshot, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now.Load(), p.moved
+}
+
+// wrote notes a revision that is ours. If it is the next one, nothing of others was before it.
+func (s *snapshot) wrote(revision int64) {
+	if revision == s.revision+1 {
+		s.revision = revision
+	}
+}
+
+// report reports the problems of a store that are new.
+func (p *Plane) report(old, now []string) {
+	known := make(map[string]bool)
+	for _, text := range old {
+		known[text] = true
+	}
+	for _, text := range now {
 		if !known[text] {
 			p.journal.record(Event{Verb: EventRefused, Reason: text})
 		}
 	}
 }
 
-// settle has the rack follow, and those who want to know. changing is held.
-func (p *Plane) settle(w *tenant.World) (warnings []string) {
-	warnings = p.reconcile(w)
+// settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
+// for these. changing is held.
+func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	warnings = p.reconcile(w, keys)
+	p.chartAgain()
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
 	}
@@ -211,57 +296,95 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 	if err := old.world.May(who, c); err != nil {
 		return nil, nil, deniedOf(err)
 	}
+	put, passed, err := p.ours(old, c.Put)
+	if err != nil {
+		return nil, nil, errorOf(err)
+	}
+	rest, gone, conditions, writes, err := p.forget(old, c.Delete)
+	if err != nil {
+		return nil, nil, errorOf(err)
+	}
+	c.Put, c.Delete = put, rest
 	next, effects, err := old.world.Next(c, p.rnd)
 	if err != nil {
 		return nil, nil, errorOf(err)
 	}
 	if dryRun {
-		return effects, nil, nil
+		return append(effects, gone...), passed, nil
+	}
+	if why := cmp.Or(p.alarm(), p.away()); why != "" {
+		return nil, nil, errors.New(why + "; nothing can be changed until it is back")
+	}
+	if !c.Force {
+		if err := p.abroad(old, next, effects); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := p.changeable(); err != nil {
+		return nil, nil, err
 	}
 	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err
 	}
-	snap, err := p.commit(old, next, effects, by)
-	if err != nil {
-		p.reconcile(old.world) // what was pulled out comes back
+	if err := p.commit(old, next, append(effects, gone...), by, conditions, writes); err != nil {
+		p.reconcile(old.world, nil) // what was pulled out comes back
 		return nil, nil, err
 	}
-	p.announce(snap, effects, by)
-	return effects, p.settle(snap.world), nil
+	p.announce(append(effects, gone...), by)
+	return append(effects, gone...), append(passed, p.settle(next, p.touched(next, effects))...), nil
 }
 
-// commit writes what has changed.
-func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by Actor) (*snapshot, error) {
-	writes, err := writesOf(effects)
+// commit writes what has changed, and what has to change with it.
+func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effect, by Actor, conditions []store.Condition, besides []store.Write) error {
+	writes, err := writesOf(slices.DeleteFunc(slices.Clone(effects), func(e tenant.Effect) bool { return old.hosts[e.Key.Name] != nil && e.Key.Kind == tenant.KindHost }))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	snap := *old
-	snap.world = next
+	writes = append(writes, besides...)
+	for _, w := range writes {
+		if old.newer[w.Key] {
+			return fmt.Errorf("store entry %q: %w; change it there", w.Key, errNewer)
+		}
+	}
 	if len(writes) == 0 {
-		return &snap, nil
+		p.amend(func(s *snapshot) { s.world = next })
+		return nil
 	}
-	conditions := []store.Condition{{Key: keyGeneration, Revision: old.generation}}
+	conditions = append(conditions, store.Condition{Key: keyGeneration, Revision: old.generation})
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
+	meta := old.meta
 	if !old.named {
-		meta, condition, write := store.Name(p.cfg.Version)
-		snap.meta, snap.named = meta, true
-		conditions, writes = append(conditions, condition), append(writes, write)
+		made, condition, write := store.Name(p.cfg.Version)
+		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case !ok:
-		return nil, errConflict
+		return errConflict
 	}
-	snap.revision, snap.generation = revision, revision
-	return &snap, nil
+	p.amend(func(s *snapshot) {
+		s.wrote(revision)
+		s.world, s.generation, s.meta, s.named = next, revision, meta, true
+		s.erase(writes)
+	})
+	return nil
 }
 
-// announce makes a world the one that is served and tells of what has changed.
-func (p *Plane) announce(snap *snapshot, effects []tenant.Effect, by Actor) {
-	p.take(snap)
+// erase takes out places and hosts that were deleted.
+func (s *snapshot) erase(writes []store.Write) {
+	d := delta{}
+	for _, w := range writes {
+		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
+			d.others = append(d.others, store.Change{Key: w.Key, Deleted: true})
+		}
+	}
+	s.take(&d, s.revision)
+}
+
+// announce tells of what has changed.
+func (p *Plane) announce(effects []tenant.Effect, by Actor) {
 	var events []Event
 	var updates []update
 	now := time.Now()
@@ -291,13 +414,25 @@ func (p *Plane) refresh() error {
 		return nil
 	}
 	if old.named && snap.meta.ID != old.meta.ID {
-		return fmt.Errorf("the store is another one than before (it was %s, now %s): nothing is changed; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
+		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
+		if !snap.named {
+			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
+		}
+		p.alarmed.Store(&why)
+		return errors.New(why)
 	}
+	p.alarmed.Store(nil)
 	effects := difference(old.world, snap.world)
-	p.announce(snap, effects, Actor{UID: -1, Program: "another daemon"})
-	p.settle(snap.world)
+	p.amend(func(s *snapshot) { *s = *snap })
+	p.report(old.problems, snap.problems)
+	p.announce(effects, another)
+	p.fence(snap)
+	p.settle(snap.world, nil)
 	return nil
 }
+
+// another is who changes something when it is not us.
+var another = Actor{UID: -1, Program: "another daemon"}
 
 // difference is what leads from one world to another.
 func difference(old, next *tenant.World) (effects []tenant.Effect) {
@@ -336,16 +471,116 @@ func (p *Plane) follow(revision int64) {
 		case err != nil:
 			return // closed
 		}
-		p.changing.Lock()
-		if err == nil && b.Revision <= p.now.Load().revision {
-			p.changing.Unlock()
-			continue // our own
+		if err == nil {
+			err = p.absorb(&b)
+		} else {
+			err = p.relist()
 		}
-		if err := p.refresh(); err != nil && !errors.Is(err, store.ErrClosed) {
+		if err != nil && !errors.Is(err, store.ErrClosed) {
 			p.journal.record(Event{Verb: EventFailed, Reason: err.Error()})
 		}
-		p.changing.Unlock()
 	}
+}
+
+// relist is refresh, for who does not hold changing.
+func (p *Plane) relist() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	return p.refresh()
+}
+
+// absorb takes over one commit of others. One that is about hosts and places waits for nobody.
+func (p *Plane) absorb(b *store.Batch) error {
+	if b.Revision <= p.now.Load().revision {
+		return nil // our own
+	}
+	d := read(b)
+	if p.alarm() != "" {
+		return p.relist()
+	}
+	if !d.declares() {
+		p.absorbPlaces(&d, b.Revision)
+		return nil
+	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	old := p.now.Load()
+	if b.Revision <= old.revision {
+		return nil
+	}
+	if d.anew || len(old.problems) > 0 {
+		return p.refresh()
+	}
+	w, effects, err := old.world.Follow(d.put, d.gone)
+	if err != nil {
+		return p.refresh()
+	}
+	snap := p.amend(func(s *snapshot) {
+		s.world = w
+		s.take(&d, b.Revision)
+	})
+	p.announce(effects, another)
+	p.fence(snap)
+	p.settle(w, p.touched(w, effects))
+	return nil
+}
+
+// absorbPlaces takes over where NICs and hosts are.
+func (p *Plane) absorbPlaces(d *delta, revision int64) {
+	var problems []string
+	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
+	if len(d.others) == 0 {
+		return
+	}
+	p.report(nil, problems)
+	for _, c := range d.others {
+		switch k, isNIC := nicAt(c.Key); {
+		case strings.HasPrefix(c.Key, prefixPlace) && isNIC:
+			if n := snap.world.NIC(k.Tenant, k.Name); n != nil {
+				p.updates.add(update{object: n})
+			}
+		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive):
+			if h := p.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
+				p.updates.add(update{object: h})
+			}
+		}
+	}
+	if p.fence(snap) {
+		p.changing.Lock()
+		p.settle(p.World(), nil)
+		p.changing.Unlock()
+		return
+	}
+	p.chartAgain()
+}
+
+// touched are the NICs that a change is about: its own, and those of networks that changed.
+func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
+	keys := []tenant.Key{}
+	for _, e := range effects {
+		switch {
+		case !e.Changed():
+		case e.Key.Kind == tenant.KindNIC:
+			keys = append(keys, e.Key)
+		case e.Key.Kind == tenant.KindNetwork:
+			for _, n := range w.NICs(e.Key) {
+				keys = append(keys, n.Key())
+			}
+		}
+	}
+	slices.SortFunc(keys, tenant.Key.Compare)
+	return slices.Compact(keys)
+}
+
+// alarm says what is wrong with the store as a whole; "" if nothing is.
+func (p *Plane) alarm() string {
+	if h := p.health(); h.State == store.Strange {
+		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
+	}
+	if why := p.alarmed.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // How long the rack has until it is asked again, at first and at most.
@@ -371,7 +606,7 @@ func (p *Plane) retry() {
 				return
 			}
 			p.changing.Lock()
-			p.reconcile(p.World())
+			p.reconcile(p.World(), nil)
 			p.changing.Unlock()
 		}
 	}

@@ -126,6 +126,22 @@ func TestDeleteInUse(t *testing.T) {
 	}
 }
 
+// A NIC that cannot be pulled out is put in again, since its door may be closed already.
+func TestDeleteStuck(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op := h.operator()
+	mustApply(t, op, example(t))
+	h.rack.set(func() { h.rack.stuck[nicKey("red", "web")] = errors.New("memory that does not come") })
+	puts := h.rack.puts
+	_, err := Delete(op, []tenant.Key{nicKey("red", "slow"), nicKey("red", "web")}, true, false)
+	if err == nil || !strings.Contains(err.Error(), "NIC red/web cannot be removed: memory that does not come") {
+		t.Errorf("stuck: %v", err)
+	}
+	if len(h.rack.has()) != 5 || h.rack.puts != puts+2 || h.plane.World().NIC("red", "slow") == nil {
+		t.Errorf("the rack has %v after %d puts, want five after two", h.rack.has(), h.rack.puts-puts)
+	}
+}
+
 // A store that fails changes nothing, and what was pulled out comes back.
 func TestStoreFails(t *testing.T) {
 	s := &failing{}

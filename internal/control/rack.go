@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
+	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
 
@@ -16,12 +16,16 @@ type Rack interface {
 	// Put puts a NIC in, or changes the one that is there to what it is now. It is called for
 	// a NIC that is new and for one that changed, or whose network did.
 	Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
-	// Remove pulls a NIC out. One that is in use stays, and the error is an *InUse, unless
-	// force ends the use. A NIC that is not there is no error.
-	Remove(k tenant.Key, force bool) error
+	// Remove pulls NICs out, all at once, and returns why some are still in. If one is in use,
+	// which is a *tenant.InUse, all stay, unless force ends the use. A NIC that is not there is
+	// no error.
+	Remove(keys []tenant.Key, force bool) map[tenant.Key]error
 	// Enforce makes the policies, shares and quotas of a world those of the NICs. It is called
 	// after every change, before NICs that are new are put in.
 	Enforce(w *tenant.World)
+	// Connect says who is where, on all hosts, in the networks of which this host has members. It
+	// may be called while another method is.
+	Connect(m *overlay.Map) error
 }
 
 // A Porter is a Rack that knows more of a NIC.
@@ -32,28 +36,13 @@ type Porter interface {
 	Socket(k tenant.Key) string
 }
 
-// InUse is the error for a NIC that is not pulled out because somebody uses it.
-type InUse struct {
-	NIC tenant.Key
-	By  []string // "ib_send_bw (pid 12, uid 1000)", each
-}
-
-func (e *InUse) Error() string {
-	const most = 5
-	by := e.By
-	more := ""
-	if len(by) > most {
-		by, more = by[:most], fmt.Sprintf(" and %d more", len(e.By)-most)
-	}
-	return fmt.Sprintf("%v is in use by %s%s: end that first, or use --force", e.NIC, strings.Join(by, ", "), more)
-}
-
 // NoRack is a rack without room: it takes everything and does nothing.
 type NoRack struct{}
 
 func (NoRack) Put(*tenant.Tenant, *tenant.Network, *tenant.NIC) error { return nil }
-func (NoRack) Remove(tenant.Key, bool) error                          { return nil }
+func (NoRack) Remove([]tenant.Key, bool) map[tenant.Key]error         { return nil }
 func (NoRack) Enforce(*tenant.World)                                  {}
+func (NoRack) Connect(*overlay.Map) error                             { return nil }
 
 // A slot is a NIC of this host, as far as the rack has it.
 type slot struct {
@@ -62,8 +51,12 @@ type slot struct {
 	status  Status
 }
 
-// here reports whether a NIC belongs into this host's rack.
+// here reports whether a NIC belongs into this host's rack. One that may be anywhere has a door on
+// every host, and is where it is open (places.go).
 func (p *Plane) here(n *tenant.NIC) bool {
+	if p.Fenced() != "" {
+		return false
+	}
 	return n.Spec.Host == "" || n.Spec.Host == anywhere || n.Spec.Host == p.cfg.Host
 }
 
@@ -71,26 +64,35 @@ func (p *Plane) here(n *tenant.NIC) bool {
 const anywhere = "anywhere"
 
 // reconcile makes the rack what the world says: what is gone goes, then the rules, then what is
-// new comes. changing is held. It returns what did not work, and reports NICs whose status has
-// changed to those who watch.
-func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
+// new comes. Without keys that is for all NICs, else for these. changing is held. It returns what
+// did not work, and reports NICs whose status has changed to those who watch.
+func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	var told []update
-	for _, key := range p.occupied() {
-		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
-		if n != nil && (p.here(n) || s.status.State == Elsewhere) {
-			continue
+	var gone []tenant.Key
+	leave, stay := keys, keys
+	if keys == nil {
+		leave = p.occupied()
+		for _, o := range w.Objects(tenant.KindNIC) {
+			stay = append(stay, o.Key())
 		}
-		if s.status.State == Elsewhere {
+	}
+	for _, key := range leave {
+		n, s := w.NIC(key.Tenant, key.Name), p.slot(key)
+		switch {
+		case n != nil && (p.here(n) || s.nic == nil):
+			continue
+		case s.nic == nil && s.status.State != Failed:
 			p.free(key)
 			continue
 		}
-		// Whoever took it out of the world has decided.
-		if err := p.try(func() error { return p.cfg.Rack.Remove(key, true) }); err != nil {
+		gone = append(gone, key)
+	}
+	failures := p.pull(gone, true) // whoever took them out of the world has decided
+	for _, key := range gone {
+		if err := failures[key]; err != nil {
 			warnings = append(warnings, fmt.Sprintf("%v cannot be removed: %v", key, err))
 			p.setStatus(key, func(s *slot) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
-			continue
 		}
-		p.free(key)
 	}
 	if err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil }); err != nil {
 		warnings = append(warnings, "the rules cannot be enforced: "+err.Error())
@@ -98,8 +100,11 @@ func (p *Plane) reconcile(w *tenant.World) (warnings []string) {
 	}
 	failed := []*tenant.NIC{}
 	errs := make(map[tenant.Key]error)
-	for _, o := range w.Objects(tenant.KindNIC) {
-		n := o.(*tenant.NIC)
+	for _, key := range stay {
+		n := w.NIC(key.Tenant, key.Name)
+		if n == nil {
+			continue
+		}
 		if !p.here(n) {
 			p.setElsewhere(n, &told)
 			continue
@@ -154,11 +159,15 @@ func (p *Plane) putIn(w *tenant.World, n *tenant.NIC, told *[]update) error {
 }
 
 func (p *Plane) setElsewhere(n *tenant.NIC, told *[]update) {
-	if p.slot(n.Key()).status.State == Elsewhere {
+	reason := p.Fenced()
+	if reason == "" {
+		reason = "it is of host " + n.Spec.Host
+	}
+	if s := p.slot(n.Key()); s.status.State == Elsewhere && s.status.Reason == reason || s.nic != nil {
 		return
 	}
 	p.setStatus(n.Key(), func(s *slot) {
-		s.status = Status{State: Elsewhere, Reason: "it is of host " + n.Spec.Host, Since: time.Now()}
+		s.status = Status{State: Elsewhere, Reason: reason, Since: time.Now()}
 		*told = append(*told, update{object: n})
 	})
 }
@@ -173,35 +182,64 @@ func (p *Plane) failed(old Status, why string) Status {
 }
 
 // vacate pulls out the NICs that a change takes from this host, before it is committed. If one
-// is in use, all are put back, and nothing happens. changing is held.
+// is in use, all stay, and nothing happens. changing is held.
 func (p *Plane) vacate(old, next *tenant.World, effects []tenant.Effect, force bool) error {
-	var problems Error
+	var leave []tenant.Key
 	for _, e := range effects {
-		n, isNIC := e.Old.(*tenant.NIC)
-		if !isNIC || p.slot(e.Key).nic == nil {
+		if _, isNIC := e.Old.(*tenant.NIC); !isNIC || p.slot(e.Key).nic == nil {
 			continue
 		}
-		if now := next.NIC(e.Key.Tenant, e.Key.Name); now != nil && p.here(now) {
-			continue
+		if now := next.NIC(e.Key.Tenant, e.Key.Name); now == nil || !p.here(now) {
+			leave = append(leave, e.Key)
 		}
-		err := p.try(func() error { return p.cfg.Rack.Remove(e.Key, force) })
-		if err == nil {
-			p.free(e.Key)
-			continue
-		}
-		var used *InUse
-		if errors.As(err, &used) {
+	}
+	failures := p.pull(leave, force)
+	if len(failures) == 0 {
+		return nil
+	}
+	var problems Error
+	for _, key := range leave {
+		var used *tenant.InUse
+		switch err := failures[key]; {
+		case err == nil:
+		case errors.As(err, &used):
 			problems.InUse = true
-		} else {
-			err = fmt.Errorf("%v cannot be removed: %w", n.Key(), err)
+			problems.Problems = append(problems.Problems, used.Error())
+		default:
+			problems.Problems = append(problems.Problems, fmt.Sprintf("%v cannot be removed: %v", key, err))
 		}
-		problems.Problems = append(problems.Problems, err.Error())
 	}
-	if len(problems.Problems) > 0 {
-		p.reconcile(old)
-		return &problems
+	if !problems.InUse {
+		for key := range failures { // it may be half out: to have it again, it has to be put in again
+			p.setStatus(key, func(s *slot) { s.nic = nil })
+		}
 	}
-	return nil
+	p.reconcile(old, nil) // what was pulled out comes back
+	return &problems
+}
+
+// pull pulls NICs out of the rack, and returns why some are still there. changing is held.
+func (p *Plane) pull(keys []tenant.Key, force bool) (failures map[tenant.Key]error) {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := p.try(func() error { failures = p.cfg.Rack.Remove(keys, force); return nil }); err != nil {
+		failures = make(map[tenant.Key]error)
+		for _, key := range keys {
+			failures[key] = err
+		}
+	}
+	inUse := false
+	for _, err := range failures {
+		var used *tenant.InUse
+		inUse = inUse || errors.As(err, &used)
+	}
+	for _, key := range keys {
+		if failures[key] == nil && !inUse {
+			p.free(key)
+		}
+	}
+	return failures
 }
 
 // try calls the rack. A panic there is a mistake of ours, and is that NIC's alone.
@@ -247,6 +285,18 @@ func (p *Plane) occupied() []tenant.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+}
+
+// racked are the keys of the NICs that are in the rack.
+func (p *Plane) racked() (keys []tenant.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, s := range p.slots {
+		if s.nic != nil {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // unfinished reports whether the rack still has something to do.

@@ -347,16 +347,21 @@ func (t *Tree) refresh(done, ended chan struct{}) {
 
 // Remove deletes the tree; once it is gone, again does nothing.
 func (t *Tree) Remove() error {
-	t.life.Lock()
-	defer t.life.Unlock()
-	t.gone = true
-	t.unfollow()
+	t.Leave()
 	err := os.RemoveAll(t.root)
 	// The directory around it may hold the shared object, which is not ours.
 	if rerr := os.Remove(filepath.Dir(t.root)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, syscall.ENOTEMPTY) {
 		err = errors.Join(err, rerr)
 	}
 	return err
+}
+
+// Leave has nothing written any more, and leaves the files to whoever owns the directory.
+func (t *Tree) Leave() {
+	t.life.Lock()
+	defer t.life.Unlock()
+	t.gone = true
+	t.unfollow()
 }
 
 func (t *Tree) closeFiles() {

@@ -35,6 +35,7 @@ type acks struct {
 	list  [acksOwed]struct {
 		from     *task
 		src, dst netip.Addr
+		vni      uint32
 		b        transport.Burst
 	}
 }
@@ -66,7 +67,7 @@ func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
 	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs || from.q.Rang()
 	from.recvs = recvs
 	w := &a.list[i-1]
-	w.from, w.src, w.dst, w.b = from, r.from, r.to, *b
+	w.from, w.src, w.dst, w.vni, w.b = from, r.from, r.to, r.vni, *b
 }
 
 // answered notes that from sends a request after it was sent one.
@@ -79,7 +80,7 @@ func (e *Engine) answered(from *task) {
 // them along.
 func (e *Engine) acksDue() bool {
 	a := &e.net.acks
-	return a.n > 0 && (a.now || e.net.port.Pending() || e.now-a.since >= ackWait)
+	return a.n > 0 && (a.now || e.net.pending() || e.now-a.since >= ackWait)
 }
 
 // pay sends all that wait.
@@ -93,7 +94,7 @@ func (e *Engine) pay() {
 			t.answers = false
 		}
 		w.from = nil
-		e.net.port.Send(w.src, w.dst, &w.b) // what cannot be sent is lost
+		e.net.send(w.vni, w.src, w.dst, &w.b)
 	}
 	a.n = 0
 }

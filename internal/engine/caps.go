@@ -117,6 +117,12 @@ func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 	return *e.sched.nics.Used(&c.band.nic)
 }
 
+// Waits are how long requests of NICs of both classes have waited for their turns. It runs on the
+// loop.
+func (e *Engine) Waits() (bulk, latency nic.Waits) {
+	return e.sched.waited.bulk, e.sched.waited.latency
+}
+
 // Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted
 // to send to it and it was (in). It runs on the loop.
 func (e *Engine) Throttled(n *nic.NIC) (out, in ib.Time) {
@@ -238,7 +244,7 @@ func (e *Engine) acknowledge(c *card) {
 		*p = nil
 		l := t.late
 		if l.waits = false; !t.q.Gone() {
-			e.net.port.Send(l.route.from, l.route.to, &l.b) // what cannot be sent is lost
+			e.net.send(l.route.vni, l.route.from, l.route.to, &l.b)
 		}
 	}
 }

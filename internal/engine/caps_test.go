@@ -374,7 +374,7 @@ func TestCommandsInShare(t *testing.T) {
 	const fd = 1 << 20 // nobody's
 	b.e.lines.of[fd] = line{l, l.n}
 	b.requests = func() {
-		b.e.lines.events[0].Fd, b.e.lines.at, b.e.lines.n = fd, 0, 1
+		b.e.lines.ready[0], b.e.lines.at, b.e.lines.n = readyLine{fd: fd, line: l}, 0, 1
 		b.e.serveLines()
 	}
 	time := func(i int) ib.Time { return b.nics[i].Counters().LoopTime }

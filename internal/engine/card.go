@@ -17,8 +17,8 @@ import (
 //	packet ── destination address ──▶ cards.at ──▶ card ──▶ QP
 type card struct {
 	nic    *nic.NIC
-	manage Management            // nil: nobody takes its management datagrams
-	groups map[ib.GID]netip.Addr // that it is a member of, and what the underlay calls them
+	manage Management       // nil: nobody takes its management datagrams
+	groups map[ib.GID]place // that it is a member of, and what the network calls them
 	band   band
 	late   queue[*task] // whose acknowledgements wait until it is under its cap
 	held   queue[*task] // who waits to send to it, see caps.go
@@ -27,10 +27,17 @@ type card struct {
 // cards are the NICs that are served.
 type cards struct {
 	of map[*nic.NIC]*card
-	at map[ib.GID]*card // by the address that packets from other hosts arrive at
+	at map[place]*card // by the address that packets from other hosts arrive at
 	// What was found there last.
-	gid  ib.GID
-	last *card
+	place place
+	last  *card
+}
+
+// A place is an address in a network between hosts: in the hosts' own, whose number is 0, or in a
+// virtual one.
+type place struct {
+	vni uint32
+	gid ib.GID
 }
 
 // Add has the engine serve a NIC, whose management datagrams m takes; nil: nobody does. It
@@ -40,15 +47,15 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 	if e.cards.of[n] != nil {
 		return fmt.Errorf("engine: the NIC %s is there already", n.Name)
 	}
-	c := &card{nic: n, manage: m, groups: make(map[ib.GID]netip.Addr)}
+	c := &card{nic: n, manage: m, groups: make(map[ib.GID]place)}
 	at := e.addresses(n)
-	for _, gid := range at {
-		if o := e.cards.at[gid]; o != nil {
-			return fmt.Errorf("engine: the address %v of NIC %s is that of %s: give it another", gid.Addr(), n.Name, o.nic.Name)
+	for _, p := range at {
+		if o := e.cards.at[p]; o != nil {
+			return fmt.Errorf("engine: the address %v of NIC %s is that of %s: give it another", p.gid.Addr(), n.Name, o.nic.Name)
 		}
 	}
-	for _, gid := range at {
-		e.cards.at[gid] = c
+	for _, p := range at {
+		e.cards.at[p] = c
 	}
 	e.cards.of[n] = c
 	e.cards.last = nil
@@ -65,9 +72,9 @@ func (e *Engine) Remove(n *nic.NIC) {
 	}
 	delete(e.cards.of, n)
 	e.unrank(c)
-	for gid, o := range e.cards.at {
+	for p, o := range e.cards.at {
 		if o == c {
-			delete(e.cards.at, gid)
+			delete(e.cards.at, p)
 		}
 	}
 	e.cards.last = nil
@@ -75,19 +82,31 @@ func (e *Engine) Remove(n *nic.NIC) {
 }
 
 // addresses are where packets from other hosts arrive for a NIC, as they stand in packets.
-func (e *Engine) addresses(n *nic.NIC) (list []ib.GID) {
+func (e *Engine) addresses(n *nic.NIC) (list []place) {
 	for _, g := range n.GIDs {
 		if w := e.opts.Resolver.Resolve(n, g.GID); w.NIC == n && w.To.IsValid() {
-			list = append(list, ib.GIDOf(w.To))
+			list = append(list, place{w.VNI, ib.GIDOf(w.To)})
 		}
 	}
 	return list
 }
 
+// readdress finds out again where packets arrive for which NIC, because the Resolver has other
+// answers than before.
+func (e *Engine) readdress() {
+	clear(e.cards.at)
+	e.cards.last = nil
+	for n, c := range e.cards.of {
+		for _, p := range e.addresses(n) {
+			e.cards.at[p] = c
+		}
+	}
+}
+
 // arrived is the NIC that packets for an address of ours are for; nil: none.
-func (c *cards) arrived(gid *ib.GID) *card {
-	if c.last == nil || c.gid != *gid {
-		c.last, c.gid = c.at[*gid], *gid
+func (c *cards) arrived(vni uint32, gid *ib.GID) *card {
+	if p := (place{vni, *gid}); c.last == nil || c.place != p {
+		c.last, c.place = c.at[p], p
 	}
 	return c.last
 }
@@ -100,10 +119,19 @@ type route struct {
 	card   *card      // of this daemon; nil: elsewhere, or nowhere
 	from   netip.Addr // else, between which addresses packets travel
 	to     netip.Addr
+	vni    uint32 // of the network that these are addresses of; 0: of hosts
 }
 
 // remote reports whether the route leads to another host.
 func (r *route) remote() bool { return r.card == nil && r.to.IsValid() }
+
+// place is where the route leads, in a network between hosts.
+func (r *route) place() place {
+	if !r.to.IsValid() {
+		return place{}
+	}
+	return place{r.vni, ib.GIDOf(r.to)}
+}
 
 // find asks where dgid is.
 func (t *task) find(sgid, dgid *ib.GID) {
@@ -116,7 +144,7 @@ func (e *Engine) find(c *card, sgid, dgid *ib.GID) route {
 	case w.Local():
 		r.card = e.cards.of[w.NIC]
 	case w.Remote():
-		if r.from, r.to = w.From, w.To; !r.from.IsValid() {
+		if r.from, r.to, r.vni = w.From, w.To, w.VNI; !r.from.IsValid() {
 			r.from = e.opts.Resolver.Resolve(c.nic, *sgid).To
 		}
 	}

@@ -89,7 +89,7 @@ func New(o Options) (*Engine, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{opts: o, now: 1}
-	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[ib.GID]*card)}
+	e.cards = cards{of: make(map[*nic.NIC]*card), at: make(map[place]*card)}
 	e.cmds.done = make(chan struct{})
 	base := time.Now()
 	e.time = func() ib.Time { return ib.Time(time.Since(base)) + 1 }

@@ -18,8 +18,8 @@ import (
 // goes to the members on this host, in memory, and to the network; what comes from there goes
 // to the members. A group that leads nowhere has the members of one NIC.
 type groups struct {
-	of       map[netip.Addr]*group // by the underlay's address
-	fds      map[int32]bool        // those that are joined on the network: whether each is in ready
+	of       map[place]*group // by the network's number and what the group is called there
+	fds      map[int32]bool   // those that are joined on the network: whether each is in ready
 	ready    queue[int32]
 	sent     uint64 // datagrams that went to other hosts
 	received uint64 // and that came from there
@@ -37,7 +37,7 @@ type member struct {
 	gid  ib.GID
 }
 
-func (g *groups) init() { g.of, g.fds = make(map[netip.Addr]*group), make(map[int32]bool) }
+func (g *groups) init() { g.of, g.fds = make(map[place]*group), make(map[int32]bool) }
 
 // memberCost is what a member costs at least of its sender's turn, in bytes.
 const memberCost = 256
@@ -52,13 +52,19 @@ func (e *Engine) multicast(from *task, b *transport.Burst) {
 		from.find(&b.SGID, &b.DGID)
 	}
 	n := 0
-	if g := e.net.groups.of[r.to]; g != nil {
+	if g := e.net.groups.of[r.place()]; g != nil {
 		n = e.deliverGroup(g, b)
 	} else {
 		n = e.deliverMembers(member{from.card, b.DGID}, b)
 	}
 	e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
-	if e.net.port != nil && r.remote() && !r.from.IsLoopback() {
+	switch {
+	case !e.net.lead(r):
+	case r.vni != 0:
+		n = e.net.over.SendGroup(r.vni, r.from, r.to, b)
+		e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
+		e.net.groups.sent += uint64(n)
+	case !r.from.IsLoopback():
 		e.net.port.Send(r.from, r.to, b)
 		e.net.groups.sent++
 	}
@@ -83,18 +89,21 @@ func (e *Engine) deliverMembers(m member, b *transport.Burst) int {
 
 // join makes a NIC, of which the first queue pair has joined, a member of a group.
 func (e *Engine) join(c *card, gid ib.GID) error {
-	to := e.opts.Resolver.Resolve(c.nic, gid).To
-	if !to.IsValid() {
+	w := e.opts.Resolver.Resolve(c.nic, gid)
+	if !w.To.IsValid() {
 		return nil
 	}
+	to := place{w.VNI, ib.GIDOf(w.To)}
 	gs := &e.net.groups
 	g := gs.of[to]
 	if g == nil {
-		fd, err := e.joinNetwork(to)
-		if err != nil {
-			return err
+		g = &group{fd: -1}
+		if w.VNI == 0 { // a virtual network's other hosts send to every host of it
+			var err error
+			if g.fd, err = e.joinNetwork(w.To); err != nil {
+				return err
+			}
 		}
-		g = &group{fd: fd}
 		gs.of[to] = g
 	}
 	// A new slice: a burst may be on its way through the old one.
@@ -150,7 +159,7 @@ func (e *Engine) leave(c *card, gid ib.GID) {
 	delete(gs.of, to)
 	if g.fd >= 0 {
 		delete(gs.fds, g.fd)
-		e.net.port.Leave(to) // the poller forgets what is closed
+		e.net.port.Leave(to.gid.Addr()) // the poller forgets what is closed
 	}
 }
 
@@ -186,16 +195,34 @@ type members struct{ e *Engine }
 
 // Receive implements link.Receiver. Only datagrams for everyone count; nobody is told of
 // congestion, because all members would tell at once.
-func (m members) Receive(b *transport.Burst, _ bool) {
-	e := m.e
-	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.cards.at[b.SGID] != nil {
+func (m members) Receive(b *transport.Burst, _ bool) { m.e.receiveGroup(0, b) }
+
+func (e *Engine) receiveGroup(vni uint32, b *transport.Burst) {
+	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.cards.at[place{vni, b.SGID}] != nil {
 		return
 	}
 	e.net.groups.received++
-	if g := e.net.groups.of[b.DGID.Addr()]; g != nil {
+	if g := e.net.groups.of[place{vni, b.DGID}]; g != nil {
 		e.deliverGroup(g, b)
 	}
 	e.deliverReplies()
+}
+
+// rejoin has NICs join again whose network has become one between hosts, or is none any more,
+// since they joined: a group is another one there.
+func (e *Engine) rejoin() {
+	for _, c := range e.cards.of {
+		for gid := range c.nic.Groups() {
+			now := place{}
+			if w := e.opts.Resolver.Resolve(c.nic, gid); w.To.IsValid() {
+				now = place{w.VNI, ib.GIDOf(w.To)}
+			}
+			if was := c.groups[gid]; was != now {
+				e.leave(c, gid)
+				e.join(c, gid) // fails only in the host's own network, which does not change
+			}
+		}
+	}
 }
 
 // Congested implements link.Receiver: nobody tells a group of congestion.

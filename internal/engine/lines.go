@@ -24,6 +24,9 @@ import (
 // request happens before it. The kernel's list of ready lines goes round, and a line has one
 // request served before it is at the end of that list again.
 //
+// A line may have a box besides: shared memory in which a client that is awake leaves its
+// requests, and needs no system call for that (boxes.go).
+//
 // Requests are charged to their NIC as turns are. While others want turns, the requests of a tenant
 // that has had more than its share wait: it cannot have with commands what it would not have with
 // messages.
@@ -31,10 +34,13 @@ type lineSet struct {
 	epfd   int
 	of     map[int32]line
 	events [commandsPerPass]unix.EpollEvent
-	at, n  int     // events[at:n] are ready, and not served yet
+	ready  [2 * commandsPerPass]readyLine
+	at, n  int     // ready[at:n] are not served yet
 	told   bool    // the poller says that some are
 	looked ib.Time // when the kernel was asked last
 	last   ib.Time // when one was served last
+
+	boxes boxes
 
 	serving Line
 	serve   func() // calls Serve of serving
@@ -44,6 +50,14 @@ type lineSet struct {
 type line struct {
 	Line
 	nic *nic.NIC
+}
+
+// A readyLine is one that has a request: in its box, or on its connection.
+type readyLine struct {
+	fd    int32 // -1: it is gone
+	line  Line
+	boxed bool
+	shut  bool // its box is: it is not found again
 }
 
 // A Line is a client's connection. Its methods are called on the loop.
@@ -92,6 +106,7 @@ func (e *Engine) Watch(fd int, n *nic.NIC, l Line) error {
 // descriptor is closed.
 func (e *Engine) Unwatch(fd int) {
 	e.Pause(fd)
+	e.Leave(fd)
 	e.lines.forget(fd)
 	delete(e.lines.of, int32(fd))
 }
@@ -99,8 +114,8 @@ func (e *Engine) Unwatch(fd int) {
 // forget takes fd out of those that wait to be served: under this number, another may come.
 func (l *lineSet) forget(fd int) {
 	for i := l.at; i < l.n; i++ {
-		if l.events[i].Fd == int32(fd) {
-			l.events[i].Fd = -1
+		if l.ready[i].fd == int32(fd) {
+			l.ready[i].fd = -1
 		}
 	}
 }
@@ -123,12 +138,23 @@ func (e *Engine) linesReady() bool {
 	if l.at < l.n {
 		return true
 	}
-	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
-		return false
+	l.at, l.n = 0, 0
+	if len(l.boxes.open) > 0 {
+		e.lookIntoBoxes()
 	}
-	l.told, l.looked, l.at, l.n = false, e.now, 0, 0
-	if n, err := epollNap(l.epfd, l.events[:], 0); err == nil {
-		l.n = n
+	if !l.told && (e.now-l.last > linesHot || e.now-l.looked < linesEvery) {
+		return l.n > 0
+	}
+	l.told, l.looked = false, e.now
+	n, err := epollNap(l.epfd, l.events[:], 0)
+	if err != nil {
+		n = 0
+	}
+	for _, ev := range l.events[:n] {
+		if line := l.of[ev.Fd]; line.Line != nil {
+			l.ready[l.n] = readyLine{fd: ev.Fd, line: line.Line}
+			l.n++
+		}
 	}
 	return l.n > 0
 }
@@ -148,18 +174,23 @@ func (e *Engine) serveLines() {
 	l := &e.lines
 	e.mgmt.stale = true
 	for begin := e.now; l.at < l.n; {
-		next := l.of[l.events[l.at].Fd]
-		l.at++
-		if next.Line == nil || e.owes(next.nic) {
+		r := l.ready[l.at]
+		l.ready[l.at] = readyLine{}
+		if l.at++; r.fd < 0 {
+			continue
+		}
+		if !r.shut && e.owes(l.of[r.fd].nic) {
 			continue // who has to wait is ready in the next look, too
 		}
-		l.serving = next.Line
+		l.serving = r.line
 		if err := e.command(l.serve); err != nil {
 			l.serving.Fail(err)
 		}
 		l.serving = nil
-		e.clock()
-		if l.last = e.now; e.now-begin >= commandTime {
+		if e.clock(); !r.boxed {
+			l.last = e.now
+		}
+		if e.now-begin >= commandTime {
 			return
 		}
 	}

@@ -83,7 +83,7 @@ func (t *task) Send(b *transport.Burst) {
 
 // leaveHost sends b to another host, if it is for one.
 func (e *Engine) leaveHost(t *task, b *transport.Burst) {
-	if e.net.port != nil && t.route.remote() {
+	if e.net.lead(&t.route) {
 		e.depart(t, &t.route, b)
 		return
 	}

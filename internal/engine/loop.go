@@ -120,7 +120,7 @@ func (e *Engine) step() bool {
 		e.giveUp()
 		work = true
 	}
-	if e.net.port != nil {
+	if e.net.any() {
 		work = e.pollPort() || work
 	}
 	if e.net.groups.ready.n > 0 {
@@ -144,11 +144,11 @@ func (e *Engine) step() bool {
 	if e.manage() || e.sched.waiting() {
 		work = true
 	}
-	if e.net.port != nil {
+	if e.net.any() {
 		if e.flushPort() {
 			work = true
 		}
-		e.net.traffic.pass(e.net.port.Moved(), e.now)
+		e.net.traffic.pass(e.net.moved(), e.now)
 		e.place()
 	}
 	return work

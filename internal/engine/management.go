@@ -85,8 +85,8 @@ func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
 		d := e.mgmt.local.push()
 		d.card, d.from, d.to = r.card, from, to
 		copy(d.mad[:], mad)
-	case e.net.port != nil && r.remote():
-		e.net.port.Send(r.from, r.to, e.mgmt.datagram(from, to, mad)) // what cannot be sent is lost
+	case e.net.lead(&r):
+		e.net.send(r.vni, r.from, r.to, e.mgmt.datagram(from, to, mad))
 	} // else it leads nowhere: lost, as on a wire
 }
 
@@ -154,11 +154,11 @@ func (e *Engine) manage() bool {
 
 // receiveMAD takes a datagram for queue pair 1 from another host. Only a queue pair
 // 1 may send one: whoever else does is a program that pretends.
-func (e *Engine) receiveMAD(b *transport.Burst) {
-	c := e.cards.arrived(&b.DGID)
+func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
+	c := e.cards.arrived(vni, &b.DGID)
 	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
-		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[b.SGID] != nil {
-		e.stray(&b.DGID, b.Packets)
+		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[place{vni, b.SGID}] != nil {
+		e.stray(vni, &b.DGID, b.Packets)
 		return
 	}
 	m := &e.mgmt
@@ -166,7 +166,7 @@ func (e *Engine) receiveMAD(b *transport.Burst) {
 	for _, p := range b.Data.Pieces() {
 		n += copy(m.in[n:], p.Mem)
 	}
-	if n != wire.MADSize || e.net.peers != nil && e.net.peers.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.port.LongID()) {
+	if n != wire.MADSize || vni == 0 && e.net.peers != nil && e.net.peers.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.port.LongID()) {
 		return
 	}
 	if c.manage != nil {

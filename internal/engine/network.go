@@ -27,8 +27,8 @@ import (
 // All NICs share the port and everything here: other hosts and the kernel's sockets know only
 // one sender.
 type network struct {
-	port    *link.Port     // nil: there are no other hosts
-	sockets map[int32]bool // its descriptors
+	outside
+	sockets map[int32]bool // their descriptors
 	tap     *link.Tap
 	traffic traffic
 	heard   int // batches taken since a timer of a remote queue pair came due
@@ -75,14 +75,20 @@ func (e *Engine) SetTap(t *link.Tap) {
 	if e.net.port != nil {
 		e.net.port.SetTap(t)
 	}
+	if e.net.over != nil {
+		e.net.over.SetTap(t)
+	}
 }
 
 // LinkCounters are those of the way to other hosts. It runs on the loop.
 func (e *Engine) LinkCounters() link.Counters {
-	if e.net.port == nil {
-		return link.Counters{}
+	var c link.Counters
+	if e.net.port != nil {
+		c = e.net.port.Counters()
 	}
-	c := e.net.port.Counters()
+	if e.net.over != nil {
+		c = c.Add(e.net.over.Counters())
+	}
 	c.Strays, c.Nowhere = e.net.strays, e.net.nowhere
 	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received
 	return c
@@ -92,7 +98,7 @@ func (e *Engine) LinkCounters() link.Counters {
 func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindCNP:
-		e.net.port.SendCNP(r.from, r.to, b.Src, b.Dst)
+		e.net.sendCNP(r, b)
 		return
 	case transport.KindAck:
 		if b.Syndrome>>5 == 0 {
@@ -110,7 +116,7 @@ func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
 	} else if from.ackAt != 0 {
 		e.answered(from)
 	}
-	e.net.port.Send(r.from, r.to, b)
+	e.net.send(r.vni, r.from, r.to, b)
 }
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
@@ -119,7 +125,7 @@ func (e *Engine) pollPort() bool {
 	if !e.net.traffic.polled {
 		return false
 	}
-	found := e.net.port.Poll(e)
+	found := e.poll(false)
 	e.net.traffic.looked(found, e.now)
 	return found
 }
@@ -135,11 +141,11 @@ const (
 // the loop had to wait for a processor, the answers are there but have not been read. It
 // reports whether that is done; if not, the next pass goes on.
 func (e *Engine) hear() bool {
-	if e.net.port == nil || e.net.traffic.dry || e.net.traffic.flood {
+	if !e.net.any() || e.net.traffic.dry || e.net.traffic.flood {
 		return !e.net.traffic.flood
 	}
 	for range hearPerPass {
-		if !e.net.port.Poll(e) {
+		if !e.poll(true) {
 			e.net.traffic.dry, e.net.heard = true, 0
 			return true
 		}
@@ -160,26 +166,28 @@ func (e *Engine) flushPort() bool {
 	if e.acksDue() {
 		e.pay()
 	}
-	if !e.net.port.Pending() {
+	if !e.net.pending() {
 		return false
 	}
-	e.net.port.Flush()
+	e.net.flush(e.now)
 	e.net.traffic.wake(e.now)
-	return e.net.port.Pending()
+	return e.net.pending()
 }
 
 // Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
-func (e *Engine) Receive(b *transport.Burst, ce bool) {
+func (e *Engine) Receive(b *transport.Burst, ce bool) { e.receive(0, b, ce) }
+
+func (e *Engine) receive(vni uint32, b *transport.Burst, ce bool) {
 	if b.Dst == wire.GSIQP {
-		e.receiveMAD(b)
+		e.receiveMAD(vni, b)
 		return
 	}
 	var t *task
-	if c := e.cards.arrived(&b.DGID); c != nil {
+	if c := e.cards.arrived(vni, &b.DGID); c != nil {
 		t = c.taskAt(b.Dst)
 	}
 	if t == nil {
-		e.stray(&b.DGID, b.Packets)
+		e.stray(vni, &b.DGID, b.Packets)
 		return
 	}
 	if e.sched.nics.Gated() && b.Kind < transport.KindReadResp {
@@ -210,9 +218,9 @@ func (e *Engine) Receive(b *transport.Burst, ce bool) {
 }
 
 // stray counts packets from other hosts for no queue pair of ours.
-func (e *Engine) stray(to *ib.GID, packets uint32) {
+func (e *Engine) stray(vni uint32, to *ib.GID, packets uint32) {
 	e.net.strays += uint64(packets)
-	if c := e.cards.arrived(to); c != nil {
+	if c := e.cards.arrived(vni, to); c != nil {
 		c.nic.Drop(nic.DropNoQP, packets)
 	} else {
 		e.net.nowhere += uint64(packets)
@@ -220,13 +228,15 @@ func (e *Engine) stray(to *ib.GID, packets uint32) {
 }
 
 // Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
-func (e *Engine) Congested(qp uint32, from, to ib.GID) {
+func (e *Engine) Congested(qp uint32, from, to ib.GID) { e.congested(0, qp, from, to) }
+
+func (e *Engine) congested(vni uint32, qp uint32, from, to ib.GID) {
 	var t *task
-	if c := e.cards.arrived(&to); c != nil {
+	if c := e.cards.arrived(vni, &to); c != nil {
 		t = c.taskAt(qp)
 	}
 	if t == nil {
-		e.stray(&to, 1)
+		e.stray(vni, &to, 1)
 		return
 	}
 	t.q.Transport().Congested(e.now, from)

@@ -120,7 +120,7 @@ func (e *Engine) place() {
 		return
 	}
 	p := &e.placement
-	switch p.judge(e.now, e.net.port.Moved()) {
+	switch p.judge(e.now, e.net.moved()) {
 	case try:
 		p.left = leave()
 	case goBack:

@@ -27,11 +27,7 @@ type recognition struct{ e *Engine }
 
 // recognise makes the table of other hosts.
 func (e *Engine) recognise(version string) {
-	f := uint32(features)
-	if e.opts.NoFiller {
-		f &^= wire.FeatureFiller
-	}
-	e.net.peers = hosts.New(hosts.Config{Version: version, Features: f, Random: random64, Env: recognition{e}})
+	e.net.peers = hosts.New(hosts.Config{Version: version, Features: e.Features(), Random: random64, Env: recognition{e}})
 	e.net.port.OnDoubt(func(a netip.Addr) { e.net.peers.Doubt(e.now, ib.GIDOf(a)) })
 }
 
@@ -42,10 +38,16 @@ func random64() uint64 {
 }
 
 // path is what the state machine of a queue pair has to know of its route.
-func (e *Engine) path(r *route) transport.Path {
+func (e *Engine) path(t *task, r *route) transport.Path {
 	n := &e.net
-	if n.port == nil || !r.remote() {
+	if !n.lead(r) {
 		return transport.Path{}
+	}
+	if r.vni != 0 {
+		// Who is a vrdma host, and what it understands, the map knows.
+		p := e.pathTo(n.over.Features(r.vni, r.to))
+		p.MaxBurst = overlayBurst(128<<t.card.nic.MTU, r.to.Is4())
+		return p
 	}
 	p := e.pathTo(0)
 	if n.peers != nil && reachable(r) {
@@ -91,7 +93,7 @@ func (r recognition) Judged(gid ib.GID) {
 	n.port.SetFiller(at, f&wire.FeatureFiller != 0)
 	p := r.e.pathTo(f)
 	r.e.eachRemote(func(t *task) {
-		if t.route.to == at {
+		if t.route.vni == 0 && t.route.to == at {
 			t.q.Transport().SetPath(p)
 		}
 	})
@@ -100,7 +102,7 @@ func (r recognition) Judged(gid ib.GID) {
 // InUse implements hosts.Env.
 func (r recognition) InUse(f func(local, remote ib.GID)) {
 	r.e.eachRemote(func(t *task) {
-		if reachable(&t.route) {
+		if t.route.vni == 0 && reachable(&t.route) {
 			f(ib.GIDOf(t.route.from), ib.GIDOf(t.route.to))
 		}
 	})

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"vrdma/internal/ib"
+	"vrdma/internal/nic"
 	"vrdma/internal/schedule"
 )
 
@@ -33,6 +34,8 @@ type scheduler struct {
 	clock  *ib.Time     // of the loop
 	ready  int          // how many sessions want a turn
 	alarms heap[*share] // the users that want none and have timers, by the first that is due
+
+	waited struct{ bulk, latency nic.Waits } // by the class of the NIC
 }
 
 // A band is what the scheduler knows of a NIC.
@@ -213,6 +216,11 @@ func (s *scheduler) next(now ib.Time) *task {
 	}
 	if t != nil {
 		b.card.nic.Waited(now - t.since)
+		if b.nic.Latency() {
+			s.waited.latency.Add(now - t.since)
+		} else {
+			s.waited.bulk.Add(now - t.since)
+		}
 	}
 	return t
 }

@@ -12,7 +12,7 @@ func (e *Engine) sleep() {
 		e.flushPort()
 		return
 	}
-	if !e.bells.restAll() {
+	if !e.shutBoxes() || !e.bells.restAll() {
 		return
 	}
 	if e.net.tap != nil {
@@ -43,6 +43,7 @@ func (e *Engine) collect(n int) {
 		} else if ev.Fd == int32(e.lines.epfd) {
 			e.lines.told = true
 		} else if e.net.sockets[ev.Fd] {
+			e.net.woken(ev.Fd, e.now)
 			e.net.traffic.wake(e.now)
 		} else {
 			e.net.groups.readable(ev.Fd)

@@ -51,7 +51,7 @@ func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
 // netDev is the interface of one of our addresses, and the MTU of the NIC that has it.
 func (e *Engine) netDev(a netip.Addr) (string, int) {
 	gid := ib.GIDOf(a)
-	c := e.cards.at[gid]
+	c := e.cards.at[place{0, gid}]
 	if c == nil {
 		return "", 0
 	}

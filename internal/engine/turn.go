@@ -61,7 +61,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		e.offer(t)
 		e.deliverReplies()
 	}
-	if m.Path().Remote && !e.net.port.Ready() {
+	if m.Path().Remote && !e.net.ready(&t.route) {
 		e.schedule(t) // what it sends would be lost
 		return false
 	}

@@ -36,15 +36,15 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
-	p, err := s.process(token, who, d)
+	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: s.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: p.door.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -71,7 +71,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses, d)
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
@@ -79,7 +79,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, token
 func (ses *cmSession) end() {
 	ses.proc.dropChannel(ses)
 	if err := ses.srv.loop.Do(ses.ch.Close); err != nil {
-		ses.srv.log.Error("panic while closing an event channel", "session", ses.id, "error", err)
+		ses.srv.log.Error("panic while closing an event channel", "nic", ses.nic.Name, "session", ses.id, "error", err)
 	}
 }
 

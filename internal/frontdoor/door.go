@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"vrdma/internal/budget"
@@ -32,13 +33,17 @@ type Door struct {
 	// Admit says why a process may not use the NIC; nil: whoever can connect may. It is asked
 	// when a process introduces itself or looks, and not again for the devices that it opens.
 	Admit func(who *caller.Caller, conn syscall.Conn) error
+	// Claim says why programs cannot use the NIC here and now, because it is on another host; nil:
+	// they can. It is asked when a process introduces itself, and may wait for a while.
+	Claim func() error
 	// Account is the tenant's that pays for what is used through the door; nil: the users do.
 	Account *budget.Account
 	// Commands and Requests bound commands, and requests for connections, a second; nil: no
 	// limit. A command waits for its turn. A request is refused at once: who asks for a
 	// connection has a time-out, and would rather know.
 	Commands, Requests *budget.Pace
-	// Rests: nothing is open but the socket while nobody uses the NIC.
+	// Rests: nothing is open but the socket while nobody uses the NIC. Whoever opened such a door
+	// removes the device tree, with the directory that it is in.
 	Rests bool
 }
 
@@ -47,6 +52,7 @@ type door struct {
 	Door
 	srv      *Server
 	listener *net.UnixListener
+	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
 	mu     sync.Mutex
 	closed bool                      // guarded by mu
@@ -100,7 +106,11 @@ func (d *door) writeTree(desk *inspect.Desk) error {
 // close undoes openDoor and writeTree.
 func (d *door) close() error {
 	d.listener.Close()
-	if d.NIC == nil || d.NIC.Tree == nil {
+	switch {
+	case d.NIC == nil || d.NIC.Tree == nil:
+		return nil
+	case d.Rests:
+		d.NIC.Tree.Leave()
 		return nil
 	}
 	return d.NIC.Tree.Remove()

@@ -54,7 +54,12 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		}
 	}
 	if h.Kind == protocol.KindProcess {
-		d.use(c)
+		d.use(c) // before it is claimed: nobody gives the NIC up then
+		if d.Claim != nil {
+			if err := d.Claim(); err != nil {
+				return refusal(syscall.EBUSY, "%v", err)
+			}
+		}
 	}
 	if d.NIC != nil && d.Rests {
 		if err := d.NIC.Tree.Use(); err != nil {
@@ -66,9 +71,9 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	case protocol.KindProcess:
 		err = s.serveProcess(c, who, d)
 	case protocol.KindUverbs:
-		err = s.serveUverbs(c, who, d, h.Token)
+		err = s.serveUverbs(c, who, d, h)
 	case protocol.KindRDMACM:
-		err = s.serveRDMACM(c, who, d, h.Token)
+		err = s.serveRDMACM(c, who, d, h)
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
 	case protocol.KindControl:

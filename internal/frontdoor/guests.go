@@ -48,16 +48,7 @@ type InUse struct {
 }
 
 func (e *InUse) Error() string {
-	const most = 5
-	var names []string
-	for _, g := range e.By[:min(most, len(e.By))] {
-		names = append(names, g.String())
-	}
-	more := ""
-	if n := len(e.By) - len(names); n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return fmt.Sprintf("NIC %s is in use by %s%s: end the programs, or force it", e.NIC, strings.Join(names, ", "), more)
+	return fmt.Sprintf("NIC %s is in use by %s", e.NIC, strings.Join(e.Users(), ", "))
 }
 
 // Users names who uses it, each by itself.
@@ -109,15 +100,14 @@ func (d *door) leave(c *protocol.Conn) {
 }
 
 // shut lets nobody in any more, and ends the conversations.
-func (d *door) shut() { d.shutUnless(func() bool { return false }) }
-
-// shutUnless is shut, unless something holds now. It reports whether it did.
-func (d *door) shutUnless(holds func() bool) bool {
+func (d *door) shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if holds() {
-		return false
-	}
+	d.shutLocked()
+}
+
+// shutLocked is shut with mu held.
+func (d *door) shutLocked() {
 	if !d.closed {
 		d.closed = true
 		close(d.gone)
@@ -128,23 +118,39 @@ func (d *door) shutUnless(holds func() bool) bool {
 	for c := range d.guests {
 		c.Close()
 	}
-	return true
 }
 
-// used reports whether a program is at the door. mu is held.
-func (d *door) used() bool {
-	for _, g := range d.guests {
-		if g.process {
-			return true
+// shutAll shuts doors together. If programs are at one of them it shuts none, unless force, and
+// returns who they are, by door.
+func shutAll(doors []*door, force bool) map[*door][]Guest {
+	for _, d := range doors {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+	}
+	used := make(map[*door][]Guest)
+	for _, d := range doors {
+		if list := d.usersLocked(); len(list) > 0 && !force {
+			used[d] = list
 		}
 	}
-	return false
+	if len(used) > 0 {
+		return used
+	}
+	for _, d := range doors {
+		d.shutLocked()
+	}
+	return nil
 }
 
 // users are the programs at the door, oldest first.
-func (d *door) users() (out []Guest) {
+func (d *door) users() []Guest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.usersLocked()
+}
+
+// usersLocked is users with mu held.
+func (d *door) usersLocked() (out []Guest) {
 	for _, g := range d.guests {
 		if g.process {
 			out = append(out, *g)
@@ -232,27 +238,60 @@ func (s *Server) Recheck(n *vnic.NIC) {
 	}
 }
 
-// CloseDoor closes the door of a NIC, and returns when nobody has the NIC open any more, or with
-// an error when ctx ends. While programs use it, it is an *InUse, and the door stays open, unless
-// force: then their devices are gone, as if pulled out.
-func (s *Server) CloseDoor(ctx context.Context, n *vnic.NIC, force bool) error {
-	d := s.doorOf(n)
-	if d == nil {
-		return nil
+// CloseDoors closes the doors of NICs, and returns when nobody has them open any more, or when ctx
+// ends, with the NICs that somebody still has. While programs use one of them all doors stay open,
+// and the error for that one is an *InUse, unless force: then the programs' devices are gone, as if
+// pulled out.
+func (s *Server) CloseDoors(ctx context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error {
+	doors := s.doorsOf(nics)
+	errs := make(map[*vnic.NIC]error)
+	for d, by := range shutAll(doors, force) {
+		errs[d.NIC] = &InUse{NIC: d.NIC.Name, By: by}
 	}
-	if !d.shutUnless(func() bool { return !force && d.used() }) {
-		return &InUse{NIC: n.Name, By: d.users()}
+	if len(errs) > 0 {
+		return errs
 	}
-	d.listener.Close()
-	select {
-	case <-d.empty:
-	case <-ctx.Done():
-		return fmt.Errorf("NIC %s: some sessions did not end: %w", n.Name, ctx.Err())
+	for _, d := range doors {
+		d.listener.Close()
+	}
+	gone := make(map[*door]bool)
+	for _, d := range doors {
+		select {
+		case <-d.empty:
+		case <-ctx.Done():
+		}
+		select {
+		case <-d.empty: // perhaps both
+			gone[d] = true
+		default:
+			errs[d.NIC] = fmt.Errorf("NIC %s: some sessions did not end: %w", d.NIC.Name, ctx.Err())
+		}
 	}
 	s.mu.Lock()
-	s.doors = slices.DeleteFunc(s.doors, func(o *door) bool { return o == d })
+	s.doors = slices.DeleteFunc(s.doors, func(d *door) bool { return gone[d] })
 	s.mu.Unlock()
-	return d.close()
+	for d := range gone {
+		if err := d.close(); err != nil {
+			s.log.Warn("something is left of a device tree", "nic", d.NIC.Name, "error", err)
+		}
+	}
+	return errs
+}
+
+// doorsOf are the doors of NICs, for each that has one.
+func (s *Server) doorsOf(nics []*vnic.NIC) (out []*door) {
+	wanted := make(map[*vnic.NIC]bool, len(nics))
+	for _, n := range nics {
+		wanted[n] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.doors {
+		if d.NIC != nil && wanted[d.NIC] {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 func (s *Server) doorOf(n *vnic.NIC) *door {

@@ -20,6 +20,9 @@ import (
 //	loop:       read ─▶ run ─▶ answer ─▶ read …
 //	                └─ takes long, or the client does not read answers ─▶ hand over
 //	goroutine:                                 rest of it ─▶ answer ─▶ what comes soon ─▶ give back
+//
+// A client that can use one, and has made some commands, is given a mailbox (mailbox.go). What
+// comes there is run in the same way.
 type requests struct {
 	srv  *Server
 	conn *protocol.Conn
@@ -28,6 +31,8 @@ type requests struct {
 
 	commands *budget.Pace  // how many there may be a second; nil: no limit
 	gone     chan struct{} // closed when the NIC goes
+
+	mail mailbox
 
 	handed chan errand // holds one at most
 	// What follows belongs to whoever has the connection: the goroutine while busy is set.
@@ -63,17 +68,19 @@ type errand struct {
 // serveRequests serves what comes on c until it ends. It panics where a command panicked. The
 // client does not see the end yet: who waits for it wants to know that the daemon has let go
 // of everything, so it comes after the session's (Server.serve).
-func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door) {
+func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
 	r := &requests{
-		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, handed: make(chan errand, 1), out: make([]byte, 0, 1024),
+		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
+		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
 		return
 	}
+	defer r.closeMail()
 	defer s.loop.Do(func() { s.loop.Unwatch(fd) })
 	for e := range r.handed {
 		if e.err == io.EOF {
@@ -182,12 +189,15 @@ func (r *requests) Serve() {
 	n, err := r.conn.TryRead(*buf)
 	switch err {
 	case nil:
+		r.run(buf, n)
 	case syscall.EAGAIN:
-		return
 	default:
 		r.refuse(err)
-		return
 	}
+}
+
+// run runs the request in the first n bytes of buf, and answers it.
+func (r *requests) run(buf *[]byte, n int) {
 	if err := r.req.Parse((*buf)[:n]); err != nil {
 		r.refuse(err)
 		return
@@ -203,8 +213,17 @@ func (r *requests) Serve() {
 	}
 	answer, rest := r.of.onLoop(&r.req, &r.reply)
 	if rest == nil {
+		rest = r.offer(answer)
+	}
+	if rest == nil {
+		if r.drop(answer) {
+			r.attend()
+			r.trim()
+			return
+		}
 		switch r.conn.TryWrite(answer) {
 		case nil:
+			r.attend()
 			r.trim()
 			return
 		case syscall.EAGAIN:
@@ -242,6 +261,7 @@ func (r *requests) Fail(err error) {
 // hand hands over to the goroutine.
 func (r *requests) hand(e errand) {
 	r.busy.Store(true)
+	r.shutMail()
 	r.srv.loop.Pause(r.fd)
 	select {
 	case r.handed <- e:

@@ -49,6 +49,10 @@ type Loop interface {
 	// call them.
 	Pause(fd int)
 	Resume(fd int) error
+	// Look has the loop look into the box of a connection, unless too many are open, and
+	// reports whether it does. Leave undoes that.
+	Look(fd int, b loopBox) bool
+	Leave(fd int)
 	// SetTap, LinkCounters and Peers are for those who look, see inspect.Loop.
 	SetTap(t *link.Tap)
 	LinkCounters() link.Counters
@@ -60,6 +64,13 @@ type Loop interface {
 type loopLine = interface {
 	Serve()
 	Fail(err error)
+}
+
+// A loopBox is engine.Box, likewise.
+type loopBox = interface {
+	loopLine
+	Asked() bool
+	Shut() bool
 }
 
 // Config is what a Server needs.
@@ -74,6 +85,8 @@ type Config struct {
 	Budget *budget.Ledger
 	// Objects answers those who ask about declared objects; nil: nobody does.
 	Objects func(c *protocol.Conn, v *inspect.View)
+	// Store is how it stands with a store that other hosts share; nil: there is none.
+	Store func() *protocol.StoreStatus
 	// NICs are all that there are, and Clerk has what they used; nil: nothing is metered.
 	NICs  *vnic.Table
 	Clerk *meter.Clerk
@@ -110,7 +123,6 @@ type Server struct {
 	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
 
-	ids  atomic.Uint64
 	work sync.WaitGroup
 
 	// listeningMu is held while a session is told whether somebody traces it, which waits
@@ -161,7 +173,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	desk := inspect.Config{
 		Loop: s.loop, Clients: guests{s}, Budget: cfg.Budget, Log: s.log, Version: cfg.Version, Owner: s.uid,
 		NICs: cfg.NICs, Clerk: cfg.Clerk, Administers: cfg.Administers,
-		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects,
+		Listening: s.listening, Overdrawn: s.overdrawn, Stop: cfg.Stop, Objects: cfg.Objects, Store: cfg.Store,
 	}
 	var cerr error
 	if s.control, cerr = listenControl(s.doors[0].Socket, s.uid); cerr != nil {

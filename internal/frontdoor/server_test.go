@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -383,4 +384,33 @@ func TestFlood(t *testing.T) {
 		good.must(legacy(abi.CmdDeallocPD, &abi.DeallocPD{PDHandle: p}, nil, 0))
 	}
 	wg.Wait()
+}
+
+// Whether a region would be refused for its size is answered before there is one, and counts as
+// no refusal.
+func TestRoom(t *testing.T) {
+	s := testServer(t)
+	c := open(t, s)
+	for _, q := range []struct {
+		extents []protocol.Extent
+		want    syscall.Errno
+	}{
+		{[]protocol.Extent{{Start: 1 << 30, Length: 1 << 20}}, 0},
+		{[]protocol.Extent{{Start: 1 << 30, Length: 8 << 40}}, syscall.ENOMEM},
+		{[]protocol.Extent{{Start: 1 << 30, Length: 1<<64 - 1}}, syscall.ENOMEM},
+		{nil, syscall.EINVAL},
+		{make([]protocol.Extent, 2), syscall.EINVAL},
+	} {
+		req := protocol.Request{Op: protocol.OpRoom, Extents: q.extents}
+		if err := c.dev.WriteMessage(req.Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := c.dev.ReadMessage(c.buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := syscall.Errno(binary.NativeEndian.Uint32(c.buf[:n])); got != q.want {
+			t.Errorf("room for %v: %v, want %v", q.extents, got, q.want)
+		}
+	}
 }

@@ -44,8 +44,8 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token protocol.Token) error {
-	p, err := s.process(token, who, d)
+func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
@@ -60,13 +60,13 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, token
 	if err := c.WriteMessage(w.Append(nil), int(ses.arena.File().Fd()), int(ses.doorbell.Fd())); err != nil {
 		return nil
 	}
-	s.log.Debug("device opened", "session", ses.id, "pid", p.Pid, "program", p.Program)
+	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
 	defer s.opened(d, p, false)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses, d)
+	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
-	s.log.Debug("device closed", "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
+	s.log.Debug("device closed", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (s *Server) opened(d *door, p *process, open bool) {
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
 func (s *Server) openSession(l line, p *process) (_ *session, err error) {
-	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: s.ids.Add(1), opened: time.Now()}
+	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
 		s.overdrawn(err)
@@ -131,7 +131,7 @@ func (ses *session) end() {
 			err = s.loop.Do(func() { more = ses.dev.CloseSome(closeAtOnce) })
 		}
 		if err != nil {
-			s.log.Error("cannot free a session", "session", ses.id, "error", err)
+			s.log.Error("cannot free a session", "nic", ses.nic.Name, "session", ses.id, "error", err)
 		}
 		s.loop.Do(func() {})
 	}
@@ -258,6 +258,10 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpSync:
 		ses.nic.Tree.Sync()
 		return finish(reply, 0), nil
+	case protocol.OpRoom:
+		if len(req.Extents) == 1 {
+			return finish(reply, protocol.Errno(ses.room(req.Extents[0].Length), syscall.ENOMEM)), nil
+		}
 	}
 	return finish(reply, syscall.EINVAL), nil
 }
@@ -309,6 +313,18 @@ func (ses *session) Settle() {
 		return
 	}
 	ses.proc.space.Quiesce(time.Duration(ses.nic.Device.Patience()))
+}
+
+// room says whether the process may register so much more. Only REG_MR counts refusals: the
+// client sends it all the same.
+func (ses *session) room(length uint64) error {
+	err := ses.proc.space.Room(length)
+	var over *budget.Error
+	if errors.As(err, &over) {
+		ses.srv.recount()
+		err = ses.proc.space.Room(length)
+	}
+	return err
 }
 
 // Map implements uverbs.Device.

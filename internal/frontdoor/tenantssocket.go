@@ -88,5 +88,5 @@ func (e tenantsEntrance) converse(c *protocol.Conn, who caller.Caller) error {
 	if err := s.resident(&who); err != nil {
 		return err
 	}
-	return s.serveTool(c, inspect.View{Who: &who, Conn: c, Tenants: true, Resident: true, NIC: first.NIC, Socket: first.Socket})
+	return s.serveTool(c, inspect.View{Who: &who, Conn: c, Tenants: true, Resident: true, Socket: first.Socket})
 }

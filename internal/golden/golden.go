@@ -91,6 +91,24 @@ func Decode(t testing.TB, data []byte) (all []Packet) {
 	}
 }
 
+// vxlan is the port of VXLAN.
+const vxlan = 4789
+
+// Inside is the Ethernet frame in one of VXLAN's; ok is false for what is not one.
+func Inside(frame []byte) (inner []byte, ok bool) {
+	if len(frame) < etherSize {
+		return nil, false
+	}
+	at := etherSize + ip4Size
+	if binary.BigEndian.Uint16(frame[12:]) == 0x86dd {
+		at = etherSize + ip6Size
+	}
+	if at += udpSize; len(frame) < at+8 || binary.BigEndian.Uint16(frame[at-6:]) != vxlan {
+		return nil, false
+	}
+	return frame[at+8:], true
+}
+
 const (
 	etherSize = 14
 	ip4Size   = 20

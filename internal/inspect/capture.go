@@ -30,7 +30,7 @@ func (w captureWriter) Write(b []byte) (int, error) {
 
 // serveCapture records every packet until the tool hangs up. There is one capture at
 // a time: a second would slow the loop for the sake of a copy of the same file.
-func (d *Desk) serveCapture(c *protocol.Conn) {
+func (d *Desk) serveCapture(c *protocol.Conn, outer bool) {
 	if !d.capturing.CompareAndSwap(false, true) {
 		c.SendJSON(protocol.ControlReply{Error: "another capture is running: end it first"})
 		return
@@ -43,6 +43,7 @@ func (d *Desk) serveCapture(c *protocol.Conn) {
 		c.SendJSON(protocol.ControlReply{Error: err.Error()})
 		return
 	}
+	tap.SetOuter(outer)
 	// The tool hears of it when it is true: no packet from then on is missed.
 	d.cfg.Loop.Do(func() { d.cfg.Loop.SetTap(tap) })
 	err = c.SendJSON(protocol.ControlReply{})

@@ -20,12 +20,23 @@ type Census struct {
 	nics *vnic.Table
 	look throttle
 
+	reading sync.Mutex // held while it reads; before mu
+	copies  []copied   // guarded by reading
+
 	mu sync.Mutex
 	// Guarded by mu:
 	gone    []*vnic.NIC   // those that have left since the last reading
 	retired nic.Counters  // of those that were read after they had left
 	sum     nic.Counters  // of all, when they were read last
 	link    link.Counters // then
+}
+
+// A copied is what a NIC had counted, and when.
+type copied struct {
+	counted nic.Counters
+	now     nic.Holdings
+	out, in ib.Time // throttled
+	at      time.Time
 }
 
 // A MeteredLoop also knows for how long caps have held up a NIC.
@@ -64,14 +75,13 @@ func (c *Census) Read() []meter.Reading {
 	c.mu.Unlock()
 	all := append(c.nics.All(), gone...)
 	live := len(all) - len(gone)
-	// On the loop it is only copied.
-	type copied struct {
-		counted nic.Counters
-		now     nic.Holdings
-		out, in ib.Time // throttled
-		at      time.Time
+	// On the loop it is only copied, into memory that has been touched before.
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if len(c.copies) < len(all) {
+		c.copies = make([]copied, len(all)+len(all)/4)
 	}
-	copies := make([]copied, len(all))
+	copies := c.copies[:len(all)]
 	for next := 0; next < len(all); {
 		begin := next
 		c.look.look(c.loop, func() {
@@ -79,8 +89,10 @@ func (c *Census) Read() []meter.Reading {
 			for done := 0; next < len(all) && done < piece; next++ {
 				n := all[next].Device
 				done += perNIC + n.QPs()
-				copies[next] = copied{counted: n.Counters(), now: n.Holdings(), at: at}
-				copies[next].out, copies[next].in = c.loop.Throttled(n)
+				to := &copies[next]
+				n.ReadCounters(&to.counted)
+				to.now, to.at = n.Holdings(), at
+				to.out, to.in = c.loop.Throttled(n)
 			}
 		})
 		if next == begin { // the loop has ended
@@ -117,12 +129,20 @@ func (c *Census) Device() (nic.Counters, []devicetree.Counter) {
 	return c.sum, devicetree.Counters(c.sum, c.link)
 }
 
+// Overlay is what was counted of virtual networks between hosts, when it was read last.
+func (c *Census) Overlay() link.OverlayCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link.Overlay
+}
+
 // nobodys is what was dropped before it was known for whom it was.
 func nobodys(l *link.Counters) (u meter.Usage) {
-	u[meter.Drops(nic.DropSpoof)] = l.FromSelf
-	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource
+	o := &l.Overlay
+	u[meter.Drops(nic.DropSpoof)] = l.FromSelf + o.Spoofed + o.NotMember + o.Strangers + o.Unsealed
+	u[meter.Drops(nic.DropNoNIC)] = l.Nowhere + l.SendErrors + l.NoSource + o.NotHere + o.NoNetwork
 	u[meter.Drops(nic.DropICRC)] = l.BadICRC
-	u[meter.Drops(nic.DropMalformed)] = l.Malformed
+	u[meter.Drops(nic.DropMalformed)] = l.Malformed + o.BadHead
 	u[meter.Drops(nic.DropBuffer)] = l.SendFull
 	return u
 }

@@ -79,6 +79,9 @@ type Config struct {
 	Overdrawn func(error)
 	// Objects answers a question about declared objects (package control); nil: nobody does.
 	Objects func(c *protocol.Conn, v *View)
+	// Store is how it stands with a store that other hosts share; nil, or what it returns: there
+	// is none.
+	Store func() *protocol.StoreStatus
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
 	Stop func()
 }

@@ -10,6 +10,7 @@ import (
 	"vrdma/internal/abitext"
 	"vrdma/internal/hosts"
 	"vrdma/internal/ib"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
@@ -20,7 +21,7 @@ import (
 // visible are the sessions in a view, oldest first.
 func (d *Desk) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
-	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
 	return sessions
 }
 
@@ -48,6 +49,9 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 	if v.All {
 		lines = d.cfg.Budget.Lines()
 		st.Control = d.cfg.Control
+		if d.cfg.Store != nil {
+			st.Store = d.cfg.Store()
+		}
 	}
 	for _, l := range lines {
 		st.Budgets = append(st.Budgets, protocol.BudgetStatus{Whose: l.Whose, Kind: l.Kind.String(), Used: l.Used, Limit: l.Limit})
@@ -87,7 +91,11 @@ var featureNames = []struct {
 func (d *Desk) peers(st *protocol.Status, all bool) {
 	var list []hosts.Status
 	var c hosts.Counters
-	d.looks.of(all).look(d.cfg.Loop, func() { list, c = d.cfg.Loop.Peers() })
+	var o link.OverlayCounters
+	d.looks.of(all).look(d.cfg.Loop, func() {
+		list, c = d.cfg.Loop.Peers()
+		o = d.cfg.Loop.LinkCounters().Overlay
+	})
 	for name, n := range map[string]uint64{
 		"hello_asked": c.Asked, "hello_answered": c.Answered, "hello_limited": c.Limited, "hello_recognised": c.Recognised,
 		"hello_refused": c.Refused, "hello_ignored": c.Ignored, "hello_doubts": c.Doubts,
@@ -96,6 +104,12 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 	}
 	if !all {
 		return
+	}
+	if o != (link.OverlayCounters{}) {
+		for i, n := range o.Dropped() {
+			st.Counters["overlay_"+link.OverlayReasons[i]] = n
+		}
+		st.Counters["overlay_questions"], st.Counters["overlay_news"] = o.Questions, o.News
 	}
 	for _, h := range list {
 		p := protocol.PeerStatus{Address: h.GID.Addr().String(), Kind: h.Kind.String(), Version: h.Version}

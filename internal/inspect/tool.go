@@ -37,7 +37,12 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 			return
 		}
 		c.SetReadDeadline(time.Time{})
-		if v.Tenants && req.Op != protocol.ControlObjects && req.Op != protocol.ControlTop && req.Op != protocol.ControlUsage {
+		switch req.Op {
+		case protocol.ControlObjects, protocol.ControlTop, protocol.ControlUsage, protocol.ControlStatus:
+		default:
+			if !v.Tenants {
+				break
+			}
 			c.SendJSON(protocol.ControlReply{Error: "this socket answers about declared objects and their use only, not " + req.Op})
 			return
 		}
@@ -85,7 +90,7 @@ func (d *Desk) Serve(c *protocol.Conn, v View) {
 				c.SendJSON(protocol.ControlReply{Error: d.denied(v.Who, "see everybody's packets")})
 				continue
 			}
-			d.serveCapture(c)
+			d.serveCapture(c, req.Outer)
 			return
 		case protocol.ControlStop:
 			if !v.All {

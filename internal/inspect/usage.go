@@ -10,6 +10,7 @@ import (
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
 )
 
 // What NICs have used: for `vrdma top`, `vrdma usage` and the status. At a NIC's door one sees that
@@ -100,11 +101,14 @@ func (d *Desk) sendTop(c *protocol.Conn, v *View) error {
 		rows += len(d.cfg.NICs.All())
 	}
 	return d.sendCharged(c, v, rows, func() any {
-		t := protocol.Top{Started: d.started, Pid: os.Getpid(), NICs: d.used(v), Time: time.Now()}
+		t := protocol.Top{Started: d.started, NICs: d.used(v), Time: time.Now()}
 		if t.NICs == nil {
 			t.NICs = []protocol.NICStatus{}
 		}
-		t.CPU = ProcessTime().Seconds()
+		// What the daemon does for all tenants is nothing for one of them.
+		if v.All || v.NIC != nil && v.NIC.Name == vnic.Default {
+			t.Pid, t.CPU = os.Getpid(), ProcessTime().Seconds()
+		}
 		return t
 	})
 }

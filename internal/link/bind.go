@@ -3,6 +3,8 @@ package link
 import (
 	"errors"
 	"net/netip"
+
+	"vrdma/internal/overlay"
 )
 
 // A Message is one or several datagrams that a Bind moves at once.
@@ -21,6 +23,10 @@ type Message struct {
 	Local netip.AddrPort
 	// CE is set when a message arrived with the mark Congestion Experienced.
 	CE bool
+	// Host is the peer of a message that a Tunnel moves.
+	Host *overlay.Host
+	// Inside: the datagrams are VXLAN's, and packets are inside.
+	Inside bool
 }
 
 // Why a Bind did not send a message.

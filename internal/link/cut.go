@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
+	"vrdma/internal/overlay"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
 )
@@ -34,7 +35,9 @@ type Cutter struct {
 	packet uint32 // the next one to write
 	data   source
 	filler bool // dst understands it
-	even   int  // how long full packets of b are made; 0: as long as they are
+	// head is what stands before every packet; nil: nothing. Its identification is 0 then.
+	head *overlay.Template
+	even int // how long full packets of b are made; 0: as long as they are
 	// The run that Next goes on with: packets it has and their length.
 	begun, segment int
 }
@@ -65,9 +68,21 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.data.start(b.Data)
 	c.even = 0
 	if c.filler && carriesData(b.Kind) && b.Type != ib.UD {
-		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
+		c.even = evenSize(b)
 	}
 	return nil
+}
+
+// evenSize is how long full packets of b are made: as long as the first of a message, or as the
+// only one of a message if as many of those share a send call. That one is longer where there is
+// an immediate. With rsockets, every block that a program sends begins with messages of one packet.
+func evenSize(b *transport.Burst) int {
+	first := wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
+	only := wire.Size(opcodeOf(b.Type, b.Kind, wire.Only), int(b.MTU))
+	if min(MaxMessage/only, MaxSegments) < min(MaxMessage/first, MaxSegments) {
+		return first
+	}
+	return only
 }
 
 // Seal sets the ICRC of a packet that leaves alone.
@@ -112,11 +127,19 @@ func (c *Cutter) Follow(packets, segment int) bool {
 	if c.b == nil {
 		return false
 	}
-	if op, size, filler := c.peek(); wire.Size(op, size)+filler > segment {
+	if op, size, filler := c.peek(); wire.Size(op, size)+filler+c.before() > segment {
 		return false
 	}
 	c.begun, c.segment = packets, segment
 	return true
+}
+
+// before is how many bytes are before every packet.
+func (c *Cutter) before() int {
+	if c.head == nil {
+		return 0
+	}
+	return c.head.Size()
 }
 
 // Next writes the next run, of at most limit packets, to buf, which has room for
@@ -127,18 +150,24 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	id := c.begun
 	segment = c.segment
 	c.begun, c.segment = 0, 0
+	before := c.before()
 	for ; c.b != nil && id < limit; id++ {
 		op, size, filler := c.peek()
-		length := wire.Size(op, size) + filler
+		length := before + wire.Size(op, size) + filler
 		if id > 0 && length > segment || n+length > min(len(buf), MaxMessage) {
 			break
 		}
-		p := wire.MakeFilled(buf[n:], op, size, filler)
+		p := wire.MakeFilled(buf[n+before:], op, size, filler)
 		if err := c.write(p); err != nil {
 			c.b = nil
 			return 0, 0, err
 		}
-		c.flow.Seal(p, uint16(id))
+		if c.head == nil {
+			c.flow.Seal(p, uint16(id))
+		} else {
+			c.head.Put(buf[n:], length-before)
+			c.flow.Seal(p, 0)
+		}
 		n += length
 		if c.packet++; c.packet == c.b.Packets {
 			c.b = nil

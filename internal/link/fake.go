@@ -16,7 +16,7 @@ type FakeNet struct {
 	Way func(d *FakeDatagram)
 
 	mu    sync.Mutex // guards everything below, and the queues of all binds
-	binds map[netip.Addr]*FakeBind
+	binds map[netip.AddrPort]*FakeBind
 }
 
 // FakeDatagram is a datagram on its way.
@@ -35,6 +35,8 @@ type FakeOptions struct {
 	// FailSegments has the first message with several datagrams refused with
 	// ErrSegments, as a device without offloads does.
 	FailSegments bool
+	// Port is where datagrams arrive; 0 means RoCEv2's.
+	Port uint16
 	// SendBuffer is how many messages one Send takes before ErrFull; 0 means all.
 	SendBuffer int
 }
@@ -50,7 +52,7 @@ type FakeBind struct {
 }
 
 // NewFakeNet makes an empty network.
-func NewFakeNet() *FakeNet { return &FakeNet{binds: map[netip.Addr]*FakeBind{}} }
+func NewFakeNet() *FakeNet { return &FakeNet{binds: map[netip.AddrPort]*FakeBind{}} }
 
 // Bind adds a host with these addresses.
 func (n *FakeNet) Bind(o FakeOptions, addrs ...netip.Addr) *FakeBind {
@@ -63,11 +65,14 @@ func (n *FakeNet) Bind(o FakeOptions, addrs ...netip.Addr) *FakeBind {
 	if o.Queue == 0 {
 		o.Queue = 4096
 	}
+	if o.Port == 0 {
+		o.Port = wire.Port
+	}
 	b := &FakeBind{net: n, addrs: addrs, opts: o}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, a := range addrs {
-		n.binds[a] = b
+		n.binds[netip.AddrPortFrom(a, o.Port)] = b
 	}
 	return b
 }
@@ -117,8 +122,8 @@ func (n *FakeNet) carry(d FakeDatagram) {
 	if n.Way != nil {
 		n.Way(&d)
 	}
-	to := n.binds[d.To.Addr()]
-	if to == nil || to.closed || d.To.Port() != wire.Port {
+	to := n.binds[d.To]
+	if to == nil || to.closed {
 		return
 	}
 	for range d.Copies {

@@ -12,10 +12,6 @@ import (
 )
 
 const (
-	// queueRoom is how many bytes of packets wait for Flush at most, and queueMost in
-	// how many messages.
-	queueRoom = 2 << 20
-	queueMost = 4096
 	// batch is how many messages are received in one call.
 	batch = 16
 	// receiveRoom is the room for one message received: what GRO merges at most.
@@ -45,7 +41,7 @@ type Counters struct {
 	SentCNP                           uint64
 	SentMulticast                     uint64 // to other hosts; the engine counts these
 	SendFull                          uint64 // packets dropped because socket and queue were full
-	SendErrors                        uint64 // packets that the kernel refused, for want of a route say
+	SendErrors                        uint64 // packets that the kernel refused, for want of a route say, or a tunnel
 	Unreadable                        uint64 // bursts whose data could not be read
 	NoSource                          uint64 // bursts from an address that is not ours
 
@@ -59,6 +55,62 @@ type Counters struct {
 	FromSelf                          uint64 // dropped: from an address of ours, which only a program that pretends can send
 	Strays                            uint64 // dropped: for no queue pair; the port's owner counts them
 	Nowhere                           uint64 // those among them that were for no NIC
+
+	Overlay OverlayCounters
+}
+
+// Add is the sum of both.
+func (c Counters) Add(d Counters) Counters {
+	c.SentPackets += d.SentPackets
+	c.SentBytes += d.SentBytes
+	c.SentCalls += d.SentCalls
+	c.SentCNP += d.SentCNP
+	c.SentMulticast += d.SentMulticast
+	c.SendFull += d.SendFull
+	c.SendErrors += d.SendErrors
+	c.Unreadable += d.Unreadable
+	c.NoSource += d.NoSource
+	c.RcvdPackets += d.RcvdPackets
+	c.RcvdBytes += d.RcvdBytes
+	c.RcvdCalls += d.RcvdCalls
+	c.RcvdBursts += d.RcvdBursts
+	c.RcvdMulticast += d.RcvdMulticast
+	c.RcvdCNP += d.RcvdCNP
+	c.RcvdMarked += d.RcvdMarked
+	c.Malformed += d.Malformed
+	c.BadICRC += d.BadICRC
+	c.FromSelf += d.FromSelf
+	c.Strays += d.Strays
+	c.Nowhere += d.Nowhere
+	if d.Overlay != (OverlayCounters{}) {
+		c.Overlay = d.Overlay // only an Overlay has these
+	}
+	return c
+}
+
+// OverlayCounters count what came for virtual networks and was dropped, by why, and what was
+// answered. What is sent and received is among Counters' packets.
+type OverlayCounters struct {
+	BadHead    uint64 // not VXLAN with a RoCEv2 packet or a question, as far as it goes
+	Strangers  uint64 // from a host that is in no network of ours
+	NoNetwork  uint64 // for a network that has no NIC here
+	NotMember  uint64 // from a host that is not in that network
+	Spoofed    uint64 // from an address or a MAC that the sending host does not have
+	NotHere    uint64 // for an address that is not on this host, or with another MAC
+	Unsealed   uint64 // for an encrypted network, and not encrypted
+	Ignored    uint64 // what Linux sends of itself: reports of groups, questions for routers, other protocols
+	Questions  uint64 // for MACs of NICs here: answered
+	Unanswered uint64 // for others: not answered
+	News       uint64 // told of NICs that have come here
+}
+
+// OverlayReasons are why datagrams for virtual networks are dropped, in order, and Dropped is how
+// many were for each.
+var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered"}
+
+// Dropped counts what was dropped, by OverlayReasons.
+func (c *OverlayCounters) Dropped() []uint64 {
+	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered}
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.
@@ -66,16 +118,12 @@ type Counters struct {
 // Send cuts a burst up and queues its packets; they leave with Flush, or when the queue
 // is full. Poll receives.
 type Port struct {
-	bind  Bind
-	tap   *Tap
-	count Counters
+	outbox
+	bind Bind
 
 	cut    Cutter
 	filler map[netip.Addr]bool // who understands it
 	fills  bool                // cut's dst is one of them
-	queue  []Message
-	room   []byte
-	used   int
 
 	join     Joiner
 	in       []Message
@@ -94,25 +142,24 @@ type Port struct {
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
 func NewPort(bind Bind) *Port {
-	p := &Port{
-		bind: bind, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost),
-		in: make([]Message, batch), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{},
-	}
-	slots := make([]byte, batch*receiveRoom)
-	for i := range p.in {
-		p.in[i].Data = slots[i*receiveRoom : (i+1)*receiveRoom : (i+1)*receiveRoom]
-	}
+	p := &Port{bind: bind, in: receiveSlots(), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}}
+	p.outbox = newOutbox(bind)
+	p.outbox.reseal, p.outbox.lost = p.reseal, p.tooLongFor
 	return p
+}
+
+// receiveSlots is room for a batch of messages.
+func receiveSlots() []Message {
+	in := make([]Message, batch)
+	slots := make([]byte, batch*receiveRoom)
+	for i := range in {
+		in[i].Data = slots[i*receiveRoom : (i+1)*receiveRoom : (i+1)*receiveRoom]
+	}
+	return in
 }
 
 // Counters are what has been counted so far.
 func (p *Port) Counters() Counters { return p.count }
-
-// Moved is how many bytes have been sent and received so far.
-func (p *Port) Moved() uint64 { return p.count.SentBytes + p.count.RcvdBytes }
-
-// SetTap has every packet recorded; nil ends that.
-func (p *Port) SetTap(t *Tap) { p.tap = t }
 
 // SetOwn says whether a peer is a vrdma host. Of those, packets with an identification
 // that no vrdma host sends are taken for damaged.
@@ -179,7 +226,7 @@ func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
 			return nil
 		}
 		limit := p.bind.Segments()
-		start := p.follow(id, src, dst, limit)
+		start := p.follow(&p.cut, id, src, dst, limit)
 		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), start+MaxMessage)], limit)
 		if err != nil {
 			p.count.Unreadable++
@@ -191,7 +238,7 @@ func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
 		case start < p.used:
 			sent += p.extend(n)
 		default:
-			sent += p.push(id, src, dst, n, segment)
+			sent += p.push(Message{Segment: segment, Source: id, Local: src, Remote: dst}, n)
 		}
 	}
 }
@@ -212,149 +259,26 @@ func (p *Port) SendCNP(from, to netip.Addr, self, qp uint32) {
 	c := wire.MakeCNP(p.room[p.used:], qp)
 	p.cut.Seal(c, src, dst)
 	p.count.SentCNP++
-	p.push(id, src, dst, len(c.Bytes()), len(c.Bytes()))
-}
-
-// makeRoom reports whether a whole message fits into the queue, flushing it if need be.
-func (p *Port) makeRoom() bool {
-	if p.used+MaxMessage <= len(p.room) && len(p.queue) < cap(p.queue) {
-		return true
-	}
-	p.Flush()
-	return p.used+MaxMessage <= len(p.room) && len(p.queue) < cap(p.queue)
-}
-
-// push queues the n bytes that have been written behind what is there, and returns how
-// many packets they are.
-func (p *Port) push(id int, src, dst netip.AddrPort, n, segment int) uint32 {
-	m := Message{Data: p.room[p.used : p.used+n : p.used+n], Segment: segment, Source: id, Local: src, Remote: dst}
-	p.queue = append(p.queue, m)
-	p.used += n
-	k := packetsIn(&m)
-	p.count.SentPackets += uint64(k)
-	p.count.SentBytes += uint64(n)
-	if p.tap != nil {
-		p.tap.message(&m, 0)
-	}
-	return k
-}
-
-// follow has the cutter go on with the message queued last if what comes next may leave in
-// the same call: small messages in a row, or an acknowledgement behind a request. It
-// returns where in room the message begins that the next packets are for.
-func (p *Port) follow(id int, src, dst netip.AddrPort, limit int) int {
-	if len(p.queue) == 0 {
-		return p.used
-	}
-	m := &p.queue[len(p.queue)-1]
-	packets := len(m.Data) / m.Segment
-	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another way
-		len(m.Data)%m.Segment != 0 || // its last packet is shorter, and has to be the last
-		len(m.Data)+m.Segment > MaxMessage || !p.cut.Follow(packets, m.Segment) {
-		return p.used
-	}
-	return p.used - len(m.Data)
-}
-
-// extend adds the n bytes that have been written behind what is there to the message
-// queued last, and returns how many packets they are.
-func (p *Port) extend(n int) uint32 {
-	m := &p.queue[len(p.queue)-1]
-	added := Message{Data: p.room[p.used : p.used+n], Segment: m.Segment, Local: m.Local, Remote: m.Remote}
-	first := packetsIn(m)
-	start := p.used - len(m.Data)
-	p.used += n
-	m.Data = p.room[start:p.used:p.used]
-	k := packetsIn(&added)
-	p.count.SentPackets += uint64(k)
-	p.count.SentBytes += uint64(n)
-	if p.tap != nil {
-		p.tap.message(&added, uint16(first))
-	}
-	return k
+	p.push(Message{Segment: len(c.Bytes()), Source: id, Local: src, Remote: dst}, len(c.Bytes()))
 }
 
 // spread makes a number of a queue pair's that differs where those of neighbours do not.
 func spread(qp uint32) uint32 { return qp * 0x9e3779b1 >> 8 }
 
-// packetsIn is the number of datagrams in m.
-func packetsIn(m *Message) uint32 {
-	if m.Segment <= 0 || m.Segment >= len(m.Data) {
-		return 1
+// reseal makes the ICRC of a datagram anew that leaves alone and was to leave with others: its
+// identification will be 0.
+func (p *Port) reseal(m *Message, data []byte) {
+	if c, err := wire.Parse(data); err == nil {
+		p.cut.Seal(c, m.Local, m.Remote)
 	}
-	return uint32((len(m.Data) + m.Segment - 1) / m.Segment)
 }
 
-// Pending reports whether packets wait for another Flush.
-func (p *Port) Pending() bool { return len(p.queue) > 0 }
+// tooLongFor tells of a datagram that was refused because it is too long.
+func (p *Port) tooLongFor(m *Message, err error) { tellTooLong(p.tooLong, m, err) }
 
-// Ready reports whether at least half of the queue is free, flushing it if need be. Who
-// sends while it is not may find that there is no room.
-func (p *Port) Ready() bool {
-	if p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue) {
-		return true
-	}
-	p.Flush()
-	return p.used*2 <= len(p.room) && len(p.queue)*2 <= cap(p.queue)
-}
-
-// Flush sends what is queued, as far as the sockets take it.
-func (p *Port) Flush() {
-	q := p.queue
-	for full := false; len(q) > 0 && !full; {
-		n, err := p.bind.Send(q)
-		p.count.SentCalls += uint64(n)
-		q = q[n:]
-		switch {
-		case len(q) == 0:
-		case err == nil || errors.Is(err, ErrFull):
-			full = true
-		case packetsIn(&q[0]) > 1:
-			// The device does not segment, or one is too long for the way: that
-			// must not cost the others.
-			if full = !p.split(&q[0]); !full {
-				q = q[1:]
-			}
-		default:
-			p.refused(&q[0], err)
-			q = q[1:]
-		}
-	}
-	if len(q) == 0 {
-		p.queue, p.used = p.queue[:0], 0
-		return
-	}
-	p.queue = append(p.queue[:0], q...)
-}
-
-// split sends the datagrams of m, which was refused as a whole, one by one. They
-// leave with identification 0, so each ICRC has to be made anew. It reports whether all
-// have been dealt with; otherwise the socket is full, and m is what is left.
-func (p *Port) split(m *Message) bool {
-	one := [1]Message{*m}
-	for len(m.Data) > 0 {
-		n := min(m.Segment, len(m.Data))
-		if c, err := wire.Parse(m.Data[:n]); err == nil {
-			p.cut.Seal(c, m.Local, m.Remote)
-		}
-		one[0].Data, one[0].Segment = m.Data[:n], 0
-		switch _, err := p.bind.Send(one[:]); {
-		case errors.Is(err, ErrFull):
-			return false
-		case err != nil:
-			p.refused(&one[0], err)
-		default:
-			p.count.SentCalls++
-		}
-		m.Data = m.Data[n:]
-	}
-	return true
-}
-
-// refused notes that the kernel does not send a datagram.
-func (p *Port) refused(m *Message, err error) {
-	p.count.SendErrors++
-	if p.tooLong == nil || !errors.Is(err, unix.EMSGSIZE) {
+// tellTooLong tells of a datagram that was refused because it is too long.
+func tellTooLong(tell func(from, to netip.Addr, size int), m *Message, err error) {
+	if tell == nil || !errors.Is(err, unix.EMSGSIZE) {
 		return
 	}
 	size := wire.UDPSize + len(m.Data)
@@ -363,7 +287,7 @@ func (p *Port) refused(m *Message, err error) {
 	} else {
 		size += wire.IPv6Size
 	}
-	p.tooLong(m.Local.Addr(), m.Remote.Addr(), size)
+	tell(m.Local.Addr(), m.Remote.Addr(), size)
 }
 
 // Close closes the bind.

@@ -96,7 +96,7 @@ func TestRunsGoOn(t *testing.T) {
 func TestReady(t *testing.T) {
 	_, a, _ := pair(FakeOptions{})
 	full := &stubborn{Bind: a.bind}
-	a.bind = full
+	a.bind, a.via = full, full
 	var span memory.Span
 	b := simpleBurst(&span, transport.KindWrite, 64<<10)
 	sent := 0

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vrdma/internal/overlay"
 	"vrdma/internal/pcap"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -27,6 +28,8 @@ type Tap struct {
 	buf  []byte // one message of a burst that is cut only to be recorded
 	head [wire.IPv6Size + wire.UDPSize]byte
 	now  func() time.Time
+
+	outer bool // see SetOuter
 
 	chunk *chunk // being filled
 	pcap  *pcap.Writer
@@ -128,8 +131,28 @@ func (t *Tap) message(m *Message, id uint16) {
 	}
 	now := t.now()
 	for at := 0; at < len(m.Data); at += segment {
-		t.record(now, m.Local, m.Remote, m.Data[at:min(len(m.Data), at+segment)], id, ect)
+		data := m.Data[at:min(len(m.Data), at+segment)]
+		if m.Inside {
+			t.inside(now, m.Local, m.Remote, data, ect)
+		} else {
+			t.record(now, m.Local, m.Remote, data, id, ect)
+		}
 		id++
+	}
+}
+
+// SetOuter has what hosts send each other recorded whole, where it is packets of virtual networks;
+// else what is inside is, as the networks' members see it. It is called before the loop has t.
+func (t *Tap) SetOuter(outer bool) { t.outer = outer }
+
+// inside records a datagram of VXLAN, or the packet in it.
+func (t *Tap) inside(now time.Time, src, dst netip.AddrPort, data []byte, ecn uint8) {
+	if t.outer && src.Addr().Is4() == dst.Addr().Is4() {
+		t.record(now, src, dst, data, 0, ecn)
+		return
+	}
+	if packet, ok := overlay.Inside(data); ok {
+		t.append(now, nil, packet)
 	}
 }
 
@@ -150,11 +173,15 @@ const (
 
 // record appends one packet.
 func (t *Tap) record(now time.Time, src, dst netip.AddrPort, data []byte, id uint16, ecn uint8) {
+	t.append(now, t.headers(src, dst, len(data), id, ecn), data)
+}
+
+// append appends a packet: its headers, and what follows.
+func (t *Tap) append(now time.Time, h, data []byte) {
 	if t.failed.Load() || cap(t.chunk.data)-len(t.chunk.data) < len(data)+tapRecord && !t.push() {
 		t.left.Add(1)
 		return
 	}
-	h := t.headers(src, dst, len(data), id, ecn)
 	// The chunk has room: neither write can fail.
 	_ = t.pcap.WriteHeader(now, len(h)+len(data))
 	_, _ = t.Write(h)

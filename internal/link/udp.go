@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +32,8 @@ type UDPOptions struct {
 	// Buffer is the size of the socket buffers; 0 means 16 MiB. Without
 	// CAP_NET_ADMIN the kernel gives no more than net.core.rmem_max.
 	Buffer int
+	// Port is where datagrams arrive; 0 means RoCEv2's. At another one they are VXLAN's.
+	Port uint16
 }
 
 // UDP is a Bind of UDP sockets: for each local address one that receives on port 4791 and
@@ -67,6 +71,9 @@ func ListenUDP(o UDPOptions, addrs ...netip.Addr) (*UDP, error) {
 	if o.Buffer == 0 {
 		o.Buffer = 16 << 20
 	}
+	if o.Port == 0 {
+		o.Port = wire.Port
+	}
 	u := &UDP{opts: o, tx: newBatchIO(sendBatch, 0), rx: newBatchIO(batch, controlRoom)}
 	for _, a := range addrs {
 		if err := u.add(a.Unmap()); err != nil {
@@ -86,7 +93,7 @@ func (u *UDP) add(a netip.Addr) error {
 	for i := range e.out {
 		e.out[i] = -1
 	}
-	e.local = netip.AddrPortFrom(e.addr, wire.Port)
+	e.local = netip.AddrPortFrom(e.addr, u.opts.Port)
 	e.iface = interfaceOf(e.addr)
 	var err error
 	if e.scope, err = scopeOf(a); err != nil {
@@ -94,8 +101,8 @@ func (u *UDP) add(a netip.Addr) error {
 	}
 	u.ends = append(u.ends, e)
 	p := &u.ends[len(u.ends)-1] // Close finds what has been opened
-	if p.fd, err = open(p, wire.Port); err != nil {
-		return explain(a, err)
+	if p.fd, err = open(p, u.opts.Port); err != nil {
+		return u.explain(a, err)
 	}
 	if err := u.prepareReceive(p); err != nil {
 		return fmt.Errorf("prepare the socket at %v: %w", p.local, err)
@@ -111,7 +118,7 @@ func (u *UDP) add(a netip.Addr) error {
 				break
 			}
 			if !errors.Is(err, unix.EADDRINUSE) {
-				return explain(a, err)
+				return u.explain(a, err)
 			}
 		}
 		if err != nil {
@@ -153,18 +160,43 @@ func openSocket(e *endpoint, port uint16, shared bool) (int, error) {
 }
 
 // explain says what to do about an address that cannot be bound.
-func explain(a netip.Addr, err error) error {
+func (u *UDP) explain(a netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		who := "another program, perhaps another vrdma daemon, has it (ss -ulnp 'sport = 4791' shows which); stop it or give this daemon another --addr"
-		if _, e := os.Stat("/sys/module/rdma_rxe"); e == nil {
+		who := fmt.Sprintf("another program, perhaps another vrdma daemon, has it (ss -ulnp 'sport = %d' shows which); stop it or give this daemon another --addr", u.opts.Port)
+		if u.opts.Port != wire.Port {
+			who = overlayPortUser(u.opts.Port)
+		} else if _, e := os.Stat("/sys/module/rdma_rxe"); e == nil {
 			who = "the kernel's rdma_rxe is loaded and takes it; remove its devices (rdma link; rdma link delete NAME) or unload it (modprobe -r rdma_rxe)"
 		}
-		return fmt.Errorf("UDP port %d of %v is taken: %s: %w", wire.Port, a, who, err)
+		return fmt.Errorf("UDP port %d of %v is taken: %s: %w", u.opts.Port, a, who, err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%v is not an address of this machine, or not usable yet (ip address shows them; an IPv6 address is tentative for a second or two): %w", a, err)
 	}
-	return fmt.Errorf("open a UDP socket at port %d of %v: %w", wire.Port, a, err)
+	return fmt.Errorf("open a UDP socket at port %d of %v: %w", u.opts.Port, a, err)
+}
+
+// overlayPortUser says who may have the port of VXLAN. A vxlan device of the kernel's that is up has
+// it at all addresses.
+func overlayPortUser(port uint16) string {
+	if devices := vxlanDevices(); len(devices) > 0 {
+		return fmt.Sprintf("the kernel's vxlan device %s has it while it is up (ip -d link show type vxlan shows its dstport); "+
+			"set it down or give it another dstport, or choose another port for all hosts with --overlay-port", strings.Join(devices, ", "))
+	}
+	return fmt.Sprintf("another program, perhaps another vrdma daemon, has it (ss -ulnp 'sport = %d' shows which); "+
+		"stop it, or choose another port for all hosts with --overlay-port or another address with --underlay", port)
+}
+
+// vxlanDevices are the names of the kernel's vxlan devices that are up.
+func vxlanDevices() (names []string) {
+	list, _ := net.Interfaces()
+	for _, i := range list {
+		text, err := os.ReadFile("/sys/class/net/" + i.Name + "/uevent")
+		if err == nil && i.Flags&net.FlagUp != 0 && strings.Contains(string(text), "DEVTYPE=vxlan\n") {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // prepareReceive sets the options of the receiving socket.

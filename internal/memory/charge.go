@@ -51,6 +51,17 @@ func (c *charges) settle(mapped uint64) error {
 	return nil
 }
 
+// room says whether settle could charge for mapped bytes of regions.
+func (c *charges) room(mapped uint64) error {
+	before := c.memory
+	err := c.settle(max(mapped, before))
+	if err == nil {
+		c.account.Refund(budget.Bill{budget.Memory: c.memory - before})
+		c.memory = before
+	}
+	return err
+}
+
 // charge charges a region that is about to be made; s.mapped has it already. s.mu is
 // held.
 func (r *Region) charge(extents []Extent) error {

@@ -161,3 +161,29 @@ func TestChargePieces(t *testing.T) {
 	_, err := s.Map(1<<36, 200*pageSize, many)
 	met(t, err, budget.State)
 }
+
+// TestRoom: what Map would refuse is known before there is a region, and costs nothing.
+func TestRoom(t *testing.T) {
+	limit := plenty()
+	limit[budget.Memory] = 8 << 20
+	s, a := charged(t, limit)
+	s.quota = 16 << 20
+	r, err := s.Map(1<<30, 4<<20, shared(1<<30, 4<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Release()
+	before := a.Used()
+	if err := s.Room(4 << 20); err != nil {
+		t.Errorf("as much as may be: %v", err)
+	}
+	met(t, s.Room(4<<20+1), budget.Memory)
+	for _, n := range []uint64{12<<20 + 1, 8 << 40, 1<<64 - 1} {
+		if err := s.Room(n); err != syscall.ENOMEM {
+			t.Errorf("%#x bytes, above the quota: %v, want ENOMEM", n, err)
+		}
+	}
+	if used := a.Used(); used != before {
+		t.Errorf("asking has changed what the user has: %v, want %v", used, before)
+	}
+}

@@ -85,7 +85,7 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 	}
 
 	s.mu.Lock()
-	if s.quota != 0 && (length > s.quota || s.mapped > s.quota-length) {
+	if s.full(length) {
 		s.mu.Unlock()
 		return nil, syscall.ENOMEM
 	}
@@ -115,6 +115,22 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Room says whether Map would refuse so many bytes more for being too many: ENOMEM above the
+// quota, a *budget.Error above what the user may have.
+func (s *Space) Room(length uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full(length) {
+		return syscall.ENOMEM
+	}
+	return s.charges.room(s.mapped + length)
+}
+
+// full reports whether length more would be above the quota. s.mu is held.
+func (s *Space) full(length uint64) bool {
+	return s.quota != 0 && (length > s.quota || s.mapped > s.quota-length)
 }
 
 // add appends an extent, cut at window borders. s.mu is held.

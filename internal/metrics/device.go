@@ -8,6 +8,10 @@ type Device struct {
 	// Counters are by the names that they have in hw_counters and counters below
 	// /sys/class/infiniband.
 	Counters map[string]uint64
+	// Overlay is what was dropped of virtual networks between hosts; empty: there are none. And
+	// how many questions for MACs were answered.
+	Overlay        []Dropped
+	OverlayAnswers uint64
 }
 
 // families are node_exporter's names, without node_infiniband_, for the kernel's, and ours
@@ -50,6 +54,12 @@ var families = []struct{ file, name, help string }{
 	{"tail_probes", "infiniband_hw_tail_probes_total", "Packets sent again early to find out what arrived."},
 }
 
+// Dropped is how many datagrams were dropped for a reason.
+type Dropped struct {
+	Reason string
+	Value  uint64
+}
+
 func (p *page) device(d *Device) {
 	labels := []string{"device", d.Name, "port", "1"}
 	p.family("node_infiniband_port_data_transmitted_bytes_total", "counter", "Bytes of payload sent.")
@@ -59,6 +69,14 @@ func (p *page) device(d *Device) {
 	for _, f := range families {
 		p.family(f.name, "counter", f.help)
 		p.sample(float64(d.Counters[f.file]), labels...)
+	}
+	if len(d.Overlay) > 0 {
+		p.family("vrdma_overlay_dropped_total", "counter", "Datagrams for virtual networks that were dropped, by why.")
+		for _, c := range d.Overlay {
+			p.sample(float64(c.Value), "reason", c.Reason)
+		}
+		p.family("vrdma_overlay_answers_total", "counter", "Questions of Linux members for MACs that were answered.")
+		p.sample(float64(d.OverlayAnswers))
 	}
 	p.family("node_infiniband_state_id", "gauge", "State of the port; 4 is active.")
 	p.sample(4, labels...)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/ib"
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
 )
@@ -36,12 +37,42 @@ func world(nics int) Source {
 		Device: func() Device {
 			return Device{Name: "rxe0", SentBytes: 7, RcvdBytes: 9, Counters: map[string]uint64{"sent_pkts": 3}}
 		},
-		NICs:      func() int { return nics },
-		Processor: func() time.Duration { return time.Second },
-		Alive:     func() error { return nil },
-		Ready:     func() error { return nil },
+		NICs:       func() int { return nics },
+		Waits:      func() map[string]nic.Waits { return map[string]nic.Waits{"bulk": waited(), "latency": {}} },
+		StoreAge:   func() time.Duration { return 1500 * time.Millisecond },
+		Generation: func() int64 { return 17 },
+		Processor:  func() time.Duration { return time.Second },
+		Alive:      func() error { return nil },
+		Ready:      func() error { return nil },
 		Version: `odd "version" \ of
 two lines`,
+	}
+}
+
+// waited are three requests: one that waited for 2 µs at most, one for 1 ms, one for a second.
+func waited() (w nic.Waits) {
+	for _, t := range []time.Duration{2 * time.Microsecond, time.Millisecond, time.Second} {
+		w.Add(ib.Time(t))
+	}
+	return w
+}
+
+// TestWaits: the histogram is cumulative, and what is beyond its last bound is in +Inf alone.
+func TestWaits(t *testing.T) {
+	page := string(serve(t, world(1)).Page())
+	for _, want := range []string{
+		`vrdma_service_delay_seconds_bucket{class="bulk",le="2.048e-06"} 1`,
+		`vrdma_service_delay_seconds_bucket{class="bulk",le="0.000524288"} 1`,
+		`vrdma_service_delay_seconds_bucket{class="bulk",le="0.002097152"} 2`,
+		`vrdma_service_delay_seconds_bucket{class="bulk",le="0.033554432"} 2`,
+		`vrdma_service_delay_seconds_bucket{class="bulk",le="+Inf"} 3`,
+		`vrdma_service_delay_seconds_sum{class="bulk"} 1.001002`, `vrdma_service_delay_seconds_count{class="bulk"} 3`,
+		`vrdma_service_delay_seconds_count{class="latency"} 0`,
+		`vrdma_store_age_seconds 1.5`, `vrdma_policy_generation 17`,
+	} {
+		if !strings.Contains(page, want+"\n") {
+			t.Errorf("the page has no %q", want)
+		}
 	}
 }
 
@@ -77,6 +108,10 @@ func parsePage(t testing.TB, text string) map[string]float64 {
 			continue
 		}
 		m := sampleLine.FindStringSubmatch(line)
+		if kind == "histogram" && m != nil {
+			m[1] = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(m[1], "_bucket"), "_sum"), "_count")
+			m[2] = line // each of its own
+		}
 		if m == nil || m[1] != family {
 			t.Fatalf("in family %s: %q", family, line)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vrdma/internal/meter"
+	"vrdma/internal/nic"
 )
 
 // Source is where the numbers come from. Its functions may be called at any time, by several.
@@ -22,6 +23,12 @@ type Source struct {
 	Device func() Device
 	// NICs is how many there are.
 	NICs func() int
+	// Waits are how long requests waited for the loop, by the class of their NIC.
+	Waits func() map[string]nic.Waits
+	// StoreAge is how long ago the store of declared objects was heard of, and Generation its
+	// revision whose rules hold.
+	StoreAge   func() time.Duration
+	Generation func() int64
 	// Processor is the time that the daemon has used, all threads.
 	Processor func() time.Duration
 	// Alive asks the loop, and returns when it has answered.
@@ -164,6 +171,11 @@ func (s *Server) Page() []byte {
 	p.sample(float64(s.src.Started.UnixMilli()) / 1000)
 	p.family("vrdma_nics", "gauge", "Virtual NICs.")
 	p.sample(float64(s.src.NICs()))
+	p.family("vrdma_store_age_seconds", "gauge", "How long ago the store of declared objects was heard of; 0: it is a file of this host.")
+	p.sample(s.src.StoreAge().Seconds())
+	p.family("vrdma_policy_generation", "gauge", "Revision of the store whose rules hold.")
+	p.sample(float64(s.src.Generation()))
+	p.waits(s.src.Waits())
 	p.device(&device)
 	p.tenants(list)
 	return p.Bytes()

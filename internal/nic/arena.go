@@ -1,7 +1,9 @@
 package nic
 
 import (
+	"cmp"
 	"os"
+	"slices"
 	"sort"
 	"sync"
 	"syscall"
@@ -211,11 +213,17 @@ func (a *Arena) Reclaim() bool {
 	ms, bytes := a.released, a.lag
 	a.released, a.lag = nil, 0
 	a.mu.Unlock()
-	for _, m := range ms {
-		a.pages.Punch(m.Offset, uint64(m.Size))
-	}
 	if len(ms) == 0 {
 		return false
+	}
+	slices.SortFunc(ms, func(a, b MMap) int { return cmp.Compare(a.Offset, b.Offset) })
+	for i := 0; i < len(ms); {
+		// Rings of one connection lie side by side, and so do those of many.
+		begin, end := ms[i].Offset, ms[i].Offset
+		for ; i < len(ms) && ms[i].Offset == end; i++ {
+			end += uint64(ms[i].Size)
+		}
+		a.pages.Punch(begin, end-begin)
 	}
 	a.account.Refund(budget.Bill{budget.Rings: bytes})
 	a.mu.Lock()

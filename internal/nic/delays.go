@@ -39,5 +39,17 @@ func (d *Delays) Below(i int) ib.Time {
 	return ib.Time(i-delayFine*o+1) << o << delayUnit
 }
 
+// Waits are delays, and how long all of them were together.
+type Waits struct {
+	Delays Delays
+	Sum    ib.Time
+}
+
+// Add counts a request that waited for t.
+func (w *Waits) Add(t ib.Time) {
+	w.Delays.add(t)
+	w.Sum += t
+}
+
 // Waited counts a request of this NIC that waited for t from its doorbell to its turn.
 func (n *NIC) Waited(t ib.Time) { n.tally.delays.add(t) }

@@ -3,6 +3,8 @@ package nic
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"iter"
+	"maps"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/ib"
@@ -139,6 +141,9 @@ func (n *NIC) Local(gid *ib.GID) bool {
 
 // Multicast are the queue pairs attached to a group.
 func (n *NIC) Multicast(gid ib.GID) []*QP { return n.mcast[gid] }
+
+// Groups are the groups that queue pairs are attached to.
+func (n *NIC) Groups() iter.Seq[ib.GID] { return maps.Keys(n.mcast) }
 
 // Sessions is how many devices are open.
 func (n *NIC) Sessions() int { return len(n.sessions) }

@@ -18,6 +18,9 @@ type Way struct {
 	// the same. Not valid: the one that the sender's own address has, which is the To of
 	// its Way.
 	From netip.Addr
+	// VNI is the number of the virtual network that From and To are addresses of, which is
+	// between hosts then; 0: they are those of hosts.
+	VNI uint32
 }
 
 // Local reports whether the way leads to a NIC of this daemon.

@@ -55,6 +55,8 @@ type Host struct {
 	Features uint32
 	// Key is its public key, of the WireGuard tunnel; zero: it has none.
 	Key [32]byte
+	// TunnelPort is where it takes WireGuard; 0 means DefaultTunnelPort.
+	TunnelPort uint16
 }
 
 // A Network is one virtual network and who is in it, on all hosts.
@@ -79,6 +81,7 @@ type Map struct {
 	networks map[uint32]*network
 	byName   map[string]*network
 	hosts    map[netip.Addr]*Host // by underlay address
+	behind   map[netip.Addr]*Host // by address inside the tunnel, of encrypted networks only
 }
 
 type network struct {
@@ -89,7 +92,7 @@ type network struct {
 
 // NewMap makes a map. It refuses what would be ambiguous.
 func NewMap(networks []Network) (*Map, error) {
-	m := &Map{networks: make(map[uint32]*network, len(networks)), byName: make(map[string]*network, len(networks)), hosts: make(map[netip.Addr]*Host)}
+	m := &Map{networks: make(map[uint32]*network, len(networks)), byName: make(map[string]*network, len(networks)), hosts: make(map[netip.Addr]*Host), behind: make(map[netip.Addr]*Host)}
 	for _, n := range networks {
 		if n.VNI == 0 || n.VNI > MaxVNI {
 			return nil, fmt.Errorf("network %s has VNI %d: it is from 1 to %d", n.Name, n.VNI, MaxVNI)
@@ -132,6 +135,9 @@ func (m *Map) admit(w *network, e *Member) error {
 	if !e.Host.Self && !slices.Contains(w.hosts, e.Host) {
 		w.hosts = append(w.hosts, e.Host)
 	}
+	if w.Encrypted {
+		return m.admitKey(e.Host)
+	}
 	return nil
 }
 
@@ -168,6 +174,33 @@ func (m *Map) Hosts(vni uint32) []*Host {
 		return nil
 	}
 	return m.networks[vni].hosts
+}
+
+// IsMember reports whether a host has members of a network.
+func (m *Map) IsMember(vni uint32, h *Host) bool { return slices.Contains(m.Hosts(vni), h) }
+
+// Networks are all of them, in no order.
+func (m *Map) Networks() (out []*Network) {
+	if m == nil {
+		return nil
+	}
+	for _, n := range m.networks {
+		out = append(out, &n.Network)
+	}
+	return out
+}
+
+// Elsewhere reports whether a network has members on other hosts.
+func (m *Map) Elsewhere() bool {
+	if m == nil {
+		return false
+	}
+	for _, n := range m.networks {
+		if len(n.hosts) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // HostAt is the host that has an address in the underlay; nil: none that this host shares a network

@@ -138,7 +138,7 @@ func TestUnknownAddresses(t *testing.T) {
 func TestUnchanged(t *testing.T) {
 	w := train(noBatch())
 	before := w.rules()
-	again := &Rules{networks: make(map[tenant.Key]*network), guards: make(map[tenant.Key]*Guard)}
+	again := successor(before)
 	again.add(input{w.network, w.nics, w.policies}, before)
 	if again.NIC(key("db")) != before.NIC(key("db")) {
 		t.Error("nothing changed, but the guard did")

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 
 	"vrdma/internal/ib"
@@ -16,7 +17,14 @@ type Rules struct {
 // Compile compiles the policies of a world. Networks that are the same in before, which may be
 // nil, are taken over.
 func Compile(w *tenant.World, before *Rules) *Rules {
-	r := &Rules{networks: make(map[tenant.Key]*network), guards: make(map[tenant.Key]*Guard)}
+	r := successor(before)
+	if before != nil {
+		for key, n := range before.networks {
+			if w.Network(key.Tenant, key.Name) == nil {
+				r.drop(n)
+			}
+		}
+	}
 	policies := make(map[string][]*tenant.Policy) // by tenant
 	for _, o := range w.Objects(tenant.KindPolicy) {
 		p := o.(*tenant.Policy)
@@ -29,16 +37,40 @@ func Compile(w *tenant.World, before *Rules) *Rules {
 	return r
 }
 
+// successor has no networks yet, and the guards that there were.
+func successor(before *Rules) *Rules {
+	r := &Rules{networks: make(map[tenant.Key]*network), guards: make(map[tenant.Key]*Guard)}
+	if before != nil {
+		r.guards = maps.Clone(before.guards)
+	}
+	return r
+}
+
 // add compiles a network, or takes it over.
 func (r *Rules) add(from input, before *Rules) {
 	key := from.network.Key()
 	n := before.network(key)
-	if n == nil || !n.input.equal(&from) {
-		n = compile(from)
+	if n != nil && n.input.equal(&from) {
+		r.networks[key] = n
+		return
 	}
+	if n != nil {
+		r.drop(n)
+	}
+	n = compile(from)
 	r.networks[key] = n
 	for i, o := range n.input.nics {
 		r.guards[o.Key()] = &n.guards[i]
+	}
+}
+
+// drop takes out the guards of a network that is no more, or not as it was. A NIC that is in another
+// one by now keeps its guard there.
+func (r *Rules) drop(n *network) {
+	for _, o := range n.input.nics {
+		if g := r.guards[o.Key()]; g != nil && g.net == n {
+			delete(r.guards, o.Key())
+		}
 	}
 }
 

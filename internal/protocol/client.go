@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -79,6 +80,28 @@ func QueryStatus(socket string) (*Status, error) {
 	defer s.Close()
 	st := new(Status)
 	if err := s.ReceiveJSON(st); err != nil {
+		return nil, err
+	}
+	if st.Error != "" {
+		return nil, errors.New(st.Error)
+	}
+	return st, nil
+}
+
+// QueryTenants asks at the tenants' socket of the daemon at socket for the NICs of tenants that we
+// administer. It is an error if there is no such socket.
+func QueryTenants(socket string) (*Status, error) {
+	path := findTenants(socket)
+	if path == "" {
+		return nil, fs.ErrNotExist
+	}
+	s, err := Dial(path, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	st := new(Status)
+	if err := errors.Join(s.SendJSON(ControlRequest{Op: ControlStatus}), s.ReceiveJSON(st)); err != nil {
 		return nil, err
 	}
 	if st.Error != "" {
@@ -178,9 +201,10 @@ type Capture struct {
 	left []byte
 }
 
-// OpenCapture has the daemon record every packet from now on.
-func OpenCapture(socket string) (*Capture, error) {
-	s, err := control(socket, ControlRequest{Op: ControlCapture})
+// OpenCapture has the daemon record every packet from now on; those of virtual networks as their
+// members see them, or with what is around them between hosts.
+func OpenCapture(socket string, outer bool) (*Capture, error) {
+	s, err := control(socket, ControlRequest{Op: ControlCapture, Outer: outer})
 	if err != nil {
 		return nil, err
 	}

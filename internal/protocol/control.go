@@ -27,6 +27,8 @@ type ControlRequest struct {
 	// For usage: records that end after this time, of this tenant; zero and empty: all.
 	Since  time.Time `json:"since,omitzero"`
 	Tenant string    `json:"tenant,omitempty"`
+	// For capture: what hosts send each other of virtual networks, whole.
+	Outer bool `json:"outer,omitempty"`
 }
 
 // Operations of a ControlRequest.
@@ -73,8 +75,22 @@ type Status struct {
 	NICs []NICStatus `json:"nics,omitempty"`
 	// Budgets are what users hold of the daemon, and how much they may.
 	Budgets []BudgetStatus `json:"budgets,omitempty"`
+	// Store is how it stands with a store that other hosts share, for those who may see all;
+	// nil: the store is this daemon's own.
+	Store *StoreStatus `json:"store,omitempty"`
 	// Refused counts commands that were answered "not supported", by name.
 	Refused map[string]uint64 `json:"refused,omitempty"`
+}
+
+// StoreStatus is how it stands with a store that other hosts share.
+type StoreStatus struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // in step, away, strange
+	// Heard is when it last answered.
+	Heard time.Time `json:"heard"`
+	Why   string    `json:"why,omitempty"` // it is not in step
+	// Problems are entries that were left out.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // NICDoor is a NIC that can be opened, and where.

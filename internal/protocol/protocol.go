@@ -37,6 +37,7 @@ type Op uint32
 const (
 	OpCommand Op = 1 // VRDMA_OP_COMMAND
 	OpSync    Op = 2 // VRDMA_OP_SYNC
+	OpRoom    Op = 3 // VRDMA_OP_ROOM
 )
 
 // Kinds of extent, enum vrdma_extent_kind, and their protection.
@@ -53,6 +54,26 @@ const (
 const (
 	FDAsync = 1 // VRDMA_FD_ASYNC
 	FDComp  = 2 // VRDMA_FD_COMP
+	FDMail  = 3 // VRDMA_FD_MAIL
+)
+
+// HelloMail is a flag of a Hello: the client can use a mailbox.
+const HelloMail = 1 // VRDMA_HELLO_MAIL
+
+// A mailbox; protocol.h says how it is used.
+const (
+	MailState    = 0    // VRDMA_MAIL_STATE
+	MailAskedLen = 4    // VRDMA_MAIL_ASKED_LEN
+	MailReplyLen = 8    // VRDMA_MAIL_REPLY_LEN
+	MailRequest  = 64   // VRDMA_MAIL_REQUEST
+	MailReply    = 2048 // VRDMA_MAIL_REPLY
+	MailSize     = 4096 // VRDMA_MAIL_SIZE
+
+	MailOpen     = 1  // VRDMA_MAIL_OPEN
+	MailAsked    = 2  // VRDMA_MAIL_ASKED
+	MailAsleep   = 4  // VRDMA_MAIL_ASLEEP
+	MailAnswered = 8  // VRDMA_MAIL_ANSWERED
+	MailSent     = 16 // VRDMA_MAIL_SENT
 )
 
 // The doorbell page at the beginning of an arena; protocol.h says how it is rung.

@@ -115,3 +115,11 @@ func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
 	}
 	return r.buf, nil
 }
+
+// WithFD adds a descriptor to a finished reply that has none.
+func WithFD(reply []byte, f FD) []byte {
+	order.PutUint32(reply[8:], 1)
+	reply = order.AppendUint64(reply, f.Address)
+	reply = order.AppendUint32(reply, f.Kind)
+	return order.AppendUint32(reply, f.ID)
+}

@@ -5,20 +5,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
-	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
-	"vrdma/internal/vnic"
 )
 
 // A NIC's directory:
@@ -79,26 +76,11 @@ func (o *openness) admit(who *caller.Caller, conn syscall.Conn) error {
 func (r *Rack) openDoor(s *slot) (err error) {
 	defer func() {
 		if err != nil {
-			r.clear(s, true)
+			r.discard(s)
 		}
 	}()
-	dir := filepath.Dir(s.place.Socket)
 	mode, dirMode := r.modes(s)
-	for at := r.cfg.Place.NICs(); ; {
-		m := fs.FileMode(searchable)
-		if at == dir {
-			m = dirMode
-		}
-		if err := makeDirectory(at, m); err != nil {
-			return err
-		}
-		if at == dir {
-			break
-		}
-		rest, _ := filepath.Rel(at, dir) // dir lies below at
-		at = filepath.Join(at, strings.SplitN(rest, "/", 2)[0])
-	}
-	if err := makeDirectory(s.place.Dir(), dirMode); err != nil {
+	if err := r.makeDirectories(s, dirMode); err != nil {
 		return err
 	}
 	for _, link := range []struct{ from, to string }{
@@ -112,10 +94,30 @@ func (r *Rack) openDoor(s *slot) (err error) {
 		r.warnUnreachable()
 	}
 	a := s.account
+	var claim func() error
+	if r.cfg.Claim != nil {
+		claim = func() error { return r.cfg.Claim(s.key) }
+	}
 	return r.doors.OpenDoor(frontdoor.Door{
+		Claim:  claim,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true,
 	})
+}
+
+// makeDirectories makes a NIC's directory, and those that it is in.
+func (r *Rack) makeDirectories(s *slot, mode fs.FileMode) error {
+	r.directories.Lock()
+	defer r.directories.Unlock()
+	dir := filepath.Dir(s.place.Socket)
+	for at := r.cfg.Place.NICs(); at != dir; {
+		if err := makeDirectory(at, searchable); err != nil {
+			return err
+		}
+		rest, _ := filepath.Rel(at, dir) // dir lies below at
+		at = filepath.Join(at, strings.SplitN(rest, "/", 2)[0])
+	}
+	return errors.Join(makeDirectory(dir, mode), makeDirectory(s.place.Dir(), mode))
 }
 
 // modes are those of a NIC's socket and directory.
@@ -180,31 +182,53 @@ func (r *Rack) warnUnreachable() {
 		"directory", dir, "advice", "chmod o+x it, or start the daemon with --mode 0666")
 }
 
-// clear removes what lies in a NIC's directory, and if all is set the directory, too, and that of
-// the tenant with the last one.
-func (r *Rack) clear(s *slot, all bool) error {
+// clear removes what lies in a NIC's directory. The directory stays.
+func (r *Rack) clear(s *slot) error {
 	err := os.RemoveAll(s.place.Dir())
 	if rerr := os.Remove(s.place.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 		err = errors.Join(err, rerr)
 	}
-	if all {
-		err = errors.Join(err, r.prune(s.place))
-	}
 	return err
 }
 
-// prune removes the empty directories of a NIC that is gone.
-func (r *Rack) prune(p launch.Place) error {
-	dir := filepath.Dir(p.Socket)
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+// discard takes a NIC's directory away, and that of the tenant with the last one. What was in it,
+// more than a hundred files, is removed beside everything else.
+func (r *Rack) discard(s *slot) {
+	r.directories.Lock()
+	defer r.directories.Unlock()
+	dir, bin := filepath.Dir(s.place.Socket), r.bin()
+	r.discarded++
+	to := filepath.Join(bin, strconv.Itoa(r.discarded))
+	err := makeDirectory(bin, 0o700)
+	if err == nil {
+		err = os.Rename(dir, to)
 	}
-	for dir = filepath.Dir(dir); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
-		if os.Remove(dir) != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		to = dir // so it takes as long as it takes
+		if err := os.RemoveAll(dir); err != nil {
+			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
+		}
+	}
+	r.prune(filepath.Dir(dir))
+	r.chores.add(func() {
+		os.RemoveAll(to) // what is left Sweep finds, when the next daemon starts
+		r.directories.Lock()
+		defer r.directories.Unlock()
+		r.prune(bin)
+	})
+}
+
+// bin is where the directories of NICs that are gone wait to be removed. No tenant is called so.
+func (r *Rack) bin() string { return filepath.Join(r.cfg.Place.NICs(), ".gone") }
+
+// prune removes a directory of NICs, and those that it is in, as far as they are empty.
+// directories is held.
+func (r *Rack) prune(dir string) {
+	for ; strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			break // others are there
 		}
 	}
-	return nil
 }
 
 // Sweep removes the directories of NICs that a daemon before us had, and that are not here. It is
@@ -235,67 +259,4 @@ func (r *Rack) Sweep() {
 		}
 	}
 	walk(r.cfg.Place.NICs())
-}
-
-// A scribe writes device trees beside everything else: a thousand take a second or two. Whoever
-// connects to a NIC has its tree written at once.
-type scribe struct {
-	mu    sync.Mutex
-	todo  []*vnic.NIC // guarded by mu
-	more  chan struct{}
-	quit  chan struct{}
-	ended chan struct{}
-}
-
-func (s *scribe) start(log *slog.Logger) {
-	s.more, s.quit, s.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(s.ended)
-		for {
-			n := s.next()
-			if n == nil {
-				select {
-				case <-s.more:
-					continue
-				case <-s.quit:
-					return
-				}
-			}
-			if err := n.Tree.Write(); err != nil {
-				log.Warn("a NIC has no device tree", "nic", n.Name, "error", err)
-			}
-		}
-	}()
-}
-
-// write has the tree of n written soon.
-func (s *scribe) write(n *vnic.NIC) {
-	s.mu.Lock()
-	s.todo = append(s.todo, n)
-	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
-}
-
-func (s *scribe) next() (n *vnic.NIC) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.todo) > 0 {
-		n, s.todo = s.todo[0], s.todo[1:]
-	}
-	return n
-}
-
-func (s *scribe) stop() {
-	if s.quit == nil {
-		return
-	}
-	s.mu.Lock()
-	s.todo = nil
-	s.mu.Unlock()
-	close(s.quit)
-	<-s.ended
-	s.quit = nil
 }

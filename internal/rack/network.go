@@ -9,6 +9,7 @@ import (
 	"vrdma/internal/nic"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
+	"vrdma/internal/wire"
 )
 
 // network is how a NIC reaches the others of its network. It implements vnic.Routes. An address
@@ -51,27 +52,39 @@ func (n *network) From(from, to netip.Addr) (netip.Addr, error) {
 
 // Reach implements vnic.Routes.
 func (n *network) Reach(_, to netip.Addr, _ time.Duration) error {
-	if n.table.At(n.name, to.As16()) == nil {
-		return syscall.ENETUNREACH
+	if n.table.At(n.name, to.As16()) != nil {
+		return nil
 	}
-	return nil
+	if m := n.table.Map(); m.Find(m.VNI(n.name), to) != nil {
+		return nil
+	}
+	return syscall.ENETUNREACH
 }
 
-// vxlanHeaders is what a packet of an overlay has around it: IPv6, UDP, VXLAN, Ethernet.
-const vxlanHeaders = 40 + 8 + 8 + 14
+// innerIPv6 is how much longer a packet is that has IPv6 inside.
+const innerIPv6 = wire.IPv6Size - wire.IPv4Size
 
 // mtu is that of a network's NICs, numbered as enum ib_mtu: what fits into the packets that the
 // network says, or that the underlay leaves.
-func mtu(n *tenant.Network, underlay int) uint8 {
-	bytes := n.Spec.MTU
+func (r *Rack) mtu(n *tenant.Network) uint8 {
+	bytes, underlay := n.Spec.MTU, r.cfg.Underlay
+	if n.Spec.Way != tenant.WayHost {
+		if underlay = r.cfg.OverlayMTU; underlay != 0 {
+			underlay -= r.cfg.OverlayHead
+			if slices.ContainsFunc(n.Spec.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+				underlay -= innerIPv6
+			}
+			if n.Spec.Encryption {
+				underlay -= r.cfg.TunnelHead
+			}
+		}
+	}
 	switch {
 	case bytes != 0:
 	case underlay == 0:
 		return nic.LargestMTU // there is nothing that it would have to fit into
-	case n.Spec.Way == tenant.WayHost:
-		bytes = underlay
 	default:
-		bytes = underlay - vxlanHeaders
+		bytes = underlay
 	}
 	return nic.MTUWithin(bytes)
 }

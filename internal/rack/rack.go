@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
@@ -35,7 +37,7 @@ const removeTime = 30 * time.Second
 // Doors is the front door as the rack needs it.
 type Doors interface {
 	OpenDoor(frontdoor.Door) error
-	CloseDoor(ctx context.Context, n *vnic.NIC, force bool) error
+	CloseDoors(ctx context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error
 	Users(n *vnic.NIC) []frontdoor.Guest
 	Recheck(n *vnic.NIC)
 }
@@ -51,19 +53,31 @@ type Config struct {
 	// open them.
 	Mode, DirMode fs.FileMode
 	Owner         int // uid
-	// Limits are the daemon's, for each opened device.
-	Limits nic.Limits
 	// Seed makes the NICs' GUIDs: with the same one they have the same again.
 	Seed []byte
 	// Underlay is the MTU of the host's network; 0: there is no other host.
 	Underlay int
+	// OpenOverlay opens the way of virtual networks to other hosts; nil: they stay on this one.
+	// OverlayMTU is the MTU of the interfaces that they leave through, and OverlayHead how many
+	// bytes of a packet the overlay takes, of one with IPv4 inside.
+	OpenOverlay             func() (*Overlay, error)
+	OverlayMTU, OverlayHead int
+	// OpenTunnel opens what encrypted networks leave through; nil: they stay on this host.
+	// TunnelHead is how many bytes of a packet that takes beside OverlayHead.
+	OpenTunnel func() (link.Tunnel, error)
+	TunnelHead int
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
+	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
+	// can have no others; nil: there are no other hosts.
+	HostAddresses []netip.Addr
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
 	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
 	// nil: nobody does.
 	Capped func(k tenant.Key, limit string)
+	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
+	Claim func(tenant.Key) error
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
 	Connected func(*vnic.NIC, rdmacm.Notice)
 }
@@ -78,8 +92,14 @@ type Rack struct {
 	slots   map[tenant.Key]*slot // guarded by mu
 	tenants map[string]*account  // by name
 	rules   *policy.Rules        // nil: there was no world yet
-	scribe  scribe
-	warned  bool // see warnUnreachable
+	chores  chores
+
+	connection connection
+	warned     bool // see warnUnreachable
+
+	// directories is held while those are made or removed that more than one NIC is in.
+	directories sync.Mutex
+	discarded   int // guarded by directories; how many went to the bin
 }
 
 // A slot is a declared NIC that is in the rack.
@@ -91,6 +111,7 @@ type slot struct {
 	made    made
 	open    openness
 	guard   *policy.Guard // nil: everything is allowed
+	leaving bool          // its door is closed, and somebody still has it open
 }
 
 // made is what a NIC is made of and does not change while it is there.
@@ -105,16 +126,13 @@ func New(c Config) *Rack {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Limits == (nic.Limits{}) {
-		c.Limits = nic.DefaultLimits
-	}
 	return &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
 }
 
 // Open says who opens the doors, and that the loop runs from now on.
 func (r *Rack) Open(d Doors) {
 	r.doors, r.running = d, true
-	r.scribe.start(r.cfg.Log)
+	r.chores.start()
 }
 
 // Default puts in the NIC that is there when nothing is declared. The daemon's own door leads to
@@ -165,13 +183,28 @@ func (r *Rack) onLoop(f func()) error {
 	return r.cfg.Engine.Do(f)
 }
 
-// extract undoes insert. Nobody has the NIC open any more.
-func (r *Rack) extract(n *vnic.NIC) {
-	r.cfg.NICs.Remove(n)
-	r.onLoop(func() { // fails only after the loop has ended, with all NICs
-		r.cfg.Engine.Remove(n.Device)
-		r.cfg.NICs.RerouteIn(n.Network)
-	})
+// onePass is how many NICs the loop takes out at once: it has others to serve.
+const onePass = 64
+
+// extract undoes insert. Nobody has the NICs open any more.
+func (r *Rack) extract(slots []*slot) {
+	nics := make([]*vnic.NIC, len(slots))
+	for i, s := range slots {
+		nics[i] = s.nic
+	}
+	r.cfg.NICs.Remove(nics...)
+	for some := range slices.Chunk(nics, onePass) {
+		r.onLoop(func() { // fails only after the loop has ended, with all NICs
+			networks := make(map[string]bool)
+			for _, n := range some {
+				r.cfg.Engine.Remove(n.Device)
+				networks[n.Network] = true
+			}
+			for name := range networks {
+				r.cfg.NICs.RerouteIn(name)
+			}
+		})
+	}
 }
 
 // Put puts a NIC in, or changes the one that is there to what it is now. What a NIC is made of
@@ -183,10 +216,10 @@ func (r *Rack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error {
 		return err
 	}
 	if s := r.slot(k); s != nil {
-		if s.made == m {
+		if s.made == m && !s.leaving {
 			return r.change(s, t, c)
 		}
-		if err := r.Remove(k, false); err != nil {
+		if err := r.Remove([]tenant.Key{k}, s.leaving)[k]; err != nil {
 			return fmt.Errorf("a NIC gets other addresses, another network or MTU only while nobody uses it: %w", err)
 		}
 	}
@@ -201,14 +234,19 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	case tenant.WayHost:
 		m.network = vnic.HostNetwork
 	default:
-		return m, fmt.Errorf("%v: networks with way %s cannot be made yet: use vxlan or host", n.Key(), n.Spec.Way)
+		return m, fmt.Errorf("%v: way %s is not there yet: it needs a port in the network namespace of a container, which nothing opens today; use way vxlan or host", n.Key(), n.Spec.Way)
 	}
 	list := addresses(c)
 	if len(list) == 0 {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
+	for _, a := range list {
+		if n.Spec.Way == tenant.WayHost && r.cfg.HostAddresses != nil && !slices.Contains(r.cfg.HostAddresses, a) {
+			return m, fmt.Errorf("%v is in a network with way host, and %v is no address at which this daemon serves other hosts: it serves %v; have vrdma daemon --no-default-nic --addr name it", c.Key(), a, r.cfg.HostAddresses)
+		}
+	}
 	m.addresses = fmt.Sprint(list)
-	m.mtu = mtu(n, r.cfg.Underlay)
+	m.mtu = r.mtu(n)
 	return m, nil
 }
 
@@ -237,20 +275,24 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	s.account = r.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
 	if err := r.openDoor(s); err != nil {
-		r.extract(s.nic)
+		r.extract([]*slot{s})
 		r.drop(s.account)
 		return fmt.Errorf("%v: %w", s.key, err)
 	}
 	r.mu.Lock()
 	r.slots[s.key] = s
 	r.mu.Unlock()
-	r.scribe.write(s.nic)
+	r.chores.add(func() { // whoever connects to it before has it written at once
+		if err := s.nic.Tree.Write(); err != nil {
+			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
+		}
+	})
 	return nil
 }
 
 // device is the device of a NIC.
 func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
-	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: limits(r.cfg.Limits, c.Spec.Limits)}
+	d := nic.Config{Name: DeviceName, NodeGUID: r.guid(c.Key().Path()), MTU: m.mtu, Limits: lower(nic.DefaultLimits, c.Spec.Limits)}
 	if key := c.Key(); r.cfg.Denied != nil {
 		d.Denied = func(of nic.Denial) { r.cfg.Denied(key, of) }
 	}
@@ -277,32 +319,12 @@ func (r *Rack) guid(name string) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// limits are those of a NIC. The daemon's may be lowered and not raised: administrators of tenants
-// set them.
-func limits(l nic.Limits, n tenant.Limits) nic.Limits {
-	for _, v := range []struct {
-		to   *int
-		from int
-	}{
-		{&l.PDs, n.PDs}, {&l.CQs, n.CQs}, {&l.QPs, n.QPs}, {&l.MRs, n.MRs}, {&l.MWs, n.MWs}, {&l.SRQs, n.SRQs}, {&l.AHs, n.AHs},
-		{&l.Channels, n.Channels},
-	} {
-		if v.from > 0 {
-			*v.to = min(*v.to, v.from)
-		}
-	}
-	if n.Memory > 0 && (l.Memory == 0 || uint64(n.Memory) < l.Memory) { // 0: as the daemon finds right
-		l.Memory = uint64(n.Memory)
-	}
-	return l
-}
-
 // change changes what can be changed while the NIC is used: who may open it, which holds for the
 // programs that have it open, too, and limits, for devices that are opened from now on.
 func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	s.account.set(r.cfg.Budget, t)
 	if err := r.onLoop(func() {
-		s.nic.Device.Limits = limits(r.cfg.Limits, c.Spec.Limits)
+		s.nic.Device.Limits = lower(nic.DefaultLimits, c.Spec.Limits)
 		r.share(t, c, s.nic.Device)
 	}); err != nil {
 		return err
@@ -315,40 +337,48 @@ func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	return err
 }
 
-// InUse is the error for a NIC that is not pulled out because somebody uses it.
-type InUse struct {
-	NIC tenant.Key
-	By  []string // each one, as people know it
-	err error
-}
-
-func (e *InUse) Error() string { return e.err.Error() }
-
-func (e *InUse) Unwrap() error { return e.err }
-
-// Remove pulls a NIC out. One that is in use stays, and the error is an *InUse, unless force:
-// then its programs see what they see when a device goes. One that is not there is no error.
-func (r *Rack) Remove(k tenant.Key, force bool) error {
-	s := r.slot(k)
-	if s == nil {
-		return nil
+// Remove pulls NICs out, all at once, and returns why some are still in. If one is in use, which is
+// a *tenant.InUse, all stay, unless force: then its programs see what they see when a device goes.
+// One that is not there is no error.
+func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
+	var slots []*slot
+	var nics []*vnic.NIC
+	for _, k := range keys {
+		if s := r.slot(k); s != nil {
+			slots, nics = append(slots, s), append(nics, s.nic)
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	err := r.doors.CloseDoor(ctx, s.nic, force)
-	var used *frontdoor.InUse
-	switch {
-	case errors.As(err, &used):
-		return &InUse{NIC: k, By: used.Users(), err: used}
-	case ctx.Err() != nil:
-		return err // it is still there, and can be removed again
+	errs, inUse := make(map[tenant.Key]error), false
+	failures := r.doors.CloseDoors(ctx, nics, force)
+	for _, s := range slots {
+		err := failures[s.nic]
+		var used *frontdoor.InUse
+		switch {
+		case errors.As(err, &used):
+			inUse = true
+			errs[s.key] = &tenant.InUse{NIC: s.key, By: used.Users()}
+		case err != nil:
+			s.leaving = true // it can be removed again
+			errs[s.key] = err
+		}
+	}
+	if inUse {
+		return errs
 	}
 	r.mu.Lock()
-	delete(r.slots, k)
+	slots = slices.DeleteFunc(slots, func(s *slot) bool { return errs[s.key] != nil })
+	for _, s := range slots {
+		delete(r.slots, s.key)
+	}
 	r.mu.Unlock()
-	r.extract(s.nic)
-	r.drop(s.account)
-	return errors.Join(err, r.clear(s, true))
+	r.extract(slots)
+	for _, s := range slots {
+		r.drop(s.account)
+		r.discard(s)
+	}
+	return errs
 }
 
 // Enforce makes the quotas of a world those of the tenants here, and its rules and shares those
@@ -366,12 +396,16 @@ func (r *Rack) Enforce(w *tenant.World) {
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The
 // directories stay: they are mounted into containers, which shall find the next daemon.
 func (r *Rack) Close() {
-	r.scribe.stop()
+	r.chores.stop()
 	for _, s := range r.slots {
-		if err := r.clear(s, false); err != nil {
+		if err := r.clear(s); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
+	os.RemoveAll(r.bin()) // what is left Sweep finds, when the next daemon starts
+	r.directories.Lock()
+	defer r.directories.Unlock()
+	r.prune(r.bin())
 }
 
 // slot finds a NIC; nil if it is not there.

@@ -26,6 +26,8 @@ type fakeDoors struct {
 	open map[string]frontdoor.Door
 	used map[string]bool
 	fail error
+	// stuck are NICs that somebody does not let go of.
+	stuck map[string]error
 }
 
 func (f *fakeDoors) OpenDoor(d frontdoor.Door) error {
@@ -37,12 +39,25 @@ func (f *fakeDoors) OpenDoor(d frontdoor.Door) error {
 	return os.WriteFile(d.Socket, nil, d.SocketMode)
 }
 
-func (f *fakeDoors) CloseDoor(_ context.Context, n *vnic.NIC, force bool) error {
-	if f.used[n.Name] && !force {
-		return &frontdoor.InUse{NIC: n.Name, By: f.Users(n)}
+func (f *fakeDoors) CloseDoors(_ context.Context, nics []*vnic.NIC, force bool) map[*vnic.NIC]error {
+	errs := make(map[*vnic.NIC]error)
+	for _, n := range nics {
+		if f.used[n.Name] && !force {
+			errs[n] = &frontdoor.InUse{NIC: n.Name, By: f.Users(n)}
+		}
 	}
-	delete(f.open, n.Name)
-	return n.Tree.Remove()
+	if len(errs) > 0 {
+		return errs
+	}
+	for _, n := range nics {
+		if err := f.stuck[n.Name]; err != nil {
+			errs[n] = err
+			continue
+		}
+		delete(f.open, n.Name)
+		n.Tree.Leave()
+	}
+	return errs
 }
 
 func (f *fakeDoors) Users(n *vnic.NIC) []frontdoor.Guest {
@@ -78,7 +93,7 @@ func testRack(t *testing.T) (*Rack, *fakeDoors) {
 		Engine: e, NICs: nics, Budget: budget.New(budget.ThisMachine().Limits()), Place: place, Mode: 0o600, DirMode: 0o700,
 		Seed: []byte("seed"), HostRoutes: routes.None{},
 	})
-	doors := &fakeDoors{open: make(map[string]frontdoor.Door), used: make(map[string]bool)}
+	doors := &fakeDoors{open: make(map[string]frontdoor.Door), used: make(map[string]bool), stuck: make(map[string]error)}
 	r.Open(doors)
 	t.Cleanup(func() { r.Close(); e.Stop() })
 	return r, doors
@@ -90,6 +105,11 @@ func objects(of, name, address string) (*tenant.Tenant, *tenant.Network, *tenant
 	n := &tenant.Network{Metadata: tenant.Metadata{Name: "net", Tenant: of}, Spec: tenant.NetworkSpec{Subnets: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}}
 	c := &tenant.NIC{Metadata: tenant.Metadata{Name: name, Tenant: of}, Spec: tenant.NICSpec{Network: "net", Addresses: []netip.Addr{netip.MustParseAddr(address)}}}
 	return t, n, c
+}
+
+// remove pulls one NIC out.
+func remove(r *Rack, c *tenant.NIC, force bool) error {
+	return r.Remove([]tenant.Key{c.Key()}, force)[c.Key()]
 }
 
 func put(t *testing.T, r *Rack, of, name, address string) *tenant.NIC {
@@ -151,20 +171,24 @@ func TestRemoveAndPut(t *testing.T) {
 		t.Errorf("the library is a file of its own: %v", err)
 	}
 	doors.used["red/a"] = true
-	err = r.Remove(c.Key(), false)
-	var used *InUse
+	err = remove(r, c, false)
+	var used *tenant.InUse
 	if !errors.As(err, &used) || used.NIC != c.Key() || len(used.By) != 1 || !strings.Contains(err.Error(), "prog (pid 17, uid 1000, for 0s)") {
 		t.Errorf("in use: %v", err)
 	}
 	if got := r.Users(c.Key()); len(got) != 1 || r.Socket(c.Key()) == "" {
 		t.Errorf("users %v at %q", got, r.Socket(c.Key()))
 	}
-	if err := r.Remove(c.Key(), true); err != nil {
+	if err := remove(r, c, true); err != nil {
 		t.Error(err)
 	}
 	empty := func(when string) {
 		t.Helper()
-		if _, err := os.Stat(r.cfg.Place.NICs()); !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.tenants) != 0 || r.Socket(c.Key()) != "" {
+		_, err := os.Stat(r.cfg.Place.NICs())
+		for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); _, err = os.Stat(r.cfg.Place.NICs()) {
+			time.Sleep(time.Millisecond) // the files go beside everything else
+		}
+		if !errors.Is(err, os.ErrNotExist) || len(r.cfg.NICs.All()) != 0 || len(r.tenants) != 0 || r.Socket(c.Key()) != "" {
 			t.Errorf("%s: directory %v, NICs %v, tenants %v", when, err, r.cfg.NICs.Names(), r.tenants)
 		}
 	}
@@ -178,8 +202,58 @@ func TestRemoveAndPut(t *testing.T) {
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
-	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "cannot be made yet") {
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "way namespace is not there yet") {
 		t.Errorf("way namespace: %v", err)
+	}
+}
+
+// TestHostAddresses: a NIC in the host's network has an address at which other hosts reach the host.
+func TestHostAddresses(t *testing.T) {
+	r, _ := testRack(t)
+	r.cfg.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	for address, want := range map[string]string{"192.0.2.1": "", "192.0.2.2": "192.0.2.2 is no address at which this daemon serves other hosts"} {
+		of, n, c := objects("red", "a", address)
+		n.Spec.Way = tenant.WayHost
+		if err := r.Put(of, n, c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
+
+// TestRemoveMany: NICs go together, or stay together while one of them is in use. One that somebody
+// does not let go of can be neither used nor put in again until it has been let go of.
+func TestRemoveMany(t *testing.T) {
+	r, doors := testRack(t)
+	var keys []tenant.Key
+	for _, name := range []string{"a", "b", "c"} {
+		address := map[string]string{"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}[name]
+		keys = append(keys, put(t, r, "red", name, address).Key())
+	}
+	// A program that is run by the socket's path has a file beside the socket.
+	if err := os.WriteFile(r.Socket(keys[0])+".lease", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	doors.used["red/b"] = true
+	errs := r.Remove(keys, false)
+	var used *tenant.InUse
+	if len(errs) != 1 || !errors.As(errs[keys[1]], &used) || len(doors.open) != 3 || len(r.Keys()) != 3 {
+		t.Errorf("one is in use: %v; %d doors are open, %d NICs in", errs, len(doors.open), len(r.Keys()))
+	}
+	stuck := errors.New("stuck")
+	doors.stuck["red/c"] = stuck
+	if errs := r.Remove(keys, true); len(errs) != 1 || !errors.Is(errs[keys[2]], stuck) || len(r.Keys()) != 1 {
+		t.Errorf("one is stuck: %v, %v are in", errs, r.Keys())
+	}
+	if _, err := os.Stat(filepath.Join(r.cfg.Place.NICs(), "red", "a")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of a NIC that is gone: %v", err)
+	}
+	if err := r.Put(objects("red", "c", "10.1.0.3")); !errors.Is(err, stuck) {
+		t.Errorf("a NIC that somebody still has is put in again: %v", err)
+	}
+	delete(doors.stuck, "red/c")
+	put(t, r, "red", "c", "10.1.0.3")
+	if len(doors.open) != 1 || len(r.Keys()) != 1 || r.slot(keys[2]).leaving {
+		t.Errorf("put in again: doors %v, %v are in", doors.open, r.Keys())
 	}
 }
 
@@ -228,17 +302,29 @@ func TestMTU(t *testing.T) {
 		{0, 0, "", nic.LargestMTU}, {0, 1500, "", 3}, {0, 9000, "", 5}, {0, 1500, tenant.WayHost, 3}, {1200, 9000, "", 3}, {600, 0, "", 1}, {9000, 1500, "", 5},
 	} {
 		n := &tenant.Network{Spec: tenant.NetworkSpec{MTU: test.said, Way: test.way}}
-		if got := mtu(n, test.underlay); got != test.want {
+		r := New(Config{Underlay: test.underlay, OverlayMTU: test.underlay, OverlayHead: 70})
+		if got := r.mtu(n); got != test.want {
 			t.Errorf("%+v: %d", test, got)
 		}
 	}
 }
 
+// TestLimits: a declared NIC can have lower limits than others, and the default one higher ones, too.
 func TestLimits(t *testing.T) {
-	got := limits(nic.DefaultLimits, tenant.Limits{QPs: 3, CQs: 1 << 30, Memory: 4096})
+	said := tenant.Limits{QPs: 3, CQs: 60000, Memory: 4096}
 	want := nic.DefaultLimits
 	want.QPs, want.Memory = 3, 4096
-	if got != want {
-		t.Errorf("%+v, want %+v", got, want)
+	if got := lower(nic.DefaultLimits, said); got != want {
+		t.Errorf("declared: %+v, want %+v", got, want)
+	}
+	want.CQs = 60000
+	if got := SetLimits(nic.DefaultLimits, said); got != want {
+		t.Errorf("default: %+v, want %+v", got, want)
+	}
+	// Every limit that can be declared is set.
+	said = tenant.Limits{PDs: 1, CQs: 2, QPs: 3, MRs: 4, MWs: 5, SRQs: 6, AHs: 7, Channels: 8, Memory: 9}
+	want.PDs, want.CQs, want.QPs, want.MRs, want.MWs, want.SRQs, want.AHs, want.Channels, want.Memory = 1, 2, 3, 4, 5, 6, 7, 8, 9
+	if set, low := SetLimits(nic.DefaultLimits, said), lower(nic.DefaultLimits, said); set != want || low != want {
+		t.Errorf("all: %+v and %+v, want %+v", set, low, want)
 	}
 }

@@ -44,7 +44,7 @@ func (m *Memory) List(prefix string) ([]Entry, int64, error) {
 }
 
 func (m *Memory) Commit(conditions []Condition, writes []Write) (int64, bool, error) {
-	if err := check(conditions, writes); err != nil {
+	if err := Check(conditions, writes); err != nil {
 		return 0, false, err
 	}
 	m.mu.Lock()
@@ -76,13 +76,12 @@ func (m *Memory) Commit(conditions []Condition, writes []Write) (int64, bool, er
 			return m.revision, false, err
 		}
 	}
-	m.apply(changes)
+	m.apply(m.revision+1, changes)
 	return m.revision, true, nil
 }
 
-// apply makes changes at the next revision. mu is held.
-func (m *Memory) apply(changes []Change) {
-	m.revision++
+// apply makes changes at a revision that is to come. mu is held.
+func (m *Memory) apply(revision int64, changes []Change) {
 	if m.entries == nil {
 		m.entries = make(map[string]Entry)
 	}
@@ -90,10 +89,16 @@ func (m *Memory) apply(changes []Change) {
 		if c.Deleted {
 			delete(m.entries, c.Key)
 		} else {
-			m.entries[c.Key] = Entry{c.Key, c.Value, m.revision}
+			m.entries[c.Key] = Entry{c.Key, c.Value, revision}
 		}
 	}
-	m.history = append(m.history, Batch{m.revision, changes})
+	m.remember(revision, changes)
+}
+
+// remember makes a revision the store's, and tells watchers of its changes. mu is held.
+func (m *Memory) remember(revision int64, changes []Change) {
+	m.revision = revision
+	m.history = append(m.history, Batch{revision, changes})
 	m.kept += len(changes)
 	drop := 0
 	for ; m.kept > History && drop < len(m.history)-1; drop++ {

@@ -78,8 +78,11 @@ const (
 	MaxValue = 1 << 20
 )
 
-// check says what is wrong with writes, as etcd would.
-func check(conditions []Condition, writes []Write) error {
+// Reserved begins the keys that a store keeps for itself.
+const Reserved = "~"
+
+// Check says what is wrong with a commit, whatever the store has.
+func Check(conditions []Condition, writes []Write) error {
 	seen := make(map[string]struct{}, len(writes))
 	for i := range writes {
 		w := &writes[i]
@@ -105,6 +108,8 @@ func checkEntry(key string, value []byte) error {
 		return errors.New("an empty key")
 	case len(key) > MaxKey:
 		return fmt.Errorf("key %.40q… has %d bytes, at most %d fit", key, len(key), MaxKey)
+	case strings.HasPrefix(key, Reserved):
+		return fmt.Errorf("key %.40q: keys that begin with %s are the store's own", key, Reserved)
 	case strings.IndexByte(key, 0) >= 0:
 		return fmt.Errorf("key %q has a zero byte", key)
 	case len(value) > MaxValue:

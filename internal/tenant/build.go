@@ -28,9 +28,9 @@ func (b *builder) segment(network Key) *segment {
 	if s != nil && b.cloned[s] {
 		return s
 	}
-	made := &segment{map[string]struct{}{}, map[netip.Addr]string{}, map[netip.Prefix]netip.Addr{}}
+	made := &segment{nics: map[string]struct{}{}, addresses: map[netip.Addr]string{}, last: map[netip.Prefix]netip.Addr{}}
 	if s != nil {
-		made = &segment{maps.Clone(s.nics), maps.Clone(s.addresses), maps.Clone(s.last)}
+		made = &segment{nics: maps.Clone(s.nics), addresses: maps.Clone(s.addresses), last: maps.Clone(s.last)}
 	}
 	b.next.networks[network], b.cloned[made] = made, true
 	return made
@@ -53,7 +53,13 @@ func (b *builder) insert(p *put) {
 	b.next.objects[k] = p.made
 	if k.Kind == KindTenant {
 		b.household(k.Name)
-	} else if names := b.household(k.Tenant).names(k.Kind); names != nil {
+	} else if k.Kind != KindHost {
+		b.insertOf(k)
+	}
+}
+
+func (b *builder) insertOf(k Key) {
+	if names := b.household(k.Tenant).names(k.Kind); names != nil {
 		names[k.Name] = struct{}{}
 	}
 }
@@ -65,6 +71,8 @@ func (b *builder) remove(k Key) {
 	switch o := o.(type) {
 	case *Tenant:
 		delete(b.next.tenants, k.Name)
+		return
+	case *Host:
 		return
 	case *Network:
 		delete(b.next.networks, k)

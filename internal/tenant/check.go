@@ -20,6 +20,8 @@ func check(o Object) Errors {
 		c.nic(&o.Spec)
 	case *Policy:
 		c.policy(&o.Spec)
+	case *Host:
+		c.host(&o.Spec)
 	}
 	return c.errs
 }
@@ -45,14 +47,27 @@ var (
 
 // Valid reports whether an object can have this key.
 func (k Key) Valid() bool {
-	return newObject(k.Kind) != nil && dnsLabel.MatchString(k.Name) && (k.Kind == KindTenant && k.Tenant == "" || dnsLabel.MatchString(k.Tenant))
+	switch k.Kind {
+	case KindHost:
+		return hostName.MatchString(k.Name) && k.Tenant == ""
+	case KindTenant:
+		return dnsLabel.MatchString(k.Name) && k.Tenant == ""
+	}
+	return newObject(k.Kind) != nil && dnsLabel.MatchString(k.Name) && dnsLabel.MatchString(k.Tenant)
 }
 
 const isDNSLabel = "a name is a DNS label: at most 63 of a-z, 0-9 and -, neither first nor last a -"
 
 func (c *checker) metadata(m *Metadata, kind Kind) {
-	c.name("metadata.name", m.Name)
+	if kind != KindHost {
+		c.name("metadata.name", m.Name)
+	} else if !hostName.MatchString(m.Name) {
+		c.wrong("metadata.name", "%q is not a host's name: write one like node-7 or node7.example.com", m.Name)
+	}
 	switch {
+	case kind == KindHost && m.Tenant != "":
+		c.wrong("metadata.tenant", "a Host belongs to no tenant: leave it out")
+	case kind == KindHost:
 	case kind == KindTenant && m.Tenant != "":
 		c.wrong("metadata.tenant", "%q: a Tenant has no tenant: leave it out", m.Tenant)
 	case kind == KindTenant && m.Name == DefaultTenant, kind != KindTenant && m.Tenant == DefaultTenant:
@@ -159,6 +174,9 @@ func (c *checker) network(s *NetworkSpec) {
 	}
 	if vxlan && len(s.Subnets) == 0 {
 		c.wrong("spec", "has no subnets: write subnets: [10.1.0.0/24]")
+	}
+	if s.Encryption && !vxlan {
+		c.wrong("spec.encryption", "a network of way %s is not encrypted: use way vxlan, or leave it out", s.Way)
 	}
 	c.subnets(s.Subnets)
 	c.mtu(s)

@@ -73,6 +73,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, field string) {
 		d.text(n, v, field)
 	case reflect.Int, reflect.Uint32:
 		d.number(n, v, field)
+	case reflect.Bool:
+		d.truth(n, v, field)
 	default:
 		panic("tenant: no decoder for " + v.Type().String())
 	}
@@ -205,6 +207,17 @@ func (d *decoder) text(n *yaml.Node, v reflect.Value, field string) {
 		return
 	}
 	v.SetString(n.Value)
+}
+
+func (d *decoder) truth(n *yaml.Node, v reflect.Value, field string) {
+	if !d.want(n, yaml.ScalarNode, field, "true or false") {
+		return
+	}
+	if n.Tag != "!!bool" {
+		d.wrong(n, field, "%q is neither true nor false: write one of them", n.Value)
+		return
+	}
+	v.SetBool(strings.EqualFold(n.Value, "true"))
 }
 
 func (d *decoder) number(n *yaml.Node, v reflect.Value, field string) {

@@ -1,4 +1,5 @@
-// Package tenant is what an operator declares: tenants, their networks, NICs and policies.
+// Package tenant is what an operator declares: tenants, their networks, NICs and policies, and hosts
+// that do not run vrdma.
 //
 //	Tenant ──┬── Network ── NIC      who may use how much, in which network, at which address
 //	         └── Policy ───────┘     which NICs may talk to which

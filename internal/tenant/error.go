@@ -106,3 +106,18 @@ func twice(first, again Object) *Error {
 	again.Meta().from.locate(e)
 	return e
 }
+
+// InUse is the error for a NIC that stays because somebody uses it.
+type InUse struct {
+	NIC Key
+	By  []string // "ib_send_bw (pid 12, uid 1000)", each
+}
+
+func (e *InUse) Error() string {
+	const most = 5
+	by, more := e.By, ""
+	if len(by) > most {
+		by, more = by[:most], fmt.Sprintf(" and %d more", len(e.By)-most)
+	}
+	return fmt.Sprintf("%v is in use by %s%s: end that first, or use --force", e.NIC, strings.Join(by, ", "), more)
+}

@@ -94,6 +94,8 @@ func newObject(kind Kind) Object {
 		return new(NIC)
 	case KindPolicy:
 		return new(Policy)
+	case KindHost:
+		return new(Host)
 	}
 	return nil
 }
@@ -105,12 +107,12 @@ func decodeObject(file string, n *yaml.Node) (Object, Errors) {
 	}
 	kind := entry(n, "kind")
 	if kind == nil {
-		d.wrong(n, "", "the object has no kind: write kind: Tenant, Network, NIC or Policy")
+		d.wrong(n, "", "the object has no kind: write kind: Tenant, Network, NIC, Policy or Host")
 		return nil, d.errs
 	}
 	o := newObject(Kind(kind.Value))
 	if o == nil {
-		d.wrong(kind, "kind", "%q is not a kind of object: write Tenant, Network, NIC or Policy", kind.Value)
+		d.wrong(kind, "kind", "%q is not a kind of object: write Tenant, Network, NIC, Policy or Host", kind.Value)
 		return nil, d.errs
 	}
 	d.key = Key{Kind: Kind(kind.Value)}

@@ -42,6 +42,35 @@ func NewWorld(objects []Object) (*World, error) {
 	return b.next, b.errs.err()
 }
 
+// Follow is the world after others have changed what a store keeps: objects put, which have what was
+// allocated for them, and objects deleted. An error says that the change does not fit this world:
+// then the store has to be read as a whole, with NewWorld.
+func (w *World) Follow(put []Object, gone []Key) (*World, []Effect, error) {
+	b := begin(w, nil)
+	b.kept = true
+	for _, o := range put {
+		b.admit(o)
+	}
+	for _, k := range gone {
+		if w.objects[k] != nil && b.byKey[k] == nil {
+			b.deleted[k] = true
+		}
+	}
+	for k := range b.deleted {
+		for _, by := range b.belongings(k) {
+			if !b.deleted[by] {
+				b.errs = append(b.errs, &Error{Key: by, Text: fmt.Sprintf("%s is gone, and it is not", k)})
+			}
+		}
+		b.remove(k)
+	}
+	b.put()
+	if len(b.errs) > 0 {
+		return nil, nil, b.errs
+	}
+	return b.next, b.effects(), nil
+}
+
 // A builder makes the next world. It works on the objects that change and on what refers to them;
 // the rest of the world is taken over.
 type builder struct {
@@ -142,6 +171,8 @@ func normal(o Object) Object {
 	case *Policy:
 		copied := *o
 		made = &copied
+	case *Host:
+		made = normalHost(o)
 	}
 	made.Meta().from = source{}
 	return made
@@ -207,7 +238,7 @@ func keyList(keys []Key) string {
 	return strings.Join(names, ", ")
 }
 
-// belongings are the objects that cannot be without a tenant or a network.
+// belongings are the objects that cannot be without a tenant, a network or a declared host.
 func (b *builder) belongings(k Key) (list []Key) {
 	w := b.old
 	switch k.Kind {
@@ -229,6 +260,8 @@ func (b *builder) belongings(k Key) (list []Key) {
 				list = append(list, by)
 			}
 		}
+	case KindHost:
+		list = w.nicsOn(k.Name)
 	}
 	slices.SortFunc(list, Key.Compare)
 	return list
@@ -257,10 +290,12 @@ func (b *builder) put() {
 		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
 	})
 	b.each(func(p *put, o *Tenant) { b.insert(p) })
+	b.each(b.putHost)
 	b.each(b.putNetwork)
 	b.each(b.allocateVNI)
 	b.each(b.putNIC)
 	b.each(b.allocateAddresses)
+	b.outsiders()
 	b.each(b.putPolicy)
 	b.sums()
 }
@@ -279,6 +314,8 @@ func (b *builder) each(f any) {
 		case func(*put, *NIC):
 			call(p, f)
 		case func(*put, *Policy):
+			call(p, f)
+		case func(*put, *Host):
 			call(p, f)
 		}
 	}

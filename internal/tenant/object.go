@@ -17,13 +17,14 @@ const (
 	KindNetwork Kind = "Network"
 	KindNIC     Kind = "NIC"
 	KindPolicy  Kind = "Policy"
+	KindHost    Kind = "Host"
 )
 
 // A Key names an object: kinds, and tenants, have names of their own.
 type Key struct {
 	Kind   Kind   `json:"kind"`
-	Tenant string `json:"tenant,omitempty"` // empty for a Tenant
-	Name   string `json:"name"`             // a DNS label
+	Tenant string `json:"tenant,omitempty"` // empty for a Tenant and a Host
+	Name   string `json:"name"`             // a DNS label; of a Host a host's name
 }
 
 // Metadata is what all objects have.
@@ -35,7 +36,7 @@ type Metadata struct {
 	from source // of what Parse returns; a world has none
 }
 
-// An Object is a *Tenant, *Network, *NIC or *Policy. Objects of a World are not changed.
+// An Object is a *Tenant, *Network, *NIC, *Policy or *Host. Objects of a World are not changed.
 type Object interface {
 	Key() Key
 	Meta() *Metadata
@@ -105,6 +106,8 @@ type NetworkSpec struct {
 	MTU     int            `json:"mtu,omitempty"`     // of packets inside; 0: what the underlay leaves
 	Default Verdict        `json:"default,omitempty"` // between its NICs, where no policy says: allow
 	Way     Way            `json:"way,omitempty"`     // vxlan
+	// Encryption: its packets go through tunnels between hosts.
+	Encryption bool `json:"encryption,omitempty"`
 }
 
 // A Way is how a network reaches other hosts.
@@ -138,8 +141,11 @@ type NICSpec struct {
 	Address   netip.Addr   `json:"address,omitzero"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	Host      string       `json:"host,omitempty"` // empty is anywhere
-	Open      Who          `json:"open,omitzero"`  // who may open it
-	Rate      Rate         `json:"rate,omitzero"`
+	// MAC is that of the device of a Linux host; not given: the one that follows from its first
+	// address. Other NICs have none.
+	MAC  MAC  `json:"mac,omitzero"`
+	Open Who  `json:"open,omitzero"` // who may open it
+	Rate Rate `json:"rate,omitzero"`
 	// Guarantee is what it has whatever others do.
 	Guarantee BitRate `json:"guarantee,omitempty"`
 	// Class latency is served first; needs a rate.
@@ -200,6 +206,9 @@ type PolicySpec struct {
 	NICs  Selector `json:"nics"`
 	Allow []Rule   `json:"allow,omitempty"`
 	Deny  []Rule   `json:"deny,omitempty"`
+	// MaxStaleness is how old what is known of the store may be for new connections of these
+	// NICs; 0: of any age.
+	MaxStaleness Duration `json:"maxStaleness,omitempty"`
 }
 
 // A Selector is the NICs of a network that have a name, or all of the labels. An empty one is
@@ -251,8 +260,10 @@ func (o *Tenant) Key() Key  { return Key{Kind: KindTenant, Name: o.Metadata.Name
 func (o *Network) Key() Key { return Key{KindNetwork, o.Metadata.Tenant, o.Metadata.Name} }
 func (o *NIC) Key() Key     { return Key{KindNIC, o.Metadata.Tenant, o.Metadata.Name} }
 func (o *Policy) Key() Key  { return Key{KindPolicy, o.Metadata.Tenant, o.Metadata.Name} }
+func (o *Host) Key() Key    { return Key{Kind: KindHost, Name: o.Metadata.Name} }
 
 func (o *Tenant) Meta() *Metadata  { return &o.Metadata }
 func (o *Network) Meta() *Metadata { return &o.Metadata }
 func (o *NIC) Meta() *Metadata     { return &o.Metadata }
 func (o *Policy) Meta() *Metadata  { return &o.Metadata }
+func (o *Host) Meta() *Metadata    { return &o.Metadata }

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/bits"
@@ -44,6 +45,9 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	*b = Bytes(n)
 	return nil
 }
+
+// UnmarshalJSON reads the same as a string, and a bare number.
+func (b *Bytes) UnmarshalJSON(text []byte) error { return b.UnmarshalText(bytes.Trim(text, `"`)) }
 
 // UnmarshalText reads 10Gbit, 2.5Gbit, 500Mbit, 64kbit. The unit has to be there, because a bare
 // number could be meant as bytes.

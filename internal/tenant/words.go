@@ -22,7 +22,7 @@ func oneOf[T ~string](into *T, text []byte, words ...T) error {
 }
 
 func (k *Kind) UnmarshalText(t []byte) error {
-	return oneOf(k, t, KindTenant, KindNetwork, KindNIC, KindPolicy)
+	return oneOf(k, t, KindTenant, KindNetwork, KindNIC, KindPolicy, KindHost)
 }
 func (w *Way) UnmarshalText(t []byte) error     { return oneOf(w, t, WayVXLAN, WayHost, WayNamespace) }
 func (v *Verdict) UnmarshalText(t []byte) error { return oneOf(v, t, Allow, Deny) }
@@ -31,6 +31,7 @@ func (q *QPType) UnmarshalText(t []byte) error  { return oneOf(q, t, RC, UC, UD)
 func (o *Operation) UnmarshalText(t []byte) error {
 	return oneOf(o, t, Send, Write, Read, Atomic)
 }
+func (h *HostType) UnmarshalText(t []byte) error  { return oneOf(h, t, HostVRDMA, HostLinux) }
 func (d *Direction) UnmarshalText(t []byte) error { return oneOf(d, t, In, Out) }
 
 // ParseKind reads a kind as the command line has it: nic, NICs, policies.
@@ -44,8 +45,10 @@ func ParseKind(text string) (Kind, error) {
 		return KindNIC, nil
 	case "policy", "policies":
 		return KindPolicy, nil
+	case "host", "hosts":
+		return KindHost, nil
 	}
-	return "", fmt.Errorf("%q is not a kind of object: choose tenant, network, nic or policy", text)
+	return "", fmt.Errorf("%q is not a kind of object: choose tenant, network, nic, policy or host", text)
 }
 
 // serviceManual is how a file spells a service without rdma_cm.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 )
 
 // A World is all objects at one moment, consistent: what one names is there. It is not changed.
@@ -25,6 +26,9 @@ type segment struct {
 	nics      map[string]struct{}         // names, of the network's tenant
 	addresses map[netip.Addr]string       // to the NIC's name
 	last      map[netip.Prefix]netip.Addr // allocated most recently in each subnet
+	// list is nics by name, made when somebody asks. A segment is of one or several worlds, whose
+	// NICs of it are the same.
+	list atomic.Pointer[[]*NIC]
 }
 
 // Get finds an object; nil if there is none.
@@ -43,6 +47,12 @@ func (w *World) Network(tenant, name string) *Network {
 
 func (w *World) NIC(tenant, name string) *NIC {
 	o, _ := w.objects[Key{KindNIC, tenant, name}].(*NIC)
+	return o
+}
+
+// Host finds a declared host; nil if there is none. Hosts that run vrdma are not declared.
+func (w *World) Host(name string) *Host {
+	o, _ := w.objects[Key{Kind: KindHost, Name: name}].(*Host)
 	return o
 }
 
@@ -86,8 +96,22 @@ func (h *household) names(kind Kind) map[string]struct{} {
 	return nil
 }
 
-// NICs are those of a network, by name.
+// NICs are those of a network, by name. The list is not to be changed.
 func (w *World) NICs(network Key) []*NIC {
+	s := w.networks[network]
+	if s == nil {
+		return nil
+	}
+	if list := s.list.Load(); list != nil {
+		return *list
+	}
+	list := w.members(network)
+	s.list.Store(&list)
+	return list
+}
+
+// members is NICs for a world that is being made.
+func (w *World) members(network Key) []*NIC {
 	s := w.networks[network]
 	if s == nil {
 		return nil
@@ -147,7 +171,7 @@ func hasLabels(n *NIC, want map[string]string) bool {
 }
 
 // rank is the order of kinds: each refers to those before it.
-var rank = map[Kind]int{KindTenant: 1, KindNetwork: 2, KindNIC: 3, KindPolicy: 4}
+var rank = map[Kind]int{KindTenant: 1, KindHost: 2, KindNetwork: 3, KindNIC: 4, KindPolicy: 5}
 
 // Compare orders keys by kind, tenant and name.
 func (k Key) Compare(l Key) int {

@@ -9,6 +9,7 @@ import (
 
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/overlay"
 )
 
 // A Table is the NICs of a daemon. Any goroutine may use it; it does not lock who reads,
@@ -26,6 +27,7 @@ type contents struct {
 	byName    map[string]*NIC
 	byDevice  map[*nic.NIC]*NIC
 	byAddress map[address]*NIC
+	hosts     *overlay.Map // nil: no network is between hosts
 }
 
 // An address is a GID in its network.
@@ -39,13 +41,14 @@ var _ nic.Resolver = (*Table)(nil)
 // NewTable makes a table without NICs.
 func NewTable() *Table {
 	t := &Table{}
-	t.now.Store(index(nil))
+	t.now.Store(index(nil, nil))
 	return t
 }
 
-func index(list []*NIC) *contents {
+func index(list []*NIC, hosts *overlay.Map) *contents {
 	c := &contents{
-		list: list, byName: make(map[string]*NIC), byDevice: make(map[*nic.NIC]*NIC), byAddress: make(map[address]*NIC),
+		list: list, byName: make(map[string]*NIC, len(list)), byDevice: make(map[*nic.NIC]*NIC, len(list)), byAddress: make(map[address]*NIC, len(list)),
+		hosts: hosts,
 	}
 	for _, n := range list {
 		c.byName[n.Name], c.byDevice[n.Device] = n, n
@@ -69,17 +72,24 @@ func (t *Table) Add(n *NIC) error {
 			return fmt.Errorf("vNIC %q cannot have address %v: vNIC %q has it in network %q", n.Name, g.GID.Addr(), o.Name, n.Network)
 		}
 	}
-	t.now.Store(index(append(slices.Clone(c.list), n)))
+	t.now.Store(index(append(slices.Clone(c.list), n), c.hosts))
 	return nil
 }
 
-// Remove takes n out. Nobody has it open any more.
-func (t *Table) Remove(n *NIC) {
+// Remove takes NICs out. Nobody has them open any more.
+func (t *Table) Remove(nics ...*NIC) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.now.Store(index(slices.DeleteFunc(slices.Clone(t.now.Load().list), func(o *NIC) bool { return o == n })))
-	if t.removed != nil {
-		t.removed(n)
+	gone := make(map[*NIC]bool, len(nics))
+	for _, n := range nics {
+		gone[n] = true
+	}
+	c := t.now.Load()
+	t.now.Store(index(slices.DeleteFunc(slices.Clone(c.list), func(o *NIC) bool { return gone[o] }), c.hosts))
+	for _, n := range nics {
+		if t.removed != nil {
+			t.removed(n)
+		}
 	}
 }
 
@@ -132,10 +142,42 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	if o := c.byAddress[address{n.Network, to}]; o != nil {
 		way.NIC = o.Device
 	}
-	// In the host's network a GID is an IP address, of a host or a group. An overlay will
-	// know more of other networks.
+	// In the host's network a GID is an IP address, of a host or a group. In others it is one
+	// inside, and leads to another host if the map says so.
 	if n.Network == HostNetwork {
 		way.To = to.Addr()
+		return way
+	}
+	vni := c.hosts.VNI(n.Network)
+	if vni == 0 {
+		return way
+	}
+	a := to.Addr()
+	switch m := c.hosts.Find(vni, a); {
+	case m != nil && !m.Host.Self:
+		// A NIC that may be anywhere has a door on every host: the map says where it is.
+		way = nic.Way{VNI: vni, To: a}
+	case way.NIC != nil, a.IsMulticast():
+		way.VNI, way.To = vni, a
 	}
 	return way
 }
+
+// SetMap says which networks are between hosts, and where their members are. It is called on the
+// loop, and the NICs of those networks ask again for ways that they remember.
+func (t *Table) SetMap(m *overlay.Map) {
+	t.mu.Lock()
+	c := *t.now.Load()
+	old := c.hosts
+	c.hosts = m
+	t.now.Store(&c)
+	t.mu.Unlock()
+	for _, n := range c.list {
+		if vni := max(old.VNI(n.Network), m.VNI(n.Network)); vni != 0 {
+			n.Device.Reroute()
+		}
+	}
+}
+
+// Map is the one that was given last; nil: none was.
+func (t *Table) Map() *overlay.Map { return t.now.Load().hosts }

@@ -50,6 +50,8 @@ type fake struct {
 
 	mu          sync.Mutex
 	refusal     *protocol.Welcome // answer every hello with this
+	mails       bool              // hand out mailboxes
+	mailed      int               // requests that came there
 	conns       map[*protocol.Conn]bool
 	processes   map[protocol.Token]*os.File // memory, by token
 	labels      []string
@@ -202,7 +204,7 @@ func (f *fake) serve(c *protocol.Conn) {
 	case protocol.KindProcess:
 		f.serveProcess(c, buf, w, hello)
 	case protocol.KindUverbs:
-		f.serveDevice(c, buf, w, hello.Token)
+		f.serveDevice(c, buf, w, hello)
 	case protocol.KindRDMACM:
 		f.serveChannel(c, buf, w)
 	case protocol.KindNetlink:
@@ -284,9 +286,13 @@ type device struct {
 	refuse     bool // the next REG_MR
 	lastHandle uint32
 	regions    map[uint32]bool // by handle
+
+	mail   *protocol.Mail // nil: none
+	offer  *os.File       // of mail, to be sent with the next answer; nil: it was
+	mailed bool           // the request under way is from there
 }
 
-func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, token protocol.Token) {
+func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hello protocol.Hello) {
 	arena, err := memfd(2 << 20)
 	if err != nil {
 		f.t.Errorf("memfd: %v", err)
@@ -306,15 +312,20 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, tok
 	}
 	defer unix.Close(bell)
 	f.mu.Lock()
-	d := &device{f: f, conn: c, memory: f.processes[token], bell: bell, regions: map[uint32]bool{}}
+	d := &device{f: f, conn: c, memory: f.processes[hello.Token], bell: bell, regions: map[uint32]bool{}}
+	mails := f.mails && hello.Flags&protocol.HelloMail != 0
 	f.mu.Unlock()
 	if d.memory == nil {
-		f.t.Errorf("a device was opened with the unknown token %x", token)
+		f.t.Errorf("a device was opened with the unknown token %x", hello.Token)
 		return
 	}
 	defer func() { protocol.CloseFDs(d.ends) }()
 	w.NumFDs = 2
 	if err := c.WriteMessage(w.Append(nil), int(arena.Fd()), bell); err != nil {
+		return
+	}
+	if mails {
+		d.serveMail(buf)
 		return
 	}
 	f.answerAll(c, buf, d.answer)
@@ -332,6 +343,9 @@ func (d *device) eventFD() (int, error) {
 
 func (d *device) answer(q *protocol.Request) bool {
 	le := binary.NativeEndian
+	if q.Op == protocol.OpRoom {
+		return d.room(q)
+	}
 	command := le.Uint32(q.Command)
 	if command == cmdDeregMR {
 		return d.deregister(le.Uint32(q.Command[8:]))
@@ -388,7 +402,7 @@ func (d *device) answer(q *protocol.Request) bool {
 	case cmdEvent:
 		unix.Write(d.ends[0], le.AppendUint64(le.AppendUint64(nil, arg), 1))
 	case cmdDie:
-		go d.f.die()
+		d.f.die() // before the program hears of it, or it meets the old one again
 		return false
 	case cmdPeek:
 		var b [8]byte
@@ -417,10 +431,22 @@ func (d *device) answer(q *protocol.Request) bool {
 	}
 	b, err := reply.Finish(errno)
 	if err == nil {
-		err = d.conn.WriteMessage(b, fds...)
+		err = d.reply(b, fds...)
 	}
 	protocol.CloseFDs(fds)
 	return err == nil
+}
+
+// room answers ROOM: ENOMEM for a tebibyte and more; of less the fake has never heard.
+func (d *device) room(q *protocol.Request) bool {
+	errno := int32(unix.EINVAL)
+	if len(q.Extents) == 1 && q.Extents[0].Length >= 1<<40 {
+		errno = int32(unix.ENOMEM)
+	}
+	var reply protocol.ReplyBuilder
+	reply.Reset(nil)
+	b, err := reply.Finish(errno)
+	return err == nil && d.conn.WriteMessage(b) == nil
 }
 
 // deregister answers DEREG_MR: EINVAL for a region that is not there.
@@ -433,7 +459,7 @@ func (d *device) deregister(handle uint32) bool {
 	}
 	delete(d.regions, handle)
 	b, err := reply.Finish(errno)
-	return err == nil && d.conn.WriteMessage(b) == nil
+	return err == nil && d.reply(b) == nil
 }
 
 // storeExtents tells the program what the library said about its memory, after

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +61,9 @@ const patienceOver = 400 * time.Millisecond
 
 // see takes a frame.
 func (w *witness) see(frame []byte) {
+	if inside, ok := golden.Inside(frame); ok {
+		frame = inside
+	}
 	p, ok := golden.Parse(frame, pcap.Ethernet)
 	if !ok {
 		return
@@ -76,7 +80,7 @@ func (w *witness) see(frame []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hear(time.Now(), p.Src.Addr(), p.Dst.Addr())
-	if p.Src.Addr().String() == guestIP4 || p.Src.Addr().String() == guestIP6 {
+	if slices.Contains([]string{guestIP4, guestIP6, guestNetIP4, guestNetIP6}, p.Src.Addr().String()) {
 		w.compare(packet, p.Dst.Addr())
 	} else {
 		w.follow(packet)

@@ -180,6 +180,11 @@ func key(name string) tenant.Key {
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
 }
 
+// remove pulls a NIC out.
+func (d *daemon) remove(name string, force bool) error {
+	return d.rack.Remove([]tenant.Key{key(name)}, force)[key(name)]
+}
+
 // A port is a NIC, as a place where programs run. It implements harness.Machine.
 type port struct {
 	d    *daemon

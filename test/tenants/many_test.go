@@ -71,15 +71,14 @@ func TestManyNICs(t *testing.T) {
 		t.Errorf("%d descriptors after a program, want %d as before", footprint(t, d).fds, after.fds)
 	}
 	begin = time.Now()
-	for _, k := range d.rack.Keys() {
-		if err := d.rack.Remove(k, false); err != nil {
-			t.Fatal(err)
-		}
+	if errs := d.rack.Remove(d.rack.Keys(), false); len(errs) > 0 {
+		t.Fatal(errs)
 	}
 	t.Logf("removed in %v", time.Since(begin))
-	if _, err := os.Stat(d.place.NICs()); err == nil {
+	if !harness.Poll(minute, func() bool { _, err := os.Stat(d.place.NICs()); return err != nil }) {
 		t.Errorf("%s is still there without NICs", d.place.NICs())
 	}
+	t.Logf("and their files in %v", time.Since(begin))
 	if !harness.Poll(minute, func() bool { return footprint(t, d).fds <= before.fds && runtime.NumGoroutine() <= before.goroutines+1 }) {
 		now := footprint(t, d)
 		t.Errorf("without NICs there are %d descriptors and %d goroutines, want %d and %d", now.fds, now.goroutines, before.fds, before.goroutines)

@@ -95,7 +95,7 @@ func TestCommandPace(t *testing.T) {
 	if !harness.Poll(minute, func() bool { return len(d.rack.Users(key("red/a"))) > 0 }) {
 		t.Fatal("the program does not come")
 	}
-	if err := d.rack.Remove(key("red/a"), true); err != nil {
+	if err := d.remove("red/a", true); err != nil {
 		t.Fatal(err)
 	}
 	if p.Wait(t, minute) == 0 {

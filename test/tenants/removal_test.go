@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/rack"
+	"vrdma/internal/tenant"
 	"vrdma/test/harness"
 )
 
@@ -34,8 +34,8 @@ func TestRemove(t *testing.T) {
 		t.Fatalf("nothing moves: red %d, blue %d packets", moved("red"), moved("blue"))
 	}
 
-	err := d.rack.Remove(key("red/web"), false)
-	var used *rack.InUse
+	err := d.remove("red/web", false)
+	var used *tenant.InUse
 	if !errors.As(err, &used) || len(used.By) != 2 {
 		t.Fatalf("removing a NIC in use: %v, want an InUse by two programs", err)
 	}
@@ -48,7 +48,7 @@ func TestRemove(t *testing.T) {
 		t.Error("a removal that was refused has ended something")
 	}
 
-	if err := d.rack.Remove(key("red/web"), true); err != nil {
+	if err := d.remove("red/web", true); err != nil {
 		t.Fatal(err)
 	}
 	fatal.OK(t, minute)
@@ -65,7 +65,7 @@ func TestRemove(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is still there: %v", dir, err)
 	}
-	if err := d.rack.Remove(key("red/web"), false); err != nil {
+	if err := d.remove("red/web", false); err != nil {
 		t.Errorf("removing it again: %v", err)
 	}
 	blue.Client.End()

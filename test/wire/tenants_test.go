@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -54,6 +56,82 @@ func TestDeclaredNICFromTheWire(t *testing.T) {
 	for _, file := range []string{"udp", "udp6"} {
 		if strings.Contains(w.a.proc(t, file), vxlan) {
 			t.Errorf("somebody takes packets of VXLAN:\n%s", w.a.proc(t, file))
+		}
+	}
+}
+
+// A port is a NIC of a host, as a place where programs run. It implements harness.Machine.
+type port struct {
+	*host
+	nic string
+}
+
+func (p port) Program(t testing.TB, argv ...string) harness.Program {
+	return p.LaunchWith(t, []string{"--nic", p.nic}, argv...)
+}
+
+// Two hosts have a NIC each in networks with way host: the stock tools talk between them as they
+// do between default NICs, and a rule about a prefix keeps one out.
+func TestHostNetwork(t *testing.T) {
+	harness.Need(t, "rping", "ib_write_bw", "ib_send_lat")
+	w := newWire(t, layout{mtu: 1500})
+	at := func(h *host) port { return port{h, "red/web"} }
+	for _, h := range []*host{w.a, w.b} {
+		h.start(t, "--no-default-nic", "--store", filepath.Join(harness.Directory(t, nil), "store"))
+		h.apply(t, hostWorld(h.ip4))
+	}
+	tcp := harness.FreePort(t)
+	perftest := func(argv ...string) {
+		argv = append(argv, "-d", "rxe0", "-x", "0", "-F", "-n", "1000", "-p", strconv.Itoa(tcp))
+		harness.Converse(t, tcp, at(w.a), argv, at(w.b), append(argv[:len(argv):len(argv)], w.a.ip4)).OK(t, minute)
+	}
+	perftest("ib_write_bw", "-s", "65536")
+	perftest("ib_send_lat")
+	if n := w.a.frames(t); n < 1000 {
+		t.Errorf("%d frames have passed the wire", n)
+	}
+	rping := func() (string, error) {
+		server := at(w.a).Program(t, "rping", "-s", "-a", w.a.ip4, "-C", "10")
+		defer server.End()
+		w.a.AwaitManaged(t, server, rpingPort)
+		client := at(w.b).Program(t, "rping", "-c", "-a", w.a.ip4, "-C", "10").(*harness.Process)
+		if code := client.Wait(t, minute); code != 0 {
+			return client.Output(), fmt.Errorf("rping ends with %d", code)
+		}
+		return client.Output(), nil
+	}
+	if out, err := rping(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	w.a.apply(t, "apiVersion: vrdma.io/v1\nkind: Policy\nmetadata: {name: no, tenant: red}\nspec: {deny: [{direction: in, peer: {prefix: "+w.b.ip4+"/32}}]}\n")
+	if out, err := rping(); err == nil || !strings.Contains(out, "REJECTED") {
+		t.Errorf("a peer that a rule refuses: %v\n%s", err, out)
+	}
+	// An address that the daemon does not serve is said to be none.
+	w.a.apply(t, strings.ReplaceAll(hostWorld("10.99.0.77"), "name: web", "name: wrong"), "is no address at which this daemon serves other hosts")
+}
+
+// rpingPort is rping's own.
+const rpingPort = 7174
+
+func hostWorld(address string) string {
+	return "apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\nspec: {}\n---\n" +
+		"apiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: outside, tenant: red}\nspec: {way: host}\n---\n" +
+		"apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: web, tenant: red}\nspec: {network: outside, address: " + address + "}\n"
+}
+
+// apply declares objects; the command prints what is wanted.
+func (h *host) apply(t *testing.T, world string, want ...string) {
+	t.Helper()
+	cmd := h.Command("apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(world)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("apply: %v\n%s", err, out)
+	}
+	for _, text := range want {
+		if !strings.Contains(string(out), text) {
+			t.Errorf("apply printed %q, want %q", out, text)
 		}
 	}
 }

@@ -166,6 +166,30 @@ static void advice(int fd)
 	munmap(p, n);
 }
 
+/* What the daemon would refuse for its size is not touched; what it does not speak of is shared. */
+static void terabytes(int fd)
+{
+	uint64_t before = ask(fd, CMD_DATA, 0);
+	size_t n = 8ul << 40;
+	char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	CHECK(p != MAP_FAILED);
+	p[n / 2] = 1;
+	uint32_t handle = reg_as(fd, p, n, FOREIGN);
+	CHECK(p[n / 2] == 1 && ask(fd, CMD_DATA, 0) == before);
+	CHECK(call(fd, CMD_REFUSE, 0, 0, NULL) == 0);
+	struct extents x;
+	CHECK(reg_mr(fd, p, n, &x) == ENOMEM);
+	CHECK(dereg_mr(fd, handle) == 0 && p[n / 2] == 1);
+	munmap(p, n);
+
+	n = 2ul << 30;
+	p = mmap(NULL, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	CHECK(p != MAP_FAILED);
+	handle = reg_as(fd, p, n, SHARED);
+	CHECK(dereg_mr(fd, handle) == 0 && p[n / 2] == 0);
+	munmap(p, n);
+}
+
 int main(void)
 {
 	int fd = open_device();
@@ -176,5 +200,6 @@ int main(void)
 	reuse(fd);
 	reaping(fd);
 	advice(fd);
+	terabytes(fd);
 	return 0;
 }

@@ -1,0 +1,137 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vrdma/internal/overlay"
+	"vrdma/internal/tenant"
+)
+
+// chart is who is where, in the networks of which this host has members, and what was left out.
+func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []string) {
+	if p.Fenced() != "" {
+		return nil, nil
+	}
+	here := make(map[tenant.Key]bool)
+	for _, key := range p.racked() {
+		n := s.world.NIC(key.Tenant, key.Name)
+		if n == nil || s.where(n, p.cfg.Host, p.shared()) != p.cfg.Host {
+			continue
+		}
+		here[n.NetworkKey()] = true
+	}
+	if len(here) == 0 {
+		return nil, nil
+	}
+	hosts, problems := p.underlay(s)
+	for key := range here {
+		o := s.world.Network(key.Tenant, key.Name)
+		if o == nil || o.Spec.VNI == 0 || o.Spec.Way != "" && o.Spec.Way != tenant.WayVXLAN {
+			continue
+		}
+		network := overlay.Network{VNI: o.Spec.VNI, Name: key.Path(), Encrypted: o.Spec.Encryption}
+		for _, n := range s.world.NICs(key) {
+			host := hosts[s.where(n, p.cfg.Host, p.shared())]
+			if host == nil {
+				continue // nobody has opened it, or its host is not known
+			}
+			for _, a := range n.Spec.Addresses {
+				network.Members = append(network.Members, overlay.Member{Addr: a, MAC: macOf(n, a, host.Linux), Host: host, NIC: n.Key().Path()})
+			}
+		}
+		networks = append(networks, network)
+	}
+	slices.SortFunc(networks, func(a, b overlay.Network) int { return cmp.Compare(a.VNI, b.VNI) })
+	return networks, problems
+}
+
+// macOf is the Ethernet address of a NIC's address. A Linux host has one device for all addresses
+// of a NIC.
+func macOf(n *tenant.NIC, a netip.Addr, linux bool) overlay.MAC {
+	switch {
+	case n.Spec.MAC != (tenant.MAC{}):
+		return overlay.MAC(n.Spec.MAC)
+	case linux:
+		return overlay.MACOf(n.Spec.Addresses[0])
+	}
+	return overlay.MACOf(a)
+}
+
+// underlay is all hosts by name. Of hosts that say to have the same address one stays: this one, then
+// the first that runs vrdma.
+func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems []string) {
+	hosts = make(map[string]*overlay.Host)
+	taken := make(map[netip.Addr]string)
+	admit := func(o *tenant.Host) {
+		name := o.Metadata.Name
+		if hosts[name] != nil {
+			return
+		}
+		for _, a := range o.Spec.Addresses {
+			if by, is := taken[a]; is {
+				problems = append(problems, fmt.Sprintf("%v says that it has address %v, and so does host %s: it is left out until one of them is right", o.Key(), a, by))
+				return
+			}
+		}
+		for _, a := range o.Spec.Addresses {
+			taken[a] = name
+		}
+		hosts[name] = &overlay.Host{
+			Name: name, Addrs: o.Spec.Addresses, Port: uint16(o.Spec.Port), Self: name == p.cfg.Host, Linux: o.Linux(), Features: o.Spec.Features,
+			Key: o.Spec.PublicKey, TunnelPort: uint16(o.Spec.TunnelPort),
+		}
+	}
+	admit(p.self())
+	for _, o := range p.registeredHosts(s) {
+		admit(o)
+	}
+	for _, o := range s.world.Objects(tenant.KindHost) {
+		admit(o.(*tenant.Host))
+	}
+	return hosts, problems
+}
+
+// chartAgain gives the rack a new map, if it is another one than before.
+func (p *Plane) chartAgain() {
+	p.charting.Lock()
+	defer p.charting.Unlock()
+	networks, problems := p.chart(p.now.Load())
+	p.complain(problems)
+	if slices.EqualFunc(networks, p.charted, sameNetwork) {
+		return
+	}
+	m, err := overlay.NewMap(networks)
+	if err != nil {
+		p.complain(append(problems, "the hosts' map: "+err.Error()))
+		return
+	}
+	if err := p.try(func() error { return p.cfg.Rack.Connect(m) }); err != nil {
+		p.journal.record(Event{Verb: EventFailed, Reason: "the way to other hosts: " + err.Error()})
+		return
+	}
+	p.charted = networks
+}
+
+// complain reports what was not said before. charting is held.
+func (p *Plane) complain(problems []string) {
+	for _, text := range problems {
+		if !slices.Contains(p.complained, text) {
+			p.journal.record(Event{Verb: EventFailed, Reason: text})
+		}
+	}
+	p.complained = problems
+}
+
+func sameNetwork(a, b overlay.Network) bool {
+	return a.VNI == b.VNI && a.Name == b.Name && a.Encrypted == b.Encrypted && slices.EqualFunc(a.Members, b.Members, func(x, y overlay.Member) bool {
+		return x.Addr == y.Addr && x.MAC == y.MAC && x.NIC == y.NIC && sameHost(x.Host, y.Host)
+	})
+}
+
+func sameHost(a, b *overlay.Host) bool {
+	return a == b || a.Name == b.Name && slices.Equal(a.Addrs, b.Addrs) && a.Port == b.Port && a.Self == b.Self && a.Linux == b.Linux &&
+		a.Features == b.Features && a.Key == b.Key && a.TunnelPort == b.TunnelPort
+}

@@ -1,0 +1,677 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/budget"
+	"vrdma/internal/overlay"
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// A remote is one daemon's way to a store that several share. The way can be cut.
+type remote struct {
+	*store.Memory
+	mu    sync.Mutex
+	cut   chan struct{} // closed when the way is whole again; nil: it is
+	old   []store.Entry // what was seen last, while it is cut
+	at    int64
+	heard time.Time
+}
+
+var _ store.Remote = (*remote)(nil)
+
+func (r *remote) List(prefix string) ([]store.Entry, int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut == nil {
+		return r.Memory.List(prefix)
+	}
+	var out []store.Entry
+	for _, e := range r.old {
+		if strings.HasPrefix(e.Key, prefix) {
+			out = append(out, e)
+		}
+	}
+	return out, r.at, nil
+}
+
+func (r *remote) Commit(c []store.Condition, w []store.Write) (int64, bool, error) {
+	if r.broken() != nil {
+		return 0, false, errors.New("the way is cut")
+	}
+	return r.Memory.Commit(c, w)
+}
+
+func (r *remote) Watch(prefix string, revision int64) store.Watcher {
+	return &remoteWatcher{r, r.Memory.Watch(prefix, revision)}
+}
+
+type remoteWatcher struct {
+	r *remote
+	w store.Watcher
+}
+
+func (w *remoteWatcher) Next(ctx context.Context) (store.Batch, error) {
+	b, err := w.w.Next(ctx)
+	for cut := w.r.broken(); cut != nil; cut = w.r.broken() {
+		select {
+		case <-cut:
+		case <-ctx.Done():
+			return store.Batch{}, ctx.Err()
+		}
+	}
+	return b, err
+}
+
+func (r *remote) Health() store.Health {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut != nil {
+		return store.Health{State: store.Away, Heard: r.heard, Why: errors.New("the way is cut")}
+	}
+	return store.Health{State: store.InStep, Heard: time.Now()}
+}
+
+func (r *remote) Changed() <-chan struct{} { return nil }
+
+func (r *remote) Alive(key string, value []byte, ttl time.Duration) func() {
+	r.Memory.Commit(nil, []store.Write{{Key: key, Value: value}})
+	return func() {}
+}
+
+func (r *remote) broken() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut
+}
+
+// partition cuts the way, or mends it.
+func (r *remote) partition(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case cut && r.cut == nil:
+		r.old, r.at, _ = r.Memory.List("")
+		r.cut, r.heard = make(chan struct{}), time.Now()
+	case !cut && r.cut != nil:
+		close(r.cut)
+		r.cut = nil
+	}
+}
+
+// A node is a host that shares its store.
+type node struct {
+	*host
+	way *remote
+}
+
+func config(s store.Store, rack Rack, name string, number int) Config {
+	return Config{
+		Store: s, Rack: rack, Host: name, Version: "test", Identity: "machine of " + name,
+		Self: tenant.HostSpec{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}, Version: "test", Features: 1},
+	}
+}
+
+// join opens a plane on a store that others have, too.
+func join(t testing.TB, s *store.Memory, name string, number int) *node {
+	t.Helper()
+	n := &node{host: &host{t: t, rack: newRack(), budget: budget.New(budget.ThisMachine().Limits()), dir: t.TempDir()}, way: &remote{Memory: s}}
+	n.store = n.way
+	n.restart(config(n.way, n.rack, name, number))
+	t.Cleanup(func() {
+		n.way.partition(false)
+		n.plane.Close()
+		n.work.Wait()
+	})
+	return n
+}
+
+func (n *node) restart(c Config) {
+	n.t.Helper()
+	var err error
+	if n.plane, err = Open(c); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// open is a program that opens a NIC.
+func (n *node) open(k tenant.Key) error {
+	n.rack.set(func() { n.rack.used[k] = []string{"a program"} })
+	err := n.plane.Claim(k)
+	if err != nil {
+		n.rack.set(func() { delete(n.rack.used, k) })
+	}
+	return err
+}
+
+// end is the end of the program.
+func (n *node) end(k tenant.Key) {
+	n.rack.set(func() { delete(n.rack.used, k) })
+	n.plane.tidy()
+}
+
+// map is the one that the rack has.
+func (n *node) chart() *overlay.Map {
+	n.rack.mu.Lock()
+	defer n.rack.mu.Unlock()
+	return n.rack.chart
+}
+
+// at says on which host a node's map has an address of a network.
+func (n *node) at(vni uint32, a string) string {
+	m := n.chart().Find(vni, netip.MustParseAddr(a))
+	if m == nil {
+		return ""
+	}
+	return m.Host.Name
+}
+
+const pinned = `apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+---
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: blue}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: red}
+spec: {vni: 100, subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: blue}
+spec: {vni: 200, subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: web, tenant: red}
+spec: {network: train, address: 10.1.0.1, host: a}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: db, tenant: red}
+spec: {network: train, address: 10.1.0.2, host: b}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: web, tenant: blue}
+spec: {network: train, address: 10.1.0.1, host: b}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: roams, tenant: red}
+spec: {network: train, address: 10.1.0.9}
+`
+
+func nic(of, name, spec string) []File {
+	return file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: " + name + ", tenant: " + of + "}\nspec: " + spec + "\n")
+}
+
+// Two hosts on one store: each has its NICs, and a map that says where the others are.
+func TestTwoHosts(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	aop, bop := a.operator(), b.operator()
+	mustApply(t, aop, file(pinned))
+	if got := a.rack.has(); !slices.Equal(got, []string{"red/roams", "red/web"}) {
+		t.Errorf("a has %v", got)
+	}
+	eventually(t, "b has its NICs and a map", func() bool {
+		return slices.Equal(b.rack.has(), []string{"blue/web", "red/db", "red/roams"}) && b.at(100, "10.1.0.1") == "a" && b.at(200, "10.1.0.1") == "b"
+	})
+	if got := a.at(100, "10.1.0.2"); got != "b" {
+		t.Errorf("a finds red/db on %q", got)
+	}
+	if m := a.chart(); m.Network(200) != nil || m.VNI("red/train") != 100 || m.HostAt(netip.MustParseAddr("192.0.2.2")).Name != "b" {
+		t.Error("a's map is not of its own networks")
+	}
+	if h := a.chart().Hosts(100); len(h) != 1 || h[0].Name != "b" || h[0].Features != 1 || h[0].Self {
+		t.Errorf("the other hosts of red/train: %+v", h)
+	}
+
+	// It is where it is opened first; opened elsewhere meanwhile it is refused, saying where it is.
+	roams := nicKey("red", "roams")
+	if a.at(100, "10.1.0.9") != "" {
+		t.Error("a NIC that nobody has opened is somewhere")
+	}
+	if err := b.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.at(100, "10.1.0.9"); got != "b" {
+		t.Errorf("opened on b, it is on %q there", got)
+	}
+	eventually(t, "a knows where it is", func() bool { return a.at(100, "10.1.0.9") == "b" })
+	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "is on host b") {
+		t.Errorf("opened on a as well: %v", err)
+	}
+	status := func(op string) *Status {
+		r, err := Describe(op, roams)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Items[0].Status
+	}
+	if st := status(aop); st.State != Elsewhere || st.Host != "b" {
+		t.Errorf("on a its status is %+v", st)
+	}
+	if st := status(bop); st.State != Ready || st.Host != "b" || st.Socket == "" {
+		t.Errorf("on b its status is %+v", st)
+	}
+
+	// In use on b: not deleted, and not moved, by a.
+	for what, f := range map[string]func() error{
+		"delete": func() error { _, err := Delete(aop, []tenant.Key{roams}, false, false); return err },
+		"pin": func() error {
+			_, err := Apply(aop, nic("red", "roams", "{network: train, host: a}"), false)
+			return err
+		},
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), "in use on host b") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	// Given up, it can be opened on a; the generation counts up, the address stays.
+	b.end(roams)
+	eventually(t, "it was given up", func() bool { return !a.plane.now.Load().places[roams].Open })
+	if got := a.at(100, "10.1.0.9"); got != "b" {
+		t.Errorf("given up, it is on %q", got)
+	}
+	if err := a.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	if at := a.plane.now.Load().places[roams]; at.Host != "a" || at.Generation != 2 || !at.Open {
+		t.Errorf("its place is %+v", at)
+	}
+	eventually(t, "b learns that it has moved", func() bool { return b.at(100, "10.1.0.9") == "a" })
+	a.end(roams)
+
+	// By spec.host: it moves at once.
+	mustApply(t, bop, nic("red", "web", "{network: train, host: b}"))
+	eventually(t, "both know", func() bool { return a.at(100, "10.1.0.1") == "b" && b.at(100, "10.1.0.1") == "b" })
+	eventually(t, "it left a", func() bool { return !slices.Contains(a.rack.has(), "red/web") })
+	if !slices.Contains(b.rack.has(), "red/web") {
+		t.Error("it is not on b")
+	}
+
+	// Deleted: its place goes with it.
+	if _, err := Delete(bop, []tenant.Key{roams}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if list, _, _ := s.List("place/red/train/roams"); len(list) != 0 {
+		t.Errorf("a deleted NIC has a place: %v", list)
+	}
+	eventually(t, "a has no NIC of red any more", func() bool { return a.chart().Network(100) == nil })
+}
+
+// getHosts are the hosts that a plane tells of: name, type, state.
+func getHosts(t *testing.T, op string) (out []string) {
+	t.Helper()
+	r, err := Get(op, Selection{Kind: tenant.KindHost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range r.Items {
+		o, err := tenant.Unmarshal(it.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, fmt.Sprintf("%s %s %s", it.Key.Name, o.(*tenant.Host).Spec.Type, it.Status.State))
+	}
+	return out
+}
+
+// A Linux host is declared, is a member, and is listed as enforcing nothing. One of ours is
+// written by its daemon, whatever somebody applies; when it has died it can be deleted.
+func TestHosts(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	aop := a.operator()
+	mustApply(t, aop, file(pinned))
+	mustApply(t, aop, file("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: box}\nspec: {type: linux, address: 192.0.2.7}\n---\n"+
+		"apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: box, tenant: red}\nspec: {network: train, address: 10.1.0.7, host: box, mac: '02:00:00:00:00:07'}\n"))
+	m := a.chart().Find(100, netip.MustParseAddr("10.1.0.7"))
+	if m == nil || !m.Host.Linux || m.MAC.String() != "02:00:00:00:00:07" || m.NIC != "red/box" {
+		t.Fatalf("the Linux member is %+v", m)
+	}
+	if got := getHosts(t, aop); !slices.Equal(got, []string{"a  ready", "b  ready", "box linux unwatched"}) {
+		t.Errorf("hosts: %q", got)
+	}
+	if got := getHosts(t, a.user(1000)); len(got) != 0 {
+		t.Errorf("others see hosts: %q", got)
+	}
+	for what, c := range map[string]struct{ text, want string }{
+		"a name of ours":          {"apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: b}\nspec: {type: linux, address: 192.0.2.9}\n", "is a host that runs vrdma"},
+		"one that is not written": {"apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: z}\nspec: {address: 192.0.2.9}\n", "is written by its daemon"},
+	} {
+		if _, err := Apply(aop, file(c.text), false); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "test.yaml:") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	r := mustApply(t, aop, file("apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: b}\nspec: {address: 192.0.2.99}\n"))
+	if len(r.Warnings) != 1 || a.plane.host(a.plane.now.Load(), "b").Spec.Addresses[0].String() != "192.0.2.2" {
+		t.Errorf("one of ours was applied: %v", r.Warnings)
+	}
+	text, err := Export(aop)
+	if err != nil || !strings.Contains(text, "name: box") || strings.Contains(text, "192.0.2.1\n") {
+		t.Errorf("%v; the export is\n%s", err, text)
+	}
+
+	// Its NIC is open on b when b dies.
+	roams := nicKey("red", "roams")
+	if err := b.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a knows", func() bool { return a.plane.now.Load().places[roams].Open })
+	hostB := tenant.Key{Kind: tenant.KindHost, Name: "b"}
+	if _, err := Delete(aop, []tenant.Key{hostB}, false, false); err == nil || !strings.Contains(err.Error(), "alive") {
+		t.Errorf("a host that lives was deleted: %v", err)
+	}
+	b.plane.Close()
+	s.Commit(nil, []store.Write{{Key: "live/b", Delete: true}})
+	eventually(t, "b is gone", func() bool { return slices.Contains(getHosts(t, aop), "b  gone") })
+	if a.at(100, "10.1.0.9") != "b" {
+		t.Error("the places of a dead host do not stay")
+	}
+	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "vrdma delete host b") {
+		t.Errorf("opened though b may have it: %v", err)
+	}
+	if _, err := Delete(aop, []tenant.Key{hostB}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := getHosts(t, aop); len(got) != 2 {
+		t.Errorf("hosts: %q", got)
+	}
+	if err := a.open(roams); err != nil {
+		t.Errorf("its host was deleted: %v", err)
+	}
+	if got := a.at(100, "10.1.0.9"); got != "a" {
+		t.Errorf("it is on %q", got)
+	}
+}
+
+// A host's name is one daemon's.
+func TestFencing(t *testing.T) {
+	s := &store.Memory{}
+	a := join(t, s, "a", 1)
+	aop := a.operator()
+	mustApply(t, aop, file(pinned))
+	roams := nicKey("red", "roams")
+	if err := a.open(roams); err != nil {
+		t.Fatal(err)
+	}
+
+	// Another machine that says it is a is refused while a lives.
+	c := config(&remote{Memory: s}, newRack(), "a", 3)
+	c.Identity = "another machine"
+	if _, err := Open(c); err == nil || !strings.Contains(err.Error(), "--host-name") {
+		t.Fatalf("a second daemon of one name: %v", err)
+	}
+	if a.plane.Fenced() != "" {
+		t.Fatal("the first was fenced by one that was refused")
+	}
+
+	// The same machine again, while the first still runs: the first is fenced. So it is after a
+	// restart in which the old process does not end.
+	again := config(&remote{Memory: s}, newRack(), "a", 1)
+	p, err := Open(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	eventually(t, "the first is fenced, and serves nothing", func() bool {
+		return a.plane.Fenced() != "" && len(a.rack.has()) == 0
+	})
+	if m := a.chart(); m.Network(100) != nil {
+		t.Error("it still has a map")
+	}
+	if err := a.open(roams); err == nil || !strings.Contains(err.Error(), "taken the name a") {
+		t.Errorf("a fenced host opens a NIC: %v", err)
+	}
+	r, err := Describe(aop, nicKey("red", "web"))
+	if err != nil || r.Items[0].Status.State != Elsewhere || !strings.Contains(r.Items[0].Status.Reason, "taken the name") {
+		t.Errorf("%+v, %v", r.Items[0].Status, err)
+	}
+	if at := p.now.Load().places[roams]; at.Open || at.Host != "a" || at.Generation != 1 {
+		t.Errorf("what the first had open is %+v", at)
+	}
+	if err := p.Claim(roams); err != nil {
+		t.Error(err)
+	}
+
+	// A declared host keeps its name.
+	mustApplyTo(t, p, "apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: box}\nspec: {type: linux, address: 192.0.2.7}\n")
+	if _, err := Open(config(&remote{Memory: s}, newRack(), "box", 7)); err == nil || !strings.Contains(err.Error(), "type linux") {
+		t.Errorf("a daemon has the name of a Linux host: %v", err)
+	}
+}
+
+// mustApplyTo changes a plane that has no socket.
+func mustApplyTo(t testing.TB, p *Plane, text string) {
+	t.Helper()
+	objects, err := Parse(file(text))
+	if err == nil {
+		_, _, err = p.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Put: objects}, false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two hosts that say they have one address do not cost the others their map.
+func TestSameUnderlayAddress(t *testing.T) {
+	s := &store.Memory{}
+	a := join(t, s, "a", 1)
+	join(t, s, "b", 2)
+	mustApply(t, a.operator(), file(pinned))
+	join(t, s, "c", 2)
+	eventually(t, "it is reported", func() bool {
+		events, _, _, _ := a.plane.journal.feed.after(0, 1000)
+		return slices.ContainsFunc(events, func(e Event) bool { return strings.Contains(e.Reason, "Host c says that it has address 192.0.2.2") })
+	})
+	if got := a.at(100, "10.1.0.2"); got != "b" {
+		t.Errorf("red/db is on %q", got)
+	}
+}
+
+// A daemon whose store is away goes on, says so, refuses changes, and is in step when it is back.
+func TestStoreAway(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	aop, bop := a.operator(), b.operator()
+	mustApply(t, aop, file(pinned))
+	roams, web := nicKey("red", "roams"), nicKey("red", "web")
+	if err := a.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	mustApply(t, aop, nic("red", "free", "{network: train, address: 10.1.0.20}"))
+	a.way.partition(true)
+	a.plane.tidy()
+	if got := a.at(100, "10.1.0.2"); got != "b" {
+		t.Errorf("red/db is on %q", got)
+	}
+	if err := a.open(web); err != nil {
+		t.Errorf("a NIC of this host: %v", err)
+	}
+	if err := a.open(roams); err != nil {
+		t.Errorf("a NIC that was open here: %v", err)
+	}
+	if err := a.open(nicKey("red", "free")); err == nil || !strings.Contains(err.Error(), "is on no host yet") {
+		t.Errorf("a NIC that is nowhere: %v", err)
+	}
+	if _, err := Apply(aop, nic("red", "more", "{network: train}"), false); err == nil || !strings.Contains(err.Error(), "has not answered") {
+		t.Errorf("a change: %v", err)
+	}
+	events, _, _, _ := a.plane.journal.feed.after(0, 1000)
+	if !slices.ContainsFunc(events, func(e Event) bool { return strings.Contains(e.Reason, "has not answered") }) {
+		t.Error("no event says that the store is away")
+	}
+	if a.plane.Age() == 0 || a.plane.Health().State != store.Away {
+		t.Error("the store is not away")
+	}
+	mustApply(t, bop, nic("red", "new", "{network: train, address: 10.1.0.30, host: b}"))
+	if a.at(100, "10.1.0.30") != "" {
+		t.Error("a knows what it cannot know")
+	}
+	a.way.partition(false)
+	eventually(t, "a is in step", func() bool { return a.at(100, "10.1.0.30") == "b" })
+	a.plane.tidy()
+	if at := a.plane.now.Load().places[web]; at.Host != "a" || !at.Open {
+		t.Errorf("what was opened meanwhile is not written down: %+v", at)
+	}
+
+	// Wiped: nothing is torn down, and it says so.
+	list, _, _ := s.List("")
+	var wipe []store.Write
+	for _, e := range list {
+		wipe = append(wipe, store.Write{Key: e.Key, Delete: true})
+	}
+	s.Commit(nil, wipe)
+	eventually(t, "the alarm", func() bool { return strings.Contains(a.plane.alarm(), "wiped") })
+	if len(a.rack.has()) != 3 || a.at(100, "10.1.0.2") != "b" {
+		t.Errorf("something was torn down: a has %v", a.rack.has())
+	}
+	if _, err := Apply(aop, nic("red", "more", "{network: train}"), false); err == nil || !strings.Contains(err.Error(), "wiped") {
+		t.Errorf("a change: %v", err)
+	}
+}
+
+// The place that a host had while it was cut off may be another's by now, if the operator said so:
+// its programs lose the NIC.
+func TestEvict(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	mustApply(t, a.operator(), file(pinned))
+	roams := nicKey("red", "roams")
+	if err := a.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	a.way.partition(true)
+	s.Commit(nil, []store.Write{{Key: "live/a", Delete: true}})
+	bop := b.operator()
+	eventually(t, "a is gone for b", func() bool { return slices.Contains(getHosts(t, bop), "a  gone") })
+	if _, err := Delete(bop, []tenant.Key{{Kind: tenant.KindHost, Name: "a"}}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.open(roams); err != nil {
+		t.Fatal(err)
+	}
+	a.way.partition(false)
+	eventually(t, "a's program loses it, a is registered again", func() bool {
+		a.plane.tidy()
+		events, _, _, _ := a.plane.journal.feed.after(0, 1000)
+		return slices.ContainsFunc(events, func(e Event) bool { return e.Verb == EventRevoked && e.Object == roams }) && a.at(100, "10.1.0.9") == "b" &&
+			a.plane.now.Load().hosts["a"] != nil
+	})
+	if at := b.plane.now.Load().places[roams]; at.Host != "b" || !at.Open {
+		t.Errorf("it is at %+v", at)
+	}
+}
+
+// Random changes by several planes: afterwards all agree with the store, and the maps with the
+// places. A NIC is never open on two hosts.
+func TestPlanesAgree(t *testing.T) {
+	s := &store.Memory{}
+	names := []string{"a", "b", "c"}
+	var nodes []*node
+	for i, name := range names {
+		nodes = append(nodes, join(t, s, name, i+1))
+	}
+	mustApplyTo(t, nodes[0].plane, pinned)
+	var open sync.Map // NIC to the host that has it open
+	var work sync.WaitGroup
+	for i, n := range nodes {
+		work.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 7))
+			for range 60 {
+				n.disturb(rnd, names, &open)
+			}
+		})
+	}
+	work.Wait()
+	for _, n := range nodes {
+		n.way.partition(false)
+	}
+	whole, err := load(s, &tenant.World{})
+	if err != nil || len(whole.problems) > 0 {
+		t.Fatal(err, whole.problems)
+	}
+	want := worldText(t, whole.world)
+	for _, n := range nodes {
+		eventually(t, "all have the world of the store", func() bool {
+			n.plane.tidy()
+			return worldText(t, n.plane.World()) == want && n.agrees(s)
+		})
+	}
+}
+
+// disturb does something at random.
+func (n *node) disturb(rnd *rand.Rand, names []string, open *sync.Map) {
+	k := nicKey("red", fmt.Sprintf("n%d", rnd.IntN(6)))
+	host := append(names, "anywhere")[rnd.IntN(4)]
+	switch rnd.IntN(8) {
+	case 0, 1:
+		objects, _ := Parse(nic("red", k.Name, "{network: train, host: "+host+"}"))
+		n.plane.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Put: objects}, false)
+	case 2:
+		n.plane.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Delete: []tenant.Key{k}}, false)
+	case 3, 4, 5:
+		pin := func() string {
+			if o := n.plane.World().NIC(k.Tenant, k.Name); o != nil {
+				return o.Spec.Host
+			}
+			return "gone"
+		}
+		if n.open(k) == nil && pin() == "" {
+			if by, was := open.Swap(k, n.plane.cfg.Host); was && by != n.plane.cfg.Host && by != "" {
+				if at := n.plane.now.Load().places[k]; at.Host != n.plane.cfg.Host {
+					n.t.Errorf("%v is open on %v and on %s", k, by, n.plane.cfg.Host)
+				}
+			}
+		}
+	case 6:
+		open.CompareAndSwap(k, n.plane.cfg.Host, "")
+		n.end(k)
+	case 7:
+		n.way.partition(n.way.broken() == nil)
+	}
+}
+
+// agrees reports whether a node's map is what the store says.
+func (n *node) agrees(s *store.Memory) bool {
+	whole, err := load(s, &tenant.World{})
+	if err != nil {
+		return false
+	}
+	m, self := n.chart(), n.plane.cfg.Host
+	for _, o := range whole.world.Objects(tenant.KindNetwork) {
+		network := o.(*tenant.Network)
+		member := false
+		for _, c := range whole.world.NICs(network.Key()) {
+			member = member || whole.where(c, self, true) == self
+		}
+		if member != (m.Network(network.Spec.VNI) != nil) {
+			return false
+		}
+		for _, c := range whole.world.NICs(network.Key()) {
+			at := m.Find(network.Spec.VNI, c.Spec.Addresses[0])
+			where := whole.where(c, self, true)
+			if member && (at == nil) != (where == "") || at != nil && at.Host.Name != where {
+				return false
+			}
+		}
+	}
+	return true
+}

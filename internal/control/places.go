@@ -1,0 +1,299 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// A place says where a NIC is. Its host writes it, by compare-and-swap, when the NIC is opened
+// there; the generation counts how often it has moved. A place does not expire: while programs have
+// the NIC open on one host it is not opened on another, whatever became of that host, until the
+// operator says so (with spec.host, or by deleting the host).
+//
+//	nowhere ──first open on a──▶ on a, open ──last program gone──▶ on a
+//	                                  ▲                              │ opened on b
+//	                                  └────────── on b, open ◀───────┘
+//
+// A NIC that is pinned by spec.host is there, whatever its place says: then the place says only
+// whether programs have it open.
+type place struct {
+	Schema     int    `json:"schema"`
+	Host       string `json:"host"`
+	Generation int64  `json:"generation"`
+	Open       bool   `json:"open,omitempty"`
+
+	revision int64
+}
+
+func placeKey(n *tenant.NIC) string {
+	return prefixPlace + n.Metadata.Tenant + "/" + n.Spec.Network + "/" + n.Metadata.Name
+}
+
+// nicAt is the NIC whose place a key is.
+func nicAt(key string) (k tenant.Key, ok bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 4 {
+		return k, false
+	}
+	k = tenant.Key{Kind: tenant.KindNIC, Tenant: parts[1], Name: parts[3]}
+	return k, k.Valid()
+}
+
+func decodePlace(e store.Entry) (place, error) {
+	p := place{revision: e.Revision}
+	err := readValue(e, &p, &p.Schema)
+	if err == nil && (p.Host == "" || p.Generation < 1) {
+		err = fmt.Errorf("store entry %.200q names no host or generation", e.Key)
+	}
+	return p, err
+}
+
+// Claim has a NIC be here, because a program opens it. The error says where it is instead. It waits
+// for the store only if others could open the NIC, too.
+func (p *Plane) Claim(k tenant.Key) error {
+	if !p.shared() {
+		return nil
+	}
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	for range mostTries {
+		s, moved := p.look()
+		n := s.world.NIC(k.Tenant, k.Name)
+		if n == nil {
+			return fmt.Errorf("%v is not declared any more", k)
+		}
+		at, err := p.claimed(s, n)
+		if err != nil || at == s.places[k] {
+			return err
+		}
+		pinned, before := n.Spec.Host != "", s.places[k].Host == p.cfg.Host
+		if (pinned || before) && p.away() != "" {
+			return nil // it was here before the store went away; tidy writes it down
+		}
+		ok, err := p.move(s, n, at)
+		switch {
+		case err != nil && (pinned || before):
+			return nil
+		case err != nil:
+			return fmt.Errorf("%v is on no host yet, and it cannot be noted that it is on this one: %w", k, err)
+		case ok:
+			p.chartAgain()
+			return nil
+		}
+		select { // somebody was faster: see what they did
+		case <-moved:
+		case <-time.After(claimTime):
+			return fmt.Errorf("%v: %w", k, errConflict)
+		case <-p.ended.Done():
+			return store.ErrClosed
+		}
+	}
+	return fmt.Errorf("%v: %w", k, errConflict)
+}
+
+// claimTime is how long a claim waits for what others have written.
+const claimTime = 5 * time.Second
+
+// claimed is the place that a NIC has when a program here opens it, or why none can.
+func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (place, error) {
+	at := s.places[n.Key()]
+	switch why := p.Fenced(); {
+	case why != "":
+		return at, fmt.Errorf("%v: %s", n.Key(), why)
+	case n.Spec.Host != "" && n.Spec.Host != p.cfg.Host:
+		return at, fmt.Errorf("%v is of host %s: open it there", n.Key(), n.Spec.Host)
+	case n.Spec.Host == "" && at.Open && at.Host != p.cfg.Host:
+		advice := "end the programs that have it open there"
+		if s.live[at.Host] == "" {
+			advice = fmt.Sprintf("that host is gone; if it will not come back, vrdma delete host %s", at.Host)
+		}
+		return at, fmt.Errorf("%v is on host %s: open it there, or %s", n.Key(), at.Host, advice)
+	case at.Host == p.cfg.Host && at.Open:
+		return at, nil
+	}
+	next := place{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true}
+	if at.Host != p.cfg.Host {
+		next.Generation++
+	}
+	return next, nil
+}
+
+// move writes a place, on the condition that it is still what s says and so is the world. placing is
+// held.
+func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) {
+	if why := p.alarm(); why != "" {
+		return false, fmt.Errorf("%s", why)
+	}
+	value, err := json.Marshal(to)
+	if err != nil {
+		return false, err
+	}
+	conditions := []store.Condition{{Key: placeKey(n), Revision: s.places[n.Key()].revision}, {Key: keyGeneration, Revision: s.generation}}
+	revision, ok, err := p.cfg.Store.Commit(conditions, []store.Write{{Key: placeKey(n), Value: value}})
+	if err != nil || !ok {
+		return false, err
+	}
+	to.revision = revision
+	p.amend(func(s *snapshot) {
+		s.wrote(revision)
+		s.place(n.Key(), to)
+	})
+	p.updates.add(update{object: n})
+	return true, nil
+}
+
+// Where says on which host a NIC is, if it is not here; "" if it is here, or nowhere.
+func (p *Plane) Where(k tenant.Key) string {
+	s := p.now.Load()
+	if n := s.world.NIC(k.Tenant, k.Name); n != nil {
+		if at := s.where(n, p.cfg.Host, p.shared()); at != p.cfg.Host {
+			return at
+		}
+	}
+	return ""
+}
+
+// tidyTime is how often it is looked whether places are what they should be.
+var tidyTime = time.Second
+
+// tidyUp does so while the plane is open.
+func (p *Plane) tidyUp() {
+	tick := time.NewTicker(tidyTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.tidy()
+		case <-p.ended.Done():
+			return
+		}
+	}
+}
+
+// tidy writes down what could not be written before, gives NICs up that nobody has open any more,
+// and ends what is open here of NICs that are elsewhere by now.
+func (p *Plane) tidy() {
+	p.age()
+	if p.Fenced() != "" || p.away() != "" || p.alarm() != "" {
+		return
+	}
+	if !p.registered.Load() || p.now.Load().hosts[p.cfg.Host] == nil {
+		if err := p.register(); err != nil {
+			p.journal.record(Event{Verb: EventFailed, Reason: "this host cannot be registered: " + err.Error()})
+			return
+		}
+	}
+	porter, knows := p.cfg.Rack.(Porter)
+	if !knows {
+		return
+	}
+	for _, key := range p.racked() {
+		p.tidyNIC(key, porter)
+	}
+}
+
+func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	s := p.now.Load()
+	n := s.world.NIC(k.Tenant, k.Name)
+	if n == nil {
+		return
+	}
+	at, used := s.places[k], len(porter.Users(k)) > 0
+	switch {
+	case used && n.Spec.Host == "" && at.Open && at.Host != p.cfg.Host:
+		go p.evict(k, at.Host) // Remove waits for programs, and one of them may wait for us
+	case used && at != (place{}) && at.Host == p.cfg.Host && at.Open:
+	case used:
+		if next, err := p.claimed(s, n); err == nil {
+			p.move(s, n, next) // or the next time
+		}
+	case at.Open && at.Host == p.cfg.Host:
+		at.Open = false
+		p.move(s, n, at)
+	}
+}
+
+// evict ends the programs that have a NIC open here which is on another host by now.
+func (p *Plane) evict(k tenant.Key, host string) {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.Where(k) == "" || p.slot(k).nic == nil {
+		return
+	}
+	p.journal.record(Event{Verb: EventRevoked, Object: k, Reason: "it is on host " + host + " by now: it was opened there while this host had no store"})
+	if err := p.try(func() error { return p.cfg.Rack.Remove([]tenant.Key{k}, true)[k] }); err != nil {
+		return // it is tried again
+	}
+	p.free(k)
+	p.reconcile(p.World(), []tenant.Key{k})
+}
+
+// resume gives up, when the plane opens, what a daemon before this one had open.
+func (p *Plane) resume() {
+	p.placing.Lock()
+	defer p.placing.Unlock()
+	s := p.now.Load()
+	var conditions []store.Condition
+	var writes []store.Write
+	fresh := make(map[tenant.Key]place)
+	for k, at := range s.places {
+		n := s.world.NIC(k.Tenant, k.Name)
+		if n == nil || at.Host != p.cfg.Host || !at.Open {
+			continue
+		}
+		conditions = append(conditions, store.Condition{Key: placeKey(n), Revision: at.revision})
+		at.Open = false
+		value, err := json.Marshal(at)
+		if err != nil {
+			continue
+		}
+		writes = append(writes, store.Write{Key: placeKey(n), Value: value})
+		fresh[k] = at
+	}
+	const most = 50 // etcd has few operations in a transaction; tidy does the others one by one
+	if len(writes) == 0 || len(writes) > most {
+		return
+	}
+	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
+	if err != nil || !ok {
+		return
+	}
+	p.amend(func(s *snapshot) {
+		s.wrote(revision)
+		for k, at := range fresh {
+			at.revision = revision
+			s.place(k, at)
+		}
+	})
+}
+
+// abroad says why NICs that a change takes away or moves are in use on other hosts.
+func (p *Plane) abroad(s *snapshot, next *tenant.World, effects []tenant.Effect) error {
+	if !p.shared() {
+		return nil
+	}
+	var problems Error
+	for _, e := range effects {
+		n, is := e.Old.(*tenant.NIC)
+		at := s.places[e.Key]
+		if !is || !at.Open || at.Host == p.cfg.Host {
+			continue
+		}
+		if now := next.NIC(e.Key.Tenant, e.Key.Name); now != nil && (now.Spec.Host == n.Spec.Host || now.Spec.Host == at.Host || now.Spec.Host == "") {
+			continue
+		}
+		problems.InUse = true
+		problems.Problems = append(problems.Problems, fmt.Sprintf("%v is in use on host %s: end that first, or use --force", e.Key, at.Host))
+	}
+	if problems.InUse {
+		return &problems
+	}
+	return nil
+}

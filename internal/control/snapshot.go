@@ -1,0 +1,197 @@
+package control
+
+import (
+	"errors"
+	"maps"
+	"strings"
+
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// A snapshot is what the store said at one revision. It is not changed but replaced.
+type snapshot struct {
+	world      *tenant.World
+	revision   int64 // everything up to it is in here; what we wrote after it may be, too
+	generation int64 // the revision of that key; 0: there is none
+	named      bool  // the store has its meta
+	meta       store.Meta
+	problems   []string // entries that were left out, and why
+	// newer are the keys that a newer vrdma has written: what they say is not known here, and
+	// must not be overwritten.
+	newer map[string]bool
+
+	hosts  map[string]*registered // that run vrdma, by name
+	live   map[string]string      // which daemon of a host lives
+	places map[tenant.Key]place   // by the NIC's key
+}
+
+// load reads the store. Entries that are no part of a world are problems; only a store that
+// cannot be read, or is of a newer version as a whole, is an error. Of an
+// entry that cannot be read, the object that it was in old stays.
+func load(s store.Store, old *tenant.World) (*snapshot, error) {
+	entries, revision, err := s.List("")
+	if err != nil {
+		return nil, err
+	}
+	snap := &snapshot{revision: revision, hosts: make(map[string]*registered), live: make(map[string]string), places: make(map[tenant.Key]place)}
+	if snap.meta, snap.named, err = store.Identify(s); err != nil {
+		return nil, err
+	}
+	before := make(map[string]tenant.Object)
+	for _, o := range old.Objects("") {
+		before[keyOf(o)] = o
+	}
+	var objects []tenant.Object
+	for _, e := range entries {
+		switch {
+		case e.Key == keyGeneration:
+			snap.generation = e.Revision
+		case strings.HasPrefix(e.Key, prefixSpec):
+			o, err := decode(e)
+			if err != nil {
+				snap.problems = append(snap.problems, err.Error())
+				if errors.Is(err, errNewer) && isObject(e) {
+					if snap.newer == nil {
+						snap.newer = make(map[string]bool)
+					}
+					snap.newer[e.Key] = true
+				}
+				if o = before[e.Key]; o == nil {
+					continue
+				}
+			}
+			objects = append(objects, o)
+		default:
+			if err := snap.note(e, false); err != nil {
+				snap.problems = append(snap.problems, err.Error())
+			}
+		}
+	}
+	snap.world, err = tenant.NewWorld(objects)
+	var list tenant.Errors
+	switch {
+	case errors.As(err, &list):
+		for _, e := range list {
+			snap.problems = append(snap.problems, "store: "+e.Error())
+		}
+	case err != nil:
+		snap.problems = append(snap.problems, "store: "+err.Error())
+	}
+	if snap.world == nil {
+		snap.world = &tenant.World{}
+	}
+	return snap, nil
+}
+
+// note takes over an entry about hosts or places; others are passed over. The maps are ours.
+func (s *snapshot) note(e store.Entry, deleted bool) error {
+	switch {
+	case strings.HasPrefix(e.Key, prefixHost):
+		name := strings.TrimPrefix(e.Key, prefixHost)
+		delete(s.hosts, name)
+		if deleted {
+			return nil
+		}
+		h, err := decodeHost(e)
+		if err != nil {
+			return err
+		}
+		s.hosts[name] = h
+	case strings.HasPrefix(e.Key, prefixLive):
+		name := strings.TrimPrefix(e.Key, prefixLive)
+		if delete(s.live, name); !deleted {
+			s.live[name] = string(e.Value)
+		}
+	case strings.HasPrefix(e.Key, prefixPlace):
+		k, ok := nicAt(e.Key)
+		if !ok {
+			return nil
+		}
+		delete(s.places, k)
+		if deleted {
+			return nil
+		}
+		p, err := decodePlace(e)
+		if err != nil {
+			return err
+		}
+		s.places[k] = p
+	}
+	return nil
+}
+
+// A delta is what a batch of the store says, read.
+type delta struct {
+	put    []tenant.Object
+	gone   []tenant.Key
+	others []store.Change // about hosts and places
+	// anew: it cannot be taken over by itself, the store has to be read as a whole.
+	anew       bool
+	generation bool
+}
+
+// read reads a batch.
+func read(b *store.Batch) (d delta) {
+	for _, c := range b.Changes {
+		switch {
+		case c.Key == keyGeneration:
+			d.generation = true
+		case c.Key == store.KeyMeta:
+			d.anew = true
+		case strings.HasPrefix(c.Key, prefixSpec) && c.Deleted:
+			if k, ok := objectAt(c.Key); ok {
+				d.gone = append(d.gone, k)
+			}
+		case strings.HasPrefix(c.Key, prefixSpec):
+			o, err := decode(store.Entry{Key: c.Key, Value: c.Value, Revision: b.Revision})
+			if err != nil {
+				d.anew = true
+				continue
+			}
+			d.put = append(d.put, o)
+		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive), strings.HasPrefix(c.Key, prefixPlace):
+			d.others = append(d.others, c)
+		}
+	}
+	return d
+}
+
+// declares reports whether it is about declared objects.
+func (d *delta) declares() bool { return d.anew || len(d.put)+len(d.gone) > 0 }
+
+// take makes the delta of a batch part of the snapshot, but for the world.
+func (s *snapshot) take(d *delta, revision int64) (problems []string) {
+	s.revision = max(s.revision, revision)
+	if d.generation {
+		s.generation = revision
+	}
+	if len(d.others) == 0 {
+		return nil
+	}
+	s.hosts, s.live, s.places = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.places)
+	for _, c := range d.others {
+		if err := s.note(store.Entry{Key: c.Key, Value: c.Value, Revision: revision}, c.Deleted); err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	return problems
+}
+
+// place makes a place that of a NIC.
+func (s *snapshot) place(k tenant.Key, at place) {
+	s.places = maps.Clone(s.places)
+	s.places[k] = at
+}
+
+// where is the host that has a NIC; "" if none has. self is us, who have everything if the store
+// is our own.
+func (s *snapshot) where(n *tenant.NIC, self string, shared bool) string {
+	switch {
+	case n.Spec.Host != "":
+		return n.Spec.Host
+	case !shared:
+		return self
+	}
+	return s.places[n.Key()].Host
+}

@@ -1,0 +1,184 @@
+package link
+
+import (
+	"errors"
+	"net/netip"
+)
+
+const (
+	// queueRoom is how many bytes of packets wait for Flush at most, and queueMost in
+	// how many messages.
+	queueRoom = 2 << 20
+	queueMost = 4096
+)
+
+// An outbox is where packets wait for the next call that sends them: what a Port and an Overlay
+// have in common.
+type outbox struct {
+	// via is a Bind or a Tunnel.
+	via interface {
+		Send(msgs []Message) (int, error)
+	}
+	tap   *Tap
+	count Counters
+	queue []Message
+	room  []byte
+	used  int
+	// reseal is called for each datagram of a message that is sent one by one; nil: they are
+	// good as they are.
+	reseal func(m *Message, data []byte)
+	// lost is told of a datagram that was refused.
+	lost func(m *Message, err error)
+}
+
+func newOutbox(via interface {
+	Send(msgs []Message) (int, error)
+}) outbox {
+	return outbox{via: via, room: make([]byte, queueRoom), queue: make([]Message, 0, queueMost)}
+}
+
+// Moved is how many bytes have been sent and received so far.
+func (o *outbox) Moved() uint64 { return o.count.SentBytes + o.count.RcvdBytes }
+
+// SetTap has every packet recorded; nil ends that.
+func (o *outbox) SetTap(t *Tap) { o.tap = t }
+
+// makeRoom reports whether a whole message fits into the queue, flushing it if need be.
+func (o *outbox) makeRoom() bool {
+	if o.used+MaxMessage <= len(o.room) && len(o.queue) < cap(o.queue) {
+		return true
+	}
+	o.Flush()
+	return o.used+MaxMessage <= len(o.room) && len(o.queue) < cap(o.queue)
+}
+
+// push queues the n bytes that have been written behind what is there as the data of m, and
+// returns how many packets they are.
+func (o *outbox) push(m Message, n int) uint32 {
+	m.Data = o.room[o.used : o.used+n : o.used+n]
+	o.queue = append(o.queue, m)
+	o.used += n
+	k := packetsIn(&m)
+	o.count.SentPackets += uint64(k)
+	o.count.SentBytes += uint64(n)
+	if o.tap != nil {
+		o.tap.message(&m, 0)
+	}
+	return k
+}
+
+// follow has the cutter go on with the message queued last if what comes next may leave in
+// the same call: small messages in a row, or an acknowledgement behind a request. It
+// returns where in room the message begins that the next packets are for.
+func (o *outbox) follow(cut *Cutter, id int, src, dst netip.AddrPort, limit int) int {
+	if len(o.queue) == 0 {
+		return o.used
+	}
+	m := &o.queue[len(o.queue)-1]
+	packets := len(m.Data) / m.Segment
+	if packets >= limit || m.Source != id || m.Remote != dst || m.Local != src || // another way
+		len(m.Data)%m.Segment != 0 || // its last packet is shorter, and has to be the last
+		len(m.Data)+m.Segment > MaxMessage || !cut.Follow(packets, m.Segment) {
+		return o.used
+	}
+	return o.used - len(m.Data)
+}
+
+// extend adds the n bytes that have been written behind what is there to the message
+// queued last, and returns how many packets they are.
+func (o *outbox) extend(n int) uint32 {
+	m := &o.queue[len(o.queue)-1]
+	added := Message{Data: o.room[o.used : o.used+n], Segment: m.Segment, Local: m.Local, Remote: m.Remote, Inside: m.Inside}
+	first := packetsIn(m)
+	start := o.used - len(m.Data)
+	o.used += n
+	m.Data = o.room[start:o.used:o.used]
+	k := packetsIn(&added)
+	o.count.SentPackets += uint64(k)
+	o.count.SentBytes += uint64(n)
+	if o.tap != nil {
+		o.tap.message(&added, uint16(first))
+	}
+	return k
+}
+
+// packetsIn is the number of datagrams in m.
+func packetsIn(m *Message) uint32 {
+	if m.Segment <= 0 || m.Segment >= len(m.Data) {
+		return 1
+	}
+	return uint32((len(m.Data) + m.Segment - 1) / m.Segment)
+}
+
+// Pending reports whether packets wait for another Flush.
+func (o *outbox) Pending() bool { return len(o.queue) > 0 }
+
+// Ready reports whether at least half of the queue is free, flushing it if need be. Who
+// sends while it is not may find that there is no room.
+func (o *outbox) Ready() bool {
+	if o.used*2 <= len(o.room) && len(o.queue)*2 <= cap(o.queue) {
+		return true
+	}
+	o.Flush()
+	return o.used*2 <= len(o.room) && len(o.queue)*2 <= cap(o.queue)
+}
+
+// Flush sends what is queued, as far as the sockets take it.
+func (o *outbox) Flush() {
+	q := o.queue
+	for full := false; len(q) > 0 && !full; {
+		n, err := o.via.Send(q)
+		o.count.SentCalls += uint64(n)
+		q = q[n:]
+		switch {
+		case len(q) == 0:
+		case err == nil || errors.Is(err, ErrFull):
+			full = true
+		case packetsIn(&q[0]) > 1 && !errors.Is(err, ErrNoTunnel):
+			// The device does not segment, or one is too long for the way: that
+			// must not cost the others.
+			if full = !o.split(&q[0]); !full {
+				q = q[1:]
+			}
+		default:
+			o.refused(&q[0], err)
+			q = q[1:]
+		}
+	}
+	if len(q) == 0 {
+		o.queue, o.used = o.queue[:0], 0
+		return
+	}
+	o.queue = append(o.queue[:0], q...)
+}
+
+// split sends the datagrams of m, which was refused as a whole, one by one. It reports whether all
+// have been dealt with; otherwise the socket is full, and m is what is left.
+func (o *outbox) split(m *Message) bool {
+	one := [1]Message{*m}
+	for len(m.Data) > 0 {
+		n := min(m.Segment, len(m.Data))
+		if o.reseal != nil {
+			o.reseal(m, m.Data[:n])
+		}
+		one[0].Data, one[0].Segment = m.Data[:n], 0
+		switch _, err := o.via.Send(one[:]); {
+		case errors.Is(err, ErrFull):
+			return false
+		case err != nil:
+			o.refused(&one[0], err)
+		default:
+			o.count.SentCalls++
+		}
+		m.Data = m.Data[n:]
+	}
+	return true
+}
+
+// refused notes that a message is not sent.
+func (o *outbox) refused(m *Message, err error) {
+	o.count.SendErrors += uint64(packetsIn(m))
+	if o.lost != nil {
+		o.lost(m, err)
+	}
+}

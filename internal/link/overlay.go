@@ -1,0 +1,381 @@
+package link
+
+import (
+	"net/netip"
+
+	"vrdma/internal/overlay"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// An Overlay carries the bursts of virtual networks to and from other hosts, in VXLAN. It belongs
+// to one loop.
+//
+//	Send(vni, from, to, burst) ──▶ lane ──▶ Cutter ──▶ head + packet ──▶ outbox ─┬─▶ Bind
+//	                                                                            └─▶ Tunnel
+//	NetworkReceiver ◀── Joiner ◀── ICRC ◀── who may say this? (overlay_in.go) ◀── Poll
+//
+// Where members are, the Map knows. A lane is what is remembered of one way through a network:
+// the head of its packets, and where they go. Heads are written before the packets, in place, so
+// a packet is copied as often as without an overlay; datagrams of one length leave in one call
+// and arrive in one, as on a Port.
+type Overlay struct {
+	plain   outbox
+	sealed  outbox // for networks that are encrypted; without room if there is no tunnel
+	bind    Bind
+	tunnel  Tunnel // nil: there is none
+	addrs   []netip.Addr
+	members *overlay.Map
+	tooLong func(from, to netip.Addr, size int)
+	here    func(vni uint32, a netip.Addr) bool
+
+	cut        Cutter
+	lanes      map[laneKey]*lane
+	last       laneKey
+	lane       *lane // of last
+	neighbours map[neighbourKey]*neighbour
+
+	incoming
+}
+
+// OverlayConfig is what an overlay is made of.
+type OverlayConfig struct {
+	// Bind is at the VXLAN port of these addresses of the underlay.
+	Bind  Bind
+	Addrs []netip.Addr
+	// Tunnel carries what is encrypted; nil: there is none, and that is lost.
+	Tunnel Tunnel
+}
+
+// maxLanes bounds what is remembered: that many ways through networks at once.
+const maxLanes = 1 << 16
+
+// A laneKey is a way through a network.
+type laneKey struct {
+	vni      uint32
+	port     uint8 // which of the source ports
+	from, to netip.Addr
+	host     *overlay.Host // of what goes to a group, a copy to each host
+}
+
+// A lane is what is known of a way through a network.
+type lane struct {
+	out           *outbox
+	segments      func() int
+	source        int            // what Bind.Source gave
+	local, remote netip.AddrPort // outside
+	host          *overlay.Host
+	src, dst      netip.AddrPort // inside
+	filler        bool
+	head          overlay.Template
+	// A Linux member may say that it has another MAC than the one in head.
+	neighbour *neighbour
+	mac       overlay.MAC // in head
+	make      overlay.Head
+}
+
+type neighbourKey struct {
+	vni  uint32
+	addr netip.Addr
+}
+
+// A neighbour is what a Linux member says of itself.
+type neighbour struct {
+	host     string
+	declared overlay.MAC
+	mac      overlay.MAC
+}
+
+// NewOverlay makes an overlay without networks. It closes the bind and the tunnel when it is
+// closed.
+func NewOverlay(c OverlayConfig) *Overlay {
+	o := &Overlay{
+		plain: newOutbox(c.Bind), bind: c.Bind, tunnel: c.Tunnel, addrs: c.Addrs,
+		lanes: make(map[laneKey]*lane), neighbours: make(map[neighbourKey]*neighbour),
+	}
+	o.plain.lost = o.lost
+	o.in = receiveSlots()
+	if c.Tunnel != nil {
+		o.sealed = newOutbox(c.Tunnel)
+		o.sealed.lost = o.lost
+	}
+	return o
+}
+
+// SetTunnel gives the overlay the tunnel that encrypted networks need, which it closes when it is
+// closed. The next map is the first that the tunnel sees.
+func (o *Overlay) SetTunnel(t Tunnel) {
+	tap := o.sealed.tap
+	o.tunnel, o.sealed = t, newOutbox(t)
+	o.sealed.lost, o.sealed.tap = o.lost, tap
+	clear(o.lanes)
+	o.lane = nil
+}
+
+// OnTooLong sets what is called when the kernel refuses a datagram, of size bytes with all its
+// headers from the outer IP's on, because the underlay does not take so long ones.
+func (o *Overlay) OnTooLong(f func(from, to netip.Addr, size int)) { o.tooLong = f }
+
+func (o *Overlay) lost(m *Message, err error) { tellTooLong(o.tooLong, m, err) }
+
+// OnQuestion sets who says whether an address of a network is here, when its MAC is asked for.
+func (o *Overlay) OnQuestion(here func(vni uint32, a netip.Addr) bool) { o.here = here }
+
+// SetTap has every packet recorded; nil ends that.
+func (o *Overlay) SetTap(t *Tap) { o.plain.tap, o.sealed.tap = t, t }
+
+// Counters are what has been counted so far.
+func (o *Overlay) Counters() Counters {
+	c := o.plain.count
+	s := &o.sealed.count
+	c.SentPackets += s.SentPackets
+	c.SentBytes += s.SentBytes
+	c.SentCalls += s.SentCalls
+	c.SendFull += s.SendFull
+	c.SendErrors += s.SendErrors
+	return c
+}
+
+// Moved is how many bytes have been sent and received so far.
+func (o *Overlay) Moved() uint64 { return o.plain.Moved() + o.sealed.Moved() }
+
+// Pending, Ready and Flush are as a Port's.
+func (o *Overlay) Pending() bool { return o.plain.Pending() || o.sealed.Pending() }
+
+func (o *Overlay) Ready() bool { return o.plain.Ready() && o.sealed.Ready() }
+
+func (o *Overlay) Flush() {
+	if o.plain.Pending() {
+		o.plain.Flush()
+	}
+	if o.sealed.Pending() {
+		o.sealed.Flush()
+	}
+}
+
+// Close closes bind and tunnel.
+func (o *Overlay) Close() error {
+	err := o.bind.Close()
+	if o.tunnel != nil {
+		if terr := o.tunnel.Close(); err == nil {
+			err = terr
+		}
+	}
+	return err
+}
+
+// SetMap says who is where, from now on.
+func (o *Overlay) SetMap(m *overlay.Map) {
+	old := o.members
+	o.members = m
+	clear(o.lanes)
+	o.lane = nil
+	o.forget()
+	for k, n := range o.neighbours {
+		if e := m.Find(k.vni, k.addr); e == nil || e.Host.Name != n.host || e.MAC != n.declared {
+			delete(o.neighbours, k)
+		}
+	}
+	if o.tunnel != nil {
+		o.tunnel.SetMap(m)
+	}
+	o.tellMoves(old)
+}
+
+// Features are those of the host that has an address of a network.
+func (o *Overlay) Features(vni uint32, to netip.Addr) uint32 {
+	if e := o.members.Find(vni, to); e != nil && !e.Host.Linux {
+		return e.Host.Features
+	}
+	return 0
+}
+
+// Send queues b's packets, which travel between these addresses of a network; see Port.Send.
+func (o *Overlay) Send(vni uint32, from, to netip.Addr, b *transport.Burst) error {
+	l := o.laneFor(laneKey{vni: vni, port: uint8(spread(b.Src) % poolSize), from: from, to: to})
+	if l == nil {
+		o.plain.count.NoSource++
+		return nil
+	}
+	return o.sendOn(l, b)
+}
+
+// SendGroup queues b, a datagram for a group of a network, for every other host of it, and returns
+// how many those are.
+func (o *Overlay) SendGroup(vni uint32, from, group netip.Addr, b *transport.Burst) (n int) {
+	for _, h := range o.members.Hosts(vni) {
+		l := o.laneFor(laneKey{vni: vni, port: uint8(spread(b.Src) % poolSize), from: from, to: group, host: h})
+		if l == nil {
+			o.plain.count.NoSource++
+			continue
+		}
+		if o.sendOn(l, b) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// sendOn is Send on a lane.
+func (o *Overlay) sendOn(l *lane, b *transport.Burst) error {
+	out := l.out
+	limit := l.segments()
+	o.cut.filler, o.cut.head = l.filler && limit > 1, &l.head
+	if err := o.cut.Start(b, l.src, l.dst); err != nil {
+		return err
+	}
+	sent := uint32(0)
+	for {
+		if !out.makeRoom() {
+			out.count.SendFull += uint64(b.Packets - sent)
+			return nil
+		}
+		limit = l.segments() // a flush may have changed it
+		start := out.follow(&o.cut, l.source, l.local, l.remote, limit)
+		n, segment, err := o.cut.Next(out.room[out.used:min(len(out.room), start+MaxMessage)], limit)
+		if err != nil {
+			out.count.Unreadable++
+			return err
+		}
+		switch {
+		case n == 0:
+			return nil
+		case start < out.used:
+			sent += out.extend(n)
+		default:
+			sent += out.push(l.message(segment), n)
+		}
+	}
+}
+
+// SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair self.
+func (o *Overlay) SendCNP(vni uint32, from, to netip.Addr, self, qp uint32) {
+	l := o.laneFor(laneKey{vni: vni, port: uint8(spread(self) % poolSize), from: from, to: to})
+	if l == nil {
+		o.plain.count.NoSource++
+		return
+	}
+	out := l.out
+	if !out.makeRoom() {
+		out.count.SendFull++
+		return
+	}
+	room, size := out.room[out.used:], l.head.Size()
+	c := wire.MakeCNP(room[size:], qp)
+	o.cut.Seal(c, l.src, l.dst)
+	l.head.Put(room, len(c.Bytes()))
+	o.plain.count.SentCNP++
+	n := size + len(c.Bytes())
+	out.push(l.message(n), n)
+}
+
+// message is one that leaves on the lane.
+func (l *lane) message(segment int) Message {
+	return Message{Segment: segment, Source: l.source, Local: l.local, Remote: l.remote, Host: l.host, Inside: true}
+}
+
+// laneFor finds a lane; nil: the address is not that of a member elsewhere, or no address of the
+// underlay leads there.
+func (o *Overlay) laneFor(k laneKey) *lane {
+	l := o.lane
+	if l == nil || o.last != k {
+		if l = o.lanes[k]; l == nil {
+			if l = o.open(k); l == nil {
+				return nil
+			}
+		}
+		o.last, o.lane = k, l
+	}
+	if l.neighbour != nil && l.neighbour.mac != l.mac {
+		l.mac = l.neighbour.mac
+		l.make.To = l.mac
+		l.head.Set(l.make)
+	}
+	return l
+}
+
+// open makes a lane.
+func (o *Overlay) open(k laneKey) *lane {
+	self, net := o.members.Find(k.vni, k.from), o.members.Network(k.vni)
+	if self == nil || k.from.Is4() != k.to.Is4() {
+		return nil
+	}
+	l := &lane{host: k.host}
+	if l.host == nil {
+		e := o.members.Find(k.vni, k.to)
+		if e == nil {
+			return nil
+		}
+		l.host, l.mac = e.Host, e.MAC
+		if e.Host.Linux {
+			l.neighbour = o.neighbour(k.vni, e)
+			l.mac = l.neighbour.mac
+		}
+	} else {
+		l.mac = overlay.GroupMAC(k.to)
+	}
+	if l.host.Self || !o.aim(l, k.port) {
+		return nil
+	}
+	l.filler = !l.host.Linux && l.host.Features&wire.FeatureFiller != 0
+	l.out, l.segments = &o.plain, o.bind.Segments
+	if net.Encrypted {
+		if o.tunnel == nil {
+			return nil
+		}
+		l.out, l.segments = &o.sealed, func() int { return MaxSegments }
+	}
+	l.src, l.dst = netip.AddrPortFrom(k.from, firstPort+uint16(k.port)<<11), netip.AddrPortFrom(k.to, wire.Port)
+	l.make = overlay.Head{
+		VNI: k.vni, To: l.mac, From: self.MAC, Src: l.src, Dst: l.dst, TOS: overlay.ECT0, TTL: wire.DefaultTTL, Fragment: wire.DontFragment,
+	}
+	l.head.Set(l.make)
+	if len(o.lanes) >= maxLanes {
+		clear(o.lanes)
+	}
+	o.lanes[k] = l
+	return l
+}
+
+// aim finds the addresses of the underlay that lead to a lane's host: the first of its, of which we
+// have one of that family.
+func (o *Overlay) aim(l *lane, port uint8) bool {
+	for _, to := range l.host.Addrs {
+		if source, local, ok := o.sourceFor(to, uint32(port)); ok {
+			l.source, l.local, l.remote = source, local, remoteAt(l.host, to)
+			return true
+		}
+	}
+	return false
+}
+
+// sourceFor finds what datagrams to a host leave through.
+func (o *Overlay) sourceFor(to netip.Addr, hash uint32) (int, netip.AddrPort, bool) {
+	for _, a := range o.addrs {
+		if a.Is4() == to.Is4() {
+			if source, local, ok := o.bind.Source(a.WithZone(""), hash); ok {
+				return source, local, true
+			}
+		}
+	}
+	return 0, netip.AddrPort{}, false
+}
+
+// remoteAt is where a host takes VXLAN.
+func remoteAt(h *overlay.Host, at netip.Addr) netip.AddrPort {
+	if h.Port == 0 {
+		return netip.AddrPortFrom(at, overlay.DefaultPort)
+	}
+	return netip.AddrPortFrom(at, h.Port)
+}
+
+// neighbour is what is known of a Linux member.
+func (o *Overlay) neighbour(vni uint32, e *overlay.Member) *neighbour {
+	k := neighbourKey{vni, e.Addr}
+	n := o.neighbours[k]
+	if n == nil {
+		n = &neighbour{host: e.Host.Name, declared: e.MAC, mac: e.MAC}
+		o.neighbours[k] = n
+	}
+	return n
+}

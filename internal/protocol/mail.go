@@ -1,0 +1,128 @@
+package protocol
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Mail is a mailbox: a page that a client shares with the daemon, for its requests and their
+// answers while both are awake. protocol.h says how it is used, and why no request is lost
+// between the mailbox and the socket. The daemon's side of it:
+//
+//	shut ── Open ──▶ open ── the client asks ──▶ Asked ── Take ──▶ being answered
+//	  ▲               │ ▲                                              │
+//	  └──── Shut ─────┘ └─────────────────── Answer ───────────────────┤
+//	  └────────────────────── Refer: it comes through the socket ──────┘
+//
+// The client can write anything there at any time. Each word is read once, and a request is
+// copied before anybody looks at it.
+type Mail struct{ mem []byte }
+
+// NewMail makes a mailbox, shut, and the file that the client maps. The caller closes both.
+// The file is sealed: a client that truncates it would give us SIGBUS.
+func NewMail() (*Mail, *os.File, error) {
+	fd, err := unix.MemfdCreate("vrdma-mail", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, nil, fmt.Errorf("memfd for a mailbox: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "vrdma-mail")
+	if err = unix.Ftruncate(fd, MailSize); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	var m *Mail
+	if err == nil {
+		m, err = OpenMail(f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("memfd for a mailbox: %w", err)
+	}
+	return m, f, nil
+}
+
+// OpenMail maps the mailbox in f.
+func OpenMail(f *os.File) (*Mail, error) {
+	mem, err := unix.Mmap(int(f.Fd()), 0, MailSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	return &Mail{mem}, nil
+}
+
+// Close unmaps it.
+func (m *Mail) Close() { unix.Munmap(m.mem) }
+
+// Open tells the client that the daemon looks here.
+func (m *Mail) Open() { m.word(MailState).Or(MailOpen) }
+
+// Shut ends that. It reports whether there is a request that came before.
+func (m *Mail) Shut() bool { return waits(m.word(MailState).And(^uint32(MailOpen))) }
+
+// Asked reports whether there is a request.
+func (m *Mail) Asked() bool { return waits(m.word(MailState).Load()) }
+
+func waits(state uint32) bool { return state&(MailAsked|MailAnswered|MailSent) == MailAsked }
+
+// Take copies the request into buf, which has room for any.
+func (m *Mail) Take(buf []byte) (int, error) {
+	n := m.word(MailAskedLen).Load()
+	if n > MailReply-MailRequest {
+		return 0, malformed("a request of %d bytes in a mailbox, at most %d fit", n, MailReply-MailRequest)
+	}
+	return copy(buf, m.mem[MailRequest:MailRequest+n]), nil
+}
+
+// Answer answers the request. If it returns false the client waits at the socket, where the
+// answer has to be sent.
+func (m *Mail) Answer(b []byte) bool {
+	if len(b) > MailSize-MailReply {
+		m.word(MailState).Or(MailSent)
+		return false
+	}
+	copy(m.mem[MailReply:], b)
+	m.word(MailReplyLen).Store(uint32(len(b)))
+	return m.word(MailState).Or(MailAnswered)&MailAsleep == 0
+}
+
+// Refer shuts the mailbox and tells the client that an answer will come through the socket.
+func (m *Mail) Refer() {
+	m.word(MailState).Or(MailSent)
+	m.word(MailState).And(^uint32(MailOpen))
+}
+
+// What follows is the client's side, as a client in Go has it. The shim's is in
+// shim/messages.c.
+
+// Ask leaves a request; false: it has to be sent.
+func (m *Mail) Ask(req []byte) bool {
+	if len(req) > MailReply-MailRequest || m.word(MailState).Load() != MailOpen {
+		return false
+	}
+	copy(m.mem[MailRequest:], req)
+	m.word(MailAskedLen).Store(uint32(len(req)))
+	return m.word(MailState).CompareAndSwap(MailOpen, MailOpen|MailAsked)
+}
+
+// Await looks for the answer, so many times, and copies it into buf. If it returns false, the
+// answer comes through the socket. End has to follow.
+func (m *Mail) Await(looks int, buf []byte) (int, bool) {
+	state := m.word(MailState).Load()
+	for ; looks > 0 && state&(MailAnswered|MailSent) == 0; looks-- {
+		runtime.Gosched()
+		state = m.word(MailState).Load()
+	}
+	if state&(MailAnswered|MailSent) == 0 {
+		state = m.word(MailState).Or(MailAsleep)
+	}
+	if state&MailAnswered == 0 {
+		return 0, false
+	}
+	n := min(m.word(MailReplyLen).Load(), MailSize-MailReply)
+	return copy(buf, m.mem[MailReply:MailReply+n]), true
+}
+
+// End makes room for the next request.
+func (m *Mail) End() { m.word(MailState).And(MailOpen) }

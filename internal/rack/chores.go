@@ -1,0 +1,97 @@
+package rack
+
+import (
+	"sync"
+	"time"
+)
+
+// chores is what may wait until the rack has nothing else to do: writing the device trees of NICs
+// that were put in, removing the directories of NICs that were pulled out. A thousand of either take
+// a second or two of a processor.
+type chores struct {
+	mu    sync.Mutex
+	todo  []func()  // guarded by mu; in the order in which they came
+	last  time.Time // guarded by mu; when the last one came
+	more  chan struct{}
+	quit  chan struct{}
+	ended chan struct{}
+}
+
+// choreRest is how long no new chore has to have come before the first is done: whoever puts in a
+// thousand NICs waits for the NICs, and not for these. choreMost bounds the wait.
+const (
+	choreRest = 20 * time.Millisecond
+	choreMost = 2 * time.Second
+)
+
+func (c *chores) start() {
+	c.more, c.quit, c.ended = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(c.ended)
+		for {
+			select {
+			case <-c.more:
+			case <-c.quit:
+				return
+			}
+			c.rest()
+			for f := c.next(); f != nil; f = c.next() {
+				f()
+			}
+		}
+	}()
+}
+
+// rest waits while chores keep coming.
+func (c *chores) rest() {
+	for most := time.Now().Add(choreMost); ; {
+		c.mu.Lock()
+		until := c.last.Add(choreRest)
+		c.mu.Unlock()
+		if until.After(most) {
+			until = most
+		}
+		wait := time.Until(until)
+		if wait <= 0 {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-c.quit:
+			return
+		}
+	}
+}
+
+// add has f done soon.
+func (c *chores) add(f func()) {
+	c.mu.Lock()
+	c.todo, c.last = append(c.todo, f), time.Now()
+	c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+func (c *chores) next() (f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.todo) > 0 {
+		f, c.todo = c.todo[0], c.todo[1:]
+	}
+	return f
+}
+
+// stop ends it. What has not been done is not done.
+func (c *chores) stop() {
+	if c.quit == nil {
+		return
+	}
+	c.mu.Lock()
+	c.todo = nil
+	c.mu.Unlock()
+	close(c.quit)
+	<-c.ended
+	c.quit = nil
+}

@@ -1,0 +1,106 @@
+package rack
+
+import (
+	"sync"
+
+	"vrdma/internal/link"
+	"vrdma/internal/overlay"
+)
+
+// An Overlay is how virtual networks get to other hosts, where they do.
+type Overlay struct {
+	*link.Overlay
+	// Wake are the descriptors that are readable when something has arrived.
+	Wake []int
+	// Window and Flight are how much a queue pair, and all of them, may have on their way.
+	Window, Flight uint32
+}
+
+// connection is what Connect has made.
+type connection struct {
+	mu   sync.Mutex
+	open *Overlay // nil: no network has needed it
+	said string   // why it could not be opened
+
+	sealed bool // it has a tunnel
+}
+
+// Connect says which of the networks are between hosts, and who is where: a new map whenever that
+// has changed. NICs and maps may come in any order. The sockets are opened when the first network
+// has a member elsewhere.
+func (r *Rack) Connect(m *overlay.Map) error {
+	c := &r.connection
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if c.open == nil && m.Elsewhere() && r.cfg.OpenOverlay != nil {
+		err = r.openOverlay() // without it networks work on this host
+	}
+	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 && r.cfg.OpenTunnel != nil {
+		err = r.openTunnel() // without it the others work
+	}
+	if perr := r.onLoop(func() {
+		r.cfg.NICs.SetMap(m)
+		r.cfg.Engine.SetMap(m)
+	}); perr != nil {
+		err = perr
+	}
+	return err
+}
+
+// openOverlay opens the way to other hosts. If that fails it is tried again with the next map.
+func (r *Rack) openOverlay() error {
+	o, err := r.cfg.OpenOverlay()
+	if err == nil {
+		if perr := r.onLoop(func() { err = r.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) }); perr != nil {
+			err = perr
+		}
+		if err != nil {
+			o.Close()
+		}
+	}
+	c := &r.connection
+	if err == nil {
+		c.open, c.said = o, ""
+		return nil
+	}
+	if c.said != err.Error() {
+		c.said = err.Error()
+		r.cfg.Log.Error("virtual networks stay on this host: the overlay cannot be opened", "error", err)
+	}
+	return err
+}
+
+// openTunnel opens the tunnel that encrypted networks need. If that fails it is tried again with the
+// next map.
+func (r *Rack) openTunnel() error {
+	t, err := r.cfg.OpenTunnel()
+	if err == nil {
+		if perr := r.onLoop(func() { err = r.cfg.Engine.AddTunnel(t) }); perr != nil {
+			err = perr
+		}
+		if err != nil {
+			t.Close()
+		}
+	}
+	c := &r.connection
+	if err == nil {
+		c.sealed, c.said = true, ""
+		return nil
+	}
+	if c.said != err.Error() {
+		c.said = err.Error()
+		r.cfg.Log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", err)
+	}
+	return err
+}
+
+// Disconnect closes what Connect has opened, after the loop has ended.
+func (r *Rack) Disconnect() {
+	r.connection.mu.Lock()
+	defer r.connection.mu.Unlock()
+	if r.connection.open != nil {
+		r.connection.open.Close()
+		r.connection.open = nil
+	}
+}

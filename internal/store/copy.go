@@ -1,0 +1,261 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// A Copy is what another store was last seen to be. Whoever follows that store tells it of
+// changes with Advance and Replace; List and Watch read it, at once and always.
+//
+// With a file it is there again after a restart. The file is written behind the memory, by a
+// goroutine of its own and several changes at a time: what a machine that fails loses of it only
+// makes the copy older. It has the format of Bolt's, and besides in bucket state:
+//
+//	"heard"   when the store last answered, nanoseconds since 1970
+//	"client"  who we are to the store
+type Copy struct {
+	file  Bolt // its Memory is the copy; never committed to
+	dirty map[string]struct{}
+	heard time.Time // guarded by file.mu, as dirty
+	id    string
+	save  chan struct{} // has something to write
+	done  chan struct{}
+	work  sync.WaitGroup
+	once  sync.Once
+	// failed is told why the file cannot be written; nil: nobody is.
+	failed func(error)
+}
+
+var (
+	keyHeard  = []byte("heard")
+	keyClient = []byte("client")
+)
+
+// OpenCopy opens the file of a copy, or makes it; no path: a copy that is in memory only. Entries of
+// the file that cannot be entries are left out and returned as problems. failed is told when the
+// file cannot be written; it is tried again with the next change.
+func OpenCopy(path, id string, failed func(error)) (c *Copy, problems []error, err error) {
+	c = &Copy{id: id, failed: failed, dirty: make(map[string]struct{}), save: make(chan struct{}, 1), done: make(chan struct{})}
+	if path == "" {
+		return c, nil, nil
+	}
+	c.file.path = path
+	if err := prepare(path); err != nil {
+		return nil, nil, err
+	}
+	if problems, err = c.file.open(); err != nil {
+		return nil, nil, err
+	}
+	c.file.since = c.file.revision + 1
+	if err := c.file.guard(c.introduce); err != nil {
+		c.file.shut()
+		return nil, nil, err
+	}
+	c.work.Go(c.write)
+	return c, problems, nil
+}
+
+// introduce reads when the store was heard of, and who we are: that is written once.
+func (c *Copy) introduce() error {
+	return c.file.db.Update(func(tx *bolt.Tx) error {
+		state := tx.Bucket(bucketState)
+		if b := state.Get(keyHeard); len(b) == 8 {
+			c.heard = time.Unix(0, int64(binary.BigEndian.Uint64(b)))
+		}
+		if b := state.Get(keyClient); len(b) == len(c.id) {
+			c.id = string(b)
+			return nil
+		}
+		return state.Put(keyClient, []byte(c.id))
+	})
+}
+
+// ID is who we are to the store: the same after a restart.
+func (c *Copy) ID() string { return c.id }
+
+func (c *Copy) List(prefix string) ([]Entry, int64, error) { return c.file.Memory.List(prefix) }
+
+func (c *Copy) Watch(prefix string, revision int64) Watcher {
+	return c.file.Memory.Watch(prefix, revision)
+}
+
+// Get is the entry of a key; its revision is 0 if there is none.
+func (c *Copy) Get(key string) Entry {
+	c.file.mu.RLock()
+	defer c.file.mu.RUnlock()
+	return c.file.entries[key]
+}
+
+// Revision is that of the last change.
+func (c *Copy) Revision() int64 {
+	c.file.mu.RLock()
+	defer c.file.mu.RUnlock()
+	return c.file.revision
+}
+
+// Heard is when the store last answered, as far as Hear was told.
+func (c *Copy) Heard() time.Time {
+	c.file.mu.RLock()
+	defer c.file.mu.RUnlock()
+	return c.heard
+}
+
+// Hear notes that the store has answered. It is in the file with the next change, or with Save.
+func (c *Copy) Hear(now time.Time) {
+	c.file.mu.Lock()
+	defer c.file.mu.Unlock()
+	c.heard = now
+}
+
+// Save has the file written, even if nothing has changed.
+func (c *Copy) Save() {
+	select {
+	case c.save <- struct{}{}:
+	default:
+	}
+}
+
+// Advance makes the changes of one commit. To delete what is not there changes nothing. It
+// reports whether anything has changed. A revision that is not above the last is made so.
+func (c *Copy) Advance(revision int64, changes []Change) bool {
+	c.file.mu.Lock()
+	defer c.file.mu.Unlock()
+	changes = slices.DeleteFunc(slices.Clone(changes), func(x Change) bool {
+		_, there := c.file.entries[x.Key]
+		return x.Deleted && !there
+	})
+	if len(changes) == 0 || c.file.closed {
+		return false
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	c.file.apply(max(revision, c.file.revision+1), changes)
+	c.soil(changes)
+	return true
+}
+
+// Replace makes the copy what a list of the store says. What differs is one batch for watchers, and
+// has its revision. An entry with the same value differs, too, if it was written again since the
+// copy's revision: who has read it before must not take it for the same.
+func (c *Copy) Replace(entries []Entry, revision int64) {
+	c.file.mu.Lock()
+	defer c.file.mu.Unlock()
+	if c.file.closed {
+		return
+	}
+	revision = max(revision, c.file.revision+1)
+	next := make(map[string]Entry, len(entries))
+	var changes []Change
+	for _, e := range entries {
+		old := c.file.entries[e.Key]
+		if old.Revision != 0 && bytes.Equal(old.Value, e.Value) && e.Revision <= c.file.revision {
+			next[e.Key] = old
+			continue
+		}
+		next[e.Key] = Entry{e.Key, e.Value, revision}
+		changes = append(changes, Change{Key: e.Key, Value: e.Value})
+	}
+	for key := range c.file.entries {
+		if _, still := next[key]; !still {
+			changes = append(changes, Change{Key: key, Deleted: true})
+		}
+	}
+	c.file.entries = next
+	if len(changes) == 0 {
+		return
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	c.file.remember(revision, changes)
+	c.soil(changes)
+}
+
+// soil notes that the file lacks changes. mu is held.
+func (c *Copy) soil(changes []Change) {
+	if c.file.path == "" {
+		return
+	}
+	for i := range changes {
+		c.dirty[changes[i].Key] = struct{}{}
+	}
+	c.Save()
+}
+
+// write keeps the file in step.
+func (c *Copy) write() {
+	for {
+		select {
+		case <-c.save:
+			c.flush()
+		case <-c.done:
+			c.flush()
+			return
+		}
+	}
+}
+
+// flush writes what the file lacks. If that fails, it still lacks it.
+func (c *Copy) flush() {
+	c.file.mu.Lock()
+	dirty := c.dirty
+	c.dirty = make(map[string]struct{})
+	entries := make([]Entry, 0, len(dirty))
+	for key := range dirty {
+		entries = append(entries, Entry{Key: key, Value: c.file.entries[key].Value, Revision: c.file.entries[key].Revision})
+	}
+	revision, heard := c.file.revision, c.heard
+	c.file.mu.Unlock()
+	err := c.file.guard(func() error {
+		if c.file.abandoned {
+			return errors.New("it was damaged when it was written last")
+		}
+		return c.file.db.Update(func(tx *bolt.Tx) error { return putAll(tx, entries, revision, heard) })
+	})
+	if err == nil {
+		return
+	}
+	c.file.mu.Lock()
+	maps.Copy(c.dirty, dirty)
+	c.file.mu.Unlock()
+	if c.failed != nil {
+		c.failed(err)
+	}
+}
+
+// putAll writes entries; one that has no revision is gone.
+func putAll(tx *bolt.Tx, entries []Entry, revision int64, heard time.Time) error {
+	bucket, state := tx.Bucket(bucketEntries), tx.Bucket(bucketState)
+	for _, e := range entries {
+		var err error
+		if e.Revision == 0 {
+			err = bucket.Delete([]byte(e.Key))
+		} else {
+			err = bucket.Put([]byte(e.Key), append(binary.BigEndian.AppendUint64(nil, uint64(e.Revision)), e.Value...))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := state.Put(keyRevision, binary.BigEndian.AppendUint64(nil, uint64(revision))); err != nil || heard.IsZero() {
+		return err
+	}
+	return state.Put(keyHeard, binary.BigEndian.AppendUint64(nil, uint64(heard.UnixNano())))
+}
+
+// Close writes the file for the last time. Watchers end with ErrClosed.
+func (c *Copy) Close() (err error) {
+	c.once.Do(func() {
+		c.file.Memory.Close()
+		close(c.done)
+		c.work.Wait()
+		err = c.file.shut()
+	})
+	return err
+}

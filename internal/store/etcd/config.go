@@ -1,0 +1,134 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+)
+
+// Scheme begins the name of a store that is in etcd.
+const Scheme = "etcd://"
+
+// DefaultPrefix is below what everything is.
+const DefaultPrefix = "/vrdma/v1/"
+
+// Config says where etcd is and who we are to it. Secrets are in files: arguments and
+// environment can be seen by others.
+type Config struct {
+	// Endpoints are HOST:PORT each, of the members.
+	Endpoints []string     `json:"-"`
+	Log       *slog.Logger `json:"-"`
+
+	// Copy is the file of what was last seen; "": there is none.
+	Copy string `json:"copy,omitempty"`
+
+	// CA is a file with the certificates that sign etcd's; empty: the system's. Certificate and
+	// Key are files, ours. TLS is used if one of the three, or ServerName, is given.
+	CA          string `json:"ca,omitempty"`
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+	// ServerName is whom etcd's certificate has to name, if that is not the endpoint.
+	ServerName string `json:"serverName,omitempty"`
+	// User, and a file with the password, for etcd's authentication. With a certificate alone,
+	// its common name is the user.
+	User         string `json:"user,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// Prefix is for several stores in one etcd; empty: DefaultPrefix.
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// Endpoints reads etcd://a:2379,b:2379.
+func Endpoints(name string) ([]string, error) {
+	list, found := strings.CutPrefix(name, Scheme)
+	if !found {
+		return nil, fmt.Errorf("the store %q does not begin with %s", name, Scheme)
+	}
+	var out []string
+	for one := range strings.SplitSeq(strings.TrimSuffix(list, "/"), ",") {
+		host, port, err := net.SplitHostPort(one)
+		if err != nil || host == "" || port == "" || strings.ContainsAny(one, "/@?#") {
+			return nil, fmt.Errorf("the store %q: %q is no HOST:PORT: write %sa:2379,b:2379,c:2379; credentials are in the file of --store-config", name, one, Scheme)
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// tls is nil for a connection without.
+func (c *Config) tls() (*tls.Config, error) {
+	if c.CA == "" && c.Certificate == "" && c.Key == "" && c.ServerName == "" {
+		return nil, nil
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("the store's ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("the store's ca %s has no certificate in PEM", c.CA)
+		}
+	}
+	if (c.Certificate == "") != (c.Key == "") {
+		return nil, errors.New("the store's certificate and key belong together: give both, or none")
+	}
+	if c.Certificate == "" {
+		return out, nil
+	}
+	if err := private(c.Key); err != nil {
+		return nil, err
+	}
+	load := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("the store's certificate: %w", err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	// Certificates are renewed while daemons run.
+	out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	return out, nil
+}
+
+// password reads the password's file: its first line.
+func (c *Config) password() (string, error) {
+	if (c.User == "") != (c.PasswordFile == "") {
+		return "", errors.New("the store's user and passwordFile belong together: give both, or none")
+	}
+	if c.User == "" {
+		return "", nil
+	}
+	if err := private(c.PasswordFile); err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("the store's password: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fmt.Errorf("the store's password: %s is empty", c.PasswordFile)
+	}
+	return line, nil
+}
+
+// private refuses a secret that others can read.
+func private(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("a secret of the store's: %w", err)
+	}
+	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s has mode %04o: others can read this secret; chmod 0600 it", path, info.Mode().Perm())
+	}
+	return nil
+}

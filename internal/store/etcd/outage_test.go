@@ -1,0 +1,281 @@
+package etcd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"vrdma/internal/store"
+	"vrdma/test/etcdtest"
+)
+
+// until waits for something, a minute at most. It counts, so that a machine that stands still for
+// a while does not end it.
+func until(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	const step = 5 * time.Millisecond
+	for range time.Minute / step {
+		if f() {
+			return
+		}
+		time.Sleep(step)
+	}
+	t.Fatalf("after a minute not: %s", what)
+}
+
+func untilState(t testing.TB, s *Store, state store.State) store.Health {
+	t.Helper()
+	until(t, "the store is "+string(state), func() bool { return s.Health().State == state })
+	return s.Health()
+}
+
+func texts(t testing.TB, s store.Store) string {
+	t.Helper()
+	list, _, err := s.List("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, fmt.Sprintf("%s=%s", e.Key, e.Value))
+	}
+	return strings.Join(out, " ")
+}
+
+func put(key, value string) store.Write { return store.Write{Key: key, Value: []byte(value)} }
+func del(key string) store.Write        { return store.Write{Key: key, Delete: true} }
+
+func commit(t testing.TB, s store.Store, writes ...store.Write) int64 {
+	t.Helper()
+	r, ok, err := s.Commit(nil, writes)
+	if !ok || err != nil {
+		t.Fatalf("Commit: %v, %v", ok, err)
+	}
+	return r
+}
+
+// An etcd that is gone for a while: what it said is there, after a restart too; nothing can be
+// changed; then all is in step.
+func TestAway(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	path := filepath.Join(t.TempDir(), "copy")
+	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
+	_, _, name := store.Name("1")
+	commit(t, s, name, put("a", "1"), put("b", "1"))
+	large := []store.Write{del("b")}
+	for i := range 300 {
+		large = append(large, put(fmt.Sprintf("k%03d", i), "v"))
+	}
+	commit(t, s, large...)
+	want := texts(t, s)
+	stop := s.Alive("live/h", []byte("boot"), 2*time.Second)
+	defer stop()
+	other := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
+	until(t, "others know that it lives", func() bool { return string(other.copy.Get("live/h").Value) == "boot" })
+
+	c.Members[0].Kill()
+	h := untilState(t, s, store.Away)
+	if h.Why == nil || time.Since(h.Heard) > time.Hour {
+		t.Errorf("away: %+v", h)
+	}
+	if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "last heard of") {
+		t.Errorf("a commit without the store: %v", err)
+	}
+	stop()
+	s.Close()
+
+	s = open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
+	if got := strings.ReplaceAll(texts(t, s), " live/h=boot", ""); got != want {
+		t.Errorf("the copy has %s, want %s", got, want)
+	}
+	if h := s.Health(); h.State != store.Away || h.Heard.IsZero() {
+		t.Errorf("started without the store: %+v", h)
+	}
+	if _, err := Open(config(c, "s")); err == nil || !strings.Contains(err.Error(), "no copy") {
+		t.Errorf("without store and copy: %v", err)
+	}
+	w := s.Watch("", 0)
+
+	c.Members[0].Start()
+	c.Ready()
+	untilState(t, s, store.InStep)
+	until(t, "who does not live any more is gone", func() bool { return s.copy.Get("live/h").Revision == 0 })
+	if got := texts(t, s); got != want {
+		t.Errorf("in step again it has %s, want %s", got, want)
+	}
+	r := commit(t, s, put("c", "1"))
+	for {
+		b, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Revision == r {
+			break
+		}
+	}
+	defer s.Alive("live/h", []byte("boot 2"), 2*time.Second)()
+	until(t, "it lives again", func() bool { return string(other.copy.Get("live/h").Value) == "boot 2" })
+	c.Ctl("del", etcdtest.Prefix+"s/live/h")
+	until(t, "it was deleted, and is put again", func() bool { return string(other.copy.Get("live/h").Value) == "boot 2" })
+}
+
+// An etcd that is away for longer than a lease: the entry is put again, on a new lease.
+func TestAliveAgain(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	s := open(t, c, "s")
+	defer s.Alive("live/h", []byte("boot"), time.Second)()
+	until(t, "it lives", func() bool { return s.copy.Get("live/h").Revision != 0 })
+	first := s.copy.Get("live/h").Revision
+	c.Members[0].Kill()
+	untilState(t, s, store.Away)
+	c.Members[0].Start()
+	until(t, "it lives again, on a lease that is kept", func() bool { return s.copy.Get("live/h").Revision > first })
+	at := s.copy.Get("live/h")
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if s.copy.Get("live/h").Revision < at.Revision {
+			t.Fatal("it went away again")
+		}
+	}
+}
+
+// An etcd that comes back empty, or as another one, or as it was some time ago, is not believed.
+func TestStrange(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	path := filepath.Join(t.TempDir(), "copy")
+	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
+	_, _, name := store.Name("1")
+	commit(t, s, name)
+	for i := range 20 {
+		commit(t, s, put("a", fmt.Sprint(i)))
+	}
+	want := texts(t, s)
+	m := c.Members[0]
+	m.Wipe()
+	m.Start()
+	c.Ready()
+	h := untilState(t, s, store.Strange)
+	if !strings.Contains(h.Why.Error(), "lost its contents") {
+		t.Error(h.Why)
+	}
+	refused := func() {
+		t.Helper()
+		if _, _, err := s.Commit(nil, []store.Write{put("c", "1")}); err == nil || !strings.Contains(err.Error(), "nothing is changed") {
+			t.Errorf("a commit to a strange store: %v", err)
+		}
+		if got := texts(t, s); got != want {
+			t.Errorf("it has %s, want %s", got, want)
+		}
+	}
+	refused()
+	// Nor is it after a restart of the daemon.
+	s.Close()
+	s = open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
+	untilState(t, s, store.Strange)
+	refused()
+	c.Ctl("put", etcdtest.Prefix+"s/meta", `{"schema":1,"id":"somebody else"}`)
+	until(t, "it is another one", func() bool { return strings.Contains(s.Health().Why.Error(), "somebody else") })
+	// The right one, but of before.
+	c.Ctl("put", etcdtest.Prefix+"s/meta", string(name.Value))
+	refused()
+	for range 40 {
+		c.Ctl("put", etcdtest.Prefix+"s/a", "restored")
+	}
+	untilState(t, s, store.InStep)
+	if got := string(s.copy.Get("a").Value); got != "restored" {
+		t.Errorf("in step it has a=%s", got)
+	}
+	// While it runs somebody puts another identity.
+	want = texts(t, s)
+	c.Ctl("put", etcdtest.Prefix+"s/meta", `{"schema":2,"id":"newer"}`)
+	if h := untilState(t, s, store.Strange); !strings.Contains(h.Why.Error(), "schema 2") {
+		t.Error(h.Why)
+	}
+	refused()
+}
+
+// Answers are lost, and what Commit says is true nevertheless.
+func TestLostAnswers(t *testing.T) {
+	defer func(was time.Duration) { askTime = was }(askTime)
+	c := etcdtest.Start(t, 1)
+	askTime = 300 * time.Millisecond
+	m := c.Members[0]
+	s := open(t, c, "s")
+	defer s.Close() // before askTime is what it was
+	cfg := config(c, "s")
+	secure, err := cfg.tls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	truth, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + c.Direct()[0]}, TLS: secure, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer truth.Close()
+	sure, made := 0, 0
+	rounds := 10
+	if long {
+		rounds = 200
+	}
+	for n := range rounds {
+		value := fmt.Sprint(n)
+		muted := make(chan struct{})
+		go func() {
+			defer close(muted)
+			time.Sleep(rand.N(3 * time.Millisecond))
+			m.Mute(true)
+			time.Sleep(rand.N(2 * askTime))
+			m.Mute(false)
+		}()
+		time.Sleep(rand.N(3 * time.Millisecond))
+		_, ok, err := s.Commit(nil, []store.Write{put("n", value)})
+		<-muted
+		r, e := truth.Get(t.Context(), s.key("n"))
+		if e != nil {
+			t.Fatal(e)
+		}
+		there := len(r.Kvs) > 0 && string(r.Kvs[0].Value) == value
+		switch {
+		case err == nil && ok != there, err != nil && strings.Contains(err.Error(), "nothing was changed") && there:
+			t.Fatalf("round %d: commit says %v, %v; it was made: %v", n, ok, err, there)
+		case err == nil || strings.Contains(err.Error(), "nothing was changed"):
+			sure++
+		}
+		if there {
+			made++
+		}
+		until(t, "it works again", func() bool { return s.Health().State == store.InStep })
+	}
+	t.Logf("of %d commits %d were made, and of %d that was known", rounds, made, sure)
+	if sure == 0 {
+		t.Error("of no commit the outcome was known")
+	}
+}
+
+// What others change while a watcher is cut off, and what etcd has forgotten meanwhile, arrives.
+func TestCompacted(t *testing.T) {
+	c := etcdtest.Start(t, 1)
+	direct := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
+	s := open(t, c, "s")
+	commit(t, direct, put("a", "1"), put("b", "1"), put("c", "1"))
+	f := newFollower(t, s)
+	until(t, "it has arrived", func() bool { return texts(t, s) == texts(t, direct) })
+	c.Members[0].Cut(true)
+	commit(t, direct, put("a", "2"), del("b"))
+	var large []store.Write
+	for i := range 400 {
+		large = append(large, put(fmt.Sprintf("k%03d", i), "v"))
+	}
+	commit(t, direct, large...)
+	r := commit(t, direct, put("d", "1"))
+	c.Ctl("compaction", fmt.Sprint(r))
+	c.Members[0].Cut(false)
+	until(t, "it has arrived", func() bool { return texts(t, s) == texts(t, direct) })
+	until(t, "watchers were told", func() bool { return f.texts() == texts(t, direct) })
+	untilState(t, s, store.InStep)
+}

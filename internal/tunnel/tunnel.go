@@ -1,0 +1,314 @@
+package tunnel
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun"
+
+	"vrdma/internal/link"
+	"vrdma/internal/overlay"
+)
+
+const (
+	// ringBytes and ringSlots are the room of each ring.
+	ringBytes = 2 << 20
+	ringSlots = 1024
+	// maxDatagram is the longest datagram that fits into one of WireGuard's buffers.
+	maxDatagram = device.MaxMessageSize - sealed - padding - headers
+)
+
+// Options are what a tunnel is made of.
+type Options struct {
+	// Key is this host's.
+	Key Key
+	// Addrs are the addresses of this host's at which WireGuard is taken, at most one a family.
+	Addrs []netip.Addr
+	// Port is the UDP port there; 0 means overlay.DefaultTunnelPort.
+	Port uint16
+	// Buffer is the size of the socket buffers; 0 means 16 MiB, as far as the kernel gives it.
+	Buffer int
+	Log    *slog.Logger
+}
+
+// Counters count packets.
+type Counters struct {
+	Sent        uint64 // encrypted, to other hosts
+	SendFull    uint64 // dropped: WireGuard does not keep up
+	SendErrors  uint64 // dropped: the kernel refused them, for want of a route say
+	TooLong     uint64 // dropped: the way does not take so long ones
+	NoPeer      uint64 // dropped: for a host that there is no tunnel to
+	Waiting     uint64 // dropped: there was no session with the host for too long
+	Received    uint64 // decrypted, for the loop
+	ReceiveFull uint64 // dropped: the loop does not keep up
+	Malformed   uint64 // dropped: what a peer has sent is no datagram for this host
+	Unknown     uint64 // datagrams dropped: from no address of a peer's
+}
+
+// counters are those of a tunnel while it runs.
+type counters struct {
+	sent, sendFull, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
+}
+
+// A Tunnel connects this host with others, each by an encrypted channel. What link.Tunnel has belongs
+// to the loop; the rest may be called by anybody.
+type Tunnel struct {
+	log      *slog.Logger
+	device   *device.Device
+	port     uint16
+	families map[bool]bool // by Is6: this host has an address
+	count    counters
+
+	// members is the loop's: who is there. addrs are the addresses inside of its hosts, as they
+	// are needed.
+	members *overlay.Map
+	addrs   map[*overlay.Host]netip.AddrPort
+
+	// The peers follow what the loop was told last.
+	wanted  atomic.Pointer[overlay.Map]
+	news    chan struct{} // wanted has changed
+	pending atomic.Bool   // and the peers have not
+	mu      sync.Mutex    // guards key, and is held while peers change
+	key     Key
+	peers   atomic.Pointer[peers]
+
+	// To WireGuard: the loop writes, inside.Read reads.
+	out        *ring
+	cut        int // inside.Read's: how much of its next message it has taken
+	readerIdle atomic.Bool
+	work       chan struct{} // there is a message
+	room       chan struct{} // something was sent
+
+	// From WireGuard: inside.Write writes, the loop reads.
+	inMu  sync.Mutex // among the writers
+	in    *ring
+	event int // eventfd
+	told  atomic.Bool
+
+	events  chan tun.Event
+	closing sync.Once
+	closed  chan struct{}
+	helpers sync.WaitGroup
+	shut    sync.Once
+}
+
+var _ link.Tunnel = (*Tunnel)(nil)
+
+// Open opens the tunnel of this host. There is nobody at the other end before SetMap.
+func Open(o Options) (*Tunnel, error) {
+	if o.Port == 0 {
+		o.Port = overlay.DefaultTunnelPort
+	}
+	s, err := listenUDP(o)
+	if err != nil {
+		return nil, err
+	}
+	t, err := open(o, s)
+	if err != nil {
+		s.close()
+	}
+	return t, err
+}
+
+// open opens a tunnel over a socket, which it closes when it is closed.
+func open(o Options, s socket) (*Tunnel, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &Tunnel{
+		log: o.Log, key: o.Key, port: o.Port, families: map[bool]bool{},
+		out: newRing(ringSlots, ringBytes), in: newRing(ringSlots, ringBytes),
+		work: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		addrs: make(map[*overlay.Host]netip.AddrPort), news: make(chan struct{}, 1),
+		events: make(chan tun.Event), closed: make(chan struct{}),
+	}
+	for _, a := range o.Addrs {
+		t.families[a.Unmap().Is6()] = true
+	}
+	t.peers.Store(&peers{self: overlay.TunnelAddr(o.Key.Public()), key: o.Key.Public()})
+	var err error
+	if t.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, fmt.Errorf("tunnel: eventfd: %w", err)
+	}
+	complain := func(format string, args ...any) { t.log.Debug("WireGuard: " + fmt.Sprintf(format, args...)) }
+	chat := device.DiscardLogf
+	if t.log.Enabled(context.Background(), slog.LevelDebug) {
+		chat = complain
+	}
+	t.device = device.NewDevice(inside{t}, &outside{Tunnel: t, socket: s}, &device.Logger{Verbosef: chat, Errorf: complain})
+	err = t.setKey(o.Key)
+	if err == nil {
+		err = t.device.Up()
+	}
+	if err != nil {
+		t.device.Close()
+		unix.Close(t.event)
+		return nil, fmt.Errorf("tunnel: %w", err)
+	}
+	t.helpers.Go(t.keepHouse)
+	return t, nil
+}
+
+// setKey tells WireGuard this host's private key.
+func (t *Tunnel) setKey(k Key) error {
+	return t.device.IpcSet("private_key=" + hex.EncodeToString(k.private.Bytes()) + "\n")
+}
+
+// SetKey gives this host another key. Others take it for this host as soon as their map says so.
+func (t *Tunnel) SetKey(k Key) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.setKey(k); err != nil {
+		return err
+	}
+	t.key = k
+	return t.follow(t.wanted.Load())
+}
+
+// Port is the UDP port at which WireGuard is taken.
+func (t *Tunnel) Port() uint16 { return t.port }
+
+// Addr is this host's address inside the tunnel.
+func (t *Tunnel) Addr() netip.Addr { return t.peers.Load().self }
+
+// FD implements link.Tunnel.
+func (t *Tunnel) FD() int { return t.event }
+
+// Overhead implements link.Tunnel.
+func (t *Tunnel) Overhead() int { return Head }
+
+// SetMap implements link.Tunnel. The peers are what it says a little later: that takes more time than
+// the loop has.
+func (t *Tunnel) SetMap(m *overlay.Map) {
+	t.members = m
+	clear(t.addrs)
+	t.wanted.Store(m)
+	t.pending.Store(true)
+	signal(t.news)
+}
+
+// signal wakes who waits for c, now or the next time.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Send implements link.Tunnel.
+func (t *Tunnel) Send(msgs []link.Message) (done int, err error) {
+	for ; done < len(msgs) && err == nil; done++ {
+		if err = t.push(&msgs[done]); err != nil {
+			break
+		}
+	}
+	if done > 0 && t.readerIdle.Load() {
+		signal(t.work)
+	}
+	return done, err
+}
+
+// push puts a message into the ring.
+func (t *Tunnel) push(m *link.Message) error {
+	segment := m.Segment
+	if segment <= 0 || segment > len(m.Data) {
+		segment = len(m.Data)
+	}
+	to, ok := t.inner(m.Host)
+	if !ok {
+		t.count.noPeer.Add(1)
+		return link.ErrNoTunnel
+	}
+	if p := t.peers.Load().inside[to.Addr()]; segment > maxDatagram || segment == 0 || p != nil && segment > int(p.room.Load()) {
+		t.count.tooLong.Add(1)
+		return unix.EMSGSIZE
+	}
+	s := t.out.reserve(len(m.Data))
+	if s == nil {
+		return link.ErrFull
+	}
+	copy(s.data, m.Data)
+	s.to, s.segment = to, segment
+	t.out.commit(s)
+	return nil
+}
+
+// inner is where a host takes VXLAN inside the tunnel.
+func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
+	if a, found := t.addrs[h]; found {
+		return a, a.IsValid()
+	}
+	var to netip.AddrPort
+	if h != nil && h.Key != [32]byte{} {
+		a := overlay.TunnelAddr(h.Key)
+		if t.members.HostBehind(a) != h {
+			return to, false // of another map
+		}
+		port := h.Port
+		if port == 0 {
+			port = overlay.DefaultPort
+		}
+		to = netip.AddrPortFrom(a, port)
+	}
+	t.addrs[h] = to
+	return to, to.IsValid()
+}
+
+// Receive implements link.Tunnel.
+func (t *Tunnel) Receive(msgs []link.Message) (int, error) {
+	n := 0
+	for n < len(msgs) {
+		s := t.in.next()
+		if s == nil && t.told.Load() {
+			// Make the descriptor unreadable, then look again: the writer may have
+			// seen that it was readable.
+			var b [8]byte
+			_, _ = unix.Read(t.event, b[:])
+			t.told.Store(false)
+			s = t.in.next()
+		}
+		if s == nil {
+			break
+		}
+		m := &msgs[n]
+		if m.Host = t.members.HostBehind(s.from.Addr()); m.Host == nil {
+			t.count.unknown.Add(datagrams(s, 0)) // it was a peer until just now
+			t.in.done(s)
+			continue
+		}
+		m.Data = m.Data[:copy(m.Data, s.data)]
+		m.Remote, m.Local, m.Segment, m.CE = s.from, s.to, s.segment, false
+		t.in.done(s)
+		n++
+	}
+	return n, nil
+}
+
+// Counters are what has been counted so far.
+func (t *Tunnel) Counters() Counters {
+	c := &t.count
+	return Counters{
+		Sent: c.sent.Load(), SendFull: c.sendFull.Load(), SendErrors: c.sendErrors.Load(), TooLong: c.tooLong.Load(),
+		NoPeer: c.noPeer.Load(), Waiting: c.waiting.Load(), Received: c.received.Load(),
+		ReceiveFull: c.receiveFull.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(),
+	}
+}
+
+// Close ends all of it.
+func (t *Tunnel) Close() error {
+	err := errors.New("tunnel: closed already")
+	t.shut.Do(func() {
+		t.device.Close()
+		t.helpers.Wait()
+		err = unix.Close(t.event)
+	})
+	return err
+}

@@ -1,0 +1,137 @@
+package shimtest
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"vrdma/internal/protocol"
+)
+
+// mailAfter is how many commands are sent before the fake daemon hands out a mailbox.
+const mailAfter = 5
+
+// reply answers the request under way, where it came from or, now and then, elsewhere.
+func (d *device) reply(b []byte, fds ...int) error {
+	if d.mailed {
+		if len(fds) > 0 || rand.IntN(16) == 0 {
+			d.mail.Refer()
+		} else if d.mail.Answer(b) {
+			return nil
+		}
+	}
+	if d.offer == nil || len(fds) > 0 {
+		return d.conn.WriteMessage(b, fds...)
+	}
+	f := d.offer
+	d.offer = nil
+	defer f.Close()
+	return d.conn.WriteMessage(protocol.WithFD(b, protocol.FD{Kind: protocol.FDMail}), int(f.Fd()))
+}
+
+// serveMail serves a client that can use a mailbox: what comes there until it is silent, and
+// what comes through the socket until the next answer is given there.
+func (d *device) serveMail(buf []byte) {
+	defer func() {
+		if d.mail != nil {
+			d.mail.Close()
+		}
+		if d.offer != nil {
+			d.offer.Close()
+		}
+	}()
+	for served := 1; ; served++ {
+		n, _, err := d.conn.ReadMessage(buf)
+		if err != nil {
+			return
+		}
+		if served == mailAfter {
+			if d.mail, d.offer, err = protocol.NewMail(); err != nil {
+				d.f.t.Errorf("mailbox: %v", err)
+				return
+			}
+		}
+		if !d.serveOne(buf[:n]) {
+			return
+		}
+		if d.mail != nil && !d.serveBox(buf) {
+			return
+		}
+	}
+}
+
+// serveBox opens the mailbox, and shuts it when it is silent.
+func (d *device) serveBox(buf []byte) bool {
+	d.mail.Open()
+	for silent := 0; ; silent++ {
+		asked, shut := d.mail.Asked(), false
+		if !asked && silent >= 1000 {
+			asked, shut = d.mail.Shut(), true
+		}
+		if asked {
+			n, err := d.mail.Take(buf)
+			if err != nil {
+				d.f.t.Errorf("mailbox: %v", err)
+				return false
+			}
+			d.f.mu.Lock()
+			d.f.mailed++
+			d.f.mu.Unlock()
+			d.mailed = true
+			ok := d.serveOne(buf[:n])
+			d.mailed = false
+			if !ok {
+				return false
+			}
+			silent = 0
+		}
+		if shut {
+			return true
+		}
+		if !asked {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (d *device) serveOne(b []byte) bool {
+	var q protocol.Request
+	if err := q.Parse(b); err != nil {
+		d.f.t.Errorf("request: %v", err)
+		return false
+	}
+	return d.answer(&q)
+}
+
+// TestMail: a program whose daemon hands out mailboxes sees nothing of them: with one thread
+// and several, when it forks, when it is stopped and killed, when it has no descriptor left.
+func TestMail(t *testing.T) {
+	for _, mode := range []string{"alone", "threads", "forks", "vforks", "clones", "stopped", "full"} {
+		t.Run(mode, func(t *testing.T) {
+			f := startFake(t)
+			f.mu.Lock()
+			f.mails = true
+			f.mu.Unlock()
+			out := mustRun(t, f, library(t), program(t, "mail"), mode)
+			if out != "" {
+				t.Errorf("it printed:\n%s", out)
+			}
+			for deadline := time.Now().Add(time.Minute); f.sessions() > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("a connection is still there")
+				}
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.mailed == 0 && mode != "full" {
+				t.Error("nothing came through a mailbox")
+			}
+		})
+	}
+}
+
+// TestMailLater: a program that can use mailboxes, and a daemon that has none, or knows none.
+func TestMailLater(t *testing.T) {
+	mustRun(t, startFake(t), library(t), program(t, "mail"), "threads")
+}

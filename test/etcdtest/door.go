@@ -1,0 +1,144 @@
+package etcdtest
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// A door passes connections on to a member, until it is cut: then it takes them, and says
+// nothing.
+type door struct {
+	address, to string
+	l           net.Listener
+	mu          sync.Mutex
+	open        map[net.Conn]bool
+	isCut       bool
+	healed      chan struct{} // closed when it is not cut
+	isMute      bool
+	spoken      chan struct{} // closed when it is not mute
+}
+
+func openDoor(t testing.TB, to string) *door {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door{address: l.Addr().String(), to: to, l: l, open: make(map[net.Conn]bool), healed: make(chan struct{}), spoken: make(chan struct{})}
+	close(d.healed)
+	close(d.spoken)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go d.pass(c)
+		}
+	}()
+	return d
+}
+
+// pass carries one connection.
+func (d *door) pass(c net.Conn) {
+	defer d.drop(c)
+	d.keep(c)
+	<-d.whole()
+	to, err := net.Dial("tcp", d.to)
+	if err != nil {
+		return
+	}
+	defer d.drop(to)
+	d.keep(to)
+	both := make(chan struct{}, 2)
+	for _, way := range []struct {
+		to, from net.Conn
+		whole    func() <-chan struct{}
+	}{{c, to, d.answers}, {to, c, d.whole}} {
+		go func() {
+			defer func() { both <- struct{}{} }()
+			carry(way.to, way.from, way.whole)
+		}()
+	}
+	<-both
+}
+
+// carry copies what comes, and holds it while that way is cut.
+func carry(to, from net.Conn, whole func() <-chan struct{}) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		<-whole()
+		if _, e := to.Write(b[:n]); err != nil || e != nil {
+			return
+		}
+	}
+}
+
+// answers is whole for what members say.
+func (d *door) answers() <-chan struct{} {
+	d.mu.Lock()
+	mute := d.spoken
+	d.mu.Unlock()
+	<-mute
+	return d.whole()
+}
+
+// mute holds what members say, and passes what they are told.
+func (d *door) mute(mute bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if mute == d.isMute {
+		return
+	}
+	if d.isMute = mute; mute {
+		d.spoken = make(chan struct{})
+	} else {
+		close(d.spoken)
+	}
+}
+
+func (d *door) whole() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.healed
+}
+
+// cut: as with a cable, nobody is told. Those who wait long enough give up by themselves.
+func (d *door) cut(cut bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if cut == d.isCut {
+		return
+	}
+	if d.isCut = cut; cut {
+		d.healed = make(chan struct{})
+	} else {
+		close(d.healed)
+	}
+}
+
+func (d *door) keep(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[c] = true
+}
+
+func (d *door) drop(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, c)
+	c.Close()
+}
+
+func (d *door) close() {
+	d.cut(false)
+	d.mute(false)
+	d.l.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.open {
+		c.Close()
+	}
+}

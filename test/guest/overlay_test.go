@@ -1,0 +1,154 @@
+package guest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// The network that both are members of: ours is vrdma's, the guest's a vxlan device of the kernel's
+// with rxe on it.
+const (
+	netIP4, netIP6           = "10.78.0.1", "fd00:78::1"
+	guestNetIP4, guestNetIP6 = "10.78.0.2", "fd00:78::2"
+	guestMAC                 = "02:00:5e:10:00:02"
+	netVNI                   = 0x123456
+)
+
+// memberNIC is a declared NIC, as a place for programs.
+type memberNIC struct {
+	*harness.Daemon
+	name string
+}
+
+// Program implements harness.Machine.
+func (n memberNIC) Program(t testing.TB, argv ...string) harness.Program {
+	return n.LaunchWith(t, []string{"--nic", n.name}, argv...)
+}
+
+// overlay: the guest is a member of a virtual network. It asks for our MACs, and asks again while
+// traffic runs.
+func (l *lab) overlay(t *testing.T) {
+	l.cable.Keep(t)
+	d := l.daemon(t, "--store", filepath.Join(harness.Directory(t, nil), "store"), "--underlay", ourIP4)
+	l.joinNetwork(t)
+	defer l.leaveNetwork(t)
+	declareNetwork(t, d)
+	p4 := pair{
+		lab:   l,
+		ours:  workload.Host{Machine: memberNIC{d, "red/ours"}, IP: ourIP4},
+		guest: workload.Host{Machine: l.guest, IP: guestIP4, GID: l.guest.gid(t, guestNetIP4)},
+	}
+	p6 := p4
+	p6.ours.Machine = memberNIC{d, "red/ours6"}
+	p6.guest.GID = l.guest.gid(t, guestNetIP6)
+	for _, c := range []struct {
+		name  string
+		p     pair
+		addr  string
+		guest string
+	}{{"ipv4", p4, netIP4, guestNetIP4}, {"ipv6", p6, netIP6, guestNetIP6}} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, w := range []workload.Workload{
+				workload.Pingpong("rc", 4096, 30, ""), workload.Pingpong("ud", 512, 30, ""),
+				perf("write_bw", "-n 20 -s 65536"), perf("read_bw", "-n 20 -s 65536"), perf("send_bw", "-n 20 -s 65536"),
+			} {
+				c.p.both(t, w)
+			}
+			ours, guest := c.p.ours, c.p.guest
+			ours.IP, guest.IP = c.addr, c.guest // of rdma_cm
+			rping := workload.Managed{Name: "rping", Port: 7174, Server: "rping -s -a ADDR -p PORT -v -V -C 10", Client: "rping -c -a ADDR -p PORT -v -V -C 10", Must: "ping data"}
+			t.Run("rping/guest_client", func(t *testing.T) { c.p.persist(t, rping, ours, guest) })
+			t.Run("rping/our_client", func(t *testing.T) { c.p.persist(t, rping, guest, ours) })
+		})
+	}
+	t.Run("probes", func(t *testing.T) { l.probes(t, d, p4) })
+	c := d.Status(t).Counters
+	if c["overlay_questions"] == 0 || c["overlay_spoofed"]+c["overlay_bad_head"]+c["overlay_not_member"]+c["overlay_stranger"]+c["overlay_not_here"] != 0 {
+		t.Errorf("the overlay counted %v", c)
+	}
+}
+
+// probes: traffic goes on while the kernel asks again, by unicast, whether the neighbour is alive.
+// It does so seconds after the last answer here, and half a minute as Linux comes.
+func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
+	questions := func() uint64 { return d.Status(t).Counters["overlay_questions"] }
+	before := questions()
+	seconds := harness.Pick(12, 120)
+	if !harness.All() {
+		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/vxlan0; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done")
+	}
+	p.persist(t, perf("write_lat", fmt.Sprintf("-D %d -s 64", seconds)), p.ours, p.guest)
+	least := harness.Pick(uint64(2), 2)
+	if n := questions() - before; n < least {
+		t.Errorf("%d questions came while traffic ran for %d seconds, want %d: the kernel was content, which proves nothing", n, seconds, least)
+	} else {
+		t.Logf("%d questions in %d seconds", n, seconds)
+	}
+}
+
+// joinNetwork makes the guest a member, with rxe0 on its vxlan device.
+func (l *lab) joinNetwork(t *testing.T) {
+	t.Helper()
+	l.guest.Run(t, limit, "sh", "-ec", fmt.Sprintf(`modprobe vxlan
+		/usr/sbin/ip link add vxlan0 address %s type vxlan id %d dstport 4789 local %s remote %s dev eth0
+		/usr/sbin/ip address add %s/24 dev vxlan0
+		/usr/sbin/ip address add %s/64 dev vxlan0 nodad
+		/usr/sbin/ip link set vxlan0 up
+		rdma link delete rxe0
+		rdma link add rxe0 type rxe netdev vxlan0`, guestMAC, netVNI, guestIP4, ourIP4, guestNetIP4, guestNetIP6))
+}
+
+// leaveNetwork undoes that.
+func (l *lab) leaveNetwork(t *testing.T) {
+	t.Helper()
+	l.guest.Run(t, limit, "sh", "-ec", `rdma link delete rxe0
+		/usr/sbin/ip link delete vxlan0
+		rdma link add rxe0 type rxe netdev eth0`)
+}
+
+// declareNetwork declares the network, its NICs and the guest's host.
+func declareNetwork(t *testing.T, d *harness.Daemon) {
+	t.Helper()
+	file := filepath.Join(harness.Directory(t, nil), "objects.yaml")
+	text := fmt.Sprintf(`apiVersion: vrdma.io/v1
+kind: Host
+metadata: {name: guest}
+spec: {type: linux, address: %s}
+---
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+spec: {}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: red}
+spec: {vni: %d, subnets: [10.78.0.0/24, "fd00:78::/64"]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: ours, tenant: red}
+spec: {network: train, address: %s}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: ours6, tenant: red}
+spec: {network: train, address: "%s"}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: guest, tenant: red}
+spec: {network: train, addresses: [%s, "%s"], host: guest, mac: "%s"}
+`, guestIP4, netVNI, netIP4, netIP6, guestNetIP4, guestNetIP6, guestMAC)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("apply: %v\n%s", err, out)
+	}
+}

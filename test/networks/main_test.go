@@ -1,0 +1,228 @@
+// Package networks tests virtual networks of several hosts that share a store: network namespaces
+// with a daemon in each, a wire between them, and a real etcd, which each daemon reaches by a way of
+// its own that can be cut.
+//
+//	namespace a                                   namespace b
+//	  rping ── daemon ── VXLAN ── veth ── VXLAN ── daemon ── rping
+//	             │ TLS                                │
+//	             └────────────── etcd ────────────────┘
+//
+// VRDMA_TEST_ALL=1 asks for the long form.
+package networks
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/test/cable"
+	"vrdma/test/etcdtest"
+	"vrdma/test/harness"
+)
+
+const minute = time.Minute
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// A host is a namespace with a daemon.
+type host struct {
+	*harness.Daemon
+	name  string
+	space *cable.Namespace
+	ip    string
+	way   *way // to the store
+	args  []string
+}
+
+// A lab is two hosts and their store.
+type lab struct {
+	etcd *etcdtest.Cluster
+	a, b *host
+}
+
+// newLab makes two hosts and starts their daemons.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	harness.Need(t, "nsenter", "ip", "rping")
+	w := &lab{etcd: etcdtest.Start(t, 1)}
+	config := w.storeConfig(t)
+	for i, h := range []**host{&w.a, &w.b} {
+		*h = &host{name: string(rune('a' + i)), space: cable.NewNamespace(t), ip: fmt.Sprintf("10.99.0.%d", i+1)}
+	}
+	cable.Veth(t, w.a.space, w.b.space, "eth0", 1500)
+	for _, h := range []*host{w.a, w.b} {
+		h.space.Address(t, "eth0", h.ip+"/24")
+		h.way = newWay(t, h.space, w.etcd.Endpoints()[0])
+		h.args = []string{"--store", w.etcd.URL(), "--store-config", config, "--host-name", h.name, "--underlay", h.ip}
+		h.start(t)
+	}
+	return w
+}
+
+// start starts the host's daemon.
+func (h *host) start(t *testing.T) {
+	t.Helper()
+	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+}
+
+// storeConfig is the file that says who daemons are to etcd.
+func (w *lab) storeConfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(harness.Directory(t, nil), "etcd.yaml")
+	text := fmt.Sprintf("ca: %s\ncertificate: %s\nkey: %s\n", w.etcd.CA, w.etcd.Certificate, w.etcd.Key)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// vrdma runs a command against the host's daemon.
+func (h *host) vrdma(args ...string) (string, error) {
+	out, err := h.Command(args...).CombinedOutput()
+	return string(out), err
+}
+
+// must is vrdma for what has to work.
+func (h *host) must(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := h.vrdma(args...)
+	if err != nil {
+		t.Fatalf("vrdma %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// apply declares objects.
+func (h *host) apply(t testing.TB, text string) (string, error) {
+	t.Helper()
+	path := filepath.Join(harness.Directory(t, nil), "objects.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return h.vrdma("apply", "-f", path)
+}
+
+// declare is apply for what has to work.
+func (h *host) declare(t testing.TB, text string) {
+	t.Helper()
+	if out, err := h.apply(t, text); err != nil {
+		t.Fatalf("apply: %v\n%s\n%s", err, out, text)
+	}
+}
+
+// program starts a program with a NIC.
+func (h *host) program(t testing.TB, nic string, argv ...string) *harness.Process {
+	t.Helper()
+	return h.LaunchWith(t, []string{"--nic", nic}, argv...)
+}
+
+// ready waits until a host has a NIC.
+func (h *host) ready(t testing.TB, nics ...string) {
+	t.Helper()
+	for _, name := range nics {
+		out := ""
+		if !harness.Poll(minute, func() bool {
+			out, _ = h.vrdma("get", "nic", name, "-o", "json")
+			return strings.Contains(out, `"state": "ready"`) || strings.Contains(out, `"state":"ready"`)
+		}) {
+			t.Fatalf("host %s does not get NIC %s ready:\n%s", h.name, name, out)
+		}
+	}
+}
+
+// A way leads from a namespace to the store, which is outside of it.
+type way struct {
+	to string
+	mu sync.Mutex
+	// cut: connections end, and new ones are not taken.
+	cut  bool
+	open map[net.Conn]bool
+}
+
+func newWay(t testing.TB, n *cable.Namespace, to string) *way {
+	t.Helper()
+	w := &way{to: to, open: make(map[net.Conn]bool)}
+	var l net.Listener
+	var err error
+	n.Do(t, func() { l, err = net.Listen("tcp", to) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close()
+		w.set(true)
+	})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.carry(c)
+		}
+	}()
+	return w
+}
+
+// carry passes one connection on.
+func (w *way) carry(c net.Conn) {
+	defer c.Close()
+	to, err := net.Dial("tcp", w.to)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	w.mu.Lock()
+	if w.cut {
+		w.mu.Unlock()
+		return
+	}
+	w.open[c], w.open[to] = true, true
+	w.mu.Unlock()
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{c, to}, {to, c}} {
+		go func() {
+			io.Copy(pair[0], pair[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done
+	w.mu.Lock()
+	delete(w.open, c)
+	delete(w.open, to)
+	w.mu.Unlock()
+}
+
+// set cuts the way, or mends it.
+func (w *way) set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+	if cut {
+		for c := range w.open {
+			c.Close()
+		}
+	}
+}
+
+// object is one object of a file.
+func object(kind, meta, spec string) string {
+	return fmt.Sprintf("---\napiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n", kind, meta, spec)
+}
+
+// twoTenants have the same addresses: web, .1, on a, and db, .2, on b.
+func twoTenants() string {
+	text := ""
+	for i, of := range []string{"red", "blue"} {
+		text += object("Tenant", "name: "+of, "") + object("Network", "name: train, tenant: "+of, fmt.Sprintf("vni: %d, subnets: [10.1.0.0/24]", 100+i)) +
+			object("NIC", "name: web, tenant: "+of, "network: train, address: 10.1.0.1, host: a") +
+			object("NIC", "name: db, tenant: "+of, "network: train, address: 10.1.0.2, host: b")
+	}
+	return text
+}

@@ -1,0 +1,176 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/overlay"
+	"vrdma/internal/pcap"
+	"vrdma/internal/tunnel"
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// Encrypted networks between hosts. As in overlay_test.go each daemon has a store of its own, in which
+// the other host is declared, here with its public key.
+
+const (
+	redVNI, blueVNI = 100, 101
+)
+
+// sealedLab is two hosts with a NIC each in network red/train, which is encrypted, and in blue/train,
+// which is not; both have the same addresses.
+func sealedLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nics map[string][2]tenantNIC) {
+	t.Helper()
+	harness.Need(t, "nsenter", "ip")
+	w = newWire(t, l)
+	var keys [2][32]byte
+	for i, h := range []*host{w.a, w.b} {
+		dir := harness.Directory(t, nil)
+		k, err := tunnel.LoadKey(filepath.Join(dir, "host.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[i] = k.Public()
+		h.start(t, append([]string{"--store", filepath.Join(dir, "store"), "--tunnel-key", filepath.Join(dir, "host.key"), "--underlay", underlay(h)}, l.args...)...)
+	}
+	w.a.declare(t, sealedNetworks(0, "other", underlay(w.b), keys[1]))
+	w.b.declare(t, sealedNetworks(1, "other", underlay(w.a), keys[0]))
+	nics = make(map[string][2]tenantNIC)
+	for _, name := range []string{"red", "blue"} {
+		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1"}, {w.b, name + "/n2", "10.1.0.2"}}
+		nics[name+"6"] = [2]tenantNIC{{w.a, name + "/m1", "fd01::1"}, {w.b, name + "/m2", "fd01::2"}}
+	}
+	return w, nics
+}
+
+// sealedNetworks are the objects of sealedLab for one of its hosts.
+func sealedNetworks(self int, other, at string, key [32]byte) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: %s}\nspec: {type: linux, address: \"%s\", publicKey: %s}\n", other, at, tunnel.FormatPublic(key))
+	for i, name := range []string{"red", "blue"} {
+		fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: %s}\nspec: {}\n", name)
+		fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: train, tenant: %s}\nspec: {vni: %d, subnets: [10.1.0.0/24, \"fd01::/64\"], encryption: %v}\n", name, redVNI+i, name == "red")
+		for n := range 2 {
+			where := ""
+			if n != self {
+				where = ", host: " + other
+			}
+			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: %s}\nspec: {network: train, address: 10.1.0.%d%s}\n", n+1, name, n+1, where)
+			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: m%d, tenant: %s}\nspec: {network: train, address: \"fd01::%d\"%s}\n", n+1, name, n+1, where)
+		}
+	}
+	return b.String()
+}
+
+// A seen is what a capture of the underlay has.
+type seen struct {
+	sealed int            // datagrams of WireGuard's
+	vxlan  map[uint32]int // datagrams of a network in the clear
+	roce   int
+}
+
+// readUnderlay counts the datagrams in a capture of Ethernet.
+func readUnderlay(t *testing.T, file string) seen {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcap.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := seen{vxlan: map[uint32]int{}}
+	for {
+		_, f, err := r.Next()
+		if err == io.EOF {
+			return s
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var udp []byte
+		switch {
+		case len(f) > 34+8 && f[12] == 8 && f[13] == 0 && f[14] == 0x45 && f[23] == 17:
+			udp = f[34:]
+		case len(f) > 54+8 && f[12] == 0x86 && f[13] == 0xdd && f[20] == 17:
+			udp = f[54:]
+		default:
+			continue
+		}
+		switch binary.BigEndian.Uint16(udp[2:]) {
+		case overlay.DefaultTunnelPort:
+			s.sealed++
+		case overlay.DefaultPort:
+			s.vxlan[binary.BigEndian.Uint32(udp[8+4:])>>8]++
+		case 4791:
+			s.roce++
+		}
+	}
+}
+
+// TestEncrypted: the stock tools between NICs of an encrypted network, IPv4 and IPv6 inside and outside,
+// and by rdma_cm. Nothing of it is seen in the underlay, and the daemon's own capture shows the inside.
+func TestEncrypted(t *testing.T) {
+	harness.Need(t, "rping")
+	for _, outer := range []struct {
+		name string
+		at   func(*host) string
+	}{
+		{"underlay4", func(h *host) string { return h.ip4 }},
+		{"underlay6", func(h *host) string { return h.ip6 }},
+	} {
+		t.Run(outer.name, func(t *testing.T) {
+			w, nics := sealedLab(t, layout{mtu: 1500, cable: true}, outer.at)
+			dir := t.TempDir()
+			line, inside := filepath.Join(dir, "line.pcap"), filepath.Join(dir, "inside.pcap")
+			stop := w.cable.Capture(t, line)
+			capture := w.a.startCapture(t, inside)
+			a, b := nics["red"][0], nics["red"][1]
+			for _, inner := range []string{"red", "red6"} {
+				from, to := nics[inner][0], nics[inner][1]
+				for _, work := range []workload.Workload{
+					workload.Pingpong("rc", 4096, 100, ""), workload.Pingpong("ud", 1000, 100, ""),
+					workload.Perf("write_bw", "-s 65536 -n 200"), workload.Perf("read_bw", "-s 65536 -n 100"),
+				} {
+					t.Run(work.Name+"/"+inner, func(t *testing.T) { work.Run(t, from.side(), to.side(), minute) })
+				}
+			}
+			server := b.Program(t, "rping", "-s", "-a", b.ip, "-C", "20", "-v")
+			b.AwaitManaged(t, server, 7174)
+			a.LaunchWith(t, []string{"--nic", a.name}, "rping", "-c", "-a", b.ip, "-C", "20", "-v").OK(t, minute)
+			if !server.Ended(minute) || server.Code() != 0 {
+				t.Errorf("rping: %s\n%s", server.Fate(), server.Output())
+			}
+			blue := nics["blue"]
+			workload.Pingpong("rc", 4096, 20, "").Run(t, blue[0].side(), blue[1].side(), minute)
+			w.quiet(t)
+			capture.Signal(syscall.SIGINT)
+			capture.OK(t, minute)
+			stop()
+			s := readUnderlay(t, line)
+			if s.sealed < 1000 || s.vxlan[redVNI] != 0 || s.roce != 0 {
+				t.Errorf("the underlay has seen %+v, want nothing of network %d in the clear", s, redVNI)
+			}
+			if s.vxlan[blueVNI] < 20 {
+				t.Errorf("the underlay has seen %+v, want network %d, too: the capture shows nothing", s, blueVNI)
+			}
+			// ibv_rc_pingpong sends this byte over and over.
+			data, err := os.ReadFile(inside)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Contains(data, bytes.Repeat([]byte{0x7b}, 512)) {
+				t.Error("vrdma pcap does not show the inside of the tunnel")
+			}
+		})
+	}
+}

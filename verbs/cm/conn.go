@@ -1,0 +1,262 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"vrdma/internal/abi"
+	"vrdma/verbs"
+	"vrdma/verbs/internal/door"
+)
+
+// Config is how a connection is to be.
+type Config struct {
+	PD *verbs.PD
+	QP verbs.QPConfig
+	// Private is told to the peer with the request or the answer: at most 56 bytes of a request,
+	// 196 of an answer, less where rdma_cm needs some itself.
+	Private []byte
+	// Reads is how many reads and atomics may be under way each way; 0: 16.
+	Reads int
+	// Prepare, if set, is called when the queue pair takes receives but has no peer yet: what is
+	// posted there is in time for the first message.
+	Prepare func(*verbs.QP) error
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.PD == nil:
+		return errors.New("no protection domain: set Config.PD")
+	case len(c.Private) > abi.CMMaxPrivateData-1:
+		return fmt.Errorf("%d bytes of private data: at most %d fit", len(c.Private), abi.CMMaxPrivateData-1)
+	case c.Reads < 0 || c.Reads > 255:
+		return fmt.Errorf("%d reads at a time", c.Reads)
+	}
+	return nil
+}
+
+// param is what a request or an answer says.
+func (c *Config) param(qp *verbs.QP) (p abi.CMConnParam) {
+	reads := uint8(16)
+	if c.Reads > 0 {
+		reads = uint8(c.Reads)
+	}
+	p = abi.CMConnParam{
+		QPNum: qp.QPN(), ResponderResources: reads, InitiatorDepth: reads, RetryCount: 7, RNRRetryCount: 7,
+		PrivateDataLen: uint8(len(c.Private)), Valid: 1,
+	}
+	copy(p.PrivateData[:], c.Private)
+	if c.QP.SRQ != nil {
+		p.SRQ = 1
+	}
+	return p
+}
+
+// A Conn is a connection: a queue pair with a peer.
+type Conn struct {
+	i       *identifier
+	qp      *verbs.QP
+	private []byte
+	local   netip.AddrPort
+	remote  netip.AddrPort
+	once    sync.Once
+	// Of a UD connection: where datagrams go.
+	ah   *verbs.AH
+	qpn  uint32
+	qkey uint32
+}
+
+// QP is the queue pair, ready to send.
+func (c *Conn) QP() *verbs.QP { return c.qp }
+
+// Private is what the peer said when the connection was made.
+func (c *Conn) Private() []byte { return c.private }
+
+// LocalAddr and RemoteAddr are between which addresses it is.
+func (c *Conn) LocalAddr() netip.AddrPort  { return c.local }
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Done is closed when the connection has ended: the peer has disconnected, or the device is gone.
+func (c *Conn) Done() <-chan struct{} { return c.i.gone }
+
+// Datagram fills in where a UD connection's datagrams go.
+func (c *Conn) Datagram(wr *verbs.SendWR) { wr.AH, wr.RemoteQPN, wr.QKey = c.ah, c.qpn, c.qkey }
+
+// Close ends the connection and frees its queue pair. Requests that are under way are flushed.
+func (c *Conn) Close() (err error) {
+	c.once.Do(func() {
+		if c.qp.Type() != verbs.UD {
+			_ = c.qp.Modify(verbs.Err, verbs.Attr{})
+			_ = tell(c.i.m, abi.CMCmdDisconnect, &abi.CMDisconnect{ID: c.i.id})
+		}
+		err = errors.Join(c.i.destroy(), c.qp.Close())
+		if c.ah != nil {
+			err = errors.Join(err, c.ah.Close())
+		}
+	})
+	return fault("close a connection", err)
+}
+
+// Dial connects to who listens at an address: "192.0.2.1:7471", or a name and a port.
+func (m *Manager) Dial(ctx context.Context, addr string, c Config) (*Conn, error) {
+	op := "connect to " + addr
+	if err := c.check(); err != nil {
+		return nil, fault(op, err)
+	}
+	to, err := parse(ctx, addr)
+	if err != nil {
+		return nil, fault(op, err)
+	}
+	conn, err := m.dial(ctx, to, c)
+	return conn, fault(op, err)
+}
+
+// space is the port space of a service.
+func space(t verbs.Type) (uint16, verbs.Type) {
+	if t == verbs.UD {
+		return abi.PSUDP, verbs.UD
+	}
+	if t == 0 {
+		t = verbs.RC
+	}
+	return abi.PSTCP, t
+}
+
+func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *Conn, err error) {
+	ps, typ := space(c.QP.Type)
+	i, err := m.create(ps, typ, 8)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			i.destroy()
+		}
+	}()
+	if err := i.resolve(ctx, to); err != nil {
+		return nil, err
+	}
+	conn = &Conn{i: i, remote: to}
+	if err := conn.prepare(&c); err != nil {
+		return nil, err
+	}
+	defer func(qp *verbs.QP) {
+		if err != nil {
+			qp.Close()
+		}
+	}(conn.qp)
+	conn.local, conn.remote = i.addresses()
+	if err := tell(m, abi.CMCmdConnect, &abi.CMConnect{ConnParam: c.param(conn.qp), ID: i.id}); err != nil {
+		return nil, err
+	}
+	if typ == verbs.UD {
+		return conn, conn.established(ctx, &c)
+	}
+	e, err := i.expect(ctx, abi.CMEventConnectResponse)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.ready(connecting...); err != nil {
+		return nil, err
+	}
+	// The peer is told that we are ready.
+	if err := tell(m, abi.CMCmdAccept, &abi.CMAccept{UID: i.uid, ID: i.id}); err != nil {
+		return nil, err
+	}
+	var p abi.CMConnParam
+	abi.Decode(e.Param[:], &p)
+	conn.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
+	return conn, nil
+}
+
+// resolve finds the way to an address.
+func (i *identifier) resolve(ctx context.Context, to netip.AddrPort) error {
+	req := abi.CMResolveIP{DstAddr: abi.ToSockaddr(to), ID: i.id, TimeoutMS: patience(ctx)}
+	if err := tell(i.m, abi.CMCmdResolveIP, &req); err != nil {
+		return err
+	}
+	if _, err := i.expect(ctx, abi.CMEventAddrResolved); err != nil {
+		return err
+	}
+	if err := tell(i.m, abi.CMCmdResolveRoute, &abi.CMResolveRoute{ID: i.id, TimeoutMS: patience(ctx)}); err != nil {
+		return err
+	}
+	_, err := i.expect(ctx, abi.CMEventRouteResolved)
+	return err
+}
+
+// addresses are between which addresses the identifier is; what is not known is not valid.
+func (i *identifier) addresses() (local, remote netip.AddrPort) {
+	var r abi.CMQueryRouteResp
+	if exec(i.m, abi.CMCmdQueryRoute, &abi.CMQuery{Response: i.m.response(), ID: i.id}, &r) != nil {
+		return local, remote
+	}
+	local, _ = abi.FromSockaddr(&r.SrcAddr)
+	remote, _ = abi.FromSockaddr(&r.DstAddr)
+	return local, remote
+}
+
+// prepare makes the queue pair and has it take receives.
+func (c *Conn) prepare(cfg *Config) (err error) {
+	if c.qp, err = cfg.PD.CreateQP(cfg.QP); err != nil {
+		return err
+	}
+	if err = c.ready(verbs.Init); err == nil && cfg.Prepare != nil {
+		err = cfg.Prepare(c.qp)
+	}
+	if err != nil {
+		c.qp.Close()
+	}
+	return err
+}
+
+// connecting are the states on the way to a connection. The first again, because only now rdma_cm knows
+// what the peer may do.
+var connecting = []verbs.State{verbs.Init, verbs.RTR, verbs.RTS}
+
+// ready moves the queue pair to these states, as rdma_cm says.
+func (c *Conn) ready(states ...verbs.State) error {
+	for _, s := range states {
+		if s != verbs.Init && c.qp.Type() == verbs.UD {
+			if err := c.qp.Modify(s, verbs.Attr{}); err != nil {
+				return err
+			}
+			continue
+		}
+		var a abi.QPAttr
+		req := abi.CMInitQPAttr{Response: c.i.m.response(), ID: c.i.id, QPState: uint32(s)}
+		if err := exec(c.i.m, abi.CMCmdInitQPAttr, &req, &a); err != nil {
+			return err
+		}
+		a.QPState = uint32(s)
+		a.QPAttrMask |= abi.QPMaskState
+		if err := door.Apply(c.qp, &a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// established waits for the answer to a UD request: it says where datagrams go.
+func (c *Conn) established(ctx context.Context, cfg *Config) error {
+	e, err := c.i.expect(ctx, abi.CMEventEstablished)
+	if err != nil {
+		return err
+	}
+	if err := c.ready(connecting...); err != nil {
+		return err
+	}
+	var p abi.CMUDParam
+	abi.Decode(e.Param[:], &p)
+	c.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
+	c.qpn, c.qkey = p.QPNum, p.QKey
+	var from verbs.GID
+	if c.local.IsValid() {
+		from = verbs.GIDOf(c.local.Addr())
+	}
+	c.ah, err = cfg.PD.CreateAH(p.AHAttr.GRH.DGID, from)
+	return err
+}

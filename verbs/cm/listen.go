@@ -1,0 +1,163 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"vrdma/internal/abi"
+	"vrdma/verbs"
+)
+
+// ListenConfig is how to listen; nil stands for the zero value.
+type ListenConfig struct {
+	Type    verbs.Type // 0: RC
+	Backlog int        // requests that the device keeps; 0: 128
+}
+
+// A Listener takes requests for connections. Any goroutine may use it.
+type Listener struct {
+	i     *identifier
+	addr  netip.AddrPort
+	typ   verbs.Type
+	close sync.Once
+}
+
+// Listen listens at an address: "192.0.2.1:7471", ":7471", or port 0 for a free one.
+func (m *Manager) Listen(addr string, c *ListenConfig) (*Listener, error) {
+	op := "listen at " + addr
+	if c == nil {
+		c = &ListenConfig{}
+	}
+	at, err := parse(context.Background(), addr)
+	if err != nil {
+		return nil, fault(op, err)
+	}
+	ps, typ := space(c.Type)
+	i, err := m.create(ps, typ, backlog)
+	if err != nil {
+		return nil, fault(op, err)
+	}
+	depth := uint32(128)
+	if c.Backlog > 0 {
+		depth = uint32(c.Backlog)
+	}
+	if err = tell(m, abi.CMCmdBindIP, &abi.CMBindIP{Addr: abi.ToSockaddr(at), ID: i.id}); err == nil {
+		err = tell(m, abi.CMCmdListen, &abi.CMListen{ID: i.id, Backlog: depth})
+	}
+	if err != nil {
+		i.destroy()
+		return nil, fault(op, err)
+	}
+	l := &Listener{i: i, typ: typ}
+	l.addr, _ = i.addresses()
+	return l, nil
+}
+
+// Addr is where it listens.
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
+
+// Close ends the listening. Requests that wait are rejected.
+func (l *Listener) Close() (err error) {
+	l.close.Do(func() {
+		err = l.i.destroy()
+		for {
+			select {
+			case e := <-l.i.events:
+				l.i.m.drop(e.ID)
+				continue
+			default:
+			}
+			return
+		}
+	})
+	return fault("stop listening", err)
+}
+
+// Accept waits for a request.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	e, err := l.i.expect(ctx, abi.CMEventConnectRequest)
+	if err != nil {
+		return nil, fault("wait for a connection", err)
+	}
+	m := l.i.m
+	i := &identifier{m: m, id: e.ID, uid: m.newUID(), events: make(chan abi.CMEventResp, 8), gone: make(chan struct{})}
+	m.adopt(i)
+	r := &Request{i: i, typ: l.typ}
+	if l.typ == verbs.UD {
+		var p abi.CMUDParam
+		abi.Decode(e.Param[:], &p)
+		r.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
+	} else {
+		var p abi.CMConnParam
+		abi.Decode(e.Param[:], &p)
+		r.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
+	}
+	r.local, r.remote = i.addresses()
+	return r, nil
+}
+
+// A Request is that of a peer for a connection. It is accepted or rejected.
+type Request struct {
+	i       *identifier
+	typ     verbs.Type
+	private []byte
+	local   netip.AddrPort
+	remote  netip.AddrPort
+}
+
+// Private is what the peer said with its request.
+func (r *Request) Private() []byte { return r.private }
+
+// LocalAddr and RemoteAddr are between which addresses the connection would be.
+func (r *Request) LocalAddr() netip.AddrPort  { return r.local }
+func (r *Request) RemoteAddr() netip.AddrPort { return r.remote }
+
+// Reject refuses the connection; the peer is told why, if it wants to know.
+func (r *Request) Reject(private []byte) error {
+	const op = "reject a connection"
+	req := abi.CMReject{ID: r.i.id, PrivateDataLen: uint8(min(len(private), 148)), Reason: consumerReject}
+	copy(req.PrivateData[:148], private)
+	err := tell(r.i.m, abi.CMCmdReject, &req)
+	return fault(op, errors.Join(err, r.i.destroy()))
+}
+
+// Accept makes the connection. It returns when the peer is ready, too.
+func (r *Request) Accept(ctx context.Context, c Config) (*Conn, error) {
+	const op = "accept a connection"
+	conn, err := r.accept(ctx, c)
+	if err != nil {
+		r.i.destroy()
+	}
+	return conn, fault(op, err)
+}
+
+func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.QP.Type = r.typ
+	conn = &Conn{i: r.i, private: r.private, local: r.local, remote: r.remote}
+	if err := conn.prepare(&c); err != nil {
+		return nil, err
+	}
+	defer func(qp *verbs.QP) {
+		if err != nil {
+			qp.Close()
+		}
+	}(conn.qp)
+	if err := conn.ready(connecting...); err != nil {
+		return nil, err
+	}
+	if err := tell(r.i.m, abi.CMCmdAccept, &abi.CMAccept{UID: r.i.uid, ConnParam: c.param(conn.qp), ID: r.i.id}); err != nil {
+		return nil, err
+	}
+	if r.typ == verbs.UD {
+		return conn, nil
+	}
+	if _, err := r.i.expect(ctx, abi.CMEventEstablished); err != nil {
+		return nil, err
+	}
+	return conn, nil
+}

@@ -1,0 +1,325 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/abi"
+	"vrdma/verbs"
+	"vrdma/verbs/internal/door"
+)
+
+// A Manager makes connections with one device. Any goroutine may use it.
+type Manager struct {
+	dev *verbs.Device
+	ch  door.Channel
+
+	mu     sync.Mutex // held during a command
+	buf    []byte     // guarded by mu
+	closed bool       // guarded by mu
+	lastID uint64     // guarded by mu
+
+	idMu sync.Mutex
+	ids  map[uint32]*identifier // by the device's number
+	uids map[uint64]*identifier // by ours
+
+	ended chan struct{} // closed when no events come any more
+}
+
+// New makes a manager for the connections of a device.
+func New(dev *verbs.Device) (*Manager, error) {
+	ch, err := door.Of(dev).OpenChannel()
+	if err != nil {
+		return nil, fault("open the connection manager", err)
+	}
+	m := &Manager{dev: dev, ch: ch, ids: make(map[uint32]*identifier), uids: make(map[uint64]*identifier), ended: make(chan struct{})}
+	runtime.AddCleanup(m, func(c door.Channel) { c.Unmap() }, ch)
+	go m.read()
+	return m, nil
+}
+
+// Close ends all connections and listeners.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	err := m.ch.Close()
+	m.mu.Unlock()
+	<-m.ended
+	return fault("close the connection manager", err)
+}
+
+// fault is an error of this package.
+func fault(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *verbs.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &verbs.Error{Op: op, Err: err, Advice: advice(err)}
+}
+
+func advice(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another listener has the port: choose another, or 0 for a free one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.ENODEV):
+		return "it is no address of this device: Device.GIDs lists them"
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ETIMEDOUT):
+		return "nobody answers at that address"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nobody listens at that port, or the peer refused"
+	}
+	return ""
+}
+
+// exec has a command done; the response, if there is one, is decoded into resp.
+func exec[Q, R abi.Struct](m *Manager, cmd uint32, req *Q, resp *R) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return verbs.ErrClosed
+	}
+	size := 0
+	if resp != nil {
+		size = abi.Size[R]()
+		clear(m.ch.Scratch().Mem[:size])
+	}
+	m.buf = abi.Encode(m.buf[:0], &abi.CMCmdHeader{Cmd: cmd, In: uint16(abi.Size[Q]()), Out: uint16(size)})
+	m.buf = abi.Encode(m.buf, req)
+	if err := m.ch.Command(m.buf, nil); err != nil {
+		return err
+	}
+	if resp != nil {
+		abi.Decode(m.ch.Scratch().Mem[:size], resp)
+	}
+	return nil
+}
+
+// tell is exec of a command without response.
+func tell[Q abi.Struct](m *Manager, cmd uint32, req *Q) error {
+	return exec(m, cmd, req, (*abi.CMDestroyIDResp)(nil))
+}
+
+func (m *Manager) response() uint64 { return uint64(m.ch.Scratch().At) }
+
+// An identifier is one of rdma_cm: of a connection, a request or a listener.
+type identifier struct {
+	m      *Manager
+	id     uint32
+	uid    uint64
+	events chan abi.CMEventResp // of the few that are waited for, in order
+	gone   chan struct{}        // closed when the connection has ended
+	once   sync.Once
+	left   sync.Once
+}
+
+// backlog is how many requests may wait for Accept.
+const backlog = 1024
+
+func (m *Manager) newUID() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lastID++
+	return m.lastID
+}
+
+// create makes an identifier of a port space.
+func (m *Manager) create(ps uint16, typ verbs.Type, room int) (*identifier, error) {
+	i := &identifier{m: m, uid: m.newUID(), events: make(chan abi.CMEventResp, room), gone: make(chan struct{})}
+	var r abi.CMCreateIDResp
+	if err := exec(m, abi.CMCmdCreateID, &abi.CMCreateID{UID: i.uid, Response: m.response(), PS: ps, QPType: uint8(typ)}, &r); err != nil {
+		return nil, err
+	}
+	i.id = r.ID
+	m.adopt(i)
+	return i, nil
+}
+
+func (m *Manager) adopt(i *identifier) {
+	m.idMu.Lock()
+	defer m.idMu.Unlock()
+	m.ids[i.id], m.uids[i.uid] = i, i
+}
+
+// end says that the connection is over.
+func (i *identifier) end() { i.once.Do(func() { close(i.gone) }) }
+
+// destroy gives it back.
+func (i *identifier) destroy() (err error) {
+	i.left.Do(func() {
+		i.m.idMu.Lock()
+		delete(i.m.ids, i.id)
+		delete(i.m.uids, i.uid)
+		i.m.idMu.Unlock()
+		var r abi.CMDestroyIDResp
+		err = exec(i.m, abi.CMCmdDestroyID, &abi.CMDestroyID{Response: i.m.response(), ID: i.id}, &r)
+		if errors.Is(err, verbs.ErrClosed) || errors.Is(err, verbs.ErrGone) {
+			err = nil
+		}
+		i.end()
+	})
+	return err
+}
+
+// read takes events as they come, and hands them to whom they are for.
+func (m *Manager) read() {
+	defer func() {
+		m.idMu.Lock()
+		for _, i := range m.ids {
+			i.end()
+		}
+		m.idMu.Unlock()
+		close(m.ended)
+	}()
+	for {
+		var e abi.CMEventResp
+		err := exec(m, abi.CMCmdGetEvent, &abi.CMGetEvent{Response: m.response()}, &e)
+		switch {
+		case err == nil:
+			m.dispatch(&e)
+		case errors.Is(err, syscall.EAGAIN):
+			if m.ch.Wait() != nil {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (m *Manager) dispatch(e *abi.CMEventResp) {
+	m.idMu.Lock()
+	i := m.ids[e.ID]
+	if e.Event == abi.CMEventConnectRequest {
+		i = m.uids[e.UID] // the listener: the number is the new one's
+	}
+	m.idMu.Unlock()
+	switch {
+	case i == nil && e.Event == abi.CMEventConnectRequest:
+		m.drop(e.ID)
+	case i == nil:
+	case e.Event == abi.CMEventDisconnected || e.Event == abi.CMEventTimewaitExit || e.Event == abi.CMEventDeviceRemoval:
+		i.end()
+	default:
+		select {
+		case i.events <- *e:
+		default: // nobody takes them: a listener with too long a queue
+			if e.Event == abi.CMEventConnectRequest {
+				m.drop(e.ID)
+			}
+		}
+	}
+}
+
+// drop ends a request that nobody will answer.
+func (m *Manager) drop(id uint32) {
+	var r abi.CMDestroyIDResp
+	_ = exec(m, abi.CMCmdDestroyID, &abi.CMDestroyID{Response: m.response(), ID: id}, &r)
+}
+
+// next waits for an event.
+func (i *identifier) next(ctx context.Context) (abi.CMEventResp, error) {
+	select {
+	case e := <-i.events:
+		return e, nil
+	default:
+	}
+	select {
+	case e := <-i.events:
+		return e, nil
+	case <-i.gone:
+		return abi.CMEventResp{}, verbs.ErrClosed
+	case <-ctx.Done():
+		return abi.CMEventResp{}, ctx.Err()
+	}
+}
+
+// expect waits for one event; any other is why it failed.
+func (i *identifier) expect(ctx context.Context, want uint32) (abi.CMEventResp, error) {
+	e, err := i.next(ctx)
+	if err == nil && e.Event != want {
+		err = failure(&e)
+	}
+	return e, err
+}
+
+// A RejectedError says that the peer refused the connection.
+type RejectedError struct {
+	Reason      int // as InfiniBand numbers them; 28: the program there said no; 8: nobody listens
+	PrivateData []byte
+}
+
+func (e *RejectedError) Error() string {
+	if e.Reason == consumerReject {
+		return "the peer rejected the connection"
+	}
+	return fmt.Sprintf("the connection was rejected, reason %d", e.Reason)
+}
+
+// Unwrap is ECONNREFUSED.
+func (e *RejectedError) Unwrap() error { return syscall.ECONNREFUSED }
+
+const consumerReject = 28
+
+// failure is what an event that was not hoped for says.
+func failure(e *abi.CMEventResp) error {
+	switch e.Event {
+	case abi.CMEventRejected:
+		var p abi.CMConnParam
+		abi.Decode(e.Param[:], &p)
+		return &RejectedError{Reason: int(int32(e.Status)), PrivateData: append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)}
+	case abi.CMEventUnreachable:
+		return syscall.ETIMEDOUT
+	}
+	if n := int32(e.Status); n < 0 {
+		return syscall.Errno(-n)
+	}
+	return fmt.Errorf("event %d, status %d", e.Event, int32(e.Status))
+}
+
+// resolveTime is how long an address may take where the context says nothing.
+const resolveTime = 5 * time.Second
+
+// patience is how long the device may try, in milliseconds.
+func patience(ctx context.Context) uint32 {
+	if t, ok := ctx.Deadline(); ok {
+		return uint32(min(max(time.Until(t), time.Millisecond), time.Minute).Milliseconds())
+	}
+	return uint32(resolveTime.Milliseconds())
+}
+
+// parse reads an address; a name is looked up.
+func parse(ctx context.Context, s string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddrPort(s); err == nil {
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if host == "" {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(n)), nil
+	}
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(list[0].Unmap(), uint16(n)), nil
+}

@@ -1,0 +1,131 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"vrdma/verbs/internal/door"
+)
+
+// An Error says what could not be done, why, and what to do about it. Unwrap gives the reason:
+// a syscall.Errno for what the device refused, a Status for work that failed.
+type Error struct {
+	Op     string // what was tried, as in "create a queue pair"
+	Err    error
+	Advice string // what to do next; empty: nothing that we know of
+}
+
+func (e *Error) Error() string {
+	if e.Advice == "" {
+		return fmt.Sprintf("verbs: %s: %v", e.Op, e.Err)
+	}
+	return fmt.Sprintf("verbs: %s: %v: %s", e.Op, e.Err, e.Advice)
+}
+
+// Unwrap is the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+var (
+	// ErrClosed: what was used has been closed.
+	ErrClosed = errors.New("closed")
+	// ErrGone: the device is not there any more; the daemon has ended.
+	ErrGone = door.ErrGone
+	// ErrFull: the queue has no room for another request.
+	ErrFull = errors.New("the queue is full")
+)
+
+// advice is what to do about an errno, where that is always the same.
+var advice = map[syscall.Errno]string{
+	syscall.ENOMEM: "the limit of registered memory or of queues is reached: free some, or raise the limit (ulimit -l, or the NIC's limits)",
+	syscall.EAGAIN: "a quota of the tenant is reached: `vrdma events` says which",
+	syscall.EMFILE: "too many open files: raise ulimit -n",
+	syscall.EACCES: "a policy does not allow it: `vrdma policy test` says which",
+	syscall.EBUSY:  "something still uses it: close that first",
+}
+
+// fault makes an Error of what came back from the device; nil stays nil.
+func fault(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var done *Error
+	if errors.As(err, &done) {
+		return err
+	}
+	e := &Error{Op: op, Err: err}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		e.Advice = advice[errno]
+	}
+	return e
+}
+
+// A Status is how a work request ended: enum ibv_wc_status. All but Success are errors.
+type Status uint32
+
+const (
+	Success Status = iota
+	LocalLengthError
+	LocalQPOperationError
+	LocalEECOperationError
+	LocalProtectionError
+	Flushed
+	MWBindError
+	BadResponse
+	LocalAccessError
+	RemoteInvalidRequest
+	RemoteAccessError
+	RemoteOperationError
+	RetryExceeded
+	RNRRetryExceeded
+	LocalRDDViolation
+	RemoteInvalidRDRequest
+	RemoteAborted
+	InvalidEECNumber
+	InvalidEECState
+	FatalError
+	ResponseTimeout
+	GeneralError
+)
+
+var statusText = [...]string{
+	Success:                "success",
+	LocalLengthError:       "local length error",
+	LocalQPOperationError:  "local queue pair operation error",
+	LocalEECOperationError: "local EE context operation error",
+	LocalProtectionError:   "local protection error",
+	Flushed:                "flushed: the queue pair is in error",
+	MWBindError:            "memory window bind error",
+	BadResponse:            "bad response",
+	LocalAccessError:       "local access error",
+	RemoteInvalidRequest:   "remote invalid request",
+	RemoteAccessError:      "remote access error",
+	RemoteOperationError:   "remote operation error",
+	RetryExceeded:          "retries exceeded: the peer does not answer",
+	RNRRetryExceeded:       "receiver not ready: the peer has posted no receive",
+	LocalRDDViolation:      "local RDD violation",
+	RemoteInvalidRDRequest: "remote invalid RD request",
+	RemoteAborted:          "remote aborted",
+	InvalidEECNumber:       "invalid EE context number",
+	InvalidEECState:        "invalid EE context state",
+	FatalError:             "fatal error",
+	ResponseTimeout:        "response timeout",
+	GeneralError:           "general error",
+}
+
+// Error is the status in words.
+func (s Status) Error() string {
+	if int(s) < len(statusText) {
+		return statusText[s]
+	}
+	return fmt.Sprintf("status %d", uint32(s))
+}
+
+// Err is nil if the work succeeded, else the status.
+func (s Status) Err() error {
+	if s == Success {
+		return nil
+	}
+	return s
+}

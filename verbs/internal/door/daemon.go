@@ -1,0 +1,282 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/protocol"
+)
+
+// ErrGone: the daemon has ended.
+var ErrGone = errors.New("the device is gone")
+
+// A Door is how an open device is reached: through the daemon's socket, or the kernel's file. Both
+// take the kernel's commands and share the same rings.
+type Door interface {
+	// Command has one command done. What it stores goes to the scratch page, where the commands
+	// say they want their responses. The caller holds the device's lock.
+	Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, error)
+	// Ring maps a queue; own: the mapping is the caller's to unmap.
+	Ring(at *abi.MMInfo) (m Mapped, own bool, err error)
+	// RingBell says that the send queue of a queue pair has something new.
+	RingBell(qp uint32, command []byte) error
+	// Arm asks for an event; done is false where it takes a command.
+	Arm(cq uint32, solicited bool) (done bool)
+	// Allocate makes memory that can be registered, and free gives it back.
+	Allocate(n uintptr) (Mapped, error)
+	Free(m *Mapped)
+	// Extents are what lies under memory that is to be registered.
+	Extents(start, length uint64, ours bool, writable bool) []protocol.Extent
+	// OpenChannel opens the rdma_cm device beside it.
+	OpenChannel() (Channel, error)
+	// Tree is where the device is described, as below /sys.
+	Tree() string
+	// Close ends it. What is mapped stays: others may still look at it.
+	Close() error
+	// Unmap ends that too.
+	Unmap()
+}
+
+// A Descriptor came with the answer to a command.
+type Descriptor struct {
+	File *os.File
+	ID   int32 // what later commands call it
+}
+
+// ScratchSize is the room for responses.
+const ScratchSize = 4096
+
+// Daemon leads to a vrdma daemon.
+type Daemon struct {
+	socket  string
+	process *process
+	session *protocol.Session
+	arena   Mapped
+	bell    *os.File
+	scratch *Mapped
+	buf     []byte
+	out     []byte
+	reply   protocol.Reply
+}
+
+// A process is this program to a daemon: its devices share their memory's file.
+type process struct {
+	socket  string
+	session *protocol.Session
+	users   int // guarded by processes.mu
+}
+
+// processes are those to the daemons that are used. It is not state that a caller can see: a daemon
+// tells a process apart by its connection, and one is enough.
+var processes struct {
+	mu sync.Mutex
+	at map[string]*process
+}
+
+func joinProcess(socket string) (*process, error) {
+	processes.mu.Lock()
+	defer processes.mu.Unlock()
+	if p := processes.at[socket]; p != nil && !p.gone() {
+		p.users++
+		return p, nil
+	}
+	s, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Files) != 1 {
+		s.Close()
+		return nil, fmt.Errorf("the daemon sent %d descriptors for a process, not one", len(s.Files))
+	}
+	p := &process{socket: socket, session: s, users: 1}
+	if processes.at == nil {
+		processes.at = make(map[string]*process)
+	}
+	processes.at[socket] = p
+	return p, nil
+}
+
+// gone reports whether the daemon has hung up: it says nothing on this connection while it lives.
+func (p *process) gone() bool {
+	raw, err := p.session.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) { gone = protocol.Ready(int(fd)) })
+	return err != nil || gone
+}
+
+func (p *process) leave() error {
+	processes.mu.Lock()
+	defer processes.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return nil
+	}
+	if processes.at[p.socket] == p {
+		delete(processes.at, p.socket)
+	}
+	return p.session.Close()
+}
+
+// memory is the file of registered memory.
+func (p *process) memory() int { return int(p.session.Files[0].Fd()) }
+
+func program() string { return filepath.Base(os.Args[0]) }
+
+// OpenDaemon opens a device of the daemon at socket.
+func OpenDaemon(_ context.Context, socket string, scratch *Mapped) (*Daemon, error) {
+	p, err := joinProcess(socket)
+	if err != nil {
+		return nil, err
+	}
+	s, err := protocol.Dial(socket, protocol.Hello{
+		Kind: protocol.KindUverbs, Token: p.session.Welcome.Token, Program: program(), Label: os.Getenv("VRDMA_TRACE"),
+	})
+	if err != nil {
+		p.leave()
+		return nil, err
+	}
+	d := &Daemon{socket: socket, process: p, session: s, scratch: scratch, buf: make([]byte, protocol.MaxMessage)}
+	if len(s.Files) != 2 || s.Welcome.ArenaSize < protocol.SharedSize || s.Welcome.ArenaSize > 1<<40 {
+		d.Close()
+		return nil, fmt.Errorf("the daemon sent %d descriptors and an arena of %d bytes", len(s.Files), s.Welcome.ArenaSize)
+	}
+	d.bell = s.Files[1]
+	// The whole of it at once: a queue then costs no mapping of its own.
+	if d.arena, err = mapFile(int(s.Files[0].Fd()), 0, uintptr(s.Welcome.ArenaSize)); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("map the device's queues: %w", err)
+	}
+	return d, nil
+}
+
+func (d *Daemon) Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, error) {
+	req := protocol.Request{Op: protocol.OpCommand, Command: cmd, Extents: extents}
+	d.out = req.Append(d.out[:0])
+	if err := d.session.WriteMessage(d.out); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	n, fds, err := d.session.ReadMessage(d.buf)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	if err := d.reply.Parse(d.buf[:n]); err != nil {
+		protocol.CloseFDs(fds)
+		return nil, err
+	}
+	if err := store(d.scratch, d.reply.Stores); err != nil {
+		protocol.CloseFDs(fds)
+		return nil, err
+	}
+	if d.reply.Error != 0 {
+		protocol.CloseFDs(fds)
+		return nil, syscall.Errno(d.reply.Error)
+	}
+	if len(fds) != len(d.reply.FDs) {
+		protocol.CloseFDs(fds)
+		return nil, syscall.EMFILE
+	}
+	var list []Descriptor
+	for i, fd := range fds {
+		_ = unix.SetNonblock(fd, true)
+		list = append(list, Descriptor{os.NewFile(uintptr(fd), "verbs-events"), int32(d.reply.FDs[i].ID)})
+	}
+	return list, nil
+}
+
+// store makes the stores of a reply, all of which are in the scratch page.
+func store(scratch *Mapped, list []protocol.Store) error {
+	for i := range list {
+		s := &list[i]
+		off := s.Address - uint64(scratch.At)
+		if s.Address < uint64(scratch.At) || off > uint64(len(scratch.Mem)) || uint64(len(s.Data)) > uint64(len(scratch.Mem))-off {
+			return fmt.Errorf("the daemon stores %d bytes where nobody asked for them", len(s.Data))
+		}
+		copy(scratch.Mem[off:], s.Data)
+	}
+	return nil
+}
+
+func (d *Daemon) Ring(at *abi.MMInfo) (Mapped, bool, error) {
+	end := at.Offset + uint64(at.Size)
+	if at.Offset < protocol.SharedSize || end < at.Offset || end > uint64(len(d.arena.Mem)) {
+		return Mapped{}, false, fmt.Errorf("the device has a queue at %d to %d, outside of its %d bytes", at.Offset, end, len(d.arena.Mem))
+	}
+	return Mapped{Mem: d.arena.Mem[at.Offset:end:end], At: d.arena.At + uintptr(at.Offset)}, false, nil
+}
+
+// RingBell is what shim/protocol.h says under "Doorbell page".
+func (d *Daemon) RingBell(qp uint32, command []byte) error {
+	bit := qp % protocol.DoorbellBits
+	if Shared64(d.arena.Mem, protocol.DoorbellReady+int(bit/64*8)).Load()>>(bit%64)&1 == 0 {
+		return syscall.EAGAIN // the daemon wants to be asked
+	}
+	Shared64(d.arena.Mem, protocol.DoorbellBitmap+int(bit/64*8)).Or(1 << (bit % 64))
+	Shared64(d.arena.Mem, protocol.DoorbellSummary+int(bit/4096*8)).Or(1 << (bit / 64 % 64))
+	Shared32(d.arena.Mem, protocol.DoorbellAny).Store(1)
+	armed := Shared32(d.arena.Mem, protocol.DoorbellArmed)
+	if armed.Load() != 0 && armed.Swap(0) != 0 {
+		_, err := d.bell.Write(one[:])
+		return err
+	}
+	return nil
+}
+
+// one is what an eventfd takes.
+var one = [8]byte{1}
+
+func (d *Daemon) Arm(cq uint32, solicited bool) bool {
+	if cq >= protocol.ArmCQs || Shared32(d.arena.Mem, protocol.ArmByCommand).Load() != 0 {
+		return false
+	}
+	word := Shared32(d.arena.Mem, protocol.ArmWords+int(cq)*protocol.ArmStride)
+	if word.Load()&protocol.ArmReady == 0 {
+		return false
+	}
+	bit := uint32(protocol.ArmAll)
+	if solicited {
+		bit = protocol.ArmSolicited
+	}
+	return word.Or(bit)&protocol.ArmReady != 0
+}
+
+func (d *Daemon) Allocate(n uintptr) (Mapped, error) {
+	return mapAtOwnAddress(d.process.memory(), n)
+}
+
+func (d *Daemon) Free(m *Mapped) {
+	if m.Mem == nil {
+		return
+	}
+	// The file keeps what was written to it until it is told otherwise.
+	_ = unix.Fallocate(d.process.memory(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.At), int64(len(m.Mem)))
+	m.Unmap()
+}
+
+func (d *Daemon) Extents(start, length uint64, ours, writable bool) []protocol.Extent {
+	e := protocol.Extent{Start: start, Length: length, Kind: protocol.ExtentForeign, Prot: protocol.ProtRead}
+	if writable {
+		e.Prot |= protocol.ProtWrite
+	}
+	if ours {
+		e.Kind = protocol.ExtentShared
+	}
+	return []protocol.Extent{e}
+}
+
+func (d *Daemon) Unmap() { d.arena.Unmap() }
+
+func (d *Daemon) Tree() string { return d.socket + ".d/sys" }
+
+func (d *Daemon) Close() error {
+	return errors.Join(d.session.Close(), d.process.leave())
+}

@@ -1,0 +1,74 @@
+package door
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory that is shared with the device lies outside of Go's heap: it is mapped, neither moved nor
+// freed by the collector, and gone when it is unmapped.
+
+// Mapped is a piece of such memory.
+type Mapped struct {
+	Mem []byte
+	At  uintptr
+}
+
+// mapFile maps n bytes of a file.
+func mapFile(fd int, offset int64, n uintptr) (Mapped, error) {
+	return newMapping(fd, offset, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+}
+
+// MapAnonymous maps n bytes of nothing.
+func MapAnonymous(n uintptr) (Mapped, error) {
+	return newMapping(-1, 0, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+}
+
+// mapAtOwnAddress maps n bytes of a file in which the offset is the address.
+func mapAtOwnAddress(fd int, n uintptr) (Mapped, error) {
+	// Where there is room is known after something is there.
+	m, err := newMapping(-1, 0, nil, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return Mapped{}, err
+	}
+	r, err := newMapping(fd, int64(m.At), unsafe.Pointer(unsafe.SliceData(m.Mem)), n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	if err != nil {
+		m.Unmap()
+	}
+	return r, err
+}
+
+func newMapping(fd int, offset int64, at unsafe.Pointer, n uintptr, prot, flags int) (Mapped, error) {
+	p, err := unix.MmapPtr(fd, offset, at, n, prot, flags)
+	if err != nil {
+		return Mapped{}, err
+	}
+	return Mapped{Mem: unsafe.Slice((*byte)(p), n), At: uintptr(p)}, nil
+}
+
+// Unmap gives it back. Nobody uses it any more.
+func (m *Mapped) Unmap() {
+	if m.Mem != nil {
+		_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(m.Mem)), uintptr(len(m.Mem)))
+		*m = Mapped{}
+	}
+}
+
+// AddressOf is where a slice begins.
+func AddressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// Shared32 and Shared64 are words that the device reads or writes as well.
+func Shared32(b []byte, off int) *atomic.Uint32 {
+	_ = b[off+3]
+	return (*atomic.Uint32)(unsafe.Pointer(&b[off]))
+}
+
+func Shared64(b []byte, off int) *atomic.Uint64 {
+	_ = b[off+7]
+	return (*atomic.Uint64)(unsafe.Pointer(&b[off]))
+}
+
+// Yield lets another thread have the processor.
+func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

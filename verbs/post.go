@@ -1,0 +1,236 @@
+package verbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"vrdma/internal/abi"
+)
+
+// A SendWR is a request for the send queue. Which fields count depends on Op. Posting copies it: it
+// can be reused at once, and so can Inline; the memory that SGL names only when the request has
+// completed.
+type SendWR struct {
+	ID    uint64 // comes back in the completion
+	Op    Op
+	Flags Flags
+	SGL   []SGE  // where the data is, or for reads and atomics goes
+	Data  []byte // instead of SGL: sent inline, up to QPConfig.MaxInline bytes
+	Imm   uint32 // of the operations with immediate; SendInvalidate, LocalInvalidate: the key
+
+	RemoteAddr uint64 // write, read, atomics: the peer's memory
+	RKey       uint32
+
+	Compare uint64 // CompareSwap; FetchAdd: what is added
+	Swap    uint64 // CompareSwap; AtomicWrite: the value
+
+	AH        *AH // UD
+	RemoteQPN uint32
+	QKey      uint32
+
+	Window *MW // BindWindow: binds it to MR, from RemoteAddr on, with Window.RKey()
+	MR     *MR
+	Length uint64
+	Access Access
+}
+
+// A RecvWR is a request for a receive queue.
+type RecvWR struct {
+	ID  uint64
+	SGL []SGE
+}
+
+var (
+	errSendFull   = &Error{Op: "post a send", Err: ErrFull, Advice: "poll the completion queue first, or make MaxSend larger"}
+	errRecvFull   = &Error{Op: "post a receive", Err: ErrFull, Advice: "poll the completion queue first, or make MaxRecv larger"}
+	errSendClosed = &Error{Op: "post a send", Err: ErrClosed}
+	errRecvClosed = &Error{Op: "post a receive", Err: ErrClosed}
+	errRecvSRQ    = &Error{Op: "post a receive", Err: syscall.EINVAL, Advice: "the queue pair has a shared receive queue: post there"}
+)
+
+// PostSend posts a request. It does not wait and does not allocate.
+func (q *QP) PostSend(wr *SendWR) error {
+	q.send.Lock()
+	defer q.send.Unlock()
+	if err := q.enqueue(wr); err != nil {
+		return err
+	}
+	return q.rung(q.d.door.RingBell(q.handle, q.bell))
+}
+
+// PostSends posts requests, in order, and tells the device once. It returns how many were posted.
+func (q *QP) PostSends(wrs []SendWR) (int, error) {
+	q.send.Lock()
+	defer q.send.Unlock()
+	for i := range wrs {
+		if err := q.enqueue(&wrs[i]); err != nil {
+			if i > 0 {
+				if e := q.rung(q.d.door.RingBell(q.handle, q.bell)); e != nil {
+					err = e
+				}
+			}
+			return i, err
+		}
+	}
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	return len(wrs), q.rung(q.d.door.RingBell(q.handle, q.bell))
+}
+
+// rung is what becomes of ringing. A queue pair that cannot send is asked for why by the command.
+func (q *QP) rung(err error) error {
+	if err == nil {
+		if q.d.gone.Load() {
+			return fault("post a send", q.d.err())
+		}
+		return nil
+	}
+	if err == syscall.EAGAIN {
+		var r abi.PostSendResp
+		_, err = exec(q.d, abi.CmdPostSend, &abi.PostSend{Response: q.d.response(), QPHandle: q.handle}, nil, decode(&r))
+	}
+	return fault("post a send", err)
+}
+
+// enqueue writes a request into the ring.
+func (q *QP) enqueue(wr *SendWR) error {
+	r := q.send.ring
+	if r == nil {
+		return errSendClosed
+	}
+	if r.full() {
+		return errSendFull
+	}
+	b := r.slot(r.pos)
+	if err := q.fits(wr, b); err != nil {
+		return err
+	}
+	clear(b[:abi.SendWQESize])
+	flags := wr.Flags & (Fence | Signaled | Solicited)
+	if len(wr.Data) > 0 {
+		flags |= inline
+	}
+	put64(b, abi.SendWRID, wr.ID)
+	put32(b, abi.SendOpcode, uint32(wr.Op))
+	put32(b, abi.SendFlags, uint32(flags))
+	q.operation(wr, b)
+	length := uint32(len(wr.Data))
+	if length > 0 {
+		copy(b[abi.SendInline:], wr.Data)
+	}
+	for i := range wr.SGL {
+		s, at := &wr.SGL[i], abi.SendSGE+i*abi.SGESize
+		put64(b, at+abi.SGEAddr, s.Addr)
+		put32(b, at+abi.SGELength, s.Length)
+		put32(b, at+abi.SGELKey, s.LKey)
+		length += s.Length
+	}
+	put64(b, abi.SendIOVA, wr.RemoteAddr)
+	put32(b, abi.SendSSN, q.send.ssn)
+	put32(b, abi.SendDMALength, length)
+	put32(b, abi.SendDMAResid, length)
+	put32(b, abi.SendNumSGE, uint32(len(wr.SGL)))
+	q.send.ssn++
+	r.push()
+	return nil
+}
+
+// operation writes what depends on the operation.
+func (q *QP) operation(wr *SendWR, b []byte) {
+	switch wr.Op {
+	case WriteImm, SendImm:
+		put32(b, abi.SendImm, swap32(wr.Imm))
+	case SendInvalidate, LocalInvalidate:
+		put32(b, abi.SendImm, wr.Imm)
+	}
+	switch wr.Op {
+	case Write, WriteImm, Read, AtomicWrite:
+		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
+		put32(b, abi.SendRKey, wr.RKey)
+		if wr.Op == AtomicWrite {
+			put64(b, abi.SendInline, wr.Swap)
+		}
+	case CompareSwap, FetchAdd:
+		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
+		put64(b, abi.SendCompareAdd, wr.Compare)
+		put64(b, abi.SendSwap, wr.Swap)
+		put32(b, abi.SendAtomicRKey, wr.RKey)
+	case BindWindow:
+		put64(b, abi.SendMWAddr, wr.RemoteAddr)
+		put64(b, abi.SendMWLength, wr.Length)
+		put32(b, abi.SendMWMRLKey, wr.MR.lkey)
+		put32(b, abi.SendMWMWRKey, wr.Window.handleKey())
+		put32(b, abi.SendMWRKey, wr.Window.rkey)
+		put32(b, abi.SendMWAccess, uint32(wr.Access))
+	case Send, SendImm:
+		if q.typ == UD {
+			put32(b, abi.SendRemoteQPN, wr.RemoteQPN)
+			put32(b, abi.SendRemoteQKey, wr.QKey)
+			put32(b, abi.SendAHNum, wr.AH.num)
+			copy(b[abi.SendAV:], wr.AH.av[:])
+		}
+	}
+}
+
+// fits says why a request cannot be posted, before anything is written.
+func (q *QP) fits(wr *SendWR, slot []byte) error {
+	switch {
+	case len(wr.Data) > 0 && len(wr.SGL) > 0:
+		return misuse("both inline data and a list")
+	case len(wr.Data) > q.caps.MaxInline || len(wr.Data) > len(slot)-abi.SendInline:
+		return misuse("%d bytes inline: the queue pair takes %d", len(wr.Data), q.caps.MaxInline)
+	case len(wr.SGL) > q.caps.MaxSendSGE || len(wr.SGL)*abi.SGESize > len(slot)-abi.SendSGE:
+		return misuse("a list of %d entries: the queue pair takes %d", len(wr.SGL), q.caps.MaxSendSGE)
+	case q.typ == UD && wr.AH == nil && (wr.Op == Send || wr.Op == SendImm):
+		return misuse("no address handle")
+	case wr.Op == BindWindow && (wr.Window == nil || wr.MR == nil):
+		return misuse("no window or no memory to bind it to")
+	}
+	return nil
+}
+
+// misuse is an error of the caller's.
+func misuse(format string, args ...any) error {
+	return &Error{Op: "post a send", Err: fmt.Errorf(format+": %w", append(args, syscall.EINVAL)...)}
+}
+
+// PostRecv posts a receive. It does not wait and does not allocate.
+func (q *QP) PostRecv(wr *RecvWR) error {
+	q.recv.Lock()
+	defer q.recv.Unlock()
+	r := q.recv.ring
+	if r == nil {
+		if q.caps.SRQ != nil {
+			return errRecvSRQ
+		}
+		return errRecvClosed
+	}
+	return r.receive(wr, q.caps.MaxRecvSGE)
+}
+
+// receive writes a receive into a ring.
+func (r *ring) receive(wr *RecvWR, most int) error {
+	if r.full() {
+		return errRecvFull
+	}
+	b := r.slot(r.pos)
+	if len(wr.SGL) > most || len(wr.SGL)*abi.SGESize > len(b)-abi.RecvSGE {
+		return &Error{Op: "post a receive", Err: fmt.Errorf("a list of %d entries, it takes %d: %w", len(wr.SGL), most, syscall.EINVAL)}
+	}
+	clear(b[:abi.RecvWQESize])
+	put64(b, abi.RecvWRID, wr.ID)
+	length := uint32(0)
+	for i := range wr.SGL {
+		s, at := &wr.SGL[i], abi.RecvSGE+i*abi.SGESize
+		put64(b, at+abi.SGEAddr, s.Addr)
+		put32(b, at+abi.SGELength, s.Length)
+		put32(b, at+abi.SGELKey, s.LKey)
+		length += s.Length
+	}
+	put32(b, abi.RecvDMALength, length)
+	put32(b, abi.RecvDMAResid, length)
+	put32(b, abi.RecvNumSGE, uint32(len(wr.SGL)))
+	r.push()
+	return nil
+}

@@ -1,0 +1,195 @@
+package stream_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"vrdma/internal/testdaemon"
+	"vrdma/verbs"
+	"vrdma/verbs/stream"
+)
+
+func TestMain(m *testing.M) {
+	testdaemon.Main()
+	os.Exit(m.Run())
+}
+
+func provider(t testing.TB, socket string, c stream.Config) *stream.Provider {
+	t.Helper()
+	p, err := stream.Open(t.Context(), verbs.Options{Socket: socket}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// pipe is two ends of a connection.
+func pipe(a, b *stream.Provider) (client, server net.Conn, err error) {
+	l, err := b.Listen("127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		server, err = l.Accept()
+		done <- err
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if client, err = a.Dial(ctx, l.Addr().String()); err != nil {
+		return nil, nil, err
+	}
+	return client, server, <-done
+}
+
+func connected(t testing.TB, c stream.Config) (client, server net.Conn) {
+	t.Helper()
+	socket := testdaemon.Spawn(t)
+	client, server, err := pipe(provider(t, socket, c), provider(t, socket, c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+func TestConn(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	a, b := provider(t, socket, stream.Config{}), provider(t, socket, stream.Config{})
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		c1, c2, err := pipe(a, b)
+		return c1, c2, func() { c1.Close(); c2.Close() }, err
+	})
+}
+
+// TestBytes sends pieces of any size both ways at once through small buffers.
+func TestBytes(t *testing.T) {
+	client, server := connected(t, stream.Config{Buffer: 8 << 10, Messages: 16})
+	var wg sync.WaitGroup
+	const total = 4 << 20
+	for i, end := range []net.Conn{client, server} {
+		r := rand.New(rand.NewPCG(uint64(i), 1))
+		sums := make(chan [32]byte, 1)
+		wg.Go(func() {
+			h := sha256.New()
+			for left := total; left > 0; {
+				b := make([]byte, min(left, 1+r.IntN(20000)))
+				for k := range b {
+					b[k] = byte(r.Uint32())
+				}
+				h.Write(b)
+				if _, err := end.Write(b); err != nil {
+					t.Error(err)
+					return
+				}
+				left -= len(b)
+			}
+			sums <- [32]byte(h.Sum(nil))
+		})
+		other := []net.Conn{server, client}[i]
+		wg.Go(func() {
+			h := sha256.New()
+			if _, err := io.CopyN(h, other, total); err != nil {
+				t.Error(err)
+				return
+			}
+			if [32]byte(h.Sum(nil)) != <-sums {
+				t.Error("other bytes arrived than were sent")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestHalfClose(t *testing.T) {
+	client, server := connected(t, stream.Config{})
+	if _, err := client.Write([]byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.(*stream.Conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Write([]byte("more")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("wrote after CloseWrite: %v", err)
+	}
+	got, err := io.ReadAll(server)
+	if err != nil || string(got) != "question" {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	if _, err := server.Write([]byte("answer")); err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	if got, err := io.ReadAll(client); err != nil || string(got) != "answer" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+func TestPeerIsGone(t *testing.T) {
+	client, server := connected(t, stream.Config{})
+	done := make(chan error, 1)
+	go func() { _, err := server.Read(make([]byte, 1)); done <- err }()
+	client.Close()
+	if err := <-done; err != io.EOF {
+		t.Errorf("read %v, want the end", err)
+	}
+	if _, err := server.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("wrote to nobody: %v", err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read from a closed connection: %v", err)
+	}
+}
+
+func TestHTTP(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	p := provider(t, socket, stream.Config{})
+	l, err := p.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := bytes.Repeat([]byte("all of it "), 100000)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write(page) })}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	q := provider(t, socket, stream.Config{})
+	tr := &http.Transport{DialContext: q.DialContext}
+	client := http.Client{Transport: tr, Timeout: time.Minute}
+	for range 3 {
+		r, err := client.Get("http://" + l.Addr().String() + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || !bytes.Equal(got, page) {
+			t.Errorf("got %d bytes of %d: %v", len(got), len(page), err)
+		}
+	}
+	tr.CloseIdleConnections()
+	srv.Close()
+	<-served
+}
+
+func TestNobodyListens(t *testing.T) {
+	p := provider(t, testdaemon.Start(t), stream.Config{})
+	if _, err := p.Dial(t.Context(), "127.0.0.1:1"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connected to nobody: %v", err)
+	}
+}

@@ -1,0 +1,133 @@
+package verbs
+
+import (
+	"fmt"
+	"net/netip"
+
+	"vrdma/internal/abi"
+)
+
+// A GID is the address of a port: an IPv6 address, or an IPv4 address mapped into one.
+type GID [16]byte
+
+// GIDOf is the GID of an IP address.
+func GIDOf(a netip.Addr) GID { return a.As16() }
+
+// Addr is the IP address.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+func (g GID) String() string { return g.Addr().String() }
+
+// An MTU is the most bytes of a message that one packet carries: 256 to 4096.
+type MTU int
+
+// mtuOf is the MTU of enum ib_mtu.
+func mtuOf(n uint8) MTU {
+	if n < 1 || n > 5 {
+		return 0
+	}
+	return MTU(128 << n)
+}
+
+// number is the MTU as enum ib_mtu; 0: it is none.
+func (m MTU) number() uint8 {
+	for n := uint8(1); n <= 5; n++ {
+		if m == MTU(128<<n) {
+			return n
+		}
+	}
+	return 0
+}
+
+// A Type is the service of a queue pair.
+type Type uint8
+
+const (
+	RC Type = abi.QPTypeRC // reliable connection
+	UC Type = abi.QPTypeUC // unreliable connection
+	UD Type = abi.QPTypeUD // unreliable datagram
+)
+
+func (t Type) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("type %d", uint8(t))
+}
+
+// A State is that of a queue pair.
+type State uint8
+
+const (
+	Reset State = abi.QPStateReset
+	Init  State = abi.QPStateInit
+	RTR   State = abi.QPStateRTR // ready to receive
+	RTS   State = abi.QPStateRTS // ready to send
+	SQD   State = abi.QPStateSQD // send queue drained
+	SQE   State = abi.QPStateSQE // send queue error
+	Err   State = abi.QPStateErr
+)
+
+func (s State) String() string {
+	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// Access is what may be done with memory, or through a queue pair.
+type Access uint32
+
+const (
+	LocalWrite   Access = abi.AccessLocalWrite
+	RemoteWrite  Access = abi.AccessRemoteWrite
+	RemoteRead   Access = abi.AccessRemoteRead
+	RemoteAtomic Access = abi.AccessRemoteAtomic
+	BindWindows  Access = abi.AccessMWBind
+	ZeroBased    Access = abi.AccessZeroBased
+
+	// RemoteAll lets peers do everything. Local writes are part of it, as remote ones need them.
+	RemoteAll = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic
+)
+
+// An Op is what a work request asks for: enum ibv_wr_opcode.
+type Op uint32
+
+const (
+	Write Op = iota
+	WriteImm
+	Send
+	SendImm
+	Read
+	CompareSwap
+	FetchAdd
+	LocalInvalidate
+	BindWindow
+	SendInvalidate
+	AtomicWrite Op = 15
+)
+
+func (o Op) String() string {
+	names := [...]string{"write", "write with immediate", "send", "send with immediate", "read", "compare and swap",
+		"fetch and add", "local invalidate", "bind window", "send with invalidate", 15: "atomic write"}
+	if int(o) < len(names) && names[o] != "" {
+		return names[o]
+	}
+	return fmt.Sprintf("operation %d", uint32(o))
+}
+
+// Flags of a work request.
+type Flags uint32
+
+const (
+	Fence     Flags = 1 << 0 // wait until the reads and atomics before it have ended
+	Signaled  Flags = 1 << 1 // tell of its completion
+	Solicited Flags = 1 << 2 // the receiver's event, if it waits for solicited ones
+	inline    Flags = 1 << 3
+)
