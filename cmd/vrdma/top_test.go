@@ -49,7 +49,7 @@ func TestTopTable(t *testing.T) {
 		return out
 	}
 	want := []string{
-		"vrdma top: pid 7, up 1m2s, daemon 50 % of a core, sorted by name", "",
+		"vrdma top: pid 7, daemon 50 % of a core, up 1m2s, sorted by name", "",
 		"TENANT NIC NETWORK OUT/s IN/s SENT/s RCVD/s AGAIN/s CPU CONN MEMORY DROPS/s",
 		"blue web train 2.0 KiB 0 B 1 0 0 0.0% 1 0 B -",
 		"red (3) - 2.0 MiB 1.0 MiB 30.0k 0 0 20.0% 3 0 B policy 20, denied connect 3",

@@ -18,6 +18,7 @@ type Host struct {
 	IP     string // where its servers are reached
 
 	lab   *Lab
+	nic   string   // the declared NIC that programs use; empty: the default one
 	enter []string // what a command is run with to be there; nil: here
 	pid   int      // a process whose network is the host's; 0: ourselves
 }
@@ -29,7 +30,18 @@ func (h *Host) At(argv ...string) []string {
 
 // Under is argv on the host, with its device.
 func (h *Host) Under(argv ...string) []string {
-	return h.At(append([]string{h.lab.Vrdma, "run", "--quiet", "--socket", h.Socket, "--"}, argv...)...)
+	run := []string{h.lab.Vrdma, "run", "--quiet", "--socket", h.Socket}
+	if h.nic != "" {
+		run = append(run, "--nic", h.nic)
+	}
+	return h.At(append(append(run, "--"), argv...)...)
+}
+
+// member is the host with a declared NIC.
+func (h *Host) member(nic string) *Host {
+	m := *h
+	m.nic = nic
+	return &m
 }
 
 // Sockets is argv on the host, its TCP connections carried over RDMA.

@@ -96,7 +96,7 @@ type Wire struct {
 }
 
 // Wire makes two hosts whose interfaces have this MTU.
-func (l *Lab) Wire(ctx context.Context, mtu int) (w *Wire, err error) {
+func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (w *Wire, err error) {
 	w = &Wire{}
 	defer func() {
 		if err != nil {
@@ -131,7 +131,11 @@ func (l *Lab) Wire(ctx context.Context, mtu int) (w *Wire, err error) {
 		}
 	}
 	for _, h := range []*Host{w.A, w.B} {
-		d, err := h.Start(ctx, "--addr", h.IP)
+		flags := []string{"--addr", h.IP}
+		for _, more := range args {
+			flags = append(flags, more(h)...)
+		}
+		d, err := h.Start(ctx, flags...)
 		if err != nil {
 			return w, err
 		}

@@ -39,7 +39,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 				continue // nobody has opened it, or its host is not known
 			}
 			for _, a := range n.Spec.Addresses {
-				network.Members = append(network.Members, overlay.Member{Addr: a, MAC: macOf(n, a, host.Linux), Host: host, NIC: n.Key().Path()})
+				network.Members = append(network.Members, overlay.Member{Addr: a, MAC: macOf(n), Host: host, NIC: n.Key().Path()})
 			}
 		}
 		networks = append(networks, network)
@@ -48,16 +48,12 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 	return networks, problems
 }
 
-// macOf is the Ethernet address of a NIC's address. A Linux host has one device for all addresses
-// of a NIC.
-func macOf(n *tenant.NIC, a netip.Addr, linux bool) overlay.MAC {
-	switch {
-	case n.Spec.MAC != (tenant.MAC{}):
+// macOf is the Ethernet address of a NIC, with all its addresses: as an interface it has one.
+func macOf(n *tenant.NIC) overlay.MAC {
+	if n.Spec.MAC != (tenant.MAC{}) {
 		return overlay.MAC(n.Spec.MAC)
-	case linux:
-		return overlay.MACOf(n.Spec.Addresses[0])
 	}
-	return overlay.MACOf(a)
+	return overlay.MACOf(n.Spec.Addresses[0])
 }
 
 // underlay is all hosts by name. Of hosts that say to have the same address one stays: this one, then

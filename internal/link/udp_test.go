@@ -347,6 +347,11 @@ func TestTaken(t *testing.T) {
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "UDP port 4791 of 127.0.0.1 is taken") {
 		t.Errorf("port taken: got %v", err)
 	}
+	n.mustListen(UDPOptions{Port: 4789}, lo)
+	_, err = n.listen(UDPOptions{Port: 4789}, lo)
+	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "UDP port 4789 of 127.0.0.1 is taken") || !strings.Contains(err.Error(), "--overlay-port") {
+		t.Errorf("port of the overlay taken: got %v", err)
+	}
 	_, err = n.listen(UDPOptions{}, netip.MustParseAddr("192.0.2.1"))
 	if !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "192.0.2.1 is not an address of this machine") {
 		t.Errorf("not our address: got %v", err)

@@ -18,8 +18,8 @@ const MaxVNI = 1<<24 - 1
 // A MAC is an Ethernet address.
 type MAC [6]byte
 
-// MACOf is the Ethernet address of a NIC of ours: every vrdma host knows it without asking. It is
-// locally administered.
+// MACOf is the Ethernet address of a NIC of ours, by its first address: every vrdma host knows it
+// without asking. It is locally administered.
 func MACOf(a netip.Addr) MAC {
 	m := MAC{0x02, 0x56}
 	if a = a.Unmap(); a.Is4() {
@@ -71,7 +71,7 @@ type Network struct {
 // A Member is an address of a network.
 type Member struct {
 	Addr netip.Addr
-	MAC  MAC // MACOf(Addr), unless it was declared otherwise
+	MAC  MAC // MACOf its NIC's first address, unless it was declared otherwise
 	Host *Host
 	NIC  string // TENANT/NAME
 }
