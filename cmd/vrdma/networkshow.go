@@ -163,13 +163,13 @@ func (m *membership) machine(w io.Writer, n *tenant.NIC, h *tenant.Host, static 
 	vni, dev := m.network.Spec.VNI, fmt.Sprintf("vx%d", m.network.Spec.VNI)
 	fmt.Fprintf(w, "# on host %s, for NIC %s\n", h.Metadata.Name, n.Key().Path())
 	if m.network.Spec.Encryption {
-		fmt.Fprintln(w, "# The network is encrypted: its packets go through the WireGuard tunnels to the other hosts.")
+		m.tunnel(w, h)
 	}
 	learning := ""
 	if static {
 		learning = " nolearning"
 	}
-	fmt.Fprintf(w, "ip link add %s address %s mtu %d type vxlan id %d dstport %d local %v%s\n", dev, macText(n), m.mtu(h), vni, port(h), h.Spec.Addresses[0], learning)
+	fmt.Fprintf(w, "ip link add %s address %s mtu %d type vxlan id %d dstport %d local %v%s\n", dev, macText(n), m.mtu(h)-m.tunnelRoom(), vni, port(h), m.at(h, h), learning)
 	for _, a := range n.Spec.Addresses {
 		fmt.Fprintf(w, "ip addr add %v/%d dev %s\n", a, m.bits(a), dev)
 	}
@@ -178,7 +178,7 @@ func (m *membership) machine(w io.Writer, n *tenant.NIC, h *tenant.Host, static 
 		m.neighbours(w, n, h, dev)
 	} else {
 		for _, other := range m.others(h) {
-			fmt.Fprintf(w, "bridge fdb append 00:00:00:00:00:00 dev %s dst %v%s\n", dev, reachable(h, other), portText(h, other))
+			fmt.Fprintf(w, "bridge fdb append 00:00:00:00:00:00 dev %s dst %v%s\n", dev, m.at(h, other), portText(h, other))
 		}
 	}
 	fmt.Fprintf(w, "rdma link add rxe_%s type rxe netdev %s\n", dev, dev)
@@ -196,7 +196,7 @@ func (m *membership) neighbours(w io.Writer, n *tenant.NIC, h *tenant.Host, dev 
 			if other.Linux() {
 				mac = macText(o)
 			}
-			fmt.Fprintf(w, "bridge fdb append %s dev %s dst %v%s\n", mac, dev, reachable(h, other), portText(h, other))
+			fmt.Fprintf(w, "bridge fdb append %s dev %s dst %v%s\n", mac, dev, m.at(h, other), portText(h, other))
 			fmt.Fprintf(w, "ip neigh replace %v lladdr %s dev %s nud permanent\n", a, mac, dev)
 		}
 	}

@@ -21,9 +21,7 @@ import (
 // Encrypted networks between hosts. As in overlay_test.go each daemon has a store of its own, in which
 // the other host is declared, here with its public key.
 
-const (
-	redVNI, blueVNI = 100, 101
-)
+const redVNI, blueVNI = 100, 101
 
 // sealedLab is two hosts with a NIC each in network red/train, which is encrypted, and in blue/train,
 // which is not; both have the same addresses.
@@ -39,7 +37,8 @@ func sealedLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nic
 			t.Fatal(err)
 		}
 		keys[i] = k.Public()
-		h.start(t, append([]string{"--store", filepath.Join(dir, "store"), "--tunnel-key", filepath.Join(dir, "host.key"), "--underlay", underlay(h)}, l.args...)...)
+		h.args = append([]string{"--store", filepath.Join(dir, "store"), "--tunnel-key", filepath.Join(dir, "host.key"), "--underlay", underlay(h)}, l.args...)
+		h.start(t, h.args...)
 	}
 	w.a.declare(t, sealedNetworks(t, 0, underlay(w.b), keys[1]))
 	w.b.declare(t, sealedNetworks(t, 1, underlay(w.a), keys[0]))
@@ -165,4 +164,27 @@ func TestEncrypted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEncryptedRestart: a daemon of an encrypted network is killed under traffic and started again, with
+// its store and its key. The other one talks to it as before, and with a new session.
+func TestEncryptedRestart(t *testing.T) {
+	harness.Need(t, "rping")
+	w, nics := sealedLab(t, layout{mtu: 1500}, func(h *host) string { return h.ip4 })
+	a, b := nics["red"][0], nics["red"][1]
+	rping(t, a, b)
+	talk := workload.Perf("write_bw", "-D 30 -f 0 -s 65536").Start(t, a.side(), b.side())
+	frames := w.b.frames(t)
+	if !harness.Poll(minute, func() bool { return w.b.frames(t) > frames+5000 || talk.Client.Ended(0) }) || talk.Client.Ended(0) {
+		t.Fatalf("no traffic\n%s", talk)
+	}
+	w.b.Process.Signal(syscall.SIGKILL)
+	if !w.b.Process.Ended(minute) {
+		t.Fatal("the daemon does not die")
+	}
+	w.b.start(t, w.b.args...)
+	talk.Client.End()
+	talk.Server.End()
+	rping(t, a, b)
+	rping(t, b, a)
 }

@@ -31,7 +31,8 @@ type host struct {
 	*harness.Daemon
 	space    *cable.Namespace
 	ip4, ip6 string
-	addrs    string // of the device
+	addrs    string   // of the device
+	args     []string // that its daemon had, where a test starts it again
 }
 
 // layout says what lies between two hosts.
