@@ -70,6 +70,7 @@ func TestCredentials(t *testing.T) {
 // A user with a password: also after etcd has forgotten who was there. And only what the role
 // allows.
 func TestPassword(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	as := func(cfg *Config) { cfg.User, cfg.PasswordFile = etcdtest.User, c.PasswordFile }
 	s := open(t, c, "s", as)
