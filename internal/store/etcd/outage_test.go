@@ -68,6 +68,7 @@ func commit(t testing.TB, s store.Store, writes ...store.Write) int64 {
 // An etcd that is gone for a while: what it said is there, after a restart too; nothing can be
 // changed; then all is in step.
 func TestAway(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	path := filepath.Join(t.TempDir(), "copy")
 	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
@@ -132,6 +133,7 @@ func TestAway(t *testing.T) {
 
 // An etcd that is away for longer than a lease: the entry is put again, on a new lease.
 func TestAliveAgain(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
 	defer s.Alive("live/h", []byte("boot"), time.Second)()
@@ -142,7 +144,7 @@ func TestAliveAgain(t *testing.T) {
 	c.Members[0].Start()
 	until(t, "it lives again, on a lease that is kept", func() bool { return s.copy.Get("live/h").Revision > first })
 	at := s.copy.Get("live/h")
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if s.copy.Get("live/h").Revision < at.Revision {
 			t.Fatal("it went away again")
 		}
@@ -151,6 +153,7 @@ func TestAliveAgain(t *testing.T) {
 
 // An etcd that comes back empty, or as another one, or as it was some time ago, is not believed.
 func TestStrange(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	path := filepath.Join(t.TempDir(), "copy")
 	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
@@ -264,6 +267,7 @@ func TestLostAnswers(t *testing.T) {
 
 // What others change while a watcher is cut off, and what etcd has forgotten meanwhile, arrives.
 func TestCompacted(t *testing.T) {
+	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	direct := open(t, c, "s", func(cfg *Config) { cfg.Endpoints = c.Direct() })
 	s := open(t, c, "s")

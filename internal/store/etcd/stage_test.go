@@ -60,7 +60,7 @@ func TestKilledCommit(t *testing.T) {
 	commit(t, a, put("k0001", "old"), put("z", "1"))
 
 	// Before: it never was.
-	rec, lease := prepareLarge(t, a, strings.Repeat("A", 26), largeWrites(500, "never"))
+	_, lease := prepareLarge(t, a, strings.Repeat("A", 26), largeWrites(500, "never"))
 	if err := b.tidy(); err != nil || len(keys(t, b)) == 0 {
 		t.Fatalf("pieces of a writer that lives are gone: %v, %v", keys(t, b), err)
 	}
@@ -77,7 +77,7 @@ func TestKilledCommit(t *testing.T) {
 	// After: it is, for those who watch and for those who come.
 	for i, folded := range []int{0, 3} {
 		value := fmt.Sprintf("new %d", i)
-		rec, lease = prepareLarge(t, a, strings.Repeat(string(rune('B'+i)), 26), append(largeWrites(500, value), del("z")))
+		rec, lease := prepareLarge(t, a, strings.Repeat(string(rune('B'+i)), 26), append(largeWrites(500, value), del("z")))
 		w := b.Watch("", 0)
 		text, err := json.Marshal(rec)
 		if err != nil {
