@@ -13,7 +13,7 @@
  * thread uses up its share of the processor, as large as the daemon's, for nothing. So
  * after some such yields it sleeps until the daemon has written a completion, VRDMA_NAP
  * (100) microseconds at most: it may be waiting for something else, or the daemon may be
- * dead.
+ * dead. Better still it waits on another processor (place.c).
  */
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -109,7 +109,9 @@ static void give_way(struct cq *cq, bool first)
 	} else {
 		uint64_t before = nanoseconds();
 		sched_yield();
-		vain = nanoseconds() - before < AT_ONCE ? vain + 1 : 0;
+		uint64_t after = nanoseconds();
+		vain = after - before < AT_ONCE ? vain + 1 : 0;
+		place_shared(after);
 	}
 }
 

@@ -19,7 +19,8 @@
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
  *   netlink.c is RDMA netlink, where libibverbs and `rdma` ask which devices there are
- *   poll.c    lets a program that polls an empty queue yield, or sleep
+ *   poll.c    lets a program that polls an empty queue yield, or sleep; place.c has it do so
+ *             on another processor than the daemon's
  *
  * It forwards; it knows nothing about RDMA beyond the commands that carry a
  * descriptor or name memory, and the two that shared memory replaces (posting and
@@ -79,6 +80,11 @@ struct settings {
 const struct settings *settings(void);
 /* One line on stderr. Each distinct format is printed once a process. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- place.c ---- */
+
+/* This thread has just waited in the daemon's company; now in nanoseconds. */
+void place_shared(uint64_t now);
 
 /* ---- door.c: the files we answer for ---- */
 

@@ -175,7 +175,7 @@ func (d *daemon) record(e control.Event) {
 
 // nicKey is the key of a declared NIC by its name in the daemon.
 func nicKey(n *vnic.NIC) (k tenant.Key) {
-	if of, name, declared := strings.Cut(n.Name, "/"); declared {
+	if of, name, declared := n.Whose(); declared {
 		k = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
 	}
 	return k

@@ -65,9 +65,9 @@ func queryStatus(socket string) (*protocol.Status, error) {
 	if err == nil && status.Control != "" || err != nil && !errors.Is(err, fs.ErrPermission) {
 		return status, err
 	}
-	own, terr := protocol.QueryTenants(socket)
+	own := protocol.QueryTenants(socket)
 	switch {
-	case terr != nil || len(own.NICs) == 0:
+	case own == nil || len(own.NICs) == 0:
 		return status, err
 	case err != nil:
 		return own, nil

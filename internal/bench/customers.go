@@ -96,8 +96,24 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
 		return nil, err
 	}
-	_, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects)
-	return h, err
+	if _, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
+		return nil, err
+	}
+	return h, h.rest(ctx)
+}
+
+// rest waits until the daemon has done what an apply leaves to do, for some seconds at most.
+func (h *house) rest(ctx context.Context) error {
+	const look = 200 * time.Millisecond
+	for range 50 {
+		before, err1 := h.daemon.cpu()
+		err2 := wait(ctx, look)
+		after, err3 := h.daemon.cpu()
+		if err := errors.Join(err1, err2, err3); err != nil || after-before <= look/20 {
+			return err
+		}
+	}
+	return nil
 }
 
 func (h *house) close() {

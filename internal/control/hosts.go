@@ -215,10 +215,11 @@ func (p *Plane) find(s *snapshot, k tenant.Key) tenant.Object {
 	return nil
 }
 
-// objects are those of a kind, hosts that run vrdma among them.
+// objects are those of a kind, hosts that run vrdma among them. A host that is alone is told of if
+// somebody asks for hosts.
 func (p *Plane) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 	list := s.world.Objects(kind)
-	if kind != "" && kind != tenant.KindHost {
+	if kind != tenant.KindHost && (kind != "" || !p.shared()) {
 		return list
 	}
 	for _, h := range p.registeredHosts(s) {

@@ -63,6 +63,9 @@ func (p *Plane) nicStatus(n *tenant.NIC) *Status {
 		status.Socket = porter.Socket(n.Key())
 	}
 	s := p.now.Load()
+	if !p.shared() {
+		return &status // it is here
+	}
 	status.Host = s.where(n, p.cfg.Host, p.shared())
 	if at := s.places[n.Key()]; status.State == Ready && at.Open && at.Host != p.cfg.Host && n.Spec.Host == "" {
 		status.State, status.Reason = Elsewhere, "it is on host "+status.Host

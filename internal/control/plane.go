@@ -123,9 +123,6 @@ func Open(cfg Config) (*Plane, error) {
 	for _, f := range work {
 		p.changes.Go(f)
 	}
-	if remote, shared := cfg.Store.(store.Remote); shared {
-		p.changes.Go(func() { p.heed(remote) })
-	}
 	return p, nil
 }
 
@@ -210,7 +207,9 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
+	p.ageRack()
 	p.chartAgain()
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
@@ -319,9 +318,6 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		if err := p.abroad(old, next, effects); err != nil {
 			return nil, nil, err
 		}
-	}
-	if err := p.changeable(); err != nil {
-		return nil, nil, err
 	}
 	if err := p.vacate(old.world, next, effects, c.Force); err != nil {
 		return nil, nil, err

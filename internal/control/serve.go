@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -116,7 +115,7 @@ func (t *conversation) receive() (*Request, error) {
 	req, held := new(Request), 0
 	err := t.c.ReceiveJSONUpTo(req, most, func(bytes int) error {
 		if bytes > most {
-			return fmt.Errorf("the request is longer than %d bytes: apply the objects in several files", most)
+			return errTooLong{most}
 		}
 		// In steps, so that a long one is not charged piece by piece.
 		if bytes > held {
@@ -126,15 +125,21 @@ func (t *conversation) receive() (*Request, error) {
 		return nil
 	})
 	var refused *budget.Error
+	var long errTooLong
 	switch {
 	case err == nil:
 		return req, nil
-	case errors.As(err, &refused), errors.Is(err, protocol.ErrMalformed):
-		return nil, err
-	case held > 0 && strings.HasPrefix(err.Error(), "the request"):
+	case errors.As(err, &refused), errors.As(err, &long), errors.Is(err, protocol.ErrMalformed):
 		return nil, err
 	}
 	return nil, errHungUp
+}
+
+// errTooLong is the error for a request of more bytes than this.
+type errTooLong struct{ most int }
+
+func (e errTooLong) Error() string {
+	return fmt.Sprintf("the request is longer than %d bytes: apply the objects in several files", e.most)
 }
 
 // charge raises what the caller is charged for this conversation to a bill.

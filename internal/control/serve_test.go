@@ -131,7 +131,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s sees %v, want %v", who, got, c.want)
 		}
 	}
-	if got := getNames(t, op, all); len(got) != 11 { // the host, too
+	if got := getNames(t, op, all); len(got) != 10 {
 		t.Errorf("the operator sees %v", got)
 	}
 	if got := getNames(t, op, Selection{Kind: tenant.KindNIC, Tenant: "red", Name: "a"}); len(got) != 1 {

@@ -51,12 +51,17 @@ func (p *Plane) away() string {
 // An Ager is a Rack that is told how old the rules may be.
 type Ager interface{ Age(time.Duration) }
 
+// ageRack tells the rack how old the rules may be.
+func (p *Plane) ageRack() {
+	if ager, is := p.cfg.Rack.(Ager); is && p.shared() {
+		ager.Age(p.Age())
+	}
+}
+
 // age tells the rack how old the rules may be, and everybody when the store goes away and comes
 // back.
 func (p *Plane) age() {
-	if ager, is := p.cfg.Rack.(Ager); is {
-		ager.Age(p.Age())
-	}
+	p.ageRack()
 	h := p.health()
 	if before := p.stood.Swap(&h); before == nil && h.State == store.InStep || before != nil && before.State == h.State {
 		return

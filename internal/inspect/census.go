@@ -151,7 +151,7 @@ func nobodys(l *link.Counters) (u meter.Usage) {
 // have no slash.
 func KeyOf(n *vnic.NIC) meter.Key {
 	k := meter.Key{Tenant: n.Name, Network: n.Network, NIC: n.Name}
-	if t, name, ok := strings.Cut(n.Name, "/"); ok {
+	if t, name, declared := n.Whose(); declared {
 		k.Tenant, k.NIC = t, name
 	}
 	if _, name, ok := strings.Cut(n.Network, "/"); ok {

@@ -68,21 +68,9 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.data.start(b.Data)
 	c.even = 0
 	if c.filler && carriesData(b.Kind) && b.Type != ib.UD {
-		c.even = evenSize(b)
+		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
 	}
 	return nil
-}
-
-// evenSize is how long full packets of b are made: as long as the first of a message, or as the
-// only one of a message if as many of those share a send call. That one is longer where there is
-// an immediate. With rsockets, every block that a program sends begins with messages of one packet.
-func evenSize(b *transport.Burst) int {
-	first := wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
-	only := wire.Size(opcodeOf(b.Type, b.Kind, wire.Only), int(b.MTU))
-	if min(MaxMessage/only, MaxSegments) < min(MaxMessage/first, MaxSegments) {
-		return first
-	}
-	return only
 }
 
 // Seal sets the ICRC of a packet that leaves alone.

@@ -133,6 +133,9 @@ func (o *Overlay) Counters() Counters {
 	c.SentCalls += s.SentCalls
 	c.SendFull += s.SendFull
 	c.SendErrors += s.SendErrors
+	if o.tunnel != nil {
+		c.Overlay.Tunnel = o.tunnel.Dropped()
+	}
 	return c
 }
 

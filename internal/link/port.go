@@ -98,19 +98,30 @@ type OverlayCounters struct {
 	Spoofed    uint64 // from an address or a MAC that the sending host does not have
 	NotHere    uint64 // for an address that is not on this host, or with another MAC
 	Unsealed   uint64 // for an encrypted network, and not encrypted
+	Tunnel     TunnelCounters
 	Ignored    uint64 // what Linux sends of itself: reports of groups, questions for routers, other protocols
 	Questions  uint64 // for MACs of NICs here: answered
 	Unanswered uint64 // for others: not answered
 	News       uint64 // told of NICs that have come here
 }
 
+// TunnelCounters count what the way of encrypted networks has dropped.
+type TunnelCounters struct {
+	Strangers uint64 // datagrams from an address of no host that there is a tunnel to
+	NoSession uint64 // packets for a host that does not answer, or that there is no tunnel to
+	Refused   uint64 // packets from a host with a tunnel that are none for this one
+	Full      uint64 // packets that the tunnel or the loop could not keep up with
+}
+
 // OverlayReasons are why datagrams for virtual networks are dropped, in order, and Dropped is how
 // many were for each.
-var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered"}
+var OverlayReasons = []string{"bad_head", "stranger", "no_network", "not_member", "spoofed", "not_here", "not_encrypted", "ignored", "unanswered",
+	"tunnel_stranger", "tunnel_no_session", "tunnel_refused", "tunnel_full"}
 
 // Dropped counts what was dropped, by OverlayReasons.
 func (c *OverlayCounters) Dropped() []uint64 {
-	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered}
+	return []uint64{c.BadHead, c.Strangers, c.NoNetwork, c.NotMember, c.Spoofed, c.NotHere, c.Unsealed, c.Ignored, c.Unanswered,
+		c.Tunnel.Strangers, c.Tunnel.NoSession, c.Tunnel.Refused, c.Tunnel.Full}
 }
 
 // A Port carries bursts to and from other hosts. It belongs to one loop.

@@ -387,42 +387,6 @@ func TestFiller(t *testing.T) {
 	}
 }
 
-// TestFillerOfOnlyPackets: a full packet that is a whole message with an immediate leaves with
-// those of longer messages, as rsockets sends them.
-func TestFillerOfOnlyPackets(t *testing.T) {
-	const mtu = 2048
-	_, a, b := pair(FakeOptions{})
-	a.SetFiller(hostB, true)
-	var span memory.Span
-	sizes := []int{mtu, mtu, 2 * mtu, 4 * mtu, 8 * mtu, 15 * mtu}
-	psn := uint32(100)
-	for _, size := range sizes {
-		w := simpleBurst(&span, transport.KindWriteImm, size)
-		w.MTU, w.Packets, w.PSN = mtu, uint32(size/mtu), psn
-		psn += w.Packets
-		if err := carry(a, w); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a.Flush()
-	if got := a.Counters().SentCalls; got != 1 {
-		t.Errorf("%d messages, want 1", got)
-	}
-	s := &sink{t: t}
-	drain(b, s)
-	if len(s.bursts) != len(sizes) {
-		t.Fatalf("%d bursts arrived, want %d", len(s.bursts), len(sizes))
-	}
-	for i, d := range s.data {
-		if !bytes.Equal(d, bytes.Repeat([]byte{0x5a}, sizes[i])) {
-			t.Errorf("burst %d of %d bytes differs from what was sent", i, len(d))
-		}
-	}
-	if c := b.Counters(); c.Malformed+c.BadICRC != 0 {
-		t.Errorf("counters %+v", c)
-	}
-}
-
 func TestCongestion(t *testing.T) {
 	n, a, b := pair(FakeOptions{})
 	n.Way = func(d *FakeDatagram) { d.CE = d.Data[0] != byte(wire.CNP) }

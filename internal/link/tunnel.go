@@ -24,6 +24,8 @@ type Tunnel interface {
 	FD() int
 	// Overhead is how many bytes a datagram is longer than without a tunnel, at most.
 	Overhead() int
+	// Dropped is what it has dropped so far.
+	Dropped() TunnelCounters
 	// SetMap says who is there, with which keys and addresses. Hosts that are in no encrypted
 	// network need no tunnel.
 	SetMap(*overlay.Map)

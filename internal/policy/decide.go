@@ -16,6 +16,9 @@ func (n *network) judge(m, peer int32, c ib.Contact) ib.Operations {
 	if m == peer {
 		return ops
 	}
+	if n.stale(a) || n.stale(b) {
+		return 0
+	}
 	if c.By != ib.Them {
 		ops &= n.side(a, b, out, &c) & n.side(b, a, in, &c)
 	}
@@ -50,6 +53,9 @@ func (n *network) stranger(m int32, peer ib.GID, c ib.Contact) ib.Operations {
 	if a.types&typeBit(c.Type) == 0 {
 		return 0
 	}
+	if n.stale(a) {
+		return 0
+	}
 	at, ops := peer.Addr(), a.ops
 	if c.By != ib.Them {
 		ops &= n.sideTo(a, at, out, &c)
@@ -65,6 +71,9 @@ func (n *network) stranger(m int32, peer ib.GID, c ib.Contact) ib.Operations {
 func (n *network) group(m int32, group ib.GID, by ib.Asker) ib.Operations {
 	a := &n.members[m]
 	if a.types&typeBit(ib.UD) == 0 {
+		return 0
+	}
+	if n.stale(a) {
 		return 0
 	}
 	c := ib.Contact{Type: ib.UD, By: ib.Nobody} // no service is asked for

@@ -100,6 +100,9 @@ func (r *Rules) Explain(from, to tenant.Key, c ib.Contact) (*Answer, error) {
 
 // Why says why a connection with a peer is not allowed, or not with all operations.
 func (g *Guard) Why(peer ib.GID, c ib.Contact) string {
+	if why := g.staleness(peer); why != "" {
+		return why
+	}
 	p, ok := g.net.byAddress[peer]
 	switch {
 	case ok:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"vrdma/internal/ib"
 	"vrdma/internal/tenant"
@@ -21,7 +22,9 @@ type network struct {
 	byName    map[string]int32
 	byAddress map[ib.GID]int32
 	profiles  []*profile
-	classes   [][]uint64 // for each class the selectors that match: a bit each
+	classes   [][]uint64    // for each class the selectors that match: a bit each
+	patience  time.Duration // the shortest of its profiles'; 0: none has one
+	age       atomic.Int64  // how old the rules may be; only where there is patience
 }
 
 // A member is a NIC of the network.
@@ -38,6 +41,8 @@ type profile struct {
 	rules  [2][]*rule // by direction, in the order of policies: first its deny, then its allow list
 	closed [2]bool    // an allow list names the direction
 	cells  [2][]atomic.Pointer[cell]
+	// patience is how old the rules may be for new connections; 0: of any age.
+	patience time.Duration
 }
 
 // Directions of a connection, as the NIC that decides sees it.
@@ -145,7 +150,9 @@ func (n *network) newProfile(list []byte, rules [][2][]*rule) *profile {
 		for d := range p.rules {
 			p.rules[d] = append(p.rules[d], rules[i][d]...)
 		}
+		p.patience = shorter(p.patience, time.Duration(n.input.policies[i].Spec.MaxStaleness))
 	}
+	n.patience = shorter(n.patience, p.patience)
 	for d := range p.rules {
 		p.closed[d] = slices.ContainsFunc(p.rules[d], func(r *rule) bool { return !r.deny })
 		if len(p.rules[d]) > 0 {

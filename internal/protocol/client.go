@@ -89,25 +89,13 @@ func QueryStatus(socket string) (*Status, error) {
 }
 
 // QueryTenants asks at the tenants' socket of the daemon at socket for the NICs of tenants that we
-// administer. It is an error if there is no such socket.
-func QueryTenants(socket string) (*Status, error) {
-	path := findTenants(socket)
-	if path == "" {
-		return nil, fs.ErrNotExist
-	}
-	s, err := Dial(path, Hello{Kind: KindControl, Program: filepath.Base(os.Args[0])})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
+// administer; nil: it does not answer us.
+func QueryTenants(socket string) *Status {
 	st := new(Status)
-	if err := errors.Join(s.SendJSON(ControlRequest{Op: ControlStatus}), s.ReceiveJSON(st)); err != nil {
-		return nil, err
+	if !askTenants(socket, ControlRequest{Op: ControlStatus}, st) || st.Error != "" {
+		return nil
 	}
-	if st.Error != "" {
-		return nil, errors.New(st.Error)
-	}
-	return st, nil
+	return st
 }
 
 // QueryNICs asks the daemon at socket which NICs there are that we may open.
@@ -248,11 +236,16 @@ func QueryTop(socket string) (*Top, error) {
 // QueryUsage asks for the records of a tenant, or of all, since then.
 func QueryUsage(socket string, since time.Time, tenant string) (*UsageReport, error) {
 	req := ControlRequest{Op: ControlUsage, Since: since, Tenant: tenant}
-	if u := new(UsageReport); askTenants(socket, req, u) && u.Error == "" && len(u.Records) > 0 {
-		return u, nil
+	own := new(UsageReport)
+	answered := askTenants(socket, req, own) && own.Error == ""
+	if answered && len(own.Records) > 0 {
+		return own, nil
 	}
 	u := new(UsageReport)
 	err := ask(socket, req, u, &u.Error)
+	if answered && errors.Is(err, fs.ErrPermission) {
+		return own, nil // there is nothing to bill yet
+	}
 	return u, err
 }
 

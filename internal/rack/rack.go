@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vrdma/internal/budget"
@@ -88,10 +89,11 @@ type Rack struct {
 	doors   Doors
 	running bool // the engine's loop is
 
-	mu      sync.Mutex           // for those who only look, and who change
-	slots   map[tenant.Key]*slot // guarded by mu
-	tenants map[string]*account  // by name
-	rules   *policy.Rules        // nil: there was no world yet
+	mu      sync.Mutex                   // for those who only look, and who change
+	slots   map[tenant.Key]*slot         // guarded by mu
+	tenants map[string]*account          // by name
+	rules   *policy.Rules                // nil: there was no world yet
+	aging   atomic.Pointer[policy.Rules] // the same, for Age
 	chores  chores
 
 	connection connection
@@ -236,7 +238,7 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	default:
 		return m, fmt.Errorf("%v: way %s is not there yet: it needs a port in the network namespace of a container, which nothing opens today; use way vxlan or host", n.Key(), n.Spec.Way)
 	}
-	list := addresses(c)
+	list := c.Addresses()
 	if len(list) == 0 {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
@@ -248,14 +250,6 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 	m.addresses = fmt.Sprint(list)
 	m.mtu = r.mtu(n)
 	return m, nil
-}
-
-// addresses are those of a NIC.
-func addresses(c *tenant.NIC) []netip.Addr {
-	if len(c.Spec.Addresses) == 0 && c.Spec.Address.IsValid() {
-		return []netip.Addr{c.Spec.Address}
-	}
-	return c.Spec.Addresses
 }
 
 // put puts in a NIC that is not there.
@@ -299,7 +293,7 @@ func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 	if key := c.Key(); r.cfg.Capped != nil {
 		d.Capped = func(limit string) { r.cfg.Capped(key, limit) }
 	}
-	for _, a := range addresses(c) {
+	for _, a := range c.Addresses() {
 		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})
 	}
 	return d

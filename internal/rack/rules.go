@@ -1,6 +1,8 @@
 package rack
 
 import (
+	"time"
+
 	"vrdma/internal/engine"
 	"vrdma/internal/nic"
 	"vrdma/internal/policy"
@@ -11,6 +13,7 @@ import (
 // returns when connections that they do not allow any more have ended.
 func (r *Rack) obey(w *tenant.World) {
 	r.rules = policy.Compile(w, r.rules)
+	r.aging.Store(r.rules)
 	var list []engine.Guarded
 	r.mu.Lock()
 	for key, s := range r.slots {
@@ -27,6 +30,13 @@ func (r *Rack) obey(w *tenant.World) {
 		return
 	}
 	r.cfg.Engine.SetGuards(list) // fails only after the loop has ended, with all connections
+}
+
+// Age says how old what is known of the store may be. It may be called at any time.
+func (r *Rack) Age(age time.Duration) {
+	if rules := r.aging.Load(); rules != nil {
+		rules.SetAge(age)
+	}
 }
 
 // guardian has a NIC that nobody uses yet obey the rules for it, from its first moment on.

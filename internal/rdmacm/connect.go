@@ -116,9 +116,7 @@ func (id *ID) Connect(p *abi.CMConnParam, ece cm.ECE) (err error) {
 	if id.ud() {
 		id.conn, err = m.Ask(now, id, service, id.path(), id.header(private(p)))
 	} else {
-		path := id.path()
-		path.MTU = id.suitMTU(path.MTU, private(p))
-		id.conn, err = m.Connect(now, id, service, path, params(p, id.seq, ece, id.header(private(p))), id.qpType == abi.QPTypeUC)
+		id.conn, err = m.Connect(now, id, service, id.path(), params(p, id.seq, ece, id.header(private(p))), id.qpType == abi.QPTypeUC)
 	}
 	if err != nil {
 		return errnoOf(err)

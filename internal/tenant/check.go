@@ -257,6 +257,9 @@ func (c *checker) addresses(s *NICSpec) {
 	}
 }
 
+// Addresses are those of a NIC, however they were given.
+func (n *NIC) Addresses() []netip.Addr { return n.Spec.addresses() }
+
 // addresses are those that are given.
 func (s *NICSpec) addresses() []netip.Addr {
 	if s.Address.IsValid() {

@@ -42,7 +42,6 @@ type Options struct {
 // Counters count packets.
 type Counters struct {
 	Sent        uint64 // encrypted, to other hosts
-	SendFull    uint64 // dropped: WireGuard does not keep up
 	SendErrors  uint64 // dropped: the kernel refused them, for want of a route say
 	TooLong     uint64 // dropped: the way does not take so long ones
 	NoPeer      uint64 // dropped: for a host that there is no tunnel to
@@ -55,7 +54,7 @@ type Counters struct {
 
 // counters are those of a tunnel while it runs.
 type counters struct {
-	sent, sendFull, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
+	sent, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
 }
 
 // A Tunnel connects this host with others, each by an encrypted channel. What link.Tunnel has belongs
@@ -296,10 +295,16 @@ func (t *Tunnel) Receive(msgs []link.Message) (int, error) {
 func (t *Tunnel) Counters() Counters {
 	c := &t.count
 	return Counters{
-		Sent: c.sent.Load(), SendFull: c.sendFull.Load(), SendErrors: c.sendErrors.Load(), TooLong: c.tooLong.Load(),
+		Sent: c.sent.Load(), SendErrors: c.sendErrors.Load(), TooLong: c.tooLong.Load(),
 		NoPeer: c.noPeer.Load(), Waiting: c.waiting.Load(), Received: c.received.Load(),
 		ReceiveFull: c.receiveFull.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(),
 	}
+}
+
+// Dropped implements link.Tunnel.
+func (t *Tunnel) Dropped() link.TunnelCounters {
+	c := t.Counters()
+	return link.TunnelCounters{Strangers: c.Unknown, NoSession: c.NoPeer + c.Waiting, Refused: c.Malformed, Full: c.ReceiveFull + c.SendErrors + c.TooLong}
 }
 
 // Close ends all of it.

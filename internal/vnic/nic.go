@@ -3,6 +3,7 @@ package vnic
 import (
 	"io/fs"
 	"net/netip"
+	"strings"
 	"time"
 
 	"vrdma/internal/devicetree"
@@ -57,3 +58,6 @@ func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []devicetree.
 func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []devicetree.Counter) {
 	n.Tree = devicetree.Later(root, n.Device, mode, read)
 }
+
+// Whose splits a declared NIC's name, TENANT/NAME. The default NIC was not declared.
+func (n *NIC) Whose() (tenant, name string, declared bool) { return strings.Cut(n.Name, "/") }

@@ -183,6 +183,20 @@ func TestNap(t *testing.T) {
 	}
 }
 
+// TestPlace: a thread that polls beside the daemon goes to another processor, if it may.
+func TestPlace(t *testing.T) {
+	stub := compile(t, "libibverbs.so.1", "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "testdata/verbs_stub.c")
+	prog := compile(t, "place", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "testdata/place.c", stub)
+	for _, args := range [][]string{{prog}, {prog, "pinned"}} {
+		f := startFake(t)
+		cmd := command(t, f, library(t), args...)
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Dir(stub))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
+
 // TestSymbolVersions: the library loads wherever glibc is 2.17 or newer.
 func TestSymbolVersions(t *testing.T) {
 	if _, err := exec.LookPath("objdump"); err != nil {

@@ -149,14 +149,19 @@ func TestHostileTenant(t *testing.T) {
 	d := opened(t)
 	red := d.innocent(t)
 	for _, attack := range strings.Fields(string(list)) {
-		if attack == "claim_everything" && !harness.All() {
-			continue // the kernel takes ten seconds to find the pages; TestHostileProgram has it
-		}
 		t.Run(attack, func(t *testing.T) {
 			cmd := nobody(d.at("blue/web").command(bin, attack))
 			cmd.Env = append(cmd.Env, "HOSTILE_SECONDS="+harness.Pick("0.3", "3"))
 			p := harness.Spawn(t, cmd)
-			red.work(t, func() bool { return p.Ended(0) })
+			// What it may claim depends on the machine, and how long that takes on how loaded it is:
+			// it has enough time to do harm, and no more.
+			enough := time.Now().Add(harness.Pick(10*time.Second, minute/2))
+			red.work(t, func() bool {
+				if attack == "claim_everything" && time.Now().After(enough) {
+					p.Signal(syscall.SIGKILL)
+				}
+				return p.Ended(0)
+			})
 			if !strings.Contains(p.Output(), "begun") {
 				t.Errorf("the attack did not begin:\n%s", p.Output())
 			}

@@ -41,8 +41,8 @@ func sealedLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nic
 		keys[i] = k.Public()
 		h.start(t, append([]string{"--store", filepath.Join(dir, "store"), "--tunnel-key", filepath.Join(dir, "host.key"), "--underlay", underlay(h)}, l.args...)...)
 	}
-	w.a.declare(t, sealedNetworks(0, "other", underlay(w.b), keys[1]))
-	w.b.declare(t, sealedNetworks(1, "other", underlay(w.a), keys[0]))
+	w.a.declare(t, sealedNetworks(t, 0, underlay(w.b), keys[1]))
+	w.b.declare(t, sealedNetworks(t, 1, underlay(w.a), keys[0]))
 	nics = make(map[string][2]tenantNIC)
 	for _, name := range []string{"red", "blue"} {
 		nics[name] = [2]tenantNIC{{w.a, name + "/n1", "10.1.0.1"}, {w.b, name + "/n2", "10.1.0.2"}}
@@ -51,23 +51,21 @@ func sealedLab(t *testing.T, l layout, underlay func(*host) string) (w *lab, nic
 	return w, nics
 }
 
-// sealedNetworks are the objects of sealedLab for one of its hosts.
-func sealedNetworks(self int, other, at string, key [32]byte) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: %s}\nspec: {type: linux, address: \"%s\", publicKey: %s}\n", other, at, tunnel.FormatPublic(key))
-	for i, name := range []string{"red", "blue"} {
-		fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: %s}\nspec: {}\n", name)
-		fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: Network\nmetadata: {name: train, tenant: %s}\nspec: {vni: %d, subnets: [10.1.0.0/24, \"fd01::/64\"], encryption: %v}\n", name, redVNI+i, name == "red")
-		for n := range 2 {
-			where := ""
-			if n != self {
-				where = ", host: " + other
-			}
-			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: n%d, tenant: %s}\nspec: {network: train, address: 10.1.0.%d%s}\n", n+1, name, n+1, where)
-			fmt.Fprintf(&b, "---\napiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: m%d, tenant: %s}\nspec: {network: train, address: \"fd01::%d\"%s}\n", n+1, name, n+1, where)
+// sealedNetworks are the objects of sealedLab for one of its hosts: those of overlayLab, where the other
+// host has a key and tenant red's network is encrypted.
+func sealedNetworks(t *testing.T, self int, at string, key [32]byte) string {
+	t.Helper()
+	text := networks(self, "other", at)
+	for old, with := range map[string]string{
+		"type: linux,":                  "type: linux, publicKey: " + tunnel.FormatPublic(key) + ",",
+		fmt.Sprintf("vni: %d,", redVNI): fmt.Sprintf("vni: %d, encryption: true,", redVNI),
+	} {
+		if strings.Count(text, old) != 1 {
+			t.Fatalf("%q is not once in\n%s", old, text)
 		}
+		text = strings.Replace(text, old, with, 1)
 	}
-	return b.String()
+	return text
 }
 
 // A seen is what a capture of the underlay has.
@@ -134,21 +132,15 @@ func TestEncrypted(t *testing.T) {
 			line, inside := filepath.Join(dir, "line.pcap"), filepath.Join(dir, "inside.pcap")
 			stop := w.cable.Capture(t, line)
 			capture := w.a.startCapture(t, inside)
-			a, b := nics["red"][0], nics["red"][1]
-			for _, inner := range []string{"red", "red6"} {
-				from, to := nics[inner][0], nics[inner][1]
+			for _, name := range []string{"red", "red6"} {
+				a, b := nics[name][0], nics[name][1]
 				for _, work := range []workload.Workload{
 					workload.Pingpong("rc", 4096, 100, ""), workload.Pingpong("ud", 1000, 100, ""),
 					workload.Perf("write_bw", "-s 65536 -n 200"), workload.Perf("read_bw", "-s 65536 -n 100"),
 				} {
-					t.Run(work.Name+"/"+inner, func(t *testing.T) { work.Run(t, from.side(), to.side(), minute) })
+					t.Run(name+"/"+work.Name, func(t *testing.T) { work.Run(t, a.side(), b.side(), minute) })
 				}
-			}
-			server := b.Program(t, "rping", "-s", "-a", b.ip, "-C", "20", "-v")
-			b.AwaitManaged(t, server, 7174)
-			a.LaunchWith(t, []string{"--nic", a.name}, "rping", "-c", "-a", b.ip, "-C", "20", "-v").OK(t, minute)
-			if !server.Ended(minute) || server.Code() != 0 {
-				t.Errorf("rping: %s\n%s", server.Fate(), server.Output())
+				t.Run(name+"/rping", func(t *testing.T) { rping(t, a, b) })
 			}
 			blue := nics["blue"]
 			workload.Pingpong("rc", 4096, 20, "").Run(t, blue[0].side(), blue[1].side(), minute)

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,6 +30,19 @@ func (h *host) cpu(t *testing.T) (ticks int) {
 	return ticks
 }
 
+// tunnelDrops is what the host's tunnel has dropped, by why.
+func (h *host) tunnelDrops(t *testing.T) string {
+	t.Helper()
+	var all []string
+	for name, n := range h.Status(t).Counters {
+		if why, is := strings.CutPrefix(name, "overlay_tunnel_"); is && n > 0 {
+			all = append(all, fmt.Sprint(why, " ", n))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
 // TestSealedSpeed prints what an encrypted network costs beside one that is not, between the same two
 // hosts. It judges nothing: on a busy machine the figures mean little.
 func TestSealedSpeed(t *testing.T) {
@@ -53,6 +67,7 @@ func TestSealedSpeed(t *testing.T) {
 				gb := speed * (1 << 20) * 3 / 1e9
 				t.Logf("MTU %d %s write_bw 64 KiB: %.0f MiB/s, daemons' CPU %.0f + %.0f ms/GB", mtu, name, speed,
 					float64(w.a.cpu(t)-before[0])*10/gb, float64(w.b.cpu(t)-before[1])*10/gb)
+				t.Logf("dropped by the tunnels so far: %s; %s", w.a.tunnelDrops(t), w.b.tunnelDrops(t))
 				_, client = workload.Perf("send_lat", "-s 64 -n 3000").Start(t, a, b).OK(t, minute)
 				row = workload.Rows(client)[0]
 				t.Logf("MTU %d %s send_lat 64 B: median %s µs, 99 %% %s µs", mtu, name, row[4], row[7])

@@ -150,6 +150,9 @@ func TestChaos(t *testing.T) {
 					failed++
 				}
 				mu.Unlock()
+				if err != nil {
+					time.Sleep(20 * time.Millisecond)
+				}
 			}
 		})
 		work.Go(func() {

@@ -66,6 +66,8 @@ func (s *Store) usable() error {
 		return store.ErrClosed
 	case s.state == store.Strange:
 		return fmt.Errorf("nothing is changed: %w", s.why)
+	case s.state == store.Away:
+		return fmt.Errorf("the store %s does not answer (%w), last heard of %s; nothing was changed", s.name(), s.why, s.copy.Heard().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -82,6 +82,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, first: make(chan struct{}), physical: make(map[string]int64),
 		moved: make(chan struct{}), changed: make(chan struct{}), state: store.Away,
+		why: errors.New("it has not answered yet"),
 	}
 	if err := s.connect(); err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func strange(format string, args ...any) error { return &errStrange{fmt.Sprintf(
 // verify asks etcd which store it is. An *errStrange says that it is not the one that the copy is
 // of: an etcd that lost its data has the same cluster id as before, and its revisions begin again.
 func (s *Store) verify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, askTime/2)
 	defer cancel()
 	r, err := s.client.Get(ctx, s.key(store.KeyMeta))
 	if err != nil {
@@ -138,6 +138,9 @@ func (s *Store) probe() {
 			return
 		}
 		err := s.verify(s.ctx)
+		if err != nil {
+			err = s.verify(s.ctx) // another member is asked
+		}
 		if err == nil {
 			s.mu.Lock()
 			state := s.state

@@ -31,6 +31,11 @@ func until(t testing.TB, what string, f func() bool) {
 
 func untilState(t testing.TB, s *Store, state store.State) store.Health {
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("it is %+v", s.Health())
+		}
+	}()
 	until(t, "the store is "+string(state), func() bool { return s.Health().State == state })
 	return s.Health()
 }

@@ -115,6 +115,13 @@ func (p *process) gone() bool {
 	return err != nil || gone
 }
 
+// stay and leave count those who need it.
+func (p *process) stay() {
+	processes.mu.Lock()
+	p.users++
+	processes.mu.Unlock()
+}
+
 func (p *process) leave() error {
 	processes.mu.Lock()
 	defer processes.mu.Unlock()
@@ -250,7 +257,11 @@ func (d *Daemon) Arm(cq uint32, solicited bool) bool {
 }
 
 func (d *Daemon) Allocate(n uintptr) (Mapped, error) {
-	return mapAtOwnAddress(d.process.memory(), n)
+	m, err := mapAtOwnAddress(d.process.memory(), n)
+	if err == nil {
+		d.process.stay() // the file is needed to give the memory back
+	}
+	return m, err
 }
 
 func (d *Daemon) Free(m *Mapped) {
@@ -260,6 +271,7 @@ func (d *Daemon) Free(m *Mapped) {
 	// The file keeps what was written to it until it is told otherwise.
 	_ = unix.Fallocate(d.process.memory(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(m.At), int64(len(m.Mem)))
 	m.Unmap()
+	d.process.leave()
 }
 
 func (d *Daemon) Extents(start, length uint64, ours, writable bool) []protocol.Extent {

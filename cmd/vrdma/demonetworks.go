@@ -1,0 +1,357 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func demoNetworksCommand() *cobra.Command {
+	var inside bool
+	c := &cobra.Command{
+		Use:   "networks",
+		Short: "show two tenants with equal addresses on two hosts, and a rule that changes under traffic",
+		Long: `Makes two hosts of network namespaces on this machine, with a wire between them, etcd on the
+first, and a daemon on each; declares two tenants that use the same addresses; has both
+talk from host to host; and takes one tenant's connection away with a rule. Nothing stays.
+It needs no root, and these programs: etcd (Debian: etcd-server), ip, nsenter, unshare,
+rping.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := needTools("ip", "nsenter", "unshare", "rping"); err != nil {
+				return err
+			}
+			if _, err := exec.LookPath("etcd"); err != nil {
+				return lacks("etcd not found: hosts share what is declared in it. Install it (Debian: apt install etcd-server), or put the binary of its release into PATH")
+			}
+			if !inside {
+				return insideNamespaces()
+			}
+			d := &networksDemo{out: c.OutOrStdout()}
+			err := d.run()
+			return errors.Join(err, d.close())
+		},
+	}
+	c.Flags().BoolVar(&inside, "inside", false, "we are in namespaces of our own")
+	c.Flags().MarkHidden("inside") // fails only for a flag that is not there
+	return c
+}
+
+// insideNamespaces runs the demo again where it may make networks: a user namespace, if we are not
+// root.
+func insideNamespaces() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := []string{"--net", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	if os.Geteuid() != 0 {
+		args = append([]string{"--user", "--map-root-user"}, args...)
+	}
+	cmd := exec.Command("unshare", append(args, self, "demo", "networks", "--inside")...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &exitError{exit.ExitCode(), fmt.Errorf("the demo did not end well; if unshare was refused, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0), or run it as root")}
+	}
+	return err
+}
+
+// A networksDemo is two hosts.
+type networksDemo struct {
+	out   io.Writer
+	dir   string
+	hosts [2]*demoHost
+	kids  []*exec.Cmd
+	etcd  *transcript // what it says
+}
+
+// A demoHost is a network namespace with a daemon.
+type demoHost struct {
+	name, ip, socket string
+	pid              int // whose namespace it is
+	log              *transcript
+}
+
+const demoStore = "10.99.0.1:2379"
+
+func (d *networksDemo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
+
+// start starts a command that ends with the demo.
+func (d *networksDemo) start(out *transcript, argv ...string) (*exec.Cmd, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+d.dir, "XDG_STATE_HOME="+d.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	d.kids = append(d.kids, cmd)
+	return cmd, nil
+}
+
+// in is a command in a host's namespace.
+func (h *demoHost) in(argv ...string) []string {
+	return append([]string{"nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", h.pid), "--"}, argv...)
+}
+
+func run1(argv ...string) (string, error) {
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
+}
+
+// build makes the hosts, the wire and the store.
+func (d *networksDemo) build() (err error) {
+	if d.dir, err = os.MkdirTemp("/tmp", "vrdma-demo"); err != nil {
+		return err
+	}
+	for i, name := range []string{"node-a", "node-b"} {
+		h := &demoHost{name: name, ip: fmt.Sprintf("10.99.0.%d", i+1), socket: filepath.Join(d.dir, name, "vrdma.sock"), log: &transcript{}}
+		holder, err := d.start(h.log, "unshare", "--net", "sh", "-c", "echo there; exec sleep 3600")
+		if err != nil {
+			return err
+		}
+		h.pid = holder.Process.Pid
+		if err := h.log.await("there"); err != nil {
+			return err
+		}
+		d.hosts[i] = h
+	}
+	a, b := d.hosts[0], d.hosts[1]
+	steps := [][]string{a.in("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(b.pid))}
+	for _, h := range d.hosts {
+		steps = append(steps, h.in("ip", "link", "set", "lo", "up"), h.in("ip", "addr", "add", h.ip+"/24", "dev", "eth0"), h.in("ip", "link", "set", "eth0", "up"))
+	}
+	for _, step := range steps {
+		if _, err := run1(step...); err != nil {
+			return err
+		}
+	}
+	d.etcd = &transcript{}
+	url := "http://" + demoStore
+	_, err = d.start(d.etcd, a.in("etcd", "--data-dir", filepath.Join(d.dir, "etcd"), "--listen-client-urls", url, "--advertise-client-urls", url,
+		"--listen-peer-urls", "http://127.0.0.1:2380")...)
+	return err
+}
+
+// serve starts the daemons.
+func (d *networksDemo) serve() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, h := range d.hosts {
+		if err := os.Mkdir(filepath.Dir(h.socket), 0o700); err != nil {
+			return err
+		}
+		if _, err := d.start(h.log, h.in(self, "daemon", "--socket", h.socket, "--host-name", h.name, "--addr", h.ip, "--underlay", h.ip, "--store", "etcd://"+demoStore)...); err != nil {
+			return err
+		}
+	}
+	for _, h := range d.hosts {
+		if err := h.log.await("msg=serving"); err != nil {
+			return fmt.Errorf("%s: %w\netcd: %s", h.name, err, d.etcd.last())
+		}
+	}
+	return nil
+}
+
+// vrdma is a command at a host's daemon.
+func (d *networksDemo) vrdma(h *demoHost, stdin string, args ...string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(self, append([]string{"--socket", h.socket}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+d.dir, "XDG_STATE_HOME="+d.dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("vrdma %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// program is one with a NIC.
+func (d *networksDemo) program(h *demoHost, nic string, argv ...string) (*exec.Cmd, *transcript, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &transcript{}
+	cmd, err := d.start(t, h.in(append([]string{self, "run", "-q", "--socket", h.socket, "--nic", nic, "--"}, argv...)...)...)
+	return cmd, t, err
+}
+
+// demoObjects are what is declared.
+const demoObjects = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: TENANT}}
+---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: train, tenant: TENANT}, spec: {subnets: [10.1.0.0/24]}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: web, tenant: TENANT}, spec: {network: train, address: 10.1.0.1, host: node-a}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: db, tenant: TENANT}, spec: {network: train, address: 10.1.0.2, host: node-b}}
+`
+
+const demoRule = `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: no-web, tenant: red}, spec: {nics: {names: [db]}, deny: [{direction: in, peer: {nic: web}}]}}
+`
+
+func (d *networksDemo) run() error {
+	d.say("Two hosts, node-a (10.99.0.1) and node-b (10.99.0.2), etcd on node-a, and a vrdma daemon on each …")
+	if err := d.build(); err != nil {
+		return err
+	}
+	if err := d.serve(); err != nil {
+		return err
+	}
+	a, b := d.hosts[0], d.hosts[1]
+	text := strings.ReplaceAll(demoObjects, "TENANT", "red") + "---\n" + strings.ReplaceAll(demoObjects, "TENANT", "blue")
+	if _, err := d.vrdma(a, text, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"get", "hosts"}, {"get", "nics"}} {
+		out, err := d.vrdma(a, "", args...)
+		if err != nil {
+			return err
+		}
+		d.say("\n$ vrdma %s\n%s", strings.Join(args, " "), out)
+	}
+	d.say("Both tenants have 10.1.0.1 on node-a and 10.1.0.2 on node-b. rping of each, from host to host …")
+	servers, clients := map[string]*transcript{}, map[string]*transcript{}
+	processes := map[string]*exec.Cmd{}
+	for _, of := range []string{"red", "blue"} {
+		if err := d.ready(b, of+"/db"); err != nil {
+			return err
+		}
+		_, server, err := d.program(b, of+"/db", "rping", "-s", "-a", "10.1.0.2", "-v")
+		if err != nil {
+			return err
+		}
+		servers[of] = server
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the server listens
+			cmd, client, err := d.program(a, of+"/web", "rping", "-c", "-a", "10.1.0.2", "-v")
+			if err != nil {
+				return err
+			}
+			clients[of], processes[of] = client, cmd
+			if client.await("ping data") == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s's rping does not connect: %s %s", of, client.last(), server.last())
+			}
+		}
+		d.say("  %-5s %s", of, clients[of].first("ping data"))
+	}
+	d.say("\nNow a rule, at node-b, while both talk: red/db takes nothing from red/web.\n\n$ vrdma apply -f - <<< '%s'", strings.TrimSpace(demoRule))
+	begin := time.Now()
+	if _, err := d.vrdma(b, demoRule, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	processes["red"].Wait() // it fails: that is what is shown
+	d.say("red's connection ended %v after the command began. blue's has not noticed: %d lines of ping data, and counting.", time.Since(begin).Round(time.Millisecond), clients["blue"].count("ping data"))
+	before := clients["blue"].count("ping data")
+	for deadline := time.Now().Add(10 * time.Second); clients["blue"].count("ping data") == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("blue's connection stands still")
+		}
+	}
+	out, err := d.vrdma(b, "", "events", "--last", "3")
+	if err != nil {
+		return err
+	}
+	d.say("\n$ vrdma events --last 3\n%s", out)
+	return nil
+}
+
+// ready waits until a host has a NIC.
+func (d *networksDemo) ready(h *demoHost, nic string) error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		out, err := d.vrdma(h, "", "get", "nic", nic)
+		if err == nil && strings.Contains(out, "ready") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has no NIC %s: %s", h.name, nic, out)
+		}
+	}
+}
+
+// close ends everything.
+func (d *networksDemo) close() error {
+	for i := len(d.kids) - 1; i >= 0; i-- {
+		d.kids[i].Process.Kill()
+		d.kids[i].Wait() // it was killed, or has ended before
+	}
+	if d.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(d.dir)
+}
+
+// A transcript is what a program has said.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (t *transcript) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.Write(b)
+}
+
+func (t *transcript) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.String()
+}
+
+// await waits until something was said.
+func (t *transcript) await(what string) error {
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(t.String(), what); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no %q after half a minute: %s", what, t.last())
+		}
+		if s := t.String(); strings.Contains(s, "cm event") && strings.Contains(s, "REJECTED") { // rping: nobody listens yet
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
+func (t *transcript) count(what string) int { return strings.Count(t.String(), what) }
+
+// first is the first line that has something.
+func (t *transcript) first(what string) string {
+	for line := range strings.Lines(t.String()) {
+		if strings.Contains(line, what) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// last is the end of what was said.
+func (t *transcript) last() string {
+	s := strings.TrimSpace(t.String())
+	if i := len(s) - 1000; i > 0 {
+		s = "…" + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,98 @@
+package goverbs
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"vrdma/test/harness"
+	"vrdma/verbs"
+)
+
+const (
+	pings    = 20
+	pingSize = 64
+)
+
+// TestClientOfRping is rping's client: the server reads our buffer and writes it back.
+func TestClientOfRping(t *testing.T) {
+	harness.Need(t, "rping")
+	d := harness.Device(t)
+	port := harness.FreePort(t)
+	server := d.Launch(t, "rping", "-s", "-v", "-V", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-S", strconv.Itoa(pingSize))
+	d.AwaitManaged(t, server, port)
+	p := newProgram(t, d.Socket)
+	received = false
+	var err error
+	if p.c, err = p.m.Dial(testContext(t), fmt.Sprintf("127.0.0.1:%d", port), p.config()); err != nil {
+		t.Fatal(err)
+	}
+	data := p.mr.Bytes()[dataAt : dataAt+pingSize]
+	for i := range pings {
+		ping(data, i)
+		want := bytes.Clone(data)
+		p.tell(t, pingSize) // the server reads it
+		p.heard(t)
+		clear(data)
+		p.tell(t, pingSize) // the server writes it
+		p.heard(t)
+		if !bytes.Equal(data, want) {
+			t.Fatalf("ping %d came back as %q, want %q", i, data, want)
+		}
+	}
+	if err := p.c.Close(); err != nil {
+		t.Error(err)
+	}
+	if !server.Ended(minute) {
+		t.Fatalf("rping: %s\n%s", server.Fate(), server.Output())
+	}
+}
+
+// ping is the text of rping, which the other side checks.
+func ping(b []byte, i int) {
+	n := copy(b, fmt.Sprintf("rdma-ping-%d: ", i))
+	for c := 65 + i%58; n < len(b)-1; n++ {
+		b[n] = byte(c)
+		if c++; c > 122 {
+			c = 65
+		}
+	}
+	b[len(b)-1] = 0
+}
+
+// TestServerOfRping is rping's server, for a C client that checks what it gets.
+func TestServerOfRping(t *testing.T) {
+	harness.Need(t, "rping")
+	d := harness.Device(t)
+	p := newProgram(t, d.Socket)
+	received = false
+	l, err := p.m.Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := d.Launch(t, "rping", "-c", "-v", "-V", "-a", "127.0.0.1", "-p", strconv.Itoa(int(l.Addr().Port())), "-C", strconv.Itoa(pings), "-S", strconv.Itoa(pingSize))
+	r, err := l.Accept(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.c, err = r.Accept(testContext(t), p.config()); err != nil {
+		t.Fatal(err)
+	}
+	for range pings {
+		addr, key, n := p.heard(t)
+		if n != pingSize {
+			t.Fatalf("a ping of %d bytes", n)
+		}
+		p.do(t, verbs.SendWR{Op: verbs.Read, SGL: []verbs.SGE{p.mr.Slice(dataAt, int(n))}, RemoteAddr: addr, RKey: key})
+		p.tell(t, pingSize) // go on
+		addr, key, n = p.heard(t)
+		p.do(t, verbs.SendWR{Op: verbs.Write, SGL: []verbs.SGE{p.mr.Slice(dataAt, int(n))}, RemoteAddr: addr, RKey: key})
+		p.tell(t, pingSize)
+	}
+	client.OK(t, minute)
+	<-p.c.Done()
+	if err := p.c.Close(); err != nil {
+		t.Error(err)
+	}
+}
