@@ -143,6 +143,15 @@ type way struct {
 	// cut: connections end, and new ones are not taken.
 	cut  bool
 	open map[net.Conn]bool
+	log  []string // what became of connections
+}
+
+func (w *way) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.log) < 20 {
+		w.log = append(w.log, fmt.Sprintf(format, args...))
+	}
 }
 
 func newWay(t testing.TB, n *cable.Namespace, to string) *way {
@@ -157,6 +166,9 @@ func newWay(t testing.TB, n *cable.Namespace, to string) *way {
 	t.Cleanup(func() {
 		l.Close()
 		w.set(true)
+		if t.Failed() {
+			t.Logf("the way to the store:\n%s", strings.Join(w.log, "\n"))
+		}
 	})
 	go func() {
 		for {
@@ -174,9 +186,11 @@ func newWay(t testing.TB, n *cable.Namespace, to string) *way {
 func (w *way) carry(c net.Conn) {
 	defer c.Close()
 	to, err := net.Dial("tcp", w.to)
+	w.note("%v from %v: %v", c.LocalAddr(), c.RemoteAddr(), err)
 	if err != nil {
 		return
 	}
+	w.note("dialled %v -> %v", to.LocalAddr(), to.RemoteAddr())
 	defer to.Close()
 	w.mu.Lock()
 	if w.cut {
