@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -69,6 +70,18 @@ func newLab(t *testing.T) *lab {
 func (h *host) start(t *testing.T) {
 	t.Helper()
 	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+}
+
+// restart starts the daemon again where it was: another socket would be another daemon, which does
+// not get the host's name while the old one may live.
+func (h *host) restart(t *testing.T) {
+	t.Helper()
+	argv := append([]string{"--net=" + h.space.Path(), "--", harness.Binary(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
+	cmd := exec.Command("nsenter", argv...)
+	dir := filepath.Dir(h.Socket)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir)
+	h.Process = harness.Spawn(t, cmd)
+	h.Process.Printed(t, "msg=serving", minute)
 }
 
 // storeConfig is the file that says who daemons are to etcd.

@@ -192,7 +192,7 @@ func TestHostDies(t *testing.T) {
 	if out := w.a.must(t, "get", "nic", "red/db"); !strings.Contains(out, "b ") {
 		t.Errorf("its NIC is not on b any more:\n%s", out)
 	}
-	w.b.start(t)
+	w.b.restart(t)
 	w.b.ready(t, "red/db")
 	again := w.b.serve(t, "red/db", "10.1.0.2", "-C", "5")
 	w.a.program(t, "red/web", "rping", "-c", "-a", "10.1.0.2", "-C", "5").OK(t, minute)
