@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,7 +73,7 @@ type networksDemo struct {
 	out   io.Writer
 	dir   string
 	hosts [2]*demoHost
-	kids  []*exec.Cmd
+	kids  []*demoProgram
 	etcd  *transcript // what it says
 }
 
@@ -89,8 +88,15 @@ const demoStore = "10.99.0.1:2379"
 
 func (d *networksDemo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
 
+// A demoProgram is a command that runs.
+type demoProgram struct {
+	cmd   *exec.Cmd
+	said  *transcript
+	ended chan struct{} // closed then
+}
+
 // start starts a command that ends with the demo.
-func (d *networksDemo) start(out *transcript, argv ...string) (*exec.Cmd, error) {
+func (d *networksDemo) start(out *transcript, argv ...string) (*demoProgram, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+d.dir, "XDG_STATE_HOME="+d.dir)
@@ -98,8 +104,13 @@ func (d *networksDemo) start(out *transcript, argv ...string) (*exec.Cmd, error)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	d.kids = append(d.kids, cmd)
-	return cmd, nil
+	p := &demoProgram{cmd, out, make(chan struct{})}
+	go func() {
+		cmd.Wait() // programs that are refused fail: what they said is what counts
+		close(p.ended)
+	}()
+	d.kids = append(d.kids, p)
+	return p, nil
 }
 
 // in is a command in a host's namespace.
@@ -126,8 +137,8 @@ func (d *networksDemo) build() (err error) {
 		if err != nil {
 			return err
 		}
-		h.pid = holder.Process.Pid
-		if err := h.log.await("there"); err != nil {
+		h.pid = holder.cmd.Process.Pid
+		if err := holder.await("there"); err != nil {
 			return err
 		}
 		d.hosts[i] = h
@@ -155,16 +166,19 @@ func (d *networksDemo) serve() error {
 	if err != nil {
 		return err
 	}
+	var daemons []*demoProgram
 	for _, h := range d.hosts {
 		if err := os.Mkdir(filepath.Dir(h.socket), 0o700); err != nil {
 			return err
 		}
-		if _, err := d.start(h.log, h.in(self, "daemon", "--socket", h.socket, "--host-name", h.name, "--addr", h.ip, "--underlay", h.ip, "--store", "etcd://"+demoStore)...); err != nil {
+		daemon, err := d.start(h.log, h.in(self, "daemon", "--socket", h.socket, "--host-name", h.name, "--addr", h.ip, "--underlay", h.ip, "--store", "etcd://"+demoStore)...)
+		if err != nil {
 			return err
 		}
+		daemons = append(daemons, daemon)
 	}
-	for _, h := range d.hosts {
-		if err := h.log.await("msg=serving"); err != nil {
+	for i, h := range d.hosts {
+		if err := daemons[i].await("msg=serving"); err != nil {
 			return fmt.Errorf("%s: %w\netcd: %s", h.name, err, d.etcd.last())
 		}
 	}
@@ -188,14 +202,12 @@ func (d *networksDemo) vrdma(h *demoHost, stdin string, args ...string) (string,
 }
 
 // program is one with a NIC.
-func (d *networksDemo) program(h *demoHost, nic string, argv ...string) (*exec.Cmd, *transcript, error) {
+func (d *networksDemo) program(h *demoHost, nic string, argv ...string) (*demoProgram, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	t := &transcript{}
-	cmd, err := d.start(t, h.in(append([]string{self, "run", "-q", "--socket", h.socket, "--nic", nic, "--"}, argv...)...)...)
-	return cmd, t, err
+	return d.start(&transcript{}, h.in(append([]string{self, "run", "-q", "--socket", h.socket, "--nic", nic, "--"}, argv...)...)...)
 }
 
 // demoObjects are what is declared.
@@ -232,41 +244,28 @@ func (d *networksDemo) run() error {
 		d.say("\n$ vrdma %s\n%s", strings.Join(args, " "), out)
 	}
 	d.say("Both tenants have 10.1.0.1 on node-a and 10.1.0.2 on node-b. rping of each, from host to host …")
-	servers, clients := map[string]*transcript{}, map[string]*transcript{}
-	processes := map[string]*exec.Cmd{}
+	clients := map[string]*demoProgram{}
 	for _, of := range []string{"red", "blue"} {
-		if err := d.ready(b, of+"/db"); err != nil {
-			return err
-		}
-		_, server, err := d.program(b, of+"/db", "rping", "-s", "-a", "10.1.0.2", "-v")
+		client, err := d.ping(of)
 		if err != nil {
 			return err
 		}
-		servers[of] = server
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the server listens
-			cmd, client, err := d.program(a, of+"/web", "rping", "-c", "-a", "10.1.0.2", "-v")
-			if err != nil {
-				return err
-			}
-			clients[of], processes[of] = client, cmd
-			if client.await("ping data") == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("%s's rping does not connect: %s %s", of, client.last(), server.last())
-			}
-		}
-		d.say("  %-5s %s", of, clients[of].first("ping data"))
+		clients[of] = client
+		d.say("  %-5s %s", of, client.said.first("ping data"))
 	}
 	d.say("\nNow a rule, at node-b, while both talk: red/db takes nothing from red/web.\n\n$ vrdma apply -f - <<< '%s'", strings.TrimSpace(demoRule))
 	begin := time.Now()
 	if _, err := d.vrdma(b, demoRule, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	processes["red"].Wait() // it fails: that is what is shown
-	d.say("red's connection ended %v after the command began. blue's has not noticed: %d lines of ping data, and counting.", time.Since(begin).Round(time.Millisecond), clients["blue"].count("ping data"))
-	before := clients["blue"].count("ping data")
-	for deadline := time.Now().Add(10 * time.Second); clients["blue"].count("ping data") == before; time.Sleep(10 * time.Millisecond) {
+	select {
+	case <-clients["red"].ended:
+	case <-time.After(time.Minute):
+		return errors.New("red's connection goes on")
+	}
+	d.say("red's connection ended %v after the command began. blue's has not noticed: %d lines of ping data, and counting.", time.Since(begin).Round(time.Millisecond), clients["blue"].said.count("ping data"))
+	before := clients["blue"].said.count("ping data")
+	for deadline := time.Now().Add(10 * time.Second); clients["blue"].said.count("ping data") == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return errors.New("blue's connection stands still")
 		}
@@ -277,6 +276,30 @@ func (d *networksDemo) run() error {
 	}
 	d.say("\n$ vrdma events --last 3\n%s", out)
 	return nil
+}
+
+// ping has a tenant's NICs talk.
+func (d *networksDemo) ping(of string) (*demoProgram, error) {
+	a, b := d.hosts[0], d.hosts[1]
+	if err := d.ready(b, of+"/db"); err != nil {
+		return nil, err
+	}
+	server, err := d.program(b, of+"/db", "rping", "-s", "-a", "10.1.0.2", "-v")
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the server listens
+		client, err := d.program(a, of+"/web", "rping", "-c", "-a", "10.1.0.2", "-v")
+		if err != nil {
+			return nil, err
+		}
+		if client.await("ping data") == nil {
+			return client, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%s's rping does not connect: %s %s", of, client.said.last(), server.said.last())
+		}
+	}
 }
 
 // ready waits until a host has a NIC.
@@ -295,8 +318,8 @@ func (d *networksDemo) ready(h *demoHost, nic string) error {
 // close ends everything.
 func (d *networksDemo) close() error {
 	for i := len(d.kids) - 1; i >= 0; i-- {
-		d.kids[i].Process.Kill()
-		d.kids[i].Wait() // it was killed, or has ended before
+		d.kids[i].cmd.Process.Kill() // fails if it has ended before
+		<-d.kids[i].ended
 	}
 	if d.dir == "" {
 		return nil
@@ -323,13 +346,15 @@ func (t *transcript) String() string {
 }
 
 // await waits until something was said.
-func (t *transcript) await(what string) error {
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(t.String(), what); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("no %q after half a minute: %s", what, t.last())
+func (p *demoProgram) await(what string) error {
+	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(p.said.String(), what); {
+		select {
+		case <-p.ended:
+			return fmt.Errorf("it has ended: %s", p.said.last())
+		case <-time.After(10 * time.Millisecond):
 		}
-		if s := t.String(); strings.Contains(s, "cm event") && strings.Contains(s, "REJECTED") { // rping: nobody listens yet
-			return net.ErrClosed
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no %q after half a minute: %s", what, p.said.last())
 		}
 	}
 	return nil

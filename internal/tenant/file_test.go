@@ -109,7 +109,7 @@ spec:
 apiVersion: vrdma.io/v1
 kind: Host
 metadata: {name: switch-7.example.com}
-spec: {type: linux, addresses: [192.0.2.7, '2001:db8::7'], port: 8472, publicKey: AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=, tunnelPort: 51821}
+spec: {type: linux, addresses: [192.0.2.7, '2001:db8::7'], port: 8472, tunnelPort: 51820, publicKey: AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=}
 ---
 apiVersion: vrdma.io/v1
 kind: NIC

@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -69,6 +70,18 @@ func newLab(t *testing.T) *lab {
 func (h *host) start(t *testing.T) {
 	t.Helper()
 	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+}
+
+// restart starts the daemon again where it was: another socket would be another daemon, which does
+// not get the host's name while the old one may live.
+func (h *host) restart(t *testing.T) {
+	t.Helper()
+	argv := append([]string{"--net=" + h.space.Path(), "--", harness.Binary(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
+	cmd := exec.Command("nsenter", argv...)
+	dir := filepath.Dir(h.Socket)
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir)
+	h.Process = harness.Spawn(t, cmd)
+	h.Process.Printed(t, "msg=serving", minute)
 }
 
 // storeConfig is the file that says who daemons are to etcd.
@@ -143,6 +156,15 @@ type way struct {
 	// cut: connections end, and new ones are not taken.
 	cut  bool
 	open map[net.Conn]bool
+	log  []string // what became of connections
+}
+
+func (w *way) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.log) < 20 {
+		w.log = append(w.log, fmt.Sprintf(format, args...))
+	}
 }
 
 func newWay(t testing.TB, n *cable.Namespace, to string) *way {
@@ -157,6 +179,9 @@ func newWay(t testing.TB, n *cable.Namespace, to string) *way {
 	t.Cleanup(func() {
 		l.Close()
 		w.set(true)
+		if t.Failed() {
+			t.Logf("the way to the store:\n%s", strings.Join(w.log, "\n"))
+		}
 	})
 	go func() {
 		for {
@@ -174,9 +199,11 @@ func newWay(t testing.TB, n *cable.Namespace, to string) *way {
 func (w *way) carry(c net.Conn) {
 	defer c.Close()
 	to, err := net.Dial("tcp", w.to)
+	w.note("%v from %v: %v", c.LocalAddr(), c.RemoteAddr(), err)
 	if err != nil {
 		return
 	}
+	w.note("dialled %v -> %v", to.LocalAddr(), to.RemoteAddr())
 	defer to.Close()
 	w.mu.Lock()
 	if w.cut {

