@@ -179,8 +179,7 @@ func (m *Member) Start() {
 		"--heartbeat-interval", "50", "--election-timeout", "500", "--log-level", "error", "--logger", "zap",
 		"--client-cert-auth", "--trusted-ca-file", m.c.CA, "--cert-file", filepath.Join(m.c.dir, "server.crt"), "--key-file", filepath.Join(m.c.dir, "server.key"))
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := harness.Begin(cmd); err != nil {
 		m.c.t.Fatal(err)
 	}
 	m.cmd, m.ended = cmd, make(chan struct{})

@@ -48,6 +48,19 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return c
 })
 
+// Begin starts cmd, which is killed if the test binary dies. cmd.Start with a parent-death signal would
+// not do: it is killed in the midst of a test if the thread that happened to start it ends, as
+// those do that have been in another namespace.
+func Begin(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan error)
+	starts() <- func() { started <- cmd.Start() }
+	return <-started
+}
+
 // Process is a program that the test started, with its output.
 type Process struct {
 	Name   string
@@ -70,10 +83,7 @@ func Spawn(t testing.TB, cmd *exec.Cmd) *Process {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	started := make(chan error)
-	starts() <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	if err := Begin(cmd); err != nil {
 		t.Fatalf("start %s: %v", p.Name, err)
 	}
 	go func() {
