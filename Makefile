@@ -8,7 +8,7 @@ VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 
 # The race detector makes Go 5 to 10 times slower; nothing in the tests is a timed
 # comparison, so that costs patience only.
-UNIT     := ./cmd/... ./internal/... ./shim/...
+UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
 

@@ -3,6 +3,7 @@ package preflight
 import (
 	"bufio"
 	"bytes"
+	"debug/buildinfo"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -144,10 +147,12 @@ func linked(path string, file *os.File) *Finding {
 	}
 	loader := loaderOf(image)
 	switch {
+	case loader == "" && ownVerbs(file):
+		return nil
 	case loader == "" && image.Section(".go.buildinfo") != nil:
 		return &Finding{
 			What:  path + " is a static Go binary",
-			Do:    "it makes its own system calls and loads no library, so it sees neither the device nor run --sockets; build it with cgo (and, for the device, libibverbs)",
+			Do:    "it makes its own system calls and loads no library, so it sees neither the device nor run --sockets; use package vrdma/verbs, or build it with cgo (and, for the device, libibverbs)",
 			Fatal: true,
 		}
 	case loader == "":
@@ -164,6 +169,17 @@ func linked(path string, file *os.File) *Finding {
 		}
 	}
 	return nil
+}
+
+// ownVerbs reports whether a Go binary has our module in it: package verbs needs no library, only the
+// environment.
+func ownVerbs(file *os.File) bool {
+	info, err := buildinfo.Read(file)
+	if err != nil {
+		return false
+	}
+	const module = "vrdma"
+	return info.Main.Path == module || slices.ContainsFunc(info.Deps, func(d *debug.Module) bool { return d.Path == module })
 }
 
 // loaderOf is the dynamic loader that an image asks for, or "".

@@ -75,7 +75,7 @@ const (
 	// lately is for how long after a turn of class latency others have short turns.
 	lately = ib.Time(1_000_000)
 	// shortTurn is how many bytes those are.
-	shortTurn = 32 << 10
+	shortTurn = 16 << 10
 	// wakesAtOnce bounds how many come out of the wheel in one call.
 	wakesAtOnce = 64
 	// A guarantee may be saved up for so many milliseconds, and so many bytes at least.

@@ -17,6 +17,7 @@ func TestRXE(t *testing.T) {
 	t.Run("tools", l.tools)
 	t.Run("foreign", l.foreign)
 	t.Run("managed", l.managed)
+	t.Run("go", l.goVerbs)
 	t.Run("multicast", l.multicast)
 	t.Run("answers", l.answers)
 	t.Run("ipv6", l.ipv6)

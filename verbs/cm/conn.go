@@ -79,7 +79,8 @@ func (c *Conn) Private() []byte { return c.private }
 func (c *Conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
-// Done is closed when the connection has ended: the peer has disconnected, or the device is gone.
+// Done is closed when the connection has ended: the peer has disconnected, or the device is gone. What
+// is posted then completes as Flushed.
 func (c *Conn) Done() <-chan struct{} { return c.i.gone }
 
 // Datagram fills in where a UD connection's datagrams go.
@@ -203,6 +204,12 @@ func (i *identifier) addresses() (local, remote netip.AddrPort) {
 func (c *Conn) prepare(cfg *Config) (err error) {
 	if c.qp, err = cfg.PD.CreateQP(cfg.QP); err != nil {
 		return err
+	}
+	if c.qp.Type() != verbs.UD {
+		qp := c.qp
+		c.i.m.idMu.Lock()
+		c.i.ending = func() { _ = qp.Modify(verbs.Err, verbs.Attr{}) }
+		c.i.m.idMu.Unlock()
 	}
 	if err = c.ready(verbs.Init); err == nil && cfg.Prepare != nil {
 		err = cfg.Prepare(c.qp)

@@ -124,6 +124,7 @@ type identifier struct {
 	gone   chan struct{}        // closed when the connection has ended
 	once   sync.Once
 	left   sync.Once
+	ending func() // guarded by Manager.idMu; called at the end of the connection; nil: nobody wants to know
 }
 
 // backlog is how many requests may wait for Accept.
@@ -206,13 +207,19 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 	if e.Event == abi.CMEventConnectRequest {
 		i = m.uids[e.UID] // the listener: the number is the new one's
 	}
+	var ending func()
+	if i != nil {
+		ending = i.ending
+	}
 	m.idMu.Unlock()
 	switch {
 	case i == nil && e.Event == abi.CMEventConnectRequest:
 		m.drop(e.ID)
 	case i == nil:
 	case e.Event == abi.CMEventDisconnected || e.Event == abi.CMEventTimewaitExit || e.Event == abi.CMEventDeviceRemoval:
-		i.end()
+		if i.end(); ending != nil {
+			ending()
+		}
 	default:
 		select {
 		case i.events <- *e:
