@@ -20,6 +20,9 @@ const (
 	netVNI                   = 0x123456
 )
 
+// rping is between members.
+var rping = workload.Managed{Name: "rping", Port: 7174, Server: "rping -s -a ADDR -p PORT -v -V -C 10", Client: "rping -c -a ADDR -p PORT -v -V -C 10", Must: "ping data"}
+
 // memberNIC is a declared NIC, as a place for programs.
 type memberNIC struct {
 	*harness.Daemon
@@ -62,12 +65,12 @@ func (l *lab) overlay(t *testing.T) {
 			}
 			ours, guest := c.p.ours, c.p.guest
 			ours.IP, guest.IP = c.addr, c.guest // of rdma_cm
-			rping := workload.Managed{Name: "rping", Port: 7174, Server: "rping -s -a ADDR -p PORT -v -V -C 10", Client: "rping -c -a ADDR -p PORT -v -V -C 10", Must: "ping data"}
 			t.Run("rping/guest_client", func(t *testing.T) { c.p.persist(t, rping, ours, guest) })
 			t.Run("rping/our_client", func(t *testing.T) { c.p.persist(t, rping, guest, ours) })
 		})
 	}
 	t.Run("probes", func(t *testing.T) { l.probes(t, d, p4) })
+	t.Run("static", func(t *testing.T) { l.told(t, d, p4) })
 	c := d.Status(t).Counters
 	if c["overlay_questions"] == 0 || c["overlay_spoofed"]+c["overlay_bad_head"]+c["overlay_not_member"]+c["overlay_stranger"]+c["overlay_not_here"] != 0 {
 		t.Errorf("the overlay counted %v", c)
@@ -78,13 +81,13 @@ func (l *lab) overlay(t *testing.T) {
 // It does so seconds after the last answer here, and half a minute as Linux comes.
 func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
 	questions := func() uint64 { return d.Status(t).Counters["overlay_questions"] }
-	before := questions()
 	seconds, rounds := harness.Pick(12, 120), 5
 	if !harness.All() {
-		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/"+netDevice+"; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done")
+		// What it knows already it knows for as long as it was told then: it has to forget that.
+		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/"+netDevice+"; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done; /usr/sbin/ip neigh flush dev "+netDevice)
 	}
-	const least = 2
-	for i := range rounds { // a guest that gets no processor asks late
+	before, least := questions(), uint64(harness.Pick(3, 2)) // the first one after the flush is no probe
+	for i := range rounds {                                  // a guest that gets no processor asks late
 		p.persist(t, perf("write_lat", fmt.Sprintf("-D %d -s 64", seconds)), p.ours, p.guest)
 		n := questions() - before
 		t.Logf("%d questions in %d seconds", n, seconds*(i+1))
@@ -95,18 +98,34 @@ func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
 	t.Errorf("%d questions came while traffic ran, want %d: the kernel was content, which proves nothing", questions()-before, least)
 }
 
+// told: the guest becomes a member again, and is told where everybody is. It asks for nobody's MAC.
+func (l *lab) told(t *testing.T, d *harness.Daemon, p pair) {
+	l.leaveNetwork(t)
+	l.joinNetwork(t, d, "--static")
+	ours, guest := p.ours, p.guest
+	ours.IP, guest.IP = netIP4, guestNetIP4
+	p.persist(t, rping, ours, guest)
+	p.persist(t, rping, guest, ours)
+	out := l.guest.Run(t, limit, "ip", "neigh", "show", "dev", netDevice)
+	for _, a := range []string{netIP4, netIP6} {
+		if !strings.Contains(out, a+" lladdr") || strings.Count(out, "PERMANENT") != 2 {
+			t.Errorf("the guest's neighbours, want %s to be permanent:\n%s", a, out)
+		}
+	}
+}
+
 // netDevice is the guest's vxlan device, as the commands call it.
 var netDevice = fmt.Sprintf("vx%d", netVNI)
 
 // joinNetwork makes the guest a member, with rxe on its vxlan device: by the commands that vrdma prints
 // for it, and nothing else.
-func (l *lab) joinNetwork(t *testing.T, d *harness.Daemon) {
+func (l *lab) joinNetwork(t *testing.T, d *harness.Daemon, flags ...string) {
 	t.Helper()
-	out, err := d.Command("network", "show", "red/train", "--linux").CombinedOutput()
+	out, err := d.Command(append([]string{"network", "show", "red/train", "--linux"}, flags...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("network show: %v\n%s", err, out)
 	}
-	t.Logf("$ vrdma network show red/train --linux\n%s", out)
+	t.Logf("$ vrdma network show red/train --linux %s\n%s", strings.Join(flags, " "), out)
 	l.guest.Run(t, limit, "rdma", "link", "delete", "rxe0")
 	for line := range strings.Lines(string(out)) {
 		if argv := strings.Fields(line); len(argv) > 0 && argv[0] != "#" {
