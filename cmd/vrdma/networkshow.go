@@ -73,6 +73,7 @@ type membership struct {
 	where   map[string]string // a NIC's host by its name; "": nowhere
 	hosts   map[string]*tenant.Host
 	states  map[string]control.State // of hosts
+	alone   string                   // the host that has every NIC which is not pinned; "": there are others
 }
 
 func readMembership(socket string, k tenant.Key) (*membership, error) {
@@ -88,6 +89,11 @@ func readMembership(socket string, k tenant.Key) (*membership, error) {
 			if err := m.take(it, k.Name); err != nil {
 				return nil, err
 			}
+		}
+	}
+	for name, at := range m.where {
+		if at == "" {
+			m.where[name] = m.alone
 		}
 	}
 	return m, nil
@@ -112,7 +118,9 @@ func (m *membership) take(it control.Item, network string) error {
 	case *tenant.Host:
 		m.hosts[o.Metadata.Name] = o
 		if it.Status != nil {
-			m.states[o.Metadata.Name] = it.Status.State
+			if m.states[o.Metadata.Name] = it.Status.State; it.Status.Alone {
+				m.alone = o.Metadata.Name
+			}
 		}
 	}
 	return nil

@@ -240,7 +240,7 @@ func (p *Plane) hostStatus(s *snapshot, h *tenant.Host) Status {
 	case name == p.cfg.Host && p.Fenced() != "":
 		return Status{State: Failed, Reason: p.Fenced()}
 	case name == p.cfg.Host:
-		return Status{State: Ready}
+		return Status{State: Ready, Alone: !p.shared()}
 	case s.live[name] == "":
 		return Status{State: Gone, Reason: "its daemon was not heard of for half a minute; its NICs stay where they are"}
 	}

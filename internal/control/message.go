@@ -134,6 +134,8 @@ type Status struct {
 	Since  time.Time `json:"since,omitzero"`
 	// Host is the one that has the NIC; "": none has, because nobody has opened it.
 	Host string `json:"host,omitempty"`
+	// Alone, of a host: its daemon has a store of its own, and so every NIC that is not pinned to another.
+	Alone bool `json:"alone,omitempty"`
 	// Socket is the door of the NIC on this host, where it is ready.
 	Socket string `json:"socket,omitempty"`
 }

@@ -91,7 +91,7 @@ func (g *Guest) gid(t *testing.T, ip string) int {
 	for i := 0; i < 16; i += 2 {
 		words = append(words, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
 	}
-	out := g.Run(t, limit, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/gids && grep -l "+strings.Join(words, ":")+" *")
+	out := g.Run(t, limit, "sh", "-c", "cd /sys/class/infiniband/*/ports/1/gids && grep -l "+strings.Join(words, ":")+" *")
 	n, err := strconv.Atoi(strings.TrimSpace(out))
 	if err != nil {
 		t.Fatalf("the guest's device has no GID for %s: %q", ip, out)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"vrdma/test/harness"
@@ -18,6 +19,9 @@ const (
 	guestMAC                 = "02:00:5e:10:00:02"
 	netVNI                   = 0x123456
 )
+
+// rping is between members.
+var rping = workload.Managed{Name: "rping", Port: 7174, Server: "rping -s -a ADDR -p PORT -v -V -C 10", Client: "rping -c -a ADDR -p PORT -v -V -C 10", Must: "ping data"}
 
 // memberNIC is a declared NIC, as a place for programs.
 type memberNIC struct {
@@ -35,9 +39,9 @@ func (n memberNIC) Program(t testing.TB, argv ...string) harness.Program {
 func (l *lab) overlay(t *testing.T) {
 	l.cable.Keep(t)
 	d := l.daemon(t, "--store", filepath.Join(harness.Directory(t, nil), "store"), "--underlay", ourIP4)
-	l.joinNetwork(t)
-	defer l.leaveNetwork(t)
 	declareNetwork(t, d)
+	l.joinNetwork(t, d)
+	defer l.leaveNetwork(t)
 	p4 := pair{
 		lab:   l,
 		ours:  workload.Host{Machine: memberNIC{d, "red/ours"}, IP: ourIP4},
@@ -61,12 +65,12 @@ func (l *lab) overlay(t *testing.T) {
 			}
 			ours, guest := c.p.ours, c.p.guest
 			ours.IP, guest.IP = c.addr, c.guest // of rdma_cm
-			rping := workload.Managed{Name: "rping", Port: 7174, Server: "rping -s -a ADDR -p PORT -v -V -C 10", Client: "rping -c -a ADDR -p PORT -v -V -C 10", Must: "ping data"}
 			t.Run("rping/guest_client", func(t *testing.T) { c.p.persist(t, rping, ours, guest) })
 			t.Run("rping/our_client", func(t *testing.T) { c.p.persist(t, rping, guest, ours) })
 		})
 	}
 	t.Run("probes", func(t *testing.T) { l.probes(t, d, p4) })
+	t.Run("static", func(t *testing.T) { l.told(t, d, p4) })
 	c := d.Status(t).Counters
 	if c["overlay_questions"] == 0 || c["overlay_spoofed"]+c["overlay_bad_head"]+c["overlay_not_member"]+c["overlay_stranger"]+c["overlay_not_here"] != 0 {
 		t.Errorf("the overlay counted %v", c)
@@ -77,38 +81,65 @@ func (l *lab) overlay(t *testing.T) {
 // It does so seconds after the last answer here, and half a minute as Linux comes.
 func (l *lab) probes(t *testing.T, d *harness.Daemon, p pair) {
 	questions := func() uint64 { return d.Status(t).Counters["overlay_questions"] }
-	before := questions()
-	seconds := harness.Pick(12, 120)
+	seconds, rounds := harness.Pick(12, 120), 5
 	if !harness.All() {
-		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/vxlan0; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done")
+		// What it knows already it knows for as long as it was told then: it has to forget that.
+		l.guest.Run(t, limit, "sh", "-c", "for f in 4 6; do cd /proc/sys/net/ipv$f/neigh/"+netDevice+"; echo 2000 >base_reachable_time_ms; echo 1 >delay_first_probe_time; echo 1 >gc_stale_time; done; /usr/sbin/ip neigh flush dev "+netDevice)
 	}
-	p.persist(t, perf("write_lat", fmt.Sprintf("-D %d -s 64", seconds)), p.ours, p.guest)
-	least := harness.Pick(uint64(2), 2)
-	if n := questions() - before; n < least {
-		t.Errorf("%d questions came while traffic ran for %d seconds, want %d: the kernel was content, which proves nothing", n, seconds, least)
-	} else {
-		t.Logf("%d questions in %d seconds", n, seconds)
+	before, least := questions(), uint64(harness.Pick(3, 2)) // the first one after the flush is no probe
+	for i := range rounds {                                  // a guest that gets no processor asks late
+		p.persist(t, perf("write_lat", fmt.Sprintf("-D %d -s 64", seconds)), p.ours, p.guest)
+		n := questions() - before
+		t.Logf("%d questions in %d seconds", n, seconds*(i+1))
+		if n >= least {
+			return
+		}
+	}
+	t.Errorf("%d questions came while traffic ran, want %d: the kernel was content, which proves nothing", questions()-before, least)
+}
+
+// told: the guest becomes a member again, and is told where everybody is. It asks for nobody's MAC.
+func (l *lab) told(t *testing.T, d *harness.Daemon, p pair) {
+	l.leaveNetwork(t)
+	l.joinNetwork(t, d, "--static")
+	ours, guest := p.ours, p.guest
+	ours.IP, guest.IP = netIP4, guestNetIP4
+	p.persist(t, rping, ours, guest)
+	p.persist(t, rping, guest, ours)
+	out := l.guest.Run(t, limit, "ip", "neigh", "show", "dev", netDevice)
+	for _, a := range []string{netIP4, netIP6} {
+		if !strings.Contains(out, a+" lladdr") || strings.Count(out, "PERMANENT") != 2 {
+			t.Errorf("the guest's neighbours, want %s to be permanent:\n%s", a, out)
+		}
 	}
 }
 
-// joinNetwork makes the guest a member, with rxe0 on its vxlan device.
-func (l *lab) joinNetwork(t *testing.T) {
+// netDevice is the guest's vxlan device, as the commands call it.
+var netDevice = fmt.Sprintf("vx%d", netVNI)
+
+// joinNetwork makes the guest a member, with rxe on its vxlan device: by the commands that vrdma prints
+// for it, and nothing else.
+func (l *lab) joinNetwork(t *testing.T, d *harness.Daemon, flags ...string) {
 	t.Helper()
-	l.guest.Run(t, limit, "sh", "-ec", fmt.Sprintf(`modprobe vxlan
-		/usr/sbin/ip link add vxlan0 address %s type vxlan id %d dstport 4789 local %s remote %s dev eth0
-		/usr/sbin/ip address add %s/24 dev vxlan0
-		/usr/sbin/ip address add %s/64 dev vxlan0 nodad
-		/usr/sbin/ip link set vxlan0 up
-		rdma link delete rxe0
-		rdma link add rxe0 type rxe netdev vxlan0`, guestMAC, netVNI, guestIP4, ourIP4, guestNetIP4, guestNetIP6))
+	out, err := d.Command(append([]string{"network", "show", "red/train", "--linux"}, flags...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("network show: %v\n%s", err, out)
+	}
+	t.Logf("$ vrdma network show red/train --linux %s\n%s", strings.Join(flags, " "), out)
+	l.guest.Run(t, limit, "rdma", "link", "delete", "rxe0")
+	for line := range strings.Lines(string(out)) {
+		if argv := strings.Fields(line); len(argv) > 0 && argv[0] != "#" {
+			l.guest.Run(t, limit, argv...)
+		}
+	}
 }
 
 // leaveNetwork undoes that.
 func (l *lab) leaveNetwork(t *testing.T) {
 	t.Helper()
-	l.guest.Run(t, limit, "sh", "-ec", `rdma link delete rxe0
-		/usr/sbin/ip link delete vxlan0
-		rdma link add rxe0 type rxe netdev eth0`)
+	l.guest.Run(t, limit, "sh", "-ec", fmt.Sprintf(`rdma link delete rxe_%[1]s
+		/usr/sbin/ip link delete %[1]s
+		rdma link add rxe0 type rxe netdev eth0`, netDevice))
 }
 
 // declareNetwork declares the network, its NICs and the guest's host.
