@@ -88,7 +88,7 @@ func (q *QP) rung(err error) error {
 	}
 	if err == syscall.EAGAIN {
 		var r abi.PostSendResp
-		_, err = exec(q.d, abi.CmdPostSend, &abi.PostSend{Response: q.d.response(), QPHandle: q.handle}, nil, decode(&r))
+		_, err = exec(q.d, abi.CmdPostSend, &abi.PostSend{Response: q.d.response(), QPHandle: q.handle, WQESize: sendWRSize}, nil, decode(&r))
 	}
 	return fault("post a send", err)
 }

@@ -115,9 +115,12 @@ func (q *QP) create(p *PD, c *QPConfig) error {
 		return err
 	}
 	head := abi.CmdHeader{Command: abi.CmdPostSend, InWords: uint16(8+abi.Size[abi.PostSend]()) / 4, OutWords: 1}
-	q.bell = abi.Encode(abi.Encode(nil, &head), &abi.PostSend{Response: p.d.response(), QPHandle: q.handle})
+	q.bell = abi.Encode(abi.Encode(nil, &head), &abi.PostSend{Response: p.d.response(), QPHandle: q.handle, WQESize: sendWRSize})
 	return nil
 }
+
+// sendWRSize is sizeof(struct ibv_send_wr): the kernel wants to be told, also where none follows.
+const sendWRSize = 128
 
 // QPN is the queue pair's number.
 func (q *QP) QPN() uint32 { return q.qpn }

@@ -55,8 +55,12 @@ func run(ctx context.Context, o verbs.Options, server bool, listen, peer string,
 	if !server && peer == "" {
 		return errors.New("whom? give ADDRESS:PORT, or -s to answer")
 	}
-	if size < 1 || size > 1<<20 || count < 1 {
+	const most = 1 << 20
+	if size < 1 || size > most || count < 1 {
 		return errors.New("a size is from 1 to 1048576, a count at least 1")
+	}
+	if server {
+		size = most // whatever comes
 	}
 	dev, err := o.Open(ctx)
 	if err != nil {

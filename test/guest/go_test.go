@@ -25,16 +25,16 @@ func (l *lab) goVerbs(t *testing.T) {
 	const port = "7500"
 	server := l.guest.Launch(t, ping, "-kernel", "-s", "-l", "0.0.0.0:"+port)
 	l.guest.AwaitManaged(t, server, 7500)
-	out := d.Run(t, limit, ping, "-n", "200", p.guest.IP+":"+port)
-	if !strings.Contains(out, "200 pings of 64 bytes") {
-		t.Errorf("the client on vrdma says\n%s", out)
+	client := d.Launch(t, ping, "-n", "200", p.guest.IP+":"+port)
+	if !client.Ended(limit) || !strings.Contains(client.Output(), "200 pings of 64 bytes") {
+		t.Errorf("the client on vrdma: %s\n%s\nthe server on rxe: %s", client.Fate(), client.Output(), server.Output())
 	}
 	if !server.Ended(limit) || server.Code() != 0 {
 		t.Errorf("the server on rxe: %s\n%s", server.Fate(), server.Output())
 	}
 	here := d.Launch(t, ping, "-s", "-l", p.ours.IP+":"+port)
 	d.AwaitManaged(t, here, 7500)
-	out = l.guest.Run(t, limit, ping, "-kernel", "-n", "200", "-size", "5000", p.ours.IP+":"+port)
+	out := l.guest.Run(t, limit, ping, "-kernel", "-n", "200", "-size", "5000", p.ours.IP+":"+port)
 	if !strings.Contains(out, "200 pings of 5000 bytes") {
 		t.Errorf("the client on rxe says\n%s", out)
 	}
