@@ -141,12 +141,13 @@ const (
 // the loop had to wait for a processor, the answers are there but have not been read. It
 // reports whether that is done; if not, the next pass goes on.
 func (e *Engine) hear() bool {
-	if !e.net.any() || e.net.traffic.dry || e.net.traffic.flood {
+	if !e.net.any() || e.net.traffic.isDry(e.now) || e.net.traffic.flood {
 		return !e.net.traffic.flood
 	}
 	for range hearPerPass {
 		if !e.poll(true) {
-			e.net.traffic.dry, e.net.heard = true, 0
+			e.net.traffic.ranDry(e.now)
+			e.net.heard = 0
 			return true
 		}
 		e.net.traffic.wake(e.now)
@@ -156,7 +157,8 @@ func (e *Engine) hear() bool {
 		e.net.traffic.flood = true
 		return false
 	}
-	e.net.traffic.dry, e.net.heard = true, 0 // that will do for this pass
+	e.net.traffic.ranDry(e.now) // that will do for this pass
+	e.net.heard = 0
 	return true
 }
 

@@ -329,3 +329,28 @@ func TestFloodBeforeTimeout(t *testing.T) {
 		pour()
 	}
 }
+
+// TestHeardAfterWait: the loop has lost its processor in the midst of a pass, after it found nothing at
+// the sockets. What has come meanwhile is heard before somebody is held to have been silent.
+func TestHeardAfterWait(t *testing.T) {
+	as, bs := byHand(t, 1, Options{})
+	a, b := as[0], bs[0]
+	e := a.c.e
+	a.post(wr{op: opWrite, n: 8, remote: b.c.base, rkey: b.mr.RKey})
+	a.pass(time.Microsecond)
+	e.pollPort()
+	if !e.net.traffic.dry {
+		t.Fatal("there is an answer already")
+	}
+	for range 4 {
+		b.pass(time.Millisecond)
+	}
+	before := e.LinkCounters().RcvdPackets
+	if e.hear(); e.LinkCounters().RcvdPackets != before {
+		t.Error("it has looked twice in a moment")
+	}
+	e.now += ib.Time(time.Second)
+	if heard := e.hear(); !heard || e.LinkCounters().RcvdPackets == before {
+		t.Error("it has not looked again a second later")
+	}
+}

@@ -62,8 +62,19 @@ type traffic struct {
 
 	spoke bool // the last pass moved something
 	dry   bool // the last look in this pass found nothing
+	dryAt ib.Time
 	flood bool // as much as one pass may hear was heard, and there is more
 }
+
+// dryFor is how long a look that found nothing counts. The loop may lose its processor in the midst of
+// a pass, and what comes meanwhile has not been looked for.
+const dryFor = ib.Time(1_000_000)
+
+// ranDry notes that a look has found nothing.
+func (t *traffic) ranDry(now ib.Time) { t.dry, t.dryAt = true, now }
+
+// isDry reports whether there is no need to look again in this pass.
+func (t *traffic) isDry(now ib.Time) bool { return t.dry && now-t.dryAt < dryFor }
 
 // mode is what the traffic looks like at now.
 func (t *traffic) mode(now ib.Time) mode {
@@ -95,7 +106,7 @@ func (t *traffic) wake(now ib.Time) { t.polled, t.last = true, now }
 
 // looked notes whether something had come when the sockets were read.
 func (t *traffic) looked(found bool, now ib.Time) {
-	if t.dry = !found; found {
+	if t.dry, t.dryAt = !found, now; found {
 		t.last = now
 	} else {
 		t.polled = now-t.last <= quietAfter

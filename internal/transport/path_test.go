@@ -90,6 +90,48 @@ func TestProbesEnd(t *testing.T) {
 	}
 }
 
+// TestBusyPeer: a host whose processors are busy says nothing for a second, and is there. The
+// timeout is perftest's, 67 ms, and all of its retries would have been spent after half of that.
+func TestBusyPeer(t *testing.T) {
+	for name, p := range map[string]Path{"own": ownPath, "other": otherPath} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, ib.RC, onWire).remote(p)
+			until := w.Now + 1_000_000_000
+			w.Lose = func(*Burst) bool { return w.Now < until }
+			w.post(w.req(WRWrite, 100_000, 0), w.req(WRWrite, 100_000, 0))
+			w.run()
+			w.wantSent(Success, Success)
+		})
+	}
+}
+
+// TestTimeoutsEnd: how long it takes to give up a peer that is gone. A timeout is at least as long
+// as its code says and never more than four times that. One that is long is not made longer.
+func TestTimeoutsEnd(t *testing.T) {
+	for _, c := range []struct {
+		code, retries uint8
+		path          Path
+		want          ib.Time // in timeouts
+	}{
+		{14, 7, ownPath, 1 + 2 + 6*4}, {14, 7, otherPath, 1 + 2 + 6*4}, {14, 7, Path{}, 8}, {8, 7, ownPath, 1 + 2 + 6*4}, {14, 1, ownPath, 1 + 2}, {14, 0, ownPath, 1},
+		{15, 7, ownPath, 1 + 7*2}, {16, 7, ownPath, 8}, {20, 7, ownPath, 8},
+	} {
+		w := newWorld(t, ib.RC, onWire, aAttr(func(a *Attr) { a.Timeout, a.RetryCount = c.code, c.retries }))
+		if c.path.Remote {
+			w.remote(c.path)
+		}
+		w.b.Down()
+		w.post(w.req(WRWrite, 1000, 0))
+		from, d := w.Now, AckTimeout(c.code)
+		w.Run(from+c.want*d-1, 10_000)
+		early := len(w.a.Sent)
+		w.Run(from+c.want*d+d/2, 10_000)
+		if early != 0 || len(w.a.Sent) != 1 || w.a.Sent[0].Status != RetryExcErr {
+			t.Errorf("timeout %d, %d retries, %+v: %d completions before %d timeouts and %+v after, want 0 and one error", c.code, c.retries, c.path, early, c.want, w.a.Sent)
+		}
+	}
+}
+
 // TestRepair loses several packets of a long message. Our own hosts send those again and
 // nothing else; to others we go back.
 func TestRepair(t *testing.T) {

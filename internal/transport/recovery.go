@@ -77,13 +77,33 @@ func (v *recovery) restart(c *common, now ib.Time, outstanding bool, cc *congest
 		v.ProbeAt = 0
 		return
 	}
-	d := AckTimeout(c.Attr.Timeout)
+	d := v.timeout(c)
 	if d != 0 {
 		v.RetransAt = now + d
 	}
 	if c.Path.Remote {
 		v.ProbeAt = v.nextProbe(now, d, c.Path.Own, cc)
 	}
+}
+
+// A timeout lasts up to four times as long as its code says, which IBA 9.7.6.1.3 allows, where
+// that is no longer than patientMost.
+const (
+	patientShift = 2
+	patientMost  = 4096 << 16 // 268 ms
+)
+
+// timeout is how long to wait for an answer; 0: for ever. To another host it becomes longer with
+// every retry that was in vain: a host whose processors are busy answers nothing for half a second,
+// and is there. All retries of one short timeout would be spent before that.
+//
+//	timeout 14, 7 retries     67 134 268 268 268 268 268 268 ms
+func (v *recovery) timeout(c *common) ib.Time {
+	d := AckTimeout(c.Attr.Timeout)
+	if !c.Path.Remote || d >= patientMost || v.Retry >= c.Attr.RetryCount {
+		return d
+	}
+	return min(d<<min(c.Attr.RetryCount-v.Retry, patientShift), patientMost)
 }
 
 // nextProbe is when to probe if nothing is heard from now on; never, if the timeout d comes
@@ -192,7 +212,7 @@ func (r *requester) probe(c *reqCall) {
 		v.Probing = true
 		r.rewind()
 	}
-	v.ProbeAt = v.nextProbe(c.now, AckTimeout(c.Attr.Timeout), c.Path.Own, &r.CC)
+	v.ProbeAt = v.nextProbe(c.now, v.timeout(c.common), c.Path.Own, &r.CC)
 }
 
 // retry goes back to the oldest unacknowledged packet, if it may once more. It is free when

@@ -57,7 +57,7 @@ func TestStoreWiped(t *testing.T) {
 	w := newLab(t)
 	w.b.Stop(t)
 	w.b.copied(t, w)
-	w.b.start(t)
+	w.b.restart(t)
 	w.a.declare(t, twoTenants())
 	w.a.ready(t, "red/web")
 	w.b.says(t, "red/db", "get", "nics", "-o", "name")
@@ -66,7 +66,7 @@ func TestStoreWiped(t *testing.T) {
 	w.etcd.Members[0].Kill()
 	w.b.says(t, "away: last heard of", "status")
 	w.b.Stop(t)
-	w.b.start(t)
+	w.b.restart(t)
 	w.b.says(t, "away: last heard of", "status")
 	if got := w.b.declared(t); got != want {
 		t.Errorf("started without the store a daemon has\n%s\nand had\n%s", got, want)

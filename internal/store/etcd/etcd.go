@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"vrdma/internal/store"
 )
@@ -26,9 +28,10 @@ var (
 	askTime = 5 * time.Second
 	// probeEvery is how often etcd is asked whether it is there, and which store it is.
 	probeEvery = 5 * time.Second
-	// firstTime is how long Open waits for etcd, if there is a copy to start from; else freshTime.
+	// firstTime is how long Open waits for etcd, if there is a copy to start from; else freshTime,
+	// and every firstTime the log says what is waited for.
 	firstTime = 3 * time.Second
-	freshTime = 15 * time.Second
+	freshTime = 30 * time.Second
 	// relistJitter spreads the lists of many daemons after an outage.
 	relistJitter = 2 * time.Second
 )
@@ -59,10 +62,11 @@ type Store struct {
 	moved    chan struct{}    // closed and replaced when seen, physical or pending change
 	state    store.State
 	why      error
+	refused  string // why the last request found no connection; "": it did
 	problems []string
 	changed  chan struct{} // closed and replaced when state changes
 	closed   bool
-	stop     context.CancelFunc // ends the watch, and begins another; nil: there is none
+	stop     context.CancelFunc // ends the watch, and begins another; nil: there is none, yet or any more
 }
 
 var _ store.Remote = (*Store)(nil)
@@ -125,7 +129,7 @@ func (s *Store) connect() error {
 		// etcd takes pings every 5 s at most. One that was stopped is found after 9 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{
-			grpc.WithChainStreamInterceptor(s.countStream),
+			grpc.WithChainStreamInterceptor(s.countStream), grpc.WithChainUnaryInterceptor(s.noteRequest),
 			// gRPC would wait two minutes after a long outage.
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.5, MaxDelay: 2 * time.Second}, MinConnectTimeout: 3 * time.Second}),
 		},
@@ -142,6 +146,32 @@ func (s *Store) countStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc
 		s.streams.Add(1)
 	}
 	return streamer(ctx, desc, cc, method, opts...)
+}
+
+// noteRequest remembers why a request had no answer in time. The client only says that the time is over,
+// gRPC what became of the connections meanwhile.
+func (s *Store) noteRequest(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, cc, opts...)
+	why := ""
+	if st := status.Convert(err); err != nil && (st.Code() == codes.DeadlineExceeded || st.Code() == codes.Unavailable) {
+		why = st.Message()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != context.Canceled {
+		s.refused = why
+	}
+	return err
+}
+
+// explain adds to an error what noteRequest knows.
+func (s *Store) explain(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !errors.Is(err, context.DeadlineExceeded) || s.refused == "" || s.refused == err.Error() {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, s.refused)
 }
 
 func (s *Store) openCopy() error {
@@ -165,6 +195,8 @@ func (s *Store) begin() error {
 		wait = firstTime
 	}
 	over := time.After(wait)
+	say := time.NewTicker(firstTime)
+	defer say.Stop()
 	for {
 		changed := s.Changed()
 		if h := s.Health(); h.State == store.Strange {
@@ -177,6 +209,10 @@ func (s *Store) begin() error {
 		case <-s.first:
 			return nil
 		case <-changed:
+		case <-say.C:
+			if !have {
+				s.cfg.Log.Warn("waiting for the store: there is no copy of it to start from", "store", s.name(), "for", wait, "error", s.Health().Why)
+			}
 		case <-over:
 			h := s.Health()
 			if !have {

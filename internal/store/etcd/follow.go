@@ -65,7 +65,15 @@ func (s *Store) follow() {
 
 func compacted(err error) bool { return errors.Is(err, rpctypes.ErrCompacted) }
 
-// restart has the watch begin again.
+// watches says how the watch is ended; nil: there is none.
+func (s *Store) watches(stop context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop = stop
+}
+
+// restart has the watch begin again. Before the watch every request has its time, and what goes on
+// slowly is not to begin anew.
 func (s *Store) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +90,8 @@ func (s *Store) restart() {
 func (s *Store) session() error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(s.ctx))
 	defer cancel()
+	defer s.watches(nil)
 	s.mu.Lock()
-	s.stop = cancel
 	fresh := s.seen == 0
 	strange := s.state == store.Strange
 	s.mu.Unlock()
@@ -98,6 +106,7 @@ func (s *Store) session() error {
 	s.mu.Lock()
 	from := s.seen + 1
 	s.mu.Unlock()
+	s.watches(cancel)
 	watch := s.client.Watch(ctx, s.cfg.Prefix, clientv3.WithRange(s.key(endRead)), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	stream := int64(-1)
 	for r := range watch {
@@ -108,6 +117,9 @@ func (s *Store) session() error {
 		if r.Created {
 			stream = s.streams.Load()
 			if err := s.verify(ctx); err != nil {
+				if ctx.Err() != nil {
+					return errAgain // probe has said why
+				}
 				return err
 			}
 			if s.streams.Load() != stream {
@@ -120,6 +132,9 @@ func (s *Store) session() error {
 			return errAgain
 		}
 		if err := s.take(ctx, r.Events); err != nil {
+			if ctx.Err() != nil {
+				return errAgain
+			}
 			return err
 		}
 	}

@@ -125,7 +125,7 @@ func (s *Store) judge(err error) {
 	case errors.As(err, &odd):
 		s.setState(store.Strange, err)
 	default:
-		s.setState(store.Away, err)
+		s.setState(store.Away, s.explain(err))
 	}
 }
 

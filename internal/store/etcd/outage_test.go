@@ -1,7 +1,9 @@
 package etcd
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -103,8 +105,13 @@ func TestAway(t *testing.T) {
 	if h := s.Health(); h.State != store.Away || h.Heard.IsZero() {
 		t.Errorf("started without the store: %+v", h)
 	}
-	if _, err := Open(config(c, "s")); err == nil || !strings.Contains(err.Error(), "no copy") {
-		t.Errorf("without store and copy: %v", err)
+	fresh, said := config(c, "s"), new(bytes.Buffer)
+	fresh.Log = slog.New(slog.NewTextHandler(said, nil))
+	if _, err := Open(fresh); err == nil || !strings.Contains(err.Error(), "no copy") || !strings.Contains(err.Error(), "handshake failed") {
+		t.Errorf("without store and copy: %v; want also why there is no connection", err)
+	}
+	if !strings.Contains(said.String(), "waiting for the store") {
+		t.Errorf("while it waited it said only\n%s", said)
 	}
 	w := s.Watch("", 0)
 
