@@ -77,7 +77,7 @@ func (o Options) Open(ctx context.Context) (*Device, error) {
 		d.scratch.Unmap()
 		return nil, fault(op, err)
 	}
-	// What is mapped goes when nobody can look at it any more.
+	// What is mapped goes when nobody can look at it any more. The door does not know the device.
 	runtime.AddCleanup(d, func(m mappings) { m.door.Unmap(); m.scratch.Unmap() }, mappings{d.door, d.scratch})
 	return d, nil
 }
@@ -103,7 +103,7 @@ func (d *Device) open(ctx context.Context, o Options) error {
 	if socket == "" {
 		socket = defaultSocket()
 	}
-	way, err := door.OpenDaemon(ctx, socket, &d.scratch)
+	way, err := door.OpenDaemon(ctx, socket, d.scratch)
 	if err == nil {
 		d.door, d.name = way, deviceName(way.Tree())
 		return nil

@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -356,6 +358,27 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if now := files(); now > before+4 {
 		t.Errorf("%d descriptors, %d before", now, before)
+	}
+}
+
+// TestArenasAreUnmapped: what a device has mapped goes when the device is collected.
+func TestArenasAreUnmapped(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	for range 20 {
+		dev := must[*verbs.Device](t)(verbs.Options{Socket: socket}.Open(t.Context()))
+		must[*verbs.CQ](t)(dev.CreateCQ(16))
+		if err := dev.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arenas := func() int {
+		maps, _ := os.ReadFile("/proc/self/maps")
+		return bytes.Count(maps, []byte("vrdma-uverbs"))
+	}
+	for end := time.Now().Add(patience); arenas() > 2; time.Sleep(10 * time.Millisecond) {
+		if runtime.GC(); time.Now().After(end) {
+			t.Fatalf("%d arenas are still mapped", arenas())
+		}
 	}
 }
 

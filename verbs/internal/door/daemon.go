@@ -61,7 +61,7 @@ type Daemon struct {
 	session *protocol.Session
 	arena   Mapped
 	bell    *os.File
-	scratch *Mapped
+	scratch Mapped // where responses go
 	buf     []byte
 	out     []byte
 	reply   protocol.Reply
@@ -140,7 +140,7 @@ func (p *process) memory() int { return int(p.session.Files[0].Fd()) }
 func program() string { return filepath.Base(os.Args[0]) }
 
 // OpenDaemon opens a device of the daemon at socket.
-func OpenDaemon(_ context.Context, socket string, scratch *Mapped) (*Daemon, error) {
+func OpenDaemon(_ context.Context, socket string, scratch Mapped) (*Daemon, error) {
 	p, err := joinProcess(socket)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (d *Daemon) Command(cmd []byte, extents []protocol.Extent) ([]Descriptor, e
 		protocol.CloseFDs(fds)
 		return nil, err
 	}
-	if err := store(d.scratch, d.reply.Stores); err != nil {
+	if err := store(&d.scratch, d.reply.Stores); err != nil {
 		protocol.CloseFDs(fds)
 		return nil, err
 	}
