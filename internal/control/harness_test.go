@@ -31,7 +31,7 @@ type fakeRack struct {
 	used     map[tenant.Key][]string
 	broken   map[tenant.Key]error // cannot be put in
 	stuck    map[tenant.Key]error // cannot be pulled out
-	puts     int
+	inserted int
 	enforced *tenant.World
 	chart    *overlay.Map
 	charts   int
@@ -54,7 +54,7 @@ func (r *fakeRack) Put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) error
 	if err := r.broken[c.Key()]; err != nil {
 		return err
 	}
-	r.puts++
+	r.inserted++
 	r.in[c.Key()] = c
 	return nil
 }
@@ -120,6 +120,19 @@ func (r *fakeRack) has() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// puts is how many were put in so far; maps how many maps of the networks were made.
+func (r *fakeRack) puts() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inserted
+}
+
+func (r *fakeRack) maps() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.charts
 }
 
 func nicKey(of, name string) tenant.Key {

@@ -39,7 +39,10 @@ func TestApply(t *testing.T) {
 	if got := h.rack.has(); !slices.Equal(got, want) {
 		t.Errorf("the rack has %v", got)
 	}
-	if h.rack.enforced != h.plane.World() {
+	h.rack.mu.Lock()
+	enforced := h.rack.enforced
+	h.rack.mu.Unlock()
+	if enforced != h.plane.World() {
 		t.Error("the rules are not enforced")
 	}
 	var keys []string
@@ -57,7 +60,7 @@ func TestApply(t *testing.T) {
 	if again := mustApply(t, op, example(t)); again.Revision != revision || again.Results[0].Verb != Unchanged {
 		t.Errorf("once more: revision %d, was %d; %v", again.Revision, revision, again.Results)
 	}
-	puts := h.rack.puts
+	puts := h.rack.puts()
 	h.plane.Close()
 	s.Close()
 	if s, _, err = store.Open(path); err != nil {
@@ -68,7 +71,7 @@ func TestApply(t *testing.T) {
 	if got := worldText(t, h2.plane.World()); got != before {
 		t.Errorf("after a restart the world is\n%s\nwas\n%s", got, before)
 	}
-	if got := h2.rack.has(); !slices.Equal(got, want) || h2.rack.puts != puts {
+	if got := h2.rack.has(); !slices.Equal(got, want) || h2.rack.puts() != puts {
 		t.Errorf("after a restart the rack has %v", got)
 	}
 }
@@ -132,13 +135,13 @@ func TestDeleteStuck(t *testing.T) {
 	op := h.operator()
 	mustApply(t, op, example(t))
 	h.rack.set(func() { h.rack.stuck[nicKey("red", "web")] = errors.New("memory that does not come") })
-	puts := h.rack.puts
+	puts := h.rack.puts()
 	_, err := Delete(op, []tenant.Key{nicKey("red", "slow"), nicKey("red", "web")}, true, false)
 	if err == nil || !strings.Contains(err.Error(), "NIC red/web cannot be removed: memory that does not come") {
 		t.Errorf("stuck: %v", err)
 	}
-	if len(h.rack.has()) != 5 || h.rack.puts != puts+2 || h.plane.World().NIC("red", "slow") == nil {
-		t.Errorf("the rack has %v after %d puts, want five after two", h.rack.has(), h.rack.puts-puts)
+	if len(h.rack.has()) != 5 || h.rack.puts() != puts+2 || h.plane.World().NIC("red", "slow") == nil {
+		t.Errorf("the rack has %v after %d puts, want five after two", h.rack.has(), h.rack.puts()-puts)
 	}
 }
 
