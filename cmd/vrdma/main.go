@@ -110,7 +110,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
 	root.AddCommand(
 		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), pcapCommand(o), stopCommand(o), versionCommand(),
-		eventsCommand(o), storeCommand(o), topCommand(o), usageCommand(o),
+		doctorCommand(), eventsCommand(o), storeCommand(o), topCommand(o), usageCommand(o),
 		benchCommand(), demoCommand(),
 		applyCommand(o), getCommand(o), describeCommand(o), deleteCommand(o), policyCommand(o), networkCommand(o),
 	)
