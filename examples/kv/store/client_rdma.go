@@ -1,0 +1,193 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"vrdma/verbs"
+	"vrdma/verbs/cm"
+)
+
+// A Dialer makes clients over RDMA. They share one open device.
+type Dialer struct {
+	// Poll has clients poll for completions instead of sleeping until there is one: faster, and a
+	// processor less.
+	Poll bool
+
+	dev *verbs.Device
+	pd  *verbs.PD
+	m   *cm.Manager
+}
+
+// NewDialer opens a device.
+func NewDialer(ctx context.Context, o verbs.Options) (*Dialer, error) {
+	dev, err := o.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dialer{dev: dev}
+	if d.pd, err = dev.AllocPD(); err == nil {
+		d.m, err = cm.New(dev)
+	}
+	if err != nil {
+		dev.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close closes the device. Its clients are closed before.
+func (d *Dialer) Close() error { return errors.Join(d.m.Close(), d.dev.Close()) }
+
+// RPC is a client that asks the server with messages over RDMA.
+type RPC struct {
+	poll  bool
+	cq    *verbs.CQ
+	mr    *verbs.MR // request, reply and a slot, one after the other
+	conn  *cm.Conn
+	table where
+	size  int // of the longest message
+	wcs   [4]verbs.WC
+	// broken is why an earlier call was given up. Its completions may still come, so there are no more
+	// calls.
+	broken error
+}
+
+// Work requests are told apart by these.
+const (
+	idRequest = iota
+	idReply
+	idRead
+)
+
+// The three parts of a client's memory.
+func (c *RPC) requestAt() int { return 0 }
+func (c *RPC) replyAt() int   { return c.size }
+func (c *RPC) slotAt() int    { return 2 * c.size }
+
+// DialRPC connects to a server.
+func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
+	// How long values can be is only known when the connection is there, so there is room for any.
+	c := &RPC{poll: d.Poll, size: headSize + MaxValue}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if c.cq, err = d.dev.CreateCQ(len(c.wcs)); err != nil {
+		return nil, err
+	}
+	if c.mr, err = d.pd.Alloc(2*c.size+slotSize(MaxValue), verbs.LocalWrite); err != nil {
+		return nil, err
+	}
+	c.conn, err = d.m.Dial(ctx, addr, cm.Config{PD: d.pd, QP: verbs.QPConfig{SendCQ: c.cq, MaxSend: 2, MaxRecv: 2}})
+	if err != nil {
+		return nil, err
+	}
+	if c.table, err = parseWhere(c.conn.Private()); err != nil {
+		return nil, fmt.Errorf("%s: %w", addr, err)
+	}
+	return c, nil
+}
+
+// Get implements Client: it asks the server.
+func (c *RPC) Get(ctx context.Context, key uint64, dst []byte) (int, uint64, error) {
+	return get(ctx, c, key, dst)
+}
+
+// Put implements Client.
+func (c *RPC) Put(ctx context.Context, key uint64, value []byte) (uint64, error) {
+	return put(ctx, c, key, value)
+}
+
+// Stats implements Client.
+func (c *RPC) Stats(ctx context.Context) (Stats, error) { return stats(ctx, c) }
+
+// Keys and MaxValue are the server's.
+func (c *RPC) Keys() int     { return int(c.table.keys) }
+func (c *RPC) MaxValue() int { return int(c.table.maxValue) }
+
+// Close implements Client.
+func (c *RPC) Close() error {
+	var errs []error
+	if c.conn != nil {
+		errs = append(errs, c.conn.Close())
+	}
+	if c.cq != nil {
+		errs = append(errs, c.cq.Close())
+	}
+	if c.mr != nil {
+		errs = append(errs, c.mr.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (c *RPC) room() message {
+	return c.mr.Bytes()[c.requestAt() : c.requestAt()+c.size]
+}
+
+// call sends the request and waits for the reply: a receive first, so that the reply finds one.
+func (c *RPC) call(ctx context.Context, length int) (message, error) {
+	if c.broken != nil {
+		return nil, c.broken
+	}
+	qp := c.conn.QP()
+	if err := qp.PostRecv(&verbs.RecvWR{ID: idReply, SGL: []verbs.SGE{c.mr.Slice(c.replyAt(), c.size)}}); err != nil {
+		return nil, err
+	}
+	err := qp.PostSend(&verbs.SendWR{
+		ID: idRequest, Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{c.mr.Slice(c.requestAt(), length)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Both have to be done before the buffers are ours again.
+	got, err := c.await(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	m, err := parse(c.mr.Bytes()[c.replyAt() : c.replyAt()+int(got)])
+	if err != nil {
+		return nil, err
+	}
+	return m, m.err()
+}
+
+// await waits for n completions, and returns how many bytes were received.
+func (c *RPC) await(ctx context.Context, n int) (received uint32, err error) {
+	defer func() { c.broken = err }()
+	for n > 0 {
+		done, err := c.next(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for i := range done {
+			if err := c.wcs[i].Err(); err != nil {
+				return 0, fmt.Errorf("the server has gone: %w", err)
+			}
+			if c.wcs[i].ID == idReply {
+				received = c.wcs[i].Bytes
+			}
+		}
+		n -= done
+	}
+	return received, nil
+}
+
+// next waits for completions: it sleeps, or polls.
+func (c *RPC) next(ctx context.Context) (int, error) {
+	if !c.poll {
+		return c.cq.Next(ctx, c.wcs[:])
+	}
+	for {
+		for range 1000 {
+			if n, err := c.cq.Poll(c.wcs[:]); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+	}
+}
