@@ -64,8 +64,8 @@ func (c *OneSided) Get(ctx context.Context, key uint64, dst []byte) (int, uint64
 
 // read reads the first n bytes of a slot.
 func (c *OneSided) read(ctx context.Context, key uint64, n int) ([]byte, error) {
-	if c.broken != nil {
-		return nil, c.broken
+	if err := c.ready(); err != nil {
+		return nil, err
 	}
 	err := c.conn.QP().PostSend(&verbs.SendWR{
 		ID: idRead, Op: verbs.Read, Flags: verbs.Signaled,
@@ -75,7 +75,7 @@ func (c *OneSided) read(ctx context.Context, key uint64, n int) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.await(ctx, 1); err != nil {
+	if _, err := c.await(ctx, c.sent, idRead); err != nil {
 		return nil, err
 	}
 	return c.mr.Bytes()[c.slotAt() : c.slotAt()+n], nil

@@ -42,8 +42,11 @@ func (d *Dialer) Close() error { return errors.Join(d.m.Close(), d.dev.Close()) 
 
 // RPC is a client that asks the server with messages over RDMA.
 type RPC struct {
-	poll  bool
-	cq    *verbs.CQ
+	poll bool
+	// Requests and READs complete to sent, replies to received. An RPC waits for its reply only: that its
+	// request has left is seen at the next call, which saves a wake-up.
+	sent, received *verbs.CQ
+
 	mr    *verbs.MR // request, reply and a slot, one after the other
 	conn  *cm.Conn
 	table where
@@ -75,13 +78,16 @@ func (d *Dialer) DialRPC(ctx context.Context, addr string) (_ *RPC, err error) {
 			c.Close()
 		}
 	}()
-	if c.cq, err = d.dev.CreateCQ(len(c.wcs)); err != nil {
+	if c.sent, err = d.dev.CreateCQ(depth); err != nil {
+		return nil, err
+	}
+	if c.received, err = d.dev.CreateCQ(depth); err != nil {
 		return nil, err
 	}
 	if c.mr, err = d.pd.Alloc(2*c.size+slotSize(MaxValue), verbs.LocalWrite); err != nil {
 		return nil, err
 	}
-	c.conn, err = d.m.Dial(ctx, addr, cm.Config{PD: d.pd, QP: verbs.QPConfig{SendCQ: c.cq, MaxSend: 2, MaxRecv: 2}})
+	c.conn, err = d.m.Dial(ctx, addr, cm.Config{PD: d.pd, QP: verbs.QPConfig{SendCQ: c.sent, RecvCQ: c.received, MaxSend: depth, MaxRecv: depth}})
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +120,10 @@ func (c *RPC) Close() error {
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())
 	}
-	if c.cq != nil {
-		errs = append(errs, c.cq.Close())
+	for _, cq := range []*verbs.CQ{c.sent, c.received} {
+		if cq != nil {
+			errs = append(errs, cq.Close())
+		}
 	}
 	if c.mr != nil {
 		errs = append(errs, c.mr.Close())
@@ -127,10 +135,11 @@ func (c *RPC) room() message {
 	return c.mr.Bytes()[c.requestAt() : c.requestAt()+c.size]
 }
 
-// call sends the request and waits for the reply: a receive first, so that the reply finds one.
+// call sends the request and waits for the reply: a receive first, so that the reply finds one. When the
+// reply is here, the server has had the request, and its buffer can be used again.
 func (c *RPC) call(ctx context.Context, length int) (message, error) {
-	if c.broken != nil {
-		return nil, c.broken
+	if err := c.ready(); err != nil {
+		return nil, err
 	}
 	qp := c.conn.QP()
 	if err := qp.PostRecv(&verbs.RecvWR{ID: idReply, SGL: []verbs.SGE{c.mr.Slice(c.replyAt(), c.size)}}); err != nil {
@@ -142,23 +151,34 @@ func (c *RPC) call(ctx context.Context, length int) (message, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Both have to be done before the buffers are ours again.
-	got, err := c.await(ctx, 2)
+	got, err := c.await(ctx, c.received, idReply)
 	if err != nil {
 		return nil, err
 	}
-	m, err := parse(c.mr.Bytes()[c.replyAt() : c.replyAt()+int(got)])
+	m, err := parse(c.mr.Bytes()[c.replyAt() : c.replyAt()+got])
 	if err != nil {
 		return nil, err
 	}
 	return m, m.err()
 }
 
-// await waits for n completions, and returns how many bytes were received.
-func (c *RPC) await(ctx context.Context, n int) (received uint32, err error) {
+// ready takes the completions of earlier requests, and says whether there can be another.
+func (c *RPC) ready() error {
+	n, err := c.sent.Poll(c.wcs[:])
+	for i := range n {
+		err = errors.Join(err, c.wcs[i].Err())
+	}
+	if c.broken == nil {
+		c.broken = err
+	}
+	return c.broken
+}
+
+// await waits for the completion of a work request, and returns how many bytes were received.
+func (c *RPC) await(ctx context.Context, cq *verbs.CQ, id uint64) (received int, err error) {
 	defer func() { c.broken = err }()
-	for n > 0 {
-		done, err := c.next(ctx)
+	for {
+		done, err := c.next(ctx, cq)
 		if err != nil {
 			return 0, err
 		}
@@ -166,23 +186,21 @@ func (c *RPC) await(ctx context.Context, n int) (received uint32, err error) {
 			if err := c.wcs[i].Err(); err != nil {
 				return 0, fmt.Errorf("the server has gone: %w", err)
 			}
-			if c.wcs[i].ID == idReply {
-				received = c.wcs[i].Bytes
+			if c.wcs[i].ID == id {
+				return int(c.wcs[i].Bytes), nil // the last one: there is one at a time
 			}
 		}
-		n -= done
 	}
-	return received, nil
 }
 
 // next waits for completions: it sleeps, or polls.
-func (c *RPC) next(ctx context.Context) (int, error) {
+func (c *RPC) next(ctx context.Context, cq *verbs.CQ) (int, error) {
 	if !c.poll {
-		return c.cq.Next(ctx, c.wcs[:])
+		return cq.Next(ctx, c.wcs[:])
 	}
 	for {
 		for range 1000 {
-			if n, err := c.cq.Poll(c.wcs[:]); n > 0 || err != nil {
+			if n, err := cq.Poll(c.wcs[:]); n > 0 || err != nil {
 				return n, err
 			}
 		}

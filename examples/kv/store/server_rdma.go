@@ -34,23 +34,31 @@ func (s *Server) serveRDMA(r *cm.Request) {
 		return
 	}
 	defer mr.Close()
-	cq, err := s.dev.CreateCQ(2 * depth)
+	// Two queues: only requests wake this goroutine. That a reply has left is seen when the next request
+	// comes, which saves a wake-up.
+	requests, err := s.dev.CreateCQ(depth)
 	if err != nil {
 		r.Reject(nil)
 		return
 	}
-	defer cq.Close()
+	defer requests.Close()
+	replies, err := s.dev.CreateCQ(depth)
+	if err != nil {
+		r.Reject(nil)
+		return
+	}
+	defer replies.Close()
 	// Buffer i is a receive, then the reply to it, then a receive again.
-	receive := func(q *verbs.QP, i int) error {
-		return q.PostRecv(&verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{mr.Slice(i*size, size)}})
+	receive := func(q *verbs.QP, i uint64) error {
+		return q.PostRecv(&verbs.RecvWR{ID: i, SGL: []verbs.SGE{mr.Slice(int(i)*size, size)}})
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	table := where{s.mr.Addr(0), s.mr.RKey(), uint32(s.cfg.Keys), uint32(s.cfg.MaxValue)}
 	conn, err := r.Accept(ctx, cm.Config{
-		PD: s.pd, QP: verbs.QPConfig{SendCQ: cq, MaxSend: depth, MaxRecv: depth}, Private: table.encode(),
+		PD: s.pd, QP: verbs.QPConfig{SendCQ: replies, RecvCQ: requests, MaxSend: depth, MaxRecv: depth}, Private: table.encode(),
 		Prepare: func(q *verbs.QP) error { // receives are there before the first message can come
-			for i := range depth {
+			for i := range uint64(depth) {
 				if err := receive(q, i); err != nil {
 					return err
 				}
@@ -62,27 +70,39 @@ func (s *Server) serveRDMA(r *cm.Request) {
 		return
 	}
 	defer conn.Close()
-	var wcs [2 * depth]verbs.WC
-	for {
-		n, err := cq.Next(s.ctx, wcs[:]) // sleeps; one-sided reads do not wake it
+	qp := conn.QP()
+	var wcs [depth]verbs.WC
+	for posted := depth; ; {
+		if posted == 0 { // a client that sends faster than it takes replies: now they matter
+			if err := replies.Wait(s.ctx); err != nil {
+				return
+			}
+		}
+		n, err := replies.Poll(wcs[:])
 		if err != nil {
 			return
 		}
 		for _, wc := range wcs[:n] {
-			if wc.Err() != nil {
+			if wc.Err() != nil || receive(qp, wc.ID) != nil {
 				return // flushed: the client has gone
 			}
-			i := int(wc.ID)
-			if wc.Op != verbs.WCRecv { // the reply has left
-				if err := receive(conn.QP(), i); err != nil {
-					return
-				}
-				continue
+			posted++
+		}
+		if posted == 0 {
+			continue
+		}
+		if n, err = requests.Next(s.ctx, wcs[:]); err != nil { // sleeps; one-sided reads do not wake it
+			return
+		}
+		for _, wc := range wcs[:n] {
+			if wc.Err() != nil {
+				return
 			}
-			room := mr.Bytes()[i*size : (i+1)*size]
+			posted--
+			room := mr.Bytes()[int(wc.ID)*size:][:size]
 			length := s.answer(room[:wc.Bytes], room)
-			err := conn.QP().PostSend(&verbs.SendWR{
-				ID: wc.ID, Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.Slice(i*size, length)},
+			err := qp.PostSend(&verbs.SendWR{
+				ID: wc.ID, Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.Slice(int(wc.ID)*size, length)},
 			})
 			if err != nil {
 				return

@@ -225,12 +225,12 @@ func TestTableIsReadOnly(t *testing.T) {
 	ctx := testContext(t)
 	bad := closeLater[*OneSided](t)(d.DialOneSided(ctx, at))
 	err := bad.conn.QP().PostSend(&verbs.SendWR{
-		Op: verbs.Write, Flags: verbs.Signaled, SGL: []verbs.SGE{bad.mr.Slice(0, 8)}, RemoteAddr: bad.table.addr, RKey: bad.table.rkey,
+		ID: idRead, Op: verbs.Write, Flags: verbs.Signaled, SGL: []verbs.SGE{bad.mr.Slice(0, 8)}, RemoteAddr: bad.table.addr, RKey: bad.table.rkey,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bad.await(ctx, 1); !errors.Is(err, verbs.RemoteAccessError) {
+	if _, err := bad.await(ctx, bad.sent, idRead); !errors.Is(err, verbs.RemoteAccessError) {
 		t.Errorf("a write to the table: %v, want %v", err, verbs.RemoteAccessError)
 	}
 	if _, _, err := bad.Get(ctx, 1, nil); err == nil {
