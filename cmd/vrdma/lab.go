@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -31,13 +32,20 @@ where vrdma lab serve runs.`,
   vrdma lab --server 10.0.0.1:7471`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := l.Check(); err != nil {
+				return usage("%w", err)
+			}
+			var progress io.Writer
+			if isTerminal(os.Stderr) {
+				progress = os.Stderr
+			}
 			return withDevice(o, func(ctx context.Context, socket string) error {
 				self, err := os.Executable()
 				if err != nil {
 					return err
 				}
 				l.Device, l.Start = verbs.Options{Socket: socket}, []string{self, "lab", "serve", "--socket", socket}
-				return l.Run(ctx, c.OutOrStdout(), os.Stderr)
+				return l.Run(ctx, c.OutOrStdout(), progress)
 			})
 		},
 	}

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	o.Device, o.Start = device, []string{self, "serve", "--socket", device.Socket}
-	return o.Run(ctx, os.Stdout, os.Stderr)
+	return o.Run(ctx, os.Stdout, nil)
 }
 
 // daemon is the pid of the daemon; 0: it is another one's, or there is none.

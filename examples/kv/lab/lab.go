@@ -35,9 +35,10 @@ type Row struct {
 	Asked    uint64 `json:"asked"`
 }
 
-// Run runs the experiment and prints its table. Progress goes to progress.
+// Run runs the experiment and prints its table. Progress is shown where progress leads, a terminal; nil:
+// nowhere.
 func (o *Options) Run(ctx context.Context, out, progress io.Writer) (err error) {
-	runs, err := o.check()
+	runs, err := o.runs()
 	if err != nil {
 		return err
 	}
@@ -61,6 +62,9 @@ func (o *Options) Run(ctx context.Context, out, progress io.Writer) (err error) 
 	defer d.Close()
 	if err := o.fits(ctx, d, at, most(runs)); err != nil {
 		return err
+	}
+	if progress == nil {
+		progress = io.Discard
 	}
 	keys := o.keys()
 	var rows []Row

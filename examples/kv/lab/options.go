@@ -74,8 +74,14 @@ type run struct {
 	value    int
 }
 
-// check makes the rows that were asked for, or says what is wrong.
-func (o *Options) check() (rows []run, err error) {
+// Check says what is wrong with the options.
+func (o *Options) Check() error {
+	_, err := o.runs()
+	return err
+}
+
+// runs makes the rows that were asked for.
+func (o *Options) runs() (rows []run, err error) {
 	for name, n := range map[string]int{"operations": o.Operations, "clients": o.Clients, "keys": o.Keys} {
 		if n < 1 {
 			return nil, fmt.Errorf("--%s %d: want at least 1", name, n)

@@ -45,12 +45,6 @@ const ready = "serving at "
 func (s Service) Serve(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if s.untilEOF {
-		go func() {
-			io.Copy(io.Discard, os.Stdin)
-			cancel()
-		}()
-	}
 	server, err := store.NewServer(ctx, s.Device, store.Config{
 		Keys: s.Keys, MaxValue: s.MaxValue, CPU: load.ProcessTime, Daemon: func() uint64 { return load.TimeOf(s.Daemon) },
 	})
@@ -62,6 +56,12 @@ func (s Service) Serve(ctx context.Context, out io.Writer) error {
 		return errors.Join(err, server.Close())
 	}
 	fmt.Fprintln(out, ready+at)
+	if s.untilEOF {
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			cancel()
+		}()
+	}
 	<-ctx.Done()
 	return server.Close()
 }
