@@ -119,6 +119,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		eventsCommand(o),
 		getCommand(o),
 		goperfCommand(o),
+		labCommand(o),
 		networkCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
