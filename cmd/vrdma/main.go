@@ -111,6 +111,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	root.AddCommand(
 		applyCommand(o),
 		benchCommand(),
+		cdiCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),
 		demoCommand(),
@@ -121,6 +122,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		goperfCommand(o),
 		labCommand(o),
 		networkCommand(o),
+		nicCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
 		runCommand(o),
