@@ -63,6 +63,9 @@ func (d *daemon) storeStatus() *protocol.StoreStatus {
 	if h.Why != nil {
 		st.Why = h.Why.Error()
 	}
+	if plane := d.plane.Load(); plane != nil {
+		st.Generation = plane.Generation()
+	}
 	return st
 }
 

@@ -137,6 +137,9 @@ func (p *Plane) absorbPlaces(d *delta, revision int64) {
 	var problems []string
 	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
 	if len(d.others) == 0 {
+		if d.generation {
+			p.holds(revision)
+		}
 		return
 	}
 	p.report(nil, problems)
@@ -159,6 +162,9 @@ func (p *Plane) absorbPlaces(d *delta, revision int64) {
 		return
 	}
 	p.chartAgain()
+	if d.generation {
+		p.holds(revision)
+	}
 }
 
 // touched are the NICs that a change is about: its own, and those of networks that changed.

@@ -63,6 +63,7 @@ type Plane struct {
 	alarmed    atomic.Pointer[string]
 	stood      atomic.Pointer[store.Health] // how it was the last time
 	release    func()                       // ends the key that says that we live; register sets it
+	held       atomic.Int64                 // the generation that the rack has
 
 	placing sync.Mutex // held while a place is written
 
@@ -152,8 +153,18 @@ func (p *Plane) Close() {
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
 
-// Generation is the store's revision of the last change of what is declared.
-func (p *Plane) Generation() int64 { return p.now.Load().generation }
+// Generation is the store's revision of the last change of what is declared that the rack has.
+func (p *Plane) Generation() int64 { return p.held.Load() }
+
+// holds notes that the rack has what was declared at a revision.
+func (p *Plane) holds(generation int64) {
+	for {
+		old := p.held.Load()
+		if generation <= old || p.held.CompareAndSwap(old, generation) {
+			return
+		}
+	}
+}
 
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.now.Load().problems }
@@ -207,6 +218,8 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	generation := p.now.Load().generation
+	defer p.holds(generation)
 	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
