@@ -111,7 +111,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	root.AddCommand(
 		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), pcapCommand(o), stopCommand(o), versionCommand(),
 		eventsCommand(o), storeCommand(o), topCommand(o), usageCommand(o),
-		benchCommand(), demoCommand(),
+		cpCommand(o), benchCommand(), demoCommand(),
 		applyCommand(o), getCommand(o), describeCommand(o), deleteCommand(o), policyCommand(o), networkCommand(o),
 	)
 	return root
