@@ -126,6 +126,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		nicCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
+		reportCommand(),
 		runCommand(o),
 		statusCommand(o),
 		stopCommand(o),
