@@ -70,8 +70,9 @@ var tools = []Tool{
 	{Name: "ib_write_lat", Metric: Latency, transports: verbsOnly, waits: pollOnly, sized: true},
 	{Name: "ib_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
 	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: []string{Event}},
-	{Name: "tcp_bw", Metric: Bandwidth, transports: socket, waits: []string{Event}, sized: true},
-	{Name: "tcp_lat", Metric: Latency, transports: socket, waits: []string{Event}, sized: true},
+	// qperf's server forks for each client, which rsockets do not survive.
+	{Name: "tcp_bw", Metric: Bandwidth, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
+	{Name: "tcp_lat", Metric: Latency, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
 	{Name: "sockperf", Metric: Latency, transports: socket, waits: []string{Event}, sized: true},
 }
 
