@@ -100,7 +100,8 @@ func TestDaemonRestarts(t *testing.T) {
 // An ordinary user's own daemon and containers, without any set-up.
 func TestRootless(t *testing.T) {
 	h := newHost(t, "bookworm")
-	argv := strings.Join(podman("bookworm", []string{"$(vrdma nic args default)"}), " ")
+	h.run(t, "sh", "-c", "cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice") // its own root's, inside
+	argv := strings.Join(podman("alice", []string{"$(vrdma nic args default)"}), " ")
 	run := func(flags, program string) *harness.Process {
 		return h.startAs(t, alice, "sh", "-c", strings.Replace(argv, "--rm", "--rm "+flags, 1)+" "+program)
 	}
@@ -114,7 +115,7 @@ func TestRootless(t *testing.T) {
 		return s.Ended(0) || run("", "rping -c -a 127.0.0.1 -C 5 -V").Wait(t, minute) == 0
 	})
 	s.OK(t, minute)
-	out := h.startAs(t, alice, append([]string{"vrdma", "run", "-q", "--"}, podman("bookworm", nil, "ibv_devinfo")...)...).OK(t, minute)
+	out := h.startAs(t, alice, append([]string{"vrdma", "run", "-q", "--"}, podman("alice", nil, "ibv_devinfo")...)...).OK(t, minute)
 	if !strings.Contains(out, "PORT_ACTIVE") {
 		t.Errorf("vrdma run -- podman run:\n%s", out)
 	}
