@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"vrdma/internal/caller"
+	"vrdma/internal/container"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
@@ -106,13 +107,21 @@ func (r *Rack) openDoor(s *slot) (err error) {
 func (r *Rack) install(at launch.Place) error {
 	of := r.cfg.Place
 	for _, link := range []struct{ from, to string }{
-		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()}, {of.Preload(), at.Preload()},
+		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()},
 	} {
 		if err := share(link.from, link.to); err != nil {
 			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
 		}
 	}
-	return nil
+	if err := os.Remove(at.Preload()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(at.Preload(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(container.PreloadText)
+	return errors.Join(err, f.Chmod(0o644), f.Close())
 }
 
 // makeDirectories makes a NIC's directory, and those that it is in.
