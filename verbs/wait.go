@@ -191,6 +191,32 @@ func (c *CQ) sleep(ctx context.Context) error {
 	}
 }
 
+// Spin looks for a while whether there is something to poll, and gives way to others meanwhile. It is
+// for those who expect an answer within microseconds: to sleep and be woken takes longer.
+func (c *CQ) Spin(most time.Duration) (bool, error) {
+	start := time.Now()
+	for {
+		for range yieldEvery {
+			if r := c.look.Load(); r != nil && r.empty() {
+				if err := c.vain(1); err != nil {
+					return false, err
+				}
+				continue
+			}
+			any, err := c.waiting()
+			if any || err != nil {
+				return any, err
+			}
+			if err := c.vain(1); err != nil {
+				return false, err
+			}
+		}
+		if time.Since(start) >= most {
+			return false, nil
+		}
+	}
+}
+
 // Next polls, and waits while there is nothing.
 func (c *CQ) Next(ctx context.Context, wc []WC) (int, error) {
 	for {

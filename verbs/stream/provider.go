@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"vrdma/verbs"
 	"vrdma/verbs/cm"
@@ -36,6 +37,8 @@ type Provider struct {
 	pd  *verbs.PD
 	m   *cm.Manager
 	cfg Config
+
+	spinning atomic.Int32 // connections that look for something to happen
 }
 
 // Open opens a device for connections.
