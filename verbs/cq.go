@@ -20,8 +20,9 @@ type CQ struct {
 
 	// look is the ring, too, for a look without the lock: nil if the ring is a mapping of its own,
 	// which Close unmaps.
-	look  atomic.Pointer[ring]
-	polls atomic.Uint32 // in a row that found nothing
+	look   atomic.Pointer[ring]
+	polls  atomic.Uint32 // in a row that found nothing
+	misses atomic.Uint32 // looks of Wait in a row that found nothing
 
 	mu   sync.Mutex
 	ring *ring // guarded by mu; nil: closed

@@ -115,16 +115,9 @@ func (q *QP) enqueue(wr *SendWR) error {
 	put32(b, abi.SendOpcode, uint32(wr.Op))
 	put32(b, abi.SendFlags, uint32(flags))
 	q.operation(wr, b)
-	length := uint32(len(wr.Data))
-	if length > 0 {
-		copy(b[abi.SendInline:], wr.Data)
-	}
-	for i := range wr.SGL {
-		s, at := &wr.SGL[i], abi.SendSGE+i*abi.SGESize
-		put64(b, at+abi.SGEAddr, s.Addr)
-		put32(b, at+abi.SGELength, s.Length)
-		put32(b, at+abi.SGELKey, s.LKey)
-		length += s.Length
+	length := uint32(copy(b[abi.SendInline:], wr.Data))
+	if len(wr.SGL) > 0 {
+		length = putSGL(b[abi.SendSGE:], wr.SGL)
 	}
 	put64(b, abi.SendIOVA, wr.RemoteAddr)
 	put32(b, abi.SendSSN, q.send.ssn)
@@ -134,6 +127,18 @@ func (q *QP) enqueue(wr *SendWR) error {
 	q.send.ssn++
 	r.push()
 	return nil
+}
+
+// putSGL writes a list, for which there is room, and returns how many bytes it names.
+func putSGL(b []byte, list []SGE) (length uint32) {
+	for i := range list {
+		s, at := &list[i], b[i*abi.SGESize:][:abi.SGESize]
+		put64(at, abi.SGEAddr, s.Addr)
+		put32(at, abi.SGELength, s.Length)
+		put32(at, abi.SGELKey, s.LKey)
+		length += s.Length
+	}
+	return length
 }
 
 // operation writes what depends on the operation.
@@ -220,14 +225,7 @@ func (r *ring) receive(wr *RecvWR, most int) error {
 	}
 	clear(b[:abi.RecvWQESize])
 	put64(b, abi.RecvWRID, wr.ID)
-	length := uint32(0)
-	for i := range wr.SGL {
-		s, at := &wr.SGL[i], abi.RecvSGE+i*abi.SGESize
-		put64(b, at+abi.SGEAddr, s.Addr)
-		put32(b, at+abi.SGELength, s.Length)
-		put32(b, at+abi.SGELKey, s.LKey)
-		length += s.Length
-	}
+	length := putSGL(b[abi.RecvSGE:], wr.SGL)
 	put32(b, abi.RecvDMALength, length)
 	put32(b, abi.RecvDMAResid, length)
 	put32(b, abi.RecvNumSGE, uint32(len(wr.SGL)))
