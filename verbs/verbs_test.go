@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -37,11 +38,19 @@ func TestDevice(t *testing.T) {
 }
 
 func TestNoDaemon(t *testing.T) {
-	_, err := verbs.Options{Socket: t.TempDir() + "/none.sock"}.Open(t.Context())
-	var e *verbs.Error
-	if !errors.As(err, &e) || !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("opened nothing: %v", err)
+	none := t.TempDir() + "/none.sock"
+	check := func(err error) {
+		t.Helper()
+		var e *verbs.Error
+		if !errors.As(err, &e) || !errors.Is(err, syscall.ENOENT) || !strings.Contains(e.Advice, "vrdma daemon --socket "+none) {
+			t.Errorf("opened nothing: %v", err)
+		}
 	}
+	_, err := verbs.Options{Socket: none}.Open(t.Context())
+	check(err)
+	t.Setenv("VRDMA_SOCKET", none)
+	_, err = verbs.Open(t.Context())
+	check(err)
 }
 
 func TestSendReceive(t *testing.T) {
