@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 
@@ -264,7 +265,7 @@ func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name st
 		return name, err
 	}
 	defer dir.Close()
-	out, err := (&target{dir: dir}).create(name, v.Overwrite)
+	out, err := (&target{dir: dir}).create(name, math.MaxUint64, v.Overwrite)
 	if err != nil {
 		return name, err
 	}

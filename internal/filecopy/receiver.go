@@ -172,16 +172,13 @@ func (r *receiver) prepare(in *incoming) error {
 		}
 		return r.finish()
 	}
-	out, err := r.to.create(in.place, r.overwrite)
+	out, err := r.to.create(in.place, in.Size, r.overwrite)
 	if err != nil {
 		return r.answer(in.ID, in.Path, err)
 	}
 	in.mu.Lock()
 	in.out = out
 	in.mu.Unlock()
-	if err := out.room(in.Size, in.Sparse); err != nil {
-		return r.abandon(in, err)
-	}
 	if out.had > 0 {
 		tell := func(first uint64, sums []uint64) error {
 			return r.s.control.send(&have{ID: in.ID, First: first, Sums: sums})
@@ -191,7 +188,7 @@ func (r *receiver) prepare(in *incoming) error {
 			return r.abandon(in, err)
 		}
 	}
-	if err := out.f.Truncate(int64(in.Size)); err != nil {
+	if err := out.resize(in.Size, in.Sparse); err != nil {
 		return r.abandon(in, err)
 	}
 	in.mu.Lock()
@@ -223,7 +220,7 @@ func (r *receiver) leave(in *incoming, out *partial) {
 	cause := context.Cause(r.s.ctx)
 	var v *ViolationError
 	var d *DamagedError
-	if errors.As(cause, &v) || errors.As(cause, &d) || in.received == 0 && out.had == 0 {
+	if errors.As(cause, &v) || errors.As(cause, &d) || out.there || in.received == 0 && out.had == 0 {
 		out.remove()
 		return
 	}
