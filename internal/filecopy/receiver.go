@@ -106,15 +106,12 @@ func (r *receiver) begin(m *meta) (place string, err error) {
 	}
 	r.last = m.ID
 	r.open++
+	r.unsaid++
 	return place, nil
 }
 
 // answer tells the end of an entry.
 func (r *receiver) answer(id uint32, path string, err error) error {
-	r.mu.Lock()
-	delete(r.files, id)
-	r.open--
-	r.mu.Unlock()
 	var m message = &done{ID: id}
 	if err != nil {
 		m = &failed{ID: id, Text: plain(err).Error()}
@@ -122,9 +119,22 @@ func (r *receiver) answer(id uint32, path string, err error) error {
 	} else if r.finished != nil {
 		r.finished(path)
 	}
+	return r.tell(id, m)
+}
+
+// tell tells the end of an entry. The sender may offer another as soon as it hears that, so it is counted
+// out before; that all is done may only be said after.
+func (r *receiver) tell(id uint32, m message) error {
+	r.mu.Lock()
+	delete(r.files, id)
+	r.open--
+	r.mu.Unlock()
 	if err := r.s.control.send(m); err != nil {
 		return err
 	}
+	r.mu.Lock()
+	r.unsaid--
+	r.mu.Unlock()
 	return r.finish()
 }
 
@@ -163,14 +173,7 @@ func (r *receiver) file(m *file) error {
 func (r *receiver) prepare(in *incoming) error {
 	if r.skipped != nil && r.skipped(in.Path) {
 		r.progress.kept(in.Size)
-		r.mu.Lock()
-		delete(r.files, in.ID)
-		r.open--
-		r.mu.Unlock()
-		if err := r.s.control.send(&skip{ID: in.ID}); err != nil {
-			return err
-		}
-		return r.finish()
+		return r.tell(in.ID, &skip{ID: in.ID})
 	}
 	out, err := r.to.create(in.place, in.Size, r.overwrite)
 	if err != nil {
@@ -402,10 +405,10 @@ func (r *receiver) gaveUp(m *failed) error {
 func (r *receiver) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.walked || r.open > 0 {
+	if !r.walked || r.unsaid > 0 {
 		return nil
 	}
-	r.open = math.MaxInt // once
+	r.unsaid = math.MaxInt // once
 	dirs := r.dirs
 	r.s.do(func() error {
 		r.directories(dirs)
