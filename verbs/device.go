@@ -49,6 +49,9 @@ type Device struct {
 
 	channel   *os.File // of completion events; nil: there is none yet
 	channelID int32
+	reader    chan struct{} // holds one once there is a channel: who has taken it reads the channel
+	reading   sync.Once     // of a goroutine that does nothing else
+	event     [8]byte       // the reader's: one abi.CompEvent
 }
 
 func init() {
@@ -66,7 +69,7 @@ func (o Options) Open(ctx context.Context) (*Device, error) {
 	if err != nil {
 		return nil, fault(op, err)
 	}
-	d := &Device{scratch: scratch, events: make(chan Event, 64), ended: make(chan struct{})}
+	d := &Device{scratch: scratch, events: make(chan Event, 64), ended: make(chan struct{}), reader: make(chan struct{}, 1)}
 	if err := d.open(ctx, o); err != nil {
 		d.scratch.Unmap()
 		return nil, fault(op, err)
@@ -267,7 +270,7 @@ func (d *Device) Close() error {
 	d.end()
 	d.async.Close() // ends readAsync
 	if channel != nil {
-		channel.Close() // ends readChannel
+		channel.Close() // ends who reads it
 	}
 	return fault("close the device", err)
 }

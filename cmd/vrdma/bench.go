@@ -41,6 +41,7 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
   local        programs on one host, and what they cost
   cm           connections a second
   sockets      TCP programs over vrdma run --sockets, on one host and between two
+  go           Go programs: package verbs against perftest, package stream against TCP
   veth         two hosts: two network namespaces, as root or in a user namespace
   overlay      a virtual network between them, against the same without
   wait         programs that sleep, share processors or live in another control group,
@@ -91,6 +92,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
 			})
 		},
 	}
+	c.AddCommand(benchListCommand(), benchShowCommand(), benchRunCommand())
 	c.Flags().StringSliceVar(&f.table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
 	c.Flags().StringVar(&f.rows, "rows", "", "measure the rows whose name matches this regular expression, in capitals or not")
 	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")

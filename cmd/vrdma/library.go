@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"vrdma/internal/container"
 	"vrdma/internal/launch"
 )
 
@@ -34,6 +35,9 @@ func installLibraries(place launch.Place, dirMode fs.FileMode) error {
 		if err := errors.Join(os.WriteFile(to, content, 0o755), os.Chmod(to, 0o755)); err != nil {
 			return fmt.Errorf("cannot install %s: %w", filepath.Base(to), err)
 		}
+	}
+	if err := errors.Join(os.WriteFile(place.Preload(), []byte(container.PreloadText), 0o644), os.Chmod(place.Preload(), 0o644)); err != nil {
+		return fmt.Errorf("cannot install the file for containers: %w", err)
 	}
 	return nil
 }

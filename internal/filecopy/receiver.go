@@ -35,6 +35,7 @@ type receiver struct {
 	files  map[uint32]*incoming // guarded by mu
 	dirs   []*directory         // guarded by mu: their times are set at the end
 	open   int                  // guarded by mu: entries under way
+	unsaid int                  // guarded by mu: those whose end the sender was not told yet
 	last   uint32               // guarded by mu: the highest ID so far
 	walked bool                 // guarded by mu: the sender has nothing more
 	all    bool                 // guarded by mu: everything has come, and the sender knows

@@ -33,6 +33,9 @@ func (p Place) Library() string { return filepath.Join(p.Dir(), "libvrdma.so") }
 // Sockets is the one for `vrdma run --sockets`.
 func (p Place) Sockets() string { return filepath.Join(p.Dir(), "libvrdma-sockets.so") }
 
+// Preload is the file that a container has as its /etc/ld.so.preload.
+func (p Place) Preload() string { return filepath.Join(p.Dir(), "ld.so.preload") }
+
 // Sysfs is the device tree.
 func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 

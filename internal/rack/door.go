@@ -15,6 +15,7 @@ import (
 
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
 )
 
@@ -83,12 +84,8 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	if err := r.makeDirectories(s, dirMode); err != nil {
 		return err
 	}
-	for _, link := range []struct{ from, to string }{
-		{r.cfg.Place.Library(), s.place.Library()}, {r.cfg.Place.Sockets(), s.place.Sockets()},
-	} {
-		if err := share(link.from, link.to); err != nil {
-			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
-		}
+	if err := r.install(s.place); err != nil {
+		return err
 	}
 	if !s.open.anybody() {
 		r.warnUnreachable()
@@ -101,8 +98,21 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	return r.doors.OpenDoor(frontdoor.Door{
 		Claim:  claim,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
-		Commands: a.commands, Requests: a.requests, Rests: true,
+		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
 	})
+}
+
+// install puts the files that are the same for all NICs into a NIC's directory.
+func (r *Rack) install(at launch.Place) error {
+	of := r.cfg.Place
+	for _, link := range []struct{ from, to string }{
+		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()}, {of.Preload(), at.Preload()},
+	} {
+		if err := share(link.from, link.to); err != nil {
+			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
+		}
+	}
+	return nil
 }
 
 // makeDirectories makes a NIC's directory, and those that it is in.
@@ -182,15 +192,6 @@ func (r *Rack) warnUnreachable() {
 		"directory", dir, "advice", "chmod o+x it, or start the daemon with --mode 0666")
 }
 
-// clear removes what lies in a NIC's directory. The directory stays.
-func (r *Rack) clear(s *slot) error {
-	err := os.RemoveAll(s.place.Dir())
-	if rerr := os.Remove(s.place.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	return err
-}
-
 // discard takes a NIC's directory away, and that of the tenant with the last one. What was in it,
 // more than a hundred files, is removed beside everything else.
 func (r *Rack) discard(s *slot) {
@@ -235,8 +236,15 @@ func (r *Rack) prune(dir string) {
 // called when all NICs that are declared have been put in.
 func (r *Rack) Sweep() {
 	here := make(map[string]bool)
+	var sockets []string
 	for _, s := range r.slots {
-		for dir := filepath.Dir(s.place.Socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+		sockets = append(sockets, s.place.Socket)
+	}
+	if r.exposed != nil {
+		sockets = append(sockets, r.exposed.place.Socket)
+	}
+	for _, socket := range sockets {
+		for dir := filepath.Dir(socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
 			here[dir] = true
 		}
 	}
