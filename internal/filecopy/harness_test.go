@@ -3,7 +3,6 @@ package filecopy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -176,4 +175,12 @@ func refused(t testing.TB, err error, text string) {
 	}
 }
 
-var _ = errors.Is
+// waitFor waits for something to happen.
+func waitFor(t testing.TB, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen")
+		}
+	}
+}

@@ -92,6 +92,7 @@ func (c *tcpConn) send(m message) error {
 
 // read fills b, and gives up when ctx ends.
 func (c *tcpConn) read(ctx context.Context, b []byte) error {
+	c.c.SetReadDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { c.c.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_, err := io.ReadFull(c.c, b)
