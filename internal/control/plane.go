@@ -70,6 +70,7 @@ type Plane struct {
 	charting   sync.Mutex
 	charted    []overlay.Network // that the rack has; guarded by charting
 	complained []string          // about hosts; guarded by charting
+	lost       atomic.Bool       // the rack has not got the way to other hosts
 
 	mu    sync.Mutex
 	slots map[tenant.Key]*slot // guarded by mu
@@ -223,7 +224,7 @@ func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
 	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
-	p.chartAgain()
+	warnings = append(warnings, p.chartAgain()...)
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
 	}
@@ -622,6 +623,9 @@ func (p *Plane) retry() {
 			}
 			p.changing.Lock()
 			p.reconcile(p.World(), nil)
+			if p.lost.Load() {
+				p.chartAgain()
+			}
 			p.changing.Unlock()
 		}
 	}
