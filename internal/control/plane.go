@@ -70,6 +70,7 @@ type Plane struct {
 	charting   sync.Mutex
 	charted    []overlay.Network // that the rack has; guarded by charting
 	complained []string          // about hosts; guarded by charting
+	lost       atomic.Bool       // the rack has not got the way to other hosts
 
 	mu    sync.Mutex
 	slots map[tenant.Key]*slot // guarded by mu
@@ -218,12 +219,26 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	return p.settleSome(w, keys, true)
+}
+
+// settleFor is settle after a change: if it is about rules only, everybody is where they were.
+func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
+	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
+		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
+	})
+	return p.settleSome(w, p.touched(w, effects), moved)
+}
+
+func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
 	generation := p.now.Load().generation
 	defer p.holds(generation)
 	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
-	p.chartAgain()
+	if moved || p.lost.Load() {
+		warnings = append(warnings, p.chartAgain()...)
+	}
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
 	}
@@ -340,7 +355,7 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
-	return append(effects, gone...), append(passed, p.settle(next, p.touched(next, effects))...), nil
+	return append(effects, gone...), append(passed, p.settleFor(next, append(effects, gone...))...), nil
 }
 
 // commit writes what has changed, and what has to change with it.
@@ -444,6 +459,9 @@ func (p *Plane) retry() {
 			}
 			p.changing.Lock()
 			p.reconcile(p.World(), nil)
+			if p.lost.Load() {
+				p.chartAgain()
+			}
 			p.changing.Unlock()
 		}
 	}
