@@ -70,7 +70,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
   vrdma bench --only wait --rows 'sleeping|processor time'
   vrdma bench --against ../before/bin/vrdma --rounds 9
   vrdma bench --attacks --rows 'rnr|error' --against ../before/bin/vrdma`,
-		Args:   cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
