@@ -27,7 +27,7 @@ type Config struct {
 	Store store.Store
 	Rack  Rack   // nil: NoRack
 	Host  string // this host's name, as NICs name it
-	// Self is this host as others reach it. Identity tells its daemon from others that say they
+	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
 	Identity string
@@ -67,6 +67,9 @@ type Plane struct {
 
 	placing sync.Mutex // held while a place is written
 
+	spec        atomic.Pointer[tenant.HostSpec] // this host's
+	registering sync.Mutex                      // held while it is written; nothing else is locked then but mu
+
 	charting   sync.Mutex
 	charted    []overlay.Network // that the rack has; guarded by charting
 	complained []string          // about hosts; guarded by charting
@@ -105,6 +108,7 @@ func Open(cfg Config) (*Plane, error) {
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.boot, p.moved = crand.Text(), make(chan struct{})
+	p.spec.Store(&cfg.Self)
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.amend(func(s *snapshot) { *s = *snap })

@@ -46,6 +46,7 @@ type host struct {
 type lab struct {
 	etcd    *etcdtest.Cluster
 	hosts   []*host
+	cable   *cable.Cable // between more than two
 	a, b, c *host // the first of them
 }
 
@@ -73,7 +74,7 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 		for _, h := range w.hosts {
 			ends = append(ends, cable.TAP(t, h.space, "eth0", 1500))
 		}
-		cable.Connect(t, 1, ends...)
+		w.cable = cable.Connect(t, 1, ends...)
 	}
 	for _, h := range w.hosts {
 		h.space.Address(t, "eth0", h.ip+"/24")
