@@ -15,10 +15,7 @@ import (
 	"vrdma/verbs/cm"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()

@@ -22,10 +22,7 @@ import (
 	"vrdma/verbs/stream"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
 
 func provider(t testing.TB, socket string, c stream.Config) *stream.Provider {
 	t.Helper()
