@@ -44,6 +44,8 @@ func TestOneFlag(t *testing.T) {
 		{"user", append(device("default"), "--user", "1000"), []string{"ibv_devices"}},
 		{"no_environment", device("default"), []string{"env", "-i", "/usr/bin/ibv_devices"}},
 		{"setuid", append(device("default"), "--user", "1000"), []string{"setuid_devices"}},
+		// Whoever starts a setuid program chooses its environment, and not its daemon.
+		{"setuid_environment", append(device("default"), "--user", "1000", "-e", "VRDMA_SOCKET=/tmp/mine.sock", "-e", "XDG_RUNTIME_DIR=/tmp"), []string{"setuid_devices"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if out := h.run(t, podman("bookworm", c.flags, c.program...)...); !strings.Contains(out, "rxe0") {
