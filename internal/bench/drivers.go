@@ -73,6 +73,9 @@ func perftestDriver(tool string) driver {
 	return driver{
 		commands: func(c experiment.Cell, ip string, port, seconds int) (server, client []string) {
 			args := []string{tool, "-F", "-p", strconv.Itoa(port), "-s", size(c)}
+			if c.PathMTU != 0 {
+				args = append(args, "-m", strconv.Itoa(c.PathMTU))
+			}
 			event := c.Wait == experiment.Event
 			switch {
 			case latency:

@@ -157,6 +157,12 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	if len(e.Spec.MTU) > 1 && c.MTU != 0 {
 		parts = append(parts, fmt.Sprintf("MTU %d", c.MTU))
 	}
+	if len(e.Spec.PathMTU) > 1 && c.PathMTU != 0 {
+		parts = append(parts, fmt.Sprintf("path MTU %d", c.PathMTU))
+	}
+	if len(e.Spec.Rate) > 1 {
+		parts = append(parts, cmp.Or(c.Rate, "no limit"))
+	}
 	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
 		parts = append(parts, "events")
 	}

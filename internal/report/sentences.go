@@ -42,7 +42,7 @@ func Ratios(f Figure) (list []Ratio) {
 				continue
 			}
 			i := slices.IndexFunc(tcp, func(o Point) bool {
-				return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Pairs == p.Cell.Pairs && (o.Cell.Size == p.Cell.Size || o.Cell.Size == 0)
+				return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && (o.Cell.Size == p.Cell.Size || o.Cell.Size == 0)
 			})
 			if i < 0 {
 				continue
