@@ -47,7 +47,7 @@ type lab struct {
 	etcd    *etcdtest.Cluster
 	hosts   []*host
 	cable   *cable.Cable // between more than two
-	a, b, c *host // the first of them
+	a, b, c *host        // the first of them
 }
 
 // newLab makes two hosts and starts their daemons.
