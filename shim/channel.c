@@ -2,9 +2,10 @@
 /*
  * The rdma_cm device: one write() is one command, forwarded as it is. The
  * application's descriptor is a socket that can be read while events are pending, so
- * poll and epoll need no help. Three commands are looked at on the way:
+ * poll and epoll need no help. Some commands are looked at on the way:
  *
  *   GET_EVENT   waits, unless the descriptor is non-blocking
+ *   QUERY_ROUTE, INIT_QP_ATTR  may have been answered ahead (ahead.c)
  *   SET_OPTION  points to memory, which goes along
  *   MIGRATE_ID  names another descriptor of ours
  */
@@ -194,13 +195,15 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 		if (!f)
 			return errno = EBADF, -1;
 		inode = f->inode;
-		if (wait && is_channel(f, fd)) {
-			wait = false;
+		if (!is_channel(f, fd)) {
 			file_put(f);
-			e = EAGAIN;
-			continue;
+			return errno = EBADF, -1;
 		}
-		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
+		if (wait && !ahead_events(f))
+			e = EAGAIN;
+		else
+			e = ahead_answer(f, buf, n) ? 0 : command(f, buf, n);
+		wait = false;
 		file_put(f);
 	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);
 	return e ? (errno = e, -1) : (ssize_t)n;

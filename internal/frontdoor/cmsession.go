@@ -26,6 +26,7 @@ type cmSession struct {
 	line line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
+	page *protocol.Mail  // for answers ahead, likewise; nil: the client wants none, or has no mailbox yet
 
 	looped bool         // the request under way is being run on the loop
 	aside  func() error // what the session's goroutine has to do of it; nil: nothing
@@ -93,6 +94,9 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	}
 	ses.looped, ses.aside = true, nil
 	c := ucma.Run(ses, req.Command, false)
+	if ses.page != nil {
+		c.Foresee(reply, ses.page.Revision)
+	}
 	ses.looped = false
 	if ses.aside != nil {
 		return nil, func() ([]byte, []uverbs.Handle) {
@@ -101,6 +105,26 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 		}
 	}
 	return ses.answer(c, reply), nil
+}
+
+// foresee implements farseer.
+func (ses *cmSession) foresee(page *protocol.Mail) {
+	if page == ses.page {
+		return
+	}
+	if ses.page = page; page == nil {
+		ses.ch.Foresee(nil)
+		return
+	}
+	ses.ch.Foresee(page)
+}
+
+// revoke takes back what the client was told ahead: somebody wants to see it ask. It runs on the
+// loop.
+func (ses *cmSession) revoke() {
+	if ses.page != nil {
+		ses.page.RevokeAll()
+	}
 }
 
 // beside implements handler.

@@ -28,6 +28,7 @@ type Channel struct {
 	signal Signal
 	raised bool
 	closed bool
+	ahead  Ahead // nil: nobody
 }
 
 // An event waits to be read.
@@ -74,6 +75,9 @@ func (ch *Channel) post(e *event) {
 
 // announce raises the signal while there are events, and only then.
 func (ch *Channel) announce() {
+	if ch.ahead != nil {
+		ch.ahead.SetEvents(len(ch.events))
+	}
 	switch pending := len(ch.events) > 0; {
 	case ch.closed || pending == ch.raised:
 	case pending:

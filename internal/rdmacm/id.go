@@ -133,6 +133,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
+	id.Changed()
 	id.client.ids.remove(id.Name)
 	if id.counted {
 		id.counted = false
@@ -168,6 +169,7 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 		return 0, err
 	}
 	if old != ch {
+		id.Changed()
 		moved := old.withdraw(func(e *event) bool { return e.id == id })
 		delete(old.ids, id)
 		ch.ids[id] = struct{}{}

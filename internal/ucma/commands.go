@@ -110,7 +110,7 @@ const noIndex = ^uint32(0)
 
 func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
 	var q rdmacm.Query
-	if err := c.withID(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
+	if err := c.lookAt(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
 		return err
 	}
 	*resp = abi.CMQueryRouteResp{SrcAddr: abi.ToSockaddr(q.Src), DstAddr: abi.ToSockaddr(q.Dst), IBDevIndex: noIndex}
@@ -168,7 +168,7 @@ func initQPAttr(c *Call, req *abi.CMInitQPAttr, resp *abi.QPAttr) error {
 	if req.QPState > abi.QPStateErr {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) (err error) {
+	return c.lookAt(req.ID, func(id *rdmacm.ID) (err error) {
 		*resp, err = id.QPAttr(req.QPState)
 		return err
 	})
@@ -179,6 +179,7 @@ func getEvent(c *Call, _ *abi.CMGetEvent, resp *abi.CMEventResp) error {
 		e, err := ch.GetEvent()
 		if err == nil {
 			*resp = *e
+			c.follow, c.about = foreseen[e.Event], e.ID
 		}
 		return err
 	})

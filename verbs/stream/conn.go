@@ -24,8 +24,12 @@ const (
 	controls = 4
 	// spare is how many receives there are beyond those that the peer was promised.
 	spare = 16
-	// spins is how often the queue is looked at before a goroutine sleeps.
-	spins = 64
+	// A goroutine looks so often, each time for so long, whether something happens before it
+	// sleeps: to be woken takes longer than what most wait for.
+	looks = 10
+	look  = 2 * time.Microsecond
+	// spinners is how many of a provider's connections look at a time. Others sleep at once.
+	spinners = 2
 )
 
 // A Conn is a connection. It implements net.Conn, with CloseRead and CloseWrite.
