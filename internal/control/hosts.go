@@ -146,7 +146,7 @@ func (p *Plane) register() error {
 	writes := []store.Write{{Key: key, Value: value}}
 	meta := s.meta
 	if !s.named {
-		made, condition, write := store.Name(p.cfg.Version)
+		made, condition, write := store.Name()
 		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)

@@ -31,7 +31,6 @@ type Config struct {
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
 	Identity string
-	Version  string // of the program
 	Log      *slog.Logger
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
@@ -382,7 +381,7 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
 	meta := old.meta
 	if !old.named {
-		made, condition, write := store.Name(p.cfg.Version)
+		made, condition, write := store.Name()
 		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
