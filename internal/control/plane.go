@@ -31,7 +31,6 @@ type Config struct {
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
 	Identity string
-	Version  string // of the program
 	Log      *slog.Logger
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
@@ -390,7 +389,7 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
 	meta := old.meta
 	if !old.named {
-		made, condition, write := store.Name(p.cfg.Version)
+		made, condition, write := store.Name()
 		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)

@@ -7,7 +7,8 @@
 //	             │ TLS                                │
 //	             └────────────── etcd ────────────────┘
 //
-// VRDMA_TEST_ALL=1 asks for the long form.
+// VRDMA_TEST_ALL=1 asks for the long form. VRDMA_BESIDE=PATH runs another build of vrdma on all hosts but
+// the first: old and new daemons side by side.
 package networks
 
 import (
@@ -90,14 +91,18 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 // start starts the host's daemon.
 func (h *host) start(t *testing.T) {
 	t.Helper()
-	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+	o := harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args}
+	if h.name != "a" {
+		o.Binary = os.Getenv("VRDMA_BESIDE")
+	}
+	h.Daemon = harness.Start(t, o)
 }
 
 // restart starts the daemon again where it was: another socket would be another daemon, which does
 // not get the host's name while the old one may live.
 func (h *host) restart(t *testing.T) {
 	t.Helper()
-	argv := append([]string{"--net=" + h.space.Path(), "--", harness.Binary(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
+	argv := append([]string{"--net=" + h.space.Path(), "--", h.Executable(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
 	cmd := exec.Command("nsenter", argv...)
 	dir := filepath.Dir(h.Socket)
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir)
