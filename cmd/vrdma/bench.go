@@ -45,6 +45,7 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
   cm           connections a second
   sockets      TCP programs over vrdma run --sockets, on one host and between two
   go           Go programs: package verbs against perftest, package stream against TCP
+  copy         files: vrdma cp against cp, the published protocol and TCP
   veth         two hosts: two network namespaces, as root or in a user namespace
   overlay      a virtual network between them, against the same without
   wait         programs that sleep, share processors or live in another control group,

@@ -4,6 +4,7 @@
 //	vrdma daemon             the device itself, in the foreground
 //	vrdma status             what it is doing
 //	vrdma trace -- PROGRAM   what a program asks of it
+//	vrdma cp FILE HOST:DIR   copies files over RDMA
 //	vrdma apply -f FILE      declares tenants, networks, NICs and policies
 //
 // Every subcommand is one file here and only connects the packages that do the
