@@ -34,8 +34,8 @@ func TestArgs(t *testing.T) {
 		{"docker", []string{"-v", dir + ":/run/vrdma:ro", "-v", file + ":/etc/ld.so.preload:ro"}},
 		{"nspawn", []string{"--bind-ro=" + dir + ":/run/vrdma", "--bind-ro=" + file + ":/etc/ld.so.preload"}},
 		{"lxc", []string{
-			"lxc.mount.entry = " + dir + " run/vrdma none rbind,ro,nosuid,nodev,exec,create=dir 0 0",
-			"lxc.mount.entry = " + file + " etc/ld.so.preload none bind,ro,nosuid,nodev,exec,create=file 0 0",
+			"lxc.mount.entry = " + dir + " run/vrdma none rbind,ro,nosuid,nodev,create=dir 0 0",
+			"lxc.mount.entry = " + file + " etc/ld.so.preload none bind,ro,nosuid,nodev,create=file 0 0",
 		}},
 	} {
 		got, err := Args(test.format, p)

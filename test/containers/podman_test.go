@@ -72,6 +72,17 @@ func TestOneFlag(t *testing.T) {
 	}
 }
 
+// A place from which nothing can be run is no place for the daemon's socket: it says so.
+func TestNoExec(t *testing.T) {
+	h := newHost(t)
+	h.run(t, "sh", "-c", "mkdir /tmp/noexec && mount -t tmpfs -o noexec none /tmp/noexec")
+	p := h.start(t, "vrdma", "daemon", "--socket", "/tmp/noexec/vrdma.sock", "--addr", "127.0.0.1")
+	p.Printed(t, "msg=serving ", minute)
+	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another place with --socket") {
+		t.Errorf("the daemon says:\n%s", out)
+	}
+}
+
 // pair has two containers talk, over rdma_cm: rping, and perftest.
 func (h *host) pair(t *testing.T, server, client container, address string) {
 	t.Helper()
