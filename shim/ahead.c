@@ -4,10 +4,12 @@
  * until it asks. protocol.h says which commands these are, and why an answer that is used is
  * the one that the daemon would have given. What is not here, or was revoked, is asked.
  *
- * Answers about one identifier lie in one place, and there are as many places as revisions. A
- * place is written under f->lock and read without: a reader copies, and looks at seq before and
- * after (seq is odd while somebody writes). So a reader needs no lock, and need not block
- * signals; one that is too late asks the daemon.
+ * Answers about one identifier lie in one place, and there are as many places as revisions.
+ * There are no locks, so signals need not be blocked: seq is odd while somebody writes to a
+ * place. Another writer leaves it alone then, and loses its answers; a reader copies, and looks
+ * at seq before and after. Who is too late asks the daemon.
+ *
+ * Events may lie on a shelf, and are taken from there without asking, too.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -70,10 +72,21 @@ void ahead_forget(struct file *f)
 		sys(SYS_munmap, all, PLACES);
 }
 
+/* Has nobody else write to p; false: somebody does. */
+static bool begin(struct foreseen *p, uint32_t *seq)
+{
+	*seq = atomic_load_explicit(&p->seq, memory_order_relaxed);
+	if (*seq & 1 || !atomic_compare_exchange_strong(&p->seq, seq, *seq + 1))
+		return false;
+	atomic_thread_fence(memory_order_release);
+	return true;
+}
+
 void ahead_keep(struct file *f, const unsigned char *at, const unsigned char *end, uint32_t count)
 {
 	struct foreseen *all = atomic_load(&f->ahead), *p = NULL;
 	struct vrdma_ahead a;
+	uint32_t seq = 0;
 
 	for (uint32_t i = 0; all && i < count && i < MOST && (size_t)(end - at) >= sizeof a; i++) {
 		memcpy(&a, at, sizeof a);
@@ -81,10 +94,9 @@ void ahead_keep(struct file *f, const unsigned char *at, const unsigned char *en
 		if (a.length > BYTES || (size_t)(end - at) < a.length)
 			break;
 		if (!p) {
+			if (!begin(place(all, a.id), &seq))
+				return;
 			p = place(all, a.id);
-			atomic_store_explicit(&p->seq, atomic_load_explicit(&p->seq, memory_order_relaxed) + 1,
-					      memory_order_relaxed);
-			atomic_thread_fence(memory_order_release);
 			p->id = a.id;
 			p->revision = a.revision;
 			p->count = 0;
@@ -100,8 +112,7 @@ void ahead_keep(struct file *f, const unsigned char *at, const unsigned char *en
 		at += padded < (size_t)(end - at) ? padded : (size_t)(end - at);
 	}
 	if (p)
-		atomic_store_explicit(&p->seq, atomic_load_explicit(&p->seq, memory_order_relaxed) + 1,
-				      memory_order_release);
+		atomic_store_explicit(&p->seq, seq + 2, memory_order_release);
 }
 
 /* Copies the answer to a command out of p. Its length; 0: there is none, or not any more. */
@@ -159,4 +170,46 @@ bool ahead_events(struct file *f)
 		return false;
 	_Atomic uint32_t *events = (_Atomic uint32_t *)(void *)(f->mail + VRDMA_AHEAD_EVENTS);
 	return atomic_load_explicit(events, memory_order_relaxed) != 0;
+}
+
+/* Takes the next event off the shelf, into to. Its length; 0: there is none. */
+static size_t take(unsigned char *mail, unsigned char *to)
+{
+	_Atomic uint64_t *taken = (_Atomic uint64_t *)(void *)(mail + VRDMA_SHELF_TAKEN);
+	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)(mail + VRDMA_SHELF_READY);
+	uint64_t t = atomic_load(taken);
+	uint32_t length;
+
+	do {
+		if (t & VRDMA_SHELF_FROZEN || t >> 1 >= atomic_load(ready))
+			return 0;
+		const unsigned char *slot =
+			mail + VRDMA_SHELF_SLOT + (t >> 1) % VRDMA_SHELF_SLOTS * VRDMA_SHELF_STRIDE;
+		memcpy(&length, slot, sizeof length);
+		if (length > VRDMA_SHELF_STRIDE - VRDMA_SHELF_REPLY)
+			length = VRDMA_SHELF_STRIDE - VRDMA_SHELF_REPLY;
+		memcpy(to, slot + VRDMA_SHELF_REPLY, length);
+	} while (!atomic_compare_exchange_strong(taken, &t, t + 2));
+	return length;
+}
+
+bool ahead_take(struct file *f, void *response, size_t room)
+{
+	unsigned char bytes[VRDMA_SHELF_STRIDE];
+	struct vrdma_reply r;
+	struct vrdma_store s;
+
+	if (!atomic_load_explicit(&f->ahead, memory_order_acquire) || atomic_load(&f->dead))
+		return false;
+	size_t n = take(f->mail, bytes);
+	if (n < sizeof r + sizeof s)
+		return false;
+	memcpy(&r, bytes, sizeof r);
+	memcpy(&s, bytes + sizeof r, sizeof s);
+	size_t at = sizeof r + sizeof s, padded = ((size_t)s.length + 7) & ~7ul;
+	if (r.nstores != 1 || padded > n - at)
+		return false;
+	memcpy(response, bytes + at, s.length < room ? s.length : room);
+	ahead_keep(f, bytes + at + padded, bytes + n, r.nahead);
+	return true;
 }

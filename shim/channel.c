@@ -178,6 +178,16 @@ static bool will_wait(const void *buf, size_t n)
 	       h.out >= GET_EVENT_ROOM;
 }
 
+/* A GET_EVENT that will_wait, of an event that is laid out for us. */
+static bool take_event(struct file *f, const void *buf)
+{
+	uint64_t response;
+	uint16_t room;
+	memcpy(&room, (const char *)buf + 6, sizeof room);
+	memcpy(&response, (const char *)buf + 8, sizeof response);
+	return ahead_take(f, (void *)(uintptr_t)response, room);
+}
+
 ssize_t channel_write(int fd, const void *buf, size_t n)
 {
 	uint32_t number;
@@ -199,7 +209,9 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 			file_put(f);
 			return errno = EBADF, -1;
 		}
-		if (wait && !ahead_events(f))
+		if (wait && take_event(f, buf))
+			e = 0;
+		else if (wait && !ahead_events(f))
 			e = EAGAIN;
 		else
 			e = ahead_answer(f, buf, n) ? 0 : command(f, buf, n);

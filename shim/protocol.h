@@ -282,6 +282,29 @@ struct vrdma_ahead {
 #define VRDMA_AHEAD_EVENTS 4096u    /* uint32_t */
 #define VRDMA_AHEAD_REVISIONS 4160u /* uint64_t each */
 #define VRDMA_AHEAD_IDS 1016u
-#define VRDMA_AHEAD_SIZE 12288u /* mailbox and what follows it */
+#define VRDMA_AHEAD_SIZE 28672u /* mailbox and what follows it */
+
+/*
+ * The shelf: events that a client may take by itself, so that one that has many waiting need not
+ * ask for each. Events are numbered from 0. taken is the number of the next one, shifted left by
+ * one, and VRDMA_SHELF_FROZEN; ready is the number of the first that is not on the shelf. For a
+ * GET_EVENT that can only wait or succeed the client does
+ *   t = load(taken); if it is frozen, or t >> 1 is not below load(ready): the command
+ *   copy slot (t >> 1) % VRDMA_SHELF_SLOTS: u32 length, and from VRDMA_SHELF_REPLY on as many
+ *   bytes: a reply with one store (its address means nothing) and answers ahead
+ *   if !compare_exchange(taken, t, t + 2): again
+ *   the event is taken: apply the reply
+ * The daemon never puts the last event that waits there. It is had by the command only, which
+ * makes the descriptor unreadable, so that nobody is told of events that there are not. Whoever
+ * changes what waits looks at taken first. To take events back the daemon freezes the shelf, and
+ * thaws it with a number that was never on it, so a slot that was copied before cannot be taken.
+ */
+#define VRDMA_SHELF_TAKEN 12288u /* uint64_t */
+#define VRDMA_SHELF_READY 12352u /* uint64_t */
+#define VRDMA_SHELF_FROZEN 1u
+#define VRDMA_SHELF_SLOT 16384u  /* the first slot */
+#define VRDMA_SHELF_SLOTS 8u
+#define VRDMA_SHELF_STRIDE 1536u
+#define VRDMA_SHELF_REPLY 8u
 
 #endif

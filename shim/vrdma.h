@@ -177,10 +177,12 @@ ssize_t channel_write(int fd, const void *buf, size_t n);
 /* Maps the mailbox in fd with what is behind it, for a channel; false: it cannot be. */
 bool ahead_install(struct file *f, int fd);
 void ahead_forget(struct file *f); /* nobody uses f any more */
-/* Keeps the answers of a reply, which lie between at and end. Under f->lock. */
+/* Keeps the answers of a reply, which lie between at and end. */
 void ahead_keep(struct file *f, const unsigned char *at, const unsigned char *end, uint32_t count);
 /* Answers a command, if that can be done here. The caller has a reference to f. */
 bool ahead_answer(struct file *f, const unsigned char *command, size_t n);
+/* Takes an event that the daemon has laid out; false: it has to be asked. */
+bool ahead_take(struct file *f, void *response, size_t room);
 /* Whether events wait; false if that is not known. */
 bool ahead_events(struct file *f);
 

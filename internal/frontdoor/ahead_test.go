@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
 	"vrdma/internal/protocol"
@@ -19,6 +22,10 @@ type seer struct {
 	said []protocol.Ahead // what it was told
 	ids  []uint32
 	port uint16 // where it listens
+
+	asks   bool // it takes no event by itself
+	picked int  // events that it took by itself
+	events []abi.CMEventResp
 }
 
 func newSeer(t testing.TB, s *Server) *seer {
@@ -37,14 +44,19 @@ func newSeer(t testing.TB, s *Server) *seer {
 func (c *seer) do(command []byte) (resp []byte, errno syscall.Errno) {
 	c.t.Helper()
 	r := c.send(command)
-	for _, a := range r.Ahead {
-		a.Data = bytes.Clone(a.Data)
-		c.said = append(c.said, a)
-	}
+	c.heard(&r)
 	if len(r.Stores) > 0 {
 		resp = bytes.Clone(r.Stores[0].Data)
 	}
 	return resp, syscall.Errno(r.Error)
+}
+
+// heard keeps what it is told ahead.
+func (c *seer) heard(r *protocol.Reply) {
+	for _, a := range r.Ahead {
+		a.Data = bytes.Clone(a.Data)
+		c.said = append(c.said, a)
+	}
 }
 
 func (c *seer) make(uid uint64) uint32 {
@@ -57,18 +69,41 @@ func (c *seer) make(uid uint64) uint32 {
 	return u32(b, 0)
 }
 
-// take takes an event, if there is one.
+// take takes an event, if there is one: off the shelf, unless it is to be asked for.
 func (c *seer) take() (e abi.CMEventResp, ok bool) {
 	c.t.Helper()
+	if n, ok := c.pick(); ok {
+		var r protocol.Reply
+		if err := r.Parse(c.buf[:n]); err != nil || r.Error != 0 || len(r.Stores) != 1 {
+			c.t.Fatalf("an event on the shelf: %v, %+v", err, r)
+		}
+		c.picked++
+		c.heard(&r)
+		abi.Decode(r.Stores[0].Data, &e)
+		return c.took(e), true
+	}
 	b, errno := c.do(ucm(abi.CMCmdGetEvent, &abi.CMGetEvent{Response: respAddr}, abi.Size[abi.CMEventResp]()))
 	if errno != 0 {
 		return e, false
 	}
 	abi.Decode(b, &e)
+	return c.took(e), true
+}
+
+// pick takes an event off the shelf.
+func (c *seer) pick() (int, bool) {
+	if c.asks || !c.mail.Ahead() {
+		return 0, false
+	}
+	return c.mail.Pick(c.buf)
+}
+
+func (c *seer) took(e abi.CMEventResp) abi.CMEventResp {
 	if e.Event == abi.CMEventConnectRequest {
 		c.ids = append(c.ids, e.ID)
 	}
-	return e, true
+	c.events = append(c.events, e)
+	return e
 }
 
 // check asks what it was told, if that was not revoked, and reports whether it did: the answer
@@ -196,7 +231,7 @@ func TestAheadIsTrue(t *testing.T) {
 		c.must(ucm(abi.CMCmdBindIP, &abi.CMBindIP{Addr: sockaddrOf("0.0.0.0:" + strconv.Itoa(int(c.port))), ID: id}, 0))
 		c.must(ucm(abi.CMCmdListen, &abi.CMListen{ID: id}, 0))
 	}
-	for range 6000 {
+	for range 2500 {
 		c, peer := a, b
 		if rnd.IntN(2) == 0 {
 			c, peer = b, a
@@ -208,7 +243,8 @@ func TestAheadIsTrue(t *testing.T) {
 			c.step(rnd, peer, destroys)
 		}
 		c.step(rnd, peer, rnd.IntN(actions))
-		for range 2 {
+		c.asks = rnd.IntN(2) == 0
+		for range rnd.IntN(3) {
 			c.take()
 		}
 		for range 3 {
@@ -222,6 +258,9 @@ func TestAheadIsTrue(t *testing.T) {
 				c.said = slices.Delete(c.said, i, i+1)
 			}
 		}
+	}
+	if a.picked+b.picked < 5 {
+		t.Errorf("%d events were taken off the shelf", a.picked+b.picked)
 	}
 	for _, k := range [][2]uint32{{abi.CMCmdQueryRoute, 0}, {abi.CMCmdInitQPAttr, abi.QPStateInit}, {abi.CMCmdInitQPAttr, abi.QPStateRTR}, {abi.CMCmdInitQPAttr, abi.QPStateRTS}} {
 		if checked[k] < 20 {
@@ -267,4 +306,156 @@ func (c *seer) step(rnd *rand.Rand, peer *seer, action int) {
 	case 11:
 		c.do(ucm(abi.CMCmdSetOption, &abi.CMSetOption{ID: id, Level: abi.CMOptionID, OptName: abi.CMOptionIDTOS, OptLen: 1}, 0, byte(rnd.Uint32())))
 	}
+}
+
+// written is a command that writes an event of the program's own.
+func written(id, status uint32) []byte {
+	return ucm(abi.CMCmdWriteCMEvent, &abi.CMWriteCMEvent{ID: id, Event: abi.CMEventUser, Status: status}, 0)
+}
+
+// destroyed destroys id and returns how many of its events were read.
+func (c *seer) destroyed(id uint32) uint32 {
+	c.t.Helper()
+	b, errno := c.do(ucm(abi.CMCmdDestroyID, &abi.CMDestroyID{Response: respAddr, ID: id}, 4))
+	if errno != 0 {
+		c.t.Fatal(errno)
+	}
+	return u32(b, 0)
+}
+
+// Events that several wait are taken off the shelf, in order, each once, and the last by asking:
+// the descriptor can be read as long as there is one.
+func TestShelf(t *testing.T) {
+	s := testServer(t)
+	c := newSeer(t, s)
+	id, other := c.make(1), c.make(2)
+	readable := func() bool { return protocol.Ready(int(c.dev.Files[0].Fd())) }
+	for i := range uint32(30) {
+		c.must(written([]uint32{id, other}[i%2], i))
+	}
+	for i := range uint32(10) {
+		if e, ok := c.take(); !ok || e.Status != i {
+			t.Fatalf("event %d: %+v, %v", i, e.Status, ok)
+		}
+	}
+	if c.picked != protocol.ShelfSlots {
+		t.Errorf("%d were taken off the shelf, want %d", c.picked, protocol.ShelfSlots)
+	}
+	// What is destroyed has no more events; those that were taken count.
+	if n := c.destroyed(other); n != 5 {
+		t.Errorf("%d events of the second were read, want 5", n)
+	}
+	for i := uint32(10); i < 30; i += 2 {
+		if !readable() {
+			t.Fatal("nothing can be read, but there are events")
+		}
+		if e, ok := c.take(); !ok || e.Status != i || e.ID != id {
+			t.Fatalf("event %d of id %d, want %d", e.Status, e.ID, i)
+		}
+	}
+	if _, ok := c.take(); ok || readable() {
+		t.Error("there is one event more")
+	}
+	if n := c.destroyed(id); n != 15 {
+		t.Errorf("%d events of the first were read, want 15", n)
+	}
+}
+
+// Threads that take events off the shelf, and ask for them, while others are written and
+// withdrawn: each event of an identifier that lives is had once and in order, none after its
+// identifier's end.
+func TestShelfRaces(t *testing.T) {
+	s := testServer(t)
+	c := newSeer(t, s)
+	id := c.make(1)
+	stop, picked := make(chan struct{}), make(chan []abi.CMEventResp)
+	for range 2 {
+		go func() {
+			var got []abi.CMEventResp
+			buf := make([]byte, protocol.ShelfStride)
+			for {
+				if n, ok := c.mail.Pick(buf); ok {
+					var r protocol.Reply
+					var e abi.CMEventResp
+					if r.Parse(buf[:n]) != nil || len(r.Stores) != 1 {
+						t.Error("nonsense on the shelf")
+					} else {
+						abi.Decode(r.Stores[0].Data, &e)
+						got = append(got, e)
+					}
+					continue
+				}
+				select {
+				case <-stop:
+					picked <- got
+					return
+				default:
+					runtime.Gosched()
+				}
+			}
+		}()
+	}
+	c.asks = true
+	const rounds = 300
+	withdrawn := uint32(0) // of the others, those that nobody had
+	for i := range uint32(rounds) {
+		other := c.make(2)
+		for j := range uint32(4) {
+			c.must(written(id, 4*i+j))
+			c.must(written(other, 0))
+		}
+		c.take()
+		withdrawn += 4 - c.destroyed(other)
+		c.ids = c.ids[:1]
+	}
+	close(stop)
+	all := append(<-picked, <-picked...)
+	shelved := len(all)
+	for ok := true; ok; {
+		_, ok = c.take()
+	}
+	all = append(all, c.events...)
+	had := map[uint32]int{}
+	others := uint32(0)
+	for _, e := range all {
+		if e.ID != id {
+			others++
+		} else if had[e.Status]++; had[e.Status] > 1 {
+			t.Errorf("event %d was had twice", e.Status)
+		}
+	}
+	if len(had) != 4*rounds || others != 4*rounds-withdrawn || shelved == 0 {
+		t.Errorf("%d events of %d, and of the others %d of %d; %d off the shelf", len(had), 4*rounds, others, 4*rounds-withdrawn, shelved)
+	}
+	if n := c.destroyed(id); n != 4*rounds {
+		t.Errorf("%d events were read, want %d", n, 4*rounds)
+	}
+}
+
+// A client that writes anything to its shelf has its own events wrong, and is served.
+func TestShelfScribbled(t *testing.T) {
+	s := testServer(t)
+	for range 5 {
+		c := newSeer(t, s)
+		id := c.make(1)
+		c.asks = true
+		mem, err := unix.Mmap(int(c.file.Fd()), 0, protocol.AheadSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint32(200) {
+			c.must(written(id, i))
+			if rand.IntN(3) == 0 {
+				c.mail.Pick(c.buf)
+				c.take()
+			}
+			at := []int{protocol.ShelfTaken, protocol.ShelfReady, protocol.AheadEvents, protocol.AheadRevisions + rand.IntN(8000)}[rand.IntN(4)]
+			for range rand.IntN(8) {
+				mem[at+rand.IntN(8)] = byte(rand.Uint32() & rand.Uint32() & rand.Uint32())
+			}
+		}
+		c.destroyed(id)
+		unix.Munmap(mem)
+	}
+	open(t, s).must(portCommand(1))
 }

@@ -87,7 +87,15 @@ const (
 	AheadEvents    = 4096  // VRDMA_AHEAD_EVENTS
 	AheadRevisions = 4160  // VRDMA_AHEAD_REVISIONS
 	AheadIDs       = 1016  // VRDMA_AHEAD_IDS
-	AheadSize      = 12288 // VRDMA_AHEAD_SIZE
+	AheadSize      = 28672 // VRDMA_AHEAD_SIZE
+
+	ShelfTaken  = 12288 // VRDMA_SHELF_TAKEN
+	ShelfReady  = 12352 // VRDMA_SHELF_READY
+	ShelfFrozen = 1     // VRDMA_SHELF_FROZEN
+	ShelfSlot   = 16384 // VRDMA_SHELF_SLOT
+	ShelfSlots  = 8     // VRDMA_SHELF_SLOTS
+	ShelfStride = 1536  // VRDMA_SHELF_STRIDE
+	ShelfReply  = 8     // VRDMA_SHELF_REPLY
 )
 
 // The doorbell page at the beginning of an arena; protocol.h says how it is rung.

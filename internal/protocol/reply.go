@@ -88,14 +88,15 @@ type ReplyBuilder struct {
 	buf    []byte
 	stores uint32
 	fds    []FD
-	ahead  []Ahead
+	ahead  []byte // answers ahead, and how many
+	aheads uint32
 	err    error
 }
 
 // Reset begins a reply in buf's storage.
 func (r *ReplyBuilder) Reset(buf []byte) {
 	r.buf = append(buf[:0], make([]byte, ReplySize)...)
-	r.stores, r.fds, r.ahead, r.err = 0, r.fds[:0], r.ahead[:0], nil
+	r.stores, r.fds, r.ahead, r.aheads, r.err = 0, r.fds[:0], r.ahead[:0], 0, nil
 }
 
 // Store asks the client to write data at address. data is copied.
@@ -123,9 +124,23 @@ func (r *ReplyBuilder) FD(f FD) {
 	r.fds = append(r.fds, f)
 }
 
-// Ahead answers a command that has not come yet. It keeps a.Data until Finish. All that are added
-// must fit: they are few, and short.
-func (r *ReplyBuilder) Ahead(a Ahead) { r.ahead = append(r.ahead, a) }
+// Ahead answers a command that has not come yet. a.Data is copied.
+func (r *ReplyBuilder) Ahead(a Ahead) {
+	if len(r.buf)+MaxFDs*FDSize+len(r.ahead)+AheadHeader+len(a.Data)+8 > MaxMessage {
+		r.err = ErrTooLong
+		return
+	}
+	r.ahead = order.AppendUint32(r.ahead, a.Command)
+	r.ahead = order.AppendUint32(r.ahead, a.ID)
+	r.ahead = order.AppendUint32(r.ahead, a.Key)
+	r.ahead = order.AppendUint32(r.ahead, uint32(len(a.Data)))
+	r.ahead = order.AppendUint64(r.ahead, a.Revision)
+	r.ahead = append(r.ahead, a.Data...)
+	for len(r.ahead)%8 != 0 {
+		r.ahead = append(r.ahead, 0)
+	}
+	r.aheads++
+}
 
 // Finish returns the message. error is 0 or a positive errno.
 func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
@@ -140,18 +155,8 @@ func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
 		r.buf = order.AppendUint32(r.buf, f.Kind)
 		r.buf = order.AppendUint32(r.buf, f.ID)
 	}
-	order.PutUint32(r.buf[12:], uint32(len(r.ahead)))
-	for _, a := range r.ahead {
-		r.buf = order.AppendUint32(r.buf, a.Command)
-		r.buf = order.AppendUint32(r.buf, a.ID)
-		r.buf = order.AppendUint32(r.buf, a.Key)
-		r.buf = order.AppendUint32(r.buf, uint32(len(a.Data)))
-		r.buf = order.AppendUint64(r.buf, a.Revision)
-		r.buf = append(r.buf, a.Data...)
-		for len(r.buf)%8 != 0 {
-			r.buf = append(r.buf, 0)
-		}
-	}
+	order.PutUint32(r.buf[12:], r.aheads)
+	r.buf = append(r.buf, r.ahead...)
 	return r.buf, nil
 }
 

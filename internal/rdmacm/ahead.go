@@ -8,6 +8,7 @@ import "vrdma/internal/cm"
 //   - by a command: package ucma calls Changed for every one that does not only ask
 //   - by a message or a deadline: a connection that has another state (changed)
 //   - by what ends later than its command: EndResolve
+//   - when the rules do not allow the connection any more: revoke
 //   - when the ID goes, or goes to another channel: destroy, Migrate
 //
 // The rest of what they look at, the addresses and the MTU of the NIC, never changes.

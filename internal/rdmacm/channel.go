@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 
 	"vrdma/internal/abi"
@@ -29,6 +30,7 @@ type Channel struct {
 	raised bool
 	closed bool
 	ahead  Ahead // nil: nobody
+	shelf  shelf
 }
 
 // An event waits to be read.
@@ -69,7 +71,9 @@ func (ch *Channel) Close() {
 
 // post queues an event.
 func (ch *Channel) post(e *event) {
+	ch.settle()
 	ch.events = append(ch.events, e)
+	ch.lay()
 	ch.announce()
 }
 
@@ -90,9 +94,16 @@ func (ch *Channel) announce() {
 
 // GetEvent takes the first event; EAGAIN if there is none.
 func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
-	if len(ch.events) == 0 {
+	if !ch.claim() {
 		return nil, syscall.EAGAIN
 	}
+	e := ch.pop()
+	ch.announce()
+	return &e.resp, nil
+}
+
+// pop takes the first event.
+func (ch *Channel) pop() *event {
 	e := ch.events[0]
 	ch.events[0] = nil
 	ch.events = ch.events[1:]
@@ -104,12 +115,16 @@ func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
 		e.id.waiting--
 		e.child.pending = false
 	}
-	ch.announce()
-	return &e.resp, nil
+	return e
 }
 
 // withdraw takes back the events for which mine is true.
 func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
+	ch.settle()
+	if !slices.ContainsFunc(ch.events, mine) {
+		return nil
+	}
+	ch.clear()
 	kept := ch.events[:0]
 	for _, e := range ch.events {
 		if mine(e) {
@@ -120,6 +135,7 @@ func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
 	}
 	clear(ch.events[len(kept):])
 	ch.events = kept
+	ch.refill()
 	ch.announce()
 	return taken
 }

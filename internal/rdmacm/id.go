@@ -121,6 +121,7 @@ func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
 // Destroy ends an ID and returns how many of its events the program has read.
 func (id *ID) Destroy() uint32 {
+	id.ch.settle()
 	if id.state == Listening {
 		id.cma.vacate(id.port.key, id.client)
 	}
@@ -168,6 +169,7 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+	old.settle()
 	if old != ch {
 		id.Changed()
 		moved := old.withdraw(func(e *event) bool { return e.id == id })
@@ -206,7 +208,7 @@ func (id *ID) Write(kind, status uint32, arg [8]byte) error {
 	if kind != abi.CMEventUser && kind != abi.CMEventInternal {
 		return syscall.EINVAL
 	}
-	if len(id.ch.events) >= maxWritten {
+	if id.ch.settle(); len(id.ch.events) >= maxWritten {
 		return syscall.ENOMEM
 	}
 	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: status}}

@@ -3,6 +3,7 @@ package ucma
 import (
 	"vrdma/internal/abi"
 	"vrdma/internal/protocol"
+	"vrdma/internal/rdmacm"
 )
 
 // foreseen is what librdmacm asks after an event, by command and key, which is the state of the
@@ -24,26 +25,44 @@ var (
 
 type question struct{ command, key uint32 }
 
-// Foresee adds to the reply to a GET_EVENT the answers to what follows; revision is the
-// identifier's. It runs where the command ran, on the loop.
-func (c *Call) Foresee(r *protocol.ReplyBuilder, revision func(id uint32) uint64) {
-	for _, q := range c.follow {
-		a := protocol.Ahead{Command: q.command, ID: c.about, Key: q.key, Revision: revision(c.about)}
-		ask := Call{ch: c.ch}
-		switch q.command {
-		case abi.CMCmdQueryRoute:
-			var resp abi.CMQueryRouteResp
-			if queryRoute(&ask, &abi.CMQuery{ID: c.about}, &resp) != nil {
-				continue
-			}
-			a.Data = abi.Encode(nil, &resp)
-		case abi.CMCmdInitQPAttr:
-			var resp abi.QPAttr
-			if initQPAttr(&ask, &abi.CMInitQPAttr{ID: c.about, QPState: q.key}, &resp) != nil {
-				continue
-			}
-			a.Data = abi.Encode(nil, &resp)
+// A Seer says ahead what follows from an event.
+type Seer struct {
+	Channel  *rdmacm.Channel
+	NodeGUID uint64                 // the device's
+	Revision func(id uint32) uint64 // of an identifier, see protocol.Mail
+}
+
+// Foresee adds to a reply that hands e out the answers to what follows. It runs on the loop.
+func (s *Seer) Foresee(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
+	follow := foreseen[e.Event]
+	if len(follow) == 0 {
+		return
+	}
+	id, err := s.Channel.ID(e.ID)
+	if err != nil {
+		return
+	}
+	a := protocol.Ahead{ID: e.ID, Revision: s.Revision(e.ID)}
+	var room [512]byte // for either answer
+	for _, q := range follow {
+		a.Command, a.Key = q.command, q.key
+		if q == route {
+			q := id.Query()
+			resp := routeOf(&q, s.NodeGUID)
+			a.Data = abi.Encode(room[:0], &resp)
+		} else if resp, err := id.QPAttr(q.key); err == nil {
+			a.Data = abi.Encode(room[:0], &resp)
+		} else {
+			continue
 		}
 		r.Ahead(a)
 	}
+}
+
+// HandOut makes the reply that hands e out to a client that takes it by itself. Where the event
+// is stored the client knows.
+func (s *Seer) HandOut(e *abi.CMEventResp, r *protocol.ReplyBuilder) {
+	var room [512]byte
+	r.Store(0, abi.Encode(room[:0], e))
+	s.Foresee(e, r)
 }

@@ -46,8 +46,8 @@ type Call struct {
 	at   uint64 // where the response goes
 	resp []byte
 
-	follow []question // what the client will ask next, of identifier about: see ahead.go
-	about  uint32
+	// Told is the event that was handed out; nil: none was.
+	Told *abi.CMEventResp
 
 	// Errno is the outcome.
 	Errno syscall.Errno
