@@ -56,6 +56,7 @@ func TestLaterFields(t *testing.T) {
 		}
 		value := `{"later":{"things":[1,2]},` + string(e.Value[1:])
 		value = strings.Replace(value, `"spec":{`, `"spec":{"more":true,`, 1)
+		value = strings.Replace(value, `true,}`, `true}`, 1)
 		before[e.Key] = value
 		writes = append(writes, store.Write{Key: e.Key, Value: []byte(value)})
 	}
