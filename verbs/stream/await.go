@@ -35,8 +35,11 @@ func (c *Conn) await(d *deadline, ready func() bool) error {
 
 // spin looks for a while whether something happens, before a goroutine sleeps. c.mu is held before and
 // after, not meanwhile: the other half of the connection goes on. Of a provider's connections only a
-// few spin at a time.
+// few spin at a time, and one that has looked in vain lately looks only now and then.
 func (c *Conn) spin(ready func() bool) (worthwhile bool) {
+	if c.misses++; c.misses > fewMisses && c.misses%lookAgain != 0 {
+		return false
+	}
 	if c.p.spinning.Add(1) > spinners {
 		c.p.spinning.Add(-1)
 		return false
@@ -53,6 +56,7 @@ func (c *Conn) spin(ready func() bool) (worthwhile bool) {
 			c.fail(err)
 		}
 		if ready() || c.err != nil || isClosed(c.closing) {
+			c.misses = 0
 			return true
 		}
 	}
