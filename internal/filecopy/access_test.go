@@ -57,19 +57,20 @@ func TestReadKey(t *testing.T) {
 func TestPermission(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		path := write(t, filepath.Join(t.TempDir(), "a"), content(1000))
-		l.v.Write = false
-		refused(t, l.client().Put(testContext(t), []string{path}, "", true), "without --write")
-		l.v.Write, l.v.Overwrite = true, false
-		ok(t, l.client().Put(testContext(t), []string{path}, "", true))
+		reader := newLabAt(t, l.dir, l.open, &Server{Overwrite: true})
+		refused(t, reader.client().Put(testContext(t), []string{path}, "", true), "without --write")
+		keeper := newLabAt(t, l.dir, l.open, &Server{Write: true})
+		ok(t, keeper.client().Put(testContext(t), []string{path}, "", true))
 		write(t, path, content(2000))
-		if err := l.client().Put(testContext(t), []string{path}, "", true); !errors.Is(err, ErrSome) {
+		if err := keeper.client().Put(testContext(t), []string{path}, "", true); !errors.Is(err, ErrSome) {
 			t.Errorf("overwritten: %v", err)
 		}
-		c := l.client()
+		c := keeper.client()
 		c.Overwrite = true
 		refused(t, c.Put(testContext(t), []string{path}, "", true), "without --overwrite")
 		same(t, filepath.Join(l.dir, "a"), content(1000))
-		l.v.Overwrite = true
+		c = l.client()
+		c.Overwrite = true
 		ok(t, c.Put(testContext(t), []string{path}, "", true))
 		same(t, filepath.Join(l.dir, "a"), content(2000))
 		tidy(t, l.dir, "a")

@@ -114,7 +114,7 @@ func TestResume(t *testing.T) {
 // TestInterrupted: a partial file is left when the client is interrupted, and its name says what it is.
 func TestInterrupted(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
-		write(t, filepath.Join(l.dir, "f"), content(30<<20))
+		write(t, filepath.Join(l.dir, "f"), content(16<<20))
 		back := t.TempDir()
 		ctx, cancel := context.WithCancel(testContext(t))
 		c := l.client()
@@ -128,7 +128,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		tidy(t, back, ".f.vrdma-partial")
 		ok(t, l.client().Get(testContext(t), []string{"f"}, back, true))
-		same(t, filepath.Join(back, "f"), content(30<<20))
+		same(t, filepath.Join(back, "f"), content(16<<20))
 		tidy(t, back, "f")
 	})
 }
