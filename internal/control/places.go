@@ -192,7 +192,13 @@ func (p *Plane) tidy() {
 	if !knows {
 		return
 	}
-	for _, key := range p.racked() {
+	keys := p.racked()
+	for k, at := range p.now.Load().places {
+		if at.Open && at.Host == p.cfg.Host && p.slot(k).nic == nil {
+			keys = append(keys, k) // it was taken from this host, and nobody here has it any more
+		}
+	}
+	for _, key := range keys {
 		p.tidyNIC(key, porter)
 	}
 }
