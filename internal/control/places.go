@@ -218,7 +218,9 @@ func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
 	case used && at != (place{}) && at.Host == p.cfg.Host && at.Open:
 	case used:
 		if next, err := p.claimed(s, n); err == nil {
-			p.move(s, n, next) // or the next time
+			if ok, _ := p.move(s, n, next); ok { // or the next time
+				p.chartAgain() // it may have been nowhere
+			}
 		}
 	case at.Open && at.Host == p.cfg.Host:
 		at.Open = false
