@@ -70,6 +70,7 @@ type daemonFlags struct {
 	overlayPort int
 	tunnelPort  int
 	tunnelKey   string
+	cdi         string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -78,8 +79,7 @@ func daemonCommand(o *options) *cobra.Command {
 		Use:   "daemon",
 		Short: "be the RDMA device, in the foreground",
 		Long: `Serves the device rxe0 on a unix socket until SIGTERM or SIGINT. Programs reach it
-with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET,
-LD_PRELOAD and SYSFS_PATH as the README shows.
+with vrdma run, containers with vrdma nic args or, with --cdi, as devices of their engine.
 
 vrdma stop, vrdma pcap and the status of all users go through a control socket outside
 that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
@@ -138,6 +138,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
+	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -209,13 +210,15 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 
+	warnNoExec(place, log)
+
 	key, err := f.tunnel(c, place)
 	if err != nil {
 		return err
 	}
 	d := &daemon{
 		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
+		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, ephemeral: f.ephemeral, racked: make(chan struct{}, 1), stop: make(chan string, 1),
 	}
 	if err := d.openStore(f); err != nil {
 		return err
@@ -234,9 +237,17 @@ func serveDaemon(o *options, f *daemonFlags) error {
 		return err
 	}
 	defer used.Close()
-	if err := d.open(device, used); err != nil {
+	files, err := d.takeCDI(f.cdiDirectory(place), f.cdi != "")
+	if err != nil {
 		return err
 	}
+	if err := d.open(device, used); err != nil {
+		if files != nil {
+			err = errors.Join(err, files.Close())
+		}
+		return err
+	}
+	defer d.keepCDI(files)()
 	if f.metrics != "" {
 		m, err := d.serveMetrics(f.metrics, f.perNIC)
 		if err != nil {
@@ -363,8 +374,10 @@ type daemon struct {
 	census        *inspect.Census
 	// recognise other vrdma hosts
 	recognise bool
-	stop      chan string // why
-	serving   atomic.Bool // programs are
+	ephemeral bool          // it ends when nobody uses it
+	racked    chan struct{} // holds one: the rack has changed
+	stop      chan string   // why
+	serving   atomic.Bool   // programs are
 }
 
 // open starts the engine and opens the socket. Behind it is the default NIC, if it has an
@@ -400,6 +413,11 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	}
 	d.engine.Start()
 	d.rack.Open(d.server)
+	if door.NIC != nil {
+		if err := d.rack.Expose(door.NIC, d.ephemeral); err != nil {
+			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
+		}
+	}
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -415,7 +433,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

@@ -62,6 +62,9 @@ func firstReachable(paths []string) string {
 
 // openStore opens the store: etcd, or a file, which is made when something is declared.
 func (d *daemon) openStore(f *daemonFlags) error {
+	if strings.HasPrefix(f.store, "etcd:") && !strings.HasPrefix(f.store, etcd.Scheme) {
+		return usage("--store %s: a store in etcd is named %sHOST:PORT[,HOST:PORT…]; a file of that name is ./%[1]s", f.store, etcd.Scheme)
+	}
 	path := storePath(f.store, d.place)
 	if strings.HasPrefix(f.store, etcd.Scheme) {
 		return d.openEtcd(f, strings.TrimSuffix(path, ".db")+".copy")

@@ -142,25 +142,12 @@ func (p *Plane) register() error {
 	if old != nil {
 		last = old.revision
 	}
-	conditions := []store.Condition{{Key: key, Revision: last}}
-	writes := []store.Write{{Key: key, Value: value}}
-	meta := s.meta
-	if !s.named {
-		made, condition, write := store.Name()
-		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
-	}
-	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return errConflict
-	}
-	p.amend(func(s *snapshot) {
-		s.wrote(revision)
-		s.meta, s.named = meta, true
+	err = p.write(s, []store.Condition{{Key: key, Revision: last}}, []store.Write{{Key: key, Value: value}}, func(s *snapshot, revision int64) {
 		s.register(p.cfg.Host, &registered{self, p.boot, p.cfg.Identity, revision})
 	})
+	if err != nil {
+		return err
+	}
 	p.registered.Store(true)
 	if remote, is := p.cfg.Store.(store.Remote); is && p.release == nil {
 		p.release = remote.Alive(prefixLive+p.cfg.Host, []byte(p.boot), lifeTime)

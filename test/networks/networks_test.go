@@ -21,7 +21,7 @@ func (h *host) serve(t testing.TB, nic, ip string, flags ...string) *harness.Pro
 // listens waits until rping listens.
 func (h *host) listens(t testing.TB, nic string, p *harness.Process) {
 	t.Helper()
-	socket := filepath.Join(h.Socket+".nics", nic, "vrdma.sock")
+	socket := filepath.Join(h.Socket+".nics", nic, "nic", "vrdma.sock")
 	at := harness.At(socket, nil)
 	if !harness.Poll(minute, func() bool {
 		if p.Ended(0) {

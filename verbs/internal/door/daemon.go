@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ type Door interface {
 	RingBell(qp uint32, command []byte) error
 	// Arm asks for an event; done is false where it takes a command.
 	Arm(cq uint32, solicited bool) (done bool)
+	// GiveWay lets others have the processor, for one who polls in vain; first: it is the first time
+	// in this wait. One at a time has the waiter.
+	GiveWay(w *Waiter, first bool)
 	// Allocate makes memory that can be registered, and free gives it back.
 	Allocate(n uintptr) (Mapped, error)
 	Free(m *Mapped)
@@ -65,6 +69,7 @@ type Daemon struct {
 	buf     []byte
 	out     []byte
 	reply   protocol.Reply
+	asleep  atomic.Int32 // those who sleep on the doorbell page
 }
 
 // A process is this program to a daemon: its devices share their memory's file.
