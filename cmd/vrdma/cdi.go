@@ -82,17 +82,22 @@ func containerNIC(place launch.Place, name string) (container.NIC, error) {
 }
 
 // cdiDirectory is where this daemon keeps CDI files: what --cdi says, else that of the system if this
-// is the system's daemon: root's, with its socket in /run. "" is nowhere.
+// is the system's daemon: root's, with its socket in /run or /var/lib. "" is nowhere.
 func (f *daemonFlags) cdiDirectory(place launch.Place) string {
 	switch {
 	case f.cdi == "none":
 		return ""
 	case f.cdi != "":
 		return f.cdi
-	case os.Geteuid() != 0 || f.ephemeral || !strings.HasPrefix(place.Socket, "/run/") && !strings.HasPrefix(place.Socket, "/var/run/"):
+	case os.Geteuid() != 0 || f.ephemeral:
 		return ""
 	}
-	return systemCDI
+	for _, dir := range []string{"/run/", "/var/run/", "/var/lib/"} {
+		if strings.HasPrefix(place.Socket, dir) {
+			return systemCDI
+		}
+	}
+	return ""
 }
 
 // cdiRest is how long the files rest after a change: many NICs often come together.

@@ -138,7 +138,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
-	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run; else none)")
+	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -209,6 +209,8 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	if err := installLibraries(place, dirMode); err != nil {
 		return err
 	}
+
+	warnNoExec(place, log)
 
 	key, err := f.tunnel(c, place)
 	if err != nil {
@@ -358,15 +360,16 @@ type daemon struct {
 	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	under         underlay     // of virtual networks
-	tunnel        tunnelSpec   // of those that are encrypted
-	host          string       // this host's name
-	underlay      int          // MTU of the host's network; 0: no other hosts
-	port          *link.Port   // nil: no other hosts
-	addresses     []netip.Addr // that it has
-	wake          []int        // its descriptors
-	window        uint32       // bytes on their way to a peer
-	flight        uint32       // those of all queue pairs together
+	under         underlay                      // of virtual networks
+	tunnel        tunnelSpec                    // of those that are encrypted
+	tunnelled     atomic.Pointer[tunnel.Tunnel] // when it is open
+	host          string                        // this host's name
+	underlay      int                           // MTU of the host's network; 0: no other hosts
+	port          *link.Port                    // nil: no other hosts
+	addresses     []netip.Addr                  // that it has
+	wake          []int                         // its descriptors
+	window        uint32                        // bytes on their way to a peer
+	flight        uint32                        // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
@@ -461,6 +464,7 @@ func (d *daemon) serve() error {
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	d.serving.Store(true)
+	stopKey := d.watchKey()
 
 	var failure error
 	select {
@@ -475,6 +479,7 @@ func (d *daemon) serve() error {
 	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	stopKey()
 	// A change that is being made ends with the doors, which it may wait for.
 	settled := make(chan struct{})
 	go func() {

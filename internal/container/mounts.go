@@ -30,12 +30,12 @@ func Mounts(p launch.Place) []Mount {
 }
 
 // options are those of a mount, as OCI and mount(8) spell them. It is read-only: the shared object is
-// one file for all NICs. exec: the file system of /run often forbids to run what lies there, and
-// the shared object has to be mapped as a program.
+// one file for all NICs. Programs cannot load that if the file system on the host is mounted noexec: exec would not
+// help, since crun leaves that flag as it is.
 func (m Mount) options() []string {
 	bind := "rbind"
 	if m.File {
 		bind = "bind"
 	}
-	return []string{bind, "ro", "nosuid", "nodev", "exec"}
+	return []string{bind, "ro", "nosuid", "nodev"}
 }

@@ -15,8 +15,8 @@ import (
 // declared NICs included, which no container may have. So containers have a second door to it, in
 // a directory like those of declared NICs:
 //
-//	PATH.nics/default/           the mode of the daemon's own directory: who may pass may mount
-//	  default/                   0755, and what is mounted
+//	PATH.nics/default/default/   the gate, with the mode of the daemon's own directory
+//	  nic/                       0755, and what is mounted
 //	    vrdma.sock               0666: whoever has the mount, whatever the uids inside
 //	    vrdma.sock.d/
 //
@@ -35,18 +35,22 @@ func (r *Rack) Expose(n *vnic.NIC, ephemeral bool) error {
 	if err != nil {
 		return err
 	}
-	dir, mode, dirMode := filepath.Dir(place.Socket), fs.FileMode(0o666), fs.FileMode(0o755)
-	gate := filepath.Dir(dir)
+	const mode, dirMode = fs.FileMode(0o666), fs.FileMode(0o755)
 	r.directories.Lock()
+	gate := place.Gate()
 	err = makeDirectory(r.cfg.Place.NICs(), searchable)
-	if gate == r.cfg.Place.NICs() { // its path would be too long: there is no gate
-		mode, dirMode = r.cfg.Mode, r.cfg.DirMode
-	} else {
-		err = errors.Join(err, makeDirectory(gate, r.cfg.DirMode))
+	if above := filepath.Dir(gate); err == nil && above != r.cfg.Place.NICs() {
+		err = makeDirectory(above, searchable)
+	}
+	if err == nil {
+		err = errors.Join(makeDirectory(gate, r.cfg.DirMode), makeDirectory(filepath.Dir(place.Socket), dirMode), makeDirectory(place.Dir(), dirMode))
 	}
 	r.directories.Unlock()
 	r.exposed = &exposed{place: place, ephemeral: ephemeral}
-	if err := errors.Join(err, makeDirectory(dir, dirMode), makeDirectory(place.Dir(), dirMode), r.install(place)); err != nil {
+	if err == nil {
+		err = r.install(place)
+	}
+	if err != nil {
 		r.conceal()
 		return err
 	}

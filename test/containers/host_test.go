@@ -1,14 +1,18 @@
 package containers
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"vrdma/internal/protocol"
 	"vrdma/test/harness"
 )
 
@@ -69,8 +73,6 @@ END
 cat >"$root/etc/containers/storage.conf" <<-END
 	[storage]
 	driver = "overlay"
-	runroot = "/run/containers/storage"
-	graphroot = "/var/lib/containers/storage"
 END
 echo 'alice:x:1000:1000::/home/alice:/bin/sh' >>"$root/etc/passwd"
 echo 'alice:x:1000:' >>"$root/etc/group"
@@ -173,15 +175,45 @@ func (h *host) apply(t *testing.T, text string) {
 	harness.Spawn(t, cmd).OK(t, minute)
 }
 
+// status is what the daemon says of everything.
+func (h *host) status(t *testing.T) (s protocol.Status) {
+	t.Helper()
+	p := h.start(t, "vrdma", "status", "-o", "json")
+	p.OK(t, minute)
+	if err := json.Unmarshal([]byte(p.Stdout()), &s); err != nil {
+		t.Fatalf("vrdma status -o json: %v\n%s", err, p.Output())
+	}
+	return s
+}
+
+// listening waits until a program listens at an address of rdma_cm's.
+func (h *host) listening(t *testing.T, p *harness.Process, address string) {
+	t.Helper()
+	ok := harness.Poll(minute, func() bool {
+		time.Sleep(100 * time.Millisecond) // between two looks: each is a process
+		return p.Ended(0) || slices.ContainsFunc(h.status(t).Connections, func(c protocol.ConnectionStatus) bool {
+			return c.State == "LISTEN" && c.Local == address
+		})
+	})
+	if !ok || p.Ended(0) {
+		t.Fatalf("%s does not listen at %s: %s\n%s\n%+v", p.Name, address, p.Fate(), p.Output(), h.status(t).Connections)
+	}
+}
+
 // exists reports whether there is a file of that path in the host.
 func (h *host) exists(path string) bool {
 	_, err := os.Lstat(fmt.Sprintf("/proc/%d/root%s", h.pid, path))
 	return err == nil
 }
 
-// podman is the command line of a container of an image that is there while its program runs.
+// podman is the command line of a container of an image that is there while its program runs. It has no
+// network but RDMA, unless flags say something else.
 func podman(image string, flags []string, program ...string) []string {
-	argv := append([]string{"podman", "run", "--rm", "--network", "none"}, flags...)
+	argv := []string{"podman", "run", "--rm"}
+	if !slices.Contains(flags, "--network") {
+		argv = append(argv, "--network", "none")
+	}
+	argv = append(argv, flags...)
 	return append(append(argv, "--rootfs", "/images/"+image+":O"), program...)
 }
 
