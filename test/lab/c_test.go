@@ -114,3 +114,36 @@ func TestFileInC(t *testing.T) {
 		t.Errorf("the first file has %d bytes now: %v", len(got), err)
 	}
 }
+
+// TestFileAndCp has the C programs at the other end of `vrdma cp --chunks 1`, which speaks their protocol.
+func TestFileAndCp(t *testing.T) {
+	d := harness.Device(t)
+	dir, into := t.TempDir(), t.TempDir()
+	server, client := program(t, dir, "file_server"), program(t, dir, "file_client")
+	data := make([]byte, 25<<20)
+	rand.Read(data)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(name string) {
+		t.Helper()
+		if got, err := os.ReadFile(filepath.Join(into, name)); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%s: %d bytes came of %d: %v", name, len(got), len(data), err)
+		}
+	}
+	port := harness.FreePort(t)
+	theirs := d.Launch(t, server, "-p", strconv.Itoa(port), "-d", into, "-1")
+	d.AwaitManaged(t, theirs, port)
+	harness.Spawn(t, d.Command("cp", "--chunks", "1", file, fmt.Sprintf("rdma://127.0.0.1:%d/ours", port))).OK(t, minute)
+	theirs.OK(t, minute)
+	check("ours")
+
+	port = harness.FreePort(t)
+	ours := harness.Spawn(t, d.Command("cp", "--serve", into, "--chunks", "1", "--public", "--write", "--listen", fmt.Sprintf("127.0.0.1:%d", port)))
+	d.AwaitManaged(t, ours, port)
+	d.Run(t, minute, client, "-p", strconv.Itoa(port), "127.0.0.1", file)
+	ours.Printed(t, "file: received", minute)
+	check("file")
+	ours.End()
+}

@@ -50,7 +50,7 @@ func (h *host) vrdma(t *testing.T, args ...string) *harness.Process {
 // TestStoreBetweenHosts: READs of several packets each, over a cable that loses and reorders some, meet
 // writers. Every value that comes is checked by the clients.
 func TestStoreBetweenHosts(t *testing.T) {
-	a, b, wire := hosts(t, cable.Faults{Drop: 0.01, Reorder: 0.01})
+	a, b, wire := hosts(t, cable.Faults{Drop: 0.003, Reorder: 0.02})
 	const port = "7471"
 	server := a.vrdma(t, "lab", "serve", "--listen", a.ip+":"+port, "--keys", "4", "--max-value", "8192")
 	server.Printed(t, "serving at", minute)
