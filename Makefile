@@ -21,12 +21,17 @@ help: ## list the targets
 
 build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
-# Go knows best what is up to date. The tags leave out what nobody uses here: gRPC's pages of
-# traces, and HTTP/2 of net/http (etcd's comes with gRPC).
+# The tags leave out what nobody uses here: gRPC's pages of traces, and HTTP/2 of net/http (etcd's
+# comes with gRPC). What is far from the data path is not inlined. Both keep the binary small.
+TAGS  := grpcnotrace,nethttpomithttp2
+SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... net/http \
+	vrdma/internal/bench vrdma/internal/control vrdma/internal/tenant vrdma/cmd/...,-gcflags=$(p)=-l)
+
+# Go knows best what is up to date.
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace,nethttpomithttp2 -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
@@ -46,7 +51,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -20,8 +21,9 @@ type CQ struct {
 
 	// look is the ring, too, for a look without the lock: nil if the ring is a mapping of its own,
 	// which Close unmaps.
-	look  atomic.Pointer[ring]
-	polls atomic.Uint32 // in a row that found nothing
+	look   atomic.Pointer[ring]
+	polls  atomic.Uint32 // in a row that found nothing
+	misses atomic.Uint32 // looks of Wait in a row that found nothing
 
 	mu   sync.Mutex
 	ring *ring // guarded by mu; nil: closed
@@ -103,6 +105,20 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 		c.polls.Store(0)
 	}
 	return n, nil
+}
+
+// Completions takes the completions that are there, one after the other: those that come meanwhile,
+// too. What an iteration has is valid until the next. It does not wait.
+func (c *CQ) Completions() iter.Seq2[*WC, error] {
+	return func(yield func(*WC, error) bool) {
+		var wc [1]WC // one at a time: who stops early has missed none
+		for {
+			n, err := c.Poll(wc[:])
+			if n == 0 && err == nil || !yield(&wc[0], err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // vain is a poll that found nothing. Now and then others get the processor.
@@ -188,31 +204,36 @@ type WC struct {
 	Imm       uint32 // if Flags has WithImm: as the sender gave it; WithInvalidate: the key
 	Flags     WCFlags
 	VendorErr uint32
+	PKeyIndex uint16 // UD, and so are the next three; RoCE has none of them, and they are 0
+	SLID      uint16
+	SL        uint8
+	PathBits  uint8
 }
 
 // A WCOp is what has completed: enum ibv_wc_opcode.
 type WCOp uint32
 
 const (
-	WCSend WCOp = iota
-	WCWrite
-	WCRead
-	WCCompareSwap
-	WCFetchAdd
-	WCBindWindow
-	WCLocalInvalidate
-	WCAtomicWrite WCOp = 9
-	WCRecv        WCOp = 128
-	WCRecvImm     WCOp = 129 // a write with immediate took the receive
+	WCSend            WCOp = abi.WCOpSend
+	WCWrite           WCOp = abi.WCOpWrite
+	WCRead            WCOp = abi.WCOpRead
+	WCCompareSwap     WCOp = abi.WCOpCmpSwap
+	WCFetchAdd        WCOp = abi.WCOpFetchAdd
+	WCBindWindow      WCOp = abi.WCOpBindMW
+	WCLocalInvalidate WCOp = abi.WCOpLocalInv
+	WCFlush           WCOp = abi.WCOpFlush
+	WCAtomicWrite     WCOp = abi.WCOpAtomicWrite
+	WCRecv            WCOp = abi.WCOpRecv
+	WCRecvImm         WCOp = abi.WCOpRecvWriteImm // a write with immediate took the receive
 )
 
 // WCFlags say more about a receive.
 type WCFlags uint32
 
 const (
-	WithGRH        WCFlags = 1 << 0 // the first 40 bytes are the global route header (UD)
-	WithImm        WCFlags = 1 << 1
-	WithInvalidate WCFlags = 1 << 3
+	WithGRH        WCFlags = abi.WCFlagGRH // the first 40 bytes are the global route header (UD)
+	WithImm        WCFlags = abi.WCFlagImm
+	WithInvalidate WCFlags = abi.WCFlagInv
 )
 
 // Err is nil if the work succeeded, else its status.
@@ -229,6 +250,8 @@ func (w *WC) take(b []byte) {
 	w.QPN = order.Uint32(b[abi.WCQPNum:])
 	w.SrcQP = order.Uint32(b[abi.WCSrcQP:])
 	w.Flags = WCFlags(order.Uint32(b[abi.WCFlags:]))
+	w.PKeyIndex, w.SLID = order.Uint16(b[abi.WCPKeyIndex:]), order.Uint16(b[abi.WCSLID:])
+	w.SL, w.PathBits = b[abi.WCSL], b[abi.WCPathBits]
 	w.Imm = order.Uint32(b[abi.WCImm:])
 	if w.Flags&WithImm != 0 {
 		w.Imm = swap32(w.Imm)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -112,13 +113,24 @@ func (d *Device) open(ctx context.Context, o Options) error {
 		return nil
 	}
 	if o.Socket != "" || os.Getenv("VRDMA_SOCKET") != "" {
-		return err
+		return &Error{Op: "open the device", Err: err, Advice: unanswered(socket, err)}
 	}
 	kernel := d.openKernel("")
 	if errors.Is(kernel, door.ErrNoKernel) {
-		return &Error{Op: "open the device", Err: err, Advice: "start the program with `vrdma run -- PROGRAM`, or start `vrdma daemon`"}
+		return &Error{Op: "open the device", Err: err, Advice: "start `vrdma daemon`, or set VRDMA_SOCKET to the socket of one"}
 	}
 	return kernel
+}
+
+// unanswered says what to do about a socket that was named and leads nowhere.
+func unanswered(socket string, err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return "no daemon serves " + socket + ": start one with `vrdma daemon --socket " + socket + "`, or correct Options.Socket or VRDMA_SOCKET"
+	case errors.Is(err, syscall.EACCES):
+		return "this user may not open " + socket + ": it belongs to another, or is not mounted for you"
+	}
+	return "is a vrdma daemon of this version at " + socket + "? `vrdma status --socket " + socket + "` asks it"
 }
 
 func (d *Device) openKernel(name string) error {

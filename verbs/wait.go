@@ -117,14 +117,15 @@ func (c *CQ) notify() {
 	}
 }
 
-// Wait waits until there is something to poll. The goroutine sleeps; no thread does.
+// Wait waits until there is something to poll. It looks for some microseconds, if that has been worth
+// it lately; then the goroutine sleeps, and no thread does.
 func (c *CQ) Wait(ctx context.Context) error { return c.wait(ctx, false) }
 
 // WaitSolicited is Wait for completions that the sender marked Solicited, and for errors.
 func (c *CQ) WaitSolicited(ctx context.Context) error { return c.wait(ctx, true) }
 
 func (c *CQ) wait(ctx context.Context, solicited bool) error {
-	if any, err := c.waiting(); err != nil || any {
+	if any, err := c.glance(); err != nil || any {
 		return err
 	}
 	for {
@@ -142,6 +143,30 @@ func (c *CQ) wait(ctx context.Context, solicited bool) error {
 			return err
 		}
 	}
+}
+
+// Wait looks for a while before it arms the queue and sleeps. To sleep and be woken through the
+// runtime's poller takes 15 to 40 us, some of it of the processor; most answers come sooner. A queue
+// whose looks have been in vain lately is looked at only now and then.
+const (
+	glanceTime = 20 * time.Microsecond
+	fewMisses  = 4  // so many looks in vain in a row, and Wait sleeps at once
+	lookAgain  = 64 // but for every so many waits
+)
+
+// glance looks for a moment whether there is something to poll, if that has been worth it lately.
+func (c *CQ) glance() (bool, error) {
+	if misses := c.misses.Load(); misses >= fewMisses && misses%lookAgain != 0 {
+		c.misses.Add(1)
+		return c.waiting()
+	}
+	any, err := c.Spin(glanceTime)
+	if any {
+		c.misses.Store(0)
+	} else {
+		c.misses.Add(1)
+	}
+	return any, err
 }
 
 // sleep waits for the queue's event, or for something that has to be looked at.
@@ -187,6 +212,32 @@ func (c *CQ) sleep(ctx context.Context) error {
 		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			d.end()
 			return fault("wait for a completion", d.err())
+		}
+	}
+}
+
+// Spin looks for a while whether there is something to poll, and gives way to others meanwhile. It is
+// for those who expect an answer within microseconds: to sleep and be woken takes longer.
+func (c *CQ) Spin(most time.Duration) (bool, error) {
+	start := time.Now()
+	for {
+		for range yieldEvery {
+			if r := c.look.Load(); r != nil && r.empty() {
+				if err := c.vain(1); err != nil {
+					return false, err
+				}
+				continue
+			}
+			any, err := c.waiting()
+			if any || err != nil {
+				return any, err
+			}
+			if err := c.vain(1); err != nil {
+				return false, err
+			}
+		}
+		if time.Since(start) >= most {
+			return false, nil
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -160,7 +161,14 @@ func (f *copyFlags) server(ctx context.Context) error {
 	}
 	defer p.Close()
 	v := &filecopy.Server{Files: files, Key: key, Write: f.write, Overwrite: f.overwrite, Log: say}
-	return v.Serve(ctx, p, f.listen, func(addr string) {
+	serve := v.Serve
+	if f.chunks == 1 {
+		if !f.public || !f.write {
+			return usage("--chunks 1 is the published protocol, which has no key and only sends files to the server: give --public --write")
+		}
+		serve = v.ServeOne
+	}
+	return serve(ctx, p, f.listen, func(addr string) {
 		for _, line := range f.announcement(p, addr) {
 			say("%s", line)
 		}
@@ -296,7 +304,9 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 		stop = c.Progress.Show(os.Stderr)
 	}
 	start := time.Now()
-	if j.put {
+	if f.chunks == 1 {
+		err = f.one(ctx, j, c.Progress)
+	} else if j.put {
 		err = c.Put(ctx, j.paths, j.to, j.into)
 	} else {
 		err = c.Get(ctx, j.paths, j.to, j.into)
@@ -311,6 +321,23 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 		return errors.New("interrupted; the same command goes on where this one ended")
 	}
 	return err
+}
+
+// one copies a file by the published protocol.
+func (f *copyFlags) one(ctx context.Context, j job, progress *filecopy.Progress) error {
+	if !j.put || !j.host.Direct() || len(j.paths) != 1 || f.recursive || f.preserve || f.keyFile != "" {
+		return usage("--chunks 1 is the published protocol, which sends one file to a server without a key: vrdma cp --chunks 1 FILE rdma://HOST[:PORT]/[NAME]")
+	}
+	name := strings.Trim(j.to, "/")
+	if name == "" || name == "." {
+		name = filepath.Base(j.paths[0])
+	}
+	p, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return filecopy.PutOne(ctx, p, net.JoinHostPort(j.host.Host, j.host.Port), j.paths[0], name, progress)
 }
 
 // shell is the command that reaches a host.

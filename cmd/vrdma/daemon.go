@@ -360,15 +360,16 @@ type daemon struct {
 	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	under         underlay     // of virtual networks
-	tunnel        tunnelSpec   // of those that are encrypted
-	host          string       // this host's name
-	underlay      int          // MTU of the host's network; 0: no other hosts
-	port          *link.Port   // nil: no other hosts
-	addresses     []netip.Addr // that it has
-	wake          []int        // its descriptors
-	window        uint32       // bytes on their way to a peer
-	flight        uint32       // those of all queue pairs together
+	under         underlay                      // of virtual networks
+	tunnel        tunnelSpec                    // of those that are encrypted
+	tunnelled     atomic.Pointer[tunnel.Tunnel] // when it is open
+	host          string                        // this host's name
+	underlay      int                           // MTU of the host's network; 0: no other hosts
+	port          *link.Port                    // nil: no other hosts
+	addresses     []netip.Addr                  // that it has
+	wake          []int                         // its descriptors
+	window        uint32                        // bytes on their way to a peer
+	flight        uint32                        // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
@@ -463,6 +464,7 @@ func (d *daemon) serve() error {
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	d.serving.Store(true)
+	stopKey := d.watchKey()
 
 	var failure error
 	select {
@@ -477,6 +479,7 @@ func (d *daemon) serve() error {
 	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	stopKey()
 	// A change that is being made ends with the doors, which it may wait for.
 	settled := make(chan struct{})
 	go func() {

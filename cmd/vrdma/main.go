@@ -4,6 +4,7 @@
 //	vrdma daemon             the device itself, in the foreground
 //	vrdma status             what it is doing
 //	vrdma trace -- PROGRAM   what a program asks of it
+//	vrdma cp FILE HOST:DIR   copies files over RDMA
 //	vrdma apply -f FILE      declares tenants, networks, NICs and policies
 //
 // Every subcommand is one file here and only connects the packages that do the
@@ -126,6 +127,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		nicCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
+		reportCommand(),
 		runCommand(o),
 		statusCommand(o),
 		stopCommand(o),

@@ -86,7 +86,7 @@ func (d *daemon) openStore(f *daemonFlags) error {
 // openPlane has the rack hold what is declared.
 func (d *daemon) openPlane() (err error) {
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Version: version, Log: d.log,
+		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error

@@ -21,6 +21,9 @@
 // allocations.go. Some are made of pieces: farsockets.go (sockets), reliability.go
 // (network), sleepers.go, calls.go, armed.go, apart.go and costs.go (waiting).
 //
+// Experiments (internal/experiment) are measured by instrument.go: a cell is a tool of drivers.go on a
+// Route, with processor time by role (pairs.go) and a proof of what carried the bytes.
+//
 // Called by `vrdma bench` and `vrdma demo`. It must never compare numbers of two
 // runs, and never leave a process, a namespace or a virtual machine behind.
 package bench

@@ -59,6 +59,13 @@ func size(c experiment.Cell) string { return strconv.FormatInt(int64(c.Size), 10
 // latencyMessages is how many a latency tool sends: for a 99.9th percentile it takes ten thousand.
 const latencyMessages = 10000
 
+// eventMessages is how many messages a bandwidth tool sends that waits for events, since perftest
+// then refuses to measure by time: what takes about as long.
+func eventMessages(c experiment.Cell, seconds int) int {
+	const most, bytes = 200_000, 4 << 30 // a second
+	return max(seconds, 1) * max(1000, min(most, int(bytes/int64(c.Size))))
+}
+
 // perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
 // Latency is by number, because only then there is a median.
 func perftestDriver(tool string) driver {
@@ -66,12 +73,19 @@ func perftestDriver(tool string) driver {
 	return driver{
 		commands: func(c experiment.Cell, ip string, port, seconds int) (server, client []string) {
 			args := []string{tool, "-F", "-p", strconv.Itoa(port), "-s", size(c)}
-			if latency {
+			if c.PathMTU != 0 {
+				args = append(args, "-m", strconv.Itoa(c.PathMTU))
+			}
+			event := c.Wait == experiment.Event
+			switch {
+			case latency:
 				args = append(args, "-n", strconv.Itoa(latencyMessages))
-			} else {
+			case event:
+				args = append(args, "-n", strconv.Itoa(eventMessages(c, seconds)))
+			default:
 				args = append(args, "-D", strconv.Itoa(max(seconds, 1)))
 			}
-			if c.Wait == experiment.Event {
+			if event {
 				args = append(args, "-e")
 			}
 			return args, append(slices.Clone(args), ip)

@@ -37,7 +37,7 @@ func (in *Instrument) Close() {
 
 // place finds or makes the place of a cell.
 func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, error) {
-	name := fmt.Sprintf("%s %d", c.Setting, c.MTU)
+	name := fmt.Sprintf("%s %d %s", c.Setting, c.MTU, c.Rate)
 	if p := in.places[name]; p != nil {
 		return p, nil
 	}
@@ -52,6 +52,10 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 	case experiment.Hosts:
 		w, err := in.Lab.Wire(ctx, c.MTU)
 		if err != nil {
+			return nil, err
+		}
+		if err := w.limit(ctx, c.Rate); err != nil {
+			w.Close()
 			return nil, err
 		}
 		p = &place{w.Route(), w.daemons, w.Close}

@@ -127,8 +127,14 @@ func (p *Plane) absorb(b *store.Batch) error {
 		s.take(&d, b.Revision)
 	})
 	p.announce(effects, another)
-	p.fence(snap)
-	p.settle(w, p.touched(w, effects))
+	switch {
+	case p.fence(snap):
+		p.settle(w, nil)
+	case len(d.others) > 0: // hosts and places
+		p.settle(w, p.touched(w, effects))
+	default:
+		p.settleFor(w, effects)
+	}
 	return nil
 }
 

@@ -166,7 +166,7 @@ func newHost(t testing.TB, s store.Store) *host {
 func (h *host) open() {
 	h.t.Helper()
 	var err error
-	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here", Version: "test"})
+	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here"})
 	if err != nil {
 		h.t.Fatal(err)
 	}

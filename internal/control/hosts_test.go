@@ -117,7 +117,7 @@ type node struct {
 
 func config(s store.Store, rack Rack, name string, number int) Config {
 	return Config{
-		Store: s, Rack: rack, Host: name, Version: "test", Identity: "machine of " + name,
+		Store: s, Rack: rack, Host: name, Identity: "machine of " + name,
 		Self: tenant.HostSpec{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}, Version: "test", Features: 1},
 	}
 }

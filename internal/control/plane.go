@@ -27,11 +27,10 @@ type Config struct {
 	Store store.Store
 	Rack  Rack   // nil: NoRack
 	Host  string // this host's name, as NICs name it
-	// Self is this host as others reach it. Identity tells its daemon from others that say they
+	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
 	Identity string
-	Version  string // of the program
 	Log      *slog.Logger
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
@@ -67,9 +66,13 @@ type Plane struct {
 
 	placing sync.Mutex // held while a place is written
 
+	spec        atomic.Pointer[tenant.HostSpec] // this host's
+	registering sync.Mutex                      // held while it is written; nothing else is locked then but mu
+
 	charting   sync.Mutex
 	charted    []overlay.Network // that the rack has; guarded by charting
 	complained []string          // about hosts; guarded by charting
+	lost       atomic.Bool       // the rack has not got the way to other hosts
 
 	mu    sync.Mutex
 	slots map[tenant.Key]*slot // guarded by mu
@@ -104,6 +107,7 @@ func Open(cfg Config) (*Plane, error) {
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.boot, p.moved = crand.Text(), make(chan struct{})
+	p.spec.Store(&cfg.Self)
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.amend(func(s *snapshot) { *s = *snap })
@@ -218,12 +222,26 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	return p.settleSome(w, keys, true)
+}
+
+// settleFor is settle after a change: if it is about rules only, everybody is where they were.
+func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
+	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
+		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
+	})
+	return p.settleSome(w, p.touched(w, effects), moved)
+}
+
+func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
 	generation := p.now.Load().generation
 	defer p.holds(generation)
 	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
-	p.chartAgain()
+	if moved || p.lost.Load() {
+		warnings = append(warnings, p.chartAgain()...)
+	}
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
 	}
@@ -340,7 +358,7 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
-	return append(effects, gone...), append(passed, p.settle(next, p.touched(next, effects))...), nil
+	return append(effects, gone...), append(passed, p.settleFor(next, append(effects, gone...))...), nil
 }
 
 // commit writes what has changed, and what has to change with it.
@@ -371,7 +389,7 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
 	meta := old.meta
 	if !old.named {
-		made, condition, write := store.Name(p.cfg.Version)
+		made, condition, write := store.Name()
 		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
@@ -444,6 +462,9 @@ func (p *Plane) retry() {
 			}
 			p.changing.Lock()
 			p.reconcile(p.World(), nil)
+			if p.lost.Load() {
+				p.chartAgain()
+			}
 			p.changing.Unlock()
 		}
 	}

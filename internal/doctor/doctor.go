@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -169,20 +168,6 @@ func (m *Machine) glob(pattern string) []string {
 		panic(err) // a bad pattern
 	}
 	return list
-}
-
-// file tells what a file of the kernel says.
-func file(path string) func(m *Machine) (Outcome, string) {
-	return func(m *Machine) (Outcome, string) {
-		text, err := m.read(path)
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			return No, "no " + path
-		case err != nil:
-			return Unknown, err.Error()
-		}
-		return Yes, text
-	}
 }
 
 var number = regexp.MustCompile(`\d+(\.\d+)+`)

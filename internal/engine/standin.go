@@ -65,7 +65,7 @@ func (e *Engine) handBack() {
 		e.clock()
 	}
 	due := e.nextDeadline()
-	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.mgmt.local.n > 0 || e.net.waiting() ||
+	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.mgmt.local.n > 0 || e.net.waiting() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
 	e.cmds.held.Store(free)
 	if work {

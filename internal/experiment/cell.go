@@ -70,8 +70,9 @@ var tools = []Tool{
 	{Name: "ib_write_lat", Metric: Latency, transports: verbsOnly, waits: pollOnly, sized: true},
 	{Name: "ib_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
 	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: []string{Event}},
-	{Name: "tcp_bw", Metric: Bandwidth, transports: socket, waits: []string{Event}, sized: true},
-	{Name: "tcp_lat", Metric: Latency, transports: socket, waits: []string{Event}, sized: true},
+	// qperf's server forks for each client, which rsockets do not survive.
+	{Name: "tcp_bw", Metric: Bandwidth, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
+	{Name: "tcp_lat", Metric: Latency, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
 	{Name: "sockperf", Metric: Latency, transports: socket, waits: []string{Event}, sized: true},
 }
 
@@ -99,7 +100,9 @@ type Cell struct {
 	Tool      string `json:"tool"`
 	Size      Size   `json:"size,omitempty"` // 0: the tool has none
 	Pairs     int    `json:"pairs"`
-	MTU       int    `json:"mtu,omitempty"` // of the link; 0: there is none
+	MTU       int    `json:"mtu,omitempty"`      // of the link; 0: there is none
+	PathMTU   int    `json:"path_mtu,omitempty"` // of verbs; 0: what the tool takes
+	Rate      string `json:"rate,omitempty"`     // of the link; "": no limit
 	Wait      string `json:"wait"`
 }
 
@@ -113,6 +116,12 @@ func (c Cell) String() string {
 	}
 	if c.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", c.MTU)
+	}
+	if c.PathMTU != 0 {
+		text += fmt.Sprintf(", path MTU %d", c.PathMTU)
+	}
+	if c.Rate != "" {
+		text += ", link of " + c.Rate
 	}
 	if c.Wait == Event {
 		text += ", events"
@@ -137,11 +146,14 @@ func (e *Experiment) Cells() []Cell {
 		if !slices.Contains(t.waits, c.Wait) {
 			return
 		}
+		if !slices.Equal(t.transports, verbsOnly) {
+			c.PathMTU = 0
+		}
 		if !t.sized {
 			c.Size = 0
 		}
 		if c.Setting == Host {
-			c.MTU = 0
+			c.MTU, c.Rate = 0, ""
 		}
 		if !seen[c] {
 			seen[c] = true
@@ -153,15 +165,26 @@ func (e *Experiment) Cells() []Cell {
 			for _, tool := range s.Tools {
 				for _, size := range s.Sizes {
 					for _, pairs := range s.Pairs {
-						for _, mtu := range s.MTU {
-							for _, wait := range s.Wait {
-								add(Cell{setting, transport, tool, size, pairs, mtu, wait})
-							}
-						}
+						s.ways(func(mtu, path int, rate, wait string) {
+							add(Cell{setting, transport, tool, size, pairs, mtu, path, rate, wait})
+						})
 					}
 				}
 			}
 		}
 	}
 	return list
+}
+
+// ways are the combinations of what a link and a program's waiting can be.
+func (s *Spec) ways(f func(mtu, path int, rate, wait string)) {
+	for _, mtu := range s.MTU {
+		for _, path := range s.PathMTU {
+			for _, rate := range s.Rate {
+				for _, wait := range s.Wait {
+					f(mtu, path, rate, wait)
+				}
+			}
+		}
+	}
 }

@@ -35,9 +35,13 @@ type Spec struct {
 	Sizes      []Size   `yaml:"sizes,omitempty"`
 	Pairs      []int    `yaml:"pairs,omitempty"`
 	MTU        []int    `yaml:"mtu,omitempty"`
-	Wait       []string `yaml:"wait,omitempty"`
-	Rounds     int      `yaml:"rounds,omitempty"`
-	Seconds    int      `yaml:"seconds,omitempty"`
+	// PathMTU is that of verbs, at most the link's; 0: what the tool takes.
+	PathMTU []int `yaml:"pathMTU,omitempty"`
+	// Rate is a limit of the link between hosts, such as 1gbit; "": none.
+	Rate    []string `yaml:"rate,omitempty"`
+	Wait    []string `yaml:"wait,omitempty"`
+	Rounds  int      `yaml:"rounds,omitempty"`
+	Seconds int      `yaml:"seconds,omitempty"`
 	// Why says in a sentence or two what to look for.
 	Why string `yaml:"why,omitempty"`
 }
@@ -196,6 +200,22 @@ func (s *Spec) complete() error {
 	if len(s.MTU) == 0 {
 		s.MTU = []int{9000}
 	}
+	if len(s.PathMTU) == 0 {
+		s.PathMTU = []int{0}
+	}
+	if len(s.Rate) == 0 {
+		s.Rate = []string{""}
+	}
+	for _, v := range s.PathMTU {
+		if v != 0 && !slices.Contains([]int{256, 512, 1024, 2048, 4096}, v) {
+			return fmt.Errorf("spec.pathMTU: %d: want 256, 512, 1024, 2048 or 4096", v)
+		}
+	}
+	for _, v := range s.Rate {
+		if v != "" && !rate.MatchString(v) {
+			return fmt.Errorf("spec.rate: %q: want a number with kbit, mbit or gbit, such as 1gbit", v)
+		}
+	}
 	if len(s.Wait) == 0 {
 		s.Wait = []string{Poll}
 	}
@@ -227,11 +247,14 @@ func (s *Spec) complete() error {
 			}
 		}
 	}
-	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.Wait); n > mostCells {
+	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait); n > mostCells {
 		return fmt.Errorf("%d combinations: want at most %d; make two experiments of it", n, mostCells)
 	}
 	return nil
 }
+
+// rate is what tc takes.
+var rate = regexp.MustCompile(`^[1-9][0-9]{0,5}[kmg]bit$`)
 
 // mostCells is how many combinations an experiment may have.
 const mostCells = 10000

@@ -89,7 +89,7 @@ func broken(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if ctx != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var b *BrokenError

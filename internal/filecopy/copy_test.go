@@ -12,7 +12,7 @@ func TestSizes(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from, back := t.TempDir(), t.TempDir()
 		var paths, names []string
-		sizes := []int{0, 1, 4095, blockSize - 1, blockSize, blockSize + 1, maxChunk, 3*maxChunk + 17, 20 << 20}
+		sizes := []int{0, 1, 4095, blockSize - 1, blockSize, blockSize + 1, maxChunk, 3*maxChunk + 17, 9 << 20}
 		for _, n := range sizes {
 			name := fmt.Sprint("f", n)
 			paths = append(paths, write(t, filepath.Join(from, name), content(n)))
@@ -24,7 +24,7 @@ func TestSizes(t *testing.T) {
 			same(t, filepath.Join(l.dir, fmt.Sprint("f", n)), content(n))
 			same(t, filepath.Join(back, fmt.Sprint("f", n)), content(n))
 		}
-		tidy(t, l.dir, "f0", "f1", "f1048576", "f131071", "f131072", "f131073", "f20971520", "f3145745", "f4095")
+		tidy(t, l.dir, "f0", "f1", "f1048576", "f131071", "f131072", "f131073", "f3145745", "f4095", "f9437184")
 	})
 }
 

@@ -3,7 +3,6 @@ package filecopy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -56,7 +55,13 @@ func over(t *testing.T, test func(*testing.T, *lab)) {
 // newLab starts a server of a directory of its own.
 func newLab(t testing.TB, open func(context.Context) (Place, error), v *Server) *lab {
 	t.Helper()
-	l := &lab{t: t, dir: t.TempDir(), open: open, v: v}
+	return newLabAt(t, t.TempDir(), open, v)
+}
+
+// newLabAt starts a server of this directory.
+func newLabAt(t testing.TB, dir string, open func(context.Context) (Place, error), v *Server) *lab {
+	t.Helper()
+	l := &lab{t: t, dir: dir, open: open, v: v}
 	files, err := Below(l.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -112,15 +117,9 @@ func (l *lab) client() *Client {
 
 // content is n bytes that compress badly.
 func content(n int) []byte {
-	r := rand.New(rand.NewPCG(1, uint64(n)))
-	b := make([]byte, n+8)
-	for i := 0; i < n; i += 8 {
-		v := r.Uint64()
-		for k := range 8 {
-			b[i+k] = byte(v >> (8 * k))
-		}
-	}
-	return b[:n]
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}).Read(b)
+	return b
 }
 
 func write(t testing.TB, path string, b []byte) string {
@@ -176,4 +175,12 @@ func refused(t testing.TB, err error, text string) {
 	}
 }
 
-var _ = errors.Is
+// waitFor waits for something to happen.
+func waitFor(t testing.TB, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen")
+		}
+	}
+}

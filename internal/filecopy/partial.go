@@ -32,12 +32,15 @@ type partial struct {
 	path      string // for messages
 	had       int64  // how long it was when it was opened: from an earlier attempt
 	overwrite bool
+	// there: the target itself, which is there already and may not be overwritten. If it turns out to be
+	// equal, as after an attempt whose last word was lost, there is nothing to do.
+	there bool
 }
 
 var errExists = errors.New("it exists, and is not overwritten unless you say so (--overwrite)")
 
-// create opens the partial file of an entry.
-func (t *target) create(p string, overwrite bool) (_ *partial, err error) {
+// create opens the partial file of an entry of this size.
+func (t *target) create(p string, size uint64, overwrite bool) (_ *partial, err error) {
 	parent, base, err := t.parent(p)
 	if err != nil {
 		return nil, err
@@ -48,7 +51,13 @@ func (t *target) create(p string, overwrite bool) (_ *partial, err error) {
 		}
 	}()
 	out := &partial{parent: parent, base: base, path: p, overwrite: overwrite}
-	if err := out.free(); err != nil {
+	switch err := out.free(); {
+	case errors.Is(err, errExists):
+		if out.compare(size) {
+			return out, nil
+		}
+		return nil, err
+	case err != nil:
 		return nil, err
 	}
 	name := partialName(base)
@@ -60,6 +69,21 @@ func (t *target) create(p string, overwrite bool) (_ *partial, err error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// compare opens the target itself, if it may be equal to what is offered.
+func (p *partial) compare(size uint64) bool {
+	f, err := openBeneath(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || uint64(info.Size()) != size {
+		f.Close()
+		return false
+	}
+	p.f, p.had, p.there = f, info.Size(), true
+	return true
 }
 
 // free refuses a target that is there and may not be overwritten, or cannot.
@@ -100,7 +124,17 @@ func (p *partial) claim(name string) error {
 	return nil
 }
 
-// room refuses a file that cannot fit, before anything was sent.
+// resize gives it its length. A file that cannot fit is refused before anything was sent.
+func (p *partial) resize(size uint64, sparse bool) error {
+	if p.there {
+		return nil
+	}
+	if err := p.room(size, sparse); err != nil {
+		return err
+	}
+	return p.f.Truncate(int64(size))
+}
+
 func (p *partial) room(size uint64, sparse bool) error {
 	var st unix.Statfs_t
 	if sparse || unix.Fstatfs(int(p.f.Fd()), &st) != nil || st.Blocks == 0 {
@@ -119,6 +153,9 @@ func (p *partial) room(size uint64, sparse bool) error {
 // write writes data. Of a sparse file only the pages that are not zero are written; what was there from
 // an earlier attempt becomes a hole first.
 func (p *partial) write(data []byte, at int64, sparse bool) error {
+	if p.there {
+		return errExists
+	}
 	if !sparse {
 		_, err := p.f.WriteAt(data, at)
 		return err
@@ -163,6 +200,9 @@ func isZero(b []byte) bool { return string(b) == string(zeroes[:len(b)]) }
 
 // commit gives the file its attributes and its name.
 func (p *partial) commit(m *meta, preserve bool) error {
+	if p.there {
+		return p.close()
+	}
 	mode := m.Mode & 0o777
 	if !preserve {
 		mode &^= umask()
@@ -207,7 +247,9 @@ func (p *partial) close() error { return errors.Join(p.f.Close(), p.parent.Close
 
 // remove removes it.
 func (p *partial) remove() {
-	_ = unix.Unlinkat(int(p.parent.Fd()), partialName(p.base), 0)
+	if !p.there {
+		_ = unix.Unlinkat(int(p.parent.Fd()), partialName(p.base), 0)
+	}
 	p.close()
 }
 

@@ -214,7 +214,7 @@ func (c *rdmaConn) send(m message) error {
 	}
 	wr := verbs.SendWR{ID: workSend, Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{c.messages.Slice(at, len(b))}}
 	if err := c.c.QP().PostSend(&wr); err != nil {
-		return broken(nil, err)
+		return broken(context.Background(), err)
 	}
 	c.sent++
 	return nil
@@ -222,7 +222,7 @@ func (c *rdmaConn) send(m message) error {
 
 // credit sends an immediate without data.
 func (c *rdmaConn) credit(imm uint32) error {
-	return broken(nil, c.c.QP().PostSend(&verbs.SendWR{ID: workSend, Op: verbs.SendImm, Flags: verbs.Signaled, Imm: imm}))
+	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{ID: workSend, Op: verbs.SendImm, Flags: verbs.Signaled, Imm: imm}))
 }
 
 // fail notes why the connection is of no use any more, for those who send.
@@ -428,7 +428,7 @@ func (c *rdmaConn) unused(s *slot) { c.free = append(c.free, s.number) }
 func (c *rdmaConn) post(s *slot, n int) error {
 	c.state[s.number] = slotState{under: true}
 	at := s.number*slotSize + slotHead - headSize
-	return broken(nil, c.c.QP().PostSend(&verbs.SendWR{
+	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{
 		ID: workWrite | uint64(s.number), Op: verbs.WriteImm, Flags: verbs.Signaled, Imm: uint32(s.number),
 		SGL:        []verbs.SGE{c.slots.Slice(at, headSize+n)},
 		RemoteAddr: c.peer.Addr + uint64(at), RKey: c.peer.RKey,

@@ -35,6 +35,7 @@ type receiver struct {
 	files  map[uint32]*incoming // guarded by mu
 	dirs   []*directory         // guarded by mu: their times are set at the end
 	open   int                  // guarded by mu: entries under way
+	unsaid int                  // guarded by mu: those whose end the sender was not told yet
 	last   uint32               // guarded by mu: the highest ID so far
 	walked bool                 // guarded by mu: the sender has nothing more
 	all    bool                 // guarded by mu: everything has come, and the sender knows
@@ -106,15 +107,12 @@ func (r *receiver) begin(m *meta) (place string, err error) {
 	}
 	r.last = m.ID
 	r.open++
+	r.unsaid++
 	return place, nil
 }
 
 // answer tells the end of an entry.
 func (r *receiver) answer(id uint32, path string, err error) error {
-	r.mu.Lock()
-	delete(r.files, id)
-	r.open--
-	r.mu.Unlock()
 	var m message = &done{ID: id}
 	if err != nil {
 		m = &failed{ID: id, Text: plain(err).Error()}
@@ -122,9 +120,22 @@ func (r *receiver) answer(id uint32, path string, err error) error {
 	} else if r.finished != nil {
 		r.finished(path)
 	}
+	return r.tell(id, m)
+}
+
+// tell tells the end of an entry. The sender may offer another as soon as it hears that, so it is counted
+// out before; that all is done may only be said after.
+func (r *receiver) tell(id uint32, m message) error {
+	r.mu.Lock()
+	delete(r.files, id)
+	r.open--
+	r.mu.Unlock()
 	if err := r.s.control.send(m); err != nil {
 		return err
 	}
+	r.mu.Lock()
+	r.unsaid--
+	r.mu.Unlock()
 	return r.finish()
 }
 
@@ -163,25 +174,15 @@ func (r *receiver) file(m *file) error {
 func (r *receiver) prepare(in *incoming) error {
 	if r.skipped != nil && r.skipped(in.Path) {
 		r.progress.kept(in.Size)
-		r.mu.Lock()
-		delete(r.files, in.ID)
-		r.open--
-		r.mu.Unlock()
-		if err := r.s.control.send(&skip{ID: in.ID}); err != nil {
-			return err
-		}
-		return r.finish()
+		return r.tell(in.ID, &skip{ID: in.ID})
 	}
-	out, err := r.to.create(in.place, r.overwrite)
+	out, err := r.to.create(in.place, in.Size, r.overwrite)
 	if err != nil {
 		return r.answer(in.ID, in.Path, err)
 	}
 	in.mu.Lock()
 	in.out = out
 	in.mu.Unlock()
-	if err := out.room(in.Size, in.Sparse); err != nil {
-		return r.abandon(in, err)
-	}
 	if out.had > 0 {
 		tell := func(first uint64, sums []uint64) error {
 			return r.s.control.send(&have{ID: in.ID, First: first, Sums: sums})
@@ -191,7 +192,7 @@ func (r *receiver) prepare(in *incoming) error {
 			return r.abandon(in, err)
 		}
 	}
-	if err := out.f.Truncate(int64(in.Size)); err != nil {
+	if err := out.resize(in.Size, in.Sparse); err != nil {
 		return r.abandon(in, err)
 	}
 	in.mu.Lock()
@@ -223,7 +224,7 @@ func (r *receiver) leave(in *incoming, out *partial) {
 	cause := context.Cause(r.s.ctx)
 	var v *ViolationError
 	var d *DamagedError
-	if errors.As(cause, &v) || errors.As(cause, &d) || in.received == 0 && out.had == 0 {
+	if errors.As(cause, &v) || errors.As(cause, &d) || out.there || in.received == 0 && out.had == 0 {
 		out.remove()
 		return
 	}
@@ -405,10 +406,10 @@ func (r *receiver) gaveUp(m *failed) error {
 func (r *receiver) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.walked || r.open > 0 {
+	if !r.walked || r.unsaid > 0 {
 		return nil
 	}
-	r.open = math.MaxInt // once
+	r.unsaid = math.MaxInt // once
 	dirs := r.dirs
 	r.s.do(func() error {
 		r.directories(dirs)

@@ -45,6 +45,7 @@ type Server struct {
 type served struct {
 	*session
 	stream  func(conn) error
+	id      [sessionSize]byte
 	missing int // guarded by Server.mu: streams that have not come
 }
 
@@ -143,6 +144,9 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 	} else {
 		err = v.send(s, q)
 	}
+	v.mu.Lock()
+	delete(v.sessions, s.id)
+	v.mu.Unlock()
 	if err != nil {
 		v.Log("%s: %v", who, err)
 	}
@@ -152,6 +156,7 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 func (v *Server) grant(s *served, q *request, exact bool) error {
 	g := &granted{Streams: min(max(q.Streams, 1), maxStreams), Exact: exact}
 	rand.Read(g.Session[:])
+	s.id = g.Session
 	v.mu.Lock()
 	if len(v.sessions) >= maxSessions {
 		v.mu.Unlock()
@@ -160,11 +165,6 @@ func (v *Server) grant(s *served, q *request, exact bool) error {
 	s.missing = int(g.Streams)
 	v.sessions[g.Session] = s
 	v.mu.Unlock()
-	context.AfterFunc(s.ctx, func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		delete(v.sessions, g.Session)
-	})
 	return s.control.send(g)
 }
 

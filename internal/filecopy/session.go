@@ -132,6 +132,7 @@ func (s *session) keepAlive() error {
 	t := time.NewTicker(aliveEvery)
 	defer t.Stop()
 	quiet := 0
+	said := make(chan struct{}, 1) // a peer that takes no messages holds up only one
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -147,8 +148,13 @@ func (s *session) keepAlive() error {
 		if quiet++; quiet > silent {
 			return &BrokenError{fmt.Errorf("nothing came from the other side for %v", silent*aliveEvery)}
 		}
-		if err := s.control.send(&alive{}); err != nil {
-			return err
+		select {
+		case said <- struct{}{}:
+			s.do(func() error {
+				defer func() { <-said }()
+				return s.control.send(&alive{})
+			})
+		default:
 		}
 	}
 }

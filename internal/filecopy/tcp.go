@@ -87,11 +87,12 @@ func (c *tcpConn) send(m message) error {
 	c.out = encode(append(c.out[:0], 0, 0, 0, 0), m)
 	binary.LittleEndian.PutUint32(c.out, uint32(len(c.out)-4))
 	_, err := c.c.Write(c.out)
-	return broken(nil, err)
+	return broken(context.Background(), err)
 }
 
 // read fills b, and gives up when ctx ends.
 func (c *tcpConn) read(ctx context.Context, b []byte) error {
+	c.c.SetReadDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { c.c.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_, err := io.ReadFull(c.c, b)
@@ -159,7 +160,7 @@ func (c *tcpConn) post(s *slot, n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err := c.c.Write(s.whole[:headSize+n])
-	return broken(nil, err)
+	return broken(context.Background(), err)
 }
 
 func (c *tcpConn) shut() { c.c.Close() }

@@ -33,7 +33,7 @@ func (c *Config) open(ctx context.Context) (net.Conn, error) {
 	listen := func() (net.Listener, error) { return net.Listen("tcp", c.Addr) }
 	dial := func() (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Addr) }
 	if !c.TCP {
-		p, err := stream.Open(ctx, c.Device, stream.Config{})
+		p, err := stream.Open(ctx, c.Device, stream.Config{Buffer: c.Buffer})
 		if err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ type Config struct {
 	Count  int
 	Events bool // wait for completions instead of polling
 	TCP    bool // echo and bulk: over TCP
+	Buffer int  // echo and bulk: of package stream; 0: its own choice
 }
 
 // A test is what a side does; the client returns what it measured.

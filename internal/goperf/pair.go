@@ -84,7 +84,10 @@ func (p *pair) connect(m *cm.Manager) (err error) {
 	private = binary.BigEndian.AppendUint32(private, p.mr.RKey())
 	c := cm.Config{
 		PD: p.pd, Private: private, Prepare: p.receives,
-		QP: verbs.QPConfig{SendCQ: p.send, RecvCQ: p.recv, MaxSend: sendDepth, MaxRecv: recvDepth, MaxInline: inlineMost},
+		QP: verbs.QPConfig{SendCQ: p.send, RecvCQ: p.recv, MaxSend: sendDepth, MaxRecv: recvDepth},
+	}
+	if p.inline() {
+		c.QP.MaxInline = inlineMost
 	}
 	if p.Server {
 		p.conn, err = p.accept(m, c)
@@ -126,10 +129,15 @@ func (p *pair) receives(q *verbs.QP) error {
 	return nil
 }
 
+// inline reports whether data is sent out of the request: where latency is measured, if it is little.
+func (p *pair) inline() bool {
+	return p.Size <= inlineMost && (p.Test == "write-lat" || p.Test == "send-lat")
+}
+
 // request is what is sent over and over.
 func (p *pair) request(op verbs.Op) {
 	p.wr = verbs.SendWR{Op: op, RemoteAddr: p.peerAddr, RKey: p.peerKey}
-	if p.Size <= inlineMost && (p.Test == "write-lat" || p.Test == "send-lat") {
+	if p.inline() {
 		p.wr.Data = p.mr.Bytes()[:p.Size]
 	} else {
 		p.wr.SGL = []verbs.SGE{p.mr.Slice(0, p.Size)}

@@ -44,7 +44,7 @@ func New(n *nic.NIC, l Link) *CMA {
 	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
 	n.SetConnections(a)
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
-	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a})
+	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a, Changed: changed})
 	return a
 }
 

@@ -147,6 +147,8 @@ func (a *CMA) Rejudge(most int) (more bool) {
 // program hears of it at once, and does not wait for the peer.
 func (id *ID) revoke() {
 	m, now := id.cma.manager, id.cma.now()
+	id.Changed()
+	id.ch.settle()
 	switch id.conn.State {
 	case cm.ReqSent:
 		m.Destroy(now, id.conn)

@@ -47,7 +47,7 @@ func (d *device) serveMail(buf []byte) {
 			return
 		}
 		if served == mailAfter {
-			if d.mail, d.offer, err = protocol.NewMail(); err != nil {
+			if d.mail, d.offer, err = protocol.NewMail(false); err != nil {
 				d.f.t.Errorf("mailbox: %v", err)
 				return
 			}

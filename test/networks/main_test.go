@@ -7,7 +7,8 @@
 //	             │ TLS                                │
 //	             └────────────── etcd ────────────────┘
 //
-// VRDMA_TEST_ALL=1 asks for the long form.
+// VRDMA_TEST_ALL=1 asks for the long form. VRDMA_BESIDE=PATH runs another build of vrdma on all hosts but
+// the first: old and new daemons side by side.
 package networks
 
 import (
@@ -46,7 +47,8 @@ type host struct {
 type lab struct {
 	etcd    *etcdtest.Cluster
 	hosts   []*host
-	a, b, c *host // the first of them
+	cable   *cable.Cable // between more than two
+	a, b, c *host        // the first of them
 }
 
 // newLab makes two hosts and starts their daemons.
@@ -73,7 +75,7 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 		for _, h := range w.hosts {
 			ends = append(ends, cable.TAP(t, h.space, "eth0", 1500))
 		}
-		cable.Connect(t, 1, ends...)
+		w.cable = cable.Connect(t, 1, ends...)
 	}
 	for _, h := range w.hosts {
 		h.space.Address(t, "eth0", h.ip+"/24")
@@ -89,14 +91,18 @@ func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
 // start starts the host's daemon.
 func (h *host) start(t *testing.T) {
 	t.Helper()
-	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+	o := harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args}
+	if h.name != "a" {
+		o.Binary = os.Getenv("VRDMA_BESIDE")
+	}
+	h.Daemon = harness.Start(t, o)
 }
 
 // restart starts the daemon again where it was: another socket would be another daemon, which does
 // not get the host's name while the old one may live.
 func (h *host) restart(t *testing.T) {
 	t.Helper()
-	argv := append([]string{"--net=" + h.space.Path(), "--", harness.Binary(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
+	argv := append([]string{"--net=" + h.space.Path(), "--", h.Executable(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
 	cmd := exec.Command("nsenter", argv...)
 	dir := filepath.Dir(h.Socket)
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir)

@@ -197,7 +197,6 @@ func history(client int, told string, end int64) (ops []porcupine.Operation, err
 
 // A told is what a worker has said so far.
 type told struct {
-	mu   sync.Mutex
 	text strings.Builder
 	n    int // ended operations
 }
