@@ -2,9 +2,10 @@
 /*
  * The rdma_cm device: one write() is one command, forwarded as it is. The
  * application's descriptor is a socket that can be read while events are pending, so
- * poll and epoll need no help. Three commands are looked at on the way:
+ * poll and epoll need no help. Some commands are looked at on the way:
  *
  *   GET_EVENT   waits, unless the descriptor is non-blocking
+ *   QUERY_ROUTE, INIT_QP_ATTR  may have been answered ahead (ahead.c)
  *   SET_OPTION  points to memory, which goes along
  *   MIGRATE_ID  names another descriptor of ours
  */
@@ -177,6 +178,16 @@ static bool will_wait(const void *buf, size_t n)
 	       h.out >= GET_EVENT_ROOM;
 }
 
+/* A GET_EVENT that will_wait, of an event that is laid out for us. */
+static bool take_event(struct file *f, const void *buf)
+{
+	uint64_t response;
+	uint16_t room;
+	memcpy(&room, (const char *)buf + 6, sizeof room);
+	memcpy(&response, (const char *)buf + 8, sizeof response);
+	return ahead_take(f, (void *)(uintptr_t)response, room);
+}
+
 ssize_t channel_write(int fd, const void *buf, size_t n)
 {
 	uint32_t number;
@@ -194,13 +205,17 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 		if (!f)
 			return errno = EBADF, -1;
 		inode = f->inode;
-		if (wait && is_channel(f, fd)) {
-			wait = false;
+		if (!is_channel(f, fd)) {
 			file_put(f);
-			e = EAGAIN;
-			continue;
+			return errno = EBADF, -1;
 		}
-		e = is_channel(f, fd) ? command(f, buf, n) : EBADF;
+		if (wait && take_event(f, buf))
+			e = 0;
+		else if (wait && !ahead_events(f))
+			e = EAGAIN;
+		else
+			e = ahead_answer(f, buf, n) ? 0 : command(f, buf, n);
+		wait = false;
 		file_put(f);
 	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);
 	return e ? (errno = e, -1) : (ssize_t)n;

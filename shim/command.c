@@ -160,11 +160,16 @@ static int store_all(struct reader *r, uint32_t count)
 }
 
 /* The daemon has a mailbox for us. Without one, everything goes on as before. */
-static void install_mail(struct file *f, int fd)
+static void install_mail(struct file *f, const struct vrdma_fd *d, int fd)
 {
+	if (!f->mail && d->id == VRDMA_MAIL_AHEAD && atomic_load(&f->kind) == FILE_CM &&
+	    ahead_install(f, fd)) {
+		sys(SYS_close, fd);
+		return;
+	}
 	long r = sys(SYS_mmap, NULL, VRDMA_MAIL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (!f->mail && (r >= 0 || r < -4095))
-		f->mail = (unsigned char *)r;
+		f->mail = (unsigned char *)r; /* its first page will do */
 	sys(SYS_close, fd);
 }
 
@@ -183,7 +188,7 @@ static int install_all(struct file *owner, struct reader *r, uint32_t count, str
 		memcpy(&d, p, sizeof d);
 		if (d.kind == VRDMA_FD_MAIL) {
 			if (!lacking)
-				install_mail(owner, fds->fd[used++]);
+				install_mail(owner, &d, fds->fd[used++]);
 			continue; /* nobody asked for it: the command has not failed */
 		}
 		if (lacking) {
@@ -220,6 +225,8 @@ int door_apply(struct file *f, size_t n, struct passed *fds)
 		passed_close(fds);
 	else
 		e = install_all(f, &r, reply.nfds, fds);
+	if (!e && !reply.error)
+		ahead_keep(f, r.at, r.end, reply.nahead);
 	return reply.error ? reply.error : e;
 }
 

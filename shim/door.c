@@ -179,8 +179,9 @@ void file_put(struct file *f)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	}
 	if (f->mail)
-		sys(SYS_munmap, f->mail, VRDMA_MAIL_SIZE);
+		sys(SYS_munmap, f->mail, atomic_load(&f->ahead) ? VRDMA_AHEAD_SIZE : VRDMA_MAIL_SIZE);
 	f->mail = NULL;
+	ahead_forget(f);
 	atomic_store(&f->kind, FILE_FREE);
 }
 

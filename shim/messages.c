@@ -285,7 +285,7 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 {
 	const struct settings *s = settings();
 	struct vrdma_hello hello = {.magic = VRDMA_MAGIC, .protocol = VRDMA_PROTOCOL, .kind = kind,
-				     .flags = VRDMA_HELLO_MAIL};
+				     .flags = VRDMA_HELLO_MAIL | VRDMA_HELLO_AHEAD};
 	struct message m = {{&hello}, {sizeof hello}, 1, NULL};
 	struct passed got = {.n = 0};
 	ssize_t n;

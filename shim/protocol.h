@@ -40,15 +40,16 @@ enum vrdma_kind {
 	VRDMA_KIND_NETLINK = 5,
 };
 
-/* In flags of a hello: the client can use a mailbox. */
+/* In flags of a hello: the client can use a mailbox; and, of an RDMACM one, answers ahead. */
 #define VRDMA_HELLO_MAIL 1u
+#define VRDMA_HELLO_AHEAD 2u
 
 /* First message of every connection, client to daemon. */
 struct vrdma_hello {
 	uint32_t magic;
 	uint32_t protocol;
 	uint32_t kind;
-	uint32_t flags;    /* VRDMA_HELLO_MAIL */
+	uint32_t flags;    /* VRDMA_HELLO_MAIL, VRDMA_HELLO_AHEAD */
 	uint8_t token[16]; /* of the process; zero with KIND_PROCESS */
 	char vnic[32];     /* NUL padded; empty: the default vNIC */
 	char label[32];    /* what `vrdma trace` asked for, else empty */
@@ -187,13 +188,14 @@ struct vrdma_extent {
  * then nfds of struct vrdma_fd; the descriptors come by SCM_RIGHTS in the same
  * order. error is 0 or a positive errno. The shim copies the stores to the
  * addresses they name and writes each descriptor's number (int32_t) to its
- * address; stores are made also when error is not 0.
+ * address; stores are made also when error is not 0. Last come nahead answers ahead,
+ * see below.
  */
 struct vrdma_reply {
 	int32_t error;
 	uint32_t nstores;
 	uint32_t nfds;
-	uint32_t reserved;
+	uint32_t nahead;
 };
 
 struct vrdma_store {
@@ -205,7 +207,8 @@ struct vrdma_store {
 enum vrdma_fd_kind {
 	VRDMA_FD_ASYNC = 1, /* read: one struct ib_uverbs_async_event_desc a message */
 	VRDMA_FD_COMP = 2,  /* read: one struct ib_uverbs_comp_event_desc a message */
-	VRDMA_FD_MAIL = 3,  /* a mailbox, for the client itself: address and id mean nothing */
+	VRDMA_FD_MAIL = 3,  /* a mailbox, for the client itself: address means nothing, id is 0 or
+			     * VRDMA_MAIL_AHEAD: revisions follow the page */
 };
 
 struct vrdma_fd {
@@ -250,5 +253,58 @@ struct vrdma_fd {
 #define VRDMA_MAIL_ASLEEP 4u
 #define VRDMA_MAIL_ANSWERED 8u
 #define VRDMA_MAIL_SENT 16u
+#define VRDMA_MAIL_AHEAD 1u
+
+/*
+ * Answers ahead. After an event librdmacm asks what follows from it: the route of an
+ * identifier, the attributes of its queue pair. The daemon says so with the event, in the reply
+ * to GET_EVENT: nahead of
+ *   struct vrdma_ahead followed by length bytes, padded to 8,
+ * all about one identifier. Such an answer is for a command of VRDMA_AHEAD_COMMAND bytes:
+ *   header (command; in 16, out length or more), u64 response, u32 id, u32 key
+ * and is stored at response, as long as the identifier's revision in shared memory is the one
+ * that came with it. The daemon raises that before anything that may change the answer is
+ * done, or seen by anybody, so who uses the answer asked before. Revisions lie behind the
+ * mailbox; identifiers that share one (id % VRDMA_AHEAD_IDS) only lose answers.
+ * While a session is traced it is given none, and what it was given is revoked.
+ *
+ * events is how many events wait. It is a hint: a client that finds some asks for one at once,
+ * and need not look at its descriptor first.
+ */
+struct vrdma_ahead {
+	uint32_t command;
+	uint32_t id;
+	uint32_t key;
+	uint32_t length;
+	uint64_t revision;
+};
+#define VRDMA_AHEAD_COMMAND 24u
+#define VRDMA_AHEAD_EVENTS 4096u    /* uint32_t */
+#define VRDMA_AHEAD_REVISIONS 4160u /* uint64_t each */
+#define VRDMA_AHEAD_IDS 1016u
+#define VRDMA_AHEAD_SIZE 28672u /* mailbox and what follows it */
+
+/*
+ * The shelf: events that a client may take by itself, so that one that has many waiting need not
+ * ask for each. Events are numbered from 0. taken is the number of the next one, shifted left by
+ * one, and VRDMA_SHELF_FROZEN; ready is the number of the first that is not on the shelf. For a
+ * GET_EVENT that can only wait or succeed the client does
+ *   t = load(taken); if it is frozen, or t >> 1 is not below load(ready): the command
+ *   copy slot (t >> 1) % VRDMA_SHELF_SLOTS: u32 length, and from VRDMA_SHELF_REPLY on as many
+ *   bytes: a reply with one store (its address means nothing) and answers ahead
+ *   if !compare_exchange(taken, t, t + 2): again
+ *   the event is taken: apply the reply
+ * The daemon never puts the last event that waits there. It is had by the command only, which
+ * makes the descriptor unreadable, so that nobody is told of events that there are not. Whoever
+ * changes what waits looks at taken first. To take events back the daemon freezes the shelf, and
+ * thaws it with a number that was never on it, so a slot that was copied before cannot be taken.
+ */
+#define VRDMA_SHELF_TAKEN 12288u /* uint64_t */
+#define VRDMA_SHELF_READY 12352u /* uint64_t */
+#define VRDMA_SHELF_FROZEN 1u
+#define VRDMA_SHELF_SLOT 16384u  /* the first slot */
+#define VRDMA_SHELF_SLOTS 8u
+#define VRDMA_SHELF_STRIDE 1536u
+#define VRDMA_SHELF_REPLY 8u
 
 #endif

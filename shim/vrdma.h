@@ -89,6 +89,7 @@ void place_shared(uint64_t now);
 /* ---- door.c: the files we answer for ---- */
 
 struct passed;
+struct foreseen;
 
 enum file_kind {
 	FILE_FREE,
@@ -122,6 +123,8 @@ struct file {
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
 	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
+	_Atomic(struct foreseen *) ahead; /* answers ahead, see ahead.c; NULL: none. If there are,
+					   * mail has VRDMA_AHEAD_SIZE bytes */
 	pthread_mutex_t lock; /* one command at a time; guards out, in and mail */
 	_Atomic bool busy;    /* whether somebody has it: a hint, for file_lock */
 	struct file *next;    /* in the list of all files; never changes */
@@ -168,6 +171,20 @@ int door_apply(struct file *f, size_t n, struct passed *fds); /* a reply in f->i
 
 int channel_open(int flags);
 ssize_t channel_write(int fd, const void *buf, size_t n);
+
+/* ---- ahead.c: what the daemon has answered before we ask ---- */
+
+/* Maps the mailbox in fd with what is behind it, for a channel; false: it cannot be. */
+bool ahead_install(struct file *f, int fd);
+void ahead_forget(struct file *f); /* nobody uses f any more */
+/* Keeps the answers of a reply, which lie between at and end. */
+void ahead_keep(struct file *f, const unsigned char *at, const unsigned char *end, uint32_t count);
+/* Answers a command, if that can be done here. The caller has a reference to f. */
+bool ahead_answer(struct file *f, const unsigned char *command, size_t n);
+/* Takes an event that the daemon has laid out; false: it has to be asked. */
+bool ahead_take(struct file *f, void *response, size_t room);
+/* Whether events wait; false if that is not known. */
+bool ahead_events(struct file *f);
 
 /* ---- netlink.c ---- */
 

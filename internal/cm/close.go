@@ -94,7 +94,7 @@ func (m *Manager) receiveREJ(from ib.GID, mad wire.MAD) {
 func (m *Manager) Disconnect(now ib.Time, c *Conn) error {
 	switch c.State {
 	case Established, RepSent:
-		c.State = DreqSent
+		m.enter(c, DreqSent)
 		m.begin(now, c, c.newDREQ())
 	case DreqRcvd:
 		m.sendDREP(c)
@@ -142,7 +142,7 @@ func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	case Established, RepSent, RepRcvd:
 		// The owner answers when it has seen the event; an orphan has nobody who
 		// could.
-		c.State = DreqRcvd
+		m.enter(c, DreqRcvd)
 		m.await(c, nil, 0)
 		if c.Owner == nil {
 			m.Disconnect(now, c)

@@ -53,7 +53,7 @@ func (m *Manager) Connect(now ib.Time, owner any, service uint64, path Path, p *
 	setPath(req.Primary(), &path)
 	copy(req.Private(), p.Private)
 
-	c.State = ReqSent
+	m.enter(c, ReqSent)
 	m.begin(now, c, mad)
 	return c, nil
 }
@@ -174,7 +174,7 @@ func (m *Manager) Accept(now ib.Time, c *Conn, p *Params) error {
 	rep.SetVendorID(p.ECE.Vendor)
 	mad.SetModifier(p.ECE.Modifier)
 	copy(rep.Private(), p.Private)
-	c.State = RepSent
+	m.enter(c, RepSent)
 	m.begin(now, c, mad)
 	return nil
 }
@@ -204,7 +204,7 @@ func (m *Manager) receiveREP(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	c.SQPSN = rep.StartingPSN()
 	c.InitiatorDepth, c.ResponderResources = rep.ResponderResources(), rep.InitiatorDepth()
 	c.RNRRetryCount = rep.RNRRetryCount()
-	c.State = RepRcvd
+	m.enter(c, RepRcvd)
 	m.linkQP(c)
 	m.await(c, nil, 0)
 	m.notify(c, &Event{Kind: Replied, Private: rep.Private(), Params: Params{
@@ -229,7 +229,7 @@ func (m *Manager) Ready(c *Conn) error {
 	if c.State != RepRcvd {
 		return ErrState
 	}
-	c.State = Established
+	m.enter(c, Established)
 	m.sendRTU(c)
 	return nil
 }
@@ -264,7 +264,7 @@ func (m *Manager) receiveRTU(from ib.GID, mad wire.MAD) {
 }
 
 func (m *Manager) establish(c *Conn) {
-	c.State = Established
+	m.enter(c, Established)
 	m.await(c, nil, 0)
 	m.notify(c, &Event{Kind: Connected})
 }

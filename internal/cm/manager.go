@@ -28,6 +28,11 @@ type Config struct {
 	GUID   uint64 // of our device
 	Random func() uint32
 	Env    Env
+	// Changed is called when a connection has another state, and so are other fields of it
+	// that its owner sees; nil: nobody cares.
+	Changed func(*Conn)
+	// Due is called when Deadline is another, and not never; nil: who cares asks Deadline.
+	Due func(ib.Time)
 }
 
 // Manager knows every connection of one device.
@@ -100,10 +105,18 @@ func (m *Manager) newConn() *Conn {
 	return c
 }
 
+// enter has a connection in another state.
+func (m *Manager) enter(c *Conn, s State) {
+	c.State = s
+	if m.Changed != nil {
+		m.Changed(c)
+	}
+}
+
 // forget ends a connection.
 func (m *Manager) forget(c *Conn) {
 	m.await(c, nil, 0)
-	c.State = Closed
+	m.enter(c, Closed)
 	delete(m.conns, c.LocalID)
 	if k := (remote{c.Path.DGID, c.RemoteID}); m.byRemote[k] == c {
 		delete(m.byRemote, k)
@@ -131,7 +144,7 @@ func (m *Manager) unlinkQP(c *Conn) {
 
 // linger keeps a connection that is over until nothing of it can be under way.
 func (m *Manager) linger(now ib.Time, c *Conn) {
-	c.State = TimeWait
+	m.enter(c, TimeWait)
 	m.unlinkQP(c) // the peer may use its queue pair again
 	m.await(c, nil, now+span(max(c.Path.AckTimeout, 12)))
 }
@@ -149,6 +162,9 @@ func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 		heap.Fix(&m.timers, c.slot-1)
 	case deadline != 0:
 		heap.Push(&m.timers, c)
+	}
+	if deadline != 0 && m.timers[0] == c && m.Due != nil {
+		m.Due(deadline)
 	}
 }
 

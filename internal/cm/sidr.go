@@ -23,7 +23,7 @@ func (m *Manager) Ask(now ib.Time, owner any, service uint64, path Path, private
 	req.SetPKey(0xffff)
 	req.SetServiceID(service)
 	copy(req.Private(), private)
-	c.State = SidrReqSent
+	m.enter(c, SidrReqSent)
 	m.begin(now, c, mad)
 	return c, nil
 }

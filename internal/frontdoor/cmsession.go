@@ -26,6 +26,12 @@ type cmSession struct {
 	line line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
+	// For a client that is told ahead what it will ask, likewise; page is nil for others, and
+	// as long as it has no mailbox.
+	page  *protocol.Mail
+	seer  ucma.Seer
+	shelf protocol.ReplyBuilder // for an event on the shelf
+	out   []byte                // its storage
 
 	looped bool         // the request under way is being run on the loop
 	aside  func() error // what the session's goroutine has to do of it; nil: nothing
@@ -93,6 +99,9 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	}
 	ses.looped, ses.aside = true, nil
 	c := ucma.Run(ses, req.Command, false)
+	if ses.page != nil && c.Told != nil {
+		ses.seer.Foresee(c.Told, reply)
+	}
 	ses.looped = false
 	if ses.aside != nil {
 		return nil, func() ([]byte, []uverbs.Handle) {
@@ -101,6 +110,40 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 		}
 	}
 	return ses.answer(c, reply), nil
+}
+
+// foresee implements farseer.
+func (ses *cmSession) foresee(page *protocol.Mail) {
+	if page == ses.page {
+		return
+	}
+	if ses.page = page; page == nil {
+		ses.ch.Stock(nil, 0, nil)
+		ses.ch.Foresee(nil)
+		return
+	}
+	ses.seer = ucma.Seer{Channel: ses.ch, NodeGUID: ses.NodeGUID(), Revision: page.Revision}
+	ses.ch.Foresee(page)
+	if !ses.srv.desk.Trace.Wants(&ses.proc.Caller) {
+		ses.ch.Stock(page, protocol.ShelfSlots, ses.handOut)
+	}
+}
+
+// handOut is the reply that hands out an event which lies on the shelf.
+func (ses *cmSession) handOut(e *abi.CMEventResp) []byte {
+	ses.shelf.Reset(ses.out)
+	ses.seer.HandOut(e, &ses.shelf)
+	ses.out = finish(&ses.shelf, 0)
+	return ses.out
+}
+
+// revoke takes back what the client was told ahead, and has it ask for every event from now on:
+// somebody wants to see that. It runs on the loop.
+func (ses *cmSession) revoke() {
+	if ses.page != nil {
+		ses.page.RevokeAll()
+		ses.ch.Stock(nil, 0, nil)
+	}
 }
 
 // beside implements handler.

@@ -13,6 +13,7 @@ import (
 // has the connection again and has served a request on it.
 type mailbox struct {
 	wanted  bool // the client can use one
+	ahead   bool // and answers ahead
 	account *budget.Account
 	page    *protocol.Mail // nil: it has none
 	asked   bool           // the request under way is from there
@@ -24,13 +25,26 @@ type mailbox struct {
 // open a device to look at it, or a channel for a single connection.
 const mailAfter = 24
 
-// mailBill is what a mailbox takes: a page, and its mapping.
-var mailBill = budget.Bill{budget.State: protocol.MailSize, budget.Mappings: 1}
+// bill is what a mailbox takes: its pages, and a mapping.
+func (m *mailbox) bill() budget.Bill {
+	if m.ahead {
+		return budget.Bill{budget.State: protocol.AheadSize, budget.Mappings: 1}
+	}
+	return budget.Bill{budget.State: protocol.MailSize, budget.Mappings: 1}
+}
+
+// A farseer is a handler that tells its client ahead what it will ask. foresee has it use page
+// for that, which is lent until it is nil. It runs on the loop.
+type farseer interface {
+	foresee(page *protocol.Mail)
+}
 
 // wantsMail is what a session begins with; account is whom a mailbox is charged to, and is
 // held as long as the session lives.
 func wantsMail(h protocol.Hello, account *budget.Account) mailbox {
-	return mailbox{wanted: h.Flags&protocol.HelloMail != 0, account: account}
+	return mailbox{
+		wanted: h.Flags&protocol.HelloMail != 0, ahead: h.Kind == protocol.KindRDMACM && h.Flags&protocol.HelloAhead != 0, account: account,
+	}
 }
 
 // offer has the goroutine send a mailbox with the answer, if it is time for one; else it is nil.
@@ -41,16 +55,20 @@ func (r *requests) offer(answer []byte) rest {
 	}
 	m.wanted = false
 	return func() ([]byte, []uverbs.Handle) {
-		if m.account.Charge(mailBill) != nil {
+		if m.account.Charge(m.bill()) != nil {
 			return answer, nil // it goes without
 		}
-		page, file, err := protocol.NewMail()
+		page, file, err := protocol.NewMail(m.ahead)
 		if err != nil {
-			m.account.Refund(mailBill)
+			m.account.Refund(m.bill())
 			return answer, nil
 		}
 		m.page = page
-		return protocol.WithFD(answer, protocol.FD{Kind: protocol.FDMail}), []uverbs.Handle{file}
+		fd := protocol.FD{Kind: protocol.FDMail}
+		if m.ahead {
+			fd.ID = protocol.MailAhead
+		}
+		return protocol.WithFD(answer, fd), []uverbs.Handle{file}
 	}
 }
 
@@ -69,6 +87,16 @@ func (r *requests) attend() {
 	if m := &r.mail; m.page != nil && !m.open && r.srv.loop.Look(r.fd, postbox{r}) {
 		m.open = true
 		m.page.Open()
+		if m.ahead {
+			r.lend(m.page)
+		}
+	}
+}
+
+// lend has the handler use page for answers ahead. It runs on the loop.
+func (r *requests) lend(page *protocol.Mail) {
+	if f, ok := r.of.(farseer); ok {
+		f.foresee(page)
 	}
 }
 
@@ -90,7 +118,7 @@ func (r *requests) closeMail() {
 	if m := &r.mail; m.page != nil {
 		m.page.Close()
 		m.page = nil
-		m.account.Refund(mailBill)
+		m.account.Refund(m.bill())
 	}
 }
 

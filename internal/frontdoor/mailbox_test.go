@@ -30,9 +30,15 @@ type mailer struct {
 
 func newMailer(t testing.TB, s *Server, kind protocol.Kind) *mailer {
 	t.Helper()
+	return newMailerWith(t, s, kind, protocol.HelloMail)
+}
+
+// newMailerWith is newMailer with other flags.
+func newMailerWith(t testing.TB, s *Server, kind protocol.Kind, flags uint32) *mailer {
+	t.Helper()
 	m := &mailer{client: &client{t: t, buf: make([]byte, protocol.MaxMessage)}, looks: 1 << 30, began: time.Now()}
 	m.proc = dial(t, s, protocol.Hello{Kind: protocol.KindProcess, Program: "prog"})
-	m.dev = dial(t, s, protocol.Hello{Kind: kind, Flags: protocol.HelloMail, Token: m.proc.Welcome.Token, Program: "prog"})
+	m.dev = dial(t, s, protocol.Hello{Kind: kind, Flags: flags, Token: m.proc.Welcome.Token, Program: "prog"})
 	t.Cleanup(func() {
 		if m.mail != nil {
 			m.mail.Close()

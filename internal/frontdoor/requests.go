@@ -81,7 +81,10 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) 
 		return
 	}
 	defer r.closeMail()
-	defer s.loop.Do(func() { s.loop.Unwatch(fd) })
+	defer s.loop.Do(func() {
+		s.loop.Unwatch(fd)
+		r.lend(nil)
+	})
 	for e := range r.handed {
 		if e.err == io.EOF {
 			return

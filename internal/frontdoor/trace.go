@@ -1,6 +1,8 @@
 package frontdoor
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"vrdma/internal/inspect"
@@ -14,17 +16,37 @@ func record(p *process, session uint64, command string, t time.Time) protocol.Tr
 }
 
 // listening is called when a tool has begun to listen to traces, or has ended. A program that
-// somebody traces arms its completion queues by command: a trace shows commands.
+// somebody traces arms its completion queues by command, and is told nothing ahead: a trace
+// shows commands.
 func (s *Server) listening() {
 	s.mu.Lock()
 	all := make([]*session, 0, len(s.sessions))
 	for ses := range s.sessions {
 		all = append(all, ses)
 	}
+	processes := slices.Collect(maps.Values(s.processes))
 	s.mu.Unlock()
 	for _, ses := range all {
 		s.listen(ses)
 	}
+	for _, p := range processes {
+		if s.desk.Trace.Wants(&p.Caller) {
+			s.revoke(p)
+		}
+	}
+}
+
+// revoke takes back what a process was told ahead. It is told nothing more: whoever answers
+// GET_EVENT asks whether the process is traced.
+func (s *Server) revoke(p *process) {
+	p.mu.Lock()
+	channels := slices.Collect(maps.Keys(p.channels))
+	p.mu.Unlock()
+	_ = s.loop.Do(func() { // a loop that has ended answers nobody
+		for _, ses := range channels {
+			ses.revoke()
+		}
+	})
 }
 
 // listen tells a session whether somebody traces it. A new session calls it after it was added

@@ -26,7 +26,12 @@ var twins = map[string]int64{
 	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_SHARED": ExtentShared, "VRDMA_EXTENT_FOREIGN": ExtentForeign,
 	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite,
 	"VRDMA_FD_ASYNC": FDAsync, "VRDMA_FD_COMP": FDComp, "VRDMA_FD_MAIL": FDMail,
-	"VRDMA_HELLO_MAIL": HelloMail,
+	"VRDMA_HELLO_MAIL": HelloMail, "VRDMA_HELLO_AHEAD": HelloAhead, "VRDMA_MAIL_AHEAD": MailAhead,
+	"VRDMA_AHEAD_COMMAND": AheadCommand, "VRDMA_AHEAD_EVENTS": AheadEvents, "VRDMA_AHEAD_REVISIONS": AheadRevisions,
+	"VRDMA_AHEAD_IDS": AheadIDs, "VRDMA_AHEAD_SIZE": AheadSize, "VRDMA_AHEAD_REVISIONS + 8 * VRDMA_AHEAD_IDS": ShelfTaken,
+	"VRDMA_SHELF_TAKEN": ShelfTaken, "VRDMA_SHELF_READY": ShelfReady, "VRDMA_SHELF_FROZEN": ShelfFrozen, "VRDMA_SHELF_SLOT": ShelfSlot,
+	"VRDMA_SHELF_SLOTS": ShelfSlots, "VRDMA_SHELF_STRIDE": ShelfStride, "VRDMA_SHELF_REPLY": ShelfReply,
+	"VRDMA_SHELF_SLOT + VRDMA_SHELF_SLOTS * VRDMA_SHELF_STRIDE": AheadSize,
 	"VRDMA_MAIL_STATE": MailState, "VRDMA_MAIL_ASKED_LEN": MailAskedLen, "VRDMA_MAIL_REPLY_LEN": MailReplyLen,
 	"VRDMA_MAIL_REQUEST": MailRequest, "VRDMA_MAIL_REPLY": MailReply, "VRDMA_MAIL_SIZE": MailSize,
 	"VRDMA_MAIL_OPEN": MailOpen, "VRDMA_MAIL_ASKED": MailAsked, "VRDMA_MAIL_ASLEEP": MailAsleep,
@@ -34,7 +39,7 @@ var twins = map[string]int64{
 	"sizeof(struct vrdma_hello)": HelloSize, "sizeof(struct vrdma_welcome)": WelcomeSize,
 	"sizeof(struct vrdma_request)": RequestSize, "sizeof(struct vrdma_extent)": ExtentSize,
 	"sizeof(struct vrdma_reply)": ReplySize, "sizeof(struct vrdma_store)": StoreSize,
-	"sizeof(struct vrdma_fd)": FDSize,
+	"sizeof(struct vrdma_fd)": FDSize, "sizeof(struct vrdma_ahead)": AheadHeader,
 }
 
 // samples are messages whose bytes C and Go must agree on: a C initialiser and
@@ -52,8 +57,8 @@ var samples = []struct {
 	{"request", "struct { struct vrdma_request r; struct vrdma_extent e; char c[4]; } __attribute__((packed))",
 		`{{.op = VRDMA_OP_COMMAND, .command_len = 4, .nextents = 1}, {.start = 4096, .length = 5, .kind = VRDMA_EXTENT_FOREIGN, .prot = 3}, {'a', 'b', 'c', 'd'}}`,
 		(&Request{Op: OpCommand, Extents: []Extent{{Start: 4096, Length: 5, Kind: ExtentForeign, Prot: 3}}, Command: []byte("abcd")}).Append(nil)},
-	{"reply", "struct { struct vrdma_reply r; struct vrdma_store s; char data[8]; struct vrdma_fd f; }",
-		`{{.error = 22, .nstores = 1, .nfds = 1}, {.address = 64, .length = 3}, {'x', 'y', 'z'}, {.address = 128, .kind = VRDMA_FD_COMP, .id = 6}}`,
+	{"reply", "struct { struct vrdma_reply r; struct vrdma_store s; char data[8]; struct vrdma_fd f; struct vrdma_ahead a; char more[8]; }",
+		`{{.error = 22, .nstores = 1, .nfds = 1, .nahead = 1}, {.address = 64, .length = 3}, {'x', 'y', 'z'}, {.address = 128, .kind = VRDMA_FD_COMP, .id = 6}, {.command = 5, .id = 7, .key = 8, .length = 2, .revision = 1ull << 40}, {'o', 'k'}}`,
 		sampleReply()},
 }
 
@@ -62,6 +67,7 @@ func sampleReply() []byte {
 	r.Reset(nil)
 	r.Store(64, []byte("xyz"))
 	r.FD(FD{Address: 128, Kind: FDComp, ID: 6})
+	r.Ahead(Ahead{Command: 5, ID: 7, Key: 8, Revision: 1 << 40, Data: []byte("ok")})
 	b, _ := r.Finish(22)
 	return b
 }

@@ -21,15 +21,20 @@ import (
 // copied before anybody looks at it.
 type Mail struct{ mem []byte }
 
-// NewMail makes a mailbox, shut, and the file that the client maps. The caller closes both.
-// The file is sealed: a client that truncates it would give us SIGBUS.
-func NewMail() (*Mail, *os.File, error) {
+// NewMail makes a mailbox, shut, and the file that the client maps; with ahead, it has revisions
+// behind it. The caller closes both. The file is sealed: a client that truncates it would give
+// us SIGBUS.
+func NewMail(ahead bool) (*Mail, *os.File, error) {
+	size := int64(MailSize)
+	if ahead {
+		size = AheadSize
+	}
 	fd, err := unix.MemfdCreate("vrdma-mail", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, nil, fmt.Errorf("memfd for a mailbox: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "vrdma-mail")
-	if err = unix.Ftruncate(fd, MailSize); err == nil {
+	if err = unix.Ftruncate(fd, size); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	var m *Mail
@@ -45,7 +50,15 @@ func NewMail() (*Mail, *os.File, error) {
 
 // OpenMail maps the mailbox in f.
 func OpenMail(f *os.File) (*Mail, error) {
-	mem, err := unix.Mmap(int(f.Fd()), 0, MailSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	size := MailSize
+	if st.Size() >= AheadSize {
+		size = AheadSize
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +95,7 @@ func (m *Mail) Answer(b []byte) bool {
 		m.word(MailState).Or(MailSent)
 		return false
 	}
-	copy(m.mem[MailReply:], b)
+	copy(m.mem[MailReply:MailSize], b)
 	m.word(MailReplyLen).Store(uint32(len(b)))
 	return m.word(MailState).Or(MailAnswered)&MailAsleep == 0
 }

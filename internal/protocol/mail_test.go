@@ -15,7 +15,7 @@ import (
 // mailPair is a mailbox as the daemon and as the client has it.
 func mailPair(t testing.TB) (daemon, client *Mail) {
 	t.Helper()
-	daemon, f, err := NewMail()
+	daemon, f, err := NewMail(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,8 +57,11 @@ const (
 	FDMail  = 3 // VRDMA_FD_MAIL
 )
 
-// HelloMail is a flag of a Hello: the client can use a mailbox.
-const HelloMail = 1 // VRDMA_HELLO_MAIL
+// Flags of a Hello: the client can use a mailbox; and answers ahead.
+const (
+	HelloMail  = 1 // VRDMA_HELLO_MAIL
+	HelloAhead = 2 // VRDMA_HELLO_AHEAD
+)
 
 // A mailbox; protocol.h says how it is used.
 const (
@@ -74,6 +77,25 @@ const (
 	MailAsleep   = 4  // VRDMA_MAIL_ASLEEP
 	MailAnswered = 8  // VRDMA_MAIL_ANSWERED
 	MailSent     = 16 // VRDMA_MAIL_SENT
+
+	MailAhead = 1 // VRDMA_MAIL_AHEAD
+)
+
+// Answers ahead, and the revisions behind a mailbox; protocol.h says how they are used.
+const (
+	AheadCommand   = 24    // VRDMA_AHEAD_COMMAND
+	AheadEvents    = 4096  // VRDMA_AHEAD_EVENTS
+	AheadRevisions = 4160  // VRDMA_AHEAD_REVISIONS
+	AheadIDs       = 1016  // VRDMA_AHEAD_IDS
+	AheadSize      = 28672 // VRDMA_AHEAD_SIZE
+
+	ShelfTaken  = 12288 // VRDMA_SHELF_TAKEN
+	ShelfReady  = 12352 // VRDMA_SHELF_READY
+	ShelfFrozen = 1     // VRDMA_SHELF_FROZEN
+	ShelfSlot   = 16384 // VRDMA_SHELF_SLOT
+	ShelfSlots  = 8     // VRDMA_SHELF_SLOTS
+	ShelfStride = 1536  // VRDMA_SHELF_STRIDE
+	ShelfReply  = 8     // VRDMA_SHELF_REPLY
 )
 
 // The doorbell page at the beginning of an arena; protocol.h says how it is rung.
@@ -114,6 +136,7 @@ const (
 	ReplySize   = 16  // sizeof(struct vrdma_reply)
 	StoreSize   = 16  // sizeof(struct vrdma_store)
 	FDSize      = 16  // sizeof(struct vrdma_fd)
+	AheadHeader = 24  // sizeof(struct vrdma_ahead)
 )
 
 // Token names a process to the daemon.

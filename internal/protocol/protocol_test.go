@@ -222,6 +222,9 @@ func FuzzReply(f *testing.F) {
 		for _, fd := range r.FDs {
 			rb.FD(fd)
 		}
+		for _, a := range r.Ahead {
+			rb.Ahead(a)
+		}
 		out, err := rb.Finish(r.Error)
 		if err != nil {
 			return // longer than a packet
@@ -235,6 +238,18 @@ func FuzzReply(f *testing.F) {
 		for i, s := range r.Stores {
 			if g := again.Stores[i]; g.Address != s.Address || !bytes.Equal(g.Data, s.Data) {
 				t.Errorf("store %d: %+v, want %+v", i, g, s)
+			}
+		}
+		if len(again.Ahead) != len(r.Ahead) {
+			t.Fatalf("%d answers ahead, want %d", len(again.Ahead), len(r.Ahead))
+		}
+		for i, a := range r.Ahead {
+			g := again.Ahead[i]
+			if !bytes.Equal(g.Data, a.Data) {
+				t.Errorf("answer %d: %q, want %q", i, g.Data, a.Data)
+			}
+			if g.Command != a.Command || g.ID != a.ID || g.Key != a.Key || g.Revision != a.Revision {
+				t.Errorf("answer %d: %+v, want %+v", i, g, a)
 			}
 		}
 	})

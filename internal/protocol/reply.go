@@ -15,21 +15,29 @@ type FD struct {
 	ID      uint32
 }
 
-// Reply is a parsed reply. Stores alias the message that it was parsed from.
+// Ahead is struct vrdma_ahead and its bytes: the answer to a command that may follow.
+type Ahead struct {
+	Command, ID, Key uint32
+	Revision         uint64 // of the identifier; the answer is good as long as it has that
+	Data             []byte
+}
+
+// Reply is a parsed reply. Stores and Ahead alias the message that it was parsed from.
 type Reply struct {
 	Error  int32
 	Stores []Store
 	FDs    []FD
+	Ahead  []Ahead
 }
 
 // Parse reads a reply from a message and keeps the storage of r's slices.
 func (r *Reply) Parse(b []byte) error {
-	r.Stores, r.FDs = r.Stores[:0], r.FDs[:0]
+	r.Stores, r.FDs, r.Ahead = r.Stores[:0], r.FDs[:0], r.Ahead[:0]
 	if len(b) < ReplySize {
 		return malformed("a reply has at least %d bytes, got %d", ReplySize, len(b))
 	}
 	r.Error = int32(order.Uint32(b[0:]))
-	stores, fds := order.Uint32(b[4:]), order.Uint32(b[8:])
+	stores, fds, ahead := order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:])
 	if fds > MaxFDs {
 		return malformed("%d descriptors, at most %d are allowed", fds, MaxFDs)
 	}
@@ -46,12 +54,26 @@ func (r *Reply) Parse(b []byte) error {
 		r.Stores = append(r.Stores, Store{Address: address, Data: b[:n:n]})
 		b = b[padded(n):]
 	}
-	if uint64(len(b)) != uint64(fds)*FDSize {
+	if uint64(len(b)) < uint64(fds)*FDSize {
 		return malformed("%d bytes after the stores, %d descriptors need %d", len(b), fds, fds*FDSize)
 	}
 	for range fds {
 		r.FDs = append(r.FDs, FD{Address: order.Uint64(b[0:]), Kind: order.Uint32(b[8:]), ID: order.Uint32(b[12:])})
 		b = b[FDSize:]
+	}
+	for range ahead {
+		if len(b) < AheadHeader || padded(uint64(order.Uint32(b[12:]))) > uint64(len(b)-AheadHeader) {
+			return malformed("%d answers ahead announced, the message ends after %d", ahead, len(r.Ahead))
+		}
+		n := order.Uint32(b[12:])
+		r.Ahead = append(r.Ahead, Ahead{
+			Command: order.Uint32(b[0:]), ID: order.Uint32(b[4:]), Key: order.Uint32(b[8:]), Revision: order.Uint64(b[16:]),
+			Data: b[AheadHeader : AheadHeader+n : AheadHeader+n],
+		})
+		b = b[AheadHeader+padded(uint64(n)):]
+	}
+	if len(b) > 0 {
+		return malformed("%d bytes after the end of a reply", len(b))
 	}
 	return nil
 }
@@ -66,13 +88,15 @@ type ReplyBuilder struct {
 	buf    []byte
 	stores uint32
 	fds    []FD
+	ahead  []byte // answers ahead, and how many
+	aheads uint32
 	err    error
 }
 
 // Reset begins a reply in buf's storage.
 func (r *ReplyBuilder) Reset(buf []byte) {
 	r.buf = append(buf[:0], make([]byte, ReplySize)...)
-	r.stores, r.fds, r.err = 0, r.fds[:0], nil
+	r.stores, r.fds, r.ahead, r.aheads, r.err = 0, r.fds[:0], r.ahead[:0], 0, nil
 }
 
 // Store asks the client to write data at address. data is copied.
@@ -100,6 +124,24 @@ func (r *ReplyBuilder) FD(f FD) {
 	r.fds = append(r.fds, f)
 }
 
+// Ahead answers a command that has not come yet. a.Data is copied.
+func (r *ReplyBuilder) Ahead(a Ahead) {
+	if len(r.buf)+MaxFDs*FDSize+len(r.ahead)+AheadHeader+len(a.Data)+8 > MaxMessage {
+		r.err = ErrTooLong
+		return
+	}
+	r.ahead = order.AppendUint32(r.ahead, a.Command)
+	r.ahead = order.AppendUint32(r.ahead, a.ID)
+	r.ahead = order.AppendUint32(r.ahead, a.Key)
+	r.ahead = order.AppendUint32(r.ahead, uint32(len(a.Data)))
+	r.ahead = order.AppendUint64(r.ahead, a.Revision)
+	r.ahead = append(r.ahead, a.Data...)
+	for len(r.ahead)%8 != 0 {
+		r.ahead = append(r.ahead, 0)
+	}
+	r.aheads++
+}
+
 // Finish returns the message. error is 0 or a positive errno.
 func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
 	if r.err != nil {
@@ -113,10 +155,12 @@ func (r *ReplyBuilder) Finish(errno int32) ([]byte, error) {
 		r.buf = order.AppendUint32(r.buf, f.Kind)
 		r.buf = order.AppendUint32(r.buf, f.ID)
 	}
+	order.PutUint32(r.buf[12:], r.aheads)
+	r.buf = append(r.buf, r.ahead...)
 	return r.buf, nil
 }
 
-// WithFD adds a descriptor to a finished reply that has none.
+// WithFD adds a descriptor to a finished reply that has none, and no answers ahead.
 func WithFD(reply []byte, f FD) []byte {
 	order.PutUint32(reply[8:], 1)
 	reply = order.AppendUint64(reply, f.Address)

@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 
 	"vrdma/internal/abi"
@@ -28,6 +29,8 @@ type Channel struct {
 	signal Signal
 	raised bool
 	closed bool
+	ahead  Ahead // nil: nobody
+	shelf  shelf
 }
 
 // An event waits to be read.
@@ -68,12 +71,17 @@ func (ch *Channel) Close() {
 
 // post queues an event.
 func (ch *Channel) post(e *event) {
+	ch.settle()
 	ch.events = append(ch.events, e)
+	ch.lay()
 	ch.announce()
 }
 
 // announce raises the signal while there are events, and only then.
 func (ch *Channel) announce() {
+	if ch.ahead != nil {
+		ch.ahead.SetEvents(len(ch.events))
+	}
 	switch pending := len(ch.events) > 0; {
 	case ch.closed || pending == ch.raised:
 	case pending:
@@ -86,9 +94,16 @@ func (ch *Channel) announce() {
 
 // GetEvent takes the first event; EAGAIN if there is none.
 func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
-	if len(ch.events) == 0 {
+	if !ch.claim() {
 		return nil, syscall.EAGAIN
 	}
+	e := ch.pop()
+	ch.announce()
+	return &e.resp, nil
+}
+
+// pop takes the first event.
+func (ch *Channel) pop() *event {
 	e := ch.events[0]
 	ch.events[0] = nil
 	ch.events = ch.events[1:]
@@ -100,12 +115,16 @@ func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
 		e.id.waiting--
 		e.child.pending = false
 	}
-	ch.announce()
-	return &e.resp, nil
+	return e
 }
 
 // withdraw takes back the events for which mine is true.
 func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
+	ch.settle()
+	if !slices.ContainsFunc(ch.events, mine) {
+		return nil
+	}
+	ch.clear()
 	kept := ch.events[:0]
 	for _, e := range ch.events {
 		if mine(e) {
@@ -116,6 +135,7 @@ func (ch *Channel) withdraw(mine func(*event) bool) (taken []*event) {
 	}
 	clear(ch.events[len(kept):])
 	ch.events = kept
+	ch.refill()
 	ch.announce()
 	return taken
 }

@@ -121,6 +121,7 @@ func (id *ID) ud() bool { return id.qpType == abi.QPTypeUD }
 
 // Destroy ends an ID and returns how many of its events the program has read.
 func (id *ID) Destroy() uint32 {
+	id.ch.settle()
 	if id.state == Listening {
 		id.cma.vacate(id.port.key, id.client)
 	}
@@ -133,6 +134,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
+	id.Changed()
 	id.client.ids.remove(id.Name)
 	if id.counted {
 		id.counted = false
@@ -167,7 +169,9 @@ func (ch *Channel) Migrate(from uint32, name uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+	old.settle()
 	if old != ch {
+		id.Changed()
 		moved := old.withdraw(func(e *event) bool { return e.id == id })
 		delete(old.ids, id)
 		ch.ids[id] = struct{}{}
@@ -204,7 +208,7 @@ func (id *ID) Write(kind, status uint32, arg [8]byte) error {
 	if kind != abi.CMEventUser && kind != abi.CMEventInternal {
 		return syscall.EINVAL
 	}
-	if len(id.ch.events) >= maxWritten {
+	if id.ch.settle(); len(id.ch.events) >= maxWritten {
 		return syscall.ENOMEM
 	}
 	e := &event{id: id, resp: abi.CMEventResp{UID: id.uid, ID: id.Name, Event: kind, Status: status}}

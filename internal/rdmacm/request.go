@@ -82,7 +82,7 @@ func (a *CMA) admit(c *cm.Conn, private []byte, qpType uint8) (*ID, uint16) {
 	case qpType == 0:
 		return nil, cm.RejectTransport
 	}
-	if l.waiting >= l.backlog {
+	if l.ch.settle(); l.waiting >= l.backlog {
 		return nil, cm.Ignore
 	}
 	child, err := l.ch.newID(0, l.ps, qpType)

@@ -135,6 +135,7 @@ func (id *ID) EndResolve(src netip.Addr, errno syscall.Errno) {
 	if id.state != Resolving {
 		return
 	}
+	id.Changed()
 	a := id.cma
 	dst := id.dst.Addr()
 	anywhere := dst.IsUnspecified() && id.src.Addr().IsUnspecified()

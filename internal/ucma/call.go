@@ -46,6 +46,9 @@ type Call struct {
 	at   uint64 // where the response goes
 	resp []byte
 
+	// Told is the event that was handed out; nil: none was.
+	Told *abi.CMEventResp
+
 	// Errno is the outcome.
 	Errno syscall.Errno
 	// Args and Result are what a trace says about it; empty unless it is traced.
@@ -108,8 +111,16 @@ func (c *Call) parse(b []byte) error {
 	return nil
 }
 
-// withID runs f on the loop with an identifier of the channel.
+// withID runs f, which may change it, on the loop with an identifier of the channel.
 func (c *Call) withID(name uint32, f func(*rdmacm.ID) error) error {
+	return c.lookAt(name, func(id *rdmacm.ID) error {
+		id.Changed()
+		return f(id)
+	})
+}
+
+// lookAt is withID for f that changes nothing.
+func (c *Call) lookAt(name uint32, f func(*rdmacm.ID) error) error {
 	return c.ch.Do(func(ch *rdmacm.Channel) error {
 		id, err := ch.ID(name)
 		if err != nil {

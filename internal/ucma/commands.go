@@ -110,14 +110,20 @@ const noIndex = ^uint32(0)
 
 func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
 	var q rdmacm.Query
-	if err := c.withID(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
+	if err := c.lookAt(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
 		return err
 	}
-	*resp = abi.CMQueryRouteResp{SrcAddr: abi.ToSockaddr(q.Src), DstAddr: abi.ToSockaddr(q.Dst), IBDevIndex: noIndex}
+	*resp = routeOf(&q, c.ch.NodeGUID())
+	return nil
+}
+
+// routeOf is the answer to QUERY_ROUTE; guid is the device's.
+func routeOf(q *rdmacm.Query, guid uint64) (resp abi.CMQueryRouteResp) {
+	resp = abi.CMQueryRouteResp{SrcAddr: abi.ToSockaddr(q.Src), DstAddr: abi.ToSockaddr(q.Dst), IBDevIndex: noIndex}
 	if !q.Device {
-		return nil
+		return resp
 	}
-	resp.NodeGUID = bits.ReverseBytes64(c.ch.NodeGUID())
+	resp.NodeGUID = bits.ReverseBytes64(guid)
 	resp.PortNum = 1
 	r := &resp.IBRoute
 	r.SGID, r.DGID, r.PKey = q.SGID, q.DGID, 0xffff
@@ -129,7 +135,7 @@ func queryRoute(c *Call, req *abi.CMQuery, resp *abi.CMQueryRouteResp) error {
 		r.Rate, r.RateSelector = 16, exactly
 		r.PacketLifeTime, r.PacketLifeTimeSelector = q.Life, exactly
 	}
-	return nil
+	return resp
 }
 
 // maxVendor is the largest number of a vendor.
@@ -168,7 +174,7 @@ func initQPAttr(c *Call, req *abi.CMInitQPAttr, resp *abi.QPAttr) error {
 	if req.QPState > abi.QPStateErr {
 		return syscall.EINVAL
 	}
-	return c.withID(req.ID, func(id *rdmacm.ID) (err error) {
+	return c.lookAt(req.ID, func(id *rdmacm.ID) (err error) {
 		*resp, err = id.QPAttr(req.QPState)
 		return err
 	})
@@ -179,6 +185,7 @@ func getEvent(c *Call, _ *abi.CMGetEvent, resp *abi.CMEventResp) error {
 		e, err := ch.GetEvent()
 		if err == nil {
 			*resp = *e
+			c.Told = e
 		}
 		return err
 	})

@@ -95,7 +95,7 @@ func query(c *Call) error {
 		c.Args = abitext.Arguments(&req)
 	}
 	var q rdmacm.Query
-	if err := c.withID(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
+	if err := c.lookAt(req.ID, func(id *rdmacm.ID) error { q = id.Query(); return nil }); err != nil {
 		return err
 	}
 	switch req.Option {

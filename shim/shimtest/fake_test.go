@@ -206,7 +206,7 @@ func (f *fake) serve(c *protocol.Conn) {
 	case protocol.KindUverbs:
 		f.serveDevice(c, buf, w, hello)
 	case protocol.KindRDMACM:
-		f.serveChannel(c, buf, w)
+		f.serveChannel(c, buf, w, hello)
 	case protocol.KindNetlink:
 		f.serveNetlink(c, buf, w)
 	}

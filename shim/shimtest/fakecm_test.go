@@ -21,12 +21,12 @@ const (
 	cmdOption   = 210 // stores the length of the last option and its first eight bytes
 )
 
-// fakeFor is a fake daemon for one of the programs: only "channel" has the rdma_cm device,
+// fakeFor is a fake daemon for one of the programs: only "channel" and "ahead" have the rdma_cm device,
 // which the others do not expect.
 func fakeFor(t *testing.T, name string) *fake {
 	t.Helper()
 	f := startFake(t)
-	if name == "channel" {
+	if name == "channel" || name == "ahead" {
 		if err := os.WriteFile(filepath.Join(f.socket+".d", "sys/class/misc/rdma_cm/dev"), []byte("10:122\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -45,15 +45,21 @@ type eventChannel struct {
 	events uint64
 	ours   int // end of the socket pair
 	theirs int
+
+	ahead *ahead // nil: none
 }
 
-func (f *fake) serveChannel(c *protocol.Conn, buf []byte, w protocol.Welcome) {
+func (f *fake) serveChannel(c *protocol.Conn, buf []byte, w protocol.Welcome, hello protocol.Hello) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		f.t.Errorf("socketpair: %v", err)
 		return
 	}
 	ch := &eventChannel{f: f, conn: c, ours: pair[0], theirs: pair[1]}
+	if hello.Flags&protocol.HelloAhead != 0 {
+		ch.ahead = f.newAhead()
+		defer ch.ahead.close()
+	}
 	defer func() {
 		ch.mu.Lock()
 		defer ch.mu.Unlock()
@@ -79,6 +85,12 @@ func (ch *eventChannel) post(n uint64) {
 		unix.Write(ch.ours, []byte{1})
 	}
 	ch.events += n
+}
+
+func (ch *eventChannel) waits() bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	return ch.events > 0
 }
 
 // take takes one; 0 if there is none.
@@ -107,7 +119,14 @@ func (ch *eventChannel) answer(q *protocol.Request) bool {
 	reply.Reset(nil)
 	var errno int32
 	switch le.Uint32(b) {
+	case cmdForesee, cmdChange, cmdAsked, cmQueryRoute:
+		ch.ahead.answer(b, &reply, response)
+	case cmdStock:
+		ch.ahead.stock(ch, arg, &reply, response)
 	case cmGetEvent:
+		if ch.ahead != nil {
+			ch.ahead.get(ch)
+		}
 		if n := ch.take(); n > 0 {
 			reply.Store(response, le.AppendUint64(nil, n))
 		} else {
@@ -138,5 +157,14 @@ func (ch *eventChannel) answer(q *protocol.Request) bool {
 		errno = int32(unix.EINVAL)
 	}
 	out, err := reply.Finish(errno)
-	return err == nil && ch.conn.WriteMessage(out) == nil
+	if err != nil {
+		return false
+	}
+	if le.Uint32(b) == cmdForesee && ch.ahead.file != nil {
+		f := ch.ahead.file
+		ch.ahead.file = nil
+		defer f.Close()
+		return ch.conn.WriteMessage(protocol.WithFD(out, protocol.FD{Kind: protocol.FDMail, ID: protocol.MailAhead}), int(f.Fd())) == nil
+	}
+	return ch.conn.WriteMessage(out) == nil
 }

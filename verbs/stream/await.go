@@ -9,7 +9,7 @@ import (
 // await waits until ready, of which c.mu is held, or for the deadline. Of those who wait one takes the
 // completions, for all.
 func (c *Conn) await(d *deadline, ready func() bool) error {
-	for look := 0; ; look++ {
+	for {
 		limit := d.wait()
 		switch {
 		case isClosed(c.closing):
@@ -18,18 +18,49 @@ func (c *Conn) await(d *deadline, ready func() bool) error {
 			return errTimeout
 		}
 		c.progress()
-		switch {
-		case ready():
+		if ready() {
 			return nil
-		case c.err != nil:
+		}
+		if c.err != nil {
 			return c.err
-		case look < spins:
+		}
+		if c.spin(ready) {
 			continue
 		}
 		if err := c.sleep(limit, ready); err != nil {
 			return err
 		}
 	}
+}
+
+// spin looks for a while whether something happens, before a goroutine sleeps. c.mu is held before and
+// after, not meanwhile: the other half of the connection goes on. Of a provider's connections only a
+// few spin at a time, and one that has looked in vain lately looks only now and then.
+func (c *Conn) spin(ready func() bool) (worthwhile bool) {
+	if c.misses++; c.misses > fewMisses && c.misses%lookAgain != 0 {
+		return false
+	}
+	if c.p.spinning.Add(1) > spinners {
+		c.p.spinning.Add(-1)
+		return false
+	}
+	defer c.p.spinning.Add(-1)
+	for range looks {
+		c.mu.Unlock()
+		any, err := c.cq.Spin(look)
+		c.mu.Lock()
+		if any {
+			c.progress()
+		}
+		if err != nil {
+			c.fail(err)
+		}
+		if ready() || c.err != nil || isClosed(c.closing) {
+			c.misses = 0
+			return true
+		}
+	}
+	return false
 }
 
 // sleep waits for something to happen.

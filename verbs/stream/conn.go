@@ -24,8 +24,15 @@ const (
 	controls = 4
 	// spare is how many receives there are beyond those that the peer was promised.
 	spare = 16
-	// spins is how often the queue is looked at before a goroutine sleeps.
-	spins = 64
+	// A goroutine looks so often, each time for so long, whether something happens before it
+	// sleeps: to be woken takes longer than what most wait for. After so many looks in vain in a
+	// row it sleeps at once, but for every so many waits.
+	looks     = 50
+	look      = 2 * time.Microsecond
+	fewMisses = 4
+	lookAgain = 64
+	// spinners is how many of a provider's connections look at a time. Others sleep at once.
+	spinners = 2
 )
 
 // A Conn is a connection. It implements net.Conn, with CloseRead and CloseWrite.
@@ -70,6 +77,7 @@ type Conn struct {
 	inFree, inNext int // bytes that the program has read and the peer has not been told of, and where the next half begins
 	taken, toldOf  uint16
 	theirEntry     uint32
+	misses         uint // waits in a row that looking did not end
 	wc             [32]verbs.WC
 	write          verbs.SendWR
 	sgl            [2]verbs.SGE

@@ -22,10 +22,7 @@ import (
 	"vrdma/verbs/stream"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
 
 func provider(t testing.TB, socket string, c stream.Config) *stream.Provider {
 	t.Helper()
@@ -191,5 +188,57 @@ func TestNobodyListens(t *testing.T) {
 	p := provider(t, testdaemon.Start(t), stream.Config{})
 	if _, err := p.Dial(t.Context(), "127.0.0.1:1"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connected to nobody: %v", err)
+	}
+}
+
+// TestNothingIsLeft makes and ends connections, whichever side ends first.
+func TestNothingIsLeft(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	a, b := provider(t, socket, stream.Config{}), provider(t, socket, stream.Config{})
+	round := func(i int) {
+		client, server, err := pipe(a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := client.Write([]byte("some bytes that nobody reads")); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			client, server = server, client
+		}
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("closed twice: %v", err)
+		}
+	}
+	round(0)
+	before := testdaemon.Holdings()
+	before.Goroutines += 2 // the test's own, for a moment
+	for i := range 30 {
+		round(i)
+	}
+	testdaemon.Settles(t, before)
+}
+
+// TestNoAllocations: neither reading nor writing allocates while nobody has to sleep.
+func TestNoAllocations(t *testing.T) {
+	client, server := connected(t, stream.Config{})
+	b := make([]byte, 4096)
+	if n := testing.AllocsPerRun(500, func() {
+		for _, end := range []net.Conn{client, server} {
+			if _, err := end.Write(b[:64]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, end := range []net.Conn{server, client} {
+			if _, err := io.ReadFull(end, b[:64]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); n > 4 { // on a busy machine some sleep
+		t.Errorf("%v allocations for two messages", n)
 	}
 }
