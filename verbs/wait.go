@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"vrdma/internal/abi"
@@ -216,9 +218,21 @@ func (c *CQ) sleep(ctx context.Context) error {
 	}
 }
 
+// spinning counts the goroutines of this program that are in Spin. Each has a processor of the runtime's
+// to itself, which others may need to bring what is waited for: more than half of them never spin.
+var (
+	spinning atomic.Int32
+	spinners = int32(max(1, runtime.GOMAXPROCS(0)/2))
+)
+
 // Spin looks for a while whether there is something to poll, and gives way to others meanwhile. It is
-// for those who expect an answer within microseconds: to sleep and be woken takes longer.
+// for those who expect an answer within microseconds: to sleep and be woken takes longer. It returns at
+// once if too many of this program's goroutines do the same.
 func (c *CQ) Spin(most time.Duration) (bool, error) {
+	defer spinning.Add(-1)
+	if spinning.Add(1) > spinners {
+		return c.waiting()
+	}
 	start := time.Now()
 	for {
 		for range yieldEvery {

@@ -34,17 +34,12 @@ func (c *Conn) await(d *deadline, ready func() bool) error {
 }
 
 // spin looks for a while whether something happens, before a goroutine sleeps. c.mu is held before and
-// after, not meanwhile: the other half of the connection goes on. Of a provider's connections only a
-// few spin at a time, and one that has looked in vain lately looks only now and then.
+// after, not meanwhile: the other half of the connection goes on. One that has looked in vain lately looks
+// only now and then.
 func (c *Conn) spin(ready func() bool) (worthwhile bool) {
 	if c.misses++; c.misses > fewMisses && c.misses%lookAgain != 0 {
 		return false
 	}
-	if c.p.spinning.Add(1) > spinners {
-		c.p.spinning.Add(-1)
-		return false
-	}
-	defer c.p.spinning.Add(-1)
 	for range looks {
 		c.mu.Unlock()
 		any, err := c.cq.Spin(look)
@@ -155,7 +150,7 @@ func (c *Conn) arrived(w *verbs.WC) {
 	arg := w.Imm & opMask
 	switch w.Imm >> opShift {
 	case opData:
-		if c.count == len(c.messages) || c.unread+int(arg) > len(c.in) {
+		if c.count == len(c.messages) || c.unread+int(arg) > len(c.in.mem)+len(c.growth.in.mem) {
 			c.fail(errHello) // more than it was promised
 			return
 		}
@@ -200,7 +195,7 @@ func (c *Conn) left(w *verbs.WC) {
 	}
 	if uint32(w.ID)>>opShift == opData {
 		c.requests++
-		c.outFree += int(uint32(w.ID) & opMask)
+		c.returned(int(uint32(w.ID) & opMask))
 	} else {
 		c.control++
 		c.tell()

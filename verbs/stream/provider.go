@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"vrdma/verbs"
 	"vrdma/verbs/cm"
@@ -14,18 +13,18 @@ import (
 
 // Config is how much a connection holds.
 type Config struct {
-	// Buffer is the size of each of its two buffers; 0: 1 MiB. The peer is told when half of it is
-	// free: with rsockets' own 128 KiB both sides wait for each other most of the time, and a stream
-	// of 64 KiB writes is less than half as fast. Memory that was never used costs nothing; a
-	// server with very many busy connections may want less.
+	// Buffer is the size of each of its two buffers; 0: 128 KiB, as rsockets has, and 1 MiB from when
+	// on the peer streams.
 	Buffer int
 	// Messages is how many may be under way in each direction; 0: 384, as rsockets has.
 	Messages int
+
+	grows bool // the caller has not chosen Buffer
 }
 
 func (c *Config) fill() {
 	if c.Buffer == 0 {
-		c.Buffer = 1 << 20
+		c.Buffer, c.grows = firstBuffer, true
 	}
 	c.Buffer = min(max(c.Buffer&^4095, 8<<10), 64<<20)
 	if c.Messages == 0 {
@@ -40,8 +39,6 @@ type Provider struct {
 	pd  *verbs.PD
 	m   *cm.Manager
 	cfg Config
-
-	spinning atomic.Int32 // connections that look for something to happen
 }
 
 // Open opens a device for connections.
