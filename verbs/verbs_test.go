@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -51,6 +52,21 @@ func TestNoDaemon(t *testing.T) {
 	t.Setenv("VRDMA_SOCKET", none)
 	_, err = verbs.Open(t.Context())
 	check(err)
+}
+
+// TestSilentDaemon: who listens at the socket need not be a daemon.
+func TestSilentDaemon(t *testing.T) {
+	socket := t.TempDir() + "/s"
+	l, err := net.Listen("unixpacket", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := (verbs.Options{Socket: socket}).Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nobody answers: %v", err)
+	}
 }
 
 func TestSendReceive(t *testing.T) {

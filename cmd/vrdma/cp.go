@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -202,6 +203,9 @@ func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
 	if f.write && f.overwrite {
 		what = "fetch, send and overwrite files"
 	}
+	if f.chunks == 1 {
+		what = "send files"
+	}
 	where := "on the hosts that reach these addresses"
 	if home {
 		where = "on this host"
@@ -213,7 +217,15 @@ func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
 	}
 }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "vrdma: "+format+"\n", args...) }
+// say prints a line. Names come from the other side, so what would steer a terminal is left out.
+func say(format string, args ...any) {
+	fmt.Fprintln(os.Stderr, strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, fmt.Sprintf("vrdma: "+format, args...)))
+}
 
 // answer is the side that ssh has started.
 func (f *copyFlags) answer(ctx context.Context) error {

@@ -10,15 +10,11 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime/pprof"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/control"
@@ -154,125 +150,6 @@ func undetached(args []string) []string {
 		}
 	}
 	return out
-}
-
-// serveDaemon claims the place, builds the device and serves it to the end.
-func serveDaemon(o *options, f *daemonFlags) error {
-	log, err := f.logger()
-	if err != nil {
-		return err
-	}
-	c, err := readConfig(f.config)
-	if err != nil {
-		return usage("%w", err)
-	}
-	if o.socket == "" {
-		o.socket = c.Socket
-	}
-	place, err := o.place()
-	if err != nil {
-		return err
-	}
-	mode, err := strconv.ParseUint(f.mode, 8, 9)
-	if err != nil {
-		return usage("--mode %s: want octal permissions such as 0600", f.mode)
-	}
-	device, err := f.device(c)
-	if err != nil {
-		return err
-	}
-	under, err := f.underlay(c)
-	if err != nil {
-		return err
-	}
-	host, err := f.host()
-	if err != nil {
-		return err
-	}
-
-	machine := budget.ThisMachine()
-	if machine.Files < budget.FewestFiles {
-		return lacks("too few file descriptors for a daemon (ulimit -n is %d): it needs at least %d; run ulimit -n 1024 first", machine.Files, budget.FewestFiles)
-	}
-	dirMode := directoryMode(fs.FileMode(mode))
-	if err := os.MkdirAll(filepath.Dir(place.Socket), dirMode); err != nil {
-		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
-	}
-	claim, err := place.Claim(f.ephemeral)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return lacks("%w; choose another place with --socket", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer claim.Release()
-	if err := installLibraries(place, dirMode); err != nil {
-		return err
-	}
-
-	warnNoExec(place, log)
-
-	key, err := f.tunnel(c, place)
-	if err != nil {
-		return err
-	}
-	d := &daemon{
-		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, ephemeral: f.ephemeral, racked: make(chan struct{}, 1), stop: make(chan string, 1),
-	}
-	if err := d.openStore(f); err != nil {
-		return err
-	}
-	defer d.store.Close()
-	if f.network && !f.ephemeral && (!f.noDefault || len(f.addr)+len(c.Addr) > 0) {
-		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
-			return err
-		}
-	}
-	if f.noDefault {
-		device.GIDs = nil
-	}
-	used, err := f.meter(place, log)
-	if err != nil {
-		return err
-	}
-	defer used.Close()
-	files, err := d.takeCDI(f.cdiDirectory(place), f.cdi != "")
-	if err != nil {
-		return err
-	}
-	if err := d.open(device, used); err != nil {
-		if files != nil {
-			err = errors.Join(err, files.Close())
-		}
-		return err
-	}
-	defer d.keepCDI(files)()
-	if f.metrics != "" {
-		m, err := d.serveMetrics(f.metrics, f.perNIC)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		log.Info("serving metrics", "address", m.Addr().String())
-	}
-	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
-	if f.profile != "" {
-		file, err := os.Create(f.profile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
-	launch.Ready(nil)
-	if f.ephemeral {
-		go d.retire()
-	}
-	return d.serve()
 }
 
 // directoryMode lets those search directories whom mode lets use the socket.

@@ -77,6 +77,7 @@ func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 			continue
 		}
 		delete(r.in, k)
+		delete(r.used, k) // who had it open has lost it
 	}
 	return failures
 }

@@ -48,7 +48,6 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	// told of it already and wait for us to leave.
 	e.bells.activateRung(e.now)
 	e.longPass()
-	e.mgmt.stale = true
 	err = e.command(f)
 	for range standInPasses {
 		if !e.contain(e.step) {

@@ -2,6 +2,7 @@ package filecopy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -28,6 +29,8 @@ type Client struct {
 	Notice   func(text string)            // of what happens
 	Progress *Progress
 
+	id [sessionSize]byte // of all attempts
+
 	mu     sync.Mutex
 	done   map[string]bool // guarded by mu: entries that were copied
 	failed bool            // guarded by mu: some were not
@@ -53,6 +56,7 @@ func (c *Client) Get(ctx context.Context, paths []string, to string, into bool) 
 // further.
 func (c *Client) persist(ctx context.Context, attempt func(context.Context) error) error {
 	c.done = make(map[string]bool)
+	rand.Read(c.id[:])
 	wait := 100 * time.Millisecond
 	last, moved := time.Now(), uint64(0)
 	for tries := 0; ; tries++ {
@@ -106,7 +110,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	}
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	q.Streams, q.Slots = uint8(c.Streams), uint8(c.Slots)
+	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(c.Slots), c.id
 	g, err := func() (*granted, error) {
 		if err := introduce(first, k, c.Key, &answer{}); err != nil {
 			return nil, err

@@ -33,6 +33,9 @@ type conn interface {
 	post(s *slot, n int) error
 	// unused gives a buffer back that was not posted.
 	unused(*slot)
+	// round is how many slots there are, and the least time that one took lately to come back; 0: the
+	// connection has no credits of ours.
+	round() (slots int, least time.Duration)
 
 	// shut ends the connection: whatever waits comes back with an error. close frees what it has; the
 	// owner calls it, or somebody when the owner has ended.

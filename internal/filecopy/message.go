@@ -190,7 +190,8 @@ type request struct {
 	Exact     bool // Put: Path is the name itself, also if there is a directory by now
 	Streams   uint8
 	Slots     uint8
-	Path      string // Put: where the files go
+	Copy      [sessionSize]byte // the same for every attempt of one command
+	Path      string            // Put: where the files go
 }
 
 // want names a file or directory that the client asks for. After the last comes finish.
@@ -304,6 +305,7 @@ func (m *request) fields(c *coder) {
 	}
 	c.number8(&m.Streams)
 	c.number8(&m.Slots)
+	c.fixed(m.Copy[:])
 	c.text(&m.Path, maxPath)
 }
 func (m *want) fields(c *coder) { c.text(&m.Path, maxPath) }

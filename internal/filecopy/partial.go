@@ -107,7 +107,7 @@ func (p *partial) free() error {
 func (p *partial) claim(name string) error {
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: p.path, Err: err} }
 	if err := unix.Flock(int(p.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fail(errors.New("another copy is writing it now"))
+		return fail(errors.New("another copy is writing it now, or has broken off and is not noticed yet: try again in a minute"))
 	}
 	var st, now unix.Stat_t
 	if err := unix.Fstat(int(p.f.Fd()), &st); err != nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"vrdma/verbs"
 	"vrdma/verbs/cm"
@@ -86,12 +88,14 @@ type rdmaConn struct {
 	wc       [16]verbs.WC
 
 	// The owner's.
-	in     []arrival // messages that came, in their receives
-	taken  int       // messages that were taken since the peer was told
-	chunks []arrival // that came, in their slots
-	free   []int     // slots that may be filled
-	state  []slotState
-	peer   window
+	in       []arrival // messages that came, in their receives
+	taken    int       // messages that were taken since the peer was told
+	chunks   []arrival // that came, in their slots
+	free     []int     // slots that may be filled
+	state    []slotState
+	rounds   [32]time.Duration // how long the last slots took to come back
+	returned uint64            // how many did
+	peer     window
 
 	mu    sync.Mutex
 	cond  *sync.Cond
@@ -109,6 +113,7 @@ type arrival struct{ at, length int }
 type slotState struct {
 	under             bool // under way
 	written, credited bool
+	at                time.Time // posted
 }
 
 // newConn makes what a connection needs before there is one.
@@ -314,6 +319,8 @@ func (c *rdmaConn) credited(imm uint32) error {
 // recycle makes a slot free again when both have happened.
 func (c *rdmaConn) recycle(n int) {
 	if s := &c.state[n]; s.written && s.credited {
+		c.rounds[c.returned%uint64(len(c.rounds))] = time.Since(s.at)
+		c.returned++
 		*s = slotState{}
 		c.free = append(c.free, n)
 	}
@@ -422,11 +429,20 @@ func (c *rdmaConn) buffer(ctx context.Context) (*slot, error) {
 	return &c.list[n], nil
 }
 
+// round implements conn.
+func (c *rdmaConn) round() (int, time.Duration) {
+	n := min(c.returned, uint64(len(c.rounds)))
+	if n == 0 {
+		return len(c.list), 0
+	}
+	return len(c.list), slices.Min(c.rounds[:n])
+}
+
 func (c *rdmaConn) unused(s *slot) { c.free = append(c.free, s.number) }
 
 // post implements conn.
 func (c *rdmaConn) post(s *slot, n int) error {
-	c.state[s.number] = slotState{under: true}
+	c.state[s.number] = slotState{under: true, at: time.Now()}
 	at := s.number*slotSize + slotHead - headSize
 	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{
 		ID: workWrite | uint64(s.number), Op: verbs.WriteImm, Flags: verbs.Signaled, Imm: uint32(s.number),

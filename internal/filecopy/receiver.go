@@ -39,7 +39,7 @@ type receiver struct {
 	last   uint32               // guarded by mu: the highest ID so far
 	walked bool                 // guarded by mu: the sender has nothing more
 	all    bool                 // guarded by mu: everything has come, and the sender knows
-	left   []string             // when the session has ended: what is partial
+	left   []string             // guarded by mu: what is partial when the session has ended
 }
 
 // An incoming is a file that was offered.
@@ -224,11 +224,16 @@ func (r *receiver) leave(in *incoming, out *partial) {
 	cause := context.Cause(r.s.ctx)
 	var v *ViolationError
 	var d *DamagedError
-	if errors.As(cause, &v) || errors.As(cause, &d) || out.there || in.received == 0 && out.had == 0 {
+	in.mu.Lock()
+	nothing := in.received == 0 && out.had == 0
+	in.mu.Unlock()
+	if errors.As(cause, &v) || errors.As(cause, &d) || out.there || nothing {
 		out.remove()
 		return
 	}
 	out.close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.left = append(r.left, in.Path)
 }
 

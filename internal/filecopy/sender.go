@@ -417,24 +417,21 @@ func (x *sender) end(o *outgoing) error {
 	return x.s.control.send(&end{ID: o.id, Sent: o.sent, Digest: o.sums.digest()})
 }
 
-// stream sends pieces over one stream, of a size that suits the way: large enough that their number does
-// not matter, and small enough that a slow way shows progress and loses little when it breaks.
+// stream sends pieces over one stream, of a size that suits the way (pace.go).
 func (x *sender) stream(c conn) error {
 	if err := c.attach(x.s.ctx); err != nil {
 		return err
 	}
-	size := newPace()
+	size := newPace(time.Now())
 	for {
 		s, err := c.buffer(x.s.ctx)
 		if err != nil {
 			return err
 		}
-		size.waited()
 		p, ok := x.take(size.bytes())
 		if !ok {
 			return nil
 		}
-		size.begun()
 		sent, err := x.piece(c, s, p)
 		var broke *BrokenError
 		if errors.As(err, &broke) {
@@ -444,6 +441,8 @@ func (x *sender) stream(c conn) error {
 			c.unused(s)
 		}
 		x.settle(p, sent, err)
+		slots, round := c.round()
+		size.sent(time.Now(), sent, slots, round)
 	}
 }
 
@@ -487,37 +486,4 @@ func (o *outgoing) has(block uint64, data []byte) bool {
 		block, data = block+1, data[n:]
 	}
 	return true
-}
-
-// A pace chooses the size of pieces by how long they wait for a slot.
-type pace struct {
-	blocks int
-	at     time.Time
-	late   int
-}
-
-func newPace() *pace { return &pace{blocks: 2, at: time.Now()} }
-
-func (p *pace) bytes() int { return p.blocks * blockSize }
-
-// begun is when the work on a piece begins; waited when the next slot has come.
-func (p *pace) begun() { p.at = time.Now() }
-
-const (
-	// quick and slow are how long a piece may take, with its wait for a slot.
-	quick = 4 * time.Millisecond
-	slow  = 100 * time.Millisecond
-)
-
-func (p *pace) waited() {
-	switch took := time.Since(p.at); {
-	case took < quick && p.blocks < maxBlocks:
-		p.blocks *= 2
-	case took > slow && p.blocks > 1:
-		if p.late++; p.late > 2 { // one may be chance
-			p.blocks, p.late = p.blocks/2, 0
-		}
-	default:
-		p.late = 0
-	}
 }

@@ -46,7 +46,9 @@ type served struct {
 	*session
 	stream  func(conn) error
 	id      [sessionSize]byte
-	missing int // guarded by Server.mu: streams that have not come
+	copy    [sessionSize]byte
+	ended   chan struct{} // closed when nothing of it is left
+	missing int           // guarded by Server.mu: streams that have not come
 }
 
 // Serve takes connections at an address until ctx ends. It calls ready when it does.
@@ -136,8 +138,10 @@ func (v *Server) join(c conn, a *answer) {
 
 // serve serves a session.
 func (v *Server) serve(ctx context.Context, c conn, q *request) {
-	s := &served{session: newSession(ctx, c)}
+	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{})}
+	defer close(s.ended)
 	who := c.remote()
+	v.replace(s)
 	var err error
 	if q.Put {
 		err = v.receive(s, q)
@@ -149,6 +153,23 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 	v.mu.Unlock()
 	if err != nil {
 		v.Log("%s: %v", who, err)
+	}
+}
+
+// replace ends the session of an earlier attempt of the same command, which may not know yet that its
+// connection is broken: it has the partial files.
+func (v *Server) replace(s *served) {
+	var old []*served
+	v.mu.Lock()
+	for _, o := range v.sessions {
+		if o.copy == s.copy && s.copy != [sessionSize]byte{} {
+			old = append(old, o)
+		}
+	}
+	v.mu.Unlock()
+	for _, o := range old {
+		o.cancel(&BrokenError{errors.New("the client has begun anew")})
+		<-o.ended
 	}
 }
 

@@ -156,6 +156,8 @@ func (c *tcpConn) buffer(ctx context.Context) (*slot, error) {
 
 func (c *tcpConn) unused(*slot) {}
 
+func (c *tcpConn) round() (int, time.Duration) { return 0, 0 }
+
 func (c *tcpConn) post(s *slot, n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

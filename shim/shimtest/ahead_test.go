@@ -14,6 +14,7 @@ const (
 	cmdForesee   = 211 // gives that answer ahead; the first time, it gives the mailbox instead
 	cmdChange    = 212 // raises the value
 	cmdAsked     = 213 // stores how many QUERY_ROUTE there were
+	cmdStock     = 214 // adds so many events, all but one of them on the shelf; stores how many GET_EVENT there were
 )
 
 // An ahead is what a channel of the fake daemon tells ahead: values of identifiers.
@@ -23,6 +24,9 @@ type ahead struct {
 	value map[uint32]uint64
 	base  uint64 // of another channel it is another
 	asked uint64
+
+	next, laid uint64 // on the shelf are the events from one to the other
+	gets       uint64 // how many GET_EVENT there were
 }
 
 func (f *fake) newAhead() *ahead {
@@ -63,6 +67,46 @@ func (a *ahead) answer(command []byte, reply *protocol.ReplyBuilder, response ui
 		reply.Store(response, value())
 	case cmdAsked:
 		reply.Store(response, le.AppendUint64(nil, a.asked))
+	}
+}
+
+// stock adds n events to ch, which had none, and puts all but the last on the shelf.
+func (a *ahead) stock(ch *eventChannel, n uint64, reply *protocol.ReplyBuilder, response uint64) {
+	le := binary.NativeEndian
+	a.settle(ch)
+	ch.post(n)
+	for i := n; i > 1; i-- {
+		var r protocol.ReplyBuilder
+		r.Reset(nil)
+		r.Store(0, le.AppendUint64(nil, i))
+		r.Ahead(protocol.Ahead{Command: cmQueryRoute, ID: uint32(i), Revision: a.mail.Revision(uint32(i)), Data: le.AppendUint64(nil, 1000+i)})
+		b, err := r.Finish(0)
+		if err != nil || !a.mail.Lay(a.laid, b) {
+			ch.f.t.Errorf("an event does not fit the shelf: %v", err)
+		}
+		a.laid++
+	}
+	a.mail.SetReady(a.laid)
+	reply.Store(response, le.AppendUint64(nil, a.gets))
+}
+
+// settle counts what the client has taken off the shelf.
+func (a *ahead) settle(ch *eventChannel) {
+	for ; a.next < a.mail.Taken(); a.next++ {
+		ch.take()
+	}
+}
+
+// get has ch.take take an event that the client cannot take any more.
+func (a *ahead) get(ch *eventChannel) {
+	a.gets++
+	for a.settle(ch); ch.waits() && !a.mail.Claim(a.next); {
+		a.settle(ch)
+	}
+	if ch.waits() {
+		a.next++
+		a.laid = max(a.laid, a.next)
+		a.mail.SetReady(a.laid)
 	}
 }
 

@@ -87,6 +87,12 @@ func (ch *eventChannel) post(n uint64) {
 	ch.events += n
 }
 
+func (ch *eventChannel) waits() bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	return ch.events > 0
+}
+
 // take takes one; 0 if there is none.
 func (ch *eventChannel) take() uint64 {
 	ch.mu.Lock()
@@ -115,7 +121,12 @@ func (ch *eventChannel) answer(q *protocol.Request) bool {
 	switch le.Uint32(b) {
 	case cmdForesee, cmdChange, cmdAsked, cmQueryRoute:
 		ch.ahead.answer(b, &reply, response)
+	case cmdStock:
+		ch.ahead.stock(ch, arg, &reply, response)
 	case cmGetEvent:
+		if ch.ahead != nil {
+			ch.ahead.get(ch)
+		}
 		if n := ch.take(); n > 0 {
 			reply.Store(response, le.AppendUint64(nil, n))
 		} else {

@@ -2,6 +2,7 @@ package containers
 
 import (
 	"net"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -80,6 +81,21 @@ func TestNoExec(t *testing.T) {
 	p.Printed(t, "msg=serving ", minute)
 	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another place with --socket") {
 		t.Errorf("the daemon says:\n%s", out)
+	}
+}
+
+// Images that are fine are said to be.
+func TestCheck(t *testing.T) {
+	for _, suite := range []string{"bullseye", "bookworm", "trixie"} {
+		root := harness.Image(t, suite)
+		out, err := exec.Command(harness.Binary(), "nic", "check", root, "ib_write_bw", "sh").CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", suite, err, out)
+		}
+	}
+	out, err := exec.Command(harness.Binary(), "nic", "check", t.TempDir()).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "rxe provider is not installed") {
+		t.Errorf("an empty image: %v\n%s", err, out)
 	}
 }
 

@@ -57,6 +57,24 @@ func TestOneHost(t *testing.T) {
 	s.OK(t, minute)
 }
 
+// TestProgress: there is a bar on a terminal, and nowhere else.
+func TestProgress(t *testing.T) {
+	harness.Need(t, "script")
+	d := here(t)
+	dir := t.TempDir()
+	s := d.serve(t, dir, "--public", "--write")
+	file := write(t, filepath.Join(t.TempDir(), "f"), content(1<<20))
+	command := fmt.Sprintf("%s cp %s %s", harness.Binary(), file, s.url(""))
+	terminal := d.inside("script", "-qec", command+"tty", "/dev/null")
+	terminal.Env = append(terminal.Env, "TERM=xterm")
+	if out := harness.Spawn(t, terminal).OK(t, minute); !strings.Contains(out, "100 %  1.05 MB of 1.05 MB") || !strings.Contains(out, "left") {
+		t.Errorf("on a terminal it shows %q", out)
+	}
+	if out := d.cp(t, file, s.url("pipe")).OK(t, minute); out != "" {
+		t.Errorf("elsewhere it shows %q", out)
+	}
+}
+
 // TestUsage: what makes no sense is said.
 func TestUsage(t *testing.T) {
 	d := here(t)

@@ -204,6 +204,7 @@ func (h *host) differs(t *testing.T, want map[string]string) string {
 // goes on. Afterwards every daemon has what etcd says, no change is lost that was confirmed, and every
 // host reaches every other one. The long form kills daemons, too, for two minutes.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	w := newLabOf(t, 3, 3)
 	w.a.declare(t, threeHosts()+object("NIC", "name: s, tenant: blue", "network: train, address: 10.1.0.20, host: b")+object("NIC", "name: c2, tenant: blue", "network: train, address: 10.1.0.21, host: a"))
 	names := []string{"a", "b", "c"}

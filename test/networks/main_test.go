@@ -12,6 +12,7 @@
 package networks
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -31,7 +32,11 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	// Tests that are side by side wait more than they work: there may be more than processors.
+	flag.Set("test.parallel", "5")
+	harness.Main(m)
+}
 
 // A host is a namespace with a daemon.
 type host struct {

@@ -24,6 +24,7 @@ func threeHosts() string {
 // TestMulticastInside: mckey in a network of three hosts. A datagram to a group reaches its members on
 // every host, and nobody of another network that has joined the same group from the same address.
 func TestMulticastInside(t *testing.T) {
+	t.Parallel()
 	harness.Need(t, "mckey", "stdbuf")
 	w := newLabOf(t, 3, 1)
 	w.a.declare(t, threeHosts())

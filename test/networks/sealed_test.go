@@ -35,6 +35,7 @@ func output(t *testing.T, argv ...string) string {
 // is on the wire in WireGuard only, what is not is in the clear. A host gets another key while traffic
 // runs: the others follow the store, the connection goes on, and new ones are made.
 func TestEncryptedNetwork(t *testing.T) {
+	t.Parallel()
 	harness.Need(t, "wg", "tshark")
 	w := newLabOf(t, 3, 1)
 	capture := filepath.Join(t.TempDir(), "wire.pcap")

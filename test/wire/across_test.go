@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -241,4 +242,31 @@ func TestSharesAcross(t *testing.T) {
 		c.Client.End()
 		c.Server.End()
 	}
+}
+
+// TestStoppedDaemon: a daemon gets no processor for a while. Its peers cannot tell that from a host that
+// is gone: who has used up its retries gives it up, who has some left goes on when it is back, and new
+// connections are made. It was not the wire's fault, and nothing is lost of what goes on.
+func TestStoppedDaemon(t *testing.T) {
+	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
+	a, b := nics["red"][0], nics["red"][1]
+	const endless, some = "-D 120 -f 0 -s 4096 -t 16 -u ", 1 << 20
+	patient := workload.Perf("write_bw", endless+"21").Start(t, b.side(), a.side())
+	hasty := workload.Perf("write_bw", endless+"10").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
+	a.moves(t, "transmit_bytes", some, patient)
+	nics["blue"][0].moves(t, "transmit_bytes", some, hasty)
+
+	syscall.Kill(w.b.PID(), syscall.SIGSTOP)
+	defer syscall.Kill(w.b.PID(), syscall.SIGCONT)
+	if !hasty.Client.Ended(minute) || !strings.Contains(hasty.Client.Output(), "Failed status 12") {
+		t.Errorf("a daemon that does nothing is not given up\n%v", hasty)
+	}
+	syscall.Kill(w.b.PID(), syscall.SIGCONT)
+	a.moves(t, "transmit_bytes", some, patient)
+	b.moves(t, "receive_bytes", some, patient)
+	for _, c := range []*harness.Conversation{patient, hasty} {
+		c.Client.End()
+		c.Server.End()
+	}
+	rping(t, nics["blue"][0], nics["blue"][1])
 }

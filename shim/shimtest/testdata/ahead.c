@@ -1,7 +1,9 @@
 /* Answers ahead: commands that the daemon has answered before they are made. */
 #include "t.h"
 
-enum { QUERY_ROUTE = 5, FORESEE = 211, CHANGE = 212, ASKED = 213 };
+#include <poll.h>
+
+enum { QUERY_ROUTE = 5, GET_EVENT = 12, FORESEE = 211, CHANGE = 212, ASKED = 213, STOCK = 214 };
 
 struct query {
 	struct header h;
@@ -101,6 +103,7 @@ static void threads(void)
 {
 	pthread_t t[3];
 	crowded = farsighted(0);
+	atomic_store(&stop, false);
 	for (uint32_t id = 0; id < IDS; id++)
 		atomic_store(&least[id], query(crowded, id));
 	for (uintptr_t i = 0; i < 3; i++)
@@ -116,9 +119,81 @@ static void threads(void)
 	close(crowded);
 }
 
+/* A GET_EVENT as librdmacm makes it. */
+static int get_event(int fd, uint64_t *v)
+{
+	uint64_t response[336 / 8] = {0};
+	struct {
+		struct header h;
+		uint64_t response;
+	} c = {{GET_EVENT, 8, sizeof response}, (uintptr_t)response};
+	ssize_t n = write(fd, &c, sizeof c);
+	CHECK(n < 0 || n == (ssize_t)sizeof c);
+	*v = response[0];
+	return n < 0 ? errno : 0;
+}
+
+static void shelf(void)
+{
+	int fd = farsighted(0);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t v, gets = ask(fd, STOCK, 6);
+
+	CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+	for (uint64_t left = 6; left > 0; left--) {
+		CHECK(poll(&p, 1, 60000) == 1);
+		CHECK(get_event(fd, &v) == 0 && v == left);
+		CHECK(left == 1 || query(fd, (uint32_t)left) == 1000 + left);
+	}
+	CHECK(ask(fd, ASKED, 0) == 0);
+	CHECK(poll(&p, 1, 0) == 0 && get_event(fd, &v) == EAGAIN);
+	CHECK(ask(fd, STOCK, 1) == gets + 1); /* for the last; the vain one only looked */
+	CHECK(get_event(fd, &v) == 0 && v == 1 && get_event(fd, &v) == EAGAIN);
+	close(fd);
+}
+
+static atomic_int events;
+static _Atomic uint64_t sum;
+
+static void *taker(void *arg)
+{
+	uint64_t v;
+	(void)arg;
+	while (!atomic_load(&stop))
+		if (get_event(crowded, &v) == 0) {
+			atomic_fetch_add(&sum, v);
+			atomic_fetch_add(&events, 1);
+		}
+	return NULL;
+}
+
+/* Each event is had once, whoever takes it. */
+static void takers(void)
+{
+	enum { ROUNDS = 100, EACH = 6 };
+	pthread_t t[3];
+	crowded = farsighted(0);
+	CHECK(fcntl(crowded, F_SETFL, O_NONBLOCK) == 0);
+	atomic_store(&stop, false);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&t[i], NULL, taker, NULL) == 0);
+	for (int i = 1; i <= ROUNDS; i++) {
+		ask(crowded, STOCK, EACH);
+		for (double start = now(); atomic_load(&events) < i * EACH;)
+			CHECK(now() - start < 60);
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_join(t[i], NULL) == 0);
+	CHECK(atomic_load(&events) == ROUNDS * EACH && atomic_load(&sum) == ROUNDS * EACH * (EACH + 1) / 2);
+	close(crowded);
+}
+
 int main(void)
 {
 	alone();
+	shelf();
+	takers();
 	forked();
 	threads();
 	return 0;

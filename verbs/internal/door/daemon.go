@@ -86,14 +86,14 @@ var processes struct {
 	at map[string]*process
 }
 
-func joinProcess(socket string) (*process, error) {
+func joinProcess(ctx context.Context, socket string) (*process, error) {
 	processes.mu.Lock()
 	defer processes.mu.Unlock()
 	if p := processes.at[socket]; p != nil && !p.gone() {
 		p.users++
 		return p, nil
 	}
-	s, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
+	s, err := protocol.DialContext(ctx, socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +145,12 @@ func (p *process) memory() int { return int(p.session.Files[0].Fd()) }
 func program() string { return filepath.Base(os.Args[0]) }
 
 // OpenDaemon opens a device of the daemon at socket.
-func OpenDaemon(_ context.Context, socket string, scratch Mapped) (*Daemon, error) {
-	p, err := joinProcess(socket)
+func OpenDaemon(ctx context.Context, socket string, scratch Mapped) (*Daemon, error) {
+	p, err := joinProcess(ctx, socket)
 	if err != nil {
 		return nil, err
 	}
-	s, err := protocol.Dial(socket, protocol.Hello{
+	s, err := protocol.DialContext(ctx, socket, protocol.Hello{
 		Kind: protocol.KindUverbs, Token: p.session.Welcome.Token, Program: program(), Label: os.Getenv("VRDMA_TRACE"),
 	})
 	if err != nil {
