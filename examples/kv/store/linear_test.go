@@ -85,8 +85,13 @@ func worker() {
 	}
 }
 
+// workTime bounds how long a worker may take, wherever and beside whomever it runs.
+func workTime(operations int) time.Duration {
+	return time.Minute + time.Duration(operations)*100*time.Millisecond
+}
+
 func work(way, socket, at string, number, operations int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), workTime(operations))
 	defer cancel()
 	c, err := connect(ctx, way, socket, at)
 	if err != nil {
@@ -274,7 +279,9 @@ func runWorker(t *testing.T, to *told, way, socket, at string, number, operation
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(testContext(t), exe)
+	ctx, cancel := context.WithTimeout(t.Context(), workTime(operations))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d %d", workerVariable, way, socket, at, number, operations))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
