@@ -32,7 +32,7 @@ func TestSizes(t *testing.T) {
 func TestTree(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from := filepath.Join(t.TempDir(), "tree")
-		for i := range 200 {
+		for i := range 60 {
 			write(t, filepath.Join(from, fmt.Sprint("d", i%7), fmt.Sprint("e", i%3), fmt.Sprint("f", i)), content(i*100))
 		}
 		ok(t, os.MkdirAll(filepath.Join(from, "empty"), 0o750))
@@ -45,7 +45,7 @@ func TestTree(t *testing.T) {
 		back := filepath.Join(t.TempDir(), "back")
 		ok(t, c.Get(testContext(t), []string{"copy"}, back, false))
 		for _, root := range []string{filepath.Join(l.dir, "tree"), filepath.Join(l.dir, "copy"), back} {
-			for i := range 200 {
+			for i := range 60 {
 				same(t, filepath.Join(root, fmt.Sprint("d", i%7), fmt.Sprint("e", i%3), fmt.Sprint("f", i)), content(i*100))
 			}
 			a, err := os.Stat(filepath.Join(from, "empty"))
