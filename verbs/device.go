@@ -146,15 +146,25 @@ func (d *Device) openKernel(name string) error {
 	return nil
 }
 
-// defaultSocket is where programs look for the daemon; the shim looks in the same places.
+// mounted is where a container has its NIC.
+const mounted = "/run/vrdma/vrdma.sock"
+
+// defaultSocket is where programs look for the daemon; the shim looks in the same places, but a
+// container's it knows by its own path.
 func defaultSocket() string {
 	if s := os.Getenv("VRDMA_SOCKET"); s != "" {
 		return s
 	}
+	own := fmt.Sprintf("/tmp/vrdma-%d/vrdma.sock", os.Getuid())
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "vrdma", "vrdma.sock")
+		own = filepath.Join(dir, "vrdma", "vrdma.sock")
 	}
-	return fmt.Sprintf("/tmp/vrdma-%d/vrdma.sock", os.Getuid())
+	if _, err := os.Stat(own); err != nil {
+		if _, err := os.Stat(mounted); err == nil {
+			return mounted
+		}
+	}
+	return own
 }
 
 // deviceName is the name of the device that a tree describes.

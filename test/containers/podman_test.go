@@ -1,8 +1,11 @@
 package containers
 
 import (
+	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -82,6 +85,30 @@ func TestNoExec(t *testing.T) {
 	if out := p.Output(); !strings.Contains(out, "is mounted noexec") || !strings.Contains(out, "choose another place with --socket") {
 		t.Errorf("the daemon says:\n%s", out)
 	}
+}
+
+// A Go program with package verbs needs no library, and finds the NIC in the same place.
+func TestGo(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, tenants)
+	ping := filepath.Join(harness.Directory(t, nil), "ping")
+	build := exec.Command("go", "build", "-o", ping, "./examples/ping")
+	build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(ping)
+	if err == nil {
+		err = os.WriteFile(fmt.Sprintf("/proc/%d/root/images/bookworm/usr/bin/goping", h.pid), program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := h.start(t, container{"bookworm", "red.web", hard}.argv("goping", "-s", "-l", "10.1.0.1:7500")...)
+	h.listening(t, s, "10.1.0.1:7500")
+	h.run(t, container{"bookworm", "red.db", hard}.argv("goping", "10.1.0.1:7500")...)
+	s.OK(t, minute)
 }
 
 // Images that are fine are said to be.
