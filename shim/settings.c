@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the environment says, read once, and the few sentences we may print. */
+/*
+ * Which daemon is ours and what the environment says, read once, and the few sentences we may print.
+ *
+ * The socket is the one that VRDMA_SOCKET names; else the one that this library lies beside, in
+ * SOCKET.d: so a container needs no variable, only the directory and a line in its
+ * /etc/ld.so.preload; else the user's own. That file makes setuid programs load us, too. Whoever
+ * starts one of those chooses its environment, and must not choose whom it shares memory with:
+ * secure_getenv finds nothing there.
+ */
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +16,12 @@
 #include <unistd.h>
 
 #include "vrdma.h"
+
+#if defined(__x86_64__)
+__asm__(".symver dladdr, dladdr@GLIBC_2.2.5"); /* see real.c */
+#elif defined(__aarch64__)
+__asm__(".symver dladdr, dladdr@GLIBC_2.17");
+#endif
 
 static struct settings values;
 static _Atomic int ready; /* 0 unread, 1 being read, 2 done */
@@ -31,13 +46,30 @@ static unsigned number(const char *s, unsigned otherwise)
 	return v;
 }
 
+/* The socket that the library lies beside. */
+static bool beside(char *to, size_t room)
+{
+	static const char tail[] = ".d/libvrdma.so";
+	Dl_info here;
+	if (!dladdr((void *)&values, &here) || !here.dli_fname || *here.dli_fname != '/')
+		return false;
+	size_t n = strlen(here.dli_fname), m = sizeof tail - 1;
+	if (n <= m || n - m >= room || strcmp(here.dli_fname + n - m, tail) != 0)
+		return false;
+	memcpy(to, here.dli_fname, n - m);
+	to[n - m] = 0;
+	return true;
+}
+
 static void read_environment(void)
 {
-	const char *path = getenv("VRDMA_SOCKET");
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	const char *path = secure_getenv("VRDMA_SOCKET");
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 
 	if (path && *path)
 		copy(values.socket, sizeof values.socket, path);
+	else if (beside(values.socket, sizeof values.socket))
+		;
 	else if (runtime && *runtime)
 		snprintf(values.socket, sizeof values.socket, "%s/vrdma/vrdma.sock", runtime);
 	else
@@ -45,10 +77,10 @@ static void read_environment(void)
 			 sys(SYS_getuid));
 	snprintf(values.tree, sizeof values.tree, "%s.d/sys", values.socket);
 	values.tree_len = strlen(values.tree);
-	copy(values.vnic, sizeof values.vnic, getenv("VRDMA_VNIC"));
-	copy(values.label, sizeof values.label, getenv("VRDMA_TRACE"));
-	values.yield = number(getenv("VRDMA_YIELD"), 16);
-	values.nap = number(getenv("VRDMA_NAP"), 100);
+	copy(values.vnic, sizeof values.vnic, secure_getenv("VRDMA_VNIC"));
+	copy(values.label, sizeof values.label, secure_getenv("VRDMA_TRACE"));
+	values.yield = number(secure_getenv("VRDMA_YIELD"), 16);
+	values.nap = number(secure_getenv("VRDMA_NAP"), 100);
 }
 
 const struct settings *settings(void)

@@ -1,10 +1,11 @@
 package verbs
 
 import (
-	"context"
 	"fmt"
+	"iter"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"vrdma/internal/abi"
 	"vrdma/verbs/internal/door"
@@ -18,9 +19,19 @@ type CQ struct {
 	size   int
 	wake   chan struct{}
 
-	mu    sync.Mutex
-	ring  *ring // guarded by mu; nil: closed
-	empty uint  // polls in a row that found nothing
+	// look is the ring, too, for a look without the lock: nil if the ring is a mapping of its own,
+	// which Close unmaps.
+	look   atomic.Pointer[ring]
+	polls  atomic.Uint32 // in a row that found nothing
+	misses atomic.Uint32 // looks of Wait in a row that found nothing
+
+	mu   sync.Mutex
+	ring *ring // guarded by mu; nil: closed
+
+	waiter struct {
+		sync.Mutex
+		door.Waiter
+	}
 }
 
 // yieldEvery is after how many polls in vain the processor is offered to others: on few processors
@@ -47,79 +58,33 @@ func (d *Device) CreateCQ(entries int) (*CQ, error) {
 		return nil, fault(op, err)
 	}
 	c.handle, c.size = r.CQHandle, int(r.CQE)
-	if c.ring, err = d.newRing(&rx.MI); err != nil {
+	ring, err := d.newRing(&rx.MI)
+	if err != nil {
 		c.Close()
 		return nil, fault(op, err)
 	}
+	c.use(ring)
 	return c, nil
-}
-
-// completionChannel is the device's, made at first use.
-func (d *Device) completionChannel() (int32, error) {
-	d.mu.Lock()
-	have, id := d.channel != nil, d.channelID
-	d.mu.Unlock()
-	if have {
-		return id, nil
-	}
-	var r abi.CreateCompChannelResp
-	fds, err := exec(d, abi.CmdCreateCompChannel, &abi.CreateCompChannel{Response: d.response()}, nil, decode(&r))
-	if err != nil {
-		return 0, err
-	}
-	f, err := d.eventFile(fds, r.FD)
-	if err != nil {
-		return 0, err
-	}
-	id = int32(r.FD)
-	if len(fds) == 1 {
-		id = fds[0].ID
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.channel != nil || d.closed { // somebody else was faster
-		f.Close()
-		return d.channelID, nil
-	}
-	d.channel, d.channelID = f, id
-	go d.readChannel()
-	return id, nil
-}
-
-// readChannel wakes those who wait for completions. It ends with the device.
-func (d *Device) readChannel() {
-	b := make([]byte, abi.Size[abi.CompEvent]())
-	for {
-		n, err := d.channel.Read(b)
-		if err != nil || n == 0 {
-			d.end()
-			return
-		}
-		var e abi.CompEvent
-		if !abi.Decode(b[:n], &e) {
-			continue
-		}
-		if o, ok := d.objects.Load(e.CQHandle); ok {
-			if c, ok := o.(*CQ); ok {
-				c.notify()
-			}
-		}
-	}
-}
-
-func (c *CQ) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Size is how many completions fit.
 func (c *CQ) Size() int { return c.size }
 
+// use makes a ring the queue's.
+func (c *CQ) use(r *ring) {
+	c.ring = r
+	if r != nil && r.own {
+		r = nil
+	}
+	c.look.Store(r)
+}
+
 // Poll takes the completions that are there, as many as fit into wc, and returns how many. It does
 // not wait and does not allocate. The error is that of the device or queue, not of a completion.
 func (c *CQ) Poll(wc []WC) (int, error) {
+	if r := c.look.Load(); r != nil && r.empty() {
+		return 0, c.vain(len(wc))
+	}
 	c.mu.Lock()
 	if c.ring == nil {
 		c.mu.Unlock()
@@ -131,20 +96,42 @@ func (c *CQ) Poll(wc []WC) (int, error) {
 	}
 	if n > 0 {
 		c.ring.pop(uint32(n))
-		c.empty = 0
-		c.mu.Unlock()
-		return n, nil
 	}
-	c.empty++
-	vain := c.empty
 	c.mu.Unlock()
+	if n == 0 {
+		return 0, c.vain(len(wc))
+	}
+	if c.polls.Load() != 0 {
+		c.polls.Store(0)
+	}
+	return n, nil
+}
+
+// Completions takes the completions that are there, one after the other: those that come meanwhile,
+// too. What an iteration has is valid until the next. It does not wait.
+func (c *CQ) Completions() iter.Seq2[*WC, error] {
+	return func(yield func(*WC, error) bool) {
+		var wc [1]WC // one at a time: who stops early has missed none
+		for {
+			n, err := c.Poll(wc[:])
+			if n == 0 && err == nil || !yield(&wc[0], err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// vain is a poll that found nothing. Now and then others get the processor.
+func (c *CQ) vain(wanted int) error {
 	if c.d.gone.Load() {
-		return 0, fault("poll", c.d.err())
+		return fault("poll", c.d.err())
 	}
-	if vain%yieldEvery == 0 && len(wc) > 0 {
-		door.Yield()
+	n := c.polls.Add(1)
+	if n%yieldEvery == 0 && wanted > 0 && c.waiter.TryLock() {
+		c.d.door.GiveWay(&c.waiter.Waiter, n == yieldEvery)
+		c.waiter.Unlock()
 	}
-	return 0, nil
+	return nil
 }
 
 var errPollClosed = &Error{Op: "poll", Err: ErrClosed}
@@ -157,69 +144,6 @@ func (c *CQ) waiting() (bool, error) {
 		return false, errPollClosed
 	}
 	return c.ring.waiting() > 0, nil
-}
-
-// Wait waits until there is something to poll. The goroutine sleeps; no thread does.
-func (c *CQ) Wait(ctx context.Context) error { return c.wait(ctx, false) }
-
-// WaitSolicited is Wait for completions that the sender marked Solicited, and for errors.
-func (c *CQ) WaitSolicited(ctx context.Context) error { return c.wait(ctx, true) }
-
-func (c *CQ) wait(ctx context.Context, solicited bool) error {
-	if any, err := c.waiting(); err != nil || any {
-		return err
-	}
-	for {
-		if err := c.arm(solicited); err != nil {
-			return fault("wait for a completion", err)
-		}
-		// What came before the arming rings no bell.
-		if any, err := c.waiting(); err != nil || any {
-			return err
-		}
-		select {
-		case <-c.wake:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.d.ended:
-			return fault("wait for a completion", c.d.err())
-		}
-		if any, err := c.waiting(); err != nil || any {
-			return err
-		}
-	}
-}
-
-// Next polls, and waits while there is nothing.
-func (c *CQ) Next(ctx context.Context, wc []WC) (int, error) {
-	for {
-		if n, err := c.Poll(wc); n > 0 || err != nil {
-			return n, err
-		}
-		if err := c.Wait(ctx); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// Arm asks for a value in Wake with the next completion, or the next one that the sender marked
-// Solicited. What came before rings no bell: poll once more before waiting. For those who wait for
-// several things at a time; Wait does it all.
-func (c *CQ) Arm(solicited bool) error { return fault("wait for a completion", c.arm(solicited)) }
-
-// Wake has a value after Arm, when there may be something to poll.
-func (c *CQ) Wake() <-chan struct{} { return c.wake }
-
-func (c *CQ) arm(solicited bool) error {
-	if c.d.door.Arm(c.handle, solicited) {
-		return nil
-	}
-	req := abi.ReqNotifyCQ{CQHandle: c.handle}
-	if solicited {
-		req.SolicitedOnly = 1
-	}
-	_, err := exec(c.d, abi.CmdReqNotifyCQ, &req, nil, answer{})
-	return err
 }
 
 // Resize changes how many completions fit. Those that are there stay.
@@ -245,7 +169,8 @@ func (c *CQ) Resize(entries int) error {
 	}
 	next.pos = next.consumer()
 	c.ring.close()
-	c.ring, c.size = next, int(r.CQE)
+	c.use(next)
+	c.size = int(r.CQE)
 	return nil
 }
 
@@ -261,9 +186,10 @@ func (c *CQ) Close() error {
 	c.d.objects.Delete(c.id)
 	if c.ring != nil {
 		c.ring.close()
-		c.ring = nil
+		c.use(nil)
 	}
 	c.notify()
+	c.d.interrupt()
 	return nil
 }
 
@@ -278,31 +204,36 @@ type WC struct {
 	Imm       uint32 // if Flags has WithImm: as the sender gave it; WithInvalidate: the key
 	Flags     WCFlags
 	VendorErr uint32
+	PKeyIndex uint16 // UD, and so are the next three; RoCE has none of them, and they are 0
+	SLID      uint16
+	SL        uint8
+	PathBits  uint8
 }
 
 // A WCOp is what has completed: enum ibv_wc_opcode.
 type WCOp uint32
 
 const (
-	WCSend WCOp = iota
-	WCWrite
-	WCRead
-	WCCompareSwap
-	WCFetchAdd
-	WCBindWindow
-	WCLocalInvalidate
-	WCAtomicWrite WCOp = 9
-	WCRecv        WCOp = 128
-	WCRecvImm     WCOp = 129 // a write with immediate took the receive
+	WCSend            WCOp = abi.WCOpSend
+	WCWrite           WCOp = abi.WCOpWrite
+	WCRead            WCOp = abi.WCOpRead
+	WCCompareSwap     WCOp = abi.WCOpCmpSwap
+	WCFetchAdd        WCOp = abi.WCOpFetchAdd
+	WCBindWindow      WCOp = abi.WCOpBindMW
+	WCLocalInvalidate WCOp = abi.WCOpLocalInv
+	WCFlush           WCOp = abi.WCOpFlush
+	WCAtomicWrite     WCOp = abi.WCOpAtomicWrite
+	WCRecv            WCOp = abi.WCOpRecv
+	WCRecvImm         WCOp = abi.WCOpRecvWriteImm // a write with immediate took the receive
 )
 
 // WCFlags say more about a receive.
 type WCFlags uint32
 
 const (
-	WithGRH        WCFlags = 1 << 0 // the first 40 bytes are the global route header (UD)
-	WithImm        WCFlags = 1 << 1
-	WithInvalidate WCFlags = 1 << 3
+	WithGRH        WCFlags = abi.WCFlagGRH // the first 40 bytes are the global route header (UD)
+	WithImm        WCFlags = abi.WCFlagImm
+	WithInvalidate WCFlags = abi.WCFlagInv
 )
 
 // Err is nil if the work succeeded, else its status.
@@ -319,6 +250,8 @@ func (w *WC) take(b []byte) {
 	w.QPN = order.Uint32(b[abi.WCQPNum:])
 	w.SrcQP = order.Uint32(b[abi.WCSrcQP:])
 	w.Flags = WCFlags(order.Uint32(b[abi.WCFlags:]))
+	w.PKeyIndex, w.SLID = order.Uint16(b[abi.WCPKeyIndex:]), order.Uint16(b[abi.WCSLID:])
+	w.SL, w.PathBits = b[abi.WCSL], b[abi.WCPathBits]
 	w.Imm = order.Uint32(b[abi.WCImm:])
 	if w.Flags&WithImm != 0 {
 		w.Imm = swap32(w.Imm)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -49,6 +50,9 @@ type Device struct {
 
 	channel   *os.File // of completion events; nil: there is none yet
 	channelID int32
+	reader    chan struct{} // holds one once there is a channel: who has taken it reads the channel
+	reading   sync.Once     // of a goroutine that does nothing else
+	event     [8]byte       // the reader's: one abi.CompEvent
 }
 
 func init() {
@@ -66,7 +70,7 @@ func (o Options) Open(ctx context.Context) (*Device, error) {
 	if err != nil {
 		return nil, fault(op, err)
 	}
-	d := &Device{scratch: scratch, events: make(chan Event, 64), ended: make(chan struct{})}
+	d := &Device{scratch: scratch, events: make(chan Event, 64), ended: make(chan struct{}), reader: make(chan struct{}, 1)}
 	if err := d.open(ctx, o); err != nil {
 		d.scratch.Unmap()
 		return nil, fault(op, err)
@@ -109,13 +113,24 @@ func (d *Device) open(ctx context.Context, o Options) error {
 		return nil
 	}
 	if o.Socket != "" || os.Getenv("VRDMA_SOCKET") != "" {
-		return err
+		return &Error{Op: "open the device", Err: err, Advice: unanswered(socket, err)}
 	}
 	kernel := d.openKernel("")
 	if errors.Is(kernel, door.ErrNoKernel) {
-		return &Error{Op: "open the device", Err: err, Advice: "start the program with `vrdma run -- PROGRAM`, or start `vrdma daemon`"}
+		return &Error{Op: "open the device", Err: err, Advice: "start `vrdma daemon`, or set VRDMA_SOCKET to the socket of one"}
 	}
 	return kernel
+}
+
+// unanswered says what to do about a socket that was named and leads nowhere.
+func unanswered(socket string, err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return "no daemon serves " + socket + ": start one with `vrdma daemon --socket " + socket + "`, or correct Options.Socket or VRDMA_SOCKET"
+	case errors.Is(err, syscall.EACCES):
+		return "this user may not open " + socket + ": it belongs to another, or is not mounted for you"
+	}
+	return "is a vrdma daemon of this version at " + socket + "? `vrdma status --socket " + socket + "` asks it"
 }
 
 func (d *Device) openKernel(name string) error {
@@ -131,15 +146,25 @@ func (d *Device) openKernel(name string) error {
 	return nil
 }
 
-// defaultSocket is where programs look for the daemon; the shim looks in the same places.
+// mounted is where a container has its NIC.
+const mounted = "/run/vrdma/vrdma.sock"
+
+// defaultSocket is where programs look for the daemon; the shim looks in the same places, but a
+// container's it knows by its own path.
 func defaultSocket() string {
 	if s := os.Getenv("VRDMA_SOCKET"); s != "" {
 		return s
 	}
+	own := fmt.Sprintf("/tmp/vrdma-%d/vrdma.sock", os.Getuid())
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "vrdma", "vrdma.sock")
+		own = filepath.Join(dir, "vrdma", "vrdma.sock")
 	}
-	return fmt.Sprintf("/tmp/vrdma-%d/vrdma.sock", os.Getuid())
+	if _, err := os.Stat(own); err != nil {
+		if _, err := os.Stat(mounted); err == nil {
+			return mounted
+		}
+	}
+	return own
 }
 
 // deviceName is the name of the device that a tree describes.
@@ -267,7 +292,7 @@ func (d *Device) Close() error {
 	d.end()
 	d.async.Close() // ends readAsync
 	if channel != nil {
-		channel.Close() // ends readChannel
+		channel.Close() // ends who reads it
 	}
 	return fault("close the device", err)
 }

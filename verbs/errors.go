@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"vrdma/internal/abi"
 	"vrdma/verbs/internal/door"
 )
 
@@ -65,28 +66,28 @@ func fault(op string, err error) error {
 type Status uint32
 
 const (
-	Success Status = iota
-	LocalLengthError
-	LocalQPOperationError
-	LocalEECOperationError
-	LocalProtectionError
-	Flushed
-	MWBindError
-	BadResponse
-	LocalAccessError
-	RemoteInvalidRequest
-	RemoteAccessError
-	RemoteOperationError
-	RetryExceeded
-	RNRRetryExceeded
-	LocalRDDViolation
-	RemoteInvalidRDRequest
-	RemoteAborted
-	InvalidEECNumber
-	InvalidEECState
-	FatalError
-	ResponseTimeout
-	GeneralError
+	Success                Status = abi.WCStatusSuccess
+	LocalLengthError       Status = abi.WCStatusLocLenErr
+	LocalQPOperationError  Status = abi.WCStatusLocQPOpErr
+	LocalEECOperationError Status = abi.WCStatusLocEECOpErr
+	LocalProtectionError   Status = abi.WCStatusLocProtErr
+	Flushed                Status = abi.WCStatusWRFlushErr
+	MWBindError            Status = abi.WCStatusMWBindErr
+	BadResponse            Status = abi.WCStatusBadRespErr
+	LocalAccessError       Status = abi.WCStatusLocAccessErr
+	RemoteInvalidRequest   Status = abi.WCStatusRemInvReqErr
+	RemoteAccessError      Status = abi.WCStatusRemAccessErr
+	RemoteOperationError   Status = abi.WCStatusRemOpErr
+	RetryExceeded          Status = abi.WCStatusRetryExcErr
+	RNRRetryExceeded       Status = abi.WCStatusRNRRetryExcErr
+	LocalRDDViolation      Status = abi.WCStatusLocRDDViolErr
+	RemoteInvalidRDRequest Status = abi.WCStatusRemInvRDReqErr
+	RemoteAborted          Status = abi.WCStatusRemAbortErr
+	InvalidEECNumber       Status = abi.WCStatusInvEECNErr
+	InvalidEECState        Status = abi.WCStatusInvEECStateErr
+	FatalError             Status = abi.WCStatusFatalErr
+	ResponseTimeout        Status = abi.WCStatusRespTimeoutErr
+	GeneralError           Status = abi.WCStatusGeneralErr
 )
 
 var statusText = [...]string{

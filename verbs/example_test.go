@@ -2,30 +2,18 @@ package verbs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
-	"testing"
+	"syscall"
 
-	"vrdma/internal/testdaemon"
 	"vrdma/verbs"
 )
 
-// exampleSocket is where examples find a daemon.
-var exampleSocket string
-
-// TestExamples runs the examples, which need a daemon.
-func TestExamples(t *testing.T) {
-	exampleSocket = testdaemon.Start(t)
-	Example()
-}
-
-// Two queue pairs of one program, a write from one's memory to the other's.
+// Two queue pairs of one program, and a write from the memory of one to that of the other.
 func Example() {
-	if exampleSocket == "" {
-		return // it is run by TestExamples
-	}
 	ctx := context.Background()
-	dev, err := verbs.Options{Socket: exampleSocket}.Open(ctx)
+	dev, err := verbs.Open(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -53,7 +41,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	for i := range qp {
+	for i := range qp { // each is told the other's address, which travels as text where they are apart
 		if err := qp[i].Connect(at[1-i]); err != nil {
 			log.Fatal(err)
 		}
@@ -69,5 +57,40 @@ func Example() {
 	if _, err := cq.Next(ctx, wc[:]); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(wc[0].Status == verbs.Success, string(mr.Bytes()[4096:4096+15]))
+	fmt.Println(wc[0].Status, "-", string(mr.Bytes()[4096:4096+15]))
+	// Output: success - written by RDMA
+}
+
+// Errors say what was tried, why it failed and what to do; what they wrap can be asked for.
+func ExampleError() {
+	_, err := verbs.Options{Socket: "/run/nowhere/vrdma.sock"}.Open(context.Background())
+	fmt.Println(errors.Is(err, syscall.ENOENT))
+	if e, ok := errors.AsType[*verbs.Error](err); ok {
+		fmt.Println(e.Op)
+	}
+	// Output:
+	// true
+	// open the device
+}
+
+// A word of memory that peers change is read with sync/atomic: a counter, or a flag that is polled.
+func ExampleMR_Uint64() {
+	ctx := context.Background()
+	dev, err := verbs.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		log.Fatal(err)
+	}
+	mr, err := pd.Alloc(4096, verbs.RemoteAll)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mr.Close()
+	mr.Uint64(8).Store(42)
+	fmt.Println(mr.Uint64(8).Load(), mr.Bytes()[8])
+	// Output: 42 42
 }

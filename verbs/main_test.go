@@ -7,7 +7,4 @@ import (
 	"vrdma/internal/testdaemon"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }

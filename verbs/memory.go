@@ -2,8 +2,10 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"vrdma/internal/abi"
 	"vrdma/verbs/internal/door"
@@ -117,6 +119,21 @@ func (r *MR) LKey() uint32 { return r.lkey }
 
 // Addr is the address that peers name its byte at off by.
 func (r *MR) Addr(off int) uint64 { return r.base + uint64(off) }
+
+// Uint32 and Uint64 are words of the memory that peers read or write, too: those of atomics, or one
+// that is polled until a write has come. They panic if off is not a multiple of the word's size or the
+// word is not in the memory.
+func (r *MR) Uint32(off int) *atomic.Uint32 { return door.Shared32(r.aligned(off, 4), 0) }
+
+func (r *MR) Uint64(off int) *atomic.Uint64 { return door.Shared64(r.aligned(off, 8), 0) }
+
+func (r *MR) aligned(off, size int) []byte {
+	b := r.bytes[off : off+size]
+	if door.AddressOf(b)%uint64(size) != 0 {
+		panic(fmt.Sprintf("verbs: a word of %d bytes at %d is not aligned", size, off))
+	}
+	return b
+}
 
 // Slice is a scatter/gather entry of n bytes from off on. It panics if they are not in the memory, as
 // slicing does.

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"math"
 	"syscall"
 
 	"vrdma/internal/abi"
@@ -30,8 +31,8 @@ type SendWR struct {
 
 	Window *MW // BindWindow: binds it to MR, from RemoteAddr on, with Window.RKey()
 	MR     *MR
-	Length uint64
-	Access Access
+	Length uint64 // BindWindow, Flush: bytes from RemoteAddr on; Flush of 0: all of the peer's memory of that key
+	Access Access // BindWindow: what peers may do; Flush: FlushGlobal, FlushPersistent or both
 }
 
 // A RecvWR is a request for a receive queue.
@@ -115,16 +116,17 @@ func (q *QP) enqueue(wr *SendWR) error {
 	put32(b, abi.SendOpcode, uint32(wr.Op))
 	put32(b, abi.SendFlags, uint32(flags))
 	q.operation(wr, b)
-	length := uint32(len(wr.Data))
-	if length > 0 {
-		copy(b[abi.SendInline:], wr.Data)
-	}
-	for i := range wr.SGL {
-		s, at := &wr.SGL[i], abi.SendSGE+i*abi.SGESize
-		put64(b, at+abi.SGEAddr, s.Addr)
-		put32(b, at+abi.SGELength, s.Length)
-		put32(b, at+abi.SGELKey, s.LKey)
-		length += s.Length
+	var length uint32
+	switch {
+	case len(wr.SGL) > 0:
+		length = putSGL(b[abi.SendSGE:], wr.SGL)
+	case wr.Op == AtomicWrite:
+		put64(b, abi.SendInline, wr.Swap)
+		length = 8
+	case wr.Op == Flush:
+		length = uint32(wr.Length)
+	default:
+		length = uint32(copy(b[abi.SendInline:], wr.Data))
 	}
 	put64(b, abi.SendIOVA, wr.RemoteAddr)
 	put32(b, abi.SendSSN, q.send.ssn)
@@ -134,6 +136,18 @@ func (q *QP) enqueue(wr *SendWR) error {
 	q.send.ssn++
 	r.push()
 	return nil
+}
+
+// putSGL writes a list, for which there is room, and returns how many bytes it names.
+func putSGL(b []byte, list []SGE) (length uint32) {
+	for i := range list {
+		s, at := &list[i], b[i*abi.SGESize:][:abi.SGESize]
+		put64(at, abi.SGEAddr, s.Addr)
+		put32(at, abi.SGELength, s.Length)
+		put32(at, abi.SGELKey, s.LKey)
+		length += s.Length
+	}
+	return length
 }
 
 // operation writes what depends on the operation.
@@ -148,8 +162,12 @@ func (q *QP) operation(wr *SendWR, b []byte) {
 	case Write, WriteImm, Read, AtomicWrite:
 		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
 		put32(b, abi.SendRKey, wr.RKey)
-		if wr.Op == AtomicWrite {
-			put64(b, abi.SendInline, wr.Swap)
+	case Flush:
+		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
+		put32(b, abi.SendFlushRKey, wr.RKey)
+		b[abi.SendFlushType] = uint8(wr.Access / FlushGlobal & 3)
+		if wr.Length == 0 {
+			b[abi.SendFlushLevel] = 1 // all of the memory
 		}
 	case CompareSwap, FetchAdd:
 		put64(b, abi.SendRemoteAddr, wr.RemoteAddr)
@@ -186,6 +204,12 @@ func (q *QP) fits(wr *SendWR, slot []byte) error {
 		return misuse("no address handle")
 	case wr.Op == BindWindow && (wr.Window == nil || wr.MR == nil):
 		return misuse("no window or no memory to bind it to")
+	case wr.Op == Flush && (wr.Access == 0 || wr.Access&^(FlushGlobal|FlushPersistent) != 0):
+		return misuse("Access %#x for a flush: it is FlushGlobal, FlushPersistent or both", wr.Access)
+	case wr.Op == Flush && wr.Length > math.MaxUint32:
+		return misuse("a flush of %d bytes", wr.Length)
+	case (wr.Op == AtomicWrite || wr.Op == Flush) && len(wr.Data)+len(wr.SGL) > 0:
+		return misuse("data for %v, which takes none", wr.Op)
 	}
 	return nil
 }
@@ -220,14 +244,7 @@ func (r *ring) receive(wr *RecvWR, most int) error {
 	}
 	clear(b[:abi.RecvWQESize])
 	put64(b, abi.RecvWRID, wr.ID)
-	length := uint32(0)
-	for i := range wr.SGL {
-		s, at := &wr.SGL[i], abi.RecvSGE+i*abi.SGESize
-		put64(b, at+abi.SGEAddr, s.Addr)
-		put32(b, at+abi.SGELength, s.Length)
-		put32(b, at+abi.SGELKey, s.LKey)
-		length += s.Length
-	}
+	length := putSGL(b[abi.RecvSGE:], wr.SGL)
 	put32(b, abi.RecvDMALength, length)
 	put32(b, abi.RecvDMAResid, length)
 	put32(b, abi.RecvNumSGE, uint32(len(wr.SGL)))

@@ -68,6 +68,9 @@ func (r *ring) push() {
 // waiting is how many elements are there for us, who empty it.
 func (r *ring) waiting() uint32 { return (r.producer() - r.pos) & r.mask }
 
+// empty reports whether nothing is there for us, from the indices alone: ours is in the ring, too.
+func (r *ring) empty() bool { return r.producer() == r.consumer() }
+
 // pop gives n elements back.
 func (r *ring) pop(n uint32) {
 	r.pos = (r.pos + n) & r.mask

@@ -92,6 +92,9 @@ const (
 	BindWindows  Access = abi.AccessMWBind
 	ZeroBased    Access = abi.AccessZeroBased
 
+	FlushGlobal     Access = abi.AccessFlushGlobal     // peers may ask that what they wrote is seen by all
+	FlushPersistent Access = abi.AccessFlushPersistent // and that it outlives a loss of power
+
 	// RemoteAll lets peers do everything. Local writes are part of it, as remote ones need them.
 	RemoteAll = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic
 )
@@ -100,22 +103,23 @@ const (
 type Op uint32
 
 const (
-	Write Op = iota
-	WriteImm
-	Send
-	SendImm
-	Read
-	CompareSwap
-	FetchAdd
-	LocalInvalidate
-	BindWindow
-	SendInvalidate
-	AtomicWrite Op = 15
+	Write           Op = abi.WRWrite
+	WriteImm        Op = abi.WRWriteImm
+	Send            Op = abi.WRSend
+	SendImm         Op = abi.WRSendImm
+	Read            Op = abi.WRRead
+	CompareSwap     Op = abi.WRCmpSwap
+	FetchAdd        Op = abi.WRFetchAdd
+	LocalInvalidate Op = abi.WRLocalInv
+	BindWindow      Op = abi.WRBindMW
+	SendInvalidate  Op = abi.WRSendInv
+	Flush           Op = abi.WRFlush
+	AtomicWrite     Op = abi.WRAtomicWrite
 )
 
 func (o Op) String() string {
 	names := [...]string{"write", "write with immediate", "send", "send with immediate", "read", "compare and swap",
-		"fetch and add", "local invalidate", "bind window", "send with invalidate", 15: "atomic write"}
+		"fetch and add", "local invalidate", "bind window", "send with invalidate", Flush: "flush", AtomicWrite: "atomic write"}
 	if int(o) < len(names) && names[o] != "" {
 		return names[o]
 	}
@@ -126,8 +130,8 @@ func (o Op) String() string {
 type Flags uint32
 
 const (
-	Fence     Flags = 1 << 0 // wait until the reads and atomics before it have ended
-	Signaled  Flags = 1 << 1 // tell of its completion
-	Solicited Flags = 1 << 2 // the receiver's event, if it waits for solicited ones
-	inline    Flags = 1 << 3
+	Fence     Flags = abi.WRFlagFence     // wait until the reads and atomics before it have ended
+	Signaled  Flags = abi.WRFlagSignaled  // tell of its completion
+	Solicited Flags = abi.WRFlagSolicited // the receiver's event, if it waits for solicited ones
+	inline    Flags = abi.WRFlagInline
 )

@@ -8,7 +8,7 @@ import (
 
 func applyCommand(o *options) *cobra.Command {
 	var files objectFiles
-	var dryRun bool
+	var force, dryRun bool
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "declare tenants, networks, NICs and policies",
@@ -32,7 +32,11 @@ the file is applied again. docs/tenants.md has every field.
 			if err != nil {
 				return err
 			}
-			reply, err := control.Apply(place.Socket, texts, dryRun)
+			apply := control.Apply
+			if force {
+				apply = control.ApplyForced
+			}
+			reply, err := apply(place.Socket, texts, dryRun)
 			if err != nil {
 				return objectsError(place, err)
 			}
@@ -41,6 +45,7 @@ the file is applied again. docs/tenants.md has every field.
 		},
 	}
 	files.flag(c, "what to apply")
+	c.Flags().BoolVar(&force, "force", false, "also where a NIC in use has to leave its host: its programs lose it")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and do nothing")
 	return c
 }

@@ -33,14 +33,19 @@ func benchCommand() *cobra.Command {
 	f := &benchFlags{}
 	c := &cobra.Command{
 		Use:   "bench",
-		Short: "measure the speed table",
-		Long: `Measures the speed table, every tool in turn and round after round, and writes it as
+		Short: "run experiments (bench run), or measure the speed table",
+		Long: `vrdma bench run runs experiments: see docs/experiments.md. Without a subcommand this is a tool of
+the repository, see make bench.
+
+Measures the speed table, every tool in turn and round after round, and writes it as
 Markdown, and as JSON and Markdown to a directory. A tool that fails is reported in its
 row. Parts, all by default except rxe, which needs a kernel that has it:
 
   local        programs on one host, and what they cost
   cm           connections a second
   sockets      TCP programs over vrdma run --sockets, on one host and between two
+  go           Go programs: package verbs against perftest, package stream against TCP
+  copy         files: vrdma cp against cp, the published protocol and TCP
   veth         two hosts: two network namespaces, as root or in a user namespace
   overlay      a virtual network between them, against the same without
   wait         programs that sleep, share processors or live in another control group,
@@ -66,8 +71,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
   vrdma bench --only wait --rows 'sleeping|processor time'
   vrdma bench --against ../before/bin/vrdma --rounds 9
   vrdma bench --attacks --rows 'rnr|error' --against ../before/bin/vrdma`,
-		Hidden: true, // a tool of the repository, see make bench
-		Args:   cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -91,6 +95,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
 			})
 		},
 	}
+	c.AddCommand(benchListCommand(), benchShowCommand(), benchRunCommand())
 	c.Flags().StringSliceVar(&f.table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
 	c.Flags().StringVar(&f.rows, "rows", "", "measure the rows whose name matches this regular expression, in capitals or not")
 	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")

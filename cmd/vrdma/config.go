@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 
-	"sigs.k8s.io/yaml"
-
 	"vrdma/internal/nic"
 	"vrdma/internal/rack"
 	"vrdma/internal/tenant"
@@ -40,7 +38,7 @@ func readConfig(path string) (config, error) {
 	if err != nil {
 		return c, fmt.Errorf("configuration: %w", err)
 	}
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+	if err := readYAML(text, &c); err != nil {
 		return c, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	l := rack.SetLimits(nic.DefaultLimits, c.Limits)

@@ -10,15 +10,11 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime/pprof"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/control"
@@ -70,6 +66,7 @@ type daemonFlags struct {
 	overlayPort int
 	tunnelPort  int
 	tunnelKey   string
+	cdi         string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -78,8 +75,7 @@ func daemonCommand(o *options) *cobra.Command {
 		Use:   "daemon",
 		Short: "be the RDMA device, in the foreground",
 		Long: `Serves the device rxe0 on a unix socket until SIGTERM or SIGINT. Programs reach it
-with vrdma run. For a container, mount the socket's directory and set VRDMA_SOCKET,
-LD_PRELOAD and SYSFS_PATH as the README shows.
+with vrdma run, containers with vrdma nic args or, with --cdi, as devices of their engine.
 
 vrdma stop, vrdma pcap and the status of all users go through a control socket outside
 that directory: HASH.sock in vrdma-control-UID of /run, /run/user/UID, /tmp or /var/tmp,
@@ -138,6 +134,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.usage, "usage", "", "the file that keeps what tenants have used over restarts, none for none (default: beside the store; none with --ephemeral)")
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
+	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -153,115 +150,6 @@ func undetached(args []string) []string {
 		}
 	}
 	return out
-}
-
-// serveDaemon claims the place, builds the device and serves it to the end.
-func serveDaemon(o *options, f *daemonFlags) error {
-	log, err := f.logger()
-	if err != nil {
-		return err
-	}
-	c, err := readConfig(f.config)
-	if err != nil {
-		return usage("%w", err)
-	}
-	if o.socket == "" {
-		o.socket = c.Socket
-	}
-	place, err := o.place()
-	if err != nil {
-		return err
-	}
-	mode, err := strconv.ParseUint(f.mode, 8, 9)
-	if err != nil {
-		return usage("--mode %s: want octal permissions such as 0600", f.mode)
-	}
-	device, err := f.device(c)
-	if err != nil {
-		return err
-	}
-	under, err := f.underlay(c)
-	if err != nil {
-		return err
-	}
-	host, err := f.host()
-	if err != nil {
-		return err
-	}
-
-	machine := budget.ThisMachine()
-	if machine.Files < budget.FewestFiles {
-		return lacks("too few file descriptors for a daemon (ulimit -n is %d): it needs at least %d; run ulimit -n 1024 first", machine.Files, budget.FewestFiles)
-	}
-	dirMode := directoryMode(fs.FileMode(mode))
-	if err := os.MkdirAll(filepath.Dir(place.Socket), dirMode); err != nil {
-		return lacks("cannot make the socket's directory: %w; choose another place with --socket", err)
-	}
-	claim, err := place.Claim(f.ephemeral)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-		return lacks("%w; choose another place with --socket", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer claim.Release()
-	if err := installLibraries(place, dirMode); err != nil {
-		return err
-	}
-
-	key, err := f.tunnel(c, place)
-	if err != nil {
-		return err
-	}
-	d := &daemon{
-		tunnel: key, place: place, claim: claim, log: log, budget: budget.New(machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: fs.FileMode(mode), dirMode: dirMode, under: under, host: host, stop: make(chan string, 1),
-	}
-	if err := d.openStore(f); err != nil {
-		return err
-	}
-	defer d.store.Close()
-	if f.network && !f.ephemeral && (!f.noDefault || len(f.addr)+len(c.Addr) > 0) {
-		if err := d.connect(&device, link.UDPOptions{NoGSO: f.noGSO, NoGRO: f.noGRO}); err != nil {
-			return err
-		}
-	}
-	if f.noDefault {
-		device.GIDs = nil
-	}
-	used, err := f.meter(place, log)
-	if err != nil {
-		return err
-	}
-	defer used.Close()
-	if err := d.open(device, used); err != nil {
-		return err
-	}
-	if f.metrics != "" {
-		m, err := d.serveMetrics(f.metrics, f.perNIC)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		log.Info("serving metrics", "address", m.Addr().String())
-	}
-	log.Info("serving", "version", version, "socket", place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
-	if f.profile != "" {
-		file, err := os.Create(f.profile)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
-	launch.Ready(nil)
-	if f.ephemeral {
-		go d.retire()
-	}
-	return d.serve()
 }
 
 // directoryMode lets those search directories whom mode lets use the socket.
@@ -349,21 +237,24 @@ type daemon struct {
 	rack      *rack.Rack
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
-	under         underlay     // of virtual networks
-	tunnel        tunnelSpec   // of those that are encrypted
-	host          string       // this host's name
-	underlay      int          // MTU of the host's network; 0: no other hosts
-	port          *link.Port   // nil: no other hosts
-	addresses     []netip.Addr // that it has
-	wake          []int        // its descriptors
-	window        uint32       // bytes on their way to a peer
-	flight        uint32       // those of all queue pairs together
+	under         underlay                      // of virtual networks
+	tunnel        tunnelSpec                    // of those that are encrypted
+	tunnelled     atomic.Pointer[tunnel.Tunnel] // when it is open
+	host          string                        // this host's name
+	underlay      int                           // MTU of the host's network; 0: no other hosts
+	port          *link.Port                    // nil: no other hosts
+	addresses     []netip.Addr                  // that it has
+	wake          []int                         // its descriptors
+	window        uint32                        // bytes on their way to a peer
+	flight        uint32                        // those of all queue pairs together
 	clerk         *meter.Clerk
 	census        *inspect.Census
 	// recognise other vrdma hosts
 	recognise bool
-	stop      chan string // why
-	serving   atomic.Bool // programs are
+	ephemeral bool          // it ends when nobody uses it
+	racked    chan struct{} // holds one: the rack has changed
+	stop      chan string   // why
+	serving   atomic.Bool   // programs are
 }
 
 // open starts the engine and opens the socket. Behind it is the default NIC, if it has an
@@ -399,6 +290,11 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	}
 	d.engine.Start()
 	d.rack.Open(d.server)
+	if door.NIC != nil {
+		if err := d.rack.Expose(door.NIC, d.ephemeral); err != nil {
+			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
+		}
+	}
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -414,7 +310,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
@@ -445,6 +341,7 @@ func (d *daemon) serve() error {
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	d.serving.Store(true)
+	stopKey := d.watchKey()
 
 	var failure error
 	select {
@@ -459,6 +356,7 @@ func (d *daemon) serve() error {
 	d.serving.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	stopKey()
 	// A change that is being made ends with the doors, which it may wait for.
 	settled := make(chan struct{})
 	go func() {

@@ -5,8 +5,6 @@ import (
 	"os"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"vrdma/internal/protocol"
 	"vrdma/internal/store"
 	"vrdma/internal/store/etcd"
@@ -46,7 +44,7 @@ func readStoreConfig(path string) (cfg etcd.Config, err error) {
 	if err != nil {
 		return cfg, lacks("--store-config: %w", err)
 	}
-	if err := yaml.UnmarshalStrict(text, &cfg); err != nil {
+	if err := readYAML(text, &cfg); err != nil {
 		return cfg, usage("--store-config %s: %w; it has ca, certificate, key, serverName, user, passwordFile, prefix and copy", path, err)
 	}
 	return cfg, nil
@@ -62,6 +60,9 @@ func (d *daemon) storeStatus() *protocol.StoreStatus {
 	st := &protocol.StoreStatus{Name: d.storeName, State: string(h.State), Heard: h.Heard, Problems: h.Problems}
 	if h.Why != nil {
 		st.Why = h.Why.Error()
+	}
+	if plane := d.plane.Load(); plane != nil {
+		st.Generation = plane.Generation()
 	}
 	return st
 }

@@ -34,6 +34,9 @@ func findNIC(place launch.Place, name string) (launch.Place, error) {
 	case errors.As(err, &refusal) && refusal.Text != "":
 		return place, lacks("%w", err)
 	case absent(err):
+		if err := elsewhere(place, of, nic); err != nil {
+			return place, err // it is pinned to another host, or was moved there
+		}
 		return place, absentNIC(place, name)
 	case errors.Is(err, fs.ErrPermission):
 		return place, lacks("NIC %s is not ours to use (%w): have spec.open of the NIC say that user or group may, or ask whoever runs the daemon", name, syscall.EACCES)

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"vrdma/internal/control"
 	"vrdma/internal/launch"
@@ -142,7 +141,7 @@ func itemYAML(it control.Item) ([]byte, error) {
 	if err != nil || it.Status == nil {
 		return text, err
 	}
-	status, err := yaml.Marshal(map[string]any{"status": it.Status})
+	status, err := writeYAML(map[string]any{"status": it.Status})
 	return append(text, status...), err
 }
 

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/launch"
 )
@@ -36,6 +39,16 @@ func installLibraries(place launch.Place, dirMode fs.FileMode) error {
 		}
 	}
 	return nil
+}
+
+// warnNoExec says that programs cannot load the shared object from where it is. Debian's /run is such a place.
+func warnNoExec(place launch.Place, log *slog.Logger) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(place.Dir(), &fs); err != nil || fs.Flags&unix.ST_NOEXEC == 0 {
+		return
+	}
+	log.Warn("programs cannot load libvrdma.so from the socket's directory, nor can containers: its file system is mounted noexec; Go programs with package verbs can use the device",
+		"directory", place.Dir(), "advice", "choose another place with --socket, /var/lib/vrdma/vrdma.sock for instance, or have it mounted with exec")
 }
 
 // findLibrary looks beside the one that VRDMA_LIB names, beside the binary, and where

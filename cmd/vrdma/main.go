@@ -4,6 +4,7 @@
 //	vrdma daemon             the device itself, in the foreground
 //	vrdma status             what it is doing
 //	vrdma trace -- PROGRAM   what a program asks of it
+//	vrdma cp FILE HOST:DIR   copies files over RDMA
 //	vrdma apply -f FILE      declares tenants, networks, NICs and policies
 //
 // Every subcommand is one file here and only connects the packages that do the
@@ -109,10 +110,32 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	})
 	root.PersistentFlags().StringVar(&o.socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
 	root.AddCommand(
-		runCommand(o), daemonCommand(o), statusCommand(o), traceCommand(o), pcapCommand(o), stopCommand(o), versionCommand(),
-		eventsCommand(o), storeCommand(o), topCommand(o), usageCommand(o),
-		benchCommand(), demoCommand(),
-		applyCommand(o), getCommand(o), describeCommand(o), deleteCommand(o), policyCommand(o), networkCommand(o),
+		applyCommand(o),
+		benchCommand(),
+		cdiCommand(o),
+		cpCommand(o),
+		daemonCommand(o),
+		deleteCommand(o),
+		demoCommand(),
+		describeCommand(o),
+		doctorCommand(),
+		eventsCommand(o),
+		getCommand(o),
+		goperfCommand(o),
+		labCommand(o),
+		networkCommand(o),
+		nicCommand(o),
+		pcapCommand(o),
+		policyCommand(o),
+		reportCommand(),
+		runCommand(o),
+		statusCommand(o),
+		stopCommand(o),
+		storeCommand(o),
+		topCommand(o),
+		traceCommand(o),
+		usageCommand(o),
+		versionCommand(),
 	)
 	return root
 }

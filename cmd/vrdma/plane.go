@@ -62,6 +62,9 @@ func firstReachable(paths []string) string {
 
 // openStore opens the store: etcd, or a file, which is made when something is declared.
 func (d *daemon) openStore(f *daemonFlags) error {
+	if strings.HasPrefix(f.store, "etcd:") && !strings.HasPrefix(f.store, etcd.Scheme) {
+		return usage("--store %s: a store in etcd is named %sHOST:PORT[,HOST:PORT…]; a file of that name is ./%[1]s", f.store, etcd.Scheme)
+	}
 	path := storePath(f.store, d.place)
 	if strings.HasPrefix(f.store, etcd.Scheme) {
 		return d.openEtcd(f, strings.TrimSuffix(path, ".db")+".copy")
@@ -83,7 +86,7 @@ func (d *daemon) openStore(f *daemonFlags) error {
 // openPlane has the rack hold what is declared.
 func (d *daemon) openPlane() (err error) {
 	plane, err := control.Open(control.Config{
-		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Version: version, Log: d.log,
+		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
 		Changed: d.admitTenants,
 		Overdrawn: func(err error) {
 			var e *budget.Error

@@ -30,12 +30,15 @@ func runCommand(o *options) *cobra.Command {
 started for this user and ends itself when the last program is gone. The exit status
 is the program's; 127 if there is no such program, 3 if it could not see the device.
 
-With --nic the device is a declared NIC of a running daemon. Everything that a program needs
-for it is in one directory, which can be mounted instead (read-only will do): DIR of
-VRDMA_SOCKET=DIR/vrdma.sock, LD_PRELOAD=DIR/vrdma.sock.d/libvrdma.so and
-SYSFS_PATH=DIR/vrdma.sock.d/sys.`,
-		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw",
+With --nic the device is a declared NIC of a running daemon.
+
+If PROGRAM is podman or docker, and it is to run or create a container, the container has the
+device: what vrdma nic args prints is put behind that word.`,
+		Example: "  vrdma run -- ib_send_bw\n  vrdma run -- ib_send_bw 127.0.0.1\n  vrdma run --nic red/web -- ib_send_bw\n  vrdma run -- podman run IMAGE ib_send_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
+			if format, at := engineRun(args); at > 0 {
+				return runEngine(o, nic, sockets, args, format, at)
+			}
 			path, err := checkProgram(args, quiet)
 			if err != nil {
 				return err

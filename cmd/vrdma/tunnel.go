@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
@@ -69,7 +70,65 @@ func (d *daemon) openTunnel() (link.Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.tunnelled.Store(t)
 	public := k.Public()
 	d.log.Info("tunnel", "addresses", d.under.addrs, "port", d.tunnel.port, "public_key", tunnel.FormatPublic(public), "address_inside", overlay.TunnelAddr(public))
 	return t, nil
+}
+
+// keyTime is how often it is looked whether the file of the private key is another one.
+const keyTime = time.Second
+
+// watchKey has this host take another key, when there is another one in its file. The function ends
+// that, and does not wait for it: a key is not taken while a change is made, which may wait for doors.
+func (d *daemon) watchKey() (stop func()) {
+	end := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(keyTime)
+		defer tick.Stop()
+		var seen fs.FileInfo
+		for said := ""; ; {
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+			info, err := os.Stat(d.tunnel.key)
+			if err != nil || seen != nil && os.SameFile(info, seen) && info.ModTime().Equal(seen.ModTime()) && info.Mode() == seen.Mode() {
+				continue // one that is deleted is made again when the daemon starts
+			}
+			if err := d.takeKey(); err == nil {
+				seen, said = info, ""
+			} else if said != err.Error() && d.serving.Load() { // it is tried again
+				said = err.Error()
+				d.log.Error("this host keeps its old key: the new one cannot be used", "error", err)
+			}
+		}
+	}()
+	return func() { close(end) }
+}
+
+// takeKey makes the key in the file this host's. The others are told first: who does not know it yet
+// drops what comes with it, and what is sent meanwhile is sent again.
+func (d *daemon) takeKey() error {
+	k, err := d.loadKey()
+	if err != nil {
+		return err
+	}
+	plane := d.plane.Load()
+	spec := plane.Self()
+	if public := tenant.PublicKey(k.Public()); spec.PublicKey != public {
+		old := spec.PublicKey
+		spec.PublicKey = public
+		if err := plane.Announce(spec); err != nil {
+			return err
+		}
+		if old != (tenant.PublicKey{}) {
+			d.log.Info("this host has another key", "public_key", public.String())
+		}
+	}
+	if t := d.tunnelled.Load(); t != nil && t.Addr() != overlay.TunnelAddr(k.Public()) {
+		return t.SetKey(k)
+	}
+	return nil
 }

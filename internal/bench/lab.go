@@ -29,6 +29,8 @@ type Lab struct {
 	Vrdma    string              // its copy
 	User     *syscall.Credential // whom everything runs as; nil: ourselves
 	Here     *Host
+
+	wires int // how many were made, for their hosts' names
 }
 
 // products are what lies beside the binary.

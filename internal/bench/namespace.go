@@ -114,7 +114,8 @@ func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (
 		return w, fmt.Errorf("no second network namespace: %w; %s", err, l.remedy())
 	}
 	w.spaces = append(w.spaces, b)
-	w.A, w.B = l.host(a, "a", 1, mtu), l.host(b, "b", 2, mtu)
+	l.wires++
+	w.A, w.B = l.host(a, "a", 1), l.host(b, "b", 2)
 
 	size := fmt.Sprint(mtu)
 	other := fmt.Sprint(b.holder.Process.Pid)
@@ -144,10 +145,25 @@ func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (
 	return w, nil
 }
 
+// limit makes the link as fast as a rate, each way; "": as fast as it is. A packet takes 24 bytes more
+// on a real wire (preamble, checksum, gap), and the queue is so long that nothing is lost: what is
+// measured is headers, not retransmission.
+func (w *Wire) limit(ctx context.Context, rate string) error {
+	if rate == "" {
+		return nil
+	}
+	for _, h := range []*Host{w.A, w.B} {
+		if _, err := h.lab.Run(ctx, h.At("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms", "overhead", "24")...); err != nil {
+			return fmt.Errorf("no link of %s: %w; vrdma doctor says what to do", rate, err)
+		}
+	}
+	return nil
+}
+
 // host is a host in a namespace.
-func (l *Lab) host(s *space, name string, number, mtu int) *Host {
+func (l *Lab) host(s *space, name string, number int) *Host {
 	return &Host{
-		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, mtu)), IP: fmt.Sprintf("10.98.0.%d", number),
+		Socket: filepath.Join(l.Dir, fmt.Sprintf("%s%d", name, l.wires)), IP: fmt.Sprintf("10.98.0.%d", number),
 		lab: l, enter: s.enter(), pid: s.holder.Process.Pid,
 	}
 }

@@ -44,6 +44,8 @@ func (t *Table) qos() part {
 		line{row("send latency in class latency beside a bulk tenant: of alone", "", 3, true), t.beside()},
 		line{row("a tenant beside one with 10 000 QPs, errors, reconnects, one-byte sends: of half of alone", "", 0.9, false), t.misbehaving()},
 		line{row("one NIC beside 1000 idle ones: of alone", "", 0.95, false), t.crowded()},
+		line{row("vrdma apply of 1000 NICs, 100 networks and 10 000 rules", "s", 2, true), t.applying()},
+		line{row("a daemon with 1000 NICs that nobody uses: of a processor", "%", 1, true), t.idling()},
 	)
 	p := part{name: "qos"}
 	probes, sources := make([]Probe, len(lines)), make([]source, len(lines))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/experiment"
 )
 
 // A Report is a run of the speed table.
@@ -49,6 +51,17 @@ func ThisMachine() Machine {
 		}
 	}
 	return m
+}
+
+// Describe is this machine for the head of results.
+func Describe() experiment.Machine {
+	m := ThisMachine()
+	d := experiment.Machine{Kernel: m.Kernel, Processor: m.CPU, Processors: m.CPUs}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		d.Memory = int64(info.Totalram) * int64(info.Unit)
+	}
+	return d
 }
 
 func (m Machine) String() string { return fmt.Sprintf("%s, %d CPUs, %s", m.CPU, m.CPUs, m.Kernel) }

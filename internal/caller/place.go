@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -55,6 +56,41 @@ func controlGroup(text []byte) (path string) {
 func Within(path, prefix string) bool {
 	prefix = "/" + strings.Trim(prefix, "/")
 	return prefix == "/" || path == prefix || strings.HasPrefix(path, prefix+"/")
+}
+
+// NamespaceCookie is the kernel's number of the network namespace in which the peer of conn made its
+// socket (SO_NETNS_COOKIE, Linux 5.14). No other namespace has it, until the next boot.
+func NamespaceCookie(conn syscall.Conn) (cookie uint64, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	})
+	return cookie, errors.Join(cerr, err)
+}
+
+// Container is a name for the container that the process is in, if its control group tells.
+func (c *Caller) Container(conn syscall.Conn) string {
+	path, err := c.ControlGroup(conn)
+	if err != nil {
+		return ""
+	}
+	return containerOf(path)
+}
+
+// identifiers are how engines name control groups: libpod-ID.scope, docker-ID.scope, /docker/ID,
+// cri-containerd-ID.scope; LXC uses the container's name.
+var identifiers = regexp.MustCompile(`(?:^|[/:-])(?:([0-9a-f]{12})[0-9a-f]{52}|lxc\.payload\.([A-Za-z0-9_-]{1,63}))(?:\.scope)?(?:/|$)`)
+
+// containerOf finds the name of a container in the path of its control group.
+func containerOf(path string) string {
+	m := identifiers.FindStringSubmatch(path)
+	if m == nil {
+		return ""
+	}
+	return m[1] + m[2]
 }
 
 // NetworkNamespace is the network namespace of the process, as NamespaceAt names it.

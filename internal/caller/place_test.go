@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -85,5 +86,30 @@ func TestPlaceOfPeer(t *testing.T) {
 	}
 	if _, err := NamespaceAt("/nothing"); err == nil {
 		t.Error("nothing is a namespace")
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for path, want := range map[string]string{
+		"/machine.slice/libpod-" + id + ".scope":                                          "0123456789ab",
+		"/user.slice/user-1000.slice/user@1000.service/libpod-" + id + ".scope/container": "0123456789ab",
+		"/docker/" + id:                         "0123456789ab",
+		"/system.slice/docker-" + id + ".scope": "0123456789ab",
+		"/kubepods/besteffort/pod3c5d/" + id:    "0123456789ab",
+		"/kubepods.slice/kubepods-pod3c5d.slice/cri-containerd-" + id + ".scope": "0123456789ab",
+		"/kubepods-besteffort-pod3c5d.slice:cri-containerd:" + id:                "0123456789ab",
+		"/lxc.payload.web/init.scope":                                            "web",
+		"/":                                                                      "",
+		"/user.slice/session-1.scope":                                            "",
+		"/docker/" + id + "0":                                                    "",
+		"/docker/" + strings.ToUpper(id):                                         "",
+		"/lxc.payload.we\x1bb":                                                   "",
+		"/system.slice/x" + id + ".service":                                      "",
+		"/system.slice/lxc.payload.\x07\n.scope":                                 "",
+	} {
+		if got := containerOf(path); got != want {
+			t.Errorf("%q: %q, want %q", path, got, want)
+		}
 	}
 }

@@ -31,6 +31,8 @@ type Config struct {
 	// Changed is called when a connection has another state, and so are other fields of it
 	// that its owner sees; nil: nobody cares.
 	Changed func(*Conn)
+	// Due is called when Deadline is another, and not never; nil: who cares asks Deadline.
+	Due func(ib.Time)
 }
 
 // Manager knows every connection of one device.
@@ -160,6 +162,9 @@ func (m *Manager) await(c *Conn, message wire.MAD, deadline ib.Time) {
 		heap.Fix(&m.timers, c.slot-1)
 	case deadline != 0:
 		heap.Push(&m.timers, c)
+	}
+	if deadline != 0 && m.timers[0] == c && m.Due != nil {
+		m.Due(deadline)
 	}
 }
 

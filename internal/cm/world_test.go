@@ -41,6 +41,7 @@ type node struct {
 	name    string
 	gid     ib.GID
 	m       *Manager
+	due     ib.Time // the first that Due was called for since Expire
 	think   ib.Time
 	log     []string
 	conn    *Conn
@@ -67,9 +68,16 @@ func newWorld(t *testing.T) (w *world, a, b *node) {
 func (w *world) add(name string, last byte) *node {
 	n := &node{w: w, name: name, gid: ib.GID{10: 0xff, 11: 0xff, 12: 10, 15: last}, think: 5 * ms}
 	seed := uint32(last) * 1000
-	n.m = New(Config{GUID: uint64(last), Env: n, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
+	n.m = New(Config{GUID: uint64(last), Env: n, Due: n.file, Random: func() uint32 { seed = seed*1664525 + 1013904223; return seed }})
 	w.nodes[n.gid] = n
 	return n
+}
+
+// file notes a deadline, as a loop does.
+func (n *node) file(at ib.Time) {
+	if at != 0 && (n.due == 0 || at < n.due) {
+		n.due = at
+	}
 }
 
 func (w *world) after(d ib.Time, do func()) { w.todo = append(w.todo, deed{w.now + d, do}) }
@@ -106,8 +114,16 @@ func (w *world) step() bool {
 		}
 	}
 	for _, n := range w.nodes {
-		if sooner(n.m.Deadline()) {
-			act = func() { n.m.Expire(w.now) }
+		d := n.m.Deadline()
+		if d != 0 && (n.due == 0 || n.due > d) {
+			w.t.Fatalf("%s: the deadline is %d, and Due was called for %d", n.name, d, n.due)
+		}
+		if sooner(d) {
+			act = func() {
+				n.due = 0
+				n.m.Expire(w.now)
+				n.file(n.m.Deadline())
+			}
 		}
 	}
 	if act == nil {

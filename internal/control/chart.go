@@ -90,25 +90,36 @@ func (p *Plane) underlay(s *snapshot) (hosts map[string]*overlay.Host, problems 
 	return hosts, problems
 }
 
-// chartAgain gives the rack a new map, if it is another one than before.
-func (p *Plane) chartAgain() {
+// chartAgain gives the rack a new map, if it is another one than before. What the rack could not do is
+// tried again (retry).
+func (p *Plane) chartAgain() (warnings []string) {
 	p.charting.Lock()
 	defer p.charting.Unlock()
 	networks, problems := p.chart(p.now.Load())
-	p.complain(problems)
-	if slices.EqualFunc(networks, p.charted, sameNetwork) {
-		return
+	if !p.lost.Load() && slices.EqualFunc(networks, p.charted, sameNetwork) {
+		p.complain(problems)
+		return nil
 	}
 	m, err := overlay.NewMap(networks)
 	if err != nil {
 		p.complain(append(problems, "the hosts' map: "+err.Error()))
-		return
+		return nil
 	}
 	if err := p.try(func() error { return p.cfg.Rack.Connect(m) }); err != nil {
-		p.journal.record(Event{Verb: EventFailed, Reason: "the way to other hosts: " + err.Error()})
-		return
+		why := "the way to other hosts: " + err.Error()
+		p.complain(append(problems, why))
+		if !p.lost.Swap(true) {
+			select {
+			case p.again <- struct{}{}:
+			default:
+			}
+		}
+		return []string{why + "; it is tried again"}
 	}
+	p.lost.Store(false)
+	p.complain(problems)
 	p.charted = networks
+	return nil
 }
 
 // complain reports what was not said before. charting is held.

@@ -88,6 +88,11 @@ func Apply(socket string, files []File, dryRun bool) (*Reply, error) {
 	return send(socket, &Request{Op: OpApply, DryRun: dryRun}, files)
 }
 
+// ApplyForced is Apply, also where a NIC that is in use has to leave its host.
+func ApplyForced(socket string, files []File, dryRun bool) (*Reply, error) {
+	return send(socket, &Request{Op: OpApply, DryRun: dryRun, Force: true}, files)
+}
+
 // Delete deletes objects, all of them or none. One that is in use is an *Error with InUse that
 // says by whom, unless force.
 func Delete(socket string, keys []tenant.Key, force, dryRun bool) (*Reply, error) {

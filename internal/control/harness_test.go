@@ -77,6 +77,7 @@ func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 			continue
 		}
 		delete(r.in, k)
+		delete(r.used, k) // who had it open has lost it
 	}
 	return failures
 }
@@ -166,7 +167,7 @@ func newHost(t testing.TB, s store.Store) *host {
 func (h *host) open() {
 	h.t.Helper()
 	var err error
-	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here", Version: "test"})
+	h.plane, err = Open(Config{Store: h.store, Rack: h.rack, Host: "here"})
 	if err != nil {
 		h.t.Fatal(err)
 	}

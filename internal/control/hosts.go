@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,11 +78,50 @@ func decodeHost(e store.Entry) (*registered, error) {
 
 // self is this host, as it is registered.
 func (p *Plane) self() *tenant.Host {
-	return &tenant.Host{Metadata: tenant.Metadata{Name: p.cfg.Host}, Spec: p.cfg.Self}
+	return &tenant.Host{Metadata: tenant.Metadata{Name: p.cfg.Host}, Spec: p.Self()}
+}
+
+// Self is this host as others reach it.
+func (p *Plane) Self() tenant.HostSpec { return *p.spec.Load() }
+
+// Announce tells others that they reach this host in another way. If that cannot be written down
+// nothing has changed.
+func (p *Plane) Announce(spec tenant.HostSpec) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.shared() {
+		if why := cmp.Or(p.Fenced(), p.alarm(), p.away()); why != "" {
+			return errors.New(why)
+		}
+	}
+	old := p.spec.Swap(&spec)
+	if p.shared() {
+		if err := p.registerAnew(); err != nil {
+			p.spec.Store(old)
+			return err
+		}
+	}
+	p.chartAgain()
+	return nil
+}
+
+// registerAnew writes this host again. changing is held.
+func (p *Plane) registerAnew() (err error) {
+	for range mostTries {
+		if err = p.register(); !errors.Is(err, errConflict) {
+			return err
+		}
+		if err := p.refresh(); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // register writes this host, if nobody else has its name.
 func (p *Plane) register() error {
+	p.registering.Lock()
+	defer p.registering.Unlock()
 	s := p.now.Load()
 	if s.world.Host(p.cfg.Host) != nil {
 		return fmt.Errorf("host %s is declared with type linux: delete it, or choose another name with --host-name", p.cfg.Host)
@@ -102,25 +142,12 @@ func (p *Plane) register() error {
 	if old != nil {
 		last = old.revision
 	}
-	conditions := []store.Condition{{Key: key, Revision: last}}
-	writes := []store.Write{{Key: key, Value: value}}
-	meta := s.meta
-	if !s.named {
-		made, condition, write := store.Name(p.cfg.Version)
-		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
-	}
-	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return errConflict
-	}
-	p.amend(func(s *snapshot) {
-		s.wrote(revision)
-		s.meta, s.named = meta, true
+	err = p.write(s, []store.Condition{{Key: key, Revision: last}}, []store.Write{{Key: key, Value: value}}, func(s *snapshot, revision int64) {
 		s.register(p.cfg.Host, &registered{self, p.boot, p.cfg.Identity, revision})
 	})
+	if err != nil {
+		return err
+	}
 	p.registered.Store(true)
 	if remote, is := p.cfg.Store.(store.Remote); is && p.release == nil {
 		p.release = remote.Alive(prefixLive+p.cfg.Host, []byte(p.boot), lifeTime)

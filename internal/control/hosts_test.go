@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -117,7 +116,7 @@ type node struct {
 
 func config(s store.Store, rack Rack, name string, number int) Config {
 	return Config{
-		Store: s, Rack: rack, Host: name, Version: "test", Identity: "machine of " + name,
+		Store: s, Rack: rack, Host: name, Identity: "machine of " + name,
 		Self: tenant.HostSpec{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(number)})}, Version: "test", Features: 1},
 	}
 }
@@ -577,75 +576,6 @@ func TestEvict(t *testing.T) {
 	})
 	if at := b.plane.now.Load().places[roams]; at.Host != "b" || !at.Open {
 		t.Errorf("it is at %+v", at)
-	}
-}
-
-// Random changes by several planes: afterwards all agree with the store, and the maps with the
-// places. A NIC is never open on two hosts.
-func TestPlanesAgree(t *testing.T) {
-	s := &store.Memory{}
-	names := []string{"a", "b", "c"}
-	var nodes []*node
-	for i, name := range names {
-		nodes = append(nodes, join(t, s, name, i+1))
-	}
-	mustApplyTo(t, nodes[0].plane, pinned)
-	var open sync.Map // NIC to the host that has it open
-	var work sync.WaitGroup
-	for i, n := range nodes {
-		work.Go(func() {
-			rnd := rand.New(rand.NewPCG(uint64(i), 7))
-			for range 60 {
-				n.disturb(rnd, names, &open)
-			}
-		})
-	}
-	work.Wait()
-	for _, n := range nodes {
-		n.way.partition(false)
-	}
-	whole, err := load(s, &tenant.World{})
-	if err != nil || len(whole.problems) > 0 {
-		t.Fatal(err, whole.problems)
-	}
-	want := worldText(t, whole.world)
-	for _, n := range nodes {
-		eventually(t, "all have the world of the store", func() bool {
-			n.plane.tidy()
-			return worldText(t, n.plane.World()) == want && n.agrees(s)
-		})
-	}
-}
-
-// disturb does something at random.
-func (n *node) disturb(rnd *rand.Rand, names []string, open *sync.Map) {
-	k := nicKey("red", fmt.Sprintf("n%d", rnd.IntN(6)))
-	host := append(names, "anywhere")[rnd.IntN(4)]
-	switch rnd.IntN(8) {
-	case 0, 1:
-		objects, _ := Parse(nic("red", k.Name, "{network: train, host: "+host+"}"))
-		n.plane.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Put: objects}, false)
-	case 2:
-		n.plane.Change(tenant.Caller{Operator: true}, Actor{}, tenant.Change{Delete: []tenant.Key{k}}, false)
-	case 3, 4, 5:
-		pin := func() string {
-			if o := n.plane.World().NIC(k.Tenant, k.Name); o != nil {
-				return o.Spec.Host
-			}
-			return "gone"
-		}
-		if n.open(k) == nil && pin() == "" {
-			if by, was := open.Swap(k, n.plane.cfg.Host); was && by != n.plane.cfg.Host && by != "" {
-				if at := n.plane.now.Load().places[k]; at.Host != n.plane.cfg.Host {
-					n.t.Errorf("%v is open on %v and on %s", k, by, n.plane.cfg.Host)
-				}
-			}
-		}
-	case 6:
-		open.CompareAndSwap(k, n.plane.cfg.Host, "")
-		n.end(k)
-	case 7:
-		n.way.partition(n.way.broken() == nil)
 	}
 }
 

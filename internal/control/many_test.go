@@ -53,7 +53,7 @@ func manyHosts(t testing.TB, s *store.Memory) {
 		}
 		writes = append(writes, store.Write{Key: keyOf(o), Value: value})
 	}
-	_, _, name := store.Name("test")
+	_, _, name := store.Name()
 	if _, ok, err := s.Commit(nil, append(writes, name)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}

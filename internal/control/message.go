@@ -12,7 +12,7 @@ import (
 type Op string
 
 const (
-	OpApply      Op = "apply"       // Objects, DryRun
+	OpApply      Op = "apply"       // Objects, Force, DryRun
 	OpDelete     Op = "delete"      // Keys, Force, DryRun
 	OpGet        Op = "get"         // Select
 	OpWatch      Op = "watch"       // Select; a stream

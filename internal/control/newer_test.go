@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,5 +32,55 @@ func TestNewerBeside(t *testing.T) {
 	list, _, _ := s.List(newer.Key)
 	if len(list) != 1 || string(list[0].Value) != string(newer.Value) {
 		t.Errorf("the newer entry is %s", list[0].Value)
+	}
+}
+
+// What a later version of the same schema has added is passed over, and stays where it is: in objects, in
+// the store's own entry, in those of hosts and places.
+func TestLaterFields(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	mustApply(t, a.operator(), file(pinned))
+	if err := a.open(nicKey("red", "roams")); err != nil {
+		t.Fatal(err)
+	}
+	before := make(map[string]string)
+	list, _, err := s.List("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writes []store.Write
+	for _, e := range list {
+		if e.Value[0] != '{' {
+			continue // of live/
+		}
+		value := `{"later":{"things":[1,2]},` + string(e.Value[1:])
+		value = strings.Replace(value, `"spec":{`, `"spec":{"more":true,`, 1)
+		value = strings.Replace(value, `true,}`, `true}`, 1)
+		before[e.Key] = value
+		writes = append(writes, store.Write{Key: e.Key, Value: []byte(value)})
+	}
+	if len(writes) < 15 {
+		t.Fatalf("only %d entries", len(writes))
+	}
+	if _, ok, err := s.Commit(nil, writes); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	c := join(t, s, "c", 3) // starts with them
+	mustApply(t, b.operator(), nic("red", "more", "{network: train, address: 10.1.0.77, host: c}"))
+	for _, n := range []*node{a, b, c} {
+		eventually(t, "all go on", func() bool { return n.plane.World().NIC("red", "more") != nil && n.agrees(s) })
+		if p := n.plane.Problems(); len(p) > 0 {
+			t.Errorf("%s complains: %q", n.plane.cfg.Host, p)
+		}
+	}
+	if got := c.rack.has(); !slices.Equal(got, []string{"red/more", "red/roams"}) {
+		t.Errorf("c has %v", got)
+	}
+	list, _, _ = s.List("spec/")
+	for _, e := range list {
+		if want := before[e.Key]; want != "" && string(e.Value) != want {
+			t.Errorf("%s is %s", e.Key, e.Value)
+		}
 	}
 }

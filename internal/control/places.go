@@ -192,7 +192,13 @@ func (p *Plane) tidy() {
 	if !knows {
 		return
 	}
-	for _, key := range p.racked() {
+	keys := p.racked()
+	for k, at := range p.now.Load().places {
+		if at.Open && at.Host == p.cfg.Host && p.slot(k).nic == nil {
+			keys = append(keys, k) // it was taken from this host, and nobody here has it any more
+		}
+	}
+	for _, key := range keys {
 		p.tidyNIC(key, porter)
 	}
 }
@@ -212,7 +218,9 @@ func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
 	case used && at != (place{}) && at.Host == p.cfg.Host && at.Open:
 	case used:
 		if next, err := p.claimed(s, n); err == nil {
-			p.move(s, n, next) // or the next time
+			if ok, _ := p.move(s, n, next); ok { // or the next time
+				p.chartAgain() // it may have been nowhere
+			}
 		}
 	case at.Open && at.Host == p.cfg.Host:
 		at.Open = false

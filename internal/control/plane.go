@@ -27,11 +27,10 @@ type Config struct {
 	Store store.Store
 	Rack  Rack   // nil: NoRack
 	Host  string // this host's name, as NICs name it
-	// Self is this host as others reach it. Identity tells its daemon from others that say they
+	// Self is this host as others reach it, at first (Announce). Identity tells its daemon from others that say they
 	// have its name; it is the same after a restart.
 	Self     tenant.HostSpec
 	Identity string
-	Version  string // of the program
 	Log      *slog.Logger
 	// Changed is told of every new world, after the rack has it; nil: nobody is.
 	Changed func(w *tenant.World)
@@ -63,12 +62,17 @@ type Plane struct {
 	alarmed    atomic.Pointer[string]
 	stood      atomic.Pointer[store.Health] // how it was the last time
 	release    func()                       // ends the key that says that we live; register sets it
+	held       atomic.Int64                 // the generation that the rack has
 
 	placing sync.Mutex // held while a place is written
+
+	spec        atomic.Pointer[tenant.HostSpec] // this host's
+	registering sync.Mutex                      // held while it is written; nothing else is locked then but mu
 
 	charting   sync.Mutex
 	charted    []overlay.Network // that the rack has; guarded by charting
 	complained []string          // about hosts; guarded by charting
+	lost       atomic.Bool       // the rack has not got the way to other hosts
 
 	mu    sync.Mutex
 	slots map[tenant.Key]*slot // guarded by mu
@@ -103,6 +107,7 @@ func Open(cfg Config) (*Plane, error) {
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.boot, p.moved = crand.Text(), make(chan struct{})
+	p.spec.Store(&cfg.Self)
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.amend(func(s *snapshot) { *s = *snap })
@@ -152,8 +157,18 @@ func (p *Plane) Close() {
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
 
-// Generation is the store's revision of the last change of what is declared.
-func (p *Plane) Generation() int64 { return p.now.Load().generation }
+// Generation is the store's revision of the last change of what is declared that the rack has.
+func (p *Plane) Generation() int64 { return p.held.Load() }
+
+// holds notes that the rack has what was declared at a revision.
+func (p *Plane) holds(generation int64) {
+	for {
+		old := p.held.Load()
+		if generation <= old || p.held.CompareAndSwap(old, generation) {
+			return
+		}
+	}
+}
 
 // Problems are the entries of the store that were left out of the world, and why.
 func (p *Plane) Problems() []string { return p.now.Load().problems }
@@ -207,10 +222,26 @@ func (p *Plane) report(old, now []string) {
 // settle has the rack follow, and those who want to know. Without keys that is for all NICs, else
 // for these. changing is held.
 func (p *Plane) settle(w *tenant.World, keys []tenant.Key) (warnings []string) {
+	return p.settleSome(w, keys, true)
+}
+
+// settleFor is settle after a change: if it is about rules only, everybody is where they were.
+func (p *Plane) settleFor(w *tenant.World, effects []tenant.Effect) (warnings []string) {
+	moved := slices.ContainsFunc(effects, func(e tenant.Effect) bool {
+		return e.Changed() && e.Key.Kind != tenant.KindPolicy && e.Key.Kind != tenant.KindTenant
+	})
+	return p.settleSome(w, p.touched(w, effects), moved)
+}
+
+func (p *Plane) settleSome(w *tenant.World, keys []tenant.Key, moved bool) (warnings []string) {
+	generation := p.now.Load().generation
+	defer p.holds(generation)
 	p.ageRack() // connections are judged again, and not because the store was away
 	warnings = p.reconcile(w, keys)
 	p.ageRack()
-	p.chartAgain()
+	if moved || p.lost.Load() {
+		warnings = append(warnings, p.chartAgain()...)
+	}
 	if p.cfg.Changed != nil {
 		p.cfg.Changed(w)
 	}
@@ -327,7 +358,7 @@ func (p *Plane) change(who tenant.Caller, by Actor, c tenant.Change, dryRun bool
 		return nil, nil, err
 	}
 	p.announce(append(effects, gone...), by)
-	return append(effects, gone...), append(passed, p.settle(next, p.touched(next, effects))...), nil
+	return append(effects, gone...), append(passed, p.settleFor(next, append(effects, gone...))...), nil
 }
 
 // commit writes what has changed, and what has to change with it.
@@ -348,9 +379,17 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	}
 	conditions = append(conditions, store.Condition{Key: keyGeneration, Revision: old.generation})
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
+	return p.write(old, conditions, writes, func(s *snapshot, revision int64) {
+		s.world, s.generation = next, revision
+		s.erase(writes)
+	})
+}
+
+// write commits to the store, which gets its name with the first commit, and amends the snapshot.
+func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []store.Write, amend func(s *snapshot, revision int64)) error {
 	meta := old.meta
 	if !old.named {
-		made, condition, write := store.Name(p.cfg.Version)
+		made, condition, write := store.Name()
 		meta, conditions, writes = made, append(conditions, condition), append(writes, write)
 	}
 	revision, ok, err := p.cfg.Store.Commit(conditions, writes)
@@ -362,8 +401,8 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	}
 	p.amend(func(s *snapshot) {
 		s.wrote(revision)
-		s.world, s.generation, s.meta, s.named = next, revision, meta, true
-		s.erase(writes)
+		s.meta, s.named = meta, true
+		amend(s, revision)
 	})
 	return nil
 }
@@ -399,186 +438,6 @@ func (p *Plane) announce(effects []tenant.Effect, by Actor) {
 	p.updates.add(updates...)
 }
 
-// refresh takes over what others have written. changing is held.
-func (p *Plane) refresh() error {
-	snap, err := load(p.cfg.Store, p.World())
-	if err != nil {
-		return err
-	}
-	old := p.now.Load()
-	if snap.revision == old.revision {
-		return nil
-	}
-	if old.named && snap.meta.ID != old.meta.ID {
-		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
-		if !snap.named {
-			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
-		}
-		p.alarmed.Store(&why)
-		return errors.New(why)
-	}
-	p.alarmed.Store(nil)
-	effects := difference(old.world, snap.world)
-	p.amend(func(s *snapshot) { *s = *snap })
-	p.report(old.problems, snap.problems)
-	p.announce(effects, another)
-	p.fence(snap)
-	p.settle(snap.world, nil)
-	return nil
-}
-
-// another is who changes something when it is not us.
-var another = Actor{UID: -1, Program: "another daemon"}
-
-// difference is what leads from one world to another.
-func difference(old, next *tenant.World) (effects []tenant.Effect) {
-	for _, o := range old.Objects("") {
-		if next.Get(o.Key()) == nil {
-			effects = append(effects, tenant.Effect{Key: o.Key(), Old: o})
-		}
-	}
-	for _, o := range next.Objects("") {
-		if before := old.Get(o.Key()); !same(before, o) {
-			effects = append(effects, tenant.Effect{Key: o.Key(), Old: before, New: o})
-		}
-	}
-	return effects
-}
-
-// same reports whether two objects say the same. Most often they are one.
-func same(a, b tenant.Object) bool {
-	if a == nil || b == nil || a == b {
-		return a == b
-	}
-	x, err1 := tenant.Marshal(a)
-	y, err2 := tenant.Marshal(b)
-	return err1 == nil && err2 == nil && string(x) == string(y)
-}
-
-// follow takes over what others write to the store, as it comes.
-func (p *Plane) follow(revision int64) {
-	w := p.cfg.Store.Watch("", revision)
-	for {
-		b, err := w.Next(p.ended)
-		switch {
-		case errors.Is(err, store.ErrCompacted):
-			b.Revision = p.now.Load().revision // list, and go on from there
-			w = p.cfg.Store.Watch("", 0)
-		case err != nil:
-			return // closed
-		}
-		if err == nil {
-			err = p.absorb(&b)
-		} else {
-			err = p.relist()
-		}
-		if err != nil && !errors.Is(err, store.ErrClosed) {
-			p.journal.record(Event{Verb: EventFailed, Reason: err.Error()})
-		}
-	}
-}
-
-// relist is refresh, for who does not hold changing.
-func (p *Plane) relist() error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	return p.refresh()
-}
-
-// absorb takes over one commit of others. One that is about hosts and places waits for nobody.
-func (p *Plane) absorb(b *store.Batch) error {
-	if b.Revision <= p.now.Load().revision {
-		return nil // our own
-	}
-	d := read(b)
-	if p.alarm() != "" {
-		return p.relist()
-	}
-	if !d.declares() {
-		p.absorbPlaces(&d, b.Revision)
-		return nil
-	}
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	old := p.now.Load()
-	if b.Revision <= old.revision {
-		return nil
-	}
-	if d.anew || len(old.problems) > 0 {
-		return p.refresh()
-	}
-	w, effects, err := old.world.Follow(d.put, d.gone)
-	if err != nil {
-		return p.refresh()
-	}
-	snap := p.amend(func(s *snapshot) {
-		s.world = w
-		s.take(&d, b.Revision)
-	})
-	p.announce(effects, another)
-	p.fence(snap)
-	p.settle(w, p.touched(w, effects))
-	return nil
-}
-
-// absorbPlaces takes over where NICs and hosts are.
-func (p *Plane) absorbPlaces(d *delta, revision int64) {
-	var problems []string
-	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
-	if len(d.others) == 0 {
-		return
-	}
-	p.report(nil, problems)
-	for _, c := range d.others {
-		switch k, isNIC := nicAt(c.Key); {
-		case strings.HasPrefix(c.Key, prefixPlace) && isNIC:
-			if n := snap.world.NIC(k.Tenant, k.Name); n != nil {
-				p.updates.add(update{object: n})
-			}
-		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive):
-			if h := p.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
-				p.updates.add(update{object: h})
-			}
-		}
-	}
-	if p.fence(snap) {
-		p.changing.Lock()
-		p.settle(p.World(), nil)
-		p.changing.Unlock()
-		return
-	}
-	p.chartAgain()
-}
-
-// touched are the NICs that a change is about: its own, and those of networks that changed.
-func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
-	keys := []tenant.Key{}
-	for _, e := range effects {
-		switch {
-		case !e.Changed():
-		case e.Key.Kind == tenant.KindNIC:
-			keys = append(keys, e.Key)
-		case e.Key.Kind == tenant.KindNetwork:
-			for _, n := range w.NICs(e.Key) {
-				keys = append(keys, n.Key())
-			}
-		}
-	}
-	slices.SortFunc(keys, tenant.Key.Compare)
-	return slices.Compact(keys)
-}
-
-// alarm says what is wrong with the store as a whole; "" if nothing is.
-func (p *Plane) alarm() string {
-	if h := p.health(); h.State == store.Strange {
-		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
-	}
-	if why := p.alarmed.Load(); why != nil {
-		return *why
-	}
-	return ""
-}
-
 // How long the rack has until it is asked again, at first and at most.
 const (
 	retryFirst = time.Second
@@ -603,6 +462,9 @@ func (p *Plane) retry() {
 			}
 			p.changing.Lock()
 			p.reconcile(p.World(), nil)
+			if p.lost.Load() {
+				p.chartAgain()
+			}
 			p.changing.Unlock()
 		}
 	}

@@ -301,6 +301,9 @@ func (p *Plane) racked() (keys []tenant.Key) {
 
 // unfinished reports whether the rack still has something to do.
 func (p *Plane) unfinished() bool {
+	if p.lost.Load() {
+		return true
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.slots {

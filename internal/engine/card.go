@@ -18,6 +18,7 @@ import (
 type card struct {
 	nic    *nic.NIC
 	manage Management       // nil: nobody takes its management datagrams
+	due    timer            // of its Management
 	groups map[ib.GID]place // that it is a member of, and what the network calls them
 	band   band
 	late   queue[*task] // whose acknowledgements wait until it is under its cap
@@ -59,7 +60,9 @@ func (e *Engine) Add(n *nic.NIC, m Management) error {
 	}
 	e.cards.of[n] = c
 	e.cards.last = nil
-	e.mgmt.stale = true
+	if m != nil {
+		e.mgmt.await(c, m.Deadline())
+	}
 	e.rank(c)
 	return nil
 }

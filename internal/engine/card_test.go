@@ -215,8 +215,9 @@ func TestManagementOfMany(t *testing.T) {
 		for _, i := range []int{0, 2} {
 			e.MADs(nics[i]).SendMAD(nics[i].GIDs[0].GID, nics[1].GIDs[0].GID, make([]byte, 256))
 		}
-		for _, p := range posts {
+		for i, p := range posts {
 			p.due = e.now + ib.Time(time.Millisecond)
+			e.MADs(nics[i]).Due(p.due)
 		}
 	})
 	eventually(t, "the datagram and the deadlines", func() (all bool) {

@@ -105,7 +105,6 @@ func (e *Engine) wakeRung() {
 
 // takeCommands runs the first of what other goroutines asked for, n at most.
 func (e *Engine) takeCommands(n int) {
-	e.mgmt.stale = true
 	for begin := e.now; n > 0; n-- {
 		e.cmds.pop()()
 		if e.clock(); e.now-begin >= commandTime {

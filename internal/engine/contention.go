@@ -47,6 +47,12 @@ func (c *contention) back(left, now ib.Time) bool {
 	}
 	contended := c.away > passed/4
 	c.since, c.away = now, 0
+	return c.judge(contended, now)
+}
+
+// judge says, given whether the time that has just ended was contended, whether to go to another
+// processor.
+func (c *contention) judge(contended bool, now ib.Time) bool {
 	if !contended {
 		c.bad, c.need, c.moves = 0, 0, 0
 		return false
@@ -68,6 +74,7 @@ func (c *contention) back(left, now ib.Time) bool {
 // another processor if they keep this one too long. One-sided streams (traffic.oneSided) are
 // left to placement.go; elsewhere the kernel finds better places than the loop would.
 func (e *Engine) giveWay() {
+	e.rivals.yields++
 	if e.opts.NoMove || !e.net.traffic.mode(e.now).streams() || e.net.traffic.oneSided(e.now) {
 		yield()
 		return

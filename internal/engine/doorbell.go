@@ -119,6 +119,23 @@ func (d *doorbells) activatePrompt(now ib.Time) {
 	}
 }
 
+// promptRang reports whether one that does not rest has rung.
+func (d *doorbells) promptRang(now ib.Time) bool {
+	if d.prompts == 0 {
+		return false
+	}
+	for _, b := range d.active[:min(len(d.active), pollBells)] {
+		if !b.prompt {
+			continue
+		}
+		if b.page.any.Load() != 0 {
+			return true
+		}
+		b.looked = now
+	}
+	return false
+}
+
 // activateRung activates those that rang while they rested.
 func (d *doorbells) activateRung(now ib.Time) {
 	for _, b := range d.of {

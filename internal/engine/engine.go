@@ -71,6 +71,7 @@ type Engine struct {
 	net        network
 	mgmt       management
 	contention contention
+	rivals     rivals
 	placement  placement
 	chores     chores
 	tenants    map[string]*schedule.Tenant

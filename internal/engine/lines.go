@@ -172,7 +172,6 @@ func (e *Engine) owes(n *nic.NIC) bool {
 // The rest come first in the next pass.
 func (e *Engine) serveLines() {
 	l := &e.lines
-	e.mgmt.stale = true
 	for begin := e.now; l.at < l.n; {
 		r := l.ready[l.at]
 		l.ready[l.at] = readyLine{}

@@ -135,6 +135,10 @@ func (e *Engine) step() bool {
 		e.turns()
 		work = true
 	}
+	if e.shared.EventsKept() {
+		e.sendEvents()
+		work = true
+	}
 	if e.local.starved.n > 0 {
 		e.feed()
 	}

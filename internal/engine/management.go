@@ -14,8 +14,8 @@ import (
 type Management interface {
 	// ReceiveMAD takes a datagram of wire.MADSize bytes, valid during the call.
 	ReceiveMAD(from, to ib.GID, mad []byte)
-	// Deadline is when Expire has to be called; 0 is never. It changes only in these
-	// methods, in commands, and when a datagram is sent.
+	// Deadline is when Expire has to be called; 0 is never. Where it becomes sooner, MADs.Due
+	// is called.
 	Deadline() ib.Time
 	// Expire does what is due.
 	Expire()
@@ -28,15 +28,13 @@ type Management interface {
 //	port ──▶ receiveMAD ─┬─ package hosts, if it is a hello
 //	                     └─ the Management of the NIC that has the address
 //
-// There may be many NICs, whose deadlines are not looked at in every pass: only after
-// something has happened that can change one (stale).
+// There may be many NICs, most of which have no deadline: those that have one are in a heap.
 type management struct {
-	local queue[datagram] // on their way from us to us
-	stale bool            // due has to be worked out again
-	due   ib.Time         // of all NICs
-	burst transport.Burst
-	span  memory.Span
-	in    [wire.MADSize]byte
+	local  queue[datagram] // on their way from us to us
+	timers heap[*card]
+	burst  transport.Burst
+	span   memory.Span
+	in     [wire.MADSize]byte
 }
 
 type datagram struct {
@@ -47,7 +45,9 @@ type datagram struct {
 
 // forget drops what is for a NIC that is gone.
 func (m *management) forget(c *card) {
-	m.stale = true
+	if c.due.at != 0 {
+		m.timers.remove(&c.due)
+	}
 	for range m.local.n {
 		if d := *m.local.pop(); d.card != c {
 			*m.local.push() = d
@@ -67,6 +67,20 @@ func (e *Engine) MADs(n *nic.NIC) MADs { return MADs{e, n} }
 // Now is the loop's clock.
 func (m MADs) Now() ib.Time { return m.e.now }
 
+// Due says that the Management's Deadline may be as soon as this.
+func (m MADs) Due(at ib.Time) {
+	if c := m.e.cards.of[m.n]; c != nil {
+		m.e.mgmt.await(c, at)
+	}
+}
+
+// await has the deadline of c's Management looked at when at has come, or before if that was asked for.
+func (m *management) await(c *card, at ib.Time) {
+	if at != 0 && (c.due.at == 0 || at < c.due.due) {
+		m.timers.file(&c.due, c, at)
+	}
+}
+
 // SendMAD sends a management datagram, to a NIC of this daemon or to another host. One to
 // this daemon is delivered later, never from within the call.
 func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
@@ -75,7 +89,6 @@ func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
 	if c == nil {
 		return
 	}
-	e.mgmt.stale = true
 	r := e.find(c, &from, &to)
 	switch {
 	case r.card != nil:
@@ -101,24 +114,7 @@ func (m *management) datagram(from, to ib.GID, mad []byte) *transport.Burst {
 	return &m.burst
 }
 
-// managementDue is when a Management has something to do; zero is never.
-func (e *Engine) managementDue() ib.Time {
-	if e.mgmt.stale {
-		e.mgmt.stale, e.mgmt.due = false, e.cards.managementDue()
-	}
-	return e.mgmt.due
-}
-
-func (c *cards) managementDue() (due ib.Time) {
-	for _, c := range c.of {
-		if c.manage != nil {
-			due = sooner(due, c.manage.Deadline())
-		}
-	}
-	return due
-}
-
-// madsPerPass bounds what one pass delivers.
+// madsPerPass bounds what one pass delivers, and for how many NICs it sees to what is due.
 const madsPerPass = 8
 
 // manage delivers local datagrams and sees to what is due.
@@ -135,19 +131,19 @@ func (e *Engine) manage() bool {
 			e.worksFor(d.card)
 			d.card.manage.ReceiveMAD(d.from, d.to, d.mad[:])
 		}
-		m.stale, work = true, true
+		work = true
 	}
-	if due := e.managementDue(); due != 0 && due <= e.now {
-		for _, c := range e.cards.of {
-			if c.manage == nil {
-				continue
-			}
-			if d := c.manage.Deadline(); d != 0 && d <= e.now {
-				e.worksFor(c)
-				c.manage.Expire()
-			}
+	for range madsPerPass {
+		if due := m.timers.due(); due == 0 || due > e.now {
+			break
 		}
-		m.stale, work = true, true
+		c := m.timers.pop()
+		if d := c.manage.Deadline(); d != 0 && d <= e.now {
+			e.worksFor(c)
+			c.manage.Expire()
+		}
+		m.await(c, c.manage.Deadline())
+		work = true
 	}
 	return work
 }
@@ -172,6 +168,5 @@ func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
 	if c.manage != nil {
 		e.worksFor(c)
 		c.manage.ReceiveMAD(b.SGID, b.DGID, m.in[:])
-		m.stale = true
 	}
 }

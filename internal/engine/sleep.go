@@ -57,7 +57,7 @@ func (e *Engine) nextDeadline() ib.Time {
 	if e.chores.ticking {
 		d = sooner(d, e.chores.tick)
 	}
-	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.managementDue(), e.net.peersDue()))
+	return sooner(sooner(d, e.shared.ForeignDue()), sooner(e.mgmt.timers.due(), e.net.peersDue()))
 }
 
 // sooner is the first of two times, of which zero is never.

@@ -48,7 +48,6 @@ func (e *Engine) standIn(f func()) (ran bool, err error) {
 	// told of it already and wait for us to leave.
 	e.bells.activateRung(e.now)
 	e.longPass()
-	e.mgmt.stale = true
 	err = e.command(f)
 	for range standInPasses {
 		if !e.contain(e.step) {
@@ -65,7 +64,7 @@ func (e *Engine) handBack() {
 		e.clock()
 	}
 	due := e.nextDeadline()
-	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.mgmt.local.n > 0 || e.net.waiting() ||
+	work := len(e.bells.active) > 0 || len(e.lines.boxes.open) > 0 || e.sched.waiting() || e.local.waiting() || e.shared.EventsKept() || e.mgmt.local.n > 0 || e.net.waiting() ||
 		e.cmds.stopping.Load() || due != 0 && (e.chores.until == 0 || due < e.chores.until)
 	e.cmds.held.Store(free)
 	if work {

@@ -70,7 +70,10 @@ func TestStandInSetsDeadline(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		e.Do(func() {})
 	}
-	e.Do(func() { a.due = e.now + ib.Time(5*time.Millisecond) })
+	e.Do(func() {
+		a.due = e.now + ib.Time(5*time.Millisecond)
+		e.MADs(e.only()).Due(a.due)
+	})
 	select {
 	case <-a.rang:
 	case <-time.After(time.Minute):

@@ -55,6 +55,16 @@ func processor() (cpu uint32) {
 	return cpu
 }
 
+// switches is how often the calling thread has lost its processor: to others that the kernel ran
+// instead, or because it yielded.
+func switches() int64 {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_THREAD, &r) != nil {
+		return 0
+	}
+	return r.Nivcsw
+}
+
 // leave takes the calling thread to another processor, if it may use more than one, and leaves
 // it free to be taken elsewhere. It returns the one that it was on, or -1 if it stays.
 func leave() int {

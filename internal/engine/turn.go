@@ -15,6 +15,9 @@ func (e *Engine) turns() {
 	if e.net.traffic.polled || e.long {
 		most = longPassTime
 	}
+	if e.sched.nics.Limited() {
+		e.promptly()
+	}
 	for i := 0; i < turnsPerPass && e.sched.waiting(); i++ {
 		shared := len(e.bells.active) > 1 || e.sched.ready > 1
 		t := e.sched.next(e.now)

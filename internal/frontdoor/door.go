@@ -45,6 +45,10 @@ type Door struct {
 	// Rests: nothing is open but the socket while nobody uses the NIC. Whoever opened such a door
 	// removes the device tree, with the directory that it is in.
 	Rests bool
+	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
+	Side bool
+	// Alone: one workload at a time uses the NIC, see workload.go.
+	Alone bool
 }
 
 // A door is one that is open.
@@ -52,6 +56,7 @@ type door struct {
 	Door
 	srv      *Server
 	listener *net.UnixListener
+	tree     *devicetree.Tree
 	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
 	mu     sync.Mutex
@@ -96,24 +101,37 @@ func (d *door) writeTree(desk *inspect.Desk) error {
 		return nil
 	}
 	root, read := d.Socket+".d/sys", func() []devicetree.Counter { return desk.Counters(d.NIC) }
-	if d.Rests {
-		d.NIC.PlaceTree(root, d.DirMode, read)
+	switch {
+	case d.Side:
+		d.tree = devicetree.Later(root, d.NIC.Device, d.DirMode, read)
+		go func() { // close waits for it; whoever connects before has it written at once
+			if err := d.tree.Write(); err != nil {
+				d.srv.log.Warn("a NIC has no device tree for containers", "nic", d.NIC.Name, "error", err)
+			}
+		}()
 		return nil
+	case d.Rests:
+		d.NIC.PlaceTree(root, d.DirMode, read)
+	default:
+		if err := d.NIC.WriteTree(root, d.DirMode, read); err != nil {
+			return err
+		}
 	}
-	return d.NIC.WriteTree(root, d.DirMode, read)
+	d.tree = d.NIC.Tree
+	return nil
 }
 
 // close undoes openDoor and writeTree.
 func (d *door) close() error {
 	d.listener.Close()
 	switch {
-	case d.NIC == nil || d.NIC.Tree == nil:
+	case d.tree == nil:
 		return nil
 	case d.Rests:
-		d.NIC.Tree.Leave()
+		d.tree.Leave()
 		return nil
 	}
-	return d.NIC.Tree.Remove()
+	return d.tree.Remove()
 }
 
 // clearStale removes a socket whose daemon is gone. Who may own a path at all is

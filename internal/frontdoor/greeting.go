@@ -54,7 +54,9 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		}
 	}
 	if h.Kind == protocol.KindProcess {
-		d.use(c) // before it is claimed: nobody gives the NIC up then
+		if err := d.occupy(c, &who); err != nil { // before it is claimed: nobody gives the NIC up then
+			return err
+		}
 		if d.Claim != nil {
 			if err := d.Claim(); err != nil {
 				return refusal(syscall.EBUSY, "%v", err)
@@ -62,10 +64,10 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		}
 	}
 	if d.NIC != nil && d.Rests {
-		if err := d.NIC.Tree.Use(); err != nil {
+		if err := d.tree.Use(); err != nil {
 			return refusal(protocol.Errno(err, syscall.EIO), "the daemon cannot make the device tree: %v", err)
 		}
-		defer d.NIC.Tree.Done()
+		defer d.tree.Done()
 	}
 	switch h.Kind {
 	case protocol.KindProcess:

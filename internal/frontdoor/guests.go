@@ -27,7 +27,11 @@ type Guest struct {
 	Program  string
 	Pid, UID int
 	Since    time.Time
-	process  bool // a program, and not one of its devices, or a tool
+	// Container is that which it is in, as far as its control group tells; "" if it does not, or
+	// nobody asked.
+	Container string
+	process   bool   // a program, and not one of its devices, or a tool
+	workload  uint64 // that it is part of; 0: not known, or nobody asked
 	// who was admitted; nil: nobody, a program's devices come with the program.
 	who *caller.Caller
 }
@@ -37,6 +41,9 @@ func (g *Guest) String() string {
 	program := g.Program
 	if program == "" {
 		program = "?"
+	}
+	if g.Container != "" {
+		program = fmt.Sprintf("container %s: %s", g.Container, program)
 	}
 	return fmt.Sprintf("%s (pid %d, uid %d, for %v)", program, g.Pid, g.UID, time.Since(g.Since).Round(time.Second))
 }
@@ -75,15 +82,6 @@ func (d *door) enter(c *protocol.Conn, who *caller.Caller, asked bool) error {
 	}
 	d.guests[c] = g
 	return nil
-}
-
-// use makes a guest one who uses the NIC, and not only looks.
-func (d *door) use(c *protocol.Conn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if g := d.guests[c]; g != nil {
-		g.process = true
-	}
 }
 
 // leave undoes enter. It may be called again.

@@ -70,14 +70,15 @@ func (g guests) Sessions() []inspect.Session {
 	return out
 }
 
-// NICs implements inspect.Clients. At the door of one of a tenant's NICs there is no other.
+// NICs implements inspect.Clients. At the door of one of a tenant's NICs there is no other, nor at
+// a side door, which is a container's.
 func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
 	g.s.mu.Lock()
 	doors := slices.Clone(g.s.doors)
 	g.s.mu.Unlock()
-	first := v.NIC == doors[0].NIC
+	first := v.NIC == doors[0].NIC && !slices.ContainsFunc(doors, func(d *door) bool { return d.Side && d.Socket == v.Socket })
 	for _, d := range doors {
-		if d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
+		if d.Side || d.NIC == nil || !v.All && (d.NIC != v.NIC && !first || !v.Who.Owner && d.Admit != nil && d.Admit(v.Who, v.Conn) != nil) {
 			continue
 		}
 		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
@@ -85,7 +86,11 @@ func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {
-			n.Programs = len(d.users())
+			for _, o := range doors { // a side door leads to it, too
+				if o.NIC == d.NIC {
+					n.Programs += len(o.users())
+				}
+			}
 		}
 		out = append(out, n)
 	}

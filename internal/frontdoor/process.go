@@ -100,7 +100,7 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 		err = req.Parse((*buf)[:n])
 		errno := syscall.EINVAL
 		if err == nil && req.Op == protocol.OpSync {
-			d.NIC.Tree.Sync()
+			d.tree.Sync()
 			errno = 0
 		}
 		reply.Reset((*buf)[:0])

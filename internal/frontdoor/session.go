@@ -147,7 +147,7 @@ func (ses *session) end() {
 	s.mu.Unlock()
 	ses.account.Refund(nic.SessionBill)
 	ses.account.Drop()
-	ses.nic.Tree.Poke()
+	ses.proc.door.tree.Poke()
 }
 
 // Do implements uverbs.Device: it runs f on the loop with the session's device. It
@@ -256,7 +256,7 @@ func (ses *session) handle(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	case protocol.OpCommand:
 		return ses.command(req, reply)
 	case protocol.OpSync:
-		ses.nic.Tree.Sync()
+		ses.proc.door.tree.Sync()
 		return finish(reply, 0), nil
 	case protocol.OpRoom:
 		if len(req.Extents) == 1 {

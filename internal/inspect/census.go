@@ -33,6 +33,9 @@ type Census struct {
 
 // A copied is what a NIC had counted, and when.
 type copied struct {
+	of      *vnic.NIC
+	idle    bool // it was, and had this mark
+	mark    nic.Mark
 	counted nic.Counters
 	now     nic.Holdings
 	out, in ib.Time // throttled
@@ -87,12 +90,8 @@ func (c *Census) Read() []meter.Reading {
 		c.look.look(c.loop, func() {
 			at := time.Now()
 			for done := 0; next < len(all) && done < piece; next++ {
-				n := all[next].Device
-				done += perNIC + n.QPs()
-				to := &copies[next]
-				n.ReadCounters(&to.counted)
-				to.now, to.at = n.Holdings(), at
-				to.out, to.in = c.loop.Throttled(n)
+				done += perNIC + all[next].Device.QPs()
+				c.copy(&copies[next], all[next], at)
 			}
 		})
 		if next == begin { // the loop has ended
@@ -119,6 +118,20 @@ func (c *Census) Read() []meter.Reading {
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l), At: at})
+}
+
+// copy reads what a NIC has counted, unless nobody has used it since it was read into to.
+func (c *Census) copy(to *copied, v *vnic.NIC, at time.Time) {
+	n := v.Device
+	mark, idle := n.Mark()
+	to.at = at
+	to.out, to.in = c.loop.Throttled(n)
+	if idle && to.idle && to.of == v && to.mark == mark {
+		return
+	}
+	to.of, to.idle, to.mark = v, idle, mark
+	n.ReadCounters(&to.counted)
+	to.now = n.Holdings()
 }
 
 // Device is what all NICs together, those that are gone included, had counted when they were read

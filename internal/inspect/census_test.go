@@ -163,6 +163,31 @@ func TestUsageOfOthers(t *testing.T) {
 	}
 }
 
+// TestCensusOfIdle: what a NIC counts while nobody has it open is seen, too.
+func TestCensusOfIdle(t *testing.T) {
+	loop, tab := &atOnce{}, vnic.NewTable()
+	c := NewCensus(loop, tab)
+	n := putNIC(t, tab, "red/web", "red/net")
+	other := putNIC(t, tab, "red/db", "red/net")
+	for i := range uint64(4) {
+		for range 2 {
+			var got meter.Usage
+			for _, r := range c.Read() {
+				if r.ID == n {
+					got = r.Counted
+				}
+			}
+			if drops := got[meter.Drops(nic.DropNoQP)]; drops != i {
+				t.Errorf("%d packets dropped, want %d", drops, i)
+			}
+		}
+		n.Device.Drop(nic.DropNoQP, 1)
+		if i == 2 {
+			tab.Remove(other) // others are read into its place
+		}
+	}
+}
+
 // BenchmarkCensus1000 is the loop's time for one scrape of a thousand NICs.
 func BenchmarkCensus1000(b *testing.B) {
 	loop, tab := &atOnce{}, vnic.NewTable()

@@ -225,6 +225,35 @@ func TestRetireWaitsForLeases(t *testing.T) {
 	}
 }
 
+// A daemon waits for a container that is being started, which holds no lease.
+func TestRetireWaitsForTheExpected(t *testing.T) {
+	p, w := testPlace(t), &world{t: t}
+	lease, _, err := w.launcher(p).Ensure(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.stop(t.Context(), p)
+	if err := p.Expect(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	lease.Close()
+	if w.claim.Retire() {
+		t.Fatal("retired although somebody is expected")
+	}
+	// The time is over; or the clock was set back, far more than anybody is expected for.
+	for _, d := range []time.Duration{-time.Second, 24 * time.Hour} {
+		if err := p.Expect(d); err != nil {
+			t.Fatal(err)
+		}
+		if p.expected() {
+			t.Errorf("somebody is expected for %v", d)
+		}
+	}
+	if !w.claim.Retire() {
+		t.Fatal("did not retire although nobody is expected any more")
+	}
+}
+
 // A daemon whose directory was removed cannot be found any more: it need not stay.
 func TestRetireFromRemovedPlace(t *testing.T) {
 	p := Place{Socket: filepath.Join(t.TempDir(), "gone", "s")}

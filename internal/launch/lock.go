@@ -195,7 +195,7 @@ func (c *Claim) Retire() bool {
 	if _, err := os.Stat(filepath.Dir(c.place.Socket)); errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
-	if !c.lastUser() {
+	if c.place.expected() || !c.lastUser() {
 		return false
 	}
 	if err := os.Remove(c.place.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -204,6 +204,26 @@ func (c *Claim) Retire() bool {
 		return false
 	}
 	return true
+}
+
+// Expect keeps an ephemeral daemon for a while even if nobody uses it: somebody who cannot hold a lease,
+// a container that is being started, is about to. The time is the lease's.
+func (p Place) Expect(d time.Duration) error {
+	until := time.Now().Add(d)
+	return os.Chtimes(p.lease(), until, until)
+}
+
+// mostExpected bounds Expect, for clocks that are set back.
+const mostExpected = time.Hour
+
+// expected reports whether somebody is about to use the daemon.
+func (p Place) expected() bool {
+	info, err := os.Lstat(p.lease())
+	if err != nil {
+		return false
+	}
+	left := time.Until(info.ModTime())
+	return left > 0 && left < mostExpected
 }
 
 // lastUser takes the lease exclusively, unless a program holds it.

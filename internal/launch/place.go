@@ -33,6 +33,9 @@ func (p Place) Library() string { return filepath.Join(p.Dir(), "libvrdma.so") }
 // Sockets is the one for `vrdma run --sockets`.
 func (p Place) Sockets() string { return filepath.Join(p.Dir(), "libvrdma-sockets.so") }
 
+// Preload is the file that a container has as its /etc/ld.so.preload.
+func (p Place) Preload() string { return filepath.Join(p.Dir(), "ld.so.preload") }
+
 // Sysfs is the device tree.
 func (p Place) Sysfs() string { return filepath.Join(p.Dir(), "sys") }
 
@@ -43,10 +46,11 @@ func (p Place) Log() string { return p.Socket + ".log" }
 func (p Place) NICs() string { return p.Socket + ".nics" }
 
 // NIC is the place of a declared NIC, with everything that a program needs to use it: the
-// directory of its socket is what is mounted into a container. It is PATH.nics/TENANT/NAME; where
+// directory of its socket is what is mounted into a container. It is PATH.nics/TENANT/NAME/nic, and
+// PATH.nics/TENANT/NAME, its gate, decides who gets there; where
 // that would be too long for a socket, a number made from both names takes their place.
 func (p Place) NIC(tenant, name string) (Place, error) {
-	at := func(dir string) Place { return Place{Socket: filepath.Join(p.NICs(), dir, "vrdma.sock")} }
+	at := func(dir string) Place { return Place{Socket: filepath.Join(p.NICs(), dir, "nic", "vrdma.sock")} }
 	n := at(filepath.Join(tenant, name))
 	if len(n.Socket) > maxSocketPath || len(n.Sysfs()) > maxSysfsPath {
 		sum := sha256.Sum256([]byte(tenant + "/" + name))
@@ -54,6 +58,9 @@ func (p Place) NIC(tenant, name string) (Place, error) {
 	}
 	return At(n.Socket)
 }
+
+// Gate is the directory around that of a NIC's place.
+func (p Place) Gate() string { return filepath.Dir(filepath.Dir(p.Socket)) }
 
 func (p Place) lock() string  { return p.Socket + ".lock" }
 func (p Place) pid() string   { return p.Socket + ".pid" }

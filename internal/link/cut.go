@@ -165,8 +165,40 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 		} else if length < segment {
 			break
 		}
+		if c.b != nil && c.head == nil {
+			k, err := c.middles(p, buf[n:min(len(buf), MaxMessage)], id+1, limit)
+			if err != nil {
+				c.b = nil
+				return 0, 0, err
+			}
+			n += k * length
+			id += k
+		}
 	}
 	return n, segment, nil
+}
+
+// middles writes packets that follow p and differ from it in nothing but PSN and payload, as
+// long as that is so and there is room, and returns how many. The first has identification id.
+func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err error) {
+	// The burst's last packet may be shorter, ask for an acknowledgement, or end the message.
+	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/len(p.Bytes()))
+	if most <= 0 {
+		return 0, nil
+	}
+	s, ok := c.flow.Series(p)
+	if !ok {
+		return 0, nil
+	}
+	for ; k < most; k++ {
+		q := s.Make(buf[k*s.Size():])
+		if err := c.data.read(q.Payload()); err != nil {
+			return k, err
+		}
+		s.Seal(uint16(id + k))
+	}
+	c.packet += uint32(k)
+	return k, nil
 }
 
 // peek finds opcode, payload length and filler of the next packet.

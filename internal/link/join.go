@@ -93,6 +93,18 @@ func (j *Joiner) Extend(p wire.Packet) bool {
 	return true
 }
 
+// goesOn reports whether Extend takes another packet like the last one, with the next PSN.
+func (j *Joiner) goesOn() bool {
+	return !j.b.Last && !j.b.AckReq && !j.b.Solicited && j.last == j.size && j.size > 0
+}
+
+// again is Extend for a packet that differs from the last one in PSN and payload only, if
+// that one goesOn.
+func (j *Joiner) again(payload []byte) {
+	j.data.Add(payload)
+	j.b.Packets++
+}
+
 // Burst is what Begin and Extend have made. It is valid until the next Begin, and its
 // data as long as the packets are.
 func (j *Joiner) Burst() *transport.Burst {

@@ -3,6 +3,8 @@ package link
 import (
 	"errors"
 	"net/netip"
+
+	"vrdma/internal/transport"
 )
 
 const (
@@ -100,6 +102,34 @@ func (o *outbox) extend(n int) uint32 {
 		o.tap.message(&added, uint16(first))
 	}
 	return k
+}
+
+// put queues what the cutter makes of b as messages like m, of at most as many segments as a call
+// takes, which a flush may change.
+func (o *outbox) put(cut *Cutter, b *transport.Burst, m Message, segments func() int) error {
+	sent := uint32(0)
+	for {
+		if !o.makeRoom() {
+			o.count.SendFull += uint64(b.Packets - sent)
+			return nil
+		}
+		limit := segments()
+		start := o.follow(cut, m.Source, m.Local, m.Remote, limit)
+		n, segment, err := cut.Next(o.room[o.used:min(len(o.room), start+MaxMessage)], limit)
+		if err != nil {
+			o.count.Unreadable++
+			return err
+		}
+		switch {
+		case n == 0:
+			return nil
+		case start < o.used:
+			sent += o.extend(n)
+		default:
+			m.Segment = segment
+			sent += o.push(m, n)
+		}
+	}
 }
 
 // packetsIn is the number of datagrams in m.

@@ -221,34 +221,11 @@ func (o *Overlay) SendGroup(vni uint32, from, group netip.Addr, b *transport.Bur
 
 // sendOn is Send on a lane.
 func (o *Overlay) sendOn(l *lane, b *transport.Burst) error {
-	out := l.out
-	limit := l.segments()
-	o.cut.filler, o.cut.head = l.filler && limit > 1, &l.head
+	o.cut.filler, o.cut.head = l.filler && l.segments() > 1, &l.head
 	if err := o.cut.Start(b, l.src, l.dst); err != nil {
 		return err
 	}
-	sent := uint32(0)
-	for {
-		if !out.makeRoom() {
-			out.count.SendFull += uint64(b.Packets - sent)
-			return nil
-		}
-		limit = l.segments() // a flush may have changed it
-		start := out.follow(&o.cut, l.source, l.local, l.remote, limit)
-		n, segment, err := o.cut.Next(out.room[out.used:min(len(out.room), start+MaxMessage)], limit)
-		if err != nil {
-			out.count.Unreadable++
-			return err
-		}
-		switch {
-		case n == 0:
-			return nil
-		case start < out.used:
-			sent += out.extend(n)
-		default:
-			sent += out.push(l.message(segment), n)
-		}
-	}
+	return l.out.put(&o.cut, b, l.message(0), l.segments)
 }
 
 // SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair self.

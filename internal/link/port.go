@@ -130,7 +130,8 @@ func (c *OverlayCounters) Dropped() []uint64 {
 // is full. Poll receives.
 type Port struct {
 	outbox
-	bind Bind
+	bind     Bind
+	segments func() int // the bind's, kept: making the method value would allocate at each send
 
 	cut    Cutter
 	filler map[netip.Addr]bool // who understands it
@@ -155,6 +156,7 @@ type Port struct {
 func NewPort(bind Bind) *Port {
 	p := &Port{bind: bind, in: receiveSlots(), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}}
 	p.outbox = newOutbox(bind)
+	p.segments = bind.Segments
 	p.outbox.reseal, p.outbox.lost = p.reseal, p.tooLongFor
 	return p
 }
@@ -226,32 +228,11 @@ func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
 	if p.cut.dst != dst {
 		p.fills = p.filler[dst.Addr()]
 	}
-	p.cut.filler = p.fills && p.bind.Segments() > 1
+	p.cut.filler = p.fills && p.segments() > 1
 	if err := p.cut.Start(b, src, dst); err != nil {
 		return err
 	}
-	sent := uint32(0)
-	for {
-		if !p.makeRoom() {
-			p.count.SendFull += uint64(b.Packets - sent)
-			return nil
-		}
-		limit := p.bind.Segments()
-		start := p.follow(&p.cut, id, src, dst, limit)
-		n, segment, err := p.cut.Next(p.room[p.used:min(len(p.room), start+MaxMessage)], limit)
-		if err != nil {
-			p.count.Unreadable++
-			return err
-		}
-		switch {
-		case n == 0:
-			return nil
-		case start < p.used:
-			sent += p.extend(n)
-		default:
-			sent += p.push(Message{Segment: segment, Source: id, Local: src, Remote: dst}, n)
-		}
-	}
+	return p.put(&p.cut, b, Message{Source: id, Local: src, Remote: dst}, p.segments)
 }
 
 // SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -179,24 +178,12 @@ func (u *UDP) explain(a netip.Addr, err error) error {
 // overlayPortUser says who may have the port of VXLAN. A vxlan device of the kernel's that is up has
 // it at all addresses.
 func overlayPortUser(port uint16) string {
-	if devices := vxlanDevices(); len(devices) > 0 {
+	if devices := vxlanDevices(port); len(devices) > 0 {
 		return fmt.Sprintf("the kernel's vxlan device %s has it while it is up (ip -d link show type vxlan shows its dstport); "+
 			"set it down or give it another dstport, or choose another port for all hosts with --overlay-port", strings.Join(devices, ", "))
 	}
 	return fmt.Sprintf("another program, perhaps another vrdma daemon, has it (ss -ulnp 'sport = %d' shows which); "+
 		"stop it, or choose another port for all hosts with --overlay-port or another address with --underlay", port)
-}
-
-// vxlanDevices are the names of the kernel's vxlan devices that are up.
-func vxlanDevices() (names []string) {
-	list, _ := net.Interfaces()
-	for _, i := range list {
-		text, err := os.ReadFile("/sys/class/net/" + i.Name + "/uevent")
-		if err == nil && i.Flags&net.FlagUp != 0 && strings.Contains(string(text), "DEVTYPE=vxlan\n") {
-			names = append(names, i.Name)
-		}
-	}
-	return names
 }
 
 // prepareReceive sets the options of the receiving socket.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,7 +78,8 @@ func (w *world) step() []Reading {
 			w.nics[fmt.Sprint(w.next)] = n
 		}
 	}
-	for id, n := range w.nics {
+	for _, id := range slices.Sorted(maps.Keys(w.nics)) { // a seed is one course of events
+		n := w.nics[id]
 		if w.rnd.IntN(4) != 0 {
 			u := w.truth[n.key.Tenant]
 			for range 1 + w.rnd.IntN(4) {
@@ -115,7 +118,7 @@ func TestSums(t *testing.T) {
 	old := mostRecords
 	mostRecords = 300
 	t.Cleanup(func() { mostRecords = old })
-	for seed := range uint64(8) {
+	for seed := range uint64(24) {
 		w, now := newWorld(seed), epoch
 		path := filepath.Join(t.TempDir(), "usage")
 		m, _, err := Open(path, false, now)
@@ -428,5 +431,42 @@ func BenchmarkSample1000(b *testing.B) {
 		}
 		m.Sample(now, list)
 		m.Flush()
+	}
+}
+
+// More records than are kept, of one minute and with a clock that was set back: no old day is
+// forgotten for it.
+func TestSetBack(t *testing.T) {
+	old := mostRecords
+	mostRecords = 300
+	t.Cleanup(func() { mostRecords = old })
+	path := filepath.Join(t.TempDir(), "usage")
+	m, _, err := Open(path, false, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := Usage{TransmitBytes: 1}
+	m.Sample(epoch, []Reading{{ID: "old", Key: Key{"t", "net", "old"}, Counted: one, Gone: true}})
+	later := epoch.Add(20 * 24 * time.Hour)
+	for i := range 280 {
+		m.Sample(later.Add(time.Duration(i)*time.Minute), []Reading{{ID: i, Key: Key{"t", "net", "new"}, Counted: one, Gone: true}})
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m, _, err = Open(path, false, later.Add(-24*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for i := range 400 {
+		key := Key{"t", "net", fmt.Sprint("n", i)}
+		m.Sample(later.Add(-24*time.Hour), []Reading{{ID: key, Key: key, Counted: one, Gone: true}})
+	}
+	if err := m.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, records := sums(m); records["t"][TransmitBytes] != 681 {
+		t.Errorf("%d bytes are recorded, want 681", records["t"][TransmitBytes])
 	}
 }

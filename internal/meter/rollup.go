@@ -3,8 +3,8 @@ package meter
 import "time"
 
 // How long records keep their minute, and then their hour. After that they are of a day and of
-// a tenant, and those are kept a year and a month. If there are more than mostRecords all three
-// times are halved until there are not.
+// a tenant, and those are kept a year and a month. If there are more than mostRecords the times of
+// minutes and hours are halved until there are not, and days are forgotten only if that was in vain.
 const (
 	keepMinutes = 2 * time.Hour
 	keepHours   = 48 * time.Hour
@@ -23,15 +23,30 @@ var mostRecords = 40_000
 // older than keepDays. It reports whether anything changed. mu is held.
 func (m *Meter) rollUp(now time.Time) (changed bool) {
 	m.rolled = now
+	now = m.newest(now)
 	minutes, hours, days := keepMinutes, keepHours, keepDays
 	for {
 		changed = m.rollUpBefore(now.Add(-minutes), now.Add(-hours), now.Add(-days)) || changed
-		if len(m.records) <= mostRecords || minutes < time.Second {
-			break
+		switch {
+		case len(m.records) <= mostRecords || days < 2*day*time.Second:
+			return m.forgetGone() || changed
+		case minutes >= time.Second:
+			minutes, hours = minutes/2, hours/2
+		default:
+			days /= 2
 		}
-		minutes, hours, days = minutes/2, hours/2, days/2
 	}
-	return m.forgetGone() || changed
+}
+
+// newest is when the last record begins, or now if that is later: somebody may have set the clock
+// back, and what seems to lie ahead cannot be rolled up.
+func (m *Meter) newest(now time.Time) time.Time {
+	for at := range m.records {
+		if t := time.Unix(at.from, 0); at.span == minute && t.After(now) {
+			now = t
+		}
+	}
+	return now
 }
 
 func (m *Meter) rollUpBefore(minutes, hours, days time.Time) (changed bool) {

@@ -23,3 +23,13 @@ func TestArmedDoesNotAllocate(t *testing.T) {
 		t.Errorf("an armed completion allocates %v times", n)
 	}
 }
+
+// An event that is kept and sent allocates nothing.
+func TestKeptEventsDoNotAllocate(t *testing.T) {
+	r := newRig(t, DefaultLimits)
+	s, l := r.open(), r.loop.loop
+	if n := testing.AllocsPerRun(100, func() { l.KeepEvents(true); s.async.post(compEvent(1)); l.SendEvent() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	l.KeepEvents(false)
+}

@@ -26,23 +26,14 @@ func (q *QP) FetchSend(pos uint32, w *transport.SendWQE) bool {
 	return true
 }
 
-// Completion opcodes, numbered as enum ibv_wc_opcode.
+// wcOpcode is the operation of a request's completion.
 var wcOpcode = [16]uint32{
-	transport.WRSend: 0, transport.WRSendImm: 0, transport.WRSendInv: 0,
-	transport.WRWrite: 1, transport.WRWriteImm: 1,
-	transport.WRRead: 2, transport.WRCmpSwap: 3, transport.WRFetchAdd: 4,
-	transport.WRBindMW: 5, transport.WRLocalInv: 6,
-	transport.WRFlush: 8, transport.WRAtomicWrite: 9,
+	transport.WRSend: abi.WCOpSend, transport.WRSendImm: abi.WCOpSend, transport.WRSendInv: abi.WCOpSend,
+	transport.WRWrite: abi.WCOpWrite, transport.WRWriteImm: abi.WCOpWrite,
+	transport.WRRead: abi.WCOpRead, transport.WRCmpSwap: abi.WCOpCmpSwap, transport.WRFetchAdd: abi.WCOpFetchAdd,
+	transport.WRBindMW: abi.WCOpBindMW, transport.WRLocalInv: abi.WCOpLocalInv,
+	transport.WRFlush: abi.WCOpFlush, transport.WRAtomicWrite: abi.WCOpAtomicWrite,
 }
-
-const (
-	wcRecv         = 128
-	wcRecvWriteImm = 129
-
-	wcGRH = 1 << 0
-	wcImm = 1 << 1
-	wcInv = 1 << 3
-)
 
 // CompleteSend implements transport.NIC.
 func (q *QP) CompleteSend(w *transport.SendWQE, st transport.Status, bytes uint32) {
@@ -73,22 +64,22 @@ func (q *QP) TakeRecv(w *transport.RecvWQE) bool {
 // CompleteRecv implements transport.NIC.
 func (q *QP) CompleteRecv(w *transport.RecvWQE, r *transport.RecvResult) {
 	c := completion{
-		wrID: w.WRID, status: r.Status, opcode: wcRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
+		wrID: w.WRID, status: r.Status, opcode: abi.WCOpRecv, byteLen: r.ByteLen, qpNum: q.num, srcQP: r.SrcQP,
 		solicited: r.Solicited,
 	}
 	if r.Op == transport.RecvWriteImm {
-		c.opcode = wcRecvWriteImm
+		c.opcode = abi.WCOpRecvWriteImm
 	}
 	if r.HasImm {
-		c.flags |= wcImm
+		c.flags |= abi.WCFlagImm
 		c.imm = r.Imm
 	}
 	if r.HasInv {
-		c.flags |= wcInv
+		c.flags |= abi.WCFlagInv
 		c.imm = r.Imm
 	}
 	if r.HasGRH {
-		c.flags |= wcGRH
+		c.flags |= abi.WCFlagGRH
 		c.sl = q.lastSL
 	}
 	q.rang = q.complete(q.recvCQ, &c)

@@ -104,9 +104,20 @@ func (q *eventQueue) refund(n int) {
 // its own.
 const maxWaiting = 1 << 16
 
-// post sends an event, or keeps it until the client has read others.
+// post sends an event: now, or when the loop comes to it.
 func (q *eventQueue) post(e event) {
 	if q == nil || q.closed {
+		return
+	}
+	if l := q.session.loop; l != nil && l.keep(q, e) {
+		return
+	}
+	q.send(e)
+}
+
+// send sends an event, or keeps it until the client has read others.
+func (q *eventQueue) send(e event) {
+	if q.closed {
 		return
 	}
 	if len(q.waiting) == 0 {
@@ -146,6 +157,9 @@ func (q *eventQueue) pump() (full bool) {
 func (q *eventQueue) withdraw(sent uint32, mine func(*event) bool) (n uint32) {
 	if q == nil || q.closed || sent == 0 {
 		return 0
+	}
+	if l := q.session.loop; l != nil {
+		l.sendKept()
 	}
 	// The channel holds a few hundred. Those of others go back, for which there is room
 	// now: nobody but us writes.

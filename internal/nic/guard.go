@@ -353,5 +353,13 @@ func (q *QP) revoke(peer ib.GID, c ib.Contact) {
 	q.session.Arena.setReady(q.handle, q.CanPost())
 	q.NoteError()
 	q.owner.Wake()
+	q.revoked = q.nic.rules.number
 	q.refuse(Revoked, peer, c)
+}
+
+// Revoked reports whether the rules that hold now have ended a queue pair: then that is counted and
+// told, and the end of its connection is the same thing.
+func (n *NIC) Revoked(num uint32) bool {
+	q := n.qps[num]
+	return q != nil && q.revoked != 0 && q.revoked == n.rules.number
 }

@@ -73,6 +73,7 @@ type Loop struct {
 	foreign foreign
 
 	waiters waiters
+	kept    keptEvents
 }
 
 // NewLoop makes one. rouse has the loop call CollectForeign soon; any goroutine may call it.

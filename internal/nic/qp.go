@@ -65,6 +65,7 @@ type QP struct {
 	// For the rules: see guard.go.
 	contact ib.Contact // how it came to its peer
 	judged  uint32     // the number of the Guard that judged it; 0: none did
+	revoked uint32     // that of the one that ended it
 	tells   verdict    // about datagrams that it sends
 	hears   verdict    // about datagrams that come
 	denied  uint64     // requests for operations that were refused, as far as somebody was told

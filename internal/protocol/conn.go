@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -126,11 +127,23 @@ func Connect(socket string) (*net.UnixConn, error) {
 // Dial opens a conversation with the daemon at socket. Magic and Protocol of h are
 // filled in.
 func Dial(socket string, h Hello) (*Session, error) {
+	return DialContext(context.Background(), socket, h)
+}
+
+// DialContext is Dial that ends with a context: who listens there may never answer.
+func DialContext(ctx context.Context, socket string, h Hello) (*Session, error) {
 	u, err := Connect(socket)
 	if err != nil {
 		return nil, fmt.Errorf("no vrdma daemon answers: %w", err)
 	}
+	stop := context.AfterFunc(ctx, func() { u.SetDeadline(time.Unix(1, 0)) })
 	s, err := greet(NewConn(u), h)
+	if !stop() {
+		if err == nil {
+			s.Close()
+		}
+		err = fmt.Errorf("no vrdma daemon answers: %w", ctx.Err())
+	}
 	if err != nil {
 		u.Close()
 		return nil, err

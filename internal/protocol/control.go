@@ -91,6 +91,8 @@ type StoreStatus struct {
 	Why   string    `json:"why,omitempty"` // it is not in step
 	// Problems are entries that were left out.
 	Problems []string `json:"problems,omitempty"`
+	// Generation is the store's revision of the last change of what is declared that holds on this host.
+	Generation int64 `json:"generation,omitempty"`
 }
 
 // NICDoor is a NIC that can be opened, and where.

@@ -1,6 +1,7 @@
 package rack
 
 import (
+	"io"
 	"sync"
 
 	"vrdma/internal/link"
@@ -48,49 +49,48 @@ func (r *Rack) Connect(m *overlay.Map) error {
 	return err
 }
 
-// openOverlay opens the way to other hosts. If that fails it is tried again with the next map.
+// openOverlay opens the way to other hosts.
 func (r *Rack) openOverlay() error {
 	o, err := r.cfg.OpenOverlay()
 	if err == nil {
-		if perr := r.onLoop(func() { err = r.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) }); perr != nil {
-			err = perr
-		}
-		if err != nil {
-			o.Close()
-		}
+		err = r.add(o, func() error { return r.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) })
 	}
-	c := &r.connection
 	if err == nil {
-		c.open, c.said = o, ""
-		return nil
+		r.connection.open = o
 	}
-	if c.said != err.Error() {
-		c.said = err.Error()
-		r.cfg.Log.Error("virtual networks stay on this host: the overlay cannot be opened", "error", err)
+	return r.opened(err, "virtual networks stay on this host: the overlay cannot be opened")
+}
+
+// openTunnel opens the tunnel that encrypted networks need.
+func (r *Rack) openTunnel() error {
+	t, err := r.cfg.OpenTunnel()
+	if err == nil {
+		err = r.add(t, func() error { return r.cfg.Engine.AddTunnel(t) })
+	}
+	r.connection.sealed = err == nil
+	return r.opened(err, "encrypted networks stay on this host: the tunnel cannot be opened")
+}
+
+// add gives the engine what was opened. What it does not take is closed.
+func (r *Rack) add(c io.Closer, give func() error) (err error) {
+	if perr := r.onLoop(func() { err = give() }); perr != nil {
+		err = perr
+	}
+	if err != nil {
+		c.Close()
 	}
 	return err
 }
 
-// openTunnel opens the tunnel that encrypted networks need. If that fails it is tried again with the
-// next map.
-func (r *Rack) openTunnel() error {
-	t, err := r.cfg.OpenTunnel()
-	if err == nil {
-		if perr := r.onLoop(func() { err = r.cfg.Engine.AddTunnel(t) }); perr != nil {
-			err = perr
-		}
-		if err != nil {
-			t.Close()
-		}
-	}
+// opened says once why something could not be opened; it is tried again with the next map.
+func (r *Rack) opened(err error, what string) error {
 	c := &r.connection
-	if err == nil {
-		c.sealed, c.said = true, ""
-		return nil
-	}
-	if c.said != err.Error() {
+	switch {
+	case err == nil:
+		c.said = ""
+	case c.said != err.Error():
 		c.said = err.Error()
-		r.cfg.Log.Error("encrypted networks stay on this host: the tunnel cannot be opened", "error", err)
+		r.cfg.Log.Error(what, "error", err)
 	}
 	return err
 }

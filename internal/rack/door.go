@@ -14,7 +14,9 @@ import (
 	"syscall"
 
 	"vrdma/internal/caller"
+	"vrdma/internal/container"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
 )
 
@@ -22,12 +24,14 @@ import (
 //
 //	PATH.nics/                0711: who does not know a name finds none
 //	  TENANT/                 0711
-//	    NAME/                 what is mounted
-//	      vrdma.sock          the door
-//	      vrdma.sock.d/       libvrdma.so, libvrdma-sockets.so (links), sys/ (the device tree)
+//	    NAME/                 the gate: only those pass who may open the NIC (gate.go)
+//	      nic/                what is mounted
+//	        vrdma.sock        the door
+//	        vrdma.sock.d/     libvrdma.so, libvrdma-sockets.so (links), ld.so.preload, sys/ (the device tree)
 //
 // A NIC that does not say who may open it has the modes of the daemon's own socket. One that
-// does can be connected to by everybody, and the door asks.
+// does can be connected to by everybody who has passed the gate, or has the directory mounted,
+// and the door asks.
 
 // searchable is the mode of directories in which names are looked up and not listed.
 const searchable = 0o711
@@ -83,12 +87,8 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	if err := r.makeDirectories(s, dirMode); err != nil {
 		return err
 	}
-	for _, link := range []struct{ from, to string }{
-		{r.cfg.Place.Library(), s.place.Library()}, {r.cfg.Place.Sockets(), s.place.Sockets()},
-	} {
-		if err := share(link.from, link.to); err != nil {
-			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
-		}
+	if err := r.install(s.place); err != nil {
+		return err
 	}
 	if !s.open.anybody() {
 		r.warnUnreachable()
@@ -101,23 +101,47 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	return r.doors.OpenDoor(frontdoor.Door{
 		Claim:  claim,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
-		Commands: a.commands, Requests: a.requests, Rests: true,
+		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
 	})
+}
+
+// install puts the files that are the same for all NICs into a NIC's directory.
+func (r *Rack) install(at launch.Place) error {
+	of := r.cfg.Place
+	for _, link := range []struct{ from, to string }{
+		{of.Library(), at.Library()}, {of.Sockets(), at.Sockets()},
+	} {
+		if err := share(link.from, link.to); err != nil {
+			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
+		}
+	}
+	if err := os.Remove(at.Preload()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(at.Preload(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(container.PreloadText)
+	return errors.Join(err, f.Chmod(0o644), f.Close())
 }
 
 // makeDirectories makes a NIC's directory, and those that it is in.
 func (r *Rack) makeDirectories(s *slot, mode fs.FileMode) error {
 	r.directories.Lock()
 	defer r.directories.Unlock()
-	dir := filepath.Dir(s.place.Socket)
-	for at := r.cfg.Place.NICs(); at != dir; {
+	gate := s.place.Gate()
+	for at := r.cfg.Place.NICs(); at != gate; {
 		if err := makeDirectory(at, searchable); err != nil {
 			return err
 		}
-		rest, _ := filepath.Rel(at, dir) // dir lies below at
+		rest, _ := filepath.Rel(at, gate) // gate lies below at
 		at = filepath.Join(at, strings.SplitN(rest, "/", 2)[0])
 	}
-	return errors.Join(makeDirectory(dir, mode), makeDirectory(s.place.Dir(), mode))
+	if err := makeDirectory(gate, 0o700); err != nil {
+		return err
+	}
+	return errors.Join(r.setGate(s), makeDirectory(filepath.Dir(s.place.Socket), mode), makeDirectory(s.place.Dir(), mode))
 }
 
 // modes are those of a NIC's socket and directory.
@@ -131,7 +155,7 @@ func (r *Rack) modes(s *slot) (socket, dir fs.FileMode) {
 // allow gives the socket and its directories the modes that they have to have now.
 func (r *Rack) allow(s *slot) error {
 	mode, dirMode := r.modes(s)
-	err := errors.Join(os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
+	err := errors.Join(r.setGate(s), os.Chmod(s.place.Socket, mode), os.Chmod(filepath.Dir(s.place.Socket), dirMode), os.Chmod(s.place.Dir(), dirMode))
 	return errors.Join(err, s.nic.Tree.Allow(dirMode))
 }
 
@@ -182,21 +206,12 @@ func (r *Rack) warnUnreachable() {
 		"directory", dir, "advice", "chmod o+x it, or start the daemon with --mode 0666")
 }
 
-// clear removes what lies in a NIC's directory. The directory stays.
-func (r *Rack) clear(s *slot) error {
-	err := os.RemoveAll(s.place.Dir())
-	if rerr := os.Remove(s.place.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	return err
-}
-
 // discard takes a NIC's directory away, and that of the tenant with the last one. What was in it,
 // more than a hundred files, is removed beside everything else.
 func (r *Rack) discard(s *slot) {
 	r.directories.Lock()
 	defer r.directories.Unlock()
-	dir, bin := filepath.Dir(s.place.Socket), r.bin()
+	dir, bin := s.place.Gate(), r.bin()
 	r.discarded++
 	to := filepath.Join(bin, strconv.Itoa(r.discarded))
 	err := makeDirectory(bin, 0o700)
@@ -235,8 +250,15 @@ func (r *Rack) prune(dir string) {
 // called when all NICs that are declared have been put in.
 func (r *Rack) Sweep() {
 	here := make(map[string]bool)
+	var sockets []string
 	for _, s := range r.slots {
-		for dir := filepath.Dir(s.place.Socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
+		sockets = append(sockets, s.place.Socket)
+	}
+	if r.exposed != nil {
+		sockets = append(sockets, r.exposed.place.Socket)
+	}
+	for _, socket := range sockets {
+		for dir := filepath.Dir(socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
 			here[dir] = true
 		}
 	}

@@ -79,6 +79,8 @@ type Config struct {
 	Capped func(k tenant.Key, limit string)
 	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
 	Claim func(tenant.Key) error
+	// Changed hears that NICs were put in or pulled out; nil: nobody does.
+	Changed func()
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
 	Connected func(*vnic.NIC, rdmacm.Notice)
 }
@@ -97,7 +99,8 @@ type Rack struct {
 	chores  chores
 
 	connection connection
-	warned     bool // see warnUnreachable
+	exposed    *exposed // nil: the default NIC has no directory for containers
+	warned     bool     // see warnUnreachable
 
 	// directories is held while those are made or removed that more than one NIC is in.
 	directories sync.Mutex
@@ -276,12 +279,20 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	r.mu.Lock()
 	r.slots[s.key] = s
 	r.mu.Unlock()
+	r.changed()
 	r.chores.add(func() { // whoever connects to it before has it written at once
 		if err := s.nic.Tree.Write(); err != nil {
 			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
 		}
 	})
 	return nil
+}
+
+// changed tells that there are other NICs now.
+func (r *Rack) changed() {
+	if r.cfg.Changed != nil {
+		r.cfg.Changed()
+	}
 }
 
 // device is the device of a NIC.
@@ -367,6 +378,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 		delete(r.slots, s.key)
 	}
 	r.mu.Unlock()
+	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
 		r.drop(s.account)
@@ -392,10 +404,11 @@ func (r *Rack) Enforce(w *tenant.World) {
 func (r *Rack) Close() {
 	r.chores.stop()
 	for _, s := range r.slots {
-		if err := r.clear(s); err != nil {
+		if err := clearPlace(s.place); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
 	}
+	r.conceal()
 	os.RemoveAll(r.bin()) // what is left Sweep finds, when the next daemon starts
 	r.directories.Lock()
 	defer r.directories.Unlock()

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/budget"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
@@ -160,8 +162,8 @@ func TestNetworks(t *testing.T) {
 func TestRemoveAndPut(t *testing.T) {
 	r, doors := testRack(t)
 	c := put(t, r, "red", "a", "10.1.0.1")
-	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a")
-	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o711, "../..": 0o711} {
+	dir := filepath.Join(r.cfg.Place.NICs(), "red", "a", "nic")
+	for path, mode := range map[string]os.FileMode{"": 0o700, "..": 0o700, "../..": 0o711, "../../..": 0o711} {
 		if info, err := os.Stat(filepath.Join(dir, path)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v %v, want mode %o", filepath.Join(dir, path), info, err, mode)
 		}
@@ -326,5 +328,40 @@ func TestLimits(t *testing.T) {
 	want.PDs, want.CQs, want.QPs, want.MRs, want.MWs, want.SRQs, want.AHs, want.Channels, want.Memory = 1, 2, 3, 4, 5, 6, 7, 8, 9
 	if set, low := SetLimits(nic.DefaultLimits, said), lower(nic.DefaultLimits, said); set != want || low != want {
 		t.Errorf("all: %+v and %+v, want %+v", set, low, want)
+	}
+}
+
+// The directory around a NIC's own lets those pass who may open it, and no others.
+func TestGate(t *testing.T) {
+	r, _ := testRack(t)
+	c := put(t, r, "red", "a", "10.1.0.1")
+	s := r.slot(c.Key())
+	for _, test := range []struct {
+		who  tenant.Who
+		mode os.FileMode
+		acl  string // of acl(5), in the kernel's form
+	}{
+		{tenant.Who{UIDs: []int{7, 5, 7}, GIDs: []int{9}}, 0o710,
+			"\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x01\x00\x05\x00\x00\x00" + "\x02\x00\x01\x00\x07\x00\x00\x00" +
+				"\x04\x00\x00\x00\xff\xff\xff\xff" + "\x08\x00\x01\x00\x09\x00\x00\x00" + "\x10\x00\x01\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"},
+		{tenant.Who{Container: "/pod"}, 0o711, ""},
+		{tenant.Who{GIDs: []int{9}, Container: "/pod"}, 0o710,
+			"\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x08\x00\x01\x00\x09\x00\x00\x00" +
+				"\x10\x00\x01\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"},
+		{tenant.Who{}, 0o700, ""},
+	} {
+		s.open.set(test.who)
+		if err := r.setGate(s); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(s.place.Gate())
+		if err != nil || info.Mode().Perm() != test.mode {
+			t.Errorf("%+v: %v, %v, want mode %o", test.who, info, err, test.mode)
+		}
+		var b [256]byte
+		n, err := unix.Getxattr(s.place.Gate(), aclAttribute, b[:])
+		if n = max(n, 0); string(b[:n]) != test.acl || n == 0 && !errors.Is(err, unix.ENODATA) {
+			t.Errorf("%+v: the list is %x (%v), want %x", test.who, b[:n], err, test.acl)
+		}
 	}
 }

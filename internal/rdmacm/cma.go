@@ -15,6 +15,8 @@ type Link interface {
 	// SendMAD sends mad from queue pair 1 at one of our addresses to queue pair 1 at
 	// another. It keeps no reference to mad and delivers nothing before it returns.
 	SendMAD(from, to ib.GID, mad []byte)
+	// Due says that Deadline may be as soon as this.
+	Due(at ib.Time)
 	// Now is the loop's clock.
 	Now() ib.Time
 }
@@ -44,7 +46,7 @@ func New(n *nic.NIC, l Link) *CMA {
 	a := &CMA{nic: n, link: l, ports: make(map[portKey]*port), clients: make(map[*Client]struct{}), vacant: make(map[portKey]vacancy), talking: make(map[ib.GID]map[*ID]struct{}), judged: n.Generation()}
 	n.SetConnections(a)
 	a.nextPort = firstEphemeral + uint16(n.Random()%(lastEphemeral-firstEphemeral))
-	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a, Changed: changed})
+	a.manager = cm.New(cm.Config{GUID: n.NodeGUID, Random: n.Random, Env: a, Due: l.Due, Changed: changed})
 	return a
 }
 

@@ -33,6 +33,8 @@ type mad struct {
 }
 
 func (f *fabric) Now() ib.Time { return f.now }
+func (f *fabric) Due(ib.Time)  {}
+
 func (f *fabric) SendMAD(from, to ib.GID, b []byte) {
 	if !f.off {
 		f.q = append(f.q, mad{from, to, slices.Clone(b)})

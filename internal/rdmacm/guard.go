@@ -13,20 +13,31 @@ var _ nic.Connections = (*CMA)(nil)
 
 // allowed judges a connection for a service; what is what is refused if it is not.
 func (a *CMA) allowed(what nic.Refusal, peer ib.GID, qpType uint8, by ib.Asker, service uint64, c *Client) bool {
+	contact := contactOf(qpType, by, service)
+	if a.may(peer, contact) {
+		return true
+	}
+	a.refuse(what, peer, contact, c)
+	return false
+}
+
+// may reports whether the rules allow a contact.
+func (a *CMA) may(peer ib.GID, contact ib.Contact) bool {
 	g := a.nic.Guard()
 	if g == nil {
 		return true
 	}
-	contact := contactOf(qpType, by, service)
-	if ops, _ := g.Judge(peer, contact); ops != 0 {
-		return true
-	}
+	ops, _ := g.Judge(peer, contact)
+	return ops != 0
+}
+
+// refuse counts and tells that a contact is refused.
+func (a *CMA) refuse(what nic.Refusal, peer ib.GID, contact ib.Contact, c *Client) {
 	d := nic.Denial{Peer: peer, Contact: contact}
 	if c != nil {
 		d.Pid, d.UID, d.Program = c.Pid, c.UID, c.Program
 	}
 	a.nic.Refuse(what, d, a.now())
-	return false
 }
 
 func contactOf(qpType uint8, by ib.Asker, service uint64) ib.Contact {
@@ -132,10 +143,17 @@ func (a *CMA) Rejudge(most int) (more bool) {
 		id := a.old[last]
 		a.old[last] = nil
 		a.old = a.old[:last]
-		if id.state == Connecting && id.conn != nil &&
-			!a.allowed(nic.Revoked, id.dgid, id.qpType, id.asker(), id.service(), id.client) {
-			id.revoke()
+		if id.state != Connecting || id.conn == nil {
+			continue
 		}
+		contact := contactOf(id.qpType, id.asker(), id.service())
+		if a.may(id.dgid, contact) {
+			continue
+		}
+		if !a.nic.Revoked(id.qpn & 0xffffff) {
+			a.refuse(nic.Revoked, id.dgid, contact, id.client)
+		}
+		id.revoke()
 	}
 	if len(a.old) == 0 {
 		a.old = nil

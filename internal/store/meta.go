@@ -6,7 +6,10 @@ import (
 	"fmt"
 )
 
-// Schema is that of the values that this version writes, and the highest that it reads.
+// Schema is that of the values that this version writes, and the highest that it reads. A daemon that is
+// older than another one leaves out what it cannot read, and what it had of that stays; who adds what
+// must not be overlooked raises it. Fields that may be overlooked are added without: readers pass over
+// those that they do not know.
 const Schema = 1
 
 // KeyMeta is the key of Meta.
@@ -17,8 +20,6 @@ const KeyMeta = "meta"
 type Meta struct {
 	Schema int    `json:"schema"`
 	ID     string `json:"id"`
-	// Daemon is the least version that writes here.
-	Daemon string `json:"daemon,omitempty"`
 }
 
 // Identify reads who a store is; there is false for one that nobody has written to yet.
@@ -38,8 +39,8 @@ func Identify(s Store) (m Meta, there bool, err error) {
 
 // Name is what whoever writes to a store first does besides: it says who the store is, on the
 // condition that nobody has.
-func Name(daemon string) (Meta, Condition, Write) {
-	m := Meta{Schema: Schema, ID: rand.Text(), Daemon: daemon}
-	value, _ := json.Marshal(m) // a number and two strings: it cannot fail
+func Name() (Meta, Condition, Write) {
+	m := Meta{Schema: Schema, ID: rand.Text()}
+	value, _ := json.Marshal(m) // a number and a string: it cannot fail
 	return m, Condition{Key: KeyMeta}, Write{Key: KeyMeta, Value: value}
 }

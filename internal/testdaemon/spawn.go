@@ -27,6 +27,18 @@ func Main() {
 	os.Exit(0)
 }
 
+// Tests runs the tests of a package, with a daemon for its examples: VRDMA_SOCKET leads there. It is what
+// TestMain calls, instead of Main, and returns the exit status.
+func Tests(m *testing.M) int {
+	Main()
+	h := &host{}
+	defer h.end()
+	socket, stop := Run(h)
+	defer stop()
+	os.Setenv("VRDMA_SOCKET", socket)
+	return m.Run()
+}
+
 // Spawn starts a daemon in a process of its own, which ends with the test, and returns its socket.
 func Spawn(t testing.TB) string {
 	t.Helper()

@@ -1,57 +1,59 @@
 package transport
 
-// Status of a completion, numbered as enum ibv_wc_status.
+import "vrdma/internal/abi"
+
+// Status of a completion, numbered as the ring has it.
 type Status uint8
 
 const (
-	Success Status = iota
-	LocLenErr
-	LocQPOpErr
-	LocEECOpErr
-	LocProtErr
-	WRFlushErr
-	MWBindErr
-	BadRespErr
-	LocAccessErr
-	RemInvReqErr
-	RemAccessErr
-	RemOpErr
-	RetryExcErr
-	RNRRetryExcErr
-	LocRDDViolErr
-	RemInvRDReqErr
-	RemAbortErr
-	InvEECNErr
-	InvEECStateErr
-	FatalErr
-	RespTimeoutErr
-	GeneralErr
+	Success        Status = abi.WCStatusSuccess
+	LocLenErr      Status = abi.WCStatusLocLenErr
+	LocQPOpErr     Status = abi.WCStatusLocQPOpErr
+	LocEECOpErr    Status = abi.WCStatusLocEECOpErr
+	LocProtErr     Status = abi.WCStatusLocProtErr
+	WRFlushErr     Status = abi.WCStatusWRFlushErr
+	MWBindErr      Status = abi.WCStatusMWBindErr
+	BadRespErr     Status = abi.WCStatusBadRespErr
+	LocAccessErr   Status = abi.WCStatusLocAccessErr
+	RemInvReqErr   Status = abi.WCStatusRemInvReqErr
+	RemAccessErr   Status = abi.WCStatusRemAccessErr
+	RemOpErr       Status = abi.WCStatusRemOpErr
+	RetryExcErr    Status = abi.WCStatusRetryExcErr
+	RNRRetryExcErr Status = abi.WCStatusRNRRetryExcErr
+	LocRDDViolErr  Status = abi.WCStatusLocRDDViolErr
+	RemInvRDReqErr Status = abi.WCStatusRemInvRDReqErr
+	RemAbortErr    Status = abi.WCStatusRemAbortErr
+	InvEECNErr     Status = abi.WCStatusInvEECNErr
+	InvEECStateErr Status = abi.WCStatusInvEECStateErr
+	FatalErr       Status = abi.WCStatusFatalErr
+	RespTimeoutErr Status = abi.WCStatusRespTimeoutErr
+	GeneralErr     Status = abi.WCStatusGeneralErr
 )
 
-// WROp is a work request's operation, numbered as enum ibv_wr_opcode.
+// WROp is a work request's operation, numbered as the ring has it.
 type WROp uint8
 
 const (
-	WRWrite       WROp = 0
-	WRWriteImm    WROp = 1
-	WRSend        WROp = 2
-	WRSendImm     WROp = 3
-	WRRead        WROp = 4
-	WRCmpSwap     WROp = 5
-	WRFetchAdd    WROp = 6
-	WRLocalInv    WROp = 7
-	WRBindMW      WROp = 8
-	WRSendInv     WROp = 9
-	WRFlush       WROp = 14
-	WRAtomicWrite WROp = 15
+	WRWrite       WROp = abi.WRWrite
+	WRWriteImm    WROp = abi.WRWriteImm
+	WRSend        WROp = abi.WRSend
+	WRSendImm     WROp = abi.WRSendImm
+	WRRead        WROp = abi.WRRead
+	WRCmpSwap     WROp = abi.WRCmpSwap
+	WRFetchAdd    WROp = abi.WRFetchAdd
+	WRLocalInv    WROp = abi.WRLocalInv
+	WRBindMW      WROp = abi.WRBindMW
+	WRSendInv     WROp = abi.WRSendInv
+	WRFlush       WROp = abi.WRFlush
+	WRAtomicWrite WROp = abi.WRAtomicWrite
 )
 
-// Send flags, numbered as enum ibv_send_flags.
+// Send flags.
 const (
-	FlagFence     = 1 << 0
-	FlagSignaled  = 1 << 1
-	FlagSolicited = 1 << 2
-	FlagInline    = 1 << 3
+	FlagFence     = abi.WRFlagFence
+	FlagSignaled  = abi.WRFlagSignaled
+	FlagSolicited = abi.WRFlagSolicited
+	FlagInline    = abi.WRFlagInline
 )
 
 // MaxSGE is the most entries a scatter/gather list has.

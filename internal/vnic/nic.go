@@ -34,7 +34,7 @@ type NIC struct {
 }
 
 // Routes is how the network that a NIC is in reaches other hosts. Package routes asks the
-// kernel, for the host's network; an overlay will know it by itself.
+// kernel, for the host's network; who is where in a virtual one is in the map.
 type Routes interface {
 	// From finds the address from which a host is reached; from may be unspecified.
 	From(from, to netip.Addr) (netip.Addr, error)

@@ -75,12 +75,17 @@ func (f *Flow) Sum(p Packet, id uint16) uint32 {
 	if f.IsIPv4() {
 		s ^= shifted[behindID+1][id>>8] ^ shifted[behindID][id&0xff]
 	}
-	b := p.data[:BTHSize]
-	s ^= binary.LittleEndian.Uint32(b)
-	s = shifted[11][byte(s)] ^ shifted[10][byte(s>>8)] ^ shifted[9][byte(s>>16)] ^ shifted[8][s>>24] ^
-		shifted[7][0xff] ^ shifted[6][b[5]] ^ shifted[5][b[6]] ^ shifted[4][b[7]] ^
-		shifted[3][b[8]] ^ shifted[2][b[9]] ^ shifted[1][b[10]] ^ shifted[0][b[11]]
+	s = behindBTH(s, p.data, p.BTH().PSN())
 	return crc32.Update(^s, crc32.IEEETable, p.data[BTHSize:len(p.data)-ICRCSize])
+}
+
+// behindBTH is the state s of a CRC, taken on over the BTH b with this PSN.
+func behindBTH(s uint32, b BTH, psn uint32) uint32 {
+	b = b[:BTHSize]
+	s ^= binary.LittleEndian.Uint32(b)
+	return shifted[11][byte(s)] ^ shifted[10][byte(s>>8)] ^ shifted[9][byte(s>>16)] ^ shifted[8][s>>24] ^
+		shifted[7][0xff] ^ shifted[6][b[5]] ^ shifted[5][b[6]] ^ shifted[4][b[7]] ^
+		shifted[3][b[8]] ^ shifted[2][byte(psn>>16)] ^ shifted[1][byte(psn>>8)] ^ shifted[0][byte(psn)]
 }
 
 // measure computes the state behind the headers of a packet of n bytes.
@@ -103,7 +108,7 @@ const behindID = IPv4Size - ipv4ID - 2 + UDPSize
 // twelve bytes one after the other; with these tables it is twelve lookups at once.
 var shifted = shiftedTables()
 
-func shiftedTables() (t [behindID + 2][256]uint32) {
+func shiftedTables() (t [behindID + BTHSize + 2][256]uint32) {
 	t[0] = *crc32.IEEETable
 	for n := 1; n < len(t); n++ {
 		for b, v := range t[n-1] {

@@ -64,9 +64,15 @@ func (d *device) serveMail(buf []byte) {
 // serveBox opens the mailbox, and shuts it when it is silent.
 func (d *device) serveBox(buf []byte) bool {
 	d.mail.Open()
+	patience := time.Now() // on a busy machine the program may not come at once
+	d.f.mu.Lock()
+	if d.f.mailed == 0 {
+		patience = patience.Add(50 * time.Millisecond)
+	}
+	d.f.mu.Unlock()
 	for silent := 0; ; silent++ {
 		asked, shut := d.mail.Asked(), false
-		if !asked && silent >= 1000 {
+		if !asked && silent >= 1000 && time.Now().After(patience) {
 			asked, shut = d.mail.Shut(), true
 		}
 		if asked {
@@ -84,7 +90,7 @@ func (d *device) serveBox(buf []byte) bool {
 			if !ok {
 				return false
 			}
-			silent = 0
+			silent, patience = 0, time.Time{}
 		}
 		if shut {
 			return true

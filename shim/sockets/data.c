@@ -37,6 +37,7 @@ static ssize_t receive(struct entry *e, void *buf, size_t n, int flags)
 			return (ssize_t)got;
 		if (r > 0) {
 			got += (size_t)r;
+			flow_moved(e, false, (size_t)r);
 			if (got == n || !(flags & MSG_WAITALL) || (flags & MSG_PEEK))
 				return (ssize_t)got;
 			continue;
@@ -55,6 +56,7 @@ static ssize_t transmit(struct entry *e, const void *buf, size_t n, int flags)
 		ssize_t r = REAL(send)(fd_of(e), (const char *)buf + put, n - put, MSG_DONTWAIT);
 		if (r > 0) {
 			put += (size_t)r;
+			flow_moved(e, true, (size_t)r);
 			continue;
 		}
 		atomic_fetch_add_explicit(&e->stalls, 1, memory_order_relaxed);

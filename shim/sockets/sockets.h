@@ -27,6 +27,7 @@
  *   names.c    getsockname, getpeername
  *   data.c     read, write and their kin
  *   wait.c     poll and select
+ *   flow.c     streams: sleeping while a buffer fills
  *   epoll.c    epoll, made of poll
  *   options.c  getsockopt, setsockopt, fcntl, ioctl
  *   library.c  mends rsockets itself: its service threads, its settings
@@ -147,6 +148,12 @@ void timers_forget(void); /* in a fork child: they are the parent's */
 int wait_many(struct pollfd *fds, nfds_t n, const struct timespec *timeout); /* poll, as the program means it */
 /* Wait for one: 0, or -1 and errno (EAGAIN: patience is over). */
 int wait_one(struct entry *e, short events, int patience);
+
+/* ---- flow.c ---- */
+
+void flow_moved(const struct entry *e, bool out, size_t n); /* by this thread */
+/* Before waiting: 1 after a break, 0 if none is due, or -1 and EINTR. limit may be NULL. */
+int flow_break(const struct timespec *limit);
 
 /* ---- names.c ---- */
 

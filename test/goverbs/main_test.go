@@ -25,6 +25,14 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// longContext is for what has many steps.
+func longContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // A program is a Go program with a device and a buffer.
 type program struct {
 	dev *verbs.Device

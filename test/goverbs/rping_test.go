@@ -15,17 +15,22 @@ const (
 	pingSize = 64
 )
 
-// TestClientOfRping is rping's client: the server reads our buffer and writes it back.
 func TestClientOfRping(t *testing.T) {
-	harness.Need(t, "rping")
 	d := harness.Device(t)
+	clientOfRping(t, d, "127.0.0.1", d)
+}
+
+// clientOfRping is rping's client: the server, at another host perhaps, reads our buffer and writes it
+// back.
+func clientOfRping(t *testing.T, there *harness.Daemon, ip string, here *harness.Daemon) {
+	harness.Need(t, "rping")
 	port := harness.FreePort(t)
-	server := d.Launch(t, "rping", "-s", "-v", "-V", "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-S", strconv.Itoa(pingSize))
-	d.AwaitManaged(t, server, port)
-	p := newProgram(t, d.Socket)
+	server := there.Launch(t, "rping", "-s", "-v", "-V", "-a", ip, "-p", strconv.Itoa(port), "-S", strconv.Itoa(pingSize))
+	there.AwaitManaged(t, server, port)
+	p := newProgram(t, here.Socket)
 	received = false
 	var err error
-	if p.c, err = p.m.Dial(testContext(t), fmt.Sprintf("127.0.0.1:%d", port), p.config()); err != nil {
+	if p.c, err = p.m.Dial(testContext(t), fmt.Sprintf("%s:%d", ip, port), p.config()); err != nil {
 		t.Fatal(err)
 	}
 	data := p.mr.Bytes()[dataAt : dataAt+pingSize]
@@ -61,17 +66,21 @@ func ping(b []byte, i int) {
 	b[len(b)-1] = 0
 }
 
-// TestServerOfRping is rping's server, for a C client that checks what it gets.
 func TestServerOfRping(t *testing.T) {
-	harness.Need(t, "rping")
 	d := harness.Device(t)
-	p := newProgram(t, d.Socket)
+	serverOfRping(t, d, "127.0.0.1", d)
+}
+
+// serverOfRping is rping's server, for a C client that checks what it gets.
+func serverOfRping(t *testing.T, here *harness.Daemon, ip string, there *harness.Daemon) {
+	harness.Need(t, "rping")
+	p := newProgram(t, here.Socket)
 	received = false
-	l, err := p.m.Listen("127.0.0.1:0", nil)
+	l, err := p.m.Listen(ip+":0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := d.Launch(t, "rping", "-c", "-v", "-V", "-a", "127.0.0.1", "-p", strconv.Itoa(int(l.Addr().Port())), "-C", strconv.Itoa(pings), "-S", strconv.Itoa(pingSize))
+	client := there.Launch(t, "rping", "-c", "-v", "-V", "-a", ip, "-p", strconv.Itoa(int(l.Addr().Port())), "-C", strconv.Itoa(pings), "-S", strconv.Itoa(pingSize))
 	r, err := l.Accept(testContext(t))
 	if err != nil {
 		t.Fatal(err)

@@ -26,12 +26,16 @@ func provider(t testing.TB, d *harness.Daemon) *stream.Provider {
 	return p
 }
 
-// TestCurl has curl, over rsockets, get a page of http.Server.
 func TestCurl(t *testing.T) {
-	harness.Need(t, "curl")
 	d := harness.Device(t)
-	p := provider(t, d)
-	l, err := p.Listen("127.0.0.1:0")
+	curl(t, d, "127.0.0.1", d)
+}
+
+// curl has curl, over rsockets, get a page of http.Server.
+func curl(t *testing.T, here *harness.Daemon, ip string, there *harness.Daemon) {
+	harness.Need(t, "curl")
+	p := provider(t, here)
+	l, err := p.Listen(ip + ":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +44,7 @@ func TestCurl(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	file := filepath.Join(t.TempDir(), "page")
-	d.LaunchWith(t, []string{"--sockets"}, "curl", "-sS", "--max-time", "50", "-o", file, "http://"+l.Addr().String()+"/").OK(t, minute)
+	there.LaunchWith(t, []string{"--sockets"}, "curl", "-sS", "--max-time", "50", "-o", file, "http://"+l.Addr().String()+"/").OK(t, minute)
 	if got, err := os.ReadFile(file); err != nil || sha256.Sum256(got) != sha256.Sum256(page) {
 		t.Errorf("curl got %d bytes of %d: %v", len(got), len(page), err)
 	}

@@ -23,6 +23,7 @@ func TestRXE(t *testing.T) {
 	t.Run("ipv6", l.ipv6)
 	t.Run("mtu", l.mtu)
 	t.Run("overlay", l.overlay)
+	t.Run("sealed", l.sealed)
 	t.Run("loss", l.loss)
 	t.Run("faults", l.faults)
 	t.Run("death", l.death) // the last: there is no guest after it

@@ -39,7 +39,7 @@ func (n memberNIC) Program(t testing.TB, argv ...string) harness.Program {
 func (l *lab) overlay(t *testing.T) {
 	l.cable.Keep(t)
 	d := l.daemon(t, "--store", filepath.Join(harness.Directory(t, nil), "store"), "--underlay", ourIP4)
-	declareNetwork(t, d)
+	declareNetwork(t, d, "", "")
 	l.joinNetwork(t, d)
 	defer l.leaveNetwork(t)
 	p4 := pair{
@@ -121,13 +121,25 @@ var netDevice = fmt.Sprintf("vx%d", netVNI)
 // for it, and nothing else.
 func (l *lab) joinNetwork(t *testing.T, d *harness.Daemon, flags ...string) {
 	t.Helper()
+	l.obey(t, memberCommands(t, d, flags...))
+}
+
+// memberCommands are those that vrdma prints for a Linux member.
+func memberCommands(t *testing.T, d *harness.Daemon, flags ...string) string {
+	t.Helper()
 	out, err := d.Command(append([]string{"network", "show", "red/train", "--linux"}, flags...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("network show: %v\n%s", err, out)
 	}
 	t.Logf("$ vrdma network show red/train --linux %s\n%s", strings.Join(flags, " "), out)
+	return string(out)
+}
+
+// obey has the guest run them.
+func (l *lab) obey(t *testing.T, commands string) {
+	t.Helper()
 	l.guest.Run(t, limit, "rdma", "link", "delete", "rxe0")
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(commands) {
 		if argv := strings.Fields(line); len(argv) > 0 && argv[0] != "#" {
 			l.guest.Run(t, limit, argv...)
 		}
@@ -142,14 +154,14 @@ func (l *lab) leaveNetwork(t *testing.T) {
 		rdma link add rxe0 type rxe netdev eth0`, netDevice))
 }
 
-// declareNetwork declares the network, its NICs and the guest's host.
-func declareNetwork(t *testing.T, d *harness.Daemon) {
+// declareNetwork declares the network, its NICs and the guest's host, of which more may be said.
+func declareNetwork(t *testing.T, d *harness.Daemon, ofHost, ofNetwork string) {
 	t.Helper()
 	file := filepath.Join(harness.Directory(t, nil), "objects.yaml")
 	text := fmt.Sprintf(`apiVersion: vrdma.io/v1
 kind: Host
 metadata: {name: guest}
-spec: {type: linux, address: %s}
+spec: {type: linux, address: %s%s}
 ---
 apiVersion: vrdma.io/v1
 kind: Tenant
@@ -159,7 +171,7 @@ spec: {}
 apiVersion: vrdma.io/v1
 kind: Network
 metadata: {name: train, tenant: red}
-spec: {vni: %d, subnets: [10.78.0.0/24, "fd00:78::/64"]}
+spec: {vni: %d, subnets: [10.78.0.0/24, "fd00:78::/64"]%s}
 ---
 apiVersion: vrdma.io/v1
 kind: NIC
@@ -175,7 +187,7 @@ apiVersion: vrdma.io/v1
 kind: NIC
 metadata: {name: guest, tenant: red}
 spec: {network: train, addresses: [%s, "%s"], host: guest, mac: "%s"}
-`, guestIP4, netVNI, netIP4, netIP6, guestNetIP4, guestNetIP6, guestMAC)
+`, guestIP4, ofHost, netVNI, ofNetwork, netIP4, netIP6, guestNetIP4, guestNetIP6, guestMAC)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

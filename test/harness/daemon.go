@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ type Daemon struct {
 	cred    *syscall.Credential
 	network string
 	dir     string
+	binary  string // other than Binary
 }
 
 // Options change how a daemon is started.
@@ -30,6 +32,7 @@ type Options struct {
 	Race bool                // a daemon with the race detector in it, which dies of a race
 
 	Network string // run daemon and programs in the network namespace with this path
+	Binary  string // another build of vrdma, for daemon and commands
 }
 
 // Nobody is an unprivileged user.
@@ -63,8 +66,8 @@ func Start(t testing.TB, o Options) *Daemon {
 		o.Addr = "127.0.0.1,::1"
 	}
 	dir := Directory(t, o.User)
-	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, network: o.Network, dir: dir}
-	binary := Binary()
+	d := &Daemon{Socket: filepath.Join(dir, "vrdma.sock"), cred: o.User, network: o.Network, dir: dir, binary: o.Binary}
+	binary := d.Executable()
 	if o.Race {
 		if out, err := buildRace(); err != nil {
 			t.Fatalf("go build -race: %v\n%s", err, out)
@@ -158,9 +161,12 @@ func (d *Daemon) Stop(t testing.TB) {
 // PID of the daemon.
 func (d *Daemon) PID() int { return d.Process.PID() }
 
+// Executable is the vrdma that the daemon is of.
+func (d *Daemon) Executable() string { return cmp.Or(d.binary, Binary()) }
+
 // Command is `vrdma ARGS…` against this daemon.
 func (d *Daemon) Command(args ...string) *exec.Cmd {
-	cmd := exec.Command(Binary(), args...)
+	cmd := exec.Command(d.Executable(), args...)
 	d.dress(cmd)
 	cmd.Env = append(cmd.Env, "VRDMA_SOCKET="+d.Socket)
 	return cmd
@@ -170,7 +176,7 @@ func (d *Daemon) Command(args ...string) *exec.Cmd {
 func (d *Daemon) ProgramCommand(argv ...string) *exec.Cmd { return d.programCommand(nil, argv...) }
 
 func (d *Daemon) programCommand(flags []string, argv ...string) *exec.Cmd {
-	run := append([]string{Binary(), "run", "--socket", d.Socket}, flags...)
+	run := append([]string{d.Executable(), "run", "--socket", d.Socket}, flags...)
 	argv = d.inside(append(append(run, "--"), argv...))
 	cmd := exec.Command(argv[0], argv[1:]...)
 	d.dress(cmd)

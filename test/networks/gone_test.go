@@ -4,6 +4,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"vrdma/test/harness"
 )
@@ -18,6 +19,64 @@ func line(table, name string) string {
 		}
 	}
 	return ""
+}
+
+// TestStoreAway: the store goes away under traffic, for a minute, in the long form for ten. Nothing is
+// lost, it is said, nothing can be changed; new connections are made. When the store is back all is in
+// step.
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	w := newLab(t)
+	// The traffic is slow, because there is much of it: others want to test, too.
+	w.a.declare(t, strings.Replace(twoTenants(), "address: 10.1.0.1, host: a", "address: 10.1.0.1, host: a, rate: {messages: {out: 1000}}", 1))
+	w.a.ready(t, "red/web", "blue/web")
+	w.b.ready(t, "red/db", "blue/db")
+	server := w.b.serve(t, "red/db", "10.1.0.2", "-V")
+	client := w.a.program(t, "red/web", "rping", "-c", "-a", "10.1.0.2", "-v", "-V")
+	client.Printed(t, "ping data", minute)
+
+	w.a.way.set(true)
+	w.b.way.set(true)
+	cut := time.Now()
+	if !harness.Poll(minute, func() bool { return strings.Contains(w.a.must(t, "events"), "has not answered") }) {
+		t.Errorf("no event says that the store is away:\n%s", w.a.must(t, "events"))
+	}
+	if out, err := w.a.apply(t, object("Tenant", "name: green", "")); err == nil || !strings.Contains(out, "has not answered") {
+		t.Errorf("a change: %v\n%s", err, out)
+	}
+	if server.Ended(0) || client.Ended(0) {
+		t.Fatal("the connection did not survive")
+	}
+
+	// A new connection inside of what is known.
+	blue := w.b.serve(t, "blue/db", "10.1.0.2", "-C", "5")
+	w.a.program(t, "blue/web", "rping", "-c", "-a", "10.1.0.2", "-C", "5").OK(t, minute)
+	blue.OK(t, minute)
+
+	// rping checks every byte that comes back.
+	for last := uint64(0); time.Since(cut) < harness.Pick(minute, 10*minute); time.Sleep(time.Second) {
+		now := w.a.sent(t, "red/web")
+		if now == last || server.Ended(0) || client.Ended(0) {
+			t.Fatalf("%v without the store: %d bytes sent, a second ago %d; %s, %s", time.Since(cut), now, last, server.Fate(), client.Fate())
+		}
+		last = now
+	}
+	if out := w.a.must(t, "status"); !strings.Contains(out, "away: last heard of") {
+		t.Errorf("the status does not say since when:\n%s", out)
+	}
+	back := time.Now()
+	w.a.way.set(false)
+	w.b.way.set(false)
+	if !harness.Poll(minute, func() bool { _, err := w.a.apply(t, object("Tenant", "name: green", "")); return err == nil }) {
+		t.Error("nothing can be changed though the store is back")
+	}
+	if !harness.Poll(minute, func() bool { return strings.Contains(w.b.must(t, "get", "tenants"), "green") }) {
+		t.Error("b is not in step")
+	}
+	t.Logf("in step, and changed, %v after the store was back", time.Since(back))
+	if server.Ended(0) || client.Ended(0) {
+		t.Error("the connection did not survive")
+	}
 }
 
 // TestHostGone: a host that is not heard of is shown as gone when its lease has expired. Its NICs stay

@@ -7,10 +7,12 @@
 //	             │ TLS                                │
 //	             └────────────── etcd ────────────────┘
 //
-// VRDMA_TEST_ALL=1 asks for the long form.
+// VRDMA_TEST_ALL=1 asks for the long form. VRDMA_BESIDE=PATH runs another build of vrdma on all hosts but
+// the first: old and new daemons side by side.
 package networks
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -25,11 +27,16 @@ import (
 	"vrdma/test/cable"
 	"vrdma/test/etcdtest"
 	"vrdma/test/harness"
+	"vrdma/test/workload"
 )
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	// Tests that are side by side wait more than they work: there may be more than processors.
+	flag.Set("test.parallel", "5")
+	harness.Main(m)
+}
 
 // A host is a namespace with a daemon.
 type host struct {
@@ -37,30 +44,50 @@ type host struct {
 	name  string
 	space *cable.Namespace
 	ip    string
-	way   *way // to the store
+	way   ways // to the store
 	args  []string
 }
 
-// A lab is two hosts and their store.
+// A lab is some hosts and their store.
 type lab struct {
-	etcd *etcdtest.Cluster
-	a, b *host
+	etcd    *etcdtest.Cluster
+	hosts   []*host
+	cable   *cable.Cable // between more than two
+	a, b, c *host        // the first of them
 }
 
 // newLab makes two hosts and starts their daemons.
 func newLab(t *testing.T) *lab {
 	t.Helper()
+	return newLabOf(t, 2, 1)
+}
+
+// newLabOf makes hosts on one wire, and starts their daemons, which share some etcds.
+func newLabOf(t *testing.T, hosts, members int, args ...string) *lab {
+	t.Helper()
 	harness.Need(t, "nsenter", "ip", "rping")
-	w := &lab{etcd: etcdtest.Start(t, 1)}
+	w := &lab{etcd: etcdtest.Start(t, members)}
 	config := w.storeConfig(t)
-	for i, h := range []**host{&w.a, &w.b} {
-		*h = &host{name: string(rune('a' + i)), space: cable.NewNamespace(t), ip: fmt.Sprintf("10.99.0.%d", i+1)}
+	for i := range hosts {
+		w.hosts = append(w.hosts, &host{name: string(rune('a' + i)), space: cable.NewNamespace(t), ip: fmt.Sprintf("10.99.0.%d", i+1)})
 	}
-	cable.Veth(t, w.a.space, w.b.space, "eth0", 1500)
-	for _, h := range []*host{w.a, w.b} {
+	w.a, w.b = w.hosts[0], w.hosts[1]
+	if hosts == 2 {
+		cable.Veth(t, w.a.space, w.b.space, "eth0", 1500)
+	} else {
+		w.c = w.hosts[2]
+		var ends []cable.End
+		for _, h := range w.hosts {
+			ends = append(ends, cable.TAP(t, h.space, "eth0", 1500))
+		}
+		w.cable = cable.Connect(t, 1, ends...)
+	}
+	for _, h := range w.hosts {
 		h.space.Address(t, "eth0", h.ip+"/24")
-		h.way = newWay(t, h.space, w.etcd.Endpoints()[0])
-		h.args = []string{"--store", w.etcd.URL(), "--store-config", config, "--host-name", h.name, "--underlay", h.ip}
+		for _, to := range w.etcd.Endpoints() {
+			h.way = append(h.way, newWay(t, h.space, to))
+		}
+		h.args = append([]string{"--store", w.etcd.URL(), "--store-config", config, "--host-name", h.name, "--underlay", h.ip}, args...)
 		h.start(t)
 	}
 	return w
@@ -69,14 +96,18 @@ func newLab(t *testing.T) *lab {
 // start starts the host's daemon.
 func (h *host) start(t *testing.T) {
 	t.Helper()
-	h.Daemon = harness.Start(t, harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args})
+	o := harness.Options{Addr: h.ip, Network: h.space.Path(), Args: h.args}
+	if h.name != "a" {
+		o.Binary = os.Getenv("VRDMA_BESIDE")
+	}
+	h.Daemon = harness.Start(t, o)
 }
 
 // restart starts the daemon again where it was: another socket would be another daemon, which does
 // not get the host's name while the old one may live.
 func (h *host) restart(t *testing.T) {
 	t.Helper()
-	argv := append([]string{"--net=" + h.space.Path(), "--", harness.Binary(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
+	argv := append([]string{"--net=" + h.space.Path(), "--", h.Executable(), "daemon", "--socket", h.Socket, "--addr", h.ip}, h.args...)
 	cmd := exec.Command("nsenter", argv...)
 	dir := filepath.Dir(h.Socket)
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_STATE_HOME="+dir)
@@ -112,19 +143,19 @@ func (h *host) must(t testing.TB, args ...string) string {
 }
 
 // apply declares objects.
-func (h *host) apply(t testing.TB, text string) (string, error) {
+func (h *host) apply(t testing.TB, text string, flags ...string) (string, error) {
 	t.Helper()
 	path := filepath.Join(harness.Directory(t, nil), "objects.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return h.vrdma("apply", "-f", path)
+	return h.vrdma(append([]string{"apply", "-f", path}, flags...)...)
 }
 
 // declare is apply for what has to work.
-func (h *host) declare(t testing.TB, text string) {
+func (h *host) declare(t testing.TB, text string, flags ...string) {
 	t.Helper()
-	if out, err := h.apply(t, text); err != nil {
+	if out, err := h.apply(t, text, flags...); err != nil {
 		t.Fatalf("apply: %v\n%s\n%s", err, out, text)
 	}
 }
@@ -134,6 +165,19 @@ func (h *host) program(t testing.TB, nic string, argv ...string) *harness.Proces
 	t.Helper()
 	return h.LaunchWith(t, []string{"--nic", nic}, argv...)
 }
+
+// A port is a NIC of a host, as a place where programs run. It implements harness.Machine.
+type port struct {
+	*host
+	nic string
+}
+
+func (p port) Program(t testing.TB, argv ...string) harness.Program {
+	return p.program(t, p.nic, argv...)
+}
+
+// side is the NIC as one side of a conversation, which is arranged over TCP in the underlay.
+func (h *host) side(nic string) workload.Host { return workload.Host{Machine: port{h, nic}, IP: h.ip} }
 
 // ready waits until a host has a NIC.
 func (h *host) ready(t testing.TB, nics ...string) {
@@ -146,6 +190,16 @@ func (h *host) ready(t testing.TB, nics ...string) {
 		}) {
 			t.Fatalf("host %s does not get NIC %s ready:\n%s", h.name, name, out)
 		}
+	}
+}
+
+// ways are a host's to all members of the store.
+type ways []*way
+
+// set cuts them, or mends them.
+func (w ways) set(cut bool) {
+	for _, one := range w {
+		one.set(cut)
 	}
 }
 

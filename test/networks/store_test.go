@@ -54,6 +54,7 @@ func (h *host) copied(t testing.TB, w *lab) {
 // that starts while it is away and then finds it empty. What was declared goes to a file and to
 // the new etcd.
 func TestStoreWiped(t *testing.T) {
+	t.Parallel()
 	w := newLab(t)
 	w.b.Stop(t)
 	w.b.copied(t, w)

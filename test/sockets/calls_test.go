@@ -8,15 +8,15 @@ import (
 )
 
 // A program that expects of sockets what the kernel gives gets it from rsockets, of either
-// version: flags, poll, select, epoll, copies, vectors, options, ends, fork.
+// version: flags, poll, select, epoll, copies, vectors, options, ends, signals, streams, fork.
 func TestCalls(t *testing.T) {
 	bin := harness.CompileWith(t, "sockets", "gcc")
 	for _, lib := range libraries(t) {
 		t.Run(lib.name, func(t *testing.T) {
 			d := harness.Device(t)
 			out := lib.launch(t, d, bin).OK(t, 2*minute)
-			if n := strings.Count(out, "ok "); n != 12 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
-				t.Errorf("%d parts passed, want 12, all over RDMA:\n%s", n, out)
+			if n := strings.Count(out, "ok "); n != 13 || !strings.Contains(out, "connections went over RDMA, none over TCP") {
+				t.Errorf("%d parts passed, want 13, all over RDMA:\n%s", n, out)
 			}
 			d.Unmanaged(t)
 		})

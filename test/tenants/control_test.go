@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -188,6 +189,16 @@ func many(name string, n int) string {
 	return text
 }
 
+// linesWith are the lines of text that have every part.
+func linesWith(text string, parts ...string) (found []string) {
+	for line := range strings.Lines(text) {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
 // Who connected, who was refused and by which rule, whose connection was revoked: all of it is in
 // the events of the tenant, and not in another's.
 func TestConnectionEvents(t *testing.T) {
@@ -211,16 +222,7 @@ func TestConnectionEvents(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for line := range strings.Lines(out) {
-			found := true
-			for _, part := range parts {
-				found = found && strings.Contains(line, part)
-			}
-			if found {
-				return true
-			}
-		}
-		return false
+		return len(linesWith(out, parts...)) > 0
 	}
 	client := d.LaunchWith(t, []string{"--nic", "red/web"}, "rping", "-c", "-a", "10.1.0.2")
 	uid := fmt.Sprintf("uid %d", os.Getuid())
@@ -243,6 +245,12 @@ func TestConnectionEvents(t *testing.T) {
 		t.Errorf("the revocation is no event:\n%s", out)
 	}
 	client.Wait(t, time.Minute)
+	out, _ := as(d, 0, "events", "red")
+	for _, nic := range []string{"NIC red/web", "NIC red/db"} {
+		if n := len(linesWith(out, "revoked", nic)); n != 1 {
+			t.Errorf("the end of one connection is %d events of %s, want 1:\n%s", n, nic, out)
+		}
+	}
 	if !harness.Poll(time.Minute, func() bool { return event("closed", "NIC red/web", "rping", uid) }) {
 		out, _ := as(d, 0, "events")
 		t.Errorf("the end is no event:\n%s", out)

@@ -110,7 +110,7 @@ func shm(t testing.TB) string {
 func awaitTrees(t testing.TB, d *daemon, count int) {
 	t.Helper()
 	trees := func() int {
-		list, _ := filepath.Glob(d.place.NICs() + "/*/*/vrdma.sock.d/sys/class/infiniband/rxe0/ports/1/counters/VL15_dropped")
+		list, _ := filepath.Glob(d.place.NICs() + "/*/*/nic/vrdma.sock.d/sys/class/infiniband/rxe0/ports/1/counters/VL15_dropped")
 		return len(list)
 	}
 	if !harness.Poll(minute, func() bool { return trees() == count }) {

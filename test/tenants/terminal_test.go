@@ -187,7 +187,7 @@ func TestWhatTenantsSee(t *testing.T) {
 	// At the door of red/web the second session is number 2, whatever others have opened.
 	holds := harness.Spawn(t, d.Command("run", "--nic", "red/web", "--", harness.Compile(t, "cross"), "target"))
 	holds.Printed(t, "target ", minute)
-	door := d.Socket + ".nics/red/web/vrdma.sock"
+	door := d.Socket + ".nics/red/web/nic/vrdma.sock"
 	out, err := as(d, 0, "status", "-o", "json", "--socket", door)
 	if err != nil || !strings.Contains(out, `"id": 2,`) {
 		t.Errorf("status at a NIC's door: %v\n%s", err, out)

@@ -466,6 +466,55 @@ static void signals(void)
 	unpair(fd);
 }
 
+#define STREAM (24u << 20)
+
+static void *pour(void *arg)
+{
+	static unsigned char block[100000];
+	for (size_t i = 0; i < sizeof block; i++)
+		block[i] = (unsigned char)(i % 251);
+	for (size_t put = 0, n; put < STREAM; put += n) {
+		n = STREAM - put < sizeof block ? STREAM - put : sizeof block;
+		WANT(write(*(int *)arg, block, n) == (ssize_t)n);
+	}
+	return NULL;
+}
+
+/* Who has read much waits as others do: until something comes, a limit, or a signal. */
+static void streams(void)
+{
+	static unsigned char buf[65536];
+	int fd[2];
+	pthread_t thread;
+	pair(fd);
+	for (int blocking = 0; blocking < 2; blocking++) {
+		WANT(pthread_create(&thread, NULL, pour, &fd[0]) == 0);
+		for (size_t got = 0; got < STREAM;) {
+			fd_set in;
+			FD_ZERO(&in);
+			FD_SET(fd[1], &in);
+			WANT(blocking || select(fd[1] + 1, &in, NULL, NULL, NULL) == 1);
+			ssize_t n = read(fd[1], buf, sizeof buf);
+			WANT(n > 0);
+			for (ssize_t i = 0; i < n; i++, got++)
+				WANT(buf[i] == got % 100000 % 251);
+		}
+		pthread_join(thread, NULL);
+		struct pollfd p = {.fd = fd[1], .events = POLLIN};
+		long long start = now_ms();
+		WANT(poll(&p, 1, 30) == 0 && now_ms() - start >= 29);
+		struct sigaction a = {.sa_handler = nothing};
+		WANT(sigaction(SIGALRM, &a, NULL) == 0);
+		struct itimerval soon = {.it_interval = {0, 20000}, .it_value = {0, 20000}}, never = {0};
+		WANT(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		FAILS(read(fd[1], buf, 1), EINTR);
+		WANT(setitimer(ITIMER_REAL, &never, NULL) == 0);
+		say(fd[1], "thanks");
+		hear(fd[0], "thanks");
+	}
+	unpair(fd);
+}
+
 static void children(void)
 {
 	int fd[2], status;
@@ -491,7 +540,8 @@ static const struct {
 	void (*run)(void);
 } all[] = {
 	{"flags", flags}, {"polls", polls}, {"selects", selects}, {"epolls", epolls}, {"copies", copies},
-	{"vectors", vectors}, {"options", options}, {"names", names}, {"ends", ends}, {"large", large}, {"signals", signals}, {"children", children},
+	{"vectors", vectors}, {"options", options}, {"names", names}, {"ends", ends}, {"large", large}, {"signals", signals},
+	{"streams", streams}, {"children", children},
 };
 
 int main(int argc, char **argv)

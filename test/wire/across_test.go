@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,8 +14,7 @@ import (
 )
 
 // What a tenant may have, and what it has used, where its NICs are on two hosts. Each daemon counts and
-// limits its own end. (Policies across hosts: test/networks TestTwoHosts. Shares of the loop are each
-// host's own: test/tenants.)
+// limits its own end. (Policies across hosts: test/networks TestTwoHosts.)
 
 func underlay4(h *host) string { return h.ip4 }
 
@@ -199,5 +199,74 @@ func TestPartition(t *testing.T) {
 		c.Server.End()
 	}
 	// New ones are made.
+	rping(t, nics["blue"][0], nics["blue"][1])
+}
+
+// TestSharesAcross: two tenants send to another host all that they can, without waiting for it: what
+// they compete for is the sender's loop. The one with eight times the weight has eight times the loop.
+// Programs that get no processor do not compete, so a window in which that is so is enough.
+func TestSharesAcross(t *testing.T) {
+	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
+	w.a.declare(t, tenantObject("red", "weight: 8"))
+	talks := make(map[string]*harness.Conversation)
+	for _, of := range []string{"red", "blue"} {
+		talks[of] = workload.Perf("write_bw", "-c UC -D 120 -f 0 -s 65536 -t 128 -q 4").Start(t, nics[of][1].side(), nics[of][0].side())
+	}
+	for of, c := range talks {
+		nics[of][0].moves(t, "transmit_bytes", 8<<20, c)
+	}
+	look := func(of string) (loop, bytes uint64) {
+		used, _ := nics[of][0].count(t)
+		return used["loop_ns"], used["transmit_bytes"]
+	}
+	const window = 32 << 20
+	ended := func() bool { return talks["red"].Client.Ended(0) || talks["blue"].Client.Ended(0) }
+	if !harness.Poll(minute, func() bool {
+		red, redBytes := look("red")
+		blue, blueBytes := look("blue")
+		harness.Poll(minute, func() bool {
+			_, r := look("red")
+			_, b := look("blue")
+			return r+b > redBytes+blueBytes+window || ended()
+		})
+		redNow, _ := look("red")
+		blueNow, _ := look("blue")
+		more, less := redNow-red, blueNow-blue
+		ratio := float64(more) / float64(max(less, 1))
+		t.Logf("the tenants had %.1f and %.1f ms of the loop: %.2f : 1", float64(more)/1e6, float64(less)/1e6, ratio)
+		return ratio > 4 && ratio < 16 || ended()
+	}) || ended() {
+		t.Errorf("a tenant with eight times the weight has another share of the loop\n%v\n%v", talks["red"], talks["blue"])
+	}
+	for _, c := range talks {
+		c.Client.End()
+		c.Server.End()
+	}
+}
+
+// TestStoppedDaemon: a daemon gets no processor for a while. Its peers cannot tell that from a host that
+// is gone: who has used up its retries gives it up, who has some left goes on when it is back, and new
+// connections are made. It was not the wire's fault, and nothing is lost of what goes on.
+func TestStoppedDaemon(t *testing.T) {
+	w, nics := overlayLab(t, layout{mtu: 1500}, underlay4)
+	a, b := nics["red"][0], nics["red"][1]
+	const endless, some = "-D 120 -f 0 -s 4096 -t 16 -u ", 1 << 20
+	patient := workload.Perf("write_bw", endless+"21").Start(t, b.side(), a.side())
+	hasty := workload.Perf("write_bw", endless+"10").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
+	a.moves(t, "transmit_bytes", some, patient)
+	nics["blue"][0].moves(t, "transmit_bytes", some, hasty)
+
+	syscall.Kill(w.b.PID(), syscall.SIGSTOP)
+	defer syscall.Kill(w.b.PID(), syscall.SIGCONT)
+	if !hasty.Client.Ended(minute) || !strings.Contains(hasty.Client.Output(), "Failed status 12") {
+		t.Errorf("a daemon that does nothing is not given up\n%v", hasty)
+	}
+	syscall.Kill(w.b.PID(), syscall.SIGCONT)
+	a.moves(t, "transmit_bytes", some, patient)
+	b.moves(t, "receive_bytes", some, patient)
+	for _, c := range []*harness.Conversation{patient, hasty} {
+		c.Client.End()
+		c.Server.End()
+	}
 	rping(t, nics["blue"][0], nics["blue"][1])
 }

@@ -15,10 +15,7 @@ import (
 	"vrdma/verbs/cm"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
@@ -270,3 +267,35 @@ func TestMany(t *testing.T) {
 }
 
 func openFiles() int { d, _ := os.ReadDir("/proc/self/fd"); return len(d) }
+
+// TestNothingIsLeft makes and ends connections, in good order and not: neither goroutines nor descriptors
+// are left, nor mappings.
+func TestNothingIsLeft(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	a, b := newSide(t, socket), newSide(t, socket)
+	round := func() {
+		client, server := connection(t, a, b, nil)
+		if err := errors.Join(client.Close(), server.Close(), client.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.m.Dial(testContext(t), "127.0.0.1:1", a.config("")); err == nil {
+			t.Fatal("nobody listens there")
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		l := must[*cm.Listener](t)(b.m.Listen("127.0.0.1:0", nil))
+		_, _ = a.m.Dial(short, l.Addr().String(), a.config("")) // nobody answers
+		l.Close()
+		m := must[*cm.Manager](t)(cm.New(a.dev))
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round()
+	before := testdaemon.Holdings()
+	before.Goroutines += 2 // the test's own, for a moment
+	for range 30 {
+		round()
+	}
+	testdaemon.Settles(t, before)
+}

@@ -132,29 +132,23 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			i.destroy()
-		}
-	}()
+	conn = &Conn{i: i, remote: to}
+	defer conn.undo(&err)
 	if err := i.resolve(ctx, to); err != nil {
 		return nil, err
 	}
-	conn = &Conn{i: i, remote: to}
 	if err := conn.prepare(&c); err != nil {
 		return nil, err
 	}
-	defer func(qp *verbs.QP) {
-		if err != nil {
-			qp.Close()
-		}
-	}(conn.qp)
 	conn.local, conn.remote = i.addresses()
 	if err := tell(m, abi.CMCmdConnect, &abi.CMConnect{ConnParam: c.param(conn.qp), ID: i.id}); err != nil {
 		return nil, err
 	}
 	if typ == verbs.UD {
-		return conn, conn.established(ctx, &c)
+		if err := conn.established(ctx, &c); err != nil {
+			return nil, err
+		}
+		return conn, nil
 	}
 	e, err := i.expect(ctx, abi.CMEventConnectResponse)
 	if err != nil {
@@ -171,6 +165,18 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	abi.Decode(e.Param[:], &p)
 	conn.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
 	return conn, nil
+}
+
+// undo gives back what a connection has that was not made after all. It is deferred: what is returned
+// with an error is nil.
+func (c *Conn) undo(err *error) {
+	if *err == nil {
+		return
+	}
+	c.i.destroy()
+	if c.qp != nil {
+		c.qp.Close()
+	}
 }
 
 // resolve finds the way to an address.
@@ -213,9 +219,6 @@ func (c *Conn) prepare(cfg *Config) (err error) {
 	}
 	if err = c.ready(verbs.Init); err == nil && cfg.Prepare != nil {
 		err = cfg.Prepare(c.qp)
-	}
-	if err != nil {
-		c.qp.Close()
 	}
 	return err
 }

@@ -127,26 +127,19 @@ func (r *Request) Reject(private []byte) error {
 func (r *Request) Accept(ctx context.Context, c Config) (*Conn, error) {
 	const op = "accept a connection"
 	conn, err := r.accept(ctx, c)
-	if err != nil {
-		r.i.destroy()
-	}
 	return conn, fault(op, err)
 }
 
 func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) {
+	conn = &Conn{i: r.i, private: r.private, local: r.local, remote: r.remote}
+	defer conn.undo(&err)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	c.QP.Type = r.typ
-	conn = &Conn{i: r.i, private: r.private, local: r.local, remote: r.remote}
 	if err := conn.prepare(&c); err != nil {
 		return nil, err
 	}
-	defer func(qp *verbs.QP) {
-		if err != nil {
-			qp.Close()
-		}
-	}(conn.qp)
 	if err := conn.ready(connecting...); err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 // await waits until ready, of which c.mu is held, or for the deadline. Of those who wait one takes the
 // completions, for all.
 func (c *Conn) await(d *deadline, ready func() bool) error {
-	for look := 0; ; look++ {
+	for {
 		limit := d.wait()
 		switch {
 		case isClosed(c.closing):
@@ -18,18 +18,44 @@ func (c *Conn) await(d *deadline, ready func() bool) error {
 			return errTimeout
 		}
 		c.progress()
-		switch {
-		case ready():
+		if ready() {
 			return nil
-		case c.err != nil:
+		}
+		if c.err != nil {
 			return c.err
-		case look < spins:
+		}
+		if c.spin(ready) {
 			continue
 		}
 		if err := c.sleep(limit, ready); err != nil {
 			return err
 		}
 	}
+}
+
+// spin looks for a while whether something happens, before a goroutine sleeps. c.mu is held before and
+// after, not meanwhile: the other half of the connection goes on. One that has looked in vain lately looks
+// only now and then.
+func (c *Conn) spin(ready func() bool) (worthwhile bool) {
+	if c.misses++; c.misses > fewMisses && c.misses%lookAgain != 0 {
+		return false
+	}
+	for range looks {
+		c.mu.Unlock()
+		any, err := c.cq.Spin(look)
+		c.mu.Lock()
+		if any {
+			c.progress()
+		}
+		if err != nil {
+			c.fail(err)
+		}
+		if ready() || c.err != nil || isClosed(c.closing) {
+			c.misses = 0
+			return true
+		}
+	}
+	return false
 }
 
 // sleep waits for something to happen.
@@ -124,7 +150,7 @@ func (c *Conn) arrived(w *verbs.WC) {
 	arg := w.Imm & opMask
 	switch w.Imm >> opShift {
 	case opData:
-		if c.count == len(c.messages) || c.unread+int(arg) > len(c.in) {
+		if c.count == len(c.messages) || c.unread+int(arg) > len(c.in.mem)+len(c.growth.in.mem) {
 			c.fail(errHello) // more than it was promised
 			return
 		}
@@ -169,7 +195,7 @@ func (c *Conn) left(w *verbs.WC) {
 	}
 	if uint32(w.ID)>>opShift == opData {
 		c.requests++
-		c.outFree += int(uint32(w.ID) & opMask)
+		c.returned(int(uint32(w.ID) & opMask))
 	} else {
 		c.control++
 		c.tell()

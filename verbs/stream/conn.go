@@ -24,8 +24,13 @@ const (
 	controls = 4
 	// spare is how many receives there are beyond those that the peer was promised.
 	spare = 16
-	// spins is how often the queue is looked at before a goroutine sleeps.
-	spins = 64
+	// A goroutine looks so often, each time for so long, whether something happens before it
+	// sleeps: to be woken takes longer than what most wait for. After so many looks in vain in a
+	// row it sleeps at once, but for every so many waits.
+	looks     = 50
+	look      = 2 * time.Microsecond
+	fewMisses = 4
+	lookAgain = 64
 )
 
 // A Conn is a connection. It implements net.Conn, with CloseRead and CloseWrite.
@@ -34,8 +39,8 @@ type Conn struct {
 	cm   *cm.Conn
 	cq   *verbs.CQ
 	mr   *verbs.MR
-	in   []byte // receive buffer, which the peer writes
-	out  []byte // send buffer
+	in   buffer // receive buffer, which the peer writes
+	out  buffer // send buffer
 	swap bool   // the peer has the other byte order
 	peer hello
 
@@ -70,6 +75,8 @@ type Conn struct {
 	inFree, inNext int // bytes that the program has read and the peer has not been told of, and where the next half begins
 	taken, toldOf  uint16
 	theirEntry     uint32
+	misses         uint // waits in a row that looking did not end
+	growth         growth
 	wc             [32]verbs.WC
 	write          verbs.SendWR
 	sgl            [2]verbs.SGE
@@ -95,10 +102,9 @@ func (p *Provider) newConn() (*Conn, error) {
 		c.cq.Close()
 		return nil, err
 	}
-	b := c.mr.Bytes()
-	c.in, c.out = b[tableRoom:tableRoom+p.cfg.Buffer], b[tableRoom+p.cfg.Buffer:]
-	c.outFree = len(c.out)
-	c.inFree, c.inNext = len(c.in)/2, len(c.in)/2
+	c.in, c.out = part(c.mr, tableRoom, p.cfg.Buffer), part(c.mr, tableRoom+p.cfg.Buffer, p.cfg.Buffer)
+	c.outFree = len(c.out.mem)
+	c.inFree, c.inNext = len(c.in.mem)/2, len(c.in.mem)/2
 	c.toldOf = uint16(p.cfg.Messages / 2)
 	c.theirEntry = 1
 	return c, nil
@@ -108,7 +114,7 @@ func (p *Provider) newConn() (*Conn, error) {
 func (c *Conn) config() cm.Config {
 	h := hello{
 		credits: uint16(c.p.cfg.Messages), table: area{c.mr.Addr(0), c.mr.RKey(), sgls},
-		data: area{c.mr.Addr(tableRoom), c.mr.RKey(), uint32(len(c.in) / 2)},
+		data: c.in.area(0, len(c.in.mem)/2),
 	}
 	if bigEndian() {
 		h.flags |= flagNet
@@ -213,9 +219,12 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) take(b []byte) (n int) {
 	for n < len(b) && c.count > 0 {
 		m := &c.messages[c.head]
-		k := copy(b[n:], c.in[c.inAt:min(len(c.in), c.inAt+int(*m))])
+		k := copy(b[n:], c.in.mem[c.inAt:min(len(c.in.mem), c.inAt+int(*m))])
 		n, c.unread = n+k, c.unread-k
-		c.inAt, c.inFree = (c.inAt+k)%len(c.in), c.inFree+k
+		c.inAt = (c.inAt + k) % len(c.in.mem)
+		if !c.outgrown(k) {
+			c.inFree += k
+		}
 		if *m -= uint32(k); *m == 0 {
 			c.head, c.count = (c.head+1)%len(c.messages), c.count-1
 			c.taken++
@@ -226,25 +235,29 @@ func (c *Conn) take(b []byte) (n int) {
 
 // tell tells the peer of room, when there is enough of it to be worth a message.
 func (c *Conn) tell() {
-	half := len(c.in) / 2
-	if c.gone || c.err != nil || c.control == 0 || c.inFree < half && int16(c.taken-c.toldOf) < 0 {
+	half := len(c.in.mem) / 2
+	room := c.growth.left == 0 && c.inFree >= half
+	if c.gone || c.err != nil || c.control == 0 || !room && int16(c.taken-c.toldOf) < 0 {
 		return
 	}
 	c.toldOf = c.taken + uint16(c.p.cfg.Messages/2)
 	imm := message(opSGL, uint32(c.taken+uint16(c.p.cfg.Messages)))
-	if c.inFree < half {
+	if !room {
 		c.sendControl(imm, nil, 0)
 		return
 	}
-	a := area{c.mr.Addr(tableRoom + c.inNext), c.mr.RKey(), uint32(half)}
+	a := c.grown()
+	if a.length == 0 {
+		a = c.in.area(c.inNext, half)
+		c.inFree -= half
+		c.inNext = (c.inNext + half) % len(c.in.mem)
+	}
 	if c.swap {
 		a = a.swapped()
 	}
 	var entry [sglSize]byte
 	a.put(entry[:])
 	c.sendControl(imm, entry[:], c.peer.table.addr+uint64(c.theirEntry)*sglSize)
-	c.inFree -= half
-	c.inNext = (c.inNext + half) % len(c.in)
 	c.theirEntry = (c.theirEntry + 1) % c.peer.table.length
 }
 
@@ -296,13 +309,12 @@ func (c *Conn) send(b []byte) (int, error) {
 	if n <= inlineMost {
 		wr.Data = b[:n]
 	} else {
-		first := copy(c.out[c.outAt:], b[:n])
-		off := tableRoom + len(c.in)
-		c.sgl[0] = c.mr.Slice(off+c.outAt, first)
+		first := copy(c.out.mem[c.outAt:], b[:n])
+		c.sgl[0] = c.out.slice(c.outAt, first)
 		wr.SGL = c.sgl[:1]
 		if first < n {
-			copy(c.out, b[first:n])
-			c.sgl[1] = c.mr.Slice(off, n-first)
+			copy(c.out.mem, b[first:n])
+			c.sgl[1] = c.out.slice(0, n-first)
 			wr.SGL = c.sgl[:2]
 		}
 	}
@@ -310,7 +322,7 @@ func (c *Conn) send(b []byte) (int, error) {
 		c.fail(err)
 		return 0, err
 	}
-	c.outAt, c.outFree = (c.outAt+n)%len(c.out), c.outFree-n
+	c.outAt, c.outFree = (c.outAt+n)%len(c.out.mem), c.outFree-n
 	c.sent++
 	c.requests--
 	c.flying++
@@ -332,6 +344,7 @@ func (c *Conn) findRoom() {
 		}
 		area{}.put(at)
 		c.where = append(c.where, a)
+		c.growOut(int(a.length))
 		c.entry = (c.entry + 1) % sgls
 	}
 }
@@ -400,7 +413,7 @@ func (c *Conn) Close() error {
 		c.fail(net.ErrClosed)
 		c.broadcast()
 		c.mu.Unlock()
-		err = errors.Join(c.cm.Close(), c.cq.Close(), c.mr.Close())
+		err = errors.Join(c.cm.Close(), c.cq.Close(), c.mr.Close(), c.growth.close())
 	})
 	if err != nil && c.cm != nil {
 		return c.fault("close", err)

@@ -11,17 +11,20 @@ import (
 	"vrdma/verbs/cm"
 )
 
-// Config is how much a connection holds; zeroes are rsockets' own values.
+// Config is how much a connection holds.
 type Config struct {
-	// Buffer is the size of each of its two buffers; 0: 128 KiB.
+	// Buffer is the size of each of its two buffers; 0: 128 KiB, as rsockets has, and 1 MiB from when
+	// on the peer streams.
 	Buffer int
-	// Messages is how many may be under way in each direction; 0: 384.
+	// Messages is how many may be under way in each direction; 0: 384, as rsockets has.
 	Messages int
+
+	grows bool // the caller has not chosen Buffer
 }
 
 func (c *Config) fill() {
 	if c.Buffer == 0 {
-		c.Buffer = 128 << 10
+		c.Buffer, c.grows = firstBuffer, true
 	}
 	c.Buffer = min(max(c.Buffer&^4095, 8<<10), 64<<20)
 	if c.Messages == 0 {

@@ -22,10 +22,7 @@ import (
 	"vrdma/verbs/stream"
 )
 
-func TestMain(m *testing.M) {
-	testdaemon.Main()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(testdaemon.Tests(m)) }
 
 func provider(t testing.TB, socket string, c stream.Config) *stream.Provider {
 	t.Helper()
@@ -78,21 +75,29 @@ func TestConn(t *testing.T) {
 	})
 }
 
-// TestBytes sends pieces of any size both ways at once through small buffers.
+// TestBytes sends pieces of any size both ways at once, through small buffers and through such that grow.
 func TestBytes(t *testing.T) {
-	client, server := connected(t, stream.Config{Buffer: 8 << 10, Messages: 16})
+	for _, x := range []struct {
+		name  string
+		cfg   stream.Config
+		total int
+	}{{"small", stream.Config{Buffer: 8 << 10, Messages: 16}, 4 << 20}, {"growing", stream.Config{}, 32 << 20}} {
+		t.Run(x.name, func(t *testing.T) { bothWays(t, x.cfg, x.total) })
+	}
+}
+
+func bothWays(t *testing.T, cfg stream.Config, total int) {
+	client, server := connected(t, cfg)
 	var wg sync.WaitGroup
-	const total = 4 << 20
 	for i, end := range []net.Conn{client, server} {
-		r := rand.New(rand.NewPCG(uint64(i), 1))
+		r := rand.NewChaCha8([32]byte{byte(i)})
+		sizes := rand.New(rand.NewPCG(uint64(i), 1))
 		sums := make(chan [32]byte, 1)
 		wg.Go(func() {
 			h := sha256.New()
 			for left := total; left > 0; {
-				b := make([]byte, min(left, 1+r.IntN(20000)))
-				for k := range b {
-					b[k] = byte(r.Uint32())
-				}
+				b := make([]byte, min(left, 1+sizes.IntN(200000)))
+				r.Read(b)
 				h.Write(b)
 				if _, err := end.Write(b); err != nil {
 					t.Error(err)
@@ -105,7 +110,7 @@ func TestBytes(t *testing.T) {
 		other := []net.Conn{server, client}[i]
 		wg.Go(func() {
 			h := sha256.New()
-			if _, err := io.CopyN(h, other, total); err != nil {
+			if _, err := io.CopyN(h, other, int64(total)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -115,6 +120,48 @@ func TestBytes(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestGrowth: the buffers of a stream become larger, those of a conversation do not.
+func TestGrowth(t *testing.T) {
+	client, server := connected(t, stream.Config{})
+	b := make([]byte, 64<<10)
+	for range 1000 {
+		if _, err := client.Write(b[:100]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(server, b[:100]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if in, _ := stream.Buffers(server); in > 128<<10 {
+		t.Errorf("a buffer of %d bytes for little messages", in)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			if _, err := client.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	in := make([]byte, 64<<10)
+	for end := time.Now().Add(time.Minute); ; {
+		if _, err := server.Read(in); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := stream.Buffers(server)
+		_, out := stream.Buffers(client)
+		if got >= 1<<20 && out >= 1<<20 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the buffers are %d and %d bytes", got, out)
+		}
+	}
+	server.Close()
+	<-done
 }
 
 func TestHalfClose(t *testing.T) {
@@ -191,5 +238,57 @@ func TestNobodyListens(t *testing.T) {
 	p := provider(t, testdaemon.Start(t), stream.Config{})
 	if _, err := p.Dial(t.Context(), "127.0.0.1:1"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connected to nobody: %v", err)
+	}
+}
+
+// TestNothingIsLeft makes and ends connections, whichever side ends first.
+func TestNothingIsLeft(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	a, b := provider(t, socket, stream.Config{}), provider(t, socket, stream.Config{})
+	round := func(i int) {
+		client, server, err := pipe(a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := client.Write([]byte("some bytes that nobody reads")); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			client, server = server, client
+		}
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("closed twice: %v", err)
+		}
+	}
+	round(0)
+	before := testdaemon.Holdings()
+	before.Goroutines += 2 // the test's own, for a moment
+	for i := range 30 {
+		round(i)
+	}
+	testdaemon.Settles(t, before)
+}
+
+// TestNoAllocations: neither reading nor writing allocates while nobody has to sleep.
+func TestNoAllocations(t *testing.T) {
+	client, server := connected(t, stream.Config{})
+	b := make([]byte, 4096)
+	if n := testing.AllocsPerRun(500, func() {
+		for _, end := range []net.Conn{client, server} {
+			if _, err := end.Write(b[:64]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, end := range []net.Conn{server, client} {
+			if _, err := io.ReadFull(end, b[:64]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); n > 4 { // on a busy machine some sleep
+		t.Errorf("%v allocations for two messages", n)
 	}
 }

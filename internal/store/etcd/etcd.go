@@ -216,7 +216,7 @@ func (s *Store) begin() error {
 		case <-over:
 			h := s.Health()
 			if !have {
-				return fmt.Errorf("the store %s does not answer, and this daemon has no copy of it yet to start from: %w", s.name(), h.Why)
+				return fmt.Errorf("the store %s does not answer, and this daemon has no copy of it yet to start from: %w; see that etcd runs there and that --store and --store-config are right", s.name(), h.Why)
 			}
 			s.cfg.Log.Warn("the store does not answer: starting with what it last said", "store", s.name(), "heard", h.Heard, "error", h.Why)
 			return nil

@@ -74,7 +74,7 @@ func TestAway(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	path := filepath.Join(t.TempDir(), "copy")
 	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
-	_, _, name := store.Name("1")
+	_, _, name := store.Name()
 	commit(t, s, name, put("a", "1"), put("b", "1"))
 	large := []store.Write{del("b")}
 	for i := range 300 {
@@ -167,7 +167,7 @@ func TestStrange(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	path := filepath.Join(t.TempDir(), "copy")
 	s := open(t, c, "s", func(cfg *Config) { cfg.Copy = path })
-	_, _, name := store.Name("1")
+	_, _, name := store.Name()
 	commit(t, s, name)
 	for i := range 20 {
 		commit(t, s, put("a", fmt.Sprint(i)))

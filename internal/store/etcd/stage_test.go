@@ -148,7 +148,7 @@ func TestCommitRemoved(t *testing.T) {
 func TestHostile(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
-	_, _, name := store.Name("1")
+	_, _, name := store.Name()
 	commit(t, s, name, put("a", "0"))
 	id := strings.Repeat("H", 26)
 	at := func(key string) string { return etcdtest.Prefix + "s/" + key }

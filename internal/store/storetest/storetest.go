@@ -321,14 +321,14 @@ var tests = map[string]func(t *testing.T, s *subject){
 		if m, there, err := store.Identify(s); there || err != nil {
 			t.Fatalf("a new store is %+v, %v", m, err)
 		}
-		m, condition, write := store.Name("1.0")
+		m, condition, write := store.Name()
 		if _, ok, err := s.Commit([]store.Condition{condition}, []store.Write{write}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		if got, there, err := store.Identify(s); !there || err != nil || got != m || m.ID == "" || m.Schema != store.Schema {
 			t.Errorf("it is %+v, %v, %v", got, there, err)
 		}
-		_, condition, write = store.Name("2.0")
+		_, condition, write = store.Name()
 		if _, ok, _ := s.Commit([]store.Condition{condition}, []store.Write{write}); ok {
 			t.Error("it was named twice")
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ type Door interface {
 	RingBell(qp uint32, command []byte) error
 	// Arm asks for an event; done is false where it takes a command.
 	Arm(cq uint32, solicited bool) (done bool)
+	// GiveWay lets others have the processor, for one who polls in vain; first: it is the first time
+	// in this wait. One at a time has the waiter.
+	GiveWay(w *Waiter, first bool)
 	// Allocate makes memory that can be registered, and free gives it back.
 	Allocate(n uintptr) (Mapped, error)
 	Free(m *Mapped)
@@ -65,6 +69,7 @@ type Daemon struct {
 	buf     []byte
 	out     []byte
 	reply   protocol.Reply
+	asleep  atomic.Int32 // those who sleep on the doorbell page
 }
 
 // A process is this program to a daemon: its devices share their memory's file.
@@ -81,14 +86,14 @@ var processes struct {
 	at map[string]*process
 }
 
-func joinProcess(socket string) (*process, error) {
+func joinProcess(ctx context.Context, socket string) (*process, error) {
 	processes.mu.Lock()
 	defer processes.mu.Unlock()
 	if p := processes.at[socket]; p != nil && !p.gone() {
 		p.users++
 		return p, nil
 	}
-	s, err := protocol.Dial(socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
+	s, err := protocol.DialContext(ctx, socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
 	if err != nil {
 		return nil, err
 	}
@@ -140,12 +145,12 @@ func (p *process) memory() int { return int(p.session.Files[0].Fd()) }
 func program() string { return filepath.Base(os.Args[0]) }
 
 // OpenDaemon opens a device of the daemon at socket.
-func OpenDaemon(_ context.Context, socket string, scratch Mapped) (*Daemon, error) {
-	p, err := joinProcess(socket)
+func OpenDaemon(ctx context.Context, socket string, scratch Mapped) (*Daemon, error) {
+	p, err := joinProcess(ctx, socket)
 	if err != nil {
 		return nil, err
 	}
-	s, err := protocol.Dial(socket, protocol.Hello{
+	s, err := protocol.DialContext(ctx, socket, protocol.Hello{
 		Kind: protocol.KindUverbs, Token: p.session.Welcome.Token, Program: program(), Label: os.Getenv("VRDMA_TRACE"),
 	})
 	if err != nil {

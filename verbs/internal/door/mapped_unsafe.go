@@ -69,6 +69,3 @@ func Shared64(b []byte, off int) *atomic.Uint64 {
 	_ = b[off+7]
 	return (*atomic.Uint64)(unsafe.Pointer(&b[off]))
 }
-
-// Yield lets another thread have the processor.
-func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/filecopy"
+)
+
+// copyFlags are what cp was asked for.
+type copyFlags struct {
+	o *options
+
+	recursive, preserve, overwrite bool
+	transport                      string
+	streams, chunks                int
+	keyFile                        string
+	quiet, verbose                 bool
+	patience                       time.Duration
+
+	serve         string
+	listen        string
+	write, public bool
+
+	rsh, remoteVrdma string
+	remote           bool
+}
+
+func cpCommand(o *options) *cobra.Command {
+	f := &copyFlags{o: o}
+	c := &cobra.Command{
+		Use:   "cp [flags] FILE... HOST:DIR | HOST:FILE... DIR | --serve DIR",
+		Short: "copy files between hosts over RDMA",
+		Long: `Copies files over RDMA. HOST:PATH starts the other side through ssh, which says who may;
+vrdma has to be installed there, and a daemon that this host reaches has to run on both
+(vrdma daemon --addr). rdma://HOST[:PORT]/PATH is a standing server: vrdma cp --serve DIR.
+
+Files are read into and written from registered memory, in chunks of which several are under
+way on each of four connections. Every block has a checksum. A file gets its name when all of
+it has come; until then it is .NAME.vrdma-partial beside it, and a copy that was interrupted
+goes on from there. Nothing is overwritten without --overwrite. The data is not encrypted.`,
+		Example: `  vrdma cp big.iso db1:/var/tmp/
+  vrdma cp -r -p db1:/etc/app .
+  vrdma cp --serve /srv/pub --public &  vrdma cp rdma://127.0.0.1/a.iso .`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			if err := f.check(); err != nil {
+				return err
+			}
+			switch {
+			case f.remote:
+				return f.answer(ctx)
+			case f.serve != "":
+				if len(args) > 0 {
+					return usage("--serve takes no files: clients name them")
+				}
+				return f.server(ctx)
+			}
+			return f.copy(ctx, args)
+		},
+	}
+	l := c.Flags()
+	l.BoolVarP(&f.recursive, "recursive", "r", false, "copy directories and what is in them")
+	l.BoolVarP(&f.preserve, "preserve", "p", false, "keep permissions and times")
+	l.BoolVar(&f.overwrite, "overwrite", false, "overwrite files; with --serve: let clients ask for it")
+	l.StringVar(&f.transport, "transport", "rdma", "rdma, or tcp to compare with")
+	l.IntVar(&f.streams, "streams", 4, "connections at a time, 1 to 16")
+	l.IntVar(&f.chunks, "chunks", 4, "chunks under way on each, 1 to 32; 1: the published protocol that waits for each 10 MiB, with one file and no key")
+	l.StringVar(&f.keyFile, "key-file", "", "the key that client and --serve share; it is never sent")
+	l.BoolVarP(&f.quiet, "quiet", "q", false, "no progress")
+	l.BoolVarP(&f.verbose, "verbose", "v", false, "say at the end how much was copied, and how fast")
+	l.DurationVar(&f.patience, "patience", time.Minute, "how long to try again after the connection broke")
+	l.StringVar(&f.serve, "serve", "", "serve the files below this directory to others")
+	l.StringVar(&f.listen, "listen", ":"+filecopy.DefaultPort, "with --serve: where, [ADDRESS]:PORT")
+	l.BoolVar(&f.write, "write", false, "with --serve: clients may send files, too")
+	l.BoolVar(&f.public, "public", false, "with --serve: without a key, for everybody who can connect")
+	l.StringVar(&f.rsh, "rsh", "", "the program that reaches HOST (default: VRDMA_RSH, else ssh)")
+	l.StringVar(&f.remoteVrdma, "remote-vrdma", "vrdma", "vrdma at HOST")
+	l.BoolVar(&f.remote, "remote", false, "")
+	l.MarkHidden("remote")
+	return c
+}
+
+// check refuses what makes no sense.
+func (f *copyFlags) check() error {
+	switch {
+	case f.transport != "rdma" && f.transport != "tcp":
+		return usage("--transport %s: choose rdma or tcp", f.transport)
+	case f.streams < 1 || f.streams > 16:
+		return usage("--streams %d: choose 1 to 16", f.streams)
+	case f.chunks < 1 || f.chunks > 32:
+		return usage("--chunks %d: choose 1 to 32", f.chunks)
+	case f.serve == "" && (f.write || f.public):
+		return usage("--write and --public are for --serve")
+	}
+	return nil
+}
+
+// open opens the device, or TCP.
+func (f *copyFlags) open(ctx context.Context) (filecopy.Place, error) {
+	if f.transport == "tcp" {
+		return filecopy.TCP(), nil
+	}
+	place, err := f.o.place()
+	if err != nil {
+		return filecopy.Place{}, err
+	}
+	lease, err := ensureDaemon(place)
+	if err != nil {
+		return filecopy.Place{}, err
+	}
+	p, err := filecopy.OpenRDMA(ctx, place.Socket)
+	if lease != nil {
+		leases = append(leases, lease)
+	}
+	return p, err
+}
+
+// leases keep a daemon that was started for us, as long as we are.
+var leases []*os.File
+
+func (f *copyFlags) key() ([]byte, error) {
+	if f.keyFile == "" {
+		return nil, nil
+	}
+	return filecopy.ReadKey(f.keyFile)
+}
+
+// server serves a directory until it is interrupted.
+func (f *copyFlags) server(ctx context.Context) error {
+	key, err := f.key()
+	switch {
+	case err != nil:
+		return usage("%w", err)
+	case key == nil && !f.public:
+		return usage("--serve: give --key-file FILE, or --public to let everybody in who can connect")
+	case key != nil && f.public:
+		return usage("--public and --key-file: choose one")
+	}
+	files, err := filecopy.Below(f.serve)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	p, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	v := &filecopy.Server{Files: files, Key: key, Write: f.write, Overwrite: f.overwrite, Log: say}
+	serve := v.Serve
+	if f.chunks == 1 {
+		if !f.public || !f.write {
+			return usage("--chunks 1 is the published protocol, which has no key and only sends files to the server: give --public --write")
+		}
+		serve = v.ServeOne
+	}
+	return serve(ctx, p, f.listen, func(addr string) {
+		for _, line := range f.announcement(p, addr) {
+			say("%s", line)
+		}
+	})
+}
+
+// announcement says who can reach the server, and what they may.
+func (f *copyFlags) announcement(p filecopy.Place, addr string) []string {
+	host, port, _ := net.SplitHostPort(addr)
+	list := []string{host}
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		list = nil
+		for _, a := range p.Addresses() {
+			list = append(list, a.String())
+		}
+	}
+	home := true
+	for i, h := range list {
+		if a, err := netip.ParseAddr(h); err != nil || !a.IsLoopback() {
+			home = false
+		}
+		list[i] = "rdma://" + net.JoinHostPort(h, port) + "/"
+	}
+	who, what := "everybody", "fetch files"
+	if f.keyFile != "" {
+		who = "whoever has the key of " + f.keyFile
+	}
+	if f.write {
+		what = "fetch and send files"
+	}
+	if f.write && f.overwrite {
+		what = "fetch, send and overwrite files"
+	}
+	if f.chunks == 1 {
+		what = "send files"
+	}
+	where := "on the hosts that reach these addresses"
+	if home {
+		where = "on this host"
+	}
+	return []string{
+		fmt.Sprintf("serving %s over %s at %s", f.serve, p.Name(), strings.Join(list, " ")),
+		fmt.Sprintf("%s %s may %s below it", who, where, what),
+		"the data is not encrypted on its way: who sees the packets sees the files",
+	}
+}
+
+// say prints a line. Names come from the other side, so what would steer a terminal is left out.
+func say(format string, args ...any) {
+	fmt.Fprintln(os.Stderr, strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, fmt.Sprintf("vrdma: "+format, args...)))
+}
+
+// answer is the side that ssh has started.
+func (f *copyFlags) answer(ctx context.Context) error {
+	p, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return filecopy.Answer(ctx, p, os.Stdin, os.Stdout, func(string, ...any) {})
+}
+
+// A job is what is to be copied where.
+type job struct {
+	put   bool
+	paths []string
+	to    string
+	into  bool
+	host  filecopy.Address
+}
+
+// plan reads the arguments.
+func plan(args []string) (job, error) {
+	if len(args) < 2 {
+		return job{}, usage("cp wants what to copy, and where to: vrdma cp FILE... HOST:DIR")
+	}
+	list := make([]filecopy.Address, len(args))
+	for i, a := range args {
+		var err error
+		if list[i], err = filecopy.ParseAddress(a); err != nil {
+			return job{}, usage("%w", err)
+		}
+	}
+	last := list[len(list)-1]
+	j := job{put: !last.Local(), to: last.Path, into: len(list) > 2 || strings.HasSuffix(last.Path, "/") || last.Path == "." || last.Path == "", host: list[0]}
+	if j.put {
+		j.host = last
+	}
+	for i, a := range list[:len(list)-1] {
+		switch {
+		case j.put && !a.Local():
+			return job{}, usage("%s: copying from one host to another is not possible: copy it here first", args[i])
+		case !j.put && a.Local():
+			return job{}, usage("%s and %s are both here: use cp", args[i], args[len(args)-1])
+		case !a.Same(j.host) && !j.put:
+			return job{}, usage("%s: all files have to be at one host", args[i])
+		}
+		j.paths = append(j.paths, a.Path)
+	}
+	return j, nil
+}
+
+// copy copies files.
+func (f *copyFlags) copy(ctx context.Context, args []string) error {
+	j, err := plan(args)
+	if err != nil {
+		return err
+	}
+	c := &filecopy.Client{
+		Open: f.open, Recursive: f.recursive, Preserve: f.preserve, Overwrite: f.overwrite, Streams: f.streams, Slots: f.chunks,
+		Patience: f.patience, Progress: &filecopy.Progress{},
+	}
+	var mu sync.Mutex
+	stop := func() {}
+	c.Notice = func(text string) { mu.Lock(); defer mu.Unlock(); say("%s", text) }
+	c.Report = func(p string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if p == "" {
+			say("%v", err)
+		} else {
+			say("%s: %v", p, err)
+		}
+	}
+	if c.Key, err = f.key(); err != nil {
+		return usage("%w", err)
+	}
+	if j.host.Direct() {
+		c.Addrs = []string{net.JoinHostPort(j.host.Host, j.host.Port)}
+	} else {
+		r, err := filecopy.Start(ctx, f.shell(), j.host.Host, f.there())
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		c.Key, c.Addrs = r.Key, r.Addrs
+	}
+	if isTerminal(os.Stderr) && !f.quiet {
+		stop = c.Progress.Show(os.Stderr)
+	}
+	start := time.Now()
+	if f.chunks == 1 {
+		err = f.one(ctx, j, c.Progress)
+	} else if j.put {
+		err = c.Put(ctx, j.paths, j.to, j.into)
+	} else {
+		err = c.Get(ctx, j.paths, j.to, j.into)
+	}
+	stop()
+	if f.verbose {
+		took := time.Since(start)
+		say("%d files, %s over %s in %.3f s: %s/s", c.Progress.Files(), filecopy.Bytes(float64(c.Progress.Moved())),
+			strings.ToUpper(f.transport), took.Seconds(), filecopy.Bytes(float64(c.Progress.Moved())/took.Seconds()))
+	}
+	if ctx.Err() != nil && err != nil {
+		return errors.New("interrupted; the same command goes on where this one ended")
+	}
+	return err
+}
+
+// one copies a file by the published protocol.
+func (f *copyFlags) one(ctx context.Context, j job, progress *filecopy.Progress) error {
+	if !j.put || !j.host.Direct() || len(j.paths) != 1 || f.recursive || f.preserve || f.keyFile != "" {
+		return usage("--chunks 1 is the published protocol, which sends one file to a server without a key: vrdma cp --chunks 1 FILE rdma://HOST[:PORT]/[NAME]")
+	}
+	name := strings.Trim(j.to, "/")
+	if name == "" || name == "." {
+		name = filepath.Base(j.paths[0])
+	}
+	p, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return filecopy.PutOne(ctx, p, net.JoinHostPort(j.host.Host, j.host.Port), j.paths[0], name, progress)
+}
+
+// shell is the command that reaches a host.
+func (f *copyFlags) shell() []string {
+	for _, s := range []string{f.rsh, os.Getenv("VRDMA_RSH")} {
+		if words := strings.Fields(s); len(words) > 0 {
+			return words
+		}
+	}
+	return []string{"ssh"}
+}
+
+// there is the command that is run at the other host.
+func (f *copyFlags) there() []string {
+	return []string{f.remoteVrdma, "cp", "--remote", "--transport", f.transport}
+}

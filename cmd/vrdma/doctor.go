@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	var output, experiment string
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "say what this machine can do for experiments, and why not",
+		Long: `Looks for what experiments with RDMA need: verbs, network, processors, hardware, guests,
+containers, tools. It tries what has to be tried in a network namespace of its own and
+changes nothing.
+
+yes: it is there. no: it is not; the line says what it is for and what to do. ?: that could
+not be found out. A star marks what some experiments cannot run without.
+
+With --for only what matters to one set of experiments is told, and the exit status is 3 if
+something is missing without which it cannot run.`,
+		Example: `  vrdma doctor
+  vrdma doctor --for thesis
+  vrdma doctor -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{"text", "json"}, output) {
+				return usage("-o %s: choose text or json", output)
+			}
+			probes, err := doctor.Select(doctor.All(), experiment)
+			if err != nil {
+				return usage("--for: %w", err)
+			}
+			found := doctor.Examine(doctor.Here(), probes, experiment)
+			if err := printFindings(c.OutOrStdout(), found, output); err != nil {
+				return err
+			}
+			if missing := doctor.Missing(found); experiment != "" && len(missing) > 0 {
+				var names []string
+				for _, f := range missing {
+					names = append(names, f.Name)
+				}
+				return lacks("%s cannot run here: %s missing; see above what to do", experiment, strings.Join(names, ", "))
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	c.Flags().StringVar(&experiment, "for", "", "a set of experiments: "+strings.Join(doctor.Experiments, ", "))
+	return c
+}
+
+// printFindings prints them, a heading for each group.
+func printFindings(w io.Writer, found []doctor.Finding, output string) error {
+	if output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(found)
+	}
+	for len(found) > 0 {
+		n := 1
+		for n < len(found) && found[n].Group == found[0].Group {
+			n++
+		}
+		printGroup(w, found[:n])
+		found = found[n:]
+	}
+	return nil
+}
+
+// printGroup prints what is there in one paragraph, and each thing that is not with what to do;
+// things that want the same in one.
+func printGroup(w io.Writer, found []doctor.Finding) {
+	fmt.Fprintln(w, found[0].Group)
+	var have []string
+	for _, f := range found {
+		if f.Outcome == doctor.Yes {
+			have = append(have, named(f)+" "+f.Found)
+		}
+	}
+	if len(have) > 0 {
+		wrap(w, "  yes  ", strings.Join(have, " · "))
+	}
+	for i := 0; i < len(found); {
+		f, names := found[i], []string{named(found[i])}
+		for i++; i < len(found) && found[i].Outcome == f.Outcome && found[i].Do == f.Do; i++ {
+			names = append(names, named(found[i]))
+		}
+		if f.Outcome == doctor.Yes {
+			continue
+		}
+		mark := "  no   "
+		if f.Outcome == doctor.Unknown {
+			mark = "  ?    "
+		}
+		wrap(w, mark, fmt.Sprintf("%s: %s; for %s: %s", strings.Join(names, ", "), f.Found, experiments(f.For), f.Do))
+	}
+}
+
+// named is a finding's name, with a star if it is needed.
+func named(f doctor.Finding) string {
+	if f.Needed {
+		return f.Name + "*"
+	}
+	return f.Name
+}
+
+// wrap prints a text in lines of a terminal's width.
+func wrap(w io.Writer, mark, text string) {
+	const width = 100
+	line := mark
+	for word := range strings.FieldsSeq(text) {
+		if utf8.RuneCountInString(line)+utf8.RuneCountInString(word) >= width {
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+			line = strings.Repeat(" ", len(mark))
+		}
+		line += word + " "
+	}
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
+
+// experiments names them, all of them in one word.
+func experiments(list []string) string {
+	if len(list) == len(doctor.Experiments) {
+		return "all"
+	}
+	return strings.Join(list, ", ")
+}

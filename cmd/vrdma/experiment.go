@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/bench"
+	"vrdma/internal/experiment"
+)
+
+// benchListCommand lists what can be measured.
+func benchListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "list the experiments that come with vrdma",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			all, err := experiment.Suites()
+			if err != nil {
+				return err
+			}
+			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "SUITE\tEXPERIMENT\tRUNS\tTITLE")
+			for _, e := range all {
+				fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", e.Spec.Suite, e.Name, len(e.Cells())*e.Spec.Rounds, e.Spec.Title)
+			}
+			return t.Flush()
+		},
+	}
+}
+
+// benchShowCommand prints experiments as documents.
+func benchShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID|SUITE|FILE…",
+		Short: "print experiments as documents, to change and run as your own",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			list, err := experiment.Choose(args)
+			if err != nil {
+				return usage("%w", err)
+			}
+			for i, e := range list {
+				if i > 0 {
+					fmt.Fprintln(c.OutOrStdout(), "---")
+				}
+				text, err := e.Text()
+				if err != nil {
+					return err
+				}
+				if _, err := c.OutOrStdout().Write(text); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// runFlags are what bench run was asked for.
+type runFlags struct {
+	out    string
+	quick  bool
+	resume bool
+	seed   uint64
+}
+
+func benchRunCommand() *cobra.Command {
+	f := &runFlags{}
+	c := &cobra.Command{
+		Use:   "run [ID|SUITE|FILE…]",
+		Short: "run experiments and keep what they measured",
+		Long: `Runs experiments, suites of them, or those of a file; suite quick if none is named. Each round
+runs every combination once, in an order of its own. What was measured is in DIR/results.ndjson,
+a line for each run: value, processor time by role, what carried the bytes, command lines
+and the tool's own output. A run that fails is a line that says why.
+
+Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the same order.`,
+		Example: `  vrdma bench run --out results
+  vrdma bench run quick-latency --quick --out results
+  vrdma bench run --resume --out results`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if f.resume && (len(args) > 0 || f.quick) {
+				return usage("--resume goes on with the experiments of the results: name none, and leave --quick out")
+			}
+			return f.run(args, os.Stderr)
+		},
+	}
+	c.Flags().StringVar(&f.out, "out", "", "the directory for results (default: vrdma-results-TIME)")
+	c.Flags().BoolVar(&f.quick, "quick", false, "two rounds of a second each, to see whether it works")
+	c.Flags().BoolVar(&f.resume, "resume", false, "go on with the results of --out")
+	c.Flags().Uint64Var(&f.seed, "seed", 0, "of the order of runs (default: by chance)")
+	return c
+}
+
+// run runs experiments to their end, or until the user wants no more.
+func (f *runFlags) run(names []string, progress io.Writer) error {
+	r := &experiment.Run{Progress: progress, Quick: f.quick, Seed: f.seed}
+	if r.Seed == 0 {
+		r.Seed = rand.Uint64()
+	}
+	var err error
+	if f.resume {
+		err = f.goOn(r)
+	} else {
+		err = f.begin(r, names)
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Out.Close()
+	err = inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+		in := &bench.Instrument{Lab: lab}
+		defer in.Close()
+		r.Instrument = in
+		return r.Go(ctx)
+	})
+	if err != nil && !errors.Is(err, experiment.ErrInterrupted) {
+		return err
+	}
+	fmt.Fprintf(progress, "results: %s; now vrdma report %s\n", f.out, f.out)
+	return err
+}
+
+// begin starts new results.
+func (f *runFlags) begin(r *experiment.Run, names []string) (err error) {
+	if r.Experiments, err = experiment.Choose(names); err != nil {
+		return usage("%w", err)
+	}
+	if f.out == "" {
+		f.out = "vrdma-results-" + time.Now().Format("20060102-150405")
+	}
+	h := experiment.Header{Program: version, Started: time.Now(), Seed: r.Seed, Quick: r.Quick, Machine: bench.Describe()}
+	for _, e := range r.Experiments {
+		text, err := e.Text()
+		if err != nil {
+			return err
+		}
+		h.Experiments = append(h.Experiments, string(text))
+	}
+	r.Out, err = experiment.Create(f.out, h)
+	return err
+}
+
+// goOn goes on with results.
+func (f *runFlags) goOn(r *experiment.Run) error {
+	if f.out == "" {
+		return usage("--resume goes on with results: name their directory with --out")
+	}
+	out, results, err := experiment.Resume(f.out)
+	if err != nil {
+		return err
+	}
+	r.Out, r.Done, r.Seed, r.Quick = out, results.Records, results.Header.Seed, results.Header.Quick
+	for _, text := range results.Header.Experiments {
+		list, err := experiment.Parse(f.out, []byte(text))
+		if err != nil {
+			out.Close()
+			return err
+		}
+		r.Experiments = append(r.Experiments, list...)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/container"
+	"vrdma/internal/launch"
+	"vrdma/internal/preflight"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
+)
+
+func nicCommand(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "nic",
+		Short: "give a container a NIC",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usage("say what: vrdma nic args NIC, or vrdma nic check ROOTFS")
+		},
+	}
+	c.AddCommand(nicArgsCommand(o), nicCheckCommand())
+	return c
+}
+
+func nicArgsCommand(o *options) *cobra.Command {
+	var format string
+	c := &cobra.Command{
+		Use:   "args NIC",
+		Short: "print what gives a container a NIC",
+		Long: `Prints the arguments, or the lines of a configuration file, that give a container the NIC:
+default, or a declared one, TENANT/NAME. They are two read-only mounts, and need no variable
+and nothing of vrdma in the image. For default a daemon is started if none runs; it ends
+when nobody uses it, for a minute after this command too. A container that is to find its NIC
+again later wants a daemon that stays: vrdma daemon.
+
+  podman, docker   words for run and create
+  nspawn           words for systemd-nspawn
+  lxc              lines for the container's config
+  oci              entries for "mounts" in a bundle's config.json`,
+		Example: "  podman run $(vrdma nic args default) IMAGE ib_write_bw\n  docker run $(vrdma nic args red/web -o docker) IMAGE ib_write_bw",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(container.Formats, format) {
+				return usage("-o %s: choose among %s", format, strings.Join(container.Formats, ", "))
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			at, err := containerPlace(place, args[0])
+			if err != nil {
+				return err
+			}
+			words, err := container.Args(format, at)
+			if err != nil {
+				return err
+			}
+			between := " "
+			if container.Lines(format) {
+				between = "\n"
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), strings.Join(words, between))
+			return err
+		},
+	}
+	c.Flags().StringVarP(&format, "output", "o", "podman", "podman, docker, lxc, nspawn or oci")
+	return c
+}
+
+func nicCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check ROOTFS [PROGRAM...]",
+		Short: "say whether the programs of an image would see a NIC",
+		Long: `Looks at the root file system of an image and says what would keep programs in it from
+a NIC: another C library than glibc, another architecture, a static program, no rxe
+provider of libibverbs. It looks at the shell, or at the programs that are named. podman
+shows an image's files with: podman unshare sh -c 'vrdma nic check $(podman image mount IMAGE)'.
+Status 0: nothing stands in the way; 1: something does.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			found, err := preflight.Root(args[0], args[1:]...)
+			if err != nil {
+				return usage("%w", err)
+			}
+			for _, f := range found {
+				fmt.Fprintln(c.OutOrStdout(), f)
+			}
+			if len(found) > 0 {
+				return &exitError{status: exitFailed}
+			}
+			return nil
+		},
+	}
+}
+
+// expectation is how long a daemon waits for the container that a NIC's arguments are for.
+const expectation = time.Minute
+
+// containerPlace is the place of a NIC that is mounted into containers, after making sure that we may
+// open it. It starts a daemon for the default NIC.
+func containerPlace(place launch.Place, name string) (launch.Place, error) {
+	if name != vnic.Default {
+		return findNIC(place, strings.Replace(name, ".", "/", 1))
+	}
+	lease, err := ensureDaemon(place)
+	if err != nil {
+		return place, err
+	}
+	defer lease.Close()
+	at, err := place.NIC(vnic.Default, vnic.Default)
+	if err != nil {
+		return place, usage("%w", err)
+	}
+	switch _, err := protocol.QueryStatus(at.Socket); {
+	case absent(err):
+		return place, lacks("the daemon at %s has no directory for containers (%w): its log says why, or it is an older one", place.Socket, err)
+	case errors.Is(err, fs.ErrPermission):
+		return place, lacks("the default NIC is not ours to give to a container (%w): have the daemon's owner start it with --mode 0666", err)
+	case err != nil:
+		return place, lacks("the default NIC at %s does not answer properly: %w", at.Socket, err)
+	}
+	if place.Ephemeral() {
+		err := place.Expect(expectation)
+		if err == nil { // the directory stays when it ends: a container has it mounted
+			err = os.WriteFile(filepath.Join(filepath.Dir(at.Socket), ".keep"), nil, 0o600)
+		}
+		if err != nil {
+			return place, lacks("cannot have the daemon wait for the container: %w", err)
+		}
+	}
+	return at, nil
+}

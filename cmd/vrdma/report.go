@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/experiment"
+	"vrdma/internal/report"
+)
+
+func reportCommand() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use:   "report DIR [AFTER]",
+		Short: "make a page of what was measured, or compare two results",
+		Long: `Makes report.html, report.md and results.csv of the results of vrdma bench run. The page is one
+file: no server, no network, every number with what it was made of.
+
+With two directories it compares them, cell by cell: medians, intervals, and the chance
+to see such a difference if nothing had changed (Mann-Whitney U).`,
+		Example: `  vrdma bench run --out results && vrdma report results
+  vrdma report before after`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			var results []*experiment.Results
+			for _, dir := range args {
+				r, err := experiment.Read(dir)
+				if err != nil {
+					return err
+				}
+				results = append(results, r)
+			}
+			if len(results) == 2 {
+				return report.Compare(c.OutOrStdout(), results[0], results[1])
+			}
+			if out == "" {
+				out = args[0]
+			}
+			return writeReport(c.OutOrStdout(), results[0], out)
+		},
+	}
+	c.Flags().StringVarP(&out, "output", "o", "", "the directory for the report (default: DIR)")
+	return c
+}
+
+// writeReport writes the three files.
+func writeReport(w io.Writer, r *experiment.Results, dir string) error {
+	figures, err := report.Gather(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if r.Torn {
+		fmt.Fprintln(w, "the last line of the results was cut off, and is left out: bench run --resume measures it again")
+	}
+	for _, page := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{
+		{"report.html", func(w io.Writer) error { return report.HTML(w, r, figures) }},
+		{"report.md", func(w io.Writer) error { return report.Markdown(w, r, figures) }},
+		{"results.csv", func(w io.Writer) error { return report.CSV(w, figures) }},
+	} {
+		path := filepath.Join(dir, page.name)
+		if err := writeWhole(path, page.write); err != nil {
+			return err
+		}
+		fmt.Fprintln(w, path)
+	}
+	return nil
+}
+
+// writeWhole writes a file that is there whole or not at all.
+func writeWhole(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".report")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails if it was renamed
+	err = write(f)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Chmod(f.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}

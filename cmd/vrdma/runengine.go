@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"vrdma/internal/container"
+	"vrdma/internal/preflight"
+	"vrdma/internal/vnic"
+)
+
+// engineRun reports where in the command line of a container engine the flags for a new container
+// go, and in which format; 0: it is no engine, or it makes no container. The first word "run" or "create" is
+// taken for the subcommand.
+func engineRun(args []string) (format string, at int) {
+	if len(args) == 0 {
+		return "", 0
+	}
+	format = filepath.Base(args[0])
+	if format != "podman" && format != "docker" {
+		return "", 0
+	}
+	i := slices.IndexFunc(args, func(word string) bool { return word == "run" || word == "create" })
+	if i < 1 {
+		return "", 0
+	}
+	return format, i + 1
+}
+
+// runEngine runs an engine, which needs no device itself, so that its container has one.
+func runEngine(o *options, nic string, sockets bool, args []string, format string, at int) error {
+	if sockets {
+		return usage("--sockets is for programs, not for %s: run it inside of the container", format)
+	}
+	path, status, err := preflight.Find(args[0])
+	if err != nil {
+		return &exitError{status, err}
+	}
+	place, err := o.place()
+	if err != nil {
+		return err
+	}
+	if nic == "" {
+		nic = vnic.Default
+		lease, err := ensureDaemon(place) // as long as the engine lives
+		if err != nil {
+			return err
+		}
+		if err := bequeath(lease); err != nil {
+			return err
+		}
+	}
+	mounted, err := containerPlace(place, nic)
+	if err != nil {
+		return err
+	}
+	words, err := container.Args(format, mounted)
+	if err != nil {
+		return err
+	}
+	err = syscall.Exec(path, slices.Insert(slices.Clone(args), at, words...), os.Environ())
+	return &exitError{126, fmt.Errorf("cannot execute %s: %w", path, err)}
+}

@@ -1,0 +1,36 @@
+package load
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Fill makes a value for a key. Values of different stamps differ in every word.
+func Fill(value []byte, key, stamp uint64) {
+	word := stamp<<20 ^ key
+	for i := range value {
+		if i%8 == 0 && len(value)-i >= 8 {
+			binary.LittleEndian.PutUint64(value[i:], word+uint64(i))
+		} else if i >= len(value)/8*8 {
+			value[i] = byte(word) + byte(i)
+		}
+	}
+}
+
+// Check says whether Fill made this value for the key, whatever the stamp. An empty value is one that
+// nobody has written yet.
+func Check(value []byte, key uint64) error {
+	if len(value) < 8 {
+		return nil // too short to say
+	}
+	word := binary.LittleEndian.Uint64(value)
+	if (word^key)&(1<<20-1) != 0 {
+		return fmt.Errorf("key %d has a value that was not made for it", key)
+	}
+	for i := 8; i+8 <= len(value); i += 8 {
+		if binary.LittleEndian.Uint64(value[i:]) != word+uint64(i) {
+			return fmt.Errorf("key %d has a value that is torn at byte %d", key, i)
+		}
+	}
+	return nil
+}

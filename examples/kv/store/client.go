@@ -1,0 +1,63 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// A Client talks to a server. One goroutine at a time uses it; make several for more. After an error that
+// is not the server's answer (ErrNoKey, ErrTooLong, ErrBad) it is of no use any more: close it.
+type Client interface {
+	// Get reads the value of a key into dst, which has room for it, and returns its length and version.
+	Get(ctx context.Context, key uint64, dst []byte) (n int, version uint64, err error)
+	// Put gives a key a value, and returns the version that this made.
+	Put(ctx context.Context, key uint64, value []byte) (version uint64, err error)
+	// Stats asks what the server has done.
+	Stats(ctx context.Context) (Stats, error)
+	Close() error
+}
+
+// caller sends a request and waits for its reply. The request's value is in place already.
+type caller interface {
+	// room is where the request is made; its value is from headSize on.
+	room() message
+	call(ctx context.Context, length int) (message, error)
+}
+
+var errShort = errors.New("the value does not fit into the buffer")
+
+// get, put and stats are the same over RDMA and TCP.
+func get(ctx context.Context, c caller, key uint64, dst []byte) (int, uint64, error) {
+	c.room().setHead(opGet, 0, key, 0, 0)
+	m, err := c.call(ctx, headSize)
+	if err != nil {
+		return 0, 0, err
+	}
+	if m.length() > len(dst) {
+		return 0, 0, errShort
+	}
+	return copy(dst, m.value()), m.version(), nil
+}
+
+func put(ctx context.Context, c caller, key uint64, value []byte) (uint64, error) {
+	r := c.room()
+	if len(value) > len(r)-headSize {
+		return 0, ErrTooLong
+	}
+	r.setHead(opPut, 0, key, 0, len(value))
+	copy(r[headSize:], value)
+	m, err := c.call(ctx, headSize+len(value))
+	if err != nil {
+		return 0, err
+	}
+	return m.version(), nil
+}
+
+func stats(ctx context.Context, c caller) (Stats, error) {
+	c.room().setHead(opStats, 0, 0, 0, 0)
+	m, err := c.call(ctx, headSize)
+	if err != nil {
+		return Stats{}, err
+	}
+	return parseStats(m.value())
+}

@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// What a large world costs to declare, and what it costs while nobody uses it.
+const (
+	largeTenants  = 10
+	largeNetworks = 10 // of each tenant
+	largeNICs     = 10 // of each network
+	largePolicies = 10 // of each network, with as many rules each
+)
+
+// largeWorld declares 1000 NICs in 100 networks, and 10 000 rules.
+func largeWorld() string {
+	var s strings.Builder
+	object := func(kind, name, of, spec string) {
+		fmt.Fprintf(&s, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {name: %s%s}\nspec: {%s}\n---\n", kind, name, of, spec)
+	}
+	for t := range largeTenants {
+		of := fmt.Sprintf(", tenant: t%d", t)
+		object("Tenant", fmt.Sprintf("t%d", t), "", "weight: 1")
+		for n := range largeNetworks {
+			object("Network", fmt.Sprintf("n%d", n), of, "subnets: [10.1.0.0/24]")
+			for i := range largeNICs {
+				object("NIC", fmt.Sprintf("n%d-%d", n, i), of, fmt.Sprintf("network: n%d", n))
+			}
+			for p := range largePolicies {
+				var rules strings.Builder
+				for r := range largePolicies {
+					fmt.Fprintf(&rules, "{direction: in, peer: {nic: n%d-%d}, service: {space: tcp, ports: [%d]}}, ", n, r, 7000+10*p+r)
+				}
+				object("Policy", fmt.Sprintf("p%d-%d", n, p), of, fmt.Sprintf("nics: {network: n%d}, deny: [%s]", n, strings.TrimSuffix(rules.String(), ", ")))
+			}
+		}
+	}
+	return s.String()
+}
+
+// large opens a house, declares the large world in it and calls f, with how long that took.
+func (t *Table) large(name, unit string, f func(ctx context.Context, h *house, took time.Duration) (float64, error)) Probe {
+	return t.qosProbe(name, unit, nil, func(ctx context.Context, h *house) (float64, error) {
+		file := filepath.Join(h.dir, "large.yaml")
+		if err := os.WriteFile(file, []byte(largeWorld()), 0o644); err != nil {
+			return 0, err
+		}
+		begin := time.Now()
+		if _, err := t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", file); err != nil {
+			return 0, err
+		}
+		return f(ctx, h, time.Since(begin))
+	})
+}
+
+// applying is how long an apply of the large world takes, from the command's start to its end.
+func (t *Table) applying() Probe {
+	return t.large("apply", "s", func(_ context.Context, _ *house, took time.Duration) (float64, error) { return took.Seconds(), nil })
+}
+
+// watchIdle is for how long the daemon of the large world is watched.
+const watchIdle = 3 * time.Second
+
+// idling is what a daemon uses of a processor while nobody uses its NICs, in percent.
+func (t *Table) idling() Probe {
+	return t.large("1000 idle NICs", "%", func(ctx context.Context, h *house, _ time.Duration) (float64, error) {
+		if err := h.rest(ctx); err != nil {
+			return 0, err
+		}
+		before, err1 := h.daemon.cpu()
+		err2 := wait(ctx, watchIdle)
+		after, err3 := h.daemon.cpu()
+		return 100 * (after - before).Seconds() / watchIdle.Seconds(), errors.Join(err1, err2, err3)
+	})
+}

@@ -1,0 +1,238 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// copySize is the file that is copied, from the page cache to a tmpfs; VRDMA_BENCH_COPY sets another, to
+// try the rows.
+func copySize() int64 {
+	if n, err := strconv.ParseInt(os.Getenv("VRDMA_BENCH_COPY"), 10, 64); err == nil && n > 0 {
+		return n
+	}
+	return 1e9
+}
+
+// sharedMemory is where every Linux has a tmpfs.
+const sharedMemory = "/dev/shm"
+
+// A copyLab has the file to copy and the directory where copies go.
+type copyLab struct {
+	l      *Lab
+	source string
+	dir    string // on a tmpfs
+	size   int64
+}
+
+// newCopyLab makes them.
+func (l *Lab) newCopyLab() (*copyLab, error) {
+	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
+	var st syscall.Statfs_t
+	const tmpfs = 0x01021994
+	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < c.size+c.size/4 {
+		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*1.25, "B"))
+	}
+	f, err := os.Create(c.source)
+	if err == nil {
+		_, err = io.CopyN(f, rand.Reader, c.size)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.dir, err = os.MkdirTemp(sharedMemory, "vrdma-copies"); err != nil {
+		return nil, err
+	}
+	if l.User != nil {
+		err = os.Chown(c.dir, int(l.User.Uid), int(l.User.Gid))
+	}
+	return c, err
+}
+
+func (c *copyLab) close() {
+	os.Remove(c.source)
+	os.RemoveAll(c.dir)
+}
+
+// probe measures how fast f copies the file to a name in the tmpfs.
+func (c *copyLab) probe(name string, f func(ctx context.Context, to string) error) Probe {
+	return Probe{Name: name, Unit: "B/s", Measure: func(ctx context.Context) (Reading, error) {
+		to := filepath.Join(c.dir, "copy")
+		defer os.Remove(to)
+		start := time.Now()
+		if err := f(ctx, to); err != nil {
+			return Reading{}, err
+		}
+		took := time.Since(start)
+		info, err := os.Stat(to)
+		if err != nil || info.Size() != c.size {
+			return Reading{}, fmt.Errorf("%s left no copy of %d bytes: %v", name, c.size, err)
+		}
+		return Reading{Value: float64(c.size) / took.Seconds()}, nil
+	}}
+}
+
+// plain is cp.
+func (c *copyLab) plain() Probe {
+	return c.probe("cp", func(ctx context.Context, to string) error {
+		_, err := c.l.Run(ctx, "cp", c.source, to)
+		return err
+	})
+}
+
+// over is vrdma cp, to a server that stands.
+func (c *copyLab) over(r Route, name string, s *copyServer) Probe {
+	return c.probe("vrdma cp"+name, func(ctx context.Context, to string) error {
+		url := fmt.Sprintf("rdma://%s:%d/%s", r.Server.IP, s.port, filepath.Base(to))
+		argv := append([]string{c.l.Vrdma, "cp", "--socket", r.Client.Socket, "--quiet"}, s.flags...)
+		_, err := c.l.Run(ctx, r.Client.At(append(argv, c.source, url)...)...)
+		return err
+	})
+}
+
+// socat is a plain program over TCP.
+func (c *copyLab) socat(r Route) Probe {
+	return c.probe("socat -b 262144", func(ctx context.Context, to string) error {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		const buffer = "262144"
+		wait, _, err := c.l.standing(ctx, r.Server.listens(port),
+			r.Server.At("socat", "-u", "-b", buffer, fmt.Sprintf("TCP-LISTEN:%d,reuseaddr", port), "CREATE:"+to))
+		if err != nil {
+			return err
+		}
+		if _, err := c.l.Run(ctx, r.Client.At("socat", "-u", "-b", buffer, "OPEN:"+c.source+",rdonly", fmt.Sprintf("TCP:%s:%d", r.Server.IP, port))...); err != nil {
+			return err
+		}
+		return wait()
+	})
+}
+
+// A copyServer is a standing vrdma cp --serve.
+type copyServer struct {
+	port  int
+	flags []string // that its clients have, too
+	stop  func()
+}
+
+// serve starts one on a host.
+func (c *copyLab) serve(ctx context.Context, h *Host, flags ...string) (*copyServer, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	argv := []string{c.l.Vrdma, "cp", "--socket", h.Socket, "--serve", c.dir, "--public", "--write", "--listen", fmt.Sprintf("%s:%d", h.IP, port)}
+	s := &copyServer{port: port, flags: flags}
+	_, s.stop, err = c.l.standing(ctx, h.accepts(port), h.At(append(argv, flags...)...))
+	return s, err
+}
+
+// standing starts a program that serves and waits until it is ready. wait waits for its end, stop ends it.
+func (l *Lab) standing(ctx context.Context, ready func() bool, argv []string) (wait func() error, stop func(), err error) {
+	var said bytes.Buffer
+	s := l.command(ctx, argv...)
+	s.Stdout, s.Stderr = &said, &said
+	if err := s.Start(); err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Wait() }()
+	stop = sync.OnceFunc(func() {
+		s.Cancel()
+		<-ended
+	})
+	if err := await(ctx, ready, ended); err != nil {
+		stop()
+		return nil, nil, failure(ctx, argv, err, said.String())
+	}
+	wait = func() error {
+		if err := <-ended; err != nil {
+			return failure(ctx, argv, err, said.String())
+		}
+		return nil
+	}
+	return wait, stop, nil
+}
+
+// copies is how fast files are copied.
+func (t *Table) copies() part { return t.together("copy", t.nearCopies(), t.farCopies()) }
+
+// nearCopies are those on one host.
+func (t *Table) nearCopies() part {
+	return part{
+		rows: []Row{
+			ratioRow("vrdma cp, 1 GB from page cache to tmpfs, one host, against cp", 0.7),
+			ratioRow("vrdma cp, 1 GB from page cache to tmpfs, one host, against the published protocol (one chunk of 10 MiB)", 1.5),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			c, err := t.Lab.newCopyLab()
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			ours, err := c.serve(ctx, h)
+			if err != nil {
+				return err
+			}
+			defer ours.stop()
+			one, err := c.serve(ctx, h, "--chunks", "1")
+			if err != nil {
+				return err
+			}
+			defer one.stop()
+			probes := []Probe{c.over(h.loop(), "", ours), c.plain(), c.over(h.loop(), " --chunks 1", one)}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
+		},
+	}
+}
+
+// farCopies are those between two hosts.
+func (t *Table) farCopies() part {
+	tcp := ratioRow("between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against vrdma cp --transport tcp", 1)
+	tcp.Aim = 1.2
+	return part{
+		rows: []Row{tcp, {What: "between two hosts: vrdma cp, 1 GB from page cache to tmpfs, MTU 9000, against socat -b 262144", Against: &Series{}, Unbounded: true}},
+		measure: func(ctx context.Context, rows []Row) error {
+			c, err := t.Lab.newCopyLab()
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			w, err := t.Lab.Wire(ctx, 9000)
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			r := w.Route()
+			ours, err := c.serve(ctx, r.Server)
+			if err != nil {
+				return err
+			}
+			defer ours.stop()
+			plain, err := c.serve(ctx, r.Server, "--transport", "tcp")
+			if err != nil {
+				return err
+			}
+			defer plain.stop()
+			probes := []Probe{c.over(r, ", MTU 9000", ours), c.over(r, " --transport tcp, MTU 9000", plain), on(c.socat(r), "MTU 9000")}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {0, 2}})
+		},
+	}
+}

@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// goPrograms is what Go programs get: package verbs against perftest, package stream against TCP.
+func (t *Table) goPrograms() part {
+	return t.together("go", t.goPairs(), t.goStreams())
+}
+
+// goPairs is two Go programs that do what perftest does.
+func (t *Table) goPairs() part {
+	return part{
+		rows: []Row{
+			ratioAtMost("Go pair: write latency, 64 B, against ib_write_lat", 1.3),
+			ratioAtMost("Go pair: send latency, 64 B, against ib_send_lat", 1.3),
+			ratioRow("Go pair: 8 B writes, one QP, against ib_write_bw", 0.8),
+			ratioRow("Go pair: 8 B sends, one QP, against ib_send_bw", 0.8),
+			ratioRow("Go pair: write bandwidth, 64 KiB, against ib_write_bw", 0.95),
+			ratioAtMost("Go pair that waits in the netpoller: send latency, 64 B, against ib_send_lat -e", 1.5),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			probes := []Probe{
+				0:  r.gopair(latencyOf, "write-lat", latencySize, 10000),
+				1:  r.latency("ib_write_lat", latencySize, 10000),
+				2:  r.gopair(latencyOf, "send-lat", latencySize, 10000),
+				3:  r.latency("ib_send_lat", latencySize, 10000),
+				4:  r.gopair(rateOf, "write-bw", smallMessage, 500000),
+				5:  r.messages("ib_write_bw", smallMessage, 500000),
+				6:  r.gopair(rateOf, "send-bw", smallMessage, 500000),
+				7:  r.messages("ib_send_bw", smallMessage, 500000),
+				8:  r.gopair(bandwidthOf, "write-bw", bulkSize, 20000),
+				9:  r.bandwidth("ib_write_bw", bulkSize, 20000),
+				10: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
+				11: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
+			}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}})
+		},
+	}
+}
+
+// goStreams is a Go program over net.Conn, by RDMA and by TCP.
+func (t *Table) goStreams() part {
+	return part{
+		rows: []Row{
+			ratioAtMost("Go stream: echo, 64 B, one host, against the same program over TCP", 1),
+			ratioRow("Go stream: bandwidth, 64 KiB, one host, against the same program over TCP", 1.5),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			h, _, err := t.here(ctx)
+			if err != nil {
+				return err
+			}
+			r := h.loop()
+			probes := []Probe{
+				0: r.gopair(latencyOf, "echo", latencySize, 20000),
+				1: r.gopair(latencyOf, "echo", latencySize, 20000, "--tcp"),
+				2: r.gopair(bandwidthOf, "bulk", bulkSize, 50000),
+				3: r.gopair(bandwidthOf, "bulk", bulkSize, 50000, "--tcp"),
+			}
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}})
+		},
+	}
+}
+
+// What to take of the two numbers that goperf prints.
+var (
+	latencyOf   = figure{"s", func(n []float64) Reading { return Reading{n[0], n[1]} }}
+	bandwidthOf = figure{"B/s", func(n []float64) Reading { return Reading{Value: n[0]} }}
+	rateOf      = figure{"/s", func(n []float64) Reading { return Reading{Value: n[1]} }}
+)
+
+type figure struct {
+	unit string
+	of   func([]float64) Reading
+}
+
+// Ways to start `vrdma goperf`: it is static, and opens the device itself.
+var (
+	goOverRDMA = way{(*Host).At, (*Host).manages}
+	goOverTCP  = way{(*Host).At, (*Host).listens}
+)
+
+// gopair probes two processes of `vrdma goperf`.
+func (r Route) gopair(f figure, test string, size, count int, options ...string) Probe {
+	name := strings.Join(append([]string{"goperf", test, strconv.Itoa(size)}, options...), " ")
+	return Probe{Name: name, Unit: f.unit, Measure: func(ctx context.Context) (Reading, error) {
+		port, err := freePort()
+		if err != nil {
+			return Reading{}, err
+		}
+		w := goOverRDMA
+		for _, o := range options {
+			if o == "--tcp" {
+				w = goOverTCP
+			}
+		}
+		side := func(h *Host, more ...string) []string {
+			argv := []string{
+				h.lab.Vrdma, "goperf", "--socket", h.Socket, test, fmt.Sprintf("%s:%d", r.Server.IP, port),
+				"--size", strconv.Itoa(size), "--count", strconv.Itoa(count),
+			}
+			return append(append(argv, options...), more...)
+		}
+		out, err := r.pair(ctx, w, port, side(r.Server, "--server"), side(r.Client))
+		if err != nil {
+			return Reading{}, err
+		}
+		numbers, err := parseNumbers(name, out, 2)
+		if err != nil {
+			return Reading{}, err
+		}
+		return f.of(numbers), nil
+	}}
+}

@@ -1,0 +1,203 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vrdma/internal/store"
+	"vrdma/internal/tenant"
+)
+
+// refresh takes over what others have written. changing is held.
+func (p *Plane) refresh() error {
+	snap, err := load(p.cfg.Store, p.World())
+	if err != nil {
+		return err
+	}
+	old := p.now.Load()
+	if snap.revision == old.revision {
+		return nil
+	}
+	if old.named && snap.meta.ID != old.meta.ID {
+		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
+		if !snap.named {
+			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
+		}
+		p.alarmed.Store(&why)
+		return errors.New(why)
+	}
+	p.alarmed.Store(nil)
+	effects := difference(old.world, snap.world)
+	p.amend(func(s *snapshot) { *s = *snap })
+	p.report(old.problems, snap.problems)
+	p.announce(effects, another)
+	p.fence(snap)
+	p.settle(snap.world, nil)
+	return nil
+}
+
+// another is who changes something when it is not us.
+var another = Actor{UID: -1, Program: "another daemon"}
+
+// difference is what leads from one world to another.
+func difference(old, next *tenant.World) (effects []tenant.Effect) {
+	for _, o := range old.Objects("") {
+		if next.Get(o.Key()) == nil {
+			effects = append(effects, tenant.Effect{Key: o.Key(), Old: o})
+		}
+	}
+	for _, o := range next.Objects("") {
+		if before := old.Get(o.Key()); !same(before, o) {
+			effects = append(effects, tenant.Effect{Key: o.Key(), Old: before, New: o})
+		}
+	}
+	return effects
+}
+
+// same reports whether two objects say the same. Most often they are one.
+func same(a, b tenant.Object) bool {
+	if a == nil || b == nil || a == b {
+		return a == b
+	}
+	x, err1 := tenant.Marshal(a)
+	y, err2 := tenant.Marshal(b)
+	return err1 == nil && err2 == nil && string(x) == string(y)
+}
+
+// follow takes over what others write to the store, as it comes.
+func (p *Plane) follow(revision int64) {
+	w := p.cfg.Store.Watch("", revision)
+	for {
+		b, err := w.Next(p.ended)
+		switch {
+		case errors.Is(err, store.ErrCompacted):
+			b.Revision = p.now.Load().revision // list, and go on from there
+			w = p.cfg.Store.Watch("", 0)
+		case err != nil:
+			return // closed
+		}
+		if err == nil {
+			err = p.absorb(&b)
+		} else {
+			err = p.relist()
+		}
+		if err != nil && !errors.Is(err, store.ErrClosed) {
+			p.journal.record(Event{Verb: EventFailed, Reason: err.Error()})
+		}
+	}
+}
+
+// relist is refresh, for who does not hold changing.
+func (p *Plane) relist() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	return p.refresh()
+}
+
+// absorb takes over one commit of others. One that is about hosts and places waits for nobody.
+func (p *Plane) absorb(b *store.Batch) error {
+	if b.Revision <= p.now.Load().revision {
+		return nil // our own
+	}
+	d := read(b)
+	if p.alarm() != "" {
+		return p.relist()
+	}
+	if !d.declares() {
+		p.absorbPlaces(&d, b.Revision)
+		return nil
+	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	old := p.now.Load()
+	if b.Revision <= old.revision {
+		return nil
+	}
+	if d.anew || len(old.problems) > 0 {
+		return p.refresh()
+	}
+	w, effects, err := old.world.Follow(d.put, d.gone)
+	if err != nil {
+		return p.refresh()
+	}
+	snap := p.amend(func(s *snapshot) {
+		s.world = w
+		s.take(&d, b.Revision)
+	})
+	p.announce(effects, another)
+	switch {
+	case p.fence(snap):
+		p.settle(w, nil)
+	case len(d.others) > 0: // hosts and places
+		p.settle(w, p.touched(w, effects))
+	default:
+		p.settleFor(w, effects)
+	}
+	return nil
+}
+
+// absorbPlaces takes over where NICs and hosts are.
+func (p *Plane) absorbPlaces(d *delta, revision int64) {
+	var problems []string
+	snap := p.amend(func(s *snapshot) { problems = s.take(d, revision) })
+	if len(d.others) == 0 {
+		if d.generation {
+			p.holds(revision)
+		}
+		return
+	}
+	p.report(nil, problems)
+	for _, c := range d.others {
+		switch k, isNIC := nicAt(c.Key); {
+		case strings.HasPrefix(c.Key, prefixPlace) && isNIC:
+			if n := snap.world.NIC(k.Tenant, k.Name); n != nil {
+				p.updates.add(update{object: n})
+			}
+		case strings.HasPrefix(c.Key, prefixHost), strings.HasPrefix(c.Key, prefixLive):
+			if h := p.host(snap, c.Key[strings.IndexByte(c.Key, '/')+1:]); h != nil {
+				p.updates.add(update{object: h})
+			}
+		}
+	}
+	if p.fence(snap) {
+		p.changing.Lock()
+		p.settle(p.World(), nil)
+		p.changing.Unlock()
+		return
+	}
+	p.chartAgain()
+	if d.generation {
+		p.holds(revision)
+	}
+}
+
+// touched are the NICs that a change is about: its own, and those of networks that changed.
+func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
+	keys := []tenant.Key{}
+	for _, e := range effects {
+		switch {
+		case !e.Changed():
+		case e.Key.Kind == tenant.KindNIC:
+			keys = append(keys, e.Key)
+		case e.Key.Kind == tenant.KindNetwork:
+			for _, n := range w.NICs(e.Key) {
+				keys = append(keys, n.Key())
+			}
+		}
+	}
+	slices.SortFunc(keys, tenant.Key.Compare)
+	return slices.Compact(keys)
+}
+
+// alarm says what is wrong with the store as a whole; "" if nothing is.
+func (p *Plane) alarm() string {
+	if h := p.health(); h.State == store.Strange {
+		return fmt.Sprintf("the store is not the one that it was (%v): what this host has stays as it is", h.Why)
+	}
+	if why := p.alarmed.Load(); why != nil {
+		return *why
+	}
+	return ""
+}

@@ -1,0 +1,207 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// An Outcome is what a probe found out.
+type Outcome string
+
+// The three of them.
+const (
+	Yes     Outcome = "yes"
+	No      Outcome = "no"
+	Unknown Outcome = "unknown"
+)
+
+// A Finding is the answer of a probe.
+type Finding struct {
+	Group   string   `json:"group"`
+	Name    string   `json:"name"`
+	Outcome Outcome  `json:"outcome"`
+	Found   string   `json:"found"`         // a version, a number, or why not
+	Do      string   `json:"do,omitempty"`  // for what is not there
+	For     []string `json:"for,omitempty"` // the experiments that it matters to
+	Needed  bool     `json:"needed"`        // they cannot run without it
+}
+
+// A Probe looks for one thing.
+type Probe struct {
+	group string
+	name  string
+	// needs cannot run without it; helps run better or show more with it.
+	needs, helps []string
+	do           string // what to do if it is not there
+	look         func(m *Machine) (Outcome, string)
+}
+
+// The experiments that probes name: sets of them, one a publication, and our own table of speeds.
+var Experiments = []string{"quick", "speed", "thesis", "slides", "lab", "progress", "mikelangelo"}
+
+// A Machine is where probes look.
+type Machine struct {
+	// Root is / but in tests.
+	Root string
+	// Find reports whether a program is installed.
+	Find func(name string) bool
+	// Run runs a command and returns what it printed. In a namespace of its own it may change the
+	// network.
+	Run func(namespace bool, name string, args ...string) (string, error)
+}
+
+// Here is this machine.
+func Here() *Machine { return &Machine{Root: "/", Find: find, Run: run} }
+
+// patience is how long a command may take.
+const patience = 5 * time.Second
+
+// path has the directories of programs that are root's, too: to ask them for their version is
+// everybody's.
+func path() string { return os.Getenv("PATH") + ":/usr/sbin:/sbin" }
+
+func find(name string) bool {
+	for _, dir := range filepath.SplitList(path()) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func run(namespace bool, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", `exec "$@"`, "sh", name}, args...)...) // which searches our path
+	c.WaitDelay = time.Second
+	c.Env = append(os.Environ(), "LC_ALL=C", "PATH="+path())
+	if namespace {
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		if uid := os.Geteuid(); uid != 0 {
+			c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
+			c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+		}
+	}
+	out, err := c.CombinedOutput()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%s did not end within %v", name, patience)
+	}
+	return string(out), err
+}
+
+// All are the probes, in the order in which they are told.
+func All() []Probe {
+	return slices.Concat(verbs, network, processors, hardware, machines, containers, tools)
+}
+
+// Select are the probes that matter to an experiment; all of them if it is "".
+func Select(probes []Probe, experiment string) ([]Probe, error) {
+	if experiment == "" {
+		return probes, nil
+	}
+	if !slices.Contains(Experiments, experiment) {
+		return nil, fmt.Errorf("no experiment is named %q: choose one of %s", experiment, strings.Join(Experiments, ", "))
+	}
+	return slices.DeleteFunc(slices.Clone(probes), func(p Probe) bool {
+		return !slices.Contains(p.needs, experiment) && !slices.Contains(p.helps, experiment)
+	}), nil
+}
+
+// Examine asks all probes, some at the same time. Needed is said with respect to an experiment, or
+// to any if it is "".
+func Examine(m *Machine, probes []Probe, experiment string) []Finding {
+	found := make([]Finding, len(probes))
+	var wait sync.WaitGroup
+	room := make(chan struct{}, 4)
+	for i, p := range probes {
+		room <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-room }()
+			found[i] = p.examine(m, experiment)
+		})
+	}
+	wait.Wait()
+	return found
+}
+
+func (p *Probe) examine(m *Machine, experiment string) Finding {
+	outcome, what := p.look(m)
+	f := Finding{Group: p.group, Name: p.name, Outcome: outcome, Found: what, For: slices.Concat(p.needs, p.helps)}
+	f.Needed = slices.Contains(p.needs, experiment) || experiment == "" && len(p.needs) > 0
+	if outcome != Yes {
+		f.Do = p.do
+	}
+	return f
+}
+
+// Missing are the findings without which the experiment cannot run.
+func Missing(findings []Finding) (list []Finding) {
+	for _, f := range findings {
+		if f.Needed && f.Outcome == No {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// read is the text of a file, without the space around it.
+func (m *Machine) read(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(m.Root, path))
+	return strings.TrimSpace(string(b)), err
+}
+
+// glob are the files that a pattern names.
+func (m *Machine) glob(pattern string) []string {
+	list, err := filepath.Glob(filepath.Join(m.Root, pattern))
+	if err != nil {
+		panic(err) // a bad pattern
+	}
+	return list
+}
+
+var number = regexp.MustCompile(`\d+(\.\d+)+`)
+
+// program looks for one and its version. Some have none to tell, and some tell it and fail.
+func program(name string, args ...string) func(m *Machine) (Outcome, string) {
+	return func(m *Machine) (Outcome, string) {
+		if !m.Find(name) {
+			return No, "not installed"
+		}
+		if len(args) == 0 {
+			return Yes, "installed"
+		}
+		out, _ := m.Run(false, name, args...)
+		return Yes, cmp.Or(number.FindString(out), "installed")
+	}
+}
+
+// tries runs commands in a network namespace of its own, one after the other.
+func tries(script string) func(m *Machine) (Outcome, string) {
+	return func(m *Machine) (Outcome, string) {
+		out, err := m.Run(true, "sh", "-e", "-c", script)
+		switch {
+		case err == nil:
+			return Yes, "works"
+		case strings.Contains(out, "not found"):
+			return Unknown, "cannot be tried: " + lastLine(out)
+		}
+		return No, cmp.Or(lastLine(out), err.Error())
+	}
+}
+
+// lastLine is the last line that says something.
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

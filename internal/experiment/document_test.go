@@ -1,0 +1,126 @@
+package experiment
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const head = "apiVersion: vrdma.io/v1\nkind: Experiment\nmetadata: {name: a}\nspec:\n"
+
+// What comes with vrdma can be parsed, and is the same after it was printed.
+func TestSuites(t *testing.T) {
+	all, err := Suites()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d experiments: %v", len(all), err)
+	}
+	for _, e := range all {
+		text, err := e.Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(e.Source, text)
+		if err != nil || !slices.Equal(again[0].Cells(), e.Cells()) {
+			t.Errorf("%s is another one after it was printed: %v\n%s", e.Name, err, text)
+		}
+		if e.Spec.Title == "" || e.Spec.Why == "" {
+			t.Errorf("%s has no title, or does not say why", e.Name)
+		}
+	}
+}
+
+func TestCells(t *testing.T) {
+	list, err := Parse("a.yaml", []byte(head+`  settings: [host, hosts]
+  transports: [tcp, verbs]
+  tools: [ib_send_lat, ib_write_lat, tcp_lat, iperf3]
+  sizes: [64, 4KiB]
+  mtu: [1500, 9000]
+  wait: [poll, event]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := list[0].Cells()
+	counts := make(map[string]int)
+	for _, c := range cells {
+		counts[c.Tool]++
+		switch tool, _ := FindTool(c.Tool); {
+		case (c.Transport == TCP) != (c.Tool == "tcp_lat" || c.Tool == "iperf3"):
+			t.Errorf("%v: no such tool over it", c)
+		case c.Setting == Host && c.MTU != 0:
+			t.Errorf("%v has an MTU", c)
+		case c.Tool == "ib_write_lat" && c.Wait != Poll:
+			t.Errorf("%v: it can only poll", c)
+		case c.Transport == TCP && c.Wait != Event:
+			t.Errorf("%v: socket programs sleep", c)
+		case tool.sized != (c.Size != 0):
+			t.Errorf("%v has a size, or has none", c)
+		}
+	}
+	// Settings host, and hosts with two MTUs; two sizes; two ways to wait.
+	want := map[string]int{"ib_send_lat": 12, "ib_write_lat": 6, "tcp_lat": 6, "iperf3": 3}
+	for tool, n := range want {
+		if counts[tool] != n {
+			t.Errorf("%s has %d cells, want %d", tool, counts[tool], n)
+		}
+	}
+}
+
+// What is wrong is said with its line.
+func TestRefused(t *testing.T) {
+	good := head + "  settings: [host]\n  transports: [verbs]\n  tools: [ib_write_bw]\n"
+	tests := []struct{ text, want string }{
+		{"", "holds no experiment"},
+		{"a: [", "did not find"},
+		{strings.Replace(good, "v1", "v9", 1), `apiVersion is "vrdma.io/v9": this vrdma knows`},
+		{strings.Replace(good, "Experiment", "NIC", 1), `kind is "NIC"`},
+		{strings.Replace(good, "name: a", "name: A b", 1), `metadata.name is "A b"`},
+		{good + "  colour: red\n", "line 8: field colour is not known"},
+		{good + "  sizes: [64, 3furlongs]\n", `line 8: "3furlongs" is no size`},
+		{good + "  sizes: [-1]\n", `is no size`},
+		{good + "  sizes: [9999999999GiB]\n", `is no size`},
+		{good + "  pairs: [0]\n", "spec.pairs: 0: want 1 to 64"},
+		{good + "  mtu: [100]\n", "spec.mtu: 100"},
+		{good + "  rounds: -1\n", "spec.rounds: -1"},
+		{good + "  wait: [hope]\n", `spec.wait: "hope" is not known: choose among poll, event`},
+		{strings.Replace(good, "ib_write_bw", "iperf9", 1), `spec.tools: "iperf9" is not known: choose among ib_send_bw`},
+		{strings.Replace(good, "[verbs]", "[tcp]", 1), "nothing is left to measure: no tool of ib_write_bw works over tcp"},
+		{strings.Replace(good, "[host]", "[]", 1), "spec.settings is empty"},
+		{good + "---\n" + strings.Replace(good, "[host]", "[moon]", 1), `a.yaml:9: experiment a: spec.settings: "moon"`},
+	}
+	for _, test := range tests {
+		_, err := Parse("a.yaml", []byte(test.text))
+		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "a.yaml") {
+			t.Errorf("%q: %v; want %q", test.text, err, test.want)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	quick, err := Choose(nil)
+	if err != nil || len(quick) == 0 || quick[0].Spec.Suite != "quick" {
+		t.Errorf("nothing named: %v, %v", quick, err)
+	}
+	if one, err := Choose([]string{"quick-latency", "quick"}); err != nil || len(one) != len(quick) {
+		t.Errorf("an experiment and its suite: %d, %v", len(one), err)
+	}
+	if _, err := Choose([]string{"thesys"}); err == nil || !strings.Contains(err.Error(), "vrdma bench list") {
+		t.Errorf("no such thing: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(head + "  settings: [host]\n  transports: [verbs]\n  tools: [ib_write_bw]\n  sizes: [1KiB]\n"))
+	f.Add([]byte("---\n---\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, err := Parse("f", text)
+		if err != nil {
+			return
+		}
+		for _, e := range list {
+			if n := len(e.Cells()); n == 0 || n > mostCells {
+				t.Fatalf("%d cells", n)
+			}
+		}
+	})
+}

@@ -1,0 +1,244 @@
+package experiment
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Version is that of results.
+const Version = 1
+
+// A Machine is where results come from.
+type Machine struct {
+	Kernel     string            `json:"kernel"`
+	Processor  string            `json:"processor"`
+	Processors int               `json:"processors"`
+	Memory     int64             `json:"memory"`
+	Programs   map[string]string `json:"programs,omitempty"` // versions
+}
+
+// A Header is the first line of results.
+type Header struct {
+	Version int       `json:"version"`
+	Program string    `json:"program"` // vrdma's version
+	Started time.Time `json:"started"`
+	Seed    uint64    `json:"seed"` // of the order
+	Quick   bool      `json:"quick,omitempty"`
+	Machine Machine   `json:"machine"`
+	// Experiments are the documents, so that results explain themselves.
+	Experiments []string `json:"experiments"`
+}
+
+// A Record is what one run of one cell gave.
+type Record struct {
+	Experiment string    `json:"experiment"`
+	Cell       Cell      `json:"cell"`
+	Round      int       `json:"round"`
+	Time       time.Time `json:"time"`
+	Measurement
+	// Failed is why there is no value.
+	Failed string `json:"failed,omitempty"`
+	// Repeated is how often the run was thrown away because the machine was not given its
+	// processors.
+	Repeated int `json:"repeated,omitempty"`
+}
+
+// A Measurement is what an instrument gives.
+type Measurement struct {
+	// Values are by name: latency, p99, bandwidth, rate; in seconds, bytes a second, a second.
+	Values map[string]float64 `json:"values,omitempty"`
+	// Samples is of how many messages the latency is.
+	Samples int64 `json:"samples,omitempty"`
+	// CPU is processor time in seconds by role: client, server, daemon, rest.
+	CPU map[string]float64 `json:"cpu,omitempty"`
+	// Seconds is how long the run took, for which CPU was counted.
+	Seconds float64 `json:"seconds,omitempty"`
+	Bytes   float64 `json:"bytes,omitempty"`
+	// Messages of the run.
+	Messages float64 `json:"messages,omitempty"`
+	// Proof is what carried the bytes, and how that is known.
+	Proof string `json:"proof,omitempty"`
+	// MTU is the path MTU that the tool found.
+	MTU int `json:"path_mtu,omitempty"`
+	// Steal is the share of processor time that the hypervisor took.
+	Steal    float64    `json:"steal,omitempty"`
+	Commands [][]string `json:"commands,omitempty"`
+	Output   string     `json:"output,omitempty"`
+}
+
+// Results are what was read from a directory.
+type Results struct {
+	Header  Header
+	Records []Record
+	// Torn: the last line was cut off, and is left out.
+	Torn bool
+}
+
+// FileName is that of results in their directory.
+const FileName = "results.ndjson"
+
+// mostLine is how long a line may be: the tools' output is in it.
+const mostLine = 4 << 20
+
+// Read reads the results of a directory.
+func Read(dir string) (*Results, error) {
+	path := filepath.Join(dir, FileName)
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s holds no results: run vrdma bench run --out %s", dir, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// read reads lines. A last line without an end was cut off by a full disk or a kill.
+func read(from io.Reader) (*Results, error) {
+	r := &Results{}
+	in := bufio.NewReaderSize(from, 64<<10)
+	for n := 1; ; n++ {
+		line, err := readLine(in)
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			break
+		}
+		torn := errors.Is(err, io.EOF)
+		if err != nil && !torn {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if n == 1 {
+			if err := json.Unmarshal(line, &r.Header); err != nil || r.Header.Version == 0 {
+				return nil, errors.New("line 1 is not the head of vrdma's results")
+			}
+			if r.Header.Version != Version {
+				return nil, fmt.Errorf("these are results of version %d, this vrdma reads %d: use the vrdma that wrote them (%s)", r.Header.Version, Version, r.Header.Program)
+			}
+			continue
+		}
+		var rec Record
+		if err := json.Unmarshal(line, &rec); err != nil {
+			if torn {
+				r.Torn = true
+				break
+			}
+			return nil, fmt.Errorf("line %d is damaged: %w; remove it, and bench run --resume measures it again", n, err)
+		}
+		r.Records = append(r.Records, rec)
+		if torn {
+			break
+		}
+	}
+	if r.Header.Version == 0 {
+		return nil, errors.New("the file is empty")
+	}
+	return r, nil
+}
+
+// readLine is a line without its end; io.EOF: it has none.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > mostLine:
+			return nil, fmt.Errorf("longer than %d bytes", mostLine)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
+			return line, err
+		}
+		return bytes.TrimSuffix(line, []byte("\n")), nil
+	}
+}
+
+// A Writer writes results. Each line is on the disk when its call returns.
+type Writer struct{ f *os.File }
+
+// Create begins results in a directory, which may not have any.
+func Create(dir string, h Header) (*Writer, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, FileName), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("%s has results already: choose another --out, or go on with --resume", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{f}
+	h.Version = Version
+	if err := w.line(h); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Resume goes on with the results of a directory. A line that was cut off is taken away.
+func Resume(dir string) (*Writer, *Results, error) {
+	r, err := Read(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, FileName), os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := mend(f); err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return &Writer{f}, r, nil
+}
+
+// mend ends the file behind its last whole line.
+func mend(f *os.File) error {
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if rest := text[whole:]; len(rest) > 0 && json.Valid(rest) {
+		_, err := f.WriteAt([]byte("\n"), int64(len(text)))
+		whole = len(text) + 1
+		if err != nil {
+			return err
+		}
+	}
+	if err := f.Truncate(int64(whole)); err != nil {
+		return err
+	}
+	_, err = f.Seek(int64(whole), io.SeekStart)
+	return err
+}
+
+// Write adds a record.
+func (w *Writer) Write(r *Record) error { return w.line(r) }
+
+func (w *Writer) line(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if _, err := w.f.Write(append(b, '\n')); err != nil {
+		return fmt.Errorf("the result is not kept: %w; what was written before is, and --resume goes on from there", err)
+	}
+	return w.f.Sync()
+}
+
+// Close ends it.
+func (w *Writer) Close() error { return w.f.Close() }

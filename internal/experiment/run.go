@@ -1,0 +1,194 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// An Instrument measures cells. What it does not know it refuses with an error that says why, and
+// what to do.
+type Instrument interface {
+	Measure(ctx context.Context, c Cell, seconds int) (Measurement, error)
+}
+
+// A Run is what is measured, and where that is written.
+type Run struct {
+	Experiments []*Experiment
+	Instrument  Instrument
+	Out         *Writer
+	Progress    io.Writer
+	Seed        uint64
+	// Quick: two rounds of a second each.
+	Quick bool
+	// Done are the records that are there already.
+	Done []Record
+}
+
+// mostSteal is the share of processor time that a hypervisor may take during a run; one that lost
+// more is repeated, up to mostRepeats times.
+const (
+	mostSteal   = 0.05
+	mostRepeats = 2
+)
+
+// ErrInterrupted: the user wants no more. What was measured is kept.
+var ErrInterrupted = errors.New("interrupted: what was measured is kept, and --resume goes on")
+
+// A step is one cell in one round.
+type step struct {
+	experiment *Experiment
+	cell       Cell
+	round      int
+}
+
+// key is how a step is found among records.
+type key struct {
+	experiment string
+	cell       Cell
+	round      int
+}
+
+// steps are in the order in which they are measured: round after round, each in an order of its
+// own. It depends on the seed only, so a run that is resumed goes on as it would have.
+func (r *Run) steps() []step {
+	var list []step
+	rnd := rand.New(rand.NewPCG(r.Seed, 1))
+	rounds := 0
+	for _, e := range r.Experiments {
+		rounds = max(rounds, r.rounds(e))
+	}
+	for round := 1; round <= rounds; round++ {
+		first := len(list)
+		for _, e := range r.Experiments {
+			if round > r.rounds(e) {
+				continue
+			}
+			for _, c := range e.Cells() {
+				list = append(list, step{e, c, round})
+			}
+		}
+		part := list[first:]
+		rnd.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
+	}
+	return list
+}
+
+const (
+	quickRounds  = 2
+	quickSeconds = 1
+)
+
+func (r *Run) rounds(e *Experiment) int {
+	if r.Quick {
+		return min(e.Spec.Rounds, quickRounds)
+	}
+	return e.Spec.Rounds
+}
+
+func (r *Run) seconds(e *Experiment) int {
+	if r.Quick {
+		return quickSeconds
+	}
+	return e.Spec.Seconds
+}
+
+// hopeless is how often a cell may fail before it is not tried again.
+const hopeless = 2
+
+// Go measures. A cell that fails is a record that says why; only the end of ctx, or of the disk, ends
+// it early.
+func (r *Run) Go(ctx context.Context) error {
+	done := make(map[key]bool)
+	failed := make(map[key]int) // in all rounds
+	for _, rec := range r.Done {
+		done[key{rec.Experiment, rec.Cell, rec.Round}] = true
+		if rec.Failed != "" {
+			failed[key{rec.Experiment, rec.Cell, 0}]++
+		}
+	}
+	steps := r.steps()
+	var took time.Duration
+	measured := 0
+	for i, s := range steps {
+		k := key{s.experiment.Name, s.cell, s.round}
+		any := key{s.experiment.Name, s.cell, 0}
+		if done[k] || failed[any] >= hopeless {
+			continue
+		}
+		fmt.Fprintf(r.Progress, "%d of %d%s: %s ", i+1, len(steps), left(took, measured, len(steps)-i), s.cell)
+		begin := time.Now()
+		rec, err := r.measure(ctx, s)
+		if err != nil {
+			fmt.Fprintln(r.Progress)
+			return err
+		}
+		took, measured = took+time.Since(begin), measured+1
+		if rec.Failed != "" {
+			failed[any]++
+			fmt.Fprintln(r.Progress, "failed:", rec.Failed)
+		} else {
+			fmt.Fprintln(r.Progress, headline(&rec))
+		}
+		if err := r.Out.Write(&rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// left says how long the rest may take.
+func left(took time.Duration, measured, steps int) string {
+	if measured == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %v left", (took / time.Duration(measured) * time.Duration(steps)).Round(time.Second))
+}
+
+// headline is the value that a record is about.
+func headline(r *Record) string {
+	t, _ := FindTool(r.Cell.Tool)
+	return Quantity(r.Values[t.Metric], t.Metric)
+}
+
+// measure runs a step, again if the machine was not given its processors.
+func (r *Run) measure(ctx context.Context, s step) (Record, error) {
+	rec := Record{Experiment: s.experiment.Name, Cell: s.cell, Round: s.round}
+	for ; ; rec.Repeated++ {
+		rec.Time = time.Now()
+		m, err := r.Instrument.Measure(ctx, s.cell, r.seconds(s.experiment))
+		if ctx.Err() != nil {
+			return rec, ErrInterrupted
+		}
+		if err == nil {
+			err = sound(s.cell, &m)
+		}
+		rec.Measurement = m
+		if err != nil {
+			rec.Failed, rec.Values = err.Error(), nil
+			return rec, nil
+		}
+		if m.Steal <= mostSteal || rec.Repeated >= mostRepeats {
+			return rec, nil
+		}
+	}
+}
+
+// sound refuses values that are none: perftest prints a bandwidth of 0 and an infinite latency when
+// its own estimate of the processor's frequency failed.
+func sound(c Cell, m *Measurement) error {
+	t, _ := FindTool(c.Tool)
+	if v, ok := m.Values[t.Metric]; !ok || v <= 0 {
+		return fmt.Errorf("%s gave no %s: this machine may be too busy to measure on", c.Tool, t.Metric)
+	}
+	for name, v := range m.Values {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			return fmt.Errorf("%s gave %v as %s: this machine may be too busy to measure on", c.Tool, v, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fake is an instrument that answers as the test says, and notes what it was asked.
+type fake struct {
+	asked  []Cell
+	answer func(n int, c Cell) (Measurement, error)
+}
+
+func (f *fake) Measure(_ context.Context, c Cell, _ int) (Measurement, error) {
+	f.asked = append(f.asked, c)
+	return f.answer(len(f.asked), c)
+}
+
+// good answers with a value for everything.
+func good(int, Cell) (Measurement, error) {
+	return Measurement{Values: map[string]float64{Latency: 1e-6, Bandwidth: 1e9}}, nil
+}
+
+func newRun(t *testing.T, dir string, in *fake) *Run {
+	t.Helper()
+	list, err := Choose([]string{"quick-bandwidth"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := Create(dir, Header{Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return &Run{Experiments: list, Instrument: in, Out: w, Progress: io.Discard, Seed: 5}
+}
+
+// Each round has every cell once, in an order of its own that the seed gives.
+func TestRounds(t *testing.T) {
+	dir := t.TempDir()
+	in := &fake{answer: good}
+	r := newRun(t, dir, in)
+	if err := r.Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	cells := r.Experiments[0].Cells()
+	n := len(cells)
+	if len(in.asked) != 3*n {
+		t.Fatalf("%d runs of %d cells in 3 rounds", len(in.asked), n)
+	}
+	for round := range 3 {
+		part := in.asked[round*n : (round+1)*n]
+		for _, c := range cells {
+			if !slices.Contains(part, c) {
+				t.Errorf("round %d has no %v", round+1, c)
+			}
+		}
+		if round > 0 && slices.Equal(part, in.asked[:n]) {
+			t.Error("two rounds have the same order")
+		}
+	}
+	other := &fake{answer: good}
+	if err := newRun(t, t.TempDir(), other).Go(context.Background()); err != nil || !slices.Equal(other.asked, in.asked) {
+		t.Errorf("the same seed gives another order: %v", err)
+	}
+}
+
+// Ctrl-C keeps what was measured, and resuming measures the rest, in the same order.
+func TestResume(t *testing.T) {
+	whole := &fake{answer: good}
+	if err := newRun(t, t.TempDir(), whole).Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	first := &fake{answer: func(n int, c Cell) (Measurement, error) {
+		if n == 10 {
+			cancel()
+		}
+		return good(n, c)
+	}}
+	r := newRun(t, dir, first)
+	if err := r.Go(ctx); !errors.Is(err, ErrInterrupted) {
+		t.Fatalf("interrupted: %v", err)
+	}
+	r.Out.Close()
+	// The machine lost its power in the middle of a line.
+	f, err := os.OpenFile(filepath.Join(dir, FileName), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.WriteString(`{"experiment":"quick-bandw`)
+	f.Close()
+	out, results, err := Resume(dir)
+	if err != nil || !results.Torn || len(results.Records) != 9 {
+		t.Fatalf("torn %v, %d records: %v", results.Torn, len(results.Records), err)
+	}
+	defer out.Close()
+	rest := &fake{answer: good}
+	again := &Run{Experiments: r.Experiments, Instrument: rest, Out: out, Progress: io.Discard, Seed: 5, Done: results.Records}
+	if err := again.Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(rest.asked, whole.asked[9:]) {
+		t.Errorf("%d cells were measured after the 9, want the other %d in their order", len(rest.asked), len(whole.asked)-9)
+	}
+	all, err := Read(dir)
+	if err != nil || all.Torn || len(all.Records) != len(whole.asked) {
+		t.Errorf("%d records in the end, want %d: %v", len(all.Records), len(whole.asked), err)
+	}
+}
+
+// A tool that fails is a record that says why, and is not asked for ever.
+func TestFailures(t *testing.T) {
+	dir := t.TempDir()
+	bad := map[Size]error{1 << 10: errors.New("iperf9 hangs")}
+	in := &fake{answer: func(n int, c Cell) (Measurement, error) {
+		m, _ := good(n, c)
+		switch c.Size {
+		case 8 << 10:
+			m.Values[Bandwidth] = 0
+		case 64 << 10:
+			m.Values[Rate] = math.Inf(1)
+		}
+		return m, bad[c.Size]
+	}}
+	r := newRun(t, dir, in)
+	if err := r.Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	results, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[Size]string{1 << 10: "iperf9 hangs", 8 << 10: "gave no bandwidth", 64 << 10: "gave +Inf as rate", 1 << 20: ""}
+	count := make(map[Cell]int)
+	for _, rec := range results.Records {
+		count[rec.Cell]++
+		if why := want[rec.Cell.Size]; !strings.Contains(rec.Failed, why) || (rec.Failed == "") != (why == "") || (rec.Values == nil) != (why != "") {
+			t.Errorf("%v: failed %q with values %v", rec.Cell, rec.Failed, rec.Values)
+		}
+	}
+	for c, n := range count {
+		if want[c.Size] != "" && n != hopeless || want[c.Size] == "" && n != 3 {
+			t.Errorf("%v has %d records", c, n)
+		}
+	}
+}
+
+// A run whose processors the hypervisor took is repeated, and it is said how often.
+func TestSteal(t *testing.T) {
+	dir := t.TempDir()
+	in := &fake{answer: func(n int, c Cell) (Measurement, error) {
+		m, _ := good(n, c)
+		if n == 1 || c.Size == 1<<20 {
+			m.Steal = 0.2
+		}
+		return m, nil
+	}}
+	r := newRun(t, dir, in)
+	r.Quick = true
+	if err := r.Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	results, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repeats := 0
+	for _, rec := range results.Records {
+		if rec.Cell.Size == 1<<20 && rec.Repeated != mostRepeats {
+			t.Errorf("%v was repeated %d times", rec.Cell, rec.Repeated)
+		}
+		repeats += rec.Repeated
+	}
+	if len(in.asked) != len(results.Records)+repeats || repeats == 0 {
+		t.Errorf("%d runs, %d records, %d repeats", len(in.asked), len(results.Records), repeats)
+	}
+}
+
+func TestResults(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "holds no results: run vrdma bench run") {
+		t.Errorf("nothing there: %v", err)
+	}
+	w, err := Create(dir, Header{Program: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := Create(dir, Header{}); err == nil || !strings.Contains(err.Error(), "--resume") {
+		t.Errorf("written over: %v", err)
+	}
+	for text, want := range map[string]string{
+		"":                                    "empty",
+		"hello\n":                             "not the head",
+		`{"version":9,"program":"v9"}` + "\n": "results of version 9, this vrdma reads 1: use the vrdma that wrote them (v9)",
+		`{"version":1}` + "\nnonsense\n{}\n":  "line 2 is damaged",
+	} {
+		if _, err := read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := read(io.MultiReader(strings.NewReader("{\"version\":1}\n"), bytes.NewReader(make([]byte, mostLine+1)))); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("an endless line: %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("{\"version\":1}\n{\"experiment\":\"a\"}\n{\"exp"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if r, err := read(bytes.NewReader(text)); err == nil && r.Header.Version != Version {
+			t.Fatal("no version")
+		}
+	})
+}
+
+func TestStatistics(t *testing.T) {
+	if m := Median([]float64{3, 1, 2, 10}); m != 2.5 {
+		t.Errorf("median %v", m)
+	}
+	s := Summarize([]float64{1, 2, 3, 4, 5, 6, 7, 8, 9})
+	if s.Median != 5 || s.Low < 2 || s.Low > 4 || s.High < 6 || s.High > 8 {
+		t.Errorf("summary %+v", s)
+	}
+	if s := Summarize(nil); s.N != 0 || !math.IsNaN(s.Median) {
+		t.Errorf("of nothing %+v", s)
+	}
+	// R: wilcox.test(1:5, 6:10)$p.value and others.
+	for _, test := range []struct {
+		a, b []float64
+		want float64
+	}{
+		{[]float64{1, 2, 3, 4, 5}, []float64{6, 7, 8, 9, 10}, 0.007937},
+		{[]float64{1, 2, 3}, []float64{4, 5, 6}, 0.1},
+		{[]float64{1, 3, 5, 7}, []float64{2, 4, 6, 8}, 0.6857},
+		{[]float64{1, 1, 1}, []float64{1, 1, 1}, 1},
+		{nil, []float64{1}, 1},
+	} {
+		if p := Different(test.a, test.b); math.Abs(p-test.want) > 1e-4 {
+			t.Errorf("%v against %v: %v, want %v", test.a, test.b, p, test.want)
+		}
+	}
+	if j := Jain([]float64{1, 1, 1, 1}); j != 1 {
+		t.Errorf("equal shares: %v", j)
+	}
+	if j := Jain([]float64{1, 0, 0, 0}); j != 0.25 {
+		t.Errorf("one has all: %v", j)
+	}
+}

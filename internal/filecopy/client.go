@@ -1,0 +1,254 @@
+package filecopy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Client copies files to or from a server.
+type Client struct {
+	// Open opens the place that connections are made at; every attempt has one of its own.
+	Open func(context.Context) (Place, error)
+	// Addrs are where the server may be; they are tried one after the other.
+	Addrs []string
+	Key   []byte // nil: none
+
+	Recursive bool
+	Preserve  bool
+	Overwrite bool
+	Streams   int
+	Slots     int           // chunks under way on each
+	Patience  time.Duration // how long to try again after a broken connection without getting any further
+
+	Report   func(path string, err error) // of an entry that was not copied
+	Notice   func(text string)            // of what happens
+	Progress *Progress
+
+	id [sessionSize]byte // of all attempts
+
+	mu     sync.Mutex
+	done   map[string]bool // guarded by mu: entries that were copied
+	failed bool            // guarded by mu: some were not
+}
+
+// ErrSome means that some entries were not copied. Report has said which and why.
+var ErrSome = errors.New("not everything was copied")
+
+// Put copies local files to a path of the server's; into: it has to be a directory.
+func (c *Client) Put(ctx context.Context, paths []string, to string, into bool) error {
+	q := &request{Put: true, Recursive: c.Recursive, Preserve: c.Preserve, Overwrite: c.Overwrite, Into: into, Path: to}
+	return c.persist(ctx, func(ctx context.Context) error { return c.put(ctx, q, paths) })
+}
+
+// Get copies files of the server's to a local path; into: it has to be a directory.
+func (c *Client) Get(ctx context.Context, paths []string, to string, into bool) error {
+	exact := false
+	q := &request{Recursive: c.Recursive, Preserve: c.Preserve}
+	return c.persist(ctx, func(ctx context.Context) error { return c.get(ctx, q, paths, to, into, &exact) })
+}
+
+// persist tries until it is done, or something else than the connection is in the way, or it gets no
+// further.
+func (c *Client) persist(ctx context.Context, attempt func(context.Context) error) error {
+	c.done = make(map[string]bool)
+	rand.Read(c.id[:])
+	wait := 100 * time.Millisecond
+	last, moved := time.Now(), uint64(0)
+	for tries := 0; ; tries++ {
+		c.Progress.again()
+		err := attempt(ctx)
+		var b *BrokenError
+		switch {
+		case err == nil && c.failed:
+			return ErrSome
+		case err == nil, ctx.Err() != nil, !errors.As(err, &b):
+			return err
+		}
+		if now := c.Progress.Moved(); now != moved {
+			last, moved, wait = time.Now(), now, 100*time.Millisecond
+		} else if time.Since(last) > c.Patience || tries == 0 && moved == 0 && errors.Is(err, errUnmade) {
+			return err
+		}
+		c.Notice(fmt.Sprintf("%v; trying again", err))
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+			wait = min(2*wait, 3*time.Second)
+		}
+	}
+}
+
+// errUnmade marks a connection that was never made.
+var errUnmade = errors.New("no connection")
+
+// dialAny connects to the first address that answers.
+func (c *Client) dialAny(ctx context.Context, p Place) (conn, string, error) {
+	var errs []error
+	for _, addr := range c.Addrs {
+		one, cancel := context.WithTimeout(ctx, dialTime)
+		k, err := p.dial(one, addr)
+		cancel()
+		if err == nil {
+			return k, addr, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, "", &BrokenError{fmt.Errorf("%w: %w", errUnmade, errors.Join(errs...))}
+}
+
+// begin makes the control connection and asks for a session.
+func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *granted, string, error) {
+	k, addr, err := c.dialAny(ctx, p)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	first, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(c.Slots), c.id
+	g, err := func() (*granted, error) {
+		if err := introduce(first, k, c.Key, &answer{}); err != nil {
+			return nil, err
+		}
+		if err := k.send(q); err != nil {
+			return nil, err
+		}
+		m, err := k.recv(first)
+		if err != nil {
+			return nil, err
+		}
+		switch m := m.(type) {
+		case *granted:
+			return m, nil
+		case *refusal:
+			return nil, &RefusedError{m.Text}
+		}
+		return nil, violation("%T, not the answer to a request", m)
+	}()
+	if err != nil {
+		k.close()
+		return nil, nil, "", err
+	}
+	return newSession(ctx, k), g, addr, nil
+}
+
+// connect makes the streams of a session.
+func (c *Client) connect(s *session, p Place, g *granted, addr string, serve func(conn) error) {
+	for i := range min(int(g.Streams), c.Streams) {
+		s.do(func() error {
+			ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+			defer cancel()
+			k, err := p.dial(ctx, addr)
+			if err != nil {
+				return broken(s.ctx, err)
+			}
+			if err := introduce(ctx, k, c.Key, &answer{Stream: uint8(i + 1), Session: g.Session}); err != nil {
+				k.close()
+				return err
+			}
+			if !s.add(k, serve) {
+				k.close()
+			}
+			return nil
+		})
+	}
+}
+
+func (c *Client) report(path string, err error) {
+	c.mu.Lock()
+	c.failed = true
+	c.mu.Unlock()
+	c.Report(path, err)
+}
+
+func (c *Client) copied(path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done[path] = true
+}
+
+func (c *Client) isCopied(path string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done[path]
+}
+
+// put is one attempt to send.
+func (c *Client) put(ctx context.Context, q *request, paths []string) error {
+	p, err := c.Open(ctx)
+	if err != nil {
+		return c.reopen(err)
+	}
+	defer p.Close()
+	s, g, addr, err := c.begin(ctx, p, q)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	q.Exact = g.Exact
+	x := newSender(s, Everywhere())
+	x.recursive, x.progress = c.Recursive, c.Progress
+	x.report, x.skipped, x.finished = c.report, c.isCopied, c.copied
+	c.connect(s, p, g, addr, x.stream)
+	s.do(func() error { return x.walk(paths) })
+	err = s.run(x.handle)
+	s.close()
+	x.close()
+	if errors.Is(err, errFinished) {
+		return nil
+	}
+	return err
+}
+
+// get is one attempt to receive.
+func (c *Client) get(ctx context.Context, q *request, paths []string, to string, into bool, exact *bool) error {
+	t, err := Everywhere().newTarget(to, into, *exact)
+	if err != nil {
+		return err
+	}
+	*exact = t.rename != ""
+	p, err := c.Open(ctx)
+	if err != nil {
+		t.dir.Close()
+		return c.reopen(err)
+	}
+	defer p.Close()
+	s, g, addr, err := c.begin(ctx, p, q)
+	if err != nil {
+		t.dir.Close()
+		return err
+	}
+	defer s.close()
+	r := newReceiver(s, t, c.Slots)
+	r.preserve, r.overwrite, r.progress = c.Preserve, c.Overwrite, c.Progress
+	r.report, r.skipped, r.finished = c.report, c.isCopied, c.copied
+	c.connect(s, p, g, addr, r.stream)
+	s.do(func() error {
+		for _, path := range paths {
+			if err := s.control.send(&want{Path: path}); err != nil {
+				return err
+			}
+		}
+		return s.control.send(&finish{})
+	})
+	err = s.run(r.handle)
+	s.close()
+	r.close()
+	if err = r.result(err); err != nil && len(r.left) > 0 {
+		c.Notice(fmt.Sprintf("what has come of %s is kept as %s: the same command goes on from there", strings.Join(r.left, ", "), ".NAME"+partialSuffix))
+	}
+	return err
+}
+
+// reopen is an error of opening the device: worth another try after a first success.
+func (c *Client) reopen(err error) error {
+	if c.Progress.Moved() > 0 {
+		return &BrokenError{err}
+	}
+	return err
+}

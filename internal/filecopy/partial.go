@@ -1,0 +1,268 @@
+package filecopy
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// partialSuffix is how the name of a file ends that has not all come yet. It lies in the target's
+// directory, as .NAME.vrdma-partial, and is taken up again by the next attempt.
+const partialSuffix = ".vrdma-partial"
+
+// partialName is the name of the partial file of a name.
+func partialName(base string) string {
+	const most = 255
+	if len(base)+1+len(partialSuffix) <= most {
+		return "." + base + partialSuffix
+	}
+	return fmt.Sprintf(".%.100s-%x%s", base, sha256.Sum256([]byte(base)), partialSuffix)
+}
+
+// A partial is a file that is being received.
+type partial struct {
+	f         *os.File
+	parent    *os.File
+	base      string
+	path      string // for messages
+	had       int64  // how long it was when it was opened: from an earlier attempt
+	overwrite bool
+	// there: the target itself, which is there already and may not be overwritten. If it turns out to be
+	// equal, as after an attempt whose last word was lost, there is nothing to do.
+	there bool
+}
+
+var errExists = errors.New("it exists, and is not overwritten unless you say so (--overwrite)")
+
+// create opens the partial file of an entry of this size.
+func (t *target) create(p string, size uint64, overwrite bool) (_ *partial, err error) {
+	parent, base, err := t.parent(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			parent.Close()
+		}
+	}()
+	out := &partial{parent: parent, base: base, path: p, overwrite: overwrite}
+	switch err := out.free(); {
+	case errors.Is(err, errExists):
+		if out.compare(size) {
+			return out, nil
+		}
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	name := partialName(base)
+	if out.f, err = openBeneath(parent, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600); err != nil {
+		return nil, err
+	}
+	if err = out.claim(name); err != nil {
+		out.f.Close()
+		return nil, err
+	}
+	return out, nil
+}
+
+// compare opens the target itself, if it may be equal to what is offered.
+func (p *partial) compare(size uint64) bool {
+	f, err := openBeneath(p.parent, p.base, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || uint64(info.Size()) != size {
+		f.Close()
+		return false
+	}
+	p.f, p.had, p.there = f, info.Size(), true
+	return true
+}
+
+// free refuses a target that is there and may not be overwritten, or cannot.
+func (p *partial) free() error {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(p.parent.Fd()), p.base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "stat", Path: p.path, Err: err}
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return &fs.PathError{Op: "write", Path: p.path, Err: unix.EISDIR}
+	case !p.overwrite:
+		return &fs.PathError{Op: "write", Path: p.path, Err: errExists}
+	}
+	return nil
+}
+
+// claim makes sure that the partial file is ours alone.
+func (p *partial) claim(name string) error {
+	fail := func(err error) error { return &fs.PathError{Op: "write", Path: p.path, Err: err} }
+	if err := unix.Flock(int(p.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fail(errors.New("another copy is writing it now, or has broken off and is not noticed yet: try again in a minute"))
+	}
+	var st, now unix.Stat_t
+	if err := unix.Fstat(int(p.f.Fd()), &st); err != nil {
+		return fail(err)
+	}
+	// The one that had the lock may have given the file its name meanwhile.
+	if err := unix.Fstatat(int(p.parent.Fd()), name, &now, unix.AT_SYMLINK_NOFOLLOW); err != nil || now.Ino != st.Ino || now.Dev != st.Dev {
+		return fail(errors.New("another copy has just written it"))
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 || int(st.Uid) != os.Geteuid() {
+		return fail(fmt.Errorf("%s is in the way: it is no partial file of ours, remove it", name))
+	}
+	p.had = st.Size
+	return nil
+}
+
+// resize gives it its length. A file that cannot fit is refused before anything was sent.
+func (p *partial) resize(size uint64, sparse bool) error {
+	if p.there {
+		return nil
+	}
+	if err := p.room(size, sparse); err != nil {
+		return err
+	}
+	return p.f.Truncate(int64(size))
+}
+
+func (p *partial) room(size uint64, sparse bool) error {
+	var st unix.Statfs_t
+	if sparse || unix.Fstatfs(int(p.f.Fd()), &st) != nil || st.Blocks == 0 {
+		return nil
+	}
+	var own unix.Stat_t
+	if unix.Fstat(int(p.f.Fd()), &own) != nil {
+		return nil
+	}
+	if have := st.Bavail*uint64(st.Bsize) + uint64(own.Blocks)*512; size > have {
+		return &fs.PathError{Op: "write", Path: p.path, Err: fmt.Errorf("%w: it needs %d bytes, %d are left", unix.ENOSPC, size, have)}
+	}
+	return nil
+}
+
+// write writes data. Of a sparse file only the pages that are not zero are written; what was there from
+// an earlier attempt becomes a hole first.
+func (p *partial) write(data []byte, at int64, sparse bool) error {
+	if p.there {
+		return errExists
+	}
+	if !sparse {
+		_, err := p.f.WriteAt(data, at)
+		return err
+	}
+	if p.had > at {
+		if err := unix.Fallocate(int(p.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, int64(len(data))); err != nil {
+			_, err := p.f.WriteAt(data, at) // a file system without holes
+			return err
+		}
+	}
+	return eachRun(data, func(off int, run []byte) error {
+		_, err := p.f.WriteAt(run, at+int64(off))
+		return err
+	})
+}
+
+// eachRun calls f for the runs of pages that are not all zero.
+func eachRun(data []byte, f func(off int, run []byte) error) error {
+	const page = 4096
+	start := -1
+	for at := 0; at < len(data); at += page {
+		piece := data[at:min(at+page, len(data))]
+		switch zero := isZero(piece); {
+		case !zero && start < 0:
+			start = at
+		case zero && start >= 0:
+			if err := f(start, data[start:at]); err != nil {
+				return err
+			}
+			start = -1
+		}
+	}
+	if start >= 0 {
+		return f(start, data[start:])
+	}
+	return nil
+}
+
+var zeroes [4096]byte
+
+func isZero(b []byte) bool { return string(b) == string(zeroes[:len(b)]) }
+
+// commit gives the file its attributes and its name.
+func (p *partial) commit(m *meta, preserve bool) error {
+	if p.there {
+		return p.close()
+	}
+	mode := m.Mode & 0o777
+	if !preserve {
+		mode &^= umask()
+	}
+	if err := unix.Fchmod(int(p.f.Fd()), mode); err != nil {
+		return &fs.PathError{Op: "chmod", Path: p.path, Err: err}
+	}
+	if preserve {
+		if err := setTime(p.f, m); err != nil {
+			return &fs.PathError{Op: "set the time of", Path: p.path, Err: err}
+		}
+	}
+	flags := uint(unix.RENAME_NOREPLACE)
+	if p.overwrite {
+		flags = 0
+	}
+	dir := int(p.parent.Fd())
+	err := unix.Renameat2(dir, partialName(p.base), dir, p.base, flags)
+	if errors.Is(err, unix.EINVAL) && flags != 0 { // a file system that cannot promise it
+		if err = p.free(); err == nil {
+			err = unix.Renameat(dir, partialName(p.base), dir, p.base)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) {
+		err = errExists
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rename to", Path: p.path, Err: err}
+	}
+	return p.close()
+}
+
+// setTime gives a file the time that the sender told.
+func setTime(f *os.File, m *meta) error {
+	at := unix.NsecToTimespec(int64(m.MTime))
+	now := unix.NsecToTimespec(time.Now().UnixNano())
+	return unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{now, at}, unix.AT_EMPTY_PATH)
+}
+
+// close leaves the partial file for the next attempt.
+func (p *partial) close() error { return errors.Join(p.f.Close(), p.parent.Close()) }
+
+// remove removes it.
+func (p *partial) remove() {
+	if !p.there {
+		_ = unix.Unlinkat(int(p.parent.Fd()), partialName(p.base), 0)
+	}
+	p.close()
+}
+
+// umask is the process's. Linux tells it in /proc, so that it need not be changed to be read.
+func umask() uint32 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err == nil {
+		var mask uint32
+		for _, line := range splitLines(string(text)) {
+			if n, _ := fmt.Sscanf(line, "Umask:\t%o", &mask); n == 1 {
+				return mask
+			}
+		}
+	}
+	return 0o077
+}

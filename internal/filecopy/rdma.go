@@ -1,0 +1,470 @@
+package filecopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vrdma/verbs"
+	"vrdma/verbs/cm"
+)
+
+const (
+	// messagesAhead is how many messages may be under way before the peer says that it has taken some;
+	// it says so for every messagesAck of them.
+	messagesAhead = 16
+	messagesAck   = 4
+	// maxSlots is the most that a window has.
+	maxSlots = 32
+	// receives are posted: for messages ahead, chunks or credits, and for what the peer says of messages.
+	receives = messagesAhead + maxSlots + messagesAhead/messagesAck
+	// sendBuffers is twice what may be under way: a message that the peer has acknowledged has completed,
+	// though we may not have seen that yet.
+	sendBuffers = 2 * messagesAhead
+)
+
+// An immediate of a message without data is a credit: the number of a slot, or how many messages were
+// taken.
+const takenMessages = 1 << 31
+
+// Kinds of work requests, in the upper half of their IDs.
+const (
+	workReceive = iota << 32
+	workSend
+	workWrite
+)
+
+// A device is a place with RDMA.
+type device struct {
+	dev *verbs.Device
+	pd  *verbs.PD
+	m   *cm.Manager
+}
+
+// OpenRDMA opens the device of a daemon's socket.
+func OpenRDMA(ctx context.Context, socket string) (Place, error) {
+	dev, err := verbs.Options{Socket: socket}.Open(ctx)
+	if err != nil {
+		return Place{}, err
+	}
+	d := &device{dev: dev}
+	if d.pd, err = dev.AllocPD(); err == nil {
+		d.m, err = cm.New(dev)
+	}
+	if err != nil {
+		dev.Close()
+		return Place{}, err
+	}
+	return Place{d}, nil
+}
+
+func (d *device) name() string { return "RDMA" }
+
+func (d *device) addresses() (list []netip.Addr) {
+	entries, err := d.dev.GIDs()
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		list = append(list, e.GID.Addr())
+	}
+	return list
+}
+
+func (d *device) close() error { return errors.Join(d.m.Close(), d.dev.Close()) }
+
+// An rdmaConn is a connection over RDMA.
+type rdmaConn struct {
+	d        *device
+	c        *cm.Conn
+	cq       *verbs.CQ
+	messages *verbs.MR // receives, then sendBuffers, each of maxMessage bytes
+	slots    *verbs.MR // of the window, or what is sent to the peer's; nil: none yet
+	list     []slot    // of slots
+	wc       [16]verbs.WC
+
+	// The owner's.
+	in       []arrival // messages that came, in their receives
+	taken    int       // messages that were taken since the peer was told
+	chunks   []arrival // that came, in their slots
+	free     []int     // slots that may be filled
+	state    []slotState
+	rounds   [32]time.Duration // how long the last slots took to come back
+	returned uint64            // how many did
+	peer     window
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	sent  uint64 // guarded by mu: messages
+	acked uint64 // guarded by mu
+	err   error  // guarded by mu: why nothing is sent any more
+
+	shutOnce sync.Once
+}
+
+type arrival struct{ at, length int }
+
+// slotState is what became of a posted slot. It is free again when the write has completed and the peer
+// has given it back.
+type slotState struct {
+	under             bool // under way
+	written, credited bool
+	at                time.Time // posted
+}
+
+// newConn makes what a connection needs before there is one.
+func (d *device) newConn() (*rdmaConn, cm.Config, error) {
+	c := &rdmaConn{d: d}
+	c.cond = sync.NewCond(&c.mu)
+	var err error
+	if c.cq, err = d.dev.CreateCQ(receives + sendBuffers + maxSlots + 2*messagesAhead); err != nil {
+		return nil, cm.Config{}, err
+	}
+	if c.messages, err = d.pd.Alloc((receives+sendBuffers)*maxMessage, verbs.LocalWrite); err != nil {
+		c.cq.Close()
+		return nil, cm.Config{}, err
+	}
+	return c, cm.Config{
+		PD:      d.pd,
+		QP:      verbs.QPConfig{SendCQ: c.cq, MaxSend: sendBuffers + 2*maxSlots, MaxRecv: receives},
+		Prepare: c.prepare,
+	}, nil
+}
+
+func (c *rdmaConn) prepare(q *verbs.QP) error {
+	for i := range receives {
+		if err := c.receive(q, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *rdmaConn) receive(q *verbs.QP, i int) error {
+	return q.PostRecv(&verbs.RecvWR{ID: workReceive | uint64(i), SGL: []verbs.SGE{c.messages.Slice(i*maxMessage, maxMessage)}})
+}
+
+func (c *rdmaConn) discard() {
+	c.cq.Close()
+	c.messages.Close()
+}
+
+func (d *device) dial(ctx context.Context, addr string) (conn, error) {
+	c, cfg, err := d.newConn()
+	if err != nil {
+		return nil, err
+	}
+	if c.c, err = d.m.Dial(ctx, addr, cfg); err != nil {
+		c.discard()
+		return nil, err
+	}
+	return c, nil
+}
+
+type rdmaListener struct {
+	d *device
+	l *cm.Listener
+}
+
+func (d *device) listen(addr string) (listener, error) {
+	l, err := d.m.Listen(addr, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &rdmaListener{d, l}, nil
+}
+
+func (l *rdmaListener) accept(ctx context.Context) (func(context.Context) (conn, error), error) {
+	r, err := l.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (conn, error) {
+		c, cfg, err := l.d.newConn()
+		if err != nil {
+			r.Reject(nil)
+			return nil, err
+		}
+		if c.c, err = r.Accept(ctx, cfg); err != nil {
+			c.discard()
+			return nil, err
+		}
+		return c, nil
+	}, nil
+}
+
+func (l *rdmaListener) addr() string { return l.l.Addr().String() }
+func (l *rdmaListener) close() error { return l.l.Close() }
+
+func (c *rdmaConn) remote() string { return c.c.RemoteAddr().Addr().String() }
+
+// send implements conn.
+func (c *rdmaConn) send(m message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.err == nil && c.sent-c.acked >= messagesAhead {
+		c.cond.Wait()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	at := (receives + int(c.sent%sendBuffers)) * maxMessage
+	b := encode(c.messages.Bytes()[at:at:at+maxMessage], m)
+	if len(b) > maxMessage {
+		return fmt.Errorf("a message of %d bytes: %d fit", len(b), maxMessage)
+	}
+	wr := verbs.SendWR{ID: workSend, Op: verbs.Send, Flags: verbs.Signaled, SGL: []verbs.SGE{c.messages.Slice(at, len(b))}}
+	if err := c.c.QP().PostSend(&wr); err != nil {
+		return broken(context.Background(), err)
+	}
+	c.sent++
+	return nil
+}
+
+// credit sends an immediate without data.
+func (c *rdmaConn) credit(imm uint32) error {
+	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{ID: workSend, Op: verbs.SendImm, Flags: verbs.Signaled, Imm: imm}))
+}
+
+// fail notes why the connection is of no use any more, for those who send.
+func (c *rdmaConn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	c.cond.Broadcast()
+}
+
+// poll waits for completions and sorts them.
+func (c *rdmaConn) poll(ctx context.Context) error {
+	n, err := c.cq.Next(ctx, c.wc[:])
+	if err != nil {
+		return broken(ctx, err)
+	}
+	for i := range n {
+		if err := c.completed(&c.wc[i]); err != nil {
+			err = broken(ctx, err)
+			c.fail(err)
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *rdmaConn) completed(w *verbs.WC) error {
+	if err := w.Err(); err != nil {
+		if w.Status == verbs.Flushed {
+			return errors.New("the other side is gone")
+		}
+		return err
+	}
+	n := int(uint32(w.ID))
+	switch w.ID &^ 0xffffffff {
+	case workSend:
+		return nil
+	case workWrite:
+		c.state[n].written = true
+		c.recycle(n)
+		return nil
+	}
+	switch {
+	case w.Op == verbs.WCRecvImm:
+		if uint64(w.Imm) >= uint64(len(c.list)) || w.Bytes < headSize || w.Bytes > headSize+maxChunk {
+			return violation("a chunk of %d bytes into slot %d of %d", w.Bytes, w.Imm, len(c.list))
+		}
+		c.chunks = append(c.chunks, arrival{int(w.Imm), int(w.Bytes) - headSize})
+		if len(c.chunks) > len(c.list) {
+			return violation("more chunks than it has credits for")
+		}
+	case w.Flags&verbs.WithImm != 0:
+		if err := c.credited(w.Imm); err != nil {
+			return err
+		}
+	default:
+		c.in = append(c.in, arrival{n, int(w.Bytes)})
+		if len(c.in) > messagesAhead {
+			return violation("more than %d messages ahead", messagesAhead)
+		}
+		return nil // the receive is posted again when the message was taken
+	}
+	return c.receive(c.c.QP(), n)
+}
+
+// credited takes a credit of the peer's.
+func (c *rdmaConn) credited(imm uint32) error {
+	if imm&takenMessages != 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n := uint64(imm &^ takenMessages)
+		if n > c.sent-c.acked {
+			return violation("word that it took %d messages, of %d", n, c.sent-c.acked)
+		}
+		c.acked += n
+		c.cond.Broadcast()
+		return nil
+	}
+	if uint64(imm) >= uint64(len(c.state)) || !c.state[imm].under || c.state[imm].credited {
+		return violation("a credit for slot %d, which it does not have", imm)
+	}
+	c.state[imm].credited = true
+	c.recycle(int(imm))
+	return nil
+}
+
+// recycle makes a slot free again when both have happened.
+func (c *rdmaConn) recycle(n int) {
+	if s := &c.state[n]; s.written && s.credited {
+		c.rounds[c.returned%uint64(len(c.rounds))] = time.Since(s.at)
+		c.returned++
+		*s = slotState{}
+		c.free = append(c.free, n)
+	}
+}
+
+// recv implements conn.
+func (c *rdmaConn) recv(ctx context.Context) (message, error) {
+	for len(c.in) == 0 {
+		if err := c.poll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	a := c.in[0]
+	c.in = c.in[1:]
+	// The peer cannot write there: only a send does, and the receive is ours.
+	m, err := decode(c.messages.Bytes()[a.at*maxMessage:][:a.length])
+	if err != nil {
+		return nil, err
+	}
+	if err := c.receive(c.c.QP(), a.at); err != nil {
+		return nil, broken(ctx, err)
+	}
+	if c.taken++; c.taken == messagesAck {
+		c.taken = 0
+		if err := c.credit(takenMessages | messagesAck); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// make makes the memory of n slots.
+func (c *rdmaConn) make(n int, access verbs.Access) (err error) {
+	if n < 1 || n > maxSlots {
+		return violation("a window of %d slots, where 1 to %d are possible", n, maxSlots)
+	}
+	if c.slots, err = c.d.pd.Alloc(n*slotSize, access); err != nil {
+		return err
+	}
+	b := c.slots.Bytes()
+	c.list = make([]slot, n)
+	for i := range c.list {
+		c.list[i] = newSlot(i, b[i*slotSize:])
+	}
+	return nil
+}
+
+// open implements conn.
+func (c *rdmaConn) open(slots int) error {
+	if err := c.make(slots, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+		return err
+	}
+	return c.send(&window{Addr: c.slots.Addr(0), RKey: c.slots.RKey(), Slots: uint32(slots)})
+}
+
+// next implements conn.
+func (c *rdmaConn) next(ctx context.Context) (*slot, error) {
+	for len(c.chunks) == 0 {
+		if len(c.in) > 0 {
+			return nil, violation("a message among chunks")
+		}
+		if err := c.poll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	a := c.chunks[0]
+	c.chunks = c.chunks[1:]
+	s := &c.list[a.at]
+	s.length = a.length
+	return s, nil
+}
+
+// release implements conn.
+func (c *rdmaConn) release(s *slot) error { return c.credit(uint32(s.number)) }
+
+// attach implements conn.
+func (c *rdmaConn) attach(ctx context.Context) error {
+	m, err := c.recv(ctx)
+	if err != nil {
+		return err
+	}
+	w, ok := m.(*window)
+	if !ok {
+		return violation("%T, not its window", m)
+	}
+	c.peer = *w
+	if err := c.make(int(min(w.Slots, maxSlots+1)), 0); err != nil {
+		return err
+	}
+	c.state = make([]slotState, len(c.list))
+	for i := range c.list {
+		c.free = append(c.free, i)
+	}
+	return nil
+}
+
+// buffer implements conn.
+func (c *rdmaConn) buffer(ctx context.Context) (*slot, error) {
+	for len(c.free) == 0 {
+		if err := c.poll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	n := c.free[0]
+	c.free = c.free[1:]
+	return &c.list[n], nil
+}
+
+// round implements conn.
+func (c *rdmaConn) round() (int, time.Duration) {
+	n := min(c.returned, uint64(len(c.rounds)))
+	if n == 0 {
+		return len(c.list), 0
+	}
+	return len(c.list), slices.Min(c.rounds[:n])
+}
+
+func (c *rdmaConn) unused(s *slot) { c.free = append(c.free, s.number) }
+
+// post implements conn.
+func (c *rdmaConn) post(s *slot, n int) error {
+	c.state[s.number] = slotState{under: true, at: time.Now()}
+	at := s.number*slotSize + slotHead - headSize
+	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{
+		ID: workWrite | uint64(s.number), Op: verbs.WriteImm, Flags: verbs.Signaled, Imm: uint32(s.number),
+		SGL:        []verbs.SGE{c.slots.Slice(at, headSize+n)},
+		RemoteAddr: c.peer.Addr + uint64(at), RKey: c.peer.RKey,
+	}))
+}
+
+// shut implements conn.
+func (c *rdmaConn) shut() {
+	c.shutOnce.Do(func() {
+		c.fail(errors.New("the connection is closed"))
+		c.c.Close()
+		c.cq.Close() // wakes the owner
+	})
+}
+
+func (c *rdmaConn) close() error {
+	c.shut()
+	err := c.messages.Close()
+	if c.slots != nil {
+		err = errors.Join(err, c.slots.Close())
+	}
+	return err
+}

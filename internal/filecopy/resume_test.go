@@ -1,0 +1,198 @@
+package filecopy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A frail place has connections that break after some chunks, as often as was said.
+type frail struct {
+	place
+	times *atomic.Int32
+	after int
+}
+
+func (f frail) dial(ctx context.Context, addr string) (conn, error) {
+	c, err := f.place.dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &frailConn{conn: c, f: f}, nil
+}
+
+type frailConn struct {
+	conn
+	f frail
+	n int
+}
+
+// wear breaks the connection when its time has come.
+func (c *frailConn) wear() {
+	if c.n++; c.n == c.f.after && c.f.times.Add(-1) >= 0 {
+		c.shut()
+	}
+}
+
+func (c *frailConn) post(s *slot, n int) error {
+	c.wear()
+	return c.conn.post(s, n)
+}
+
+func (c *frailConn) release(s *slot) error {
+	c.wear()
+	return c.conn.release(s)
+}
+
+// TestBroken: a copy whose connection breaks again and again is done in the end, and what had arrived is
+// not sent again.
+func TestBroken(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		const size = 24<<20 + 77
+		from := t.TempDir()
+		paths := []string{write(t, filepath.Join(from, "big"), content(size)), write(t, filepath.Join(from, "small"), content(1000))}
+		back := t.TempDir()
+		for _, put := range []bool{true, false} {
+			c := l.client()
+			open := c.Open
+			var times atomic.Int32
+			times.Store(3)
+			c.Open = func(ctx context.Context) (Place, error) {
+				p, err := open(ctx)
+				return Place{frail{p.place, &times, 3}}, err
+			}
+			if put {
+				ok(t, c.Put(testContext(t), paths, "", true))
+			} else {
+				ok(t, c.Get(testContext(t), []string{"big", "small"}, back, true))
+			}
+			if times.Load() == 3 {
+				t.Error("the connection never broke")
+			}
+			if m := c.Progress.Moved(); m < size || m > 2*size {
+				t.Errorf("%d bytes were moved for %d", m, size)
+			}
+		}
+		for _, dir := range []string{l.dir, back} {
+			same(t, filepath.Join(dir, "big"), content(size))
+			same(t, filepath.Join(dir, "small"), content(1000))
+			tidy(t, dir, "big", "small")
+		}
+	})
+}
+
+// TestResume: of a partial file only what is wrong or missing is sent, whoever left it.
+func TestResume(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		want := content(80*blockSize + 100)
+		path := write(t, filepath.Join(t.TempDir(), "f"), want)
+		half := bytes.Clone(want[:40*blockSize+50])
+		half[3*blockSize+1]++ // the source has changed
+		for name, had := range map[string][]byte{
+			"half": half, "all": want, "longer": append(bytes.Clone(want), half...), "other": content(100 * blockSize), "empty": nil,
+		} {
+			write(t, filepath.Join(l.dir, partialName("f")), had)
+			c := l.client()
+			c.Overwrite = true
+			ok(t, c.Put(testContext(t), []string{path}, "", true))
+			same(t, filepath.Join(l.dir, "f"), want)
+			tidy(t, l.dir, "f")
+			most := map[string]int{"half": 50 * blockSize, "all": 0, "longer": 0}[name]
+			if moved := c.Progress.Moved(); name != "other" && name != "empty" && moved > uint64(most) {
+				t.Errorf("%s: %d bytes were moved, want at most %d", name, moved, most)
+			}
+		}
+	})
+}
+
+// TestInterrupted: a partial file is left when the client is interrupted, and its name says what it is.
+func TestInterrupted(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		write(t, filepath.Join(l.dir, "f"), content(16<<20))
+		back := t.TempDir()
+		ctx, cancel := context.WithCancel(testContext(t))
+		c := l.client()
+		open := c.Open
+		c.Open = func(ctx context.Context) (Place, error) {
+			p, err := open(ctx)
+			return Place{stopper{p.place, cancel}}, err
+		}
+		if err := c.Get(ctx, []string{"f"}, back, true); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v", err)
+		}
+		tidy(t, back, ".f.vrdma-partial")
+		ok(t, l.client().Get(testContext(t), []string{"f"}, back, true))
+		same(t, filepath.Join(back, "f"), content(16<<20))
+		tidy(t, back, "f")
+	})
+}
+
+// A stopper interrupts the client after some chunks.
+type stopper struct {
+	place
+	stop func()
+}
+
+func (s stopper) dial(ctx context.Context, addr string) (conn, error) {
+	c, err := s.place.dial(ctx, addr)
+	return &stopConn{conn: c, stop: s.stop}, err
+}
+
+type stopConn struct {
+	conn
+	stop func()
+	n    int
+}
+
+func (c *stopConn) release(s *slot) error {
+	if c.n++; c.n == 3 {
+		c.stop()
+	}
+	return c.conn.release(s)
+}
+
+// TestSparse: holes stay holes, also those smaller than a block, and of a file that is resumed.
+func TestSparse(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		path := filepath.Join(t.TempDir(), "f")
+		f, err := os.Create(path)
+		ok(t, err)
+		ok(t, f.Truncate(96<<20))
+		for _, at := range []int64{0, 5 << 20, 5<<20 + 64<<10, 60<<20 + 4096, 96<<20 - 10} {
+			_, err := f.WriteAt([]byte("0123456789"), at)
+			ok(t, err)
+		}
+		ok(t, f.Close())
+		want, err := os.ReadFile(path)
+		ok(t, err)
+		for _, had := range [][]byte{nil, content(3 << 20)} {
+			if had != nil {
+				write(t, filepath.Join(l.dir, partialName("f")), had)
+			}
+			c := l.client()
+			c.Overwrite = true
+			ok(t, c.Put(testContext(t), []string{path}, "", true))
+			same(t, filepath.Join(l.dir, "f"), want)
+			if a, b := disk(t, path), disk(t, filepath.Join(l.dir, "f")); b > a+64<<10 { // some for the file system's own
+				t.Errorf("the copy takes %d bytes of the disk, the file %d", b, a)
+			}
+			if c.Progress.Moved() > 6<<20 {
+				t.Errorf("%d bytes were moved", c.Progress.Moved())
+			}
+		}
+	})
+}
+
+// disk is how many bytes of the disk a file takes.
+func disk(t testing.TB, path string) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	ok(t, unix.Stat(path, &st))
+	return st.Blocks * 512
+}

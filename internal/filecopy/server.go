@@ -1,0 +1,275 @@
+package filecopy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+)
+
+// A Place is where connections are made and taken: OpenRDMA's, or TCP's.
+type Place struct{ place }
+
+// Name is what it is called: RDMA or TCP.
+func (p Place) Name() string { return p.name() }
+
+// Addresses are those that peers may reach it by.
+func (p Place) Addresses() []netip.Addr { return p.addresses() }
+
+// Close closes it.
+func (p Place) Close() error { return p.close() }
+
+const (
+	// maxStrangers is how many peers may be in their handshake; maxSessions how many are served at a time.
+	maxStrangers = 64
+	maxSessions  = 64
+	// maxWants is how many bytes of paths a client may ask for.
+	maxWants = 4 << 20
+)
+
+// A Server lets clients copy files to and from here.
+type Server struct {
+	Files     Files
+	Key       []byte // nil: everybody may
+	Write     bool   // clients may send files
+	Overwrite bool   // clients may ask to overwrite
+	Log       func(format string, args ...any)
+
+	mu       sync.Mutex
+	sessions map[[sessionSize]byte]*served // guarded by mu
+}
+
+// A served session is one that waits for its streams, or has them.
+type served struct {
+	*session
+	stream  func(conn) error
+	id      [sessionSize]byte
+	copy    [sessionSize]byte
+	ended   chan struct{} // closed when nothing of it is left
+	missing int           // guarded by Server.mu: streams that have not come
+}
+
+// Serve takes connections at an address until ctx ends. It calls ready when it does.
+func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(addr string)) error {
+	l, err := at.listen(addr)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	v.sessions = make(map[[sessionSize]byte]*served)
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	strangers := make(chan struct{}, maxStrangers)
+	ready(l.addr())
+	for {
+		make, err := l.accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case strangers <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		tasks.Go(func() {
+			leave := sync.OnceFunc(func() { <-strangers })
+			defer leave()
+			v.connection(ctx, make, leave)
+		})
+	}
+}
+
+// connection serves one connection. known is called when it is no stranger's any more.
+func (v *Server) connection(ctx context.Context, make func(context.Context) (conn, error), known func()) {
+	first, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	c, err := make(first)
+	if err != nil {
+		v.Log("a connection was not made: %v", err)
+		return
+	}
+	a, err := greet(first, c, v.Key)
+	if err != nil {
+		v.Log("%s: %v", c.remote(), err)
+		c.close()
+		return
+	}
+	if a.Stream > 0 {
+		v.join(c, a)
+		return
+	}
+	m, err := c.recv(first)
+	if err != nil {
+		v.Log("%s: %v", c.remote(), err)
+		c.close()
+		return
+	}
+	q, ok := m.(*request)
+	if !ok {
+		v.Log("%s: %v", c.remote(), refuse(c, violation("%T, not a request", m)))
+		c.close()
+		return
+	}
+	known()
+	v.serve(ctx, c, q)
+}
+
+// join gives a stream to its session.
+func (v *Server) join(c conn, a *answer) {
+	v.mu.Lock()
+	s := v.sessions[a.Session]
+	if s != nil && s.missing > 0 {
+		s.missing--
+	} else {
+		s = nil
+	}
+	v.mu.Unlock()
+	if s == nil || !s.add(c, s.stream) {
+		c.close()
+	}
+}
+
+// serve serves a session.
+func (v *Server) serve(ctx context.Context, c conn, q *request) {
+	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{})}
+	defer close(s.ended)
+	who := c.remote()
+	v.replace(s)
+	var err error
+	if q.Put {
+		err = v.receive(s, q)
+	} else {
+		err = v.send(s, q)
+	}
+	v.mu.Lock()
+	delete(v.sessions, s.id)
+	v.mu.Unlock()
+	if err != nil {
+		v.Log("%s: %v", who, err)
+	}
+}
+
+// replace ends the session of an earlier attempt of the same command, which may not know yet that its
+// connection is broken: it has the partial files.
+func (v *Server) replace(s *served) {
+	var old []*served
+	v.mu.Lock()
+	for _, o := range v.sessions {
+		if o.copy == s.copy && s.copy != [sessionSize]byte{} {
+			old = append(old, o)
+		}
+	}
+	v.mu.Unlock()
+	for _, o := range old {
+		o.cancel(&BrokenError{errors.New("the client has begun anew")})
+		<-o.ended
+	}
+}
+
+// grant lets the client begin.
+func (v *Server) grant(s *served, q *request, exact bool) error {
+	g := &granted{Streams: min(max(q.Streams, 1), maxStreams), Exact: exact}
+	rand.Read(g.Session[:])
+	s.id = g.Session
+	v.mu.Lock()
+	if len(v.sessions) >= maxSessions {
+		v.mu.Unlock()
+		return refuse(s.control, fmt.Errorf("%d copies are under way here: try again later", maxSessions))
+	}
+	s.missing = int(g.Streams)
+	v.sessions[g.Session] = s
+	v.mu.Unlock()
+	return s.control.send(g)
+}
+
+// receive takes files from a client.
+func (v *Server) receive(s *served, q *request) error {
+	defer s.close()
+	if !v.Write {
+		return refuse(s.control, errors.New("files can only be fetched here: the server was started without --write"))
+	}
+	if q.Overwrite && !v.Overwrite {
+		return refuse(s.control, errors.New("nothing is overwritten here: the server was started without --overwrite"))
+	}
+	to, err := v.Files.newTarget(q.Path, q.Into, q.Exact)
+	if err != nil {
+		return refuse(s.control, fmt.Errorf("%s: %w", name(q.Path), plain(err)))
+	}
+	r := newReceiver(s.session, to, int(min(max(q.Slots, 1), maxSlots)))
+	r.preserve, r.overwrite = q.Preserve, q.Overwrite
+	who := s.control.remote()
+	r.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
+	r.finished = func(path string) { v.Log("%s: %s: received", who, path) }
+	s.stream = r.stream
+	if err := v.grant(s, q, to.rename != ""); err != nil {
+		to.dir.Close()
+		return err
+	}
+	err = s.run(r.handle)
+	s.close()
+	r.close()
+	return r.result(err)
+}
+
+// send sends files to a client.
+func (v *Server) send(s *served, q *request) error {
+	defer s.close()
+	x := newSender(s.session, v.Files)
+	who := s.control.remote()
+	x.recursive = q.Recursive
+	x.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
+	x.finished = func(path string) { v.Log("%s: %s: sent", who, path) }
+	s.stream = x.stream
+	if err := v.grant(s, q, false); err != nil {
+		return err
+	}
+	var paths []string
+	size, asked := 0, false
+	err := s.run(func(m message) error {
+		switch m := m.(type) {
+		case *want:
+			if size += len(m.Path) + 16; size > maxWants || asked {
+				return violation("too many paths, or one too late")
+			}
+			paths = append(paths, m.Path)
+			return nil
+		case *finish:
+			if asked {
+				return violation("the end of its wishes twice")
+			}
+			asked = true
+			s.do(func() error { return x.walk(paths) })
+			return nil
+		}
+		return x.handle(m)
+	})
+	s.close()
+	x.close()
+	if errors.Is(err, errFinished) {
+		return nil
+	}
+	return err
+}
+
+// result is how a session ended for its receiver: the sender goes when it knows that all is done.
+func (r *receiver) result(err error) error {
+	if r.all || errors.Is(err, errFinished) {
+		return nil
+	}
+	return err
+}
+
+// name is a path in messages for people.
+func name(p string) string {
+	if p == "" {
+		return "/"
+	}
+	return p
+}

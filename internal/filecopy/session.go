@@ -1,0 +1,160 @@
+package filecopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// filesAhead is how many entries may be offered or under way at a time.
+	filesAhead = 32
+	// maxStreams is the most connections that carry chunks.
+	maxStreams = 16
+)
+
+// A session is one side of a copy. Its control connection is read by one goroutine, which hands the
+// messages to the sender or receiver that the side is; each stream has a goroutine of its own. The first
+// error of any ends all.
+type session struct {
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	control conn
+	tasks   sync.WaitGroup
+
+	mu      sync.Mutex
+	streams []conn // guarded by mu
+	heard   bool   // guarded by mu: something came since the last tick
+	ended   bool   // guarded by mu: no more streams
+}
+
+func newSession(ctx context.Context, control conn) *session {
+	s := &session{control: control}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	return s
+}
+
+var errFinished = errors.New("finished")
+
+// do runs f in a goroutine of the session; its error ends the session.
+func (s *session) do(f func() error) {
+	s.tasks.Go(func() {
+		if err := f(); err != nil {
+			s.cancel(err)
+		}
+	})
+}
+
+// add takes a stream in and has f serve it.
+func (s *session) add(c conn, f func(conn) error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.streams = append(s.streams, c)
+	s.do(func() error { return f(c) })
+	return true
+}
+
+// run reads the control connection until handle says that all is done, and returns how the session ended.
+func (s *session) run(handle func(message) error) error {
+	s.do(s.keepAlive)
+	// What waits in a stream comes back when it is shut.
+	defer context.AfterFunc(s.ctx, s.shut)()
+	for {
+		m, err := s.control.recv(s.ctx)
+		if err == nil {
+			s.mu.Lock()
+			s.heard = true
+			s.mu.Unlock()
+			switch m := m.(type) {
+			case *alive:
+			case *refusal:
+				err = &RefusedError{m.Text}
+			default:
+				err = handle(m)
+			}
+		}
+		if err != nil {
+			s.cancel(err)
+			break
+		}
+	}
+	err := context.Cause(s.ctx)
+	var b *BrokenError
+	var r *RefusedError
+	if !errors.Is(err, errFinished) && !errors.As(err, &b) && !errors.As(err, &r) {
+		s.do(func() error { return s.control.send(&refusal{Text: err.Error()}) })
+		linger(s.control)
+	}
+	return err
+}
+
+// linger waits a moment for the peer to go, so that it sees what was sent last.
+func linger(c conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for {
+		if _, err := c.recv(ctx); err != nil {
+			return
+		}
+	}
+}
+
+// shut ends the streams.
+func (s *session) shut() {
+	s.mu.Lock()
+	s.ended = true
+	list := s.streams
+	s.mu.Unlock()
+	for _, c := range list {
+		c.shut()
+	}
+}
+
+// close frees everything. Nobody uses the session any more.
+func (s *session) close() {
+	s.cancel(errFinished)
+	s.shut()
+	s.control.shut()
+	s.tasks.Wait()
+	for _, c := range s.streams {
+		c.close()
+	}
+	s.control.close()
+}
+
+// keepAlive tells the peer that we are there, and notices when it is not.
+func (s *session) keepAlive() error {
+	t := time.NewTicker(aliveEvery)
+	defer t.Stop()
+	quiet := 0
+	said := make(chan struct{}, 1) // a peer that takes no messages holds up only one
+	for {
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		s.mu.Lock()
+		if s.heard {
+			quiet = 0
+		}
+		s.heard = false
+		s.mu.Unlock()
+		if quiet++; quiet > silent {
+			return &BrokenError{fmt.Errorf("nothing came from the other side for %v", silent*aliveEvery)}
+		}
+		select {
+		case said <- struct{}{}:
+			s.do(func() error {
+				defer func() { <-said }()
+				return s.control.send(&alive{})
+			})
+		default:
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package frontdoor
+
+import (
+	"errors"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
+)
+
+// elsewhere runs f on a thread in a network namespace of its own.
+func elsewhere(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("a network namespace: %v (the test needs root)", err)
+	}
+}
+
+// A door that is for one workload at a time refuses others by the name of who has it, and the next
+// has it when the last program of the first has gone. Those who look are not asked.
+func TestOneWorkload(t *testing.T) {
+	refused := make(chan string, 10)
+	blue := &vnic.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	s := testServerWith(t, Config{
+		Doors:   []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}},
+		Refused: func(n *vnic.NIC, _ *caller.Caller, why error) { refused <- n.Name + ": " + why.Error() },
+	})
+	at := s.doors[1].Socket
+	enter := func(kind protocol.Kind) (*protocol.Conn, error) {
+		c, err := protocol.Dial(at, protocol.Hello{Kind: kind, Program: "holder"})
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.Conn, nil
+	}
+	first, err := enter(protocol.KindProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := enter(protocol.KindProcess)
+	if err != nil {
+		t.Fatalf("a second program of the same workload: %v", err)
+	}
+	elsewhere(t, func() {
+		if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "NIC red/blue is busy: it is in use by holder (pid ") {
+			t.Errorf("another workload: %v, want EBUSY and who has it", err)
+		}
+		if _, err := enter(protocol.KindControl); err != nil {
+			t.Errorf("another workload looks: %v", err)
+		}
+		if c, err := protocol.Dial(s.doors[0].Socket, protocol.Hello{Kind: protocol.KindProcess}); err != nil {
+			t.Errorf("another workload at a door that is for all: %v", err)
+		} else {
+			c.Close()
+		}
+	})
+	if why := <-refused; !strings.HasPrefix(why, "red/blue: it is in use by holder (pid ") {
+		t.Errorf("the event says %q", why)
+	}
+	// It waits for a workload that is just ending.
+	first.Close()
+	go func() {
+		time.Sleep(handover / 10)
+		second.Close()
+	}()
+	elsewhere(t, func() {
+		if _, err := enter(protocol.KindProcess); err != nil {
+			t.Errorf("the next workload: %v", err)
+		}
+	})
+}

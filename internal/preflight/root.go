@@ -1,0 +1,118 @@
+package preflight
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A container's root file system is another one's: its links are followed inside of it, and what is not a
+// plain file is not opened for long.
+
+// Root looks at the root file system of a container, which gets a NIC by mounts, and at programs in it:
+// paths, or names as the container's PATH would have them. Without any it looks at the shell.
+func Root(root string, programs ...string) ([]Finding, error) {
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	if info, err := dir.Stat(); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%s is no directory: it has to be the root of a file system", root)
+	}
+	if len(programs) == 0 {
+		programs = []string{"/bin/sh"}
+	}
+	var found []Finding
+	for _, name := range programs {
+		found = append(found, programIn(dir, name))
+	}
+	for _, f := range []*Finding{provider(root), ownPreload(dir)} {
+		if f != nil {
+			found = append(found, *f)
+		}
+	}
+	return clean(found), nil
+}
+
+// clean leaves out findings of nothing, and those that were there before.
+func clean(list []Finding) (out []Finding) {
+	seen := map[Finding]bool{{}: true}
+	for _, f := range list {
+		if !seen[f] {
+			seen[f] = true
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// searchPath is that of containers.
+var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// programIn looks at a program in a root file system; a setuid one is as good as others there.
+func programIn(root *os.File, name string) Finding {
+	candidates := []string{name}
+	if !strings.Contains(name, "/") {
+		candidates = nil
+		for _, dir := range searchPath {
+			candidates = append(candidates, path.Join(dir, name))
+		}
+	}
+	for _, at := range candidates {
+		f, err := openIn(root, at)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		head := make([]byte, len(elf.ELFMAG))
+		if _, err := io.ReadFull(f, head); err != nil || !bytes.Equal(head, []byte(elf.ELFMAG)) {
+			return Finding{} // a script: its interpreter is a program like others
+		}
+		if found := linked(at, f); found != nil {
+			return *found
+		}
+		return Finding{}
+	}
+	return Finding{What: fmt.Sprintf("there is no program %s in it", name), Do: "name one that is there; without any the shell is looked at", Fatal: true}
+}
+
+// ownPreload finds that the file which is mounted over has something to say.
+func ownPreload(root *os.File) *Finding {
+	f, err := openIn(root, "/etc/ld.so.preload")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, 4096))
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 || bytes.Contains(text, []byte("libvrdma.so")) {
+		return nil
+	}
+	return &Finding{
+		What: fmt.Sprintf("it has an /etc/ld.so.preload of its own (%q)", text),
+		Do:   "the NIC's is mounted over it, and what it names is not loaded; set LD_PRELOAD to that in the container",
+	}
+}
+
+// openIn opens a plain file of a root file system.
+func openIn(root *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("%s is no plain file", name)
+	}
+	return f, nil
+}

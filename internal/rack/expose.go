@@ -1,0 +1,89 @@
+package rack
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
+	"vrdma/internal/vnic"
+)
+
+// The default NIC's own socket lies beside everything that is the daemon's, the directories of
+// declared NICs included, which no container may have. So containers have a second door to it, in
+// a directory like those of declared NICs:
+//
+//	PATH.nics/default/default/   the gate, with the mode of the daemon's own directory
+//	  nic/                       0755, and what is mounted
+//	    vrdma.sock               0666: whoever has the mount, whatever the uids inside
+//	    vrdma.sock.d/
+//
+// No tenant is called default.
+
+// exposed is that directory.
+type exposed struct {
+	place     launch.Place
+	ephemeral bool
+}
+
+// Expose has the directory there, and opens its door to n, the default NIC. An ephemeral daemon takes
+// the directory away again at its end: what it serves has ended by then.
+func (r *Rack) Expose(n *vnic.NIC, ephemeral bool) error {
+	place, err := r.cfg.Place.NIC(vnic.Default, vnic.Default)
+	if err != nil {
+		return err
+	}
+	const mode, dirMode = fs.FileMode(0o666), fs.FileMode(0o755)
+	r.directories.Lock()
+	gate := place.Gate()
+	err = makeDirectory(r.cfg.Place.NICs(), searchable)
+	if above := filepath.Dir(gate); err == nil && above != r.cfg.Place.NICs() {
+		err = makeDirectory(above, searchable)
+	}
+	if err == nil {
+		err = errors.Join(makeDirectory(gate, r.cfg.DirMode), makeDirectory(filepath.Dir(place.Socket), dirMode), makeDirectory(place.Dir(), dirMode))
+	}
+	r.directories.Unlock()
+	r.exposed = &exposed{place: place, ephemeral: ephemeral}
+	if err == nil {
+		err = r.install(place)
+	}
+	if err != nil {
+		r.conceal()
+		return err
+	}
+	err = r.doors.OpenDoor(frontdoor.Door{Socket: place.Socket, NIC: n, DirMode: dirMode, SocketMode: mode, Rests: true, Side: true})
+	if err != nil {
+		r.conceal()
+	}
+	return err
+}
+
+// conceal takes away what lies in the directory, after the door has been closed, and the directory
+// itself if the daemon is ephemeral. Otherwise it stays: containers that have it mounted shall find the next daemon.
+func (r *Rack) conceal() {
+	e := r.exposed
+	if e == nil {
+		return
+	}
+	err := clearPlace(e.place)
+	if e.ephemeral {
+		r.directories.Lock()
+		r.prune(filepath.Dir(e.place.Socket))
+		r.directories.Unlock()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.cfg.Log.Warn("something is left of the directory for containers", "error", err)
+	}
+}
+
+// clearPlace removes what lies in a NIC's directory. The directory stays.
+func clearPlace(at launch.Place) error {
+	err := os.RemoveAll(at.Dir())
+	if rerr := os.Remove(at.Socket); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	return err
+}

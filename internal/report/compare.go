@@ -1,0 +1,80 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"vrdma/internal/experiment"
+)
+
+// significant is the chance below which a difference is believed.
+const significant = 0.05
+
+// Compare writes what changed between two sets of results, cell by cell, as benchstat does. Two
+// runs were measured at different times: a machine that changed meanwhile looks like a change.
+func Compare(w io.Writer, before, after *experiment.Results) error {
+	if before.Header.Machine.Processor != after.Header.Machine.Processor || before.Header.Machine.Kernel != after.Header.Machine.Kernel {
+		fmt.Fprintf(w, "the machines differ: %s, %s; %s, %s\n", before.Header.Machine.Processor, before.Header.Machine.Kernel, after.Header.Machine.Processor, after.Header.Machine.Kernel)
+	}
+	old, err := Gather(before)
+	if err != nil {
+		return err
+	}
+	now, err := Gather(after)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "EXPERIMENT\tWHAT\tBEFORE\tAFTER\tCHANGE")
+	both := 0
+	for _, f := range now {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				o, found := find(old, f, p.Cell)
+				if !found {
+					continue
+				}
+				both++
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Experiment.Name, p.Cell, interval(o, f.Metric), interval(p, f.Metric), change(o, p))
+			}
+		}
+	}
+	if both == 0 {
+		return fmt.Errorf("the two have no cell in common: nothing can be compared")
+	}
+	return t.Flush()
+}
+
+// find is the same cell of the same experiment.
+func find(figures []Figure, like Figure, c experiment.Cell) (Point, bool) {
+	for _, f := range figures {
+		if f.Experiment.Name != like.Experiment.Name || f.Metric != like.Metric {
+			continue
+		}
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if p.Cell == c {
+					return p, true
+				}
+			}
+		}
+	}
+	return Point{}, false
+}
+
+// interval is a median with half of its interval in percent.
+func interval(p Point, metric string) string {
+	s := p.Summary
+	return fmt.Sprintf("%s ± %.0f %%", experiment.Quantity(s.Median, metric), 100*max(s.High-s.Median, s.Median-s.Low)/s.Median)
+}
+
+// change is the difference in percent if there is one.
+func change(before, after Point) string {
+	p := experiment.Different(before.Values, after.Values)
+	text := fmt.Sprintf("(p=%.3f n=%d+%d)", p, before.Summary.N, after.Summary.N)
+	if p > significant {
+		return "~ " + text
+	}
+	return fmt.Sprintf("%+.1f %% %s", 100*(after.Summary.Median/before.Summary.Median-1), text)
+}

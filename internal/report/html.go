@@ -1,0 +1,182 @@
+package report
+
+import (
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html"
+	"io"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+//go:embed style.css
+var style string
+
+//go:embed page.js
+var script string
+
+// HTML writes a page that needs nothing else.
+func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
+	var b strings.Builder
+	b.WriteString("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n")
+	b.WriteString("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n")
+	fmt.Fprintf(&b, "<title>vrdma: what was measured</title><style>%s</style></head><body><main>\n", style)
+	b.WriteString("<h1>RDMA without hardware: what was measured</h1>\n<section class=\"summary\">")
+	for _, s := range Summary(r, figures) {
+		fmt.Fprintf(&b, "<p>%s</p>", html.EscapeString(s))
+	}
+	b.WriteString("</section>\n")
+	suite := ""
+	for i, f := range figures {
+		if f.Experiment.Spec.Suite != suite {
+			suite = f.Experiment.Spec.Suite
+			fmt.Fprintf(&b, "<h2>%s</h2>\n", html.EscapeString(suite))
+		}
+		writeFigure(&b, i, f)
+	}
+	writeMethod(&b)
+	fmt.Fprintf(&b, "</main><div id=\"tip\" hidden></div><script>%s</script></body></html>\n", script)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// writeFigure writes a drawing with its legend, sentences and table.
+func writeFigure(b *strings.Builder, n int, f Figure) {
+	fmt.Fprintf(b, "<section class=\"figure\" id=\"figure-%d\"><h3>%s</h3>", n+1, html.EscapeString(title(f)))
+	if f.Experiment.Spec.Why != "" {
+		fmt.Fprintf(b, "<p class=\"why\">%s</p>", html.EscapeString(f.Experiment.Spec.Why))
+	}
+	if len(f.Lines) > 0 {
+		b.WriteString("<figure>" + svg(f))
+		if f.By != "" {
+			legend(b, f)
+		}
+		fmt.Fprintf(b, "<figcaption>%s Medians; bars are 95 %% intervals of the median.</figcaption></figure>", caption(f))
+	}
+	if s := Sentences(f); len(s) > 0 {
+		b.WriteString("<ul class=\"sentences\">")
+		for _, text := range s {
+			fmt.Fprintf(b, "<li>%s</li>", html.EscapeString(text))
+		}
+		b.WriteString("</ul>")
+	}
+	writeTable(b, f)
+	if len(f.Missing) > 0 {
+		b.WriteString("<h4>Not measured</h4><ul class=\"missing\">")
+		for _, p := range f.Missing {
+			fmt.Fprintf(b, "<li><b>%s</b>: %s</li>", html.EscapeString(p.Cell.String()), html.EscapeString(firstLine(p.Failed)))
+		}
+		b.WriteString("</ul>")
+	}
+	b.WriteString("</section>\n")
+}
+
+// title is an experiment's, with the metric if it does not say that itself.
+func title(f Figure) string {
+	if t := f.Experiment.Spec.Title; t != "" {
+		if strings.Contains(strings.ToLower(t), f.Metric) {
+			return t
+		}
+		return t + ": " + f.Metric
+	}
+	return f.Experiment.Name + ": " + f.Metric
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+// caption says what is not to be compared.
+func caption(f Figure) string {
+	mtus := make(map[int]bool)
+	trips := make(map[bool]bool)
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			if p.PathMTU != 0 {
+				mtus[p.PathMTU] = true
+			}
+			trips[p.Tool.RoundTrip] = true
+		}
+	}
+	text := ""
+	if len(mtus) > 1 {
+		text += "The path MTUs differ: see the table. "
+	}
+	if f.Metric == experiment.Latency && len(trips) > 1 {
+		text += "Reads are whole round trips, the others are halves. "
+	}
+	if len(f.Cited) > 0 {
+		text += "Thin lines are published values, of other machines: compare shapes and ratios, not values. "
+	}
+	return html.EscapeString(text)
+}
+
+// legend has a switch for each line.
+func legend(b *strings.Builder, f Figure) {
+	b.WriteString("<div class=\"legend\">")
+	for i, l := range append(append([]Line(nil), f.Lines...), f.Cited...) {
+		class := fmt.Sprintf("c%d d%d", i%colours, i/colours%dashes)
+		if l.Published {
+			class += " cited"
+		}
+		fmt.Fprintf(b, `<label class="%s"><input type="checkbox" checked data-line="%d"><svg viewBox="0 0 34 12"><polyline points="1,6 33,6"/>%s</svg>%s</label>`,
+			class, i, mark(i, 17, 6, l.Published), html.EscapeString(l.Name))
+	}
+	b.WriteString("</div>")
+}
+
+// writeTable writes every value of a figure, and the same as CSV inside of the page.
+func writeTable(b *strings.Builder, f Figure) {
+	if len(f.Lines) == 0 {
+		return
+	}
+	unit := "s/GiB"
+	if f.Metric == experiment.Latency {
+		unit = "s/million"
+	}
+	b.WriteString("<details><summary>Table</summary><div class=\"scroll\"><table><thead><tr><th>what</th><th>size</th><th>pairs</th><th>median</th><th>95 % interval</th>")
+	if f.Metric == experiment.Latency {
+		b.WriteString("<th>p99</th>")
+	}
+	fmt.Fprintf(b, "<th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			size, mtu := "", ""
+			if p.Cell.Size != 0 {
+				size = p.Cell.Size.String()
+			}
+			if p.PathMTU != 0 {
+				mtu = fmt.Sprint(p.PathMTU)
+			}
+			fmt.Fprintf(b, "<tr><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s to %s</td>", html.EscapeString(l.Name), size, p.Cell.Pairs,
+				experiment.Quantity(p.Summary.Median, f.Metric), experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric))
+			if f.Metric == experiment.Latency {
+				text := ""
+				if p.P99 > 0 {
+					text = experiment.Quantity(p.P99, "p99")
+				}
+				fmt.Fprintf(b, "<td>%s</td>", text)
+			}
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(p.Proof))
+		}
+	}
+	var csv strings.Builder
+	writeCSV(&csv, []Figure{f}) // a strings.Builder does not fail
+	fmt.Fprintf(b, "</tbody></table></div><p><a download=\"%s-%s.csv\" href=\"data:text/csv;base64,%s\">CSV</a></p></details>",
+		html.EscapeString(f.Experiment.Name), f.Metric, base64.StdEncoding.EncodeToString([]byte(csv.String())))
+}
+
+// writeMethod says how it was measured.
+func writeMethod(b *strings.Builder) {
+	b.WriteString(`<section class="method"><h2>How it was measured</h2><ul>
+<li>Every round runs all combinations once, in an order by chance: a noisy moment hits all of them alike.</li>
+<li>Medians of rounds, with a bootstrap interval. A difference whose intervals overlap is called none.</li>
+<li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart.</li>
+<li>What carried the bytes is checked by the device's counters, for every value.</li>
+<li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
+<li>Bandwidth is measured by time, latency over ten thousand messages.</li>
+</ul></section>`)
+}

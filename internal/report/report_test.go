@@ -1,0 +1,196 @@
+package report
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"vrdma/internal/experiment"
+)
+
+const document = `apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: lat}
+spec:
+  suite: <script>alert(1)</script>
+  title: Latency & more
+  like: T-SR-LAT
+  settings: [host, vms]
+  transports: [tcp, verbs]
+  tools: [ib_send_lat, tcp_lat]
+  sizes: [64, 4KiB]
+  rounds: 3
+`
+
+// results are of a run in which verbs took 2 µs, TCP 10, and guests could not be had.
+func results(factor float64) *experiment.Results {
+	r := &experiment.Results{Header: experiment.Header{Version: experiment.Version, Experiments: []string{document}, Machine: experiment.Machine{Processor: "Z80", Processors: 2}}}
+	list, err := experiment.Parse("d", []byte(document))
+	if err != nil {
+		panic(err)
+	}
+	for round := 1; round <= 3; round++ {
+		for _, c := range list[0].Cells() {
+			rec := experiment.Record{Experiment: "lat", Cell: c, Round: round}
+			switch {
+			case c.Setting == experiment.VMs:
+				rec.Failed = "setting vms cannot be measured by this version"
+			case c.Transport == experiment.TCP:
+				rec.Values = map[string]float64{experiment.Latency: 10e-6 * (1 + float64(round)/100)}
+				rec.Proof = "the device's counters stood still"
+			default:
+				rec.Values = map[string]float64{experiment.Latency: factor * 2e-6 * (1 + float64(round)/100), "p99": 3e-6}
+				rec.CPU, rec.Samples, rec.MTU = map[string]float64{"client": 0.5, "daemon": 0.25}, 10000, 4096
+				rec.Proof = "the device's counters: 1 MiB sent"
+			}
+			r.Records = append(r.Records, rec)
+		}
+	}
+	return r
+}
+
+func figures(t *testing.T, r *experiment.Results) []Figure {
+	t.Helper()
+	f, err := Gather(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestGather(t *testing.T) {
+	list := figures(t, results(1))
+	if len(list) != 1 {
+		t.Fatalf("%d figures, want one", len(list))
+	}
+	f := list[0]
+	if f.By != "size" || len(f.Lines) != 2 || len(f.Missing) != 4 {
+		t.Errorf("by %q, %d lines, %d missing", f.By, len(f.Lines), len(f.Missing))
+	}
+	for _, p := range f.Missing {
+		if !strings.Contains(p.Failed, "cannot be measured by this version") {
+			t.Errorf("%v does not say why", p.Cell)
+		}
+	}
+	// The published lines: SoftRoCE and the hardware that it was compared with.
+	var names []string
+	for _, l := range f.Cited {
+		names = append(names, l.Name)
+	}
+	if len(names) != 2 || !strings.Contains(strings.Join(names, ""), "ib_send_lat, softroce (published)") {
+		t.Errorf("published: %v", names)
+	}
+	ratios := Ratios(f)
+	if len(ratios) != 2 || ratios[0].Factor < 4.9 || ratios[0].Factor > 5.1 || !ratios[0].Sure {
+		t.Errorf("ratios %+v", ratios)
+	}
+	p := f.Lines[1].Points[0]
+	if got := p.CPU["client"]; got < 49.9 || got > 50.1 { // half a second for ten thousand messages
+		t.Errorf("%v seconds per million messages, want 50", got)
+	}
+}
+
+func TestSentences(t *testing.T) {
+	text := strings.Join(Sentences(figures(t, results(1))[0]), "\n")
+	if !strings.Contains(text, "ib_send_lat (one host) of 64 B has 2.04 µs, TCP 10.2 µs: 5.00 times better.") {
+		t.Errorf("in words:\n%s", text)
+	}
+	if text := strings.Join(Sentences(figures(t, results(10))[0]), "\n"); !strings.Contains(text, "2.00 times worse") {
+		t.Errorf("worse, in words:\n%s", text)
+	}
+	if text := strings.Join(Sentences(figures(t, results(5))[0]), "\n"); !strings.Contains(text, "within the spread") {
+		t.Errorf("alike, in words:\n%s", text)
+	}
+	wrong := results(1)
+	for i := range wrong.Records {
+		wrong.Records[i].Proof = "WRONG: no byte went through the device"
+	}
+	if text := strings.Join(Summary(wrong, figures(t, wrong)), "\n"); !strings.Contains(text, "The counters contradict") {
+		t.Errorf("a contradiction is not told of:\n%s", text)
+	}
+}
+
+// The page is whole, needs nothing from anywhere, and what comes from files cannot become a script.
+func TestHTML(t *testing.T) {
+	r := results(1)
+	var b bytes.Buffer
+	if err := HTML(&b, r, figures(t, r)); err != nil {
+		t.Fatal(err)
+	}
+	scripts, figures, tables := 0, 0, 0
+	for z := html.NewTokenizer(&b); ; {
+		kind := z.Next()
+		if kind == html.ErrorToken {
+			if !errors.Is(z.Err(), io.EOF) {
+				t.Fatal(z.Err())
+			}
+			break
+		}
+		token := z.Token()
+		for _, a := range token.Attr {
+			if (a.Key == "src" || a.Key == "href") && !strings.HasPrefix(a.Val, "data:") && !strings.HasPrefix(a.Val, "#") {
+				t.Errorf("<%s %s=%q> is fetched from elsewhere", token.Data, a.Key, a.Val)
+			}
+		}
+		if kind == html.StartTagToken {
+			switch token.Data {
+			case "script":
+				scripts++
+			case "figure":
+				figures++
+			case "table":
+				tables++
+			}
+		}
+	}
+	if scripts != 1 || figures != 1 || tables != 1 {
+		t.Errorf("%d scripts, %d figures, %d tables; want one each", scripts, figures, tables)
+	}
+}
+
+func TestText(t *testing.T) {
+	r := results(1)
+	f := figures(t, r)
+	var md, values bytes.Buffer
+	if err := Markdown(&md, r, f); err != nil || !strings.Contains(md.String(), "| tcp_lat, tcp, one host | 64 B | 10.2 µs |") || !strings.Contains(md.String(), "Not measured: ib_send_lat, verbs, vms") {
+		t.Errorf("%v:\n%s", err, md.String())
+	}
+	if err := CSV(&values, f); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(&values).ReadAll()
+	if err != nil || len(rows) != 1+8 {
+		t.Errorf("%d rows: %v", len(rows), err)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	var b bytes.Buffer
+	if err := Compare(&b, results(1), results(1)); err != nil || strings.Count(b.String(), "~ (p=1.000 n=3+3)") != 4 {
+		t.Errorf("the same twice: %v\n%s", err, b.String())
+	}
+	b.Reset()
+	// Three rounds cannot show anything: the least chance is one in ten.
+	if err := Compare(&b, results(1), results(2)); err != nil || !strings.Contains(b.String(), "~ (p=0.100") {
+		t.Errorf("three rounds: %v\n%s", err, b.String())
+	}
+	many := func(factor float64) *experiment.Results {
+		r := results(factor)
+		more := results(factor * 1.001)
+		r.Records = append(r.Records, more.Records...)
+		return r
+	}
+	b.Reset()
+	if err := Compare(&b, many(1), many(2)); err != nil || !strings.Contains(b.String(), "+100.0 % (p=0.002 n=6+6)") {
+		t.Errorf("twice as slow: %v\n%s", err, b.String())
+	}
+	empty := &experiment.Results{Header: experiment.Header{Experiments: []string{document}}}
+	if err := Compare(&b, empty, results(1)); err == nil || !strings.Contains(err.Error(), "no cell in common") {
+		t.Errorf("nothing in common: %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+// better is by which factor a is better than b.
+func better(metric string, a, b float64) float64 {
+	if metric == experiment.Latency {
+		return b / a
+	}
+	return a / b
+}
+
+// A Ratio compares two cells that differ in transport and tool only.
+type Ratio struct {
+	Metric  string
+	Ours    Point
+	Against Point
+	Factor  float64 // above 1: ours is better
+	Sure    bool    // the intervals do not overlap
+}
+
+// Ratios are vrdma's points against TCP's of the same place and size. A tool without a size is
+// compared with all.
+func Ratios(f Figure) (list []Ratio) {
+	var tcp []Point
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			if p.Cell.Transport == experiment.TCP {
+				tcp = append(tcp, p)
+			}
+		}
+	}
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			if p.Cell.Transport == experiment.TCP {
+				continue
+			}
+			i := slices.IndexFunc(tcp, func(o Point) bool {
+				return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && (o.Cell.Size == p.Cell.Size || o.Cell.Size == 0)
+			})
+			if i < 0 {
+				continue
+			}
+			a, b := p.Summary, tcp[i].Summary
+			list = append(list, Ratio{f.Metric, p, tcp[i], better(f.Metric, a.Median, b.Median), a.Low > b.High || a.High < b.Low})
+		}
+	}
+	return list
+}
+
+// Sentences are a figure's results in words.
+func Sentences(f Figure) (out []string) {
+	for _, r := range Ratios(f) {
+		what := fmt.Sprintf("%s (%s)", r.Ours.Cell.Tool, where(r.Ours.Cell))
+		if r.Ours.Cell.Size != 0 {
+			what = fmt.Sprintf("%s of %s", what, r.Ours.Cell.Size)
+		}
+		if r.Ours.Cell.Wait == experiment.Event {
+			what += ", sleeping on events,"
+		}
+		ours, theirs := experiment.Quantity(r.Ours.Summary.Median, f.Metric), experiment.Quantity(r.Against.Summary.Median, f.Metric)
+		switch {
+		case !r.Sure:
+			out = append(out, fmt.Sprintf("%s has %s, TCP %s: within the spread of the rounds.", what, ours, theirs))
+		case r.Factor >= 1:
+			out = append(out, fmt.Sprintf("%s has %s, TCP %s: %s better.", what, ours, theirs, times(r.Factor)))
+		default:
+			out = append(out, fmt.Sprintf("%s has %s, TCP %s: %s worse.", what, ours, theirs, times(1/r.Factor)))
+		}
+	}
+	return out
+}
+
+// times is a factor in words.
+func times(f float64) string {
+	if f >= 10 {
+		return fmt.Sprintf("%.0f times", f)
+	}
+	return fmt.Sprintf("%.2f times", f)
+}
+
+// Summary is what a reader should know first.
+func Summary(r *experiment.Results, figures []Figure) (out []string) {
+	runs, failed, repeated := len(r.Records), 0, 0
+	for _, rec := range r.Records {
+		if rec.Failed != "" {
+			failed++
+		}
+		repeated += rec.Repeated
+	}
+	m := r.Header.Machine
+	out = append(out, fmt.Sprintf("Measured on %s with %d processors, %s, %.0f GiB of memory, with vrdma %s, on %s.",
+		m.Processor, m.Processors, m.Kernel, float64(m.Memory)/(1<<30), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")))
+	text := fmt.Sprintf("%d runs, in an order that seed %d gives.", runs, r.Header.Seed)
+	if failed > 0 {
+		text += fmt.Sprintf(" %d failed, and say why below.", failed)
+	}
+	if repeated > 0 {
+		text += fmt.Sprintf(" %d were repeated, because the machine was not given its processors.", repeated)
+	}
+	out = append(out, text)
+	var best, worst *Ratio
+	for _, f := range figures {
+		for _, x := range Ratios(f) {
+			if !x.Sure {
+				continue
+			}
+			if best == nil || x.Factor > best.Factor {
+				best = &x
+			}
+			if worst == nil || x.Factor < worst.Factor {
+				worst = &x
+			}
+		}
+	}
+	if best != nil && best.Factor > 1 {
+		out = append(out, fmt.Sprintf("vrdma is best against TCP with %s: %s better.", best.Ours.Cell, times(best.Factor)))
+	}
+	if worst != nil && worst.Factor < 1 {
+		out = append(out, fmt.Sprintf("It is worst with %s: %s worse.", worst.Ours.Cell, times(1/worst.Factor)))
+	}
+	var wrong []string
+	for _, f := range figures {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if strings.HasPrefix(p.Proof, "WRONG") {
+					wrong = append(wrong, p.Cell.String())
+				}
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		out = append(out, "The counters contradict what carried the bytes in: "+strings.Join(wrong, "; ")+".")
+	} else if runs > 0 {
+		out = append(out, "What carried the bytes was checked with the device's counters for every value.")
+	}
+	return out
+}

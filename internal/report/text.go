@@ -1,0 +1,74 @@
+package report
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+// Markdown writes the same for a terminal or a repository.
+func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
+	var b strings.Builder
+	b.WriteString("# RDMA without hardware: what was measured\n\n")
+	for _, s := range Summary(r, figures) {
+		fmt.Fprintf(&b, "%s\n", s)
+	}
+	for _, f := range figures {
+		fmt.Fprintf(&b, "\n## %s\n\n", title(f))
+		if len(f.Lines) > 0 {
+			b.WriteString("| what | size | median | 95 % interval | rounds |\n|---|---|---|---|---|\n")
+		}
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				size := ""
+				if p.Cell.Size != 0 {
+					size = p.Cell.Size.String()
+				}
+				fmt.Fprintf(&b, "| %s | %s | %s | %s to %s | %d |\n", l.Name, size, experiment.Quantity(p.Summary.Median, f.Metric),
+					experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
+			}
+		}
+		if s := Sentences(f); len(s) > 0 {
+			fmt.Fprintf(&b, "\n- %s\n", strings.Join(s, "\n- "))
+		}
+		for _, p := range f.Missing {
+			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, firstLine(p.Failed))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// CSV writes every value, in seconds, bytes a second and a second.
+func CSV(w io.Writer, figures []Figure) error { return writeCSV(w, figures) }
+
+func writeCSV(w io.Writer, figures []Figure) error {
+	c := csv.NewWriter(w)
+	rows := [][]string{{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "cpu_client", "cpu_server", "cpu_daemon", "proof", "failed"}}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+	for _, f := range figures {
+		points := append([]Point(nil), f.Missing...)
+		for _, l := range f.Lines {
+			points = append(points, l.Points...)
+		}
+		for _, p := range points {
+			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, fmt.Sprint(p.Summary.N)}
+			if p.Summary.N > 0 {
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.CPU["client"]), number(p.CPU["server"]), number(p.CPU["daemon"]))
+			} else {
+				row = append(row, "", "", "", "", "", "", "")
+			}
+			rows = append(rows, append(row, p.Proof, firstLine(p.Failed)))
+		}
+	}
+	if err := c.WriteAll(rows); err != nil {
+		return err
+	}
+	c.Flush()
+	return c.Error()
+}

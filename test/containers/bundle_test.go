@@ -1,0 +1,49 @@
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// An OCI runtime by itself, with the mounts that vrdma nic args prints.
+func TestBundle(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	p := h.start(t, "vrdma", "nic", "args", "default", "-o", "oci")
+	p.OK(t, minute)
+	var mounts []any
+	if err := json.Unmarshal([]byte(p.Stdout()), &mounts); err != nil {
+		t.Fatalf("%v\n%s", err, p.Output())
+	}
+	h.run(t, "sh", "-c", "mkdir /tmp/bundle && cd /tmp/bundle && crun spec")
+	path := fmt.Sprintf("/proc/%d/root/tmp/bundle/config.json", h.pid)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config map[string]any
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	config["root"] = map[string]any{"path": "/images/bookworm"}
+	process := config["process"].(map[string]any)
+	process["terminal"], process["args"] = false, []string{"ibv_devinfo"}
+	for _, m := range config["mounts"].([]any) { // no control groups on this host
+		if m.(map[string]any)["type"] != "cgroup" {
+			mounts = append([]any{m}, mounts...)
+		}
+	}
+	config["mounts"] = mounts
+	if text, err = json.Marshal(config); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := h.run(t, "crun", "--cgroup-manager=disabled", "run", "-b", "/tmp/bundle", "one"); !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("no device:\n%s", out)
+	}
+}

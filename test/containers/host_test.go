@@ -1,0 +1,224 @@
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/internal/protocol"
+	"vrdma/test/harness"
+)
+
+// A host is a machine with an engine.
+type host struct {
+	init   *harness.Process
+	pid    int // of the first process in there, as we see it
+	daemon *harness.Process
+}
+
+// socket is that of the host's daemon.
+const socket = "/run/vrdma/vrdma.sock"
+
+// alice is the host's ordinary user.
+const alice = 1000
+
+// hostInit builds the host's root and stays as its first process, which buries the others. Images are
+// overlays too: in one there is a setuid program. $1: a directory for it all, $2: the host's root,
+// $3: where our programs are, then NAME=ROOT for each image.
+const hostInit = `
+set -e
+dir=$1 lower=$2 bin=$3; shift 3
+mount -t tmpfs none "$dir"
+mkdir "$dir/up" "$dir/work" "$dir/root"
+mount -t overlay none -o "lowerdir=$lower,upperdir=$dir/up,workdir=$dir/work" "$dir/root"
+root=$dir/root
+mount -t proc proc "$root/proc"
+mount -t sysfs sys "$root/sys"
+mount --rbind /dev "$root/dev"
+for d in run tmp var home root; do mount -t tmpfs none "$root/$d"; done
+chmod 1777 "$root/tmp"
+mkdir -p "$root/var/tmp" "$root/var/lib" "$root/etc/containers" "$root/opt/vrdma" "$root/images"
+ln -s /run "$root/var/run"
+mount --bind "$bin" "$root/opt/vrdma"
+for image; do
+	name=${image%%=*} from=${image#*=}
+	mkdir -p "$dir/image/$name/up" "$dir/image/$name/work" "$root/images/$name"
+	mount -t overlay none -o "lowerdir=$from,upperdir=$dir/image/$name/up,workdir=$dir/image/$name/work" "$root/images/$name"
+	cp "$root/images/$name/usr/bin/ibv_devices" "$root/images/$name/usr/bin/setuid_devices"
+	chmod 4755 "$root/images/$name/usr/bin/setuid_devices"
+done
+# No control groups: they would be the machine's own. No limits either, which not every root may raise.
+mount -t tmpfs none "$root/sys/fs/cgroup"
+for c in cpu cpuacct cpuset memory devices freezer blkio pids systemd; do
+	[ -d /sys/fs/cgroup/$c ] || continue
+	mkdir "$root/sys/fs/cgroup/$c"
+	mount --bind /sys/fs/cgroup/$c "$root/sys/fs/cgroup/$c"
+done
+[ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount --bind /sys/fs/cgroup "$root/sys/fs/cgroup"
+cat >"$root/etc/containers/containers.conf" <<-END
+	[containers]
+	cgroups = "disabled"
+	default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+	[engine]
+	cgroup_manager = "cgroupfs"
+	events_logger = "file"
+END
+cat >"$root/etc/containers/storage.conf" <<-END
+	[storage]
+	driver = "overlay"
+END
+echo 'alice:x:1000:1000::/home/alice:/bin/sh' >>"$root/etc/passwd"
+echo 'alice:x:1000:' >>"$root/etc/group"
+echo 'alice:100000:65536' | tee "$root/etc/subuid" >"$root/etc/subgid"
+mkdir -p "$root/home/alice" "$root/run/user/1000"
+chown 1000:1000 "$root/home/alice" "$root/run/user/1000"
+chmod 700 "$root/run/user/1000"
+chmod 4755 "$root/usr/bin/newuidmap" "$root/usr/bin/newgidmap"
+ip link set lo up
+cd "$root"
+mkdir -p old
+pivot_root . old
+umount -l old
+mount --make-rshared /
+echo up
+while :; do sleep 1; done
+`
+
+// newHost makes one, with these images.
+func newHost(t *testing.T, images ...string) *host {
+	t.Helper()
+	harness.Build(t)
+	harness.Need(t, "unshare", "nsenter", "ip")
+	args := []string{"--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private",
+		"sh", "-c", hostInit, "sh", harness.Directory(t, nil), harness.Image(t, "host"), filepath.Join(harness.Root(), "bin")}
+	for _, name := range images {
+		args = append(args, name+"="+harness.Image(t, name))
+	}
+	h := &host{init: harness.Spawn(t, exec.Command("unshare", args...))}
+	h.init.Printed(t, "up", minute)
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", h.init.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
+		t.Fatalf("the host's first process: %v", err)
+	}
+	return h
+}
+
+// command is argv in the host, as a user there.
+func (h *host) command(uid int, argv ...string) *exec.Cmd {
+	home, run := "/root", "/run"
+	args := []string{"-t", strconv.Itoa(h.pid), "--mount", "--net", "--pid", "--ipc", "--root"}
+	if uid != 0 {
+		args = append(args, "-S", strconv.Itoa(uid), "-G", strconv.Itoa(uid))
+		home, run = "/home/alice", fmt.Sprintf("/run/user/%d", uid)
+	}
+	args = append(args, "--", "env", "-i", "PATH=/usr/sbin:/usr/bin:/opt/vrdma", "HOME="+home, "XDG_RUNTIME_DIR="+run, "PODMAN_IGNORE_CGROUPSV1_WARNING=1")
+	if uid == 0 {
+		args = append(args, "VRDMA_SOCKET="+socket)
+	}
+	args = append(args, "sh", "-c", `cd / && exec "$@"`, "sh")
+	return exec.Command("nsenter", append(args, argv...)...)
+}
+
+// start starts argv in the host, as root.
+func (h *host) start(t *testing.T, argv ...string) *harness.Process {
+	t.Helper()
+	return h.startAs(t, 0, argv...)
+}
+
+func (h *host) startAs(t *testing.T, uid int, argv ...string) *harness.Process {
+	t.Helper()
+	p := harness.Spawn(t, h.command(uid, argv...))
+	p.Name = strings.Join(argv, " ")
+	return p
+}
+
+// run runs argv in the host to its good end, and returns what it printed.
+func (h *host) run(t *testing.T, argv ...string) string {
+	t.Helper()
+	return h.start(t, argv...).OK(t, minute)
+}
+
+// serve starts the host's daemon, and returns when it answers.
+func (h *host) serve(t *testing.T, args ...string) {
+	t.Helper()
+	h.daemon = h.start(t, append([]string{"vrdma", "daemon", "--socket", socket, "--addr", "127.0.0.1", "--usage", "none"}, args...)...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("daemon's log, last part:\n%s", harness.Tail(h.daemon.Output(), 40))
+		}
+	})
+	h.daemon.Printed(t, "msg=serving ", minute)
+}
+
+// stop ends it.
+func (h *host) stop(t *testing.T) {
+	t.Helper()
+	h.run(t, "vrdma", "stop")
+	h.daemon.OK(t, minute)
+}
+
+// apply declares what a file says.
+func (h *host) apply(t *testing.T, text string) {
+	t.Helper()
+	cmd := h.command(0, "vrdma", "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	harness.Spawn(t, cmd).OK(t, minute)
+}
+
+// status is what the daemon says of everything.
+func (h *host) status(t *testing.T) (s protocol.Status) {
+	t.Helper()
+	p := h.start(t, "vrdma", "status", "-o", "json")
+	p.OK(t, minute)
+	if err := json.Unmarshal([]byte(p.Stdout()), &s); err != nil {
+		t.Fatalf("vrdma status -o json: %v\n%s", err, p.Output())
+	}
+	return s
+}
+
+// listening waits until a program listens at an address of rdma_cm's.
+func (h *host) listening(t *testing.T, p *harness.Process, address string) {
+	t.Helper()
+	ok := harness.Poll(minute, func() bool {
+		time.Sleep(100 * time.Millisecond) // between two looks: each is a process
+		return p.Ended(0) || slices.ContainsFunc(h.status(t).Connections, func(c protocol.ConnectionStatus) bool {
+			return c.State == "LISTEN" && c.Local == address
+		})
+	})
+	if !ok || p.Ended(0) {
+		t.Fatalf("%s does not listen at %s: %s\n%s\n%+v", p.Name, address, p.Fate(), p.Output(), h.status(t).Connections)
+	}
+}
+
+// exists reports whether there is a file of that path in the host.
+func (h *host) exists(path string) bool {
+	_, err := os.Lstat(fmt.Sprintf("/proc/%d/root%s", h.pid, path))
+	return err == nil
+}
+
+// podman is the command line of a container of an image that is there while its program runs. It has no
+// network but RDMA, unless flags say something else.
+func podman(image string, flags []string, program ...string) []string {
+	argv := []string{"podman", "run", "--rm"}
+	if !slices.Contains(flags, "--network") {
+		argv = append(argv, "--network", "none")
+	}
+	argv = append(argv, flags...)
+	return append(append(argv, "--rootfs", "/images/"+image+":O"), program...)
+}
+
+// device is the flag for a NIC.
+func device(nic string) []string { return []string{"--device", "vrdma.io/nic=" + nic} }
+
+// hard are the flags of a container that may do nothing. Seccomp is podman's own.
+var hard = []string{"--cap-drop", "all", "--read-only", "--security-opt", "no-new-privileges"}

@@ -1,0 +1,115 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/experiment"
+	"vrdma/test/harness"
+)
+
+// small is an experiment of the user's own: one run of each kind of tool, over everything that can
+// be measured, and a setting that cannot.
+const small = `apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: small}
+spec:
+  title: One of each
+  settings: [host, hosts, containers]
+  transports: [tcp, verbs, sockets]
+  tools: [ib_write_lat, ib_read_bw, iperf3]
+  sizes: [64]
+  pairs: [1]
+  rounds: 1
+  seconds: 1
+---
+apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: two-pairs}
+spec:
+  settings: [host]
+  transports: [tcp, verbs]
+  tools: [ib_send_bw, tcp_lat, sockperf]
+  sizes: [4KiB]
+  pairs: [2]
+  wait: [poll, event]
+  rounds: 1
+  seconds: 1
+`
+
+// An experiment is interrupted, goes on, and becomes a page. What carried the bytes is known of every
+// value, and what could not be measured says why.
+func TestExperiment(t *testing.T) {
+	harness.Need(t, "iperf3", "sockperf")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "small.yaml")
+	if err := os.WriteFile(file, []byte(small), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "results")
+	p := tool(t, "bench", "run", file, "--out", out, "--seed", "3")
+	if !harness.Poll(5*minute, func() bool { return p.Ended(0) || strings.Contains(p.Output(), "4 of ") }) || p.Ended(0) {
+		t.Fatalf("it does not measure\n%s", p.Output())
+	}
+	if err := syscall.Kill(p.PID(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Ended(minute) || !strings.Contains(p.Output(), "what was measured is kept, and --resume goes on") {
+		t.Fatalf("interrupted\n%s", p.Output())
+	}
+	first, err := experiment.Read(out)
+	if err != nil || len(first.Records) < 3 {
+		t.Fatalf("%d records are kept: %v", len(first.Records), err)
+	}
+	tool(t, "bench", "run", "--resume", "--out", out).OK(t, 5*minute)
+	all, err := experiment.Read(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := make(map[experiment.Cell]bool)
+	for _, r := range all.Records {
+		if cells[r.Cell] {
+			t.Errorf("%v was measured twice", r.Cell)
+		}
+		cells[r.Cell] = true
+		checkRecord(t, &r)
+	}
+	if len(cells) != 3*4+4 {
+		t.Errorf("%d cells, want four of the first experiment in three settings, and four of the second", len(cells))
+	}
+	p = tool(t, "report", out)
+	p.OK(t, minute)
+	page, err := os.ReadFile(filepath.Join(out, "report.html"))
+	if err != nil || !strings.Contains(string(page), "One of each") {
+		t.Errorf("the page: %v", err)
+	}
+}
+
+func checkRecord(t *testing.T, r *experiment.Record) {
+	t.Helper()
+	if r.Cell.Setting == experiment.Containers {
+		if !strings.Contains(r.Failed, "cannot be measured") {
+			t.Errorf("%v: %q", r.Cell, r.Failed)
+		}
+		return
+	}
+	if r.Failed != "" {
+		t.Errorf("%v failed: %s", r.Cell, r.Failed)
+		return
+	}
+	if r.Proof == "" || strings.HasPrefix(r.Proof, "WRONG") {
+		t.Errorf("%v: what carried the bytes? %q", r.Cell, r.Proof)
+	}
+	if r.Output == "" || len(r.Commands) != 2*r.Cell.Pairs || r.Seconds <= 0 {
+		t.Errorf("%v cannot be repeated: %d commands, %q", r.Cell, len(r.Commands), r.Output)
+	}
+	if r.Cell.Transport != experiment.TCP && r.CPU["daemon"] <= 0 && r.Cell.Tool == "ib_read_bw" {
+		t.Errorf("%v: the daemon took no processor time: %v", r.Cell, r.CPU)
+	}
+	if r.Cell.Tool == "ib_send_bw" && (r.Values["fairness"] <= 0 || r.Values["fairness"] > 1) {
+		t.Errorf("%v: fairness %v", r.Cell, r.Values["fairness"])
+	}
+}

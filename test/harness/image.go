@@ -1,0 +1,19 @@
+package harness
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// Image is the root of a small Debian for containers: bullseye, bookworm, trixie; or host, one
+// that has podman. It is unpacked if this machine has not done so before. See
+// tools/container-image.
+func Image(t testing.TB, suite string) string {
+	t.Helper()
+	Need(t, "apt-get", "dpkg-deb")
+	dir, err := cached("container-"+suite, "container-image", suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "root")
+}

@@ -1,0 +1,159 @@
+// Package page tests the report's page in a browser: a headless Chromium that is not ours.
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/internal/experiment"
+	"vrdma/internal/report"
+	"vrdma/test/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// look is put behind the page. It does what a reader does, and tells what it saw.
+const look = `
+<script>
+addEventListener('load', () => {
+  const lum = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const contrast = (a, b) => { const x = lum(a), y = lum(b); return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05); };
+  const body = getComputedStyle(document.body);
+  const saw = {figures: [], wide: [], contrast: contrast(body.color, body.backgroundColor), dark: lum(body.backgroundColor) < 0.2, width: innerWidth, soft: 21, lines: 21};
+  for (const f of document.querySelectorAll('figure svg.plot')) { const r = f.getBoundingClientRect(); saw.figures.push([r.width, r.height]); }
+  for (const e of document.querySelectorAll('p, li, h1, h2, h3, figcaption, label, summary, figure')) {
+    const r = e.getBoundingClientRect();
+    if (r.right > document.documentElement.clientWidth + 1) saw.wide.push(e.tagName + ': ' + e.textContent.slice(0, 40));
+  }
+  for (const t of document.querySelectorAll('svg.plot text')) {
+    const r = t.getBoundingClientRect(), p = t.closest('svg').getBoundingClientRect();
+    if (r.left < p.left - 1 || r.right > p.right + 1) saw.wide.push('text: ' + t.textContent);
+  }
+  for (const t of document.querySelectorAll('.why, figcaption')) saw.soft = Math.min(saw.soft, contrast(getComputedStyle(t).color, body.backgroundColor));
+  for (const t of document.querySelectorAll('.line polyline')) saw.lines = Math.min(saw.lines, contrast(getComputedStyle(t).stroke, body.backgroundColor));
+  saw.scroll = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  const box = document.querySelector('.legend input');
+  const line = () => getComputedStyle(box.closest('figure').querySelector('.plot [data-line="' + box.dataset.line + '"]')).display;
+  saw.before = line(); box.click(); saw.off = line(); box.click(); saw.again = line();
+  const hit = document.querySelector('.hit');
+  hit.dispatchEvent(new PointerEvent('pointermove', {clientX: 10, clientY: 10}));
+  saw.tip = document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent;
+  hit.dispatchEvent(new PointerEvent('pointerleave'));
+  saw.gone = document.getElementById('tip').hidden;
+  parent.postMessage(JSON.stringify(saw), '*');
+});
+</script>`
+
+// frame shows the page as wide as a window that Chromium would not make so narrow, and writes down
+// what its script tells.
+const frame = `<!doctype html><meta charset="utf-8"><body style="margin:0"><script>
+addEventListener('message', e => {
+  const out = document.createElement('pre');
+  out.id = 'saw';
+  out.textContent = e.data;
+  document.body.append(out);
+});
+</script><iframe src="report.html" width="%d" height="900" style="border:0"></iframe>`
+
+// saw is what look leaves.
+type saw struct {
+	Figures                       [][2]float64
+	Wide                          []string
+	Contrast, Soft, Lines, Scroll float64
+	Width                         int
+	Dark                          bool
+	Before, Off, Again            string
+	Tip                           string
+	Gone                          bool
+}
+
+var found = regexp.MustCompile(`(?s)<pre id="saw">(.*?)</pre>`)
+
+// open opens the page in a window and returns what was seen.
+func open(t *testing.T, page string, width int, args ...string) saw {
+	t.Helper()
+	around := filepath.Join(filepath.Dir(page), fmt.Sprintf("frame-%d.html", width))
+	if err := os.WriteFile(around, fmt.Appendf(nil, frame, width), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args = append(args, "--window-size=1400,1000", "--virtual-time-budget=2000", "--dump-dom", "file://"+around)
+	p := harness.Spawn(t, harness.Chromium(t, args...))
+	p.OK(t, 2*time.Minute)
+	if strings.Contains(p.Output(), "CONSOLE") {
+		t.Errorf("the console has messages:\n%s", harness.Tail(p.Output(), 20))
+	}
+	m := found.FindStringSubmatch(p.Stdout())
+	if m == nil {
+		t.Fatalf("the page's script did not run:\n%s", harness.Tail(p.Output(), 20))
+	}
+	var s saw
+	if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestPage: the page of a real run is readable on a wide and on a narrow screen, by day and by night;
+// lines can be switched off, and points say what they are.
+func TestPage(t *testing.T) {
+	r, err := experiment.Read("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures, err := report.Gather(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := report.HTML(&b, r, figures); err != nil {
+		t.Fatal(err)
+	}
+	page := filepath.Join(t.TempDir(), "report.html")
+	if err := os.WriteFile(page, []byte(strings.Replace(b.String(), "</body>", look+"</body>", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, view := range []struct {
+		name  string
+		width int
+		dark  bool
+		args  []string
+	}{
+		{"wide", 1280, false, []string{"--blink-settings=preferredColorScheme=1"}},
+		{"narrow", 400, false, []string{"--blink-settings=preferredColorScheme=1"}},
+		{"dark", 1280, true, []string{"--blink-settings=preferredColorScheme=0"}},
+	} {
+		t.Run(view.name, func(t *testing.T) {
+			s := open(t, page, view.width, view.args...)
+			if s.Width != view.width {
+				t.Errorf("the window is %d pixels wide, want %d", s.Width, view.width)
+			}
+			if len(s.Figures) != len(figures) {
+				t.Errorf("%d figures, want %d", len(s.Figures), len(figures))
+			}
+			for _, f := range s.Figures {
+				if f[0] < 300 || f[1] < 100 {
+					t.Errorf("a figure of %v pixels", f)
+				}
+			}
+			if len(s.Wide) > 0 || s.Scroll > 0 {
+				t.Errorf("%v pixels too wide: %q", s.Scroll, s.Wide)
+			}
+			if s.Contrast < 7 || s.Soft < 4.5 || s.Lines < 2.5 || s.Dark != view.dark {
+				t.Errorf("dark %v, contrast %.1f of text, %.1f of remarks, %.1f of lines", s.Dark, s.Contrast, s.Soft, s.Lines)
+			}
+			if s.Before == "none" || s.Off != "none" || s.Again != s.Before {
+				t.Errorf("a line that is switched: %q, %q, %q", s.Before, s.Off, s.Again)
+			}
+			if !strings.Contains(s.Tip, ": ") || !s.Gone {
+				t.Errorf("pointing at a point says %q, and is gone after: %v", s.Tip, s.Gone)
+			}
+		})
+	}
+}
