@@ -70,7 +70,8 @@ const watchIdle = 3 * time.Second
 // idling is what a daemon uses of a processor while nobody uses its NICs, in percent.
 func (t *Table) idling() Probe {
 	return t.large("1000 idle NICs", "%", func(ctx context.Context, h *house, _ time.Duration) (float64, error) {
-		if err := h.rest(ctx); err != nil {
+		// The device trees are written a few at a time.
+		if err := h.rest(ctx, 5); err != nil {
 			return 0, err
 		}
 		before, err1 := h.daemon.cpu()

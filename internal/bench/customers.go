@@ -102,18 +102,22 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 	if _, err = t.Lab.Run(ctx, t.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", objects); err != nil {
 		return nil, err
 	}
-	return h, h.rest(ctx)
+	return h, h.rest(ctx, 1)
 }
 
-// rest waits until the daemon has done what an apply leaves to do, for some seconds at most.
-func (h *house) rest(ctx context.Context) error {
+// rest waits until the daemon has done what an apply leaves to do: it was silent in so many looks in
+// a row. It waits for some seconds at most.
+func (h *house) rest(ctx context.Context, looks int) error {
 	const look = 200 * time.Millisecond
-	for range 50 {
+	for i, silent := 0, 0; i < 50 && silent < looks; i++ {
 		before, err1 := h.daemon.cpu()
 		err2 := wait(ctx, look)
 		after, err3 := h.daemon.cpu()
-		if err := errors.Join(err1, err2, err3); err != nil || after-before <= look/20 {
+		if err := errors.Join(err1, err2, err3); err != nil {
 			return err
+		}
+		if silent++; after-before > look/20 {
+			silent = 0
 		}
 	}
 	return nil
