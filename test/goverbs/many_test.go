@@ -1,6 +1,7 @@
 package goverbs
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -151,7 +152,13 @@ func TestManyStreams(t *testing.T) {
 		go func() {
 			accepted <- parallel(n, func(i int) (err error) { in[i], err = l.Accept(); return err })
 		}()
-		inParallel(t, n, func(i int) (err error) { out[i], err = a.Dial(ctx, l.Addr().String()); return err })
+		inParallel(t, n, func(i int) (err error) {
+			if out[i], err = a.Dial(ctx, l.Addr().String()); err != nil {
+				maps, _ := os.ReadFile("/proc/self/maps")
+				return fmt.Errorf("connection %d, with %d mappings: %w", i, bytes.Count(maps, []byte("\n")), err)
+			}
+			return nil
+		})
 		if err := <-accepted; err != nil {
 			t.Fatal(err)
 		}

@@ -88,6 +88,7 @@ func (c *Conn) grown() area {
 	}
 	half := len(next.mem) / 2
 	c.inFree, c.inNext = half, half
+	c.misses = 0 // waits are others from now on
 	return next.area(0, half)
 }
 
@@ -111,6 +112,7 @@ func (c *Conn) growOut(area int) {
 	}
 	c.growth.outOld = len(c.out.mem) - c.outFree
 	c.out, c.outAt, c.outFree = part(c.growth.mr, largeBuffer, largeBuffer), 0, largeBuffer
+	c.misses = 0
 }
 
 // returned notes that n bytes of the send buffer are free: requests complete in order, so those of the

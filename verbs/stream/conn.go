@@ -30,7 +30,7 @@ const (
 	looks     = 50
 	look      = 2 * time.Microsecond
 	fewMisses = 4
-	lookAgain = 64
+	lookAgain = 8
 )
 
 // A Conn is a connection. It implements net.Conn, with CloseRead and CloseWrite.
