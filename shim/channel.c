@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vrdma.h"
@@ -156,6 +157,22 @@ static int await_event(int fd, uint64_t inode)
 	return EINTR;
 }
 
+/*
+ * The daemon is gone. poll says for ever that there is something, and librdmacm's thread asks for
+ * ever what it is: who asks again waits a little.
+ */
+static void slow_down(int fd, uint64_t inode)
+{
+	static const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+	struct file *f = channel_get(fd, inode);
+	if (!f)
+		return;
+	bool again = atomic_exchange(&f->fatal_told, true);
+	file_put(f);
+	if (again)
+		sys(SYS_nanosleep, &pause, NULL);
+}
+
 /* A slot can be stale if the descriptor was closed by a bare system call. */
 static bool is_channel(struct file *f, int fd)
 {
@@ -218,5 +235,7 @@ ssize_t channel_write(int fd, const void *buf, size_t n)
 		wait = false;
 		file_put(f);
 	} while (e == EAGAIN && number == CM_GET_EVENT && (e = await_event(fd, inode)) == 0);
+	if (e == EIO && number == CM_GET_EVENT)
+		slow_down(fd, inode);
 	return e ? (errno = e, -1) : (ssize_t)n;
 }

@@ -92,7 +92,7 @@ func TestSockets(t *testing.T) {
 				cmd.Env = append(cmd.Env, sanitizerOptions...)
 			}
 			out, err := cmd.CombinedOutput()
-			if err != nil || strings.Count(string(out), "ok ") != 12 {
+			if err != nil || strings.Count(string(out), "ok ") != 13 {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
