@@ -4,8 +4,7 @@ import "time"
 
 // A pace chooses the size of the pieces that a stream sends, by the way that they go. What is under way has to
 // cover the way: the rate times the time until a slot comes back. More than that only lies in memory,
-// and is out of the caches when its turn comes: on one host 16 MiB under way cost a fifth more processor
-// time than 4 MiB. So twice that product is divided among the slots.
+// and may be out of the caches when its turn comes. So twice that product is divided among the slots.
 //
 // A near way thus has pieces of 256 KiB, a long one with much bandwidth up to maxChunk, and a slow one
 // single blocks, which show progress and of which little is lost when the connection breaks.
@@ -16,7 +15,7 @@ type pace struct {
 }
 
 const (
-	// usual is the size on a near way: at 128 KiB waking up shows, at 512 KiB the caches do.
+	// usual is the size on a near way.
 	usual = 2
 	// slowRate is where single blocks are enough, in bytes a second.
 	slowRate = 20e6
