@@ -145,7 +145,8 @@ func (e *Engine) step() bool {
 	if e.chores.ticking && e.now >= e.chores.tick && e.visitTroubled() {
 		work = true
 	}
-	if e.manage() || e.sched.waiting() {
+	// What has come last may have made events that are kept: they are not slept upon.
+	if e.manage() || e.sched.waiting() || e.shared.EventsKept() {
 		work = true
 	}
 	if e.net.any() {

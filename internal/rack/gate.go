@@ -28,10 +28,6 @@ func (r *Rack) setGate(s *slot) error {
 		mode = r.cfg.DirMode
 	}
 	if len(who.UIDs)+len(who.GIDs) > 0 {
-		// Nobody passes while it changes.
-		if err := os.Chmod(gate, 0o700); err != nil {
-			return err
-		}
 		err := unix.Setxattr(gate, aclAttribute, aclOf(who), 0)
 		if err == nil {
 			return nil
