@@ -226,6 +226,7 @@ func (c *Client) get(ctx context.Context, q *request, paths []string, to string,
 	defer s.close()
 	r := newReceiver(s, t, c.Slots)
 	r.preserve, r.overwrite, r.progress = c.Preserve, c.Overwrite, c.Progress
+	r.wishes = newWishes(paths, c.Recursive)
 	r.report, r.skipped, r.finished = c.report, c.isCopied, c.copied
 	c.connect(s, p, g, addr, r.stream)
 	s.do(func() error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -180,11 +181,32 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-// TestHostileServer: a server cannot make a client write where it was not told to.
+// TestHostileServer: a server cannot make a client write where it was not told to, nor what it did not
+// ask for.
 func TestHostileServer(t *testing.T) {
+	at := func(p string) meta { return meta{ID: 1, Path: p, Mode: 0o755} }
 	for name, open := range places(t) {
-		for _, p := range []string{"../evil", "/evil", "a/../../evil", ""} {
-			t.Run(name+"/"+p, func(t *testing.T) {
+		for _, evil := range []struct {
+			name      string
+			recursive bool
+			m         message
+		}{
+			{"..", true, &file{meta: at("../evil"), Size: 10}},
+			{"absolute", true, &file{meta: at("/evil"), Size: 10}},
+			{"inner ..", true, &file{meta: at("x/../../evil"), Size: 10}},
+			{"nothing", true, &file{meta: at(""), Size: 10}},
+			{"another file", false, &file{meta: at("evil"), Size: 10}},
+			{"another file with -r", true, &file{meta: at("evil"), Size: 10}},
+			{"another directory with -r", true, &directory{at("evil")}},
+			{"below another with -r", true, &file{meta: at("here/evil"), Size: 10}},
+			{"empty file", false, &file{meta: at("evil")}},
+			{"below", false, &file{meta: at("x/evil"), Size: 10}},
+			{"below what is there", false, &file{meta: at("there/evil"), Size: 10}},
+			{"directory", false, &directory{at("x")}},
+			{"link", false, &link{at("x"), "here"}},
+			{"link below", false, &link{at("there/x"), "y"}},
+		} {
+			t.Run(name+"/"+evil.name, func(t *testing.T) {
 				at, err := open(testContext(t))
 				ok(t, err)
 				defer at.Close()
@@ -207,9 +229,10 @@ func TestHostileServer(t *testing.T) {
 						return
 					}
 					c.send(&granted{})
-					c.send(&file{meta: meta{ID: 1, Path: p}, Size: 10})
+					c.send(evil.m)
 					for {
-						if _, err := c.recv(testContext(t)); err != nil {
+						m, err := c.recv(testContext(t))
+						if _, said := m.(*refusal); said || err != nil {
 							return
 						}
 					}
@@ -217,14 +240,16 @@ func TestHostileServer(t *testing.T) {
 				outer := t.TempDir()
 				dir := filepath.Join(outer, "to")
 				write(t, filepath.Join(dir, "here"), nil)
-				c := &Client{Open: open, Addrs: []string{l.addr()}, Streams: 1, Slots: 1, Progress: &Progress{}, Report: func(string, error) {}, Notice: func(string) {}}
+				ok(t, os.Mkdir(filepath.Join(dir, "there"), 0o700))
+				c := &Client{Open: open, Addrs: []string{l.addr()}, Recursive: evil.recursive, Streams: 1, Slots: 1, Progress: &Progress{}, Report: func(string, error) {}, Notice: func(string) {}}
 				var v *ViolationError
-				if err := c.Get(testContext(t), []string{"x"}, dir, true); !errors.As(err, &v) {
+				if err := c.Get(testContext(t), []string{"dir/x"}, dir, true); !errors.As(err, &v) {
 					t.Errorf("got %v", err)
 				}
 				<-done
 				tidy(t, outer, "to")
-				tidy(t, dir, "here")
+				tidy(t, dir, "here", "there")
+				tidy(t, filepath.Join(dir, "there"))
 			})
 		}
 	}

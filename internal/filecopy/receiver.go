@@ -30,6 +30,7 @@ type receiver struct {
 	finished  func(path string)            // an entry has arrived; nil: nobody wants to know
 	progress  *Progress
 	slots     int
+	wishes    *wishes // what may come; nil: everything
 
 	mu     sync.Mutex
 	files  map[uint32]*incoming // guarded by mu
@@ -93,8 +94,11 @@ func (r *receiver) handle(m message) error {
 }
 
 // begin counts an entry in.
-func (r *receiver) begin(m *meta) (place string, err error) {
+func (r *receiver) begin(m *meta, isFile bool) (place string, err error) {
 	if place, err = r.to.place(m.Path); err != nil {
+		return "", err
+	}
+	if err := r.wishes.check(m.Path, isFile); err != nil {
 		return "", err
 	}
 	r.mu.Lock()
@@ -142,7 +146,7 @@ func (r *receiver) tell(id uint32, m message) error {
 // entry makes a directory or link. It is done before the next message is taken, since what is in a
 // directory comes after it.
 func (r *receiver) entry(m *meta, make func(place string) error) error {
-	place, err := r.begin(m)
+	place, err := r.begin(m, false)
 	if err != nil {
 		return err
 	}
@@ -154,7 +158,7 @@ func (r *receiver) entry(m *meta, make func(place string) error) error {
 
 // file opens the partial file of what was offered.
 func (r *receiver) file(m *file) error {
-	place, err := r.begin(&m.meta)
+	place, err := r.begin(&m.meta, true)
 	if err != nil {
 		return err
 	}

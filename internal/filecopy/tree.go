@@ -96,6 +96,36 @@ func checkPath(p string) error {
 	return nil
 }
 
+// wishes are what a client has asked a server for. The server names what it sends, so this is what keeps
+// it from sending something else.
+type wishes struct {
+	tops      map[string]bool // topName of each
+	recursive bool
+}
+
+func newWishes(paths []string, recursive bool) *wishes {
+	w := &wishes{make(map[string]bool), recursive}
+	for _, p := range paths {
+		w.tops[topName(p)] = true
+	}
+	return w
+}
+
+// check refuses an entry that nobody asked for. Who asks for all that is in a directory takes any name.
+func (w *wishes) check(p string, isFile bool) error {
+	if w == nil {
+		return nil
+	}
+	top, _, below := strings.Cut(p, "/")
+	switch {
+	case !w.recursive && (below || !isFile):
+		return violation("%.80q, which is no file that was asked for: directories are not copied without -r", p)
+	case !w.tops[top] && !(w.recursive && w.tops[""]):
+		return violation("%.80q, which was not asked for", p)
+	}
+	return nil
+}
+
 // A target is the directory that entries are written below.
 type target struct {
 	dir *os.File
