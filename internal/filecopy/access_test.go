@@ -127,7 +127,10 @@ func TestLinks(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from := filepath.Join(t.TempDir(), "tree")
 		write(t, filepath.Join(from, "d", "f"), content(5))
-		for name, to := range map[string]string{"abs": "/etc", "up": "../..", "up2": "../../x", "good": "d/f", "self": "."} {
+		for name, to := range map[string]string{
+			"abs": "/etc", "up": "../..", "up2": "../../x", "good": "d/f", "self": ".",
+			"d/back": "./..", "over": "d/back/../../x", "under": "d/..",
+		} {
 			ok(t, os.Symlink(to, filepath.Join(from, name)))
 		}
 		c := l.client()
@@ -136,5 +139,19 @@ func TestLinks(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		tidy(t, filepath.Join(l.dir, "tree"), "d", "good", "self")
+		tidy(t, filepath.Join(l.dir, "tree", "d"), "back", "f")
 	})
+}
+
+// TestLinkBelowLink: nor is one made below another, where .. leads somewhere else.
+func TestLinkBelowLink(t *testing.T) {
+	files, err := Below(t.TempDir())
+	ok(t, err)
+	defer files.Close()
+	to := &target{dir: files.root}
+	ok(t, to.mkdir("top", 0o755))
+	ok(t, to.mkdir("top/x", 0o755))
+	ok(t, to.symlink("top/x/y", ".."))
+	refused(t, to.symlink("top/x/y/l", "../../z"), "not made below another one")
+	ok(t, to.symlink("top/x/l", "../z"))
 }

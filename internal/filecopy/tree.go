@@ -57,9 +57,14 @@ func (f Files) open(name string, flags int) (*os.File, error) {
 
 // openBeneath opens a path below a directory.
 func openBeneath(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
+	return openResolved(dir, name, flags, mode, 0)
+}
+
+// openResolved does so with more rules (RESOLVE_…).
+func openResolved(dir *os.File, name string, flags int, mode uint32, rules uint64) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK), Mode: uint64(mode),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | rules,
 	}
 	for range 100 {
 		fd, err := unix.Openat2(int(dir.Fd()), name, &how)
@@ -212,7 +217,12 @@ func (t *target) symlink(p, to string) error {
 	if path.IsAbs(to) || !within(p, to) {
 		return fmt.Errorf("the symbolic link to %s leads out of what is copied, so it was left out", to)
 	}
-	parent, base, err := t.parent(p)
+	// Where .. leads is only known of a path without links.
+	dir, base := path.Split(p)
+	parent, err := openResolved(t.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0, unix.RESOLVE_NO_SYMLINKS)
+	if errors.Is(err, unix.ELOOP) {
+		return fmt.Errorf("a symbolic link is not made below another one, which %s has", dir)
+	}
 	if err != nil {
 		return err
 	}
@@ -223,8 +233,21 @@ func (t *target) symlink(p, to string) error {
 	return nil
 }
 
-// within reports whether a link at p to a relative path stays below the first part of p.
+// within reports whether a link at p to a relative path stays below the first part of p. A .. after a
+// name is refused: the name may be a link, and then nobody knows where .. leads.
 func within(p, to string) bool {
+	named := false
+	for part := range strings.SplitSeq(to, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if named {
+				return false
+			}
+		default:
+			named = true
+		}
+	}
 	top, _, _ := strings.Cut(p, "/")
 	end := path.Join(path.Dir(p), to)
 	return strings.Contains(p, "/") && (end == top || strings.HasPrefix(end, top+"/"))
