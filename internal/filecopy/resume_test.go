@@ -189,6 +189,35 @@ func TestSparse(t *testing.T) {
 	})
 }
 
+// TestGivenUp: a file that is closed while a stream writes to it makes no hole in another that gets its
+// descriptor.
+func TestGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	full, zero := content(blockSize), make([]byte, blockSize)
+	victim := write(t, filepath.Join(dir, "victim"), full)
+	for range 300 {
+		f, err := os.Create(filepath.Join(dir, "partial"))
+		ok(t, err)
+		p := &partial{f: f, had: blockSize}
+		begun, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			ok := p.write(zero, 0, true) == nil
+			close(begun)
+			for ok {
+				ok = p.write(zero, 0, true) == nil
+			}
+		}()
+		<-begun
+		ok(t, f.Close())
+		v, err := os.OpenFile(victim, os.O_RDWR, 0)
+		ok(t, err)
+		<-ended
+		ok(t, v.Close())
+	}
+	same(t, victim, full)
+}
+
 // disk is how many bytes of the disk a file takes.
 func disk(t testing.TB, path string) int64 {
 	t.Helper()
