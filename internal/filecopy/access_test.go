@@ -1,12 +1,15 @@
 package filecopy
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestKey: who does not know the key gets nothing, and a server that does not know it neither.
@@ -154,4 +157,44 @@ func TestLinkBelowLink(t *testing.T) {
 	ok(t, to.symlink("top/x/y", ".."))
 	refused(t, to.symlink("top/x/y/l", "../../z"), "not made below another one")
 	ok(t, to.symlink("top/x/l", "../z"))
+}
+
+// A needy place lacks something for its first connections.
+type needy struct {
+	place
+	errs []error
+}
+
+type needyListener struct {
+	listener
+	errs []error
+}
+
+func (n needy) listen(addr string) (listener, error) {
+	l, err := n.place.listen(addr)
+	return &needyListener{l, n.errs}, err
+}
+
+func (l *needyListener) accept(ctx context.Context) (func(context.Context) (conn, error), error) {
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, broken(ctx, os.NewSyscallError("accept", err))
+	}
+	return l.listener.accept(ctx)
+}
+
+// TestExhausted: a server that has run out of descriptors or memory says so and goes on.
+func TestExhausted(t *testing.T) {
+	errs := []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}
+	l := newLab(t, func(context.Context) (Place, error) { return Place{needy{TCP().place, errs}}, nil }, &Server{})
+	write(t, filepath.Join(l.dir, "a"), content(10))
+	ok(t, l.client().Get(testContext(t), []string{"a"}, t.TempDir(), true))
+	for _, err := range errs {
+		if !strings.Contains(l.logged(), "not taken: the connection broke: accept: "+err.Error()) {
+			t.Errorf("the log lacks %v:\n%s", err, l.logged())
+		}
+	}
+	p := Place{needy{TCP().place, []error{unix.EINVAL}}}
+	refused(t, (&Server{Files: l.v.Files}).Serve(testContext(t), p, "127.0.0.1:0", func(string) {}), "invalid argument")
 }

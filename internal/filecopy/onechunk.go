@@ -221,6 +221,9 @@ func (v *Server) ServeOne(ctx context.Context, p Place, addr string, ready func(
 			return nil
 		}
 		if err != nil {
+			if v.exhausted(ctx, err) {
+				continue
+			}
 			return err
 		}
 		select {

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Place is where connections are made and taken: OpenRDMA's, or TCP's.
@@ -71,6 +75,9 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 			if ctx.Err() != nil {
 				return nil
 			}
+			if v.exhausted(ctx, err) {
+				continue
+			}
 			return err
 		}
 		select {
@@ -84,6 +91,20 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 			v.connection(ctx, make, leave)
 		})
 	}
+}
+
+// exhausted reports whether a connection could not be taken because something has run out that others
+// will give back. It waits a moment for that.
+func (v *Server) exhausted(ctx context.Context, err error) bool {
+	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) }) {
+		return false
+	}
+	v.Log("a connection was not taken: %v", err)
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+	return true
 }
 
 // connection serves one connection. known is called when it is no stranger's any more.
