@@ -41,6 +41,8 @@ type Server struct {
 	Overwrite bool   // clients may ask to overwrite
 	Log       func(format string, args ...any)
 
+	chunkTime time.Duration // of ServeOne; 0: oneTime
+
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
 }
