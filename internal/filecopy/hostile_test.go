@@ -37,7 +37,7 @@ func intrude(t *testing.T, l *lab) *intruder {
 	i.stream, err = i.p.dial(ctx, l.addr)
 	ok(t, err)
 	ok(t, introduce(ctx, i.stream, l.v.Key, &answer{Stream: 1, Session: m.(*granted).Session}))
-	ok(t, i.stream.attach(ctx))
+	ok(t, i.stream.attach(ctx, maxSlots))
 	t.Cleanup(func() {
 		i.stream.close()
 		i.control.close()
@@ -178,6 +178,66 @@ func TestLiars(t *testing.T) {
 		}
 		waitFor(t, func() bool { list, _ := filepath.Glob(filepath.Join(l.dir, ".*")); return len(list) == 0 })
 		tidy(t, l.dir)
+	}
+}
+
+// TestGreedy: a client does not get all the memory that it asks for, and all clients together no more
+// than a server has for them.
+func TestGreedy(t *testing.T) {
+	for name, open := range places(t) {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, open, &Server{Write: true})
+			write(t, filepath.Join(l.dir, "a"), content(3*maxChunk))
+			p, err := open(testContext(t))
+			ok(t, err)
+			defer p.Close()
+			ask := func(put bool) (conn, message) {
+				c, err := p.dial(testContext(t), l.addr)
+				ok(t, err)
+				t.Cleanup(func() { c.close() })
+				ok(t, introduce(testContext(t), c, nil, &answer{}))
+				ok(t, c.send(&request{Put: put, Streams: 255, Slots: 255}))
+				m, err := c.recv(testContext(t))
+				ok(t, err)
+				return c, m
+			}
+			const most = maxMemory / (maxStreams * (serverSlots + 1))
+			var conns []conn
+			for i := range most {
+				c, m := ask(i%2 == 0)
+				g, is := m.(*granted)
+				if !is {
+					t.Fatalf("session %d: got %T %v", i, m, m)
+				}
+				conns = append(conns, c)
+				if i > 0 || name != "rdma" {
+					continue
+				}
+				s, err := p.dial(testContext(t), l.addr)
+				ok(t, err)
+				defer s.close()
+				ok(t, introduce(testContext(t), s, nil, &answer{Stream: 1, Session: g.Session}))
+				m, err = s.recv(testContext(t))
+				ok(t, err)
+				if w := m.(*window); w.Slots != serverSlots {
+					t.Errorf("it has %d slots, want %d", w.Slots, serverSlots)
+				}
+			}
+			_, m := ask(true)
+			if r, is := m.(*refusal); !is || !strings.Contains(r.Text, "memory for chunks, 1536 MiB: try again later") {
+				t.Errorf("got %T %v, want a refusal", m, m)
+			}
+			for _, c := range conns {
+				c.shut()
+			}
+			waitFor(t, func() bool { l.v.mu.Lock(); defer l.v.mu.Unlock(); return l.v.memory == 0 })
+			// A client with a larger window than the server fills is served.
+			c := l.client()
+			c.Slots = maxSlots
+			back := t.TempDir()
+			ok(t, c.Get(testContext(t), []string{"a"}, back, true))
+			same(t, filepath.Join(back, "a"), content(3*maxChunk))
+		})
 	}
 }
 

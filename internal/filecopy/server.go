@@ -29,6 +29,11 @@ const (
 	// maxStrangers is how many peers may be in their handshake; maxSessions how many are served at a time.
 	maxStrangers = 64
 	maxSessions  = 64
+	// serverSlots is how many slots a stream has at a server at most, whatever the client asks for.
+	serverSlots = 8
+	// maxMemory is how many slots the sessions of a server have together. A stream counts as one more: its
+	// messages need memory, too.
+	maxMemory = 1536
 	// maxWants is how many bytes of paths a client may ask for.
 	maxWants = 4 << 20
 )
@@ -45,6 +50,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
+	memory   int                           // guarded by mu: what they have of maxMemory
 }
 
 // A served session is one that waits for its streams, or has them.
@@ -55,6 +61,8 @@ type served struct {
 	copy    [sessionSize]byte
 	ended   chan struct{} // closed when nothing of it is left
 	missing int           // guarded by Server.mu: streams that have not come
+	slots   int           // of a stream
+	memory  int           // guarded by Server.mu: its part of maxMemory
 }
 
 // Serve takes connections at an address until ctx ends. It calls ready when it does.
@@ -161,7 +169,7 @@ func (v *Server) join(c conn, a *answer) {
 
 // serve serves a session.
 func (v *Server) serve(ctx context.Context, c conn, q *request) {
-	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{})}
+	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
 	defer close(s.ended)
 	who := c.remote()
 	v.replace(s)
@@ -173,6 +181,7 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 	}
 	v.mu.Lock()
 	delete(v.sessions, s.id)
+	v.memory -= s.memory
 	v.mu.Unlock()
 	if err != nil {
 		v.Log("%s: %v", who, err)
@@ -206,6 +215,13 @@ func (v *Server) grant(s *served, q *request, exact bool) error {
 		v.mu.Unlock()
 		return refuse(s.control, fmt.Errorf("%d copies are under way here: try again later", maxSessions))
 	}
+	need := int(g.Streams) * (s.slots + 1)
+	if v.memory+need > maxMemory {
+		v.mu.Unlock()
+		return refuse(s.control, fmt.Errorf("the copies that are under way here have all of its memory for chunks, %d MiB: try again later, or with fewer --streams and --chunks", maxMemory))
+	}
+	v.memory += need
+	s.memory = need
 	s.missing = int(g.Streams)
 	v.sessions[g.Session] = s
 	v.mu.Unlock()
@@ -225,7 +241,7 @@ func (v *Server) receive(s *served, q *request) error {
 	if err != nil {
 		return refuse(s.control, fmt.Errorf("%s: %w", name(q.Path), plain(err)))
 	}
-	r := newReceiver(s.session, to, int(min(max(q.Slots, 1), maxSlots)))
+	r := newReceiver(s.session, to, s.slots)
 	r.preserve, r.overwrite = q.Preserve, q.Overwrite
 	who := s.control.remote()
 	r.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
@@ -246,7 +262,7 @@ func (v *Server) send(s *served, q *request) error {
 	defer s.close()
 	x := newSender(s.session, v.Files)
 	who := s.control.remote()
-	x.recursive = q.Recursive
+	x.recursive, x.slots = q.Recursive, s.slots
 	x.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
 	x.finished = func(path string) { v.Log("%s: %s: sent", who, path) }
 	s.stream = x.stream
