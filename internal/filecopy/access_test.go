@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -125,6 +126,37 @@ func TestOutside(t *testing.T) {
 	})
 }
 
+// TestDirectoryThere: a directory that is there keeps its attributes unless it may be overwritten.
+func TestDirectoryThere(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		from, back := filepath.Join(t.TempDir(), "tree"), t.TempDir()
+		old := time.Unix(1e9, 0)
+		for _, d := range []string{filepath.Join(from, "d"), filepath.Join(l.dir, "tree"), filepath.Join(back, "tree")} {
+			ok(t, os.MkdirAll(d, 0o755))
+		}
+		for _, d := range []string{filepath.Join(from, "d"), from} {
+			ok(t, os.Chmod(d, 0o775))
+			ok(t, os.Chtimes(d, old, old))
+		}
+		for _, overwrite := range []bool{false, true} {
+			c := l.client()
+			c.Recursive, c.Preserve, c.Overwrite = true, true, overwrite
+			ok(t, c.Put(testContext(t), []string{from}, "", true))
+			ok(t, c.Get(testContext(t), []string{"tree"}, back, true))
+			for _, root := range []string{l.dir, back} {
+				for _, d := range []string{"tree", "tree/d"} {
+					info, err := os.Stat(filepath.Join(root, d))
+					ok(t, err)
+					want := overwrite || d == "tree/d" // that was made
+					if got := info.Mode().Perm() == 0o775 && info.ModTime().Equal(old); got != want {
+						t.Errorf("overwrite %v: %s/%s is %v of %v", overwrite, root, d, info.Mode(), info.ModTime())
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestLinks: a symbolic link that leads out of what is copied is left out.
 func TestLinks(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
@@ -152,8 +184,10 @@ func TestLinkBelowLink(t *testing.T) {
 	ok(t, err)
 	defer files.Close()
 	to := &target{dir: files.root}
-	ok(t, to.mkdir("top", 0o755))
-	ok(t, to.mkdir("top/x", 0o755))
+	for _, p := range []string{"top", "top/x"} {
+		_, err := to.mkdir(p, 0o755)
+		ok(t, err)
+	}
 	ok(t, to.symlink("top/x/y", ".."))
 	refused(t, to.symlink("top/x/y/l", "../../z"), "not made below another one")
 	ok(t, to.symlink("top/x/l", "../z"))

@@ -30,7 +30,8 @@ type receiver struct {
 	finished  func(path string)            // an entry has arrived; nil: nobody wants to know
 	progress  *Progress
 	slots     int
-	wishes    *wishes // what may come; nil: everything
+	wishes    *wishes         // what may come; nil: everything
+	made      map[string]bool // directories that this or an earlier attempt made; handle's
 
 	mu     sync.Mutex
 	files  map[uint32]*incoming // guarded by mu
@@ -59,7 +60,7 @@ type incoming struct {
 }
 
 func newReceiver(s *session, to *target, slots int) *receiver {
-	return &receiver{s: s, to: to, slots: slots, files: make(map[uint32]*incoming)}
+	return &receiver{s: s, to: to, slots: slots, made: make(map[string]bool), files: make(map[uint32]*incoming)}
 }
 
 // handle takes a message of the sender. What could take long is done beside.
@@ -69,8 +70,16 @@ func (r *receiver) handle(m message) error {
 		return r.file(m)
 	case *directory:
 		return r.entry(&m.meta, func(place string) error {
-			if err := r.to.mkdir(place, m.Mode); err != nil {
+			made, err := r.to.mkdir(place, m.Mode)
+			if err != nil {
 				return err
+			}
+			if made {
+				r.made[place] = true
+			}
+			// One that was there before keeps its attributes.
+			if !r.made[place] && !r.overwrite {
+				return nil
 			}
 			m.Path = place
 			r.mu.Lock()

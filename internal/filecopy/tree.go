@@ -190,25 +190,25 @@ func (t *target) parent(p string) (*os.File, string, error) {
 	return f, base, err
 }
 
-// mkdir makes a directory; one that is there will do.
-func (t *target) mkdir(p string, mode uint32) error {
+// mkdir makes a directory; one that is there will do. It reports whether it made one.
+func (t *target) mkdir(p string, mode uint32) (made bool, err error) {
 	parent, base, err := t.parent(p)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer parent.Close()
 	err = unix.Mkdirat(int(parent.Fd()), base, mode&0o777|0o700)
 	if err == nil {
-		return nil
+		return true, nil
 	}
 	if errors.Is(err, unix.EEXIST) {
 		d, err := openBeneath(parent, base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err == nil {
 			d.Close()
 		}
-		return err
+		return false, err
 	}
-	return &fs.PathError{Op: "mkdir", Path: p, Err: err}
+	return false, &fs.PathError{Op: "mkdir", Path: p, Err: err}
 }
 
 // symlink makes a symbolic link that stays within what is copied: other programs may follow it, who
