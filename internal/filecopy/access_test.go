@@ -1,12 +1,16 @@
 package filecopy
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestKey: who does not know the key gets nothing, and a server that does not know it neither.
@@ -122,12 +126,46 @@ func TestOutside(t *testing.T) {
 	})
 }
 
+// TestDirectoryThere: a directory that is there keeps its attributes unless it may be overwritten.
+func TestDirectoryThere(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		from, back := filepath.Join(t.TempDir(), "tree"), t.TempDir()
+		old := time.Unix(1e9, 0)
+		for _, d := range []string{filepath.Join(from, "d"), filepath.Join(l.dir, "tree"), filepath.Join(back, "tree")} {
+			ok(t, os.MkdirAll(d, 0o755))
+		}
+		for _, d := range []string{filepath.Join(from, "d"), from} {
+			ok(t, os.Chmod(d, 0o775))
+			ok(t, os.Chtimes(d, old, old))
+		}
+		for _, overwrite := range []bool{false, true} {
+			c := l.client()
+			c.Recursive, c.Preserve, c.Overwrite = true, true, overwrite
+			ok(t, c.Put(testContext(t), []string{from}, "", true))
+			ok(t, c.Get(testContext(t), []string{"tree"}, back, true))
+			for _, root := range []string{l.dir, back} {
+				for _, d := range []string{"tree", "tree/d"} {
+					info, err := os.Stat(filepath.Join(root, d))
+					ok(t, err)
+					want := overwrite || d == "tree/d" // that was made
+					if got := info.Mode().Perm() == 0o775 && info.ModTime().Equal(old); got != want {
+						t.Errorf("overwrite %v: %s/%s is %v of %v", overwrite, root, d, info.Mode(), info.ModTime())
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestLinks: a symbolic link that leads out of what is copied is left out.
 func TestLinks(t *testing.T) {
 	over(t, func(t *testing.T, l *lab) {
 		from := filepath.Join(t.TempDir(), "tree")
 		write(t, filepath.Join(from, "d", "f"), content(5))
-		for name, to := range map[string]string{"abs": "/etc", "up": "../..", "up2": "../../x", "good": "d/f", "self": "."} {
+		for name, to := range map[string]string{
+			"abs": "/etc", "up": "../..", "up2": "../../x", "good": "d/f", "self": ".",
+			"d/back": "./..", "over": "d/back/../../x", "under": "d/..",
+		} {
 			ok(t, os.Symlink(to, filepath.Join(from, name)))
 		}
 		c := l.client()
@@ -136,5 +174,61 @@ func TestLinks(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		tidy(t, filepath.Join(l.dir, "tree"), "d", "good", "self")
+		tidy(t, filepath.Join(l.dir, "tree", "d"), "back", "f")
 	})
+}
+
+// TestLinkBelowLink: nor is one made below another, where .. leads somewhere else.
+func TestLinkBelowLink(t *testing.T) {
+	files, err := Below(t.TempDir())
+	ok(t, err)
+	defer files.Close()
+	to := &target{dir: files.root}
+	for _, p := range []string{"top", "top/x"} {
+		_, err := to.mkdir(p, 0o755)
+		ok(t, err)
+	}
+	ok(t, to.symlink("top/x/y", ".."))
+	refused(t, to.symlink("top/x/y/l", "../../z"), "not made below another one")
+	ok(t, to.symlink("top/x/l", "../z"))
+}
+
+// A needy place lacks something for its first connections.
+type needy struct {
+	place
+	errs []error
+}
+
+type needyListener struct {
+	listener
+	errs []error
+}
+
+func (n needy) listen(addr string) (listener, error) {
+	l, err := n.place.listen(addr)
+	return &needyListener{l, n.errs}, err
+}
+
+func (l *needyListener) accept(ctx context.Context) (func(context.Context) (conn, error), error) {
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, broken(ctx, os.NewSyscallError("accept", err))
+	}
+	return l.listener.accept(ctx)
+}
+
+// TestExhausted: a server that has run out of descriptors or memory says so and goes on.
+func TestExhausted(t *testing.T) {
+	errs := []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}
+	l := newLab(t, func(context.Context) (Place, error) { return Place{needy{TCP().place, errs}}, nil }, &Server{})
+	write(t, filepath.Join(l.dir, "a"), content(10))
+	ok(t, l.client().Get(testContext(t), []string{"a"}, t.TempDir(), true))
+	for _, err := range errs {
+		if !strings.Contains(l.logged(), "not taken: the connection broke: accept: "+err.Error()) {
+			t.Errorf("the log lacks %v:\n%s", err, l.logged())
+		}
+	}
+	p := Place{needy{TCP().place, []error{unix.EINVAL}}}
+	refused(t, (&Server{Files: l.v.Files}).Serve(testContext(t), p, "127.0.0.1:0", func(string) {}), "invalid argument")
 }

@@ -47,9 +47,9 @@ func (c *Client) Put(ctx context.Context, paths []string, to string, into bool) 
 
 // Get copies files of the server's to a local path; into: it has to be a directory.
 func (c *Client) Get(ctx context.Context, paths []string, to string, into bool) error {
-	exact := false
+	exact, made := false, make(map[string]bool)
 	q := &request{Recursive: c.Recursive, Preserve: c.Preserve}
-	return c.persist(ctx, func(ctx context.Context) error { return c.get(ctx, q, paths, to, into, &exact) })
+	return c.persist(ctx, func(ctx context.Context) error { return c.get(ctx, q, paths, to, into, &exact, made) })
 }
 
 // persist tries until it is done, or something else than the connection is in the way, or it gets no
@@ -206,7 +206,7 @@ func (c *Client) put(ctx context.Context, q *request, paths []string) error {
 }
 
 // get is one attempt to receive.
-func (c *Client) get(ctx context.Context, q *request, paths []string, to string, into bool, exact *bool) error {
+func (c *Client) get(ctx context.Context, q *request, paths []string, to string, into bool, exact *bool, made map[string]bool) error {
 	t, err := Everywhere().newTarget(to, into, *exact)
 	if err != nil {
 		return err
@@ -226,6 +226,7 @@ func (c *Client) get(ctx context.Context, q *request, paths []string, to string,
 	defer s.close()
 	r := newReceiver(s, t, c.Slots)
 	r.preserve, r.overwrite, r.progress = c.Preserve, c.Overwrite, c.Progress
+	r.wishes, r.made = newWishes(paths, c.Recursive), made
 	r.report, r.skipped, r.finished = c.report, c.isCopied, c.copied
 	c.connect(s, p, g, addr, r.stream)
 	s.do(func() error {

@@ -25,8 +25,8 @@ type conn interface {
 	// release gives a slot back to the peer.
 	release(*slot) error
 
-	// attach waits for the peer's window.
-	attach(context.Context) error
+	// attach waits for the peer's window, and makes buffers for at most so many of its slots.
+	attach(ctx context.Context, most int) error
 	// buffer waits for a slot that may be filled.
 	buffer(context.Context) (*slot, error)
 	// post sends what was filled in: the header and n bytes.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -36,7 +37,7 @@ func intrude(t *testing.T, l *lab) *intruder {
 	i.stream, err = i.p.dial(ctx, l.addr)
 	ok(t, err)
 	ok(t, introduce(ctx, i.stream, l.v.Key, &answer{Stream: 1, Session: m.(*granted).Session}))
-	ok(t, i.stream.attach(ctx))
+	ok(t, i.stream.attach(ctx, maxSlots))
 	t.Cleanup(func() {
 		i.stream.close()
 		i.control.close()
@@ -180,11 +181,92 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-// TestHostileServer: a server cannot make a client write where it was not told to.
-func TestHostileServer(t *testing.T) {
+// TestGreedy: a client does not get all the memory that it asks for, and all clients together no more
+// than a server has for them.
+func TestGreedy(t *testing.T) {
 	for name, open := range places(t) {
-		for _, p := range []string{"../evil", "/evil", "a/../../evil", ""} {
-			t.Run(name+"/"+p, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, open, &Server{Write: true})
+			write(t, filepath.Join(l.dir, "a"), content(3*maxChunk))
+			p, err := open(testContext(t))
+			ok(t, err)
+			defer p.Close()
+			ask := func(put bool) (conn, message) {
+				c, err := p.dial(testContext(t), l.addr)
+				ok(t, err)
+				t.Cleanup(func() { c.close() })
+				ok(t, introduce(testContext(t), c, nil, &answer{}))
+				ok(t, c.send(&request{Put: put, Streams: 255, Slots: 255}))
+				m, err := c.recv(testContext(t))
+				ok(t, err)
+				return c, m
+			}
+			const most = maxMemory / (maxStreams * (serverSlots + 1))
+			var conns []conn
+			for i := range most {
+				c, m := ask(i%2 == 0)
+				g, is := m.(*granted)
+				if !is {
+					t.Fatalf("session %d: got %T %v", i, m, m)
+				}
+				conns = append(conns, c)
+				if i > 0 || name != "rdma" {
+					continue
+				}
+				s, err := p.dial(testContext(t), l.addr)
+				ok(t, err)
+				defer s.close()
+				ok(t, introduce(testContext(t), s, nil, &answer{Stream: 1, Session: g.Session}))
+				m, err = s.recv(testContext(t))
+				ok(t, err)
+				if w := m.(*window); w.Slots != serverSlots {
+					t.Errorf("it has %d slots, want %d", w.Slots, serverSlots)
+				}
+			}
+			_, m := ask(true)
+			if r, is := m.(*refusal); !is || !strings.Contains(r.Text, "memory for chunks, 1536 MiB: try again later") {
+				t.Errorf("got %T %v, want a refusal", m, m)
+			}
+			for _, c := range conns {
+				c.shut()
+			}
+			waitFor(t, func() bool { l.v.mu.Lock(); defer l.v.mu.Unlock(); return l.v.memory == 0 })
+			// A client with a larger window than the server fills is served.
+			c := l.client()
+			c.Slots = maxSlots
+			back := t.TempDir()
+			ok(t, c.Get(testContext(t), []string{"a"}, back, true))
+			same(t, filepath.Join(back, "a"), content(3*maxChunk))
+		})
+	}
+}
+
+// TestHostileServer: a server cannot make a client write where it was not told to, nor what it did not
+// ask for.
+func TestHostileServer(t *testing.T) {
+	at := func(p string) meta { return meta{ID: 1, Path: p, Mode: 0o755} }
+	for name, open := range places(t) {
+		for _, evil := range []struct {
+			name      string
+			recursive bool
+			m         message
+		}{
+			{"..", true, &file{meta: at("../evil"), Size: 10}},
+			{"absolute", true, &file{meta: at("/evil"), Size: 10}},
+			{"inner ..", true, &file{meta: at("x/../../evil"), Size: 10}},
+			{"nothing", true, &file{meta: at(""), Size: 10}},
+			{"another file", false, &file{meta: at("evil"), Size: 10}},
+			{"another file with -r", true, &file{meta: at("evil"), Size: 10}},
+			{"another directory with -r", true, &directory{at("evil")}},
+			{"below another with -r", true, &file{meta: at("here/evil"), Size: 10}},
+			{"empty file", false, &file{meta: at("evil")}},
+			{"below", false, &file{meta: at("x/evil"), Size: 10}},
+			{"below what is there", false, &file{meta: at("there/evil"), Size: 10}},
+			{"directory", false, &directory{at("x")}},
+			{"link", false, &link{at("x"), "here"}},
+			{"link below", false, &link{at("there/x"), "y"}},
+		} {
+			t.Run(name+"/"+evil.name, func(t *testing.T) {
 				at, err := open(testContext(t))
 				ok(t, err)
 				defer at.Close()
@@ -207,9 +289,10 @@ func TestHostileServer(t *testing.T) {
 						return
 					}
 					c.send(&granted{})
-					c.send(&file{meta: meta{ID: 1, Path: p}, Size: 10})
+					c.send(evil.m)
 					for {
-						if _, err := c.recv(testContext(t)); err != nil {
+						m, err := c.recv(testContext(t))
+						if _, said := m.(*refusal); said || err != nil {
 							return
 						}
 					}
@@ -217,14 +300,16 @@ func TestHostileServer(t *testing.T) {
 				outer := t.TempDir()
 				dir := filepath.Join(outer, "to")
 				write(t, filepath.Join(dir, "here"), nil)
-				c := &Client{Open: open, Addrs: []string{l.addr()}, Streams: 1, Slots: 1, Progress: &Progress{}, Report: func(string, error) {}, Notice: func(string) {}}
+				ok(t, os.Mkdir(filepath.Join(dir, "there"), 0o700))
+				c := &Client{Open: open, Addrs: []string{l.addr()}, Recursive: evil.recursive, Streams: 1, Slots: 1, Progress: &Progress{}, Report: func(string, error) {}, Notice: func(string) {}}
 				var v *ViolationError
-				if err := c.Get(testContext(t), []string{"x"}, dir, true); !errors.As(err, &v) {
+				if err := c.Get(testContext(t), []string{"dir/x"}, dir, true); !errors.As(err, &v) {
 					t.Errorf("got %v", err)
 				}
 				<-done
 				tidy(t, outer, "to")
-				tidy(t, dir, "here")
+				tidy(t, dir, "here", "there")
+				tidy(t, filepath.Join(dir, "there"))
 			})
 		}
 	}

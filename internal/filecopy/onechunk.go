@@ -1,6 +1,7 @@
 package filecopy
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +34,8 @@ const (
 	oneMessage = 24
 	oneQueue   = 10
 	oneName    = 256 // the longest file name, with the final zero
+	// oneTime is how long a client may take for a chunk. There are no signs of life in this protocol.
+	oneTime = time.Minute
 
 	oneMR    = 1
 	oneReady = 2
@@ -221,6 +225,9 @@ func (v *Server) ServeOne(ctx context.Context, p Place, addr string, ready func(
 			return nil
 		}
 		if err != nil {
+			if v.exhausted(ctx, err) {
+				continue
+			}
 			return err
 		}
 		select {
@@ -270,7 +277,7 @@ func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name st
 		return name, err
 	}
 	if err = out.f.Truncate(0); err == nil { // it cannot be taken up again
-		err = c.take(ctx, out, listen)
+		err = c.take(ctx, cmp.Or(v.chunkTime, oneTime), out, listen)
 	}
 	if err == nil {
 		err = out.commit(&meta{Mode: 0o644}, false)
@@ -282,7 +289,9 @@ func (v *Server) takeOne(ctx context.Context, d *device, r *cm.Request) (name st
 	if err := c.tell(oneDone); err != nil {
 		return name, err
 	}
-	c.receive(first) // the client goes
+	last, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	c.receive(last) // the client goes
 	return name, nil
 }
 
@@ -296,6 +305,17 @@ func (c *oneConn) chunk(ctx context.Context) ([]byte, error) {
 		return nil, violation("%d bytes, and says that they are %d", w.Bytes, w.Imm)
 	}
 	return c.mr.Bytes()[:w.Imm], nil
+}
+
+// chunkWithin gives up a client that is silent for so long.
+func (c *oneConn) chunkWithin(ctx context.Context, most time.Duration) ([]byte, error) {
+	limit, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	b, err := c.chunk(limit)
+	if err != nil && limit.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("no chunk came for %v", most)
+	}
+	return b, err
 }
 
 // name waits for the file's name.
@@ -317,7 +337,7 @@ func (c *oneConn) name(ctx context.Context) (string, error) {
 }
 
 // take writes chunks to the file, one after the other.
-func (c *oneConn) take(ctx context.Context, out *partial, listen func(*oneConn, *verbs.QP) error) error {
+func (c *oneConn) take(ctx context.Context, most time.Duration, out *partial, listen func(*oneConn, *verbs.QP) error) error {
 	for at := int64(0); ; {
 		if err := listen(c, c.c.QP()); err != nil {
 			return err
@@ -325,7 +345,7 @@ func (c *oneConn) take(ctx context.Context, out *partial, listen func(*oneConn, 
 		if err := c.tell(oneReady); err != nil {
 			return err
 		}
-		b, err := c.chunk(ctx)
+		b, err := c.chunkWithin(ctx, most)
 		if err != nil {
 			return err
 		}

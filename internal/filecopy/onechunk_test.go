@@ -2,8 +2,14 @@ package filecopy
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestOneChunk copies by the published protocol. (With a C program at the other end: test/cp.)
@@ -33,6 +39,45 @@ func TestOneChunk(t *testing.T) {
 		}
 	}
 	tidy(t, dir, "empty", "more", "small", "whole")
+	cancel()
+	ok(t, <-ended)
+}
+
+// TestOneSilent: a client that falls silent in the middle does not keep its place for ever.
+func TestOneSilent(t *testing.T) {
+	p, err := places(t)["rdma"](testContext(t))
+	ok(t, err)
+	defer p.Close()
+	dir := t.TempDir()
+	files, err := Below(dir)
+	ok(t, err)
+	defer files.Close()
+	said := make(chan string, 10)
+	v := &Server{Files: files, Log: func(format string, args ...any) { said <- fmt.Sprintf(format, args...) }, chunkTime: 10 * time.Millisecond}
+	ctx, cancel := context.WithCancel(testContext(t))
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- v.ServeOne(ctx, p, "127.0.0.1:0", func(a string) { ready <- a }) }()
+	addr := <-ready
+	// The client waits for something to read.
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	ok(t, unix.Mkfifo(fifo, 0o600))
+	hold, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	ok(t, err)
+	put := make(chan error, 1)
+	go func() { put <- PutOne(testContext(t), p, addr, fifo, "f", nil) }()
+	select {
+	case text := <-said:
+		if !strings.HasSuffix(text, "f: no chunk came for 10ms") {
+			t.Errorf("the log says %q", text)
+		}
+	case err := <-put:
+		t.Fatalf("the client ended: %v", err)
+	}
+	ok(t, hold.Close())
+	if err := <-put; err == nil {
+		t.Error("the client thinks that all is well")
+	}
+	tidy(t, dir)
 	cancel()
 	ok(t, <-ended)
 }

@@ -161,7 +161,7 @@ func (p *partial) write(data []byte, at int64, sparse bool) error {
 		return err
 	}
 	if p.had > at {
-		if err := unix.Fallocate(int(p.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, int64(len(data))); err != nil {
+		if err := p.punch(at, int64(len(data))); err != nil {
 			_, err := p.f.WriteAt(data, at) // a file system without holes
 			return err
 		}
@@ -170,6 +170,20 @@ func (p *partial) write(data []byte, at int64, sparse bool) error {
 		_, err := p.f.WriteAt(run, at+int64(off))
 		return err
 	})
+}
+
+// punch makes a hole. The descriptor is held meanwhile: who gives the file up may close it, and its
+// number could be another file's by then.
+func (p *partial) punch(at, n int64) error {
+	raw, err := p.f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.Fallocate(int(fd), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
+	})
+	return errors.Join(err, failed)
 }
 
 // eachRun calls f for the runs of pages that are not all zero.

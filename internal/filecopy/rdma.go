@@ -397,7 +397,7 @@ func (c *rdmaConn) next(ctx context.Context) (*slot, error) {
 func (c *rdmaConn) release(s *slot) error { return c.credit(uint32(s.number)) }
 
 // attach implements conn.
-func (c *rdmaConn) attach(ctx context.Context) error {
+func (c *rdmaConn) attach(ctx context.Context, most int) error {
 	m, err := c.recv(ctx)
 	if err != nil {
 		return err
@@ -407,7 +407,10 @@ func (c *rdmaConn) attach(ctx context.Context) error {
 		return violation("%T, not its window", m)
 	}
 	c.peer = *w
-	if err := c.make(int(min(w.Slots, maxSlots+1)), 0); err != nil {
+	if w.Slots > maxSlots {
+		return violation("a window of %d slots, where 1 to %d are possible", w.Slots, maxSlots)
+	}
+	if err := c.make(min(int(w.Slots), most), 0); err != nil {
 		return err
 	}
 	c.state = make([]slotState, len(c.list))

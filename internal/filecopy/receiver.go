@@ -30,6 +30,8 @@ type receiver struct {
 	finished  func(path string)            // an entry has arrived; nil: nobody wants to know
 	progress  *Progress
 	slots     int
+	wishes    *wishes         // what may come; nil: everything
+	made      map[string]bool // directories that this or an earlier attempt made; handle's
 
 	mu     sync.Mutex
 	files  map[uint32]*incoming // guarded by mu
@@ -58,7 +60,7 @@ type incoming struct {
 }
 
 func newReceiver(s *session, to *target, slots int) *receiver {
-	return &receiver{s: s, to: to, slots: slots, files: make(map[uint32]*incoming)}
+	return &receiver{s: s, to: to, slots: slots, made: make(map[string]bool), files: make(map[uint32]*incoming)}
 }
 
 // handle takes a message of the sender. What could take long is done beside.
@@ -68,8 +70,16 @@ func (r *receiver) handle(m message) error {
 		return r.file(m)
 	case *directory:
 		return r.entry(&m.meta, func(place string) error {
-			if err := r.to.mkdir(place, m.Mode); err != nil {
+			made, err := r.to.mkdir(place, m.Mode)
+			if err != nil {
 				return err
+			}
+			if made {
+				r.made[place] = true
+			}
+			// One that was there before keeps its attributes.
+			if !r.made[place] && !r.overwrite {
+				return nil
 			}
 			m.Path = place
 			r.mu.Lock()
@@ -93,8 +103,11 @@ func (r *receiver) handle(m message) error {
 }
 
 // begin counts an entry in.
-func (r *receiver) begin(m *meta) (place string, err error) {
+func (r *receiver) begin(m *meta, isFile bool) (place string, err error) {
 	if place, err = r.to.place(m.Path); err != nil {
+		return "", err
+	}
+	if err := r.wishes.check(m.Path, isFile); err != nil {
 		return "", err
 	}
 	r.mu.Lock()
@@ -142,7 +155,7 @@ func (r *receiver) tell(id uint32, m message) error {
 // entry makes a directory or link. It is done before the next message is taken, since what is in a
 // directory comes after it.
 func (r *receiver) entry(m *meta, make func(place string) error) error {
-	place, err := r.begin(m)
+	place, err := r.begin(m, false)
 	if err != nil {
 		return err
 	}
@@ -154,7 +167,7 @@ func (r *receiver) entry(m *meta, make func(place string) error) error {
 
 // file opens the partial file of what was offered.
 func (r *receiver) file(m *file) error {
-	place, err := r.begin(&m.meta)
+	place, err := r.begin(&m.meta, true)
 	if err != nil {
 		return err
 	}

@@ -60,11 +60,14 @@ func TestBroken(t *testing.T) {
 		back := t.TempDir()
 		for _, put := range []bool{true, false} {
 			c := l.client()
+			c.Streams, c.Slots = 2, 2
 			open := c.Open
 			var times atomic.Int32
 			times.Store(3)
+			tcp := false
 			c.Open = func(ctx context.Context) (Place, error) {
 				p, err := open(ctx)
+				tcp = p.Name() == "TCP"
 				return Place{frail{p.place, &times, 3}}, err
 			}
 			if put {
@@ -75,8 +78,14 @@ func TestBroken(t *testing.T) {
 			if times.Load() == 3 {
 				t.Error("the connection never broke")
 			}
-			if m := c.Progress.Moved(); m < size || m > 2*size {
-				t.Errorf("%d bytes were moved for %d", m, size)
+			// Each break loses what is under way. With TCP that is what the kernel's buffers hold, which nobody
+			// knows; but no attempt sends anything twice.
+			most := uint64(size + 1000 + 3*2*(2+1)*maxChunk)
+			if tcp {
+				most = 4 * (size + 1000)
+			}
+			if m := c.Progress.Moved(); m < size || m > most {
+				t.Errorf("%d bytes were moved for %d, want at most %d", m, size, most)
 			}
 		}
 		for _, dir := range []string{l.dir, back} {
@@ -118,6 +127,7 @@ func TestInterrupted(t *testing.T) {
 		back := t.TempDir()
 		ctx, cancel := context.WithCancel(testContext(t))
 		c := l.client()
+		c.Streams = 1 // nothing comes beside the one that stops
 		open := c.Open
 		c.Open = func(ctx context.Context) (Place, error) {
 			p, err := open(ctx)
@@ -153,6 +163,7 @@ type stopConn struct {
 func (c *stopConn) release(s *slot) error {
 	if c.n++; c.n == 3 {
 		c.stop()
+		return context.Canceled
 	}
 	return c.conn.release(s)
 }
@@ -187,6 +198,35 @@ func TestSparse(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestGivenUp: a file that is closed while a stream writes to it makes no hole in another that gets its
+// descriptor.
+func TestGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	full, zero := content(blockSize), make([]byte, blockSize)
+	victim := write(t, filepath.Join(dir, "victim"), full)
+	for range 300 {
+		f, err := os.Create(filepath.Join(dir, "partial"))
+		ok(t, err)
+		p := &partial{f: f, had: blockSize}
+		begun, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			ok := p.write(zero, 0, true) == nil
+			close(begun)
+			for ok {
+				ok = p.write(zero, 0, true) == nil
+			}
+		}()
+		<-begun
+		ok(t, f.Close())
+		v, err := os.OpenFile(victim, os.O_RDWR, 0)
+		ok(t, err)
+		<-ended
+		ok(t, v.Close())
+	}
+	same(t, victim, full)
 }
 
 // disk is how many bytes of the disk a file takes.

@@ -21,6 +21,7 @@ type sender struct {
 	s         *session
 	from      Files
 	recursive bool
+	slots     int                          // at most, of a stream
 	report    func(path string, err error) // of an entry that was not copied
 	skipped   func(path string) bool       // reports whether an entry is not to be sent; nil: all are
 	progress  *Progress
@@ -54,7 +55,7 @@ type outgoing struct {
 }
 
 func newSender(s *session, from Files) *sender {
-	x := &sender{s: s, from: from, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing)}
+	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing)}
 	x.cond = sync.NewCond(&x.mu)
 	// Those who wait for a piece are told of the end.
 	s.do(func() error {
@@ -419,7 +420,7 @@ func (x *sender) end(o *outgoing) error {
 
 // stream sends pieces over one stream, of a size that suits the way (pace.go).
 func (x *sender) stream(c conn) error {
-	if err := c.attach(x.s.ctx); err != nil {
+	if err := c.attach(x.s.ctx, x.slots); err != nil {
 		return err
 	}
 	size := newPace(time.Now())

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Place is where connections are made and taken: OpenRDMA's, or TCP's.
@@ -25,6 +29,11 @@ const (
 	// maxStrangers is how many peers may be in their handshake; maxSessions how many are served at a time.
 	maxStrangers = 64
 	maxSessions  = 64
+	// serverSlots is how many slots a stream has at a server at most, whatever the client asks for.
+	serverSlots = 8
+	// maxMemory is how many slots the sessions of a server have together. A stream counts as one more: its
+	// messages need memory, too.
+	maxMemory = 1536
 	// maxWants is how many bytes of paths a client may ask for.
 	maxWants = 4 << 20
 )
@@ -37,8 +46,11 @@ type Server struct {
 	Overwrite bool   // clients may ask to overwrite
 	Log       func(format string, args ...any)
 
+	chunkTime time.Duration // of ServeOne; 0: oneTime
+
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
+	memory   int                           // guarded by mu: what they have of maxMemory
 }
 
 // A served session is one that waits for its streams, or has them.
@@ -49,6 +61,8 @@ type served struct {
 	copy    [sessionSize]byte
 	ended   chan struct{} // closed when nothing of it is left
 	missing int           // guarded by Server.mu: streams that have not come
+	slots   int           // of a stream
+	memory  int           // guarded by Server.mu: its part of maxMemory
 }
 
 // Serve takes connections at an address until ctx ends. It calls ready when it does.
@@ -71,6 +85,9 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 			if ctx.Err() != nil {
 				return nil
 			}
+			if v.exhausted(ctx, err) {
+				continue
+			}
 			return err
 		}
 		select {
@@ -84,6 +101,20 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 			v.connection(ctx, make, leave)
 		})
 	}
+}
+
+// exhausted reports whether a connection could not be taken because something has run out that others
+// will give back. It waits a moment for that.
+func (v *Server) exhausted(ctx context.Context, err error) bool {
+	if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) }) {
+		return false
+	}
+	v.Log("a connection was not taken: %v", err)
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+	return true
 }
 
 // connection serves one connection. known is called when it is no stranger's any more.
@@ -138,7 +169,7 @@ func (v *Server) join(c conn, a *answer) {
 
 // serve serves a session.
 func (v *Server) serve(ctx context.Context, c conn, q *request) {
-	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{})}
+	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
 	defer close(s.ended)
 	who := c.remote()
 	v.replace(s)
@@ -150,6 +181,7 @@ func (v *Server) serve(ctx context.Context, c conn, q *request) {
 	}
 	v.mu.Lock()
 	delete(v.sessions, s.id)
+	v.memory -= s.memory
 	v.mu.Unlock()
 	if err != nil {
 		v.Log("%s: %v", who, err)
@@ -183,6 +215,13 @@ func (v *Server) grant(s *served, q *request, exact bool) error {
 		v.mu.Unlock()
 		return refuse(s.control, fmt.Errorf("%d copies are under way here: try again later", maxSessions))
 	}
+	need := int(g.Streams) * (s.slots + 1)
+	if v.memory+need > maxMemory {
+		v.mu.Unlock()
+		return refuse(s.control, fmt.Errorf("the copies that are under way here have all of its memory for chunks, %d MiB: try again later, or with fewer --streams and --chunks", maxMemory))
+	}
+	v.memory += need
+	s.memory = need
 	s.missing = int(g.Streams)
 	v.sessions[g.Session] = s
 	v.mu.Unlock()
@@ -202,7 +241,7 @@ func (v *Server) receive(s *served, q *request) error {
 	if err != nil {
 		return refuse(s.control, fmt.Errorf("%s: %w", name(q.Path), plain(err)))
 	}
-	r := newReceiver(s.session, to, int(min(max(q.Slots, 1), maxSlots)))
+	r := newReceiver(s.session, to, s.slots)
 	r.preserve, r.overwrite = q.Preserve, q.Overwrite
 	who := s.control.remote()
 	r.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
@@ -223,7 +262,7 @@ func (v *Server) send(s *served, q *request) error {
 	defer s.close()
 	x := newSender(s.session, v.Files)
 	who := s.control.remote()
-	x.recursive = q.Recursive
+	x.recursive, x.slots = q.Recursive, s.slots
 	x.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
 	x.finished = func(path string) { v.Log("%s: %s: sent", who, path) }
 	s.stream = x.stream

@@ -145,7 +145,7 @@ func (c *tcpConn) next(ctx context.Context) (*slot, error) {
 
 func (c *tcpConn) release(*slot) error { return nil }
 
-func (c *tcpConn) attach(context.Context) error {
+func (c *tcpConn) attach(context.Context, int) error {
 	c.make()
 	return nil
 }

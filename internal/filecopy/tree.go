@@ -57,9 +57,14 @@ func (f Files) open(name string, flags int) (*os.File, error) {
 
 // openBeneath opens a path below a directory.
 func openBeneath(dir *os.File, name string, flags int, mode uint32) (*os.File, error) {
+	return openResolved(dir, name, flags, mode, 0)
+}
+
+// openResolved does so with more rules (RESOLVE_…).
+func openResolved(dir *os.File, name string, flags int, mode uint32, rules uint64) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK), Mode: uint64(mode),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | rules,
 	}
 	for range 100 {
 		fd, err := unix.Openat2(int(dir.Fd()), name, &how)
@@ -92,6 +97,36 @@ func checkPath(p string) error {
 		if part == "" || part == "." || part == ".." {
 			return violation("the path %.80q, which has a part %q", p, part)
 		}
+	}
+	return nil
+}
+
+// wishes are what a client has asked a server for. The server names what it sends, so this is what keeps
+// it from sending something else.
+type wishes struct {
+	tops      map[string]bool // topName of each
+	recursive bool
+}
+
+func newWishes(paths []string, recursive bool) *wishes {
+	w := &wishes{make(map[string]bool), recursive}
+	for _, p := range paths {
+		w.tops[topName(p)] = true
+	}
+	return w
+}
+
+// check refuses an entry that nobody asked for. Who asks for all that is in a directory takes any name.
+func (w *wishes) check(p string, isFile bool) error {
+	if w == nil {
+		return nil
+	}
+	top, _, below := strings.Cut(p, "/")
+	switch {
+	case !w.recursive && (below || !isFile):
+		return violation("%.80q, which is no file that was asked for: directories are not copied without -r", p)
+	case !w.tops[top] && !(w.recursive && w.tops[""]):
+		return violation("%.80q, which was not asked for", p)
 	}
 	return nil
 }
@@ -155,25 +190,25 @@ func (t *target) parent(p string) (*os.File, string, error) {
 	return f, base, err
 }
 
-// mkdir makes a directory; one that is there will do.
-func (t *target) mkdir(p string, mode uint32) error {
+// mkdir makes a directory; one that is there will do. It reports whether it made one.
+func (t *target) mkdir(p string, mode uint32) (made bool, err error) {
 	parent, base, err := t.parent(p)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer parent.Close()
 	err = unix.Mkdirat(int(parent.Fd()), base, mode&0o777|0o700)
 	if err == nil {
-		return nil
+		return true, nil
 	}
 	if errors.Is(err, unix.EEXIST) {
 		d, err := openBeneath(parent, base, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err == nil {
 			d.Close()
 		}
-		return err
+		return false, err
 	}
-	return &fs.PathError{Op: "mkdir", Path: p, Err: err}
+	return false, &fs.PathError{Op: "mkdir", Path: p, Err: err}
 }
 
 // symlink makes a symbolic link that stays within what is copied: other programs may follow it, who
@@ -182,7 +217,12 @@ func (t *target) symlink(p, to string) error {
 	if path.IsAbs(to) || !within(p, to) {
 		return fmt.Errorf("the symbolic link to %s leads out of what is copied, so it was left out", to)
 	}
-	parent, base, err := t.parent(p)
+	// Where .. leads is only known of a path without links.
+	dir, base := path.Split(p)
+	parent, err := openResolved(t.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0, unix.RESOLVE_NO_SYMLINKS)
+	if errors.Is(err, unix.ELOOP) {
+		return fmt.Errorf("a symbolic link is not made below another one, which %s has", dir)
+	}
 	if err != nil {
 		return err
 	}
@@ -193,8 +233,21 @@ func (t *target) symlink(p, to string) error {
 	return nil
 }
 
-// within reports whether a link at p to a relative path stays below the first part of p.
+// within reports whether a link at p to a relative path stays below the first part of p. A .. after a
+// name is refused: the name may be a link, and then nobody knows where .. leads.
 func within(p, to string) bool {
+	named := false
+	for part := range strings.SplitSeq(to, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if named {
+				return false
+			}
+		default:
+			named = true
+		}
+	}
 	top, _, _ := strings.Cut(p, "/")
 	end := path.Join(path.Dir(p), to)
 	return strings.Contains(p, "/") && (end == top || strings.HasPrefix(end, top+"/"))
