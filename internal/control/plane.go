@@ -462,9 +462,7 @@ func (p *Plane) retry() {
 			}
 			p.changing.Lock()
 			p.reconcile(p.World(), nil)
-			if p.lost.Load() {
-				p.chartAgain()
-			}
+			p.chartAgain() // a NIC that is in only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}
