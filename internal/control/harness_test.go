@@ -36,6 +36,7 @@ type fakeRack struct {
 	chart    *overlay.Map
 	charts   int
 	panics   bool
+	lawless  bool // rules cannot be enforced
 }
 
 func newRack() *fakeRack {
@@ -85,6 +86,9 @@ func (r *fakeRack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 func (r *fakeRack) Enforce(w *tenant.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.lawless {
+		panic("no rules")
+	}
 	r.enforced = w
 }
 

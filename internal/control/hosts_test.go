@@ -218,6 +218,21 @@ func nic(of, name, spec string) []File {
 	return file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: " + name + ", tenant: " + of + "}\nspec: " + spec + "\n")
 }
 
+// A NIC that the rack takes only when it is asked again has its way to other hosts, too.
+func TestLateNICIsCharted(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	for _, name := range []string{"web", "roams"} {
+		a.rack.set(func() { a.rack.broken[nicKey("red", name)] = errors.New("no directory") })
+	}
+	mustApply(t, a.operator(), file(pinned))
+	eventually(t, "b has its NICs", func() bool { return len(b.rack.has()) == 3 })
+	a.rack.set(func() { clear(a.rack.broken) })
+	eventually(t, "a has its NICs, and knows where the others are", func() bool {
+		return slices.Equal(a.rack.has(), []string{"red/roams", "red/web"}) && a.at(100, "10.1.0.1") == "a" && a.at(100, "10.1.0.2") == "b"
+	})
+}
+
 // Two hosts on one store: each has its NICs, and a map that says where the others are.
 func TestTwoHosts(t *testing.T) {
 	s := &store.Memory{}

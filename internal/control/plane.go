@@ -62,7 +62,8 @@ type Plane struct {
 	alarmed    atomic.Pointer[string]
 	stood      atomic.Pointer[store.Health] // how it was the last time
 	release    func()                       // ends the key that says that we live; register sets it
-	held       atomic.Int64                 // the generation that the rack has
+	held       atomic.Int64                 // the generation whose rules the rack has
+	lax        atomic.Bool                  // the rack could not enforce the last rules
 
 	placing sync.Mutex // held while a place is written
 
@@ -157,11 +158,17 @@ func (p *Plane) Close() {
 // World is the world as it is now.
 func (p *Plane) World() *tenant.World { return p.now.Load().world }
 
-// Generation is the store's revision of the last change of what is declared that the rack has.
+// Generation is the store's revision of the last change of what is declared whose rules hold here. A NIC
+// that the rack does not take, or does not let go, does not keep it back: that is in the NIC's status, and
+// one tenant's NIC must not hide that the rules of all hold. Nor does the way to other hosts, which has
+// its event. Rules that cannot be enforced do, until they are (retry).
 func (p *Plane) Generation() int64 { return p.held.Load() }
 
-// holds notes that the rack has what was declared at a revision.
+// holds notes that the rack has the rules of a revision.
 func (p *Plane) holds(generation int64) {
+	if p.lax.Load() {
+		return
+	}
 	for {
 		old := p.held.Load()
 		if generation <= old || p.held.CompareAndSwap(old, generation) {
@@ -461,10 +468,10 @@ func (p *Plane) retry() {
 				return
 			}
 			p.changing.Lock()
-			p.reconcile(p.World(), nil)
-			if p.lost.Load() {
-				p.chartAgain()
-			}
+			now := p.now.Load()
+			p.reconcile(now.world, nil)
+			p.holds(now.generation)
+			p.chartAgain() // a NIC that is in only now may be the first of its network
 			p.changing.Unlock()
 		}
 	}

@@ -178,6 +178,29 @@ func (f *failing) Commit(c []store.Condition, w []store.Write) (int64, bool, err
 	return f.Memory.Commit(c, w)
 }
 
+// Rules that cannot be enforced do not count as those that hold, until they do. A NIC that does not come
+// does not keep them back.
+func TestRulesFail(t *testing.T) {
+	h := newHost(t, &store.Memory{})
+	op := h.operator()
+	h.rack.set(func() {
+		h.rack.lawless = true
+		h.rack.broken[nicKey("red", "web")] = errors.New("no directory")
+	})
+	r := mustApply(t, op, example(t))
+	if len(r.Warnings) != 2 || !strings.Contains(r.Warnings[0], "the rules cannot be enforced") {
+		t.Errorf("warnings: %v", r.Warnings)
+	}
+	if got, want := h.plane.Generation(), h.plane.now.Load().generation; got >= want {
+		t.Errorf("generation %d holds, %d was refused", got, want)
+	}
+	h.rack.set(func() { h.rack.lawless = false })
+	eventually(t, "the rules hold", func() bool { return h.plane.Generation() == h.plane.now.Load().generation })
+	if got := h.rack.has(); slices.Contains(got, "red/web") {
+		t.Errorf("the rack has %v", got)
+	}
+}
+
 // What the rack cannot do for one NIC is that NIC's status, and is tried again.
 func TestRackFails(t *testing.T) {
 	h := newHost(t, &store.Memory{})

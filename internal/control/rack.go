@@ -94,9 +94,12 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 			p.setStatus(key, func(s *slot) { s.status = p.failed(s.status, "it is to be removed: "+err.Error()) })
 		}
 	}
-	if err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil }); err != nil {
-		warnings = append(warnings, "the rules cannot be enforced: "+err.Error())
-		p.journal.record(Event{Verb: EventFailed, Reason: "the rules cannot be enforced: " + err.Error()})
+	err := p.try(func() error { p.cfg.Rack.Enforce(w); return nil })
+	if was := p.lax.Swap(err != nil); err != nil {
+		warnings = append(warnings, "the rules cannot be enforced: "+err.Error()+"; it is tried again")
+		if !was {
+			p.journal.record(Event{Verb: EventFailed, Reason: "the rules cannot be enforced: " + err.Error()})
+		}
 	}
 	failed := []*tenant.NIC{}
 	errs := make(map[tenant.Key]error)
@@ -301,7 +304,7 @@ func (p *Plane) racked() (keys []tenant.Key) {
 
 // unfinished reports whether the rack still has something to do.
 func (p *Plane) unfinished() bool {
-	if p.lost.Load() {
+	if p.lost.Load() || p.lax.Load() {
 		return true
 	}
 	p.mu.Lock()

@@ -100,6 +100,8 @@ type Config struct {
 	Refused   func(n *vnic.NIC, who *caller.Caller, why error)
 	// Opened is told of programs that open a NIC's device, and close it; nil: nobody is.
 	Opened func(n *vnic.NIC, who *caller.Caller, open bool)
+
+	handover time.Duration // instead of the constant; a test's
 }
 
 // Server serves doors, for programs, and the control socket. Lock order: mu before a door's mu

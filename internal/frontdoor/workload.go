@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -30,7 +31,8 @@ func (d *door) occupy(c *protocol.Conn, who *caller.Caller) error {
 		workload, _ = caller.NamespaceCookie(c)
 		container = who.Container(c)
 	}
-	for end := time.Now().Add(handover); ; time.Sleep(handover / 300) {
+	wait := cmp.Or(d.srv.cfg.handover, handover)
+	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
 		holder := d.take(c, workload, container)
 		if holder == nil {
 			return nil

@@ -34,30 +34,34 @@ func elsewhere(t *testing.T, f func()) {
 	}
 }
 
-// A door that is for one workload at a time refuses others by the name of who has it, and the next
-// has it when the last program of the first has gone. Those who look are not asked.
-func TestOneWorkload(t *testing.T) {
-	refused := make(chan string, 10)
+// aDoor is a server with a door that is for one workload at a time, at which another waits so long.
+func aDoor(t *testing.T, handover time.Duration) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
+	t.Helper()
+	refused = make(chan string, 10)
 	blue := &vnic.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
-	s := testServerWith(t, Config{
-		Doors:   []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}},
-		Refused: func(n *vnic.NIC, _ *caller.Caller, why error) { refused <- n.Name + ": " + why.Error() },
+	s = testServerWith(t, Config{
+		Doors:    []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}},
+		Refused:  func(n *vnic.NIC, _ *caller.Caller, why error) { refused <- n.Name + ": " + why.Error() },
+		handover: handover,
 	})
-	at := s.doors[1].Socket
-	enter := func(kind protocol.Kind) (*protocol.Conn, error) {
-		c, err := protocol.Dial(at, protocol.Hello{Kind: kind, Program: "holder"})
+	return s, func(kind protocol.Kind) (*protocol.Conn, error) {
+		c, err := protocol.Dial(s.doors[1].Socket, protocol.Hello{Kind: kind, Program: "holder"})
 		if err != nil {
 			return nil, err
 		}
 		t.Cleanup(func() { c.Close() })
 		return c.Conn, nil
-	}
-	first, err := enter(protocol.KindProcess)
-	if err != nil {
+	}, refused
+}
+
+// A door that is for one workload at a time refuses others by the name of who has it. Those who look are
+// not asked.
+func TestOneWorkload(t *testing.T) {
+	s, enter, refused := aDoor(t, 100*time.Millisecond)
+	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Fatal(err)
 	}
-	second, err := enter(protocol.KindProcess)
-	if err != nil {
+	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Fatalf("a second program of the same workload: %v", err)
 	}
 	elsewhere(t, func() {
@@ -76,10 +80,23 @@ func TestOneWorkload(t *testing.T) {
 	if why := <-refused; !strings.HasPrefix(why, "red/blue: it is in use by holder (pid ") {
 		t.Errorf("the event says %q", why)
 	}
-	// It waits for a workload that is just ending.
+}
+
+// The next workload has the door when the last program of the first has gone: it waits for one that is just
+// ending.
+func TestNextWorkload(t *testing.T) {
+	_, enter, _ := aDoor(t, time.Minute)
+	first, err := enter(protocol.KindProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := enter(protocol.KindProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
 	first.Close()
 	go func() {
-		time.Sleep(handover / 10)
+		time.Sleep(300 * time.Millisecond) // it is right whichever is first
 		second.Close()
 	}()
 	elsewhere(t, func() {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/internal/protocol"
 )
 
@@ -67,12 +69,12 @@ func (d *device) serveBox(buf []byte) bool {
 	patience := time.Now() // on a busy machine the program may not come at once
 	d.f.mu.Lock()
 	if d.f.mailed == 0 {
-		patience = patience.Add(50 * time.Millisecond)
+		patience = patience.Add(time.Second)
 	}
 	d.f.mu.Unlock()
 	for silent := 0; ; silent++ {
 		asked, shut := d.mail.Asked(), false
-		if !asked && silent >= 1000 && time.Now().After(patience) {
+		if !asked && silent >= 1000 && (time.Now().After(patience) || d.waits()) {
 			asked, shut = d.mail.Shut(), true
 		}
 		if asked {
@@ -99,6 +101,17 @@ func (d *device) serveBox(buf []byte) bool {
 			runtime.Gosched()
 		}
 	}
+}
+
+// waits reports whether there is something at the socket: then nobody comes to the mailbox.
+func (d *device) waits() bool {
+	raw, err := d.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	n := 0
+	err = raw.Control(func(fd uintptr) { n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) })
+	return n > 0 || err != nil
 }
 
 func (d *device) serveOne(b []byte) bool {

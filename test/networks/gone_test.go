@@ -55,9 +55,10 @@ func TestStoreAway(t *testing.T) {
 
 	// rping checks every byte that comes back.
 	for last := uint64(0); time.Since(cut) < harness.Pick(minute, 10*minute); time.Sleep(time.Second) {
-		now := w.a.sent(t, "red/web")
-		if now == last || server.Ended(0) || client.Ended(0) {
-			t.Fatalf("%v without the store: %d bytes sent, a second ago %d; %s, %s", time.Since(cut), now, last, server.Fate(), client.Fate())
+		now := uint64(0)
+		ended := func() bool { return server.Ended(0) || client.Ended(0) }
+		if !harness.Poll(minute, func() bool { now = w.a.sent(t, "red/web"); return now != last || ended() }) || ended() {
+			t.Fatalf("%v without the store: %d bytes sent, before %d; %s, %s", time.Since(cut), now, last, server.Fate(), client.Fate())
 		}
 		last = now
 	}
