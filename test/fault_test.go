@@ -2,6 +2,7 @@ package test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -175,13 +176,17 @@ func TestStoppedDaemon(t *testing.T) {
 	p.Printed(t, "ready", minute)
 	d.Stop(t)
 	p.OK(t, 2*minute)
-	// The files that are locked stay: to remove one is to let two lock it.
+	// The files that are locked stay: to remove one is to let two lock it. So do the directories that
+	// containers may have mounted: they find the next daemon there.
 	locks := regexp.MustCompile(`\.(lock|lease|pid)$`)
-	left, _ := os.ReadDir(filepath.Dir(d.Socket))
-	for _, f := range left {
-		if !locks.MatchString(f.Name()) {
-			t.Errorf("the daemon left %s behind", f.Name())
+	err := filepath.WalkDir(filepath.Dir(d.Socket), func(path string, f fs.DirEntry, err error) error {
+		if err == nil && !f.IsDir() && !locks.MatchString(f.Name()) || f.IsDir() && strings.HasSuffix(path, ".d") {
+			t.Errorf("the daemon left %s behind", path)
 		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
