@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,7 @@ var ErrSome = errors.New("not everything was copied")
 
 // Put copies local files to a path of the server's; into: it has to be a directory.
 func (c *Client) Put(ctx context.Context, paths []string, to string, into bool) error {
+	into = into || nameless(paths) // what has no name of its own cannot get another one
 	q := &request{Put: true, Recursive: c.Recursive, Preserve: c.Preserve, Overwrite: c.Overwrite, Into: into, Path: to}
 	return c.persist(ctx, func(ctx context.Context) error { return c.put(ctx, q, paths) })
 }
@@ -205,11 +207,22 @@ func (c *Client) put(ctx context.Context, q *request, paths []string) error {
 	return err
 }
 
+// nameless reports whether all of a directory is meant, such as . or what a server serves.
+func nameless(paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return topName(p) == "" })
+}
+
 // get is one attempt to receive.
 func (c *Client) get(ctx context.Context, q *request, paths []string, to string, into bool, exact *bool, made map[string]bool) error {
 	t, err := Everywhere().newTarget(to, into, *exact)
 	if err != nil {
 		return err
+	}
+	if nameless(paths) {
+		// All that is served has no name of its own: the target is made, and everything goes below.
+		if err := t.enter(); err != nil {
+			return err
+		}
 	}
 	*exact = t.rename != ""
 	p, err := c.Open(ctx)

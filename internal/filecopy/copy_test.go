@@ -44,7 +44,13 @@ func TestTree(t *testing.T) {
 		c.Patience = patience
 		back := filepath.Join(t.TempDir(), "back")
 		ok(t, c.Get(testContext(t), []string{"copy"}, back, false))
-		for _, root := range []string{filepath.Join(l.dir, "tree"), filepath.Join(l.dir, "copy"), back} {
+		// All that is served, into a directory that is not there yet; and all of one, which has to be.
+		all := filepath.Join(t.TempDir(), "all")
+		ok(t, c.Get(testContext(t), []string{"/"}, all, false))
+		if err := c.Put(testContext(t), []string{from + "/."}, "/new", false); err == nil {
+			t.Error("what has no name got one")
+		}
+		for _, root := range []string{filepath.Join(l.dir, "tree"), filepath.Join(l.dir, "copy"), back, filepath.Join(all, "copy")} {
 			for i := range 60 {
 				same(t, filepath.Join(root, fmt.Sprint("d", i%7), fmt.Sprint("e", i%3), fmt.Sprint("f", i)), content(i*100))
 			}

@@ -165,6 +165,21 @@ func (f Files) newTarget(name string, into, exact bool) (*target, error) {
 	return &target{dir, base}, nil
 }
 
+// enter makes a target that is a new name a directory of that name.
+func (t *target) enter() error {
+	if t.rename == "" {
+		return nil
+	}
+	_, err := t.mkdir(t.rename, 0o777)
+	var dir *os.File
+	if err == nil {
+		dir, err = openBeneath(t.dir, t.rename, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	}
+	t.dir.Close()
+	t.dir, t.rename = dir, ""
+	return err
+}
+
 // place is where an entry goes: its path below the directory.
 func (t *target) place(p string) (string, error) {
 	if err := checkPath(p); err != nil {
