@@ -106,10 +106,10 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 }
 
 // rest waits until the daemon has done what an apply leaves to do: it was silent in so many looks in
-// a row. It waits for some seconds at most.
+// a row. It waits for a minute at most: a thousand device trees take ten seconds.
 func (h *house) rest(ctx context.Context, looks int) error {
 	const look = 200 * time.Millisecond
-	for i, silent := 0, 0; i < 50 && silent < looks; i++ {
+	for i, silent := 0, 0; i < 300 && silent < looks; i++ {
 		before, err1 := h.daemon.cpu()
 		err2 := wait(ctx, look)
 		after, err3 := h.daemon.cpu()
