@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,7 +275,23 @@ func plan(args []string) (job, error) {
 		}
 		j.paths = append(j.paths, a.Path)
 	}
-	return j, nil
+	return j, j.check()
+}
+
+// check looks whether there is anything to send, before anybody is asked to take it.
+func (j *job) check() error {
+	if !j.put {
+		return nil
+	}
+	var missing error
+	for _, p := range j.paths {
+		_, err := os.Lstat(p)
+		if err == nil {
+			return nil // the others are named while this is copied
+		}
+		missing = cmp.Or(missing, err)
+	}
+	return missing
 }
 
 // copy copies files.

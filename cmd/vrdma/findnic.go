@@ -19,7 +19,7 @@ import (
 func findNIC(place launch.Place, name string) (launch.Place, error) {
 	of, nic, ok := strings.Cut(name, "/")
 	if !ok || !label(of) || !label(nic) {
-		return place, usage("--nic %s: want TENANT/NAME", name)
+		return place, usage("there is no NIC %q: want TENANT/NAME", name)
 	}
 	at, err := place.NIC(of, nic)
 	if err != nil {

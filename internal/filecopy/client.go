@@ -73,7 +73,9 @@ func (c *Client) persist(ctx context.Context, attempt func(context.Context) erro
 		}
 		if now := c.Progress.Moved(); now != moved {
 			last, moved, wait = time.Now(), now, 100*time.Millisecond
-		} else if time.Since(last) > c.Patience || tries == 0 && moved == 0 && errors.Is(err, errUnmade) {
+		} else if tries == 0 && moved == 0 && errors.Is(err, errUnmade) {
+			return fmt.Errorf("%w; see that the other side serves at that address, and that the daemons of both hosts reach each other", b.err)
+		} else if time.Since(last) > c.Patience {
 			return err
 		}
 		c.Notice(fmt.Sprintf("%v; trying again", err))
