@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/bench"
+	"vrdma/internal/doctor"
 	"vrdma/internal/experiment"
 )
 
@@ -139,6 +140,7 @@ func (f *runFlags) begin(r *experiment.Run, names []string) (err error) {
 		f.out = "vrdma-results-" + time.Now().Format("20060102-150405")
 	}
 	h := experiment.Header{Program: version, Started: time.Now(), Seed: r.Seed, Quick: r.Quick, Machine: bench.Describe()}
+	h.Machine.Programs = doctor.Versions(doctor.Here())
 	for _, e := range r.Experiments {
 		text, err := e.Text()
 		if err != nil {

@@ -46,13 +46,3 @@ func TestProof(t *testing.T) {
 		}
 	}
 }
-
-func TestSteal(t *testing.T) {
-	steal, all, err := parseSteal("cpu  10 0 10 70 0 0 0 10 0 0\ncpu0 1\n")
-	if err != nil || steal != 10 || all != 100 {
-		t.Errorf("%v of %v: %v", steal, all, err)
-	}
-	if _, _, err := parseSteal("cpu 1 2"); err == nil {
-		t.Error("a short line was taken")
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"vrdma/internal/experiment"
@@ -162,9 +161,7 @@ type view struct {
 	at      time.Time
 	bytes   uint64
 	daemons time.Duration
-	busy    float64
-	steal   float64
-	all     float64
+	ticks   experiment.Ticks
 }
 
 // look asks the devices how much they sent, and then the kernel for processor time, which asking
@@ -188,10 +185,7 @@ func (p *place) look(ctx context.Context) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	if v.busy, err = parseBusy(string(stat)); err != nil {
-		return v, err
-	}
-	v.steal, v.all, err = parseSteal(string(stat))
+	v.ticks, err = experiment.ParseTicks(string(stat))
 	v.at = time.Now()
 	return v, err
 }
@@ -199,32 +193,12 @@ func (p *place) look(ctx context.Context) (v view, err error) {
 // until is what happened between two views.
 func (v view) until(o view) experiment.Measurement {
 	m := experiment.Measurement{
-		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": o.busy - v.busy},
+		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": (o.ticks.Busy - v.ticks.Busy) / ticksPerSecond},
 		Seconds: o.at.Sub(v.at).Seconds(),
 		Bytes:   float64(o.bytes - v.bytes),
 	}
-	if o.all > v.all {
-		m.Steal = (o.steal - v.steal) / (o.all - v.all)
+	if all := o.ticks.All - v.ticks.All; all > 0 {
+		m.Steal = (o.ticks.Steal - v.ticks.Steal) / all
 	}
 	return m
-}
-
-// parseSteal reads the ticks that the hypervisor took, and all of them.
-func parseSteal(stat string) (steal, all float64, err error) {
-	line, _, _ := strings.Cut(stat, "\n")
-	words := strings.Fields(line)
-	if len(words) < 9 {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q, want cpu and its times", line)
-	}
-	for i, word := range words[1:9] {
-		n, err := strconv.ParseFloat(word, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("/proc/stat begins with %q: %w", line, err)
-		}
-		all += n
-		if i == 7 {
-			steal = n
-		}
-	}
-	return steal, all, nil
 }

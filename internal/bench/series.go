@@ -3,6 +3,8 @@ package bench
 import (
 	"math"
 	"slices"
+
+	"vrdma/internal/experiment"
 )
 
 // A Series is every number that one probe gave in a run.
@@ -25,12 +27,10 @@ func (s *Series) add(r Reading) {
 
 // Median is the middle value, or 0 of nothing.
 func (s *Series) Median() float64 {
-	n := len(s.Values)
-	if n == 0 {
+	if len(s.Values) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(s.Values))
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return experiment.Median(s.Values)
 }
 
 // Average is the mean of the tool's averages, or of the values if it gave none.

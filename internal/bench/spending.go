@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"vrdma/internal/experiment"
 )
 
 // A spending is processor time in seconds.
@@ -94,26 +94,13 @@ func readAccount(daemons []*daemon) (a account, err error) {
 	return a, nil
 }
 
-// parseBusy reads how long all processors together were busy, in seconds, from /proc/stat:
-// user, nice, system, irq and softirq, in ticks of 10 ms on every Linux. The time that a
-// hypervisor kept for others (steal) is not ours, and guests' time is in user already.
+// parseBusy reads how long all processors together were busy, in seconds, from /proc/stat.
 func parseBusy(stat string) (float64, error) {
-	line, _, _ := strings.Cut(stat, "\n")
-	words := strings.Fields(line)
-	if len(words) < 8 || words[0] != "cpu" {
-		return 0, fmt.Errorf("/proc/stat begins with %q, want cpu and its times", line)
-	}
-	var ticks int64
-	for _, i := range []int{1, 2, 3, 6, 7} {
-		n, err := strconv.ParseInt(words[i], 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/stat begins with %q: %w", line, err)
-		}
-		ticks += n
-	}
-	const perSecond = 100
-	return float64(ticks) / perSecond, nil
+	t, err := experiment.ParseTicks(stat)
+	return t.Busy / ticksPerSecond, err
 }
+
+const ticksPerSecond = 100
 
 // calmShare is how busy a machine may be that counts as idle, in processors.
 const calmShare = 0.05

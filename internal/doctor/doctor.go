@@ -145,6 +145,17 @@ func (p *Probe) examine(m *Machine, experiment string) Finding {
 	return f
 }
 
+// Versions are those of the measuring tools that are installed.
+func Versions(m *Machine) map[string]string {
+	versions := make(map[string]string)
+	for _, f := range Examine(m, tools, "") {
+		if f.Outcome == Yes {
+			versions[f.Name] = f.Found
+		}
+	}
+	return versions
+}
+
 // Missing are the findings without which the experiment cannot run.
 func Missing(findings []Finding) (list []Finding) {
 	for _, f := range findings {

@@ -6,12 +6,13 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/experiment"
 )
 
 const groupProcessors = "processors"
@@ -60,15 +61,15 @@ const (
 )
 
 func steal(m *Machine) (Outcome, string) {
-	before, all, err := stolen(m)
+	before, err := ticks(m)
 	time.Sleep(stealTime)
-	after, total, err2 := stolen(m)
+	after, err2 := ticks(m)
 	if err := errors.Join(err, err2); err != nil {
 		return Unknown, err.Error()
 	}
 	share := 0.0
-	if total > all {
-		share = 100 * float64(after-before) / float64(total-all)
+	if all := after.All - before.All; all > 0 {
+		share = 100 * (after.Steal - before.Steal) / all
 	}
 	text := fmt.Sprintf("%.1f %%", share)
 	if share > stealMost {
@@ -77,28 +78,12 @@ func steal(m *Machine) (Outcome, string) {
 	return Yes, text
 }
 
-// stolen are the ticks that the hypervisor took, and all of them.
-func stolen(m *Machine) (steal, all uint64, err error) {
+func ticks(m *Machine) (experiment.Ticks, error) {
 	text, err := m.read("proc/stat")
 	if err != nil {
-		return 0, 0, err
+		return experiment.Ticks{}, err
 	}
-	line, _, _ := strings.Cut(text, "\n")
-	fields := strings.Fields(line)
-	if len(fields) < 9 || fields[0] != "cpu" {
-		return 0, 0, fmt.Errorf("/proc/stat begins with %q", line)
-	}
-	for i, f := range fields[1:9] {
-		n, err := strconv.ParseUint(f, 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		all += n
-		if i == 7 {
-			steal = n
-		}
-	}
-	return steal, all, nil
+	return experiment.ParseTicks(text)
 }
 
 // rounds is how often a word goes there and back; distance takes the best of some.

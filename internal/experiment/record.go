@@ -61,8 +61,6 @@ type Measurement struct {
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64 `json:"seconds,omitempty"`
 	Bytes   float64 `json:"bytes,omitempty"`
-	// Messages of the run.
-	Messages float64 `json:"messages,omitempty"`
 	// Proof is what carried the bytes, and how that is known.
 	Proof string `json:"proof,omitempty"`
 	// MTU is the path MTU that the tool found.

@@ -256,3 +256,15 @@ func TestStatistics(t *testing.T) {
 		t.Errorf("one has all: %v", j)
 	}
 }
+
+func TestTicks(t *testing.T) {
+	got, err := ParseTicks("cpu  10 1 10 60 2 3 4 10 0 0\ncpu0 1\n")
+	if want := (Ticks{Busy: 28, Steal: 10, All: 100}); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	for _, text := range []string{"", "cpu 1 2", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3 4 5 6 x 8"} {
+		if _, err := ParseTicks(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
