@@ -1,0 +1,104 @@
+package link
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+	"vrdma/internal/transport"
+)
+
+// TestFiller: only a peer that understands filler gets some, and then a stream of WRITEs
+// leaves in as few messages as one of SENDs does.
+func TestFiller(t *testing.T) {
+	const count, size = 8, 64 << 10
+	_, a, b := pair(FakeOptions{})
+	var span memory.Span
+	for _, c := range []struct {
+		filler bool
+		kind   transport.Kind
+		calls  uint64
+	}{{false, transport.KindSend, 9}, {false, transport.KindWrite, 16}, {true, transport.KindWrite, 9}, {false, transport.KindWrite, 16}} {
+		a.SetFiller(hostB, c.filler)
+		before := a.Counters().SentCalls
+		for i := range uint32(count) {
+			w := simpleBurst(&span, c.kind, size)
+			w.PSN += i * w.Packets
+			if err := carry(a, w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Flush()
+		if got := a.Counters().SentCalls - before; got != c.calls {
+			t.Errorf("%+v: %d messages, want %d", c, got, c.calls)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		if len(s.bursts) != count {
+			t.Fatalf("%+v: %d bursts arrived, want %d", c, len(s.bursts), count)
+		}
+		for i, d := range s.data {
+			if !bytes.Equal(d, bytes.Repeat([]byte{0x5a}, size)) {
+				t.Errorf("%+v: burst %d of %d bytes differs from what was sent", c, i, len(d))
+			}
+		}
+	}
+	if c := b.Counters(); c.Malformed+c.BadICRC != 0 {
+		t.Errorf("counters %+v", c)
+	}
+}
+
+// TestFillerStays: a peer that does not understand filler gets none, whatever else went there
+// or was made ready for there after somebody who does.
+func TestFillerStays(t *testing.T) {
+	hostC := netip.MustParseAddr("10.0.0.3")
+	to := func(b *transport.Burst, peer netip.Addr) *transport.Burst {
+		b.DGID = ib.GIDOf(peer)
+		return b
+	}
+	for _, c := range []struct {
+		name    string
+		between func(a *Port)
+	}{
+		{"nothing", func(*Port) {}},
+		{"a notification", func(a *Port) { a.SendCNP(hostA, hostC, 7, 9) }},
+		{"no burst at all", func(a *Port) {
+			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: ib.GIDOf(hostA), DGID: ib.GIDOf(hostB)}} {
+				if b.Packets > 0 {
+					b = to(b, hostC)
+				}
+				if err := carry(a, b); (err == nil) != (b.Packets > 0) {
+					t.Errorf("burst of %d packets: %v", b.Packets, err)
+				}
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := NewFakeNet()
+			a := NewPort(n.Bind(FakeOptions{}, hostA))
+			a.SetFiller(hostB, true)
+			filled := map[netip.Addr]int{}
+			n.Way = func(d *FakeDatagram) {
+				if checkPacket(t, d).Filler() > 0 {
+					filled[d.To.Addr()]++
+				}
+			}
+			var span memory.Span
+			send := func(peer netip.Addr) {
+				if err := carry(a, to(simpleBurst(&span, transport.KindWrite, 4096), peer)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			send(hostC)
+			send(hostB)
+			c.between(a)
+			send(hostC)
+			a.Flush()
+			if filled[hostB] != 3 || filled[hostC] != 0 {
+				t.Errorf("packets with filler: %v; want 3 to %v and no other", filled, hostB)
+			}
+		})
+	}
+}
