@@ -66,9 +66,8 @@ func Start(ctx context.Context, rsh []string, host string, there []string) (*Rem
 // greet tells the key, and reads where the other side is. What a shell's start-up files print before is
 // passed over.
 func (r *Remote) greet(out io.Reader) (string, error) {
-	if _, err := fmt.Fprintf(r.stdin, "%s%s\n", greeting, r.Key); err != nil {
-		return "", err
-	}
+	// A side that has ended already cannot be written to. That it says nothing is seen below.
+	fmt.Fprintf(r.stdin, "%s%s\n", greeting, r.Key)
 	in := bufio.NewReaderSize(io.LimitReader(out, 1<<20), 4096)
 	for {
 		line, err := in.ReadString('\n')
