@@ -153,10 +153,10 @@ func TestContainersAddresses(t *testing.T) {
 			n.Spec.Addresses = nil
 		}
 		g := w.rules().NIC(key("db"))
-		if ops, known := g.Judge(gid(c.peer), them); ops != c.want || !known {
+		if ops, known := g.Judge(ib.GIDOf(netip.MustParseAddr(c.peer)), them); ops != c.want || !known {
 			t.Errorf("%s, %s: %04b, known %v, want %04b", c.policy.Metadata.Name, c.peer, ops, known, c.want)
 		}
-		if why := g.Why(gid(c.peer), them); c.want == 0 && !strings.Contains(why, c.policy.Metadata.Name) {
+		if why := g.Why(ib.GIDOf(netip.MustParseAddr(c.peer)), them); c.want == 0 && !strings.Contains(why, c.policy.Metadata.Name) {
 			t.Errorf("%s, %s: why: %s", c.policy.Metadata.Name, c.peer, why)
 		}
 	}
