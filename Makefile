@@ -36,6 +36,13 @@ bin/vrdma:
 	@mkdir -p bin
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
+kube: bin/vrdma-kube ## the device plugin for Kubernetes, a program of its own
+
+.PHONY: bin/vrdma-kube
+bin/vrdma-kube:
+	@mkdir -p bin
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/vrdma-kube
+
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
 

@@ -35,6 +35,9 @@ type Devices interface {
 	// Allocate says by which names of the Container Device Interface a container gets the devices.
 	// It may be asked twice for the same ones.
 	Allocate(ctx context.Context, ids []string) ([]string, error)
+	// Prepare is called before a container starts that has them, also if it has started before. If it
+	// fails, the kubelet tries again later.
+	Prepare(ctx context.Context, ids []string) error
 }
 
 // A Plugin offers the devices of a resource to the kubelet of this host.
@@ -170,7 +173,7 @@ func (p *Plugin) register(ctx context.Context, kubelet string) error {
 		Version:      api.Version,
 		Endpoint:     endpoint(p.Resource),
 		ResourceName: p.Resource,
-		Options:      &api.DevicePluginOptions{},
+		Options:      options(),
 	})
 	if err != nil {
 		return fmt.Errorf("the kubelet at %s does not take %s: %w", kubelet, p.Resource, err)
@@ -212,7 +215,16 @@ type answers struct {
 }
 
 func (a *answers) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
-	return &api.DevicePluginOptions{}, nil
+	return options(), nil
+}
+
+func options() *api.DevicePluginOptions { return &api.DevicePluginOptions{PreStartRequired: true} }
+
+func (a *answers) PreStartContainer(ctx context.Context, request *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+	if err := a.plugin.Devices.Prepare(ctx, request.DevicesIds); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.PreStartContainerResponse{}, nil
 }
 
 // ListAndWatch tells the devices, as long as the kubelet listens.

@@ -74,8 +74,8 @@ func (k *standIn) registered(t *testing.T) api.DevicePluginClient {
 		}
 		t.Cleanup(func() { conn.Close() })
 		client := api.NewDevicePluginClient(conn)
-		if _, err := client.GetDevicePluginOptions(t.Context(), &api.Empty{}); err != nil {
-			t.Fatal(err)
+		if o, err := client.GetDevicePluginOptions(t.Context(), &api.Empty{}); err != nil || !o.PreStartRequired || !r.Options.GetPreStartRequired() {
+			t.Fatalf("options %v, %v", o, err)
 		}
 		return client
 	case <-time.After(soon):
@@ -129,6 +129,13 @@ func (s *slots) Allocate(_ context.Context, ids []string) ([]string, error) {
 		names = append(names, "vrdma.io/pod="+id)
 	}
 	return names, nil
+}
+
+func (s *slots) Prepare(_ context.Context, ids []string) error {
+	if slices.Equal(ids, []string{"1"}) {
+		return nil
+	}
+	return errors.New("the pod is not known yet")
 }
 
 // startPlugin runs one until the test ends, and sees to it that it leaves nothing.
@@ -185,6 +192,12 @@ func TestPlugin(t *testing.T) {
 	_, err = client.Allocate(t.Context(), &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: []string{"7"}}}})
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "no slot 7") {
 		t.Errorf("a slot that is not there: %v", err)
+	}
+	if _, err := client.PreStartContainer(t.Context(), &api.PreStartContainerRequest{DevicesIds: []string{"1"}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.PreStartContainer(t.Context(), &api.PreStartContainerRequest{DevicesIds: []string{"0"}}); err == nil || !strings.Contains(err.Error(), "not known yet") {
+		t.Errorf("a pod that is not known: %v", err)
 	}
 	stop()
 	if _, err := stream.Recv(); err == nil {
