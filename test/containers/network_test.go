@@ -167,3 +167,25 @@ func TestOwnNetworkHosts(t *testing.T) {
 	ping(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
 	ping(t, hosts[1], hosts[0], "c", "c", "10.2.0.10")
 }
+
+// An ordinary user's daemon enters the containers of the user through their user namespace.
+func TestOwnNetworkRootless(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.run(t, "sh", "-c", `cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice && touch /etc/resolv.conf
+		printf '[network]\ndefault_rootless_network_cmd = "slirp4netns"\n' >>/etc/containers/containers.conf`)
+	d := h.startAs(t, alice, "vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")
+	d.Printed(t, "msg=serving ", minute)
+	apply := h.command(alice, "vrdma", "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(ownNetwork)
+	harness.Spawn(t, apply).OK(t, minute)
+	for i, nic := range []string{"a", "b"} {
+		argv := strings.Join(podman("alice", []string{"--network", fmt.Sprintf("podman:ip=10.88.0.1%d", i), "$(vrdma nic args red/" + nic + ")"}, "sleep", "1000"), " ")
+		h.startAs(t, alice, "sh", "-c", strings.Replace(argv, "--rm", "-d --name "+nic, 1)).OK(t, minute)
+	}
+	s := h.startAs(t, alice, "podman", "exec", "a", "rping", "-s", "-a", "10.88.0.10", "-C", "5", "-V")
+	d.Printed(t, "addresses=[10.88.0.10]", minute)
+	harness.Poll(minute, func() bool {
+		return s.Ended(0) || h.startAs(t, alice, "podman", "exec", "b", "rping", "-c", "-a", "10.88.0.10", "-C", "5", "-V").Wait(t, minute) == 0
+	})
+	s.OK(t, minute)
+}
