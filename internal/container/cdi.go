@@ -32,6 +32,7 @@ type Device struct {
 // Edits are what that changes of a container.
 type Edits struct {
 	Mounts []CDIMount `json:"mounts"`
+	Hooks  []Hook     `json:"hooks,omitempty"`
 }
 
 // A CDIMount is a bind mount.
@@ -46,6 +47,7 @@ type NIC struct {
 	Tenant string // "": it was not declared
 	Name   string
 	Place  launch.Place
+	Hooks  []Hook // that its containers have
 }
 
 // Device is what engines call it: TENANT.NAME, or its name alone. Names have no dots.
@@ -66,7 +68,7 @@ func Specs(nics []NIC) map[string]*Spec {
 			s = &Spec{Version: CDIVersion, Kind: Kind}
 			out[n.Tenant] = s
 		}
-		d := Device{Name: n.Device()}
+		d := Device{Name: n.Device(), Edits: Edits{Hooks: n.Hooks}}
 		for _, m := range Mounts(n.Place) {
 			d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{HostPath: m.Host, ContainerPath: m.Container, Options: m.options()})
 		}
