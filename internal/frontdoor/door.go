@@ -62,6 +62,7 @@ type door struct {
 	mu     sync.Mutex
 	closed bool                      // guarded by mu
 	guests map[*protocol.Conn]*Guest // guarded by mu
+	bound  *Binding                  // guarded by mu; nil: the first workload to come has the NIC
 	gone   chan struct{}             // closed with it
 	empty  chan struct{}             // closed when it is closed and there are no guests
 }

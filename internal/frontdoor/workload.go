@@ -29,18 +29,20 @@ func (d *door) occupy(c *protocol.Conn, who *caller.Caller) error {
 	var container string
 	if d.Alone {
 		workload, _ = caller.NamespaceCookie(c)
-		container = who.Container(c)
+		if container = d.srv.nameOf(workload); container == "" {
+			container = who.Container(c)
+		}
 	}
 	wait := cmp.Or(d.srv.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
 		holder := d.take(c, workload, container)
-		if holder == nil {
+		if holder == "" {
 			return nil
 		}
 		if time.Now().Before(end) {
 			continue
 		}
-		why := fmt.Errorf("it is in use by %v, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
+		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
 		if d.srv.cfg.Refused != nil {
 			d.srv.cfg.Refused(d.NIC, who, why)
@@ -49,23 +51,24 @@ func (d *door) occupy(c *protocol.Conn, who *caller.Caller) error {
 	}
 }
 
-// take makes a guest one of a workload, unless another workload has the NIC: then it returns one of
-// its programs.
-func (d *door) take(c *protocol.Conn, workload uint64, container string) *Guest {
+// take makes a guest one of a workload, unless another workload has the NIC: then it says how, and which.
+func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	g := d.guests[c]
 	if g == nil {
-		return nil // the door is being closed
+		return "" // the door is being closed
+	}
+	if b := d.boundElsewhere(workload); b != nil {
+		return "bound to " + b.Name
 	}
 	if workload != 0 {
 		for _, other := range d.guests {
 			if other.process && other.workload != 0 && other.workload != workload {
-				holder := *other
-				return &holder
+				return "in use by " + other.String()
 			}
 		}
 	}
 	g.process, g.workload, g.Container = true, workload, container
-	return nil
+	return ""
 }
