@@ -314,6 +314,7 @@ func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
+		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

@@ -123,6 +123,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		getCommand(o),
 		goperfCommand(o),
 		labCommand(o),
+		netnsCommand(),
 		networkCommand(o),
 		nicCommand(o),
 		ociHookCommand(o),

@@ -33,6 +33,19 @@ func (t *Tree) Write() error {
 	return t.write()
 }
 
+// Rewrite has the tree say what the NIC shows now. Nobody has the device open.
+func (t *Tree) Rewrite() error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	t.unfollow()
+	t.written = false
+	err := t.write()
+	if err == nil && t.users > 0 {
+		err = t.follow()
+	}
+	return err
+}
+
 // Use follows the counters until Done.
 func (t *Tree) Use() error {
 	t.life.Lock()

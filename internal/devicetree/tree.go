@@ -214,11 +214,11 @@ func (w *writer) device(n *nic.NIC) {
 	w.file(d+"sys_image_guid", "%s", guid)
 	w.file(d+"node_desc", "rxe")
 	w.file(d+"fw_ver", "")
-	if len(n.GIDs) > 0 {
-		w.file(d+"parent", "%s", n.GIDs[0].NetDev)
+	if len(n.Face().GIDs) > 0 {
+		w.file(d+"parent", "%s", n.Face().GIDs[0].NetDev)
 	}
 	w.dir(d + "device/net")
-	for _, g := range n.GIDs {
+	for _, g := range n.Face().GIDs {
 		if g.NetDev != "" {
 			w.dir(d + "device/net/" + filepath.Base(g.NetDev))
 		}
@@ -242,14 +242,14 @@ func (w *writer) port(n *nic.NIC) {
 	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
-	for i, g := range n.GIDs {
+	for i, g := range n.Face().GIDs {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
 	}
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
-	for i := len(n.GIDs); i < n.GIDTableLen(); i++ {
+	for i := len(n.Face().GIDs); i < n.GIDTableLen(); i++ {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(ib.GID{}))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 	}

@@ -134,6 +134,34 @@ func TestUnknownAddresses(t *testing.T) {
 	}
 }
 
+// TestContainersAddresses: where NICs have the addresses of their containers, nobody knows which NIC an address is
+// of. What is denied to some of them is denied to all, what is allowed to some is allowed to none.
+func TestContainersAddresses(t *testing.T) {
+	them := ib.Contact{Type: ib.RC, By: ib.Them, ID: 0x106<<16 | 7471}
+	allow := policyOf("batch-only", tenant.PolicySpec{Allow: []tenant.Rule{{Direction: tenant.In, Peer: tenant.Peer{Labels: role("batch")}}}})
+	prefix := policyOf("prefix", tenant.PolicySpec{Deny: []tenant.Rule{{Peer: tenant.Peer{NIC: "slow", Prefix: netip.MustParsePrefix("10.88.0.0/16")}}}})
+	for _, c := range []struct {
+		policy *tenant.Policy
+		peer   string
+		want   ib.Operations
+	}{
+		{noBatch(), "10.88.0.4", 0}, {allow, "10.88.0.4", 0}, {prefix, "10.88.0.4", 0}, {prefix, "10.89.0.4", ib.AllOperations},
+	} {
+		w := train(c.policy)
+		w.network.Spec.Way = tenant.WayNamespace
+		for _, n := range w.nics {
+			n.Spec.Addresses = nil
+		}
+		g := w.rules().NIC(key("db"))
+		if ops, known := g.Judge(ib.GIDOf(netip.MustParseAddr(c.peer)), them); ops != c.want || !known {
+			t.Errorf("%s, %s: %04b, known %v, want %04b", c.policy.Metadata.Name, c.peer, ops, known, c.want)
+		}
+		if why := g.Why(ib.GIDOf(netip.MustParseAddr(c.peer)), them); c.want == 0 && !strings.Contains(why, c.policy.Metadata.Name) {
+			t.Errorf("%s, %s: why: %s", c.policy.Metadata.Name, c.peer, why)
+		}
+	}
+}
+
 // TestUnchanged: guards of a network that did not change are the same.
 func TestUnchanged(t *testing.T) {
 	w := train(noBatch())
