@@ -24,12 +24,11 @@ import (
 const handover = 3 * time.Second
 
 // occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
-func (d *door) occupy(c *protocol.Conn, who *caller.Caller) error {
+func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
 	var workload uint64
 	var container string
 	if d.Alone {
-		workload, _ = caller.NamespaceCookie(c)
-		container = who.Container(c)
+		workload, container = l.Workload(who)
 	}
 	wait := cmp.Or(d.srv.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
