@@ -357,3 +357,22 @@ func (s *Server) Evict(dev *nic.Session) {
 		}
 	}
 }
+
+// Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
+// use the NIC. Nobody is charged.
+func (s *Server) Vouch(n *vnic.NIC, u *net.UnixConn) (caller.Caller, error) {
+	d := s.doorOf(n)
+	if d == nil {
+		return caller.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
+	}
+	who, err := s.recognise(u, d)
+	if err != nil {
+		return who, err
+	}
+	who.Account.Drop()
+	who.Account = nil
+	if d.Admit == nil || who.Owner {
+		return who, nil
+	}
+	return who, d.Admit(&who, u)
+}

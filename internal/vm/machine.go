@@ -68,20 +68,19 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	err := error(nil)
 	if g.Version != vmline.Version {
 		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmline.Version, g.Version)
-	} else if mem, err = p.cfg.Memory(); err != nil {
+	} else if mem, err = p.card.memory(); err != nil {
 		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
 	}
 	if err != nil {
 		a.Text = err.Error()
-		p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC.Name, "machine", g.Name, "why", err)
+		p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", g.Name, "why", err)
 		l.sendWelcome(a)
 		return r.FindHello()
 	}
-	shared := &ram{Memory: mem}
-	shared.hold()
+	shared := newRAM(mem)
 	defer shared.drop()
 	m := newMachine(p, l, printable(g.Name), who, shared)
-	p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC.Name, "machine", m.name)
+	p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
 	if !p.set(m) {
 		return g, net.ErrClosed
 	}
@@ -240,7 +239,7 @@ func (m *machine) open(f vmline.Frame) error {
 	person := m.who
 	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
 	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
-		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC.Name, "machine", m.name, "error", err)
+		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
 	}
 	return nil
 }
@@ -277,7 +276,7 @@ func (m *machine) end() {
 	}
 	m.mu.Unlock()
 	<-m.empty
-	m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC.Name, "machine", m.name)
+	m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
 }
 
 // printable keeps a machine's text from writing to terminals.

@@ -2,6 +2,8 @@ package vm
 
 import (
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -19,10 +21,36 @@ type Memory interface {
 	Release()
 }
 
-// ram is a Memory that several hold.
+// ram is a machine's memory, for as long as somebody holds it. A table that comes later is looked
+// at first, and the earlier ones stay, because somebody may use what they have.
 type ram struct {
-	Memory
 	holds atomic.Int32
+	mu    sync.Mutex
+	list  atomic.Pointer[[]Memory] // changed with mu held; the last one is looked at first
+}
+
+func newRAM(m Memory) *ram {
+	r := &ram{}
+	r.list.Store(&[]Memory{m})
+	r.holds.Store(1)
+	return r
+}
+
+// mostTables is how many tables are kept. One that comes after so many is not used by the programs
+// of this agent.
+const mostTables = 64
+
+// add adds a table, which becomes r's.
+func (r *ram) add(m Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.list.Load()
+	if r.holds.Load() == 0 || len(old) == mostTables {
+		m.Release()
+		return
+	}
+	list := append(slices.Clone(old), m)
+	r.list.Store(&list)
 }
 
 func (r *ram) hold() *ram {
@@ -31,18 +59,28 @@ func (r *ram) hold() *ram {
 }
 
 func (r *ram) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.holds.Add(-1) == 0 {
-		r.Release()
+		for _, m := range *r.list.Load() {
+			m.Release()
+		}
 	}
+}
+
+// Contains reports whether an address of the daemon lies in it.
+func (r *ram) Contains(addr uintptr) bool {
+	return slices.ContainsFunc(*r.list.Load(), func(m Memory) bool { return m.Contains(addr) })
 }
 
 // run is the memory of a run, all of it; nil if some is none.
 func (r *ram) run(at vmline.Run) []byte {
-	b := r.Slice(at.Addr, at.Size)
-	if uint64(len(b)) != at.Size {
-		return nil
+	for _, m := range slices.Backward(*r.list.Load()) {
+		if b := m.Slice(at.Addr, at.Size); uint64(len(b)) == at.Size {
+			return b
+		}
 	}
-	return b
+	return nil
 }
 
 // A backing is what the registered memory of a program lies in: memory.Direct.

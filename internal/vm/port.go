@@ -17,13 +17,13 @@ import (
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/protocol"
-	"vrdma/internal/vnic"
 )
 
 // Config is what a Port needs.
 type Config struct {
-	NIC *vnic.NIC
-	// Dir is where the sockets are: Line and Bell in it.
+	// NIC is its name. It need not be there yet.
+	NIC string
+	// Dir is where the sockets are.
 	Dir string
 	// SocketMode is theirs.
 	SocketMode fs.FileMode
@@ -33,28 +33,29 @@ type Config struct {
 	Vouch func(u *net.UnixConn) (caller.Caller, error)
 	// Receive has a conversation: frontdoor.Server's.
 	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
-	// Memory is that of the machine as it is now.
-	Memory func() (Memory, error)
-	Log    *slog.Logger
+	Log     *slog.Logger
 }
 
 // Names of the sockets in a Port's directory.
 const (
 	LineSocket = "line"
 	BellSocket = "bell"
+	CardSocket = "net"
 )
 
 // A Port is where one virtual machine comes in: the sockets that QEMU connects the two virtio-serial
-// ports of a NIC to. One machine has it at a time.
+// ports and the network card of a NIC to. One machine has it at a time.
 type Port struct {
 	cfg       Config
 	listeners []*net.UnixListener
+	card      card
 	work      sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
 	machine *machine
 	line    *net.UnixConn // of the machine that is served
+	net     *net.UnixConn // likewise
 	bells   *net.UnixConn // nil: not connected
 }
 
@@ -67,7 +68,7 @@ func Listen(cfg Config) (*Port, error) {
 	for _, s := range []struct {
 		name  string
 		serve func(*net.UnixConn, caller.Caller)
-	}{{LineSocket, p.serveLine}, {BellSocket, p.serveBell}} {
+	}{{LineSocket, p.serveLine}, {BellSocket, p.serveBell}, {CardSocket, p.serveCard}} {
 		path := filepath.Join(cfg.Dir, s.name)
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.Close()
@@ -106,7 +107,7 @@ func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, caller.Call
 		}
 		who, err := p.cfg.Vouch(u)
 		if err != nil {
-			p.cfg.Log.Warn("a process may not give a virtual machine a NIC", "nic", p.cfg.NIC.Name, "pid", who.Pid, "uid", who.UID, "why", err)
+			p.cfg.Log.Warn("a process may not give a virtual machine a NIC", "nic", p.cfg.NIC, "pid", who.Pid, "uid", who.UID, "why", err)
 			u.Close()
 			continue
 		}
@@ -133,7 +134,7 @@ func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
 	}
 	defer p.keep(&p.line, nil)
 	if err := p.serveLink(u, who); err != nil {
-		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC.Name, "why", err)
+		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC, "why", err)
 	}
 }
 
@@ -218,7 +219,7 @@ func (p *Port) Machine() string {
 func (p *Port) Close() {
 	p.mu.Lock()
 	p.closed = true
-	for _, u := range []*net.UnixConn{p.line, p.bells} {
+	for _, u := range []*net.UnixConn{p.line, p.bells, p.net} {
 		if u != nil {
 			u.Close()
 		}
