@@ -24,14 +24,24 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 # The tags leave out what nobody uses here: gRPC's pages of traces, and HTTP/2 of net/http (etcd's
 # comes with gRPC). What is far from the data path is not inlined. Both keep the binary small.
 TAGS  := grpcnotrace,nethttpomithttp2
-SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... net/http \
-	vrdma/internal/bench vrdma/internal/control vrdma/internal/tenant vrdma/cmd/...,-gcflags=$(p)=-l)
+SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
+	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
+	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... \
+	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
+	preflight hosts published abitext devicetree rdmanl,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+
+kube: bin/vrdma-kube ## the device plugin for Kubernetes, a program of its own
+
+.PHONY: bin/vrdma-kube
+bin/vrdma-kube:
+	@mkdir -p bin
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/vrdma-kube
 
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk

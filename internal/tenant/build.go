@@ -403,6 +403,20 @@ func (b *builder) sums() {
 		if wrong := b.next.excess(name); wrong != "" && !b.kept {
 			b.wrong(p, "", "%s", wrong)
 		}
+		if k.Kind == KindTenant && !b.kept {
+			b.namespaces(p, name)
+		}
+	}
+}
+
+// namespaces complains about a namespace of Kubernetes that two tenants have.
+func (b *builder) namespaces(p *put, name string) {
+	for i, space := range b.next.Tenant(name).Spec.Namespaces {
+		for other := range b.next.tenants {
+			if t := b.next.Tenant(other); other != name && t != nil && slices.Contains(t.Spec.Namespaces, space) {
+				b.wrong(p, fmt.Sprintf("spec.namespaces[%d]", i), "%q is tenant %s's already: pods have one tenant; take it from one of the two", space, other)
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -133,6 +134,12 @@ func (c *checker) tenant(s *TenantSpec) {
 	c.who("spec.administrators", &s.Administrators)
 	if s.Administrators.Container != "" || s.Administrators.Namespace != "" {
 		c.wrong("spec.administrators", "can be users and groups only: write {uids: [...], gids: [...]}")
+	}
+	for i, name := range s.Namespaces {
+		field := fmt.Sprintf("spec.namespaces[%d]", i)
+		if c.name(field, name) && slices.Contains(s.Namespaces[:i], name) {
+			c.wrong(field, "%q is there twice", name)
+		}
 	}
 }
 
