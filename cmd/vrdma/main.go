@@ -122,6 +122,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		eventsCommand(o),
 		getCommand(o),
 		goperfCommand(o),
+		guestCommand(o),
 		labCommand(o),
 		netnsCommand(),
 		networkCommand(o),

@@ -24,13 +24,13 @@ import (
 const handover = 3 * time.Second
 
 // occupy makes a guest one who uses the NIC, and not only looks. It fails if another workload does.
-func (d *door) occupy(c *protocol.Conn, who *caller.Caller) error {
+func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
 	var workload uint64
 	var container string
 	if d.Alone {
-		workload, _ = caller.NamespaceCookie(c)
-		if container = d.srv.nameOf(workload); container == "" {
-			container = who.Container(c)
+		workload, container = l.Workload(who)
+		if name := d.srv.nameOf(workload); name != "" {
+			container = name
 		}
 	}
 	wait := cmp.Or(d.srv.cfg.handover, handover)
