@@ -114,6 +114,9 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	return ses.answer(c, reply), nil
 }
 
+// early implements handler: there are no sure commands here.
+func (ses *cmSession) early([]byte) int { return 0 }
+
 // foresee implements farseer.
 func (ses *cmSession) foresee(page *protocol.Mail) {
 	if page == ses.page {

@@ -122,8 +122,9 @@ type Server struct {
 	reserve reserve
 	failed  chan error // holds one: why a door of Config.Doors does not accept any more
 
-	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
+	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
+	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
 	work sync.WaitGroup
 

@@ -72,7 +72,9 @@ func NewArena() (*Arena, error) {
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
 	mem := p.Bytes()
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, uint64(len(mem)) - protocol.SharedSize}}}
+	a := &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, uint64(len(mem)) - protocol.SharedSize}}}
+	a.describeSure()
+	return a
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
