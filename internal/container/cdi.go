@@ -32,6 +32,7 @@ type Device struct {
 // Edits are what that changes of a container.
 type Edits struct {
 	Mounts []CDIMount `json:"mounts"`
+	Hooks  []Hook     `json:"hooks,omitempty"`
 }
 
 // A CDIMount is a bind mount.
@@ -46,6 +47,7 @@ type NIC struct {
 	Tenant string // "": it was not declared
 	Name   string
 	Place  launch.Place
+	Hooks  []Hook // that its containers have
 }
 
 // Device is what engines call it: TENANT.NAME, or its name alone. Names have no dots.
@@ -66,7 +68,9 @@ func Specs(nics []NIC) map[string]*Spec {
 			s = &Spec{Version: CDIVersion, Kind: Kind}
 			out[n.Tenant] = s
 		}
-		s.Devices = append(s.Devices, NewDevice(n.Device(), n.Place))
+		d := NewDevice(n.Device(), n.Place)
+		d.Edits.Hooks = n.Hooks
+		s.Devices = append(s.Devices, d)
 	}
 	for _, s := range out {
 		slices.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })

@@ -24,6 +24,7 @@ type network struct {
 	profiles  []*profile
 	classes   [][]uint64    // for each class the selectors that match: a bit each
 	patience  time.Duration // the shortest of its profiles'; 0: none has one
+	held      atomic.Int64  // segments of its cells, about
 	age       atomic.Int64  // how old the rules may be; only where there is patience
 }
 

@@ -280,3 +280,48 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestCellsAreBounded: a tenant whose policies have many ports, and whose NICs all differ, does not
+// fill the memory by connecting each with each; and the answers stay.
+func TestCellsAreBounded(t *testing.T) {
+	const nics, ports = 30, 900
+	file := &strings.Builder{}
+	object := func(kind, name, spec string) {
+		fmt.Fprintf(file, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n---\n", kind, name, spec)
+	}
+	object("Tenant", "name: red", "weight: 1")
+	object("Network", "name: n, tenant: red", "subnets: [10.0.0.0/24]")
+	rules := make([]string, ports)
+	for i := range rules {
+		rules[i] = fmt.Sprintf("{direction: in, service: {space: tcp, ports: [%d]}}", 1000+2*i)
+	}
+	object("Policy", "name: ports, tenant: red", "nics: {network: n}, deny: ["+strings.Join(rules, ", ")+"]")
+	for i := range nics {
+		object("NIC", fmt.Sprintf("name: a%d, tenant: red", i), fmt.Sprintf("network: n, address: 10.0.0.%d", i+1))
+		object("Policy", fmt.Sprintf("name: p%d, tenant: red", i), fmt.Sprintf("nics: {network: n, names: [a%d]}, deny: [{direction: in, peer: {nic: a%d}, service: {space: tcp, ports: [7]}}]", i, i))
+	}
+	r := Compile(worldOf(t, file.String()), nil)
+	n := r.networks[tenant.Key{Kind: tenant.KindNetwork, Tenant: "red", Name: "n"}]
+	most := int64(0)
+	for i := range nics {
+		g := r.NIC(tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: fmt.Sprintf("a%d", i)})
+		for j := range nics {
+			if i == j {
+				continue
+			}
+			peer := ib.GIDOf(netip.AddrFrom4([4]byte{10, 0, 0, byte(j + 1)}))
+			for port, want := range map[uint64]bool{1000: false, 1001: true, 2798: false, 2799: true} {
+				if ops, known := g.Judge(peer, ib.Contact{Type: ib.RC, By: ib.Them, ID: spaces["tcp"]<<16 | port}); !known || (ops != 0) != want {
+					t.Fatalf("a%d from a%d at port %d: %v, %v", i, j, port, ops, known)
+				}
+			}
+			most = max(most, n.held.Load())
+		}
+	}
+	if most > mostHeld {
+		t.Errorf("%d segments were held, want %d at most", most, mostHeld)
+	}
+	if made := int64(nics * (nics - 1) * 2 * ports); made < mostHeld {
+		t.Errorf("only %d were made", made)
+	}
+}

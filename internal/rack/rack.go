@@ -301,8 +301,8 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	r.slots[s.key] = s
 	r.mu.Unlock()
 	r.changed()
-	r.chores.add(func() { // whoever connects to it before has it written at once
-		if err := s.nic.Tree.Write(); err != nil {
+	r.chores.add(func() { // whoever connects to it has it written as a whole
+		if err := s.nic.Tree.Sketch(); err != nil {
 			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
 		}
 	})
