@@ -32,6 +32,9 @@
 #define VRDMA_MAX_MESSAGE 65536u
 #define VRDMA_MAX_FDS 4u
 
+/* A file in the root of a device tree that has no port yet: it gets one when somebody connects. */
+#define VRDMA_UNFINISHED "unfinished"
+
 enum vrdma_kind {
 	VRDMA_KIND_PROCESS = 1,
 	VRDMA_KIND_UVERBS = 2,

@@ -186,6 +186,13 @@ func (d *daemon) observe(f *daemonFlags, device nic.Config) (end func(), err err
 		ends = append(ends, func() { m.Close() })
 		d.log.Info("serving metrics", "address", m.Addr().String())
 	}
+	if len(f.guests) > 0 {
+		closed, err := d.openGuests(f.guests)
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, closed)
+	}
 	d.log.Info("serving", "version", version, "socket", d.place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {
 		file, err := os.Create(f.profile)

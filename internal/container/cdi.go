@@ -68,16 +68,23 @@ func Specs(nics []NIC) map[string]*Spec {
 			s = &Spec{Version: CDIVersion, Kind: Kind}
 			out[n.Tenant] = s
 		}
-		d := Device{Name: n.Device(), Edits: Edits{Hooks: n.Hooks}}
-		for _, m := range Mounts(n.Place) {
-			d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{HostPath: m.Host, ContainerPath: m.Container, Options: m.options()})
-		}
+		d := NewDevice(n.Device(), n.Place)
+		d.Edits.Hooks = n.Hooks
 		s.Devices = append(s.Devices, d)
 	}
 	for _, s := range out {
 		slices.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return out
+}
+
+// NewDevice is the NIC at a place, as a device.
+func NewDevice(name string, at launch.Place) Device {
+	d := Device{Name: name}
+	for _, m := range Mounts(at) {
+		d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{HostPath: m.Host, ContainerPath: m.Container, Options: m.options()})
+	}
+	return d
 }
 
 // Text is the file's content.

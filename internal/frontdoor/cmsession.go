@@ -23,7 +23,7 @@ type cmSession struct {
 	srv  *Server
 	nic  *vnic.NIC
 	proc *process
-	line line
+	line Line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
 	// For a client that is told ahead what it will ask, likewise; page is nil for others, and
@@ -42,7 +42,7 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who caller.Caller, d *door, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -50,7 +50,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: p.door.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -77,7 +77,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
+	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 type requests struct {
 	srv  *Server
 	conn *protocol.Conn
+	line Line
 	fd   int
 	of   handler
 
@@ -68,13 +69,13 @@ type errand struct {
 // serveRequests serves what comes on c until it ends. It panics where a command panicked. The
 // client does not see the end yet: who waits for it wants to know that the daemon has let go
 // of everything, so it comes after the session's (Server.serve).
-func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) {
+func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *door, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
 	r := &requests{
-		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
+		srv: s, conn: c, line: l, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
 		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
@@ -107,7 +108,7 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) 
 // still stands.
 func (r *requests) answer(buf *[]byte, run rest) bool {
 	answer, handles := run()
-	err := r.conn.WriteMessage(answer, descriptors(handles)...)
+	err := r.line.Send(answer, handles)
 	for _, h := range handles {
 		h.Close()
 	}

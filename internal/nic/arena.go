@@ -54,6 +54,7 @@ type Arena struct {
 	lag       uint64     // bytes of them
 	reclaimed []MMap     // rings that are gone with their pages
 	short     bool       // see Short
+	wanted    uint64     // pages for a ring of so many bytes; 0: there are enough
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -70,7 +71,11 @@ func NewArena() (*Arena, error) {
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
 	mem := p.Bytes()
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, uint64(len(mem)) - protocol.SharedSize}}}
+	end := uint64(len(mem))
+	if g, ok := p.(Grower); ok {
+		end = g.Ready()
+	}
+	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, end - protocol.SharedSize}}}
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
@@ -133,7 +138,10 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	m, mem, err := a.find(size)
 	if err != nil {
 		a.mu.Lock()
-		a.short = a.lag > 0
+		if g, ok := a.pages.(Grower); ok && size <= uint64(len(a.mem))-g.Ready() {
+			a.wanted = size
+		}
+		a.short = a.lag > 0 || a.wanted > 0
 		a.mu.Unlock()
 	}
 	return m, mem, err
@@ -209,6 +217,7 @@ func (a *Arena) release(m MMap) {
 // makes and destroys rings without end waits for itself; and before it runs a command again
 // that was Short of room. The arena must not be closed meanwhile.
 func (a *Arena) Reclaim() bool {
+	a.grow()
 	a.mu.Lock()
 	ms, bytes := a.released, a.lag
 	a.released, a.lag = nil, 0
@@ -231,6 +240,26 @@ func (a *Arena) Reclaim() bool {
 	a.reclaimed = append(a.reclaimed, ms...)
 	a.mu.Unlock()
 	return true
+}
+
+// grow has pages for the ring that was refused for want of them, if there was one. It makes them
+// known as if they had been reclaimed.
+func (a *Arena) grow() {
+	a.mu.Lock()
+	size := a.wanted
+	a.wanted = 0
+	a.mu.Unlock()
+	g, ok := a.pages.(Grower)
+	if size == 0 || !ok {
+		return
+	}
+	begin := g.Ready()
+	if g.Grow(size) != nil {
+		return // the command fails again, and says so
+	}
+	a.mu.Lock()
+	a.reclaimed = append(a.reclaimed, MMap{Offset: begin, Size: uint32(g.Ready() - begin)})
+	a.mu.Unlock()
 }
 
 // inUse is how many bytes of rings there are, those included that are not reclaimed yet.

@@ -96,6 +96,20 @@ func Brief(b []byte) bool {
 	return err == nil && !cmd.long
 }
 
+// TakesEvents reports whether a command takes back what the client has not read of an object's
+// events: it destroys a completion queue, a queue pair or a shared receive queue.
+func TakesEvents(b []byte) bool {
+	var hdr abi.CmdHeader
+	if !abi.Decode(b, &hdr) {
+		return false
+	}
+	switch hdr.Command {
+	case abi.CmdDestroyCQ, abi.CmdDestroyQP, abi.CmdDestroySRQ:
+		return true
+	}
+	return false
+}
+
 // parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.
 // It fills c.cmd as soon as the command is known, for the trace of a refusal.
 func (c *Call) parse(b []byte) error {

@@ -29,3 +29,14 @@ func Engines(t testing.TB, name string) string {
 	}
 	return filepath.Join(dir, "root")
 }
+
+// Kubelet is a directory with Kubernetes' kubelet, which is built if this machine has not done so before: minutes. See
+// tools/kubelet.
+func Kubelet(t testing.TB) string {
+	t.Helper()
+	dir, err := cached("kubelet", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
