@@ -113,6 +113,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		applyCommand(o),
 		benchCommand(),
 		cdiCommand(o),
+		cniCommand(o),
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),

@@ -5,7 +5,6 @@ import (
 
 	"vrdma/internal/control"
 	"vrdma/internal/frontdoor"
-	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
 
@@ -31,17 +30,13 @@ func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {
 	return gone
 }
 
-func (w workloads) Bound(k tenant.Key) (control.Binding, bool) {
-	n := w.nics.Named(k.Path())
-	if n == nil {
-		return control.Binding{}, false
-	}
-	b, ok := w.server.Bound(n)
-	if !ok {
-		return control.Binding{}, false
-	}
-	made, ok := b.Note.(control.Binding)
-	return made, ok
+func (w workloads) Bindings() (out []control.Binding) {
+	w.server.Bindings(func(b *frontdoor.Binding) {
+		if made, ok := b.Note.(control.Binding); ok {
+			out = append(out, made)
+		}
+	})
+	return out
 }
 
 func (w workloads) Name(cookie uint64, name string) { w.server.Name(cookie, name) }

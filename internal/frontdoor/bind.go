@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -38,33 +39,47 @@ func (b *Binding) dead() bool {
 	return err != nil || now != b.inode
 }
 
-// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it. To bind it again is no
-// mistake.
+// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
+// moment. To bind it again is no mistake.
 func (s *Server) Bind(n *vnic.NIC, b Binding) error {
 	d := s.doorOf(n)
 	if d == nil {
 		return fmt.Errorf("NIC %s is not here", n.Name)
 	}
-	b.Since = time.Now()
-	b.inode, _ = caller.NamespaceAt(b.Path)
 	if !d.Alone {
 		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
 	}
+	b.Since = time.Now()
+	b.inode, _ = caller.NamespaceAt(b.Path)
+	wait := cmp.Or(s.cfg.handover, handover)
+	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
+		holder, err := d.bind(&b)
+		if err != nil || holder == "" {
+			return err
+		}
+		if time.Now().After(end) {
+			return refusal(syscall.EBUSY, "NIC %s is %s: a NIC has one workload at a time; end that one, or use another NIC", n.Name, holder)
+		}
+	}
+}
+
+// bind binds, unless another workload has the NIC: then it says how, and which.
+func (d *door) bind(b *Binding) (holder string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return refusal(syscall.ENODEV, "the NIC has been removed")
+		return "", refusal(syscall.ENODEV, "the NIC has been removed")
 	}
-	if old := d.bound; old != nil && old.Cookie != b.Cookie && !old.dead() {
-		return refusal(syscall.EBUSY, "NIC %s is bound to %s, for %v: a NIC has one workload at a time; end that one, or use another NIC", n.Name, old.Name, time.Since(old.Since).Round(time.Second))
+	if old := d.boundElsewhere(b.Cookie); old != nil {
+		return fmt.Sprintf("bound to %s, for %v", old.Name, time.Since(old.Since).Round(time.Second)), nil
 	}
 	for _, g := range d.guests {
 		if g.process && g.workload != 0 && g.workload != b.Cookie {
-			return refusal(syscall.EBUSY, "NIC %s is in use by %v, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", n.Name, g)
+			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
 		}
 	}
-	d.bound = &b
-	return nil
+	d.bound = b
+	return "", nil
 }
 
 // Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go on.
@@ -83,18 +98,15 @@ func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
 	return count
 }
 
-// Bound is what a NIC is bound to.
-func (s *Server) Bound(n *vnic.NIC) (b Binding, ok bool) {
-	d := s.doorOf(n)
-	if d == nil {
-		return b, false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.bound == nil {
-		return b, false
-	}
-	return *d.bound, true
+// Bindings shows those that there are; those whose workload is gone go.
+func (s *Server) Bindings(show func(b *Binding)) {
+	s.Unbind(func(_ *vnic.NIC, b *Binding) bool {
+		if b.dead() {
+			return true
+		}
+		show(b)
+		return false
+	})
 }
 
 // boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
