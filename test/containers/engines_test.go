@@ -5,18 +5,16 @@ import (
 	"testing"
 )
 
-// unified shows a program the unified hierarchy of control groups, where systemd's programs are at home, from $1 on. A machine may have the
-// old ones beside it.
+// unified runs a program in control group and pid namespaces of its own, below $1, with the unified hierarchy, where systemd's programs are
+// at home. A machine may have the old ones beside it.
 const unified = `
 set -e
-groups=$1; shift
-if [ ! -e /sys/fs/cgroup/cgroup.procs ]; then
-	mkdir -p /mnt
-	mount -t cgroup2 none /mnt
-	mkdir -p "/mnt$groups"
-	mount --bind "/mnt$groups" /sys/fs/cgroup
-fi
-exec "$@"`
+mkdir -p /mnt
+mount -t cgroup2 none /mnt
+mkdir -p "/mnt$1"
+echo $$ >"/mnt$1/cgroup.procs"
+shift
+exec unshare --mount --cgroup --pid --fork --kill-child --mount-proc sh -c 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"' sh "$@"`
 
 // LXC, systemd-nspawn and runc by itself, with the lines that vrdma nic args prints for them.
 func TestLines(t *testing.T) {
@@ -36,7 +34,7 @@ func TestLines(t *testing.T) {
 		}
 	})
 	t.Run("nspawn", func(t *testing.T) {
-		argv := append([]string{"unshare", "-m", "sh", "-c", unified, "sh", h.groups, "systemd-nspawn", "-q", "--register=no", "--keep-unit", "--private-network", "-D", "/images/bookworm"},
+		argv := append([]string{"unshare", "--mount", "sh", "-c", unified, "sh", h.groups, "systemd-nspawn", "-q", "--register=no", "--keep-unit", "--private-network", "-D", "/images/bookworm"},
 			strings.Fields(lines("red/web", "nspawn"))...)
 		p := h.start(t, append(argv, "/usr/bin/ibv_devinfo")...)
 		if p.Wait(t, minute) != 0 || !strings.Contains(p.Output(), "PORT_ACTIVE") {
