@@ -89,7 +89,9 @@ func TestDockerDevice(t *testing.T) {
 	h := newEngineHost(t, "newer", "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
+	h.write(t, "/images/bookworm/etc/ld.so.preload", own+"\n")
 	h.dockerd(t)
 	t.Logf("%s", h.run(t, "docker", "version", "--format", "{{.Server.Version}}"))
 	h.dockerPair(t, device)
+	mergedIn(t, h.run(t, docker(append(device("red.web"), hard...), "sh", "-c", showMerged)...))
 }
