@@ -157,7 +157,8 @@ cat >>/etc/containers/containers.conf <<-END
 	[network]
 	network_backend = "cni"
 	cni_plugin_dirs = ["/usr/lib/cni", "/opt/cni"]
-END`)
+END
+printf 'runroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' >>/etc/containers/storage.conf`)
 	h.write(t, "/etc/cni/net.d/web.conflist", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "web", "plugins": [
 		{"type": "bridge", "bridge": "web0", "isGateway": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
 		{"type": "vrdma-cni", "nic": "red.web", "socket": %q}]}`, socket))
