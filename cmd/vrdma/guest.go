@@ -74,8 +74,8 @@ func guestArgs(dir, id, memory string, tcg bool) []string {
 		"-m", memory, "-object", fmt.Sprintf("memory-backend-memfd,id=%s-ram,size=%s,share=on", id, memory), "-machine", fmt.Sprintf("memory-backend=%s-ram", id),
 		"-chardev", chardev(vm.CardSocket), "-netdev", fmt.Sprintf("vhost-user,id=%s-card,chardev=%s-%s", id, id, vm.CardSocket), "-device", card,
 		"-device", fmt.Sprintf("virtio-serial-pci,id=%s-serial", id),
-		"-chardev", chardev(vm.LineSocket), "-device", port(1, vm.LineSocket, vmagent.LinePort),
-		"-chardev", chardev(vm.BellSocket), "-device", port(2, vm.BellSocket, vmagent.BellPort),
+		"-chardev", chardev(vm.LineSocket), "-device", port(2, vm.LineSocket, vmagent.LinePort),
+		"-chardev", chardev(vm.BellSocket), "-device", port(3, vm.BellSocket, vmagent.BellPort),
 	}
 }
 
