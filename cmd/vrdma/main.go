@@ -112,7 +112,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	root.AddCommand(
 		applyCommand(o),
 		benchCommand(),
-		cdiCommand(o),
+		cdiCommand(o), guestCommand(o),
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),

@@ -78,6 +78,8 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		err = s.serveRDMACM(c, who, d, h)
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
+	case protocol.KindGuest:
+		err = s.serveGuestCard(c, d)
 	case protocol.KindControl:
 		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
