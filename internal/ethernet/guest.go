@@ -3,6 +3,7 @@ package ethernet
 import (
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"vrdma/internal/vhostuser"
@@ -18,7 +19,7 @@ const cardFeatures = vhostuser.NetCSum | vhostuser.NetGuestCSum | vhostuser.NetM
 // A guest is a virtual machine behind a port.
 type guest struct {
 	port    *Port
-	conn    *vhostuser.Conn
+	conn    atomic.Pointer[vhostuser.Conn] // nil: it has just come
 	outlets [maxPairs]outlet
 	inlets  [maxPairs]inlet
 }
@@ -34,9 +35,9 @@ type inlet struct {
 // ErrTaken is what attaching returns when somebody else is attached.
 var ErrTaken = errors.New("a guest or a container is attached already: it has to go first")
 
-// Serve is the network card of a guest, whose QEMU is at a socket, until that has gone. changed hears, if it is not
-// nil, whenever the guest has other memory, and at last that it has none.
-func (p *Port) Serve(socket *net.UnixConn, changed func(*vhostuser.Conn)) error {
+// Serve is the network card of a guest, whose QEMU is at a socket, until that has gone. Of d what it hears is the
+// caller's, and the rest is filled in; ready is as in vhostuser.Serve.
+func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
 	g := &guest{port: p}
 	done, ok := p.attach(&attachment{receiver: g, close: func() { socket.Close() }})
 	if !ok {
@@ -44,14 +45,15 @@ func (p *Port) Serve(socket *net.UnixConn, changed func(*vhostuser.Conn)) error 
 		return ErrTaken
 	}
 	defer done()
-	d := &vhostuser.Device{
-		Features: cardFeatures, Rings: 2 * maxPairs, Queues: maxPairs, MTU: p.MTU,
-		Kicked: g.kicked, Remembers: changed, Broken: g.broken,
-	}
+	d.Features, d.Rings, d.Queues, d.MTU = cardFeatures, 2*maxPairs, maxPairs, p.MTU
+	d.Kicked, d.Broken = g.kicked, g.broken
 	return vhostuser.Serve(socket, d, func(c *vhostuser.Conn) {
-		g.conn = c
 		for i := range maxPairs {
 			g.outlets[i].ring, g.inlets[i].queue = c.Rings()[2*i], i
+		}
+		g.conn.Store(c)
+		if ready != nil {
+			ready(c)
 		}
 	})
 }
@@ -64,7 +66,7 @@ func (g *guest) broken(r *vhostuser.Ring, err error) {
 func (g *guest) kicked(r *vhostuser.Ring) {
 	at := vhostuser.Contain(func() {
 		if r.Index%2 == 0 {
-			g.outlets[r.Index/2].flush(g.conn.Features())
+			g.outlets[r.Index/2].flush(r.Conn().Features())
 		} else {
 			g.transmit(r, &g.inlets[r.Index/2])
 		}
@@ -81,9 +83,13 @@ func (n *network) fault(at uintptr) {
 		if a == nil {
 			continue
 		}
-		if g, ok := a.receiver.(*guest); ok && g.conn.Owns(at) {
+		g, ok := a.receiver.(*guest)
+		if !ok {
+			continue
+		}
+		if c := g.conn.Load(); c != nil && c.Owns(at) {
 			p.log.Error("a guest's memory cannot be reached: its file has become shorter, or there are no more huge pages; cutting it off", "nic", p.NIC)
-			g.conn.Close()
+			c.Close()
 			return
 		}
 	}
@@ -165,7 +171,11 @@ func (i *inlet) split() bool {
 
 // deliver implements receiver.
 func (g *guest) deliver(f *frame, queue int, scratch []byte) bool {
-	features := g.conn.Features()
+	c := g.conn.Load()
+	if c == nil {
+		return false
+	}
+	features := c.Features()
 	o := &g.outlets[queue%maxPairs]
 	if !knows(features, &f.virtio) {
 		all := true

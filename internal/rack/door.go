@@ -100,12 +100,17 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	if r.cfg.Claim != nil {
 		claim = func() error { return r.cfg.Claim(s.key) }
 	}
+	var attach func(syscall.Conn) error
+	var detach func()
+	if s.site != nil {
+		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
+	}
 	var guest func() (protocol.GuestCard, error)
 	if s.guests != nil {
 		guest = s.guests.card
 	}
 	return r.doors.OpenDoor(frontdoor.Door{
-		Claim: claim, Guest: guest,
+		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
 	})

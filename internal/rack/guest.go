@@ -181,36 +181,43 @@ func (g *guests) admit(c *net.UnixConn) error {
 	return g.slot.open.admit(&who, c)
 }
 
-// serve is one virtual machine's connection.
+// serve is the connection of a virtual machine that has no agent.
 func (g *guests) serve(c *net.UnixConn) {
-	log := g.rack.cfg.Log.With("nic", g.port.NIC)
 	defer c.Close()
 	if err := g.admit(c); err != nil {
-		log.Warn("a virtual machine may not have a NIC", "why", err)
+		g.rack.cfg.Log.Warn("a virtual machine may not have a NIC", "nic", g.port.NIC, "why", err)
 		return
 	}
+	if err := g.attach(c, new(vhostuser.Device), nil); err != nil {
+		g.rack.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", g.port.NIC, "why", err)
+	}
+}
+
+// attach gives a virtual machine the NIC until it has gone.
+func (g *guests) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	log := g.rack.cfg.Log.With("nic", g.port.NIC)
 	if !g.enter(c) {
-		log.Warn("a virtual machine cannot have a NIC", "why", ethernet.ErrTaken)
-		return
+		return ethernet.ErrTaken
 	}
 	defer g.leave()
 	if g.rack.cfg.Claim != nil {
 		if err := g.rack.cfg.Claim(g.slot.key); err != nil {
-			log.Warn("a virtual machine cannot have a NIC", "why", err)
-			return
+			return err
 		}
 	}
-	log.Info("a virtual machine has a NIC", "who", g.who)
-	err := g.port.Serve(c, g.changed)
-	if err != nil {
-		log.Warn("the connection with a virtual machine ends", "error", err)
-		return
-	}
-	log.Info("a virtual machine has gone")
+	log.Info("a virtual machine has a NIC", "who", g.users())
+	defer log.Info("a virtual machine has gone")
+	return g.port.Serve(c, d, ready)
 }
 
-// changed hears of a guest's memory: see vhostuser.Device.Remembers.
-func (g *guests) changed(*vhostuser.Conn) {}
+// ServeCard is vhostuser.Serve for a machine that has a NIC: its card is in the switch, if the NIC is in a
+// network with way vxlan, and else carries nothing. Who is at the other end has been admitted. It may be called at any time.
+func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	if s := r.slot(k); s != nil && s.guests != nil {
+		return s.guests.attach(c, d, ready)
+	}
+	return vhostuser.Serve(c, d, ready)
+}
 
 // enter makes a connection the one that has the NIC. False: another has it.
 func (g *guests) enter(c *net.UnixConn) bool {

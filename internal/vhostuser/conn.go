@@ -26,6 +26,9 @@ type Device struct {
 	// Remembers hears that the guest has another memory now, or none when the front end has gone. It
 	// is called between two requests.
 	Remembers func(*Conn)
+	// Stops hears that the driver has stopped a ring, because the guest was reset, shut down or is being
+	// migrated, before the front end is answered: it does not go on until Stops returns.
+	Stops func(*Conn)
 	// Announce hears that the guest has come here, and is to be announced by this MAC: it was
 	// migrated.
 	Announce func(mac [6]byte)

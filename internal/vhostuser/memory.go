@@ -149,6 +149,16 @@ func (m *Memory) Slice(guest, n uint64) []byte {
 	return nil
 }
 
+// Contains reports whether an address of ours lies in it.
+func (m *Memory) Contains(at uintptr) bool {
+	for _, r := range m.regions {
+		if at-address(r.whole) < uintptr(len(r.whole)) {
+			return true
+		}
+	}
+	return false
+}
+
 // atUser is memory at an address of the front end: n bytes, or nil.
 func (m *Memory) atUser(user, n uint64) []byte {
 	for _, r := range m.regions {

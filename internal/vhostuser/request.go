@@ -231,6 +231,9 @@ func (c *Conn) getVringBase(m *message) ([]byte, error) {
 		return nil, err
 	}
 	r.stop()
+	if c.device.Stops != nil {
+		c.device.Stops(c)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.base = r.last
