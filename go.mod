@@ -16,6 +16,7 @@ require (
 	golang.org/x/sys v0.49.0
 	golang.zx2c4.com/wireguard v0.0.0-20260522210424-ecfc5a8d5446
 	google.golang.org/grpc v1.83.2
+	k8s.io/kubelet v0.37.2
 )
 
 require (

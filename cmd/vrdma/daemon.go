@@ -67,6 +67,8 @@ type daemonFlags struct {
 	tunnelPort  int
 	tunnelKey   string
 	cdi         string
+	hook        string
+	guests      []string
 }
 
 func daemonCommand(o *options) *cobra.Command {
@@ -135,6 +137,8 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
+	c.Flags().StringVar(&f.hook, "hook", "", "the path of vrdma as engines see it, for the hooks in CDI files, none for none (default: this program; one in a container of its own has another path)")
+	c.Flags().StringSliceVar(&f.guests, "guest", nil, "NICs for virtual machines, default or TENANT/NAME: sockets for QEMU are made, see vrdma guest args (default: none)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
 	c.Flags().MarkHidden("detach") // fails only for a flag that is not there
@@ -253,6 +257,7 @@ type daemon struct {
 	recognise bool
 	ephemeral bool          // it ends when nobody uses it
 	racked    chan struct{} // holds one: the rack has changed
+	hook      string        // our program, as engines see it; "": CDI files have no hooks
 	stop      chan string   // why
 	serving   atomic.Bool   // programs are
 }
@@ -311,6 +316,7 @@ func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
+		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}

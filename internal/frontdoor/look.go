@@ -82,7 +82,7 @@ func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
 			continue
 		}
 		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
-		for _, gid := range d.NIC.Device.GIDs {
+		for _, gid := range d.NIC.Device.Face().GIDs {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {

@@ -98,8 +98,13 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	if r.cfg.Claim != nil {
 		claim = func() error { return r.cfg.Claim(s.key) }
 	}
+	var attach func(syscall.Conn) error
+	var detach func()
+	if s.site != nil {
+		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
+	}
 	return r.doors.OpenDoor(frontdoor.Door{
-		Claim:  claim,
+		Claim: claim, Attach: attach, Detach: detach,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
 	})

@@ -68,7 +68,7 @@ const innerIPv6 = wire.IPv6Size - wire.IPv4Size
 // network says, or that the underlay leaves.
 func (r *Rack) mtu(n *tenant.Network) uint8 {
 	bytes, underlay := n.Spec.MTU, r.cfg.Underlay
-	if n.Spec.Way != tenant.WayHost {
+	if n.Spec.Way != tenant.WayHost && n.Spec.Way != tenant.WayNamespace {
 		if underlay = r.cfg.OverlayMTU; underlay != 0 {
 			underlay -= r.cfg.OverlayHead
 			if slices.ContainsFunc(n.Spec.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {

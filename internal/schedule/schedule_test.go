@@ -40,6 +40,17 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// TestHeavyShares: the largest weights that can be declared are told apart. A round takes 24 ms.
+func TestHeavyShares(t *testing.T) {
+	w := newWorld(t)
+	heavy, light := w.tenant(TenantParams{Weight: 10_000}), w.tenant(TenantParams{Weight: 2_000})
+	a, b := w.nic(heavy, NICParams{}, 1, 64<<10), w.nic(light, NICParams{}, 8, 4<<10)
+	w.run(10 * second)
+	if r := float64(a.time) / float64(b.time); off(r, 5) > 0.05 {
+		t.Errorf("weights of 10000 and 2000 have %v and %v: %.2f to 1", a.time, b.time, r)
+	}
+}
+
 // jain is Jain's index of fairness.
 func jain(x []float64) float64 {
 	sum, squares := 0.0, 0.0

@@ -1,0 +1,147 @@
+package frontdoor
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/vnic"
+)
+
+// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
+// workload has it. What is bound is in memory: after a restart of the daemon the first workload to come has the
+// NIC, as without.
+
+// A Binding says for which workload a NIC is.
+type Binding struct {
+	Cookie uint64 // of the network namespace
+	// Path leads to the namespace as long as its workload is there. It is how we know that nobody will
+	// undo the binding any more: an engine may be killed between two calls.
+	Path  string
+	inode string // what Path led to
+	// Name is what people call the workload.
+	Name string
+	// Note is what whoever has made the binding wants to know of it later.
+	Note  any
+	Since time.Time
+}
+
+// dead reports whether the workload is gone.
+func (b *Binding) dead() bool {
+	if b.inode == "" {
+		return false // nobody can tell
+	}
+	now, err := caller.NamespaceAt(b.Path)
+	return err != nil || now != b.inode
+}
+
+// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it. To bind it again is no
+// mistake.
+func (s *Server) Bind(n *vnic.NIC, b Binding) error {
+	d := s.doorOf(n)
+	if d == nil {
+		return fmt.Errorf("NIC %s is not here", n.Name)
+	}
+	b.Since = time.Now()
+	b.inode, _ = caller.NamespaceAt(b.Path)
+	if !d.Alone {
+		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return refusal(syscall.ENODEV, "the NIC has been removed")
+	}
+	if old := d.bound; old != nil && old.Cookie != b.Cookie && !old.dead() {
+		return refusal(syscall.EBUSY, "NIC %s is bound to %s, for %v: a NIC has one workload at a time; end that one, or use another NIC", n.Name, old.Name, time.Since(old.Since).Round(time.Second))
+	}
+	for _, g := range d.guests {
+		if g.process && g.workload != 0 && g.workload != b.Cookie {
+			return refusal(syscall.EBUSY, "NIC %s is in use by %v, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", n.Name, g)
+		}
+	}
+	d.bound = &b
+	return nil
+}
+
+// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go on.
+func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
+	s.mu.Lock()
+	doors := slices.Clone(s.doors)
+	s.mu.Unlock()
+	for _, d := range doors {
+		d.mu.Lock()
+		if d.bound != nil && gone(d.NIC, d.bound) {
+			d.bound = nil
+			count++
+		}
+		d.mu.Unlock()
+	}
+	return count
+}
+
+// Bound is what a NIC is bound to.
+func (s *Server) Bound(n *vnic.NIC) (b Binding, ok bool) {
+	d := s.doorOf(n)
+	if d == nil {
+		return b, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.bound == nil {
+		return b, false
+	}
+	return *d.bound, true
+}
+
+// boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
+func (d *door) boundElsewhere(workload uint64) *Binding {
+	if d.bound == nil || workload == 0 || d.bound.Cookie == workload {
+		return nil
+	}
+	if d.bound.dead() {
+		d.bound = nil
+		return nil
+	}
+	return d.bound
+}
+
+// workloadNames are what people call workloads, by the cookies of their namespaces.
+type workloadNames struct {
+	sync.Mutex
+	of    map[uint64]string
+	order []uint64 // oldest first
+}
+
+// mostNames bounds how many workloads are known by name.
+const mostNames = 4096
+
+// Name says what people call the workload of a namespace: a container, a pod. An engine's hook knows.
+func (s *Server) Name(cookie uint64, name string) {
+	if cookie == 0 || name == "" {
+		return
+	}
+	s.names.Lock()
+	defer s.names.Unlock()
+	if s.names.of == nil {
+		s.names.of = make(map[uint64]string)
+	}
+	if _, known := s.names.of[cookie]; !known {
+		s.names.order = append(s.names.order, cookie)
+		if len(s.names.order) > mostNames { // the oldest has been gone for long
+			delete(s.names.of, s.names.order[0])
+			s.names.order = s.names.order[1:]
+		}
+	}
+	s.names.of[cookie] = name
+}
+
+// nameOf is the name of a workload; "" if nobody has said.
+func (s *Server) nameOf(cookie uint64) string {
+	s.names.Lock()
+	defer s.names.Unlock()
+	return s.names.of[cookie]
+}
