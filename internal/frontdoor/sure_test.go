@@ -78,7 +78,7 @@ func TestSure(t *testing.T) {
 	page := doorbellPage(t, m)
 	for _, typ := range []uint8{abi.QPTypeRC, abi.QPTypeUC} {
 		qp := m.newQP(typ)
-		for range 100 {
+		for range 30 {
 			if !sureFor(page, qp) {
 				t.Fatalf("type %d: not sure in state %d", typ, m.state(qp))
 			}
