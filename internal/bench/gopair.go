@@ -88,8 +88,8 @@ type figure struct {
 
 // Ways to start `vrdma goperf`: it is static, and opens the device itself.
 var (
-	goOverRDMA = way{(*Host).At, (*Host).manages}
-	goOverTCP  = way{(*Host).At, (*Host).listens}
+	goOverRDMA = way{"go", (*Host).At, (*Host).manages}
+	goOverTCP  = way{"go tcp", (*Host).At, (*Host).listens}
 )
 
 // gopair probes two processes of `vrdma goperf`.
