@@ -255,4 +255,7 @@ func (r *Rack) detachLocked(s *slot) {
 	r.spaces.drop(t.space.Cookie())
 	t.space.Close()
 	t.space, t.maker, t.opened = nil, nil, false
+	if err := s.nic.Tree.Rewrite(); err != nil {
+		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
+	}
 }

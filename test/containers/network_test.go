@@ -114,7 +114,7 @@ func TestOwnNetworkFollows(t *testing.T) {
 		argv []string
 		want string
 	}{
-		"another container": {container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo"), "NIC red/a is busy: it is in use by rping (pid "},
+		"another container": {container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo"), " cannot start: NIC red/a is bound to container "},
 		"another NIC":       {container{"bookworm", "red.b", []string{"--network", "container:a"}}.argv("ibv_devinfo"), "NIC red/b: NIC red/a has this network namespace already"},
 	} {
 		p := h.start(t, c.argv...)
