@@ -47,6 +47,9 @@ type Door struct {
 	Rests bool
 	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
 	Side bool
+	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
+	// none.
+	Guest func() (protocol.GuestCard, error)
 	// Alone: one workload at a time uses the NIC, see workload.go.
 	Alone bool
 	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a

@@ -29,6 +29,7 @@ const (
 	KindRDMACM  Kind = 3 // VRDMA_KIND_RDMACM
 	KindControl Kind = 4 // VRDMA_KIND_CONTROL
 	KindNetlink Kind = 5 // VRDMA_KIND_NETLINK
+	KindGuest   Kind = 6 // for tools: a virtual machine is to have the NIC
 )
 
 // Op is what a request asks for: enum vrdma_op.

@@ -145,3 +145,36 @@ func TestCNI(t *testing.T) {
 		}
 	})
 }
+
+// Through an engine: podman 4.3 with CNI, whose network gives the container its address, and its NIC to it alone.
+func TestCNIEngine(t *testing.T) {
+	h := newEngineHost(t, "older", "bookworm")
+	h.serve(t)
+	h.apply(t, tenants)
+	h.run(t, "sh", "-c", `mkdir -p /etc/cni/net.d /opt/cni /run/lock && ln -s /opt/vrdma/vrdma /opt/cni/vrdma-cni
+cat >>/etc/containers/containers.conf <<-END
+	runtime = "crun"
+	[network]
+	network_backend = "cni"
+	cni_plugin_dirs = ["/usr/lib/cni", "/opt/cni"]
+END
+printf 'runroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' >>/etc/containers/storage.conf`)
+	h.write(t, "/etc/cni/net.d/web.conflist", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "web", "plugins": [
+		{"type": "bridge", "bridge": "web0", "isGateway": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
+		{"type": "vrdma-cni", "nic": "red.web", "socket": %q}]}`, socket))
+	web := container{"bookworm", "red.web", []string{"--network", "web"}}
+	h.stay(t, "a", web)
+	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "bound") || !strings.Contains(out, "to container a") {
+		t.Errorf("vrdma events:\n%s", out)
+	}
+	if out := h.exec(t, "a", "sh", "-c", "ip -br address show eth0; ibv_devinfo").OK(t, minute); !strings.Contains(out, "10.9.0.") || !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("the container has:\n%s", out)
+	}
+	if p := h.start(t, web.argv("true")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "NIC red/web is bound to container a") {
+		t.Errorf("a second container is not refused when it starts: exit %d\n%s", p.Code(), p.Output())
+	}
+	h.run(t, "podman", "rm", "-f", "-t", "0", "a")
+	if out := h.run(t, web.argv("ibv_devinfo")...); !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("after the first is gone:\n%s", out)
+	}
+}
