@@ -59,6 +59,12 @@ func (p Place) NIC(tenant, name string) (Place, error) {
 	return At(n.Socket)
 }
 
+// Waiting is a directory like a NIC's, without a socket: containers have it mounted whose NIC is made only when they start. No
+// tenant is called so.
+func (p Place) Waiting() (Place, error) {
+	return At(filepath.Join(p.NICs(), ".waiting", "nic", "vrdma.sock"))
+}
+
 // Guest is where a virtual machine's QEMU connects to, of a NIC's place.
 func (p Place) Guest() string { return filepath.Join(filepath.Dir(p.Socket), "guest.sock") }
 

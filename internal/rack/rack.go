@@ -108,8 +108,10 @@ type Rack struct {
 	connection connection
 	sites      uint32 // how many there have been
 	spaces     spaces
-	exposed    *exposed // nil: the default NIC has no directory for containers
-	warned     bool     // see warnUnreachable
+	waiting    *launch.Place                // nil: there is no directory for containers whose NIC is still to be made
+	networks   atomic.Pointer[[]tenant.Key] // see Networks
+	exposed    *exposed                     // nil: the default NIC has no directory for containers
+	warned     bool                         // see warnUnreachable
 
 	// directories is held while those are made or removed that more than one NIC is in.
 	directories sync.Mutex
@@ -439,6 +441,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 	}
 	r.obey(w)
 	r.shareTenants(w)
+	r.noteNetworks(w)
 }
 
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The

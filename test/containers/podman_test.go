@@ -161,6 +161,9 @@ type container struct {
 }
 
 func (c container) argv(program ...string) []string {
+	if c.nic == "" { // the flags say what it gets
+		return podman(c.image, c.flags, program...)
+	}
 	return podman(c.image, append(device(c.nic), c.flags...), program...)
 }
 
