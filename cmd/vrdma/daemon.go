@@ -19,6 +19,7 @@ import (
 	"vrdma/internal/budget"
 	"vrdma/internal/control"
 	"vrdma/internal/engine"
+	"vrdma/internal/ethernet"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
@@ -239,6 +240,7 @@ type daemon struct {
 	storeName string
 	plane     atomic.Pointer[control.Plane]
 	rack      *rack.Rack
+	ethernet  *ethernet.Switch
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay                      // of virtual networks
@@ -273,6 +275,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	if err != nil {
 		return lacks("%w", err)
 	}
+	d.ethernet = ethernet.New(ethernet.Config{Log: d.log})
 	d.rack = rack.New(d.rackConfig())
 	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(device.GIDs) > 0 {
@@ -317,6 +320,7 @@ func (d *daemon) rackConfig() rack.Config {
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
 		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
+		Switch: d.ethernet,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
@@ -377,6 +381,7 @@ func (d *daemon) serve() error {
 	d.rack.Close()
 	metered() // what the last sessions used
 	d.engine.Stop()
+	d.ethernet.Close()
 	d.rack.Disconnect()
 	if d.port != nil {
 		d.port.Close()
@@ -390,7 +395,7 @@ func (d *daemon) retire() {
 	const every = 250 * time.Millisecond
 	idle := time.Duration(0)
 	for range time.Tick(every) {
-		if idle += every; d.server.Sessions() > 0 {
+		if idle += every; d.server.Sessions() > 0 || d.rack.Guests() > 0 {
 			idle = 0
 		}
 		if idle >= grace && d.claim.Retire() {

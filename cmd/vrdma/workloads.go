@@ -16,7 +16,7 @@ func (w workloads) Bind(b control.Binding) error {
 	if n == nil {
 		return fmt.Errorf("%v is not on this host", b.NIC)
 	}
-	return w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b})
+	return w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b, Ends: b.Ends})
 }
 
 func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
+	"vrdma/internal/protocol"
 	"vrdma/internal/tenant"
 )
 
@@ -25,6 +27,9 @@ type Binding struct {
 	Network   string `json:"network,omitempty"`
 	// Name is for people; "": Container.
 	Name string `json:"name,omitempty"`
+	// Ends: the NIC is the container's as long as the container is there, and none of its programs has it any
+	// longer.
+	Ends bool `json:"ends,omitempty"`
 }
 
 // A Container is what a hook tells of one that is being made.
@@ -122,8 +127,12 @@ func (t *conversation) bind(b Binding) error {
 	}
 	again := slices.ContainsFunc(w.Bindings(), func(old Binding) bool { return old.NIC == b.NIC && old.Cookie == b.Cookie })
 	if err := w.Bind(b); err != nil {
-		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: "bind: " + err.Error(), By: t.by})
-		return err
+		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
+		out := errorOf(err)
+		if r := (*protocol.Refusal)(nil); errors.As(err, &r) {
+			out.InUse = r.Errno == syscall.EBUSY
+		}
+		return out
 	}
 	if !again {
 		t.p.Record(Event{Verb: EventBound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})

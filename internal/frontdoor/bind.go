@@ -26,8 +26,11 @@ type Binding struct {
 	inode string // what Path led to
 	// Name is what people call the workload.
 	Name string
-	// Note is what whoever has made the binding wants to know of it later.
-	Note  any
+	// Note is what whoever has made the binding wants to know of it later, and what tells two of them apart.
+	Note any
+	// Ends: the binding lasts as long as the container, and its programs lose the NIC with it, also one that is left
+	// over.
+	Ends  bool
 	Since time.Time
 }
 
@@ -79,24 +82,63 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
 		}
 	}
-	d.bound = b
+	// The containers of a pod have one namespace, and each may have a binding.
+	if i := slices.IndexFunc(d.bound, func(o *Binding) bool { return o.Note == b.Note }); i >= 0 {
+		d.bound[i] = b
+	} else {
+		d.bound = append(d.bound, b)
+	}
+	delete(d.over, b.Cookie)
 	return "", nil
 }
 
-// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go on.
+// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
+// on, unless the last binding of their namespace is one that ends them.
 func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
 	s.mu.Unlock()
 	for _, d := range doors {
 		d.mu.Lock()
-		if d.bound != nil && gone(d.NIC, d.bound) {
-			d.bound = nil
-			count++
-		}
+		count += d.unbind(func(b *Binding) bool { return gone(d.NIC, b) })
 		d.mu.Unlock()
 	}
 	return count
+}
+
+// unbind takes bindings away. mu is held.
+func (d *door) unbind(gone func(*Binding) bool) (count int) {
+	var last *Binding
+	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
+		if !gone(b) {
+			return false
+		}
+		last = b
+		count++
+		return true
+	})
+	if last != nil && last.Ends && len(d.bound) == 0 {
+		d.endWorkload(last)
+	}
+	return count
+}
+
+// mostOver bounds how many workloads that have ended a door remembers.
+const mostOver = 256
+
+// endWorkload takes the NIC from the programs of a container that is gone: of one that was killed they end as well, but somebody
+// may have got out of it. They do not get it again. mu is held.
+func (d *door) endWorkload(b *Binding) {
+	if d.over == nil || len(d.over) >= mostOver {
+		d.over = make(map[uint64]string)
+	}
+	d.over[b.Cookie] = b.Name
+	for c, g := range d.guests {
+		if g.workload == b.Cookie {
+			d.srv.log.Info("a program loses a NIC, because its container is gone", "nic", d.NIC.Name, "container", b.Name, "pid", g.Pid, "program", g.Program)
+			c.Close()
+		}
+	}
 }
 
 // Bindings shows those that there are; those whose workload is gone go.
@@ -112,14 +154,14 @@ func (s *Server) Bindings(show func(b *Binding)) {
 
 // boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
 func (d *door) boundElsewhere(workload uint64) *Binding {
-	if d.bound == nil || workload == 0 || d.bound.Cookie == workload {
+	if len(d.bound) == 0 || workload == 0 || d.bound[0].Cookie == workload {
 		return nil
 	}
-	if d.bound.dead() {
-		d.bound = nil
+	d.unbind((*Binding).dead)
+	if len(d.bound) == 0 {
 		return nil
 	}
-	return d.bound
+	return d.bound[0]
 }
 
 // containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is.

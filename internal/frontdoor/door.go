@@ -47,6 +47,9 @@ type Door struct {
 	Rests bool
 	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
 	Side bool
+	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
+	// none.
+	Guest func() (protocol.GuestCard, error)
 	// Alone: one workload at a time uses the NIC, see workload.go.
 	Alone bool
 	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a
@@ -71,7 +74,8 @@ type door struct {
 	attached uint64                    // guarded by mu; the workload that the NIC is attached to; 0: none
 	closed   bool                      // guarded by mu
 	guests   map[*protocol.Conn]*Guest // guarded by mu
-	bound    *Binding                  // guarded by mu; nil: the first workload to come has the NIC
+	bound    []*Binding                // guarded by mu; of one namespace; none: the first workload to come has the NIC
+	over     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
 	gone     chan struct{}             // closed with it
 	empty    chan struct{}             // closed when it is closed and there are no guests
 }

@@ -123,8 +123,9 @@ type Server struct {
 	failed  chan error // holds one: why a door of Config.Doors does not accept any more
 	names   workloadNames
 
-	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
+	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
+	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
 	work sync.WaitGroup
 

@@ -17,6 +17,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/engine"
+	"vrdma/internal/ethernet"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
@@ -76,6 +77,8 @@ type Config struct {
 	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
 	// can have no others; nil: there are no other hosts.
 	HostAddresses []netip.Addr
+	// Switch is where guests and containers are plugged in; nil: there are none.
+	Switch *ethernet.Switch
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
 	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
@@ -123,6 +126,7 @@ type slot struct {
 	site    *site // nil: its way to others is not a network namespace
 	open    openness
 	guard   *policy.Guard // nil: everything is allowed
+	guests  *guests       // nil: it is not in the switch
 	leaving bool          // its door is closed, and somebody still has it open
 }
 
@@ -292,7 +296,12 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	}
 	s.account = r.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
-	if err := r.openDoor(s); err != nil {
+	err = r.plugIn(s, n, c)
+	if err == nil {
+		err = r.openDoor(s)
+	}
+	if err != nil {
+		s.guests.pull()
 		r.extract([]*slot{s})
 		r.drop(s.account)
 		return fmt.Errorf("%v: %w", s.key, err)
@@ -355,10 +364,11 @@ func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	}); err != nil {
 		return err
 	}
+	s.guests.rate(c)
 	if !s.open.set(c.Spec.Open) {
 		return nil
 	}
-	err := r.allow(s)
+	err := errors.Join(r.allow(s), s.guests.allow())
 	r.doors.Recheck(s.nic)
 	return err
 }
@@ -377,6 +387,16 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
 	errs, inUse := make(map[tenant.Key]error), false
+	if !force {
+		for _, s := range slots {
+			if by := s.guests.users(); len(by) > 0 {
+				errs[s.key] = &tenant.InUse{NIC: s.key, By: by}
+			}
+		}
+		if len(errs) > 0 {
+			return errs
+		}
+	}
 	failures := r.doors.CloseDoors(ctx, nics, force)
 	for _, s := range slots {
 		err := failures[s.nic]
@@ -402,6 +422,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
+		s.guests.pull()
 		r.drop(s.account)
 		r.discard(s)
 	}
@@ -425,6 +446,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 func (r *Rack) Close() {
 	r.chores.stop()
 	for _, s := range r.slots {
+		s.guests.pull()
 		if err := clearPlace(s.place); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
@@ -458,6 +480,7 @@ func (r *Rack) Users(k tenant.Key) (out []string) {
 		for _, g := range r.doors.Users(s.nic) {
 			out = append(out, g.String())
 		}
+		out = append(out, s.guests.users()...)
 	}
 	return out
 }
