@@ -126,7 +126,7 @@ func TestUsageTables(t *testing.T) {
 	}
 	for _, output := range []string{"text", "json"} {
 		b.Reset()
-		if err := printUsage(&b, u, output, map[nicName]string{{"blue", "train", "a"}: "team/pod"}); err != nil || !strings.Contains(b.String(), "blue") {
+		if err := printUsage(&b, u, output, map[nicName]string{{"red", "", "web"}: "team/pod"}); err != nil || !strings.Contains(b.String(), "blue") || output == "text" && !strings.Contains(b.String(), "team/pod") {
 			t.Errorf("%s: %v: %s", output, err, b.String())
 		}
 	}

@@ -184,8 +184,10 @@ func (d *door) container() string {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.bound != nil && !d.bound.dead() {
-		return strings.TrimPrefix(d.bound.Name, "container ")
+	for _, b := range d.bound {
+		if !b.dead() {
+			return strings.TrimPrefix(b.Name, "container ")
+		}
 	}
 	for _, g := range d.guests {
 		if g.process && g.Container != "" {
