@@ -26,6 +26,9 @@ const bootLimit = 5 * time.Minute
 type Config struct {
 	IP4, IP6 string // addresses of eth0, with prefix lengths
 	MTU      int
+	// Card are QEMU's arguments for memory and the card that is eth0, which then asks for its address by
+	// DHCP; nil: eth0 leads to Wire.
+	Card []string
 }
 
 // Guest is a running virtual machine.
@@ -33,8 +36,9 @@ type Guest struct {
 	// Wire leads to its eth0.
 	Wire cable.End
 
-	qemu *harness.Process
-	dir  string
+	qemu  *harness.Process
+	dir   string
+	ready chan struct{} // closed when it is
 
 	mu   sync.Mutex // guards all below
 	line net.Conn
@@ -45,9 +49,21 @@ type Guest struct {
 // Boot starts a guest and waits until its rxe0 is there. It lives as long as the test.
 func Boot(t testing.TB, c Config) *Guest {
 	t.Helper()
+	g := Start(t, c)
+	g.AwaitReady(t)
+	return g
+}
+
+// Start starts a guest. It lives as long as the test.
+func Start(t testing.TB, c Config) *Guest {
+	t.Helper()
 	kernel := mustImage(t)
-	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil)}
-	g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
+	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{})}
+	if c.Card == nil {
+		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
+	} else {
+		c.IP4, c.IP6 = "dhcp", ""
+	}
 	line, err := net.Listen("unix", g.path("line"))
 	if err != nil {
 		t.Fatal(err)
@@ -59,17 +75,21 @@ func Boot(t testing.TB, c Config) *Guest {
 	if g.line, err = line.Accept(); err != nil {
 		t.Fatalf("QEMU did not start: %v\n%s", err, g.qemu.Output())
 	}
-	ready := make(chan struct{})
-	go g.listen(ready)
+	go g.listen(g.ready)
 	t.Cleanup(func() { g.line.Close() })
+	return g
+}
+
+// AwaitReady waits until the guest's rxe0 is there.
+func (g *Guest) AwaitReady(t testing.TB) {
+	t.Helper()
 	select {
-	case <-ready:
+	case <-g.ready:
 	case <-g.qemu.Done():
 		t.Fatalf("the guest ended before it was ready\n%s\nconsole:\n%s", g.qemu.Output(), g.Console())
 	case <-time.After(bootLimit):
 		t.Fatalf("the guest is not ready after %v\n%s\nconsole:\n%s", bootLimit, g.qemu.Output(), g.Console())
 	}
-	return g
 }
 
 func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
@@ -77,7 +97,7 @@ func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 // command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
 	m := rxeguest.Machine{
-		Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU,
+		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU,
 		Network: fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire")),
 		Line:    "socket,path=" + g.path("line"), Console: g.path("console"),
 	}
