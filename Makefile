@@ -25,7 +25,7 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 # comes with gRPC). What is far from the data path is not inlined. Both keep the binary small.
 TAGS  := grpcnotrace,nethttpomithttp2
 SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... net/http \
-	vrdma/internal/bench vrdma/internal/control vrdma/internal/tenant vrdma/cmd/...,-gcflags=$(p)=-l)
+	vrdma/internal/bench vrdma/internal/experiment vrdma/internal/report vrdma/internal/published vrdma/internal/doctor vrdma/internal/control vrdma/internal/tenant vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
