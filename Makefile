@@ -14,7 +14,7 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -24,14 +24,24 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 # The tags leave out what nobody uses here: gRPC's pages of traces, and HTTP/2 of net/http (etcd's
 # comes with gRPC). What is far from the data path is not inlined. Both keep the binary small.
 TAGS  := grpcnotrace,nethttpomithttp2
-SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... net/http \
-	vrdma/internal/bench vrdma/internal/experiment vrdma/internal/report vrdma/internal/published vrdma/internal/doctor vrdma/internal/control vrdma/internal/tenant vrdma/cmd/...,-gcflags=$(p)=-l)
+SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
+	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
+	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... \
+	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
+	preflight hosts published abitext devicetree rdmanl,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+
+kube: bin/vrdma-kube ## the device plugin for Kubernetes, a program of its own
+
+.PHONY: bin/vrdma-kube
+bin/vrdma-kube:
+	@mkdir -p bin
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./cmd/vrdma-kube
 
 # bin/libvrdma.so, bin/libvrdma-sockets.so
 include shim/shim.mk
@@ -51,7 +61,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.
@@ -62,6 +72,10 @@ unit: ## Go tests of every package, with the race detector
 # One package at a time: these start daemons and real programs and want both cores.
 integration: build ## real programs against a real daemon
 	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
+
+# The kubelet is built from its sources the first time: some six minutes of a processor.
+test-kube: deps-test build kube ## the device plugin with a real kubelet and containerd
+	$(GO) test -tags kube -timeout 60m -count=1 -run TestKubelet -v ./test/containers
 
 demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
 	@bin/vrdma demo

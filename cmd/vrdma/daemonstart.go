@@ -141,7 +141,12 @@ func (d *daemon) openDevice(f *daemonFlags, s *setup) (closed func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	files, err := d.takeCDI(f.cdiDirectory(d.place), f.cdi != "")
+	if d.hook, err = hookProgram(f.hook); err != nil {
+		used.Close()
+		return nil, err
+	}
+	cdi := f.cdiDirectory(d.place)
+	files, err := d.takeCDI(cdi, f.cdi != "")
 	if err != nil {
 		used.Close()
 		return nil, err
@@ -153,7 +158,7 @@ func (d *daemon) openDevice(f *daemonFlags, s *setup) (closed func(), err error)
 		used.Close()
 		return nil, err
 	}
-	kept := d.keepCDI(files)
+	kept := d.keepCDI(cdi, files)
 	return func() {
 		kept()
 		used.Close()
@@ -180,6 +185,13 @@ func (d *daemon) observe(f *daemonFlags, device nic.Config) (end func(), err err
 		}
 		ends = append(ends, func() { m.Close() })
 		d.log.Info("serving metrics", "address", m.Addr().String())
+	}
+	if len(f.guests) > 0 {
+		closed, err := d.openGuests(f.guests)
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, closed)
 	}
 	d.log.Info("serving", "version", version, "socket", d.place.Socket, "device", rack.DeviceName, "gids", gidTexts(device.GIDs), "ephemeral", f.ephemeral)
 	if f.profile != "" {

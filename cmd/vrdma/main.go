@@ -113,6 +113,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		applyCommand(o),
 		benchCommand(),
 		cdiCommand(o),
+		cniCommand(o),
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),
@@ -122,9 +123,13 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		eventsCommand(o),
 		getCommand(o),
 		goperfCommand(o),
+		guestCommand(o),
 		labCommand(o),
+		netnsCommand(),
 		networkCommand(o),
 		nicCommand(o),
+		ociHookCommand(o),
+		ociRuntimeCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
 		reportCommand(),
@@ -140,7 +145,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	return root
 }
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run(argumentsOf(os.Args))) }
 
 func run(args []string) int {
 	root := rootCommand()

@@ -15,6 +15,8 @@ type Caller struct {
 	Pid, UID, GID int
 	// Program and Label are what it says of itself.
 	Program, Label string
+	// Machine is the name of the virtual machine that it is in; empty: it is a process of this host.
+	Machine string
 	// NIC is the name of the one behind the door that it came in by.
 	NIC     string
 	Home    Home

@@ -32,6 +32,7 @@ type Device struct {
 // Edits are what that changes of a container.
 type Edits struct {
 	Mounts []CDIMount `json:"mounts"`
+	Hooks  []Hook     `json:"hooks,omitempty"`
 }
 
 // A CDIMount is a bind mount.
@@ -46,6 +47,7 @@ type NIC struct {
 	Tenant string // "": it was not declared
 	Name   string
 	Place  launch.Place
+	Hooks  []Hook // that its containers have
 }
 
 // Device is what engines call it: TENANT.NAME, or its name alone. Names have no dots.
@@ -66,16 +68,23 @@ func Specs(nics []NIC) map[string]*Spec {
 			s = &Spec{Version: CDIVersion, Kind: Kind}
 			out[n.Tenant] = s
 		}
-		d := Device{Name: n.Device()}
-		for _, m := range Mounts(n.Place) {
-			d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{HostPath: m.Host, ContainerPath: m.Container, Options: m.options()})
-		}
+		d := NewDevice(n.Device(), n.Place)
+		d.Edits.Hooks = n.Hooks
 		s.Devices = append(s.Devices, d)
 	}
 	for _, s := range out {
 		slices.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return out
+}
+
+// NewDevice is the NIC at a place, as a device.
+func NewDevice(name string, at launch.Place) Device {
+	d := Device{Name: name}
+	for _, m := range Mounts(at) {
+		d.Edits.Mounts = append(d.Edits.Mounts, CDIMount{HostPath: m.Host, ContainerPath: m.Container, Options: m.options()})
+	}
+	return d
 }
 
 // Text is the file's content.

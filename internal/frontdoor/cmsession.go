@@ -23,7 +23,7 @@ type cmSession struct {
 	srv  *Server
 	nic  *vnic.NIC
 	proc *process
-	line line
+	line Line
 	id   uint64
 	ch   *rdmacm.Channel // touched on the loop only
 	// For a client that is told ahead what it will ask, likewise; page is nil for others, and
@@ -33,7 +33,8 @@ type cmSession struct {
 	shelf protocol.ReplyBuilder // for an event on the shelf
 	out   []byte                // its storage
 
-	looped bool         // the request under way is being run on the loop
+	call   ucma.Call    // the request under way, or the last one
+	looped bool         // it is being run on the loop
 	aside  func() error // what the session's goroutine has to do of it; nil: nothing
 }
 
@@ -42,7 +43,7 @@ type cmSession struct {
 const maxChannels = 16384
 
 // serveRDMACM lives as long as the channel.
-func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveRDMACM(c *protocol.Conn, l Line, who caller.Caller, d *door, h protocol.Hello) error {
 	if d.NIC.Manager == nil {
 		return refusal(syscall.EOPNOTSUPP, "this daemon has no connection manager")
 	}
@@ -50,7 +51,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 	if err != nil {
 		return err
 	}
-	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: socketLine{c}, id: p.door.ids.Add(1)}
+	ses := &cmSession{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1)}
 	var end uverbs.Handle
 	open := func() (signal rdmacm.Signal, err error) {
 		signal, end, err = ses.line.OpenSignal()
@@ -77,7 +78,7 @@ func (s *Server) serveRDMACM(c *protocol.Conn, who caller.Caller, d *door, h pro
 		return nil
 	}
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceOpen)
-	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
+	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
 	ses.srv.mark(ses.proc, ses.id, "rdma_cm "+protocol.TraceClose)
 	return nil
 }
@@ -98,7 +99,8 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
 	ses.looped, ses.aside = true, nil
-	c := ucma.Run(ses, req.Command, false)
+	c := &ses.call
+	c.Run(ses, req.Command, false)
 	if ses.page != nil && c.Told != nil {
 		ses.seer.Foresee(c.Told, reply)
 	}
@@ -111,6 +113,9 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	}
 	return ses.answer(c, reply), nil
 }
+
+// early implements handler: there are no sure commands here.
+func (ses *cmSession) early([]byte) int { return 0 }
 
 // foresee implements farseer.
 func (ses *cmSession) foresee(page *protocol.Mail) {
@@ -175,7 +180,8 @@ func (ses *cmSession) nonsense(err error) {
 func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Errno {
 	start := time.Now()
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
-	c := ucma.Run(ses, b, traced)
+	c := &ses.call
+	c.Run(ses, b, traced)
 	c.Answer(reply)
 	if c.Refused() {
 		ses.srv.desk.Refused.Count(c.Name())

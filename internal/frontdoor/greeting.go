@@ -18,20 +18,24 @@ import (
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
 // anywhere in it ends the conversation, not the daemon.
-func (s *Server) guarded(c *protocol.Conn, who caller.Caller, at entrance) {
+func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse func(*protocol.Conn, caller.Caller) error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
-	if err := at.converse(c, who); err != nil {
+	if err := converse(c, who); err != nil {
 		refuse(c, err)
 	}
 }
 
-// converse implements entrance: it reads the greeting and serves whatever kind of conversation
-// it opens.
+// converse implements entrance.
 func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
+	return d.talk(c, socketLine{c}, who)
+}
+
+// talk reads the greeting and serves whatever kind of conversation it opens.
+func (d *door) talk(c *protocol.Conn, l Line, who caller.Caller) error {
 	s := d.srv
 	h, who, err := s.greeting(c, who, d)
 	if err != nil {
@@ -42,7 +46,7 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	}
 	// A process that was admitted may have become another user since: its token is the proof.
 	// Others are guests before they are asked, so that Recheck finds whoever was admitted.
-	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM
+	asked := h.Kind != protocol.KindUverbs && h.Kind != protocol.KindRDMACM && !l.Vouched()
 	guest := who // as it is now: serveProcess adds to its own
 	if err := d.enter(c, &guest, asked); err != nil {
 		return err
@@ -54,7 +58,7 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 		}
 	}
 	if h.Kind == protocol.KindProcess {
-		if err := d.occupy(c, &who); err != nil { // before it is claimed: nobody gives the NIC up then
+		if err := d.occupy(c, l, &who); err != nil { // before it is claimed: nobody gives the NIC up then
 			return err
 		}
 		if d.Claim != nil {
@@ -71,13 +75,15 @@ func (d *door) converse(c *protocol.Conn, who caller.Caller) error {
 	}
 	switch h.Kind {
 	case protocol.KindProcess:
-		err = s.serveProcess(c, who, d)
+		err = s.serveProcess(c, l, who, d)
 	case protocol.KindUverbs:
-		err = s.serveUverbs(c, who, d, h)
+		err = s.serveUverbs(c, l, who, d, h)
 	case protocol.KindRDMACM:
-		err = s.serveRDMACM(c, who, d, h)
+		err = s.serveRDMACM(c, l, who, d, h)
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
+	case protocol.KindGuest:
+		err = s.serveGuestCard(c, d)
 	case protocol.KindControl:
 		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:
@@ -111,6 +117,9 @@ func (s *Server) greeting(c *protocol.Conn, who caller.Caller, d *door) (protoco
 			printable(h.VNIC), d.Socket, d.NIC.Name)
 	}
 	who.Program, who.Label = filepath.Base(printable(h.Program)), printable(h.Label)
+	if who.Machine != "" {
+		who.Program += "@" + who.Machine
+	}
 	if d.NIC != nil {
 		who.NIC = d.NIC.Name
 	}

@@ -4,35 +4,54 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/caller"
 	"vrdma/internal/eventsock"
+	"vrdma/internal/memory"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/uverbs"
 )
 
-// A line connects a session with its client: the handles that go with messages, and what the
-// two share. For a process it is a socket and descriptors (socketLine). For a virtual machine it
-// will be messages to an agent there, which knows handles by name, and memory of the machine.
+// A Line connects a session with its client: the handles that go with messages, and what the
+// two share. For a process it is a socket and descriptors (socketLine). For a program in a
+// virtual machine it is messages to an agent there, which knows handles by name, and memory of
+// the machine (package vm).
 // Requests do not come through it: the loop reads them from the socket (requests.go).
-type line interface {
+type Line interface {
 	// Send sends a message with the handles that it names. They stay ours to close.
 	Send(reply []byte, handles []uverbs.Handle) error
+	// Welcome answers the greeting. The files, which the client is to have, are nil where what
+	// the two share is no file.
+	Welcome(w *protocol.Welcome, files ...*os.File) error
+	// NewSpace makes what a process's registered memory lies in.
+	NewSpace(quota uint64) (*memory.Space, error)
+	// Extents names what lies under a buffer as package memory does. done is called when
+	// nobody uses that memory any more, or when there is an error later; it may be nil.
+	Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error)
 	// OpenQueues makes the memory for queues, and the doorbell.
-	OpenQueues() (*nic.Arena, bell, error)
+	OpenQueues() (*nic.Arena, Bell, error)
 	// OpenEvents makes a way for events, and OpenSignal one for the news that there are
 	// some; the client's ends are handles.
 	OpenEvents() (nic.EventSink, uverbs.Handle, error)
 	OpenSignal() (rdmacm.Signal, uverbs.Handle, error)
+	// Vouched reports whether somebody else has answered for the client already: the door
+	// does not ask who it is.
+	Vouched() bool
+	// Workload tells workloads apart, as far as that is known, and names the client's container.
+	Workload(who *caller.Caller) (number uint64, container string)
+	// Identify finds out where a process lives, and opens what there is of it.
+	Identify(who *caller.Caller) caller.Identity
 	// Close ends it: there are no more requests.
 	Close() error
 }
 
-// A bell is a doorbell that is closed at the end.
-type bell interface {
+// A Bell is a doorbell that is closed at the end.
+type Bell interface {
 	nic.Doorbell
 	io.Closer
 }
@@ -40,7 +59,7 @@ type bell interface {
 // A socketLine is the line of a process. Its handles are files.
 type socketLine struct{ *protocol.Conn }
 
-// Send implements line.
+// Send implements Line.
 func (l socketLine) Send(reply []byte, handles []uverbs.Handle) error {
 	return l.WriteMessage(reply, descriptors(handles)...)
 }
@@ -53,8 +72,8 @@ func descriptors(handles []uverbs.Handle) (fds []int) {
 	return fds
 }
 
-// OpenQueues implements line: an arena that the process maps, and an eventfd.
-func (l socketLine) OpenQueues() (*nic.Arena, bell, error) {
+// OpenQueues implements Line: an arena that the process maps, and an eventfd.
+func (l socketLine) OpenQueues() (*nic.Arena, Bell, error) {
 	arena, err := nic.NewArena()
 	if err != nil {
 		return nil, nil, fmt.Errorf("the daemon cannot make memory for queues: %w", err)
@@ -67,7 +86,7 @@ func (l socketLine) OpenQueues() (*nic.Arena, bell, error) {
 	return arena, os.NewFile(uintptr(fd), "doorbell"), nil
 }
 
-// OpenEvents implements line.
+// OpenEvents implements Line.
 func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	s, end, err := eventsock.New()
 	if err != nil {
@@ -76,11 +95,50 @@ func (l socketLine) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
 	return s, end, nil
 }
 
-// OpenSignal implements line.
+// OpenSignal implements Line.
 func (l socketLine) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
 	s, end, err := eventsock.New()
 	if err != nil {
 		return nil, nil, err
 	}
 	return s, end, nil
+}
+
+// Welcome implements Line.
+func (l socketLine) Welcome(w *protocol.Welcome, files ...*os.File) error {
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	return l.WriteMessage(w.Append(nil), fds...)
+}
+
+// NewSpace implements Line: a memfd.
+func (l socketLine) NewSpace(quota uint64) (*memory.Space, error) { return memory.NewSpace(quota) }
+
+// Extents implements Line. The shim maps the process's memfd at offset = address.
+func (l socketLine) Extents(in []protocol.Extent) ([]memory.Extent, func(), error) {
+	out := make([]memory.Extent, len(in))
+	for i, e := range in {
+		if e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite {
+			return nil, nil, syscall.EINVAL
+		}
+		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}
+	}
+	return out, nil, nil
+}
+
+// Vouched implements Line.
+func (l socketLine) Vouched() bool { return false }
+
+// Workload implements Line.
+func (l socketLine) Workload(who *caller.Caller) (uint64, string) {
+	number, _ := caller.NamespaceCookie(l.Conn)
+	return number, who.Container(l.Conn)
+}
+
+// Identify implements Line.
+func (l socketLine) Identify(who *caller.Caller) caller.Identity {
+	who.Locate(l.Conn)
+	return caller.Identify(l.Conn, who)
 }

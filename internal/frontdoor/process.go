@@ -35,7 +35,7 @@ type process struct {
 const maxOpens = 512
 
 // serveProcess lives as long as the process.
-func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) error {
+func (s *Server) serveProcess(c *protocol.Conn, l Line, who caller.Caller, d *door) error {
 	if err := who.Account.Charge(processBill); err != nil {
 		s.overdrawn(err)
 		return refusal(protocol.Errno(err, syscall.EMFILE), "%v", err)
@@ -43,15 +43,14 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 	defer who.Account.Refund(processBill)
 	var most uint64
 	s.loop.Do(func() { most = d.NIC.Limits().Memory })
-	space, err := memory.NewSpace(most)
+	space, err := l.NewSpace(most)
 	if err != nil {
 		s.log.Error("cannot serve a new process", "pid", who.Pid, "program", who.Program, "error", err)
 		return refusal(protocol.Errno(err, syscall.ENOMEM), "the daemon cannot make memory for registration: %v", err)
 	}
 	space.SetAccount(who.Account)
 	defer space.Close()
-	who.Locate(c)
-	id := caller.Identify(c, &who)
+	id := l.Identify(&who)
 	if id.Memory != nil {
 		space.SetForeign(id.Memory)
 	} else {
@@ -86,7 +85,7 @@ func (s *Server) serveProcess(c *protocol.Conn, who caller.Caller, d *door) erro
 
 	w := welcome()
 	w.Token, w.NumFDs = p.token, 1
-	if err := c.WriteMessage(w.Append(nil), int(space.File().Fd())); err != nil {
+	if err := l.Welcome(&w, space.File()); err != nil {
 		return nil
 	}
 	s.log.Debug("process", "pid", who.Pid, "uid", who.UID, "program", who.Program)

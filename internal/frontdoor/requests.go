@@ -26,6 +26,7 @@ import (
 type requests struct {
 	srv  *Server
 	conn *protocol.Conn
+	line Line
 	fd   int
 	of   handler
 
@@ -49,6 +50,9 @@ type handler interface {
 	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
 	// beside runs a request in the session's goroutine.
 	beside(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, handles []uverbs.Handle)
+	// early runs commands that the client does not wait for, on the loop, before what follows, and
+	// returns how many there were.
+	early(commands []byte) int
 	// lasts reports whether a request is of a kind that takes long.
 	lasts(req *protocol.Request) bool
 	// nonsense says that a client sent something that is no request.
@@ -68,13 +72,13 @@ type errand struct {
 // serveRequests serves what comes on c until it ends. It panics where a command panicked. The
 // client does not see the end yet: who waits for it wants to know that the daemon has let go
 // of everything, so it comes after the session's (Server.serve).
-func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) {
+func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *door, m mailbox) {
 	fd, err := c.Detach()
 	if err != nil {
 		return
 	}
 	r := &requests{
-		srv: s, conn: c, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
+		srv: s, conn: c, line: l, fd: fd, of: h, commands: d.Commands, gone: d.gone, mail: m,
 		handed: make(chan errand, 1), out: make([]byte, 0, 1024),
 	}
 	if perr := s.loop.Do(func() { err = s.loop.Watch(fd, d.NIC.Device, r) }); perr != nil || err != nil {
@@ -107,7 +111,7 @@ func (s *Server) serveRequests(c *protocol.Conn, h handler, d *door, m mailbox) 
 // still stands.
 func (r *requests) answer(buf *[]byte, run rest) bool {
 	answer, handles := run()
-	err := r.conn.WriteMessage(answer, descriptors(handles)...)
+	err := r.line.Send(answer, handles)
 	for _, h := range handles {
 		h.Close()
 	}
@@ -201,6 +205,7 @@ func (r *requests) Serve() {
 
 // run runs the request in the first n bytes of buf, and answers it.
 func (r *requests) run(buf *[]byte, n int) {
+	r.early()
 	if err := r.req.Parse((*buf)[:n]); err != nil {
 		r.refuse(err)
 		return

@@ -121,9 +121,11 @@ type Server struct {
 	warned  limiter
 	reserve reserve
 	failed  chan error // holds one: why a door of Config.Doors does not accept any more
+	names   workloadNames
 
-	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
+	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
+	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
 	work sync.WaitGroup
 
@@ -251,16 +253,22 @@ func (s *Server) serve(u *net.UnixConn, at entrance) {
 		return
 	}
 	c := protocol.NewConn(u)
+	s.begin(c, &who, func() { s.guarded(c, who, at.converse) })
+}
+
+// begin has a conversation in a goroutine of its own; who has entered, and leaves with it.
+func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		u.Close()
-		leave(&who)
+		c.UnixConn.Close()
+		leave(who)
 		return
 	}
 	s.conns[c] = struct{}{}
 	s.work.Add(1)
 	s.mu.Unlock()
+	u := c.UnixConn
 	go func() {
 		defer s.work.Done()
 		defer func() {
@@ -269,10 +277,32 @@ func (s *Server) serve(u *net.UnixConn, at entrance) {
 			s.mu.Unlock()
 			u.Close()
 			c.Release()
-			leave(&who)
+			leave(who)
 		}()
-		s.guarded(c, who, at)
+		converse()
 	}()
+}
+
+// Receive has a conversation with a client that is no process of this host, at the door of a NIC:
+// its messages come on c, and what else the two share is l's. who is said by whoever answers for it.
+// The conversation ends with c. An error says why there is none; c is closed then.
+func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Caller) error {
+	d := s.doorOf(n)
+	if d == nil {
+		c.Close()
+		return fmt.Errorf("there is no door to NIC %s", n.Name)
+	}
+	who.Account = d.account(&who)
+	if err := who.Account.Charge(connectionBill); err != nil {
+		who.Account.Drop()
+		s.overdrawn(err)
+		c.Close()
+		return err
+	}
+	s.begin(c, &who, func() {
+		s.guarded(c, who, func(c *protocol.Conn, who caller.Caller) error { return d.talk(c, l, who) })
+	})
+	return nil
 }
 
 // Close ends every conversation, removes sockets and device trees and returns when
@@ -328,4 +358,23 @@ func (s *Server) Evict(dev *nic.Session) {
 			ses.line.Close()
 		}
 	}
+}
+
+// Vouch says who has connected at a socket for a NIC that is not its door, and why that one may not
+// use the NIC. Nobody is charged.
+func (s *Server) Vouch(n *vnic.NIC, u *net.UnixConn) (caller.Caller, error) {
+	d := s.doorOf(n)
+	if d == nil {
+		return caller.Caller{}, fmt.Errorf("there is no door to NIC %s", n.Name)
+	}
+	who, err := s.recognise(u, d)
+	if err != nil {
+		return who, err
+	}
+	who.Account.Drop()
+	who.Account = nil
+	if d.Admit == nil || who.Owner {
+		return who, nil
+	}
+	return who, d.Admit(&who, u)
 }

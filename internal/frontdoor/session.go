@@ -22,12 +22,12 @@ type session struct {
 	srv    *Server
 	nic    *vnic.NIC
 	proc   *process
-	line   line
+	line   Line
 	id     uint64
 	opened time.Time
 
 	arena    *nic.Arena
-	doorbell bell
+	doorbell Bell
 	account  *budget.Account // the process's
 	dev      *nic.Session    // touched on the loop only
 
@@ -44,12 +44,12 @@ type session struct {
 }
 
 // serveUverbs lives as long as the device is open.
-func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h protocol.Hello) error {
+func (s *Server) serveUverbs(c *protocol.Conn, l Line, who caller.Caller, d *door, h protocol.Hello) error {
 	p, err := s.process(h.Token, who, d)
 	if err != nil {
 		return err
 	}
-	ses, err := s.openSession(socketLine{c}, p)
+	ses, err := s.openSession(l, p)
 	if err != nil {
 		return err
 	}
@@ -57,14 +57,15 @@ func (s *Server) serveUverbs(c *protocol.Conn, who caller.Caller, d *door, h pro
 
 	w := welcome()
 	w.ArenaSize, w.NumFDs = ses.arena.Size(), 2
-	if err := c.WriteMessage(w.Append(nil), int(ses.arena.File().Fd()), int(ses.doorbell.Fd())); err != nil {
+	bell, _ := ses.doorbell.(*os.File)
+	if err := l.Welcome(&w, ses.arena.File(), bell); err != nil {
 		return nil
 	}
 	s.log.Debug("device opened", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program)
 	s.opened(d, p, true)
 	defer s.opened(d, p, false)
 	s.mark(p, ses.id, protocol.TraceOpen)
-	s.serveRequests(c, ses, d, wantsMail(h, who.Account))
+	s.serveRequests(c, l, ses, d, wantsMail(h, who.Account))
 	s.mark(p, ses.id, protocol.TraceClose)
 	s.log.Debug("device closed", "nic", p.nic.Name, "session", ses.id, "pid", p.Pid, "program", p.Program, "commands", ses.commands.Load())
 	return nil
@@ -78,7 +79,7 @@ func (s *Server) opened(d *door, p *process, open bool) {
 }
 
 // openSession makes what a session needs. Whatever it returns, nothing leaks.
-func (s *Server) openSession(l line, p *process) (_ *session, err error) {
+func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 	ses := &session{srv: s, nic: p.nic, proc: p, line: l, id: p.door.ids.Add(1), opened: time.Now()}
 	ses.verbs = uverbs.NewContext(ses)
 	if err := p.Account.Charge(nic.SessionBill); err != nil {
@@ -226,6 +227,19 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	}
 }
 
+// early implements handler: it runs the sure commands in b. Whatever else a client leaves there, it
+// does not learn what became of it.
+func (ses *session) early(b []byte) (n int) {
+	ses.looped, ses.unsettled, ses.short = true, false, false
+	for command, rest, ok := uverbs.MaybeSure(b); ok; command, rest, ok = uverbs.MaybeSure(rest) {
+		ses.commands.Add(1)
+		ses.verbs.Run(command, false)
+		n++
+	}
+	ses.looped = false
+	return n
+}
+
 // beside implements handler.
 func (ses *session) beside(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	answer, handles := ses.handle(req, reply)
@@ -329,7 +343,7 @@ func (ses *session) room(length uint64) error {
 
 // Map implements uverbs.Device.
 func (ses *session) Map(start, length uint64) (*memory.Region, error) {
-	extents, err := convert(ses.extents)
+	extents, done, err := ses.line.Extents(ses.extents)
 	if err != nil {
 		return nil, err
 	}
@@ -338,6 +352,13 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 	if errors.As(err, &over) && over.Kind == budget.Memory {
 		ses.srv.recount()
 		region, err = ses.proc.space.Map(start, length, extents)
+	}
+	switch {
+	case done == nil:
+	case err == nil:
+		region.OnRelease(done)
+	default:
+		done()
 	}
 	ses.exceededBeside(err)
 	ses.srv.overdrawn(err)
@@ -355,17 +376,4 @@ func (ses *session) Map(start, length uint64) (*memory.Region, error) {
 			"pid", ses.proc.Pid, "program", ses.proc.Program, "why", ses.refused)
 	}
 	return region, err
-}
-
-// convert checks what the shim says lies under a buffer, and names it as package memory does:
-// the shim maps the process's memfd at offset = address.
-func convert(in []protocol.Extent) ([]memory.Extent, error) {
-	out := make([]memory.Extent, len(in))
-	for i, e := range in {
-		if e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite {
-			return nil, syscall.EINVAL
-		}
-		out[i] = memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot), Offset: e.Start}
-	}
-	return out, nil
 }

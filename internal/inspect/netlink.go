@@ -50,7 +50,7 @@ func (l *Looker) Device() rdmanl.Device {
 func (l *Looker) Port() rdmanl.Port {
 	p := rdmanl.Port{CapFlags: abi.PortCapCM, State: abi.PortActive, PhysState: abi.PhysStateLinkUp}
 	// An interface has its name and number in one network namespace only.
-	if gids := l.nic.Device.GIDs; len(gids) > 0 && l.who.Home.Net != "" && l.who.Home.Net == caller.Own().Whole.Net {
+	if gids := l.nic.Device.Face().GIDs; len(gids) > 0 && l.who.Home.Net != "" && l.who.Home.Net == caller.Own().Whole.Net {
 		if i, err := net.InterfaceByName(gids[0].NetDev); err == nil {
 			p.NetDev, p.NetDevIndex = i.Name, uint32(i.Index)
 		}

@@ -68,9 +68,9 @@ func (d *Desk) device(st *protocol.Status, v *View) {
 	n := v.NIC.Device
 	st.NIC, st.Network = v.NIC.Name, v.NIC.Network
 	st.Device = protocol.DeviceStatus{
-		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.MTU,
+		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.Face().MTU,
 	}
-	for i, g := range n.GIDs {
+	for i, g := range n.Face().GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
 			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})

@@ -51,7 +51,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 	if d.cfg.NICs != nil {
 		for _, n := range d.cfg.NICs.All() {
 			var list []string
-			for _, g := range n.Device.GIDs {
+			for _, g := range n.Device.Face().GIDs {
 				list = append(list, g.GID.Addr().String())
 			}
 			addresses[KeyOf(n)] = list

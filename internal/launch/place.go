@@ -59,6 +59,9 @@ func (p Place) NIC(tenant, name string) (Place, error) {
 	return At(n.Socket)
 }
 
+// Guest is where a virtual machine's QEMU connects to, of a NIC's place.
+func (p Place) Guest() string { return filepath.Join(filepath.Dir(p.Socket), "guest.sock") }
+
 // Gate is the directory around that of a NIC's place.
 func (p Place) Gate() string { return filepath.Dir(filepath.Dir(p.Socket)) }
 

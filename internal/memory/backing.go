@@ -10,9 +10,9 @@ import (
 // A Backing is what the bytes of Shared extents lie in. An extent names its offset there;
 // addresses of the client mean nothing to it. Its size is fixed.
 //
-// Today there is one, Memfd, of which a process maps pieces at offset = address. The memory
-// of a virtual machine will be another (offset = guest-physical address, many extents a
-// region), and so will be that of a client that has moved to another host.
+// A process has a Memfd, of which it maps pieces at offset = address. The memory of a virtual
+// machine is another (Direct): an offset is a guest-physical address there, and a region has
+// many extents.
 type Backing interface {
 	// Size is where offsets end, a multiple of the page size.
 	Size() uint64

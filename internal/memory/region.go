@@ -41,7 +41,11 @@ type Region struct {
 	pieces   []regionPiece // in order, without gaps
 	held     []uint64      // windows to drop
 	bill     budget.Bill   // what it was charged, apart from windows and Memory
+	released func()        // nil: nobody wants to know
 }
+
+// errNotMemory is for an extent that names what is not memory of its backing.
+const errNotMemory = syscall.EFAULT
 
 // regionPiece covers [off, off+n) of a region.
 type regionPiece struct {
@@ -143,6 +147,9 @@ func (r *Region) add(e Extent) error {
 		}
 		return nil
 	}
+	if d, ok := r.space.backing.(Direct); ok {
+		return r.addDirect(d, e)
+	}
 	off := e.Start - r.start
 	for at, end := e.Offset, e.Offset+e.Length; at < end; {
 		n := at >> windowBits
@@ -171,6 +178,9 @@ func (r *Region) last() *regionPiece {
 // populate makes the region's pages present in the daemon, piece by piece, leaving
 // out what an earlier region did already.
 func (r *Region) populate() error {
+	if _, ok := r.space.backing.(Direct); ok {
+		return nil // whoever pinned them has them
+	}
 	var holes uint64
 	for _, p := range r.pieces {
 		if p.mem == nil {
@@ -233,8 +243,9 @@ func (r *Region) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mapped -= r.length
+	_, direct := s.backing.(Direct)
 	for _, p := range r.pieces {
-		if p.mem == nil {
+		if p.mem == nil || direct {
 			continue
 		}
 		lo := p.at & (windowSize - 1)
@@ -250,6 +261,9 @@ func (r *Region) Release() {
 		s.drop(n)
 	}
 	r.held, r.pieces = nil, nil
+	if r.released != nil {
+		r.released()
+	}
 }
 
 // Span appends the n bytes from offset off on to s. The caller has checked that

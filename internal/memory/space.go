@@ -99,6 +99,9 @@ func (s *Space) Close() {
 
 // Contains reports whether an address of the daemon lies in one of s's windows.
 func (s *Space) Contains(addr uintptr) bool {
+	if d, ok := s.backing.(Direct); ok {
+		return d.Contains(addr)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.windows {

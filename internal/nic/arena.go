@@ -47,6 +47,8 @@ type Arena struct {
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only be more work.
 	dying bool
+	// populated is where the pages end that were made before they are needed.
+	populated uint64
 
 	mu        sync.Mutex // guards what follows; the rest is the loop's
 	used      uint64     // bytes that are charged
@@ -54,6 +56,7 @@ type Arena struct {
 	lag       uint64     // bytes of them
 	reclaimed []MMap     // rings that are gone with their pages
 	short     bool       // see Short
+	wanted    uint64     // pages for a ring of so many bytes; 0: there are enough
 }
 
 type arenaRange struct{ off, size uint64 }
@@ -70,7 +73,13 @@ func NewArena() (*Arena, error) {
 // NewArenaIn makes an arena of these pages, which it closes.
 func NewArenaIn(p Pages) *Arena {
 	mem := p.Bytes()
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, uint64(len(mem)) - protocol.SharedSize}}}
+	end := uint64(len(mem))
+	if g, ok := p.(Grower); ok {
+		end = g.Ready()
+	}
+	a := &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, end - protocol.SharedSize}}}
+	a.describeSure()
+	return a
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
@@ -117,8 +126,14 @@ func (a *Arena) Close() {
 const (
 	// smallRing is how large a ring may be that is used again as it is.
 	smallRing = 16 << 10
-	// mostLag is how much may be released before it has to be reclaimed.
+	// mostLag is how much may be released before it has to be reclaimed, of a client that has
+	// little; of one that has much, half of it. So one that closes all its connections waits for
+	// that a few times, and not for every few of them.
 	mostLag = 256 << 10
+	// many is how much a client has made when pages for more of it are made in advance, so
+	// many at a time: making one when it is first touched costs several times as much.
+	many      = 256 << 10
+	inAdvance = 64 << 10
 )
 
 // alloc finds size bytes. Those before the first slot of a ring (abi.QueueData) are zero.
@@ -133,7 +148,10 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	m, mem, err := a.find(size)
 	if err != nil {
 		a.mu.Lock()
-		a.short = a.lag > 0
+		if g, ok := a.pages.(Grower); ok && size <= uint64(len(a.mem))-g.Ready() {
+			a.wanted = size
+		}
+		a.short = a.lag > 0 || a.wanted > 0
 		a.mu.Unlock()
 	}
 	return m, mem, err
@@ -180,15 +198,29 @@ func (a *Arena) find(size uint64) (MMap, []byte, error) {
 		}
 		off := r.off
 		r.off, r.size = r.off+size, r.size-size
-		if r.size == 0 {
+		rest := r.size
+		if rest == 0 {
 			a.free = append(a.free[:i], a.free[i+1:]...)
 		}
 		a.mu.Lock()
 		a.used += size
+		used := a.used
 		a.mu.Unlock()
+		if size <= smallRing && used >= many {
+			a.populate(off, size+min(rest, inAdvance-size))
+		}
 		return MMap{Offset: off, Size: uint32(size)}, a.mem[off : off+size : off+size], nil
 	}
 	return MMap{}, nil, syscall.ENOMEM
+}
+
+// populate makes pages from off on, where a ring begins, unless that was done.
+func (a *Arena) populate(off, size uint64) {
+	p, ok := a.pages.(interface{ Populate(offset, size uint64) })
+	if ok && (off >= a.populated || off+inAdvance < a.populated) {
+		p.Populate(off, size)
+		a.populated = off + size
+	}
 }
 
 // release gives a ring back. Its pages go with the next Reclaim.
@@ -209,6 +241,7 @@ func (a *Arena) release(m MMap) {
 // makes and destroys rings without end waits for itself; and before it runs a command again
 // that was Short of room. The arena must not be closed meanwhile.
 func (a *Arena) Reclaim() bool {
+	a.grow()
 	a.mu.Lock()
 	ms, bytes := a.released, a.lag
 	a.released, a.lag = nil, 0
@@ -233,6 +266,26 @@ func (a *Arena) Reclaim() bool {
 	return true
 }
 
+// grow has pages for the ring that was refused for want of them, if there was one. It makes them
+// known as if they had been reclaimed.
+func (a *Arena) grow() {
+	a.mu.Lock()
+	size := a.wanted
+	a.wanted = 0
+	a.mu.Unlock()
+	g, ok := a.pages.(Grower)
+	if size == 0 || !ok {
+		return
+	}
+	begin := g.Ready()
+	if g.Grow(size) != nil {
+		return // the command fails again, and says so
+	}
+	a.mu.Lock()
+	a.reclaimed = append(a.reclaimed, MMap{Offset: begin, Size: uint32(g.Ready() - begin)})
+	a.mu.Unlock()
+}
+
 // inUse is how many bytes of rings there are, those included that are not reclaimed yet.
 func (a *Arena) inUse() uint64 {
 	a.mu.Lock()
@@ -244,7 +297,7 @@ func (a *Arena) inUse() uint64 {
 func (a *Arena) Due() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lag > mostLag
+	return a.lag > max(mostLag, a.used/2)
 }
 
 // collect makes what was reclaimed free.

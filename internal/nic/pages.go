@@ -8,7 +8,7 @@ import (
 )
 
 // Pages is the memory of an arena, as the daemon has it. For a process it is a memfd, which
-// the process maps; a virtual machine will reach it through its own memory, and a client
+// the process maps; of a virtual machine it is the machine's own memory, and a client
 // that lives in the daemon has it as it is.
 type Pages interface {
 	// Bytes is all of it, mapped, zero at first. Its beginning is page-aligned.
@@ -16,6 +16,16 @@ type Pages interface {
 	// Punch gives pages back to the system. They are zero afterwards.
 	Punch(offset, size uint64)
 	Close()
+}
+
+// Pages that do not have all of their memory from the beginning implement Grower: those of a
+// virtual machine, where every page of an arena is a page of the machine.
+type Grower interface {
+	// Ready is up to where there is memory. It is the doorbell page and the arm words, at least.
+	Ready() uint64
+	// Grow has memory for size bytes more, at least, at the end of what is there. It may take
+	// long, and is not called on the loop.
+	Grow(size uint64) error
 }
 
 // A ringFile is the memfd of an arena.
@@ -52,6 +62,11 @@ func (r *ringFile) Bytes() []byte { return r.mem }
 
 func (r *ringFile) Punch(offset, size uint64) {
 	unix.Fallocate(int(r.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(size))
+}
+
+// Populate makes pages that are soon needed. What fails here is tried again by who touches them.
+func (r *ringFile) Populate(offset, size uint64) {
+	unix.Madvise(r.mem[offset:offset+size], unix.MADV_POPULATE_WRITE)
 }
 
 func (r *ringFile) Close() {

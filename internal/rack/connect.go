@@ -40,6 +40,9 @@ func (r *Rack) Connect(m *overlay.Map) error {
 	if c.open != nil && !c.sealed && len(m.Encrypted()) > 0 && r.cfg.OpenTunnel != nil {
 		err = r.openTunnel() // without it the others work
 	}
+	if r.cfg.Switch != nil {
+		r.cfg.Switch.SetMap(m)
+	}
 	if perr := r.onLoop(func() {
 		r.cfg.NICs.SetMap(m)
 		r.cfg.Engine.SetMap(m)

@@ -23,6 +23,9 @@ type Machine struct {
 	Network string // where eth0 leads: QEMU's -netdev, without its id
 	Line    string // where the serial line leads: QEMU's -chardev, without its id
 	Console string // a file for what the kernel says
+
+	Reboots bool     // it starts again when it is reset; else it ends
+	More    []string // further arguments of QEMU
 }
 
 // Command is the command line that is the machine. Emulated code runs fastest on a plain
@@ -41,12 +44,16 @@ func (m *Machine) Command() []string {
 	if m.Program != "" {
 		boot += " guest.program=" + m.Program
 	}
-	return []string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
+	argv := []string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
 		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", cpu, "-smp", fmt.Sprint(max(m.CPUs, 1)), "-m", fmt.Sprint(cmp.Or(m.Memory, 256)),
-		"-display", "none", "-no-reboot", "-serial", "file:" + m.Console,
+		"-display", "none", "-serial", "file:" + m.Console,
 		"-kernel", filepath.Join(m.Image, "vmlinux"), "-initrd", cmp.Or(m.Initramfs, filepath.Join(m.Image, "initramfs")), "-append", boot,
 		"-netdev", withID(m.Network, "n0"), "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile=",
 		"-device", "virtio-serial-pci", "-chardev", withID(m.Line, "line"), "-device", "virtserialport,chardev=line,name=line"}
+	if !m.Reboots {
+		argv = append(argv, "-no-reboot")
+	}
+	return append(argv, m.More...)
 }
 
 // withID puts an id behind the kind that QEMU's option begins with.

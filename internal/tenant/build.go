@@ -245,6 +245,10 @@ func (b *builder) putNIC(p *put, o *NIC) {
 	}
 	s := b.segment(network.Key())
 	for i, a := range o.Spec.Addresses {
+		if network.way() == WayNamespace {
+			b.wrong(p, given(p).addressFieldOf(a, i), "%s: %s has way namespace, where a NIC has the addresses of the container that it is in, and the engine gives those: leave it out", a, network.Key())
+			break
+		}
 		if why := unfit(network, a); why != "" {
 			b.wrong(p, given(p).addressFieldOf(a, i), "%s %s: choose another, or leave it out to have one allocated", a, why)
 		} else if by, taken := s.addresses[a]; taken && by != o.Metadata.Name {
@@ -402,6 +406,20 @@ func (b *builder) sums() {
 		checked[name] = true
 		if wrong := b.next.excess(name); wrong != "" && !b.kept {
 			b.wrong(p, "", "%s", wrong)
+		}
+		if k.Kind == KindTenant && !b.kept {
+			b.namespaces(p, name)
+		}
+	}
+}
+
+// namespaces complains about a namespace of Kubernetes that two tenants have.
+func (b *builder) namespaces(p *put, name string) {
+	for i, space := range b.next.Tenant(name).Spec.Namespaces {
+		for other := range b.next.tenants {
+			if t := b.next.Tenant(other); other != name && t != nil && slices.Contains(t.Spec.Namespaces, space) {
+				b.wrong(p, fmt.Sprintf("spec.namespaces[%d]", i), "%q is tenant %s's already: pods have one tenant; take it from one of the two", space, other)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -134,6 +135,12 @@ func (c *checker) tenant(s *TenantSpec) {
 	if s.Administrators.Container != "" || s.Administrators.Namespace != "" {
 		c.wrong("spec.administrators", "can be users and groups only: write {uids: [...], gids: [...]}")
 	}
+	for i, name := range s.Namespaces {
+		field := fmt.Sprintf("spec.namespaces[%d]", i)
+		if c.name(field, name) && slices.Contains(s.Namespaces[:i], name) {
+			c.wrong(field, "%q is there twice", name)
+		}
+	}
 }
 
 func (c *checker) rate(field string, r *Rate) {
@@ -171,6 +178,9 @@ func (c *checker) network(s *NetworkSpec) {
 		c.wrong("spec.vni", "%d is too large: a VNI is 1 to %d; leave it out to have one allocated", s.VNI, lastVNI)
 	case s.VNI != 0 && !vxlan:
 		c.wrong("spec.vni", "a network of way %s has no VNI: leave it out", s.Way)
+	}
+	if s.Way == WayNamespace && len(s.Subnets) > 0 {
+		c.wrong("spec.subnets", "in a network of way namespace a NIC has the addresses of the container that it is in: leave subnets out")
 	}
 	if vxlan && len(s.Subnets) == 0 {
 		c.wrong("spec", "has no subnets: write subnets: [10.1.0.0/24]")

@@ -57,7 +57,7 @@ func (w *World) Follow(put []Object, gone []Key) (*World, []Effect, error) {
 		}
 	}
 	for k := range b.deleted {
-		for _, by := range b.belongings(k) {
+		for _, by := range b.old.Belongings(k) {
 			if !b.deleted[by] {
 				b.errs = append(b.errs, &Error{Key: by, Text: fmt.Sprintf("%s is gone, and it is not", k)})
 			}
@@ -195,7 +195,7 @@ func (b *builder) delete(c Change) {
 	}
 	if c.Force {
 		for _, k := range c.Delete {
-			for _, by := range b.belongings(k) {
+			for _, by := range b.old.Belongings(k) {
 				if b.byKey[by] == nil { // else it is checked as any other that is put
 					b.deleted[by] = true
 				}
@@ -203,7 +203,7 @@ func (b *builder) delete(c Change) {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
-		users := b.belongings(k)
+		users := b.old.Belongings(k)
 		if k.Kind == KindNIC && !c.Force {
 			users = b.old.policiesNaming(k)
 		}
@@ -238,9 +238,8 @@ func keyList(keys []Key) string {
 	return strings.Join(names, ", ")
 }
 
-// belongings are the objects that cannot be without a tenant, a network or a declared host.
-func (b *builder) belongings(k Key) (list []Key) {
-	w := b.old
+// Belongings are the objects that cannot be without a tenant, a network or a declared host.
+func (w *World) Belongings(k Key) (list []Key) {
 	switch k.Kind {
 	case KindTenant:
 		for _, kind := range []Kind{KindNetwork, KindNIC, KindPolicy} {

@@ -56,6 +56,8 @@ type TenantSpec struct {
 	Rate Rate `json:"rate,omitzero"`
 	// Administrators may change its NICs and policies, within its quota.
 	Administrators Who `json:"administrators,omitzero"`
+	// Namespaces are those of Kubernetes whose pods are the tenant's.
+	Namespaces []string `json:"namespaces,omitempty"`
 }
 
 // A Quota is how much a tenant may have; 0 is no limit of its own.

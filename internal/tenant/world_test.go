@@ -130,3 +130,20 @@ func wantLines(t *testing.T, got string, want ...string) {
 		}
 	}
 }
+
+func TestNamespaces(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"{namespaces: [team, other]}", ""},
+		{"{namespaces: [Team]}", "a name is a DNS label"},
+		{"{namespaces: [team, team]}", "is there twice"},
+		{"{namespaces: [taken]}", `"taken" is tenant blue's already`},
+	} {
+		objects, err := Parse("f", []byte("apiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: blue}\nspec: {namespaces: [taken]}\n---\napiVersion: vrdma.io/v1\nkind: Tenant\nmetadata: {name: red}\nspec: "+c.text+"\n"))
+		if err == nil {
+			_, _, err = new(World).Next(Change{Put: objects}, nil)
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.text, err, c.want)
+		}
+	}
+}

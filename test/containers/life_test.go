@@ -28,6 +28,7 @@ func TestOneWorkload(t *testing.T) {
 	h.serve(t)
 	h.apply(t, tenants)
 	h.stay(t, "a", container{"bookworm", "red.web", nil})
+	holder := "in use by container " + h.run(t, "podman", "inspect", "--format", "{{.Id}}", "a")[:12] + ": rping (pid "
 	s := h.exec(t, "a", "rping", "-s", "-a", "10.1.0.1")
 	h.listening(t, s, "10.1.0.1:7174")
 	if out := h.exec(t, "a", "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {
@@ -38,11 +39,11 @@ func TestOneWorkload(t *testing.T) {
 		"the host":          {"vrdma", "run", "-q", "--nic", "red/web", "--", "ibv_devinfo"},
 	} {
 		p := h.start(t, argv...)
-		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "NIC red/web is busy: it is in use by rping (pid ") {
+		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "NIC red/web is busy: it is "+holder) {
 			t.Errorf("%s, while the container has the NIC: exit %d:\n%s", name, code, p.Output())
 		}
 	}
-	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "in use by rping (pid ") {
+	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, holder) {
 		t.Errorf("vrdma events does not say who has the NIC:\n%s", out)
 	}
 	// It is killed, and the next has the NIC.

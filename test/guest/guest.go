@@ -26,15 +26,22 @@ const bootLimit = 5 * time.Minute
 type Config struct {
 	IP4, IP6 string // addresses of eth0, with prefix lengths
 	MTU      int
+
+	Network   string   // where eth0 leads: QEMU's -netdev; empty: a cable
+	Memory    int      // MiB; 0: 256
+	Initramfs string   // empty: the image's
+	Reboots   bool     // it starts again when it is reset
+	More      []string // further arguments of QEMU
 }
 
 // Guest is a running virtual machine.
 type Guest struct {
-	// Wire leads to its eth0.
+	// Wire leads to its eth0, if that leads to a cable.
 	Wire cable.End
 
-	qemu *harness.Process
-	dir  string
+	qemu  *harness.Process
+	dir   string
+	ready chan struct{} // holds one when it has started
 
 	mu   sync.Mutex // guards all below
 	line net.Conn
@@ -46,8 +53,11 @@ type Guest struct {
 func Boot(t testing.TB, c Config) *Guest {
 	t.Helper()
 	kernel := mustImage(t)
-	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil)}
-	g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
+	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
+	if c.Network == "" {
+		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
+		c.Network = fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire"))
+	}
 	line, err := net.Listen("unix", g.path("line"))
 	if err != nil {
 		t.Fatal(err)
@@ -59,27 +69,34 @@ func Boot(t testing.TB, c Config) *Guest {
 	if g.line, err = line.Accept(); err != nil {
 		t.Fatalf("QEMU did not start: %v\n%s", err, g.qemu.Output())
 	}
-	ready := make(chan struct{})
-	go g.listen(ready)
+	go g.listen()
 	t.Cleanup(func() { g.line.Close() })
+	g.AwaitStart(t)
+	return g
+}
+
+// AwaitStart waits until the guest has started. What ran before a reset has ended.
+func (g *Guest) AwaitStart(t testing.TB) {
+	t.Helper()
 	select {
-	case <-ready:
+	case <-g.ready:
 	case <-g.qemu.Done():
 		t.Fatalf("the guest ended before it was ready\n%s\nconsole:\n%s", g.qemu.Output(), g.Console())
 	case <-time.After(bootLimit):
 		t.Fatalf("the guest is not ready after %v\n%s\nconsole:\n%s", bootLimit, g.qemu.Output(), g.Console())
 	}
-	return g
 }
+
+// Image is the directory with the guests' kernel and initramfs.
+func Image(t testing.TB) string { return mustImage(t) }
 
 func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 
 // command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
 	m := rxeguest.Machine{
-		Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU,
-		Network: fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire")),
-		Line:    "socket,path=" + g.path("line"), Console: g.path("console"),
+		Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
+		Line: "socket,path=" + g.path("line"), Console: g.path("console"), Reboots: c.Reboots, More: c.More,
 	}
 	argv := m.Command()
 	return exec.Command(argv[0], argv[1:]...)
@@ -98,7 +115,7 @@ func (g *Guest) Kill() {
 }
 
 // listen takes events until the line ends; then everything that runs has ended.
-func (g *Guest) listen(ready chan<- struct{}) {
+func (g *Guest) listen() {
 	in := json.NewDecoder(bufio.NewReader(g.line))
 	for {
 		var e talk.Event
@@ -106,7 +123,11 @@ func (g *Guest) listen(ready chan<- struct{}) {
 			break
 		}
 		if e.ID == 0 {
-			close(ready)
+			g.drop("\n(the guest has started again)\n")
+			select {
+			case g.ready <- struct{}{}:
+			default:
+			}
 			continue
 		}
 		g.mu.Lock()
@@ -119,11 +140,16 @@ func (g *Guest) listen(ready chan<- struct{}) {
 			p.take(e)
 		}
 	}
+	g.drop("\n(the guest is gone)\n")
+}
+
+// drop ends everything that runs.
+func (g *Guest) drop(why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.jobs {
 		code := -1
-		p.take(talk.Event{Output: []byte("\n(the guest is gone)\n"), Exit: &code})
+		p.take(talk.Event{Output: []byte(why), Exit: &code})
 	}
 	clear(g.jobs)
 }

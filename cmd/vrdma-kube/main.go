@@ -1,0 +1,119 @@
+// Command vrdma-kube gives the pods of Kubernetes their NICs: it is the device plugin of vrdma.io/nic. It is a program of its
+// own because it is large, and only needed there.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/pods"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "vrdma-kube:", err)
+		os.Exit(1)
+	}
+}
+
+// flags are what device-plugin is told.
+type flags struct {
+	socket, node, kubelet, cdi, pods string
+	fromKubelet                      bool
+	slots                            int
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{Use: "vrdma-kube", Short: "NICs of vrdma for the pods of Kubernetes", SilenceErrors: true, SilenceUsage: true}
+	var f flags
+	c := &cobra.Command{
+		Use:   "device-plugin",
+		Short: "offer vrdma.io/nic to the kubelet of this host",
+		Long: `Offers the resource vrdma.io/nic to the kubelet of this host. A container that asks for one,
+
+  resources: {limits: {vrdma.io/nic: 1}}
+
+gets the NIC of its pod. The tenant is the one that has the pod's namespace in spec.namespaces. The NIC
+is the one that the annotation vrdma.io/nic names, or one that is made for the pod, in the network that
+vrdma.io/network names, with the pod's labels. It goes with the pod.
+
+A vrdma daemon runs on the host beside it, as root.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), &f) },
+	}
+	s := c.Flags()
+	s.StringVar(&f.socket, "socket", "/var/lib/vrdma/vrdma.sock", "the daemon's `PATH`")
+	s.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the host's `NAME` in Kubernetes (default $NODE_NAME)")
+	s.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's `DIR`")
+	s.StringVar(&f.cdi, "cdi", "/var/run/cdi", "`DIR` of the Container Device Interface")
+	s.IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host")
+	s.StringVar(&f.pods, "pods", "", "`URL` that knows pods, for a server without a token (default: the cluster's API server)")
+	s.BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, and has a list of this host's pods only")
+	root.AddCommand(c)
+	return root
+}
+
+func serve(ctx context.Context, f *flags) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if f.node == "" {
+		return errors.New("--node is needed: the host's name in Kubernetes")
+	}
+	place, err := launch.At(f.socket)
+	if err != nil {
+		return err
+	}
+	lookup, err := f.lookup()
+	if err != nil {
+		return err
+	}
+	node := &pods.Node{
+		Name: f.node, Place: place, Slots: f.slots, Daemon: pods.Control{Socket: place.Socket}, Lookup: lookup, Log: log,
+		Holders: func(ctx context.Context) (map[string]kubelet.Holder, error) {
+			return kubelet.Holders(ctx, filepath.Join(f.kubelet, kubelet.ResourcesSocket), pods.Resource)
+		},
+	}
+	if err := node.Open(f.cdi); err != nil {
+		return err
+	}
+	var both sync.WaitGroup
+	both.Go(func() { node.Sweep(ctx) })
+	plugin := &kubelet.Plugin{Resource: pods.Resource, Dir: filepath.Join(f.kubelet, "device-plugins"), Devices: node, Log: log}
+	err = plugin.Run(ctx)
+	both.Wait()
+	return err
+}
+
+// lookup is how a pod's labels are found.
+func (f *flags) lookup() (func(context.Context, kubelet.Holder) (*pods.Pod, error), error) {
+	if f.pods == "" {
+		if f.fromKubelet {
+			return nil, errors.New("--pods-of-kubelet needs --pods URL")
+		}
+		api, err := pods.InCluster()
+		if err != nil {
+			return nil, err
+		}
+		return api.Pod, nil
+	}
+	api, err := pods.At(f.pods)
+	if err != nil {
+		return nil, err
+	}
+	if f.fromKubelet {
+		return api.OnHost, nil
+	}
+	return api.Pod, nil
+}

@@ -1,0 +1,268 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Dir is where the kubelet and its plugins have their sockets.
+const Dir = api.DevicePluginPath
+
+// A Device is what a container can ask for one of.
+type Device struct {
+	ID      string
+	Healthy bool
+}
+
+// Devices are those of a resource.
+type Devices interface {
+	// Watch calls tell with all devices, now and when they change, until ctx ends.
+	Watch(ctx context.Context, tell func([]Device) error) error
+	// Allocate says by which names of the Container Device Interface a container gets the devices.
+	// It may be asked twice for the same ones.
+	Allocate(ctx context.Context, ids []string) ([]string, error)
+	// Prepare is called before a container starts that has them, also if it has started before. If it
+	// fails, the kubelet tries again later.
+	Prepare(ctx context.Context, ids []string) error
+}
+
+// A Plugin offers the devices of a resource to the kubelet of this host.
+type Plugin struct {
+	Resource string // for example vrdma.io/nic
+	Dir      string // of the kubelet's sockets
+	Devices  Devices
+	Log      *slog.Logger
+
+	// The kubelet's directory is looked at this often: a second if zero. Looking is enough. A watch
+	// (inotify) misses nothing either, but has to begin anew whenever the directory itself is replaced.
+	Every time.Duration
+}
+
+// Run serves until ctx ends. It survives restarts of the kubelet, and waits for one that is not there.
+func (p *Plugin) Run(ctx context.Context) error {
+	every := p.Every
+	if every == 0 {
+		every = time.Second
+	}
+	said := ""
+	for {
+		err := p.serve(ctx, every)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			p.Log.Warn("not offered to the kubelet, will try again", "resource", p.Resource, "error", err)
+		}
+		if err == nil {
+			said = ""
+		}
+		if !pause(ctx, every) {
+			return nil
+		}
+	}
+}
+
+// serve listens, registers, and returns when the kubelet has gone or has forgotten us.
+func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
+	kubelet := filepath.Join(p.Dir, filepath.Base(api.KubeletSocket))
+	before, err := identify(kubelet)
+	if err != nil {
+		return fmt.Errorf("no kubelet: %w", err)
+	}
+	listener, err := p.listen()
+	if err != nil {
+		return err
+	}
+	own, err := identify(p.socket())
+	if err != nil {
+		listener.Close()
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := grpc.NewServer()
+	api.RegisterDevicePluginServer(server, &answers{plugin: p, ctx: ctx})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		cancel()
+		server.Stop()
+		<-served
+		p.leave(own)
+	}()
+	if err := p.register(ctx, kubelet); err != nil {
+		return err
+	}
+	p.Log.Info("offered to the kubelet", "resource", p.Resource, "socket", p.socket())
+	for pause(ctx, every) {
+		if now, err := identify(kubelet); err != nil || now != before {
+			p.Log.Info("the kubelet has restarted", "resource", p.Resource)
+			return nil
+		}
+		if now, err := identify(p.socket()); err != nil || now != own {
+			p.Log.Info("the kubelet has removed our socket", "resource", p.Resource)
+			return nil
+		}
+	}
+	return nil
+}
+
+// socket is ours: the kubelet finds it by its name in its own directory.
+func (p *Plugin) socket() string { return filepath.Join(p.Dir, endpoint(p.Resource)) }
+
+func endpoint(resource string) string {
+	name := []byte(resource)
+	for i, c := range name {
+		if c == '/' || c == '.' {
+			name[i] = '-'
+		}
+	}
+	return string(name) + ".sock"
+}
+
+// listen makes the socket. What a killed plugin left is replaced; one that answers is not.
+func (p *Plugin) listen() (net.Listener, error) {
+	path := p.socket()
+	if conn, err := net.Dial("unix", path); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: another plugin serves %s here: end that one", path, p.Resource)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	// Only leave removes it: after the kubelet has, the next one may have this name already.
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	return listener, nil
+}
+
+// leave removes our socket, unless another has its name by now.
+func (p *Plugin) leave(own identity) {
+	if now, err := identify(p.socket()); err == nil && now == own {
+		os.Remove(p.socket())
+	}
+}
+
+func (p *Plugin) register(ctx context.Context, kubelet string) error {
+	conn, err := grpc.NewClient("unix:"+kubelet, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
+		Version:      api.Version,
+		Endpoint:     endpoint(p.Resource),
+		ResourceName: p.Resource,
+		Options:      options(),
+	})
+	if err != nil {
+		return fmt.Errorf("the kubelet at %s does not take %s: %w", kubelet, p.Resource, err)
+	}
+	return nil
+}
+
+// An identity tells a file from another one that has its name later. An inode's number alone is used again.
+type identity struct {
+	inode uint64
+	made  syscall.Timespec
+}
+
+func identify(path string) (identity, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return identity{}, err
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	return identity{stat.Ino, stat.Ctim}, nil
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// answers are what the kubelet gets to hear.
+type answers struct {
+	api.UnimplementedDevicePluginServer
+	plugin *Plugin
+	ctx    context.Context // ends with the server, which does not wait for streams
+}
+
+func (a *answers) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
+	return options(), nil
+}
+
+func options() *api.DevicePluginOptions { return &api.DevicePluginOptions{PreStartRequired: true} }
+
+func (a *answers) PreStartContainer(ctx context.Context, request *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+	if err := a.plugin.Devices.Prepare(ctx, request.DevicesIds); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return &api.PreStartContainerResponse{}, nil
+}
+
+// ListAndWatch tells the devices, as long as the kubelet listens.
+func (a *answers) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(a.ctx, cancel)()
+	err := a.plugin.Devices.Watch(ctx, func(devices []Device) error {
+		var list api.ListAndWatchResponse
+		for _, d := range devices {
+			health := api.Unhealthy
+			if d.Healthy {
+				health = api.Healthy
+			}
+			list.Devices = append(list.Devices, &api.Device{ID: d.ID, Health: health})
+		}
+		return stream.Send(&list)
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// Allocate answers for each container of a pod.
+func (a *answers) Allocate(ctx context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
+	var all api.AllocateResponse
+	for _, container := range request.ContainerRequests {
+		names, err := a.plugin.Devices.Allocate(ctx, container.DevicesIds)
+		if err != nil {
+			// The kubelet shows this in the pod's events.
+			return nil, status.Error(codes.FailedPrecondition, err.Error())
+		}
+		var one api.ContainerAllocateResponse
+		for _, name := range names {
+			one.CdiDevices = append(one.CdiDevices, &api.CDIDevice{Name: name})
+		}
+		all.ContainerResponses = append(all.ContainerResponses, &one)
+	}
+	return &all, nil
+}

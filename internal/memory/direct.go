@@ -1,0 +1,36 @@
+package memory
+
+// A Direct backing is in the daemon's memory already, all of it, so its regions need no windows:
+// the memory of a virtual machine, where an offset is a guest-physical address and a region has
+// a piece for every run of pages. Whoever has made it keeps it mapped until every Space in it is
+// closed and every region released. Its Map is never called.
+type Direct interface {
+	Backing
+	// Slice is the n bytes at an offset; nil if some of them are not memory.
+	Slice(offset, n uint64) []byte
+	// Contains reports whether an address of the daemon lies in it.
+	Contains(addr uintptr) bool
+}
+
+// addDirect appends an extent of memory that is mapped already: EFAULT if it is none. Extents
+// that follow one another there are one piece.
+func (r *Region) addDirect(d Direct, e Extent) error {
+	if e.Length == 0 {
+		return nil
+	}
+	mem := d.Slice(e.Offset, e.Length)
+	if mem == nil {
+		return errNotMemory
+	}
+	if last := r.last(); last != nil && last.mem != nil && last.at+last.n == e.Offset {
+		if both := d.Slice(last.at, last.n+e.Length); both != nil {
+			last.mem, last.n = both, last.n+e.Length
+			return nil
+		}
+	}
+	r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length, at: e.Offset, mem: mem})
+	return nil
+}
+
+// OnRelease has f called when the region is released. f must not wait.
+func (r *Region) OnRelease(f func()) { r.released = f }

@@ -1,0 +1,154 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vrdma/internal/tenant"
+)
+
+// A Pod is what Kubernetes knows of one, as far as we ask.
+type Pod struct {
+	Namespace, Name, UID string
+	Labels, Annotations  map[string]string
+}
+
+func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
+
+// Annotations of pods.
+const (
+	annotations       = "vrdma.io/"
+	annotationNIC     = annotations + "nic"
+	annotationNetwork = annotations + "network"
+	annotationAddress = annotations + "address"
+)
+
+// Labels of NICs that were made for a pod. No pod can set them.
+const (
+	labelNode = annotations + "node" // whose plugin made it, and takes it away
+	labelPod  = annotations + "pod"  // the pod's UID
+)
+
+// Choose says which NIC a pod gets. made is nil if the NIC was declared.
+func Choose(w World, node string, p *Pod) (nic tenant.Key, made *tenant.NIC, err error) {
+	of, err := w.tenantOf(p)
+	if err != nil {
+		return nic, nil, err
+	}
+	for name := range p.Annotations {
+		if strings.HasPrefix(name, annotations) && !slices.Contains([]string{annotationNIC, annotationNetwork, annotationAddress}, name) {
+			return nic, nil, fmt.Errorf("the annotation %s is not known: there are %s, %s and %s", name, annotationNIC, annotationNetwork, annotationAddress)
+		}
+	}
+	if name, found := p.Annotations[annotationNIC]; found {
+		if p.Annotations[annotationNetwork] != "" || p.Annotations[annotationAddress] != "" {
+			return nic, nil, fmt.Errorf("a declared NIC (annotation %s) has its network and address already: leave out %s and %s", annotationNIC, annotationNetwork, annotationAddress)
+		}
+		nic = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+		if !slices.Contains(w.NICs, nic) {
+			return nic, nil, fmt.Errorf("tenant %s has no NIC %q (annotation %s): declare it, or correct the name", of, name, annotationNIC)
+		}
+		return nic, nil, nil
+	}
+	made, err = w.make(of, node, p)
+	if err != nil {
+		return nic, nil, err
+	}
+	return made.Key(), made, nil
+}
+
+// A World is what is declared, as far as a choice needs it.
+type World struct {
+	Tenants  []*tenant.Tenant
+	Networks []tenant.Key
+	NICs     []tenant.Key
+}
+
+// tenantOf is the tenant that has the pod's namespace.
+func (w World) tenantOf(p *Pod) (string, error) {
+	var of []string
+	for _, t := range w.Tenants {
+		if slices.Contains(t.Spec.Namespaces, p.Namespace) {
+			of = append(of, t.Metadata.Name)
+		}
+	}
+	switch len(of) {
+	case 1:
+		return of[0], nil
+	case 0:
+		return "", fmt.Errorf("namespace %s is no tenant's: have the operator name it in spec.namespaces of a Tenant", p.Namespace)
+	}
+	return "", fmt.Errorf("namespace %s is of more than one tenant, %s: have the operator take it from the others", p.Namespace, strings.Join(of, " and "))
+}
+
+// make is a NIC for the pod alone.
+func (w World) make(of, node string, p *Pod) (*tenant.NIC, error) {
+	if p.UID == "" {
+		return nil, errors.New("the pod has no UID")
+	}
+	network, err := w.network(of, p)
+	if err != nil {
+		return nil, err
+	}
+	n := &tenant.NIC{Metadata: tenant.Metadata{Name: nameFor(p), Tenant: of, Labels: maps.Clone(p.Labels)}}
+	if n.Metadata.Labels == nil {
+		n.Metadata.Labels = make(map[string]string)
+	}
+	for name := range n.Metadata.Labels {
+		// Nobody but us says which NICs are ours to take away.
+		if strings.HasPrefix(name, annotations) {
+			return nil, fmt.Errorf("the label %s begins with %s, which is for annotations: rename it", name, annotations)
+		}
+	}
+	n.Metadata.Labels[labelNode], n.Metadata.Labels[labelPod] = node, p.UID
+	n.Spec.Network = network
+	if text := p.Annotations[annotationAddress]; text != "" {
+		if n.Spec.Address, err = netip.ParseAddr(text); err != nil {
+			return nil, fmt.Errorf("the annotation %s: %w", annotationAddress, err)
+		}
+	}
+	return n, nil
+}
+
+// network is the one that the pod names, or the only one.
+func (w World) network(of string, p *Pod) (string, error) {
+	var all []string
+	for _, k := range w.Networks {
+		if k.Tenant == of {
+			all = append(all, k.Name)
+		}
+	}
+	slices.Sort(all)
+	name, said := p.Annotations[annotationNetwork]
+	switch {
+	case said && slices.Contains(all, name):
+		return name, nil
+	case said:
+		return "", fmt.Errorf("tenant %s has no network %q (annotation %s): it has %s", of, name, annotationNetwork, list(all))
+	case len(all) == 1:
+		return all[0], nil
+	}
+	return "", fmt.Errorf("tenant %s has %s: say which with the annotation %s, or which NIC with %s", of, list(all), annotationNetwork, annotationNIC)
+}
+
+func list(names []string) string {
+	switch {
+	case len(names) == 0:
+		return "no networks"
+	case len(names) > 8:
+		return fmt.Sprintf("%s and %d other networks", strings.Join(names[:8], ", "), len(names)-8)
+	}
+	return "networks " + strings.Join(names, ", ")
+}
+
+// nameFor is what the NIC of a pod is called: like the pod, as far as a DNS label goes, and like no other.
+func nameFor(p *Pod) string {
+	name := strings.ReplaceAll(p.Name, ".", "-")
+	name = strings.TrimRight(name[:min(len(name), 46)], "-")
+	uid := strings.ReplaceAll(p.UID, "-", "")
+	return name + "-" + uid[:min(len(uid), 16)]
+}

@@ -1,0 +1,72 @@
+package pods
+
+import (
+	"errors"
+
+	"vrdma/internal/control"
+	"vrdma/internal/tenant"
+)
+
+// Control is a daemon that is asked through its control socket.
+type Control struct{ Socket string } // of programs
+
+// World reads what is declared.
+func (c Control) World() (w World, err error) {
+	for _, kind := range []tenant.Kind{tenant.KindTenant, tenant.KindNetwork, tenant.KindNIC} {
+		reply, err := control.Get(c.Socket, control.Selection{Kind: kind})
+		if err != nil {
+			return w, err
+		}
+		for _, item := range reply.Items {
+			switch kind {
+			case tenant.KindNetwork:
+				w.Networks = append(w.Networks, item.Key)
+			case tenant.KindNIC:
+				w.NICs = append(w.NICs, item.Key)
+			default:
+				o, err := tenant.Unmarshal(item.Object)
+				if err != nil {
+					return w, err
+				}
+				if t, ok := o.(*tenant.Tenant); ok {
+					w.Tenants = append(w.Tenants, t)
+				}
+			}
+		}
+	}
+	return w, nil
+}
+
+// Put declares a NIC, or declares it again.
+func (c Control) Put(n *tenant.NIC) error {
+	text, err := tenant.YAML(n)
+	if err != nil {
+		return err
+	}
+	reply, err := control.Apply(c.Socket, []control.File{{Name: n.Key().Path(), Text: string(text)}}, false)
+	if err != nil {
+		return err
+	}
+	if len(reply.Warnings) > 0 {
+		return errors.New(reply.Warnings[0])
+	}
+	return nil
+}
+
+// Delete takes NICs away. Their pods are gone: whoever still has one open loses it.
+func (c Control) Delete(nics []tenant.Key) error {
+	_, err := control.Delete(c.Socket, nics, true, false)
+	return err
+}
+
+// Made are the NICs that were made for pods of a host.
+func (c Control) Made(node string) (nics []tenant.Key, err error) {
+	reply, err := control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{labelNode: node}})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range reply.Items {
+		nics = append(nics, item.Key)
+	}
+	return nics, nil
+}

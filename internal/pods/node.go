@@ -1,0 +1,298 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"vrdma/internal/container"
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+// Resource is what a container asks the kubelet for, in its limits.
+const Resource = "vrdma.io/nic"
+
+// Kind is what the slots are called for the container engine.
+const Kind = "vrdma.io/pod"
+
+// A Node gives the pods of this host their NICs. It is the Devices of a kubelet's plugin.
+type Node struct {
+	Name    string       // of the host, as Kubernetes calls it
+	Place   launch.Place // the daemon's
+	Slots   int
+	Daemon  Daemon
+	Holders func(context.Context) (map[string]kubelet.Holder, error) // by slot
+	Lookup  func(context.Context, kubelet.Holder) (*Pod, error)      // ErrUnknown: not yet
+	Log     *slog.Logger
+	Every   time.Duration // how often it looks what has gone; ten seconds if zero
+
+	// mu is held while slots or NICs change, so that no NIC is taken for one that a pod has left
+	// before the pod has got it.
+	mu sync.Mutex
+}
+
+// ErrUnknown means that nothing is known of a pod yet.
+var ErrUnknown = errors.New("the pod is not known yet")
+
+// A Daemon declares NICs.
+type Daemon interface {
+	World() (World, error)
+	Put(*tenant.NIC) error
+	Delete([]tenant.Key) error
+	// Made are the NICs that were made for pods of a host.
+	Made(node string) ([]tenant.Key, error)
+}
+
+// Dir is where the slots are.
+func (n *Node) Dir() string { return n.Place.Socket + ".pods" }
+
+func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
+
+// Open makes the directory of slots, and writes into a directory of the Container Device Interface how they
+// are mounted. Both stay, for pods that are there when we are not.
+func (n *Node) Open(cdi string) error {
+	if n.Slots < 1 || n.Slots > 4096 {
+		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
+	}
+	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	spec := &container.Spec{Version: container.CDIVersion, Kind: Kind}
+	for i := range n.Slots {
+		// A NIC's directory is the one below its gate.
+		at := launch.Place{Socket: filepath.Join(n.link(strconv.Itoa(i)), "nic", "vrdma.sock")}
+		spec.Devices = append(spec.Devices, container.NewDevice(strconv.Itoa(i), at))
+	}
+	if err := os.MkdirAll(cdi, 0o755); err != nil {
+		return err
+	}
+	file := filepath.Join(cdi, "vrdma.io-pod.json")
+	return replace(file, spec.Text())
+}
+
+func replace(path string, text []byte) error {
+	part := path + ".part"
+	if err := os.WriteFile(part, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
+}
+
+// Watch tells the slots, which work as long as the daemon does.
+func (n *Node) Watch(ctx context.Context, tell func([]kubelet.Device) error) error {
+	healthy, told := false, false
+	for {
+		_, err := n.Daemon.World()
+		if now := err == nil; now != healthy || !told {
+			if !now {
+				n.Log.Warn("no NICs for pods: the daemon does not answer", "error", err)
+			}
+			healthy, told = now, true
+			devices := make([]kubelet.Device, n.Slots)
+			for i := range devices {
+				devices[i] = kubelet.Device{ID: strconv.Itoa(i), Healthy: healthy}
+			}
+			if err := tell(devices); err != nil {
+				return err
+			}
+		}
+		if !wait(ctx, n.every()/4) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (n *Node) every() time.Duration {
+	if n.Every == 0 {
+		return 10 * time.Second
+	}
+	return n.Every
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// Allocate names the slots.
+func (n *Node) Allocate(_ context.Context, ids []string) (names []string, err error) {
+	// A container has one NIC: both would be mounted at the same place.
+	if len(ids) != 1 {
+		return nil, fmt.Errorf("a container has one NIC: ask for %s: 1, not %d", Resource, len(ids))
+	}
+	for _, id := range ids {
+		if !n.valid(id) {
+			return nil, fmt.Errorf("this host has no slot %q", id)
+		}
+		names = append(names, Kind+"="+id)
+	}
+	return names, nil
+}
+
+func (n *Node) valid(id string) bool {
+	i, err := strconv.Atoi(id)
+	return err == nil && i >= 0 && i < n.Slots && strconv.Itoa(i) == id
+}
+
+// patience is how long a pod may be unknown. The kubelet gives us half a minute.
+const patience = 20 * time.Second
+
+// Prepare finds out whose slots these are, and links them to the pod's NIC.
+func (n *Node) Prepare(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		if !n.valid(id) {
+			return fmt.Errorf("this host has no slot %q", id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pod, err := n.podOf(ctx, ids[0])
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w, err := n.Daemon.World()
+	if err != nil {
+		return err
+	}
+	nic, made, err := Choose(w, n.Name, pod)
+	if err != nil {
+		return fmt.Errorf("no NIC for pod %v: %w", pod, err)
+	}
+	if made != nil {
+		if err := n.Daemon.Put(made); err != nil {
+			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
+		}
+	}
+	at, err := n.Place.NIC(nic.Tenant, nic.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(at.Preload()); err != nil {
+		return fmt.Errorf("NIC %s for pod %v is not on this host: %w", nic.Path(), pod, err)
+	}
+	for _, id := range ids {
+		if err := n.occupy(id, at.Gate()); err != nil {
+			return err
+		}
+	}
+	n.Log.Info("a pod has its NIC", "pod", pod.String(), "nic", nic.Path(), "slots", ids)
+	return nil
+}
+
+// podOf waits until it is known whose slot it is, and what that pod's labels are: it gets the NIC that they
+// say, and no other meanwhile.
+func (n *Node) podOf(ctx context.Context, id string) (*Pod, error) {
+	var err error
+	for {
+		var holders map[string]kubelet.Holder
+		if holders, err = n.Holders(ctx); err == nil {
+			holder, found := holders[id]
+			err = ErrUnknown
+			if found {
+				var pod *Pod
+				if pod, err = n.Lookup(ctx, holder); err == nil {
+					return pod, nil
+				}
+				err = fmt.Errorf("pod %s/%s: %w", holder.Namespace, holder.Name, err)
+			}
+		}
+		if !wait(ctx, 100*time.Millisecond) {
+			return nil, fmt.Errorf("slot %s: %w", id, err)
+		}
+	}
+}
+
+// occupy links a slot to a directory.
+func (n *Node) occupy(id, gate string) error {
+	part := filepath.Join(n.Dir(), ".part")
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(gate, part); err != nil {
+		return err
+	}
+	return os.Rename(part, n.link(id))
+}
+
+// Sweep empties slots, and takes away the NICs that were made for pods which are gone, until ctx ends.
+func (n *Node) Sweep(ctx context.Context) {
+	said := ""
+	for {
+		err := n.sweep(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && err.Error() != said {
+			n.Log.Warn("cannot see which pods are gone, will try again", "error", err)
+			said = err.Error()
+		} else if err == nil {
+			said = ""
+		}
+		if !wait(ctx, n.every()) {
+			return
+		}
+	}
+}
+
+func (n *Node) sweep(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	holders, err := n.Holders(ctx)
+	if err != nil {
+		return err // nothing is torn down because somebody does not answer
+	}
+	entries, err := os.ReadDir(n.Dir())
+	if err != nil {
+		return err
+	}
+	used := make(map[string]bool) // gates
+	for _, e := range entries {
+		gate, err := os.Readlink(n.link(e.Name()))
+		if err != nil {
+			continue
+		}
+		if _, held := holders[e.Name()]; held {
+			used[gate] = true
+		} else if err := os.Remove(n.link(e.Name())); err != nil {
+			return err
+		}
+	}
+	made, err := n.Daemon.Made(n.Name)
+	if err != nil {
+		return err
+	}
+	var gone []tenant.Key
+	for _, nic := range made {
+		at, err := n.Place.NIC(nic.Tenant, nic.Name)
+		if err == nil && !used[at.Gate()] {
+			gone = append(gone, nic)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	n.Log.Info("the pods of NICs are gone", "nics", gone)
+	return n.Daemon.Delete(gone)
+}

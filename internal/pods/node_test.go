@@ -1,0 +1,291 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+// A cluster stands in for everything around a Node.
+type cluster struct {
+	mu      sync.Mutex
+	world   World // guarded by mu, as the others
+	down    error // what the daemon answers instead
+	made    map[tenant.Key]*tenant.NIC
+	holders map[string]kubelet.Holder
+	pods    map[kubelet.Holder]*Pod
+	place   launch.Place
+}
+
+func (c *cluster) World() (World, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.world, c.down
+}
+
+func (c *cluster) Put(n *tenant.NIC) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[n.Key()] = n
+	return directory(c.place, n.Key())
+}
+
+func (c *cluster) Delete(nics []tenant.Key) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range nics {
+		delete(c.made, k)
+	}
+	return nil
+}
+
+func (c *cluster) Made(node string) (nics []tenant.Key, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, n := range c.made {
+		if n.Metadata.Labels[labelNode] == node {
+			nics = append(nics, k)
+		}
+	}
+	return nics, nil
+}
+
+// names are those of the NICs that were made.
+func (c *cluster) names() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.made {
+		out = append(out, k.Path())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (c *cluster) set(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// directory makes what a daemon makes of a NIC, as far as it is looked at.
+func directory(place launch.Place, k tenant.Key) error {
+	at, err := place.NIC(k.Tenant, k.Name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(at.Dir(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(at.Preload(), nil, 0o644)
+}
+
+func start(t *testing.T) (*cluster, *Node) {
+	t.Helper()
+	place, err := launch.At(filepath.Join(t.TempDir(), "vrdma.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{world: example(), made: map[tenant.Key]*tenant.NIC{}, holders: map[string]kubelet.Holder{}, pods: map[kubelet.Holder]*Pod{}, place: place}
+	n := &Node{
+		Name: "node1", Place: place, Slots: 3, Daemon: c, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Every: 4 * time.Millisecond,
+		Holders: func(context.Context) (map[string]kubelet.Holder, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return maps.Clone(c.holders), nil
+		},
+		Lookup: func(_ context.Context, h kubelet.Holder) (*Pod, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if p := c.pods[h]; p != nil {
+				return p, nil
+			}
+			return nil, ErrUnknown
+		},
+	}
+	if err := n.Open(filepath.Join(t.TempDir(), "cdi")); err != nil {
+		t.Fatal(err)
+	}
+	return c, n
+}
+
+func TestSlots(t *testing.T) {
+	c, n := start(t)
+	shop := kubelet.Holder{Namespace: "web", Name: "shop"}
+	c.holders["1"], c.holders["2"] = shop, shop
+	c.pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "77"}
+	for _, slot := range []string{"1", "2"} { // two containers of a pod have one NIC
+		if err := n.Prepare(t.Context(), []string{slot}); err != nil {
+			t.Fatal(err)
+		}
+		at, _ := n.Place.NIC("red", "shop-77")
+		if to, err := os.Readlink(n.link(slot)); err != nil || to != at.Gate() {
+			t.Errorf("slot %s leads to %s (%v), want %s", slot, to, err, at.Gate())
+		}
+		// What the CDI file says of the slot is there.
+		if _, err := os.Stat(filepath.Join(n.link(slot), "nic", "vrdma.sock.d", "ld.so.preload")); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, want := c.names(), []string{"red/shop-77"}; !slices.Equal(got, want) {
+		t.Errorf("NICs %v, want %v", got, want)
+	}
+	// Another host's NIC stays, whoever is here.
+	other := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
+	c.made[other.Key()] = other
+	delete(c.holders, "1")
+	if err := n.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(n.link("1")); err == nil {
+		t.Error("a slot that nobody has still leads somewhere")
+	}
+	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) {
+		t.Errorf("NICs %v, want %v: the other container is there", got, want)
+	}
+	delete(c.holders, "2")
+	if err := n.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.names(), []string{"red/far"}; !slices.Equal(got, want) {
+		t.Errorf("NICs %v, want %v", got, want)
+	}
+}
+
+// A pod gets no NIC before it is known which, and none if there is none for it.
+func TestPrepareWaits(t *testing.T) {
+	c, n := start(t)
+	shop := kubelet.Holder{Namespace: "web", Name: "shop"}
+	done := make(chan error, 1)
+	go func() { done <- n.Prepare(t.Context(), []string{"0"}) }()
+	c.set(func() { c.holders["0"] = shop })
+	time.Sleep(20 * time.Millisecond) // if it went on without the labels, it would here
+	if _, err := os.Lstat(n.link("0")); err == nil {
+		t.Error("a pod of which nothing is known has a NIC")
+	}
+	c.set(func() { c.pods[shop] = &Pod{Namespace: "web", Name: "shop", UID: "1"} })
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.Prepare(ctx, []string{"2"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a slot of nobody's: %v", err)
+	}
+	for _, id := range []string{"3", "-1", "01", "../0", ""} {
+		if err := n.Prepare(t.Context(), []string{id}); err == nil {
+			t.Errorf("slot %q was prepared", id)
+		}
+	}
+	stranger := kubelet.Holder{Namespace: "kube-system", Name: "x"}
+	c.holders["1"], c.pods[stranger] = stranger, &Pod{Namespace: "kube-system", Name: "x", UID: "2"}
+	if err := n.Prepare(t.Context(), []string{"1"}); err == nil || !strings.Contains(err.Error(), "no tenant's") {
+		t.Errorf("a pod of no tenant's: %v", err)
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	_, n := start(t)
+	if names, err := n.Allocate(t.Context(), []string{"2"}); err != nil || !slices.Equal(names, []string{"vrdma.io/pod=2"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	for _, ids := range [][]string{{"3"}, {"0", "1"}, {}} {
+		if names, err := n.Allocate(t.Context(), ids); err == nil {
+			t.Errorf("%v became %v", ids, names)
+		}
+	}
+}
+
+// The slots work as long as the daemon does.
+func TestWatch(t *testing.T) {
+	c, n := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := make(chan []kubelet.Device)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- n.Watch(ctx, func(d []kubelet.Device) error {
+			select {
+			case told <- d:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	for _, down := range []error{nil, errors.New("down"), nil} {
+		c.set(func() { c.down = down })
+		if got := <-told; len(got) != 3 || got[0].ID != "0" || got[2].ID != "2" || got[1].Healthy != (down == nil) {
+			t.Errorf("daemon %v: devices %v", down, got)
+		}
+	}
+	cancel()
+	<-ended
+}
+
+func TestAPI(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var shop metadata
+	shop.Metadata.Name, shop.Metadata.Namespace, shop.Metadata.UID = "shop", "web", "77"
+	shop.Metadata.Labels = map[string]string{"role": "db"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/pods":
+			json.NewEncoder(w).Encode(map[string]any{"items": []metadata{{}, shop}})
+		case r.Header.Get("Authorization") != "Bearer secret":
+			w.WriteHeader(http.StatusForbidden)
+		case r.URL.Path == "/api/v1/namespaces/web/pods/shop":
+			json.NewEncoder(w).Encode(shop)
+		case strings.HasSuffix(r.URL.Path, "/garbage"):
+			w.Write([]byte("{"))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer server.Close()
+	a, err := At(server.URL + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); err == nil || !strings.Contains(err.Error(), "right to get pods") {
+		t.Errorf("without a token: %v", err)
+	}
+	if p, err := a.OnHost(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); err != nil || p.UID != "77" {
+		t.Errorf("from a list: %v, %v", p, err)
+	}
+	if _, err := a.OnHost(t.Context(), kubelet.Holder{Namespace: "web", Name: "other"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("not in the list: %v", err)
+	}
+	a.Token = token
+	if p, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); err != nil || p.UID != "77" || p.Labels["role"] != "db" {
+		t.Errorf("%v, %v", p, err)
+	}
+	if _, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "other"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a pod that is not there: %v", err)
+	}
+	if _, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "garbage"}); err == nil {
+		t.Error("garbage is a pod")
+	}
+	for _, bad := range []string{"", "127.0.0.1:10255", "ftp://x"} {
+		if _, err := At(bad); err == nil {
+			t.Errorf("At(%q) works", bad)
+		}
+	}
+}

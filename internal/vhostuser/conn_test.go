@@ -1,0 +1,174 @@
+package vhostuser
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFrontEndErrors(t *testing.T) {
+	zero, err := os.OpenFile("/dev/zero", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zero.Close()
+	small := memfd(t, 4096)
+	region := func(v ...uint64) []byte { return append(u32(1, 0), u64(v...)...) }
+	for _, c := range []struct {
+		name, want string
+		send       func(f *frontEnd)
+	}{
+		{"unknown", "request 99 is of no feature", func(f *frontEnd) { f.ask(99, 0, nil, false) }},
+		{"reply", "came as a reply", func(f *frontEnd) { f.ask(setOwner, flagReply, nil, false) }},
+		{"version", "version 3", func(f *frontEnd) { f.ask(setOwner, 2, nil, false) }},
+		{"short", "has 7 bytes", func(f *frontEnd) { f.ask(setFeatures, 0, make([]byte, 7), false) }},
+		{"long", "bytes: it has", func(f *frontEnd) { f.ask(setMemTable, 0, make([]byte, maxPayload+1), false) }},
+		{"feature", "were not offered", func(f *frontEnd) { f.ask(setFeatures, 0, u64(1<<34), false) }},
+		{"protocol feature", "were not offered", func(f *frontEnd) { f.ask(setProtocolFeatures, 0, u64(1<<40), false) }},
+		{"ring", "virtqueue 7 is none of 2", func(f *frontEnd) { f.ask(setVringNum, 0, u32(7, 16), false) }},
+		{"ring size", "power of two", func(f *frontEnd) { f.ask(setVringNum, 0, u32(0, 17), false) }},
+		{"ring size 0", "power of two", func(f *frontEnd) { f.ask(setVringNum, 0, u32(0, 0), false) }},
+		{"kick without memory", "does not lie in guest memory", func(f *frontEnd) { f.ask(setVringKick, 0, u64(0), false, number(event(t))) }},
+		{"kick is a file", "no eventfd", func(f *frontEnd) { f.ask(setVringKick, 0, u64(0), false, int(zero.Fd())) }},
+		{"call is a file", "no eventfd", func(f *frontEnd) { f.ask(setVringCall, 0, u64(0), false, int(zero.Fd())) }},
+		{"no descriptor", "descriptor is missing", func(f *frontEnd) { f.ask(setVringCall, 0, u64(0), false) }},
+		{"a ring too many", "virtqueue 2 is none", func(f *frontEnd) { f.ask(setVringCall, 0, u64(2), false, number(event(t))) }},
+		{"descriptors nobody wants", "came with 1 descriptors", func(f *frontEnd) { f.ask(setOwner, 0, nil, false, int(zero.Fd())) }},
+		{"memory without descriptor", "with 0 descriptors", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false) }},
+		{"memory beyond its file", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 8192, 0, 0), false, int(small.Fd())) }},
+		{"memory at an offset beyond", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 1), false, int(small.Fd())) }},
+		{"memory that wraps", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(^uint64(0), 4096, 0, 0), false, int(small.Fd())) }},
+		{"memory of a device", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(zero.Fd())) }},
+		{"empty memory", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 0, 0, 0), false, int(small.Fd())) }},
+		{"memory that overlaps", "overlap", func(f *frontEnd) {
+			body := append(append(u32(2, 0), u64(0, 4096, 0, 0)...), u64(4095, 4096, 1<<20, 0)...)
+			f.ask(setMemTable, 0, body, false, int(small.Fd()), int(small.Fd()))
+		}},
+		{"more memory than said", "regions in", func(f *frontEnd) { f.ask(setMemTable, 0, u32(8, 0), false) }},
+		{"memory that is not there", "no region", func(f *frontEnd) { f.ask(remMemReg, 0, u64(0, 0, 4096, 0, 0), false) }},
+		{"MTU", "host_mtu=1450", func(f *frontEnd) { f.ask(netSetMTU, 0, u64(1500), false) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := connect(t, &Device{Rings: 2, Queues: 1, MTU: 1450})
+			before := descriptorsOpen(t)
+			c.send(f)
+			if err := f.ended(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v: want %q", err, c.want)
+			}
+			if after := descriptorsOpen(t); after >= before+2 { // its own socket has gone; a test may have opened one
+				t.Errorf("%d descriptors are open: there were %d", after, before)
+			}
+		})
+	}
+}
+
+func descriptorsOpen(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// Regions come and go, and one that somebody holds stays readable.
+func TestMemory(t *testing.T) {
+	f := connect(t, &Device{Rings: 1, Queues: 1})
+	f.ask(setProtocolFeatures, 0, u64(offered), false)
+	f.table()
+	more := memfd(t, 8192)
+	if _, err := more.WriteAt([]byte("more"), 4096); err != nil {
+		t.Fatal(err)
+	}
+	add := append(u64(0), u64(ramBase+ramSize, 4096, 0, 4096)...)
+	if got := f.ask(addMemReg, flagNeed, add, true, int(more.Fd())); le.Uint64(got) != 0 {
+		t.Fatal("refused")
+	}
+	m := f.conn.Memory()
+	copy(f.ram[ramSize-4:], "last")
+	if b := m.Slice(ramBase+ramSize-4, 8); string(b) != "last" {
+		t.Errorf("%q at the end of the first region", b)
+	}
+	region := m.Region(ramBase + ramSize)
+	region.Hold()
+	m.Release()
+	if got := f.ask(remMemReg, flagNeed, add, true); le.Uint64(got) != 0 {
+		t.Fatal("refused")
+	}
+	m = f.conn.Memory()
+	if m.Slice(ramBase+ramSize, 1) != nil || m.Region(ramBase-1) != nil {
+		t.Error("there is memory where none is")
+	}
+	m.Release()
+	if string(region.Bytes()[:4]) != "more" {
+		t.Errorf("%q", region.Bytes()[:4])
+	}
+	region.Release()
+}
+
+// Memory whose file has become shorter ends the connection of whom it is, and nothing else.
+func TestShorterMemory(t *testing.T) {
+	var f *frontEnd
+	faults := make(chan uintptr, 100)
+	f = connect(t, &Device{Rings: 1, Queues: 1, Kicked: func(r *Ring) {
+		if at := Contain(func() {
+			if !r.Begin() {
+				return
+			}
+			defer r.End()
+			var c Chain
+			r.Next(&c)
+			r.Listen()
+		}); at != 0 {
+			faults <- at
+		}
+	}})
+	f.start(1, RingEventIdx)
+	if err := f.file.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	f.rings[0].kick.Write(one)
+	select {
+	case at := <-faults:
+		if !f.conn.Owns(at) {
+			t.Errorf("%#x is nobody's", at)
+		}
+	case <-time.After(wait):
+		t.Fatal("no fault")
+	}
+	f.ask(setVringKick, 0, u64(0), false, number(f.rings[0].kick))
+	if err := f.ended(); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A front end that makes its eventfds block holds up nobody but itself.
+func TestBlockingEvents(t *testing.T) {
+	f := connect(t, echo(Device{Rings: 1, Queues: 1}))
+	f.start(1, 0)
+	r := f.rings[0]
+	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	if _, err := r.call.Write(full); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []*os.File{r.call, r.kick} {
+		if err := unix.SetNonblock(number(e), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _ := f.alloc(1)
+	r.write(0, desc{out, 1, 0, 0})
+	for i := range uint16(4) {
+		r.add(0)
+		for deadline := time.Now().Add(wait); load16(f.ram[r.used:], 2) != i+1; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the ring stands still")
+			}
+		}
+	}
+	f.conn.Close()
+	f.ended()
+}

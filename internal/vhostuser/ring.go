@@ -1,0 +1,256 @@
+package vhostuser
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+)
+
+// maxNum is how many descriptors a ring has at most (virtio 1.1, section 2.6).
+const maxNum = 1 << 15
+
+const (
+	descSize = 16
+
+	descNext     = 1
+	descWrite    = 2 // the device writes it
+	descIndirect = 4 // it is a table of descriptors
+
+	noInterrupt = 1 // in the flags of the available ring
+	noNotify    = 1 // in the flags of the used ring
+)
+
+// ErrBroken is what Next returns of a ring whose driver broke the rules. The ring stands still until the
+// driver starts it again.
+var ErrBroken = errors.New("the driver broke the rules of virtqueues")
+
+// A Ring is a virtqueue.
+//
+//	           SET_VRING_KICK            SET_VRING_ENABLE 1
+//	stopped ─────────────────▶ started ─────────────────▶ enabled: Begin is true
+//	   ▲  GET_VRING_BASE, reset   │  ▲ SET_VRING_ENABLE 0     │
+//	   └──────────────────────────┘  └────────────────────────┘
+//	   ▲                      a broken rule: Begin is false until it is stopped
+//	   └── (and when the front end has gone)
+type Ring struct {
+	Index int
+	conn  *Conn
+	call  atomic.Pointer[os.File] // eventfd; nil: the driver is not interrupted
+	calls atomic.Bool             // it is to be
+
+	mu sync.Mutex // guards everything below
+
+	num                      int
+	descAt, availAt, usedAt  uint64 // addresses in the front end
+	started, enabled, broken bool
+	events                   bool // RingEventIdx
+	memory                   *Memory
+	desc, avail, used        []byte    // nil: they are not all there
+	last                     uint16    // the next of the available ring
+	next                     uint16    // the next of the used ring
+	told                     uint16    // next, when the driver was last told
+	base                     uint16    // what SET_VRING_BASE said
+	mark                     [2]uint16 // last and next at Mark
+	listener                 *listener // while it is started
+	quiet                    bool      // the driver was told not to kick
+}
+
+// A Chain is what the driver made available as one: buffers that the device reads, then those that it
+// writes. They are valid until End.
+type Chain struct {
+	Head uint16
+	Out  [][]byte // to be read
+	In   [][]byte // to be written
+}
+
+// Size is how many bytes the buffers have.
+func Size(buffers [][]byte) (n int) {
+	for _, b := range buffers {
+		n += len(b)
+	}
+	return n
+}
+
+// Begin takes the ring, if it is enabled. End gives it back.
+func (r *Ring) Begin() bool {
+	r.mu.Lock()
+	if r.started && r.enabled && !r.broken && r.desc != nil {
+		return true
+	}
+	r.mu.Unlock()
+	return false
+}
+
+// End gives back what Begin took.
+func (r *Ring) End() { r.mu.Unlock() }
+
+// Waiting is how many chains are available that have not been taken.
+func (r *Ring) Waiting() int { return int(load16(r.avail, 2) - r.last) }
+
+// Next takes a chain. False: there is none. The buffers lie in the guest's memory.
+func (r *Ring) Next(c *Chain) (bool, error) {
+	n := load16(r.avail, 2) - r.last
+	if n == 0 {
+		return false, nil
+	}
+	if int(n) > r.num {
+		return false, r.breaks("%d chains are available in a ring of %d", n, r.num)
+	}
+	slot := 4 + 2*(int(r.last)&(r.num-1))
+	c.Head, c.Out, c.In = load16(r.avail, slot), c.Out[:0], c.In[:0]
+	if err := r.follow(c); err != nil {
+		return false, err
+	}
+	r.last++
+	return true, nil
+}
+
+// follow reads the descriptors of a chain. Each is read once; there are not more than the ring has.
+func (r *Ring) follow(c *Chain) error {
+	table, n, i := r.desc, r.num, int(c.Head)
+	inside := false
+	for count := 0; ; count++ {
+		if count > r.num {
+			return r.breaks("a chain has more than the %d descriptors of its ring, or it loops", r.num)
+		}
+		if i >= n {
+			return r.breaks("descriptor %d is none of %d", i, n)
+		}
+		d := table[descSize*i : descSize*(i+1) : descSize*(i+1)]
+		at, size, flags, next := le.Uint64(d), le.Uint32(d[8:]), le.Uint16(d[12:]), le.Uint16(d[14:])
+		if flags&descIndirect != 0 {
+			if inside || flags&(descNext|descWrite) != 0 || size == 0 || size%descSize != 0 || size/descSize > uint32(r.num) {
+				return r.breaks("an indirect table of %d bytes, with flags %#x", size, flags)
+			}
+			if table = r.memory.Slice(at, uint64(size)); len(table) != int(size) {
+				return r.breaks("an indirect table at %#x, outside of RAM", at)
+			}
+			n, i, inside = int(size)/descSize, 0, true
+			continue
+		}
+		if err := r.buffer(c, at, size, flags); err != nil {
+			return err
+		}
+		if flags&descNext == 0 {
+			return nil
+		}
+		i = int(next)
+	}
+}
+
+// buffer adds what a descriptor describes. It may lie in two regions that follow each other.
+func (r *Ring) buffer(c *Chain, at uint64, size uint32, flags uint16) error {
+	if flags&descWrite == 0 && len(c.In) > 0 {
+		return r.breaks("a buffer to be read follows one to be written")
+	}
+	for size > 0 {
+		b := r.memory.Slice(at, uint64(size))
+		if b == nil {
+			return r.breaks("a buffer at %#x, outside of RAM", at)
+		}
+		if flags&descWrite != 0 {
+			c.In = append(c.In, b)
+		} else {
+			c.Out = append(c.Out, b)
+		}
+		at, size = at+uint64(len(b)), size-uint32(len(b))
+	}
+	return nil
+}
+
+// breaks stops the ring.
+func (r *Ring) breaks(format string, args ...any) error {
+	r.broken = true
+	err := fmt.Errorf("virtqueue %d: %w: %s", r.Index, ErrBroken, fmt.Sprintf(format, args...))
+	if r.conn.device.Broken != nil {
+		r.conn.device.Broken(r, err)
+	}
+	return err
+}
+
+// Mark remembers where the ring is, for Rewind.
+func (r *Ring) Mark() { r.mark = [2]uint16{r.last, r.next} }
+
+// Rewind makes what was taken and put since Mark available again. Nothing of it was published.
+func (r *Ring) Rewind() { r.last, r.next = r.mark[0], r.mark[1] }
+
+// Put gives a chain back, of which n bytes were written. The driver sees it after Publish.
+func (r *Ring) Put(c *Chain, n int) {
+	b := r.used[4+8*(int(r.next)&(r.num-1)):]
+	le.PutUint32(b, uint32(c.Head))
+	le.PutUint32(b[4:], uint32(n))
+	r.next++
+}
+
+// Publish shows the driver what was put, and interrupts it if it wants that.
+func (r *Ring) Publish() {
+	if r.next == r.told {
+		return
+	}
+	flags := uint32(0)
+	if r.quiet && !r.events {
+		flags = noNotify
+	}
+	// The store is a full fence: the driver sees the index, or we see what it wrote before it looked.
+	pair(r.used).Store(flags | uint32(r.next)<<16)
+	wants := false
+	if r.events {
+		at := load16(r.avail, 4+2*r.num)
+		wants = r.next-at-1 < r.next-r.told
+	} else {
+		wants = load16(r.avail, 0)&noInterrupt == 0
+	}
+	r.told = r.next
+	if wants {
+		r.interrupt()
+	}
+}
+
+// Quiet has the driver not kick when it makes chains available, as long as somebody looks anyway.
+func (r *Ring) Quiet() {
+	r.quiet = true
+	if r.events {
+		store16(r.used, 4+8*r.num, r.last-1)
+	} else {
+		pair(r.used).Store(noNotify | uint32(r.told)<<16)
+	}
+}
+
+// Listen has the driver kick when it makes the next chain available, and reports whether there is one
+// already: then it will not.
+func (r *Ring) Listen() bool { return r.ListenFor(1) }
+
+// ListenFor is Listen for somebody whom fewer than n chains that were not taken do not help.
+func (r *Ring) ListenFor(n int) bool {
+	r.quiet = false
+	if r.events {
+		store16(r.used, 4+8*r.num, r.last+uint16(n)-1)
+	} else {
+		pair(r.used).Store(uint32(r.told) << 16)
+	}
+	return int(load16(r.avail, 2)-r.last) >= n
+}
+
+// Conn is whose ring it is.
+func (r *Ring) Conn() *Conn { return r.conn }
+
+// place finds what the ring consists of in memory, whose hold becomes the ring's. mu is held.
+func (r *Ring) place(m *Memory) {
+	if r.memory != nil {
+		r.memory.Release()
+	}
+	r.memory, r.desc, r.avail, r.used = m, nil, nil, nil
+	if m == nil || r.num == 0 || r.descAt|r.availAt|r.usedAt == 0 {
+		return
+	}
+	desc := m.atUser(r.descAt, uint64(descSize*r.num))
+	// Both end with a word of which the pair is read.
+	avail := m.atUser(r.availAt, uint64(4+2*r.num+4))
+	used := m.atUser(r.usedAt, uint64(4+8*r.num+4))
+	if desc == nil || avail == nil || used == nil || !aligned(desc) || !aligned(avail) || !aligned(used) {
+		return
+	}
+	r.desc, r.avail, r.used = desc, avail, used
+}

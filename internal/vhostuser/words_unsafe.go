@@ -1,0 +1,38 @@
+package vhostuser
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Words that the guest changes while we look are read and written whole. Go has atomic operations of 32
+// bits and more, and the words of rings have 16, so a word is part of an aligned pair. setRing has
+// checked that what a ring consists of is aligned and that every pair lies in it.
+
+// pair is the aligned 32 bits at b, which has four bytes at least.
+func pair(b []byte) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer((*[4]byte)(b)))
+}
+
+// aligned reports whether b begins at a multiple of 4.
+func aligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%4 == 0 }
+
+// address is where b begins.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// load16 reads the word at b[at:], which is the first of its pair or the second.
+func load16(b []byte, at int) uint16 {
+	return uint16(pair(b[at&^3:]).Load() >> (at & 2 * 8))
+}
+
+// store16 writes the first word of a pair and leaves the second, which may be somebody else's. It is a
+// full fence.
+func store16(b []byte, at int, v uint16) {
+	p := pair(b[at:])
+	for {
+		old := p.Load()
+		if p.CompareAndSwap(old, old&^0xffff|uint32(v)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/vmline"
+)
+
+const (
+	pageSize = 4096
+	// arenaSize is how far the queues of one session can grow.
+	arenaSize = 1 << 30
+	// growBy is how much more is asked for at a time, at least.
+	growBy = 1 << 20
+	// mostRuns bounds the mappings of the queues of one machine: each run is one, and the whole
+	// daemon may have 65530 of them.
+	mostRuns = 8192
+)
+
+// arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
+// they are a file, somewhere in its memory; here they are mapped once more, side by side.
+type arenaPages struct {
+	ram   *ram
+	mem   []byte // arenaSize, of which there is memory up to ready
+	ready atomic.Uint64
+	ask   func(size uint64) ([]vmline.Run, error)
+	runs  *atomic.Int64 // of the machine
+
+	mu   sync.Mutex
+	mine int64 // guarded by mu: runs of these pages
+}
+
+func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
+	mem, err := unix.Mmap(-1, 0, arenaSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("room for queues: %w", err)
+	}
+	a := &arenaPages{ram: r.hold(), mem: mem, ask: ask, runs: runs}
+	if err = a.add(first); err == nil && a.Ready() < protocol.SharedSize {
+		err = fmt.Errorf("the agent gave %d bytes for queues, which is less than the %d of a doorbell page", a.Ready(), protocol.SharedSize)
+	}
+	if err != nil {
+		a.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// add maps runs at the end.
+func (a *arenaPages) add(runs []vmline.Run) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := int64(len(runs)); a.runs.Add(n) > mostRuns {
+		a.runs.Add(-n)
+		return fmt.Errorf("the machine's memory is in too many pieces for queues: %d, and %d more", a.runs.Load(), n)
+	}
+	a.mine += int64(len(runs))
+	at := a.ready.Load()
+	for _, r := range runs {
+		from := a.ram.run(r)
+		if from == nil || r.Addr%pageSize != 0 || r.Size%pageSize != 0 || r.Size > arenaSize-at {
+			return fmt.Errorf("%d bytes at %#x are no pages of the machine", r.Size, r.Addr)
+		}
+		if err := mapAgain(a.mem[at:at+r.Size], from); err != nil {
+			return fmt.Errorf("map the machine's pages for queues: %w", err)
+		}
+		at += r.Size
+	}
+	// A session begins with zeros. What the agent says is a new file need not be one.
+	clear(a.mem[a.ready.Load():at])
+	a.ready.Store(at)
+	return nil
+}
+
+// Bytes implements nic.Pages.
+func (a *arenaPages) Bytes() []byte { return a.mem }
+
+// Ready implements nic.Grower.
+func (a *arenaPages) Ready() uint64 { return a.ready.Load() }
+
+// Grow implements nic.Grower.
+func (a *arenaPages) Grow(size uint64) error {
+	size = min((max(size, growBy)+pageSize-1)&^(pageSize-1), arenaSize-a.Ready())
+	if size == 0 {
+		return errors.New("the queues of one session have all the room that there is")
+	}
+	runs, err := a.ask(size)
+	if err != nil {
+		return err
+	}
+	return a.add(runs)
+}
+
+// Punch implements nic.Pages. The machine keeps its pages.
+func (a *arenaPages) Punch(offset, size uint64) { clear(a.mem[offset : offset+size]) }
+
+// Close implements nic.Pages.
+func (a *arenaPages) Close() {
+	unix.Munmap(a.mem)
+	a.mu.Lock()
+	a.runs.Add(-a.mine)
+	a.mine = 0
+	a.mu.Unlock()
+	a.ram.drop()
+}

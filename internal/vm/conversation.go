@@ -1,0 +1,330 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/uverbs"
+	"vrdma/internal/vmline"
+)
+
+// A conversation is what one connection of a program to its agent is here. The session serves it at
+// one end of a socket pair (near), as it would serve a process; we are at the other end (far).
+// Three goroutines: the machine's takes frames from the link, feed hands requests to the session one
+// by one, relay brings its replies to the agent. It is a frontdoor.Line.
+type conversation struct {
+	*protocol.Conn // near
+	m              *machine
+	id             uint32
+	far            *protocol.Conn
+	in             chan request
+	ended          chan struct{} // closed with the session
+
+	mu        sync.Mutex
+	process   bool // the greeting was that of a process
+	arena     []vmline.Run
+	bellPort  bool           // its program rings at the bell port
+	bells     []*os.File     // that frames ring
+	coming    *pin           // of the request that comes next
+	pin       *pin           // of the request under way; nil: taken, or there is none
+	sinks     map[*sink]bool // that events go to
+	recalling bool
+	returned  chan []vmline.Returning
+	grown     chan []vmline.Run
+	growing   []vmline.Run
+}
+
+// A request is a message for the session, and what it has pinned.
+type request struct {
+	message []byte
+	pin     *pin
+}
+
+// mostRequests is how many may wait. A program makes one at a time, netlink some.
+const mostRequests = 64
+
+func newConversation(m *machine, id uint32) (*conversation, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	near, err1 := conn(fds[0])
+	far, err2 := conn(fds[1])
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	return &conversation{
+		Conn: near, m: m, id: id, far: far, in: make(chan request, mostRequests), ended: make(chan struct{}),
+		sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), grown: make(chan []vmline.Run, 1),
+	}, nil
+}
+
+// conn makes a connection of a descriptor, which it owns.
+func conn(fd int) (*protocol.Conn, error) {
+	f := os.NewFile(uintptr(fd), "conversation")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return protocol.NewConn(c.(*net.UnixConn)), nil
+}
+
+// feed hands requests to the session.
+func (c *conversation) feed() {
+	first := true
+	for {
+		var r request
+		select {
+		case r = <-c.in:
+		case <-c.ended:
+			return
+		}
+		if first {
+			c.greets(r.message)
+		} else if c.takesEvents(r.message) {
+			c.recall()
+		}
+		first = false
+		c.mu.Lock()
+		c.leavePin()
+		c.pin = r.pin
+		c.mu.Unlock()
+		if c.far.WriteMessage(r.message) != nil {
+			c.far.Close()
+			return
+		}
+	}
+}
+
+// greets looks at a greeting. Programs here have no mailbox: that is a file.
+func (c *conversation) greets(b []byte) {
+	const kind, flags = 8, 12 // offsets in struct vrdma_hello
+	if len(b) < protocol.HelloSize {
+		return
+	}
+	clear(b[flags : flags+4])
+	c.mu.Lock()
+	c.process = protocol.Kind(b[kind]) == protocol.KindProcess
+	c.mu.Unlock()
+}
+
+// takesEvents reports whether a request is a command that takes events back.
+func (c *conversation) takesEvents(b []byte) bool {
+	var r protocol.Request
+	return r.Parse(b) == nil && r.Op == protocol.OpCommand && uverbs.TakesEvents(r.Command)
+}
+
+// relay brings the session's messages to the agent. The end of the near side is that of the
+// session, and of everything that it had.
+func (c *conversation) relay() {
+	buf := make([]byte, protocol.MaxMessage)
+	for {
+		n, fds, err := c.far.ReadMessage(buf)
+		if err != nil {
+			break
+		}
+		protocol.CloseFDs(fds) // there are none
+		c.reply(buf[:n])
+	}
+	close(c.ended)
+	c.far.Close()
+	c.mu.Lock()
+	c.leavePin()
+	if c.coming != nil {
+		c.m.link.send(vmline.Unpin, c.coming.id)
+	}
+	c.mu.Unlock()
+	for len(c.in) > 0 {
+		if r := <-c.in; r.pin != nil {
+			c.m.link.send(vmline.Unpin, r.pin.id)
+		}
+	}
+	c.m.close(c)
+}
+
+// reply sends a reply, or the answer to a greeting.
+func (c *conversation) reply(b []byte, handles ...uverbs.Handle) {
+	c.mu.Lock()
+	c.leavePin()
+	process := c.process
+	c.mu.Unlock()
+	if process {
+		c.m.sendTree() // before a program looks there
+	}
+	c.release()
+	for _, h := range handles {
+		if h, ok := h.(handle); ok {
+			c.m.link.send(vmline.Handle, c.id, vmline.Number(uint64(h.s.id)))
+		}
+	}
+	c.m.link.sendLater(vmline.Message, c.id, b)
+}
+
+// leavePin gives a pin back that nobody took. mu is held.
+func (c *conversation) leavePin() {
+	if c.pin != nil {
+		c.m.link.send(vmline.Unpin, c.pin.id)
+		c.pin = nil
+	}
+}
+
+// Send implements frontdoor.Line.
+func (c *conversation) Send(reply []byte, handles []uverbs.Handle) error {
+	c.reply(reply, handles...)
+	return nil
+}
+
+// Welcome implements frontdoor.Line. The agent knows what goes with it.
+func (c *conversation) Welcome(w *protocol.Welcome, _ ...*os.File) error {
+	c.reply(w.Append(nil))
+	return nil
+}
+
+// NewSpace implements frontdoor.Line.
+func (c *conversation) NewSpace(quota uint64) (*memory.Space, error) {
+	return memory.NewSpaceIn(backing{c.m.ram.hold()}, quota), nil
+}
+
+// Extents implements frontdoor.Line.
+func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error) {
+	c.mu.Lock()
+	p := c.pin
+	c.pin = nil
+	c.mu.Unlock()
+	var runs []vmline.Run
+	if p != nil {
+		runs = p.runs
+		done = func() { c.m.link.send(vmline.Unpin, p.id) }
+	}
+	for _, e := range in {
+		switch {
+		case e.Kind > protocol.ExtentForeign || e.Prot > protocol.ProtRead|protocol.ProtWrite:
+			err = syscall.EINVAL
+		case e.Kind == protocol.ExtentShared:
+			out, runs, err = cut(out, e.Start, e.Length, uint8(e.Prot), runs)
+		default:
+			out = append(out, memory.Extent{Start: e.Start, Length: e.Length, Kind: memory.ExtentKind(e.Kind), Prot: uint8(e.Prot)})
+		}
+		if err != nil {
+			if done != nil {
+				done()
+			}
+			return nil, nil, err
+		}
+	}
+	return out, done, nil
+}
+
+// OpenQueues implements frontdoor.Line.
+func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
+	c.mu.Lock()
+	first, port := c.arena, c.bellPort
+	c.arena = nil
+	c.mu.Unlock()
+	bell, err := c.openBell(port)
+	if err != nil {
+		return nil, nil, err
+	}
+	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, c.grow)
+	if err != nil {
+		bell.Close()
+		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
+	}
+	return nic.NewArenaIn(pages), bell, nil
+}
+
+// openBell is the descriptor that wakes the loop: the socket of the bell port, once more, so that
+// nobody is between QEMU and the loop; or an eventfd that is written to for each Bell.
+func (c *conversation) openBell(port bool) (*os.File, error) {
+	if port {
+		return c.m.port.bell()
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("the daemon cannot make a doorbell: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "doorbell")
+	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	c.mu.Lock()
+	c.bells = append(c.bells, os.NewFile(uintptr(fd), "doorbell"))
+	c.mu.Unlock()
+	return f, nil
+}
+
+// ring wakes the loop for a program that rings by frames.
+func (c *conversation) ring() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.bells {
+		unix.Write(int(f.Fd()), []byte{7: 0, 0: 1})
+	}
+}
+
+// grow asks the agent for more pages for queues.
+func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
+	c.m.link.sendLater(vmline.Grow, c.id, vmline.Number(size))
+	select {
+	case runs := <-c.grown:
+		if len(runs) == 0 {
+			return nil, syscall.ENOMEM
+		}
+		return runs, nil
+	case <-c.m.gone:
+		return nil, syscall.EIO
+	}
+}
+
+// OpenEvents implements frontdoor.Line.
+func (c *conversation) OpenEvents() (nic.EventSink, uverbs.Handle, error) {
+	s := c.open()
+	return s, handle{s}, nil
+}
+
+// OpenSignal implements frontdoor.Line.
+func (c *conversation) OpenSignal() (rdmacm.Signal, uverbs.Handle, error) {
+	s := c.open()
+	return s, handle{s}, nil
+}
+
+func (c *conversation) open() *sink {
+	s := &sink{c: c, id: c.m.handles.Add(1)}
+	c.mu.Lock()
+	c.sinks[s] = true
+	s.held = c.recalling
+	c.mu.Unlock()
+	return s
+}
+
+func (c *conversation) forget(s *sink) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sinks, s)
+}
+
+// Vouched implements frontdoor.Line: QEMU was asked when it connected.
+func (c *conversation) Vouched() bool { return true }
+
+// Workload implements frontdoor.Line: a machine is one.
+func (c *conversation) Workload(*caller.Caller) (uint64, string) { return c.m.workload, "" }
+
+// Identify implements frontdoor.Line.
+func (c *conversation) Identify(*caller.Caller) caller.Identity {
+	return caller.Identity{Pidfd: -1, Why: errors.New("it is in a virtual machine, where stacks, files and shared memory cannot be reached")}
+}

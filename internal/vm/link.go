@@ -1,0 +1,151 @@
+package vm
+
+import (
+	"errors"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/vmline"
+)
+
+// A link is the way to the agent. The loop sends events through it, so send never waits: what the
+// socket does not take now is written by a goroutine.
+type link struct {
+	conn *net.UnixConn
+
+	mu     sync.Mutex
+	room   sync.Cond // the queue has become short, or the link has ended
+	queue  []byte
+	spare  []byte
+	busy   bool // the goroutine writes
+	closed bool
+}
+
+const (
+	// longQueue is how much may wait before those who can wait do.
+	longQueue = 1 << 20
+	// mostQueue is how much may wait at all. A machine that reads no more is cut off.
+	mostQueue = 32 << 20
+)
+
+func newLink(u *net.UnixConn) *link {
+	l := &link{conn: u}
+	l.room.L = &l.mu
+	return l
+}
+
+// send sends a frame, and never waits. If the link has ended it is lost.
+func (l *link) send(k vmline.Kind, id uint32, body ...[]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.put(k, id, body...)
+}
+
+// sendLater is send for those who can wait: for a link that is behind.
+func (l *link) sendLater(k vmline.Kind, id uint32, body ...[]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.queue) > longQueue && !l.closed {
+		l.room.Wait()
+	}
+	l.put(k, id, body...)
+}
+
+// behind reports whether much waits.
+func (l *link) behind() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) > longQueue
+}
+
+// put appends a frame to the queue, or writes it. mu is held.
+func (l *link) put(k vmline.Kind, id uint32, body ...[]byte) {
+	if !l.closed {
+		before := len(l.queue)
+		l.queue = vmline.Append(l.queue, k, id, body...)
+		l.advance(before)
+	}
+}
+
+// putRaw is put for a frame that is made already.
+func (l *link) putRaw(b []byte) {
+	if !l.closed {
+		before := len(l.queue)
+		l.queue = append(l.queue, b...)
+		l.advance(before)
+	}
+}
+
+// advance writes the queue, of which there were so many bytes before.
+func (l *link) advance(before int) {
+	if before == 0 && !l.busy {
+		if n := l.try(l.queue); n == len(l.queue) {
+			l.queue = l.queue[:0]
+			return
+		} else if n > 0 {
+			l.queue = append(l.queue[:0], l.queue[n:]...)
+		}
+	}
+	if len(l.queue) > mostQueue {
+		l.end()
+		return
+	}
+	if !l.busy {
+		l.busy = true
+		go l.write()
+	}
+}
+
+// try writes what the socket takes now. mu is held.
+func (l *link) try(b []byte) (n int) {
+	raw, err := l.conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	raw.Control(func(fd uintptr) {
+		n, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
+		l.end()
+	}
+	return max(n, 0)
+}
+
+// write writes the queue, until it is empty.
+func (l *link) write() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.queue) > 0 && !l.closed {
+		b := l.queue
+		l.queue = l.spare[:0]
+		l.mu.Unlock()
+		_, err := l.conn.Write(b)
+		l.mu.Lock()
+		if l.spare = b[:0]; cap(b) > longQueue {
+			l.spare = nil
+		}
+		if err != nil {
+			l.end()
+		}
+		l.room.Broadcast()
+	}
+	l.busy = false
+}
+
+// close ends the link.
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+}
+
+func (l *link) end() {
+	if !l.closed {
+		l.closed = true
+		l.queue = nil
+		l.conn.Close()
+		l.room.Broadcast()
+	}
+}

@@ -1,0 +1,294 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/vmline"
+)
+
+// A machine is what one agent has opened. It ends with its connection, or when a new agent greets.
+type machine struct {
+	port     *Port
+	link     *link
+	name     string
+	who      caller.Caller // of QEMU
+	workload uint64
+	ram      *ram
+	handles  atomic.Uint32
+	runs     atomic.Int64 // mappings for queues
+	gone     chan struct{}
+	tree     tree
+
+	mu     sync.Mutex
+	conns  map[uint32]*conversation
+	ending bool
+	empty  chan struct{} // closed when it is ending and there are none
+}
+
+// mostConversations is how many a machine may have. A program with rdma_cm has one for each of its
+// event channels.
+const mostConversations = 65536
+
+// workloads numbers machines. The numbers are none of the kernel's for network namespaces, which are
+// counted from 1.
+var workloads atomic.Uint64
+
+func newMachine(p *Port, l *link, name string, who caller.Caller, r *ram) *machine {
+	return &machine{
+		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r, gone: make(chan struct{}),
+		conns: make(map[uint32]*conversation), empty: make(chan struct{}), tree: tree{dir: p.cfg.Tree},
+	}
+}
+
+// serve serves agents on a connection, one after the other, until it ends.
+func (p *Port) serveLink(u *net.UnixConn, who caller.Caller) error {
+	l := newLink(u)
+	defer l.close()
+	r := vmline.NewReader(u)
+	g, err := r.FindHello()
+	for err == nil {
+		g, err = p.serveAgent(l, r, g, who)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// serveAgent serves one agent. It returns the greeting of the next one.
+func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who caller.Caller) (vmline.Greeting, error) {
+	a := vmline.Answer{Nonce: g.Nonce, Version: vmline.Version}
+	var mem Memory
+	err := error(nil)
+	if g.Version != vmline.Version {
+		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmline.Version, g.Version)
+	} else if mem, err = p.card.memory(); err != nil {
+		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
+	}
+	if err != nil {
+		a.Text = err.Error()
+		p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", g.Name, "why", err)
+		l.sendWelcome(a)
+		return r.FindHello()
+	}
+	shared := newRAM(mem)
+	defer shared.drop()
+	m := newMachine(p, l, printable(g.Name), who, shared)
+	p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
+	if !p.set(m) {
+		return g, net.ErrClosed
+	}
+	defer p.set(nil)
+	defer m.end() // before the memory goes
+	l.sendWelcome(a)
+	m.sendTree()
+	for {
+		f, err := r.Next()
+		if err != nil {
+			return g, err
+		}
+		if f.Kind == vmline.Hello {
+			return vmline.ParseHello(f.Body)
+		}
+		if err := m.take(f); err != nil {
+			return g, err
+		}
+	}
+}
+
+// sendWelcome answers a greeting.
+func (l *link) sendWelcome(a vmline.Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.putRaw(vmline.AppendWelcome(nil, a))
+}
+
+// take does what a frame says. An error ends the machine.
+func (m *machine) take(f vmline.Frame) error {
+	if f.Kind == vmline.Open {
+		return m.open(f)
+	}
+	m.mu.Lock()
+	c := m.conns[f.ID]
+	m.mu.Unlock()
+	if c == nil {
+		return m.late(f)
+	}
+	switch f.Kind {
+	case vmline.Message:
+		c.mu.Lock()
+		r := request{message: append([]byte(nil), f.Body...), pin: c.coming}
+		c.coming = nil
+		c.mu.Unlock()
+		select {
+		case c.in <- r:
+		default:
+			c.far.Close() // it does not wait for answers
+			if r.pin != nil {
+				m.link.send(vmline.Unpin, r.pin.id)
+			}
+		}
+	case vmline.Bell:
+		c.ring()
+	case vmline.Close:
+		c.far.Close()
+	case vmline.Arena, vmline.Pin, vmline.Grown:
+		number, runs, err := vmline.ParseRuns(f.Body)
+		if err != nil {
+			return err
+		}
+		return c.pages(f.Kind, number, runs)
+	case vmline.Returned:
+		list, err := vmline.ParseReturned(f.Body)
+		if err != nil {
+			return err
+		}
+		select {
+		case c.returned <- list:
+		case <-c.ended:
+		}
+	default:
+		return fmt.Errorf("%w: kind %d from an agent", vmline.ErrMalformed, f.Kind)
+	}
+	return nil
+}
+
+// late is for a frame of a conversation that has just ended here.
+func (m *machine) late(f vmline.Frame) error {
+	if f.Kind == vmline.Pin {
+		number, _, err := vmline.ParseRuns(f.Body)
+		if err != nil {
+			return err
+		}
+		m.link.send(vmline.Unpin, number)
+	}
+	return nil
+}
+
+// mostPinned bounds the runs of one pin: those of 64 GiB in single pages.
+const mostPinned = 1 << 24
+
+// pages takes what the agent says of pages.
+func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch k {
+	case vmline.Arena:
+		c.arena = append(c.arena, runs...)
+		c.bellPort = number != vmline.BellFrames
+		if len(c.arena) > mostRuns {
+			return fmt.Errorf("memory for queues in %d pieces", len(c.arena))
+		}
+	case vmline.Grown:
+		if len(runs) > 0 {
+			if c.growing = append(c.growing, runs...); len(c.growing) > mostRuns {
+				return fmt.Errorf("memory for queues in %d pieces", len(c.growing))
+			}
+			return nil
+		}
+		select {
+		case c.grown <- c.growing:
+		default: // nobody asked
+		}
+		c.growing = nil
+	case vmline.Pin:
+		if c.coming != nil && c.coming.id != number {
+			c.m.link.send(vmline.Unpin, c.coming.id)
+			c.coming = nil
+		}
+		if c.coming == nil {
+			c.coming = &pin{id: number}
+		}
+		if c.coming.runs = append(c.coming.runs, runs...); len(c.coming.runs) > mostPinned {
+			return fmt.Errorf("a registration in %d pieces", len(c.coming.runs))
+		}
+	}
+	return nil
+}
+
+// open begins a conversation.
+func (m *machine) open(f vmline.Frame) error {
+	who, err := vmline.ParseOpen(f.Body)
+	if err != nil {
+		return err
+	}
+	c, err := newConversation(m, f.ID)
+	if err != nil {
+		m.link.send(vmline.Close, f.ID)
+		return nil
+	}
+	m.mu.Lock()
+	full := m.ending || len(m.conns) >= mostConversations || m.conns[f.ID] != nil
+	if !full {
+		m.conns[f.ID] = c
+	}
+	m.mu.Unlock()
+	if full {
+		c.Conn.Close()
+		c.far.Close()
+		return fmt.Errorf("conversation %d cannot be opened: there are too many, or it is open", f.ID)
+	}
+	go c.feed()
+	go c.relay()
+	person := m.who
+	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
+	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
+		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+	}
+	return nil
+}
+
+// errInMachine is why nobody knows where such a program lives.
+var errInMachine = errors.New("it is in a virtual machine")
+
+// close ends a conversation, of which nothing is left.
+func (m *machine) close(c *conversation) {
+	for _, b := range c.bells {
+		b.Close()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.conns, c.id)
+	m.link.send(vmline.Close, c.id)
+	if m.ending && len(m.conns) == 0 {
+		close(m.empty)
+	}
+}
+
+// end ends all conversations, and returns when nothing is left of them.
+func (m *machine) end() {
+	m.mu.Lock()
+	if !m.ending {
+		m.ending = true
+		close(m.gone)
+		if len(m.conns) == 0 {
+			close(m.empty)
+		}
+		for _, c := range m.conns {
+			c.far.Close()
+		}
+	}
+	m.mu.Unlock()
+	<-m.empty
+	m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
+}
+
+// printable keeps a machine's text from writing to terminals.
+func printable(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if c <= ' ' || c >= 0x7f {
+			b[i] = '?'
+		}
+	}
+	if len(b) == 0 {
+		return "guest"
+	}
+	return string(b)
+}

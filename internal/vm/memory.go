@@ -1,0 +1,140 @@
+package vm
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/vmline"
+)
+
+// Memory is a machine's RAM, by guest-physical address, mapped in the daemon. It stays as it is
+// until Release.
+type Memory interface {
+	// Slice is memory at an address: n bytes, or fewer if it ends before; nil if there is none.
+	Slice(addr, n uint64) []byte
+	// Contains reports whether an address of the daemon lies in it.
+	Contains(addr uintptr) bool
+	Release()
+}
+
+// ram is a machine's memory, for as long as somebody holds it. A table that comes later is looked
+// at first, and the earlier ones stay, because somebody may use what they have.
+type ram struct {
+	holds atomic.Int32
+	mu    sync.Mutex
+	list  atomic.Pointer[[]Memory] // changed with mu held; the last one is looked at first
+}
+
+func newRAM(m Memory) *ram {
+	r := &ram{}
+	r.list.Store(&[]Memory{m})
+	r.holds.Store(1)
+	return r
+}
+
+// mostTables is how many tables are kept. One that comes after so many is not used by the programs
+// of this agent.
+const mostTables = 64
+
+// add adds a table, which becomes r's.
+func (r *ram) add(m Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.list.Load()
+	if r.holds.Load() == 0 || len(old) == mostTables {
+		m.Release()
+		return
+	}
+	list := append(slices.Clone(old), m)
+	r.list.Store(&list)
+}
+
+func (r *ram) hold() *ram {
+	r.holds.Add(1)
+	return r
+}
+
+func (r *ram) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.holds.Add(-1) == 0 {
+		for _, m := range *r.list.Load() {
+			m.Release()
+		}
+	}
+}
+
+// Contains reports whether an address of the daemon lies in it.
+func (r *ram) Contains(addr uintptr) bool {
+	return slices.ContainsFunc(*r.list.Load(), func(m Memory) bool { return m.Contains(addr) })
+}
+
+// run is the memory of a run, all of it; nil if some is none.
+func (r *ram) run(at vmline.Run) []byte {
+	for _, m := range slices.Backward(*r.list.Load()) {
+		if b := m.Slice(at.Addr, at.Size); uint64(len(b)) == at.Size {
+			return b
+		}
+	}
+	return nil
+}
+
+// A backing is what the registered memory of a program lies in: memory.Direct.
+type backing struct{ *ram }
+
+// top is above all guest-physical addresses.
+const top = 1 << 52
+
+// Size implements memory.Backing.
+func (backing) Size() uint64 { return top }
+
+// Map implements memory.Backing. A Direct one is not asked.
+func (backing) Map(uint64, int) ([]byte, error) { return nil, errors.ErrUnsupported }
+
+// Unmap implements memory.Backing.
+func (backing) Unmap([]byte) {}
+
+// Used implements memory.Backing: the pages are the machine's.
+func (backing) Used() (uint64, error) { return 0, nil }
+
+// Hole implements memory.Backing.
+func (backing) Hole(offset uint64) uint64 { return offset }
+
+// Close implements memory.Backing.
+func (b backing) Close() error {
+	b.drop()
+	return nil
+}
+
+// Slice implements memory.Direct.
+func (b backing) Slice(offset, n uint64) []byte { return b.run(vmline.Run{Addr: offset, Size: n}) }
+
+// A pin is pages that the agent keeps in place.
+type pin struct {
+	id    uint32
+	runs  []vmline.Run
+	bytes uint64
+}
+
+// cut cuts the runs of a pin to an extent, which is at [start, start+length) of a program, and
+// appends what it finds. It returns the runs that are left.
+func cut(out []memory.Extent, start, length uint64, prot uint8, runs []vmline.Run) ([]memory.Extent, []vmline.Run, error) {
+	for length > 0 {
+		if len(runs) == 0 {
+			return nil, nil, syscall.ENOMEM // the agent could not pin it
+		}
+		r := runs[0]
+		n := min(r.Size, length)
+		out = append(out, memory.Extent{Start: start, Length: n, Kind: memory.Shared, Prot: prot, Offset: r.Addr})
+		start, length = start+n, length-n
+		if n < r.Size {
+			return nil, nil, syscall.EFAULT // runs end where extents do
+		}
+		runs = runs[1:]
+	}
+	return out, runs, nil
+}

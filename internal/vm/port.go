@@ -1,0 +1,236 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vhostuser"
+)
+
+// Config is what a Port needs.
+type Config struct {
+	// NIC is its name. It need not be there yet.
+	NIC string
+	// Dir is where the sockets are.
+	Dir string
+	// SocketMode is theirs.
+	SocketMode fs.FileMode
+	// Tree is where the NIC's device tree is.
+	Tree string
+	// Vouch says who has connected, and why that one may not use the NIC.
+	Vouch func(u *net.UnixConn) (caller.Caller, error)
+	// Receive has a conversation: frontdoor.Server's.
+	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
+	// Card serves the network card, if it carries something; nil: it carries nothing. What d hears is to be told,
+	// and ready the connection, as vhostuser.Serve does.
+	Card func(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
+	Log  *slog.Logger
+}
+
+// Names of the sockets in a Port's directory.
+const (
+	LineSocket = "line"
+	BellSocket = "bell"
+	CardSocket = "net"
+)
+
+// A Port is where one virtual machine comes in: the sockets that QEMU connects the two virtio-serial
+// ports and the network card of a NIC to. One machine has it at a time.
+type Port struct {
+	cfg       Config
+	listeners []*net.UnixListener
+	card      card
+	work      sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	machine *machine
+	line    *net.UnixConn // of the machine that is served
+	net     *net.UnixConn // likewise
+	bells   *net.UnixConn // nil: not connected
+}
+
+// Listen opens the sockets.
+func Listen(cfg Config) (*Port, error) {
+	p := &Port{cfg: cfg}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the directory for a virtual machine: %w", err)
+	}
+	for _, s := range []struct {
+		name  string
+		serve func(*net.UnixConn, caller.Caller)
+	}{{LineSocket, p.serveLine}, {BellSocket, p.serveBell}, {CardSocket, p.serveCard}} {
+		path := filepath.Join(cfg.Dir, s.name)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.Close()
+			return nil, err
+		}
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			p.Close()
+			return nil, fmt.Errorf("the socket for a virtual machine: %w", err)
+		}
+		p.listeners = append(p.listeners, l)
+		if err := os.Chmod(path, cfg.SocketMode); err != nil {
+			p.Close()
+			return nil, err
+		}
+		p.work.Add(1)
+		go func() {
+			defer p.work.Done()
+			p.accept(l, s.serve)
+		}()
+	}
+	return p, nil
+}
+
+// accept serves one connection after the other: whoever comes next waits until the last is gone, all
+// of it.
+func (p *Port) accept(l *net.UnixListener, serve func(*net.UnixConn, caller.Caller)) {
+	for {
+		u, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptor is left
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		who, err := p.cfg.Vouch(u)
+		if err != nil {
+			p.cfg.Log.Warn("a process may not give a virtual machine a NIC", "nic", p.cfg.NIC, "pid", who.Pid, "uid", who.UID, "why", err)
+			u.Close()
+			continue
+		}
+		serve(u, who)
+		u.Close()
+	}
+}
+
+// keep makes a connection one that Close closes; false: it is closed already.
+func (p *Port) keep(at **net.UnixConn, u *net.UnixConn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	*at = u
+	return true
+}
+
+// serveLine serves the port for commands and events.
+func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
+	if !p.keep(&p.line, u) {
+		return
+	}
+	defer p.keep(&p.line, nil)
+	if err := p.serveLink(u, who); err != nil {
+		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC, "why", err)
+	}
+}
+
+// drainEvery is how often what programs wrote to the bell port is taken away. Nobody waits for it:
+// the loop is woken by its coming.
+const drainEvery = 10 * time.Millisecond
+
+// serveBell serves the port that programs ring at.
+func (p *Port) serveBell(u *net.UnixConn, _ caller.Caller) {
+	if !p.keep(&p.bells, u) {
+		return
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		if _, err := u.Read(buf); err != nil {
+			break
+		}
+		time.Sleep(drainEvery)
+	}
+	p.mu.Lock()
+	p.bells = nil
+	if p.line != nil {
+		p.line.Close() // sessions would never be woken again
+	}
+	p.mu.Unlock()
+}
+
+// bell is the socket of the bell port, once more.
+func (p *Port) bell() (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bells == nil {
+		return nil, fmt.Errorf("the machine's bell port is not connected: %w", syscall.ENXIO)
+	}
+	raw, err := p.bells.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "bell"), nil
+}
+
+// set says which machine is served; false: none is any more.
+func (p *Port) set(m *machine) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.machine = m
+	return !p.closed
+}
+
+// Revoke ends what the machine has opened, and returns when the daemon touches its memory no more:
+// the machine has been reset, or has other memory. Its agent has to greet again.
+func (p *Port) Revoke() {
+	p.mu.Lock()
+	m, line := p.machine, p.line
+	p.mu.Unlock()
+	if line != nil {
+		line.Close()
+	}
+	if m != nil {
+		m.end()
+	}
+}
+
+// Machine is the name of the machine that has the port; empty: none has.
+func (p *Port) Machine() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.machine == nil {
+		return ""
+	}
+	return p.machine.name
+}
+
+// Close ends everything.
+func (p *Port) Close() {
+	p.mu.Lock()
+	p.closed = true
+	for _, u := range []*net.UnixConn{p.line, p.bells, p.net} {
+		if u != nil {
+			u.Close()
+		}
+	}
+	p.mu.Unlock()
+	for _, l := range p.listeners {
+		l.Close()
+	}
+	p.work.Wait()
+}

@@ -1,0 +1,78 @@
+package vm
+
+import (
+	"vrdma/internal/vmline"
+)
+
+// What a program has not read of its events is in the machine. A command that destroys an object
+// takes the object's events back (nic/events.go), and tells the program how many it has read: it
+// waits until it has acknowledged as many. So before such a command
+//
+//	hold every sink that has sent something ─▶ Recall ─▶ the agent empties the handles
+//	   Returned ─▶ the events are put back ─▶ the command runs, and takes its own ─▶ the rest is sent
+//
+// A program that reads an event before the agent takes it has read it, as with a kernel.
+
+// mostReturned is how many events an agent may return: more than a program can have.
+const mostReturned = 1 << 17
+
+// recall takes back what the program has not read. The sinks are held until release.
+func (c *conversation) recall() {
+	c.mu.Lock()
+	any := false
+	for s := range c.sinks {
+		any = s.hold() || any
+	}
+	c.recalling = any
+	c.mu.Unlock()
+	if !any {
+		return
+	}
+	c.m.link.sendLater(vmline.Recall, c.id)
+	var all []vmline.Returning
+	for {
+		select {
+		case list := <-c.returned:
+			if len(list) == 0 {
+				c.give(all)
+				return
+			}
+			if all = append(all, list...); len(all) > mostReturned {
+				c.far.Close()
+				return
+			}
+		case <-c.ended:
+			return
+		case <-c.m.gone:
+			return
+		}
+	}
+}
+
+// give puts events back.
+func (c *conversation) give(list []vmline.Returning) {
+	events := make(map[uint32][]event)
+	for _, r := range list {
+		events[r.Handle] = append(events[r.Handle], event{r.Event, r.N})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sinks {
+		if l := events[s.id]; l != nil {
+			s.give(l)
+		}
+	}
+}
+
+// release ends the hold, when the command has been answered.
+func (c *conversation) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.recalling {
+		return
+	}
+	c.recalling = false
+	for s := range c.sinks {
+		s.release()
+	}
+}

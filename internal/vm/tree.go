@@ -1,0 +1,46 @@
+package vm
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"vrdma/internal/vmline"
+)
+
+// A tree sends the device tree of a NIC to an agent: all of it at first, then what has changed.
+type tree struct {
+	dir string
+
+	mu   sync.Mutex
+	sent map[string]string // guarded by mu
+}
+
+// send sends what is new. A file that goes while it is read is left out.
+func (t *tree) send(l *link) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent == nil {
+		t.sent = make(map[string]string)
+	}
+	filepath.WalkDir(t.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		name, err := filepath.Rel(t.dir, path)
+		if err != nil {
+			return nil
+		}
+		content, err := os.ReadFile(path) // a link's target, too
+		if old, ok := t.sent[name]; err != nil || ok && old == string(content) || len(content) > vmline.MaxBody/2 {
+			return nil
+		}
+		t.sent[name] = string(content)
+		l.sendLater(vmline.File, 0, vmline.FileBody(name, content))
+		return nil
+	})
+}
+
+// sendTree sends what has changed of the device tree.
+func (m *machine) sendTree() { m.tree.send(m.link) }

@@ -1,0 +1,350 @@
+package vmagent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/vmline"
+)
+
+// Config is what an Agent needs.
+type Config struct {
+	Socket string      // where programs connect
+	Mode   fs.FileMode // of the socket
+	Tree   string      // where the device tree goes
+	Name   string      // of the machine
+	Most   uint64      // bytes that may be pinned
+	Log    *slog.Logger
+}
+
+// An Agent serves the programs of a machine.
+type Agent struct {
+	cfg    Config
+	line   *line
+	bell   int // -1: programs ring by frames
+	pinner *pinner
+
+	mu      sync.Mutex
+	ready   bool // the daemon has welcomed us
+	last    uint32
+	clients map[uint32]*client
+	handles map[uint32]*handle
+	pins    map[uint32][]*pinned // by their names
+	lastPin uint32
+	tokens  map[protocol.Token]*client // programs, by what the daemon calls them
+}
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	p, err := newPinner(cfg.Most)
+	if err != nil {
+		return err
+	}
+	a := &Agent{cfg: cfg, bell: -1, pinner: p}
+	a.forget()
+	fd, err := openPort(LinePort, 0)
+	if err != nil {
+		return err
+	}
+	a.line = &line{fd: fd}
+	if a.bell, err = openPort(BellPort, unix.O_NONBLOCK); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		a.bell = -1
+		cfg.Log.Warn("programs ring through the agent, which is slow", "why", err)
+	}
+	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: cfg.Socket, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := os.Chmod(cfg.Socket, cfg.Mode); err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- a.converse() }()
+	go func() { failed <- a.accept(l) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// accept takes connections of programs.
+func (a *Agent) accept(l *net.UnixListener) error {
+	for {
+		u, err := l.AcceptUnix()
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c := a.admit(u)
+		if c == nil {
+			u.Close() // there is no daemon
+			continue
+		}
+		go c.listen()
+		go c.speak()
+	}
+}
+
+// admit makes a connection a conversation; nil: there is no daemon.
+func (a *Agent) admit(u *net.UnixConn) *client {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.ready {
+		return nil
+	}
+	for a.last++; a.last == 0 || a.clients[a.last] != nil; {
+		a.last++
+	}
+	c := &client{a: a, id: a.last, conn: protocol.NewConn(u), out: make(chan message, mostMessages), gone: make(chan struct{})}
+	a.clients[c.id] = c
+	return c
+}
+
+// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
+const greetEvery = 2 * time.Second
+
+// converse speaks with one daemon after the other.
+func (a *Agent) converse() error {
+	for {
+		r, err := a.greet()
+		if err == nil {
+			a.cfg.Log.Info("the daemon answers", "socket", a.cfg.Socket)
+			for err == nil {
+				var f vmline.Frame
+				if f, err = r.Next(); err == nil {
+					err = a.take(f)
+				}
+			}
+			a.cfg.Log.Warn("the daemon is gone, and programs' devices with it", "why", err)
+		}
+		a.hangUp()
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EBADF) {
+			return fmt.Errorf("the port is gone: %w", err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// greet greets until the daemon answers. When it has, nothing is left of what it had before.
+func (a *Agent) greet() (*vmline.Reader, error) {
+	var nonce [16]byte
+	rand.Read(nonce[:])
+	done := make(chan struct{})
+	defer close(done)
+	hello := vmline.AppendHello(nil, vmline.Greeting{Nonce: nonce, Version: vmline.Version, Name: a.cfg.Name})
+	go func() {
+		for {
+			a.line.raw(hello)
+			select {
+			case <-done:
+				return
+			case <-time.After(greetEvery):
+			}
+		}
+	}()
+	r := vmline.NewReader(a.line)
+	for {
+		w, err := r.FindWelcome()
+		switch {
+		case err != nil:
+			return nil, err
+		case w.Nonce != nonce:
+		case w.Text != "":
+			a.cfg.Log.Error("the daemon refuses", "why", w.Text)
+			time.Sleep(greetEvery)
+			return nil, errors.New(w.Text)
+		default:
+			a.forget()
+			return r, nil
+		}
+	}
+}
+
+// hangUp ends the conversations with programs. What is pinned stays: the daemon may not know yet.
+func (a *Agent) hangUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ready = false
+	for _, c := range a.clients {
+		c.conn.Close()
+	}
+}
+
+// forget lets go of everything that an earlier conversation had, when the daemon has.
+func (a *Agent) forget() {
+	a.mu.Lock()
+	clients, handles, pins := a.clients, a.handles, a.pins
+	a.clients, a.handles, a.pins = make(map[uint32]*client), make(map[uint32]*handle), make(map[uint32][]*pinned)
+	a.tokens = make(map[protocol.Token]*client)
+	a.ready = clients != nil
+	a.mu.Unlock()
+	for _, c := range clients {
+		c.conn.Close()
+		c.free()
+	}
+	for _, h := range handles {
+		h.close()
+	}
+	for _, list := range pins {
+		a.release(list)
+	}
+}
+
+// take does what a frame says.
+func (a *Agent) take(f vmline.Frame) error {
+	switch f.Kind {
+	case vmline.File:
+		return a.write(f.Body)
+	case vmline.Unpin:
+		a.unpin(f.ID)
+		return nil
+	case vmline.Event, vmline.Raise, vmline.Lower, vmline.Drop:
+		a.event(f)
+		return nil
+	case vmline.Welcome: // to a greeting that was sent twice: the daemon has begun anew
+		return errors.New("the daemon has welcomed us again")
+	}
+	a.mu.Lock()
+	c := a.clients[f.ID]
+	a.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	switch f.Kind {
+	case vmline.Message:
+		c.answer(append([]byte(nil), f.Body...))
+	case vmline.Handle:
+		n, err := vmline.ParseNumber(f.Body)
+		if err != nil {
+			return err
+		}
+		c.attach(uint32(n))
+	case vmline.Recall:
+		return c.recall()
+	case vmline.Grow:
+		n, err := vmline.ParseNumber(f.Body)
+		if err != nil {
+			return err
+		}
+		return c.grow(n)
+	case vmline.Close:
+		a.mu.Lock()
+		delete(a.clients, c.id)
+		if a.tokens[c.token] == c {
+			delete(a.tokens, c.token)
+		}
+		a.mu.Unlock()
+		c.conn.Close()
+		c.free()
+	default:
+		return fmt.Errorf("%w: kind %d from the daemon", vmline.ErrMalformed, f.Kind)
+	}
+	return nil
+}
+
+// write writes a file of the device tree.
+func (a *Agent) write(body []byte) error {
+	name, content, err := vmline.ParseFile(body)
+	if err != nil {
+		return err
+	}
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("%w: file %q", vmline.ErrMalformed, name)
+	}
+	path := filepath.Join(a.cfg.Tree, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o644)
+}
+
+// unpin ends a pin that the daemon has let go of.
+func (a *Agent) unpin(id uint32) {
+	a.mu.Lock()
+	list := a.pins[id]
+	delete(a.pins, id)
+	a.mu.Unlock()
+	a.release(list)
+}
+
+func (a *Agent) release(list []*pinned) {
+	for _, p := range list {
+		a.pinner.unpin(p)
+	}
+}
+
+// keep gives what a request pins its name.
+func (a *Agent) keep(list []*pinned) uint32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.lastPin++; a.lastPin == 0 || a.pins[a.lastPin] != nil; {
+		a.lastPin++
+	}
+	a.pins[a.lastPin] = list
+	return a.lastPin
+}
+
+// event is one for a handle.
+func (a *Agent) event(f vmline.Frame) {
+	if f.Kind == vmline.Drop {
+		a.mu.Lock()
+		h := a.handles[f.ID]
+		delete(a.handles, f.ID)
+		a.mu.Unlock()
+		if h != nil {
+			h.close()
+		}
+		return
+	}
+	h, err := a.handle(f.ID)
+	if err != nil {
+		a.cfg.Log.Warn("an event is lost", "error", err)
+		return
+	}
+	switch f.Kind {
+	case vmline.Event:
+		h.post(f.Body)
+	case vmline.Raise:
+		h.post([]byte{1})
+	case vmline.Lower:
+		h.lower()
+	}
+}
+
+// handle is the one with a name, which is made if there is none.
+func (a *Agent) handle(id uint32) (*handle, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h := a.handles[id]; h != nil {
+		return h, nil
+	}
+	h, err := newHandle(id)
+	if err == nil {
+		a.handles[id] = h
+	}
+	return h, err
+}

@@ -1,0 +1,146 @@
+package vmagent
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/vmline"
+)
+
+const pageSize = 4096
+
+// A pinned is pages that stay where they are until it is closed: registered buffers of an io_uring
+// of their own. (mlock keeps pages in memory, but lets the kernel move them, which it does.)
+type pinned struct {
+	ring  int
+	bytes uint64
+}
+
+func (p *pinned) close() { unix.Close(p.ring) }
+
+// pinner pins pages and finds out where they are.
+type pinner struct {
+	pagemap *os.File
+	most    uint64
+
+	mu    sync.Mutex
+	bytes uint64 // guarded by mu: pinned
+}
+
+func newPinner(most uint64) (*pinner, error) {
+	f, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		return nil, err
+	}
+	return &pinner{pagemap: f, most: most}, nil
+}
+
+// errFull is for more memory than the agent may pin.
+var errFull = errors.New("too much memory is registered in this machine")
+
+// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in.
+func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, error) {
+	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
+	size := end - begin
+	if end < begin || size == 0 || size > 1<<46 {
+		return nil, nil, unix.EINVAL
+	}
+	if !p.take(size) {
+		return nil, nil, errFull
+	}
+	pages, runs, err := p.pinPages(memfd, int64(begin), int(size))
+	if err != nil {
+		p.give(size)
+		return nil, nil, err
+	}
+	return pages, trim(runs, offset-begin, length), nil
+}
+
+func (p *pinner) take(n uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > p.most || p.bytes > p.most-n {
+		return false
+	}
+	p.bytes += n
+	return true
+}
+
+func (p *pinner) give(n uint64) {
+	p.mu.Lock()
+	p.bytes -= n
+	p.mu.Unlock()
+}
+
+// unpin ends a pin.
+func (p *pinner) unpin(x *pinned) {
+	x.close()
+	p.give(x.bytes)
+}
+
+func (p *pinner) pinPages(memfd int, offset int64, size int) (*pinned, []vmline.Run, error) {
+	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map %d bytes to pin them: %w", size, err)
+	}
+	defer unix.Munmap(mem) // the pin is not the mapping's
+	ring, err := pinMemory(mem)
+	if err != nil {
+		return nil, nil, err
+	}
+	runs, err := p.frames(mem)
+	if err != nil {
+		unix.Close(ring)
+		return nil, nil, err
+	}
+	return &pinned{ring, uint64(size)}, runs, nil
+}
+
+// frames says where pages are that are pinned.
+func (p *pinner) frames(mem []byte) (runs []vmline.Run, err error) {
+	const present, frame = 1 << 63, 1<<55 - 1
+	raw := make([]byte, min(8*len(mem)/pageSize, 64<<10))
+	at := address(mem) / pageSize * 8
+	for left := 8 * len(mem) / pageSize; left > 0; left -= len(raw) {
+		raw = raw[:min(len(raw), left)]
+		if _, err := p.pagemap.ReadAt(raw, int64(at)); err != nil {
+			return nil, fmt.Errorf("/proc/self/pagemap: %w", err)
+		}
+		at += uint64(len(raw))
+		for b := raw; len(b) > 0; b = b[8:] {
+			e := binary.NativeEndian.Uint64(b)
+			if e&present == 0 || e&frame == 0 {
+				return nil, errors.New("the kernel does not say where a page is: the agent has to be root (CAP_SYS_ADMIN)")
+			}
+			runs = join(runs, vmline.Run{Addr: e & frame * pageSize, Size: pageSize})
+		}
+	}
+	return runs, nil
+}
+
+// join appends a run, to the last one if it follows that.
+func join(runs []vmline.Run, r vmline.Run) []vmline.Run {
+	if n := len(runs); n > 0 && runs[n-1].Addr+runs[n-1].Size == r.Addr {
+		runs[n-1].Size += r.Size
+		return runs
+	}
+	return append(runs, r)
+}
+
+// trim leaves length bytes of runs, from skip on, which is less than a page.
+func trim(runs []vmline.Run, skip, length uint64) []vmline.Run {
+	runs[0].Addr, runs[0].Size = runs[0].Addr+skip, runs[0].Size-skip
+	for i := range runs {
+		if runs[i].Size >= length {
+			runs[i].Size = length
+			return runs[:i+1]
+		}
+		length -= runs[i].Size
+	}
+	return runs
+}

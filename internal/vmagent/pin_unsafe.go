@@ -1,0 +1,38 @@
+package vmagent
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// address is that of mapped memory, which does not move.
+func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
+
+// mostBuffer is the longest buffer that an io_uring takes.
+const mostBuffer = 1 << 30
+
+// pinMemory registers mem with a new io_uring, which pins its pages for as long as it is open. The
+// kernel copies the parameters and the list of buffers while we are in the call.
+func pinMemory(mem []byte) (ring int, err error) {
+	const registerBuffers = 0
+	var params [120]byte // struct io_uring_params
+	r, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
+	if errno != 0 {
+		return -1, fmt.Errorf("io_uring, which is needed to pin memory (see sysctl kernel.io_uring_disabled): %w", errno)
+	}
+	unix.CloseOnExec(int(r))
+	var list []unix.Iovec
+	for rest := mem; len(rest) > 0; {
+		n := min(len(rest), mostBuffer)
+		v := unix.Iovec{Base: &rest[0]}
+		v.SetLen(n)
+		list, rest = append(list, v), rest[n:]
+	}
+	if _, _, errno := unix.Syscall6(unix.SYS_IO_URING_REGISTER, r, registerBuffers, uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), 0, 0); errno != 0 {
+		unix.Close(int(r))
+		return -1, fmt.Errorf("pin %d bytes: %w", len(mem), errno)
+	}
+	return int(r), nil
+}

@@ -1,0 +1,102 @@
+package vmagent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/vmline"
+)
+
+// Names of the machine's virtio-serial ports.
+const (
+	LinePort = "vrdma.0"    // commands and events
+	BellPort = "vrdma.bell" // programs write to it
+)
+
+// findPort is the device of the virtio-serial port with a name.
+func findPort(name string) (string, error) {
+	files, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == name {
+			return filepath.Join("/dev", filepath.Base(filepath.Dir(f))), nil
+		}
+	}
+	return "", fmt.Errorf("this machine has no virtio-serial port %s: %w", name, os.ErrNotExist)
+}
+
+// openPort opens the port with a name. It is not for Go's poller, which would add a system call and a
+// wake-up to everything that comes.
+func openPort(name string, flags int) (int, error) {
+	path, err := findPort(name)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return -1, fmt.Errorf("%s (port %s): %w", path, name, err)
+	}
+	return fd, nil
+}
+
+// A line is the port for commands and events.
+type line struct {
+	fd int
+
+	mu  sync.Mutex
+	out []byte
+}
+
+// Read implements io.Reader. The end is that of the daemon's connection: there may be another.
+func (l *line) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(l.fd, b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+// send sends a frame. It waits where QEMU or the daemon are behind.
+func (l *line) send(k vmline.Kind, id uint32, body ...[]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out = vmline.Append(l.out[:0], k, id, body...)
+	return l.write(l.out)
+}
+
+// raw sends bytes.
+func (l *line) raw(b []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.write(b)
+}
+
+func (l *line) write(b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(l.fd, b)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
