@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 )
 
@@ -90,7 +91,7 @@ func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
 			s.To = r.To
 		}
 	}
-	slices.SortFunc(out, func(a, b protocol.UsageRecord) int {
+	order.SortFunc(out, func(a, b protocol.UsageRecord) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Network, b.Network), cmp.Compare(a.NIC, b.NIC))
 	})
 	return out
