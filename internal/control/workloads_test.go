@@ -54,6 +54,12 @@ func (f *fakeWorkloads) Name(cookie uint64, name string) {
 	f.names[cookie] = name
 }
 
+func (f *fakeWorkloads) name(cookie uint64) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.names[cookie]
+}
+
 // Engines say for which containers NICs are, and what was found out about one: the operator's do, and nobody else.
 func TestWorkloads(t *testing.T) {
 	w := &fakeWorkloads{names: make(map[uint64]string)}
@@ -88,8 +94,8 @@ func TestWorkloads(t *testing.T) {
 	for what, err := range map[string]error{"bind": Bind(red, a), "unbind": Unbind(red, a), "list": listed, "tell": Tell(red, Container{ID: "x"})} {
 		wantDenied(t, what, err)
 	}
-	if err := Tell(op, Container{NIC: a.NIC, Cookie: 7, ID: "c1", Name: "team/pod", Warnings: []string{"musl: no device"}}); err != nil || w.names[7] != "team/pod" {
-		t.Errorf("tell: %v, %v", err, w.names)
+	if err := Tell(op, Container{NIC: a.NIC, Cookie: 7, ID: "c1", Name: "team/pod", Warnings: []string{"musl: no device"}}); err != nil || w.name(7) != "team/pod" {
+		t.Errorf("tell: %v, %q", err, w.name(7))
 	}
 	for range 2 {
 		if err := Unbind(op, Binding{Container: "c1", Interface: "eth0", Network: "net"}); err != nil || len(w.Bindings()) > 0 {
