@@ -304,6 +304,11 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
 		}
 	}
+	if !d.ephemeral {
+		if err := d.rack.Await(); err != nil {
+			d.log.Warn("no NICs can be made for containers: the directory cannot be made that they wait in", "error", err)
+		}
+	}
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()

@@ -139,8 +139,8 @@ func (q *qemu) args(e guestEnd) []string {
 	}
 	return append(args,
 		"-device", fmt.Sprintf("virtio-serial-pci,id=%s-serial", id),
-		"-chardev", chardev(vm.LineSocket, filepath.Join(e.dir, vm.LineSocket)), "-device", port(1, vm.LineSocket, vmagent.LinePort),
-		"-chardev", chardev(vm.BellSocket, filepath.Join(e.dir, vm.BellSocket)), "-device", port(2, vm.BellSocket, vmagent.BellPort))
+		"-chardev", chardev(vm.LineSocket, filepath.Join(e.dir, vm.LineSocket)), "-device", port(2, vm.LineSocket, vmagent.LinePort),
+		"-chardev", chardev(vm.BellSocket, filepath.Join(e.dir, vm.BellSocket)), "-device", port(3, vm.BellSocket, vmagent.BellPort))
 }
 
 func guestAgentCommand(o *options) *cobra.Command {

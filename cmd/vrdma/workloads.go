@@ -5,7 +5,6 @@ import (
 
 	"vrdma/internal/control"
 	"vrdma/internal/frontdoor"
-	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
 
@@ -17,7 +16,7 @@ func (w workloads) Bind(b control.Binding) error {
 	if n == nil {
 		return fmt.Errorf("%v is not on this host", b.NIC)
 	}
-	return w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b})
+	return w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b, Ends: b.Ends})
 }
 
 func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {
@@ -31,17 +30,13 @@ func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {
 	return gone
 }
 
-func (w workloads) Bound(k tenant.Key) (control.Binding, bool) {
-	n := w.nics.Named(k.Path())
-	if n == nil {
-		return control.Binding{}, false
-	}
-	b, ok := w.server.Bound(n)
-	if !ok {
-		return control.Binding{}, false
-	}
-	made, ok := b.Note.(control.Binding)
-	return made, ok
+func (w workloads) Bindings() (out []control.Binding) {
+	w.server.Bindings(func(b *frontdoor.Binding) {
+		if made, ok := b.Note.(control.Binding); ok {
+			out = append(out, made)
+		}
+	})
+	return out
 }
 
 func (w workloads) Name(cookie uint64, name string) { w.server.Name(cookie, name) }

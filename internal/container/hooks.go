@@ -17,6 +17,7 @@ type Hook struct {
 // The hooks' moments.
 const (
 	CreateRuntime   = "createRuntime"   // in the engine's namespaces
+	PostStop        = "poststop"        // there, when the container is deleted
 	CreateContainer = "createContainer" // in the container's, when its mounts are made and its root is not entered yet
 )
 
@@ -24,8 +25,8 @@ const (
 const hookTimeout = 10
 
 // Hooks are those of a container with a NIC. vrdma is the path of our program, as the engine sees it; "": none.
-// One looks at the container's root and says what keeps programs there from the NIC, the other one makes /etc/ld.so.preload
-// one file with that of the image.
+// One looks at the container's root and says what keeps programs there from the NIC, and binds a declared NIC to the container: if
+// another one has it, this one does not start. One undoes that. One makes /etc/ld.so.preload one file with that of the image.
 func Hooks(vrdma, socket, device string) []Hook {
 	if vrdma == "" {
 		return nil
@@ -33,6 +34,21 @@ func Hooks(vrdma, socket, device string) []Hook {
 	return []Hook{
 		{When: CreateRuntime, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "look", device}, Timeout: hookTimeout},
 		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "oci-hook", "merge"}, Timeout: hookTimeout},
+		{When: PostStop, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "end", device}, Timeout: hookTimeout},
+	}
+}
+
+// NetworkHooks are those of a container that gets a NIC in a network: one makes the NIC, binds it to the container and looks as above,
+// one mounts the NIC's directory, one takes the NIC away.
+func NetworkHooks(vrdma, socket, network string) []Hook {
+	if vrdma == "" {
+		return nil
+	}
+	return []Hook{
+		{When: CreateRuntime, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "make", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "mount", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "oci-hook", "merge"}, Timeout: hookTimeout},
+		{When: PostStop, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "unmake", network}, Timeout: hookTimeout},
 	}
 }
 

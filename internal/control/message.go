@@ -24,8 +24,8 @@ const (
 	// What engines say of containers, see workloads.go; the operator only.
 	OpBind   Op = "bind"   // Bindings, of one
 	OpUnbind Op = "unbind" // Bindings
-	OpBound  Op = "bound"  // Select, of one NIC
-	OpTell   Op = "tell"   // Container
+	OpBound  Op = "bound"
+	OpTell   Op = "tell" // Container
 )
 
 // A Request is what a tool asks, one a connection.

@@ -3,8 +3,11 @@ package control
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"syscall"
 
+	"vrdma/internal/protocol"
 	"vrdma/internal/tenant"
 )
 
@@ -13,7 +16,7 @@ import (
 
 // A Binding says for which container a NIC is.
 type Binding struct {
-	NIC tenant.Key `json:"nic"`
+	NIC tenant.Key `json:"nic,omitzero"`
 	// Cookie is the kernel's number of the container's network namespace; Namespace is a path that leads there
 	// while the container is there.
 	Cookie    uint64 `json:"cookie,omitempty"`
@@ -24,6 +27,9 @@ type Binding struct {
 	Network   string `json:"network,omitempty"`
 	// Name is for people; "": Container.
 	Name string `json:"name,omitempty"`
+	// Ends: the NIC is the container's as long as the container is there, and none of its programs has it any
+	// longer.
+	Ends bool `json:"ends,omitempty"`
 }
 
 // A Container is what a hook tells of one that is being made.
@@ -41,8 +47,7 @@ type Workloads interface {
 	Bind(b Binding) error
 	// Unbind undoes the bindings that match: the fields that are not empty have to be the same. It returns those.
 	Unbind(b Binding) []Binding
-	// Bound is what a NIC is bound to.
-	Bound(k tenant.Key) (Binding, bool)
+	Bindings() []Binding
 	// Name says what people call a workload.
 	Name(cookie uint64, name string)
 }
@@ -102,10 +107,7 @@ func (t *conversation) workloads(req *Request) error {
 			}
 		}
 	case OpBound:
-		key := tenant.Key{Kind: tenant.KindNIC, Tenant: req.Select.Tenant, Name: req.Select.Name}
-		if b, ok := w.Bound(key); ok {
-			reply.Bindings = []Binding{b}
-		}
+		reply.Bindings = w.Bindings()
 	case OpTell:
 		if err := t.tellContainer(req.Container); err != nil {
 			return err
@@ -123,12 +125,16 @@ func (t *conversation) bind(b Binding) error {
 	if t.p.World().NIC(b.NIC.Tenant, b.NIC.Name) == nil {
 		return fmt.Errorf("there is no %v: declare it with vrdma apply", b.NIC)
 	}
-	before, was := w.Bound(b.NIC)
+	again := slices.ContainsFunc(w.Bindings(), func(old Binding) bool { return old.NIC == b.NIC && old.Cookie == b.Cookie })
 	if err := w.Bind(b); err != nil {
-		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: "bind: " + err.Error(), By: t.by})
-		return err
+		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
+		out := errorOf(err)
+		if r := (*protocol.Refusal)(nil); errors.As(err, &r) {
+			out.InUse = r.Errno == syscall.EBUSY
+		}
+		return out
 	}
-	if !was || before.Cookie != b.Cookie {
+	if !again {
 		t.p.Record(Event{Verb: EventBound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})
 	}
 	return nil
@@ -174,13 +180,13 @@ func Unbind(socket string, list ...Binding) error {
 	return err
 }
 
-// Bound is what a NIC is bound to; nil: nothing.
-func Bound(socket string, nic tenant.Key) (*Binding, error) {
-	r, err := once(socket, &Request{Op: OpBound, Select: Selection{Kind: nic.Kind, Tenant: nic.Tenant, Name: nic.Name}})
-	if err != nil || len(r.Bindings) == 0 {
+// Bindings are all those of the daemon at socket.
+func Bindings(socket string) ([]Binding, error) {
+	r, err := once(socket, &Request{Op: OpBound})
+	if err != nil {
 		return nil, err
 	}
-	return &r.Bindings[0], nil
+	return r.Bindings, nil
 }
 
 // Tell tells the daemon of a container that is being made.

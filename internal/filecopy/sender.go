@@ -135,7 +135,8 @@ func (x *sender) entry(f *os.File, name string) error {
 		return errors.New("it is a directory: copy those with -r")
 	}
 	defer f.Close()
-	if name != "" && !x.skip(name) {
+	// Also one that an earlier attempt made: it gets its attributes at the end of this one.
+	if name != "" {
 		if err := x.announce(&outgoing{path: name}, func(id uint32) message {
 			return &directory{metaOf(id, name, info)}
 		}); err != nil {

@@ -74,7 +74,8 @@ type door struct {
 	attached uint64                    // guarded by mu; the workload that the NIC is attached to; 0: none
 	closed   bool                      // guarded by mu
 	guests   map[*protocol.Conn]*Guest // guarded by mu
-	bound    *Binding                  // guarded by mu; nil: the first workload to come has the NIC
+	bound    []*Binding                // guarded by mu; of one namespace; none: the first workload to come has the NIC
+	over     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
 	gone     chan struct{}             // closed with it
 	empty    chan struct{}             // closed when it is closed and there are no guests
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +78,7 @@ func TestSure(t *testing.T) {
 	page := doorbellPage(t, m)
 	for _, typ := range []uint8{abi.QPTypeRC, abi.QPTypeUC} {
 		qp := m.newQP(typ)
-		for range 200 {
+		for range 30 {
 			if !sureFor(page, qp) {
 				t.Fatalf("type %d: not sure in state %d", typ, m.state(qp))
 			}
@@ -115,7 +116,7 @@ func TestLeft(t *testing.T) {
 	m.give()
 	leave := func(command []byte) {
 		t.Helper()
-		for m.patient() {
+		for m.began = time.Now(); m.patient(); {
 			if m.mail.Leave(command) {
 				return
 			}
@@ -123,7 +124,7 @@ func TestLeft(t *testing.T) {
 		}
 		t.Fatal("the mailbox is never open")
 	}
-	for range 50 {
+	for range 8 {
 		qp := m.newQP(abi.QPTypeRC)
 		leave(sureCommand(page, qp))
 		if state := m.state(qp); state != abi.QPStateInit {
@@ -136,7 +137,7 @@ func TestLeft(t *testing.T) {
 			t.Fatalf("state %d, want INIT", state)
 		}
 	}
-	for range 50 {
+	for range 12 {
 		b := make([]byte, 8*(1+rand.IntN(40)))
 		for i := range b {
 			b[i] = byte(rand.Uint32())

@@ -62,6 +62,9 @@ func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder
 	if b := d.boundElsewhere(workload); b != nil {
 		return "bound to " + b.Name
 	}
+	if name, over := d.over[workload]; over && len(d.bound) == 0 {
+		return "not for what is left of " + name + ", which is gone"
+	}
 	if workload != 0 {
 		for _, other := range d.guests {
 			if other.process && other.workload != 0 && other.workload != workload {

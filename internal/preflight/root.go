@@ -136,7 +136,7 @@ func ownPreload(root *os.File) *Finding {
 	}
 	return &Finding{
 		What: fmt.Sprintf("it has an /etc/ld.so.preload of its own (%q)", text),
-		Do:   "the NIC's is mounted over it, and what it names is not loaded; set LD_PRELOAD to that in the container",
+		Do:   "with --device vrdma.io/nic=… and vrdma oci-runtime both are loaded; with the mounts of vrdma nic args alone what it names is not: set LD_PRELOAD to that in the container",
 	}
 }
 

@@ -40,7 +40,7 @@ type guests struct {
 
 // plugIn gives a NIC its port in the switch.
 func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
-	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork {
+	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
 		return nil
 	}
 	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}

@@ -24,6 +24,9 @@ type Machine struct {
 	Network string   // where eth0 leads: QEMU's -netdev, without its id
 	Line    string   // where the serial line leads: QEMU's -chardev, without its id
 	Console string   // a file for what the kernel says
+
+	Reboots bool     // it starts again when it is reset; else it ends
+	More    []string // further arguments of QEMU
 }
 
 // Command is the command line that is the machine. Emulated code runs fastest on a plain
@@ -46,11 +49,15 @@ func (m *Machine) Command() []string {
 	if card == nil {
 		card = []string{"-m", fmt.Sprint(cmp.Or(m.Memory, 256)), "-netdev", withID(m.Network, "n0"), "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile="}
 	}
-	return append([]string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
+	argv := append([]string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
 		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", cpu, "-smp", fmt.Sprint(max(m.CPUs, 1)),
-		"-display", "none", "-no-reboot", "-serial", "file:" + m.Console,
+		"-display", "none", "-serial", "file:" + m.Console,
 		"-kernel", filepath.Join(m.Image, "vmlinux"), "-initrd", cmp.Or(m.Initramfs, filepath.Join(m.Image, "initramfs")), "-append", boot,
 		"-device", "virtio-serial-pci,id=tests", "-chardev", withID(m.Line, "line"), "-device", "virtserialport,bus=tests.0,chardev=line,name=line"}, card...)
+	if !m.Reboots {
+		argv = append(argv, "-no-reboot")
+	}
+	return append(argv, m.More...)
 }
 
 // withID puts an id behind the kind that QEMU's option begins with.

@@ -86,8 +86,8 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	}
 	defer p.set(nil)
 	defer m.end() // before the memory goes
-	m.tree.send(l)
 	l.sendWelcome(a)
+	m.sendTree()
 	for {
 		f, err := r.Next()
 		if err != nil {

@@ -225,8 +225,8 @@ func (a *Agent) take(f vmline.Frame) error {
 	case vmline.Event, vmline.Raise, vmline.Lower, vmline.Drop:
 		a.event(f)
 		return nil
-	case vmline.Welcome: // an answer to an earlier greeting
-		return nil
+	case vmline.Welcome: // to a greeting that was sent twice: the daemon has begun anew
+		return errors.New("the daemon has welcomed us again")
 	}
 	a.mu.Lock()
 	c := a.clients[f.ID]

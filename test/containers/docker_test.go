@@ -89,7 +89,14 @@ func TestDockerDevice(t *testing.T) {
 	h := newEngineHost(t, "newer", "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
+	h.write(t, "/images/bookworm/etc/ld.so.preload", own+"\n")
 	h.dockerd(t)
 	t.Logf("%s", h.run(t, "docker", "version", "--format", "{{.Server.Version}}"))
 	h.dockerPair(t, device)
+	h.run(t, "docker", "run", "-d", "--network", "none", "--name", "fine", "bookworm", "sleep", "1000")
+	if p := h.start(t, "vrdma", "nic", "check", "fine"); p.Wait(t, minute) != 1 || !strings.Contains(p.Output(), "it has an /etc/ld.so.preload of its own") {
+		t.Errorf("vrdma nic check of a container without a NIC: exit %d\n%s", p.Code(), p.Output())
+	}
+	h.run(t, "docker", "rm", "-f", "fine")
+	mergedIn(t, h.run(t, docker(append(device("red.web"), hard...), "sh", "-c", showMerged)...))
 }

@@ -17,7 +17,7 @@ func hierarchies() (out []string) {
 	if _, err := os.Stat(at + "/cgroup.controllers"); err == nil {
 		return []string{at}
 	}
-	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd"} {
+	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "unified"} {
 		if _, err := os.Stat(filepath.Join(at, c, "cgroup.procs")); err == nil {
 			out = append(out, filepath.Join(at, c))
 		}

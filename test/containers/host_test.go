@@ -21,6 +21,7 @@ type host struct {
 	init   *harness.Process
 	pid    int // of the first process in there, as we see it
 	daemon *harness.Process
+	groups string // below which its control groups are; "": it has none
 }
 
 // socket is that of the host's daemon.
@@ -108,7 +109,7 @@ func newHostOf(t *testing.T, root, groups string, images ...string) *host {
 	for _, name := range images {
 		args = append(args, name+"="+harness.Image(t, name))
 	}
-	h := &host{init: harness.Spawn(t, exec.Command("unshare", args...))}
+	h := &host{groups: groups, init: harness.Spawn(t, exec.Command("unshare", args...))}
 	h.init.Printed(t, "up", minute)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", h.init.PID()))
 	if err != nil {

@@ -27,18 +27,24 @@ type Config struct {
 	IP4, IP6 string // addresses of eth0, with prefix lengths
 	MTU      int
 	// Card are QEMU's arguments for memory and the card that is eth0, which then asks for its address by
-	// DHCP; nil: eth0 leads to Wire.
+	// DHCP; nil: eth0 leads to Network.
 	Card []string
+
+	Network   string   // where eth0 leads: QEMU's -netdev; empty: a cable
+	Memory    int      // MiB; 0: 256
+	Initramfs string   // empty: the image's
+	Reboots   bool     // it starts again when it is reset
+	More      []string // further arguments of QEMU
 }
 
 // Guest is a running virtual machine.
 type Guest struct {
-	// Wire leads to its eth0.
+	// Wire leads to its eth0, if that leads to a cable.
 	Wire cable.End
 
 	qemu  *harness.Process
 	dir   string
-	ready chan struct{} // closed when it is
+	ready chan struct{} // holds one when it has started
 
 	mu   sync.Mutex // guards all below
 	line net.Conn
@@ -50,7 +56,7 @@ type Guest struct {
 func Boot(t testing.TB, c Config) *Guest {
 	t.Helper()
 	g := Start(t, c)
-	g.AwaitReady(t)
+	g.AwaitStart(t)
 	return g
 }
 
@@ -58,11 +64,13 @@ func Boot(t testing.TB, c Config) *Guest {
 func Start(t testing.TB, c Config) *Guest {
 	t.Helper()
 	kernel := mustImage(t)
-	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{})}
-	if c.Card == nil {
-		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
-	} else {
+	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
+	switch {
+	case c.Card != nil:
 		c.IP4, c.IP6 = "dhcp", ""
+	case c.Network == "":
+		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
+		c.Network = fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire"))
 	}
 	line, err := net.Listen("unix", g.path("line"))
 	if err != nil {
@@ -75,13 +83,13 @@ func Start(t testing.TB, c Config) *Guest {
 	if g.line, err = line.Accept(); err != nil {
 		t.Fatalf("QEMU did not start: %v\n%s", err, g.qemu.Output())
 	}
-	go g.listen(g.ready)
+	go g.listen()
 	t.Cleanup(func() { g.line.Close() })
 	return g
 }
 
-// AwaitReady waits until the guest's rxe0 is there.
-func (g *Guest) AwaitReady(t testing.TB) {
+// AwaitStart waits until the guest has started, and its rxe0 is there. What ran before a reset has ended.
+func (g *Guest) AwaitStart(t testing.TB) {
 	t.Helper()
 	select {
 	case <-g.ready:
@@ -92,14 +100,16 @@ func (g *Guest) AwaitReady(t testing.TB) {
 	}
 }
 
+// Image is the directory with the guests' kernel and initramfs.
+func Image(t testing.TB) string { return mustImage(t) }
+
 func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 
 // command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
 	m := rxeguest.Machine{
-		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU,
-		Network: fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire")),
-		Line:    "socket,path=" + g.path("line"), Console: g.path("console"),
+		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
+		Line: "socket,path=" + g.path("line"), Console: g.path("console"), Reboots: c.Reboots, More: c.More,
 	}
 	argv := m.Command()
 	return exec.Command(argv[0], argv[1:]...)
@@ -118,7 +128,7 @@ func (g *Guest) Kill() {
 }
 
 // listen takes events until the line ends; then everything that runs has ended.
-func (g *Guest) listen(ready chan<- struct{}) {
+func (g *Guest) listen() {
 	in := json.NewDecoder(bufio.NewReader(g.line))
 	for {
 		var e talk.Event
@@ -126,7 +136,11 @@ func (g *Guest) listen(ready chan<- struct{}) {
 			break
 		}
 		if e.ID == 0 {
-			close(ready)
+			g.drop("\n(the guest has started again)\n")
+			select {
+			case g.ready <- struct{}{}:
+			default:
+			}
 			continue
 		}
 		g.mu.Lock()
@@ -139,11 +153,16 @@ func (g *Guest) listen(ready chan<- struct{}) {
 			p.take(e)
 		}
 	}
+	g.drop("\n(the guest is gone)\n")
+}
+
+// drop ends everything that runs.
+func (g *Guest) drop(why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.jobs {
 		code := -1
-		p.take(talk.Event{Output: []byte("\n(the guest is gone)\n"), Exit: &code})
+		p.take(talk.Event{Output: []byte(why), Exit: &code})
 	}
 	clear(g.jobs)
 }

@@ -112,7 +112,7 @@ func (d *daemon) boot(t *testing.T, nics ...string) []*guest.Guest {
 		list = append(list, guest.Start(t, guest.Config{Card: args}))
 	}
 	for _, g := range list {
-		g.AwaitReady(t)
+		g.AwaitStart(t)
 	}
 	return list
 }

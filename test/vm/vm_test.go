@@ -1,0 +1,206 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vrdma/test/guest"
+	"vrdma/test/harness"
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// limit is how long anything may take that a guest has a part in: it is emulated, and gets what
+// processor time others leave.
+const limit = 3 * time.Minute
+
+// world is what is declared: three NICs of one network, two of them for machines.
+const world = `
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: net, tenant: red}
+spec: {subnets: [10.1.0.0/24]}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: a, tenant: red}
+spec: {network: net, address: 10.1.0.1}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: b, tenant: red}
+spec: {network: net, address: 10.1.0.2}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: host, tenant: red}
+spec: {network: net, address: 10.1.0.3}
+`
+
+// A machine is a guest with a NIC.
+type machine struct {
+	*guest.Guest
+	nic, ip string
+	socket  string // the agent's
+	agent   *guest.Process
+}
+
+// home is where the machine's programs of ours are.
+const home = "/opt/vrdma"
+
+// initramfs is the guests' with our programs in it.
+func initramfs(t *testing.T) string {
+	t.Helper()
+	dir := harness.Directory(t, nil)
+	root := filepath.Join(dir, "root", home)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Dir(harness.Binary())
+	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
+		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
+		{ cat %[4]s/initramfs; find . | cpio --quiet -o -H newc -R 0:0; } >%[3]s/initramfs`, bin, root, dir, guest.Image(t))
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("add to the initramfs: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "initramfs")
+}
+
+// boot starts a machine with a NIC of the daemon's, and the agent in it.
+func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
+	t.Helper()
+	out, err := d.Command("guest", "args", nic, "--tcg", "-m", "320M").CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma guest args: %v\n%s", err, out)
+	}
+	m := &machine{nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
+	m.Guest = guest.Boot(t, guest.Config{
+		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
+		More: strings.Fields(string(out)),
+	})
+	m.startAgent(t)
+	return m
+}
+
+// startAgent starts the agent, and waits until the daemon has answered it.
+func (m *machine) startAgent(t *testing.T) {
+	t.Helper()
+	m.agent = m.Launch(t, home+"/vrdma", "guest", "agent", "--socket", m.socket, "--name", strings.ReplaceAll(m.nic, "/", "-"))
+	if !harness.Poll(limit, func() bool { return strings.Contains(m.agent.Output(), "the daemon answers") || m.agent.Ended(0) }) || m.agent.Ended(0) {
+		t.Fatalf("%s: no daemon answers the agent\n%s", m.nic, m.agent.Output())
+	}
+}
+
+// verbs starts a program with the device.
+func (m *machine) verbs(t *testing.T, argv ...string) *guest.Process {
+	t.Helper()
+	return m.Launch(t, append([]string{"env", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--"}, argv...)...)
+}
+
+// pair runs a server and its client in the machine.
+func (m *machine) pair(t *testing.T, argv ...string) string {
+	t.Helper()
+	server := m.verbs(t, argv...)
+	m.Await(t, server, 18515)
+	client := m.verbs(t, append(argv, "127.0.0.1")...)
+	done(t, client)
+	done(t, server)
+	return client.Output()
+}
+
+// done waits for the good end of a program.
+func done(t *testing.T, p harness.Program) {
+	t.Helper()
+	if !p.Ended(limit) || strings.Contains(p.Fate(), "status") && !strings.Contains(p.Fate(), "status 0") {
+		t.Fatalf("%s: %s after %v at most\n%s", p.Title(), p.Fate(), limit, p.Output())
+	}
+}
+
+// TestVerbs has programs in machines talk: within one, with the host, with another machine.
+func TestVerbs(t *testing.T) {
+	d, a, b := lab(t)
+	t.Run("within", func(t *testing.T) {
+		if out := a.verbs(t, "ibv_devinfo"); !out.Ended(limit) || !strings.Contains(out.Output(), "PORT_ACTIVE") {
+			t.Fatalf("ibv_devinfo: %s\n%s", out.Fate(), out.Output())
+		}
+		a.pair(t, "ibv_rc_pingpong", "-g", "0", "-n", "30")
+		a.pair(t, "ibv_rc_pingpong", "-g", "0", "-n", "10", "-e")
+		a.pair(t, "ib_write_bw", "-x", "0", "-F", "-n", "50")
+		a.pair(t, "ib_atomic_bw", "-x", "0", "-F", "-n", "20")
+	})
+	t.Run("machine_to_machine", func(t *testing.T) {
+		rping(t, a, func(argv ...string) harness.Program { return b.verbs(t, argv...) }, b.ip)
+	})
+	t.Run("machine_to_host", func(t *testing.T) {
+		rping(t, a, func(argv ...string) harness.Program {
+			return d.LaunchWith(t, []string{"--nic", "red/host"}, argv...)
+		}, "10.1.0.3")
+	})
+	t.Run("status", func(t *testing.T) {
+		p := b.verbs(t, "rping", "-s", "-a", b.ip, "-P")
+		if !harness.Poll(limit, func() bool { return strings.Contains(programs(t, d), "rping@red-b") || p.Ended(0) }) {
+			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
+		}
+	})
+}
+
+// rping has a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
+func rping(t *testing.T, client *machine, start func(argv ...string) harness.Program, ip string) {
+	t.Helper()
+	server := start("rping", "-s", "-a", ip, "-C", "10", "-S", "2000", "-V")
+	for try := 0; ; try++ {
+		c := client.verbs(t, "rping", "-c", "-a", ip, "-C", "10", "-S", "2000", "-V")
+		if c.Ended(limit) && c.Code() == 0 {
+			break
+		}
+		// Until the server listens it is refused.
+		if !c.Ended(0) || server.Ended(0) || try == 50 {
+			t.Fatalf("client: %s\n%s\nserver: %s\n%s", c.Fate(), c.Output(), server.Fate(), server.Output())
+		}
+	}
+	done(t, server)
+}
+
+// programs are those that have the device open.
+func programs(t *testing.T, d *harness.Daemon) string {
+	t.Helper()
+	var names []string
+	for _, s := range d.Status(t).Sessions {
+		names = append(names, s.Program)
+	}
+	return strings.Join(names, " ")
+}
+
+// lab is a daemon and two machines.
+func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	image := initramfs(t)
+	booted := make(chan *machine, 1)
+	go func() {
+		defer close(booted) // a failure ends this goroutine only
+		booted <- boot(t, d, image, "red/b", "10.1.0.2")
+	}()
+	a = boot(t, d, image, "red/a", "10.1.0.1")
+	if b = <-booted; b == nil {
+		t.FailNow()
+	}
+	return d, a, b
+}
