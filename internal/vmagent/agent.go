@@ -99,9 +99,13 @@ func (a *Agent) accept(l *net.UnixListener) error {
 		if err != nil {
 			return err
 		}
+		// Without a daemon programs wait, as they would for one that is slow. It may be restarted.
 		c := a.admit(u)
+		for end := time.Now().Add(patience); c == nil && time.Now().Before(end); c = a.admit(u) {
+			time.Sleep(20 * time.Millisecond)
+		}
 		if c == nil {
-			u.Close() // there is no daemon
+			u.Close()
 			continue
 		}
 		go c.listen()
@@ -124,8 +128,12 @@ func (a *Agent) admit(u *net.UnixConn) *client {
 	return c
 }
 
-// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
-const greetEvery = 2 * time.Second
+const (
+	// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
+	greetEvery = 5 * time.Second
+	// patience is how long a program that connects waits for the daemon.
+	patience = 8 * time.Second
+)
 
 // converse speaks with one daemon after the other.
 func (a *Agent) converse() error {
