@@ -14,7 +14,7 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +61,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.
@@ -72,6 +72,10 @@ unit: ## Go tests of every package, with the race detector
 # One package at a time: these start daemons and real programs and want both cores.
 integration: build ## real programs against a real daemon
 	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
+
+# The kubelet is built from its sources the first time: some six minutes of a processor.
+test-kube: deps-test build kube ## the device plugin with a real kubelet and containerd
+	$(GO) test -tags kube -timeout 60m -count=1 -run TestKubelet -v ./test/containers
 
 demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
 	@bin/vrdma demo

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One write() of the application is one command of the kernel's uverbs ABI. The
- * doorbell and the arming of a completion queue are answered here; everything else
- * goes to the daemon as it is. Only three things are looked at on the way: the
+ * doorbell and the arming of a completion queue are answered here, and what the daemon
+ * is sure to accept is left in its mailbox; everything else goes to it as it is. Only three things are looked at on the way: the
  * descriptor in CREATE_CQ, the memory in REG_MR and DEREG_MR, and what the reply
  * says to store.
  */
@@ -103,6 +103,25 @@ static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 	uint32_t was = atomic_fetch_or(word, solicited_only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL);
 	atomic_thread_fence(memory_order_seq_cst);
 	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: the daemon says so */
+}
+
+/* Whether the daemon is sure to accept a command, and has nothing to say to it: see protocol.h. */
+static bool sure(struct file *f, const unsigned char *command, size_t n)
+{
+	const unsigned char *value = f->page + VRDMA_SURE_VALUE, *mask = f->page + VRDMA_SURE_MASK;
+	_Atomic uint32_t *by_command = (_Atomic uint32_t *)(f->page + VRDMA_ARM_BY_COMMAND);
+	_Atomic uint64_t *bits = (_Atomic uint64_t *)(f->page + VRDMA_SURE_BITS);
+	uint32_t at = word(f->page, VRDMA_SURE_HANDLE_AT);
+
+	if (n != word(f->page, VRDMA_SURE_LENGTH) || n > VRDMA_SURE_MAX || at > n - 4 ||
+	    atomic_load_explicit(by_command, memory_order_relaxed))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if ((command[i] & mask[i]) != value[i])
+			return false;
+	uint32_t handle = word(command, at);
+	return handle < VRDMA_SURE_HANDLES &&
+	       (atomic_load_explicit(&bits[handle / 64], memory_order_relaxed) >> (handle % 64) & 1);
 }
 
 /* ---- commands ---- */
@@ -333,6 +352,8 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 		return dereg_mr(f, outside, buf, n);
 	if (atomic_load(&f->dead))
 		return EIO;
+	if (sure(f, buf, n) && wire_leave(f->mail, buf, n))
+		return 0;
 	if (number == CMD_REG_MR && n >= REG_MR_SIZE)
 		return reg_mr(f, outside, buf, n);
 	if (at) {

@@ -128,7 +128,7 @@ static bool mail_ask(unsigned char *mail, const struct message *m)
 	if (!mail || atomic_load_explicit(mail_state(mail), memory_order_relaxed) != VRDMA_MAIL_OPEN)
 		return false;
 	for (int i = 0; i < m->nparts; i++) {
-		if (m->length[i] > VRDMA_MAIL_REPLY - at)
+		if (m->length[i] > VRDMA_MAIL_LEFT - at)
 			return false;
 		memcpy(mail + at, m->part[i], m->length[i]);
 		at += (uint32_t)m->length[i];
@@ -166,6 +166,26 @@ static ssize_t mail_await(unsigned char *mail, void *in)
 static void mail_end(unsigned char *mail)
 {
 	atomic_fetch_and(mail_state(mail), VRDMA_MAIL_OPEN);
+}
+
+bool wire_leave(unsigned char *mail, const void *command, size_t n)
+{
+	const uint32_t room = VRDMA_MAIL_REPLY - VRDMA_MAIL_LEFT;
+	uint32_t was, now;
+
+	if (!mail || atomic_load_explicit(mail_state(mail), memory_order_relaxed) != VRDMA_MAIL_OPEN)
+		return false;
+	_Atomic uint32_t *length = (_Atomic uint32_t *)(void *)(mail + VRDMA_MAIL_LEFT_LEN);
+	was = atomic_load(length);
+	do {
+		if (was > room || n > room - was)
+			return false;
+		memcpy(mail + VRDMA_MAIL_LEFT + was, command, n);
+		now = was + (uint32_t)n;
+	} while (!atomic_compare_exchange_strong(length, &was, now));
+	/* If nobody looks there any more it is taken back, unless it was taken first. */
+	return atomic_load(mail_state(mail)) & VRDMA_MAIL_OPEN ||
+	       !atomic_compare_exchange_strong(length, &now, was);
 }
 
 ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in, struct passed *fds)

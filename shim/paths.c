@@ -71,6 +71,22 @@ static enum node map_dev(const char *path)
 	return NODE_MISSING;
 }
 
+/*
+ * A NIC that nobody has used has a sketch of a tree, without its port. Whoever connects to the
+ * daemon has all of it written.
+ */
+static void whole_tree(const char *sub)
+{
+	char file[PATH_ROOM];
+	int e = errno;
+	if (!BELOW(sub, "/class/infiniband", false) ||
+	    snprintf(file, sizeof file, "%s/%s", settings()->tree, VRDMA_UNFINISHED) >= PATH_ROOM)
+		return;
+	if (sys(SYS_faccessat, AT_FDCWD, file, F_OK) == 0)
+		wire_sync();
+	errno = e;
+}
+
 enum node path_map(const char *path, char out[PATH_ROOM], const char **use)
 {
 	*use = path;
@@ -87,6 +103,7 @@ enum node path_map(const char *path, char out[PATH_ROOM], const char **use)
 	if (snprintf(out, PATH_ROOM, "%s%s", settings()->tree, sub) >= PATH_ROOM)
 		return NODE_OTHER;
 	*use = out;
+	whole_tree(sub);
 	return NODE_TREE;
 }
 

@@ -32,6 +32,9 @@
 #define VRDMA_MAX_MESSAGE 65536u
 #define VRDMA_MAX_FDS 4u
 
+/* A file in the root of a device tree that has no port yet: it gets one when somebody connects. */
+#define VRDMA_UNFINISHED "unfinished"
+
 enum vrdma_kind {
 	VRDMA_KIND_PROCESS = 1,
 	VRDMA_KIND_UVERBS = 2,
@@ -138,6 +141,22 @@ struct vrdma_welcome {
 #define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
 
 /*
+ * Sure commands: those that the daemon is certain to accept, and has no answer to. The doorbell page
+ * describes one kind of them: a command of length bytes (0: there are none), each of which is equal to
+ * its byte in value where mask has ones, and whose handle (at byte handle_at, uint32_t) is below
+ * VRDMA_SURE_HANDLES and has its bit set in bits. What is described is a change of a queue pair's state that
+ * nobody else can see. Such a command need not be waited for, unless told (VRDMA_ARM_BY_COMMAND) is set:
+ * it may be left in the mailbox, see there, and has succeeded.
+ */
+#define VRDMA_SURE_LENGTH 448u    /* uint32_t, the daemon's, like all of this */
+#define VRDMA_SURE_HANDLE_AT 452u /* uint32_t */
+#define VRDMA_SURE_VALUE 512u
+#define VRDMA_SURE_MASK 640u
+#define VRDMA_SURE_MAX 128u       /* of value and mask */
+#define VRDMA_SURE_BITS 1024u     /* uint64_t[384] */
+#define VRDMA_SURE_HANDLES 24576u
+
+/*
  * A request carries one write() of the application, verbatim:
  *   struct vrdma_request, struct vrdma_extent[nextents], command bytes.
  * On a PROCESS connection op SYNC asks the daemon to bring the counter files
@@ -241,11 +260,24 @@ struct vrdma_fd {
  *   neither of the two: serve that first
  * Both add to one word, so one of them comes first and the other sees it: a reply is either
  * taken from here or sent, and a request that finds the mailbox open is seen.
+ *
+ * Sure commands (above) of a UVERBS session are left here, one behind the other. The client, between two
+ * requests:
+ *   if load(state) != OPEN, or there is no room: make a request of it
+ *   n = load(left_len); write the command behind n bytes of left; compare_exchange(left_len, n, n + its length)
+ *   if !(load(state) & OPEN) and compare_exchange(left_len, n + its length, n): make a request of it
+ * The daemon runs what lies there before it serves the client's next request, wherever that comes, and
+ * after it has cleared OPEN:
+ *   n = load(left_len); copy n bytes; compare_exchange(left_len, n, 0), else again
+ * One clears OPEN and looks at left_len, the other sets left_len and looks at OPEN: nothing lies in a
+ * mailbox that is shut.
  */
 #define VRDMA_MAIL_STATE 0u
 #define VRDMA_MAIL_ASKED_LEN 4u
 #define VRDMA_MAIL_REPLY_LEN 8u
+#define VRDMA_MAIL_LEFT_LEN 12u
 #define VRDMA_MAIL_REQUEST 64u
+#define VRDMA_MAIL_LEFT 1024u /* to VRDMA_MAIL_REPLY; who leaves commands has requests that end before */
 #define VRDMA_MAIL_REPLY 2048u
 #define VRDMA_MAIL_SIZE 4096u
 #define VRDMA_MAIL_OPEN 1u

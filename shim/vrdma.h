@@ -270,6 +270,8 @@ int wire_netlink(bool quiet, int *socket);
  * gone). Signals are blocked; outside is the mask to wait with if the daemon is slow.
  */
 ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in, struct passed *fds);
+/* Leaves a command that is sure to be accepted in the mailbox; false: it has to be sent. */
+bool wire_leave(unsigned char *mail, const void *command, size_t n);
 void passed_close(struct passed *fds);
 void wire_sync(void);                         /* have the counter files brought up to date */
 void wire_child(void);

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/protocol"
 	"vrdma/verbs/internal/door"
 )
 
@@ -123,9 +124,9 @@ func (r *MR) Addr(off int) uint64 { return r.base + uint64(off) }
 // Uint32 and Uint64 are words of the memory that peers read or write, too: those of atomics, or one
 // that is polled until a write has come. They panic if off is not a multiple of the word's size or the
 // word is not in the memory.
-func (r *MR) Uint32(off int) *atomic.Uint32 { return door.Shared32(r.aligned(off, 4), 0) }
+func (r *MR) Uint32(off int) *atomic.Uint32 { return protocol.Shared32(r.aligned(off, 4), 0) }
 
-func (r *MR) Uint64(off int) *atomic.Uint64 { return door.Shared64(r.aligned(off, 8), 0) }
+func (r *MR) Uint64(off int) *atomic.Uint64 { return protocol.Shared64(r.aligned(off, 8), 0) }
 
 func (r *MR) aligned(off, size int) []byte {
 	b := r.bytes[off : off+size]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/protocol"
 	"vrdma/verbs/internal/door"
 )
 
@@ -28,7 +29,7 @@ func (d *Device) newRing(at *abi.MMInfo) (*ring, error) {
 	r := &ring{mem: m, own: own}
 	if len(m.Mem) >= abi.QueueData {
 		r.data = m.Mem[abi.QueueData:]
-		r.log2, r.mask = door.Shared32(m.Mem, abi.QueueLog2ElemSize).Load(), door.Shared32(m.Mem, abi.QueueIndexMask).Load()
+		r.log2, r.mask = protocol.Shared32(m.Mem, abi.QueueLog2ElemSize).Load(), protocol.Shared32(m.Mem, abi.QueueIndexMask).Load()
 	}
 	if r.log2 > 16 || r.mask&(r.mask+1) != 0 || (uint64(r.mask)+1)<<r.log2 > uint64(len(r.data)) {
 		r.close()
@@ -50,10 +51,10 @@ func (r *ring) slot(pos uint32) []byte {
 }
 
 func (r *ring) producer() uint32 {
-	return door.Shared32(r.mem.Mem, abi.QueueProducerIndex).Load() & r.mask
+	return protocol.Shared32(r.mem.Mem, abi.QueueProducerIndex).Load() & r.mask
 }
 func (r *ring) consumer() uint32 {
-	return door.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Load() & r.mask
+	return protocol.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Load() & r.mask
 }
 
 // full reports whether we, who fill it, have to wait.
@@ -62,7 +63,7 @@ func (r *ring) full() bool { return (r.pos+1)&r.mask == r.consumer() }
 // push hands the element at pos over.
 func (r *ring) push() {
 	r.pos = (r.pos + 1) & r.mask
-	door.Shared32(r.mem.Mem, abi.QueueProducerIndex).Store(r.pos)
+	protocol.Shared32(r.mem.Mem, abi.QueueProducerIndex).Store(r.pos)
 }
 
 // waiting is how many elements are there for us, who empty it.
@@ -74,7 +75,7 @@ func (r *ring) empty() bool { return r.producer() == r.consumer() }
 // pop gives n elements back.
 func (r *ring) pop(n uint32) {
 	r.pos = (r.pos + n) & r.mask
-	door.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Store(r.pos)
+	protocol.Shared32(r.mem.Mem, abi.QueueConsumerIndex).Store(r.pos)
 }
 
 var order = binary.NativeEndian

@@ -126,10 +126,23 @@ func (c *CQ) Wait(ctx context.Context) error { return c.wait(ctx, false) }
 // WaitSolicited is Wait for completions that the sender marked Solicited, and for errors.
 func (c *CQ) WaitSolicited(ctx context.Context) error { return c.wait(ctx, true) }
 
+// Sleep is Wait without looking first, for those who expect nothing soon.
+func (c *CQ) Sleep(ctx context.Context) error {
+	if any, err := c.waiting(); err != nil || any {
+		return err
+	}
+	return c.armed(ctx, false)
+}
+
 func (c *CQ) wait(ctx context.Context, solicited bool) error {
 	if any, err := c.glance(); err != nil || any {
 		return err
 	}
+	return c.armed(ctx, solicited)
+}
+
+// armed arms the queue and sleeps until there is something to poll.
+func (c *CQ) armed(ctx context.Context, solicited bool) error {
 	for {
 		if err := c.arm(solicited); err != nil {
 			return fault("wait for a completion", err)

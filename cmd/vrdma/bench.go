@@ -95,7 +95,7 @@ machine that others use: the attacks take up to 2 GB and what the daemon has of 
 			})
 		},
 	}
-	c.AddCommand(benchListCommand(), benchShowCommand(), benchRunCommand())
+	c.AddCommand(benchListCommand(), benchShowCommand(), benchRunCommand(), benchAgentCommand())
 	c.Flags().StringSliceVar(&f.table.Only, "only", nil, "measure these parts: "+strings.Join(bench.Parts(), ", "))
 	c.Flags().StringVar(&f.rows, "rows", "", "measure the rows whose name matches this regular expression, in capitals or not")
 	c.Flags().IntVar(&f.table.Rounds, "rounds", 5, "how often every tool is run")

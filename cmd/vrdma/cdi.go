@@ -21,6 +21,7 @@ import (
 const systemCDI = "/var/run/cdi"
 
 func cdiCommand(o *options) *cobra.Command {
+	var hook string
 	c := &cobra.Command{
 		Use:   "cdi [TENANT]",
 		Short: "print the NICs of this host as CDI files",
@@ -42,9 +43,13 @@ tenant of NIC default). Of NICs that we may open.`,
 			if err != nil {
 				return improper(place, err)
 			}
+			program, err := hookProgram(hook)
+			if err != nil {
+				return err
+			}
 			var nics []container.NIC
 			for _, d := range doors {
-				n, err := containerNIC(place, d.Name)
+				n, err := containerNIC(place, d.Name, program)
 				if err != nil {
 					return err
 				}
@@ -67,18 +72,22 @@ tenant of NIC default). Of NICs that we may open.`,
 			return nil
 		},
 	}
+	c.Flags().StringVar(&hook, "hook", "", "the path of vrdma as engines see it, for hooks, none for none (default: this program)")
 	return c
 }
 
-// containerNIC is a NIC of the daemon at place, by its name there, for containers.
-func containerNIC(place launch.Place, name string) (container.NIC, error) {
+// containerNIC is a NIC of the daemon at place, by its name there, for containers. hook is our program, as engines see it.
+func containerNIC(place launch.Place, name, hook string) (n container.NIC, err error) {
 	of, nic, declared := strings.Cut(name, "/")
-	if !declared {
-		at, err := place.NIC(vnic.Default, vnic.Default)
-		return container.NIC{Name: vnic.Default, Place: at}, err
+	if declared {
+		n = container.NIC{Tenant: of, Name: nic}
+		n.Place, err = place.NIC(of, nic)
+	} else {
+		n = container.NIC{Name: vnic.Default}
+		n.Place, err = place.NIC(vnic.Default, vnic.Default)
 	}
-	at, err := place.NIC(of, nic)
-	return container.NIC{Tenant: of, Name: nic, Place: at}, err
+	n.Hooks = container.Hooks(hook, place.Socket, n.Device())
+	return n, err
 }
 
 // cdiDirectory is where this daemon keeps CDI files: what --cdi says, else that of the system if this
@@ -103,15 +112,22 @@ func (f *daemonFlags) cdiDirectory(place launch.Place) string {
 // cdiRest is how long the files rest after a change: many NICs often come together.
 const cdiRest = 20 * time.Millisecond
 
-// takeCDI takes the directory; nil: there is none. If nobody asked for it, a daemon without it serves
-// all the same.
+// cdiPatience is how long a daemon waits before it tries again to have the directory: an older one may be about to end.
+const cdiPatience = time.Second
+
+// takeCDI takes the directory; nil: there is none, or another daemon still has it, which keepCDI waits for. If nobody asked for
+// it, a daemon without it serves all the same.
 func (d *daemon) takeCDI(dir string, asked bool) (*container.Keeper, error) {
 	if dir == "" {
 		return nil, nil
 	}
 	k, err := container.Keep(dir, d.mode)
-	if err == nil {
+	switch {
+	case err == nil:
 		return k, nil
+	case errors.Is(err, container.ErrKept):
+		d.log.Warn("engines will not know this daemon's vrdma.io/nic until the other one ends; choose another directory with --cdi, or none", "error", err)
+		return nil, nil
 	}
 	err = fmt.Errorf("cannot keep CDI files: %w; choose another directory with --cdi, or none", err)
 	if asked {
@@ -121,15 +137,32 @@ func (d *daemon) takeCDI(dir string, asked bool) (*container.Keeper, error) {
 	return nil, nil
 }
 
-// keepCDI keeps the files current until the returned function is called, which removes them.
-func (d *daemon) keepCDI(k *container.Keeper) (stop func()) {
-	if k == nil {
+// keepCDI keeps the files in dir current until the returned function is called, which removes them. k is nil if the directory is
+// still to be had.
+func (d *daemon) keepCDI(dir string, k *container.Keeper) (stop func()) {
+	if dir == "" {
 		return func() {}
 	}
 	done, ended := make(chan struct{}), make(chan struct{})
-	d.writeCDI(k)
+	if k != nil {
+		d.writeCDI(k)
+	}
 	go func() {
 		defer close(ended)
+		for k == nil {
+			select {
+			case <-time.After(cdiPatience):
+			case <-done:
+				return
+			}
+			var err error
+			if k, err = container.Keep(dir, d.mode); err == nil {
+				d.log.Info("engines know vrdma.io/nic", "cdi", dir)
+				d.writeCDI(k)
+			} else if !errors.Is(err, container.ErrKept) {
+				return // takeCDI has said so
+			}
+		}
 		for {
 			select {
 			case <-d.racked:
@@ -143,6 +176,9 @@ func (d *daemon) keepCDI(k *container.Keeper) (stop func()) {
 	return func() {
 		close(done)
 		<-ended
+		if k == nil {
+			return
+		}
 		if err := k.Close(); err != nil {
 			d.log.Warn("CDI files are left", "error", err)
 		}
@@ -154,7 +190,7 @@ func (d *daemon) writeCDI(k *container.Keeper) {
 	var nics []container.NIC
 	var errs []error
 	add := func(name string) {
-		n, err := containerNIC(d.place, name)
+		n, err := containerNIC(d.place, name, d.hook)
 		if err != nil {
 			errs = append(errs, err)
 			return
@@ -166,6 +202,15 @@ func (d *daemon) writeCDI(k *container.Keeper) {
 	}
 	for _, key := range d.rack.Keys() {
 		add(key.Path())
+	}
+	if at, err := d.place.Waiting(); err != nil {
+		errs = append(errs, err)
+	} else if d.hook != "" {
+		for _, key := range d.rack.Networks() {
+			n := container.NIC{Tenant: key.Tenant, Name: key.Name, Place: at, Network: true}
+			n.Hooks = container.NetworkHooks(d.hook, d.place.Socket, n.Device())
+			nics = append(nics, n)
+		}
 	}
 	if err := errors.Join(append(errs, k.Put(nics))...); err != nil {
 		d.log.Warn("CDI files are not current", "error", err)

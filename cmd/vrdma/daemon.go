@@ -19,6 +19,7 @@ import (
 	"vrdma/internal/budget"
 	"vrdma/internal/control"
 	"vrdma/internal/engine"
+	"vrdma/internal/ethernet"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/inspect"
 	"vrdma/internal/launch"
@@ -67,6 +68,7 @@ type daemonFlags struct {
 	tunnelPort  int
 	tunnelKey   string
 	cdi         string
+	hook        string
 	guests      []string
 }
 
@@ -136,6 +138,7 @@ A file for --config, every line of which may be left out, and over which flags w
 	c.Flags().StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus, /healthz and /readyz at HOST:PORT (default: not at all)")
 	c.Flags().BoolVar(&f.perNIC, "metrics-per-nic", false, "have NICs as a label in the metrics, 256 at most")
 	c.Flags().StringVar(&f.cdi, "cdi", "", "the directory for CDI files, by which podman and others know the NICs (vrdma cdi prints them), none for none (default: "+systemCDI+" for root's daemon with its socket in /run or /var/lib; else none)")
+	c.Flags().StringVar(&f.hook, "hook", "", "the path of vrdma as engines see it, for the hooks in CDI files, none for none (default: this program; one in a container of its own has another path)")
 	c.Flags().StringSliceVar(&f.guests, "guest", nil, "NICs for virtual machines, default or TENANT/NAME: sockets for QEMU are made, see vrdma guest args (default: none)")
 	c.Flags().StringVar(&f.profile, "cpuprofile", "", "write a CPU profile of the whole life to this file, for go tool pprof")
 	c.Flags().BoolVar(&f.detach, "detach", false, "start in the background, for vrdma run")
@@ -237,6 +240,8 @@ type daemon struct {
 	storeName string
 	plane     atomic.Pointer[control.Plane]
 	rack      *rack.Rack
+	ethernet  *ethernet.Switch
+	frames    frameSender
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay                      // of virtual networks
@@ -255,6 +260,7 @@ type daemon struct {
 	recognise bool
 	ephemeral bool          // it ends when nobody uses it
 	racked    chan struct{} // holds one: the rack has changed
+	hook      string        // our program, as engines see it; "": CDI files have no hooks
 	stop      chan string   // why
 	serving   atomic.Bool   // programs are
 }
@@ -270,6 +276,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	if err != nil {
 		return lacks("%w", err)
 	}
+	d.ethernet = ethernet.New(ethernet.Config{Log: d.log, Send: d.frames.send})
 	d.rack = rack.New(d.rackConfig())
 	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(device.GIDs) > 0 {
@@ -297,6 +304,11 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 			d.log.Warn("containers cannot have the default NIC: its directory cannot be made", "error", err)
 		}
 	}
+	if !d.ephemeral {
+		if err := d.rack.Await(); err != nil {
+			d.log.Warn("no NICs can be made for containers: the directory cannot be made that they wait in", "error", err)
+		}
+	}
 	if err := d.openPlane(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
@@ -313,6 +325,8 @@ func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
 		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
+		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
+		Switch: d.ethernet,
 	}
 	if d.port == nil {
 		c.HostRoutes = routes.None{}
@@ -373,6 +387,8 @@ func (d *daemon) serve() error {
 	d.rack.Close()
 	metered() // what the last sessions used
 	d.engine.Stop()
+	d.ethernet.Close()
+	d.frames.close()
 	d.rack.Disconnect()
 	if d.port != nil {
 		d.port.Close()
@@ -386,7 +402,7 @@ func (d *daemon) retire() {
 	const every = 250 * time.Millisecond
 	idle := time.Duration(0)
 	for range time.Tick(every) {
-		if idle += every; d.server.Sessions() > 0 {
+		if idle += every; d.server.Sessions() > 0 || d.rack.Guests() > 0 {
 			idle = 0
 		}
 		if idle >= grace && d.claim.Retire() {

@@ -47,7 +47,11 @@ func (f *daemonFlags) setup(o *options) (s setup, err error) {
 	if o.socket == "" {
 		o.socket = s.config.Socket
 	}
-	if s.place, err = o.place(); err != nil {
+	own := launch.ForDaemon
+	if f.ephemeral {
+		own = launch.Default
+	}
+	if s.place, err = o.placeBy(own); err != nil {
 		return s, err
 	}
 	mode, err := strconv.ParseUint(f.mode, 8, 9)
@@ -55,6 +59,11 @@ func (f *daemonFlags) setup(o *options) (s setup, err error) {
 		return s, usage("--mode %s: want octal permissions such as 0600", f.mode)
 	}
 	s.mode, s.dir = fs.FileMode(mode), directoryMode(fs.FileMode(mode))
+	if s.place.Socket == launch.System && s.dir != 0o700 { // the store may have made it, for root alone
+		if err := os.Chmod(filepath.Dir(s.place.Socket), s.dir); err != nil {
+			return s, lacks("%w", err)
+		}
+	}
 	if s.device, err = f.device(s.config); err != nil {
 		return s, err
 	}
@@ -141,7 +150,12 @@ func (d *daemon) openDevice(f *daemonFlags, s *setup) (closed func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	files, err := d.takeCDI(f.cdiDirectory(d.place), f.cdi != "")
+	if d.hook, err = hookProgram(f.hook); err != nil {
+		used.Close()
+		return nil, err
+	}
+	cdi := f.cdiDirectory(d.place)
+	files, err := d.takeCDI(cdi, f.cdi != "")
 	if err != nil {
 		used.Close()
 		return nil, err
@@ -153,7 +167,7 @@ func (d *daemon) openDevice(f *daemonFlags, s *setup) (closed func(), err error)
 		used.Close()
 		return nil, err
 	}
-	kept := d.keepCDI(files)
+	kept := d.keepCDI(cdi, files)
 	return func() {
 		kept()
 		used.Close()

@@ -74,7 +74,7 @@ func printDescription(w io.Writer, r *control.Reply, now time.Time) error {
 			fmt.Fprintf(t, "Socket\t%s\n", s.Socket)
 		}
 	}
-	if it.Key.Kind == tenant.KindNIC && len(r.InUse) == 0 {
+	if it.Key.Kind != tenant.KindPolicy && len(r.InUse) == 0 {
 		fmt.Fprintf(t, "Used by\tnobody\n")
 	}
 	for i, by := range r.InUse {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -72,6 +74,8 @@ type runFlags struct {
 	quick  bool
 	resume bool
 	seed   uint64
+	in     bench.Instrument
+	rsh    string
 }
 
 func benchRunCommand() *cobra.Command {
@@ -99,6 +103,11 @@ Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the
 	c.Flags().BoolVar(&f.quick, "quick", false, "two rounds of a second each, to see whether it works")
 	c.Flags().BoolVar(&f.resume, "resume", false, "go on with the results of --out")
 	c.Flags().Uint64Var(&f.seed, "seed", 0, "of the order of runs (default: by chance)")
+	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there, and removed at the end")
+	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the program that reaches it")
+	c.Flags().StringVar(&f.in.Device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
+	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guest of setting guest-rxe")
+	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers (default: this machine's, under an overlay)")
 	return c
 }
 
@@ -119,9 +128,9 @@ func (f *runFlags) run(names []string, progress io.Writer) error {
 	}
 	defer r.Out.Close()
 	err = inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
-		in := &bench.Instrument{Lab: lab}
-		defer in.Close()
-		r.Instrument = in
+		f.in.Lab, f.in.Rsh = lab, strings.Fields(f.rsh)
+		defer f.in.Close()
+		r.Instrument = &f.in
 		return r.Go(ctx)
 	})
 	if err != nil && !errors.Is(err, experiment.ErrInterrupted) {
@@ -171,4 +180,39 @@ func (f *runFlags) goOn(r *experiment.Run) error {
 		r.Experiments = append(r.Experiments, list...)
 	}
 	return nil
+}
+
+// benchAgentCommand answers a bench run of another machine.
+func benchAgentCommand() *cobra.Command {
+	var line, device string
+	var remove bool
+	c := &cobra.Command{
+		Use:    "agent",
+		Short:  "run tools for a bench run on another machine",
+		Hidden: true, // bench run starts it
+		Args:   cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return inLab(nil, func(ctx context.Context, lab *bench.Lab) error {
+				if remove { // the lab has a copy
+					if err := os.RemoveAll(filepath.Dir(lab.Original)); err != nil {
+						return err
+					}
+				}
+				from, to := os.Stdin, os.Stdout
+				if line != "" {
+					f, err := os.OpenFile(line, os.O_RDWR, 0)
+					if err != nil {
+						return err
+					}
+					defer f.Close()
+					from, to = f, f
+				}
+				return bench.ServeAgent(ctx, lab, from, to, device)
+			})
+		},
+	}
+	c.Flags().StringVar(&line, "line", "", "the file to talk to (default: standard input and output)")
+	c.Flags().StringVar(&device, "device", "", "a device of the kernel's, for transport kernel")
+	c.Flags().BoolVar(&remove, "remove", false, "remove the directory of this program")
+	return c
 }

@@ -48,6 +48,7 @@ connection instead.`,
 	c.Flags().IntVar(&f.Size, "size", 64, "bytes of a message")
 	c.Flags().IntVar(&f.Count, "count", 1000, "how many messages")
 	c.Flags().BoolVar(&f.Events, "events", false, "wait for completions instead of polling")
+	c.Flags().BoolVar(&f.Sleep, "sleep", false, "wait for completions, and sleep at once")
 	c.Flags().BoolVar(&f.TCP, "tcp", false, "echo and bulk: over TCP")
 	c.Flags().IntVar(&f.Buffer, "buffer", 0, "echo and bulk: bytes of each buffer of a connection")
 	return c

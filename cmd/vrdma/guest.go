@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/protocol"
 	"vrdma/internal/vm"
 	"vrdma/internal/vmagent"
+	"vrdma/internal/vnic"
 )
 
 func guestCommand(o *options) *cobra.Command {
@@ -27,56 +29,118 @@ func guestCommand(o *options) *cobra.Command {
 			return usage("say what: vrdma guest args NIC on the host, or vrdma guest agent in the machine")
 		},
 	}
-	c.AddCommand(guestArgsCommand(o), guestAgentCommand(o))
+	c.AddCommand(guestArgsCommand(o), guestLibvirtCommand(o), guestAgentCommand(o))
 	return c
 }
 
 func guestArgsCommand(o *options) *cobra.Command {
-	var memory, id string
-	var tcg bool
+	var q qemu
 	c := &cobra.Command{
 		Use:   "args NIC",
 		Short: "print what QEMU needs for a NIC",
 		Long: `Prints arguments for QEMU that give a virtual machine the NIC: default, or a declared one,
-TENANT/NAME. The daemon has to serve it to machines: vrdma daemon --guest NIC. The machine's
-memory is shared with the daemon, so -m and -M memory-backend are among the arguments.
-In the machine vrdma guest agent, as root, gives programs the device.`,
-		Example: "  qemu-system-x86_64 $(vrdma guest args default) -accel kvm -cpu host disk.img",
+TENANT/NAME. The machine's memory is shared with the daemon, so -m and -M memory-backend are among
+the arguments. A NIC in a network with way vxlan is an ordinary network card in the machine, which
+gets its address by DHCP.
+
+If the daemon was started with --guest NIC, programs in the machine can have the NIC as an RDMA
+device, too: vrdma guest agent, as root in the machine, gives it to them.`,
+		Example: "  qemu-system-x86_64 $(vrdma guest args red/web) -accel kvm -cpu host disk.img",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			place, err := o.place()
+			e, err := o.guestEnd(args[0])
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), strings.Join(guestArgs(guestDir(place, args[0]), id, memory, tcg), " "))
+			_, err = fmt.Fprintln(c.OutOrStdout(), strings.Join(q.args(e), " "))
 			return err
 		},
 	}
-	c.Flags().StringVarP(&memory, "memory", "m", "1G", "how much memory the machine has")
-	c.Flags().StringVar(&id, "id", "vrdma", "what the names of QEMU's objects begin with")
-	c.Flags().BoolVar(&tcg, "tcg", false, "the machine is emulated: without it QEMU 7.2 ends itself there")
+	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "how much memory the machine has")
+	c.Flags().StringVar(&q.id, "id", "vrdma", "what the names of QEMU's objects begin with")
+	c.Flags().IntVar(&q.queues, "queues", 1, "pairs of queues of the network card, 8 at most: as many as the machine has processors")
+	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated: without it QEMU 7.2 ends itself there")
 	return c
 }
 
-// guestArgs are the arguments of QEMU for the sockets in a directory.
-func guestArgs(dir, id, memory string, tcg bool) []string {
-	chardev := func(name string) string {
-		return fmt.Sprintf("socket,id=%s-%s,path=%s,reconnect=1", id, name, filepath.Join(dir, name))
+// A guestEnd is what a virtual machine is connected to.
+type guestEnd struct {
+	card string             // socket of vhost-user
+	dir  string             // of the sockets for an agent; "": there are none
+	nic  protocol.GuestCard // with a MAC if the card is in the switch
+}
+
+// guestEnd finds out what a machine that is to have a NIC is connected to.
+func (o *options) guestEnd(name string) (e guestEnd, err error) {
+	place, err := o.place()
+	if err != nil {
+		return e, err
+	}
+	dir := guestDir(place, name)
+	if _, err := os.Lstat(filepath.Join(dir, vm.LineSocket)); err == nil {
+		e.dir, e.card = dir, filepath.Join(dir, vm.CardSocket)
+	}
+	if name == vnic.Default {
+		if e.dir == "" {
+			return e, lacks("the default NIC is not for virtual machines: start the daemon with --guest default")
+		}
+		return e, nil
+	}
+	at, err := findNIC(place, name)
+	if err != nil {
+		return e, err
+	}
+	n, err := protocol.QueryGuest(at.Socket)
+	switch {
+	case err == nil:
+		if e.nic = *n; e.dir == "" {
+			e.card = n.Socket
+		}
+	case e.dir == "":
+		return e, lacks("NIC %s is not for virtual machines: %w", name, err)
+	}
+	return e, nil
+}
+
+// qemu is how a machine is run.
+type qemu struct {
+	memory, id string
+	queues     int
+	tcg        bool
+}
+
+// args are the arguments of QEMU.
+func (q *qemu) args(e guestEnd) []string {
+	id := q.id
+	chardev := func(name, path string) string {
+		return fmt.Sprintf("socket,id=%s-%s,path=%s,reconnect=1", id, name, strings.ReplaceAll(path, ",", ",,"))
 	}
 	port := func(nr int, socket, name string) string {
 		return fmt.Sprintf("virtserialport,bus=%s-serial.0,nr=%d,chardev=%s-%s,name=%s", id, nr, id, socket, name)
 	}
+	netdev := fmt.Sprintf("vhost-user,id=%s-card,chardev=%s-%s", id, id, vm.CardSocket)
 	card := fmt.Sprintf("virtio-net-pci,netdev=%s-card,romfile=", id)
-	if tcg {
+	if e.nic.MAC != "" {
+		card += fmt.Sprintf(",mac=%s,host_mtu=%d", e.nic.MAC, e.nic.MTU)
+		if q.queues > 1 {
+			netdev += fmt.Sprintf(",queues=%d", q.queues)
+			card += ",mq=on"
+		}
+	}
+	if q.tcg {
 		card += ",vectors=0"
 	}
-	return []string{
-		"-m", memory, "-object", fmt.Sprintf("memory-backend-memfd,id=%s-ram,size=%s,share=on", id, memory), "-machine", fmt.Sprintf("memory-backend=%s-ram", id),
-		"-chardev", chardev(vm.CardSocket), "-netdev", fmt.Sprintf("vhost-user,id=%s-card,chardev=%s-%s", id, id, vm.CardSocket), "-device", card,
-		"-device", fmt.Sprintf("virtio-serial-pci,id=%s-serial", id),
-		"-chardev", chardev(vm.LineSocket), "-device", port(2, vm.LineSocket, vmagent.LinePort),
-		"-chardev", chardev(vm.BellSocket), "-device", port(3, vm.BellSocket, vmagent.BellPort),
+	args := []string{
+		"-m", q.memory, "-object", fmt.Sprintf("memory-backend-memfd,id=%s-ram,size=%s,share=on", id, q.memory), "-machine", fmt.Sprintf("memory-backend=%s-ram", id),
+		"-chardev", chardev(vm.CardSocket, e.card), "-netdev", netdev, "-device", card,
 	}
+	if e.dir == "" {
+		return args
+	}
+	return append(args,
+		"-device", fmt.Sprintf("virtio-serial-pci,id=%s-serial", id),
+		"-chardev", chardev(vm.LineSocket, filepath.Join(e.dir, vm.LineSocket)), "-device", port(2, vm.LineSocket, vmagent.LinePort),
+		"-chardev", chardev(vm.BellSocket, filepath.Join(e.dir, vm.BellSocket)), "-device", port(3, vm.BellSocket, vmagent.BellPort))
 }
 
 func guestAgentCommand(o *options) *cobra.Command {

@@ -10,6 +10,8 @@ import (
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
 	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vhostuser"
 	"vrdma/internal/vm"
 	"vrdma/internal/vnic"
 )
@@ -49,7 +51,12 @@ func (d *daemon) openGuests(nics []string) (closed func(), err error) {
 			closed()
 			return nil, err
 		}
+		of, nic, _ := strings.Cut(name, "/")
+		key := tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: nic}
 		p, err := vm.Listen(vm.Config{
+			Card: func(u *net.UnixConn, dev *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+				return d.rack.ServeCard(key, u, dev, ready)
+			},
 			NIC: name, Dir: guestDir(d.place, name), SocketMode: d.mode, Tree: tree, Log: d.log,
 			Vouch: func(u *net.UnixConn) (caller.Caller, error) {
 				n := d.nics.Named(name)

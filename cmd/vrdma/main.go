@@ -71,7 +71,10 @@ type options struct {
 }
 
 // place is the daemon that the user means: --socket, VRDMA_SOCKET, or the user's own.
-func (o *options) place() (launch.Place, error) {
+func (o *options) place() (launch.Place, error) { return o.placeBy(launch.Default) }
+
+// placeBy is place with another idea of the user's own.
+func (o *options) placeBy(own func(getenv func(string) string, uid int, tmp, system string) (launch.Place, error)) (launch.Place, error) {
 	socket := o.socket
 	if socket == "" {
 		socket = os.Getenv("VRDMA_SOCKET")
@@ -83,7 +86,7 @@ func (o *options) place() (launch.Place, error) {
 		}
 		return place, nil
 	}
-	place, err := launch.Default(os.Getenv, os.Getuid(), "/tmp")
+	place, err := own(os.Getenv, os.Getuid(), "/tmp", launch.System)
 	if err != nil {
 		return place, lacks("%w", err)
 	}
@@ -113,6 +116,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		applyCommand(o),
 		benchCommand(),
 		cdiCommand(o),
+		cniCommand(o),
 		cpCommand(o),
 		daemonCommand(o),
 		deleteCommand(o),
@@ -124,8 +128,11 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		goperfCommand(o),
 		guestCommand(o),
 		labCommand(o),
+		netnsCommand(),
 		networkCommand(o),
 		nicCommand(o),
+		ociHookCommand(o),
+		ociRuntimeCommand(o),
 		pcapCommand(o),
 		policyCommand(o),
 		reportCommand(),
@@ -141,7 +148,7 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 	return root
 }
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run(argumentsOf(os.Args))) }
 
 func run(args []string) int {
 	root := rootCommand()

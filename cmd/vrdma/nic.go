@@ -14,7 +14,6 @@ import (
 
 	"vrdma/internal/container"
 	"vrdma/internal/launch"
-	"vrdma/internal/preflight"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
 )
@@ -25,7 +24,7 @@ func nicCommand(o *options) *cobra.Command {
 		Short: "give a container a NIC",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usage("say what: vrdma nic args NIC, or vrdma nic check ROOTFS")
+			return usage("say what: vrdma nic args NIC, or vrdma nic check CONTAINER|ROOTFS")
 		},
 	}
 	c.AddCommand(nicArgsCommand(o), nicCheckCommand())
@@ -75,32 +74,6 @@ again later wants a daemon that stays: vrdma daemon.
 	}
 	c.Flags().StringVarP(&format, "output", "o", "podman", "podman, docker, lxc, nspawn or oci")
 	return c
-}
-
-func nicCheckCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "check ROOTFS [PROGRAM...]",
-		Short: "say whether the programs of an image would see a NIC",
-		Long: `Looks at the root file system of an image and says what would keep programs in it from
-a NIC: another C library than glibc, another architecture, a static program, no rxe
-provider of libibverbs. It looks at the shell, or at the programs that are named. podman
-shows an image's files with: podman unshare sh -c 'vrdma nic check $(podman image mount IMAGE)'.
-Status 0: nothing stands in the way; 1: something does.`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			found, err := preflight.Root(args[0], args[1:]...)
-			if err != nil {
-				return usage("%w", err)
-			}
-			for _, f := range found {
-				fmt.Fprintln(c.OutOrStdout(), f)
-			}
-			if len(found) > 0 {
-				return &exitError{status: exitFailed}
-			}
-			return nil
-		},
-	}
 }
 
 // expectation is how long a daemon waits for the container that a NIC's arguments are for.

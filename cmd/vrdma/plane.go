@@ -87,7 +87,7 @@ func (d *daemon) openStore(f *daemonFlags) error {
 func (d *daemon) openPlane() (err error) {
 	plane, err := control.Open(control.Config{
 		Store: d.store, Rack: d.rack, Host: d.host, Self: d.self(), Identity: identity(d.place.Socket), Log: d.log,
-		Changed: d.admitTenants,
+		Changed: d.admitTenants, Workloads: workloads{d},
 		Overdrawn: func(err error) {
 			var e *budget.Error
 			if errors.As(err, &e) {

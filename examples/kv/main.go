@@ -39,6 +39,7 @@ func run(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("kv", flag.ExitOnError)
 	var device verbs.Options
 	f.StringVar(&device.Socket, "socket", "", "the daemon's socket (default: VRDMA_SOCKET, else this user's own)")
+	kernel := f.Bool("kernel", false, "use the kernel's rxe instead of a daemon's device")
 	var o lab.Options
 	var s lab.Service
 	if serves {
@@ -50,7 +51,12 @@ func run(ctx context.Context, args []string) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("%q is too much; see kv -help", f.Args())
 	}
-	pid := daemon(device.Socket)
+	pid := 0
+	if *kernel {
+		device.Kernel = "any"
+	} else {
+		pid = daemon(device.Socket)
+	}
 	if serves {
 		s.Device, s.Daemon = device, pid
 		return s.Serve(ctx, os.Stdout)
@@ -59,7 +65,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	o.Device, o.Start = device, []string{self, "serve", "--socket", device.Socket}
+	o.Device, o.Start = device, []string{self, "serve", "--socket", device.Socket, fmt.Sprintf("--kernel=%t", *kernel)}
 	return o.Run(ctx, os.Stdout, nil)
 }
 

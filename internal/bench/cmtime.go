@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma/internal/experiment"
 )
 
 // ParseCmtime reads the time in seconds that all steps of cmtime took together, from
@@ -54,4 +56,27 @@ func (r Route) connections(count int) Probe {
 			return Reading{Value: float64(count) / seconds}, nil
 		},
 	}
+}
+
+// cmtimeConnections is how many connections an experiment opens.
+const cmtimeConnections = 500
+
+// cmtimeDriver opens and closes connections.
+var cmtimeDriver = driver{
+	commands: func(j *job) (server, client []string) {
+		return []string{"cmtime", "-p", j.listen()}, []string{"cmtime", "-s", j.ip(), "-p", j.listen(), "-c", strconv.Itoa(cmtimeConnections)}
+	},
+	parse: func(_ *job, output, _ string) (printed, error) {
+		seconds, err := ParseCmtime(output)
+		if err != nil || seconds <= 0 {
+			return printed{}, err
+		}
+		return printed{values: map[string]float64{experiment.Rate: cmtimeConnections / seconds}, samples: cmtimeConnections}, nil
+	},
+	way: func(c experiment.Cell) way {
+		if c.Transport == experiment.Kernel {
+			return unseen
+		}
+		return managed
+	},
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,52 +10,86 @@ import (
 	"vrdma/internal/experiment"
 )
 
+// A job is one run of a tool for a cell.
+type job struct {
+	cell    experiment.Cell
+	route   Route
+	port    int
+	seconds int
+	// kernel is the kernel's device for transport kernel, else nil.
+	kernel *kernelDevice
+	// program and dir are what a driver's prepare made.
+	program, dir string
+}
+
+func (j *job) ip() string { return j.route.Server.IP }
+
+func (j *job) listen() string { return strconv.Itoa(j.port) }
+
+func (j *job) size() string { return strconv.FormatInt(int64(j.cell.Size), 10) }
+
+func (j *job) time() string { return strconv.Itoa(max(j.seconds, 1)) }
+
+func (j *job) event() bool { return j.cell.Wait == experiment.Event }
+
 // A driver is how a tool is run for a cell, and what it prints.
 type driver struct {
-	commands func(c experiment.Cell, ip string, port, seconds int) (server, client []string)
-	parse    func(output string) (printed, error)
+	// commands are those of server and client. Without a server the client's command has both sides
+	// of all pairs.
+	commands func(j *job) (server, client []string)
+	// parse reads what the client printed, and what the server did.
+	parse func(j *job, client, server string) (printed, error)
+	// way is how its programs are run, if not as those of their transport are.
+	way func(c experiment.Cell) way
+	// prepare makes what a run needs, once for a place; may be nil.
+	prepare func(ctx context.Context, l *Lab, j *job) error
+	// asked: the server prints what it got when it is interrupted.
+	asked bool
+	// windowed: the clients can run until they are told to end, and print a line every second.
+	windowed bool
 }
 
 // printed is what a tool measured, in seconds, bytes a second and a second.
 type printed struct {
 	values  map[string]float64
 	samples int64
+	// bytes is how much was moved, if the tool says so.
+	bytes float64
 }
 
 // drivers are of the tools that experiments name.
 var drivers = map[string]driver{
-	"ib_send_bw":   perftestDriver("ib_send_bw"),
-	"ib_write_bw":  perftestDriver("ib_write_bw"),
-	"ib_read_bw":   perftestDriver("ib_read_bw"),
-	"ib_send_lat":  perftestDriver("ib_send_lat"),
-	"ib_write_lat": perftestDriver("ib_write_lat"),
-	"ib_read_lat":  perftestDriver("ib_read_lat"),
-	"tcp_bw":       qperfDriver("tcp_bw", "bw", experiment.Bandwidth),
-	"tcp_lat":      qperfDriver("tcp_lat", "latency", experiment.Latency),
-	"iperf3": {
-		commands: func(_ experiment.Cell, ip string, port, seconds int) (server, client []string) {
-			p := strconv.Itoa(port)
-			return []string{"iperf3", "-s", "-1", "-p", p}, []string{"iperf3", "-c", ip, "-p", p, "-t", strconv.Itoa(seconds), "-J"}
-		},
-		parse: func(output string) (printed, error) {
-			rate, _, err := ParseIperf3(output)
-			return printed{values: map[string]float64{experiment.Bandwidth: rate}}, err
-		},
-	},
-	"sockperf": {
-		commands: func(c experiment.Cell, ip string, port, seconds int) (server, client []string) {
-			common := []string{"--tcp", "-i", ip, "-p", strconv.Itoa(port)}
-			return append([]string{"sockperf", "server"}, common...),
-				append([]string{"sockperf", "ping-pong", "-t", strconv.Itoa(seconds), "-m", size(c)}, common...)
-		},
-		parse: func(output string) (printed, error) {
-			p, err := ParseSockperf(output)
-			return printed{map[string]float64{experiment.Latency: p.Median}, int64(p.Messages)}, err
-		},
-	},
+	"ib_send_bw":        perftestDriver("ib_send_bw"),
+	"ib_write_bw":       perftestDriver("ib_write_bw"),
+	"ib_read_bw":        perftestDriver("ib_read_bw"),
+	"ib_send_lat":       perftestDriver("ib_send_lat"),
+	"ib_write_lat":      perftestDriver("ib_write_lat"),
+	"ib_read_lat":       perftestDriver("ib_read_lat"),
+	"tcp_bw":            qperfDriver("tcp_bw", "bw", experiment.Bandwidth),
+	"tcp_lat":           qperfDriver("tcp_lat", "latency", experiment.Latency),
+	"rc_bw":             qperfDriver("rc_bw", "bw", experiment.Bandwidth),
+	"rc_bi_bw":          qperfDriver("rc_bi_bw", "bw", experiment.Bandwidth),
+	"rc_rdma_read_bw":   qperfDriver("rc_rdma_read_bw", "bw", experiment.Bandwidth),
+	"rc_rdma_write_bw":  qperfDriver("rc_rdma_write_bw", "bw", experiment.Bandwidth),
+	"rc_lat":            qperfDriver("rc_lat", "latency", experiment.Latency),
+	"rc_rdma_read_lat":  qperfDriver("rc_rdma_read_lat", "latency", experiment.Latency),
+	"rc_rdma_write_lat": qperfDriver("rc_rdma_write_lat", "latency", experiment.Latency),
+	"iperf3":            iperf3Driver,
+	"sockperf":          sockperfDriver("ping-pong", "--tcp"),
+	"sockperf_udp":      sockperfDriver("ping-pong"),
+	"sockperf_bw":       sockperfDriver("throughput", "--tcp"),
+	"sockperf_udp_bw":   sockperfDriver("throughput"),
+	"NPtcp":             netpipeDriver,
+	"NPopenmpi":         mpiNetpipeDriver,
+	"mpi_transfer":      mpiTransferDriver,
+	"cmtime":            cmtimeDriver,
+	"kv_update":         keyValueDriver("rpc", "updates"),
+	"kv_rpc":            keyValueDriver("rpc", "reads"),
+	"kv_read":           keyValueDriver("read", "reads"),
+	"kv_tcp":            keyValueDriver("tcp", "reads"),
+	"vrdma_cp":          copyDriver,
+	"fio_rdma":          fioDriver,
 }
-
-func size(c experiment.Cell) string { return strconv.FormatInt(int64(c.Size), 10) }
 
 // latencyMessages is how many a latency tool sends: for a 99.9th percentile it takes ten thousand.
 const latencyMessages = 10000
@@ -71,44 +106,56 @@ func eventMessages(c experiment.Cell, seconds int) int {
 func perftestDriver(tool string) driver {
 	latency := strings.HasSuffix(tool, "_lat")
 	return driver{
-		commands: func(c experiment.Cell, ip string, port, seconds int) (server, client []string) {
-			args := []string{tool, "-F", "-p", strconv.Itoa(port), "-s", size(c)}
-			if c.PathMTU != 0 {
-				args = append(args, "-m", strconv.Itoa(c.PathMTU))
+		commands: func(j *job) (server, client []string) {
+			args := []string{tool, "-F", "-p", j.listen(), "-s", j.size()}
+			if j.cell.PathMTU != 0 {
+				args = append(args, "-m", strconv.Itoa(j.cell.PathMTU))
 			}
-			event := c.Wait == experiment.Event
+			if j.kernel != nil { // named, so that no program measures another one
+				args = append(args, "-d", j.kernel.name, "-x", strconv.Itoa(j.kernel.gid))
+			}
 			switch {
 			case latency:
 				args = append(args, "-n", strconv.Itoa(latencyMessages))
-			case event:
-				args = append(args, "-n", strconv.Itoa(eventMessages(c, seconds)))
+			case j.event():
+				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
+			case window(j.cell, driver{windowed: true}, j.seconds) != nil:
+				args = append(args, "-D", "1", "--run_infinitely")
 			default:
-				args = append(args, "-D", strconv.Itoa(max(seconds, 1)))
+				args = append(args, "-D", j.time())
 			}
-			if event {
+			if j.event() {
 				args = append(args, "-e")
 			}
-			return args, append(slices.Clone(args), ip)
+			return args, append(slices.Clone(args), j.ip())
 		},
-		parse: func(output string) (printed, error) {
+		parse: func(_ *job, output, _ string) (printed, error) {
 			if !latency {
 				b, err := ParseBandwidth(output)
 				return printed{values: map[string]float64{experiment.Bandwidth: b.Average, experiment.Rate: b.MessageRate}}, err
 			}
 			l, err := ParseLatency(output)
-			return printed{map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, l.Iterations}, err
+			return printed{values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, samples: l.Iterations}, err
 		},
+		windowed: !latency,
 	}
 }
 
-// qperfDriver runs a test of qperf.
+// qperfDriver runs a test of qperf. Its RDMA tests wait for events unless they are told to poll, and need
+// rdma_cm on a device whose port has no LID. They take the first device that the address leads to.
 func qperfDriver(test, value, metric string) driver {
 	return driver{
-		commands: func(c experiment.Cell, ip string, port, seconds int) (server, client []string) {
-			p := strconv.Itoa(port)
-			return []string{"qperf", "-lp", p}, []string{"qperf", "-lp", p, ip, "-t", strconv.Itoa(seconds), "-uu", "-vs", "-m", size(c), test}
+		commands: func(j *job) (server, client []string) {
+			client = []string{"qperf", "-lp", j.listen(), j.ip(), "-t", j.time(), "-uu", "-vs", "-m", j.size()}
+			if strings.HasPrefix(test, "rc_") {
+				client = append(client, "-cm1")
+				if !j.event() {
+					client = append(client, "--cq_poll", "1")
+				}
+			}
+			return []string{"qperf", "-lp", j.listen()}, append(client, test)
 		},
-		parse: func(output string) (printed, error) {
+		parse: func(j *job, output, _ string) (printed, error) {
 			got, err := ParseQperf(output)
 			if err != nil {
 				return printed{}, err
@@ -117,7 +164,12 @@ func qperfDriver(test, value, metric string) driver {
 			if !found {
 				return printed{}, fmt.Errorf("qperf %s gave no %s", test, value)
 			}
-			return printed{values: map[string]float64{metric: v}}, nil
+			p := printed{values: map[string]float64{metric: v}}
+			if rate, found := got["msg_rate"]; found {
+				p.values[experiment.Rate] = rate
+				p.samples = int64(rate * float64(max(j.seconds, 1)))
+			}
+			return p, nil
 		},
 	}
 }

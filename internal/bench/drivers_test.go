@@ -1,12 +1,23 @@
 package bench
 
 import (
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"vrdma/internal/experiment"
 )
+
+// testJob is one of a cell between two hosts.
+func testJob(c experiment.Cell) *job {
+	l := &Lab{Vrdma: "/lab/vrdma"}
+	server, client := &Host{lab: l, IP: "10.0.0.1", pid: 1, Socket: "/b"}, &Host{lab: l, IP: "10.0.0.2", pid: 2, Socket: "/a"}
+	return &job{cell: c, route: Route{Server: server, Client: client}, port: 12345, seconds: 3}
+}
 
 // Every tool that an experiment can name has a driver, and its commands say what the cell says.
 func TestDrivers(t *testing.T) {
@@ -16,16 +27,19 @@ func TestDrivers(t *testing.T) {
 			t.Errorf("no driver for %s", name)
 			continue
 		}
-		server, client := d.commands(experiment.Cell{Tool: name, Size: 4096, Pairs: 1, Wait: experiment.Event}, "10.0.0.1", 12345, 3)
+		j := testJob(experiment.Cell{Tool: name, Transport: experiment.Verbs, Size: 4096, Pairs: 1, Wait: experiment.Event})
+		server, client := d.commands(j)
 		both := strings.Join(server, " ") + "|" + strings.Join(client, " ")
-		if !slices.Contains(server, "12345") || !slices.Contains(client, "12345") || !slices.Contains(client, "10.0.0.1") {
+		if server != nil && (!strings.Contains(strings.Join(server, " "), "12345") || !strings.Contains(strings.Join(client, " "), "12345")) || !strings.Contains(both, "10.0.0.1") {
 			t.Errorf("%s: %s", name, both)
 		}
 		if strings.HasPrefix(name, "ib_") && (!slices.Contains(server, "-e") || !slices.Contains(client, "4096") || slices.Contains(client, "-D")) {
 			t.Errorf("%s: %s: want events and a size, and no time, which perftest refuses with events", name, both)
 		}
-		if _, err := d.parse("Connection refused"); err == nil {
-			t.Errorf("%s: garbage was a value", name)
+		for _, garbage := range []string{"", "Connection refused", "0 0 0 0 0\n", "{}", "[]"} {
+			if p, err := d.parse(j, garbage, garbage); err == nil {
+				t.Errorf("%s: %q was a value: %v", name, garbage, p.values)
+			}
 		}
 	}
 	if n := len(drivers); n != len(experiment.ToolNames()) {
@@ -33,16 +47,140 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
+// What tools printed on a machine is read as what it was.
+func TestParsers(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	tests := []struct {
+		tool           string
+		size           experiment.Size
+		client, server string
+		want           map[string]float64
+	}{
+		{"fio_rdma", 65536, read("fio.json"), "", map[string]float64{experiment.Bandwidth: 8437121}},
+		{"rc_lat", 64, read("qperf-rc_lat.txt"), "", map[string]float64{experiment.Latency: 54121e-9, experiment.Rate: 18477}},
+		{"sockperf_udp_bw", 1472, read("sockperf-throughput-udp.txt"), read("sockperf-throughput-udp-server.txt"),
+			// Half of what was sent never arrived.
+			map[string]float64{experiment.Rate: 65686, experiment.Bandwidth: 65686 * 1472, "lost": 1 - 65686.0/136913}},
+		{"kv_update", 0, read("lab.json"), "", map[string]float64{experiment.Latency: 42.213e-6, experiment.Rate: 500.0114431943874, "p99": 26483.92e-6}},
+		{"NPopenmpi", 2, read("netpipe-mpi.txt"), "", map[string]float64{experiment.Latency: 4.51e-6, experiment.Bandwidth: 2 / 4.51e-6}},
+		{"mpi_transfer", 1000, "transfer 2 bytes 1000 seconds 0.5\nnoise\ntransfer 1 bytes 1000 seconds 0.25\n", "",
+			map[string]float64{experiment.Time: 0.375, experiment.Bandwidth: 4000}},
+		{"cmtime", 0, read("cmtime.txt"), "", nil},
+	}
+	for _, test := range tests {
+		j := testJob(experiment.Cell{Tool: test.tool, Size: test.size, Pairs: strings.Count(test.client, "transfer ")})
+		j.seconds = 1
+		got, err := drivers[test.tool].parse(j, test.client, test.server)
+		if err != nil {
+			t.Errorf("%s: %v", test.tool, err)
+			continue
+		}
+		for name, want := range test.want {
+			if v := got.values[name]; math.Abs(v-want) > 1e-6*want {
+				t.Errorf("%s: %s is %v, want %v", test.tool, name, v, want)
+			}
+		}
+	}
+	seconds, err := ParseCopy("1 files, 953.7 MiB over RDMA in 0.812 s: 1.1 GiB/s\n")
+	if err != nil || seconds != 0.812 {
+		t.Errorf("vrdma cp: %v, %v", seconds, err)
+	}
+}
+
+// Tools that end well without having measured anything are failures.
+func TestNothingMeasured(t *testing.T) {
+	for tool, output := range map[string]string{
+		"fio_rdma":        `{"jobs": [{"error": 0, "write": {"io_bytes": 0, "bw_bytes": 0}}]}`,
+		"sockperf_udp_bw": "Total of 10 messages sent in 0.000 sec",
+		"mpi_transfer":    "transfer 1 bytes 4096 seconds 0\n",
+		"NPtcp":           "4096 0.0 0.0\n",
+		"kv_read":         `[{"way": "read", "mix": "reads", "operations": 0}]`,
+	} {
+		j := testJob(experiment.Cell{Tool: tool, Size: 4096, Pairs: 1})
+		if got, err := drivers[tool].parse(j, output, "Total 0 messages received"); err == nil {
+			t.Errorf("%s: %v", tool, got.values)
+		}
+	}
+}
+
+func FuzzParsers(f *testing.F) {
+	f.Add("transfer 1 bytes 4096 seconds 0.1\n", "Total 5 messages received")
+	f.Add("Total of 10 messages sent in 1.000 sec", "Total 5 messages received")
+	f.Add(`{"jobs": [{"error": 0, "write": {"io_bytes": 1, "bw_bytes": 1}}]}`, "")
+	f.Add("4096 1.5 0.00001\n", "")
+	f.Fuzz(func(t *testing.T, client, server string) {
+		for name, d := range drivers {
+			j := testJob(experiment.Cell{Tool: name, Size: 4096, Pairs: 1})
+			if name == "vrdma_cp" {
+				continue // looks for the file
+			}
+			d.parse(j, client, server) // whatever it says: no crash
+		}
+	})
+}
+
 func TestProof(t *testing.T) {
 	tests := []struct {
 		transport string
 		bytes     float64
+		packets   float64
 		wrong     bool
-	}{{experiment.TCP, 0, false}, {experiment.TCP, 4096, true}, {experiment.Verbs, 4096, false}, {experiment.Sockets, 0, true}}
+	}{
+		{experiment.TCP, 0, 0, false}, {experiment.TCP, 4096, 0, true}, {experiment.Verbs, 4096, 0, false}, {experiment.Sockets, 0, 0, true},
+		{experiment.Kernel, 0, 9, false}, {experiment.Kernel, 0, 0, true}, {experiment.Kernel, 1, 9, true}, {experiment.Overlay, 1, 0, true},
+	}
 	for _, test := range tests {
-		got := proof(experiment.Cell{Transport: test.transport}, &experiment.Measurement{Bytes: test.bytes})
+		got := proof(experiment.Cell{Transport: test.transport}, &experiment.Measurement{Bytes: test.bytes, Packets: test.packets})
 		if strings.HasPrefix(got, "WRONG") != test.wrong {
 			t.Errorf("%s with %v bytes: %s", test.transport, test.bytes, got)
 		}
+	}
+}
+
+// Of the lines of two clients those count whose second lies in the window: a ramp, and what one did while
+// the other had ended, is nobody's bandwidth.
+func TestWindow(t *testing.T) {
+	begin := time.Now()
+	at := func(second float64, rate float64) stampedLine {
+		return stampedLine{begin.Add(time.Duration(second * float64(time.Second))), []float64{65536, 1000, 0, rate, 0.5}}
+	}
+	var a, b transcript
+	a.lines = []stampedLine{at(1, 10), at(2, 100), at(3, 120), at(4, 999)}
+	b.lines = []stampedLine{at(2.5, 100), at(3.5, 300)}
+	from, to := begin.Add(1500*time.Millisecond), begin.Add(3600*time.Millisecond)
+	var m experiment.Measurement
+	if err := collectRows([]couple{{rows: a.between(from, to)}, {rows: b.between(from, to)}}, &m); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := m.Values[experiment.Bandwidth], float64(110+200)*mebibyte; got != want {
+		t.Errorf("together %v, want %v", got, want)
+	}
+	if got := m.Values["slowest"]; got != 110.0/200 {
+		t.Errorf("the slowest has %v of the fastest's", got)
+	}
+	if err := collectRows([]couple{{rows: a.lines}, {}}, &m); err == nil {
+		t.Error("a client that reported nothing was a value")
+	}
+}
+
+// The limit of a link is its rate without headers: the ratio of two path MTUs is what a thesis took for the
+// price of SR-IOV.
+func TestBound(t *testing.T) {
+	limit := func(mtu int) float64 {
+		m := experiment.Measurement{Values: map[string]float64{experiment.Bandwidth: 1}, MTU: mtu}
+		(&Instrument{}).bound(experiment.Cell{Transport: experiment.Verbs, Rate: "100gbit", Size: 64 << 10, Setting: experiment.Hosts}, &m)
+		return m.Limit
+	}
+	if got := limit(4096) / (1 << 20); math.Abs(got-11687) > 1 {
+		t.Errorf("100 Gb/s at path MTU 4096 carry %.1f MiB/s, want 11687", got)
+	}
+	if got := limit(1024) / limit(4096); math.Abs(got-0.944) > 0.001 {
+		t.Errorf("path MTU 1024 has %.4f of 4096, want 0.944", got)
 	}
 }

@@ -22,6 +22,7 @@ func (t *Table) goPairs() part {
 			ratioRow("Go pair: 8 B sends, one QP, against ib_send_bw", 0.8),
 			ratioRow("Go pair: write bandwidth, 64 KiB, against ib_write_bw", 0.95),
 			ratioAtMost("Go pair that waits in the netpoller: send latency, 64 B, against ib_send_lat -e", 1.5),
+			ratioAtMost("Go pair of which every wait sleeps in the netpoller: send latency, 64 B, against ib_send_lat -e", 1.5),
 		},
 		measure: func(ctx context.Context, rows []Row) error {
 			h, _, err := t.here(ctx)
@@ -42,8 +43,9 @@ func (t *Table) goPairs() part {
 				9:  r.bandwidth("ib_write_bw", bulkSize, 20000),
 				10: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--events"),
 				11: r.latency("ib_send_lat", latencySize, sleeperMessages, "-e"),
+				12: r.gopair(latencyOf, "send-lat", latencySize, sleeperMessages, "--sleep"),
 			}
-			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}})
+			return t.fill(ctx, t.Rounds, probes, rows, []source{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 11}})
 		},
 	}
 }
@@ -86,8 +88,8 @@ type figure struct {
 
 // Ways to start `vrdma goperf`: it is static, and opens the device itself.
 var (
-	goOverRDMA = way{(*Host).At, (*Host).manages}
-	goOverTCP  = way{(*Host).At, (*Host).listens}
+	goOverRDMA = way{"go", (*Host).At, (*Host).manages}
+	goOverTCP  = way{"go tcp", (*Host).At, (*Host).listens}
 )
 
 // gopair probes two processes of `vrdma goperf`.

@@ -46,7 +46,7 @@ func (t *Table) guest() part {
 			if err != nil {
 				return err
 			}
-			initramfs, err := t.Lab.extend(ctx, image, t.Rounds)
+			initramfs, err := t.Lab.extend(ctx, image, fmt.Sprintf("vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1", guestDevice, t.Rounds))
 			if err != nil {
 				return err
 			}
@@ -67,9 +67,9 @@ func (t *Table) guest() part {
 	}
 }
 
-// extend makes an initramfs of the image's and of the product. The kernel unpacks
-// archives that follow one another.
-func (l *Lab) extend(ctx context.Context, image string, rounds int) (path string, err error) {
+// extend makes an initramfs of the image's and of the product, and of a command that is run in the guest with
+// its line as $1. The kernel unpacks archives that follow one another.
+func (l *Lab) extend(ctx context.Context, image, command string) (path string, err error) {
 	root := filepath.Join(l.Dir, "guest")
 	if err := os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755); err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func (l *Lab) extend(ctx context.Context, image string, rounds int) (path string
 			return "", err
 		}
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec vrdma bench --only rxe --kernel-device %s --rounds %d --source '' --out '' -o json >\"$1\" 2>&1\n", guestDevice, rounds)
+	script := "#!/bin/sh\nexec " + command + "\n"
 	if err := os.WriteFile(filepath.Join(root, guestProgram), []byte(script), 0o755); err != nil {
 		return "", err
 	}

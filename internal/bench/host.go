@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"vrdma/internal/protocol"
 )
@@ -21,6 +22,28 @@ type Host struct {
 	nic   string   // the declared NIC that programs use; empty: the default one
 	enter []string // what a command is run with to be there; nil: here
 	pid   int      // a process whose network is the host's; 0: ourselves
+	eth   string   // the interface to others; empty: eth0 in a namespace, lo here
+	box   string   // the name of the container that it is; its NIC is mounted there
+	far   *agent   // another machine's; nil: this one
+}
+
+// vrdma is where the product is on the host.
+func (h *Host) vrdma() string {
+	if h.far != nil {
+		return h.far.vrdma
+	}
+	return h.lab.Vrdma
+}
+
+// link is the interface to others.
+func (h *Host) link() string {
+	switch {
+	case h.eth != "":
+		return h.eth
+	case h.pid != 0:
+		return "eth0"
+	}
+	return "lo"
 }
 
 // At is argv on the host.
@@ -30,6 +53,9 @@ func (h *Host) At(argv ...string) []string {
 
 // Under is argv on the host, with its device.
 func (h *Host) Under(argv ...string) []string {
+	if h.box != "" {
+		return h.At(argv...)
+	}
 	run := []string{h.lab.Vrdma, "run", "--quiet", "--socket", h.Socket}
 	if h.nic != "" {
 		run = append(run, "--nic", h.nic)
@@ -68,16 +94,36 @@ func (h *Host) listens(port int) func() bool {
 }
 
 // hasListener reads /proc/net/tcp.
-func hasListener(table string, port int) bool {
-	const listen = "0A"
+func hasListener(table string, port int) bool { return hasSocket(table, port, "0A") }
+
+// hasSocket reads a table of sockets for one in a state.
+func hasSocket(table string, port int, state string) bool {
 	want := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {
 		words := strings.Fields(line)
-		if len(words) > 3 && words[3] == listen && strings.HasSuffix(words[1], want) {
+		if len(words) > 3 && words[3] == state && strings.HasSuffix(words[1], want) {
 			return true
 		}
 	}
 	return false
+}
+
+// receives reports whether somebody on the host has a UDP socket of this port.
+func (h *Host) receives(port int) func() bool {
+	who := "self"
+	if h.pid != 0 {
+		who = fmt.Sprint(h.pid)
+	}
+	return func() bool {
+		text, err := os.ReadFile(filepath.Join("/proc", who, "net", "udp"))
+		return err == nil && hasSocket(string(text), port, "07")
+	}
+}
+
+// soon is for a server of the kernel's rdma_cm, whose listeners are in no table: half a second after it began.
+func (h *Host) soon(int) func() bool {
+	begin := time.Now()
+	return func() bool { return time.Since(begin) > 500*time.Millisecond }
 }
 
 // manages reports whether somebody listens on a port of rdma_cm's, at the host's daemon.
@@ -135,16 +181,29 @@ func (h *Host) loop() Route { return Route{h, h} }
 
 // A way is how a tool runs on a host, and how to tell that its server is ready.
 type way struct {
+	name  string
 	side  func(*Host, ...string) []string
 	ready func(h *Host, port int) func() bool
 }
 
 var (
-	plain   = way{(*Host).At, (*Host).listens}      // as if there were no vrdma
-	device  = way{(*Host).Under, (*Host).listens}   // RDMA, the tool talks of it over TCP
-	managed = way{(*Host).Under, (*Host).manages}   // RDMA, through rdma_cm
-	carried = way{(*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
+	plain     = way{"plain", (*Host).At, (*Host).listens}        // as if there were no vrdma
+	datagrams = way{"datagrams", (*Host).At, (*Host).receives}   // the same, over UDP
+	device    = way{"device", (*Host).Under, (*Host).listens}    // RDMA, the tool talks of it over TCP
+	managed   = way{"managed", (*Host).Under, (*Host).manages}   // RDMA, through rdma_cm
+	carried   = way{"carried", (*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
+	own       = way{"own", (*Host).At, (*Host).accepts}          // a command of vrdma's, which finds its daemon
+	unseen    = way{"unseen", (*Host).At, (*Host).soon}          // the kernel's RDMA, through rdma_cm
 )
+
+// waysByName are all of them, for agents.
+var waysByName = func() map[string]way {
+	all := make(map[string]way)
+	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen} {
+		all[w.name] = w
+	}
+	return all
+}()
 
 // pair runs a server and its client.
 func (r Route) pair(ctx context.Context, w way, port int, server, client []string) (string, error) {

@@ -2,9 +2,10 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,18 +14,24 @@ import (
 	"vrdma/internal/experiment"
 )
 
-// An Instrument measures the cells of experiments: on this host, and between two network namespaces
-// that stand for hosts. Daemons and namespaces are made when the first cell needs them, and stay.
+// An Instrument measures the cells of experiments: on this host, between two network namespaces that
+// stand for hosts, in containers, in a guest, and with another machine. Daemons and namespaces are made
+// when the first cell needs them, and stay.
 type Instrument struct {
-	Lab    *Lab
-	places map[string]*place
-}
+	Lab *Lab
+	// Source is the repository, for what makes a guest.
+	Source string
+	// Device is a device of the kernel's, for transport kernel; "": there is none.
+	Device string
+	// Peer is USER@HOST, for setting remote, which Rsh reaches; "": there is none.
+	Peer string
+	Rsh  []string
+	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
+	Rootfs string
 
-// A place is where a cell is measured.
-type place struct {
-	route   Route
-	daemons []*daemon
-	close   func()
+	places map[string]*place
+	broken map[string]error // places that could not be made: they are not tried again and again
+	limit  float64          // of a copy in memory, in bytes a second; 0: not measured yet
 }
 
 // Close stops what was started.
@@ -40,26 +47,27 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 	if p := in.places[name]; p != nil {
 		return p, nil
 	}
-	var p *place
-	switch c.Setting {
-	case experiment.Host:
-		d, err := in.Lab.Here.Start(ctx, "--network=false")
-		if err != nil {
-			return nil, err
-		}
-		p = &place{in.Lab.Here.loop(), []*daemon{d}, d.stop}
-	case experiment.Hosts:
-		w, err := in.Lab.Wire(ctx, c.MTU)
-		if err != nil {
-			return nil, err
-		}
-		if err := w.limit(ctx, c.Rate); err != nil {
-			w.Close()
-			return nil, err
-		}
-		p = &place{w.Route(), w.daemons, w.Close}
-	default:
+	if err := in.broken[name]; err != nil {
+		return nil, err
+	}
+	establish, known := settings[c.Setting]
+	if !known {
 		return nil, fmt.Errorf("setting %s cannot be measured by this version", c.Setting)
+	}
+	p, err := establish(ctx, in, c)
+	if err == nil {
+		if err = p.rest(ctx); err != nil {
+			p.close()
+		}
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			if in.broken == nil {
+				in.broken = make(map[string]error)
+			}
+			in.broken[name] = err
+		}
+		return nil, err
 	}
 	if in.places == nil {
 		in.places = make(map[string]*place)
@@ -69,7 +77,9 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 }
 
 // ways are how each transport is used.
-var ways = map[string]way{experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried}
+var ways = map[string]way{
+	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain,
+}
 
 // Measure runs the tool of a cell once.
 func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds int) (m experiment.Measurement, err error) {
@@ -85,36 +95,104 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if err != nil {
 		return m, err
 	}
-	before, err := p.look(ctx)
+	if p.guest != nil {
+		return p.guest.measure(ctx, c, seconds)
+	}
+	if d.way != nil {
+		w = d.way(c)
+	}
+	r, kernel, err := in.carrier(ctx, p, c)
 	if err != nil {
 		return m, err
 	}
-	list, err := p.route.couples(ctx, w, c.Pairs, func(port int) (server, client []string) {
-		return d.commands(c, p.route.Server.IP, port, seconds)
-	})
+	jobs, err := in.jobs(ctx, d, c, r, kernel, seconds)
 	if err != nil {
 		return m, err
 	}
-	after, err := p.look(ctx)
+	var before, after view
+	look := func(v *view) func() error {
+		return func() (err error) {
+			*v, err = p.look(ctx, kernel)
+			return err
+		}
+	}
+	f := window(c, d, seconds)
+	if f != nil {
+		f.open, f.close = look(&before), look(&after)
+	} else if err := look(&before)(); err != nil {
+		return m, err
+	}
+	list, err := r.couples(ctx, w, d, jobs, f)
 	if err != nil {
 		return m, err
+	}
+	if f == nil {
+		if err := look(&after)(); err != nil {
+			return m, err
+		}
 	}
 	m = before.until(after)
+	m.Setting, m.Idle = p.label, p.idle
 	for _, one := range list {
 		m.CPU["client"] += one.client.Seconds()
 		m.CPU["server"] += one.server.Seconds()
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
-	return m, collect(c, d, list, &m)
+	if f != nil {
+		err = collectRows(list, &m)
+		m.Window = f.ended.Sub(f.opened).Seconds()
+	} else {
+		err = collect(d, jobs, list, &m)
+	}
+	if err != nil {
+		return m, err
+	}
+	if found := pathMTU.FindStringSubmatch(list[0].output); found != nil {
+		m.MTU, _ = strconv.Atoi(found[1]) // digits only
+	}
+	m.Proof = proof(c, &m)
+	in.bound(c, &m)
+	return m, nil
+}
+
+// window is the common window of a cell, if its pairs have one.
+func window(c experiment.Cell, d driver, seconds int) *frame {
+	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll {
+		return nil
+	}
+	if _, err := exec.LookPath("stdbuf"); err != nil {
+		return nil
+	}
+	return &frame{length: time.Duration(max(seconds, 1)+1) * time.Second}
+}
+
+// jobs are those of all pairs. A tool that runs all of them with one command has one.
+func (in *Instrument) jobs(ctx context.Context, d driver, c experiment.Cell, r Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
+	for range c.Pairs {
+		j := &job{cell: c, route: r, seconds: seconds, kernel: kernel}
+		if j.port, err = freePort(); err != nil {
+			return nil, err
+		}
+		if d.prepare != nil {
+			if err := d.prepare(ctx, in.Lab, j); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, j)
+		if server, _ := d.commands(j); server == nil {
+			break
+		}
+	}
+	return list, nil
 }
 
 // collect takes the values of what the tools printed.
-func collect(c experiment.Cell, d driver, list []couple, m *experiment.Measurement) error {
+func collect(d driver, jobs []*job, list []couple, m *experiment.Measurement) error {
 	m.Values = make(map[string]float64)
 	var shares []float64
-	for _, one := range list {
-		got, err := d.parse(one.output)
+	for i, one := range list {
+		got, err := d.parse(jobs[i], one.output, one.said)
 		if err != nil {
 			return err
 		}
@@ -127,14 +205,40 @@ func collect(c experiment.Cell, d driver, list []couple, m *experiment.Measureme
 		}
 		shares = append(shares, got.values[experiment.Bandwidth])
 		m.Samples += got.samples
+		m.Payload += got.bytes
 	}
-	if len(list) > 1 && shares[0] > 0 {
-		m.Values["fairness"] = experiment.Jain(shares)
+	fairness(shares, m)
+	return nil
+}
+
+// fairness says how alike the shares of pairs are.
+func fairness(shares []float64, m *experiment.Measurement) {
+	if len(shares) < 2 || slices.Min(shares) <= 0 {
+		return
 	}
-	if found := pathMTU.FindStringSubmatch(list[0].output); found != nil {
-		m.MTU, _ = strconv.Atoi(found[1]) // digits only
+	m.Values["fairness"] = experiment.Jain(shares)
+	m.Values["slowest"] = slices.Min(shares) / slices.Max(shares)
+}
+
+// collectRows takes the values of the lines that came inside of the common window.
+func collectRows(list []couple, m *experiment.Measurement) error {
+	m.Values = make(map[string]float64)
+	var shares []float64
+	for _, one := range list {
+		if len(one.rows) == 0 {
+			return errors.New("a client reported nothing inside of the common window: this machine may be too busy to measure on")
+		}
+		bytes, messages := 0.0, 0.0
+		for _, row := range one.rows { // size, iterations, peak, average, message rate
+			bytes += row.numbers[3] * mebibyte
+			messages += row.numbers[4] * 1e6
+		}
+		n := float64(len(one.rows))
+		m.Values[experiment.Bandwidth] += bytes / n
+		m.Values[experiment.Rate] += messages / n
+		shares = append(shares, bytes/n)
 	}
-	m.Proof = proof(c, m)
+	fairness(shares, m)
 	return nil
 }
 
@@ -144,61 +248,23 @@ var pathMTU = regexp.MustCompile(`Mtu\s*: (\d+)\[B\]`)
 // proof says what carried the bytes. An RDMA program must have moved bytes of the device, and a TCP
 // program none.
 func proof(c experiment.Cell, m *experiment.Measurement) string {
-	if c.Transport == experiment.TCP {
+	switch c.Transport {
+	case experiment.TCP, experiment.Overlay:
 		if m.Bytes > 0 {
 			return fmt.Sprintf("WRONG: %.0f bytes went through the device", m.Bytes)
 		}
 		return "the device's counters stood still"
+	case experiment.Kernel:
+		if m.Bytes > 0 {
+			return fmt.Sprintf("WRONG: %.0f bytes went through vrdma's device", m.Bytes)
+		}
+		if m.Packets == 0 {
+			return "WRONG: nothing went through the kernel's device"
+		}
+		return fmt.Sprintf("the kernel's counters: %.0f packets sent", m.Packets)
 	}
 	if m.Bytes == 0 {
 		return "WRONG: no byte went through the device"
 	}
 	return fmt.Sprintf("the device's counters: %s sent", Quantity(m.Bytes, "B"))
-}
-
-// A view is what can be seen from outside before and after a run.
-type view struct {
-	at      time.Time
-	bytes   uint64
-	daemons time.Duration
-	ticks   experiment.Ticks
-}
-
-// look asks the devices how much they sent, and then the kernel for processor time, which asking
-// takes, too.
-func (p *place) look(ctx context.Context) (v view, err error) {
-	for _, h := range slices.Compact([]*Host{p.route.Client, p.route.Server}) {
-		n, err := h.sent(ctx)
-		if err != nil {
-			return v, err
-		}
-		v.bytes += n
-	}
-	for _, d := range p.daemons {
-		used, err := d.cpu()
-		if err != nil {
-			return v, err
-		}
-		v.daemons += used
-	}
-	stat, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return v, err
-	}
-	v.ticks, err = experiment.ParseTicks(string(stat))
-	v.at = time.Now()
-	return v, err
-}
-
-// until is what happened between two views.
-func (v view) until(o view) experiment.Measurement {
-	m := experiment.Measurement{
-		CPU:     map[string]float64{"daemon": (o.daemons - v.daemons).Seconds(), "machine": (o.ticks.Busy - v.ticks.Busy) / ticksPerSecond},
-		Seconds: o.at.Sub(v.at).Seconds(),
-		Bytes:   float64(o.bytes - v.bytes),
-	}
-	if all := o.ticks.All - v.ticks.All; all > 0 {
-		m.Steal = (o.ticks.Steal - v.ticks.Steal) / all
-	}
-	return m
 }

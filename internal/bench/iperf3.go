@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"vrdma/internal/experiment"
 )
 
 // ParseIperf3 reads the rate at which the receiver got data, in bytes a second, and
@@ -52,4 +54,15 @@ func (r Route) iperf3TCP() Probe {
 		rate, _, err := r.iperf3(ctx, plain)
 		return Reading{Value: rate}, err
 	}}
+}
+
+// iperf3Driver runs one stream.
+var iperf3Driver = driver{
+	commands: func(j *job) (server, client []string) {
+		return []string{"iperf3", "-s", "-1", "-p", j.listen()}, []string{"iperf3", "-c", j.ip(), "-p", j.listen(), "-t", j.time(), "-J"}
+	},
+	parse: func(_ *job, output, _ string) (printed, error) {
+		rate, bytes, err := ParseIperf3(output)
+		return printed{values: map[string]float64{experiment.Bandwidth: rate}, bytes: float64(bytes)}, err
+	},
 }

@@ -30,7 +30,8 @@ type Lab struct {
 	User     *syscall.Credential // whom everything runs as; nil: ourselves
 	Here     *Host
 
-	wires int // how many were made, for their hosts' names
+	wires  int    // how many were made, for their hosts' names
+	shared string // a directory in shared memory, for files that are copied; empty: none yet
 }
 
 // products are what lies beside the binary.
@@ -70,6 +71,9 @@ func copyFile(from, to string) error {
 // Close stops a daemon that still serves this host, and removes the lab.
 func (l *Lab) Close() error {
 	l.command(context.Background(), l.Vrdma, "stop", "--socket", l.Here.Socket).Run() // there may be none
+	if l.shared != "" {
+		os.RemoveAll(l.shared)
+	}
 	return os.RemoveAll(l.Dir)
 }
 

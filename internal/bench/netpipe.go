@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"vrdma/internal/experiment"
 )
 
 // ParseNetpipe reads the latency, half of a round trip, in seconds, from the file that
@@ -38,4 +40,45 @@ func (r Route) netpipe(ctx context.Context, w way, size int) (Reading, uint64, e
 	}
 	seconds, err := ParseNetpipe(out, size)
 	return Reading{Value: seconds}, uint64(messages * size), err
+}
+
+// netpipeRow reads size, bandwidth and half a round trip of a line of NetPIPE's file.
+func netpipeRow(output string, size int) (printed, error) {
+	seconds, err := ParseNetpipe(output, size)
+	if err != nil {
+		return printed{}, err
+	}
+	if seconds <= 0 {
+		return printed{}, fmt.Errorf("NetPIPE measured %v seconds for %d bytes", seconds, size)
+	}
+	return printed{values: map[string]float64{experiment.Latency: seconds, experiment.Bandwidth: float64(size) / seconds}}, nil
+}
+
+// netpipeTimes is how often NetPIPE sends a message there and back: about a second's worth, and a
+// hundred of the largest at least would take too long.
+func netpipeTimes(j *job) int {
+	const most, least, bytes = 2000, 5, 256 << 20
+	return max(least, min(most, int(bytes*int64(max(j.seconds, 1))/int64(j.cell.Size))))
+}
+
+// netpipeArgs are what both sides are told. NetPIPE's own choice of sizes, each three bytes more and less,
+// takes minutes.
+func netpipeArgs(j *job) []string {
+	return []string{"-l", j.size(), "-u", j.size(), "-p", "0", "-n", strconv.Itoa(netpipeTimes(j))}
+}
+
+// netpipeDriver is NetPIPE over sockets.
+var netpipeDriver = driver{
+	commands: func(j *job) (server, client []string) {
+		server = append([]string{"NPtcp", "-P", j.listen()}, netpipeArgs(j)...)
+		return server, append(server[:len(server):len(server)], "-h", j.ip(), "-o", "/dev/stdout")
+	},
+	parse: parseNetpipe,
+}
+
+func parseNetpipe(j *job, output, _ string) (printed, error) {
+	p, err := netpipeRow(output, int(j.cell.Size))
+	p.samples = int64(netpipeTimes(j))
+	p.bytes = 2 * float64(p.samples) * float64(j.cell.Size)
+	return p, err
 }

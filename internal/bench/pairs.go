@@ -1,82 +1,171 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // A couple is a server and its client that have run.
 type couple struct {
-	output         string        // of the client
+	output, said   string        // of client and server
 	client, server time.Duration // processor time
 	commands       [][]string
+	rows           []stampedLine // of the client, inside of the window
 }
 
-// couples runs n servers, waits until all are ready, and then runs their clients at the same time.
-// Processor time is what the kernel charged each process with when it ended.
-func (r Route) couples(ctx context.Context, w way, n int, argv func(port int) (server, client []string)) ([]couple, error) {
+// A frame is the common window of several pairs: all have begun to report before it opens, and none ends
+// before it closes.
+type frame struct {
+	length        time.Duration
+	open, close   func() error
+	opened, ended time.Time
+}
+
+// A server is the other side of a tool, here or on another machine.
+type server interface {
+	// used is its processor time so far.
+	used() (time.Duration, error)
+	// end ends it, after a moment in which it may do so by itself, and returns what it said. Asked, it
+	// is interrupted first, as by Ctrl-C.
+	end(moment time.Duration, asked bool) (said string, used time.Duration)
+}
+
+// couples runs the servers of jobs, waits until all are ready, and then runs their clients at the same
+// time: to their end, or within a frame. Processor time is what the kernel charged each process with when
+// it ended, or within the frame.
+func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *frame) ([]couple, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
 	defer cancel()
-	list := make([]couple, n)
-	servers := make([]*started, n)
-	clients := make([]*started, n)
+	list := make([]couple, len(jobs))
+	servers := make([]server, len(jobs))
+	clients := make([]*started, len(jobs))
 	defer func() {
-		for _, s := range append(servers, clients...) {
-			if s != nil {
-				s.end(0)
+		for i := range jobs {
+			if servers[i] != nil {
+				servers[i].end(0, false)
+			}
+			if clients[i] != nil {
+				clients[i].end(0, false)
 			}
 		}
 	}()
-	l := r.Server.lab
-	for i := range list {
-		port, err := freePort()
-		if err != nil {
-			return nil, err
+	for i, j := range jobs {
+		argv, client := d.commands(j)
+		if f != nil { // or perftest would keep its lines to itself
+			client = append([]string{"stdbuf", "-oL"}, client...)
 		}
-		server, client := argv(port)
-		list[i].commands = [][]string{server, client}
-		if servers[i], err = l.start(ctx, w.side(r.Server, server...)); err != nil {
-			return nil, err
+		list[i].commands = [][]string{client}
+		if argv == nil {
+			continue
 		}
-		if err := await(ctx, w.ready(r.Server, port), servers[i].ended); err != nil {
-			servers[i].end(0)
-			return nil, failure(ctx, server, err, servers[i].said.String())
+		list[i].commands = [][]string{argv, client}
+		var err error
+		if servers[i], err = r.Server.serve(ctx, w, j.port, argv); err != nil {
+			return nil, err
 		}
 	}
 	for i := range list {
 		var err error
-		if clients[i], err = l.start(ctx, w.side(r.Client, list[i].commands[1]...)); err != nil {
+		if clients[i], err = r.Client.lab.start(ctx, w.side(r.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
 			return nil, err
 		}
+	}
+	if f != nil {
+		return list, f.watch(ctx, list, clients, servers)
 	}
 	for i, c := range clients {
 		err := c.wait()
+		list[i].output, list[i].client = c.out.String(), c.spent()
 		if err != nil {
-			servers[i].end(0)
-			err = failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
-			if text := lastLines(servers[i].said.String(), 3); text != "" {
-				err = fmt.Errorf("%w\nits server said:\n%s", err, text)
+			err = failure(ctx, list[i].commands[len(list[i].commands)-1], err, c.out.String()+c.said.String())
+			if servers[i] != nil {
+				if text, _ := servers[i].end(0, false); lastLines(text, 3) != "" {
+					err = fmt.Errorf("%w\nits server said:\n%s", err, lastLines(text, 3))
+				}
 			}
 			return nil, err
 		}
-		list[i].output, list[i].client = c.out.String(), c.used()
+		if list[i].output == "" {
+			list[i].output = c.said.String()
+		}
 	}
 	for i, s := range servers {
-		s.end(200 * time.Millisecond) // a moment to leave by itself
-		list[i].server = s.used()
+		if s != nil {
+			list[i].said, list[i].server = s.end(200*time.Millisecond, d.asked)
+		}
 	}
 	return list, nil
+}
+
+// watch opens the frame when every client has reported, closes it, and takes what they reported inside.
+func (f *frame) watch(ctx context.Context, list []couple, clients []*started, servers []server) error {
+	for i, c := range clients {
+		if err := await(ctx, func() bool { return len(c.out.between(time.Time{}, time.Now())) > 0 }, c.ended); err != nil {
+			return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+		}
+	}
+	spent := func(sign time.Duration) error {
+		for i := range list {
+			client, err1 := groupTime(clients[i].cmd.Process.Pid)
+			server, err2 := servers[i].used()
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			list[i].client += sign * client
+			list[i].server += sign * server
+		}
+		return nil
+	}
+	if err := errors.Join(f.open(), spent(-1)); err != nil {
+		return err
+	}
+	f.opened = time.Now()
+	if err := wait(ctx, f.length); err != nil {
+		return failure(ctx, list[0].commands[1], err, "")
+	}
+	f.ended = time.Now()
+	if err := errors.Join(spent(1), f.close()); err != nil {
+		return err
+	}
+	for i, c := range clients {
+		select {
+		case err := <-c.ended:
+			c.ended <- err
+			return failure(ctx, list[i].commands[1], errEnded, c.out.String()+c.said.String())
+		default:
+		}
+		list[i].output = c.out.String()
+		// A line is about the second before it.
+		list[i].rows = c.out.between(f.opened.Add(time.Second), f.ended)
+	}
+	return nil
+}
+
+// serve starts a server on the host and waits until it is ready.
+func (h *Host) serve(ctx context.Context, w way, port int, argv []string) (server, error) {
+	if h.far != nil {
+		return h.far.serve(ctx, w, port, argv)
+	}
+	s, err := h.lab.start(ctx, w.side(h, argv...))
+	if err != nil {
+		return nil, err
+	}
+	if err := await(ctx, w.ready(h, port), s.ended); err != nil {
+		said, _ := s.end(0, false)
+		return nil, failure(ctx, argv, err, said)
+	}
+	return s, nil
 }
 
 // started is a process that is watched.
 type started struct {
 	cmd       *exec.Cmd
-	out, said bytes.Buffer // said has both of a server's
+	out, said transcript
 	ended     chan error
 	once      sync.Once
 	err       error
@@ -101,9 +190,15 @@ func (s *started) wait() error {
 	return s.err
 }
 
-// end ends it, after a moment in which it may do so by itself.
-func (s *started) end(moment time.Duration) {
+// interruption is how long a program may take to print what it counted.
+const interruption = 2 * time.Second
+
+func (s *started) end(moment time.Duration, asked bool) (string, time.Duration) {
 	s.once.Do(func() {
+		if asked {
+			syscall.Kill(-s.cmd.Process.Pid, syscall.SIGINT) // it may have ended meanwhile
+			moment = interruption
+		}
 		select {
 		case s.err = <-s.ended:
 		case <-time.After(moment):
@@ -111,9 +206,12 @@ func (s *started) end(moment time.Duration) {
 			s.err = <-s.ended
 		}
 	})
+	return s.out.String() + s.said.String(), s.spent()
 }
 
-// used is its processor time, after its end.
-func (s *started) used() time.Duration {
+func (s *started) used() (time.Duration, error) { return groupTime(s.cmd.Process.Pid) }
+
+// spent is its processor time, after its end.
+func (s *started) spent() time.Duration {
 	return s.cmd.ProcessState.UserTime() + s.cmd.ProcessState.SystemTime()
 }

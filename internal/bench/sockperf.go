@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"vrdma/internal/experiment"
 )
 
 // A PingPong is what sockperf ping-pong measured: latencies are half of a round trip,
@@ -52,4 +56,74 @@ func (r Route) sockperf(ctx context.Context, w way, size int) (Reading, uint64, 
 	}
 	p, err := ParseSockperf(out)
 	return Reading{Value: p.Median, Average: p.Average}, uint64(p.Messages * size), err
+}
+
+// A Throughput is what sockperf throughput measured.
+type Throughput struct {
+	Sent     float64 // messages
+	Received float64
+	Seconds  float64
+}
+
+var (
+	sockperfSent     = regexp.MustCompile(`Total of (\d+) messages sent in ([0-9.]+) sec`)
+	sockperfReceived = regexp.MustCompile(`Total (\d+) messages received`)
+)
+
+// ParseSockperfThroughput reads what client and server of sockperf throughput printed. The client's rate is
+// of what it sent: over UDP much of that may never arrive, so what the server counted is the value.
+func ParseSockperfThroughput(client, server string) (t Throughput, err error) {
+	sent := sockperfSent.FindStringSubmatch(client)
+	if sent == nil {
+		return t, fmt.Errorf("sockperf printed no total, but:\n%s", lastLines(client, 5))
+	}
+	received := sockperfReceived.FindStringSubmatch(server)
+	if received == nil {
+		return t, fmt.Errorf("sockperf's server counted no messages, but said:\n%s", lastLines(server, 5))
+	}
+	for i, text := range []string{sent[1], sent[2], received[1]} {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return t, fmt.Errorf("sockperf printed %q: want a number", text)
+		}
+		*[]*float64{&t.Sent, &t.Seconds, &t.Received}[i] = v
+	}
+	if t.Seconds <= 0 || t.Received <= 0 {
+		return t, fmt.Errorf("sockperf moved %v messages in %v seconds", t.Received, t.Seconds)
+	}
+	// The server also counts those of the client's warming up, and of the end.
+	t.Received = min(t.Received, t.Sent)
+	return t, nil
+}
+
+// sockperfDriver runs a test of sockperf, over TCP or UDP.
+func sockperfDriver(test string, options ...string) driver {
+	d := driver{
+		commands: func(j *job) (server, client []string) {
+			common := append(slices.Clone(options), "-i", j.ip(), "-p", j.listen())
+			return append([]string{"sockperf", "server"}, common...),
+				append([]string{"sockperf", test, "-t", j.time(), "-m", j.size()}, common...)
+		},
+		parse: func(_ *job, output, _ string) (printed, error) {
+			p, err := ParseSockperf(output)
+			return printed{values: map[string]float64{experiment.Latency: p.Median}, samples: int64(p.Messages)}, err
+		},
+	}
+	if len(options) == 0 {
+		d.way = func(experiment.Cell) way { return datagrams }
+	}
+	if test == "throughput" {
+		d.asked = true
+		d.parse = func(j *job, client, server string) (printed, error) {
+			t, err := ParseSockperfThroughput(client, server)
+			if err != nil {
+				return printed{}, err
+			}
+			bytes := t.Received * float64(j.cell.Size)
+			return printed{bytes: bytes, values: map[string]float64{
+				experiment.Bandwidth: bytes / t.Seconds, experiment.Rate: t.Received / t.Seconds, "lost": 1 - t.Received/t.Sent,
+			}}, nil
+		}
+	}
+	return d
 }

@@ -146,8 +146,13 @@ func TestKeeper(t *testing.T) {
 // What others have there stays, and what a daemon that died has left goes.
 func TestKeeperAmongOthers(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"gpu.json", "vrdma.json", "vrdma-old.json", "vrdma-old.json.part"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o644); err != nil {
+	old := Specs(nics(t, "default", "old/a"))
+	for name, text := range map[string]string{
+		"gpu.json": "{}", "vrdma.json": string(old[""].Text()), "vrdma-old.json": string(old["old"].Text()), ".vrdma.part": "{", "vrdma-empty.json": "",
+		"vrdma-gpu.json":  `{"cdiVersion": "0.5.0", "kind": "example.com/gpu", "devices": [{"name": "a", "containerEdits": {"env": ["A=B"]}}]}`,
+		"vrdma-mine.json": `{"cdiVersion": "0.5.0", "kind": "vrdma.io/nic", "devices": [{"name": "a", "containerEdits": {"env": ["A=B"]}}]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,8 +160,8 @@ func TestKeeperAmongOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Put(nics(t, "default")); err != nil {
-		t.Fatal(err)
+	if err := k.Put(nics(t, "default", "mine/a")); err == nil || !strings.Contains(err.Error(), "vrdma-mine.json is there and is not ours") {
+		t.Errorf("a file of a tenant's name that is not ours: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "vrdma.json")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the default NIC's file: %v, %v, want mode 0600", info, err)
@@ -165,7 +170,11 @@ func TestKeeperAmongOthers(t *testing.T) {
 		t.Error(err)
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "gpu.json" {
-		t.Errorf("left: %v, %v, want gpu.json", entries, err)
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if err != nil || !slices.Equal(left, []string{"gpu.json", "vrdma-gpu.json", "vrdma-mine.json"}) {
+		t.Errorf("left: %v, %v, want those that are not ours", left, err)
 	}
 }

@@ -2,6 +2,7 @@ package container
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,9 @@ import (
 // A directory has the files of one daemon: with those of two there would be two devices of one name, and engines
 // take neither. Engines pass over files that do not end like these, and read those that do
 // at any moment, so each is written aside and renamed.
+//
+// Of the files there only those are touched that a keeper has written, which their content tells (written): somebody
+// may have one of such a name, too.
 //
 // The files name NICs, and who may know of a NIC is said elsewhere: others may read only the file
 // of NICs that were not declared, and only if the daemon lets them in.
@@ -90,13 +94,49 @@ func name(tenant string) string {
 	return "vrdma-" + tenant + ".json"
 }
 
-// ours reports whether a file is one of a keeper's, or one that it was writing.
-func ours(file string) bool {
-	file = strings.TrimSuffix(file, partSuffix)
+// named reports whether a file has a name of ours.
+func named(file string) bool {
 	return file == name("") || strings.HasPrefix(file, "vrdma-") && strings.HasSuffix(file, ".json")
 }
 
-const partSuffix = ".part"
+// mostSpec bounds a CDI file that is looked at: 64 thousand NICs.
+const mostSpec = 64 << 20
+
+// written reports whether a keeper has written the file of a path. Version 0.5.0 of CDI has no room for a mark, and engines
+// refuse what they do not know, so it is known by what it says: our kind, and of each device the two mounts that make a
+// NIC. A file that says nothing, which a crash may leave, is ours by its name.
+func written(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > mostSpec {
+		return false
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	return len(text) == 0 || generated(text)
+}
+
+// generated reports whether a text is one that Specs makes.
+func generated(text []byte) bool {
+	var s Spec
+	if json.Unmarshal(text, &s) != nil || s.Kind != Kind && s.Kind != NetworkKind || len(s.Devices) == 0 {
+		return false
+	}
+	for _, d := range s.Devices {
+		m := d.Edits.Mounts
+		if len(m) != 2 || m[0].ContainerPath != Dir || m[1].ContainerPath != Preload || m[1].HostPath != filepath.Join(m[0].HostPath, preloadBelow) {
+			return false
+		}
+	}
+	return true
+}
+
+// preloadBelow is where Preload lies below a NIC's directory.
+const preloadBelow = "vrdma.sock.d/ld.so.preload"
+
+// partName is that of a file that is being written. Engines pass over it.
+const partName = ".vrdma.part"
 
 // sweep removes all files of ours.
 func (k *Keeper) sweep() error {
@@ -105,8 +145,9 @@ func (k *Keeper) sweep() error {
 		return err
 	}
 	for _, e := range entries {
-		if ours(e.Name()) {
-			err = errors.Join(err, os.Remove(filepath.Join(k.dir, e.Name())))
+		path := filepath.Join(k.dir, e.Name())
+		if e.Name() == partName || named(e.Name()) && written(path) {
+			err = errors.Join(err, os.Remove(path))
 		}
 	}
 	return err
@@ -132,7 +173,8 @@ func (k *Keeper) Put(nics []NIC) error {
 		if specs[tenant] != nil {
 			continue
 		}
-		if err := os.Remove(filepath.Join(k.dir, name(tenant))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		path := filepath.Join(k.dir, name(tenant))
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 			continue
 		}
@@ -148,7 +190,10 @@ func (k *Keeper) write(tenant string, text []byte) error {
 	if tenant == "" {
 		mode |= k.mode & 0o044
 	}
-	part := path + partSuffix
+	if _, err := os.Lstat(path); err == nil && !written(path) {
+		return fmt.Errorf("%s is there and is not ours: rename it, or choose another directory", path)
+	}
+	part := filepath.Join(k.dir, partName)
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -22,6 +22,9 @@ const (
 	EventClosed       Verb = "closed"
 	EventFailed       Verb = "failed" // the rack or the store could not
 	EventReady        Verb = "ready"
+	EventBound        Verb = "bound" // to a workload, by an engine
+	EventUnbound      Verb = "unbound"
+	EventWarned       Verb = "warned" // something keeps a container's programs from the NIC
 )
 
 // An Event is something that happened to an object, or to a connection of a NIC.

@@ -116,6 +116,7 @@ func (t *conversation) describe(req *Request) error {
 	if porter, knows := t.p.cfg.Rack.(Porter); knows && key.Kind == tenant.KindNIC {
 		reply.InUse = porter.Users(key)
 	}
+	reply.InUse = append(reply.InUse, t.belongings(snap.world, key)...)
 	events, _, _, _ := t.p.journal.feed.after(0, 1<<30)
 	for _, e := range slices.Backward(events) {
 		if e.Object == key && len(reply.Events) < describedEvents {
@@ -124,6 +125,26 @@ func (t *conversation) describe(req *Request) error {
 	}
 	slices.Reverse(reply.Events)
 	return t.send(reply, 1+len(reply.Events))
+}
+
+// describedUsers is how many objects a description names that use another one.
+const describedUsers = 20
+
+// belongings names the objects that use another one, as far as they may be seen.
+func (t *conversation) belongings(w *tenant.World, k tenant.Key) (list []string) {
+	n := 0
+	for _, by := range w.Belongings(k) {
+		if !t.sees(w, w.Get(by)) {
+			continue
+		}
+		if n++; n <= describedUsers {
+			list = append(list, by.String())
+		}
+	}
+	if n > describedUsers {
+		list = append(list, fmt.Sprintf("%d more", n-describedUsers))
+	}
+	return list
 }
 
 // pieceOf is how many updates or events a reply of a stream has at most.

@@ -21,6 +21,11 @@ const (
 	OpPolicyTest Op = "policy test" // Policy, Objects
 	OpExport     Op = "export"
 	OpImport     Op = "import" // Objects, Replace, DryRun
+	// What engines say of containers, see workloads.go; the operator only.
+	OpBind   Op = "bind"   // Bindings, of one
+	OpUnbind Op = "unbind" // Bindings
+	OpBound  Op = "bound"
+	OpTell   Op = "tell" // Container
 )
 
 // A Request is what a tool asks, one a connection.
@@ -35,6 +40,9 @@ type Request struct {
 	Replace bool            `json:"replace,omitempty"`
 	Follow  bool            `json:"follow,omitempty"`
 	Last    int             `json:"last,omitempty"`
+
+	Bindings  []Binding  `json:"bindings,omitempty"`
+	Container *Container `json:"container,omitempty"`
 }
 
 // A File is YAML as a person wrote it; the name is for error messages. It is read where the
@@ -81,7 +89,8 @@ type Reply struct {
 	Events   []Event        `json:"events,omitempty"`   // describe, events
 	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
 	Policy   []PolicyAnswer `json:"policy,omitempty"`
-	Text     string         `json:"text,omitempty"` // export
+	Text     string         `json:"text,omitempty"`     // export
+	Bindings []Binding      `json:"bindings,omitempty"` // bound
 	// Synced is true on the reply of a watch after which everything is known that was there
 	// when it began.
 	Synced bool `json:"synced,omitempty"`

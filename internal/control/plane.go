@@ -36,6 +36,8 @@ type Config struct {
 	Changed func(w *tenant.World)
 	// Overdrawn is told of a limit that somebody has met; nil: nobody is.
 	Overdrawn func(error)
+	// Workloads are told what engines say of containers; nil: nobody is.
+	Workloads Workloads
 }
 
 // A Plane is the control plane of one daemon. Lock order: changing, placing, charting, mu, journal.mu,

@@ -186,6 +186,8 @@ func (t *conversation) answer(req *Request) error {
 		return t.testPolicy(req)
 	case OpExport:
 		return t.export()
+	case OpBind, OpUnbind, OpBound, OpTell:
+		return t.workloads(req)
 	}
 	return fmt.Errorf("this daemon does not know the request %.40q: it may be older than the command", req.Op)
 }

@@ -2,8 +2,11 @@ package devicetree
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -80,6 +83,64 @@ func TestLater(t *testing.T) {
 	}
 	if n := descriptors(t); n != open {
 		t.Errorf("%d descriptors, want %d as before", n, open)
+	}
+}
+
+// TestSketch: a sketch is a part of the tree, says that it is one, and becomes the tree.
+func TestSketch(t *testing.T) {
+	dir := t.TempDir()
+	read := func() []Counter { return Counters(nic.Counters{}, link.Counters{}) }
+	whole, err := New(filepath.Join(dir, "a.d", "sys"), testNIC(), 0o755, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Remove()
+	want := texts(t, whole.root)
+	later := Later(filepath.Join(dir, "b.d", "sys"), testNIC(), 0o755, read)
+	defer later.Remove()
+	for range 2 {
+		if err := later.Sketch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := texts(t, later.root)
+	if _, ok := got[Unfinished]; !ok {
+		t.Errorf("a sketch has no file %s", Unfinished)
+	}
+	delete(got, Unfinished)
+	if len(got) > 20 {
+		t.Errorf("a sketch has %d files: %v", len(got), slices.Sorted(maps.Keys(got)))
+	}
+	for name, text := range got {
+		if want[name] != text {
+			t.Errorf("%s is %q in a sketch, want %q", name, text, want[name])
+		}
+	}
+	for _, name := range []string{"class/infiniband_verbs/uverbs0/ibdev", "class/infiniband/rxe0/node_guid", "class/misc/rdma_cm/abi_version"} {
+		if got[name] == "" {
+			t.Errorf("a sketch has no %s", name)
+		}
+	}
+	if err := later.Allow(0o700); err != nil {
+		t.Error(err)
+	}
+	if err := later.Use(); err != nil {
+		t.Fatal(err)
+	}
+	defer later.Done()
+	if got := texts(t, later.root); !maps.Equal(got, want) {
+		t.Errorf("the tree is %v, want %v", got, want)
+	}
+	if err := later.Sketch(); err != nil || !maps.Equal(texts(t, later.root), want) {
+		t.Errorf("after it was sketched again (%v) the tree is another", err)
+	}
+}
+
+// TestUnfinished: the library knows the file by the same name.
+func TestUnfinished(t *testing.T) {
+	text, err := os.ReadFile("../../shim/protocol.h")
+	if define := `#define VRDMA_UNFINISHED "` + Unfinished + `"`; err != nil || !strings.Contains(string(text), define) {
+		t.Errorf("shim/protocol.h (%v) does not have %s", err, define)
 	}
 }
 

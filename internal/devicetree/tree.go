@@ -40,13 +40,14 @@ type Tree struct {
 	wake chan struct{}
 
 	// life is held while the tree is written, begins or ends to follow the counters, or goes.
-	life    sync.Mutex
-	rests   bool          // while nobody uses it; see Later
-	written bool          // guarded by life
-	gone    bool          // guarded by life
-	users   int           // guarded by life
-	done    chan struct{} // guarded by life; nil: nothing follows the counters
-	ended   chan struct{}
+	life     sync.Mutex
+	rests    bool          // while nobody uses it; see Later
+	sketched bool          // guarded by life; see Sketch
+	written  bool          // guarded by life
+	gone     bool          // guarded by life
+	users    int           // guarded by life
+	done     chan struct{} // guarded by life; nil: nothing follows the counters
+	ended    chan struct{}
 
 	mu    sync.Mutex
 	files map[string]*os.File // guarded by mu; by dir/name
@@ -79,31 +80,59 @@ func (t *Tree) write() error {
 	if t.written || t.gone {
 		return nil
 	}
-	if err := os.RemoveAll(t.root); err != nil {
-		return fmt.Errorf("clearing the old device tree: %w", err)
+	if err := t.sketch(); err != nil {
+		return err
 	}
 	w := t.writer()
-	if t.rests {
-		w.same = make(map[string]string)
-	}
-	w.verbsClass(t.nic.Name)
-	w.device(t.nic)
 	w.port(t.nic)
 	if t.rests {
 		for _, c := range Counters(nic.Counters{}, link.Counters{}) {
 			w.file(filepath.Join(t.port(), c.Dir, c.Name), "0")
 		}
 	}
-	if w.err != nil {
-		os.RemoveAll(t.root)
-		return fmt.Errorf("writing the device tree: %w", w.err)
+	if err := t.finish(w); err != nil {
+		return err
 	}
+	os.Remove(filepath.Join(t.root, Unfinished)) // if it stays somebody asks in vain
 	t.written = true
 	return nil
 }
 
+// sketch writes the part of the tree that a program reads before it asks the daemon for something.
+// life is held.
+func (t *Tree) sketch() error {
+	if t.sketched || t.gone {
+		return nil
+	}
+	if err := os.RemoveAll(t.root); err != nil {
+		return fmt.Errorf("clearing the old device tree: %w", err)
+	}
+	w := t.writer()
+	if t.rests {
+		w.file(Unfinished, "")
+	}
+	w.verbsClass(t.nic.Name)
+	w.device(t.nic)
+	t.sketched = true
+	return t.finish(w)
+}
+
 func (t *Tree) writer() *writer {
-	return &writer{root: t.root, dirMode: t.mode | 0o700, fileMode: fileMode(t.mode), made: make(map[string]bool)}
+	w := &writer{root: t.root, dirMode: t.mode | 0o700, fileMode: fileMode(t.mode), made: make(map[string]bool)}
+	if t.rests {
+		w.same = make(map[string]string)
+	}
+	return w
+}
+
+// finish says whether everything was written; if not, nothing is.
+func (t *Tree) finish(w *writer) error {
+	if w.err == nil {
+		return nil
+	}
+	os.RemoveAll(t.root)
+	t.sketched = false
+	return fmt.Errorf("writing the device tree: %w", w.err)
 }
 
 // port is where the port is.
@@ -214,11 +243,11 @@ func (w *writer) device(n *nic.NIC) {
 	w.file(d+"sys_image_guid", "%s", guid)
 	w.file(d+"node_desc", "rxe")
 	w.file(d+"fw_ver", "")
-	if len(n.GIDs) > 0 {
-		w.file(d+"parent", "%s", n.GIDs[0].NetDev)
+	if len(n.Face().GIDs) > 0 {
+		w.file(d+"parent", "%s", n.Face().GIDs[0].NetDev)
 	}
 	w.dir(d + "device/net")
-	for _, g := range n.GIDs {
+	for _, g := range n.Face().GIDs {
 		if g.NetDev != "" {
 			w.dir(d + "device/net/" + filepath.Base(g.NetDev))
 		}
@@ -242,14 +271,14 @@ func (w *writer) port(n *nic.NIC) {
 	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
-	for i, g := range n.GIDs {
+	for i, g := range n.Face().GIDs {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
 	}
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
-	for i := len(n.GIDs); i < n.GIDTableLen(); i++ {
+	for i := len(n.Face().GIDs); i < n.GIDTableLen(); i++ {
 		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(ib.GID{}))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
 	}

@@ -57,8 +57,12 @@ func (e *Engine) SetShare(n *nic.NIC, tenant string, p schedule.NICParams) {
 	if c == nil {
 		return
 	}
+	class := e.sched.waited.of(&c.band)
 	e.sched.nics.Move(&c.band.nic, e.tenant(tenant), e.now)
 	e.sched.nics.SetNIC(&c.band.nic, p, e.now)
+	if e.sched.waited.of(&c.band) != class {
+		c.settle(class)
+	}
 	e.sched.decide()
 	for _, b := range e.bells.of {
 		if b.client.card == c {
@@ -101,6 +105,7 @@ func (e *Engine) rank(c *card) {
 
 // unrank takes it away.
 func (e *Engine) unrank(c *card) {
+	c.settle(e.sched.waited.of(&c.band))
 	e.sched.nics.Leave(&c.band.nic, e.now)
 	e.sched.decide()
 	if e.ledger.of == c {
@@ -115,12 +120,6 @@ func (e *Engine) Usage(n *nic.NIC) schedule.Use {
 		return schedule.Use{}
 	}
 	return *e.sched.nics.Used(&c.band.nic)
-}
-
-// Waits are how long requests of NICs of both classes have waited for their turns. It runs on the
-// loop.
-func (e *Engine) Waits() (bulk, latency nic.Waits) {
-	return e.sched.waited.bulk, e.sched.waited.latency
 }
 
 // Throttled is for how long n wanted turns and was over a cap (out), and for how long others wanted

@@ -122,7 +122,7 @@ type route struct {
 	card   *card      // of this daemon; nil: elsewhere, or nowhere
 	from   netip.Addr // else, between which addresses packets travel
 	to     netip.Addr
-	vni    uint32 // of the network that these are addresses of; 0: of hosts
+	vni    uint32 // of the network that these are addresses of; 0: of hosts; or the number of a site
 }
 
 // remote reports whether the route leads to another host.

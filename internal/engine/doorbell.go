@@ -28,6 +28,7 @@ type doorbells struct {
 	cpu     uint32 // the processor that the loop runs on, plus one; see waiters.go
 	sched   *scheduler
 	poller  *poller
+	pays    func(*card) // says whose page is read next
 }
 
 // A bell is a session's page.
@@ -57,8 +58,12 @@ const (
 	idleAfter = ib.Time(200_000)
 )
 
-func (d *doorbells) init(s *scheduler, p *poller) {
-	d.of, d.sched, d.poller = make(map[int32]*bell), s, p
+func (d *doorbells) init(e *Engine) {
+	d.of, d.sched, d.poller = make(map[int32]*bell), &e.sched, &e.poller
+	d.pays = func(c *card) {
+		e.worksFor(c)
+		e.ledger.turn = false
+	}
 }
 
 // add begins with b, whose descriptor is watched.
@@ -162,6 +167,9 @@ func (d *doorbells) poll(now ib.Time) bool {
 			}
 			reads++
 			b.last = now
+			if d.sched.alone == nil {
+				d.pays(b.client.card) // who rings ten thousand queue pairs pays for that
+			}
 			d.read(b)
 		} else if now-b.last > idleAfter && !b.prompt && b.rest() {
 			last := len(d.active) - 1

@@ -103,7 +103,7 @@ func New(o Options) (*Engine, error) {
 	}
 	e.sched.clock = &e.now
 	e.sched.nics.Capped = capped
-	e.bells.init(&e.sched, &e.poller)
+	e.bells.init(e)
 	if err := e.openNetwork(); err != nil {
 		e.lines.close()
 		e.poller.close()

@@ -20,6 +20,7 @@ import (
 type groups struct {
 	of       map[place]*group // by the network's number and what the group is called there
 	fds      map[int32]bool   // those that are joined on the network: whether each is in ready
+	at       map[int32]uint32 // the sites of those that are joined at one
 	ready    queue[int32]
 	sent     uint64 // datagrams that went to other hosts
 	received uint64 // and that came from there
@@ -37,7 +38,9 @@ type member struct {
 	gid  ib.GID
 }
 
-func (g *groups) init() { g.of, g.fds = make(map[place]*group), make(map[int32]bool) }
+func (g *groups) init() {
+	g.of, g.fds, g.at = make(map[place]*group), make(map[int32]bool), make(map[int32]uint32)
+}
 
 // memberCost is what a member costs at least of its sender's turn, in bytes.
 const memberCost = 256
@@ -60,12 +63,12 @@ func (e *Engine) multicast(from *task, b *transport.Burst) {
 	e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
 	switch {
 	case !e.net.lead(r):
-	case r.vni != 0:
+	case r.vni != 0 && !isSite(r.vni):
 		n = e.net.over.SendGroup(r.vni, r.from, r.to, b)
 		e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
 		e.net.groups.sent += uint64(n)
 	case !r.from.IsLoopback():
-		e.net.port.Send(r.from, r.to, b)
+		e.net.portOf(r.vni).Send(r.from, r.to, b)
 		e.net.groups.sent++
 	}
 }
@@ -98,9 +101,9 @@ func (e *Engine) join(c *card, gid ib.GID) error {
 	g := gs.of[to]
 	if g == nil {
 		g = &group{fd: -1}
-		if w.VNI == 0 { // a virtual network's other hosts send to every host of it
+		if w.VNI == 0 || isSite(w.VNI) { // a virtual network's other hosts send to every host of it
 			var err error
-			if g.fd, err = e.joinNetwork(w.To); err != nil {
+			if g.fd, err = e.joinNetwork(w.VNI, w.To); err != nil {
 				return err
 			}
 		}
@@ -114,11 +117,12 @@ func (e *Engine) join(c *card, gid ib.GID) error {
 
 // joinNetwork joins a group on the network, and returns its descriptor; -1: nothing comes
 // from there.
-func (e *Engine) joinNetwork(to netip.Addr) (int32, error) {
-	if e.net.port == nil {
+func (e *Engine) joinNetwork(vni uint32, to netip.Addr) (int32, error) {
+	port := e.net.portOf(vni)
+	if port == nil {
 		return -1, nil
 	}
-	fd, err := e.net.port.Join(to)
+	fd, err := port.Join(to)
 	if err != nil {
 		e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", to, "why", err)
 		return -1, joinErrno(err)
@@ -127,10 +131,13 @@ func (e *Engine) joinNetwork(to netip.Addr) (int32, error) {
 		return -1, nil
 	}
 	if err := e.poller.watchSocket(fd); err != nil {
-		e.net.port.Leave(to)
+		port.Leave(to)
 		return -1, joinErrno(err)
 	}
 	e.net.groups.fds[int32(fd)] = false
+	if vni != 0 {
+		e.net.groups.at[int32(fd)] = vni
+	}
 	return int32(fd), nil
 }
 
@@ -159,7 +166,10 @@ func (e *Engine) leave(c *card, gid ib.GID) {
 	delete(gs.of, to)
 	if g.fd >= 0 {
 		delete(gs.fds, g.fd)
-		e.net.port.Leave(to.gid.Addr()) // the poller forgets what is closed
+		delete(gs.at, g.fd)
+		if p := e.net.portOf(to.vni); p != nil {
+			p.Leave(to.gid.Addr()) // the poller forgets what is closed
+		}
 	}
 }
 
@@ -182,7 +192,12 @@ func (e *Engine) pollGroups() {
 		if _, ok := g.fds[fd]; !ok {
 			continue // left meanwhile
 		}
-		if e.net.port.PollGroup(int(fd), members{e}) {
+		vni := g.at[fd]
+		p := e.net.portOf(vni)
+		if p == nil {
+			continue // its site is closed
+		}
+		if p.PollGroup(int(fd), members{e, vni}) {
 			*g.ready.push() = fd
 		} else {
 			g.fds[fd] = false
@@ -191,11 +206,14 @@ func (e *Engine) pollGroups() {
 }
 
 // members is the link.Receiver of what comes for groups.
-type members struct{ e *Engine }
+type members struct {
+	e   *Engine
+	vni uint32 // the hosts' own network, or a site
+}
 
 // Receive implements link.Receiver. Only datagrams for everyone count; nobody is told of
 // congestion, because all members would tell at once.
-func (m members) Receive(b *transport.Burst, _ bool) { m.e.receiveGroup(0, b) }
+func (m members) Receive(b *transport.Burst, _ bool) { m.e.receiveGroup(m.vni, b) }
 
 func (e *Engine) receiveGroup(vni uint32, b *transport.Burst) {
 	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.cards.at[place{vni, b.SGID}] != nil {

@@ -11,15 +11,15 @@ import (
 // wait, and after each command, so the ledger costs one more only where a pass goes on for
 // another NIC:
 //
-//	clock ── doorbells ── turn for A ── turn for A ── burst for B ── clock
-//	└───────────────── A's ─────────────────────────┘└───── B's ────┘
+//	clock ── A's doorbells ── turn for A ── turn for A ── B's doorbells, a burst for B ── clock
+//	└─────────────────── A's ─────────────────────────┘└───────────── B's ───────────────┘
 //
 // Passes in which nothing is done are nobody's, and so is the time in which the loop sleeps. Nothing
 // that the loop does takes longer than schedule.MostTurn; what took longer was interrupted, and the
 // rest is nobody's, too.
 //
 // There is one ledger: what meters and bills show is what counts against a NIC's share. That is
-// turns, commands, what came from other hosts, and the waking of programs.
+// turns, doorbells, commands, what came from other hosts, and the waking of programs.
 type ledger struct {
 	of    *card // nil: nobody
 	turn  bool  // it has a turn, else it is served beside its turns

@@ -19,8 +19,8 @@ func TestBill(t *testing.T) {
 		qs[i] = q
 	}
 	halt(e)
-	clock := e.now
-	e.time = func() ib.Time { clock += 1_000; return clock }
+	clock, step := e.now, ib.Time(1_000)
+	e.time = func() ib.Time { clock += step; return clock }
 	spent := func(i int) ib.Time { return nics[i].Counters().LoopTime }
 	pass := func() (a, b, all ib.Time) {
 		begin := [2]ib.Time{spent(0), spent(1)}
@@ -45,13 +45,32 @@ func TestBill(t *testing.T) {
 	if a, b, all := pass(); a != all || b != 0 {
 		t.Errorf("a pass of %v for the first NIC cost %v, and the second %v", all, a, b)
 	}
+	step = 100 // both have their turns in one pass
 	ring(0)
 	ring(1)
 	if a, b, all := pass(); a == 0 || b == 0 || a+b != all {
 		t.Errorf("a pass of %v for both cost %v and %v", all, a, b)
 	}
+	// Reading the doorbells of the second takes long, for which the first does not pay.
+	pays := e.bells.pays
+	e.bells.pays = func(c *card) {
+		if pays(c); c.nic == nics[1] {
+			clock += 50_000
+		}
+	}
+	ring(0)
+	ring(1)
+	a, b, all := pass()
+	for range 3 { // who waits for long has the next pass
+		c, d, more := pass()
+		a, b, all = a+c, b+d, all+more
+	}
+	if a == 0 || a > 10_000 || b < 50_000 || a+b > all {
+		t.Errorf("a pass of %v for both, 50 us of it for doorbells of the second, cost %v and %v", all, a, b)
+	}
 	// A command, and what the loop does for nobody after it.
 	before := spent(1)
+	step = 1_000
 	e.clock()
 	e.Bill(nics[1])
 	clock += 5_000

@@ -122,7 +122,7 @@ func (e *Engine) manage() bool {
 	m := &e.mgmt
 	work := false
 	if due := e.net.peersDue(); due != 0 && due <= e.now {
-		e.net.peers.Expire(e.now)
+		e.net.expirePeers(e.now)
 		work = true
 	}
 	for i := 0; i < madsPerPass && m.local.n > 0; i++ {
@@ -162,7 +162,10 @@ func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
 	for _, p := range b.Data.Pieces() {
 		n += copy(m.in[n:], p.Mem)
 	}
-	if n != wire.MADSize || vni == 0 && e.net.peers != nil && e.net.peers.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.port.LongID()) {
+	if n != wire.MADSize {
+		return
+	}
+	if p := e.net.peersOf(vni); p != nil && p.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.portOf(vni).LongID()) {
 		return
 	}
 	if c.manage != nil {

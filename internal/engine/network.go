@@ -78,6 +78,9 @@ func (e *Engine) SetTap(t *link.Tap) {
 	if e.net.over != nil {
 		e.net.over.SetTap(t)
 	}
+	for _, s := range e.net.sites.list {
+		s.port.SetTap(t)
+	}
 }
 
 // LinkCounters are those of the way to other hosts. It runs on the loop.
@@ -88,6 +91,9 @@ func (e *Engine) LinkCounters() link.Counters {
 	}
 	if e.net.over != nil {
 		c = c.Add(e.net.over.Counters())
+	}
+	if e.net.sites.of != nil {
+		c = c.Add(e.net.sites.counters())
 	}
 	c.Strays, c.Nowhere = e.net.strays, e.net.nowhere
 	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received

@@ -20,51 +20,67 @@ type outside struct {
 	// pass, its sockets wake the loop.
 	portAt, overAt ib.Time
 	overFDs        map[int32]bool
+	sites          sites // network namespaces, each the way of one NIC
 }
 
 // any reports whether there is a way to other hosts.
-func (w *outside) any() bool { return w.port != nil || w.over != nil }
+func (w *outside) any() bool { return w.port != nil || w.over != nil || len(w.sites.list) > 0 }
 
 // lead reports whether r leads to another host, and there is a way.
 func (w *outside) lead(r *route) bool {
 	if !r.remote() {
 		return false
 	}
-	if r.vni != 0 {
+	if r.vni != 0 && !isSite(r.vni) {
 		return w.over != nil
 	}
-	return w.port != nil
+	return w.portOf(r.vni) != nil
 }
 
 // send sends b between addresses, of a network if vni is not 0. What cannot be sent is lost, as on
 // a wire.
 func (w *outside) send(vni uint32, from, to netip.Addr, b *transport.Burst) {
-	if vni != 0 {
-		w.over.Send(vni, from, to, b)
+	if vni == 0 {
+		w.port.Send(from, to, b)
 		return
 	}
-	w.port.Send(from, to, b)
+	if !isSite(vni) {
+		w.over.Send(vni, from, to, b)
+	} else if s := w.sites.of[vni]; s != nil {
+		s.port.Send(from, to, b)
+	}
 }
 
 func (w *outside) sendCNP(r *route, b *transport.Burst) {
-	if r.vni != 0 {
+	if r.vni != 0 && !isSite(r.vni) {
 		w.over.SendCNP(r.vni, r.from, r.to, b.Src, b.Dst)
 		return
 	}
-	w.port.SendCNP(r.from, r.to, b.Src, b.Dst)
+	if p := w.portOf(r.vni); p != nil {
+		p.SendCNP(r.from, r.to, b.Src, b.Dst)
+	}
 }
 
 // ready reports whether a task may send.
 func (w *outside) ready(r *route) bool {
-	if r.vni != 0 {
+	if r.vni != 0 && !isSite(r.vni) {
 		return w.over == nil || w.over.Ready()
 	}
-	return w.port == nil || w.port.Ready()
+	p := w.portOf(r.vni)
+	return p == nil || p.Ready()
 }
 
 // pending reports whether packets wait for a flush.
 func (w *outside) pending() bool {
-	return w.port != nil && w.port.Pending() || w.over != nil && w.over.Pending()
+	if w.port != nil && w.port.Pending() || w.over != nil && w.over.Pending() {
+		return true
+	}
+	for _, s := range w.sites.list {
+		if s.port.Pending() {
+			return true
+		}
+	}
+	return false
 }
 
 // flush sends what waits, as far as the sockets take it.
@@ -77,6 +93,12 @@ func (w *outside) flush(now ib.Time) {
 		w.over.Flush()
 		w.overAt = now
 	}
+	for _, s := range w.sites.list {
+		if s.port.Pending() {
+			s.port.Flush()
+			s.at = now
+		}
+	}
 }
 
 // moved is how many bytes have been sent and received.
@@ -87,13 +109,15 @@ func (w *outside) moved() (n uint64) {
 	if w.over != nil {
 		n += w.over.Moved()
 	}
-	return n
+	return n + w.sites.moved()
 }
 
 // woken notes that a socket is readable.
 func (w *outside) woken(fd int32, now ib.Time) {
 	if w.overFDs[fd] {
 		w.overAt = now
+	} else if s := w.sites.fds[fd]; s != nil {
+		s.at = now
 	} else {
 		w.portAt = now
 	}
@@ -102,14 +126,14 @@ func (w *outside) woken(fd int32, now ib.Time) {
 // poll takes what has arrived at those that have been used lately, or at all.
 func (e *Engine) poll(all bool) bool {
 	w := &e.net.outside
-	if w.over == nil {
+	if w.over == nil && len(w.sites.list) == 0 {
 		return w.port.Poll(e)
 	}
-	found := false
+	found := e.pollSites(all)
 	if w.port != nil && (all || e.now-w.portAt <= quietAfter) && w.port.Poll(e) {
 		w.portAt, found = e.now, true
 	}
-	if (all || e.now-w.overAt <= quietAfter) && w.over.Poll(e) {
+	if w.over != nil && (all || e.now-w.overAt <= quietAfter) && w.over.Poll(e) {
 		w.overAt, found = e.now, true
 	}
 	return found

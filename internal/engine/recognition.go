@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/hosts"
 	"vrdma/internal/ib"
+	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -22,13 +23,24 @@ const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShort
 // ownFeatures are what transport.Path.Own takes for granted.
 const ownFeatures = wire.FeatureRepair | wire.FeaturePacedReads
 
-// recognition implements hosts.Env.
-type recognition struct{ e *Engine }
+// recognition implements hosts.Env, for the hosts' own network or for a site.
+type recognition struct {
+	e    *Engine
+	vni  uint32
+	port *link.Port
+}
 
 // recognise makes the table of other hosts.
 func (e *Engine) recognise(version string) {
-	e.net.peers = hosts.New(hosts.Config{Version: version, Features: e.Features(), Random: random64, Env: recognition{e}})
-	e.net.port.OnDoubt(func(a netip.Addr) { e.net.peers.Doubt(e.now, ib.GIDOf(a)) })
+	e.opts.Version = version
+	e.net.peers = e.newPeers(0, e.net.port)
+}
+
+// newPeers makes the table of those that are reached through a port.
+func (e *Engine) newPeers(vni uint32, p *link.Port) *hosts.Table {
+	t := hosts.New(hosts.Config{Version: e.opts.Version, Features: e.Features(), Random: random64, Env: recognition{e, vni, p}})
+	p.OnDoubt(func(a netip.Addr) { t.Doubt(e.now, ib.GIDOf(a)) })
+	return t
 }
 
 func random64() uint64 {
@@ -43,18 +55,18 @@ func (e *Engine) path(t *task, r *route) transport.Path {
 	if !n.lead(r) {
 		return transport.Path{}
 	}
-	if r.vni != 0 {
+	if r.vni != 0 && !isSite(r.vni) {
 		// Who is a vrdma host, and what it understands, the map knows.
 		p := e.pathTo(n.over.Features(r.vni, r.to))
 		p.MaxBurst = overlayBurst(128<<t.card.nic.MTU, r.to.Is4())
 		return p
 	}
 	p := e.pathTo(0)
-	if n.peers != nil && reachable(r) {
-		f := n.peers.Meet(e.now, ib.GIDOf(r.from), ib.GIDOf(r.to))
+	if peers := n.peersOf(r.vni); peers != nil && reachable(r) {
+		f := peers.Meet(e.now, ib.GIDOf(r.from), ib.GIDOf(r.to))
 		// Filler is for an address, not for a queue pair: if it is no longer certain who
 		// is there, nobody sends it until it is. Judged tells.
-		n.port.SetFiller(r.to, f&wire.FeatureFiller != 0)
+		n.portOf(r.vni).SetFiller(r.to, f&wire.FeatureFiller != 0)
 		p = e.pathTo(f)
 	}
 	return p
@@ -82,18 +94,21 @@ func (e *Engine) pathTo(f uint32) transport.Path {
 // SendMAD implements hosts.Env.
 func (r recognition) SendMAD(from, to ib.GID, mad []byte) {
 	b := r.e.mgmt.datagram(from, to, mad)
-	r.e.net.port.Send(from.Addr(), to.Addr(), b) // what cannot be sent is lost
+	r.port.Send(from.Addr(), to.Addr(), b) // what cannot be sent is lost
 }
 
 // Judged implements hosts.Env: the queue pairs that lead to gid are told what is known.
 func (r recognition) Judged(gid ib.GID) {
-	n, at := &r.e.net, gid.Addr()
-	f := n.peers.Features(gid)
-	n.port.SetOwn(at, n.peers.ShortIDs(gid))
-	n.port.SetFiller(at, f&wire.FeatureFiller != 0)
+	peers, at := r.e.net.peersOf(r.vni), gid.Addr()
+	if peers == nil {
+		return // the site is being closed
+	}
+	f := peers.Features(gid)
+	r.port.SetOwn(at, peers.ShortIDs(gid))
+	r.port.SetFiller(at, f&wire.FeatureFiller != 0)
 	p := r.e.pathTo(f)
 	r.e.eachRemote(func(t *task) {
-		if t.route.vni == 0 && t.route.to == at {
+		if t.route.vni == r.vni && t.route.to == at {
 			t.q.Transport().SetPath(p)
 		}
 	})
@@ -102,7 +117,7 @@ func (r recognition) Judged(gid ib.GID) {
 // InUse implements hosts.Env.
 func (r recognition) InUse(f func(local, remote ib.GID)) {
 	r.e.eachRemote(func(t *task) {
-		if t.route.vni == 0 && reachable(&t.route) {
+		if t.route.vni == r.vni && reachable(&t.route) {
 			f(ib.GIDOf(t.route.from), ib.GIDOf(t.route.to))
 		}
 	})
@@ -121,10 +136,28 @@ func (e *Engine) eachRemote(f func(*task)) {
 
 // peersDue is when package hosts has something to do; zero is never.
 func (n *network) peersDue() ib.Time {
-	if n.peers == nil {
-		return 0
+	var due ib.Time
+	if n.peers != nil {
+		due = n.peers.Deadline()
 	}
-	return n.peers.Deadline()
+	for _, s := range n.sites.list {
+		if s.peers != nil {
+			due = sooner(due, s.peers.Deadline())
+		}
+	}
+	return due
+}
+
+// expirePeers does what is due.
+func (n *network) expirePeers(now ib.Time) {
+	if n.peers != nil {
+		n.peers.Expire(now)
+	}
+	for _, s := range n.sites.list {
+		if s.peers != nil {
+			s.peers.Expire(now)
+		}
+	}
 }
 
 // Peers are the hosts that are known; nil if hosts do not recognise each other. It runs on

@@ -74,7 +74,7 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
 	}
 	// An older one takes its place.
-	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Env: recognition{b.c.e}})
+	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Env: recognition{b.c.e, 0, b.c.e.net.port}})
 	e.now += 6e9
 	a.task().Connect(&a.c.gid, &b.c.gid)
 	meet(features &^ wire.FeatureFiller)

@@ -35,7 +35,7 @@ type scheduler struct {
 	ready  int          // how many sessions want a turn
 	alarms heap[*share] // the users that want none and have timers, by the first that is due
 
-	waited struct{ bulk, latency nic.Waits } // by the class of the NIC
+	waited waits
 }
 
 // A band is what the scheduler knows of a NIC.
@@ -44,6 +44,7 @@ type band struct {
 	card        *card
 	first, last *share // users that want a turn
 	shares      map[int]*share
+	settled     *nic.Waits // of its NIC, and counted in scheduler.waited; nil: none is
 }
 
 // A share is what the scheduler knows of a user of a NIC.
@@ -216,11 +217,6 @@ func (s *scheduler) next(now ib.Time) *task {
 	}
 	if t != nil {
 		b.card.nic.Waited(now - t.since)
-		if b.nic.Latency() {
-			s.waited.latency.Add(now - t.since)
-		} else {
-			s.waited.bulk.Add(now - t.since)
-		}
 	}
 	return t
 }

@@ -53,6 +53,9 @@ func (e *Engine) netDev(a netip.Addr) (string, int) {
 	gid := ib.GIDOf(a)
 	c := e.cards.at[place{0, gid}]
 	if c == nil {
+		c = e.atSite(a)
+	}
+	if c == nil {
 		return "", 0
 	}
 	mtu := 128 << c.nic.MTU

@@ -3,6 +3,7 @@ package experiment
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Where programs run.
@@ -20,7 +21,7 @@ var Settings = []string{Host, Hosts, Containers, VMs, GuestRXE, Remote}
 
 // What carries the bytes.
 const (
-	TCP     = "tcp"     // the kernel's
+	TCP     = "tcp"     // the kernel's sockets; UDP where the tool says so
 	Verbs   = "verbs"   // of vrdma, in memory or by RoCEv2
 	Sockets = "sockets" // TCP programs over verbs
 	Kernel  = "kernel"  // verbs of a device of the kernel's, rxe or hardware
@@ -41,39 +42,78 @@ const (
 	Latency   = "latency"
 	Bandwidth = "bandwidth"
 	Rate      = "rate"
+	Time      = "time" // of a whole transfer
+	CPU       = "cpu"  // processors that were busy with a run, everybody's together
 )
+
+// Metrics are all of them, in the order in which they are drawn.
+var Metrics = []string{Latency, Bandwidth, Rate, Time, CPU}
 
 // A Tool is what is known of one.
 type Tool struct {
 	Name       string
-	Metric     string // the one that is drawn
+	Metric     string   // the one that is drawn unless an experiment names others
+	Also       []string // what else it measures
 	transports []string
 	waits      []string
 	sized      bool // has a size of message
 	// RoundTrip: its latency is of a whole round trip; others give half of one.
 	RoundTrip bool
+	// Operations: its latency is of an operation of an application, not of a message.
+	Operations bool
 }
+
+// Gives reports whether a tool measures something. Processor time is known of every run.
+func (t *Tool) Gives(metric string) bool {
+	return metric == t.Metric || metric == CPU || slices.Contains(t.Also, metric)
+}
+
+// Better reports whether the higher value of a metric is the better one.
+func Better(metric string) (higher bool) { return metric == Bandwidth || metric == Rate }
 
 var (
 	verbsOnly = []string{Verbs, Kernel}
 	socket    = []string{TCP, Sockets, Overlay}
+	kernels   = []string{TCP, Overlay} // sockets of the kernel only
 	pollOnly  = []string{Poll}
+	eventOnly = []string{Event}
 	both      = []string{Poll, Event}
+	rated     = []string{Rate}
 )
 
 // tools are those that can be named in an experiment.
 var tools = []Tool{
-	{Name: "ib_send_bw", Metric: Bandwidth, transports: verbsOnly, waits: both, sized: true},
-	{Name: "ib_write_bw", Metric: Bandwidth, transports: verbsOnly, waits: both, sized: true},
-	{Name: "ib_read_bw", Metric: Bandwidth, transports: verbsOnly, waits: both, sized: true},
+	{Name: "ib_send_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "ib_write_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "ib_read_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
 	{Name: "ib_send_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true},
 	{Name: "ib_write_lat", Metric: Latency, transports: verbsOnly, waits: pollOnly, sized: true},
 	{Name: "ib_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
-	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: []string{Event}},
+	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: eventOnly},
 	// qperf's server forks for each client, which rsockets do not survive.
-	{Name: "tcp_bw", Metric: Bandwidth, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
-	{Name: "tcp_lat", Metric: Latency, transports: []string{TCP, Overlay}, waits: []string{Event}, sized: true},
-	{Name: "sockperf", Metric: Latency, transports: socket, waits: []string{Event}, sized: true},
+	{Name: "tcp_bw", Metric: Bandwidth, transports: kernels, waits: eventOnly, sized: true},
+	{Name: "tcp_lat", Metric: Latency, transports: kernels, waits: eventOnly, sized: true},
+	{Name: "rc_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "rc_bi_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "rc_rdma_read_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "rc_rdma_write_bw", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: both, sized: true},
+	{Name: "rc_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true},
+	{Name: "rc_rdma_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
+	{Name: "rc_rdma_write_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true},
+	{Name: "sockperf", Metric: Latency, transports: socket, waits: eventOnly, sized: true},
+	{Name: "sockperf_bw", Metric: Bandwidth, Also: rated, transports: socket, waits: eventOnly, sized: true},
+	{Name: "sockperf_udp", Metric: Latency, transports: kernels, waits: eventOnly, sized: true},
+	{Name: "sockperf_udp_bw", Metric: Bandwidth, Also: rated, transports: kernels, waits: eventOnly, sized: true},
+	{Name: "NPtcp", Metric: Bandwidth, Also: []string{Latency}, transports: socket, waits: eventOnly, sized: true},
+	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay}, waits: pollOnly, sized: true},
+	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay}, waits: pollOnly, sized: true},
+	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
+	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
+	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
+	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
+	{Name: "kv_tcp", Metric: Latency, Also: rated, transports: []string{TCP}, waits: eventOnly, Operations: true},
+	{Name: "vrdma_cp", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs}, waits: eventOnly, sized: true},
+	{Name: "fio_rdma", Metric: Bandwidth, Also: rated, transports: verbsOnly, waits: eventOnly, sized: true},
 }
 
 // ToolNames are their names.
@@ -146,14 +186,17 @@ func (e *Experiment) Cells() []Cell {
 		if !slices.Contains(t.waits, c.Wait) {
 			return
 		}
-		if !slices.Equal(t.transports, verbsOnly) {
+		if !strings.HasPrefix(c.Tool, "ib_") {
 			c.PathMTU = 0
 		}
 		if !t.sized {
 			c.Size = 0
 		}
-		if c.Setting == Host {
+		if !linked(c.Setting) {
 			c.MTU, c.Rate = 0, ""
+			if c.Transport == Overlay {
+				return // there is nothing to lay it over
+			}
 		}
 		if !seen[c] {
 			seen[c] = true
@@ -175,6 +218,9 @@ func (e *Experiment) Cells() []Cell {
 	}
 	return list
 }
+
+// linked reports whether a setting has a link of ours, whose MTU and rate can be chosen.
+func linked(setting string) bool { return setting == Hosts || setting == Containers }
 
 // ways are the combinations of what a link and a program's waiting can be.
 func (s *Spec) ways(f func(mtu, path int, rate, wait string)) {

@@ -38,10 +38,14 @@ type Spec struct {
 	// PathMTU is that of verbs, at most the link's; 0: what the tool takes.
 	PathMTU []int `yaml:"pathMTU,omitempty"`
 	// Rate is a limit of the link between hosts, such as 1gbit; "": none.
-	Rate    []string `yaml:"rate,omitempty"`
-	Wait    []string `yaml:"wait,omitempty"`
-	Rounds  int      `yaml:"rounds,omitempty"`
-	Seconds int      `yaml:"seconds,omitempty"`
+	Rate []string `yaml:"rate,omitempty"`
+	Wait []string `yaml:"wait,omitempty"`
+	// Metrics are what is drawn; none: what each tool is for.
+	Metrics []string `yaml:"metrics,omitempty"`
+	// Panels: a drawing for each tool, one below the other, as some publications have them.
+	Panels  bool `yaml:"panels,omitempty"`
+	Rounds  int  `yaml:"rounds,omitempty"`
+	Seconds int  `yaml:"seconds,omitempty"`
 	// Why says in a sentence or two what to look for.
 	Why string `yaml:"why,omitempty"`
 }
@@ -53,7 +57,7 @@ type Size int64
 var units = []struct {
 	name string
 	n    int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+}{{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
 
 // ParseSize reads one.
 func ParseSize(text string) (Size, error) {
@@ -234,6 +238,11 @@ func (s *Spec) complete() error {
 			if !slices.Contains(axis.known, v) {
 				return fmt.Errorf("spec.%s: %q is not known: choose among %s", axis.name, v, strings.Join(axis.known, ", "))
 			}
+		}
+	}
+	for _, v := range s.Metrics {
+		if !slices.Contains(Metrics, v) {
+			return fmt.Errorf("spec.metrics: %q is not known: choose among %s", v, strings.Join(Metrics, ", "))
 		}
 	}
 	for _, bound := range []struct {

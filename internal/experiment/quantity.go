@@ -14,6 +14,13 @@ func Quantity(v float64, metric string) string {
 			return digits(v*1e6) + " µs"
 		}
 		return digits(v*1e3) + " ms"
+	case Time:
+		if v < 1 {
+			return digits(v*1e3) + " ms"
+		}
+		return digits(v) + " s"
+	case CPU:
+		return digits(100*v) + " %"
 	case Bandwidth:
 		return digits(v*8/1e9) + " Gb/s"
 	case Rate:

@@ -60,7 +60,18 @@ type Measurement struct {
 	CPU map[string]float64 `json:"cpu,omitempty"`
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64 `json:"seconds,omitempty"`
-	Bytes   float64 `json:"bytes,omitempty"`
+	Bytes   float64 `json:"bytes,omitempty"`   // that vrdma's devices sent
+	Packets float64 `json:"packets,omitempty"` // that the kernel's device sent
+	Payload float64 `json:"payload,omitempty"` // bytes that the tool says it moved
+	// Window is the length of the common window of several pairs, in seconds.
+	Window float64 `json:"window,omitempty"`
+	// Limit is what the path can carry at most, in bytes a second, and LimitOf how that is known.
+	Limit   float64 `json:"limit,omitempty"`
+	LimitOf string  `json:"limit_of,omitempty"`
+	// Setting says what stood for what, if that is not what the cell says.
+	Setting string `json:"stood_for,omitempty"`
+	// Idle is what the daemons took before the first run, in processors.
+	Idle float64 `json:"idle"`
 	// Proof is what carried the bytes, and how that is known.
 	Proof string `json:"proof,omitempty"`
 	// MTU is the path MTU that the tool found.

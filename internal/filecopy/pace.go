@@ -1,17 +1,28 @@
 package filecopy
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
-// A pace chooses the size of the pieces that a stream sends, by the way that they go. What is under way has to
-// cover the way: the rate times the time until a slot comes back. More than that only lies in memory,
-// and may be out of the caches when its turn comes. So twice that product is divided among the slots.
+// A pace chooses how much a sender has under way, by the way that it goes. That has to cover the way: the
+// rate of all streams times the least time in which a slot came back. More than that only waits
+// somewhere, and is out of the caches when its turn comes. So twice that product is under way: first on
+// few streams, with pieces as large as need be, then on more of them.
 //
-// A near way thus has pieces of 256 KiB, a long one with much bandwidth up to maxChunk, and a slow one
-// single blocks, which show progress and of which little is lost when the connection breaks.
+// The least time is that of the whole session. What slots take later on has the queues in it, which
+// are as long as what is under way lets them be: a pace that went by that would grow without end.
+//
+// A near way thus has pieces of 256 KiB on a stream for every second processor, a long one with much
+// bandwidth pieces of maxChunk on all streams, and a slow one single blocks, which show progress and of
+// which little is lost when the connection breaks.
 type pace struct {
-	blocks int
-	posted uint64 // since
-	since  time.Time
+	blocks  int // of a piece
+	streams int // that carry pieces
+	few     int // that always do
+	posted  uint64
+	since   time.Time
+	least   time.Duration // in which a slot came back; 0: not known
 }
 
 const (
@@ -23,28 +34,41 @@ const (
 	paceEvery = 16
 )
 
-func newPace(now time.Time) *pace { return &pace{blocks: usual, since: now} }
+func newPace(now time.Time) *pace {
+	few := fewStreams(runtime.GOMAXPROCS(0))
+	return &pace{blocks: usual, streams: few, few: few, since: now}
+}
+
+// fewStreams is how many streams a near way needs: the other half of the processors has to read, and to
+// carry what is sent.
+func fewStreams(processors int) int { return max(1, processors/2) }
 
 func (p *pace) bytes() int { return p.blocks * blockSize }
 
-// sent notes n bytes that were posted; round is the least time that a slot took lately to come back, 0 if
-// that is not known.
+// sent notes n bytes that were posted to a stream of so many slots; round is the least time that one of them
+// took lately to come back, 0 if that is not known.
 func (p *pace) sent(now time.Time, n, slots int, round time.Duration) {
 	p.posted += uint64(n)
+	if round > 0 && (p.least == 0 || round < p.least) {
+		p.least = round
+	}
 	took := now.Sub(p.since).Seconds()
 	if p.posted < uint64(paceEvery*p.bytes()) || took <= 0 {
 		return
 	}
 	rate := float64(p.posted) / took
 	p.posted, p.since = 0, now
-	least := usual
+	smallest := usual
 	if rate < slowRate {
-		least = 1
+		smallest = 1
 	}
-	want := 0
+	want, streams := 0, p.few
 	if slots > 0 {
-		want = int(2*rate*round.Seconds()/float64(slots))/blockSize + 1
+		under := 2 * rate * p.least.Seconds()
+		want = int(under/float64(slots*p.few))/blockSize + 1
+		streams = max(p.few, int(under)/(slots*maxChunk)+1)
 	}
 	// At most twice as much: the rate may have been chance.
-	p.blocks = min(max(want, least), 2*p.blocks, maxBlocks)
+	p.blocks = min(max(want, smallest), 2*p.blocks, maxBlocks)
+	p.streams = min(streams, 2*p.streams, maxStreams)
 }

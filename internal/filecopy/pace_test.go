@@ -7,33 +7,48 @@ import (
 
 // TestPace sends over ways of all kinds, in virtual time.
 func TestPace(t *testing.T) {
+	const slots, all = 4, 4
 	for _, c := range []struct {
-		name   string
-		rate   float64 // of the way, bytes a second
-		round  time.Duration
-		blocks int
+		name    string
+		rate    float64 // of the way, bytes a second
+		round   time.Duration
+		blocks  int
+		streams int
 	}{
-		{"one host", 1e9, 200 * time.Microsecond, 2},
-		{"a rack", 1e9, time.Millisecond, 4},
-		{"far and wide", 1e9, 30 * time.Millisecond, maxBlocks},
-		{"a slow line", 1e6, 20 * time.Millisecond, 1},
-		{"unknown", 1e9, 0, 2},
+		{"one host", 1e9, 200 * time.Microsecond, 2, 1},
+		{"a rack", 1e9, time.Millisecond, 4, 1},
+		{"far", 1e9, 3 * time.Millisecond, maxBlocks, 2},
+		{"far and wide", 1e9, 30 * time.Millisecond, maxBlocks, all},
+		{"a slow line", 1e6, 20 * time.Millisecond, 1, 1},
+		{"unknown", 1e9, 0, 2, 1},
 	} {
 		now := time.Unix(0, 0)
 		p := newPace(now)
-		const slots = 4
-		for range 2000 {
+		p.few, p.streams = 1, 1
+		for i := range 4000 {
 			n := p.bytes()
 			// As fast as the way, or as what is under way lets it be.
 			took := float64(n) / c.rate
+			under := float64(min(p.streams, all) * slots * n)
 			if c.round > 0 {
-				took = max(took, c.round.Seconds()/slots)
+				took = max(took, c.round.Seconds()*float64(n)/under)
 			}
 			now = now.Add(time.Duration(took * float64(time.Second)))
-			p.sent(now, n, slots, c.round)
+			// The first slots find nobody before them, the others wait for those.
+			round := c.round
+			if queue := time.Duration(under / c.rate * float64(time.Second)); i > slots && round > 0 {
+				round = max(round, queue)
+			}
+			p.sent(now, n, slots, round)
 		}
 		if p.blocks < c.blocks || p.blocks > c.blocks+1 {
 			t.Errorf("%s: pieces of %d blocks, want %d", c.name, p.blocks, c.blocks)
 		}
+		if got := min(p.streams, all); got != c.streams {
+			t.Errorf("%s: %d streams, want %d", c.name, got, c.streams)
+		}
+	}
+	if fewStreams(1) != 1 || fewStreams(2) != 1 || fewStreams(8) != 4 {
+		t.Error("streams of a near way: not one for every second processor")
 	}
 }

@@ -427,8 +427,10 @@ func (c *rdmaConn) buffer(ctx context.Context) (*slot, error) {
 			return nil, err
 		}
 	}
-	n := c.free[0]
-	c.free = c.free[1:]
+	// The one that came back last: it is in the caches.
+	last := len(c.free) - 1
+	n := c.free[last]
+	c.free = c.free[:last]
 	return &c.list[n], nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -235,4 +236,55 @@ func disk(t testing.TB, path string) int64 {
 	var st unix.Stat_t
 	ok(t, unix.Stat(path, &st))
 	return st.Blocks * 512
+}
+
+// TestDirectoriesAgain: directories that an attempt made which broke have their attributes in the end, and
+// one that was there before keeps its own.
+func TestDirectoriesAgain(t *testing.T) {
+	over(t, func(t *testing.T, l *lab) {
+		from := t.TempDir()
+		for _, d := range []string{"tree/a", "tree/b"} {
+			ok(t, os.MkdirAll(filepath.Join(from, d), 0o755))
+			write(t, filepath.Join(from, d, "file"), content(4<<20))
+		}
+		then := time.Unix(1e9, 0)
+		for _, d := range []string{"tree/a", "tree/b", "tree"} {
+			ok(t, os.Chmod(filepath.Join(from, d), 0o710))
+			ok(t, os.Chtimes(filepath.Join(from, d), then, then))
+		}
+		back := t.TempDir()
+		for _, put := range []bool{true, false} {
+			to := back
+			c := l.client()
+			c.Recursive, c.Preserve, c.Streams, c.Slots = true, true, 1, 2
+			open := c.Open
+			var times atomic.Int32
+			times.Store(2)
+			c.Open = func(ctx context.Context) (Place, error) {
+				p, err := open(ctx)
+				return Place{frail{p.place, &times, 12}}, err
+			}
+			if put {
+				to = l.dir
+				ok(t, os.MkdirAll(filepath.Join(to, "tree/b"), 0o750))
+				ok(t, c.Put(testContext(t), []string{filepath.Join(from, "tree")}, "", true))
+			} else {
+				ok(t, os.MkdirAll(filepath.Join(to, "tree/b"), 0o750))
+				ok(t, c.Get(testContext(t), []string{"tree"}, to, true))
+			}
+			if times.Load() == 2 {
+				t.Error("the connection never broke")
+			}
+			info, err := os.Stat(filepath.Join(to, "tree/a"))
+			ok(t, err)
+			if info.Mode().Perm() != 0o710 || !info.ModTime().Equal(then) {
+				t.Errorf("put %v: a directory of the first attempt has %v, %v; want that of the source", put, info.Mode(), info.ModTime())
+			}
+			info, err = os.Stat(filepath.Join(to, "tree/b"))
+			ok(t, err)
+			if info.Mode().Perm() != 0o750 {
+				t.Errorf("put %v: a directory that was there has %v, want its own mode", put, info.Mode())
+			}
+		}
+	})
 }

@@ -35,6 +35,8 @@ type sender struct {
 	ready  []*outgoing          // guarded by mu: accepted, with something left to take
 	lastID uint32               // guarded by mu
 	walked bool                 // guarded by mu: there is nothing more to offer
+	pace   *pace                // guarded by mu
+	joined int                  // guarded by mu: streams
 }
 
 // An outgoing is an entry that was offered.
@@ -55,7 +57,7 @@ type outgoing struct {
 }
 
 func newSender(s *session, from Files) *sender {
-	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing)}
+	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now())}
 	x.cond = sync.NewCond(&x.mu)
 	// Those who wait for a piece are told of the end.
 	s.do(func() error {
@@ -133,7 +135,8 @@ func (x *sender) entry(f *os.File, name string) error {
 		return errors.New("it is a directory: copy those with -r")
 	}
 	defer f.Close()
-	if name != "" && !x.skip(name) {
+	// Also one that an earlier attempt made: it gets its attributes at the end of this one.
+	if name != "" {
 		if err := x.announce(&outgoing{path: name}, func(id uint32) message {
 			return &directory{metaOf(id, name, info)}
 		}); err != nil {
@@ -337,14 +340,14 @@ type piece struct {
 	length int
 }
 
-// take waits for the next piece, of at most so many bytes; false: there is none any more.
-func (x *sender) take(most int) (piece, bool) {
+// take waits for the next piece for a stream; false: there is none any more.
+func (x *sender) take(stream int) (piece, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for {
-		for len(x.ready) > 0 {
+		for len(x.ready) > 0 && stream < x.pace.streams {
 			o := x.ready[0]
-			if p, ok := o.cut(most); ok {
+			if p, ok := o.cut(x.pace.bytes()); ok {
 				o.pending++
 				return p, true
 			}
@@ -423,13 +426,16 @@ func (x *sender) stream(c conn) error {
 	if err := c.attach(x.s.ctx, x.slots); err != nil {
 		return err
 	}
-	size := newPace(time.Now())
+	x.mu.Lock()
+	number := x.joined
+	x.joined++
+	x.mu.Unlock()
 	for {
 		s, err := c.buffer(x.s.ctx)
 		if err != nil {
 			return err
 		}
-		p, ok := x.take(size.bytes())
+		p, ok := x.take(number)
 		if !ok {
 			return nil
 		}
@@ -443,7 +449,17 @@ func (x *sender) stream(c conn) error {
 		}
 		x.settle(p, sent, err)
 		slots, round := c.round()
-		size.sent(time.Now(), sent, slots, round)
+		x.paced(sent, slots, round)
+	}
+}
+
+// paced tells the pace of a piece.
+func (x *sender) paced(sent, slots int, round time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was := x.pace.streams
+	if x.pace.sent(time.Now(), sent, slots, round); x.pace.streams > was {
+		x.cond.Broadcast()
 	}
 }
 

@@ -51,6 +51,13 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
 	memory   int                           // guarded by mu: what they have of maxMemory
+	broken   []*attempts                   // guarded by mu: commands that may be tried again, the last one at the end
+}
+
+// attempts are those of one command to send files here, of which the last one broke.
+type attempts struct {
+	copy [sessionSize]byte
+	made map[string]bool // directories
 }
 
 // A served session is one that waits for its streams, or has them.
@@ -205,6 +212,34 @@ func (v *Server) replace(s *served) {
 	}
 }
 
+// madeBefore are the directories that earlier attempts of the command made: they were not there before, so they
+// get their attributes at the end.
+func (v *Server) madeBefore(copy [sessionSize]byte) map[string]bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	i := slices.IndexFunc(v.broken, func(a *attempts) bool { return a.copy == copy })
+	if i < 0 {
+		return make(map[string]bool)
+	}
+	made := v.broken[i].made
+	v.broken = slices.Delete(v.broken, i, i+1)
+	return made
+}
+
+// remember keeps what an attempt made that broke, for the next one. A client that never comes again is
+// forgotten after some others.
+func (v *Server) remember(copy [sessionSize]byte, made map[string]bool) {
+	if len(made) == 0 || copy == [sessionSize]byte{} {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.broken) >= maxSessions {
+		v.broken = slices.Delete(v.broken, 0, 1)
+	}
+	v.broken = append(v.broken, &attempts{copy, made})
+}
+
 // grant lets the client begin.
 func (v *Server) grant(s *served, q *request, exact bool) error {
 	g := &granted{Streams: min(max(q.Streams, 1), maxStreams), Exact: exact}
@@ -242,7 +277,7 @@ func (v *Server) receive(s *served, q *request) error {
 		return refuse(s.control, fmt.Errorf("%s: %w", name(q.Path), plain(err)))
 	}
 	r := newReceiver(s.session, to, s.slots)
-	r.preserve, r.overwrite = q.Preserve, q.Overwrite
+	r.preserve, r.overwrite, r.made = q.Preserve, q.Overwrite, v.madeBefore(q.Copy)
 	who := s.control.remote()
 	r.report = func(path string, err error) { v.Log("%s: %s: %v", who, path, err) }
 	r.finished = func(path string) { v.Log("%s: %s: received", who, path) }
@@ -254,7 +289,10 @@ func (v *Server) receive(s *served, q *request) error {
 	err = s.run(r.handle)
 	s.close()
 	r.close()
-	return r.result(err)
+	if err = r.result(err); err != nil {
+		v.remember(q.Copy, r.made)
+	}
+	return err
 }
 
 // send sends files to a client.

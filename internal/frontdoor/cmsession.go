@@ -33,7 +33,8 @@ type cmSession struct {
 	shelf protocol.ReplyBuilder // for an event on the shelf
 	out   []byte                // its storage
 
-	looped bool         // the request under way is being run on the loop
+	call   ucma.Call    // the request under way, or the last one
+	looped bool         // it is being run on the loop
 	aside  func() error // what the session's goroutine has to do of it; nil: nothing
 }
 
@@ -98,7 +99,8 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 		return nil, func() ([]byte, []uverbs.Handle) { return ses.beside(req, reply) }
 	}
 	ses.looped, ses.aside = true, nil
-	c := ucma.Run(ses, req.Command, false)
+	c := &ses.call
+	c.Run(ses, req.Command, false)
 	if ses.page != nil && c.Told != nil {
 		ses.seer.Foresee(c.Told, reply)
 	}
@@ -111,6 +113,9 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 	}
 	return ses.answer(c, reply), nil
 }
+
+// early implements handler: there are no sure commands here.
+func (ses *cmSession) early([]byte) int { return 0 }
 
 // foresee implements farseer.
 func (ses *cmSession) foresee(page *protocol.Mail) {
@@ -175,7 +180,8 @@ func (ses *cmSession) nonsense(err error) {
 func (ses *cmSession) command(b []byte, reply *protocol.ReplyBuilder) syscall.Errno {
 	start := time.Now()
 	traced := ses.srv.desk.Trace.Wants(&ses.proc.Caller)
-	c := ucma.Run(ses, b, traced)
+	c := &ses.call
+	c.Run(ses, b, traced)
 	c.Answer(reply)
 	if c.Refused() {
 		ses.srv.desk.Refused.Count(c.Name())

@@ -47,8 +47,17 @@ type Door struct {
 	Rests bool
 	// Side: the NIC has another door, and this one, which rests, has a device tree of its own.
 	Side bool
+	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
+	// none.
+	Guest func() (protocol.GuestCard, error)
 	// Alone: one workload at a time uses the NIC, see workload.go.
 	Alone bool
+	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a
+	// workload, that in which the peer of conn is, before the workload's first program has the NIC; it says why
+	// it cannot be. Detach ends that, when the last one has let go of it. They are not called at
+	// the same time. Such a door is Alone.
+	Attach func(conn syscall.Conn) error
+	Detach func()
 }
 
 // A door is one that is open.
@@ -59,11 +68,16 @@ type door struct {
 	tree     *devicetree.Tree
 	ids      atomic.Uint64 // of sessions and event channels; of all doors together they would tell of others
 
-	mu     sync.Mutex
-	closed bool                      // guarded by mu
-	guests map[*protocol.Conn]*Guest // guarded by mu
-	gone   chan struct{}             // closed with it
-	empty  chan struct{}             // closed when it is closed and there are no guests
+	attaching sync.Mutex // held while Attach or Detach is called; before mu
+
+	mu       sync.Mutex
+	attached uint64                    // guarded by mu; the workload that the NIC is attached to; 0: none
+	closed   bool                      // guarded by mu
+	guests   map[*protocol.Conn]*Guest // guarded by mu
+	bound    []*Binding                // guarded by mu; of one namespace; none: the first workload to come has the NIC
+	over     map[uint64]string         // guarded by mu; the namespaces of containers that are gone, and what they were called
+	gone     chan struct{}             // closed with it
+	empty    chan struct{}             // closed when it is closed and there are no guests
 }
 
 // openDoor opens the socket. One that nobody answers is taken over; one that somebody

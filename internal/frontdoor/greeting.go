@@ -82,6 +82,8 @@ func (d *door) talk(c *protocol.Conn, l Line, who caller.Caller) error {
 		err = s.serveRDMACM(c, l, who, d, h)
 	case protocol.KindNetlink:
 		err = s.serveNetlink(c, who, d)
+	case protocol.KindGuest:
+		err = s.serveGuestCard(c, d)
 	case protocol.KindControl:
 		err = s.serveTool(c, inspect.View{Who: &who, Conn: c, Resident: s.resident(&who) == nil, NIC: d.NIC, Socket: d.Socket})
 	default:

@@ -11,6 +11,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
 )
@@ -31,6 +32,7 @@ type Guest struct {
 	// nobody asked.
 	Container string
 	process   bool   // a program, and not one of its devices, or a tool
+	device    bool   // one of a program's devices, or of its event channels
 	workload  uint64 // that it is part of; 0: not known, or nobody asked
 	// who was admitted; nil: nobody, a program's devices come with the program.
 	who *caller.Caller
@@ -79,6 +81,8 @@ func (d *door) enter(c *protocol.Conn, who *caller.Caller, asked bool) error {
 	g := &Guest{Program: who.Program, Pid: who.Pid, UID: who.UID, Since: time.Now()}
 	if asked {
 		g.who = who
+	} else {
+		g.device = true
 	}
 	d.guests[c] = g
 	return nil
@@ -86,15 +90,24 @@ func (d *door) enter(c *protocol.Conn, who *caller.Caller, asked bool) error {
 
 // leave undoes enter. It may be called again.
 func (d *door) leave(c *protocol.Conn) {
+	if d.left(c) {
+		d.detach()
+	}
+}
+
+// left is leave, but for a NIC that is attached to a workload: it reports whether that has no program
+// any more.
+func (d *door) left(c *protocol.Conn) (idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.guests[c]; !ok {
-		return
+		return false
 	}
 	delete(d.guests, c)
 	if d.closed && len(d.guests) == 0 {
 		close(d.empty)
 	}
+	return d.attached != 0 && !d.usedLocked(nil)
 }
 
 // shut lets nobody in any more, and ends the conversations.
@@ -154,7 +167,7 @@ func (d *door) usersLocked() (out []Guest) {
 			out = append(out, *g)
 		}
 	}
-	slices.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
+	order.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
 	return out
 }
 

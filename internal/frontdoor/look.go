@@ -28,6 +28,22 @@ func (s *Server) serveTool(c *protocol.Conn, v inspect.View) error {
 	return nil
 }
 
+// serveGuestCard tells a tool what a virtual machine is started with to have the NIC.
+func (s *Server) serveGuestCard(c *protocol.Conn, d *door) error {
+	if d.Guest == nil {
+		return refusal(syscall.EOPNOTSUPP, "NIC %s is in the host's own network: a virtual machine can have a declared NIC in a network with way vxlan", d.NIC.Name)
+	}
+	card, err := d.Guest()
+	if err != nil {
+		card.Error = err.Error()
+	}
+	w := welcome()
+	if err := c.WriteMessage(w.Append(nil)); err == nil {
+		c.SendJSON(card)
+	}
+	return nil
+}
+
 // netlinkPatience is how long a program may leave an answer unread.
 const netlinkPatience = 10 * time.Second
 
@@ -82,7 +98,7 @@ func (g guests) NICs(v *inspect.View) (out []protocol.NICDoor) {
 			continue
 		}
 		n := protocol.NICDoor{Name: d.NIC.Name, Network: d.NIC.Network, Socket: d.Socket}
-		for _, gid := range d.NIC.Device.GIDs {
+		for _, gid := range d.NIC.Device.Face().GIDs {
 			n.Addresses = append(n.Addresses, gid.GID.Addr().String())
 		}
 		if v.All {

@@ -82,6 +82,19 @@ func (r *requests) drop(answer []byte) bool {
 	return r.mail.page.Answer(answer)
 }
 
+// early runs the sure commands that lie in the mailbox. It runs on the loop.
+func (r *requests) early() {
+	page := r.mail.page
+	if page == nil || !page.Left() {
+		return
+	}
+	b := r.srv.left[:]
+	b = b[:page.TakeLeft(b)]
+	for range r.of.early(b) {
+		r.due() // they count: what follows them is held up
+	}
+}
+
 // attend opens the mailbox. It runs on the loop.
 func (r *requests) attend() {
 	if m := &r.mail; m.page != nil && !m.open && r.srv.loop.Look(r.fd, postbox{r}) {
@@ -128,10 +141,11 @@ type postbox struct{ *requests }
 // Asked implements engine.Box.
 func (p postbox) Asked() bool { return p.mail.page.Asked() }
 
-// Shut implements engine.Box.
+// Shut implements engine.Box. Commands that were left are as good a reason to be served as a request.
 func (p postbox) Shut() bool {
 	p.mail.open = false
-	return p.mail.page.Shut()
+	asked := p.mail.page.Shut()
+	return p.mail.page.Left() || asked
 }
 
 // Serve implements engine.Line.
@@ -141,6 +155,9 @@ func (p postbox) Serve() {
 		return
 	}
 	buf := r.srv.scratch()
+	if r.early(); !r.mail.page.Asked() {
+		return
+	}
 	r.mail.asked = true
 	n, err := r.mail.page.Take(*buf)
 	if err != nil {

@@ -50,6 +50,9 @@ type handler interface {
 	onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, rest rest)
 	// beside runs a request in the session's goroutine.
 	beside(req *protocol.Request, reply *protocol.ReplyBuilder) (answer []byte, handles []uverbs.Handle)
+	// early runs commands that the client does not wait for, on the loop, before what follows, and
+	// returns how many there were.
+	early(commands []byte) int
 	// lasts reports whether a request is of a kind that takes long.
 	lasts(req *protocol.Request) bool
 	// nonsense says that a client sent something that is no request.
@@ -202,6 +205,7 @@ func (r *requests) Serve() {
 
 // run runs the request in the first n bytes of buf, and answers it.
 func (r *requests) run(buf *[]byte, n int) {
+	r.early()
 	if err := r.req.Parse((*buf)[:n]); err != nil {
 		r.refuse(err)
 		return

@@ -121,9 +121,11 @@ type Server struct {
 	warned  limiter
 	reserve reserve
 	failed  chan error // holds one: why a door of Config.Doors does not accept any more
+	names   workloadNames
 
-	keeping atomic.Int32 // how many sessions wait for the next request, see requests.keep
-	spare   *[]byte      // the loop's: what it reads the next request into; nil: take one from buffers
+	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
+	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
+	left    [protocol.MaxLeft]byte // likewise: for sure commands
 
 	work sync.WaitGroup
 
@@ -183,6 +185,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	} else {
 		desk.Control = s.control.path
 	}
+	desk.Containers = s.containers
 	s.desk = inspect.New(desk)
 	for _, d := range s.doors {
 		if err := d.writeTree(s.desk); err != nil {

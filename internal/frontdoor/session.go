@@ -227,6 +227,19 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	}
 }
 
+// early implements handler: it runs the sure commands in b. Whatever else a client leaves there, it
+// does not learn what became of it.
+func (ses *session) early(b []byte) (n int) {
+	ses.looped, ses.unsettled, ses.short = true, false, false
+	for command, rest, ok := uverbs.MaybeSure(b); ok; command, rest, ok = uverbs.MaybeSure(rest) {
+		ses.commands.Add(1)
+		ses.verbs.Run(command, false)
+		n++
+	}
+	ses.looped = false
+	return n
+}
+
 // beside implements handler.
 func (ses *session) beside(req *protocol.Request, reply *protocol.ReplyBuilder) ([]byte, []uverbs.Handle) {
 	answer, handles := ses.handle(req, reply)

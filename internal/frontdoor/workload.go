@@ -29,17 +29,20 @@ func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
 	var container string
 	if d.Alone {
 		workload, container = l.Workload(who)
+		if name := d.srv.nameOf(workload); name != "" {
+			container = name
+		}
 	}
 	wait := cmp.Or(d.srv.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
 		holder := d.take(c, workload, container)
-		if holder == nil {
-			return nil
+		if holder == "" {
+			return d.attach(c, who, workload)
 		}
 		if time.Now().Before(end) {
 			continue
 		}
-		why := fmt.Errorf("it is in use by %v, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
+		why := fmt.Errorf("it is %s, in another network namespace: a NIC has one workload at a time; end that one, or use another NIC", holder)
 		d.srv.log.Warn("a process may not use a NIC", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", why)
 		if d.srv.cfg.Refused != nil {
 			d.srv.cfg.Refused(d.NIC, who, why)
@@ -48,23 +51,85 @@ func (d *door) occupy(c *protocol.Conn, l Line, who *caller.Caller) error {
 	}
 }
 
-// take makes a guest one of a workload, unless another workload has the NIC: then it returns one of
-// its programs.
-func (d *door) take(c *protocol.Conn, workload uint64, container string) *Guest {
+// take makes a guest one of a workload, unless another workload has the NIC: then it says how, and which.
+func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	g := d.guests[c]
 	if g == nil {
-		return nil // the door is being closed
+		return "" // the door is being closed
+	}
+	if b := d.boundElsewhere(workload); b != nil {
+		return "bound to " + b.Name
+	}
+	if name, over := d.over[workload]; over && len(d.bound) == 0 {
+		return "not for what is left of " + name + ", which is gone"
 	}
 	if workload != 0 {
 		for _, other := range d.guests {
 			if other.process && other.workload != 0 && other.workload != workload {
-				holder := *other
-				return &holder
+				return "in use by " + other.String()
 			}
 		}
 	}
+	// A program that is gone may still have its devices for a moment.
+	if d.attached != 0 && d.attached != workload && d.usedLocked(c) {
+		return "in use by a program that is ending"
+	}
 	g.process, g.workload, g.Container = true, workload, container
+	return ""
+}
+
+// usedLocked reports whether somebody but c has the NIC, or one of its devices. mu is held.
+func (d *door) usedLocked(c *protocol.Conn) bool {
+	for o, g := range d.guests {
+		if o != c && (g.process || g.device) {
+			return true
+		}
+	}
+	return false
+}
+
+// attach has the NIC's way lead through the namespace of the workload that has just taken it.
+func (d *door) attach(c *protocol.Conn, who *caller.Caller, workload uint64) error {
+	if d.Attach == nil {
+		return nil
+	}
+	d.attaching.Lock()
+	defer d.attaching.Unlock()
+	d.mu.Lock()
+	before := d.attached
+	d.attached = 0
+	d.mu.Unlock()
+	if before != workload {
+		if before != 0 {
+			d.Detach()
+		}
+		if err := d.Attach(c); err != nil {
+			d.srv.log.Warn("a NIC cannot have the network of who opens it", "nic", d.NIC.Name, "pid", who.Pid, "uid", who.UID, "program", who.Program, "why", err)
+			if d.srv.cfg.Refused != nil {
+				d.srv.cfg.Refused(d.NIC, who, err)
+			}
+			return refusal(protocol.Errno(err, syscall.EADDRNOTAVAIL), "NIC %s: %v", d.NIC.Name, err)
+		}
+	}
+	d.mu.Lock()
+	d.attached = workload
+	d.mu.Unlock()
 	return nil
+}
+
+// detach ends that, if nobody uses the NIC.
+func (d *door) detach() {
+	d.attaching.Lock()
+	defer d.attaching.Unlock()
+	d.mu.Lock()
+	idle := d.attached != 0 && !d.usedLocked(nil)
+	if idle {
+		d.attached = 0
+	}
+	d.mu.Unlock()
+	if idle {
+		d.Detach()
+	}
 }

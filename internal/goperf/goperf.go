@@ -19,6 +19,7 @@ type Config struct {
 	Size   int
 	Count  int
 	Events bool // wait for completions instead of polling
+	Sleep  bool // and without looking for a moment first
 	TCP    bool // echo and bulk: over TCP
 	Buffer int  // echo and bulk: of package stream; 0: its own choice
 }

@@ -159,10 +159,14 @@ func (p *pair) next(cq *verbs.CQ) (int, error) {
 		if n > 0 {
 			return n, nil
 		}
-		if p.Events {
-			if err := cq.Wait(p.ctx); err != nil {
-				return 0, err
-			}
+		switch {
+		case p.Sleep:
+			err = cq.Sleep(p.ctx)
+		case p.Events:
+			err = cq.Wait(p.ctx)
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
 }

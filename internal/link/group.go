@@ -77,7 +77,7 @@ func (u *UDP) Join(group netip.Addr) (int, error) {
 // openGroup opens the socket of a group and joins it at these interfaces.
 func (u *UDP) openGroup(e *endpoint, at []int) error {
 	var err error
-	if e.fd, err = openSocket(e, wire.Port, true); err != nil {
+	if e.fd, err = u.open(e, wire.Port, true); err != nil {
 		return err
 	}
 	enlarge(e.fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, groupBuffer)

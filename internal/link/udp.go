@@ -20,6 +20,8 @@ const (
 	// poolSize is how many of them each local address uses: enough to spread queue
 	// pairs over the paths and queues on the way.
 	poolSize = 8
+	// SocketsPerAddress is how many sockets a UDP opens at each address.
+	SocketsPerAddress = 1 + poolSize
 )
 
 // UDPOptions are what a user may choose.
@@ -33,6 +35,10 @@ type UDPOptions struct {
 	Buffer int
 	// Port is where datagrams arrive; 0 means RoCEv2's. At another one they are VXLAN's.
 	Port uint16
+	// Socket makes a UDP socket of a family that does not block; nil: in the namespace of the
+	// daemon. Interface is the number of the interface that has an address there.
+	Socket    func(family int) (int, error)
+	Interface func(netip.Addr) int
 }
 
 // UDP is a Bind of UDP sockets: for each local address one that receives on port 4791 and
@@ -93,14 +99,18 @@ func (u *UDP) add(a netip.Addr) error {
 		e.out[i] = -1
 	}
 	e.local = netip.AddrPortFrom(e.addr, u.opts.Port)
-	e.iface = interfaceOf(e.addr)
+	if u.opts.Interface != nil {
+		e.iface = u.opts.Interface(e.addr)
+	} else {
+		e.iface = interfaceOf(e.addr)
+	}
 	var err error
 	if e.scope, err = scopeOf(a); err != nil {
 		return err
 	}
 	u.ends = append(u.ends, e)
 	p := &u.ends[len(u.ends)-1] // Close finds what has been opened
-	if p.fd, err = open(p, u.opts.Port); err != nil {
+	if p.fd, err = u.open(p, u.opts.Port, false); err != nil {
 		return u.explain(a, err)
 	}
 	if err := u.prepareReceive(p); err != nil {
@@ -112,7 +122,7 @@ func (u *UDP) add(a netip.Addr) error {
 		for range 1000 {
 			port := firstPort + uint16(try%numPorts)
 			try++
-			if p.out[i], err = open(p, port); err == nil {
+			if p.out[i], err = u.open(p, port, false); err == nil {
 				p.port[i] = port
 				break
 			}
@@ -130,18 +140,15 @@ func (u *UDP) add(a netip.Addr) error {
 	return nil
 }
 
-// open makes a socket bound to a port of e's address.
-func open(e *endpoint, port uint16) (int, error) { return openSocket(e, port, false) }
-
-// openSocket is open for an address that may be shared with others.
-func openSocket(e *endpoint, port uint16, shared bool) (int, error) {
+// open makes a socket bound to a port of e's address, which may be shared with others.
+func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {
 	family := unix.AF_INET6
 	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
 	if e.addr.Is4() {
 		family = unix.AF_INET
 		sa = &unix.SockaddrInet4{Addr: e.addr.As4(), Port: int(port)}
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	fd, err := u.socket(family)
 	if err != nil {
 		return -1, err
 	}
@@ -156,6 +163,14 @@ func openSocket(e *endpoint, port uint16, shared bool) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// socket makes a UDP socket where the bind is.
+func (u *UDP) socket(family int) (int, error) {
+	if u.opts.Socket != nil {
+		return u.opts.Socket(family)
+	}
+	return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 }
 
 // explain says what to do about an address that cannot be bound.

@@ -202,7 +202,7 @@ func TestNoChecksum(t *testing.T) {
 			e.addr = c.from
 			var fd int
 			var err error
-			n[0].do(func() { fd, err = open(&e, 0xc123) })
+			n[0].do(func() { fd, err = (&UDP{}).open(&e, 0xc123, false) })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,7 +52,7 @@ two lines`,
 // waited are three requests: one that waited for 2 µs at most, one for 1 ms, one for a second.
 func waited() (w nic.Waits) {
 	for _, t := range []time.Duration{2 * time.Microsecond, time.Millisecond, time.Second} {
-		w.Add(ib.Time(t))
+		w.Count(ib.Time(t))
 	}
 	return w
 }

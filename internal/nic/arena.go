@@ -47,6 +47,8 @@ type Arena struct {
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only be more work.
 	dying bool
+	// populated is where the pages end that were made before they are needed.
+	populated uint64
 
 	mu        sync.Mutex // guards what follows; the rest is the loop's
 	used      uint64     // bytes that are charged
@@ -75,7 +77,9 @@ func NewArenaIn(p Pages) *Arena {
 	if g, ok := p.(Grower); ok {
 		end = g.Ready()
 	}
-	return &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, end - protocol.SharedSize}}}
+	a := &Arena{pages: p, mem: mem, free: []arenaRange{{protocol.SharedSize, end - protocol.SharedSize}}}
+	a.describeSure()
+	return a
 }
 
 // SetAccount says who is charged for rings. It is called before the first of them.
@@ -122,8 +126,14 @@ func (a *Arena) Close() {
 const (
 	// smallRing is how large a ring may be that is used again as it is.
 	smallRing = 16 << 10
-	// mostLag is how much may be released before it has to be reclaimed.
+	// mostLag is how much may be released before it has to be reclaimed, of a client that has
+	// little; of one that has much, half of it. So one that closes all its connections waits for
+	// that a few times, and not for every few of them.
 	mostLag = 256 << 10
+	// many is how much a client has made when pages for more of it are made in advance, so
+	// many at a time: making one when it is first touched costs several times as much.
+	many      = 256 << 10
+	inAdvance = 64 << 10
 )
 
 // alloc finds size bytes. Those before the first slot of a ring (abi.QueueData) are zero.
@@ -188,15 +198,29 @@ func (a *Arena) find(size uint64) (MMap, []byte, error) {
 		}
 		off := r.off
 		r.off, r.size = r.off+size, r.size-size
-		if r.size == 0 {
+		rest := r.size
+		if rest == 0 {
 			a.free = append(a.free[:i], a.free[i+1:]...)
 		}
 		a.mu.Lock()
 		a.used += size
+		used := a.used
 		a.mu.Unlock()
+		if size <= smallRing && used >= many {
+			a.populate(off, size+min(rest, inAdvance-size))
+		}
 		return MMap{Offset: off, Size: uint32(size)}, a.mem[off : off+size : off+size], nil
 	}
 	return MMap{}, nil, syscall.ENOMEM
+}
+
+// populate makes pages from off on, where a ring begins, unless that was done.
+func (a *Arena) populate(off, size uint64) {
+	p, ok := a.pages.(interface{ Populate(offset, size uint64) })
+	if ok && (off >= a.populated || off+inAdvance < a.populated) {
+		p.Populate(off, size)
+		a.populated = off + size
+	}
 }
 
 // release gives a ring back. Its pages go with the next Reclaim.
@@ -273,7 +297,7 @@ func (a *Arena) inUse() uint64 {
 func (a *Arena) Due() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lag > mostLag
+	return a.lag > max(mostLag, a.used/2)
 }
 
 // collect makes what was reclaimed free.

@@ -117,3 +117,35 @@ func TestShort(t *testing.T) {
 		t.Errorf("after reclaiming %d: %v", punched, err)
 	}
 }
+
+// TestManyRings: a client that has made many small rings has pages for some more, and one that
+// gives all of them back has that done a few times.
+func TestManyRings(t *testing.T) {
+	a, err := NewArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	var rings []ring
+	held := a.blocks(t)
+	for range 1000 {
+		r, err := newRing(a, 1, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := uint64(len(rings)); a.blocks(t)-held > int64(a.inUse()+inAdvance) || n*pageSize < many/2 && a.blocks(t)-held > int64(a.inUse()) {
+			t.Fatalf("%d bytes are held for %d rings", a.blocks(t)-held, n+1)
+		}
+		rings = append(rings, r)
+	}
+	reclaims := 0
+	for i := range rings {
+		if rings[i].release(); a.Due() {
+			a.Reclaim()
+			reclaims++
+		}
+	}
+	if reclaims == 0 || reclaims > 10 || a.inUse() > mostLag {
+		t.Errorf("%d times pages were given back, and %d bytes are in use; want a few times, and at most %d", reclaims, a.inUse(), mostLag)
+	}
+}

@@ -45,11 +45,26 @@ type Waits struct {
 	Sum    ib.Time
 }
 
-// Add counts a request that waited for t.
-func (w *Waits) Add(t ib.Time) {
+// Count counts a request that waited for t.
+func (w *Waits) Count(t ib.Time) {
 	w.Delays.add(t)
 	w.Sum += t
 }
 
-// Waited counts a request of this NIC that waited for t from its doorbell to its turn.
-func (n *NIC) Waited(t ib.Time) { n.tally.delays.add(t) }
+// Add adds o, less what of it is in w already; nil: nothing is.
+func (w *Waits) Add(o, in *Waits) {
+	if in == nil {
+		in = &Waits{}
+	}
+	for i := range w.Delays {
+		w.Delays[i] += o.Delays[i] - in.Delays[i]
+	}
+	w.Sum += o.Sum - in.Sum
+}
+
+// Waited counts a request of this NIC that waited for t from its doorbell to its turn. It runs on
+// the loop, and so does Waits.
+func (n *NIC) Waited(t ib.Time) { n.tally.waits.Count(t) }
+
+// Waits are what Waited has counted.
+func (n *NIC) Waits() Waits { return n.tally.waits }

@@ -350,7 +350,7 @@ func (q *QP) noteDenied() {
 // revoke ends what the rules do not allow any more: the queue pair fails.
 func (q *QP) revoke(peer ib.GID, c ib.Contact) {
 	q.tr.Revoke(q.owner.Now(), &q.env)
-	q.session.Arena.setReady(q.handle, q.CanPost())
+	q.publish()
 	q.NoteError()
 	q.owner.Wake()
 	q.revoked = q.nic.rules.number

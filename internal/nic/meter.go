@@ -35,7 +35,7 @@ type tally struct {
 	connected  uint64  // connected queue pairs that there have been
 	loop       ib.Time // of the loop, spent for this NIC
 	registered uint64  // bytes, now
-	delays     Delays
+	waits      Waits
 }
 
 // Drop counts packets that were dropped before a queue pair saw them.
@@ -50,7 +50,7 @@ func (n *NIC) Spend(d ib.Time) { n.tally.loop += d }
 // fill puts into c what the NIC counted itself, and gives the packets that queue pairs dropped
 // their reasons.
 func (t *tally) fill(c *Counters) {
-	c.Drops, c.Connected, c.LoopTime, c.Delays = t.drops, t.connected, t.loop, t.delays
+	c.Drops, c.Connected, c.LoopTime, c.Delays = t.drops, t.connected, t.loop, t.waits.Delays
 	c.Drops[DropSpoof] += c.WrongPeer
 	c.Drops[DropBuffer] += c.NoReceive
 	c.Drops[DropKey] += c.BadPKey + c.BadQKey

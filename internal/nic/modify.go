@@ -205,7 +205,7 @@ func (q *QP) apply(mask ib.AttrMask, a *QPAttr, next ib.State) {
 	if !had && q.connected() {
 		q.nic.tally.connected++
 	}
-	q.session.Arena.setReady(q.handle, q.CanPost())
+	q.publish()
 	q.NoteError()
 	q.owner.Wake()
 }
@@ -218,7 +218,7 @@ func (q *QP) reset() {
 	q.tr.Modify(&transport.Attr{State: ib.StateReset}, ib.MaskState, q.owner.Now(), &q.env)
 	q.dismiss()
 	q.owner.Disconnect()
-	q.session.Arena.setReady(q.handle, false)
+	q.publish()
 	q.sq.drop()
 	q.tr.SetSendPos(q.sq.cons)
 	if q.rq.mem != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"maps"
+	"sync/atomic"
 
 	"vrdma/internal/budget"
 	"vrdma/internal/ib"
@@ -50,6 +51,8 @@ type NIC struct {
 	routes  uint32   // see Reroute
 	rules   rules    // see guard.go
 
+	face atomic.Pointer[Face] // see port.go
+
 	tally tally // see meter.go
 }
 
@@ -73,7 +76,7 @@ func New(c Config) *NIC {
 	if c.Random == nil {
 		c.Random = systemRandom
 	}
-	return &NIC{
+	n := &NIC{
 		Config:   c,
 		sessions: make(map[*Session]struct{}),
 		qps:      make(map[uint32]*QP),
@@ -83,6 +86,8 @@ func New(c Config) *NIC {
 		routes:   1,
 		rules:    rules{number: 1},
 	}
+	n.face.Store(&Face{c.GIDs, c.MTU})
+	return n
 }
 
 func systemRandom() uint32 {

@@ -64,6 +64,11 @@ func (r *ringFile) Punch(offset, size uint64) {
 	unix.Fallocate(int(r.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(size))
 }
 
+// Populate makes pages that are soon needed. What fails here is tried again by who touches them.
+func (r *ringFile) Populate(offset, size uint64) {
+	unix.Madvise(r.mem[offset:offset+size], unix.MADV_POPULATE_WRITE)
+}
+
 func (r *ringFile) Close() {
 	unix.Munmap(r.mem)
 	r.file.Close()

@@ -17,7 +17,23 @@ const (
 
 // GIDTableLen is the size of the GID table: as in the kernel, larger than what is in
 // it; programs read every row, so not as large as there.
-func (n *NIC) GIDTableLen() int { return max(32, len(n.GIDs)) }
+func (n *NIC) GIDTableLen() int { return max(32, len(n.Face().GIDs)) }
+
+// A Face is what a NIC shows of its port, and what may change while nobody uses it.
+type Face struct {
+	GIDs []GIDEntry
+	MTU  uint8
+}
+
+// Face is what the NIC shows now. Any goroutine may ask; the loop looks at the fields.
+func (n *NIC) Face() *Face { return n.face.Load() }
+
+// SetFace changes the addresses and the MTU of a NIC that has no sessions: those of an interface are
+// known only when there is one. It runs on the loop.
+func (n *NIC) SetFace(f Face) {
+	n.GIDs, n.MTU = f.GIDs, f.MTU
+	n.face.Store(&f)
+}
 
 // LargestMTU is that of 4096 bytes, numbered as enum ib_mtu.
 const LargestMTU = 5

@@ -112,6 +112,7 @@ func (s *Session) CreateQP(p QPParams) (QPInfo, error) {
 	q.tr.Init(transport.Config{
 		Type: q.typ, Num: q.num, MaxBurst: maxBurst, Window: window, MTU: 128 << s.nic.MTU, SRQ: q.srq != nil,
 	})
+	q.publish()
 	return QPInfo{Handle: h, Num: q.num, Cap: q.cap, SQ: q.sq.at, RQ: q.rq.at}, nil
 }
 
@@ -197,7 +198,7 @@ func (q *QP) destroy() {
 	q.gone = true
 	q.dismiss()
 	delete(q.nic.qps, q.num)
-	q.session.Arena.setReady(q.handle, false)
+	q.publish()
 	for w := range q.bound {
 		w.unbind()
 	}

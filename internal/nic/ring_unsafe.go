@@ -3,21 +3,13 @@ package nic
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"vrdma/internal/protocol"
 )
 
-// shared32 is the 32-bit word at off of shared memory. The other side changes it at
-// any time, so it is only reached atomically. off is a constant of the ring layout,
-// a multiple of 4, and mem starts on a page.
-func shared32(mem []byte, off int) *atomic.Uint32 {
-	_ = mem[off+3]
-	return (*atomic.Uint32)(unsafe.Pointer(&mem[off]))
-}
-
-// shared64 is the same for 64 bits.
-func shared64(mem []byte, off int) *atomic.Uint64 {
-	_ = mem[off+7]
-	return (*atomic.Uint64)(unsafe.Pointer(&mem[off]))
-}
+// shared32 and shared64 are words of memory that is shared with a client.
+func shared32(mem []byte, off int) *atomic.Uint32 { return protocol.Shared32(mem, off) }
+func shared64(mem []byte, off int) *atomic.Uint64 { return protocol.Shared64(mem, off) }
 
 // words reads a work request's fixed part out of shared memory. Plain loads: the
 // client may tear them, which harms only the client, since every word is loaded

@@ -19,9 +19,13 @@ type Way struct {
 	// its Way.
 	From netip.Addr
 	// VNI is the number of the virtual network that From and To are addresses of, which is
-	// between hosts then; 0: they are those of hosts.
+	// between hosts then; 0: they are those of hosts. From FirstSite on it is no VNI, but the
+	// number of a site: they are addresses in a network namespace.
 	VNI uint32
 }
+
+// FirstSite is the first number that is no VNI, which has 24 bits.
+const FirstSite = 1 << 24
 
 // Local reports whether the way leads to a NIC of this daemon.
 func (w *Way) Local() bool { return w.NIC != nil }

@@ -99,8 +99,28 @@ func (n *network) cell(p *profile, d int, class int32) *cell {
 		}
 	}
 	c := newCell(list)
+	if n.held.Add(int64(len(c.segments))) > mostHeld {
+		n.forget()
+		n.held.Add(int64(len(c.segments)))
+	}
 	at.Store(c)
 	return c
+}
+
+// mostHeld is how many segments the cells of a network hold, 24 bytes each. A tenant has as many
+// cells as pairs of NICs, and each may have as many segments as its policies have ports.
+const mostHeld = 1 << 20
+
+// forget drops all cells: they are made again.
+func (n *network) forget() {
+	n.held.Store(0)
+	for _, p := range n.profiles {
+		for d := range p.cells {
+			for i := range p.cells[d] {
+				p.cells[d][i].Store(nil)
+			}
+		}
+	}
 }
 
 // A tally counts the rules that name an operation, by list, type and operation.

@@ -103,8 +103,12 @@ func (n *network) sideTo(m *member, peer netip.Addr, d int, c *ib.Contact) ib.Op
 	return n.weigh(p, d, allow, deny)
 }
 
-// matches reports whether the rule is about a contact with an address that no NIC has.
+// matches reports whether the rule is about a contact with an address that no NIC has. In a network whose
+// NICs have the addresses of their containers, any of them may have it: what is denied to one by its
+// name or labels is denied there to every address, because to allow it would be the worse mistake.
 func (r *rule) matches(peer netip.Addr, c *ib.Contact) bool {
-	return (r.selector < 0 || r.peer.NIC == "" && len(r.peer.Labels) == 0 && r.peer.Prefix.Contains(peer)) &&
+	named := r.peer.NIC != "" || len(r.peer.Labels) > 0
+	within := !r.peer.Prefix.IsValid() || r.peer.Prefix.Contains(peer)
+	return within && (!named || r.deny && r.blind) &&
 		r.types&typeBit(c.Type) != 0 && r.services.matches(c)
 }

@@ -24,6 +24,7 @@ type network struct {
 	profiles  []*profile
 	classes   [][]uint64    // for each class the selectors that match: a bit each
 	patience  time.Duration // the shortest of its profiles'; 0: none has one
+	held      atomic.Int64  // segments of its cells, about
 	age       atomic.Int64  // how old the rules may be; only where there is patience
 }
 
@@ -61,6 +62,7 @@ type rule struct {
 	types    uint8
 	ops      ib.Operations
 	services services
+	blind    bool // nobody knows which NIC has which address
 }
 
 func typeBit(t ib.Service) uint8 { return 1 << t }
@@ -112,7 +114,7 @@ func compile(from input) *network {
 	s := newSelectors(from.nics, n.byName)
 	rules := make([][2][]*rule, len(from.policies))
 	for i, p := range from.policies {
-		rules[i] = s.rules(p, from.network.Metadata.Name)
+		rules[i] = s.rules(p, from.network)
 	}
 	n.classify(s)
 	n.profile(rules)
@@ -314,16 +316,16 @@ func (s *selectors) within(p netip.Prefix) (list []int32) {
 }
 
 // rules are those of a policy, by direction, as they are in a network.
-func (s *selectors) rules(p *tenant.Policy, network string) (list [2][]*rule) {
+func (s *selectors) rules(p *tenant.Policy, of *tenant.Network) (list [2][]*rule) {
 	add := func(from []tenant.Rule, deny bool) {
 		for i := range from {
 			t := &from[i]
-			if t.Peer.Network != "" && t.Peer.Network != network {
+			if t.Peer.Network != "" && t.Peer.Network != of.Metadata.Name {
 				t = &tenant.Rule{Direction: t.Direction, Types: []tenant.QPType{"none"}} // it matches nothing
 			}
 			r := &rule{
 				policy: p, deny: deny, index: i, peer: &t.Peer, selector: s.find(&t.Peer), types: typesOf(t.Types),
-				ops: opsOf(t.Operations), services: servicesOf(t.Service),
+				ops: opsOf(t.Operations), services: servicesOf(t.Service), blind: of.Spec.Way == tenant.WayNamespace,
 			}
 			if t.Direction != tenant.Out {
 				list[in] = append(list[in], r)

@@ -134,6 +134,34 @@ func TestUnknownAddresses(t *testing.T) {
 	}
 }
 
+// TestContainersAddresses: where NICs have the addresses of their containers, nobody knows which NIC an address is
+// of. What is denied to some of them is denied to all, what is allowed to some is allowed to none.
+func TestContainersAddresses(t *testing.T) {
+	them := ib.Contact{Type: ib.RC, By: ib.Them, ID: 0x106<<16 | 7471}
+	allow := policyOf("batch-only", tenant.PolicySpec{Allow: []tenant.Rule{{Direction: tenant.In, Peer: tenant.Peer{Labels: role("batch")}}}})
+	prefix := policyOf("prefix", tenant.PolicySpec{Deny: []tenant.Rule{{Peer: tenant.Peer{NIC: "slow", Prefix: netip.MustParsePrefix("10.88.0.0/16")}}}})
+	for _, c := range []struct {
+		policy *tenant.Policy
+		peer   string
+		want   ib.Operations
+	}{
+		{noBatch(), "10.88.0.4", 0}, {allow, "10.88.0.4", 0}, {prefix, "10.88.0.4", 0}, {prefix, "10.89.0.4", ib.AllOperations},
+	} {
+		w := train(c.policy)
+		w.network.Spec.Way = tenant.WayNamespace
+		for _, n := range w.nics {
+			n.Spec.Addresses = nil
+		}
+		g := w.rules().NIC(key("db"))
+		if ops, known := g.Judge(ib.GIDOf(netip.MustParseAddr(c.peer)), them); ops != c.want || !known {
+			t.Errorf("%s, %s: %04b, known %v, want %04b", c.policy.Metadata.Name, c.peer, ops, known, c.want)
+		}
+		if why := g.Why(ib.GIDOf(netip.MustParseAddr(c.peer)), them); c.want == 0 && !strings.Contains(why, c.policy.Metadata.Name) {
+			t.Errorf("%s, %s: why: %s", c.policy.Metadata.Name, c.peer, why)
+		}
+	}
+}
+
 // TestUnchanged: guards of a network that did not change are the same.
 func TestUnchanged(t *testing.T) {
 	w := train(noBatch())
@@ -250,5 +278,50 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		g.Judge(other, ib.Contact{Type: ib.RC})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestCellsAreBounded: a tenant whose policies have many ports, and whose NICs all differ, does not
+// fill the memory by connecting each with each; and the answers stay.
+func TestCellsAreBounded(t *testing.T) {
+	const nics, ports = 30, 900
+	file := &strings.Builder{}
+	object := func(kind, name, spec string) {
+		fmt.Fprintf(file, "apiVersion: vrdma.io/v1\nkind: %s\nmetadata: {%s}\nspec: {%s}\n---\n", kind, name, spec)
+	}
+	object("Tenant", "name: red", "weight: 1")
+	object("Network", "name: n, tenant: red", "subnets: [10.0.0.0/24]")
+	rules := make([]string, ports)
+	for i := range rules {
+		rules[i] = fmt.Sprintf("{direction: in, service: {space: tcp, ports: [%d]}}", 1000+2*i)
+	}
+	object("Policy", "name: ports, tenant: red", "nics: {network: n}, deny: ["+strings.Join(rules, ", ")+"]")
+	for i := range nics {
+		object("NIC", fmt.Sprintf("name: a%d, tenant: red", i), fmt.Sprintf("network: n, address: 10.0.0.%d", i+1))
+		object("Policy", fmt.Sprintf("name: p%d, tenant: red", i), fmt.Sprintf("nics: {network: n, names: [a%d]}, deny: [{direction: in, peer: {nic: a%d}, service: {space: tcp, ports: [7]}}]", i, i))
+	}
+	r := Compile(worldOf(t, file.String()), nil)
+	n := r.networks[tenant.Key{Kind: tenant.KindNetwork, Tenant: "red", Name: "n"}]
+	most := int64(0)
+	for i := range nics {
+		g := r.NIC(tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: fmt.Sprintf("a%d", i)})
+		for j := range nics {
+			if i == j {
+				continue
+			}
+			peer := ib.GIDOf(netip.AddrFrom4([4]byte{10, 0, 0, byte(j + 1)}))
+			for port, want := range map[uint64]bool{1000: false, 1001: true, 2798: false, 2799: true} {
+				if ops, known := g.Judge(peer, ib.Contact{Type: ib.RC, By: ib.Them, ID: spaces["tcp"]<<16 | port}); !known || (ops != 0) != want {
+					t.Fatalf("a%d from a%d at port %d: %v, %v", i, j, port, ops, known)
+				}
+			}
+			most = max(most, n.held.Load())
+		}
+	}
+	if most > mostHeld {
+		t.Errorf("%d segments were held, want %d at most", most, mostHeld)
+	}
+	if made := int64(nics * (nics - 1) * 2 * ports); made < mostHeld {
+		t.Errorf("only %d were made", made)
 	}
 }

@@ -41,6 +41,41 @@ func Root(root string, programs ...string) ([]Finding, error) {
 	return clean(found), nil
 }
 
+// Start looks at the root file system of a container that is about to start, and at the program that it starts with. A program that is not
+// there is for the engine to complain of. An image without a shell is not asked for one.
+func Start(root, program string) ([]Finding, error) {
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var found []Finding
+	for _, name := range []string{program, "/bin/sh"} {
+		if name == "" {
+			continue
+		}
+		if at := findIn(dir, name); at != "" {
+			found = append(found, programIn(dir, at))
+			break
+		}
+	}
+	if f := provider(root); f != nil && len(clean(found)) == 0 {
+		found = append(found, *f) // of another C library or architecture the provider does not matter
+	}
+	return clean(found), nil
+}
+
+// findIn is the path of a program in a root file system; "" if it is not there.
+func findIn(root *os.File, name string) string {
+	for _, at := range candidates(name) {
+		if f, err := openIn(root, at); err == nil {
+			f.Close()
+			return at
+		}
+	}
+	return ""
+}
+
 // clean leaves out findings of nothing, and those that were there before.
 func clean(list []Finding) (out []Finding) {
 	seen := map[Finding]bool{{}: true}
@@ -56,16 +91,20 @@ func clean(list []Finding) (out []Finding) {
 // searchPath is that of containers.
 var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
+// candidates are the paths that a program may have.
+func candidates(name string) (out []string) {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	for _, dir := range searchPath {
+		out = append(out, path.Join(dir, name))
+	}
+	return out
+}
+
 // programIn looks at a program in a root file system; a setuid one is as good as others there.
 func programIn(root *os.File, name string) Finding {
-	candidates := []string{name}
-	if !strings.Contains(name, "/") {
-		candidates = nil
-		for _, dir := range searchPath {
-			candidates = append(candidates, path.Join(dir, name))
-		}
-	}
-	for _, at := range candidates {
+	for _, at := range candidates(name) {
 		f, err := openIn(root, at)
 		if err != nil {
 			continue
@@ -97,7 +136,7 @@ func ownPreload(root *os.File) *Finding {
 	}
 	return &Finding{
 		What: fmt.Sprintf("it has an /etc/ld.so.preload of its own (%q)", text),
-		Do:   "the NIC's is mounted over it, and what it names is not loaded; set LD_PRELOAD to that in the container",
+		Do:   "with --device vrdma.io/nic=… and vrdma oci-runtime both are loaded; with the mounts of vrdma nic args alone what it names is not: set LD_PRELOAD to that in the container",
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,12 +107,35 @@ func (m *Mail) Refer() {
 	m.word(MailState).And(^uint32(MailOpen))
 }
 
+// Left reports whether sure commands lie here.
+func (m *Mail) Left() bool { return m.word(MailLeftLen).Load() != 0 }
+
+// TakeLeft copies the sure commands that lie here into buf, which has room for MaxLeft bytes, and
+// returns how many bytes they are. They do not lie here any more.
+func (m *Mail) TakeLeft(buf []byte) int {
+	for range 4 { // a client that leaves more meanwhile does so once
+		n := m.word(MailLeftLen).Load()
+		if n > MaxLeft { // it wrote that itself
+			m.word(MailLeftLen).Store(0)
+			return 0
+		}
+		copy(buf, m.mem[MailLeft:MailLeft+n])
+		if m.word(MailLeftLen).CompareAndSwap(n, 0) {
+			return int(n)
+		}
+	}
+	return 0
+}
+
+// MaxLeft is how many bytes of sure commands a mailbox holds.
+const MaxLeft = MailReply - MailLeft
+
 // What follows is the client's side, as a client in Go has it. The shim's is in
 // shim/messages.c.
 
 // Ask leaves a request; false: it has to be sent.
 func (m *Mail) Ask(req []byte) bool {
-	if len(req) > MailReply-MailRequest || m.word(MailState).Load() != MailOpen {
+	if len(req) > MailLeft-MailRequest || m.word(MailState).Load() != MailOpen {
 		return false
 	}
 	copy(m.mem[MailRequest:], req)
@@ -139,3 +163,26 @@ func (m *Mail) Await(looks int, buf []byte) (int, bool) {
 
 // End makes room for the next request.
 func (m *Mail) End() { m.word(MailState).And(MailOpen) }
+
+// word is the word at off, which the other side changes at any time; long is that of 8 bytes.
+func (m *Mail) word(off int) *atomic.Uint32 { return Shared32(m.mem, off) }
+func (m *Mail) long(off int) *atomic.Uint64 { return Shared64(m.mem, off) }
+
+// Leave leaves a sure command; false: it has to be asked.
+func (m *Mail) Leave(command []byte) bool {
+	if m.word(MailState).Load() != MailOpen {
+		return false
+	}
+	size := uint32(len(command))
+	for {
+		n := m.word(MailLeftLen).Load()
+		if n > MaxLeft || size > MaxLeft-n {
+			return false
+		}
+		copy(m.mem[MailLeft+n:MailReply], command)
+		if !m.word(MailLeftLen).CompareAndSwap(n, n+size) {
+			continue
+		}
+		return m.word(MailState).Load()&MailOpen != 0 || !m.word(MailLeftLen).CompareAndSwap(n+size, n)
+	}
+}

@@ -184,3 +184,88 @@ func TestMailRaces(t *testing.T) {
 		t.Errorf("%d requests through the mailbox, %d through the socket", mailed, sent)
 	}
 }
+
+// TestLeave: whatever is left in a mailbox that is opened and shut all the time is taken once, in
+// order, and before the request that follows; and nothing lies in one that is shut.
+func TestLeave(t *testing.T) {
+	d, c := mailPair(t)
+	if c.Leave([]byte("command!")) {
+		t.Error("a mailbox that is shut takes a command")
+	}
+	const rounds = 20_000
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, MaxMessage)
+		for i := range uint64(rounds) {
+			number := binary.NativeEndian.AppendUint64(nil, i)
+			if i%10 != 9 && c.Leave(number) {
+				continue
+			}
+			for !c.Ask(number) {
+				runtime.Gosched()
+			}
+			if _, here := c.Await(1<<30, buf); !here {
+				t.Error("an answer has to be sent")
+			}
+			c.End()
+		}
+	}()
+	var left [MaxLeft]byte
+	next, lefts := uint64(0), 0
+	see := func(b []byte) {
+		if i := binary.NativeEndian.Uint64(b); i != next {
+			t.Fatalf("command %d, want %d", i, next)
+		}
+		next++
+	}
+	take := func() {
+		n := d.TakeLeft(left[:])
+		for i := 0; i < n; i += 8 {
+			see(left[i:])
+			lefts++
+		}
+	}
+	buf := make([]byte, MaxMessage)
+	answer := func() {
+		take()
+		if _, err := d.Take(buf); err != nil {
+			t.Fatal(err)
+		}
+		see(buf)
+		d.Answer(nil)
+	}
+	for deadline := time.Now().Add(time.Minute); next < rounds; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d commands came in a minute", next, rounds)
+		}
+		d.Open()
+		for range rand.IntN(20) {
+			if d.Asked() {
+				answer()
+			}
+			runtime.Gosched()
+		}
+		asked := d.Shut()
+		take()
+		if asked {
+			answer()
+		}
+		if d.Left() {
+			// Who leaves and finds the mailbox shut takes it back at once.
+			for deadline := time.Now().Add(time.Minute); d.Left(); runtime.Gosched() {
+				if time.Now().After(deadline) {
+					t.Fatal("a command lies in a mailbox that is shut")
+				}
+			}
+		}
+	}
+	<-done
+	if lefts == 0 {
+		t.Error("no command was left")
+	}
+	c.word(MailLeftLen).Store(MaxLeft + 1)
+	if n := d.TakeLeft(left[:]); n != 0 || d.Left() {
+		t.Errorf("%d bytes of nonsense were taken", n)
+	}
+}

@@ -29,6 +29,7 @@ const (
 	KindRDMACM  Kind = 3 // VRDMA_KIND_RDMACM
 	KindControl Kind = 4 // VRDMA_KIND_CONTROL
 	KindNetlink Kind = 5 // VRDMA_KIND_NETLINK
+	KindGuest   Kind = 6 // for tools: a virtual machine is to have the NIC
 )
 
 // Op is what a request asks for: enum vrdma_op.
@@ -68,7 +69,9 @@ const (
 	MailState    = 0    // VRDMA_MAIL_STATE
 	MailAskedLen = 4    // VRDMA_MAIL_ASKED_LEN
 	MailReplyLen = 8    // VRDMA_MAIL_REPLY_LEN
+	MailLeftLen  = 12   // VRDMA_MAIL_LEFT_LEN
 	MailRequest  = 64   // VRDMA_MAIL_REQUEST
+	MailLeft     = 1024 // VRDMA_MAIL_LEFT
 	MailReply    = 2048 // VRDMA_MAIL_REPLY
 	MailSize     = 4096 // VRDMA_MAIL_SIZE
 
@@ -125,6 +128,17 @@ const (
 	ArmByCommand = 384     // VRDMA_ARM_BY_COMMAND
 	ArmWords     = 20480   // VRDMA_ARM_WORDS
 	SharedSize   = 1069056 // VRDMA_SHARED_SIZE: where rings start
+)
+
+// Sure commands: those that are certain to be accepted, and are not waited for. See protocol.h.
+const (
+	SureLength   = 448   // VRDMA_SURE_LENGTH
+	SureHandleAt = 452   // VRDMA_SURE_HANDLE_AT
+	SureValue    = 512   // VRDMA_SURE_VALUE
+	SureMask     = 640   // VRDMA_SURE_MASK
+	SureMax      = 128   // VRDMA_SURE_MAX
+	SureBits     = 1024  // VRDMA_SURE_BITS
+	SureHandles  = 24576 // VRDMA_SURE_HANDLES
 )
 
 // Sizes of the fixed parts of messages.

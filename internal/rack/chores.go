@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// chores is what may wait until the rack has nothing else to do: writing the device trees of NICs
+// chores is what may wait until the rack has nothing else to do: sketching the device trees of NICs
 // that were put in, removing the directories of NICs that were pulled out. A thousand of either take
-// a second or two of a processor.
+// some tenths of a second of a processor, and more on a disk.
 type chores struct {
 	mu    sync.Mutex
 	todo  []func()  // guarded by mu; in the order in which they came

@@ -17,6 +17,7 @@ import (
 	"vrdma/internal/container"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/protocol"
 	"vrdma/internal/tenant"
 )
 
@@ -27,6 +28,7 @@ import (
 //	    NAME/                 the gate: only those pass who may open the NIC (gate.go)
 //	      nic/                what is mounted
 //	        vrdma.sock        the door
+//	        guest.sock        for the QEMU of a virtual machine, once somebody has asked for it (guest.go)
 //	        vrdma.sock.d/     libvrdma.so, libvrdma-sockets.so (links), ld.so.preload, sys/ (the device tree)
 //
 // A NIC that does not say who may open it has the modes of the daemon's own socket. One that
@@ -98,8 +100,17 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	if r.cfg.Claim != nil {
 		claim = func() error { return r.cfg.Claim(s.key) }
 	}
+	var attach func(syscall.Conn) error
+	var detach func()
+	if s.site != nil {
+		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
+	}
+	var guest func() (protocol.GuestCard, error)
+	if s.guests != nil {
+		guest = s.guests.card
+	}
 	return r.doors.OpenDoor(frontdoor.Door{
-		Claim:  claim,
+		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
 		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
 	})
@@ -256,6 +267,9 @@ func (r *Rack) Sweep() {
 	}
 	if r.exposed != nil {
 		sockets = append(sockets, r.exposed.place.Socket)
+	}
+	if r.waiting != nil {
+		sockets = append(sockets, r.waiting.Socket)
 	}
 	for _, socket := range sockets {
 		for dir := filepath.Dir(socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {

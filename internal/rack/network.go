@@ -64,11 +64,31 @@ func (n *network) Reach(_, to netip.Addr, _ time.Duration) error {
 // innerIPv6 is how much longer a packet is that has IPv6 inside.
 const innerIPv6 = wire.IPv6Size - wire.IPv4Size
 
+// packetMTU is how long packets of a network are, from IP's header on.
+func (r *Rack) packetMTU(n *tenant.Network) int {
+	mtu := n.Spec.MTU
+	if mtu == 0 && r.cfg.OverlayMTU != 0 {
+		mtu = r.cfg.OverlayMTU - r.cfg.OverlayHead
+		if n.Spec.Encryption {
+			mtu -= r.cfg.TunnelHead
+		}
+	}
+	if mtu == 0 {
+		mtu = ethernetMTU
+	}
+	return max(mtu, leastMTU)
+}
+
+const (
+	ethernetMTU = 1500
+	leastMTU    = 576 // IPv4's
+)
+
 // mtu is that of a network's NICs, numbered as enum ib_mtu: what fits into the packets that the
 // network says, or that the underlay leaves.
 func (r *Rack) mtu(n *tenant.Network) uint8 {
 	bytes, underlay := n.Spec.MTU, r.cfg.Underlay
-	if n.Spec.Way != tenant.WayHost {
+	if n.Spec.Way != tenant.WayHost && n.Spec.Way != tenant.WayNamespace {
 		if underlay = r.cfg.OverlayMTU; underlay != 0 {
 			underlay -= r.cfg.OverlayHead
 			if slices.ContainsFunc(n.Spec.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {

@@ -17,10 +17,12 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/engine"
+	"vrdma/internal/ethernet"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/tenant"
@@ -67,11 +69,17 @@ type Config struct {
 	// TunnelHead is how many bytes of a packet that takes beside OverlayHead.
 	OpenTunnel func() (link.Tunnel, error)
 	TunnelHead int
+	// Sockets are the options of sockets in network namespaces, and Windows how much a queue pair,
+	// and all of them, may have on their way through such sockets.
+	Sockets link.UDPOptions
+	Windows func(*link.UDP) (window, flight uint32)
 	// HostRoutes are those of NICs in the host's own network.
 	HostRoutes vnic.Routes
 	// HostAddresses are those at which other hosts reach this one, and NICs in the host's network
 	// can have no others; nil: there are no other hosts.
 	HostAddresses []netip.Addr
+	// Switch is where guests and containers are plugged in; nil: there are none.
+	Switch *ethernet.Switch
 	// Denied hears of what the rules have refused to a NIC, on the loop; nil: nobody does.
 	Denied func(tenant.Key, nic.Denial)
 	// Capped hears of a NIC that has met a cap, and which, once a second at most and on the loop;
@@ -99,8 +107,12 @@ type Rack struct {
 	chores  chores
 
 	connection connection
-	exposed    *exposed // nil: the default NIC has no directory for containers
-	warned     bool     // see warnUnreachable
+	sites      uint32 // how many there have been
+	spaces     spaces
+	waiting    *launch.Place                // nil: there is no directory for containers whose NIC is still to be made
+	networks   atomic.Pointer[[]tenant.Key] // see Networks
+	exposed    *exposed                     // nil: the default NIC has no directory for containers
+	warned     bool                         // see warnUnreachable
 
 	// directories is held while those are made or removed that more than one NIC is in.
 	directories sync.Mutex
@@ -114,8 +126,10 @@ type slot struct {
 	place   launch.Place
 	account *account
 	made    made
+	site    *site // nil: its way to others is not a network namespace
 	open    openness
 	guard   *policy.Guard // nil: everything is allowed
+	guests  *guests       // nil: it is not in the switch
 	leaving bool          // its door is closed, and somebody still has it open
 }
 
@@ -124,6 +138,7 @@ type made struct {
 	network   string
 	addresses string
 	mtu       uint8
+	site      bool
 }
 
 // New makes an empty rack. Before NICs are put in, Open says where their doors are.
@@ -198,6 +213,11 @@ func (r *Rack) extract(slots []*slot) {
 		nics[i] = s.nic
 	}
 	r.cfg.NICs.Remove(nics...)
+	for _, s := range slots {
+		if s.site != nil {
+			r.detach(s)
+		}
+	}
 	for some := range slices.Chunk(nics, onePass) {
 		r.onLoop(func() { // fails only after the loop has ended, with all NICs
 			networks := make(map[string]bool)
@@ -238,11 +258,17 @@ func (r *Rack) plan(n *tenant.Network, c *tenant.NIC) (m made, err error) {
 		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
 	case tenant.WayHost:
 		m.network = vnic.HostNetwork
+	case tenant.WayNamespace:
+		m.network = n.Metadata.Tenant + "/" + n.Metadata.Name
+		m.site = true
 	default:
-		return m, fmt.Errorf("%v: way %s is not there yet: it needs a port in the network namespace of a container, which nothing opens today; use way vxlan or host", n.Key(), n.Spec.Way)
+		return m, fmt.Errorf("%v: way %s is not one that this daemon knows: use vxlan, host or namespace", n.Key(), n.Spec.Way)
 	}
 	list := c.Addresses()
-	if len(list) == 0 {
+	if m.site && len(list) > 0 {
+		return m, fmt.Errorf("%v has an address, and in %v the engine gives those: delete it and declare it again", c.Key(), n.Key())
+	}
+	if len(list) == 0 && !m.site {
 		return m, fmt.Errorf("%v has no address", c.Key())
 	}
 	for _, a := range list {
@@ -263,7 +289,9 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 		return err
 	}
 	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes}
-	if m.network != vnic.HostNetwork {
+	if s.site = r.newSite(n); s.site != nil {
+		v.Site, v.Routes = s.site.number, &s.site.routes
+	} else if m.network != vnic.HostNetwork {
 		v.Routes = &network{table: r.cfg.NICs, name: m.network, subnets: n.Spec.Subnets}
 	}
 	if s.nic, err = r.insert(r.device(c, m), v, r.guardian(s)); err != nil {
@@ -271,7 +299,12 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	}
 	s.account = r.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
-	if err := r.openDoor(s); err != nil {
+	err = r.plugIn(s, n, c)
+	if err == nil {
+		err = r.openDoor(s)
+	}
+	if err != nil {
+		s.guests.pull()
 		r.extract([]*slot{s})
 		r.drop(s.account)
 		return fmt.Errorf("%v: %w", s.key, err)
@@ -280,8 +313,8 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	r.slots[s.key] = s
 	r.mu.Unlock()
 	r.changed()
-	r.chores.add(func() { // whoever connects to it before has it written at once
-		if err := s.nic.Tree.Write(); err != nil {
+	r.chores.add(func() { // whoever connects to it has it written as a whole
+		if err := s.nic.Tree.Sketch(); err != nil {
 			r.cfg.Log.Warn("a NIC has no device tree", "nic", s.nic.Name, "error", err)
 		}
 	})
@@ -334,10 +367,11 @@ func (r *Rack) change(s *slot, t *tenant.Tenant, c *tenant.NIC) error {
 	}); err != nil {
 		return err
 	}
+	s.guests.rate(c)
 	if !s.open.set(c.Spec.Open) {
 		return nil
 	}
-	err := r.allow(s)
+	err := errors.Join(r.allow(s), s.guests.allow())
 	r.doors.Recheck(s.nic)
 	return err
 }
@@ -356,6 +390,16 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
 	errs, inUse := make(map[tenant.Key]error), false
+	if !force {
+		for _, s := range slots {
+			if by := s.guests.users(); len(by) > 0 {
+				errs[s.key] = &tenant.InUse{NIC: s.key, By: by}
+			}
+		}
+		if len(errs) > 0 {
+			return errs
+		}
+	}
 	failures := r.doors.CloseDoors(ctx, nics, force)
 	for _, s := range slots {
 		err := failures[s.nic]
@@ -381,6 +425,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
+		s.guests.pull()
 		r.drop(s.account)
 		r.discard(s)
 	}
@@ -397,6 +442,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 	}
 	r.obey(w)
 	r.shareTenants(w)
+	r.noteNetworks(w)
 }
 
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The
@@ -404,6 +450,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 func (r *Rack) Close() {
 	r.chores.stop()
 	for _, s := range r.slots {
+		s.guests.pull()
 		if err := clearPlace(s.place); err != nil {
 			r.cfg.Log.Warn("something is left of a NIC", "nic", s.nic.Name, "error", err)
 		}
@@ -437,6 +484,7 @@ func (r *Rack) Users(k tenant.Key) (out []string) {
 		for _, g := range r.doors.Users(s.nic) {
 			out = append(out, g.String())
 		}
+		out = append(out, s.guests.users()...)
 	}
 	return out
 }
@@ -456,6 +504,6 @@ func (r *Rack) Keys() (out []tenant.Key) {
 	for k := range r.slots {
 		out = append(out, k)
 	}
-	slices.SortFunc(out, tenant.Key.Compare)
+	order.SortFunc(out, tenant.Key.Compare)
 	return out
 }

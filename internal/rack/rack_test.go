@@ -204,8 +204,8 @@ func TestRemoveAndPut(t *testing.T) {
 	put(t, r, "red", "a", "10.1.0.1")
 	_, n, c := objects("red", "b", "10.1.0.2")
 	n.Spec.Way = tenant.WayNamespace
-	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "way namespace is not there yet") {
-		t.Errorf("way namespace: %v", err)
+	if err := r.Put(&tenant.Tenant{Metadata: tenant.Metadata{Name: "red"}}, n, c); err == nil || !strings.Contains(err.Error(), "the engine gives those") {
+		t.Errorf("way namespace with an address: %v", err)
 	}
 }
 

@@ -19,6 +19,7 @@ func (r *Rack) obey(w *tenant.World) {
 	for key, s := range r.slots {
 		if g := r.rules.NIC(key); g != nil && g != s.guard {
 			s.guard = g
+			s.guests.guard(g)
 			list = append(list, engine.Guarded{NIC: s.nic.Device, Guard: g})
 		}
 	}

@@ -98,6 +98,7 @@ func (ch *Channel) GetEvent() (*abi.CMEventResp, error) {
 		return nil, syscall.EAGAIN
 	}
 	e := ch.pop()
+	ch.lay() // so that one who has many to read asks for the first of each shelf only
 	ch.announce()
 	return &e.resp, nil
 }

@@ -50,6 +50,7 @@ type ID struct {
 
 	conn     *cm.Conn
 	counted  bool   // as a connection, see connectionBill
+	up       bool   // its connection was made, and has not ended
 	seq      uint32 // first PSN of what the peer sends us
 	qpn      uint32
 	qkey     uint32
@@ -134,6 +135,7 @@ func (id *ID) destroy() {
 		return
 	}
 	id.state = Destroyed
+	id.ended()
 	id.Changed()
 	id.client.ids.remove(id.Name)
 	if id.counted {

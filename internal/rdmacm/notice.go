@@ -15,7 +15,17 @@ type Notice struct {
 // established: the connection of an ID is there.
 func (id *ID) established() {
 	id.client.Established++
+	id.up = true
 	id.notice(false)
+}
+
+// ended: it is not there any more. The peer has said so, or the program gives the ID up, at its end
+// if not before.
+func (id *ID) ended() {
+	if id.up {
+		id.up = false
+		id.notice(true)
+	}
 }
 
 // notice tells who wants to hear of it.

@@ -157,7 +157,7 @@ func (a *CMA) Notify(c *cm.Conn, e *cm.Event) {
 			return
 		}
 		id.state = Disconnected
-		id.notice(true)
+		id.ended()
 		status := int32(0)
 		if e.Kind == cm.Vanished {
 			status = failure(syscall.ETIMEDOUT)

@@ -28,12 +28,20 @@ var errNoAnswer = errors.New("netlink: no answer")
 // Reach waits until the next hop on the way to a host is known, at most timeout. It
 // returns nil as well where that cannot be found out: then connecting will tell.
 func Reach(from, to netip.Addr, timeout time.Duration) error {
-	h, err := nextHop(from, to)
+	return reach(ask, func() { provoke(from, to) }, from, to, timeout)
+}
+
+// An asker sends one netlink request and returns its answer.
+type asker func(kind uint16, body []byte) (*syscall.NetlinkMessage, error)
+
+// reach is Reach where ask asks; provoke has the kernel look for the neighbour.
+func reach(ask asker, provoke func(), from, to netip.Addr, timeout time.Duration) error {
+	h, err := nextHop(ask, from, to)
 	if err != nil {
 		return nil
 	}
 	for start := time.Now(); ; time.Sleep(probePeriod) {
-		state, err := neighbour(h)
+		state, err := neighbour(ask, h)
 		if err != nil && !errors.Is(err, syscall.ENOENT) {
 			return nil
 		}
@@ -45,7 +53,7 @@ func Reach(from, to netip.Addr, timeout time.Duration) error {
 			return syscall.ETIMEDOUT
 		}
 		if state == 0 || state&unix.NUD_FAILED != 0 {
-			provoke(from, to)
+			provoke()
 		}
 	}
 }
@@ -68,12 +76,8 @@ func provoke(from, to netip.Addr) {
 }
 
 // nextHop asks the routing table.
-func nextHop(from, to netip.Addr) (hop, error) {
-	body := make([]byte, unix.SizeofRtMsg)
-	body[0], body[1], body[2] = family(to), uint8(to.BitLen()), uint8(from.BitLen())
-	body = attribute(body, unix.RTA_DST, to.AsSlice())
-	body = attribute(body, unix.RTA_SRC, from.AsSlice())
-	m, err := ask(unix.RTM_GETROUTE, body)
+func nextHop(ask asker, from, to netip.Addr) (hop, error) {
+	m, err := ask(unix.RTM_GETROUTE, routeRequest(from, to))
 	if err != nil {
 		return hop{}, err
 	}
@@ -93,8 +97,20 @@ func nextHop(from, to netip.Addr) (hop, error) {
 	return h, nil
 }
 
+// routeRequest asks for the route between two addresses; from may be unspecified.
+func routeRequest(from, to netip.Addr) []byte {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[1] = family(to), uint8(to.BitLen())
+	body = attribute(body, unix.RTA_DST, to.AsSlice())
+	if !from.IsUnspecified() {
+		body[2] = uint8(from.BitLen())
+		body = attribute(body, unix.RTA_SRC, from.AsSlice())
+	}
+	return body
+}
+
 // neighbour is the state of a neighbour: NUD_…, ENOENT if there is no entry.
-func neighbour(h hop) (uint16, error) {
+func neighbour(ask asker, h hop) (uint16, error) {
 	body := make([]byte, unix.SizeofNdMsg)
 	body[0] = family(h.addr)
 	binary.NativeEndian.PutUint32(body[4:], uint32(h.link))
@@ -123,6 +139,11 @@ func ask(kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
+	return askAt(fd, kind, body)
+}
+
+// askAt is ask at a socket that is there, and that nobody else uses meanwhile.
+func askAt(fd int, kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
 	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	msg = binary.NativeEndian.AppendUint16(msg, kind)

@@ -11,7 +11,7 @@ import "vrdma/internal/ib"
 // may be more than the bucket holds. It is not lost, but owed, and comes in over the next 100 ms
 // beside the rate: who waits cannot help it and would never make up for it, and others should not
 // see it all at once. As long as something is owed the bucket holds half, so that both together are
-// seldom more than a burst.
+// seldom more than a burst; see room.
 //
 // It is filled when it is looked at. The numbers are floating point: at ten messages a millisecond
 // a microsecond fills a hundredth of a token, which must not be lost.
@@ -35,6 +35,8 @@ const (
 	// that is.
 	mostLate = ib.Time(20_000_000)
 	mostOwed = ib.Time(40_000_000)
+	// muchOwed is how many bursts are much.
+	muchOwed = 3
 	// payTime is how long it takes until most of what is owed has come in.
 	payTime = ib.Time(100_000_000)
 )
@@ -72,13 +74,22 @@ func (b *bucket) fill(now ib.Time) {
 		return
 	}
 	d := float64(now - b.at)
-	gain, most := b.perNS*d, b.burst
+	gain := b.perNS * d
 	if b.at = now; b.owed > 0 {
-		gain, most = gain+b.pay(d), most/2
+		gain += b.pay(d)
 	}
-	if b.level < most {
+	if most := b.room(); b.level < most {
 		b.level = min(b.level+gain, most)
 	}
+}
+
+// room is how much it holds: half of a burst as long as something is owed, but all of it if that is
+// much. Then the loop is late again and again, and half a burst each time would be less than the rate.
+func (b *bucket) room() float64 {
+	if b.owed > 0 && b.owed < muchOwed*b.burst {
+		return b.burst / 2
+	}
+	return b.burst
 }
 
 // pay is what comes in, in d nanoseconds, of what is owed.
@@ -92,17 +103,28 @@ func (b *bucket) pay(d float64) float64 {
 	return paid
 }
 
-// wake brings the level up to now for who was parked.
-func (b *bucket) wake(now ib.Time) {
+// catchUp brings the level up to now for who waits: what does not fit is owed.
+func (b *bucket) catchUp(now ib.Time) {
 	if b.perNS == 0 || now <= b.at {
 		return
 	}
-	have := b.level + b.perNS*float64(min(now-b.at, mostLate))
-	if have <= b.burst {
+	if b.level > b.burst/2 { // another bucket is what it waits for
 		b.fill(now)
 		return
 	}
-	b.level, b.at = b.burst/2, now
+	d := float64(min(now-b.at, mostLate))
+	have := b.level + b.perNS*d
+	if b.at = now; b.owed > 0 {
+		have += b.pay(d)
+	}
+	if have <= b.room() {
+		b.level = have
+		return
+	}
+	b.level = b.burst / 2
+	if b.owed > 0 {
+		b.level = b.room()
+	}
 	b.owed = min(b.owed+have-b.level, b.perNS*float64(mostOwed))
 }
 
@@ -161,9 +183,14 @@ func (c *caps) take(bytes, messages int) {
 	c.messages.take(messages)
 }
 
-func (c *caps) wake(now ib.Time) {
-	c.bytes.wake(now)
-	c.messages.wake(now)
+func (c *caps) catchUp(now ib.Time) {
+	c.bytes.catchUp(now)
+	c.messages.catchUp(now)
+}
+
+func (c *caps) fill(now ib.Time) {
+	c.bytes.fill(now)
+	c.messages.fill(now)
 }
 
 func (c *caps) ready() ib.Time { return max(c.bytes.ready(), c.messages.ready()) }

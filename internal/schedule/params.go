@@ -35,8 +35,9 @@ type NICParams struct {
 }
 
 const (
-	// mostWeight bounds a weight, and so how long a round may take.
-	mostWeight = 1000
+	// mostWeight bounds a weight, and so how long a round may take. It is what package tenant
+	// lets somebody declare.
+	mostWeight = 10_000
 	// leastBurst is that of bytes and leastMessages that of messages.
 	leastBurst    = 64 << 10
 	leastMessages = 8

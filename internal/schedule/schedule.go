@@ -269,6 +269,9 @@ func (s *Scheduler) Ready(n *NIC, now ib.Time) {
 	if n.wants || n.gone {
 		return
 	}
+	if n.limited {
+		n.out.fill(now) // until now it did not wait
+	}
 	if n.wants = true; s.sole == nil {
 		s.place(n, now)
 	}
@@ -346,6 +349,7 @@ func (s *Scheduler) Next(now ib.Time) *NIC {
 		if !n.limited {
 			return n
 		}
+		n.out.catchUp(now)
 		if n.out.open(now) && n.tenant.out.open(now) {
 			if n.before == &s.latency && n.first.in != nil {
 				s.prompt = now
@@ -507,16 +511,16 @@ func (s *Scheduler) Wake(now ib.Time) {
 		switch h.what {
 		case tenantParked:
 			t := h.tenant
-			t.out.wake(now)
+			t.out.catchUp(now)
 			if s.unparkTenant(t, now); t.ring.members > 0 {
 				s.tenants.enter(&t.place)
 			}
 		case gate:
-			h.nic.in.wake(now)
+			h.nic.in.catchUp(now)
 			s.reopen(h.nic, now)
 		default:
 			if h.what == nicParked {
-				h.nic.out.wake(now)
+				h.nic.out.catchUp(now)
 			}
 			s.displace(h.nic, now)
 			s.place(h.nic, now)

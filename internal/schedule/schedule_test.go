@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -37,6 +38,17 @@ func TestShares(t *testing.T) {
 				t.Errorf("the loop was idle for %v", w.idle)
 			}
 		}
+	}
+}
+
+// TestHeavyShares: the largest weights that can be declared are told apart. A round takes 24 ms.
+func TestHeavyShares(t *testing.T) {
+	w := newWorld(t)
+	heavy, light := w.tenant(TenantParams{Weight: 10_000}), w.tenant(TenantParams{Weight: 2_000})
+	a, b := w.nic(heavy, NICParams{}, 1, 64<<10), w.nic(light, NICParams{}, 8, 4<<10)
+	w.run(10 * second)
+	if r := float64(a.time) / float64(b.time); off(r, 5) > 0.05 {
+		t.Errorf("weights of 10000 and 2000 have %v and %v: %.2f to 1", a.time, b.time, r)
 	}
 }
 
@@ -232,6 +244,40 @@ func TestCapOfLateLoop(t *testing.T) {
 			most := rate/100 + max(burst, rate/100*late.above)
 			if float64(win.most) > most+rate/100_000+mtu {
 				t.Errorf("%+v, late for %v of %v: %d in 10 ms, want %.0f", c.rate, late.sleeps, period, win.most, most)
+			}
+		}
+	}
+}
+
+// TestCapOfRestlessLoop: a loop that wakes late again and again, by microseconds and by milliseconds,
+// loses nothing.
+func TestCapOfRestlessLoop(t *testing.T) {
+	for _, c := range []struct {
+		rate Rate
+		size int
+	}{{Rate{Out: 12_500_000}, 64 << 10}, {Rate{Out: 1_250_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 100_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
+		for seed := range uint64(3) {
+			r := rand.New(rand.NewPCG(1, seed))
+			w := newWorld(t)
+			w.late = func() ib.Time {
+				switch r.IntN(50) {
+				case 0:
+					return ib.Time(r.IntN(5_000_000))
+				case 1, 2, 3, 4, 5:
+					return ib.Time(r.IntN(900_000))
+				}
+				return ib.Time(r.IntN(100_000))
+			}
+			l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
+			w.run(second)
+			bytes, msgs, begin := l.bytes, l.msgs, w.now
+			w.run(2 * second)
+			got, rate := float64(l.bytes-bytes), float64(c.rate.Out)
+			if c.rate.Out == 0 {
+				got, rate = float64(l.msgs-msgs), float64(c.rate.MessagesOut)
+			}
+			if e := off(got*float64(second)/float64(w.now-begin), rate); e > 0.01 {
+				t.Errorf("%+v, %d: %.0f in %v, %.2f %% off", c.rate, seed, got, w.now-begin, 100*e)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ type world struct {
 	nics    []*load
 	idle    ib.Time // that nobody used
 	each    func(*load, ib.Time, int)
+	late    func() ib.Time // by how much the loop wakes late; nil: never
 }
 
 // A load is a NIC and what its queue pairs send.
@@ -102,6 +103,9 @@ func (w *world) run(d ib.Time) {
 		if n == nil {
 			if due := w.s.Due(); due != 0 {
 				next = min(next, due)
+			}
+			if w.late != nil {
+				next += w.late()
 			}
 			w.idle += next - w.now
 			w.now = next

@@ -245,6 +245,10 @@ func (b *builder) putNIC(p *put, o *NIC) {
 	}
 	s := b.segment(network.Key())
 	for i, a := range o.Spec.Addresses {
+		if network.way() == WayNamespace {
+			b.wrong(p, given(p).addressFieldOf(a, i), "%s: %s has way namespace, where a NIC has the addresses of the container that it is in, and the engine gives those: leave it out", a, network.Key())
+			break
+		}
 		if why := unfit(network, a); why != "" {
 			b.wrong(p, given(p).addressFieldOf(a, i), "%s %s: choose another, or leave it out to have one allocated", a, why)
 		} else if by, taken := s.addresses[a]; taken && by != o.Metadata.Name {

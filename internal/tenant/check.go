@@ -179,6 +179,9 @@ func (c *checker) network(s *NetworkSpec) {
 	case s.VNI != 0 && !vxlan:
 		c.wrong("spec.vni", "a network of way %s has no VNI: leave it out", s.Way)
 	}
+	if s.Way == WayNamespace && len(s.Subnets) > 0 {
+		c.wrong("spec.subnets", "in a network of way namespace a NIC has the addresses of the container that it is in: leave subnets out")
+	}
 	if vxlan && len(s.Subnets) == 0 {
 		c.wrong("spec", "has no subnets: write subnets: [10.1.0.0/24]")
 	}

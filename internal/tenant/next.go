@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"vrdma/internal/order"
 )
 
 // Next is the world after a change, and what happened to each object, those first that others
@@ -57,7 +59,7 @@ func (w *World) Follow(put []Object, gone []Key) (*World, []Effect, error) {
 		}
 	}
 	for k := range b.deleted {
-		for _, by := range b.belongings(k) {
+		for _, by := range b.old.Belongings(k) {
 			if !b.deleted[by] {
 				b.errs = append(b.errs, &Error{Key: by, Text: fmt.Sprintf("%s is gone, and it is not", k)})
 			}
@@ -162,7 +164,7 @@ func normal(o Object) Object {
 	case *NIC:
 		copied := *o
 		copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
-		slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+		order.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
 		copied.Spec.Address = netip.Addr{}
 		if copied.Spec.Host == "anywhere" {
 			copied.Spec.Host = ""
@@ -195,7 +197,7 @@ func (b *builder) delete(c Change) {
 	}
 	if c.Force {
 		for _, k := range c.Delete {
-			for _, by := range b.belongings(k) {
+			for _, by := range b.old.Belongings(k) {
 				if b.byKey[by] == nil { // else it is checked as any other that is put
 					b.deleted[by] = true
 				}
@@ -203,7 +205,7 @@ func (b *builder) delete(c Change) {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
-		users := b.belongings(k)
+		users := b.old.Belongings(k)
 		if k.Kind == KindNIC && !c.Force {
 			users = b.old.policiesNaming(k)
 		}
@@ -238,9 +240,8 @@ func keyList(keys []Key) string {
 	return strings.Join(names, ", ")
 }
 
-// belongings are the objects that cannot be without a tenant, a network or a declared host.
-func (b *builder) belongings(k Key) (list []Key) {
-	w := b.old
+// Belongings are the objects that cannot be without a tenant, a network or a declared host.
+func (w *World) Belongings(k Key) (list []Key) {
 	switch k.Kind {
 	case KindTenant:
 		for _, kind := range []Kind{KindNetwork, KindNIC, KindPolicy} {
@@ -263,7 +264,7 @@ func (b *builder) belongings(k Key) (list []Key) {
 	case KindHost:
 		list = w.nicsOn(k.Name)
 	}
-	slices.SortFunc(list, Key.Compare)
+	order.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -275,7 +276,7 @@ func (w *World) policiesNaming(nic Key) (list []Key) {
 			list = append(list, k)
 		}
 	}
-	slices.SortFunc(list, Key.Compare)
+	order.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -286,7 +287,7 @@ func (s *PolicySpec) names(nic string) bool {
 
 // put brings the objects into the next world, each kind after those that it refers to.
 func (b *builder) put() {
-	slices.SortStableFunc(b.puts, func(p, q *put) int {
+	order.SortStableFunc(b.puts, func(p, q *put) int {
 		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
 	})
 	b.each(func(p *put, o *Tenant) { b.insert(p) })
@@ -340,6 +341,6 @@ func (b *builder) effects() []Effect {
 		}
 		list = append(list, Effect{Key: k, Old: p.old, New: b.next.objects[k]})
 	}
-	slices.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
+	order.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
 	return list
 }

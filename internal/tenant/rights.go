@@ -21,7 +21,8 @@ func (w *Who) Admits(c Caller) bool {
 
 // May says why somebody may not make a change; nil if they may. The operator may make every one.
 // The administrators of a tenant may put and delete its NICs and policies. They may not give a
-// NIC a guarantee or the latency class, which take from other tenants. The error is Errors.
+// NIC a guarantee or the latency class, which take from other tenants, nor declare more than a
+// daemon that others use should have to remember (extent.go). The error is Errors.
 func (w *World) May(who Caller, c Change) error {
 	if who.Operator {
 		return nil
@@ -42,15 +43,26 @@ func (w *World) May(who Caller, c Change) error {
 			deny(k, o, "", "user %d is not an administrator of tenant %s: ask one of them, or the operator", who.UID, k.Tenant)
 		}
 	}
+	counted := make(map[string]bool) // tenants whose rules were
 	for _, o := range c.Put {
 		judge(o.Key(), o)
+		if k := o.Key(); k.Kind == KindPolicy && !counted[k.Tenant] {
+			counted[k.Tenant] = true
+			if before, after := w.rulesAfter(k.Tenant, c); after > max(before, mostRules) {
+				deny(k, o, "", "the policies of tenant %s would have %d rules, ports, names and labels, and its administrators may declare %d: write fewer, or ask the operator", k.Tenant, after, mostRules)
+			}
+		}
 		nic, is := o.(*NIC)
 		if !is {
 			continue
 		}
 		var old NICSpec
+		most := mostWords
 		if before := w.NIC(nic.Metadata.Tenant, nic.Metadata.Name); before != nil {
-			old = before.Spec
+			old, most = before.Spec, max(most, before.words())
+		}
+		if n := nic.words(); n > most {
+			deny(o.Key(), o, "", "it has %d labels, users and groups, and administrators may give it %d: leave some out", n, mostWords)
 		}
 		if nic.Spec.Guarantee > old.Guarantee {
 			deny(o.Key(), o, "spec.guarantee", "%s: only the operator may guarantee a rate, because it takes from other tenants", nic.Spec.Guarantee)

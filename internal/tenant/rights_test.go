@@ -1,6 +1,14 @@
 package tenant
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
+
+// many is a list of n rules.
+func many(n int) string {
+	return "nics: {}, deny: [" + strings.Repeat("{direction: in}, ", n-1) + "{direction: in}]"
+}
 
 func TestRights(t *testing.T) {
 	w := apply(t, &World{}, tenant("red", "administrators: {uids: [1000], gids: [50]}")+tenant("blue", "")+
@@ -27,6 +35,13 @@ func TestRights(t *testing.T) {
 		{"tenant", admin, Change{Delete: keys(t, "Tenant red"), Force: true}, "only the operator may change a Tenant"},
 		{"guarantee", admin, Change{Put: parse(t, of("NIC", "red/a", "network: n, guarantee: 1Mbit"))}, "spec.guarantee: 1Mbit: only the operator may guarantee"},
 		{"guarantee that is there", admin, Change{Put: parse(t, of("NIC", "red/g", "network: n, guarantee: 1Gbit, rate: {in: 1Gbit}"))}, ""},
+		{"rules", admin, Change{Put: parse(t, of("Policy", "red/q", many(900)))}, ""},
+		{"too many rules", admin, Change{Put: parse(t, of("Policy", "red/q", many(1100)))}, "f.yaml:2: Policy red/q: the policies of tenant red would have 1103 rules, ports, names and labels, and its administrators may declare 1000"},
+		{"too many together", admin, Change{Put: parse(t, of("Policy", "red/q", many(500))+of("Policy", "red/r", many(500)))}, "would have 1004 rules"},
+		{"and others are deleted", admin, Change{Put: parse(t, of("Policy", "red/q", many(998))), Delete: keys(t, "Policy red/p")}, ""},
+		{"too many by the operator", operator, Change{Put: parse(t, of("Policy", "red/q", many(5000)))}, ""},
+		{"ports", admin, Change{Put: parse(t, of("Policy", "red/q", "nics: {}, deny: [{service: {space: tcp, ports: ["+strings.TrimSuffix(strings.Repeat("7, ", 1100), ", ")+"]}}]"))}, "would have 1104 rules"},
+		{"users", admin, Change{Put: parse(t, of("NIC", "red/a", "network: n, open: {uids: ["+strings.TrimSuffix(strings.Repeat("7, ", 101), ", ")+"]}"))}, "NIC red/a: it has 101 labels, users and groups, and administrators may give it 100"},
 		{"class", admin, Change{Put: parse(t, of("NIC", "red/a", "network: n, class: latency, rate: {out: 1Mbit}"))}, "spec.class: only the operator"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -60,5 +75,17 @@ func TestRights(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v sees %q, want %q", c.who, got, c.want)
 		}
+	}
+}
+
+// TestRulesThatAreThere: what the operator has declared may stay, and become less.
+func TestRulesThatAreThere(t *testing.T) {
+	w := apply(t, &World{}, tenant("red", "administrators: {uids: [1000]}")+of("Network", "red/n", "subnets: [10.0.0.0/24]")+of("Policy", "red/p", many(2000)))
+	admin := Caller{UID: 1000}
+	if err := w.May(admin, Change{Put: parse(t, of("Policy", "red/p", many(1999)))}); err != nil {
+		t.Error(err)
+	}
+	if err := w.May(admin, Change{Put: parse(t, of("Policy", "red/q", many(1)))}); err == nil {
+		t.Error("there may be more")
 	}
 }

@@ -56,15 +56,14 @@ type Call struct {
 	traced       bool
 }
 
-// Run runs one command and returns it with its outcome.
-func Run(ch Channel, command []byte, traced bool) *Call {
-	c := &Call{ch: ch, raw: command, traced: traced}
+// Run runs one command of ch, as c, which then has its outcome.
+func (c *Call) Run(ch Channel, command []byte, traced bool) {
+	*c = Call{ch: ch, raw: command, traced: traced}
 	err := c.parse(command)
 	if err == nil {
 		err = c.cmd.run(c)
 	}
 	c.End(err)
-	return c
 }
 
 // End sets the outcome of the command; see Channel.Aside.

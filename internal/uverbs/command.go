@@ -21,6 +21,7 @@ type command struct {
 	destroys          bool // an unknown handle is ENOENT, elsewhere it is EINVAL
 	flexible          bool // the request is followed by an array
 	long              bool // takes long outside Device.Do, or passes handles: see Brief
+	left              bool // may be sure to succeed: see MaybeSure
 
 	// run handles the call; nil means that we know the command and refuse it
 	// with errno.
@@ -108,6 +109,21 @@ func TakesEvents(b []byte) bool {
 		return true
 	}
 	return false
+}
+
+// MaybeSure cuts the first command off b, and reports whether there is one that a client may leave
+// without waiting for an answer.
+func MaybeSure(b []byte) (first, rest []byte, ok bool) {
+	var hdr abi.CmdHeader
+	if !abi.Decode(b, &hdr) {
+		return nil, nil, false
+	}
+	n := int(hdr.InWords) * 4
+	cmd, err := lookup(hdr.Command)
+	if err != nil || !cmd.left || n < abi.Size[abi.CmdHeader]() || n > len(b) {
+		return nil, nil, false
+	}
+	return b[:n:n], b[n:], true
 }
 
 // parse takes one write() apart and checks it as ib_uverbs_write and verify_hdr do.

@@ -46,15 +46,17 @@ type Handle interface{ Close() error }
 type Context struct {
 	dev  Device
 	open bool // GET_CONTEXT has succeeded
+	call Call // the command under way, or the last one
 }
 
 // NewContext makes the context of an opened device.
 func NewContext(d Device) *Context { return &Context{dev: d} }
 
-// Run runs one command and returns it with its outcome. The caller closes the
-// handles when the answer has been sent.
+// Run runs one command and returns it with its outcome, which is good until the next one is
+// run. The caller closes the handles when the answer has been sent.
 func (x *Context) Run(command []byte, traced bool) *Call {
-	c := &Call{ctx: x, dev: x.dev, raw: command, traced: traced}
+	x.call = Call{ctx: x, dev: x.dev, raw: command, traced: traced}
+	c := &x.call
 	c.Errno = protocol.Errno(c.run(), syscall.EIO)
 	if c.Errno == syscall.ENOENT && c.cmd != nil && !c.cmd.destroys {
 		c.Errno = syscall.EINVAL

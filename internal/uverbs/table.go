@@ -31,7 +31,7 @@ var (
 		abi.CmdReqNotifyCQ:       accept("REQ_NOTIFY_CQ", reqNotifyCQ),
 		abi.CmdCreateQP:          answer("CREATE_QP", createQP).withDriver(),
 		abi.CmdQueryQP:           answer("QUERY_QP", queryQP),
-		abi.CmdModifyQP:          accept("MODIFY_QP", modifyQP),
+		abi.CmdModifyQP:          accept("MODIFY_QP", modifyQP).maybeSure(),
 		abi.CmdDestroyQP:         answer("DESTROY_QP", destroyQP).destroying(),
 		abi.CmdPostSend:          answer("POST_SEND", postSend).withArray(),
 		abi.CmdAttachMcast:       accept("ATTACH_MCAST", attachMcast),
@@ -138,6 +138,7 @@ func refused(name string, errno syscall.Errno) *command {
 func (c *command) withDriver() *command { c.driver = true; return c }
 func (c *command) withArray() *command  { c.flexible = true; return c }
 func (c *command) lasting() *command    { c.long = true; return c }
+func (c *command) maybeSure() *command  { c.left = true; return c }
 func (c *command) destroying() *command { c.destroys = true; return c }
 
 // extend makes an extended command's row: request and response are the shortest

@@ -220,14 +220,17 @@ func (r *Ring) Quiet() {
 
 // Listen has the driver kick when it makes the next chain available, and reports whether there is one
 // already: then it will not.
-func (r *Ring) Listen() bool {
+func (r *Ring) Listen() bool { return r.ListenFor(1) }
+
+// ListenFor is Listen for somebody whom fewer than n chains that were not taken do not help.
+func (r *Ring) ListenFor(n int) bool {
 	r.quiet = false
 	if r.events {
-		store16(r.used, 4+8*r.num, r.last)
+		store16(r.used, 4+8*r.num, r.last+uint16(n)-1)
 	} else {
 		pair(r.used).Store(uint32(r.told) << 16)
 	}
-	return load16(r.avail, 2) != r.last
+	return int(load16(r.avail, 2)-r.last) >= n
 }
 
 // Conn is whose ring it is.

@@ -9,7 +9,8 @@ import (
 	"vrdma/internal/vhostuser"
 )
 
-// A card is a network card that carries nothing. It is there because QEMU tells the back end of one
+// A card is the network card of the machine, which carries what the switch has for it, or nothing. It is there
+// also because QEMU tells the back end of one
 // which memory the machine has, and when the machine is reset.
 type card struct {
 	mu   sync.Mutex
@@ -44,7 +45,11 @@ func (p *Port) serveCard(u *net.UnixConn, _ caller.Caller) {
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
 	}
-	err := vhostuser.Serve(u, &d, func(c *vhostuser.Conn) {
+	serve := vhostuser.Serve
+	if p.cfg.Card != nil {
+		serve = p.cfg.Card
+	}
+	err := serve(u, &d, func(c *vhostuser.Conn) {
 		k.mu.Lock()
 		k.conn = c
 		k.mu.Unlock()

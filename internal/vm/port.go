@@ -17,6 +17,7 @@ import (
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/protocol"
+	"vrdma/internal/vhostuser"
 )
 
 // Config is what a Port needs.
@@ -33,7 +34,10 @@ type Config struct {
 	Vouch func(u *net.UnixConn) (caller.Caller, error)
 	// Receive has a conversation: frontdoor.Server's.
 	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
-	Log     *slog.Logger
+	// Card serves the network card, if it carries something; nil: it carries nothing. What d hears is to be told,
+	// and ready the connection, as vhostuser.Serve does.
+	Card func(u *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error
+	Log  *slog.Logger
 }
 
 // Names of the sockets in a Port's directory.

@@ -29,6 +29,9 @@ type NIC struct {
 	// Manager is the rdma_cm device; nil: there is none.
 	Manager *rdmacm.CMA
 	Routes  Routes
+	// Site is not 0 if the NIC's way to others is a network namespace, that of who has it open: then
+	// it is the number of that way (nic.Way.VNI), which no other NIC has.
+	Site uint32
 	// Tree is the device tree; nil: none has been written.
 	Tree *devicetree.Tree
 }
@@ -40,6 +43,15 @@ type Routes interface {
 	From(from, to netip.Addr) (netip.Addr, error)
 	// Reach waits until the next station on the way to it is known.
 	Reach(from, to netip.Addr, timeout time.Duration) error
+}
+
+// domain is in what the NIC's addresses are its own: its network. Of a NIC with a Site, a network
+// namespace: others may have the same there. No network has a name that begins like this.
+func (n *NIC) domain() string {
+	if n.Site != 0 {
+		return "@" + n.Name
+	}
+	return n.Network
 }
 
 // Limits are how much of each kind there may be.

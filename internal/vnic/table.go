@@ -30,7 +30,7 @@ type contents struct {
 	hosts     *overlay.Map // nil: no network is between hosts
 }
 
-// An address is a GID in its network.
+// An address is a GID in its network, or in the network namespace that is one NIC's own.
 type address struct {
 	network string
 	gid     ib.GID
@@ -52,8 +52,8 @@ func index(list []*NIC, hosts *overlay.Map) *contents {
 	}
 	for _, n := range list {
 		c.byName[n.Name], c.byDevice[n.Device] = n, n
-		for _, g := range n.Device.GIDs {
-			c.byAddress[address{n.Network, g.GID}] = n
+		for _, g := range n.Device.Face().GIDs {
+			c.byAddress[address{n.domain(), g.GID}] = n
 		}
 	}
 	return c
@@ -67,13 +67,23 @@ func (t *Table) Add(n *NIC) error {
 	if c.byName[n.Name] != nil {
 		return fmt.Errorf("there is a vNIC %q already", n.Name)
 	}
-	for _, g := range n.Device.GIDs {
-		if o := c.byAddress[address{n.Network, g.GID}]; o != nil {
+	for _, g := range n.Device.Face().GIDs {
+		if o := c.byAddress[address{n.domain(), g.GID}]; o != nil {
 			return fmt.Errorf("vNIC %q cannot have address %v: vNIC %q has it in network %q", n.Name, g.GID.Addr(), o.Name, n.Network)
 		}
 	}
 	t.now.Store(index(append(slices.Clone(c.list), n), c.hosts))
 	return nil
+}
+
+// SetFace changes the addresses of a NIC that nobody uses. It is called on the loop.
+func (t *Table) SetFace(n *NIC, f nic.Face) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.Device.SetFace(f)
+	c := t.now.Load()
+	t.now.Store(index(c.list, c.hosts))
+	n.Device.Reroute()
 }
 
 // Remove takes NICs out. Nobody has them open any more.
@@ -139,8 +149,13 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 		return nic.Way{}
 	}
 	var way nic.Way
-	if o := c.byAddress[address{n.Network, to}]; o != nil {
+	if o := c.byAddress[address{n.domain(), to}]; o != nil {
 		way.NIC = o.Device
+	}
+	// In a namespace of its own the kernel there knows the way, to everybody but the NIC itself.
+	if n.Site != 0 {
+		way.To, way.VNI = to.Addr(), n.Site
+		return way
 	}
 	// In the host's network a GID is an IP address, of a host or a group. In others it is one
 	// inside, and leads to another host if the map says so.

@@ -37,6 +37,8 @@ const (
 	cmdSyncs             = 208
 	cmdData              = 209
 	cmdRefuse            = 210
+	cmdAdd               = 211
+	cmdSum               = 212
 
 	channelID = 77
 	notReady  = 5 // a queue pair whose posts go to the daemon
@@ -52,6 +54,8 @@ type fake struct {
 	refusal     *protocol.Welcome // answer every hello with this
 	mails       bool              // hand out mailboxes
 	mailed      int               // requests that came there
+	told        bool              // wants every command
+	left        int               // commands that nobody waited for
 	conns       map[*protocol.Conn]bool
 	processes   map[protocol.Token]*os.File // memory, by token
 	labels      []string
@@ -290,6 +294,8 @@ type device struct {
 	mail   *protocol.Mail // nil: none
 	offer  *os.File       // of mail, to be sent with the next answer; nil: it was
 	mailed bool           // the request under way is from there
+
+	sum uint64 // of what was added
 }
 
 func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hello protocol.Hello) {
@@ -302,6 +308,13 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hel
 	ready := bytes.Repeat([]byte{0xff}, protocol.DoorbellBits/8)
 	ready[0] &^= 1 << notReady
 	if _, err := arena.WriteAt(ready, protocol.DoorbellReady); err != nil {
+		f.t.Errorf("arena: %v", err)
+		return
+	}
+	f.mu.Lock()
+	err = describeSure(arena, f.told)
+	f.mu.Unlock()
+	if err != nil {
 		f.t.Errorf("arena: %v", err)
 		return
 	}
@@ -329,6 +342,41 @@ func (f *fake) serveDevice(c *protocol.Conn, buf []byte, w protocol.Welcome, hel
 		return
 	}
 	f.answerAll(c, buf, d.answer)
+}
+
+// addSize is the size of CMD_ADD, as of every command in testdata/t.h.
+const addSize = 32
+
+// describeSure says in the doorbell page that CMD_ADD with an even handle is sure.
+func describeSure(arena *os.File, told bool) error {
+	le := binary.NativeEndian
+	page := make([]byte, protocol.DoorbellBitmap-protocol.ArmByCommand)
+	at := func(off int) []byte { return page[off-protocol.ArmByCommand:] }
+	if told {
+		le.PutUint32(page, 1)
+	}
+	le.PutUint32(at(protocol.SureLength), addSize)
+	le.PutUint32(at(protocol.SureHandleAt), 16)
+	le.PutUint32(at(protocol.SureValue), cmdAdd)
+	le.PutUint32(at(protocol.SureMask), ^uint32(0))
+	copy(at(protocol.SureBits), bytes.Repeat([]byte{0x55}, protocol.SureHandles/8))
+	_, err := arena.WriteAt(page, protocol.ArmByCommand)
+	return err
+}
+
+// runLeft runs what lies in the mailbox.
+func (d *device) runLeft() {
+	var b [protocol.MaxLeft]byte
+	n := d.mail.TakeLeft(b[:])
+	for i := 0; i < n; i += addSize {
+		if binary.NativeEndian.Uint32(b[i:]) != cmdAdd || b[i+16]%2 != 0 {
+			d.f.t.Errorf("command %d was left, %d bytes in all", binary.NativeEndian.Uint32(b[i:]), n)
+		}
+		d.sum += binary.NativeEndian.Uint64(b[i+24:])
+		d.f.mu.Lock()
+		d.f.left++
+		d.f.mu.Unlock()
+	}
 }
 
 // eventFD makes an event socket and returns the client's end.
@@ -388,6 +436,14 @@ func (d *device) answer(q *protocol.Request) bool {
 		d.refuse = false
 	case cmdRefuse:
 		d.refuse = true
+	case cmdAdd:
+		if arg%2 != 0 {
+			errno = int32(unix.EPERM)
+		} else {
+			d.sum += arg2
+		}
+	case cmdSum:
+		store(d.sum)
 	case cmdReqNotifyCQ:
 		errno = int32(unix.EDOM) // what nobody else answers
 	case cmdPostSend:

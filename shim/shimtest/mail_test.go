@@ -54,6 +54,9 @@ func (d *device) serveMail(buf []byte) {
 				return
 			}
 		}
+		if d.mail != nil && d.offer == nil {
+			d.runLeft()
+		}
 		if !d.serveOne(buf[:n]) {
 			return
 		}
@@ -86,6 +89,7 @@ func (d *device) serveBox(buf []byte) bool {
 			d.f.mu.Lock()
 			d.f.mailed++
 			d.f.mu.Unlock()
+			d.runLeft()
 			d.mailed = true
 			ok := d.serveOne(buf[:n])
 			d.mailed = false
@@ -95,6 +99,7 @@ func (d *device) serveBox(buf []byte) bool {
 			silent, patience = 0, time.Time{}
 		}
 		if shut {
+			d.runLeft()
 			return true
 		}
 		if !asked {
@@ -153,4 +158,24 @@ func TestMail(t *testing.T) {
 // TestMailLater: a program that can use mailboxes, and a daemon that has none, or knows none.
 func TestMailLater(t *testing.T) {
 	mustRun(t, startFake(t), library(t), program(t, "mail"), "threads")
+}
+
+// TestSure: what the daemon is sure to accept is left in the mailbox, has happened before the next
+// command, and happens once; unless the daemon wants to be told of everything, or has no mailbox.
+func TestSure(t *testing.T) {
+	for _, c := range []struct {
+		mode        string
+		mails, left bool
+	}{{"sure", true, true}, {"told", true, false}, {"sure", false, false}} {
+		f := startFake(t)
+		f.mu.Lock()
+		f.mails, f.told = c.mails, c.mode == "told"
+		f.mu.Unlock()
+		mustRun(t, f, library(t), program(t, "mail"), c.mode)
+		f.mu.Lock()
+		if (f.left > 0) != c.left {
+			t.Errorf("%s, mailbox %v: %d commands of 3000 were left in it", c.mode, c.mails, f.left)
+		}
+		f.mu.Unlock()
+	}
 }

@@ -21,6 +21,7 @@ type host struct {
 	init   *harness.Process
 	pid    int // of the first process in there, as we see it
 	daemon *harness.Process
+	groups string // below which its control groups are; "": it has none
 }
 
 // socket is that of the host's daemon.
@@ -31,10 +32,10 @@ const alice = 1000
 
 // hostInit builds the host's root and stays as its first process, which buries the others. Images are
 // overlays too: in one there is a setuid program. $1: a directory for it all, $2: the host's root,
-// $3: where our programs are, then NAME=ROOT for each image.
+// $3: where our programs are, $4: below which control group its own are, then NAME=ROOT for each image.
 const hostInit = `
 set -e
-dir=$1 lower=$2 bin=$3; shift 3
+dir=$1 lower=$2 bin=$3 groups=$4; shift 4
 mount -t tmpfs none "$dir"
 mkdir "$dir/up" "$dir/work" "$dir/root"
 mount -t overlay none -o "lowerdir=$lower,upperdir=$dir/up,workdir=$dir/work" "$dir/root"
@@ -54,14 +55,15 @@ for image; do
 	cp "$root/images/$name/usr/bin/ibv_devices" "$root/images/$name/usr/bin/setuid_devices"
 	chmod 4755 "$root/images/$name/usr/bin/setuid_devices"
 done
-# No control groups: they would be the machine's own. No limits either, which not every root may raise.
+# No control groups for podman: they would be the machine's own. Other engines insist: theirs are below $groups, which
+# is one of ours (groups_test.go). No limits either, which not every root may raise.
 mount -t tmpfs none "$root/sys/fs/cgroup"
 for c in cpu cpuacct cpuset memory devices freezer blkio pids systemd; do
 	[ -d /sys/fs/cgroup/$c ] || continue
 	mkdir "$root/sys/fs/cgroup/$c"
-	mount --bind /sys/fs/cgroup/$c "$root/sys/fs/cgroup/$c"
+	mount --bind /sys/fs/cgroup/$c$groups "$root/sys/fs/cgroup/$c"
 done
-[ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount --bind /sys/fs/cgroup "$root/sys/fs/cgroup"
+[ ! -e /sys/fs/cgroup/cgroup.controllers ] || mount --bind /sys/fs/cgroup$groups "$root/sys/fs/cgroup"
 cat >"$root/etc/containers/containers.conf" <<-END
 	[containers]
 	cgroups = "disabled"
@@ -80,7 +82,7 @@ echo 'alice:100000:65536' | tee "$root/etc/subuid" >"$root/etc/subgid"
 mkdir -p "$root/home/alice" "$root/run/user/1000"
 chown 1000:1000 "$root/home/alice" "$root/run/user/1000"
 chmod 700 "$root/run/user/1000"
-chmod 4755 "$root/usr/bin/newuidmap" "$root/usr/bin/newgidmap"
+for p in newuidmap newgidmap; do [ ! -e "$root/usr/bin/$p" ] || chmod 4755 "$root/usr/bin/$p"; done
 ip link set lo up
 cd "$root"
 mkdir -p old
@@ -94,14 +96,20 @@ while :; do sleep 1; done
 // newHost makes one, with these images.
 func newHost(t *testing.T, images ...string) *host {
 	t.Helper()
+	return newHostOf(t, harness.Image(t, "host"), "", images...)
+}
+
+// newHostOf makes one of an unpacked Debian, whose control groups are below that one.
+func newHostOf(t *testing.T, root, groups string, images ...string) *host {
+	t.Helper()
 	harness.Build(t)
 	harness.Need(t, "unshare", "nsenter", "ip")
 	args := []string{"--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private",
-		"sh", "-c", hostInit, "sh", harness.Directory(t, nil), harness.Image(t, "host"), filepath.Join(harness.Root(), "bin")}
+		"sh", "-c", hostInit, "sh", harness.Directory(t, nil), root, filepath.Join(harness.Root(), "bin"), groups}
 	for _, name := range images {
 		args = append(args, name+"="+harness.Image(t, name))
 	}
-	h := &host{init: harness.Spawn(t, exec.Command("unshare", args...))}
+	h := &host{groups: groups, init: harness.Spawn(t, exec.Command("unshare", args...))}
 	h.init.Printed(t, "up", minute)
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", h.init.PID()))
 	if err != nil {

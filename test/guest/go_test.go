@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,17 +11,24 @@ import (
 	"vrdma/test/harness"
 )
 
-// goVerbs runs a static Go program on the kernel's rxe, inside of the guest, against the same program on
-// a vrdma daemon's device; each is the server once.
-func (l *lab) goVerbs(t *testing.T) {
-	d := l.daemon(t)
-	ping := filepath.Join(t.TempDir(), "goping")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", ping, "./examples/ping")
+// static builds a Go program of examples without cgo, here and in the guest.
+func (l *lab) static(t *testing.T, name string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "go"+name)
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "./examples/"+name)
 	build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	l.guest.Install(t, ping)
+	l.guest.Install(t, file)
+	return file
+}
+
+// goVerbs runs a static Go program on the kernel's rxe, inside of the guest, against the same program on
+// a vrdma daemon's device; each is the server once.
+func (l *lab) goVerbs(t *testing.T) {
+	d := l.daemon(t)
+	ping := l.static(t, "ping")
 	p := l.pair(t, d, false)
 	const port = "7500"
 	server := l.guest.Launch(t, ping, "-kernel", "-s", "-l", "0.0.0.0:"+port)
@@ -39,4 +47,33 @@ func (l *lab) goVerbs(t *testing.T) {
 		t.Errorf("the client on rxe says\n%s", out)
 	}
 	here.OK(t, limit)
+}
+
+// store has the key-value store of the lab on the kernel's rxe, and clients on vrdma; and the other way
+// round. Updates and reads of some by messages and by RDMA READs; clients check every value.
+func (l *lab) store(t *testing.T) {
+	d := l.daemon(t)
+	kv := l.static(t, "kv")
+	p := l.pair(t, d, false)
+	const port = "7501"
+	work := []string{"-keys", "16", "-ways", "rpc,read", "-mixes", "A,C", "-values", "8,4096", "-clients", "2", "-writers", "1",
+		"-operations", harness.Pick("100", "2000"), "-json"}
+	check := func(who, out string) {
+		t.Helper()
+		var rows []struct{ Way, Mix string }
+		if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 8 {
+			t.Errorf("%s: %d rows, want 8: %v\n%s", who, len(rows), err, out)
+		}
+	}
+	server := l.guest.Launch(t, kv, "serve", "-kernel", "-listen", p.guest.IP+":"+port, "-keys", "16")
+	l.guest.AwaitManaged(t, server, 7501)
+	client := d.Launch(t, append([]string{kv, "-server", p.guest.IP + ":" + port}, work...)...)
+	client.OK(t, limit)
+	check("clients on vrdma, the store on rxe", client.Stdout())
+	server.End()
+
+	here := d.Launch(t, kv, "serve", "-listen", p.ours.IP+":"+port, "-keys", "16")
+	d.AwaitManaged(t, here, 7501)
+	check("clients on rxe, the store on vrdma", l.guest.Run(t, limit, append([]string{kv, "-kernel", "-server", p.ours.IP + ":" + port}, work...)...))
+	here.End()
 }

@@ -17,3 +17,26 @@ func Image(t testing.TB, suite string) string {
 	}
 	return filepath.Join(dir, "root")
 }
+
+// Engines is the root of a Debian with container engines: older, newer. It is unpacked if this machine has not
+// done so before. See tools/engine-image.
+func Engines(t testing.TB, name string) string {
+	t.Helper()
+	Need(t, "apt-get", "dpkg-deb")
+	dir, err := cached("engine-"+name, "engine-image", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "root")
+}
+
+// Kubelet is a directory with Kubernetes' kubelet, which is built if this machine has not done so before: minutes. See
+// tools/kubelet.
+func Kubelet(t testing.TB) string {
+	t.Helper()
+	dir, err := cached("kubelet", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -232,6 +232,22 @@ func TestConnectionEvents(t *testing.T) {
 			t.Fatalf("no event with %q:\n%s%s", want, out, client.Output())
 		}
 	}
+	// One that is killed ends a connection at both ends.
+	count := func(parts ...string) int {
+		out, _ := as(d, 0, "events", "red")
+		return len(linesWith(out, parts...))
+	}
+	killed := d.LaunchWith(t, []string{"--nic", "red/web"}, "rping", "-c", "-a", "10.1.0.2")
+	if !harness.Poll(time.Minute, func() bool { return count(" connected", "NIC red/web") == 2 && count(" connected", "NIC red/db") == 2 }) {
+		t.Fatalf("no second connection:\n%s", killed.Output())
+	}
+	killed.End()
+	for _, nic := range []string{"NIC red/web", "NIC red/db"} {
+		if !harness.Poll(time.Minute, func() bool { return count("disconnected", nic) == 1 }) {
+			out, _ := as(d, 0, "events")
+			t.Errorf("%s: a connection whose program was killed has not ended once:\n%s", nic, out)
+		}
+	}
 	refused := d.LaunchWith(t, []string{"--nic", "red/slow"}, "rping", "-c", "-a", "10.1.0.2", "-C", "1")
 	refused.Wait(t, time.Minute)
 	if !harness.Poll(time.Minute, func() bool { return event("refused", "NIC red/slow", "no-batch-to-store") }) {

@@ -135,3 +135,32 @@ func TestMountedDirectory(t *testing.T) {
 		t.Errorf("NICs at the door of red/slow: %v, %v, want that one", list, err)
 	}
 }
+
+// TestUnusedPort: the device tree of a NIC that nobody has used is a sketch, and whoever looks at its
+// port finds one, without opening the device, in each of the ways to look.
+func TestUnusedPort(t *testing.T) {
+	harness.Need(t, "cat", "ls", "stat")
+	d := start(t, example(t))
+	awaitTrees(t, d, 5)
+	for nic, argv := range map[string][]string{
+		"red/web":  {"cat", "/sys/class/infiniband/rxe0/ports/1/gids/0"},
+		"red/db":   {"ls", "/sys/class/infiniband/rxe0/ports/1"},
+		"red/slow": {"stat", "-c", "gids %n", "/sys/class/infiniband/rxe0/ports/1/counters"},
+		"blue/web": {"sh", "-c", "cd /sys/class/infiniband/rxe0 && ls ports/1"},
+		"blue/db":  {"cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data", "/sys/class/infiniband/rxe0/ports/1/gids/0"},
+	} {
+		socket := d.rack.Socket(key(nic))
+		port := socket + ".d/sys/class/infiniband/rxe0/ports"
+		if _, err := os.Stat(port); err == nil {
+			t.Errorf("%s, which nobody has used, has a port", nic)
+		}
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(os.Environ(), "VRDMA_SOCKET="+socket, "LD_PRELOAD="+socket+".d/libvrdma.so")
+		if out := harness.Spawn(t, cmd).OK(t, minute); !strings.Contains(out, "gids") && !strings.Contains(out, ":0a01:00") {
+			t.Errorf("%s: %v printed %q", nic, argv, out)
+		}
+		if _, err := os.Stat(socket + ".d/sys/unfinished"); err == nil {
+			t.Errorf("%s is unfinished still", nic)
+		}
+	}
+}

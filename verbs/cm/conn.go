@@ -154,17 +154,21 @@ func (m *Manager) dial(ctx context.Context, to netip.AddrPort, c Config) (conn *
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.ready(connecting...); err != nil {
-		return nil, err
-	}
-	// The peer is told that we are ready.
-	if err := tell(m, abi.CMCmdAccept, &abi.CMAccept{UID: i.uid, ID: i.id}); err != nil {
-		return nil, err
+	if err := conn.confirm(); err != nil {
+		return nil, i.over(err)
 	}
 	var p abi.CMConnParam
 	abi.Decode(e.Param[:], &p)
 	conn.private = append([]byte(nil), p.PrivateData[:p.PrivateDataLen]...)
 	return conn, nil
+}
+
+// confirm makes the queue pair ready and tells the peer, who has answered.
+func (c *Conn) confirm() error {
+	if err := c.ready(connecting...); err != nil {
+		return err
+	}
+	return stale(tell(c.i.m, abi.CMCmdAccept, &abi.CMAccept{UID: c.i.uid, ID: c.i.id}))
 }
 
 // undo gives back what a connection has that was not made after all. It is deferred: what is returned
@@ -239,7 +243,7 @@ func (c *Conn) ready(states ...verbs.State) error {
 		var a abi.QPAttr
 		req := abi.CMInitQPAttr{Response: c.i.m.response(), ID: c.i.id, QPState: uint32(s)}
 		if err := exec(c.i.m, abi.CMCmdInitQPAttr, &req, &a); err != nil {
-			return err
+			return stale(err)
 		}
 		a.QPState = uint32(s)
 		a.QPAttrMask |= abi.QPMaskState

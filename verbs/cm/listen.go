@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"vrdma/internal/abi"
 	"vrdma/verbs"
@@ -138,13 +139,13 @@ func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) 
 	}
 	c.QP.Type = r.typ
 	if err := conn.prepare(&c); err != nil {
-		return nil, err
+		return nil, aborted(err)
 	}
 	if err := conn.ready(connecting...); err != nil {
-		return nil, err
+		return nil, aborted(err)
 	}
 	if err := tell(r.i.m, abi.CMCmdAccept, &abi.CMAccept{UID: r.i.uid, ConnParam: c.param(conn.qp), ID: r.i.id}); err != nil {
-		return nil, err
+		return nil, aborted(stale(err))
 	}
 	if r.typ == verbs.UD {
 		return conn, nil
@@ -153,4 +154,12 @@ func (r *Request) accept(ctx context.Context, c Config) (conn *Conn, err error) 
 		return nil, err
 	}
 	return conn, nil
+}
+
+// aborted is the error of answering a request, as accept(2) has it if the peer has given it up.
+func aborted(err error) error {
+	if errors.Is(err, errStale) {
+		return syscall.ECONNABORTED
+	}
+	return err
 }

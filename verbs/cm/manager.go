@@ -81,6 +81,8 @@ func advice(err error) string {
 		return "nobody answers at that address"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nobody listens at that port, or the peer refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNABORTED):
+		return "the peer has gone, or did not wait as long: try again"
 	}
 	return ""
 }
@@ -122,6 +124,7 @@ type identifier struct {
 	uid    uint64
 	events chan abi.CMEventResp // of the few that are waited for, in order
 	gone   chan struct{}        // closed when the connection has ended
+	why    error                // set before gone is closed
 	once   sync.Once
 	left   sync.Once
 	ending func() // guarded by Manager.idMu; called at the end of the connection; nil: nobody wants to know
@@ -155,8 +158,13 @@ func (m *Manager) adopt(i *identifier) {
 	m.ids[i.id], m.uids[i.uid] = i, i
 }
 
-// end says that the connection is over.
-func (i *identifier) end() { i.once.Do(func() { close(i.gone) }) }
+// end says that the connection is over, and why.
+func (i *identifier) end(why error) {
+	i.once.Do(func() {
+		i.why = why
+		close(i.gone)
+	})
+}
 
 // destroy gives it back.
 func (i *identifier) destroy() (err error) {
@@ -170,7 +178,7 @@ func (i *identifier) destroy() (err error) {
 		if errors.Is(err, verbs.ErrClosed) || errors.Is(err, verbs.ErrGone) {
 			err = nil
 		}
-		i.end()
+		i.end(verbs.ErrClosed)
 	})
 	return err
 }
@@ -180,7 +188,7 @@ func (m *Manager) read() {
 	defer func() {
 		m.idMu.Lock()
 		for _, i := range m.ids {
-			i.end()
+			i.end(verbs.ErrClosed)
 		}
 		m.idMu.Unlock()
 		close(m.ended)
@@ -217,7 +225,7 @@ func (m *Manager) dispatch(e *abi.CMEventResp) {
 		m.drop(e.ID)
 	case i == nil:
 	case e.Event == abi.CMEventDisconnected || e.Event == abi.CMEventTimewaitExit || e.Event == abi.CMEventDeviceRemoval:
-		if i.end(); ending != nil {
+		if i.end(syscall.ECONNRESET); ending != nil {
 			ending()
 		}
 	default:
@@ -248,7 +256,7 @@ func (i *identifier) next(ctx context.Context) (abi.CMEventResp, error) {
 	case e := <-i.events:
 		return e, nil
 	case <-i.gone:
-		return abi.CMEventResp{}, verbs.ErrClosed
+		return abi.CMEventResp{}, i.why
 	case <-ctx.Done():
 		return abi.CMEventResp{}, ctx.Err()
 	}
@@ -261,6 +269,35 @@ func (i *identifier) expect(ctx context.Context, want uint32) (abi.CMEventResp, 
 		err = failure(&e)
 	}
 	return e, err
+}
+
+// errStale is what rdma_cm says of a connection that is not what it was: the peer has given it up
+// meanwhile, as one does that has waited too long for us.
+var errStale = fmt.Errorf("the connection is gone: %w", syscall.EINVAL)
+
+// stale is the error of a command that is right unless the connection is gone.
+func stale(err error) error {
+	if errors.Is(err, syscall.EINVAL) {
+		return errStale
+	}
+	return err
+}
+
+// over is err, or why a connection is gone that the peer had answered. The event that says so is there, or
+// will be in a moment.
+func (i *identifier) over(err error) error {
+	if !errors.Is(err, errStale) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	switch e, why := i.next(ctx); {
+	case why == nil:
+		return failure(&e)
+	case ctx.Err() == nil:
+		return why
+	}
+	return syscall.ECONNRESET
 }
 
 // A RejectedError says that the peer refused the connection.

@@ -153,6 +153,9 @@ func (c *Conn) begin(conn *cm.Conn) error {
 	c.promised = c.peer.credits
 	c.where = append(make([]area, 0, sgls), c.peer.data)
 	c.entry = 1
+	if !c.p.keep(c) {
+		return verbs.ErrClosed
+	}
 	return nil
 }
 
@@ -398,10 +401,19 @@ func (c *Conn) finish(what uint32) {
 
 // Close implements net.Conn. What was written before has left when it returns.
 func (c *Conn) Close() error {
+	c.p.forget(c)
+	if err := c.end(true); err != nil {
+		return c.fault("close", err)
+	}
+	return nil
+}
+
+// end ends the connection and frees what it has; orderly: the peer is told, and what was written leaves.
+func (c *Conn) end(orderly bool) error {
 	err := net.ErrClosed
 	c.closed.Do(func() {
 		c.mu.Lock()
-		if !c.gone {
+		if orderly && !c.gone {
 			c.noWrite = true
 			c.finish(controlDisconnect)
 			limit := newDeadline()
@@ -415,10 +427,7 @@ func (c *Conn) Close() error {
 		c.mu.Unlock()
 		err = errors.Join(c.cm.Close(), c.cq.Close(), c.mr.Close(), c.growth.close())
 	})
-	if err != nil && c.cm != nil {
-		return c.fault("close", err)
-	}
-	return nil
+	return err
 }
 
 // errTimeout is what a deadline gives.

@@ -39,6 +39,9 @@ type Provider struct {
 	pd  *verbs.PD
 	m   *cm.Manager
 	cfg Config
+
+	mu    sync.Mutex
+	conns map[*Conn]struct{} // guarded by mu: those that are open; nil: closed
 }
 
 // Open opens a device for connections.
@@ -48,7 +51,7 @@ func Open(ctx context.Context, o verbs.Options, c Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{dev: dev, cfg: c}
+	p := &Provider{dev: dev, cfg: c, conns: make(map[*Conn]struct{})}
 	if p.pd, err = dev.AllocPD(); err == nil {
 		p.m, err = cm.New(dev)
 	}
@@ -59,8 +62,36 @@ func Open(ctx context.Context, o verbs.Options, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close ends all of its connections and listeners.
-func (p *Provider) Close() error { return errors.Join(p.m.Close(), p.dev.Close()) }
+// Close ends all of its connections and listeners, and frees what they have. Conns that are open break off:
+// what was written last may not arrive.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns = nil
+	p.mu.Unlock()
+	err := errors.Join(p.m.Close(), p.dev.Close())
+	for c := range conns {
+		c.end(false)
+	}
+	return err
+}
+
+// keep notes an open connection; false: there will be none any more.
+func (p *Provider) keep(c *Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns == nil {
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Provider) forget(c *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}
 
 // network is what addresses are of.
 const network = "rdma"

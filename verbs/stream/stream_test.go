@@ -292,3 +292,61 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations for two messages", n)
 	}
 }
+
+// TestProviderClose closes providers whose connections are open, idle and in use: they break off, and
+// nothing of them is left.
+func TestProviderClose(t *testing.T) {
+	socket := testdaemon.Spawn(t)
+	// Without a cleanup of the test's, which would hold it: what is mapped goes with the last who has it.
+	open := func() *stream.Provider {
+		p, err := stream.Open(t.Context(), verbs.Options{Socket: socket}, stream.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	round := func() {
+		a, b := open(), open()
+		var wg sync.WaitGroup
+		var idle net.Conn
+		for range 4 {
+			client, server, err := pipe(a, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			idle = server
+			wg.Go(func() { // until the provider is closed
+				for b := make([]byte, 64<<10); ; {
+					if _, err := client.Write(b); err != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() { io.Copy(io.Discard, server) })
+		}
+		client, _, err := pipe(a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(a.Close(), b.Close()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		if _, err := client.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("wrote to a connection of a closed provider: %v", err)
+		}
+		if err := idle.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("closed a connection of a closed provider: %v", err)
+		}
+		if _, err := a.Dial(t.Context(), "127.0.0.1:1"); err == nil {
+			t.Fatal("dialed with a closed provider")
+		}
+	}
+	round()
+	before := testdaemon.Holdings()
+	before.Goroutines += 2 // the test's own, for a moment
+	for range 5 {
+		round()
+	}
+	testdaemon.Settles(t, before)
+}

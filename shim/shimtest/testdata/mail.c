@@ -157,6 +157,23 @@ static void full(void)
 	echoes(device, 1, 100);
 }
 
+/* What is sure has happened before the next command, once, however it came to the daemon. */
+static void sure(void)
+{
+	uint64_t sum = 0;
+	for (uint64_t i = 0; i < 3000; i++) {
+		CHECK(call(device, CMD_ADD, i & ~1ull, i, NULL) == 0);
+		sum += i;
+		if (i % 7 == 0)
+			CHECK(call(device, CMD_ADD, i | 1, i, NULL) == EPERM);
+		if (i % 20 < 3 || i % 100 > 80) /* in between there are more than fit */
+			CHECK(ask(device, CMD_SUM, 0) == sum);
+		if (i % 500 == 0)
+			usleep(1000); /* the mailbox may be shut meanwhile */
+	}
+	CHECK(ask(device, CMD_SUM, 0) == sum);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -166,7 +183,7 @@ int main(int argc, char **argv)
 	} modes[] = {
 		{"alone", alone, false}, {"threads", threads, false}, {"forks", forks, true},
 		{"vforks", vforks, true}, {"clones", clones, true}, {"stopped", stopped, false},
-		{"full", full, false},
+		{"full", full, false}, {"sure", sure, false}, {"told", sure, false},
 	};
 	device = open_device();
 	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {

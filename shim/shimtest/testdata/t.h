@@ -55,6 +55,8 @@ enum {
 	CMD_SYNCS = 208, /* stores the number of SYNC requests */
 	CMD_DATA = 209,  /* stores how many bytes the memfd holds */
 	CMD_REFUSE = 210, /* the next REG_MR fails with ENOMEM */
+	CMD_ADD = 211,    /* adds arg2; arg is a handle: an odd one has EPERM, an even one is sure */
+	CMD_SUM = 212,    /* of all that was added */
 };
 
 struct command {

@@ -75,6 +75,7 @@ type Daemon struct {
 // A process is this program to a daemon: its devices share their memory's file.
 type process struct {
 	socket  string
+	made    chan struct{} // closed when session is there, or will not be
 	session *protocol.Session
 	users   int // guarded by processes.mu
 }
@@ -86,27 +87,66 @@ var processes struct {
 	at map[string]*process
 }
 
+// joinProcess finds the process to a daemon, or makes it. Nobody but those who want the same daemon waits
+// for one that does not answer.
 func joinProcess(ctx context.Context, socket string) (*process, error) {
+	for {
+		processes.mu.Lock()
+		p := processes.at[socket]
+		if p == nil {
+			p = &process{socket: socket, made: make(chan struct{}), users: 1}
+			if processes.at == nil {
+				processes.at = make(map[string]*process)
+			}
+			processes.at[socket] = p
+			processes.mu.Unlock()
+			if err := p.dial(ctx); err != nil {
+				return nil, err
+			}
+			return p, nil
+		}
+		processes.mu.Unlock()
+		select {
+		case <-p.made:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no vrdma daemon answers: %w", ctx.Err())
+		}
+		if p.join() {
+			return p, nil
+		}
+	}
+}
+
+// join counts one more user in; false: it is of no use any more, another has to be made.
+func (p *process) join() bool {
 	processes.mu.Lock()
 	defer processes.mu.Unlock()
-	if p := processes.at[socket]; p != nil && !p.gone() {
-		p.users++
-		return p, nil
+	if processes.at[p.socket] != p {
+		return false
 	}
-	s, err := protocol.DialContext(ctx, socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
-	if err != nil {
-		return nil, err
+	if p.gone() {
+		delete(processes.at, p.socket)
+		return false
 	}
-	if len(s.Files) != 1 {
+	p.users++
+	return true
+}
+
+// dial connects it. What fails is forgotten: those who wait try themselves.
+func (p *process) dial(ctx context.Context) error {
+	s, err := protocol.DialContext(ctx, p.socket, protocol.Hello{Kind: protocol.KindProcess, Program: program(), Label: os.Getenv("VRDMA_TRACE")})
+	if err == nil && len(s.Files) != 1 {
+		err = fmt.Errorf("the daemon sent %d descriptors for a process, not one", len(s.Files))
 		s.Close()
-		return nil, fmt.Errorf("the daemon sent %d descriptors for a process, not one", len(s.Files))
 	}
-	p := &process{socket: socket, session: s, users: 1}
-	if processes.at == nil {
-		processes.at = make(map[string]*process)
+	processes.mu.Lock()
+	defer processes.mu.Unlock()
+	if err != nil {
+		delete(processes.at, p.socket)
 	}
-	processes.at[socket] = p
-	return p, nil
+	p.session = s
+	close(p.made)
+	return err
 }
 
 // gone reports whether the daemon has hung up: it says nothing on this connection while it lives.
@@ -229,13 +269,13 @@ func (d *Daemon) Ring(at *abi.MMInfo) (Mapped, bool, error) {
 // RingBell is what shim/protocol.h says under "Doorbell page".
 func (d *Daemon) RingBell(qp uint32, command []byte) error {
 	bit := qp % protocol.DoorbellBits
-	if Shared64(d.arena.Mem, protocol.DoorbellReady+int(bit/64*8)).Load()>>(bit%64)&1 == 0 {
+	if protocol.Shared64(d.arena.Mem, protocol.DoorbellReady+int(bit/64*8)).Load()>>(bit%64)&1 == 0 {
 		return syscall.EAGAIN // the daemon wants to be asked
 	}
-	Shared64(d.arena.Mem, protocol.DoorbellBitmap+int(bit/64*8)).Or(1 << (bit % 64))
-	Shared64(d.arena.Mem, protocol.DoorbellSummary+int(bit/4096*8)).Or(1 << (bit / 64 % 64))
-	Shared32(d.arena.Mem, protocol.DoorbellAny).Store(1)
-	armed := Shared32(d.arena.Mem, protocol.DoorbellArmed)
+	protocol.Shared64(d.arena.Mem, protocol.DoorbellBitmap+int(bit/64*8)).Or(1 << (bit % 64))
+	protocol.Shared64(d.arena.Mem, protocol.DoorbellSummary+int(bit/4096*8)).Or(1 << (bit / 64 % 64))
+	protocol.Shared32(d.arena.Mem, protocol.DoorbellAny).Store(1)
+	armed := protocol.Shared32(d.arena.Mem, protocol.DoorbellArmed)
 	if armed.Load() != 0 && armed.Swap(0) != 0 {
 		_, err := d.bell.Write(one[:])
 		return err
@@ -247,10 +287,10 @@ func (d *Daemon) RingBell(qp uint32, command []byte) error {
 var one = [8]byte{1}
 
 func (d *Daemon) Arm(cq uint32, solicited bool) bool {
-	if cq >= protocol.ArmCQs || Shared32(d.arena.Mem, protocol.ArmByCommand).Load() != 0 {
+	if cq >= protocol.ArmCQs || protocol.Shared32(d.arena.Mem, protocol.ArmByCommand).Load() != 0 {
 		return false
 	}
-	word := Shared32(d.arena.Mem, protocol.ArmWords+int(cq)*protocol.ArmStride)
+	word := protocol.Shared32(d.arena.Mem, protocol.ArmWords+int(cq)*protocol.ArmStride)
 	if word.Load()&protocol.ArmReady == 0 {
 		return false
 	}

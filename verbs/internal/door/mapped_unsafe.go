@@ -1,7 +1,6 @@
 package door
 
 import (
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -58,14 +57,3 @@ func (m *Mapped) Unmap() {
 
 // AddressOf is where a slice begins.
 func AddressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
-
-// Shared32 and Shared64 are words that the device reads or writes as well.
-func Shared32(b []byte, off int) *atomic.Uint32 {
-	_ = b[off+3]
-	return (*atomic.Uint32)(unsafe.Pointer(&b[off]))
-}
-
-func Shared64(b []byte, off int) *atomic.Uint64 {
-	_ = b[off+7]
-	return (*atomic.Uint64)(unsafe.Pointer(&b[off]))
-}

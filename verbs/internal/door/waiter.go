@@ -59,14 +59,14 @@ func (d *Daemon) GiveWay(w *Waiter, first bool) {
 
 // here reports whether the daemon is awake, on our processor, and would wake us.
 func (d *Daemon) here() bool {
-	on := Shared32(d.arena.Mem, protocol.DoorbellCPU).Load()
-	return on != 0 && Shared32(d.arena.Mem, protocol.DoorbellArmed).Load() == 0 && on-1 == processor()
+	on := protocol.Shared32(d.arena.Mem, protocol.DoorbellCPU).Load()
+	return on != 0 && protocol.Shared32(d.arena.Mem, protocol.DoorbellArmed).Load() == 0 && on-1 == processor()
 }
 
 // rest announces a sleep, and the next time sleeps until the daemon has written a completion.
 // shim/protocol.h has the rules.
 func (d *Daemon) rest(w *Waiter) {
-	waiting := Shared32(d.arena.Mem, protocol.DoorbellWaiting)
+	waiting := protocol.Shared32(d.arena.Mem, protocol.DoorbellWaiting)
 	if !w.announced {
 		w.announced, w.word = true, waiting.Or(protocol.WaitAnnounced)|protocol.WaitAnnounced
 		return

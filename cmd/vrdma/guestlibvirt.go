@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/vm"
+	"vrdma/internal/vmagent"
+)
+
+func guestLibvirtCommand(o *options) *cobra.Command {
+	var q qemu
+	c := &cobra.Command{
+		Use:   "libvirt NIC",
+		Short: "print what a domain of libvirt needs for a NIC",
+		Long: `Prints parts of a domain's XML that give it the NIC, each with where it belongs: memory that is
+shared with the daemon, the network card, and the ports for vrdma guest agent if the daemon
+was started with --guest NIC.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			e, err := o.guestEnd(args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(c.OutOrStdout(), q.xml(e))
+			return err
+		},
+	}
+	c.Flags().IntVar(&q.queues, "queues", 1, "pairs of queues of the network card, 8 at most: as many as the domain has processors")
+	c.Flags().BoolVar(&q.tcg, "tcg", false, "the domain is emulated (type qemu): without it QEMU 7.2 ends itself there")
+	return c
+}
+
+// xml is args for libvirt.
+func (q *qemu) xml(e guestEnd) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	source := func(mode, path string) string {
+		return fmt.Sprintf("<source %s path='%s'><reconnect enabled='yes' timeout='1'/></source>", mode, xmlText.Replace(path))
+	}
+	line("<!-- into <domain> -->")
+	line("<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>")
+	line("<!-- into <devices> -->")
+	line("<interface type='vhostuser'>")
+	if e.nic.MAC != "" {
+		line("  <mac address='%s'/>", e.nic.MAC)
+	}
+	line("  " + source("type='unix' mode='client'", e.card))
+	line("  <model type='virtio'/>")
+	if q.queues > 1 && e.nic.MAC != "" {
+		line("  <driver queues='%d'/>", q.queues)
+	}
+	if e.nic.MTU != 0 {
+		line("  <mtu size='%d'/>", e.nic.MTU)
+	}
+	line("  <alias name='ua-vrdma'/>")
+	line("</interface>")
+	if e.dir != "" {
+		for _, p := range []struct{ socket, name string }{{vm.LineSocket, vmagent.LinePort}, {vm.BellSocket, vmagent.BellPort}} {
+			line("<channel type='unix'>%s<target type='virtio' name='%s'/></channel>", source("mode='connect'", filepath.Join(e.dir, p.socket)), p.name)
+		}
+	}
+	if q.tcg {
+		line("<!-- into <domain>, whose first line is <domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->")
+		line("<qemu:override><qemu:device alias='ua-vrdma'><qemu:frontend><qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend></qemu:device></qemu:override>")
+	}
+	return b.String()
+}
+
+var xmlText = strings.NewReplacer("&", "&amp;", "<", "&lt;", "'", "&apos;")

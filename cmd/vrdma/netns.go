@@ -1,0 +1,18 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/netns"
+)
+
+// netnsCommand is the helper of package netns, which a daemon starts inside of a container's namespaces.
+func netnsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    netns.Command + " KINDS",
+		Short:  "make sockets in a network namespace, for the daemon that starts it",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE:   func(_ *cobra.Command, args []string) error { return netns.Serve(args[0]) },
+	}
+}

@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"vrdma/internal/experiment"
+)
+
+// An agent is vrdma on another machine or in a guest, at the other end of a line: it is asked, a line of
+// JSON each, and answers, another one. Everything that it started ends with the line.
+//
+//	here                                     there
+//	Instrument ──▶ agent ══ ssh, serial ══▶ ServeAgent ──▶ daemon, servers; in a guest: an Instrument
+type agent struct {
+	vrdma, socket string // where the product and its daemon are there
+
+	mu   sync.Mutex // one question at a time
+	to   io.Writer
+	from *bufio.Reader
+	end  func() // ends the line
+}
+
+// A question has one of its fields.
+type question struct {
+	// Measure: run this cell.
+	Measure *experiment.Cell `json:"measure,omitempty"`
+	Seconds int              `json:"seconds,omitempty"`
+	// Daemon: start one with these addresses.
+	Daemon []string `json:"daemon,omitempty"`
+	// Serve: start a server, in this way, and say when it is ready.
+	Serve []string `json:"serve,omitempty"`
+	Way   string   `json:"way,omitempty"`
+	Port  int      `json:"port,omitempty"`
+	// Used: the processor time of a server. End: end one.
+	Used   int           `json:"used,omitempty"`
+	End    int           `json:"end,omitempty"`
+	Moment time.Duration `json:"moment,omitempty"`
+	Asked  bool          `json:"asked,omitempty"`
+	// Look: what the device has sent and the daemon has used.
+	Look bool `json:"look,omitempty"`
+}
+
+// A reply is to a question.
+type reply struct {
+	Error       string                  `json:"error,omitempty"`
+	Measurement *experiment.Measurement `json:"measurement,omitempty"`
+	Server      int                     `json:"server,omitempty"`
+	Seconds     float64                 `json:"seconds,omitempty"` // of processor time
+	Said        string                  `json:"said,omitempty"`
+	Bytes       uint64                  `json:"bytes,omitempty"`
+	Daemon      float64                 `json:"daemon,omitempty"`
+	Vrdma       string                  `json:"vrdma,omitempty"`
+	Socket      string                  `json:"socket,omitempty"`
+}
+
+// mostReply is how long a reply may be: a tool's output is in it.
+const mostReply = 4 << 20
+
+// ask asks and waits for the answer.
+func (a *agent) ask(ctx context.Context, q question) (r reply, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	stop := context.AfterFunc(ctx, a.end)
+	defer stop()
+	text, err := json.Marshal(q)
+	if err != nil {
+		return r, err
+	}
+	if _, err := a.to.Write(append(text, '\n')); err != nil {
+		return r, fmt.Errorf("the other machine is gone: %w", err)
+	}
+	return a.read(ctx)
+}
+
+// read reads an answer. What is no JSON is a message of the other machine's, and left out.
+func (a *agent) read(ctx context.Context) (r reply, err error) {
+	for {
+		line, err := readLine(a.from)
+		if err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return r, fmt.Errorf("the other machine does not answer: %w", err)
+		}
+		if len(line) == 0 || line[0] != '{' {
+			continue
+		}
+		if err := json.Unmarshal(line, &r); err != nil {
+			return r, fmt.Errorf("the other machine said something else than JSON: %w", err)
+		}
+		if r.Error != "" {
+			return r, errors.New(r.Error)
+		}
+		return r, nil
+	}
+}
+
+// readLine reads a line of at most mostReply bytes.
+func readLine(from *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := from.ReadSlice('\n')
+		if line = append(line, part...); len(line) > mostReply {
+			return nil, fmt.Errorf("a line of more than %d bytes", mostReply)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+// measure has a cell measured there.
+func (a *agent) measure(ctx context.Context, c experiment.Cell, seconds int) (experiment.Measurement, error) {
+	r, err := a.ask(ctx, question{Measure: &c, Seconds: seconds})
+	if err != nil || r.Measurement == nil {
+		return experiment.Measurement{}, errors.Join(err, ctx.Err())
+	}
+	return *r.Measurement, nil
+}
+
+func (a *agent) look(ctx context.Context) (reply, error) { return a.ask(ctx, question{Look: true}) }
+
+// serve starts a server there.
+func (a *agent) serve(ctx context.Context, w way, port int, argv []string) (server, error) {
+	r, err := a.ask(ctx, question{Serve: argv, Way: w.name, Port: port})
+	if err != nil {
+		return nil, err
+	}
+	return &farServer{a: a, id: r.Server}, nil
+}
+
+// A farServer is a server on another machine.
+type farServer struct {
+	a     *agent
+	id    int
+	once  sync.Once
+	said  string
+	spent time.Duration
+}
+
+func (s *farServer) used() (time.Duration, error) {
+	r, err := s.a.ask(context.Background(), question{Used: s.id})
+	return time.Duration(r.Seconds * float64(time.Second)), err
+}
+
+func (s *farServer) end(moment time.Duration, asked bool) (string, time.Duration) {
+	s.once.Do(func() {
+		r, err := s.a.ask(context.Background(), question{End: s.id, Moment: moment, Asked: asked})
+		s.said, s.spent = r.Said, time.Duration(r.Seconds*float64(time.Second))
+		if err != nil {
+			s.said = err.Error()
+		}
+	})
+	return s.said, s.spent
+}
+
+// A servant answers the questions of an agent.
+type servant struct {
+	lab     *Lab
+	in      *Instrument
+	daemon  *daemon
+	servers []server
+}
+
+// ServeAgent answers questions until the line ends. device is one of the kernel's, for a guest; it may be
+// empty.
+func ServeAgent(ctx context.Context, lab *Lab, from io.Reader, to io.Writer, device string) error {
+	s := &servant{lab: lab, in: &Instrument{Lab: lab, Device: device}}
+	defer s.close()
+	out := json.NewEncoder(to)
+	if err := out.Encode(reply{Vrdma: lab.Vrdma, Socket: lab.Here.Socket}); err != nil {
+		return err
+	}
+	in := bufio.NewReader(from)
+	for {
+		line, err := readLine(in)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var q question
+		r := reply{}
+		if err = json.Unmarshal(line, &q); err == nil {
+			r, err = s.answer(ctx, q)
+		}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		if err := out.Encode(r); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *servant) close() {
+	for _, one := range s.servers {
+		one.end(0, false)
+	}
+	s.in.Close()
+	if s.daemon != nil {
+		s.daemon.stop()
+	}
+}
+
+func (s *servant) answer(ctx context.Context, q question) (r reply, err error) {
+	switch {
+	case q.Measure != nil:
+		c := *q.Measure
+		c.Setting = experiment.Host // which the guest is for itself
+		m, err := s.in.Measure(ctx, c, q.Seconds)
+		return reply{Measurement: &m}, err
+	case q.Daemon != nil:
+		if s.daemon == nil {
+			s.daemon, err = s.lab.Here.Start(ctx, q.Daemon...)
+		}
+		return r, err
+	case q.Serve != nil:
+		w, known := waysByName[q.Way]
+		if !known {
+			return r, fmt.Errorf("there is no way %q: the two vrdma differ", q.Way)
+		}
+		one, err := s.lab.Here.serve(ctx, w, q.Port, q.Serve)
+		if err != nil {
+			return r, err
+		}
+		s.servers = append(s.servers, one)
+		return reply{Server: len(s.servers)}, nil
+	case q.Used > 0 && q.Used <= len(s.servers):
+		used, err := s.servers[q.Used-1].used()
+		return reply{Seconds: used.Seconds()}, err
+	case q.End > 0 && q.End <= len(s.servers):
+		said, used := s.servers[q.End-1].end(q.Moment, q.Asked)
+		return reply{Said: said, Seconds: used.Seconds()}, nil
+	case q.Look && s.daemon != nil:
+		if r.Bytes, err = s.lab.Here.sent(ctx); err != nil {
+			return r, err
+		}
+		used, err := s.daemon.cpu()
+		r.Daemon = used.Seconds()
+		return r, err
+	}
+	return r, errors.New("a question that nobody knows: the two vrdma differ")
+}

@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vrdma/internal/experiment"
+)
+
+// bound says how fast a cell's path can be at most: the wire where the link has a rate, else a copy in
+// this machine's memory, which every byte needs once at least.
+func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
+	if _, has := m.Values[experiment.Bandwidth]; !has {
+		return
+	}
+	if rate := bits(c.Rate); rate > 0 {
+		m.Limit, m.LimitOf = rate/8*payload(c, m.MTU), "the link of "+c.Rate+", without headers"
+		return
+	}
+	if c.Setting == experiment.Remote {
+		return // a wire that nobody told us of
+	}
+	if in.limit == 0 {
+		in.limit = copyRate(200 * time.Millisecond)
+	}
+	m.Limit, m.LimitOf = in.limit, fmt.Sprintf("a copy in memory by %d processors, measured in this run", runtime.NumCPU())
+}
+
+// bits are those a second of a rate such as 1gbit.
+func bits(rate string) float64 {
+	for suffix, unit := range map[string]float64{"kbit": 1e3, "mbit": 1e6, "gbit": 1e9} {
+		if digits, found := strings.CutSuffix(rate, suffix); found {
+			n, err := strconv.ParseFloat(digits, 64)
+			if err == nil {
+				return n * unit
+			}
+		}
+	}
+	return 0
+}
+
+// payload is the share of a wire's bytes that is not header: RoCEv2 over IPv4 with preamble, checksum and
+// gap has 82 bytes a packet, TCP with timestamps 90.
+func payload(c experiment.Cell, pathMTU int) float64 {
+	const roce, tcp, ip = 82.0, 90.0, 52.0
+	if c.Transport == experiment.TCP || c.Transport == experiment.Overlay {
+		segment := float64(c.MTU) - ip
+		return segment / (segment + tcp)
+	}
+	mtu := float64(pathMTU)
+	if mtu == 0 {
+		mtu = 4096
+	}
+	if n := float64(c.Size); n > 0 {
+		return n / (n + roce*math.Ceil(n/mtu))
+	}
+	return mtu / (mtu + roce)
+}
+
+// copyRate is how many bytes a second all processors together copy, between buffers that no cache holds.
+func copyRate(long time.Duration) float64 {
+	const size, chunk = 64 << 20, 64 << 10
+	var total atomic.Int64
+	var all sync.WaitGroup
+	var ready sync.WaitGroup
+	start := make(chan struct{})
+	for range runtime.NumCPU() {
+		ready.Add(1)
+		all.Go(func() {
+			from, to := make([]byte, size), make([]byte, size)
+			for i := 0; i < size; i += 4096 {
+				from[i], to[i] = 1, 1
+			}
+			ready.Done()
+			<-start
+			for end, at := time.Now().Add(long), 0; time.Now().Before(end); at = (at + chunk) % size {
+				copy(to[at:at+chunk], from[at:at+chunk])
+				total.Add(chunk)
+			}
+		})
+	}
+	ready.Wait()
+	begin := time.Now()
+	close(start)
+	all.Wait()
+	return float64(total.Load()) / time.Since(begin).Seconds()
+}

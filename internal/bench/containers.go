@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+// A box is a container of an engine's, or namespaces that stand for one.
+type box struct {
+	host  *Host
+	net   []string // what a command is run with to be in its network
+	pid   int
+	close func()
+}
+
+// inContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
+// tenant they have.
+func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
+	l := in.Lab
+	l.wires++
+	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("c%d", l.wires)), IP: "127.0.0.1"}
+	d, err := base.Start(ctx, "--network=false", "--store", base.Socket+".db")
+	if err != nil {
+		return nil, err
+	}
+	var boxes []*box
+	stop := func() {
+		for _, b := range boxes {
+			b.close()
+		}
+		d.stop()
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	file := base.Socket + ".yaml"
+	if err := os.WriteFile(file, []byte(containerObjects), 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
+		return nil, err
+	}
+	label := "containers of podman"
+	start := func(i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
+	if _, err := exec.LookPath("podman"); err != nil {
+		label = "network namespaces instead of containers: there is no podman"
+		var first *space
+		start = func(i int, name string) (*box, error) { return l.namespaceBox(ctx, base, &first, i, name) }
+	}
+	for i, name := range []string{"a", "b"} {
+		b, err := start(i, name)
+		if err != nil {
+			return nil, err
+		}
+		boxes = append(boxes, b)
+	}
+	if err := l.join(ctx, boxes, c); err != nil {
+		return nil, err
+	}
+	return &place{route: Route{Server: boxes[1].host, Client: boxes[0].host}, daemons: []*daemon{d}, close: stop, label: label}, nil
+}
+
+// containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
+// so that tools which use rdma_cm find the same host as those which use TCP.
+const containerObjects = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
+---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: net, tenant: bench}, spec: {subnets: [10.98.0.0/24]}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: a, tenant: bench}, spec: {network: net, address: 10.98.0.1}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: bench}, spec: {network: net, address: 10.98.0.2}}
+`
+
+// namespaceBox is a box without an engine.
+func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int, name string) (*box, error) {
+	var s *space
+	var err error
+	if *first == nil {
+		s, err = l.newSpace(ctx)
+		*first = s
+	} else {
+		s, err = l.beside(ctx, *first)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), enter: s.enter(), pid: s.holder.Process.Pid}
+	return &box{host: h, net: s.enter(), pid: s.holder.Process.Pid, close: s.close}, nil
+}
+
+// podman starts a container that waits, with the mounts that vrdma nic args prints. Programs are run in its
+// namespaces from outside, so that the kernel says what each of them took.
+func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string) (*box, error) {
+	l := in.Lab
+	args, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket)
+	if err != nil {
+		return nil, err
+	}
+	root := in.Rootfs
+	if root == "" {
+		root = "/:O" // this machine's own programs, and nothing written to it
+	}
+	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
+	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
+	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {
+		return nil, fmt.Errorf("no container: %w; give another root directory with --rootfs", err)
+	}
+	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
+	out, err := l.Run(ctx, "podman", "inspect", "--format", "{{.State.Pid}}", id)
+	if err == nil {
+		_, err = fmt.Sscan(out, &b.pid)
+	}
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	at := fmt.Sprint(b.pid)
+	b.net = []string{"nsenter", "--target", at, "--net", "--"}
+	enter := []string{"nsenter", "--target", at, "--mount", "--net", "--pid", "--ipc", "--uts", "--root", "--wd", "--"}
+	b.host = &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), enter: enter, pid: b.pid, box: id}
+	return b, nil
+}
+
+// join makes a link between two boxes.
+func (l *Lab) join(ctx context.Context, boxes []*box, c experiment.Cell) error {
+	size := fmt.Sprint(c.MTU)
+	in := func(b *box, argv ...string) []string { return append(b.net[:len(b.net):len(b.net)], argv...) }
+	commands := [][]string{in(boxes[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(boxes[1].pid))}
+	for _, b := range boxes {
+		commands = append(commands,
+			in(b, "ip", "address", "add", b.host.IP+"/24", "dev", "eth0"),
+			in(b, "ip", "link", "set", "eth0", "up"))
+		if c.Rate != "" {
+			commands = append(commands, in(b, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", c.Rate, "burst", "256kb", "latency", "200ms", "overhead", "24"))
+		}
+	}
+	for _, argv := range commands {
+		if _, err := l.Run(ctx, argv...); err != nil {
+			return fmt.Errorf("no link between containers: %w; %s", err, l.remedy())
+		}
+	}
+	return nil
+}

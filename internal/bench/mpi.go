@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+// mpirun is the command of a run of Open MPI: the first rank, and every second one, on the client's
+// host, the others on the server's. Over verbs UCX carries the messages, and nothing else may.
+func mpirun(j *job, ranks int, program ...string) []string {
+	argv := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(ranks), "--map-by", "node"}
+	carrier, eth := "", "lo"
+	if j.route.Client != j.route.Server {
+		half := strconv.Itoa((ranks + 1) / 2)
+		argv = append(argv, "--host", j.route.Client.IP+":"+half+","+j.route.Server.IP+":"+half, "--mca", "plm_rsh_agent", j.dir)
+		eth = j.route.Client.link()
+	}
+	switch j.cell.Transport {
+	case experiment.Verbs:
+		argv = append(argv, "--mca", "pml", "ucx", "--mca", "osc", "ucx", "--mca", "btl", "^openib,vader,tcp")
+		carrier = "rc_v,self"
+		for _, v := range []string{"UCX_TLS=" + carrier, "UCX_NET_DEVICES=" + ourDevice + ":1", "UCX_LOG_LEVEL=error"} {
+			argv = append(argv, "-x", v)
+		}
+	default:
+		argv = append(argv, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", eth)
+	}
+	return append(argv, program...)
+}
+
+// prepareMPI writes what starts ranks on the other host, as ssh would: it is given the host and a command.
+func prepareMPI(_ context.Context, l *Lab, j *job) error {
+	if j.route.Client == j.route.Server {
+		return nil
+	}
+	if j.route.Server.far != nil || j.route.Server.box != "" {
+		return fmt.Errorf("Open MPI is not started in setting %s by this version: mpirun would need ssh there", j.cell.Setting)
+	}
+	side := j.route.Server.At
+	if j.cell.Transport == experiment.Verbs {
+		side = j.route.Server.Under
+	}
+	var words []string
+	for _, w := range side("sh", "-c") {
+		words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+	}
+	j.dir = filepath.Join(l.Dir, fmt.Sprintf("rsh-%s-%s", filepath.Base(j.route.Server.Socket), j.cell.Transport))
+	return os.WriteFile(j.dir, []byte("#!/bin/sh\nshift\nexec "+strings.Join(words, " ")+" \"$*\"\n"), 0o755)
+}
+
+// mpiWay: mpirun gives its ranks the device; nobody listens.
+func mpiWay(c experiment.Cell) way {
+	if c.Transport == experiment.Verbs {
+		return device
+	}
+	return plain
+}
+
+// mpiNetpipeDriver is NetPIPE over Open MPI.
+var mpiNetpipeDriver = driver{
+	commands: func(j *job) (server, client []string) {
+		return nil, mpirun(j, 2, append([]string{"NPopenmpi", "-o", "/dev/stdout"}, netpipeArgs(j)...)...)
+	},
+	parse: parseNetpipe, way: mpiWay, prepare: prepareMPI,
+}
+
+// mpiTransferDriver sends as many bytes as the cell's size from each rank of one host to one of the other's.
+var mpiTransferDriver = driver{
+	commands: func(j *job) (server, client []string) {
+		return nil, mpirun(j, 2*j.cell.Pairs, j.program, j.size())
+	},
+	parse: func(j *job, output, _ string) (printed, error) {
+		return parseTransfers(output, j.cell.Pairs, int64(j.cell.Size))
+	},
+	way: mpiWay,
+	prepare: func(ctx context.Context, l *Lab, j *job) error {
+		j.program = filepath.Join(l.Dir, "transfer")
+		if _, err := os.Stat(j.program); err != nil {
+			source, err := sources.ReadFile("programs/transfer.mpi")
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(j.program+".c", source, 0o644); err != nil {
+				return err
+			}
+			if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", j.program, j.program+".c"); err != nil {
+				return fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
+			}
+		}
+		return prepareMPI(ctx, l, j)
+	},
+}
+
+// parseTransfers reads a line for each transfer: transfer N bytes B seconds S. The value is the mean over
+// transfers, as the progress report gives it, and the sum of what they moved in the time of the slowest.
+func parseTransfers(output string, transfers int, size int64) (printed, error) {
+	var all []float64
+	for line := range strings.Lines(output) {
+		var n, bytes int64
+		var seconds float64
+		if _, err := fmt.Sscanf(line, "transfer %d bytes %d seconds %g", &n, &bytes, &seconds); err != nil {
+			continue
+		}
+		if bytes != size || seconds <= 0 {
+			return printed{}, fmt.Errorf("transfer %d moved %d bytes in %v s, want %d bytes", n, bytes, seconds, size)
+		}
+		all = append(all, seconds)
+	}
+	if len(all) != transfers {
+		return printed{}, fmt.Errorf("%d of %d transfers were told of:\n%s", len(all), transfers, lastLines(output, 5))
+	}
+	sum := 0.0
+	for _, s := range all {
+		sum += s
+	}
+	total := float64(size) * float64(len(all))
+	p := printed{bytes: total, values: map[string]float64{experiment.Time: sum / float64(len(all)), experiment.Bandwidth: total / slices.Max(all)}}
+	if len(all) > 1 {
+		p.values["fairness"] = experiment.Jain(all)
+		p.values["slowest"] = slices.Min(all) / slices.Max(all)
+	}
+	return p, nil
+}

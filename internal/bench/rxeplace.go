@@ -1,0 +1,69 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"vrdma/internal/experiment"
+	"vrdma/internal/rxeguest"
+)
+
+// booting is how long a guest may take to answer for the first time; emulation is slow.
+const booting = 4 * time.Minute
+
+// inGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
+// kernel's device, and with vrdma's, on the same emulated processors.
+func inGuest(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+	if in.Source == "" {
+		return nil, errors.New("setting guest-rxe needs the repository, which makes the guest: name it with --source")
+	}
+	for _, tool := range rxeguest.Tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			return nil, fmt.Errorf("%s not found: run tools/install-deps test", tool)
+		}
+	}
+	image, err := rxeguest.Image(ctx, in.Source)
+	if err != nil {
+		return nil, err
+	}
+	initramfs, err := in.Lab.extend(ctx, image, fmt.Sprintf(`vrdma bench agent --line "$1" --device %s >/dev/console 2>&1`, guestDevice))
+	if err != nil {
+		return nil, err
+	}
+	m := rxeguest.Machine{
+		Image: image, Initramfs: initramfs, CPUs: min(runtime.NumCPU(), 2), Memory: 768,
+		IP4: "10.77.0.2/24", IP6: "fd00:77::2/64", MTU: 9000, Network: "hubport,hubid=0",
+		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: filepath.Join(in.Lab.Dir, "agent-console"),
+	}
+	c := in.Lab.command(ctx, m.Command()...)
+	var said transcript
+	c.Stderr = &said
+	to, err1 := c.StdinPipe()
+	from, err2 := c.StdoutPipe()
+	if err := errors.Join(err1, err2, c.Start()); err != nil {
+		return nil, err
+	}
+	a := &agent{vrdma: "/usr/bin/vrdma", to: to, from: bufio.NewReader(from)}
+	a.end = sync.OnceFunc(func() {
+		c.Cancel()
+		c.Wait() // it was killed
+	})
+	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
+	defer cancel()
+	stop := context.AfterFunc(timeout, a.end)
+	defer stop()
+	if _, err := a.read(timeout); err != nil {
+		a.end()
+		console, _ := os.ReadFile(m.Console) // may be empty: then QEMU says why
+		return nil, fmt.Errorf("the guest: %w\n%s%s", err, said.String(), lastLines(string(console), 8))
+	}
+	return &place{guest: a, close: a.end, label: "a guest with 2 emulated processors"}, nil
+}

@@ -1,0 +1,274 @@
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"vrdma/internal/control"
+	"vrdma/internal/tenant"
+)
+
+// A fake is a daemon, in memory.
+type fake struct {
+	mu    sync.Mutex
+	bound map[tenant.Key]control.Binding
+	down  error
+}
+
+func (f *fake) Ready() error { return f.down }
+
+func (f *fake) Bind(b control.Binding) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down != nil {
+		return f.down
+	}
+	if old, ok := f.bound[b.NIC]; ok && old.Cookie != b.Cookie {
+		return fmt.Errorf("%v is bound to %s", b.NIC, old.Title())
+	}
+	f.bound[b.NIC] = b
+	return nil
+}
+
+func (f *fake) Unbind(list ...control.Binding) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down != nil {
+		return f.down
+	}
+	for _, b := range list {
+		for k, old := range f.bound {
+			if b.Matches(&old) {
+				delete(f.bound, k)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fake) Bindings() (out []control.Binding, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, b := range f.bound {
+		out = append(out, b)
+	}
+	return out, f.down
+}
+
+// An engine calls the plugin. Namespaces are /ns/COOKIE.
+type engine struct{ daemon *fake }
+
+func newEngine() *engine { return &engine{&fake{bound: make(map[tenant.Key]control.Binding)}} }
+
+func (e *engine) call(config string, env ...string) (string, error) {
+	set := make(map[string]string)
+	for _, pair := range env {
+		name, value, _ := strings.Cut(pair, "=")
+		set["CNI_"+name] = value
+	}
+	p := Plugin{
+		Getenv: func(name string) string { return set[name] },
+		Daemon: func(string) (Daemon, error) { return e.daemon, nil },
+		Cookie: func(path string) (cookie uint64, err error) {
+			_, err = fmt.Sscanf(path, "/ns/%d", &cookie)
+			return cookie, err
+		},
+	}
+	var out bytes.Buffer
+	err := p.Run(strings.NewReader(config), &out)
+	return out.String(), err
+}
+
+// container is a call for one.
+func (e *engine) container(command string, number int, config string) (string, error) {
+	return e.call(config, "COMMAND="+command, fmt.Sprintf("CONTAINERID=c%d", number), fmt.Sprintf("NETNS=/ns/%d", number), "IFNAME=eth0",
+		"ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=space;K8S_POD_NAME=pod")
+}
+
+const chained = `{"cniVersion": "1.1.0", "name": "net", "type": "vrdma-cni", "nic": "red.web", "prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.0.0.2/24"}], "dns": {}}}`
+
+var web = tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "web"}
+
+func TestChained(t *testing.T) {
+	e := newEngine()
+	for range 2 { // calls are repeated
+		out, err := e.container("ADD", 1, chained)
+		var result map[string]any
+		if err != nil || json.Unmarshal([]byte(out), &result) != nil || result["cniVersion"] != "1.1.0" || !strings.Contains(out, "10.0.0.2/24") {
+			t.Fatalf("ADD: %v, %s", err, out)
+		}
+		if b := e.daemon.bound[web]; b.Cookie != 1 || b.Name != "space/pod" || b.Network != "net" || b.Interface != "eth0" {
+			t.Errorf("bound: %+v", b)
+		}
+	}
+	if out, err := e.container("CHECK", 1, chained); err != nil || out != "" {
+		t.Errorf("CHECK: %v, %s", err, out)
+	}
+	if out, err := e.container("CHECK", 2, chained); err == nil || !strings.Contains(out, "bound to container space/pod, and not to") {
+		t.Errorf("CHECK of another container: %v, %s", err, out)
+	}
+	if out, err := e.container("ADD", 2, chained); err == nil || !strings.Contains(out, `"code":100`) || !strings.Contains(out, "bound to container space/pod") {
+		t.Errorf("ADD of another container: %v, %s", err, out)
+	}
+	if out, err := e.container("DEL", 2, chained); err != nil || out != "" || len(e.daemon.bound) != 1 {
+		t.Errorf("DEL of another container: %v, %s, %v", err, out, e.daemon.bound)
+	}
+	for range 2 {
+		if out, err := e.container("DEL", 1, `{"cniVersion": "1.1.0", "name": "net", "type": "vrdma-cni"}`); err != nil || out != "" || len(e.daemon.bound) != 0 {
+			t.Errorf("DEL, without prevResult and NIC: %v, %s, %v", err, out, e.daemon.bound)
+		}
+	}
+	if out, err := e.container("CHECK", 1, chained); err == nil || !strings.Contains(out, "is bound to nothing") {
+		t.Errorf("CHECK after DEL: %v, %s", err, out)
+	}
+	if out, err := e.call(chained, "COMMAND=DEL", "CONTAINERID=c1", "IFNAME=eth0"); err != nil {
+		t.Errorf("DEL without a namespace: %v, %s", err, out)
+	}
+}
+
+// What a DEL that was lost has left goes with the next garbage collection, in the same network.
+func TestGC(t *testing.T) {
+	e := newEngine()
+	config := func(nic string) string { return strings.Replace(chained, "red.web", nic, 1) }
+	for i := range 3 {
+		if out, err := e.container("ADD", i+1, config(fmt.Sprintf("red.n%d", i))); err != nil {
+			t.Fatal(out)
+		}
+	}
+	if out, err := e.container("ADD", 4, strings.Replace(config("red.other"), `"net"`, `"another"`, 1)); err != nil {
+		t.Fatal(out)
+	}
+	gc := `{"cniVersion": "1.1.0", "name": "net", "type": "vrdma-cni", "nic": "red.web", "cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}, {"containerID": "c1", "ifname": "eth1"}]}`
+	if out, err := e.call(gc, "COMMAND=GC"); err != nil || out != "" {
+		t.Errorf("GC: %v, %s", err, out)
+	}
+	var left []string
+	for k := range e.daemon.bound {
+		left = append(left, k.Name)
+	}
+	if len(left) != 2 || e.daemon.bound[tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "n1"}].Container != "c2" {
+		t.Errorf("left: %v, want n1 and other", left)
+	}
+}
+
+// Without a daemon containers go, and do not come.
+func TestNoDaemon(t *testing.T) {
+	e := newEngine()
+	for _, down := range []error{&fs.PathError{Op: "dial", Path: "/s", Err: syscall.ENOENT}, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)} {
+		e.daemon.down = down
+		for command, want := range map[string]string{"ADD": `"code":11`, "CHECK": `"code":11`, "STATUS": `"code":50`, "DEL": "", "GC": ""} {
+			out, err := e.container(command, 1, chained)
+			if (err != nil) != (want != "") || !strings.Contains(out, want) {
+				t.Errorf("%s: %v, %s, want %q", command, err, out, want)
+			}
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	e := newEngine()
+	out, err := e.call(`{"cniVersion": "1.1.0"}`, "COMMAND=VERSION")
+	if err != nil || !strings.Contains(out, `"supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]`) {
+		t.Errorf("VERSION: %v, %s", err, out)
+	}
+	for _, version := range append(Versions, "", "0.2.0", "9.0.0") {
+		config := strings.Replace(chained, "1.1.0", version, 1)
+		for command, first := range map[string]string{"ADD": "0.3.0", "CHECK": "0.4.0", "DEL": "0.3.0", "GC": "1.1.0", "STATUS": "1.1.0"} {
+			want := version >= first && version < "2"
+			if out, err := e.container(command, 1, config); (err == nil) != want || !want && !strings.Contains(out, `"code":1,`) {
+				t.Errorf("%s in %q: %v, %s, want it to work: %v", command, version, err, out, want)
+			}
+			if command == "DEL" && want {
+				e.container("ADD", 1, config)
+			}
+		}
+	}
+}
+
+func TestWishes(t *testing.T) {
+	e := newEngine()
+	of := func(more string) string {
+		return `{"cniVersion": "1.0.0", "name": "net", "type": "vrdma-cni", "prevResult": {"ips": []}` + more + `}`
+	}
+	const wish = `, "runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"vrdma.io/nic": "%s"}}`
+	for _, c := range []struct{ config, want, problem string }{
+		{of(`, "nic": "red/web"`), "red/web", ""},
+		{of(`, "nic": "web", "tenant": "red"`), "red/web", ""},
+		{of(`, "tenant": "red"` + fmt.Sprintf(wish, "db")), "red/db", ""},
+		{of(`, "tenant": "red"` + fmt.Sprintf(wish, "red.db")), "red/db", ""},
+		{of(`, "tenant": "red", "args": {"cni": {"vrdma.io/nic": "db"}}`), "red/db", ""},
+		{of(`, "tenant": "red", "nic": "web"` + fmt.Sprintf(wish, "db")), "red/web", ""},
+		{of(`, "tenant": "red"`), "", ""},
+		{of(``), "", ""},
+		{of(fmt.Sprintf(wish, "db")), "", "does not say of which tenant"},
+		{of(`, "tenant": "red"` + fmt.Sprintf(wish, "blue.db")), "", "is not of tenant red"},
+		{of(`, "tenant": "red"` + fmt.Sprintf(wish, "../db")), "", "there is no NIC"},
+		{of(`, "nic": "default"`), "", "there is no NIC"},
+		{of(`, "tenant": "red", "args": {"cni": {"vrdma.io/nic": 7}}`), "", "is not a text"},
+		{`{"cniVersion": "1.0.0", "name": "net", "type": "vrdma-cni", "nic": "red.web"}`, "", "chain it after another plugin"},
+		{of(`, "nic": "red.web"`)[1:], "", "is not what CNI says"},
+	} {
+		e.daemon.bound = make(map[tenant.Key]control.Binding)
+		out, err := e.container("ADD", 1, c.config)
+		got := ""
+		for k := range e.daemon.bound {
+			got = k.Path()
+		}
+		if (err != nil) != (c.problem != "") || !strings.Contains(out, c.problem) || got != c.want {
+			t.Errorf("%s: bound %q: %v, %s; want %q, %q", c.config, got, err, out, c.want, c.problem)
+		}
+	}
+}
+
+func TestBadCalls(t *testing.T) {
+	e := newEngine()
+	for _, env := range [][]string{
+		{}, {"COMMAND=ADD"}, {"COMMAND=ORDER"}, {"COMMAND=ADD", "CONTAINERID=../x", "NETNS=/ns/1", "IFNAME=eth0"},
+		{"COMMAND=ADD", "CONTAINERID=c", "NETNS=/ns/1", "IFNAME=averyveryverylongname"}, {"COMMAND=ADD", "CONTAINERID=c", "IFNAME=eth0"},
+	} {
+		out, err := e.call(chained, env...)
+		var told Error
+		if !errors.As(err, new(*Error)) || json.Unmarshal([]byte(out), &told) != nil || told.Code != codeEnvironment {
+			t.Errorf("%v: %v, %s", env, err, out)
+		}
+	}
+}
+
+// Containers that come and go at the same time for one NIC: one has it, and in the end nobody.
+func TestAtOnce(t *testing.T) {
+	e := newEngine()
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			for range 20 {
+				e.container("ADD", i+1, chained)
+				e.container("DEL", i+1, chained)
+				e.call(strings.Replace(chained, `"nic"`, `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}], "nic"`, 1), "COMMAND=GC")
+			}
+		})
+	}
+	wg.Wait()
+	if len(e.daemon.bound) > 0 {
+		t.Errorf("left: %v", e.daemon.bound)
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add(chained, "ADD", "1;K8S_POD_NAME=a")
+	f.Add(`{"cniVersion":"1.1.0","name":"n","prevResult":null,"cni.dev/valid-attachments":[{}]}`, "GC", "")
+	f.Add(`{"cniVersion":"0.4.0","name":"n","prevResult":{},"tenant":"t","args":{"cni":{"vrdma.io/nic":"x"}}}`, "CHECK", "=;=")
+	f.Fuzz(func(t *testing.T, config, command, args string) {
+		e := newEngine()
+		out, err := e.call(config, "COMMAND="+command, "CONTAINERID=c", "NETNS=/ns/1", "IFNAME=e", "ARGS="+args)
+		if (err != nil || out != "") && !json.Valid([]byte(out)) {
+			t.Errorf("the answer is not JSON: %q", out)
+		}
+	})
+}

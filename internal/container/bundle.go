@@ -1,0 +1,224 @@
+package container
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"vrdma/internal/launch"
+)
+
+// A Bundle is a directory that an engine hands to an OCI runtime: config.json says what the container is to be.
+// What we do not know of it stays as it is.
+type Bundle struct {
+	path  string
+	whole map[string]json.RawMessage
+}
+
+// mostConfig bounds a config.json. Those of engines have some ten thousand bytes.
+const mostConfig = 8 << 20
+
+// OpenBundle reads one.
+func OpenBundle(dir string) (*Bundle, error) {
+	b := &Bundle{path: filepath.Join(dir, "config.json")}
+	info, err := os.Stat(b.path)
+	if err == nil && info.Size() > mostConfig {
+		err = fmt.Errorf("%s has %d bytes, want %d at most", b.path, info.Size(), mostConfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(b.path)
+	if err != nil {
+		return nil, err
+	}
+	if b.whole, err = parseBundle(text); err != nil {
+		return nil, fmt.Errorf("%s is no configuration of OCI: %w", b.path, err)
+	}
+	return b, nil
+}
+
+func parseBundle(text []byte) (whole map[string]json.RawMessage, err error) {
+	if err = json.Unmarshal(text, &whole); err == nil && whole == nil {
+		err = errors.New("it is null")
+	}
+	return whole, err
+}
+
+// get reads a part; one that is not there leaves into as it is.
+func (b *Bundle) get(name string, into any) error {
+	text, ok := b.whole[name]
+	if !ok {
+		return nil
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s: %q: %w", b.path, name, err)
+	}
+	return nil
+}
+
+func (b *Bundle) set(name string, value any) error {
+	text, err := json.Marshal(value)
+	if err == nil {
+		b.whole[name] = text
+	}
+	return err
+}
+
+// Root is the container's root file system.
+func (b *Bundle) Root() (string, error) {
+	var root struct {
+		Path string `json:"path"`
+	}
+	if err := b.get("root", &root); err != nil {
+		return "", err
+	}
+	if root.Path == "" {
+		return "", fmt.Errorf("%s names no root", b.path)
+	}
+	if !filepath.IsAbs(root.Path) {
+		root.Path = filepath.Join(filepath.Dir(b.path), root.Path)
+	}
+	return root.Path, nil
+}
+
+// Program is what the container runs first; "" if that is not said.
+func (b *Bundle) Program() string {
+	var process struct {
+		Args []string `json:"args"`
+	}
+	if b.get("process", &process) != nil || len(process.Args) == 0 {
+		return ""
+	}
+	return process.Args[0]
+}
+
+// Wanted is the NIC that the container is to have, in the engine's words; "" is none. Who starts a container asks by an
+// annotation,
+//
+//	vrdma.io/nic: red.web
+//
+// or, with an engine that has no annotations (Docker 20.10), by a device of that name:
+//
+//	--device /dev/null:/vrdma.io/nic=red.web
+//
+// An image can say neither. It can set variables, which is why we ask for none: it would choose its NIC.
+func (b *Bundle) Wanted() (string, error) {
+	var annotations map[string]string
+	if err := b.get("annotations", &annotations); err != nil {
+		return "", err
+	}
+	devices, _, err := b.devices()
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	if nic, ok := annotations[Kind]; ok {
+		names = append(names, nic)
+	}
+	for _, d := range devices {
+		if nic, ok := nicOfDevice(d); ok {
+			names = append(names, nic)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	switch {
+	case len(names) == 0:
+		return "", nil
+	case len(names) > 1:
+		return "", fmt.Errorf("the container asks for %d NICs (%s), and can have one", len(names), strings.Join(names, ", "))
+	case names[0] == "":
+		return "", fmt.Errorf("the container asks for a NIC without a name: want %s=TENANT.NAME or %[1]s=default", Kind)
+	}
+	return names[0], nil
+}
+
+// devices are those of "linux", which comes with them.
+func (b *Bundle) devices() (devices []json.RawMessage, linux map[string]json.RawMessage, err error) {
+	if err = b.get("linux", &linux); err == nil && linux["devices"] != nil {
+		err = json.Unmarshal(linux["devices"], &devices)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: the devices of \"linux\": %w", b.path, err)
+	}
+	return devices, linux, err
+}
+
+// nicOfDevice is the NIC that a device stands for.
+func nicOfDevice(device json.RawMessage) (string, bool) {
+	var d struct {
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(device, &d) != nil {
+		return "", false
+	}
+	return strings.CutPrefix(d.Path, "/"+Kind+"=")
+}
+
+// Give gives the container the NIC at a place: the mounts and hooks are added, the device that stood for the
+// NIC goes. To do so again changes nothing. Write has to follow.
+func (b *Bundle) Give(p launch.Place, hooks []Hook) error {
+	var mounts []json.RawMessage
+	if err := b.get("mounts", &mounts); err != nil {
+		return err
+	}
+	mounts = slices.DeleteFunc(mounts, func(text json.RawMessage) bool {
+		var m ociMount
+		return json.Unmarshal(text, &m) == nil && (m.Destination == Dir || m.Destination == Preload)
+	})
+	for _, m := range ociMounts(Mounts(p)) {
+		text, err := json.Marshal(m)
+		if err != nil {
+			return err
+		}
+		mounts = append(mounts, text)
+	}
+	devices, linux, err := b.devices()
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(devices), func(d json.RawMessage) bool { _, ours := nicOfDevice(d); return ours })
+	if len(left) != len(devices) {
+		if linux["devices"], err = json.Marshal(left); err != nil {
+			return err
+		}
+		if err := b.set("linux", linux); err != nil {
+			return err
+		}
+	}
+	return errors.Join(b.set("mounts", mounts), b.addHooks(hooks))
+}
+
+// Write replaces the file.
+func (b *Bundle) Write() error {
+	text, err := json.Marshal(b.whole)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(b.path)
+	if err != nil {
+		return err
+	}
+	part := b.path + ".vrdma"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Close()); err == nil {
+		err = os.Rename(part, b.path)
+	}
+	if err != nil {
+		os.Remove(part)
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package container
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// An image may have an /etc/ld.so.preload of its own, over which the NIC's is mounted. A hook that runs in
+// the container's namespaces makes one file of both, in a file system in memory that the container's mount namespace alone has:
+// nothing is written to the image, and nothing is left of it on the host.
+
+// mostPreload bounds what an image's file may say.
+const mostPreload = 64 << 10
+
+// Merge does so for the container whose root file system is at root, in the mount namespace that we are in: the
+// runtime has made the mounts, and has not made the root "/" yet. It reports whether there was something to merge.
+func Merge(root string) (merged bool, err error) {
+	own, err := ownPreload(root)
+	if err != nil || len(own) == 0 {
+		return false, err
+	}
+	dir, err := os.Open(root)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	return true, cover(dir, mergedText(own))
+}
+
+// mergedText is what the file is to say. Ours is the last, nearest to the C library: what the image has loaded may
+// change what programs ask, and calls us as it would call the kernel.
+func mergedText(own []byte) []byte {
+	if bytes.Contains(own, []byte("libvrdma.so")) {
+		return own
+	}
+	out := append(bytes.TrimRight(bytes.Clone(own), " \t\n"), '\n')
+	return append(out, PreloadText...)
+}
+
+// ownPreload is what the image's file says; nil: nothing. The root is looked at without the mounts in it.
+func ownPreload(root string) ([]byte, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, root, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("open_tree %s: %w", root, err)
+	}
+	defer unix.Close(fd)
+	f, err := openBelow(fd, Preload, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return nil, nil // there is none
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, mostPreload+1))
+	if err == nil && len(text) > mostPreload {
+		err = fmt.Errorf("the image's %s has more than %d bytes: it is left out", Preload, mostPreload)
+	}
+	return bytes.TrimSpace(text), err
+}
+
+// openBelow opens what a path leads to in a root file system, whose links cannot lead out of it.
+func openBelow(root int, path string, flags uint64) (*os.File, error) {
+	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// cover mounts a file with a text over the one that the NIC's mount is. The file system that it lies in needs a place for a
+// moment: over the NIC's directory.
+func cover(root *os.File, text []byte) error {
+	place, err := openBelow(int(root.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	target, err := openBelow(int(root.Fd()), Preload, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	memory, err := newMemory()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(memory)
+	const name = "ld.so.preload"
+	if err := writeIn(memory, name, text); err != nil {
+		return err
+	}
+	const empty = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH
+	if err := unix.MoveMount(memory, "", int(place.Fd()), "", empty); err != nil {
+		return fmt.Errorf("move_mount to %s: %w", Dir, err)
+	}
+	defer unix.Unmount(fmt.Sprintf("/proc/self/fd/%d", memory), unix.MNT_DETACH)
+	file, err := unix.OpenTree(memory, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree: %w", err)
+	}
+	defer unix.Close(file)
+	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(file, "", unix.AT_EMPTY_PATH, &readOnly); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(file, "", int(target.Fd()), "", empty); err != nil {
+		return fmt.Errorf("move_mount to %s: %w", Preload, err)
+	}
+	return nil
+}
+
+// newMemory is a file system in memory that is mounted nowhere.
+func newMemory() (fd int, err error) {
+	made, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen: %w", err)
+	}
+	defer unix.Close(made)
+	for _, option := range [][2]string{{"size", "128k"}, {"mode", "0755"}} {
+		if err := unix.FsconfigSetString(made, option[0], option[1]); err != nil {
+			return -1, fmt.Errorf("fsconfig: %w", err)
+		}
+	}
+	if err := unix.FsconfigCreate(made); err != nil {
+		return -1, fmt.Errorf("fsconfig: %w", err)
+	}
+	if fd, err = unix.Fsmount(made, unix.FSMOUNT_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("fsmount: %w", err)
+	}
+	return fd, nil
+}
+
+// writeIn makes a file that everybody can read.
+func writeIn(dir int, name string, text []byte) error {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return &os.PathError{Op: "create", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err = f.Write(text); err == nil {
+		err = f.Chmod(0o644) // the umask is the engine's
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// MountNIC mounts a NIC's directory over the one that the container's CDI file has mounted, in the mount namespace that we are in.
+func MountNIC(root, dir string) error {
+	at, err := os.Open(root)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	place, err := openBelow(int(at.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree %s: %w", dir, err)
+	}
+	defer unix.Close(tree)
+	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &readOnly); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(tree, "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount to %s: %w", Dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+)
+
+// Engines make containers, and their hooks and plugins tell the daemon: for which container a NIC is, what the
+// container is called, what was found out about it. They are the operator's, who made the engine run them.
+
+// A Binding says for which container a NIC is.
+type Binding struct {
+	NIC tenant.Key `json:"nic,omitzero"`
+	// Cookie is the kernel's number of the container's network namespace; Namespace is a path that leads there
+	// while the container is there.
+	Cookie    uint64 `json:"cookie,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	// Container, Interface and Network are what the engine calls it.
+	Container string `json:"container,omitempty"`
+	Interface string `json:"interface,omitempty"`
+	Network   string `json:"network,omitempty"`
+	// Name is for people; "": Container.
+	Name string `json:"name,omitempty"`
+	// Ends: the NIC is the container's as long as the container is there, and none of its programs has it any
+	// longer.
+	Ends bool `json:"ends,omitempty"`
+}
+
+// A Container is what a hook tells of one that is being made.
+type Container struct {
+	NIC    tenant.Key `json:"nic,omitzero"` // zero: the default NIC
+	Cookie uint64     `json:"cookie,omitempty"`
+	ID     string     `json:"id"`
+	Name   string     `json:"name,omitempty"` // for people; "": ID
+	// Warnings are what keeps its programs from the NIC, one each.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Workloads are the containers and pods that have NICs.
+type Workloads interface {
+	Bind(b Binding) error
+	// Unbind undoes the bindings that match: the fields that are not empty have to be the same. It returns those.
+	Unbind(b Binding) []Binding
+	Bindings() []Binding
+	// Name says what people call a workload.
+	Name(cookie uint64, name string)
+}
+
+const (
+	mostBindings = 10000
+	mostText     = 4096 // of what an engine calls something
+	mostWarnings = 20
+)
+
+func (b *Binding) check() error {
+	for _, s := range []string{b.Namespace, b.Container, b.Interface, b.Network, b.Name} {
+		if len(s) > mostText {
+			return fmt.Errorf("%.40q… is longer than %d bytes", s, mostText)
+		}
+	}
+	return nil
+}
+
+// Matches reports whether a binding is one that b means.
+func (b *Binding) Matches(o *Binding) bool {
+	same := func(want, have string) bool { return want == "" || want == have }
+	return (b.NIC == tenant.Key{} || b.NIC == o.NIC) && (b.Cookie == 0 || b.Cookie == o.Cookie) &&
+		same(b.Namespace, o.Namespace) && same(b.Container, o.Container) && same(b.Interface, o.Interface) && same(b.Network, o.Network)
+}
+
+// workloads answers an engine.
+func (t *conversation) workloads(req *Request) error {
+	w := t.p.cfg.Workloads
+	if !t.who.Operator {
+		return denied("only the operator may say for which containers NICs are, at the control socket")
+	}
+	if w == nil {
+		return errors.New("this daemon has no workloads")
+	}
+	if len(req.Bindings) > mostBindings {
+		return fmt.Errorf("%d bindings at once: want %d at most", len(req.Bindings), mostBindings)
+	}
+	for i := range req.Bindings {
+		if err := req.Bindings[i].check(); err != nil {
+			return err
+		}
+	}
+	reply := new(Reply)
+	switch req.Op {
+	case OpBind:
+		if len(req.Bindings) != 1 {
+			return errors.New("bind wants one binding")
+		}
+		if err := t.bind(req.Bindings[0]); err != nil {
+			return err
+		}
+	case OpUnbind:
+		for _, b := range req.Bindings {
+			for _, gone := range w.Unbind(b) {
+				t.p.Record(Event{Verb: EventUnbound, Object: gone.NIC, Reason: "from " + gone.Title(), By: t.by})
+			}
+		}
+	case OpBound:
+		reply.Bindings = w.Bindings()
+	case OpTell:
+		if err := t.tellContainer(req.Container); err != nil {
+			return err
+		}
+	}
+	return t.send(reply, len(reply.Bindings))
+}
+
+// bind binds a NIC that is declared and here.
+func (t *conversation) bind(b Binding) error {
+	w := t.p.cfg.Workloads
+	if b.Cookie == 0 {
+		return errors.New("bind wants the cookie of a network namespace")
+	}
+	if t.p.World().NIC(b.NIC.Tenant, b.NIC.Name) == nil {
+		return fmt.Errorf("there is no %v: declare it with vrdma apply", b.NIC)
+	}
+	again := slices.ContainsFunc(w.Bindings(), func(old Binding) bool { return old.NIC == b.NIC && old.Cookie == b.Cookie })
+	if err := w.Bind(b); err != nil {
+		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
+		out := errorOf(err)
+		if r := (*protocol.Refusal)(nil); errors.As(err, &r) {
+			out.InUse = r.Errno == syscall.EBUSY
+		}
+		return out
+	}
+	if !again {
+		t.p.Record(Event{Verb: EventBound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})
+	}
+	return nil
+}
+
+// Title is what people call the container.
+func (b *Binding) Title() string {
+	name := b.Name
+	if name == "" {
+		name = b.Container
+	}
+	if name == "" {
+		return "a network namespace"
+	}
+	return "container " + name
+}
+
+// tellContainer remembers what a hook says.
+func (t *conversation) tellContainer(c *Container) error {
+	if c == nil || len(c.ID) > mostText || len(c.Name) > mostText || len(c.Warnings) > mostWarnings {
+		return fmt.Errorf("tell wants a container, with names of %d bytes and %d warnings at most", mostText, mostWarnings)
+	}
+	name := c.Name
+	if name == "" {
+		name = c.ID
+	}
+	t.p.cfg.Workloads.Name(c.Cookie, name)
+	if len(c.Warnings) > 0 {
+		t.p.Record(Event{Verb: EventWarned, Object: c.NIC, Reason: fmt.Sprintf("container %s: %.*s", name, mostText, strings.Join(c.Warnings, "; ")), By: t.by})
+	}
+	return nil
+}
+
+// Bind says to the daemon at socket for which container a NIC is.
+func Bind(socket string, b Binding) error {
+	_, err := once(socket, &Request{Op: OpBind, Bindings: []Binding{b}})
+	return err
+}
+
+// Unbind undoes the bindings that match one of these.
+func Unbind(socket string, list ...Binding) error {
+	_, err := once(socket, &Request{Op: OpUnbind, Bindings: list})
+	return err
+}
+
+// Bindings are all those of the daemon at socket.
+func Bindings(socket string) ([]Binding, error) {
+	r, err := once(socket, &Request{Op: OpBound})
+	if err != nil {
+		return nil, err
+	}
+	return r.Bindings, nil
+}
+
+// Tell tells the daemon of a container that is being made.
+func Tell(socket string, c Container) error {
+	_, err := once(socket, &Request{Op: OpTell, Container: &c})
+	return err
+}

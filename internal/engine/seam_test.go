@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"testing"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/nic"
+	"vrdma/internal/schedule"
+)
+
+// seam is all that tenants have the loop do for a message of t, whatever the message is: it
+// wants a turn, which it has had to wait for; its NIC has it, and pays for it; nobody has a cap.
+// What the loop does without them as well, queueing t and reading the clock, is in it, too.
+func (e *Engine) seam(t *task) (moved bool) {
+	e.schedule(t)
+	e.clock()
+	if due := e.sched.due(); due != 0 && due <= e.now || e.sched.nics.Limited() || !e.sched.waiting() {
+		return false
+	}
+	if e.sched.next(e.now) != t {
+		return false
+	}
+	e.worksFor(t.card)
+	e.ledger.turn = true
+	// Of a burst that is sent, and of one that arrives: of its acknowledgement as well.
+	for range 2 {
+		if e.sched.nics.Gated() || e.sched.nics.Limited() || t.card.nic.Guard() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// withoutSeam is what is left of it in a daemon that knows users and sessions only.
+func (e *Engine) withoutSeam(t *task) (moved bool) {
+	e.schedule(t)
+	e.now = e.time()
+	if due := e.sched.alarms.due(); due != 0 && due <= e.now {
+		return false
+	}
+	return e.sched.nextIn(e.sched.alone, e.now) == t
+}
+
+// BenchmarkSeam is what a message costs because there could be tenants, where none are declared:
+// 50 ns at most are wanted for the difference between the two.
+func BenchmarkSeam(b *testing.B) {
+	e, t := alone(b)
+	for _, c := range []struct {
+		name string
+		do   func(*task) bool
+	}{{"with", e.seam}, {"without", e.withoutSeam}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if !c.do(t) {
+					b.Fatal("somebody is in the way")
+				}
+			}
+		})
+	}
+}
+
+// TestSeamDoesNotAllocate is in the words of BenchmarkSeam.
+func TestSeamDoesNotAllocate(t *testing.T) {
+	e, task := alone(t)
+	before := task.card.nic.Counters().LoopTime
+	if n := testing.AllocsPerRun(1000, func() {
+		if !e.seam(task) {
+			t.Fatal("somebody is in the way")
+		}
+	}); n != 0 {
+		t.Errorf("a message allocates %v times", n)
+	}
+	if after := task.card.nic.Counters().LoopTime; after == before {
+		t.Error("nothing was counted")
+	}
+}
+
+// alone is an engine that has ended, with one NIC, and a queue pair of it.
+func alone(t testing.TB) (*Engine, *task) {
+	q, _ := pair(t)
+	e := q.c.e
+	halt(e)
+	now := e.now
+	e.time = func() ib.Time { now++; return now }
+	for e.sched.waiting() {
+		e.sched.next(e.now)
+	}
+	of := q.task()
+	if e.sched.alone != &of.card.band {
+		t.Fatal("the NIC is not alone")
+	}
+	return e, of
+}
+
+// TestWaits: a NIC that changes its class, and one that goes, leave what they have waited where
+// it was counted.
+func TestWaits(t *testing.T) {
+	e, _, nics := twins(t, Options{}, address(1), address(2))
+	check := func(what string, bulk, latency int) {
+		t.Helper()
+		b, l := e.Waits()
+		if count(b) != bulk || count(l) != latency || b.Sum != ib.Time(bulk)*1000 || l.Sum != ib.Time(latency)*1000 {
+			t.Errorf("%s: %d and %d requests waited for %v and %v; want %d and %d, of 1000 each", what, count(b), count(l), b.Sum, l.Sum, bulk, latency)
+		}
+	}
+	latency := schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1e9}}
+	halt(e)
+	nics[0].Waited(1000)
+	check("one", 1, 0)
+	e.SetShare(nics[0], "red", latency)
+	check("after the change", 1, 0)
+	nics[0].Waited(1000)
+	nics[1].Waited(1000)
+	check("two more", 2, 1)
+	e.SetShare(nics[0], "red", schedule.NICParams{Class: schedule.Latency}) // bulk: it has no cap
+	nics[0].Waited(1000)
+	check("without a cap", 3, 1)
+	e.SetShare(nics[0], "red", latency)
+	nics[0].Waited(1000)
+	check("again", 3, 2)
+	e.Remove(nics[0])
+	check("gone", 3, 2)
+}
+
+func count(w nic.Waits) (n int) {
+	for _, c := range w.Delays {
+		n += int(c)
+	}
+	return n
+}

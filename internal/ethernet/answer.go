@@ -1,0 +1,93 @@
+package ethernet
+
+import (
+	"net/netip"
+
+	"vrdma/internal/overlay"
+)
+
+// What the switch answers itself: ARP, neighbour discovery, DHCP.
+
+// serverMAC and server are the switch's own, as DHCP server. The address is link-local: it is nobody's in any
+// network.
+var (
+	serverMAC = overlay.MAC{0x02, 0x56, 0xff, 0xff, 0xff, 0xfe}
+	server    = netip.AddrFrom4([4]byte{169, 254, 0, 1})
+)
+
+// Types of ICMPv6.
+const (
+	routerSolicitation    = 133
+	routerAdvertisement   = 134
+	neighbourSolicitation = 135
+	neighbourAdvertising  = 136
+	redirect              = 137
+	listenerFirst         = 130 // multicast listener query, report, done
+	listenerLast          = 132
+	listenerReport2       = 143
+)
+
+// isControl reports whether a frame of ICMPv6 is about the network itself.
+func isControl(f *frame) bool {
+	if f.l4 == 0 || f.l4 >= len(f.head) {
+		return true
+	}
+	t := f.head[f.l4]
+	return t >= routerSolicitation && t <= redirect || t >= listenerFirst && t <= listenerLast || t == listenerReport2
+}
+
+// answered answers a frame that is a question to the switch, and reports whether it was one.
+func (p *Port) answered(w *worker, queue int) bool {
+	f := &w.frame
+	switch {
+	case f.ether == etherARP, f.proto == protoICMP6 && f.l4 < len(f.head) && f.head[f.l4] == neighbourSolicitation:
+		return p.whoHas(w, queue)
+	case f.isDHCP():
+		if n := p.dhcp(w.answer[:], f); n > 0 {
+			p.reply(w.answer[:n], queue, w.room())
+		}
+		return true
+	}
+	return false
+}
+
+// vxlanSize is what package overlay writes before an answer.
+const vxlanSize = overlay.VXLANSize
+
+// whoHas answers a question for the MAC of an address.
+func (p *Port) whoHas(w *worker, queue int) bool {
+	q, ok := overlay.ParseNeighbour(w.frame.head)
+	if !ok || !q.Asks {
+		return true // news: who is where is known
+	}
+	mac, ok := p.macOf(q.Target)
+	if !ok {
+		return true // nobody answers
+	}
+	n := overlay.PutAnswer(w.answer[:], 0, &q, mac)
+	p.reply(w.answer[vxlanSize:n], queue, w.room())
+	return true
+}
+
+// macOf finds the MAC of an address, as who is behind p is to know it. It has none of its own: a machine that
+// asks for its own address wants to know whether another has it.
+func (p *Port) macOf(a netip.Addr) (overlay.MAC, bool) {
+	if a == server {
+		return serverMAC, true
+	}
+	if a.IsLinkLocalUnicast() {
+		for _, o := range p.net.attached() {
+			if o != p && o.linkLocal == a {
+				return o.MAC, true
+			}
+		}
+		return overlay.MAC{}, false
+	}
+	if o := p.net.at(a); o != nil {
+		return o.MAC, o != p
+	}
+	if e := p.net.elsewhere(a); e != nil {
+		return e.MAC, true
+	}
+	return overlay.MAC{}, false
+}

@@ -1,0 +1,145 @@
+package ethernet
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"vrdma/internal/overlay"
+	"vrdma/internal/wire"
+)
+
+var be = binary.BigEndian
+
+const (
+	etherSize = overlay.EthernetSize
+	etherIPv4 = 0x0800
+	etherIPv6 = 0x86dd
+	etherARP  = 0x0806
+
+	protoICMP  = 1
+	protoTCP   = 6
+	protoUDP   = wire.ProtocolUDP
+	protoICMP6 = 58
+
+	// headRoom is how much of a frame is copied before it is looked at: Ethernet, IP with options, TCP
+	// with options.
+	headRoom = 192
+
+	// maxFrame is the longest frame: a large segment.
+	maxFrame = etherSize + 65535
+)
+
+// A frame is one on its way. The head is a copy, which was checked; the rest lies where the sender has it.
+type frame struct {
+	virtio header
+	head   []byte   // a part of room
+	rest   [][]byte // may change at any time
+	size   int      // of head and rest
+
+	room [headRoom]byte
+
+	// What the head says.
+	to, from overlay.MAC
+	ether    uint16
+	src, dst netip.Addr // of IP
+	proto    uint8
+	l4       int    // where the header after IP's begins; 0: there is none, or it is not here
+	sport    uint16 // of TCP and UDP
+	dport    uint16
+	payload  int // where TCP's or UDP's payload begins; 0: not known
+}
+
+// take makes f the frame in buffers, of which there may be any number. The first bytes are its head.
+func (f *frame) take(buffers [][]byte) bool {
+	f.size, f.rest = 0, f.rest[:0]
+	n := 0
+	for _, b := range buffers {
+		f.size += len(b)
+		if n < headRoom {
+			k := copy(f.room[n:], b)
+			n, b = n+k, b[k:]
+		}
+		if len(b) > 0 {
+			f.rest = append(f.rest, b)
+		}
+	}
+	f.head = f.room[:n]
+	return f.size >= etherSize && f.size <= maxFrame && f.parse()
+}
+
+// parse reads the head. It is false for what cannot be a frame.
+func (f *frame) parse() bool {
+	h := f.head
+	f.to, f.from, f.ether = overlay.MAC(h), overlay.MAC(h[6:]), be.Uint16(h[12:])
+	f.src, f.dst, f.proto, f.l4, f.sport, f.dport, f.payload = netip.Addr{}, netip.Addr{}, 0, 0, 0, 0, 0
+	switch f.ether {
+	case etherIPv4:
+		return f.parse4(h[etherSize:])
+	case etherIPv6:
+		return f.parse6(h[etherSize:])
+	}
+	return true
+}
+
+func (f *frame) parse4(b []byte) bool {
+	if len(b) < wire.IPv4Size || b[0]>>4 != 4 {
+		return false
+	}
+	n := int(b[0]&15) * 4
+	p := wire.IPv4(b)
+	if length := int(be.Uint16(b[2:])); n < wire.IPv4Size || length < n || length > f.size-etherSize {
+		return false
+	}
+	f.src, f.dst, f.proto = netip.AddrFrom4(p.Src()), netip.AddrFrom4(p.Dst()), p.Protocol()
+	if p.Fragment()&0x1fff != 0 {
+		return true // a later fragment has no ports
+	}
+	return f.parsePorts(etherSize + n)
+}
+
+func (f *frame) parse6(b []byte) bool {
+	if len(b) < wire.IPv6Size || b[0]>>4 != 6 || int(be.Uint16(b[4:]))+wire.IPv6Size > f.size-etherSize {
+		return false
+	}
+	p := wire.IPv6(b)
+	f.src, f.dst, f.proto = netip.AddrFrom16(p.Src()), netip.AddrFrom16(p.Dst()), p.NextHeader()
+	if f.src.Is4In6() || f.dst.Is4In6() {
+		return false // an address has one spelling
+	}
+	return f.parsePorts(etherSize + wire.IPv6Size)
+}
+
+// parsePorts reads the header after IP's, if it is one that we know.
+func (f *frame) parsePorts(at int) bool {
+	f.l4 = at
+	b := f.head[min(at, len(f.head)):]
+	switch f.proto {
+	case protoTCP:
+		if len(b) < 20 {
+			return false
+		}
+		n := int(b[12]>>4) * 4
+		if n < 20 || at+n > len(f.head) {
+			return false
+		}
+		f.sport, f.dport, f.payload = be.Uint16(b), be.Uint16(b[2:]), at+n
+	case protoUDP:
+		if len(b) < wire.UDPSize {
+			return false
+		}
+		f.sport, f.dport, f.payload = be.Uint16(b), be.Uint16(b[2:]), at+wire.UDPSize
+	}
+	return true
+}
+
+// bytes writes the whole frame to b and returns its length; -1: there is no room.
+func (f *frame) bytes(b []byte) int {
+	if f.size > len(b) {
+		return -1
+	}
+	n := copy(b, f.head)
+	for _, r := range f.rest {
+		n += copy(b[n:], r)
+	}
+	return n
+}

@@ -1,0 +1,130 @@
+package ethernet
+
+import (
+	"net/netip"
+	"sync"
+
+	"vrdma/internal/overlay"
+	"vrdma/internal/vhostuser"
+)
+
+// inbound is what has come from other hosts and was not brought to its receiver yet. Who receives from the wire
+// is the daemon's loop, which must not wait for a guest.
+type inbound struct {
+	mu    sync.Mutex // guards spare and closed
+	spare [][]byte
+	shut  bool
+	queue chan arrival
+	done  chan struct{}
+}
+
+type arrival struct {
+	vni   uint32
+	from  *overlay.Host
+	bytes []byte
+}
+
+// mostArrivals bounds what waits.
+const mostArrivals = 1024
+
+// Wants reports whether RoCE for an address of a network is for who is behind a port, and not for the daemon. It may be
+// called at any time.
+func (s *Switch) Wants(vni uint32, to netip.Addr) bool {
+	if s.live.Load() == 0 {
+		return false
+	}
+	n := s.network(vni)
+	if n == nil {
+		return false
+	}
+	p := n.at(to)
+	return p != nil && p.Attached() && !p.RoCE()
+}
+
+// Receive takes a frame that a host has sent into a network, of which it is known to be a member. It is copied. It may
+// be called at any time, and does not block.
+func (s *Switch) Receive(vni uint32, from *overlay.Host, frame []byte) {
+	in := &s.inbound
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.shut || len(frame) > maxFrame || s.live.Load() == 0 {
+		return
+	}
+	if in.queue == nil {
+		in.queue, in.done = make(chan arrival, mostArrivals), make(chan struct{})
+		go s.deliverArrivals()
+	}
+	if len(in.queue) == cap(in.queue) {
+		return // it is lost, as on a wire
+	}
+	var b []byte
+	if n := len(in.spare); n > 0 && cap(in.spare[n-1]) >= len(frame) {
+		b, in.spare = in.spare[n-1][:len(frame)], in.spare[:n-1]
+	} else {
+		b = make([]byte, len(frame), max(len(frame), 2048))
+	}
+	copy(b, frame)
+	in.queue <- arrival{vni, from, b} // only we fill it, and there is room
+}
+
+func (in *inbound) close() {
+	in.mu.Lock()
+	started := in.queue != nil && !in.shut
+	in.shut = true
+	if started {
+		close(in.queue)
+	}
+	in.mu.Unlock()
+	if started {
+		<-in.done
+	}
+}
+
+// deliverArrivals brings frames to their receivers until the switch is closed.
+func (s *Switch) deliverArrivals() {
+	in := &s.inbound
+	defer close(in.done)
+	var w worker
+	for a := range in.queue {
+		n := s.network(a.vni)
+		if n != nil {
+			if at := vhostuser.Contain(func() { n.arrived(&w, &a) }); at != 0 {
+				n.fault(at)
+			}
+		}
+		in.mu.Lock()
+		if len(in.spare) < mostArrivals {
+			in.spare = append(in.spare, a.bytes)
+		}
+		in.mu.Unlock()
+	}
+}
+
+// arrived brings a frame to the ports that it is for. A host sends only what its members have sent.
+func (n *network) arrived(w *worker, a *arrival) {
+	f := &w.frame
+	f.virtio = header{}
+	if !f.take([][]byte{a.bytes}) || f.ether != etherIPv4 && f.ether != etherIPv6 {
+		return
+	}
+	members := n.sw.members.Load()
+	e := members.Find(a.vni, f.src)
+	if e == nil || e.Host != a.from || f.from.IsGroup() || !e.Host.Linux && f.from != e.MAC {
+		return
+	}
+	if f.to.IsGroup() {
+		for _, o := range n.attached() {
+			if o.admits(f, f.src) {
+				o.deliver(w, 0)
+			}
+		}
+		return
+	}
+	if o := n.at(f.dst); o != nil && f.to == o.MAC {
+		if !o.admits(f, f.src) {
+			o.Denied.Add(1)
+			return
+		}
+		o.deliver(w, 0)
+	}
+}

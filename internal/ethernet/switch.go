@@ -1,0 +1,151 @@
+package ethernet
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"vrdma/internal/overlay"
+)
+
+// Config is what a Switch needs.
+type Config struct {
+	Log *slog.Logger
+	// Send brings a frame to another host that has members of a network. It does not keep the frame, does not
+	// block, and is called by many at a time; nil: there are no other hosts.
+	Send func(vni uint32, to *overlay.Host, encrypted bool, frame []byte)
+}
+
+// A Switch is that of one daemon, with all its networks, which do not know of each other.
+type Switch struct {
+	cfg     Config
+	members atomic.Pointer[overlay.Map]
+	inbound inbound
+	live    atomic.Int64 // ports with somebody behind them
+
+	mu       sync.Mutex
+	networks map[string]*network // those with ports
+}
+
+// New makes a switch without ports. Close ends it.
+func New(c Config) *Switch {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Switch{cfg: c, networks: make(map[string]*network)}
+}
+
+// SetMap says who is on other hosts, from now on.
+func (s *Switch) SetMap(m *overlay.Map) { s.members.Store(m) }
+
+// Close ends what the switch does by itself. Ports are unplugged before.
+func (s *Switch) Close() { s.inbound.close() }
+
+// A network is one virtual network on this host.
+type network struct {
+	name string
+	sw   *Switch
+
+	mu    sync.RWMutex // guards what is below
+	ports map[netip.Addr]*Port
+	count int     // of ports
+	live  []*Port // those that somebody is attached to; copied before it is changed
+}
+
+// vni is the network's number, as the map has it now; 0: no other host has members of it.
+func (n *network) vni() uint32 { return n.sw.members.Load().VNI(n.name) }
+
+// at is the port that has an address; nil: none has.
+func (n *network) at(a netip.Addr) *Port {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.ports[a]
+}
+
+// elsewhere is the member on another host that has an address; nil: none has.
+func (n *network) elsewhere(a netip.Addr) *overlay.Member {
+	members := n.sw.members.Load()
+	if e := members.Find(members.VNI(n.name), a); e != nil && !e.Host.Self {
+		return e
+	}
+	return nil
+}
+
+// attached are the ports with somebody behind them. The list is not to be changed.
+func (n *network) attached() []*Port {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.live
+}
+
+func (n *network) setLive(p *Port, on bool) {
+	if on {
+		n.sw.live.Add(1)
+	} else {
+		n.sw.live.Add(-1)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	live := slices.DeleteFunc(slices.Clone(n.live), func(o *Port) bool { return o == p })
+	if on {
+		live = append(live, p)
+	}
+	n.live = live
+}
+
+// Plug makes a port of a NIC. Nobody is attached to it yet.
+func (s *Switch) Plug(c PortConfig) (*Port, error) {
+	if len(c.Addrs) == 0 || c.MTU < 576 {
+		return nil, fmt.Errorf("NIC %s cannot be plugged in with %d addresses and an MTU of %d", c.NIC, len(c.Addrs), c.MTU)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.networks[c.Network]
+	if n == nil {
+		n = &network{name: c.Network, sw: s, ports: make(map[netip.Addr]*Port)}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range c.Addrs {
+		if o := n.ports[a]; o != nil {
+			return nil, fmt.Errorf("NICs %s and %s both have address %v", o.NIC, c.NIC, a)
+		}
+	}
+	p := &Port{PortConfig: c, net: n, log: s.cfg.Log}
+	p.linkLocal = linkLocal(p.MAC)
+	for _, a := range c.Addrs {
+		n.ports[a] = p
+	}
+	n.count++
+	s.networks[c.Network] = n
+	return p, nil
+}
+
+// Unplug takes a port out. Whoever is attached to it is cut off.
+func (p *Port) Unplug() {
+	p.Detach()
+	n, s := p.net, p.net.sw
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.ports, func(_ netip.Addr, o *Port) bool { return o == p })
+	if n.count--; n.count == 0 {
+		delete(s.networks, n.name)
+	}
+}
+
+// network finds one by its number; nil: it has no ports here.
+func (s *Switch) network(vni uint32) *network {
+	net := s.members.Load().Network(vni)
+	if net == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.networks[net.Name]
+}

@@ -1,0 +1,235 @@
+package frontdoor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/vnic"
+)
+
+// A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
+// workload has it. What is bound is in memory: after a restart of the daemon the first workload to come has the
+// NIC, as without.
+
+// A Binding says for which workload a NIC is.
+type Binding struct {
+	Cookie uint64 // of the network namespace
+	// Path leads to the namespace as long as its workload is there. It is how we know that nobody will
+	// undo the binding any more: an engine may be killed between two calls.
+	Path  string
+	inode string // what Path led to
+	// Name is what people call the workload.
+	Name string
+	// Note is what whoever has made the binding wants to know of it later, and what tells two of them apart.
+	Note any
+	// Ends: the binding lasts as long as the container, and its programs lose the NIC with it, also one that is left
+	// over.
+	Ends  bool
+	Since time.Time
+}
+
+// dead reports whether the workload is gone.
+func (b *Binding) dead() bool {
+	if b.inode == "" {
+		return false // nobody can tell
+	}
+	now, err := caller.NamespaceAt(b.Path)
+	return err != nil || now != b.inode
+}
+
+// Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
+// moment. To bind it again is no mistake.
+func (s *Server) Bind(n *vnic.NIC, b Binding) error {
+	d := s.doorOf(n)
+	if d == nil {
+		return fmt.Errorf("NIC %s is not here", n.Name)
+	}
+	if !d.Alone {
+		return fmt.Errorf("NIC %s is for everybody who may open it: bind a declared one", n.Name)
+	}
+	b.Since = time.Now()
+	b.inode, _ = caller.NamespaceAt(b.Path)
+	wait := cmp.Or(s.cfg.handover, handover)
+	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
+		holder, err := d.bind(&b)
+		if err != nil || holder == "" {
+			return err
+		}
+		if time.Now().After(end) {
+			return refusal(syscall.EBUSY, "NIC %s is %s: a NIC has one workload at a time; end that one, or use another NIC", n.Name, holder)
+		}
+	}
+}
+
+// bind binds, unless another workload has the NIC: then it says how, and which.
+func (d *door) bind(b *Binding) (holder string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return "", refusal(syscall.ENODEV, "the NIC has been removed")
+	}
+	if old := d.boundElsewhere(b.Cookie); old != nil {
+		return fmt.Sprintf("bound to %s, for %v", old.Name, time.Since(old.Since).Round(time.Second)), nil
+	}
+	for _, g := range d.guests {
+		if g.process && g.workload != 0 && g.workload != b.Cookie {
+			return fmt.Sprintf("in use by %v, in another network namespace", g), nil
+		}
+	}
+	// The containers of a pod have one namespace, and each may have a binding.
+	if i := slices.IndexFunc(d.bound, func(o *Binding) bool { return o.Note == b.Note }); i >= 0 {
+		d.bound[i] = b
+	} else {
+		d.bound = append(d.bound, b)
+	}
+	delete(d.over, b.Cookie)
+	return "", nil
+}
+
+// Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
+// on, unless the last binding of their namespace is one that ends them.
+func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
+	s.mu.Lock()
+	doors := slices.Clone(s.doors)
+	s.mu.Unlock()
+	for _, d := range doors {
+		d.mu.Lock()
+		count += d.unbind(func(b *Binding) bool { return gone(d.NIC, b) })
+		d.mu.Unlock()
+	}
+	return count
+}
+
+// unbind takes bindings away. mu is held.
+func (d *door) unbind(gone func(*Binding) bool) (count int) {
+	var last *Binding
+	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
+		if !gone(b) {
+			return false
+		}
+		last = b
+		count++
+		return true
+	})
+	if last != nil && last.Ends && len(d.bound) == 0 {
+		d.endWorkload(last)
+	}
+	return count
+}
+
+// mostOver bounds how many workloads that have ended a door remembers.
+const mostOver = 256
+
+// endWorkload takes the NIC from the programs of a container that is gone: of one that was killed they end as well, but somebody
+// may have got out of it. They do not get it again. mu is held.
+func (d *door) endWorkload(b *Binding) {
+	if d.over == nil || len(d.over) >= mostOver {
+		d.over = make(map[uint64]string)
+	}
+	d.over[b.Cookie] = b.Name
+	for c, g := range d.guests {
+		if g.workload == b.Cookie {
+			d.srv.log.Info("a program loses a NIC, because its container is gone", "nic", d.NIC.Name, "container", b.Name, "pid", g.Pid, "program", g.Program)
+			c.Close()
+		}
+	}
+}
+
+// Bindings shows those that there are; those whose workload is gone go.
+func (s *Server) Bindings(show func(b *Binding)) {
+	s.Unbind(func(_ *vnic.NIC, b *Binding) bool {
+		if b.dead() {
+			return true
+		}
+		show(b)
+		return false
+	})
+}
+
+// boundElsewhere is the binding that keeps a workload from the NIC. mu is held.
+func (d *door) boundElsewhere(workload uint64) *Binding {
+	if len(d.bound) == 0 || workload == 0 || d.bound[0].Cookie == workload {
+		return nil
+	}
+	d.unbind((*Binding).dead)
+	if len(d.bound) == 0 {
+		return nil
+	}
+	return d.bound[0]
+}
+
+// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is.
+func (s *Server) containers() map[*vnic.NIC]string {
+	s.mu.Lock()
+	doors := slices.Clone(s.doors)
+	s.mu.Unlock()
+	out := make(map[*vnic.NIC]string)
+	for _, d := range doors {
+		if name := d.container(); name != "" {
+			out[d.NIC] = name
+		}
+	}
+	return out
+}
+
+func (d *door) container() string {
+	if !d.Alone {
+		return ""
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, b := range d.bound {
+		if !b.dead() {
+			return strings.TrimPrefix(b.Name, "container ")
+		}
+	}
+	for _, g := range d.guests {
+		if g.process && g.Container != "" {
+			return g.Container
+		}
+	}
+	return ""
+}
+
+// workloadNames are what people call workloads, by the cookies of their namespaces.
+type workloadNames struct {
+	sync.Mutex
+	of    map[uint64]string
+	order []uint64 // oldest first
+}
+
+// mostNames bounds how many workloads are known by name.
+const mostNames = 4096
+
+// Name says what people call the workload of a namespace: a container, a pod. An engine's hook knows.
+func (s *Server) Name(cookie uint64, name string) {
+	if cookie == 0 || name == "" {
+		return
+	}
+	s.names.Lock()
+	defer s.names.Unlock()
+	if s.names.of == nil {
+		s.names.of = make(map[uint64]string)
+	}
+	if _, known := s.names.of[cookie]; !known {
+		s.names.order = append(s.names.order, cookie)
+		if len(s.names.order) > mostNames { // the oldest has been gone for long
+			delete(s.names.of, s.names.order[0])
+			s.names.order = s.names.order[1:]
+		}
+	}
+	s.names.of[cookie] = name
+}
+
+// nameOf is the name of a workload; "" if nobody has said.
+func (s *Server) nameOf(cookie uint64) string {
+	s.names.Lock()
+	defer s.names.Unlock()
+	return s.names.of[cookie]
+}

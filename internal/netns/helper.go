@@ -1,0 +1,138 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Command is the name of the command of vrdma that is the helper: vrdma COMMAND KINDS, with descriptor 5 to
+// answer on.
+const Command = "netns-sockets"
+
+const (
+	helperTime = 10 * time.Second
+	// most is how many descriptors one message carries, less than the kernel's 253.
+	most = 200
+)
+
+// letters are how kinds are told to the helper.
+var letters = map[byte]Kind{'4': UDP4, '6': UDP6, 'n': Netlink}
+
+func spell(kinds []Kind) string {
+	var b strings.Builder
+	for _, k := range kinds {
+		for l, o := range letters {
+			if o == k {
+				b.WriteByte(l)
+			}
+		}
+	}
+	return b.String()
+}
+
+// openBeside has a helper make them, which enters the user namespace first. why is why we cannot.
+func (s *Space) openBeside(kinds []Kind, why error) ([]int, error) {
+	if os.Geteuid() == 0 {
+		return nil, why // who lacks the right here lacks it there
+	}
+	fds, err := s.help(kinds)
+	if err != nil {
+		return nil, fmt.Errorf("the container's own network is not available to this daemon: %w", err)
+	}
+	return fds, nil
+}
+
+func (s *Space) help(kinds []Kind) ([]int, error) {
+	if len(kinds) > most {
+		return nil, fmt.Errorf("%d sockets are more than a helper makes: %d", len(kinds), most)
+	}
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return nil, fmt.Errorf("it takes nsenter (package util-linux): %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.IoctlRetInt(int(s.file.Fd()), unix.NS_GET_USERNS)
+	if err != nil {
+		return nil, fmt.Errorf("the user namespace that it belongs to is not ours to enter: %w", err)
+	}
+	user := os.NewFile(uintptr(fd), "user")
+	defer user.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "answer"), os.NewFile(uintptr(pair[1]), "answer")
+	defer ours.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), helperTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, nsenter, "--user=/proc/self/fd/3", "--net=/proc/self/fd/4", "--preserve-credentials", "--", self, Command, spell(kinds))
+	c.ExtraFiles = []*os.File{user, s.file, theirs}
+	c.Env = []string{}
+	c.WaitDelay = time.Second
+	out, err := c.CombinedOutput()
+	theirs.Close()
+	if err != nil {
+		return nil, fmt.Errorf("the helper that enters it failed: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	fds, err := receive(int(ours.Fd()))
+	if err == nil && len(fds) != len(kinds) {
+		closeAll(fds)
+		err = fmt.Errorf("the helper made %d sockets of %d", len(fds), len(kinds))
+	}
+	return fds, err
+}
+
+// receive takes the descriptors of one message.
+func receive(from int) ([]int, error) {
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(4*most))
+	_, n, flags, _, err := unix.Recvmsg(from, b[:], oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	if err != nil {
+		return nil, err
+	}
+	list, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		return nil, err
+	}
+	var fds []int
+	for i := range list {
+		some, err := unix.ParseUnixRights(&list[i])
+		if err == nil {
+			fds = append(fds, some...)
+		}
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		closeAll(fds)
+		return nil, errors.New("no descriptors are left: raise the limit of open files (ulimit -n)")
+	}
+	return fds, nil
+}
+
+// Serve is the helper: it makes sockets where it is and hands them to who started it.
+func Serve(what string) error {
+	var kinds []Kind
+	for i := range len(what) {
+		k, ok := letters[what[i]]
+		if !ok || len(kinds) == most {
+			return errors.New("the daemon starts this helper, with what it needs: " + strconv.Quote(what))
+		}
+		kinds = append(kinds, k)
+	}
+	fds, err := makeSockets(kinds)
+	if err != nil {
+		return err
+	}
+	defer closeAll(fds)
+	return unix.Sendmsg(5, []byte{0}, unix.UnixRights(fds...), nil, 0)
+}

@@ -1,0 +1,117 @@
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Space is a network namespace, seen from outside.
+type Space struct {
+	file   *os.File
+	cookie uint64
+}
+
+// A Kind is what a socket is to be: its arguments of socket(2).
+type Kind struct{ Family, Type, Protocol int }
+
+// The kinds that are made.
+var (
+	UDP4    = Kind{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_UDP}
+	UDP6    = Kind{unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_UDP}
+	Netlink = Kind{unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE}
+)
+
+// Of is the namespace in which the peer of an accepted connection made its socket.
+func Of(conn syscall.Conn) (*Space, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	s := &Space{}
+	cerr := raw.Control(func(fd uintptr) {
+		var ns int
+		if s.cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
+			err = fmt.Errorf("the kernel does not say which network namespace it is (SO_NETNS_COOKIE, Linux 5.14): %w", err)
+			return
+		}
+		if ns, err = unix.IoctlRetInt(int(fd), unix.SIOCGSKNS); err != nil {
+			err = fmt.Errorf("the kernel does not let this daemon into the network namespace (SIOCGSKNS): %w", err)
+			return
+		}
+		s.file = os.NewFile(uintptr(ns), "net")
+	})
+	if err = errors.Join(cerr, err); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Cookie is the kernel's number of the namespace.
+func (s *Space) Cookie() uint64 { return s.cookie }
+
+// Close lets go of the namespace.
+func (s *Space) Close() error { return s.file.Close() }
+
+// Open makes sockets in the namespace. They do not block, except netlink's, and are closed on exec.
+func (s *Space) Open(kinds []Kind) ([]int, error) {
+	fds, err := s.openHere(kinds)
+	if errors.Is(err, unix.EPERM) {
+		fds, err = s.openBeside(kinds, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err == nil && c != s.cookie {
+			err = fmt.Errorf("a socket was made in network namespace %d instead of %d", c, s.cookie)
+		}
+		if err != nil {
+			closeAll(fds)
+			return nil, err
+		}
+	}
+	return fds, nil
+}
+
+// openHere makes them on a thread that enters the namespace.
+func (s *Space) openHere(kinds []Kind) (fds []int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: nobody else may get this thread, which ends with us
+		if err = unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err == nil {
+			fds, err = makeSockets(kinds)
+		}
+	}()
+	<-done
+	return fds, err
+}
+
+// makeSockets makes sockets where we are.
+func makeSockets(kinds []Kind) (fds []int, err error) {
+	for _, k := range kinds {
+		flags := unix.SOCK_CLOEXEC
+		if k != Netlink {
+			flags |= unix.SOCK_NONBLOCK
+		}
+		fd, err := unix.Socket(k.Family, k.Type|flags, k.Protocol)
+		if err != nil {
+			closeAll(fds)
+			return nil, os.NewSyscallError("socket", err)
+		}
+		fds = append(fds, fd)
+	}
+	return fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

@@ -1,0 +1,58 @@
+package nic
+
+import (
+	"encoding/binary"
+
+	"vrdma/internal/abi"
+	"vrdma/internal/ib"
+	"vrdma/internal/protocol"
+)
+
+// A client need not wait for a command that is sure to be accepted: it leaves the command in its mailbox,
+// and goes on (shim/protocol.h). There is one such command: MODIFY_QP of a queue pair of type RC or UC, which is
+// in RESET or INIT, to INIT, with the attributes that this takes. librdmacm makes it twice for each
+// connection. It changes nothing that anybody but the client can see, and the client sees it with its next
+// command, before which it is run.
+
+// initMask are the attributes of that command.
+const initMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort | abi.QPMaskAccessFlags
+
+// describeSure tells the client which command is sure.
+func (a *Arena) describeSure() {
+	value := abi.ModifyQP{AttrMask: initMask, QPState: uint8(ib.StateInit), PortNum: 1}
+	// Ones for what check looks at. The handle may be any; its bit says the rest.
+	mask := abi.ModifyQP{AttrMask: ^uint32(0), QPState: 0xff, PortNum: 0xff, PKeyIndex: 0xffff}
+	length := abi.Size[abi.CmdHeader]() + abi.Size[abi.ModifyQP]()
+	header := abi.CmdHeader{Command: abi.CmdModifyQP, InWords: uint16(length / 4)}
+	ones := abi.CmdHeader{Command: ^uint32(0), InWords: 0xffff, OutWords: 0xffff}
+	copy(a.mem[protocol.SureValue:], abi.Encode(abi.Encode(nil, &header), &value))
+	copy(a.mem[protocol.SureMask:], abi.Encode(abi.Encode(nil, &ones), &mask))
+	// Where the handle is: where one that is all ones has them.
+	handle := abi.Encode(abi.Encode(nil, &abi.CmdHeader{}), &abi.ModifyQP{QPHandle: ^uint32(0)})
+	at := 0
+	for handle[at] == 0 {
+		at++
+	}
+	binary.NativeEndian.PutUint32(a.mem[protocol.SureHandleAt:], uint32(at))
+	shared32(a.mem, protocol.SureLength).Store(uint32(length))
+}
+
+// setSure tells the client whether the command is sure for the queue pair with this handle.
+func (a *Arena) setSure(handle uint32, sure bool) {
+	if handle >= protocol.SureHandles {
+		return
+	}
+	w := shared64(a.mem, protocol.SureBits+int(handle/64)*8)
+	if bit := uint64(1) << (handle % 64); sure {
+		w.Or(bit)
+	} else {
+		w.And(^bit)
+	}
+}
+
+// publish tells the client what it may do with the queue pair without waiting for an answer.
+func (q *QP) publish() {
+	state := q.tr.State()
+	q.session.Arena.setReady(q.handle, !q.gone && q.CanPost())
+	q.session.Arena.setSure(q.handle, !q.gone && q.typ != ib.UD && (state == ib.StateReset || state == ib.StateInit))
+}

@@ -1,0 +1,36 @@
+package protocol
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// A GuestCard is what a virtual machine has to be started with to have a NIC.
+type GuestCard struct {
+	NIC       string   `json:"nic"`
+	Network   string   `json:"network"`
+	Addresses []string `json:"addresses"`
+	MAC       string   `json:"mac"`
+	MTU       int      `json:"mtu"`
+	Socket    string   `json:"socket"` // of vhost-user
+	Error     string   `json:"error,omitempty"`
+}
+
+// QueryGuest asks at the door of a NIC for its end of a virtual machine, which is open from then on, also
+// after the daemon has started again.
+func QueryGuest(socket string) (*GuestCard, error) {
+	s, err := Dial(socket, Hello{Kind: KindGuest, Program: filepath.Base(os.Args[0])})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	card := new(GuestCard)
+	if err := s.ReceiveJSON(card); err != nil {
+		return nil, err
+	}
+	if card.Error != "" {
+		return nil, errors.New(card.Error)
+	}
+	return card, nil
+}

@@ -1,0 +1,256 @@
+package rack
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/ethernet"
+	"vrdma/internal/overlay"
+	"vrdma/internal/policy"
+	"vrdma/internal/protocol"
+	"vrdma/internal/tenant"
+	"vrdma/internal/vhostuser"
+	"vrdma/internal/vnic"
+)
+
+// A virtual machine has a NIC by its network card: QEMU connects to guest.sock in the NIC's directory and
+// speaks vhost-user there (package vhostuser), and the NIC's port in the switch is the card (package ethernet).
+//
+// The socket is made when somebody asks for it (vrdma guest args): a NIC that nobody uses has one descriptor.
+// It is left there when the daemon ends, and found by the next one, so that it is open again.
+
+// guests is the end of a NIC that virtual machines have. A nil one is of a NIC that has none.
+type guests struct {
+	rack *Rack
+	slot *slot
+	port *ethernet.Port
+	mtu  int
+
+	mu       sync.Mutex // guards what is below
+	listener *net.UnixListener
+	closed   bool
+	who      string // has it; "": nobody
+	conn     *net.UnixConn
+}
+
+// plugIn gives a NIC its port in the switch.
+func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
+	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
+		return nil
+	}
+	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}
+	addrs := c.Addresses()
+	g.port, err = r.cfg.Switch.Plug(ethernet.PortConfig{
+		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
+		InUse: func() bool { return len(r.doors.Users(s.nic)) > 0 },
+	})
+	if err != nil {
+		return err
+	}
+	s.guests = g
+	g.rate(c)
+	g.guard(s.guard)
+	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
+		if _, err := g.card(); err != nil { // a daemon before us had it
+			r.cfg.Log.Warn("a virtual machine cannot have its NIC", "nic", s.key.Path(), "error", err)
+		}
+	}
+	return nil
+}
+
+// rate makes what is declared of a NIC hold.
+func (g *guests) rate(c *tenant.NIC) {
+	if g != nil {
+		g.port.SetRate(bytesOf(c.Spec.Rate.Out), bytesOf(c.Spec.Rate.In), uint64(c.Spec.Rate.Burst))
+	}
+}
+
+// guard makes rules hold; nil: everything is allowed.
+func (g *guests) guard(rules *policy.Guard) {
+	switch {
+	case g == nil:
+	case rules == nil:
+		g.port.SetGuard(nil)
+	default:
+		g.port.SetGuard(rules)
+	}
+}
+
+// users are who has the NIC in a virtual machine.
+func (g *guests) users() []string {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.who == "" {
+		return nil
+	}
+	return []string{g.who}
+}
+
+// Guests is how many virtual machines have a NIC of ours. It may be called at any time.
+func (r *Rack) Guests() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.slots {
+		n += len(s.guests.users())
+	}
+	return n
+}
+
+// card has the socket open, and says what a virtual machine is started with. It implements frontdoor.Door.Guest.
+func (g *guests) card() (protocol.GuestCard, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := protocol.GuestCard{NIC: g.port.NIC, Network: g.port.Network, MAC: g.port.MAC.String(), MTU: g.mtu, Socket: g.slot.place.Guest()}
+	for _, a := range g.port.Addrs {
+		c.Addresses = append(c.Addresses, a.String())
+	}
+	switch {
+	case g.closed:
+		return c, errors.New("the NIC has been removed")
+	case g.listener != nil:
+		return c, nil
+	}
+	// A daemon before us has left it, and nobody but us writes to this directory.
+	if err := os.Remove(c.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return c, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
+	if err != nil {
+		return c, fmt.Errorf("the socket for virtual machines: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	mode, _ := g.rack.modes(g.slot)
+	if err := os.Chmod(c.Socket, mode); err != nil {
+		l.Close()
+		return c, err
+	}
+	g.listener = l
+	go g.accept(l)
+	return c, nil
+}
+
+// allow gives the socket the mode that it has to have now, and cuts off who may not have the NIC any more.
+func (g *guests) allow() error {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listener == nil {
+		return nil
+	}
+	if g.conn != nil && g.admit(g.conn) != nil {
+		g.conn.Close()
+	}
+	mode, _ := g.rack.modes(g.slot)
+	return os.Chmod(g.slot.place.Guest(), mode)
+}
+
+// accept serves those who connect, each by itself, until the socket is closed.
+func (g *guests) accept(l *net.UnixListener) {
+	for {
+		c, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			g.rack.cfg.Log.Warn("a virtual machine cannot connect", "nic", g.port.NIC, "error", err)
+			continue
+		}
+		go g.serve(c)
+	}
+}
+
+// admit says why who is at the other end may not have the NIC: the same as at its door.
+func (g *guests) admit(c *net.UnixConn) error {
+	who, err := caller.Of(c)
+	if err != nil {
+		return err
+	}
+	home := caller.Own()
+	if who.UID == g.rack.cfg.Owner && (home.Err != nil || who.HomeErr == nil && home.Stranger(&who.Home) == "") {
+		return nil
+	}
+	return g.slot.open.admit(&who, c)
+}
+
+// serve is the connection of a virtual machine that has no agent.
+func (g *guests) serve(c *net.UnixConn) {
+	defer c.Close()
+	if err := g.admit(c); err != nil {
+		g.rack.cfg.Log.Warn("a virtual machine may not have a NIC", "nic", g.port.NIC, "why", err)
+		return
+	}
+	if err := g.attach(c, new(vhostuser.Device), nil); err != nil {
+		g.rack.cfg.Log.Warn("a virtual machine cannot have a NIC, or not any more", "nic", g.port.NIC, "why", err)
+	}
+}
+
+// attach gives a virtual machine the NIC until it has gone.
+func (g *guests) attach(c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	log := g.rack.cfg.Log.With("nic", g.port.NIC)
+	if !g.enter(c) {
+		return ethernet.ErrTaken
+	}
+	defer g.leave()
+	if g.rack.cfg.Claim != nil {
+		if err := g.rack.cfg.Claim(g.slot.key); err != nil {
+			return err
+		}
+	}
+	log.Info("a virtual machine has a NIC", "who", g.users())
+	defer log.Info("a virtual machine has gone")
+	return g.port.Serve(c, d, ready)
+}
+
+// ServeCard is vhostuser.Serve for a machine that has a NIC: its card is in the switch, if the NIC is in a
+// network with way vxlan, and else carries nothing. Who is at the other end has been admitted. It may be called at any time.
+func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, ready func(*vhostuser.Conn)) error {
+	if s := r.slot(k); s != nil && s.guests != nil {
+		return s.guests.attach(c, d, ready)
+	}
+	return vhostuser.Serve(c, d, ready)
+}
+
+// enter makes a connection the one that has the NIC. False: another has it.
+func (g *guests) enter(c *net.UnixConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed || g.who != "" {
+		return false
+	}
+	g.who, g.conn = "a virtual machine", c
+	if cred, err := caller.Credentials(c); err == nil {
+		g.who = fmt.Sprintf("a virtual machine (pid %d, uid %d)", cred.Pid, cred.Uid)
+	}
+	return true
+}
+
+func (g *guests) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.who, g.conn = "", nil
+}
+
+// pull ends all of it. The socket stays in the NIC's directory, which goes with the NIC.
+func (g *guests) pull() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	g.closed = true
+	if g.listener != nil {
+		g.listener.Close()
+		g.listener = nil
+	}
+	g.mu.Unlock()
+	g.port.Unplug()
+}

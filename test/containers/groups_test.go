@@ -1,0 +1,70 @@
+package containers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"vrdma/test/harness"
+)
+
+// hierarchies are where control groups are mounted: one for each controller, or one for all.
+func hierarchies() (out []string) {
+	const at = "/sys/fs/cgroup"
+	if _, err := os.Stat(at + "/cgroup.controllers"); err == nil {
+		return []string{at}
+	}
+	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd", "unified"} {
+		if _, err := os.Stat(filepath.Join(at, c, "cgroup.procs")); err == nil {
+			out = append(out, filepath.Join(at, c))
+		}
+	}
+	return out
+}
+
+// controlGroup makes one in each hierarchy, for an engine's own. They are gone after the test, with those that the engine
+// has left there: the host's processes have ended by then.
+func controlGroup(t *testing.T) string {
+	t.Helper()
+	name := fmt.Sprintf("/vrdma-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+	for _, at := range hierarchies() {
+		if err := os.Mkdir(at+name, 0o755); err != nil {
+			t.Fatalf("a control group: %v (the test needs root)", err)
+		}
+		if filepath.Base(at) == "cpuset" { // or nothing runs in groups below it
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				text, err := os.ReadFile(filepath.Join(at, file))
+				if err == nil {
+					err = os.WriteFile(filepath.Join(at+name, file), text, 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		t.Cleanup(func() { removeGroups(t, at+name) })
+	}
+	return name
+}
+
+// removeGroups removes a control group and those in it, when their last process has ended.
+func removeGroups(t *testing.T, top string) {
+	var all []string
+	filepath.WalkDir(top, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	slices.Reverse(all)
+	for _, path := range all {
+		var err error
+		if !harness.Poll(minute, func() bool { err = os.Remove(path); return err == nil || os.IsNotExist(err) }) {
+			t.Errorf("a control group is left: %v", err)
+			return
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package containers
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// own is a library that an image names in its own /etc/ld.so.preload.
+const own = "/lib/x86_64-linux-gnu/libnl-3.so.200"
+
+// showMerged shows what is loaded into programs, and that they have a device.
+const showMerged = "cat /etc/ld.so.preload; sed -n 's|.* /|/|p' /proc/self/maps; ibv_devices"
+
+// mergedIn checks it.
+func mergedIn(t *testing.T, out string) {
+	t.Helper()
+	for _, want := range []string{own + "\n/run/vrdma/vrdma.sock.d/libvrdma.so\n", "/libnl-3.so.200.", "/libvrdma.so\n", "rxe0"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+}
+
+// An image's own /etc/ld.so.preload and the NIC's are one file in the container, and the image's stays as it is.
+func TestMerge(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.write(t, "/images/bookworm/etc/ld.so.preload", own+"\n")
+	for name, flags := range map[string][]string{"plain": nil, "hardened": hard} {
+		t.Run(name, func(t *testing.T) {
+			mergedIn(t, h.run(t, podman("bookworm", append(device("default"), flags...), "sh", "-c", showMerged)...))
+		})
+	}
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/images/bookworm/etc/ld.so.preload", h.pid)); err != nil || string(text) != own+"\n" {
+		t.Errorf("the image's file: %q, %v", text, err)
+	}
+}
+
+// What keeps a container's programs from the NIC is in vrdma events when it starts, and it starts.
+func TestLook(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, tenants)
+	h.run(t, container{"bookworm", "red.web", nil}.argv("true")...)
+	if out := h.run(t, "vrdma", "events", "red/web"); strings.Contains(out, "warned") {
+		t.Errorf("an image that is fine:\n%s", out)
+	}
+	h.stay(t, "fine", container{"bookworm", "default", nil})
+	if out := h.run(t, "vrdma", "nic", "check", "fine"); out != "" {
+		t.Errorf("vrdma nic check:\n%s", out)
+	}
+	h.run(t, "sh", "-c", "rm /images/bookworm/usr/lib/*/libibverbs/librxe-*")
+	h.stay(t, "bare", container{"bookworm", "default", nil})
+	if p := h.start(t, "vrdma", "nic", "check", "bare"); p.Wait(t, minute) != 1 || !strings.Contains(p.Output(), "rxe provider is not installed") {
+		t.Errorf("vrdma nic check: exit %d\n%s", p.Code(), p.Output())
+	}
+	if p := h.start(t, "vrdma", "nic", "check", "nobody"); p.Wait(t, minute) != 2 || !strings.Contains(p.Output(), "podman has no container of that name") {
+		t.Errorf("vrdma nic check of no container: exit %d\n%s", p.Code(), p.Output())
+	}
+	pod := []string{"--annotation", "io.kubernetes.cri.sandbox-namespace=team", "--annotation", "io.kubernetes.cri.sandbox-name=pod"}
+	h.run(t, container{"bookworm", "red.web", pod}.argv("true")...)
+	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "warned") || !strings.Contains(out, "container team/pod: libibverbs' rxe provider is not installed") {
+		t.Errorf("an image without the provider:\n%s", out)
+	}
+}

@@ -1,0 +1,237 @@
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"vrdma/test/harness"
+	"vrdma/test/workload"
+)
+
+// ownNetwork is a tenant whose NICs have the network of the container that they are in.
+const ownNetwork = `
+{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
+---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: pods, tenant: red}, spec: {way: namespace}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: a, tenant: red}, spec: {network: pods}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red}, spec: {network: pods}}
+`
+
+// bridged is a container's place in podman's own network.
+func bridged(ip string) []string { return []string{"--network", "podman:ip=" + ip} }
+
+// talk has perftest's two sides talk, in containers that stay: they exchange what they need over TCP, and nobody names a
+// device or a GID.
+func talk(t *testing.T, on, from *host, server, client, address string) {
+	t.Helper()
+	s := on.exec(t, server, "ib_write_bw", "-F", "-n", "500")
+	var c *harness.Process
+	harness.Poll(minute, func() bool {
+		c = from.exec(t, client, "ib_write_bw", "-F", "-n", "500", address)
+		return c.Wait(t, minute) == 0 || s.Ended(0)
+	})
+	if err := workload.CheckRows(c.OK(t, minute), s.OK(t, minute), 1); err != nil {
+		t.Errorf("%v\n%s", err, c.Output())
+	}
+}
+
+// ping has rping's two sides talk, in containers that stay.
+func ping(t *testing.T, on, from *host, server, client, address string) {
+	t.Helper()
+	s := on.exec(t, server, "rping", "-s", "-a", address, "-C", "5", "-V")
+	on.listening(t, s, net.JoinHostPort(address, "7174"))
+	from.exec(t, client, "rping", "-c", "-a", address, "-C", "5", "-V").OK(t, minute)
+	s.OK(t, minute)
+}
+
+// serves reports whether somebody has RoCE's port in a container's network namespace.
+func (h *host) serves(t *testing.T, container string) bool {
+	t.Helper()
+	return strings.Contains(h.exec(t, container, "cat", "/proc/net/udp").OK(t, minute), ":12B7 ")
+}
+
+// descriptors is how many the daemon has.
+func (h *host) descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/proc/%d/fd", h.pid, h.status(t).Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// A NIC's way to others is the network of its container: the container's address is its RDMA address, for
+// perftest's exchange, rdma_cm and verbs alike, and packets go through the container's interface.
+func TestOwnNetwork(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, ownNetwork)
+	h.stay(t, "a", container{"bookworm", "red.a", append(bridged("10.88.0.10"), hard...)})
+	h.stay(t, "b", container{"bookworm", "red.b", append(bridged("10.88.0.11"), hard...)})
+	before := h.descriptors(t)
+	talk(t, h, h, "a", "b", "10.88.0.10")
+	var bytes uint64
+	for line := range strings.Lines(h.exec(t, "a", "cat", "/proc/net/dev").OK(t, minute)) {
+		fmt.Sscanf(strings.TrimSpace(line), "eth0: %d", &bytes)
+	}
+	if bytes < 500*65536 {
+		t.Errorf("%d bytes came through the container's interface", bytes)
+	}
+	ping(t, h, h, "a", "b", "10.88.0.10")
+	ping(t, h, h, "b", "a", "10.88.0.11")
+	ping(t, h, h, "a", "a", "127.0.0.1")
+	if out := h.exec(t, "a", "ibv_devinfo", "-v").OK(t, minute); !strings.Contains(out, "::ffff:10.88.0.10, RoCE v2") {
+		t.Errorf("the container's address is no GID:\n%s", out)
+	}
+	// Nothing is left in the namespaces, nor of them.
+	if h.serves(t, "a") || h.serves(t, "b") {
+		t.Error("RoCE's port is open, and nobody has the NIC")
+	}
+	if !harness.Poll(minute, func() bool { return h.descriptors(t) <= before }) {
+		t.Errorf("the daemon has %d descriptors, and had %d", h.descriptors(t), before)
+	}
+}
+
+// A NIC follows who has it: another container has other addresses. Two containers do not have it at the same time, nor one
+// namespace two NICs.
+func TestOwnNetworkFollows(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, ownNetwork)
+	h.stay(t, "a", container{"bookworm", "red.a", bridged("10.88.0.10")})
+	s := h.exec(t, "a", "rping", "-s", "-a", "10.88.0.10")
+	h.listening(t, s, "10.88.0.10:7174")
+	if !h.serves(t, "a") {
+		t.Error("nobody has RoCE's port in the container")
+	}
+	for name, c := range map[string]struct {
+		argv []string
+		want string
+	}{
+		"another container": {container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo"), " cannot start: NIC red/a is bound to container "},
+		"another NIC":       {container{"bookworm", "red.b", []string{"--network", "container:a"}}.argv("ibv_devinfo"), "NIC red/b: NIC red/a has this network namespace already"},
+	} {
+		p := h.start(t, c.argv...)
+		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), c.want) {
+			t.Errorf("%s: exit %d, want %q:\n%s", name, code, c.want, p.Output())
+		}
+	}
+	h.run(t, "podman", "kill", "a")
+	out := h.run(t, container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo", "-v")...)
+	if !strings.Contains(out, "::ffff:10.88.0.12, RoCE v2") || strings.Contains(out, "10.88.0.10") {
+		t.Errorf("the next container's GIDs:\n%s", out)
+	}
+	// Without a network there is loopback.
+	if out := h.run(t, container{"bookworm", "red.a", nil}.argv("ibv_devinfo", "-v")...); !strings.Contains(out, "::ffff:127.0.0.1, RoCE v2") {
+		t.Errorf("a container without a network:\n%s", out)
+	}
+}
+
+// join connects two hosts, which have these addresses then, and routes to each other's containers.
+func join(t *testing.T, hosts [2]*host) {
+	t.Helper()
+	ip := func(h *host, args ...string) {
+		t.Helper()
+		argv := append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", h.pid), "ip"}, args...)
+		if out, err := exec.Command("nsenter", argv...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %v: %v\n%s", args, err, out)
+		}
+	}
+	ip(hosts[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", fmt.Sprint(hosts[1].pid))
+	for i, h := range hosts {
+		ip(h, "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "wire")
+		ip(h, "link", "set", "wire", "up")
+		ip(h, "route", "add", fmt.Sprintf("10.%d.0.0/16", 2-i), "via", fmt.Sprintf("192.0.2.%d", 2-i))
+	}
+}
+
+// Containers of two hosts: their networks are routed, and nothing else is between them.
+func TestOwnNetworkHosts(t *testing.T) {
+	hosts := [2]*host{newHost(t, "bookworm"), newHost(t, "bookworm")}
+	join(t, hosts)
+	for i, h := range hosts {
+		h.serve(t)
+		h.apply(t, ownNetwork)
+		h.run(t, "podman", "network", "create", "--disable-dns", "--subnet", fmt.Sprintf("10.%d.0.0/24", i+1), "pods")
+		h.stay(t, "c", container{"bookworm", "red.a", []string{"--network", fmt.Sprintf("pods:ip=10.%d.0.10", i+1)}})
+		// The networks are routed, so nobody hides behind the host's address.
+		h.run(t, "nft", "insert rule inet netavark POSTROUTING ip daddr 10.0.0.0/8 accept")
+	}
+	talk(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
+	ping(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
+	ping(t, hosts[1], hosts[0], "c", "c", "10.2.0.10")
+}
+
+// An ordinary user's daemon enters the containers of the user through their user namespace.
+func TestOwnNetworkRootless(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.run(t, "sh", "-c", `cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice && touch /etc/resolv.conf
+		printf '[network]\ndefault_rootless_network_cmd = "slirp4netns"\n' >>/etc/containers/containers.conf`)
+	d := h.startAs(t, alice, "vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")
+	d.Printed(t, "msg=serving ", minute)
+	apply := h.command(alice, "vrdma", "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(ownNetwork)
+	harness.Spawn(t, apply).OK(t, minute)
+	for i, nic := range []string{"a", "b"} {
+		argv := strings.Join(podman("alice", []string{"--network", fmt.Sprintf("podman:ip=10.88.0.1%d", i), "$(vrdma nic args red/" + nic + ")"}, "sleep", "1000"), " ")
+		h.startAs(t, alice, "sh", "-c", strings.Replace(argv, "--rm", "-d --name "+nic, 1)).OK(t, minute)
+	}
+	s := h.startAs(t, alice, "podman", "exec", "a", "rping", "-s", "-a", "10.88.0.10", "-C", "5", "-V")
+	d.Printed(t, "addresses=[10.88.0.10]", minute)
+	harness.Poll(minute, func() bool {
+		return s.Ended(0) || h.startAs(t, alice, "podman", "exec", "b", "rping", "-c", "-a", "10.88.0.10", "-C", "5", "-V").Wait(t, minute) == 0
+	})
+	s.OK(t, minute)
+}
+
+// A container that asks for a network has a NIC there, with an address that is allocated, as long as it lives.
+func TestNetworkDevice(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, tenants+"---\n{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: pods, tenant: red}, spec: {way: namespace}}\n"+
+		"---\n{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: small}, spec: {quota: {nics: 1}}}\n"+
+		"---\n{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: n, tenant: small}, spec: {subnets: [10.3.0.0/24]}}\n")
+	of := func(network string, flags ...string) container {
+		return container{"bookworm", "", append([]string{"--device", "vrdma.io/network=" + network}, flags...)}
+	}
+	nics := func() []string {
+		p := h.start(t, "vrdma", "get", "nics", "-o", "name")
+		p.OK(t, minute)
+		return strings.Fields(p.Stdout())
+	}
+	if !harness.Poll(minute, func() bool { return h.exists("/run/cdi/vrdma-red.networks.json") }) {
+		t.Fatal("there is no CDI file for the networks of red")
+	}
+	before := nics()
+	h.stay(t, "a", of("red.train", hard...))
+	h.stay(t, "b", of("red.train"))
+	if made := nics(); len(made) != len(before)+2 || !strings.Contains(strings.Join(made, " "), "red/c-"+h.id(t, "a")) {
+		t.Errorf("NICs %v, before %v", made, before)
+	}
+	p := h.start(t, "vrdma", "get", "nic", "red/c-"+h.id(t, "a"), "-o", "json")
+	p.OK(t, minute)
+	var nic struct{ Spec struct{ Addresses []string } }
+	if err := json.Unmarshal([]byte(p.Stdout()), &nic); err != nil || len(nic.Spec.Addresses) != 1 {
+		t.Fatalf("the NIC that was made: %v\n%s", err, p.Stdout())
+	}
+	ping(t, h, h, "a", "b", nic.Spec.Addresses[0])
+	h.stay(t, "c", of("red.pods", bridged("10.88.0.10")...))
+	h.stay(t, "d", of("red.pods", bridged("10.88.0.11")...))
+	ping(t, h, h, "c", "d", "10.88.0.10")
+	// A quota holds, and says so where somebody sees it.
+	h.stay(t, "e", of("small.n"))
+	if p := h.start(t, of("small.n").argv("ibv_devinfo")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "tenant small would have 2 NICs, and its quota is 1") {
+		t.Errorf("more NICs than the quota:\n%s", p.Output())
+	}
+	h.run(t, "podman", "rm", "-f", "-t", "0", "a", "b", "c", "d", "e")
+	if !harness.Poll(minute, func() bool { return len(nics()) == len(before) }) {
+		t.Errorf("NICs are left: %v, before %v", nics(), before)
+	}
+}
