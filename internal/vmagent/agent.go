@@ -79,9 +79,15 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- a.converse() }()
-	go func() { failed <- a.accept(l) }()
+	go func() {
+		if err := a.accept(l); !errors.Is(err, net.ErrClosed) {
+			failed <- err
+		}
+	}()
 	select {
 	case <-ctx.Done():
+		l.Close()
+		a.retire()
 		return nil
 	case err := <-failed:
 		return err
@@ -200,6 +206,21 @@ func (a *Agent) hangUp() {
 	for _, c := range a.clients {
 		c.conn.Close()
 	}
+}
+
+// retire ends the conversations with programs and waits until the daemon has let go of what they had: the
+// pins go with us.
+func (a *Agent) retire() {
+	a.hangUp()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		a.mu.Lock()
+		left := len(a.clients) + len(a.pins)
+		a.mu.Unlock()
+		if left == 0 {
+			return
+		}
+	}
+	a.cfg.Log.Warn("the daemon does not answer: memory that it may still use is not pinned any more")
 }
 
 // forget lets go of everything that an earlier conversation had, when the daemon has.
