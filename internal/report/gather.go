@@ -71,7 +71,19 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 			}
 		}
 	}
+	slices.SortStableFunc(figures, func(a, b Figure) int {
+		return cmp.Compare(rank(a.Experiment.Spec.Suite), rank(b.Experiment.Spec.Suite))
+	})
 	return figures, nil
+}
+
+// rank is where a suite is on the page: ours for newcomers, then the publications, then what users bring.
+func rank(suite string) int {
+	order := []string{"quick", "thesis", "slides", "lab", "progress", "mikelangelo", "speed"}
+	if i := slices.Index(order, suite); i >= 0 {
+		return i
+	}
+	return len(order)
 }
 
 // drawn reports whether a metric of a tool is drawn: what the experiment names, else what the tool is for.
