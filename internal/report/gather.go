@@ -334,7 +334,7 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	}
 	f := &Figure{}
 	for _, v := range all {
-		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && v.Size == 0 {
+		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && (v.Size == 0 || v.Size > int64(slices.Max(e.Spec.Sizes))) {
 			continue
 		}
 		tool, fits := publishedTool(e, v.Tool)
@@ -395,7 +395,10 @@ func publishedTool(e *experiment.Experiment, text string) (tool string, fits boo
 	if len(words) > 1 && words[0] == "qperf" {
 		words = words[1:]
 	}
-	if len(words) == 0 || !strings.Contains(words[0], "_") {
+	if len(words) == 0 {
+		return "", true
+	}
+	if _, known := experiment.FindTool(words[0]); !known {
 		return "", true
 	}
 	return words[0], slices.Contains(e.Spec.Tools, words[0])
