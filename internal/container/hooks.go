@@ -38,6 +38,20 @@ func Hooks(vrdma, socket, device string) []Hook {
 	}
 }
 
+// NetworkHooks are those of a container that gets a NIC in a network: one makes the NIC, binds it to the container and looks as above,
+// one mounts the NIC's directory, one takes the NIC away.
+func NetworkHooks(vrdma, socket, network string) []Hook {
+	if vrdma == "" {
+		return nil
+	}
+	return []Hook{
+		{When: CreateRuntime, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "make", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "mount", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "oci-hook", "merge"}, Timeout: hookTimeout},
+		{When: PostStop, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "unmake", network}, Timeout: hookTimeout},
+	}
+}
+
 // addHooks adds those that are not there.
 func (b *Bundle) addHooks(hooks []Hook) error {
 	if len(hooks) == 0 {

@@ -40,13 +40,14 @@ type guests struct {
 
 // plugIn gives a NIC its port in the switch.
 func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
-	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork {
+	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
 		return nil
 	}
 	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(ethernet.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
+		InUse: func() bool { return len(r.doors.Users(s.nic)) > 0 },
 	})
 	if err != nil {
 		return err

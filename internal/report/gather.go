@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vrdma/internal/experiment"
+	"vrdma/internal/order"
 	"vrdma/internal/published"
 )
 
@@ -360,7 +361,7 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 		}, by)
 	}
 	for _, l := range f.Lines {
-		slices.SortFunc(l.Points, func(a, b Point) int {
+		order.SortFunc(l.Points, func(a, b Point) int {
 			return cmp.Or(cmp.Compare(a.Cell.Size, b.Cell.Size), cmp.Compare(a.Cell.Pairs, b.Cell.Pairs))
 		})
 	}
