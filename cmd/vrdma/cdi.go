@@ -203,6 +203,15 @@ func (d *daemon) writeCDI(k *container.Keeper) {
 	for _, key := range d.rack.Keys() {
 		add(key.Path())
 	}
+	if at, err := d.place.Waiting(); err != nil {
+		errs = append(errs, err)
+	} else if d.hook != "" {
+		for _, key := range d.rack.Networks() {
+			n := container.NIC{Tenant: key.Tenant, Name: key.Name, Place: at, Network: true}
+			n.Hooks = container.NetworkHooks(d.hook, d.place.Socket, n.Device())
+			nics = append(nics, n)
+		}
+	}
 	if err := errors.Join(append(errs, k.Put(nics))...); err != nil {
 		d.log.Warn("CDI files are not current", "error", err)
 	}

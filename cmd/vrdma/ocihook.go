@@ -27,7 +27,9 @@ func ociHookCommand(o *options) *cobra.Command {
 		Short:  "what OCI runtimes run while they make a container with a NIC",
 		Hidden: true,
 		Args:   cobra.NoArgs,
-		RunE:   func(*cobra.Command, []string) error { return usage("say which: look NIC, merge, or end NIC") },
+		RunE: func(*cobra.Command, []string) error {
+			return usage("say which: look NIC, merge, end NIC; make NETWORK, mount NETWORK, unmake NETWORK")
+		},
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "look NIC",
@@ -43,6 +45,36 @@ func ociHookCommand(o *options) *cobra.Command {
 				tellRuntime(refused)
 			}
 			return refused
+		},
+	}, &cobra.Command{
+		Use:   "make NETWORK",
+		Short: "createRuntime: make a NIC for the container, and do as look does",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			err := makeFor(o, c.ErrOrStderr(), args[0])
+			if err != nil {
+				tellRuntime(err)
+			}
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "mount NETWORK",
+		Short: "createContainer: mount the directory of the NIC that was made",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			err := mountMade(o, args[0])
+			if err != nil {
+				tellRuntime(err)
+			}
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "unmake NETWORK",
+		Short: "poststop: take away the NIC that was made",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			hook(c, "network "+args[0], func() error { return unmake(o, args[0]) })
+			return nil
 		},
 	}, &cobra.Command{
 		Use:   "end NIC",

@@ -2,10 +2,10 @@ package container
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"vrdma/internal/launch"
+	"vrdma/internal/order"
 )
 
 // CDIVersion is the oldest one with all that we need, and every engine with CDI reads it; a newer one is refused by older
@@ -14,6 +14,9 @@ const CDIVersion = "0.5.0"
 
 // Kind is what our devices are called: an engine is told vrdma.io/nic=NAME.
 const Kind = "vrdma.io/nic"
+
+// NetworkKind is what networks are called, of which a container gets a NIC of its own: vrdma.io/network=NAME.
+const NetworkKind = "vrdma.io/network"
 
 // A Spec is a file of the Container Device Interface
 // (https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md).
@@ -48,6 +51,16 @@ type NIC struct {
 	Name   string
 	Place  launch.Place
 	Hooks  []Hook // that its containers have
+	// Network: it is none yet, but the network Name, of which each container has a NIC that its hooks make.
+	Network bool
+}
+
+// file says which file it is in: a file is of one kind, and of one tenant. Names have no dots.
+func (n NIC) file() (name, kind string) {
+	if n.Network {
+		return n.Tenant + ".networks", NetworkKind
+	}
+	return n.Tenant, Kind
 }
 
 // Device is what engines call it: TENANT.NAME, or its name alone. Names have no dots.
@@ -59,21 +72,22 @@ func (n NIC) Device() string {
 }
 
 // Specs are the files for NICs, one for each tenant, by its name; that of NICs that were not
-// declared is "".
+// declared is "", that of a tenant's networks TENANT.networks.
 func Specs(nics []NIC) map[string]*Spec {
 	out := make(map[string]*Spec)
 	for _, n := range nics {
-		s := out[n.Tenant]
+		file, kind := n.file()
+		s := out[file]
 		if s == nil {
-			s = &Spec{Version: CDIVersion, Kind: Kind}
-			out[n.Tenant] = s
+			s = &Spec{Version: CDIVersion, Kind: kind}
+			out[file] = s
 		}
 		d := NewDevice(n.Device(), n.Place)
 		d.Edits.Hooks = n.Hooks
 		s.Devices = append(s.Devices, d)
 	}
 	for _, s := range out {
-		slices.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
+		order.SortFunc(s.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return out
 }

@@ -38,6 +38,20 @@ func Hooks(vrdma, socket, device string) []Hook {
 	}
 }
 
+// NetworkHooks are those of a container that gets a NIC in a network: one makes the NIC, binds it to the container and looks as above,
+// one mounts the NIC's directory, one takes the NIC away.
+func NetworkHooks(vrdma, socket, network string) []Hook {
+	if vrdma == "" {
+		return nil
+	}
+	return []Hook{
+		{When: CreateRuntime, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "make", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "mount", network}, Timeout: hookTimeout},
+		{When: CreateContainer, Path: vrdma, Args: []string{"vrdma", "oci-hook", "merge"}, Timeout: hookTimeout},
+		{When: PostStop, Path: vrdma, Args: []string{"vrdma", "--socket", socket, "oci-hook", "unmake", network}, Timeout: hookTimeout},
+	}
+}
+
 // addHooks adds those that are not there.
 func (b *Bundle) addHooks(hooks []Hook) error {
 	if len(hooks) == 0 {
@@ -46,6 +60,9 @@ func (b *Bundle) addHooks(hooks []Hook) error {
 	all := make(map[string][]json.RawMessage)
 	if err := b.get("hooks", &all); err != nil {
 		return err
+	}
+	if all == nil { // "hooks": null
+		all = make(map[string][]json.RawMessage)
 	}
 	for _, h := range hooks {
 		text, err := json.Marshal(ociHook{Path: h.Path, Args: h.Args, Timeout: h.Timeout})

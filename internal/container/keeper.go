@@ -120,7 +120,7 @@ func written(path string) bool {
 // generated reports whether a text is one that Specs makes.
 func generated(text []byte) bool {
 	var s Spec
-	if json.Unmarshal(text, &s) != nil || s.Kind != Kind || len(s.Devices) == 0 {
+	if json.Unmarshal(text, &s) != nil || s.Kind != Kind && s.Kind != NetworkKind || len(s.Devices) == 0 {
 		return false
 	}
 	for _, d := range s.Devices {

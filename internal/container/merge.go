@@ -151,3 +151,30 @@ func writeIn(dir int, name string, text []byte) error {
 	}
 	return err
 }
+
+// MountNIC mounts a NIC's directory over the one that the container's CDI file has mounted, in the mount namespace that we are in.
+func MountNIC(root, dir string) error {
+	at, err := os.Open(root)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	place, err := openBelow(int(at.Fd()), Dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree %s: %w", dir, err)
+	}
+	defer unix.Close(tree)
+	readOnly := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &readOnly); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(tree, "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount to %s: %w", Dir, err)
+	}
+	return nil
+}

@@ -1,6 +1,8 @@
 package container
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -34,6 +36,15 @@ var identifier = regexp.MustCompile(`^[0-9a-f]{64}$`)
 var podNames = [][2]string{
 	{"io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"},
 	{"io.kubernetes.pod.namespace", "io.kubernetes.pod.name"},
+}
+
+// NIC is the name of a NIC that is made for the container.
+func (s *State) NIC() string {
+	if identifier.MatchString(s.ID) {
+		return "c-" + s.ID[:12]
+	}
+	sum := sha256.Sum256([]byte(s.ID))
+	return "c-" + hex.EncodeToString(sum[:6])
 }
 
 // Name is what people call the container: its pod, else what the engine's lists show.

@@ -53,9 +53,12 @@ func (t *Tree) Rewrite() error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	t.unfollow()
-	t.written = false
+	t.written, t.sketched = false, false
+	if t.users == 0 {
+		return t.sketch() // whoever uses it has it written
+	}
 	err := t.write()
-	if err == nil && t.users > 0 {
+	if err == nil {
 		err = t.follow()
 	}
 	return err

@@ -25,6 +25,7 @@ type Switch struct {
 	cfg     Config
 	members atomic.Pointer[overlay.Map]
 	inbound inbound
+	live    atomic.Int64 // ports with somebody behind them
 
 	mu       sync.Mutex
 	networks map[string]*network // those with ports
@@ -46,8 +47,9 @@ func (s *Switch) Close() { s.inbound.close() }
 
 // A network is one virtual network on this host.
 type network struct {
-	name string
-	sw   *Switch
+	name  string
+	sw    *Switch
+	flows flows
 
 	mu    sync.RWMutex // guards what is below
 	ports map[netip.Addr]*Port
@@ -82,6 +84,11 @@ func (n *network) attached() []*Port {
 }
 
 func (n *network) setLive(p *Port, on bool) {
+	if on {
+		n.sw.live.Add(1)
+	} else {
+		n.sw.live.Add(-1)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	live := slices.DeleteFunc(slices.Clone(n.live), func(o *Port) bool { return o == p })

@@ -278,6 +278,9 @@ func (r *Rack) Sweep() {
 	if r.exposed != nil {
 		sockets = append(sockets, r.exposed.place.Socket)
 	}
+	if r.waiting != nil {
+		sockets = append(sockets, r.waiting.Socket)
+	}
 	for _, socket := range sockets {
 		for dir := filepath.Dir(socket); strings.HasPrefix(dir, r.cfg.Place.NICs()); dir = filepath.Dir(dir) {
 			here[dir] = true

@@ -5,9 +5,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/order"
+	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
 
@@ -59,6 +62,53 @@ func (r *Rack) Expose(n *vnic.NIC, ephemeral bool) error {
 		r.conceal()
 	}
 	return err
+}
+
+// Await has the directory there that containers have mounted until their NIC has been made (launch.Place.Waiting). Nothing leads from
+// there to a NIC.
+func (r *Rack) Await() error {
+	place, err := r.cfg.Place.Waiting()
+	if err != nil {
+		return err
+	}
+	const dirMode = fs.FileMode(0o755)
+	r.directories.Lock()
+	err = makeDirectory(r.cfg.Place.NICs(), searchable)
+	for _, dir := range []string{place.Gate(), filepath.Dir(place.Socket), place.Dir()} {
+		if err == nil {
+			err = makeDirectory(dir, dirMode)
+		}
+	}
+	r.directories.Unlock()
+	if err == nil {
+		err = r.install(place)
+	}
+	if err == nil {
+		r.waiting = &place
+	}
+	return err
+}
+
+// Networks are those in which NICs can be made for containers, in order. It may be called at any time.
+func (r *Rack) Networks() []tenant.Key {
+	if list := r.networks.Load(); list != nil && r.waiting != nil {
+		return *list
+	}
+	return nil
+}
+
+// noteNetworks remembers a world's networks. Of the host's addresses a container can have none.
+func (r *Rack) noteNetworks(w *tenant.World) {
+	var list []tenant.Key
+	for _, o := range w.Objects(tenant.KindNetwork) {
+		if n, ok := o.(*tenant.Network); ok && n.Spec.Way != tenant.WayHost {
+			list = append(list, n.Key())
+		}
+	}
+	order.SortFunc(list, tenant.Key.Compare)
+	if old := r.networks.Swap(&list); old == nil && len(list) > 0 || old != nil && !slices.Equal(*old, list) {
+		r.changed()
+	}
 }
 
 // conceal takes away what lies in the directory, after the door has been closed, and the directory

@@ -40,13 +40,14 @@ type guests struct {
 
 // plugIn gives a NIC its port in the switch.
 func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
-	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork {
+	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
 		return nil
 	}
 	g := &guests{rack: r, slot: s, mtu: r.packetMTU(n)}
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(ethernet.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
+		InUse: func() bool { return len(r.doors.Users(s.nic)) > 0 },
 	})
 	if err != nil {
 		return err
@@ -217,6 +218,16 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 		return s.guests.attach(c, d, ready)
 	}
 	return vhostuser.Serve(c, d, ready)
+}
+
+// ServeTap is ethernet.Port.ServeTap for the port of a NIC: a container has the NIC as an interface until the file is
+// closed. It may be called at any time.
+func (r *Rack) ServeTap(k tenant.Key, file *os.File) error {
+	s := r.slot(k)
+	if s == nil || s.guests == nil {
+		return fmt.Errorf("%v cannot be an interface: it is not here, or not in a network with way vxlan", k)
+	}
+	return s.guests.port.ServeTap(file)
 }
 
 // enter makes a connection the one that has the NIC. False: another has it.

@@ -22,6 +22,7 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/tenant"
@@ -108,8 +109,10 @@ type Rack struct {
 	connection connection
 	sites      uint32 // how many there have been
 	spaces     spaces
-	exposed    *exposed // nil: the default NIC has no directory for containers
-	warned     bool     // see warnUnreachable
+	waiting    *launch.Place                // nil: there is no directory for containers whose NIC is still to be made
+	networks   atomic.Pointer[[]tenant.Key] // see Networks
+	exposed    *exposed                     // nil: the default NIC has no directory for containers
+	warned     bool                         // see warnUnreachable
 
 	// directories is held while those are made or removed that more than one NIC is in.
 	directories sync.Mutex
@@ -439,6 +442,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 	}
 	r.obey(w)
 	r.shareTenants(w)
+	r.noteNetworks(w)
 }
 
 // Close takes away what lies in the NICs' directories, after the doors have been closed. The
@@ -500,6 +504,6 @@ func (r *Rack) Keys() (out []tenant.Key) {
 	for k := range r.slots {
 		out = append(out, k)
 	}
-	slices.SortFunc(out, tenant.Key.Compare)
+	order.SortFunc(out, tenant.Key.Compare)
 	return out
 }

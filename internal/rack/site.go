@@ -17,6 +17,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/netns"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/routes"
 	"vrdma/internal/tenant"
 )
@@ -224,7 +225,7 @@ func usable(all []routes.Interface) []routes.Interface {
 		}
 		return r
 	}
-	slices.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
+	order.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
 }
 
@@ -255,4 +256,7 @@ func (r *Rack) detachLocked(s *slot) {
 	r.spaces.drop(t.space.Cookie())
 	t.space.Close()
 	t.space, t.maker, t.opened = nil, nil, false
+	if err := s.nic.Tree.Rewrite(); err != nil {
+		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
+	}
 }

@@ -28,11 +28,12 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 		fmt.Fprintf(&b, "<p>%s</p>", html.EscapeString(s))
 	}
 	b.WriteString("</section>\n")
+	writeContents(&b, figures)
 	suite := ""
 	for i, f := range figures {
 		if f.Experiment.Spec.Suite != suite {
 			suite = f.Experiment.Spec.Suite
-			fmt.Fprintf(&b, "<h2>%s</h2>\n", html.EscapeString(suite))
+			writeSuite(&b, suite, figures)
 		}
 		writeFigure(&b, i, f)
 	}
@@ -48,29 +49,75 @@ func writeFigure(b *strings.Builder, n int, f Figure) {
 	if f.Experiment.Spec.Why != "" {
 		fmt.Fprintf(b, "<p class=\"why\">%s</p>", html.EscapeString(f.Experiment.Spec.Why))
 	}
-	if len(f.Lines) > 0 {
+	switch {
+	case len(f.Panels) > 0:
+		b.WriteString("<div class=\"panels\">")
+		for _, panel := range f.Panels {
+			fmt.Fprintf(b, "<figure><h4>%s</h4>", html.EscapeString(panel.Lines[0].Points[0].Cell.Tool))
+			b.WriteString(svg(panel))
+			legend(b, panel)
+			b.WriteString("</figure>")
+		}
+		fmt.Fprintf(b, "</div><p class=\"caption\">%s</p>", caption(f))
+	case len(f.Lines) > 0:
 		b.WriteString("<figure>" + svg(f))
 		if f.By != "" {
 			legend(b, f)
 		}
-		fmt.Fprintf(b, "<figcaption>%s Medians; bars are 95 %% intervals of the median.</figcaption></figure>", caption(f))
+		fmt.Fprintf(b, "<figcaption>%s</figcaption></figure>", caption(f))
 	}
-	if s := Sentences(f); len(s) > 0 {
+	writeSentences(b, Sentences(f))
+	writeTable(b, f)
+	writeMissing(b, f.Missing)
+	b.WriteString("</section>\n")
+}
+
+// fewSentences is how many are shown before a fold.
+const fewSentences = 6
+
+// writeSentences writes what the figure says in words.
+func writeSentences(b *strings.Builder, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	write := func(list []string) {
 		b.WriteString("<ul class=\"sentences\">")
-		for _, text := range s {
+		for _, text := range list {
 			fmt.Fprintf(b, "<li>%s</li>", html.EscapeString(text))
 		}
 		b.WriteString("</ul>")
 	}
-	writeTable(b, f)
-	if len(f.Missing) > 0 {
-		b.WriteString("<h4>Not measured</h4><ul class=\"missing\">")
-		for _, p := range f.Missing {
-			fmt.Fprintf(b, "<li><b>%s</b>: %s</li>", html.EscapeString(p.Cell.String()), html.EscapeString(firstLine(p.Failed)))
-		}
-		b.WriteString("</ul>")
+	write(list[:min(len(list), fewSentences)])
+	if len(list) > fewSentences {
+		fmt.Fprintf(b, "<details><summary>%d more</summary>", len(list)-fewSentences)
+		write(list[fewSentences:])
+		b.WriteString("</details>")
 	}
-	b.WriteString("</section>\n")
+}
+
+// writeMissing writes what was not measured: each reason once.
+func writeMissing(b *strings.Builder, list []Point) {
+	if len(list) == 0 {
+		return
+	}
+	var reasons []string
+	cells := make(map[string][]string)
+	for _, p := range list {
+		reason := firstLine(p.Failed)
+		if cells[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		cells[reason] = append(cells[reason], p.Cell.String())
+	}
+	b.WriteString("<h4>Not measured</h4><ul class=\"missing\">")
+	for _, reason := range reasons {
+		if all := cells[reason]; len(all) == 1 {
+			fmt.Fprintf(b, "<li><b>%s</b>: %s</li>", html.EscapeString(all[0]), html.EscapeString(reason))
+		} else {
+			fmt.Fprintf(b, "<li>%s<details><summary>%d combinations</summary>%s</details></li>", html.EscapeString(reason), len(all), html.EscapeString(strings.Join(all, "; ")))
+		}
+	}
+	b.WriteString("</ul>")
 }
 
 // title is an experiment's, with the metric if it does not say that itself.
@@ -108,9 +155,13 @@ func caption(f Figure) string {
 	if f.Metric == experiment.Latency && len(trips) > 1 {
 		text += "Reads are whole round trips, the others are halves. "
 	}
-	if len(f.Cited) > 0 {
-		text += "Thin lines are published values, of other machines: compare shapes and ratios, not values. "
+	if limit, of := f.limit(); limit > 0 {
+		text += fmt.Sprintf("The limit is %s: %s. ", experiment.Quantity(limit, f.Metric), of)
 	}
+	if len(f.Cited) > 0 {
+		text += "What is published is thin and grey, and of other machines: compare shapes and ratios, not values. "
+	}
+	text += "Medians; bars are 95 % intervals of the median."
 	return html.EscapeString(text)
 }
 
@@ -118,12 +169,8 @@ func caption(f Figure) string {
 func legend(b *strings.Builder, f Figure) {
 	b.WriteString("<div class=\"legend\">")
 	for i, l := range append(append([]Line(nil), f.Lines...), f.Cited...) {
-		class := fmt.Sprintf("c%d d%d", i%colours, i/colours%dashes)
-		if l.Published {
-			class += " cited"
-		}
 		fmt.Fprintf(b, `<label class="%s"><input type="checkbox" checked data-line="%d"><svg viewBox="0 0 34 12"><polyline points="1,6 33,6"/>%s</svg>%s</label>`,
-			class, i, mark(i, 17, 6, l.Published), html.EscapeString(l.Name))
+			lineClass(i, l), i, mark(i, 17, 6, l.Published), html.EscapeString(l.Name))
 	}
 	b.WriteString("</div>")
 }
@@ -141,7 +188,7 @@ func writeTable(b *strings.Builder, f Figure) {
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th>")
 	}
-	fmt.Fprintf(b, "<th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
+	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
 			size, mtu := "", ""
@@ -160,7 +207,18 @@ func writeTable(b *strings.Builder, f Figure) {
 				}
 				fmt.Fprintf(b, "<td>%s</td>", text)
 			}
-			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(p.Proof))
+			share, slowest, note := "", "", p.Proof
+			if p.Limit > 0 && f.Metric == experiment.Bandwidth {
+				share = fmt.Sprintf("%.0f %%", 100*p.Summary.Median/p.Limit)
+			}
+			if p.Slowest > 0 {
+				slowest = fmt.Sprintf("%.0f %%", 100*p.Slowest)
+			}
+			if p.Odd != "" {
+				note += "; odd: " + p.Odd
+			}
+			fmt.Fprintf(b, "<td>%s</td><td>%s</td>", share, slowest)
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(note))
 		}
 	}
 	var csv strings.Builder
@@ -178,5 +236,8 @@ func writeMethod(b *strings.Builder) {
 <li>What carried the bytes is checked by the device's counters, for every value.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
 <li>Bandwidth is measured by time, latency over ten thousand messages.</li>
+<li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
+<li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
+<li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>
 </ul></section>`)
 }

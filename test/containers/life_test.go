@@ -16,6 +16,16 @@ func (h *host) stay(t *testing.T, name string, c container) {
 	h.run(t, append([]string{argv[0], argv[1], "-d", "--name", name}, slices.DeleteFunc(argv[2:], func(s string) bool { return s == "--rm" })...)...)
 }
 
+// id is how a container is called.
+func (h *host) id(t *testing.T, name string) string {
+	t.Helper()
+	id := strings.TrimSpace(h.run(t, "podman", "inspect", "-f", "{{.ID}}", name))
+	if len(id) != 64 {
+		t.Fatalf("container %s has the id %q", name, id)
+	}
+	return id[:12]
+}
+
 // exec starts a program in a container that stays.
 func (h *host) exec(t *testing.T, name string, program ...string) *harness.Process {
 	t.Helper()
@@ -28,19 +38,23 @@ func TestOneWorkload(t *testing.T) {
 	h.serve(t)
 	h.apply(t, tenants)
 	h.stay(t, "a", container{"bookworm", "red.web", nil})
-	holder := "in use by container " + h.run(t, "podman", "inspect", "--format", "{{.Id}}", "a")[:12] + ": rping (pid "
 	s := h.exec(t, "a", "rping", "-s", "-a", "10.1.0.1")
 	h.listening(t, s, "10.1.0.1:7174")
 	if out := h.exec(t, "a", "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {
 		t.Errorf("a second program of the same container:\n%s", out)
 	}
-	for name, argv := range map[string][]string{
-		"another container": container{"bookworm", "red.web", nil}.argv("ibv_devinfo"),
-		"the host":          {"vrdma", "run", "-q", "--nic", "red/web", "--", "ibv_devinfo"},
+	holder := "bound to container " + h.id(t, "a")
+	for name, c := range map[string]struct {
+		argv []string
+		want string
+	}{
+		"another container":      {container{"bookworm", "red.web", nil}.argv("ibv_devinfo"), " cannot start: NIC red/web is " + holder},
+		"another without a hook": {[]string{"sh", "-c", strings.Join(podman("bookworm", []string{"$(vrdma nic args red/web)"}, "ibv_devinfo"), " ")}, "NIC red/web is busy: it is " + holder},
+		"the host":               {[]string{"vrdma", "run", "-q", "--nic", "red/web", "--", "ibv_devinfo"}, "NIC red/web is busy: it is " + holder},
 	} {
-		p := h.start(t, argv...)
-		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), "NIC red/web is busy: it is "+holder) {
-			t.Errorf("%s, while the container has the NIC: exit %d:\n%s", name, code, p.Output())
+		p := h.start(t, c.argv...)
+		if code := p.Wait(t, minute); code == 0 || !strings.Contains(p.Output(), c.want) {
+			t.Errorf("%s, while the container has the NIC: exit %d, want %q:\n%s", name, code, c.want, p.Output())
 		}
 	}
 	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, holder) {
@@ -66,6 +80,9 @@ func TestDaemonRestarts(t *testing.T) {
 	h.apply(t, tenants)
 	h.stay(t, "a", container{"bookworm", "red.web", nil})
 	h.stay(t, "b", container{"bookworm", "default", nil})
+	h.apply(t, ownNetwork)
+	h.stay(t, "c", container{"bookworm", "red.a", bridged("10.88.0.10")})
+	all := []string{"a", "b", "c"}
 	for _, c := range []struct {
 		name string
 		end  func()
@@ -77,7 +94,7 @@ func TestDaemonRestarts(t *testing.T) {
 		}},
 	} {
 		var watching []*harness.Process
-		for _, name := range []string{"a", "b"} {
+		for _, name := range all {
 			p := h.exec(t, name, "ibv_asyncwatch")
 			p.Printed(t, "async event FD", minute)
 			watching = append(watching, p)
@@ -87,12 +104,12 @@ func TestDaemonRestarts(t *testing.T) {
 			p.Printed(t, "IBV_EVENT_DEVICE_FATAL", minute)
 		}
 		h.serve(t)
-		for _, name := range []string{"a", "b"} {
+		for _, name := range all {
 			if out := h.exec(t, name, "ibv_devinfo").OK(t, minute); !strings.Contains(out, "PORT_ACTIVE") {
 				t.Errorf("%s, container %s: a new program after the daemon was %s:\n%s", c.name, name, c.name, out)
 			}
 		}
-		for _, name := range []string{"a", "b"} {
+		for _, name := range all {
 			h.exec(t, name, "sh", "-c", "kill -9 $(pidof ibv_asyncwatch)").Wait(t, minute)
 		}
 	}

@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -114,7 +115,7 @@ func TestOwnNetworkFollows(t *testing.T) {
 		argv []string
 		want string
 	}{
-		"another container": {container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo"), "NIC red/a is busy: it is in use by rping (pid "},
+		"another container": {container{"bookworm", "red.a", bridged("10.88.0.12")}.argv("ibv_devinfo"), " cannot start: NIC red/a is bound to container "},
 		"another NIC":       {container{"bookworm", "red.b", []string{"--network", "container:a"}}.argv("ibv_devinfo"), "NIC red/b: NIC red/a has this network namespace already"},
 	} {
 		p := h.start(t, c.argv...)
@@ -188,4 +189,49 @@ func TestOwnNetworkRootless(t *testing.T) {
 		return s.Ended(0) || h.startAs(t, alice, "podman", "exec", "b", "rping", "-c", "-a", "10.88.0.10", "-C", "5", "-V").Wait(t, minute) == 0
 	})
 	s.OK(t, minute)
+}
+
+// A container that asks for a network has a NIC there, with an address that is allocated, as long as it lives.
+func TestNetworkDevice(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, tenants+"---\n{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: pods, tenant: red}, spec: {way: namespace}}\n"+
+		"---\n{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: small}, spec: {quota: {nics: 1}}}\n"+
+		"---\n{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: n, tenant: small}, spec: {subnets: [10.3.0.0/24]}}\n")
+	of := func(network string, flags ...string) container {
+		return container{"bookworm", "", append([]string{"--device", "vrdma.io/network=" + network}, flags...)}
+	}
+	nics := func() []string {
+		p := h.start(t, "vrdma", "get", "nics", "-o", "name")
+		p.OK(t, minute)
+		return strings.Fields(p.Stdout())
+	}
+	if !harness.Poll(minute, func() bool { return h.exists("/run/cdi/vrdma-red.networks.json") }) {
+		t.Fatal("there is no CDI file for the networks of red")
+	}
+	before := nics()
+	h.stay(t, "a", of("red.train", hard...))
+	h.stay(t, "b", of("red.train"))
+	if made := nics(); len(made) != len(before)+2 || !strings.Contains(strings.Join(made, " "), "red/c-"+h.id(t, "a")) {
+		t.Errorf("NICs %v, before %v", made, before)
+	}
+	p := h.start(t, "vrdma", "get", "nic", "red/c-"+h.id(t, "a"), "-o", "json")
+	p.OK(t, minute)
+	var nic struct{ Spec struct{ Addresses []string } }
+	if err := json.Unmarshal([]byte(p.Stdout()), &nic); err != nil || len(nic.Spec.Addresses) != 1 {
+		t.Fatalf("the NIC that was made: %v\n%s", err, p.Stdout())
+	}
+	ping(t, h, h, "a", "b", nic.Spec.Addresses[0])
+	h.stay(t, "c", of("red.pods", bridged("10.88.0.10")...))
+	h.stay(t, "d", of("red.pods", bridged("10.88.0.11")...))
+	ping(t, h, h, "c", "d", "10.88.0.10")
+	// A quota holds, and says so where somebody sees it.
+	h.stay(t, "e", of("small.n"))
+	if p := h.start(t, of("small.n").argv("ibv_devinfo")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "tenant small would have 2 NICs, and its quota is 1") {
+		t.Errorf("more NICs than the quota:\n%s", p.Output())
+	}
+	h.run(t, "podman", "rm", "-f", "-t", "0", "a", "b", "c", "d", "e")
+	if !harness.Poll(minute, func() bool { return len(nics()) == len(before) }) {
+		t.Errorf("NICs are left: %v, before %v", nics(), before)
+	}
 }

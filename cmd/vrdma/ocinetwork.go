@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/container"
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+// A container may ask for a network, and not for a NIC: --device vrdma.io/network=red.train. Its hooks make a NIC there that is
+// named after the container, with an address that is allocated, and take it away when the container is deleted. It is a NIC like those
+// that somebody declares: vrdma get shows it, policies know it by its network and labels, it counts against the tenant's quota.
+//
+//	createRuntime    make     declares the NIC, binds it to the container's network namespace
+//	createContainer  mount    mounts its directory over that of the CDI file, which is the same for all containers
+//	poststop         unmake   deletes it
+//
+// A hook makes it, and not the daemon when a program first opens something, because the directory that is mounted says which NIC
+// a program has: there is one for each NIC, and the CDI file, which is written before, can name only one.
+//
+// Where poststop does not come, because the engine was killed or the host went down, the next make finds what is left.
+
+// Labels of such a NIC: for which container it is, on which host, and where that is seen to be there.
+const (
+	labelContainer = "vrdma.io/container"
+	labelOnHost    = "vrdma.io/on-host"
+	labelProcess   = "vrdma.io/process" // PID.DEVICE.INODE, of its network namespace
+)
+
+// madeKey is the NIC of a container in a network, TENANT.NETWORK.
+func madeKey(state *container.State, network string) (k tenant.Key, of string, err error) {
+	t, name, ok := strings.Cut(network, ".")
+	if !ok {
+		return k, "", fmt.Errorf("network %q: write TENANT.NETWORK", network)
+	}
+	return tenant.Key{Kind: tenant.KindNIC, Tenant: t, Name: state.NIC()}, name, nil
+}
+
+// makeFor makes the NIC.
+func makeFor(o *options, w io.Writer, network string) error {
+	state, bundle, err := bundleOfHook()
+	if err != nil {
+		return err
+	}
+	place, err := o.place()
+	if err != nil {
+		return err
+	}
+	key, of, err := madeKey(state, network)
+	if err != nil {
+		return err
+	}
+	if workloadOf(state.Pid) == 0 {
+		return fmt.Errorf("container %s cannot start: it has no network namespace of its own, by which a NIC would be its: leave out --network host", state.Name())
+	}
+	collectMade(place, key.Tenant)
+	text, err := madeText(key, of, state)
+	if err != nil {
+		return err
+	}
+	reply, err := control.Apply(place.Socket, []control.File{{Name: "container " + state.Name(), Text: text}}, false)
+	if err == nil && len(reply.Warnings) > 0 {
+		err = errors.New(strings.Join(reply.Warnings, "; "))
+	}
+	if err != nil {
+		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
+	}
+	device := key.Tenant + "." + key.Name
+	refused, err := bindTo(place, state, device)
+	if err = errors.Join(refused, err); err != nil {
+		return errors.Join(err, deleteMade(place, key))
+	}
+	if err := lookAtRoot(place, w, state, bundle, device); err != nil {
+		fmt.Fprintf(w, "vrdma: NIC %s: %v\n", device, err) // the container starts all the same
+	}
+	return nil
+}
+
+// madeText is what is declared.
+func madeText(key tenant.Key, network string, state *container.State) (string, error) {
+	space, err := caller.NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", state.Pid))
+	if err != nil {
+		return "", err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "vrdma.io/v1", "kind": tenant.KindNIC,
+		"metadata": map[string]any{"name": key.Name, "tenant": key.Tenant, "labels": map[string]string{
+			labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelProcess: processLabel(state.Pid, space),
+		}},
+		"spec": map[string]any{"network": network},
+	})
+	return string(text), err
+}
+
+// processLabel says of which process a namespace is.
+func processLabel(pid int, space string) string {
+	return fmt.Sprintf("%d.%s", pid, strings.ReplaceAll(space, ":", "."))
+}
+
+// asLabel makes a value of a label: at most 63 letters, digits and a few others.
+func asLabel(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.') {
+			return r
+		}
+		return '-'
+	}, s)
+	return strings.Trim(s[:min(len(s), 63)], "-.")
+}
+
+// mountMade mounts the NIC's directory, in the container's namespaces.
+func mountMade(o *options, network string) error {
+	state, bundle, err := bundleOfHook()
+	if err != nil {
+		return err
+	}
+	place, err := o.place()
+	if err != nil {
+		return err
+	}
+	key, _, err := madeKey(state, network)
+	if err != nil {
+		return err
+	}
+	at, err := place.NIC(key.Tenant, key.Name)
+	if err != nil {
+		return err
+	}
+	root, err := bundle.Root()
+	if err != nil {
+		return err
+	}
+	if err := container.MountNIC(root, filepath.Dir(at.Socket)); err != nil {
+		return fmt.Errorf("container %s cannot start: its NIC cannot be mounted: %w", state.Name(), err)
+	}
+	return nil
+}
+
+// unmake takes the NIC away.
+func unmake(o *options, network string) error {
+	state, err := container.ReadState(os.Stdin)
+	if err != nil {
+		return err
+	}
+	place, err := o.place()
+	if err != nil {
+		return err
+	}
+	key, _, err := madeKey(state, network)
+	if err != nil {
+		return err
+	}
+	return deleteMade(place, key)
+}
+
+// deleteMade deletes a NIC, and what is left of the container loses it.
+func deleteMade(place launch.Place, key tenant.Key) error {
+	_, err := control.Delete(place.Socket, []tenant.Key{key}, true, false)
+	return err
+}
+
+// collectMade deletes the NICs of a tenant's containers on this host that are gone, and of which nobody has said so.
+func collectMade(place launch.Place, of string) {
+	host, err := os.Hostname()
+	if err != nil {
+		return
+	}
+	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelOnHost: asLabel(host)}})
+	if err != nil {
+		return // Apply will say why
+	}
+	for _, item := range reply.Items {
+		o, err := tenant.Unmarshal(item.Object)
+		n, ok := o.(*tenant.NIC)
+		if err != nil || !ok || !strings.HasPrefix(n.Metadata.Name, "c-") {
+			continue
+		}
+		label := n.Metadata.Labels[labelProcess]
+		pid, _, ok := strings.Cut(label, ".")
+		if !ok {
+			continue
+		}
+		space, err := caller.NamespaceAt("/proc/" + pid + "/ns/net")
+		if err == nil && pid+"."+strings.ReplaceAll(space, ":", ".") == label {
+			continue
+		}
+		deleteMade(place, item.Key) // fails if another hook does it, too
+	}
+}
