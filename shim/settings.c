@@ -9,6 +9,7 @@
  * secure_getenv finds nothing there.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,9 @@ static bool beside(char *to, size_t room)
 	return true;
 }
 
+/* Where root's daemon is. */
+#define ROOT_SOCKET "/var/lib/vrdma/vrdma.sock"
+
 static void read_environment(void)
 {
 	const char *path = secure_getenv("VRDMA_SOCKET");
@@ -72,6 +76,8 @@ static void read_environment(void)
 		;
 	else if (runtime && *runtime)
 		snprintf(values.socket, sizeof values.socket, "%s/vrdma/vrdma.sock", runtime);
+	else if (sys(SYS_getuid) == 0 && sys(SYS_faccessat, AT_FDCWD, ROOT_SOCKET, F_OK) == 0)
+		copy(values.socket, sizeof values.socket, ROOT_SOCKET);
 	else
 		snprintf(values.socket, sizeof values.socket, "/tmp/vrdma-%ld/vrdma.sock",
 			 sys(SYS_getuid));

@@ -146,8 +146,11 @@ func (d *Device) openKernel(name string) error {
 	return nil
 }
 
-// mounted is where a container has its NIC.
-const mounted = "/run/vrdma/vrdma.sock"
+// mounted is where a container has its NIC, system is where root's daemon is.
+const (
+	mounted = "/run/vrdma/vrdma.sock"
+	system  = "/var/lib/vrdma/vrdma.sock"
+)
 
 // defaultSocket is where programs look for the daemon; the shim looks in the same places, but a
 // container's it knows by its own path.
@@ -160,8 +163,10 @@ func defaultSocket() string {
 		own = filepath.Join(dir, "vrdma", "vrdma.sock")
 	}
 	if _, err := os.Stat(own); err != nil {
-		if _, err := os.Stat(mounted); err == nil {
-			return mounted
+		for _, other := range []string{mounted, system} {
+			if _, err := os.Stat(other); err == nil && (other == mounted || os.Getuid() == 0) {
+				return other
+			}
 		}
 	}
 	return own

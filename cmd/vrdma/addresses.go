@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"vrdma/internal/order"
 )
 
 // An address is one that becomes a GID of the device, and the interface that has it.
@@ -64,7 +66,7 @@ func defaultOrder(all []address) []address {
 		}
 		return r
 	}
-	slices.SortStableFunc(out, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
+	order.SortStableFunc(out, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b address) bool { return a.ip == b.ip })
 }
 

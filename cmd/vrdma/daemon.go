@@ -241,6 +241,7 @@ type daemon struct {
 	plane     atomic.Pointer[control.Plane]
 	rack      *rack.Rack
 	ethernet  *ethernet.Switch
+	frames    frameSender
 	// mode and dirMode are those of the socket and its directories.
 	mode, dirMode fs.FileMode
 	under         underlay                      // of virtual networks
@@ -275,7 +276,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	if err != nil {
 		return lacks("%w", err)
 	}
-	d.ethernet = ethernet.New(ethernet.Config{Log: d.log})
+	d.ethernet = ethernet.New(ethernet.Config{Log: d.log, Send: d.frames.send})
 	d.rack = rack.New(d.rackConfig())
 	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(device.GIDs) > 0 {
@@ -387,6 +388,7 @@ func (d *daemon) serve() error {
 	metered() // what the last sessions used
 	d.engine.Stop()
 	d.ethernet.Close()
+	d.frames.close()
 	d.rack.Disconnect()
 	if d.port != nil {
 		d.port.Close()

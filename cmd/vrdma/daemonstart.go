@@ -47,7 +47,11 @@ func (f *daemonFlags) setup(o *options) (s setup, err error) {
 	if o.socket == "" {
 		o.socket = s.config.Socket
 	}
-	if s.place, err = o.place(); err != nil {
+	own := launch.ForDaemon
+	if f.ephemeral {
+		own = launch.Default
+	}
+	if s.place, err = o.placeBy(own); err != nil {
 		return s, err
 	}
 	mode, err := strconv.ParseUint(f.mode, 8, 9)
@@ -55,6 +59,11 @@ func (f *daemonFlags) setup(o *options) (s setup, err error) {
 		return s, usage("--mode %s: want octal permissions such as 0600", f.mode)
 	}
 	s.mode, s.dir = fs.FileMode(mode), directoryMode(fs.FileMode(mode))
+	if s.place.Socket == launch.System && s.dir != 0o700 { // the store may have made it, for root alone
+		if err := os.Chmod(filepath.Dir(s.place.Socket), s.dir); err != nil {
+			return s, lacks("%w", err)
+		}
+	}
 	if s.device, err = f.device(s.config); err != nil {
 		return s, err
 	}

@@ -71,7 +71,10 @@ type options struct {
 }
 
 // place is the daemon that the user means: --socket, VRDMA_SOCKET, or the user's own.
-func (o *options) place() (launch.Place, error) {
+func (o *options) place() (launch.Place, error) { return o.placeBy(launch.Default) }
+
+// placeBy is place with another idea of the user's own.
+func (o *options) placeBy(own func(getenv func(string) string, uid int, tmp, system string) (launch.Place, error)) (launch.Place, error) {
 	socket := o.socket
 	if socket == "" {
 		socket = os.Getenv("VRDMA_SOCKET")
@@ -83,7 +86,7 @@ func (o *options) place() (launch.Place, error) {
 		}
 		return place, nil
 	}
-	place, err := launch.Default(os.Getenv, os.Getuid(), "/tmp")
+	place, err := own(os.Getenv, os.Getuid(), "/tmp", launch.System)
 	if err != nil {
 		return place, lacks("%w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vrdma/internal/control"
+	"vrdma/internal/order"
 	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
@@ -217,7 +218,7 @@ func (m *membership) others(h *tenant.Host) (list []*tenant.Host) {
 			list = append(list, o)
 		}
 	}
-	slices.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	order.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list
 }
 

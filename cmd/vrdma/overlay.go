@@ -125,6 +125,7 @@ func (d *daemon) openOverlay() (*rack.Overlay, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.frames.open(u.addrs, d.log)
 	o := &rack.Overlay{Overlay: link.NewOverlay(link.OverlayConfig{Bind: udp, Addrs: u.addrs}), Wake: udp.Descriptors()}
 	o.Window, o.Flight = windows(udp)
 	mtu, plain := nic.MTUWithin(u.mtu-u.head()), nic.MTUWithin(u.mtu)

@@ -107,7 +107,7 @@ func TestUsageTables(t *testing.T) {
 	}}
 	u.Records = sumRecords(u.Records)
 	var b bytes.Buffer
-	if err := printUsage(&b, u, "csv"); err != nil {
+	if err := printUsage(&b, u, "csv", nil); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := csv.NewReader(&b).ReadAll()
@@ -126,7 +126,7 @@ func TestUsageTables(t *testing.T) {
 	}
 	for _, output := range []string{"text", "json"} {
 		b.Reset()
-		if err := printUsage(&b, u, output); err != nil || !strings.Contains(b.String(), "blue") {
+		if err := printUsage(&b, u, output, map[nicName]string{{"red", "", "web"}: "team/pod"}); err != nil || !strings.Contains(b.String(), "blue") || output == "text" && !strings.Contains(b.String(), "team/pod") {
 			t.Errorf("%s: %v: %s", output, err, b.String())
 		}
 	}

@@ -172,13 +172,21 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 	}
 	fmt.Fprintf(w, "vrdma top: %sup %s, sorted by %s\n\n", whole, age(now.Time, now.Started), sorts[v.sort].name)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TENANT\tNIC\tNETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
+	// Where there are no containers there is no column for them.
+	named := slices.ContainsFunc(rows, func(r topRow) bool { return r.Container != "" })
+	in := func(text string) string {
+		if !named {
+			return ""
+		}
+		return cmp.Or(text, "-") + "\t"
+	}
+	fmt.Fprintln(t, "TENANT\tNIC\t"+in("CONTAINER")+"NETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
 	for _, r := range rows {
 		name := r.NIC
 		if r.sum {
 			name = fmt.Sprintf("(%d)", r.nics)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), cmp.Or(r.Network, "-"),
+		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), in(plain(r.Container)), cmp.Or(r.Network, "-"),
 			bytesText(uint64(r.rates["transmit_bytes"])), bytesText(uint64(r.rates["receive_bytes"])),
 			countText(r.rate("sent_")), countText(r.rate("received_")), countText(r.rates["retransmitted_packets"]),
 			r.rates["loop_ns"]/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 )
 
@@ -29,7 +30,8 @@ The daemon keeps records by the minute for some hours, by the hour for two days,
 that by the day and tenant, over restarts (vrdma daemon --usage FILE). A record that begins
 before --since and ends after it counts whole; FROM and TO say what is shown. The
 daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
-their socket leads to.
+their socket leads to. NOW IN is the container or pod that has the NIC, which may have been
+another's before.
 
 -o json and -o csv have every column: messages by operation each way (a READ counts as sent
 at the side that reads), packets dropped by reason, requests denied by reason.`,
@@ -54,7 +56,7 @@ at the side that reads), packets dropped by reason, requests denied by reason.`,
 			if !records {
 				report.Records = sumRecords(report.Records)
 			}
-			return printUsage(c.OutOrStdout(), report, output)
+			return printUsage(c.OutOrStdout(), report, output, containersNow(place.Socket))
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "text, json or csv")
@@ -89,13 +91,31 @@ func sumRecords(in []protocol.UsageRecord) []protocol.UsageRecord {
 			s.To = r.To
 		}
 	}
-	slices.SortFunc(out, func(a, b protocol.UsageRecord) int {
+	order.SortFunc(out, func(a, b protocol.UsageRecord) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Network, b.Network), cmp.Compare(a.NIC, b.NIC))
 	})
 	return out
 }
 
-func printUsage(w io.Writer, u *protocol.UsageReport, output string) error {
+// A nicName is a NIC in a record.
+type nicName struct{ tenant, network, nic string }
+
+// containersNow are the containers that have NICs now; none if the daemon does not say.
+func containersNow(socket string) map[nicName]string {
+	out := make(map[nicName]string)
+	top, err := protocol.QueryTop(socket)
+	if err != nil {
+		return out
+	}
+	for _, n := range top.NICs {
+		if n.Container != "" {
+			out[nicName{n.Tenant, n.Network, n.NIC}] = n.Container
+		}
+	}
+	return out
+}
+
+func printUsage(w io.Writer, u *protocol.UsageReport, output string, containers map[nicName]string) error {
 	switch output {
 	case "json":
 		encoder := json.NewEncoder(w)
@@ -105,9 +125,16 @@ func printUsage(w io.Writer, u *protocol.UsageReport, output string) error {
 		return csvUsage(w, u)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TENANT\tNIC\tFROM\tTO\tOUT\tIN\tSENT\tRECEIVED\tDROPPED\tDENIED\tCPU\tMEMORY")
+	// Where there are no containers there is no column for them.
+	in := func(text string) string {
+		if len(containers) == 0 {
+			return ""
+		}
+		return cmp.Or(text, "-") + "\t"
+	}
+	fmt.Fprintln(t, "TENANT\tNIC\t"+in("NOW IN")+"FROM\tTO\tOUT\tIN\tSENT\tRECEIVED\tDROPPED\tDENIED\tCPU\tMEMORY")
 	for _, r := range u.Records {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f s\t%s·s\n", r.Tenant, cmp.Or(r.NIC, "-"), clockText(r.From), clockText(r.To),
+		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f s\t%s·s\n", r.Tenant, cmp.Or(r.NIC, "-"), in(plain(containers[nicName{r.Tenant, r.Network, r.NIC}])), clockText(r.From), clockText(r.To),
 			bytesText(r.Used["transmit_bytes"]), bytesText(r.Used["receive_bytes"]),
 			sumOf(r.Used, "sent_"), sumOf(r.Used, "received_"), sumOf(r.Used, "dropped_"), sumOf(r.Used, "denied_"),
 			float64(r.Used["loop_ns"])/1e9, bytesText(r.Used["memory_byte_seconds"]))

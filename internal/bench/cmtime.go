@@ -59,7 +59,7 @@ func (r Route) connections(count int) Probe {
 }
 
 // cmtimeConnections is how many connections an experiment opens.
-const cmtimeConnections = 1000
+const cmtimeConnections = 500
 
 // cmtimeDriver opens and closes connections.
 var cmtimeDriver = driver{

@@ -148,7 +148,7 @@ func qperfDriver(test, value, metric string) driver {
 		commands: func(j *job) (server, client []string) {
 			client = []string{"qperf", "-lp", j.listen(), j.ip(), "-t", j.time(), "-uu", "-vs", "-m", j.size()}
 			if strings.HasPrefix(test, "rc_") {
-				client = append(client, "--cm_use", "1")
+				client = append(client, "-cm1")
 				if !j.event() {
 					client = append(client, "--cq_poll", "1")
 				}

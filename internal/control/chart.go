@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"vrdma/internal/order"
 	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
@@ -44,7 +45,7 @@ func (p *Plane) chart(s *snapshot) (networks []overlay.Network, problems []strin
 		}
 		networks = append(networks, network)
 	}
-	slices.SortFunc(networks, func(a, b overlay.Network) int { return cmp.Compare(a.VNI, b.VNI) })
+	order.SortFunc(networks, func(a, b overlay.Network) int { return cmp.Compare(a.VNI, b.VNI) })
 	return networks, problems
 }
 

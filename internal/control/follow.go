@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"vrdma/internal/order"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
 )
@@ -187,7 +188,7 @@ func (p *Plane) touched(w *tenant.World, effects []tenant.Effect) []tenant.Key {
 			}
 		}
 	}
-	slices.SortFunc(keys, tenant.Key.Compare)
+	order.SortFunc(keys, tenant.Key.Compare)
 	return slices.Compact(keys)
 }
 

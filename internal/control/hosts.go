@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"vrdma/internal/order"
 	"vrdma/internal/store"
 	"vrdma/internal/tenant"
 )
@@ -214,7 +215,7 @@ func (p *Plane) registeredHosts(s *snapshot) (list []*tenant.Host) {
 	for _, r := range s.hosts {
 		list = append(list, r.host)
 	}
-	slices.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	order.SortFunc(list, func(a, b *tenant.Host) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
 	return list
 }
 
@@ -254,7 +255,7 @@ func (p *Plane) objects(s *snapshot, kind tenant.Kind) []tenant.Object {
 			list = append(list, h)
 		}
 	}
-	slices.SortFunc(list, func(a, b tenant.Object) int { return a.Key().Compare(b.Key()) })
+	order.SortFunc(list, func(a, b tenant.Object) int { return a.Key().Compare(b.Key()) })
 	return list
 }
 

@@ -1,6 +1,7 @@
 package ethernet
 
 import (
+	"net/netip"
 	"sync"
 
 	"vrdma/internal/overlay"
@@ -26,13 +27,27 @@ type arrival struct {
 // mostArrivals bounds what waits.
 const mostArrivals = 1024
 
+// Wants reports whether RoCE for an address of a network is for who is behind a port, and not for the daemon. It may be
+// called at any time.
+func (s *Switch) Wants(vni uint32, to netip.Addr) bool {
+	if s.live.Load() == 0 {
+		return false
+	}
+	n := s.network(vni)
+	if n == nil {
+		return false
+	}
+	p := n.at(to)
+	return p != nil && p.Attached() && !p.RoCE()
+}
+
 // Receive takes a frame that a host has sent into a network, of which it is known to be a member. It is copied. It may
 // be called at any time, and does not block.
 func (s *Switch) Receive(vni uint32, from *overlay.Host, frame []byte) {
 	in := &s.inbound
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.shut || len(frame) > maxFrame {
+	if in.shut || len(frame) > maxFrame || s.live.Load() == 0 {
 		return
 	}
 	if in.queue == nil {

@@ -20,6 +20,9 @@ type PortConfig struct {
 	Addrs   []netip.Addr
 	Subnets []netip.Prefix // of the network
 	MTU     int            // of packets, from IP's header on
+	// InUse reports whether programs have the NIC open; nil: none ever have. Then RoCE, which is UDP port 4791 of the
+	// NIC's addresses, is the daemon's, and else that of who is behind the port.
+	InUse func() bool
 }
 
 // A Port is a NIC that is plugged into the switch. One guest or one container at a time is attached to it.
@@ -30,7 +33,8 @@ type Port struct {
 	linkLocal netip.Addr
 
 	guard  atomic.Pointer[guarded] // nil: everything is allowed
-	roce   atomic.Bool             // see SetRoCE
+	roce   atomic.Bool             // what InUse said
+	asked  atomic.Int64            // when
 	limits [2]bucket               // what it sends, what it gets
 
 	mu     sync.Mutex // guards who is attached
@@ -77,12 +81,20 @@ func (p *Port) SetRate(sent, received, burst uint64) {
 	p.limits[in].set(received, burst)
 }
 
-// SetRoCE says whose RoCE is, UDP port 4791 of the NIC's addresses: that of who is behind the port, or the
-// daemon's, because a program has the NIC open.
-func (p *Port) SetRoCE(daemon bool) { p.roce.Store(daemon) }
+// askEvery is how often it is asked whose RoCE is.
+const askEvery = 50 * time.Millisecond
 
-// RoCE reports whether it is the daemon's.
-func (p *Port) RoCE() (daemon bool) { return p.roce.Load() }
+// RoCE reports whether RoCE is the daemon's.
+func (p *Port) RoCE() (daemon bool) {
+	if p.InUse == nil {
+		return false
+	}
+	now := time.Now().UnixNano()
+	if at := p.asked.Load(); now-at > int64(askEvery) && p.asked.CompareAndSwap(at, now) {
+		p.roce.Store(p.InUse())
+	}
+	return p.roce.Load()
+}
 
 // attach puts somebody behind the port, who is there until done is called. False: there is somebody.
 func (p *Port) attach(a *attachment) (done func(), ok bool) {
@@ -144,7 +156,7 @@ func (p *Port) send(w *worker, queue int) {
 	case p.answered(w, queue):
 	case f.ether == etherARP || f.proto == protoICMP6 && isControl(f):
 		// Questions that nobody can answer, and what routers say: not sent on.
-	case p.roce.Load() && f.proto == protoUDP && f.dport == wire.Port:
+	case f.proto == protoUDP && f.dport == wire.Port && p.RoCE():
 		p.Denied.Add(1) // the NIC's RoCE is the daemon's
 	default:
 		p.forward(w, queue)
@@ -252,7 +264,7 @@ func (p *Port) deliver(w *worker, queue int) {
 	f := &w.frame
 	a := p.behind.Load()
 	switch {
-	case p.roce.Load() && f.proto == protoUDP && f.dport == wire.Port, a == nil:
+	case a == nil, f.proto == protoUDP && f.dport == wire.Port && p.RoCE():
 		p.NoMember.Add(1)
 	case !p.limits[in].take(f.size, time.Now()):
 		p.Capped.Add(1)

@@ -25,6 +25,7 @@ type Switch struct {
 	cfg     Config
 	members atomic.Pointer[overlay.Map]
 	inbound inbound
+	live    atomic.Int64 // ports with somebody behind them
 
 	mu       sync.Mutex
 	networks map[string]*network // those with ports
@@ -82,6 +83,11 @@ func (n *network) attached() []*Port {
 }
 
 func (n *network) setLive(p *Port, on bool) {
+	if on {
+		n.sw.live.Add(1)
+	} else {
+		n.sw.live.Add(-1)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	live := slices.DeleteFunc(slices.Clone(n.live), func(o *Port) bool { return o == p })

@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"vrdma/internal/order"
 )
 
 // The suites are documents, as a user's are.
@@ -87,6 +89,6 @@ func SuiteNames(all []*Experiment) (names []string) {
 			names = append(names, e.Spec.Suite)
 		}
 	}
-	slices.SortFunc(names, strings.Compare)
+	order.SortFunc(names, strings.Compare)
 	return names
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -161,6 +162,39 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 		return nil
 	}
 	return d.bound[0]
+}
+
+// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is.
+func (s *Server) containers() map[*vnic.NIC]string {
+	s.mu.Lock()
+	doors := slices.Clone(s.doors)
+	s.mu.Unlock()
+	out := make(map[*vnic.NIC]string)
+	for _, d := range doors {
+		if name := d.container(); name != "" {
+			out[d.NIC] = name
+		}
+	}
+	return out
+}
+
+func (d *door) container() string {
+	if !d.Alone {
+		return ""
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, b := range d.bound {
+		if !b.dead() {
+			return strings.TrimPrefix(b.Name, "container ")
+		}
+	}
+	for _, g := range d.guests {
+		if g.process && g.Container != "" {
+			return g.Container
+		}
+	}
+	return ""
 }
 
 // workloadNames are what people call workloads, by the cookies of their namespaces.

@@ -11,6 +11,7 @@ import (
 
 	"vrdma/internal/budget"
 	"vrdma/internal/caller"
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vnic"
 )
@@ -166,7 +167,7 @@ func (d *door) usersLocked() (out []Guest) {
 			out = append(out, *g)
 		}
 	}
-	slices.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
+	order.SortFunc(out, func(a, b Guest) int { return a.Since.Compare(b.Since) })
 	return out
 }
 

@@ -185,6 +185,7 @@ func Listen(cfg Config) (_ *Server, err error) {
 	} else {
 		desk.Control = s.control.path
 	}
+	desk.Containers = s.containers
 	s.desk = inspect.New(desk)
 	for _, d := range s.doors {
 		if err := d.writeTree(s.desk); err != nil {

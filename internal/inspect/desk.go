@@ -82,6 +82,8 @@ type Config struct {
 	// Store is how it stands with a store that other hosts share; nil, or what it returns: there
 	// is none.
 	Store func() *protocol.StoreStatus
+	// Containers are the containers that have NICs, as people call them; nil: nobody knows.
+	Containers func() map[*vnic.NIC]string
 	// Stop is called, once, when the owner asks the daemon to end; nil: it does not.
 	Stop func()
 }

@@ -10,6 +10,7 @@ import (
 	"vrdma/internal/devicetree"
 	"vrdma/internal/ib"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/rdmanl"
 	"vrdma/internal/uverbs"
@@ -87,14 +88,14 @@ func (l *Looker) sees(of *caller.Caller, n *vnic.NIC) bool {
 // sessions are those that the looker sees, oldest first.
 func (l *Looker) sessions() []Session {
 	out := slices.DeleteFunc(l.desk.cfg.Clients.Sessions(), func(s Session) bool { return !l.sees(s.Of, s.NIC) })
-	slices.SortFunc(out, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
+	order.SortFunc(out, func(a, b Session) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
 // programs are those with rdma_cm that the looker sees.
 func (l *Looker) programs() []Program {
 	out := slices.DeleteFunc(l.desk.cfg.Clients.Programs(), func(p Program) bool { return p.CM == nil || !l.sees(p.Of, p.NIC) })
-	slices.SortFunc(out, func(a, b Program) int { return cmp.Compare(a.Of.Pid, b.Of.Pid) })
+	order.SortFunc(out, func(a, b Program) int { return cmp.Compare(a.Of.Pid, b.Of.Pid) })
 	return out
 }
 
@@ -136,7 +137,7 @@ func (l *Looker) Resources(k rdmanl.Kind, yield func([]rdmanl.Resource) bool) {
 	}
 	for _, ses := range l.sessions() {
 		list := l.objects(&ses, k)
-		slices.SortFunc(list, func(a, b rdmanl.Resource) int { return cmp.Compare(a.ID, b.ID) })
+		order.SortFunc(list, func(a, b rdmanl.Resource) int { return cmp.Compare(a.ID, b.ID) })
 		for i := range list {
 			list[i].Pid, list[i].Context = l.pid(ses.Of), uint32(ses.ID)
 		}
@@ -197,7 +198,7 @@ var cmStates = map[rdmacm.State]uint8{
 func (l *Looker) identifiers(p *Program) []rdmanl.Resource {
 	var ids []rdmacm.Status
 	l.look(func() { ids = p.CM.Status() })
-	slices.SortFunc(ids, func(a, b rdmacm.Status) int { return cmp.Compare(a.Serial, b.Serial) })
+	order.SortFunc(ids, func(a, b rdmacm.Status) int { return cmp.Compare(a.Serial, b.Serial) })
 	out := make([]rdmanl.Resource, len(ids))
 	for i, id := range ids {
 		out[i] = rdmanl.Resource{

@@ -12,6 +12,7 @@ import (
 	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/vnic"
@@ -21,7 +22,7 @@ import (
 // visible are the sessions in a view, oldest first.
 func (d *Desk) visible(v *View) []Session {
 	sessions := slices.DeleteFunc(d.cfg.Clients.Sessions(), func(s Session) bool { return !v.session(&s) })
-	slices.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
+	order.SortFunc(sessions, func(a, b Session) int { return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID)) })
 	return sessions
 }
 
@@ -123,7 +124,7 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
-	slices.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
+	order.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
 }
 
 // connections describes the connections of the programs in a view.
@@ -154,7 +155,7 @@ func (d *Desk) connections(v *View) []protocol.ConnectionStatus {
 			QPN: i.QPN, RemoteQPN: i.RemoteQPN, Groups: i.Groups,
 		})
 	}
-	slices.SortFunc(out, func(a, b protocol.ConnectionStatus) int {
+	order.SortFunc(out, func(a, b protocol.ConnectionStatus) int {
 		return cmp.Or(cmp.Compare(a.Pid, b.Pid), cmp.Compare(a.State, b.State), cmp.Compare(a.Local, b.Local), cmp.Compare(a.Remote, b.Remote))
 	})
 	return out
@@ -185,6 +186,6 @@ func (d *Desk) session(ses *Session, t *throttle) protocol.SessionStatus {
 		}
 		out.QPs = append(out.QPs, qs)
 	}
-	slices.SortFunc(out.QPs, func(a, b protocol.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
+	order.SortFunc(out.QPs, func(a, b protocol.QPStatus) int { return cmp.Compare(a.Num, b.Num) })
 	return out
 }

@@ -47,14 +47,19 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 		return nil
 	}
 	d.cfg.Clerk.Refresh(fresh)
-	addresses := make(map[meter.Key][]string)
+	addresses, containers := make(map[meter.Key][]string), make(map[meter.Key]string)
 	if d.cfg.NICs != nil {
+		var in map[*vnic.NIC]string
+		if d.cfg.Containers != nil {
+			in = d.cfg.Containers()
+		}
 		for _, n := range d.cfg.NICs.All() {
 			var list []string
 			for _, g := range n.Device.Face().GIDs {
 				list = append(list, g.GID.Addr().String())
 			}
 			addresses[KeyOf(n)] = list
+			containers[KeyOf(n)] = in[n]
 		}
 	}
 	for _, t := range d.cfg.Clerk.Meter().Totals() {
@@ -62,7 +67,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 			continue
 		}
 		out = append(out, protocol.NICStatus{
-			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key],
+			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key], Container: containers[t.Key],
 			Sessions: t.Now.Sessions, QPs: t.Now.QPs, Connections: t.Now.Connections, Registered: t.Now.Registered,
 			Used: named(&t.Usage), At: t.At, Delays: delays(&t.Delays),
 		})

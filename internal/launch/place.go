@@ -96,14 +96,20 @@ func At(socket string) (Place, error) {
 	return p, nil
 }
 
-// Default is this user's place: in XDG_RUNTIME_DIR if that is there and is this
-// user's (after su it is often somebody else's), otherwise in tmp, a directory
-// like /tmp that everybody can write to. It makes the directory.
-func Default(getenv func(string) string, uid int, tmp string) (Place, error) {
-	if dir := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ownDirectory(dir, uid) == nil {
-		p, err := At(filepath.Join(dir, "vrdma", "vrdma.sock"))
-		if err == nil && makeOwn(filepath.Dir(p.Socket), uid) == nil {
-			return p, nil
+// System is the socket of root's daemon, unless root says something else. It is not in /run, which Debian mounts noexec: programs could not
+// load the shared object from there.
+const System = "/var/lib/vrdma/vrdma.sock"
+
+// Default is this user's place: in XDG_RUNTIME_DIR if that is there and is this user's (after su it is often somebody
+// else's) and programs can be run from there, otherwise in tmp, a directory like /tmp that everybody can write to. It makes the
+// directory. For root it is that of system, if a daemon is or was there: "" is nowhere.
+func Default(getenv func(string) string, uid int, tmp, system string) (Place, error) {
+	if p, ok := runtimePlace(getenv, uid); ok {
+		return p, nil
+	}
+	if uid == 0 && system != "" {
+		if info, err := os.Lstat(system); err == nil && info.Mode()&fs.ModeSocket != 0 && ownDirectory(filepath.Dir(system), uid) == nil {
+			return At(system)
 		}
 	}
 	dir := filepath.Join(tmp, fmt.Sprintf("vrdma-%d", uid))
@@ -111,6 +117,35 @@ func Default(getenv func(string) string, uid int, tmp string) (Place, error) {
 		return Place{}, err
 	}
 	return At(filepath.Join(dir, "vrdma.sock"))
+}
+
+// ForDaemon is where a daemon that stays has its place if nobody says where: that of Default, but root's is that of
+// system, unless root has an XDG_RUNTIME_DIR.
+func ForDaemon(getenv func(string) string, uid int, tmp, system string) (Place, error) {
+	if p, ok := runtimePlace(getenv, uid); ok {
+		return p, nil
+	}
+	if uid == 0 && system != "" && makeOwn(filepath.Dir(system), uid) == nil && !noExec(filepath.Dir(system)) {
+		return At(system)
+	}
+	return Default(getenv, uid, tmp, system)
+}
+
+// runtimePlace is the place in XDG_RUNTIME_DIR, if that can be one.
+func runtimePlace(getenv func(string) string, uid int) (Place, bool) {
+	dir := getenv("XDG_RUNTIME_DIR")
+	if !filepath.IsAbs(dir) || ownDirectory(dir, uid) != nil || noExec(dir) {
+		return Place{}, false
+	}
+	p, err := At(filepath.Join(dir, "vrdma", "vrdma.sock"))
+	return p, err == nil && makeOwn(filepath.Dir(p.Socket), uid) == nil
+}
+
+// noExec reports whether nothing can be executed in a directory, nor loaded from there.
+func noExec(dir string) bool {
+	var st syscall.Statfs_t
+	const flag = 8 // ST_NOEXEC
+	return syscall.Statfs(dir, &st) == nil && st.Flags&flag != 0
 }
 
 // makeOwn makes dir for uid alone. Somebody else may have been there first: /tmp

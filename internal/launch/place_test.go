@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +46,7 @@ func TestDefault(t *testing.T) {
 	}
 	check := func(t *testing.T, dir, tmp, want string) {
 		t.Helper()
-		p, err := Default(env(dir), uid, tmp)
+		p, err := Default(env(dir), uid, tmp, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,13 +82,13 @@ func TestDefault(t *testing.T) {
 	})
 	t.Run("squatted", func(t *testing.T) {
 		tmp := short(t)
-		if _, err := Default(env(""), uid+1, tmp); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		if _, err := Default(env(""), uid+1, tmp, ""); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
 			t.Errorf("Default: %v, want a refusal", err)
 		}
 	})
 	t.Run("symlink", func(t *testing.T) {
 		tmp := short(t)
-		link, err := Default(env(""), uid, tmp)
+		link, err := Default(env(""), uid, tmp, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,10 +99,41 @@ func TestDefault(t *testing.T) {
 		if err := os.Symlink(dir+"x", dir); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Default(env(""), uid, tmp); err == nil || !strings.Contains(err.Error(), "should be a directory") {
+		if _, err := Default(env(""), uid, tmp, ""); err == nil || !strings.Contains(err.Error(), "should be a directory") {
 			t.Errorf("Default through a symlink: %v, want a refusal", err)
 		}
 	})
+}
+
+// Root's daemon has a place of its own, and root finds it there.
+func TestSystemPlace(t *testing.T) {
+	nothing := func(string) string { return "" }
+	tmp, system := t.TempDir(), filepath.Join(t.TempDir(), "vrdma", "vrdma.sock")
+	uid := os.Getuid()
+	if uid != 0 {
+		t.Skip("it is for root")
+	}
+	if p, err := Default(nothing, uid, tmp, system); err != nil || !strings.HasPrefix(p.Socket, tmp) {
+		t.Errorf("while no daemon is there: %v, %v, want a place in %s", p, err, tmp)
+	}
+	if p, err := ForDaemon(nothing, uid, tmp, system); err != nil || p.Socket != system {
+		t.Errorf("the daemon's: %v, %v, want %s", p, err, system)
+	}
+	l, err := net.Listen("unix", system)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if p, err := Default(nothing, uid, tmp, system); err != nil || p.Socket != system {
+		t.Errorf("while a daemon is there: %v, %v, want %s", p, err, system)
+	}
+	if p, err := ForDaemon(nothing, 1000, "/nonexistent", system); err == nil {
+		t.Errorf("another user's: %v", p)
+	}
+	run := t.TempDir()
+	if p, err := ForDaemon(func(string) string { return run }, uid, tmp, system); err != nil || !strings.HasPrefix(p.Socket, run) {
+		t.Errorf("with XDG_RUNTIME_DIR: %v, %v, want a place in %s", p, err, run)
+	}
 }
 
 func TestEnvironment(t *testing.T) {

@@ -28,6 +28,7 @@ type Overlay struct {
 	members *overlay.Map
 	tooLong func(from, to netip.Addr, size int)
 	here    func(vni uint32, a netip.Addr) bool
+	frames  Frames // nil: there is no switch
 
 	cut        Cutter
 	lanes      map[laneKey]*lane
@@ -120,6 +121,9 @@ func (o *Overlay) lost(m *Message, err error) { tellTooLong(o.tooLong, m, err) }
 
 // OnQuestion sets who says whether an address of a network is here, when its MAC is asked for.
 func (o *Overlay) OnQuestion(here func(vni uint32, a netip.Addr) bool) { o.here = here }
+
+// SetFrames sets who takes what is not for the NICs of programs.
+func (o *Overlay) SetFrames(f Frames) { o.frames = f }
 
 // SetTap has every packet recorded; nil ends that.
 func (o *Overlay) SetTap(t *Tap) { o.plain.tap, o.sealed.tap = t, t }

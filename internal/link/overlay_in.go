@@ -19,6 +19,15 @@ type NetworkReceiver interface {
 	CongestedIn(vni uint32, qp uint32, from, to ib.GID)
 }
 
+// Frames is who takes what arrives in virtual networks and is not for the NICs of programs: the switch.
+type Frames interface {
+	// Wants reports whether RoCEv2 packets for an address of a network are for somebody behind the switch.
+	Wants(vni uint32, to netip.Addr) bool
+	// Receive takes an Ethernet frame, which it copies, of a host that has members of the network. It does
+	// not block.
+	Receive(vni uint32, from *overlay.Host, frame []byte)
+}
+
 // incoming is the receiving half of an Overlay.
 type incoming struct {
 	in   []Message
@@ -188,11 +197,19 @@ func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 		return inner, true
 	}
 	if why := o.refuse(&h, kind); why != nil {
+		if why == &c.Ignored && o.frames != nil {
+			o.frames.Receive(h.VNI, o.host, data[overlay.VXLANSize:])
+			return nil, false
+		}
 		*why++
 		return nil, false
 	}
 	if kind == overlay.Neighbour {
 		o.asked(m, h.VNI, inner)
+		return nil, false
+	}
+	if o.frames != nil && o.frames.Wants(h.VNI, h.Dst.Addr()) {
+		o.frames.Receive(h.VNI, o.host, data[overlay.VXLANSize:])
 		return nil, false
 	}
 	o.pair++
@@ -264,6 +281,10 @@ func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) *uint64 {
 func (o *Overlay) asked(m *Message, vni uint32, frame []byte) {
 	c := &o.plain.count.Overlay
 	q, ok := overlay.ParseNeighbour(frame)
+	if !ok && o.frames != nil {
+		o.frames.Receive(vni, o.host, frame) // IPv6's other messages
+		return
+	}
 	if !ok || !o.host.Linux {
 		c.Ignored++
 		return

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 )
 
 // A Reading is what a NIC shows.
@@ -133,7 +134,7 @@ func (m *Meter) Totals() []Total {
 	for k, t := range m.totals {
 		out = append(out, Total{Key: k, Usage: t.usage, Now: t.now, Live: t.live > 0, Delays: t.delays, At: t.at})
 	}
-	slices.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
+	order.SortFunc(out, func(a, b Total) int { return compareKeys(a.Key, b.Key) })
 	return out
 }
 
@@ -153,7 +154,7 @@ func (m *Meter) Records(since time.Time, tenant string) []Record {
 		}
 		out = append(out, Record{Key: at.Key, From: time.Unix(at.from, 0), To: to, Usage: *u})
 	}
-	slices.SortFunc(out, func(a, b Record) int {
+	order.SortFunc(out, func(a, b Record) int {
 		return cmp.Or(a.From.Compare(b.From), compareKeys(a.Key, b.Key), a.To.Compare(b.To))
 	})
 	return out
@@ -179,7 +180,7 @@ func Sum(records []Record) []Record {
 			s.To = r.To
 		}
 	}
-	slices.SortFunc(out, func(a, b Record) int { return compareKeys(a.Key, b.Key) })
+	order.SortFunc(out, func(a, b Record) int { return compareKeys(a.Key, b.Key) })
 	return out
 }
 

@@ -2,10 +2,10 @@ package metrics
 
 import (
 	"cmp"
-	"slices"
 
 	"vrdma/internal/meter"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/transport"
 )
 
@@ -83,7 +83,7 @@ func groups(totals []meter.Total, l *labeller) []*group {
 	for _, g := range at {
 		out = append(out, g)
 	}
-	slices.SortFunc(out, func(a, b *group) int {
+	order.SortFunc(out, func(a, b *group) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.network, b.network), cmp.Compare(a.nic, b.nic))
 	})
 	return out

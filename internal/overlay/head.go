@@ -145,8 +145,11 @@ func (h Head) parse4(b []byte) (Head, []byte, Kind) {
 	if p[0] != 0x45 || p.Protocol() != wire.ProtocolUDP {
 		return h, nil, Other // with options, or another protocol
 	}
-	if !p.IsValid() || p.Checksum() != p.Sum() || p.Fragment()&^wire.DontFragment != 0 {
+	if !p.IsValid() || p.Checksum() != p.Sum() {
 		return h, nil, Bad
+	}
+	if p.Fragment()&^wire.DontFragment != 0 {
+		return h, nil, Other // RoCE is never in fragments
 	}
 	h.TOS, h.TTL, h.ID, h.Fragment = p.TOS(), p.TTL(), p.ID(), p.Fragment()
 	return h.parseUDP(p.Payload(), netip.AddrFrom4(p.Src()), netip.AddrFrom4(p.Dst()))

@@ -55,6 +55,9 @@ func (r *Rack) Connect(m *overlay.Map) error {
 // openOverlay opens the way to other hosts.
 func (r *Rack) openOverlay() error {
 	o, err := r.cfg.OpenOverlay()
+	if err == nil && r.cfg.Switch != nil {
+		o.SetFrames(r.cfg.Switch)
+	}
 	if err == nil {
 		err = r.add(o, func() error { return r.cfg.Engine.AddOverlay(o.Overlay, o.Wake, o.Window, o.Flight) })
 	}

@@ -9,6 +9,7 @@ import (
 
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
+	"vrdma/internal/order"
 	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
@@ -104,7 +105,7 @@ func (r *Rack) noteNetworks(w *tenant.World) {
 			list = append(list, n.Key())
 		}
 	}
-	slices.SortFunc(list, tenant.Key.Compare)
+	order.SortFunc(list, tenant.Key.Compare)
 	if old := r.networks.Swap(&list); old == nil && len(list) > 0 || old != nil && !slices.Equal(*old, list) {
 		r.changed()
 	}

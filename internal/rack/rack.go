@@ -22,6 +22,7 @@ import (
 	"vrdma/internal/launch"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/policy"
 	"vrdma/internal/rdmacm"
 	"vrdma/internal/tenant"
@@ -503,6 +504,6 @@ func (r *Rack) Keys() (out []tenant.Key) {
 	for k := range r.slots {
 		out = append(out, k)
 	}
-	slices.SortFunc(out, tenant.Key.Compare)
+	order.SortFunc(out, tenant.Key.Compare)
 	return out
 }

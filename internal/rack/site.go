@@ -17,6 +17,7 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/netns"
 	"vrdma/internal/nic"
+	"vrdma/internal/order"
 	"vrdma/internal/routes"
 	"vrdma/internal/tenant"
 )
@@ -224,7 +225,7 @@ func usable(all []routes.Interface) []routes.Interface {
 		}
 		return r
 	}
-	slices.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
+	order.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
 }
 

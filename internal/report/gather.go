@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vrdma/internal/experiment"
+	"vrdma/internal/order"
 	"vrdma/internal/published"
 )
 
@@ -17,13 +18,20 @@ type Point struct {
 	Summary experiment.Summary
 	P99     float64 // 0: there is none
 	// CPU is processor time in seconds per GiB, and per million messages for latency tools, by
-	// role.
-	CPU      map[string]float64
-	Proof    string
-	PathMTU  int
-	Failed   string // why there is no value
-	Values   []float64
-	Repeated int
+	// role. Busy is how many processors were busy, by role.
+	CPU, Busy map[string]float64
+	Limit     float64 // of the path, in bytes a second; 0: unknown
+	LimitOf   string
+	Slowest   float64 // the slowest pair's share of the fastest's; 0: there is one pair
+	StoodFor  string  // what the setting was, if not what its name says
+	Odd       string  // how it breaks what its neighbours say
+	Proof     string
+	PathMTU   int
+	Failed    string // why there is no value
+	Values    []float64
+	Repeated  int
+
+	roles map[string]experiment.Summary // processors that were busy
 }
 
 // A Line is the points of one thing, by size or by pairs.
@@ -41,6 +49,7 @@ type Figure struct {
 	Lines      []Line
 	Cited      []Line // published values
 	Missing    []Point
+	Panels     []Figure // one for each tool; then Lines and Cited are all of them
 }
 
 // Gather makes figures of results: one for each metric of each experiment.
@@ -52,7 +61,7 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 			return nil, err
 		}
 		for _, e := range list {
-			for _, metric := range []string{experiment.Latency, experiment.Bandwidth} {
+			for _, metric := range experiment.Metrics {
 				f, err := gather(r, e, metric)
 				if err != nil {
 					return nil, err
@@ -66,6 +75,14 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 	return figures, nil
 }
 
+// drawn reports whether a metric of a tool is drawn: what the experiment names, else what the tool is for.
+func drawn(e *experiment.Experiment, t experiment.Tool, metric string) bool {
+	if len(e.Spec.Metrics) > 0 {
+		return slices.Contains(e.Spec.Metrics, metric) && t.Gives(metric)
+	}
+	return t.Metric == metric
+}
+
 func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f Figure, err error) {
 	f = Figure{Experiment: e, Metric: metric}
 	switch {
@@ -74,35 +91,96 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 	case len(e.Spec.Pairs) > 1:
 		f.By = "pairs"
 	}
-	at := make(map[string]int)
 	for _, c := range e.Cells() {
 		tool, _ := experiment.FindTool(c.Tool)
-		if tool.Metric != metric {
+		if !drawn(e, tool, metric) {
 			continue
 		}
-		p := point(r, e.Name, c, tool)
+		p := point(r, e.Name, c, tool, metric)
 		if p.Summary.N == 0 {
-			f.Missing = append(f.Missing, p)
+			if metric == tool.Metric || len(e.Spec.Metrics) > 0 && metric == e.Spec.Metrics[0] { // the reason is told once
+				f.Missing = append(f.Missing, p)
+			}
 			continue
 		}
-		name := lineName(e, c, f.By)
-		i, known := at[name]
-		if !known {
-			i = len(f.Lines)
-			at[name] = i
-			f.Lines = append(f.Lines, Line{Name: name})
+		if metric != experiment.CPU {
+			f.add(lineName(e, c, f.By), p)
+			continue
 		}
-		f.Lines[i].Points = append(f.Lines[i].Points, p)
+		// Client and server apart, and the daemons, which are the NIC.
+		for _, role := range []string{"client", "server", "daemon"} {
+			one := p
+			one.Summary = p.roles[role]
+			if one.Summary.N > 0 {
+				f.add(lineName(e, c, f.By)+": "+role, one)
+			}
+		}
 	}
-	f.Cited, err = cited(e, metric)
-	return f, err
+	f.flag()
+	if f.Cited, err = cited(e, metric, f.By); err != nil {
+		return f, err
+	}
+	if e.Spec.Panels {
+		f.split()
+	}
+	return f, nil
+}
+
+// add puts a point on a line.
+func (f *Figure) add(name string, p Point) {
+	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
+	if i < 0 {
+		i = len(f.Lines)
+		f.Lines = append(f.Lines, Line{Name: name})
+	}
+	f.Lines[i].Points = append(f.Lines[i].Points, p)
+}
+
+// split makes a panel for each tool.
+func (f *Figure) split() {
+	for _, tool := range f.Experiment.Spec.Tools {
+		panel := Figure{Experiment: f.Experiment, Metric: f.Metric, By: f.By}
+		for _, list := range []struct {
+			from []Line
+			to   *[]Line
+		}{{f.Lines, &panel.Lines}, {f.Cited, &panel.Cited}} {
+			for _, l := range list.from {
+				if l.Points[0].Cell.Tool == tool {
+					l.Name = strings.TrimPrefix(l.Name, tool+", ")
+					*list.to = append(*list.to, l)
+				}
+			}
+		}
+		if len(panel.Lines) > 0 {
+			f.Panels = append(f.Panels, panel)
+		}
+	}
+}
+
+// odd is by how much a point may break the order of its neighbours before it is flagged, beside its interval.
+const odd = 0.1
+
+// flag marks points that break monotony: a larger message is not faster there and back, and does not carry
+// less. Published work keeps such points without a word.
+func (f *Figure) flag() {
+	if f.By != "size" || f.Metric != experiment.Latency && f.Metric != experiment.Bandwidth {
+		return
+	}
+	for _, l := range f.Lines {
+		for i := 1; i < len(l.Points); i++ {
+			a, b := l.Points[i-1].Summary, l.Points[i].Summary
+			if b.High < a.Low*(1-odd) && b.Median < a.Median {
+				l.Points[i].Odd = fmt.Sprintf("less than for %s", l.Points[i-1].Cell.Size)
+			}
+		}
+	}
 }
 
 // point is what the rounds of a cell gave.
-func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool) Point {
-	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64)}
-	var p99 []float64
-	per := make(map[string][]float64)
+func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool, metric string) Point {
+	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64), Busy: make(map[string]float64), roles: make(map[string]experiment.Summary)}
+	var p99, slowest, limits []float64
+	per, busy := make(map[string][]float64), make(map[string][]float64)
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if rec.Experiment != name || rec.Cell != c {
@@ -113,7 +191,24 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 			p.Failed = rec.Failed
 			continue
 		}
-		p.Values = append(p.Values, rec.Values[tool.Metric])
+		switch v, has := rec.Values[metric]; {
+		case metric == experiment.CPU:
+			p.Values = append(p.Values, (rec.CPU["client"]+rec.CPU["server"]+rec.CPU["daemon"])/max(rec.Seconds, 1e-9))
+		case has:
+			p.Values = append(p.Values, v)
+		}
+		if v := rec.Values["slowest"]; v > 0 {
+			slowest = append(slowest, v)
+		}
+		if rec.Limit > 0 {
+			limits, p.LimitOf = append(limits, rec.Limit), rec.LimitOf
+		}
+		p.StoodFor = rec.Setting
+		if rec.Seconds > 0 {
+			for role, seconds := range rec.CPU {
+				busy[role] = append(busy[role], seconds/rec.Seconds)
+			}
+		}
 		if v := rec.Values["p99"]; v > 0 {
 			p99 = append(p99, v)
 		}
@@ -134,6 +229,16 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	for role, list := range per {
 		p.CPU[role] = experiment.Median(list)
 	}
+	for role, list := range busy {
+		p.roles[role] = experiment.Summarize(list)
+		p.Busy[role] = experiment.Median(list)
+	}
+	if len(slowest) > 0 {
+		p.Slowest = experiment.Median(slowest)
+	}
+	if len(limits) > 0 {
+		p.Limit = experiment.Median(limits)
+	}
 	return p
 }
 
@@ -144,6 +249,12 @@ func effort(rec *experiment.Record, tool experiment.Tool) float64 {
 	}
 	if rec.Bytes > 0 {
 		return rec.Bytes / (1 << 30)
+	}
+	if rec.Payload > 0 {
+		return rec.Payload / (1 << 30)
+	}
+	if tool.Metric == experiment.Rate {
+		return float64(rec.Samples) / 1e6
 	}
 	return rec.Values[experiment.Bandwidth] * rec.Seconds / (1 << 30) // TCP: the tool counts no bytes
 }
@@ -182,16 +293,23 @@ func where(c experiment.Cell) string {
 		return "one host"
 	case experiment.Hosts:
 		return "two hosts"
+	case experiment.GuestRXE:
+		return "one guest"
+	case experiment.Remote:
+		return "two machines"
 	}
 	return c.Setting
 }
 
 // metrics are what the publications call ours.
-var metrics = map[string]string{experiment.Latency: "lat_typical", experiment.Bandwidth: "bw_avg"}
+var metrics = map[string][]string{
+	experiment.Latency: {"lat_typical", "lat", "lat_mean"}, experiment.Bandwidth: {"bw_avg", "bw", "bw_mean", "bw_aggregate"},
+	experiment.Rate: {"msg_rate"}, experiment.Time: {"time_mean"}, experiment.CPU: {"cpu", "cpu_client", "cpu_server"},
+}
 
-// cited are the published lines of the figure that an experiment is like: of the tools that it
-// runs, by size.
-func cited(e *experiment.Experiment, metric string) ([]Line, error) {
+// cited are the published lines of the figures that an experiment is like, by size or by pairs. A line
+// of a tool that the experiment runs is that tool's; others are beside all.
+func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	if e.Spec.Like == "" {
 		return nil, nil
 	}
@@ -199,26 +317,84 @@ func cited(e *experiment.Experiment, metric string) ([]Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := make(map[string]int)
-	var lines []Line
+	var likes []string
+	for like := range strings.SplitSeq(e.Spec.Like, ",") {
+		likes = append(likes, strings.TrimSpace(like))
+	}
+	f := &Figure{}
 	for _, v := range all {
-		tool, _, _ := strings.Cut(v.Tool, " ")
-		if v.Experiment != e.Spec.Like || v.Metric != metrics[metric] || !slices.Contains(e.Spec.Tools, tool) || v.Size == 0 {
+		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && v.Size == 0 {
 			continue
 		}
-		name := fmt.Sprintf("%s, %s (published)", tool, v.System)
-		i, known := at[name]
-		if !known {
-			i = len(lines)
-			at[name] = i
-			lines = append(lines, Line{Name: name, Published: true})
+		tool, fits := publishedTool(e, v.Tool)
+		if !fits || by == "pairs" && v.Pairs > 2*slices.Max(e.Spec.Pairs) {
+			continue
 		}
-		p := Point{Cell: experiment.Cell{Tool: tool, Size: experiment.Size(v.Size), Pairs: max(v.Pairs, 1)}, Proof: v.Source}
-		p.Summary = experiment.Summary{N: 1, Median: v.Value, Low: v.Value, High: v.Value}
-		lines[i].Points = append(lines[i].Points, p)
+		name := v.System
+		if tool != "" {
+			name = tool + ", " + name
+		}
+		if detail := settingDetail(v.Setting); detail != "" {
+			name += ", " + detail
+		}
+		if role, found := strings.CutPrefix(v.Metric, "cpu_"); found {
+			name += ": " + role
+		}
+		if by == "" && v.Pairs > 1 {
+			name += fmt.Sprintf(", %d at once", v.Pairs)
+		}
+		f.cite(name+" (published)", Point{
+			Cell: experiment.Cell{Tool: tool, Size: experiment.Size(v.Size), Pairs: max(v.Pairs, 1)}, Proof: v.Source,
+			Summary: experiment.Summary{N: 1, Median: v.Value, Low: v.Value, High: v.Value},
+		}, by)
 	}
-	for _, l := range lines {
-		slices.SortFunc(l.Points, func(a, b Point) int { return cmp.Compare(a.Cell.Size, b.Cell.Size) })
+	for _, l := range f.Lines {
+		order.SortFunc(l.Points, func(a, b Point) int {
+			return cmp.Or(cmp.Compare(a.Cell.Size, b.Cell.Size), cmp.Compare(a.Cell.Pairs, b.Cell.Pairs))
+		})
 	}
-	return lines, nil
+	return f.Lines, nil
+}
+
+// cite adds a published point; several of one place, such as of four senders, become their mean.
+func (f *Figure) cite(name string, p Point, by string) {
+	for i := range f.Lines {
+		l := &f.Lines[i]
+		if l.Name != name {
+			continue
+		}
+		for j := range l.Points {
+			o := &l.Points[j]
+			if by != "" && o.Cell.Size == p.Cell.Size && o.Cell.Pairs == p.Cell.Pairs {
+				n := float64(o.Summary.N)
+				mean := (o.Summary.Median*n + p.Summary.Median) / (n + 1)
+				o.Summary = experiment.Summary{N: o.Summary.N + 1, Median: mean, Low: mean, High: mean}
+				return
+			}
+		}
+	}
+	f.add(name, p)
+	i := slices.IndexFunc(f.Lines, func(l Line) bool { return l.Name == name })
+	f.Lines[i].Published = true
+}
+
+// publishedTool is which of the experiment's tools a published value is of; "": it does not say.
+func publishedTool(e *experiment.Experiment, text string) (tool string, fits bool) {
+	words := strings.Fields(text)
+	if len(words) > 1 && words[0] == "qperf" {
+		words = words[1:]
+	}
+	if len(words) == 0 || !strings.Contains(words[0], "_") {
+		return "", true
+	}
+	return words[0], slices.Contains(e.Spec.Tools, words[0])
+}
+
+// settingDetail is what tells published values of one system apart.
+func settingDetail(setting string) string {
+	_, detail, found := strings.Cut(setting, "; ")
+	if !found {
+		return ""
+	}
+	return strings.ReplaceAll(detail, "; ", ", ")
 }

@@ -32,7 +32,7 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 	for i, f := range figures {
 		if f.Experiment.Spec.Suite != suite {
 			suite = f.Experiment.Spec.Suite
-			fmt.Fprintf(&b, "<h2>%s</h2>\n", html.EscapeString(suite))
+			writeSuite(&b, suite, figures)
 		}
 		writeFigure(&b, i, f)
 	}
@@ -48,12 +48,22 @@ func writeFigure(b *strings.Builder, n int, f Figure) {
 	if f.Experiment.Spec.Why != "" {
 		fmt.Fprintf(b, "<p class=\"why\">%s</p>", html.EscapeString(f.Experiment.Spec.Why))
 	}
-	if len(f.Lines) > 0 {
+	switch {
+	case len(f.Panels) > 0:
+		b.WriteString("<div class=\"panels\">")
+		for _, panel := range f.Panels {
+			fmt.Fprintf(b, "<figure><h4>%s</h4>", html.EscapeString(panel.Lines[0].Points[0].Cell.Tool))
+			b.WriteString(svg(panel))
+			legend(b, panel)
+			b.WriteString("</figure>")
+		}
+		fmt.Fprintf(b, "</div><p class=\"caption\">%s</p>", caption(f))
+	case len(f.Lines) > 0:
 		b.WriteString("<figure>" + svg(f))
 		if f.By != "" {
 			legend(b, f)
 		}
-		fmt.Fprintf(b, "<figcaption>%s Medians; bars are 95 %% intervals of the median.</figcaption></figure>", caption(f))
+		fmt.Fprintf(b, "<figcaption>%s</figcaption></figure>", caption(f))
 	}
 	if s := Sentences(f); len(s) > 0 {
 		b.WriteString("<ul class=\"sentences\">")
@@ -108,9 +118,13 @@ func caption(f Figure) string {
 	if f.Metric == experiment.Latency && len(trips) > 1 {
 		text += "Reads are whole round trips, the others are halves. "
 	}
-	if len(f.Cited) > 0 {
-		text += "Thin lines are published values, of other machines: compare shapes and ratios, not values. "
+	if limit, of := f.limit(); limit > 0 {
+		text += fmt.Sprintf("The limit is %s: %s. ", experiment.Quantity(limit, f.Metric), of)
 	}
+	if len(f.Cited) > 0 {
+		text += "What is published is thin and grey, and of other machines: compare shapes and ratios, not values. "
+	}
+	text += "Medians; bars are 95 % intervals of the median."
 	return html.EscapeString(text)
 }
 
@@ -118,12 +132,8 @@ func caption(f Figure) string {
 func legend(b *strings.Builder, f Figure) {
 	b.WriteString("<div class=\"legend\">")
 	for i, l := range append(append([]Line(nil), f.Lines...), f.Cited...) {
-		class := fmt.Sprintf("c%d d%d", i%colours, i/colours%dashes)
-		if l.Published {
-			class += " cited"
-		}
 		fmt.Fprintf(b, `<label class="%s"><input type="checkbox" checked data-line="%d"><svg viewBox="0 0 34 12"><polyline points="1,6 33,6"/>%s</svg>%s</label>`,
-			class, i, mark(i, 17, 6, l.Published), html.EscapeString(l.Name))
+			lineClass(i, l), i, mark(i, 17, 6, l.Published), html.EscapeString(l.Name))
 	}
 	b.WriteString("</div>")
 }
@@ -141,7 +151,7 @@ func writeTable(b *strings.Builder, f Figure) {
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th>")
 	}
-	fmt.Fprintf(b, "<th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
+	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
 			size, mtu := "", ""
@@ -160,7 +170,18 @@ func writeTable(b *strings.Builder, f Figure) {
 				}
 				fmt.Fprintf(b, "<td>%s</td>", text)
 			}
-			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(p.Proof))
+			share, slowest, note := "", "", p.Proof
+			if p.Limit > 0 && f.Metric == experiment.Bandwidth {
+				share = fmt.Sprintf("%.0f %%", 100*p.Summary.Median/p.Limit)
+			}
+			if p.Slowest > 0 {
+				slowest = fmt.Sprintf("%.0f %%", 100*p.Slowest)
+			}
+			if p.Odd != "" {
+				note += "; odd: " + p.Odd
+			}
+			fmt.Fprintf(b, "<td>%s</td><td>%s</td>", share, slowest)
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(note))
 		}
 	}
 	var csv strings.Builder
@@ -178,5 +199,8 @@ func writeMethod(b *strings.Builder) {
 <li>What carried the bytes is checked by the device's counters, for every value.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
 <li>Bandwidth is measured by time, latency over ten thousand messages.</li>
+<li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
+<li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
+<li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>
 </ul></section>`)
 }

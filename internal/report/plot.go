@@ -9,19 +9,21 @@ import (
 	"vrdma/internal/experiment"
 )
 
-// The size of a drawing, and where its axes are.
+// The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.
 const (
-	plotWidth, plotHeight = 760, 380
-	plotLeft, plotRight   = 76, 16
-	plotTop, plotBottom   = 14, 48
-	barHeight, barGap     = 22, 10
-	barLeft               = 300
+	plotWidth, plotHeight = 600, 320
+	plotLeft, plotRight   = 84, 14
+	plotTop, plotBottom   = 16, 48
+	barHeight, barRow     = 14, 38
+	barLeft, barValue     = 4, 96
 	markerSize            = 4.0
 	logarithmic           = 20 // a range of values above which an axis is
 	mostTicks             = 12
+	tickRoom              = 58 // for a label at the x axis
 	innerWidth            = plotWidth - plotLeft - plotRight
 	colours               = 8 // of the style sheet
 	dashes                = 4
+	nearLimit             = 1.7 // a limit that is further above the highest value is only told of
 )
 
 // A scale puts values on an axis.
@@ -41,7 +43,7 @@ func (s scale) at(v float64) float64 {
 
 // newScale covers values: from 0, or by powers of ten of what is written at the axis if they are far
 // apart.
-func newScale(metric string, values []float64, from, to float64) scale {
+func newScale(metric string, values []float64, from, to float64, linear bool) scale {
 	unit := 1.0
 	if metric == experiment.Bandwidth {
 		unit = 8 // bits are written
@@ -55,7 +57,7 @@ func newScale(metric string, values []float64, from, to float64) scale {
 	if high == 0 {
 		return scale{0, 1, false, from, to}
 	}
-	if high/low > logarithmic {
+	if high/low > logarithmic && !linear {
 		return scale{math.Pow(10, math.Floor(math.Log10(low*unit))) / unit, math.Pow(10, math.Ceil(math.Log10(high*unit))) / unit, true, from, to}
 	}
 	return scale{0, high * 1.08, false, from, to}
@@ -99,14 +101,55 @@ func svg(f Figure) string {
 	if len(xs) == 0 || x.low == x.high {
 		x.low, x.high = x.low/2, x.high*2
 	}
-	y := newScale(f.Metric, ys, plotHeight-plotBottom, plotTop)
+	limit, of := f.limit()
+	if drawnLimit(limit, ys) {
+		ys = append(ys, limit)
+	}
+	// The publication with panels has axes from 0.
+	y := newScale(f.Metric, ys, plotHeight-plotBottom, plotTop, f.Experiment.Spec.Panels)
 	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">`, plotWidth, plotHeight, html.EscapeString(f.Experiment.Spec.Title))
-	axes(&b, f, x, y, xs)
+	axes(&b, f, x, y)
+	if drawnLimit(limit, ys) {
+		at := y.at(limit)
+		fmt.Fprintf(&b, `<line class="limit" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
+			plotLeft, plotWidth-plotRight, at, at, plotWidth-plotRight, at-5, html.EscapeString(shortLimit(of)))
+	}
 	for i, l := range lines {
 		drawLine(&b, f, i, l, x, y)
 	}
 	b.WriteString("</svg>")
 	return b.String()
+}
+
+// limit is what the path of a figure can carry at most, if that is one for all.
+func (f *Figure) limit() (limit float64, of string) {
+	if f.Metric != experiment.Bandwidth {
+		return 0, ""
+	}
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			if of != "" && p.LimitOf != of {
+				return 0, ""
+			}
+			limit, of = max(limit, p.Limit), p.LimitOf
+		}
+	}
+	return limit, of
+}
+
+// drawnLimit reports whether a limit is near enough to the values to be drawn.
+func drawnLimit(limit float64, values []float64) bool {
+	high := 0.0
+	for _, v := range values {
+		high = max(high, v)
+	}
+	return limit > 0 && limit <= high*nearLimit
+}
+
+// shortLimit is what is written at a limit's line.
+func shortLimit(of string) string {
+	text, _, _ := strings.Cut(of, ",")
+	return "limit: " + text
 }
 
 // along is where a point is on the x axis.
@@ -118,7 +161,7 @@ func along(f Figure, p Point) float64 {
 }
 
 // axes draws them, with a grid.
-func axes(b *strings.Builder, f Figure, x, y scale, xs []float64) {
+func axes(b *strings.Builder, f Figure, x, y scale) {
 	for _, v := range y.ticks() {
 		at := y.at(v)
 		fmt.Fprintf(b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/>`, plotLeft, plotWidth-plotRight, at, at)
@@ -128,7 +171,7 @@ func axes(b *strings.Builder, f Figure, x, y scale, xs []float64) {
 	last := math.Inf(-1)
 	for v := x.low; v <= x.high*1.001; v = next(f, v) {
 		at := x.at(v)
-		if seen[v] || at-last < 52 {
+		if seen[v] || at-last < tickRoom {
 			continue
 		}
 		seen[v], last = true, at
@@ -156,11 +199,7 @@ func next(f Figure, v float64) float64 {
 
 // drawLine draws a line, a mark at each point, and its interval.
 func drawLine(b *strings.Builder, f Figure, i int, l Line, x, y scale) {
-	class := fmt.Sprintf("line c%d d%d", i%colours, i/colours%dashes)
-	if l.Published {
-		class += " cited"
-	}
-	fmt.Fprintf(b, `<g class="%s" data-line="%d"><polyline points="`, class, i)
+	fmt.Fprintf(b, `<g class="line %s" data-line="%d"><polyline points="`, lineClass(i, l), i)
 	for _, p := range l.Points {
 		fmt.Fprintf(b, "%.1f,%.1f ", x.at(along(f, p)), y.at(p.Summary.Median))
 	}
@@ -171,9 +210,20 @@ func drawLine(b *strings.Builder, f Figure, i int, l Line, x, y scale) {
 			fmt.Fprintf(b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, px, px, y.at(p.Summary.Low), y.at(p.Summary.High))
 		}
 		b.WriteString(mark(i, px, py, l.Published))
+		if p.Odd != "" {
+			fmt.Fprintf(b, `<circle class="odd" cx="%.1f" cy="%.1f" r="8"/>`, px, py)
+		}
 		fmt.Fprintf(b, `<circle class="hit" cx="%.1f" cy="%.1f" r="9"><title>%s</title></circle>`, px, py, html.EscapeString(tip(f, l, p)))
 	}
 	b.WriteString("</g>")
+}
+
+// lineClass is how the style sheet knows a line. Published ones are grey, and differ by their dashes.
+func lineClass(i int, l Line) string {
+	if l.Published {
+		return fmt.Sprintf("cited d%d", 1+i%(dashes-1))
+	}
+	return fmt.Sprintf("c%d d%d", i%colours, i/colours%dashes)
 }
 
 // mark is a shape that tells lines apart without colours.
@@ -206,36 +256,38 @@ func tip(f Figure, l Line, p Point) string {
 	if p.Summary.N > 1 {
 		text += fmt.Sprintf(" (%s to %s, %d rounds)", experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
 	}
+	if p.Odd != "" {
+		text += "; odd: " + p.Odd
+	}
 	return text
 }
 
-// bars draws a bar for each line that has one point.
+// bars draws a bar for each line that has one point, and for published ones.
 func bars(f Figure) string {
 	var b strings.Builder
 	var values []float64
-	for _, l := range f.Lines {
+	lines := append(append([]Line(nil), f.Lines...), f.Cited...)
+	for _, l := range lines {
 		values = append(values, l.Points[0].Summary.High, l.Points[0].Summary.Median)
 	}
-	height := plotTop + len(f.Lines)*(barHeight+barGap) + plotBottom
-	x := newScale(f.Metric, values, barLeft, plotWidth-plotRight-70)
-	if x.log { // a bar begins at 0
-		x = scale{0, x.high, false, x.from, x.to}
-		high := 0.0
-		for _, v := range values {
-			high = max(high, v)
-		}
-		x.high = high * 1.05
-	}
+	height := plotTop + len(lines)*barRow
+	x := newScale(f.Metric, values, barLeft, plotWidth-barValue, true)
 	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">`, plotWidth, height, html.EscapeString(f.Experiment.Spec.Title))
-	for i, l := range f.Lines {
+	for i, l := range lines {
 		p := l.Points[0]
-		top := plotTop + i*(barHeight+barGap)
+		top := plotTop + i*barRow
 		end := x.at(p.Summary.Median)
-		fmt.Fprintf(&b, `<g class="line c%d" data-line="%d"><text class="name" x="%d" y="%d" text-anchor="end">%s</text>`, barColour(p), i, barLeft-10, top+barHeight/2+4, html.EscapeString(l.Name))
-		fmt.Fprintf(&b, `<rect class="bar" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, barLeft, top, max(end-barLeft, 1), barHeight)
-		fmt.Fprintf(&b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, x.at(p.Summary.Low), x.at(p.Summary.High), top+barHeight/2, top+barHeight/2)
-		fmt.Fprintf(&b, `<text class="value" x="%.1f" y="%d">%s</text>`, max(end, x.at(p.Summary.High))+8, top+barHeight/2+4, html.EscapeString(experiment.Quantity(p.Summary.Median, f.Metric)))
-		fmt.Fprintf(&b, `<rect class="hit" x="0" y="%d" width="%d" height="%d"><title>%s</title></rect></g>`, top, plotWidth, barHeight, html.EscapeString(tip(f, l, p)))
+		class := fmt.Sprintf("c%d", barColour(p))
+		if l.Published {
+			class = "cited"
+		}
+		fmt.Fprintf(&b, `<g class="line %s" data-line="%d"><text class="name" x="%d" y="%d">%s</text>`, class, i, barLeft, top, html.EscapeString(l.Name))
+		fmt.Fprintf(&b, `<rect class="bar" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, barLeft, top+5, max(end-barLeft, 1), barHeight)
+		if p.Summary.High > p.Summary.Low {
+			fmt.Fprintf(&b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, x.at(p.Summary.Low), x.at(p.Summary.High), top+5+barHeight/2, top+5+barHeight/2)
+		}
+		fmt.Fprintf(&b, `<text class="value" x="%.1f" y="%d">%s</text>`, max(end, x.at(p.Summary.High))+8, top+barHeight+3, html.EscapeString(experiment.Quantity(p.Summary.Median, f.Metric)))
+		fmt.Fprintf(&b, `<rect class="hit" x="0" y="%d" width="%d" height="%d"><title>%s</title></rect></g>`, top-10, plotWidth, barRow-4, html.EscapeString(tip(f, l, p)))
 	}
 	b.WriteString("</svg>")
 	return b.String()

@@ -10,10 +10,10 @@ import (
 
 // better is by which factor a is better than b.
 func better(metric string, a, b float64) float64 {
-	if metric == experiment.Latency {
-		return b / a
+	if experiment.Better(metric) {
+		return a / b
 	}
-	return a / b
+	return b / a
 }
 
 // A Ratio compares two cells that differ in transport and tool only.
@@ -28,6 +28,9 @@ type Ratio struct {
 // Ratios are vrdma's points against TCP's of the same place and size. A tool without a size is
 // compared with all.
 func Ratios(f Figure) (list []Ratio) {
+	if f.Metric == experiment.CPU { // who does more takes more
+		return nil
+	}
 	var tcp []Point
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
@@ -38,7 +41,7 @@ func Ratios(f Figure) (list []Ratio) {
 	}
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
-			if p.Cell.Transport == experiment.TCP {
+			if p.Cell.Transport == experiment.TCP || p.Tool.Operations {
 				continue
 			}
 			i := slices.IndexFunc(tcp, func(o Point) bool {
@@ -61,7 +64,13 @@ func Sentences(f Figure) (out []string) {
 		if r.Ours.Cell.Size != 0 {
 			what = fmt.Sprintf("%s of %s", what, r.Ours.Cell.Size)
 		}
-		if r.Ours.Cell.Wait == experiment.Event {
+		if r.Ours.Cell.Pairs > 1 {
+			what += fmt.Sprintf(", %d pairs,", r.Ours.Cell.Pairs)
+		}
+		if r.Ours.Cell.Transport != experiment.Verbs {
+			what += " over " + r.Ours.Cell.Transport
+		}
+		if r.Ours.Cell.Wait == experiment.Event && r.Ours.Cell.Transport == experiment.Verbs {
 			what += ", sleeping on events,"
 		}
 		ours, theirs := experiment.Quantity(r.Ours.Summary.Median, f.Metric), experiment.Quantity(r.Against.Summary.Median, f.Metric)
@@ -125,6 +134,7 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	if worst != nil && worst.Factor < 1 {
 		out = append(out, fmt.Sprintf("It is worst with %s: %s worse.", worst.Ours.Cell, times(1/worst.Factor)))
 	}
+	out = append(out, asides(r, figures)...)
 	var wrong []string
 	for _, f := range figures {
 		for _, l := range f.Lines {
@@ -139,6 +149,56 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 		out = append(out, "The counters contradict what carried the bytes in: "+strings.Join(wrong, "; ")+".")
 	} else if runs > 0 {
 		out = append(out, "What carried the bytes was checked with the device's counters for every value.")
+	}
+	return out
+}
+
+// overLimit is how much more than its path's limit a value may be, for what its measuring may be off.
+const overLimit = 1.02
+
+// asides are what daemons take at rest, what stood for what, and sums against limits.
+func asides(r *experiment.Results, figures []Figure) (out []string) {
+	idle, stood := -1.0, make(map[string]bool)
+	for _, rec := range r.Records {
+		if rec.Failed != "" {
+			continue
+		}
+		if rec.Cell.Setting != experiment.GuestRXE {
+			idle = max(idle, rec.Idle)
+		}
+		if rec.Setting != "" && !stood[rec.Setting] {
+			stood[rec.Setting] = true
+			out = append(out, fmt.Sprintf("Setting %s: %s.", rec.Cell.Setting, rec.Setting))
+		}
+	}
+	if idle >= 0 {
+		out = append(out, fmt.Sprintf("Before the first run, the daemons of a setting took %.2g %% of a processor at most.", 100*idle))
+	}
+	var over, odds []string
+	limits := 0
+	for _, f := range figures {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if f.Metric == experiment.Bandwidth && p.Limit > 0 {
+					limits++
+					if p.Summary.Median > p.Limit*overLimit {
+						over = append(over, fmt.Sprintf("%s (%s of %s)", p.Cell, experiment.Quantity(p.Summary.Median, f.Metric), p.LimitOf))
+					}
+				}
+				if p.Odd != "" {
+					odds = append(odds, fmt.Sprintf("%s: %s", p.Cell, p.Odd))
+				}
+			}
+		}
+	}
+	switch {
+	case len(over) > 0:
+		out = append(out, "More than the path can carry, so these are wrong: "+strings.Join(over, "; ")+".")
+	case limits > 0:
+		out = append(out, fmt.Sprintf("None of %d bandwidths exceeds what its path can carry.", limits))
+	}
+	if len(odds) > 0 {
+		out = append(out, "Points that break the order of their neighbours: "+strings.Join(odds, "; ")+".")
 	}
 	return out
 }

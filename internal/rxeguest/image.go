@@ -13,7 +13,7 @@ import (
 // Tools are what making and booting a guest needs.
 var Tools = []string{
 	"qemu-system-x86_64", "busybox", "cpio", "modprobe", "depmod", "xz", "dpkg-deb", "apt-get", "ip", "rdma",
-	"ibv_rc_pingpong", "rping", "ib_write_bw", "qperf", "wg",
+	"ibv_rc_pingpong", "rping", "ib_write_bw", "qperf", "wg", "iperf3",
 }
 
 // Image is the directory with vmlinux and initramfs, which are made if they are not

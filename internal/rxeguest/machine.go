@@ -15,14 +15,15 @@ type Machine struct {
 	CPUs      int    // 0: one
 	Memory    int    // MiB; 0: 256
 
-	IP4, IP6 string // addresses of eth0, with prefix lengths
+	IP4, IP6 string // addresses of eth0, with prefix lengths; "dhcp": it asks for its IPv4 address, and has no other
 	MTU      int
 	Device   string // what the kernel's rxe on eth0 is called; empty: rxe0
 	Program  string // what init runs; empty: the tests' agent
 
-	Network string // where eth0 leads: QEMU's -netdev, without its id
-	Line    string // where the serial line leads: QEMU's -chardev, without its id
-	Console string // a file for what the kernel says
+	Card    []string // QEMU's arguments for memory and the card that is eth0; nil: Memory and Network say that
+	Network string   // where eth0 leads: QEMU's -netdev, without its id
+	Line    string   // where the serial line leads: QEMU's -chardev, without its id
+	Console string   // a file for what the kernel says
 
 	Reboots bool     // it starts again when it is reset; else it ends
 	More    []string // further arguments of QEMU
@@ -44,12 +45,15 @@ func (m *Machine) Command() []string {
 	if m.Program != "" {
 		boot += " guest.program=" + m.Program
 	}
-	argv := []string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
-		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", cpu, "-smp", fmt.Sprint(max(m.CPUs, 1)), "-m", fmt.Sprint(cmp.Or(m.Memory, 256)),
+	card := m.Card
+	if card == nil {
+		card = []string{"-m", fmt.Sprint(cmp.Or(m.Memory, 256)), "-netdev", withID(m.Network, "n0"), "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile="}
+	}
+	argv := append([]string{"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-M", "q35",
+		"-accel", "tcg,thread=multi,tb-size=256", "-cpu", cpu, "-smp", fmt.Sprint(max(m.CPUs, 1)),
 		"-display", "none", "-serial", "file:" + m.Console,
 		"-kernel", filepath.Join(m.Image, "vmlinux"), "-initrd", cmp.Or(m.Initramfs, filepath.Join(m.Image, "initramfs")), "-append", boot,
-		"-netdev", withID(m.Network, "n0"), "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile=",
-		"-device", "virtio-serial-pci", "-chardev", withID(m.Line, "line"), "-device", "virtserialport,chardev=line,name=line"}
+		"-device", "virtio-serial-pci,id=tests", "-chardev", withID(m.Line, "line"), "-device", "virtserialport,bus=tests.0,chardev=line,name=line"}, card...)
 	if !m.Reboots {
 		argv = append(argv, "-no-reboot")
 	}

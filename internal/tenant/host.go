@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"vrdma/internal/order"
 )
 
 // A Host is a machine that has members of networks. One that runs vrdma is not declared: its daemon
@@ -60,7 +62,7 @@ func (o *Host) Linux() bool { return o.Spec.Type == HostLinux }
 func normalHost(o *Host) *Host {
 	copied := *o
 	copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
-	slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+	order.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
 	copied.Spec.Address = netip.Addr{}
 	return &copied
 }
@@ -216,7 +218,7 @@ func (w *World) nicsOn(host string) (list []Key) {
 			list = append(list, k)
 		}
 	}
-	slices.SortFunc(list, Key.Compare)
+	order.SortFunc(list, Key.Compare)
 	return list
 }
 

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"vrdma/internal/order"
 )
 
 // Next is the world after a change, and what happened to each object, those first that others
@@ -162,7 +164,7 @@ func normal(o Object) Object {
 	case *NIC:
 		copied := *o
 		copied.Spec.Addresses = slices.Clone(o.Spec.addresses())
-		slices.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
+		order.SortFunc(copied.Spec.Addresses, netip.Addr.Compare)
 		copied.Spec.Address = netip.Addr{}
 		if copied.Spec.Host == "anywhere" {
 			copied.Spec.Host = ""
@@ -262,7 +264,7 @@ func (w *World) Belongings(k Key) (list []Key) {
 	case KindHost:
 		list = w.nicsOn(k.Name)
 	}
-	slices.SortFunc(list, Key.Compare)
+	order.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -274,7 +276,7 @@ func (w *World) policiesNaming(nic Key) (list []Key) {
 			list = append(list, k)
 		}
 	}
-	slices.SortFunc(list, Key.Compare)
+	order.SortFunc(list, Key.Compare)
 	return list
 }
 
@@ -285,7 +287,7 @@ func (s *PolicySpec) names(nic string) bool {
 
 // put brings the objects into the next world, each kind after those that it refers to.
 func (b *builder) put() {
-	slices.SortStableFunc(b.puts, func(p, q *put) int {
+	order.SortStableFunc(b.puts, func(p, q *put) int {
 		return cmp.Compare(rank[p.given.Key().Kind], rank[q.given.Key().Kind])
 	})
 	b.each(func(p *put, o *Tenant) { b.insert(p) })
@@ -339,6 +341,6 @@ func (b *builder) effects() []Effect {
 		}
 		list = append(list, Effect{Key: k, Old: p.old, New: b.next.objects[k]})
 	}
-	slices.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
+	order.SortFunc(list, func(x, y Effect) int { return x.Key.Compare(y.Key) })
 	return list
 }

@@ -267,6 +267,7 @@ func (c *Conn) setVringCall(m *message) ([]byte, error) {
 		}
 	}
 	r.setCall(f)
+	r.interrupt() // a back end before us may have been about to
 	return nil, nil
 }
 
@@ -315,6 +316,9 @@ func (c *Conn) setVringEnable(m *message) ([]byte, error) {
 	wake := r.enabled && !was && r.started
 	l := r.listener
 	r.mu.Unlock()
+	if r.enabled {
+		r.interrupt() // as in setVringCall
+	}
 	if wake { // there may be something already, of which it was kicked before
 		l.kick.Write(one)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -166,6 +167,12 @@ printf 'runroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/st
 	h.stay(t, "a", web)
 	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "bound") || !strings.Contains(out, "to container a") {
 		t.Errorf("vrdma events:\n%s", out)
+	}
+	if out := h.run(t, "vrdma", "top", "--once"); !regexp.MustCompile(`red +web +a +train`).MatchString(out) {
+		t.Errorf("vrdma top:\n%s", out)
+	}
+	if out := h.run(t, "vrdma", "usage"); !strings.Contains(out, "NOW IN") {
+		t.Errorf("vrdma usage:\n%s", out)
 	}
 	if out := h.exec(t, "a", "sh", "-c", "ip -br address show eth0; ibv_devinfo").OK(t, minute); !strings.Contains(out, "10.9.0.") || !strings.Contains(out, "PORT_ACTIVE") {
 		t.Errorf("the container has:\n%s", out)

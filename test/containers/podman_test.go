@@ -87,6 +87,29 @@ func TestNoExec(t *testing.T) {
 	}
 }
 
+// Where nobody says anything, root's daemon is where programs can load the shared object, engines know its NICs, and
+// root's commands find it.
+func TestDefaultPlace(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.run(t, "mount", "-o", "remount,noexec", "/run") // as Debian has it
+	plain := func(argv ...string) []string {
+		return append([]string{"env", "-u", "VRDMA_SOCKET", "-u", "XDG_RUNTIME_DIR"}, argv...)
+	}
+	d := h.start(t, plain("vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")...)
+	d.Printed(t, "msg=serving ", minute)
+	if out := d.Output(); !strings.Contains(out, "socket=/var/lib/vrdma/vrdma.sock") || strings.Contains(out, "WARN") {
+		t.Errorf("the daemon says:\n%s", out)
+	}
+	if out := h.run(t, podman("bookworm", device("default"), "ibv_devices")...); !strings.Contains(out, "rxe0") {
+		t.Errorf("a container:\n%s", out)
+	}
+	if out := h.run(t, plain("vrdma", "run", "-q", "--", "ibv_devices")...); !strings.Contains(out, "rxe0") {
+		t.Errorf("a program:\n%s", out)
+	}
+	h.run(t, plain("vrdma", "stop")...)
+	d.OK(t, minute)
+}
+
 // A Go program with package verbs needs no library, and finds the NIC in the same place.
 func TestGo(t *testing.T) {
 	h := newHost(t, "bookworm")

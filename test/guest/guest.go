@@ -26,6 +26,9 @@ const bootLimit = 5 * time.Minute
 type Config struct {
 	IP4, IP6 string // addresses of eth0, with prefix lengths
 	MTU      int
+	// Card are QEMU's arguments for memory and the card that is eth0, which then asks for its address by
+	// DHCP; nil: eth0 leads to Network.
+	Card []string
 
 	Network   string   // where eth0 leads: QEMU's -netdev; empty: a cable
 	Memory    int      // MiB; 0: 256
@@ -52,9 +55,20 @@ type Guest struct {
 // Boot starts a guest and waits until its rxe0 is there. It lives as long as the test.
 func Boot(t testing.TB, c Config) *Guest {
 	t.Helper()
+	g := Start(t, c)
+	g.AwaitStart(t)
+	return g
+}
+
+// Start starts a guest. It lives as long as the test.
+func Start(t testing.TB, c Config) *Guest {
+	t.Helper()
 	kernel := mustImage(t)
 	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
-	if c.Network == "" {
+	switch {
+	case c.Card != nil:
+		c.IP4, c.IP6 = "dhcp", ""
+	case c.Network == "":
 		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
 		c.Network = fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire"))
 	}
@@ -71,11 +85,10 @@ func Boot(t testing.TB, c Config) *Guest {
 	}
 	go g.listen()
 	t.Cleanup(func() { g.line.Close() })
-	g.AwaitStart(t)
 	return g
 }
 
-// AwaitStart waits until the guest has started. What ran before a reset has ended.
+// AwaitStart waits until the guest has started, and its rxe0 is there. What ran before a reset has ended.
 func (g *Guest) AwaitStart(t testing.TB) {
 	t.Helper()
 	select {
@@ -95,7 +108,7 @@ func (g *Guest) path(name string) string { return filepath.Join(g.dir, name) }
 // command is the guest's QEMU.
 func (g *Guest) command(kernel string, c Config) *exec.Cmd {
 	m := rxeguest.Machine{
-		Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
+		Card: c.Card, Image: kernel, IP4: c.IP4, IP6: c.IP6, MTU: c.MTU, Network: c.Network, Memory: c.Memory, Initramfs: c.Initramfs,
 		Line: "socket,path=" + g.path("line"), Console: g.path("console"), Reboots: c.Reboots, More: c.More,
 	}
 	argv := m.Command()

@@ -1,0 +1,250 @@
+package vmnet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/protocol"
+	"vrdma/test/guest"
+	"vrdma/test/harness"
+)
+
+// limit is how long anything may take that a guest has a part in: it is emulated, and gets what processor time
+// others leave.
+const limit = 3 * time.Minute
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+const declared = `
+apiVersion: vrdma.io/v1
+kind: Tenant
+metadata: {name: red}
+---
+apiVersion: vrdma.io/v1
+kind: Network
+metadata: {name: train, tenant: red}
+spec: {subnets: [10.1.0.0/24], mtu: 1400}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: a, tenant: red}
+spec: {network: train, address: 10.1.0.1}
+---
+apiVersion: vrdma.io/v1
+kind: NIC
+metadata: {name: b, tenant: red}
+spec: {network: train, address: 10.1.0.2}
+`
+
+// denied ends what a connects to at one of b's ports.
+const denied = `
+apiVersion: vrdma.io/v1
+kind: Policy
+metadata: {name: closed, tenant: red}
+spec: {nics: {names: [b]}, deny: [{direction: in, service: {space: tcp, ports: [7001]}}]}
+`
+
+// A daemon that can be killed and started again at the same place.
+type daemon struct {
+	dir     string
+	process *harness.Process
+}
+
+func (d *daemon) socket() string { return filepath.Join(d.dir, "vrdma.sock") }
+
+// start starts it, until t ends.
+func (d *daemon) start(t *testing.T) {
+	t.Helper()
+	d.process = harness.Spawn(t, exec.Command(harness.Binary(), "daemon", "--socket", d.socket(), "--store", filepath.Join(d.dir, "store"), "--addr", "127.0.0.1"))
+	if !harness.Poll(limit, func() bool {
+		_, err := protocol.QueryStatus(d.socket())
+		return err == nil || d.process.Ended(0)
+	}) || d.process.Ended(0) {
+		t.Fatalf("the daemon is not ready\n%s", d.process.Output())
+	}
+	p := d.process
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("daemon's log:\n%s", harness.Tail(p.Output(), 40))
+		}
+	})
+}
+
+// command runs a command of ours and returns what it printed.
+func (d *daemon) command(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	c := exec.Command(harness.Binary(), append([]string{"--socket", d.socket()}, args...)...)
+	c.Stdin = strings.NewReader(stdin)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// apply declares objects. The control socket is there a little later than the daemon's own.
+func (d *daemon) apply(t *testing.T, text string) {
+	t.Helper()
+	var out []byte
+	if !harness.Poll(limit, func() bool {
+		c := exec.Command(harness.Binary(), "--socket", d.socket(), "apply", "-f", "-")
+		c.Stdin = strings.NewReader(text)
+		var err error
+		out, err = c.CombinedOutput()
+		return err == nil
+	}) {
+		t.Fatalf("apply: %s", out)
+	}
+}
+
+// boot starts guests that have NICs, together.
+func (d *daemon) boot(t *testing.T, nics ...string) []*guest.Guest {
+	t.Helper()
+	var list []*guest.Guest
+	for _, n := range nics {
+		args := strings.Fields(d.command(t, "", "guest", "args", "--tcg", "-m", "256M", n))
+		list = append(list, guest.Start(t, guest.Config{Card: args}))
+	}
+	for _, g := range list {
+		g.AwaitStart(t)
+	}
+	return list
+}
+
+// sh runs a shell command in a guest, which has to succeed.
+func sh(t *testing.T, g *guest.Guest, format string, args ...any) string {
+	t.Helper()
+	return g.Run(t, limit, "sh", "-c", fmt.Sprintf(format, args...))
+}
+
+// fails reports whether a shell command in a guest fails.
+func fails(t *testing.T, g *guest.Guest, command string) bool {
+	t.Helper()
+	p := g.Launch(t, "sh", "-c", command)
+	if !p.Ended(limit) {
+		t.Fatalf("%s does not end", command)
+	}
+	return p.Code() != 0
+}
+
+// TestGuests has two machines with stock kernels talk to each other through a daemon's switch: sockets in the
+// guest, and nothing installed there.
+func TestGuests(t *testing.T) {
+	harness.Build(t)
+	d := &daemon{dir: harness.Directory(t, nil)}
+	d.start(t)
+	d.apply(t, declared)
+	guests := d.boot(t, "red/a", "red/b")
+	a, b := guests[0], guests[1]
+	whole := t
+
+	t.Run("address", func(t *testing.T) {
+		for i, g := range guests {
+			out := sh(t, g, "/usr/sbin/ip address show eth0")
+			if want := fmt.Sprintf("inet 10.1.0.%d/24", i+1); !strings.Contains(out, want) || !strings.Contains(out, "mtu 1400") {
+				t.Errorf("want %s and mtu 1400:\n%s", want, out)
+			}
+		}
+	})
+	t.Run("ping", func(t *testing.T) {
+		sh(t, a, "ping -c 3 -W 20 10.1.0.2")
+		sh(t, b, "ping -c 3 -W 20 -s 3000 10.1.0.1") // fragments
+	})
+	t.Run("iperf3", func(t *testing.T) {
+		server := b.Launch(t, "iperf3", "-s")
+		b.Await(t, server, 5201)
+		for _, args := range []string{"-n 20M", "-n 20M -R", "-n 8M -P 16", "-n 100K -u -b 0 -l 1200"} {
+			t.Log(harness.Tail(sh(t, a, "iperf3 -c 10.1.0.2 %s", args), 4))
+		}
+		server.End()
+	})
+	t.Run("file", func(t *testing.T) {
+		copyFile(t, a, b, "10.1.0.1", 32, nil)
+	})
+	t.Run("spoof", func(t *testing.T) {
+		sh(t, a, "/usr/sbin/ip address add 10.1.0.9/24 dev eth0")
+		if !fails(t, a, "ping -c 2 -W 2 -I 10.1.0.9 10.1.0.2") {
+			t.Error("another's address is believed")
+		}
+		sh(t, a, "/usr/sbin/ip address del 10.1.0.9/24 dev eth0 && /usr/sbin/ip link set eth0 address 02:56:0a:01:00:09")
+		if !fails(t, a, "ping -c 2 -W 2 10.1.0.2") {
+			t.Error("another's MAC is believed")
+		}
+		sh(t, a, "/usr/sbin/ip link set eth0 address 02:56:0a:01:00:01 && ping -c 1 -W 20 10.1.0.2")
+	})
+	t.Run("policy", func(t *testing.T) {
+		const connect = "wget -q -T 10 -O /dev/null http://10.1.0.2:%d/passwd"
+		for _, port := range []int{7001, 7002} {
+			s := b.Launch(t, "busybox", "httpd", "-f", "-p", fmt.Sprint(port), "-h", "/etc")
+			b.Await(t, s, port)
+		}
+		sh(t, a, connect, 7001)
+		d.apply(t, denied)
+		if !fails(t, a, fmt.Sprintf(connect, 7001)) {
+			t.Error("a connection that a rule denies is made")
+		}
+		sh(t, a, connect, 7002)
+		d.command(t, "", "delete", "policy", "red/closed")
+		sh(t, a, connect, 7001)
+	})
+	t.Run("in use", func(t *testing.T) {
+		if out, err := exec.Command(harness.Binary(), "--socket", d.socket(), "delete", "nic", "red/a").CombinedOutput(); err == nil || !strings.Contains(string(out), "virtual machine") {
+			t.Errorf("a NIC that a machine has is deleted: %v\n%s", err, out)
+		}
+	})
+	t.Run("daemon killed", func(t *testing.T) {
+		copyFile(t, b, a, "10.1.0.2", 32, func() {
+			d.process.Signal(syscall.SIGKILL)
+			<-d.process.Done()
+			d.start(whole)
+		})
+	})
+	t.Run("daemon stopped", func(t *testing.T) {
+		d.command(t, "", "stop")
+		<-d.process.Done()
+		d.start(whole)
+		sh(t, a, "ping -c 1 -W 60 10.1.0.2")
+	})
+	t.Run("guest gone", func(t *testing.T) {
+		b.Kill()
+		if !harness.Poll(limit, func() bool {
+			return !strings.Contains(d.command(t, "", "describe", "nic", "red/b"), "virtual machine")
+		}) {
+			t.Error("a machine that was killed still has its NIC")
+		}
+	})
+	if os.Getenv("VRDMA_TEST_ALL") != "" {
+		t.Run("again", func(t *testing.T) {
+			b = d.boot(t, "red/b")[0]
+			copyFile(t, a, b, "10.1.0.1", 60, nil)
+		})
+	}
+}
+
+// copyFile copies so many MiB by HTTP, and compares sums. meanwhile runs when some of it has arrived.
+func copyFile(t *testing.T, from, to *guest.Guest, address string, size int, meanwhile func()) {
+	t.Helper()
+	sh(t, from, "mkdir -p /tmp/web && dd if=/dev/urandom of=/tmp/web/file bs=1M count=%d 2>/dev/null", size)
+	want, _, _ := strings.Cut(sh(t, from, "md5sum /tmp/web/file"), " ")
+	server := from.Launch(t, "busybox", "httpd", "-f", "-p", "7000", "-h", "/tmp/web")
+	from.Await(t, server, 7000)
+	client := to.Launch(t, "sh", "-c", "wget -q -O /tmp/copy http://"+address+":7000/file && md5sum /tmp/copy")
+	if meanwhile != nil {
+		if !harness.Poll(limit, func() bool { return !fails(t, to, "test -s /tmp/copy") }) {
+			t.Fatal("nothing arrives")
+		}
+		meanwhile()
+	}
+	if !client.Ended(limit) || !strings.Contains(client.Output(), want) {
+		t.Errorf("the sum is %q: want %s (%s)", client.Output(), want, client.Fate())
+	}
+	server.End()
+	sh(t, from, "rm /tmp/web/file")
+	sh(t, to, "rm -f /tmp/copy")
+}
