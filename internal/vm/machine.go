@@ -68,7 +68,7 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	err := error(nil)
 	if g.Version != vmline.Version {
 		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmline.Version, g.Version)
-	} else if mem, err = p.card.memory(); err != nil {
+	} else if mem, err = p.memory(); err != nil {
 		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
 	}
 	if err != nil {
