@@ -267,21 +267,28 @@ func TestBacklog(t *testing.T) {
 	text := func(i int) []byte {
 		return frameOf(pb.MAC, pa.MAC, "10.1.0.1", "10.1.0.2", protoUDP, datagram(1, uint16(i), nil))
 	}
-	const extra = 10
-	for i := range mostWaiting + extra {
+	const extra = entries
+	for i := 0; i < mostWaiting+extra; i += entries {
 		a.heap = 0x4000
-		a.send(header{}, text(i))
-		a.await(1, uint16(i+1))
+		for j := range entries {
+			a.send(header{}, text(i+j))
+		}
+		a.await(1, uint16(i+entries))
 	}
 	if n := pb.NoBuffer.Load(); n != extra {
 		t.Errorf("%d were dropped, want %d", n, extra)
 	}
-	for i := range mostWaiting {
+	for i := 0; i < mostWaiting; i += entries {
 		b.heap = 0x4000
-		at := b.add(0, 2048, nil)
-		b.await(0, uint16(i+1))
-		if got := b.got(i%entries, at); !bytes.Equal(got[headerSize:], text(i)) {
-			t.Fatalf("frame %d is %x", i, got)
+		var at [entries]int
+		for j := range entries {
+			at[j] = b.add(0, 2048, nil)
+		}
+		b.await(0, uint16(i+entries))
+		for j := range entries {
+			if got := b.got(j, at[j]); !bytes.Equal(got[headerSize:], text(i+j)) {
+				t.Fatalf("frame %d is %x", i+j, got)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"vrdma/internal/ethernet"
@@ -47,7 +48,7 @@ func TestTaps(t *testing.T) {
 			}
 			p.Unplug()
 		})
-		space.IP(t, "link", "set", "eth0", "address", c.MAC.String(), "mtu", "1400", "up")
+		space.IP(t, "link", "set", "eth0", "address", c.MAC.String(), "up")
 		space.IP(t, "address", "add", four+"/24", "dev", "eth0")
 		space.IP(t, "-6", "address", "add", six+"/64", "dev", "eth0", "nodad")
 	}
@@ -59,6 +60,16 @@ func TestTaps(t *testing.T) {
 		if out, err := in(spaces[0], argv...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", argv, err, out)
 		}
+	}
+	// The kernel has asked for routers, and was told the MTU.
+	if !harness.Poll(limit, func() bool {
+		mtu, _ := in(spaces[0], "cat", "/proc/sys/net/ipv6/conf/eth0/mtu").CombinedOutput()
+		return strings.TrimSpace(string(mtu)) == "1400"
+	}) {
+		t.Error("the router's advertisement does not arrive")
+	}
+	for _, space := range spaces {
+		space.IP(t, "link", "set", "eth0", "mtu", "1400")
 	}
 	server := harness.Spawn(t, in(spaces[1], "iperf3", "-s", "--forceflush"))
 	server.Printed(t, "listening", limit)
