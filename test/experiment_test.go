@@ -18,7 +18,7 @@ kind: Experiment
 metadata: {name: small}
 spec:
   title: One of each
-  settings: [host, hosts, containers]
+  settings: [host, hosts, containers, vms]
   transports: [tcp, verbs, sockets]
   tools: [ib_write_lat, ib_read_bw, iperf3]
   sizes: [64]
@@ -77,8 +77,8 @@ func TestExperiment(t *testing.T) {
 		cells[r.Cell] = true
 		checkRecord(t, &r)
 	}
-	if len(cells) != 3*4+4 {
-		t.Errorf("%d cells, want four of the first experiment in three settings, and four of the second", len(cells))
+	if len(cells) != 4*4+4 {
+		t.Errorf("%d cells, want four of the first experiment in four settings, and four of the second", len(cells))
 	}
 	p = tool(t, "report", out)
 	p.OK(t, minute)
@@ -90,7 +90,7 @@ func TestExperiment(t *testing.T) {
 
 func checkRecord(t *testing.T, r *experiment.Record) {
 	t.Helper()
-	if r.Cell.Setting == experiment.Containers {
+	if r.Cell.Setting == experiment.VMs {
 		if !strings.Contains(r.Failed, "cannot be measured") {
 			t.Errorf("%v: %q", r.Cell, r.Failed)
 		}
@@ -108,6 +108,15 @@ func checkRecord(t *testing.T, r *experiment.Record) {
 	}
 	if r.Cell.Transport != experiment.TCP && r.CPU["daemon"] <= 0 && r.Cell.Tool == "ib_read_bw" {
 		t.Errorf("%v: the daemon took no processor time: %v", r.Cell, r.CPU)
+	}
+	if r.Cell.Setting == experiment.Containers && !strings.Contains(r.Measurement.Setting, "instead of containers") && !strings.Contains(r.Measurement.Setting, "podman") {
+		t.Errorf("%v: what stood for containers? %q", r.Cell, r.Measurement.Setting)
+	}
+	if pairs := r.Cell.Pairs > 1 && r.Cell.Tool == "ib_send_bw" && r.Cell.Wait == experiment.Poll; pairs != (r.Window > 0) || r.Window > 0 && r.Window < 1 {
+		t.Errorf("%v: a window of %v s", r.Cell, r.Window)
+	}
+	if r.Values[experiment.Bandwidth] > 0 && r.Limit <= 0 {
+		t.Errorf("%v: no limit of its path", r.Cell)
 	}
 	if r.Cell.Tool == "ib_send_bw" && (r.Values["fairness"] <= 0 || r.Values["fairness"] > 1) {
 		t.Errorf("%v: fairness %v", r.Cell, r.Values["fairness"])

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,15 +14,22 @@ import (
 )
 
 // A catcher is behind a port and keeps what it gets, as ordinary frames.
-type catcher struct{ frames [][]byte }
+type catcher struct {
+	mu     sync.Mutex
+	frames [][]byte
+}
 
 func (c *catcher) deliver(f *frame, _ int, scratch []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	f.plain(scratch, func(b []byte) { c.frames = append(c.frames, bytes.Clone(b)) })
 	return true
 }
 
 // caught returns what it got since it was last asked.
 func (c *catcher) caught() [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	out := c.frames
 	c.frames = nil
 	return out

@@ -22,7 +22,13 @@ func Quantity(v float64, metric string) string {
 	case CPU:
 		return digits(100*v) + " %"
 	case Bandwidth:
-		return digits(v*8/1e9) + " Gb/s"
+		switch {
+		case v == 0 || v*8 >= 1e9:
+			return digits(v*8/1e9) + " Gb/s"
+		case v*8 >= 1e6:
+			return digits(v*8/1e6) + " Mb/s"
+		}
+		return digits(v*8/1e3) + " kb/s"
 	case Rate:
 		if v < 1e6 {
 			return digits(v/1e3) + " k/s"

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ type Client struct {
 
 	Report   func(path string, err error) // of an entry that was not copied
 	Notice   func(text string)            // of what happens
+	Here     func()                       // called when the server turns out to be on this machine; nil: nobody wants to know
 	Progress *Progress
 
 	id [sessionSize]byte // of all attempts
@@ -111,6 +113,9 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	k, addr, err := c.dialAny(ctx, p)
 	if err != nil {
 		return nil, nil, "", err
+	}
+	if at, err := netip.ParseAddr(k.remote()); err == nil && c.Here != nil && (at.IsLoopback() || slices.Contains(p.addresses(), at)) {
+		c.Here()
 	}
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 // The least time is that of the whole session. What slots take later on has the queues in it, which
 // are as long as what is under way lets them be: a pace that went by that would grow without end.
 //
-// A near way thus has pieces of 256 KiB on a stream for every second processor, a long one with much
+// A near way thus has pieces of 512 KiB on a stream for every second processor, a long one with much
 // bandwidth pieces of maxChunk on all streams, and a slow one single blocks, which show progress and of
 // which little is lost when the connection breaks.
 type pace struct {
@@ -27,7 +27,7 @@ type pace struct {
 
 const (
 	// usual is the size on a near way.
-	usual = 2
+	usual = 4
 	// slowRate is where single blocks are enough, in bytes a second.
 	slowRate = 20e6
 	// paceEvery is how many pieces are looked at together.
@@ -35,7 +35,7 @@ const (
 )
 
 func newPace(now time.Time) *pace {
-	few := fewStreams(runtime.GOMAXPROCS(0))
+	few := fewStreams(runtime.NumCPU())
 	return &pace{blocks: usual, streams: few, few: few, since: now}
 }
 

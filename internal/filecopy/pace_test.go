@@ -15,12 +15,12 @@ func TestPace(t *testing.T) {
 		blocks  int
 		streams int
 	}{
-		{"one host", 1e9, 200 * time.Microsecond, 2, 1},
-		{"a rack", 1e9, time.Millisecond, 4, 1},
+		{"one host", 1e9, 200 * time.Microsecond, usual, 1},
+		{"a rack", 1e9, 1500 * time.Microsecond, 6, 1},
 		{"far", 1e9, 3 * time.Millisecond, maxBlocks, 2},
 		{"far and wide", 1e9, 30 * time.Millisecond, maxBlocks, all},
 		{"a slow line", 1e6, 20 * time.Millisecond, 1, 1},
-		{"unknown", 1e9, 0, 2, 1},
+		{"unknown", 1e9, 0, usual, 1},
 	} {
 		now := time.Unix(0, 0)
 		p := newPace(now)

@@ -72,7 +72,19 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 			}
 		}
 	}
+	slices.SortStableFunc(figures, func(a, b Figure) int {
+		return cmp.Compare(rank(a.Experiment.Spec.Suite), rank(b.Experiment.Spec.Suite))
+	})
 	return figures, nil
+}
+
+// rank is where a suite is on the page: ours for newcomers, then the publications, then what users bring.
+func rank(suite string) int {
+	order := []string{"quick", "thesis", "slides", "lab", "progress", "mikelangelo", "speed"}
+	if i := slices.Index(order, suite); i >= 0 {
+		return i
+	}
+	return len(order)
 }
 
 // drawn reports whether a metric of a tool is drawn: what the experiment names, else what the tool is for.
@@ -323,7 +335,7 @@ func cited(e *experiment.Experiment, metric, by string) ([]Line, error) {
 	}
 	f := &Figure{}
 	for _, v := range all {
-		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && v.Size == 0 {
+		if !slices.Contains(likes, v.Experiment) || !slices.Contains(metrics[metric], v.Metric) || by == "size" && (v.Size == 0 || v.Size > int64(slices.Max(e.Spec.Sizes))) {
 			continue
 		}
 		tool, fits := publishedTool(e, v.Tool)
@@ -384,7 +396,10 @@ func publishedTool(e *experiment.Experiment, text string) (tool string, fits boo
 	if len(words) > 1 && words[0] == "qperf" {
 		words = words[1:]
 	}
-	if len(words) == 0 || !strings.Contains(words[0], "_") {
+	if len(words) == 0 {
+		return "", true
+	}
+	if _, known := experiment.FindTool(words[0]); !known {
 		return "", true
 	}
 	return words[0], slices.Contains(e.Spec.Tools, words[0])

@@ -28,6 +28,7 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 		fmt.Fprintf(&b, "<p>%s</p>", html.EscapeString(s))
 	}
 	b.WriteString("</section>\n")
+	writeContents(&b, figures)
 	suite := ""
 	for i, f := range figures {
 		if f.Experiment.Spec.Suite != suite {
@@ -65,22 +66,58 @@ func writeFigure(b *strings.Builder, n int, f Figure) {
 		}
 		fmt.Fprintf(b, "<figcaption>%s</figcaption></figure>", caption(f))
 	}
-	if s := Sentences(f); len(s) > 0 {
+	writeSentences(b, Sentences(f))
+	writeTable(b, f)
+	writeMissing(b, f.Missing)
+	b.WriteString("</section>\n")
+}
+
+// fewSentences is how many are shown before a fold.
+const fewSentences = 6
+
+// writeSentences writes what the figure says in words.
+func writeSentences(b *strings.Builder, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	write := func(list []string) {
 		b.WriteString("<ul class=\"sentences\">")
-		for _, text := range s {
+		for _, text := range list {
 			fmt.Fprintf(b, "<li>%s</li>", html.EscapeString(text))
 		}
 		b.WriteString("</ul>")
 	}
-	writeTable(b, f)
-	if len(f.Missing) > 0 {
-		b.WriteString("<h4>Not measured</h4><ul class=\"missing\">")
-		for _, p := range f.Missing {
-			fmt.Fprintf(b, "<li><b>%s</b>: %s</li>", html.EscapeString(p.Cell.String()), html.EscapeString(firstLine(p.Failed)))
-		}
-		b.WriteString("</ul>")
+	write(list[:min(len(list), fewSentences)])
+	if len(list) > fewSentences {
+		fmt.Fprintf(b, "<details><summary>%d more</summary>", len(list)-fewSentences)
+		write(list[fewSentences:])
+		b.WriteString("</details>")
 	}
-	b.WriteString("</section>\n")
+}
+
+// writeMissing writes what was not measured: each reason once.
+func writeMissing(b *strings.Builder, list []Point) {
+	if len(list) == 0 {
+		return
+	}
+	var reasons []string
+	cells := make(map[string][]string)
+	for _, p := range list {
+		reason := firstLine(p.Failed)
+		if cells[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		cells[reason] = append(cells[reason], p.Cell.String())
+	}
+	b.WriteString("<h4>Not measured</h4><ul class=\"missing\">")
+	for _, reason := range reasons {
+		if all := cells[reason]; len(all) == 1 {
+			fmt.Fprintf(b, "<li><b>%s</b>: %s</li>", html.EscapeString(all[0]), html.EscapeString(reason))
+		} else {
+			fmt.Fprintf(b, "<li>%s<details><summary>%d combinations</summary>%s</details></li>", html.EscapeString(reason), len(all), html.EscapeString(strings.Join(all, "; ")))
+		}
+	}
+	b.WriteString("</ul>")
 }
 
 // title is an experiment's, with the metric if it does not say that itself.

@@ -12,7 +12,7 @@ import (
 // The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.
 const (
 	plotWidth, plotHeight = 600, 320
-	plotLeft, plotRight   = 84, 14
+	plotLeft, plotRight   = 84, 32
 	plotTop, plotBottom   = 16, 48
 	barHeight, barRow     = 14, 38
 	barLeft, barValue     = 4, 96

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"html"
+	"slices"
 	"strings"
 
 	"vrdma/internal/experiment"
@@ -20,14 +21,36 @@ var publications = map[string][2]string{
 	"mikelangelo": {"MIKELANGELO D4.1 (2015): NetPIPE between hosts and virtual machines", "Six cases in three figures, without numbers. What the text says of them: 1.4 to 2.2 µs for small messages with verbs, 8.2 to 10.3 µs between virtual machines, about 100 µs over 1 Gb/s Ethernet; virtual machines reach 20 to 25 % of the hosts' bandwidth."},
 }
 
+// writeContents writes links to the suites, if there are several.
+func writeContents(b *strings.Builder, figures []Figure) {
+	var suites []string
+	for _, f := range figures {
+		if suite := f.Experiment.Spec.Suite; !slices.Contains(suites, suite) {
+			suites = append(suites, suite)
+		}
+	}
+	if len(suites) < 2 {
+		return
+	}
+	b.WriteString("<nav>")
+	for _, suite := range suites {
+		name := suite
+		if p, known := publications[suite]; known {
+			name = p[0]
+		}
+		fmt.Fprintf(b, "<a href=\"#suite-%s\">%s</a>", html.EscapeString(suite), html.EscapeString(name))
+	}
+	b.WriteString("</nav>\n")
+}
+
 // writeSuite writes what comes before the figures of a suite.
 func writeSuite(b *strings.Builder, suite string, figures []Figure) {
 	p, known := publications[suite]
 	if !known {
-		fmt.Fprintf(b, "<h2>%s</h2>\n", html.EscapeString(suite))
+		fmt.Fprintf(b, "<h2 id=\"suite-%s\">%[1]s</h2>\n", html.EscapeString(suite))
 		return
 	}
-	fmt.Fprintf(b, "<h2>%s</h2>\n<p>%s</p>\n", html.EscapeString(p[0]), html.EscapeString(p[1]))
+	fmt.Fprintf(b, "<h2 id=\"suite-%s\">%s</h2>\n<p>%s</p>\n", suite, html.EscapeString(p[0]), html.EscapeString(p[1]))
 	switch suite {
 	case "thesis":
 		writeWords(b)

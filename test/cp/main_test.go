@@ -22,7 +22,7 @@ const minute = time.Minute
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// A host is a daemon, perhaps in a network namespace of its own.
+// A host is a daemon, perhaps in a network namespace of its own; nil: programs there start one.
 type host struct {
 	*harness.Daemon
 	ip    string
@@ -55,7 +55,9 @@ func (h *host) inside(argv ...string) *exec.Cmd {
 		argv = append([]string{"nsenter", "--net=" + h.space.Path(), "--"}, argv...)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = h.Command().Env
+	if h.Daemon != nil {
+		cmd.Env = h.Command().Env
+	}
 	return cmd
 }
 

@@ -23,8 +23,8 @@ func TestGuestsOnTwoHosts(t *testing.T) {
 		return guest.Start(t, guest.Config{Card: strings.Fields(h.must(t, "guest", "args", "--tcg", "-m", "256M", nic))})
 	}
 	a, b := start(w.a, "red/web"), start(w.b, "red/db")
-	a.AwaitReady(t)
-	b.AwaitReady(t)
+	a.AwaitStart(t)
+	b.AwaitStart(t)
 
 	t.Run("tcp", func(t *testing.T) {
 		b.Run(t, 3*minute, "sh", "-c", "mkdir -p /tmp/web && dd if=/dev/urandom of=/tmp/web/file bs=1M count=16 2>/dev/null")

@@ -186,7 +186,7 @@ func TestGuests(t *testing.T) {
 		}
 		sh(t, a, connect, 7001)
 		d.apply(t, denied)
-		if !fails(t, a, fmt.Sprintf(connect, 7001)) {
+		if !fails(t, a, "timeout 4 wget -q -O /dev/null http://10.1.0.2:7001/passwd") {
 			t.Error("a connection that a rule denies is made")
 		}
 		sh(t, a, connect, 7002)

@@ -1,0 +1,46 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strings"
+	"testing"
+)
+
+// A line's two ends: questions are answered, also those that nobody knows; messages of the day are left out;
+// and when one end is gone the other says so.
+func TestAgent(t *testing.T) {
+	ours, theirs := io.Pipe()
+	back, answers := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		io.WriteString(answers, "Welcome to a machine\n\n")
+		err := ServeAgent(context.Background(), &Lab{Vrdma: "/there/vrdma", Here: &Host{Socket: "/there/s"}}, ours, answers, "")
+		answers.Close()
+		ended <- err
+	}()
+	a := &agent{to: theirs, from: bufio.NewReader(back), end: func() {}}
+	hello, err := a.read(context.Background())
+	if err != nil || hello.Vrdma != "/there/vrdma" || hello.Socket != "/there/s" {
+		t.Fatalf("it says %+v, %v", hello, err)
+	}
+	for _, q := range []question{{}, {Used: 7}, {End: 1}, {Serve: []string{"true"}, Way: "broom"}, {Look: true}} {
+		if _, err := a.ask(context.Background(), q); err == nil || !strings.Contains(err.Error(), "the two vrdma differ") {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	if _, err := io.WriteString(theirs, "{nonsense\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "invalid character") {
+		t.Errorf("nonsense: %v", err)
+	}
+	theirs.Close()
+	if err := <-ended; err != nil {
+		t.Errorf("the line ended: %v", err)
+	}
+	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("nobody is there: %v", err)
+	}
+}

@@ -1,0 +1,72 @@
+package cp
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vrdma/internal/experiment"
+	"vrdma/test/cable"
+	"vrdma/test/harness"
+)
+
+// remote is an experiment with another machine.
+const remote = `apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: remote}
+spec:
+  settings: [remote]
+  transports: [tcp, verbs]
+  tools: [ib_write_bw, iperf3, cmtime]
+  sizes: [4KiB]
+  rounds: 1
+  seconds: 1
+`
+
+// TestBenchRemote: bench run measures with another machine, through OpenSSH, and leaves nothing there.
+func TestBenchRemote(t *testing.T) {
+	harness.Need(t, "ssh", "ssh-keygen", "unshare", "mount", "iperf3", "cmtime", "ib_write_bw")
+	harness.Build(t)
+	sshd := filepath.Join(harness.Unpacked(t, "openssh-server"), "usr/sbin/sshd")
+	a := &host{space: cable.NewNamespace(t), ip: "10.97.0.1"}
+	b := &host{space: cable.NewNamespace(t), ip: "10.97.0.2"}
+	cable.Veth(t, a.space, b.space, "eth0", 9000)
+	for _, h := range []*host{a, b} {
+		h.space.Address(t, "eth0", h.ip+"/24")
+	}
+	rsh := startSSH(t, b, sshd)
+	left := func() []string {
+		list, err := filepath.Glob("/tmp/vrdma-peer.*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	before := left()
+	dir := t.TempDir()
+	file, out := write(t, filepath.Join(dir, "remote.yaml"), []byte(remote)), filepath.Join(dir, "results")
+	harness.Spawn(t, a.inside(harness.Binary(), "bench", "run", file, "--out", out, "--peer", "root@"+b.ip, "--rsh", rsh)).OK(t, 5*minute)
+	r, err := experiment.Read(out)
+	if err != nil || len(r.Records) != 3 {
+		t.Fatalf("%d records: %v", len(r.Records), err)
+	}
+	for _, rec := range r.Records {
+		if rec.Failed != "" || rec.Proof == "" || strings.HasPrefix(rec.Proof, "WRONG") || !strings.HasPrefix(rec.Measurement.Setting, "servers on 10.97.0.2") {
+			t.Errorf("%v: %s %s %s", rec.Cell, rec.Failed, rec.Proof, rec.Measurement.Setting)
+		}
+		if rec.Cell.Tool == "iperf3" && rec.CPU["server"] <= 0 {
+			t.Errorf("%v: the server there took no processor time: %v", rec.Cell, rec.CPU)
+		}
+	}
+	if after := left(); !slices.Equal(before, after) {
+		t.Errorf("left there: %v", after)
+	}
+	// A machine that cannot be reached is a row that says so.
+	out = filepath.Join(dir, "unreached")
+	harness.Spawn(t, a.inside(harness.Binary(), "bench", "run", file, "--out", out, "--peer", "root@"+b.ip, "--rsh", "false")).OK(t, minute)
+	r, err = experiment.Read(out)
+	if err != nil || len(r.Records) == 0 || !strings.Contains(r.Records[0].Failed, "cannot be reached") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
