@@ -64,7 +64,7 @@ func (e *Engine) fault(r any) bool {
 		e.opts.Log.Error("memory fault in a client's pages, closing its session",
 			"pid", victim.Pid, "program", victim.Program, "stack", string(debug.Stack()))
 		e.Detach(victim)
-		victim.Close()
+		victim.CloseLost()
 		if e.opts.Evict != nil {
 			go e.opts.Evict(victim)
 		}

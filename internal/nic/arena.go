@@ -47,6 +47,8 @@ type Arena struct {
 	// dying: the session is closed and all of the arena goes at once; giving
 	// rings back one by one would only be more work.
 	dying bool
+	// lost: it cannot be read or written any more.
+	lost bool
 	// populated is where the pages end that were made before they are needed.
 	populated uint64
 

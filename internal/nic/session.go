@@ -91,6 +91,12 @@ func (s *Session) Close() {
 	}
 }
 
+// CloseLost is Close for a session whose arena cannot be read or written any more.
+func (s *Session) CloseLost() {
+	s.Arena.lost = true
+	s.Close()
+}
+
 // QP finds a queue pair by handle; nil if there is none.
 func (s *Session) QP(handle uint32) *QP {
 	q, _ := s.qps.get(handle)

@@ -52,6 +52,9 @@ func (a *Arena) setSure(handle uint32, sure bool) {
 
 // publish tells the client what it may do with the queue pair without waiting for an answer.
 func (q *QP) publish() {
+	if q.session.Arena.lost {
+		return
+	}
 	state := q.tr.State()
 	q.session.Arena.setReady(q.handle, !q.gone && q.CanPost())
 	q.session.Arena.setSure(q.handle, !q.gone && q.typ != ib.UD && (state == ib.StateReset || state == ib.StateInit))
