@@ -72,6 +72,7 @@ spec:
   quota: {nics: 10, devices: 11, queuePairs: 12, completionQueues: 13, rings: 64Ki, memory: 1.5Gi, connections: 14, commands: 15, connectionRequests: 16}
   rate: {out: 2.5Gbit, in: 1500kbit, messages: {out: 5, in: 6}, burst: 100k}
   administrators: {uids: [0, 1000], gids: [50]}
+  namespaces: [team-a, team-b]
 ---
 apiVersion: vrdma.io/v1
 kind: Network
