@@ -105,12 +105,10 @@ func TestContainerForgotten(t *testing.T) {
 // A NIC is attached to a workload's namespace before its first program has it, and detached after the last one has left; if
 // that does not work, the program is told why.
 func TestAttach(t *testing.T) {
-	s, enter, refused := aDoor(t, time.Minute)
-	d := s.doors[1]
 	var attached, times atomic.Int32
 	fail := errors.New("no room")
 	var why atomic.Pointer[error]
-	d.Attach = func(conn syscall.Conn) error {
+	attach := func(syscall.Conn) error {
 		if e := why.Load(); e != nil {
 			return *e
 		}
@@ -120,7 +118,7 @@ func TestAttach(t *testing.T) {
 		times.Add(1)
 		return nil
 	}
-	d.Detach = func() { attached.Add(-1) }
+	_, enter, refused := aDoor(t, time.Minute, func(d *Door) { d.Attach, d.Detach = attach, func() { attached.Add(-1) } })
 	idle := func() {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); attached.Load() != 0; time.Sleep(time.Millisecond) {

@@ -35,12 +35,16 @@ func elsewhere(t *testing.T, f func()) {
 }
 
 // aDoor is a server with a door that is for one workload at a time, at which another waits so long.
-func aDoor(t *testing.T, handover time.Duration) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
+func aDoor(t *testing.T, handover time.Duration, change ...func(*Door)) (s *Server, enter func(protocol.Kind) (*protocol.Conn, error), refused chan string) {
 	t.Helper()
 	refused = make(chan string, 10)
 	blue := &vnic.NIC{Name: "red/blue", Network: "blue", Device: nic.New(nic.Config{Name: "rxe0", GIDs: testNIC().GIDs})}
+	d := Door{Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}
+	for _, f := range change {
+		f(&d)
+	}
 	s = testServerWith(t, Config{
-		Doors:    []Door{{}, {Socket: filepath.Join(t.TempDir(), "blue.sock"), NIC: blue, Alone: true}},
+		Doors:    []Door{{}, d},
 		Refused:  func(n *vnic.NIC, _ *caller.Caller, why error) { refused <- n.Name + ": " + why.Error() },
 		handover: handover,
 	})
