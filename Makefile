@@ -14,7 +14,7 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench report fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,13 @@ demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to 
 
 bench: deps-bench build ## the speed table, written to bench/results too
 	@bin/vrdma bench --out bench/results
+
+# About an hour, on a machine that does nothing else. Interrupted, it goes on where it was.
+REPORT := bench/results/report
+report: deps-bench build ## docs/report: every suite, measured here
+	@if [ -e $(REPORT)/results.ndjson ]; then bin/vrdma bench run --resume --out $(REPORT); \
+	else bin/vrdma bench run quick thesis slides lab progress mikelangelo --out $(REPORT); fi
+	@bin/vrdma report $(REPORT) -o docs/report
 
 # Where goroutines make coverage differ from run to run, shortening an input that looks
 # interesting would take all of the time.

@@ -26,8 +26,7 @@ yes: it is there. no: it is not; the line says what it is for and what to do. ?:
 not be found out. A star marks what some experiments cannot run without.
 
 With --for only what matters to one set of experiments is told, and the exit status is 3 if
-something is missing without which it cannot run. speed is make bench; slides, progress and
-mikelangelo are publications whose experiments vrdma bench run does not have yet.`,
+something is missing without which it cannot run. The sets are the suites of vrdma bench run.`,
 		Example: `  vrdma doctor
   vrdma doctor --for thesis
   vrdma doctor -o json`,

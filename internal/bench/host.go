@@ -152,7 +152,11 @@ func (h *Host) accepts(port int) func() bool {
 // status asks the host's daemon. A program on the host does, because a daemon shows
 // its programs only to their own user, who has another number there.
 func (h *Host) status(ctx context.Context) (*protocol.Status, error) {
-	out, err := h.lab.Run(ctx, h.At(h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json")...)
+	argv := []string{h.lab.Vrdma, "status", "--socket", h.Socket, "-o", "json"}
+	if h.box == "" { // vrdma is not in a container
+		argv = h.At(argv...)
+	}
+	out, err := h.lab.Run(ctx, argv...)
 	if err != nil {
 		return nil, err
 	}

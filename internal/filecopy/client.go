@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -114,7 +113,8 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	if err != nil {
 		return nil, nil, "", err
 	}
-	if at, err := netip.ParseAddr(k.remote()); err == nil && c.Here != nil && (at.IsLoopback() || slices.Contains(p.addresses(), at)) {
+	near := here(p, k)
+	if near && c.Here != nil {
 		c.Here()
 	}
 	first, cancel := context.WithTimeout(ctx, dialTime)
@@ -143,7 +143,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 		k.close()
 		return nil, nil, "", err
 	}
-	return newSession(ctx, k), g, addr, nil
+	return newSession(ctx, k, near), g, addr, nil
 }
 
 // connect makes the streams of a session.
