@@ -159,13 +159,13 @@ func TestGuests(t *testing.T) {
 	t.Run("iperf3", func(t *testing.T) {
 		server := b.Launch(t, "iperf3", "-s")
 		b.Await(t, server, 5201)
-		for _, args := range []string{"-n 20M", "-n 20M -R", "-n 8M -P 16", "-n 100K -u -b 0 -l 1200"} {
+		for _, args := range []string{"-n 8M", "-n 8M -R", "-n 4M -P 16", "-n 100K -u -b 0 -l 1200"} {
 			t.Log(harness.Tail(sh(t, a, "iperf3 -c 10.1.0.2 %s", args), 4))
 		}
 		server.End()
 	})
 	t.Run("file", func(t *testing.T) {
-		copyFile(t, a, b, "10.1.0.1", 32, nil)
+		copyFile(t, a, b, "10.1.0.1", 8, nil)
 	})
 	t.Run("spoof", func(t *testing.T) {
 		sh(t, a, "/usr/sbin/ip address add 10.1.0.9/24 dev eth0")
