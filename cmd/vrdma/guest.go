@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -146,6 +149,7 @@ func (q *qemu) args(e guestEnd) []string {
 func guestAgentCommand(o *options) *cobra.Command {
 	var name, mode string
 	var share int
+	var leashed bool
 	c := &cobra.Command{
 		Use:   "agent",
 		Short: "give programs in this virtual machine the device, in the foreground",
@@ -155,6 +159,9 @@ so vrdma run works. Memory that programs register is pinned, up to --pin percent
 the machine's, whatever their own limit of locked memory is.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if !leashed {
+				return leash()
+			}
 			place, err := o.place()
 			if err != nil {
 				return err
@@ -173,6 +180,10 @@ the machine's, whatever their own limit of locked memory is.`,
 				return lacks("the socket's directory: %w", err)
 			}
 			claim, err := place.Claim(false)
+			// An agent whose leash was cut waits until the daemon has let go.
+			for end := time.Now().Add(agentHandover); err != nil && time.Now().Before(end); claim, err = place.Claim(false) {
+				time.Sleep(50 * time.Millisecond)
+			}
 			if err != nil {
 				return lacks("%w", err)
 			}
@@ -184,8 +195,12 @@ the machine's, whatever their own limit of locked memory is.`,
 			if err := unix.Sysinfo(&s); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+			ctx, stop := context.WithCancel(context.Background())
 			defer stop()
+			go func() {
+				io.Copy(io.Discard, os.NewFile(leashFile, "leash"))
+				stop()
+			}()
 			err = vmagent.Run(ctx, vmagent.Config{
 				Socket: place.Socket, Mode: m, Tree: place.Sysfs(), Name: name, Most: s.Totalram * uint64(s.Unit) / 100 * uint64(share),
 				Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -196,8 +211,43 @@ the machine's, whatever their own limit of locked memory is.`,
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&leashed, "leashed", false, "be the agent itself")
+	c.Flags().MarkHidden("leashed") // fails only for a flag that is not there
 	c.Flags().StringVar(&name, "name", "", "the machine's name, for vrdma status on the host (default: its host name)")
 	c.Flags().StringVar(&mode, "mode", "0666", "the socket's permissions; 0600 lets only root in")
 	c.Flags().IntVar(&share, "pin", 50, "how much of the machine's memory programs may register together, in percent")
 	return c
+}
+
+const (
+	// leashFile is the descriptor at whose end the agent ends.
+	leashFile = 3
+	// agentHandover is how long an agent waits for the one before it.
+	agentHandover = 20 * time.Second
+)
+
+// leash runs the agent in a process of its own, and holds the other end of a pipe to it. Pinned memory is
+// the agent's as a process: if it died at once, the machine's kernel would give away pages that the daemon
+// still writes to. So whoever kills us kills the leash only, and the agent waits for the daemon before it ends.
+func leash() error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	agent := exec.Command("/proc/self/exe", append(os.Args[1:], "--leashed")...)
+	agent.Stdout, agent.Stderr, agent.ExtraFiles = os.Stdout, os.Stderr, []*os.File{r}
+	agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = agent.Start()
+	r.Close()
+	if err != nil {
+		return lacks("%w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	context.AfterFunc(ctx, func() { w.Close() })
+	if err := agent.Wait(); err != nil {
+		return &exitError{exitFailed, fmt.Errorf("the agent: %w", err)}
+	}
+	return nil
 }

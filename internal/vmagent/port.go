@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,11 @@ func openPort(name string, flags int) (int, error) {
 		return -1, err
 	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
+	// A port is one process's at a time: that of an agent which is about to end, perhaps.
+	for end := time.Now().Add(patience); errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|flags, 0)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("%s (port %s): %w", path, name, err)
 	}

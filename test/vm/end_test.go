@@ -8,11 +8,9 @@ import (
 	"vrdma/test/harness"
 )
 
-// TestEnds has programs, agents and machines end in the midst of traffic. Each time the daemon has
+// ends has programs, agents and machines end in the midst of traffic. Each time the daemon has
 // nothing left of them, and serves the next.
-func TestEnds(t *testing.T) {
-	d, a, b := lab(t)
-	b.Kill()
+func ends(t *testing.T, d *harness.Daemon, a *machine) {
 	var empty harness.Footprint
 	settled := func(t *testing.T, what string) {
 		t.Helper()

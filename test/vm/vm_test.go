@@ -129,9 +129,17 @@ func done(t *testing.T, p harness.Program) {
 	}
 }
 
-// TestVerbs has programs in machines talk: within one, with the host, with another machine.
-func TestVerbs(t *testing.T) {
+// TestMachines boots two machines, which serve all tests.
+func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
+	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
+	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
+	}
+}
+
+// verbs has programs in machines talk: within one, with the host, with another machine.
+func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 	t.Run("within", func(t *testing.T) {
 		if out := a.verbs(t, "ibv_devinfo"); !out.Ended(limit) || !strings.Contains(out.Output(), "PORT_ACTIVE") {
 			t.Fatalf("ibv_devinfo: %s\n%s", out.Fate(), out.Output())
