@@ -28,7 +28,7 @@ SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yam
 	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
 	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... \
 	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
-	preflight hosts published abitext devicetree rdmanl,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
+	preflight hosts published abitext devicetree rdmanl cni netns vmagent cache,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma

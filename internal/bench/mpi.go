@@ -41,7 +41,7 @@ func prepareMPI(_ context.Context, l *Lab, j *job) error {
 		return nil
 	}
 	if j.route.Server.far != nil || j.route.Server.box != "" {
-		return fmt.Errorf("Open MPI is not started in setting %s by this version: mpirun would need ssh there", j.cell.Setting)
+		return fmt.Errorf("mpirun is not started in setting %s by this version: it would need ssh there", j.cell.Setting)
 	}
 	side := j.route.Server.At
 	if j.cell.Transport == experiment.Verbs {

@@ -76,7 +76,7 @@ func TestGive(t *testing.T) {
 		t.Errorf("linux: %s, %v", linux, err)
 	}
 	var hooks map[string][]ociHook
-	if err := again.get("hooks", &hooks); err != nil || len(hooks) != 3 || len(hooks["createRuntime"]) != 1 || len(hooks["createContainer"]) != 1 || hooks["prestart"][0].Path != "/usr/bin/dockerd" ||
+	if err := again.get("hooks", &hooks); err != nil || len(hooks) != 4 || len(hooks["createRuntime"]) != 1 || len(hooks["poststop"]) != 1 || len(hooks["createContainer"]) != 1 || hooks["prestart"][0].Path != "/usr/bin/dockerd" ||
 		!slices.Equal(hooks["createRuntime"][0].Args, []string{"vrdma", "--socket", "/v/s", "oci-hook", "look", "red.web"}) {
 		t.Errorf("hooks: %+v, %v", hooks, err)
 	}

@@ -61,6 +61,9 @@ func (b *Bundle) addHooks(hooks []Hook) error {
 	if err := b.get("hooks", &all); err != nil {
 		return err
 	}
+	if all == nil { // "hooks": null
+		all = make(map[string][]json.RawMessage)
+	}
 	for _, h := range hooks {
 		text, err := json.Marshal(ociHook{Path: h.Path, Args: h.Args, Timeout: h.Timeout})
 		if err != nil {

@@ -83,6 +83,10 @@ func (e *Engine) RemoveSite(n *nic.NIC, number uint32) {
 	if s == nil {
 		return
 	}
+	if e.net.acks.n > 0 {
+		e.pay() // the last message of a program that has ended
+	}
+	s.port.Flush()
 	delete(w.of, number)
 	w.list = slices.DeleteFunc(slices.Clone(w.list), func(o *site) bool { return o == s })
 	for _, fd := range s.wake {
@@ -133,7 +137,7 @@ func (w *sites) counters() link.Counters {
 	return c
 }
 
-// poll takes what has arrived at those that have been used lately, or at all.
+// pollSites takes what has arrived at those that have been used lately, or at all.
 func (e *Engine) pollSites(all bool) (found bool) {
 	for _, s := range e.net.sites.list {
 		if (all || e.now-s.at <= quietAfter) && s.port.Poll(s) {
@@ -168,7 +172,7 @@ func (n *network) peersOf(vni uint32) *hosts.Table {
 // isSite reports whether a number is not that of the hosts' own network, nor a VNI.
 func isSite(vni uint32) bool { return vni >= nic.FirstSite }
 
-// at is the network device and the MTU at an address of a site.
+// atSite is the NIC that has an address at a site; nil: none has.
 func (e *Engine) atSite(a netip.Addr) *card {
 	for _, s := range e.net.sites.list {
 		if c := e.cards.at[place{s.number, ib.GIDOf(a)}]; c != nil {

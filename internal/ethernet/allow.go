@@ -2,6 +2,7 @@ package ethernet
 
 import (
 	"net/netip"
+	"sync"
 
 	"vrdma/internal/ib"
 	"vrdma/internal/wire"
@@ -31,19 +32,16 @@ const (
 
 // allows reports whether the rules let who is behind p send a frame to the NIC that has an address.
 //
-// Rules name services, and a service is a port: what goes to TCP port 80 is a connection that we ask for, to
-// service tcp:80, and what comes from TCP port 80 is of one that the peer asks for. A packet passes if one of
-// the two is allowed. What has no ports is a connection made by hand ("manual"). RoCE itself passes to a NIC to
-// which anything is allowed: services and operations are enforced where a daemon has the NIC.
-func (p *Port) allows(f *frame, peer netip.Addr) bool {
-	return p.judge(f, f.sport, f.dport, peer)
-}
+// Rules name services, and a service is a port: what goes to TCP port 80 is of a connection with service tcp:80,
+// which its sender has asked for. If the rules let it, the flow is remembered, and what comes back passes as long as they
+// do. What has no ports is a connection made by hand ("manual"), and so is RoCE.
+func (p *Port) allows(f *frame, peer netip.Addr) bool { return p.judge(f, ib.Us, ib.Them, peer) }
 
-// admits is allows for a frame that the NIC with an address on another host sends to p: to the rules it is
-// the peer's.
-func (p *Port) admits(f *frame, peer netip.Addr) bool { return p.judge(f, f.dport, f.sport, peer) }
+// admits is allows for a frame that a NIC on another host has sent to p.
+func (p *Port) admits(f *frame, peer netip.Addr) bool { return p.judge(f, ib.Them, ib.Us, peer) }
 
-func (p *Port) judge(f *frame, sport, dport uint16, peer netip.Addr) bool {
+// judge asks the rules for p. sender and receiver are who that is to them.
+func (p *Port) judge(f *frame, sender, receiver ib.Asker, peer netip.Addr) bool {
 	g := p.guard.Load()
 	if g == nil {
 		return true
@@ -53,11 +51,57 @@ func (p *Port) judge(f *frame, sport, dport uint16, peer netip.Addr) bool {
 		ops, _ := g.Judge(gid, ib.Contact{Type: t, By: by, ID: id})
 		return ops != 0
 	}
+	kind, space := ib.RC, uint64(spaceTCP)
 	switch {
-	case f.proto == protoTCP && f.payload > 0:
-		return ask(ib.RC, ib.Us, spaceTCP<<16|uint64(dport)) || ask(ib.RC, ib.Them, spaceTCP<<16|uint64(sport))
-	case f.proto == protoUDP && f.payload > 0 && f.dport != wire.Port:
-		return ask(ib.UD, ib.Us, spaceUDP<<16|uint64(dport)) || ask(ib.UD, ib.Them, spaceUDP<<16|uint64(sport))
+	case f.payload > 0 && f.proto == protoTCP:
+	case f.payload > 0 && f.proto == protoUDP && f.dport != wire.Port:
+		kind, space = ib.UD, spaceUDP
+	default:
+		return ask(ib.RC, ib.Nobody, 0) || ask(ib.UD, ib.Nobody, 0)
 	}
-	return ask(ib.RC, ib.Nobody, 0) || ask(ib.UD, ib.Nobody, 0)
+	// An answer is one, and never the beginning of a flow the other way: what a rule has ended would go on.
+	if p.net.flows.has(flow{f.dst, f.src, f.dport, f.sport, f.proto}) {
+		return ask(kind, receiver, space<<16|uint64(f.sport))
+	}
+	if !ask(kind, sender, space<<16|uint64(f.dport)) {
+		return false
+	}
+	p.net.flows.add(flow{f.src, f.dst, f.sport, f.dport, f.proto})
+	return true
+}
+
+// A flow is packets of TCP or UDP one way, of whom the first was sent that way.
+type flow struct {
+	src, dst     netip.Addr
+	sport, dport uint16
+	proto        uint8
+}
+
+// flows are those of a network that rules have let pass.
+type flows struct {
+	mu  sync.RWMutex
+	now map[flow]struct{}
+}
+
+// mostFlows bounds them. When there are more all are forgotten: the next packet of who asked has a flow remembered
+// again.
+const mostFlows = 1 << 16
+
+func (t *flows) has(f flow) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, ok := t.now[f]
+	return ok
+}
+
+func (t *flows) add(f flow) {
+	if t.has(f) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.now) >= mostFlows || t.now == nil {
+		t.now = make(map[flow]struct{})
+	}
+	t.now[f] = struct{}{}
 }

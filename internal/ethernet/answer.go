@@ -6,7 +6,7 @@ import (
 	"vrdma/internal/overlay"
 )
 
-// What the switch answers itself: ARP, neighbour discovery, DHCP.
+// What the switch answers itself: ARP, neighbour discovery, solicitations of routers, DHCP.
 
 // serverMAC and server are the switch's own, as DHCP server. The address is link-local: it is nobody's in any
 // network.
@@ -43,12 +43,22 @@ func (p *Port) answered(w *worker, queue int) bool {
 	case f.ether == etherARP, f.proto == protoICMP6 && f.l4 < len(f.head) && f.head[f.l4] == neighbourSolicitation:
 		return p.whoHas(w, queue)
 	case f.isDHCP():
-		if n := p.dhcp(w.answer[:], f); n > 0 {
-			p.reply(w.answer[:n], queue, w.room())
-		}
-		return true
+		p.tell(w, queue, p.dhcp(w.answer[:], f))
+	case f.isDHCP6():
+		p.tell(w, queue, p.dhcp6(w.answer[:], f))
+	case f.isRouterSolicitation():
+		p.tell(w, queue, p.router(w.answer[:], f))
+	default:
+		return false
 	}
-	return false
+	return true
+}
+
+// tell gives who is behind p the first n bytes of the answer, if there are any.
+func (p *Port) tell(w *worker, queue, n int) {
+	if n > 0 {
+		p.reply(w.answer[:n], queue, w.room())
+	}
 }
 
 // vxlanSize is what package overlay writes before an answer.
@@ -72,7 +82,7 @@ func (p *Port) whoHas(w *worker, queue int) bool {
 // macOf finds the MAC of an address, as who is behind p is to know it. It has none of its own: a machine that
 // asks for its own address wants to know whether another has it.
 func (p *Port) macOf(a netip.Addr) (overlay.MAC, bool) {
-	if a == server {
+	if a == server || a == serverLinkLocal {
 		return serverMAC, true
 	}
 	if a.IsLinkLocalUnicast() {

@@ -76,6 +76,13 @@ func (g *guest) kicked(r *vhostuser.Ring) {
 	}
 }
 
+// sendContained is send for somebody who is not a guest: the receiver's memory may be gone.
+func (p *Port) sendContained(w *worker) {
+	if at := vhostuser.Contain(func() { p.send(w, 0) }); at != 0 {
+		p.net.fault(at)
+	}
+}
+
 // fault cuts off the guest in whose memory there was a fault.
 func (n *network) fault(at uintptr) {
 	for _, p := range n.attached() {

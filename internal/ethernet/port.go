@@ -132,7 +132,7 @@ func (p *Port) Detach() {
 // A worker is what somebody who forwards needs: there is one for each goroutine.
 type worker struct {
 	frame   frame
-	answer  [overlay.NeighbourRoom + dhcpRoom]byte
+	answer  [answerRoom]byte
 	scratch []byte // for two frames of the longest; nil: was not needed yet
 }
 

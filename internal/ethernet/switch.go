@@ -47,8 +47,9 @@ func (s *Switch) Close() { s.inbound.close() }
 
 // A network is one virtual network on this host.
 type network struct {
-	name string
-	sw   *Switch
+	name  string
+	sw    *Switch
+	flows flows
 
 	mu    sync.RWMutex // guards what is below
 	ports map[netip.Addr]*Port

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,15 +14,22 @@ import (
 )
 
 // A catcher is behind a port and keeps what it gets, as ordinary frames.
-type catcher struct{ frames [][]byte }
+type catcher struct {
+	mu     sync.Mutex
+	frames [][]byte
+}
 
 func (c *catcher) deliver(f *frame, _ int, scratch []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	f.plain(scratch, func(b []byte) { c.frames = append(c.frames, bytes.Clone(b)) })
 	return true
 }
 
 // caught returns what it got since it was last asked.
 func (c *catcher) caught() [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	out := c.frames
 	c.frames = nil
 	return out
@@ -252,6 +260,7 @@ func TestPolicy(t *testing.T) {
 		{"question", pass(a, b, atB, 1000, 53), true},
 		{"answer", pass(b, a, atA, 53, 1000), true},
 		{"another port", pass(a, b, atB, 1000, 54), false},
+		{"from the service's port", pass(b, a, atA, 53, 1001), false},
 		{"the other way", pass(b, a, atA, 1000, 53), false},
 	} {
 		if c.got != c.want {
@@ -261,6 +270,36 @@ func TestPolicy(t *testing.T) {
 	say(a, header{}, frameOf(b.MAC, a.MAC, "10.1.0.1", "10.1.0.2", protoICMP, make([]byte, 8)))
 	if len(atB.caught()) > 0 || a.Denied.Load() != 2 {
 		t.Errorf("a ping passes, or %d were denied", a.Denied.Load())
+	}
+}
+
+// A service that is denied where others are allowed is not reached from any port, nor any more once it was.
+func TestDenied(t *testing.T) {
+	s := New(Config{})
+	defer s.Close()
+	a, atA := plug(t, s, "red/net", "red/a", "10.1.0.1")
+	b, atB := plug(t, s, "red/net", "red/b", "10.1.0.2")
+	cross := func(sport uint16) (n int) {
+		say(a, header{}, frameOf(b.MAC, a.MAC, "10.1.0.1", "10.1.0.2", protoUDP, datagram(sport, 53, nil)))
+		say(b, header{}, frameOf(a.MAC, b.MAC, "10.1.0.2", "10.1.0.1", protoUDP, datagram(53, sport, nil)))
+		return len(atA.caught()) + len(atB.caught())
+	}
+	const dns = spaceUDP<<16 | 53
+	allowed := true
+	a.SetGuard(rules(func(_ netip.Addr, c ib.Contact) bool { return allowed || c.By != ib.Us || c.ID != dns }))
+	b.SetGuard(rules(func(_ netip.Addr, c ib.Contact) bool { return allowed || c.By != ib.Them || c.ID != dns }))
+	if n := cross(1000); n != 2 {
+		t.Errorf("%d of 2 pass", n)
+	}
+	allowed = false
+	if n := cross(1000) + cross(1000); n != 0 {
+		t.Errorf("%d pass of a flow that has ended", n)
+	}
+	for _, port := range []uint16{1, 53} {
+		say(a, header{}, frameOf(b.MAC, a.MAC, "10.1.0.1", "10.1.0.2", protoUDP, datagram(port, 53, nil)))
+	}
+	if n := len(atB.caught()); n != 0 {
+		t.Errorf("%d pass", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -107,4 +108,10 @@ func broken(ctx context.Context, err error) error {
 func newSlot(number int, b []byte) slot {
 	b = b[slotHead-headSize : slotSize : slotSize]
 	return slot{number: number, whole: b, head: b[:headSize:headSize], data: b[headSize:]}
+}
+
+// here reports whether the peer of a connection is on this machine.
+func here(p place, c conn) bool {
+	at, err := netip.ParseAddr(c.remote())
+	return err == nil && (at.IsLoopback() || slices.Contains(p.addresses(), at))
 }

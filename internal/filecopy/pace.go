@@ -13,41 +13,50 @@ import (
 // The least time is that of the whole session. What slots take later on has the queues in it, which
 // are as long as what is under way lets them be: a pace that went by that would grow without end.
 //
-// A near way thus has pieces of 256 KiB on a stream for every second processor, a long one with much
-// bandwidth pieces of maxChunk on all streams, and a slow one single blocks, which show progress and of
-// which little is lost when the connection breaks.
+// On one machine that is pieces of 512 KiB on a stream for every second processor. Between two there are
+// all streams: of 256 KiB on a near way, of maxChunk on a long one with much bandwidth, and of single blocks
+// on a slow one, which show progress and of which little is lost when the connection breaks.
 type pace struct {
 	blocks  int // of a piece
 	streams int // that carry pieces
 	few     int // that always do
+	usual   int // blocks of a piece, unless the way is slow or long
 	posted  uint64
 	since   time.Time
 	least   time.Duration // in which a slot came back; 0: not known
 }
 
 const (
-	// usual is the size on a near way.
-	usual = 2
+	// usualHere and usualThere are the sizes on one machine and on a near way to another, in blocks. A larger
+	// one is fewer wake-ups, a smaller one is not out of the caches when it is copied again.
+	usualHere  = 4
+	usualThere = 2
 	// slowRate is where single blocks are enough, in bytes a second.
 	slowRate = 20e6
 	// paceEvery is how many pieces are looked at together.
 	paceEvery = 16
 )
 
-func newPace(now time.Time) *pace {
-	few := fewStreams(runtime.GOMAXPROCS(0))
-	return &pace{blocks: usual, streams: few, few: few, since: now}
+// newPace is that of a sender; here: its peer is on the same machine.
+func newPace(now time.Time, here bool) *pace {
+	p := &pace{streams: maxStreams, few: maxStreams, usual: usualThere, since: now}
+	if here {
+		p.usual, p.few = usualHere, fewStreams(runtime.NumCPU())
+		p.streams = p.few
+	}
+	p.blocks = p.usual
+	return p
 }
 
-// fewStreams is how many streams a near way needs: the other half of the processors has to read, and to
-// carry what is sent.
+// fewStreams is how many streams are enough on one machine: the other half of the processors has to read,
+// and to carry what is sent.
 func fewStreams(processors int) int { return max(1, processors/2) }
 
 func (p *pace) bytes() int { return p.blocks * blockSize }
 
-// sent notes n bytes that were posted to a stream of so many slots; round is the least time that one of them
+// sent notes n bytes that were posted to one of the streams that have joined, of so many slots; round is the least time that one of them
 // took lately to come back, 0 if that is not known.
-func (p *pace) sent(now time.Time, n, slots int, round time.Duration) {
+func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 	p.posted += uint64(n)
 	if round > 0 && (p.least == 0 || round < p.least) {
 		p.least = round
@@ -58,14 +67,14 @@ func (p *pace) sent(now time.Time, n, slots int, round time.Duration) {
 	}
 	rate := float64(p.posted) / took
 	p.posted, p.since = 0, now
-	smallest := usual
+	smallest := p.usual
 	if rate < slowRate {
 		smallest = 1
 	}
 	want, streams := 0, p.few
 	if slots > 0 {
 		under := 2 * rate * p.least.Seconds()
-		want = int(under/float64(slots*p.few))/blockSize + 1
+		want = int(under/float64(slots*min(p.few, max(joined, 1))))/blockSize + 1
 		streams = max(p.few, int(under)/(slots*maxChunk)+1)
 	}
 	// At most twice as much: the rate may have been chance.

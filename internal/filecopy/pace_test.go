@@ -10,21 +10,25 @@ func TestPace(t *testing.T) {
 	const slots, all = 4, 4
 	for _, c := range []struct {
 		name    string
+		here    bool
 		rate    float64 // of the way, bytes a second
 		round   time.Duration
 		blocks  int
 		streams int
 	}{
-		{"one host", 1e9, 200 * time.Microsecond, 2, 1},
-		{"a rack", 1e9, time.Millisecond, 4, 1},
-		{"far", 1e9, 3 * time.Millisecond, maxBlocks, 2},
-		{"far and wide", 1e9, 30 * time.Millisecond, maxBlocks, all},
-		{"a slow line", 1e6, 20 * time.Millisecond, 1, 1},
-		{"unknown", 1e9, 0, 2, 1},
+		{"one machine", true, 1e9, 200 * time.Microsecond, usualHere, 1},
+		{"one machine, slow to answer", true, 1e9, 3 * time.Millisecond, maxBlocks, 2},
+		{"a rack", false, 1e9, 200 * time.Microsecond, usualThere, all},
+		{"a campus", false, 1e9, 4 * time.Millisecond, 4, all},
+		{"far and wide", false, 1e9, 30 * time.Millisecond, maxBlocks, all},
+		{"a slow line", false, 1e6, 20 * time.Millisecond, 1, all},
+		{"unknown", false, 1e9, 0, usualThere, all},
 	} {
 		now := time.Unix(0, 0)
-		p := newPace(now)
-		p.few, p.streams = 1, 1
+		p := newPace(now, c.here)
+		if c.here {
+			p.few, p.streams = 1, 1
+		}
 		for i := range 4000 {
 			n := p.bytes()
 			// As fast as the way, or as what is under way lets it be.
@@ -39,7 +43,7 @@ func TestPace(t *testing.T) {
 			if queue := time.Duration(under / c.rate * float64(time.Second)); i > slots && round > 0 {
 				round = max(round, queue)
 			}
-			p.sent(now, n, slots, round)
+			p.sent(now, n, all, slots, round)
 		}
 		if p.blocks < c.blocks || p.blocks > c.blocks+1 {
 			t.Errorf("%s: pieces of %d blocks, want %d", c.name, p.blocks, c.blocks)

@@ -57,7 +57,7 @@ type outgoing struct {
 }
 
 func newSender(s *session, from Files) *sender {
-	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now())}
+	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now(), s.here)}
 	x.cond = sync.NewCond(&x.mu)
 	// Those who wait for a piece are told of the end.
 	s.do(func() error {
@@ -458,7 +458,7 @@ func (x *sender) paced(sent, slots int, round time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.pace.streams
-	if x.pace.sent(time.Now(), sent, slots, round); x.pace.streams > was {
+	if x.pace.sent(time.Now(), sent, x.joined, slots, round); x.pace.streams > was {
 		x.cond.Broadcast()
 	}
 }

@@ -47,6 +47,7 @@ type Server struct {
 	Log       func(format string, args ...any)
 
 	chunkTime time.Duration // of ServeOne; 0: oneTime
+	at        Place         // where it serves
 
 	mu       sync.Mutex
 	sessions map[[sessionSize]byte]*served // guarded by mu
@@ -79,7 +80,7 @@ func (v *Server) Serve(ctx context.Context, at Place, addr string, ready func(ad
 		return err
 	}
 	defer l.close()
-	v.sessions = make(map[[sessionSize]byte]*served)
+	v.sessions, v.at = make(map[[sessionSize]byte]*served), at
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -176,7 +177,7 @@ func (v *Server) join(c conn, a *answer) {
 
 // serve serves a session.
 func (v *Server) serve(ctx context.Context, c conn, q *request) {
-	s := &served{session: newSession(ctx, c), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
+	s := &served{session: newSession(ctx, c, here(v.at, c)), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
 	defer close(s.ended)
 	who := c.remote()
 	v.replace(s)

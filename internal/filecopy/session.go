@@ -22,6 +22,7 @@ type session struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	control conn
+	here    bool // the peer is on this machine
 	tasks   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -30,8 +31,8 @@ type session struct {
 	ended   bool   // guarded by mu: no more streams
 }
 
-func newSession(ctx context.Context, control conn) *session {
-	s := &session{control: control}
+func newSession(ctx context.Context, control conn, here bool) *session {
+	s := &session{control: control, here: here}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }

@@ -119,15 +119,23 @@ func receive(from int) ([]int, error) {
 	return fds, nil
 }
 
-// Serve is the helper: it makes sockets where it is and hands them to who started it.
-func Serve(what string) error {
-	var kinds []Kind
+// parse undoes spell.
+func parse(what string) (kinds []Kind, err error) {
 	for i := range len(what) {
 		k, ok := letters[what[i]]
 		if !ok || len(kinds) == most {
-			return errors.New("the daemon starts this helper, with what it needs: " + strconv.Quote(what))
+			return nil, errors.New("the daemon starts this helper, with what it needs: " + strconv.Quote(what))
 		}
 		kinds = append(kinds, k)
+	}
+	return kinds, nil
+}
+
+// Serve is the helper: it makes sockets where it is and hands them to who started it.
+func Serve(what string) error {
+	kinds, err := parse(what)
+	if err != nil {
+		return err
 	}
 	fds, err := makeSockets(kinds)
 	if err != nil {

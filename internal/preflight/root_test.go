@@ -93,3 +93,32 @@ func TestRoot(t *testing.T) {
 		t.Errorf("a pipe: %v, %v", found, err)
 	}
 }
+
+// When a container starts, its first program is looked at, or the shell. What is not there is not complained of.
+func TestStart(t *testing.T) {
+	here, other := machines[runtime.GOARCH], elf.EM_AARCH64
+	if here == other {
+		other = elf.EM_X86_64
+	}
+	glibc := string(image(elf.ELFCLASS64, here, "/lib64/ld-linux-x86-64.so.2"))
+	root := rootFS(t, map[string]string{
+		"usr/bin/dash": glibc, "usr/bin/sh": "->dash", "bin": "->/usr/bin", "usr/bin/script": "#!/bin/sh\n",
+		"usr/bin/musl":   string(image(elf.ELFCLASS64, here, "/lib/ld-musl-x86_64.so.1")),
+		"usr/bin/static": string(image(elf.ELFCLASS64, here, "")), "usr/bin/other": string(image(elf.ELFCLASS64, other, "/lib/ld.so")),
+		"usr/lib/x/libibverbs/librxe-rdmav34.so": "", "etc/libibverbs.d/rxe.driver": "", "etc/ld.so.preload": "/lib/own.so",
+	})
+	for program, want := range map[string]string{
+		"": "", "dash": "", "/bin/sh": "", "script": "", "nothing": "", "musl": "musl", "/usr/bin/static": "statically linked", "other": "is built for",
+	} {
+		found, err := Start(root, program)
+		if err != nil || want == "" && len(found) > 0 || want != "" && (len(found) != 1 || !strings.Contains(found[0].String(), want)) {
+			t.Errorf("%q: %v, %v, want %q", program, found, err, want)
+		}
+	}
+	if found, err := Start(t.TempDir(), "x"); err != nil || len(found) != 1 || !strings.Contains(found[0].String(), "rxe provider") {
+		t.Errorf("an empty image: %v, %v", found, err)
+	}
+	if _, err := Start("/nonexistent", "x"); err == nil {
+		t.Error("a root that is not there")
+	}
+}

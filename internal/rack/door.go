@@ -126,10 +126,13 @@ func (r *Rack) install(at launch.Place) error {
 			return fmt.Errorf("cannot install %s: %w", filepath.Base(link.to), err)
 		}
 	}
-	if err := os.Remove(at.Preload()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	f, err := os.OpenFile(at.Preload(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) { // a daemon before us left it
+		if err := os.Remove(at.Preload()); err != nil {
+			return err
+		}
+		f, err = os.OpenFile(at.Preload(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	}
 	if err != nil {
 		return err
 	}
@@ -172,7 +175,10 @@ func (r *Rack) allow(s *slot) error {
 
 // makeDirectory makes a directory of ours, or takes the one that is there, if it is.
 func makeDirectory(path string, mode fs.FileMode) error {
-	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Mkdir(path, mode)
+	if err == nil {
+		return os.Chmod(path, mode)
+	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	info, err := os.Lstat(path)
@@ -187,10 +193,14 @@ func makeDirectory(path string, mode fs.FileMode) error {
 
 // share has a file under a second name, or where the file system does not do that, a copy.
 func share(from, to string) error {
-	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Link(from, to)
+	if errors.Is(err, fs.ErrExist) { // a daemon before us left it
+		if err := os.Remove(to); err != nil {
+			return err
+		}
+		err = os.Link(from, to)
 	}
-	if err := os.Link(from, to); err == nil || errors.Is(err, fs.ErrNotExist) {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	in, err := os.Open(from)

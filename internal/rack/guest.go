@@ -220,6 +220,16 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 	return vhostuser.Serve(c, d, ready)
 }
 
+// ServeTap is ethernet.Port.ServeTap for the port of a NIC: a container has the NIC as an interface until the file is
+// closed. It may be called at any time.
+func (r *Rack) ServeTap(k tenant.Key, file *os.File) error {
+	s := r.slot(k)
+	if s == nil || s.guests == nil {
+		return fmt.Errorf("%v cannot be an interface: it is not here, or not in a network with way vxlan", k)
+	}
+	return s.guests.port.ServeTap(file)
+}
+
 // enter makes a connection the one that has the NIC. False: another has it.
 func (g *guests) enter(c *net.UnixConn) bool {
 	g.mu.Lock()

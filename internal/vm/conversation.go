@@ -143,16 +143,14 @@ func (c *conversation) relay() {
 	c.far.Close()
 	c.mu.Lock()
 	c.leavePin()
-	if c.coming != nil {
-		c.m.link.send(vmline.Unpin, c.coming.id)
-	}
+	c.m.unpin(c.coming)
+	c.coming = nil
 	c.mu.Unlock()
-	for len(c.in) > 0 {
-		if r := <-c.in; r.pin != nil {
-			c.m.link.send(vmline.Unpin, r.pin.id)
-		}
-	}
 	c.m.close(c)
+	for len(c.in) > 0 { // nothing is added any more
+		r := <-c.in
+		c.m.unpin(r.pin)
+	}
 }
 
 // reply sends a reply, or the answer to a greeting.
@@ -175,10 +173,8 @@ func (c *conversation) reply(b []byte, handles ...uverbs.Handle) {
 
 // leavePin gives a pin back that nobody took. mu is held.
 func (c *conversation) leavePin() {
-	if c.pin != nil {
-		c.m.link.send(vmline.Unpin, c.pin.id)
-		c.pin = nil
-	}
+	c.m.unpin(c.pin)
+	c.pin = nil
 }
 
 // Send implements frontdoor.Line.
@@ -207,6 +203,7 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 	var runs []vmline.Run
 	if p != nil {
 		runs = p.runs
+		c.m.pending.Add(-int64(len(runs)))
 		done = func() { c.m.link.send(vmline.Unpin, p.id) }
 	}
 	for _, e := range in {

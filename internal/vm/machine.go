@@ -22,6 +22,7 @@ type machine struct {
 	ram      *ram
 	handles  atomic.Uint32
 	runs     atomic.Int64 // mappings for queues
+	pending  atomic.Int64 // runs of pins that no session has taken yet
 	gone     chan struct{}
 	tree     tree
 
@@ -68,7 +69,7 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	err := error(nil)
 	if g.Version != vmline.Version {
 		err = fmt.Errorf("the daemon speaks version %d with agents, this one %d: install the daemon's vrdma in the machine", vmline.Version, g.Version)
-	} else if mem, err = p.card.memory(); err != nil {
+	} else if mem, err = p.memory(); err != nil {
 		err = fmt.Errorf("the machine's memory cannot be reached: %w", err)
 	}
 	if err != nil {
@@ -130,9 +131,7 @@ func (m *machine) take(f vmline.Frame) error {
 		case c.in <- r:
 		default:
 			c.far.Close() // it does not wait for answers
-			if r.pin != nil {
-				m.link.send(vmline.Unpin, r.pin.id)
-			}
+			m.unpin(r.pin)
 		}
 	case vmline.Bell:
 		c.ring()
@@ -171,8 +170,17 @@ func (m *machine) late(f vmline.Frame) error {
 	return nil
 }
 
-// mostPinned bounds the runs of one pin: those of 64 GiB in single pages.
-const mostPinned = 1 << 24
+// mostPending bounds the runs that no session has taken yet, of all programs together: those of 8 GiB
+// in single pages. What a session has taken is on its user's account.
+const mostPending = 1 << 21
+
+// unpin says that nobody needs a pin, which no session has taken; nil: there is none.
+func (m *machine) unpin(p *pin) {
+	if p != nil {
+		m.pending.Add(-int64(len(p.runs)))
+		m.link.send(vmline.Unpin, p.id)
+	}
+}
 
 // pages takes what the agent says of pages.
 func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) error {
@@ -199,14 +207,15 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 		c.growing = nil
 	case vmline.Pin:
 		if c.coming != nil && c.coming.id != number {
-			c.m.link.send(vmline.Unpin, c.coming.id)
+			c.m.unpin(c.coming)
 			c.coming = nil
 		}
 		if c.coming == nil {
 			c.coming = &pin{id: number}
 		}
-		if c.coming.runs = append(c.coming.runs, runs...); len(c.coming.runs) > mostPinned {
-			return fmt.Errorf("a registration in %d pieces", len(c.coming.runs))
+		c.coming.runs = append(c.coming.runs, runs...)
+		if n := c.m.pending.Add(int64(len(runs))); n > mostPending {
+			return fmt.Errorf("registrations in %d pieces at a time", n)
 		}
 	}
 	return nil
@@ -249,9 +258,12 @@ var errInMachine = errors.New("it is in a virtual machine")
 
 // close ends a conversation, of which nothing is left.
 func (m *machine) close(c *conversation) {
+	c.mu.Lock()
 	for _, b := range c.bells {
 		b.Close()
 	}
+	c.bells = nil
+	c.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.conns, c.id)

@@ -115,9 +115,8 @@ func (b backing) Slice(offset, n uint64) []byte { return b.run(vmline.Run{Addr: 
 
 // A pin is pages that the agent keeps in place.
 type pin struct {
-	id    uint32
-	runs  []vmline.Run
-	bytes uint64
+	id   uint32
+	runs []vmline.Run
 }
 
 // cut cuts the runs of a pin to an extent, which is at [start, start+length) of a program, and

@@ -53,6 +53,7 @@ type Port struct {
 	cfg       Config
 	listeners []*net.UnixListener
 	card      card
+	memory    func() (Memory, error) // the machine's as it is now: the card's
 	work      sync.WaitGroup
 
 	mu      sync.Mutex
@@ -66,6 +67,7 @@ type Port struct {
 // Listen opens the sockets.
 func Listen(cfg Config) (*Port, error) {
 	p := &Port{cfg: cfg}
+	p.memory = p.card.memory
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the directory for a virtual machine: %w", err)
 	}

@@ -79,9 +79,15 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- a.converse() }()
-	go func() { failed <- a.accept(l) }()
+	go func() {
+		if err := a.accept(l); !errors.Is(err, net.ErrClosed) {
+			failed <- err
+		}
+	}()
 	select {
 	case <-ctx.Done():
+		l.Close()
+		a.retire()
 		return nil
 	case err := <-failed:
 		return err
@@ -99,9 +105,13 @@ func (a *Agent) accept(l *net.UnixListener) error {
 		if err != nil {
 			return err
 		}
+		// Without a daemon programs wait, as they would for one that is slow. It may be restarted.
 		c := a.admit(u)
+		for end := time.Now().Add(patience); c == nil && time.Now().Before(end); c = a.admit(u) {
+			time.Sleep(20 * time.Millisecond)
+		}
 		if c == nil {
-			u.Close() // there is no daemon
+			u.Close()
 			continue
 		}
 		go c.listen()
@@ -124,8 +134,12 @@ func (a *Agent) admit(u *net.UnixConn) *client {
 	return c
 }
 
-// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
-const greetEvery = 2 * time.Second
+const (
+	// greetEvery is how long the daemon may take to answer: who has not heard us does not answer.
+	greetEvery = 5 * time.Second
+	// patience is how long a program that connects waits for the daemon.
+	patience = 8 * time.Second
+)
 
 // converse speaks with one daemon after the other.
 func (a *Agent) converse() error {
@@ -192,6 +206,21 @@ func (a *Agent) hangUp() {
 	for _, c := range a.clients {
 		c.conn.Close()
 	}
+}
+
+// retire ends the conversations with programs and waits until the daemon has let go of what they had: the
+// pins go with us.
+func (a *Agent) retire() {
+	a.hangUp()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		a.mu.Lock()
+		left := len(a.clients) + len(a.pins)
+		a.mu.Unlock()
+		if left == 0 {
+			return
+		}
+	}
+	a.cfg.Log.Warn("the daemon does not answer: memory that it may still use is not pinned any more")
 }
 
 // forget lets go of everything that an earlier conversation had, when the daemon has.

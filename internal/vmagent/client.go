@@ -87,7 +87,9 @@ func (c *client) greet(b []byte, pid int) error {
 	if err != nil {
 		return nil // for the daemon to refuse
 	}
+	c.mu.Lock()
 	c.kind = h.Kind
+	c.mu.Unlock()
 	switch h.Kind {
 	case protocol.KindProcess:
 		fd, err := newMemfd("vrdma-memory", spaceSize)
@@ -106,7 +108,9 @@ func (c *client) greet(b []byte, pid int) error {
 			}()
 		}
 	case protocol.KindUverbs:
+		c.a.mu.Lock()
 		c.token = h.Token
+		c.a.mu.Unlock()
 		return c.openQueues()
 	}
 	return nil

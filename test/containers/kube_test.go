@@ -62,15 +62,21 @@ fileCheckFrequency: 1s
 ---
 {apiVersion: vrdma.io/v1, kind: Network, metadata: {name: train, tenant: red}, spec: {subnets: [10.7.0.0/16]}}
 ---
-{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: p, tenant: red}, spec: {nics: {network: train, labels: {role: lonely}}, deny: [{direction: both, peer: {prefix: 10.7.0.0/16}}]}}
+{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: p, tenant: red}, spec: {nics: {network: train, labels: {role: lonely}}, deny: [{direction: out, peer: {prefix: 10.7.0.0/16}}]}}
 `
 )
 
 // pod is a static one, whose container asks for a NIC.
 func pod(namespace, name, metadata, command string) string {
-	return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: %s%s},
-spec: {restartPolicy: OnFailure, terminationGracePeriodSeconds: 1, automountServiceAccountToken: false, containers: [{name: c, image: localhost/bookworm:latest, imagePullPolicy: Never,
-  command: [sh, -c, %q], resources: {limits: {vrdma.io/nic: 1}}}]}}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s%s}
+spec:
+  restartPolicy: OnFailure
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  containers:
+    - {name: c, image: "localhost/bookworm:latest", imagePullPolicy: Never, command: [sh, -c, %q], resources: {limits: {vrdma.io/nic: 1}}}
 `, name, namespace, metadata, command)
 }
 
@@ -96,9 +102,10 @@ func TestKubelet(t *testing.T) {
 	h.succeeds(t, "ctr", "version")
 	h.run(t, "sh", "-c", "tar -c -C /images/bookworm . >/tmp/layer.tar")
 	h.run(t, "sh", "-c", importImage)
-	h.background(t, "/opt/kubelet/vrdma-kube", "device-plugin", "--socket", socket, "--node", "node1", "--slots", "8",
+	plugin := h.background(t, "/opt/kubelet/vrdma-kube", "device-plugin", "--socket", socket, "--node", "node1", "--slots", "8",
 		"--pods", "http://127.0.0.1:10255", "--pods-of-kubelet")
 	kubelet := h.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki")
+	plugin.Printed(t, `msg="offered to the kubelet"`, minute) // a static pod that is there before has no devices, for ever
 	server := h.manifest(t, "server", pod("team-a", "server", ", annotations: {vrdma.io/address: 10.7.0.10}", "exec ib_write_bw -R -F -n 500"))
 	h.eventually(t, kubelet, "listening", func() bool { return strings.Contains(h.run(t, "vrdma", "status"), "LISTEN") })
 	h.manifest(t, "client", pod("team-a", "client", "", "exec ib_write_bw -R -F -n 500 10.7.0.10"))
@@ -109,6 +116,7 @@ func TestKubelet(t *testing.T) {
 	kubelet.Signal(syscall.SIGKILL)
 	kubelet.Wait(t, minute)
 	kubelet = h.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki")
+	h.eventually(t, kubelet, "registered again", func() bool { return strings.Count(plugin.Output(), `msg="offered to the kubelet"`) == 2 })
 	h.manifest(t, "third", pod("team-a", "third", ", labels: {role: lonely}", "ibv_devinfo | grep -q rxe0 && exec sleep 1000"))
 	h.eventually(t, kubelet, "a third pod", func() bool { return h.phase(t, "third") == "Running" })
 	if out := h.run(t, "vrdma", "get", "nics", "-o", "yaml"); !strings.Contains(out, "role: lonely") || !strings.Contains(out, "vrdma.io/node: node1") {

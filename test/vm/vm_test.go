@@ -52,6 +52,7 @@ type machine struct {
 	nic, ip string
 	socket  string // the agent's
 	agent   *guest.Process
+	test    *testing.T // that it lives as long as
 }
 
 // home is where the machine's programs of ours are.
@@ -82,7 +83,7 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
 	}
-	m := &machine{nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
+	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
 		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
 		More: strings.Fields(string(out)),
@@ -94,7 +95,7 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 // startAgent starts the agent, and waits until the daemon has answered it.
 func (m *machine) startAgent(t *testing.T) {
 	t.Helper()
-	m.agent = m.Launch(t, home+"/vrdma", "guest", "agent", "--socket", m.socket, "--name", strings.ReplaceAll(m.nic, "/", "-"))
+	m.agent = m.Launch(m.test, home+"/vrdma", "guest", "agent", "--socket", m.socket, "--name", strings.ReplaceAll(m.nic, "/", "-"))
 	if !harness.Poll(limit, func() bool { return strings.Contains(m.agent.Output(), "the daemon answers") || m.agent.Ended(0) }) || m.agent.Ended(0) {
 		t.Fatalf("%s: no daemon answers the agent\n%s", m.nic, m.agent.Output())
 	}
@@ -103,6 +104,9 @@ func (m *machine) startAgent(t *testing.T) {
 // verbs starts a program with the device.
 func (m *machine) verbs(t *testing.T, argv ...string) *guest.Process {
 	t.Helper()
+	if m.agent.Ended(0) {
+		t.Fatalf("the agent of %s has ended: %s\n%s", m.nic, m.agent.Fate(), m.agent.Output())
+	}
 	return m.Launch(t, append([]string{"env", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--"}, argv...)...)
 }
 

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/link"
+	"vrdma/internal/nic"
+)
+
+// siteResolver has the number of each NIC's site.
+type siteResolver map[*nic.NIC]uint32
+
+func (r siteResolver) Resolve(from *nic.NIC, to ib.GID) nic.Way {
+	w := nic.Way{To: to.Addr(), VNI: r[from]}
+	if from.Local(&to) {
+		w.NIC = from
+	}
+	return w
+}
+
+// TestSites: each NIC has a way to others of its own, and the same address at two of them is two places. Sites come and go, and
+// no count falls.
+func TestSites(t *testing.T) {
+	shared := ib.GIDOf(netip.MustParseAddr("10.0.0.1"))
+	r := siteResolver{}
+	e, err := New(Options{Resolver: r, Recognise: true, Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nics [2]*nic.NIC
+	var qps [2]*testQP
+	for i := range nics {
+		var udp *link.UDP
+		var at netip.Addr
+		err := error(unix.EADDRINUSE)
+		for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
+			at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
+			udp, err = link.ListenUDP(link.UDPOptions{}, at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		nics[i] = nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(at)}, {GID: shared}}})
+		r[nics[i]] = nic.FirstSite + 1 + uint32(i)
+		if err := e.Add(nics[i], nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.AddSite(nics[i], r[nics[i]], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Start()
+	t.Cleanup(e.Stop)
+	for i, n := range nics {
+		qps[i] = newProgram(t, e, n, n.GIDs[0].GID, 0).newQP(rc)
+	}
+	a, b := qps[0], qps[1]
+	connect(a, b)
+	const n = 1 << 20
+	pattern(a.c.mem[:n], 7)
+	write := func() {
+		a.post(wr{op: opWrite, flags: signal, n: n, remote: b.c.base, rkey: b.mr.RKey, id: 1})
+	}
+	write()
+	if w := a.wait(); w.status != 0 || !bytes.Equal(a.c.mem[:n], b.c.mem[:n]) {
+		t.Errorf("a write from one site to another: %+v", w)
+	}
+	var before, after link.Counters
+	e.Do(func() {
+		before = e.LinkCounters()
+		if err := e.AddSite(nics[0], r[nics[0]], nil, nil, 0, 0); err == nil {
+			t.Error("a site of a number that is taken")
+		}
+		for i, m := range nics {
+			if c := e.cards.at[place{r[m], shared}]; c == nil || c.nic != m {
+				t.Errorf("the address that both have leads to %v at site %d", c, i)
+			}
+		}
+		for _, m := range nics {
+			e.RemoveSite(m, r[m])
+			e.RemoveSite(m, r[m])
+		}
+		after = e.LinkCounters()
+		if e.net.any() || len(e.net.sockets) > 0 || len(e.net.sites.fds) > 0 {
+			t.Error("something is left of the sites")
+		}
+	})
+	if before.RcvdBytes < n || after.RcvdBytes < before.RcvdBytes || after.SentBytes < before.SentBytes {
+		t.Errorf("counted %+v, and without sites %+v", before, after)
+	}
+	write() // it leads nowhere, and is lost
+	e.Do(func() {})
+}

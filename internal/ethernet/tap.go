@@ -1,0 +1,105 @@
+package ethernet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A container has a NIC as an ordinary interface by a tap: an interface of the kernel whose cable ends in a file.
+// Frames there have the same header as those of virtual machines, and so the same offloads.
+
+// OpenTap makes a tap in the network namespace of the calling thread, which needs CAP_NET_ADMIN there. The interface
+// goes when the file is closed. It has still to be given the port's MAC, MTU and address, and to be set up.
+func OpenTap(name string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("an interface in a container needs /dev/net/tun: %w", err)
+	}
+	req, err := unix.NewIfreq(name)
+	if err == nil {
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+	}
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, headerSize)
+	}
+	if err == nil {
+		const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
+		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, offloads)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("the interface %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), "tap "+name), nil
+}
+
+// A tap is a container behind a port.
+type tap struct {
+	raw syscall.RawConn
+
+	mu    sync.Mutex // guards what is below
+	head  [headerSize]byte
+	parts [][]byte
+}
+
+// ServeTap is the other end of a tap's cable, until the file is closed, which is no error, or Detach closes it.
+func (p *Port) ServeTap(file *os.File) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	done, ok := p.attach(&attachment{receiver: &tap{raw: raw}, close: func() { file.Close() }})
+	if !ok {
+		return ErrTaken
+	}
+	defer done()
+	w, room := new(worker), make([]byte, headerSize+maxFrame)
+	for {
+		n, err := file.Read(room)
+		switch {
+		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("a container's interface: %w", err)
+		case n < headerSize:
+			continue
+		}
+		for {
+			pause := p.limits[out].wait(time.Now())
+			if pause == 0 {
+				break
+			}
+			time.Sleep(pause)
+		}
+		w.frame.virtio = parseNetHeader(room)
+		if !w.frame.take([][]byte{room[headerSize:n]}) {
+			p.Malformed.Add(1)
+			continue
+		}
+		p.limits[out].take(w.frame.size, time.Now())
+		p.sendContained(w)
+	}
+}
+
+// deliver implements receiver. The kernel does what offloads need.
+func (t *tap) deliver(f *frame, _ int, _ []byte) (ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f.virtio.put(t.head[:])
+	t.parts = append(append(t.parts[:0], t.head[:], f.head), f.rest...)
+	err := t.raw.Write(func(fd uintptr) bool {
+		n, err := unix.Writev(int(fd), t.parts)
+		ok = err == nil && n > 0
+		return true // a full queue loses it, as on a wire
+	})
+	clear(t.parts) // the memory is somebody's
+	return ok && err == nil
+}

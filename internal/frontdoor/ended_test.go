@@ -1,0 +1,167 @@
+package frontdoor
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vnic"
+)
+
+// ownCookie is that of the namespace that the test is in.
+func ownCookie(t *testing.T) uint64 {
+	t.Helper()
+	cookie, err := caller.CookieAt("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cookie
+}
+
+// A container that is gone takes the NIC from its programs, also from those that are left over, and they do not get it again,
+// until a container is there again. Of two containers in one namespace the last one counts.
+func TestContainerGone(t *testing.T) {
+	s, enter, _ := aDoor(t, 100*time.Millisecond)
+	n := s.doors[1].NIC
+	mine := ownCookie(t)
+	for _, name := range []string{"one", "two"} {
+		if err := s.Bind(n, Binding{Cookie: mine, Name: name, Note: name, Ends: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := enter(protocol.KindProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unbind := func(name string) {
+		t.Helper()
+		if n := s.Unbind(func(_ *vnic.NIC, b *Binding) bool { return b.Note == name }); n != 1 {
+			t.Errorf("%s had %d bindings", name, n)
+		}
+	}
+	unbind("one")
+	if c, err := enter(protocol.KindProcess); err != nil {
+		t.Errorf("one of two containers is gone: %v", err)
+	} else {
+		c.Close()
+	}
+	unbind("two")
+	c.SetReadDeadline(time.Now().Add(time.Minute))
+	var b [64]byte
+	if _, _, err := c.ReadMessage(b[:]); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a program that is left over still has the NIC: %v", err)
+	}
+	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "it is not for what is left of two, which is gone") {
+		t.Errorf("a program that is left over has the NIC again: %v", err)
+	}
+	elsewhere(t, func() {
+		if c, err := enter(protocol.KindProcess); err != nil {
+			t.Errorf("another workload: %v", err)
+		} else {
+			c.Close()
+		}
+	})
+	if err := s.Bind(n, Binding{Cookie: mine, Name: "three", Note: "three", Ends: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enter(protocol.KindProcess); err != nil {
+		t.Errorf("a container in the same namespace: %v", err)
+	}
+}
+
+// A binding whose container is gone, and of which nobody has said so, is found out when the next one comes.
+func TestContainerForgotten(t *testing.T) {
+	s, enter, _ := aDoor(t, 100*time.Millisecond)
+	n := s.doors[1].NIC
+	link := t.TempDir() + "/ns"
+	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
+		t.Fatal(err)
+	}
+	const far = 1 << 40 // nobody's
+	if err := s.Bind(n, Binding{Cookie: far, Path: link, Name: "far", Note: "far", Ends: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "it is bound to far") {
+		t.Errorf("a NIC that is bound elsewhere: %v", err)
+	}
+	if err := s.Bind(n, Binding{Cookie: far + 1, Name: "farther"}); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "NIC red/blue is bound to far, for ") {
+		t.Errorf("bound twice: %v", err)
+	}
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enter(protocol.KindProcess); err != nil {
+		t.Errorf("after the container has gone: %v", err)
+	}
+}
+
+// A NIC is attached to a workload's namespace before its first program has it, and detached after the last one has left; if
+// that does not work, the program is told why.
+func TestAttach(t *testing.T) {
+	s, enter, refused := aDoor(t, time.Minute)
+	d := s.doors[1]
+	var attached, times atomic.Int32
+	fail := errors.New("no room")
+	var why atomic.Pointer[error]
+	d.Attach = func(conn syscall.Conn) error {
+		if e := why.Load(); e != nil {
+			return *e
+		}
+		if attached.Add(1) != 1 {
+			t.Error("attached twice")
+		}
+		times.Add(1)
+		return nil
+	}
+	d.Detach = func() { attached.Add(-1) }
+	idle := func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); attached.Load() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("still attached")
+			}
+		}
+	}
+	why.Store(&fail)
+	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "NIC red/blue: no room") {
+		t.Errorf("it cannot be attached: %v", err)
+	}
+	if got := <-refused; got != "red/blue: no room" {
+		t.Errorf("the event says %q", got)
+	}
+	why.Store(nil)
+	var list []*protocol.Conn
+	for range 3 {
+		c, err := enter(protocol.KindProcess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, c)
+	}
+	if attached.Load() != 1 || times.Load() != 1 {
+		t.Errorf("three programs of a workload: attached %d times", times.Load())
+	}
+	for _, c := range list {
+		c.Close()
+	}
+	idle()
+	elsewhere(t, func() {
+		c, err := enter(protocol.KindProcess)
+		if err != nil {
+			t.Errorf("another workload: %v", err)
+			return
+		}
+		c.Close()
+	})
+	idle()
+	if times.Load() != 2 {
+		t.Errorf("attached %d times, want 2", times.Load())
+	}
+}

@@ -1,0 +1,167 @@
+package netns
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/routes"
+)
+
+// away is a connection whose other end was made in a network namespace of its own, in which 10.9.0.1 is an address.
+func away(t *testing.T) *net.UnixConn {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			for _, line := range []string{"link set lo up", "link add e0 type veth peer name e1", "address add 10.9.0.1/24 dev e0",
+				"link set e0 up", "link set e1 up", "route add unreachable 10.10.0.0/16"} {
+				if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+					t.Logf("ip %s: %s", line, out)
+					return err
+				}
+			}
+			c, err := net.Dial("unix", path)
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("a network namespace: %v (the test needs root, and ip)", err)
+	}
+	c, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Sockets are made where the peer of a connection is, and what they are asked is answered there.
+func TestSpace(t *testing.T) {
+	s, err := Of(away(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fds, err := s.Open([]Kind{Netlink, UDP4, UDP6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := routes.NewElsewhere(fds[0], fds[1], fds[2])
+	defer r.Close()
+	list, err := r.Addresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(a string) int {
+		return slices.IndexFunc(list, func(i routes.Interface) bool { return i.Addr == netip.MustParseAddr(a) })
+	}
+	if i := at("10.9.0.1"); i < 0 || list[i].Name != "e0" || list[i].MTU != 1500 || at("127.0.0.1") < 0 {
+		t.Errorf("the addresses there are %+v", list)
+	}
+	any4 := netip.IPv4Unspecified()
+	if from, err := r.From(any4, netip.MustParseAddr("10.9.0.7")); err != nil || from != netip.MustParseAddr("10.9.0.1") {
+		t.Errorf("to a neighbour: from %v, %v", from, err)
+	}
+	if err := r.Reach(netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.7"), 50*time.Millisecond); err != syscall.ETIMEDOUT {
+		t.Errorf("a neighbour that is not there: %v", err)
+	}
+	for _, to := range []string{"10.10.0.1", "192.0.2.1", "2001:db8::1"} {
+		a := netip.MustParseAddr(to)
+		from := any4
+		if a.Is6() {
+			from = netip.IPv6Unspecified()
+		}
+		if from, err := r.From(from, a); err == nil {
+			t.Errorf("to %s: from %v", to, from)
+		}
+	}
+	r.Close()
+	if _, err := r.From(any4, netip.MustParseAddr("10.9.0.7")); err == nil {
+		t.Error("a closed one answers")
+	}
+}
+
+// A maker gives sockets out, opens more when there are none, and closes what nobody took.
+func TestMaker(t *testing.T) {
+	s, err := Of(away(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	before := descriptors(t)
+	m, err := NewMaker(s, 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fds []int
+	for i := range 5 {
+		family := unix.AF_INET
+		if i == 1 {
+			family = unix.AF_INET6
+		}
+		fd, err := m.Socket(family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || got != family {
+			t.Errorf("a socket of family %d, want %d: %v", got, family, err)
+		}
+		if cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil || cookie != s.Cookie() {
+			t.Errorf("a socket in namespace %d, want %d: %v", cookie, s.Cookie(), err)
+		}
+		fds = append(fds, fd)
+	}
+	m.Close()
+	closeAll(fds)
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, before there were %d", after, before)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// What the helper is told is what was meant, and nothing else is taken.
+func FuzzKinds(f *testing.F) {
+	f.Add("n46")
+	f.Add("4x")
+	f.Fuzz(func(t *testing.T, what string) {
+		kinds, err := parse(what)
+		if err == nil && spell(kinds) != what {
+			t.Errorf("%q is %v, which is %q", what, kinds, spell(kinds))
+		}
+		if err == nil && len(kinds) > most {
+			t.Errorf("%d sockets", len(kinds))
+		}
+	})
+}

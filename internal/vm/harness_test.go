@@ -1,0 +1,220 @@
+package vm
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/engine"
+	"vrdma/internal/frontdoor"
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+	"vrdma/internal/nic"
+	"vrdma/internal/protocol"
+	"vrdma/internal/rdmacm"
+	"vrdma/internal/routes"
+	"vrdma/internal/vmline"
+	"vrdma/internal/vnic"
+)
+
+// ramBase and ramSize are where the memory of a test's machine is: not at 0, so that addresses and
+// offsets differ.
+const (
+	ramBase = 1 << 20
+	ramSize = 16 << 20
+)
+
+// testRAM is a machine's memory.
+type testRAM struct {
+	mem      []byte
+	released *atomic.Int32
+}
+
+func newTestRAM(t testing.TB) testRAM {
+	t.Helper()
+	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, ramSize); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	return testRAM{mem, new(atomic.Int32)}
+}
+
+func (r testRAM) Slice(addr, n uint64) []byte {
+	at := addr - ramBase
+	if at >= ramSize {
+		return nil
+	}
+	return r.mem[at : at+min(n, ramSize-at)]
+}
+
+func (r testRAM) Contains(addr uintptr) bool { return memory.Within(addr, r.mem) }
+func (r testRAM) Release()                   { r.released.Add(1) }
+
+// awaitReleased waits until it was released as often as it was given.
+func (r testRAM) awaitReleased(t testing.TB, n int32) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); r.released.Load() != n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the machine's memory was released %d times, want %d", r.released.Load(), n)
+		}
+	}
+}
+
+// testPort is a daemon with a port for a machine that has this memory.
+func testPort(t testing.TB, ram Memory) *Port {
+	t.Helper()
+	n := nic.New(nic.Config{
+		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
+		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}},
+	})
+	nics := vnic.NewTable()
+	var s *frontdoor.Server
+	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &vnic.NIC{Name: vnic.Default, Network: vnic.HostNetwork, Device: n, Manager: rdmacm.New(n, e.MADs(n)), Routes: routes.Kernel{}}
+	if err := nics.Add(v); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Add(n, v.Manager); err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "vrdma.sock")
+	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	p, err := Listen(Config{
+		NIC: v.Name, Dir: filepath.Join(dir, "g"), SocketMode: 0o600, Tree: socket + ".d/sys", Log: slog.New(slog.DiscardHandler),
+		Vouch:   func(u *net.UnixConn) (caller.Caller, error) { return s.Vouch(v, u) },
+		Receive: func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error { return s.Receive(v, c, l, who) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.memory = func() (Memory, error) { return ram, nil }
+	t.Cleanup(func() {
+		p.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		<-served
+		e.Stop()
+	})
+	return p
+}
+
+// A testAgent is an agent that does what a test says.
+type testAgent struct {
+	t testing.TB
+	u *net.UnixConn
+	r *vmline.Reader
+}
+
+// dial connects to one of a port's sockets.
+func dial(t testing.TB, p *Port, name string) *net.UnixConn {
+	t.Helper()
+	u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(p.cfg.Dir, name), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { u.Close() })
+	u.SetDeadline(time.Now().Add(time.Minute))
+	return u
+}
+
+func newTestAgent(t testing.TB, p *Port) *testAgent {
+	t.Helper()
+	u := dial(t, p, LineSocket)
+	return &testAgent{t, u, vmline.NewReader(u)}
+}
+
+func (a *testAgent) write(b []byte) {
+	a.t.Helper()
+	if _, err := a.u.Write(b); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *testAgent) send(k vmline.Kind, id uint32, body ...[]byte) {
+	a.t.Helper()
+	a.write(vmline.Append(nil, k, id, body...))
+}
+
+// greet greets the daemon and has its answer.
+func (a *testAgent) greet(version uint32) vmline.Answer {
+	a.t.Helper()
+	g := vmline.Greeting{Nonce: [16]byte{1}, Version: version, Name: "machine"}
+	a.write(vmline.AppendHello([]byte("what is left of something"), g))
+	w, err := a.r.FindWelcome()
+	if err != nil || w.Nonce != g.Nonce {
+		a.t.Fatalf("the welcome: %+v, %v", w, err)
+	}
+	return w
+}
+
+// await reads frames until one of a kind comes for id.
+func (a *testAgent) await(k vmline.Kind, id uint32) vmline.Frame {
+	a.t.Helper()
+	for {
+		f, err := a.r.Next()
+		if err != nil {
+			a.t.Fatalf("no frame of kind %d for %d: %v", k, id, err)
+		}
+		if f.Kind == k && f.ID == id {
+			return f
+		}
+		if f.Kind == vmline.Close && f.ID == id {
+			a.t.Fatalf("conversation %d ended, want a frame of kind %d", id, k)
+		}
+	}
+}
+
+// hello opens a conversation and has the answer.
+func (a *testAgent) hello(id uint32, h protocol.Hello, before ...vmline.Frame) protocol.Welcome {
+	a.t.Helper()
+	h.Magic, h.Protocol, h.Program = protocol.Magic, protocol.Version, "test"
+	h.Flags = protocol.HelloMail | protocol.HelloAhead
+	a.send(vmline.Open, id, vmline.OpenBody(vmline.Person{Pid: 77}))
+	for _, f := range before {
+		a.send(f.Kind, id, f.Body)
+	}
+	a.send(vmline.Message, id, h.Append(nil))
+	w, err := protocol.ParseWelcome(a.await(vmline.Message, id).Body)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return w
+}
+
+// pages are n pages of the machine, in runs of two, one apart.
+func pages(from uint64, n int) (runs []vmline.Run) {
+	for at := uint64(ramBase) + from; n > 0; at, n = at+3*pageSize, n-2 {
+		runs = append(runs, vmline.Run{Addr: at, Size: 2 * pageSize})
+	}
+	return runs
+}

@@ -1,0 +1,266 @@
+package vm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"vrdma/internal/memory"
+	"vrdma/internal/protocol"
+	"vrdma/internal/vmline"
+)
+
+// arena is what an agent says of the pages for queues.
+func arena(runs []vmline.Run) vmline.Frame {
+	return vmline.Frame{Kind: vmline.Arena, Body: vmline.RunsBody(vmline.BellFrames, runs)}
+}
+
+const arenaPagesAtFirst = 300 // a doorbell page and the arm words, and some
+
+// process has a program introduce itself.
+func process(t *testing.T, a *testAgent, id uint32) protocol.Token {
+	t.Helper()
+	w := a.hello(id, protocol.Hello{Kind: protocol.KindProcess})
+	if w.Error != 0 || w.NumFDs != 1 {
+		t.Fatalf("a process is answered %+v", w)
+	}
+	return w.Token
+}
+
+// TestDevice opens the device for a program in a machine. Its queues are pages of the machine: the
+// daemon says there that it sleeps, and what lies between is left alone.
+func TestDevice(t *testing.T) {
+	ram := newTestRAM(t)
+	for i := range ram.mem {
+		ram.mem[i] = 0xee
+	}
+	p := testPort(t, ram)
+	a := newTestAgent(t, p)
+	if w := a.greet(vmline.Version); w.Text != "" {
+		t.Fatal(w.Text)
+	}
+	token := process(t, a, 1)
+	w := a.hello(2, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(pages(64<<10, arenaPagesAtFirst)))
+	if w.Error != 0 || w.NumFDs != 2 || w.ArenaSize != arenaSize {
+		t.Fatalf("the device is answered %+v", w)
+	}
+	armed := ram.mem[64<<10+protocol.DoorbellArmed:][:4]
+	for end := time.Now().Add(time.Minute); binary.NativeEndian.Uint32(armed) != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the daemon does not say in the doorbell page that it sleeps")
+		}
+	}
+	if between := ram.mem[64<<10+2*pageSize:][:pageSize]; bytes.ContainsFunc(between, func(r rune) bool { return r != 0xfffd }) {
+		t.Error("the daemon wrote to a page that it was not given")
+	}
+	if p.Machine() != "machine" {
+		t.Errorf("the port has machine %q", p.Machine())
+	}
+	// The program goes; then nothing is left, and the memory goes with the agent.
+	a.send(vmline.Close, 1)
+	a.await(vmline.Close, 1)
+	a.await(vmline.Close, 2)
+	a.u.Close()
+	ram.awaitReleased(t, 1)
+}
+
+// TestLies has agents that name what is no memory, or too little, or nothing.
+func TestLies(t *testing.T) {
+	ram := newTestRAM(t)
+	a := newTestAgent(t, testPort(t, ram))
+	a.greet(vmline.Version)
+	token := process(t, a, 1)
+	good := pages(0, arenaPagesAtFirst)
+	for i, runs := range [][]vmline.Run{
+		nil, pages(0, 4), {{Addr: 0, Size: 4 << 20}},
+		append(slices.Clone(good), vmline.Run{Addr: ramBase + ramSize - pageSize, Size: 2 * pageSize}),
+		append(slices.Clone(good), vmline.Run{Addr: ^uint64(0) - 2*pageSize + 1, Size: pageSize}),
+		append([]vmline.Run{{Addr: ramBase + 8, Size: pageSize}}, good...),
+		append([]vmline.Run{{Addr: ramBase, Size: 100}}, good...),
+	} {
+		w := a.hello(uint32(10+i), protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(runs))
+		if w.Error == 0 {
+			t.Errorf("queues in %v are accepted", runs[:min(2, len(runs))])
+		}
+		a.await(vmline.Close, uint32(10+i))
+	}
+	if w := a.hello(30, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(good)); w.Error != 0 {
+		t.Errorf("after all the lies the truth is answered %+v", w)
+	}
+}
+
+// TestRegion maps registered memory by the runs of an agent.
+func TestRegion(t *testing.T) {
+	ram := newTestRAM(t)
+	s := memory.NewSpaceIn(backing{newRAM(ram)}, 0)
+	defer s.Close()
+	c := &conversation{m: &machine{link: &link{closed: true}}}
+	const start = 0x7000_0000_1004
+	extents := []protocol.Extent{{Start: start, Length: 2 * pageSize, Kind: protocol.ExtentShared, Prot: 3}}
+	at := func(addr uint64) []vmline.Run {
+		return []vmline.Run{{Addr: addr + 4, Size: pageSize - 4}, {Addr: addr + 5*pageSize, Size: pageSize}, {Addr: addr + 2*pageSize, Size: 4}}
+	}
+	for _, test := range []struct {
+		name string
+		runs []vmline.Run
+		want error
+	}{
+		{"good", at(ramBase), nil}, {"at the end", at(ramBase + ramSize - 6*pageSize), nil},
+		{"below", at(0), syscall.EFAULT}, {"above", at(ramBase + ramSize - 5*pageSize), syscall.EFAULT},
+		{"too short", at(ramBase)[:2], syscall.ENOMEM}, {"none", nil, syscall.ENOMEM}, {"too long", []vmline.Run{{Addr: ramBase, Size: 3 * pageSize}}, syscall.EFAULT},
+		{"not at a page", []vmline.Run{{Addr: ramBase, Size: 100}, {Addr: ramBase + 200, Size: 2*pageSize - 100}}, syscall.EINVAL},
+	} {
+		c.pin = &pin{runs: test.runs}
+		out, done, err := c.Extents(extents)
+		var r *memory.Region
+		if err == nil {
+			r, err = s.Map(start, 2*pageSize, out)
+		}
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, err, test.want)
+		}
+		if r == nil {
+			continue
+		}
+		released := false
+		r.OnRelease(func() { released = true; done() })
+		var to memory.Span
+		if !r.Span(pageSize-8, 8, &to) {
+			t.Fatalf("%s: no span", test.name)
+		}
+		var from memory.Span
+		from.Add([]byte("01234567"))
+		if _, err := new(memory.Copier).Copy(&to, &from); err != nil {
+			t.Error(err)
+		}
+		off := test.runs[0].Addr - ramBase
+		if got := string(ram.mem[off+pageSize-8:][:4]) + string(ram.mem[off-4+5*pageSize:][:4]); got != "01234567" {
+			t.Errorf("%s: the machine has %q", test.name, got)
+		}
+		if r.Release(); !released {
+			t.Errorf("%s: nobody was told of the release", test.name)
+		}
+	}
+}
+
+// TestGreetings: another version is refused; a second agent ends the conversations of the first
+// before it is answered, and so does nonsense.
+func TestGreetings(t *testing.T) {
+	ram := newTestRAM(t)
+	p := testPort(t, ram)
+	a := newTestAgent(t, p)
+	if w := a.greet(vmline.Version + 1); w.Text == "" {
+		t.Error("another version is welcome")
+	}
+	a.greet(vmline.Version)
+	process(t, a, 1)
+	a.write(vmline.AppendHello(nil, vmline.Greeting{Nonce: [16]byte{9}, Version: vmline.Version}))
+	a.await(vmline.Close, 1)
+	a.await(vmline.Welcome, 0)
+	process(t, a, 1)
+	a.write(bytes.Repeat([]byte("nonsense"), 4))
+	for {
+		if _, err := a.r.Next(); err != nil {
+			if err, ok := err.(net.Error); ok && err.Timeout() {
+				t.Fatal("nonsense does not end the connection")
+			}
+			break
+		}
+	}
+	b := newTestAgent(t, p)
+	b.greet(vmline.Version)
+	process(t, b, 1)
+	p.Revoke()
+	if _, err := b.r.Next(); err == nil {
+		if f := b.await(vmline.Close, 1); f.Kind != vmline.Close {
+			t.Error("a machine that is reset keeps its conversations")
+		}
+	}
+	ram.awaitReleased(t, 3)
+}
+
+// TestRecall: events that a program has not read come back, before those that were sent meanwhile,
+// and what nobody takes is sent again.
+func TestRecall(t *testing.T) {
+	server, agent := pipe(t)
+	m := &machine{link: newLink(server), gone: make(chan struct{})}
+	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), ended: make(chan struct{})}
+	events, _, _ := c.OpenEvents()
+	s := events.(*sink)
+	r := vmline.NewReader(agent)
+	post := func(n byte) { s.Post([16]byte{n}, 8) }
+	next := func(k vmline.Kind, first byte) {
+		t.Helper()
+		f, err := r.Next()
+		if err != nil || f.Kind != k || first != 0 && f.Body[0] != first {
+			t.Fatalf("got %+v, %v, want kind %d of event %d", f, err, k, first)
+		}
+	}
+	c.recall() // nothing was sent: nobody is asked
+	post(1)
+	post(2)
+	next(vmline.Event, 1)
+	next(vmline.Event, 2)
+	recalled := make(chan struct{})
+	go func() {
+		defer close(recalled)
+		c.recall()
+	}()
+	next(vmline.Recall, 0)
+	post(3)
+	c.returned <- []vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}}
+	c.returned <- nil
+	<-recalled
+	for _, want := range []byte{2, 3} {
+		if e, n := s.Withdraw(); n != 8 || e[0] != want {
+			t.Errorf("got event %d of %d bytes, want %d", e[0], n, want)
+		}
+	}
+	if _, n := s.Withdraw(); n != 0 {
+		t.Error("there is one more")
+	}
+	post(3)
+	c.release()
+	next(vmline.Event, 3)
+	post(4)
+	next(vmline.Event, 4)
+}
+
+// pipe is a connection with both its ends.
+func pipe(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = l.AcceptUnix(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	b.SetDeadline(time.Now().Add(time.Minute))
+	return a, b
+}
+
+// FuzzLine has an agent say anything. The daemon answers the next one all the same.
+func FuzzLine(f *testing.F) {
+	f.Add(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})))
+	f.Add(vmline.Append(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})), vmline.Pin, 1, vmline.RunsBody(1, []vmline.Run{{Addr: 1, Size: 1}})))
+	f.Add(vmline.Append(vmline.Append(nil, vmline.Open, 1, vmline.OpenBody(vmline.Person{})), vmline.Message, 1, []byte("hello")))
+	ram := newTestRAM(f)
+	p := testPort(f, ram)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a := newTestAgent(t, p)
+		a.greet(vmline.Version)
+		a.u.Write(b) // it may be cut off in the midst of that
+		a.u.Close()
+	})
+}
