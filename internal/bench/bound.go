@@ -26,10 +26,15 @@ func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	if c.Setting == experiment.Remote {
 		return // a wire that nobody told us of
 	}
-	if in.limit == 0 {
-		in.limit = copyRate(200 * time.Millisecond)
+	// Tools send one buffer again and again, so the copy's buffers are as large, and as warm.
+	size := int(max(c.Size, 64<<10))
+	if in.limits[size] == 0 {
+		if in.limits == nil {
+			in.limits = make(map[int]float64)
+		}
+		in.limits[size] = copyRate(size, 200*time.Millisecond)
 	}
-	m.Limit, m.LimitOf = in.limit, fmt.Sprintf("a copy in memory by %d processors, measured in this run", runtime.NumCPU())
+	m.Limit, m.LimitOf = in.limits[size], fmt.Sprintf("a copy in memory by %d processors, measured in this run", runtime.NumCPU())
 }
 
 // bits are those a second of a rate such as 1gbit.
@@ -63,25 +68,28 @@ func payload(c experiment.Cell, pathMTU int) float64 {
 	return mtu / (mtu + roce)
 }
 
-// copyRate is how many bytes a second all processors together copy, between buffers that no cache holds.
-func copyRate(long time.Duration) float64 {
-	const size, chunk = 64 << 20, 64 << 10
+// mostCopied is how large the buffers of a copy are at most: larger ones are in no cache anyway.
+const mostCopied = 64 << 20
+
+// copyRate is how many bytes a second all processors together copy, each between two buffers of this size.
+func copyRate(size int, long time.Duration) float64 {
+	size = min(size, mostCopied)
 	var total atomic.Int64
-	var all sync.WaitGroup
-	var ready sync.WaitGroup
+	var all, ready sync.WaitGroup
 	start := make(chan struct{})
 	for range runtime.NumCPU() {
 		ready.Add(1)
 		all.Go(func() {
 			from, to := make([]byte, size), make([]byte, size)
+			copy(to, from) // has the kernel find the pages
 			for i := 0; i < size; i += 4096 {
-				from[i], to[i] = 1, 1
+				from[i] = 1
 			}
 			ready.Done()
 			<-start
-			for end, at := time.Now().Add(long), 0; time.Now().Before(end); at = (at + chunk) % size {
-				copy(to[at:at+chunk], from[at:at+chunk])
-				total.Add(chunk)
+			for end := time.Now().Add(long); time.Now().Before(end); {
+				copy(to, from)
+				total.Add(int64(size))
 			}
 		})
 	}

@@ -31,7 +31,7 @@ type Instrument struct {
 
 	places map[string]*place
 	broken map[string]error // places that could not be made: they are not tried again and again
-	limit  float64          // of a copy in memory, in bytes a second; 0: not measured yet
+	limits map[int]float64  // of copies in memory, in bytes a second, by their size
 }
 
 // Close stops what was started.
@@ -152,6 +152,10 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		m.MTU, _ = strconv.Atoi(found[1]) // digits only
 	}
 	m.Proof = proof(c, &m)
+	if long := after.counted.Sub(before.counted).Seconds(); f != nil && long > 0 && m.Bytes > 0 {
+		m.Values["counted"] = m.Bytes / long
+		m.Proof += fmt.Sprintf(", %s in the window", experiment.Quantity(m.Values["counted"], experiment.Bandwidth))
+	}
 	in.bound(c, &m)
 	return m, nil
 }
@@ -164,7 +168,8 @@ func window(c experiment.Cell, d driver, seconds int) *frame {
 	if _, err := exec.LookPath("stdbuf"); err != nil {
 		return nil
 	}
-	return &frame{length: time.Duration(max(seconds, 1)+1) * time.Second}
+	// A second more for the line that began before, and one for lines that come late.
+	return &frame{length: time.Duration(max(seconds, 1)+2) * time.Second}
 }
 
 // jobs are those of all pairs. A tool that runs all of them with one command has one.

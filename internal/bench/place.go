@@ -175,6 +175,7 @@ func (r Route) vxlan(ctx context.Context) (Route, error) {
 // A view is what can be seen from outside before and after a run.
 type view struct {
 	at      time.Time
+	counted time.Time // when bytes was
 	bytes   uint64
 	packets float64 // of the kernel's device
 	daemons time.Duration
@@ -194,11 +195,13 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 			v.daemons += time.Duration(far.Daemon * float64(time.Second))
 			continue
 		}
+		begin := time.Now()
 		n, err := h.sent(ctx)
 		if err != nil {
 			return v, err
 		}
 		v.bytes += n
+		v.counted = begin.Add(time.Since(begin) / 2)
 	}
 	if kernel != nil {
 		v.packets = kernel.sent("/sys")
