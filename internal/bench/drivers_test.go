@@ -164,6 +164,10 @@ func TestWindow(t *testing.T) {
 	if got := m.Values["slowest"]; got != 110.0/200 {
 		t.Errorf("the slowest has %v of the fastest's", got)
 	}
+	counted(experiment.Cell{Size: 1000}, 5000, &m)
+	if m.Values[experiment.Bandwidth] != 5000 || m.Values[experiment.Rate] != 5 || m.Values["claimed"] != 310*mebibyte {
+		t.Errorf("what was counted is not the value: %v", m.Values)
+	}
 	if err := collectRows([]couple{{rows: a.lines}, {}}, &m); err == nil {
 		t.Error("a client that reported nothing was a value")
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -31,7 +32,7 @@ func ParseFio(output string) (printed, error) {
 	}
 	w := result.Jobs[0].Write
 	if w.Bytes <= 0 || w.Rate <= 0 {
-		return printed{}, fmt.Errorf("fio wrote no byte")
+		return printed{}, errors.New("fio wrote no byte")
 	}
 	return printed{bytes: w.Bytes, samples: w.Total, values: map[string]float64{experiment.Bandwidth: w.Rate, experiment.Rate: w.IOPS}}, nil
 }
