@@ -431,7 +431,7 @@ int wire_netlink(bool quiet, int *socket)
 	return e;
 }
 
-void wire_sync(void)
+bool wire_sync(void)
 {
 	struct vrdma_request q = {.op = VRDMA_OP_SYNC};
 	struct message m = {{&q}, {sizeof q}, 1, NULL};
@@ -439,13 +439,15 @@ void wire_sync(void)
 	struct passed fds;
 
 	if (door_foreign() || wire_process(true))
-		return;
+		return false;
 	sigmask old = signals_block();
 	pthread_mutex_lock(&process_lock);
-	if (wire_call(atomic_load(&process.socket), old, &m, in, &fds) >= 0)
+	bool heard = wire_call(atomic_load(&process.socket), old, &m, in, &fds) >= 0;
+	if (heard)
 		passed_close(&fds);
 	pthread_mutex_unlock(&process_lock);
 	signals_restore(old);
+	return heard;
 }
 
 void wire_child(void)

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vrdma.h"
@@ -71,10 +72,19 @@ static enum node map_dev(const char *path)
 	return NODE_MISSING;
 }
 
+static long seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec;
+}
+
 /*
  * A NIC that nobody has used has a sketch of a tree, without its port. Whoever connects to the
- * daemon has all of it written.
+ * daemon has all of it written. One that refuses us may take seconds for that: it is not asked for each path.
  */
+static _Atomic long not_before;
+
 static void whole_tree(const char *sub)
 {
 	char file[PATH_ROOM];
@@ -82,8 +92,8 @@ static void whole_tree(const char *sub)
 	if (!BELOW(sub, "/class/infiniband", false) ||
 	    snprintf(file, sizeof file, "%s/%s", settings()->tree, VRDMA_UNFINISHED) >= PATH_ROOM)
 		return;
-	if (sys(SYS_faccessat, AT_FDCWD, file, F_OK) == 0)
-		wire_sync();
+	if (sys(SYS_faccessat, AT_FDCWD, file, F_OK) == 0 && seconds() >= atomic_load(&not_before) && !wire_sync())
+		atomic_store(&not_before, seconds() + 5);
 	errno = e;
 }
 

@@ -266,7 +266,7 @@ struct vrdma_fd {
  *   if load(state) != OPEN, or there is no room: make a request of it
  *   n = load(left_len); write the command behind n bytes of left; compare_exchange(left_len, n, n + its length)
  *   if !(load(state) & OPEN) and compare_exchange(left_len, n + its length, n): make a request of it
- * The daemon runs what lies there before it serves the client's next request, wherever that comes, and
+ * The daemon runs what lies there before it serves the client's next request of this device (not of an rdma_cm channel), and
  * after it has cleared OPEN:
  *   n = load(left_len); copy n bytes; compare_exchange(left_len, n, 0), else again
  * One clears OPEN and looks at left_len, the other sets left_len and looks at OPEN: nothing lies in a

@@ -273,7 +273,7 @@ ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in
 /* Leaves a command that is sure to be accepted in the mailbox; false: it has to be sent. */
 bool wire_leave(unsigned char *mail, const void *command, size_t n);
 void passed_close(struct passed *fds);
-void wire_sync(void);                         /* have the counter files brought up to date */
+bool wire_sync(void);                         /* have the counter files brought up to date; false: nobody answers */
 void wire_child(void);
 
 /* ---- paths.c ---- */

@@ -302,7 +302,7 @@ func (f *copyFlags) copy(ctx context.Context, args []string) error {
 	}
 	c := &filecopy.Client{
 		Open: f.open, Recursive: f.recursive, Preserve: f.preserve, Overwrite: f.overwrite, Streams: f.streams, Slots: f.chunks,
-		Patience: f.patience, Progress: &filecopy.Progress{}, Here: sync.OnceFunc(keepApart),
+		Patience: f.patience, Progress: &filecopy.Progress{},
 	}
 	var mu sync.Mutex
 	stop := func() {}

@@ -28,7 +28,6 @@ type Client struct {
 
 	Report   func(path string, err error) // of an entry that was not copied
 	Notice   func(text string)            // of what happens
-	Here     func()                       // called when the server turns out to be on this machine; nil: nobody wants to know
 	Progress *Progress
 
 	id [sessionSize]byte // of all attempts
@@ -114,9 +113,6 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 		return nil, nil, "", err
 	}
 	near := here(p, k)
-	if near && c.Here != nil {
-		c.Here()
-	}
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(c.Slots), c.id

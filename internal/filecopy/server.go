@@ -227,10 +227,13 @@ func (v *Server) madeBefore(copy [sessionSize]byte) map[string]bool {
 	return made
 }
 
+// mostMade is how many directories are remembered of a copy that broke.
+const mostMade = 1 << 16
+
 // remember keeps what an attempt made that broke, for the next one. A client that never comes again is
 // forgotten after some others.
 func (v *Server) remember(copy [sessionSize]byte, made map[string]bool) {
-	if len(made) == 0 || copy == [sessionSize]byte{} {
+	if len(made) == 0 || len(made) > mostMade || copy == [sessionSize]byte{} {
 		return
 	}
 	v.mu.Lock()

@@ -72,6 +72,7 @@ func TestBind(t *testing.T) {
 	}
 	workload.Process.Kill()
 	workload.Wait()
+	noGuests(t, s.doors[1])
 	if err := s.Bind(n, Binding{Cookie: own, Name: "container db"}); err != nil {
 		t.Errorf("after the workload has ended: %v", err)
 	}

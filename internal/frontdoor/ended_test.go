@@ -25,10 +25,20 @@ func ownCookie(t *testing.T) uint64 {
 	return cookie
 }
 
+// noGuests waits until the door has noticed that all programs are gone.
+func noGuests(t *testing.T, d *door) {
+	t.Helper()
+	eventually(t, "programs are still there", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.guests) == 0
+	})
+}
+
 // A container that is gone takes the NIC from its programs, also from those that are left over, and they do not get it again,
 // until a container is there again. Of two containers in one namespace the last one counts.
 func TestContainerGone(t *testing.T) {
-	s, enter, _ := aDoor(t, 100*time.Millisecond)
+	s, enter, _ := aDoor(t, 2*time.Second)
 	n := s.doors[1].NIC
 	mine := ownCookie(t)
 	for _, name := range []string{"one", "two"} {
@@ -68,6 +78,7 @@ func TestContainerGone(t *testing.T) {
 			c.Close()
 		}
 	})
+	noGuests(t, s.doors[1])
 	if err := s.Bind(n, Binding{Cookie: mine, Name: "three", Note: "three", Ends: true}); err != nil {
 		t.Fatal(err)
 	}

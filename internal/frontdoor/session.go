@@ -227,14 +227,15 @@ func (ses *session) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder) 
 	}
 }
 
-// early implements handler: it runs the sure commands in b. Whatever else a client leaves there, it
-// does not learn what became of it.
+// early implements handler: it runs the sure commands in b, and nothing else that a client leaves there.
 func (ses *session) early(b []byte) (n int) {
 	ses.looped, ses.unsettled, ses.short = true, false, false
 	for command, rest, ok := uverbs.MaybeSure(b); ok; command, rest, ok = uverbs.MaybeSure(rest) {
 		ses.commands.Add(1)
-		ses.verbs.Run(command, false)
 		n++
+		if nic.Sure(command) {
+			ses.verbs.Run(command, false)
+		}
 	}
 	ses.looped = false
 	return n

@@ -299,7 +299,7 @@ func (a *Arena) inUse() uint64 {
 func (a *Arena) Due() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lag > max(mostLag, a.used/2)
+	return a.lag > max(mostLag, min(a.used/2, 16*mostLag))
 }
 
 // collect makes what was reclaimed free.

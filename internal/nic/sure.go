@@ -11,22 +11,43 @@ import (
 // A client need not wait for a command that is sure to be accepted: it leaves the command in its mailbox,
 // and goes on (shim/protocol.h). There is one such command: MODIFY_QP of a queue pair of type RC or UC, which is
 // in RESET or INIT, to INIT, with the attributes that this takes. librdmacm makes it twice for each
-// connection. It changes nothing that anybody but the client can see, and the client sees it with its next
-// command, before which it is run.
+// connection. Nothing that another program does depends on it, and the client sees it with its next
+// command of the same device, before which it is run.
 
 // initMask are the attributes of that command.
 const initMask = abi.QPMaskState | abi.QPMaskPKeyIndex | abi.QPMaskPort | abi.QPMaskAccessFlags
 
-// describeSure tells the client which command is sure.
-func (a *Arena) describeSure() {
+// sureValue is that command, and sureMask has ones for what is looked at of it.
+var sureValue, sureMask = sureCommand()
+
+func sureCommand() (command, looked []byte) {
 	value := abi.ModifyQP{AttrMask: initMask, QPState: uint8(ib.StateInit), PortNum: 1}
-	// Ones for what check looks at. The handle may be any; its bit says the rest.
+	// The handle may be any; its bit says the rest.
 	mask := abi.ModifyQP{AttrMask: ^uint32(0), QPState: 0xff, PortNum: 0xff, PKeyIndex: 0xffff}
 	length := abi.Size[abi.CmdHeader]() + abi.Size[abi.ModifyQP]()
 	header := abi.CmdHeader{Command: abi.CmdModifyQP, InWords: uint16(length / 4)}
 	ones := abi.CmdHeader{Command: ^uint32(0), InWords: 0xffff, OutWords: 0xffff}
-	copy(a.mem[protocol.SureValue:], abi.Encode(abi.Encode(nil, &header), &value))
-	copy(a.mem[protocol.SureMask:], abi.Encode(abi.Encode(nil, &ones), &mask))
+	return abi.Encode(abi.Encode(nil, &header), &value), abi.Encode(abi.Encode(nil, &ones), &mask)
+}
+
+// Sure reports whether a command is the sure one.
+func Sure(command []byte) bool {
+	if len(command) != len(sureValue) {
+		return false
+	}
+	for i, b := range command {
+		if b&sureMask[i] != sureValue[i]&sureMask[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// describeSure tells the client which command is sure.
+func (a *Arena) describeSure() {
+	length := len(sureValue)
+	copy(a.mem[protocol.SureValue:], sureValue)
+	copy(a.mem[protocol.SureMask:], sureMask)
 	// Where the handle is: where one that is all ones has them.
 	handle := abi.Encode(abi.Encode(nil, &abi.CmdHeader{}), &abi.ModifyQP{QPHandle: ^uint32(0)})
 	at := 0

@@ -192,7 +192,7 @@ func TestLeave(t *testing.T) {
 	if c.Leave([]byte("command!")) {
 		t.Error("a mailbox that is shut takes a command")
 	}
-	const rounds = 20_000
+	const rounds = 5_000
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

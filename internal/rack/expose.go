@@ -89,6 +89,19 @@ func (r *Rack) Await() error {
 	return err
 }
 
+// awaitNoMore takes that directory away.
+func (r *Rack) awaitNoMore() {
+	if r.waiting == nil {
+		return
+	}
+	if err := clearPlace(*r.waiting); err != nil {
+		r.cfg.Log.Warn("something is left of the directory for containers whose NIC is made", "error", err)
+	}
+	r.directories.Lock()
+	defer r.directories.Unlock()
+	r.prune(filepath.Dir(r.waiting.Socket))
+}
+
 // Networks are those in which NICs can be made for containers, in order. It may be called at any time.
 func (r *Rack) Networks() []tenant.Key {
 	if list := r.networks.Load(); list != nil && r.waiting != nil {

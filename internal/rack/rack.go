@@ -456,6 +456,7 @@ func (r *Rack) Close() {
 		}
 	}
 	r.conceal()
+	r.awaitNoMore()
 	os.RemoveAll(r.bin()) // what is left Sweep finds, when the next daemon starts
 	r.directories.Lock()
 	defer r.directories.Unlock()
