@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -230,7 +229,7 @@ func collectRows(list []couple, m *experiment.Measurement) error {
 	var shares []float64
 	for _, one := range list {
 		if len(one.rows) == 0 {
-			return errors.New("a client reported nothing inside of the common window: this machine may be too busy to measure on")
+			return fmt.Errorf("a client reported nothing inside of the common window: %w", experiment.ErrBusy)
 		}
 		bytes, messages := 0.0, 0.0
 		for _, row := range one.rows { // size, iterations, peak, average, message rate

@@ -46,7 +46,7 @@ type Record struct {
 	// Failed is why there is no value.
 	Failed string `json:"failed,omitempty"`
 	// Repeated is how often the run was thrown away because the machine was not given its
-	// processors.
+	// processors, or was too busy for the tool to give a value.
 	Repeated int `json:"repeated,omitempty"`
 }
 
