@@ -6,8 +6,8 @@ CC       := gcc
 endif
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-# The race detector makes Go 5 to 10 times slower; nothing in the tests is a timed
-# comparison, so that costs patience only.
+# The race detector makes Go 5 to 10 times slower. Hardly a test holds a time, or a rate, against
+# something (docs/testing.md says which), so that costs patience only.
 UNIT     := ./cmd/... ./examples/... ./internal/... ./shim/... ./verbs/...
 TIMEOUT  ?= 20m
 FUZZTIME ?= 20s
@@ -61,7 +61,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +97,9 @@ func (a *agent) read(ctx context.Context) (r reply, err error) {
 			return r, fmt.Errorf("the other machine said something else than JSON: %w", err)
 		}
 		if r.Error != "" {
+			if head, busy := strings.CutSuffix(r.Error, experiment.ErrBusy.Error()); busy {
+				return r, fmt.Errorf("%s%w", head, experiment.ErrBusy)
+			}
 			return r, errors.New(r.Error)
 		}
 		return r, nil

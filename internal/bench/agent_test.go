@@ -3,9 +3,12 @@ package bench
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
+
+	"vrdma/internal/experiment"
 )
 
 // A line's two ends: questions are answered, also those that nobody knows; messages of the day are left out;
@@ -42,5 +45,15 @@ func TestAgent(t *testing.T) {
 	}
 	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("nobody is there: %v", err)
+	}
+}
+
+// That a machine is too busy is known on this side of the line as well.
+func TestAgentBusy(t *testing.T) {
+	a := &agent{from: bufio.NewReader(strings.NewReader(`{"error":"no line: ` + experiment.ErrBusy.Error() + `"}` + "\n" + `{"error":"no line"}` + "\n"))}
+	for _, busy := range []bool{true, false} {
+		if _, err := a.read(context.Background()); err == nil || errors.Is(err, experiment.ErrBusy) != busy || !strings.HasPrefix(err.Error(), "no line") {
+			t.Errorf("busy %v: %v", busy, err)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -168,8 +170,47 @@ func TestWindow(t *testing.T) {
 	if m.Values[experiment.Bandwidth] != 5000 || m.Values[experiment.Rate] != 5 || m.Values["claimed"] != 310*mebibyte {
 		t.Errorf("what was counted is not the value: %v", m.Values)
 	}
-	if err := collectRows([]couple{{rows: a.lines}, {}}, &m); err == nil {
-		t.Error("a client that reported nothing was a value")
+	if err := collectRows([]couple{{rows: a.lines}, {}}, &m); !errors.Is(err, experiment.ErrBusy) {
+		t.Errorf("a client that reported nothing: %v", err)
+	}
+}
+
+// atRest is a server that does nothing.
+type atRest struct{}
+
+func (atRest) used() (time.Duration, error)                    { return 0, nil }
+func (atRest) end(time.Duration, bool) (string, time.Duration) { return "", 0 }
+
+// A window stays open until every client has said something of it: one whose lines come late is not cut off, and one
+// that ends instead is a failure.
+func TestWindowWaits(t *testing.T) {
+	for _, test := range []struct {
+		name, then string
+		fine       bool
+	}{{"late", "echo 65536 1000 0 100 0.5; exec sleep 60", true}, {"ended", "exit 1", false}} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			argv := []string{"sh", "-c", "echo 65536 1000 0 999 0.5; sleep 1.5; " + test.then}
+			c, err := (&Lab{Dir: t.TempDir()}).start(ctx, argv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.end(0, false)
+			nothing := func() error { return nil }
+			f := &frame{length: 10 * time.Millisecond, open: nothing, close: nothing}
+			list := []couple{{commands: [][]string{{"server"}, argv}}}
+			err = f.watch(ctx, list, []*started{c}, []server{atRest{}})
+			if !test.fine {
+				if !errors.Is(err, errEnded) {
+					t.Errorf("a client that ended: %v", err)
+				}
+				return
+			}
+			if err != nil || len(list[0].rows) != 1 || list[0].rows[0].numbers[3] != 100 || f.ended.Sub(f.opened) < time.Second {
+				t.Errorf("%v, rows %v, open for %v", err, list[0].rows, f.ended.Sub(f.opened))
+			}
+		})
 	}
 }
 

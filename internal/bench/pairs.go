@@ -102,7 +102,8 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	return list, nil
 }
 
-// watch opens the frame when every client has reported, closes it, and takes what they reported inside.
+// watch opens the frame when every client has reported, closes it, and takes what they reported inside. On a
+// busy machine lines come late: it stays open until every client has said something of the time inside.
 func (f *frame) watch(ctx context.Context, list []couple, clients []*started, servers []server) error {
 	for i, c := range clients {
 		if err := await(ctx, func() bool { return len(c.out.between(time.Time{}, time.Now())) > 0 }, c.ended); err != nil {
@@ -128,6 +129,13 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 	if err := wait(ctx, f.length); err != nil {
 		return failure(ctx, list[0].commands[1], err, "")
 	}
+	// A line is about the second before it.
+	from := f.opened.Add(time.Second)
+	for i, c := range clients {
+		if err := await(ctx, func() bool { return len(c.out.between(from, time.Now())) > 0 }, c.ended); err != nil {
+			return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+		}
+	}
 	f.ended = time.Now()
 	if err := errors.Join(spent(1), f.close()); err != nil {
 		return err
@@ -140,8 +148,7 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 		default:
 		}
 		list[i].output = c.out.String()
-		// A line is about the second before it.
-		list[i].rows = c.out.between(f.opened.Add(time.Second), f.ended)
+		list[i].rows = c.out.between(from, f.ended)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"vrdma/internal/schedule"
 )
 
-// seam is all that tenants have the loop do for a message of t, whatever the message is: it
+// seam imitates what tenants have the loop do for a message of t, whatever the message is: it
 // wants a turn, which it has had to wait for; its NIC has it, and pays for it; nobody has a cap.
 // What the loop does without them as well, queueing t and reading the clock, is in it, too.
 func (e *Engine) seam(t *task) (moved bool) {

@@ -46,7 +46,7 @@ type Record struct {
 	// Failed is why there is no value.
 	Failed string `json:"failed,omitempty"`
 	// Repeated is how often the run was thrown away because the machine was not given its
-	// processors.
+	// processors, or was too busy for the tool to give a value.
 	Repeated int `json:"repeated,omitempty"`
 }
 
@@ -65,7 +65,8 @@ type Measurement struct {
 	Payload float64 `json:"payload,omitempty"` // bytes that the tool says it moved
 	// Window is the length of the common window of several pairs, in seconds.
 	Window float64 `json:"window,omitempty"`
-	// Limit is what the path can carry at most, in bytes a second, and LimitOf how that is known.
+	// Limit is a yardstick for the bandwidth, in bytes a second, and LimitOf what it is of: a link's rate, or a
+	// copy in memory that was measured beside it. A value above it is pointed out.
 	Limit   float64 `json:"limit,omitempty"`
 	LimitOf string  `json:"limit_of,omitempty"`
 	// Setting says what stood for what, if that is not what the cell says.

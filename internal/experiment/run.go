@@ -39,6 +39,10 @@ const (
 // ErrInterrupted: the user wants no more. What was measured is kept.
 var ErrInterrupted = errors.New("interrupted: what was measured is kept, and --resume goes on")
 
+// ErrBusy: what a tool gave is no value, as happens on a machine that has other things to do. Such a run
+// is repeated as one is that lost its processors.
+var ErrBusy = errors.New("this machine may be too busy to measure on")
+
 // A step is one cell in one round.
 type step struct {
 	experiment *Experiment
@@ -155,7 +159,7 @@ func headline(r *Record) string {
 	return Quantity(r.Values[t.Metric], t.Metric)
 }
 
-// measure runs a step, again if the machine was not given its processors.
+// measure runs a step, again if the machine was not given its processors or was too busy.
 func (r *Run) measure(ctx context.Context, s step) (Record, error) {
 	rec := Record{Experiment: s.experiment.Name, Cell: s.cell, Round: s.round}
 	for ; ; rec.Repeated++ {
@@ -168,6 +172,9 @@ func (r *Run) measure(ctx context.Context, s step) (Record, error) {
 			err = sound(s.cell, &m)
 		}
 		rec.Measurement = m
+		if errors.Is(err, ErrBusy) && rec.Repeated < mostRepeats {
+			continue
+		}
 		if err != nil {
 			rec.Failed, rec.Values = err.Error(), nil
 			return rec, nil
@@ -183,11 +190,11 @@ func (r *Run) measure(ctx context.Context, s step) (Record, error) {
 func sound(c Cell, m *Measurement) error {
 	t, _ := FindTool(c.Tool)
 	if v, ok := m.Values[t.Metric]; !ok || v <= 0 {
-		return fmt.Errorf("%s gave no %s: this machine may be too busy to measure on", c.Tool, t.Metric)
+		return fmt.Errorf("%s gave no %s: %w", c.Tool, t.Metric, ErrBusy)
 	}
 	for name, v := range m.Values {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return fmt.Errorf("%s gave %v as %s: this machine may be too busy to measure on", c.Tool, v, name)
+			return fmt.Errorf("%s gave %v as %s: %w", c.Tool, v, name, ErrBusy)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -183,6 +184,50 @@ func TestSteal(t *testing.T) {
 	}
 	if len(in.asked) != len(results.Records)+repeats || repeats == 0 {
 		t.Errorf("%d runs, %d records, %d repeats", len(in.asked), len(results.Records), repeats)
+	}
+}
+
+// A run that gave no value because the machine was busy is repeated; if it stays so, the record says it.
+func TestBusy(t *testing.T) {
+	dir := t.TempDir()
+	tries := make(map[Cell]int)
+	in := &fake{answer: func(n int, c Cell) (Measurement, error) {
+		tries[c]++
+		m, _ := good(n, c)
+		switch {
+		case c.Size == 1<<10: // for ever
+			return m, fmt.Errorf("no line: %w", ErrBusy)
+		case c.Size == 8<<10 && tries[c] == 1: // once
+			return m, fmt.Errorf("no line: %w", ErrBusy)
+		case c.Size == 64<<10 && tries[c] <= mostRepeats:
+			m.Values[Bandwidth] = 0
+		case c.Size == 1<<20:
+			return m, errors.New("no such program")
+		}
+		return m, nil
+	}}
+	r := newRun(t, dir, in)
+	for _, e := range r.Experiments {
+		e.Spec.Rounds = 1
+	}
+	if err := r.Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	results, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[Size]struct {
+		repeated int
+		failed   string
+	}{
+		1 << 10: {mostRepeats, "no line: this machine may be too busy to measure on"}, 8 << 10: {1, ""},
+		64 << 10: {mostRepeats, ""}, 1 << 20: {0, "no such program"},
+	}
+	for _, rec := range results.Records {
+		if w := want[rec.Cell.Size]; rec.Repeated != w.repeated || rec.Failed != w.failed || (rec.Values == nil) != (w.failed != "") || tries[rec.Cell] != w.repeated+1 {
+			t.Errorf("%v: %d tries, %d repeats, failed %q, values %v; want %+v", rec.Cell, tries[rec.Cell], rec.Repeated, rec.Failed, rec.Values, w)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ type Point struct {
 	// CPU is processor time in seconds per GiB, and per million messages for latency tools, by
 	// role. Busy is how many processors were busy, by role.
 	CPU, Busy map[string]float64
-	Limit     float64 // of the path, in bytes a second; 0: unknown
+	Limit     float64 // a yardstick, in bytes a second; 0: there is none
 	LimitOf   string
 	Slowest   float64 // the slowest pair's share of the fastest's; 0: there is one pair
 	StoodFor  string  // what the setting was, if not what its name says

@@ -121,7 +121,7 @@ func svg(f Figure) string {
 	return b.String()
 }
 
-// limit is what the path of a figure can carry at most, if that is one for all.
+// limit is the yardstick of a figure, if that is one for all.
 func (f *Figure) limit() (limit float64, of string) {
 	if f.Metric != experiment.Bandwidth {
 		return 0, ""

@@ -115,6 +115,25 @@ func TestSentences(t *testing.T) {
 	}
 }
 
+// A bandwidth above its yardstick is pointed out, and which one that is; it is not called wrong.
+func TestYardstick(t *testing.T) {
+	for _, test := range []struct {
+		value float64
+		rate  string
+		want  string
+	}{
+		{9e9, "", "None of 1 bandwidths is above its yardstick"},
+		{11e9, "", "Above a copy in memory measured beside it: "},
+		{11e9, "1gbit", "Above what the link's rate allows: "},
+	} {
+		p := Point{Cell: experiment.Cell{Rate: test.rate}, Summary: experiment.Summary{Median: test.value}, Limit: 10e9}
+		text := strings.Join(asides(&experiment.Results{}, []Figure{{Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{p}}}}}), "\n")
+		if !strings.HasPrefix(text, test.want) || strings.Contains(text, "wrong") {
+			t.Errorf("%v: %q, want %q", test.value, text, test.want)
+		}
+	}
+}
+
 // The page is whole, needs nothing from anywhere, and what comes from files cannot become a script.
 func TestHTML(t *testing.T) {
 	r := results(1)

@@ -153,7 +153,8 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	return out
 }
 
-// overLimit is how much more than its path's limit a value may be, for what its measuring may be off.
+// overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be
+// off.
 const overLimit = 1.02
 
 // asides are what daemons take at rest, what stood for what, and sums against limits.
@@ -174,7 +175,7 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 	if idle >= 0 {
 		out = append(out, fmt.Sprintf("Before the first run, the daemons of a setting took %.2g %% of a processor at most.", 100*idle))
 	}
-	var over, odds []string
+	var copied, linked, odds []string // above a copy in memory, above a link
 	limits := 0
 	for _, f := range figures {
 		for _, l := range f.Lines {
@@ -182,7 +183,11 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 				if f.Metric == experiment.Bandwidth && p.Limit > 0 {
 					limits++
 					if p.Summary.Median > p.Limit*overLimit {
-						over = append(over, fmt.Sprintf("%s (%s of %s)", p.Cell, experiment.Quantity(p.Summary.Median, f.Metric), p.LimitOf))
+						over := &copied
+						if p.Cell.Rate != "" {
+							over = &linked
+						}
+						*over = append(*over, fmt.Sprintf("%s (%s, and %s)", p.Cell, experiment.Quantity(p.Summary.Median, f.Metric), experiment.Quantity(p.Limit, f.Metric)))
 					}
 				}
 				if p.Odd != "" {
@@ -191,11 +196,14 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 			}
 		}
 	}
-	switch {
-	case len(over) > 0:
-		out = append(out, "More than the path can carry, so these are wrong: "+strings.Join(over, "; ")+".")
-	case limits > 0:
-		out = append(out, fmt.Sprintf("None of %d bandwidths exceeds what its path can carry.", limits))
+	if len(copied) > 0 {
+		out = append(out, "Above a copy in memory measured beside it: "+strings.Join(copied, "; ")+".")
+	}
+	if len(linked) > 0 {
+		out = append(out, "Above what the link's rate allows: "+strings.Join(linked, "; ")+".")
+	}
+	if limits > 0 && len(copied)+len(linked) == 0 {
+		out = append(out, fmt.Sprintf("None of %d bandwidths is above its yardstick: the link, or a copy in memory measured beside it.", limits))
 	}
 	if len(odds) > 0 {
 		out = append(out, "Points that break the order of their neighbours: "+strings.Join(odds, "; ")+".")

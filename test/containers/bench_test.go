@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vrdma/internal/experiment"
+	"vrdma/test/harness"
 )
 
 // boxes is an experiment in containers.
@@ -22,9 +23,12 @@ spec:
   seconds: 1
 `
 
-// TestBench: bench run starts containers with NICs, measures in them, and leaves none. What cannot be done there
+// TestBench, in the long form: bench run starts containers with NICs, measures in them, and leaves none. What cannot be done there
 // says so.
 func TestBench(t *testing.T) {
+	if !harness.All() {
+		t.Skip("measuring wants a machine that does nothing else: the long form has it")
+	}
 	h := newHost(t, "bookworm")
 	root := fmt.Sprintf("/proc/%d/root", h.pid)
 	if err := os.WriteFile(root+"/tmp/boxes.yaml", []byte(boxes), 0o644); err != nil {
@@ -44,6 +48,8 @@ func TestBench(t *testing.T) {
 			if !strings.Contains(rec.Failed, "not measured in setting containers") {
 				t.Errorf("%v: %q", rec.Cell, rec.Failed)
 			}
+		case strings.Contains(rec.Failed, experiment.ErrBusy.Error()):
+			t.Logf("%v: %s", rec.Cell, rec.Failed)
 		case rec.Failed != "" || rec.Measurement.Setting != "containers of podman" || !strings.HasPrefix(rec.Proof, "the device's counters"):
 			t.Errorf("%v: %s, %s, %s", rec.Cell, rec.Failed, rec.Measurement.Setting, rec.Proof)
 		}
