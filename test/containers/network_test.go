@@ -91,7 +91,7 @@ func TestOwnNetwork(t *testing.T) {
 		t.Errorf("the container's address is no GID:\n%s", out)
 	}
 	// Nothing is left in the namespaces, nor of them.
-	if h.serves(t, "a") || h.serves(t, "b") {
+	if !harness.Poll(minute, func() bool { return !h.serves(t, "a") && !h.serves(t, "b") }) {
 		t.Error("RoCE's port is open, and nobody has the NIC")
 	}
 	if !harness.Poll(minute, func() bool { return h.descriptors(t) <= before }) {
