@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vrdma/internal/experiment"
+	"vrdma/test/harness"
 )
 
 // boxes is an experiment in containers.
@@ -25,6 +26,9 @@ spec:
 // TestBench: bench run starts containers with NICs, measures in them, and leaves none. What cannot be done there
 // says so.
 func TestBench(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
 	h := newHost(t, "bookworm")
 	root := fmt.Sprintf("/proc/%d/root", h.pid)
 	if err := os.WriteFile(root+"/tmp/boxes.yaml", []byte(boxes), 0o644); err != nil {
