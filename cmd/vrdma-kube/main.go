@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,10 +80,18 @@ func serve(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
+	resources := filepath.Join(f.kubelet, kubelet.ResourcesSocket)
 	node := &pods.Node{
 		Name: f.node, Place: place, Slots: f.slots, Daemon: pods.Control{Socket: place.Socket}, Lookup: lookup, Log: log,
 		Holders: func(ctx context.Context) (map[string]kubelet.Holder, error) {
-			return kubelet.Holders(ctx, filepath.Join(f.kubelet, kubelet.ResourcesSocket), pods.Resource)
+			return kubelet.Holders(ctx, resources, pods.Resource)
+		},
+		Since: func() time.Time { // the kubelet makes the socket when it starts
+			info, err := os.Stat(resources)
+			if err != nil {
+				return time.Now()
+			}
+			return info.ModTime()
 		},
 	}
 	if err := node.Open(f.cdi); err != nil {
@@ -106,6 +115,7 @@ func (f *flags) lookup() (func(context.Context, kubelet.Holder) (*pods.Pod, erro
 		if err != nil {
 			return nil, err
 		}
+		api.Node = f.node
 		return api.Pod, nil
 	}
 	api, err := pods.At(f.pods)
@@ -115,5 +125,6 @@ func (f *flags) lookup() (func(context.Context, kubelet.Holder) (*pods.Pod, erro
 	if f.fromKubelet {
 		return api.OnHost, nil
 	}
+	api.Node = f.node
 	return api.Pod, nil
 }

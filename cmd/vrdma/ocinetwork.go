@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"vrdma/internal/caller"
 	"vrdma/internal/container"
@@ -27,12 +29,15 @@ import (
 // A hook makes it, and not the daemon when a program first opens something, because the directory that is mounted says which NIC
 // a program has: there is one for each NIC, and the CDI file, which is written before, can name only one.
 //
-// Where poststop does not come, because the engine was killed or the host went down, the next make finds what is left.
+// Where poststop does not come, because the engine was killed, the next make finds what is left, if it can tell: processes have their
+// numbers as long as the host is up, and in one process namespace. What is left from before the host went down stays until somebody
+// deletes it: another host may have the same name, and share the store.
 
 // Labels of such a NIC: for which container it is, on which host, and where that is seen to be there.
 const (
 	labelContainer = "vrdma.io/container"
 	labelOnHost    = "vrdma.io/on-host"
+	labelBoot      = "vrdma.io/boot"    // BOOT.INODE, of the process namespace
 	labelProcess   = "vrdma.io/process" // PID.DEVICE.INODE, of its network namespace
 )
 
@@ -68,8 +73,14 @@ func makeFor(o *options, w io.Writer, network string) error {
 		return err
 	}
 	reply, err := control.Apply(place.Socket, []control.File{{Name: "container " + state.Name(), Text: text}}, false)
-	if err == nil && len(reply.Warnings) > 0 {
-		err = errors.New(strings.Join(reply.Warnings, "; "))
+	undo := func() error { return nil }
+	if err == nil {
+		if slices.Contains(reply.Results, control.Result{Key: key, Verb: "created"}) { // and not one that was there
+			undo = func() error { return deleteMade(place, key) }
+		}
+		if len(reply.Warnings) > 0 {
+			err = errors.Join(errors.New(strings.Join(reply.Warnings, "; ")), undo())
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
@@ -77,7 +88,7 @@ func makeFor(o *options, w io.Writer, network string) error {
 	device := key.Tenant + "." + key.Name
 	refused, err := bindTo(place, state, device)
 	if err = errors.Join(refused, err); err != nil {
-		return errors.Join(err, deleteMade(place, key))
+		return errors.Join(err, undo())
 	}
 	if err := lookAtRoot(place, w, state, bundle, device); err != nil {
 		fmt.Fprintf(w, "vrdma: NIC %s: %v\n", device, err) // the container starts all the same
@@ -95,10 +106,14 @@ func madeText(key tenant.Key, network string, state *container.State) (string, e
 	if err != nil {
 		return "", err
 	}
+	boot, err := bootLabel()
+	if err != nil {
+		return "", err
+	}
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "vrdma.io/v1", "kind": tenant.KindNIC,
 		"metadata": map[string]any{"name": key.Name, "tenant": key.Tenant, "labels": map[string]string{
-			labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelProcess: processLabel(state.Pid, space),
+			labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
 		}},
 		"spec": map[string]any{"network": network},
 	})
@@ -108,6 +123,23 @@ func madeText(key tenant.Key, network string, state *container.State) (string, e
 // processLabel says of which process a namespace is.
 func processLabel(pid int, space string) string {
 	return fmt.Sprintf("%d.%s", pid, strings.ReplaceAll(space, ":", "."))
+}
+
+// bootLabel says where the number of a process means the one that we mean.
+func bootLabel() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat("/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", errors.New("/proc/self/ns/pid has no inode")
+	}
+	return asLabel(fmt.Sprintf("%s.%d", strings.TrimSpace(string(boot)), st.Ino)), nil
 }
 
 // asLabel makes a value of a label: at most 63 letters, digits and a few others.
@@ -174,11 +206,11 @@ func deleteMade(place launch.Place, key tenant.Key) error {
 
 // collectMade deletes the NICs of a tenant's containers on this host that are gone, and of which nobody has said so.
 func collectMade(place launch.Place, of string) {
-	host, err := os.Hostname()
+	boot, err := bootLabel()
 	if err != nil {
 		return
 	}
-	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelOnHost: asLabel(host)}})
+	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelBoot: boot}})
 	if err != nil {
 		return // Apply will say why
 	}

@@ -20,8 +20,9 @@ import (
 
 func ociRuntimeCommand(o *options) *cobra.Command {
 	var runtime, hook string
+	var annotations bool
 	c := &cobra.Command{
-		Use:   "oci-runtime [--runtime PROGRAM] [-- ARGUMENT...]",
+		Use:   "oci-runtime [--runtime PROGRAM] [--annotations] [-- ARGUMENT...]",
 		Short: "an OCI runtime that gives containers NICs, for engines without CDI",
 		Long: `Is to an engine what runc is: it adds the NIC's mounts to a container that asks for one, and then
 is runc, or crun if there is no runc, or PROGRAM. For engines that know nothing of CDI, Docker
@@ -30,30 +31,32 @@ is runc, or crun if there is no runc, or PROGRAM. For engines that know nothing 
   {"runtimes": {"vrdma": {"path": "/usr/bin/vrdma", "runtimeArgs":
     ["--socket", "/var/lib/vrdma/vrdma.sock", "oci-runtime", "--"]}}}
 
-A container asks by the annotation vrdma.io/nic=TENANT.NAME, or by a device of that name, and
-not by a variable: an image could set it. Under the name vrdma-oci-runtime (a link) everything
-on the command line is the runtime's.`,
+A container asks by a device vrdma.io/nic=TENANT.NAME, and not by a variable: an image could set
+it. An annotation of that name counts only with --annotations: some engines, podman among them,
+give a container the annotations of its image, which would choose its NIC. Under the name
+vrdma-oci-runtime (a link) everything on the command line is the runtime's.`,
 		Example: "  docker run --runtime vrdma --device /dev/null:/vrdma.io/nic=red.web IMAGE ib_write_bw",
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := runOCI(o, runtime, hook, args)
+			err := runOCI(o, runtime, hook, annotations, args)
 			tellEngine(args, err)
 			return err
 		},
 	}
 	c.Flags().StringVar(&runtime, "runtime", "", "the OCI runtime that makes containers (default: runc, else crun)")
 	c.Flags().StringVar(&hook, "hook", "", "vrdma itself as a hook, none for none (default: this program)")
+	c.Flags().BoolVar(&annotations, "annotations", false, "a container may also ask by the annotation vrdma.io/nic: where no image can set it")
 	c.Flags().SetInterspersed(false)
 	return c
 }
 
 // runOCI is the runtime, after it has seen to the bundle of a container that is to be made.
-func runOCI(o *options, runtime, hook string, args []string) error {
+func runOCI(o *options, runtime, hook string, annotations bool, args []string) error {
 	path, err := ociRuntime(runtime)
 	if err != nil {
 		return err
 	}
 	if dir, makes := container.BundleOf(args); makes {
-		if err := giveNIC(o, hook, dir); err != nil {
+		if err := giveNIC(o, hook, annotations, dir); err != nil {
 			return err
 		}
 	}
@@ -76,12 +79,12 @@ func ociRuntime(name string) (string, error) {
 }
 
 // giveNIC gives the container of a bundle the NIC that it asks for.
-func giveNIC(o *options, hook, dir string) error {
+func giveNIC(o *options, hook string, annotations bool, dir string) error {
 	b, err := container.OpenBundle(dir)
 	if err != nil {
 		return err
 	}
-	nic, err := b.Wanted()
+	nic, err := b.Wanted(annotations)
 	if err != nil || nic == "" {
 		return err
 	}

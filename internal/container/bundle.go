@@ -98,20 +98,23 @@ func (b *Bundle) Program() string {
 	return process.Args[0]
 }
 
-// Wanted is the NIC that the container is to have, in the engine's words; "" is none. Who starts a container asks by an
-// annotation,
-//
-//	vrdma.io/nic: red.web
-//
-// or, with an engine that has no annotations (Docker 20.10), by a device of that name:
+// Wanted is the NIC that the container is to have, in the engine's words; "" is none. Who starts a container asks by a
+// device of that name:
 //
 //	--device /dev/null:/vrdma.io/nic=red.web
 //
-// An image can say neither. It can set variables, which is why we ask for none: it would choose its NIC.
-func (b *Bundle) Wanted() (string, error) {
+// and, if annotations count, by one:
+//
+//	vrdma.io/nic: red.web
+//
+// An image cannot name a device. It can set variables, and annotations with an engine that gives the container those of its
+// image, as podman does: it would choose its NIC.
+func (b *Bundle) Wanted(byAnnotation bool) (string, error) {
 	var annotations map[string]string
-	if err := b.get("annotations", &annotations); err != nil {
-		return "", err
+	if byAnnotation {
+		if err := b.get("annotations", &annotations); err != nil {
+			return "", err
+		}
 	}
 	devices, _, err := b.devices()
 	if err != nil {

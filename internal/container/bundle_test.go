@@ -31,7 +31,7 @@ const (
 )
 
 func TestWanted(t *testing.T) {
-	for _, c := range []struct{ config, want, problem string }{
+	for _, c := range []struct{ config, want, problem string }{ // where annotations count
 		{dockers, "red.web", ""},
 		{`{}`, "", ""},
 		{`{"annotations": {"vrdma.io/nic": "default"}}`, "default", ""},
@@ -42,9 +42,18 @@ func TestWanted(t *testing.T) {
 		{`{"linux": {"devices": 7}}`, "", "the devices"},
 		{`{"annotations": []}`, "", "annotations"},
 	} {
-		got, err := bundle(t, c.config).Wanted()
+		got, err := bundle(t, c.config).Wanted(true)
 		if got != c.want || (err != nil) != (c.problem != "") || err != nil && !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%s: %q, %v; want %q, %q", c.config, got, err, c.want, c.problem)
+		}
+	}
+	for config, want := range map[string]string{ // an image's annotations may be the container's
+		dockers: "red.web",
+		`{"annotations": {"vrdma.io/nic": "red.db"}}`:                                                            "",
+		`{"annotations": {"vrdma.io/nic": "red.db"}, "linux": {"devices": [{"path": "/vrdma.io/nic=red.web"}]}}`: "red.web",
+	} {
+		if got, err := bundle(t, config).Wanted(false); got != want || err != nil {
+			t.Errorf("%s, without annotations: %q, %v; want %q", config, got, err, want)
 		}
 	}
 }
@@ -89,7 +98,7 @@ func TestGive(t *testing.T) {
 	if again.Program() != "ib_write_bw" {
 		t.Errorf("program: %s", again.Program())
 	}
-	if nic, err := again.Wanted(); nic != "" || err != nil {
+	if nic, err := again.Wanted(true); nic != "" || err != nil {
 		t.Errorf("it still asks for %q, %v", nic, err)
 	}
 }
@@ -132,8 +141,10 @@ func TestState(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", text, s, err, want)
 		}
 	}
-	if _, err := ReadState(strings.NewReader("7")); err == nil {
-		t.Error("a state that is none")
+	for _, text := range []string{"7", "{}", `{"id": "", "pid": 7}`} {
+		if _, err := ReadState(strings.NewReader(text)); err == nil {
+			t.Errorf("%s is a state", text)
+		}
 	}
 }
 
@@ -159,14 +170,14 @@ func FuzzBundle(f *testing.F) {
 			return
 		}
 		b := &Bundle{path: "config.json", whole: whole}
-		b.Wanted()
+		b.Wanted(true)
 		b.Root()
 		b.Program()
 		if b.Give(place(t, "/v/nic/vrdma.sock"), Hooks("/v", "/s", "a.b")) == nil {
 			if _, err := json.Marshal(b.whole); err != nil {
 				t.Error(err)
 			}
-			if nic, err := (&Bundle{whole: map[string]json.RawMessage{"linux": b.whole["linux"]}}).Wanted(); b.whole["linux"] != nil && (nic != "" || err != nil) {
+			if nic, err := (&Bundle{whole: map[string]json.RawMessage{"linux": b.whole["linux"]}}).Wanted(true); b.whole["linux"] != nil && (nic != "" || err != nil) {
 				t.Errorf("it still asks for %q, %v", nic, err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -23,7 +24,11 @@ const mostState = 1 << 20
 // ReadState reads it.
 func ReadState(r io.Reader) (*State, error) {
 	s := new(State)
-	if err := json.NewDecoder(io.LimitReader(r, mostState)).Decode(s); err != nil {
+	err := json.NewDecoder(io.LimitReader(r, mostState)).Decode(s)
+	if err == nil && s.ID == "" {
+		err = errors.New("it has no id")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the container's state, which an OCI runtime gives to its hooks on stdin: %w", err)
 	}
 	return s, nil

@@ -45,7 +45,7 @@ type Container struct {
 // Workloads are the containers and pods that have NICs.
 type Workloads interface {
 	Bind(b Binding) error
-	// Unbind undoes the bindings that match: the fields that are not empty have to be the same. It returns those.
+	// Unbind undoes the bindings that match, of one container or network namespace: the fields that are not empty have to be the same. It returns those.
 	Unbind(b Binding) []Binding
 	Bindings() []Binding
 	// Name says what people call a workload.
@@ -101,6 +101,9 @@ func (t *conversation) workloads(req *Request) error {
 			return err
 		}
 	case OpUnbind:
+		if slices.ContainsFunc(req.Bindings, func(b Binding) bool { return b.Container == "" && b.Cookie == 0 }) {
+			return errors.New("unbind wants a container, or the cookie of a network namespace: it would undo the bindings of all")
+		}
 		for _, b := range req.Bindings {
 			for _, gone := range w.Unbind(b) {
 				t.p.Record(Event{Verb: EventUnbound, Object: gone.NIC, Reason: "from " + gone.Title(), By: t.by})

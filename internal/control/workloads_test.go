@@ -83,6 +83,7 @@ func TestWorkloads(t *testing.T) {
 		t.Errorf("another container: %v", err)
 	}
 	for what, err := range map[string]error{
+		"unbind of all": Unbind(op, Binding{}), "unbind of all of a network": Unbind(op, Binding{Cookie: 7}, Binding{Network: "net"}),
 		"no cookie": Bind(op, Binding{NIC: a.NIC}), "no such NIC": Bind(op, Binding{NIC: nicKey("red", "none"), Cookie: 1}),
 		"a long name": Bind(op, Binding{NIC: a.NIC, Cookie: 7, Name: strings.Repeat("x", mostText+1)}), "nothing to tell": Tell(op, Container{ID: strings.Repeat("x", mostText+1)}),
 	} {

@@ -55,6 +55,9 @@ func (s *Server) Bind(n *vnic.NIC, b Binding) error {
 	}
 	b.Since = time.Now()
 	b.inode, _ = caller.NamespaceAt(b.Path)
+	if at, err := caller.CookieAt(b.Path); err == nil && at != b.Cookie {
+		b.inode = "" // somebody else's by now: it says nothing of the workload
+	}
 	wait := cmp.Or(s.cfg.handover, handover)
 	for end := time.Now().Add(wait); ; time.Sleep(wait / 300) {
 		holder, err := d.bind(&b)
@@ -93,7 +96,7 @@ func (d *door) bind(b *Binding) (holder string, err error) {
 }
 
 // Unbind undoes Bind for the bindings of which gone says so, and returns how many they were. Programs that use the NIC go
-// on, unless the last binding of their namespace is one that ends them.
+// on, unless one of the last bindings of their namespace ends them.
 func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
@@ -108,12 +111,14 @@ func (s *Server) Unbind(gone func(n *vnic.NIC, b *Binding) bool) (count int) {
 
 // unbind takes bindings away. mu is held.
 func (d *door) unbind(gone func(*Binding) bool) (count int) {
-	var last *Binding
+	var last *Binding // of those that end programs, if there is one
 	d.bound = slices.DeleteFunc(d.bound, func(b *Binding) bool {
 		if !gone(b) {
 			return false
 		}
-		last = b
+		if last == nil || b.Ends {
+			last = b
+		}
 		count++
 		return true
 	})

@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -92,17 +93,27 @@ func TestContainerForgotten(t *testing.T) {
 	s, enter, _ := aDoor(t, 100*time.Millisecond)
 	n := s.doors[1].NIC
 	link := t.TempDir() + "/ns"
-	if err := os.Symlink("/proc/self/ns/net", link); err != nil {
-		t.Fatal(err)
-	}
-	const far = 1 << 40 // nobody's
+	var far uint64
+	elsewhere(t, func() {
+		cookie, path := here(t)
+		f, err := os.Open(path)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { f.Close() })
+		far = cookie
+		if err := os.Symlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), link); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := s.Bind(n, Binding{Cookie: far, Path: link, Name: "far", Note: "far", Ends: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "it is bound to far") {
 		t.Errorf("a NIC that is bound elsewhere: %v", err)
 	}
-	if err := s.Bind(n, Binding{Cookie: far + 1, Name: "farther"}); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "NIC red/blue is bound to far, for ") {
+	if err := s.Bind(n, Binding{Cookie: 1 << 40, Name: "farther"}); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "NIC red/blue is bound to far, for ") {
 		t.Errorf("bound twice: %v", err)
 	}
 	if err := os.Remove(link); err != nil {
@@ -110,6 +121,43 @@ func TestContainerForgotten(t *testing.T) {
 	}
 	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Errorf("after the container has gone: %v", err)
+	}
+}
+
+// A path that leads to another namespace than the binding's says nothing of the workload: it may have another process's number.
+func TestBindPathElsewhere(t *testing.T) {
+	s, _, _ := aDoor(t, 100*time.Millisecond)
+	n := s.doors[1].NIC
+	const far = 1 << 40 // nobody's
+	if err := s.Bind(n, Binding{Cookie: far, Path: "/proc/self/ns/net", Name: "far", Note: "far"}); err != nil {
+		t.Fatal(err)
+	}
+	s.Bindings(func(b *Binding) {
+		if b.inode != "" {
+			t.Errorf("it lasts as long as %s", b.inode)
+		}
+	})
+	if err := s.Bind(n, Binding{Cookie: ownCookie(t), Path: "/proc/self/ns/net", Name: "here", Note: "here"}); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("bound twice: %v", err)
+	}
+}
+
+// Of bindings that go at once, one that ends programs does.
+func TestEndsAmongOthers(t *testing.T) {
+	for _, ends := range []int{0, 1} {
+		s, enter, _ := aDoor(t, 100*time.Millisecond)
+		n := s.doors[1].NIC
+		for i := range 2 {
+			if err := s.Bind(n, Binding{Cookie: ownCookie(t), Name: "web", Note: i, Ends: i == ends}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := s.Unbind(func(*vnic.NIC, *Binding) bool { return true }); n != 2 {
+			t.Errorf("%d bindings are gone, want 2", n)
+		}
+		if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("binding %d ends programs, and what is left over has the NIC: %v", ends, err)
+		}
 	}
 }
 

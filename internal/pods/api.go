@@ -23,6 +23,7 @@ import (
 type API struct {
 	URL    string // without a / at its end
 	Token  string // a file, because it is replaced now and then; "": none
+	Node   string // whose pods the API server is asked for; "": of any
 	Client *http.Client
 }
 
@@ -70,13 +71,16 @@ type metadata struct {
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
+	Spec struct {
+		NodeName string `json:"nodeName"`
+	} `json:"spec"`
 }
 
 func (m *metadata) pod() *Pod {
 	return &Pod{Namespace: m.Metadata.Namespace, Name: m.Metadata.Name, UID: m.Metadata.UID, Labels: m.Metadata.Labels, Annotations: m.Metadata.Annotations}
 }
 
-// Pod asks the API server.
+// Pod asks the API server. A pod on another host is not the one that is meant: it has the name of one that was here.
 func (a *API) Pod(ctx context.Context, h kubelet.Holder) (*Pod, error) {
 	var m metadata
 	if err := a.get(ctx, "/api/v1/namespaces/"+url.PathEscape(h.Namespace)+"/pods/"+url.PathEscape(h.Name), &m); err != nil {
@@ -84,6 +88,9 @@ func (a *API) Pod(ctx context.Context, h kubelet.Holder) (*Pod, error) {
 	}
 	if m.Metadata.Namespace != h.Namespace || m.Metadata.Name != h.Name {
 		return nil, fmt.Errorf("the API server answers with pod %s/%s", m.Metadata.Namespace, m.Metadata.Name)
+	}
+	if a.Node != "" && m.Spec.NodeName != a.Node {
+		return nil, ErrUnknown
 	}
 	return m.pod(), nil
 }

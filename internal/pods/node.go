@@ -34,11 +34,21 @@ type Node struct {
 	Lookup  func(context.Context, kubelet.Holder) (*Pod, error)      // ErrUnknown: not yet
 	Log     *slog.Logger
 	Every   time.Duration // how often it looks what has gone; ten seconds if zero
+	// Since is when the kubelet has come, as far as one can see; nil: long ago.
+	Since func() time.Time
 
 	// mu is held while slots or NICs change, so that no NIC is taken for one that a pod has left
 	// before the pod has got it.
 	mu sync.Mutex
+	// missing is in how many sweeps in a row a slot or, by its gate, a NIC was seen without a holder.
+	missing map[string]int
 }
+
+// A kubelet that has just started may not know its pods yet, and says that nobody has anything.
+const (
+	sweeps = 3               // in a row without a holder, before something goes
+	fresh  = 5 * time.Minute // how long a kubelet is not believed that there is no holder at all
+)
 
 // ErrUnknown means that nothing is known of a pod yet.
 var ErrUnknown = errors.New("the pod is not known yet")
@@ -222,7 +232,7 @@ func (n *Node) podOf(ctx context.Context, id string) (*Pod, error) {
 	}
 }
 
-// occupy links a slot to a directory.
+// occupy links a slot to a directory. mu is held.
 func (n *Node) occupy(id, gate string) error {
 	part := filepath.Join(n.Dir(), ".part")
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -231,6 +241,8 @@ func (n *Node) occupy(id, gate string) error {
 	if err := os.Symlink(gate, part); err != nil {
 		return err
 	}
+	delete(n.missing, id)
+	delete(n.missing, gate)
 	return os.Rename(part, n.link(id))
 }
 
@@ -267,15 +279,28 @@ func (n *Node) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	used := make(map[string]bool) // gates
+	links := make(map[string]string) // to gates, by slot
 	for _, e := range entries {
-		gate, err := os.Readlink(n.link(e.Name()))
-		if err != nil {
-			continue
+		if gate, err := os.Readlink(n.link(e.Name())); err == nil {
+			links[e.Name()] = gate
 		}
-		if _, held := holders[e.Name()]; held {
+	}
+	if len(holders) == 0 && len(links) > 0 && n.Since != nil && time.Since(n.Since()) < fresh {
+		return nil
+	}
+	before := n.missing
+	n.missing = make(map[string]int)
+	miss := func(what string) (gone bool) {
+		n.missing[what] = before[what] + 1
+		return n.missing[what] >= sweeps
+	}
+	held, used := make(map[string]bool), make(map[string]bool) // gates: of a holder, of a slot that is not free
+	for slot, gate := range links {
+		if _, ok := holders[slot]; ok {
+			held[gate], used[gate] = true, true
+		} else if !miss(slot) {
 			used[gate] = true
-		} else if err := os.Remove(n.link(e.Name())); err != nil {
+		} else if err := os.Remove(n.link(slot)); err != nil {
 			return err
 		}
 	}
@@ -286,7 +311,7 @@ func (n *Node) sweep(ctx context.Context) error {
 	var gone []tenant.Key
 	for _, nic := range made {
 		at, err := n.Place.NIC(nic.Tenant, nic.Name)
-		if err == nil && !used[at.Gate()] {
+		if err == nil && !held[at.Gate()] && miss(at.Gate()) && !used[at.Gate()] {
 			gone = append(gone, nic)
 		}
 	}

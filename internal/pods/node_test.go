@@ -147,20 +147,45 @@ func TestSlots(t *testing.T) {
 	// Another host's NIC stays, whoever is here.
 	other := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
 	c.made[other.Key()] = other
-	delete(c.holders, "1")
-	if err := n.sweep(t.Context()); err != nil {
-		t.Fatal(err)
+	sweep := func(times int) {
+		t.Helper()
+		for range times {
+			if err := n.sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if _, err := os.Lstat(n.link("1")); err == nil {
+	there := func(slot string) bool { _, err := os.Lstat(n.link(slot)); return err == nil }
+	delete(c.holders, "1")
+	sweep(sweeps - 1)
+	c.holders["1"] = shop // the kubelet knows it again
+	sweep(1)
+	delete(c.holders, "1")
+	sweep(sweeps - 1)
+	if !there("1") {
+		t.Error("a slot that had a holder a moment ago is free")
+	}
+	sweep(1)
+	if there("1") {
 		t.Error("a slot that nobody has still leads somewhere")
 	}
 	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v: the other container is there", got, want)
 	}
+	// A kubelet that has just started may know no pod yet.
+	since := time.Now()
+	n.Since = func() time.Time { return since }
 	delete(c.holders, "2")
-	if err := n.sweep(t.Context()); err != nil {
-		t.Fatal(err)
+	sweep(2 * sweeps)
+	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
+		t.Errorf("NICs %v, want %v: the kubelet has just started", got, want)
 	}
+	since = since.Add(-fresh)
+	sweep(sweeps - 1)
+	if got, want := c.names(), []string{"red/far", "red/shop-77"}; !slices.Equal(got, want) || !there("2") {
+		t.Errorf("NICs %v, want %v: not yet", got, want)
+	}
+	sweep(1)
 	if got, want := c.names(), []string{"red/far"}; !slices.Equal(got, want) {
 		t.Errorf("NICs %v, want %v", got, want)
 	}
@@ -244,6 +269,7 @@ func TestAPI(t *testing.T) {
 	}
 	var shop metadata
 	shop.Metadata.Name, shop.Metadata.Namespace, shop.Metadata.UID = "shop", "web", "77"
+	shop.Spec.NodeName = "node1"
 	shop.Metadata.Labels = map[string]string{"role": "db"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -276,6 +302,14 @@ func TestAPI(t *testing.T) {
 	a.Token = token
 	if p, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); err != nil || p.UID != "77" || p.Labels["role"] != "db" {
 		t.Errorf("%v, %v", p, err)
+	}
+	a.Node = "node2"
+	if _, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a pod on another host: %v", err)
+	}
+	a.Node = "node1"
+	if p, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "shop"}); err != nil || p.UID != "77" {
+		t.Errorf("a pod on this host: %v, %v", p, err)
 	}
 	if _, err := a.Pod(t.Context(), kubelet.Holder{Namespace: "web", Name: "other"}); !errors.Is(err, ErrUnknown) {
 		t.Errorf("a pod that is not there: %v", err)

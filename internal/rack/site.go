@@ -128,7 +128,10 @@ func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
 	if err != nil {
 		return fmt.Errorf("the addresses of the container are not known: %w", err)
 	}
-	use := usable(all)
+	use, over := bounded(usable(all))
+	if over > 0 {
+		r.cfg.Log.Warn("a container has more addresses than a NIC: the last ones are left out", "nic", s.nic.Name, "used", len(use), "left out", over)
+	}
 	face := nic.Face{MTU: nic.LargestMTU}
 	mtu, counts := cmp.Or(t.mtu, math.MaxInt), [2]int{}
 	var outward []netip.Addr
@@ -227,6 +230,30 @@ func usable(all []routes.Interface) []routes.Interface {
 	}
 	order.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
 	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
+}
+
+// A NIC has at most so many of a container's addresses: each outward one has sockets, and the container chooses how many
+// there are.
+const (
+	mostOutward  = 16
+	mostLoopback = 8
+)
+
+// bounded are the first of each kind, and how many more there are.
+func bounded(all []routes.Interface) (use []routes.Interface, over int) {
+	outward, loopback := 0, 0
+	for _, i := range all {
+		count, most := &outward, mostOutward
+		if i.Addr.IsLoopback() {
+			count, most = &loopback, mostLoopback
+		}
+		if *count++; *count > most {
+			over++
+			continue
+		}
+		use = append(use, i)
+	}
+	return use, over
 }
 
 // detach undoes attach. It may be called again.

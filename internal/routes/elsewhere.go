@@ -104,7 +104,10 @@ type Interface struct {
 	MTU   int
 }
 
-// Addresses are those of the interfaces there that are up, and that can be used now.
+// mostCollected bounds how many interfaces, and how many addresses, are kept of those that somebody else's namespace has.
+const mostCollected = 1000
+
+// Addresses are those of the interfaces there that are up, and that can be used now: the first thousand.
 func (e *Elsewhere) Addresses() ([]Interface, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +116,7 @@ func (e *Elsewhere) Addresses() ([]Interface, error) {
 	}
 	links := make(map[int]Interface)
 	err := dump(e.netlink, unix.RTM_GETLINK, unix.SizeofIfInfomsg, func(m *syscall.NetlinkMessage) {
-		if binary.NativeEndian.Uint32(m.Data[8:])&unix.IFF_UP == 0 {
+		if binary.NativeEndian.Uint32(m.Data[8:])&unix.IFF_UP == 0 || len(links) >= mostCollected {
 			return
 		}
 		i := Interface{Index: int(binary.NativeEndian.Uint32(m.Data[4:])), MTU: 1500}
@@ -133,7 +136,7 @@ func (e *Elsewhere) Addresses() ([]Interface, error) {
 	var out []Interface
 	err = dump(e.netlink, unix.RTM_GETADDR, unix.SizeofIfAddrmsg, func(m *syscall.NetlinkMessage) {
 		i, up := links[int(binary.NativeEndian.Uint32(m.Data[4:]))]
-		if !up || m.Data[2]&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+		if !up || len(out) >= mostCollected || m.Data[2]&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			return
 		}
 		// IFA_LOCAL is ours where IFA_ADDRESS is the other end of a point-to-point interface.

@@ -54,6 +54,9 @@ func TestPolicyChanges(t *testing.T) {
 
 // A container that is paused keeps its NIC and nobody waits for it; one that was killed for want of memory, or started again, does no harm.
 func TestEnds(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
 	group := controlGroup(t)
 	h := newHost(t, "bookworm")
 	h.serve(t)
@@ -94,7 +97,10 @@ func TestEnds(t *testing.T) {
 
 // Many containers at once, each with a NIC and the network of its own.
 func TestMany(t *testing.T) {
-	pairs := harness.Pick(3, 25)
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	const pairs = 25
 	h := newHost(t, "bookworm")
 	h.serve(t)
 	text := ownNetwork

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vrdma/test/harness"
 )
 
@@ -50,9 +52,34 @@ func controlGroup(t *testing.T) string {
 	return name
 }
 
-// removeGroups removes a control group and those in it, when their last process has ended.
-func removeGroups(t *testing.T, top string) {
-	var all []string
+// buryGroups thaws and removes the control groups of tests that were killed: what is frozen does not even die.
+func buryGroups() {
+	for _, at := range hierarchies() {
+		left, _ := filepath.Glob(at + "/vrdma-test-*-*") // the pattern is fine
+		for _, top := range left {
+			var pid int
+			if n, _ := fmt.Sscanf(filepath.Base(top), "vrdma-test-%d-", &pid); n != 1 || unix.Kill(pid, 0) != unix.ESRCH {
+				continue
+			}
+			all := groupsIn(top)
+			for _, path := range all {
+				// One of the two is there, in a hierarchy that freezes.
+				for file, thaw := range map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"} {
+					if f, err := os.OpenFile(filepath.Join(path, file), os.O_WRONLY, 0); err == nil {
+						f.WriteString(thaw)
+						f.Close()
+					}
+				}
+			}
+			for _, path := range all {
+				harness.Poll(time.Second, func() bool { err := os.Remove(path); return err == nil || os.IsNotExist(err) })
+			}
+		}
+	}
+}
+
+// groupsIn are a control group and those in it, the innermost first.
+func groupsIn(top string) (all []string) {
 	filepath.WalkDir(top, func(path string, e os.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
 			all = append(all, path)
@@ -60,7 +87,12 @@ func removeGroups(t *testing.T, top string) {
 		return nil
 	})
 	slices.Reverse(all)
-	for _, path := range all {
+	return all
+}
+
+// removeGroups removes a control group and those in it, when their last process has ended.
+func removeGroups(t *testing.T, top string) {
+	for _, path := range groupsIn(top) {
 		var err error
 		if !harness.Poll(minute, func() bool { err = os.Remove(path); return err == nil || os.IsNotExist(err) }) {
 			t.Errorf("a control group is left: %v", err)

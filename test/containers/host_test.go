@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,6 +182,34 @@ func (h *host) apply(t *testing.T, text string) {
 	cmd := h.command(0, "vrdma", "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(text)
 	harness.Spawn(t, cmd).OK(t, minute)
+	// The daemon answers before it has written the files that name the devices.
+	if h.daemon == nil { // serve's keeps them in /run/cdi
+		return
+	}
+	var lacks string
+	for _, m := range declared.FindAllStringSubmatch(text, -1) {
+		device := fmt.Sprintf("%q", m[2]+"."+m[1])
+		if !harness.Poll(minute, func() bool { return strings.Contains(h.cdi(), device) }) {
+			lacks = device
+		}
+	}
+	if lacks != "" {
+		t.Fatalf("no CDI file has %s:\n%s", lacks, h.cdi())
+	}
+}
+
+// declared is a NIC in a file.
+var declared = regexp.MustCompile(`kind: NIC, metadata: \{name: ([a-z0-9-]+), tenant: ([a-z0-9-]+)[,}]`)
+
+// cdi is what the CDI files say.
+func (h *host) cdi() string {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/run/cdi/*.json", h.pid)) // the pattern is fine
+	var all strings.Builder
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // one may just have gone
+		all.Write(text)
+	}
+	return all.String()
 }
 
 // status is what the daemon says of everything.

@@ -23,4 +23,7 @@ import (
 
 const minute = time.Minute
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	buryGroups()
+	harness.Main(m)
+}

@@ -1,0 +1,42 @@
+package rack
+
+import (
+	"net/netip"
+	"testing"
+
+	"vrdma/internal/routes"
+)
+
+// A container chooses how many addresses it has, and not how many sockets we make for it.
+func TestBounded(t *testing.T) {
+	var all []routes.Interface
+	add := func(a string, count int) {
+		addr := netip.MustParseAddr(a)
+		for range count {
+			all = append(all, routes.Interface{Addr: addr})
+			addr = addr.Next()
+		}
+	}
+	add("127.0.0.1", 100)
+	add("fe80::1", 5)
+	add("fd00::1", 100)
+	add("10.0.0.1", 10)
+	use, over := bounded(usable(all))
+	var outward, loopback int
+	for _, i := range use {
+		if i.Addr.IsLoopback() {
+			loopback++
+		} else {
+			outward++
+		}
+	}
+	if outward != mostOutward || loopback != mostLoopback || over != 210-mostOutward-mostLoopback {
+		t.Errorf("%d outward, %d of loopback, %d left out", outward, loopback, over)
+	}
+	if use[0].Addr != netip.MustParseAddr("10.0.0.1") || use[10].Addr != netip.MustParseAddr("fd00::1") {
+		t.Errorf("the order: %v", use)
+	}
+	if use, over := bounded(use); len(use) != mostOutward+mostLoopback || over != 0 {
+		t.Errorf("as many as there may be: %d, %d left out", len(use), over)
+	}
+}
