@@ -183,7 +183,7 @@ func (p *Port) honest(f *frame) bool {
 	case etherIPv4:
 		return p.has(f.src) || f.src == anyIPv4 && f.isDHCP()
 	case etherIPv6:
-		return p.has(f.src) || f.src == p.linkLocal || f.src.IsUnspecified() && f.proto == protoICMP6 || f.src.IsUnspecified() && f.proto == 0
+		return p.has(f.src) || f.src == p.linkLocal || f.src.IsUnspecified() && f.proto == protoICMP6
 	}
 	return false // nothing else is carried
 }
