@@ -15,7 +15,12 @@ func TestFrontEndErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer zero.Close()
-	small := memfd(t, 4096)
+	small, large := memfd(t, 4096), memfd(t, 3<<40)
+	status, err := os.Open("/proc/self/status") // of no memory's file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer status.Close()
 	region := func(v ...uint64) []byte { return append(u32(1, 0), u64(v...)...) }
 	for _, c := range []struct {
 		name, want string
@@ -41,7 +46,23 @@ func TestFrontEndErrors(t *testing.T) {
 		{"memory beyond its file", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 8192, 0, 0), false, int(small.Fd())) }},
 		{"memory at an offset beyond", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 1), false, int(small.Fd())) }},
 		{"memory that wraps", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(^uint64(0), 4096, 0, 0), false, int(small.Fd())) }},
-		{"memory of a device", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(zero.Fd())) }},
+		{"memory of a device", "tmpfs or hugetlbfs", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(zero.Fd())) }},
+		{"memory of another file system", "tmpfs or hugetlbfs", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(status.Fd())) }},
+		{"memory too large", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 1<<42, 0, 1), false, int(large.Fd())) }},
+		{"too much memory", "more than 4 TiB", func(f *frontEnd) {
+			body := append(append(u32(2, 0), u64(0, 3<<40, 0, 0)...), u64(3<<40, 3<<40, 3<<40, 0)...)
+			f.ask(setMemTable, 0, body, false, int(large.Fd()), int(large.Fd()))
+		}},
+		{"a ring that grows out of memory", "does not lie in guest memory", func(f *frontEnd) {
+			f.ask(setProtocolFeatures, 0, u64(offered), false)
+			f.table()
+			f.ask(setFeatures, 0, u64(RingEventIdx), false)
+			f.ask(setVringNum, 0, u32(0, 2), false)
+			const at = ramUser + ramSize - 0x1000
+			f.ask(setVringAddr, 0, append(u32(0, 0), u64(at, at+0x100, at+0x200, 0)...), false)
+			f.ask(setVringNum, 0, u32(0, 32768), false)
+			f.ask(setVringKick, 0, u64(0), false, number(event(t)))
+		}},
 		{"empty memory", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 0, 0, 0), false, int(small.Fd())) }},
 		{"memory that overlaps", "overlap", func(f *frontEnd) {
 			body := append(append(u32(2, 0), u64(0, 4096, 0, 0)...), u64(4095, 4096, 1<<20, 0)...)
@@ -52,7 +73,7 @@ func TestFrontEndErrors(t *testing.T) {
 		{"MTU", "host_mtu=1450", func(f *frontEnd) { f.ask(netSetMTU, 0, u64(1500), false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := connect(t, &Device{Rings: 2, Queues: 1, MTU: 1450})
+			f := connect(t, echo(Device{Rings: 2, Queues: 1, MTU: 1450}))
 			before := descriptorsOpen(t)
 			c.send(f)
 			if err := f.ended(); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -194,6 +194,9 @@ func (c *Conn) setVringNum(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("virtqueue %d is in use", r.Index)
 	}
 	r.num = int(n)
+	if r.memory != nil { // what was placed has another length
+		r.place(r.memory.hold())
+	}
 	return nil, nil
 }
 
