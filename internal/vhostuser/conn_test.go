@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,21 +169,13 @@ func TestShorterMemory(t *testing.T) {
 
 // A front end that makes its eventfds block holds up nobody but itself.
 func TestBlockingEvents(t *testing.T) {
-	f := connect(t, echo(Device{Rings: 1, Queues: 1}))
+	var held atomic.Int32
+	f := connect(t, echo(Device{Rings: 1, Queues: 1, Held: &held}))
 	f.start(1, 0)
 	r := f.rings[0]
-	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	for { // what was counted before does not fit beside it
-		var b [8]byte
-		unix.Read(number(r.call), b[:])
-		if _, err := unix.Write(number(r.call), full); err == nil {
-			break
-		}
-	}
-	for _, e := range []*os.File{r.call, r.kick} {
-		if err := unix.SetNonblock(number(e), false); err != nil {
-			t.Fatal(err)
-		}
+	fillEvent(t, r.call)
+	if err := unix.SetNonblock(number(r.kick), false); err != nil {
+		t.Fatal(err)
 	}
 	out, _ := f.alloc(1)
 	r.write(0, desc{out, 1, 0, 0})
@@ -196,4 +189,62 @@ func TestBlockingEvents(t *testing.T) {
 	}
 	f.conn.Close()
 	f.ended()
+	if n := held.Load(); n != 0 {
+		t.Errorf("%d goroutines are left", n)
+	}
+}
+
+// A ring whose kicks block is enabled all the same.
+func TestBlockingKick(t *testing.T) {
+	kicked, leave := make(chan struct{}, 100), make(chan struct{})
+	f := connect(t, &Device{Rings: 1, Queues: 1, Kicked: func(*Ring) {
+		kicked <- struct{}{}
+		<-leave
+	}})
+	f.t.Cleanup(func() { close(leave) })
+	f.start(1, 0)
+	<-kicked
+	// Nobody reads it now.
+	fillEvent(t, f.rings[0].kick)
+	for range 3 {
+		for on := range uint32(2) {
+			if got := f.ask(setVringEnable, flagNeed, u32(0, on), true); le.Uint64(got) != 0 {
+				t.Fatalf("%x", got)
+			}
+		}
+	}
+}
+
+// Whoever comes after front ends that hold up too much is refused.
+func TestHeldUp(t *testing.T) {
+	var held atomic.Int32
+	for n, want := range map[int32]bool{mostHeld: true, mostHeld + 1: false} {
+		held.Store(n)
+		_, other := socketPair(t)
+		ready := false
+		err := Serve(other, &Device{Rings: 1, Queues: 1, Held: &held}, func(c *Conn) {
+			ready = true
+			held.Store(0) // they end
+			c.Close()
+		})
+		if ready != want || err == nil != want {
+			t.Errorf("%d are held up: served %v, %v", n, ready, err)
+		}
+	}
+}
+
+// fillEvent makes an eventfd full, and blocking.
+func fillEvent(t *testing.T, e *os.File) {
+	t.Helper()
+	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for { // what was counted before does not fit beside it
+		var b [8]byte
+		unix.Read(number(e), b[:])
+		if _, err := unix.Write(number(e), full); err == nil {
+			break
+		}
+	}
+	if err := unix.SetNonblock(number(e), false); err != nil {
+		t.Fatal(err)
+	}
 }
