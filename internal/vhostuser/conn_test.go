@@ -248,3 +248,34 @@ func fillEvent(t *testing.T, e *os.File) {
 		t.Fatal(err)
 	}
 }
+
+// Memory is what lies on tmpfs or hugetlbfs.
+func TestIsRAM(t *testing.T) {
+	if !isRAM(number(memfd(t, 4096))) {
+		t.Error("a memfd is none")
+	}
+	if fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_HUGETLB); err == nil { // else the kernel has no huge pages
+		defer unix.Close(fd)
+		if !isRAM(fd) {
+			t.Error("a memfd of huge pages is none")
+		}
+	}
+	if f, err := os.CreateTemp("/dev/shm", "vhostuser"); err == nil {
+		defer os.Remove(f.Name())
+		defer f.Close()
+		var fs unix.Statfs_t
+		if err := unix.Fstatfs(number(f), &fs); err == nil && fs.Type == unix.TMPFS_MAGIC && !isRAM(number(f)) {
+			t.Error("a file on tmpfs is none")
+		}
+	}
+	for _, name := range []string{"/proc/self/status", "/dev/zero", "/proc/self", "/sys"} {
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if isRAM(fd) {
+			t.Errorf("%s is", name)
+		}
+	}
+}
