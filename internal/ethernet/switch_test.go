@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"vrdma/internal/ib"
@@ -467,4 +468,28 @@ func TestTaken(t *testing.T) {
 	if _, err := s.Plug(PortConfig{NIC: "red/x", Network: "red/net", Addrs: a.Addrs, MTU: 1500}); err == nil {
 		t.Error("two have one address")
 	}
+}
+
+// Who does not end holds up nobody who takes the port away.
+func TestDetach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		a := netip.MustParseAddr("10.1.0.1")
+		p, err := s.Plug(PortConfig{NIC: "red/a", Network: "red/net", MTU: 1500, MAC: overlay.MACOf(a), Addrs: []netip.Addr{a}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := false
+		done, ok := p.attach(&attachment{receiver: &catcher{}, close: func() { closed = true }})
+		if !ok {
+			t.Fatal("somebody is attached")
+		}
+		start := time.Now()
+		p.Unplug()
+		if !closed || time.Since(start) != detachTime {
+			t.Errorf("closed %v, after %v", closed, time.Since(start))
+		}
+		done()
+		s.Close()
+	})
 }
