@@ -1,6 +1,7 @@
 package ethernet
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"testing"
@@ -98,8 +99,15 @@ func FuzzSend(f *testing.F) {
 	h, large := segment(overlay.MACOf(netip.MustParseAddr("10.1.0.1")), overlay.MACOf(netip.MustParseAddr("10.1.0.2")), "10.1.0.1", "10.1.0.2", 3000, 1400)
 	var head [headerSize]byte
 	h.put(head[:])
-	f.Add(head[:], large)
+	f.Add(bytes.Clone(head[:]), large)
 	f.Add(make([]byte, headerSize), frameOf(everybody, overlay.MACOf(netip.MustParseAddr("10.1.0.1")), "fd00::1", "ff02::1", protoUDP, datagram(1, 2, nil)))
+	four, six := shortened(overlay.MACOf(netip.MustParseAddr("10.1.0.1")), overlay.MACOf(netip.MustParseAddr("10.1.0.2")))
+	h.segment = 1
+	h.put(head[:])
+	f.Add(bytes.Clone(head[:]), four)
+	h.gso = gsoTCP6
+	h.put(head[:])
+	f.Add(bytes.Clone(head[:]), six)
 	f.Fuzz(func(t *testing.T, head, b []byte) {
 		if len(head) < headerSize {
 			return

@@ -21,6 +21,13 @@ const (
 	protoUDP   = wire.ProtocolUDP
 	protoICMP6 = 58
 
+	// Headers of IPv6 that another follows.
+	protoHop         = 0
+	protoRouting     = 43
+	protoFragment    = 44
+	protoAH          = 51
+	protoDestination = 60
+
 	// headRoom is how much of a frame is copied before it is looked at: Ethernet, IP with options, TCP
 	// with options.
 	headRoom = 192
@@ -47,6 +54,7 @@ type frame struct {
 	sport    uint16 // of TCP and UDP
 	dport    uint16
 	payload  int // where TCP's or UDP's payload begins; 0: not known
+	fragment bool
 }
 
 // take makes f the frame in buffers, of which there may be any number. The first bytes are its head.
@@ -71,7 +79,7 @@ func (f *frame) take(buffers [][]byte) bool {
 func (f *frame) parse() bool {
 	h := f.head
 	f.to, f.from, f.ether = overlay.MAC(h), overlay.MAC(h[6:]), be.Uint16(h[12:])
-	f.src, f.dst, f.proto, f.l4, f.sport, f.dport, f.payload = netip.Addr{}, netip.Addr{}, 0, 0, 0, 0, 0
+	f.src, f.dst, f.proto, f.l4, f.sport, f.dport, f.payload, f.fragment = netip.Addr{}, netip.Addr{}, 0, 0, 0, 0, 0, false
 	switch f.ether {
 	case etherIPv4:
 		return f.parse4(h[etherSize:])
@@ -91,6 +99,7 @@ func (f *frame) parse4(b []byte) bool {
 		return false
 	}
 	f.src, f.dst, f.proto = netip.AddrFrom4(p.Src()), netip.AddrFrom4(p.Dst()), p.Protocol()
+	f.fragment = p.Fragment()&0x3fff != 0
 	if p.Fragment()&0x1fff != 0 {
 		return true // a later fragment has no ports
 	}
@@ -106,20 +115,50 @@ func (f *frame) parse6(b []byte) bool {
 	if f.src.Is4In6() || f.dst.Is4In6() {
 		return false // an address has one spelling
 	}
-	return f.parsePorts(etherSize + wire.IPv6Size)
+	at, end := etherSize+wire.IPv6Size, min(ipEnd(f.head), len(f.head))
+	for {
+		switch f.proto {
+		case protoHop, protoRouting, protoDestination, protoFragment, protoAH:
+		default:
+			return f.parsePorts(at)
+		}
+		if at+8 > end {
+			return false // the header that rules are about is not where we look
+		}
+		h := f.head[at:]
+		n := 8 // a fragment's has no length
+		switch f.proto {
+		case protoAH:
+			n = (int(h[1]) + 2) * 4
+		case protoFragment:
+			place := be.Uint16(h[2:])
+			if place&^7 != 0 {
+				f.fragment = true
+				return true // a later fragment has no ports, and its protocol is that
+			}
+			f.fragment = f.fragment || place&1 != 0
+		default:
+			n = (int(h[1]) + 1) * 8
+		}
+		f.proto, at = h[0], at+n
+		if at > end {
+			return false
+		}
+	}
 }
 
-// parsePorts reads the header after IP's, if it is one that we know.
+// parsePorts reads the header after IP's, if it is one that we know. What is padding behind the packet is none.
 func (f *frame) parsePorts(at int) bool {
 	f.l4 = at
-	b := f.head[min(at, len(f.head)):]
+	end := min(ipEnd(f.head), len(f.head))
+	b := f.head[min(at, end):end]
 	switch f.proto {
 	case protoTCP:
 		if len(b) < 20 {
 			return false
 		}
 		n := int(b[12]>>4) * 4
-		if n < 20 || at+n > len(f.head) {
+		if n < 20 || at+n > end {
 			return false
 		}
 		f.sport, f.dport, f.payload = be.Uint16(b), be.Uint16(b[2:]), at+n
@@ -128,6 +167,8 @@ func (f *frame) parsePorts(at int) bool {
 			return false
 		}
 		f.sport, f.dport, f.payload = be.Uint16(b), be.Uint16(b[2:]), at+wire.UDPSize
+	case protoICMP6:
+		return len(b) > 0 // its type
 	}
 	return true
 }

@@ -46,7 +46,7 @@ func (p *Port) Serve(socket *net.UnixConn, d *vhostuser.Device, ready func(*vhos
 	}
 	defer done()
 	d.Features, d.Rings, d.Queues, d.MTU = cardFeatures, 2*maxPairs, maxPairs, p.MTU
-	d.Kicked, d.Broken = g.kicked, g.broken
+	d.Kicked, d.Broken, d.Held = g.kicked, g.broken, &p.held
 	return vhostuser.Serve(socket, d, func(c *vhostuser.Conn) {
 		for i := range maxPairs {
 			g.outlets[i].ring, g.inlets[i].queue = c.Rings()[2*i], i

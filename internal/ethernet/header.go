@@ -61,6 +61,9 @@ func (f *frame) settle() bool {
 	default:
 		return false
 	}
+	if f.fragment || ipEnd(f.head) < f.payload {
+		return false
+	}
 	h.sumStart, h.headLen = uint16(f.l4), 0
 	switch h.gso &^ gsoECN {
 	case gsoNone:

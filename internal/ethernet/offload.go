@@ -93,7 +93,11 @@ const (
 // cut cuts a large segment as the kernel would.
 func (f *frame) cut(whole, scratch []byte, send func(b []byte)) {
 	size := int(f.virtio.segment)
-	data := whole[f.payload:min(ipEnd(whole), len(whole))]
+	end := min(ipEnd(whole), len(whole))
+	if end < f.payload {
+		return
+	}
+	data := whole[f.payload:end]
 	id, seq, flags := uint16(0), be.Uint32(whole[f.l4+4:]), whole[f.l4+13]
 	if f.ether == etherIPv4 {
 		id = be.Uint16(whole[etherSize+4:])

@@ -101,6 +101,7 @@ func TestSettle(t *testing.T) {
 	_, tcp := segment(a, b, "10.1.0.1", "10.1.0.2", 3000, 1000)
 	udp := frameOf(b, a, "10.1.0.1", "10.1.0.2", protoUDP, datagram(1, 2, nil))
 	icmp := frameOf(b, a, "10.1.0.1", "10.1.0.2", protoICMP, make([]byte, 8))
+	short4, short6 := shortened(a, b)
 	for _, c := range []struct {
 		name  string
 		h     header
@@ -117,14 +118,35 @@ func TestSettle(t *testing.T) {
 		{"TSO of UDP", header{flags: needsSum, gso: gsoTCP4, segment: 1000}, udp, false},
 		{"UFO", header{flags: needsSum, gso: 3, segment: 1000}, udp, false},
 		{"TSO", header{flags: needsSum, gso: gsoTCP4 | gsoECN, segment: 1000}, tcp, true},
+		{"IPv4 that ends before TCP", header{flags: needsSum, gso: gsoTCP4, segment: 1}, short4, false},
+		{"IPv6 that ends before TCP", header{flags: needsSum, gso: gsoTCP6, segment: 1}, short6, false},
 	} {
 		var f frame
 		f.virtio = c.h
-		if !f.take([][]byte{c.frame}) {
-			t.Fatal(c.name)
-		}
-		if got := f.settle(); got != c.want || f.virtio.flags&sumGood != 0 {
+		if got := f.take([][]byte{c.frame}) && f.settle(); got != c.want || got && f.virtio.flags&sumGood != 0 {
 			t.Errorf("%s: %v, %+v", c.name, got, f.virtio)
 		}
 	}
+	// Each of those who look at it refuses it.
+	for _, whole := range [][]byte{short4, short6} {
+		f := frame{ether: be.Uint16(whole[12:]), proto: protoTCP, l4: etherSize + wire.IPv4Size, virtio: header{flags: needsSum, gso: gsoTCP4, segment: 1}}
+		if f.ether == etherIPv6 {
+			f.l4, f.virtio.gso = etherSize+wire.IPv6Size, gsoTCP6
+		}
+		f.payload, f.size = f.l4+20, len(whole)
+		f.head = f.room[:copy(f.room[:], whole)]
+		if f.settle() {
+			t.Error("a packet that ends before its payload is settled")
+		}
+		f.cut(whole, make([]byte, maxFrame), func([]byte) { t.Error("a packet that ends before its payload is cut") })
+	}
+}
+
+// shortened are frames with a TCP header behind the end of the IP packet.
+func shortened(from, to overlay.MAC) (four, six []byte) {
+	_, four = segment(from, to, "10.1.0.1", "10.1.0.2", 100, 1)
+	be.PutUint16(four[etherSize+2:], wire.IPv4Size)
+	_, six = segment(from, to, "fd00::1", "fd00::2", 100, 1)
+	be.PutUint16(six[etherSize+4:], 0)
+	return four, six
 }

@@ -37,6 +37,8 @@ type Port struct {
 	asked  atomic.Int64            // when
 	limits [2]bucket               // what it sends, what it gets
 
+	held atomic.Int32 // see vhostuser.Device
+
 	mu     sync.Mutex // guards who is attached
 	behind atomic.Pointer[attachment]
 
@@ -118,14 +120,21 @@ func (p *Port) attach(a *attachment) (done func(), ok bool) {
 // Attached reports whether somebody is behind the port.
 func (p *Port) Attached() bool { return p.behind.Load() != nil }
 
-// Detach cuts off who is behind the port.
+// detachTime is how long Detach waits: longer than a front end can hold up what is its own.
+const detachTime = 20 * time.Second
+
+// Detach cuts off who is behind the port. It returns when that has gone, or goes on going.
 func (p *Port) Detach() {
 	p.mu.Lock()
 	a := p.behind.Load()
 	p.mu.Unlock()
 	if a != nil {
 		a.close()
-		<-a.ended
+		select {
+		case <-a.ended:
+		case <-time.After(detachTime):
+			p.log.Warn("who is behind a NIC does not end", "nic", p.NIC)
+		}
 	}
 }
 
@@ -183,7 +192,7 @@ func (p *Port) honest(f *frame) bool {
 	case etherIPv4:
 		return p.has(f.src) || f.src == anyIPv4 && f.isDHCP()
 	case etherIPv6:
-		return p.has(f.src) || f.src == p.linkLocal || f.src.IsUnspecified() && f.proto == protoICMP6 || f.src.IsUnspecified() && f.proto == 0
+		return p.has(f.src) || f.src == p.linkLocal || f.src.IsUnspecified() && f.proto == protoICMP6
 	}
 	return false // nothing else is carried
 }

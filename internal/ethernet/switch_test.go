@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"vrdma/internal/ib"
@@ -163,6 +164,71 @@ func TestForward(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// extended is IPv6 from fd00::1 to fd00::2, with headers between: each is its protocol and itself, whose first byte is
+// filled in.
+func extended(to, from overlay.MAC, proto uint8, payload []byte, headers ...[]byte) []byte {
+	first := proto
+	for i := len(headers) - 1; i >= 0; i-- {
+		h := bytes.Clone(headers[i][1:])
+		h[0], first = first, headers[i][0]
+		payload = append(h, payload...)
+	}
+	return frameOf(to, from, "fd00::1", "fd00::2", first, payload)
+}
+
+// Headers between IPv6's and the one that rules are about hide nothing.
+func TestExtensions(t *testing.T) {
+	s := New(Config{})
+	defer s.Close()
+	a, _ := plug(t, s, "red/net", "red/a", "10.1.0.1", "fd00::1")
+	b, atB := plug(t, s, "red/net", "red/b", "10.1.0.2", "fd00::2")
+	// A may connect to UDP port 53, and send what has no ports.
+	const dns = spaceUDP<<16 | 53
+	a.SetGuard(rules(func(_ netip.Addr, c ib.Contact) bool { return c.By == ib.Nobody || c.ID == dns }))
+	zero := make([]byte, 7)
+	ext := func(proto uint8, length byte, rest ...byte) []byte {
+		return slices.Concat([]byte{proto, 0, length}, rest)
+	}
+	hop, routing, options := ext(protoHop, 0, zero[:6]...), ext(protoRouting, 0, zero[:6]...), ext(protoDestination, 1, make([]byte, 14)...)
+	ah := ext(protoAH, 4, make([]byte, 22)...)
+	fragment := func(place uint16) []byte { return ext(protoFragment, 0, byte(place>>8), byte(place), 0, 0, 0, 1) }
+	good, bad := datagram(1000, 53, []byte("text")), datagram(1000, 54, []byte("text"))
+	advertisement, echo := []byte{routerAdvertisement, 0, 0, 0, 0, 0, 0, 0}, []byte{128, 0, 0, 0, 0, 0, 0, 0}
+	padded := extended(b.MAC, a.MAC, protoUDP, good, fragment(1))
+	be.PutUint16(padded[etherSize+4:], 8) // the datagram is padding
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  bool
+	}{
+		{"none", extended(b.MAC, a.MAC, protoUDP, good), true},
+		{"none, denied", extended(b.MAC, a.MAC, protoUDP, bad), false},
+		{"all", extended(b.MAC, a.MAC, protoUDP, good, hop, options, routing, ah), true},
+		{"all, denied", extended(b.MAC, a.MAC, protoUDP, bad, hop, options, routing, ah), false},
+		{"first fragment", extended(b.MAC, a.MAC, protoUDP, good, fragment(1)), true},
+		{"first fragment, denied", extended(b.MAC, a.MAC, protoUDP, bad, fragment(1)), false},
+		{"first fragment without ports", extended(b.MAC, a.MAC, protoUDP, good[:4], fragment(1)), false},
+		{"first fragment with ports in the padding", padded, false},
+		{"first fragment that ends in options", extended(b.MAC, a.MAC, protoUDP, nil, fragment(1), options[:9]), false},
+		{"later fragment", extended(b.MAC, a.MAC, protoUDP, bad, fragment(8)), true},
+		{"too many", extended(b.MAC, a.MAC, protoUDP, good, options, options, options, options, options, options, options, options, options, options), false},
+		{"cut off", extended(b.MAC, a.MAC, protoUDP, nil, ext(protoDestination, 9, zero[:6]...)), false},
+		{"advertisement", extended(b.MAC, a.MAC, protoICMP6, advertisement), false},
+		{"advertisement behind options", extended(b.MAC, a.MAC, protoICMP6, advertisement, options), false},
+		{"advertisement behind all", extended(b.MAC, a.MAC, protoICMP6, advertisement, hop, options, routing, ah), false},
+		{"advertisement in a fragment", extended(b.MAC, a.MAC, protoICMP6, advertisement, fragment(1)), false},
+		{"advertisement in a fragment, behind options", extended(b.MAC, a.MAC, protoICMP6, advertisement, fragment(1), options), false},
+		{"advertisement in the only fragment", extended(b.MAC, a.MAC, protoICMP6, advertisement, fragment(0)), false},
+		{"echo in a fragment", extended(b.MAC, a.MAC, protoICMP6, echo, fragment(1)), true},
+		{"echo in a later fragment", extended(b.MAC, a.MAC, protoICMP6, advertisement, fragment(8)), true},
+	} {
+		say(a, header{}, c.frame)
+		if got := len(atB.caught()) > 0; got != c.want {
+			t.Errorf("%s: passed %v, want %v", c.name, got, c.want)
+		}
 	}
 }
 
@@ -402,4 +468,28 @@ func TestTaken(t *testing.T) {
 	if _, err := s.Plug(PortConfig{NIC: "red/x", Network: "red/net", Addrs: a.Addrs, MTU: 1500}); err == nil {
 		t.Error("two have one address")
 	}
+}
+
+// Who does not end holds up nobody who takes the port away.
+func TestDetach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		a := netip.MustParseAddr("10.1.0.1")
+		p, err := s.Plug(PortConfig{NIC: "red/a", Network: "red/net", MTU: 1500, MAC: overlay.MACOf(a), Addrs: []netip.Addr{a}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := false
+		done, ok := p.attach(&attachment{receiver: &catcher{}, close: func() { closed = true }})
+		if !ok {
+			t.Fatal("somebody is attached")
+		}
+		start := time.Now()
+		p.Unplug()
+		if !closed || time.Since(start) != detachTime {
+			t.Errorf("closed %v, after %v", closed, time.Since(start))
+		}
+		done()
+		s.Close()
+	})
 }

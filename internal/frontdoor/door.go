@@ -50,6 +50,8 @@ type Door struct {
 	// Guest opens the NIC's end of a virtual machine, and says what that is started with; nil: the NIC has
 	// none.
 	Guest func() (protocol.GuestCard, error)
+	// Programs counts the programs that use the NIC, for those who cannot wait for an answer of Users; nil: nobody asks.
+	Programs *atomic.Int32
 	// Alone: one workload at a time uses the NIC, see workload.go.
 	Alone bool
 	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a

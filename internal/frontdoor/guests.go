@@ -100,8 +100,12 @@ func (d *door) leave(c *protocol.Conn) {
 func (d *door) left(c *protocol.Conn) (idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, ok := d.guests[c]; !ok {
+	g, ok := d.guests[c]
+	if !ok {
 		return false
+	}
+	if g.process && d.Programs != nil {
+		d.Programs.Add(-1)
 	}
 	delete(d.guests, c)
 	if d.closed && len(d.guests) == 0 {

@@ -76,6 +76,9 @@ func (d *door) take(c *protocol.Conn, workload uint64, container string) (holder
 	if d.attached != 0 && d.attached != workload && d.usedLocked(c) {
 		return "in use by a program that is ending"
 	}
+	if !g.process && d.Programs != nil {
+		d.Programs.Add(1)
+	}
 	g.process, g.workload, g.Container = true, workload, container
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -61,12 +62,21 @@ func aDoor(t *testing.T, handover time.Duration, change ...func(*Door)) (s *Serv
 // A door that is for one workload at a time refuses others by the name of who has it. Those who look are
 // not asked.
 func TestOneWorkload(t *testing.T) {
-	s, enter, refused := aDoor(t, 100*time.Millisecond)
+	var programs atomic.Int32
+	t.Cleanup(func() {
+		if n := programs.Load(); n != 0 {
+			t.Errorf("%d programs are counted when all have gone", n)
+		}
+	})
+	s, enter, refused := aDoor(t, 100*time.Millisecond, func(d *Door) { d.Programs = &programs })
 	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := enter(protocol.KindProcess); err != nil {
 		t.Fatalf("a second program of the same workload: %v", err)
+	}
+	if n := programs.Load(); n != 2 {
+		t.Errorf("%d programs are counted: want 2", n)
 	}
 	elsewhere(t, func() {
 		if _, err := enter(protocol.KindProcess); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "NIC red/blue is busy: it is in use by holder (pid ") {

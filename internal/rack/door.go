@@ -112,7 +112,7 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	return r.doors.OpenDoor(frontdoor.Door{
 		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
-		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true,
+		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true, Programs: &s.programs,
 	})
 }
 

@@ -47,7 +47,7 @@ func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
 	addrs := c.Addresses()
 	g.port, err = r.cfg.Switch.Plug(ethernet.PortConfig{
 		NIC: s.key.Path(), Network: s.made.network, MAC: overlay.MACOf(addrs[0]), Addrs: addrs, Subnets: n.Spec.Subnets, MTU: g.mtu,
-		InUse: func() bool { return len(r.doors.Users(s.nic)) > 0 },
+		InUse: func() bool { return s.programs.Load() > 0 }, // the loop asks
 	})
 	if err != nil {
 		return err

@@ -121,16 +121,17 @@ type Rack struct {
 
 // A slot is a declared NIC that is in the rack.
 type slot struct {
-	key     tenant.Key
-	nic     *vnic.NIC
-	place   launch.Place
-	account *account
-	made    made
-	site    *site // nil: its way to others is not a network namespace
-	open    openness
-	guard   *policy.Guard // nil: everything is allowed
-	guests  *guests       // nil: it is not in the switch
-	leaving bool          // its door is closed, and somebody still has it open
+	key      tenant.Key
+	nic      *vnic.NIC
+	place    launch.Place
+	account  *account
+	made     made
+	site     *site // nil: its way to others is not a network namespace
+	open     openness
+	guard    *policy.Guard // nil: everything is allowed
+	guests   *guests       // nil: it is not in the switch
+	programs atomic.Int32  // that have it open
+	leaving  bool          // its door is closed, and somebody still has it open
 }
 
 // made is what a NIC is made of and does not change while it is there.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +35,10 @@ type Device struct {
 	Announce func(mac [6]byte)
 	// Broken hears of a ring that was stopped because its driver broke the rules. The ring is held.
 	Broken func(*Ring, error)
+
+	// Held counts goroutines that front ends can hold up, of all connections with this device: one after another
+	// could leave some. While there are many the next is refused. nil: those of this connection only.
+	Held *atomic.Int32
 }
 
 // A Conn is the connection with one front end.
@@ -42,6 +47,7 @@ type Conn struct {
 	socket *net.UnixConn
 	wake   chan struct{} // somebody is to be called
 	ended  chan struct{}
+	held   *atomic.Int32
 
 	mu       sync.Mutex // guards what is below
 	memory   *Memory    // nil: there is none
@@ -55,14 +61,20 @@ type Conn struct {
 // something that cannot be. ready hears of the Conn before the first request. The socket is closed.
 func Serve(socket *net.UnixConn, d *Device, ready func(*Conn)) error {
 	defer socket.Close()
-	c := &Conn{device: d, socket: socket, rings: make([]*Ring, d.Rings), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	c := &Conn{device: d, socket: socket, rings: make([]*Ring, d.Rings), wake: make(chan struct{}, 1), ended: make(chan struct{}), held: d.Held}
+	if c.held == nil {
+		c.held = new(atomic.Int32)
+	}
+	if n := c.held.Load(); n > mostHeld {
+		return fmt.Errorf("front ends before this one hold up %d goroutines by their eventfds: they have to end first", n)
+	}
 	for i := range c.rings {
 		c.rings[i] = &Ring{Index: i, conn: c}
 	}
 	if ready != nil {
 		ready(c)
 	}
-	go c.caller()
+	c.spawn(c.caller)
 	defer c.end()
 	for {
 		m, err := c.receive()
@@ -197,8 +209,12 @@ func (c *Conn) answer(m *message) error {
 
 // end lets go of everything.
 func (c *Conn) end() {
+	var all sync.WaitGroup
 	for _, r := range c.rings {
-		r.stop()
+		all.Go(r.stop) // each may take a while
+	}
+	all.Wait()
+	for _, r := range c.rings {
 		r.mu.Lock()
 		r.place(nil)
 		r.mu.Unlock()
@@ -206,4 +222,5 @@ func (c *Conn) end() {
 	}
 	close(c.ended)
 	c.setMemory(nil)
+	c.atMost(0)
 }

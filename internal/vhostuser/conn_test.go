@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,12 @@ func TestFrontEndErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer zero.Close()
-	small := memfd(t, 4096)
+	small, large := memfd(t, 4096), memfd(t, 3<<40)
+	status, err := os.Open("/proc/self/status") // of no memory's file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer status.Close()
 	region := func(v ...uint64) []byte { return append(u32(1, 0), u64(v...)...) }
 	for _, c := range []struct {
 		name, want string
@@ -41,7 +47,23 @@ func TestFrontEndErrors(t *testing.T) {
 		{"memory beyond its file", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 8192, 0, 0), false, int(small.Fd())) }},
 		{"memory at an offset beyond", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 1), false, int(small.Fd())) }},
 		{"memory that wraps", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(^uint64(0), 4096, 0, 0), false, int(small.Fd())) }},
-		{"memory of a device", "in a file of", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(zero.Fd())) }},
+		{"memory of a device", "tmpfs or hugetlbfs", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(zero.Fd())) }},
+		{"memory of another file system", "tmpfs or hugetlbfs", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 4096, 0, 0), false, int(status.Fd())) }},
+		{"memory too large", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 1<<42, 0, 1), false, int(large.Fd())) }},
+		{"too much memory", "more than 4 TiB", func(f *frontEnd) {
+			body := append(append(u32(2, 0), u64(0, 3<<40, 0, 0)...), u64(3<<40, 3<<40, 3<<40, 0)...)
+			f.ask(setMemTable, 0, body, false, int(large.Fd()), int(large.Fd()))
+		}},
+		{"a ring that grows out of memory", "does not lie in guest memory", func(f *frontEnd) {
+			f.ask(setProtocolFeatures, 0, u64(offered), false)
+			f.table()
+			f.ask(setFeatures, 0, u64(RingEventIdx), false)
+			f.ask(setVringNum, 0, u32(0, 2), false)
+			const at = ramUser + ramSize - 0x1000
+			f.ask(setVringAddr, 0, append(u32(0, 0), u64(at, at+0x100, at+0x200, 0)...), false)
+			f.ask(setVringNum, 0, u32(0, 32768), false)
+			f.ask(setVringKick, 0, u64(0), false, number(event(t)))
+		}},
 		{"empty memory", "cannot be", func(f *frontEnd) { f.ask(setMemTable, 0, region(0, 0, 0, 0), false, int(small.Fd())) }},
 		{"memory that overlaps", "overlap", func(f *frontEnd) {
 			body := append(append(u32(2, 0), u64(0, 4096, 0, 0)...), u64(4095, 4096, 1<<20, 0)...)
@@ -52,7 +74,7 @@ func TestFrontEndErrors(t *testing.T) {
 		{"MTU", "host_mtu=1450", func(f *frontEnd) { f.ask(netSetMTU, 0, u64(1500), false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := connect(t, &Device{Rings: 2, Queues: 1, MTU: 1450})
+			f := connect(t, echo(Device{Rings: 2, Queues: 1, MTU: 1450}))
 			before := descriptorsOpen(t)
 			c.send(f)
 			if err := f.ended(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -147,21 +169,13 @@ func TestShorterMemory(t *testing.T) {
 
 // A front end that makes its eventfds block holds up nobody but itself.
 func TestBlockingEvents(t *testing.T) {
-	f := connect(t, echo(Device{Rings: 1, Queues: 1}))
+	var held atomic.Int32
+	f := connect(t, echo(Device{Rings: 1, Queues: 1, Held: &held}))
 	f.start(1, 0)
 	r := f.rings[0]
-	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	for { // what was counted before does not fit beside it
-		var b [8]byte
-		unix.Read(number(r.call), b[:])
-		if _, err := unix.Write(number(r.call), full); err == nil {
-			break
-		}
-	}
-	for _, e := range []*os.File{r.call, r.kick} {
-		if err := unix.SetNonblock(number(e), false); err != nil {
-			t.Fatal(err)
-		}
+	fillEvent(t, r.call)
+	if err := unix.SetNonblock(number(r.kick), false); err != nil {
+		t.Fatal(err)
 	}
 	out, _ := f.alloc(1)
 	r.write(0, desc{out, 1, 0, 0})
@@ -175,4 +189,93 @@ func TestBlockingEvents(t *testing.T) {
 	}
 	f.conn.Close()
 	f.ended()
+	if n := held.Load(); n != 0 {
+		t.Errorf("%d goroutines are left", n)
+	}
+}
+
+// A ring whose kicks block is enabled all the same.
+func TestBlockingKick(t *testing.T) {
+	kicked, leave := make(chan struct{}, 100), make(chan struct{})
+	f := connect(t, &Device{Rings: 1, Queues: 1, Kicked: func(*Ring) {
+		kicked <- struct{}{}
+		<-leave
+	}})
+	f.t.Cleanup(func() { close(leave) })
+	f.start(1, 0)
+	<-kicked
+	// Nobody reads it now.
+	fillEvent(t, f.rings[0].kick)
+	for range 3 {
+		for on := range uint32(2) {
+			if got := f.ask(setVringEnable, flagNeed, u32(0, on), true); le.Uint64(got) != 0 {
+				t.Fatalf("%x", got)
+			}
+		}
+	}
+}
+
+// Whoever comes after front ends that hold up too much is refused.
+func TestHeldUp(t *testing.T) {
+	var held atomic.Int32
+	for n, want := range map[int32]bool{mostHeld: true, mostHeld + 1: false} {
+		held.Store(n)
+		_, other := socketPair(t)
+		ready := false
+		err := Serve(other, &Device{Rings: 1, Queues: 1, Held: &held}, func(c *Conn) {
+			ready = true
+			held.Store(0) // they end
+			c.Close()
+		})
+		if ready != want || err == nil != want {
+			t.Errorf("%d are held up: served %v, %v", n, ready, err)
+		}
+	}
+}
+
+// fillEvent makes an eventfd full, and blocking.
+func fillEvent(t *testing.T, e *os.File) {
+	t.Helper()
+	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for { // what was counted before does not fit beside it
+		var b [8]byte
+		unix.Read(number(e), b[:])
+		if _, err := unix.Write(number(e), full); err == nil {
+			break
+		}
+	}
+	if err := unix.SetNonblock(number(e), false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Memory is what lies on tmpfs or hugetlbfs.
+func TestIsRAM(t *testing.T) {
+	if !isRAM(number(memfd(t, 4096))) {
+		t.Error("a memfd is none")
+	}
+	if fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_HUGETLB); err == nil { // else the kernel has no huge pages
+		defer unix.Close(fd)
+		if !isRAM(fd) {
+			t.Error("a memfd of huge pages is none")
+		}
+	}
+	if f, err := os.CreateTemp("/dev/shm", "vhostuser"); err == nil {
+		defer os.Remove(f.Name())
+		defer f.Close()
+		var fs unix.Statfs_t
+		if err := unix.Fstatfs(number(f), &fs); err == nil && fs.Type == unix.TMPFS_MAGIC && !isRAM(number(f)) {
+			t.Error("a file on tmpfs is none")
+		}
+	}
+	for _, name := range []string{"/proc/self/status", "/dev/zero", "/proc/self", "/sys"} {
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if isRAM(fd) {
+			t.Errorf("%s is", name)
+		}
+	}
 }

@@ -267,7 +267,10 @@ func (r *driverRing) wait() (head, n uint32) {
 	var b [8]byte
 	for load16(u, 2) == r.seen {
 		// With RingEventIdx the driver says after which chain it wants to hear.
-		le.PutUint16(r.f.ram[r.avail+4+2*ringNum:], r.seen)
+		store16(r.f.ram[r.avail:], 4+2*ringNum, r.seen) // a fence, too
+		if load16(u, 2) != r.seen {
+			break
+		}
 		if _, err := r.call.Read(b[:]); err != nil {
 			r.f.t.Fatalf("nothing comes back: %v", err)
 		}

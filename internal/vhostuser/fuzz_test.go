@@ -12,12 +12,32 @@ func FuzzRequests(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{5, 0, 0, 0, 9, 0, 0, 0, 40, 0, 0, 0}, make([]byte, 40)...))
 	f.Add([]byte{12, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
+	// A ring that becomes longer when it has been placed, at the end of memory.
+	var grows []byte
+	for _, m := range []struct {
+		request Request
+		body    []byte
+	}{
+		{setMemTable, append(u32(1, 0), u64(0, 1<<16, 0, 0)...)}, {setFeatures, u64(RingEventIdx)}, {setVringNum, u32(0, 2)},
+		{setVringAddr, append(u32(0, 0), u64(0xf000, 0xf100, 0xf200, 0)...)}, {setVringNum, u32(0, 32768)}, {setVringKick, u64(0)}, {setVringEnable, u32(0, 1)}, {sendRARP, u64(0)},
+	} {
+		grows = append(append(grows, u32(uint32(m.request), version, uint32(len(m.body)))...), m.body...)
+	}
+	f.Add(grows)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		socket, other := socketPair(t)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			Serve(other, &Device{Rings: 2, Queues: 1}, nil)
+			d := echo(Device{Rings: 2, Queues: 1})
+			Serve(other, d, func(c *Conn) {
+				// Kicks come some time, and with SEND_RARP at once.
+				d.Announce = func([6]byte) {
+					for _, r := range c.Rings() {
+						d.Kicked(r)
+					}
+				}
+			})
 		}()
 		ram, kick := memfd(t, 1<<16), event(t)
 		socket.SetDeadline(time.Now().Add(wait))

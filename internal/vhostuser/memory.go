@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -14,8 +15,9 @@ const regionSize = 32
 // maxSlots bounds how many regions there may be in all (ADD_MEM_REG).
 const maxSlots = 64
 
-// maxRAM bounds one region, and an offset in its file, so that no sum of two overflows.
-const maxRAM = 1 << 46
+// maxRAM bounds the end of a region in its file, and what all regions of a guest have mapped. Addresses of the
+// daemon are for many guests.
+const maxRAM = 1 << 42
 
 // A Region is a piece of the guest's RAM, which is mapped here. It is unmapped when nobody holds it.
 type Region struct {
@@ -29,10 +31,21 @@ type Region struct {
 // parseRegion reads a region of a message.
 func parseRegion(b []byte) (guest, size, user, offset uint64, err error) {
 	guest, size, user, offset = le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
-	if size == 0 || size > maxRAM || offset > maxRAM || guest+size < guest || user+size < user {
+	if size == 0 || size > maxRAM || offset > maxRAM || offset+size > maxRAM || guest+size < guest || user+size < user {
 		err = fmt.Errorf("a region of %#x bytes at %#x, offset %#x, cannot be", size, guest, offset)
 	}
 	return guest, size, user, offset, err
+}
+
+// isRAM reports whether a file is memory: one on tmpfs or hugetlbfs. Who reads one of another file system waits for
+// that, and it may be the front end's own (FUSE): the daemon would wait for ever. So it is not asked either: seals
+// are the kernel's business, and only those two have them.
+func isRAM(fd int) bool {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil {
+		return false
+	}
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.HUGETLBFS_MAGIC)
 }
 
 // newRegion maps a region; the descriptor is no longer needed then.
@@ -43,6 +56,9 @@ func newRegion(b []byte, fd int) (*Region, error) {
 	}
 	if fd < 0 {
 		return nil, fmt.Errorf("a region of guest memory came without its descriptor: start QEMU with memory that is shared (share=on)")
+	}
+	if !isRAM(fd) {
+		return nil, errors.New("guest memory is no regular file on tmpfs or hugetlbfs: use memory-backend-memfd, or a mem-path that is on one of those")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -98,7 +114,11 @@ type Memory struct {
 
 // newMemory takes regions that its caller holds, which are the Memory's from now on.
 func newMemory(regions []*Region) (*Memory, error) {
+	mapped := 0
 	for i, r := range regions {
+		if mapped += len(r.whole); mapped > maxRAM {
+			return nil, fmt.Errorf("a guest has more than %d TiB of memory", maxRAM>>40)
+		}
 		for _, o := range regions[:i] {
 			if r.overlaps(o) {
 				return nil, fmt.Errorf("two regions of guest memory overlap, at %#x and %#x", o.Guest, r.Guest)

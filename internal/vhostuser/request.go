@@ -194,6 +194,9 @@ func (c *Conn) setVringNum(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("virtqueue %d is in use", r.Index)
 	}
 	r.num = int(n)
+	if r.memory != nil { // what was placed has another length
+		r.place(r.memory.hold())
+	}
 	return nil, nil
 }
 
@@ -266,6 +269,12 @@ func (c *Conn) setVringCall(m *message) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if err := c.notHeldUp(); err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, err
+	}
 	r.setCall(f)
 	r.interrupt() // a back end before us may have been about to
 	return nil, nil
@@ -285,6 +294,10 @@ func (c *Conn) setVringKick(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.notHeldUp(); err != nil {
+		kick.Close()
+		return nil, err
+	}
 	c.mu.Lock()
 	negotiated := c.features&protocolFeatures != 0
 	c.mu.Unlock()
@@ -301,7 +314,8 @@ func (c *Conn) setVringKick(m *message) ([]byte, error) {
 	if !negotiated {
 		r.enabled = true
 	}
-	go r.listener.listen(r)
+	l := r.listener
+	c.spawn(func() { l.listen(r) })
 	return nil, nil
 }
 
@@ -314,13 +328,13 @@ func (c *Conn) setVringEnable(m *message) ([]byte, error) {
 	was := r.enabled
 	r.enabled = le.Uint32(m.body[4:]) != 0
 	wake := r.enabled && !was && r.started
-	l := r.listener
 	r.mu.Unlock()
 	if r.enabled {
 		r.interrupt() // as in setVringCall
 	}
 	if wake { // there may be something already, of which it was kicked before
-		l.kick.Write(one)
+		r.kicks.Store(true)
+		c.wakeCaller()
 	}
 	return nil, nil
 }
@@ -332,6 +346,6 @@ func (r *Ring) stop() {
 	r.started, r.listener = false, nil
 	r.mu.Unlock()
 	if l != nil {
-		l.end()
+		l.end(r.conn)
 	}
 }

@@ -39,6 +39,7 @@ type Ring struct {
 	conn  *Conn
 	call  atomic.Pointer[os.File] // eventfd; nil: the driver is not interrupted
 	calls atomic.Bool             // it is to be
+	kicks atomic.Bool             // the ring's own goroutine is to look
 
 	mu sync.Mutex // guards everything below
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"vrdma/internal/caller"
 	"vrdma/internal/vhostuser"
@@ -15,6 +16,7 @@ import (
 type card struct {
 	mu   sync.Mutex
 	conn *vhostuser.Conn // nil: QEMU is not there
+	held atomic.Int32    // see vhostuser.Device
 }
 
 // errNoCard is why there is no memory.
@@ -41,7 +43,7 @@ func (p *Port) serveCard(u *net.UnixConn, _ caller.Caller) {
 	defer p.keep(&p.net, nil)
 	k := &p.card
 	d := vhostuser.Device{
-		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {},
+		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &k.held,
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
 	}

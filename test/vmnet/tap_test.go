@@ -71,13 +71,15 @@ func TestTaps(t *testing.T) {
 	for _, space := range spaces {
 		space.IP(t, "link", "set", "eth0", "mtu", "1400")
 	}
-	server := harness.Spawn(t, in(spaces[1], "iperf3", "-s", "--forceflush"))
-	server.Printed(t, "listening", limit)
 	for _, to := range []string{"10.1.0.2", "fd00::2"} {
 		run("busybox", "ping", "-c", "2", "-W", "20", to)
 		run("busybox", "ping", "-c", "1", "-W", "20", "-s", "4000", to)
+		server := harness.Spawn(t, in(spaces[1], "iperf3", "-s", "-1", "--forceflush"))
+		server.Printed(t, "listening", limit)
 		run("iperf3", "-c", to, "-n", "50M")
-		server.Printed(t, "receiver", limit)
+		if !server.Ended(limit) {
+			t.Fatalf("the server does not end\n%s", server.Output())
+		}
 	}
 	if err := in(spaces[0], "busybox", "ping", "-c", "1", "-W", "1", "-I", "10.1.0.1", "10.1.0.3").Run(); err == nil {
 		t.Error("an address that nobody has answers")
