@@ -214,9 +214,7 @@ func TestClose(t *testing.T) {
 			}()
 			select {
 			case <-ended:
-				if name != "revoked" { // its connection ends first
-					t.Error("the agent is told of the end before the session has ended")
-				}
+				t.Error("somebody is told of the end before the session has ended")
 			case <-time.After(200 * time.Millisecond):
 			}
 			if ram.released.Load() != 0 {
@@ -288,11 +286,9 @@ func TestHeld(t *testing.T) {
 		t.Error("there is no end")
 	}
 	s.give(make([]event, mostHeld))
-	n := 0
-	for ; ; n++ {
-		if _, k := s.Withdraw(); k == 0 && len(s.back) == 0 {
-			break
-		}
+	n := len(s.back)
+	for range n {
+		s.Withdraw()
 	}
 	for range n {
 		if !s.Post([16]byte{}, 8) {
