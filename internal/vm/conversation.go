@@ -95,11 +95,11 @@ func conn(fd int) (*protocol.Conn, error) {
 	return protocol.NewConn(c.(*net.UnixConn)), nil
 }
 
-// leave has the session see its end, when it has read what it was sent. It may be called again.
+// leave has the session see its end, in both directions: some only write. It may be called again.
 func (c *conversation) leave() {
 	c.leaveOnce.Do(func() {
 		close(c.leaving)
-		c.far.CloseWrite()
+		c.far.Close()
 	})
 }
 
@@ -188,7 +188,6 @@ func (c *conversation) relay() {
 	}
 	c.leave()
 	<-c.over
-	c.far.Close()
 	c.mu.Lock()
 	c.ended = true
 	c.leavePin()
