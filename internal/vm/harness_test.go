@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
@@ -102,6 +103,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}},
 	})
 	nics := vnic.NewTable()
+	ledger := budget.New(budget.ThisMachine().Limits())
 	var s *frontdoor.Server
 	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
@@ -117,7 +119,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 	e.Start()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "vrdma.sock")
-	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
+	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +143,9 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 		}
 		<-served
 		e.Stop()
+		if n := ledger.Users(); n != 0 {
+			t.Errorf("%d users still pay for something: %+v", n, ledger.Lines())
+		}
 	})
 	return p, e
 }
