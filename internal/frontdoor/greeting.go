@@ -17,8 +17,10 @@ import (
 )
 
 // guarded has a conversation; an error that it returns is told to the client. A panic
-// anywhere in it ends the conversation, not the daemon.
+// anywhere in it ends the conversation, not the daemon; so does a fault in memory of a virtual machine
+// whose owner made it shorter.
 func (s *Server) guarded(c *protocol.Conn, who caller.Caller, converse func(*protocol.Conn, caller.Caller) error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic while serving a client; its connection is closed", "panic", p, "stack", string(debug.Stack()))

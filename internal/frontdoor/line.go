@@ -46,8 +46,11 @@ type Line interface {
 	Workload(who *caller.Caller) (number uint64, container string)
 	// Identify finds out where a process lives, and opens what there is of it.
 	Identify(who *caller.Caller) caller.Identity
-	// Close ends it: there are no more requests.
+	// Close ends it: there are no more requests. The session lives on until it has seen that.
 	Close() error
+	// Over says that nothing is left of the conversation: the daemon touches nothing any more that the
+	// two shared. A process sees that by the end of its socket.
+	Over()
 }
 
 // A Bell is a doorbell that is closed at the end.
@@ -127,6 +130,9 @@ func (l socketLine) Extents(in []protocol.Extent) ([]memory.Extent, func(), erro
 	}
 	return out, nil, nil
 }
+
+// Over implements Line.
+func (l socketLine) Over() {}
 
 // Vouched implements Line.
 func (l socketLine) Vouched() bool { return false }

@@ -254,15 +254,17 @@ func (s *Server) serve(u *net.UnixConn, at entrance) {
 		return
 	}
 	c := protocol.NewConn(u)
-	s.begin(c, &who, func() { s.guarded(c, who, at.converse) })
+	s.begin(c, &who, func() { s.guarded(c, who, at.converse) }, func() {})
 }
 
-// begin has a conversation in a goroutine of its own; who has entered, and leaves with it.
-func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse func()) {
+// begin has a conversation in a goroutine of its own; who has entered, and leaves with it. over is
+// called in any case, when nothing is left of it.
+func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse, over func()) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		c.UnixConn.Close()
+		over()
 		leave(who)
 		return
 	}
@@ -278,6 +280,7 @@ func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse func()) {
 			s.mu.Unlock()
 			u.Close()
 			c.Release()
+			over()
 			leave(who)
 		}()
 		converse()
@@ -286,7 +289,8 @@ func (s *Server) begin(c *protocol.Conn, who *caller.Caller, converse func()) {
 
 // Receive has a conversation with a client that is no process of this host, at the door of a NIC:
 // its messages come on c, and what else the two share is l's. who is said by whoever answers for it.
-// The conversation ends with c. An error says why there is none; c is closed then.
+// The conversation ends with c, and l is told when it is over. An error says why there is none; c is
+// closed then, and l is not told.
 func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Caller) error {
 	d := s.doorOf(n)
 	if d == nil {
@@ -294,7 +298,13 @@ func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Calle
 		return fmt.Errorf("there is no door to NIC %s", n.Name)
 	}
 	who.Account = d.account(&who)
-	if err := who.Account.Charge(connectionBill); err != nil {
+	err := who.Account.Charge(connectionBill)
+	if err == nil {
+		if err = who.Account.Charge(relayBill); err != nil {
+			who.Account.Refund(connectionBill)
+		}
+	}
+	if err != nil {
 		who.Account.Drop()
 		s.overdrawn(err)
 		c.Close()
@@ -302,6 +312,9 @@ func (s *Server) Receive(n *vnic.NIC, c *protocol.Conn, l Line, who caller.Calle
 	}
 	s.begin(c, &who, func() {
 		s.guarded(c, who, func(c *protocol.Conn, who caller.Caller) error { return d.talk(c, l, who) })
+	}, func() {
+		who.Account.Refund(relayBill)
+		l.Over()
 	})
 	return nil
 }

@@ -32,5 +32,17 @@ func (r *Region) addDirect(d Direct, e Extent) error {
 	return nil
 }
 
+// populateDirect makes the pages present. Whoever pinned them has them, unless it lies: then it is here
+// that they are made, and not on the loop, which would wait for that. EFAULT: they cannot be made. They
+// stay when the region is released, because they are not ours; until then they are charged as Memory.
+func (r *Region) populateDirect() error {
+	for _, p := range r.pieces {
+		if p.mem != nil && populate(pagesOf(p.mem)) != nil {
+			return errNotMemory
+		}
+	}
+	return nil
+}
+
 // OnRelease has f called when the region is released. f must not wait.
 func (r *Region) OnRelease(f func()) { r.released = f }

@@ -13,6 +13,11 @@ func pageSpan(mem []byte, base int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(mem)), -base)), n)
 }
 
+// pagesOf widens mem to whole pages: what is mapped is mapped in pages.
+func pagesOf(mem []byte) []byte {
+	return pageSpan(mem, int(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%pageSize))
+}
+
 // word is the 8-byte word that b holds, if b is 8 aligned bytes. Other processes
 // change it at any time; it is only reached atomically.
 func word(b []byte) *atomic.Uint64 {

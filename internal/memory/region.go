@@ -179,7 +179,7 @@ func (r *Region) last() *regionPiece {
 // out what an earlier region did already.
 func (r *Region) populate() error {
 	if _, ok := r.space.backing.(Direct); ok {
-		return nil // whoever pinned them has them
+		return r.populateDirect()
 	}
 	var holes uint64
 	for _, p := range r.pieces {

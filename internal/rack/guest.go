@@ -144,11 +144,11 @@ func (g *guests) allow() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.conn != nil && g.admit(g.conn) != nil { // it may have come by another socket: ServeCard
+		g.conn.Close()
+	}
 	if g.listener == nil {
 		return nil
-	}
-	if g.conn != nil && g.admit(g.conn) != nil {
-		g.conn.Close()
 	}
 	mode, _ := g.rack.modes(g.slot)
 	return os.Chmod(g.slot.place.Guest(), mode)

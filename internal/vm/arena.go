@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/memory"
 	"vrdma/internal/protocol"
+	"vrdma/internal/vhostuser"
 	"vrdma/internal/vmline"
 )
 
@@ -30,6 +33,7 @@ type arenaPages struct {
 	mem   []byte // arenaSize, of which there is memory up to ready
 	ready atomic.Uint64
 	ask   func(size uint64) ([]vmline.Run, error)
+	lost  func()        // told of pages that are not there any more; nil: nobody is
 	runs  *atomic.Int64 // of the machine
 
 	mu   sync.Mutex
@@ -52,8 +56,21 @@ func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, ask func(uint
 	return a, nil
 }
 
-// add maps runs at the end.
-func (a *arenaPages) add(runs []vmline.Run) error {
+// touch runs f, which touches the pages. QEMU may have made the file shorter that they are of, or has no
+// huge page for one: EFAULT then.
+func (a *arenaPages) touch(f func()) error {
+	at := vhostuser.Contain(f)
+	switch {
+	case at == 0:
+		return nil
+	case !memory.Within(at, a.mem):
+		panic(fmt.Sprintf("vm: fault at %#x, in no machine's memory", at))
+	}
+	return fmt.Errorf("the machine's memory has become shorter, or there are no more huge pages: %w", syscall.EFAULT)
+}
+
+// add maps runs at the end, all of them or none.
+func (a *arenaPages) add(runs []vmline.Run) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := int64(len(runs)); a.runs.Add(n) > mostRuns {
@@ -61,7 +78,14 @@ func (a *arenaPages) add(runs []vmline.Run) error {
 		return fmt.Errorf("the machine's memory is in too many pieces for queues: %d, and %d more", a.runs.Load(), n)
 	}
 	a.mine += int64(len(runs))
-	at := a.ready.Load()
+	begin := a.ready.Load()
+	at := begin
+	defer func() {
+		if err != nil && mapNothing(a.mem[begin:at]) == nil {
+			a.runs.Add(-int64(len(runs)))
+			a.mine -= int64(len(runs))
+		}
+	}()
 	for _, r := range runs {
 		from := a.ram.run(r)
 		if from == nil || r.Addr%pageSize != 0 || r.Size%pageSize != 0 || r.Size > arenaSize-at {
@@ -73,7 +97,9 @@ func (a *arenaPages) add(runs []vmline.Run) error {
 		at += r.Size
 	}
 	// A session begins with zeros. What the agent says is a new file need not be one.
-	clear(a.mem[a.ready.Load():at])
+	if err := a.touch(func() { clear(a.mem[begin:at]) }); err != nil {
+		return err
+	}
 	a.ready.Store(at)
 	return nil
 }
@@ -98,7 +124,11 @@ func (a *arenaPages) Grow(size uint64) error {
 }
 
 // Punch implements nic.Pages. The machine keeps its pages.
-func (a *arenaPages) Punch(offset, size uint64) { clear(a.mem[offset : offset+size]) }
+func (a *arenaPages) Punch(offset, size uint64) {
+	if a.touch(func() { clear(a.mem[offset : offset+size]) }) != nil && a.lost != nil {
+		a.lost()
+	}
+}
 
 // Close implements nic.Pages.
 func (a *arenaPages) Close() {

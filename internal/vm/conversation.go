@@ -24,15 +24,23 @@ import (
 // one end of a socket pair (near), as it would serve a process; we are at the other end (far).
 // Three goroutines: the machine's takes frames from the link, feed hands requests to the session one
 // by one, relay brings its replies to the agent. It is a frontdoor.Line.
+//
+//	leave: no more requests ─▶ the session sees the end of near ─▶ … ─▶ Over ─▶ Close to the agent
+//
+// Near may end long before the session does, so its end is not the news: while there is a session the
+// loop writes to the machine's pages, and with Close the agent lets go of them.
 type conversation struct {
 	*protocol.Conn // near
 	m              *machine
 	id             uint32
 	far            *protocol.Conn
 	in             chan request
-	ended          chan struct{} // closed with the session
+	leaving        chan struct{} // closed when nobody is to wait for the agent any more
+	leaveOnce      sync.Once
+	over           chan struct{} // closed when nothing is left of the session
 
 	mu        sync.Mutex
+	ended     bool // relay has: nobody takes requests and pins any more
 	process   bool // the greeting was that of a process
 	arena     []vmline.Run
 	bellPort  bool           // its program rings at the bell port
@@ -63,10 +71,15 @@ func newConversation(m *machine, id uint32) (*conversation, error) {
 	near, err1 := conn(fds[0])
 	far, err2 := conn(fds[1])
 	if err := errors.Join(err1, err2); err != nil {
+		for _, c := range []*protocol.Conn{near, far} {
+			if c != nil {
+				c.Close()
+			}
+		}
 		return nil, err
 	}
 	return &conversation{
-		Conn: near, m: m, id: id, far: far, in: make(chan request, mostRequests), ended: make(chan struct{}),
+		Conn: near, m: m, id: id, far: far, in: make(chan request, mostRequests), leaving: make(chan struct{}), over: make(chan struct{}),
 		sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), grown: make(chan []vmline.Run, 1),
 	}, nil
 }
@@ -82,6 +95,35 @@ func conn(fd int) (*protocol.Conn, error) {
 	return protocol.NewConn(c.(*net.UnixConn)), nil
 }
 
+// leave has the session see its end, in both directions: some only write. It may be called again.
+func (c *conversation) leave() {
+	c.leaveOnce.Do(func() {
+		close(c.leaving)
+		c.far.Close()
+	})
+}
+
+// Over implements frontdoor.Line.
+func (c *conversation) Over() { close(c.over) }
+
+// take takes a request of the program's.
+func (c *conversation) take(message []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := request{message: message, pin: c.coming}
+	c.coming = nil
+	if c.ended {
+		c.m.unpin(r.pin)
+		return
+	}
+	select {
+	case c.in <- r:
+	default:
+		c.leave() // it does not wait for answers
+		c.m.unpin(r.pin)
+	}
+}
+
 // feed hands requests to the session.
 func (c *conversation) feed() {
 	first := true
@@ -89,7 +131,7 @@ func (c *conversation) feed() {
 		var r request
 		select {
 		case r = <-c.in:
-		case <-c.ended:
+		case <-c.leaving:
 			return
 		}
 		if first {
@@ -99,11 +141,16 @@ func (c *conversation) feed() {
 		}
 		first = false
 		c.mu.Lock()
+		if c.ended {
+			c.m.unpin(r.pin)
+			c.mu.Unlock()
+			return
+		}
 		c.leavePin()
 		c.pin = r.pin
 		c.mu.Unlock()
 		if c.far.WriteMessage(r.message) != nil {
-			c.far.Close()
+			c.leave()
 			return
 		}
 	}
@@ -127,8 +174,8 @@ func (c *conversation) takesEvents(b []byte) bool {
 	return r.Parse(b) == nil && r.Op == protocol.OpCommand && uverbs.TakesEvents(r.Command)
 }
 
-// relay brings the session's messages to the agent. The end of the near side is that of the
-// session, and of everything that it had.
+// relay brings the session's messages to the agent, and tells it in the end that nothing is left of
+// the session.
 func (c *conversation) relay() {
 	buf := make([]byte, protocol.MaxMessage)
 	for {
@@ -139,18 +186,24 @@ func (c *conversation) relay() {
 		protocol.CloseFDs(fds) // there are none
 		c.reply(buf[:n])
 	}
-	close(c.ended)
-	c.far.Close()
+	c.leave()
+	<-c.over
 	c.mu.Lock()
+	c.ended = true
 	c.leavePin()
 	c.m.unpin(c.coming)
 	c.coming = nil
 	c.mu.Unlock()
-	c.m.close(c)
-	for len(c.in) > 0 { // nothing is added any more
-		r := <-c.in
-		c.m.unpin(r.pin)
+	for { // nothing is added any more
+		select {
+		case r := <-c.in:
+			c.m.unpin(r.pin)
+			continue
+		default:
+		}
+		break
 	}
+	c.m.close(c)
 }
 
 // reply sends a reply, or the answer to a greeting.
@@ -240,7 +293,14 @@ func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
 		bell.Close()
 		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
 	}
-	return nic.NewArenaIn(pages), bell, nil
+	pages.lost = func() { c.Close() }
+	var arena *nic.Arena
+	if err := pages.touch(func() { arena = nic.NewArenaIn(pages) }); err != nil {
+		pages.Close()
+		bell.Close()
+		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
+	}
+	return arena, bell, nil
 }
 
 // openBell is the descriptor that wakes the loop: the socket of the bell port, once more, so that
@@ -276,6 +336,10 @@ func (c *conversation) ring() {
 
 // grow asks the agent for more pages for queues.
 func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
+	select {
+	case <-c.grown: // nobody asked for that
+	default:
+	}
 	c.m.link.sendLater(vmline.Grow, c.id, vmline.Number(size))
 	select {
 	case runs := <-c.grown:
@@ -283,7 +347,7 @@ func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
 			return nil, syscall.ENOMEM
 		}
 		return runs, nil
-	case <-c.m.gone:
+	case <-c.leaving:
 		return nil, syscall.EIO
 	}
 }

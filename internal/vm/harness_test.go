@@ -6,12 +6,14 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/engine"
 	"vrdma/internal/frontdoor"
@@ -34,6 +36,7 @@ const (
 
 // testRAM is a machine's memory.
 type testRAM struct {
+	fd       int
 	mem      []byte
 	released *atomic.Int32
 }
@@ -44,7 +47,7 @@ func newTestRAM(t testing.TB) testRAM {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	t.Cleanup(func() { unix.Close(fd) })
 	if err := unix.Ftruncate(fd, ramSize); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +56,15 @@ func newTestRAM(t testing.TB) testRAM {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Munmap(mem) })
-	return testRAM{mem, new(atomic.Int32)}
+	return testRAM{fd, mem, new(atomic.Int32)}
+}
+
+// shrink takes all memory away, as QEMU could.
+func (r testRAM) shrink(t testing.TB) {
+	t.Helper()
+	if err := unix.Ftruncate(r.fd, 0); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (r testRAM) Slice(addr, n uint64) []byte {
@@ -80,11 +91,19 @@ func (r testRAM) awaitReleased(t testing.TB, n int32) {
 // testPort is a daemon with a port for a machine that has this memory.
 func testPort(t testing.TB, ram Memory) *Port {
 	t.Helper()
+	p, _ := testDaemon(t, ram)
+	return p
+}
+
+// testDaemon is testPort, with the daemon's loop.
+func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
+	t.Helper()
 	n := nic.New(nic.Config{
 		Name: "rxe0", NodeGUID: 0x0200_00ff_fe00_0001,
 		GIDs: []nic.GIDEntry{{GID: ib.GIDOf(netip.MustParseAddr("127.0.0.1")), NetDev: "lo"}},
 	})
 	nics := vnic.NewTable()
+	ledger := budget.New(budget.ThisMachine().Limits())
 	var s *frontdoor.Server
 	e, err := engine.New(engine.Options{Resolver: nics, Evict: func(d *nic.Session) { s.Evict(d) }})
 	if err != nil {
@@ -100,7 +119,7 @@ func testPort(t testing.TB, ram Memory) *Port {
 	e.Start()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "vrdma.sock")
-	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test"})
+	s, err = frontdoor.Listen(frontdoor.Config{Doors: []frontdoor.Door{{Socket: socket, NIC: v}}, Engine: e, Version: "test", Budget: ledger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +143,11 @@ func testPort(t testing.TB, ram Memory) *Port {
 		}
 		<-served
 		e.Stop()
+		if n := ledger.Users(); n != 0 {
+			t.Errorf("%d users still pay for something: %+v", n, ledger.Lines())
+		}
 	})
-	return p
+	return p, e
 }
 
 // A testAgent is an agent that does what a test says.
@@ -190,6 +212,33 @@ func (a *testAgent) await(k vmline.Kind, id uint32) vmline.Frame {
 		}
 		if f.Kind == vmline.Close && f.ID == id {
 			a.t.Fatalf("conversation %d ended, want a frame of kind %d", id, k)
+		}
+	}
+}
+
+// awaitClosed reads frames until all of these conversations have ended, in any order.
+func (a *testAgent) awaitClosed(ids ...uint32) {
+	a.t.Helper()
+	for len(ids) > 0 {
+		f, err := a.r.Next()
+		if err != nil {
+			a.t.Fatalf("conversations %v do not end: %v", ids, err)
+		}
+		if f.Kind == vmline.Close {
+			ids = slices.DeleteFunc(ids, func(id uint32) bool { return id == f.ID })
+		}
+	}
+}
+
+// awaitEnd reads frames until the connection ends.
+func (a *testAgent) awaitEnd(otherwise string) {
+	a.t.Helper()
+	for {
+		if _, err := a.r.Next(); err != nil {
+			if err, ok := err.(net.Error); ok && err.Timeout() {
+				a.t.Fatal(otherwise)
+			}
+			return
 		}
 	}
 }

@@ -23,7 +23,6 @@ type machine struct {
 	handles  atomic.Uint32
 	runs     atomic.Int64 // mappings for queues
 	pending  atomic.Int64 // runs of pins that no session has taken yet
-	gone     chan struct{}
 	tree     tree
 
 	mu     sync.Mutex
@@ -42,7 +41,7 @@ var workloads atomic.Uint64
 
 func newMachine(p *Port, l *link, name string, who caller.Caller, r *ram) *machine {
 	return &machine{
-		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r, gone: make(chan struct{}),
+		port: p, link: l, name: name, who: who, workload: 1<<63 | workloads.Add(1), ram: r,
 		conns: make(map[uint32]*conversation), empty: make(chan struct{}), tree: tree{dir: p.cfg.Tree},
 	}
 }
@@ -123,20 +122,11 @@ func (m *machine) take(f vmline.Frame) error {
 	}
 	switch f.Kind {
 	case vmline.Message:
-		c.mu.Lock()
-		r := request{message: append([]byte(nil), f.Body...), pin: c.coming}
-		c.coming = nil
-		c.mu.Unlock()
-		select {
-		case c.in <- r:
-		default:
-			c.far.Close() // it does not wait for answers
-			m.unpin(r.pin)
-		}
+		c.take(append([]byte(nil), f.Body...))
 	case vmline.Bell:
 		c.ring()
 	case vmline.Close:
-		c.far.Close()
+		c.leave()
 	case vmline.Arena, vmline.Pin, vmline.Grown:
 		number, runs, err := vmline.ParseRuns(f.Body)
 		if err != nil {
@@ -150,7 +140,7 @@ func (m *machine) take(f vmline.Frame) error {
 		}
 		select {
 		case c.returned <- list:
-		case <-c.ended:
+		case <-c.leaving:
 		}
 	default:
 		return fmt.Errorf("%w: kind %d from an agent", vmline.ErrMalformed, f.Kind)
@@ -206,6 +196,10 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 		}
 		c.growing = nil
 	case vmline.Pin:
+		if c.ended {
+			c.m.link.send(vmline.Unpin, number)
+			return nil
+		}
 		if c.coming != nil && c.coming.id != number {
 			c.m.unpin(c.coming)
 			c.coming = nil
@@ -249,6 +243,7 @@ func (m *machine) open(f vmline.Frame) error {
 	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
 	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
 		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+		c.Over()
 	}
 	return nil
 }
@@ -278,12 +273,11 @@ func (m *machine) end() {
 	m.mu.Lock()
 	if !m.ending {
 		m.ending = true
-		close(m.gone)
 		if len(m.conns) == 0 {
 			close(m.empty)
 		}
 		for _, c := range m.conns {
-			c.far.Close()
+			c.leave()
 		}
 	}
 	m.mu.Unlock()

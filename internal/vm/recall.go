@@ -38,12 +38,10 @@ func (c *conversation) recall() {
 				return
 			}
 			if all = append(all, list...); len(all) > mostReturned {
-				c.far.Close()
+				c.leave()
 				return
 			}
-		case <-c.ended:
-			return
-		case <-c.m.gone:
+		case <-c.leaving:
 			return
 		}
 	}

@@ -15,6 +15,7 @@ type sink struct {
 	sent   bool    // something was: the program may not have read it
 	held   bool    // events wait until a command has ended (recall.go)
 	back   []event // taken back from the program, and held
+	given  int     // how many of them were taken back
 	closed bool
 }
 
@@ -22,6 +23,10 @@ type event struct {
 	b [16]byte
 	n int
 }
+
+// mostHeld is how many events wait here for the end of a command, besides those that were taken back.
+// More wait in their queue, at their user's cost.
+const mostHeld = 4096
 
 // Post implements nic.EventSink.
 func (s *sink) Post(e [16]byte, n int) bool {
@@ -31,6 +36,10 @@ func (s *sink) Post(e [16]byte, n int) bool {
 		return true
 	}
 	if s.held {
+		// What was taken back is withdrawn and posted again: for that there is always room.
+		if len(s.back) >= mostHeld+s.given {
+			return false
+		}
 		s.back = append(s.back, event{e, n})
 		return true
 	}
@@ -90,6 +99,7 @@ func (s *sink) give(list []event) {
 	defer s.mu.Unlock()
 	if s.held {
 		s.back = append(list, s.back...)
+		s.given += len(list)
 	}
 }
 
@@ -104,7 +114,7 @@ func (s *sink) release() {
 	for _, e := range s.back {
 		s.c.m.link.send(vmline.Event, s.id, e.b[:e.n])
 	}
-	s.back = nil
+	s.back, s.given = nil, 0
 }
 
 // A handle is what a program is given to read events from. The agent makes it.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -63,8 +65,7 @@ func TestDevice(t *testing.T) {
 	}
 	// The program goes; then nothing is left, and the memory goes with the agent.
 	a.send(vmline.Close, 1)
-	a.await(vmline.Close, 1)
-	a.await(vmline.Close, 2)
+	a.awaitClosed(1, 2)
 	a.u.Close()
 	ram.awaitReleased(t, 1)
 }
@@ -164,32 +165,144 @@ func TestGreetings(t *testing.T) {
 	a.await(vmline.Welcome, 0)
 	process(t, a, 1)
 	a.write(bytes.Repeat([]byte("nonsense"), 4))
-	for {
-		if _, err := a.r.Next(); err != nil {
-			if err, ok := err.(net.Error); ok && err.Timeout() {
-				t.Fatal("nonsense does not end the connection")
-			}
-			break
-		}
-	}
+	a.awaitEnd("nonsense does not end the connection")
 	b := newTestAgent(t, p)
 	b.greet(vmline.Version)
 	process(t, b, 1)
 	p.Revoke()
-	if _, err := b.r.Next(); err == nil {
-		if f := b.await(vmline.Close, 1); f.Kind != vmline.Close {
-			t.Error("a machine that is reset keeps its conversations")
+	b.awaitEnd("a machine that is reset keeps its connection")
+	ram.awaitReleased(t, 3)
+}
+
+// TestClose: an agent hears of the end of a conversation when its session has ended, not before: until
+// then the loop writes to the machine's pages. So does whoever revokes the memory.
+func TestClose(t *testing.T) {
+	for name, end := range map[string]func(*testAgent, *Port){
+		"device":  func(a *testAgent, _ *Port) { a.send(vmline.Close, 2) },
+		"process": func(a *testAgent, _ *Port) { a.send(vmline.Close, 1) },
+		"greeting": func(a *testAgent, _ *Port) {
+			a.write(vmline.AppendHello(nil, vmline.Greeting{Nonce: [16]byte{9}, Version: vmline.Version}))
+		},
+		"revoked": func(_ *testAgent, p *Port) { p.Revoke() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ram := newTestRAM(t)
+			p, e := testDaemon(t, ram)
+			a := newTestAgent(t, p)
+			a.greet(vmline.Version)
+			token := process(t, a, 1)
+			if w := a.hello(2, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(pages(0, arenaPagesAtFirst))); w.Error != 0 {
+				t.Fatalf("the device is answered %+v", w)
+			}
+			blocked, on := make(chan struct{}), make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(on) })
+			defer goOn()
+			go e.Do(func() {
+				close(blocked)
+				<-on
+			})
+			<-blocked
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				end(a, p)
+				for f, err := a.r.Next(); err == nil; f, err = a.r.Next() {
+					if f.Kind == vmline.Close && f.ID == 2 || f.Kind == vmline.Welcome {
+						return
+					}
+				}
+			}()
+			select {
+			case <-ended:
+				t.Error("somebody is told of the end before the session has ended")
+			case <-time.After(200 * time.Millisecond):
+			}
+			if ram.released.Load() != 0 {
+				t.Error("the machine's memory is given back before the session has ended")
+			}
+			goOn()
+			<-ended
+		})
+	}
+}
+
+// TestShrunk: QEMU takes memory away that the daemon uses. That ends the session at most.
+func TestShrunk(t *testing.T) {
+	ram := newTestRAM(t)
+	p := testPort(t, ram)
+	a := newTestAgent(t, p)
+	a.greet(vmline.Version)
+	token := process(t, a, 1)
+	ram.shrink(t)
+	w := a.hello(2, protocol.Hello{Kind: protocol.KindUverbs, Token: token}, arena(pages(0, arenaPagesAtFirst)))
+	if w.Error != int32(syscall.EFAULT) {
+		t.Errorf("queues in memory that is not there are answered %+v", w)
+	}
+	a.awaitClosed(2)
+	process(t, a, 3)
+
+	ram = newTestRAM(t)
+	shared := newRAM(ram)
+	defer shared.drop()
+	var runs atomic.Int64
+	more := func(uint64) ([]vmline.Run, error) { return pages(8<<20, 256), nil }
+	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, more)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	queues.lost = func() { lost++ }
+	if queues.Punch(protocol.SharedSize, pageSize); lost != 0 {
+		t.Error("pages that are there are lost")
+	}
+	mapped, ready := runs.Load(), queues.Ready()
+	ram.shrink(t)
+	if queues.Punch(protocol.SharedSize, pageSize); lost != 1 {
+		t.Error("nobody is told of pages that are lost")
+	}
+	if err := queues.Grow(pageSize); !errors.Is(err, syscall.EFAULT) || queues.Ready() != ready || runs.Load() != mapped {
+		t.Errorf("more queues in memory that is not there: %v, %d bytes in %d runs, want %d in %d", err, queues.Ready(), runs.Load(), ready, mapped)
+	}
+	if queues.Close(); runs.Load() != 0 {
+		t.Errorf("%d runs are left", runs.Load())
+	}
+
+	s := memory.NewSpaceIn(backing{shared.hold()}, 0)
+	defer s.Close()
+	if _, err := s.Map(0x1000, pageSize, []memory.Extent{{Start: 0x1000, Length: pageSize, Kind: memory.Shared, Prot: 3, Offset: ramBase}}); err != syscall.EFAULT {
+		t.Errorf("memory that is not there is registered: %v", err)
+	}
+}
+
+// TestHeld: what is held has an end, but what was taken back always goes back.
+func TestHeld(t *testing.T) {
+	s := &sink{c: &conversation{}, held: true}
+	for range mostHeld {
+		if !s.Post([16]byte{}, 8) {
+			t.Fatal("too few are held")
 		}
 	}
-	ram.awaitReleased(t, 3)
+	if s.Post([16]byte{}, 8) {
+		t.Error("there is no end")
+	}
+	s.give(make([]event, mostHeld))
+	n := len(s.back)
+	for range n {
+		s.Withdraw()
+	}
+	for range n {
+		if !s.Post([16]byte{}, 8) {
+			t.Fatal("what was taken back does not go back")
+		}
+	}
 }
 
 // TestRecall: events that a program has not read come back, before those that were sent meanwhile,
 // and what nobody takes is sent again.
 func TestRecall(t *testing.T) {
 	server, agent := pipe(t)
-	m := &machine{link: newLink(server), gone: make(chan struct{})}
-	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), ended: make(chan struct{})}
+	m := &machine{link: newLink(server)}
+	c := &conversation{m: m, id: 5, sinks: make(map[*sink]bool), returned: make(chan []vmline.Returning, 1), leaving: make(chan struct{})}
 	events, _, _ := c.OpenEvents()
 	s := events.(*sink)
 	r := vmline.NewReader(agent)

@@ -210,6 +210,7 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		defer close(booted) // a failure ends this goroutine only
 		booted <- boot(t, d, image, "red/b", "10.1.0.2")
 	}()
+	defer func() { <-booted }() // it uses t
 	a = boot(t, d, image, "red/a", "10.1.0.1")
 	if b = <-booted; b == nil {
 		t.FailNow()

@@ -1,0 +1,31 @@
+package frontdoor
+
+import (
+	"log/slog"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/protocol"
+)
+
+// TestFault: memory of a virtual machine is taken away while a session's goroutine uses it.
+func TestFault(t *testing.T) {
+	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED) // the file is empty
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	s := &Server{log: slog.New(slog.DiscardHandler)}
+	s.guarded(nil, caller.Caller{}, func(*protocol.Conn, caller.Caller) error {
+		mem[0] = 1
+		t.Error("there is memory")
+		return nil
+	})
+}
