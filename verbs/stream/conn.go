@@ -341,8 +341,10 @@ func (c *Conn) send(b []byte) (int, error) {
 func (c *Conn) findRoom() {
 	for len(c.where) < sgls {
 		at := c.mr.Bytes()[c.entry*sglSize : (c.entry+1)*sglSize]
+		// The peer may be writing the entry just now. Half of one is left alone: its message is still to come, and
+		// then we look again. We have left zeros there.
 		a := getArea(at)
-		if a.length == 0 {
+		if a.addr == 0 || a.length == 0 || a != getArea(at) {
 			return
 		}
 		area{}.put(at)
