@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -246,8 +247,12 @@ func leash() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, func() { w.Close() })
-	if err := agent.Wait(); err != nil {
-		return &exitError{exitFailed, fmt.Errorf("the agent: %w", err)}
+	err = agent.Wait()
+	if ended := (*exec.ExitError)(nil); errors.As(err, &ended) && ended.Exited() {
+		return &exitError{status: ended.ExitCode()} // it has said why
+	}
+	if err != nil {
+		return fmt.Errorf("the agent: %w", err)
 	}
 	return nil
 }

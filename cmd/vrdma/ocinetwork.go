@@ -50,17 +50,34 @@ func madeKey(state *container.State, network string) (k tenant.Key, of string, e
 	return tenant.Key{Kind: tenant.KindNIC, Tenant: t, Name: state.NIC()}, name, nil
 }
 
+// A making is what a hook for a container with a NIC of its own is about.
+type making struct {
+	state   *container.State
+	place   launch.Place // the daemon's
+	key     tenant.Key   // the NIC
+	network string       // its name in the tenant
+}
+
+// makingOf reads what an engine tells a hook.
+func makingOf(o *options, network string) (m making, err error) {
+	if m.state, err = container.ReadState(os.Stdin); err != nil {
+		return m, err
+	}
+	if m.place, err = o.place(); err != nil {
+		return m, err
+	}
+	m.key, m.network, err = madeKey(m.state, network)
+	return m, err
+}
+
 // makeFor makes the NIC.
 func makeFor(o *options, w io.Writer, network string) error {
-	state, bundle, err := bundleOfHook()
+	m, err := makingOf(o, network)
 	if err != nil {
 		return err
 	}
-	place, err := o.place()
-	if err != nil {
-		return err
-	}
-	key, of, err := madeKey(state, network)
+	state, place, key := m.state, m.place, m.key
+	bundle, err := container.OpenBundle(state.Bundle)
 	if err != nil {
 		return err
 	}
@@ -68,7 +85,7 @@ func makeFor(o *options, w io.Writer, network string) error {
 		return fmt.Errorf("container %s cannot start: it has no network namespace of its own, by which a NIC would be its: leave out --network host", state.Name())
 	}
 	collectMade(place, key.Tenant)
-	text, err := madeText(key, of, state)
+	text, err := madeText(key, m.network, state)
 	if err != nil {
 		return err
 	}
@@ -155,19 +172,15 @@ func asLabel(s string) string {
 
 // mountMade mounts the NIC's directory, in the container's namespaces.
 func mountMade(o *options, network string) error {
-	state, bundle, err := bundleOfHook()
+	m, err := makingOf(o, network)
 	if err != nil {
 		return err
 	}
-	place, err := o.place()
+	bundle, err := container.OpenBundle(m.state.Bundle)
 	if err != nil {
 		return err
 	}
-	key, _, err := madeKey(state, network)
-	if err != nil {
-		return err
-	}
-	at, err := place.NIC(key.Tenant, key.Name)
+	at, err := m.place.NIC(m.key.Tenant, m.key.Name)
 	if err != nil {
 		return err
 	}
@@ -176,26 +189,18 @@ func mountMade(o *options, network string) error {
 		return err
 	}
 	if err := container.MountNIC(root, filepath.Dir(at.Socket)); err != nil {
-		return fmt.Errorf("container %s cannot start: its NIC cannot be mounted: %w", state.Name(), err)
+		return fmt.Errorf("container %s cannot start: its NIC cannot be mounted: %w", m.state.Name(), err)
 	}
 	return nil
 }
 
 // unmake takes the NIC away.
 func unmake(o *options, network string) error {
-	state, err := container.ReadState(os.Stdin)
+	m, err := makingOf(o, network)
 	if err != nil {
 		return err
 	}
-	place, err := o.place()
-	if err != nil {
-		return err
-	}
-	key, _, err := madeKey(state, network)
-	if err != nil {
-		return err
-	}
-	return deleteMade(place, key)
+	return deleteMade(m.place, m.key)
 }
 
 // deleteMade deletes a NIC, and what is left of the container loses it.

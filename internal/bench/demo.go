@@ -43,8 +43,20 @@ func (d *Demo) Run(ctx context.Context) error {
 		return nil
 	}
 	defer w.Close()
-	return d.twoHosts(ctx, w)
+	if err := d.twoHosts(ctx, w); err != nil {
+		return err
+	}
+	fmt.Fprint(d.Out, next)
+	return nil
 }
+
+// next is where to look after the demo.
+const next = `
+Next:
+  bin/vrdma run -- PROGRAM              any RDMA program with this device; README.md has the commands
+  bin/vrdma bench run quick             measure more, and bin/vrdma report makes a page of it: docs/experiments.md
+  docs/containers.md, docs/guests.md    the same in containers and virtual machines
+`
 
 // oneHost shows the device and what two processes gain from it.
 func (d *Demo) oneHost(ctx context.Context) error {

@@ -32,7 +32,7 @@ func findPort(name string) (string, error) {
 			return filepath.Join("/dev", filepath.Base(filepath.Dir(f))), nil
 		}
 	}
-	return "", fmt.Errorf("this machine has no virtio-serial port %s: %w", name, os.ErrNotExist)
+	return "", fmt.Errorf("this machine has no virtio-serial port %s (%w): is it a virtual machine, whose QEMU has the arguments that vrdma guest args prints on its host?", name, os.ErrNotExist)
 }
 
 // openPort opens the port with a name. It is not for Go's poller, which would add a system call and a
