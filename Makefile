@@ -22,7 +22,8 @@ help: ## list the targets
 build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the shared objects beside it
 
 # The tags leave out what nobody uses here: gRPC's pages of traces, and HTTP/2 of net/http (etcd's
-# comes with gRPC). What is far from the data path is not inlined. Both keep the binary small.
+# comes with gRPC). What is far from the data path is not inlined.
+# Functions begin at 16 bytes instead of 32. All of it keeps the binary small.
 TAGS  := grpcnotrace,nethttpomithttp2
 SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
 	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
@@ -34,7 +35,7 @@ SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yam
 .PHONY: bin/vrdma
 bin/vrdma:
 	@mkdir -p bin
-	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
+	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -funcalign=16 -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
 kube: bin/vrdma-kube ## the device plugin for Kubernetes, a program of its own
 
