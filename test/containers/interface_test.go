@@ -2,11 +2,19 @@ package containers
 
 import (
 	"fmt"
+	"io"
+	"net"
+	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"vrdma/test/etcdtest"
 	"vrdma/test/harness"
 )
 
@@ -101,4 +109,157 @@ func TestInterface(t *testing.T) {
 		t.Errorf("the NIC is deleted, and the interface is there:\n%s", out)
 	}
 	h.run(t, container{"bookworm", "red.web", nil}.argv("ip", "address", "show", "dev", "vrdma0")...)
+}
+
+// hostsWithStore are two hosts with a wire between them and daemons that share an etcd.
+func hostsWithStore(t *testing.T) [2]*host {
+	t.Helper()
+	etcd := etcdtest.Start(t, 1)
+	hosts := [2]*host{newHost(t, "bookworm"), newHost(t, "bookworm")}
+	join(t, hosts)
+	for i, h := range hosts {
+		for _, to := range etcd.Endpoints() {
+			h.forward(t, to)
+		}
+		for from, to := range map[string]string{etcd.CA: "/tmp/ca.pem", etcd.Certificate: "/tmp/cert.pem", etcd.Key: "/tmp/key.pem"} {
+			h.bring(t, from, to)
+		}
+		h.write(t, "/tmp/etcd.yaml", "ca: /tmp/ca.pem\ncertificate: /tmp/cert.pem\nkey: /tmp/key.pem\n")
+		h.run(t, "chmod", "600", "/tmp/etcd.yaml", "/tmp/key.pem")
+		h.serve(t, "--store", etcd.URL(), "--store-config", "/tmp/etcd.yaml", "--host-name", string(rune('a'+i)), "--underlay", fmt.Sprintf("192.0.2.%d", i+1))
+	}
+	return hosts
+}
+
+// forward has connections to an address in the host go to the same one of this machine.
+func (h *host) forward(t *testing.T, address string) {
+	t.Helper()
+	var l net.Listener
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", h.pid))
+		if err == nil {
+			defer ns.Close()
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			l, err = net.Listen("tcp", address)
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				to, err := net.Dial("tcp", address)
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go func() {
+					io.Copy(to, c)
+					to.Close()
+				}()
+				io.Copy(c, to)
+			}()
+		}
+	}()
+}
+
+// pinned are NICs of one network on two hosts: web is on a, db on b, and any anywhere.
+const pinned = `
+{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {}}
+---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: train, tenant: red}, spec: {subnets: [10.1.0.0/24]}}
+---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: pods, tenant: red}, spec: {way: namespace}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: pod, tenant: red}, spec: {network: pods}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: web, tenant: red}, spec: {network: train, address: 10.1.0.1, host: a}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: db, tenant: red}, spec: {network: train, address: 10.1.0.2, host: b}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: any, tenant: red}, spec: {network: train, address: 10.1.0.3}}
+`
+
+// device waits until engines of a host know a NIC.
+func (h *host) knows(t *testing.T, nic string) {
+	t.Helper()
+	if !harness.Poll(minute, func() bool { return strings.Contains(h.cdi(), fmt.Sprintf("%q", nic)) }) {
+		t.Fatalf("no CDI file has %s:\n%s", nic, h.cdi())
+	}
+}
+
+// Containers of two hosts reach each other by their NICs' addresses, over sockets as by RDMA. One that is stopped on one host and
+// started on another keeps its NIC.
+func TestInterfaceHosts(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	harness.Need(t, "iperf3", "nsenter")
+	hosts := hostsWithStore(t)
+	a, b := hosts[0], hosts[1]
+	cmd := a.command(0, "vrdma", "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(pinned)
+	harness.Spawn(t, cmd).OK(t, minute)
+	a.knows(t, "red.web")
+	b.knows(t, "red.db")
+	b.knows(t, "red.any")
+	a.stay(t, "web", container{"bookworm", "red.web", nil})
+	b.stay(t, "db", container{"bookworm", "red.db", nil})
+	reaches(t, a, "web", "10.1.0.2")
+	talk(t, b, a, "db", "web", "10.1.0.2")
+	ping(t, b, a, "db", "web", "10.1.0.2")
+	iperf(t, b, a, "db", "web", "10.1.0.2")
+	if p := b.exec(t, "db", "ping", "-c", "1", "-W", "5", "-M", "do", "-s", "1422", "10.1.0.1"); p.Wait(t, minute) != 0 {
+		t.Errorf("a packet as long as the MTU:\n%s", p.Output())
+	}
+
+	for _, c := range []struct{ nic, host, want string }{
+		{"red/pod", "b", "the engine owns the address"}, {"red/db", "nowhere", "there is no host \"nowhere\": there are a, b"},
+		{"red/none", "b", "there is no NIC red/none"}, {"red/db", "a", "is in use on host b: end that first, or use --force"},
+	} {
+		if p := a.start(t, "vrdma", "nic", "move", c.nic, c.host); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), c.want) {
+			t.Errorf("vrdma nic move %s %s: exit %d\n%s, want %q", c.nic, c.host, p.Code(), p.Output(), c.want)
+		}
+	}
+
+	// One that may be anywhere follows its container.
+	b.stay(t, "any", container{"bookworm", "red.any", nil})
+	reaches(t, a, "web", "10.1.0.3")
+	if p := a.start(t, container{"bookworm", "red.any", nil}.argv("true")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "is on host b") {
+		t.Errorf("a container of another host that has the NIC: exit %d\n%s", p.Code(), p.Output())
+	}
+	b.run(t, "podman", "rm", "-f", "-t", "0", "any")
+	a.stay(t, "any", container{"bookworm", "red.any", nil})
+	reaches(t, b, "db", "10.1.0.3")
+	reaches(t, a, "web", "10.1.0.3")
+
+	// And one of a host is moved.
+	b.run(t, "podman", "rm", "-f", "-t", "0", "db")
+	var out string
+	if !harness.Poll(minute, func() bool { // b gives it up within a second
+		p := a.start(t, "vrdma", "nic", "move", "red/db", "a")
+		defer func() { out = p.Output() }()
+		return p.Wait(t, minute) == 0
+	}) {
+		t.Fatalf("vrdma nic move: %s", out)
+	}
+	a.knows(t, "red.db")
+	a.stay(t, "db", container{"bookworm", "red.db", nil})
+	begin := time.Now()
+	reaches(t, a, "web", "10.1.0.2")
+	t.Logf("reached %v after its start", time.Since(begin))
+	talk(t, a, a, "db", "web", "10.1.0.2")
+	ping(t, a, a, "db", "web", "10.1.0.2")
 }
