@@ -4,16 +4,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"vrdma/test/cable"
 	"vrdma/test/etcdtest"
 	"vrdma/test/harness"
 )
@@ -112,7 +109,7 @@ func TestInterface(t *testing.T) {
 }
 
 // hostsWithStore are two hosts with a wire between them and daemons that share an etcd.
-func hostsWithStore(t *testing.T) [2]*host {
+func hostsWithStore(t *testing.T, join func(*testing.T, [2]*host)) [2]*host {
 	t.Helper()
 	etcd := etcdtest.Start(t, 1)
 	hosts := [2]*host{newHost(t, "bookworm"), newHost(t, "bookworm")}
@@ -131,24 +128,19 @@ func hostsWithStore(t *testing.T) [2]*host {
 	return hosts
 }
 
+// space is the host's network namespace.
+func (h *host) space(t *testing.T) *cable.Namespace {
+	t.Helper()
+	return cable.NamespaceAt(t, fmt.Sprintf("/proc/%d/ns/net", h.pid))
+}
+
 // forward has connections to an address in the host go to the same one of this machine.
 func (h *host) forward(t *testing.T, address string) {
 	t.Helper()
 	var l net.Listener
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", h.pid))
-		if err == nil {
-			defer ns.Close()
-			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
-		}
-		if err == nil {
-			l, err = net.Listen("tcp", address)
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
+	var err error
+	h.space(t).Do(t, func() { l, err = net.Listen("tcp", address) })
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
@@ -207,7 +199,7 @@ func TestInterfaceHosts(t *testing.T) {
 		t.Skip("long form: make test-all")
 	}
 	harness.Need(t, "iperf3", "nsenter")
-	hosts := hostsWithStore(t)
+	hosts := hostsWithStore(t, join)
 	a, b := hosts[0], hosts[1]
 	cmd := a.command(0, "vrdma", "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(pinned)
@@ -262,4 +254,68 @@ func TestInterfaceHosts(t *testing.T) {
 	t.Logf("reached %v after its start", time.Since(begin))
 	talk(t, a, a, "db", "web", "10.1.0.2")
 	ping(t, a, a, "db", "web", "10.1.0.2")
+}
+
+// An ordinary user's daemon makes the interface through a helper, when the container's first program opens the NIC: there are no
+// hooks. It stays as long as the container. Where nobody may make one, the daemon says that only RDMA has the address.
+func TestInterfaceRootless(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	h := newHost(t, "bookworm")
+	h.run(t, "sh", "-c", "cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice && touch /etc/resolv.conf; mkdir -p /dev/net; chmod 666 /dev/net/tun")
+	d := h.startAs(t, alice, "vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")
+	d.Printed(t, "msg=serving ", minute)
+	apply := h.command(alice, "vrdma", "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(tenants)
+	harness.Spawn(t, apply).OK(t, minute)
+	exec := func(name string, argv ...string) *harness.Process {
+		return h.startAs(t, alice, append([]string{"podman", "exec", name}, argv...)...)
+	}
+	for _, nic := range []string{"web", "db"} {
+		argv := strings.Join(podman("alice", []string{"$(vrdma nic args red/" + nic + ")"}, "sleep", "1000"), " ")
+		h.startAs(t, alice, "sh", "-c", strings.Replace(argv, "--rm", "-d --name "+nic, 1)).OK(t, minute)
+		exec(nic, "ibv_devinfo").OK(t, minute)
+	}
+	if out := exec("web", "ip", "address", "show", "dev", "vrdma0").OK(t, minute); !strings.Contains(out, "inet 10.1.0.1/24") || !strings.Contains(out, "LOWER_UP") {
+		t.Errorf("the interface:\n%s", out)
+	}
+	exec("db", "ping", "-c", "1", "-W", "20", "10.1.0.1").OK(t, minute)
+	s := exec("web", "ib_write_bw", "-F", "-n", "500")
+	var c *harness.Process
+	harness.Poll(minute, func() bool {
+		c = exec("db", "ib_write_bw", "-F", "-n", "500", "10.1.0.1")
+		return c.Wait(t, minute) == 0 || s.Ended(0)
+	})
+	c.OK(t, minute)
+	s.OK(t, minute)
+	// The next daemon finds it.
+	h.startAs(t, alice, "vrdma", "stop").OK(t, minute)
+	d.OK(t, minute)
+	d = h.startAs(t, alice, "vrdma", "daemon", "--addr", "127.0.0.1", "--usage", "none")
+	d.Printed(t, "msg=serving ", minute)
+	for _, nic := range []string{"web", "db"} {
+		exec(nic, "ibv_devinfo").OK(t, minute)
+	}
+	exec("db", "ping", "-c", "1", "-W", "20", "10.1.0.1").OK(t, minute)
+	if out := exec("web", "ip", "-br", "link").OK(t, minute); strings.Count(out, "vrdma") != 1 {
+		t.Errorf("the interfaces:\n%s", out)
+	}
+}
+
+// Where nobody may make an interface, the hook and the events say that only RDMA has the address, and RDMA works.
+func TestNoInterface(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	h := newHost(t, "bookworm")
+	h.run(t, "sh", "-c", "mount --bind /dev/null /dev/net/tun")
+	h.serve(t)
+	h.apply(t, tenants)
+	h.stay(t, "a", container{"bookworm", "red.web", nil})
+	h.stay(t, "b", container{"bookworm", "red.db", nil})
+	ping(t, h, h, "a", "b", "10.1.0.1")
+	if out := h.run(t, "vrdma", "events", "red/web"); !strings.Contains(out, "warned") || !strings.Contains(out, "only RDMA has the address") {
+		t.Errorf("vrdma events:\n%s", out)
+	}
 }
