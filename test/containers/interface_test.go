@@ -238,6 +238,14 @@ func TestInterfaceHosts(t *testing.T) {
 	reaches(t, a, "web", "10.1.0.3")
 
 	// And one of a host is moved.
+	counted := func(h *host) (n uint64) {
+		fmt.Sscan(h.exec(t, "db", "cat", "/sys/class/infiniband/rxe0/ports/1/counters/port_rcv_data").OK(t, minute), &n)
+		return n
+	}
+	if !harness.Poll(minute, func() bool { return counted(b) > 500*65536/4 }) { // perftest's, in words of four bytes
+		t.Errorf("the device has counted %d", counted(b))
+	}
+	before := counted(b)
 	b.run(t, "podman", "rm", "-f", "-t", "0", "db")
 	var out string
 	if !harness.Poll(minute, func() bool { // b gives it up within a second
@@ -252,6 +260,9 @@ func TestInterfaceHosts(t *testing.T) {
 	begin := time.Now()
 	reaches(t, a, "web", "10.1.0.2")
 	t.Logf("reached %v after its start", time.Since(begin))
+	if !harness.Poll(minute, func() bool { return counted(a) >= before }) {
+		t.Errorf("the device had counted %d, and on the new host it says %d", before, counted(a))
+	}
 	talk(t, a, a, "db", "web", "10.1.0.2")
 	ping(t, a, a, "db", "web", "10.1.0.2")
 }
