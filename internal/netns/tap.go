@@ -257,11 +257,22 @@ func change(link int, kind, flags uint16, body []byte) error {
 	return nil
 }
 
+// parseTap reads what the helper is told.
+func parseTap(spec string) (t Tap, err error) {
+	if err = json.Unmarshal([]byte(strings.TrimPrefix(spec, tapHelp)), &t); err == nil && t.MTU < 0 {
+		err = fmt.Errorf("an MTU of %d", t.MTU)
+	}
+	if err != nil {
+		err = fmt.Errorf("the daemon starts this helper, with what it needs: %w", err)
+	}
+	return t, err
+}
+
 // serveTap is the helper that makes one.
 func serveTap(spec string) ([]int, error) {
-	var t Tap
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(spec, tapHelp)), &t); err != nil {
-		return nil, fmt.Errorf("the daemon starts this helper, with what it needs: %w", err)
+	t, err := parseTap(spec)
+	if err != nil {
+		return nil, err
 	}
 	fd, err := makeTap(t)
 	if err != nil {
