@@ -66,6 +66,9 @@ func initramfs(t *testing.T) string {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if harness.All() {
+		addSocketPrograms(t, filepath.Join(dir, "root"))
+	}
 	bin := filepath.Dir(harness.Binary())
 	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
 		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
@@ -139,6 +142,7 @@ func TestMachines(t *testing.T) {
 	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
