@@ -11,7 +11,7 @@ import (
 func Image(t testing.TB, suite string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")
-	dir, err := cached("container-"+suite, "container-image", suite)
+	dir, err := cached("image-"+suite, "container-image", suite)
 	if err != nil {
 		t.Fatal(err)
 	}
