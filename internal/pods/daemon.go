@@ -59,14 +59,20 @@ func (c Control) Delete(nics []tenant.Key) error {
 	return err
 }
 
-// Made are the NICs that were made for pods of a host.
-func (c Control) Made(node string) (nics []tenant.Key, err error) {
-	reply, err := control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{labelNode: node}})
+// NICs are those that have a label.
+func (c Control) NICs(label, value string) (nics []*tenant.NIC, err error) {
+	reply, err := control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{label: value}})
 	if err != nil {
 		return nil, err
 	}
 	for _, item := range reply.Items {
-		nics = append(nics, item.Key)
+		o, err := tenant.Unmarshal(item.Object)
+		if err != nil {
+			return nil, err
+		}
+		if n, ok := o.(*tenant.NIC); ok {
+			nics = append(nics, n)
+		}
 	}
 	return nics, nil
 }
