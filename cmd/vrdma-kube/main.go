@@ -59,7 +59,7 @@ A vrdma daemon runs on the host beside it, as root.`,
 	f.common(c)
 	c.Flags().IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host")
 	c.Flags().BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, and has a list of this host's pods only")
-	root.AddCommand(c, draCommand())
+	root.AddCommand(c, draCommand(), nodeCommand())
 	return root
 }
 

@@ -28,6 +28,8 @@ type Client struct {
 	// Watch is for how long we ask the server to let us watch; four minutes if zero. A watch that is not
 	// over half a minute later (or as long again, if that is shorter) is dead.
 	Watch time.Duration
+
+	pause time.Duration // before the second watch; shortest if zero
 }
 
 // What an answer can be, apart from the object. Other errors mean that the server does not answer, or not now.

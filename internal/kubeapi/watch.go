@@ -32,7 +32,11 @@ const (
 // Follow tells a listener what is at a path, now and whenever it changes, until ctx ends. query selects. What goes
 // wrong is said once, and tried again.
 func (c *Client) Follow(ctx context.Context, path string, query url.Values, l Listener, say func(error)) {
-	version, pause, said := "", shortest, ""
+	first := c.pause
+	if first == 0 {
+		first = shortest
+	}
+	version, pause, said := "", first, ""
 	for ctx.Err() == nil {
 		var err error
 		if version == "" {
@@ -42,7 +46,7 @@ func (c *Client) Follow(ctx context.Context, path string, query url.Values, l Li
 			began, heard := time.Now(), false
 			version, heard, err = c.watch(ctx, path, query, version, l)
 			if heard || err == nil && time.Since(began) > longest {
-				pause, said = shortest, ""
+				pause, said = first, ""
 			}
 		}
 		switch {

@@ -64,7 +64,7 @@ func newCluster(t *testing.T) *cluster {
 	c.background(t, "/opt/kubelet/kube-apiserver", "--etcd-servers", "http://127.0.0.1:2379", "--secure-port", "443", "--advertise-address", "10.199.0.1",
 		"--service-cluster-ip-range", "10.96.0.0/16", "--cert-dir", "/etc/kubernetes/pki", "--token-auth-file", "/etc/kubernetes/tokens", "--authorization-mode", "Node,RBAC",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", "/etc/kubernetes/accounts.key",
-		"--service-account-signing-key-file", "/etc/kubernetes/accounts.key", "--allow-privileged")
+		"--service-account-signing-key-file", "/etc/kubernetes/accounts.key", "--allow-privileged", "--kubelet-preferred-address-types", "InternalIP")
 	c.succeeds(t, "/opt/kubelet/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "get", "--raw", "/readyz")
 	c.background(t, "/opt/kubelet/kube-controller-manager", "--kubeconfig", "/etc/kubernetes/admin.conf", "--leader-elect=false", "--root-ca-file", "/etc/kubernetes/pki/apiserver.crt",
 		"--service-account-private-key-file", "/etc/kubernetes/accounts.key",
@@ -103,11 +103,9 @@ func (c *cluster) until(t *testing.T, what string, f func() bool) {
 	for _, args := range [][]string{{"get", "pods,resourceclaims,resourceslices", "-A", "-o", "wide"}, {"get", "events", "-A"}} {
 		t.Logf("kubectl %s:\n%s", strings.Join(args, " "), c.kubectl(t, args...))
 	}
-	for _, name := range []string{"daemon", "device-plugin", "dra"} {
-		p := c.start(t, "sh", "-c", "tail -n 30 /var/log/pods/vrdma_*/"+name+"/*.log")
-		p.Wait(t, minute)
-		t.Logf("%s:\n%s", name, harness.Tail(p.Output(), 40))
-	}
+	p := c.start(t, "sh", "-c", "tail -n 60 /var/log/pods/vrdma_*/*/*.log")
+	p.Wait(t, minute)
+	t.Logf("the DaemonSet's log:\n%s", p.Output())
 	t.Fatalf("not in time: %s", what)
 }
 
@@ -116,9 +114,10 @@ func (c *cluster) phaseOf(t *testing.T, name string) string {
 	return c.kubectl(t, "get", "pod", "-n", "team-a", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
 }
 
+// vrdma is the operator's, as docs/kubernetes.md says it.
 func (c *cluster) vrdma(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, append([]string{"env", "VRDMA_SOCKET=" + inCluster, "vrdma"}, args...)...)
+	return c.kubectl(t, append([]string{"exec", "-n", "vrdma", "ds/vrdma", "--", "vrdma"}, args...)...)
 }
 
 // install does what docs/kubernetes.md says, with an image of what was built here.
@@ -144,7 +143,7 @@ func (c *cluster) install(t *testing.T) {
 		return c.kubectl(t, "get", "node", "node1", "-o", `jsonpath={.status.allocatable.vrdma\.io/nic}`) == "110"
 	})
 	c.create(t, "{apiVersion: v1, kind: Namespace, metadata: {name: team-a}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: team-b}}")
-	cmd := c.command(0, "env", "VRDMA_SOCKET="+inCluster, "vrdma", "apply", "-f", "-")
+	cmd := c.command(0, "/opt/kubelet/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "exec", "-i", "-n", "vrdma", "ds/vrdma", "--", "vrdma", "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(team + "---\n{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: blue}}\n")
 	harness.Spawn(t, cmd).OK(t, minute)
 	for _, namespace := range []string{"team-a", "team-b"} {
@@ -251,8 +250,8 @@ func (c *cluster) testLabels(t *testing.T) {
 
 // testRestarts: the driver, the device plugin and the kubelet are killed.
 func (c *cluster) testRestarts(t *testing.T) {
-	c.signal(t, "vrdma-kube dra ", syscall.SIGKILL)
-	c.signal(t, "vrdma-kube device-plugin ", syscall.SIGKILL)
+	c.signal(t, "/usr/local/bin/vrdma-kube dra ", syscall.SIGKILL)
+	c.signal(t, "/usr/local/bin/vrdma-kube device-plugin ", syscall.SIGKILL)
 	c.kubelet.Signal(syscall.SIGKILL)
 	c.kubelet.Wait(t, minute)
 	c.startKubelet(t)
@@ -267,12 +266,12 @@ func (c *cluster) testRestarts(t *testing.T) {
 
 // testAway: a claim is deleted while the daemon does not answer.
 func (c *cluster) testAway(t *testing.T) {
-	c.signal(t, "vrdma daemon ", syscall.SIGSTOP)
-	t.Cleanup(func() { c.signal(t, "vrdma daemon ", syscall.SIGCONT) })
+	c.signal(t, "/usr/local/bin/vrdma daemon ", syscall.SIGSTOP)
+	t.Cleanup(func() { c.signal(t, "/usr/local/bin/vrdma daemon ", syscall.SIGCONT) })
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-a", "after", "--wait=false")
 	c.until(t, "the claim is gone", func() bool {
 		return c.kubectl(t, "get", "pod,resourceclaim", "-n", "team-a", "after", "--ignore-not-found") == ""
 	})
-	c.signal(t, "vrdma daemon ", syscall.SIGCONT)
+	c.signal(t, "/usr/local/bin/vrdma daemon ", syscall.SIGCONT)
 	c.until(t, "the NIC is gone", func() bool { return !strings.Contains(c.vrdma(t, "get", "nics", "-o", "name"), "after-") })
 }
