@@ -42,6 +42,9 @@ func (q *qemu) xml(e guestEnd) string {
 		return fmt.Sprintf("<source %s path='%s'><reconnect enabled='yes' timeout='1'/></source>", mode, xmlText.Replace(path))
 	}
 	line("<!-- into <domain> -->")
+	if q.tcg {
+		line("<vcpu current='%d'>%d</vcpu>", q.queues, max(q.queues, 2)) // as in args
+	}
 	line("<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>")
 	line("<!-- into <devices> -->")
 	line("<interface type='vhostuser'>")
