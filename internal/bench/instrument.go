@@ -77,7 +77,7 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 
 // ways are how each transport is used.
 var ways = map[string]way{
-	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain,
+	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain, experiment.Vhost: plain,
 }
 
 // Measure runs the tool of a cell once.
@@ -121,7 +121,11 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	} else if err := look(&before)(); err != nil {
 		return m, err
 	}
-	list, err := r.couples(ctx, w, d, jobs, f)
+	run := func() ([]couple, error) { return r.couples(ctx, w, d, jobs, f) }
+	if r.Client.far != nil {
+		run = func() ([]couple, error) { return r.farCouples(ctx, w, d, jobs) }
+	}
+	list, err := run()
 	if err != nil {
 		return m, err
 	}
@@ -160,7 +164,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 
 // window is the common window of a cell, if its pairs have one.
 func window(c experiment.Cell, d driver, seconds int) *frame {
-	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll {
+	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll || c.Setting == experiment.VMs {
 		return nil
 	}
 	if _, err := exec.LookPath("stdbuf"); err != nil {
@@ -259,7 +263,13 @@ var pathMTU = regexp.MustCompile(`Mtu\s*: (\d+)\[B\]`)
 // program none.
 func proof(c experiment.Cell, m *experiment.Measurement) string {
 	switch c.Transport {
-	case experiment.TCP, experiment.Overlay:
+	case experiment.TCP, experiment.Overlay, experiment.Vhost:
+		if card := map[string]string{experiment.TCP: "eth1", experiment.Vhost: "eth0"}[c.Transport]; m.Links != nil {
+			if m.Links[card] < m.Payload {
+				return fmt.Sprintf("WRONG: %s of the guests sent %.0f bytes", card, m.Links[card])
+			}
+			return fmt.Sprintf("%s of the guests sent %s", card, Quantity(m.Links[card], "B"))
+		}
 		if m.Bytes > 0 {
 			return fmt.Sprintf("WRONG: %.0f bytes went through the device", m.Bytes)
 		}

@@ -16,11 +16,17 @@ import (
 // host, the others on the server's. Over verbs UCX carries the messages, and nothing else may.
 func mpirun(j *job, ranks int, program ...string) []string {
 	argv := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(ranks), "--map-by", "node"}
+	if ranks > 2 { // all of them poll, and with daemons there are more than processors
+		argv = append(argv, "--mca", "mpi_yield_when_idle", "1")
+	}
 	carrier, eth := "", "lo"
 	if j.route.Client != j.route.Server {
 		half := strconv.Itoa((ranks + 1) / 2)
 		argv = append(argv, "--host", j.route.Client.IP+":"+half+","+j.route.Server.IP+":"+half, "--mca", "plm_rsh_agent", j.dir)
 		eth = j.route.Client.link()
+		if j.route.Client.seen != nil { // what mpirun says itself goes the ordinary way
+			argv = append(argv, "--mca", "oob_tcp_if_include", "eth1")
+		}
 	}
 	switch j.cell.Transport {
 	case experiment.Verbs:
@@ -38,6 +44,10 @@ func mpirun(j *job, ranks int, program ...string) []string {
 // prepareMPI writes what starts ranks on the other host, as ssh would: it is given the host and a command.
 func prepareMPI(_ context.Context, l *Lab, j *job) error {
 	if j.route.Client == j.route.Server {
+		return nil
+	}
+	if j.route.Server.seen != nil {
+		j.dir = "/usr/bin/rsh-" + mpiWay(j.cell).name
 		return nil
 	}
 	if j.route.Server.far != nil || j.route.Server.box != "" {
@@ -81,21 +91,33 @@ var mpiTransferDriver = driver{
 	},
 	way: mpiWay,
 	prepare: func(ctx context.Context, l *Lab, j *job) error {
-		j.program = filepath.Join(l.Dir, "transfer")
-		if _, err := os.Stat(j.program); err != nil {
-			source, err := sources.ReadFile("programs/transfer.mpi")
-			if err != nil {
+		if j.program = "/usr/bin/transfer"; j.route.Server.seen == nil { // guests have it
+			var err error
+			if j.program, err = l.transfer(ctx); err != nil {
 				return err
-			}
-			if err := os.WriteFile(j.program+".c", source, 0o644); err != nil {
-				return err
-			}
-			if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", j.program, j.program+".c"); err != nil {
-				return fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
 			}
 		}
 		return prepareMPI(ctx, l, j)
 	},
+}
+
+// transfer is the MPI program, which is built if it is not there.
+func (l *Lab) transfer(ctx context.Context) (program string, err error) {
+	program = filepath.Join(l.Dir, "transfer")
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	source, err := sources.ReadFile("programs/transfer.mpi")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(program+".c", source, 0o644); err != nil {
+		return "", err
+	}
+	if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, program+".c"); err != nil {
+		return "", fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
+	}
+	return program, nil
 }
 
 // parseTransfers reads a line for each transfer: transfer N bytes B seconds S. The value is the mean over
