@@ -20,6 +20,7 @@ type job struct {
 	kernel *kernelDevice
 	// program and dir are what a driver's prepare made.
 	program, dir string
+	wrap         string // what a rank is started with, in a container
 }
 
 func (j *job) ip() string { return j.route.Server.IP }
@@ -97,7 +98,7 @@ const latencyMessages = 10000
 // latencyCount is less between emulated guests, where each takes a millisecond.
 func latencyCount(c experiment.Cell) int {
 	if c.Setting == experiment.VMs {
-		return 500
+		return 200
 	}
 	return latencyMessages
 }

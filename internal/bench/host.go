@@ -52,6 +52,22 @@ func (h *Host) At(argv ...string) []string {
 	return append(h.enter[:len(h.enter):len(h.enter)], argv...)
 }
 
+// outside is argv in the network of a container, and not in the container.
+func (h *Host) outside(argv ...string) []string {
+	if h.box == "" {
+		return h.At(argv...)
+	}
+	return append([]string{"nsenter", "--target", fmt.Sprint(h.pid), "--net", "--"}, argv...)
+}
+
+// outsideDevice is outside for whom goes inside by itself, where the device is; with the device if there is no container.
+func (h *Host) outsideDevice(argv ...string) []string {
+	if h.box == "" {
+		return h.Under(argv...)
+	}
+	return h.outside(argv...)
+}
+
 // Under is argv on the host, with its device.
 func (h *Host) Under(argv ...string) []string {
 	if h.box != "" {
@@ -199,6 +215,9 @@ var (
 	carried   = way{"carried", (*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
 	own       = way{"own", (*Host).At, (*Host).accepts}          // a command of vrdma's, which finds its daemon
 	unseen    = way{"unseen", (*Host).At, (*Host).soon}          // the kernel's RDMA, through rdma_cm
+
+	outside       = way{"outside", (*Host).outside, (*Host).listens} // in a container's network only
+	outsideDevice = way{"outside-device", (*Host).outsideDevice, (*Host).listens}
 
 	// managed and carried where somebody else looks whether they are ready.
 	managedBegun = way{"managed-begun", (*Host).Under, at}

@@ -28,9 +28,10 @@ type Instrument struct {
 	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
 	Rootfs string
 
-	places map[string]*place
-	broken map[string]error // places that could not be made: they are not tried again and again
-	limits map[int]float64  // of copies in memory, in bytes a second, by their size
+	accounted bool // control groups were tried
+	places    map[string]*place
+	broken    map[string]error // places that could not be made: they are not tried again and again
+	limits    map[int]float64  // of copies in memory, in bytes a second, by their size
 }
 
 // Close stops what was started.
@@ -38,6 +39,7 @@ func (in *Instrument) Close() {
 	for _, name := range slices.Sorted(maps.Keys(in.places)) {
 		in.places[name].close()
 	}
+	in.Lab.accounts.close()
 }
 
 // place finds or makes the place of a cell.
@@ -89,6 +91,9 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	d, known := drivers[c.Tool]
 	if !known {
 		return m, fmt.Errorf("%s cannot be run by this version", c.Tool)
+	}
+	if !in.accounted {
+		in.accounted, in.Lab.accounts = true, newAccounts()
 	}
 	p, err := in.place(ctx, c)
 	if err != nil {
@@ -142,6 +147,8 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
+	rest(&m)
+	m.Groups = groupsBetween(before.groups, after.groups)
 	if f != nil {
 		err = collectRows(list, &m)
 		m.Window = f.ended.Sub(f.opened).Seconds()

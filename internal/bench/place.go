@@ -188,6 +188,7 @@ type view struct {
 	qemu    time.Duration
 	links   map[string]uint64 // what guests' cards have sent
 	ticks   experiment.Ticks
+	groups  map[string]time.Duration // processor time by control group
 }
 
 // look asks the devices how much they sent, and then the kernel for processor time, which asking
@@ -233,6 +234,7 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 		}
 		v.daemons += used
 	}
+	v.groups = p.route.Client.lab.accounts.used()
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return v, err

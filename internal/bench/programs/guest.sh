@@ -24,6 +24,8 @@ chmod 755 /usr/bin/device-shell
 nc -ll -p $2 -e /bin/sh &
 nc -ll -p $(($2 + 1)) -e /usr/bin/device-shell &
 mkdir -p /var/run /var/tmp
+ln -sf /proc/self/fd/1 /dev/stdout
+echo tcp 6 TCP >/etc/protocols
 exec vrdma bench agent --line "$1" --device rxe_kernel
 END
 chmod 755 "$root"/usr/bin/*
