@@ -290,8 +290,8 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
-		Stop:    func() { d.ask("vrdma stop") },
-		Store:   d.storeStatus,
+		Stop:  func() { d.ask("vrdma stop") },
+		Store: d.storeStatus, Machines: d.rack.Machines,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {

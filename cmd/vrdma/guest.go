@@ -33,7 +33,7 @@ func guestCommand(o *options) *cobra.Command {
 			return usage("say what: vrdma guest args NIC on the host, or vrdma guest agent in the machine")
 		},
 	}
-	c.AddCommand(guestArgsCommand(o), guestLibvirtCommand(o), guestAgentCommand(o))
+	c.AddCommand(guestArgsCommand(o), guestLibvirtCommand(o), guestDiskCommand(), guestAgentCommand(o))
 	return c
 }
 

@@ -169,12 +169,16 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 	return d.bound[0]
 }
 
-// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is.
+// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
+// else the machine that it is the card of.
 func (s *Server) containers() map[*vnic.NIC]string {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
 	s.mu.Unlock()
 	out := make(map[*vnic.NIC]string)
+	if s.cfg.Machines != nil {
+		out = s.cfg.Machines()
+	}
 	for _, d := range doors {
 		if name := d.container(); name != "" {
 			out[d.NIC] = name

@@ -130,8 +130,9 @@ type slot struct {
 	open     openness
 	guard    *policy.Guard // nil: everything is allowed
 	guests   *guests       // nil: it is not in the switch
-	programs atomic.Int32  // that have it open
-	leaving  bool          // its door is closed, and somebody still has it open
+	port     atomic.Pointer[ethernet.Port]
+	programs atomic.Int32 // that have it open
+	leaving  bool         // its door is closed, and somebody still has it open
 }
 
 // made is what a NIC is made of and does not change while it is there.
@@ -289,7 +290,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	if s.place, err = r.cfg.Place.NIC(c.Metadata.Tenant, c.Metadata.Name); err != nil {
 		return err
 	}
-	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes}
+	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes, Frames: s.frames}
 	if s.site = r.newSite(n); s.site != nil {
 		v.Site, v.Routes = s.site.number, &s.site.routes
 	} else if m.network != vnic.HostNetwork {

@@ -34,6 +34,15 @@ type NIC struct {
 	Site uint32
 	// Tree is the device tree; nil: none has been written.
 	Tree *devicetree.Tree
+	// Frames reads what has passed the NIC's port in the switch. Any goroutine may call it; nil: it has none.
+	Frames func() Frames
+}
+
+// Frames are Ethernet frames of a virtual machine or a container, as that sees them. They are no packets of the device.
+type Frames struct {
+	Sent, SentBytes uint64
+	Rcvd, RcvdBytes uint64
+	Drops           [nic.NumReasons]uint64
 }
 
 // Routes is how the network that a NIC is in reaches other hosts. Package routes asks the

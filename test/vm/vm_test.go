@@ -83,10 +83,14 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
 	}
+	disk, err := d.Command("guest", "disk", filepath.Join(filepath.Dir(image), "disk")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma guest disk: %v\n%s", err, disk)
+	}
 	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
 		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
-		More: strings.Fields(string(out)),
+		More: append(strings.Fields(string(out)), strings.Fields(string(disk))...),
 	})
 	m.startAgent(t)
 	return m
@@ -132,6 +136,7 @@ func done(t *testing.T, p harness.Program) {
 // TestMachines boots two machines, which serve all tests.
 func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
+	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
@@ -163,6 +168,14 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
 		}
 	})
+}
+
+// disk has a machine install what it needs from the disk, without a network.
+func disk(t *testing.T, m *machine) {
+	out := m.Run(t, limit, "sh", "-c", "modprobe virtio_blk && tar -xOf /dev/vda install | PREFIX=/usr/local sh && env VRDMA_SOCKET="+m.socket+" /usr/local/bin/vrdma run -q -- ibv_devinfo")
+	if !strings.Contains(out, "vrdma: installed") || !strings.Contains(out, "PORT_ACTIVE") {
+		t.Error(out)
+	}
 }
 
 // rping has a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
