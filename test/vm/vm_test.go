@@ -212,15 +212,7 @@ func programs(t *testing.T, d *harness.Daemon) string {
 // lab is a daemon and two machines.
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
-	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
-	file := filepath.Join(t.TempDir(), "world.yaml")
-	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("vrdma apply: %v\n%s", err, out)
-	}
+	d = start(t, world)
 	image := initramfs(t)
 	booted := make(chan *machine, 1)
 	go func() {
@@ -233,4 +225,19 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		t.FailNow()
 	}
 	return d, a, b
+}
+
+// start starts a daemon with these objects, whose NICs red/a and red/b are for machines.
+func start(t *testing.T, objects string) *harness.Daemon {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	return d
 }
