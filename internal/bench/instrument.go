@@ -28,9 +28,10 @@ type Instrument struct {
 	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
 	Rootfs string
 
-	places map[string]*place
-	broken map[string]error // places that could not be made: they are not tried again and again
-	limits map[int]float64  // of copies in memory, in bytes a second, by their size
+	accounted bool // control groups were tried
+	places    map[string]*place
+	broken    map[string]error // places that could not be made: they are not tried again and again
+	limits    map[int]float64  // of copies in memory, in bytes a second, by their size
 }
 
 // Close stops what was started.
@@ -38,6 +39,7 @@ func (in *Instrument) Close() {
 	for _, name := range slices.Sorted(maps.Keys(in.places)) {
 		in.places[name].close()
 	}
+	in.Lab.accounts.close()
 }
 
 // place finds or makes the place of a cell.
@@ -77,7 +79,7 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 
 // ways are how each transport is used.
 var ways = map[string]way{
-	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain,
+	experiment.TCP: plain, experiment.Verbs: device, experiment.Sockets: carried, experiment.Kernel: plain, experiment.Overlay: plain, experiment.Vhost: plain,
 }
 
 // Measure runs the tool of a cell once.
@@ -89,6 +91,9 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	d, known := drivers[c.Tool]
 	if !known {
 		return m, fmt.Errorf("%s cannot be run by this version", c.Tool)
+	}
+	if !in.accounted {
+		in.accounted, in.Lab.accounts = true, newAccounts()
 	}
 	p, err := in.place(ctx, c)
 	if err != nil {
@@ -121,7 +126,11 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	} else if err := look(&before)(); err != nil {
 		return m, err
 	}
-	list, err := r.couples(ctx, w, d, jobs, f)
+	run := func() ([]couple, error) { return r.couples(ctx, w, d, jobs, f) }
+	if r.Client.far != nil {
+		run = func() ([]couple, error) { return r.farCouples(ctx, w, d, jobs) }
+	}
+	list, err := run()
 	if err != nil {
 		return m, err
 	}
@@ -138,6 +147,8 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
+	rest(&m)
+	m.Groups = groupsBetween(before.groups, after.groups)
 	if f != nil {
 		err = collectRows(list, &m)
 		m.Window = f.ended.Sub(f.opened).Seconds()
@@ -160,7 +171,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 
 // window is the common window of a cell, if its pairs have one.
 func window(c experiment.Cell, d driver, seconds int) *frame {
-	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll {
+	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll || c.Setting == experiment.VMs {
 		return nil
 	}
 	if _, err := exec.LookPath("stdbuf"); err != nil {
@@ -259,7 +270,13 @@ var pathMTU = regexp.MustCompile(`Mtu\s*: (\d+)\[B\]`)
 // program none.
 func proof(c experiment.Cell, m *experiment.Measurement) string {
 	switch c.Transport {
-	case experiment.TCP, experiment.Overlay:
+	case experiment.TCP, experiment.Overlay, experiment.Vhost:
+		if card := map[string]string{experiment.TCP: "eth1", experiment.Vhost: "eth0"}[c.Transport]; m.Links != nil {
+			if m.Links[card] < m.Payload {
+				return fmt.Sprintf("WRONG: %s of the guests sent %.0f bytes", card, m.Links[card])
+			}
+			return fmt.Sprintf("%s of the guests sent %s", card, Quantity(m.Links[card], "B"))
+		}
 		if m.Bytes > 0 {
 			return fmt.Sprintf("WRONG: %.0f bytes went through the device", m.Bytes)
 		}

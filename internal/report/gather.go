@@ -120,7 +120,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 			continue
 		}
 		// Client and server apart, and the daemons, which are the NIC.
-		for _, role := range []string{"client", "server", "daemon"} {
+		for _, role := range []string{"client", "server", "daemon", "qemu", "rest"} {
 			one := p
 			one.Summary = p.roles[role]
 			if one.Summary.N > 0 {
@@ -307,6 +307,8 @@ func where(c experiment.Cell) string {
 		return "two hosts"
 	case experiment.GuestRXE:
 		return "one guest"
+	case experiment.VMs:
+		return "two guests"
 	case experiment.Remote:
 		return "two machines"
 	}

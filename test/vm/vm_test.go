@@ -1,7 +1,9 @@
 package vm
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -54,7 +56,28 @@ type machine struct {
 }
 
 // home is where the machine's programs of ours are.
-const home = guest.Home
+const home = "/opt/vrdma"
+
+// initramfs is the guests' with our programs in it.
+func initramfs(t *testing.T) string {
+	t.Helper()
+	dir := harness.Directory(t, nil)
+	root := filepath.Join(dir, "root", home)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if harness.All() {
+		addSocketPrograms(t, filepath.Join(dir, "root"))
+	}
+	bin := filepath.Dir(harness.Binary())
+	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
+		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
+		{ cat %[4]s/initramfs; find . | cpio --quiet -o -H newc -R 0:0; } >%[3]s/initramfs`, bin, root, dir, guest.Image(t))
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("add to the initramfs: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "initramfs")
+}
 
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
 func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
@@ -119,6 +142,7 @@ func TestMachines(t *testing.T) {
 	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
@@ -188,16 +212,8 @@ func programs(t *testing.T, d *harness.Daemon) string {
 // lab is a daemon and two machines.
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
-	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
-	file := filepath.Join(t.TempDir(), "world.yaml")
-	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("vrdma apply: %v\n%s", err, out)
-	}
-	image := guest.Ours(t)
+	d = start(t, world)
+	image := initramfs(t)
 	booted := make(chan *machine, 1)
 	go func() {
 		defer close(booted) // a failure ends this goroutine only
@@ -209,4 +225,19 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		t.FailNow()
 	}
 	return d, a, b
+}
+
+// start starts a daemon with these objects, whose NICs red/a and red/b are for machines.
+func start(t *testing.T, objects string) *harness.Daemon {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	return d
 }
