@@ -181,9 +181,9 @@ spec:
   restartPolicy: OnFailure
   terminationGracePeriodSeconds: 1
   automountServiceAccountToken: false
-  resourceClaims: [{name: n, resourceClaimName: %[2]s}]
+  resourceClaims: [{name: nic, resourceClaimName: %[2]s}]
   containers:
-    - {name: c, image: "localhost/bookworm:latest", imagePullPolicy: Never, command: [sh, -c, %[5]q], resources: {claims: [{name: n}]}}
+    - {name: c, image: "localhost/bookworm:latest", imagePullPolicy: Never, command: [sh, -c, %[5]q], resources: {claims: [{name: nic}]}}
 `, namespace, name, parameters, labels, command)
 }
 
