@@ -105,6 +105,7 @@ func inMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *plac
 	a, b := p.machines[0], p.machines[1]
 	p.route = Route{Server: b.card, Client: a.card}
 	p.plain = &Route{Server: b.ordinary, Client: a.ordinary}
+	p.base, p.bridge = base, bridge
 	return p, nil
 }
 
@@ -151,6 +152,13 @@ func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, im
 		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
 		More: []string{"-netdev", "tap,id=n1,ifname=" + tap + ",script=no,downscript=no",
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,mac=52:54:00:99:00:%02d,romfile=", number)},
+	}
+	if in.twin {
+		more, err := l.twin(ctx, bridge, name)
+		if err != nil {
+			return nil, err
+		}
+		spec.More = append(spec.More, more...)
 	}
 	c := l.command(ctx, append(bridge.enter(), spec.Command()...)...)
 	m := &machine{name: name, said: &transcript{}, console: spec.Console}
