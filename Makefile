@@ -37,7 +37,7 @@ bin/vrdma:
 	@mkdir -p bin
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) $(SMALL) -ldflags '-s -w -funcalign=16 -X main.version=$(VERSION)' -o $@ ./cmd/vrdma
 
-kube: bin/vrdma-kube ## the device plugin for Kubernetes, a program of its own
+kube: bin/vrdma-kube ## the device plugin and DRA driver for Kubernetes, a program of its own
 
 .PHONY: bin/vrdma-kube
 bin/vrdma-kube:

@@ -92,6 +92,8 @@ type Config struct {
 	Clerk *meter.Clerk
 	// Administers reports whether who looks administers a tenant; nil: nobody does.
 	Administers func(v *inspect.View, tenant string) bool
+	// Machines are the virtual machines that have NICs, as people call them; nil: nobody knows.
+	Machines func() map[*vnic.NIC]string
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 	// Overdrawn is told of limits that are met, once a second at most for each kind of a

@@ -66,6 +66,9 @@ func initramfs(t *testing.T) string {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if harness.All() {
+		addSocketPrograms(t, filepath.Join(dir, "root"))
+	}
 	bin := filepath.Dir(harness.Binary())
 	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
 		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
@@ -83,10 +86,14 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
 	}
+	disk, err := d.Command("guest", "disk", filepath.Join(filepath.Dir(image), "disk")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma guest disk: %v\n%s", err, disk)
+	}
 	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
 		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
-		More: strings.Fields(string(out)),
+		More: append(strings.Fields(string(out)), strings.Fields(string(disk))...),
 	})
 	m.startAgent(t)
 	return m
@@ -132,8 +139,10 @@ func done(t *testing.T, p harness.Program) {
 // TestMachines boots two machines, which serve all tests.
 func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
+	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
@@ -163,6 +172,14 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
 		}
 	})
+}
+
+// disk has a machine install what it needs from the disk, without a network.
+func disk(t *testing.T, m *machine) {
+	out := m.Run(t, limit, "sh", "-c", "modprobe virtio_blk && tar -xOf /dev/vda install | PREFIX=/usr/local sh && env VRDMA_SOCKET="+m.socket+" /usr/local/bin/vrdma run -q -- ibv_devinfo")
+	if !strings.Contains(out, "vrdma: installed") || !strings.Contains(out, "PORT_ACTIVE") {
+		t.Error(out)
+	}
 }
 
 // rping has a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
@@ -195,15 +212,7 @@ func programs(t *testing.T, d *harness.Daemon) string {
 // lab is a daemon and two machines.
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
-	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
-	file := filepath.Join(t.TempDir(), "world.yaml")
-	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("vrdma apply: %v\n%s", err, out)
-	}
+	d = start(t, world)
 	image := initramfs(t)
 	booted := make(chan *machine, 1)
 	go func() {
@@ -216,4 +225,19 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		t.FailNow()
 	}
 	return d, a, b
+}
+
+// start starts a daemon with these objects, whose NICs red/a and red/b are for machines.
+func start(t *testing.T, objects string) *harness.Daemon {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	return d
 }
