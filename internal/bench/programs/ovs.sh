@@ -8,6 +8,7 @@ fetch)
 	cd "$2" && rm -rf root ./*.deb && mkdir root
 	need=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances openvswitch-switch-dpdk |
 		grep -E '^(librte|libbpf|libxdp|libunbound|libnuma|libcap-ng|libevent|libpcap|libjansson|libarchive|libatomic)' | sort -u)
+	need="$need $(apt-cache search --names-only '^librte-mempool-ring' | cut -d' ' -f1 | tail -1)"
 	apt-get download -qq openvswitch-switch-dpdk openvswitch-common openvswitch-switch $need >&2
 	for d in *.deb; do dpkg-deb -x "$d" root; done
 	rm -f ./*.deb && touch root/done
@@ -23,7 +24,7 @@ serve)
 	until [ -S "$run/db.sock" ]; do sleep 0.1; done
 	set -- "$4" "$5"
 	ovs-vsctl --db="$db" --no-wait init -- set Open_vSwitch . other_config:dpdk-init=true other_config:pmd-cpu-mask=0x1 \
-		other_config:dpdk-extra='--no-huge --legacy-mem -m 1024 --no-pci --file-prefix=vrdma --no-telemetry'
+		other_config:dpdk-extra='--no-huge --legacy-mem -m 1024 --no-pci --file-prefix=vrdma --no-telemetry'" -d $(echo "$root/$lib"/dpdk/pmds-*/librte_mempool_ring.so.??)"
 	ovs-vsctl --db="$db" --no-wait add-br br0 -- set bridge br0 datapath_type=netdev
 	for n in 1 2; do
 		ovs-vsctl --db="$db" --no-wait add-port br0 v$n -- set Interface v$n type=dpdkvhostuserclient options:vhost-server-path="$1"
