@@ -13,8 +13,8 @@ import (
 // Home is where programs of ours are in a guest whose initramfs is Ours.
 const Home = "/opt/vrdma"
 
-// Ours is the guests' initramfs with our programs in it.
-func Ours(t testing.TB) string {
+// Ours is the guests' initramfs with our programs in it, and what more puts there.
+func Ours(t testing.TB, more ...func(root string)) string {
 	t.Helper()
 	harness.Build(t)
 	harness.Need(t, "cpio")
@@ -22,6 +22,9 @@ func Ours(t testing.TB) string {
 	root := filepath.Join(dir, "root", Home)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	for _, add := range more {
+		add(filepath.Join(dir, "root"))
 	}
 	bin := filepath.Dir(harness.Binary())
 	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
