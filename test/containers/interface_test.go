@@ -71,7 +71,9 @@ func TestInterface(t *testing.T) {
 	}
 	reaches(t, h, "b", "10.1.0.1")
 	talk(t, h, h, "a", "b", "10.1.0.1") // with perftest's own exchange
-	ping(t, h, h, "a", "b", "10.1.0.1")
+	if harness.All() {                  // TestPair has it, too
+		ping(t, h, h, "a", "b", "10.1.0.1")
+	}
 	iperf(t, h, h, "a", "b", "10.1.0.1")
 	if p := h.exec(t, "c", "ping", "-c", "1", "-W", "1", "10.1.0.1"); p.Wait(t, minute) == 0 {
 		t.Errorf("a container of another tenant reaches it:\n%s", p.Output())
