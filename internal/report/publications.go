@@ -172,16 +172,16 @@ var groups = []struct {
 
 // writeGroups writes the table of groups: every cell is a value or a reason.
 func writeGroups(b *strings.Builder, figures []Figure) {
-	var transfers *Figure
+	var transfers []*Figure // of hosts and containers, and of guests
 	for i := range figures {
-		if figures[i].Experiment.Name == "progress-transfers" && figures[i].Metric == experiment.Time {
-			transfers = &figures[i]
+		if slices.Contains([]string{"progress-transfers", "progress-guests"}, figures[i].Experiment.Name) && figures[i].Metric == experiment.Time {
+			transfers = append(transfers, &figures[i])
 		}
 	}
-	if transfers == nil {
+	if len(transfers) == 0 {
 		return
 	}
-	b.WriteString("<h3>The ten groups</h3><p class=\"why\">Seconds of a transfer of 1 GB, the mean over transfers that run at once; median of rounds. Published: table 5 and 6, means of ten runs.</p>")
+	b.WriteString("<h3>The ten groups</h3><p class=\"why\">Seconds of a transfer of 1 GB, between guests of the bytes that the cell says; the mean over transfers that run at once; median of rounds. Published: table 5 and 6, means of ten runs.</p>")
 	b.WriteString("<div class=\"scroll\"><table><thead><tr><th>group</th><th>one</th><th>four at once</th><th>published: one</th><th>four</th></tr></thead><tbody>")
 	for _, g := range groups {
 		fmt.Fprintf(b, "<tr><td>%s</td>", html.EscapeString(g.name))
@@ -202,20 +202,26 @@ func writeGroups(b *strings.Builder, figures []Figure) {
 }
 
 // groupCell is a value, or why there is none.
-func groupCell(f *Figure, setting, transport string, sides, pairs int) (text, class string) {
-	if sides > 1 && setting == experiment.Containers {
-		return "this version has one container a side", "none"
+func groupCell(figures []*Figure, setting, transport string, sides, pairs int) (text, class string) {
+	if sides > 1 {
+		return map[string]string{experiment.Containers: "not measured: one container a side", experiment.VMs: "not measured: one guest a side"}[setting], "none"
 	}
-	for _, l := range f.Lines {
-		for _, p := range l.Points {
-			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-				return experiment.Quantity(p.Summary.Median, f.Metric), ""
+	for _, f := range figures {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
+					text := experiment.Quantity(p.Summary.Median, f.Metric)
+					if setting == experiment.VMs {
+						text += " for " + p.Cell.Size.String()
+					}
+					return text, ""
+				}
 			}
 		}
-	}
-	for _, p := range f.Missing {
-		if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-			return firstLine(p.Failed), "none"
+		for _, p := range f.Missing {
+			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
+				return firstLine(p.Failed), "none"
+			}
 		}
 	}
 	return "not in this run", "none"

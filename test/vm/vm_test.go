@@ -1,9 +1,7 @@
 package vm
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,25 +54,7 @@ type machine struct {
 }
 
 // home is where the machine's programs of ours are.
-const home = "/opt/vrdma"
-
-// initramfs is the guests' with our programs in it.
-func initramfs(t *testing.T) string {
-	t.Helper()
-	dir := harness.Directory(t, nil)
-	root := filepath.Join(dir, "root", home)
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Dir(harness.Binary())
-	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
-		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
-		{ cat %[4]s/initramfs; find . | cpio --quiet -o -H newc -R 0:0; } >%[3]s/initramfs`, bin, root, dir, guest.Image(t))
-	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("add to the initramfs: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "initramfs")
-}
+const home = guest.Home
 
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
 func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
@@ -139,6 +119,7 @@ func TestMachines(t *testing.T) {
 	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
@@ -208,16 +189,12 @@ func programs(t *testing.T, d *harness.Daemon) string {
 // lab is a daemon and two machines.
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
-	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
-	file := filepath.Join(t.TempDir(), "world.yaml")
-	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
-		t.Fatal(err)
+	d = start(t, world)
+	var more []func(root string)
+	if harness.All() {
+		more = append(more, func(root string) { addSocketPrograms(t, root) })
 	}
-	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("vrdma apply: %v\n%s", err, out)
-	}
-	image := initramfs(t)
+	image := guest.Ours(t, more...)
 	booted := make(chan *machine, 1)
 	go func() {
 		defer close(booted) // a failure ends this goroutine only
@@ -229,4 +206,19 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		t.FailNow()
 	}
 	return d, a, b
+}
+
+// start starts a daemon with these objects, whose NICs red/a and red/b are for machines.
+func start(t *testing.T, objects string) *harness.Daemon {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	return d
 }
