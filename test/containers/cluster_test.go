@@ -274,5 +274,5 @@ func (c *cluster) testAway(t *testing.T) {
 		return c.kubectl(t, "get", "pod,resourceclaim", "-n", "team-a", "after", "--ignore-not-found") == ""
 	})
 	c.signal(t, "/usr/local/bin/vrdma daemon ", syscall.SIGCONT)
-	c.until(t, "the NIC is gone", func() bool { return !strings.Contains(c.vrdma(t, "get", "nics", "-o", "name"), "after-") })
+	c.until(t, "the NIC is gone", func() bool { return !strings.Contains(c.vrdma(t, "get", "nics", "-o", "yaml"), "name: after-") })
 }
