@@ -1,0 +1,75 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vrdma/test/harness"
+)
+
+// TestPyverbs runs rdma-core's own suite in a machine. What does not pass there, and does on a host, is
+// listed with its reason in testdata/pyverbs.txt.
+func TestPyverbs(t *testing.T) {
+	if !harness.All() {
+		t.Skip("the whole suite, emulated: long form")
+	}
+	d := start(t, world)
+	m := bootWith(t, d, withPython(t, initramfs(t)), "red/a", "10.1.0.1", 900)
+	p := m.verbs(t, "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0")
+	if !p.Ended(4*limit) || !strings.Contains(p.Output(), "\nEND\n") {
+		t.Fatalf("the suite did not come to its end: %s\n%s", p.Fate(), harness.Tail(p.Output(), 80))
+	}
+	text, err := os.ReadFile("testdata/pyverbs.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for l := range strings.Lines(p.Output()) {
+		f := strings.Split(strings.TrimSpace(l), "\t")
+		if len(f) < 3 || f[0] != "RESULT" {
+			continue
+		}
+		count[f[1]]++
+		if known := strings.Contains(string(text), "\n"+f[2]+"\n"); (f[1] == "fail" || f[1] == "error") && !known {
+			t.Errorf("%s", strings.Join(f[1:], " "))
+		} else if f[1] == "ok" && known {
+			t.Errorf("testdata/pyverbs.txt lists %s, which passes: remove the line", f[2])
+		}
+	}
+	if t.Failed() {
+		t.Logf("the suite's output, last part:\n%s", harness.Tail(p.Output(), 200))
+	}
+	t.Logf("pyverbs: %v", count)
+	const least = 100
+	if count["ok"] < least {
+		t.Errorf("%d tests passed, want at least %d", count["ok"], least)
+	}
+}
+
+// withPython adds Python, pyverbs and the suite to an initramfs.
+func withPython(t *testing.T, image string) string {
+	t.Helper()
+	harness.Need(t, "/usr/bin/python3.11", "/usr/share/doc/rdma-core/tests")
+	dir := harness.Directory(t, nil)
+	script := fmt.Sprintf(`set -e
+		mkdir -p %[1]s/root/suite/tests; cd %[1]s/root
+		for f in /usr/share/doc/rdma-core/tests/*.py*; do
+			case $f in *.gz) gzip -dc $f >suite/tests/$(basename $f .gz) ;; *) cp $f suite/tests/ ;; esac
+		done
+		cp %[2]s/run.py %[2]s/excluded.txt suite/
+		cp -L --parents /usr/bin/python3.11 .
+		(cd / && find usr/lib/python3.11 usr/lib/python3/dist-packages/pyverbs \( -name '*.py' -o -name '*.so' \) \
+			! -path '*/test/*' ! -path '*/idlelib/*' ! -path '*/lib2to3/*' ! -path '*/ensurepip/*' ! -path '*/tkinter/*' | cpio --quiet -pdmL %[1]s/root)
+		for lib in $(find . -name '*.so' -o -name python3.11 -type f | xargs ldd 2>/dev/null | grep -oE ' /[^ ]+' | sort -u); do
+			mkdir -p .$(dirname $lib | sed 's,^/lib,/usr/lib,'); cp -L $lib .$(echo $lib | sed 's,^/lib,/usr/lib,')
+		done
+		{ cat %[3]s; find . | cpio --quiet -o -H newc -R 0:0; } >%[1]s/initramfs`, dir, filepath.Join(harness.Root(), "test/pyverbs"), image)
+	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("add Python to the initramfs: %v\n%s", err, out)
+	}
+	return filepath.Join(dir, "initramfs")
+}
