@@ -103,7 +103,7 @@ func makeFor(o *options, w io.Writer, network string) error {
 		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
 	}
 	device := key.Tenant + "." + key.Name
-	refused, err := bindTo(place, state, device)
+	refused, err := bindTo(place, w, state, device)
 	if err = errors.Join(refused, err); err != nil {
 		return errors.Join(err, undo())
 	}

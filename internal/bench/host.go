@@ -219,24 +219,27 @@ var (
 	outside       = way{"outside", (*Host).outside, (*Host).listens} // in a container's network only
 	outsideDevice = way{"outside-device", (*Host).outsideDevice, (*Host).listens}
 
-	// managed and carried where somebody else looks whether they are ready.
-	managedBegun = way{"managed-begun", (*Host).Under, at}
-	carriedBegun = way{"carried-begun", (*Host).Sockets, at}
+	// managed and carried in a guest, where nobody can ask the daemon for its listeners. A program of sockets
+	// listens for TCP, too.
+	guestManaged = way{"managed-guest", (*Host).Under, (*Host).soon}
+	guestCarried = way{"carried-guest", (*Host).Sockets, (*Host).listens}
 )
 
-func at(*Host, int) func() bool { return func() bool { return true } }
-
-func (w way) begun() way {
-	if w.name == managed.name {
-		return managedBegun
+// inGuest is the way in a guest.
+func (w way) inGuest() way {
+	switch w.name {
+	case managed.name:
+		return guestManaged
+	case carried.name:
+		return guestCarried
 	}
-	return carriedBegun
+	return w
 }
 
 // waysByName are all of them, for agents.
 var waysByName = func() map[string]way {
 	all := make(map[string]way)
-	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen, managedBegun, carriedBegun} {
+	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen, guestManaged, guestCarried} {
 		all[w.name] = w
 	}
 	return all

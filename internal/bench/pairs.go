@@ -158,18 +158,10 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 
 // serve starts a server on the host and waits until it is ready.
 func (h *Host) serve(ctx context.Context, w way, port int, argv []string) (server, error) {
-	switch {
-	case h.seen != nil && (w.name == managed.name || w.name == carried.name): // its listeners are the daemon's
-		s, err := h.far.serve(ctx, w.begun(), port, argv)
-		if err != nil {
-			return nil, err
+	if h.far != nil {
+		if h.seen != nil {
+			w = w.inGuest()
 		}
-		if err := await(ctx, h.seen.manages(port), nil); err != nil {
-			said, _ := s.end(0, false)
-			return nil, failure(ctx, argv, err, said)
-		}
-		return s, nil
-	case h.far != nil:
 		return h.far.serve(ctx, w, port, argv)
 	}
 	s, err := h.lab.start(ctx, w.side(h, argv...))

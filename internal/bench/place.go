@@ -33,6 +33,7 @@ type place struct {
 	plain    *Route
 	base     *Host // that they are on
 	bridge   *space
+	ovs      *ovs // the switch between those cards; nil: a bridge
 }
 
 // settings make places.
@@ -124,7 +125,7 @@ func (d *daemon) precise() (total time.Duration, err error) {
 // carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
 func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) (Route, *kernelDevice, error) {
 	switch c.Transport {
-	case experiment.TCP:
+	case experiment.TCP, experiment.OVS:
 		if p.plain != nil {
 			return *p.plain, nil, nil
 		}

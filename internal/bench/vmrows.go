@@ -201,7 +201,7 @@ func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
 				return nil, err
 			}
 		}
-		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, i+1, name)
+		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, i+1, name, false)
 		if err != nil {
 			return nil, err
 		}

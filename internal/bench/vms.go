@@ -37,8 +37,9 @@ const (
 var guestScript string
 
 // inMachines boots two guests.
-func inMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *place, err error) {
+func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
+	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
 	if in.Source == "" {
 		return nil, errors.New("setting vms needs the repository, which makes the guests: name it with --source")
 	}
@@ -64,6 +65,9 @@ func inMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *plac
 	p = &place{daemons: []*daemon{d}, label: "two guests with one emulated processor each"}
 	var bridge *space
 	p.close = func() {
+		if p.ovs != nil {
+			p.ovs.end()
+		}
 		for _, m := range p.machines {
 			m.agent.end()
 		}
@@ -91,11 +95,16 @@ func inMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *plac
 		return nil, fmt.Errorf("no bridge: %w", err)
 	}
 	for i, name := range []string{"a", "b"} {
-		m, err := in.machine(ctx, base, bridge, image, initramfs, i+1, name)
+		m, err := in.machine(ctx, base, bridge, image, initramfs, i+1, name, other)
 		if err != nil {
 			return nil, err
 		}
 		p.machines = append(p.machines, m)
+	}
+	if other {
+		if p.ovs, err = l.startOVS(ctx, base.Socket+".ovs", [2]string{base.Socket + ".ovs-a", base.Socket + ".ovs-b"}); err != nil {
+			return nil, err
+		}
 	}
 	for _, m := range p.machines {
 		if err := m.ready(ctx); err != nil {
@@ -137,7 +146,7 @@ func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
 }
 
 // machine starts a guest; it is there when its agent has answered.
-func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, number int, name string) (*machine, error) {
+func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, number int, name string, other bool) (*machine, error) {
 	l := in.Lab
 	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", guestMemory, "--socket", base.Socket)
 	if err != nil {
@@ -152,6 +161,10 @@ func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, im
 		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
 		More: []string{"-netdev", "tap,id=n1,ifname=" + tap + ",script=no,downscript=no",
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,mac=52:54:00:99:00:%02d,romfile=", number)},
+	}
+	if other {
+		spec.More = []string{"-chardev", fmt.Sprintf("socket,id=ovs,path=%s.ovs-%s,server=on,wait=off", base.Socket, name), "-netdev", "vhost-user,id=n1,chardev=ovs",
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,vectors=0,mac=52:54:00:99:00:%02d,romfile=", number)}
 	}
 	if in.twin {
 		more, err := l.twin(ctx, bridge, name)

@@ -21,16 +21,17 @@ var Settings = []string{Host, Hosts, Containers, VMs, GuestRXE, Remote}
 
 // What carries the bytes.
 const (
-	TCP     = "tcp"     // the kernel's sockets; UDP where the tool says so
-	Verbs   = "verbs"   // of vrdma, in memory or by RoCEv2
-	Sockets = "sockets" // TCP programs over verbs
-	Kernel  = "kernel"  // verbs of a device of the kernel's, rxe or hardware
-	Overlay = "overlay" // TCP over VXLAN
-	Vhost   = "vhost"   // TCP of guests through the daemon's switch, by vhost-user
+	TCP     = "tcp"      // the kernel's sockets; UDP where the tool says so
+	Verbs   = "verbs"    // of vrdma, in memory or by RoCEv2
+	Sockets = "sockets"  // TCP programs over verbs
+	Kernel  = "kernel"   // verbs of a device of the kernel's, rxe or hardware
+	Overlay = "overlay"  // TCP over VXLAN
+	Vhost   = "vhost"    // TCP of guests through the daemon's switch, by vhost-user
+	OVS     = "ovs-dpdk" // the same through Open vSwitch with DPDK
 )
 
 // Transports are all of them.
-var Transports = []string{TCP, Verbs, Sockets, Kernel, Overlay, Vhost}
+var Transports = []string{TCP, Verbs, Sockets, Kernel, Overlay, Vhost, OVS}
 
 // How a program waits for its completions.
 const (
@@ -74,8 +75,8 @@ func Better(metric string) (higher bool) { return metric == Bandwidth || metric 
 
 var (
 	verbsOnly = []string{Verbs, Kernel}
-	socket    = []string{TCP, Sockets, Overlay, Vhost}
-	kernels   = []string{TCP, Overlay, Vhost} // sockets of the kernel only
+	socket    = []string{TCP, Sockets, Overlay, Vhost, OVS}
+	kernels   = []string{TCP, Overlay, Vhost, OVS} // sockets of the kernel only
 	pollOnly  = []string{Poll}
 	eventOnly = []string{Event}
 	both      = []string{Poll, Event}
@@ -193,7 +194,7 @@ func (e *Experiment) Cells() []Cell {
 		if !t.sized {
 			c.Size = 0
 		}
-		if c.Transport == Vhost && c.Setting != VMs {
+		if (c.Transport == Vhost || c.Transport == OVS) && c.Setting != VMs {
 			return // only a guest has such a card
 		}
 		if !linked(c.Setting) {

@@ -39,6 +39,10 @@ type guests struct {
 	who      string // has it; "": nobody
 	name     string // of the machine; "": it has none
 	conn     *net.UnixConn
+	plugged  *tap   // nil: no container has it as an interface
+	told     uint64 // the namespace of which it was said that there is no interface
+
+	tapping sync.Mutex // held while an interface is made
 }
 
 // plugIn gives a NIC its port in the switch.
@@ -102,14 +106,14 @@ func (g *guests) guard(rules *policy.Guard) {
 	}
 }
 
-// users are who has the NIC in a virtual machine.
+// users are who has the NIC in a virtual machine, or as an interface of a container that it is bound to.
 func (g *guests) users() []string {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.who == "" {
+	if g.who == "" || g.plugged != nil && !g.plugged.bound {
 		return nil
 	}
 	return []string{g.who}
@@ -257,16 +261,6 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 		return s.guests.attach(c, d, ready)
 	}
 	return vhostuser.Serve(c, d, ready)
-}
-
-// ServeTap is ethernet.Port.ServeTap for the port of a NIC: a container has the NIC as an interface until the file is
-// closed. It may be called at any time.
-func (r *Rack) ServeTap(k tenant.Key, file *os.File) error {
-	s := r.slot(k)
-	if s == nil || s.guests == nil {
-		return fmt.Errorf("%v cannot be an interface: it is not here, or not in a network with way vxlan", k)
-	}
-	return s.guests.port.ServeTap(file)
 }
 
 // enter makes a connection the one that has the NIC. False: another has it.

@@ -87,6 +87,10 @@ type Config struct {
 	Capped func(k tenant.Key, limit string)
 	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
 	Claim func(tenant.Key) error
+	// Bound are the workloads that a NIC is bound to from the beginning, because it was before the daemon was started again; nil: none is.
+	Bound func(tenant.Key) []frontdoor.Binding
+	// NoInterface hears of a container that has no interface with its NIC's address, and why; nil: nobody does.
+	NoInterface func(tenant.Key, error)
 	// Changed hears that NICs were put in or pulled out; nil: nobody does.
 	Changed func()
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
@@ -427,6 +431,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
+		s.guests.unplugTap(func(*tap) bool { return true })
 		s.guests.pull()
 		r.drop(s.account)
 		r.discard(s)

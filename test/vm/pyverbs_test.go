@@ -1,13 +1,13 @@
 package vm
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"vrdma/test/guest"
 	"vrdma/test/harness"
 )
 
@@ -18,7 +18,7 @@ func TestPyverbs(t *testing.T) {
 		t.Skip("the whole suite, emulated: long form")
 	}
 	d := start(t, world)
-	m := bootWith(t, d, withPython(t, initramfs(t)), "red/a", "10.1.0.1", 900)
+	m := bootWith(t, d, guest.Ours(t, func(root string) { addPython(t, root) }), "red/a", "10.1.0.1", 900)
 	p := m.verbs(t, "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0")
 	if !p.Ended(4*limit) || !strings.Contains(p.Output(), "\nEND\n") {
 		t.Fatalf("the suite did not come to its end: %s\n%s", p.Fate(), harness.Tail(p.Output(), 80))
@@ -50,26 +50,23 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// withPython adds Python, pyverbs and the suite to an initramfs.
-func withPython(t *testing.T, image string) string {
+// addPython puts Python, pyverbs and the suite into a root.
+func addPython(t *testing.T, root string) {
 	t.Helper()
 	harness.Need(t, "/usr/bin/python3.11", "/usr/share/doc/rdma-core/tests")
-	dir := harness.Directory(t, nil)
-	script := fmt.Sprintf(`set -e
-		mkdir -p %[1]s/root/suite/tests; cd %[1]s/root
+	const script = `set -e
+		cd "$1"; root=$(pwd); mkdir -p suite/tests
 		for f in /usr/share/doc/rdma-core/tests/*.py*; do
 			case $f in *.gz) gzip -dc $f >suite/tests/$(basename $f .gz) ;; *) cp $f suite/tests/ ;; esac
 		done
-		cp %[2]s/run.py %[2]s/excluded.txt suite/
-		cp -L --parents /usr/bin/python3.11 .
+		cp "$2"/run.py "$2"/excluded.txt suite/
+		mkdir -p usr/bin && cp -L /usr/bin/python3.11 usr/bin/
 		(cd / && find usr/lib/python3.11 usr/lib/python3/dist-packages/pyverbs \( -name '*.py' -o -name '*.so' \) \
-			! -path '*/test/*' ! -path '*/idlelib/*' ! -path '*/lib2to3/*' ! -path '*/ensurepip/*' ! -path '*/tkinter/*' | cpio --quiet -pdmL %[1]s/root)
-		for lib in $(find . -name '*.so' -o -name python3.11 -type f | xargs ldd 2>/dev/null | grep -oE ' /[^ ]+' | sort -u); do
-			mkdir -p .$(dirname $lib | sed 's,^/lib,/usr/lib,'); cp -L $lib .$(echo $lib | sed 's,^/lib,/usr/lib,')
-		done
-		{ cat %[3]s; find . | cpio --quiet -o -H newc -R 0:0; } >%[1]s/initramfs`, dir, filepath.Join(harness.Root(), "test/pyverbs"), image)
-	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("add Python to the initramfs: %v\n%s", err, out)
+			! -path '*/test/*' ! -path '*/idlelib/*' ! -path '*/lib2to3/*' ! -path '*/ensurepip/*' ! -path '*/tkinter/*' | cpio --quiet -pdmL "$root")
+		for lib in $(find usr -name '*.so' -o -name python3.11 -type f | xargs ldd 2>/dev/null | grep -oE ' /[^ ]+' | sort -u); do
+			to=.$(echo $lib | sed 's,^/lib,/usr/lib,'); mkdir -p $(dirname $to); cp -L $lib $to
+		done`
+	if out, err := exec.Command("sh", "-c", script, "sh", root, filepath.Join(harness.Root(), "test/pyverbs")).CombinedOutput(); err != nil {
+		t.Fatalf("add Python: %v\n%s", err, out)
 	}
-	return filepath.Join(dir, "initramfs")
 }

@@ -5,7 +5,7 @@ rm -rf "$root" && mkdir -p "$root/usr/bin"
 trap 'rm -rf "$root"' EXIT
 lib=/usr/lib/x86_64-linux-gnu
 list="$(for p in NPtcp NPopenmpi sockperf mpirun orted; do command -v $p; done)
-$(ls $lib/openmpi/lib/openmpi3/mca_*.so $lib/ucx/*.so* $lib/pmix2/lib/pmix/*.so $lib/libnss_files.so.2 2>/dev/null)"
+$(ls $lib/openmpi/lib/openmpi3/mca_*.so $lib/ucx/*.so* $lib/pmix2/lib/pmix/*.so $lib/libnss_files.so.2 $lib/rsocket/librspreload.so 2>/dev/null)"
 libs=$(ldd $list "$3" 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u | sed 's,^/lib/,/usr/lib/,')
 extra=$(find /etc/openmpi /usr/share/openmpi $lib/pmix2/share -type f -o -type l 2>/dev/null)
 for f in $list $libs $extra; do [ -e "$root$f" ] || cp -L --parents "$f" "$root"; done
