@@ -57,6 +57,8 @@ func writeSuite(b *strings.Builder, suite string, figures []Figure) {
 		writeCosts(b, figures)
 	case "progress":
 		writeGroups(b, figures)
+	case "mikelangelo":
+		writeCases(b, figures)
 	}
 }
 
@@ -220,7 +222,7 @@ func groupCell(figures []*Figure, setting, transport string, sides, pairs int) (
 		}
 		for _, p := range f.Missing {
 			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-				return firstLine(p.Failed), "none"
+				return short(p.Failed), "none"
 			}
 		}
 	}
