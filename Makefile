@@ -27,9 +27,11 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 TAGS  := grpcnotrace,nethttpomithttp2
 SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
 	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
-	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... \
+	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... net math/big path/... compress/... archive/... debug/... \
+	internal/zstd runtime/pprof golang.org/x/net/... vendor/golang.org/x/net/... vendor/golang.org/x/text/... \
+	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod,crypto/internal/fips140/$(c)) \
 	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
-	preflight hosts published abitext devicetree rdmanl cni netns vmagent cache,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
+	preflight hosts published abitext devicetree rdmanl cni netns vmagent cache filecopy,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma

@@ -247,5 +247,8 @@ var waysByName = func() map[string]way {
 
 // pair runs a server and its client.
 func (r Route) pair(ctx context.Context, w way, port int, server, client []string) (string, error) {
+	if r.Client.far != nil {
+		return r.farPair(ctx, w, port, server, client)
+	}
 	return r.Server.lab.Pair(ctx, w.ready(r.Server, port), w.side(r.Server, server...), w.side(r.Client, client...))
 }

@@ -28,6 +28,7 @@ type Instrument struct {
 	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
 	Rootfs string
 
+	twin      bool // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
 	accounted bool // control groups were tried
 	places    map[string]*place
 	broken    map[string]error // places that could not be made: they are not tried again and again

@@ -31,6 +31,8 @@ type place struct {
 	// machines are the guests of setting vms, and plain the route between their ordinary cards.
 	machines []*machine
 	plain    *Route
+	base     *Host // that they are on
+	bridge   *space
 	ovs      *ovs // the switch between those cards; nil: a bridge
 }
 

@@ -114,6 +114,7 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 	a, b := p.machines[0], p.machines[1]
 	p.route = Route{Server: b.card, Client: a.card}
 	p.plain = &Route{Server: b.ordinary, Client: a.ordinary}
+	p.base, p.bridge = base, bridge
 	return p, nil
 }
 
@@ -164,6 +165,13 @@ func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, im
 	if other {
 		spec.More = []string{"-chardev", fmt.Sprintf("socket,id=ovs,path=%s.ovs-%s,server=on,wait=off", base.Socket, name), "-netdev", "vhost-user,id=n1,chardev=ovs",
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,vectors=0,mac=52:54:00:99:00:%02d,romfile=", number)}
+	}
+	if in.twin {
+		more, err := l.twin(ctx, bridge, name)
+		if err != nil {
+			return nil, err
+		}
+		spec.More = append(spec.More, more...)
 	}
 	c := l.command(ctx, append(bridge.enter(), spec.Command()...)...)
 	m := &machine{name: name, said: &transcript{}, console: spec.Console}

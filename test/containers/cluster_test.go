@@ -22,6 +22,7 @@ import (
 // proxy for services: the API server listens at the address of its own service.
 type cluster struct {
 	*host
+	t       *testing.T // that it lives as long as
 	kubelet *harness.Process
 }
 
@@ -44,7 +45,7 @@ node-token,system:node:node1,node1,"system:nodes"
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir := harness.Kubelet(t)
-	c := &cluster{host: newEngineHost(t, "newer", "bookworm")}
+	c := &cluster{host: newEngineHost(t, "newer", "bookworm"), t: t}
 	c.kubernetes(t, dir, "kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 	c.copy(t, filepath.Join(harness.Unpacked(t, "etcd-server"), "usr/bin/etcd"), "/opt/kubelet/etcd")
 	c.run(t, "sh", "-c", "ip link add up0 type bridge && ip addr add 10.199.0.1/24 dev up0 && ip addr add "+serverAddress+"/32 dev up0 && ip link set up0 up")
@@ -70,13 +71,13 @@ func newCluster(t *testing.T) *cluster {
 		"--service-account-private-key-file", "/etc/kubernetes/accounts.key",
 		"--controllers", "serviceaccount-controller,root-ca-certificate-publisher-controller,daemonset-controller,resourceclaim-controller,node-lifecycle-controller,taint-eviction-controller,garbage-collector-controller")
 	c.background(t, "/opt/kubelet/kube-scheduler", "--kubeconfig", "/etc/kubernetes/admin.conf", "--leader-elect=false")
-	c.startKubelet(t)
+	c.startKubelet()
 	return c
 }
 
-func (c *cluster) startKubelet(t *testing.T) {
-	t.Helper()
-	c.kubelet = c.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--kubeconfig", "/etc/kubernetes/node.conf",
+func (c *cluster) startKubelet() {
+	c.t.Helper()
+	c.kubelet = c.background(c.t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--kubeconfig", "/etc/kubernetes/node.conf",
 		"--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki", "--node-ip", "10.199.0.1")
 }
 
@@ -181,9 +182,9 @@ spec:
   restartPolicy: OnFailure
   terminationGracePeriodSeconds: 1
   automountServiceAccountToken: false
-  resourceClaims: [{name: n, resourceClaimName: %[2]s}]
+  resourceClaims: [{name: nic, resourceClaimName: %[2]s}]
   containers:
-    - {name: c, image: "localhost/bookworm:latest", imagePullPolicy: Never, command: [sh, -c, %[5]q], resources: {claims: [{name: n}]}}
+    - {name: c, image: "localhost/bookworm:latest", imagePullPolicy: Never, command: [sh, -c, %[5]q], resources: {claims: [{name: nic}]}}
 `, namespace, name, parameters, labels, command)
 }
 
@@ -254,7 +255,7 @@ func (c *cluster) testRestarts(t *testing.T) {
 	c.signal(t, "/usr/local/bin/vrdma-kube device-plugin ", syscall.SIGKILL)
 	c.kubelet.Signal(syscall.SIGKILL)
 	c.kubelet.Wait(t, minute)
-	c.startKubelet(t)
+	c.startKubelet()
 	c.create(t, claimed("team-a", "after", "", "", "ibv_devinfo | grep -q rxe0 && exec sleep 1000"))
 	c.create(t, pod("team-a", "plugged-after", "", "ibv_devinfo | grep -q rxe0 && exec sleep 1000"))
 	c.until(t, "running", func() bool {

@@ -91,6 +91,9 @@ func (h *host) dockerPair(t *testing.T, nic func(string) []string) {
 	h.listening(t, s, "0.0.0.0:18515")
 	h.run(t, docker(append(nic("red.db"), hard...), "ib_write_bw", "-R", "-e", "-F", "-n", "100", "10.1.0.1")...)
 	s.OK(t, minute)
+	if out := h.run(t, docker(nic("red.web"), "ip", "address", "show", "dev", "vrdma0")...); !strings.Contains(out, "inet 10.1.0.1/24") || !strings.Contains(out, "LOWER_UP") {
+		t.Errorf("the NIC's interface:\n%s", out)
+	}
 	if out := h.run(t, docker(nic("default"), "env", "-i", "/usr/bin/ibv_devices")...); !strings.Contains(out, "rxe0") {
 		t.Errorf("the default NIC:\n%s", out)
 	}

@@ -108,8 +108,8 @@ func TestInterface(t *testing.T) {
 	h.run(t, container{"bookworm", "red.web", nil}.argv("ip", "address", "show", "dev", "vrdma0")...)
 }
 
-// hostsWithStore are two hosts with a wire between them and daemons that share an etcd.
-func hostsWithStore(t *testing.T, join func(*testing.T, [2]*host)) [2]*host {
+// hostsWithStore are two hosts with a wire between them and daemons that share an etcd, each with these arguments.
+func hostsWithStore(t *testing.T, join func(*testing.T, [2]*host), args ...[]string) [2]*host {
 	t.Helper()
 	etcd := etcdtest.Start(t, 1)
 	hosts := [2]*host{newHost(t, "bookworm"), newHost(t, "bookworm")}
@@ -123,7 +123,11 @@ func hostsWithStore(t *testing.T, join func(*testing.T, [2]*host)) [2]*host {
 		}
 		h.write(t, "/tmp/etcd.yaml", "ca: /tmp/ca.pem\ncertificate: /tmp/cert.pem\nkey: /tmp/key.pem\n")
 		h.run(t, "chmod", "600", "/tmp/etcd.yaml", "/tmp/key.pem")
-		h.serve(t, "--store", etcd.URL(), "--store-config", "/tmp/etcd.yaml", "--host-name", string(rune('a'+i)), "--underlay", fmt.Sprintf("192.0.2.%d", i+1))
+		more := []string{"--store", etcd.URL(), "--store-config", "/tmp/etcd.yaml", "--host-name", string(rune('a' + i)), "--underlay", fmt.Sprintf("192.0.2.%d", i+1)}
+		if i < len(args) {
+			more = append(more, args[i]...)
+		}
+		h.serve(t, more...)
 	}
 	return hosts
 }

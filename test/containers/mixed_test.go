@@ -42,7 +42,7 @@ type member struct {
 	sockets       bool // it has the address for sockets, too
 }
 
-// Two virtual machines, two containers, a process of a host and a machine with the kernel's rxe and vxlan, on two hosts: each reaches each
+// Two virtual machines with the agent, two containers, a process of a host and a machine with the kernel's rxe and vxlan, on two hosts: each reaches each
 // other at its address in one virtual network, by rdma_cm and, where it has an interface, by ICMP.
 func TestMixed(t *testing.T) {
 	if !harness.All() {
@@ -58,26 +58,34 @@ func TestMixed(t *testing.T) {
 		for i, h := range hosts {
 			h.space(t).Address(t, "wire", fmt.Sprintf("192.0.2.%d/24", i+1))
 		}
-	})
+	}, []string{"--guest", "red/guest-a"}, []string{"--guest", "red/guest-b"})
 	a, b := hosts[0], hosts[1]
 	cmd := a.command(0, "vrdma", "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(mixed)
 	harness.Spawn(t, cmd).OK(t, minute)
-	machines := map[*host]*guest.Guest{}
+	machines, image := map[*host]*guest.Guest{}, guest.Ours(t)
 	for i, h := range hosts {
 		side := string(rune('a' + i))
 		h.knows(t, "red.guest-"+side)
-		machines[h] = h.machine(t, "red/guest-"+side)
+		machines[h] = h.machine(t, image, "red/guest-"+side)
 		h.stay(t, "c", container{"bookworm", "red.cont-" + side, nil})
 	}
 	inGuest := func(g *guest.Guest) func(argv ...string) harness.Program {
 		return func(argv ...string) harness.Program { return g.Launch(t, argv...) }
 	}
+	inMachine := func(g *guest.Guest) func(argv ...string) harness.Program {
+		return func(argv ...string) harness.Program {
+			if argv[0] == "rping" {
+				argv = append([]string{"env", "VRDMA_SOCKET=" + socket, guest.Home + "/vrdma", "run", "-q", "--"}, argv...)
+			}
+			return g.Launch(t, argv...)
+		}
+	}
 	inContainer := func(h *host) func(argv ...string) harness.Program {
 		return func(argv ...string) harness.Program { return h.exec(t, "c", argv...) }
 	}
 	members := []member{
-		{"a's guest", "10.1.0.1", inGuest(machines[a]), true}, {"b's guest", "10.1.0.2", inGuest(machines[b]), true},
+		{"a's guest", "10.1.0.1", inMachine(machines[a]), true}, {"b's guest", "10.1.0.2", inMachine(machines[b]), true},
 		{"a's container", "10.1.0.3", inContainer(a), true}, {"b's container", "10.1.0.4", inContainer(b), true},
 		{"a's process", "10.1.0.5", func(argv ...string) harness.Program {
 			return a.start(t, append([]string{"vrdma", "run", "-q", "--nic", "red/process", "--"}, argv...)...)
@@ -86,6 +94,12 @@ func TestMixed(t *testing.T) {
 	}
 	for _, g := range []*guest.Guest{linux, machines[a], machines[b]} {
 		g.AwaitStart(t)
+	}
+	for _, g := range machines {
+		agent := g.Launch(t, guest.Home+"/vrdma", "guest", "agent", "--socket", socket)
+		if !harness.Poll(mixedLimit, func() bool { return strings.Contains(agent.Output(), "the daemon answers") || agent.Ended(0) }) || agent.Ended(0) {
+			t.Fatalf("no daemon answers the agent\n%s", agent.Output())
+		}
 	}
 	p := a.start(t, "vrdma", "network", "show", "red/train", "--linux")
 	p.OK(t, minute)
@@ -129,11 +143,11 @@ func TestMixed(t *testing.T) {
 // good reports whether a program has ended well.
 func good(p harness.Program) bool { return p.Ended(0) && p.Code() == 0 }
 
-// machine starts a virtual machine with a NIC of the host's daemon. QEMU is this machine's, and sees the socket through /proc.
-func (h *host) machine(t *testing.T, nic string) *guest.Guest {
+// machine starts a virtual machine with a NIC of the host's daemon and our programs. QEMU is this machine's, and sees the socket through /proc.
+func (h *host) machine(t *testing.T, image, nic string) *guest.Guest {
 	t.Helper()
-	p := h.start(t, "vrdma", "guest", "args", "--tcg", "-m", "256M", nic)
+	p := h.start(t, "vrdma", "guest", "args", "--tcg", "-m", "320M", nic)
 	p.OK(t, minute)
 	args := strings.ReplaceAll(p.Stdout(), "=/run/vrdma/", fmt.Sprintf("=/proc/%d/root/run/vrdma/", h.pid))
-	return guest.Start(t, guest.Config{Card: strings.Fields(args)})
+	return guest.Start(t, guest.Config{Card: strings.Fields(args), Initramfs: image})
 }

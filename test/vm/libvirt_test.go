@@ -23,7 +23,7 @@ func TestLibvirt(t *testing.T) {
 	}
 	d := start(t, libvirtWorld)
 	v := newLibvirt(t)
-	image := initramfs(t)
+	image := guest.Ours(t)
 	var list []*machine
 	for i, nic := range []string{"red/a", "red/b"} {
 		m := &machine{test: t, nic: nic, ip: fmt.Sprintf("10.1.0.%d", i+1), socket: "/run/vrdma/vrdma.sock"}

@@ -114,4 +114,3 @@ func sent(t *testing.T, d *harness.Daemon, nic string) uint64 {
 	}
 	return 0
 }
-

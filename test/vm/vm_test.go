@@ -1,9 +1,7 @@
 package vm
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,28 +54,7 @@ type machine struct {
 }
 
 // home is where the machine's programs of ours are.
-const home = "/opt/vrdma"
-
-// initramfs is the guests' with our programs in it.
-func initramfs(t *testing.T) string {
-	t.Helper()
-	dir := harness.Directory(t, nil)
-	root := filepath.Join(dir, "root", home)
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if harness.All() {
-		addSocketPrograms(t, filepath.Join(dir, "root"))
-	}
-	bin := filepath.Dir(harness.Binary())
-	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
-		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
-		{ cat %[4]s/initramfs; find . | cpio --quiet -o -H newc -R 0:0; } >%[3]s/initramfs`, bin, root, dir, guest.Image(t))
-	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("add to the initramfs: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "initramfs")
-}
+const home = guest.Home
 
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
 func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
@@ -213,7 +190,11 @@ func programs(t *testing.T, d *harness.Daemon) string {
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
 	d = start(t, world)
-	image := initramfs(t)
+	var more []func(root string)
+	if harness.All() {
+		more = append(more, func(root string) { addSocketPrograms(t, root) })
+	}
+	image := guest.Ours(t, more...)
 	booted := make(chan *machine, 1)
 	go func() {
 		defer close(booted) // a failure ends this goroutine only
