@@ -104,7 +104,7 @@ func writeMissing(b *strings.Builder, list []Point) {
 	var reasons []string
 	cells := make(map[string][]string)
 	for _, p := range list {
-		reason := firstLine(p.Failed)
+		reason := short(p.Failed)
 		if cells[reason] == nil {
 			reasons = append(reasons, reason)
 		}

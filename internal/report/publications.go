@@ -16,7 +16,7 @@ var publications = map[string][2]string{
 	"speed":       {"The speed table", "Rows of make bench, without their bounds."},
 	"thesis":      {"A thesis of 2022: RDMA in containers", "E. Ford, Explaining and Evaluating the Use of RDMA in High Performance Containers. Six ways, four figures each; every figure has a panel for reads, writes and sends. Its data is public, which is why this can be drawn beside it."},
 	"slides":      {"Slides of 2020: container networks and FreeFlow", "A talk that shows figures of Abbasi et al. (IEEE Network, 2019) and of FreeFlow (NSDI 2019). Values were read from plots."},
-	"lab":         {"A university's RDMA lab", "Its steps that can be measured. The lab publishes no values: they are the students' to find."},
+	"lab":         {"A university's RDMA lab", "Its steps that can be measured: K-2 sockets, K-3 verbs, K-4 many processes, and the key-value store. K-1, which port and how fast, is what vrdma doctor prints. Of K-2 the library that bypasses the kernel needs hardware: sockets over RDMA stand in its place. Of K-3 the slow processor is left out: this machine's frequency cannot be chosen. The lab publishes no values: they are the students' to find."},
 	"progress":    {"A progress report of 2015: hosts, virtual machines, containers", "Ten groups of transfers were planned, and four measured. Bytes were not recorded; its figures of RDMA with four transfers exceed the wire."},
 	"mikelangelo": {"MIKELANGELO D4.1 (2015): NetPIPE between hosts and virtual machines", "Six cases in three figures, without numbers. What the text says of them: 1.4 to 2.2 µs for small messages with verbs, 8.2 to 10.3 µs between virtual machines, about 100 µs over 1 Gb/s Ethernet; virtual machines reach 20 to 25 % of the hosts' bandwidth."},
 }
@@ -57,6 +57,8 @@ func writeSuite(b *strings.Builder, suite string, figures []Figure) {
 		writeCosts(b, figures)
 	case "progress":
 		writeGroups(b, figures)
+	case "mikelangelo":
+		writeCases(b, figures)
 	}
 }
 
@@ -220,7 +222,7 @@ func groupCell(figures []*Figure, setting, transport string, sides, pairs int) (
 		}
 		for _, p := range f.Missing {
 			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-				return firstLine(p.Failed), "none"
+				return short(p.Failed), "none"
 			}
 		}
 	}

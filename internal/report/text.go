@@ -39,7 +39,7 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 			fmt.Fprintf(&b, "\nWhere a method misleads:\n\n- %s\n", strings.Join(s, "\n- "))
 		}
 		for _, p := range f.Missing {
-			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, firstLine(p.Failed))
+			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, short(p.Failed))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
