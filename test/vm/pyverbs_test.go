@@ -19,7 +19,7 @@ func TestPyverbs(t *testing.T) {
 	}
 	d := start(t, world)
 	m := bootWith(t, d, guest.Ours(t, func(root string) { addPython(t, root) }), "red/a", "10.1.0.1", 900)
-	p := m.verbs(t, "env", "SECONDS_A_TEST=180", "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0")
+	p := m.Launch(t, "env", "SECONDS_A_TEST=180", "VRDMA_SOCKET="+m.socket, home+"/vrdma", "run", "-q", "--", "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0")
 	if !p.Ended(4*limit) || !strings.Contains(p.Output(), "\nEND\n") {
 		t.Fatalf("the suite did not come to its end: %s\n%s", p.Fate(), harness.Tail(p.Output(), 80))
 	}
