@@ -12,7 +12,7 @@ import (
 )
 
 // small is an experiment of the user's own: one run of each kind of tool, over everything that can
-// be measured, and a setting that cannot. Containers are in the long form only.
+// be measured, and a setting that cannot. Containers and guests are in the long form only.
 const small = `apiVersion: vrdma.io/v1
 kind: Experiment
 metadata: {name: small}
@@ -46,12 +46,12 @@ func TestExperiment(t *testing.T) {
 	harness.Need(t, "iperf3", "sockperf")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "small.yaml")
-	settings := harness.Pick([]string{"host", "hosts", "vms"}, []string{"host", "hosts", "containers", "vms"})
+	settings := harness.Pick([]string{"host", "hosts", "remote"}, []string{"host", "hosts", "containers", "vms", "remote"})
 	if err := os.WriteFile(file, []byte(strings.Replace(small, "SETTINGS", strings.Join(settings, ", "), 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out := filepath.Join(dir, "results")
-	p := tool(t, "bench", "run", file, "--out", out, "--seed", "3")
+	p := tool(t, "bench", "run", file, "--out", out, "--seed", "3", "--source", harness.Root())
 	if !harness.Poll(15*minute, func() bool { return p.Ended(0) || strings.Contains(p.Output(), "4 of ") }) || p.Ended(0) {
 		t.Fatalf("it does not measure\n%s", p.Output())
 	}
@@ -65,7 +65,7 @@ func TestExperiment(t *testing.T) {
 	if err != nil || len(first.Records) < 3 {
 		t.Fatalf("%d records are kept: %v", len(first.Records), err)
 	}
-	tool(t, "bench", "run", "--resume", "--out", out).OK(t, 15*minute)
+	tool(t, "bench", "run", "--resume", "--out", out, "--source", harness.Root()).OK(t, 15*minute)
 	all, err := experiment.Read(out)
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +98,8 @@ func TestExperiment(t *testing.T) {
 
 func checkRecord(t *testing.T, r *experiment.Record) {
 	t.Helper()
-	if r.Cell.Setting == experiment.VMs {
-		if !strings.Contains(r.Failed, "cannot be measured") {
+	if r.Cell.Setting == experiment.Remote {
+		if !strings.Contains(r.Failed, "needs another machine") {
 			t.Errorf("%v: %q", r.Cell, r.Failed)
 		}
 		return
@@ -120,6 +120,9 @@ func checkRecord(t *testing.T, r *experiment.Record) {
 	}
 	if r.Cell.Transport != experiment.TCP && r.CPU["daemon"] <= 0 && r.Cell.Tool == "ib_read_bw" {
 		t.Errorf("%v: the daemon took no processor time: %v", r.Cell, r.CPU)
+	}
+	if r.Cell.Setting == experiment.VMs && (r.CPU["qemu"] <= 0 || r.Links["eth0"]+r.Links["eth1"] == 0) {
+		t.Errorf("%v: QEMU took %v s, cards sent %v", r.Cell, r.CPU["qemu"], r.Links)
 	}
 	if r.Cell.Setting == experiment.Containers && !strings.Contains(r.Measurement.Setting, "instead of containers") && !strings.Contains(r.Measurement.Setting, "podman") {
 		t.Errorf("%v: what stood for containers? %q", r.Cell, r.Measurement.Setting)

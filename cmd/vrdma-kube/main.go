@@ -1,5 +1,5 @@
-// Command vrdma-kube gives the pods of Kubernetes their NICs: it is the device plugin of vrdma.io/nic. It is a program of its
-// own because it is large, and only needed there.
+// Command vrdma-kube gives the pods of Kubernetes their NICs: it is the device plugin of vrdma.io/nic, and the driver
+// vrdma.io of dynamic resource allocation. It is a program of its own because it is large, and only needed there.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vrdma/internal/kubeapi"
 	"vrdma/internal/kubelet"
 	"vrdma/internal/launch"
 	"vrdma/internal/pods"
@@ -30,11 +31,12 @@ func main() {
 	}
 }
 
-// flags are what device-plugin is told.
+// flags are what the commands are told.
 type flags struct {
-	socket, node, kubelet, cdi, pods string
-	fromKubelet                      bool
-	slots                            int
+	socket, node, kubelet, cdi string
+	pods, token, ca            string
+	fromKubelet                bool
+	slots                      int
 }
 
 func command() *cobra.Command {
@@ -55,16 +57,23 @@ A vrdma daemon runs on the host beside it, as root.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), &f) },
 	}
+	f.common(c)
+	c.Flags().IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host")
+	c.Flags().BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, and has a list of this host's pods only")
+	root.AddCommand(c, draCommand(), nodeCommand())
+	return root
+}
+
+// common are the flags of every command.
+func (f *flags) common(c *cobra.Command) {
 	s := c.Flags()
 	s.StringVar(&f.socket, "socket", "/var/lib/vrdma/vrdma.sock", "the daemon's `PATH`")
 	s.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the host's `NAME` in Kubernetes (default $NODE_NAME)")
 	s.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's `DIR`")
 	s.StringVar(&f.cdi, "cdi", "/var/run/cdi", "`DIR` of the Container Device Interface")
-	s.IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host")
-	s.StringVar(&f.pods, "pods", "", "`URL` that knows pods, for a server without a token (default: the cluster's API server)")
-	s.BoolVar(&f.fromKubelet, "pods-of-kubelet", false, "--pods is a kubelet's read-only port, and has a list of this host's pods only")
-	root.AddCommand(c)
-	return root
+	s.StringVar(&f.pods, "pods", "", "`URL` of the API server (default: the one of the cluster that we are a pod of)")
+	s.StringVar(&f.token, "token", "", "`FILE` with a token for --pods (default: it wants none)")
+	s.StringVar(&f.ca, "ca", "", "`FILE` with the authority of the certificate of --pods; needs --token")
 }
 
 func serve(ctx context.Context, f *flags) error {
@@ -76,9 +85,13 @@ func serve(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	lookup, err := f.lookup()
+	api, err := f.api()
 	if err != nil {
 		return err
+	}
+	lookup := api.Pod
+	if f.fromKubelet {
+		lookup = api.OnHost
 	}
 	resources := filepath.Join(f.kubelet, kubelet.ResourcesSocket)
 	node := &pods.Node{
@@ -98,6 +111,10 @@ func serve(ctx context.Context, f *flags) error {
 		return err
 	}
 	var both sync.WaitGroup
+	if !f.fromKubelet { // which has no watch
+		labeler := node.Labeler(api.Client)
+		both.Go(func() { labeler.Run(ctx) })
+	}
 	both.Go(func() { node.Sweep(ctx) })
 	plugin := &kubelet.Plugin{Resource: pods.Resource, Dir: filepath.Join(f.kubelet, "device-plugins"), Devices: node, Log: log}
 	err = plugin.Run(ctx)
@@ -105,26 +122,23 @@ func serve(ctx context.Context, f *flags) error {
 	return err
 }
 
-// lookup is how a pod's labels are found.
-func (f *flags) lookup() (func(context.Context, kubelet.Holder) (*pods.Pod, error), error) {
-	if f.pods == "" {
-		if f.fromKubelet {
-			return nil, errors.New("--pods-of-kubelet needs --pods URL")
-		}
-		api, err := pods.InCluster()
-		if err != nil {
-			return nil, err
-		}
-		api.Node = f.node
-		return api.Pod, nil
+// api is who knows the pods.
+func (f *flags) api() (*pods.API, error) {
+	if f.pods == "" && f.fromKubelet {
+		return nil, errors.New("--pods-of-kubelet needs --pods URL")
 	}
-	api, err := pods.At(f.pods)
+	find := kubeapi.InCluster
+	switch {
+	case (f.token == "") != (f.ca == "") || f.token != "" && f.pods == "":
+		return nil, errors.New("--token and --ca are both needed, with --pods, or none of them")
+	case f.token != "":
+		find = func() (*kubeapi.Client, error) { return kubeapi.With(f.pods, f.token, f.ca) }
+	case f.pods != "":
+		find = func() (*kubeapi.Client, error) { return kubeapi.At(f.pods) }
+	}
+	client, err := find()
 	if err != nil {
 		return nil, err
 	}
-	if f.fromKubelet {
-		return api.OnHost, nil
-	}
-	api.Node = f.node
-	return api.Pod, nil
+	return &pods.API{Client: client, Node: f.node}, nil
 }

@@ -223,4 +223,7 @@ func (d *daemon) rackChanged() {
 	case d.racked <- struct{}{}:
 	default:
 	}
+	if d.serving.Load() { // before, whoever starts us does it
+		go d.restore()
+	}
 }

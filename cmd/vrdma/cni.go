@@ -9,6 +9,7 @@ import (
 	"vrdma/internal/cni"
 	"vrdma/internal/control"
 	"vrdma/internal/launch"
+	"vrdma/internal/netns"
 	"vrdma/internal/protocol"
 )
 
@@ -27,13 +28,18 @@ container's network namespace, so that no other workload has it until the contai
   {"cniVersion": "1.0.0", "name": "red", "plugins": [{"type": "bridge", …},
     {"type": "vrdma-cni", "nic": "red.web", "socket": "/var/lib/vrdma/vrdma.sock"}]}
 
+By itself it makes the NIC an interface of the container as well, with its address, MAC and MTU, if
+the NIC's network has way vxlan:
+
+  {"cniVersion": "1.0.0", "name": "red", "plugins": [{"type": "vrdma-cni", "nic": "red.web"}]}
+
 With "tenant" in place of "nic" the container names one of that tenant's: by the annotation
 vrdma.io/nic of a pod (with "capabilities": {"io.kubernetes.cri.pod-annotations": true}), or
 as args.cni["vrdma.io/nic"]. One that names none has none. The mounts by which programs find the NIC
 are the engine's part: --device vrdma.io/nic=red.web, see vrdma cdi.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p := cni.Plugin{Getenv: os.Getenv, Cookie: caller.CookieAt, Daemon: func(socket string) (cni.Daemon, error) {
+			p := cni.Plugin{Getenv: os.Getenv, Cookie: caller.CookieAt, Interfaces: netns.Interfaces, Daemon: func(socket string) (cni.Daemon, error) {
 				if socket == "" {
 					socket = o.socket
 				}
@@ -55,6 +61,9 @@ func (d cniDaemon) Ready() error {
 	_, err := protocol.QueryStatus(d.Socket)
 	return err
 }
-func (d cniDaemon) Bind(b control.Binding) error         { return control.Bind(d.Socket, b) }
+func (d cniDaemon) Bind(b control.Binding) error { return control.Bind(d.Socket, b) }
+func (d cniDaemon) Plug(b control.Binding) (control.Interface, error) {
+	return control.Plug(d.Socket, b)
+}
 func (d cniDaemon) Unbind(list ...control.Binding) error { return control.Unbind(d.Socket, list...) }
 func (d cniDaemon) Bindings() ([]control.Binding, error) { return control.Bindings(d.Socket) }

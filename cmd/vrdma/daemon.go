@@ -263,6 +263,7 @@ type daemon struct {
 	hook      string        // our program, as engines see it; "": CDI files have no hooks
 	stop      chan string   // why
 	serving   atomic.Bool   // programs are
+	bound     bindings
 }
 
 // open starts the engine and opens the socket. Behind it is the default NIC, if it has an
@@ -277,6 +278,9 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 		return lacks("%w", err)
 	}
 	d.ethernet = ethernet.New(ethernet.Config{Log: d.log, Send: d.frames.send})
+	if err := d.bound.read(d.place.Socket + ".bound"); err != nil {
+		d.log.Warn("which NICs are bound to containers is not known", "error", err)
+	}
 	d.rack = rack.New(d.rackConfig())
 	door := frontdoor.Door{Socket: d.place.Socket, DirMode: d.dirMode, SocketMode: d.mode}
 	if len(device.GIDs) > 0 {
@@ -290,8 +294,8 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 	})
 	d.server, err = frontdoor.Listen(frontdoor.Config{
 		Doors: []frontdoor.Door{door}, Engine: d.engine, Log: d.log, Version: version, Budget: d.budget, NICs: d.nics, Clerk: d.clerk,
-		Stop:    func() { d.ask("vrdma stop") },
-		Store:   d.storeStatus,
+		Stop:  func() { d.ask("vrdma stop") },
+		Store: d.storeStatus, Machines: d.rack.Machines,
 		Objects: d.serveObjects, Administers: d.administers, Overdrawn: d.overdrawn, Refused: d.refused, Opened: d.opened,
 	})
 	if err != nil {
@@ -324,7 +328,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged, Bound: d.bound.of, NoInterface: d.noInterface,
 		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
 		Switch: d.ethernet,
 	}

@@ -33,7 +33,7 @@ func guestCommand(o *options) *cobra.Command {
 			return usage("say what: vrdma guest args NIC on the host, or vrdma guest agent in the machine")
 		},
 	}
-	c.AddCommand(guestArgsCommand(o), guestLibvirtCommand(o), guestAgentCommand(o))
+	c.AddCommand(guestArgsCommand(o), guestLibvirtCommand(o), guestDiskCommand(), guestAgentCommand(o))
 	return c
 }
 
@@ -63,7 +63,7 @@ device, too: vrdma guest agent, as root in the machine, gives it to them.`,
 	c.Flags().StringVarP(&q.memory, "memory", "m", "1G", "how much memory the machine has")
 	c.Flags().StringVar(&q.id, "id", "vrdma", "what the names of QEMU's objects begin with")
 	c.Flags().IntVar(&q.queues, "queues", 1, "pairs of queues of the network card, 8 at most: as many as the machine has processors")
-	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated: without it QEMU 7.2 ends itself there")
+	c.Flags().BoolVar(&q.tcg, "tcg", false, "the machine is emulated: without it QEMU 7.2 ends itself there, and one processor alone loses doorbells")
 	return c
 }
 
@@ -137,6 +137,11 @@ func (q *qemu) args(e guestEnd) []string {
 	args := []string{
 		"-m", q.memory, "-object", fmt.Sprintf("memory-backend-memfd,id=%s-ram,size=%s,share=on", id, q.memory), "-machine", fmt.Sprintf("memory-backend=%s-ram", id),
 		"-chardev", chardev(vm.CardSocket, e.card), "-netdev", netdev, "-device", card,
+	}
+	if q.tcg {
+		// An emulator of one processor leaves barriers out, and makes atomic operations of several steps: we
+		// look at the same memory. That there may be a second processor is enough to have both.
+		args = append(args, "-smp", fmt.Sprintf("%d,maxcpus=%d", q.queues, max(q.queues, 2)))
 	}
 	if e.dir == "" {
 		return args

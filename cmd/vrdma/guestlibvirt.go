@@ -42,6 +42,9 @@ func (q *qemu) xml(e guestEnd) string {
 		return fmt.Sprintf("<source %s path='%s'><reconnect enabled='yes' timeout='1'/></source>", mode, xmlText.Replace(path))
 	}
 	line("<!-- into <domain> -->")
+	if q.tcg {
+		line("<vcpu current='%d'>%d</vcpu>", q.queues, max(q.queues, 2)) // as in args
+	}
 	line("<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>")
 	line("<!-- into <devices> -->")
 	line("<interface type='vhostuser'>")
@@ -53,9 +56,6 @@ func (q *qemu) xml(e guestEnd) string {
 	if q.queues > 1 && e.nic.MAC != "" {
 		line("  <driver queues='%d'/>", q.queues)
 	}
-	if e.nic.MTU != 0 {
-		line("  <mtu size='%d'/>", e.nic.MTU)
-	}
 	line("  <alias name='ua-vrdma'/>")
 	line("</interface>")
 	if e.dir != "" {
@@ -63,9 +63,20 @@ func (q *qemu) xml(e guestEnd) string {
 			line("<channel type='unix'>%s<target type='virtio' name='%s'/></channel>", source("mode='connect'", filepath.Join(e.dir, p.socket)), p.name)
 		}
 	}
+	// libvirt has no element for what is left: <mtu> is for interfaces that the host has, too.
+	property := func(name string, value int) string {
+		return fmt.Sprintf("<qemu:property name='%s' type='unsigned' value='%d'/>", name, value)
+	}
+	more := ""
+	if e.nic.MTU != 0 {
+		more += property("host_mtu", e.nic.MTU)
+	}
 	if q.tcg {
-		line("<!-- into <domain>, whose first line is <domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'> -->")
-		line("<qemu:override><qemu:device alias='ua-vrdma'><qemu:frontend><qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend></qemu:device></qemu:override>")
+		more += property("vectors", 0)
+	}
+	if more != "" {
+		line("<!-- into <domain>, whose first line has xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' -->")
+		line("<qemu:override><qemu:device alias='ua-vrdma'><qemu:frontend>%s</qemu:frontend></qemu:device></qemu:override>", more)
 	}
 	return b.String()
 }

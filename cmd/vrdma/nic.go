@@ -21,13 +21,13 @@ import (
 func nicCommand(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nic",
-		Short: "give a container a NIC",
+		Short: "give a container a NIC, or move one to another host",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usage("say what: vrdma nic args NIC, or vrdma nic check CONTAINER|ROOTFS")
+			return usage("say what: vrdma nic args NIC, vrdma nic check CONTAINER|ROOTFS, or vrdma nic move NIC HOST")
 		},
 	}
-	c.AddCommand(nicArgsCommand(o), nicCheckCommand())
+	c.AddCommand(nicArgsCommand(o), nicCheckCommand(), nicMoveCommand(o))
 	return c
 }
 

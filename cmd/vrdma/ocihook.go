@@ -125,21 +125,24 @@ func lookAt(o *options, w io.Writer, device string) (refused, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if refused, err = bindTo(place, state, device); refused != nil {
+	if refused, err = bindTo(place, w, state, device); refused != nil {
 		return refused, nil
 	}
 	return nil, errors.Join(err, lookAtRoot(place, w, state, bundle, device))
 }
 
 // bindTo binds a declared NIC to the container's network namespace. That of the host is no container's.
-func bindTo(place launch.Place, state *container.State, device string) (refused, err error) {
+func bindTo(place launch.Place, w io.Writer, state *container.State, device string) (refused, err error) {
 	key, cookie := keyOfDevice(device), workloadOf(state.Pid)
 	if key == (tenant.Key{}) || cookie == 0 {
 		return nil, nil
 	}
-	err = control.Bind(place.Socket, control.Binding{
+	is, err := control.Plug(place.Socket, control.Binding{
 		NIC: key, Cookie: cookie, Namespace: fmt.Sprintf("/proc/%d/ns/net", state.Pid), Container: state.ID, Name: state.Name(), Ends: true,
 	})
+	if is.Missing != "" {
+		fmt.Fprintf(w, "vrdma: container %s with NIC %s: %s: %s\n", state.Name(), device, control.OnlyRDMA, is.Missing)
+	}
 	if e := (*control.Error)(nil); errors.As(err, &e) && e.InUse {
 		return fmt.Errorf("container %s cannot start: %w", state.Name(), err), nil
 	}

@@ -123,7 +123,7 @@ func printNICs(w io.Writer, list []protocol.NICStatus) {
 	const most = 50
 	for _, n := range list[:min(most, len(list))] {
 		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\n", n.Tenant, n.NIC, n.Network, cmp.Or(strings.Join(n.Addresses, ","), "-"),
-			n.Sessions, n.QPs, n.Connections, bytesText(n.Registered), bytesText(n.Used["transmit_bytes"]), bytesText(n.Used["receive_bytes"]),
+			n.Sessions, n.QPs, n.Connections, bytesText(n.Registered), bytesText(bytesOut(n.Used)), bytesText(bytesIn(n.Used)),
 			sumOf(n.Used, "dropped_"), sumOf(n.Used, "denied_"))
 	}
 	t.Flush()

@@ -52,8 +52,8 @@ var sorts = []struct {
 	of   func(*topRow) float64
 }{
 	{"name", 'n', func(*topRow) float64 { return 0 }},
-	{"out", 'o', func(r *topRow) float64 { return r.rates["transmit_bytes"] }},
-	{"in", 'i', func(r *topRow) float64 { return r.rates["receive_bytes"] }},
+	{"out", 'o', func(r *topRow) float64 { return bytesOut(r.rates) }},
+	{"in", 'i', func(r *topRow) float64 { return bytesIn(r.rates) }},
 	{"messages", 'm', func(r *topRow) float64 { return r.rate("sent_") + r.rate("received_") }},
 	{"drops", 'd', func(r *topRow) float64 { return r.rate("dropped_") + r.rate("denied_") }},
 	{"cpu", 'c', func(r *topRow) float64 { return r.rates["loop_ns"] }},
@@ -180,14 +180,14 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 		}
 		return cmp.Or(text, "-") + "\t"
 	}
-	fmt.Fprintln(t, "TENANT\tNIC\t"+in("CONTAINER")+"NETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
+	fmt.Fprintln(t, "TENANT\tNIC\t"+in("NOW IN")+"NETWORK\tOUT/s\tIN/s\tSENT/s\tRCVD/s\tAGAIN/s\tCPU\tCONN\tMEMORY\tDROPS/s")
 	for _, r := range rows {
 		name := r.NIC
 		if r.sum {
 			name = fmt.Sprintf("(%d)", r.nics)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), in(plain(r.Container)), cmp.Or(r.Network, "-"),
-			bytesText(uint64(r.rates["transmit_bytes"])), bytesText(uint64(r.rates["receive_bytes"])),
+			bytesText(uint64(bytesOut(r.rates))), bytesText(uint64(bytesIn(r.rates))),
 			countText(r.rate("sent_")), countText(r.rate("received_")), countText(r.rates["retransmitted_packets"]),
 			r.rates["loop_ns"]/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))
 	}

@@ -30,7 +30,8 @@ The daemon keeps records by the minute for some hours, by the hour for two days,
 that by the day and tenant, over restarts (vrdma daemon --usage FILE). A record that begins
 before --since and ends after it counts whole; FROM and TO say what is shown. The
 daemon's owner sees all, a tenant's administrators see their tenant, others the NIC that
-their socket leads to. NOW IN is the container or pod that has the NIC, which may have been
+their socket leads to. OUT and IN are messages, and Ethernet frames of virtual machines and
+containers. NOW IN is the container, pod or machine that has the NIC, which may have been
 another's before.
 
 -o json and -o csv have every column: messages by operation each way (a READ counts as sent
@@ -135,11 +136,20 @@ func printUsage(w io.Writer, u *protocol.UsageReport, output string, containers 
 	fmt.Fprintln(t, "TENANT\tNIC\t"+in("NOW IN")+"FROM\tTO\tOUT\tIN\tSENT\tRECEIVED\tDROPPED\tDENIED\tCPU\tMEMORY")
 	for _, r := range u.Records {
 		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f s\t%s·s\n", r.Tenant, cmp.Or(r.NIC, "-"), in(plain(containers[nicName{r.Tenant, r.Network, r.NIC}])), clockText(r.From), clockText(r.To),
-			bytesText(r.Used["transmit_bytes"]), bytesText(r.Used["receive_bytes"]),
+			bytesText(bytesOut(r.Used)), bytesText(bytesIn(r.Used)),
 			sumOf(r.Used, "sent_"), sumOf(r.Used, "received_"), sumOf(r.Used, "dropped_"), sumOf(r.Used, "denied_"),
 			float64(r.Used["loop_ns"])/1e9, bytesText(r.Used["memory_byte_seconds"]))
 	}
 	return t.Flush()
+}
+
+// bytesOut and bytesIn are all bytes of a NIC: of messages, and of Ethernet frames.
+func bytesOut[N uint64 | float64](used map[string]N) N {
+	return used["transmit_bytes"] + used["ethernet_transmit_bytes"]
+}
+
+func bytesIn[N uint64 | float64](used map[string]N) N {
+	return used["receive_bytes"] + used["ethernet_receive_bytes"]
 }
 
 func clockText(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }

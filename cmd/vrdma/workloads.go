@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"vrdma/internal/control"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/rack"
+	"vrdma/internal/tenant"
 	"vrdma/internal/vnic"
 )
 
@@ -16,7 +20,24 @@ func (w workloads) Bind(b control.Binding) error {
 	if n == nil {
 		return fmt.Errorf("%v is not on this host", b.NIC)
 	}
-	return w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b, Ends: b.Ends})
+	err := w.server.Bind(n, frontdoor.Binding{Cookie: b.Cookie, Path: b.Namespace, Name: b.Title(), Note: b, Ends: b.Ends})
+	if err == nil {
+		w.save()
+	}
+	return err
+}
+
+// Plug makes the NIC an interface of the container, where its network has such.
+func (w workloads) Plug(b control.Binding) (control.Interface, error) {
+	is, err := w.rack.Plug(b.NIC, cableOf(&b))
+	if errors.Is(err, rack.ErrNoPort) {
+		return control.Interface{}, nil
+	}
+	return control.Interface{Name: is.Name, MAC: is.MAC, MTU: is.MTU, Addresses: is.Addresses}, err
+}
+
+func cableOf(b *control.Binding) rack.Cable {
+	return rack.Cable{Namespace: b.Namespace, Cookie: b.Cookie, Interface: b.Interface, Who: b.Title()}
 }
 
 func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {
@@ -27,6 +48,18 @@ func (w workloads) Unbind(of control.Binding) (gone []control.Binding) {
 		}
 		return ok
 	})
+	gone = append(gone, w.bound.drop(&of)...)
+	if len(gone) == 0 {
+		return nil
+	}
+	left := w.Bindings()
+	for _, b := range gone {
+		// The containers of a pod have one namespace, and one interface.
+		if !slices.ContainsFunc(left, func(o control.Binding) bool { return o.NIC == b.NIC && o.Cookie == b.Cookie && o.Plug }) {
+			w.rack.Unplug(b.NIC, b.Cookie)
+		}
+	}
+	w.save()
 	return gone
 }
 
@@ -40,3 +73,39 @@ func (w workloads) Bindings() (out []control.Binding) {
 }
 
 func (w workloads) Name(cookie uint64, name string) { w.server.Name(cookie, name) }
+
+// save writes down what is bound, for the next daemon.
+func (w workloads) save() {
+	var now []savedBound
+	w.server.Bindings(func(b *frontdoor.Binding) {
+		if made, ok := b.Note.(control.Binding); ok {
+			now = append(now, savedBound{made, b.Since})
+		}
+	})
+	if err := w.bound.write(now); err != nil {
+		w.log.Warn("which NICs are bound to containers is not known after a restart: it cannot be written", "file", w.bound.path, "error", err)
+	}
+}
+
+// restore has containers that had an interface when a daemon before us ended have it again, if they are there.
+func (d *daemon) restore() {
+	list := d.bound.toPlug()
+	if len(list) == 0 {
+		return
+	}
+	there := workloads{d}.Bindings()
+	for _, b := range list {
+		if !slices.Contains(there, b) {
+			continue
+		}
+		if _, err := d.rack.Plug(b.NIC, cableOf(&b)); err != nil && !errors.Is(err, rack.ErrNoPort) {
+			d.noInterface(b.NIC, fmt.Errorf("%s: %w", b.Title(), err))
+		}
+	}
+}
+
+// noInterface is told of a container that has no interface with its NIC's address.
+func (d *daemon) noInterface(k tenant.Key, why error) {
+	d.log.Warn(control.OnlyRDMA, "nic", k.Path(), "why", why)
+	d.record(control.Event{Verb: control.EventWarned, Object: k, Reason: control.OnlyRDMA + ": " + why.Error()})
+}

@@ -44,6 +44,11 @@ type question struct {
 	End    int           `json:"end,omitempty"`
 	Moment time.Duration `json:"moment,omitempty"`
 	Asked  bool          `json:"asked,omitempty"`
+	// Guest: be a guest of this name, whose programs have the device.
+	Guest string `json:"guest,omitempty"`
+	// Run: run clients at the same time, in this way, each to its end or for so long.
+	Run   [][]string    `json:"run,omitempty"`
+	Limit time.Duration `json:"limit,omitempty"`
 	// Look: what the device has sent and the daemon has used.
 	Look bool `json:"look,omitempty"`
 }
@@ -58,6 +63,8 @@ type reply struct {
 	Bytes       uint64                  `json:"bytes,omitempty"`
 	Daemon      float64                 `json:"daemon,omitempty"`
 	Vrdma       string                  `json:"vrdma,omitempty"`
+	Finished    []finished              `json:"finished,omitempty"`
+	Links       map[string]uint64       `json:"links,omitempty"`
 	Socket      string                  `json:"socket,omitempty"`
 }
 
@@ -170,6 +177,7 @@ type servant struct {
 	in      *Instrument
 	daemon  *daemon
 	servers []server
+	guest   bool // of setting vms
 }
 
 // ServeAgent answers questions until the line ends. device is one of the kernel's, for a guest; it may be
@@ -226,6 +234,13 @@ func (s *servant) answer(ctx context.Context, q question) (r reply, err error) {
 			s.daemon, err = s.lab.Here.Start(ctx, q.Daemon...)
 		}
 		return r, err
+	case q.Guest != "":
+		s.guest = true
+		return r, s.beGuest(ctx, q.Guest)
+	case q.Run != nil:
+		return s.run(ctx, q)
+	case q.Look && s.guest: // the host asks its daemon
+		return reply{Links: links()}, nil
 	case q.Serve != nil:
 		w, known := waysByName[q.Way]
 		if !known {

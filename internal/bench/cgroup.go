@@ -50,6 +50,11 @@ func newGroups() (*groups, error) {
 // cpuController is our control group of the cpu controller: a directory, and whether it is
 // one of version 2. The arguments are what /proc/self/mountinfo and /proc/self/cgroup say.
 func cpuController(mountinfo, ours string) (dir string, unified bool, err error) {
+	return controller(mountinfo, ours, "cpu")
+}
+
+// controller is the same of any controller; in version 2 it is that of cpu.
+func controller(mountinfo, ours, name string) (dir string, unified bool, err error) {
 	var old, new string // paths in the hierarchies
 	for line := range strings.Lines(ours) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -57,7 +62,7 @@ func cpuController(mountinfo, ours string) (dir string, unified bool, err error)
 		case len(fields) != 3:
 		case fields[1] == "" && fields[0] == "0":
 			new = fields[2]
-		case slices.Contains(strings.Split(fields[1], ","), "cpu"):
+		case slices.Contains(strings.Split(fields[1], ","), name):
 			old = fields[2]
 		}
 	}
@@ -71,7 +76,7 @@ func cpuController(mountinfo, ours string) (dir string, unified bool, err error)
 		if len(mount) < 5 || len(system) < 3 || system[0] != kind {
 			continue
 		}
-		if kind == "cgroup" && !slices.Contains(strings.Split(system[2], ","), "cpu") {
+		if kind == "cgroup" && !slices.Contains(strings.Split(system[2], ","), name) {
 			continue
 		}
 		below, err := filepath.Rel(mount[3], path) // what is mounted may be a part
@@ -80,7 +85,7 @@ func cpuController(mountinfo, ours string) (dir string, unified bool, err error)
 		}
 		return filepath.Join(mount[4], below), kind == "cgroup2", nil
 	}
-	return "", false, errors.New("the cpu controller is not mounted here")
+	return "", false, fmt.Errorf("the %s controller is not mounted here", name)
 }
 
 // delegating is the control group of version 2, ours or the one above, whose children have

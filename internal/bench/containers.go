@@ -48,15 +48,9 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
 		return nil, err
 	}
-	label := "containers of podman"
-	start := func(i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
-	if _, err := exec.LookPath("podman"); err != nil {
-		label = "network namespaces instead of containers: there is no podman"
-		var first *space
-		start = func(i int, name string) (*box, error) { return l.namespaceBox(ctx, base, &first, i, name) }
-	}
+	label, start := in.starter(ctx)
 	for i, name := range []string{"a", "b"} {
-		b, err := start(i, name)
+		b, err := start(base, i, name)
 		if err != nil {
 			return nil, err
 		}
@@ -66,6 +60,17 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 		return nil, err
 	}
 	return &place{route: Route{Server: boxes[1].host, Client: boxes[0].host}, daemons: []*daemon{d}, close: stop, label: label}, nil
+}
+
+// starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts.
+func (in *Instrument) starter(ctx context.Context) (label string, start func(base *Host, i int, name string) (*box, error)) {
+	if _, err := exec.LookPath("podman"); err == nil {
+		return "containers of podman", func(base *Host, i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
+	}
+	var first *space
+	return "network namespaces instead of containers: there is no podman", func(base *Host, i int, name string) (*box, error) {
+		return in.Lab.namespaceBox(ctx, base, &first, i, name)
+	}
 }
 
 // containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
@@ -96,6 +101,14 @@ func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int
 	return &box{host: h, net: s.enter(), pid: s.holder.Process.Pid, close: s.close}, nil
 }
 
+// root is the root directory of containers.
+func (in *Instrument) root() string {
+	if in.Rootfs == "" {
+		return "/:O" // this machine's own programs, and nothing written to it
+	}
+	return in.Rootfs
+}
+
 // podman starts a container that waits, with the mounts that vrdma nic args prints. Programs are run in its
 // namespaces from outside, so that the kernel says what each of them took.
 func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string) (*box, error) {
@@ -104,10 +117,7 @@ func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string
 	if err != nil {
 		return nil, err
 	}
-	root := in.Rootfs
-	if root == "" {
-		root = "/:O" // this machine's own programs, and nothing written to it
-	}
+	root := in.root()
 	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
 	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
 	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {

@@ -33,6 +33,9 @@ func (h *Host) Start(ctx context.Context, args ...string) (*daemon, error) {
 		log.Close()
 		return nil, err
 	}
+	l.accounts.is("daemon")
+	l.accounts.charge(d.cmd.Process.Pid)
+	l.accounts.is("")
 	go func() {
 		d.cmd.Wait() // its log says more than its status
 		close(d.ended)

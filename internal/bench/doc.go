@@ -18,7 +18,7 @@
 // (perftest.go, qperf.go, iperf3.go, …); programs/ holds what no tool gives: a cold
 // memcpy, a bare ring in shared memory, queue pairs that do nothing. The table's parts
 // are local.go, connections.go, sockets.go, gopair.go, network.go, waiting.go, guest.go, rxe.go,
-// allocations.go. Some are made of pieces: farsockets.go (sockets), reliability.go
+// allocations.go, boxes.go (containers). Some are made of pieces: farsockets.go (sockets), reliability.go
 // (network), sleepers.go, calls.go, armed.go, apart.go and costs.go (waiting).
 //
 // Experiments (internal/experiment) are measured by instrument.go: a cell is a tool of drivers.go on a

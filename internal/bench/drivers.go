@@ -20,6 +20,7 @@ type job struct {
 	kernel *kernelDevice
 	// program and dir are what a driver's prepare made.
 	program, dir string
+	wrap         string // what a rank is started with, in a container
 }
 
 func (j *job) ip() string { return j.route.Server.IP }
@@ -94,6 +95,14 @@ var drivers = map[string]driver{
 // latencyMessages is how many a latency tool sends: for a 99.9th percentile it takes ten thousand.
 const latencyMessages = 10000
 
+// latencyCount is less between emulated guests, where each takes a millisecond.
+func latencyCount(c experiment.Cell) int {
+	if c.Setting == experiment.VMs {
+		return 200
+	}
+	return latencyMessages
+}
+
 // eventMessages is how many messages a bandwidth tool sends that waits for events, since perftest
 // then refuses to measure by time: what takes about as long.
 func eventMessages(c experiment.Cell, seconds int) int {
@@ -116,7 +125,7 @@ func perftestDriver(tool string) driver {
 			}
 			switch {
 			case latency:
-				args = append(args, "-n", strconv.Itoa(latencyMessages))
+				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
 			case j.event():
 				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
 			case window(j.cell, driver{windowed: true}, j.seconds) != nil:

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -211,6 +212,28 @@ func TestWindowWaits(t *testing.T) {
 				t.Errorf("%v, rows %v, open for %v", err, list[0].rows, f.ended.Sub(f.opened))
 			}
 		})
+	}
+}
+
+// A tool that hangs is ended with its server, and the reason says how long it was waited for.
+func TestHangs(t *testing.T) {
+	limit := 2 * time.Second
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, tooLong(limit))
+	defer cancel()
+	h := &Host{lab: &Lab{Dir: t.TempDir()}, IP: "127.0.0.1"}
+	d := driver{commands: func(*job) (server, client []string) {
+		return []string{"sleep", "1000"}, []string{"sleep", "1001"}
+	}}
+	w := way{"test", (*Host).At, func(*Host, int) func() bool { return func() bool { return true } }}
+	_, err := h.loop().couples(ctx, w, d, []*job{{route: h.loop()}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "sleep 1001: took longer than 2s") {
+		t.Errorf("a client that hangs: %v", err)
+	}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())) // other threads' are not in it
+	for word := range strings.FieldsSeq(string(children)) {
+		if line, _ := os.ReadFile("/proc/" + word + "/cmdline"); strings.HasPrefix(string(line), "sleep\x00100") {
+			t.Errorf("%q is left", line)
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ type Host struct {
 	eth   string   // the interface to others; empty: eth0 in a namespace, lo here
 	box   string   // the name of the container that it is; its NIC is mounted there
 	far   *agent   // another machine's; nil: this one
+	seen  *Host    // a guest's NIC as this machine's daemon has it; nil: it is no guest
 }
 
 // vrdma is where the product is on the host.
@@ -49,6 +50,22 @@ func (h *Host) link() string {
 // At is argv on the host.
 func (h *Host) At(argv ...string) []string {
 	return append(h.enter[:len(h.enter):len(h.enter)], argv...)
+}
+
+// outside is argv in the network of a container, and not in the container.
+func (h *Host) outside(argv ...string) []string {
+	if h.box == "" {
+		return h.At(argv...)
+	}
+	return append([]string{"nsenter", "--target", fmt.Sprint(h.pid), "--net", "--"}, argv...)
+}
+
+// outsideDevice is outside for whom goes inside by itself, where the device is; with the device if there is no container.
+func (h *Host) outsideDevice(argv ...string) []string {
+	if h.box == "" {
+		return h.Under(argv...)
+	}
+	return h.outside(argv...)
 }
 
 // Under is argv on the host, with its device.
@@ -198,12 +215,31 @@ var (
 	carried   = way{"carried", (*Host).Sockets, (*Host).accepts} // TCP, carried over RDMA
 	own       = way{"own", (*Host).At, (*Host).accepts}          // a command of vrdma's, which finds its daemon
 	unseen    = way{"unseen", (*Host).At, (*Host).soon}          // the kernel's RDMA, through rdma_cm
+
+	outside       = way{"outside", (*Host).outside, (*Host).listens} // in a container's network only
+	outsideDevice = way{"outside-device", (*Host).outsideDevice, (*Host).listens}
+
+	// managed and carried in a guest, where nobody can ask the daemon for its listeners. A program of sockets
+	// listens for TCP, too.
+	guestManaged = way{"managed-guest", (*Host).Under, (*Host).soon}
+	guestCarried = way{"carried-guest", (*Host).Sockets, (*Host).listens}
 )
+
+// inGuest is the way in a guest.
+func (w way) inGuest() way {
+	switch w.name {
+	case managed.name:
+		return guestManaged
+	case carried.name:
+		return guestCarried
+	}
+	return w
+}
 
 // waysByName are all of them, for agents.
 var waysByName = func() map[string]way {
 	all := make(map[string]way)
-	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen} {
+	for _, w := range []way{plain, datagrams, device, managed, carried, own, unseen, guestManaged, guestCarried} {
 		all[w.name] = w
 	}
 	return all
@@ -211,5 +247,8 @@ var waysByName = func() map[string]way {
 
 // pair runs a server and its client.
 func (r Route) pair(ctx context.Context, w way, port int, server, client []string) (string, error) {
+	if r.Client.far != nil {
+		return r.farPair(ctx, w, port, server, client)
+	}
 	return r.Server.lab.Pair(ctx, w.ready(r.Server, port), w.side(r.Server, server...), w.side(r.Client, client...))
 }

@@ -30,6 +30,8 @@ type Lab struct {
 	User     *syscall.Credential // whom everything runs as; nil: ourselves
 	Here     *Host
 
+	accounts *accounts // of programs that are started; nil: none
+
 	wires  int    // how many were made, for their hosts' names
 	shared string // a directory in shared memory, for files that are copied; empty: none yet
 }

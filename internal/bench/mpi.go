@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,11 +17,16 @@ import (
 // host, the others on the server's. Over verbs UCX carries the messages, and nothing else may.
 func mpirun(j *job, ranks int, program ...string) []string {
 	argv := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", strconv.Itoa(ranks), "--map-by", "node"}
+	// All ranks poll, and so do daemons: together they are more than processors.
+	argv = append(argv, "--mca", "mpi_yield_when_idle", "1")
 	carrier, eth := "", "lo"
 	if j.route.Client != j.route.Server {
 		half := strconv.Itoa((ranks + 1) / 2)
 		argv = append(argv, "--host", j.route.Client.IP+":"+half+","+j.route.Server.IP+":"+half, "--mca", "plm_rsh_agent", j.dir)
 		eth = j.route.Client.link()
+		if j.route.Client.seen != nil { // what mpirun says itself goes the ordinary way
+			argv = append(argv, "--mca", "oob_tcp_if_include", "eth1")
+		}
 	}
 	switch j.cell.Transport {
 	case experiment.Verbs:
@@ -32,13 +38,37 @@ func mpirun(j *job, ranks int, program ...string) []string {
 	default:
 		argv = append(argv, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", eth)
 	}
+	if j.wrap != "" { // a mount of its own has no shared memory of mpirun's
+		argv = append(argv, "-x", "PMIX_MCA_gds=hash", j.wrap)
+	}
 	return append(argv, program...)
+}
+
+// boxes writes what starts ranks in containers: mpirun and its daemon are outside, in the container's network, and
+// each rank goes inside by itself. Inside it has what the container has: its files, and its NIC.
+func (j *job) boxes(l *Lab) error {
+	inside := func(h *Host) string {
+		return fmt.Sprintf(`exec nsenter --target %d --mount --pid --ipc --uts --root --wd -- "$@"`, h.pid)
+	}
+	name := filepath.Join(l.Dir, "rsh-"+j.route.Server.box)
+	j.dir, j.wrap = name, name+"-rank"
+	return errors.Join(
+		os.WriteFile(j.dir, fmt.Appendf(nil, "#!/bin/sh\nshift\nexec nsenter --target %d --net -- sh -c \"$*\"\n", j.route.Server.pid), 0o755),
+		os.WriteFile(j.wrap, fmt.Appendf(nil, "#!/bin/sh\n[ \"$(readlink /proc/self/ns/net)\" != \"$(readlink /proc/%d/ns/net)\" ] || %s\n%s\n",
+			j.route.Client.pid, inside(j.route.Client), inside(j.route.Server)), 0o755))
 }
 
 // prepareMPI writes what starts ranks on the other host, as ssh would: it is given the host and a command.
 func prepareMPI(_ context.Context, l *Lab, j *job) error {
 	if j.route.Client == j.route.Server {
 		return nil
+	}
+	if j.route.Server.seen != nil {
+		j.dir = "/usr/bin/rsh-" + mpiWay(j.cell).name
+		return nil
+	}
+	if j.route.Server.box != "" {
+		return j.boxes(l)
 	}
 	if j.route.Server.far != nil || j.route.Server.box != "" {
 		return fmt.Errorf("mpirun is not started in setting %s by this version: it would need ssh there", j.cell.Setting)
@@ -57,7 +87,12 @@ func prepareMPI(_ context.Context, l *Lab, j *job) error {
 
 // mpiWay: mpirun gives its ranks the device; nobody listens.
 func mpiWay(c experiment.Cell) way {
-	if c.Transport == experiment.Verbs {
+	switch {
+	case c.Setting == experiment.Containers && c.Transport == experiment.Verbs:
+		return outsideDevice
+	case c.Setting == experiment.Containers:
+		return outside
+	case c.Transport == experiment.Verbs:
 		return device
 	}
 	return plain
@@ -81,21 +116,33 @@ var mpiTransferDriver = driver{
 	},
 	way: mpiWay,
 	prepare: func(ctx context.Context, l *Lab, j *job) error {
-		j.program = filepath.Join(l.Dir, "transfer")
-		if _, err := os.Stat(j.program); err != nil {
-			source, err := sources.ReadFile("programs/transfer.mpi")
-			if err != nil {
+		if j.program = "/usr/bin/transfer"; j.route.Server.seen == nil { // guests have it
+			var err error
+			if j.program, err = l.transfer(ctx); err != nil {
 				return err
-			}
-			if err := os.WriteFile(j.program+".c", source, 0o644); err != nil {
-				return err
-			}
-			if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", j.program, j.program+".c"); err != nil {
-				return fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
 			}
 		}
 		return prepareMPI(ctx, l, j)
 	},
+}
+
+// transfer is the MPI program, which is built if it is not there.
+func (l *Lab) transfer(ctx context.Context) (program string, err error) {
+	program = filepath.Join(l.Dir, "transfer")
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	source, err := sources.ReadFile("programs/transfer.mpi")
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(program+".c", source, 0o644); err != nil {
+		return "", err
+	}
+	if _, err := l.Run(ctx, "mpicc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, program+".c"); err != nil {
+		return "", fmt.Errorf("cannot build the MPI program: %w; apt-get install libopenmpi-dev gcc", err)
+	}
+	return program, nil
 }
 
 // parseTransfers reads a line for each transfer: transfer N bytes B seconds S. The value is the mean over

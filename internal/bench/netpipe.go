@@ -57,7 +57,10 @@ func netpipeRow(output string, size int) (printed, error) {
 // netpipeTimes is how often NetPIPE sends a message there and back: about a second's worth, and a
 // hundred of the largest at least would take too long.
 func netpipeTimes(j *job) int {
-	const most, least, bytes = 2000, 5, 256 << 20
+	most, least, bytes := 2000, 5, int64(256<<20)
+	if j.cell.Setting == experiment.VMs { // which are slow
+		most, bytes = 500, 16<<20
+	}
 	return max(least, min(most, int(bytes*int64(max(j.seconds, 1))/int64(j.cell.Size))))
 }
 

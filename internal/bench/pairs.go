@@ -54,6 +54,8 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 			}
 		}
 	}()
+	defer r.Client.lab.accounts.is("")
+	r.Client.lab.accounts.is("server")
 	for i, j := range jobs {
 		argv, client := d.commands(j)
 		if f != nil { // or perftest would keep its lines to itself
@@ -69,6 +71,7 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 			return nil, err
 		}
 	}
+	r.Client.lab.accounts.is("client")
 	for i := range list {
 		var err error
 		if clients[i], err = r.Client.lab.start(ctx, w.side(r.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
@@ -156,6 +159,9 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 // serve starts a server on the host and waits until it is ready.
 func (h *Host) serve(ctx context.Context, w way, port int, argv []string) (server, error) {
 	if h.far != nil {
+		if h.seen != nil {
+			w = w.inGuest()
+		}
 		return h.far.serve(ctx, w, port, argv)
 	}
 	s, err := h.lab.start(ctx, w.side(h, argv...))
@@ -187,6 +193,7 @@ func (l *Lab) start(ctx context.Context, argv []string) (*started, error) {
 		}
 		return nil, err
 	}
+	l.accounts.charge(s.cmd.Process.Pid)
 	go func() { s.ended <- s.cmd.Wait() }()
 	return s, nil
 }

@@ -38,9 +38,13 @@ func ParseLatency(output string) (Latency, error) {
 	}, nil
 }
 
-// ParseBandwidth reads the first result of ib_*_bw.
+// ParseBandwidth reads the first result of ib_*_bw. Newer ones call a mebibyte by its name, MiB; a gigabit has other columns.
 func ParseBandwidth(output string) (Bandwidth, error) {
-	fields, err := perftestRow(output, "BW average[MB/sec]", 5)
+	column := "BW average[MB/sec]"
+	if newer := "BW average[MiB/sec]"; strings.Contains(output, newer) {
+		column = newer
+	}
+	fields, err := perftestRow(output, column, 5)
 	if err != nil {
 		return Bandwidth{}, err
 	}

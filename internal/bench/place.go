@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,12 @@ type place struct {
 	idle float64
 	// guest measures by itself.
 	guest *agent
+	// machines are the guests of setting vms, and plain the route between their ordinary cards.
+	machines []*machine
+	plain    *Route
+	base     *Host // that they are on
+	bridge   *space
+	ovs      *ovs // the switch between those cards; nil: a bridge
 }
 
 // settings make places.
@@ -36,9 +43,7 @@ var settings = map[string]func(ctx context.Context, in *Instrument, c experiment
 	experiment.Containers: inContainers,
 	experiment.GuestRXE:   inGuest,
 	experiment.Remote:     withPeer,
-	experiment.VMs: func(context.Context, *Instrument, experiment.Cell) (*place, error) {
-		return nil, errors.New("setting vms cannot be measured by this version: vrdma has no door for guests yet")
-	},
+	experiment.VMs:        inMachines,
 }
 
 func onHost(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
@@ -120,8 +125,12 @@ func (d *daemon) precise() (total time.Duration, err error) {
 // carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
 func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) (Route, *kernelDevice, error) {
 	switch c.Transport {
+	case experiment.TCP, experiment.OVS:
+		if p.plain != nil {
+			return *p.plain, nil, nil
+		}
 	case experiment.Sockets:
-		if p.route.Server.box != "" || p.route.Server.far != nil {
+		if p.route.Server.box != "" || p.route.Server.far != nil && p.plain == nil {
 			return p.route, nil, fmt.Errorf("sockets over RDMA are not measured in setting %s by this version", c.Setting)
 		}
 	case experiment.Kernel:
@@ -179,14 +188,17 @@ type view struct {
 	bytes   uint64
 	packets float64 // of the kernel's device
 	daemons time.Duration
+	qemu    time.Duration
+	links   map[string]uint64 // what guests' cards have sent
 	ticks   experiment.Ticks
+	groups  map[string]time.Duration // processor time by control group
 }
 
 // look asks the devices how much they sent, and then the kernel for processor time, which asking
 // takes, too.
 func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err error) {
 	for _, h := range slices.Compact([]*Host{p.route.Client, p.route.Server}) {
-		if h.far != nil {
+		if h.far != nil && h.seen == nil {
 			far, err := h.far.look(ctx)
 			if err != nil {
 				return v, err
@@ -196,7 +208,7 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 			continue
 		}
 		begin := time.Now()
-		n, err := h.sent(ctx)
+		n, err := cmp.Or(h.seen, h).sent(ctx)
 		if err != nil {
 			return v, err
 		}
@@ -206,6 +218,18 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 	if kernel != nil {
 		v.packets = kernel.sent("/sys")
 	}
+	v.links = make(map[string]uint64)
+	for _, m := range p.machines {
+		far, err1 := m.agent.look(ctx)
+		used, err2 := m.used()
+		if err := errors.Join(err1, err2); err != nil {
+			return v, err
+		}
+		v.qemu += used
+		for eth, n := range far.Links {
+			v.links[eth] += n
+		}
+	}
 	for _, d := range p.daemons {
 		used, err := d.cpu()
 		if err != nil {
@@ -213,6 +237,7 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 		}
 		v.daemons += used
 	}
+	v.groups = p.route.Client.lab.accounts.used()
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return v, err
@@ -243,6 +268,15 @@ func (v view) until(o view) experiment.Measurement {
 		Seconds: o.at.Sub(v.at).Seconds(),
 		Bytes:   float64(o.bytes - v.bytes),
 		Packets: o.packets - v.packets,
+	}
+	if o.qemu > 0 {
+		m.CPU["qemu"] = (o.qemu - v.qemu).Seconds()
+	}
+	for eth, n := range o.links {
+		if m.Links == nil {
+			m.Links = make(map[string]float64)
+		}
+		m.Links[eth] = float64(n - v.links[eth])
 	}
 	if all := o.ticks.All - v.ticks.All; all > 0 {
 		m.Steal = (o.ticks.Steal - v.ticks.Steal) / all

@@ -9,7 +9,7 @@
 //
 //	{"type": "vrdma-cni", "nic": "red.web", "socket": "/var/lib/vrdma/vrdma.sock"}
 //
-// By itself it is to make the interface that has the NIC's address, too (Maker), which nobody does yet.
+// By itself it has the daemon make the interface that has the NIC's address, too.
 //
 // Engines repeat calls, lose them and make them at the same time. So nothing is kept here: the daemon has the
 // bindings, to bind or unbind again changes nothing, and a binding whose namespace is gone does not count.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"slices"
 	"syscall"
 
@@ -17,18 +18,10 @@ type Daemon interface {
 	// Ready says why it cannot serve.
 	Ready() error
 	Bind(control.Binding) error
+	// Plug is Bind, and makes the NIC an interface of the container.
+	Plug(control.Binding) (control.Interface, error)
 	Unbind(...control.Binding) error
 	Bindings() ([]control.Binding, error)
-}
-
-// A Maker makes the interface of a NIC in a container: a plugin by itself does, one that is chained leaves the container's
-// interfaces to others.
-type Maker interface {
-	// Plug makes it, or finds it made, and returns CNI's result in a version.
-	Plug(k tenant.Key, namespace, name, version string) (json.RawMessage, error)
-	// Unplug removes it. One that is not there is no error, nor is a namespace that is gone.
-	Unplug(namespace, name string) error
-	Check(k tenant.Key, namespace, name string) error
 }
 
 // A Plugin is one call of an engine.
@@ -38,7 +31,8 @@ type Plugin struct {
 	Daemon func(socket string) (Daemon, error)
 	// Cookie is that of a network namespace.
 	Cookie func(path string) (uint64, error)
-	Maker  Maker // nil: there is none
+	// Interfaces are those of a network namespace.
+	Interfaces func(path string) ([]net.Interface, error)
 }
 
 // Run does what the engine asks. An error has been told, as CNI says: on stdout.
@@ -103,8 +97,8 @@ func (p *Plugin) add(call *call, c *Config, d Daemon) ([]byte, error) {
 		return nil, err
 	}
 	none := nic == tenant.Key{}
-	if c.alone() && (p.Maker == nil || none) {
-		return nil, fail(codeAlone, "the plugin is alone in network %s, and cannot make the NIC's interface yet: chain it after another plugin, which gives the container its address", c.Name)
+	if c.alone() && none {
+		return nil, fail(codeAlone, "the plugin is alone in network %s, and neither the configuration nor the container names a NIC, whose interface it would make: give it \"nic\", or chain it after another plugin", c.Name)
 	}
 	if none {
 		return c.result()
@@ -113,9 +107,15 @@ func (p *Plugin) add(call *call, c *Config, d Daemon) ([]byte, error) {
 	if err != nil {
 		return nil, fail(codeIO, "CNI_NETNS: %v", err)
 	}
-	err = d.Bind(control.Binding{
+	b := control.Binding{
 		NIC: nic, Cookie: cookie, Namespace: call.namespace, Container: call.Container, Interface: call.Interface, Network: c.Name, Name: call.name(),
-	})
+	}
+	var is control.Interface
+	if c.alone() {
+		is, err = d.Plug(b)
+	} else {
+		err = d.Bind(b)
+	}
 	switch {
 	case unreachable(err):
 		return nil, fail(codeLater, "no daemon answers: %v", err)
@@ -125,11 +125,57 @@ func (p *Plugin) add(call *call, c *Config, d Daemon) ([]byte, error) {
 	if !c.alone() {
 		return c.result()
 	}
-	result, err := p.Maker.Plug(nic, call.namespace, call.Interface, c.Version)
-	if err != nil {
+	if is.Name == "" {
+		why := is.Missing
+		if why == "" {
+			why = "its network has no interfaces: only one with way vxlan has"
+		}
+		err := fail(codeAlone, "%v cannot be an interface of container %s: %s; chain the plugin after another, which gives the container its address", nic, call.name(), why)
 		return nil, errors.Join(err, d.Unbind(p.attachment(call, c)))
 	}
-	return result, nil
+	return json.Marshal(c.made(call, &is))
+}
+
+// A result is CNI's: of an interface that we have made.
+type result struct {
+	Version    string            `json:"cniVersion"`
+	Interfaces []resultInterface `json:"interfaces"`
+	IPs        []resultIP        `json:"ips"`
+	DNS        struct{}          `json:"dns"`
+}
+
+type resultInterface struct {
+	Name    string `json:"name"`
+	MAC     string `json:"mac"`
+	MTU     int    `json:"mtu,omitempty"` // since 1.1.0
+	Sandbox string `json:"sandbox"`
+}
+
+type resultIP struct {
+	Version   string `json:"version,omitempty"` // until 0.4.0
+	Interface int    `json:"interface"`
+	Address   string `json:"address"`
+}
+
+// made is the result for an interface, in the version that was asked for.
+func (c *Config) made(call *call, is *control.Interface) result {
+	at := slices.Index(Versions, c.Version)
+	i := resultInterface{Name: is.Name, MAC: is.MAC, Sandbox: call.namespace}
+	if at >= slices.Index(Versions, "1.1.0") {
+		i.MTU = is.MTU
+	}
+	r := result{Version: c.Version, Interfaces: []resultInterface{i}, IPs: []resultIP{}}
+	for _, a := range is.Addresses {
+		ip := resultIP{Address: a.String()}
+		if at < slices.Index(Versions, "1.0.0") {
+			ip.Version = "4"
+			if a.Addr().Is6() {
+				ip.Version = "6"
+			}
+		}
+		r.IPs = append(r.IPs, ip)
+	}
+	return r
 }
 
 // unreachable reports whether an error says that there is no daemon, for now.
@@ -155,13 +201,9 @@ func (p *Plugin) attachment(call *call, c *Config) control.Binding {
 	return control.Binding{Container: call.Container, Interface: call.Interface, Network: c.Name}
 }
 
-// del undoes add, as far as there is something to undo. Without a daemon nothing is bound.
+// del undoes add, as far as there is something to undo: the daemon takes the interface away, too. Without a daemon nothing is bound, and
+// an interface goes with the namespace.
 func (p *Plugin) del(call *call, c *Config, d Daemon) error {
-	if c.alone() && p.Maker != nil && call.namespace != "" {
-		if err := p.Maker.Unplug(call.namespace, call.Interface); err != nil {
-			return err
-		}
-	}
 	if err := d.Unbind(p.attachment(call, c)); err != nil && !unreachable(err) {
 		return fail(codeRefused, "%v", err)
 	}
@@ -187,12 +229,28 @@ func (p *Plugin) check(call *call, c *Config, d Daemon) error {
 	case err != nil:
 		return fail(codeIO, "CNI_NETNS: %v", err)
 	case b == nil:
-		return fail(codeRefused, "%v is bound to nothing: the daemon has been started again since; any workload may have it", nic)
+		return fail(codeRefused, "%v is bound to nothing: any workload may have it", nic)
 	case b.Cookie != cookie || b.Container != call.Container:
 		return fail(codeRefused, "%v is bound to %s, and not to container %s", nic, b.Title(), call.name())
 	}
-	if c.alone() && p.Maker != nil {
-		return p.Maker.Check(nic, call.namespace, call.Interface)
+	if b.Plug {
+		return p.checkInterface(call)
+	}
+	return nil
+}
+
+// checkInterface says what is not as add has left it of an interface that we have made. Its carrier is the daemon.
+func (p *Plugin) checkInterface(call *call) error {
+	list, err := p.Interfaces(call.namespace)
+	if err != nil {
+		return fail(codeIO, "CNI_NETNS: %v", err)
+	}
+	i := slices.IndexFunc(list, func(i net.Interface) bool { return i.Name == call.Interface })
+	switch {
+	case i < 0:
+		return fail(codeRefused, "container %s has no interface %s any more", call.name(), call.Interface)
+	case list[i].Flags&(net.FlagUp|net.FlagRunning) != net.FlagUp|net.FlagRunning:
+		return fail(codeRefused, "interface %s of container %s is down", call.Interface, call.name())
 	}
 	return nil
 }

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"vrdma/internal/control"
 	"vrdma/internal/tenant"
@@ -35,6 +40,18 @@ func (f *fake) Bind(b control.Binding) error {
 	}
 	f.bound[b.NIC] = b
 	return nil
+}
+
+// Plug makes interfaces of NICs but that are called host.
+func (f *fake) Plug(b control.Binding) (is control.Interface, err error) {
+	b.Plug = true
+	if err := f.Bind(b); err != nil || b.NIC.Name == "host" {
+		return is, err
+	}
+	if b.NIC.Name == "rootless" {
+		return control.Interface{Missing: "nobody may"}, nil
+	}
+	return control.Interface{Name: b.Interface, MAC: "02:56:0a:01:00:01", MTU: 1450, Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/24"), netip.MustParsePrefix("fd00::1/64")}}, nil
 }
 
 func (f *fake) Unbind(list ...control.Binding) error {
@@ -76,6 +93,12 @@ func (e *engine) call(config string, env ...string) (string, error) {
 	p := Plugin{
 		Getenv: func(name string) string { return set[name] },
 		Daemon: func(string) (Daemon, error) { return e.daemon, nil },
+		Interfaces: func(path string) (list []net.Interface, err error) {
+			if path != "/ns/7" {
+				return nil, nil
+			}
+			return []net.Interface{{Name: "eth0", Flags: net.FlagUp | net.FlagRunning}, {Name: "eth1"}}, nil
+		},
 		Cookie: func(path string) (cookie uint64, err error) {
 			_, err = fmt.Sscanf(path, "/ns/%d", &cookie)
 			return cookie, err
@@ -130,6 +153,45 @@ func TestChained(t *testing.T) {
 	}
 	if out, err := e.call(chained, "COMMAND=DEL", "CONTAINERID=c1", "IFNAME=eth0"); err != nil {
 		t.Errorf("DEL without a namespace: %v, %s", err, out)
+	}
+}
+
+// By itself the plugin has an interface made, and says what it is.
+func TestAlone(t *testing.T) {
+	e := newEngine()
+	for version, want := range map[string]string{
+		"0.4.0": `{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","mac":"02:56:0a:01:00:01","sandbox":"/ns/7"}],"ips":[{"version":"4","interface":0,"address":"10.1.0.1/24"},{"version":"6","interface":0,"address":"fd00::1/64"}],"dns":{}}`,
+		"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:56:0a:01:00:01","mtu":1450,"sandbox":"/ns/7"}],"ips":[{"interface":0,"address":"10.1.0.1/24"},{"interface":0,"address":"fd00::1/64"}],"dns":{}}`,
+	} {
+		config := func(nic, previous string) string {
+			if previous != "" {
+				previous = `, "prevResult": ` + previous
+			}
+			return fmt.Sprintf(`{"cniVersion": %q, "name": "net", "type": "vrdma-cni", "nic": %q%s}`, version, nic, previous)
+		}
+		for range 2 {
+			if out, err := e.container("ADD", 7, config("red.web", "")); err != nil || out != want {
+				t.Errorf("ADD: %v\n%s, want\n%s", err, out, want)
+			}
+		}
+		if out, err := e.container("CHECK", 7, config("red.web", want)); err != nil {
+			t.Errorf("CHECK: %v, %s", err, out)
+		}
+		if out, err := e.container("DEL", 7, config("red.web", want)); err != nil || len(e.daemon.bound) != 0 {
+			t.Errorf("DEL: %v, %s, %v", err, out, e.daemon.bound)
+		}
+		if out, err := e.container("ADD", 8, config("red.web", "")); err != nil {
+			t.Errorf("ADD: %v, %s", err, out)
+		}
+		if out, err := e.container("CHECK", 8, config("red.web", want)); err == nil || !strings.Contains(out, "no interface eth0 any more") {
+			t.Errorf("CHECK of an interface that is gone: %v, %s", err, out)
+		}
+		e.container("DEL", 8, config("red.web", want))
+		for nic, why := range map[string]string{"red.host": "only one with way vxlan has", "red.rootless": "nobody may"} {
+			if out, err := e.container("ADD", 7, config(nic, "")); err == nil || !strings.Contains(out, `"code":101`) || !strings.Contains(out, why) || len(e.daemon.bound) != 0 {
+				t.Errorf("ADD of %s: %v, %s, %v", nic, err, out, e.daemon.bound)
+			}
+		}
 	}
 }
 
@@ -212,7 +274,8 @@ func TestWishes(t *testing.T) {
 		{of(`, "tenant": "red"` + fmt.Sprintf(wish, "../db")), "", "there is no NIC"},
 		{of(`, "nic": "default"`), "", "there is no NIC"},
 		{of(`, "tenant": "red", "args": {"cni": {"vrdma.io/nic": 7}}`), "", "is not a text"},
-		{`{"cniVersion": "1.0.0", "name": "net", "type": "vrdma-cni", "nic": "red.web"}`, "", "chain it after another plugin"},
+		{`{"cniVersion": "1.0.0", "name": "net", "type": "vrdma-cni", "tenant": "red"}`, "", "chain it after another plugin"},
+		{`{"cniVersion": "1.0.0", "name": "net", "type": "vrdma-cni", "nic": "red.web"}`, "red/web", ""},
 		{of(`, "nic": "red.web"`)[1:], "", "is not what CNI says"},
 	} {
 		e.daemon.bound = make(map[tenant.Key]control.Binding)
@@ -271,4 +334,44 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("the answer is not JSON: %q", out)
 		}
 	})
+}
+
+// The configuration in the example for Multus is a good one.
+func TestMultusExample(t *testing.T) {
+	text, err := os.ReadFile("../../contrib/kubernetes/multus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition struct {
+		Spec struct{ Config string }
+	}
+	if err := yaml.Unmarshal(text, &definition); err != nil { // the first document
+		t.Fatal(err)
+	}
+	var list struct {
+		Version string           `json:"cniVersion"`
+		Name    string           `json:"name"`
+		Plugins []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal([]byte(definition.Spec.Config), &list); err != nil || len(list.Plugins) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	one := list.Plugins[0]
+	one["cniVersion"], one["name"] = list.Version, list.Name // as an engine does it
+	given, err := json.Marshal(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(bytes.NewReader(given))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"ADD", "DEL", "CHECK"} {
+		if err := c.check(command); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	if c.NIC != "team-a.db" {
+		t.Errorf("NIC %q", c.NIC)
+	}
 }

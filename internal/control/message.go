@@ -91,6 +91,8 @@ type Reply struct {
 	Policy   []PolicyAnswer `json:"policy,omitempty"`
 	Text     string         `json:"text,omitempty"`     // export
 	Bindings []Binding      `json:"bindings,omitempty"` // bound
+
+	Interface *Interface `json:"interface,omitempty"` // bind, with Plug
 	// Synced is true on the reply of a watch after which everything is known that was there
 	// when it began.
 	Synced bool `json:"synced,omitempty"`

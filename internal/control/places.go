@@ -26,6 +26,8 @@ type place struct {
 	Host       string `json:"host"`
 	Generation int64  `json:"generation"`
 	Open       bool   `json:"open,omitempty"`
+	// Counted is what the NIC had counted when it was given up last, in the rack's own words: it goes on from there.
+	Counted string `json:"counted,omitempty"`
 
 	revision int64
 }
@@ -96,6 +98,9 @@ func (p *Plane) Claim(k tenant.Key) error {
 	return fmt.Errorf("%v: %w", k, errConflict)
 }
 
+// mostCounted bounds what a place says of counters.
+const mostCounted = 16 << 10
+
 // claimTime is how long a claim waits for what others have written.
 const claimTime = 5 * time.Second
 
@@ -116,7 +121,7 @@ func (p *Plane) claimed(s *snapshot, n *tenant.NIC) (place, error) {
 	case at.Host == p.cfg.Host && at.Open:
 		return at, nil
 	}
-	next := place{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true}
+	next := place{Schema: store.Schema, Host: p.cfg.Host, Generation: at.Generation, Open: true, Counted: at.Counted}
 	if at.Host != p.cfg.Host {
 		next.Generation++
 	}
@@ -137,6 +142,9 @@ func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) 
 	revision, ok, err := p.cfg.Store.Commit(conditions, []store.Write{{Key: placeKey(n), Value: value}})
 	if err != nil || !ok {
 		return false, err
+	}
+	if a, is := p.cfg.Rack.(Accountant); is && to.Open && to.Counted != "" {
+		a.Recount(n.Key(), to.Counted, s.places[n.Key()].Host != to.Host)
 	}
 	to.revision = revision
 	p.amend(func(s *snapshot) {
@@ -224,6 +232,11 @@ func (p *Plane) tidyNIC(k tenant.Key, porter Porter) {
 		}
 	case at.Open && at.Host == p.cfg.Host:
 		at.Open = false
+		if a, is := p.cfg.Rack.(Accountant); is {
+			if counted := a.Counted(k); counted != "" && len(counted) <= mostCounted {
+				at.Counted = counted
+			}
+		}
 		p.move(s, n, at)
 	}
 }

@@ -36,6 +36,15 @@ type Porter interface {
 	Socket(k tenant.Key) string
 }
 
+// An Accountant is a Rack whose NICs count, and go on counting where they are moved to.
+type Accountant interface {
+	// Counted is what a NIC has counted, here and on hosts before; "": nothing, or it is not here.
+	Counted(k tenant.Key) string
+	// Recount has a NIC go on from what Counted has said, on this host or another: moved says that it was another, and so that what it counted here before
+	// is part of it.
+	Recount(k tenant.Key, counted string, moved bool)
+}
+
 // NoRack is a rack without room: it takes everything and does nothing.
 type NoRack struct{}
 

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,6 +28,9 @@ type Binding struct {
 	Network   string `json:"network,omitempty"`
 	// Name is for people; "": Container.
 	Name string `json:"name,omitempty"`
+	// Plug: the NIC is to be an interface of the container, too, if its network has such. It is called Interface, or if that is empty
+	// vrdma0, or the next that is free.
+	Plug bool `json:"plug,omitempty"`
 	// Ends: the NIC is the container's as long as the container is there, and none of its programs has it any
 	// longer.
 	Ends bool `json:"ends,omitempty"`
@@ -42,9 +46,21 @@ type Container struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// An Interface is a NIC as an ordinary interface of a container.
+type Interface struct {
+	Name      string         `json:"name,omitempty"` // "": there is none
+	MAC       string         `json:"mac,omitempty"`
+	MTU       int            `json:"mtu,omitempty"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Missing is why there is none, though there should be.
+	Missing string `json:"missing,omitempty"`
+}
+
 // Workloads are the containers and pods that have NICs.
 type Workloads interface {
 	Bind(b Binding) error
+	// Plug makes a NIC that was bound an interface of the container.
+	Plug(b Binding) (Interface, error)
 	// Unbind undoes the bindings that match, of one container or network namespace: the fields that are not empty have to be the same. It returns those.
 	Unbind(b Binding) []Binding
 	Bindings() []Binding
@@ -97,7 +113,8 @@ func (t *conversation) workloads(req *Request) error {
 		if len(req.Bindings) != 1 {
 			return errors.New("bind wants one binding")
 		}
-		if err := t.bind(req.Bindings[0]); err != nil {
+		var err error
+		if reply.Interface, err = t.bind(req.Bindings[0]); err != nil {
 			return err
 		}
 	case OpUnbind:
@@ -120,27 +137,47 @@ func (t *conversation) workloads(req *Request) error {
 }
 
 // bind binds a NIC that is declared and here.
-func (t *conversation) bind(b Binding) error {
+func (t *conversation) bind(b Binding) (*Interface, error) {
 	w := t.p.cfg.Workloads
 	if b.Cookie == 0 {
-		return errors.New("bind wants the cookie of a network namespace")
+		return nil, errors.New("bind wants the cookie of a network namespace")
 	}
 	if t.p.World().NIC(b.NIC.Tenant, b.NIC.Name) == nil {
-		return fmt.Errorf("there is no %v: declare it with vrdma apply", b.NIC)
+		return nil, fmt.Errorf("there is no %v: declare it with vrdma apply", b.NIC)
 	}
 	again := slices.ContainsFunc(w.Bindings(), func(old Binding) bool { return old.NIC == b.NIC && old.Cookie == b.Cookie })
 	if err := w.Bind(b); err != nil {
-		t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
-		out := errorOf(err)
-		if r := (*protocol.Refusal)(nil); errors.As(err, &r) {
-			out.InUse = r.Errno == syscall.EBUSY
+		return nil, t.refuseBinding(b, err)
+	}
+	var is *Interface
+	if b.Plug {
+		plugged, err := w.Plug(b)
+		if used := (*tenant.InUse)(nil); errors.As(err, &used) {
+			w.Unbind(b)
+			return nil, t.refuseBinding(b, err)
 		}
-		return out
+		if err != nil {
+			plugged.Missing = err.Error()
+			t.p.Record(Event{Verb: EventWarned, Object: b.NIC, Reason: b.Title() + ": " + OnlyRDMA + ": " + plugged.Missing, By: t.by})
+		}
+		is = &plugged
 	}
 	if !again {
 		t.p.Record(Event{Verb: EventBound, Object: b.NIC, Reason: "to " + b.Title(), By: t.by})
 	}
-	return nil
+	return is, nil
+}
+
+// OnlyRDMA is what is said of a container in which nobody may make an interface.
+const OnlyRDMA = "it has no interface with the NIC's address: only RDMA has the address"
+
+// refuseBinding says why a container cannot have a NIC.
+func (t *conversation) refuseBinding(b Binding, err error) error {
+	t.p.Record(Event{Verb: EventRefused, Object: b.NIC, Reason: b.Title() + ": " + err.Error(), By: t.by})
+	out := errorOf(err)
+	r, used := (*protocol.Refusal)(nil), (*tenant.InUse)(nil)
+	out.InUse = errors.As(err, &used) || errors.As(err, &r) && r.Errno == syscall.EBUSY
+	return out
 }
 
 // Title is what people call the container.
@@ -175,6 +212,17 @@ func (t *conversation) tellContainer(c *Container) error {
 func Bind(socket string, b Binding) error {
 	_, err := once(socket, &Request{Op: OpBind, Bindings: []Binding{b}})
 	return err
+}
+
+// Plug is Bind for a NIC that is to be an interface of the container, too. An Interface without a name: its network has no interfaces,
+// or it is said what is missing.
+func Plug(socket string, b Binding) (is Interface, err error) {
+	b.Plug = true
+	reply, err := once(socket, &Request{Op: OpBind, Bindings: []Binding{b}})
+	if err == nil && reply.Interface != nil {
+		is = *reply.Interface
+	}
+	return is, err
 }
 
 // Unbind undoes the bindings that match one of these.

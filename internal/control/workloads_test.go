@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +28,13 @@ func (f *fakeWorkloads) Bind(b Binding) error {
 	}
 	f.bound = append(slices.DeleteFunc(f.bound, func(old Binding) bool { return old.NIC == b.NIC }), b)
 	return nil
+}
+
+func (f *fakeWorkloads) Plug(b Binding) (Interface, error) {
+	if b.Interface == "" {
+		return Interface{}, errors.New("nobody may")
+	}
+	return Interface{Name: b.Interface}, nil
 }
 
 func (f *fakeWorkloads) Unbind(b Binding) (gone []Binding) {

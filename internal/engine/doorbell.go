@@ -23,9 +23,10 @@ type doorbells struct {
 	of      map[int32]*bell // by the descriptor that wakes us, or a number below 0
 	mute    int32           // the last such number
 	active  []*bell
-	prompts int    // how many do not rest while the loop is awake
-	look    int    // among active: where the next poll begins
-	cpu     uint32 // the processor that the loop runs on, plus one; see waiters.go
+	prompts int     // how many do not rest while the loop is awake
+	awaited ib.Time // until when a ring of a far one is worth staying awake for
+	look    int     // among active: where the next poll begins
+	cpu     uint32  // the processor that the loop runs on, plus one; see waiters.go
 	sched   *scheduler
 	poller  *poller
 	pays    func(*card) // says whose page is read next
@@ -39,6 +40,8 @@ type bell struct {
 	page   page
 	active bool
 	prompt bool    // while the loop is awake it does not rest: its NIC is of class latency
+	far    bool    // to wake us takes it long: it is in a virtual machine
+	rang   ib.Time // when it rang last, if it is far
 	looked ib.Time // when the page was looked at last
 	cursor int     // handle where the next reading starts
 	last   ib.Time
@@ -56,7 +59,28 @@ const (
 	readsPerPass = 8
 	// idleAfter is how long a silent session is polled before it has to wake us.
 	idleAfter = ib.Time(200_000)
+	// farIdleAfter is that for one in a virtual machine. To wake us from there takes a system call and an exit
+	// of the guest, QEMU's thread and a socket, some hundred microseconds; a page that is looked at takes none
+	// of it. So who has rung twice within that time is looked at for as long once more, and the loop stays
+	// awake for it, giving way to whoever wants the processor.
+	farIdleAfter = ib.Time(2_000_000)
 )
+
+// rung notes that a far one rang.
+func (d *doorbells) rung(b *bell, now ib.Time) {
+	if now-b.rang < farIdleAfter {
+		d.awaited = now + farIdleAfter
+	}
+	b.rang = now
+}
+
+// silent is for how long a bell is silent before it rests.
+func (b *bell) silent() ib.Time {
+	if b.far {
+		return farIdleAfter
+	}
+	return idleAfter
+}
 
 func (d *doorbells) init(e *Engine) {
 	d.of, d.sched, d.poller = make(map[int32]*bell), &e.sched, &e.poller
@@ -167,11 +191,14 @@ func (d *doorbells) poll(now ib.Time) bool {
 			}
 			reads++
 			b.last = now
+			if b.far {
+				d.rung(b, now)
+			}
 			if d.sched.alone == nil {
 				d.pays(b.client.card) // who rings ten thousand queue pairs pays for that
 			}
 			d.read(b)
-		} else if now-b.last > idleAfter && !b.prompt && b.rest() {
+		} else if now-b.last > b.silent() && !b.prompt && b.rest() {
 			last := len(d.active) - 1
 			d.active[d.look] = d.active[last]
 			d.active[last] = nil

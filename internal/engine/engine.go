@@ -153,7 +153,7 @@ func (e *Engine) Attach(s *nic.Session, doorbell nic.Doorbell) error {
 	c := &client{e: e, session: s, card: card}
 	c.bell = bell{client: c, fd: -1, page: newPage(s.Arena.Doorbell())}
 	if doorbell != nil {
-		c.bell.fd = int(doorbell.Fd())
+		c.bell.fd, c.bell.far = int(doorbell.Fd()), !s.Wakes()
 		if err := e.poller.watch(c.bell.fd); err != nil {
 			return err
 		}

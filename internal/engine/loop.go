@@ -89,9 +89,13 @@ func (e *Engine) loop() {
 // patience is how long the loop looks around before it sleeps. In the midst of a stream with
 // another host it takes its time: a processor that is left alone for a moment is given the
 // next thread that waits for one, which may be the other half of the stream, and back again
-// in this one's way.
+// in this one's way. Programs in virtual machines that ring again and again are waited for, too: see
+// farIdleAfter.
 func (e *Engine) patience() ib.Time {
 	p := ib.Time(e.opts.Spin)
+	if e.now < e.bells.awaited {
+		p = farIdleAfter
+	}
 	if e.net.traffic.mode(e.now).streams() {
 		p = max(p, quietAfter)
 	}

@@ -217,9 +217,11 @@ func (p *Port) forward(w *worker, queue int) {
 		p.toLinkLocal(w, queue)
 		return
 	}
-	if o := p.net.at(f.dst); o != nil {
+	e := p.net.elsewhere(f.dst) // first: a NIC that may be anywhere has a port on every host
+	if e == nil {
+		o := p.net.at(f.dst)
 		switch {
-		case f.to != o.MAC || o == p:
+		case o == nil || f.to != o.MAC || o == p:
 			p.NoMember.Add(1)
 		case !p.allows(f, f.dst):
 			p.Denied.Add(1)
@@ -228,9 +230,8 @@ func (p *Port) forward(w *worker, queue int) {
 		}
 		return
 	}
-	e := p.net.elsewhere(f.dst)
 	switch {
-	case e == nil || f.to != e.MAC && !e.Host.Linux:
+	case f.to != e.MAC && !e.Host.Linux:
 		p.NoMember.Add(1)
 	case !p.allows(f, f.dst):
 		p.Denied.Add(1)

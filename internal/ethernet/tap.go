@@ -13,33 +13,7 @@ import (
 )
 
 // A container has a NIC as an ordinary interface by a tap: an interface of the kernel whose cable ends in a file.
-// Frames there have the same header as those of virtual machines, and so the same offloads.
-
-// OpenTap makes a tap in the network namespace of the calling thread, which needs CAP_NET_ADMIN there. The interface
-// goes when the file is closed. It has still to be given the port's MAC, MTU and address, and to be set up.
-func OpenTap(name string) (*os.File, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("an interface in a container needs /dev/net/tun: %w", err)
-	}
-	req, err := unix.NewIfreq(name)
-	if err == nil {
-		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
-	}
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, headerSize)
-	}
-	if err == nil {
-		const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
-		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, offloads)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("the interface %s: %w", name, err)
-	}
-	return os.NewFile(uintptr(fd), "tap "+name), nil
-}
+// Frames there have the same header as those of virtual machines, and so the same offloads. Package netns makes it.
 
 // A tap is a container behind a port.
 type tap struct {

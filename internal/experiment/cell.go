@@ -21,15 +21,17 @@ var Settings = []string{Host, Hosts, Containers, VMs, GuestRXE, Remote}
 
 // What carries the bytes.
 const (
-	TCP     = "tcp"     // the kernel's sockets; UDP where the tool says so
-	Verbs   = "verbs"   // of vrdma, in memory or by RoCEv2
-	Sockets = "sockets" // TCP programs over verbs
-	Kernel  = "kernel"  // verbs of a device of the kernel's, rxe or hardware
-	Overlay = "overlay" // TCP over VXLAN
+	TCP     = "tcp"      // the kernel's sockets; UDP where the tool says so
+	Verbs   = "verbs"    // of vrdma, in memory or by RoCEv2
+	Sockets = "sockets"  // TCP programs over verbs
+	Kernel  = "kernel"   // verbs of a device of the kernel's, rxe or hardware
+	Overlay = "overlay"  // TCP over VXLAN
+	Vhost   = "vhost"    // TCP of guests through the daemon's switch, by vhost-user
+	OVS     = "ovs-dpdk" // the same through Open vSwitch with DPDK
 )
 
 // Transports are all of them.
-var Transports = []string{TCP, Verbs, Sockets, Kernel, Overlay}
+var Transports = []string{TCP, Verbs, Sockets, Kernel, Overlay, Vhost, OVS}
 
 // How a program waits for its completions.
 const (
@@ -73,8 +75,8 @@ func Better(metric string) (higher bool) { return metric == Bandwidth || metric 
 
 var (
 	verbsOnly = []string{Verbs, Kernel}
-	socket    = []string{TCP, Sockets, Overlay}
-	kernels   = []string{TCP, Overlay} // sockets of the kernel only
+	socket    = []string{TCP, Sockets, Overlay, Vhost, OVS}
+	kernels   = []string{TCP, Overlay, Vhost, OVS} // sockets of the kernel only
 	pollOnly  = []string{Poll}
 	eventOnly = []string{Event}
 	both      = []string{Poll, Event}
@@ -105,8 +107,8 @@ var tools = []Tool{
 	{Name: "sockperf_udp", Metric: Latency, transports: kernels, waits: eventOnly, sized: true},
 	{Name: "sockperf_udp_bw", Metric: Bandwidth, Also: rated, transports: kernels, waits: eventOnly, sized: true},
 	{Name: "NPtcp", Metric: Bandwidth, Also: []string{Latency}, transports: socket, waits: eventOnly, sized: true},
-	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay}, waits: pollOnly, sized: true},
-	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay}, waits: pollOnly, sized: true},
+	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
+	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
 	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
@@ -191,6 +193,9 @@ func (e *Experiment) Cells() []Cell {
 		}
 		if !t.sized {
 			c.Size = 0
+		}
+		if (c.Transport == Vhost || c.Transport == OVS) && c.Setting != VMs {
+			return // only a guest has such a card
 		}
 		if !linked(c.Setting) {
 			c.MTU, c.Rate = 0, ""

@@ -56,13 +56,17 @@ type Measurement struct {
 	Values map[string]float64 `json:"values,omitempty"`
 	// Samples is of how many messages the latency is.
 	Samples int64 `json:"samples,omitempty"`
-	// CPU is processor time in seconds by role: client, server, daemon, rest.
+	// CPU is processor time in seconds by role: client, server, daemon, qemu;
+	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others.
 	CPU map[string]float64 `json:"cpu,omitempty"`
+	// Groups is the same by control group, which has every child in it; nil: there are none.
+	Groups map[string]float64 `json:"cgroups,omitempty"`
 	// Seconds is how long the run took, for which CPU was counted.
-	Seconds float64 `json:"seconds,omitempty"`
-	Bytes   float64 `json:"bytes,omitempty"`   // that vrdma's devices sent
-	Packets float64 `json:"packets,omitempty"` // that the kernel's device sent
-	Payload float64 `json:"payload,omitempty"` // bytes that the tool says it moved
+	Seconds float64            `json:"seconds,omitempty"`
+	Bytes   float64            `json:"bytes,omitempty"`   // that vrdma's devices sent
+	Packets float64            `json:"packets,omitempty"` // that the kernel's device sent
+	Links   map[string]float64 `json:"links,omitempty"`   // that the cards of guests sent, in bytes
+	Payload float64            `json:"payload,omitempty"` // bytes that the tool says it moved
 	// Window is the length of the common window of several pairs, in seconds.
 	Window float64 `json:"window,omitempty"`
 	// Limit is a yardstick for the bandwidth, in bytes a second, and LimitOf what it is of: a link's rate, or a

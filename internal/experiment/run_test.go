@@ -119,6 +119,41 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A full disk ends the run with a message, loses nothing that was written, and the run goes on from there.
+func TestDiskFull(t *testing.T) {
+	dir := t.TempDir()
+	in := &fake{}
+	r := newRun(t, dir, in)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	kept := r.Out.f
+	in.answer = func(n int, c Cell) (Measurement, error) {
+		if n == 6 {
+			r.Out.f = full
+		}
+		return good(n, c)
+	}
+	err = r.Go(context.Background())
+	if r.Out.f = kept; err == nil || !strings.Contains(err.Error(), "the result is not kept") || !strings.Contains(err.Error(), "--resume goes on") || len(in.asked) != 6 {
+		t.Fatalf("after %d cells: %v", len(in.asked), err)
+	}
+	out, results, err := Resume(dir)
+	if err != nil || len(results.Records) != 5 {
+		t.Fatalf("%d records are kept: %v", len(results.Records), err)
+	}
+	defer out.Close()
+	rest := &fake{answer: good}
+	if err := (&Run{Experiments: r.Experiments, Instrument: rest, Out: out, Progress: io.Discard, Seed: 5, Done: results.Records}).Go(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if rest.asked[0] != in.asked[5] {
+		t.Errorf("it goes on with %v, want %v, which was not kept", rest.asked[0], in.asked[5])
+	}
+}
+
 // A tool that fails is a record that says why, and is not asked for ever.
 func TestFailures(t *testing.T) {
 	dir := t.TempDir()

@@ -14,8 +14,7 @@ import (
 )
 
 // A NIC can be bound to a workload before any program of it runs, as an engine does through CNI: then no other
-// workload has it. What is bound is in memory: after a restart of the daemon the first workload to come has the
-// NIC, as without.
+// workload has it. Whoever keeps bindings beyond a restart of the daemon gives them to the door (Door.Bound).
 
 // A Binding says for which workload a NIC is.
 type Binding struct {
@@ -41,6 +40,21 @@ func (b *Binding) dead() bool {
 	}
 	now, err := caller.NamespaceAt(b.Path)
 	return err != nil || now != b.inode
+}
+
+// stillThere are those of bindings that another daemon has had whose workload is there, all of one namespace.
+func stillThere(list []Binding) (out []*Binding) {
+	for i := range list {
+		b := list[i]
+		if at, err := caller.CookieAt(b.Path); err != nil || at != b.Cookie {
+			continue // nobody would undo it
+		}
+		b.inode, _ = caller.NamespaceAt(b.Path) // it was there a moment ago
+		if len(out) == 0 || out[0].Cookie == b.Cookie {
+			out = append(out, &b)
+		}
+	}
+	return out
 }
 
 // Bind binds a NIC. It fails if it is bound to another workload, or programs of another one use it, and still do after a
@@ -169,12 +183,16 @@ func (d *door) boundElsewhere(workload uint64) *Binding {
 	return d.bound[0]
 }
 
-// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is.
+// containers are those that have NICs, as people call them: what a NIC is bound to, else where a program of it is,
+// else the machine that it is the card of.
 func (s *Server) containers() map[*vnic.NIC]string {
 	s.mu.Lock()
 	doors := slices.Clone(s.doors)
 	s.mu.Unlock()
 	out := make(map[*vnic.NIC]string)
+	if s.cfg.Machines != nil {
+		out = s.cfg.Machines()
+	}
 	for _, d := range doors {
 		if name := d.container(); name != "" {
 			out[d.NIC] = name

@@ -52,6 +52,8 @@ type Door struct {
 	Guest func() (protocol.GuestCard, error)
 	// Programs counts the programs that use the NIC, for those who cannot wait for an answer of Users; nil: nobody asks.
 	Programs *atomic.Int32
+	// Bound are the workloads that have the NIC from the beginning. Those that are gone are left out.
+	Bound []Binding
 	// Alone: one workload at a time uses the NIC, see workload.go.
 	Alone bool
 	// Attach, if it is there, has the NIC's way to others lead through the network namespace of a
@@ -107,6 +109,7 @@ func (s *Server) openDoor(d Door) (*door, error) {
 	}
 	return &door{
 		Door: d, srv: s, listener: l, guests: make(map[*protocol.Conn]*Guest), gone: make(chan struct{}), empty: make(chan struct{}),
+		bound: stillThere(d.Bound),
 	}, nil
 }
 

@@ -92,6 +92,8 @@ type Config struct {
 	Clerk *meter.Clerk
 	// Administers reports whether who looks administers a tenant; nil: nobody does.
 	Administers func(v *inspect.View, tenant string) bool
+	// Machines are the virtual machines that have NICs, as people call them; nil: nobody knows.
+	Machines func() map[*vnic.NIC]string
 	// Stop is called, once, when a tool asks the daemon to end.
 	Stop func()
 	// Overdrawn is told of limits that are met, once a second at most for each kind of a
@@ -126,6 +128,7 @@ type Server struct {
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
 	left    [protocol.MaxLeft]byte // likewise: for sure commands
+	running bool                   // likewise: a command is being run
 
 	work sync.WaitGroup
 

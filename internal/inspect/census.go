@@ -107,6 +107,9 @@ func (c *Census) Read() []meter.Reading {
 		}
 		r := meter.Reading{ID: n, Key: KeyOf(n), Counted: meter.Of(counted), Now: copies[i].now, Delays: counted.Delays, At: copies[i].at, Gone: i >= live}
 		r.Counted[meter.ThrottledOut], r.Counted[meter.ThrottledIn] = uint64(copies[i].out), uint64(copies[i].in)
+		if n.Frames != nil {
+			addFrames(&r.Counted, n.Frames())
+		}
 		out = append(out, r)
 	}
 	var l link.Counters
@@ -118,6 +121,15 @@ func (c *Census) Read() []meter.Reading {
 	c.sum, c.link = sum, l
 	c.mu.Unlock()
 	return append(out, meter.Reading{ID: c, Key: meter.Key{Tenant: meter.System, Network: atNoNIC, NIC: atNoNIC}, Counted: nobodys(&l), At: at})
+}
+
+// addFrames adds what has passed the NIC's port in the switch.
+func addFrames(u *meter.Usage, f vnic.Frames) {
+	u[meter.FramesOut], u[meter.FrameBytesOut] = f.Sent, f.SentBytes
+	u[meter.FramesIn], u[meter.FrameBytesIn] = f.Rcvd, f.RcvdBytes
+	for i, v := range f.Drops {
+		u[meter.Drops(nic.Reason(i))] += v
+	}
 }
 
 // copy reads what a NIC has counted, unless nobody has used it since it was read into to.

@@ -118,6 +118,43 @@ func TestCensus(t *testing.T) {
 	}
 }
 
+// TestCensusOfFrames: what passes a NIC's port is its tenant's, also what passed before the NIC went, and none of the device's.
+func TestCensusOfFrames(t *testing.T) {
+	loop, tab, m := &atOnce{}, vnic.NewTable(), meter.New()
+	c := NewCensus(loop, tab)
+	n := putNIC(t, tab, "red/a", "red/net")
+	var passed vnic.Frames
+	n.Frames = func() vnic.Frames { return passed }
+	read := func() meter.Usage {
+		t.Helper()
+		c.look.next = time.Time{}
+		m.Sample(time.Unix(1_700_000_000, 0), c.Read())
+		for _, s := range m.Totals() {
+			if s.NIC == "a" {
+				return s.Usage
+			}
+		}
+		t.Fatal("the NIC is not there")
+		return meter.Usage{}
+	}
+	passed = vnic.Frames{Sent: 1, SentBytes: 60, Rcvd: 2, RcvdBytes: 3000}
+	passed.Drops[nic.DropSpoof] = 5
+	read()
+	n.Device.Drop(nic.DropSpoof, 2)
+	passed.SentBytes, passed.Sent = 160, 2
+	tab.Remove(n)
+	passed.Drops[nic.DropPolicy] = 1
+	got := read()
+	want := meter.Usage{meter.FramesOut: 2, meter.FrameBytesOut: 160, meter.FramesIn: 2, meter.FrameBytesIn: 3000}
+	want[meter.Drops(nic.DropSpoof)], want[meter.Drops(nic.DropPolicy)] = 7, 1
+	if got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if sum, _ := c.Device(); sum.Drops[nic.DropSpoof] != 2 || sum.Drops[nic.DropPolicy] != 0 {
+		t.Errorf("the device dropped %v", sum.Drops)
+	}
+}
+
 // The loop is asked for a bounded number of NICs at a time.
 func TestCensusInPieces(t *testing.T) {
 	loop, tab := &atOnce{}, vnic.NewTable()

@@ -1,8 +1,11 @@
-// Package kubelet speaks the kubelet's device plugin protocol (v1beta1): it registers a resource,
-// tells which devices there are and whether they work, and answers Allocate with names of the
-// Container Device Interface.
+// Package kubelet speaks the kubelet's two protocols for devices.
 //
-// The kubelet is the client of everything but Register. Both sides may end at any time:
+// A Driver is of dynamic resource allocation (v1, v1beta1): the kubelet finds its socket, and has claims
+// prepared and unprepared. It says which claim, so which NIC is decided at once.
+//
+// A Plugin is a device plugin (v1beta1): it registers a resource, tells which devices there are and whether
+// they work, and answers Allocate with names of the Container Device Interface.
+// There the kubelet is the client of everything but Register. Both sides may end at any time:
 //
 //	kubelet restarts    it removes every socket of its directory and makes its own anew;
 //	                    we listen again and register again

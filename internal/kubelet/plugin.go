@@ -2,11 +2,8 @@ package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -84,7 +81,7 @@ func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("no kubelet: %w", err)
 	}
-	listener, err := p.listen()
+	listener, err := listen(p.socket(), p.Resource)
 	if err != nil {
 		return err
 	}
@@ -103,7 +100,7 @@ func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
 		cancel()
 		server.Stop()
 		<-served
-		p.leave(own)
+		leave(p.socket(), own)
 	}()
 	if err := p.register(ctx, kubelet); err != nil {
 		return err
@@ -133,32 +130,6 @@ func endpoint(resource string) string {
 		}
 	}
 	return string(name) + ".sock"
-}
-
-// listen makes the socket. What a killed plugin left is replaced; one that answers is not.
-func (p *Plugin) listen() (net.Listener, error) {
-	path := p.socket()
-	if conn, err := net.Dial("unix", path); err == nil {
-		conn.Close()
-		return nil, fmt.Errorf("%s: another plugin serves %s here: end that one", path, p.Resource)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	// Only leave removes it: after the kubelet has, the next one may have this name already.
-	listener.(*net.UnixListener).SetUnlinkOnClose(false)
-	return listener, nil
-}
-
-// leave removes our socket, unless another has its name by now.
-func (p *Plugin) leave(own identity) {
-	if now, err := identify(p.socket()); err == nil && now == own {
-		os.Remove(p.socket())
-	}
 }
 
 func (p *Plugin) register(ctx context.Context, kubelet string) error {

@@ -240,7 +240,7 @@ func TestSocket(t *testing.T) {
 	startPlugin(t, dir, devices)
 	client := k.registered(t)
 	second := &Plugin{Resource: resource, Dir: dir, Devices: devices}
-	if _, err := second.listen(); err == nil || !strings.Contains(err.Error(), "another plugin") {
+	if _, err := listen(second.socket(), resource); err == nil || !strings.Contains(err.Error(), "another plugin") {
 		t.Errorf("a second plugin: %v", err)
 	}
 	if _, err := client.GetDevicePluginOptions(t.Context(), &api.Empty{}); err != nil {

@@ -132,7 +132,7 @@ func (p Place) Claim(ephemeral bool) (*Claim, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	f, err := waitLock(ctx, name, unix.LOCK_EX)
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil { // on a slow machine the lock may have taken as long, and is ours
 		pid, _ := readPlain(name)
 		return nil, fmt.Errorf("%w: %s (pid %s): use it, stop it with vrdma stop, or choose another place with --socket",
 			ErrTaken, p.Socket, bytes.TrimSpace(pid))

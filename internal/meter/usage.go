@@ -23,6 +23,12 @@ const (
 	ThrottledOut  // nanoseconds in which it wanted to send and was over a cap
 	ThrottledIn   // nanoseconds in which others wanted to send to it and it was over a cap
 
+	// Ethernet of virtual machines and containers, which is beside all of the above.
+	FramesOut
+	FramesIn
+	FrameBytesOut
+	FrameBytesIn
+
 	sent    // messages by operation
 	rcvd    = sent + Column(transport.NumOps)
 	drops   = rcvd + Column(transport.NumOps)
@@ -48,6 +54,8 @@ var names = func() (n [NumColumns]string) {
 		Retransmitted: "retransmitted_packets", Connections: "connections",
 		LoopTime: "loop_ns", MemoryTime: "memory_byte_seconds",
 		ThrottledOut: "throttled_out_ns", ThrottledIn: "throttled_in_ns",
+		FramesOut: "ethernet_transmit_frames", FramesIn: "ethernet_receive_frames",
+		FrameBytesOut: "ethernet_transmit_bytes", FrameBytesIn: "ethernet_receive_bytes",
 	}
 	for o := range transport.NumOps {
 		n[Sent(o)], n[Rcvd(o)] = "sent_"+o.String(), "received_"+o.String()

@@ -115,6 +115,8 @@ func (p *page) tenants(list []*group) {
 	column("vrdma_receive_bytes_total", "Bytes of payload received.", meter.ReceiveBytes, 1)
 	column("vrdma_transmit_packets_total", "Packets sent.", meter.TransmitPackets, 1)
 	column("vrdma_receive_packets_total", "Packets received.", meter.ReceivePackets, 1)
+	column("vrdma_ethernet_transmit_bytes_total", "Bytes of Ethernet frames sent by machines and containers.", meter.FrameBytesOut, 1)
+	column("vrdma_ethernet_receive_bytes_total", "Bytes of Ethernet frames received by machines and containers.", meter.FrameBytesIn, 1)
 	column("vrdma_retransmitted_packets_total", "Packets sent again.", meter.Retransmitted, 1)
 	column("vrdma_connections_total", "Queue pairs that were given a peer.", meter.Connections, 1)
 	column("vrdma_loop_seconds_total", "Time of the daemon's loop.", meter.LoopTime, 1e9)

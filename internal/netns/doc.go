@@ -1,4 +1,4 @@
-// Package netns makes sockets in network namespaces that the daemon is not in.
+// Package netns makes sockets and interfaces in network namespaces that the daemon is not in.
 //
 //	a program's connection ── Of ──▶ Space ── Open ──▶ sockets that stay in the namespace
 //

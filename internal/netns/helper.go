@@ -43,17 +43,18 @@ func (s *Space) openBeside(kinds []Kind, why error) ([]int, error) {
 	if os.Geteuid() == 0 {
 		return nil, why // who lacks the right here lacks it there
 	}
-	fds, err := s.help(kinds)
+	if len(kinds) > most {
+		return nil, fmt.Errorf("%d sockets are more than a helper makes: %d", len(kinds), most)
+	}
+	fds, err := s.help(spell(kinds), len(kinds))
 	if err != nil {
 		return nil, fmt.Errorf("the container's own network is not available to this daemon: %w", err)
 	}
 	return fds, nil
 }
 
-func (s *Space) help(kinds []Kind) ([]int, error) {
-	if len(kinds) > most {
-		return nil, fmt.Errorf("%d sockets are more than a helper makes: %d", len(kinds), most)
-	}
+// help has a helper make some descriptors, by what it is told.
+func (s *Space) help(what string, count int) ([]int, error) {
 	nsenter, err := exec.LookPath("nsenter")
 	if err != nil {
 		return nil, fmt.Errorf("it takes nsenter (package util-linux): %w", err)
@@ -76,7 +77,7 @@ func (s *Space) help(kinds []Kind) ([]int, error) {
 	defer ours.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), helperTime)
 	defer cancel()
-	c := exec.CommandContext(ctx, nsenter, "--user=/proc/self/fd/3", "--net=/proc/self/fd/4", "--preserve-credentials", "--", self, Command, spell(kinds))
+	c := exec.CommandContext(ctx, nsenter, "--user=/proc/self/fd/3", "--net=/proc/self/fd/4", "--preserve-credentials", "--", self, Command, what)
 	c.ExtraFiles = []*os.File{user, s.file, theirs}
 	c.Env = []string{}
 	c.WaitDelay = time.Second
@@ -86,9 +87,9 @@ func (s *Space) help(kinds []Kind) ([]int, error) {
 		return nil, fmt.Errorf("the helper that enters it failed: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	fds, err := receive(int(ours.Fd()))
-	if err == nil && len(fds) != len(kinds) {
+	if err == nil && len(fds) != count {
 		closeAll(fds)
-		err = fmt.Errorf("the helper made %d sockets of %d", len(fds), len(kinds))
+		err = fmt.Errorf("the helper made %d descriptors of %d", len(fds), count)
 	}
 	return fds, err
 }
@@ -131,13 +132,18 @@ func parse(what string) (kinds []Kind, err error) {
 	return kinds, nil
 }
 
-// Serve is the helper: it makes sockets where it is and hands them to who started it.
+// Serve is the helper: it makes sockets, or an interface, where it is and hands them to who started it.
 func Serve(what string) error {
-	kinds, err := parse(what)
-	if err != nil {
-		return err
+	var fds []int
+	var err error
+	if strings.HasPrefix(what, tapHelp) {
+		fds, err = serveTap(what)
+	} else {
+		var kinds []Kind
+		if kinds, err = parse(what); err == nil {
+			fds, err = makeSockets(kinds)
+		}
 	}
-	fds, err := makeSockets(kinds)
 	if err != nil {
 		return err
 	}

@@ -51,8 +51,39 @@ func Of(conn syscall.Conn) (*Space, error) {
 	return s, nil
 }
 
+// At is the namespace that a path leads to, which takes root.
+func At(path string) (*Space, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Space{file: file}
+	var cerr error
+	err = s.inside(func() {
+		var fds []int
+		if fds, cerr = makeSockets([]Kind{UDP4}); cerr == nil {
+			s.cookie, cerr = unix.GetsockoptUint64(fds[0], unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+			closeAll(fds)
+		}
+	})
+	if err = errors.Join(err, cerr); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("the network namespace %s: %w", path, err)
+	}
+	return s, nil
+}
+
 // Cookie is the kernel's number of the namespace.
 func (s *Space) Cookie() uint64 { return s.cookie }
+
+// Name is the namespace's as caller.NamespaceAt has it.
+func (s *Space) Name() (string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.file.Fd()), &st); err != nil {
+		return "", os.NewSyscallError("fstat", err)
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}
 
 // Close lets go of the namespace.
 func (s *Space) Close() error { return s.file.Close() }
@@ -81,16 +112,24 @@ func (s *Space) Open(kinds []Kind) ([]int, error) {
 
 // openHere makes them on a thread that enters the namespace.
 func (s *Space) openHere(kinds []Kind) (fds []int, err error) {
+	if herr := s.inside(func() { fds, err = makeSockets(kinds) }); herr != nil {
+		return nil, herr
+	}
+	return fds, err
+}
+
+// inside runs f on a thread that is in the namespace.
+func (s *Space) inside(f func()) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: nobody else may get this thread, which ends with us
 		if err = unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err == nil {
-			fds, err = makeSockets(kinds)
+			f()
 		}
 	}()
 	<-done
-	return fds, err
+	return err
 }
 
 // makeSockets makes sockets where we are.

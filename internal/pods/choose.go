@@ -15,6 +15,7 @@ import (
 type Pod struct {
 	Namespace, Name, UID string
 	Labels, Annotations  map[string]string
+	version              uint64
 }
 
 func (p *Pod) String() string { return p.Namespace + "/" + p.Name }
@@ -35,7 +36,7 @@ const (
 
 // Choose says which NIC a pod gets. made is nil if the NIC was declared.
 func Choose(w World, node string, p *Pod) (nic tenant.Key, made *tenant.NIC, err error) {
-	of, err := w.tenantOf(p)
+	of, err := w.TenantOf(p.Namespace)
 	if err != nil {
 		return nic, nil, err
 	}
@@ -68,11 +69,11 @@ type World struct {
 	NICs     []tenant.Key
 }
 
-// tenantOf is the tenant that has the pod's namespace.
-func (w World) tenantOf(p *Pod) (string, error) {
+// TenantOf is the tenant that has a namespace.
+func (w World) TenantOf(namespace string) (string, error) {
 	var of []string
 	for _, t := range w.Tenants {
-		if slices.Contains(t.Spec.Namespaces, p.Namespace) {
+		if slices.Contains(t.Spec.Namespaces, namespace) {
 			of = append(of, t.Metadata.Name)
 		}
 	}
@@ -80,9 +81,9 @@ func (w World) tenantOf(p *Pod) (string, error) {
 	case 1:
 		return of[0], nil
 	case 0:
-		return "", fmt.Errorf("namespace %s is no tenant's: have the operator name it in spec.namespaces of a Tenant", p.Namespace)
+		return "", fmt.Errorf("namespace %s is no tenant's: have the operator name it in spec.namespaces of a Tenant", namespace)
 	}
-	return "", fmt.Errorf("namespace %s is of more than one tenant, %s: have the operator take it from the others", p.Namespace, strings.Join(of, " and "))
+	return "", fmt.Errorf("namespace %s is of more than one tenant, %s: have the operator take it from the others", namespace, strings.Join(of, " and "))
 }
 
 // make is a NIC for the pod alone.
@@ -90,21 +91,16 @@ func (w World) make(of, node string, p *Pod) (*tenant.NIC, error) {
 	if p.UID == "" {
 		return nil, errors.New("the pod has no UID")
 	}
-	network, err := w.network(of, p)
+	name, said := p.Annotations[annotationNetwork]
+	network, err := w.Network(of, name, said)
+	if err != nil {
+		return nil, fmt.Errorf("%w (annotation %s)", err, annotationNetwork)
+	}
+	labels, err := p.NICLabels(map[string]string{labelNode: node})
 	if err != nil {
 		return nil, err
 	}
-	n := &tenant.NIC{Metadata: tenant.Metadata{Name: nameFor(p), Tenant: of, Labels: maps.Clone(p.Labels)}}
-	if n.Metadata.Labels == nil {
-		n.Metadata.Labels = make(map[string]string)
-	}
-	for name := range n.Metadata.Labels {
-		// Nobody but us says which NICs are ours to take away.
-		if strings.HasPrefix(name, annotations) {
-			return nil, fmt.Errorf("the label %s begins with %s, which is for annotations: rename it", name, annotations)
-		}
-	}
-	n.Metadata.Labels[labelNode], n.Metadata.Labels[labelPod] = node, p.UID
+	n := &tenant.NIC{Metadata: tenant.Metadata{Name: NameFor(p.Name, p.UID), Tenant: of, Labels: labels}}
 	n.Spec.Network = network
 	if text := p.Annotations[annotationAddress]; text != "" {
 		if n.Spec.Address, err = netip.ParseAddr(text); err != nil {
@@ -114,8 +110,25 @@ func (w World) make(of, node string, p *Pod) (*tenant.NIC, error) {
 	return n, nil
 }
 
-// network is the one that the pod names, or the only one.
-func (w World) network(of string, p *Pod) (string, error) {
+// NICLabels are those of a NIC that is made for the pod: the pod's, whose it is, and others of ours.
+func (p *Pod) NICLabels(ours map[string]string) (map[string]string, error) {
+	labels := maps.Clone(p.Labels)
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	for name := range labels {
+		// Nobody but us says which NICs are ours to take away.
+		if strings.HasPrefix(name, annotations) {
+			return nil, fmt.Errorf("the label %s begins with %s, which is for annotations: rename it", name, annotations)
+		}
+	}
+	maps.Copy(labels, ours)
+	labels[labelPod] = p.UID
+	return labels, nil
+}
+
+// Network is the one that is named, or the only one.
+func (w World) Network(of, name string, said bool) (string, error) {
 	var all []string
 	for _, k := range w.Networks {
 		if k.Tenant == of {
@@ -123,16 +136,15 @@ func (w World) network(of string, p *Pod) (string, error) {
 		}
 	}
 	slices.Sort(all)
-	name, said := p.Annotations[annotationNetwork]
 	switch {
 	case said && slices.Contains(all, name):
 		return name, nil
 	case said:
-		return "", fmt.Errorf("tenant %s has no network %q (annotation %s): it has %s", of, name, annotationNetwork, list(all))
+		return "", fmt.Errorf("tenant %s has no network %q: it has %s", of, name, list(all))
 	case len(all) == 1:
 		return all[0], nil
 	}
-	return "", fmt.Errorf("tenant %s has %s: say which with the annotation %s, or which NIC with %s", of, list(all), annotationNetwork, annotationNIC)
+	return "", fmt.Errorf("tenant %s has %s: say which", of, list(all))
 }
 
 func list(names []string) string {
@@ -145,10 +157,10 @@ func list(names []string) string {
 	return "networks " + strings.Join(names, ", ")
 }
 
-// nameFor is what the NIC of a pod is called: like the pod, as far as a DNS label goes, and like no other.
-func nameFor(p *Pod) string {
-	name := strings.ReplaceAll(p.Name, ".", "-")
+// NameFor is what the NIC of a pod or a claim is called: like it, as far as a DNS label goes, and like no other.
+func NameFor(name, uid string) string {
+	name = strings.ReplaceAll(name, ".", "-")
 	name = strings.TrimRight(name[:min(len(name), 46)], "-")
-	uid := strings.ReplaceAll(p.UID, "-", "")
+	uid = strings.ReplaceAll(uid, "-", "")
 	return name + "-" + uid[:min(len(uid), 16)]
 }

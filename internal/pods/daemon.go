@@ -13,7 +13,7 @@ type Control struct{ Socket string } // of programs
 // World reads what is declared.
 func (c Control) World() (w World, err error) {
 	for _, kind := range []tenant.Kind{tenant.KindTenant, tenant.KindNetwork, tenant.KindNIC} {
-		reply, err := control.Get(c.Socket, control.Selection{Kind: kind})
+		reply, err := bounded(answerTime, func() (*control.Reply, error) { return control.Get(c.Socket, control.Selection{Kind: kind}) })
 		if err != nil {
 			return w, err
 		}
@@ -43,7 +43,9 @@ func (c Control) Put(n *tenant.NIC) error {
 	if err != nil {
 		return err
 	}
-	reply, err := control.Apply(c.Socket, []control.File{{Name: n.Key().Path(), Text: string(text)}}, false)
+	reply, err := bounded(answerTime, func() (*control.Reply, error) {
+		return control.Apply(c.Socket, []control.File{{Name: n.Key().Path(), Text: string(text)}}, false)
+	})
 	if err != nil {
 		return err
 	}
@@ -55,18 +57,26 @@ func (c Control) Put(n *tenant.NIC) error {
 
 // Delete takes NICs away. Their pods are gone: whoever still has one open loses it.
 func (c Control) Delete(nics []tenant.Key) error {
-	_, err := control.Delete(c.Socket, nics, true, false)
+	_, err := bounded(answerTime, func() (*control.Reply, error) { return control.Delete(c.Socket, nics, true, false) })
 	return err
 }
 
-// Made are the NICs that were made for pods of a host.
-func (c Control) Made(node string) (nics []tenant.Key, err error) {
-	reply, err := control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{labelNode: node}})
+// NICs are those that have a label.
+func (c Control) NICs(label, value string) (nics []*tenant.NIC, err error) {
+	reply, err := bounded(answerTime, func() (*control.Reply, error) {
+		return control.Get(c.Socket, control.Selection{Kind: tenant.KindNIC, Labels: map[string]string{label: value}})
+	})
 	if err != nil {
 		return nil, err
 	}
 	for _, item := range reply.Items {
-		nics = append(nics, item.Key)
+		o, err := tenant.Unmarshal(item.Object)
+		if err != nil {
+			return nil, err
+		}
+		if n, ok := o.(*tenant.NIC); ok {
+			nics = append(nics, n)
+		}
 	}
 	return nics, nil
 }

@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"vrdma/internal/container"
+	"vrdma/internal/kubeapi"
 	"vrdma/internal/kubelet"
 	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
@@ -36,6 +38,8 @@ type Node struct {
 	Every   time.Duration // how often it looks what has gone; ten seconds if zero
 	// Since is when the kubelet has come, as far as one can see; nil: long ago.
 	Since func() time.Time
+	// Labels is told the pods that NICs are made for; may be nil.
+	Labels *Labeler
 
 	// mu is held while slots or NICs change, so that no NIC is taken for one that a pod has left
 	// before the pod has got it.
@@ -58,8 +62,14 @@ type Daemon interface {
 	World() (World, error)
 	Put(*tenant.NIC) error
 	Delete([]tenant.Key) error
-	// Made are the NICs that were made for pods of a host.
-	Made(node string) ([]tenant.Key, error)
+	// NICs are those that have a label.
+	NICs(label, value string) ([]*tenant.NIC, error)
+}
+
+// Labeler keeps the labels of the NICs that are made what those of the pods are.
+func (n *Node) Labeler(c *kubeapi.Client) *Labeler {
+	n.Labels = &Labeler{Client: c, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
+	return n.Labels
 }
 
 // Dir is where the slots are.
@@ -76,20 +86,29 @@ func (n *Node) Open(cdi string) error {
 	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	spec := &container.Spec{Version: container.CDIVersion, Kind: Kind}
-	for i := range n.Slots {
+	names := make([]string, n.Slots)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return Describe(cdi, Kind, n.Dir(), names)
+}
+
+// Describe writes a file of the Container Device Interface for slots: names in a directory that lead to a NIC's
+// gate as long as somebody has them.
+func Describe(cdi, kind, dir string, names []string) error {
+	spec := &container.Spec{Version: container.CDIVersion, Kind: kind}
+	for _, name := range names {
 		// A NIC's directory is the one below its gate.
-		at := launch.Place{Socket: filepath.Join(n.link(strconv.Itoa(i)), "nic", "vrdma.sock")}
-		spec.Devices = append(spec.Devices, container.NewDevice(strconv.Itoa(i), at))
+		spec.Devices = append(spec.Devices, container.NewDevice(name, launch.Place{Socket: filepath.Join(dir, name, "nic", "vrdma.sock")}))
 	}
 	if err := os.MkdirAll(cdi, 0o755); err != nil {
 		return err
 	}
-	file := filepath.Join(cdi, "vrdma.io-pod.json")
-	return replace(file, spec.Text())
+	return Replace(filepath.Join(cdi, strings.ReplaceAll(kind, "/", "-")+".json"), spec.Text())
 }
 
-func replace(path string, text []byte) error {
+// Replace writes a file, whole or not at all.
+func Replace(path string, text []byte) error {
 	part := path + ".part"
 	if err := os.WriteFile(part, text, 0o644); err != nil {
 		return err
@@ -192,6 +211,9 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 		if err := n.Daemon.Put(made); err != nil {
 			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 		}
+		if n.Labels != nil {
+			n.Labels.Made(pod)
+		}
 	}
 	at, err := n.Place.NIC(nic.Tenant, nic.Name)
 	if err != nil {
@@ -234,16 +256,21 @@ func (n *Node) podOf(ctx context.Context, id string) (*Pod, error) {
 
 // occupy links a slot to a directory. mu is held.
 func (n *Node) occupy(id, gate string) error {
-	part := filepath.Join(n.Dir(), ".part")
+	delete(n.missing, id)
+	delete(n.missing, gate)
+	return Occupy(n.link(id), gate)
+}
+
+// Occupy makes a slot lead to a gate, whatever it led to before.
+func Occupy(slot, gate string) error {
+	part := filepath.Join(filepath.Dir(slot), ".part")
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Symlink(gate, part); err != nil {
 		return err
 	}
-	delete(n.missing, id)
-	delete(n.missing, gate)
-	return os.Rename(part, n.link(id))
+	return os.Rename(part, slot)
 }
 
 // Sweep empties slots, and takes away the NICs that were made for pods which are gone, until ctx ends.
@@ -304,15 +331,15 @@ func (n *Node) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	made, err := n.Daemon.Made(n.Name)
+	made, err := n.Daemon.NICs(labelNode, n.Name)
 	if err != nil {
 		return err
 	}
 	var gone []tenant.Key
 	for _, nic := range made {
-		at, err := n.Place.NIC(nic.Tenant, nic.Name)
+		at, err := n.Place.NIC(nic.Metadata.Tenant, nic.Metadata.Name)
 		if err == nil && !held[at.Gate()] && miss(at.Gate()) && !used[at.Gate()] {
-			gone = append(gone, nic)
+			gone = append(gone, nic.Key())
 		}
 	}
 	if len(gone) == 0 {

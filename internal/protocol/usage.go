@@ -20,7 +20,7 @@ type NICStatus struct {
 	NIC       string   `json:"nic,omitempty"`
 	Live      bool     `json:"live"`
 	Addresses []string `json:"addresses,omitempty"`
-	// Container is the container or pod that has it now, in its engine's words; "": none, or nobody knows.
+	// Container is the container or pod that has it now, in its engine's words, or the virtual machine; "": none, or nobody knows.
 	Container string `json:"container,omitempty"`
 	// What it has now.
 	Sessions    int    `json:"sessions"`

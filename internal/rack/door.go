@@ -104,6 +104,12 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	var detach func()
 	if s.site != nil {
 		attach, detach = func(conn syscall.Conn) error { return r.attach(s, conn) }, func() { r.detach(s) }
+	} else if s.guests != nil {
+		attach, detach = func(conn syscall.Conn) error { r.tapFor(s, conn); return nil }, func() {} // it ends with the container
+	}
+	var bound []frontdoor.Binding
+	if r.cfg.Bound != nil {
+		bound = r.cfg.Bound(s.key)
 	}
 	var guest func() (protocol.GuestCard, error)
 	if s.guests != nil {
@@ -112,7 +118,7 @@ func (r *Rack) openDoor(s *slot) (err error) {
 	return r.doors.OpenDoor(frontdoor.Door{
 		Claim: claim, Attach: attach, Detach: detach, Guest: guest,
 		Socket: s.place.Socket, NIC: s.nic, DirMode: dirMode, SocketMode: mode, Admit: s.open.admit, Account: a.budget,
-		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true, Programs: &s.programs,
+		Commands: a.commands, Requests: a.requests, Rests: true, Alone: true, Programs: &s.programs, Bound: bound,
 	})
 }
 

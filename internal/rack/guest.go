@@ -1,6 +1,7 @@
 package rack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 
 	"vrdma/internal/caller"
 	"vrdma/internal/ethernet"
+	"vrdma/internal/nic"
 	"vrdma/internal/overlay"
 	"vrdma/internal/policy"
 	"vrdma/internal/protocol"
@@ -35,7 +37,12 @@ type guests struct {
 	listener *net.UnixListener
 	closed   bool
 	who      string // has it; "": nobody
+	name     string // of the machine; "": it has none
 	conn     *net.UnixConn
+	plugged  *tap   // nil: no container has it as an interface
+	told     uint64 // the namespace of which it was said that there is no interface
+
+	tapping sync.Mutex // held while an interface is made
 }
 
 // plugIn gives a NIC its port in the switch.
@@ -53,6 +60,7 @@ func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
 		return err
 	}
 	s.guests = g
+	s.port.Store(g.port)
 	g.rate(c)
 	g.guard(s.guard)
 	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
@@ -61,6 +69,23 @@ func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
 		}
 	}
 	return nil
+}
+
+// frames implements vnic.NIC.Frames.
+func (s *slot) frames() (f vnic.Frames) {
+	p := s.port.Load()
+	if p == nil {
+		return f
+	}
+	c := &p.Counters
+	f = vnic.Frames{Sent: c.SentFrames.Load(), SentBytes: c.SentBytes.Load(), Rcvd: c.ReceivedFrames.Load(), RcvdBytes: c.ReceivedBytes.Load()}
+	f.Drops[nic.DropSpoof] = c.Spoofed.Load()
+	f.Drops[nic.DropPolicy] = c.Denied.Load()
+	f.Drops[nic.DropMalformed] = c.Malformed.Load()
+	f.Drops[nic.DropBuffer] = c.NoBuffer.Load()
+	f.Drops[nic.DropNoNIC] = c.NoMember.Load()
+	f.Drops[nic.DropCap] = c.Capped.Load()
+	return f
 }
 
 // rate makes what is declared of a NIC hold.
@@ -81,14 +106,14 @@ func (g *guests) guard(rules *policy.Guard) {
 	}
 }
 
-// users are who has the NIC in a virtual machine.
+// users are who has the NIC in a virtual machine, or as an interface of a container that it is bound to.
 func (g *guests) users() []string {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.who == "" {
+	if g.who == "" || g.plugged != nil && !g.plugged.bound {
 		return nil
 	}
 	return []string{g.who}
@@ -102,6 +127,24 @@ func (r *Rack) Guests() (n int) {
 		n += len(s.guests.users())
 	}
 	return n
+}
+
+// Machines are the virtual machines that have NICs, as people call them. It may be called at any time.
+func (r *Rack) Machines() map[*vnic.NIC]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[*vnic.NIC]string)
+	for _, s := range r.slots {
+		if s.guests == nil {
+			continue
+		}
+		s.guests.mu.Lock()
+		if s.guests.who != "" && s.guests.plugged == nil {
+			out[s.nic] = "machine " + cmp.Or(s.guests.name, "without a name")
+		}
+		s.guests.mu.Unlock()
+	}
+	return out
 }
 
 // card has the socket open, and says what a virtual machine is started with. It implements frontdoor.Door.Guest.
@@ -220,16 +263,6 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 	return vhostuser.Serve(c, d, ready)
 }
 
-// ServeTap is ethernet.Port.ServeTap for the port of a NIC: a container has the NIC as an interface until the file is
-// closed. It may be called at any time.
-func (r *Rack) ServeTap(k tenant.Key, file *os.File) error {
-	s := r.slot(k)
-	if s == nil || s.guests == nil {
-		return fmt.Errorf("%v cannot be an interface: it is not here, or not in a network with way vxlan", k)
-	}
-	return s.guests.port.ServeTap(file)
-}
-
 // enter makes a connection the one that has the NIC. False: another has it.
 func (g *guests) enter(c *net.UnixConn) bool {
 	g.mu.Lock()
@@ -239,7 +272,8 @@ func (g *guests) enter(c *net.UnixConn) bool {
 	}
 	g.who, g.conn = "a virtual machine", c
 	if cred, err := caller.Credentials(c); err == nil {
-		g.who = fmt.Sprintf("a virtual machine (pid %d, uid %d)", cred.Pid, cred.Uid)
+		g.name = caller.MachineName(c, int(cred.Pid))
+		g.who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(g.name, "without a name"), cred.Pid, cred.Uid)
 	}
 	return true
 }
@@ -247,7 +281,7 @@ func (g *guests) enter(c *net.UnixConn) bool {
 func (g *guests) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.who, g.conn = "", nil
+	g.who, g.name, g.conn = "", "", nil
 }
 
 // pull ends all of it. The socket stays in the NIC's directory, which goes with the NIC.

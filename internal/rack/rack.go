@@ -87,6 +87,10 @@ type Config struct {
 	Capped func(k tenant.Key, limit string)
 	// Claim says why programs cannot use a NIC on this host; nil: they can use all.
 	Claim func(tenant.Key) error
+	// Bound are the workloads that a NIC is bound to from the beginning, because it was before the daemon was started again; nil: none is.
+	Bound func(tenant.Key) []frontdoor.Binding
+	// NoInterface hears of a container that has no interface with its NIC's address, and why; nil: nobody does.
+	NoInterface func(tenant.Key, error)
 	// Changed hears that NICs were put in or pulled out; nil: nobody does.
 	Changed func()
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.
@@ -130,8 +134,9 @@ type slot struct {
 	open     openness
 	guard    *policy.Guard // nil: everything is allowed
 	guests   *guests       // nil: it is not in the switch
-	programs atomic.Int32  // that have it open
-	leaving  bool          // its door is closed, and somebody still has it open
+	port     atomic.Pointer[ethernet.Port]
+	programs atomic.Int32 // that have it open
+	leaving  bool         // its door is closed, and somebody still has it open
 }
 
 // made is what a NIC is made of and does not change while it is there.
@@ -289,7 +294,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	if s.place, err = r.cfg.Place.NIC(c.Metadata.Tenant, c.Metadata.Name); err != nil {
 		return err
 	}
-	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes}
+	v := vnic.NIC{Name: s.key.Path(), Network: m.network, Routes: r.cfg.HostRoutes, Frames: s.frames}
 	if s.site = r.newSite(n); s.site != nil {
 		v.Site, v.Routes = s.site.number, &s.site.routes
 	} else if m.network != vnic.HostNetwork {
@@ -426,6 +431,7 @@ func (r *Rack) Remove(keys []tenant.Key, force bool) map[tenant.Key]error {
 	r.changed()
 	r.extract(slots)
 	for _, s := range slots {
+		s.guests.unplugTap(func(*tap) bool { return true })
 		s.guests.pull()
 		r.drop(s.account)
 		r.discard(s)

@@ -22,6 +22,7 @@ type Point struct {
 	CPU, Busy map[string]float64
 	Limit     float64 // a yardstick, in bytes a second; 0: there is none
 	LimitOf   string
+	Claimed   float64 // what the tool itself says of a bandwidth that the devices counted; 0: nothing else
 	Slowest   float64 // the slowest pair's share of the fastest's; 0: there is one pair
 	StoodFor  string  // what the setting was, if not what its name says
 	Odd       string  // how it breaks what its neighbours say
@@ -120,7 +121,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 			continue
 		}
 		// Client and server apart, and the daemons, which are the NIC.
-		for _, role := range []string{"client", "server", "daemon"} {
+		for _, role := range []string{"client", "server", "daemon", "qemu", "rest"} {
 			one := p
 			one.Summary = p.roles[role]
 			if one.Summary.N > 0 {
@@ -191,7 +192,7 @@ func (f *Figure) flag() {
 // point is what the rounds of a cell gave.
 func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool, metric string) Point {
 	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64), Busy: make(map[string]float64), roles: make(map[string]experiment.Summary)}
-	var p99, slowest, limits []float64
+	var p99, slowest, limits, claimed []float64
 	per, busy := make(map[string][]float64), make(map[string][]float64)
 	for i := range r.Records {
 		rec := &r.Records[i]
@@ -211,6 +212,9 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 		}
 		if v := rec.Values["slowest"]; v > 0 {
 			slowest = append(slowest, v)
+		}
+		if v := rec.Values["claimed"]; v > 0 {
+			claimed = append(claimed, v)
 		}
 		if rec.Limit > 0 {
 			limits, p.LimitOf = append(limits, rec.Limit), rec.LimitOf
@@ -247,6 +251,9 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	}
 	if len(slowest) > 0 {
 		p.Slowest = experiment.Median(slowest)
+	}
+	if len(claimed) > 0 {
+		p.Claimed = experiment.Median(claimed)
 	}
 	if len(limits) > 0 {
 		p.Limit = experiment.Median(limits)
@@ -307,6 +314,8 @@ func where(c experiment.Cell) string {
 		return "two hosts"
 	case experiment.GuestRXE:
 		return "one guest"
+	case experiment.VMs:
+		return "two guests"
 	case experiment.Remote:
 		return "two machines"
 	}

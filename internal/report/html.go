@@ -67,6 +67,7 @@ func writeFigure(b *strings.Builder, n int, f Figure) {
 		fmt.Fprintf(b, "<figcaption>%s</figcaption></figure>", caption(f))
 	}
 	writeSentences(b, Sentences(f))
+	writeRemarks(b, Remarks(f))
 	writeTable(b, f)
 	writeMissing(b, f.Missing)
 	b.WriteString("</section>\n")
@@ -103,7 +104,7 @@ func writeMissing(b *strings.Builder, list []Point) {
 	var reasons []string
 	cells := make(map[string][]string)
 	for _, p := range list {
-		reason := firstLine(p.Failed)
+		reason := short(p.Failed)
 		if cells[reason] == nil {
 			reasons = append(reasons, reason)
 		}
@@ -188,7 +189,7 @@ func writeTable(b *strings.Builder, f Figure) {
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th>")
 	}
-	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
+	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon</th><th>rest (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
 			size, mtu := "", ""
@@ -218,7 +219,7 @@ func writeTable(b *strings.Builder, f Figure) {
 				note += "; odd: " + p.Odd
 			}
 			fmt.Fprintf(b, "<td>%s</td><td>%s</td>", share, slowest)
-			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], html.EscapeString(note))
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], p.CPU["rest"], html.EscapeString(note))
 		}
 	}
 	var csv strings.Builder
@@ -232,10 +233,10 @@ func writeMethod(b *strings.Builder) {
 	b.WriteString(`<section class="method"><h2>How it was measured</h2><ul>
 <li>Every round runs all combinations once, in an order by chance: a noisy moment hits all of them alike.</li>
 <li>Medians of rounds, with a bootstrap interval. A difference whose intervals overlap is called none.</li>
-<li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart.</li>
+<li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart; rest is what the machine was busy with beyond these: the kernel's interrupts, and whatever else ran. Control groups have the same once more, in the results.</li>
 <li>What carried the bytes is checked by the device's counters, for every value.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
-<li>Bandwidth is measured by time, latency over ten thousand messages.</li>
+<li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred.</li>
 <li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
 <li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
 <li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>

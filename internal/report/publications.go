@@ -16,7 +16,7 @@ var publications = map[string][2]string{
 	"speed":       {"The speed table", "Rows of make bench, without their bounds."},
 	"thesis":      {"A thesis of 2022: RDMA in containers", "E. Ford, Explaining and Evaluating the Use of RDMA in High Performance Containers. Six ways, four figures each; every figure has a panel for reads, writes and sends. Its data is public, which is why this can be drawn beside it."},
 	"slides":      {"Slides of 2020: container networks and FreeFlow", "A talk that shows figures of Abbasi et al. (IEEE Network, 2019) and of FreeFlow (NSDI 2019). Values were read from plots."},
-	"lab":         {"A university's RDMA lab", "Its steps that can be measured. The lab publishes no values: they are the students' to find."},
+	"lab":         {"A university's RDMA lab", "Its steps that can be measured: K-2 sockets, K-3 verbs, K-4 many processes, and the key-value store. K-1, which port and how fast, is what vrdma doctor prints. Of K-2 the library that bypasses the kernel needs hardware: sockets over RDMA stand in its place. Of K-3 the slow processor is left out: this machine's frequency cannot be chosen. The lab publishes no values: they are the students' to find."},
 	"progress":    {"A progress report of 2015: hosts, virtual machines, containers", "Ten groups of transfers were planned, and four measured. Bytes were not recorded; its figures of RDMA with four transfers exceed the wire."},
 	"mikelangelo": {"MIKELANGELO D4.1 (2015): NetPIPE between hosts and virtual machines", "Six cases in three figures, without numbers. What the text says of them: 1.4 to 2.2 µs for small messages with verbs, 8.2 to 10.3 µs between virtual machines, about 100 µs over 1 Gb/s Ethernet; virtual machines reach 20 to 25 % of the hosts' bandwidth."},
 }
@@ -57,6 +57,8 @@ func writeSuite(b *strings.Builder, suite string, figures []Figure) {
 		writeCosts(b, figures)
 	case "progress":
 		writeGroups(b, figures)
+	case "mikelangelo":
+		writeCases(b, figures)
 	}
 }
 
@@ -172,16 +174,16 @@ var groups = []struct {
 
 // writeGroups writes the table of groups: every cell is a value or a reason.
 func writeGroups(b *strings.Builder, figures []Figure) {
-	var transfers *Figure
+	var transfers []*Figure // of hosts and containers, and of guests
 	for i := range figures {
-		if figures[i].Experiment.Name == "progress-transfers" && figures[i].Metric == experiment.Time {
-			transfers = &figures[i]
+		if slices.Contains([]string{"progress-transfers", "progress-guests"}, figures[i].Experiment.Name) && figures[i].Metric == experiment.Time {
+			transfers = append(transfers, &figures[i])
 		}
 	}
-	if transfers == nil {
+	if len(transfers) == 0 {
 		return
 	}
-	b.WriteString("<h3>The ten groups</h3><p class=\"why\">Seconds of a transfer of 1 GB, the mean over transfers that run at once; median of rounds. Published: table 5 and 6, means of ten runs.</p>")
+	b.WriteString("<h3>The ten groups</h3><p class=\"why\">Seconds of a transfer of 1 GB, between guests of the bytes that the cell says; the mean over transfers that run at once; median of rounds. Published: table 5 and 6, means of ten runs.</p>")
 	b.WriteString("<div class=\"scroll\"><table><thead><tr><th>group</th><th>one</th><th>four at once</th><th>published: one</th><th>four</th></tr></thead><tbody>")
 	for _, g := range groups {
 		fmt.Fprintf(b, "<tr><td>%s</td>", html.EscapeString(g.name))
@@ -202,20 +204,26 @@ func writeGroups(b *strings.Builder, figures []Figure) {
 }
 
 // groupCell is a value, or why there is none.
-func groupCell(f *Figure, setting, transport string, sides, pairs int) (text, class string) {
-	if sides > 1 && setting == experiment.Containers {
-		return "this version has one container a side", "none"
+func groupCell(figures []*Figure, setting, transport string, sides, pairs int) (text, class string) {
+	if sides > 1 {
+		return map[string]string{experiment.Containers: "not measured: one container a side", experiment.VMs: "not measured: one guest a side"}[setting], "none"
 	}
-	for _, l := range f.Lines {
-		for _, p := range l.Points {
-			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-				return experiment.Quantity(p.Summary.Median, f.Metric), ""
+	for _, f := range figures {
+		for _, l := range f.Lines {
+			for _, p := range l.Points {
+				if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
+					text := experiment.Quantity(p.Summary.Median, f.Metric)
+					if setting == experiment.VMs {
+						text += " for " + p.Cell.Size.String()
+					}
+					return text, ""
+				}
 			}
 		}
-	}
-	for _, p := range f.Missing {
-		if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
-			return firstLine(p.Failed), "none"
+		for _, p := range f.Missing {
+			if p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.Pairs == pairs {
+				return short(p.Failed), "none"
+			}
 		}
 	}
 	return "not in this run", "none"

@@ -35,8 +35,11 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 		if s := Sentences(f); len(s) > 0 {
 			fmt.Fprintf(&b, "\n- %s\n", strings.Join(s, "\n- "))
 		}
+		if s := Remarks(f); len(s) > 0 {
+			fmt.Fprintf(&b, "\nWhere a method misleads:\n\n- %s\n", strings.Join(s, "\n- "))
+		}
 		for _, p := range f.Missing {
-			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, firstLine(p.Failed))
+			fmt.Fprintf(&b, "\nNot measured: %s: %s\n", p.Cell, short(p.Failed))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -48,7 +51,7 @@ func CSV(w io.Writer, figures []Figure) error { return writeCSV(w, figures) }
 
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
-	rows := [][]string{{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "cpu_client", "cpu_server", "cpu_daemon", "proof", "failed"}}
+	rows := [][]string{{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "cpu_client", "cpu_server", "cpu_daemon", "cpu_rest", "proof", "failed"}}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 	for _, f := range figures {
 		points := append([]Point(nil), f.Missing...)
@@ -59,9 +62,9 @@ func writeCSV(w io.Writer, figures []Figure) error {
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
 				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
-				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.CPU["client"]), number(p.CPU["server"]), number(p.CPU["daemon"]))
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.CPU["client"]), number(p.CPU["server"]), number(p.CPU["daemon"]), number(p.CPU["rest"]))
 			} else {
-				row = append(row, "", "", "", "", "", "", "")
+				row = append(row, "", "", "", "", "", "", "", "")
 			}
 			rows = append(rows, append(row, p.Proof, firstLine(p.Failed)))
 		}

@@ -35,16 +35,7 @@ type Machine struct {
 // measuring it on a busy machine goes wrong.
 func (m *Machine) Command() []string {
 	const cpu = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand"
-	khz := clock()
-	boot := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off nokaslr nopti tsc=reliable tsc_early_khz=%d lpj=%d "+
-		"no_timer_check audit=0 selinux=0 apparmor=0 random.trust_cpu=on cryptomgr.notests "+
-		"guest.ip4=%s guest.ip6=%s guest.mtu=%d", khz, khz*4, m.IP4, m.IP6, m.MTU)
-	if m.Device != "" {
-		boot += " guest.device=" + m.Device
-	}
-	if m.Program != "" {
-		boot += " guest.program=" + m.Program
-	}
+	boot := m.Kernel()
 	card := m.Card
 	if card == nil {
 		card = []string{"-m", fmt.Sprint(cmp.Or(m.Memory, 256)), "-netdev", withID(m.Network, "n0"), "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:77:00:02,romfile="}
@@ -58,6 +49,21 @@ func (m *Machine) Command() []string {
 		argv = append(argv, "-no-reboot")
 	}
 	return append(argv, m.More...)
+}
+
+// Kernel is the kernel's command line.
+func (m *Machine) Kernel() string {
+	khz := clock()
+	boot := fmt.Sprintf("console=ttyS0 quiet panic=-1 mitigations=off nokaslr nopti tsc=reliable tsc_early_khz=%d lpj=%d "+
+		"no_timer_check audit=0 selinux=0 apparmor=0 random.trust_cpu=on cryptomgr.notests "+
+		"guest.ip4=%s guest.ip6=%s guest.mtu=%d", khz, khz*4, m.IP4, m.IP6, m.MTU)
+	if m.Device != "" {
+		boot += " guest.device=" + m.Device
+	}
+	if m.Program != "" {
+		boot += " guest.program=" + m.Program
+	}
+	return boot
 }
 
 // withID puts an id behind the kind that QEMU's option begins with.

@@ -5,7 +5,10 @@ import "vrdma/internal/ib"
 // A bucket is a token bucket: it fills at a rate up to a burst, and whoever moves something takes
 // from it. It may be overdrawn by what a turn moves beyond what it held.
 //
-//	level ≤ 0: nobody may take; then who waits is let in again at least
+//	level ≤ least/8: it is dry, and nobody may take until it holds least
+//
+// So who is over a cap has a turn that is worth it, and then none. If it went on with whatever came
+// in during that turn, and during the turns of others, it would have three small turns more.
 //
 // If the loop was without a processor when who waits should have gone on, what came in meanwhile
 // may be more than the bucket holds. It is not lost, but owed, and comes in over the next 100 ms
@@ -22,6 +25,7 @@ type bucket struct {
 	level float64
 	owed  float64
 	at    ib.Time
+	dry   bool
 }
 
 const (
@@ -50,7 +54,7 @@ func (b *bucket) set(rate, burst uint64, now ib.Time) {
 	if b.at = now; fresh {
 		b.level = b.burst
 	}
-	b.level, b.owed = min(b.level, b.burst), 0
+	b.level, b.owed, b.dry = min(b.level, b.burst), 0, false
 }
 
 // setBytes changes the rate of a bucket of bytes.
@@ -134,13 +138,19 @@ func (b *bucket) open(now ib.Time) bool {
 		return true
 	}
 	b.fill(now)
-	return b.level >= 1
+	if b.dry && b.level >= b.least {
+		b.dry = false
+	}
+	return !b.dry && b.level >= 1
 }
 
 // take takes n, which may overdraw it.
 func (b *bucket) take(n int) {
-	if b.perNS != 0 {
-		b.level -= float64(n)
+	if b.perNS == 0 {
+		return
+	}
+	if b.level -= float64(n); b.level <= b.least/8 {
+		b.dry = true
 	}
 }
 

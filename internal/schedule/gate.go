@@ -30,9 +30,10 @@ func (s *Scheduler) Shut(n *NIC, now ib.Time) {
 		return
 	}
 	if !n.gated {
-		n.gated, n.shut = true, now
+		n.gated, n.shut, n.gatedByTenant = true, now, false
 		s.met(n, true, now)
 	}
+	n.gatedByTenant = n.gatedByTenant || !n.tenant.in.open(now)
 	s.wheel.wait(&n.gate, max(n.in.ready(), n.tenant.in.ready(), now), now)
 }
 

@@ -30,6 +30,7 @@ type Tenant struct {
 	out, in caps
 	hook    hook
 	nics    map[*NIC]bool
+	waits   int // NICs of it that are in a ring
 	parked  bool
 	since   ib.Time // when it was parked
 }
@@ -50,15 +51,17 @@ type NIC struct {
 	gate    hook
 	queue   member // among the gates that opened
 
-	wants   bool
-	gone    bool
-	parked  bool
-	limited bool
-	gated   bool    // its gate was closed to somebody
-	since   ib.Time // when it was parked
-	shut    ib.Time // when its gate was closed
-	told    ib.Time // when Capped heard of it last; 0: never
-	used    Use
+	wants          bool
+	gone           bool
+	parked         bool
+	limited        bool
+	gated          bool    // its gate was closed to somebody
+	parkedByTenant bool    // parked because of its tenant's caps
+	gatedByTenant  bool    // its gate was closed because of those
+	since          ib.Time // when it was parked
+	shut           ib.Time // when its gate was closed
+	told           ib.Time // when Capped heard of it last; 0: never
+	used           Use
 }
 
 // Use is how long a NIC had to wait.
@@ -289,6 +292,10 @@ func (s *Scheduler) place(n *NIC, now ib.Time) {
 	if !n.wants || n.parked || n.place.in != nil || n.first.in != nil || s.sole == n {
 		return
 	}
+	t := n.tenant
+	if t.waits++; t.waits == 1 && n.limited {
+		t.out.fill(now) // until now nobody waited for it
+	}
 	switch {
 	case !n.limited:
 	case n.time.limited() && n.time.open(now):
@@ -306,7 +313,6 @@ func (s *Scheduler) place(n *NIC, now ib.Time) {
 		n.hook.what = guaranteed
 		s.wheel.wait(&n.hook, n.promise.ready(), now)
 	}
-	t := n.tenant
 	if t.ring.enter(&n.place); !t.parked {
 		s.tenants.enter(&t.place)
 	}
@@ -321,10 +327,14 @@ func (s *Scheduler) displace(n *NIC, now ib.Time) {
 	if n.hook.slot != 0 {
 		s.wheel.remove(&n.hook)
 	}
+	t := n.tenant
+	if n.first.in != nil || n.place.in != nil {
+		t.waits--
+	}
 	if n.first.in != nil {
 		n.before.leave(&n.first)
 	}
-	if t := n.tenant; n.place.in != nil {
+	if n.place.in != nil {
 		if t.ring.leave(&n.place); t.ring.members == 0 {
 			s.tenants.leave(&t.place)
 			s.unparkTenant(t, now)
@@ -350,6 +360,7 @@ func (s *Scheduler) Next(now ib.Time) *NIC {
 			return n
 		}
 		n.out.catchUp(now)
+		n.tenant.out.catchUp(now)
 		if n.out.open(now) && n.tenant.out.open(now) {
 			if n.before == &s.latency && n.first.in != nil {
 				s.prompt = now
@@ -376,6 +387,7 @@ func (s *Scheduler) head(now ib.Time) *NIC {
 			}
 		} else if s.tenants.members != 0 {
 			t := s.tenants.head().tenant
+			t.out.catchUp(now)
 			if t.out.open(now) {
 				return t.ring.head().nic
 			}
@@ -394,6 +406,7 @@ func (s *Scheduler) park(n *NIC, now ib.Time) {
 	s.met(n, false, now)
 	s.displace(n, now)
 	n.parked, n.since = true, now
+	n.parkedByTenant = !n.tenant.out.open(now)
 	n.hook.what = nicParked
 	s.wheel.wait(&n.hook, max(n.out.ready(), n.tenant.out.ready()), now)
 }
@@ -516,11 +529,15 @@ func (s *Scheduler) Wake(now ib.Time) {
 				s.tenants.enter(&t.place)
 			}
 		case gate:
-			h.nic.in.catchUp(now)
+			if h.nic.in.catchUp(now); h.nic.gatedByTenant {
+				h.nic.tenant.in.catchUp(now)
+			}
 			s.reopen(h.nic, now)
 		default:
 			if h.what == nicParked {
-				h.nic.out.catchUp(now)
+				if h.nic.out.catchUp(now); h.nic.parkedByTenant {
+					h.nic.tenant.out.catchUp(now)
+				}
 			}
 			s.displace(h.nic, now)
 			s.place(h.nic, now)

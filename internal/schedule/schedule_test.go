@@ -142,7 +142,7 @@ func TestCapBytes(t *testing.T) {
 						}
 					}
 					w.run(second / 20) // what was saved up is used up
-					bytes, used := l.bytes, l.time+other.time
+					bytes, turns, used := l.bytes, l.turns, l.time+other.time
 					w.run(second / 5)
 					burst := max(rate/1000, leastBurst)
 					if got := float64(l.bytes-bytes) * 5; off(got, float64(rate)) > 0.02 {
@@ -151,6 +151,9 @@ func TestCapBytes(t *testing.T) {
 					// Of a turn, the time that it takes, and a packet.
 					if most := rate/100 + burst + rate/100_000 + mtu; uint64(win.most) > most {
 						t.Errorf("%d bytes in 10 ms, want %d at most", win.most, most)
+					}
+					if n := l.turns - turns; size >= mtu && n > (l.bytes-bytes)/int(min(rate/4000, mostLeast))*2 {
+						t.Errorf("%d bytes in %d turns", l.bytes-bytes, n)
 					}
 					if w.idle > 0 {
 						t.Errorf("the loop was idle for %v", w.idle)
@@ -209,42 +212,44 @@ func TestCapOfLateLoop(t *testing.T) {
 			runs, sleeps ib.Time
 			above        float64 // of what the rate gives in 10 ms
 		}{{196_000_000, 4_000_000, 0.1}, {58_000_000, 2_000_000, 0.1}, {15_000_000, 5_000_000, 0.5}} {
-			w := newWorld(t)
-			l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
-			var win window
-			w.each = func(_ *load, now ib.Time, n int) {
-				if c.rate.Out == 0 {
-					n = 1
-				}
-				win.add(now, n)
+			testLate(t, c.rate, c.size, late.runs, late.sleeps, late.above)
+		}
+	}
+}
+
+func testLate(t *testing.T, rates Rate, size int, runs, sleeps ib.Time, above float64) {
+	for _, whose := range cappedsFor(rates) {
+		w := newWorld(t)
+		sent := w.capped(whose, rates, size)
+		var win window
+		w.each = func(_ *load, now ib.Time, n int) {
+			if rates.Out == 0 {
+				n = 1
 			}
-			period := late.runs + late.sleeps
-			run := func() {
-				for range second / period {
-					w.run(late.runs)
-					w.now += late.sleeps
-				}
+			win.add(now, n)
+		}
+		period := runs + sleeps
+		run := func() {
+			for range second / period {
+				w.run(runs)
+				w.now += sleeps
 			}
-			run()
-			bytes, msgs := l.bytes, l.msgs
-			run()
-			rate := float64(max(c.rate.Out, c.rate.MessagesOut))
-			got := float64(l.bytes - bytes)
-			if c.rate.Out == 0 {
-				got = float64(l.msgs - msgs)
-			}
-			got *= float64(second) / float64(second/period*period)
-			if got < 0.98*rate || got > 1.02*rate {
-				t.Errorf("%+v, late for %v of %v: %.0f in a second", c.rate, late.sleeps, period, got)
-			}
-			burst := max(rate/1000, leastBurst)
-			if c.rate.Out == 0 {
-				burst = max(rate/1000, leastMessages)
-			}
-			most := rate/100 + max(burst, rate/100*late.above)
-			if float64(win.most) > most+rate/100_000+mtu {
-				t.Errorf("%+v, late for %v of %v: %d in 10 ms, want %.0f", c.rate, late.sleeps, period, win.most, most)
-			}
+		}
+		run()
+		before := sent()
+		run()
+		rate := float64(max(rates.Out, rates.MessagesOut))
+		got := float64(sent()-before) * float64(second) / float64(second/period*period)
+		if got < 0.98*rate || got > 1.02*rate {
+			t.Errorf("%s, %+v, late for %v of %v: %.0f in a second", whose, rates, sleeps, period, got)
+		}
+		burst := max(rate/1000, leastBurst)
+		if rates.Out == 0 {
+			burst = max(rate/1000, leastMessages)
+		}
+		most := rate/100 + max(burst, rate/100*above)
+		if float64(win.most) > most+rate/100_000+mtu {
+			t.Errorf("%s, %+v, late for %v of %v: %d in 10 ms, want %.0f", whose, rates, sleeps, period, win.most, most)
 		}
 	}
 }
@@ -256,7 +261,9 @@ func TestCapOfRestlessLoop(t *testing.T) {
 		rate Rate
 		size int
 	}{{Rate{Out: 12_500_000}, 64 << 10}, {Rate{Out: 1_250_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 100_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
-		for seed := range uint64(3) {
+		all := cappedsFor(c.rate)
+		for i := range max(3, len(all)) {
+			seed, whose := uint64(i%3), all[i%len(all)]
 			r := rand.New(rand.NewPCG(1, seed))
 			w := newWorld(t)
 			w.late = func() ib.Time {
@@ -268,16 +275,13 @@ func TestCapOfRestlessLoop(t *testing.T) {
 				}
 				return ib.Time(r.IntN(100_000))
 			}
-			l := w.nic(w.tenant(TenantParams{}), NICParams{Rate: c.rate}, 4, c.size)
+			sent := w.capped(whose, c.rate, c.size)
 			w.run(second)
-			bytes, msgs, begin := l.bytes, l.msgs, w.now
+			before, begin := sent(), w.now
 			w.run(2 * second)
-			got, rate := float64(l.bytes-bytes), float64(c.rate.Out)
-			if c.rate.Out == 0 {
-				got, rate = float64(l.msgs-msgs), float64(c.rate.MessagesOut)
-			}
+			got, rate := float64(sent()-before), float64(max(c.rate.Out, c.rate.MessagesOut))
 			if e := off(got*float64(second)/float64(w.now-begin), rate); e > 0.01 {
-				t.Errorf("%+v, %d: %.0f in %v, %.2f %% off", c.rate, seed, got, w.now-begin, 100*e)
+				t.Errorf("%s, %+v, %d: %.0f in %v, %.2f %% off", whose, c.rate, seed, got, w.now-begin, 100*e)
 			}
 		}
 	}

@@ -29,6 +29,7 @@ type load struct {
 	to     *load   // nil: somewhere without a cap
 	bytes  int
 	msgs   int
+	turns  int
 	time   ib.Time
 	slow   int       // how often its turns are halved, as package engine does
 	posted ib.Time   // when the message that waits was
@@ -67,6 +68,52 @@ func (w *world) nic(t *Tenant, p NICParams, qps, size int) *load {
 		w.s.Ready(l.n, w.now)
 	}
 	return l
+}
+
+// cappeds are the ways in which capped can be asked for a rate.
+var cappeds = []string{"a NIC", "a tenant", "two NICs of a tenant", "a guaranteed NIC of a tenant", "to a NIC", "to a tenant"}
+
+// cappedsFor are those that a rate is tried with: all with low rates, which take little time.
+func cappedsFor(r Rate) []string {
+	if r.Out > 200_000_000 || r.MessagesOut > 10_000 {
+		return cappeds[:1]
+	}
+	return cappeds
+}
+
+// capped adds one or two NICs that send as much as a cap lets them, and returns what counts how
+// much that is: bytes or messages.
+func (w *world) capped(whose string, r Rate, size int) (sent func() int) {
+	free := func() *Tenant { return w.tenant(TenantParams{}) }
+	in := Rate{In: r.Out, MessagesIn: r.MessagesOut}
+	var all []*load
+	switch whose {
+	case "a NIC":
+		all = append(all, w.nic(free(), NICParams{Rate: r}, 4, size))
+	case "a tenant":
+		all = append(all, w.nic(w.tenant(TenantParams{Rate: r}), NICParams{}, 4, size))
+	case "two NICs of a tenant":
+		t := w.tenant(TenantParams{Rate: r})
+		all = append(all, w.nic(t, NICParams{}, 4, size), w.nic(t, NICParams{}, 1, size))
+	case "a guaranteed NIC of a tenant":
+		all = append(all, w.nic(w.tenant(TenantParams{Rate: r}), NICParams{Guarantee: 1e10}, 4, size))
+	case "to a NIC":
+		all = append(all, w.nic(free(), NICParams{}, 4, size))
+		all[0].to = w.nic(free(), NICParams{Rate: in}, 1, 0)
+	case "to a tenant":
+		all = append(all, w.nic(free(), NICParams{}, 4, size))
+		all[0].to = w.nic(w.tenant(TenantParams{Rate: in}), NICParams{}, 1, 0)
+	}
+	return func() (n int) {
+		for _, l := range all {
+			if r.Out == 0 {
+				n += l.msgs
+			} else {
+				n += l.bytes
+			}
+		}
+		return n
+	}
 }
 
 // slow has l post a message, and the next one some time after it was sent.
@@ -163,6 +210,7 @@ func (w *world) turn(l *load) {
 	}
 	w.now += cost
 	l.time += cost
+	l.turns++
 	if l.posts != 0 {
 		s.Idle(l.n, w.now)
 	}

@@ -153,19 +153,42 @@ func (p *Port) serveBell(u *net.UnixConn, _ caller.Caller) {
 	if !p.keep(&p.bells, u) {
 		return
 	}
-	buf := make([]byte, 64<<10)
-	for {
-		if _, err := u.Read(buf); err != nil {
-			break
-		}
-		time.Sleep(drainEvery)
-	}
+	drain(u)
 	p.mu.Lock()
 	p.bells = nil
 	if p.line != nil {
 		p.line.Close() // sessions would never be woken again
 	}
 	p.mu.Unlock()
+}
+
+// drain takes away what programs wrote, until the connection ends: all but one byte. The loop is told of what
+// comes by the edge, but epoll looks once more before it tells, and a socket that is empty by then is not
+// readable: the loop would sleep on a ring. So it never is empty again.
+func drain(u *net.UnixConn) {
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		gone := false
+		err := raw.Read(func(fd uintptr) bool {
+			n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			if err == nil && n > 1 {
+				unix.Read(int(fd), buf[:min(n-1, len(buf))]) // it is there
+				return true
+			}
+			hangup := []unix.PollFd{{Fd: int32(fd)}}
+			_, perr := unix.Poll(hangup, 0)
+			gone = err != nil || perr != nil && perr != unix.EINTR || hangup[0].Revents != 0
+			return gone
+		})
+		if err != nil || gone {
+			return
+		}
+		time.Sleep(drainEvery)
+	}
 }
 
 // bell is the socket of the bell port, once more.

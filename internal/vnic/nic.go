@@ -32,8 +32,19 @@ type NIC struct {
 	// Site is not 0 if the NIC's way to others is a network namespace, that of who has it open: then
 	// it is the number of that way (nic.Way.VNI), which no other NIC has.
 	Site uint32
+	// Before is what it had counted on other hosts when it came here; nil: nothing. It is touched on the loop only.
+	Before *nic.Counters
 	// Tree is the device tree; nil: none has been written.
 	Tree *devicetree.Tree
+	// Frames reads what has passed the NIC's port in the switch. Any goroutine may call it; nil: it has none.
+	Frames func() Frames
+}
+
+// Frames are Ethernet frames of a virtual machine or a container, as that sees them. They are no packets of the device.
+type Frames struct {
+	Sent, SentBytes uint64
+	Rcvd, RcvdBytes uint64
+	Drops           [nic.NumReasons]uint64
 }
 
 // Routes is how the network that a NIC is in reaches other hosts. Package routes asks the
@@ -57,8 +68,14 @@ func (n *NIC) domain() string {
 // Limits are how much of each kind there may be.
 func (n *NIC) Limits() nic.Limits { return n.Device.Limits }
 
-// Counters are those of its queue pairs. It is called on the loop.
-func (n *NIC) Counters() nic.Counters { return n.Device.Counters() }
+// Counters are those of its queue pairs, and what it counted before on other hosts. It is called on the loop.
+func (n *NIC) Counters() nic.Counters {
+	c := n.Device.Counters()
+	if n.Before != nil {
+		c.Add(n.Before)
+	}
+	return c
+}
 
 // WriteTree writes the device tree below root; read reads the counters for it.
 func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []devicetree.Counter) (err error) {

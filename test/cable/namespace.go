@@ -34,6 +34,17 @@ func NewNamespace(t testing.TB) *Namespace {
 	return n
 }
 
+// NamespaceAt is the one that a path leads to.
+func NamespaceAt(t testing.TB, path string) *Namespace {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return &Namespace{file}
+}
+
 // onThread runs f on a thread of its own, which ends with it.
 func onThread(f func()) {
 	done := make(chan struct{})

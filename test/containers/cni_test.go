@@ -136,6 +136,7 @@ func TestCNI(t *testing.T) {
 			t.Errorf("after all are gone: %s", p.Output())
 		}
 	})
+	t.Run("alone", func(t *testing.T) { aloneCNI(t, h) })
 	t.Run("no_daemon", func(t *testing.T) {
 		h.stop(t)
 		if p := h.cni(t, "status", "web1.1.0", "b"); p.Code() == 0 {
@@ -145,6 +146,60 @@ func TestCNI(t *testing.T) {
 			t.Errorf("DEL without a daemon: %s", p.Output())
 		}
 	})
+}
+
+// aloneCNI has the plugin make interfaces by itself, with the NICs' addresses.
+func aloneCNI(t *testing.T, h *host) {
+	for i, nic := range []string{"web", "db"} {
+		h.run(t, "ip", "netns", "add", nic)
+		h.write(t, "/etc/cni/net.d/"+nic+".conflist", fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "vrdma-cni", "nic": "blue.%[1]s", "socket": %q}]}`, nic, socket))
+		for range 2 { // calls are repeated
+			if p := h.cni(t, "add", nic, nic); p.Code() != 0 || !strings.Contains(p.Stdout(), fmt.Sprintf("10.1.0.%d/24", i+1)) {
+				t.Errorf("ADD: %s", p.Output())
+			}
+		}
+		for _, command := range []string{"check", "status"} {
+			if p := h.cni(t, command, nic, nic); p.Code() != 0 {
+				t.Errorf("%s: %s", command, p.Output())
+			}
+		}
+	}
+	in := func(nic string, argv ...string) *harness.Process {
+		p := h.start(t, append([]string{"ip", "netns", "exec", nic}, argv...)...)
+		p.Wait(t, minute)
+		return p
+	}
+	if p := in("web", "ping", "-c", "1", "-W", "20", "10.1.0.2"); p.Code() != 0 {
+		t.Errorf("the other's address: %s", p.Output())
+	}
+	if out := in("web", "ip", "address", "show", "dev", "eth0").Output(); !strings.Contains(out, "inet 10.1.0.1/24") {
+		t.Errorf("the interface is not called eth0:\n%s", out)
+	}
+	// The interface goes, and CHECK says so; ADD makes it again.
+	in("db", "ip", "link", "del", "eth0")
+	if p := h.cni(t, "check", "db", "db"); p.Code() == 0 || !strings.Contains(p.Output(), "has no interface eth0 any more") {
+		t.Errorf("CHECK of an interface that is gone: %s", p.Output())
+	}
+	if p := h.cni(t, "add", "db", "db"); p.Code() != 0 {
+		t.Errorf("ADD of an interface that is gone: %s", p.Output())
+	}
+	if p := in("db", "ping", "-c", "1", "-W", "20", "10.1.0.1"); p.Code() != 0 {
+		t.Errorf("the other's address: %s", p.Output())
+	}
+	for range 2 {
+		if p := h.cni(t, "del", "db", "db"); p.Code() != 0 {
+			t.Errorf("DEL: %s", p.Output())
+		}
+	}
+	if p := in("db", "ip", "link", "show", "dev", "eth0"); p.Code() == 0 {
+		t.Errorf("the interface after DEL: %s", p.Output())
+	}
+	if p := h.cni(t, "gc", "web", "web"); p.Code() != 0 { // cnitool calls none valid
+		t.Errorf("GC: %s", p.Output())
+	}
+	if p := in("web", "ip", "link", "show", "dev", "eth0"); p.Code() == 0 {
+		t.Errorf("the interface after GC: %s", p.Output())
+	}
 }
 
 // Through an engine: podman 4.3 with CNI, whose network gives the container its address, and its NIC to it alone.

@@ -87,21 +87,7 @@ func TestKubelet(t *testing.T) {
 	h := newEngineHost(t, "newer", "bookworm")
 	h.serve(t, "--no-default-nic")
 	h.apply(t, team)
-	h.quietSysctls(t)
-	h.run(t, "mkdir", "-p", "/etc/kubernetes/manifests", "/etc/containerd", "/etc/cni/net.d", "/usr/lib/cni", "/var/lib/kubelet", "/opt/kubelet", "/var/log")
-	h.copy(t, filepath.Join(dir, "kubelet"), "/opt/kubelet/kubelet")
-	h.copy(t, filepath.Join(harness.Root(), "bin/vrdma-kube"), "/opt/kubelet/vrdma-kube")
-	plugins := filepath.Join(harness.Engines(t, "older"), "usr/lib/cni")
-	for _, name := range []string{"bridge", "host-local", "loopback"} {
-		h.copy(t, filepath.Join(plugins, name), "/usr/lib/cni/"+name)
-	}
-	h.write(t, "/etc/containerd/config.toml", containerdConfig)
-	h.write(t, "/etc/kubernetes/kubelet.yaml", kubeletConfig)
-	h.write(t, "/etc/cni/net.d/10-pods.conflist", network)
-	h.background(t, "containerd", "--config", "/etc/containerd/config.toml")
-	h.succeeds(t, "ctr", "version")
-	h.run(t, "sh", "-c", "tar -c -C /images/bookworm . >/tmp/layer.tar")
-	h.run(t, "sh", "-c", importImage)
+	h.kubernetes(t, dir, "kubelet")
 	plugin := h.background(t, "/opt/kubelet/vrdma-kube", "device-plugin", "--socket", socket, "--node", "node1", "--slots", "8",
 		"--pods", "http://127.0.0.1:10255", "--pods-of-kubelet")
 	kubelet := h.background(t, "/opt/kubelet/kubelet", "--config", "/etc/kubernetes/kubelet.yaml", "--hostname-override", "node1", "--cert-dir", "/tmp/kubelet-pki")
@@ -128,15 +114,44 @@ func TestKubelet(t *testing.T) {
 	h.eventually(t, kubelet, "gone with its pod", func() bool { return !strings.Contains(h.run(t, "vrdma", "get", "nics"), "server") })
 }
 
-// importImage makes an image of a layer in containerd, without a registry.
+// kubernetes prepares a host for a kubelet, with these programs of Kubernetes, and starts containerd.
+func (h *host) kubernetes(t *testing.T, dir string, programs ...string) {
+	t.Helper()
+	h.quietSysctls(t)
+	h.run(t, "mkdir", "-p", "/etc/kubernetes/manifests", "/etc/containerd", "/etc/cni/net.d", "/usr/lib/cni", "/var/lib/kubelet", "/opt/kubelet", "/var/log")
+	for _, name := range programs {
+		h.copy(t, filepath.Join(dir, name), "/opt/kubelet/"+name)
+	}
+	h.copy(t, filepath.Join(harness.Root(), "bin/vrdma-kube"), "/opt/kubelet/vrdma-kube")
+	plugins := filepath.Join(harness.Engines(t, "older"), "usr/lib/cni")
+	for _, name := range []string{"bridge", "host-local", "loopback"} {
+		h.copy(t, filepath.Join(plugins, name), "/usr/lib/cni/"+name)
+	}
+	h.write(t, "/etc/containerd/config.toml", containerdConfig)
+	h.write(t, "/etc/kubernetes/kubelet.yaml", kubeletConfig)
+	h.write(t, "/etc/cni/net.d/10-pods.conflist", network)
+	h.background(t, "containerd", "--config", "/etc/containerd/config.toml")
+	h.succeeds(t, "ctr", "version")
+	h.image(t, "/images/bookworm", "bookworm")
+}
+
+// image makes a directory an image of containerd.
+func (h *host) image(t *testing.T, dir, name string) {
+	t.Helper()
+	h.run(t, "sh", "-c", importImage, "sh", dir, name)
+}
+
+// importImage makes an image of a directory in containerd, without a registry.
 const importImage = `set -e
+tar -c -C "$1" . >/tmp/layer.tar
+rm -rf /tmp/image
 cd /tmp && mkdir -p image/blobs/sha256 && cd image
 layer=$(sha256sum ../layer.tar | cut -d' ' -f1); mv ../layer.tar blobs/sha256/$layer
-printf '{"architecture":"amd64","os":"linux","config":{"Cmd":["sleep","infinity"],"Env":["PATH=/usr/sbin:/usr/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >c
+printf '{"architecture":"amd64","os":"linux","config":{"Cmd":["sleep","infinity"],"Env":["PATH=/usr/sbin:/usr/bin:/usr/local/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' $layer >c
 config=$(sha256sum c | cut -d' ' -f1); n=$(wc -c <c); mv c blobs/sha256/$config
 printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:%s","size":%s},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:%s","size":%s}]}' $config $n $layer $(wc -c <blobs/sha256/$layer) >m
 manifest=$(sha256sum m | cut -d' ' -f1); n=$(wc -c <m); mv m blobs/sha256/$manifest
-printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"localhost/bookworm:latest"}}]}' $manifest $n >index.json
+printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"annotations":{"io.containerd.image.name":"localhost/%s:latest"}}]}' $manifest $n $2 >index.json
 echo '{"imageLayoutVersion":"1.0.0"}' >oci-layout
 tar -c . | ctr -n k8s.io images import --local -
 `

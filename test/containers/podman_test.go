@@ -209,6 +209,12 @@ func TestPair(t *testing.T) {
 			t.Errorf("%v\n%s", err, c.Output())
 		}
 	})
+	t.Run("mapped", func(t *testing.T) { // root there is a number that nobody has outside
+		h.run(t, "sh", "-c", "cp -a /images/bookworm /images/mapped && chown -R 100000:100000 /images/mapped")
+		h.apply(t, strings.ReplaceAll(tenants, "network: train,", "network: train, open: {uids: [100000]},"))
+		flags := append([]string{"--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536"}, hard...)
+		h.pair(t, container{mapped, "red.web", flags}, container{mapped, "red.db", flags}, "10.1.0.1")
+	})
 }
 
 // Images of three Debian releases: the oldest has a glibc in which dlsym finds other functions.

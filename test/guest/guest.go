@@ -72,12 +72,28 @@ func Start(t testing.TB, c Config) *Guest {
 		g.Wire = cable.Socket(t, g.path("wire"), g.path("eth0"))
 		c.Network = fmt.Sprintf("dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", g.path("eth0"), g.path("wire"))
 	}
+	g.connect(t, func() *harness.Process { return harness.Spawn(t, g.command(kernel, c)) })
+	return g
+}
+
+// Adopt waits for a guest that somebody else starts: its line leads to the socket, which is there when start is
+// called. qemu lives as long as the guest does.
+func Adopt(t testing.TB, start func(line, console string) (qemu *harness.Process)) *Guest {
+	t.Helper()
+	g := &Guest{jobs: map[int]*Process{}, next: 1, dir: harness.Directory(t, nil), ready: make(chan struct{}, 1)}
+	g.connect(t, func() *harness.Process { return start(g.path("line"), g.path("console")) })
+	return g
+}
+
+// connect starts QEMU and waits until it has connected to the line.
+func (g *Guest) connect(t testing.TB, start func() *harness.Process) {
+	t.Helper()
 	line, err := net.Listen("unix", g.path("line"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer line.Close()
-	g.qemu = harness.Spawn(t, g.command(kernel, c))
+	g.qemu = start()
 	g.qemu.Name = "qemu"
 	line.(*net.UnixListener).SetDeadline(time.Now().Add(bootLimit))
 	if g.line, err = line.Accept(); err != nil {
@@ -85,7 +101,6 @@ func Start(t testing.TB, c Config) *Guest {
 	}
 	go g.listen()
 	t.Cleanup(func() { g.line.Close() })
-	return g
 }
 
 // AwaitStart waits until the guest has started, and its rxe0 is there. What ran before a reset has ended.

@@ -11,7 +11,7 @@ import (
 func Image(t testing.TB, suite string) string {
 	t.Helper()
 	Need(t, "apt-get", "dpkg-deb")
-	dir, err := cached("container-"+suite, "container-image", suite)
+	dir, err := cached("image-"+suite, "container-image", suite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +30,8 @@ func Engines(t testing.TB, name string) string {
 	return filepath.Join(dir, "root")
 }
 
-// Kubelet is a directory with Kubernetes' kubelet, which is built if this machine has not done so before: minutes. See
-// tools/kubelet.
+// Kubelet is a directory with Kubernetes' kubelet, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl,
+// which are built if this machine has not done so before: minutes. See tools/kubelet.
 func Kubelet(t testing.TB) string {
 	t.Helper()
 	dir, err := cached("kubelet", "kubelet")

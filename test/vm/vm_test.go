@@ -3,7 +3,6 @@ package vm
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,37 +55,29 @@ type machine struct {
 }
 
 // home is where the machine's programs of ours are.
-const home = "/opt/vrdma"
-
-// initramfs is the guests' with our programs in it.
-func initramfs(t *testing.T) string {
-	t.Helper()
-	dir := harness.Directory(t, nil)
-	root := filepath.Join(dir, "root", home)
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Dir(harness.Binary())
-	script := fmt.Sprintf(`set -e; cp %[1]s/vrdma %[1]s/libvrdma.so %[1]s/libvrdma-sockets.so %[2]s; cd %[3]s/root
-		for lib in $(ldd %[1]s/libvrdma.so | grep -oE ' /lib/[^ ]+'); do mkdir -p usr$(dirname $lib); cp -L $lib usr$lib; done
-		{ cat %[4]s/initramfs; find . | cpio --quiet -o -H newc -R 0:0; } >%[3]s/initramfs`, bin, root, dir, guest.Image(t))
-	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("add to the initramfs: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "initramfs")
-}
+const home = guest.Home
 
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
 func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	t.Helper()
-	out, err := d.Command("guest", "args", nic, "--tcg", "-m", "320M").CombinedOutput()
+	return bootWith(t, d, image, nic, ip, 320)
+}
+
+// bootWith is boot with so much memory, in MiB.
+func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int) *machine {
+	t.Helper()
+	out, err := d.Command("guest", "args", nic, "--tcg", "-m", fmt.Sprintf("%dM", memory)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
 	}
+	disk, err := d.Command("guest", "disk", filepath.Join(filepath.Dir(image), "disk")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("vrdma guest disk: %v\n%s", err, disk)
+	}
 	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
-		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
-		More: strings.Fields(string(out)),
+		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: memory, Initramfs: image, Reboots: true,
+		More: append(strings.Fields(string(out)), strings.Fields(string(disk))...),
 	})
 	m.startAgent(t)
 	return m
@@ -132,8 +123,14 @@ func done(t *testing.T, p harness.Program) {
 // TestMachines boots two machines, which serve all tests.
 func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
+	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
+	if harness.All() { // many programs, and slow ones
+		t.Run("more", func(t *testing.T) { more(t, a) })
+		t.Run("hostile", func(t *testing.T) { hostile(t, d, a, b) })
+	}
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
+		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })
 	}
 }
@@ -163,6 +160,14 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
 		}
 	})
+}
+
+// disk has a machine install what it needs from the disk, without a network.
+func disk(t *testing.T, m *machine) {
+	out := m.Run(t, limit, "sh", "-c", "modprobe virtio_blk && tar -xOf /dev/vda install | PREFIX=/usr/local sh && env VRDMA_SOCKET="+m.socket+" /usr/local/bin/vrdma run -q -- ibv_devinfo")
+	if !strings.Contains(out, "vrdma: installed") || !strings.Contains(out, "PORT_ACTIVE") {
+		t.Error(out)
+	}
 }
 
 // rping has a client in a machine and a server elsewhere: ten messages of 2000 bytes, checked.
@@ -195,16 +200,12 @@ func programs(t *testing.T, d *harness.Daemon) string {
 // lab is a daemon and two machines.
 func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	t.Helper()
-	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
-	d = harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
-	file := filepath.Join(t.TempDir(), "world.yaml")
-	if err := os.WriteFile(file, []byte(world), 0o644); err != nil {
-		t.Fatal(err)
+	d = start(t, world)
+	var more []func(root string)
+	if harness.All() {
+		more = append(more, func(root string) { addSocketPrograms(t, root) })
 	}
-	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("vrdma apply: %v\n%s", err, out)
-	}
-	image := initramfs(t)
+	image := guest.Ours(t, more...)
 	booted := make(chan *machine, 1)
 	go func() {
 		defer close(booted) // a failure ends this goroutine only
@@ -216,4 +217,19 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 		t.FailNow()
 	}
 	return d, a, b
+}
+
+// start starts a daemon with these objects, whose NICs red/a and red/b are for machines.
+func start(t *testing.T, objects string) *harness.Daemon {
+	t.Helper()
+	harness.Need(t, "cpio", "rping", "ibv_rc_pingpong", "ib_write_bw")
+	d := harness.Start(t, harness.Options{Args: []string{"--guest", "red/a,red/b", "--store", filepath.Join(harness.Directory(t, nil), "store")}})
+	file := filepath.Join(t.TempDir(), "world.yaml")
+	if err := os.WriteFile(file, []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.Command("apply", "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("vrdma apply: %v\n%s", err, out)
+	}
+	return d
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"vrdma/internal/ethernet"
+	"vrdma/internal/netns"
 	"vrdma/internal/overlay"
 	"vrdma/test/cable"
 	"vrdma/test/harness"
@@ -35,10 +36,12 @@ func TestTaps(t *testing.T) {
 		space := cable.NewNamespace(t)
 		spaces = append(spaces, space)
 		var file *os.File
-		space.Do(t, func() { file, err = ethernet.OpenTap("eth0") })
+		var fd int
+		space.Do(t, func() { fd, err = netns.OpenTap("eth0") })
 		if err != nil {
 			t.Fatal(err)
 		}
+		file = os.NewFile(uintptr(fd), "eth0")
 		served := make(chan error, 1)
 		go func() { served <- p.ServeTap(file) }()
 		t.Cleanup(func() {

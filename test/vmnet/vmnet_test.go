@@ -1,6 +1,7 @@
 package vmnet
 
 import (
+	"encoding/json"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -116,6 +117,7 @@ func (d *daemon) boot(t *testing.T, nics ...string) []*guest.Guest {
 	var list []*guest.Guest
 	for _, n := range nics {
 		args := strings.Fields(d.command(t, "", "guest", "args", "--tcg", "-m", "256M", n))
+		args = append(args, "-name", "guest="+strings.ReplaceAll(n, "red/", "vrdma-"))
 		list = append(list, guest.Start(t, guest.Config{Card: args}))
 	}
 	for _, g := range list {
@@ -205,6 +207,30 @@ func TestGuests(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		if out, err := exec.Command(harness.Binary(), "--socket", d.socket(), "delete", "nic", "red/a").CombinedOutput(); err == nil || !strings.Contains(string(out), "virtual machine") {
 			t.Errorf("a NIC that a machine has is deleted: %v\n%s", err, out)
+		}
+	})
+	t.Run("named and metered", func(t *testing.T) {
+		if out := d.command(t, "", "top", "--once", "--every", "100ms"); !strings.Contains(out, "machine vrdma-a") {
+			t.Errorf("the table does not name the machine:\n%s", out)
+		}
+		var used struct {
+			Records []struct {
+				NIC  string
+				Used map[string]uint64
+			}
+		}
+		if err := json.Unmarshal([]byte(d.command(t, "", "usage", "-o", "json")), &used); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range used.Records {
+			// The file went from a to b, and a spoofed.
+			if r.NIC == "a" && (r.Used["ethernet_transmit_bytes"] < 8<<20 || r.Used["ethernet_receive_frames"] == 0 || r.Used["dropped_spoof"] == 0) ||
+				r.NIC == "b" && r.Used["ethernet_receive_bytes"] < 8<<20 {
+				t.Errorf("NIC %s: %v", r.NIC, r.Used)
+			}
+		}
+		if len(used.Records) < 2 {
+			t.Errorf("records: %+v", used.Records)
 		}
 	})
 	long(t, "daemon killed", func(t *testing.T) {

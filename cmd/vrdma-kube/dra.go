@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/claims"
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/pods"
+)
+
+func draCommand() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use:   "dra",
+		Short: "be the driver vrdma.io of dynamic resource allocation on this host",
+		Long: `Is the driver vrdma.io of dynamic resource allocation (resource.k8s.io/v1, Kubernetes 1.34) on this host.
+It publishes slots for NICs, and gives a pod with a ResourceClaim the NIC that the claim says:
+
+  config:
+    - opaque:
+        driver: vrdma.io
+        parameters:
+          apiVersion: vrdma.io/v1
+          kind: ClaimParameters
+          network: train          # needed if the tenant has more than one
+          address: 10.7.0.10      # or one is allocated
+          rate: {out: 10Gbit}
+          limits: {qps: 64}
+
+The tenant is the one that has the claim's namespace in spec.namespaces. A claim that says tenant: NAME has
+that one or is refused. nic: NAME is a NIC that the tenant has declared.
+
+A vrdma daemon runs on the host beside it, as root.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return serveClaims(c.Context(), &f) },
+	}
+	f.common(c)
+	c.Flags().IntVar(&f.slots, "slots", 110, "`N` claims at most have a NIC on this host")
+	return c
+}
+
+func serveClaims(ctx context.Context, f *flags) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if f.node == "" {
+		return errors.New("--node is needed: the host's name in Kubernetes")
+	}
+	place, err := launch.At(f.socket)
+	if err != nil {
+		return err
+	}
+	api, err := f.api()
+	if err != nil {
+		return err
+	}
+	daemon := pods.Control{Socket: place.Socket}
+	node := &claims.Node{Name: f.node, Place: place, Slots: f.slots, Daemon: daemon, Client: api.Client, Lookup: api.Pod, Log: log}
+	if err := node.Open(f.cdi); err != nil {
+		return err
+	}
+	publisher := &claims.Publisher{Client: api.Client, Node: f.node, Slots: node.SlotNames(), Log: log, Works: func() bool {
+		_, err := daemon.World()
+		return err == nil
+	}}
+	labeler := node.Labeler()
+	var all sync.WaitGroup
+	all.Go(func() { labeler.Run(ctx) })
+	all.Go(func() { node.Sweep(ctx) })
+	all.Go(func() { publisher.Run(ctx) })
+	driver := &kubelet.Driver{Name: claims.Driver, Dir: f.kubelet, Claims: node, Log: log}
+	err = driver.Run(ctx)
+	all.Wait()
+	return err
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func nodeCommand() *cobra.Command {
+	var f flags
+	var dra bool
+	c := &cobra.Command{
+		Use:   "node [flags] [-- FLAGS OF vrdma daemon]",
+		Short: "run the daemon and the plugins of this host, in one container",
+		Long: `Runs vrdma daemon, vrdma-kube device-plugin and, with --dra, vrdma-kube dra, and starts again what ends.
+
+They are in one container because the daemon lets only those change what is declared who live where it
+lives: a process with another root directory, as in another container, does not. The operator comes in by
+
+  kubectl exec -i -n vrdma ds/vrdma -- vrdma apply -f - <FILE`,
+		RunE: func(c *cobra.Command, args []string) error {
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			return supervise(c.Context(), log, f.programs(self, dra, args), time.Second, 20*time.Second)
+		},
+	}
+	f.common(c)
+	c.Flags().IntVar(&f.slots, "slots", 110, "`N` containers at most have a NIC on this host, and as many claims")
+	c.Flags().BoolVar(&dra, "dra", false, "also be the driver of dynamic resource allocation")
+	return c
+}
+
+// programs are the command lines of what runs on a node. vrdma is beside us.
+func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
+	common := []string{"--socket", f.socket, "--node", f.node, "--kubelet", f.kubelet, "--cdi", f.cdi, "--slots", strconv.Itoa(f.slots)}
+	if f.pods != "" {
+		common = append(common, "--pods", f.pods)
+	}
+	if f.token != "" || f.ca != "" {
+		common = append(common, "--token", f.token, "--ca", f.ca)
+	}
+	all := [][]string{
+		append([]string{filepath.Join(filepath.Dir(self), "vrdma"), "daemon", "--socket", f.socket}, daemon...),
+		append([]string{self, "device-plugin"}, common...),
+	}
+	if dra {
+		all = append(all, append([]string{self, "dra"}, common...))
+	}
+	return all
+}
+
+// supervise runs programs until ctx ends, each by itself. One that ends starts again after a pause. When ctx ends they
+// have so much time to end.
+func supervise(ctx context.Context, log *slog.Logger, programs [][]string, pause, grace time.Duration) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, argv := range programs {
+		all.Go(func() {
+			name := filepath.Base(argv[0]) + " " + argv[1]
+			for ctx.Err() == nil {
+				cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+				cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+				cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+				cmd.WaitDelay = grace
+				err := cmd.Run()
+				if ctx.Err() != nil {
+					return
+				}
+				log.Warn("ended, starts again", "program", name, "error", fmt.Sprint(err))
+				select {
+				case <-ctx.Done():
+				case <-time.After(pause):
+				}
+			}
+		})
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"archive/tar"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// A machine that has no network gets the agent from a disk. It has no file system but is a tar archive, which every
+// machine can read from a block device and no kernel has to mount.
+
+//go:embed guest/install
+var guestInstall []byte
+
+//go:embed guest/vrdma-agent.service
+var guestUnit []byte
+
+// diskSerial is how the machine finds the disk among others.
+const diskSerial = "vrdma"
+
+func guestDiskCommand() *cobra.Command {
+	var output, id string
+	c := &cobra.Command{
+		Use:   "disk FILE",
+		Short: "write a disk from which a virtual machine installs the agent",
+		Long: `Writes a small disk, a tar archive, with what a virtual machine needs for vrdma guest agent, and
+prints what QEMU or libvirt needs to have it. The machine needs no network. In the machine, as root:
+
+  tar -xOf /dev/disk/by-id/virtio-vrdma install | sh
+
+It puts vrdma into /usr/local and, where systemd is, has it run the agent now and at every start.
+Several machines can have the same file. If it is there already it is replaced; who has it open
+keeps the old one.`,
+		Example: "  qemu-system-x86_64 $(vrdma guest args red/web) $(vrdma guest disk /var/tmp/vrdma.disk) disk.img",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			path, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			line := fmt.Sprintf("-drive file=%s,if=none,id=%s-disk,format=raw,readonly=on -device virtio-blk-pci,drive=%[2]s-disk,serial=%s",
+				strings.ReplaceAll(path, ",", ",,"), id, diskSerial)
+			switch output {
+			case "qemu":
+			case "libvirt":
+				line = fmt.Sprintf("<!-- into <devices> -->\n<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='%s'/><target dev='vdz' bus='virtio'/><serial>%s</serial><readonly/></disk>",
+					xmlText.Replace(path), diskSerial)
+			default:
+				return usage("-o %s: choose qemu or libvirt", output)
+			}
+			if err := writeDisk(path); err != nil {
+				return fmt.Errorf("write the disk: %w", err)
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), line)
+			return err
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "qemu", "whose words: qemu or libvirt")
+	c.Flags().StringVar(&id, "id", "vrdma", "what the names of QEMU's objects begin with")
+	return c
+}
+
+// writeDisk writes the disk beside path and then puts it there.
+func writeDisk(path string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".vrdma-disk-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err == nil {
+			err = os.Rename(f.Name(), path)
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(f)
+	add := func(name string, mode int64, content []byte) error {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), Format: tar.FormatUSTAR}); err != nil {
+			return err
+		}
+		_, err := w.Write(content)
+		return err
+	}
+	if err := errors.Join(add("install", 0o755, guestInstall), add("vrdma-agent.service", 0o644, guestUnit)); err != nil {
+		return err
+	}
+	for _, name := range []string{"vrdma", "libvrdma.so", "libvrdma-sockets.so"} {
+		source := self
+		if name != "vrdma" {
+			if source, err = findLibrary(name); err != nil {
+				return err
+			}
+		}
+		content, err := os.ReadFile(source)
+		if err != nil {
+			return err
+		}
+		if err := add(name, 0o755, content); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	// A QEMU of another user reads it, too.
+	return f.Chmod(0o644)
+}

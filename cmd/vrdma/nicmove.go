@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vrdma/internal/control"
+	"vrdma/internal/launch"
+	"vrdma/internal/tenant"
+)
+
+func nicMoveCommand(o *options) *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use:   "move TENANT/NAME HOST",
+		Short: "have a NIC be on another host, with its address, policy and counters",
+		Long: `Says on which host a NIC is from now on, for a container that is stopped on one host and started
+on another: it keeps the NIC, the address, what policies say of it, and the device's counters. Peers reach
+it at the same address. The hosts share a store (docs/networks.md).
+
+  podman rm -f web                                        # on node-a
+  vrdma nic move red/web node-b                           # on either of them
+  podman run --device vrdma.io/nic=red.web IMAGE …        # on node-b
+
+A NIC that is in use is not moved, unless with --force: its programs lose it. One that may be anywhere
+(without spec.host) needs no moving: it is where its container is started. One in a network with
+way namespace or host cannot be moved: its address is not vrdma's.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			k, err := objectKey(tenant.KindNIC, strings.Replace(args[0], ".", "/", 1), "", false)
+			if err != nil {
+				return err
+			}
+			place, err := o.place()
+			if err != nil {
+				return err
+			}
+			said, err := moveNIC(place, k, args[1], force)
+			if err == nil {
+				fmt.Fprintln(c.OutOrStdout(), said)
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "also one in use: its programs lose it")
+	return c
+}
+
+// moveNIC has a NIC be on a host, and says what became of it.
+func moveNIC(place launch.Place, k tenant.Key, host string, force bool) (said string, err error) {
+	item, n, err := declaredNIC(place, k)
+	if err != nil {
+		return "", err
+	}
+	if err := movable(place, n); err != nil {
+		return "", err
+	}
+	if err := knownHost(place, host); err != nil {
+		return "", err
+	}
+	at := ""
+	if item.Status != nil {
+		at = item.Status.Host
+	}
+	switch {
+	case n.Spec.Host == host:
+		return fmt.Sprintf("NIC %s is of host %s already", k.Path(), host), nil
+	case n.Spec.Host == "" && (at == "" || at == host):
+		return fmt.Sprintf("NIC %s may be anywhere: start its container on host %s, and it is there", k.Path(), host), nil
+	case n.Spec.Host == "":
+		return fmt.Sprintf("NIC %s may be anywhere, and is on host %s: end its container there, start it on host %s, and it is there", k.Path(), at, host), nil
+	}
+	text, err := withHost(item.Object, host)
+	if err != nil {
+		return "", err
+	}
+	apply := control.Apply
+	if force {
+		apply = control.ApplyForced
+	}
+	reply, err := apply(place.Socket, []control.File{{Name: "NIC " + k.Path(), Text: string(text)}}, false)
+	if err != nil {
+		return "", objectsError(place, err)
+	}
+	said = fmt.Sprintf("NIC %s is of host %s now, and was of %s", k.Path(), host, n.Spec.Host)
+	if len(reply.Warnings) > 0 {
+		said += ": " + strings.Join(reply.Warnings, "; ")
+	}
+	return said, nil
+}
+
+// withHost is an object with another spec.host.
+func withHost(object json.RawMessage, host string) ([]byte, error) {
+	var all, spec map[string]json.RawMessage
+	if err := json.Unmarshal(object, &all); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(all["spec"], &spec); err != nil {
+		return nil, err
+	}
+	var err error
+	if spec["host"], err = json.Marshal(host); err != nil {
+		return nil, err
+	}
+	if all["spec"], err = json.Marshal(spec); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+// declaredNIC is a NIC as it is declared, and what is known of it.
+func declaredNIC(place launch.Place, k tenant.Key) (item control.Item, n *tenant.NIC, err error) {
+	reply, err := control.Get(place.Socket, control.Selection{Kind: k.Kind, Tenant: k.Tenant, Name: k.Name})
+	if err != nil {
+		return item, nil, objectsError(place, err)
+	}
+	if len(reply.Items) != 1 {
+		return item, nil, fmt.Errorf("there is no %v that you may see: vrdma get nics lists them", k)
+	}
+	o, err := tenant.Unmarshal(reply.Items[0].Object)
+	if err != nil {
+		return item, nil, err
+	}
+	n, ok := o.(*tenant.NIC)
+	if !ok {
+		return item, nil, fmt.Errorf("the daemon answers with %v", o.Key())
+	}
+	return reply.Items[0], n, nil
+}
+
+// movable says why a NIC cannot be moved.
+func movable(place launch.Place, n *tenant.NIC) error {
+	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNetwork, Tenant: n.Metadata.Tenant, Name: n.Spec.Network})
+	if err != nil {
+		return objectsError(place, err)
+	}
+	for _, item := range reply.Items {
+		o, err := tenant.Unmarshal(item.Object)
+		if err != nil {
+			return err
+		}
+		network, ok := o.(*tenant.Network)
+		switch {
+		case !ok:
+		case network.Spec.Way == tenant.WayNamespace:
+			return fmt.Errorf("%v is in the container's own network (%v has way namespace): the engine owns the address, and gives the container one where it starts it; move the container with the engine, or use a network with way vxlan",
+				n.Key(), network.Key())
+		case network.Spec.Way == tenant.WayHost:
+			return fmt.Errorf("%v has an address of its host (%v has way host): use a network with way vxlan", n.Key(), network.Key())
+		}
+	}
+	return nil
+}
+
+// knownHost says why a NIC cannot be of a host.
+func knownHost(place launch.Place, host string) error {
+	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindHost})
+	if err != nil {
+		return objectsError(place, err)
+	}
+	var names []string
+	for _, item := range reply.Items {
+		names = append(names, item.Key.Name)
+		if item.Key.Name == host && item.Status != nil && item.Status.State == control.Unwatched {
+			return fmt.Errorf("host %s runs no vrdma: a container there has no NIC of ours", host)
+		}
+	}
+	if !slices.Contains(names, host) {
+		return fmt.Errorf("there is no host %q: there are %s (vrdma get hosts)", host, strings.Join(names, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package bench
+
+import (
+	"testing"
+	"time"
+
+	"vrdma/internal/experiment"
+)
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want time.Duration
+		bad  bool
+	}{
+		{"123456789\n", 123456789, false},                                     // cpuacct.usage
+		{"usage_usec 1500\nuser_usec 1000\n", 1500 * time.Microsecond, false}, // cpu.stat
+		{"", 0, true}, {"usage_usec x\n", 0, true},
+	} {
+		if got, err := parseUsage(c.text); got != c.want || (err != nil) != c.bad {
+			t.Errorf("%q: %v, %v, want %v", c.text, got, err, c.want)
+		}
+	}
+}
+
+// TestRest: what nobody was charged with is the machine's time less everybody's; a guest's programs are QEMU's.
+func TestRest(t *testing.T) {
+	m := experiment.Measurement{CPU: map[string]float64{"machine": 4, "client": 1, "server": 0.5, "daemon": 1}}
+	if rest(&m); m.CPU["rest"] != 1.5 {
+		t.Errorf("rest %v, want 1.5", m.CPU["rest"])
+	}
+	m.CPU = map[string]float64{"machine": 4, "client": 1, "server": 0.5, "daemon": 1, "qemu": 2}
+	if rest(&m); m.CPU["rest"] != 1 {
+		t.Errorf("with guests %v, want 1", m.CPU["rest"])
+	}
+	m.CPU = map[string]float64{"machine": 1, "client": 1.2}
+	if rest(&m); m.CPU["rest"] != 0 {
+		t.Errorf("ticks are coarse: %v, want 0", m.CPU["rest"])
+	}
+}
+
+// TestAccounts: what a role's programs take is in its group, if this machine lets us make one.
+func TestAccounts(t *testing.T) {
+	a := newAccounts()
+	if a == nil {
+		if (*accounts)(nil).used() != nil {
+			t.Error("no account has used something")
+		}
+		return // this user may make no control groups
+	}
+	defer a.close()
+	l := &Lab{Dir: t.TempDir(), accounts: a}
+	before := a.used()
+	a.is("client")
+	s, err := l.start(t.Context(), []string{"sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	got := groupsBetween(before, a.used())
+	if got["client"] <= 0 || got["server"] != 0 {
+		t.Errorf("by group: %v, want time of the client only", got)
+	}
+}

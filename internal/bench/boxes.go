@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// containers is what containers get of their NICs, beside what the host has and what they have without: TCP through
+// veth and a bridge.
+func (t *Table) containers() part {
+	// NICs of an overlay do not know here that the other side is vrdma, so the hosts do not either, as in the part overlay.
+	p := t.together("containers", t.containersHere(),
+		t.containersApart("overlay", [2]string{"a", "b"}, "--no-recognise"), t.containersApart("own network", [2]string{"o", "o"}))
+	p.single = true
+	return p
+}
+
+// containersHere is what two containers of one host get, and what the NIC costs when one starts.
+func (t *Table) containersHere() part {
+	const who, host, tcp = "container to container: ", ", against host to host", ", against TCP through a bridge"
+	return part{
+		rows: []Row{
+			ratioAtMost(who+"send latency, 64 B"+host, 1.15),
+			ratioRow(who+"write bandwidth, 64 KiB"+host, 0.9),
+			ratioRow(who+"8 B writes"+host, 0.9),
+			ratioAtMost(who+"send latency, 64 B"+tcp, 0.3),
+			ratioRow(who+"write bandwidth, 64 KiB"+tcp, 4),
+			{What: "container's start with a NIC, more than without", Ours: Series{Unit: "s"}, Bound: 0.1, AtMost: true},
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			b := &boxRun{Table: t, in: &Instrument{Lab: t.Lab}}
+			defer b.close()
+			t.Lab.wires++
+			base := &Host{lab: t.Lab, Socket: filepath.Join(t.Lab.Dir, fmt.Sprintf("c%d", t.Lab.wires)), IP: "127.0.0.1"}
+			cdi := base.Socket + ".cdi"
+			d, err := base.Start(ctx, "--network=false", "--store", base.Socket+".db", "--cdi", cdi)
+			if err != nil {
+				return err
+			}
+			defer d.stop()
+			nic := "---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: c, tenant: bench}, spec: {network: net}}\n"
+			if err := b.declare(ctx, base, containerObjects+nic); err != nil {
+				return err
+			}
+			bridge, err := t.Lab.newSpace(ctx)
+			if err != nil {
+				return err
+			}
+			defer bridge.close()
+			hosts, err := b.fill(ctx, base, bridge.enter(), "10.98.0", "a", "b")
+			if err != nil {
+				return err
+			}
+			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.loop()
+			err = t.fill(ctx, t.Rounds, []Probe{
+				on(inside.latency("ib_send_lat", latencySize, 10000), b.label),
+				outside.latency("ib_send_lat", latencySize, 10000),
+				on(inside.bandwidth("ib_write_bw", bulkSize, 100000), b.label),
+				outside.bandwidth("ib_write_bw", bulkSize, 100000),
+				on(inside.messages("ib_write_bw", smallMessage, 500000), b.label),
+				outside.messages("ib_write_bw", smallMessage, 500000),
+				inside.tcp("tcp_lat", "latency", "s", latencySize),
+				inside.tcp("tcp_bw", "bw", "B/s", bulkSize),
+				b.start(cdi),
+			}, rows, []source{{0, 1}, {2, 3}, {4, 5}, {0, 6}, {2, 7}, {8, alone}})
+			return err
+		},
+	}
+}
+
+// containersApart is what containers of two hosts get on a way between them: the NICs of each host, and what its daemon is told. Their
+// own networks are routed.
+func (t *Table) containersApart(way string, nics [2]string, flags ...string) part {
+	row := func(against string, bound float64) Row {
+		return ratioRow(fmt.Sprintf("containers of two hosts, %s: write bandwidth, 64 KiB, against %s", way, against), bound)
+	}
+	return part{
+		rows: []Row{row("host to host", 0.9), row("their own TCP", 1)},
+		measure: func(ctx context.Context, rows []Row) error {
+			b := &boxRun{Table: t, in: &Instrument{Lab: t.Lab}}
+			defer b.close()
+			w, err := t.Lab.Wire(ctx, 1500, func(h *Host) []string { return append(flags, "--store", h.Socket+".db") })
+			if err != nil {
+				return err
+			}
+			defer w.Close()
+			hosts := [2]*Host{w.A, w.B}
+			var inside [2]*Host
+			for i, h := range hosts {
+				other := hosts[1-i]
+				if err := b.declare(ctx, h, overlayObjects([]string{"b", "a"}[i], other.IP)+ownNetworkObjects); err != nil {
+					return err
+				}
+				list, err := b.fill(ctx, h, h.enter, fmt.Sprintf("10.9%d.0", i), nics[i])
+				if err != nil {
+					return err
+				}
+				inside[i] = list[0]
+				for _, command := range []string{
+					fmt.Sprintf("ip address add 10.9%d.0.254/24 dev box0", i),
+					fmt.Sprintf("ip route add 10.9%d.0.0/24 via %s", 1-i, other.IP),
+					"echo 1 >/proc/sys/net/ipv4/ip_forward", // of a namespace that is ours
+				} {
+					if _, err := t.Lab.Run(ctx, h.At("sh", "-c", command)...); err != nil {
+						return err
+					}
+				}
+			}
+			r := Route{Server: inside[1], Client: inside[0]}
+			return t.fill(ctx, t.Rounds, []Probe{
+				on(r.bandwidth("ib_write_bw", bulkSize, 10000), way),
+				w.Route().bandwidth("ib_write_bw", bulkSize, 10000),
+				on(r.iperf3TCP(), "in containers"),
+			}, rows, []source{{0, 1}, {0, 2}})
+		},
+	}
+}
+
+// ownNetworkObjects are a NIC whose way is the network of its container.
+const ownNetworkObjects = `---
+{apiVersion: vrdma.io/v1, kind: Network, metadata: {name: own, tenant: bench}, spec: {way: namespace}}
+---
+{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: o, tenant: bench}, spec: {network: own}}
+`
+
+// A boxRun has the containers of a part.
+type boxRun struct {
+	*Table
+	in    *Instrument
+	label string
+	boxes []*box
+}
+
+// close ends them.
+func (b *boxRun) close() {
+	for _, one := range b.boxes {
+		one.close()
+	}
+}
+
+// declare declares objects at a host's daemon.
+func (b *boxRun) declare(ctx context.Context, h *Host, text string) error {
+	file := h.Socket + ".yaml"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	_, err := b.Lab.Run(ctx, h.At(b.Lab.Vrdma, "apply", "--socket", h.Socket, "-f", file)...)
+	return err
+}
+
+// fill starts containers with NICs of a host, and joins them by a bridge, box0, in the network that at enters. Their way out is
+// the bridge's host.
+func (b *boxRun) fill(ctx context.Context, base *Host, at []string, subnet string, nics ...string) (hosts []*Host, err error) {
+	label, start := b.in.starter(ctx)
+	b.label = label
+	commands := [][]string{append(at[:len(at):len(at)], "sh", "-c", "ip link add box0 type bridge && ip link set box0 up")}
+	for i, name := range nics {
+		one, err := start(base, i, name)
+		if err != nil {
+			return nil, err
+		}
+		b.boxes = append(b.boxes, one)
+		one.host.IP = fmt.Sprintf("%s.%d", subnet, i+1)
+		hosts = append(hosts, one.host)
+		commands = append(commands,
+			append(at[:len(at):len(at)], "sh", "-c", fmt.Sprintf("ip link add box-%s type veth peer name eth0 netns %d && ip link set box-%[1]s master box0 up", name, one.pid)),
+			append(one.net[:len(one.net):len(one.net)], "sh", "-c", fmt.Sprintf("ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via %s.254", one.host.IP, subnet)))
+	}
+	for _, argv := range commands {
+		if _, err := b.Lab.Run(ctx, argv...); err != nil {
+			return nil, fmt.Errorf("no bridge between containers: %w; %s", err, b.Lab.remedy())
+		}
+	}
+	return hosts, nil
+}
+
+// start probes how much longer a container takes to start and to end with NIC c.
+func (b *boxRun) start(cdi string) Probe {
+	return Probe{Name: "podman run", Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
+		if !strings.Contains(b.label, "podman") || b.boxes[0].host.box == "" {
+			return Reading{}, errors.New(b.label)
+		}
+		var took [2]time.Duration
+		for i, flags := range [][]string{nil, {"--device", "vrdma.io/nic=bench.c"}} {
+			argv := append([]string{"podman", "--cdi-spec-dir", cdi, "run", "--rm", "--network", "none"}, flags...)
+			begin := time.Now()
+			if _, err := b.Lab.Run(ctx, append(argv, "--rootfs", b.in.root(), "true")...); err != nil {
+				return Reading{}, err
+			}
+			took[i] = time.Since(begin)
+		}
+		return Reading{Value: max(took[1]-took[0], time.Millisecond).Seconds()}, nil // less than nothing is noise
+	}}
+}

@@ -1,0 +1,32 @@
+# guest.sh FROM TO TRANSFER: the initramfs FROM with NetPIPE, sockperf, Open MPI and what those load.
+set -e
+root=$2.root
+rm -rf "$root" && mkdir -p "$root/usr/bin"
+trap 'rm -rf "$root"' EXIT
+lib=/usr/lib/x86_64-linux-gnu
+list="$(for p in NPtcp NPopenmpi sockperf mpirun orted; do command -v $p; done)
+$(ls $lib/openmpi/lib/openmpi3/mca_*.so $lib/ucx/*.so* $lib/pmix2/lib/pmix/*.so $lib/libnss_files.so.2 $lib/rsocket/librspreload.so 2>/dev/null)"
+libs=$(ldd $list "$3" 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u | sed 's,^/lib/,/usr/lib/,')
+extra=$(find /etc/openmpi /usr/share/openmpi $lib/pmix2/share -type f -o -type l 2>/dev/null)
+for f in $list $libs $extra; do [ -e "$root$f" ] || cp -L --parents "$f" "$root"; done
+cp "$3" "$root/usr/bin/transfer"
+for side in plain device; do
+	port=7777; [ $side = plain ] || port=7778
+	printf '#!/bin/sh\nto=$1; shift\necho "$*" | nc "$to" %s\n' $port >"$root/usr/bin/rsh-$side"
+done
+cat >"$root/usr/bin/begin" <<'END'
+number=$(sed 's/.*:0*//' /sys/class/net/eth1/address)
+hostname machine$number
+for n in 1 2; do printf '10.98.0.%s machine%s\n' $n $n >>/etc/hosts; done
+/usr/sbin/ip link set eth1 up && /usr/sbin/ip address add 10.99.0.$number/24 dev eth1
+printf '#!/bin/sh\nexec vrdma run --quiet --socket /run/vrdma.sock -- sh\n' >/usr/bin/device-shell
+chmod 755 /usr/bin/device-shell
+nc -ll -p $2 -e /bin/sh &
+nc -ll -p $(($2 + 1)) -e /usr/bin/device-shell &
+mkdir -p /var/run /var/tmp
+ln -sf /proc/self/fd/1 /dev/stdout
+echo tcp 6 TCP >/etc/protocols
+exec vrdma bench agent --line "$1" --device rxe_kernel
+END
+chmod 755 "$root"/usr/bin/*
+{ cat "$1"; cd "$root" && find . | cpio --quiet -o -H newc -R 0:0; } >"$2"

@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"vrdma/internal/experiment"
+	"vrdma/internal/rxeguest"
+)
+
+// vms is what two guests get of each other, and of a program on their host: through vrdma, and through what
+// else there is. All of it is emulated, so only ratios say something.
+func (t *Table) vms() part {
+	return part{
+		name: "vms", single: true,
+		rows: []Row{
+			ratioRow("between guests: write bandwidth, 64 KiB, against TCP over tap and bridge", 5),
+			ratioRow("between guests: write bandwidth, 64 KiB, against the kernel's rxe in the guests", 10),
+			ratioRow("between guests: TCP over vhost-user, against tap with the same interrupts", 1),
+			ratioAtMost("between guests: send latency, 64 B, against TCP over tap and bridge", 0.5),
+			ratioAtMost("guest and host: send latency, 64 B, against TCP over tap", 0.5),
+			ratioRow("between guests: write bandwidth, 64 KiB, on one host against across two", 1),
+		},
+		measure: func(ctx context.Context, rows []Row) error {
+			if err := t.guestsTogether(ctx, rows[:5]); err != nil || !t.want(rows[5]) {
+				return err
+			}
+			return t.guestsApart(ctx, rows[0].Ours, &rows[5])
+		},
+	}
+}
+
+// guestRounds is how often guests are measured: they are slow, and what differs is large.
+const guestRounds = 3
+
+// instrument has guests with a third card.
+func (t *Table) instrument() *Instrument {
+	return &Instrument{Lab: t.Lab, Source: t.Source, twin: true}
+}
+
+// guestsTogether fills the rows of guests on one host.
+func (t *Table) guestsTogether(ctx context.Context, rows []Row) error {
+	fmt.Fprintln(t.Progress, "  booting two guests")
+	p, err := inMachines(ctx, t.instrument(), experiment.Cell{})
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	host, err := t.Lab.peerOf(ctx, p)
+	if err != nil {
+		return err
+	}
+	twin := Route{}
+	for i, side := range []**Host{&twin.Client, &twin.Server} {
+		m := p.machines[i]
+		h := *m.ordinary
+		h.IP, h.eth = fmt.Sprintf("10.97.0.%d", i+1), "eth2"
+		*side = &h
+		if err := m.run(ctx, "ip link set eth2 up && ip address add "+h.IP+"/24 dev eth2 && rdma link add rxe_tap type rxe netdev eth1"); err != nil {
+			return err
+		}
+	}
+	ours, tap := p.route, *p.plain
+	up := Route{Server: host, Client: p.machines[0].ordinary}
+	// With more under way rxe overruns the other guest's card, and waits for its timers.
+	const few = "2"
+	probes := []Probe{
+		0: on(ours.throughput(device, averageRate, "ib_write_bw", bulkSize, 2000), "verbs"),
+		1: on(tap.iperf3TCP(), "tap"),
+		2: on(tap.throughput(plain, averageRate, "ib_write_bw", bulkSize, 50, "-d", "rxe_tap", "-x", "1", "-t", few), "rxe"),
+		3: on(ours.iperf3TCP(), "vhost-user"),
+		4: on(twin.iperf3TCP(), "tap, no MSI-X"),
+		5: on(better(ours.latency("ib_send_lat", latencySize, 500), ours.latency("ib_send_lat", latencySize, 500, "-e")), "verbs"),
+		6: on(tap.tcp("tcp_lat", "latency", "s", latencySize), "tap"),
+		7: on(better(up.latency("ib_send_lat", latencySize, 500), up.latency("ib_send_lat", latencySize, 500, "-e")), "verbs, host"),
+		8: on(up.tcp("tcp_lat", "latency", "s", latencySize), "tap, host"),
+	}
+	return t.fill(ctx, min(t.Rounds, guestRounds), probes, rows, []source{{0, 1}, {0, 2}, {3, 4}, {5, 6}, {7, 8}})
+}
+
+// better is the lower of what two probes measure.
+func better(a, b Probe) Probe {
+	return Probe{Name: a.Name + " or -e", Unit: a.Unit, Measure: func(ctx context.Context) (Reading, error) {
+		one, err1 := a.Measure(ctx)
+		two, err2 := b.Measure(ctx)
+		if err1 != nil || err2 == nil && two.Value < one.Value {
+			return two, err2
+		}
+		return one, nil
+	}}
+}
+
+// peerOf is a program on the host of guests, which has a NIC of its own and is reached by its guests through
+// the bridge.
+func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
+	h := &Host{lab: l, Socket: p.base.Socket, nic: "bench/host", IP: fmt.Sprintf(guestPlain, 9), enter: p.bridge.enter(), pid: p.bridge.holder.Process.Pid}
+	if _, err := l.Run(ctx, h.At("ip", "address", "add", h.IP+"/24", "dev", "br0")...); err != nil {
+		return nil, err
+	}
+	file := h.Socket + "-host.yaml"
+	const object = "{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: host, tenant: bench}, spec: {network: net, address: 10.98.0.9}}\n"
+	if err := os.WriteFile(file, []byte(object), 0o644); err != nil {
+		return nil, err
+	}
+	_, err := l.Run(ctx, l.Vrdma, "apply", "--socket", h.Socket, "-f", file)
+	return h, err
+}
+
+// run runs a shell command in the guest.
+func (m *machine) run(ctx context.Context, command string) error {
+	got, err := m.agent.ask(ctx, question{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: plain.name, Limit: toolTimeout})
+	if err == nil && len(got.Finished) == 1 && got.Finished[0].Error != "" {
+		err = errors.New(got.Finished[0].Error)
+	}
+	return err
+}
+
+// twin makes one more tap, and is what QEMU needs to have it as a card without MSI-X.
+func (l *Lab) twin(ctx context.Context, bridge *space, name string) ([]string, error) {
+	tap := "twin" + name
+	_, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...)
+	return []string{"-netdev", "tap,id=n2,ifname=" + tap + ",script=no,downscript=no", "-device", "virtio-net-pci,netdev=n2,mac=52:54:00:9a:00:0" + map[string]string{"a": "1", "b": "2"}[name] + ",romfile=,vectors=0"}, err
+}
+
+// farPair is pair with a client in a guest.
+func (r Route) farPair(ctx context.Context, w way, port int, server, client []string) (string, error) {
+	s, err := r.Server.serve(ctx, w, port, server)
+	if err != nil {
+		return "", err
+	}
+	defer s.end(0, false)
+	got, err := r.Client.far.ask(ctx, question{Run: [][]string{client}, Way: w.name, Limit: toolTimeout})
+	if err != nil {
+		return "", err
+	}
+	if len(got.Finished) != 1 {
+		return "", errors.New("the guest ran no client")
+	}
+	if one := got.Finished[0]; one.Error != "" {
+		said, _ := s.end(0, false)
+		return "", fmt.Errorf("%s\nits server said:\n%s", one.Error, lastLines(said, 3))
+	}
+	return got.Finished[0].Output, nil
+}
+
+// guestsApart fills the row of guests on two hosts, of which together is what they get on one.
+func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
+	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
+	p, err := apartMachines(ctx, t.instrument())
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	series, err := Rounds(ctx, t.Progress, min(t.Rounds, guestRounds), []Probe{on(p.route.throughput(device, averageRate, "ib_write_bw", bulkSize, 500), "two hosts")})
+	row.fill(together, series[0])
+	return err
+}
+
+// apartMachines boots two guests on two hosts: namespaces with a link between them.
+func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
+	l := in.Lab
+	image, err := rxeguest.Image(ctx, in.Source)
+	if err != nil {
+		return nil, err
+	}
+	initramfs, err := l.machineImage(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	w, err := l.Wire(ctx, 9000, func(h *Host) []string { return []string{"--guest", "bench/a,bench/b", "--store", h.Socket + ".db"} })
+	if err != nil {
+		return nil, err
+	}
+	p = &place{}
+	p.close = func() {
+		for _, m := range p.machines {
+			m.agent.end()
+		}
+		w.Close()
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	for i, h := range []*Host{w.A, w.B} {
+		name, other := "a", "b"
+		at := w.B
+		if i == 1 {
+			name, other, at = "b", "a", w.A
+		}
+		file := h.Socket + ".yaml"
+		if err := os.WriteFile(file, []byte(overlayObjects(other, at.IP)), 0o644); err != nil {
+			return nil, err
+		}
+		for _, argv := range [][]string{
+			h.At(l.Vrdma, "apply", "--socket", h.Socket, "-f", file),
+			h.At("sh", "-c", "ip link add br0 type bridge && ip link set br0 up"),
+		} {
+			if _, err := l.Run(ctx, argv...); err != nil {
+				return nil, err
+			}
+		}
+		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, i+1, name, false)
+		if err != nil {
+			return nil, err
+		}
+		m.card.IP = fmt.Sprintf("10.1.0.%d", i+1)
+		p.machines = append(p.machines, m)
+	}
+	for _, m := range p.machines {
+		if err := m.ready(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.route = Route{Server: p.machines[1].card, Client: p.machines[0].card}
+	return p, nil
+}

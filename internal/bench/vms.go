@@ -1,0 +1,347 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"vrdma/internal/experiment"
+	"vrdma/internal/rxeguest"
+)
+
+// Two guests on this host. Each has a card of the daemon's switch, over which it has verbs, too, and an
+// ordinary one, whose tap is in a bridge:
+//
+//	guest a: agent, tools                              guest b: agent, tools
+//	  eth0  ══ vhost-user, shared memory ══ daemon ══ vhost-user ══  eth0     vhost, verbs, sockets
+//	  eth1  ── tap ─────────────── bridge ─────────────────── tap ── eth1     tcp
+const (
+	guestMemory  = "704M"
+	guestSocket  = "/run/vrdma.sock" // of the agent that gives programs in a guest the device
+	guestShell   = 7777              // where a guest runs commands for mpirun; one more: with the device
+	guestAddress = "10.98.0.%d"      // of a NIC
+	guestPlain   = "10.99.0.%d"      // of the ordinary card
+)
+
+// guestScript adds to a guest what its image has not: NetPIPE, sockperf and Open MPI, with what they load.
+//
+//go:embed programs/guest.sh
+var guestScript string
+
+// inMachines boots two guests.
+func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
+	l := in.Lab
+	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
+	if in.Source == "" {
+		return nil, errors.New("setting vms needs the repository, which makes the guests: name it with --source")
+	}
+	for _, tool := range rxeguest.Tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			return nil, fmt.Errorf("%s not found: run tools/install-deps test", tool)
+		}
+	}
+	image, err := rxeguest.Image(ctx, in.Source)
+	if err != nil {
+		return nil, err
+	}
+	initramfs, err := l.machineImage(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	l.wires++
+	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.wires)), IP: "127.0.0.1"}
+	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/a,bench/b", "--store", base.Socket+".db")
+	if err != nil {
+		return nil, err
+	}
+	p = &place{daemons: []*daemon{d}, label: "two guests with one emulated processor each"}
+	var bridge *space
+	p.close = func() {
+		if p.ovs != nil {
+			p.ovs.end()
+		}
+		for _, m := range p.machines {
+			m.agent.end()
+		}
+		d.stop()
+		if bridge != nil {
+			bridge.close()
+		}
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	file := base.Socket + ".yaml"
+	if err := os.WriteFile(file, []byte(containerObjects), 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
+		return nil, err
+	}
+	if bridge, err = l.newSpace(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", "ip link add br0 type bridge && ip link set br0 up")...); err != nil {
+		return nil, fmt.Errorf("no bridge: %w", err)
+	}
+	for i, name := range []string{"a", "b"} {
+		m, err := in.machine(ctx, base, bridge, image, initramfs, i+1, name, other)
+		if err != nil {
+			return nil, err
+		}
+		p.machines = append(p.machines, m)
+	}
+	if other {
+		if p.ovs, err = l.startOVS(ctx, base.Socket+".ovs", [2]string{base.Socket + ".ovs-a", base.Socket + ".ovs-b"}); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range p.machines {
+		if err := m.ready(ctx); err != nil {
+			return nil, err
+		}
+	}
+	a, b := p.machines[0], p.machines[1]
+	p.route = Route{Server: b.card, Client: a.card}
+	p.plain = &Route{Server: b.ordinary, Client: a.ordinary}
+	p.base, p.bridge = base, bridge
+	return p, nil
+}
+
+// A machine is a guest of setting vms.
+type machine struct {
+	name           string
+	agent          *agent
+	pid            int // QEMU's
+	card, ordinary *Host
+	said           *transcript
+	console        string
+}
+
+// machineImage is the initramfs of the guests: the image's with the product, the tools and Open MPI.
+func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
+	program, err := l.transfer(ctx)
+	if err != nil {
+		return "", err
+	}
+	small, err := l.extend(ctx, image, fmt.Sprintf(`sh /usr/bin/begin "$1" %d >/dev/console 2>&1`, guestShell))
+	if err != nil {
+		return "", err
+	}
+	large := small + "-tools"
+	if _, err := l.Run(ctx, "sh", "-c", guestScript, "sh", small, large, program); err != nil {
+		return "", fmt.Errorf("the guests' image: %w; vrdma doctor says what is missing", err)
+	}
+	return large, nil
+}
+
+// machine starts a guest; it is there when its agent has answered.
+func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, number int, name string, other bool) (*machine, error) {
+	l := in.Lab
+	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", guestMemory, "--socket", base.Socket)
+	if err != nil {
+		return nil, err
+	}
+	tap := "tap" + name
+	if _, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", fmt.Sprintf("ip tuntap add %[1]s mode tap && ip link set %[1]s master br0 up", tap))...); err != nil {
+		return nil, fmt.Errorf("no tap: %w", err)
+	}
+	spec := rxeguest.Machine{
+		Image: image, Initramfs: initramfs, CPUs: 1, Card: strings.Fields(args), IP4: "dhcp", MTU: 1500,
+		Device: guestDevice, Program: guestProgram, Line: "stdio,signal=off", Console: base.Socket + "-console-" + name,
+		More: []string{"-netdev", "tap,id=n1,ifname=" + tap + ",script=no,downscript=no",
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,mac=52:54:00:99:00:%02d,romfile=", number)},
+	}
+	if other {
+		spec.More = []string{"-chardev", fmt.Sprintf("socket,id=ovs,path=%s.ovs-%s,server=on,wait=off", base.Socket, name), "-netdev", "vhost-user,id=n1,chardev=ovs",
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=n1,vectors=0,mac=52:54:00:99:00:%02d,romfile=", number)}
+	}
+	if in.twin {
+		more, err := l.twin(ctx, bridge, name)
+		if err != nil {
+			return nil, err
+		}
+		spec.More = append(spec.More, more...)
+	}
+	c := l.command(ctx, append(bridge.enter(), spec.Command()...)...)
+	m := &machine{name: name, said: &transcript{}, console: spec.Console}
+	c.Stderr = m.said
+	to, err1 := c.StdinPipe()
+	from, err2 := c.StdoutPipe()
+	if err := errors.Join(err1, err2, c.Start()); err != nil {
+		return nil, err
+	}
+	m.pid = c.Process.Pid // nsenter becomes QEMU
+	m.agent = &agent{vrdma: "/usr/bin/vrdma", socket: guestSocket, to: to, from: bufio.NewReader(from)}
+	m.agent.end = sync.OnceFunc(func() {
+		c.Cancel()
+		c.Wait() // it was killed
+	})
+	seen := &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", box: name}
+	m.card = &Host{lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestAddress, number), far: m.agent, seen: seen, eth: "eth0"}
+	m.ordinary = &Host{lab: l, Socket: guestSocket, IP: fmt.Sprintf(guestPlain, number), far: m.agent, seen: seen, eth: "eth1"}
+	return m, nil
+}
+
+// ready waits until the guest answers, and its programs have the device.
+func (m *machine) ready(ctx context.Context) error {
+	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
+	defer cancel()
+	stop := context.AfterFunc(timeout, m.agent.end)
+	defer stop()
+	_, err := m.agent.read(timeout)
+	if err == nil {
+		_, err = m.agent.ask(timeout, question{Guest: m.name})
+	}
+	if err == nil {
+		return nil
+	}
+	m.agent.end()
+	console, _ := os.ReadFile(m.console) // may be empty: then QEMU says why
+	return fmt.Errorf("guest %s: %w\n%s%s", m.name, err, m.said.String(), lastLines(string(console), 8))
+}
+
+// used is the processor time that QEMU has taken.
+func (m *machine) used() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseCPU(string(text))
+}
+
+// A finished client of an agent's.
+type finished struct {
+	Output  string  `json:"output,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"` // of processor time
+	Error   string  `json:"error,omitempty"`
+}
+
+// farCouples is couples where both sides run in guests: the clients are one question.
+func (r Route) farCouples(ctx context.Context, w way, d driver, jobs []*job) ([]couple, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
+	defer cancel()
+	list := make([]couple, len(jobs))
+	servers := make([]server, len(jobs))
+	defer func() {
+		for _, s := range servers {
+			if s != nil {
+				s.end(0, false)
+			}
+		}
+	}()
+	var clients [][]string
+	for i, j := range jobs {
+		argv, client := d.commands(j)
+		clients = append(clients, client)
+		if list[i].commands = [][]string{client}; argv == nil {
+			continue
+		}
+		list[i].commands = [][]string{argv, client}
+		var err error
+		if servers[i], err = r.Server.serve(ctx, w, j.port, argv); err != nil {
+			return nil, err
+		}
+	}
+	got, err := r.Client.far.ask(ctx, question{Run: clients, Way: w.name, Limit: toolTimeout})
+	if err != nil {
+		return nil, err
+	}
+	if len(got.Finished) != len(clients) {
+		return nil, fmt.Errorf("the guest ran %d of %d clients", len(got.Finished), len(clients))
+	}
+	for i, one := range got.Finished {
+		if one.Error != "" {
+			err := errors.New(one.Error)
+			if servers[i] != nil {
+				if text, _ := servers[i].end(0, false); lastLines(text, 3) != "" {
+					err = fmt.Errorf("%w\nits server said:\n%s", err, lastLines(text, 3))
+				}
+			}
+			return nil, err
+		}
+		list[i].output, list[i].client = one.Output, time.Duration(one.Seconds*float64(time.Second))
+	}
+	for i, s := range servers {
+		if s != nil {
+			list[i].said, list[i].server = s.end(200*time.Millisecond, d.asked)
+		}
+	}
+	return list, nil
+}
+
+// guestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
+const guestTimeout = toolTimeout + 30*time.Second
+
+// run runs clients at the same time, in the guest.
+func (s *servant) run(ctx context.Context, q question) (r reply, err error) {
+	w, known := waysByName[q.Way]
+	if !known {
+		return r, fmt.Errorf("there is no way %q: the two vrdma differ", q.Way)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, q.Limit, tooLong(q.Limit))
+	defer cancel()
+	var clients []*started
+	for _, argv := range q.Run {
+		c, err := s.lab.start(ctx, w.side(s.lab.Here, argv...))
+		if err != nil {
+			for _, c := range clients {
+				c.end(0, false)
+			}
+			return r, err
+		}
+		clients = append(clients, c)
+	}
+	for i, c := range clients {
+		err := c.wait()
+		one := finished{Output: c.out.String(), Seconds: c.spent().Seconds()}
+		if one.Output == "" {
+			one.Output = c.said.String()
+		}
+		if err != nil {
+			one.Error = failure(ctx, q.Run[i], err, c.out.String()+c.said.String()).Error()
+		}
+		r.Finished = append(r.Finished, one)
+	}
+	return r, nil
+}
+
+// beGuest starts the agent that gives programs of the guest the device.
+func (s *servant) beGuest(ctx context.Context, name string) error {
+	s.lab.Here.Socket = guestSocket
+	a, err := s.lab.start(ctx, []string{s.lab.Vrdma, "guest", "agent", "--socket", guestSocket, "--name", name})
+	if err != nil {
+		return err
+	}
+	s.servers = append(s.servers, a)
+	ctx, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
+	defer cancel()
+	answers := func() bool { return strings.Contains(a.out.String()+a.said.String(), "the daemon answers") }
+	if err := await(ctx, answers, a.ended); err != nil {
+		said, _ := a.end(0, false)
+		return failure(ctx, []string{"vrdma", "guest", "agent"}, err, said)
+	}
+	return nil
+}
+
+// links are what the guest's cards have sent, in bytes.
+func links() map[string]uint64 {
+	sent := make(map[string]uint64)
+	for _, eth := range []string{"eth0", "eth1"} {
+		text, _ := os.ReadFile("/sys/class/net/" + eth + "/statistics/tx_bytes") // no card: 0
+		var n uint64
+		fmt.Sscan(string(text), &n)
+		sent[eth] = n
+	}
+	return sent
+}

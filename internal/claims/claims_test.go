@@ -1,0 +1,497 @@
+package claims
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vrdma/internal/kubeapi"
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/pods"
+	"vrdma/internal/tenant"
+)
+
+const (
+	soon   = time.Minute
+	prefix = "/apis/resource.k8s.io/v1/namespaces/"
+)
+
+// A cluster stands in for everything around a Node: the API server's claims, the daemon, the pods.
+type cluster struct {
+	mu     sync.Mutex
+	claims map[string]string // by path, guarded by mu, as the others
+	asked  int
+	world  pods.World
+	down   error // what the daemon answers instead
+	made   map[tenant.Key]*tenant.NIC
+	pods   map[kubelet.Holder]*pods.Pod
+	place  launch.Place
+	client *kubeapi.Client
+	away   bool // the API server
+}
+
+func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	text, found := c.claims[r.URL.Path]
+	switch {
+	case c.away:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case !found:
+		w.WriteHeader(http.StatusNotFound)
+	default:
+		fmt.Fprint(w, text)
+	}
+}
+
+func (c *cluster) World() (pods.World, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.world, c.down
+}
+
+func (c *cluster) Put(n *tenant.NIC) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down != nil {
+		return c.down
+	}
+	for k, other := range c.made {
+		if k != n.Key() && n.Spec.Address.IsValid() && other.Spec.Address == n.Spec.Address {
+			return fmt.Errorf("%s is the address of %s", n.Spec.Address, k.Path())
+		}
+	}
+	c.made[n.Key()] = n
+	return c.directory(n.Key())
+}
+
+// directory makes what a daemon makes of a NIC, as far as it is looked at. mu is held.
+func (c *cluster) directory(k tenant.Key) error {
+	at, err := c.place.NIC(k.Tenant, k.Name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(at.Dir(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(at.Preload(), nil, 0o644)
+}
+
+func (c *cluster) Delete(nics []tenant.Key) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down != nil {
+		return c.down
+	}
+	for _, k := range nics {
+		if c.made[k] == nil {
+			return fmt.Errorf("there is no %s", k.Path())
+		}
+		delete(c.made, k)
+	}
+	return nil
+}
+
+func (c *cluster) NICs(label, value string) (nics []*tenant.NIC, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.made {
+		if n.Metadata.Labels[label] == value {
+			copied := *n
+			copied.Metadata.Labels = maps.Clone(n.Metadata.Labels)
+			nics = append(nics, &copied)
+		}
+	}
+	return nics, c.down
+}
+
+func (c *cluster) set(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// names are those of the NICs that were made.
+func (c *cluster) names() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.made {
+		out = append(out, k.Path())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func start(t *testing.T) (*cluster, *Node) {
+	t.Helper()
+	place, err := launch.At(filepath.Join(t.TempDir(), "vrdma.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string, namespaces ...string) *tenant.Tenant {
+		return &tenant.Tenant{Metadata: tenant.Metadata{Name: name}, Spec: tenant.TenantSpec{Namespaces: namespaces}}
+	}
+	db := tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "db"}
+	c := &cluster{place: place, claims: map[string]string{}, made: map[tenant.Key]*tenant.NIC{}, pods: map[kubelet.Holder]*pods.Pod{}, world: pods.World{
+		Tenants:  []*tenant.Tenant{of("red", "web"), of("blue", "train")},
+		Networks: []tenant.Key{{Kind: tenant.KindNetwork, Tenant: "red", Name: "front"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "a"}, {Kind: tenant.KindNetwork, Tenant: "blue", Name: "b"}},
+		NICs:     []tenant.Key{db},
+	}}
+	if err := c.directory(db); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	if c.client, err = kubeapi.At(server.URL); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.node(t)
+}
+
+// node is a Node, as one that has just started.
+func (c *cluster) node(t *testing.T) *Node {
+	t.Helper()
+	n := &Node{
+		Name: "node1", Place: c.place, Slots: 4, Daemon: c, Client: c.client, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Patience: soon,
+		Lookup: func(_ context.Context, h kubelet.Holder) (*pods.Pod, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if p := c.pods[h]; p != nil {
+				return p, nil
+			}
+			return nil, pods.ErrUnknown
+		},
+	}
+	if err := n.Open(filepath.Join(filepath.Dir(c.place.Socket), "cdi")); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// parameters are those of a claim, or a class, in an allocation.
+func parameters(source, fields string) string {
+	return fmt.Sprintf(`{"source":%q,"requests":["nic"],"opaque":{"driver":"vrdma.io","parameters":{"apiVersion":"vrdma.io/v1","kind":"ClaimParameters"%s}}}`, source, fields)
+}
+
+// claim makes one that the scheduler has allocated, and its pod. The UID is the name's and a 1.
+func (c *cluster) claim(namespace, name, slot string, configs ...string) kubelet.Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pods[kubelet.Holder{Namespace: namespace, Name: name}] = &pods.Pod{Namespace: namespace, Name: name, UID: "pod-" + name, Labels: map[string]string{"role": name}}
+	c.claims[prefix+namespace+"/resourceclaims/"+name] = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":"%[1]s-1"},"status":{
+		"allocation":{"devices":{"results":[{"request":"nic","driver":"vrdma.io","pool":"node1","device":%[3]q}],"config":[%[4]s]}},
+		"reservedFor":[{"resource":"pods","name":%[1]q,"uid":"pod-%[1]s"}]}}`, name, namespace, slot, strings.Join(configs, ","))
+	return kubelet.Claim{Namespace: namespace, Name: name, UID: name + "-1"}
+}
+
+// leads is the NIC that a slot leads to; "": none.
+func leads(t *testing.T, n *Node, slot string) string {
+	t.Helper()
+	to, err := os.Readlink(n.link(slot))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Base(filepath.Dir(to)) + "/" + filepath.Base(to)
+}
+
+func kept(t *testing.T, n *Node) int {
+	t.Helper()
+	all, err := n.records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+func TestPrepare(t *testing.T) {
+	c, n := start(t)
+	shop := c.claim("web", "shop", "nic-2", parameters("FromClass", `,"rate":{"out":"1Gbit"}`), `{"source":"FromClaim","opaque":{"driver":"other.io","parameters":7}}`,
+		parameters("FromClaim", `,"tenant":"red","network":"front","address":"10.1.0.9","limits":{"qps":8}`))
+	for range 2 { // the kubelet may ask twice
+		got, err := n.Prepare(t.Context(), shop)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != 1 || got[0].Request != "nic" || got[0].Pool != "node1" || got[0].Device != "nic-2" || !slices.Equal(got[0].Names, []string{"vrdma.io/claim=nic-2"}) {
+			t.Errorf("prepared %+v", got)
+		}
+	}
+	nic := c.made[tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: "shop-shop1"}]
+	if nic == nil {
+		t.Fatalf("NICs %v", c.names())
+	}
+	if nic.Spec.Network != "front" || nic.Spec.Address.String() != "10.1.0.9" || nic.Spec.Limits.QPs != 8 || nic.Spec.Rate.Out != 1e9 {
+		t.Errorf("the NIC is %+v", nic.Spec)
+	}
+	for name, want := range map[string]string{"role": "shop", "vrdma.io/pod": "pod-shop", "vrdma.io/claim": "shop-1", "vrdma.io/claims-of": "node1"} {
+		if got := nic.Metadata.Labels[name]; got != want {
+			t.Errorf("label %s is %q, want %q", name, got, want)
+		}
+	}
+	// What the CDI file says of the slot is there.
+	if _, err := os.Stat(filepath.Join(n.link("nic-2"), "nic", "vrdma.sock.d", "ld.so.preload")); err != nil {
+		t.Error(err)
+	}
+	// Back, twice, after the claim was deleted.
+	c.set(func() { clear(c.claims) })
+	for range 2 {
+		if err := n.Unprepare(t.Context(), shop); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := c.names(); len(got) != 0 || leads(t, n, "nic-2") != "" || kept(t, n) != 0 {
+		t.Errorf("left behind: NICs %v, slot to %q, %d records", got, leads(t, n, "nic-2"), kept(t, n))
+	}
+	if err := n.Unprepare(t.Context(), kubelet.Claim{Namespace: "web", Name: "x", UID: "../x"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	c, n := start(t)
+	instead := func(old, now string) func(string) string {
+		return func(text string) string {
+			if !strings.Contains(text, old) {
+				t.Errorf("%s is not in %s", old, text)
+			}
+			return strings.Replace(text, old, now, 1)
+		}
+	}
+	for name, test := range map[string]struct {
+		namespace, slot string
+		config          []string
+		change          func(string) string
+		want            string
+	}{
+		"a foreign tenant":        {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"blue"`)}, nil, `may not use tenant "blue"`},
+		"a tenant of nobody's":    {"web", "nic-0", []string{parameters("FromClaim", `,"tenant":"none"`)}, nil, `may not use tenant "none"`},
+		"a namespace of nobody's": {"kube-system", "nic-0", nil, nil, "is no tenant's"},
+		"which network":           {"train", "nic-0", nil, nil, "has networks a, b: say which"},
+		"a foreign network":       {"web", "nic-0", []string{parameters("FromClaim", `,"network":"a"`)}, nil, `red has no network "a"`},
+		"a foreign NIC":           {"train", "nic-0", []string{parameters("FromClaim", `,"nic":"db"`)}, nil, `blue has no NIC "db"`},
+		"NIC and address":         {"web", "nic-0", []string{parameters("FromClaim", `,"nic":"db","address":"10.1.0.1"`)}, nil, "leave out address"},
+		"an unknown field":        {"web", "nic-0", []string{parameters("FromClaim", `,"adress":"10.1.0.1"`)}, nil, `unknown field "adress"`},
+		"not an address":          {"web", "nic-0", []string{parameters("FromClaim", `,"address":"10.1"`)}, nil, "10.1"},
+		"not a rate":              {"web", "nic-0", []string{parameters("FromClaim", `,"rate":{"out":"fast"}`)}, nil, "fast"},
+		"another kind":            {"web", "nic-0", []string{strings.Replace(parameters("FromClaim", ""), "ClaimParameters", "NIC", 1)}, nil, "write apiVersion: vrdma.io/v1, kind: ClaimParameters"},
+		"the class has said it":   {"web", "nic-0", []string{parameters("FromClass", `,"rate":{"out":"1Gbit"}`), parameters("FromClaim", `,"rate":{"out":"9Gbit"}`)}, nil, "the device class says the rate already"},
+		"two configs":             {"web", "nic-0", []string{parameters("FromClaim", `,"network":"front"`), parameters("FromClaim", `,"address":"10.1.0.1"`)}, nil, "more than one config"},
+		"no such slot":            {"web", "nic-4", nil, nil, `no slot "nic-4"`},
+		"a path for a slot":       {"web", "../nic-0", nil, nil, "no slot"},
+		"of another host":         {"web", "nic-0", nil, instead(`"pool":"node1"`, `"pool":"node2"`), "no NIC of this host"},
+		"of another driver":       {"web", "nic-0", nil, instead(`"driver":"vrdma.io"`, `"driver":"other.io"`), "no NIC of this host"},
+		"two NICs":                {"web", "nic-0", nil, instead(`"results":[`, `"results":[{"request":"b","driver":"vrdma.io","pool":"node1","device":"nic-1"},`), "a pod has one NIC"},
+		"an administrator's":      {"web", "nic-0", nil, instead(`"pool":"node1"`, `"pool":"node1","adminAccess":true`), "no adminAccess"},
+		"two pods":                {"web", "nic-0", nil, instead(`"reservedFor":[`, `"reservedFor":[{"resource":"pods","name":"b","uid":"2"},`), "ResourceClaimTemplate"},
+		"no pod":                  {"web", "nic-0", nil, instead(`"resource":"pods"`, `"resource":"robots","apiGroup":"x"`), "no pod"},
+		"another UID":             {"web", "nic-0", nil, instead(`"uid":"w-1"`, `"uid":"w-2"`), "no such object"},
+		"a pod that was before":   {"web", "nic-0", nil, instead(`"uid":"pod-w"`, `"uid":"pod-v"`), "not known yet"},
+		"not allocated":           {"web", "nic-0", nil, instead(`"allocation"`, `"b"`), "not allocated"},
+	} {
+		claim := c.claim(test.namespace, "w", test.slot, test.config...)
+		if test.change != nil {
+			c.set(func() {
+				path := prefix + test.namespace + "/resourceclaims/w"
+				c.claims[path] = test.change(c.claims[path])
+			})
+		}
+		n.Patience = soon
+		if name == "a pod that was before" {
+			n.Patience = time.Second // it does not come
+		}
+		got, err := n.Prepare(t.Context(), claim)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, %v, want %q", name, got, err, test.want)
+		}
+		if strings.Contains(fmt.Sprint(err), "blue") && test.namespace == "web" && name != "a foreign tenant" {
+			t.Errorf("%s: says something of another tenant: %v", name, err)
+		}
+		if len(c.names()) != 0 || kept(t, n) != 0 || leads(t, n, "nic-0") != "" {
+			t.Fatalf("%s: left behind %v, %d records", name, c.names(), kept(t, n))
+		}
+	}
+}
+
+// A claim whose pod's labels are not known yet waits.
+func TestPrepareWaits(t *testing.T) {
+	c, n := start(t)
+	shop := c.claim("web", "shop", "nic-0")
+	holder := kubelet.Holder{Namespace: "web", Name: "shop"}
+	pod := c.pods[holder]
+	c.set(func() { delete(c.pods, holder) })
+	done := make(chan error, 1)
+	go func() { _, err := n.Prepare(t.Context(), shop); done <- err }()
+	time.Sleep(20 * time.Millisecond) // if it went on without the labels, it would here
+	if got := c.names(); len(got) != 0 {
+		t.Errorf("NICs %v of a pod of which nothing is known", got)
+	}
+	c.set(func() { c.pods[holder] = pod })
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A declared NIC is one claim's at a time, and stays.
+func TestDeclared(t *testing.T) {
+	c, n := start(t)
+	first := c.claim("web", "first", "nic-0", parameters("FromClaim", `,"nic":"db"`))
+	second := c.claim("web", "second", "nic-1", parameters("FromClaim", `,"nic":"db"`))
+	if _, err := n.Prepare(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(t.Context(), second); err == nil || !strings.Contains(err.Error(), "NIC red/db is claim web/first's") {
+		t.Errorf("a second claim: %v", err)
+	}
+	if err := n.Unprepare(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(t.Context(), second); err != nil {
+		t.Error(err)
+	}
+	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") != "red/db" || len(c.made) != 0 {
+		t.Errorf("slots lead to %q, %q", leads(t, n, "nic-0"), leads(t, n, "nic-1"))
+	}
+}
+
+// Restarts: of ours, of the kubelet, of the daemon, in the middle of everything.
+func TestRestarts(t *testing.T) {
+	c, n := start(t)
+	shop := c.claim("web", "shop", "nic-0")
+	c.set(func() { c.down = errors.New("down") })
+	if _, err := n.Prepare(t.Context(), shop); err == nil || !strings.Contains(err.Error(), "down") {
+		t.Errorf("without a daemon: %v", err)
+	}
+	c.set(func() { c.down = nil })
+	if _, err := n.Prepare(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	// A plugin that starts again has what the one before has prepared, and asks nobody for it.
+	n = c.node(t)
+	c.set(func() { c.away, c.down = true, errors.New("down") })
+	if got, err := n.Prepare(t.Context(), shop); err != nil || got[0].Device != "nic-0" {
+		t.Errorf("after a restart, with everybody away: %v, %v", got, err)
+	}
+	// The claim goes while the daemon is away: the pod does not wait for it.
+	if err := n.Unprepare(t.Context(), shop); err != nil {
+		t.Errorf("taken back without a daemon: %v", err)
+	}
+	if leads(t, n, "nic-0") != "" || len(c.names()) != 1 {
+		t.Errorf("slot leads to %q, NICs %v", leads(t, n, "nic-0"), c.names())
+	}
+	n = c.node(t) // and we restart
+	if err := n.sweep(t.Context()); err == nil {
+		t.Error("swept without a daemon")
+	}
+	c.set(func() { c.away, c.down = false, nil })
+	if err := n.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := c.names(); len(got) != 0 || kept(t, n) != 0 {
+		t.Errorf("left behind: NICs %v, %d records", got, kept(t, n))
+	}
+	// It was not taken back in time, and is asked for again: it is there again, and stays.
+	if _, err := n.Prepare(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	c.set(func() { c.down = errors.New("down") })
+	if err := n.Unprepare(t.Context(), shop); err != nil {
+		t.Error(err)
+	}
+	c.set(func() { c.down = nil })
+	if _, err := n.Prepare(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.sweep(t.Context()); err != nil || len(c.names()) != 1 || leads(t, n, "nic-0") != "red/shop-shop1" {
+		t.Errorf("after it came again: %v, NICs %v, slot to %q", err, c.names(), leads(t, n, "nic-0"))
+	}
+}
+
+// What nobody takes back goes, but not because somebody does not answer.
+func TestSweep(t *testing.T) {
+	c, n := start(t)
+	shop, other := c.claim("web", "shop", "nic-0"), c.claim("web", "other", "nic-1")
+	for _, claim := range []kubelet.Claim{shop, other} {
+		if _, err := n.Prepare(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stray := &tenant.NIC{Metadata: tenant.Metadata{Name: "stray", Tenant: "red", Labels: map[string]string{labelNode: "node1", labelClaim: "lost"}}}
+	far := &tenant.NIC{Metadata: tenant.Metadata{Name: "far", Tenant: "red", Labels: map[string]string{labelNode: "node2"}}}
+	c.set(func() { c.made[stray.Key()], c.made[far.Key()] = stray, far })
+	sweep := func(times int) {
+		t.Helper()
+		for range times {
+			if err := n.sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.set(func() { delete(c.claims, prefix+"web/resourceclaims/shop") })
+	sweep(misses - 1)
+	c.set(func() { c.away = true })
+	for range 2 * misses {
+		if n.sweep(t.Context()) == nil {
+			t.Error("swept without an API server")
+		}
+	}
+	c.set(func() { c.away = false })
+	if got := len(c.names()); got != 4 {
+		t.Errorf("NICs %v, want all four: not yet", c.names())
+	}
+	sweep(1)
+	if got, want := c.names(), []string{"red/far", "red/other-other1"}; !slices.Equal(got, want) {
+		t.Errorf("NICs %v, want %v", got, want)
+	}
+	if leads(t, n, "nic-0") != "" || leads(t, n, "nic-1") == "" || kept(t, n) != 1 {
+		t.Errorf("slots lead to %q, %q, %d records", leads(t, n, "nic-0"), leads(t, n, "nic-1"), kept(t, n))
+	}
+	// The scheduler has given the slot to another claim: the one before is gone, whatever the kubelet says.
+	next := c.claim("web", "next", "nic-1")
+	if _, err := n.Prepare(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	sweep(1)
+	if got, want := c.names(), []string{"red/far", "red/next-next1"}; !slices.Equal(got, want) || leads(t, n, "nic-1") != "red/next-next1" {
+		t.Errorf("NICs %v, want %v; slot to %q", got, want, leads(t, n, "nic-1"))
+	}
+	// Late news of the one before do no harm.
+	if err := n.Unprepare(t.Context(), other); err != nil || leads(t, n, "nic-1") != "red/next-next1" {
+		t.Errorf("%v, slot to %q", err, leads(t, n, "nic-1"))
+	}
+}
+
+func FuzzParseParameters(f *testing.F) {
+	f.Add([]byte(`{"apiVersion":"vrdma.io/v1","kind":"ClaimParameters","tenant":"red","address":"10.0.0.1","rate":{"out":"1Gbit"},"limits":{"qps":3,"memory":"1Gi"}}`))
+	f.Add([]byte(`{}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := ParseParameters(text)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := ParseParameters(again)
+		if err != nil || !slices.Equal(p.said(), q.said()) {
+			t.Errorf("%s became %s: %v", text, again, err)
+		}
+	})
+}

@@ -1,0 +1,329 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"vrdma/internal/kubeapi"
+	"vrdma/internal/kubelet"
+	"vrdma/internal/launch"
+	"vrdma/internal/pods"
+	"vrdma/internal/tenant"
+)
+
+// Kind is what the slots are called for the container engine.
+const Kind = "vrdma.io/claim"
+
+// A Node gives the claims of this host their NICs. It is the Claims of a kubelet's driver.
+type Node struct {
+	Name   string       // of the host, as Kubernetes calls it
+	Place  launch.Place // the daemon's
+	Slots  int
+	Daemon pods.Daemon
+	Client *kubeapi.Client
+	Lookup func(context.Context, kubelet.Holder) (*pods.Pod, error) // pods.ErrUnknown: not yet
+	Log    *slog.Logger
+	Every  time.Duration // how often it looks what has gone; ten seconds if zero
+	// Patience is how long a pod may be unknown: twenty seconds if zero. The kubelet gives us 45.
+	Patience time.Duration
+	// Labels is told the pods that NICs are made for; may be nil.
+	Labels *pods.Labeler
+
+	// mu is held while slots, records or NICs change.
+	mu sync.Mutex
+	// missing is how many times in a row a claim, by its UID, or a NIC, by its path, was not there.
+	missing map[string]int
+}
+
+// misses is how many times in a row something is not there before it is taken for gone.
+const misses = 3
+
+// Dir is where slots and records are.
+func (n *Node) Dir() string { return n.Place.Socket + ".claims" }
+
+func slotName(i int) string { return "nic-" + strconv.Itoa(i) }
+
+func slotNumber(slot string) (int, bool) {
+	number, is := strings.CutPrefix(slot, "nic-")
+	i, err := strconv.Atoi(number)
+	return i, is && err == nil && i >= 0 && slotName(i) == slot
+}
+
+// slotLike reports whether it may be a slot, perhaps of a time when there were more.
+func slotLike(slot string) bool { _, is := slotNumber(slot); return is }
+
+func (n *Node) valid(slot string) bool { i, is := slotNumber(slot); return is && i < n.Slots }
+
+func (n *Node) link(slot string) string { return filepath.Join(n.Dir(), slot) }
+
+// SlotNames are those that the scheduler may give away.
+func (n *Node) SlotNames() []string {
+	names := make([]string, n.Slots)
+	for i := range names {
+		names[i] = slotName(i)
+	}
+	return names
+}
+
+// Open makes the directory of slots, and writes into a directory of the Container Device Interface how they are
+// mounted. Both stay, for pods that are there when we are not.
+func (n *Node) Open(cdi string) error {
+	if n.Slots < 1 || n.Slots > 4096 {
+		return fmt.Errorf("%d slots: a host has 1 to 4096", n.Slots)
+	}
+	if err := os.Mkdir(n.Dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return pods.Describe(cdi, Kind, n.Dir(), n.SlotNames())
+}
+
+// Labeler keeps the labels of the NICs that are made what those of the pods are.
+func (n *Node) Labeler() *pods.Labeler {
+	n.Labels = &pods.Labeler{Client: n.Client, Node: n.Name, Label: labelNode, Daemon: n.Daemon, Lock: &n.mu, Log: n.Log}
+	return n.Labels
+}
+
+// Prepare gives a claim its NIC.
+func (n *Node) Prepare(ctx context.Context, c kubelet.Claim) ([]kubelet.Allocated, error) {
+	if !goodUID(c.UID) {
+		return nil, fmt.Errorf("claim %v: %q is no UID", c, c.UID)
+	}
+	if r := n.ready(c); r != nil {
+		return n.answer(r), nil
+	}
+	patience := n.Patience
+	if patience == 0 {
+		patience = 20 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	claim, err := n.claim(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("claim %v: %w", c, err)
+	}
+	r, err := claim.ours(n.Name)
+	if err != nil {
+		return nil, fmt.Errorf("claim %v: %w", c, err)
+	}
+	if !n.valid(r.Device) {
+		return nil, fmt.Errorf("claim %v: this host has no slot %q", c, r.Device)
+	}
+	p, err := claim.parameters(r.Request)
+	if err != nil {
+		return nil, fmt.Errorf("claim %v: %w", c, err)
+	}
+	pod, err := n.podOf(ctx, claim)
+	if err != nil {
+		return nil, fmt.Errorf("claim %v: %w", c, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	done, err := n.give(c, claim, r, p, pod)
+	if err != nil {
+		return nil, fmt.Errorf("claim %v: %w", c, err)
+	}
+	return n.answer(done), nil
+}
+
+func (n *Node) answer(r *record) []kubelet.Allocated {
+	return []kubelet.Allocated{{Request: r.Request, Pool: n.Name, Device: r.Slot, Names: []string{Kind + "=" + r.Slot}}}
+}
+
+// ready is the record of a claim that has all it needs already. Then nobody has to be asked: a kubelet that starts
+// again asks for every claim again, also when the API server or the daemon is away.
+func (n *Node) ready(c kubelet.Claim) *record {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, err := n.load(c.UID)
+	if err != nil || r == nil || r.Gone || r.Claim != c {
+		return nil
+	}
+	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	if err != nil {
+		return nil
+	}
+	if to, err := os.Readlink(n.link(r.Slot)); err != nil || to != at.Gate() {
+		return nil
+	}
+	if _, err := os.Stat(at.Preload()); err != nil {
+		return nil
+	}
+	return r
+}
+
+// claim reads the claim. The UID decides: another may have its name by now.
+func (n *Node) claim(ctx context.Context, c kubelet.Claim) (*resourceClaim, error) {
+	var claim resourceClaim
+	if err := n.Client.Get(ctx, kubeapi.Path("/apis/resource.k8s.io/v1/namespaces", c.Namespace, "resourceclaims", c.Name), &claim); err != nil {
+		return nil, err
+	}
+	if m := claim.Metadata; m.UID != c.UID || m.Namespace != c.Namespace || m.Name != c.Name {
+		return nil, fmt.Errorf("%w: %s/%s has UID %s, not %s", kubeapi.ErrNotFound, m.Namespace, m.Name, m.UID, c.UID)
+	}
+	return &claim, nil
+}
+
+// podOf waits until it is known what the labels of the claim's pod are: its NIC has them from the beginning.
+func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*pods.Pod, error) {
+	holder, uid, err := claim.pod()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		pod, err := n.Lookup(ctx, holder)
+		if err == nil && pod.UID != uid {
+			err = pods.ErrUnknown // the one that had the name before
+		}
+		if err == nil {
+			return pod, nil
+		}
+		if !wait(ctx, 100*time.Millisecond) {
+			return nil, fmt.Errorf("pod %s/%s: %w", holder.Namespace, holder.Name, err)
+		}
+	}
+}
+
+// give makes the NIC, and the slot lead to it. mu is held.
+func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameters, pod *pods.Pod) (*record, error) {
+	w, err := n.Daemon.World()
+	if err != nil {
+		return nil, err
+	}
+	nic, made, err := choose(w, n.Name, claim, p, pod)
+	if err != nil {
+		return nil, err
+	}
+	all, err := n.records()
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range all {
+		if other.Claim.UID == c.UID || other.Gone {
+			continue
+		}
+		if other.Slot == r.Device {
+			// The scheduler gives a slot to one claim: the other is not allocated any more.
+			n.Log.Info("a claim is gone, and nobody has said so", "claim", other.Claim.String())
+			if err := n.takeBack(other); err != nil {
+				return nil, err
+			}
+		} else if other.NIC == nic {
+			return nil, fmt.Errorf("NIC %s is claim %v's: a NIC has one", nic.Path(), other.Claim)
+		}
+	}
+	mine := &record{Claim: c, NIC: nic, Made: made != nil, Slot: r.Device, Request: r.Request}
+	if err := n.keep(mine); err != nil {
+		return nil, err
+	}
+	if err := n.enter(mine, made); err != nil {
+		mine.Gone = true // until the kubelet asks again, or the next sweep
+		return nil, errors.Join(err, n.keep(mine))
+	}
+	if made != nil && n.Labels != nil {
+		n.Labels.Made(pod)
+	}
+	n.Log.Info("a claim has its NIC", "claim", c.String(), "pod", pod.String(), "nic", nic.Path(), "slot", r.Device)
+	return mine, nil
+}
+
+// enter declares the NIC, if it is made for the claim, and links the slot to it. mu is held.
+func (n *Node) enter(r *record, made *tenant.NIC) error {
+	if made != nil {
+		if err := n.Daemon.Put(made); err != nil {
+			return err
+		}
+	}
+	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(at.Preload()); err != nil {
+		return fmt.Errorf("NIC %s is not on this host: %w", r.NIC.Path(), err)
+	}
+	return pods.Occupy(n.link(r.Slot), at.Gate())
+}
+
+// Unprepare takes a claim's NIC back. The daemon may be away, and the claim deleted.
+func (n *Node) Unprepare(_ context.Context, c kubelet.Claim) error {
+	if !goodUID(c.UID) {
+		return nil // nothing was ever prepared for it
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r, err := n.load(c.UID)
+	if err != nil || r == nil {
+		return err
+	}
+	if err := n.takeBack(r); err != nil {
+		return err
+	}
+	n.Log.Info("a claim is taken back", "claim", c.String(), "nic", r.NIC.Path())
+	if err := n.finish([]*record{r}); err != nil {
+		n.Log.Warn("the NIC of a claim goes when the daemon answers", "nic", r.NIC.Path(), "error", err)
+	}
+	return nil
+}
+
+// takeBack empties the claim's slot, and notes that it is gone. mu is held.
+func (n *Node) takeBack(r *record) error {
+	if r.Gone {
+		return nil
+	}
+	at, err := n.Place.NIC(r.NIC.Tenant, r.NIC.Name)
+	if err != nil {
+		return err
+	}
+	if to, err := os.Readlink(n.link(r.Slot)); err == nil && to == at.Gate() {
+		if err := os.Remove(n.link(r.Slot)); err != nil {
+			return err
+		}
+	}
+	r.Gone = true
+	return n.keep(r)
+}
+
+// finish deletes the NICs of claims that are gone, and then their records. mu is held.
+func (n *Node) finish(gone []*record) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	there, err := n.Daemon.NICs(labelNode, n.Name)
+	if err != nil {
+		return err
+	}
+	byClaim := make(map[string]tenant.Key)
+	for _, nic := range there {
+		byClaim[nic.Metadata.Labels[labelClaim]] = nic.Key()
+	}
+	for _, r := range gone {
+		if nic, is := byClaim[r.Claim.UID]; is && r.Made {
+			if err := n.Daemon.Delete([]tenant.Key{nic}); err != nil {
+				return err
+			}
+		}
+		if err := n.drop(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,103 @@
+package claims
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vrdma/internal/kubelet"
+	"vrdma/internal/pods"
+	"vrdma/internal/tenant"
+)
+
+// A record is what we keep of a claim, in a file. It is there before anything is made for the claim, and stays until
+// that is gone.
+type record struct {
+	Claim   kubelet.Claim `json:"claim"`
+	NIC     tenant.Key    `json:"nic"`
+	Made    bool          `json:"made"` // for the claim, and goes with it
+	Slot    string        `json:"slot"`
+	Request string        `json:"request"`
+	Gone    bool          `json:"gone,omitempty"` // the claim is; the NIC may still be there
+}
+
+const recordEnd = ".json"
+
+// goodUID reports whether a UID can be the name of a file.
+func goodUID(uid string) bool {
+	if len(uid) < 1 || len(uid) > 64 {
+		return false
+	}
+	for _, c := range uid {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return uid[0] != '-'
+}
+
+func (n *Node) recordFile(uid string) string { return filepath.Join(n.Dir(), uid+recordEnd) }
+
+// load reads a claim's record; nil if there is none.
+func (n *Node) load(uid string) (*record, error) {
+	text, err := os.ReadFile(n.recordFile(uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	err = json.Unmarshal(text, &r)
+	if err == nil && (r.Claim.UID != uid || !slotLike(r.Slot)) {
+		err = errors.New("it has another claim, or no slot")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is not what we have written: %w: remove it, and the NIC of claim %s", n.recordFile(uid), err, uid)
+	}
+	return &r, nil
+}
+
+// keep writes a record.
+func (n *Node) keep(r *record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return pods.Replace(n.recordFile(r.Claim.UID), append(text, '\n'))
+}
+
+// drop removes a record.
+func (n *Node) drop(r *record) error {
+	err := os.Remove(n.recordFile(r.Claim.UID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// records are all of them. One that cannot be read is said, and stays.
+func (n *Node) records() (all []*record, err error) {
+	entries, err := os.ReadDir(n.Dir())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		uid, is := strings.CutSuffix(e.Name(), recordEnd)
+		if !is || !goodUID(uid) {
+			continue
+		}
+		r, err := n.load(uid)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,114 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"vrdma/internal/kubeapi"
+	"vrdma/internal/kubelet"
+	"vrdma/internal/tenant"
+)
+
+// Sweep takes away what nobody has taken back, until ctx ends: NICs whose claims went while the daemon was away,
+// claims that the API server does not know any more and the kubelet has forgotten, NICs that no record is of.
+func (n *Node) Sweep(ctx context.Context) {
+	every := n.Every
+	if every == 0 {
+		every = 10 * time.Second
+	}
+	said := ""
+	for {
+		err := n.sweep(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && err.Error() != said {
+			n.Log.Warn("cannot see which claims are gone, will try again", "error", err)
+			said = err.Error()
+		} else if err == nil {
+			said = ""
+		}
+		if !wait(ctx, every) {
+			return
+		}
+	}
+}
+
+func (n *Node) sweep(ctx context.Context) error {
+	lost, err := n.lost(ctx)
+	if err != nil {
+		return err // nothing is torn down because somebody does not answer
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all, err := n.records()
+	if err != nil {
+		return err
+	}
+	before := n.missing
+	n.missing = make(map[string]int)
+	miss := func(what string) (gone bool) {
+		n.missing[what] = before[what] + 1
+		return n.missing[what] >= misses
+	}
+	var gone []*record
+	known := make(map[string]bool) // claims
+	for _, r := range all {
+		known[r.Claim.UID] = true
+		if !r.Gone && lost[r.Claim] && miss(r.Claim.UID) {
+			n.Log.Info("a claim is gone, and nobody has said so", "claim", r.Claim.String())
+			if err := n.takeBack(r); err != nil {
+				return err
+			}
+		}
+		if r.Gone {
+			gone = append(gone, r)
+		}
+	}
+	if err := n.finish(gone); err != nil {
+		return err
+	}
+	there, err := n.Daemon.NICs(labelNode, n.Name)
+	if err != nil {
+		return err
+	}
+	var strays []tenant.Key
+	for _, nic := range there {
+		if !known[nic.Metadata.Labels[labelClaim]] && miss(nic.Key().Path()) {
+			strays = append(strays, nic.Key())
+		}
+	}
+	if len(strays) == 0 {
+		return nil
+	}
+	n.Log.Info("NICs are no claim's", "nics", strays)
+	return n.Daemon.Delete(strays)
+}
+
+// lost are the claims with a record that the API server does not know, or has given back.
+func (n *Node) lost(ctx context.Context) (map[kubelet.Claim]bool, error) {
+	n.mu.Lock()
+	all, err := n.records()
+	n.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	lost := make(map[kubelet.Claim]bool)
+	for _, r := range all {
+		if r.Gone {
+			continue
+		}
+		claim, err := n.claim(ctx, r.Claim)
+		if err == nil {
+			_, err = claim.ours(n.Name)
+		}
+		switch {
+		case errors.Is(err, kubeapi.ErrNotFound), errors.Is(err, errOther):
+			lost[r.Claim] = true
+		case err != nil:
+			return nil, err
+		}
+	}
+	return lost, nil
+}

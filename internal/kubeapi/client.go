@@ -1,0 +1,205 @@
+package kubeapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A Client asks one server: the API server of a cluster, or a kubelet's read-only port.
+type Client struct {
+	URL   string // without a / at its end
+	Token string // a file, because it is replaced now and then; "": none
+	HTTP  *http.Client
+	// Answer is how long an answer may take that is not a watch; five seconds if zero.
+	Answer time.Duration
+	// Watch is for how long we ask the server to let us watch; four minutes if zero. A watch that is not
+	// over half a minute later (or as long again, if that is shorter) is dead.
+	Watch time.Duration
+
+	pause time.Duration // before the second watch; shortest if zero
+}
+
+// What an answer can be, apart from the object. Other errors mean that the server does not answer, or not now.
+var (
+	ErrNotFound = errors.New("there is no such object")
+	ErrConflict = errors.New("somebody else has changed the object")
+	ErrGone     = errors.New("the version is too old")
+)
+
+// accounts is where a pod has what it needs to talk to the API server.
+const accounts = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// InCluster is the API server of the cluster that we are a pod of.
+func InCluster() (*Client, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("KUBERNETES_SERVICE_HOST is not set: this is no pod; say where the API server is")
+	}
+	return With("https://"+net.JoinHostPort(host, port), filepath.Join(accounts, "token"), filepath.Join(accounts, "ca.crt"))
+}
+
+// With is a server that wants a token, and has a certificate of this authority. Both are files.
+func With(base, token, ca string) (*Client, error) {
+	c, err := At(base)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, errors.New(ca + " has no certificate")
+	}
+	c.Token = token
+	c.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: answerTime, IdleConnTimeout: time.Minute}
+	return c, nil
+}
+
+// At is a server that wants no token, such as a kubelet's read-only port.
+func At(base string) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("%q: write it like http://127.0.0.1:10255", base)
+	}
+	return &Client{URL: strings.TrimRight(base, "/"), HTTP: &http.Client{}}, nil
+}
+
+const (
+	answerTime = 5 * time.Second
+	largest    = 64 << 20 // bytes of an answer: lists are of some hundred pods
+)
+
+// Path joins the parts of an object's path; none of them leads anywhere else.
+func Path(prefix string, parts ...string) string {
+	for _, p := range parts {
+		prefix += "/" + url.PathEscape(p)
+	}
+	return prefix
+}
+
+// Get reads an object, or a list.
+func (c *Client) Get(ctx context.Context, path string, into any) error {
+	return c.call(ctx, http.MethodGet, path, nil, into)
+}
+
+// Create makes an object, and reads what it has become. ErrConflict: there is one of that name.
+func (c *Client) Create(ctx context.Context, path string, object, into any) error {
+	return c.call(ctx, http.MethodPost, path, object, into)
+}
+
+// Update replaces an object, and reads what it has become. ErrConflict: it is not the version that was read.
+func (c *Client) Update(ctx context.Context, path string, object, into any) error {
+	return c.call(ctx, http.MethodPut, path, object, into)
+}
+
+// Delete deletes an object. ErrNotFound: it has gone.
+func (c *Client) Delete(ctx context.Context, path string) error {
+	return c.call(ctx, http.MethodDelete, path, nil, nil)
+}
+
+func (c *Client) call(ctx context.Context, method, path string, from, into any) error {
+	limit := c.Answer
+	if limit == 0 {
+		limit = answerTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	answer, err := c.do(ctx, method, path, from)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, largest))
+	if err != nil {
+		return err
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s%s: %w", c.URL, path, err)
+	}
+	return nil
+}
+
+// do sends a request. The answer is a good one.
+func (c *Client) do(ctx context.Context, method, path string, from any) (*http.Response, error) {
+	var body io.Reader
+	if from != nil {
+		text, err := json.Marshal(from)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.URL+path, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "application/json")
+	if from != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if c.Token != "" {
+		token, err := os.ReadFile(c.Token)
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	answer, err := c.HTTP.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode/100 == 2 {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	var why status
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	json.Unmarshal(text, &why) // a proxy's answer is no status: then the code has to do
+	return nil, c.refused(answer.StatusCode, path, &why)
+}
+
+// A status is what the API server answers instead of an object.
+type status struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func (c *Client) refused(code int, path string, why *status) error {
+	message := why.Message
+	if message == "" {
+		message = http.StatusText(code)
+	}
+	path, _, _ = strings.Cut(path, "?")
+	var err error
+	switch code {
+	case http.StatusNotFound:
+		err = ErrNotFound
+	case http.StatusConflict:
+		err = ErrConflict
+	case http.StatusGone:
+		err = ErrGone
+	case http.StatusForbidden, http.StatusUnauthorized:
+		return fmt.Errorf("%s%s: %d %s: our service account lacks a right (contrib/kubernetes has the role)", c.URL, path, code, message)
+	default:
+		return fmt.Errorf("%s%s: %d %s", c.URL, path, code, message)
+	}
+	return fmt.Errorf("%s%s: %w: %s", c.URL, path, err, message)
+}

@@ -1,0 +1,109 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"vrdma/internal/kubeapi"
+	"vrdma/internal/tenant"
+)
+
+// labels of a pod, as the API server has them in a version.
+func podText(uid, version, role string) json.RawMessage {
+	return json.RawMessage(fmt.Sprintf(`{"metadata":{"name":"shop","namespace":"web","uid":%q,"resourceVersion":%q,"labels":{"role":%q,"vrdma.io/node":"evil"}},"spec":{"nodeName":"node1"}}`, uid, version, role))
+}
+
+// role waits until a NIC has this label.
+func (c *cluster) role(t *testing.T, k tenant.Key, want string) {
+	t.Helper()
+	got := ""
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		got = c.made[k].Metadata.Labels["role"]
+		ours := c.made[k].Metadata.Labels[labelNode]
+		c.mu.Unlock()
+		if ours != "node1" {
+			t.Fatalf("a pod has changed our own label to %q", ours)
+		}
+		if got == want {
+			return
+		}
+	}
+	t.Fatalf("role %q, want %q", got, want)
+}
+
+// The labels of a NIC follow those of its pod, through a watch.
+func TestLabeler(t *testing.T) {
+	c, n := start(t)
+	events := make(chan string)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/pods" || r.URL.Query().Get("fieldSelector") != "spec.nodeName=node1" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"10"},"items":[%s]}`, podText("77", "9", "db"))
+			return
+		}
+		w.(http.Flusher).Flush()
+		for {
+			select {
+			case text := <-events:
+				io.WriteString(w, text)
+				w.(http.Flusher).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	defer server.Close()
+	client, err := kubeapi.At(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, uid, role string) tenant.Key {
+		nic := &tenant.NIC{Metadata: tenant.Metadata{Name: name, Tenant: "red", Labels: map[string]string{"role": role, labelNode: "node1", labelPod: uid}}}
+		if err := c.Put(nic); err != nil {
+			t.Fatal(err)
+		}
+		return nic.Key()
+	}
+	shop, other := put("shop-77", "77", "old"), put("other-88", "88", "kept")
+	l := n.Labeler(client)
+	l.Every = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); l.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	c.role(t, shop, "db") // what the list says
+	modified := func(version, role string) string {
+		return fmt.Sprintf(`{"type":"MODIFIED","object":%s}`, podText("77", version, role))
+	}
+	events <- modified("11", "cache")
+	c.role(t, shop, "cache")
+	// The daemon is away: it is tried again.
+	c.set(func() { c.down = errors.New("down") })
+	events <- modified("12", "front")
+	time.Sleep(5 * time.Millisecond)
+	c.set(func() { c.down = nil })
+	c.role(t, shop, "front")
+	// An answer of the API server is ahead of the watch, which comes late: what is older does not count.
+	l.Made(&Pod{UID: "77", version: 20, Labels: map[string]string{"role": "newest"}})
+	c.role(t, shop, "newest")
+	events <- modified("15", "late")
+	events <- fmt.Sprintf(`{"type":"ADDED","object":%s}`, podText("88", "16", "now"))
+	c.role(t, other, "now")
+	c.role(t, shop, "newest")
+	events <- modified("21", "last")
+	c.role(t, shop, "last")
+	events <- fmt.Sprintf(`{"type":"DELETED","object":%s}`, podText("77", "22", "gone"))
+	events <- fmt.Sprintf(`{"type":"MODIFIED","object":%s}`, podText("88", "23", "then"))
+	c.role(t, other, "then")
+	c.role(t, shop, "last")
+}

@@ -1,0 +1,274 @@
+package rack
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"vrdma/internal/caller"
+	"vrdma/internal/ethernet"
+	"vrdma/internal/netns"
+	"vrdma/internal/tenant"
+)
+
+// A container has a NIC of a network with way vxlan as an ordinary interface, too: a tap in its network namespace, whose other
+// end is the NIC's port in the switch. So its address is reached by sockets as it is by RDMA.
+//
+//	hook, CNI ── Bind ──▶ Plug ──▶ tap, until Unplug, or the path that leads to the namespace leads nowhere
+//	first program of a container without hooks ── tapFor ──▶ the same, until the container's first process is gone
+//
+// The tap's file keeps the namespace alive: so somebody has to look whether the container is still there. The interface stays when a
+// daemon ends, without a carrier, and the next one finds it again.
+
+// A Cable says in which container a NIC is to be an interface.
+type Cable struct {
+	Namespace string // a path that leads there while the container is there
+	Cookie    uint64 // of the namespace
+	Interface string // what it is to be called; "": vrdma0, or the next that is free
+	Who       string // what people call the container
+}
+
+// An Interface is what became of it.
+type Interface struct {
+	Name, MAC string
+	MTU       int
+	Addresses []netip.Prefix
+}
+
+// A tap is a NIC as an interface of a container.
+type tap struct {
+	cable Cable
+	inode string // what Namespace led to
+	is    Interface
+	file  *os.File
+	bound bool // somebody will say when it ends
+	gone  chan struct{}
+	once  sync.Once
+}
+
+// forget has the interface go, and not only its carrier.
+func (t *tap) forget() {
+	t.once.Do(func() {
+		netns.ForgetTap(t.file) // fails if it is closed
+		t.file.Close()
+	})
+}
+
+// ErrNoPort says why a NIC can be no interface.
+var ErrNoPort = errors.New("it is not in a network with way vxlan")
+
+// Plug makes a NIC an interface of a container: or finds it, if it is one. Where that cannot be the container has the NIC without
+// an interface, and only RDMA has its address. A *tenant.InUse: the container cannot have the NIC. It may be called at any time.
+func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
+	s := r.slot(k)
+	if s == nil {
+		return Interface{}, fmt.Errorf("%v is not on this host", k)
+	}
+	if s.guests == nil {
+		return Interface{}, ErrNoPort
+	}
+	if err := r.claimSoon(k); err != nil {
+		return Interface{}, &tenant.InUse{NIC: k, By: []string{err.Error()}}
+	}
+	space, err := netns.At(c.Namespace)
+	if err != nil {
+		return Interface{}, err
+	}
+	defer space.Close()
+	if space.Cookie() != c.Cookie {
+		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
+	}
+	return s.guests.tap(space, c, true)
+}
+
+// claimTime is how long a container waits for the host that had its NIC before: that gives it up a moment after
+// its programs have ended.
+const claimTime = 3 * time.Second
+
+// claimSoon claims a NIC for this host.
+func (r *Rack) claimSoon(k tenant.Key) (err error) {
+	if r.cfg.Claim == nil {
+		return nil
+	}
+	for end := time.Now().Add(claimTime); ; time.Sleep(50 * time.Millisecond) {
+		if err = r.cfg.Claim(k); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Unplug takes the interface of a NIC away from the container with that namespace. It may be called at any time.
+func (r *Rack) Unplug(k tenant.Key, cookie uint64) {
+	if s := r.slot(k); s != nil {
+		s.guests.unplugTap(func(t *tap) bool { return t.cable.Cookie == cookie })
+	}
+}
+
+// tapFor makes the NIC an interface of the container of a program that has it, if it is not yet: that has come without a hook. Where it
+// cannot be, it is said once.
+func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
+	own, err := caller.OwnCookie()
+	if err != nil {
+		return
+	}
+	cookie, err := caller.NamespaceCookie(conn)
+	if err != nil || cookie == own {
+		return // the host's own: there are others than the program's
+	}
+	g := s.guests
+	g.mu.Lock()
+	there := g.plugged != nil && g.plugged.cable.Cookie == cookie || g.plugged == nil && g.who != ""
+	g.mu.Unlock()
+	if there {
+		return
+	}
+	is, err := g.tapOf(conn)
+	switch {
+	case err == nil:
+		r.cfg.Log.Info("a container has a NIC as an interface", "nic", s.key.Path(), "interface", is.Name)
+	case g.complain(cookie):
+		if r.cfg.NoInterface != nil {
+			r.cfg.NoInterface(s.key, err)
+		}
+	}
+}
+
+// complain reports whether it was not said yet that a container has no interface.
+func (g *guests) complain(cookie uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	told := g.told == cookie
+	g.told = cookie
+	return !told
+}
+
+// tapOf is tap for the namespace of the peer of conn.
+func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
+	space, err := netns.Of(conn)
+	if err != nil {
+		return Interface{}, err
+	}
+	defer space.Close()
+	path, err := caller.First(conn)
+	if err != nil {
+		return Interface{}, fmt.Errorf("it is not known how long its network namespace is there: %w", err)
+	}
+	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"}, false)
+}
+
+// tap makes the interface, and has it served.
+func (g *guests) tap(space *netns.Space, c Cable, bound bool) (Interface, error) {
+	g.tapping.Lock()
+	defer g.tapping.Unlock()
+	g.mu.Lock()
+	old := g.plugged
+	g.mu.Unlock()
+	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == old.is.Name) {
+		g.mu.Lock()
+		old.bound = old.bound || bound
+		g.mu.Unlock()
+		return old.is, nil
+	}
+	if old != nil { // of a container before: the NIC is this one's now
+		old.forget()
+		<-old.gone
+	}
+	inode, err := caller.NamespaceAt(c.Namespace)
+	if err != nil {
+		return Interface{}, err
+	}
+	if name, err := space.Name(); err != nil || name != inode {
+		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
+	}
+	t := &tap{cable: c, inode: inode, bound: bound, gone: make(chan struct{})}
+	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
+	for _, a := range g.port.Addrs {
+		t.is.Addresses = append(t.is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
+	}
+	t.file, t.is.Name, err = space.Tap(netns.Tap{Name: c.Interface, MAC: g.port.MAC, MTU: g.mtu, Addresses: t.is.Addresses})
+	if err != nil {
+		return Interface{}, err
+	}
+	if err := g.serveTap(t); err != nil {
+		t.forget()
+		return Interface{}, err
+	}
+	return t.is, nil
+}
+
+// bitsOf is the length of the subnet that an address is in.
+func bitsOf(a netip.Addr, subnets []netip.Prefix) int {
+	for _, p := range subnets {
+		if p.Contains(a) {
+			return p.Bits()
+		}
+	}
+	return a.BitLen()
+}
+
+// serveTap has the switch serve a tap until it is gone.
+func (g *guests) serveTap(t *tap) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return errors.New("the NIC has been removed")
+	}
+	if g.who != "" {
+		return fmt.Errorf("%w: %s has it", ethernet.ErrTaken, g.who)
+	}
+	g.who, g.plugged = cmp.Or(t.cable.Who, "a container"), t
+	go g.watch(t)
+	go func() {
+		err := g.port.ServeTap(t.file)
+		t.forget()
+		g.mu.Lock()
+		if g.plugged == t {
+			g.who, g.plugged = "", nil
+		}
+		g.mu.Unlock()
+		close(t.gone)
+		if err != nil {
+			g.rack.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", t.is.Name, "why", err)
+		}
+	}()
+	return nil
+}
+
+// watchTime is how often it is looked whether a container is still there: its namespace is as long as we have the tap.
+const watchTime = 500 * time.Millisecond
+
+// watch ends a tap with its container.
+func (g *guests) watch(t *tap) {
+	tick := time.NewTicker(watchTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.gone:
+			return
+		case <-tick.C:
+			if now, err := caller.NamespaceAt(t.cable.Namespace); err != nil || now != t.inode {
+				t.forget()
+				return
+			}
+		}
+	}
+}
+
+// unplugTap takes the interface away, if it is one that is meant, and waits until it has gone.
+func (g *guests) unplugTap(meant func(*tap) bool) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	t := g.plugged
+	g.mu.Unlock()
+	if t != nil && meant(t) {
+		t.forget()
+		<-t.gone
+	}
+}

@@ -1,0 +1,92 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"vrdma/internal/experiment"
+)
+
+// Remarks say where a published method misleads, each by a pair of runs of ours that differ in nothing else.
+func Remarks(f Figure) (out []string) {
+	var all []Point
+	for _, l := range f.Lines {
+		all = append(all, l.Points...)
+	}
+	if f.Metric == experiment.CPU { // a point is there once for each role
+		return nil
+	}
+	// pairs calls g with points that differ in one thing only.
+	pairs := func(differ func(*experiment.Cell) bool, g func(a, b Point)) {
+		for _, a := range all {
+			other := a.Cell
+			if !differ(&other) {
+				continue
+			}
+			for _, b := range all {
+				if b.Cell == other {
+					g(a, b)
+				}
+			}
+		}
+	}
+	pairs(func(c *experiment.Cell) bool {
+		was := c.PathMTU == 1024
+		c.PathMTU = 4096
+		return was
+	}, func(a, b Point) {
+		const headers = 82.0 // of a RoCEv2 packet, with preamble and gap
+		ratio := a.Summary.Median / b.Summary.Median
+		expected := (1024 / (1024 + headers)) / (4096 / (4096 + headers))
+		text := fmt.Sprintf("Path MTU 1024 against 4096, nothing else changed: %s and %s, a ratio of %.3f",
+			experiment.Quantity(a.Summary.Median, f.Metric), experiment.Quantity(b.Summary.Median, f.Metric), ratio)
+		if a.Cell.Rate != "" {
+			text += fmt.Sprintf(" on a link of %s. Headers alone give %.3f, which is what was published as the penalty of SR-IOV (0.944).", a.Cell.Rate, expected)
+		} else {
+			text += " without a limit: there a packet costs processor time, not bytes of the wire."
+		}
+		out = append(out, text)
+	})
+	pairs(func(c *experiment.Cell) bool {
+		was := c.Wait == experiment.Poll
+		c.Wait = experiment.Event
+		return was
+	}, func(a, b Point) {
+		text := fmt.Sprintf("%s, %s", a.Cell.Tool, where(a.Cell))
+		if a.Cell.Size != 0 {
+			text += ", " + a.Cell.Size.String()
+		}
+		out = append(out, fmt.Sprintf("%s: %s polling, %s with events: %s. Who does not say how a program waited says little.", text,
+			experiment.Quantity(a.Summary.Median, f.Metric), experiment.Quantity(b.Summary.Median, f.Metric), factor(f.Metric, a, b)))
+	})
+	for _, p := range all {
+		if p.Claimed > 0 && f.Metric == experiment.Bandwidth {
+			out = append(out, fmt.Sprintf("%d pairs, %s: perftest's lines add up to %s, the devices counted %s in the same window. "+
+				"A line of perftest is of one second, and lines are a fifth of a second or more apart beside that: in between it measures the processor's frequency, busily, and does not count.",
+				p.Cell.Pairs, where(p.Cell), experiment.Quantity(p.Claimed, f.Metric), experiment.Quantity(p.Summary.Median, f.Metric)))
+		}
+	}
+	return out
+}
+
+// factor is how two points compare, in words.
+func factor(metric string, a, b Point) string {
+	x := better(metric, a.Summary.Median, b.Summary.Median)
+	if a.Summary.Low <= b.Summary.High && b.Summary.Low <= a.Summary.High {
+		return "within the spread"
+	}
+	if x >= 1 {
+		return "polling is " + times(x) + " better"
+	}
+	return "events are " + times(1/x) + " better"
+}
+
+// writeRemarks writes them.
+func writeRemarks(b *strings.Builder, list []string) {
+	if len(list) == 0 {
+		return
+	}
+	b.WriteString("<aside class=\"remark\"><h4>Where a method misleads</h4>")
+	writeSentences(b, list)
+	b.WriteString("</aside>")
+}

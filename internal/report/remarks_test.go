@@ -1,0 +1,66 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"vrdma/internal/experiment"
+)
+
+// TestRemarks: each is made of two points that differ in one thing only.
+func TestRemarks(t *testing.T) {
+	point := func(v float64, change func(*Point)) Point {
+		p := Point{Cell: experiment.Cell{Setting: experiment.Hosts, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 65536, Pairs: 1, Wait: experiment.Poll},
+			Summary: experiment.Summary{N: 5, Median: v, Low: v * 0.99, High: v * 1.01}}
+		change(&p)
+		return p
+	}
+	f := Figure{Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
+		point(94.4, func(p *Point) { p.Cell.PathMTU, p.Cell.Rate = 1024, "1gbit" }),
+		point(100, func(p *Point) { p.Cell.PathMTU, p.Cell.Rate = 4096, "1gbit" }),
+		point(500, func(p *Point) { p.Cell.PathMTU = 1024 }),
+		point(900, func(p *Point) { p.Cell.PathMTU = 4096 }),
+		point(800, func(*Point) {}),
+		point(400, func(p *Point) { p.Cell.Wait = experiment.Event }),
+		point(1900, func(p *Point) { p.Cell.Pairs, p.Claimed = 4, 2350 }),
+	}}}}
+	got := Remarks(f)
+	for i, want := range []string{"a ratio of 0.944 on a link of 1gbit. Headers alone give 0.944", "a ratio of 0.556 without a limit", "polling is 2.00 times better", "4 pairs, two hosts: perftest's lines add up to"} {
+		if i >= len(got) || !strings.Contains(got[i], want) {
+			t.Errorf("remark %d of %q: want %q", i, got, want)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d remarks, want 4: %q", len(got), got)
+	}
+	if f.Metric = experiment.CPU; Remarks(f) != nil {
+		t.Error("processor time has remarks")
+	}
+}
+
+// TestCases: a case has the latency of its smallest message and the bandwidth of its largest, or a reason.
+func TestCases(t *testing.T) {
+	point := func(size experiment.Size, v float64) Point {
+		return Point{Cell: experiment.Cell{Transport: experiment.Vhost, Size: size, Pairs: 1}, Summary: experiment.Summary{N: 1, Median: v}}
+	}
+	guests := &experiment.Experiment{Name: "mikelangelo-guests"}
+	figures := []Figure{
+		{Experiment: guests, Metric: experiment.Latency, Lines: []Line{{Points: []Point{point(64, 1e-4), point(1<<20, 1e-2)}}}},
+		{Experiment: guests, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{point(64, 1e6), point(1<<20, 1e9)}}},
+			Missing: []Point{{Cell: experiment.Cell{Transport: experiment.OVS}, Failed: "ovs-vswitchd-dpdk: no memory"}}},
+	}
+	for _, c := range []struct{ name, transport, metric, want string }{
+		{"mikelangelo-guests", experiment.Vhost, experiment.Latency, "100 µs (64 B)"},
+		{"mikelangelo-guests", experiment.Vhost, experiment.Bandwidth, "8 Gb/s (1 MiB)"},
+		{"mikelangelo-guests", experiment.OVS, experiment.Bandwidth, "ovs-vswitchd-dpdk: no memory"},
+		{"mikelangelo-guests", experiment.TCP, experiment.Latency, "not in this run"},
+		{"", "", experiment.Latency, "not measured: here all guests are on one host"},
+	} {
+		if got, _ := caseCell(figures, c.name, c.transport, c.metric); got != c.want {
+			t.Errorf("%s %s %s: %q, want %q", c.name, c.transport, c.metric, got, c.want)
+		}
+	}
+	if got := short("mpirun " + strings.Repeat("--mca x y ", 40) + ": took longer than 1m30s:\nmore"); got != "mpirun …: took longer than 1m30s" {
+		t.Errorf("short: %q", got)
+	}
+}
