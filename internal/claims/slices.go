@@ -199,6 +199,9 @@ func (p *Publisher) publish(ctx context.Context, works bool) error {
 		if err := p.Client.Delete(ctx, kubeapi.Path(slicesPath, name)); err != nil && !errors.Is(err, kubeapi.ErrNotFound) {
 			return err
 		}
+		p.mu.Lock()
+		delete(p.is, name)
+		p.mu.Unlock()
 	}
 	p.Log.Info("slots are published", "slots", len(p.Slots), "works", works)
 	return nil
@@ -251,12 +254,15 @@ func (p *Publisher) one(object json.RawMessage, gone bool) error {
 		return err
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if is := p.is[s.Metadata.Name]; is != nil && kubeapi.Version(s.Metadata.Version) < kubeapi.Version(is.Metadata.Version) {
+		return nil // we have written it since
+	}
 	if gone {
 		delete(p.is, s.Metadata.Name)
 	} else {
 		p.is[s.Metadata.Name] = s
 	}
-	p.mu.Unlock()
 	p.changed()
 	return nil
 }
