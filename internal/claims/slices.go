@@ -196,7 +196,7 @@ func (p *Publisher) publish(ctx context.Context, works bool) error {
 		delete(is, w.Metadata.Name)
 	}
 	for name := range is {
-		if err := p.Client.Delete(ctx, kubeapi.Path(slicesPath, name)); err != nil && !errors.Is(err, kubeapi.ErrNotFound) {
+		if err := p.remove(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -204,8 +204,22 @@ func (p *Publisher) publish(ctx context.Context, works bool) error {
 	return nil
 }
 
-// write creates a slice, or replaces the one that is there.
+// remove deletes a slice. As in write, what the watch tells waits for the answer.
+func (p *Publisher) remove(ctx context.Context, name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.Client.Delete(ctx, kubeapi.Path(slicesPath, name)); err != nil && !errors.Is(err, kubeapi.ErrNotFound) {
+		return err
+	}
+	delete(p.is, name)
+	return nil
+}
+
+// write creates a slice, or replaces the one that is there. What the watch tells meanwhile waits for the answer: of a slice
+// that we make, and somebody deletes at once, the end is heard after the beginning.
 func (p *Publisher) write(ctx context.Context, w, is *slice) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := new(slice)
 	var err error
 	if is == nil {
@@ -215,9 +229,7 @@ func (p *Publisher) write(ctx context.Context, w, is *slice) error {
 		err = p.Client.Update(ctx, kubeapi.Path(slicesPath, w.Metadata.Name), w, now)
 	}
 	if err == nil {
-		p.mu.Lock()
 		p.is[now.Metadata.Name] = now // the watch tells it, too, later
-		p.mu.Unlock()
 	}
 	return err
 }
@@ -251,12 +263,15 @@ func (p *Publisher) one(object json.RawMessage, gone bool) error {
 		return err
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if is := p.is[s.Metadata.Name]; is != nil && kubeapi.Version(s.Metadata.Version) < kubeapi.Version(is.Metadata.Version) {
+		return nil // we have written it since
+	}
 	if gone {
 		delete(p.is, s.Metadata.Name)
 	} else {
 		p.is[s.Metadata.Name] = s
 	}
-	p.mu.Unlock()
 	p.changed()
 	return nil
 }

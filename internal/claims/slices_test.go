@@ -3,6 +3,7 @@ package claims
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -24,9 +25,16 @@ type shelf struct {
 	mu      sync.Mutex
 	version int
 	slices  map[string]*slice
+	history []change
 	changed chan struct{} // closed with the next change
 	writes  int
 	ended   chan struct{}
+}
+
+// A change is a line of a watch.
+type change struct {
+	version int
+	text    string
 }
 
 func startShelf(t *testing.T) (*shelf, *kubeapi.Client) {
@@ -42,12 +50,38 @@ func startShelf(t *testing.T) (*shelf, *kubeapi.Client) {
 	return s, client
 }
 
-// change changes something, and ends all watches: the next begins with a list of what is there.
+// change changes something, and tells what has become of it.
 func (s *shelf) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	text := func(o *slice) string {
+		text, _ := json.Marshal(o) // strings and numbers
+		return string(text)
+	}
+	before := make(map[string]string)
+	for name, one := range s.slices {
+		before[name] = text(one)
+	}
 	f()
-	s.version++
+	tell := func(kind, object string) {
+		s.history = append(s.history, change{s.version, fmt.Sprintf(`{"type":%q,"object":%s}`, kind, object)})
+	}
+	for name, one := range s.slices {
+		if text(one) != before[name] {
+			s.version++
+			one.Metadata.Version = strconv.Itoa(s.version)
+			tell("MODIFIED", text(one))
+		}
+	}
+	for name, old := range before {
+		if s.slices[name] == nil {
+			s.version++
+			gone := new(slice)
+			json.Unmarshal([]byte(old), gone) // our own text
+			gone.Metadata.Version = strconv.Itoa(s.version)
+			tell("DELETED", text(gone))
+		}
+	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -79,32 +113,39 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			delete(s.slices, name)
 		default:
 			s.writes++
-			in.Metadata.Version = strconv.Itoa(s.version + 1)
+			in.Metadata.Version = ""
 			s.slices[in.Metadata.Name] = in
 		}
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	w.WriteHeader(code)
 	json.NewEncoder(w).Encode(in)
 }
 
-// read lists, or watches: a watch here only says that its version is too old, as soon as there is a change.
+// read lists, or watches.
 func (s *shelf) read(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	changed := s.changed
-	if from := r.URL.Query().Get("resourceVersion"); from != "" {
-		old := from != strconv.Itoa(s.version)
+	from, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	for err == nil {
+		s.mu.Lock()
+		changed, history := s.changed, s.history
 		s.mu.Unlock()
-		w.(http.Flusher).Flush()
-		if !old {
-			select {
-			case <-changed:
-			case <-s.ended:
-			case <-r.Context().Done():
+		for _, one := range history {
+			if one.version > from {
+				io.WriteString(w, one.text)
+				from = one.version
 			}
 		}
-		io.WriteString(w, `{"type":"ERROR","object":{"code":410}}`)
-		return
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-s.ended:
+			return
+		case <-r.Context().Done():
+			return
+		}
 	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	var items []*slice
 	for _, one := range s.slices {
@@ -149,7 +190,9 @@ func TestPublisher(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() { defer close(ended); p.Run(ctx) }()
-		return func() { cancel(); <-ended }
+		stop = func() { cancel(); <-ended }
+		t.Cleanup(stop)
+		return stop
 	}
 	stop := run(names)
 	s.becomes(t, 2, 128)

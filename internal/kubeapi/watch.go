@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -86,6 +87,16 @@ func (c *Client) list(ctx context.Context, path string, query url.Values, l List
 		return "", err
 	}
 	return all.Metadata.Version, nil
+}
+
+// Version reads a resourceVersion. Those of one kind of object are numbers that grow: what a watch tells may be older than
+// an answer that we have got. One that is no number counts as newer than any.
+func Version(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return math.MaxUint64
+	}
+	return n
 }
 
 // An event is a line of a watch.

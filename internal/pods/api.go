@@ -31,7 +31,7 @@ type metadata struct {
 }
 
 func (m *metadata) pod() *Pod {
-	return &Pod{Namespace: m.Metadata.Namespace, Name: m.Metadata.Name, UID: m.Metadata.UID, version: version(m.Metadata.Version), Labels: m.Metadata.Labels, Annotations: m.Metadata.Annotations}
+	return &Pod{Namespace: m.Metadata.Namespace, Name: m.Metadata.Name, UID: m.Metadata.UID, version: kubeapi.Version(m.Metadata.Version), Labels: m.Metadata.Labels, Annotations: m.Metadata.Annotations}
 }
 
 // Pod asks the API server. A pod on another host is not the one that is meant: it has the name of one that was here.

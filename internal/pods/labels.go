@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -37,16 +35,6 @@ type Labeler struct {
 type labeled struct {
 	labels  map[string]string
 	version uint64
-}
-
-// version reads a resourceVersion. Those of one kind of object are numbers that grow; one that is no number counts
-// as newer than any.
-func version(text string) uint64 {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return math.MaxUint64
-	}
-	return n
 }
 
 // Run follows until ctx ends.
