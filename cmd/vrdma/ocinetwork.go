@@ -30,13 +30,15 @@ import (
 // a program has: there is one for each NIC, and the CDI file, which is written before, can name only one.
 //
 // Where poststop does not come, because the engine was killed, the next make finds what is left, if it can tell: processes have their
-// numbers as long as the host is up, and in one process namespace. What is left from before the host went down stays until somebody
-// deletes it: another host may have the same name, and share the store.
+// numbers as long as the host is up, and in one process namespace. What is left from before the host went down is known by the machine's
+// number (/etc/machine-id) and name; without a number it stays until somebody deletes it: another host may have the same name,
+// and share the store.
 
 // Labels of such a NIC: for which container it is, on which host, and where that is seen to be there.
 const (
 	labelContainer = "vrdma.io/container"
 	labelOnHost    = "vrdma.io/on-host"
+	labelMachine   = "vrdma.io/machine" // what /etc/machine-id says, if it is there
 	labelBoot      = "vrdma.io/boot"    // BOOT.INODE, of the process namespace
 	labelProcess   = "vrdma.io/process" // PID.DEVICE.INODE, of its network namespace
 )
@@ -127,12 +129,16 @@ func madeText(key tenant.Key, network string, state *container.State) (string, e
 	if err != nil {
 		return "", err
 	}
+	labels := map[string]string{
+		labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
+	}
+	if machine := machineLabel(); machine != "" {
+		labels[labelMachine] = machine
+	}
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "vrdma.io/v1", "kind": tenant.KindNIC,
-		"metadata": map[string]any{"name": key.Name, "tenant": key.Tenant, "labels": map[string]string{
-			labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
-		}},
-		"spec": map[string]any{"network": network},
+		"metadata": map[string]any{"name": key.Name, "tenant": key.Tenant, "labels": labels},
+		"spec":     map[string]any{"network": network},
 	})
 	return string(text), err
 }
@@ -157,6 +163,12 @@ func bootLabel() (string, error) {
 		return "", errors.New("/proc/self/ns/pid has no inode")
 	}
 	return asLabel(fmt.Sprintf("%s.%d", strings.TrimSpace(string(boot)), st.Ino)), nil
+}
+
+// machineLabel says which machine this is; empty: it has no number.
+func machineLabel() string {
+	id, _ := os.ReadFile("/etc/machine-id") // there may be none
+	return asLabel(strings.TrimSpace(string(id)))
 }
 
 // asLabel makes a value of a label: at most 63 letters, digits and a few others.
@@ -215,25 +227,37 @@ func collectMade(place launch.Place, of string) {
 	if err != nil {
 		return
 	}
-	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelBoot: boot}})
-	if err != nil {
-		return // Apply will say why
+	chosen := []map[string]string{{labelBoot: boot}}
+	host, err := os.Hostname()
+	if machine := machineLabel(); machine != "" && err == nil {
+		chosen = append(chosen, map[string]string{labelMachine: machine, labelOnHost: asLabel(host)})
 	}
-	for _, item := range reply.Items {
-		o, err := tenant.Unmarshal(item.Object)
-		n, ok := o.(*tenant.NIC)
-		if err != nil || !ok || !strings.HasPrefix(n.Metadata.Name, "c-") {
-			continue
+	for _, labels := range chosen {
+		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: labels})
+		if err != nil {
+			return // Apply will say why
 		}
-		label := n.Metadata.Labels[labelProcess]
-		pid, _, ok := strings.Cut(label, ".")
-		if !ok {
-			continue
+		for _, item := range reply.Items {
+			o, err := tenant.Unmarshal(item.Object)
+			n, ok := o.(*tenant.NIC)
+			if err == nil && ok && strings.HasPrefix(n.Metadata.Name, "c-") && madeIsGone(n.Metadata.Labels, boot) {
+				deleteMade(place, item.Key) // fails if another hook does it, too
+			}
 		}
-		space, err := caller.NamespaceAt("/proc/" + pid + "/ns/net")
-		if err == nil && pid+"."+strings.ReplaceAll(space, ":", ".") == label {
-			continue
-		}
-		deleteMade(place, item.Key) // fails if another hook does it, too
 	}
+}
+
+// madeIsGone reports whether the container of a NIC of this machine is surely gone: the machine went down since, or its process has ended.
+func madeIsGone(labels map[string]string, boot string) bool {
+	was, _, _ := strings.Cut(labels[labelBoot], ".")
+	if now, _, _ := strings.Cut(boot, "."); was != now {
+		return was != ""
+	}
+	label := labels[labelProcess]
+	pid, _, ok := strings.Cut(label, ".")
+	if !ok || labels[labelBoot] != boot { // in another process namespace
+		return false
+	}
+	space, err := caller.NamespaceAt("/proc/" + pid + "/ns/net")
+	return err != nil || pid+"."+strings.ReplaceAll(space, ":", ".") != label
 }

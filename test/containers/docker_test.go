@@ -87,9 +87,9 @@ func TestDockerRuntime(t *testing.T) {
 // may be one processor for all.
 func (h *host) dockerPair(t *testing.T, nic func(string) []string) {
 	t.Helper()
-	s := h.start(t, docker(append(nic("red.web"), hard...), "ib_write_bw", "-R", "-e", "-F", "-n", "100")...)
+	s := h.start(t, docker(append(nic("red.web"), hard...), "ib_send_bw", "-R", "-e", "-F", "-n", "100")...)
 	h.listening(t, s, "0.0.0.0:18515")
-	h.run(t, docker(append(nic("red.db"), hard...), "ib_write_bw", "-R", "-e", "-F", "-n", "100", "10.1.0.1")...)
+	h.run(t, docker(append(nic("red.db"), hard...), "ib_send_bw", "-R", "-e", "-F", "-n", "100", "10.1.0.1")...)
 	s.OK(t, minute)
 	if out := h.run(t, docker(nic("red.web"), "ip", "address", "show", "dev", "vrdma0")...); !strings.Contains(out, "inet 10.1.0.1/24") || !strings.Contains(out, "LOWER_UP") {
 		t.Errorf("the NIC's interface:\n%s", out)

@@ -152,6 +152,23 @@ func join(t *testing.T, hosts [2]*host) {
 	}
 }
 
+// The container's address changes while it lives: the next program has the new one.
+func TestOwnNetworkChanges(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, ownNetwork)
+	h.stay(t, "a", container{"bookworm", "red.a", bridged("10.88.0.10")})
+	h.stay(t, "b", container{"bookworm", "red.b", bridged("10.88.0.11")})
+	ping(t, h, h, "a", "b", "10.88.0.10")
+	pid := strings.TrimSpace(h.run(t, "podman", "inspect", "-f", "{{.State.Pid}}", "a"))
+	h.run(t, "nsenter", "-t", pid, "--net", "sh", "-c", "ip address del 10.88.0.10/16 dev eth0 && ip address add 10.88.0.30/16 dev eth0")
+	if !harness.Poll(minute, func() bool { return !h.serves(t, "a") }) {
+		t.Fatal("the NIC is still open")
+	}
+	ping(t, h, h, "a", "b", "10.88.0.30")
+	ping(t, h, h, "b", "a", "10.88.0.11")
+}
+
 // Containers of two hosts: their networks are routed, and nothing else is between them.
 func TestOwnNetworkHosts(t *testing.T) {
 	if !harness.All() {
@@ -216,6 +233,18 @@ func TestNetworkDevice(t *testing.T) {
 		t.Fatal("there is no CDI file for the networks of red")
 	}
 	before := nics()
+	// What is left from before the machine went down goes with the next container's start, and what is another machine's stays.
+	h.write(t, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+	name := strings.TrimSpace(h.run(t, "hostname"))
+	left := func(nic, machine string) string {
+		return fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: red, labels: {vrdma.io/boot: \"another.1\", vrdma.io/machine: %q, vrdma.io/on-host: %q}}, spec: {network: train}}\n", nic, machine, name)
+	}
+	h.apply(t, left("c-left", "0123456789abcdef0123456789abcdef")+left("c-other", "fedcba9876543210fedcba9876543210"))
+	h.run(t, of("red.train").argv("true")...)
+	if now := strings.Join(nics(), " "); strings.Contains(now, "red/c-left") || !strings.Contains(now, "red/c-other") {
+		t.Errorf("after the next container NICs are %s", now)
+	}
+	h.run(t, "vrdma", "delete", "nic", "red/c-other")
 	h.stay(t, "a", of("red.train", hard...))
 	h.stay(t, "b", of("red.train"))
 	if made := nics(); len(made) != len(before)+2 || !strings.Contains(strings.Join(made, " "), "red/c-"+h.id(t, "a")) {

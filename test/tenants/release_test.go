@@ -3,9 +3,7 @@ package tenants
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -18,7 +16,7 @@ import (
 // exported tree, and in the long form, today's library says that it is the oldest that is served.
 func TestOlderLibrary(t *testing.T) {
 	harness.Need(t, "ibv_rc_pingpong", "rping", "gcc", "make", "tar", "git")
-	if library := libraryBefore(t); library != "" {
+	if library := harness.LibraryBefore(t); library != "" {
 		t.Run("of the commit before", func(t *testing.T) { older(t, library) })
 		if !harness.All() {
 			return // compiling takes longer than all the rest
@@ -59,35 +57,6 @@ func older(t *testing.T, library string) {
 	d.stream(t, "red/web", "red/db", messages).OK(t, minute)
 }
 
-// libraryBefore builds the library of the commit before the one that changed the protocol's
-// number last; empty: there is no such commit here.
-func libraryBefore(t *testing.T) string {
-	t.Helper()
-	git := func(args ...string) (string, error) {
-		out, err := exec.Command("git", append([]string{"-C", harness.Root()}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	top, err := git("rev-parse", "--show-toplevel")
-	if root, _ := filepath.EvalSymlinks(harness.Root()); err != nil || top != root {
-		return "" // no repository, or one around an exported tree
-	}
-	changed, err := git("log", "-1", "--no-merges", "--format=%H", "-G", "define VRDMA_PROTOCOL ", "--", "shim/protocol.h")
-	if err != nil || changed == "" {
-		return ""
-	}
-	before, err := git("rev-parse", "--verify", "--quiet", changed+"^")
-	if err != nil {
-		return "" // a history that was cut off
-	}
-	dir := t.TempDir()
-	script := fmt.Sprintf("git -C '%s' archive %s shim | tar -x -C '%s'", harness.Root(), before, dir)
-	if out, err := exec.Command("bash", "-o", "pipefail", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	t.Logf("libvrdma.so of %s, protocol %s", before[:12], protocolOf(t, dir))
-	return makeLibrary(t, dir)
-}
-
 // libraryOfVersion builds today's library with another number of the protocol.
 func libraryOfVersion(t *testing.T, version int) string {
 	t.Helper()
@@ -100,34 +69,12 @@ func libraryOfVersion(t *testing.T, version int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = protocolNumber.ReplaceAll(text, fmt.Appendf(nil, "#define VRDMA_PROTOCOL %du", version))
+	text = harness.ProtocolNumber.ReplaceAll(text, fmt.Appendf(nil, "#define VRDMA_PROTOCOL %du", version))
 	if err := os.WriteFile(header, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := protocolOf(t, dir); got != fmt.Sprint(version) {
+	if got := harness.ProtocolOf(t, dir); got != fmt.Sprint(version) {
 		t.Fatalf("protocol %s, want %d", got, version)
 	}
-	return makeLibrary(t, dir)
-}
-
-var protocolNumber = regexp.MustCompile(`#define VRDMA_PROTOCOL (\d+)u`)
-
-func protocolOf(t *testing.T, dir string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, "shim", "protocol.h"))
-	found := protocolNumber.FindSubmatch(text)
-	if err != nil || found == nil {
-		t.Fatalf("no number of the protocol in shim/protocol.h: %v", err)
-	}
-	return string(found[1])
-}
-
-func makeLibrary(t *testing.T, dir string) string {
-	t.Helper()
-	cmd := exec.Command("make", "-s", "-f", "shim/shim.mk", "CC=gcc", "bin/libvrdma.so")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("make libvrdma.so: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "bin", "libvrdma.so")
+	return harness.MakeLibrary(t, dir)
 }
