@@ -87,11 +87,15 @@ bench: deps-bench build ## the speed table, written to bench/results too
 	@bin/vrdma bench --out bench/results
 
 # About an hour, on a machine that does nothing else. Interrupted, it goes on where it was.
+# make report SUITES=thesis measures one suite, and makes the page of all that were measured.
 REPORT := bench/results/report
+SUITES := quick thesis slides lab progress mikelangelo
 report: deps-bench build ## docs/report: every suite, measured here
-	@if [ -e $(REPORT)/results.ndjson ]; then bin/vrdma bench run --resume --out $(REPORT); \
-	else bin/vrdma bench run quick thesis slides lab progress mikelangelo --out $(REPORT); fi
-	@bin/vrdma report $(REPORT) -o docs/report
+	@for suite in $(SUITES); do \
+		if [ -e $(REPORT)/$$suite/results.ndjson ]; then bin/vrdma bench run --resume --out $(REPORT)/$$suite; \
+		else bin/vrdma bench run $$suite --out $(REPORT)/$$suite; fi || exit; \
+	done
+	@bin/vrdma report $(REPORT)/*/ -o docs/report
 
 # Where goroutines make coverage differ from run to run, shortening an input that looks
 # interesting would take all of the time.

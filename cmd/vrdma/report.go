@@ -15,16 +15,19 @@ import (
 func reportCommand() *cobra.Command {
 	var out string
 	c := &cobra.Command{
-		Use:   "report DIR [AFTER]",
+		Use:   "report DIR [AFTER | DIR... -o OUT]",
 		Short: "make a page of what was measured, or compare two results",
 		Long: `Makes report.html, report.md and results.csv of the results of vrdma bench run. The page is one
 file: no server, no network, every number with what it was made of.
 
 With two directories it compares them, cell by cell: medians, intervals, and the chance
-to see such a difference if nothing had changed (Mann-Whitney U).`,
+to see such a difference if nothing had changed (Mann-Whitney U).
+
+With -o several directories become one page: a suite in each, say.`,
 		Example: `  vrdma bench run --out results && vrdma report results
-  vrdma report before after`,
-		Args: cobra.RangeArgs(1, 2),
+  vrdma report before after
+  vrdma report results/* -o page`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			var results []*experiment.Results
 			for _, dir := range args {
@@ -34,13 +37,20 @@ to see such a difference if nothing had changed (Mann-Whitney U).`,
 				}
 				results = append(results, r)
 			}
-			if len(results) == 2 {
+			if len(results) > 2 && out == "" {
+				return usage("a page of %d results: say where with -o", len(results))
+			}
+			if len(results) == 2 && out == "" {
 				return report.Compare(c.OutOrStdout(), results[0], results[1])
 			}
 			if out == "" {
 				out = args[0]
 			}
-			return writeReport(c.OutOrStdout(), results[0], out)
+			r, err := experiment.Merge(results)
+			if err != nil {
+				return err
+			}
+			return writeReport(c.OutOrStdout(), r, out)
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "the directory for the report (default: DIR)")

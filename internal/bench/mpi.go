@@ -26,6 +26,9 @@ func mpirun(j *job, ranks int, program ...string) []string {
 		eth = j.route.Client.link()
 		if j.route.Client.seen != nil { // what mpirun says itself goes the ordinary way
 			argv = append(argv, "--mca", "oob_tcp_if_include", "eth1")
+			if j.cell.Transport == experiment.Verbs { // the guest's shell is static, and gives nobody a device
+				argv = append(argv, "--mca", "orte_launch_agent", "orted-device")
+			}
 		}
 	}
 	switch j.cell.Transport {
@@ -64,7 +67,7 @@ func prepareMPI(_ context.Context, l *Lab, j *job) error {
 		return nil
 	}
 	if j.route.Server.seen != nil {
-		j.dir = "/usr/bin/rsh-" + mpiWay(j.cell).name
+		j.dir = "/usr/bin/rsh-guest"
 		return nil
 	}
 	if j.route.Server.box != "" {

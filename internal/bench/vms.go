@@ -26,7 +26,7 @@ import (
 const (
 	guestMemory  = "704M"
 	guestSocket  = "/run/vrdma.sock" // of the agent that gives programs in a guest the device
-	guestShell   = 7777              // where a guest runs commands for mpirun; one more: with the device
+	guestShell   = 7777              // where a guest runs commands for mpirun
 	guestAddress = "10.98.0.%d"      // of a NIC
 	guestPlain   = "10.99.0.%d"      // of the ordinary card
 )

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -91,6 +92,8 @@ type Measurement struct {
 type Results struct {
 	Header  Header
 	Records []Record
+	// Parts are what was measured by itself, and how long that took.
+	Parts []Part
 	// Torn: the last line was cut off, and is left out.
 	Torn bool
 }
@@ -256,3 +259,37 @@ func (w *Writer) line(v any) error {
 
 // Close ends it.
 func (w *Writer) Close() error { return w.f.Close() }
+
+// A Part is one run of bench run.
+type Part struct {
+	Experiments []string // their documents
+	Took        time.Duration
+}
+
+// part is what the results of one run are.
+func (r *Results) part() Part {
+	p := Part{Experiments: r.Header.Experiments}
+	if n := len(r.Records); n > 0 {
+		last := &r.Records[n-1]
+		p.Took = last.Time.Sub(r.Header.Started) + time.Duration(last.Seconds*float64(time.Second))
+	}
+	return p
+}
+
+// Merge makes one of several results, of different experiments. Where and with what is told of the first.
+func Merge(list []*Results) (*Results, error) {
+	all := &Results{Header: list[0].Header}
+	all.Header.Experiments = nil
+	for _, r := range list {
+		for _, text := range r.Header.Experiments {
+			if slices.Contains(all.Header.Experiments, text) {
+				return nil, fmt.Errorf("an experiment is in two of these results: to compare them, leave out -o\n%s", text)
+			}
+			all.Header.Experiments = append(all.Header.Experiments, text)
+		}
+		all.Records = append(all.Records, r.Records...)
+		all.Parts = append(all.Parts, r.part())
+		all.Torn = all.Torn || r.Torn
+	}
+	return all, nil
+}

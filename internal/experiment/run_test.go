@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fake is an instrument that answers as the test says, and notes what it was asked.
@@ -346,5 +347,22 @@ func TestTicks(t *testing.T) {
 		if _, err := ParseTicks(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}
+	}
+}
+
+// Results of different experiments become one; of the same they do not.
+func TestMerge(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	one := func(text string) *Results {
+		r := &Results{Header: Header{Version: Version, Started: begin, Experiments: []string{text}}, Records: []Record{{Experiment: text, Time: begin.Add(time.Minute)}}}
+		r.Records[0].Seconds = 30
+		return r
+	}
+	all, err := Merge([]*Results{one("a"), one("b")})
+	if err != nil || len(all.Records) != 2 || len(all.Header.Experiments) != 2 || len(all.Parts) != 2 || all.Parts[1].Took != 90*time.Second {
+		t.Errorf("%+v: %v", all, err)
+	}
+	if _, err := Merge([]*Results{one("a"), one("a")}); err == nil || !strings.Contains(err.Error(), "leave out -o") {
+		t.Errorf("the same twice: %v", err)
 	}
 }

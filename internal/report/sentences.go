@@ -114,6 +114,9 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 		text += fmt.Sprintf(" %d were repeated, because the machine was not given its processors.", repeated)
 	}
 	out = append(out, text)
+	if s := durations(r.Parts); s != "" {
+		out = append(out, s)
+	}
 	var best, worst *Ratio
 	for _, f := range figures {
 		for _, x := range Ratios(f) {
@@ -151,6 +154,32 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 		out = append(out, "What carried the bytes was checked with the device's counters for every value.")
 	}
 	return out
+}
+
+// durations says how long each suite took that was run by itself.
+func durations(parts []experiment.Part) string {
+	var words []string
+	for _, p := range parts {
+		var suites []string
+		for _, text := range p.Experiments {
+			list, err := experiment.Parse("results", []byte(text))
+			if err != nil {
+				return "" // Gather has said so
+			}
+			for _, e := range list {
+				if !slices.Contains(suites, e.Spec.Suite) {
+					suites = append(suites, e.Spec.Suite)
+				}
+			}
+		}
+		if len(suites) > 0 && p.Took > 0 {
+			words = append(words, fmt.Sprintf("%s %.1f", strings.Join(suites, ", "), p.Took.Minutes()))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return "Minutes that runs took: " + strings.Join(words, "; ") + "."
 }
 
 // overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be

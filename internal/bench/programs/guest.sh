@@ -10,19 +10,14 @@ libs=$(ldd $list "$3" 2>/dev/null | awk '$3 ~ /^\// { print $3 }' | sort -u | se
 extra=$(find /etc/openmpi /usr/share/openmpi $lib/pmix2/share -type f -o -type l 2>/dev/null)
 for f in $list $libs $extra; do [ -e "$root$f" ] || cp -L --parents "$f" "$root"; done
 cp "$3" "$root/usr/bin/transfer"
-for side in plain device; do
-	port=7777; [ $side = plain ] || port=7778
-	printf '#!/bin/sh\nto=$1; shift\necho "$*" | nc "$to" %s\n' $port >"$root/usr/bin/rsh-$side"
-done
+printf '#!/bin/sh\nto=$1; shift\necho "$*" | nc "$to" 7777\n' >"$root/usr/bin/rsh-guest"
+printf '#!/bin/sh\nexec vrdma run --quiet --socket /run/vrdma.sock -- orted "$@"\n' >"$root/usr/bin/orted-device"
 cat >"$root/usr/bin/begin" <<'END'
 number=$(sed 's/.*:0*//' /sys/class/net/eth1/address)
 hostname machine$number
 for n in 1 2; do printf '10.98.0.%s machine%s\n' $n $n >>/etc/hosts; done
 /usr/sbin/ip link set eth1 up && /usr/sbin/ip address add 10.99.0.$number/24 dev eth1
-printf '#!/bin/sh\nexec vrdma run --quiet --socket /run/vrdma.sock -- sh\n' >/usr/bin/device-shell
-chmod 755 /usr/bin/device-shell
 nc -ll -p $2 -e /bin/sh &
-nc -ll -p $(($2 + 1)) -e /usr/bin/device-shell &
 mkdir -p /var/run /var/tmp
 ln -sf /proc/self/fd/1 /dev/stdout
 echo tcp 6 TCP >/etc/protocols
