@@ -76,9 +76,9 @@ unit: ## Go tests of every package, with the race detector
 integration: build ## real programs against a real daemon
 	$(GO) test -race -p 1 -timeout $(TIMEOUT) ./test/...
 
-# The kubelet is built from its sources the first time: some six minutes of a processor.
-test-kube: deps-test build kube ## the device plugin with a real kubelet and containerd
-	$(GO) test -tags kube -timeout 60m -count=1 -run TestKubelet -v ./test/containers
+# Kubernetes is built from its sources the first time: some ten minutes of a processor.
+test-kube: deps-test build kube ## pods and claims with a real Kubernetes and containerd
+	$(GO) test -tags kube -timeout 60m -count=1 -run TestKube -v ./test/containers
 
 demo: deps-demo build ## the whole idea in a minute: RDMA through vrdma next to TCP
 	@bin/vrdma demo

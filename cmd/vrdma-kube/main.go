@@ -33,9 +33,10 @@ func main() {
 
 // flags are what the commands are told.
 type flags struct {
-	socket, node, kubelet, cdi, pods string
-	fromKubelet                      bool
-	slots                            int
+	socket, node, kubelet, cdi string
+	pods, token, ca            string
+	fromKubelet                bool
+	slots                      int
 }
 
 func command() *cobra.Command {
@@ -70,7 +71,9 @@ func (f *flags) common(c *cobra.Command) {
 	s.StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "the host's `NAME` in Kubernetes (default $NODE_NAME)")
 	s.StringVar(&f.kubelet, "kubelet", "/var/lib/kubelet", "the kubelet's `DIR`")
 	s.StringVar(&f.cdi, "cdi", "/var/run/cdi", "`DIR` of the Container Device Interface")
-	s.StringVar(&f.pods, "pods", "", "`URL` that knows pods, for a server without a token (default: the cluster's API server)")
+	s.StringVar(&f.pods, "pods", "", "`URL` of the API server (default: the one of the cluster that we are a pod of)")
+	s.StringVar(&f.token, "token", "", "`FILE` with a token for --pods (default: it wants none)")
+	s.StringVar(&f.ca, "ca", "", "`FILE` with the authority of the certificate of --pods; needs --token")
 }
 
 func serve(ctx context.Context, f *flags) error {
@@ -125,7 +128,12 @@ func (f *flags) api() (*pods.API, error) {
 		return nil, errors.New("--pods-of-kubelet needs --pods URL")
 	}
 	find := kubeapi.InCluster
-	if f.pods != "" {
+	switch {
+	case (f.token == "") != (f.ca == "") || f.token != "" && f.pods == "":
+		return nil, errors.New("--token and --ca are both needed, with --pods, or none of them")
+	case f.token != "":
+		find = func() (*kubeapi.Client, error) { return kubeapi.With(f.pods, f.token, f.ca) }
+	case f.pods != "":
 		find = func() (*kubeapi.Client, error) { return kubeapi.At(f.pods) }
 	}
 	client, err := find()

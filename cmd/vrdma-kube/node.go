@@ -48,6 +48,9 @@ func (f *flags) programs(self string, dra bool, daemon []string) [][]string {
 	if f.pods != "" {
 		common = append(common, "--pods", f.pods)
 	}
+	if f.token != "" || f.ca != "" {
+		common = append(common, "--token", f.token, "--ca", f.ca)
+	}
 	all := [][]string{
 		append([]string{filepath.Join(filepath.Dir(self), "vrdma"), "daemon", "--socket", f.socket}, daemon...),
 		append([]string{self, "device-plugin"}, common...),

@@ -30,7 +30,8 @@ func runCommand(o *options) *cobra.Command {
 started for this user and ends itself when the last program is gone. The exit status
 is the program's; 127 if there is no such program, 3 if it could not see the device.
 
-With --nic the device is a declared NIC of a running daemon.
+With --nic the device is a declared NIC of a running daemon. In the host's own network only RDMA
+has its address: find peers by rdma_cm (ib_send_bw -R). In a container sockets have it, too.
 
 If PROGRAM is podman or docker, and it is to run or create a container, the container has the
 device: what vrdma nic args prints is put behind that word.`,

@@ -33,6 +33,7 @@ type copyLab struct {
 	source string
 	dir    string // on a tmpfs
 	size   int64
+	memory backed // for the copies
 }
 
 // newCopyLab makes them.
@@ -40,8 +41,8 @@ func (l *Lab) newCopyLab() (*copyLab, error) {
 	c := &copyLab{l: l, source: filepath.Join(l.Dir, "source"), size: copySize()}
 	var st syscall.Statfs_t
 	const tmpfs = 0x01021994
-	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < c.size+c.size/4 {
-		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*1.25, "B"))
+	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
+		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*2.5, "B"))
 	}
 	f, err := os.Create(c.source)
 	if err == nil {
@@ -54,13 +55,18 @@ func (l *Lab) newCopyLab() (*copyLab, error) {
 	if c.dir, err = os.MkdirTemp(sharedMemory, "vrdma-copies"); err != nil {
 		return nil, err
 	}
-	if l.User != nil {
+	if c.memory, err = newBacked(5 * c.size / 2); err == nil && l.User != nil {
 		err = os.Chown(c.dir, int(l.User.Uid), int(l.User.Gid))
 	}
-	return c, err
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (c *copyLab) close() {
+	c.memory.close()
 	os.Remove(c.source)
 	os.RemoveAll(c.dir)
 }

@@ -64,6 +64,7 @@ type house struct {
 	*Host
 	daemon *daemon
 	dir    string
+	run    string // of the daemon's sockets and device trees
 	cpus   string // where programs run; empty: anywhere
 	built  map[string]string
 	doors  map[string]string // sockets of NICs, by name
@@ -72,18 +73,16 @@ type house struct {
 // open starts a daemon that has these customers.
 func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) {
 	h := &house{cpus: othersCPUs()}
-	if h.dir, err = os.MkdirTemp(t.Lab.Dir, "qos"); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if err != nil {
 			h.close()
 		}
 	}()
-	if u := t.Lab.User; u != nil {
-		if err := os.Chown(h.dir, int(u.Uid), int(u.Gid)); err != nil {
-			return nil, err
-		}
+	if h.dir, err = t.Lab.directory(t.Lab.Dir); err != nil {
+		return nil, err
+	}
+	if h.run, err = t.Lab.directory(memoryDir); err != nil {
+		h.run, err = h.dir, nil
 	}
 	if h.built, err = t.Lab.Compile(ctx, "traffic", "unruly"); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func (t *Table) open(ctx context.Context, all []customer) (_ *house, err error) 
 	if err := os.WriteFile(objects, []byte(declare(all)), 0o644); err != nil {
 		return nil, err
 	}
-	h.Host = &Host{lab: t.Lab, Socket: filepath.Join(h.dir, "s"), IP: "127.0.0.1"}
+	h.Host = &Host{lab: t.Lab, Socket: filepath.Join(h.run, "s"), IP: "127.0.0.1"}
 	if h.daemon, err = h.Start(ctx, "--network=false", "--store", filepath.Join(h.dir, "store")); err != nil {
 		return nil, err
 	}
@@ -127,7 +126,24 @@ func (h *house) close() {
 	if h.daemon != nil {
 		h.daemon.stop()
 	}
+	os.RemoveAll(h.run)
 	os.RemoveAll(h.dir)
+}
+
+// memoryDir is on a tmpfs, as /run is, where daemons have their sockets. The store is on a disk.
+const memoryDir = "/dev/shm"
+
+// directory makes a directory for who runs the daemon.
+func (l *Lab) directory(in string) (string, error) {
+	dir, err := os.MkdirTemp(in, "qos")
+	if err != nil || l.User == nil {
+		return dir, err
+	}
+	if err := os.Chown(dir, int(l.User.Uid), int(l.User.Gid)); err != nil {
+		os.RemoveAll(dir)
+		return "", err
+	}
+	return dir, nil
 }
 
 // othersCPUs are the processors but the last: where the programs of customers run, so that

@@ -8,10 +8,13 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"vrdma/internal/control"
 	"vrdma/internal/tenant"
@@ -331,4 +334,44 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("the answer is not JSON: %q", out)
 		}
 	})
+}
+
+// The configuration in the example for Multus is a good one.
+func TestMultusExample(t *testing.T) {
+	text, err := os.ReadFile("../../contrib/kubernetes/multus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition struct {
+		Spec struct{ Config string }
+	}
+	if err := yaml.Unmarshal(text, &definition); err != nil { // the first document
+		t.Fatal(err)
+	}
+	var list struct {
+		Version string           `json:"cniVersion"`
+		Name    string           `json:"name"`
+		Plugins []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal([]byte(definition.Spec.Config), &list); err != nil || len(list.Plugins) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	one := list.Plugins[0]
+	one["cniVersion"], one["name"] = list.Version, list.Name // as an engine does it
+	given, err := json.Marshal(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := readConfig(bytes.NewReader(given))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"ADD", "DEL", "CHECK"} {
+		if err := c.check(command); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	if c.NIC != "team-a.db" {
+		t.Errorf("NIC %q", c.NIC)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -142,9 +143,13 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	return newSession(ctx, k, near), g, addr, nil
 }
 
-// connect makes the streams of a session.
+// connect makes the streams of a session: on one machine those that will carry something (pace.go).
 func (c *Client) connect(s *session, p Place, g *granted, addr string, serve func(conn) error) {
-	for i := range min(int(g.Streams), c.Streams) {
+	n := min(int(g.Streams), c.Streams)
+	if s.here {
+		n = min(n, fewStreams(runtime.NumCPU()))
+	}
+	for i := range n {
 		s.do(func() error {
 			ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 			defer cancel()

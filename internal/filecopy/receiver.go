@@ -61,6 +61,7 @@ type incoming struct {
 }
 
 func newReceiver(s *session, to *target, slots int) *receiver {
+	s.sit(false)
 	return &receiver{s: s, to: to, slots: slots, made: make(map[string]bool), files: make(map[uint32]*incoming)}
 }
 

@@ -22,7 +22,8 @@ type session struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	control conn
-	here    bool // the peer is on this machine
+	here    bool   // the peer is on this machine
+	rise    func() // gives up the session's seat (seat.go); nil: it has none
 	tasks   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -35,6 +36,13 @@ func newSession(ctx context.Context, control conn, here bool) *session {
 	s := &session{control: control, here: here}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
+}
+
+// sit takes a seat for the side that sends, or receives.
+func (s *session) sit(sends bool) {
+	if s.here {
+		s.rise = process.sit(sends)
+	}
 }
 
 var errFinished = errors.New("finished")
@@ -126,6 +134,9 @@ func (s *session) close() {
 		c.close()
 	}
 	s.control.close()
+	if s.rise != nil {
+		s.rise()
+	}
 }
 
 // keepAlive tells the peer that we are there, and notices when it is not.

@@ -48,18 +48,26 @@ func InCluster() (*Client, error) {
 	if host == "" || port == "" {
 		return nil, errors.New("KUBERNETES_SERVICE_HOST is not set: this is no pod; say where the API server is")
 	}
-	ca, err := os.ReadFile(filepath.Join(accounts, "ca.crt"))
+	return With("https://"+net.JoinHostPort(host, port), filepath.Join(accounts, "token"), filepath.Join(accounts, "ca.crt"))
+}
+
+// With is a server that wants a token, and has a certificate of this authority. Both are files.
+func With(base, token, ca string) (*Client, error) {
+	c, err := At(base)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(ca)
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New(filepath.Join(accounts, "ca.crt") + " has no certificate")
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, errors.New(ca + " has no certificate")
 	}
-	return &Client{
-		URL: "https://" + net.JoinHostPort(host, port), Token: filepath.Join(accounts, "token"),
-		HTTP: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: answerTime, IdleConnTimeout: time.Minute}},
-	}, nil
+	c.Token = token
+	c.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: answerTime, IdleConnTimeout: time.Minute}
+	return c, nil
 }
 
 // At is a server that wants no token, such as a kubelet's read-only port.

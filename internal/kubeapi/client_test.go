@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"io"
 	"net/http"
@@ -88,5 +89,37 @@ func TestClient(t *testing.T) {
 		if _, err := At(bad); err == nil {
 			t.Errorf("At(%q) works", bad)
 		}
+	}
+}
+
+// A server of a cluster has a certificate that only the cluster's own authority vouches for.
+func TestWith(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		json.NewEncoder(w).Encode(map[string]string{"token": r.Header.Get("Authorization")})
+	}))
+	defer s.Close()
+	dir := t.TempDir()
+	ca, token, none := filepath.Join(dir, "ca"), filepath.Join(dir, "token"), filepath.Join(dir, "none")
+	for file, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), token: []byte("secret"), none: []byte("x")} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := With(s.URL, token, ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct{ Token string }
+	if err := c.Get(t.Context(), "/", &got); err != nil || got.Token != "Bearer secret" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if c, err = At(s.URL); err == nil {
+		err = c.Get(t.Context(), "/", &got)
+	}
+	if err == nil {
+		t.Error("a certificate of nobody's is taken")
+	}
+	if _, err := With(s.URL, token, none); err == nil || !strings.Contains(err.Error(), "no certificate") {
+		t.Errorf("no authority: %v", err)
 	}
 }

@@ -139,7 +139,7 @@ func (r *Rack) Machines() map[*vnic.NIC]string {
 			continue
 		}
 		s.guests.mu.Lock()
-		if s.guests.who != "" {
+		if s.guests.who != "" && s.guests.plugged == nil {
 			out[s.nic] = "machine " + cmp.Or(s.guests.name, "without a name")
 		}
 		s.guests.mu.Unlock()

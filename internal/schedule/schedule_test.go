@@ -218,7 +218,7 @@ func TestCapOfLateLoop(t *testing.T) {
 }
 
 func testLate(t *testing.T, rates Rate, size int, runs, sleeps ib.Time, above float64) {
-	for _, whose := range cappeds {
+	for _, whose := range cappedsFor(rates) {
 		w := newWorld(t)
 		sent := w.capped(whose, rates, size)
 		var win window
@@ -261,8 +261,9 @@ func TestCapOfRestlessLoop(t *testing.T) {
 		rate Rate
 		size int
 	}{{Rate{Out: 12_500_000}, 64 << 10}, {Rate{Out: 1_250_000_000}, 64 << 10}, {Rate{MessagesOut: 10_000}, 64}, {Rate{MessagesOut: 100_000}, 64}, {Rate{MessagesOut: 500_000}, 64}} {
-		for i := range 3 * len(cappeds) {
-			seed, whose := uint64(i/len(cappeds)), cappeds[i%len(cappeds)]
+		all := cappedsFor(c.rate)
+		for i := range max(3, len(all)) {
+			seed, whose := uint64(i%3), all[i%len(all)]
 			r := rand.New(rand.NewPCG(1, seed))
 			w := newWorld(t)
 			w.late = func() ib.Time {

@@ -73,6 +73,14 @@ func (w *world) nic(t *Tenant, p NICParams, qps, size int) *load {
 // cappeds are the ways in which capped can be asked for a rate.
 var cappeds = []string{"a NIC", "a tenant", "two NICs of a tenant", "a guaranteed NIC of a tenant", "to a NIC", "to a tenant"}
 
+// cappedsFor are those that a rate is tried with: all with low rates, which take little time.
+func cappedsFor(r Rate) []string {
+	if r.Out > 200_000_000 || r.MessagesOut > 10_000 {
+		return cappeds[:1]
+	}
+	return cappeds
+}
+
 // capped adds one or two NICs that send as much as a cap lets them, and returns what counts how
 // much that is: bytes or messages.
 func (w *world) capped(whose string, r Rate, size int) (sent func() int) {

@@ -83,6 +83,10 @@ func TestInterface(t *testing.T) {
 		t.Errorf("a container has an address that it was not given:\n%s", out)
 	}
 
+	if harness.All() {
+		t.Run("rules", func(t *testing.T) { interfaceRules(t, h) })
+	}
+
 	// The daemon goes, and the next one finds container and interface.
 	h.daemon.Signal(syscall.SIGKILL)
 	h.daemon.Wait(t, minute)
@@ -106,6 +110,38 @@ func TestInterface(t *testing.T) {
 		t.Errorf("the NIC is deleted, and the interface is there:\n%s", out)
 	}
 	h.run(t, container{"bookworm", "red.web", nil}.argv("ip", "address", "show", "dev", "vrdma0")...)
+}
+
+// interfaceRules: what holds for RDMA holds for the interface: a service that is denied, and a cap.
+func interfaceRules(t *testing.T, h *host) {
+	const policy = "{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: closed, tenant: red}, spec: {nics: {names: [web]}, deny: [{direction: in, service: {space: tcp, ports: [5201]}}]}}\n"
+	h.apply(t, policy)
+	s := harness.Spawn(t, h.inside(t, "a", "iperf3", "-s", "--forceflush"))
+	s.Printed(t, "listening", minute)
+	client := func(flags ...string) *harness.Process {
+		p := harness.Spawn(t, h.inside(t, "b", append([]string{"iperf3", "-c", "10.1.0.1", "--connect-timeout", "2000"}, flags...)...))
+		p.Wait(t, minute)
+		return p
+	}
+	if p := client("-n", "1M"); p.Code() == 0 {
+		t.Errorf("a service that is denied answers:\n%s", p.Output())
+	}
+	h.run(t, "vrdma", "delete", "policy", "red/closed")
+	if p := client("-n", "1M"); p.Code() != 0 {
+		t.Errorf("a service that is allowed again: %s", p.Output())
+	}
+	h.apply(t, "{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: db, tenant: red}, spec: {network: train, address: 10.1.0.2, rate: {out: 80Mbit}}}\n")
+	p := client("-t", "3", "-f", "m")
+	var rate float64
+	for line := range strings.Lines(p.Output()) {
+		if f := strings.Fields(line); strings.Contains(line, "receiver") && len(f) > 6 {
+			fmt.Sscan(f[6], &rate)
+		}
+	}
+	if rate < 1 || rate > 100 {
+		t.Errorf("%v Mbit/s, and the NIC's cap is 80:\n%s", rate, p.Output())
+	}
+	s.End()
 }
 
 // hostsWithStore are two hosts with a wire between them and daemons that share an etcd, each with these arguments.

@@ -7,7 +7,7 @@
 Usage: run.py DIRECTORY EXCLUDED ARGS..., where DIRECTORY holds the package
 `tests`, EXCLUDED is a file of test ids (or prefixes ending in *) not to run, and
 ARGS are the suite's own. The suite itself is not changed. A test that takes more
-than a minute ends the run with a traceback."""
+than a minute (SECONDS_A_TEST) ends the run with a traceback."""
 import faulthandler
 import os
 import sys
@@ -19,7 +19,7 @@ class Lines(unittest.TestResult):
         super().startTest(test)
         self.failed = False
         sys.stdout.flush()
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(int(os.environ.get('SECONDS_A_TEST', 60)), exit=True)
         print('START\t' + test.id(), flush=True)
 
     def stopTest(self, test):

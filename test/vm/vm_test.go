@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,13 @@ const home = guest.Home
 // boot starts a machine with a NIC of the daemon's, and the agent in it.
 func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	t.Helper()
-	out, err := d.Command("guest", "args", nic, "--tcg", "-m", "320M").CombinedOutput()
+	return bootWith(t, d, image, nic, ip, 320)
+}
+
+// bootWith is boot with so much memory, in MiB.
+func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int) *machine {
+	t.Helper()
+	out, err := d.Command("guest", "args", nic, "--tcg", "-m", fmt.Sprintf("%dM", memory)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
 	}
@@ -69,7 +76,7 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	}
 	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
-		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: 320, Initramfs: image, Reboots: true,
+		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: memory, Initramfs: image, Reboots: true,
 		More: append(strings.Fields(string(out)), strings.Fields(string(disk))...),
 	})
 	m.startAgent(t)
@@ -118,6 +125,10 @@ func TestMachines(t *testing.T) {
 	d, a, b := lab(t)
 	t.Run("disk", func(t *testing.T) { disk(t, a) })
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
+	if harness.All() { // many programs, and slow ones
+		t.Run("more", func(t *testing.T) { more(t, a) })
+		t.Run("hostile", func(t *testing.T) { hostile(t, d, a, b) })
+	}
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
 		t.Run("sockets", func(t *testing.T) { sockets(t, d, a, b) })
 		t.Run("ends", func(t *testing.T) { ends(t, d, a) })

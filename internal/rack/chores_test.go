@@ -1,0 +1,23 @@
+package rack
+
+import (
+	"testing"
+	"time"
+)
+
+// TestChoresRest: a chore that came lately is put off, also while others are done: more may come. The
+// chores take the times themselves, so a busy machine only makes the wait longer.
+func TestChoresRest(t *testing.T) {
+	var c chores
+	c.start()
+	defer c.stop()
+	came, done := make(chan time.Time, 1), make(chan time.Time, 1)
+	c.add(func() {
+		c.add(func() { done <- time.Now() }) // a NIC is put in meanwhile
+		came <- time.Now()
+	})
+	added := <-came
+	if wait := (<-done).Sub(added); wait < choreRest/2 {
+		t.Errorf("a chore that came while another was done was done %v later, want %v", wait, choreRest)
+	}
+}
