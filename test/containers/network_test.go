@@ -171,6 +171,9 @@ func TestOwnNetworkChanges(t *testing.T) {
 
 // Containers of two hosts: their networks are routed, and nothing else is between them.
 func TestOwnNetworkHosts(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
 	hosts := [2]*host{newHost(t, "bookworm"), newHost(t, "bookworm")}
 	join(t, hosts)
 	for i, h := range hosts {
@@ -181,15 +184,16 @@ func TestOwnNetworkHosts(t *testing.T) {
 		// The networks are routed, so nobody hides behind the host's address.
 		h.run(t, "nft", "insert rule inet netavark POSTROUTING ip daddr 10.0.0.0/8 accept")
 	}
-	if harness.All() { // perftest polls, and there may be one processor for all
-		talk(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
-	}
+	talk(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
 	ping(t, hosts[0], hosts[1], "c", "c", "10.1.0.10")
 	ping(t, hosts[1], hosts[0], "c", "c", "10.2.0.10")
 }
 
 // An ordinary user's daemon enters the containers of the user through their user namespace.
 func TestOwnNetworkRootless(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
 	h := newHost(t, "bookworm")
 	h.run(t, "sh", "-c", `cp -a /images/bookworm /images/alice && chown -R 1000:1000 /images/alice && touch /etc/resolv.conf
 		printf '[network]\ndefault_rootless_network_cmd = "slirp4netns"\n' >>/etc/containers/containers.conf`)
