@@ -204,9 +204,6 @@ func aloneCNI(t *testing.T, h *host) {
 
 // Through an engine: podman 4.3 with CNI, whose network gives the container its address, and its NIC to it alone.
 func TestCNIEngine(t *testing.T) {
-	if !harness.All() {
-		t.Skip("long form: make test-all")
-	}
 	h := newEngineHost(t, "older", "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)

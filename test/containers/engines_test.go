@@ -3,8 +3,6 @@ package containers
 import (
 	"strings"
 	"testing"
-
-	"vrdma/test/harness"
 )
 
 // unified runs a program in control group and pid namespaces of its own, below $1, with the unified hierarchy, where systemd's programs are
@@ -36,9 +34,6 @@ func TestLines(t *testing.T) {
 		}
 	})
 	t.Run("nspawn", func(t *testing.T) {
-		if !harness.All() {
-			t.Skip("long form: make test-all")
-		}
 		argv := append([]string{"unshare", "--mount", "sh", "-c", unified, "sh", h.groups, "systemd-nspawn", "-q", "--register=no", "--keep-unit", "--private-network", "-D", "/images/bookworm"},
 			strings.Fields(lines("red/web", "nspawn"))...)
 		p := h.start(t, append(argv, "/usr/bin/ibv_devinfo")...)

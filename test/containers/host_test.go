@@ -241,9 +241,15 @@ func (h *host) cdi() string {
 }
 
 // status is what the daemon says of everything.
-func (h *host) status(t *testing.T) (s protocol.Status) {
+func (h *host) status(t *testing.T) protocol.Status {
 	t.Helper()
-	p := h.start(t, "vrdma", "status", "-o", "json")
+	return h.statusOf(t, 0)
+}
+
+// statusOf is what a user's daemon says.
+func (h *host) statusOf(t *testing.T, uid int) (s protocol.Status) {
+	t.Helper()
+	p := h.startAs(t, uid, "vrdma", "status", "-o", "json")
 	p.OK(t, minute)
 	if err := json.Unmarshal([]byte(p.Stdout()), &s); err != nil {
 		t.Fatalf("vrdma status -o json: %v\n%s", err, p.Output())
@@ -254,14 +260,20 @@ func (h *host) status(t *testing.T) (s protocol.Status) {
 // listening waits until a program listens at an address of rdma_cm's.
 func (h *host) listening(t *testing.T, p *harness.Process, address string) {
 	t.Helper()
+	h.listeningOf(t, 0, p, address)
+}
+
+// listeningOf waits for it at a user's daemon.
+func (h *host) listeningOf(t *testing.T, uid int, p *harness.Process, address string) {
+	t.Helper()
 	ok := harness.Poll(minute, func() bool {
 		time.Sleep(100 * time.Millisecond) // between two looks: each is a process
-		return p.Ended(0) || slices.ContainsFunc(h.status(t).Connections, func(c protocol.ConnectionStatus) bool {
+		return p.Ended(0) || slices.ContainsFunc(h.statusOf(t, uid).Connections, func(c protocol.ConnectionStatus) bool {
 			return c.State == "LISTEN" && c.Local == address
 		})
 	})
 	if !ok || p.Ended(0) {
-		t.Fatalf("%s does not listen at %s: %s\n%s\n%+v", p.Name, address, p.Fate(), p.Output(), h.status(t).Connections)
+		t.Fatalf("%s does not listen at %s: %s\n%s\n%+v", p.Name, address, p.Fate(), p.Output(), h.statusOf(t, uid).Connections)
 	}
 }
 

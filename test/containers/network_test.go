@@ -207,10 +207,8 @@ func TestOwnNetworkRootless(t *testing.T) {
 		h.startAs(t, alice, "sh", "-c", strings.Replace(argv, "--rm", "-d --name "+nic, 1)).OK(t, minute)
 	}
 	s := h.startAs(t, alice, "podman", "exec", "a", "rping", "-s", "-a", "10.88.0.10", "-C", "5", "-V")
-	d.Printed(t, "addresses=[10.88.0.10]", minute)
-	harness.Poll(minute, func() bool {
-		return s.Ended(0) || h.startAs(t, alice, "podman", "exec", "b", "rping", "-c", "-a", "10.88.0.10", "-C", "5", "-V").Wait(t, minute) == 0
-	})
+	h.listeningOf(t, alice, s, "10.88.0.10:7174")
+	h.startAs(t, alice, "podman", "exec", "b", "rping", "-c", "-a", "10.88.0.10", "-C", "5", "-V").OK(t, 2*minute)
 	s.OK(t, minute)
 }
 
