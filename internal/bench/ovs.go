@@ -28,7 +28,7 @@ type ovs struct {
 func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs, error) {
 	dir, err := cache.Fill("ovs-dpdk", func(dir string) error {
 		if _, err := l.Run(ctx, "sh", "-c", ovsScript, "sh", "fetch", dir); err != nil {
-			return fmt.Errorf("OVS-DPDK cannot be fetched: %w; it is Debian's package openvswitch-switch-dpdk", err)
+			return fmt.Errorf("cannot fetch OVS-DPDK: %w; it is Debian's package openvswitch-switch-dpdk", err)
 		}
 		return nil
 	})
