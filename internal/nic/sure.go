@@ -6,6 +6,7 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/ib"
 	"vrdma/internal/protocol"
+	"vrdma/internal/transport"
 )
 
 // A client need not wait for a command that is sure to be accepted: it leaves the command in its mailbox,
@@ -151,13 +152,20 @@ func (s *Session) Unsure(command []byte) {
 		return
 	}
 	q, err := s.qps.get(m.QPHandle)
-	if err != nil || q.tr.State() == ib.StateError || q.tr.State() == ib.StateReset {
+	if err != nil {
 		return
 	}
-	q.tr.Revoke(q.owner.Now(), &q.env)
-	q.publish()
-	q.NoteError()
-	q.owner.Wake()
+	switch q.tr.State() {
+	case ib.StateReset, ib.StateError:
+	case ib.StateInit:
+		q.Event(transport.EventFatal)
+		q.apply(ib.MaskState, &QPAttr{State: uint8(ib.StateError)}, ib.StateError)
+	default:
+		q.tr.Revoke(q.owner.Now(), &q.env)
+		q.publish()
+		q.NoteError()
+		q.owner.Wake()
+	}
 }
 
 // learn describes a command of the row.
