@@ -105,51 +105,23 @@ static bool arm(struct file *f, uint32_t cq, bool solicited_only)
 	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: the daemon says so */
 }
 
-/* Whether a command is the first of a row of sure ones, for handle: see protocol.h. */
-static bool sure_first(struct file *f, const unsigned char *command, size_t n, uint32_t handle)
+/* Whether the daemon is sure to accept a command, and has nothing to say to it: see protocol.h. */
+static bool sure(struct file *f, const unsigned char *command, size_t n)
 {
 	const unsigned char *value = f->page + VRDMA_SURE_VALUE, *mask = f->page + VRDMA_SURE_MASK;
-	_Atomic uint64_t *bits = (_Atomic uint64_t *)(f->page + VRDMA_SURE_BITS);
-
-	for (size_t i = 0; i < n; i++)
-		if ((command[i] & mask[i]) != value[i])
-			return false;
-	return handle < VRDMA_SURE_HANDLES &&
-	       (atomic_load_explicit(&bits[handle / 64], memory_order_relaxed) >> (handle % 64) & 1);
-}
-
-/* Whether it is the one behind so many others. */
-static bool sure_next(struct file *f, const unsigned char *command, size_t n, uint32_t behind)
-{
-	_Atomic uint32_t *after = (_Atomic uint32_t *)(f->page + VRDMA_SURE_AFTER);
-	const unsigned char *value = f->page + (behind == 1 ? VRDMA_SURE_SECOND : VRDMA_SURE_THIRD);
-	uint32_t any = word(f->page, VRDMA_SURE_ANY);
-
-	if (!(atomic_load(after) & behind))
-		return false;
-	for (size_t i = 0; i + 4 <= n; i += 4)
-		if (!(any >> i / 4 & 1) && word(command, i) != word(value, i))
-			return false;
-	atomic_thread_fence(memory_order_acquire);
-	return atomic_load(after) & behind; /* it may be another one by now */
-}
-
-/* If the daemon is sure to accept a command, and has nothing to say to it: its place in the row; else 0. */
-static uint32_t sure(struct file *f, const unsigned char *command, size_t n)
-{
 	_Atomic uint32_t *by_command = (_Atomic uint32_t *)(f->page + VRDMA_ARM_BY_COMMAND);
-	uint32_t at = word(f->page, VRDMA_SURE_HANDLE_AT), row = f->row;
+	_Atomic uint64_t *bits = (_Atomic uint64_t *)(f->page + VRDMA_SURE_BITS);
+	uint32_t at = word(f->page, VRDMA_SURE_HANDLE_AT);
 
 	if (n != word(f->page, VRDMA_SURE_LENGTH) || n > VRDMA_SURE_MAX || at > n - 4 ||
 	    atomic_load_explicit(by_command, memory_order_relaxed))
-		return 0;
-	uint32_t handle = word(command, at), was = f->row_of;
-	f->row_of = handle;
-	if (sure_first(f, command, n, handle))
-		return 1;
-	if ((row == 1 || row == 2) && handle == was && sure_next(f, command, n, row))
-		return row + 1;
-	return 0;
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if ((command[i] & mask[i]) != value[i])
+			return false;
+	uint32_t handle = word(command, at);
+	return handle < VRDMA_SURE_HANDLES &&
+	       (atomic_load_explicit(&bits[handle / 64], memory_order_relaxed) >> (handle % 64) & 1);
 }
 
 /* ---- commands ---- */
@@ -376,15 +348,11 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 	uint32_t number = word(buf, 0);
 	size_t at = channel_at(number, n), reply;
 
-	if (number == CMD_DEREG_MR && n >= DEREG_MR_SIZE) {
-		f->row = 0;
+	if (number == CMD_DEREG_MR && n >= DEREG_MR_SIZE)
 		return dereg_mr(f, outside, buf, n);
-	}
 	if (atomic_load(&f->dead))
 		return EIO;
-	uint32_t row = sure(f, buf, n);
-	f->row = row;
-	if (row && wire_leave(f->mail, buf, n))
+	if (sure(f, buf, n) && wire_leave(f->mail, buf, n))
 		return 0;
 	if (number == CMD_REG_MR && n >= REG_MR_SIZE)
 		return reg_mr(f, outside, buf, n);
@@ -394,10 +362,7 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 		memcpy(patched + at, &id, sizeof id);
 		buf = patched;
 	}
-	int e = exchange(f, outside, buf, n, 0, &reply);
-	if (e)
-		f->row = 0;
-	return e;
+	return exchange(f, outside, buf, n, 0, &reply);
 }
 
 /* A slot can be stale if the descriptor was closed by a bare system call. */

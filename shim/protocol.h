@@ -147,21 +147,12 @@ struct vrdma_welcome {
  * VRDMA_SURE_HANDLES and has its bit set in bits. What is described is a change of a queue pair's state that
  * nobody else can see. Such a command need not be waited for, unless told (VRDMA_ARM_BY_COMMAND) is set:
  * it may be left in the mailbox, see there, and has succeeded.
- *
- * Two more may follow it in a row: a command that is equal to second, but for its words whose bits are set in
- * any (bit i: byte 4 i and the next three), is sure if the client's command of this device before it was the one above
- * for the same handle, and succeeded or was left; one that is equal to third likewise, after that one. after says
- * whether there are a second (1) and a third (2).
  */
 #define VRDMA_SURE_LENGTH 448u    /* uint32_t, the daemon's, like all of this */
 #define VRDMA_SURE_HANDLE_AT 452u /* uint32_t */
-#define VRDMA_SURE_AFTER 456u     /* uint32_t */
-#define VRDMA_SURE_ANY 460u       /* uint32_t */
 #define VRDMA_SURE_VALUE 512u
 #define VRDMA_SURE_MASK 640u
 #define VRDMA_SURE_MAX 128u       /* of value and mask */
-#define VRDMA_SURE_SECOND 768u
-#define VRDMA_SURE_THIRD 896u
 #define VRDMA_SURE_BITS 1024u     /* uint64_t[384] */
 #define VRDMA_SURE_HANDLES 24576u
 
@@ -275,8 +266,8 @@ struct vrdma_fd {
  *   if load(state) != OPEN, or there is no room: make a request of it
  *   n = load(left_len); write the command behind n bytes of left; compare_exchange(left_len, n, n + its length)
  *   if !(load(state) & OPEN) and compare_exchange(left_len, n + its length, n): make a request of it
- * The daemon runs what lies there before it serves the client's next request, of this device or of an rdma_cm channel,
- * before it drops a packet that the queue pair is not ready for, and after it has cleared OPEN:
+ * The daemon runs what lies there before it serves the client's next request of this device (not of an rdma_cm channel), and
+ * after it has cleared OPEN:
  *   n = load(left_len); copy n bytes; compare_exchange(left_len, n, 0), else again
  * One clears OPEN and looks at left_len, the other sets left_len and looks at OPEN: nothing lies in a
  * mailbox that is shut.

@@ -125,8 +125,7 @@ struct file {
 	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
 	_Atomic(struct foreseen *) ahead; /* answers ahead, see ahead.c; NULL: none. If there are,
 					   * mail has VRDMA_AHEAD_SIZE bytes */
-	uint32_t row, row_of; /* how many sure commands in a row there were, and their handle: command.c */
-	pthread_mutex_t lock; /* one command at a time; guards out, in, mail and row */
+	pthread_mutex_t lock; /* one command at a time; guards out, in and mail */
 	_Atomic bool busy;    /* whether somebody has it: a hint, for file_lock */
 	struct file *next;    /* in the list of all files; never changes */
 };

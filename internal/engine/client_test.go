@@ -213,24 +213,21 @@ func connect(a, b *testQP) {
 
 func (q *testQP) to(peer *testQP) {
 	q.c.t.Helper()
-	q.c.do(func() error { return q.move(peer) })
-}
-
-// move is to, on the loop.
-func (q *testQP) move(peer *testQP) error {
-	s, h := q.c.s, q.info.Handle
-	if err := s.ModifyQP(h, attrInit, &nic.QPAttr{State: 1, PortNum: 1, AccessFlags: 0xf}); err != nil {
-		return err
-	}
-	if err := s.ModifyQP(h, attrRTR, &nic.QPAttr{State: 2, PathMTU: 5, DestQPN: peer.info.Num, MaxDestRDAtomic: 16, MinRNRTimer: 1,
-		AH: nic.AHAttr{DGID: peer.c.gid, IsGlobal: true, PortNum: 1}}); err != nil {
-		return err
-	}
-	timeout := q.timeout
-	if timeout == 0 {
-		timeout = 14
-	}
-	return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
+	q.c.do(func() error {
+		s, h := q.c.s, q.info.Handle
+		if err := s.ModifyQP(h, attrInit, &nic.QPAttr{State: 1, PortNum: 1, AccessFlags: 0xf}); err != nil {
+			return err
+		}
+		if err := s.ModifyQP(h, attrRTR, &nic.QPAttr{State: 2, PathMTU: 5, DestQPN: peer.info.Num, MaxDestRDAtomic: 16, MinRNRTimer: 1,
+			AH: nic.AHAttr{DGID: peer.c.gid, IsGlobal: true, PortNum: 1}}); err != nil {
+			return err
+		}
+		timeout := q.timeout
+		if timeout == 0 {
+			timeout = 14
+		}
+		return s.ModifyQP(h, attrRTS, &nic.QPAttr{State: 3, Timeout: timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16})
+	})
 }
 
 // A wr is a send work request in short.

@@ -126,19 +126,11 @@ func (t *task) receive(b *transport.Burst) (taken bool) {
 	if b.Type == ib.UD && !t.q.MayHear(&b.SGID) {
 		return true
 	}
-	t.catchUp()
 	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
 		return false
 	}
 	t.q.Taken()
 	return true
-}
-
-// catchUp has a queue pair that takes nothing yet do first what its program has left for it to do.
-func (t *task) catchUp() {
-	if t.q.Transport().State() < ib.StateRTR {
-		t.q.CatchUp()
-	}
 }
 
 // received sees to what follows from a burst that t has taken.

@@ -211,7 +211,6 @@ func (e *Engine) receive(vni uint32, b *transport.Burst, ce bool) {
 	if b.Type != ib.UD {
 		// The wire does not say who sent it: the address, which the transport
 		// checks, has to do.
-		t.catchUp()
 		b.Src = t.q.Peer()
 	}
 	recvs := &t.q.Transport().Counters().RDMARecvs

@@ -117,20 +117,6 @@ func (ses *cmSession) onLoop(req *protocol.Request, reply *protocol.ReplyBuilder
 // early implements handler: there are no sure commands here.
 func (ses *cmSession) early([]byte) int { return 0 }
 
-// before implements handler: what the process has left for its devices to do comes first. Its peer
-// may act on what it says here.
-func (ses *cmSession) before() {
-	for _, r := range ses.proc.left {
-		r.catchUp()
-	}
-}
-
-// attended implements handler.
-func (ses *cmSession) attended(*requests) {}
-
-// unattended implements handler.
-func (ses *cmSession) unattended(*requests) {}
-
 // foresee implements farseer.
 func (ses *cmSession) foresee(page *protocol.Mail) {
 	if page == ses.page {

@@ -12,14 +12,13 @@ import (
 // handed over is answered through the connection, and so is what comes after, until the loop
 // has the connection again and has served a request on it.
 type mailbox struct {
-	wanted   bool // the client can use one
-	ahead    bool // and answers ahead
-	account  *budget.Account
-	page     *protocol.Mail // nil: it has none
-	asked    bool           // the request under way is from there
-	open     bool
-	attended bool // the handler knows that there is one
-	served   int
+	wanted  bool // the client can use one
+	ahead   bool // and answers ahead
+	account *budget.Account
+	page    *protocol.Mail // nil: it has none
+	asked   bool           // the request under way is from there
+	open    bool
+	served  int
 }
 
 // mailAfter is how many commands a client makes before it is given a mailbox: many programs
@@ -89,8 +88,6 @@ func (r *requests) early() {
 	if page == nil || !page.Left() {
 		return
 	}
-	r.srv.running = true
-	defer func() { r.srv.running = false }()
 	b := r.srv.left[:]
 	b = b[:page.TakeLeft(b)]
 	for range r.of.early(b) {
@@ -98,21 +95,10 @@ func (r *requests) early() {
 	}
 }
 
-// catchUp runs the sure commands that lie in the mailbox, for somebody other than the client, unless some
-// command is being run. It runs on the loop.
-func (r *requests) catchUp() {
-	if !r.srv.running && !r.busy.Load() && r.mail.page.Left() {
-		r.early()
-	}
-}
-
 // attend opens the mailbox. It runs on the loop.
 func (r *requests) attend() {
 	if m := &r.mail; m.page != nil && !m.open && r.srv.loop.Look(r.fd, postbox{r}) {
-		if m.open = true; !m.attended {
-			m.attended = true
-			r.of.attended(r)
-		}
+		m.open = true
 		m.page.Open()
 		if m.ahead {
 			r.lend(m.page)

@@ -28,8 +28,7 @@ type process struct {
 	sessions map[*session]struct{}
 	channels map[*cmSession]struct{}
 
-	cm   *rdmacm.Client // what it has of the connection manager; touched on the loop only
-	left []*requests    // its devices in whose mailboxes commands may lie; likewise
+	cm *rdmacm.Client // what it has of the connection manager; touched on the loop only
 }
 
 // maxOpens is how often a process may open the device: RXE_MAX_UCONTEXT.

@@ -53,12 +53,6 @@ type handler interface {
 	// early runs commands that the client does not wait for, on the loop, before what follows, and
 	// returns how many there were.
 	early(commands []byte) int
-	// before is called on the loop before a request is run.
-	before()
-	// attended says that the session has a mailbox, which r looks after, and unattended that it has none
-	// any more. They run on the loop.
-	attended(r *requests)
-	unattended(r *requests)
 	// lasts reports whether a request is of a kind that takes long.
 	lasts(req *protocol.Request) bool
 	// nonsense says that a client sent something that is no request.
@@ -94,7 +88,6 @@ func (s *Server) serveRequests(c *protocol.Conn, l Line, h handler, d *door, m m
 	defer s.loop.Do(func() {
 		s.loop.Unwatch(fd)
 		r.lend(nil)
-		r.of.unattended(r)
 	})
 	for e := range r.handed {
 		if e.err == io.EOF {
@@ -213,7 +206,6 @@ func (r *requests) Serve() {
 // run runs the request in the first n bytes of buf, and answers it.
 func (r *requests) run(buf *[]byte, n int) {
 	r.early()
-	r.of.before()
 	if err := r.req.Parse((*buf)[:n]); err != nil {
 		r.refuse(err)
 		return
@@ -227,7 +219,7 @@ func (r *requests) run(buf *[]byte, n int) {
 		}})
 		return
 	}
-	answer, rest := r.onLoop()
+	answer, rest := r.of.onLoop(&r.req, &r.reply)
 	if rest == nil {
 		rest = r.offer(answer)
 	}
@@ -251,13 +243,6 @@ func (r *requests) run(buf *[]byte, n int) {
 	}
 	r.srv.spare = nil
 	r.hand(errand{rest: rest, buf: buf})
-}
-
-// onLoop runs the request.
-func (r *requests) onLoop() ([]byte, rest) {
-	r.srv.running = true
-	defer func() { r.srv.running = false }()
-	return r.of.onLoop(&r.req, &r.reply)
 }
 
 // refuse ends the connection, on which nothing more comes, or what is no request.

@@ -128,7 +128,6 @@ type Server struct {
 	keeping atomic.Int32           // how many sessions wait for the next request, see requests.keep
 	spare   *[]byte                // the loop's: what it reads the next request into; nil: take one from buffers
 	left    [protocol.MaxLeft]byte // likewise: for sure commands
-	running bool                   // likewise: a command is being run
 
 	work sync.WaitGroup
 

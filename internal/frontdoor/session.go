@@ -3,7 +3,6 @@ package frontdoor
 import (
 	"errors"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -234,27 +233,12 @@ func (ses *session) early(b []byte) (n int) {
 	for command, rest, ok := uverbs.MaybeSure(b); ok; command, rest, ok = uverbs.MaybeSure(rest) {
 		ses.commands.Add(1)
 		n++
-		if ses.dev.Sure(command) && ses.verbs.Run(command, false).Errno != 0 {
-			ses.dev.Unsure(command)
+		if nic.Sure(command) {
+			ses.verbs.Run(command, false)
 		}
 	}
 	ses.looped = false
 	return n
-}
-
-// before implements handler: what the client left before a request is its own, and early runs it.
-func (ses *session) before() {}
-
-// attended implements handler: a packet may come that needs what lies in the mailbox.
-func (ses *session) attended(r *requests) {
-	ses.proc.left = append(ses.proc.left, r)
-	ses.dev.OnCatchUp(r.catchUp)
-}
-
-// unattended implements handler.
-func (ses *session) unattended(r *requests) {
-	ses.proc.left = slices.DeleteFunc(ses.proc.left, func(o *requests) bool { return o == r })
-	ses.dev.OnCatchUp(nil)
 }
 
 // beside implements handler.
@@ -310,9 +294,6 @@ func (ses *session) command(req *protocol.Request, reply *protocol.ReplyBuilder)
 	ses.extents = nil
 	if c.Refused() {
 		ses.srv.desk.Refused.Count(c.Name())
-	}
-	if ses.looped && c.Errno == 0 {
-		ses.dev.Learn(req.Command)
 	}
 	if traced {
 		ses.traceCall(c, start)

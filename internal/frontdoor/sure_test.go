@@ -76,7 +76,7 @@ func TestSure(t *testing.T) {
 	s := testServer(t)
 	m := newMailer(t, s, protocol.KindUverbs)
 	page := doorbellPage(t, m)
-	for _, typ := range []uint8{abi.QPTypeRC} {
+	for _, typ := range []uint8{abi.QPTypeRC, abi.QPTypeUC} {
 		qp := m.newQP(typ)
 		for range 30 {
 			if !sureFor(page, qp) {
@@ -102,23 +102,9 @@ func TestSure(t *testing.T) {
 			t.Error("sure for a queue pair that is gone")
 		}
 	}
-	for _, typ := range []uint8{abi.QPTypeUC, abi.QPTypeUD} {
-		if qp := m.newQP(typ); sureFor(page, qp) {
-			t.Errorf("sure for a queue pair of type %d, which takes other attributes", typ)
-		}
+	if qp := m.newQP(abi.QPTypeUD); sureFor(page, qp) {
+		t.Error("sure for a UD queue pair, which needs a key")
 	}
-}
-
-// leave leaves a command in the mailbox.
-func (m *mailer) leave(command []byte) {
-	m.t.Helper()
-	for m.began = time.Now(); m.patient(); {
-		if m.mail.Leave(command) {
-			return
-		}
-		m.ends(portCommand(1), 0) // which opens the mailbox
-	}
-	m.t.Fatal("the mailbox is never open")
 }
 
 // A sure command that is left in the mailbox has happened before the next command, and soon also
@@ -128,14 +114,24 @@ func TestLeft(t *testing.T) {
 	m := newMailer(t, s, protocol.KindUverbs)
 	page := doorbellPage(t, m)
 	m.give()
+	leave := func(command []byte) {
+		t.Helper()
+		for m.began = time.Now(); m.patient(); {
+			if m.mail.Leave(command) {
+				return
+			}
+			m.ends(portCommand(1), 0) // which opens the mailbox
+		}
+		t.Fatal("the mailbox is never open")
+	}
 	for range 8 {
 		qp := m.newQP(abi.QPTypeRC)
-		m.leave(sureCommand(page, qp))
+		leave(sureCommand(page, qp))
 		if state := m.state(qp); state != abi.QPStateInit {
 			t.Fatalf("state %d after the next command, want INIT", state)
 		}
 		m.modify(qp, abi.QPStateReset, 0)
-		m.leave(sureCommand(page, qp))
+		leave(sureCommand(page, qp))
 		eventually(t, "nobody takes what was left", func() bool { return !m.mail.Left() })
 		if state := m.state(qp); state != abi.QPStateInit {
 			t.Fatalf("state %d, want INIT", state)
@@ -147,96 +143,7 @@ func TestLeft(t *testing.T) {
 			b[i] = byte(rand.Uint32())
 		}
 		copy(b, [][]byte{nil, portCommand(1), sureCommand(page, rand.Uint32N(1<<20)), {26, 0, 0, 0, 0, 0}, {26, 0, 0, 0, 0xff, 0xff}}[rand.IntN(5)])
-		m.leave(b)
+		leave(b)
 		m.ends(portCommand(1), 0)
-	}
-}
-
-// move is the command that moves a queue pair to RTR or RTS, as librdmacm makes it; n is in the numbers.
-func move(qp uint32, state uint8, n uint32) []byte {
-	q := abi.ModifyQP{QPHandle: qp, QPState: state, AttrMask: abi.QPMaskState | abi.QPMaskTimeout | abi.QPMaskRetryCnt |
-		abi.QPMaskRNRRetry | abi.QPMaskSQPSN | abi.QPMaskMaxQPRDAtomic, SQPSN: n, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 1}
-	if state == abi.QPStateRTR {
-		q = abi.ModifyQP{QPHandle: qp, QPState: state, AttrMask: abi.QPMaskState | abi.QPMaskAV | abi.QPMaskPathMTU | abi.QPMaskDestQPN |
-			abi.QPMaskRQPSN | abi.QPMaskMaxDestRDAtomic | abi.QPMaskMinRNRTimer, RQPSN: n, DestQPNum: n + 1, PathMTU: 3, MaxDestRDAtomic: 1, MinRNRTimer: 12,
-			Dest: abi.QPDest{IsGlobal: 1, PortNum: 1}}
-	}
-	return legacy(abi.CmdModifyQP, &q, nil, 0)
-}
-
-// followUp is a command that page describes as the second or the third of a row, with anything where it
-// says nothing.
-func followUp(page []byte, at int, handle uint32) []byte {
-	b := append([]byte(nil), page[at:at+int(u32(page, protocol.SureLength))]...)
-	for i := range len(b) / 4 {
-		if u32(page, protocol.SureAny)>>i&1 != 0 {
-			binary.NativeEndian.PutUint32(b[4*i:], rand.Uint32())
-		}
-	}
-	binary.NativeEndian.PutUint32(b[u32(page, protocol.SureHandleAt):], handle)
-	return b
-}
-
-// What a session has done once, to RTR and to RTS, is sure in a row, and has happened before the
-// process's next command, also where that is one of the connection manager. What is refused then has
-// the queue pair fail.
-func TestRow(t *testing.T) {
-	s := testServer(t)
-	m := newMailer(t, s, protocol.KindUverbs)
-	page := doorbellPage(t, m)
-	m.give()
-	qp := m.newQP(abi.QPTypeRC)
-	m.ends(sureCommand(page, qp), 0)
-	m.ends(move(qp, abi.QPStateRTR, 1), 0)
-	if after := u32(page, protocol.SureAfter); after != 1 {
-		t.Fatalf("after one move to RTR: %#x, want a second", after)
-	}
-	m.ends(move(qp, abi.QPStateRTS, 1), 0)
-	if after := u32(page, protocol.SureAfter); after != 3 {
-		t.Fatalf("after one move to RTS: %#x, want a second and a third", after)
-	}
-	row := func(qp uint32) {
-		m.leave(sureCommand(page, qp))
-		m.leave(followUp(page, protocol.SureSecond, qp))
-		m.leave(followUp(page, protocol.SureThird, qp))
-	}
-	for range 8 {
-		qp := m.newQP(abi.QPTypeRC)
-		row(qp)
-		if state := m.state(qp); state != abi.QPStateRTS {
-			t.Fatalf("state %d after the next command, want RTS", state)
-		}
-	}
-	cm := &mailer{client: &client{t: t, buf: make([]byte, protocol.MaxMessage)}, looks: 1 << 30, began: time.Now()}
-	cm.proc = m.proc
-	cm.dev = dial(t, s, protocol.Hello{Kind: protocol.KindRDMACM, Token: m.proc.Welcome.Token, Program: "prog"})
-	for range 8 {
-		row(m.newQP(abi.QPTypeRC))
-		cm.send(ucm(abi.CMCmdCreateID, &abi.CMCreateID{UID: 1, Response: respAddr, PS: 0x106}, 4))
-		if m.mail.Left() {
-			t.Fatal("the connection manager's command was answered before what was left is run")
-		}
-	}
-	// Out of order: refused, and the queue pair in ERROR; another session's queue pairs are its own.
-	qp = m.newQP(abi.QPTypeRC)
-	m.leave(sureCommand(page, qp))
-	m.leave(followUp(page, protocol.SureThird, qp))
-	if state := m.state(qp); state != abi.QPStateErr {
-		t.Errorf("state %d after a row with a gap, want ERROR", state)
-	}
-	qp = m.newQP(abi.QPTypeRC)
-	m.leave(followUp(page, protocol.SureSecond, qp))
-	if state := m.state(qp); state != abi.QPStateReset {
-		t.Errorf("state %d after a row without its beginning, want RESET", state)
-	}
-	// What was never made is not run.
-	qp = m.newQP(abi.QPTypeRC)
-	m.leave(sureCommand(page, qp))
-	other := move(qp, abi.QPStateRTR, 1)
-	other[8+16+4]++ // of the address
-	m.leave(other)
-	m.leave(legacy(abi.CmdModifyQP, &abi.ModifyQP{QPHandle: qp, AttrMask: abi.QPMaskState, QPState: abi.QPStateErr}, nil, 0))
-	if state := m.state(qp); state != abi.QPStateInit {
-		t.Errorf("state %d after commands that are not sure, want INIT", state)
 	}
 }

@@ -112,7 +112,6 @@ func (n *NIC) SetGuard(g Guard) {
 	r.old = r.old[:0]
 	for _, q := range n.qps {
 		r.old = append(r.old, q)
-		q.session.unlearn()
 	}
 }
 

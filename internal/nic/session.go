@@ -44,7 +44,6 @@ type Session struct {
 	closed  bool
 	trouble trouble
 	waiting waiting
-	sure    sureSession
 
 	owner SessionOwner // nil: no loop serves it
 	loop  *Loop        // that has what the session has; nil: none had yet

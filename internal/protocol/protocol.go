@@ -134,13 +134,9 @@ const (
 const (
 	SureLength   = 448   // VRDMA_SURE_LENGTH
 	SureHandleAt = 452   // VRDMA_SURE_HANDLE_AT
-	SureAfter    = 456   // VRDMA_SURE_AFTER
-	SureAny      = 460   // VRDMA_SURE_ANY
 	SureValue    = 512   // VRDMA_SURE_VALUE
 	SureMask     = 640   // VRDMA_SURE_MASK
 	SureMax      = 128   // VRDMA_SURE_MAX
-	SureSecond   = 768   // VRDMA_SURE_SECOND
-	SureThird    = 896   // VRDMA_SURE_THIRD
 	SureBits     = 1024  // VRDMA_SURE_BITS
 	SureHandles  = 24576 // VRDMA_SURE_HANDLES
 )
