@@ -64,7 +64,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init internal/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.

@@ -48,10 +48,12 @@ row. Parts, all by default except rxe, which needs a kernel that has it:
   copy         files: vrdma cp against cp, the published protocol and TCP
   veth         two hosts: two network namespaces, as root or in a user namespace
   overlay      a virtual network between them, against the same without
+  containers   two containers against two processes of the host; against TCP; their start
   wait         programs that sleep, share processors or live in another control group,
                and the processor time that everything takes
   qos          tenants of one daemon: shares, caps, guarantees, latency
   guest        against the kernel's rxe, in a virtual machine
+  vms          two virtual machines: verbs and sockets against TCP over a tap, and rxe
   rxe          against the kernel's rxe, here
   allocations  of the data path
 
@@ -60,7 +62,7 @@ once more as the control, and with another one, in turn. BINARY is the other bui
 vrdma; its libvrdma.so and libvrdma-sockets.so lie beside it. A row is WORSE if this
 build's median is worse by more than 3 % and by more than this build differs from itself.
 Then the exit status is 1. TCP and other things to compare with are not measured, nor are
-the parts guest, rxe and allocations.
+the parts containers, guest, vms, rxe and allocations.
 
 With --attacks a victim's latency is measured, alone and beside a hostile tenant of the
 same daemon, and what the daemon holds before, while and after; with --against of the

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"testing"
+	"time"
 
 	"vrdma/test/harness"
 )
@@ -53,9 +54,14 @@ func TestServerOfRstream(t *testing.T) {
 		}
 		close(accepted)
 	}()
-	c := <-accepted
+	var c net.Conn
+	select {
+	case c = <-accepted:
+	case <-client.Done():
+	case <-time.After(minute):
+	}
 	if c == nil {
-		t.Fatal("nobody was accepted")
+		t.Fatalf("nobody was accepted; rstream: %s\n%s", client.Fate(), client.Output())
 	}
 	t.Cleanup(func() { c.Close() })
 	back := make([]byte, rstreamCount*rstreamSize)
