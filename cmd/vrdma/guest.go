@@ -168,6 +168,8 @@ the machine's, whatever their own limit of locked memory is.`,
 			if !leashed {
 				return leash()
 			}
+			// Whoever ends all processes of a service or a session ends the leash: see there.
+			signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 			place, err := o.place()
 			if err != nil {
 				return err

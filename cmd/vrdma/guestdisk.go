@@ -54,6 +54,9 @@ keeps the old one.`,
 			default:
 				return usage("-o %s: choose qemu or libvirt", output)
 			}
+			if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+				return usage("%s is no file: name one that may be replaced", path)
+			}
 			if err := writeDisk(path); err != nil {
 				return fmt.Errorf("write the disk: %w", err)
 			}

@@ -2,6 +2,7 @@ package caller
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -12,7 +13,12 @@ import (
 // nobody can tell. It is for people to read: QEMU's user chose it.
 func MachineName(conn syscall.Conn, pid int) (name string) {
 	err := whileThere(conn, pid, func() error {
-		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		line, err := io.ReadAll(io.LimitReader(f, longestLine)) // the process says how long it is
 		name = machineName(line)
 		return err
 	})
@@ -22,8 +28,10 @@ func MachineName(conn syscall.Conn, pid int) (name string) {
 	return name
 }
 
-// longestName bounds what is shown of a name.
-const longestName = 64
+const (
+	longestName = 64        // that is shown of a name
+	longestLine = 128 << 10 // that is read of a command line
+)
 
 // machineName finds the name in a command line of QEMU: -name NAME,… or -name guest=NAME,…; a comma in the name is two.
 func machineName(line []byte) string {

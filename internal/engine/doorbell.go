@@ -61,15 +61,17 @@ const (
 	idleAfter = ib.Time(200_000)
 	// farIdleAfter is that for one in a virtual machine. To wake us from there takes a system call and an exit
 	// of the guest, QEMU's thread and a socket, some hundred microseconds; a page that is looked at takes none
-	// of it. So who has rung twice within that time is looked at for as long once more, and the loop stays
-	// awake for it, giving way to whoever wants the processor.
+	// of it.
 	farIdleAfter = ib.Time(2_000_000)
+	// farPace is how soon one in a virtual machine has to ring again for the loop to stay awake for it, and for how long: about as
+	// long as waking it takes. Who rings seldom costs what a bell costs, and not a processor.
+	farPace = ib.Time(500_000)
 )
 
 // rung notes that a far one rang.
 func (d *doorbells) rung(b *bell, now ib.Time) {
-	if now-b.rang < farIdleAfter {
-		d.awaited = now + farIdleAfter
+	if now-b.rang < farPace {
+		d.awaited = now + farPace
 	}
 	b.rang = now
 }

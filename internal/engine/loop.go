@@ -90,11 +90,11 @@ func (e *Engine) loop() {
 // another host it takes its time: a processor that is left alone for a moment is given the
 // next thread that waits for one, which may be the other half of the stream, and back again
 // in this one's way. Programs in virtual machines that ring again and again are waited for, too: see
-// farIdleAfter.
+// farPace.
 func (e *Engine) patience() ib.Time {
 	p := ib.Time(e.opts.Spin)
 	if e.now < e.bells.awaited {
-		p = farIdleAfter
+		p = max(p, farPace)
 	}
 	if e.net.traffic.mode(e.now).streams() {
 		p = max(p, quietAfter)

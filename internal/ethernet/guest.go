@@ -107,7 +107,7 @@ const (
 	publishEvery = 32
 	// holdFor is after how many frames the ring is given up for a moment, for those who want to stop it.
 	holdFor = 256
-	// longestPause is how long somebody who is over a rate waits before it looks whether the ring is still there.
+	// longestPause is how long somebody who is over a rate waits before it looks whether its ring, or its file, is still there.
 	longestPause = 10 * time.Millisecond
 )
 

@@ -51,7 +51,10 @@ func (p *Port) ServeTap(file *os.File) error {
 			if pause == 0 {
 				break
 			}
-			time.Sleep(pause)
+			time.Sleep(min(pause, longestPause))
+			if raw.Control(func(uintptr) {}) != nil { // it was closed
+				return nil
+			}
 		}
 		w.frame.virtio = parseNetHeader(room)
 		if !w.frame.take([][]byte{room[headerSize:n]}) {

@@ -74,7 +74,8 @@ func (p *seats) leave() {
 // move gives the threads of this process that may use some processors others. Who was given something
 // else by somebody keeps it.
 func move(from, to *unix.CPUSet) {
-	// A thread that is made meanwhile has the affinity of the one that made it.
+	// A thread that is made meanwhile has the affinity of the one that made it. Where a processor has gone, others may read as from.
+	done := make(map[int]bool)
 	for moved := *from != *to; moved; {
 		moved = false
 		tasks, err := os.ReadDir("/proc/self/task")
@@ -84,8 +85,8 @@ func move(from, to *unix.CPUSet) {
 		for _, t := range tasks {
 			id, err := strconv.Atoi(t.Name())
 			var now unix.CPUSet
-			if err == nil && unix.SchedGetaffinity(id, &now) == nil && now == *from && unix.SchedSetaffinity(id, to) == nil {
-				moved = true
+			if err == nil && !done[id] && unix.SchedGetaffinity(id, &now) == nil && now == *from && unix.SchedSetaffinity(id, to) == nil {
+				moved, done[id] = true, true
 			}
 		}
 	}

@@ -10,11 +10,17 @@ import (
 // some tenths of a second of a processor, and more on a disk.
 type chores struct {
 	mu    sync.Mutex
-	todo  []func()  // guarded by mu; in the order in which they came
+	todo  []chore   // guarded by mu; in the order in which they came
 	last  time.Time // guarded by mu; when the last one came
 	more  chan struct{}
 	quit  chan struct{}
 	ended chan struct{}
+}
+
+// A chore is something to do, and when it came.
+type chore struct {
+	do func()
+	at time.Time
 }
 
 // choreRest is how long no new chore has to have come before one is done: whoever puts in a
@@ -46,15 +52,17 @@ func (c *chores) start() {
 	}()
 }
 
-// rest waits while chores keep coming.
+// rest waits while chores keep coming, unless one has waited for long enough.
 func (c *chores) rest() {
-	for most := time.Now().Add(choreMost); ; {
+	for {
 		c.mu.Lock()
 		until := c.last.Add(choreRest)
-		c.mu.Unlock()
-		if until.After(most) {
-			until = most
+		if len(c.todo) > 0 {
+			if most := c.todo[0].at.Add(choreMost); until.After(most) {
+				until = most
+			}
 		}
+		c.mu.Unlock()
 		wait := time.Until(until)
 		if wait <= 0 {
 			return
@@ -70,7 +78,8 @@ func (c *chores) rest() {
 // add has f done soon.
 func (c *chores) add(f func()) {
 	c.mu.Lock()
-	c.todo, c.last = append(c.todo, f), time.Now()
+	c.last = time.Now()
+	c.todo = append(c.todo, chore{f, c.last})
 	c.mu.Unlock()
 	select {
 	case c.more <- struct{}{}:
@@ -82,7 +91,7 @@ func (c *chores) next() (f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.todo) > 0 {
-		f, c.todo = c.todo[0], c.todo[1:]
+		f, c.todo = c.todo[0].do, c.todo[1:]
 	}
 	return f
 }

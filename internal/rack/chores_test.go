@@ -13,8 +13,8 @@ func TestChoresRest(t *testing.T) {
 	defer c.stop()
 	came, done := make(chan time.Time, 1), make(chan time.Time, 1)
 	c.add(func() {
-		c.add(func() { done <- time.Now() }) // a NIC is put in meanwhile
 		came <- time.Now()
+		c.add(func() { done <- time.Now() }) // a NIC is put in meanwhile
 	})
 	added := <-came
 	if wait := (<-done).Sub(added); wait < choreRest/2 {

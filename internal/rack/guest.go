@@ -265,16 +265,17 @@ func (r *Rack) ServeCard(k tenant.Key, c *net.UnixConn, d *vhostuser.Device, rea
 
 // enter makes a connection the one that has the NIC. False: another has it.
 func (g *guests) enter(c *net.UnixConn) bool {
+	who, name := "a virtual machine", ""
+	if cred, err := caller.Credentials(c); err == nil {
+		name = caller.MachineName(c, int(cred.Pid))
+		who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(name, "without a name"), cred.Pid, cred.Uid)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || g.who != "" {
 		return false
 	}
-	g.who, g.conn = "a virtual machine", c
-	if cred, err := caller.Credentials(c); err == nil {
-		g.name = caller.MachineName(c, int(cred.Pid))
-		g.who = fmt.Sprintf("virtual machine %s (pid %d, uid %d)", cmp.Or(g.name, "without a name"), cred.Pid, cred.Uid)
-	}
+	g.who, g.name, g.conn = who, name, c
 	return true
 }
 

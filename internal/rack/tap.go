@@ -59,6 +59,18 @@ func (t *tap) forget() {
 	})
 }
 
+// endTime is how long anybody waits for an interface that goes: who serves it looks whether it is closed every few milliseconds.
+const endTime = 10 * time.Second
+
+// end takes the interface away, and waits until it has gone.
+func (t *tap) end() {
+	t.forget()
+	select {
+	case <-t.gone:
+	case <-time.After(endTime):
+	}
+}
+
 // ErrNoPort says why a NIC can be no interface.
 var ErrNoPort = errors.New("it is not in a network with way vxlan")
 
@@ -175,8 +187,7 @@ func (g *guests) tap(space *netns.Space, c Cable, bound bool) (Interface, error)
 		return old.is, nil
 	}
 	if old != nil { // of a container before: the NIC is this one's now
-		old.forget()
-		<-old.gone
+		old.end()
 	}
 	inode, err := caller.NamespaceAt(c.Namespace)
 	if err != nil {
@@ -268,7 +279,6 @@ func (g *guests) unplugTap(meant func(*tap) bool) {
 	t := g.plugged
 	g.mu.Unlock()
 	if t != nil && meant(t) {
-		t.forget()
-		<-t.gone
+		t.end()
 	}
 }

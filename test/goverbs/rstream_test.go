@@ -64,6 +64,7 @@ func TestServerOfRstream(t *testing.T) {
 		t.Fatalf("nobody was accepted; rstream: %s\n%s", client.Fate(), client.Output())
 	}
 	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(minute))
 	back := make([]byte, rstreamCount*rstreamSize)
 	for _, n := range []int{rstreamSync, len(back), len(back)} {
 		if _, err := io.ReadFull(c, back[:n]); err != nil {
