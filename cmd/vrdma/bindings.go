@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"vrdma/internal/control"
 	"vrdma/internal/frontdoor"
+	"vrdma/internal/launch"
 	"vrdma/internal/tenant"
 )
 
@@ -33,9 +33,10 @@ type savedBound struct {
 
 // bindings are those of a daemon before, until their NICs are here, and where those of this one are written.
 type bindings struct {
-	path string
-	mu   sync.Mutex
-	left []savedBound
+	path   string
+	saving sync.Mutex // held from looking at what is bound until it is written; before mu
+	mu     sync.Mutex // guards what is below
+	left   []savedBound
 	// plug are those that were handed over and whose container had an interface.
 	plug []control.Binding
 }
@@ -46,15 +47,10 @@ const mostBound = 16 << 20
 // read takes what a daemon before us has written. What cannot be used is left out: then the first workload to come has the NIC.
 func (b *bindings) read(path string) error {
 	b.path = path
-	f, err := os.Open(path)
+	text, err := launch.ReadOwn(path, mostBound)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, mostBound))
 	if err != nil {
 		return err
 	}
@@ -84,6 +80,13 @@ func (b *bindings) of(k tenant.Key) (out []frontdoor.Binding) {
 		return true
 	})
 	return out
+}
+
+// again keeps some that could not have their interface yet.
+func (b *bindings) again(list []control.Binding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plug = append(b.plug, list...)
 }
 
 // toPlug hands over the containers that are to have their interface again.

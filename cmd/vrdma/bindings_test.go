@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/control"
 	"vrdma/internal/tenant"
@@ -57,6 +60,22 @@ func TestBindings(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("nothing is bound, and there is a file")
+	}
+	// What somebody else could have put there is not believed, nor waited for.
+	if err := os.WriteFile(path, []byte("{}"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o666), new(bindings).read(path)); err == nil {
+		t.Error("a file that others may write to is read")
+	}
+	if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := new(bindings).read(path); err == nil {
+		t.Error("a pipe is read")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
 	}
 	for text, want := range map[string]string{`{"boot":"another","bound":[{"cookie":7}]}`: "", `{"bound":7}`: "json", "\x00": "invalid"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

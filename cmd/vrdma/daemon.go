@@ -263,6 +263,7 @@ type daemon struct {
 	hook      string        // our program, as engines see it; "": CDI files have no hooks
 	stop      chan string   // why
 	serving   atomic.Bool   // programs are
+	restores  atomic.Int32  // how often an interface could not be had again
 	bound     bindings
 }
 
@@ -361,6 +362,7 @@ func (d *daemon) serve() error {
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	d.serving.Store(true)
+	go d.restore()
 	stopKey := d.watchKey()
 
 	var failure error

@@ -100,7 +100,6 @@ func (d *daemon) openPlane() (err error) {
 	}
 	d.plane.Store(plane)
 	d.rack.Sweep() // the rack holds what is declared
-	d.restore()
 	return nil
 }
 

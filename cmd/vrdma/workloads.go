@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"vrdma/internal/control"
 	"vrdma/internal/frontdoor"
@@ -76,6 +77,8 @@ func (w workloads) Name(cookie uint64, name string) { w.server.Name(cookie, name
 
 // save writes down what is bound, for the next daemon.
 func (w workloads) save() {
+	w.bound.saving.Lock()
+	defer w.bound.saving.Unlock()
 	var now []savedBound
 	w.server.Bindings(func(b *frontdoor.Binding) {
 		if made, ok := b.Note.(control.Binding); ok {
@@ -94,15 +97,30 @@ func (d *daemon) restore() {
 		return
 	}
 	there := workloads{d}.Bindings()
+	var failed []control.Binding
 	for _, b := range list {
 		if !slices.Contains(there, b) {
 			continue
 		}
 		if _, err := d.rack.Plug(b.NIC, cableOf(&b)); err != nil && !errors.Is(err, rack.ErrNoPort) {
-			d.noInterface(b.NIC, fmt.Errorf("%s: %w", b.Title(), err))
+			failed = append(failed, b)
+			if d.restores.Load() == 0 {
+				d.noInterface(b.NIC, fmt.Errorf("%s: %w; it is tried again", b.Title(), err))
+			}
 		}
 	}
+	workloads{d}.save() // while it was handed over it was nobody's
+	if len(failed) > 0 && d.restores.Add(1) < mostRestores {
+		d.bound.again(failed)
+		time.AfterFunc(restoreAgain, d.restore)
+	}
 }
+
+// An interface that cannot be had again is tried so often, and so far apart: the host that has its NIC may be about to give it up.
+const (
+	restoreAgain = 5 * time.Second
+	mostRestores = 24
+)
 
 // noInterface is told of a container that has no interface with its NIC's address.
 func (d *daemon) noInterface(k tenant.Key, why error) {

@@ -37,6 +37,24 @@ func openPlain(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
+// ReadOwn reads a file of a place that says what we trust: it has to be ours, and nobody else may write to it. What is longer than most is
+// cut off.
+func ReadOwn(path string, most int64) ([]byte, error) {
+	f, err := openPlain(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return nil, fmt.Errorf("%s is not ours alone: remove it, or choose another place with --socket", path)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
 // readPlain reads a small file of a place.
 func readPlain(path string) ([]byte, error) {
 	f, err := openPlain(path, os.O_RDONLY, 0)

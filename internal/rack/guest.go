@@ -106,14 +106,14 @@ func (g *guests) guard(rules *policy.Guard) {
 	}
 }
 
-// users are who has the NIC in a virtual machine, or as an interface of a container that it is bound to.
+// users are who has the NIC in a virtual machine, or as an interface of a container.
 func (g *guests) users() []string {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.who == "" || g.plugged != nil && !g.plugged.bound {
+	if g.who == "" || g.plugged != nil && !g.plugged.there() {
 		return nil
 	}
 	return []string{g.who}

@@ -46,7 +46,6 @@ type tap struct {
 	inode string // what Namespace led to
 	is    Interface
 	file  *os.File
-	bound bool // somebody will say when it ends
 	gone  chan struct{}
 	once  sync.Once
 }
@@ -95,7 +94,7 @@ func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
 	if space.Cookie() != c.Cookie {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	return s.guests.tap(space, c, true)
+	return s.guests.tap(space, c)
 }
 
 // claimTime is how long a container waits for the host that had its NIC before: that gives it up a moment after
@@ -170,20 +169,17 @@ func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 	if err != nil {
 		return Interface{}, fmt.Errorf("it is not known how long its network namespace is there: %w", err)
 	}
-	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"}, false)
+	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
 }
 
 // tap makes the interface, and has it served.
-func (g *guests) tap(space *netns.Space, c Cable, bound bool) (Interface, error) {
+func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	g.tapping.Lock()
 	defer g.tapping.Unlock()
 	g.mu.Lock()
 	old := g.plugged
 	g.mu.Unlock()
 	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == old.is.Name) {
-		g.mu.Lock()
-		old.bound = old.bound || bound
-		g.mu.Unlock()
 		return old.is, nil
 	}
 	if old != nil { // of a container before: the NIC is this one's now
@@ -196,7 +192,7 @@ func (g *guests) tap(space *netns.Space, c Cable, bound bool) (Interface, error)
 	if name, err := space.Name(); err != nil || name != inode {
 		return Interface{}, fmt.Errorf("%s leads to another network namespace by now", c.Namespace)
 	}
-	t := &tap{cable: c, inode: inode, bound: bound, gone: make(chan struct{})}
+	t := &tap{cable: c, inode: inode, gone: make(chan struct{})}
 	t.is = Interface{MAC: g.port.MAC.String(), MTU: g.mtu}
 	for _, a := range g.port.Addrs {
 		t.is.Addresses = append(t.is.Addresses, netip.PrefixFrom(a, bitsOf(a, g.port.Subnets)))
@@ -250,6 +246,12 @@ func (g *guests) serveTap(t *tap) error {
 	return nil
 }
 
+// there reports whether the container is.
+func (t *tap) there() bool {
+	now, err := caller.NamespaceAt(t.cable.Namespace)
+	return err == nil && now == t.inode
+}
+
 // watchTime is how often it is looked whether a container is still there: its namespace is as long as we have the tap.
 const watchTime = 500 * time.Millisecond
 
@@ -262,7 +264,7 @@ func (g *guests) watch(t *tap) {
 		case <-t.gone:
 			return
 		case <-tick.C:
-			if now, err := caller.NamespaceAt(t.cable.Namespace); err != nil || now != t.inode {
+			if !t.there() {
 				t.forget()
 				return
 			}
