@@ -60,7 +60,7 @@ type Measurement struct {
 	// CPU is processor time in seconds by role: client, server, daemon, qemu;
 	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others.
 	CPU map[string]float64 `json:"cpu,omitempty"`
-	// Groups is the same by control group, which has every child in it; nil: there are none.
+	// Groups is the same by control group, which has every child in it that was forked after its parent was put there; nil: there are none.
 	Groups map[string]float64 `json:"cgroups,omitempty"`
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64            `json:"seconds,omitempty"`
