@@ -120,10 +120,11 @@ func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string
 	root := in.root()
 	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
 	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
+	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
 	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {
+		b.close() // podman may have been ended when the container was there already
 		return nil, fmt.Errorf("no container: %w; give another root directory with --rootfs", err)
 	}
-	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
 	out, err := l.Run(ctx, "podman", "inspect", "--format", "{{.State.Pid}}", id)
 	if err == nil {
 		_, err = fmt.Sscan(out, &b.pid)
