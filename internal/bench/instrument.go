@@ -175,7 +175,9 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
-	rest(&m)
+	if c.Setting != experiment.Remote { // there servers and a daemon take another machine's time
+		rest(&m)
+	}
 	m.Groups = groupsBetween(before.groups, after.groups)
 	if f != nil {
 		err = collectRows(list, &m)

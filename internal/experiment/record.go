@@ -58,9 +58,11 @@ type Measurement struct {
 	// Samples is of how many messages the latency is.
 	Samples int64 `json:"samples,omitempty"`
 	// CPU is processor time in seconds by role: client, server, daemon, qemu;
-	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others.
+	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others; with
+	// two machines there is none.
 	CPU map[string]float64 `json:"cpu,omitempty"`
-	// Groups is the same by control group, which has every child in it that was forked after its parent was put there; nil: there are none.
+	// Groups is the same by control group, which has every child in it that was forked after its parent was
+	// put there; a role with nobody in it is left out; nil: there are none.
 	Groups map[string]float64 `json:"cgroups,omitempty"`
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64            `json:"seconds,omitempty"`
