@@ -265,20 +265,34 @@ func (w *Writer) Close() error { return w.f.Close() }
 // A Part is one run of bench run.
 type Part struct {
 	Experiments []string // their documents
+	Program     string   // vrdma's version
+	Started     time.Time
+	Machine     Machine
 	Took        time.Duration
 }
 
+// mostCell is longer than a cell takes, with guests that boot, and its repetitions: what is longer is a run that was interrupted
+// and resumed.
+const mostCell = 15 * time.Minute
+
 // part is what the results of one run are.
 func (r *Results) part() Part {
-	p := Part{Experiments: r.Header.Experiments}
-	if n := len(r.Records); n > 0 {
-		last := &r.Records[n-1]
-		p.Took = last.Time.Sub(r.Header.Started) + time.Duration(last.Seconds*float64(time.Second))
+	p := Part{Experiments: r.Header.Experiments, Program: r.Header.Program, Started: r.Header.Started, Machine: r.Header.Machine}
+	at := r.Header.Started
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if gap := rec.Time.Sub(at); gap > 0 && gap <= mostCell {
+			p.Took += gap
+		}
+		seconds := time.Duration(rec.Seconds * float64(time.Second))
+		p.Took += seconds
+		at = rec.Time.Add(seconds)
 	}
 	return p
 }
 
-// Merge makes one of several results, of different experiments. Where and with what is told of the first.
+// Merge makes one of several results, of different experiments. The head is the first's; Parts say where, when and with what
+// each was measured.
 func Merge(list []*Results) (*Results, error) {
 	all := &Results{Header: list[0].Header}
 	all.Header.Experiments = nil

@@ -213,3 +213,17 @@ func TestCompare(t *testing.T) {
 		t.Errorf("nothing in common: %v", err)
 	}
 }
+
+// What was measured elsewhere than the head says is told, and nothing where all is alike.
+func TestOrigins(t *testing.T) {
+	first := experiment.Part{Experiments: []string{document}, Program: "1", Machine: experiment.Machine{Processor: "Z80"}}
+	second := first
+	if got := origins([]experiment.Part{first, second}); got != "" {
+		t.Errorf("alike: %q", got)
+	}
+	second.Program, second.Machine.Processor, second.Started = "2", "6502", first.Started.AddDate(2025, 0, 0)
+	const want = "Not all of it: <script>alert(1)</script>: vrdma 2, 6502 with 0 processors, , 0 GiB of memory, 1 January 2026."
+	if got := origins([]experiment.Part{first, second}); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
