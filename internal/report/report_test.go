@@ -227,3 +227,26 @@ func TestOrigins(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// QEMU's time has a column where there are guests, and nowhere else; who was not counted has no number.
+func TestGuestsColumn(t *testing.T) {
+	for _, guests := range []bool{false, true} {
+		r := results(1)
+		for i := range r.Records {
+			if guests && r.Records[i].CPU != nil {
+				r.Records[i].CPU["qemu"] = 0.125
+			}
+		}
+		f := figures(t, r)
+		var page, values bytes.Buffer
+		if err := errors.Join(HTML(&page, r, f), CSV(&values, f)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(page.String(), "<th>qemu</th>") != guests || strings.Contains(values.String(), ",cpu_qemu,") != guests {
+			t.Errorf("guests %v:\n%s", guests, values.String())
+		}
+		if guests && !strings.Contains(values.String(), ",50,,25,12.5,,") {
+			t.Errorf("client, daemon and QEMU were counted:\n%s", values.String())
+		}
+	}
+}
