@@ -51,10 +51,11 @@ func (t *Table) containersHere() part {
 				return err
 			}
 			defer bridge.close()
-			hosts, err := b.fill(ctx, base, bridge.enter(), "10.98.0", "a", "b")
+			hosts, err := b.fill(ctx, base, bridge, "10.98.0", "a", "b")
 			if err != nil {
 				return err
 			}
+			b.note(rows[:5]) // of the start there is nothing else
 			inside, outside := Route{Server: hosts[1], Client: hosts[0]}, base.loop()
 			err = t.fill(ctx, t.Rounds, []Probe{
 				on(inside.latency("ib_send_lat", latencySize, 10000), b.label),
@@ -97,7 +98,7 @@ func (t *Table) containersApart(way string, nics [2]string, flags ...string) par
 				if err := b.declare(ctx, h, overlayObjects([]string{"b", "a"}[i], other.IP)+ownNetworkObjects); err != nil {
 					return err
 				}
-				list, err := b.fill(ctx, h, h.enter, fmt.Sprintf("10.9%d.0", i), nics[i])
+				list, err := b.fill(ctx, h, w.spaces[i], fmt.Sprintf("10.9%d.0", i), nics[i])
 				if err != nil {
 					return err
 				}
@@ -112,6 +113,7 @@ func (t *Table) containersApart(way string, nics [2]string, flags ...string) par
 					}
 				}
 			}
+			b.note(rows)
 			r := Route{Server: inside[1], Client: inside[0]}
 			return t.fill(ctx, t.Rounds, []Probe{
 				on(r.bandwidth("ib_write_bw", bulkSize, 10000), way),
@@ -154,11 +156,11 @@ func (b *boxRun) declare(ctx context.Context, h *Host, text string) error {
 	return err
 }
 
-// fill starts containers with NICs of a host, and joins them by a bridge, box0, in the network that at enters. Their way out is
-// the bridge's host.
-func (b *boxRun) fill(ctx context.Context, base *Host, at []string, subnet string, nics ...string) (hosts []*Host, err error) {
-	label, start := b.in.starter(ctx)
+// fill starts containers with NICs of a host, and joins them by a bridge, box0, in a space. Their way out is the bridge's host.
+func (b *boxRun) fill(ctx context.Context, base *Host, s *space, subnet string, nics ...string) (hosts []*Host, err error) {
+	label, start := b.in.starter(ctx, s)
 	b.label = label
+	at := s.enter()
 	commands := [][]string{append(at[:len(at):len(at)], "sh", "-c", "ip link add box0 type bridge && ip link set box0 up")}
 	for i, name := range nics {
 		one, err := start(base, i, name)
@@ -178,6 +180,16 @@ func (b *boxRun) fill(ctx context.Context, base *Host, at []string, subnet strin
 		}
 	}
 	return hosts, nil
+}
+
+// note says in rows if no container was measured.
+func (b *boxRun) note(rows []Row) {
+	if len(b.boxes) == 0 || b.boxes[0].host.box != "" {
+		return
+	}
+	for i := range rows {
+		rows[i].Note = b.label
+	}
 }
 
 // start probes how long a container takes to start and to end.
