@@ -161,12 +161,12 @@ func TestBenchAttacks(t *testing.T) {
 func controlGroups(t *testing.T, pid int) []string {
 	t.Helper()
 	var left []string
-	prefix := fmt.Sprintf("vrdma-bench-%d-", pid)
+	prefix, account := fmt.Sprintf("vrdma-bench-%d-", pid), fmt.Sprintf("vrdma-account-%d", pid)
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil: // groups come and go
 			return fs.SkipDir
-		case entry.IsDir() && strings.HasPrefix(entry.Name(), prefix):
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), prefix) || entry.Name() == account):
 			left = append(left, path)
 		}
 		return nil

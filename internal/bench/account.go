@@ -112,14 +112,17 @@ func (a *accounts) close() {
 	os.Remove(a.parent)
 }
 
-// groupsBetween is the processor time of a run by control group, in seconds.
+// groupsBetween is the processor time of a run by control group, in seconds. A group that took none had nobody in it, as those of
+// programs in guests and on other machines: who starts takes some, and a daemon is asked for its counters.
 func groupsBetween(before, after map[string]time.Duration) map[string]float64 {
 	if before == nil || after == nil {
 		return nil
 	}
 	all := make(map[string]float64)
 	for role, used := range after {
-		all[role] = (used - before[role]).Seconds()
+		if took := used - before[role]; took > 0 {
+			all[role] = took.Seconds()
+		}
 	}
 	return all
 }

@@ -23,6 +23,7 @@ type agent struct {
 	vrdma, socket string // where the product and its daemon are there
 
 	mu   sync.Mutex // one question at a time
+	gone bool       // the line has ended
 	to   io.Writer
 	from *bufio.Reader
 	end  func() // ends the line
@@ -82,9 +83,17 @@ func (a *agent) ask(ctx context.Context, q question) (r reply, err error) {
 		return r, err
 	}
 	if _, err := a.to.Write(append(text, '\n')); err != nil {
+		a.gone = true
 		return r, fmt.Errorf("the other machine is gone: %w", err)
 	}
 	return a.read(ctx)
+}
+
+// lost reports whether nobody answers any more.
+func (a *agent) lost() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gone
 }
 
 // read reads an answer. What is no JSON is a message of the other machine's, and left out.
@@ -92,6 +101,7 @@ func (a *agent) read(ctx context.Context) (r reply, err error) {
 	for {
 		line, err := readLine(a.from)
 		if err != nil {
+			a.gone = true
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}

@@ -57,3 +57,19 @@ func TestAgentBusy(t *testing.T) {
 		}
 	}
 }
+
+// A place whose guest has died is closed, and not used again; one that only refused something stays.
+func TestForget(t *testing.T) {
+	c := experiment.Cell{Setting: experiment.GuestRXE, Transport: experiment.TCP, Tool: "tcp_lat", Pairs: 1}
+	closed := 0
+	a := &agent{to: io.Discard, from: bufio.NewReader(strings.NewReader(`{"error":"no"}` + "\n")), end: func() {}}
+	in := &Instrument{Lab: &Lab{}, accounted: true, places: map[string]*place{placeName(c): {guest: a, close: func() { closed++ }}}}
+	for _, want := range []int{0, 1} {
+		if _, err := in.Measure(t.Context(), c, 1); err == nil {
+			t.Fatal("nobody measured, and nobody says so")
+		}
+		if closed != want || len(in.places) != 1-want {
+			t.Errorf("closed %d times, want %d; %d places are kept", closed, want, len(in.places))
+		}
+	}
+}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,19 @@ const (
 	heldEvery = 512 << 10
 	heldPage  = 4096
 )
+
+// room refuses to take n bytes of memory that is not there: this machine would swap, or end somebody.
+func room(meminfo string, n int64) error {
+	_, after, found := strings.Cut(meminfo, "\nMemAvailable:")
+	var free int64
+	if _, err := fmt.Sscan(after, &free); !found || err != nil {
+		return nil // a kernel that does not say
+	}
+	if free *= 1024; free < n {
+		return fmt.Errorf("%s of memory are available, and the copies take %s", Quantity(float64(free), "B"), Quantity(float64(n), "B"))
+	}
+	return nil
+}
 
 // newBacked has n bytes fetched.
 func newBacked(n int64) (backed, error) {

@@ -48,7 +48,7 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
 		return nil, err
 	}
-	label, start := in.starter(ctx)
+	label, start := in.starter(ctx, nil)
 	for i, name := range []string{"a", "b"} {
 		b, err := start(base, i, name)
 		if err != nil {
@@ -62,12 +62,12 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 	return &place{route: Route{Server: boxes[1].host, Client: boxes[0].host}, daemons: []*daemon{d}, close: stop, label: label}, nil
 }
 
-// starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts.
-func (in *Instrument) starter(ctx context.Context) (label string, start func(base *Host, i int, name string) (*box, error)) {
+// starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
+// containers are made beside first, if there is one: links join only namespaces of one owner.
+func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error)) {
 	if _, err := exec.LookPath("podman"); err == nil {
 		return "containers of podman", func(base *Host, i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
 	}
-	var first *space
 	return "network namespaces instead of containers: there is no podman", func(base *Host, i int, name string) (*box, error) {
 		return in.Lab.namespaceBox(ctx, base, &first, i, name)
 	}
@@ -120,10 +120,11 @@ func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string
 	root := in.root()
 	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
 	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
+	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
 	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {
+		b.close() // podman may have been ended when the container was there already
 		return nil, fmt.Errorf("no container: %w; give another root directory with --rootfs", err)
 	}
-	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
 	out, err := l.Run(ctx, "podman", "inspect", "--format", "{{.State.Pid}}", id)
 	if err == nil {
 		_, err = fmt.Sscan(out, &b.pid)

@@ -44,6 +44,13 @@ func (l *Lab) newCopyLab() (*copyLab, error) {
 	if err := syscall.Statfs(sharedMemory, &st); err != nil || st.Type != tmpfs || int64(st.Bavail)*st.Bsize < 5*c.size/2 {
 		return nil, fmt.Errorf("%s is no tmpfs with %s free: mount one there", sharedMemory, Quantity(float64(c.size)*2.5, "B"))
 	}
+	meminfo, err := os.ReadFile("/proc/meminfo")
+	if err == nil {
+		err = room(string(meminfo), c.size+5*c.size/2) // the file, and what newBacked takes
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Create(c.source)
 	if err == nil {
 		_, err = io.CopyN(f, rand.Reader, c.size)

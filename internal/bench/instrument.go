@@ -43,12 +43,27 @@ func (in *Instrument) Close() {
 	in.Lab.accounts.close()
 }
 
-// place finds or makes the place of a cell.
-func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, error) {
+// placeName is what the place of a cell is called.
+func placeName(c experiment.Cell) string {
 	name := fmt.Sprintf("%s %d %s", c.Setting, c.MTU, c.Rate)
 	if c.Transport == experiment.OVS {
 		name += " " + c.Transport // with guests of its own
 	}
+	return name
+}
+
+// forget closes the place of a cell if somebody there has died: the next cell has a new one made.
+func (in *Instrument) forget(c experiment.Cell) {
+	name := placeName(c)
+	if p := in.places[name]; p != nil && p.lost() {
+		p.close()
+		delete(in.places, name)
+	}
+}
+
+// place finds or makes the place of a cell.
+func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, error) {
+	name := placeName(c)
 	if p := in.places[name]; p != nil {
 		return p, nil
 	}
@@ -103,6 +118,11 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if err != nil {
 		return m, err
 	}
+	defer func() {
+		if err != nil {
+			in.forget(c)
+		}
+	}()
 	if p.guest != nil {
 		return p.guest.measure(ctx, c, seconds)
 	}
@@ -155,7 +175,9 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 		m.Commands = append(m.Commands, one.commands...)
 		m.Output += one.output
 	}
-	rest(&m)
+	if c.Setting != experiment.Remote { // there servers and a daemon take another machine's time
+		rest(&m)
+	}
 	m.Groups = groupsBetween(before.groups, after.groups)
 	if f != nil {
 		err = collectRows(list, &m)

@@ -168,9 +168,12 @@ func (h *Host) serve(ctx context.Context, w way, port int, argv []string) (serve
 	if err != nil {
 		return nil, err
 	}
-	if err := await(ctx, w.ready(h, port), s.ended); err != nil {
+	// In a guest ctx has no end: who asked would end the guest before he knew why. The server itself may stay longer.
+	waiting, cancel := context.WithTimeoutCause(ctx, toolTimeout, tooLong(toolTimeout))
+	defer cancel()
+	if err := await(waiting, w.ready(h, port), s.ended); err != nil {
 		said, _ := s.end(0, false)
-		return nil, failure(ctx, argv, err, said)
+		return nil, failure(waiting, argv, err, said)
 	}
 	return s, nil
 }

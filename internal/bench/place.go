@@ -46,6 +46,18 @@ var settings = map[string]func(ctx context.Context, in *Instrument, c experiment
 	experiment.VMs:        inMachines,
 }
 
+// lost reports whether a guest or the other machine no longer answers.
+func (p *place) lost() bool {
+	agents := []*agent{p.guest}
+	if p.route.Server != nil {
+		agents = append(agents, p.route.Server.far)
+	}
+	for _, m := range p.machines {
+		agents = append(agents, m.agent)
+	}
+	return slices.ContainsFunc(agents, func(a *agent) bool { return a != nil && a.lost() })
+}
+
 func onHost(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
 	d, err := in.Lab.Here.Start(ctx, "--network=false")
 	if err != nil {

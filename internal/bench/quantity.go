@@ -1,15 +1,18 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Quantity is a number with its unit, for people.
 func Quantity(v float64, unit string) string {
 	switch unit {
 	case "s":
 		switch {
-		case v < 1e-3:
+		case math.Abs(v) < 1e-3:
 			return fmt.Sprintf("%.2f us", v*1e6)
-		case v < 1:
+		case math.Abs(v) < 1: // a difference may be negative
 			return fmt.Sprintf("%.2f ms", v*1e3)
 		}
 		return fmt.Sprintf("%.2f s", v)

@@ -158,3 +158,29 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("got %v", m)
 	}
 }
+
+// A row of a difference: of medians, also below nothing; of what failed there is none, and it says why.
+func TestSubtract(t *testing.T) {
+	row := func(ours, against []float64) Row {
+		return Row{Ours: Series{Name: "with", Unit: "s", Values: ours, Failures: []string{"no room"}}, Against: &Series{Name: "without", Unit: "s", Values: against}, Bound: 0.1, AtMost: true}
+	}
+	for _, test := range []struct {
+		row      Row
+		measured float64
+		mark     string
+	}{
+		{row([]float64{0.5, 9, 0.25}, []float64{0.375}), 0.125, "MISS"},
+		{row([]float64{0.25}, []float64{0.375}), -0.125, "PASS"},
+		{row([]float64{0.25}, nil), 0, "FAILED"},
+	} {
+		r := test.row
+		r.subtract()
+		r.Judge()
+		if r.Measured != test.measured || r.mark() != test.mark || r.Against != nil || !strings.Contains(r.Note, "with failed in 1 of") {
+			t.Errorf("got %+v, %s; want %v, %s", r, r.mark(), test.measured, test.mark)
+		}
+	}
+	if got := Quantity(-0.125, "s"); got != "-125.00 ms" {
+		t.Errorf("a negative time is %q", got)
+	}
+}

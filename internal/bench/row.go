@@ -37,6 +37,24 @@ func (r *Row) fill(ours Series, against ...Series) {
 	}
 }
 
+// subtract makes the row about how much more ours is than what it is against: the difference of medians, which may be below nothing
+// where both are alike.
+func (r *Row) subtract() {
+	less := r.Against
+	if less == nil {
+		return // nothing was filled in
+	}
+	ours := Series{Name: r.Ours.Name + ", less " + less.Name, Unit: r.Ours.Unit}
+	if r.measured() {
+		with, without := r.Ours.Median(), less.Median()
+		ours.Values = []float64{with - without}
+		r.Note = fmt.Sprintf("medians of %d and %d: %s, and %s without", len(r.Ours.Values), len(less.Values), Quantity(with, ours.Unit), Quantity(without, ours.Unit))
+	}
+	r.mention(&r.Ours) // each by itself: of the difference there is one
+	r.mention(less)
+	r.Ours, r.Against = ours, nil
+}
+
 // Judge compares the medians with the bound.
 func (r *Row) Judge() {
 	r.mention(&r.Ours)

@@ -110,6 +110,8 @@ func (l *Lab) peerOf(ctx context.Context, p *place) (*Host, error) {
 
 // run runs a shell command in the guest.
 func (m *machine) run(ctx context.Context, command string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
+	defer cancel()
 	got, err := m.agent.ask(ctx, question{Run: [][]string{{"sh", "-c", "ip() { /usr/sbin/ip \"$@\"; }; " + command}}, Way: plain.name, Limit: toolTimeout})
 	if err == nil && len(got.Finished) == 1 && got.Finished[0].Error != "" {
 		err = errors.New(got.Finished[0].Error)
@@ -126,6 +128,8 @@ func (l *Lab) twin(ctx context.Context, bridge *space, name string) ([]string, e
 
 // farPair is pair with a client in a guest.
 func (r Route) farPair(ctx context.Context, w way, port int, server, client []string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, tooLong(guestTimeout))
+	defer cancel()
 	s, err := r.Server.serve(ctx, w, port, server)
 	if err != nil {
 		return "", err

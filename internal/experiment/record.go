@@ -58,9 +58,11 @@ type Measurement struct {
 	// Samples is of how many messages the latency is.
 	Samples int64 `json:"samples,omitempty"`
 	// CPU is processor time in seconds by role: client, server, daemon, qemu;
-	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others.
+	// machine is everybody's, and rest what nobody of these was charged with: the kernel's interrupts, and others; with
+	// two machines there is none.
 	CPU map[string]float64 `json:"cpu,omitempty"`
-	// Groups is the same by control group, which has every child in it; nil: there are none.
+	// Groups is the same by control group, which has every child in it that was forked after its parent was
+	// put there; a role with nobody in it is left out; nil: there are none.
 	Groups map[string]float64 `json:"cgroups,omitempty"`
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64            `json:"seconds,omitempty"`
@@ -263,20 +265,34 @@ func (w *Writer) Close() error { return w.f.Close() }
 // A Part is one run of bench run.
 type Part struct {
 	Experiments []string // their documents
+	Program     string   // vrdma's version
+	Started     time.Time
+	Machine     Machine
 	Took        time.Duration
 }
 
+// mostCell is longer than a cell takes, with guests that boot, and its repetitions: what is longer is a run that was interrupted
+// and resumed.
+const mostCell = 15 * time.Minute
+
 // part is what the results of one run are.
 func (r *Results) part() Part {
-	p := Part{Experiments: r.Header.Experiments}
-	if n := len(r.Records); n > 0 {
-		last := &r.Records[n-1]
-		p.Took = last.Time.Sub(r.Header.Started) + time.Duration(last.Seconds*float64(time.Second))
+	p := Part{Experiments: r.Header.Experiments, Program: r.Header.Program, Started: r.Header.Started, Machine: r.Header.Machine}
+	at := r.Header.Started
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if gap := rec.Time.Sub(at); gap > 0 && gap <= mostCell {
+			p.Took += gap
+		}
+		seconds := time.Duration(rec.Seconds * float64(time.Second))
+		p.Took += seconds
+		at = rec.Time.Add(seconds)
 	}
 	return p
 }
 
-// Merge makes one of several results, of different experiments. Where and with what is told of the first.
+// Merge makes one of several results, of different experiments. The head is the first's; Parts say where, when and with what
+// each was measured.
 func Merge(list []*Results) (*Results, error) {
 	all := &Results{Header: list[0].Header}
 	all.Header.Experiments = nil

@@ -362,6 +362,13 @@ func TestMerge(t *testing.T) {
 	if err != nil || len(all.Records) != 2 || len(all.Header.Experiments) != 2 || len(all.Parts) != 2 || all.Parts[1].Took != 90*time.Second {
 		t.Errorf("%+v: %v", all, err)
 	}
+	// A night between two records was none of a run's.
+	resumed := one("c")
+	resumed.Header.Program = "2"
+	resumed.Records = append(resumed.Records, Record{Experiment: "c", Time: begin.Add(10 * time.Hour), Measurement: Measurement{Seconds: 5}})
+	if all, err = Merge([]*Results{one("a"), resumed}); err != nil || all.Parts[1].Took != 95*time.Second || all.Parts[1].Program != "2" {
+		t.Errorf("resumed: %+v: %v", all, err)
+	}
 	if _, err := Merge([]*Results{one("a"), one("a")}); err == nil || !strings.Contains(err.Error(), "leave out -o") {
 		t.Errorf("the same twice: %v", err)
 	}

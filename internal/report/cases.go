@@ -39,7 +39,7 @@ func writeCases(b *strings.Builder, figures []Figure) {
 // caseCell is the value of the smallest or of the largest message, or why there is none.
 func caseCell(figures []Figure, name, transport, metric string) (text, class string) {
 	if name == "" {
-		return "not measured: here all guests are on one host", "none"
+		return "not in this suite: see vrdma bench --only vms", "none"
 	}
 	reason, found := "not in this run", (*Point)(nil)
 	for _, f := range figures {

@@ -189,7 +189,8 @@ func writeTable(b *strings.Builder, f Figure) {
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th>")
 	}
-	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU client</th><th>server</th><th>daemon</th><th>rest (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", unit)
+	roles := rolesOf([]Figure{f})
+	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU %s (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", strings.Join(roles, "</th><th>"), unit)
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
 			size, mtu := "", ""
@@ -219,7 +220,15 @@ func writeTable(b *strings.Builder, f Figure) {
 				note += "; odd: " + p.Odd
 			}
 			fmt.Fprintf(b, "<td>%s</td><td>%s</td>", share, slowest)
-			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%.3g</td><td>%s</td></tr>", p.Summary.N, mtu, p.CPU["client"], p.CPU["server"], p.CPU["daemon"], p.CPU["rest"], html.EscapeString(note))
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td>", p.Summary.N, mtu)
+			for _, role := range roles {
+				text := ""
+				if v, counted := p.CPU[role]; counted {
+					text = fmt.Sprintf("%.3g", v)
+				}
+				fmt.Fprintf(b, "<td>%s</td>", text)
+			}
+			fmt.Fprintf(b, "<td>%s</td></tr>", html.EscapeString(note))
 		}
 	}
 	var csv strings.Builder

@@ -213,3 +213,40 @@ func TestCompare(t *testing.T) {
 		t.Errorf("nothing in common: %v", err)
 	}
 }
+
+// What was measured elsewhere than the head says is told, and nothing where all is alike.
+func TestOrigins(t *testing.T) {
+	first := experiment.Part{Experiments: []string{document}, Program: "1", Machine: experiment.Machine{Processor: "Z80"}}
+	second := first
+	if got := origins([]experiment.Part{first, second}); got != "" {
+		t.Errorf("alike: %q", got)
+	}
+	second.Program, second.Machine.Processor, second.Started = "2", "6502", first.Started.AddDate(2025, 0, 0)
+	const want = "Not all of it: <script>alert(1)</script>: vrdma 2, 6502 with 0 processors, , 0 GiB of memory, 1 January 2026."
+	if got := origins([]experiment.Part{first, second}); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// QEMU's time has a column where there are guests, and nowhere else; who was not counted has no number.
+func TestGuestsColumn(t *testing.T) {
+	for _, guests := range []bool{false, true} {
+		r := results(1)
+		for i := range r.Records {
+			if guests && r.Records[i].CPU != nil {
+				r.Records[i].CPU["qemu"] = 0.125
+			}
+		}
+		f := figures(t, r)
+		var page, values bytes.Buffer
+		if err := errors.Join(HTML(&page, r, f), CSV(&values, f)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(page.String(), "<th>qemu</th>") != guests || strings.Contains(values.String(), ",cpu_qemu,") != guests {
+			t.Errorf("guests %v:\n%s", guests, values.String())
+		}
+		if guests && !strings.Contains(values.String(), ",50,,25,12.5,,") {
+			t.Errorf("client, daemon and QEMU were counted:\n%s", values.String())
+		}
+	}
+}

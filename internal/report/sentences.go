@@ -103,9 +103,11 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 		}
 		repeated += rec.Repeated
 	}
-	m := r.Header.Machine
-	out = append(out, fmt.Sprintf("Measured on %s with %d processors, %s, %.0f GiB of memory, with vrdma %s, on %s.",
-		m.Processor, m.Processors, m.Kernel, float64(m.Memory)/(1<<30), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")))
+	out = append(out, fmt.Sprintf("Measured on %s, with vrdma %s, on %s.",
+		machineText(r.Header.Machine), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")))
+	if s := origins(r.Parts); s != "" {
+		out = append(out, s)
+	}
 	text := fmt.Sprintf("%d runs, in an order that seed %d gives.", runs, r.Header.Seed)
 	if failed > 0 {
 		text += fmt.Sprintf(" %d failed, and say why below.", failed)
@@ -156,30 +158,67 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	return out
 }
 
+// suitesOf are the suites of a part.
+func suitesOf(p experiment.Part) string {
+	var suites []string
+	for _, text := range p.Experiments {
+		list, err := experiment.Parse("results", []byte(text))
+		if err != nil {
+			return "" // Gather has said so
+		}
+		for _, e := range list {
+			if !slices.Contains(suites, e.Spec.Suite) {
+				suites = append(suites, e.Spec.Suite)
+			}
+		}
+	}
+	return strings.Join(suites, ", ")
+}
+
 // durations says how long each suite took that was run by itself.
 func durations(parts []experiment.Part) string {
 	var words []string
 	for _, p := range parts {
-		var suites []string
-		for _, text := range p.Experiments {
-			list, err := experiment.Parse("results", []byte(text))
-			if err != nil {
-				return "" // Gather has said so
-			}
-			for _, e := range list {
-				if !slices.Contains(suites, e.Spec.Suite) {
-					suites = append(suites, e.Spec.Suite)
-				}
-			}
-		}
-		if len(suites) > 0 && p.Took > 0 {
-			words = append(words, fmt.Sprintf("%s %.1f", strings.Join(suites, ", "), p.Took.Minutes()))
+		if suites := suitesOf(p); suites != "" && p.Took > 0 {
+			words = append(words, fmt.Sprintf("%s %.1f", suites, p.Took.Minutes()))
 		}
 	}
 	if len(words) == 0 {
 		return ""
 	}
 	return "Minutes that runs took: " + strings.Join(words, "; ") + "."
+}
+
+// origins says which suites were measured with another program, on another machine or on another day than the first, which the
+// head of the report is about: they are not to be compared.
+func origins(parts []experiment.Part) string {
+	const day = "2 January 2006"
+	var words []string
+	for _, p := range parts {
+		first := parts[0]
+		var differs []string
+		if p.Program != first.Program {
+			differs = append(differs, "vrdma "+p.Program)
+		}
+		if a, b := machineText(p.Machine), machineText(first.Machine); a != b {
+			differs = append(differs, a)
+		}
+		if date := p.Started.UTC().Format(day); date != first.Started.UTC().Format(day) {
+			differs = append(differs, date)
+		}
+		if suites := suitesOf(p); suites != "" && len(differs) > 0 {
+			words = append(words, suites+": "+strings.Join(differs, ", "))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return "Not all of it: " + strings.Join(words, "; ") + "."
+}
+
+// machineText is a machine in words.
+func machineText(m experiment.Machine) string {
+	return fmt.Sprintf("%s with %d processors, %s, %.0f GiB of memory", m.Processor, m.Processors, m.Kernel, float64(m.Memory)/(1<<30))
 }
 
 // overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be

@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,9 +50,27 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 // CSV writes every value, in seconds, bytes a second and a second.
 func CSV(w io.Writer, figures []Figure) error { return writeCSV(w, figures) }
 
+// rolesOf are whose processor time is in tables: QEMU's only where there are guests.
+func rolesOf(figures []Figure) []string {
+	guests := slices.ContainsFunc(figures, func(f Figure) bool {
+		return slices.ContainsFunc(f.Lines, func(l Line) bool {
+			return slices.ContainsFunc(l.Points, func(p Point) bool { _, has := p.CPU["qemu"]; return has })
+		})
+	})
+	if guests {
+		return []string{"client", "server", "daemon", "qemu", "rest"}
+	}
+	return []string{"client", "server", "daemon", "rest"}
+}
+
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
-	rows := [][]string{{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "cpu_client", "cpu_server", "cpu_daemon", "cpu_rest", "proof", "failed"}}
+	roles := rolesOf(figures)
+	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99"}
+	for _, role := range roles {
+		head = append(head, "cpu_"+role)
+	}
+	rows := [][]string{append(head, "proof", "failed")}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 	for _, f := range figures {
 		points := append([]Point(nil), f.Missing...)
@@ -62,9 +81,16 @@ func writeCSV(w io.Writer, figures []Figure) error {
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
 				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
-				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.CPU["client"]), number(p.CPU["server"]), number(p.CPU["daemon"]), number(p.CPU["rest"]))
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99))
 			} else {
-				row = append(row, "", "", "", "", "", "", "", "")
+				row = append(row, "", "", "", "")
+			}
+			for _, role := range roles {
+				text := ""
+				if v, counted := p.CPU[role]; counted {
+					text = number(v)
+				}
+				row = append(row, text)
 			}
 			rows = append(rows, append(row, p.Proof, firstLine(p.Failed)))
 		}

@@ -16,6 +16,10 @@ cat >"$root/usr/bin/begin" <<'END'
 number=$(sed 's/.*:0*//' /sys/class/net/eth1/address)
 hostname machine$number
 for n in 1 2; do printf '10.98.0.%s machine%s\n' $n $n >>/etc/hosts; done
+# A second ordinary card is on the same segment: each answers and asks for its own address only, or what is sent to one may
+# come in through the other.
+echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
+echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce
 /usr/sbin/ip link set eth1 up && /usr/sbin/ip address add 10.99.0.$number/24 dev eth1
 nc -ll -p $2 -e /bin/sh &
 mkdir -p /var/run /var/tmp

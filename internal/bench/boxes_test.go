@@ -1,0 +1,51 @@
+package bench
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestBoxesOfAnyUser: namespaces that stand for containers are joined by a bridge also where they are made by a user who is not root,
+// and so are in a user namespace; and rows say that these were no containers.
+func TestBoxesOfAnyUser(t *testing.T) {
+	if _, err := exec.LookPath("podman"); err == nil {
+		return // then there are containers
+	}
+	dir, err := os.MkdirTemp("/tmp", "vrdma-boxes") // which others may enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l := &Lab{Dir: dir}
+	if os.Getuid() == 0 {
+		const nobody = 65534
+		l.User = &syscall.Credential{Uid: nobody, Gid: nobody}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bridge, err := l.newSpace(t.Context())
+	if err != nil {
+		t.Log(err)
+		return // this machine lets users make none
+	}
+	defer bridge.close()
+	b := &boxRun{Table: &Table{Lab: l}, in: &Instrument{Lab: l}}
+	defer b.close()
+	hosts, err := b.fill(t.Context(), &Host{lab: l, Socket: filepath.Join(dir, "s")}, bridge, "10.98.0", "a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.Run(t.Context(), hosts[1].At("ip", "-o", "address", "show", "dev", "eth0")...)
+	if err != nil || !strings.Contains(out, "10.98.0.2/24") {
+		t.Errorf("the second has %q, %v", out, err)
+	}
+	rows := []Row{{What: "a"}}
+	if b.note(rows); !strings.Contains(rows[0].Note, "instead of containers") {
+		t.Errorf("the row says %q", rows[0].Note)
+	}
+}
