@@ -217,6 +217,9 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 	}
 	if made != nil {
 		if err := n.Daemon.Put(made); err != nil {
+			if n.Labels != nil {
+				n.Labels.Failed(err)
+			}
 			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 		}
 		if n.Labels != nil {
