@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,14 +34,15 @@ import (
 //
 // Where poststop does not come, because the engine was killed, the next make finds what is left, if it can tell: processes have their
 // numbers as long as the host is up, and in one process namespace. What is left from before the host went down is known by the machine's
-// number (/etc/machine-id) and name; without a number it stays until somebody deletes it: another host may have the same name,
-// and share the store.
+// number (/etc/machine-id) and the name of the daemon's host; without a number it stays until somebody deletes it: another host may have
+// the same name, and share the store. Machines that were cloned may have the same number, and even the same name: then their daemons have
+// different ones (--host-name), so that is the name that counts, and no daemon takes a NIC that is on another one's host.
 
 // Labels of such a NIC: for which container it is, on which host, and where that is seen to be there.
 const (
 	labelContainer = "vrdma.io/container"
-	labelOnHost    = "vrdma.io/on-host"
-	labelMachine   = "vrdma.io/machine" // what /etc/machine-id says, if it is there
+	labelOnHost    = "vrdma.io/on-host" // its daemon's name
+	labelMachine   = "vrdma.io/machine" // made of what /etc/machine-id says, if it is there
 	labelBoot      = "vrdma.io/boot"    // BOOT.INODE, of the process namespace
 	labelProcess   = "vrdma.io/process" // PID.DEVICE.INODE, of its network namespace
 )
@@ -86,8 +90,11 @@ func makeFor(o *options, w io.Writer, network string) error {
 	if workloadOf(state.Pid) == 0 {
 		return fmt.Errorf("container %s cannot start: it has no network namespace of its own, by which a NIC would be its: leave out --network host", state.Name())
 	}
-	collectMade(place, key.Tenant)
-	text, err := madeText(key, m.network, state)
+	host, err := collectMade(place, key.Tenant)
+	if err != nil {
+		return fmt.Errorf("container %s cannot start: no NIC can be made for it in network %s: %w", state.Name(), network, err)
+	}
+	text, err := madeText(key, m.network, host, state)
 	if err != nil {
 		return err
 	}
@@ -116,12 +123,8 @@ func makeFor(o *options, w io.Writer, network string) error {
 }
 
 // madeText is what is declared.
-func madeText(key tenant.Key, network string, state *container.State) (string, error) {
+func madeText(key tenant.Key, network, host string, state *container.State) (string, error) {
 	space, err := caller.NamespaceAt(fmt.Sprintf("/proc/%d/ns/net", state.Pid))
-	if err != nil {
-		return "", err
-	}
-	host, err := os.Hostname()
 	if err != nil {
 		return "", err
 	}
@@ -132,7 +135,7 @@ func madeText(key tenant.Key, network string, state *container.State) (string, e
 	labels := map[string]string{
 		labelContainer: strings.TrimPrefix(key.Name, "c-"), labelOnHost: asLabel(host), labelBoot: boot, labelProcess: processLabel(state.Pid, space),
 	}
-	if machine := machineLabel(); machine != "" {
+	if machine := machineLabel(machineID); machine != "" {
 		labels[labelMachine] = machine
 	}
 	text, err := json.Marshal(map[string]any{
@@ -165,10 +168,19 @@ func bootLabel() (string, error) {
 	return asLabel(fmt.Sprintf("%s.%d", strings.TrimSpace(string(boot)), st.Ino)), nil
 }
 
-// machineLabel says which machine this is; empty: it has no number.
-func machineLabel() string {
-	id, _ := os.ReadFile("/etc/machine-id") // there may be none
-	return asLabel(strings.TrimSpace(string(id)))
+const machineID = "/etc/machine-id"
+
+// machineLabel says which machine this is, by the file with its number; empty: it has none. The number itself is not for everybody
+// (machine-id(5)), and tenants read labels: so it is a hash for us alone, with the number as its key.
+func machineLabel(file string) string {
+	text, _ := os.ReadFile(file) // there may be none
+	id := strings.TrimSpace(string(text))
+	if number, err := hex.DecodeString(id); err != nil || len(number) != 16 {
+		return "" // as of an image: "uninitialized"
+	}
+	h := hmac.New(sha256.New, []byte(id))
+	h.Write([]byte(labelMachine))
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // asLabel makes a value of a label: at most 63 letters, digits and a few others.
@@ -221,30 +233,51 @@ func deleteMade(place launch.Place, key tenant.Key) error {
 	return err
 }
 
-// collectMade deletes the NICs of a tenant's containers on this host that are gone, and of which nobody has said so.
-func collectMade(place launch.Place, of string) {
+// collectMade deletes the NICs of a tenant's containers on this host that are gone, and of which nobody has said so. It returns what the
+// daemon calls this host.
+func collectMade(place launch.Place, of string) (host string, err error) {
 	boot, err := bootLabel()
 	if err != nil {
-		return
+		return "", err
 	}
-	chosen := []map[string]string{{labelBoot: boot}}
-	host, err := os.Hostname()
-	if machine := machineLabel(); machine != "" && err == nil {
-		chosen = append(chosen, map[string]string{labelMachine: machine, labelOnHost: asLabel(host)})
+	reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelBoot: boot}})
+	if err != nil {
+		return "", err
 	}
-	for _, labels := range chosen {
-		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: labels})
+	host = reply.Host
+	if host == "" { // a daemon that is older than we are, or we may not see hosts
+		if host, err = os.Hostname(); err != nil {
+			return "", err
+		}
+	}
+	items := reply.Items
+	if machine := machineLabel(machineID); machine != "" {
+		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelMachine: machine, labelOnHost: asLabel(host)}})
 		if err != nil {
-			return // Apply will say why
+			return "", err
 		}
-		for _, item := range reply.Items {
-			o, err := tenant.Unmarshal(item.Object)
-			n, ok := o.(*tenant.NIC)
-			if err == nil && ok && strings.HasPrefix(n.Metadata.Name, "c-") && madeIsGone(n.Metadata.Labels, boot) {
-				deleteMade(place, item.Key) // fails if another hook does it, too
-			}
+		items = append(items, reply.Items...)
+	}
+	for _, item := range items {
+		if toCollect(item, host, boot) {
+			deleteMade(place, item.Key) // fails if another hook does it, too, or it was in both
 		}
 	}
+	return host, nil
+}
+
+// toCollect reports whether a NIC of this machine was made by a daemon of this host, is on no other one, and its container is gone.
+func toCollect(item control.Item, host, boot string) bool {
+	o, err := tenant.Unmarshal(item.Object)
+	n, ok := o.(*tenant.NIC)
+	if err != nil || !ok || !strings.HasPrefix(n.Metadata.Name, "c-") || n.Metadata.Labels[labelOnHost] != asLabel(host) {
+		return false
+	}
+	// Without a status the daemon does not know it yet: the next container collects it.
+	if item.Status == nil || item.Status.State == control.Elsewhere || item.Status.Host != "" && item.Status.Host != host {
+		return false
+	}
+	return madeIsGone(n.Metadata.Labels, boot)
 }
 
 // madeIsGone reports whether the container of a NIC of this machine is surely gone: the machine went down since, or its process has ended.

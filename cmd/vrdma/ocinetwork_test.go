@@ -1,8 +1,15 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+
+	"vrdma/internal/control"
+	"vrdma/internal/tenant"
 )
 
 // Where a process's number means something is a label, and the same for all hooks of a host.
@@ -16,5 +23,59 @@ func TestBootLabel(t *testing.T) {
 	}
 	if len(a) > 63 || !regexp.MustCompile(`^[0-9a-f-]{36}\.[0-9]+$`).MatchString(a) {
 		t.Errorf("%q is no label of a boot and a process namespace", a)
+	}
+}
+
+// The label of a machine is the same at all times, and does not say the machine's number. TestNetworkDevice has the same one.
+func TestMachineLabel(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "machine-id")
+	if got := machineLabel(file); got != "" {
+		t.Errorf("no file: %q", got)
+	}
+	const id = "0123456789abcdef0123456789abcdef"
+	for text, want := range map[string]string{
+		id + "\n": "3e20daf9c077a956adf9295409c4200b", "": "", "uninitialized\n": "", id[:30]: "",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := machineLabel(file); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Only what was made on this host, and is on no other one, is collected: machines that were cloned have the same number.
+func TestToCollect(t *testing.T) {
+	boot, err := bootLabel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		nic, on, boot string
+		status        *control.Status
+		want          bool
+	}{
+		"left from before":             {"c-1", "a", "before.1", &control.Status{State: control.Ready}, true},
+		"it was opened here":           {"c-1", "a", "before.1", &control.Status{State: control.Ready, Host: "a"}, true},
+		"left in this boot":            {"c-1", "a", boot, &control.Status{State: control.Ready, Host: "a"}, true},
+		"the clone's, and it has it":   {"c-1", "a", "clone.1", &control.Status{State: control.Ready, Host: "b"}, false},
+		"the clone's, and it has it 2": {"c-1", "a", "clone.1", &control.Status{State: control.Elsewhere}, false},
+		"the clone's, not opened yet":  {"c-1", "b", "clone.1", &control.Status{State: control.Ready}, false},
+		"the clone's memory is ours":   {"c-1", "b", boot, &control.Status{State: control.Ready}, false},
+		"not known yet":                {"c-1", "a", "before.1", nil, false},
+		"declared by somebody":         {"web", "a", "before.1", &control.Status{State: control.Ready}, false},
+	} {
+		labels := map[string]string{labelOnHost: test.on, labelBoot: test.boot, labelProcess: "1.0.0"} // no such namespace
+		text, err := tenant.Marshal(&tenant.NIC{Metadata: tenant.Metadata{Name: test.nic, Tenant: "red", Labels: labels}, Spec: tenant.NICSpec{Network: "train"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := toCollect(control.Item{Object: json.RawMessage(text), Status: test.status}, "a", boot); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if toCollect(control.Item{Object: json.RawMessage(strings.Repeat("{", 3))}, "a", boot) {
+		t.Error("what is no object is collected")
 	}
 }

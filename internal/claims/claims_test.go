@@ -495,3 +495,58 @@ func FuzzParseParameters(f *testing.F) {
 		}
 	})
 }
+
+// A record that a power loss has damaged is as good as none, and keeps nobody else from a NIC.
+func TestDamaged(t *testing.T) {
+	c, n := start(t)
+	shop, other, third := c.claim("web", "shop", "nic-0"), c.claim("web", "other", "nic-1"), c.claim("web", "third", "nic-2")
+	prepare := func(claim kubelet.Claim) {
+		t.Helper()
+		if _, err := n.Prepare(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(n.recordFile(shop.UID), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare(shop)
+	damage("")
+	prepare(other)
+	if _, err := os.Stat(n.recordFile(shop.UID) + damagedEnd); err != nil || kept(t, n) != 1 {
+		t.Errorf("%d records, and the damaged one: %v", kept(t, n), err)
+	}
+	// The kubelet asks again: it is whole again, and nothing goes.
+	prepare(shop)
+	for range misses {
+		if err := n.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := c.names(), []string{"red/other-other1", "red/shop-shop1"}; !slices.Equal(got, want) || kept(t, n) != 2 {
+		t.Errorf("NICs %v, want %v", got, want)
+	}
+	// It takes the claim back: that ends, and the NIC is nobody's.
+	damage(`{"claim":{},"slot":"nic-0"}`)
+	if err := n.Unprepare(t.Context(), shop); err != nil {
+		t.Error(err)
+	}
+	prepare(third)
+	for range misses {
+		if err := n.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := c.names(), []string{"red/other-other1", "red/third-third1"}; !slices.Equal(got, want) {
+		t.Errorf("NICs %v, want %v", got, want)
+	}
+	// One that cannot be read may be good: then nothing is taken away.
+	if err := os.Mkdir(n.recordFile(shop.UID), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.sweep(t.Context()); err == nil {
+		t.Error("swept, though a record cannot be read")
+	}
+}

@@ -239,6 +239,9 @@ func (n *Node) give(c kubelet.Claim, claim *resourceClaim, r result, p Parameter
 func (n *Node) enter(r *record, made *tenant.NIC) error {
 	if made != nil {
 		if err := n.Daemon.Put(made); err != nil {
+			if n.Labels != nil {
+				n.Labels.Failed(err)
+			}
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package claims
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,7 +24,10 @@ type record struct {
 	Gone    bool          `json:"gone,omitempty"` // the claim is; the NIC may still be there
 }
 
-const recordEnd = ".json"
+const (
+	recordEnd  = ".json"
+	damagedEnd = ".damaged" // after recordEnd
+)
 
 // goodUID reports whether a UID can be the name of a file.
 func goodUID(uid string) bool {
@@ -42,7 +44,9 @@ func goodUID(uid string) bool {
 
 func (n *Node) recordFile(uid string) string { return filepath.Join(n.Dir(), uid+recordEnd) }
 
-// load reads a claim's record; nil if there is none.
+// load reads a claim's record; nil if there is none. One that is damaged is said, and put aside as if there were none: the claim of one
+// pod may not keep all others from their NICs. Its NIC, if it was made, is a stray, which the sweep takes away unless the kubelet asks for the claim
+// again. That is not for a file that cannot be read: the record may be good, and its pod there. mu is held.
 func (n *Node) load(uid string) (*record, error) {
 	text, err := os.ReadFile(n.recordFile(uid))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,7 +61,10 @@ func (n *Node) load(uid string) (*record, error) {
 		err = errors.New("it has another claim, or no slot")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is not what we have written: %w: remove it, and the NIC of claim %s", n.recordFile(uid), err, uid)
+		aside := n.recordFile(uid) + damagedEnd
+		err = errors.Join(err, os.Rename(n.recordFile(uid), aside))
+		n.Log.Warn("a claim's record is not what we have written, and is put aside", "claim", uid, "file", aside, "error", err)
+		return nil, nil
 	}
 	return &r, nil
 }
@@ -80,7 +87,7 @@ func (n *Node) drop(r *record) error {
 	return err
 }
 
-// records are all of them. One that cannot be read is said, and stays.
+// records are all of them that are not damaged. mu is held.
 func (n *Node) records() (all []*record, err error) {
 	entries, err := os.ReadDir(n.Dir())
 	if err != nil {

@@ -272,6 +272,13 @@ func TestHosts(t *testing.T) {
 	if got := getHosts(t, a.user(1000)); len(got) != 0 {
 		t.Errorf("others see hosts: %q", got)
 	}
+	for op, want := range map[string]string{aop: "a", a.user(1000): ""} {
+		if r, err := Get(op, Selection{Kind: tenant.KindNIC}); err != nil {
+			t.Error(err)
+		} else if r.Host != want {
+			t.Errorf("the host that answers: %q, want %q", r.Host, want)
+		}
+	}
 	for what, c := range map[string]struct{ text, want string }{
 		"a name of ours":          {"apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: b}\nspec: {type: linux, address: 192.0.2.9}\n", "is a host that runs vrdma"},
 		"one that is not written": {"apiVersion: vrdma.io/v1\nkind: Host\nmetadata: {name: z}\nspec: {address: 192.0.2.9}\n", "is written by its daemon"},

@@ -92,7 +92,11 @@ func (t *conversation) get(req *Request) error {
 	if err != nil {
 		return err
 	}
-	return t.send(&Reply{Revision: snap.revision, Items: items}, len(items))
+	reply := &Reply{Revision: snap.revision, Items: items}
+	if self := t.p.self(); t.sees(snap.world, self) {
+		reply.Host = self.Metadata.Name
+	}
+	return t.send(reply, len(items))
 }
 
 // describedEvents is how many events a description has.

@@ -86,6 +86,7 @@ type Reply struct {
 	Results  []Result       `json:"results,omitempty"`  // apply, delete, import
 	Warnings []string       `json:"warnings,omitempty"` // apply, delete, import: what the rack cannot do yet
 	Items    []Item         `json:"items,omitempty"`    // get, describe, watch
+	Host     string         `json:"host,omitempty"`     // get: the one whose daemon answers, for who may see hosts
 	Events   []Event        `json:"events,omitempty"`   // describe, events
 	InUse    []string       `json:"inUse,omitempty"`    // describe: by whom
 	Policy   []PolicyAnswer `json:"policy,omitempty"`

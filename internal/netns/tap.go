@@ -209,8 +209,8 @@ func (t *Tap) setUp(link int, name string) error {
 		m = attribute(m, unix.IFA_LOCAL, a.Addr().AsSlice())
 		m = attribute(m, unix.IFA_ADDRESS, a.Addr().AsSlice())
 		err := change(link, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, m)
-		if err != nil && family == unix.AF_INET6 && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
-			continue // IPv6 is off in there, as Docker has it
+		if err != nil && family == unix.AF_INET6 && noIPv6(err) {
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("its address %v: %w", a, err)
@@ -220,6 +220,17 @@ func (t *Tap) setUp(link int, name string) error {
 		return fmt.Errorf("to set it up: %w", err)
 	}
 	return nil
+}
+
+// noIPv6 reports whether an IPv6 address is refused because there is no IPv6: disable_ipv6, as Docker sets it, is EACCES or EPERM;
+// a kernel with ipv6.disable=1, or without IPv6, knows nobody who could set one.
+func noIPv6(err error) bool {
+	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EOPNOTSUPP, unix.EAFNOSUPPORT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // attribute appends a netlink attribute, padded.

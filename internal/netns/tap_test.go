@@ -1,19 +1,53 @@
 package netns
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // An interface is made with what it is to have, stays when its file is closed, is found again, and goes when it is to.
 func TestTap(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		t.Run(fmt.Sprintf("IPv6 off %v", off), func(t *testing.T) { testTap(t, off) })
+	}
+}
+
+func testTap(t *testing.T, off bool) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("this test needs /dev/net/tun, and it cannot be opened: %v. Load the module (modprobe tun); in a container, give it the device (--device /dev/net/tun)", err)
+	}
+	unix.Close(fd)
 	s, err := Of(away(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	want := Tap{MAC: [6]byte{2, 0x56, 10, 1, 0, 1}, MTU: 1400, Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/24"), netip.MustParsePrefix("fd00::1/64")}}
+	if off && hasIPv6(t, s) {
+		if herr := s.inside(func() { err = os.WriteFile(ipv6Off("all"), []byte("1"), 0) }); errors.Is(err, unix.EROFS) {
+			t.Skip("/proc/sys is read-only here, so IPv6 cannot be turned off for the test")
+		} else if herr != nil || err != nil {
+			t.Fatal(herr, err)
+		}
+		if hasIPv6(t, s) {
+			t.Fatal("IPv6 is on")
+		}
+	}
+	// Where IPv6 is off its address is left out, and the rest is there.
+	var addresses []netip.Prefix
+	for _, p := range want.Addresses {
+		if p.Addr().Is4() || hasIPv6(t, s) {
+			addresses = append(addresses, p)
+		}
+	}
 	there := func(name string) (found *net.Interface) {
 		t.Helper()
 		var list []net.Interface
@@ -40,14 +74,14 @@ func TestTap(t *testing.T) {
 		s.inside(func() { addrs, err = i.Addrs() })
 		found := 0
 		for _, a := range addrs {
-			for _, p := range want.Addresses {
+			for _, p := range addresses {
 				if a.String() == p.String() {
 					found++
 				}
 			}
 		}
-		if found != 2 {
-			t.Errorf("the addresses: %v, %v", addrs, err)
+		if found != len(addresses) {
+			t.Errorf("the addresses: %v, %v, want %v", addrs, err, addresses)
 		}
 		if _, _, err := s.Tap(want); err == nil {
 			t.Error("one whose other end somebody has is found")
@@ -83,6 +117,37 @@ func TestTap(t *testing.T) {
 			file.Close()
 			t.Errorf("an interface %q is made", name)
 		}
+	}
+}
+
+// ipv6Off is where a namespace says that IPv6 is off.
+func ipv6Off(of string) string { return "/proc/sys/net/ipv6/conf/" + of + "/disable_ipv6" }
+
+// hasIPv6 reports whether a new interface of a namespace can have IPv6 addresses.
+func hasIPv6(t *testing.T, s *Space) (has bool) {
+	t.Helper()
+	if err := s.inside(func() {
+		has = true
+		for _, of := range []string{"all", "default"} {
+			// What is not there is not known to the kernel.
+			text, err := os.ReadFile(ipv6Off(of))
+			has = has && err == nil && strings.TrimSpace(string(text)) == "0"
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return has
+}
+
+// Which answers of the kernel mean that there is no IPv6.
+func TestNoIPv6(t *testing.T) {
+	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.EOPNOTSUPP, unix.EAFNOSUPPORT} {
+		if !noIPv6(e) {
+			t.Errorf("%v is an error", e)
+		}
+	}
+	if noIPv6(unix.EINVAL) || noIPv6(nil) {
+		t.Error("anything is forgiven")
 	}
 }
 

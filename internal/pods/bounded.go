@@ -14,8 +14,18 @@ const (
 // calls are those that wait for a daemon.
 var calls atomic.Int32
 
+// Unanswered means that a daemon was asked, and has not answered in time. It may still do it, at any time until Ended is closed.
+type Unanswered struct {
+	Limit time.Duration
+	Ended <-chan struct{}
+}
+
+func (u *Unanswered) Error() string {
+	return fmt.Sprintf("the daemon does not answer within %v", u.Limit)
+}
+
 // bounded calls a daemon that may be stuck: the kubelet waits for us, and the container for the kubelet. A call that is
-// given up goes on by itself, and ends when the daemon answers or ends; there are only so many of them.
+// given up goes on by itself, and ends when the daemon answers or ends; there are only so many of them. The error of such a call is an *Unanswered.
 func bounded[T any](limit time.Duration, call func() (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -26,8 +36,9 @@ func bounded[T any](limit time.Duration, call func() (T, error)) (T, error) {
 		calls.Add(-1)
 		return none, fmt.Errorf("the daemon does not answer, and %d questions wait for it already", mostCalls)
 	}
-	done := make(chan answer, 1)
+	done, ended := make(chan answer, 1), make(chan struct{})
 	go func() {
+		defer close(ended)
 		defer calls.Add(-1)
 		value, err := call()
 		done <- answer{value, err}
@@ -38,6 +49,6 @@ func bounded[T any](limit time.Duration, call func() (T, error)) (T, error) {
 	case a := <-done:
 		return a.value, a.err
 	case <-timer.C:
-		return none, fmt.Errorf("the daemon does not answer within %v", limit)
+		return none, &Unanswered{limit, ended}
 	}
 }

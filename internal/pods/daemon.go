@@ -1,7 +1,7 @@
 package pods
 
 import (
-	"errors"
+	"strings"
 
 	"vrdma/internal/control"
 	"vrdma/internal/tenant"
@@ -37,7 +37,12 @@ func (c Control) World() (w World, err error) {
 	return w, nil
 }
 
-// Put declares a NIC, or declares it again.
+// A Warning is what the daemon says of a NIC that it has written down: something could not be done for it yet.
+type Warning string
+
+func (w Warning) Error() string { return string(w) }
+
+// Put declares a NIC, or declares it again. A Warning: it is declared, and does not work yet.
 func (c Control) Put(n *tenant.NIC) error {
 	text, err := tenant.YAML(n)
 	if err != nil {
@@ -50,7 +55,7 @@ func (c Control) Put(n *tenant.NIC) error {
 		return err
 	}
 	if len(reply.Warnings) > 0 {
-		return errors.New(reply.Warnings[0])
+		return Warning(strings.Join(reply.Warnings, "; "))
 	}
 	return nil
 }

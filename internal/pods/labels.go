@@ -3,10 +3,12 @@ package pods
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +29,8 @@ type Labeler struct {
 
 	mu   sync.Mutex
 	pods map[string]labeled // by UID
+	// late are NICs that were put, and nobody has answered: they may still be, with labels that are old by then.
+	late []*Unanswered
 	once sync.Once
 	wake chan struct{} // something has changed
 }
@@ -60,14 +64,52 @@ func (l *Labeler) Run(ctx context.Context) {
 		case <-again:
 		}
 		again = nil
+		waits := l.waits() // before we look: what ends while we do may be missed
 		if err := l.apply(); err != nil {
 			l.Log.Warn("the labels of NICs are not those of their pods, will try again", "error", err)
+			waits = true
+		}
+		if waits {
 			again = time.After(every)
 		}
 	}
 }
 
-// apply gives NICs the labels of their pods, where they are others.
+// Failed is told why a NIC could not be put.
+func (l *Labeler) Failed(err error) {
+	if l.note(err) {
+		l.changed() // to look again until it has ended
+	}
+}
+
+// note keeps what nobody has answered.
+func (l *Labeler) note(err error) bool {
+	var u *Unanswered
+	if !errors.As(err, &u) {
+		return false
+	}
+	l.mu.Lock()
+	l.late = append(l.late, u)
+	l.mu.Unlock()
+	return true
+}
+
+// waits forgets what has ended, and reports whether something has not.
+func (l *Labeler) waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = slices.DeleteFunc(l.late, func(u *Unanswered) bool {
+		select {
+		case <-u.Ended:
+			return true
+		default:
+			return false
+		}
+	})
+	return len(l.late) > 0
+}
+
+// apply gives NICs the labels of their pods, where they are others. One that fails does not keep the others from theirs.
 func (l *Labeler) apply() error {
 	l.Lock.Lock()
 	defer l.Lock.Unlock()
@@ -75,6 +117,7 @@ func (l *Labeler) apply() error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, n := range nics {
 		l.mu.Lock()
 		pod, known := l.pods[n.Metadata.Labels[labelPod]]
@@ -97,12 +140,19 @@ func (l *Labeler) apply() error {
 			continue
 		}
 		n.Metadata.Labels = want
-		if err := l.Daemon.Put(n); err != nil {
-			return fmt.Errorf("NIC %s: %w", n.Key().Path(), err)
+		err := l.Daemon.Put(n)
+		if w := Warning(""); errors.As(err, &w) { // it has the labels: the daemon itself tries again what it could not do
+			l.Log.Warn("a pod's labels have changed, and its NIC does not work yet", "nic", n.Key().Path(), "why", err)
+			continue
+		}
+		if err != nil {
+			l.note(err) // Run tries again after a while
+			errs = append(errs, fmt.Errorf("NIC %s: %w", n.Key().Path(), err))
+			continue
 		}
 		l.Log.Info("a pod's labels have changed", "nic", n.Key().Path())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (l *Labeler) waker() chan struct{} {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,4 +107,88 @@ func TestLabeler(t *testing.T) {
 	events <- fmt.Sprintf(`{"type":"MODIFIED","object":%s}`, podText("88", "23", "then"))
 	c.role(t, other, "then")
 	c.role(t, shop, "last")
+}
+
+// A NIC that fails does not keep others from their labels, and one with a warning has them.
+func TestLabelsFail(t *testing.T) {
+	c, n := start(t)
+	names := []string{"a", "b", "c"}
+	key := func(name string) tenant.Key { return tenant.Key{Kind: tenant.KindNIC, Tenant: "red", Name: name} }
+	l := n.Labeler(nil)
+	for _, name := range names {
+		if err := c.Put(&tenant.NIC{Metadata: tenant.Metadata{Name: name, Tenant: "red", Labels: map[string]string{"role": "old", labelNode: "node1", labelPod: name}}}); err != nil {
+			t.Fatal(err)
+		}
+		l.Made(&Pod{UID: name, version: 1, Labels: map[string]string{"role": "new"}})
+	}
+	puts := 0
+	c.put = func(name string) (bool, error) {
+		puts++
+		switch name {
+		case "b":
+			return true, Warning("no directory yet")
+		case "c":
+			return true, nil
+		}
+		return false, errors.New("quota")
+	}
+	if err := l.apply(); err == nil || !strings.Contains(err.Error(), "NIC red/a: quota") || strings.Contains(err.Error(), "red/b") || puts != 3 {
+		t.Errorf("%d were put: %v", puts, err)
+	}
+	c.role(t, key("a"), "old")
+	c.role(t, key("b"), "new")
+	c.role(t, key("c"), "new")
+	if err := l.apply(); err == nil || puts != 4 {
+		t.Errorf("%d were put: %v", puts, err)
+	}
+}
+
+// A daemon that has not answered in time may do later what it was asked. Its labels, which are old by then, do not stay.
+func TestLabelsLate(t *testing.T) {
+	c, n := start(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"10"},"items":[%s]}`, podText("77", "9", "first"))
+			return
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	client, err := kubeapi.At(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nic := &tenant.NIC{Metadata: tenant.Metadata{Name: "shop", Tenant: "red", Labels: map[string]string{"role": "old", labelNode: "node1", labelPod: "77"}}}
+	if err := c.Put(nic); err != nil {
+		t.Fatal(err)
+	}
+	ended, asked := make(chan struct{}), make(chan struct{})
+	first := true
+	c.put = func(string) (bool, error) {
+		if first {
+			first = false
+			close(asked)
+			return false, fmt.Errorf("put: %w", &Unanswered{time.Second, ended})
+		}
+		return true, nil
+	}
+	l := n.Labeler(client)
+	l.Every = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { defer close(over); l.Run(ctx) }()
+	defer func() { cancel(); <-over }()
+	<-asked
+	l.Made(&Pod{UID: "77", version: 20, Labels: map[string]string{"role": "second"}})
+	c.role(t, nic.Key(), "second")
+	time.Sleep(5 * time.Millisecond) // passes that find nothing to do
+	c.set(func() { c.made[nic.Key()].Metadata.Labels["role"] = "first" })
+	close(ended)
+	c.role(t, nic.Key(), "second")
+	for end := time.Now().Add(time.Minute); l.waits(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it waits for what has ended")
+		}
+	}
 }

@@ -110,7 +110,15 @@ func Describe(cdi, kind, dir string, names []string) error {
 // Replace writes a file, whole or not at all.
 func Replace(path string, text []byte) error {
 	part := path + ".part"
-	if err := os.WriteFile(part, text, 0o644); err != nil {
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync() // or the new name may lead to an empty file after a power loss
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(part, path)
@@ -209,6 +217,9 @@ func (n *Node) Prepare(ctx context.Context, ids []string) error {
 	}
 	if made != nil {
 		if err := n.Daemon.Put(made); err != nil {
+			if n.Labels != nil {
+				n.Labels.Failed(err)
+			}
 			return fmt.Errorf("no NIC for pod %v: %w", pod, err)
 		}
 		if n.Labels != nil {

@@ -31,6 +31,8 @@ type cluster struct {
 	holders map[string]kubelet.Holder
 	pods    map[kubelet.Holder]*Pod
 	place   launch.Place
+	// put is what Put answers for a NIC by its name, and whether that writes it; nil: it does.
+	put func(name string) (writes bool, err error)
 }
 
 func (c *cluster) World() (World, error) {
@@ -42,8 +44,15 @@ func (c *cluster) World() (World, error) {
 func (c *cluster) Put(n *tenant.NIC) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	writes, answer := true, error(nil)
+	if c.put != nil {
+		writes, answer = c.put(n.Metadata.Name)
+	}
+	if !writes {
+		return answer
+	}
 	c.made[n.Key()] = n
-	return directory(c.place, n.Key())
+	return errors.Join(answer, directory(c.place, n.Key()))
 }
 
 func (c *cluster) Delete(nics []tenant.Key) error {

@@ -98,18 +98,40 @@ func (r *Rack) Plug(k tenant.Key, c Cable) (Interface, error) {
 }
 
 // claimTime is how long a container waits for the host that had its NIC before: that gives it up a moment after
-// its programs have ended.
-const claimTime = 3 * time.Second
+// its programs have ended. claimMost is how long it waits at all, if the store hangs: an engine kills our hook after ten seconds
+// (container.Hooks), and then says nothing of why.
+const (
+	claimTime = 3 * time.Second
+	claimMost = 6 * time.Second
+)
 
 // claimSoon claims a NIC for this host.
-func (r *Rack) claimSoon(k tenant.Key) (err error) {
+func (r *Rack) claimSoon(k tenant.Key) error {
 	if r.cfg.Claim == nil {
 		return nil
 	}
-	for end := time.Now().Add(claimTime); ; time.Sleep(50 * time.Millisecond) {
-		if err = r.cfg.Claim(k); err == nil || time.Now().After(end) {
-			return err
+	return soon(func() error { return r.cfg.Claim(k) }, claimTime, claimMost)
+}
+
+// soon calls claim until it succeeds or has failed for a while, and does not wait for one that hangs. That goes on by itself: what it
+// claims then nobody uses, and the plane gives it up again.
+func soon(claim func() error, while, most time.Duration) error {
+	done := make(chan error, 1)
+	go func() {
+		for end := time.Now().Add(while); ; time.Sleep(50 * time.Millisecond) {
+			if err := claim(); err == nil || time.Now().After(end) {
+				done <- err
+				return
+			}
 		}
+	}()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("it is not known within %v whether another host has it: the store does not answer", most)
 	}
 }
 
