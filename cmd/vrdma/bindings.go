@@ -38,7 +38,13 @@ type bindings struct {
 	mu     sync.Mutex // guards what is below
 	left   []savedBound
 	// plug are those that were handed over and whose container had an interface.
-	plug []control.Binding
+	plug []toPlug
+}
+
+// A toPlug is a container that is to have its interface again.
+type toPlug struct {
+	control.Binding
+	tries int // that failed
 }
 
 // mostBound bounds the file: a daemon of ours has written it, as far as we know.
@@ -74,7 +80,7 @@ func (b *bindings) of(k tenant.Key) (out []frontdoor.Binding) {
 			return false
 		}
 		if s.Plug {
-			b.plug = append(b.plug, s.Binding)
+			b.plug = append(b.plug, toPlug{Binding: s.Binding})
 		}
 		out = append(out, frontdoor.Binding{Cookie: s.Cookie, Path: s.Namespace, Name: s.Title(), Note: s.Binding, Ends: s.Ends, Since: s.Since})
 		return true
@@ -83,14 +89,14 @@ func (b *bindings) of(k tenant.Key) (out []frontdoor.Binding) {
 }
 
 // again keeps some that could not have their interface yet.
-func (b *bindings) again(list []control.Binding) {
+func (b *bindings) again(list []toPlug) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.plug = append(b.plug, list...)
 }
 
 // toPlug hands over the containers that are to have their interface again.
-func (b *bindings) toPlug() []control.Binding {
+func (b *bindings) toPlug() []toPlug {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.plug

@@ -223,7 +223,8 @@ func (d *daemon) rackChanged() {
 	case d.racked <- struct{}{}:
 	default:
 	}
-	if d.serving.Load() { // before, whoever starts us does it
-		go d.restore()
+	select {
+	case d.plugs <- struct{}{}:
+	default:
 	}
 }

@@ -263,7 +263,7 @@ type daemon struct {
 	hook      string        // our program, as engines see it; "": CDI files have no hooks
 	stop      chan string   // why
 	serving   atomic.Bool   // programs are
-	restores  atomic.Int32  // how often an interface could not be had again
+	plugs     chan struct{} // holds one: NICs have come
 	bound     bindings
 }
 
@@ -329,7 +329,7 @@ func (d *daemon) open(device nic.Config, used *meter.Meter) (err error) {
 func (d *daemon) rackConfig() rack.Config {
 	c := rack.Config{
 		Engine: d.engine, NICs: d.nics, Budget: d.budget, Log: d.log, Place: d.place, Mode: d.mode, DirMode: d.dirMode, Owner: os.Geteuid(),
-		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged, Bound: d.bound.of, NoInterface: d.noInterface,
+		Seed: guidSeed(d.place.Socket), Underlay: d.underlay, OverlayMTU: d.under.mtu, OverlayHead: d.under.head(), HostRoutes: routes.Kernel{}, Denied: d.denied, Capped: d.capped, Connected: d.connected, Claim: d.claimNIC, Changed: d.rackChanged, Bound: d.bound.of, NoInterface: d.noInterface, PlugsSoon: d.plugsSoon,
 		Sockets: link.UDPOptions{NoGSO: d.under.opts.NoGSO, NoGRO: d.under.opts.NoGRO}, Windows: windows,
 		Switch: d.ethernet,
 	}
@@ -362,7 +362,13 @@ func (d *daemon) serve() error {
 	served := make(chan error, 1)
 	go func() { served <- d.server.Serve() }()
 	d.serving.Store(true)
-	go d.restore()
+	working, stopWork := context.WithCancel(context.Background())
+	defer stopWork()
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		d.keepInterfaces(working)
+	}()
 	stopKey := d.watchKey()
 
 	var failure error
@@ -376,6 +382,7 @@ func (d *daemon) serve() error {
 		d.log.Error("stopping", "why", failure)
 	}
 	d.serving.Store(false)
+	stopWork()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	stopKey()
@@ -388,6 +395,10 @@ func (d *daemon) serve() error {
 	err := d.server.Close(ctx)
 	select {
 	case <-settled:
+	case <-ctx.Done():
+	}
+	select {
+	case <-kept: // an interface that is made while the rack closes would go for good
 	case <-ctx.Done():
 	}
 	d.rack.Close()

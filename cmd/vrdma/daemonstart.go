@@ -112,7 +112,7 @@ func serveDaemon(o *options, f *daemonFlags) error {
 	}
 	d := &daemon{
 		tunnel: key, place: s.place, claim: claim, log: s.log, budget: budget.New(s.machine.Limits()), nics: vnic.NewTable(), recognise: !f.strangers,
-		mode: s.mode, dirMode: s.dir, under: s.under, host: s.host, ephemeral: f.ephemeral, racked: make(chan struct{}, 1), stop: make(chan string, 1),
+		mode: s.mode, dirMode: s.dir, under: s.under, host: s.host, ephemeral: f.ephemeral, racked: make(chan struct{}, 1), plugs: make(chan struct{}, 1), stop: make(chan string, 1),
 	}
 	if err := d.openStore(f); err != nil {
 		return err

@@ -168,8 +168,15 @@ the machine's, whatever their own limit of locked memory is.`,
 			if !leashed {
 				return leash()
 			}
-			// Whoever ends all processes of a service or a session ends the leash: see there.
-			signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+			ctx, stop := context.WithCancel(context.Background())
+			defer stop()
+			go func() {
+				io.Copy(io.Discard, os.NewFile(leashFile, "leash"))
+				stop()
+			}()
+			if err := vmagent.HasPort(); err != nil {
+				return lacks("%w", err)
+			}
 			place, err := o.place()
 			if err != nil {
 				return err
@@ -189,7 +196,7 @@ the machine's, whatever their own limit of locked memory is.`,
 			}
 			claim, err := place.Claim(false)
 			// An agent whose leash was cut waits until the daemon has let go.
-			for end := time.Now().Add(agentHandover); err != nil && time.Now().Before(end); claim, err = place.Claim(false) {
+			for end := time.Now().Add(agentHandover); err != nil && ctx.Err() == nil && time.Now().Before(end); claim, err = place.Claim(false) {
 				time.Sleep(50 * time.Millisecond)
 			}
 			if err != nil {
@@ -203,12 +210,8 @@ the machine's, whatever their own limit of locked memory is.`,
 			if err := unix.Sysinfo(&s); err != nil {
 				return err
 			}
-			ctx, stop := context.WithCancel(context.Background())
-			defer stop()
-			go func() {
-				io.Copy(io.Discard, os.NewFile(leashFile, "leash"))
-				stop()
-			}()
+			// Whoever ends all processes of a service or a session ends the leash, and we wait for the daemon: see there.
+			signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 			err = vmagent.Run(ctx, vmagent.Config{
 				Socket: place.Socket, Mode: m, Tree: place.Sysfs(), Name: name, Most: s.Totalram * uint64(s.Unit) / 100 * uint64(share),
 				Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,29 +91,19 @@ func (w workloads) save() {
 	}
 }
 
-// restore has containers that had an interface when a daemon before us ended have it again, if they are there.
-func (d *daemon) restore() {
-	list := d.bound.toPlug()
-	if len(list) == 0 {
-		return
-	}
-	there := workloads{d}.Bindings()
-	var failed []control.Binding
-	for _, b := range list {
-		if !slices.Contains(there, b) {
-			continue
+// keepInterfaces has containers that had an interface when a daemon before us ended have it again, until ctx ends.
+func (d *daemon) keepInterfaces(ctx context.Context) {
+	for {
+		var again <-chan time.Time
+		if d.restore(ctx) {
+			again = time.After(restoreAgain)
 		}
-		if _, err := d.rack.Plug(b.NIC, cableOf(&b)); err != nil && !errors.Is(err, rack.ErrNoPort) {
-			failed = append(failed, b)
-			if d.restores.Load() == 0 {
-				d.noInterface(b.NIC, fmt.Errorf("%s: %w; it is tried again", b.Title(), err))
-			}
+		select {
+		case <-d.plugs:
+		case <-again:
+		case <-ctx.Done():
+			return
 		}
-	}
-	workloads{d}.save() // while it was handed over it was nobody's
-	if len(failed) > 0 && d.restores.Add(1) < mostRestores {
-		d.bound.again(failed)
-		time.AfterFunc(restoreAgain, d.restore)
 	}
 }
 
@@ -121,6 +112,53 @@ const (
 	restoreAgain = 5 * time.Second
 	mostRestores = 24
 )
+
+// restore tries it once, for those whose NICs have come. It reports whether some are left.
+func (d *daemon) restore(ctx context.Context) bool {
+	list := d.bound.toPlug()
+	if len(list) == 0 {
+		return false
+	}
+	bound := func(b control.Binding) bool { return slices.Contains(workloads{d}.Bindings(), b) }
+	var left []toPlug
+	for _, p := range list {
+		var err error
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case d.rack.NIC(p.NIC) == nil:
+			err = errors.New("its NIC is not here yet")
+		case !bound(p.Binding):
+			continue // the container has ended
+		default:
+			if _, err = d.rack.Plug(p.NIC, cableOf(&p.Binding)); errors.Is(err, rack.ErrNoPort) {
+				continue
+			}
+			if err == nil {
+				if !bound(p.Binding) { // it ended meanwhile
+					d.rack.Unplug(p.NIC, p.Cookie)
+				}
+				continue
+			}
+		}
+		switch p.tries++; p.tries {
+		case 1:
+			d.noInterface(p.NIC, fmt.Errorf("%s: %w; it is tried again", p.Title(), err))
+		case mostRestores:
+			d.noInterface(p.NIC, fmt.Errorf("%s: %w; it is not tried any more: start the container again", p.Title(), err))
+			continue
+		}
+		left = append(left, p)
+	}
+	d.bound.again(left)
+	workloads{d}.save() // while it was handed over it was nobody's
+	return len(left) > 0
+}
+
+// plugsSoon reports whether a NIC is bound to a container that is to have it as an interface: then nobody else makes one.
+func (d *daemon) plugsSoon(k tenant.Key) bool {
+	return slices.ContainsFunc(workloads{d}.Bindings(), func(b control.Binding) bool { return b.NIC == k && b.Plug })
+}
 
 // noInterface is told of a container that has no interface with its NIC's address.
 func (d *daemon) noInterface(k tenant.Key, why error) {

@@ -63,9 +63,9 @@ const (
 	// of the guest, QEMU's thread and a socket, some hundred microseconds; a page that is looked at takes none
 	// of it.
 	farIdleAfter = ib.Time(2_000_000)
-	// farPace is how soon one in a virtual machine has to ring again for the loop to stay awake for it, and for how long: about as
-	// long as waking it takes. Who rings seldom costs what a bell costs, and not a processor.
-	farPace = ib.Time(500_000)
+	// farPace is how soon one in a virtual machine has to ring again for the loop to stay awake for it, and for how long: some
+	// times what waking it takes. Who rings seldom costs what a bell costs, and not a processor.
+	farPace = ib.Time(1_000_000)
 )
 
 // rung notes that a far one rang.

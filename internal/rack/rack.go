@@ -91,6 +91,8 @@ type Config struct {
 	Bound func(tenant.Key) []frontdoor.Binding
 	// NoInterface hears of a container that has no interface with its NIC's address, and why; nil: nobody does.
 	NoInterface func(tenant.Key, error)
+	// PlugsSoon reports whether somebody has a NIC made an interface, of the container that it is bound to; nil: nobody has.
+	PlugsSoon func(tenant.Key) bool
 	// Changed hears that NICs were put in or pulled out; nil: nobody does.
 	Changed func()
 	// Connected hears of the connections of declared NICs, on the loop; nil: nobody does.

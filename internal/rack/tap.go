@@ -70,6 +70,8 @@ func (t *tap) end() {
 	}
 }
 
+var errRemoved = errors.New("the NIC has been removed")
+
 // ErrNoPort says why a NIC can be no interface.
 var ErrNoPort = errors.New("it is not in a network with way vxlan")
 
@@ -153,6 +155,9 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 	if err != nil || cookie == own {
 		return // the host's own: there are others than the program's
 	}
+	if r.cfg.PlugsSoon != nil && r.cfg.PlugsSoon(s.key) {
+		return // who bound it says what it is called
+	}
 	g := s.guests
 	g.mu.Lock()
 	there := g.plugged != nil && g.plugged.cable.Cookie == cookie || g.plugged == nil && g.who != ""
@@ -162,6 +167,7 @@ func (r *Rack) tapFor(s *slot, conn syscall.Conn) {
 	}
 	is, err := g.tapOf(conn)
 	switch {
+	case errors.Is(err, errNoContainer):
 	case err == nil:
 		r.cfg.Log.Info("a container has a NIC as an interface", "nic", s.key.Path(), "interface", is.Name)
 	case g.complain(cookie):
@@ -180,6 +186,9 @@ func (g *guests) complain(cookie uint64) bool {
 	return !told
 }
 
+// errNoContainer says that a program is in the host's network, and the daemon is not.
+var errNoContainer = errors.New("its network namespace is that of the host's first process")
+
 // tapOf is tap for the namespace of the peer of conn.
 func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 	space, err := netns.Of(conn)
@@ -191,6 +200,9 @@ func (g *guests) tapOf(conn syscall.Conn) (Interface, error) {
 	if err != nil {
 		return Interface{}, fmt.Errorf("it is not known how long its network namespace is there: %w", err)
 	}
+	if path == "/proc/1/ns/net" {
+		return Interface{}, errNoContainer
+	}
 	return g.tap(space, Cable{Namespace: path, Cookie: space.Cookie(), Who: "a container"})
 }
 
@@ -199,8 +211,11 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	g.tapping.Lock()
 	defer g.tapping.Unlock()
 	g.mu.Lock()
-	old := g.plugged
+	old, closed := g.plugged, g.closed
 	g.mu.Unlock()
+	if closed {
+		return Interface{}, errRemoved
+	}
 	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == old.is.Name) {
 		return old.is, nil
 	}
@@ -245,7 +260,7 @@ func (g *guests) serveTap(t *tap) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return errors.New("the NIC has been removed")
+		return errRemoved
 	}
 	if g.who != "" {
 		return fmt.Errorf("%w: %s has it", ethernet.ErrTaken, g.who)

@@ -35,6 +35,12 @@ func findPort(name string) (string, error) {
 	return "", fmt.Errorf("this machine has no virtio-serial port %s (%w): is it a virtual machine, whose QEMU has the arguments that vrdma guest args prints on its host?", name, os.ErrNotExist)
 }
 
+// HasPort says why there can be no agent here.
+func HasPort() error {
+	_, err := findPort(LinePort)
+	return err
+}
+
 // openPort opens the port with a name. It is not for Go's poller, which would add a system call and a
 // wake-up to everything that comes.
 func openPort(name string, flags int) (int, error) {
