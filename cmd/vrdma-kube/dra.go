@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -11,7 +10,6 @@ import (
 
 	"vrdma/internal/claims"
 	"vrdma/internal/kubelet"
-	"vrdma/internal/launch"
 	"vrdma/internal/pods"
 )
 
@@ -48,14 +46,7 @@ A vrdma daemon runs on the host beside it, as root.`,
 
 func serveClaims(ctx context.Context, f *flags) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if f.node == "" {
-		return errors.New("--node is needed: the host's name in Kubernetes")
-	}
-	place, err := launch.At(f.socket)
-	if err != nil {
-		return err
-	}
-	api, err := f.api()
+	place, api, err := f.ends()
 	if err != nil {
 		return err
 	}

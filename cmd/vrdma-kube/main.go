@@ -76,16 +76,20 @@ func (f *flags) common(c *cobra.Command) {
 	s.StringVar(&f.ca, "ca", "", "`FILE` with the authority of the certificate of --pods; needs --token")
 }
 
+// ends are the daemon and the API server that every command stands between.
+func (f *flags) ends() (place launch.Place, api *pods.API, err error) {
+	if f.node == "" {
+		return place, api, errors.New("--node is needed: the host's name in Kubernetes")
+	}
+	if place, err = launch.At(f.socket); err == nil {
+		api, err = f.api()
+	}
+	return place, api, err
+}
+
 func serve(ctx context.Context, f *flags) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if f.node == "" {
-		return errors.New("--node is needed: the host's name in Kubernetes")
-	}
-	place, err := launch.At(f.socket)
-	if err != nil {
-		return err
-	}
-	api, err := f.api()
+	place, api, err := f.ends()
 	if err != nil {
 		return err
 	}

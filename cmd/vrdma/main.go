@@ -145,7 +145,24 @@ and MPI, on one machine and between hosts, and with run --sockets ordinary TCP p
 		usageCommand(o),
 		versionCommand(),
 	)
+	showUse(root)
 	return root
+}
+
+// showUse has who gives a command the wrong number of arguments see which it takes.
+func showUse(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			err := check(c, args)
+			if e := (*exitError)(nil); err == nil || errors.As(err, &e) {
+				return err
+			}
+			return usage("%w: %s; see %s --help", err, c.UseLine(), c.CommandPath())
+		}
+	}
+	for _, sub := range c.Commands() {
+		showUse(sub)
+	}
 }
 
 func main() { os.Exit(run(argumentsOf(os.Args))) }

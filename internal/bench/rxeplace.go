@@ -19,18 +19,23 @@ import (
 // booting is how long a guest may take to answer for the first time; emulation is slow.
 const booting = 4 * time.Minute
 
-// inGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
-// kernel's device, and with vrdma's, on the same emulated processors.
-func inGuest(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+// guestImage is the directory with the kernel of guests, for a setting.
+func (in *Instrument) guestImage(ctx context.Context, setting string) (string, error) {
 	if in.Source == "" {
-		return nil, errors.New("setting guest-rxe needs the repository, which makes the guest: name it with --source")
+		return "", fmt.Errorf("setting %s needs the repository, which makes the guests: name it with --source", setting)
 	}
 	for _, tool := range rxeguest.Tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("%s not found: run tools/install-deps test", tool)
+			return "", fmt.Errorf("%s not found: run tools/install-deps test", tool)
 		}
 	}
-	image, err := rxeguest.Image(ctx, in.Source)
+	return rxeguest.Image(ctx, in.Source)
+}
+
+// inGuest boots a guest whose kernel has rxe. Both sides of a tool run in it, as on one host: with the
+// kernel's device, and with vrdma's, on the same emulated processors.
+func inGuest(ctx context.Context, in *Instrument, _ experiment.Cell) (*place, error) {
+	image, err := in.guestImage(ctx, "guest-rxe")
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -40,15 +39,7 @@ var guestScript string
 func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
-	if in.Source == "" {
-		return nil, errors.New("setting vms needs the repository, which makes the guests: name it with --source")
-	}
-	for _, tool := range rxeguest.Tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("%s not found: run tools/install-deps test", tool)
-		}
-	}
-	image, err := rxeguest.Image(ctx, in.Source)
+	image, err := in.guestImage(ctx, "vms")
 	if err != nil {
 		return nil, err
 	}

@@ -186,7 +186,7 @@ func (n *Node) podOf(ctx context.Context, claim *resourceClaim) (*pods.Pod, erro
 		if err == nil {
 			return pod, nil
 		}
-		if !wait(ctx, 100*time.Millisecond) {
+		if !kubelet.Pause(ctx, 100*time.Millisecond) {
 			return nil, fmt.Errorf("pod %s/%s: %w", holder.Namespace, holder.Name, err)
 		}
 	}
@@ -318,15 +318,4 @@ func (n *Node) finish(gone []*record) error {
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

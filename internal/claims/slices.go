@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vrdma/internal/kubeapi"
+	"vrdma/internal/kubelet"
 )
 
 // A Publisher tells the scheduler which slots this host has, by ResourceSlices. The kubelet deletes them when we are
@@ -117,7 +118,7 @@ func (p *Publisher) Run(ctx context.Context) {
 		case <-p.wake:
 			timer.Stop()
 			// A change often comes with others, and somebody may undo what we do for ever.
-			if !wait(ctx, min(every, time.Second)) {
+			if !kubelet.Pause(ctx, min(every, time.Second)) {
 				return
 			}
 		case <-timer.C:

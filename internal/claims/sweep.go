@@ -7,6 +7,7 @@ import (
 
 	"vrdma/internal/kubeapi"
 	"vrdma/internal/kubelet"
+	"vrdma/internal/pods"
 	"vrdma/internal/tenant"
 )
 
@@ -17,22 +18,7 @@ func (n *Node) Sweep(ctx context.Context) {
 	if every == 0 {
 		every = 10 * time.Second
 	}
-	said := ""
-	for {
-		err := n.sweep(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && err.Error() != said {
-			n.Log.Warn("cannot see which claims are gone, will try again", "error", err)
-			said = err.Error()
-		} else if err == nil {
-			said = ""
-		}
-		if !wait(ctx, every) {
-			return
-		}
-	}
+	pods.Repeat(ctx, every, n.sweep, func(err error) { n.Log.Warn("cannot see which claims are gone, will try again", "error", err) })
 }
 
 func (n *Node) sweep(ctx context.Context) error {

@@ -63,7 +63,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		if err == nil {
 			said = ""
 		}
-		if !pause(ctx, every) {
+		if !Pause(ctx, every) {
 			return nil
 		}
 	}
@@ -111,7 +111,7 @@ func (d *Driver) serve(ctx context.Context, every time.Duration) error {
 		}
 	}
 	d.Log.Info("waiting for the kubelet", "driver", d.Name, "socket", d.registry())
-	for pause(ctx, every) {
+	for Pause(ctx, every) {
 		for i, path := range []string{d.registry(), d.service()} {
 			if now, err := identify(path); err != nil || now != own[i] {
 				d.Log.Info("somebody has removed our socket", "driver", d.Name, "socket", path)

@@ -68,7 +68,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		if err == nil {
 			said = ""
 		}
-		if !pause(ctx, every) {
+		if !Pause(ctx, every) {
 			return nil
 		}
 	}
@@ -106,7 +106,7 @@ func (p *Plugin) serve(ctx context.Context, every time.Duration) error {
 		return err
 	}
 	p.Log.Info("offered to the kubelet", "resource", p.Resource, "socket", p.socket())
-	for pause(ctx, every) {
+	for Pause(ctx, every) {
 		if now, err := identify(kubelet); err != nil || now != before {
 			p.Log.Info("the kubelet has restarted", "resource", p.Resource)
 			return nil
@@ -167,7 +167,8 @@ func identify(path string) (identity, error) {
 	return identity{stat.Ino, stat.Ctim}, nil
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
+// Pause waits. False: ctx has ended.
+func Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

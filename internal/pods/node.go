@@ -142,7 +142,7 @@ func (n *Node) Watch(ctx context.Context, tell func([]kubelet.Device) error) err
 				return err
 			}
 		}
-		if !wait(ctx, n.every()/4) {
+		if !kubelet.Pause(ctx, n.every()/4) {
 			return ctx.Err()
 		}
 	}
@@ -153,17 +153,6 @@ func (n *Node) every() time.Duration {
 		return 10 * time.Second
 	}
 	return n.Every
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // Allocate names the slots.
@@ -259,7 +248,7 @@ func (n *Node) podOf(ctx context.Context, id string) (*Pod, error) {
 				err = fmt.Errorf("pod %s/%s: %w", holder.Namespace, holder.Name, err)
 			}
 		}
-		if !wait(ctx, 100*time.Millisecond) {
+		if !kubelet.Pause(ctx, 100*time.Millisecond) {
 			return nil, fmt.Errorf("slot %s: %w", id, err)
 		}
 	}
@@ -286,19 +275,24 @@ func Occupy(slot, gate string) error {
 
 // Sweep empties slots, and takes away the NICs that were made for pods which are gone, until ctx ends.
 func (n *Node) Sweep(ctx context.Context) {
+	Repeat(ctx, n.every(), n.sweep, func(err error) { n.Log.Warn("cannot see which pods are gone, will try again", "error", err) })
+}
+
+// Repeat calls f every now and then until ctx ends. say hears of an error once, until it is another or has gone.
+func Repeat(ctx context.Context, every time.Duration, f func(context.Context) error, say func(error)) {
 	said := ""
 	for {
-		err := n.sweep(ctx)
+		err := f(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil && err.Error() != said {
-			n.Log.Warn("cannot see which pods are gone, will try again", "error", err)
+			say(err)
 			said = err.Error()
 		} else if err == nil {
 			said = ""
 		}
-		if !wait(ctx, n.every()) {
+		if !kubelet.Pause(ctx, every) {
 			return
 		}
 	}
