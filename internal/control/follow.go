@@ -13,13 +13,24 @@ import (
 
 // refresh takes over what others have written. changing is held.
 func (p *Plane) refresh() error {
-	snap, err := load(p.cfg.Store, p.World())
-	if err != nil {
-		return err
+	for range mostTries {
+		if ok, err := p.tryRefresh(); ok || err != nil {
+			return err
+		}
 	}
+	return errConflict
+}
+
+// tryRefresh is refresh, unless places were absorbed while the store was read: what was read is older then,
+// and follow does not come by that change again.
+func (p *Plane) tryRefresh() (ok bool, err error) {
 	old := p.now.Load()
-	if snap.revision == old.revision {
-		return nil
+	snap, err := load(p.cfg.Store, old.world)
+	if err != nil {
+		return false, err
+	}
+	if snap.revision == p.now.Load().revision {
+		return true, nil
 	}
 	if old.named && snap.meta.ID != old.meta.ID {
 		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
@@ -27,16 +38,23 @@ func (p *Plane) refresh() error {
 			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
 		}
 		p.alarmed.Store(&why)
-		return errors.New(why)
+		return false, errors.New(why)
 	}
 	p.alarmed.Store(nil)
+	p.amend(func(s *snapshot) {
+		if ok = s.revision == old.revision || s.revision <= snap.revision; ok {
+			*s = *snap
+		}
+	})
+	if !ok {
+		return false, nil
+	}
 	effects := difference(old.world, snap.world)
-	p.amend(func(s *snapshot) { *s = *snap })
 	p.report(old.problems, snap.problems)
 	p.announce(effects, another)
 	p.fence(snap)
 	p.settle(snap.world, nil)
-	return nil
+	return true, nil
 }
 
 // another is who changes something when it is not us.

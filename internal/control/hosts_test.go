@@ -124,6 +124,39 @@ func nic(of, name, spec string) []File {
 	return file("apiVersion: vrdma.io/v1\nkind: NIC\nmetadata: {name: " + name + ", tenant: " + of + "}\nspec: " + spec + "\n")
 }
 
+// What others write while a plane reads the whole store is not lost.
+func TestWrittenWhileRead(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2)
+	mustApplyTo(t, a.plane, pinned)
+	k := nicKey("red", "roams")
+	if err := a.open(k); err != nil {
+		t.Fatal(err)
+	}
+	knows := func(open bool) func() bool {
+		return func() bool { at := b.plane.now.Load().places[k]; return at.Host == "a" && at.Open == open }
+	}
+	eventually(t, "b hears that a has opened it", knows(true))
+	ended := false
+	b.way.listed = func() {
+		if ended {
+			return
+		}
+		ended = true
+		a.end(k)
+		eventually(t, "b hears that a has given it up", knows(false))
+	}
+	if err := b.plane.relist(); err != nil {
+		t.Fatal(err)
+	}
+	if !ended || !knows(false)() {
+		t.Errorf("b has %+v, which a has given up", b.plane.now.Load().places[k])
+	}
+	if err := b.open(k); err != nil {
+		t.Errorf("b cannot open it: %v", err)
+	}
+}
+
 // A NIC that the rack takes only when it is asked again has its way to other hosts, too.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}

@@ -148,8 +148,9 @@ func (p *Plane) move(s *snapshot, n *tenant.NIC, to place) (ok bool, err error) 
 	}
 	to.revision = revision
 	p.amend(func(s *snapshot) {
-		s.wrote(revision)
-		s.place(n.Key(), to)
+		if s.wrote(revision) {
+			s.place(n.Key(), to)
+		}
 	})
 	p.updates.add(update{object: n})
 	return true, nil
@@ -287,7 +288,9 @@ func (p *Plane) resume() {
 		return
 	}
 	p.amend(func(s *snapshot) {
-		s.wrote(revision)
+		if !s.wrote(revision) {
+			return
+		}
 		for k, at := range fresh {
 			at.revision = revision
 			s.place(k, at)

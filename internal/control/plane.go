@@ -208,11 +208,14 @@ func (p *Plane) look() (*snapshot, <-chan struct{}) {
 	return p.now.Load(), p.moved
 }
 
-// wrote notes a revision that is ours. If it is the next one, nothing of others was before it.
-func (s *snapshot) wrote(revision int64) {
+// wrote notes a revision that is ours. If it is the next one, nothing of others was before it. It reports
+// whether what we wrote is to be added: follow may have been faster, and may know of what came after it.
+func (s *snapshot) wrote(revision int64) (missing bool) {
 	if revision == s.revision+1 {
 		s.revision = revision
+		return true
 	}
+	return revision > s.revision
 }
 
 // report reports the problems of a store that are new.
@@ -409,9 +412,10 @@ func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []stor
 		return errConflict
 	}
 	p.amend(func(s *snapshot) {
-		s.wrote(revision)
 		s.meta, s.named = meta, true
-		amend(s, revision)
+		if s.wrote(revision) {
+			amend(s, revision)
+		}
 	})
 	return nil
 }

@@ -18,6 +18,8 @@ type remote struct {
 	old   []store.Entry // what was seen last, while it is cut
 	at    int64
 	heard time.Time
+	// listed is called between reading the store and the return of what was read.
+	listed func()
 }
 
 var _ store.Remote = (*remote)(nil)
@@ -26,7 +28,13 @@ func (r *remote) List(prefix string) ([]store.Entry, int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cut == nil {
-		return r.Memory.List(prefix)
+		entries, at, err := r.Memory.List(prefix)
+		if f := r.listed; f != nil {
+			r.mu.Unlock()
+			f()
+			r.mu.Lock()
+		}
+		return entries, at, err
 	}
 	var out []store.Entry
 	for _, e := range r.old {
