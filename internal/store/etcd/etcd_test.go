@@ -14,7 +14,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	askTime = 2 * time.Second
 	probeEvery, firstTime, helpAfter = 300*time.Millisecond, time.Second, 300*time.Millisecond
 	os.Exit(m.Run())
 }
