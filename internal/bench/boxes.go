@@ -43,7 +43,7 @@ func (t *Table) containersHere() part {
 			}
 			defer d.stop()
 			nic := "---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: c, tenant: bench}, spec: {network: net}}\n"
-			if err := b.declare(ctx, base, containerObjects+nic); err != nil {
+			if err := b.declare(ctx, base, containerObjects(boxNames(1))+nic); err != nil {
 				return err
 			}
 			bridge, err := t.Lab.newSpace(ctx)

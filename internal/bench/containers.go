@@ -20,7 +20,7 @@ type box struct {
 }
 
 // inContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
-// tenant they have.
+// tenant they have; if the cell has more a side, as many, and a bridge.
 func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	l.wires++
@@ -29,10 +29,15 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 	if err != nil {
 		return nil, err
 	}
+	names := boxNames(c.Boxes())
 	var boxes []*box
+	var bridge *space
 	stop := func() {
 		for _, b := range boxes {
 			b.close()
+		}
+		if bridge != nil {
+			bridge.close()
 		}
 		d.stop()
 	}
@@ -42,24 +47,39 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 		}
 	}()
 	file := base.Socket + ".yaml"
-	if err := os.WriteFile(file, []byte(containerObjects), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(containerObjects(names)), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
 		return nil, err
 	}
-	label, start := in.starter(ctx, nil)
-	for i, name := range []string{"a", "b"} {
+	if len(names) > 2 {
+		if bridge, err = l.newSpace(ctx); err != nil {
+			return nil, err
+		}
+	}
+	label, start := in.starter(ctx, bridge)
+	for i, name := range names {
 		b, err := start(base, i, name)
 		if err != nil {
 			return nil, err
 		}
 		boxes = append(boxes, b)
 	}
-	if err := l.join(ctx, boxes, c); err != nil {
+	if bridge == nil {
+		err = l.join(ctx, boxes, c)
+	} else {
+		err = l.joinAll(ctx, bridge, boxes, c)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &place{route: Route{Server: boxes[1].host, Client: boxes[0].host}, daemons: []*daemon{d}, close: stop, label: label}, nil
+	p = &place{daemons: []*daemon{d}, close: stop, label: label}
+	for i := 0; i < len(boxes); i += 2 {
+		p.others = append(p.others, Route{Server: boxes[i+1].host, Client: boxes[i].host})
+	}
+	p.route, p.others = p.others[0], p.others[1:]
+	return p, nil
 }
 
 // starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
@@ -75,14 +95,16 @@ func (in *Instrument) starter(ctx context.Context, first *space) (label string, 
 
 // containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
 // so that tools which use rdma_cm find the same host as those which use TCP.
-const containerObjects = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
+func containerObjects(names []string) string {
+	text := `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
 ---
 {apiVersion: vrdma.io/v1, kind: Network, metadata: {name: net, tenant: bench}, spec: {subnets: [10.98.0.0/24]}}
----
-{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: a, tenant: bench}, spec: {network: net, address: 10.98.0.1}}
----
-{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: bench}, spec: {network: net, address: 10.98.0.2}}
 `
+	for i, name := range names {
+		text += fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: bench}, spec: {network: net, address: 10.98.0.%d}}\n", name, i+1)
+	}
+	return text
+}
 
 // namespaceBox is a box without an engine.
 func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int, name string) (*box, error) {
@@ -145,6 +167,24 @@ func (l *Lab) join(ctx context.Context, boxes []*box, c experiment.Cell) error {
 	size := fmt.Sprint(c.MTU)
 	in := func(b *box, argv ...string) []string { return append(b.net[:len(b.net):len(b.net)], argv...) }
 	commands := [][]string{in(boxes[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(boxes[1].pid))}
+	return l.wireUp(ctx, commands, boxes, c)
+}
+
+// joinAll joins boxes by a bridge.
+func (l *Lab) joinAll(ctx context.Context, bridge *space, boxes []*box, c experiment.Cell) error {
+	at := func(format string, args ...any) []string {
+		return append(bridge.enter(), "sh", "-c", fmt.Sprintf(format, args...))
+	}
+	commands := [][]string{at("ip link add br0 mtu %d type bridge && ip link set br0 up", c.MTU)}
+	for i, b := range boxes {
+		commands = append(commands, at("ip link add box%[1]d mtu %[2]d type veth peer name eth0 mtu %[2]d netns %[3]d && ip link set box%[1]d master br0 up", i, c.MTU, b.pid))
+	}
+	return l.wireUp(ctx, commands, boxes, c)
+}
+
+// wireUp runs commands that make links, and gives each box its address.
+func (l *Lab) wireUp(ctx context.Context, commands [][]string, boxes []*box, c experiment.Cell) error {
+	in := func(b *box, argv ...string) []string { return append(b.net[:len(b.net):len(b.net)], argv...) }
 	for _, b := range boxes {
 		commands = append(commands,
 			in(b, "ip", "address", "add", b.host.IP+"/24", "dev", "eth0"),
