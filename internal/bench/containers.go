@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"vrdma/internal/experiment"
 )
@@ -58,7 +56,10 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 			return nil, err
 		}
 	}
-	label, start := in.starter(ctx, bridge)
+	label, start, err := in.starter(ctx, bridge)
+	if err != nil {
+		return nil, err
+	}
 	for i, name := range names {
 		b, err := start(base, i, name)
 		if err != nil {
@@ -84,13 +85,21 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 
 // starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
 // containers are made beside first, if there is one: links join only namespaces of one owner.
-func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error)) {
-	if _, err := exec.LookPath("podman"); err == nil {
-		return "containers of podman", func(base *Host, i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
+func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error), err error) {
+	e, err := in.chosen(ctx)
+	if err != nil {
+		return "", nil, err
 	}
-	return "network namespaces instead of containers: there is no podman", func(base *Host, i int, name string) (*box, error) {
+	if e != nil {
+		return "containers of " + e.name, func(base *Host, i int, name string) (*box, error) { return in.container(ctx, e, base, i, name) }, nil
+	}
+	why := "there is no engine"
+	if in.Engine == NoEngine {
+		why = "that was asked for"
+	}
+	return "network namespaces instead of containers: " + why, func(base *Host, i int, name string) (*box, error) {
 		return in.Lab.namespaceBox(ctx, base, &first, i, name)
-	}
+	}, nil
 }
 
 // containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
@@ -129,37 +138,6 @@ func (in *Instrument) root() string {
 		return "/:O" // this machine's own programs, and nothing written to it
 	}
 	return in.Rootfs
-}
-
-// podman starts a container that waits, with the mounts that vrdma nic args prints. Programs are run in its
-// namespaces from outside, so that the kernel says what each of them took.
-func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string) (*box, error) {
-	l := in.Lab
-	args, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket)
-	if err != nil {
-		return nil, err
-	}
-	root := in.root()
-	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
-	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
-	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
-	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {
-		b.close() // podman may have been ended when the container was there already
-		return nil, fmt.Errorf("no container: %w; give another root directory with --rootfs", err)
-	}
-	out, err := l.Run(ctx, "podman", "inspect", "--format", "{{.State.Pid}}", id)
-	if err == nil {
-		_, err = fmt.Sscan(out, &b.pid)
-	}
-	if err != nil {
-		b.close()
-		return nil, err
-	}
-	at := fmt.Sprint(b.pid)
-	b.net = []string{"nsenter", "--target", at, "--net", "--"}
-	enter := []string{"nsenter", "--target", at, "--mount", "--net", "--pid", "--ipc", "--uts", "--root", "--wd", "--"}
-	b.host = &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), enter: enter, pid: b.pid, box: id}
-	return b, nil
 }
 
 // join makes a link between two boxes.

@@ -25,8 +25,10 @@ type Instrument struct {
 	// Peer is USER@HOST, for setting remote, which Rsh reaches; "": there is none.
 	Peer string
 	Rsh  []string
-	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
+	// Rootfs is the root directory of containers, or their image with Docker; "": this machine's programs.
 	Rootfs string
+	// Engine is what starts containers, one of EngineNames; "": the first that is there.
+	Engine string
 
 	twin      bool // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
 	accounted bool // control groups were tried
