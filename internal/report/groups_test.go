@@ -85,3 +85,20 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("missing: %q", got)
 	}
 }
+
+// TestPercentile: of fewer than ten thousand messages the 99.9th percentile is about the slowest one, and is not shown.
+func TestPercentile(t *testing.T) {
+	c := experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_send_lat", Size: 64, Pairs: 1}
+	tool, _ := experiment.FindTool(c.Tool)
+	for _, test := range []struct {
+		samples int64
+		want    float64
+	}{{10000, 9e-6}, {9999, 0}, {200, 0}} {
+		rec := experiment.Record{Experiment: "e", Cell: c}
+		rec.Values, rec.Samples = map[string]float64{experiment.Latency: 1e-6, "p99": 2e-6, "p999": 9e-6}, test.samples
+		p := point(&experiment.Results{Records: []experiment.Record{rec}}, "e", c, tool, experiment.Latency)
+		if p.P999 != test.want || p.P99 != 2e-6 {
+			t.Errorf("%d messages: p99 is %v, p99.9 %v; want %v", test.samples, p.P99, p.P999, test.want)
+		}
+	}
+}
