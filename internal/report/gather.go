@@ -306,8 +306,8 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	if len(e.Spec.Rate) > 1 {
 		parts = append(parts, cmp.Or(c.Rate, "no limit"))
 	}
-	if len(e.Spec.PerSide) > 1 && c.PerSide != 0 {
-		parts = append(parts, fmt.Sprintf("%d a side", c.PerSide))
+	if len(e.Spec.Settings) == 1 && len(e.Spec.PerSide) > 1 {
+		parts = append(parts, where(c))
 	}
 	if len(e.Spec.Share) > 1 && c.Share != 0 {
 		parts = append(parts, fmt.Sprintf("%d %% of a processor", c.Share))
@@ -326,6 +326,9 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 
 // where is a setting in words.
 func where(c experiment.Cell) string {
+	if c.PerSide != 0 {
+		return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{experiment.Containers: "containers", experiment.VMs: "guests"}[c.Setting])
+	}
 	switch c.Setting {
 	case experiment.Host:
 		return "one host"

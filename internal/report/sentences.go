@@ -48,7 +48,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 		for _, p := range l.Points {
 			if p.Cell.Transport == base {
 				against = append(against, p)
-			} else if !p.Tool.Operations {
+			} else if !p.Tool.Operations && (p.Cell.PerSide == 0 || p.Cell.Setting != experiment.VMs) { // of many guests no conclusion is drawn
 				all = append(all, p)
 			}
 		}

@@ -16,7 +16,7 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	var b strings.Builder
 	b.WriteString("# RDMA without hardware: what was measured\n\n")
 	for _, s := range Summary(r, figures) {
-		fmt.Fprintf(&b, "%s\n", s)
+		fmt.Fprintf(&b, "- %s\n", s)
 	}
 	suite := ""
 	for _, f := range figures {

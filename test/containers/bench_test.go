@@ -11,7 +11,7 @@ import (
 	"vrdma/test/harness"
 )
 
-// boxes is an experiment in containers.
+// boxes is an experiment in containers: two, and two a side.
 const boxes = `apiVersion: vrdma.io/v1
 kind: Experiment
 metadata: {name: boxes}
@@ -20,6 +20,7 @@ spec:
   transports: [verbs, sockets]
   tools: [ib_write_bw, iperf3]
   sizes: [64]
+  perSide: [1, 2]
   rounds: 1
   seconds: 1
 `
@@ -67,7 +68,7 @@ func (h *host) benchRun(t *testing.T, engine string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Records) != 2 {
+	if len(r.Records) != 4 {
 		t.Errorf("%d records", len(r.Records))
 	}
 	for _, rec := range r.Records {
