@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"vrdma/internal/experiment"
-	"vrdma/internal/rxeguest"
 )
 
 // vms is what two guests get of each other, and of a program on their host: through vrdma, and through what
@@ -152,7 +151,7 @@ func (r Route) farPair(ctx context.Context, w way, port int, server, client []st
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
-	p, err := apartMachines(ctx, t.instrument())
+	p, err := apartMachines(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
@@ -163,9 +162,9 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 }
 
 // apartMachines boots two guests on two hosts: namespaces with a link between them.
-func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
+func apartMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *place, err error) {
 	l := in.Lab
-	image, err := rxeguest.Image(ctx, in.Source)
+	image, err := in.guestImage(ctx, experiment.VMsApart)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +176,7 @@ func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &place{}
+	p = &place{daemons: w.daemons, label: "two guests with one emulated processor each, on two network namespaces that stand for hosts"}
 	p.close = func() {
 		for _, m := range p.machines {
 			m.agent.end()
@@ -207,7 +206,7 @@ func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
 				return nil, err
 			}
 		}
-		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, i+1, name, false)
+		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, memoryOf(2), i+1, name, false)
 		if err != nil {
 			return nil, err
 		}
