@@ -50,6 +50,23 @@ func TestPolicyChanges(t *testing.T) {
 	}
 	h.run(t, "vrdma", "delete", "policy", "red/closed")
 	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
+
+	// A policy selects by labels, and those of a NIC change: it holds from then on.
+	label := func(role string) {
+		t.Helper()
+		h.apply(t, fmt.Sprintf("{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red, labels: {role: %s}}, spec: {network: pods}}", role))
+	}
+	label("worker")
+	h.apply(t, `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: alone, tenant: red}, spec: {nics: {labels: {role: lonely}}, deny: [{peer: {prefix: 10.88.0.0/16}}]}}`)
+	c = h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c.Printed(t, "ping data", minute)
+	label("lonely")
+	c.Wait(t, minute)
+	if p := h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10"); p.Wait(t, minute) == 0 {
+		t.Errorf("a NIC with another label has a connection that the rules do not allow:\n%s", p.Output())
+	}
+	label("worker")
+	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
 }
 
 // A container that is paused keeps its NIC and nobody waits for it; one that was killed for want of memory, or started again, does no harm.
