@@ -298,16 +298,16 @@ func TestNetworkDevice(t *testing.T) {
 		t.Fatal("there is no CDI file for the networks of red")
 	}
 	before := nics()
-	// What is left from before the machine went down goes with the next container's start, and what is another machine's stays.
+	// What is left from before the machine went down goes with the next container's start, also if an older version made it, and what is another machine's stays.
 	h.write(t, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 	name := strings.TrimSpace(h.run(t, "hostname"))
 	left := func(nic, machine string) string {
 		return fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: red, labels: {vrdma.io/boot: \"another.1\", vrdma.io/machine: %q, vrdma.io/on-host: %q}}, spec: {network: train}}\n", nic, machine, name)
 	}
 	const hashed = "3e20daf9c077a956adf9295409c4200b" // of the number, as TestMachineLabel has it
-	h.apply(t, left("c-left", hashed)+left("c-other", "fedcba9876543210fedcba9876543210"))
+	h.apply(t, left("c-left", hashed)+left("c-older", "0123456789abcdef0123456789abcdef")+left("c-other", "fedcba9876543210fedcba9876543210"))
 	h.run(t, of("red.train").argv("true")...)
-	if now := strings.Join(nics(), " "); strings.Contains(now, "red/c-left") || !strings.Contains(now, "red/c-other") {
+	if now := strings.Join(nics(), " "); strings.Contains(now, "red/c-left") || strings.Contains(now, "red/c-older") || !strings.Contains(now, "red/c-other") {
 		t.Errorf("after the next container NICs are %s", now)
 	}
 	h.run(t, "vrdma", "delete", "nic", "red/c-other")
