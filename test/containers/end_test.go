@@ -119,7 +119,7 @@ func TestOutOfMemory(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
-	flags := []string{"-d", "--name", "a", "--cgroups", "enabled", "--cgroup-parent", group, "--memory", "32m", "--memory-swap", "32m"}
+	flags := []string{"-d", "--name", "a", "--cgroups", "enabled", "--cgroup-parent", group, "--memory", "128m", "--memory-swap", "128m"}
 	argv := container{"bookworm", "red.web", flags}.argv("sh", "-c", "mkfifo /tmp/go && read go </tmp/go; exec tail /dev/zero")
 	h.run(t, slices.DeleteFunc(argv, func(s string) bool { return s == "--rm" })...)
 	watch := h.exec(t, "a", "ibv_asyncwatch")
