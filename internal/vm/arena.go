@@ -35,9 +35,12 @@ type arenaPages struct {
 	ask   func(size uint64) ([]vmline.Run, error)
 	lost  func()        // told of pages that are not there any more; nil: nobody is
 	runs  *atomic.Int64 // of the machine
+	// refused is told once why there are no more pages; nil: nobody is.
+	refused func(size uint64, why error)
 
 	mu   sync.Mutex
 	mine int64 // guarded by mu: runs of these pages
+	told bool  // guarded by mu
 }
 
 func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
@@ -117,10 +120,24 @@ func (a *arenaPages) Grow(size uint64) error {
 		return errors.New("the queues of one session have all the room that there is")
 	}
 	runs, err := a.ask(size)
-	if err != nil {
-		return err
+	if err == nil {
+		err = a.add(runs)
 	}
-	return a.add(runs)
+	if err != nil {
+		a.refuse(size, err)
+	}
+	return err
+}
+
+// refuse tells why a queue was refused: the program hears ENOMEM only. A program may ask without end.
+func (a *arenaPages) refuse(size uint64, why error) {
+	a.mu.Lock()
+	told := a.told
+	a.told = true
+	a.mu.Unlock()
+	if !told && a.refused != nil {
+		a.refused(size, why)
+	}
 }
 
 // Punch implements nic.Pages. The machine keeps its pages.

@@ -262,6 +262,9 @@ func (m *machine) close(c *conversation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.conns, c.id)
+	if len(m.conns) == 0 {
+		m.ram.settle()
+	}
 	m.link.send(vmline.Close, c.id)
 	if m.ending && len(m.conns) == 0 {
 		close(m.empty)

@@ -92,6 +92,9 @@ func (c *client) greet(b []byte, pid int) error {
 	c.mu.Unlock()
 	switch h.Kind {
 	case protocol.KindProcess:
+		if err := c.a.nameInterfaces(); err != nil {
+			c.a.cfg.Log.Warn("the interfaces of GIDs are not known", "error", err)
+		}
 		fd, err := newMemfd("vrdma-memory", spaceSize)
 		if err != nil {
 			return err

@@ -26,18 +26,28 @@ func (p *pinned) close() { unix.Close(p.ring) }
 // pinner pins pages and finds out where they are.
 type pinner struct {
 	pagemap *os.File
-	most    uint64
+	share   int                    // percent of the machine's memory
+	total   func() (uint64, error) // the machine's memory now: a balloon takes some, and some may be plugged in
 
 	mu    sync.Mutex
 	bytes uint64 // guarded by mu: pinned
 }
 
-func newPinner(most uint64) (*pinner, error) {
+func newPinner(share int) (*pinner, error) {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
 		return nil, err
 	}
-	return &pinner{pagemap: f, most: most}, nil
+	return &pinner{pagemap: f, share: share, total: machineMemory}, nil
+}
+
+// machineMemory is how much memory the machine has now, in bytes.
+func machineMemory() (uint64, error) {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 0, fmt.Errorf("how much memory has this machine: %w", err)
+	}
+	return s.Totalram * uint64(s.Unit), nil
 }
 
 // errFull is for more memory than the agent may pin.
@@ -50,8 +60,8 @@ func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, e
 	if end < begin || size == 0 || size > 1<<46 {
 		return nil, nil, unix.EINVAL
 	}
-	if !p.take(size) {
-		return nil, nil, errFull
+	if err := p.take(size); err != nil {
+		return nil, nil, err
 	}
 	pages, runs, err := p.pinPages(memfd, int64(begin), int(size))
 	if err != nil {
@@ -61,14 +71,19 @@ func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, e
 	return pages, trim(runs, offset-begin, length), nil
 }
 
-func (p *pinner) take(n uint64) bool {
+func (p *pinner) take(n uint64) error {
+	total, err := p.total()
+	if err != nil {
+		return err
+	}
+	most := total / 100 * uint64(p.share)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n > p.most || p.bytes > p.most-n {
-		return false
+	if n > most || p.bytes > most-n {
+		return fmt.Errorf("%w: %d bytes are, and %d more would be over %d %% of its %d (vrdma guest agent --pin)", errFull, p.bytes, n, p.share, total)
 	}
 	p.bytes += n
-	return true
+	return nil
 }
 
 func (p *pinner) give(n uint64) {

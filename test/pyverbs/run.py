@@ -11,6 +11,7 @@ than a minute (SECONDS_A_TEST) ends the run with a traceback."""
 import faulthandler
 import os
 import sys
+import time
 import unittest
 
 
@@ -20,10 +21,12 @@ class Lines(unittest.TestResult):
         self.failed = False
         sys.stdout.flush()
         faulthandler.dump_traceback_later(int(os.environ.get('SECONDS_A_TEST', 60)), exit=True)
+        self.began = time.monotonic()
         print('START\t' + test.id(), flush=True)
 
     def stopTest(self, test):
         faulthandler.cancel_dump_traceback_later()
+        print('TOOK\t%s\t%.1f s' % (test.id(), time.monotonic() - self.began), flush=True)
         super().stopTest(test)
 
     def say(self, what, test, reason=''):

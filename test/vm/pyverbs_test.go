@@ -1,11 +1,13 @@
 package vm
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vrdma/test/guest"
 	"vrdma/test/harness"
@@ -19,7 +21,16 @@ func TestPyverbs(t *testing.T) {
 	}
 	d := start(t, world)
 	m := bootWith(t, d, guest.Ours(t, func(root string) { addPython(t, root) }), "red/a", "10.1.0.1", 900)
-	p := m.Launch(t, "env", "SECONDS_A_TEST=180", "VRDMA_SOCKET="+m.socket, home+"/vrdma", "run", "-q", "--", "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0")
+	args := strings.Fields(os.Getenv("VRDMA_TEST_PYVERBS"))
+	p := m.Launch(t, append([]string{"env", "SECONDS_A_TEST=180", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--", "/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0"}, args...)...)
+	go func() {
+		var was int
+		for !p.Ended(time.Second) {
+			o := p.Output()
+			fmt.Fprint(os.Stderr, time.Now().Format("15:04:05 "), o[was:])
+			was = len(o)
+		}
+	}()
 	if !p.Ended(4*limit) || !strings.Contains(p.Output(), "\nEND\n") {
 		t.Fatalf("the suite did not come to its end: %s\n%s", p.Fate(), harness.Tail(p.Output(), 80))
 	}
