@@ -53,8 +53,9 @@ func machineMemory() (uint64, error) {
 // errFull is for more memory than the agent may pin.
 var errFull = errors.New("too much memory is registered in this machine")
 
-// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in.
-func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, error) {
+// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in. Those of
+// queues are to be few: the daemon maps each.
+func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmline.Run, error) {
 	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
 	size := end - begin
 	if end < begin || size == 0 || size > 1<<46 {
@@ -63,7 +64,7 @@ func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, e
 	if err := p.take(size); err != nil {
 		return nil, nil, err
 	}
-	pages, runs, err := p.pinPages(memfd, int64(begin), int(size))
+	pages, runs, err := p.pinPages(memfd, int64(begin), int(size), few && size >= 2*hugePage)
 	if err != nil {
 		p.give(size)
 		return nil, nil, err
@@ -98,12 +99,16 @@ func (p *pinner) unpin(x *pinned) {
 	p.give(x.bytes)
 }
 
-func (p *pinner) pinPages(memfd int, offset int64, size int) (*pinned, []vmline.Run, error) {
-	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned, []vmline.Run, error) {
+	mapPages := mapSmall
+	if huge {
+		mapPages = mapHuge
+	}
+	mem, unmap, err := mapPages(memfd, offset, size)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes to pin them: %w", size, err)
 	}
-	defer unix.Munmap(mem) // the pin is not the mapping's
+	defer unmap() // the pin is not the mapping's
 	ring, err := pinMemory(mem)
 	if err != nil {
 		return nil, nil, err
@@ -114,6 +119,15 @@ func (p *pinner) pinPages(memfd int, offset int64, size int) (*pinned, []vmline.
 		return nil, nil, err
 	}
 	return &pinned{ring, uint64(size)}, runs, nil
+}
+
+// hugePage is what the kernel makes huge pages of, unless the machine is of an uncommon kind.
+const hugePage = 2 << 20
+
+// mapSmall maps pages of a memfd, and makes them.
+func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {
+	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	return mem, func() { unix.Munmap(mem) }, err
 }
 
 // frames says where pages are that are pinned.

@@ -57,12 +57,8 @@ func TestMemory(t *testing.T) {
 		}
 	})
 	t.Run("plug", func(t *testing.T) {
-		// 192 MiB are more than half of what the machine had, which is as much as its agent pins.
+		// Client and server register 192 MiB: more than half of what the machine had, which was as much as its agent pins.
 		big := []string{"ib_write_bw", "-x", "0", "-F", "-n", "5", "-s", fmt.Sprint(48 << 20)}
-		refused := m.verbs(t, "ib_write_bw", "-x", "0", "-F", "-n", "5", "-s", fmt.Sprint(96<<20))
-		if !refused.Ended(limit) || refused.Code() == 0 || !strings.Contains(m.agent.Output(), "too much memory is registered") {
-			t.Errorf("192 MiB are registered in a machine that has 320: %s\n%s\nthe agent says\n%s", refused.Fate(), refused.Output(), m.agent.Output())
-		}
 		qemu.plug(t, m, "first", 256, "online_kernel")
 		flows(t, "more memory")
 		m.pair(t, big...)
