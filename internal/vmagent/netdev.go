@@ -59,20 +59,31 @@ func (a *Agent) nameInterfaces() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for file, ip := range a.gids {
-		path := filepath.Join(a.cfg.Tree, file)
-		old, _ := os.ReadFile(path)
-		name := has[ip]
-		switch {
-		case strings.TrimSpace(string(old)) == name:
-		case name == "":
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		default:
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(name+"\n"), 0o644)); err != nil {
-				return err
-			}
+		if err := a.nameInterface(file, has[ip]); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// nameInterface says of one GID that it is of an interface; empty: of none.
+func (a *Agent) nameInterface(file, name string) error {
+	path := filepath.Join(a.cfg.Tree, file)
+	text, _ := os.ReadFile(path)
+	old := strings.TrimSpace(string(text))
+	if old == name {
+		return nil
+	}
+	// The device has the interface as a directory, too.
+	device, _, _ := strings.Cut(path, "/ports/")
+	list := filepath.Join(device, "device/net")
+	if old != "" {
+		if err := errors.Join(os.Remove(filepath.Join(list, old)), os.Remove(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(filepath.Join(list, name), 0o755), os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(name+"\n"), 0o644))
 }

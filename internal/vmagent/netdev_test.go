@@ -28,6 +28,10 @@ func TestInterfacesOfGIDs(t *testing.T) {
 		if got, _ := os.ReadFile(file); string(got) != want {
 			t.Errorf("GID 0 is of %q, want %q", got, want)
 		}
+		list, _ := os.ReadDir(filepath.Join(a.cfg.Tree, "class/infiniband/rxe0/device/net"))
+		if want == "" && len(list) != 0 || want != "" && (len(list) != 1 || list[0].Name()+"\n" != want) {
+			t.Errorf("the device has %v, want %q", list, want)
+		}
 	}
 	put("gid_attrs/ndevs/0", "vrdma0\n")
 	put("gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0001\n")

@@ -20,8 +20,11 @@ func TestPyverbs(t *testing.T) {
 	if !harness.All() {
 		t.Skip("the whole suite, emulated: long form")
 	}
-	d := start(t, world)
+	d := start(t, libvirtWorld)
 	m := bootWith(t, d, guest.Ours(t, func(root string) { addPython(t, root) }), "red/a", "10.1.0.1", 900)
+	// The card has the NIC's address: rdma_cm's tests look for it.
+	m.Run(t, limit, "/usr/sbin/ip", "link", "set", "eth1", "up")
+	m.Run(t, limit, "/usr/sbin/ip", "address", "add", m.ip+"/24", "dev", "eth1")
 	pieces := [][]string{{"test_device.", "test_pd.", "test_mr.", "test_cq.", "test_cqex.", "test_cq_events."}, {"test_qp.", "test_qpex.", "test_srq"}, nil}
 	only := os.Getenv("VRDMA_TEST_PYVERBS")
 	if only != "" {
@@ -38,7 +41,7 @@ func TestPyverbs(t *testing.T) {
 				}
 			}
 		}
-		t.Run(name, func(t *testing.T) { pyverbs(t, m, list, got) })
+		t.Run(name, func(t *testing.T) { pyverbs(t, d, m, list, got) })
 	}
 	count := map[string]int{}
 	for _, what := range got {
@@ -59,7 +62,7 @@ func TestPyverbs(t *testing.T) {
 
 // pyverbs runs those tests of the suite whose names contain one of the texts, or none of those after a
 // !, and notes what came of each.
-func pyverbs(t *testing.T, m *machine, texts []string, got map[string]string) {
+func pyverbs(t *testing.T, d *harness.Daemon, m *machine, texts []string, got map[string]string) {
 	argv := []string{"env", "SECONDS_A_TEST=180", "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--",
 		"/usr/bin/python3.11", "/suite/run.py", "/suite", "/suite/excluded.txt", "--dev", "rxe0"}
 	p := m.Launch(t, append(argv, texts...)...)
@@ -81,7 +84,12 @@ func pyverbs(t *testing.T, m *machine, texts []string, got map[string]string) {
 		}
 	}
 	if t.Failed() {
-		t.Logf("the suite's output, last part:\n%s\nthe agent's:\n%s", harness.Tail(p.Output(), 100), harness.Tail(m.agent.Output(), 10))
+		t.Logf("the suite's output, last part:\n%s\nthe agent's:\n%s\nthe daemon's warnings:", harness.Tail(p.Output(), 100), harness.Tail(m.agent.Output(), 10))
+		for l := range strings.Lines(d.Process.Output()) {
+			if strings.Contains(l, "level=WARN") {
+				t.Log(l)
+			}
+		}
 	}
 }
 
