@@ -11,8 +11,8 @@ import (
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // mapHuge maps pages of a memfd, and has the kernel make huge ones of them where it can: in a machine that has run
-// for a while hardly two single pages are neighbours. Pages that are not there yet are made when they are
-// pinned. Kernels before 6.1 do not know of it.
+// for a while hardly two single pages are neighbours. The kernel wants the pages to be there before. Kernels
+// before 6.1 do not know of it.
 func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
 	room, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -21,7 +21,7 @@ func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
 	// Addresses and offsets in the file are to be alike in their last bits.
 	skip := (uint64(offset) - address(room)) % hugePage
 	mem := room[skip:][:size:size]
-	if _, err := unix.MmapPtr(memfd, offset, unsafe.Pointer(&mem[0]), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+	if _, err := unix.MmapPtr(memfd, offset, unsafe.Pointer(&mem[0]), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED|unix.MAP_POPULATE); err != nil {
 		unix.Munmap(room)
 		return nil, nil, err
 	}
