@@ -38,12 +38,12 @@ func ucx(t *testing.T, d *harness.Daemon, m *machine) {
 			{"put_bw", "-t ucp_put_bw -s 65536", 65536}, {"get", "-t ucp_get -s 65536", 65536}, {"am_bw", "-t ucp_am_bw -s 8192", 8192}, {"fadd", "-t ucp_fadd -s 8", 8},
 		} {
 			t.Run(tl+"/"+c.name, func(t *testing.T) {
-				argv := append([]string{"env", "UCX_LOG_LEVEL=warn", "UCX_NET_DEVICES=rxe0:1", "UCX_TLS=" + tl, "ucx_perftest", "-f", "-p", strconv.Itoa(port), "-n", strconv.Itoa(times), "-w", "5"},
-					strings.Fields(c.args)...)
+				argv := append([]string{"env", "UCX_LOG_LEVEL=warn", "UCX_NET_DEVICES=rxe0:1", "UCX_TLS=" + tl, "VRDMA_SOCKET=" + m.socket, home + "/vrdma", "run", "-q", "--",
+					"ucx_perftest", "-f", "-p", strconv.Itoa(port), "-n", strconv.Itoa(times), "-w", "5"}, strings.Fields(c.args)...)
 				before := sent(t, d, m.nic)
-				server := m.verbs(t, argv...)
+				server := m.Launch(t, argv...)
 				m.Await(t, server, port)
-				client := m.verbs(t, append(argv, "127.0.0.1")...)
+				client := m.Launch(t, append(argv, "127.0.0.1")...)
 				done(t, client)
 				done(t, server)
 				if !result(client.Output()) {
