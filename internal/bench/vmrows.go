@@ -21,12 +21,14 @@ func (t *Table) vms() part {
 			ratioAtMost("between guests: send latency, 64 B, against TCP over tap and bridge", 0.5),
 			ratioAtMost("guest and host: send latency, 64 B, against TCP over tap", 0.5),
 			ratioRow("between guests: write bandwidth, 64 KiB, on one host against across two", 1),
+			{What: "two idle guests with their agents: the daemon's CPU", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			if err := t.guestsTogether(ctx, rows[:5]); err != nil || !t.want(rows[5]) {
+			err := t.guestsTogether(ctx, rows[:5], &rows[6])
+			if ctx.Err() != nil || !t.want(rows[5]) {
 				return err
 			}
-			return t.guestsApart(ctx, rows[0].Ours, &rows[5])
+			return errors.Join(err, t.guestsApart(ctx, rows[0].Ours, &rows[5]))
 		},
 	}
 }
@@ -39,14 +41,22 @@ func (t *Table) instrument() *Instrument {
 	return &Instrument{Lab: t.Lab, Source: t.Source, twin: true}
 }
 
-// guestsTogether fills the rows of guests on one host.
-func (t *Table) guestsTogether(ctx context.Context, rows []Row) error {
+// guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
+func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
 	p, err := inMachines(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if t.want(*idle) {
+		used, err := p.daemons[0].idleShare(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+		idle.fill(used)
+	}
 	host, err := t.Lab.peerOf(ctx, p)
 	if err != nil {
 		return err
