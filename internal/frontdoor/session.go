@@ -151,6 +151,9 @@ func (ses *session) end() {
 	ses.proc.door.tree.Poke()
 }
 
+// mostRings is how many rings a command makes at most.
+const mostRings = 2
+
 // Do implements uverbs.Device: it runs f on the loop with the session's device. It
 // panics where f panicked, and so ends the session.
 func (ses *session) Do(f func(*nic.Session) error) error {
@@ -173,7 +176,11 @@ func (ses *session) Do(f func(*nic.Session) error) error {
 		}
 	}
 	p := ses.srv.loop.Do(run)
-	if p == nil && err != nil && ses.arena.Short() {
+	// Each time there may be room for one ring more, and a queue pair has two.
+	for range mostRings {
+		if p != nil || err == nil || !ses.arena.Short() {
+			break
+		}
 		ses.arena.Reclaim()
 		p = ses.srv.loop.Do(run)
 	}

@@ -120,10 +120,10 @@ func addPython(t *testing.T, root string) {
 		done
 		cp "$2"/run.py "$2"/excluded.txt suite/
 		printf 'tests.test_%s*\n' mlx5 efa >>suite/excluded.txt # other devices: they skip on a host, too
-		mkdir -p usr/bin && cp -L /usr/bin/python3.11 usr/bin/
+		mkdir -p usr/bin && cp -L /usr/bin/python3.11 /usr/bin/ls usr/bin/ # the suite asks ls for the device's interfaces: busybox is static, and sees the kernel's
 		(cd / && find usr/lib/python3.11 usr/lib/python3/dist-packages/pyverbs \( -name '*.py' -o -name '*.so' \) \
 			! -path '*/test/*' ! -path '*/idlelib/*' ! -path '*/lib2to3/*' ! -path '*/ensurepip/*' ! -path '*/tkinter/*' | cpio --quiet -pdmL "$root")
-		for lib in $(find usr -name '*.so' -o -name python3.11 -type f | xargs ldd 2>/dev/null | grep -oE ' /[^ ]+' | sort -u); do
+		for lib in $(find usr -name '*.so' -o -name python3.11 -type f -o -name ls -type f | xargs ldd 2>/dev/null | grep -oE ' /[^ ]+' | sort -u); do
 			to=.$(echo $lib | sed 's,^/lib,/usr/lib,'); mkdir -p $(dirname $to); cp -L $lib $to
 		done`
 	if out, err := exec.Command("sh", "-c", script, "sh", root, filepath.Join(harness.Root(), "test/pyverbs")).CombinedOutput(); err != nil {

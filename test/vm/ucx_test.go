@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"vrdma/test/guest"
 	"vrdma/test/harness"
 )
 
@@ -26,8 +27,13 @@ func addUCX(t *testing.T, root string) {
 	}
 }
 
-// ucx has UCX talk within a machine, over the device and nothing else: the NIC's counters show it.
-func ucx(t *testing.T, d *harness.Daemon, m *machine) {
+// TestUCX has UCX talk within a machine, over the device and nothing else: the NIC's counters show it.
+func TestUCX(t *testing.T) {
+	if !harness.All() {
+		t.Skip("a machine boots: long form")
+	}
+	d := start(t, world)
+	m := boot(t, d, guest.Ours(t, func(root string) { addUCX(t, root) }), "red/a", "10.1.0.1")
 	const port, times = 13337, 100
 	for _, tl := range []string{"rc_v", "ud_v"} {
 		for _, c := range []struct {

@@ -128,7 +128,6 @@ func TestMachines(t *testing.T) {
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // many programs, and slow ones
 		t.Run("more", func(t *testing.T) { more(t, a) })
-		t.Run("ucx", func(t *testing.T) { ucx(t, d, a) })
 		t.Run("hostile", func(t *testing.T) { hostile(t, d, a, b) })
 	}
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
@@ -205,7 +204,7 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	d = start(t, world)
 	var more []func(root string)
 	if harness.All() {
-		more = append(more, func(root string) { addSocketPrograms(t, root) }, func(root string) { addUCX(t, root) })
+		more = append(more, func(root string) { addSocketPrograms(t, root) })
 	}
 	image := guest.Ours(t, more...)
 	booted := make(chan *machine, 1)
