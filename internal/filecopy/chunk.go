@@ -2,7 +2,8 @@ package filecopy
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"vrdma/internal/crc"
 )
 
 const (
@@ -32,7 +33,8 @@ const (
 
 const chunkMagic = 0x6b637276 // "vrck"
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// sumOf is the sum of a block, or of a header.
+func sumOf(b []byte) uint32 { return crc.Update(0, crc.Castagnoli, b) }
 
 // A header says what a chunk is.
 type header struct {
@@ -56,7 +58,7 @@ func (h *header) put(b []byte) {
 	for i, s := range h.sums {
 		binary.LittleEndian.PutUint32(b[headSums+4*i:], s)
 	}
-	binary.LittleEndian.PutUint32(b[headSum:], crc32.Checksum(b, castagnoli))
+	binary.LittleEndian.PutUint32(b[headSum:], sumOf(b))
 }
 
 // parse reads a header that the peer wrote; b is copied before it is looked at, because the peer can
@@ -71,7 +73,7 @@ func (h *header) parse(b []byte) error {
 	}
 	sum := binary.LittleEndian.Uint32(own[headSum:])
 	clear(own[headSum : headSum+4])
-	if got := crc32.Checksum(own[:], castagnoli); got != sum {
+	if got := sumOf(own[:]); got != sum {
 		return damaged("the header of a chunk has the sum %#x, not %#x", got, sum)
 	}
 	h.id = binary.LittleEndian.Uint32(own[headID:])
@@ -94,7 +96,7 @@ func (h *header) sum(data []byte) {
 	for i := range h.sums {
 		h.sums[i] = 0
 		if n := min(len(data), blockSize); n > 0 {
-			h.sums[i] = crc32.Checksum(data[:n], castagnoli)
+			h.sums[i] = sumOf(data[:n])
 			data = data[n:]
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"os"
 	"strings"
@@ -44,7 +43,7 @@ func (p *partial) survey(ctx context.Context, size uint64, tell func(first uint6
 				return err
 			}
 			sum = strongSum(buf[:n])
-			note(block, crc32.Checksum(buf[:n], castagnoli))
+			note(block, sumOf(buf[:n]))
 		}
 		if sums = append(sums, sum); len(sums) == sumsInMessage {
 			if err := tell(first, sums); err != nil {
