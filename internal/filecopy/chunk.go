@@ -3,7 +3,7 @@ package filecopy
 import (
 	"encoding/binary"
 
-	"vrdma/internal/crc"
+	"vrdma/internal/crc32c"
 )
 
 const (
@@ -33,9 +33,6 @@ const (
 
 const chunkMagic = 0x6b637276 // "vrck"
 
-// sumOf is the sum of a block, or of a header.
-func sumOf(b []byte) uint32 { return crc.Update(0, crc.Castagnoli, b) }
-
 // A header says what a chunk is.
 type header struct {
 	id     uint32 // of the file
@@ -58,7 +55,7 @@ func (h *header) put(b []byte) {
 	for i, s := range h.sums {
 		binary.LittleEndian.PutUint32(b[headSums+4*i:], s)
 	}
-	binary.LittleEndian.PutUint32(b[headSum:], sumOf(b))
+	binary.LittleEndian.PutUint32(b[headSum:], crc32c.Checksum(b))
 }
 
 // parse reads a header that the peer wrote; b is copied before it is looked at, because the peer can
@@ -73,7 +70,7 @@ func (h *header) parse(b []byte) error {
 	}
 	sum := binary.LittleEndian.Uint32(own[headSum:])
 	clear(own[headSum : headSum+4])
-	if got := sumOf(own[:]); got != sum {
+	if got := crc32c.Checksum(own[:]); got != sum {
 		return damaged("the header of a chunk has the sum %#x, not %#x", got, sum)
 	}
 	h.id = binary.LittleEndian.Uint32(own[headID:])
@@ -91,25 +88,23 @@ func (h *header) parse(b []byte) error {
 	return nil
 }
 
-// sum computes the sums of the data's blocks.
-func (h *header) sum(data []byte) {
-	for i := range h.sums {
-		h.sums[i] = 0
-		if n := min(len(data), blockSize); n > 0 {
-			h.sums[i] = sumOf(data[:n])
-			data = data[n:]
+// eachBlock calls f for the blocks of a chunk's data, one after the other. Who sums them and reads or writes
+// them does both of one before the next: so it is still in the processor's nearest caches.
+func (h *header) eachBlock(data []byte, f func(i int, at int64, block []byte) error) error {
+	for i := 0; len(data) > 0; i++ {
+		n := min(len(data), blockSize)
+		if err := f(i, int64(h.offset)+int64(i)*blockSize, data[:n]); err != nil {
+			return err
 		}
+		data = data[n:]
 	}
+	return nil
 }
 
-// check compares the data with its sums.
-func (h *header) check(data []byte) error {
-	var own header
-	own.sum(data)
-	for i := range blocks(uint64(len(data))) {
-		if own.sums[i] != h.sums[i] {
-			return damaged("the block at %d has the sum %#x, not %#x", h.offset+i*blockSize, own.sums[i], h.sums[i])
-		}
+// check compares a block with its sum.
+func (h *header) check(i int, at int64, block []byte) error {
+	if sum := crc32c.Checksum(block); sum != h.sums[i] {
+		return damaged("the block at %d has the sum %#x, not %#x", at, sum, h.sums[i])
 	}
 	return nil
 }

@@ -2,8 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
-
-	"vrdma/internal/crc"
+	"hash/crc32"
 )
 
 // A Series is packets in the midst of a message, one after the other: of one length, with a
@@ -45,7 +44,7 @@ func (s *Series) sum(data []byte, psn uint32, id uint16) uint32 {
 	if s.ids {
 		v ^= shifted[behindID+BTHSize+1][id>>8] ^ shifted[behindID+BTHSize][byte(id)]
 	}
-	return crc.Update(^v, crc.Ethernet, data[BTHSize:len(data)-ICRCSize])
+	return crc32.Update(^v, crc32.IEEETable, data[BTHSize:len(data)-ICRCSize])
 }
 
 // Size is the length of every packet.

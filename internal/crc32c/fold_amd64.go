@@ -1,4 +1,4 @@
-package crc
+package crc32c
 
 import "golang.org/x/sys/cpu"
 

@@ -1,20 +1,14 @@
-package crc
+package crc32c
 
 import (
 	"hash/crc32"
 	"math/bits"
+	"sync"
 )
 
-// A Table is one of the two polynomials.
-type Table struct {
-	plain *crc32.Table
-	folds folds
-}
-
-// The tables.
 var (
-	Ethernet   = newTable(crc32.IEEE)
-	Castagnoli = newTable(crc32.Castagnoli)
+	plain = crc32.MakeTable(crc32.Castagnoli)
+	ours  = sync.OnceValue(func() *folds { return newFolds(crc32.Castagnoli) })
 )
 
 // folds are the factors for folding, a pair for each 16 bytes: for their first half and their second.
@@ -28,23 +22,23 @@ type folds struct {
 	polynomial, quotient uint64
 }
 
-func newTable(polynomial uint32) *Table {
-	t := &Table{plain: crc32.MakeTable(polynomial)}
+func newFolds(polynomial uint32) *folds {
+	f := new(folds)
 	// The halves of 16 bytes lie 64 bits apart, and a product of reflected polynomials is one bit
 	// short: hence the 32 more and less.
 	pair := func(bytes int) [2]uint64 {
 		return [2]uint64{power(polynomial, 8*bytes+32), power(polynomial, 8*bytes-32)}
 	}
-	t.folds.loop = pair(256)
-	for i := range t.folds.join {
-		t.folds.join[i] = pair(192 - 64*i)
+	f.loop = pair(256)
+	for i := range f.join {
+		f.join[i] = pair(192 - 64*i)
 	}
 	for i := range 3 {
-		t.folds.last[i] = pair(48 - 16*i)
+		f.last[i] = pair(48 - 16*i)
 	}
-	t.folds.end = [2]uint64{power(polynomial, 96), power(polynomial, 64)}
-	t.folds.polynomial, t.folds.quotient = uint64(polynomial)<<1|1, quotient(polynomial)
-	return t
+	f.end = [2]uint64{power(polynomial, 96), power(polynomial, 64)}
+	f.polynomial, f.quotient = uint64(polynomial)<<1|1, quotient(polynomial)
+	return f
 }
 
 // power is x^n mod the polynomial, reflected as that is, and shifted to where a product wants it.
@@ -79,11 +73,11 @@ func quotient(polynomial uint32) (q uint64) {
 // least is what has to be there for folding to be worth it.
 const least = 512
 
-// Update is the CRC of data behind what has the CRC c: crc32.Update.
-func Update(c uint32, t *Table, data []byte) uint32 {
+// Checksum is the CRC of data.
+func Checksum(data []byte) uint32 {
 	if !wide || len(data) < least {
-		return crc32.Update(c, t.plain, data)
+		return crc32.Checksum(data, plain)
 	}
 	n := len(data) &^ 255
-	return crc32.Update(^fold(&t.folds, ^c, data[:n]), t.plain, data[n:])
+	return crc32.Update(^fold(ours(), ^uint32(0), data[:n]), plain, data[n:])
 }
