@@ -157,6 +157,33 @@ func TestWrittenWhileRead(t *testing.T) {
 	}
 }
 
+// A daemon that registers while it reads the store is not fenced by what its predecessor had registered.
+func TestNotFencedByItsPast(t *testing.T) {
+	s := &store.Memory{}
+	a, b := join(t, s, "a", 1), join(t, s, "b", 2) // a registers, and ends
+	a.plane.Close()
+	a.way.partition(true)
+	a.restart(config(a.way, a.rack, "a", 1)) // cannot register yet
+	mustApplyTo(t, b.plane, pinned)
+	registered := false
+	a.way.listed = func() {
+		if !registered {
+			a.plane.tidy()
+			registered = a.plane.registered.Load()
+		}
+	}
+	a.plane.changing.Lock() // it hears of b's change by reading the store
+	a.way.partition(false)
+	err := a.plane.refresh()
+	a.plane.changing.Unlock()
+	if err != nil || !registered {
+		t.Fatal(registered, err)
+	}
+	if why := a.plane.Fenced(); why != "" || !slices.Contains(a.rack.has(), "red/web") {
+		t.Error(why, a.rack.has())
+	}
+}
+
 // A NIC that the rack takes only when it is asked again has its way to other hosts, too.
 func TestLateNICIsCharted(t *testing.T) {
 	s := &store.Memory{}
