@@ -88,23 +88,25 @@ func (h *header) parse(b []byte) error {
 	return nil
 }
 
-// eachBlock calls f for the blocks of a chunk's data, one after the other. Who sums them and reads or writes
-// them does both of one before the next: so it is still in the processor's nearest caches.
-func (h *header) eachBlock(data []byte, f func(i int, at int64, block []byte) error) error {
-	for i := 0; len(data) > 0; i++ {
-		n := min(len(data), blockSize)
-		if err := f(i, int64(h.offset)+int64(i)*blockSize, data[:n]); err != nil {
-			return err
+// sum computes the sums of the data's blocks.
+func (h *header) sum(data []byte) {
+	for i := range h.sums {
+		h.sums[i] = 0
+		if n := min(len(data), blockSize); n > 0 {
+			h.sums[i] = crc32c.Checksum(data[:n])
+			data = data[n:]
 		}
-		data = data[n:]
 	}
-	return nil
 }
 
-// check compares a block with its sum.
-func (h *header) check(i int, at int64, block []byte) error {
-	if sum := crc32c.Checksum(block); sum != h.sums[i] {
-		return damaged("the block at %d has the sum %#x, not %#x", at, sum, h.sums[i])
+// check compares the data with its sums.
+func (h *header) check(data []byte) error {
+	var own header
+	own.sum(data)
+	for i := range blocks(uint64(len(data))) {
+		if own.sums[i] != h.sums[i] {
+			return damaged("the block at %d has the sum %#x, not %#x", h.offset+i*blockSize, own.sums[i], h.sums[i])
+		}
 	}
 	return nil
 }

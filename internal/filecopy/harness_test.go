@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/crc32c"
 	"vrdma/internal/testdaemon"
 )
 
@@ -184,13 +183,4 @@ func waitFor(t testing.TB, f func() bool) {
 			t.Fatal("it did not happen")
 		}
 	}
-}
-
-// sum sets the sums of the data's blocks.
-func (h *header) sum(data []byte) {
-	h.sums = [maxBlocks]uint32{}
-	_ = h.eachBlock(data, func(i int, _ int64, block []byte) error {
-		h.sums[i] = crc32c.Checksum(block)
-		return nil
-	})
 }

@@ -303,12 +303,10 @@ func (r *receiver) chunk(s *slot) error {
 	if err != nil || out == nil {
 		return err
 	}
-	err = h.eachBlock(s.data[:s.length], func(i int, at int64, block []byte) error {
-		if err := h.check(i, at, block); err != nil {
-			return err
-		}
-		return out.write(block, at, in.Sparse)
-	})
+	data := s.data[:s.length]
+	if err = h.check(data); err == nil {
+		err = out.write(data, int64(h.offset), in.Sparse)
+	}
 	return r.wrote(in, &h, err)
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"vrdma/internal/crc32c"
 )
 
 // A sender is the side of a session that has the files.
@@ -469,15 +467,11 @@ func (x *sender) paced(sent, slots int, round time.Duration) {
 // piece reads a piece into a slot, sums it and posts it; one that the receiver has is not sent.
 func (x *sender) piece(c conn, s *slot, p piece) (sent int, err error) {
 	data := s.data[:p.length]
-	h := header{id: p.o.id, offset: p.offset, length: uint32(p.length)}
-	err = h.eachBlock(data, func(i int, at int64, block []byte) error {
-		err := readFull(p.o.f, block, at)
-		h.sums[i] = crc32c.Checksum(block)
-		return err
-	})
-	if err != nil {
+	if err := readFull(p.o.f, data, int64(p.offset)); err != nil {
 		return 0, err
 	}
+	h := header{id: p.o.id, offset: p.offset, length: uint32(p.length)}
+	h.sum(data)
 	first := p.offset / blockSize
 	x.mu.Lock()
 	for i := range blocks(uint64(p.length)) {
