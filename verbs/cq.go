@@ -55,7 +55,7 @@ func (d *Device) CreateCQ(entries int) (*CQ, error) {
 	var rx abi.RxeCreateCQResp
 	if _, err := exec(d, abi.CmdCreateCQ, &req, nil, decode2(&r, &rx)); err != nil {
 		d.objects.Delete(c.id)
-		return nil, fault(op, err)
+		return nil, queueFault(op, err)
 	}
 	c.handle, c.size = r.CQHandle, int(r.CQE)
 	ring, err := d.newRing(&rx.MI)
@@ -161,7 +161,7 @@ func (c *CQ) Resize(entries int) error {
 	var r abi.ResizeCQResp
 	var rx abi.RxeResizeCQResp
 	if _, err := exec(c.d, abi.CmdResizeCQ, &req, nil, decode2(&r, &rx)); err != nil {
-		return fault(op, err)
+		return queueFault(op, err)
 	}
 	next, err := c.d.newRing(&rx.MI)
 	if err != nil {

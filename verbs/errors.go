@@ -62,6 +62,20 @@ func fault(op string, err error) error {
 	return e
 }
 
+// full is what to do when there is no memory for a queue.
+const full = "the queues of one opened device have 4 GiB together, and those of one user a part of the machine's memory: " +
+	"ask for fewer entries, close some, or open the device once more"
+
+// queueFault is fault for what makes a queue.
+func queueFault(op string, err error) error {
+	err = fault(op, err)
+	var e *Error
+	if errors.As(err, &e) && errors.Is(e.Err, syscall.ENOMEM) {
+		e.Advice = full
+	}
+	return err
+}
+
 // A Status is how a work request ended: enum ibv_wc_status. All but Success are errors.
 type Status uint32
 

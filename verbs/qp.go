@@ -81,7 +81,7 @@ func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	q.id = p.d.track(q)
 	if err := q.create(p, &c); err != nil {
 		p.d.objects.Delete(q.id)
-		return nil, fault(op, err)
+		return nil, queueFault(op, err)
 	}
 	return q, nil
 }

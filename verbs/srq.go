@@ -32,7 +32,7 @@ func (p *PD) CreateSRQ(receives, entries int) (*SRQ, error) {
 	var rx abi.RxeCreateSRQResp
 	if _, err := exec(p.d, abi.CmdCreateSRQ, &req, nil, decode2(&r, &rx)); err != nil {
 		p.d.objects.Delete(s.id)
-		return nil, fault(op, err)
+		return nil, queueFault(op, err)
 	}
 	s.handle, s.size, s.sge = r.SRQHandle, int(r.MaxWR), int(r.MaxSGE)
 	ring, err := p.d.newRing(&rx.MI)

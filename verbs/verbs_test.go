@@ -300,6 +300,34 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestFullDevice fills what a device has for queues. The pages of queues that nobody uses cost nothing.
+func TestFullDevice(t *testing.T) {
+	socket := testdaemon.Start(t)
+	dev := openDevice(t, socket)
+	const entries = 1<<19 - 1 // 32 MiB each, of the 4 GiB
+	var list []*verbs.CQ
+	for len(list) < 200 {
+		cq, err := dev.CreateCQ(entries)
+		if err == nil {
+			list = append(list, cq)
+			continue
+		}
+		if !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "open the device once more") {
+			t.Fatalf("after %d queues: %v", len(list), err)
+		}
+		break
+	}
+	if n := len(list); n < 100 || n > 127 {
+		t.Fatalf("%d queues of 32 MiB and a page", n)
+	}
+	if err := list[7].Close(); err != nil {
+		t.Fatal(err)
+	}
+	must[*verbs.CQ](t)(dev.CreateCQ(entries))
+	// Another device has room of its own.
+	must[*verbs.CQ](t)(openDevice(t, socket).CreateCQ(entries))
+}
+
 func TestFullQueue(t *testing.T) {
 	socket := testdaemon.Start(t)
 	a := newEnd(t, socket, verbs.QPConfig{MaxRecv: 4})

@@ -2,7 +2,8 @@ package filecopy
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"vrdma/internal/crc32c"
 )
 
 const (
@@ -32,8 +33,6 @@ const (
 
 const chunkMagic = 0x6b637276 // "vrck"
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // A header says what a chunk is.
 type header struct {
 	id     uint32 // of the file
@@ -56,7 +55,7 @@ func (h *header) put(b []byte) {
 	for i, s := range h.sums {
 		binary.LittleEndian.PutUint32(b[headSums+4*i:], s)
 	}
-	binary.LittleEndian.PutUint32(b[headSum:], crc32.Checksum(b, castagnoli))
+	binary.LittleEndian.PutUint32(b[headSum:], crc32c.Checksum(b))
 }
 
 // parse reads a header that the peer wrote; b is copied before it is looked at, because the peer can
@@ -71,7 +70,7 @@ func (h *header) parse(b []byte) error {
 	}
 	sum := binary.LittleEndian.Uint32(own[headSum:])
 	clear(own[headSum : headSum+4])
-	if got := crc32.Checksum(own[:], castagnoli); got != sum {
+	if got := crc32c.Checksum(own[:]); got != sum {
 		return damaged("the header of a chunk has the sum %#x, not %#x", got, sum)
 	}
 	h.id = binary.LittleEndian.Uint32(own[headID:])
@@ -94,7 +93,7 @@ func (h *header) sum(data []byte) {
 	for i := range h.sums {
 		h.sums[i] = 0
 		if n := min(len(data), blockSize); n > 0 {
-			h.sums[i] = crc32.Checksum(data[:n], castagnoli)
+			h.sums[i] = crc32c.Checksum(data[:n])
 			data = data[n:]
 		}
 	}

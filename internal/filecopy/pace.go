@@ -13,42 +13,37 @@ import (
 // The least time is that of the whole session. What slots take later on has the queues in it, which
 // are as long as what is under way lets them be: a pace that went by that would grow without end.
 //
-// On one machine that is pieces of 512 KiB on a stream for every second processor. Between two there are
-// all streams: of 256 KiB on a near way, of maxChunk on a long one with much bandwidth, and of single blocks
-// on a slow one, which show progress and of which little is lost when the connection breaks.
+// On one machine, and on a near way to another, that is pieces of 512 KiB on a stream for every second
+// processor: more streams write to one file, which one of them may at a time, while the others spin in the
+// kernel. On a long way with much bandwidth it is all streams with pieces of maxChunk, and on a slow one single
+// blocks, which show progress and of which little is lost when the connection breaks. Over TCP, where
+// nobody knows what is under way, it is always all streams.
 type pace struct {
 	blocks  int // of a piece
 	streams int // that carry pieces
 	few     int // that always do
-	usual   int // blocks of a piece, unless the way is slow or long
 	posted  uint64
 	since   time.Time
 	least   time.Duration // in which a slot came back; 0: not known
 }
 
 const (
-	// usualHere and usualThere are the sizes on one machine and on a near way to another, in blocks. A larger
-	// one is fewer wake-ups, a smaller one is not out of the caches when it is copied again.
-	usualHere  = 4
-	usualThere = 2
+	// usualBlocks is the size of a piece on a near way, in blocks. A larger one is fewer wake-ups, a smaller
+	// one is not out of the caches when it is copied again.
+	usualBlocks = 4
 	// slowRate is where single blocks are enough, in bytes a second.
 	slowRate = 20e6
 	// paceEvery is how many pieces are looked at together.
 	paceEvery = 16
 )
 
-// newPace is that of a sender; here: its peer is on the same machine.
-func newPace(now time.Time, here bool) *pace {
-	p := &pace{streams: maxStreams, few: maxStreams, usual: usualThere, since: now}
-	if here {
-		p.usual, p.few = usualHere, fewStreams(runtime.NumCPU())
-		p.streams = p.few
-	}
-	p.blocks = p.usual
-	return p
+// newPace is that of a sender.
+func newPace(now time.Time) *pace {
+	few := fewStreams(runtime.NumCPU())
+	return &pace{streams: few, few: few, blocks: usualBlocks, since: now}
 }
 
-// fewStreams is how many streams are enough on one machine: the other half of the processors has to read,
+// fewStreams is how many streams are enough on a near way: the other half of the processors has to read,
 // and to carry what is sent.
 func fewStreams(processors int) int { return max(1, processors/2) }
 
@@ -67,11 +62,11 @@ func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 	}
 	rate := float64(p.posted) / took
 	p.posted, p.since = 0, now
-	smallest := p.usual
+	smallest := usualBlocks
 	if rate < slowRate {
 		smallest = 1
 	}
-	want, streams := 0, p.few
+	want, streams := 0, maxStreams
 	if slots > 0 {
 		under := 2 * rate * p.least.Seconds()
 		want = int(under/float64(slots*min(p.few, max(joined, 1))))/blockSize + 1

@@ -5,12 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"io"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/crc32c"
 )
 
 // What an earlier attempt left is compared block by block with the source. That does not need to know
@@ -44,7 +45,7 @@ func (p *partial) survey(ctx context.Context, size uint64, tell func(first uint6
 				return err
 			}
 			sum = strongSum(buf[:n])
-			note(block, crc32.Checksum(buf[:n], castagnoli))
+			note(block, crc32c.Checksum(buf[:n]))
 		}
 		if sums = append(sums, sum); len(sums) == sumsInMessage {
 			if err := tell(first, sums); err != nil {
