@@ -125,10 +125,14 @@ func (f *frame) watch(ctx context.Context, list []couple, clients []*started, se
 	}
 	spent := func(sign time.Duration) error {
 		for i := range list {
-			client, err1 := groupTime(clients[i].cmd.Process.Pid)
-			server, err2 := servers[i].used()
-			if err := errors.Join(err1, err2); err != nil {
-				return err
+			c := clients[i]
+			client, err := groupTime(c.cmd.Process.Pid)
+			if err != nil {
+				return failure(ctx, list[i].commands[1], err, c.out.String()+c.said.String())
+			}
+			server, err := servers[i].used()
+			if err != nil {
+				return failure(ctx, list[i].commands[0], err, "")
 			}
 			list[i].client += sign * client
 			list[i].server += sign * server

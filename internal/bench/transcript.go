@@ -78,7 +78,8 @@ func numbers(line string) ([]float64, bool) {
 	return list, true
 }
 
-// groupTime is the processor time of all processes of a group, with that of those which they waited for.
+// groupTime is the processor time of all processes of a group, with that of those which they waited for;
+// errEnded if there are none any more.
 func groupTime(group int) (total time.Duration, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -105,7 +106,7 @@ func groupTime(group int) (total time.Duration, err error) {
 		}
 	}
 	if !found {
-		return 0, fmt.Errorf("process group %d has ended", group)
+		return 0, errEnded
 	}
 	return total, nil
 }
