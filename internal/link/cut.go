@@ -165,7 +165,7 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 		} else if length < segment {
 			break
 		}
-		if c.b != nil && c.head == nil {
+		if c.b != nil {
 			k, err := c.middles(p, buf[n:min(len(buf), MaxMessage)], id+1, limit)
 			if err != nil {
 				c.b = nil
@@ -182,7 +182,9 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 // long as that is so and there is room, and returns how many. The first has identification id.
 func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err error) {
 	// The burst's last packet may be shorter, ask for an acknowledgement, or end the message.
-	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/len(p.Bytes()))
+	before := c.before()
+	length := before + len(p.Bytes())
+	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/length)
 	if most <= 0 {
 		return 0, nil
 	}
@@ -191,11 +193,17 @@ func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err e
 		return 0, nil
 	}
 	for ; k < most; k++ {
-		q := s.Make(buf[k*s.Size():])
+		at := k * length
+		q := s.Make(buf[at+before:])
 		if err := c.data.read(q.Payload()); err != nil {
 			return k, err
 		}
-		s.Seal(uint16(id + k))
+		if c.head == nil {
+			s.Seal(uint16(id + k))
+		} else {
+			c.head.Put(buf[at:], s.Size())
+			s.Seal(0)
+		}
 	}
 	c.packet += uint32(k)
 	return k, nil
