@@ -40,7 +40,7 @@ func TestOverlayMiddles(t *testing.T) {
 		out := &held{}
 		w.a.plain.via = out
 		packets := uint64(0)
-		for round := range 200 {
+		for round := range 60 {
 			out.msgs = nil
 			from, to := inA, inB
 			if r.IntN(2) == 0 {
@@ -48,7 +48,7 @@ func TestOverlayMiddles(t *testing.T) {
 			}
 			for i := range 1 + r.IntN(4) {
 				var span memory.Span
-				b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(20_000))
+				b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(10_000))
 				b.PSN = uint32(1<<24-5+100*i) & ib.PSNMask
 				b.AckReq = r.IntN(2) == 0
 				for i := range span.Pieces()[0].Mem {
