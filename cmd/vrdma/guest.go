@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"vrdma/internal/protocol"
 	"vrdma/internal/vm"
@@ -206,14 +205,10 @@ the machine's, whatever their own limit of locked memory is.`,
 			if err := installLibraries(place, directoryMode(m)); err != nil {
 				return err
 			}
-			var s unix.Sysinfo_t
-			if err := unix.Sysinfo(&s); err != nil {
-				return err
-			}
 			// Whoever ends all processes of a service or a session ends the leash, and we wait for the daemon: see there.
 			signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 			err = vmagent.Run(ctx, vmagent.Config{
-				Socket: place.Socket, Mode: m, Tree: place.Sysfs(), Name: name, Most: s.Totalram * uint64(s.Unit) / 100 * uint64(share),
+				Socket: place.Socket, Mode: m, Tree: place.Sysfs(), Name: name, Share: share,
 				Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 			})
 			if err != nil {

@@ -173,14 +173,31 @@ const machineID = "/etc/machine-id"
 // machineLabel says which machine this is, by the file with its number; empty: it has none. The number itself is not for everybody
 // (machine-id(5)), and tenants read labels: so it is a hash for us alone, with the number as its key.
 func machineLabel(file string) string {
-	text, _ := os.ReadFile(file) // there may be none
-	id := strings.TrimSpace(string(text))
-	if number, err := hex.DecodeString(id); err != nil || len(number) != 16 {
-		return "" // as of an image: "uninitialized"
+	id := machineNumber(file)
+	if id == "" {
+		return ""
 	}
 	h := hmac.New(sha256.New, []byte(id))
 	h.Write([]byte(labelMachine))
 	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// machineLabels are what NICs of this machine may have as that label: earlier versions wrote the number itself.
+func machineLabels(file string) []string {
+	if id := machineNumber(file); id != "" {
+		return []string{machineLabel(file), id}
+	}
+	return nil
+}
+
+// machineNumber is what the file says; empty: it has none, as in an image ("uninitialized").
+func machineNumber(file string) string {
+	text, _ := os.ReadFile(file) // there may be none
+	id := strings.TrimSpace(string(text))
+	if number, err := hex.DecodeString(id); err != nil || len(number) != 16 {
+		return ""
+	}
+	return id
 }
 
 // asLabel makes a value of a label: at most 63 letters, digits and a few others.
@@ -251,7 +268,7 @@ func collectMade(place launch.Place, of string) (host string, err error) {
 		}
 	}
 	items := reply.Items
-	if machine := machineLabel(machineID); machine != "" {
+	for _, machine := range machineLabels(machineID) {
 		reply, err := control.Get(place.Socket, control.Selection{Kind: tenant.KindNIC, Tenant: of, Labels: map[string]string{labelMachine: machine, labelOnHost: asLabel(host)}})
 		if err != nil {
 			return "", err

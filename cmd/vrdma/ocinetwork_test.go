@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,9 @@ func TestMachineLabel(t *testing.T) {
 		}
 		if got := machineLabel(file); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+		if all := machineLabels(file); want == "" && all != nil || want != "" && !slices.Equal(all, []string{want, id}) {
+			t.Errorf("%q: labels %q", text, all)
 		}
 	}
 }

@@ -20,6 +20,9 @@ func (in *Instrument) bound(c experiment.Cell, m *experiment.Measurement) {
 	if _, has := m.Values[experiment.Bandwidth]; !has {
 		return
 	}
+	if t, _ := experiment.FindTool(c.Tool); t.Asks {
+		return // nobody moved anything
+	}
 	if rate := bits(c.Rate); rate > 0 {
 		m.Limit, m.LimitOf = rate/8*payload(c, m.MTU), "the link of "+c.Rate+", without headers"
 		return

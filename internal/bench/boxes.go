@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,7 +42,7 @@ func (t *Table) containersHere() part {
 			}
 			defer d.stop()
 			nic := "---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: c, tenant: bench}, spec: {network: net}}\n"
-			if err := b.declare(ctx, base, containerObjects+nic); err != nil {
+			if err := b.declare(ctx, base, containerObjects(boxNames(1))+nic); err != nil {
 				return err
 			}
 			bridge, err := t.Lab.newSpace(ctx)
@@ -158,7 +157,10 @@ func (b *boxRun) declare(ctx context.Context, h *Host, text string) error {
 
 // fill starts containers with NICs of a host, and joins them by a bridge, box0, in a space. Their way out is the bridge's host.
 func (b *boxRun) fill(ctx context.Context, base *Host, s *space, subnet string, nics ...string) (hosts []*Host, err error) {
-	label, start := b.in.starter(ctx, s)
+	label, start, err := b.in.starter(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	b.label = label
 	at := s.enter()
 	commands := [][]string{append(at[:len(at):len(at)], "sh", "-c", "ip link add box0 type bridge && ip link set box0 up")}
@@ -195,8 +197,8 @@ func (b *boxRun) note(rows []Row) {
 // start probes how long a container takes to start and to end.
 func (b *boxRun) start(name, cdi string, flags ...string) Probe {
 	return Probe{Name: name, Unit: "s", Measure: func(ctx context.Context) (Reading, error) {
-		if b.boxes[0].host.box == "" {
-			return Reading{}, errors.New(b.label)
+		if b.label != "containers of podman" {
+			return Reading{}, fmt.Errorf("this is measured with podman: here are %s", b.label)
 		}
 		argv := append([]string{"podman", "--cdi-spec-dir", cdi, "run", "--rm", "--network", "none"}, flags...)
 		begin := time.Now()

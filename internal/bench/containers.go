@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"vrdma/internal/experiment"
 )
@@ -20,7 +18,7 @@ type box struct {
 }
 
 // inContainers makes two containers on this host, a link between them, and a daemon whose NICs of one
-// tenant they have.
+// tenant they have; if the cell has more a side, as many, and a bridge.
 func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	l.wires++
@@ -29,10 +27,15 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 	if err != nil {
 		return nil, err
 	}
+	names := boxNames(c.Boxes())
 	var boxes []*box
+	var bridge *space
 	stop := func() {
 		for _, b := range boxes {
 			b.close()
+		}
+		if bridge != nil {
+			bridge.close()
 		}
 		d.stop()
 	}
@@ -42,47 +45,75 @@ func inContainers(ctx context.Context, in *Instrument, c experiment.Cell) (p *pl
 		}
 	}()
 	file := base.Socket + ".yaml"
-	if err := os.WriteFile(file, []byte(containerObjects), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(containerObjects(names)), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
 		return nil, err
 	}
-	label, start := in.starter(ctx, nil)
-	for i, name := range []string{"a", "b"} {
+	if len(names) > 2 {
+		if bridge, err = l.newSpace(ctx); err != nil {
+			return nil, err
+		}
+	}
+	label, start, err := in.starter(ctx, bridge)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
 		b, err := start(base, i, name)
 		if err != nil {
 			return nil, err
 		}
 		boxes = append(boxes, b)
 	}
-	if err := l.join(ctx, boxes, c); err != nil {
+	if bridge == nil {
+		err = l.join(ctx, boxes, c)
+	} else {
+		err = l.joinAll(ctx, bridge, boxes, c)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &place{route: Route{Server: boxes[1].host, Client: boxes[0].host}, daemons: []*daemon{d}, close: stop, label: label}, nil
+	p = &place{daemons: []*daemon{d}, close: stop, label: label}
+	for i := 0; i < len(boxes); i += 2 {
+		p.others = append(p.others, Route{Server: boxes[i+1].host, Client: boxes[i].host})
+	}
+	p.route, p.others = p.others[0], p.others[1:]
+	return p, nil
 }
 
 // starter is what starts a container with a NIC of tenant bench at a host's daemon, and says what it starts. Namespaces instead of
 // containers are made beside first, if there is one: links join only namespaces of one owner.
-func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error)) {
-	if _, err := exec.LookPath("podman"); err == nil {
-		return "containers of podman", func(base *Host, i int, name string) (*box, error) { return in.podman(ctx, base, i, name) }
+func (in *Instrument) starter(ctx context.Context, first *space) (label string, start func(base *Host, i int, name string) (*box, error), err error) {
+	e, err := in.chosen(ctx)
+	if err != nil {
+		return "", nil, err
 	}
-	return "network namespaces instead of containers: there is no podman", func(base *Host, i int, name string) (*box, error) {
+	if e != nil {
+		return "containers of " + e.name, func(base *Host, i int, name string) (*box, error) { return in.container(ctx, e, base, i, name) }, nil
+	}
+	why := "there is no engine"
+	if in.Engine == NoEngine {
+		why = "that was asked for"
+	}
+	return "network namespaces instead of containers: " + why, func(base *Host, i int, name string) (*box, error) {
 		return in.Lab.namespaceBox(ctx, base, &first, i, name)
-	}
+	}, nil
 }
 
 // containerObjects are a tenant with a NIC for each container. Their addresses are those of the link, too,
 // so that tools which use rdma_cm find the same host as those which use TCP.
-const containerObjects = `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
+func containerObjects(names []string) string {
+	text := `{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: bench}, spec: {}}
 ---
 {apiVersion: vrdma.io/v1, kind: Network, metadata: {name: net, tenant: bench}, spec: {subnets: [10.98.0.0/24]}}
----
-{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: a, tenant: bench}, spec: {network: net, address: 10.98.0.1}}
----
-{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: bench}, spec: {network: net, address: 10.98.0.2}}
 `
+	for i, name := range names {
+		text += fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: bench}, spec: {network: net, address: 10.98.0.%d}}\n", name, i+1)
+	}
+	return text
+}
 
 // namespaceBox is a box without an engine.
 func (l *Lab) namespaceBox(ctx context.Context, base *Host, first **space, i int, name string) (*box, error) {
@@ -109,42 +140,29 @@ func (in *Instrument) root() string {
 	return in.Rootfs
 }
 
-// podman starts a container that waits, with the mounts that vrdma nic args prints. Programs are run in its
-// namespaces from outside, so that the kernel says what each of them took.
-func (in *Instrument) podman(ctx context.Context, base *Host, i int, name string) (*box, error) {
-	l := in.Lab
-	args, err := l.Run(ctx, l.Vrdma, "nic", "args", "bench/"+name, "--socket", base.Socket)
-	if err != nil {
-		return nil, err
-	}
-	root := in.root()
-	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
-	argv := append([]string{"podman", "run", "--detach", "--rm", "--name", id, "--network", "none"}, strings.Fields(args)...)
-	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), "podman", "rm", "--force", "--time", "0", id) }} // it is gone, or never was
-	if _, err := l.Run(ctx, append(argv, "--rootfs", root, "sleep", "infinity")...); err != nil {
-		b.close() // podman may have been ended when the container was there already
-		return nil, fmt.Errorf("no container: %w; give another root directory with --rootfs", err)
-	}
-	out, err := l.Run(ctx, "podman", "inspect", "--format", "{{.State.Pid}}", id)
-	if err == nil {
-		_, err = fmt.Sscan(out, &b.pid)
-	}
-	if err != nil {
-		b.close()
-		return nil, err
-	}
-	at := fmt.Sprint(b.pid)
-	b.net = []string{"nsenter", "--target", at, "--net", "--"}
-	enter := []string{"nsenter", "--target", at, "--mount", "--net", "--pid", "--ipc", "--uts", "--root", "--wd", "--"}
-	b.host = &Host{lab: l, Socket: base.Socket + ".nics/bench/" + name + "/nic/vrdma.sock", IP: fmt.Sprintf("10.98.0.%d", i+1), enter: enter, pid: b.pid, box: id}
-	return b, nil
-}
-
 // join makes a link between two boxes.
 func (l *Lab) join(ctx context.Context, boxes []*box, c experiment.Cell) error {
 	size := fmt.Sprint(c.MTU)
 	in := func(b *box, argv ...string) []string { return append(b.net[:len(b.net):len(b.net)], argv...) }
 	commands := [][]string{in(boxes[0], "ip", "link", "add", "eth0", "mtu", size, "type", "veth", "peer", "name", "eth0", "mtu", size, "netns", fmt.Sprint(boxes[1].pid))}
+	return l.wireUp(ctx, commands, boxes, c)
+}
+
+// joinAll joins boxes by a bridge.
+func (l *Lab) joinAll(ctx context.Context, bridge *space, boxes []*box, c experiment.Cell) error {
+	at := func(format string, args ...any) []string {
+		return append(bridge.enter(), "sh", "-c", fmt.Sprintf(format, args...))
+	}
+	commands := [][]string{at("ip link add br0 mtu %d type bridge && ip link set br0 up", c.MTU)}
+	for i, b := range boxes {
+		commands = append(commands, at("ip link add box%[1]d mtu %[2]d type veth peer name eth0 mtu %[2]d netns %[3]d && ip link set box%[1]d master br0 up", i, c.MTU, b.pid))
+	}
+	return l.wireUp(ctx, commands, boxes, c)
+}
+
+// wireUp runs commands that make links, and gives each box its address.
+func (l *Lab) wireUp(ctx context.Context, commands [][]string, boxes []*box, c experiment.Cell) error {
+	in := func(b *box, argv ...string) []string { return append(b.net[:len(b.net):len(b.net)], argv...) }
 	for _, b := range boxes {
 		commands = append(commands,
 			in(b, "ip", "address", "add", b.host.IP+"/24", "dev", "eth0"),

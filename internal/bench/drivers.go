@@ -14,6 +14,7 @@ import (
 type job struct {
 	cell    experiment.Cell
 	route   Route
+	routes  []Route // of all containers or guests of the cell, for a tool that runs all pairs with one command
 	port    int
 	seconds int
 	// kernel is the kernel's device for transport kernel, else nil.
@@ -84,6 +85,7 @@ var drivers = map[string]driver{
 	"NPopenmpi":         mpiNetpipeDriver,
 	"mpi_transfer":      mpiTransferDriver,
 	"cmtime":            cmtimeDriver,
+	"ibv_devinfo":       portDriver,
 	"kv_update":         keyValueDriver("rpc", "updates"),
 	"kv_rpc":            keyValueDriver("rpc", "reads"),
 	"kv_read":           keyValueDriver("read", "reads"),
@@ -97,7 +99,7 @@ const latencyMessages = 10000
 
 // latencyCount is less between emulated guests, where each takes a millisecond.
 func latencyCount(c experiment.Cell) int {
-	if c.Setting == experiment.VMs {
+	if experiment.Guests(c.Setting) {
 		return 200
 	}
 	return latencyMessages

@@ -25,8 +25,10 @@ type Instrument struct {
 	// Peer is USER@HOST, for setting remote, which Rsh reaches; "": there is none.
 	Peer string
 	Rsh  []string
-	// Rootfs is the root directory of containers; "": this machine's, under an overlay.
+	// Rootfs is the root directory of containers, or their image with Docker; "": this machine's programs.
 	Rootfs string
+	// Engine is what starts containers, one of EngineNames; "": the first that is there.
+	Engine string
 
 	twin      bool // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
 	accounted bool // control groups were tried
@@ -49,6 +51,9 @@ func placeName(c experiment.Cell) string {
 	if c.Transport == experiment.OVS {
 		name += " " + c.Transport // with guests of its own
 	}
+	if c.PerSide != 0 {
+		name += fmt.Sprintf(" %d a side", c.PerSide)
+	}
 	return name
 }
 
@@ -58,6 +63,16 @@ func (in *Instrument) forget(c experiment.Cell) {
 	if p := in.places[name]; p != nil && p.lost() {
 		p.close()
 		delete(in.places, name)
+	}
+}
+
+// closeGuests closes the places of guests. Whoever needs one again has it made.
+func (in *Instrument) closeGuests() {
+	for name, p := range in.places {
+		if p.machines != nil || p.guest != nil {
+			p.close()
+			delete(in.places, name)
+		}
 	}
 }
 
@@ -73,6 +88,9 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 	establish, known := settings[c.Setting]
 	if !known {
 		return nil, fmt.Errorf("setting %s cannot be measured by this version", c.Setting)
+	}
+	if c.PerSide != 0 && c.Setting == experiment.VMs {
+		in.closeGuests() // they take memory, and processor time when they rest
 	}
 	p, err := establish(ctx, in, c)
 	if err == nil {
@@ -137,7 +155,11 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if err != nil {
 		return m, err
 	}
-	jobs, err := in.jobs(ctx, d, c, r, kernel, seconds)
+	routes, err := p.routes(c, r)
+	if err != nil {
+		return m, err
+	}
+	jobs, err := in.jobs(ctx, d, c, routes, kernel, seconds)
 	if err != nil {
 		return m, err
 	}
@@ -201,7 +223,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 
 // window is the common window of a cell, if its pairs have one.
 func window(c experiment.Cell, d driver, seconds int) *frame {
-	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll || c.Setting == experiment.VMs {
+	if c.Pairs == 1 || !d.windowed || c.Wait != experiment.Poll || experiment.Guests(c.Setting) {
 		return nil
 	}
 	if _, err := exec.LookPath("stdbuf"); err != nil {
@@ -212,9 +234,9 @@ func window(c experiment.Cell, d driver, seconds int) *frame {
 }
 
 // jobs are those of all pairs. A tool that runs all of them with one command has one.
-func (in *Instrument) jobs(ctx context.Context, d driver, c experiment.Cell, r Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
-	for range c.Pairs {
-		j := &job{cell: c, route: r, seconds: seconds, kernel: kernel}
+func (in *Instrument) jobs(ctx context.Context, d driver, c experiment.Cell, routes []Route, kernel *kernelDevice, seconds int) (list []*job, err error) {
+	for i := range c.Pairs {
+		j := &job{cell: c, route: routes[i%len(routes)], routes: routes, seconds: seconds, kernel: kernel}
 		if j.port, err = freePort(); err != nil {
 			return nil, err
 		}
@@ -322,6 +344,9 @@ func proof(c experiment.Cell, m *experiment.Measurement) string {
 			return "WRONG: nothing went through the kernel's device"
 		}
 		return fmt.Sprintf("the kernel's counters: %.0f packets sent", m.Packets)
+	}
+	if t, _ := experiment.FindTool(c.Tool); t.Asks {
+		return "nothing was sent: it is what the port says of itself"
 	}
 	if c.Tool == "cmtime" { // it sends no data: its server was begun when the daemon had shown its listener
 		return "the daemon showed the server's listener"

@@ -21,8 +21,17 @@ func mpirun(j *job, ranks int, program ...string) []string {
 	argv = append(argv, "--mca", "mpi_yield_when_idle", "1")
 	carrier, eth := "", "lo"
 	if j.route.Client != j.route.Server {
-		half := strconv.Itoa((ranks + 1) / 2)
-		argv = append(argv, "--host", j.route.Client.IP+":"+half+","+j.route.Server.IP+":"+half, "--mca", "plm_rsh_agent", j.dir)
+		// A rank of each node in turn, so ranks that talk to each other are of one route.
+		nodes := j.nodes()
+		each := strconv.Itoa((ranks + len(nodes) - 1) / len(nodes))
+		var hosts []string
+		for _, h := range nodes {
+			hosts = append(hosts, h.IP+":"+each)
+		}
+		argv = append(argv, "--host", strings.Join(hosts, ","), "--mca", "plm_rsh_agent", j.dir)
+		if len(nodes) > 2 { // mpirun starts all by itself: the others cannot
+			argv = append(argv, "--mca", "plm_rsh_no_tree_spawn", "1")
+		}
 		eth = j.route.Client.link()
 		if j.route.Client.seen != nil { // what mpirun says itself goes the ordinary way
 			argv = append(argv, "--mca", "oob_tcp_if_include", "eth1")
@@ -47,18 +56,33 @@ func mpirun(j *job, ranks int, program ...string) []string {
 	return append(argv, program...)
 }
 
+// nodes are the hosts of all routes, clients and servers in turn.
+func (j *job) nodes() (list []*Host) {
+	for _, r := range j.all() {
+		list = append(list, r.Client, r.Server)
+	}
+	return list
+}
+
+// all are the routes of the cell.
+func (j *job) all() []Route {
+	if len(j.routes) == 0 {
+		return []Route{j.route}
+	}
+	return j.routes
+}
+
 // boxes writes what starts ranks in containers: mpirun and its daemon are outside, in the container's network, and
 // each rank goes inside by itself. Inside it has what the container has: its files, and its NIC.
 func (j *job) boxes(l *Lab) error {
-	inside := func(h *Host) string {
-		return fmt.Sprintf(`exec nsenter --target %d --mount --pid --ipc --uts --root --wd -- "$@"`, h.pid)
-	}
 	name := filepath.Join(l.Dir, "rsh-"+j.route.Server.box)
 	j.dir, j.wrap = name, name+"-rank"
-	return errors.Join(
-		os.WriteFile(j.dir, fmt.Appendf(nil, "#!/bin/sh\nshift\nexec nsenter --target %d --net -- sh -c \"$*\"\n", j.route.Server.pid), 0o755),
-		os.WriteFile(j.wrap, fmt.Appendf(nil, "#!/bin/sh\n[ \"$(readlink /proc/self/ns/net)\" != \"$(readlink /proc/%d/ns/net)\" ] || %s\n%s\n",
-			j.route.Client.pid, inside(j.route.Client), inside(j.route.Server)), 0o755))
+	there, inside := "#!/bin/sh\nto=$1; shift\ncase $to in\n", "#!/bin/sh\nhere=$(readlink /proc/self/ns/net)\n"
+	for _, h := range j.nodes() {
+		there += fmt.Sprintf("%s) exec nsenter --target %d --net -- sh -c \"$*\";;\n", h.IP, h.pid)
+		inside += fmt.Sprintf("[ \"$here\" != \"$(readlink /proc/%[1]d/ns/net)\" ] || exec nsenter --target %[1]d --mount --pid --ipc --uts --root --wd -- \"$@\"\n", h.pid)
+	}
+	return errors.Join(os.WriteFile(j.dir, []byte(there+"esac\n"), 0o755), os.WriteFile(j.wrap, []byte(inside), 0o755))
 }
 
 // prepareMPI writes what starts ranks on the other host, as ssh would: it is given the host and a command.
@@ -76,16 +100,22 @@ func prepareMPI(_ context.Context, l *Lab, j *job) error {
 	if j.route.Server.far != nil || j.route.Server.box != "" {
 		return fmt.Errorf("mpirun is not started in setting %s by this version: it would need ssh there", j.cell.Setting)
 	}
-	side := j.route.Server.At
-	if j.cell.Transport == experiment.Verbs {
-		side = j.route.Server.Under
+	text := "#!/bin/sh\nto=$1; shift\ncase $to in\n"
+	for _, h := range j.nodes() {
+		side := h.At
+		if j.cell.Transport == experiment.Verbs {
+			side = h.Under
+		}
+		var words []string
+		for _, w := range side("sh", "-c") {
+			words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+		}
+		text += fmt.Sprintf("%s) exec %s \"$*\";;\n", h.IP, strings.Join(words, " "))
 	}
-	var words []string
-	for _, w := range side("sh", "-c") {
-		words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
-	}
-	j.dir = filepath.Join(l.Dir, fmt.Sprintf("rsh-%s-%s", filepath.Base(j.route.Server.Socket), j.cell.Transport))
-	return os.WriteFile(j.dir, []byte("#!/bin/sh\nshift\nexec "+strings.Join(words, " ")+" \"$*\"\n"), 0o755)
+	// The first socket's name is no other place's; a container's directory has the daemon's name above it.
+	name := strings.ReplaceAll(strings.TrimPrefix(j.route.Server.Socket, l.Dir), "/", "-")
+	j.dir = filepath.Join(l.Dir, fmt.Sprintf("rsh%s-%s", name, j.cell.Transport))
+	return os.WriteFile(j.dir, []byte(text+"esac\n"), 0o755)
 }
 
 // mpiWay: mpirun gives its ranks the device; nobody listens.

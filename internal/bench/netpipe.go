@@ -58,7 +58,7 @@ func netpipeRow(output string, size int) (printed, error) {
 // hundred of the largest at least would take too long.
 func netpipeTimes(j *job) int {
 	most, least, bytes := 2000, 5, int64(256<<20)
-	if j.cell.Setting == experiment.VMs { // which are slow
+	if experiment.Guests(j.cell.Setting) { // which are slow
 		most, bytes = 500, 16<<20
 	}
 	return max(least, min(most, int(bytes*int64(max(j.seconds, 1))/int64(j.cell.Size))))

@@ -44,6 +44,11 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	list := make([]couple, len(jobs))
 	servers := make([]server, len(jobs))
 	clients := make([]*started, len(jobs))
+	slowed, err := slow(jobs[0].cell.Share, len(jobs))
+	if err != nil {
+		return nil, err
+	}
+	cw, sw := slowed.way(w)
 	defer func() {
 		for i := range jobs {
 			if servers[i] != nil {
@@ -53,9 +58,14 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 				clients[i].end(0, false)
 			}
 		}
+		slowed.done() // a group that cannot be removed is removed by the next run
 	}()
-	defer r.Client.lab.accounts.is("")
-	r.Client.lab.accounts.is("server")
+	accounts := r.Client.lab.accounts
+	if slowed != nil {
+		accounts = nil // a program is in one group
+	}
+	defer accounts.is("")
+	accounts.is("server")
 	for i, j := range jobs {
 		argv, client := d.commands(j)
 		if f != nil { // or perftest would keep its lines to itself
@@ -67,14 +77,14 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 		}
 		list[i].commands = [][]string{argv, client}
 		var err error
-		if servers[i], err = r.Server.serve(ctx, w, j.port, argv); err != nil {
+		if servers[i], err = j.route.Server.serve(ctx, sw, j.port, argv); err != nil {
 			return nil, err
 		}
 	}
-	r.Client.lab.accounts.is("client")
+	accounts.is("client")
 	for i := range list {
 		var err error
-		if clients[i], err = r.Client.lab.start(ctx, w.side(r.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
+		if clients[i], err = r.Client.lab.start(ctx, cw.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
 			return nil, err
 		}
 	}

@@ -31,9 +31,11 @@ type place struct {
 	// machines are the guests of setting vms, and plain the route between their ordinary cards.
 	machines []*machine
 	plain    *Route
-	base     *Host // that they are on
-	bridge   *space
-	ovs      *ovs // the switch between those cards; nil: a bridge
+	// others are the routes between further containers or guests, as route and plain are between the first.
+	others, othersPlain []Route
+	base                *Host // that they are on
+	bridge              *space
+	ovs                 *ovs // the switch between those cards; nil: a bridge
 }
 
 // settings make places.
@@ -44,6 +46,7 @@ var settings = map[string]func(ctx context.Context, in *Instrument, c experiment
 	experiment.GuestRXE:   inGuest,
 	experiment.Remote:     withPeer,
 	experiment.VMs:        inMachines,
+	experiment.VMsApart:   apartMachines,
 }
 
 // lost reports whether a guest or the other machine no longer answers.
@@ -134,6 +137,27 @@ func (d *daemon) precise() (total time.Duration, err error) {
 	return total, nil
 }
 
+// routes are those of all containers or guests of a cell, of which r is the first's.
+func (p *place) routes(c experiment.Cell, r Route) ([]Route, error) {
+	switch {
+	case c.PerSide == 0:
+		return []Route{r}, nil
+	case p.plain != nil && r == *p.plain:
+		return append([]Route{r}, p.othersPlain...), nil
+	case r == p.route:
+		return append([]Route{r}, p.others...), nil
+	}
+	return nil, fmt.Errorf("transport %s is measured between two only by this version, not with %d a side", c.Transport, c.PerSide)
+}
+
+// hosts are all that have a device.
+func (p *place) hosts() (list []*Host) {
+	for _, r := range append([]Route{p.route}, p.others...) {
+		list = append(list, slices.Compact([]*Host{r.Client, r.Server})...)
+	}
+	return list
+}
+
 // carrier is the route that a cell's transport has at a place, and the kernel's device if it is that.
 func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) (Route, *kernelDevice, error) {
 	switch c.Transport {
@@ -142,7 +166,7 @@ func (in *Instrument) carrier(ctx context.Context, p *place, c experiment.Cell) 
 			return *p.plain, nil, nil
 		}
 	case experiment.Sockets:
-		if p.route.Server.box != "" || p.route.Server.far != nil && p.plain == nil {
+		if p.route.Server.box != "" || p.route.Server.far != nil && p.route.Server.seen == nil {
 			return p.route, nil, fmt.Errorf("sockets over RDMA are not measured in setting %s by this version", c.Setting)
 		}
 	case experiment.Kernel:
@@ -209,7 +233,7 @@ type view struct {
 // look asks the devices how much they sent, and then the kernel for processor time, which asking
 // takes, too.
 func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err error) {
-	for _, h := range slices.Compact([]*Host{p.route.Client, p.route.Server}) {
+	for _, h := range p.hosts() {
 		if h.far != nil && h.seen == nil {
 			far, err := h.far.look(ctx)
 			if err != nil {

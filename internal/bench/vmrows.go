@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"vrdma/internal/experiment"
-	"vrdma/internal/rxeguest"
 )
 
 // vms is what two guests get of each other, and of a program on their host: through vrdma, and through what
@@ -22,12 +21,14 @@ func (t *Table) vms() part {
 			ratioAtMost("between guests: send latency, 64 B, against TCP over tap and bridge", 0.5),
 			ratioAtMost("guest and host: send latency, 64 B, against TCP over tap", 0.5),
 			ratioRow("between guests: write bandwidth, 64 KiB, on one host against across two", 1),
+			{What: "two idle guests with their agents: the daemon's CPU", Ours: Series{Unit: "%"}, Bound: 1, AtMost: true, Step: 0.1},
 		},
 		measure: func(ctx context.Context, rows []Row) error {
-			if err := t.guestsTogether(ctx, rows[:5]); err != nil || !t.want(rows[5]) {
+			err := t.guestsTogether(ctx, rows[:5], &rows[6])
+			if ctx.Err() != nil || !t.want(rows[5]) {
 				return err
 			}
-			return t.guestsApart(ctx, rows[0].Ours, &rows[5])
+			return errors.Join(err, t.guestsApart(ctx, rows[0].Ours, &rows[5]))
 		},
 	}
 }
@@ -40,14 +41,22 @@ func (t *Table) instrument() *Instrument {
 	return &Instrument{Lab: t.Lab, Source: t.Source, twin: true}
 }
 
-// guestsTogether fills the rows of guests on one host.
-func (t *Table) guestsTogether(ctx context.Context, rows []Row) error {
+// guestsTogether fills the rows of guests on one host, and what they cost while nothing happens.
+func (t *Table) guestsTogether(ctx context.Context, rows []Row, idle *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests")
 	p, err := inMachines(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	if t.want(*idle) {
+		used, err := p.daemons[0].idleShare(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t.Progress, "  daemon's CPU: %s of a core\n", Quantity(used.Median(), "%"))
+		idle.fill(used)
+	}
 	host, err := t.Lab.peerOf(ctx, p)
 	if err != nil {
 		return err
@@ -152,7 +161,7 @@ func (r Route) farPair(ctx context.Context, w way, port int, server, client []st
 // guestsApart fills the row of guests on two hosts, of which together is what they get on one.
 func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) error {
 	fmt.Fprintln(t.Progress, "  booting two guests on two hosts")
-	p, err := apartMachines(ctx, t.instrument())
+	p, err := apartMachines(ctx, t.instrument(), experiment.Cell{})
 	if err != nil {
 		return err
 	}
@@ -163,9 +172,9 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 }
 
 // apartMachines boots two guests on two hosts: namespaces with a link between them.
-func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
+func apartMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *place, err error) {
 	l := in.Lab
-	image, err := rxeguest.Image(ctx, in.Source)
+	image, err := in.guestImage(ctx, experiment.VMsApart)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +186,7 @@ func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &place{}
+	p = &place{daemons: w.daemons, label: "two guests with one emulated processor each, on two network namespaces that stand for hosts"}
 	p.close = func() {
 		for _, m := range p.machines {
 			m.agent.end()
@@ -207,7 +216,7 @@ func apartMachines(ctx context.Context, in *Instrument) (p *place, err error) {
 				return nil, err
 			}
 		}
-		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, i+1, name, false)
+		m, err := in.machine(ctx, h, w.spaces[i], image, initramfs, memoryOf(2), i+1, name, false)
 		if err != nil {
 			return nil, err
 		}

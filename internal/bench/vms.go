@@ -23,11 +23,12 @@ import (
 //	  eth0  ══ vhost-user, shared memory ══ daemon ══ vhost-user ══  eth0     vhost, verbs, sockets
 //	  eth1  ── tap ─────────────── bridge ─────────────────── tap ── eth1     tcp
 const (
-	guestMemory  = "704M"
-	guestSocket  = "/run/vrdma.sock" // of the agent that gives programs in a guest the device
-	guestShell   = 7777              // where a guest runs commands for mpirun
-	guestAddress = "10.98.0.%d"      // of a NIC
-	guestPlain   = "10.99.0.%d"      // of the ordinary card
+	guestMemoryMiB = 704               // of each of many
+	pairMemoryMiB  = 1152              // of each of two, in which several ranks of MPI register buffers
+	guestSocket    = "/run/vrdma.sock" // of the agent that gives programs in a guest the device
+	guestShell     = 7777              // where a guest runs commands for mpirun
+	guestAddress   = "10.98.0.%d"      // of a NIC
+	guestPlain     = "10.99.0.%d"      // of the ordinary card
 )
 
 // guestScript adds to a guest what its image has not: NetPIPE, sockperf and Open MPI, with what they load.
@@ -35,7 +36,7 @@ const (
 //go:embed programs/guest.sh
 var guestScript string
 
-// inMachines boots two guests.
+// inMachines boots two guests, or as many a side as the cell says.
 func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
 	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
@@ -48,12 +49,16 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 		return nil, err
 	}
 	l.wires++
+	names := boxNames(c.Boxes())
+	if err := enoughMemory(len(names)); err != nil {
+		return nil, err
+	}
 	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.wires)), IP: "127.0.0.1"}
-	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/a,bench/b", "--store", base.Socket+".db")
+	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/"+strings.Join(names, ",bench/"), "--store", base.Socket+".db")
 	if err != nil {
 		return nil, err
 	}
-	p = &place{daemons: []*daemon{d}, label: "two guests with one emulated processor each"}
+	p = &place{daemons: []*daemon{d}, label: fmt.Sprintf("%s guests with one emulated processor each", count(len(names)))}
 	var bridge *space
 	p.close = func() {
 		if p.ovs != nil {
@@ -73,7 +78,7 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 		}
 	}()
 	file := base.Socket + ".yaml"
-	if err := os.WriteFile(file, []byte(containerObjects), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(containerObjects(names)), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := l.Run(ctx, l.Vrdma, "apply", "--socket", base.Socket, "-f", file); err != nil {
@@ -85,8 +90,8 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 	if _, err := l.Run(ctx, append(bridge.enter(), "sh", "-c", "ip link add br0 type bridge && ip link set br0 up")...); err != nil {
 		return nil, fmt.Errorf("no bridge: %w", err)
 	}
-	for i, name := range []string{"a", "b"} {
-		m, err := in.machine(ctx, base, bridge, image, initramfs, i+1, name, other)
+	for i, name := range names {
+		m, err := in.machine(ctx, base, bridge, image, initramfs, memoryOf(len(names)), i+1, name, other)
 		if err != nil {
 			return nil, err
 		}
@@ -102,11 +107,57 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 			return nil, err
 		}
 	}
-	a, b := p.machines[0], p.machines[1]
-	p.route = Route{Server: b.card, Client: a.card}
-	p.plain = &Route{Server: b.ordinary, Client: a.ordinary}
+	var plain []Route
+	for i := 0; i < len(p.machines); i += 2 {
+		a, b := p.machines[i], p.machines[i+1]
+		p.others = append(p.others, Route{Server: b.card, Client: a.card})
+		plain = append(plain, Route{Server: b.ordinary, Client: a.ordinary})
+	}
+	p.route, p.others = p.others[0], p.others[1:]
+	p.plain, p.othersPlain = &plain[0], plain[1:]
 	p.base, p.bridge = base, bridge
 	return p, nil
+}
+
+// boxNames are the NICs of containers or guests: of the client's side and the server's in turn.
+func boxNames(perSide int) []string {
+	names := []string{"a", "b"}
+	for i := 2; i <= perSide; i++ {
+		names = append(names, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
+	}
+	return names
+}
+
+// count is a small number in words.
+func count(n int) string {
+	if n == 2 {
+		return "two"
+	}
+	return fmt.Sprint(n)
+}
+
+// memoryOf is how much each of so many guests has, in MiB.
+func memoryOf(guests int) int {
+	if guests > 2 {
+		return guestMemoryMiB
+	}
+	return pairMemoryMiB
+}
+
+// enoughMemory reports whether so many guests fit: with all of them using what they have, as much again as one must be left.
+func enoughMemory(guests int) error {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return err
+	}
+	free, err := parseMemory(string(text), "MemAvailable")
+	if err != nil {
+		return err
+	}
+	if need := float64((guests + 1) * memoryOf(guests) << 20); free < need {
+		return fmt.Errorf("%d guests need %s of memory, and %s are free: end other programs, or ask for fewer guests", guests, Quantity(need, "B"), Quantity(free, "B"))
+	}
+	return nil
 }
 
 // A machine is a guest of setting vms.
@@ -137,9 +188,9 @@ func (l *Lab) machineImage(ctx context.Context, image string) (string, error) {
 }
 
 // machine starts a guest; it is there when its agent has answered.
-func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, number int, name string, other bool) (*machine, error) {
+func (in *Instrument) machine(ctx context.Context, base *Host, bridge *space, image, initramfs string, memory, number int, name string, other bool) (*machine, error) {
 	l := in.Lab
-	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", guestMemory, "--socket", base.Socket)
+	args, err := l.Run(ctx, l.Vrdma, "guest", "args", "bench/"+name, "--tcg", "-m", fmt.Sprintf("%dM", memory), "--socket", base.Socket)
 	if err != nil {
 		return nil, err
 	}
@@ -231,27 +282,32 @@ func (r Route) farCouples(ctx context.Context, w way, d driver, jobs []*job) ([]
 			}
 		}
 	}()
-	var clients [][]string
+	commands := make(map[*agent][][]string) // of each guest with clients
+	var guests []*agent
 	for i, j := range jobs {
 		argv, client := d.commands(j)
-		clients = append(clients, client)
+		at := j.route.Client.far
+		if commands[at] == nil {
+			guests = append(guests, at)
+		}
+		commands[at] = append(commands[at], client)
 		if list[i].commands = [][]string{client}; argv == nil {
 			continue
 		}
 		list[i].commands = [][]string{argv, client}
 		var err error
-		if servers[i], err = r.Server.serve(ctx, w, j.port, argv); err != nil {
+		if servers[i], err = j.route.Server.serve(ctx, w, j.port, argv); err != nil {
 			return nil, err
 		}
 	}
-	got, err := r.Client.far.ask(ctx, question{Run: clients, Way: w.name, Limit: toolTimeout})
+	done, err := runClients(ctx, w, guests, commands)
 	if err != nil {
 		return nil, err
 	}
-	if len(got.Finished) != len(clients) {
-		return nil, fmt.Errorf("the guest ran %d of %d clients", len(got.Finished), len(clients))
-	}
-	for i, one := range got.Finished {
+	for i, j := range jobs {
+		at := j.route.Client.far
+		one := done[at][0]
+		done[at] = done[at][1:]
 		if one.Error != "" {
 			err := errors.New(one.Error)
 			if servers[i] != nil {
@@ -269,6 +325,26 @@ func (r Route) farCouples(ctx context.Context, w way, d driver, jobs []*job) ([]
 		}
 	}
 	return list, nil
+}
+
+// runClients runs clients in all guests at the same time.
+func runClients(ctx context.Context, w way, guests []*agent, commands map[*agent][][]string) (map[*agent][]finished, error) {
+	replies, errs := make([]reply, len(guests)), make([]error, len(guests))
+	var all sync.WaitGroup
+	for i, at := range guests {
+		all.Go(func() {
+			replies[i], errs[i] = at.ask(ctx, question{Run: commands[at], Way: w.name, Limit: toolTimeout})
+		})
+	}
+	all.Wait()
+	done := make(map[*agent][]finished)
+	for i, at := range guests {
+		if n := len(replies[i].Finished); errs[i] == nil && n != len(commands[at]) {
+			errs[i] = fmt.Errorf("the guest ran %d of %d clients", n, len(commands[at]))
+		}
+		done[at] = replies[i].Finished
+	}
+	return done, errors.Join(errs...)
 }
 
 // guestTimeout is for servers and clients of guests together: the clients are ended by the guest before.
@@ -310,7 +386,7 @@ func (s *servant) run(ctx context.Context, q question) (r reply, err error) {
 // beGuest starts the agent that gives programs of the guest the device.
 func (s *servant) beGuest(ctx context.Context, name string) error {
 	s.lab.Here.Socket = guestSocket
-	a, err := s.lab.start(ctx, []string{s.lab.Vrdma, "guest", "agent", "--socket", guestSocket, "--name", name})
+	a, err := s.lab.start(ctx, []string{s.lab.Vrdma, "guest", "agent", "--socket", guestSocket, "--name", name, "--pin", "75"})
 	if err != nil {
 		return err
 	}

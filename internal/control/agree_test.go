@@ -214,6 +214,8 @@ func (n *node) differs(s *store.Memory) string {
 	}
 	slices.Sort(here)
 	switch {
+	case n.plane.Fenced() != "":
+		return self + ": " + n.plane.Fenced()
 	case worldText(n.t, n.plane.World()) != want:
 		return self + " has another world"
 	case enforced == nil || worldText(n.t, enforced) != want:

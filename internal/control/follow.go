@@ -13,24 +13,10 @@ import (
 
 // refresh takes over what others have written. changing is held.
 func (p *Plane) refresh() error {
-	for range mostTries {
-		if ok, err := p.tryRefresh(); ok || err != nil {
-			return err
-		}
-	}
-	return errConflict
-}
-
-// tryRefresh is refresh, unless places were absorbed while the store was read: what was read is older then,
-// and follow does not come by that change again.
-func (p *Plane) tryRefresh() (ok bool, err error) {
 	old := p.now.Load()
 	snap, err := load(p.cfg.Store, old.world)
 	if err != nil {
-		return false, err
-	}
-	if snap.revision == p.now.Load().revision {
-		return true, nil
+		return err
 	}
 	if old.named && snap.meta.ID != old.meta.ID {
 		why := fmt.Sprintf("the store is another one than before (it was %s, now %s): nothing is changed here; restart the daemon if that is meant", old.meta.ID, snap.meta.ID)
@@ -38,23 +24,26 @@ func (p *Plane) tryRefresh() (ok bool, err error) {
 			why = fmt.Sprintf("the store is empty: it was %s, and somebody has wiped it; what this host has stays as it is: import an export, or restart the daemon if that is meant", old.meta.ID)
 		}
 		p.alarmed.Store(&why)
-		return false, errors.New(why)
+		return errors.New(why)
 	}
 	p.alarmed.Store(nil)
+	newer := false
 	p.amend(func(s *snapshot) {
-		if ok = s.revision == old.revision || s.revision <= snap.revision; ok {
+		// Places may have been absorbed while the store was read, and follow does not come by them again.
+		if newer = snap.revision > s.revision; newer {
+			snap.keep(s)
 			*s = *snap
 		}
 	})
-	if !ok {
-		return false, nil
+	if !newer {
+		return nil
 	}
 	effects := difference(old.world, snap.world)
 	p.report(old.problems, snap.problems)
 	p.announce(effects, another)
 	p.fence(snap)
 	p.settle(snap.world, nil)
-	return true, nil
+	return nil
 }
 
 // another is who changes something when it is not us.

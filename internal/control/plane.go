@@ -393,7 +393,7 @@ func (p *Plane) commit(old *snapshot, next *tenant.World, effects []tenant.Effec
 	writes = append(writes, store.Write{Key: keyGeneration, Value: fmt.Appendf(nil, `{"schema":%d,"uid":%d,"pid":%d}`, store.Schema, by.UID, by.Pid)})
 	return p.write(old, conditions, writes, func(s *snapshot, revision int64) {
 		s.world, s.generation = next, revision
-		s.erase(writes)
+		s.erase(writes, revision)
 	})
 }
 
@@ -420,15 +420,15 @@ func (p *Plane) write(old *snapshot, conditions []store.Condition, writes []stor
 	return nil
 }
 
-// erase takes out places and hosts that were deleted.
-func (s *snapshot) erase(writes []store.Write) {
-	d := delta{}
+// erase takes out places and hosts that were deleted at a revision.
+func (s *snapshot) erase(writes []store.Write, revision int64) {
+	var gone []store.Change
 	for _, w := range writes {
 		if w.Delete && (strings.HasPrefix(w.Key, prefixPlace) || strings.HasPrefix(w.Key, prefixHost)) {
-			d.others = append(d.others, store.Change{Key: w.Key, Deleted: true})
+			gone = append(gone, store.Change{Key: w.Key, Deleted: true})
 		}
 	}
-	s.take(&d, s.revision)
+	s.noteAll(gone, revision)
 }
 
 // announce tells of what has changed.

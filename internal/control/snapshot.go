@@ -84,11 +84,15 @@ func load(s store.Store, old *tenant.World) (*snapshot, error) {
 	return snap, nil
 }
 
-// note takes over an entry about hosts or places; others are passed over. The maps are ours.
+// note takes over an entry about hosts or places; others are passed over, and so is what is older than what
+// we wrote ourselves. The maps are ours.
 func (s *snapshot) note(e store.Entry, deleted bool) error {
 	switch {
 	case strings.HasPrefix(e.Key, prefixHost):
 		name := strings.TrimPrefix(e.Key, prefixHost)
+		if h := s.hosts[name]; h != nil && h.revision > e.Revision {
+			return nil
+		}
 		delete(s.hosts, name)
 		if deleted {
 			return nil
@@ -105,7 +109,7 @@ func (s *snapshot) note(e store.Entry, deleted bool) error {
 		}
 	case strings.HasPrefix(e.Key, prefixPlace):
 		k, ok := nicAt(e.Key)
-		if !ok {
+		if !ok || s.places[k].revision > e.Revision {
 			return nil
 		}
 		delete(s.places, k)
@@ -164,18 +168,37 @@ func (d *delta) declares() bool { return d.anew || len(d.put)+len(d.gone) > 0 }
 func (s *snapshot) take(d *delta, revision int64) (problems []string) {
 	s.revision = max(s.revision, revision)
 	if d.generation {
-		s.generation = revision
+		s.generation = max(s.generation, revision)
 	}
-	if len(d.others) == 0 {
+	return s.noteAll(d.others, revision)
+}
+
+// noteAll notes what a commit changed of hosts and places.
+func (s *snapshot) noteAll(changes []store.Change, revision int64) (problems []string) {
+	if len(changes) == 0 {
 		return nil
 	}
 	s.hosts, s.live, s.places = maps.Clone(s.hosts), maps.Clone(s.live), maps.Clone(s.places)
-	for _, c := range d.others {
+	for _, c := range changes {
 		if err := s.note(store.Entry{Key: c.Key, Value: c.Value, Revision: revision}, c.Deleted); err != nil {
 			problems = append(problems, err.Error())
 		}
 	}
 	return problems
+}
+
+// keep takes from an older snapshot what this host has written since the store was read.
+func (s *snapshot) keep(old *snapshot) {
+	for name, h := range old.hosts {
+		if h.revision > s.revision {
+			s.hosts[name] = h
+		}
+	}
+	for k, at := range old.places {
+		if at.revision > s.revision {
+			s.places[k] = at
+		}
+	}
 }
 
 // place makes a place that of a NIC.

@@ -13,7 +13,6 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/abitext"
-	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
@@ -271,18 +270,26 @@ func (w *writer) port(n *nic.NIC) {
 	for i := range nic.PKeys {
 		w.file(fmt.Sprintf("%spkeys/%d", p, i), "0xffff")
 	}
-	for i, g := range n.Face().GIDs {
-		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(g.GID))
-		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
-		w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, i), "%s", g.NetDev)
-	}
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
-	for i := len(n.Face().GIDs); i < n.GIDTableLen(); i++ {
-		w.file(fmt.Sprintf("%sgids/%d", p, i), "%s", abitext.SysfsGID(ib.GID{}))
-		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, i), nic.GIDType)
+	for row := range n.GIDTableLen() {
+		g, full := entryAt(n, row)
+		w.file(fmt.Sprintf("%sgids/%d", p, row), "%s", abitext.SysfsGID(g.GID))
+		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, row), nic.GIDType)
+		if full {
+			w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, row), "%s", g.NetDev)
+		}
 	}
 	w.file(p+HWCounters+"/lifespan", "10")
+}
+
+// entryAt is what a row of the GID table has, if it is not empty.
+func entryAt(n *nic.NIC, row int) (g nic.GIDEntry, full bool) {
+	f := n.Face()
+	if i := f.At(row); i >= 0 {
+		return f.GIDs[i], true
+	}
+	return g, false
 }
 
 // rateText prints width and speed as the kernel's rate_show.

@@ -73,7 +73,55 @@ func (e *Engine) AddSite(n *nic.NIC, number uint32, p *link.Port, wake []int, wi
 	}
 	w.sites.of[number], w.sites.list = s, append(w.sites.list, s)
 	e.readdressNIC(n)
+	e.rejoinAt(n)
 	return nil
+}
+
+// ReaddressSite is called when the NIC has other addresses, which the Resolver knows. move gives the site's port the sockets for them, and
+// returns all descriptors that it has then; it closes those that it had for others. It runs on the loop.
+func (e *Engine) ReaddressSite(n *nic.NIC, number uint32, move func() []int) error {
+	w := &e.net.outside.sites
+	s := w.of[number]
+	if s == nil {
+		return fmt.Errorf("engine: there is no site %d", number)
+	}
+	if e.net.acks.n > 0 {
+		e.pay()
+	}
+	s.port.Flush()
+	now := move()
+	for _, fd := range s.wake {
+		if !slices.Contains(now, fd) {
+			e.forgetSocket(fd) // the poller forgets what is closed
+		}
+	}
+	var err error
+	for _, fd := range now {
+		if w.fds[int32(fd)] == s {
+			continue
+		}
+		if werr := e.poller.watchSocket(fd); werr != nil {
+			err = fmt.Errorf("engine: epoll: %w", werr)
+			continue
+		}
+		e.net.sockets[int32(fd)], w.fds[int32(fd)] = true, s
+	}
+	s.wake = now
+	e.readdressNIC(n)
+	e.rejoinAt(n)
+	return err
+}
+
+// rejoinAt has a NIC join its groups again: at the interfaces that its addresses are at now.
+func (e *Engine) rejoinAt(n *nic.NIC) {
+	c := e.cards.of[n]
+	if c == nil {
+		return
+	}
+	for gid := range n.Groups() {
+		e.leave(c, gid)
+		e.join(c, gid) // joinNetwork has logged it; members of this NIC still reach each other
+	}
 }
 
 // RemoveSite ends that; the port is closed. The NIC has no sessions any more. It runs on the loop.

@@ -12,12 +12,16 @@ const (
 	Hosts      = "hosts"      // two network namespaces and a veth pair
 	Containers = "containers" // two containers with their tenants' NICs
 	VMs        = "vms"        // two QEMU guests
+	VMsApart   = "vms-apart"  // the same, each on a host of its own
 	GuestRXE   = "guest-rxe"  // the kernel's rxe inside a guest
 	Remote     = "remote"     // another machine, over ssh
 )
 
 // Settings are all of them.
-var Settings = []string{Host, Hosts, Containers, VMs, GuestRXE, Remote}
+var Settings = []string{Host, Hosts, Containers, VMs, VMsApart, GuestRXE, Remote}
+
+// Guests reports whether a setting is of emulated guests on both sides.
+func Guests(setting string) bool { return setting == VMs || setting == VMsApart }
 
 // What carries the bytes.
 const (
@@ -61,6 +65,8 @@ type Tool struct {
 	sized      bool // has a size of message
 	// RoundTrip: its latency is of a whole round trip; others give half of one.
 	RoundTrip bool
+	// Asks: it asks for something, and moves no data.
+	Asks bool
 	// Operations: its latency is of an operation of an application, not of a message.
 	Operations bool
 }
@@ -110,6 +116,7 @@ var tools = []Tool{
 	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
+	{Name: "ibv_devinfo", Metric: Bandwidth, transports: verbsOnly, waits: eventOnly, Asks: true},
 	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
@@ -146,7 +153,14 @@ type Cell struct {
 	PathMTU   int    `json:"path_mtu,omitempty"` // of verbs; 0: what the tool takes
 	Rate      string `json:"rate,omitempty"`     // of the link; "": no limit
 	Wait      string `json:"wait"`
+	// PerSide is how many containers or guests each side has, among which pairs are dealt; 0: one.
+	PerSide int `json:"per_side,omitempty"`
+	// Share is how much of a processor each program may have, in percent; 0: as much as it wants.
+	Share int `json:"share,omitempty"`
 }
+
+// Boxes is how many containers or guests each side has.
+func (c Cell) Boxes() int { return max(c.PerSide, 1) }
 
 func (c Cell) String() string {
 	text := fmt.Sprintf("%s, %s, %s", c.Tool, c.Transport, c.Setting)
@@ -156,6 +170,9 @@ func (c Cell) String() string {
 	if c.Pairs > 1 {
 		text += fmt.Sprintf(", %d pairs", c.Pairs)
 	}
+	if c.PerSide != 0 {
+		text += fmt.Sprintf(", %d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+	}
 	if c.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", c.MTU)
 	}
@@ -164,6 +181,9 @@ func (c Cell) String() string {
 	}
 	if c.Rate != "" {
 		text += ", link of " + c.Rate
+	}
+	if c.Share != 0 {
+		text += fmt.Sprintf(", %d %% of a processor", c.Share)
 	}
 	if c.Wait == Event {
 		text += ", events"
@@ -194,8 +214,18 @@ func (e *Experiment) Cells() []Cell {
 		if !t.sized {
 			c.Size = 0
 		}
-		if (c.Transport == Vhost || c.Transport == OVS) && c.Setting != VMs {
+		if c.Transport == Vhost && !Guests(c.Setting) || c.Transport == OVS && c.Setting != VMs {
 			return // only a guest has such a card
+		}
+		if c.Transport == TCP && c.Setting == VMsApart {
+			return // their ordinary cards are joined on one host only
+		}
+		if c.PerSide == 1 || c.Setting != Containers && c.Setting != VMs {
+			c.PerSide = 0
+		}
+		c.Pairs *= c.Boxes()
+		if c.Share == 100 || c.Setting != Host && c.Setting != Hosts {
+			c.Share = 0
 		}
 		if !linked(c.Setting) {
 			c.MTU, c.Rate = 0, ""
@@ -214,7 +244,11 @@ func (e *Experiment) Cells() []Cell {
 				for _, size := range s.Sizes {
 					for _, pairs := range s.Pairs {
 						s.ways(func(mtu, path int, rate, wait string) {
-							add(Cell{setting, transport, tool, size, pairs, mtu, path, rate, wait})
+							for _, each := range s.PerSide {
+								for _, share := range s.Share {
+									add(Cell{setting, transport, tool, size, pairs, mtu, path, rate, wait, each, share})
+								}
+							}
 						})
 					}
 				}

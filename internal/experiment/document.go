@@ -40,6 +40,10 @@ type Spec struct {
 	// Rate is a limit of the link between hosts, such as 1gbit; "": none.
 	Rate []string `yaml:"rate,omitempty"`
 	Wait []string `yaml:"wait,omitempty"`
+	// PerSide is how many containers or guests each side has; each of them has the pairs.
+	PerSide []int `yaml:"perSide,omitempty"`
+	// Share is how much of a processor each program may have, in percent.
+	Share []int `yaml:"share,omitempty"`
 	// Metrics are what is drawn; none: what each tool is for.
 	Metrics []string `yaml:"metrics,omitempty"`
 	// Panels: a drawing for each tool, one below the other, as some publications have them.
@@ -201,6 +205,12 @@ func (s *Spec) complete() error {
 	if len(s.Pairs) == 0 {
 		s.Pairs = []int{1}
 	}
+	if len(s.PerSide) == 0 {
+		s.PerSide = []int{1}
+	}
+	if len(s.Share) == 0 {
+		s.Share = []int{100}
+	}
 	if len(s.MTU) == 0 {
 		s.MTU = []int{9000}
 	}
@@ -249,14 +259,14 @@ func (s *Spec) complete() error {
 		name      string
 		values    []int
 		low, high int
-	}{{"pairs", s.Pairs, 1, 64}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
+	}{{"pairs", s.Pairs, 1, 64}, {"perSide", s.PerSide, 1, 16}, {"share", s.Share, 5, 100}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
 		for _, v := range bound.values {
 			if v < bound.low || v > bound.high {
 				return fmt.Errorf("spec.%s: %d: want %d to %d", bound.name, v, bound.low, bound.high)
 			}
 		}
 	}
-	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait); n > mostCells {
+	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait) * len(s.PerSide) * len(s.Share); n > mostCells {
 		return fmt.Errorf("%d combinations: want at most %d; make two experiments of it", n, mostCells)
 	}
 	return nil

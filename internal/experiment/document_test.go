@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,34 @@ func TestCells(t *testing.T) {
 	}
 }
 
+// Several containers or guests a side, each with its pairs; elsewhere, and with one, there is nothing to choose. Programs are slowed
+// down where they run on this machine only.
+func TestSides(t *testing.T) {
+	list, err := Parse("a.yaml", []byte(head+`  settings: [host, containers, vms]
+  transports: [verbs]
+  tools: [ib_write_bw]
+  pairs: [1, 2]
+  perSide: [1, 4]
+  share: [100, 50]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range list[0].Cells() {
+		got = append(got, fmt.Sprintf("%s %d %d %d", c.Setting, c.Pairs, c.PerSide, c.Share))
+	}
+	slices.Sort(got)
+	want := []string{
+		"containers 1 0 0", "containers 2 0 0", "containers 4 4 0", "containers 8 4 0",
+		"host 1 0 0", "host 1 0 50", "host 2 0 0", "host 2 0 50",
+		"vms 1 0 0", "vms 2 0 0", "vms 4 4 0", "vms 8 4 0",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("cells are\n%s, want\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // What is wrong is said with its line.
 func TestRefused(t *testing.T) {
 	good := head + "  settings: [host]\n  transports: [verbs]\n  tools: [ib_write_bw]\n"
@@ -81,6 +110,8 @@ func TestRefused(t *testing.T) {
 		{good + "  sizes: [9999999999GiB]\n", `is no size`},
 		{good + "  pairs: [0]\n", "spec.pairs: 0: want 1 to 64"},
 		{good + "  mtu: [100]\n", "spec.mtu: 100"},
+		{good + "  perSide: [17]\n", "spec.perSide: 17: want 1 to 16"},
+		{good + "  share: [0]\n", "spec.share: 0: want 5 to 100"},
 		{good + "  rounds: -1\n", "spec.rounds: -1"},
 		{good + "  wait: [hope]\n", `spec.wait: "hope" is not known: choose among poll, event`},
 		{strings.Replace(good, "ib_write_bw", "iperf9", 1), `spec.tools: "iperf9" is not known: choose among ib_send_bw`},

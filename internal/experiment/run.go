@@ -8,6 +8,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"vrdma/internal/order"
 )
 
 // An Instrument measures cells. What it does not know it refuses with an error that says why, and
@@ -57,6 +59,14 @@ type key struct {
 	round      int
 }
 
+// crowd is how many guests a side a step has beyond one.
+func (s step) crowd() int {
+	if s.cell.Setting != VMs {
+		return 0
+	}
+	return s.cell.Boxes() - 1
+}
+
 // steps are in the order in which they are measured: round after round, each in an order of its
 // own. It depends on the seed only, so a run that is resumed goes on as it would have.
 func (r *Run) steps() []step {
@@ -79,6 +89,8 @@ func (r *Run) steps() []step {
 		part := list[first:]
 		rnd.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
 	}
+	// Many guests take processor time also when they rest, so nobody else is measured beside them.
+	order.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
 	return list
 }
 
@@ -116,22 +128,34 @@ func (r *Run) Go(ctx context.Context) error {
 		}
 	}
 	steps := r.steps()
-	var took time.Duration
-	measured := 0
+	open := func(s step) bool {
+		return !done[key{s.experiment.Name, s.cell, s.round}] && failed[key{s.experiment.Name, s.cell, 0}] < hopeless
+	}
+	var p pace
+	for _, rec := range r.Done {
+		if rec.Seconds > 0 {
+			p.took(rec.Cell, time.Duration(rec.Seconds*float64(time.Second)))
+		}
+	}
 	for i, s := range steps {
-		k := key{s.experiment.Name, s.cell, s.round}
 		any := key{s.experiment.Name, s.cell, 0}
-		if done[k] || failed[any] >= hopeless {
+		if !open(s) {
 			continue
 		}
-		fmt.Fprintf(r.Progress, "%d of %d%s: %s ", i+1, len(steps), left(took, measured, len(steps)-i), s.cell)
+		var rest []Cell
+		for _, s := range steps[i:] {
+			if open(s) {
+				rest = append(rest, s.cell)
+			}
+		}
+		fmt.Fprintf(r.Progress, "%d of %d%s: %s ", i+1, len(steps), p.leftText(rest), s.cell)
 		begin := time.Now()
 		rec, err := r.measure(ctx, s)
 		if err != nil {
 			fmt.Fprintln(r.Progress)
 			return err
 		}
-		took, measured = took+time.Since(begin), measured+1
+		p.took(s.cell, time.Since(begin))
 		if rec.Failed != "" {
 			failed[any]++
 			fmt.Fprintln(r.Progress, "failed:", rec.Failed)
@@ -143,14 +167,6 @@ func (r *Run) Go(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// left says how long the rest may take.
-func left(took time.Duration, measured, steps int) string {
-	if measured == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %v left", (took / time.Duration(measured) * time.Duration(steps)).Round(time.Second))
 }
 
 // headline is the value that a record is about.

@@ -161,7 +161,7 @@ func TestCloseEnds(t *testing.T) {
 	}
 	defer tr.Close()
 	open(t, s)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)

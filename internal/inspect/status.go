@@ -73,7 +73,7 @@ func (d *Desk) device(st *protocol.Status, v *View) {
 	}
 	for i, g := range n.Face().GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
-			Index: i, GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
+			Index: n.Face().Row(i), GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
 	for _, c := range d.counters(v.NIC, d.looks.of(v.All)) {

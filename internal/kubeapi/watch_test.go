@@ -94,13 +94,13 @@ func (s *server) forget(change func()) {
 	s.sever()
 }
 
-// sever breaks all connections.
+// sever breaks the connections of all watches. Those that are made meanwhile stay: a client may be back at once, and
+// would count as one that lists twice if its list was cut off.
 func (s *server) sever() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	close(s.broken)
 	s.broken = make(chan struct{})
-	s.mu.Unlock()
-	s.CloseClientConnections()
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -146,6 +146,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	if mute {
 		select {
 		case <-broken:
+			panic(http.ErrAbortHandler)
 		case <-r.Context().Done():
 		}
 		return

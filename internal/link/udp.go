@@ -284,9 +284,11 @@ func (u *UDP) ReceiveBuffer() int {
 
 // Descriptors are the sockets that become readable when something arrives.
 func (u *UDP) Descriptors() []int {
-	fds := make([]int, len(u.ends))
+	fds := make([]int, 0, len(u.ends))
 	for i := range u.ends {
-		fds[i] = u.ends[i].fd
+		if fd := u.ends[i].fd; fd >= 0 {
+			fds = append(fds, fd)
+		}
 	}
 	return fds
 }
@@ -294,15 +296,7 @@ func (u *UDP) Descriptors() []int {
 // Close implements Bind.
 func (u *UDP) Close() error {
 	for i := range u.ends {
-		e := &u.ends[i]
-		if e.fd >= 0 {
-			unix.Close(e.fd)
-		}
-		for _, fd := range e.out {
-			if fd >= 0 {
-				unix.Close(fd)
-			}
-		}
+		u.ends[i].close()
 	}
 	for i := range u.groups {
 		unix.Close(u.groups[i].fd)

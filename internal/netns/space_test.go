@@ -165,3 +165,42 @@ func FuzzKinds(f *testing.F) {
 		}
 	})
 }
+
+// What changes there is told, again and again, until the watch is closed.
+func TestWatch(t *testing.T) {
+	s, err := Of(away(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fds, err := s.Open([]Kind{Netlink})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := routes.NewWatch(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"add", "del", "add"} {
+		var out []byte
+		if herr := s.inside(func() {
+			out, err = exec.Command("ip", "address", what, "10.9.0.2/24", "dev", "e0").CombinedOutput()
+		}); herr != nil || err != nil {
+			t.Fatalf("ip address %s: %v %v: %s", what, herr, err, out)
+		}
+		if err := w.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error)
+	go func() {
+		for {
+			if err := w.Wait(); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	w.Close()
+	<-done
+}

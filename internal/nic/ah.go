@@ -32,10 +32,11 @@ type AH struct {
 // checkAddress finds the source GID of an address; EINVAL as the kernel says where
 // it is not one that RoCE can use.
 func (n *NIC) checkAddress(a *AHAttr) (ib.GID, error) {
-	if !a.IsGlobal || a.PortNum != 1 || int(a.SGIDIndex) >= len(n.GIDs) {
+	i := n.Face().At(int(a.SGIDIndex))
+	if !a.IsGlobal || a.PortNum != thePort || i < 0 {
 		return ib.GID{}, syscall.EINVAL
 	}
-	return n.GIDs[a.SGIDIndex].GID, nil
+	return n.GIDs[i].GID, nil
 }
 
 // CreateAH makes an address handle. Its number is what work requests name; it is

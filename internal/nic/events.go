@@ -62,7 +62,7 @@ func asyncEvent(userHandle uint64, kind uint32) (e event) {
 
 func (e *event) element() uint64 { return binary.NativeEndian.Uint64(e.b[:]) }
 
-// asyncOwner is which of the three kinds of object an async event is about: user
+// asyncOwner is which of the kinds of object an async event is about: user
 // handles of a CQ and a QP may be equal, their events are not.
 func (e *event) asyncOwner() byte {
 	switch binary.NativeEndian.Uint32(e.b[8:]) {
@@ -70,6 +70,8 @@ func (e *event) asyncOwner() byte {
 		return 'c'
 	case abi.EventSRQErr, abi.EventSRQLimitReached:
 		return 's'
+	case abi.EventGIDChange:
+		return 'p'
 	}
 	return 'q'
 }

@@ -86,7 +86,7 @@ func New(c Config) *NIC {
 		routes:   1,
 		rules:    rules{number: 1},
 	}
-	n.face.Store(&Face{c.GIDs, c.MTU})
+	n.face.Store(&Face{GIDs: c.GIDs, MTU: c.MTU})
 	return n
 }
 

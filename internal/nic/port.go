@@ -1,6 +1,10 @@
 package nic
 
-import "vrdma/internal/abi"
+import (
+	"slices"
+
+	"vrdma/internal/abi"
+)
 
 // What the device says about its one port, to every place that shows it: QUERY_PORT, the
 // device tree, netlink.
@@ -17,23 +21,59 @@ const (
 
 // GIDTableLen is the size of the GID table: as in the kernel, larger than what is in
 // it; programs read every row, so not as large as there.
-func (n *NIC) GIDTableLen() int { return max(32, len(n.Face().GIDs)) }
+func (n *NIC) GIDTableLen() int {
+	f := n.Face()
+	if len(f.GIDs) == 0 {
+		return leastRows
+	}
+	return max(leastRows, f.Row(len(f.GIDs)-1)+1)
+}
 
-// A Face is what a NIC shows of its port, and what may change while nobody uses it.
+const leastRows = 32
+
+// A Face is what a NIC shows of its port, and what may change.
 type Face struct {
 	GIDs []GIDEntry
 	MTU  uint8
+	// Rows are where in the GID table each of GIDs is, in rising order; nil: they are the first rows. Programs name a GID by its
+	// row, so an address that goes leaves a row empty.
+	Rows []int
+}
+
+// Row is where in the GID table the i-th of GIDs is.
+func (f *Face) Row(i int) int {
+	if f.Rows == nil {
+		return i
+	}
+	return f.Rows[i]
+}
+
+// At is which of GIDs a row of the GID table has; -1: it is empty.
+func (f *Face) At(row int) int {
+	if f.Rows != nil {
+		return slices.Index(f.Rows, row)
+	}
+	if row < len(f.GIDs) {
+		return row
+	}
+	return -1
 }
 
 // Face is what the NIC shows now. Any goroutine may ask; the loop looks at the fields.
 func (n *NIC) Face() *Face { return n.face.Load() }
 
-// SetFace changes the addresses and the MTU of a NIC that has no sessions: those of an interface are
-// known only when there is one. It runs on the loop.
+// SetFace changes the addresses and the MTU of a NIC: those of an interface are known only when there
+// is one. Who has the device open is told, as the kernel does. It runs on the loop.
 func (n *NIC) SetFace(f Face) {
 	n.GIDs, n.MTU = f.GIDs, f.MTU
 	n.face.Store(&f)
+	for s := range n.sessions {
+		s.async.post(asyncEvent(thePort, abi.EventGIDChange))
+	}
 }
+
+// thePort is the number of the only port.
+const thePort = 1
 
 // LargestMTU is that of 4096 bytes, numbered as enum ib_mtu.
 const LargestMTU = 5

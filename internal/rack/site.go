@@ -1,10 +1,8 @@
 package rack
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,7 +15,6 @@ import (
 	"vrdma/internal/link"
 	"vrdma/internal/netns"
 	"vrdma/internal/nic"
-	"vrdma/internal/order"
 	"vrdma/internal/routes"
 	"vrdma/internal/tenant"
 )
@@ -25,10 +22,11 @@ import (
 // In a network with way namespace a NIC is what an interface would be in the container that has it:
 // its addresses are those of the container's interfaces, and packets leave through UDP sockets that are in
 // the container's network namespace, so that its routes and filters hold for them. Nobody has such
-// a NIC's addresses but its kernel: they are read when the first program of a workload opens the NIC.
+// a NIC's addresses but its kernel: they are read when the first program of a workload opens the NIC, and
+// again whenever the kernel says that they change (readdress.go).
 //
-//	nobody has it: no address ── a workload's first program ──▶ attached: addresses, sockets, routes
-//	                         ◀── its last program ended ──────
+//	nobody has it: no address ── a workload's first program ──▶ attached: addresses, sockets, routes ◀─┐ the kernel says
+//	                         ◀── its last program ended ──────                                       └─ that they change
 //
 // The sockets keep the namespace alive, so they go with the last program.
 
@@ -41,9 +39,12 @@ type site struct {
 	// What is open while it is attached. The door calls attach and detach one after the other, and the
 	// rack once more at the end.
 	mu     sync.Mutex
-	space  *netns.Space // guarded by mu; nil: it is not attached
-	maker  *netns.Maker
-	opened bool // the engine has it
+	space  *netns.Space // guarded by mu, as all below; nil: it is not attached
+	maker  *netns.Maker // nil: no socket was needed yet
+	udp    *link.UDP    // that the engine has; nil: none
+	watch  *routes.Watch
+	rows   []row           // what is in the GID table
+	warned map[string]bool // what has been logged of it
 }
 
 // siteRoutes implements vnic.Routes.
@@ -113,7 +114,7 @@ func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
 		space.Close()
 		return err
 	}
-	t.space = space
+	t.space, t.warned = space, make(map[string]bool)
 	defer func() {
 		if err != nil {
 			r.detachLocked(s)
@@ -124,35 +125,16 @@ func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
 		return err
 	}
 	t.routes.now.Store(there)
-	all, err := there.Addresses()
-	if err != nil {
-		return fmt.Errorf("the addresses of the container are not known: %w", err)
-	}
-	use, over := bounded(usable(all))
-	if over > 0 {
-		r.cfg.Log.Warn("a container has more addresses than a NIC: the last ones are left out", "nic", s.nic.Name, "used", len(use), "left out", over)
-	}
-	face := nic.Face{MTU: nic.LargestMTU}
-	mtu, counts := cmp.Or(t.mtu, math.MaxInt), [2]int{}
-	var outward []netip.Addr
-	for _, i := range use {
-		face.GIDs = append(face.GIDs, nic.GIDEntry{GID: i.Addr.As16(), NetDev: i.Name})
-		if !i.Addr.IsLoopback() {
-			outward = append(outward, i.Addr)
-			mtu = min(mtu, i.MTU)
-			counts[family(i.Addr)] += link.SocketsPerAddress
-		}
-	}
-	if mtu != math.MaxInt {
-		face.MTU = nic.MTUWithin(mtu)
-	}
-	if err := r.openSite(s, face, use, outward, counts); err != nil {
+	if t.watch, err = openWatch(space); err != nil { // before the first look, so that nothing is missed
 		return err
 	}
-	if len(outward) == 0 {
+	if err := r.readdress(s, there); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(t.rows, row.outward) {
 		r.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", s.nic.Name)
 	}
-	r.cfg.Log.Info("a NIC has the network of a container", "nic", s.nic.Name, "addresses", outward, "mtu", 128<<face.MTU)
+	go r.followSite(s, t.watch)
 	return s.nic.Tree.Rewrite()
 }
 
@@ -162,45 +144,6 @@ func family(a netip.Addr) int {
 		return 0
 	}
 	return 1
-}
-
-// openSite opens the sockets and has the loop use them.
-func (r *Rack) openSite(s *slot, face nic.Face, use []routes.Interface, outward []netip.Addr, counts [2]int) (err error) {
-	t := s.site
-	var port *link.Port
-	var udp *link.UDP
-	if len(outward) > 0 {
-		if t.maker, err = netns.NewMaker(t.space, counts[0], counts[1]); err != nil {
-			return err
-		}
-		o := r.cfg.Sockets
-		o.Socket = t.maker.Socket
-		o.Interface = func(a netip.Addr) int {
-			if i := slices.IndexFunc(use, func(i routes.Interface) bool { return i.Addr == a }); i >= 0 {
-				return use[i].Index
-			}
-			return 0
-		}
-		if udp, err = link.ListenUDP(o, outward...); err != nil {
-			return err
-		}
-		port = link.NewPort(udp)
-	}
-	perr := r.onLoop(func() {
-		r.cfg.NICs.SetFace(s.nic, face)
-		if port != nil {
-			window, flight := r.cfg.Windows(udp)
-			err = r.cfg.Engine.AddSite(s.nic.Device, t.number, port, udp.Descriptors(), window, flight)
-		}
-	})
-	if err = errors.Join(perr, err); err != nil {
-		if port != nil {
-			port.Close()
-		}
-		return err
-	}
-	t.opened = port != nil
-	return nil
 }
 
 // openElsewhere opens what the namespace's kernel is asked through.
@@ -217,45 +160,6 @@ func openElsewhere(space *netns.Space) (*routes.Elsewhere, error) {
 	return routes.NewElsewhere(fds[0], fds[1], fds[2]), nil
 }
 
-// usable are the addresses that become GIDs, in the order in which tools should find them: they take the
-// first that fits. Link-local ones mean nothing without the interface.
-func usable(all []routes.Interface) []routes.Interface {
-	out := slices.DeleteFunc(slices.Clone(all), func(i routes.Interface) bool { return i.Addr.IsLinkLocalUnicast() })
-	rank := func(i routes.Interface) int {
-		r := family(i.Addr)
-		if i.Addr.IsLoopback() {
-			r += 2
-		}
-		return r
-	}
-	order.SortStableFunc(out, func(a, b routes.Interface) int { return cmp.Compare(rank(a), rank(b)) })
-	return slices.CompactFunc(out, func(a, b routes.Interface) bool { return a.Addr == b.Addr })
-}
-
-// A NIC has at most so many of a container's addresses: each outward one has sockets, and the container chooses how many
-// there are.
-const (
-	mostOutward  = 16
-	mostLoopback = 8
-)
-
-// bounded are the first of each kind, and how many more there are.
-func bounded(all []routes.Interface) (use []routes.Interface, over int) {
-	outward, loopback := 0, 0
-	for _, i := range all {
-		count, most := &outward, mostOutward
-		if i.Addr.IsLoopback() {
-			count, most = &loopback, mostLoopback
-		}
-		if *count++; *count > most {
-			over++
-			continue
-		}
-		use = append(use, i)
-	}
-	return use, over
-}
-
 // detach undoes attach. It may be called again.
 func (r *Rack) detach(s *slot) {
 	s.site.mu.Lock()
@@ -269,7 +173,7 @@ func (r *Rack) detachLocked(s *slot) {
 		return
 	}
 	r.onLoop(func() { // fails only after the loop has ended, and all sockets with it
-		if t.opened {
+		if t.udp != nil {
 			r.cfg.Engine.RemoveSite(s.nic.Device, t.number)
 		}
 		r.cfg.NICs.SetFace(s.nic, nic.Face{MTU: nic.LargestMTU})
@@ -280,9 +184,12 @@ func (r *Rack) detachLocked(s *slot) {
 	if t.maker != nil {
 		t.maker.Close()
 	}
+	if t.watch != nil {
+		t.watch.Close()
+	}
 	r.spaces.drop(t.space.Cookie())
 	t.space.Close()
-	t.space, t.maker, t.opened = nil, nil, false
+	t.space, t.maker, t.udp, t.watch, t.rows = nil, nil, nil, nil, nil
 	if err := s.nic.Tree.Rewrite(); err != nil {
 		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
 	}

@@ -10,8 +10,7 @@ import "vrdma/internal/cm"
 //   - by what ends later than its command: EndResolve
 //   - when the rules do not allow the connection any more: revoke
 //   - when the ID goes, or goes to another channel: destroy, Migrate
-//
-// The rest of what they look at, the addresses and the MTU of the NIC, never changes.
+//   - when the addresses or the MTU of the NIC change: Readdressed
 
 // Ahead is where a client sees whether what it was told is still true.
 type Ahead interface {
@@ -32,6 +31,15 @@ func (ch *Channel) Foresee(a Ahead) {
 func (id *ID) Changed() {
 	if a := id.ch.ahead; a != nil {
 		a.Revoke(id.Name)
+	}
+}
+
+// Readdressed says that the NIC has other addresses, or another MTU. It runs on the loop.
+func (a *CMA) Readdressed() {
+	for c := range a.clients {
+		for _, id := range c.ids.items {
+			id.Changed()
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (a *CMA) Send(from, to ib.GID, mad wire.MAD) { a.link.SendMAD(from, to, mad
 func (a *CMA) gidIndex(gid ib.GID) int {
 	for i := range a.nic.GIDs {
 		if a.nic.GIDs[i].GID == gid {
-			return i
+			return a.nic.Face().Row(i)
 		}
 	}
 	return -1

@@ -1,8 +1,6 @@
 package report
 
 import (
-	"fmt"
-	"html"
 	"strings"
 
 	"vrdma/internal/experiment"
@@ -13,42 +11,46 @@ var cases = []struct{ name, experiment, transport, latency, bandwidth string }{
 	{"h2h-verb-roce: host to host, MPI over verbs", "mikelangelo-netpipe", experiment.Verbs, "1.4–2.2 µs", "100 % (40 GbE)"},
 	{"h2h-sock-roce: host to host, MPI over TCP, same link", "mikelangelo-netpipe", experiment.TCP, "", "20–25 %"},
 	{"h2h-sock-eth: host to host, TCP, 1 Gb/s", "mikelangelo-ethernet", experiment.TCP, "≈ 100 µs", "lowest"},
-	{"vm2vm-rdma-p1: guests on two hosts, vhost-user and RoCE", "", "", "8.2–10.3 µs", "20–25 %"},
+	{"vm2vm-rdma-p1: guests on two hosts, vhost-user and the link", "mikelangelo-guests-apart", experiment.Vhost, "8.2–10.3 µs", "20–25 %"},
 	{"vm2vm-vhost-shm: guests on one host, vhost-user", "mikelangelo-guests", experiment.Vhost, "9.8–12.3 µs", "20–25 %"},
 	{"… with Debian's OVS-DPDK instead of vrdma", "mikelangelo-guests", experiment.OVS, "", ""},
 	{"vm2vm-virtio-eth: guests, virtio-net and a bridge", "mikelangelo-guests", experiment.TCP, "≈ 100 µs", "lowest"},
 	{"prototype III: guests, sockets over verbs", "mikelangelo-guests", experiment.Sockets, "never published", "never published"},
+	{"prototype III: guests on two hosts, sockets over verbs", "mikelangelo-guests-apart", experiment.Sockets, "never published", "never published"},
 	{"prototype II: guests, verbs (ib_write_bw)", "mikelangelo-guests-verbs", experiment.Verbs, "never published", "never published"},
 }
 
-// writeCases writes the table of cases: every cell is a value or a reason.
-func writeCases(b *strings.Builder, figures []Figure) {
-	b.WriteString("<h3>The six cases</h3><p class=\"why\">Latency of the smallest message and bandwidth of the largest, with their sizes. Guests are emulated here and were not there: compare rows of guests with each other.</p>")
-	b.WriteString("<div class=\"scroll\"><table><thead><tr><th>case</th><th>latency</th><th>bandwidth</th><th>published: latency</th><th>bandwidth</th></tr></thead><tbody>")
+// casesTable is the table of cases: every cell is a value or a reason.
+func casesTable(figures []Figure) *table {
+	t := &table{title: "The six cases", head: []string{"case", "latency", "bandwidth", "published: latency", "bandwidth"},
+		why: "Latency of the smallest message and bandwidth of the largest, with their sizes. Guests are emulated here and were not there: compare rows of guests with each other."}
 	for _, c := range cases {
-		fmt.Fprintf(b, "<tr><td>%s</td>", html.EscapeString(c.name))
+		row := []field{{text: c.name}}
 		for _, metric := range []string{experiment.Latency, experiment.Bandwidth} {
-			text, class := caseCell(figures, c.experiment, c.transport, metric)
-			fmt.Fprintf(b, "<td class=\"%s\">%s</td>", class, html.EscapeString(text))
+			row = append(row, caseCell(figures, c.experiment, c.transport, metric))
 		}
-		fmt.Fprintf(b, "<td>%s</td><td>%s</td></tr>", html.EscapeString(c.latency), html.EscapeString(c.bandwidth))
+		for _, text := range []string{c.latency, c.bandwidth} {
+			if text == "" {
+				row = append(row, reason("not said"))
+			} else {
+				row = append(row, field{text: text})
+			}
+		}
+		t.add(row...)
 	}
-	b.WriteString("</tbody></table></div>\n")
+	return t
 }
 
 // caseCell is the value of the smallest or of the largest message, or why there is none.
-func caseCell(figures []Figure, name, transport, metric string) (text, class string) {
-	if name == "" {
-		return "not in this suite: see vrdma bench --only vms", "none"
-	}
-	reason, found := "not in this run", (*Point)(nil)
+func caseCell(figures []Figure, name, transport, metric string) field {
+	why, found := "not in this run", (*Point)(nil)
 	for _, f := range figures {
 		if f.Experiment.Name != name {
 			continue
 		}
 		for _, p := range f.Missing {
 			if p.Cell.Transport == transport {
-				reason = short(p.Failed)
+				why = short(p.Failed)
 			}
 		}
 		if f.Metric != metric {
@@ -65,11 +67,11 @@ func caseCell(figures []Figure, name, transport, metric string) (text, class str
 	}
 	switch {
 	case found != nil:
-		return fmt.Sprintf("%s (%s)", experiment.Quantity(found.Summary.Median, metric), found.Cell.Size), ""
+		return value("%s (%s)", experiment.Quantity(found.Summary.Median, metric), found.Cell.Size)
 	case metric == experiment.Latency && name == "mikelangelo-guests-verbs":
-		return "not in this suite: a message that has to ring costs milliseconds in an emulated guest", "none"
+		return reason("not in this suite: a message that has to ring costs milliseconds in an emulated guest")
 	}
-	return reason, "none"
+	return reason(why)
 }
 
 // short is a reason without the arguments of the tool that gave it: the results have them.

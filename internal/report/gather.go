@@ -17,6 +17,7 @@ type Point struct {
 	Tool    experiment.Tool
 	Summary experiment.Summary
 	P99     float64 // 0: there is none
+	P999    float64 // the same; it takes ten thousand messages
 	// CPU is processor time in seconds per GiB, and per million messages for latency tools, by
 	// role. Busy is how many processors were busy, by role.
 	CPU, Busy map[string]float64
@@ -73,7 +74,7 @@ func Gather(r *experiment.Results) ([]Figure, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(figures, func(a, b Figure) int {
+	order.SortStableFunc(figures, func(a, b Figure) int {
 		return cmp.Compare(rank(a.Experiment.Spec.Suite), rank(b.Experiment.Spec.Suite))
 	})
 	return figures, nil
@@ -192,7 +193,7 @@ func (f *Figure) flag() {
 // point is what the rounds of a cell gave.
 func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool, metric string) Point {
 	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64), Busy: make(map[string]float64), roles: make(map[string]experiment.Summary)}
-	var p99, slowest, limits, claimed []float64
+	var p99, p999, slowest, limits, claimed []float64
 	per, busy := make(map[string][]float64), make(map[string][]float64)
 	for i := range r.Records {
 		rec := &r.Records[i]
@@ -228,6 +229,9 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 		if v := rec.Values["p99"]; v > 0 {
 			p99 = append(p99, v)
 		}
+		if v := rec.Values["p999"]; v > 0 && rec.Samples >= samplesForP999 {
+			p999 = append(p999, v)
+		}
 		p.Proof, p.PathMTU = rec.Proof, rec.MTU
 		if work := effort(rec, tool); work > 0 {
 			for role, seconds := range rec.CPU {
@@ -241,6 +245,9 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	p.Summary = experiment.Summarize(p.Values)
 	if len(p99) > 0 {
 		p.P99 = experiment.Median(p99)
+	}
+	if len(p999) > 0 {
+		p.P999 = experiment.Median(p999)
 	}
 	for role, list := range per {
 		p.CPU[role] = experiment.Median(list)
@@ -261,8 +268,14 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	return p
 }
 
+// samplesForP999 is of how many messages a 99.9th percentile is at least: of a thousand it is the slowest of all.
+const samplesForP999 = 10000
+
 // effort is what processor time is divided by: GiB that were moved, or millions of messages.
 func effort(rec *experiment.Record, tool experiment.Tool) float64 {
+	if tool.Asks {
+		return 0
+	}
 	if tool.Metric == experiment.Latency {
 		return float64(rec.Samples) / 1e6
 	}
@@ -293,6 +306,12 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	if len(e.Spec.Rate) > 1 {
 		parts = append(parts, cmp.Or(c.Rate, "no limit"))
 	}
+	if len(e.Spec.Settings) == 1 && len(e.Spec.PerSide) > 1 {
+		parts = append(parts, where(c))
+	}
+	if len(e.Spec.Share) > 1 && c.Share != 0 {
+		parts = append(parts, fmt.Sprintf("%d %% of a processor", c.Share))
+	}
 	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
 		parts = append(parts, "events")
 	}
@@ -307,6 +326,9 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 
 // where is a setting in words.
 func where(c experiment.Cell) string {
+	if c.PerSide != 0 {
+		return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{experiment.Containers: "containers", experiment.VMs: "guests"}[c.Setting])
+	}
 	switch c.Setting {
 	case experiment.Host:
 		return "one host"
@@ -316,6 +338,8 @@ func where(c experiment.Cell) string {
 		return "one guest"
 	case experiment.VMs:
 		return "two guests"
+	case experiment.VMsApart:
+		return "guests on two hosts"
 	case experiment.Remote:
 		return "two machines"
 	}

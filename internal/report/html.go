@@ -187,7 +187,7 @@ func writeTable(b *strings.Builder, f Figure) {
 	}
 	b.WriteString("<details><summary>Table</summary><div class=\"scroll\"><table><thead><tr><th>what</th><th>size</th><th>pairs</th><th>median</th><th>95 % interval</th>")
 	if f.Metric == experiment.Latency {
-		b.WriteString("<th>p99</th>")
+		b.WriteString("<th>p99</th><th>p99.9</th>")
 	}
 	roles := rolesOf([]Figure{f})
 	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU %s (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", strings.Join(roles, "</th><th>"), unit)
@@ -203,11 +203,7 @@ func writeTable(b *strings.Builder, f Figure) {
 			fmt.Fprintf(b, "<tr><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s to %s</td>", html.EscapeString(l.Name), size, p.Cell.Pairs,
 				experiment.Quantity(p.Summary.Median, f.Metric), experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric))
 			if f.Metric == experiment.Latency {
-				text := ""
-				if p.P99 > 0 {
-					text = experiment.Quantity(p.P99, "p99")
-				}
-				fmt.Fprintf(b, "<td>%s</td>", text)
+				fmt.Fprintf(b, "<td>%s</td><td>%s</td>", percentile(p.P99), percentile(p.P999))
 			}
 			share, slowest, note := "", "", p.Proof
 			if p.Limit > 0 && f.Metric == experiment.Bandwidth {
@@ -237,6 +233,14 @@ func writeTable(b *strings.Builder, f Figure) {
 		html.EscapeString(f.Experiment.Name), f.Metric, base64.StdEncoding.EncodeToString([]byte(csv.String())))
 }
 
+// percentile is one of latencies; "": there is none.
+func percentile(v float64) string {
+	if v <= 0 {
+		return ""
+	}
+	return experiment.Quantity(v, "p99")
+}
+
 // writeMethod says how it was measured.
 func writeMethod(b *strings.Builder) {
 	b.WriteString(`<section class="method"><h2>How it was measured</h2><ul>
@@ -245,7 +249,7 @@ func writeMethod(b *strings.Builder) {
 <li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart; rest is what the machine was busy with beyond these: the kernel's interrupts, and whatever else ran. Control groups have the same once more, in the results.</li>
 <li>What carried the bytes is checked by the device's counters, for every value.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
-<li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred.</li>
+<li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred, of which there is no 99.9th percentile.</li>
 <li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
 <li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
 <li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"vrdma/internal/experiment"
@@ -47,6 +48,12 @@ func Remarks(f Figure) (out []string) {
 		}
 		out = append(out, text)
 	})
+	once := func(text string) string { // what explains all of them is said with the first
+		if slices.ContainsFunc(out, func(o string) bool { return strings.HasSuffix(o, text) }) {
+			return ""
+		}
+		return text
+	}
 	pairs(func(c *experiment.Cell) bool {
 		was := c.Wait == experiment.Poll
 		c.Wait = experiment.Event
@@ -56,17 +63,32 @@ func Remarks(f Figure) (out []string) {
 		if a.Cell.Size != 0 {
 			text += ", " + a.Cell.Size.String()
 		}
-		out = append(out, fmt.Sprintf("%s: %s polling, %s with events: %s. Who does not say how a program waited says little.", text,
-			experiment.Quantity(a.Summary.Median, f.Metric), experiment.Quantity(b.Summary.Median, f.Metric), factor(f.Metric, a, b)))
+		out = append(out, fmt.Sprintf("%s: %s polling, %s with events: %s.%s", text, experiment.Quantity(a.Summary.Median, f.Metric), experiment.Quantity(b.Summary.Median, f.Metric), factor(f.Metric, a, b),
+			once(" Who does not say how a program waited says little.")))
 	})
+	shares(all, f.Metric, &out)
 	for _, p := range all {
 		if p.Claimed > 0 && f.Metric == experiment.Bandwidth {
-			out = append(out, fmt.Sprintf("%d pairs, %s: perftest's lines add up to %s, the devices counted %s in the same window. "+
-				"A line of perftest is of one second, and lines are a fifth of a second or more apart beside that: in between it measures the processor's frequency, busily, and does not count.",
-				p.Cell.Pairs, where(p.Cell), experiment.Quantity(p.Claimed, f.Metric), experiment.Quantity(p.Summary.Median, f.Metric)))
+			out = append(out, fmt.Sprintf("%d pairs, %s: perftest's lines add up to %s, the devices counted %s in the same window.%s",
+				p.Cell.Pairs, where(p.Cell), experiment.Quantity(p.Claimed, f.Metric), experiment.Quantity(p.Summary.Median, f.Metric),
+				once(" A line of perftest is of one second, and lines are a fifth of a second or more apart beside that: in between it measures the processor's frequency, busily, and does not count.")))
 		}
 	}
 	return out
+}
+
+// shares says what a slower processor costs, of each operation: a one-sided one leaves the server's processor alone.
+func shares(all []Point, metric string, out *[]string) {
+	for _, a := range all {
+		for _, b := range all {
+			if whole := a.Cell; a.Cell.Share != 0 {
+				if whole.Share = 0; b.Cell == whole {
+					*out = append(*out, fmt.Sprintf("%s with %d %% of a processor for each program: %s instead of %s, a ratio of %.2f.", a.Cell.Tool, a.Cell.Share,
+						experiment.Quantity(a.Summary.Median, metric), experiment.Quantity(b.Summary.Median, metric), a.Summary.Median/b.Summary.Median))
+				}
+			}
+		}
+	}
 }
 
 // factor is how two points compare, in words.

@@ -33,6 +33,10 @@ func TestRemarks(t *testing.T) {
 	if len(got) != 4 {
 		t.Errorf("%d remarks, want 4: %q", len(got), got)
 	}
+	slow := Figure{Metric: experiment.Rate, Lines: []Line{{Points: []Point{point(100, func(*Point) {}), point(25, func(p *Point) { p.Cell.Share = 50 })}}}}
+	if got := Remarks(slow); len(got) != 1 || !strings.Contains(got[0], "with 50 % of a processor for each program: 0.025 k/s instead of 0.1 k/s, a ratio of 0.25.") {
+		t.Errorf("a slow processor: %q", got)
+	}
 	if f.Metric = experiment.CPU; Remarks(f) != nil {
 		t.Error("processor time has remarks")
 	}
@@ -54,10 +58,9 @@ func TestCases(t *testing.T) {
 		{"mikelangelo-guests", experiment.Vhost, experiment.Bandwidth, "8 Gb/s (1 MiB)"},
 		{"mikelangelo-guests", experiment.OVS, experiment.Bandwidth, "ovs-vswitchd-dpdk: no memory"},
 		{"mikelangelo-guests", experiment.TCP, experiment.Latency, "not in this run"},
-		{"", "", experiment.Latency, "not in this suite: see vrdma bench --only vms"},
 	} {
-		if got, _ := caseCell(figures, c.name, c.transport, c.metric); got != c.want {
-			t.Errorf("%s %s %s: %q, want %q", c.name, c.transport, c.metric, got, c.want)
+		if got := caseCell(figures, c.name, c.transport, c.metric); got.text != c.want {
+			t.Errorf("%s %s %s: %v, want %q", c.name, c.transport, c.metric, got, c.want)
 		}
 	}
 	if got := short("mpirun " + strings.Repeat("--mca x y ", 40) + ": took longer than 1m30s:\nmore"); got != "mpirun …: took longer than 1m30s" {

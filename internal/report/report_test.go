@@ -176,7 +176,7 @@ func TestText(t *testing.T) {
 	r := results(1)
 	f := figures(t, r)
 	var md, values bytes.Buffer
-	if err := Markdown(&md, r, f); err != nil || !strings.Contains(md.String(), "| tcp_lat, tcp, one host | 64 B | 10.2 µs |") || !strings.Contains(md.String(), "Not measured: ib_send_lat, verbs, vms") {
+	if err := Markdown(&md, r, f); err != nil || !strings.Contains(md.String(), "| tcp_lat, tcp, one host | 64 B | 1 | 10.2 µs |") || !strings.Contains(md.String(), "Not measured: ib_send_lat, verbs, vms") {
 		t.Errorf("%v:\n%s", err, md.String())
 	}
 	if err := CSV(&values, f); err != nil {

@@ -25,36 +25,54 @@ type Ratio struct {
 	Sure    bool    // the intervals do not overlap
 }
 
-// Ratios are vrdma's points against TCP's of the same place and size. A tool without a size is
-// compared with all.
+// baselines are what vrdma is compared with, if a figure has it: the first of them.
+var baselines = []string{experiment.TCP, experiment.Kernel}
+
+// Ratios are vrdma's points against TCP's of the same place and size, or against those of the kernel's device where no TCP was measured.
+// A tool without a size is compared with all.
 func Ratios(f Figure) (list []Ratio) {
 	if f.Metric == experiment.CPU { // who does more takes more
 		return nil
 	}
-	var tcp []Point
+	for _, base := range baselines {
+		if list = ratios(f, base); len(list) > 0 {
+			return list
+		}
+	}
+	return nil
+}
+
+func ratios(f Figure, base string) (list []Ratio) {
+	var all, against []Point
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
-			if p.Cell.Transport == experiment.TCP {
-				tcp = append(tcp, p)
+			if p.Cell.Transport == base {
+				against = append(against, p)
+			} else if !p.Tool.Operations && (p.Cell.PerSide == 0 || p.Cell.Setting != experiment.VMs) { // of many guests no conclusion is drawn
+				all = append(all, p)
 			}
 		}
 	}
-	for _, l := range f.Lines {
-		for _, p := range l.Points {
-			if p.Cell.Transport == experiment.TCP || p.Tool.Operations {
-				continue
-			}
-			i := slices.IndexFunc(tcp, func(o Point) bool {
-				return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && (o.Cell.Size == p.Cell.Size || o.Cell.Size == 0)
-			})
-			if i < 0 {
-				continue
-			}
-			a, b := p.Summary, tcp[i].Summary
-			list = append(list, Ratio{f.Metric, p, tcp[i], better(f.Metric, a.Median, b.Median), a.Low > b.High || a.High < b.Low})
+	for _, p := range all {
+		i := slices.IndexFunc(against, func(o Point) bool {
+			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide &&
+				(o.Cell.Size == p.Cell.Size || o.Cell.Size == 0) && (base == experiment.TCP || o.Cell.Tool == p.Cell.Tool && o.Cell.Wait == p.Cell.Wait)
+		})
+		if i < 0 {
+			continue
 		}
+		a, b := p.Summary, against[i].Summary
+		list = append(list, Ratio{f.Metric, p, against[i], better(f.Metric, a.Median, b.Median), a.Low > b.High || a.High < b.Low})
 	}
 	return list
+}
+
+// name is what vrdma is compared with.
+func (r Ratio) name() string {
+	if r.Against.Cell.Transport == experiment.Kernel {
+		return "the kernel's rxe"
+	}
+	return "TCP"
 }
 
 // Sentences are a figure's results in words.
@@ -76,11 +94,11 @@ func Sentences(f Figure) (out []string) {
 		ours, theirs := experiment.Quantity(r.Ours.Summary.Median, f.Metric), experiment.Quantity(r.Against.Summary.Median, f.Metric)
 		switch {
 		case !r.Sure:
-			out = append(out, fmt.Sprintf("%s has %s, TCP %s: within the spread of the rounds.", what, ours, theirs))
+			out = append(out, fmt.Sprintf("%s has %s, %s %s: within the spread of the rounds.", what, ours, r.name(), theirs))
 		case r.Factor >= 1:
-			out = append(out, fmt.Sprintf("%s has %s, TCP %s: %s better.", what, ours, theirs, times(r.Factor)))
+			out = append(out, fmt.Sprintf("%s has %s, %s %s: %s better.", what, ours, r.name(), theirs, times(r.Factor)))
 		default:
-			out = append(out, fmt.Sprintf("%s has %s, TCP %s: %s worse.", what, ours, theirs, times(1/r.Factor)))
+			out = append(out, fmt.Sprintf("%s has %s, %s %s: %s worse.", what, ours, r.name(), theirs, times(1/r.Factor)))
 		}
 	}
 	return out
@@ -119,25 +137,11 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	if s := durations(r.Parts); s != "" {
 		out = append(out, s)
 	}
-	var best, worst *Ratio
-	for _, f := range figures {
-		for _, x := range Ratios(f) {
-			if !x.Sure {
-				continue
-			}
-			if best == nil || x.Factor > best.Factor {
-				best = &x
-			}
-			if worst == nil || x.Factor < worst.Factor {
-				worst = &x
-			}
+	out = append(out, verdicts(figures)...)
+	for _, text := range []string{costSentence(figures), missing(figures)} {
+		if text != "" {
+			out = append(out, text)
 		}
-	}
-	if best != nil && best.Factor > 1 {
-		out = append(out, fmt.Sprintf("vrdma is best against TCP with %s: %s better.", best.Ours.Cell, times(best.Factor)))
-	}
-	if worst != nil && worst.Factor < 1 {
-		out = append(out, fmt.Sprintf("It is worst with %s: %s worse.", worst.Ours.Cell, times(1/worst.Factor)))
 	}
 	out = append(out, asides(r, figures)...)
 	var wrong []string

@@ -16,23 +16,16 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	var b strings.Builder
 	b.WriteString("# RDMA without hardware: what was measured\n\n")
 	for _, s := range Summary(r, figures) {
-		fmt.Fprintf(&b, "%s\n", s)
+		fmt.Fprintf(&b, "- %s\n", s)
 	}
+	suite := ""
 	for _, f := range figures {
-		fmt.Fprintf(&b, "\n## %s\n\n", title(f))
-		if len(f.Lines) > 0 {
-			b.WriteString("| what | size | median | 95 % interval | rounds |\n|---|---|---|---|---|\n")
+		if f.Experiment.Spec.Suite != suite {
+			suite = f.Experiment.Spec.Suite
+			markdownSuite(&b, suite, figures)
 		}
-		for _, l := range f.Lines {
-			for _, p := range l.Points {
-				size := ""
-				if p.Cell.Size != 0 {
-					size = p.Cell.Size.String()
-				}
-				fmt.Fprintf(&b, "| %s | %s | %s | %s to %s | %d |\n", l.Name, size, experiment.Quantity(p.Summary.Median, f.Metric),
-					experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
-			}
-		}
+		fmt.Fprintf(&b, "\n### %s\n\n", title(f))
+		markdownTable(&b, f)
 		if s := Sentences(f); len(s) > 0 {
 			fmt.Fprintf(&b, "\n- %s\n", strings.Join(s, "\n- "))
 		}
@@ -45,6 +38,44 @@ func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// markdownSuite writes what comes before the figures of a suite.
+func markdownSuite(b *strings.Builder, suite string, figures []Figure) {
+	p, known := publications[suite]
+	if !known {
+		fmt.Fprintf(b, "\n## %s\n", suite)
+		return
+	}
+	fmt.Fprintf(b, "\n## %s\n\n%s\n", p[0], p[1])
+	for _, t := range tablesOf(suite, figures) {
+		t.markdown(b)
+	}
+}
+
+// markdownTable writes the values of a figure. Processor time is of client, server and daemons together, as in the table of costs.
+func markdownTable(b *strings.Builder, f Figure) {
+	if len(f.Lines) == 0 {
+		return
+	}
+	unit := "CPU, s/GiB"
+	if f.Metric == experiment.Latency {
+		unit = "CPU, s/million"
+	}
+	fmt.Fprintf(b, "| what | size | pairs | median | 95 %% interval | rounds | %s |\n|---|---|---|---|---|---|---|\n", unit)
+	for _, l := range f.Lines {
+		for _, p := range l.Points {
+			size, cpu := "", ""
+			if p.Cell.Size != 0 {
+				size = p.Cell.Size.String()
+			}
+			if v := p.CPU["client"] + p.CPU["server"] + p.CPU["daemon"]; v > 0 {
+				cpu = fmt.Sprintf("%.3g", v)
+			}
+			fmt.Fprintf(b, "| %s | %s | %d | %s | %s to %s | %d | %s |\n", l.Name, size, p.Cell.Pairs, experiment.Quantity(p.Summary.Median, f.Metric),
+				experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N, cpu)
+		}
+	}
 }
 
 // CSV writes every value, in seconds, bytes a second and a second.
@@ -66,7 +97,7 @@ func rolesOf(figures []Figure) []string {
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
 	roles := rolesOf(figures)
-	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99"}
+	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "p999"}
 	for _, role := range roles {
 		head = append(head, "cpu_"+role)
 	}
@@ -81,9 +112,9 @@ func writeCSV(w io.Writer, figures []Figure) error {
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
 				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
-				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99))
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.P999))
 			} else {
-				row = append(row, "", "", "", "")
+				row = append(row, "", "", "", "", "")
 			}
 			for _, role := range roles {
 				text := ""

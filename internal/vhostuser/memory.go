@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -142,6 +143,16 @@ func (m *Memory) Release() {
 			r.Release()
 		}
 	}
+}
+
+// Has reports whether all regions of o are m's, too: then who has m needs o no longer.
+func (m *Memory) Has(o *Memory) bool {
+	for _, r := range o.regions {
+		if !slices.Contains(m.regions, r) {
+			return false
+		}
+	}
+	return true
 }
 
 // Regions are all of them.

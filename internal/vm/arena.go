@@ -20,10 +20,10 @@ const (
 	// arenaSize is how far the queues of one session can grow.
 	arenaSize = 1 << 30
 	// growBy is how much more is asked for at a time, at least.
-	growBy = 1 << 20
-	// mostRuns bounds the mappings of the queues of one machine: each run is one, and the whole
-	// daemon may have 65530 of them.
-	mostRuns = 8192
+	growBy   = 1 << 20
+	mostRuns = vmline.MostRuns
+	// hugePage is what the machine's kernel makes huge pages of. Who wants much gets whole ones.
+	hugePage = 2 << 20
 )
 
 // arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
@@ -35,9 +35,13 @@ type arenaPages struct {
 	ask   func(size uint64) ([]vmline.Run, error)
 	lost  func()        // told of pages that are not there any more; nil: nobody is
 	runs  *atomic.Int64 // of the machine
+	// refused is told once why there are no more pages; nil: nobody is.
+	refused func(size uint64, why error)
 
 	mu   sync.Mutex
 	mine int64 // guarded by mu: runs of these pages
+	told bool  // guarded by mu
+	full bool  // guarded by mu: the agent has given pages that are not here. What follows them would be in the wrong place
 }
 
 func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
@@ -112,15 +116,40 @@ func (a *arenaPages) Ready() uint64 { return a.ready.Load() }
 
 // Grow implements nic.Grower.
 func (a *arenaPages) Grow(size uint64) error {
-	size = min((max(size, growBy)+pageSize-1)&^(pageSize-1), arenaSize-a.Ready())
-	if size == 0 {
+	size = (max(size, growBy) + pageSize - 1) &^ (pageSize - 1)
+	if size > hugePage {
+		size += -(a.Ready() + size) % hugePage
+	}
+	size = min(size, arenaSize-a.Ready())
+	a.mu.Lock()
+	full := a.full
+	a.mu.Unlock()
+	if size == 0 || full {
 		return errors.New("the queues of one session have all the room that there is")
 	}
 	runs, err := a.ask(size)
-	if err != nil {
-		return err
+	if err == nil {
+		if err = a.add(runs); err != nil {
+			a.mu.Lock()
+			a.full = true
+			a.mu.Unlock()
+		}
 	}
-	return a.add(runs)
+	if err != nil {
+		a.refuse(size, err)
+	}
+	return err
+}
+
+// refuse tells why a queue was refused: the program hears ENOMEM only. A program may ask without end.
+func (a *arenaPages) refuse(size uint64, why error) {
+	a.mu.Lock()
+	told := a.told
+	a.told = true
+	a.mu.Unlock()
+	if !told && a.refused != nil {
+		a.refused(size, why)
+	}
 }
 
 // Punch implements nic.Pages. The machine keeps its pages.

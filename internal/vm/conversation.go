@@ -294,6 +294,9 @@ func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
 		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
 	}
 	pages.lost = func() { c.Close() }
+	pages.refused = func(size uint64, why error) {
+		c.m.port.cfg.Log.Warn("there is no memory for a queue in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "bytes", size, "why", why)
+	}
 	var arena *nic.Arena
 	if err := pages.touch(func() { arena = nic.NewArenaIn(pages) }); err != nil {
 		pages.Close()

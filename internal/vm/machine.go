@@ -185,8 +185,9 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 		}
 	case vmline.Grown:
 		if len(runs) > 0 {
+			// One more than there may be: they are refused, and the other programs go on.
 			if c.growing = append(c.growing, runs...); len(c.growing) > mostRuns {
-				return fmt.Errorf("memory for queues in %d pieces", len(c.growing))
+				c.growing = c.growing[:mostRuns+1]
 			}
 			return nil
 		}
@@ -262,6 +263,9 @@ func (m *machine) close(c *conversation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.conns, c.id)
+	if len(m.conns) == 0 {
+		m.ram.settle()
+	}
 	m.link.send(vmline.Close, c.id)
 	if m.ending && len(m.conns) == 0 {
 		close(m.empty)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"vrdma/internal/memory"
+	"vrdma/internal/vhostuser"
 	"vrdma/internal/vmline"
 )
 
@@ -49,8 +50,42 @@ func (r *ram) add(m Memory) {
 		m.Release()
 		return
 	}
-	list := append(slices.Clone(old), m)
+	var list, gone []Memory
+	for _, o := range old {
+		if replaces(m, o) {
+			gone = append(gone, o)
+		} else {
+			list = append(list, o)
+		}
+	}
+	list = append(list, m)
 	r.list.Store(&list)
+	for _, o := range gone {
+		o.Release()
+	}
+}
+
+// replaces reports whether a table has all that an earlier one has: memory was plugged in. What is used of the
+// earlier one stays mapped.
+func replaces(now, old Memory) bool {
+	n, ok1 := now.(*vhostuser.Memory)
+	o, ok2 := old.(*vhostuser.Memory)
+	return ok1 && ok2 && n.Has(o)
+}
+
+// settle lets go of all tables but the last: nobody uses what they have. Memory that was unplugged is free then.
+func (r *ram) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.list.Load()
+	if r.holds.Load() == 0 || len(old) == 1 {
+		return
+	}
+	list := old[len(old)-1:]
+	r.list.Store(&list)
+	for _, o := range old[:len(old)-1] {
+		o.Release()
+	}
 }
 
 func (r *ram) hold() *ram {

@@ -3,10 +3,13 @@ package vm
 import (
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/vmline"
 )
 
 // TestDrain has the bell's socket drained before the loop has looked: it is told of the ring all the same.
@@ -60,5 +63,54 @@ func TestDrain(t *testing.T) {
 	case <-ended:
 	case <-time.After(time.Minute):
 		t.Error("it still drains a connection that has ended")
+	}
+}
+
+// TestTables: while programs run all tables of memory stay, and only the last when none does.
+func TestTables(t *testing.T) {
+	first, second := newTestRAM(t), newTestRAM(t)
+	r := newRAM(first)
+	r.add(second)
+	if first.released.Load() != 0 {
+		t.Error("a table is let go that a program may use")
+	}
+	r.settle()
+	r.settle()
+	if first.released.Load() != 1 || second.released.Load() != 0 {
+		t.Errorf("without programs the first table was let go %d times, the second %d", first.released.Load(), second.released.Load())
+	}
+	r.drop()
+	if first.released.Load() != 1 || second.released.Load() != 1 {
+		t.Errorf("at the end the first table was let go %d times, the second %d", first.released.Load(), second.released.Load())
+	}
+}
+
+// TestTooManyPieces: a queue whose pages are in too many pieces is refused, with a reason, and so is what would come
+// after it.
+func TestTooManyPieces(t *testing.T) {
+	r := newRAM(newTestRAM(t))
+	defer r.drop()
+	var runs atomic.Int64
+	asked := 0
+	more := func(size uint64) ([]vmline.Run, error) {
+		if asked++; (arenaPagesAtFirst*pageSize+size)%hugePage != 0 {
+			t.Errorf("%#x bytes are asked for, behind the first %#x", size, arenaPagesAtFirst*pageSize)
+		}
+		return make([]vmline.Run, mostRuns+1), nil
+	}
+	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, more)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queues.Close()
+	var why []error
+	queues.refused = func(_ uint64, err error) { why = append(why, err) }
+	for range 2 {
+		if queues.Grow(10<<20+8) == nil {
+			t.Error("it is not refused")
+		}
+	}
+	if asked != 1 || len(why) != 1 {
+		t.Errorf("the agent was asked %d times, and the reasons are %v", asked, why)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -25,7 +26,7 @@ type Config struct {
 	Mode   fs.FileMode // of the socket
 	Tree   string      // where the device tree goes
 	Name   string      // of the machine
-	Most   uint64      // bytes that may be pinned
+	Share  int         // percent of the machine's memory that may be pinned
 	Log    *slog.Logger
 }
 
@@ -44,11 +45,12 @@ type Agent struct {
 	pins    map[uint32][]*pinned // by their names
 	lastPin uint32
 	tokens  map[protocol.Token]*client // programs, by what the daemon calls them
+	gids    map[string]netip.Addr      // by the file that names their interface
 }
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	p, err := newPinner(cfg.Most)
+	p, err := newPinner(cfg.Share)
 	if err != nil {
 		return err
 	}
@@ -303,6 +305,14 @@ func (a *Agent) write(body []byte) error {
 	}
 	if !filepath.IsLocal(name) {
 		return fmt.Errorf("%w: file %q", vmline.ErrMalformed, name)
+	}
+	if netdevFile(name) {
+		return nil
+	}
+	if netdev, ok := gidFile(name); ok {
+		a.mu.Lock()
+		a.learn(netdev, string(content))
+		a.mu.Unlock()
 	}
 	path := filepath.Join(a.cfg.Tree, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -2,6 +2,7 @@ package vmagent
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 
@@ -92,6 +93,9 @@ func (c *client) greet(b []byte, pid int) error {
 	c.mu.Unlock()
 	switch h.Kind {
 	case protocol.KindProcess:
+		if err := c.a.nameInterfaces(); err != nil {
+			c.a.cfg.Log.Warn("the interfaces of GIDs are not known", "error", err)
+		}
 		fd, err := newMemfd("vrdma-memory", spaceSize)
 		if err != nil {
 			return err
@@ -184,9 +188,13 @@ func (c *client) extend(size uint64) ([]vmline.Run, error) {
 	if size > arenaSize-c.size {
 		return nil, syscall.ENOMEM
 	}
-	p, runs, err := c.a.pinner.pin(c.arena, c.size, size)
+	p, runs, err := c.a.pinner.pin(c.arena, c.size, size, true)
 	if err != nil {
 		return nil, err
+	}
+	if len(runs) > vmline.MostRuns {
+		c.a.pinner.unpin(p)
+		return nil, fmt.Errorf("%d bytes for queues are in %d pieces of the machine's memory, which are too many: %w", size, len(runs), syscall.ENOMEM)
 	}
 	c.pins = append(c.pins, p)
 	c.size += size
@@ -243,7 +251,7 @@ func (c *client) describe(b []byte) error {
 			c.a.release(pins)
 			return errors.New("it registers what is no memory")
 		}
-		p, runs, err := c.a.pinner.pin(fd, e.Start, e.Length)
+		p, runs, err := c.a.pinner.pin(fd, e.Start, e.Length, false)
 		if err != nil {
 			c.a.cfg.Log.Warn("memory cannot be registered", "bytes", e.Length, "error", err)
 			c.a.release(pins)

@@ -26,34 +26,45 @@ func (p *pinned) close() { unix.Close(p.ring) }
 // pinner pins pages and finds out where they are.
 type pinner struct {
 	pagemap *os.File
-	most    uint64
+	share   int                    // percent of the machine's memory
+	total   func() (uint64, error) // the machine's memory now: a balloon takes some, and some may be plugged in
 
 	mu    sync.Mutex
 	bytes uint64 // guarded by mu: pinned
 }
 
-func newPinner(most uint64) (*pinner, error) {
+func newPinner(share int) (*pinner, error) {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
 		return nil, err
 	}
-	return &pinner{pagemap: f, most: most}, nil
+	return &pinner{pagemap: f, share: share, total: machineMemory}, nil
+}
+
+// machineMemory is how much memory the machine has now, in bytes.
+func machineMemory() (uint64, error) {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 0, fmt.Errorf("how much memory has this machine: %w", err)
+	}
+	return s.Totalram * uint64(s.Unit), nil
 }
 
 // errFull is for more memory than the agent may pin.
 var errFull = errors.New("too much memory is registered in this machine")
 
-// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in.
-func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, error) {
+// pin pins [offset, offset+length) of a memfd, whole pages, and returns the runs that they are in. Those of
+// queues are to be few: the daemon maps each.
+func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vmline.Run, error) {
 	begin, end := offset&^(pageSize-1), (offset+length+pageSize-1)&^(pageSize-1)
 	size := end - begin
 	if end < begin || size == 0 || size > 1<<46 {
 		return nil, nil, unix.EINVAL
 	}
-	if !p.take(size) {
-		return nil, nil, errFull
+	if err := p.take(size); err != nil {
+		return nil, nil, err
 	}
-	pages, runs, err := p.pinPages(memfd, int64(begin), int(size))
+	pages, runs, err := p.pinPages(memfd, int64(begin), int(size), few && size >= 2*hugePage)
 	if err != nil {
 		p.give(size)
 		return nil, nil, err
@@ -61,14 +72,19 @@ func (p *pinner) pin(memfd int, offset, length uint64) (*pinned, []vmline.Run, e
 	return pages, trim(runs, offset-begin, length), nil
 }
 
-func (p *pinner) take(n uint64) bool {
+func (p *pinner) take(n uint64) error {
+	total, err := p.total()
+	if err != nil {
+		return err
+	}
+	most := total / 100 * uint64(p.share)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n > p.most || p.bytes > p.most-n {
-		return false
+	if n > most || p.bytes > most-n {
+		return fmt.Errorf("%w: %d bytes are, and %d more would be over %d %% of its %d (vrdma guest agent --pin)", errFull, p.bytes, n, p.share, total)
 	}
 	p.bytes += n
-	return true
+	return nil
 }
 
 func (p *pinner) give(n uint64) {
@@ -83,12 +99,16 @@ func (p *pinner) unpin(x *pinned) {
 	p.give(x.bytes)
 }
 
-func (p *pinner) pinPages(memfd int, offset int64, size int) (*pinned, []vmline.Run, error) {
-	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned, []vmline.Run, error) {
+	mapPages := mapSmall
+	if huge {
+		mapPages = mapHuge
+	}
+	mem, unmap, err := mapPages(memfd, offset, size)
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes to pin them: %w", size, err)
 	}
-	defer unix.Munmap(mem) // the pin is not the mapping's
+	defer unmap() // the pin is not the mapping's
 	ring, err := pinMemory(mem)
 	if err != nil {
 		return nil, nil, err
@@ -99,6 +119,15 @@ func (p *pinner) pinPages(memfd int, offset int64, size int) (*pinned, []vmline.
 		return nil, nil, err
 	}
 	return &pinned{ring, uint64(size)}, runs, nil
+}
+
+// hugePage is what the kernel makes huge pages of, unless the machine is of an uncommon kind.
+const hugePage = 2 << 20
+
+// mapSmall maps pages of a memfd, and makes them.
+func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {
+	mem, err := unix.Mmap(memfd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	return mem, func() { unix.Munmap(mem) }, err
 }
 
 // frames says where pages are that are pinned.

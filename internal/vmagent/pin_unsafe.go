@@ -10,6 +10,25 @@ import (
 // address is that of mapped memory, which does not move.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
+// mapHuge maps pages of a memfd, and has the kernel make huge ones of them where it can: in a machine that has run
+// for a while hardly two single pages are neighbours. The kernel wants the pages to be there before. Kernels
+// before 6.1 do not know of it.
+func mapHuge(memfd int, offset int64, size int) ([]byte, func(), error) {
+	room, err := unix.Mmap(-1, 0, size+hugePage, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Addresses and offsets in the file are to be alike in their last bits.
+	skip := (uint64(offset) - address(room)) % hugePage
+	mem := room[skip:][:size:size]
+	if _, err := unix.MmapPtr(memfd, offset, unsafe.Pointer(&mem[0]), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED|unix.MAP_POPULATE); err != nil {
+		unix.Munmap(room)
+		return nil, nil, err
+	}
+	unix.Madvise(mem, unix.MADV_COLLAPSE) // else they are small
+	return mem, func() { unix.Munmap(room) }, nil
+}
+
 // mostBuffer is the longest buffer that an io_uring takes.
 const mostBuffer = 1 << 30
 

@@ -103,6 +103,9 @@ const (
 	runSize = 16
 	// MaxRuns is how many fit into one frame. More come in several.
 	MaxRuns = (MaxBody - 64) / runSize
+	// MostRuns bounds the mappings of the queues of one machine: each run is one, and the whole
+	// daemon may have 65530 of them.
+	MostRuns = 8192
 )
 
 // RunsBody is the body of an Arena, Grown or Pin: a number, and runs. The number of a Pin is its

@@ -76,7 +76,7 @@ func (t *Table) Add(n *NIC) error {
 	return nil
 }
 
-// SetFace changes the addresses of a NIC that nobody uses. It is called on the loop.
+// SetFace changes the addresses of a NIC. It is called on the loop.
 func (t *Table) SetFace(n *NIC, f nic.Face) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,6 +84,9 @@ func (t *Table) SetFace(n *NIC, f nic.Face) {
 	c := t.now.Load()
 	t.now.Store(index(c.list, c.hosts))
 	n.Device.Reroute()
+	if n.Manager != nil {
+		n.Manager.Readdressed()
+	}
 }
 
 // Remove takes NICs out. Nobody has them open any more.

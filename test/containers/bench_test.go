@@ -11,7 +11,7 @@ import (
 	"vrdma/test/harness"
 )
 
-// boxes is an experiment in containers.
+// boxes is an experiment in containers: two, and two a side.
 const boxes = `apiVersion: vrdma.io/v1
 kind: Experiment
 metadata: {name: boxes}
@@ -20,6 +20,7 @@ spec:
   transports: [verbs, sockets]
   tools: [ib_write_bw, iperf3]
   sizes: [64]
+  perSide: [1, 2]
   rounds: 1
   seconds: 1
 `
@@ -31,16 +32,43 @@ func TestBench(t *testing.T) {
 		t.Skip("measuring wants a machine that does nothing else: the long form has it")
 	}
 	h := newHost(t, "bookworm")
-	root := fmt.Sprintf("/proc/%d/root", h.pid)
-	if err := os.WriteFile(root+"/tmp/boxes.yaml", []byte(boxes), 0o644); err != nil {
-		t.Fatal(err)
+	h.benchRun(t, "podman", "--rootfs", "/images/bookworm:O")
+	if out := h.run(t, "podman", "ps", "--all", "--quiet"); strings.TrimSpace(out) != "" {
+		t.Errorf("containers are left: %s", out)
 	}
-	h.start(t, "vrdma", "bench", "run", "/tmp/boxes.yaml", "--out", "/tmp/results", "--rootfs", "/images/bookworm:O").OK(t, 5*minute)
-	r, err := experiment.Read(root + "/tmp/results")
+}
+
+// TestBenchEngines, in the long form: the same with Docker, whose containers have an image, and with LXC. Docker is taken because podman is
+// not there, LXC because it is named.
+func TestBenchEngines(t *testing.T) {
+	if !harness.All() {
+		t.Skip("measuring wants a machine that does nothing else: the long form has it")
+	}
+	t.Run("docker", func(t *testing.T) {
+		h := newEngineHost(t, "newer", "bookworm")
+		h.dockerd(t)
+		h.benchRun(t, "docker", "--rootfs", "bookworm", "--engine", "docker")
+		if out := h.run(t, "docker", "ps", "--all", "--quiet"); strings.TrimSpace(out) != "" {
+			t.Errorf("containers are left: %s", out)
+		}
+	})
+	t.Run("lxc", func(t *testing.T) {
+		h := newEngineHost(t, "older", "bookworm")
+		h.run(t, "sh", "-c", "mkdir -p /var/lib/lxc /var/cache/lxc && echo 0123456789abcdef0123456789abcdef >/etc/machine-id")
+		h.benchRun(t, "lxc", "--rootfs", "/images/bookworm", "--engine", "lxc")
+	})
+}
+
+// benchRun runs the experiment with an engine.
+func (h *host) benchRun(t *testing.T, engine string, args ...string) {
+	t.Helper()
+	h.write(t, "/tmp/boxes.yaml", boxes)
+	h.start(t, append([]string{"vrdma", "bench", "run", "/tmp/boxes.yaml", "--out", "/tmp/results"}, args...)...).OK(t, 5*minute)
+	r, err := experiment.Read(fmt.Sprintf("/proc/%d/root/tmp/results", h.pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Records) != 2 {
+	if len(r.Records) != 4 {
 		t.Errorf("%d records", len(r.Records))
 	}
 	for _, rec := range r.Records {
@@ -51,12 +79,9 @@ func TestBench(t *testing.T) {
 			}
 		case strings.Contains(rec.Failed, experiment.ErrBusy.Error()):
 			t.Logf("%v: %s", rec.Cell, rec.Failed)
-		case rec.Failed != "" || rec.Measurement.Setting != "containers of podman" || !strings.HasPrefix(rec.Proof, "the device's counters"):
+		case rec.Failed != "" || rec.Measurement.Setting != "containers of "+engine || !strings.HasPrefix(rec.Proof, "the device's counters"):
 			t.Errorf("%v: %s, %s, %s", rec.Cell, rec.Failed, rec.Measurement.Setting, rec.Proof)
 		}
-	}
-	if out := h.run(t, "podman", "ps", "--all", "--quiet"); strings.TrimSpace(out) != "" {
-		t.Errorf("containers are left: %s", out)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -215,6 +216,7 @@ func TestKubeCluster(t *testing.T) {
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-a", "foreign", "mistyped", "--wait=false")
 	c.kubectl(t, "delete", "pod,resourceclaim", "-n", "team-b", "stranger", "--wait=false")
 	t.Run("labels", c.testLabels)
+	t.Run("slices", c.testSlices)
 	t.Run("restarts", c.testRestarts)
 	t.Run("away", c.testAway)
 	// Everything goes. One pod stays: a kubelet that has just started, and knows no pod with a device, is not believed.
@@ -256,8 +258,57 @@ func (c *cluster) testLabels(t *testing.T) {
 	if n := count("worker"); n != 2 {
 		t.Errorf("%d NICs have role: worker, want 2", n)
 	}
+	// A policy keeps role: lonely from talking to others. It holds for those who talk.
+	in := func(pod string, program ...string) *harness.Process {
+		return c.start(t, append([]string{"/opt/kubelet/kubectl", "--kubeconfig", "/etc/kubernetes/admin.conf", "exec", "-n", "team-a", pod, "--"}, program...)...)
+	}
+	once := func() *harness.Process {
+		p := in("long", "rping", "-c", "-C", "3", "-a", "10.7.0.77")
+		p.Wait(t, minute)
+		return p
+	}
+	in("plugged", "rping", "-s", "-P", "-a", "10.7.0.77")
+	c.until(t, "listening", func() bool { return strings.Contains(c.vrdma(t, "status"), "10.7.0.77:7174") })
+	if p := once(); p.Code() != 0 {
+		t.Errorf("a worker does not reach another:\n%s", p.Output())
+	}
+	talks := in("long", "rping", "-c", "-v", "-a", "10.7.0.77")
+	talks.Printed(t, "ping data", minute)
 	c.kubectl(t, "label", "pod", "-n", "team-a", "long", "plugged", "role=lonely", "--overwrite")
 	c.until(t, "new labels", func() bool { return count("lonely") == 2 && count("worker") == 0 })
+	talks.Wait(t, minute) // its connection has ended
+	if p := once(); p.Code() == 0 {
+		t.Errorf("a pod that is lonely now reaches another:\n%s", p.Output())
+	}
+	c.kubectl(t, "label", "pod", "-n", "team-a", "long", "plugged", "role=worker", "--overwrite")
+	c.until(t, "the old labels", func() bool { return count("lonely") == 0 && count("worker") == 2 })
+	if p := once(); p.Code() != 0 {
+		t.Errorf("a worker again does not reach another:\n%s", p.Output())
+	}
+}
+
+// testSlices: the driver of a node can write the slices of this node, and of no other.
+func (c *cluster) testSlices(t *testing.T) {
+	harness.Need(t, "curl")
+	for _, d := range []struct {
+		of, on, driver string
+		want           bool
+	}{
+		{"node1", "node1", "vrdma.io", true}, {"node1", "node2", "vrdma.io", false}, {"", "node1", "vrdma.io", false}, {"node1", "node1", "gpu.example.com", false},
+	} {
+		slice := fmt.Sprintf(`{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "forged"},
+			"spec": {"driver": %q, "nodeName": %q, "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d"}]}}`, d.driver, d.on)
+		args := []string{"-t", fmt.Sprint(c.pid), "--net", "--", "curl", "-sk", "-H", "Authorization: Bearer admin-token", "-H", "Content-Type: application/json",
+			"-H", "Impersonate-User: system:serviceaccount:vrdma:vrdma"}
+		if d.of != "" {
+			args = append(args, "-H", "Impersonate-Extra-authentication.kubernetes.io%2fnode-name: "+d.of)
+		}
+		p := harness.Spawn(t, exec.Command("nsenter", append(args, "-d", slice, "https://"+serverAddress+"/apis/resource.k8s.io/v1/resourceslices?dryRun=All")...))
+		p.OK(t, minute)
+		if made := strings.Contains(p.Stdout(), `"generation": 1`); made != d.want || !made && !strings.Contains(p.Stdout(), "may write its own slices of that node only") {
+			t.Errorf("the driver on %q writes a slice of %s on %s:\n%s", d.of, d.driver, d.on, p.Stdout())
+		}
+	}
 }
 
 // testRestarts: the driver, the device plugin and the kubelet are killed.

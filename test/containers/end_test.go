@@ -2,6 +2,7 @@ package containers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,23 @@ func TestPolicyChanges(t *testing.T) {
 	}
 	h.run(t, "vrdma", "delete", "policy", "red/closed")
 	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
+
+	// A policy selects by labels, and those of a NIC change: it holds from then on.
+	label := func(role string) {
+		t.Helper()
+		h.apply(t, fmt.Sprintf("{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: b, tenant: red, labels: {role: %s}}, spec: {network: pods}}", role))
+	}
+	label("worker")
+	h.apply(t, `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: alone, tenant: red}, spec: {nics: {labels: {role: lonely}}, deny: [{peer: {prefix: 10.88.0.0/16}}]}}`)
+	c = h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c.Printed(t, "ping data", minute)
+	label("lonely")
+	c.Wait(t, minute)
+	if p := h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10"); p.Wait(t, minute) == 0 {
+		t.Errorf("a NIC with another label has a connection that the rules do not allow:\n%s", p.Output())
+	}
+	label("worker")
+	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.88.0.10").OK(t, minute)
 }
 
 // A container that is paused keeps its NIC and nobody waits for it; one that was killed for want of memory, or started again, does no harm.
@@ -95,12 +113,30 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// A container that has the NIC open is killed for want of memory, as any other, and the next has the NIC.
+func TestOutOfMemory(t *testing.T) {
+	group := controlGroup(t)
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, tenants)
+	flags := []string{"-d", "--name", "a", "--cgroups", "enabled", "--cgroup-parent", group, "--memory", "128m", "--memory-swap", "128m"}
+	argv := container{"bookworm", "red.web", flags}.argv("sh", "-c", "mkfifo /tmp/go && read go </tmp/go; exec tail /dev/zero")
+	h.run(t, slices.DeleteFunc(argv, func(s string) bool { return s == "--rm" })...)
+	watch := h.exec(t, "a", "ibv_asyncwatch")
+	watch.Printed(t, "async event FD", minute)
+	h.exec(t, "a", "sh", "-c", "until [ -p /tmp/go ]; do sleep 0.1; done; echo >/tmp/go").OK(t, minute)
+	if code := strings.TrimSpace(h.run(t, "podman", "wait", "a")); code != "137" {
+		t.Errorf("a container without memory ends with %s:\n%s", code, h.run(t, "podman", "inspect", "-f", "{{.State}}", "a"))
+	}
+	watch.Wait(t, minute)
+	if out := h.run(t, container{"bookworm", "red.web", nil}.argv("ibv_devinfo")...); !strings.Contains(out, "PORT_ACTIVE") {
+		t.Errorf("the next container:\n%s", out)
+	}
+}
+
 // Many containers at once, each with a NIC and the network of its own.
 func TestMany(t *testing.T) {
-	if !harness.All() {
-		t.Skip("long form: make test-all")
-	}
-	const pairs = 25
+	pairs := harness.Pick(2, 25)
 	h := newHost(t, "bookworm")
 	h.serve(t)
 	text := ownNetwork

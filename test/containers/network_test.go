@@ -169,6 +169,73 @@ func TestOwnNetworkChanges(t *testing.T) {
 	ping(t, h, h, "b", "a", "10.88.0.11")
 }
 
+// Networks of the engine come and go while programs of the container have the NIC open: they are told, who listens everywhere is reached by the new
+// address, and who talks by another goes on.
+func TestOwnNetworkConnects(t *testing.T) {
+	h := newHost(t, "bookworm")
+	h.serve(t)
+	h.apply(t, ownNetwork)
+	h.stay(t, "a", container{"bookworm", "red.a", bridged("10.88.0.10")})
+	h.stay(t, "b", container{"bookworm", "red.b", bridged("10.88.0.11")})
+	h.run(t, "podman", "network", "create", "--disable-dns", "--subnet", "10.90.0.0/24", "more")
+	s := h.exec(t, "a", "rping", "-s", "-P")
+	h.listening(t, s, "0.0.0.0:7174")
+	c := h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c.Printed(t, "ping data", minute)
+	watch := h.exec(t, "a", "ibv_asyncwatch")
+	watch.Printed(t, "async event FD", minute)
+
+	gids := func(name string) string { return h.exec(t, name, "ibv_devinfo", "-v").OK(t, minute) }
+	have := func(name, address string, want bool) {
+		t.Helper()
+		if !harness.Poll(minute, func() bool { return strings.Contains(gids(name), "::ffff:"+address+", RoCE v2") == want }) {
+			t.Fatalf("%s has %s: %v, want %v:\n%s", name, address, !want, want, gids(name))
+		}
+	}
+	row := func(name string, n int) string {
+		return h.exec(t, name, "cat", fmt.Sprintf("/sys/class/infiniband/rxe0/ports/1/gids/%d", n)).OK(t, minute)
+	}
+	first := row("a", 0)
+	h.run(t, "podman", "network", "connect", "--ip", "10.90.0.10", "more", "a")
+	h.run(t, "podman", "network", "connect", "--ip", "10.90.0.11", "more", "b")
+	watch.Printed(t, "IBV_EVENT_GID_CHANGE", minute)
+	have("a", "10.90.0.10", true)
+	have("b", "10.90.0.11", true)
+	h.exec(t, "b", "rping", "-c", "-C", "3", "-a", "10.90.0.10").OK(t, minute)
+	if now := row("a", 0); now != first {
+		t.Errorf("the row of the first address has %s, and had %s", now, first)
+	}
+	ip := func(name string, args ...string) {
+		t.Helper()
+		harness.Spawn(t, h.inside(t, name, append([]string{"ip", "address"}, args...)...)).OK(t, minute)
+	}
+	// An address of IPv6 can be used when nobody else was found to have it.
+	ip("a", "add", "fd00:88::10/64", "dev", "eth0")
+	ip("b", "add", "fd00:88::11/64", "dev", "eth0")
+	for _, c := range [][2]string{{"a", "fd00:88::10"}, {"b", "fd00:88::11"}} {
+		if !harness.Poll(minute, func() bool { return strings.Contains(gids(c[0]), c[1]) }) {
+			t.Fatalf("%s lacks %s:\n%s", c[0], c[1], gids(c[0]))
+		}
+	}
+	six := h.exec(t, "a", "rping", "-s", "-a", "fd00:88::10", "-p", "7200", "-C", "3")
+	h.listening(t, six, "[fd00:88::10]:7200")
+	h.exec(t, "b", "rping", "-c", "-a", "fd00:88::10", "-p", "7200", "-C", "3").OK(t, minute)
+	six.OK(t, minute)
+
+	h.run(t, "podman", "network", "disconnect", "more", "a")
+	have("a", "10.90.0.10", false)
+	if p := h.exec(t, "a", "rping", "-s", "-a", "10.90.0.10", "-p", "7300"); p.Wait(t, minute) == 0 {
+		t.Errorf("a program listens at an address that the container has lost:\n%s", p.Output())
+	}
+	before := len(c.Output())
+	if !harness.Poll(minute, func() bool { return len(c.Output()) > before || c.Ended(0) }) || c.Ended(0) {
+		t.Errorf("who talks by an address that stays does not go on: %s\n%s", c.Fate(), harness.Tail(c.Output(), 5))
+	}
+	if watch.Ended(0) || s.Ended(0) {
+		t.Errorf("a program has ended: %s, %s", watch.Fate(), s.Fate())
+	}
+}
+
 // Containers of two hosts: their networks are routed, and nothing else is between them.
 func TestOwnNetworkHosts(t *testing.T) {
 	if !harness.All() {
@@ -231,16 +298,16 @@ func TestNetworkDevice(t *testing.T) {
 		t.Fatal("there is no CDI file for the networks of red")
 	}
 	before := nics()
-	// What is left from before the machine went down goes with the next container's start, and what is another machine's stays.
+	// What is left from before the machine went down goes with the next container's start, also if an older version made it, and what is another machine's stays.
 	h.write(t, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 	name := strings.TrimSpace(h.run(t, "hostname"))
 	left := func(nic, machine string) string {
 		return fmt.Sprintf("---\n{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: %s, tenant: red, labels: {vrdma.io/boot: \"another.1\", vrdma.io/machine: %q, vrdma.io/on-host: %q}}, spec: {network: train}}\n", nic, machine, name)
 	}
 	const hashed = "3e20daf9c077a956adf9295409c4200b" // of the number, as TestMachineLabel has it
-	h.apply(t, left("c-left", hashed)+left("c-other", "fedcba9876543210fedcba9876543210"))
+	h.apply(t, left("c-left", hashed)+left("c-older", "0123456789abcdef0123456789abcdef")+left("c-other", "fedcba9876543210fedcba9876543210"))
 	h.run(t, of("red.train").argv("true")...)
-	if now := strings.Join(nics(), " "); strings.Contains(now, "red/c-left") || !strings.Contains(now, "red/c-other") {
+	if now := strings.Join(nics(), " "); strings.Contains(now, "red/c-left") || strings.Contains(now, "red/c-older") || !strings.Contains(now, "red/c-other") {
 		t.Errorf("after the next container NICs are %s", now)
 	}
 	h.run(t, "vrdma", "delete", "nic", "red/c-other")

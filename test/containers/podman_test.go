@@ -234,26 +234,34 @@ func TestReleases(t *testing.T) {
 func TestTenantsApart(t *testing.T) {
 	h := newHost(t, "bookworm")
 	h.serve(t)
-	h.apply(t, tenants)
-	s := h.start(t, container{"bookworm", "red.web", nil}.argv("rping", "-s", "-C", "5", "-V")...)
-	h.listening(t, s, "0.0.0.0:7174")
-	reach := func(nic, address string) *harness.Process {
-		p := h.start(t, container{"bookworm", nic, nil}.argv("rping", "-c", "-a", address, "-C", "5", "-V")...)
+	both := strings.NewReplacer("subnets: [10.1.0.0/24]", `subnets: [10.1.0.0/24, "fd00:1::/64"]`,
+		"address: 10.1.0.1", `addresses: [10.1.0.1, "fd00:1::1"]`, "address: 10.1.0.2", `addresses: [10.1.0.2, "fd00:1::2"]`)
+	h.apply(t, both.Replace(tenants))
+	s := h.start(t, container{"bookworm", "red.web", nil}.argv("rping", "-s", "-a", "::", "-P", "-V")...)
+	h.listening(t, s, "[::]:7174")
+	reach := func(name, address string) *harness.Process {
+		p := h.exec(t, name, "rping", "-c", "-a", address, "-C", "5", "-V")
 		p.Wait(t, minute)
 		return p
 	}
-	for _, c := range [][2]string{{"blue.db", "10.1.0.1"}, {"blue.web", "10.1.0.1"}, {"blue.db", "127.0.0.1"}, {"red.db", "127.0.0.1"}, {"default", "127.0.0.1"}, {"default", "10.1.0.1"}} {
-		if p := reach(c[0], c[1]); p.Code() == 0 {
-			t.Errorf("%s reaches the server of red.web at %s:\n%s", c[0], c[1], p.Output())
+	everywhere := []string{"10.1.0.1", "fd00:1::1", "127.0.0.1", "::1"}
+	for nic, addresses := range map[string][]string{"blue.db": everywhere, "blue.web": everywhere, "default": everywhere, "red.db": {"127.0.0.1", "::1"}} {
+		name := strings.ReplaceAll(nic, ".", "-")
+		h.stay(t, name, container{"bookworm", nic, nil})
+		for _, address := range addresses {
+			if p := reach(name, address); p.Code() == 0 {
+				t.Errorf("%s reaches the server of red.web at %s:\n%s", nic, address, p.Output())
+			}
+		}
+	}
+	for _, address := range []string{"10.1.0.1", "fd00:1::1"} { // or all this would say nothing
+		if p := reach("red-db", address); p.Code() != 0 {
+			t.Errorf("red.db does not reach red.web at %s:\n%s", address, p.Output())
 		}
 	}
 	if s.Ended(0) {
 		t.Errorf("the server of red.web has ended:\n%s", s.Output())
 	}
-	if p := reach("red.db", "10.1.0.1"); p.Code() != 0 {
-		t.Errorf("red.db does not reach red.web:\n%s", p.Output())
-	}
-	s.OK(t, minute)
 	// A container sees its own NIC and no other.
 	out := h.run(t, append(podman("bookworm", append(device("default"), "-v", "/opt/vrdma/vrdma:/vrdma:ro"), "/vrdma", "--socket", socket), "cdi")...)
 	if strings.Contains(out, "red") || !strings.Contains(out, "default") {

@@ -6,11 +6,13 @@
 
 Usage: run.py DIRECTORY EXCLUDED ARGS..., where DIRECTORY holds the package
 `tests`, EXCLUDED is a file of test ids (or prefixes ending in *) not to run, and
-ARGS are the suite's own. The suite itself is not changed. A test that takes more
+ARGS are the suite's own, and texts: only tests with one of them in their name are run,
+and none with a text that comes after a !. The suite itself is not changed. A test that takes more
 than a minute (SECONDS_A_TEST) ends the run with a traceback."""
 import faulthandler
 import os
 import sys
+import time
 import unittest
 
 
@@ -20,10 +22,12 @@ class Lines(unittest.TestResult):
         self.failed = False
         sys.stdout.flush()
         faulthandler.dump_traceback_later(int(os.environ.get('SECONDS_A_TEST', 60)), exit=True)
+        self.began = time.monotonic()
         print('START\t' + test.id(), flush=True)
 
     def stopTest(self, test):
         faulthandler.cancel_dump_traceback_later()
+        print('TOOK\t%s\t%.1f s' % (test.id(), time.monotonic() - self.began), flush=True)
         super().stopTest(test)
 
     def say(self, what, test, reason=''):
@@ -60,6 +64,11 @@ def leaves(suite):
             yield t
 
 
+def wanted(name, texts):
+    yes = [t for t in texts if not t.startswith('!')]
+    return (not yes or any(t in name for t in yes)) and not any(t[1:] in name for t in texts if t.startswith('!'))
+
+
 def main():
     top, excluded = sys.argv[1:3]
     sys.argv[1:] = sys.argv[3:]
@@ -77,7 +86,7 @@ def main():
     for t in leaves(unittest.defaultTestLoader.loadTestsFromModule(tests)):
         if out(t):
             print('RESULT\texcluded\t%s\t' % t.id(), flush=True)
-        elif len(sys.argv) < 2 or any(a in t.id() for a in sys.argv[1:]):
+        elif wanted(t.id(), sys.argv[1:]):
             suite.addTest(t)
     suite.run(Lines())
     print('END', flush=True)

@@ -199,7 +199,7 @@ func TestFloodOfAnotherTenant(t *testing.T) {
 	d := opened(t)
 	red := d.innocent(t)
 	tcp := harness.FreePort(t)
-	argv := []string{"ib_write_bw", "-x", "0", "-q", "16", "-t", "64", "-s", "65536", "-D", "60", "-F", "-p", strconv.Itoa(tcp)}
+	argv := []string{"ib_write_bw", "-x", "0", "-q", "16", "-t", "64", "-s", "65536", "-D", "600", "-F", "-p", strconv.Itoa(tcp)}
 	c := harness.Converse(t, tcp, d.at("blue/web"), argv, d.at("blue/db"), append(argv[:len(argv):len(argv)], "127.0.0.1"))
 	sent := func() uint64 { return d.counters([]string{"blue/db"})["blue/db"].SentBytes }
 	if !harness.Poll(minute, func() bool { return sent() > 1<<20 || c.Client.Ended(0) }) || c.Client.Ended(0) {

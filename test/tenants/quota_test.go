@@ -69,6 +69,7 @@ func TestQuotas(t *testing.T) {
 		t.Errorf("blue/a gets\n%swant\n%s", got, want)
 	}
 	// More is allowed, and holds for who is there.
+	d.gone(t, "red/a")
 	d.apply(t, strings.SplitN(fmt.Sprintf(quotaFile, "queuePairs: 20"), "---", 2)[0])
 	if got := d.at("red/a").launch(t, program, "limits").OK(t, minute); !strings.Contains(got, "qps 18 EAGAIN\n") || !strings.Contains(got, "memory 64 all") {
 		t.Errorf("with a larger quota red/a gets\n%s", got)

@@ -25,7 +25,7 @@ func TestRemove(t *testing.T) {
 	fatal.Printed(t, "ready", minute)
 	pair := func(of string) *harness.Conversation {
 		tcp := harness.FreePort(t)
-		server := []string{"ib_send_bw", "-x", "0", "-D", "60", "-s", "4096", "-p", strconv.Itoa(tcp)}
+		server := []string{"ib_send_bw", "-x", "0", "-D", "600", "-s", "4096", "-p", strconv.Itoa(tcp)}
 		return harness.Converse(t, tcp, d.at(of+"/web"), server, d.at(of+"/db"), append(server[:len(server):len(server)], "127.0.0.1"))
 	}
 	red, blue := pair("red"), pair("blue")

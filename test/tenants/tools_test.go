@@ -97,6 +97,7 @@ func nothingOfOthers(t *testing.T, d *daemon) {
 	}
 	// What the daemon's own door knows of all others is not told at this one, nor is it asked
 	// by path.
+	d.gone(t, "red/slow") // what has looked so far
 	s := slow.status(t)
 	if s.NIC != "red/slow" || len(s.Sessions)+len(s.Connections)+len(s.NICs) != 0 || s.Control != "" {
 		t.Errorf("status at red/slow: NIC %q, %d sessions, %d connections, NICs %v, control %q, want its own name and nothing else",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,8 +64,8 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 	return bootWith(t, d, image, nic, ip, 320)
 }
 
-// bootWith is boot with so much memory, in MiB.
-func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int) *machine {
+// bootWith is boot with so much memory, in MiB, and further arguments of QEMU.
+func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int, args ...string) *machine {
 	t.Helper()
 	out, err := d.Command("guest", "args", nic, "--tcg", "-m", fmt.Sprintf("%dM", memory)).CombinedOutput()
 	if err != nil {
@@ -77,7 +78,7 @@ func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int
 	m := &machine{test: t, nic: nic, ip: ip, socket: "/run/vrdma/vrdma.sock"}
 	m.Guest = guest.Boot(t, guest.Config{
 		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: memory, Initramfs: image, Reboots: true,
-		More: append(strings.Fields(string(out)), strings.Fields(string(disk))...),
+		More: slices.Concat(strings.Fields(string(out)), strings.Fields(string(disk)), args),
 	})
 	m.startAgent(t)
 	return m
@@ -127,6 +128,7 @@ func TestMachines(t *testing.T) {
 	t.Run("verbs", func(t *testing.T) { verbs(t, d, a, b) })
 	if harness.All() { // many programs, and slow ones
 		t.Run("more", func(t *testing.T) { more(t, a) })
+		t.Run("ucx", func(t *testing.T) { ucx(t, d, a) })
 		t.Run("hostile", func(t *testing.T) { hostile(t, d, a, b) })
 	}
 	if harness.All() { // a machine boots once more, and much waits for somebody's end
@@ -203,7 +205,7 @@ func lab(t *testing.T) (d *harness.Daemon, a, b *machine) {
 	d = start(t, world)
 	var more []func(root string)
 	if harness.All() {
-		more = append(more, func(root string) { addSocketPrograms(t, root) })
+		more = append(more, func(root string) { addSocketPrograms(t, root) }, func(root string) { addUCX(t, root) })
 	}
 	image := guest.Ours(t, more...)
 	booted := make(chan *machine, 1)

@@ -115,7 +115,7 @@ func TestCapAcross(t *testing.T) {
 			a, b := nics["red"][0], nics["red"][1]
 			capped := nics["red"][c.side]
 			capped.declare(t, capped.object(", rate: {"+c.name+": 80Mbit}"))
-			talk := workload.Perf("write_bw", "-D 60 -f 0 -s 65536 -t 16").Start(t, b.side(), a.side())
+			talk := workload.Perf("write_bw", "-D 180 -f 0 -s 65536 -t 16").Start(t, b.side(), a.side())
 			capped.moves(t, c.count, 1<<20, talk) // what may pass at once has passed
 			before, begin := capped.count(t)
 			capped.moves(t, c.count, 10<<20, talk)
@@ -175,7 +175,7 @@ func TestPartition(t *testing.T) {
 	w.a.declare(t, near.object("")+"---\n"+nearer.object(""))
 	const endless = "-D 120 -f 0 -s 4096 -t 16 -u "
 	patient := workload.Perf("write_bw", endless+"21").Start(t, b.side(), a.side())
-	hasty := workload.Perf("write_bw", endless+"10").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
+	hasty := workload.Perf("write_bw", endless+"14").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
 	local := workload.Perf("write_bw", endless+"10").Start(t, near.side(), nearer.side())
 	const some = 1 << 20
 	a.moves(t, "transmit_bytes", some, patient)
@@ -252,7 +252,7 @@ func TestStoppedDaemon(t *testing.T) {
 	a, b := nics["red"][0], nics["red"][1]
 	const endless, some = "-D 120 -f 0 -s 4096 -t 16 -u ", 1 << 20
 	patient := workload.Perf("write_bw", endless+"21").Start(t, b.side(), a.side())
-	hasty := workload.Perf("write_bw", endless+"10").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
+	hasty := workload.Perf("write_bw", endless+"14").Start(t, nics["blue"][1].side(), nics["blue"][0].side())
 	a.moves(t, "transmit_bytes", some, patient)
 	nics["blue"][0].moves(t, "transmit_bytes", some, hasty)
 

@@ -173,7 +173,7 @@ func TestEncryptedRestart(t *testing.T) {
 	w, nics := sealedLab(t, layout{mtu: 1500}, func(h *host) string { return h.ip4 })
 	a, b := nics["red"][0], nics["red"][1]
 	rping(t, a, b)
-	talk := workload.Perf("write_bw", "-D 30 -f 0 -s 65536").Start(t, a.side(), b.side())
+	talk := workload.Perf("write_bw", "-D 180 -f 0 -s 65536").Start(t, a.side(), b.side())
 	frames := w.b.frames(t)
 	if !harness.Poll(minute, func() bool { return w.b.frames(t) > frames+5000 || talk.Client.Ended(0) }) || talk.Client.Ended(0) {
 		t.Fatalf("no traffic\n%s", talk)

@@ -1,6 +1,18 @@
 package stream
 
-import "net"
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// SetQuickly has halves count for a stream that are full within d, until the test ends. It comes before everything
+// that uses connections.
+func SetQuickly(t testing.TB, d time.Duration) {
+	was := quickly
+	t.Cleanup(func() { quickly = was })
+	quickly = d
+}
 
 // Buffers are the sizes of a connection's buffers now.
 func Buffers(conn net.Conn) (in, out int) {

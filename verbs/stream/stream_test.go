@@ -122,8 +122,10 @@ func bothWays(t *testing.T, cfg stream.Config, total int) {
 	wg.Wait()
 }
 
-// TestGrowth: the buffers of a stream become larger, those of a conversation do not.
+// TestGrowth: the buffers of a stream become larger, those of a conversation do not. A busy machine makes a slow
+// stream; here it counts whatever it takes.
 func TestGrowth(t *testing.T) {
+	stream.SetQuickly(t, time.Hour)
 	client, server := connected(t, stream.Config{})
 	b := make([]byte, 64<<10)
 	for range 1000 {
@@ -162,6 +164,26 @@ func TestGrowth(t *testing.T) {
 	}
 	server.Close()
 	<-done
+}
+
+// TestSlowStream: the buffers of a stream whose halves are not full quickly stay as they are.
+func TestSlowStream(t *testing.T) {
+	stream.SetQuickly(t, -1)
+	client, server := connected(t, stream.Config{})
+	b := make([]byte, 64<<10)
+	for range 40 {
+		if _, err := client.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(server, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in, _ := stream.Buffers(server)
+	_, out := stream.Buffers(client)
+	if in > 128<<10 || out > 128<<10 {
+		t.Errorf("the buffers are %d and %d bytes", in, out)
+	}
 }
 
 func TestHalfClose(t *testing.T) {

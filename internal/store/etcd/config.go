@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 )
 
 // Scheme begins the name of a store that is in etcd.
@@ -40,6 +41,8 @@ type Config struct {
 	PasswordFile string `json:"passwordFile,omitempty"`
 	// Prefix is for several stores in one etcd; empty: DefaultPrefix.
 	Prefix string `json:"prefix,omitempty"`
+
+	fresh time.Duration // instead of freshTime, if it is not 0
 }
 
 // Endpoints reads etcd://a:2379,b:2379.

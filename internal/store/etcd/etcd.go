@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -22,7 +23,7 @@ import (
 	"vrdma/internal/store"
 )
 
-// Times. Tests have less of it.
+// Times. Tests have less of most.
 var (
 	// askTime bounds a request. A member that is elected takes about a second.
 	askTime = 5 * time.Second
@@ -190,7 +191,7 @@ func (s *Store) openCopy() error {
 
 // begin waits until the copy is in step, or is seen not to be.
 func (s *Store) begin() error {
-	wait, have := freshTime, s.copy.Revision() > 0
+	wait, have := cmp.Or(s.cfg.fresh, freshTime), s.copy.Revision() > 0
 	if have {
 		wait = firstTime
 	}

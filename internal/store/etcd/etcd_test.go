@@ -14,8 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	askTime = 2 * time.Second
-	probeEvery, firstTime, freshTime, helpAfter = 300*time.Millisecond, time.Second, 2*time.Second, 300*time.Millisecond
+	probeEvery, firstTime, helpAfter = 300*time.Millisecond, time.Second, 300*time.Millisecond
 	os.Exit(m.Run())
 }
 

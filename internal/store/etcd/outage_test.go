@@ -106,7 +106,7 @@ func TestAway(t *testing.T) {
 		t.Errorf("started without the store: %+v", h)
 	}
 	fresh, said := config(c, "s"), new(bytes.Buffer)
-	fresh.Log = slog.New(slog.NewTextHandler(said, nil))
+	fresh.Log, fresh.fresh = slog.New(slog.NewTextHandler(said, nil)), 4*firstTime
 	if _, err := Open(fresh); err == nil || !strings.Contains(err.Error(), "no copy") || !strings.Contains(err.Error(), "handshake failed") {
 		t.Errorf("without store and copy: %v; want also why there is no connection", err)
 	}
@@ -143,13 +143,12 @@ func TestAliveAgain(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.Start(t, 1)
 	s := open(t, c, "s")
-	defer s.Alive("live/h", []byte("boot"), time.Second)()
+	defer s.Alive("live/h", []byte("boot"), 3*time.Second)() // it is renewed every second
 	until(t, "it lives", func() bool { return s.copy.Get("live/h").Revision != 0 })
 	first := s.copy.Get("live/h").Revision
 	c.Members[0].Kill()
 	untilState(t, s, store.Away)
-	// A server that comes back sooner renews the lease, and nothing is put again. No lease of a second
-	// is longer than etcd's least, which is two.
+	// A server that comes back sooner renews the lease, and nothing is put again.
 	time.Sleep(6 * time.Second)
 	c.Members[0].Start()
 	until(t, "it lives again, on a lease that is kept", func() bool { return s.copy.Get("live/h").Revision > first })

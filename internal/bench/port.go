@@ -1,0 +1,43 @@
+package bench
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"vrdma/internal/experiment"
+)
+
+var (
+	portState = regexp.MustCompile(`(?m)^\s*state:\s+(\S+)`)
+	portWidth = regexp.MustCompile(`(?m)^\s*active_width:\s+(\d+)X`)
+	portSpeed = regexp.MustCompile(`(?m)^\s*active_speed:\s+([0-9.]+) Gbps`)
+)
+
+// ParsePort reads what ibv_devinfo -v says of the first port: how fast it claims to be, in bytes a second.
+func ParsePort(output string) (rate float64, err error) {
+	state, width, speed := portState.FindStringSubmatch(output), portWidth.FindStringSubmatch(output), portSpeed.FindStringSubmatch(output)
+	if state == nil || width == nil || speed == nil {
+		return 0, fmt.Errorf("ibv_devinfo showed no port with state, width and speed, but:\n%s", lastLines(output, 5))
+	}
+	if state[1] != "PORT_ACTIVE" {
+		return 0, fmt.Errorf("the port is %s: want PORT_ACTIVE", state[1])
+	}
+	lanes, err1 := strconv.ParseFloat(width[1], 64)
+	gigabits, err2 := strconv.ParseFloat(speed[1], 64)
+	if err1 != nil || err2 != nil || lanes*gigabits <= 0 {
+		return 0, fmt.Errorf("the port has %s lanes of %s Gb/s", width[1], speed[1])
+	}
+	return lanes * gigabits * 1e9 / 8, nil
+}
+
+// portDriver looks for the port, as the first step of a lab does: device, speed, links, and what the processors are.
+var portDriver = driver{
+	commands: func(*job) (server, client []string) {
+		return nil, []string{"sh", "-c", "ibv_devinfo -v && ip -brief link && lscpu"}
+	},
+	parse: func(_ *job, output, _ string) (printed, error) {
+		rate, err := ParsePort(output)
+		return printed{values: map[string]float64{experiment.Bandwidth: rate}}, err
+	},
+}

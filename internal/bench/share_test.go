@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vrdma/internal/experiment"
+)
+
+// TestShare: a limit is written where the kernel reads it, and both sides are started in their groups.
+func TestShare(t *testing.T) {
+	g := &groups{parent: t.TempDir(), prefix: "x-"}
+	dir, err := g.limitShare("client", 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "cpu.max")); err != nil || string(text) != "10000 20000" {
+		t.Errorf("the limit is %q, %v; want half of 20 ms", text, err)
+	}
+	s := &slowdown{client: "/client", server: "/server"}
+	cw, sw := s.way(plain)
+	h := &Host{enter: []string{"nsenter"}}
+	for _, side := range []struct {
+		w    way
+		file string
+	}{{cw, "/client/cgroup.procs"}, {sw, "/server/cgroup.procs"}} {
+		argv := side.w.side(h, "ib_write_bw")
+		if !slices.Contains(argv, side.file) || !strings.HasSuffix(strings.Join(argv, " "), "nsenter ib_write_bw") {
+			t.Errorf("%q: want the group %s, and the host's command", argv, side.file)
+		}
+	}
+	var none *slowdown
+	if cw, sw := none.way(plain); len(cw.side(h, "x")) != 2 || len(sw.side(h, "x")) != 2 || none.done() != nil {
+		t.Error("nobody asked for a limit, and there is one")
+	}
+	if s, err := slow(0, 1); s != nil || err != nil {
+		t.Errorf("no share: %v, %v", s, err)
+	}
+}
+
+// TestDealt: pairs are dealt among the containers of both sides, and a tool that runs all pairs with one command has all of them.
+func TestDealt(t *testing.T) {
+	l := &Lab{Vrdma: "/lab/vrdma", Dir: t.TempDir()}
+	host := func(ip string) *Host { return &Host{lab: l, IP: ip, pid: 1, Socket: l.Dir + "/" + ip} }
+	p := &place{route: Route{Client: host("1.1"), Server: host("2.1")}, others: []Route{{Client: host("1.2"), Server: host("2.2")}}}
+	c := experiment.Cell{Setting: experiment.Containers, Transport: experiment.TCP, Tool: "tcp_bw", Pairs: 4, PerSide: 2, Size: 64}
+	routes, err := p.routes(c, p.route)
+	if err != nil || len(routes) != 2 || len(p.hosts()) != 4 {
+		t.Fatalf("%d routes between %d hosts: %v", len(routes), len(p.hosts()), err)
+	}
+	in := &Instrument{Lab: l}
+	jobs, err := in.jobs(t.Context(), drivers["tcp_bw"], c, routes, nil, 1)
+	if err != nil || len(jobs) != 4 {
+		t.Fatalf("%d jobs: %v", len(jobs), err)
+	}
+	for i, want := range []string{"2.1", "2.2", "2.1", "2.2"} {
+		if jobs[i].ip() != want {
+			t.Errorf("pair %d has its server at %s, want %s", i, jobs[i].ip(), want)
+		}
+	}
+	j := &job{cell: c, route: routes[0], routes: routes}
+	if err := prepareMPI(t.Context(), l, j); err != nil {
+		t.Fatal(err)
+	}
+	argv := strings.Join(mpirun(j, 8, "transfer"), " ")
+	if !strings.Contains(argv, "--host 1.1:2,2.1:2,1.2:2,2.2:2 ") {
+		t.Errorf("%s: want two ranks on each host, clients and servers in turn", argv)
+	}
+	script, err := os.ReadFile(j.dir)
+	for _, r := range routes {
+		if !strings.Contains(string(script), r.Client.IP+") exec ") || !strings.Contains(string(script), r.Server.IP+") exec ") {
+			t.Errorf("%v: nobody is started at %s or %s:\n%s", err, r.Client.IP, r.Server.IP, script)
+		}
+	}
+	// A transport that is there once only says so.
+	if _, err := p.routes(c, Route{Client: host("1.9"), Server: host("2.9")}); err == nil || !strings.Contains(err.Error(), "not with 2 a side") {
+		t.Errorf("another route: %v", err)
+	}
+}
+
+func TestGuestsFit(t *testing.T) {
+	if err := enoughMemory(0); err != nil {
+		t.Errorf("no guest: %v", err)
+	}
+	if err := enoughMemory(1 << 20); err == nil || !strings.Contains(err.Error(), "ask for fewer guests") {
+		t.Errorf("a million guests: %v", err)
+	}
+	if got := strings.Join(boxNames(3), " "); got != "a b a2 b2 a3 b3" {
+		t.Errorf("names are %s", got)
+	}
+}

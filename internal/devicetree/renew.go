@@ -1,0 +1,81 @@
+package devicetree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"vrdma/internal/abitext"
+)
+
+// Renew has the tree say which addresses the NIC has now. Programs may read it meanwhile: each file is replaced as a whole, and
+// only those that change are.
+func (t *Tree) Renew() error {
+	t.life.Lock()
+	defer t.life.Unlock()
+	if t.gone || !t.sketched {
+		return nil
+	}
+	if err := t.renewInterfaces(); err != nil || !t.written {
+		return err
+	}
+	for row := range t.nic.GIDTableLen() {
+		g, full := entryAt(t.nic, row)
+		if err := t.replace(filepath.Join(t.port(), "gids", fmt.Sprint(row)), abitext.SysfsGID(g.GID)); err != nil {
+			return err
+		}
+		name := filepath.Join(t.port(), "gid_attrs/ndevs", fmt.Sprint(row))
+		if full {
+			if err := t.replace(name, g.NetDev); err != nil {
+				return err
+			}
+		} else if err := os.Remove(filepath.Join(t.root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// renewInterfaces says which interfaces the device is at.
+func (t *Tree) renewInterfaces() error {
+	d := filepath.Join("class/infiniband", t.nic.Name)
+	at := filepath.Join(t.root, d, "device/net")
+	gids := t.nic.Face().GIDs
+	if len(gids) > 0 {
+		if err := t.replace(filepath.Join(d, "parent"), gids[0].NetDev); err != nil {
+			return err
+		}
+	}
+	now := make(map[string]bool)
+	w := t.writer()
+	for _, g := range gids {
+		if g.NetDev != "" {
+			now[filepath.Base(g.NetDev)] = true
+			w.dir(filepath.Join(d, "device/net", filepath.Base(g.NetDev)))
+		}
+	}
+	list, err := os.ReadDir(at)
+	if err = errors.Join(w.err, err); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if !now[e.Name()] {
+			if err := os.Remove(filepath.Join(at, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replace writes one attribute, newline included, unless it is there. The file may be that of others too, see Later: theirs stays.
+func (t *Tree) replace(name, text string) error {
+	path, fresh := filepath.Join(t.root, name), filepath.Join(t.root, "fresh")
+	if old, err := os.ReadFile(path); err == nil && string(old) == text+"\n" {
+		return nil
+	}
+	mode := fileMode(t.mode)
+	return errors.Join(os.WriteFile(fresh, []byte(text+"\n"), mode), os.Chmod(fresh, mode), os.Rename(fresh, path))
+}

@@ -1,0 +1,62 @@
+package devicetree
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vrdma/internal/nic"
+)
+
+// Addresses change while somebody uses the tree: it says what a new one would say, and nobody finds a file missing that was there and stays.
+func TestRenew(t *testing.T) {
+	dir := t.TempDir()
+	n := testNIC()
+	tree := Later(filepath.Join(dir, "a.d", "sys"), n, 0o755, func() []Counter { return nil })
+	defer tree.Remove()
+	if err := tree.Use(); err != nil {
+		t.Fatal(err)
+	}
+	entry := func(a, dev string) nic.GIDEntry {
+		return nic.GIDEntry{GID: netip.MustParseAddr(a).As16(), NetDev: dev}
+	}
+	for name, face := range map[string]nic.Face{
+		"one more":  {GIDs: []nic.GIDEntry{entry("192.0.2.1", "eth0"), entry("fd00::1", "eth1"), entry("127.0.0.1", "lo")}, MTU: 3},
+		"one less":  {GIDs: []nic.GIDEntry{entry("fd00::1", "eth1"), entry("127.0.0.1", "lo")}, MTU: 3, Rows: []int{1, 2}},
+		"none":      {MTU: 3},
+		"exchanged": {GIDs: []nic.GIDEntry{entry("192.0.2.9", "eth0"), entry("127.0.0.1", "lo")}, MTU: 3},
+	} {
+		n.SetFace(face)
+		if err := tree.Renew(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		other := testNIC()
+		other.SetFace(face)
+		fresh := Later(filepath.Join(dir, name, "sys"), other, 0o755, func() []Counter { return nil })
+		if err := fresh.Use(); err != nil {
+			t.Fatal(err)
+		}
+		want, got := texts(t, fresh.root), texts(t, tree.root)
+		for file, text := range want {
+			if got[file] != text {
+				t.Errorf("%s: %s is %q, want %q", name, file, got[file], text)
+			}
+		}
+		for file := range got {
+			if _, ok := want[file]; !ok && filepath.Base(file) != "parent" {
+				t.Errorf("%s: %s is left", name, file)
+			}
+		}
+		for _, c := range []string{"eth0", "eth1", "lo"} {
+			at := filepath.Join("class/infiniband/rxe0/device/net", c)
+			_, werr := os.Stat(filepath.Join(fresh.root, at))
+			if _, err := os.Stat(filepath.Join(tree.root, at)); os.IsNotExist(err) != os.IsNotExist(werr) {
+				t.Errorf("%s: interface %s: %v, want %v", name, c, err, werr)
+			}
+		}
+		fresh.Done()
+		fresh.Remove()
+	}
+	tree.Done()
+}

@@ -1,0 +1,172 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"vrdma/internal/experiment"
+)
+
+// groups are the progress report's ten, with what it published: seconds of one transfer, and of four.
+var groups = []struct {
+	name, setting, transport string
+	sides                    int
+	one, four                float64
+}{
+	{"1: host to host, TCP", experiment.Hosts, experiment.TCP, 1, 1.097, 1.234},
+	{"2: host to host, RDMA", experiment.Hosts, experiment.Verbs, 1, 0.173, 0.418},
+	{"3: VM to VM, TCP", experiment.VMs, experiment.TCP, 1, 0.982, 1.195},
+	{"4: VM to VM, RDMA", experiment.VMs, experiment.Verbs, 1, 0.230, 0.605},
+	{"5: container to container, TCP", experiment.Containers, experiment.TCP, 1, 0, 0},
+	{"6: container to container, RDMA", experiment.Containers, experiment.Verbs, 1, 0, 0},
+	{"7: four VMs a side, TCP", experiment.VMs, experiment.TCP, 4, 0, 0},
+	{"8: four VMs a side, RDMA", experiment.VMs, experiment.Verbs, 4, 0, 0},
+	{"9: four containers a side, TCP", experiment.Containers, experiment.TCP, 4, 0, 0},
+	{"10: four containers a side, RDMA", experiment.Containers, experiment.Verbs, 4, 0, 0},
+}
+
+// transfersOf are the figures of transfers.
+func transfersOf(figures []Figure) (list []*Figure) {
+	names := []string{"progress-transfers", "progress-guests", "progress-many-containers", "progress-many-guests"}
+	for i := range figures {
+		if slices.Contains(names, figures[i].Experiment.Name) && figures[i].Metric == experiment.Time {
+			list = append(list, &figures[i])
+		}
+	}
+	return list
+}
+
+// groupsTable is the table of groups: every cell is a value or a reason.
+func groupsTable(figures []Figure) *table {
+	transfers := transfersOf(figures)
+	if len(transfers) == 0 {
+		return nil
+	}
+	t := &table{title: "The ten groups", head: []string{"group", "one", "four at once", "published: one", "four"},
+		why: "Seconds of a transfer of 1 GB, between guests of the bytes that the cell says; the mean over transfers that run at once; median of rounds. " +
+			"Groups 7 and 8 show that it works: no conclusion is drawn from them. Published: tables 5 and 6, means of ten runs."}
+	for _, g := range groups {
+		row := []field{{text: g.name}}
+		for _, pairs := range []int{1, 4} {
+			row = append(row, groupCell(transfers, g.setting, g.transport, g.sides, pairs))
+		}
+		for _, v := range []float64{g.one, g.four} {
+			if v > 0 {
+				row = append(row, value("%s", experiment.Quantity(v, experiment.Time)))
+			} else {
+				row = append(row, reason("never measured"))
+			}
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+// findTransfer is the point of a group, or nil, and why.
+func findTransfer(figures []*Figure, setting, transport string, perSide, pairs int) (*Point, string) {
+	why := "not in this run"
+	is := func(p *Point) bool {
+		return p.Cell.Setting == setting && p.Cell.Transport == transport && p.Cell.PerSide == perSide && p.Cell.Pairs == pairs
+	}
+	for _, f := range figures {
+		for _, l := range f.Lines {
+			for i := range l.Points {
+				if is(&l.Points[i]) {
+					return &l.Points[i], ""
+				}
+			}
+		}
+		for i := range f.Missing {
+			if is(&f.Missing[i]) {
+				why = short(f.Missing[i].Failed)
+			}
+		}
+	}
+	return nil, why
+}
+
+// groupCell is a value, or why there is none. Of several guests a side four are asked for, and two shown if there are no four.
+func groupCell(figures []*Figure, setting, transport string, sides, pairs int) field {
+	if sides > 1 && pairs == 1 {
+		return reason("not planned: each of the four has a transfer")
+	}
+	perSide := 0
+	if sides > 1 {
+		perSide = sides
+	}
+	p, why := findTransfer(figures, setting, transport, perSide, pairs)
+	text := ""
+	if p != nil {
+		text = transferText(p)
+	}
+	if sides > 1 && setting == experiment.VMs {
+		if two, _ := findTransfer(figures, setting, transport, 2, 2); two != nil {
+			if text == "" {
+				text = "four: " + why
+			}
+			text += "; two a side: " + transferText(two)
+		}
+	}
+	if text == "" {
+		return reason(why)
+	}
+	return value("%s", text)
+}
+
+// transferText is a time, and of how many bytes if they are not the report's.
+func transferText(p *Point) string {
+	text := experiment.Quantity(p.Summary.Median, experiment.Time)
+	if p.Cell.Size != 1e9 {
+		text += " for " + p.Cell.Size.String()
+	}
+	return text
+}
+
+// transferRatios are what can be compared with the report, whose machines were others: ratios.
+func transferRatios(figures []Figure) *table {
+	transfers := transfersOf(figures)
+	if len(transfers) == 0 {
+		return nil
+	}
+	t := &table{title: "The report's ratios", head: []string{"time of", "divided by time of", "transfers", "here", "published"},
+		why: "Above 1: the first took longer. Machines differ, so ratios are compared and seconds are not. Between guests fewer bytes were sent than between hosts, so here these two are divided by their bytes first; what a transfer costs beside its bytes is in it."}
+	type side struct{ setting, transport, name string }
+	hosts := func(transport, name string) side { return side{experiment.Hosts, transport, "host to host, " + name} }
+	guests := func(transport, name string) side { return side{experiment.VMs, transport, "guest to guest, " + name} }
+	boxes := func(transport, name string) side {
+		return side{experiment.Containers, transport, "container to container, " + name}
+	}
+	const tcp, verbs = experiment.TCP, experiment.Verbs
+	for _, r := range []struct {
+		a, b      side
+		pairs     int
+		published float64
+	}{
+		{hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 1, 6.3}, {hosts(tcp, "TCP"), hosts(verbs, "RDMA"), 4, 2.9},
+		{boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 1, 0}, {boxes(tcp, "TCP"), boxes(verbs, "RDMA"), 4, 0},
+		{guests(tcp, "TCP"), guests(verbs, "RDMA"), 1, 4.3}, {guests(tcp, "TCP"), guests(verbs, "RDMA"), 4, 2.0},
+		{guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 1, 1.33}, {guests(verbs, "RDMA"), hosts(verbs, "RDMA"), 4, 1.45},
+		{guests(tcp, "TCP"), hosts(tcp, "TCP"), 1, 0.90}, {guests(tcp, "TCP"), hosts(tcp, "TCP"), 4, 0.97},
+	} {
+		here, there := reason(""), reason("never measured")
+		a, why1 := findTransfer(transfers, r.a.setting, r.a.transport, 0, r.pairs)
+		b, why2 := findTransfer(transfers, r.b.setting, r.b.transport, 0, r.pairs)
+		switch {
+		case a == nil:
+			here.text = why1
+		case b == nil:
+			here.text = why2
+		default:
+			ratio := a.Summary.Median / b.Summary.Median * float64(b.Cell.Size) / float64(a.Cell.Size)
+			here = value("%.2f", ratio)
+			if a.Cell.Size != b.Cell.Size {
+				here = value("%.0f, emulated: no conclusion", ratio)
+			}
+		}
+		if r.published > 0 {
+			there = value("%.2f", r.published)
+		}
+		t.add(field{text: r.a.name}, field{text: r.b.name}, field{text: fmt.Sprint(r.pairs)}, here, there)
+	}
+	return t
+}

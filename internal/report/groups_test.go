@@ -1,0 +1,104 @@
+package report
+
+import (
+	"strings"
+	"testing"
+
+	"vrdma/internal/experiment"
+)
+
+// TestGroups: each of the ten groups has a value or a reason, and ratios are beside those that were published.
+func TestGroups(t *testing.T) {
+	point := func(setting, transport string, perSide, pairs int, size experiment.Size, seconds float64) Point {
+		return Point{Cell: experiment.Cell{Setting: setting, Transport: transport, Tool: "mpi_transfer", Size: size, Pairs: pairs, PerSide: perSide},
+			Summary: experiment.Summary{N: 1, Median: seconds, Low: seconds, High: seconds}}
+	}
+	const tcp, verbs = experiment.TCP, experiment.Verbs
+	figures := []Figure{{
+		Experiment: &experiment.Experiment{Name: "progress-transfers"}, Metric: experiment.Time,
+		Lines: []Line{{Points: []Point{
+			point(experiment.Hosts, tcp, 0, 1, 1e9, 1), point(experiment.Hosts, verbs, 0, 1, 1e9, 0.5),
+			point(experiment.Containers, verbs, 4, 4, 1e9, 2), point(experiment.VMs, verbs, 2, 2, 1<<20, 3),
+		}}},
+		Missing: []Point{
+			{Cell: point(experiment.VMs, verbs, 4, 4, 1<<20, 0).Cell, Failed: "8 guests need 6 GiB of memory"},
+			{Cell: point(experiment.VMs, tcp, 4, 4, 1<<20, 0).Cell, Failed: "8 guests need 6 GiB of memory"},
+		},
+	}}
+	var b strings.Builder
+	for _, table := range tablesOf("progress", figures) {
+		table.markdown(&b)
+	}
+	for _, want := range []string{
+		"| 1: host to host, TCP | 1 s | not in this run | 1.1 s |",
+		"| 7: four VMs a side, TCP | not planned: each of the four has a transfer | 8 guests need 6 GiB of memory | never measured |",
+		"| 8: four VMs a side, RDMA | not planned: each of the four has a transfer | four: 8 guests need 6 GiB of memory; two a side: 3 s for 1 MiB |",
+		"| 10: four containers a side, RDMA | not planned: each of the four has a transfer | 2 s | never measured |",
+		"| host to host, TCP | host to host, RDMA | 1 | 2.00 | 6.30 |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no line %q in\n%s", want, b.String())
+		}
+	}
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, "|  |") {
+			t.Errorf("a cell is empty: %s", line)
+		}
+	}
+}
+
+// TestCosts: core-seconds per GiB are beside those that were published, in the report's text, too.
+func TestCosts(t *testing.T) {
+	e := &experiment.Experiment{Name: "thesis-bandwidth", Spec: experiment.Spec{Suite: "thesis"}}
+	p := Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 64 << 10, Pairs: 1},
+		Summary: experiment.Summary{N: 1, Median: 1e9}, CPU: map[string]float64{"client": 0.1, "server": 0.01, "daemon": 0.02}}
+	figures := []Figure{{Experiment: e, Metric: experiment.Bandwidth, Lines: []Line{{Name: "a", Points: []Point{p}}}}}
+	var b strings.Builder
+	if err := Markdown(&b, &experiment.Results{}, figures); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| vrdma, one host | not measured | 0.13 | not measured |", "| SoftRoCE (published) | 3.52 | 1.82 | 2.42 |", "| FreeFlow (published) | 0.67 | 0.49 | 0.52 |", "vrdma, one host not measured/0.13/not measured"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+// TestVerdicts: who wins by what factor, with the kernel's rxe where there is no TCP.
+func TestVerdicts(t *testing.T) {
+	point := func(transport string, size experiment.Size, v float64) Point {
+		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1},
+			Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}
+	}
+	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
+		point(experiment.Kernel, 64, 100), point(experiment.Verbs, 64, 200), point(experiment.Kernel, 4096, 100), point(experiment.Verbs, 4096, 800),
+	}}}}
+	want := "Bandwidth, one guest, verbs of vrdma against the kernel's rxe: 2.00 times better to 8.00 times better, 4.00 times better on the whole (geometric mean of 2)."
+	if got := verdicts([]Figure{f}); len(got) != 1 || got[0] != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := span([]float64{0.5}); got != "2.00 times worse" {
+		t.Errorf("half as good is %q", got)
+	}
+	f.Missing = []Point{{Cell: experiment.Cell{Setting: experiment.Remote}, Failed: "needs another machine: --peer"}}
+	if got := missing([]Figure{f}); got != "Not measured: 1 of two machines (needs another machine: --peer)." {
+		t.Errorf("missing: %q", got)
+	}
+}
+
+// TestPercentile: of fewer than ten thousand messages the 99.9th percentile is about the slowest one, and is not shown.
+func TestPercentile(t *testing.T) {
+	c := experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_send_lat", Size: 64, Pairs: 1}
+	tool, _ := experiment.FindTool(c.Tool)
+	for _, test := range []struct {
+		samples int64
+		want    float64
+	}{{10000, 9e-6}, {9999, 0}, {200, 0}} {
+		rec := experiment.Record{Experiment: "e", Cell: c}
+		rec.Values, rec.Samples = map[string]float64{experiment.Latency: 1e-6, "p99": 2e-6, "p999": 9e-6}, test.samples
+		p := point(&experiment.Results{Records: []experiment.Record{rec}}, "e", c, tool, experiment.Latency)
+		if p.P999 != test.want || p.P99 != 2e-6 {
+			t.Errorf("%d messages: p99 is %v, p99.9 %v; want %v", test.samples, p.P99, p.P999, test.want)
+		}
+	}
+}
