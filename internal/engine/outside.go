@@ -191,7 +191,7 @@ func (e *Engine) SetMap(m *overlay.Map) {
 func (e *Engine) Features() uint32 {
 	f := uint32(features)
 	if e.opts.NoFiller {
-		f &^= wire.FeatureFiller
+		f &^= wire.FeatureFiller | wire.FeatureLongFiller
 	}
 	return f
 }

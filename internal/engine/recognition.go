@@ -18,7 +18,7 @@ import (
 // address on the network, which package hosts writes as a GID.
 
 // features are those that this engine has.
-const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs | wire.FeatureFiller
+const features = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs | wire.FeatureFiller | wire.FeatureLongFiller
 
 // ownFeatures are what transport.Path.Own takes for granted.
 const ownFeatures = wire.FeatureRepair | wire.FeaturePacedReads
@@ -67,6 +67,7 @@ func (e *Engine) path(t *task, r *route) transport.Path {
 		// Filler is for an address, not for a queue pair: if it is no longer certain who
 		// is there, nobody sends it until it is. Judged tells.
 		n.portOf(r.vni).SetFiller(r.to, f&wire.FeatureFiller != 0)
+		n.portOf(r.vni).SetLongFiller(r.to, f&wire.FeatureLongFiller != 0)
 		p = e.pathTo(f)
 	}
 	return p
@@ -106,6 +107,7 @@ func (r recognition) Judged(gid ib.GID) {
 	f := peers.Features(gid)
 	r.port.SetOwn(at, peers.ShortIDs(gid))
 	r.port.SetFiller(at, f&wire.FeatureFiller != 0)
+	r.port.SetLongFiller(at, f&wire.FeatureLongFiller != 0)
 	p := r.e.pathTo(f)
 	r.e.eachRemote(func(t *task) {
 		if t.route.vni == r.vni && t.route.to == at {

@@ -54,7 +54,7 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Fatalf("the peer's features are %#x, want %#x", e.net.peers.Features(b.c.gid), want)
 	}
 	meet(features)
-	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize)
+	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize)
 	if got := a.writeBytes(b); got != filled {
 		t.Errorf("a WRITE to a host that understands filler: %d bytes, want %d", got, filled)
 	}
@@ -74,10 +74,10 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
 	}
 	// An older one takes its place.
-	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ wire.FeatureFiller, Random: random64, Env: recognition{b.c.e, 0, b.c.e.net.port}})
+	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{b.c.e, 0, b.c.e.net.port}})
 	e.now += 6e9
 	a.task().Connect(&a.c.gid, &b.c.gid)
-	meet(features &^ wire.FeatureFiller)
+	meet(features &^ (wire.FeatureFiller | wire.FeatureLongFiller))
 	if got := a.writeBytes(b); got != plain {
 		t.Errorf("a WRITE to a host that does not know filler: %d bytes, want %d", got, plain)
 	}

@@ -31,9 +31,9 @@ func TestNoFiller(t *testing.T) {
 		if told := ea.net.peers.Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
 			t.Errorf("switched off %v: the peer says that it does not understand filler: %v", off, told)
 		}
-		want := uint64(3 * (wire.BTHSize + wire.RETHSize + 4096 + wire.ICRCSize))
+		want := uint64(3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize))
 		if off {
-			want -= 2 * wire.RETHSize
+			want -= 2*wire.RETHSize + 3*wire.ImmDtSize
 		}
 		if got := a.writeBytes(b); got != want {
 			t.Errorf("switched off %v: a WRITE is %d bytes, want %d", off, got, want)

@@ -85,7 +85,8 @@ func (d *Desk) device(st *protocol.Status, v *View) {
 var featureNames = []struct {
 	bit  uint32
 	name string
-}{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}, {wire.FeatureFiller, "filler"}}
+}{{wire.FeatureRepair, "selective-repeat"}, {wire.FeaturePacedReads, "paced-reads"}, {wire.FeatureShortIDs, "short-ids"}, {wire.FeatureFiller, "filler"},
+	{wire.FeatureLongFiller, "long-filler"}}
 
 // peers describes other hosts, to those who may see all, and counts what hosts told each
 // other.

@@ -24,7 +24,9 @@ const (
 // A Cutter cuts bursts into packets, in runs that one send call can carry: packets of
 // the same length, of which the last may be shorter. A WRITE's first packet is longer
 // than the others by its RETH, so a run ends behind the second; unless the peer understands
-// filler, which makes the others as long.
+// filler, which makes the others as long. One that understands long filler is sent a message's last
+// packet as long, too, if it is half as long by itself and another message follows or a run is
+// under way.
 //
 // The identification of a run's packets counts from zero, which is what the kernel puts
 // into them.
@@ -35,6 +37,7 @@ type Cutter struct {
 	packet uint32 // the next one to write
 	data   source
 	filler bool // dst understands it
+	long   bool // and long filler
 	// head is what stands before every packet; nil: nothing. Its identification is 0 then.
 	head *overlay.Template
 	even int // how long full packets of b are made; 0: as long as they are
@@ -69,6 +72,9 @@ func (c *Cutter) Start(b *transport.Burst, src, dst netip.AddrPort) error {
 	c.even = 0
 	if c.filler && carriesData(b.Kind) && b.Type != ib.UD {
 		c.even = wire.Size(opcodeOf(b.Type, b.Kind, wire.First), int(b.MTU))
+		if c.long && b.MTU >= evenMTU && b.Kind != transport.KindReadResp {
+			c.even += wire.ImmDtSize // as one with an immediate, so that messages with and without leave together
+		}
 	}
 	return nil
 }
@@ -108,6 +114,10 @@ func check(b *transport.Burst) error {
 	return nil
 }
 
+// evenMTU is the least MTU with which packets without an immediate are made as long as those with one. With less
+// a message of the kernel's would hold a packet less for it.
+const evenMTU = 2048
+
 // Follow has the next call of Next go on with a run that has so many packets of this
 // length, if what is left of the burst begins with one that is no longer. It reports
 // whether that is so.
@@ -115,7 +125,7 @@ func (c *Cutter) Follow(packets, segment int) bool {
 	if c.b == nil {
 		return false
 	}
-	if op, size, filler := c.peek(); wire.Size(op, size)+filler+c.before() > segment {
+	if op, size, filler := c.peek(segment); wire.Size(op, size)+filler+c.before() > segment {
 		return false
 	}
 	c.begun, c.segment = packets, segment
@@ -140,7 +150,7 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 	c.begun, c.segment = 0, 0
 	before := c.before()
 	for ; c.b != nil && id < limit; id++ {
-		op, size, filler := c.peek()
+		op, size, filler := c.peek(segment)
 		length := before + wire.Size(op, size) + filler
 		if id > 0 && length > segment || n+length > min(len(buf), MaxMessage) {
 			break
@@ -165,7 +175,7 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 		} else if length < segment {
 			break
 		}
-		if c.b != nil && c.head == nil {
+		if c.b != nil {
 			k, err := c.middles(p, buf[n:min(len(buf), MaxMessage)], id+1, limit)
 			if err != nil {
 				c.b = nil
@@ -182,7 +192,9 @@ func (c *Cutter) Next(buf []byte, limit int) (n, segment int, err error) {
 // long as that is so and there is room, and returns how many. The first has identification id.
 func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err error) {
 	// The burst's last packet may be shorter, ask for an acknowledgement, or end the message.
-	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/len(p.Bytes()))
+	before := c.before()
+	length := before + len(p.Bytes())
+	most := min(limit-id, int(c.b.Packets-c.packet)-1, len(buf)/length)
 	if most <= 0 {
 		return 0, nil
 	}
@@ -191,18 +203,24 @@ func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err e
 		return 0, nil
 	}
 	for ; k < most; k++ {
-		q := s.Make(buf[k*s.Size():])
+		at := k * length
+		q := s.Make(buf[at+before:])
 		if err := c.data.read(q.Payload()); err != nil {
 			return k, err
 		}
-		s.Seal(uint16(id + k))
+		if c.head == nil {
+			s.Seal(uint16(id + k))
+		} else {
+			c.head.Put(buf[at:], s.Size())
+			s.Seal(0)
+		}
 	}
 	c.packet += uint32(k)
 	return k, nil
 }
 
-// peek finds opcode, payload length and filler of the next packet.
-func (c *Cutter) peek() (op wire.Opcode, size, filler int) {
+// peek finds opcode, payload length and filler of the next packet, in a run of packets of this length; 0: it begins one.
+func (c *Cutter) peek(segment int) (op wire.Opcode, size, filler int) {
 	b := c.b
 	place := wire.Middle
 	if b.First && c.packet == 0 {
@@ -219,10 +237,19 @@ func (c *Cutter) peek() (op wire.Opcode, size, filler int) {
 		size = 8
 	}
 	op = opcodeOf(b.Type, b.Kind, place)
-	if c.even > 0 && size == int(b.MTU) {
-		filler = max(c.even-wire.Size(op, size), 0)
+	if c.even > 0 {
+		if length := wire.Size(op, size); size == int(b.MTU) {
+			filler = max(c.even-length, 0)
+		} else if c.long && length < c.even && 2*length >= c.even && (segment == c.before()+c.even || segment == 0 && c.more()) {
+			filler = c.even - length
+		}
 	}
 	return op, size, filler
+}
+
+// more reports whether another message follows b: a request that ends one and asks for no acknowledgement says so.
+func (c *Cutter) more() bool {
+	return c.b.Type == ib.RC && !c.b.AckReq && c.b.Kind != transport.KindReadResp
 }
 
 // write fills in p.

@@ -8,6 +8,7 @@ import (
 	"vrdma/internal/ib"
 	"vrdma/internal/memory"
 	"vrdma/internal/transport"
+	"vrdma/internal/wire"
 )
 
 // TestFiller: only a peer that understands filler gets some, and then a stream of WRITEs
@@ -100,5 +101,76 @@ func TestFillerStays(t *testing.T) {
 				t.Errorf("packets with filler: %v; want 3 to %v and no other", filled, hostB)
 			}
 		})
+	}
+}
+
+// TestLongFiller: what rsockets makes of a block of 128 KiB, messages of 2 to 64 KiB, leaves in as few messages as its bytes
+// fill, to a peer that understands long filler. A short message that nothing follows is not made longer.
+func TestLongFiller(t *testing.T) {
+	_, a, b := pair(FakeOptions{})
+	a.SetFiller(hostB, true)
+	block := []int{2, 4, 8, 16, 32, 64, 2}
+	const mtu = 4096
+	for _, c := range []struct {
+		long  bool
+		calls uint64
+	}{{false, 16}, {true, 9}} {
+		a.SetLongFiller(hostB, c.long)
+		before, psn := a.Counters().SentCalls, uint32(0)
+		var want [][]byte
+		var span memory.Span
+		for i := range 4 * len(block) {
+			n := block[i%len(block)] << 10
+			w := simpleBurst(&span, transport.KindWriteImm, n)
+			w.AckReq, w.MTU, w.Packets, w.PSN = false, mtu, uint32(max(n/mtu, 1)), psn
+			for k := range span.Pieces()[0].Mem {
+				span.Pieces()[0].Mem[k] = byte(i + k*7)
+			}
+			want = append(want, bytes.Clone(span.Pieces()[0].Mem))
+			psn += w.Packets
+			if err := carry(a, w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Flush()
+		if got := a.Counters().SentCalls - before; got != c.calls {
+			t.Errorf("%+v: %d messages, want %d", c, got, c.calls)
+		}
+		s := &sink{t: t}
+		drain(b, s)
+		var got []byte
+		for _, d := range s.data {
+			got = append(got, d...)
+		}
+		if !bytes.Equal(got, bytes.Join(want, nil)) {
+			t.Fatalf("%+v: %d bytes arrived in %d bursts that are not those sent", c, len(got), len(s.bursts))
+		}
+	}
+	if c := b.Counters(); c.Malformed+c.BadICRC != 0 {
+		t.Errorf("counters %+v", c)
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+		ask  bool
+		kind transport.Kind
+		want int // bytes of UDP payload
+	}{
+		{"nothing follows", 2048, true, transport.KindWriteImm, wire.Size(wire.RCWriteOnlyImm, 2048)},
+		{"others follow", 2048, false, transport.KindWriteImm, wire.MaxPacket},
+		{"others follow, less than half", 2000, false, transport.KindWriteImm, wire.Size(wire.RCWriteOnlyImm, 2000)},
+		{"a response", 2048, false, transport.KindReadResp, wire.Size(wire.RCReadRespOnly, 2048)},
+	} {
+		var span memory.Span
+		w := simpleBurst(&span, c.kind, c.n)
+		w.AckReq, w.MTU, w.Packets = c.ask, mtu, 1
+		before := a.Counters().SentBytes
+		if err := carry(a, w); err != nil {
+			t.Fatal(err)
+		}
+		a.Flush()
+		if got := a.Counters().SentBytes - before; got != uint64(c.want) {
+			t.Errorf("%s: a message of %d bytes is %d, want %d", c.name, c.n, got, c.want)
+		}
 	}
 }

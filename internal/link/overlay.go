@@ -67,7 +67,7 @@ type lane struct {
 	local, remote netip.AddrPort // outside
 	host          *overlay.Host
 	src, dst      netip.AddrPort // inside
-	filler        bool
+	filler, long  bool
 	head          overlay.Template
 	// A Linux member may say that it has another MAC than the one in head.
 	neighbour *neighbour
@@ -225,7 +225,7 @@ func (o *Overlay) SendGroup(vni uint32, from, group netip.Addr, b *transport.Bur
 
 // sendOn is Send on a lane.
 func (o *Overlay) sendOn(l *lane, b *transport.Burst) error {
-	o.cut.filler, o.cut.head = l.filler && l.segments() > 1, &l.head
+	o.cut.filler, o.cut.long, o.cut.head = l.filler && l.segments() > 1, l.long, &l.head
 	if err := o.cut.Start(b, l.src, l.dst); err != nil {
 		return err
 	}
@@ -302,6 +302,7 @@ func (o *Overlay) open(k laneKey) *lane {
 		return nil
 	}
 	l.filler = !l.host.Linux && l.host.Features&wire.FeatureFiller != 0
+	l.long = l.filler && l.host.Features&wire.FeatureLongFiller != 0
 	l.out, l.segments = &o.plain, o.bind.Segments
 	if net.Encrypted {
 		if o.tunnel == nil {

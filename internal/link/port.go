@@ -135,7 +135,9 @@ type Port struct {
 
 	cut    Cutter
 	filler map[netip.Addr]bool // who understands it
+	long   map[netip.Addr]bool // and long filler
 	fills  bool                // cut's dst is one of them
+	longs  bool
 
 	join     Joiner
 	in       []Message
@@ -154,7 +156,7 @@ type Port struct {
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
 func NewPort(bind Bind) *Port {
-	p := &Port{bind: bind, in: receiveSlots(), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}}
+	p := &Port{bind: bind, in: receiveSlots(), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
 	p.outbox = newOutbox(bind)
 	p.segments = bind.Segments
 	p.outbox.reseal, p.outbox.lost = p.reseal, p.tooLongFor
@@ -184,6 +186,13 @@ func (p *Port) SetOwn(peer netip.Addr, own bool) {
 // SetFiller says whether a peer understands filler.
 func (p *Port) SetFiller(peer netip.Addr, understands bool) {
 	note(p.filler, peer, understands)
+	p.cut.dst = netip.AddrPort{} // look again
+}
+
+// SetLongFiller says whether a peer understands long filler, of which none is sent to one that does not
+// understand filler.
+func (p *Port) SetLongFiller(peer netip.Addr, understands bool) {
+	note(p.long, peer, understands)
 	p.cut.dst = netip.AddrPort{} // look again
 }
 
@@ -226,9 +235,9 @@ func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
 		return nil
 	}
 	if p.cut.dst != dst {
-		p.fills = p.filler[dst.Addr()]
+		p.fills, p.longs = p.filler[dst.Addr()], p.long[dst.Addr()]
 	}
-	p.cut.filler = p.fills && p.segments() > 1
+	p.cut.filler, p.cut.long = p.fills && p.segments() > 1, p.longs
 	if err := p.cut.Start(b, src, dst); err != nil {
 		return err
 	}

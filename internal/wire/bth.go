@@ -89,7 +89,7 @@ func (b BTH) AckReq() bool { return b[bthAckReq]&bthAckReqFlag != 0 }
 func (b BTH) SetAckReq(v bool) { b.setFlag(bthAckReq, bthAckReqFlag, v) }
 
 // Filler is how many bytes of filler the sender says it has put between payload and ICRC, up
-// to MaxFiller and a multiple of four. To IBA the bits are reserved: only vrdma hosts set
+// to MaxFiller and a multiple of four; more than MaxFiller: the filler itself says how many. To IBA the bits are reserved: only vrdma hosts set
 // them, and only towards each other.
 func (b BTH) Filler() int { return int(b[bthAckReq]&bthFillerMask) * fillerWord }
 

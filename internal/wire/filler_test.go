@@ -1,6 +1,10 @@
 package wire
 
-import "testing"
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
 
 // TestFiller: filler is no part of the payload, and what only looks like filler is.
 func TestFiller(t *testing.T) {
@@ -29,6 +33,9 @@ func TestFiller(t *testing.T) {
 		{"behind padding", filled("12345", 16), "12345", 16},
 		{"behind nothing", filled("", 4), "", 4},
 		{"as much as there can be", filled("12345678", MaxFiller), "12345678", MaxFiller},
+		{"more than the bits can say", filled("12345678", MaxFiller+4), "12345678", MaxFiller + 4},
+		{"much more, behind padding", filled("12345", 2000), "12345", 2000},
+		{"more behind nothing", filled("", 2000), "", 2000},
 		{"bits without filler", says(filled("12345678", 0), 4), "12345678", 0},
 		{"bits without as much filler", says(filled("12345678", 8), 12), "12345678fillfill", 0},
 		{"bits for more than there is", says(filled("12345678", 8), MaxFiller), "12345678fillfill", 0},
@@ -43,6 +50,48 @@ func TestFiller(t *testing.T) {
 		if got := string(p.Payload()); got != c.want || p.Filler() != c.filler {
 			t.Errorf("%s: payload %q and %d bytes of filler, want %q and %d", c.name, got, p.Filler(), c.want, c.filler)
 		}
+	}
+}
+
+// TestLongFillerDoubted: bits that say that there is long filler mean nothing without it, or with a length that cannot be.
+func TestLongFillerDoubted(t *testing.T) {
+	const n, filler = 1000, 600
+	for _, c := range []struct {
+		name   string
+		change func(end []byte) // the last two words of filler
+		want   int
+	}{
+		{"as it is", func([]byte) {}, n},
+		{"a longer one", func(end []byte) { binary.BigEndian.PutUint32(end[4:], n+filler) }, 0},
+		{"longer than there is room", func(end []byte) { binary.BigEndian.PutUint32(end[4:], n+filler+4) }, n + filler},
+		{"longer than any number", func(end []byte) { binary.BigEndian.PutUint32(end[4:], 1<<32-4) }, n + filler},
+		{"short", func(end []byte) { binary.BigEndian.PutUint32(end[4:], MaxFiller) }, n + filler},
+		{"none", func(end []byte) { binary.BigEndian.PutUint32(end[4:], 0) }, n + filler},
+		{"no multiple of four", func(end []byte) { binary.BigEndian.PutUint32(end[4:], filler+2) }, n + filler},
+		{"no filler", func(end []byte) { end[0] ^= 1 }, n + filler},
+	} {
+		p := MakeFilled(make([]byte, MaxPacket), RCSendLast, n, filler)
+		b := p.Bytes()
+		c.change(b[len(b)-ICRCSize-2*fillerWord:])
+		q, err := Parse(b)
+		if err != nil || len(q.Payload()) != c.want {
+			t.Errorf("%s: payload of %d bytes, %v; want %d", c.name, len(q.Payload()), err, c.want)
+		}
+	}
+	// A packet that is too short to have any.
+	p := Make(make([]byte, MaxPacket), RCSendLast, 4)
+	p.BTH().SetFiller(bthFillerMask * fillerWord)
+	if q, err := Parse(p.Bytes()); err != nil || len(q.Payload()) != 4 {
+		t.Errorf("a short packet: payload of %d bytes, %v", len(q.Payload()), err)
+	}
+}
+
+// TestLongFillerIsClean: filler has nothing in it of what was there before.
+func TestLongFillerIsClean(t *testing.T) {
+	buf := bytes.Repeat([]byte{0xa5}, MaxPacket)
+	p := MakeFilled(buf, RCWriteLast, 100, 2000)
+	if b := p.Bytes(); bytes.IndexByte(b[BTHSize+100:len(b)-ICRCSize], 0xa5) >= 0 {
+		t.Error("filler holds what was in the buffer")
 	}
 }
 

@@ -26,6 +26,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(bytes.Clone(Make(make([]byte, MaxPacket), r.Opcode, n).Bytes()))
 	}
 	f.Add(bytes.Clone(MakeFilled(make([]byte, MaxPacket), RCWriteMiddle, 30, 16).Bytes()))
+	f.Add(bytes.Clone(MakeFilled(make([]byte, MaxPacket), RCWriteLast, 30, MaxFiller+16).Bytes()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse(data)
 		if err != nil {
@@ -59,6 +60,9 @@ func clearReserved(data []byte) {
 		h[dethReserved] = 0
 	}
 	end := len(data) - ICRCSize - p.Filler()
+	if p.Filler() > MaxFiller {
+		clear(data[end : len(data)-ICRCSize-2*fillerWord])
+	}
 	clear(data[end-p.BTH().Pad() : end])
 }
 

@@ -67,6 +67,8 @@ const (
 	FeatureShortIDs
 	// FeatureFiller: packets may have filler, see BTH.Filler.
 	FeatureFiller
+	// FeatureLongFiller: they may have more of it than the BTH can say, see longFiller.
+	FeatureLongFiller
 )
 
 // Init makes h a question.

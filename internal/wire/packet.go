@@ -55,7 +55,9 @@ func Parse(data []byte) (Packet, error) {
 		return Packet{}, ErrShort
 	}
 	tail := b.Pad()
-	if k := b.Filler(); k != 0 && isFilled(data[:len(data)-ICRCSize], k, room-tail) {
+	if k := b.Filler(); k > MaxFiller {
+		tail += longFiller(data[:len(data)-ICRCSize], room-tail)
+	} else if k != 0 && isFilled(data[:len(data)-ICRCSize], k, room-tail) {
 		tail += k
 	}
 	n := room - tail
@@ -78,8 +80,7 @@ func Size(o Opcode, n int) int { return byOpcode[o].size + n + pad(n) + ICRCSize
 // are the caller's own.
 func Make(buf []byte, o Opcode, n int) Packet { return MakeFilled(buf, o, n, 0) }
 
-// MakeFilled is Make for a packet that is longer by so many bytes of filler: up to MaxFiller
-// and a multiple of four.
+// MakeFilled is Make for a packet that is longer by so many bytes of filler, a multiple of four.
 func MakeFilled(buf []byte, o Opcode, n, filler int) Packet {
 	f := byOpcode[o]
 	k := pad(n)
@@ -92,9 +93,13 @@ func MakeFilled(buf []byte, o Opcode, n, filler int) Packet {
 	b := BTH(data)
 	b.SetOpcode(o)
 	b.SetPad(k)
-	if filler != 0 {
+	switch fill := data[f.size+n+k : len(data)-ICRCSize]; {
+	case filler > MaxFiller:
+		b.SetFiller(bthFillerMask * fillerWord)
+		putLongFiller(fill)
+	case filler != 0:
 		b.SetFiller(filler)
-		putFiller(data[f.size+n+k : len(data)-ICRCSize])
+		putFiller(fill)
 	}
 	return Packet{data, f, k + filler}
 }

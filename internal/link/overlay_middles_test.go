@@ -1,0 +1,95 @@
+package link
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vrdma/internal/ib"
+	"vrdma/internal/memory"
+	"vrdma/internal/overlay"
+	"vrdma/internal/transport"
+	"vrdma/internal/wire"
+)
+
+// ReceiveIn and CongestedIn make notes a NetworkReceiver.
+func (n *notes) ReceiveIn(vni uint32, b *transport.Burst, ce bool) {
+	n.Receive(b, ce)
+	*n = append(*n, fmt.Sprint("in network ", vni))
+}
+
+func (n *notes) CongestedIn(vni uint32, qp uint32, from, to ib.GID) {
+	*n = append(*n, fmt.Sprint("congested in network ", vni, qp, from, to))
+}
+
+// TestOverlayMiddles is TestMiddles in a virtual network.
+func TestOverlayMiddles(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	tap, err := NewTap(io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tap.Close()
+	for _, features := range []uint32{0, wire.FeatureFiller} {
+		w, other := newOverlayWorld(t, features), newOverlayWorld(t, features)
+		shortWay, longWay := w.b, other.b
+		longWay.SetTap(tap)
+		out := &held{}
+		w.a.plain.via = out
+		packets := uint64(0)
+		for round := range 60 {
+			out.msgs = nil
+			from, to := inA, inB
+			if r.IntN(2) == 0 {
+				from, to = in6A, in6B
+			}
+			for i := range 1 + r.IntN(4) {
+				var span memory.Span
+				b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(10_000))
+				b.PSN = uint32(1<<24-5+100*i) & ib.PSNMask
+				b.AckReq = r.IntN(2) == 0
+				for i := range span.Pieces()[0].Mem {
+					span.Pieces()[0].Mem[i] = byte(r.Uint32())
+				}
+				if err := w.a.Send(5, from, to, b); err != nil {
+					t.Fatal(err)
+				}
+				packets += uint64(b.Packets)
+			}
+			w.a.Flush()
+			sound := round%4 == 0
+			for i := range out.msgs {
+				if m := &out.msgs[i]; !sound {
+					damage(r, m)
+					if r.IntN(8) == 0 { // a mark, or another head in the midst
+						at := r.IntN(len(m.Data)/m.Segment) * m.Segment
+						m.Data[at+r.IntN(overlay.Head4)] ^= 1 << r.IntN(8)
+					}
+				}
+			}
+			short, long := takeIn(shortWay, out.msgs), takeIn(longWay, out.msgs)
+			if !slices.Equal(short, long) || shortWay.Counters() != longWay.Counters() {
+				t.Fatalf("the short way took\n%v %+v, the long one\n%v %+v", short, shortWay.Counters(), long, longWay.Counters())
+			}
+			if c := shortWay.Counters(); sound && round == 0 && (c.RcvdPackets != packets || c.BadICRC+c.Malformed != 0) {
+				t.Fatalf("of %d packets came %+v", packets, c)
+			}
+		}
+	}
+}
+
+// takeIn is what an overlay makes of messages from host a.
+func takeIn(o *Overlay, msgs []Message) (got notes) {
+	for _, m := range msgs {
+		m.Remote, m.Local = netip.AddrPortFrom(underA, 40000), netip.AddrPortFrom(underB, overlayPort)
+		m.Data = slices.Clone(m.Data)
+		if underA != o.from {
+			o.speaks(o.members.HostAt(underA), underA, false)
+		}
+		o.take(&m, &got)
+	}
+	return got
+}
