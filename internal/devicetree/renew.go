@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"vrdma/internal/abitext"
+	"vrdma/internal/nic"
 )
 
 // Renew has the tree say which addresses the NIC has now. Programs may read it meanwhile: each file is replaced as a whole, and
@@ -18,11 +19,12 @@ func (t *Tree) Renew() error {
 	if t.gone || !t.sketched {
 		return nil
 	}
-	if err := t.renewInterfaces(); err != nil || !t.written {
+	f := t.nic.Face()
+	if err := t.renewInterfaces(f.GIDs); err != nil || !t.written {
 		return err
 	}
-	for row := range t.nic.GIDTableLen() {
-		g, full := entryAt(t.nic, row)
+	for row := range f.TableLen() {
+		g, full := f.Entry(row)
 		if err := t.replace(filepath.Join(t.port(), "gids", fmt.Sprint(row)), abitext.SysfsGID(g.GID)); err != nil {
 			return err
 		}
@@ -31,7 +33,7 @@ func (t *Tree) Renew() error {
 			if err := t.replace(name, g.NetDev); err != nil {
 				return err
 			}
-		} else if err := os.Remove(filepath.Join(t.root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		} else if err := t.remove(name); err != nil {
 			return err
 		}
 	}
@@ -39,14 +41,11 @@ func (t *Tree) Renew() error {
 }
 
 // renewInterfaces says which interfaces the device is at.
-func (t *Tree) renewInterfaces() error {
+func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	d := filepath.Join("class/infiniband", t.nic.Name)
 	at := filepath.Join(t.root, d, "device/net")
-	gids := t.nic.Face().GIDs
-	if len(gids) > 0 {
-		if err := t.replace(filepath.Join(d, "parent"), gids[0].NetDev); err != nil {
-			return err
-		}
+	if err := t.renewParent(filepath.Join(d, "parent"), gids); err != nil {
+		return err
 	}
 	now := make(map[string]bool)
 	w := t.writer()
@@ -70,6 +69,22 @@ func (t *Tree) renewInterfaces() error {
 	return nil
 }
 
+// renewParent says which interface the first address is at; with no address there is none.
+func (t *Tree) renewParent(name string, gids []nic.GIDEntry) error {
+	if len(gids) > 0 {
+		return t.replace(name, gids[0].NetDev)
+	}
+	return t.remove(name)
+}
+
+// remove removes one attribute, if it is there.
+func (t *Tree) remove(name string) error {
+	if err := os.Remove(filepath.Join(t.root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // replace writes one attribute, newline included, unless it is there. The file may be that of others too, see Later: theirs stays.
 func (t *Tree) replace(name, text string) error {
 	path, fresh := filepath.Join(t.root, name), filepath.Join(t.root, "fresh")
@@ -77,5 +92,11 @@ func (t *Tree) replace(name, text string) error {
 		return nil
 	}
 	mode := fileMode(t.mode)
-	return errors.Join(os.WriteFile(fresh, []byte(text+"\n"), mode), os.Chmod(fresh, mode), os.Rename(fresh, path))
+	if err := os.WriteFile(fresh, []byte(text+"\n"), mode); err != nil {
+		return err
+	}
+	if err := os.Chmod(fresh, mode); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
 }

@@ -44,7 +44,7 @@ func TestRenew(t *testing.T) {
 			}
 		}
 		for file := range got {
-			if _, ok := want[file]; !ok && filepath.Base(file) != "parent" {
+			if _, ok := want[file]; !ok {
 				t.Errorf("%s: %s is left", name, file)
 			}
 		}

@@ -242,11 +242,12 @@ func (w *writer) device(n *nic.NIC) {
 	w.file(d+"sys_image_guid", "%s", guid)
 	w.file(d+"node_desc", "rxe")
 	w.file(d+"fw_ver", "")
-	if len(n.Face().GIDs) > 0 {
-		w.file(d+"parent", "%s", n.Face().GIDs[0].NetDev)
+	gids := n.Face().GIDs
+	if len(gids) > 0 {
+		w.file(d+"parent", "%s", gids[0].NetDev)
 	}
 	w.dir(d + "device/net")
-	for _, g := range n.Face().GIDs {
+	for _, g := range gids {
 		if g.NetDev != "" {
 			w.dir(d + "device/net/" + filepath.Base(g.NetDev))
 		}
@@ -272,8 +273,9 @@ func (w *writer) port(n *nic.NIC) {
 	}
 	// The kernel shows the empty rows too. Reading the type of one gives EINVAL
 	// there, which libibverbs knows; a plain file cannot do that, so it has one.
-	for row := range n.GIDTableLen() {
-		g, full := entryAt(n, row)
+	f := n.Face()
+	for row := range f.TableLen() {
+		g, full := f.Entry(row)
 		w.file(fmt.Sprintf("%sgids/%d", p, row), "%s", abitext.SysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, row), nic.GIDType)
 		if full {
@@ -281,15 +283,6 @@ func (w *writer) port(n *nic.NIC) {
 		}
 	}
 	w.file(p+HWCounters+"/lifespan", "10")
-}
-
-// entryAt is what a row of the GID table has, if it is not empty.
-func entryAt(n *nic.NIC, row int) (g nic.GIDEntry, full bool) {
-	f := n.Face()
-	if i := f.At(row); i >= 0 {
-		return f.GIDs[i], true
-	}
-	return g, false
 }
 
 // rateText prints width and speed as the kernel's rate_show.

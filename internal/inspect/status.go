@@ -67,13 +67,14 @@ func (d *Desk) status(v *View, sessions []Session) protocol.Status {
 // device describes the NIC of a view.
 func (d *Desk) device(st *protocol.Status, v *View) {
 	n := v.NIC.Device
+	f := n.Face() // once: a container may have it change meanwhile
 	st.NIC, st.Network = v.NIC.Name, v.NIC.Network
 	st.Device = protocol.DeviceStatus{
-		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << n.Face().MTU,
+		Name: n.Name, NodeGUID: abitext.SysfsGUID(n.NodeGUID), State: "ACTIVE", LinkLayer: "Ethernet", MTU: 128 << f.MTU,
 	}
-	for i, g := range n.Face().GIDs {
+	for i, g := range f.GIDs {
 		st.Device.GIDs = append(st.Device.GIDs, protocol.GIDStatus{
-			Index: n.Face().Row(i), GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
+			Index: f.Row(i), GID: abitext.GID(g.GID), Type: nic.GIDType, NetDev: g.NetDev,
 		})
 	}
 	for _, c := range d.counters(v.NIC, d.looks.of(v.All)) {

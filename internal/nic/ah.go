@@ -32,11 +32,11 @@ type AH struct {
 // checkAddress finds the source GID of an address; EINVAL as the kernel says where
 // it is not one that RoCE can use.
 func (n *NIC) checkAddress(a *AHAttr) (ib.GID, error) {
-	i := n.Face().At(int(a.SGIDIndex))
-	if !a.IsGlobal || a.PortNum != thePort || i < 0 {
+	g, full := n.Face().Entry(int(a.SGIDIndex))
+	if !a.IsGlobal || a.PortNum != thePort || !full {
 		return ib.GID{}, syscall.EINVAL
 	}
-	return n.GIDs[i].GID, nil
+	return g.GID, nil
 }
 
 // CreateAH makes an address handle. Its number is what work requests name; it is

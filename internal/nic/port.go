@@ -21,8 +21,10 @@ const (
 
 // GIDTableLen is the size of the GID table: as in the kernel, larger than what is in
 // it; programs read every row, so not as large as there.
-func (n *NIC) GIDTableLen() int {
-	f := n.Face()
+func (n *NIC) GIDTableLen() int { return n.Face().TableLen() }
+
+// TableLen is that.
+func (f *Face) TableLen() int {
 	if len(f.GIDs) == 0 {
 		return leastRows
 	}
@@ -48,18 +50,20 @@ func (f *Face) Row(i int) int {
 	return f.Rows[i]
 }
 
-// At is which of GIDs a row of the GID table has; -1: it is empty.
-func (f *Face) At(row int) int {
+// Entry is what a row of the GID table has, if it is not empty.
+func (f *Face) Entry(row int) (g GIDEntry, full bool) {
+	i := row
 	if f.Rows != nil {
-		return slices.Index(f.Rows, row)
+		i = slices.Index(f.Rows, row)
 	}
-	if row < len(f.GIDs) {
-		return row
+	if i < 0 || i >= len(f.GIDs) {
+		return g, false
 	}
-	return -1
+	return f.GIDs[i], true
 }
 
-// Face is what the NIC shows now. Any goroutine may ask; the loop looks at the fields.
+// Face is what the NIC shows now. Any goroutine may ask, once for what belongs together: the next answer may be another. The
+// loop looks at the fields.
 func (n *NIC) Face() *Face { return n.face.Load() }
 
 // SetFace changes the addresses and the MTU of a NIC: those of an interface are known only when there

@@ -222,12 +222,6 @@ func (q *QP) Peer() uint32 { return q.attr.DestQPN }
 // PeerGID is that one's address.
 func (q *QP) PeerGID() ib.GID { return q.attr.AH.DGID }
 
-// LocalGID is the address that it is connected from.
-func (q *QP) LocalGID() ib.GID {
-	g, _ := q.nic.checkAddress(&q.attr.AH)
-	return g
-}
-
 // Handle is the name that its session knows it by, and its bit in the doorbell page.
 func (q *QP) Handle() uint32 { return q.handle }
 

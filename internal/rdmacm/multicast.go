@@ -43,7 +43,11 @@ func (id *ID) Join(uid uint64, addr netip.Addr) (*Group, error) {
 	if !id.cma.allowed(nic.RefusedGroup, ib.GID(addr.As16()), abi.QPTypeUD, ib.Them, 0, id.client) {
 		e.resp.Event, e.resp.Status = abi.CMEventMulticastError, uint32(failure(syscall.EACCES))
 	}
-	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: id.address(ib.GID(addr.As16()))})
+	to, err := id.address(addr.As16())
+	if err != nil {
+		e.resp.Event, e.resp.Status = abi.CMEventMulticastError, uint32(failure(syscall.EADDRNOTAVAIL))
+	}
+	e.fill(nil, &abi.CMUDParam{QPNum: anyQP, QKey: id.key(), AHAttr: to})
 	id.ch.post(e)
 	return g, nil
 }

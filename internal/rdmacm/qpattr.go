@@ -12,14 +12,17 @@ import (
 // ms. The kernel says 0, which is 655 ms; nobody misses that.
 const minRNRTimer = 12
 
-// address is an address vector to gid.
-func (id *ID) address(gid ib.GID) abi.AHAttr {
-	return abi.AHAttr{
-		GRH: abi.GlobalRoute{
-			DGID: gid, SGIDIndex: uint8(max(id.cma.gidIndex(id.sgid), 0)), HopLimit: hopLimit, TrafficClass: id.tos,
-		},
-		IsGlobal: 1, PortNum: 1,
+// address is an address vector to gid. The address that the ID is at may have gone from the NIC meanwhile: another's row would be
+// a lie, and the peer would hear from a stranger.
+func (id *ID) address(gid ib.GID) (abi.AHAttr, error) {
+	row := id.cma.gidIndex(id.sgid)
+	if row < 0 {
+		return abi.AHAttr{}, syscall.EADDRNOTAVAIL
 	}
+	return abi.AHAttr{
+		GRH:      abi.GlobalRoute{DGID: gid, SGIDIndex: uint8(row), HopLimit: hopLimit, TrafficClass: id.tos},
+		IsGlobal: 1, PortNum: 1,
+	}, nil
 }
 
 // QPAttr are the attributes that the ID's queue pair needs to enter a state, as
@@ -78,7 +81,10 @@ func (id *ID) toReceive(a abi.QPAttr, c *cm.Conn) (abi.QPAttr, error) {
 		return a, syscall.EINVAL
 	}
 	a.QPAttrMask = abi.QPMaskState | abi.QPMaskAV | abi.QPMaskPathMTU | abi.QPMaskDestQPN | abi.QPMaskRQPSN
-	a.AHAttr = id.address(id.dgid)
+	var err error
+	if a.AHAttr, err = id.address(id.dgid); err != nil {
+		return a, err
+	}
 	a.PathMTU = uint32(c.Path.MTU)
 	a.DestQPNum = c.RemoteQPN
 	a.RQPSN = id.seq

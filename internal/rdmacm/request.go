@@ -180,10 +180,15 @@ func (id *ID) answered(e *cm.Event) {
 		})
 		return
 	}
+	to, err := id.address(id.dgid)
+	if err != nil {
+		id.tell(abi.CMEventUnreachable, failure(syscall.EADDRNOTAVAIL), nil, nil)
+		return
+	}
 	id.qkey = e.QKey
 	id.cma.talks(id)
 	id.tell(abi.CMEventEstablished, 0, nil, &abi.CMUDParam{
-		QPNum: e.Params.QPN, QKey: e.QKey, AHAttr: id.address(id.dgid),
+		QPNum: e.Params.QPN, QKey: e.QKey, AHAttr: to,
 		PrivateData: fill(e.Private), PrivateDataLen: uint8(len(e.Private)),
 	})
 }
