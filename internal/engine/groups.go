@@ -124,15 +124,14 @@ func (e *Engine) joinNetwork(vni uint32, to netip.Addr) (int32, error) {
 	}
 	fd, err := port.Join(to)
 	if err != nil {
-		e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", to, "why", err)
-		return -1, joinErrno(err)
+		return -1, err
 	}
 	if fd < 0 {
 		return -1, nil
 	}
 	if err := e.poller.watchSocket(fd); err != nil {
 		port.Leave(to)
-		return -1, joinErrno(err)
+		return -1, err
 	}
 	e.net.groups.fds[int32(fd)] = false
 	if vni != 0 {

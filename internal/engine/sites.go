@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -73,13 +74,16 @@ func (e *Engine) AddSite(n *nic.NIC, number uint32, p *link.Port, wake []int, wi
 	}
 	w.sites.of[number], w.sites.list = s, append(w.sites.list, s)
 	e.readdressNIC(n)
-	e.rejoinAt(n)
+	if err := e.rejoinAt(n, [2]bool{true, true}); err != nil {
+		e.opts.Log.Warn("a NIC is not in all its multicast groups", "why", err)
+	}
 	return nil
 }
 
 // ReaddressSite is called when the NIC has other addresses, which the Resolver knows. move gives the site's port the sockets for them, and
-// returns all descriptors that it has then; it closes those that it had for others. It runs on the loop.
-func (e *Engine) ReaddressSite(n *nic.NIC, number uint32, move func() []int) error {
+// returns all descriptors that it has then; it closes those that it had for others. regroup says of IPv4 and IPv6 whether its addresses are at
+// other interfaces now: groups are joined there. After an error it is called again, when that may help. It runs on the loop.
+func (e *Engine) ReaddressSite(n *nic.NIC, number uint32, regroup [2]bool, move func() []int) error {
 	w := &e.net.outside.sites
 	s := w.of[number]
 	if s == nil {
@@ -108,20 +112,41 @@ func (e *Engine) ReaddressSite(n *nic.NIC, number uint32, move func() []int) err
 	}
 	s.wake = now
 	e.readdressNIC(n)
-	e.rejoinAt(n)
-	return err
+	return errors.Join(err, e.rejoinAt(n, regroup))
 }
 
-// rejoinAt has a NIC join its groups again: at the interfaces that its addresses are at now.
-func (e *Engine) rejoinAt(n *nic.NIC) {
+// rejoinAt has a NIC join its groups of these families, IPv4 and IPv6, again: at the interfaces that its addresses are at now. The error is the
+// first.
+func (e *Engine) rejoinAt(n *nic.NIC, families [2]bool) (first error) {
 	c := e.cards.of[n]
-	if c == nil {
-		return
+	if c == nil || families == [2]bool{} {
+		return nil
 	}
 	for gid := range n.Groups() {
-		e.leave(c, gid)
-		e.join(c, gid) // joinNetwork has logged it; members of this NIC still reach each other
+		if families[familyOf(&gid)] {
+			e.leave(c, gid)
+			if err := e.join(c, gid); first == nil && err != nil {
+				first = fmt.Errorf("engine: join %v again: %w", gid.Addr(), err)
+			}
+		}
 	}
+	return first
+}
+
+// familyOf is 0 for IPv4 and 1 for IPv6.
+func familyOf(gid *ib.GID) int {
+	if gid.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// CountGroups is how many groups of IPv4 and of IPv6 a NIC is a member of. It runs on the loop.
+func (e *Engine) CountGroups(n *nic.NIC) (count [2]int) {
+	for gid := range n.Groups() {
+		count[familyOf(&gid)]++
+	}
+	return count
 }
 
 // RemoveSite ends that; the port is closed. The NIC has no sessions any more. It runs on the loop.

@@ -85,7 +85,14 @@ func (t *task) Forget() {
 }
 
 // Join implements nic.Owner.
-func (t *task) Join(gid ib.GID) error { return t.e.join(t.card, gid) }
+func (t *task) Join(gid ib.GID) error {
+	err := t.e.join(t.card, gid)
+	if err != nil {
+		t.e.opts.Log.Warn("a queue pair cannot be attached to a multicast group", "group", gid.Addr(), "why", err)
+		return joinErrno(err)
+	}
+	return nil
+}
 
 // Leave implements nic.Owner.
 func (t *task) Leave(gid ib.GID) { t.e.leave(t.card, gid) }

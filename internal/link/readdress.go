@@ -20,7 +20,7 @@ func (u *UDP) Take(o *UDP) {
 // place puts an endpoint where one is free, or behind the others.
 func (u *UDP) place(e endpoint) {
 	for i := range u.ends {
-		if !u.ends[i].addr.IsValid() {
+		if !u.ends[i].addr.IsValid() { // at least one flush ago, see Drop
 			u.ends[i] = e
 			return
 		}
@@ -28,7 +28,8 @@ func (u *UDP) place(e endpoint) {
 	u.ends = append(u.ends, e)
 }
 
-// Drop closes the sockets of an address.
+// Drop closes the sockets of an address. Who has new ones takes them first: messages that could not be sent yet name the old place, and shall
+// not leave from another address.
 func (u *UDP) Drop(a netip.Addr) {
 	for i := range u.ends {
 		if e := &u.ends[i]; e.addr == a.Unmap() {

@@ -119,10 +119,14 @@ func (u *UDP) add(a netip.Addr) error {
 	// Ports are tried from a random one on: other programs may have some.
 	try := rand.Uint32N(numPorts)
 	for i := range p.out {
+		// One socket tries them all: where a helper makes sockets, many would take long.
+		if p.out[i], err = u.socket(p.family()); err != nil {
+			return u.explain(a, err)
+		}
 		for range 1000 {
 			port := firstPort + uint16(try%numPorts)
 			try++
-			if p.out[i], err = u.open(p, port, false); err == nil {
+			if err = unix.Bind(p.out[i], p.name(port)); err == nil {
 				p.port[i] = port
 				break
 			}
@@ -142,13 +146,7 @@ func (u *UDP) add(a netip.Addr) error {
 
 // open makes a socket bound to a port of e's address, which may be shared with others.
 func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {
-	family := unix.AF_INET6
-	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
-	if e.addr.Is4() {
-		family = unix.AF_INET
-		sa = &unix.SockaddrInet4{Addr: e.addr.As4(), Port: int(port)}
-	}
-	fd, err := u.socket(family)
+	fd, err := u.socket(e.family())
 	if err != nil {
 		return -1, err
 	}
@@ -156,13 +154,29 @@ func (u *UDP) open(e *endpoint, port uint16, shared bool) (int, error) {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err == nil {
-		err = unix.Bind(fd, sa)
+		err = unix.Bind(fd, e.name(port))
 	}
 	if err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
+}
+
+// family is that of its address, as socket(2) has it.
+func (e *endpoint) family() int {
+	if e.addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// name is its address, with a port.
+func (e *endpoint) name(port uint16) unix.Sockaddr {
+	if e.addr.Is4() {
+		return &unix.SockaddrInet4{Addr: e.addr.As4(), Port: int(port)}
+	}
+	return &unix.SockaddrInet6{Addr: e.addr.As16(), Port: int(port), ZoneId: e.scope}
 }
 
 // socket makes a UDP socket where the bind is.

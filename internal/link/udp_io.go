@@ -107,7 +107,10 @@ func (u *UDP) Receive(msgs []Message) (int, error) {
 		}
 		e := &u.ends[u.next]
 		u.next = (u.next + 1) % len(u.ends) // so that none starves another
-		done += u.receiveFrom(e, msgs[done:])
+		// One without a socket had an address that has gone.
+		if e.fd >= 0 {
+			done += u.receiveFrom(e, msgs[done:])
+		}
 	}
 	return done, nil
 }

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -14,22 +15,29 @@ type Maker struct {
 	spare map[int][]int // guarded by mu; by family
 }
 
-// NewMaker makes UDP sockets in s, of which it opens these many now.
-func NewMaker(s *Space, udp4, udp6 int) (*Maker, error) {
-	m := &Maker{space: s, spare: make(map[int][]int)}
-	var kinds []Kind
-	for range udp4 {
-		kinds = append(kinds, UDP4)
+// NewMaker makes UDP sockets in s.
+func NewMaker(s *Space) *Maker { return &Maker{space: s, spare: make(map[int][]int)} }
+
+// Reserve has so many be there, at least, before somebody needs them who cannot wait. Others are given sockets meanwhile.
+func (m *Maker) Reserve(udp4, udp6 int) error {
+	m.mu.Lock()
+	udp4 -= len(m.spare[unix.AF_INET])
+	udp6 -= len(m.spare[unix.AF_INET6])
+	m.mu.Unlock()
+	for udp4 > 0 || udp6 > 0 {
+		now4 := min(max(udp4, 0), most)
+		now6 := min(max(udp6, 0), most-now4)
+		udp4, udp6 = udp4-now4, udp6-now6
+		fds, err := m.space.Open(append(slices.Repeat([]Kind{UDP4}, now4), slices.Repeat([]Kind{UDP6}, now6)...))
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		m.spare[unix.AF_INET] = append(m.spare[unix.AF_INET], fds[:now4]...)
+		m.spare[unix.AF_INET6] = append(m.spare[unix.AF_INET6], fds[now4:]...)
+		m.mu.Unlock()
 	}
-	for range udp6 {
-		kinds = append(kinds, UDP6)
-	}
-	fds, err := s.Open(kinds)
-	if err != nil {
-		return nil, err
-	}
-	m.spare[unix.AF_INET], m.spare[unix.AF_INET6] = fds[:udp4:udp4], fds[udp4:]
-	return m, nil
+	return nil
 }
 
 // Socket is one more.

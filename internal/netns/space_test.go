@@ -70,7 +70,13 @@ func TestSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := routes.NewElsewhere(fds[0], fds[1], fds[2])
+	r := routes.NewElsewhere(fds[0], fds[1], fds[2], func() (int, error) {
+		more, err := s.Open([]Kind{Netlink})
+		if err != nil {
+			return -1, err
+		}
+		return more[0], nil
+	})
 	defer r.Close()
 	list, err := r.Addresses()
 	if err != nil {
@@ -113,8 +119,8 @@ func TestMaker(t *testing.T) {
 	}
 	defer s.Close()
 	before := descriptors(t)
-	m, err := NewMaker(s, 2, 1)
-	if err != nil {
+	m := NewMaker(s)
+	if err := m.Reserve(2, 1); err != nil {
 		t.Fatal(err)
 	}
 	var fds []int
@@ -188,14 +194,20 @@ func TestWatch(t *testing.T) {
 		}); herr != nil || err != nil {
 			t.Fatalf("ip address %s: %v %v: %s", what, herr, err, out)
 		}
-		if err := w.Wait(); err != nil {
+		if err := w.Wait(0); err != nil {
 			t.Fatal(err)
 		}
+		if err := w.Pause(time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Wait(time.Millisecond); err != nil { // nothing has happened
+		t.Fatal(err)
 	}
 	done := make(chan error)
 	go func() {
 		for {
-			if err := w.Wait(); err != nil {
+			if err := w.Wait(0); err != nil {
 				done <- err
 				return
 			}

@@ -114,6 +114,7 @@ type Rack struct {
 
 	connection connection
 	sites      uint32 // how many there have been
+	readdress  budget.Pace
 	spaces     spaces
 	waiting    *launch.Place                // nil: there is no directory for containers whose NIC is still to be made
 	networks   atomic.Pointer[[]tenant.Key] // see Networks
@@ -154,7 +155,9 @@ func New(c Config) *Rack {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
+	r := &Rack{cfg: c, slots: make(map[tenant.Key]*slot), tenants: make(map[string]*account)}
+	r.readdress.Set(readdressRate)
+	return r
 }
 
 // Open says who opens the doors, and that the loop runs from now on.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -29,91 +30,184 @@ type row struct {
 
 func (r row) outward() bool { return !r.Addr.IsLoopback() }
 
-// settle is how long we wait for more changes, and between two looks. A container can make as many changes as it likes: beyond the first
-// so many it is looked at once a second.
 const (
+	// settle is how long we wait for more changes, and between two looks. A container can make as many changes as it likes: beyond the first
+	// so many it is looked at once a second, until it has been quiet for a while.
 	settle     = 100 * time.Millisecond
 	settleLong = time.Second
 	settleMost = 20
+	quiet      = time.Minute
+	// readdressRate is how many changes a second all containers together may have us make: the loop has to look at all NICs for each.
+	readdressRate = 10
 )
+
+// errGone: the NIC was detached.
+var errGone = errors.New("the container has left the NIC")
 
 // openWatch opens what tells of changes.
 func openWatch(space *netns.Space) (*routes.Watch, error) {
-	fds, err := space.Open([]netns.Kind{netns.Netlink})
+	fd, err := openNetlink(space)
 	if err != nil {
 		return nil, err
 	}
-	return routes.NewWatch(fds[0])
+	return routes.NewWatch(fd)
 }
 
-// followSite has a NIC's addresses be those of its container, until it is detached.
-func (r *Rack) followSite(s *slot, w *routes.Watch) {
-	t := s.site
-	for n := 0; w.Wait() == nil; n++ {
-		if n < settleMost {
-			time.Sleep(settle)
-		} else {
-			time.Sleep(settleLong)
+// followSite has a NIC's addresses be those of its container, until it is detached. What fails is tried again, less and less often.
+func (r *Rack) followSite(s *slot, st *stay) {
+	defer r.end(st)
+	again, stale := time.Duration(0), false
+	for n := 0; ; n++ {
+		start, pause := time.Now(), settle
+		if st.watch.Wait(again) != nil {
+			return
 		}
-		t.mu.Lock()
-		if t.watch == w {
-			err := r.readdress(s, t.routes.now.Load())
-			if err = errors.Join(err, s.nic.Tree.Renew()); err != nil {
-				r.warnOnce(s, "a NIC does not follow the addresses of its container", "why", err)
-			}
+		if time.Since(start) >= quiet {
+			n = 0
 		}
-		t.mu.Unlock()
+		if n >= settleMost {
+			pause = settleLong
+		}
+		if st.watch.Pause(pause) != nil {
+			return
+		}
+		changed, err := r.look(s, st)
+		if errors.Is(err, errGone) {
+			return
+		}
+		if changed || stale {
+			rerr := s.nic.Tree.Renew()
+			stale, err = rerr != nil, errors.Join(err, rerr)
+		}
+		if err == nil {
+			again = 0
+			continue
+		}
+		r.warnOnce(s, st, "a NIC does not follow the addresses of its container; this is tried again", "why", err)
+		again = min(max(2*again, settleLong), quiet)
 	}
 }
 
-// warnOnce logs something that a container can have happen as often as it likes: once while it has the NIC. mu is held.
-func (r *Rack) warnOnce(s *slot, text string, more ...any) {
-	if !s.site.warned[text] {
-		s.site.warned[text] = true
+// warnOnce logs something that a container can have happen as often as it likes: once while it has the NIC.
+func (r *Rack) warnOnce(s *slot, st *stay, text string, more ...any) {
+	if !st.warned[text] {
+		st.warned[text] = true
 		r.cfg.Log.Warn(text, append([]any{"nic", s.nic.Name}, more...)...)
 	}
 }
 
-// readdress has a NIC have the addresses that its container has now. mu is held.
-func (r *Rack) readdress(s *slot, there *routes.Elsewhere) error {
+// look has a NIC have the addresses that its container has now, and reports whether they are others. An error may come with that: then not all of
+// them could be had.
+func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
 	t := s.site
-	all, err := there.Addresses()
+	all, err := st.there.Addresses()
 	if err != nil {
-		return fmt.Errorf("the addresses of the container are not known: %w", err)
+		return false, fmt.Errorf("the addresses of the container are not known: %w", err)
 	}
-	use, over := bounded(usable(all))
+	t.mu.Lock()
+	was, owed := t.rows, t.owed // only this goroutine changes them, but for detach
+	t.mu.Unlock()
+	use, over := bounded(was, usable(all))
 	if over > 0 {
-		r.warnOnce(s, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
+		r.warnOnce(s, st, "a container has more addresses than a NIC: the last ones are left out", "used", len(use), "left out", over)
 	}
-	fresh, gone := differ(t.rows, use)
-	more, use, err := r.openSockets(s, fresh, use)
-	if err != nil {
+	if was != nil {
+		if !owed && slices.Equal(arrange(was, use), was) {
+			return false, nil
+		}
+		if !st.watch.Sleep(r.readdress.Wait(time.Now())) {
+			return false, errGone
+		}
+	}
+	fresh, gone := differ(was, use)
+	more, use, left := r.openSockets(st, was == nil, fresh, use)
+	if left != nil && was == nil {
+		return false, left
+	}
+	rows := arrange(was, use)
+	if was != nil && !owed && slices.Equal(rows, was) {
+		return false, left
+	}
+	var regroup [2]bool
+	for f := range regroup {
+		regroup[f] = owed || !maps.Equal(interfacesOf(was, f), interfacesOf(rows, f))
+	}
+	if err = r.reserveGroups(s, st, regroup); err == nil {
+		changed, err = r.commit(s, st, rows, regroup, more, gone)
+	}
+	if err != nil && more != nil {
+		more.Close() // those that the engine has are not its any more
+	}
+	return changed, errors.Join(left, err)
+}
+
+// reserveGroups has sockets be there for the groups that are joined again: on the loop nobody waits for a helper.
+func (r *Rack) reserveGroups(s *slot, st *stay, families [2]bool) error {
+	if families == [2]bool{} {
+		return nil
+	}
+	var count [2]int
+	if err := r.onLoop(func() { count = r.cfg.Engine.CountGroups(s.nic.Device) }); err != nil {
 		return err
 	}
-	rows := arrange(t.rows, use)
-	if slices.Equal(rows, t.rows) && t.rows != nil {
-		return nil
+	for f := range count {
+		if count[f] = min(count[f], link.MaxGroups); !families[f] {
+			count[f] = 0
+		}
+	}
+	return st.maker.Reserve(count[0], count[1])
+}
+
+// commit has the NIC have these rows, and the engine the sockets for them.
+func (r *Rack) commit(s *slot, st *stay, rows []row, regroup [2]bool, more *link.UDP, gone []netip.Addr) (changed bool, err error) {
+	t := s.site
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stay != st {
+		return false, errGone
 	}
 	face := faceOf(rows, t.mtu)
 	perr := r.onLoop(func() {
-		r.cfg.NICs.SetFace(s.nic, face)
-		err = r.moveSockets(s, rows, more, gone)
-	})
-	if err = errors.Join(perr, err); err != nil {
-		if more != nil {
-			more.Close() // those that the engine has are not its any more
+		old := *s.nic.Device.Face()
+		if t.rows == nil || !slices.Equal(t.rows, rows) {
+			r.cfg.NICs.SetFace(s.nic, face)
 		}
-		return err
+		switch {
+		case t.udp != nil:
+			err = r.moveSockets(s, rows, regroup, more, gone)
+		case more != nil:
+			if err = r.addSite(s, more); err != nil {
+				r.cfg.NICs.SetFace(s.nic, old)
+				return
+			}
+		}
+		t.rows, t.owed, changed = rows, err != nil, true
+	})
+	if changed {
+		r.cfg.Log.Debug("a NIC has other addresses", "nic", s.nic.Name, "addresses", outwardOf(rows), "mtu", 128<<face.MTU)
 	}
-	t.rows = rows
-	var outward []netip.Addr
+	return changed, errors.Join(perr, err)
+}
+
+// outwardOf are the addresses at which others reach the NIC.
+func outwardOf(rows []row) (out []netip.Addr) {
 	for _, i := range rows {
 		if i.outward() {
-			outward = append(outward, i.Addr)
+			out = append(out, i.Addr)
 		}
 	}
-	r.cfg.Log.Info("a NIC has the network of a container", "nic", s.nic.Name, "addresses", outward, "mtu", 128<<face.MTU)
-	return nil
+	return out
+}
+
+// interfacesOf are those that outward addresses of a family are at.
+func interfacesOf(rows []row, of int) map[int]bool {
+	at := make(map[int]bool)
+	for _, i := range rows {
+		if i.outward() && family(i.Addr) == of {
+			at[i.Index] = true
+		}
+	}
+	return at
 }
 
 // differ is which outward addresses are new, and which are not there any more.
@@ -186,78 +280,76 @@ func faceOf(rows []row, mtu int) nic.Face {
 	return face
 }
 
-// openSockets opens those of the new addresses. An address at which none can be opened is left out of use: it may have gone again, or a program
-// of the container has the port. Before there is any other, that is an error.
-func (r *Rack) openSockets(s *slot, fresh []netip.Addr, use []routes.Interface) (*link.UDP, []routes.Interface, error) {
-	t := s.site
+// openSockets opens those of the new addresses. An address at which none can be opened is left out of use, and the error says why: it may have gone
+// again, or a program of the container has the port. At the first look all have to be opened.
+func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []routes.Interface) (all *link.UDP, out []routes.Interface, left error) {
 	if len(fresh) == 0 {
 		return nil, use, nil
 	}
-	if t.maker == nil {
-		counts := [2]int{}
-		for _, a := range fresh {
-			counts[family(a)] += link.SocketsPerAddress
-		}
-		maker, err := netns.NewMaker(t.space, counts[0], counts[1])
-		if err != nil {
-			return nil, nil, err
-		}
-		t.maker = maker
-	}
 	o := r.cfg.Sockets
-	o.Socket = t.maker.Socket
+	o.Socket = st.maker.Socket
 	o.Interface = func(a netip.Addr) int {
 		if i := slices.IndexFunc(use, func(i routes.Interface) bool { return i.Addr == a }); i >= 0 {
 			return use[i].Index
 		}
 		return 0
 	}
-	if t.rows == nil {
-		more, err := link.ListenUDP(o, fresh...)
-		return more, use, err
-	}
-	var all *link.UDP
+	counts := [2]int{}
 	for _, a := range fresh {
-		one, err := link.ListenUDP(o, a)
+		counts[family(a)] += link.SocketsPerAddress
+	}
+	err := st.maker.Reserve(counts[0], counts[1]) // with one helper, not one for each address
+	if first {
+		if err == nil {
+			all, err = link.ListenUDP(o, fresh...)
+		}
+		return all, use, err
+	}
+	out = use
+	for _, a := range fresh {
+		var one *link.UDP
+		aerr := err
+		if aerr == nil {
+			one, aerr = link.ListenUDP(o, a)
+		}
 		switch {
-		case err != nil:
-			r.warnOnce(s, "a NIC does not have a new address of its container", "why", err)
-			use = slices.DeleteFunc(slices.Clone(use), func(i routes.Interface) bool { return i.Addr == a })
+		case aerr != nil:
+			out = slices.DeleteFunc(slices.Clone(out), func(i routes.Interface) bool { return i.Addr == a })
+			left = errors.Join(left, fmt.Errorf("%v is left out: %w", a, aerr))
 		case all == nil:
 			all = one
 		default:
 			all.Take(one)
 		}
 	}
-	return all, use, nil
+	return all, out, left
 }
 
-// moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop.
-func (r *Rack) moveSockets(s *slot, rows []row, more *link.UDP, gone []netip.Addr) error {
+// addSite gives the engine the first sockets. It runs on the loop, and mu is held.
+func (r *Rack) addSite(s *slot, first *link.UDP) error {
+	window, flight := r.cfg.Windows(first)
+	err := r.cfg.Engine.AddSite(s.nic.Device, s.site.number, link.NewPort(first), first.Descriptors(), window, flight)
+	if err == nil {
+		s.site.udp = first
+	}
+	return err
+}
+
+// moveSockets has the engine use more sockets, which may be nil, and not those of addresses that have gone. It runs on the loop, and mu is held.
+func (r *Rack) moveSockets(s *slot, rows []row, regroup [2]bool, more *link.UDP, gone []netip.Addr) error {
 	t := s.site
-	if t.udp != nil {
-		return r.cfg.Engine.ReaddressSite(s.nic.Device, t.number, func() []int {
-			for _, a := range gone {
-				t.udp.Drop(a)
-			}
-			if more != nil {
-				t.udp.Take(more)
-			}
-			for _, i := range rows {
-				t.udp.SetInterface(i.Addr, i.Index)
-			}
-			return t.udp.Descriptors()
-		})
-	}
-	if more == nil {
-		return nil
-	}
-	window, flight := r.cfg.Windows(more)
-	if err := r.cfg.Engine.AddSite(s.nic.Device, t.number, link.NewPort(more), more.Descriptors(), window, flight); err != nil {
-		return err
-	}
-	t.udp = more
-	return nil
+	return r.cfg.Engine.ReaddressSite(s.nic.Device, t.number, regroup, func() []int {
+		if more != nil {
+			t.udp.Take(more)
+		}
+		for _, a := range gone {
+			t.udp.Drop(a)
+		}
+		for _, i := range rows {
+			t.udp.SetInterface(i.Addr, i.Index)
+		}
+		return t.udp.Descriptors()
+	})
 }
 
 // usable are the addresses that become GIDs, in the order in which tools should find them: they take the
@@ -282,17 +374,25 @@ const (
 	mostLoopback = 8
 )
 
-// bounded are the first of each kind, and how many more there are.
-func bounded(all []routes.Interface) (use []routes.Interface, over int) {
-	outward, loopback := 0, 0
+// bounded are the first of each kind, and how many more there are. Those that have rows come first: a new address does not take the place of
+// one that programs use.
+func bounded(was []row, all []routes.Interface) (use []routes.Interface, over int) {
+	had := func(i routes.Interface) bool {
+		return slices.ContainsFunc(was, func(r row) bool { return r.Addr == i.Addr })
+	}
+	room := map[bool]int{false: mostOutward, true: mostLoopback} // by whether they are of loopback
 	for _, i := range all {
-		count, most := &outward, mostOutward
-		if i.Addr.IsLoopback() {
-			count, most = &loopback, mostLoopback
+		if had(i) {
+			room[i.Addr.IsLoopback()]--
 		}
-		if *count++; *count > most {
-			over++
-			continue
+	}
+	for _, i := range all {
+		if l := i.Addr.IsLoopback(); !had(i) {
+			if room[l] <= 0 {
+				over++
+				continue
+			}
+			room[l]--
 		}
 		use = append(use, i)
 	}

@@ -58,7 +58,7 @@ func TestArrangeBounded(t *testing.T) {
 		for b := netip.MustParseAddr("127.0.0.1"); len(all) < mostOutward+mostLoopback; b = b.Next() {
 			all = append(all, routes.Interface{Addr: b})
 		}
-		use, _ := bounded(usable(all))
+		use, _ := bounded(rows, usable(all))
 		rows = arrange(rows, use)
 		if last := rows[len(rows)-1].number; last >= mostOutward+mostLoopback {
 			t.Fatalf("row %d is used", last)

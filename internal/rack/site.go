@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,15 +35,59 @@ type site struct {
 	routes siteRoutes
 	mtu    int // that the network says; 0: that of the interfaces
 
-	// What is open while it is attached. The door calls attach and detach one after the other, and the
-	// rack once more at the end.
-	mu     sync.Mutex
-	space  *netns.Space // guarded by mu, as all below; nil: it is not attached
-	maker  *netns.Maker // nil: no socket was needed yet
-	udp    *link.UDP    // that the engine has; nil: none
+	// The door calls attach and detach one after the other, and the rack once more at the end. mu is never held while a container
+	// can have us wait.
+	mu   sync.Mutex
+	stay *stay     // guarded by mu, as all below; nil: it is not attached
+	last *stay     // the one before, or this
+	udp  *link.UDP // that the engine has; nil: none
+	rows []row     // what is in the GID table; nil: there was no look yet
+	owed bool      // the engine could not do all that rows says
+}
+
+// A stay is what is open in a namespace while the NIC is attached to it. One goroutine uses it: that of attach, then who
+// follows. That one closes it too, after it was taken from the site.
+type stay struct {
+	space  *netns.Space
+	maker  *netns.Maker
+	there  *routes.Elsewhere
 	watch  *routes.Watch
-	rows   []row           // what is in the GID table
 	warned map[string]bool // what has been logged of it
+	ended  chan struct{}   // closed when all of it is
+}
+
+const (
+	// lastTime is how long the next stay waits for the last one to end, and leaveTime who ends it. Usually that is no time; but a look
+	// may wait for a helper.
+	lastTime  = 15 * time.Second
+	leaveTime = 100 * time.Millisecond
+)
+
+// end closes it.
+func (r *Rack) end(st *stay) {
+	if st.watch != nil {
+		st.watch.Close()
+	}
+	if st.there != nil {
+		st.there.Close()
+	}
+	st.maker.Close()
+	r.spaces.drop(st.space.Cookie())
+	st.space.Close()
+	close(st.ended)
+}
+
+// over waits until it is closed, and reports whether it is. It may be nil.
+func (st *stay) over(within time.Duration) bool {
+	if st == nil {
+		return true
+	}
+	select {
+	case <-st.ended:
+		return true
+	case <-time.After(within):
+		return false
+	}
 }
 
 // siteRoutes implements vnic.Routes.
@@ -105,37 +148,61 @@ func (r *Rack) newSite(n *tenant.Network) *site {
 func (r *Rack) attach(s *slot, conn syscall.Conn) (err error) {
 	t := s.site
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	space, err := netns.Of(conn)
+	last := t.last
+	t.mu.Unlock()
+	if !last.over(lastTime) {
+		return fmt.Errorf("NIC %s is still leaving the network namespace of the container before: try again", s.nic.Name)
+	}
+	st, err := r.stayAt(s, conn)
 	if err != nil {
 		return err
+	}
+	t.mu.Lock()
+	t.stay, t.last = st, st
+	t.routes.now.Store(st.there)
+	t.mu.Unlock()
+	defer func() {
+		if err != nil {
+			r.takeOut(s)
+			r.end(st)
+		}
+	}()
+	if _, err := r.look(s, st); err != nil {
+		return err
+	}
+	if err := s.nic.Tree.Rewrite(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	outward := outwardOf(t.rows)
+	t.mu.Unlock()
+	r.cfg.Log.Info("a NIC has the network of a container", "nic", s.nic.Name, "addresses", outward, "mtu", 128<<s.nic.Device.Face().MTU)
+	if len(outward) == 0 {
+		r.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", s.nic.Name)
+	}
+	go r.followSite(s, st)
+	return nil
+}
+
+// stayAt opens what is needed in the namespace in which conn's peer is.
+func (r *Rack) stayAt(s *slot, conn syscall.Conn) (_ *stay, err error) {
+	space, err := netns.Of(conn)
+	if err != nil {
+		return nil, err
 	}
 	if err := r.spaces.take(space.Cookie(), s.nic.Name); err != nil {
 		space.Close()
-		return err
+		return nil, err
 	}
-	t.space, t.warned = space, make(map[string]bool)
-	defer func() {
-		if err != nil {
-			r.detachLocked(s)
-		}
-	}()
-	there, err := openElsewhere(space)
+	st := &stay{space: space, maker: netns.NewMaker(space), warned: make(map[string]bool), ended: make(chan struct{})}
+	if st.there, err = openElsewhere(space); err == nil {
+		st.watch, err = openWatch(space) // before the first look, so that nothing is missed
+	}
 	if err != nil {
-		return err
+		r.end(st)
+		return nil, err
 	}
-	t.routes.now.Store(there)
-	if t.watch, err = openWatch(space); err != nil { // before the first look, so that nothing is missed
-		return err
-	}
-	if err := r.readdress(s, there); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(t.rows, row.outward) {
-		r.cfg.Log.Warn("a NIC's container has no network: only the container's own programs reach each other", "nic", s.nic.Name)
-	}
-	go r.followSite(s, t.watch)
-	return s.nic.Tree.Rewrite()
+	return st, nil
 }
 
 // family is 0 for IPv4 and 1 for IPv6.
@@ -157,20 +224,33 @@ func openElsewhere(space *netns.Space) (*routes.Elsewhere, error) {
 	if err != nil {
 		return nil, err
 	}
-	return routes.NewElsewhere(fds[0], fds[1], fds[2]), nil
+	return routes.NewElsewhere(fds[0], fds[1], fds[2], func() (int, error) { return openNetlink(space) }), nil
+}
+
+// openNetlink opens one socket of netlink's.
+func openNetlink(space *netns.Space) (int, error) {
+	fds, err := space.Open([]netns.Kind{netns.Netlink})
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil
 }
 
 // detach undoes attach. It may be called again.
 func (r *Rack) detach(s *slot) {
-	s.site.mu.Lock()
-	defer s.site.mu.Unlock()
-	r.detachLocked(s)
+	if st := r.takeOut(s); st != nil {
+		st.over(leaveTime) // else a look goes on, and it ends after that
+	}
 }
 
-func (r *Rack) detachLocked(s *slot) {
+// takeOut has the NIC have no namespace any more; nil: it had none. Who uses the stay closes it.
+func (r *Rack) takeOut(s *slot) *stay {
 	t := s.site
-	if t.space == nil {
-		return
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	st := t.stay
+	if st == nil {
+		return nil
 	}
 	r.onLoop(func() { // fails only after the loop has ended, and all sockets with it
 		if t.udp != nil {
@@ -178,19 +258,11 @@ func (r *Rack) detachLocked(s *slot) {
 		}
 		r.cfg.NICs.SetFace(s.nic, nic.Face{MTU: nic.LargestMTU})
 	})
-	if e := t.routes.now.Swap(nil); e != nil {
-		e.Close()
-	}
-	if t.maker != nil {
-		t.maker.Close()
-	}
-	if t.watch != nil {
-		t.watch.Close()
-	}
-	r.spaces.drop(t.space.Cookie())
-	t.space.Close()
-	t.space, t.maker, t.udp, t.watch, t.rows = nil, nil, nil, nil, nil
+	t.routes.now.Store(nil)
+	st.watch.Close()
+	t.stay, t.udp, t.rows, t.owed = nil, nil, nil, false
 	if err := s.nic.Tree.Rewrite(); err != nil {
 		r.cfg.Log.Warn("the device tree of a NIC has the addresses of a container that is gone", "nic", s.nic.Name, "error", err)
 	}
+	return st
 }

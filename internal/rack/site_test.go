@@ -21,7 +21,7 @@ func TestBounded(t *testing.T) {
 	add("fe80::1", 5)
 	add("fd00::1", 100)
 	add("10.0.0.1", 10)
-	use, over := bounded(usable(all))
+	use, over := bounded(nil, usable(all))
 	var outward, loopback int
 	for _, i := range use {
 		if i.Addr.IsLoopback() {
@@ -36,7 +36,14 @@ func TestBounded(t *testing.T) {
 	if use[0].Addr != netip.MustParseAddr("10.0.0.1") || use[10].Addr != netip.MustParseAddr("fd00::1") {
 		t.Errorf("the order: %v", use)
 	}
-	if use, over := bounded(use); len(use) != mostOutward+mostLoopback || over != 0 {
+	if use, over := bounded(nil, use); len(use) != mostOutward+mostLoopback || over != 0 {
 		t.Errorf("as many as there may be: %d, %d left out", len(use), over)
+	}
+	// An address that has a row keeps it, whatever comes before it now.
+	was := arrange(nil, use)
+	add("10.0.0.11", 10)
+	use, over = bounded(was, usable(all))
+	if _, gone := differ(was, use); len(gone) > 0 || len(use) != mostOutward+mostLoopback || over != 220-mostOutward-mostLoopback {
+		t.Errorf("with ten more: %d are used, %d left out, gone: %v", len(use), over, gone)
 	}
 }

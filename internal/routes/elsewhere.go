@@ -18,15 +18,23 @@ type Elsewhere struct {
 	mu      sync.Mutex
 	netlink int // guarded by mu; -1: closed
 	udp     [2]int
+
+	listing sync.Mutex // held while Addresses looks; before mu
+	lists   int        // guarded by listing; the socket of netlink's for that; -1: it is to be opened
+	open    func() (int, error)
 }
 
-// NewElsewhere takes over three sockets. A socket that is -1 is not there.
-func NewElsewhere(netlink, udp4, udp6 int) *Elsewhere {
-	return &Elsewhere{netlink: netlink, udp: [2]int{udp4, udp6}}
+// NewElsewhere takes over three sockets. A socket that is -1 is not there. open opens one more of netlink's there.
+func NewElsewhere(netlink, udp4, udp6 int, open func() (int, error)) *Elsewhere {
+	return &Elsewhere{netlink: netlink, udp: [2]int{udp4, udp6}, lists: -1, open: open}
 }
 
-// Close closes the sockets.
+// Close closes the sockets. Who looks for addresses meanwhile is waited for.
 func (e *Elsewhere) Close() {
+	e.listing.Lock()
+	defer e.listing.Unlock()
+	e.forget()
+	e.open = nil
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, fd := range []*int{&e.netlink, &e.udp[0], &e.udp[1]} {
@@ -37,19 +45,22 @@ func (e *Elsewhere) Close() {
 	}
 }
 
-// ask asks there. A socket whose answer was late could give it to the next who asks: it is not asked again.
+// forget closes the socket for Addresses. listing is held.
+func (e *Elsewhere) forget() {
+	if e.lists >= 0 {
+		unix.Close(e.lists)
+		e.lists = -1
+	}
+}
+
+// ask asks there.
 func (e *Elsewhere) ask(kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.netlink < 0 {
 		return nil, net.ErrClosed
 	}
-	m, err := askAt(e.netlink, kind, body)
-	if errors.Is(err, unix.EAGAIN) {
-		unix.Close(e.netlink)
-		e.netlink = -1
-	}
-	return m, err
+	return askAt(e.netlink, kind, body)
 }
 
 // From is the function From, there.
@@ -107,15 +118,36 @@ type Interface struct {
 // mostCollected bounds how many interfaces, and how many addresses, are kept of those that somebody else's namespace has.
 const mostCollected = 1000
 
-// Addresses are those of the interfaces there that are up, and that can be used now: the first thousand.
-func (e *Elsewhere) Addresses() ([]Interface, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.netlink < 0 {
-		return nil, net.ErrClosed
+// Addresses are those of the interfaces there that are up, and that can be used now: the first thousand. If they change all the
+// time while it looks, that is an error.
+func (e *Elsewhere) Addresses() (out []Interface, err error) {
+	e.listing.Lock()
+	defer e.listing.Unlock()
+	for range 3 {
+		if e.lists < 0 {
+			if e.open == nil {
+				return nil, net.ErrClosed
+			}
+			if e.lists, err = e.open(); err != nil {
+				e.lists = -1
+				return nil, err
+			}
+		}
+		if out, err = addresses(e.lists); err == nil {
+			return out, nil
+		}
+		e.forget()
+		if !errors.Is(err, errChanged) {
+			break
+		}
 	}
+	return nil, err
+}
+
+// addresses asks a socket for them.
+func addresses(fd int) ([]Interface, error) {
 	links := make(map[int]Interface)
-	err := dump(e.netlink, unix.RTM_GETLINK, unix.SizeofIfInfomsg, func(m *syscall.NetlinkMessage) {
+	err := dump(fd, unix.RTM_GETLINK, unix.SizeofIfInfomsg, func(m *syscall.NetlinkMessage) {
 		if binary.NativeEndian.Uint32(m.Data[8:])&unix.IFF_UP == 0 || len(links) >= mostCollected {
 			return
 		}
@@ -134,7 +166,7 @@ func (e *Elsewhere) Addresses() ([]Interface, error) {
 		return nil, err
 	}
 	var out []Interface
-	err = dump(e.netlink, unix.RTM_GETADDR, unix.SizeofIfAddrmsg, func(m *syscall.NetlinkMessage) {
+	err = dump(fd, unix.RTM_GETADDR, unix.SizeofIfAddrmsg, func(m *syscall.NetlinkMessage) {
 		i, up := links[int(binary.NativeEndian.Uint32(m.Data[4:]))]
 		if !up || len(out) >= mostCollected || m.Data[2]&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			return
@@ -151,37 +183,4 @@ func (e *Elsewhere) Addresses() ([]Interface, error) {
 		}
 	})
 	return out, err
-}
-
-// dump asks for everything of a kind, whose messages have a header of the given size.
-func dump(fd int, kind uint16, header int, each func(*syscall.NetlinkMessage)) error {
-	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
-	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+header))
-	msg = binary.NativeEndian.AppendUint16(msg, kind)
-	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	msg = append(msg, make([]byte, 8+header)...)
-	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	buf := make([]byte, 64<<10)
-	for {
-		n, _, err := unix.Recvfrom(fd, buf, 0)
-		if err != nil {
-			return err
-		}
-		list, err := syscall.ParseNetlinkMessage(buf[:n])
-		if err != nil {
-			return err
-		}
-		for i := range list {
-			switch m := &list[i]; {
-			case m.Header.Type == unix.NLMSG_DONE:
-				return nil
-			case m.Header.Type == unix.NLMSG_ERROR:
-				return errNoAnswer
-			case len(m.Data) >= header:
-				each(m)
-			}
-		}
-	}
 }

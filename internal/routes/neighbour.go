@@ -23,8 +23,6 @@ type hop struct {
 // probePeriod is how often a neighbour that is being looked for is looked at.
 const probePeriod = 20 * time.Millisecond
 
-var errNoAnswer = errors.New("netlink: no answer")
-
 // Reach waits until the next hop on the way to a host is known, at most timeout. It
 // returns nil as well where that cannot be found out: then connecting will tell.
 func Reach(from, to netip.Addr, timeout time.Duration) error {
@@ -140,37 +138,6 @@ func ask(kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
 	}
 	defer unix.Close(fd)
 	return askAt(fd, kind, body)
-}
-
-// askAt is ask at a socket that is there, and that nobody else uses meanwhile.
-func askAt(fd int, kind uint16, body []byte) (*syscall.NetlinkMessage, error) {
-	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1})
-	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
-	msg = binary.NativeEndian.AppendUint16(msg, kind)
-	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_REQUEST)
-	msg = append(append(msg, make([]byte, 8)...), body...)
-	if err := unix.Sendto(fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	buf := make([]byte, 8192)
-	n, _, err := unix.Recvfrom(fd, buf, 0)
-	if err != nil {
-		return nil, err
-	}
-	answers, err := syscall.ParseNetlinkMessage(buf[:n])
-	if err != nil || len(answers) == 0 {
-		return nil, errNoAnswer
-	}
-	m := &answers[0]
-	if m.Header.Type == unix.NLMSG_ERROR {
-		if len(m.Data) >= 4 {
-			if e := int32(binary.NativeEndian.Uint32(m.Data)); e < 0 {
-				return nil, syscall.Errno(-e)
-			}
-		}
-		return nil, errNoAnswer
-	}
-	return m, nil
 }
 
 // attribute appends a netlink attribute, padded.
