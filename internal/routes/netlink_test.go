@@ -1,0 +1,141 @@
+package routes
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// netlinkSocket is one, and the port that others reach it at.
+func netlinkSocket(t *testing.T) (fd int, port uint32) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd, sa.(*unix.SockaddrNetlink).Pid
+}
+
+// forge sends a message to somebody's socket that looks like one of the kernel's.
+func forge(t *testing.T, from int, to uint32, kind uint16, seq uint32) {
+	t.Helper()
+	msg := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
+	msg = binary.NativeEndian.AppendUint16(msg, kind)
+	msg = binary.NativeEndian.AppendUint16(msg, unix.NLM_F_MULTI)
+	msg = binary.NativeEndian.AppendUint32(msg, seq)
+	msg = append(msg, make([]byte, 4+unix.SizeofIfInfomsg)...)
+	if err := unix.Sendto(from, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: to}); err != nil {
+		t.Fatalf("the test needs root: %v", err)
+	}
+}
+
+// Only what the kernel answers to this question counts: not what somebody else sends, and not the rest of an answer before.
+func TestForged(t *testing.T) {
+	clean, _ := netlinkSocket(t)
+	want, err := addresses(clean)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, port := netlinkSocket(t)
+	evil, _ := netlinkSocket(t)
+	forgeAll := func() {
+		for i := range uint32(20) { // for the numbers that come now
+			for _, kind := range []uint16{unix.NLMSG_DONE, unix.NLMSG_ERROR, unix.RTM_NEWLINK} {
+				forge(t, evil, port, kind, questions.Load()+i)
+			}
+		}
+	}
+	forgeAll()
+	if got, err := addresses(fd); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the addresses are %v, %v; want %v", got, err, want)
+	}
+	forgeAll()
+	loopback := netip.MustParseAddr("127.0.0.1")
+	if _, err := question(fd, unix.RTM_GETROUTE, 0, routeRequest(netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.2"))); err != nil {
+		t.Fatal(err)
+	}
+	m, err := askAt(fd, unix.RTM_GETROUTE, routeRequest(netip.IPv4Unspecified(), loopback))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range attributes(m, unix.SizeofRtMsg) {
+		if b, _ := netip.AddrFromSlice(a.Value); a.Attr.Type == unix.RTA_DST && b != loopback {
+			t.Errorf("the way to %v is answered with that to %v", loopback, b)
+		}
+	}
+}
+
+// An answer without an end does not take for ever, neither if nothing comes nor if a great deal does.
+func TestEndless(t *testing.T) {
+	fd, port := netlinkSocket(t)
+	buf := make([]byte, 8192)
+	if err := answer(fd, 1, buf, time.Millisecond, nil); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("no answer: %v", err)
+	}
+	evil, _ := netlinkSocket(t)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Sendto(evil, make([]byte, unix.SizeofNlMsghdr), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+			}
+		}
+	}()
+	err := answer(fd, 1, buf, time.Minute, nil)
+	close(stop)
+	<-ended
+	if err == nil {
+		t.Error("a flood is an answer")
+	}
+}
+
+// A dump that failed does not spoil the next look: that has a socket of its own.
+func TestListsAgain(t *testing.T) {
+	opened := 0
+	broken := true
+	e := NewElsewhere(-1, -1, -1, func() (int, error) {
+		opened++
+		if broken {
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return -1, err
+			}
+			unix.Close(pair[1])
+			return pair[0], nil // no netlink: asking it fails
+		}
+		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	})
+	if _, err := e.Addresses(); err == nil {
+		t.Error("a socket that is none of netlink's answers")
+	}
+	broken = false
+	for range 2 {
+		if _, err := e.Addresses(); err != nil {
+			t.Error(err)
+		}
+	}
+	if opened != 2 {
+		t.Errorf("%d sockets were opened, want 2", opened)
+	}
+	e.Close()
+	if _, err := e.Addresses(); err == nil || opened != 2 {
+		t.Errorf("a closed one: %v, %d sockets", err, opened)
+	}
+}
