@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/nic"
 	"vrdma/internal/wire"
 )
 
@@ -37,6 +38,20 @@ func TestConnection(t *testing.T) {
 		t.Errorf("the server read %d events of the connection, want 3", n)
 	}
 	server.none()
+}
+
+// The address that a connection is from has gone from the NIC: no row is named, and above all not that of another.
+func TestGoneAddress(t *testing.T) {
+	f := newFabric(t)
+	_, _, at, _ := connected(f)
+	f.cma.nic.SetFace(nic.Face{GIDs: []nic.GIDEntry{{GID: gid("10.0.0.9")}, {GID: gid("10.0.0.1")}}, MTU: 5, Rows: []int{0, 3}})
+	if a, err := at.QPAttr(abi.QPStateRTR); err != nil || a.AHAttr.GRH.SGIDIndex != 3 {
+		t.Errorf("in another row: row %d, %v", a.AHAttr.GRH.SGIDIndex, err)
+	}
+	f.cma.nic.SetFace(nic.Face{GIDs: []nic.GIDEntry{{GID: gid("10.0.0.9")}}, MTU: 5})
+	if _, err := at.QPAttr(abi.QPStateRTR); err != syscall.EADDRNOTAVAIL {
+		t.Errorf("without the address: %v", err)
+	}
 }
 
 // A process that dies disconnects: its peer gets a DREQ.
