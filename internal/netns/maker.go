@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +27,13 @@ func (m *Maker) Reserve(udp4, udp6 int) error {
 		now4 := min(max(udp4, 0), most)
 		now6 := min(max(udp6, 0), most-now4)
 		udp4, udp6 = udp4-now4, udp6-now6
-		fds, err := m.space.Open(append(slices.Repeat([]Kind{UDP4}, now4), slices.Repeat([]Kind{UDP6}, now6)...))
+		kinds := make([]Kind, now4+now6)
+		for i := range kinds {
+			if kinds[i] = UDP4; i >= now4 {
+				kinds[i] = UDP6
+			}
+		}
+		fds, err := m.space.Open(kinds)
 		if err != nil {
 			return err
 		}

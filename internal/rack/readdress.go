@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -130,7 +129,7 @@ func (r *Rack) look(s *slot, st *stay) (changed bool, err error) {
 	}
 	var regroup [2]bool
 	for f := range regroup {
-		regroup[f] = owed || !maps.Equal(interfacesOf(was, f), interfacesOf(rows, f))
+		regroup[f] = owed || !within(was, rows, f) || !within(rows, was, f)
 	}
 	if err = r.reserveGroups(s, st, regroup); err == nil {
 		changed, err = r.commit(s, st, rows, regroup, more, gone)
@@ -199,15 +198,16 @@ func outwardOf(rows []row) (out []netip.Addr) {
 	return out
 }
 
-// interfacesOf are those that outward addresses of a family are at.
-func interfacesOf(rows []row, of int) map[int]bool {
-	at := make(map[int]bool)
-	for _, i := range rows {
-		if i.outward() && family(i.Addr) == of {
-			at[i.Index] = true
+// within reports whether the interfaces of a's outward addresses of a family are among those of b's.
+func within(a, b []row, of int) bool {
+	for _, i := range a {
+		if i.outward() && family(i.Addr) == of && !slices.ContainsFunc(b, func(j row) bool {
+			return j.outward() && family(j.Addr) == of && j.Index == i.Index
+		}) {
+			return false
 		}
 	}
-	return at
+	return true
 }
 
 // differ is which outward addresses are new, and which are not there any more.
@@ -380,19 +380,25 @@ func bounded(was []row, all []routes.Interface) (use []routes.Interface, over in
 	had := func(i routes.Interface) bool {
 		return slices.ContainsFunc(was, func(r row) bool { return r.Addr == i.Addr })
 	}
-	room := map[bool]int{false: mostOutward, true: mostLoopback} // by whether they are of loopback
+	outward, loopback := mostOutward, mostLoopback
+	room := func(i routes.Interface) *int {
+		if i.Addr.IsLoopback() {
+			return &loopback
+		}
+		return &outward
+	}
 	for _, i := range all {
 		if had(i) {
-			room[i.Addr.IsLoopback()]--
+			*room(i)--
 		}
 	}
 	for _, i := range all {
-		if l := i.Addr.IsLoopback(); !had(i) {
-			if room[l] <= 0 {
+		if left := room(i); !had(i) {
+			if *left <= 0 {
 				over++
 				continue
 			}
-			room[l]--
+			*left--
 		}
 		use = append(use, i)
 	}

@@ -30,7 +30,7 @@ func NewWatch(fd int) (*Watch, error) {
 	return &Watch{file: os.NewFile(uintptr(fd), "netlink"), buf: make([]byte, 4<<10), closed: make(chan struct{})}, nil
 }
 
-// Wait waits until something may have changed, or so long; 0: for ever. An error says that nobody is told any more. What has changed is to
+// Wait waits until something may have changed, or so long; 0: for ever. An error says that the watch is closed. What has changed is to
 // be asked: messages are lost if there are many. One goroutine may wait.
 func (w *Watch) Wait(long time.Duration) error {
 	var end time.Time
@@ -40,11 +40,10 @@ func (w *Watch) Wait(long time.Duration) error {
 	if err := w.file.SetReadDeadline(end); err != nil {
 		return err
 	}
-	_, err := w.file.Read(w.buf)
-	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil
+	if _, err := w.file.Read(w.buf); errors.Is(err, os.ErrClosed) {
+		return err
 	}
-	return err
+	return nil // ENOBUFS, say, is news as well, and an empty message is no end
 }
 
 // mostForgotten is how many messages Pause reads: somebody may send them as fast as we read.
