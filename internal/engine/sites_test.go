@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -37,16 +38,7 @@ func TestSites(t *testing.T) {
 	var nics [2]*nic.NIC
 	var qps [2]*testQP
 	for i := range nics {
-		var udp *link.UDP
-		var at netip.Addr
-		err := error(unix.EADDRINUSE)
-		for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
-			at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
-			udp, err = link.ListenUDP(link.UDPOptions{}, at)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		udp, at := listenLoopback(t, link.UDPOptions{})
 		nics[i] = nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(at)}, {GID: shared}}})
 		r[nics[i]] = nic.FirstSite + 1 + uint32(i)
 		if err := e.Add(nics[i], nil); err != nil {
@@ -97,4 +89,70 @@ func TestSites(t *testing.T) {
 	}
 	write() // it leads nowhere, and is lost
 	e.Do(func() {})
+}
+
+// listenLoopback opens the sockets of an address that nobody has.
+func listenLoopback(t *testing.T, o link.UDPOptions) (udp *link.UDP, at netip.Addr) {
+	t.Helper()
+	err := error(unix.EADDRINUSE)
+	for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
+		at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
+		udp, err = link.ListenUDP(o, at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return udp, at
+}
+
+// TestRegroup: when a site has other addresses, groups are joined again only of a family whose interfaces are others.
+func TestRegroup(t *testing.T) {
+	r := siteResolver{}
+	e, err := New(Options{Resolver: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	udp, at := listenLoopback(t, link.UDPOptions{Interface: func(netip.Addr) int { return lo.Index }, Socket: func(family int) (int, error) {
+		made++
+		return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
+	}})
+	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(at)}}})
+	r[n] = nic.FirstSite + 1
+	if err := e.Add(n, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.AddSite(n, r[n], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	e.Start()
+	t.Cleanup(e.Stop)
+	const ud = 4
+	q := newProgram(t, e, n, n.GIDs[0].GID, 0).newQP(ud)
+	q.datagrams(7)
+	for _, g := range []string{"239.1.2.3", "239.1.2.4", "ff0e::1"} {
+		q.c.do(func() error { return q.c.s.AttachMcast(q.info.Handle, ib.GIDOf(netip.MustParseAddr(g)), 0) })
+	}
+	e.Do(func() {
+		if c := e.CountGroups(n); c != [2]int{2, 1} {
+			t.Errorf("groups: %v", c)
+		}
+		for _, c := range []struct {
+			families [2]bool
+			sockets  int
+		}{{[2]bool{}, 0}, {[2]bool{false, true}, 0}, {[2]bool{true, false}, 2}} {
+			made = 0
+			if err := e.ReaddressSite(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
+				t.Errorf("%v: %d sockets were made, want %d: %v", c.families, made, c.sockets, err)
+			}
+			if len(e.net.groups.of) != 3 || len(e.net.groups.fds) != 2 {
+				t.Errorf("%v: %d groups, %d with a socket", c.families, len(e.net.groups.of), len(e.net.groups.fds))
+			}
+		}
+		e.RemoveSite(n, r[n])
+	})
 }
