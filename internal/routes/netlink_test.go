@@ -139,3 +139,50 @@ func TestListsAgain(t *testing.T) {
 		t.Errorf("a closed one: %v, %d sockets", err, opened)
 	}
 }
+
+// What somebody sends to a watch is news that says nothing, and not its end; and however much it is, Pause ends.
+func TestRudeToWatch(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewWatch(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil, _ := netlinkSocket(t)
+	for _, n := range []int{0, 1, 8 << 10} {
+		unix.Sendto(evil, make([]byte, n), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: sa.(*unix.SockaddrNetlink).Pid}) // newer kernels send no empty one
+		if err := w.Wait(time.Millisecond); err != nil {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Sendto(evil, make([]byte, 64), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: sa.(*unix.SockaddrNetlink).Pid})
+			}
+		}
+	}()
+	for range 10 {
+		if err := w.Pause(time.Millisecond); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-ended
+	w.Close()
+	if w.Wait(0) == nil || w.Pause(time.Minute) == nil || w.Sleep(time.Minute) {
+		t.Error("a closed watch goes on")
+	}
+}
