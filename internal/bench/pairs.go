@@ -48,7 +48,7 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	if err != nil {
 		return nil, err
 	}
-	cw, sw := slowed.way(w)
+	sw := slowed.way(w)
 	defer func() {
 		for i := range jobs {
 			if servers[i] != nil {
@@ -84,7 +84,7 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	accounts.is("client")
 	for i := range list {
 		var err error
-		if clients[i], err = r.Client.lab.start(ctx, cw.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
+		if clients[i], err = r.Client.lab.start(ctx, w.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
 			return nil, err
 		}
 	}

@@ -10,30 +10,23 @@ import (
 	"vrdma/internal/experiment"
 )
 
-// TestShare: a limit is written where the kernel reads it, and both sides are started in their groups.
+// TestShare: a limit is written where the kernel reads it, and a server is started in its group.
 func TestShare(t *testing.T) {
 	g := &groups{parent: t.TempDir(), prefix: "x-"}
-	dir, err := g.limitShare("client", 50)
+	dir, err := g.limitShare("server", 50)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "cpu.max")); err != nil || string(text) != "10000 20000" {
 		t.Errorf("the limit is %q, %v; want half of 20 ms", text, err)
 	}
-	s := &slowdown{client: "/client", server: "/server"}
-	cw, sw := s.way(plain)
 	h := &Host{enter: []string{"nsenter"}}
-	for _, side := range []struct {
-		w    way
-		file string
-	}{{cw, "/client/cgroup.procs"}, {sw, "/server/cgroup.procs"}} {
-		argv := side.w.side(h, "ib_write_bw")
-		if !slices.Contains(argv, side.file) || !strings.HasSuffix(strings.Join(argv, " "), "nsenter ib_write_bw") {
-			t.Errorf("%q: want the group %s, and the host's command", argv, side.file)
-		}
+	argv := (&slowdown{server: "/server"}).way(plain).side(h, "ib_write_bw")
+	if !slices.Contains(argv, "/server/cgroup.procs") || !strings.HasSuffix(strings.Join(argv, " "), "nsenter ib_write_bw") {
+		t.Errorf("%q: want the group, and the host's command", argv)
 	}
 	var none *slowdown
-	if cw, sw := none.way(plain); len(cw.side(h, "x")) != 2 || len(sw.side(h, "x")) != 2 || none.done() != nil {
+	if len(none.way(plain).side(h, "x")) != 2 || none.done() != nil {
 		t.Error("nobody asked for a limit, and there is one")
 	}
 	if s, err := slow(0, 1); s != nil || err != nil {

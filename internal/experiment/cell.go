@@ -116,7 +116,7 @@ var tools = []Tool{
 	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
-	{Name: "ibv_devinfo", Metric: Bandwidth, transports: verbsOnly, waits: eventOnly, Asks: true},
+	{Name: "ibv_devinfo", Metric: Bandwidth, transports: []string{Verbs}, waits: eventOnly, Asks: true},
 	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
@@ -155,7 +155,7 @@ type Cell struct {
 	Wait      string `json:"wait"`
 	// PerSide is how many containers or guests each side has, among which pairs are dealt; 0: one.
 	PerSide int `json:"per_side,omitempty"`
-	// Share is how much of a processor each program may have, in percent; 0: as much as it wants.
+	// Share is how much of a processor each server may have, in percent; 0: as much as it wants.
 	Share int `json:"share,omitempty"`
 }
 
@@ -183,7 +183,7 @@ func (c Cell) String() string {
 		text += ", link of " + c.Rate
 	}
 	if c.Share != 0 {
-		text += fmt.Sprintf(", %d %% of a processor", c.Share)
+		text += fmt.Sprintf(", %d %% of a processor for the server", c.Share)
 	}
 	if c.Wait == Event {
 		text += ", events"

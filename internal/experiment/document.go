@@ -42,7 +42,7 @@ type Spec struct {
 	Wait []string `yaml:"wait,omitempty"`
 	// PerSide is how many containers or guests each side has; each of them has the pairs.
 	PerSide []int `yaml:"perSide,omitempty"`
-	// Share is how much of a processor each program may have, in percent.
+	// Share is how much of a processor each server may have, in percent.
 	Share []int `yaml:"share,omitempty"`
 	// Metrics are what is drawn; none: what each tool is for.
 	Metrics []string `yaml:"metrics,omitempty"`

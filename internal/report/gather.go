@@ -310,7 +310,7 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 		parts = append(parts, where(c))
 	}
 	if len(e.Spec.Share) > 1 && c.Share != 0 {
-		parts = append(parts, fmt.Sprintf("%d %% of a processor", c.Share))
+		parts = append(parts, fmt.Sprintf("server with %d %% of a processor", c.Share))
 	}
 	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
 		parts = append(parts, "events")

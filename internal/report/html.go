@@ -247,7 +247,7 @@ func writeMethod(b *strings.Builder) {
 <li>Every round runs all combinations once, in an order by chance: a noisy moment hits all of them alike.</li>
 <li>Medians of rounds, with a bootstrap interval. A difference whose intervals overlap is called none.</li>
 <li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart; rest is what the machine was busy with beyond these: the kernel's interrupts, and whatever else ran. Control groups have the same once more, in the results.</li>
-<li>What carried the bytes is checked by the device's counters, for every value.</li>
+<li>What carried the bytes is checked by the device's counters, for every value of a tool that moves some. What a port claims and how fast connections are made is not of that kind.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
 <li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred, of which there is no 99.9th percentile.</li>
 <li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>

@@ -157,7 +157,7 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	if len(wrong) > 0 {
 		out = append(out, "The counters contradict what carried the bytes in: "+strings.Join(wrong, "; ")+".")
 	} else if runs > 0 {
-		out = append(out, "What carried the bytes was checked with the device's counters for every value.")
+		out = append(out, "What carried the bytes was checked with the device's counters for every value of a tool that moves some.")
 	}
 	return out
 }
