@@ -162,6 +162,14 @@ type Cell struct {
 // Boxes is how many containers or guests each side has.
 func (c Cell) Boxes() int { return max(c.PerSide, 1) }
 
+// Sides says how many containers or guests a side has; "": one.
+func (c Cell) Sides() string {
+	if c.PerSide == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+}
+
 func (c Cell) String() string {
 	text := fmt.Sprintf("%s, %s, %s", c.Tool, c.Transport, c.Setting)
 	if c.Size != 0 {
@@ -170,8 +178,8 @@ func (c Cell) String() string {
 	if c.Pairs > 1 {
 		text += fmt.Sprintf(", %d pairs", c.Pairs)
 	}
-	if c.PerSide != 0 {
-		text += fmt.Sprintf(", %d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+	if sides := c.Sides(); sides != "" {
+		text += ", " + sides
 	}
 	if c.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", c.MTU)

@@ -55,7 +55,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 	}
 	for _, p := range all {
 		i := slices.IndexFunc(against, func(o Point) bool {
-			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide &&
+			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide && o.Cell.Share == p.Cell.Share &&
 				(o.Cell.Size == p.Cell.Size || o.Cell.Size == 0) && (base == experiment.TCP || o.Cell.Tool == p.Cell.Tool && o.Cell.Wait == p.Cell.Wait)
 		})
 		if i < 0 {
@@ -69,10 +69,13 @@ func ratios(f Figure, base string) (list []Ratio) {
 
 // name is what vrdma is compared with.
 func (r Ratio) name() string {
-	if r.Against.Cell.Transport == experiment.Kernel {
+	switch {
+	case r.Against.Cell.Transport != experiment.Kernel:
+		return "TCP"
+	case r.Against.Cell.Setting == experiment.GuestRXE:
 		return "the kernel's rxe"
 	}
-	return "TCP"
+	return "the kernel's device" // which --device named: rxe or hardware
 }
 
 // Sentences are a figure's results in words.
