@@ -50,6 +50,7 @@ type step struct {
 	experiment *Experiment
 	cell       Cell
 	round      int
+	names      []string // of the cell, for the pace
 }
 
 // key is how a step is found among records.
@@ -83,7 +84,7 @@ func (r *Run) steps() []step {
 				continue
 			}
 			for _, c := range e.Cells() {
-				list = append(list, step{e, c, round})
+				list = append(list, step{e, c, round, c.names()})
 			}
 		}
 		part := list[first:]
@@ -132,20 +133,16 @@ func (r *Run) Go(ctx context.Context) error {
 		return !done[key{s.experiment.Name, s.cell, s.round}] && failed[key{s.experiment.Name, s.cell, 0}] < hopeless
 	}
 	var p pace
-	for _, rec := range r.Done {
-		if rec.Seconds > 0 {
-			p.took(rec.Cell, time.Duration(rec.Seconds*float64(time.Second)))
-		}
-	}
+	p.done(r.Done)
 	for i, s := range steps {
 		any := key{s.experiment.Name, s.cell, 0}
 		if !open(s) {
 			continue
 		}
-		var rest []Cell
+		var rest [][]string
 		for _, s := range steps[i:] {
 			if open(s) {
-				rest = append(rest, s.cell)
+				rest = append(rest, s.names)
 			}
 		}
 		fmt.Fprintf(r.Progress, "%d of %d%s: %s ", i+1, len(steps), p.leftText(rest), s.cell)
@@ -155,7 +152,7 @@ func (r *Run) Go(ctx context.Context) error {
 			fmt.Fprintln(r.Progress)
 			return err
 		}
-		p.took(s.cell, time.Since(begin))
+		p.took(s.names, time.Since(begin), rec.Failed != "")
 		if rec.Failed != "" {
 			failed[any]++
 			fmt.Fprintln(r.Progress, "failed:", rec.Failed)
