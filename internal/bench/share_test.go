@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,11 +76,12 @@ func TestDealt(t *testing.T) {
 }
 
 func TestGuestsFit(t *testing.T) {
-	if err := enoughMemory(0); err != nil {
-		t.Errorf("no guest: %v", err)
+	const meminfo = "MemTotal:  8000000 kB\nMemAvailable:  4000000 kB\n"
+	if err := fits(meminfo, 2); err != nil {
+		t.Errorf("two guests: %v", err)
 	}
-	if err := enoughMemory(1 << 20); err == nil || !strings.Contains(err.Error(), "ask for fewer guests") {
-		t.Errorf("a million guests: %v", err)
+	if err := fits(meminfo, 8); !errors.Is(err, errMemory) || !strings.Contains(err.Error(), "ask for fewer guests") {
+		t.Errorf("eight guests: %v", err)
 	}
 	if got := strings.Join(boxNames(3), " "); got != "a b a2 b2 a3 b3" {
 		t.Errorf("names are %s", got)

@@ -144,18 +144,26 @@ func memoryOf(guests int) int {
 	return pairMemoryMiB
 }
 
-// enoughMemory reports whether so many guests fit: with all of them using what they have, as much again as one must be left.
+// errMemory: guests do not fit into this machine's memory.
+var errMemory = errors.New("end other programs, or ask for fewer guests")
+
+// enoughMemory reports whether so many guests fit now.
 func enoughMemory(guests int) error {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return err
 	}
-	free, err := parseMemory(string(text), "MemAvailable")
+	return fits(string(text), guests)
+}
+
+// fits reports the same of a machine whose /proc/meminfo this is: with all guests using what they have, as much again as one must be left.
+func fits(meminfo string, guests int) error {
+	free, err := parseMemory(meminfo, "MemAvailable")
 	if err != nil {
 		return err
 	}
 	if need := float64((guests + 1) * memoryOf(guests) << 20); free < need {
-		return fmt.Errorf("%d guests need %s of memory, and %s are free: end other programs, or ask for fewer guests", guests, Quantity(need, "B"), Quantity(free, "B"))
+		return fmt.Errorf("%d guests need %s of memory, and %s are free: %w", guests, Quantity(need, "B"), Quantity(free, "B"), errMemory)
 	}
 	return nil
 }
