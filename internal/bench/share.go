@@ -47,7 +47,7 @@ func slow(share, pairs int) (s *slowdown, err error) {
 		return nil, err
 	}
 	s = &slowdown{groups: g}
-	if s.server, err = g.limitShare("server", share*pairs); err != nil {
+	if s.server, err = g.limitShare("slow-server", share*pairs); err != nil {
 		g.remove() // what is left is empty
 		return nil, err
 	}

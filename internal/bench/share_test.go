@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +34,37 @@ func TestShare(t *testing.T) {
 	}
 	if s, err := slow(0, 1); s != nil || err != nil {
 		t.Errorf("no share: %v, %v", s, err)
+	}
+	// A group that could not be removed is made anew.
+	for range 2 {
+		if _, err := g.add("again"); err != nil {
+			t.Error(err)
+		}
+	}
+	// Who has no server of its own is refused.
+	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
+	if _, err := (Route{}).couples(t.Context(), plain, mpiTransferDriver, jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
+		t.Errorf("a tool with one command: %v", err)
+	}
+}
+
+// TestMemoryComesBack: guests of other settings are ended when memory is short, and a place that did not fit is tried again later.
+func TestMemoryComesBack(t *testing.T) {
+	was := settings[experiment.VMsApart]
+	defer func() { settings[experiment.VMsApart] = was }()
+	tried, ended := 0, false
+	settings[experiment.VMsApart] = func(context.Context, *Instrument, experiment.Cell) (*place, error) {
+		tried++
+		return nil, fmt.Errorf("too much: %w", errMemory)
+	}
+	in := &Instrument{places: map[string]*place{"vms 0 ": {machines: []*machine{{}}, close: func() { ended = true }}}}
+	for range 2 {
+		if _, err := in.place(t.Context(), experiment.Cell{Setting: experiment.VMsApart}); !errors.Is(err, errMemory) {
+			t.Errorf("a place: %v", err)
+		}
+	}
+	if !ended || tried != 3 || len(in.places) != 0 {
+		t.Errorf("others ended: %v; tried %d times, want twice, and once more later", ended, tried)
 	}
 }
 

@@ -39,6 +39,10 @@ var guestScript string
 // inMachines boots two guests, or as many a side as the cell says.
 func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
+	names := boxNames(c.Boxes())
+	if err := enoughMemory(len(names)); err != nil {
+		return nil, err
+	}
 	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
 	image, err := in.guestImage(ctx, "vms")
 	if err != nil {
@@ -49,10 +53,6 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 		return nil, err
 	}
 	l.wires++
-	names := boxNames(c.Boxes())
-	if err := enoughMemory(len(names)); err != nil {
-		return nil, err
-	}
 	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.wires)), IP: "127.0.0.1"}
 	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/"+strings.Join(names, ",bench/"), "--store", base.Socket+".db")
 	if err != nil {

@@ -60,12 +60,12 @@ type key struct {
 	round      int
 }
 
-// crowd is how many guests a side a step has beyond one.
+// crowd is how many guests a side a step has.
 func (s step) crowd() int {
-	if s.cell.Setting != VMs {
+	if !Guests(s.cell.Setting) && s.cell.Setting != GuestRXE {
 		return 0
 	}
-	return s.cell.Boxes() - 1
+	return s.cell.Boxes()
 }
 
 // steps are in the order in which they are measured: round after round, each in an order of its
@@ -90,7 +90,8 @@ func (r *Run) steps() []step {
 		part := list[first:]
 		rnd.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
 	}
-	// Many guests take processor time also when they rest, so nobody else is measured beside them.
+	// Guests take memory, and processor time also when they rest, so nobody else is measured beside them: they come last, and many of them
+	// after two.
 	order.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
 	return list
 }
