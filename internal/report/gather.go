@@ -234,7 +234,7 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 			p999 = append(p999, v)
 		}
 		p.Proof, p.PathMTU = rec.Proof, rec.MTU
-		if work := effort(rec, tool); work > 0 {
+		if work := effort(rec, &tool); work > 0 {
 			for role, seconds := range rec.CPU {
 				per[role] = append(per[role], seconds/work)
 			}
@@ -277,12 +277,12 @@ const (
 )
 
 // perMessage reports whether processor time of a tool is counted by what it did (messages, operations, connections), and not by bytes.
-func perMessage(tool experiment.Tool) bool {
+func perMessage(tool *experiment.Tool) bool {
 	return tool.Metric == experiment.Latency || tool.Metric == experiment.Rate
 }
 
 // perWhat is the unit of a tool's processor time in tables.
-func perWhat(tool experiment.Tool) string {
+func perWhat(tool *experiment.Tool) string {
 	if perMessage(tool) {
 		return "s/million"
 	}
@@ -290,7 +290,7 @@ func perWhat(tool experiment.Tool) string {
 }
 
 // effort is what processor time is divided by: GiB that were moved, or millions of messages.
-func effort(rec *experiment.Record, tool experiment.Tool) float64 {
+func effort(rec *experiment.Record, tool *experiment.Tool) float64 {
 	if tool.Asks {
 		return 0
 	}

@@ -197,7 +197,8 @@ func writeTable(b *strings.Builder, f Figure) {
 	}
 	b.WriteString("<th>what carried the bytes</th></tr></thead><tbody>")
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
+		for i := range l.Points {
+			p := &l.Points[i]
 			size, mtu := "", ""
 			if p.Cell.Size != 0 {
 				size = p.Cell.Size.String()

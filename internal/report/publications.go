@@ -100,7 +100,8 @@ func costsOf(figures []Figure) (rows []*cost) {
 			continue
 		}
 		for _, l := range f.Lines {
-			for _, p := range l.Points {
+			for i := range l.Points {
+				p := &l.Points[i]
 				if p.Cell.Size != 64<<10 || p.Cell.Pairs != 1 || p.Cell.Rate != "" || p.Cell.PathMTU != 0 || p.Cell.Share != 0 || p.Cell.Wait == experiment.Event || len(p.CPU) == 0 {
 					continue
 				}

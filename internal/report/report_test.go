@@ -212,10 +212,10 @@ func TestUnits(t *testing.T) {
 		f    Figure
 		want string
 	}{
-		{figure(experiment.Latency, "NPtcp"), "| CPU, s/GiB | rest |"},
-		{figure(experiment.Latency, "ib_send_lat"), "| CPU, s/million | rest |"},
-		{figure(experiment.Rate, "cmtime"), "| CPU, s/million | rest |"},
-		{figure(experiment.Rate, "ib_send_bw"), "| CPU, s/GiB | rest |"},
+		{figure(experiment.Latency, "NPtcp"), "| CPU, s/GiB | rest of the machine |"},
+		{figure(experiment.Latency, "ib_send_lat"), "| CPU, s/million | rest of the machine |"},
+		{figure(experiment.Rate, "cmtime"), "| CPU, s/million | rest of the machine |"},
+		{figure(experiment.Rate, "ib_send_bw"), "| CPU, s/GiB | rest of the machine |"},
 		{figure(experiment.Rate, "ib_send_bw", "cmtime"), "| 0.5 s/million | 0.25 s/million |"},
 		{figure(experiment.CPU, "ib_send_bw"), "| rounds |\n"},
 	} {

@@ -57,8 +57,9 @@ func markdownSuite(b *strings.Builder, suite string, figures []Figure) {
 // units is the unit of processor time in a figure, and whether its tools have different ones: then each value needs it.
 func units(f Figure) (unit string, mixed bool) {
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
-			switch per := perWhat(p.Tool); unit {
+		for i := range l.Points {
+			p := &l.Points[i]
+			switch per := perWhat(&p.Tool); unit {
 			case "":
 				unit = per
 			case per:
@@ -71,10 +72,10 @@ func units(f Figure) (unit string, mixed bool) {
 }
 
 // processorTime is a value of a table.
-func processorTime(p Point, v float64, mixed bool) string {
+func processorTime(p *Point, v float64, mixed bool) string {
 	text := fmt.Sprintf("%.3g", v)
 	if mixed {
-		text += " " + perWhat(p.Tool)
+		text += " " + perWhat(&p.Tool)
 	}
 	return text
 }
@@ -92,12 +93,13 @@ func markdownTable(b *strings.Builder, f Figure) {
 	columns := f.Metric != experiment.CPU
 	b.WriteString("| what | size | pairs | median | 95 % interval | rounds |")
 	if columns {
-		fmt.Fprintf(b, " CPU%s | rest |\n|---|---|---|---|---|---|---|---|\n", unit)
+		fmt.Fprintf(b, " CPU%s | rest of the machine |\n|---|---|---|---|---|---|---|---|\n", unit)
 	} else {
 		b.WriteString("\n|---|---|---|---|---|---|\n")
 	}
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
+		for i := range l.Points {
+			p := &l.Points[i]
 			size, cpu, rest := "", "", ""
 			if p.Cell.Size != 0 {
 				size = p.Cell.Size.String()
@@ -154,7 +156,8 @@ func writeCSV(w io.Writer, figures []Figure) error {
 		for _, l := range f.Lines {
 			points = append(points, l.Points...)
 		}
-		for _, p := range points {
+		for i := range points {
+			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
 				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
@@ -162,7 +165,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 			} else {
 				row = append(row, "", "", "", "", "")
 			}
-			row = append(row, strings.TrimPrefix(perWhat(p.Tool), "s/"))
+			row = append(row, strings.TrimPrefix(perWhat(&p.Tool), "s/"))
 			for _, role := range roles {
 				text := ""
 				if v, counted := p.CPU[role]; counted {
