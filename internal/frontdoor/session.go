@@ -93,7 +93,7 @@ func (s *Server) openSession(l Line, p *process) (_ *session, err error) {
 			s.log.Error("cannot open the device for a program", "pid", p.Pid, "program", p.Program, "error", err)
 		}
 	}()
-	if ses.arena, ses.doorbell, err = l.OpenQueues(); err != nil {
+	if ses.arena, ses.doorbell, err = l.OpenQueues(p.Account); err != nil {
 		return nil, refusal(protocol.Errno(err, syscall.ENOMEM), "%v", err)
 	}
 	ses.arena.SetAccount(p.Account)

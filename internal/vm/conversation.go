@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/memory"
@@ -279,7 +280,7 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 }
 
 // OpenQueues implements frontdoor.Line.
-func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
+func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
 	c.mu.Lock()
 	first, port := c.arena, c.bellPort
 	c.arena = nil
@@ -288,7 +289,7 @@ func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, c.grow)
+	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, account, c.grow)
 	if err != nil {
 		bell.Close()
 		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)

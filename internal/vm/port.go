@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/protocol"
@@ -32,6 +33,8 @@ type Config struct {
 	Tree string
 	// Vouch says who has connected, and why that one may not use the NIC.
 	Vouch func(u *net.UnixConn) (caller.Caller, error)
+	// Charge charges what a machine's memory takes to whoever was vouched for.
+	Charge func(who caller.Caller, b budget.Bill) (refund func(), err error)
 	// Receive has a conversation: frontdoor.Server's.
 	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
 	// Card serves the network card, if it carries something; nil: it carries nothing. What d hears is to be told,

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/vmline"
 )
 
@@ -98,7 +100,7 @@ func TestTooManyPieces(t *testing.T) {
 		}
 		return make([]vmline.Run, mostRuns+1), nil
 	}
-	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, more)
+	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,5 +114,36 @@ func TestTooManyPieces(t *testing.T) {
 	}
 	if asked != 1 || len(why) != 1 {
 		t.Errorf("the agent was asked %d times, and the reasons are %v", asked, why)
+	}
+}
+
+// TestPiecesOfAll: the pieces of all machines of a user are bounded together, and are free again in the end.
+func TestPiecesOfAll(t *testing.T) {
+	const limit = 1000
+	ledger := budget.New(budget.Limits{All: budget.Bill{budget.Mappings: limit}, Others: budget.Bill{budget.Mappings: limit}, User: budget.Bill{budget.Mappings: limit}})
+	account := ledger.User(1)
+	defer account.Drop()
+	var open []*arenaPages
+	var refused *budget.Error
+	for range limit {
+		r := newRAM(newTestRAM(t)) // a machine of its own
+		queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), new(atomic.Int64), account, nil)
+		r.drop()
+		if err != nil {
+			if !errors.As(err, &refused) || refused.Kind != budget.Mappings {
+				t.Errorf("refused because of %v", err)
+			}
+			break
+		}
+		open = append(open, queues)
+	}
+	if refused == nil || len(open) == 0 || len(open)*arenaPagesAtFirst/2 > limit {
+		t.Errorf("there are %d times %d pieces, with %d allowed (%v)", len(open), arenaPagesAtFirst/2, limit, refused)
+	}
+	for _, queues := range open {
+		queues.Close()
+	}
+	if used := account.Used(); used != (budget.Bill{}) {
+		t.Errorf("%v is still charged", used)
 	}
 }

@@ -246,7 +246,7 @@ func TestShrunk(t *testing.T) {
 	defer shared.drop()
 	var runs atomic.Int64
 	more := func(uint64) ([]vmline.Run, error) { return pages(8<<20, 256), nil }
-	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, more)
+	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
