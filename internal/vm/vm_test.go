@@ -326,8 +326,8 @@ func TestRecall(t *testing.T) {
 	}()
 	next(vmline.Recall, 0)
 	post(3)
-	c.returned <- []vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}}
-	c.returned <- nil
+	c.takeReturned([]vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}})
+	c.takeReturned(nil)
 	<-recalled
 	for _, want := range []byte{2, 3} {
 		if e, n := s.Withdraw(); n != 8 || e[0] != want {
