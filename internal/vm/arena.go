@@ -145,8 +145,16 @@ func (a *arenaPages) Grow(size uint64) error {
 	a.mu.Lock()
 	full := a.full
 	a.mu.Unlock()
-	if size == 0 || full {
+	switch {
+	case size == 0:
 		return errors.New("the queues of one session have all the room that there is")
+	case full:
+		return errors.New("pages for queues of this session were refused before: its program has to open the device again")
+	case a.runs.Load() >= mostRuns:
+		// The agent would pin pages that cannot be used, and the session would be full for ever.
+		err := fmt.Errorf("the machine's memory is in too many pieces for queues: they have all %d", mostRuns)
+		a.refuse(size, err)
+		return err
 	}
 	runs, err := a.ask(size)
 	if err == nil {

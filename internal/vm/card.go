@@ -80,8 +80,10 @@ func (p *Port) remember(c *vhostuser.Conn) {
 	switch {
 	case now == nil:
 		p.Revoke()
+	case m != nil && !m.remember(now):
+		p.cfg.Log.Warn("the memory of a virtual machine has changed too often: its programs lose their devices", "nic", p.cfg.NIC, "machine", m.name, "times", mostTables)
+		p.Revoke()
 	case m != nil:
-		m.ram.add(now)
 	default:
 		now.Release()
 	}

@@ -306,7 +306,9 @@ func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoo
 	}
 	pages.lost = func() { c.Close() }
 	pages.refused = func(size uint64, why error) {
-		c.m.port.cfg.Log.Warn("there is no memory for a queue in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "bytes", size, "why", why)
+		if c.m.port.noQueue.now() {
+			c.m.port.cfg.Log.Warn("there is no memory for a queue in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "bytes", size, "why", why)
+		}
 	}
 	var arena *nic.Arena
 	if err := pages.touch(func() { arena = nic.NewArenaIn(pages) }); err != nil {

@@ -25,6 +25,7 @@ type machine struct {
 	pending  atomic.Int64 // runs of pins that no session has taken yet
 	waiting  atomic.Int64 // bytes of what else no session has taken yet: messages, runs for queues, events
 	tree     tree
+	told     bool // the log has its coming, and is to have its going
 
 	mu     sync.Mutex
 	conns  map[uint32]*conversation
@@ -74,14 +75,18 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	}
 	if err != nil {
 		a.Text = err.Error()
-		p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", g.Name, "why", err)
+		if p.noAgent.now() {
+			p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", printable(g.Name), "why", err)
+		}
 		l.sendWelcome(a)
 		return r.FindHello()
 	}
 	shared := newRAM(mem)
 	defer shared.drop()
 	m := newMachine(p, l, printable(g.Name), who, shared)
-	p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
+	if m.told = p.agents.now(); m.told {
+		p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
+	}
 	if !p.set(m) {
 		return g, net.ErrClosed
 	}
@@ -269,7 +274,9 @@ func (m *machine) open(f vmline.Frame) error {
 	person := m.who
 	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
 	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
-		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+		if m.port.noProgram.now() {
+			m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+		}
 		c.Over()
 	}
 	return nil
@@ -298,6 +305,19 @@ func (m *machine) close(c *conversation) {
 	}
 }
 
+// remember adds memory that the machine has now. Without programs nobody needs what it had before.
+func (m *machine) remember(now Memory) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ram.add(now) {
+		return false
+	}
+	if len(m.conns) == 0 {
+		m.ram.settle()
+	}
+	return true
+}
+
 // end ends all conversations, and returns when nothing is left of them.
 func (m *machine) end() {
 	m.mu.Lock()
@@ -312,7 +332,9 @@ func (m *machine) end() {
 	}
 	m.mu.Unlock()
 	<-m.empty
-	m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
+	if m.told {
+		m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
+	}
 }
 
 // printable keeps a machine's text from writing to terminals.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -58,6 +59,8 @@ type Port struct {
 	card      card
 	memory    func() (Memory, error) // the machine's as it is now: the card's
 	work      sync.WaitGroup
+	// What machines can have the log say.
+	agents, noAgent, noProgram, noQueue, cut seldom
 
 	mu      sync.Mutex
 	closed  bool
@@ -142,7 +145,7 @@ func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
 		return
 	}
 	defer p.keep(&p.line, nil)
-	if err := p.serveLink(u, who); err != nil {
+	if err := p.serveLink(u, who); err != nil && p.cut.now() {
 		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC, "why", err)
 	}
 }
@@ -261,4 +264,16 @@ func (p *Port) Close() {
 		l.Close()
 	}
 	p.work.Wait()
+}
+
+// seldom is for lines of the log that a machine can cause without end: once a minute is enough. It is the port's,
+// since a machine is as new as its agent says.
+type seldom struct{ last atomic.Int64 }
+
+// now reports whether it is time again.
+func (s *seldom) now() bool { return s.at(time.Now()) }
+
+func (s *seldom) at(t time.Time) bool {
+	last := s.last.Load()
+	return (last == 0 || t.UnixNano()-last >= int64(time.Minute)) && s.last.CompareAndSwap(last, t.UnixNano())
 }

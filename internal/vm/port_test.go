@@ -107,6 +107,13 @@ func TestTooManyPieces(t *testing.T) {
 	defer queues.Close()
 	var why []error
 	queues.refused = func(_ uint64, err error) { why = append(why, err) }
+	// Other sessions have all pieces for a while: the agent is not asked, and later there may be room.
+	runs.Add(mostRuns)
+	if queues.Grow(pageSize) == nil || asked != 0 || queues.full || len(why) != 1 {
+		t.Errorf("without pieces the agent was asked %d times, and the reasons are %v", asked, why)
+	}
+	runs.Add(-mostRuns)
+	queues.told, why = false, nil
 	for range 2 {
 		if queues.Grow(10<<20+8) == nil {
 			t.Error("it is not refused")
@@ -145,5 +152,16 @@ func TestPiecesOfAll(t *testing.T) {
 	}
 	if used := account.Used(); used != (budget.Bill{}) {
 		t.Errorf("%v is still charged", used)
+	}
+}
+
+// TestSeldom: the log is told once a minute.
+func TestSeldom(t *testing.T) {
+	var s seldom
+	now := time.Now()
+	for after, want := range []bool{true, false, false, true, false} {
+		if s.at(now.Add(time.Duration(after)*20*time.Second)) != want {
+			t.Errorf("after %d s: want %v", after*20, want)
+		}
 	}
 }
