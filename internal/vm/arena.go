@@ -23,8 +23,8 @@ const (
 	// growBy is how much more is asked for at a time, at least.
 	growBy   = 1 << 20
 	mostRuns = vmline.MostRuns
-	// hugePage is what the machine's kernel makes huge pages of. Who wants much gets whole ones.
-	hugePage = 2 << 20
+	// Who wants much gets whole huge pages.
+	hugePage = vmline.HugePage
 )
 
 // arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
@@ -138,7 +138,7 @@ func (a *arenaPages) Ready() uint64 { return a.ready.Load() }
 // Grow implements nic.Grower.
 func (a *arenaPages) Grow(size uint64) error {
 	size = (max(size, growBy) + pageSize - 1) &^ (pageSize - 1)
-	if size > hugePage {
+	if size >= hugePage {
 		size += -(a.Ready() + size) % hugePage
 	}
 	size = min(size, arenaSize-a.Ready())
