@@ -290,6 +290,14 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 
 // OpenQueues implements frontdoor.Line.
 func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
+	arena, bell, err := c.openQueues(account)
+	if err != nil && c.m.port.noDevice.now() {
+		c.m.port.cfg.Log.Error("cannot open the device for a program in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "error", err)
+	}
+	return arena, bell, err
+}
+
+func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
 	c.mu.Lock()
 	first, port := c.arena, c.bellPort
 	c.arena = nil

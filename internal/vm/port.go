@@ -60,7 +60,7 @@ type Port struct {
 	memory    func() (Memory, error) // the machine's as it is now: the card's
 	work      sync.WaitGroup
 	// What machines can have the log say.
-	agents, noAgent, noProgram, noQueue, cut seldom
+	agents, noAgent, noProgram, noDevice, noQueue, cut seldom
 
 	mu      sync.Mutex
 	closed  bool
