@@ -39,13 +39,16 @@ func (f frontEnd) ask(request, flags uint32, body []byte, fds ...int) {
 	}
 }
 
-// table says that the machine has this memory, and no other, and waits for the answer.
-func (f frontEnd) table(r testRAM) {
+// table says so many times that the machine has this memory, and no other, and waits for the answer to the last.
+func (f frontEnd) table(r testRAM, times int) {
 	f.t.Helper()
 	const setMemTable, needReply = 5, 1 << 3
 	body := binary.LittleEndian.AppendUint64(nil, 1)
 	for _, v := range []uint64{ramBase, ramSize, 0, 0} {
 		body = binary.LittleEndian.AppendUint64(body, v)
+	}
+	for range times - 1 {
+		f.ask(setMemTable, 0, body, r.fd)
 	}
 	f.ask(setMemTable, needReply, body, r.fd)
 	reply := make([]byte, 12+8)
@@ -72,33 +75,33 @@ func (a *testAgent) opens(t *testing.T, r testRAM) {
 // TestManyTables: QEMU tells of other memory again and again. While programs run all that they may use is kept, up to
 // a bound; then they lose their devices. Without programs only the last is kept.
 func TestManyTables(t *testing.T) {
-	for _, running := range []bool{true, false} {
-		first, last := newTestRAM(t), newTestRAM(t)
-		p := testPort(t, first)
-		f := newFrontEnd(t, p)
-		f.table(first)
-		a := newTestAgent(t, p)
-		if w := a.greet(vmline.Version); w.Text != "" {
-			t.Fatal(w.Text)
-		}
-		if running {
-			process(t, a, 1)
-		}
-		for range mostTables {
-			f.table(first)
-		}
-		f.table(last)
-		if running {
-			a.awaitEnd("more tables are kept than there may be")
-			a = newTestAgent(t, p)
-			a.greet(vmline.Version)
-		}
-		p.mu.Lock()
-		n := len(*p.machine.ram.list.Load())
-		p.mu.Unlock()
-		if n != 1 {
-			t.Errorf("with programs %v: %d tables are kept", running, n)
-		}
-		a.opens(t, last)
+	for name, running := range map[string]bool{"programs": true, "none": false} {
+		t.Run(name, func(t *testing.T) {
+			first, last := newTestRAM(t), newTestRAM(t)
+			p := testPort(t, first)
+			f := newFrontEnd(t, p)
+			f.table(first, 1)
+			a := newTestAgent(t, p)
+			if w := a.greet(vmline.Version); w.Text != "" {
+				t.Fatal(w.Text)
+			}
+			if running {
+				process(t, a, 1)
+			}
+			f.table(first, mostTables)
+			f.table(last, 1)
+			if running {
+				a.awaitEnd("more tables are kept than there may be")
+				a = newTestAgent(t, p)
+				a.greet(vmline.Version)
+			}
+			p.mu.Lock()
+			n := len(*p.machine.ram.list.Load())
+			p.mu.Unlock()
+			if n != 1 {
+				t.Errorf("%d tables are kept", n)
+			}
+			a.opens(t, last)
+		})
 	}
 }
