@@ -63,8 +63,8 @@ func fault(op string, err error) error {
 }
 
 // full is what to do when there is no memory for a queue.
-const full = "the queues of one opened device have 4 GiB together, and those of one user a part of the machine's memory: " +
-	"ask for fewer entries, close some, or open the device once more"
+const full = "there is no room for its queue: ask for fewer entries, close some, open the device once more, or raise the user's limit; " +
+	"in a virtual machine the log of its agent says why"
 
 // queueFault is fault for what makes a queue.
 func queueFault(op string, err error) error {

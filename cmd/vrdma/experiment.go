@@ -106,7 +106,7 @@ Ctrl-C keeps what was measured; --resume goes on with the results of DIR, in the
 	c.Flags().StringVar(&f.in.Peer, "peer", "", "USER@HOST, for setting remote: vrdma is copied there, and removed at the end")
 	c.Flags().StringVar(&f.rsh, "rsh", "ssh -o BatchMode=yes", "the program that reaches it")
 	c.Flags().StringVar(&f.in.Device, "device", "", "a device of the kernel's, such as mlx5_0, for transport kernel")
-	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guests of settings vms and guest-rxe")
+	c.Flags().StringVar(&f.in.Source, "source", ".", "the repository, which makes the guests of settings vms, vms-apart and guest-rxe")
 	c.Flags().StringVar(&f.in.Rootfs, "rootfs", "", "the root directory of containers, with docker their image (default: this machine's programs)")
 	c.Flags().StringVar(&f.in.Engine, "engine", "", "what starts containers: "+strings.Join(bench.EngineNames(), ", ")+" (default: the first that is there)")
 	return c

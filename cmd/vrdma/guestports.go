@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/launch"
@@ -64,6 +65,13 @@ func (d *daemon) openGuests(nics []string) (closed func(), err error) {
 					return caller.Caller{}, fmt.Errorf("there is no NIC %s: declare it with vrdma apply", name)
 				}
 				return d.server.Vouch(n, u)
+			},
+			Charge: func(who caller.Caller, b budget.Bill) (func(), error) {
+				n := d.nics.Named(name)
+				if n == nil {
+					return nil, fmt.Errorf("there is no NIC %s any more", name)
+				}
+				return d.server.Charge(n, who, b)
 			},
 			Receive: func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error {
 				n := d.nics.Named(name)

@@ -143,6 +143,7 @@ func (b *boxRun) close() {
 	for _, one := range b.boxes {
 		one.close()
 	}
+	b.in.removeImage()
 }
 
 // declare declares objects at a host's daemon.

@@ -23,7 +23,7 @@ type groups struct {
 const groupsRemedy = "run this as root where the cpu controller can be used, or in a control group of your own " +
 	"(systemd-run --user --scope -p Delegate=yes)"
 
-// groupPrefix is what names of groups begin with; the process id of who made it follows.
+// groupPrefix is what names of groups, and of containers, begin with; the process id of who made it follows.
 const groupPrefix = "vrdma-bench-"
 
 // newGroups finds out where groups can be made.
@@ -105,18 +105,30 @@ func delegating(dir string) (string, error) {
 func (g *groups) sweep() {
 	left, _ := filepath.Glob(filepath.Join(g.parent, groupPrefix+"*"))
 	for _, dir := range left {
-		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
-		pid, err := strconv.Atoi(owner)
-		if err == nil && pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		if abandoned(filepath.Base(dir)) {
 			os.Remove(dir) // if it cannot be, somebody is in there
 		}
 	}
 }
 
+// abandoned reports whether who made something of this name, which is groupPrefix, a process id and more, has ended.
+func abandoned(name string) bool {
+	text, ours := strings.CutPrefix(name, groupPrefix)
+	owner, _, _ := strings.Cut(text, "-")
+	pid, err := strconv.Atoi(owner)
+	return ours && err == nil && pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
 // add makes a group and returns its directory.
 func (g *groups) add(name string) (string, error) {
 	dir := filepath.Join(g.parent, g.prefix+name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, os.ErrExist) { // it is of ours, and could not be removed before
+		if err = removeGroup(dir); err == nil {
+			err = os.Mkdir(dir, 0o755)
+		}
+	}
+	if err != nil {
 		return "", fmt.Errorf("no cpu control group: %w; %s", err, groupsRemedy)
 	}
 	g.made = append(g.made, dir)
@@ -141,16 +153,21 @@ func enterGroup(dir string) []string {
 	return []string{ownSession, "sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}
 }
 
-// remove takes the groups away. Processes that were in them may just be ending.
+// removeGroup takes a group away. Processes that were in it may just be ending.
+func removeGroup(dir string) error {
+	err := os.Remove(dir)
+	for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		err = os.Remove(dir)
+	}
+	return err
+}
+
+// remove takes the groups away.
 func (g *groups) remove() error {
 	var failed error
 	for _, dir := range g.made {
-		err := os.Remove(dir)
-		for end := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
-			err = os.Remove(dir)
-		}
-		if err != nil {
+		if err := removeGroup(dir); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("cannot remove a control group: %w", err))
 		}
 	}

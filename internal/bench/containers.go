@@ -91,6 +91,7 @@ func (in *Instrument) starter(ctx context.Context, first *space) (label string, 
 		return "", nil, err
 	}
 	if e != nil {
+		in.sweep(ctx, e)
 		return "containers of " + e.name, func(base *Host, i int, name string) (*box, error) { return in.container(ctx, e, base, i, name) }, nil
 	}
 	why := "there is no engine"

@@ -14,14 +14,18 @@ type engine struct {
 	name string
 	// there reports whether it can be used here; nil: its program is enough.
 	there func(ctx context.Context, l *Lab) bool
+	// takes says what is wrong with a root, as --rootfs names it; nil: nothing.
+	takes func(rootfs string) error
 	// start starts a container of this name, with the mounts that vrdma nic args prints.
 	start func(ctx context.Context, in *Instrument, id, mounts string) error
 	// pid prints the process whose namespaces are the container's, and remove removes it.
 	pid, remove func(l *Lab, id string) []string
 	program     string
+	// list are commands that print names of containers, and of images with a colon; nil: there are none to be found.
+	list [][]string
 }
 
-// engines are those that are known; the first that is there is taken, unless the user names another.
+// engines are those that are known; the first that is there and can use the root is taken, unless the user names another.
 var engines = []engine{
 	{
 		name: "podman", program: "podman",
@@ -34,6 +38,7 @@ var engines = []engine{
 			return []string{"podman", "inspect", "--format", "{{.State.Pid}}", id}
 		},
 		remove: func(_ *Lab, id string) []string { return []string{"podman", "rm", "--force", "--time", "0", id} },
+		list:   [][]string{{"podman", "ps", "--all", "--filter", "name=" + groupPrefix, "--format", "{{.Names}}"}},
 	},
 	{
 		name: "docker", program: "docker",
@@ -41,16 +46,20 @@ var engines = []engine{
 			_, err := l.Run(ctx, "docker", "version", "--format", "{{.Server.Version}}")
 			return err == nil
 		},
-		start: startDocker,
+		takes: takesDocker, start: startDocker,
 		pid: func(_ *Lab, id string) []string {
 			return []string{"docker", "inspect", "--format", "{{.State.Pid}}", id}
 		},
 		remove: func(_ *Lab, id string) []string { return []string{"docker", "rm", "--force", id} },
+		list: [][]string{
+			{"docker", "ps", "--all", "--filter", "name=" + groupPrefix, "--format", "{{.Names}}"},
+			{"docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "vrdma-bench"},
+		},
 	},
 	{
 		name: "lxc", program: "lxc-execute",
-		start: startLXC,
-		pid:   func(l *Lab, id string) []string { return []string{"lxc-info", "-P", l.Dir, "-n", id, "-p", "-H"} },
+		takes: takesLXC, start: startLXC,
+		pid: func(l *Lab, id string) []string { return []string{"lxc-info", "-P", l.Dir, "-n", id, "-p", "-H"} },
 		remove: func(l *Lab, id string) []string {
 			return []string{"lxc-stop", "-P", l.Dir, "-n", id, "-k"}
 		},
@@ -78,6 +87,13 @@ func (in *Instrument) chosen(ctx context.Context) (*engine, error) {
 		if in.Engine != "" && in.Engine != e.name {
 			continue
 		}
+		if e.takes != nil {
+			if err := e.takes(in.Rootfs); err != nil && in.Engine != "" {
+				return nil, err
+			} else if err != nil {
+				continue
+			}
+		}
 		_, err := exec.LookPath(e.program)
 		if err == nil && (e.there == nil || e.there(ctx, in.Lab)) {
 			return e, nil
@@ -99,11 +115,11 @@ func (in *Instrument) container(ctx context.Context, e *engine, base *Host, i in
 	if err != nil {
 		return nil, err
 	}
-	id := fmt.Sprintf("vrdma-bench-%d-%s-%s", os.Getpid(), filepath.Base(base.Socket), name)
+	id := fmt.Sprintf("%s%d-%s-%s", groupPrefix, os.Getpid(), filepath.Base(base.Socket), name)
 	b := &box{close: func() { l.Run(context.WithoutCancel(ctx), e.remove(l, id)...) }} // it is gone, or never was
 	if err := e.start(ctx, in, id, mounts); err != nil {
 		b.close() // the engine may have been ended when the container was there already
-		return nil, fmt.Errorf("no container: %w; give another root with --rootfs", err)
+		return nil, fmt.Errorf("no container: %w; vrdma bench run takes another root with --rootfs, and another engine, or none, with --engine", err)
 	}
 	out, err := l.Run(ctx, e.pid(l, id)...)
 	if err == nil {
@@ -120,24 +136,84 @@ func (in *Instrument) container(ctx context.Context, e *engine, base *Host, i in
 	return b, nil
 }
 
-// dockerImage is one with this machine's directories and settings, but not its programs, which are mounted: Docker has no root
-// directories of other people's.
-const dockerImage = "vrdma-bench:host"
+// dockerImport makes an image with this machine's directories and settings, but not its programs, which are mounted: Docker has no root
+// directories of other people's. $0 is its name, and $1 a file on the way; what find may not read is not needed.
+const dockerImport = `cd / && {
+	for d in dev proc sys tmp run root var usr bin sbin lib lib64 etc; do [ ! -e $d ] || printf '%s\0' $d; done
+	find etc -mindepth 1 -maxdepth 2 \( -name passwd -o -name group -o -name nsswitch.conf -o -name 'ld.so.c*' -o -path 'etc/libibverbs.d*' -o -path 'etc/openmpi*' \
+		-o -path 'etc/ld.so.conf.d*' -o -path 'etc/alternatives/*' \) -print0
+} | tar --create --ignore-failed-read --no-recursion --null --files-from=- --file="$1" && docker import - "$0" <"$1"`
 
-const dockerImport = `cd / && tar --create --ignore-failed-read --no-recursion dev proc sys tmp run root var usr bin sbin lib lib64 etc $(find etc -maxdepth 2 \
-	\( -name passwd -o -name group -o -name nsswitch.conf -o -name 'ld.so.c*' -o -path 'etc/libibverbs.d*' -o -path 'etc/openmpi*' -o -path 'etc/ld.so.conf.d*' -o -path 'etc/alternatives/*' \)) |
-	docker import - "$0"`
+// dockerImage makes that image when the first container needs it; removeImage takes it away.
+func (in *Instrument) dockerImage(ctx context.Context) (string, error) {
+	if in.image != "" {
+		return in.image, nil
+	}
+	name := fmt.Sprintf("vrdma-bench:vrdma-bench-%d", os.Getpid())
+	file := filepath.Join(in.Lab.Dir, "docker-image.tar")
+	defer os.Remove(file)
+	if _, err := in.Lab.Run(ctx, "sh", "-c", dockerImport, name, file); err != nil {
+		return "", err
+	}
+	in.image = name
+	return name, nil
+}
+
+func (in *Instrument) removeImage() {
+	if in.image != "" {
+		in.Lab.Run(context.Background(), "docker", "rmi", in.image) // if it cannot be, the next run sweeps it away
+		in.image = ""
+	}
+}
+
+// sweep removes containers and images of runs that were killed. LXC's are in those runs' own directories, of which nobody knows.
+func (in *Instrument) sweep(ctx context.Context, e *engine) {
+	if in.swept || e.list == nil {
+		return
+	}
+	in.swept = true
+	for _, argv := range e.list {
+		out, err := in.Lab.Run(ctx, argv...)
+		if err != nil {
+			return // starting a container will say why
+		}
+		for name := range strings.FieldsSeq(out) {
+			if _, tag, image := strings.Cut(name, ":"); image && abandoned(tag) {
+				in.Lab.Run(ctx, "docker", "rmi", name) // whoever still uses it keeps it
+			} else if abandoned(name) {
+				in.Lab.Run(ctx, e.remove(in.Lab, name)...) // somebody else may just do the same
+			}
+		}
+	}
+}
+
+// takesDocker: a directory is no image.
+func takesDocker(rootfs string) error {
+	info, err := os.Stat(rootfs)
+	if !strings.HasPrefix(rootfs, "/") && (err != nil || !info.IsDir()) {
+		return nil
+	}
+	return fmt.Errorf("docker starts images, and --rootfs %s is a directory: name an image, make one of it (tar -C DIR -c . | docker import - NAME), or choose --engine podman or lxc", rootfs)
+}
+
+// takesLXC: it makes mount points in a container's root directory, so it is not given this machine's.
+func takesLXC(rootfs string) error {
+	if rootfs == "" {
+		return fmt.Errorf("LXC needs a root directory of its own for containers: name one with --rootfs")
+	}
+	return nil
+}
 
 // startDocker starts a container of the image that --rootfs names, or of one with this machine's programs.
 func startDocker(ctx context.Context, in *Instrument, id, mounts string) error {
 	argv := append([]string{"docker", "run", "--detach", "--rm", "--name", id, "--network", "none", "--user", "0"}, strings.Fields(mounts)...)
 	image := in.Rootfs
 	if image == "" {
-		image = dockerImage
-		argv = append(argv, "--volume", "/usr:/usr:ro")
-		if _, err := in.Lab.Run(ctx, "sh", "-c", dockerImport, image); err != nil {
-			return err
+		var err error
+		if image, err = in.dockerImage(ctx); err != nil {
+			return fmt.Errorf("no image: %w", err)
 		}
+		argv = append(argv, "--volume", "/usr:/usr:ro")
 	}
 	_, err := in.Lab.Run(ctx, append(argv, image, "sleep", "infinity")...)
 	return err
@@ -145,9 +221,6 @@ func startDocker(ctx context.Context, in *Instrument, id, mounts string) error {
 
 // startLXC starts a container whose root is the directory that --rootfs names.
 func startLXC(ctx context.Context, in *Instrument, id, mounts string) error {
-	if in.Rootfs == "" {
-		return fmt.Errorf("LXC makes mount points in a container's root directory, so it is not given this machine's")
-	}
 	file := filepath.Join(in.Lab.Dir, id+".conf")
 	text := fmt.Sprintf("lxc.rootfs.path = dir:%s\nlxc.net.0.type = empty\nlxc.uts.name = %s\nlxc.mount.auto = proc:mixed sys:ro\n%s", in.Rootfs, id, mounts)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -30,8 +31,10 @@ type Instrument struct {
 	// Engine is what starts containers, one of EngineNames; "": the first that is there.
 	Engine string
 
-	twin      bool // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
-	accounted bool // control groups were tried
+	image     string // that was made for Docker's containers
+	swept     bool   // what killed runs left was looked for
+	twin      bool   // guests have one more ordinary card, with the interrupts that an emulated one of vhost-user has
+	accounted bool   // control groups were tried
 	places    map[string]*place
 	broken    map[string]error // places that could not be made: they are not tried again and again
 	limits    map[int]float64  // of copies in memory, in bytes a second, by their size
@@ -42,6 +45,7 @@ func (in *Instrument) Close() {
 	for _, name := range slices.Sorted(maps.Keys(in.places)) {
 		in.places[name].close()
 	}
+	in.removeImage()
 	in.Lab.accounts.close()
 }
 
@@ -66,14 +70,16 @@ func (in *Instrument) forget(c experiment.Cell) {
 	}
 }
 
-// closeGuests closes the places of guests. Whoever needs one again has it made.
-func (in *Instrument) closeGuests() {
+// closeGuests closes the places of guests, and reports whether there were any. Whoever needs one again has it made.
+func (in *Instrument) closeGuests() (any bool) {
 	for name, p := range in.places {
 		if p.machines != nil || p.guest != nil {
+			any = true
 			p.close()
 			delete(in.places, name)
 		}
 	}
+	return any
 }
 
 // place finds or makes the place of a cell.
@@ -93,13 +99,16 @@ func (in *Instrument) place(ctx context.Context, c experiment.Cell) (*place, err
 		in.closeGuests() // they take memory, and processor time when they rest
 	}
 	p, err := establish(ctx, in, c)
+	if errors.Is(err, errMemory) && in.closeGuests() { // those of other settings may have it
+		p, err = establish(ctx, in, c)
+	}
 	if err == nil {
 		if err = p.rest(ctx); err != nil {
 			p.close()
 		}
 	}
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(err, errMemory) { // memory may be free again
 			if in.broken == nil {
 				in.broken = make(map[string]error)
 			}

@@ -44,11 +44,14 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	list := make([]couple, len(jobs))
 	servers := make([]server, len(jobs))
 	clients := make([]*started, len(jobs))
+	if argv, _ := d.commands(jobs[0]); argv == nil && jobs[0].cell.Share != 0 {
+		return nil, fmt.Errorf("%s has no server of its own whose processor could be slowed down: leave share out, or choose another tool", jobs[0].cell.Tool)
+	}
 	slowed, err := slow(jobs[0].cell.Share, len(jobs))
 	if err != nil {
 		return nil, err
 	}
-	cw, sw := slowed.way(w)
+	sw := slowed.way(w)
 	defer func() {
 		for i := range jobs {
 			if servers[i] != nil {
@@ -58,7 +61,7 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 				clients[i].end(0, false)
 			}
 		}
-		slowed.done() // a group that cannot be removed is removed by the next run
+		slowed.done() // a group that cannot be removed now is removed by whoever makes it again
 	}()
 	accounts := r.Client.lab.accounts
 	if slowed != nil {
@@ -84,7 +87,7 @@ func (r Route) couples(ctx context.Context, w way, d driver, jobs []*job, f *fra
 	accounts.is("client")
 	for i := range list {
 		var err error
-		if clients[i], err = r.Client.lab.start(ctx, cw.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
+		if clients[i], err = r.Client.lab.start(ctx, w.side(jobs[i].route.Client, list[i].commands[len(list[i].commands)-1]...)); err != nil {
 			return nil, err
 		}
 	}

@@ -18,26 +18,26 @@ func (g *groups) limitShare(name string, percent int) (dir string, err error) {
 		return "", err
 	}
 	quota := sharePeriod * percent / 100
-	unified := os.WriteFile(filepath.Join(dir, "cpu.max"), fmt.Appendf(nil, "%d %d", quota, sharePeriod), 0)
+	unified := os.WriteFile(filepath.Join(dir, "cpu.max"), fmt.Appendf(nil, "%d %d", quota, sharePeriod), 0o644)
 	if unified == nil {
 		return dir, nil
 	}
 	err = errors.Join(
-		os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), fmt.Append(nil, sharePeriod), 0),
-		os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), fmt.Append(nil, quota), 0))
+		os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), fmt.Append(nil, sharePeriod), 0o644),
+		os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), fmt.Append(nil, quota), 0o644))
 	if err != nil {
 		return "", fmt.Errorf("programs cannot be limited to %d %% of a processor: %w, %w; %s", percent, unified, err, groupsRemedy)
 	}
 	return dir, nil
 }
 
-// A slowdown is how programs of a cell are kept from having a whole processor. A nil one keeps nobody.
+// A slowdown is how the servers of a cell are kept from having a whole processor each. A nil one keeps nobody.
 type slowdown struct {
-	groups         *groups
-	client, server string // directories
+	groups *groups
+	server string // a directory
 }
 
-// slow makes the groups of a cell: one for the clients, and one for the servers.
+// slow makes the group of a cell's servers. Clients have as much as they want: what is asked is what a slow server costs them.
 func slow(share, pairs int) (s *slowdown, err error) {
 	if share == 0 {
 		return nil, nil
@@ -47,17 +47,14 @@ func slow(share, pairs int) (s *slowdown, err error) {
 		return nil, err
 	}
 	s = &slowdown{groups: g}
-	var err1, err2 error
-	s.client, err1 = g.limitShare("client", share*pairs)
-	s.server, err2 = g.limitShare("server", share*pairs)
-	if err := errors.Join(err1, err2); err != nil {
+	if s.server, err = g.limitShare("slow-server", share*pairs); err != nil {
 		g.remove() // what is left is empty
 		return nil, err
 	}
 	return s, nil
 }
 
-// done takes the groups away.
+// done takes the group away.
 func (s *slowdown) done() error {
 	if s == nil {
 		return nil
@@ -65,17 +62,14 @@ func (s *slowdown) done() error {
 	return s.groups.remove()
 }
 
-// way is w with both sides in their groups.
-func (s *slowdown) way(w way) (client, server way) {
+// way is w with a server in its group.
+func (s *slowdown) way(w way) way {
 	if s == nil {
-		return w, w
+		return w
 	}
-	in := func(dir string) way {
-		slowed := w
-		slowed.side = func(h *Host, argv ...string) []string {
-			return append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(dir, "cgroup.procs")}, w.side(h, argv...)...)
-		}
-		return slowed
+	slowed := w
+	slowed.side = func(h *Host, argv ...string) []string {
+		return append([]string{"sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(s.server, "cgroup.procs")}, w.side(h, argv...)...)
 	}
-	return in(s.client), in(s.server)
+	return slowed
 }

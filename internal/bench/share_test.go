@@ -1,6 +1,9 @@
 package bench
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,34 +13,58 @@ import (
 	"vrdma/internal/experiment"
 )
 
-// TestShare: a limit is written where the kernel reads it, and both sides are started in their groups.
+// TestShare: a limit is written where the kernel reads it, and a server is started in its group.
 func TestShare(t *testing.T) {
 	g := &groups{parent: t.TempDir(), prefix: "x-"}
-	dir, err := g.limitShare("client", 50)
+	dir, err := g.limitShare("server", 50)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "cpu.max")); err != nil || string(text) != "10000 20000" {
 		t.Errorf("the limit is %q, %v; want half of 20 ms", text, err)
 	}
-	s := &slowdown{client: "/client", server: "/server"}
-	cw, sw := s.way(plain)
 	h := &Host{enter: []string{"nsenter"}}
-	for _, side := range []struct {
-		w    way
-		file string
-	}{{cw, "/client/cgroup.procs"}, {sw, "/server/cgroup.procs"}} {
-		argv := side.w.side(h, "ib_write_bw")
-		if !slices.Contains(argv, side.file) || !strings.HasSuffix(strings.Join(argv, " "), "nsenter ib_write_bw") {
-			t.Errorf("%q: want the group %s, and the host's command", argv, side.file)
-		}
+	argv := (&slowdown{server: "/server"}).way(plain).side(h, "ib_write_bw")
+	if !slices.Contains(argv, "/server/cgroup.procs") || !strings.HasSuffix(strings.Join(argv, " "), "nsenter ib_write_bw") {
+		t.Errorf("%q: want the group, and the host's command", argv)
 	}
 	var none *slowdown
-	if cw, sw := none.way(plain); len(cw.side(h, "x")) != 2 || len(sw.side(h, "x")) != 2 || none.done() != nil {
+	if len(none.way(plain).side(h, "x")) != 2 || none.done() != nil {
 		t.Error("nobody asked for a limit, and there is one")
 	}
 	if s, err := slow(0, 1); s != nil || err != nil {
 		t.Errorf("no share: %v, %v", s, err)
+	}
+	// A group that could not be removed is made anew.
+	for range 2 {
+		if _, err := g.add("again"); err != nil {
+			t.Error(err)
+		}
+	}
+	// Who has no server of its own is refused.
+	jobs := []*job{{cell: experiment.Cell{Tool: "mpi_transfer", Pairs: 1, Share: 50}, route: Route{Client: h, Server: h}}}
+	if _, err := (Route{}).couples(t.Context(), plain, mpiTransferDriver, jobs, nil); err == nil || !strings.Contains(err.Error(), "mpi_transfer has no server of its own") {
+		t.Errorf("a tool with one command: %v", err)
+	}
+}
+
+// TestMemoryComesBack: guests of other settings are ended when memory is short, and a place that did not fit is tried again later.
+func TestMemoryComesBack(t *testing.T) {
+	was := settings[experiment.VMsApart]
+	defer func() { settings[experiment.VMsApart] = was }()
+	tried, ended := 0, false
+	settings[experiment.VMsApart] = func(context.Context, *Instrument, experiment.Cell) (*place, error) {
+		tried++
+		return nil, fmt.Errorf("too much: %w", errMemory)
+	}
+	in := &Instrument{places: map[string]*place{"vms 0 ": {machines: []*machine{{}}, close: func() { ended = true }}}}
+	for range 2 {
+		if _, err := in.place(t.Context(), experiment.Cell{Setting: experiment.VMsApart}); !errors.Is(err, errMemory) {
+			t.Errorf("a place: %v", err)
+		}
+	}
+	if !ended || tried != 3 || len(in.places) != 0 {
+		t.Errorf("others ended: %v; tried %d times, want twice, and once more later", ended, tried)
 	}
 }
 
@@ -82,11 +109,12 @@ func TestDealt(t *testing.T) {
 }
 
 func TestGuestsFit(t *testing.T) {
-	if err := enoughMemory(0); err != nil {
-		t.Errorf("no guest: %v", err)
+	const meminfo = "MemTotal:  8000000 kB\nMemAvailable:  4000000 kB\n"
+	if err := fits(meminfo, 2); err != nil {
+		t.Errorf("two guests: %v", err)
 	}
-	if err := enoughMemory(1 << 20); err == nil || !strings.Contains(err.Error(), "ask for fewer guests") {
-		t.Errorf("a million guests: %v", err)
+	if err := fits(meminfo, 8); !errors.Is(err, errMemory) || !strings.Contains(err.Error(), "ask for fewer guests") {
+		t.Errorf("eight guests: %v", err)
 	}
 	if got := strings.Join(boxNames(3), " "); got != "a b a2 b2 a3 b3" {
 		t.Errorf("names are %s", got)

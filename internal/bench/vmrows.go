@@ -174,6 +174,9 @@ func (t *Table) guestsApart(ctx context.Context, together Series, row *Row) erro
 // apartMachines boots two guests on two hosts: namespaces with a link between them.
 func apartMachines(ctx context.Context, in *Instrument, _ experiment.Cell) (p *place, err error) {
 	l := in.Lab
+	if err := enoughMemory(2); err != nil {
+		return nil, err
+	}
 	image, err := in.guestImage(ctx, experiment.VMsApart)
 	if err != nil {
 		return nil, err

@@ -39,6 +39,10 @@ var guestScript string
 // inMachines boots two guests, or as many a side as the cell says.
 func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *place, err error) {
 	l := in.Lab
+	names := boxNames(c.Boxes())
+	if err := enoughMemory(len(names)); err != nil {
+		return nil, err
+	}
 	other := c.Transport == experiment.OVS // then the ordinary cards are that switch's
 	image, err := in.guestImage(ctx, "vms")
 	if err != nil {
@@ -49,10 +53,6 @@ func inMachines(ctx context.Context, in *Instrument, c experiment.Cell) (p *plac
 		return nil, err
 	}
 	l.wires++
-	names := boxNames(c.Boxes())
-	if err := enoughMemory(len(names)); err != nil {
-		return nil, err
-	}
 	base := &Host{lab: l, Socket: filepath.Join(l.Dir, fmt.Sprintf("v%d", l.wires)), IP: "127.0.0.1"}
 	d, err := base.Start(ctx, "--addr", base.IP, "--guest", "bench/"+strings.Join(names, ",bench/"), "--store", base.Socket+".db")
 	if err != nil {
@@ -144,18 +144,26 @@ func memoryOf(guests int) int {
 	return pairMemoryMiB
 }
 
-// enoughMemory reports whether so many guests fit: with all of them using what they have, as much again as one must be left.
+// errMemory: guests do not fit into this machine's memory.
+var errMemory = errors.New("end other programs, or ask for fewer guests")
+
+// enoughMemory reports whether so many guests fit now.
 func enoughMemory(guests int) error {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return err
 	}
-	free, err := parseMemory(string(text), "MemAvailable")
+	return fits(string(text), guests)
+}
+
+// fits reports the same of a machine whose /proc/meminfo this is: with all guests using what they have, as much again as one must be left.
+func fits(meminfo string, guests int) error {
+	free, err := parseMemory(meminfo, "MemAvailable")
 	if err != nil {
 		return err
 	}
 	if need := float64((guests + 1) * memoryOf(guests) << 20); free < need {
-		return fmt.Errorf("%d guests need %s of memory, and %s are free: end other programs, or ask for fewer guests", guests, Quantity(need, "B"), Quantity(free, "B"))
+		return fmt.Errorf("%d guests need %s of memory, and %s are free: %w", guests, Quantity(need, "B"), Quantity(free, "B"), errMemory)
 	}
 	return nil
 }

@@ -138,14 +138,12 @@ func TestWrittenWhileRead(t *testing.T) {
 	}
 	eventually(t, "b hears that a has opened it", knows(true))
 	ended := false
-	b.way.listed = func() {
-		if ended {
-			return
-		}
+	b.way.onList(func() {
+		b.way.onList(nil)
 		ended = true
 		a.end(k)
 		eventually(t, "b hears that a has given it up", knows(false))
-	}
+	})
 	if err := b.plane.relist(); err != nil {
 		t.Fatal(err)
 	}
@@ -166,12 +164,11 @@ func TestNotFencedByItsPast(t *testing.T) {
 	a.restart(config(a.way, a.rack, "a", 1)) // cannot register yet
 	mustApplyTo(t, b.plane, pinned)
 	registered := false
-	a.way.listed = func() {
-		if !registered {
-			a.plane.tidy()
-			registered = a.plane.registered.Load()
-		}
-	}
+	a.way.onList(func() {
+		a.way.onList(nil)
+		a.plane.tidy()
+		registered = a.plane.registered.Load()
+	})
 	a.plane.changing.Lock() // it hears of b's change by reading the store
 	a.way.partition(false)
 	err := a.plane.refresh()

@@ -95,6 +95,13 @@ func (r *remote) broken() chan struct{} {
 	return r.cut
 }
 
+// onList has f called when the store was read, before that returns.
+func (r *remote) onList(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listed = f
+}
+
 // partition cuts the way, or mends it.
 func (r *remote) partition(cut bool) {
 	r.mu.Lock()

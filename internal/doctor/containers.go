@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"os"
 	"os/user"
 	"strings"
@@ -17,12 +18,24 @@ const noEngine = "without an engine network namespaces stand in, and the report 
 
 var containers = []Probe{
 	{group: groupContainers, name: "podman", helps: boxes, do: "apt-get install podman; " + noEngine, look: program("podman", "--version")},
-	{group: groupContainers, name: "docker", helps: boxes, do: "apt-get install docker.io; " + noEngine, look: program("docker", "--version")},
+	{group: groupContainers, name: "docker", helps: boxes, do: "apt-get install docker.io, start dockerd, and be in group docker; " + noEngine, look: docker},
 	{group: groupContainers, name: "containerd", helps: boxes, do: "apt-get install containerd; " + noEngine, look: program("containerd", "--version")},
-	{group: groupContainers, name: "LXC", helps: []string{"progress"}, do: "apt-get install lxc; " + noEngine, look: program("lxc-start", "--version")},
+	{group: groupContainers, name: "LXC", helps: []string{"progress"}, do: "apt-get install lxc; " + noEngine, look: program("lxc-execute", "--version")},
 	{group: groupContainers, name: "CDI", helps: boxes, do: "be root, or give mounts by hand: engines read CDI files of /etc/cdi and /var/run/cdi", look: cdi},
 	{group: groupContainers, name: "CNI", helps: []string{"slides"}, do: "apt-get install containernetworking-plugins", look: cni},
 	{group: groupContainers, name: "rootless", helps: boxes, do: "apt-get install uidmap, and a line for you in /etc/subuid and /etc/subgid", look: rootless},
+}
+
+// docker reports whether its server answers: the client alone starts nothing.
+func docker(m *Machine) (Outcome, string) {
+	if !m.Find("docker") {
+		return No, "not installed"
+	}
+	out, err := m.Run(false, "docker", "version", "--format", "{{.Server.Version}}")
+	if err != nil {
+		return No, "its server does not answer"
+	}
+	return Yes, cmp.Or(number.FindString(out), "installed")
 }
 
 // cdi reports whether somebody has CDI files, or we may make them.

@@ -116,7 +116,7 @@ var tools = []Tool{
 	{Name: "NPopenmpi", Metric: Bandwidth, Also: []string{Latency}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "mpi_transfer", Metric: Time, Also: []string{Bandwidth}, transports: []string{TCP, Verbs, Overlay, Vhost}, waits: pollOnly, sized: true},
 	{Name: "cmtime", Metric: Rate, transports: verbsOnly, waits: eventOnly},
-	{Name: "ibv_devinfo", Metric: Bandwidth, transports: verbsOnly, waits: eventOnly, Asks: true},
+	{Name: "ibv_devinfo", Metric: Bandwidth, transports: []string{Verbs}, waits: eventOnly, Asks: true},
 	{Name: "kv_update", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_rpc", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
 	{Name: "kv_read", Metric: Latency, Also: rated, transports: []string{Verbs}, waits: both, Operations: true},
@@ -155,12 +155,20 @@ type Cell struct {
 	Wait      string `json:"wait"`
 	// PerSide is how many containers or guests each side has, among which pairs are dealt; 0: one.
 	PerSide int `json:"per_side,omitempty"`
-	// Share is how much of a processor each program may have, in percent; 0: as much as it wants.
+	// Share is how much of a processor each server may have, in percent; 0: as much as it wants.
 	Share int `json:"share,omitempty"`
 }
 
 // Boxes is how many containers or guests each side has.
 func (c Cell) Boxes() int { return max(c.PerSide, 1) }
+
+// Sides says how many containers or guests a side has; "": one.
+func (c Cell) Sides() string {
+	if c.PerSide == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+}
 
 func (c Cell) String() string {
 	text := fmt.Sprintf("%s, %s, %s", c.Tool, c.Transport, c.Setting)
@@ -170,8 +178,8 @@ func (c Cell) String() string {
 	if c.Pairs > 1 {
 		text += fmt.Sprintf(", %d pairs", c.Pairs)
 	}
-	if c.PerSide != 0 {
-		text += fmt.Sprintf(", %d %s a side", c.PerSide, map[string]string{Containers: "containers", VMs: "guests"}[c.Setting])
+	if sides := c.Sides(); sides != "" {
+		text += ", " + sides
 	}
 	if c.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", c.MTU)
@@ -183,7 +191,7 @@ func (c Cell) String() string {
 		text += ", link of " + c.Rate
 	}
 	if c.Share != 0 {
-		text += fmt.Sprintf(", %d %% of a processor", c.Share)
+		text += fmt.Sprintf(", %d %% of a processor for the server", c.Share)
 	}
 	if c.Wait == Event {
 		text += ", events"

@@ -42,7 +42,7 @@ type Spec struct {
 	Wait []string `yaml:"wait,omitempty"`
 	// PerSide is how many containers or guests each side has; each of them has the pairs.
 	PerSide []int `yaml:"perSide,omitempty"`
-	// Share is how much of a processor each program may have, in percent.
+	// Share is how much of a processor each server may have, in percent.
 	Share []int `yaml:"share,omitempty"`
 	// Metrics are what is drawn; none: what each tool is for.
 	Metrics []string `yaml:"metrics,omitempty"`
@@ -259,12 +259,15 @@ func (s *Spec) complete() error {
 		name      string
 		values    []int
 		low, high int
-	}{{"pairs", s.Pairs, 1, 64}, {"perSide", s.PerSide, 1, 16}, {"share", s.Share, 5, 100}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
+	}{{"pairs", s.Pairs, 1, mostPairs}, {"perSide", s.PerSide, 1, 16}, {"share", s.Share, 5, 100}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
 		for _, v := range bound.values {
 			if v < bound.low || v > bound.high {
 				return fmt.Errorf("spec.%s: %d: want %d to %d", bound.name, v, bound.low, bound.high)
 			}
 		}
+	}
+	if n := slices.Max(s.Pairs) * slices.Max(s.PerSide); n > mostPairs {
+		return fmt.Errorf("spec.pairs and spec.perSide: %d pairs in all: want at most %d", n, mostPairs)
 	}
 	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait) * len(s.PerSide) * len(s.Share); n > mostCells {
 		return fmt.Errorf("%d combinations: want at most %d; make two experiments of it", n, mostCells)
@@ -274,6 +277,9 @@ func (s *Spec) complete() error {
 
 // rate is what tc takes.
 var rate = regexp.MustCompile(`^[1-9][0-9]{0,5}[kmg]bit$`)
+
+// mostPairs is how many pairs of programs may run at the same time.
+const mostPairs = 64
 
 // mostCells is how many combinations an experiment may have.
 const mostCells = 10000

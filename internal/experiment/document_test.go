@@ -111,6 +111,7 @@ func TestRefused(t *testing.T) {
 		{good + "  pairs: [0]\n", "spec.pairs: 0: want 1 to 64"},
 		{good + "  mtu: [100]\n", "spec.mtu: 100"},
 		{good + "  perSide: [17]\n", "spec.perSide: 17: want 1 to 16"},
+		{good + "  pairs: [8]\n  perSide: [16]\n", "spec.pairs and spec.perSide: 128 pairs in all: want at most 64"},
 		{good + "  share: [0]\n", "spec.share: 0: want 5 to 100"},
 		{good + "  rounds: -1\n", "spec.rounds: -1"},
 		{good + "  wait: [hope]\n", `spec.wait: "hope" is not known: choose among poll, event`},

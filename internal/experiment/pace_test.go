@@ -6,34 +6,50 @@ import (
 	"time"
 )
 
-// TestPace: a cell takes as long as it did, or as its kind, or as all; the boot of a guest, which the first cell pays for, is not
-// expected again.
+// TestPace: a cell takes as long as it did, until the next one began, or as its kind, or as all; the boot of a guest, which the first cell
+// pays for, is not expected again, and a cell that failed is no measure of others.
 func TestPace(t *testing.T) {
 	slow, fast := Cell{Setting: VMs, Tool: "NPtcp", Size: 1, Pairs: 1}, Cell{Setting: Host, Tool: "iperf3", Pairs: 1}
-	other := slow
-	other.Size = 2
+	other, broken := slow, slow
+	other.Size, broken.Transport = 2, Kernel
+	var records []Record
 	var p pace
-	if p.leftText([]Cell{slow}) != "" {
+	if p.leftText([][]string{slow.names()}) != "" {
 		t.Error("something is known of nothing")
 	}
-	p.took(slow, 60*time.Second) // with its guests' boot
-	p.took(slow, 4*time.Second)
-	p.took(slow, 4*time.Second)
-	p.took(fast, 1*time.Second)
+	at := time.Unix(1000, 0)
+	for _, step := range []struct {
+		cell   Cell
+		took   time.Duration
+		failed string
+	}{
+		{slow, 60 * time.Second, ""}, // with its guests' boot
+		{slow, 4 * time.Second, ""}, {broken, time.Millisecond, "no such device"}, {slow, 4 * time.Second, ""}, {broken, time.Millisecond, "no such device"}, {fast, 1 * time.Second, ""},
+		{fast, mostCell + time.Second, ""}, // and then somebody resumed it
+		{Cell{Setting: Remote, Tool: "x"}, 0, ""},
+	} {
+		records = append(records, Record{Cell: step.cell, Time: at, Failed: step.failed, Measurement: Measurement{Seconds: min(step.took.Seconds(), 1) / 2}})
+		at = at.Add(step.took)
+	}
+	p.done(records)
 	for _, test := range []struct {
 		cells []Cell
 		want  time.Duration
 	}{
-		{nil, 0}, {[]Cell{slow}, 4 * time.Second}, {[]Cell{other, other}, 8 * time.Second}, {[]Cell{fast}, time.Second},
-		{[]Cell{{Setting: Hosts, Tool: "tcp_bw", Pairs: 1}}, 4 * time.Second},
+		{nil, 0}, {[]Cell{slow}, 4 * time.Second}, {[]Cell{other, other}, 8 * time.Second}, {[]Cell{fast}, 750 * time.Millisecond},
+		{[]Cell{{Setting: Hosts, Tool: "tcp_bw", Pairs: 1}}, 4 * time.Second}, {[]Cell{broken}, time.Millisecond},
 	} {
-		if got := p.left(test.cells); got != test.want {
+		var names [][]string
+		for _, c := range test.cells {
+			names = append(names, c.names())
+		}
+		if got := p.left(names); got != test.want {
 			t.Errorf("%v: %v left, want %v", test.cells, got, test.want)
 		}
 	}
 }
 
-// TestCrowdsLast: many guests take processor time at rest, so they come when all else is measured.
+// TestCrowdsLast: guests take memory, and processor time at rest, so they come when all else is measured, many after two.
 func TestCrowdsLast(t *testing.T) {
 	list, err := Choose([]string{"progress"})
 	if err != nil {
@@ -43,12 +59,12 @@ func TestCrowdsLast(t *testing.T) {
 	last, counts := 0, make(map[int]int)
 	for _, s := range r.steps() {
 		if s.crowd() < last {
-			t.Fatalf("%v comes after %d guests more a side", s.cell, last)
+			t.Fatalf("%v comes after %d guests a side", s.cell, last)
 		}
 		last = s.crowd()
 		counts[last]++
 	}
-	if counts[0] == 0 || counts[1] == 0 || counts[3] == 0 {
-		t.Errorf("steps by guests beyond one a side: %v, want some with none, one and three", counts)
+	if counts[0] == 0 || counts[1] == 0 || counts[2] == 0 || counts[4] == 0 {
+		t.Errorf("steps by guests a side: %v, want some with none, one, two and four", counts)
 	}
 }

@@ -50,6 +50,7 @@ type step struct {
 	experiment *Experiment
 	cell       Cell
 	round      int
+	names      []string // of the cell, for the pace
 }
 
 // key is how a step is found among records.
@@ -59,12 +60,12 @@ type key struct {
 	round      int
 }
 
-// crowd is how many guests a side a step has beyond one.
+// crowd is how many guests a side a step has.
 func (s step) crowd() int {
-	if s.cell.Setting != VMs {
+	if !Guests(s.cell.Setting) && s.cell.Setting != GuestRXE {
 		return 0
 	}
-	return s.cell.Boxes() - 1
+	return s.cell.Boxes()
 }
 
 // steps are in the order in which they are measured: round after round, each in an order of its
@@ -83,13 +84,14 @@ func (r *Run) steps() []step {
 				continue
 			}
 			for _, c := range e.Cells() {
-				list = append(list, step{e, c, round})
+				list = append(list, step{e, c, round, c.names()})
 			}
 		}
 		part := list[first:]
 		rnd.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
 	}
-	// Many guests take processor time also when they rest, so nobody else is measured beside them.
+	// Guests take memory, and processor time also when they rest, so nobody else is measured beside them: they come last, and many of them
+	// after two.
 	order.SortStableFunc(list, func(a, b step) int { return a.crowd() - b.crowd() })
 	return list
 }
@@ -132,20 +134,16 @@ func (r *Run) Go(ctx context.Context) error {
 		return !done[key{s.experiment.Name, s.cell, s.round}] && failed[key{s.experiment.Name, s.cell, 0}] < hopeless
 	}
 	var p pace
-	for _, rec := range r.Done {
-		if rec.Seconds > 0 {
-			p.took(rec.Cell, time.Duration(rec.Seconds*float64(time.Second)))
-		}
-	}
+	p.done(r.Done)
 	for i, s := range steps {
 		any := key{s.experiment.Name, s.cell, 0}
 		if !open(s) {
 			continue
 		}
-		var rest []Cell
+		var rest [][]string
 		for _, s := range steps[i:] {
 			if open(s) {
-				rest = append(rest, s.cell)
+				rest = append(rest, s.names)
 			}
 		}
 		fmt.Fprintf(r.Progress, "%d of %d%s: %s ", i+1, len(steps), p.leftText(rest), s.cell)
@@ -155,7 +153,7 @@ func (r *Run) Go(ctx context.Context) error {
 			fmt.Fprintln(r.Progress)
 			return err
 		}
-		p.took(s.cell, time.Since(begin))
+		p.took(s.names, time.Since(begin), rec.Failed != "")
 		if rec.Failed != "" {
 			failed[any]++
 			fmt.Fprintln(r.Progress, "failed:", rec.Failed)

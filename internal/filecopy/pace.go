@@ -16,13 +16,14 @@ import (
 // On one machine, and on a near way to another, that is pieces of 512 KiB on a stream for every second
 // processor: more streams write to one file, which one of them may at a time, while the others spin in the
 // kernel. On a long way with much bandwidth it is all streams with pieces of maxChunk, and on a slow one single
-// blocks, which show progress and of which little is lost when the connection breaks. Over TCP, where
-// nobody knows what is under way, it is always all streams.
+// blocks, which show progress and of which little is lost when the connection breaks. Small files fill no
+// slot: they take all streams. So does TCP, where nobody knows what is under way.
 type pace struct {
 	blocks  int // of a piece
 	streams int // that carry pieces
 	few     int // that always do
 	posted  uint64
+	pieces  int // that were posted
 	since   time.Time
 	least   time.Duration // in which a slot came back; 0: not known
 }
@@ -53,25 +54,28 @@ func (p *pace) bytes() int { return p.blocks * blockSize }
 // took lately to come back, 0 if that is not known.
 func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 	p.posted += uint64(n)
+	p.pieces++
 	if round > 0 && (p.least == 0 || round < p.least) {
 		p.least = round
 	}
 	took := now.Sub(p.since).Seconds()
-	if p.posted < uint64(paceEvery*p.bytes()) || took <= 0 {
+	small := p.pieces >= paceEvery && p.posted < uint64(p.pieces*p.bytes()/2)
+	if p.posted < uint64(paceEvery*p.bytes()) && !small || took <= 0 {
 		return
 	}
 	rate := float64(p.posted) / took
-	p.posted, p.since = 0, now
+	p.posted, p.pieces, p.since = 0, 0, now
+	if small || slots == 0 {
+		p.streams = maxStreams
+		return
+	}
 	smallest := usualBlocks
 	if rate < slowRate {
 		smallest = 1
 	}
-	want, streams := 0, maxStreams
-	if slots > 0 {
-		under := 2 * rate * p.least.Seconds()
-		want = int(under/float64(slots*min(p.few, max(joined, 1))))/blockSize + 1
-		streams = max(p.few, int(under)/(slots*maxChunk)+1)
-	}
+	under := 2 * rate * p.least.Seconds()
+	want := int(under/float64(slots*min(p.few, max(joined, 1))))/blockSize + 1
+	streams := max(p.few, int(under)/(slots*maxChunk)+1)
 	// At most twice as much: the rate may have been chance.
 	p.blocks = min(max(want, smallest), 2*p.blocks, maxBlocks)
 	p.streams = min(streams, 2*p.streams, maxStreams)

@@ -12,15 +12,17 @@ func TestPace(t *testing.T) {
 		name    string
 		rate    float64 // of the way, bytes a second
 		round   time.Duration
+		size    int // of a file; 0: large
 		blocks  int
 		streams int
 	}{
-		{"one machine, or a rack", 1e9, 200 * time.Microsecond, usualBlocks, 1},
-		{"slow to answer", 1e9, 3 * time.Millisecond, maxBlocks, 2},
-		{"a campus", 1e9, 4 * time.Millisecond, maxBlocks, 2},
-		{"far and wide", 1e9, 30 * time.Millisecond, maxBlocks, all},
-		{"a slow line", 1e6, 20 * time.Millisecond, 1, 1},
-		{"TCP", 1e9, 0, usualBlocks, all},
+		{"one machine, or a rack", 1e9, 200 * time.Microsecond, 0, usualBlocks, 1},
+		{"slow to answer", 1e9, 3 * time.Millisecond, 0, maxBlocks, 2},
+		{"a campus", 1e9, 4 * time.Millisecond, 0, maxBlocks, 2},
+		{"far and wide", 1e9, 30 * time.Millisecond, 0, maxBlocks, all},
+		{"a slow line", 1e6, 20 * time.Millisecond, 0, 1, 1},
+		{"TCP", 1e9, 0, 0, usualBlocks, all},
+		{"small files, far away", 1e9, 100 * time.Millisecond, 1 << 10, usualBlocks, all},
 	} {
 		now, slots := time.Unix(0, 0), 4
 		if c.round == 0 { // nobody knows
@@ -30,6 +32,9 @@ func TestPace(t *testing.T) {
 		p.few, p.streams = 1, 1 // of two processors
 		for i := range 4000 {
 			n := p.bytes()
+			if c.size > 0 {
+				n = c.size
+			}
 			// As fast as the way, or as what is under way lets it be.
 			took := float64(n) / c.rate
 			under := float64(min(p.streams, all) * slots * n)

@@ -22,8 +22,8 @@ var (
 	// watched and reached.
 	processBill = budget.Bill{budget.Files: 3, budget.State: 16 << 10}
 	// A client that is no process is reached through a pair of sockets, one of which is duplicated for a
-	// moment, and its doorbell is open twice.
-	relayBill = budget.Bill{budget.Files: 3}
+	// moment, and its doorbell is open twice. Who relays has room for a message, too.
+	relayBill = budget.Bill{budget.Files: 3, budget.State: 72 << 10}
 	toolBill  = budget.Bill{budget.Tools: 1}
 )
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/eventsock"
 	"vrdma/internal/memory"
@@ -33,8 +34,8 @@ type Line interface {
 	// Extents names what lies under a buffer as package memory does. done is called when
 	// nobody uses that memory any more, or when there is an error later; it may be nil.
 	Extents(in []protocol.Extent) (out []memory.Extent, done func(), err error)
-	// OpenQueues makes the memory for queues, and the doorbell.
-	OpenQueues() (*nic.Arena, Bell, error)
+	// OpenQueues makes the memory for queues, and the doorbell. The account pays for what is beside nic.SessionBill.
+	OpenQueues(account *budget.Account) (*nic.Arena, Bell, error)
 	// OpenEvents makes a way for events, and OpenSignal one for the news that there are
 	// some; the client's ends are handles.
 	OpenEvents() (nic.EventSink, uverbs.Handle, error)
@@ -76,7 +77,7 @@ func descriptors(handles []uverbs.Handle) (fds []int) {
 }
 
 // OpenQueues implements Line: an arena that the process maps, and an eventfd.
-func (l socketLine) OpenQueues() (*nic.Arena, Bell, error) {
+func (l socketLine) OpenQueues(*budget.Account) (*nic.Arena, Bell, error) {
 	arena, err := nic.NewArena()
 	if err != nil {
 		return nil, nil, fmt.Errorf("the daemon cannot make memory for queues: %w", err)

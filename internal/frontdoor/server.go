@@ -394,3 +394,18 @@ func (s *Server) Vouch(n *vnic.NIC, u *net.UnixConn) (caller.Caller, error) {
 	}
 	return who, d.Admit(&who, u)
 }
+
+// Charge charges b to who, who was vouched for at a NIC: for what it has the daemon hold outside of conversations.
+func (s *Server) Charge(n *vnic.NIC, who caller.Caller, b budget.Bill) (refund func(), err error) {
+	d := s.doorOf(n)
+	if d == nil {
+		return nil, fmt.Errorf("there is no door to NIC %s", n.Name)
+	}
+	account := d.account(&who)
+	defer account.Drop() // it is there for as long as it owes something
+	if err := account.Charge(b); err != nil {
+		s.overdrawn(err)
+		return nil, err
+	}
+	return func() { account.Refund(b) }, nil
+}

@@ -150,7 +150,8 @@ func (a *Arena) alloc(size uint64) (MMap, []byte, error) {
 	m, mem, err := a.find(size)
 	if err != nil {
 		a.mu.Lock()
-		if g, ok := a.pages.(Grower); ok && size <= uint64(len(a.mem))-g.Ready() {
+		// An account that refuses does so with more pages, too. (Its error is ENOMEM for the program.)
+		if g, ok := a.pages.(Grower); ok && err == syscall.ENOMEM && size <= uint64(len(a.mem))-g.Ready() {
 			a.wanted = size
 		}
 		a.short = a.lag > 0 || a.wanted > 0

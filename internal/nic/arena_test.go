@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/protocol"
 )
 
@@ -147,5 +148,52 @@ func TestManyRings(t *testing.T) {
 	}
 	if reclaims == 0 || reclaims > 10 || a.inUse() > mostLag {
 		t.Errorf("%d times pages were given back, and %d bytes are in use; want a few times, and at most %d", reclaims, a.inUse(), mostLag)
+	}
+}
+
+// fewPages are those of a file, of which there are few at first.
+type fewPages struct {
+	*ringFile
+	ready, asked uint64
+}
+
+func (p *fewPages) Ready() uint64 { return p.ready }
+
+func (p *fewPages) Grow(size uint64) error {
+	p.asked += size
+	p.ready += size
+	return nil
+}
+
+// TestGrowForAccount: an arena grows for a ring that there are no pages for, and not for one that its account refuses.
+func TestGrowForAccount(t *testing.T) {
+	f, err := newRingFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := budget.Bill{budget.Rings: 4 * pageSize}
+	account := budget.New(budget.Limits{All: limit, Others: limit, User: limit}).User(1)
+	defer account.Drop()
+	p := &fewPages{ringFile: f, ready: protocol.SharedSize + pageSize}
+	a := NewArenaIn(p)
+	defer a.Close()
+	a.SetAccount(account)
+	if _, _, err := a.alloc(2 * pageSize); err != syscall.ENOMEM || !a.Short() {
+		t.Fatalf("without pages: %v", err)
+	}
+	a.Reclaim()
+	if _, _, err := a.alloc(2 * pageSize); err != nil || p.asked != 2*pageSize {
+		t.Fatalf("with %d bytes more: %v", p.asked, err)
+	}
+	p.Grow(8 * pageSize)
+	a.insert(MMap{Offset: p.ready - 8*pageSize, Size: 8 * pageSize})
+	before := p.asked
+	for range 3 {
+		if _, _, err := a.alloc(3 * pageSize); err == nil || a.Short() {
+			t.Fatalf("over the limit: %v", err)
+		}
+		if a.Reclaim(); p.asked != before {
+			t.Fatalf("it has grown by %d bytes for a ring that is over the limit", p.asked-before)
+		}
 	}
 }

@@ -22,7 +22,7 @@ var cases = []struct{ name, experiment, transport, latency, bandwidth string }{
 
 // casesTable is the table of cases: every cell is a value or a reason.
 func casesTable(figures []Figure) *table {
-	t := &table{title: "The six cases", head: []string{"case", "latency", "bandwidth", "published: latency", "bandwidth"},
+	t := &table{title: "The six cases, and what belongs beside them", head: []string{"case", "latency", "bandwidth", "published: latency", "bandwidth"},
 		why: "Latency of the smallest message and bandwidth of the largest, with their sizes. Guests are emulated here and were not there: compare rows of guests with each other."}
 	for _, c := range cases {
 		row := []field{{text: c.name}}

@@ -18,7 +18,7 @@ type Point struct {
 	Summary experiment.Summary
 	P99     float64 // 0: there is none
 	P999    float64 // the same; it takes ten thousand messages
-	// CPU is processor time in seconds per GiB, and per million messages for latency tools, by
+	// CPU is processor time in seconds per GiB, or per million messages, as perWhat says, by
 	// role. Busy is how many processors were busy, by role.
 	CPU, Busy map[string]float64
 	Limit     float64 // a yardstick, in bytes a second; 0: there is none
@@ -34,6 +34,7 @@ type Point struct {
 	Repeated  int
 
 	roles map[string]experiment.Summary // processors that were busy
+	role  string                        // whose processors the summary is of, in a figure of these
 }
 
 // A Line is the points of one thing, by size or by pairs.
@@ -124,7 +125,7 @@ func gather(r *experiment.Results, e *experiment.Experiment, metric string) (f F
 		// Client and server apart, and the daemons, which are the NIC.
 		for _, role := range []string{"client", "server", "daemon", "qemu", "rest"} {
 			one := p
-			one.Summary = p.roles[role]
+			one.Summary, one.role = p.roles[role], role
 			if one.Summary.N > 0 {
 				f.add(lineName(e, c, f.By)+": "+role, one)
 			}
@@ -226,14 +227,14 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 				busy[role] = append(busy[role], seconds/rec.Seconds)
 			}
 		}
-		if v := rec.Values["p99"]; v > 0 {
+		if v := rec.Values["p99"]; v > 0 && rec.Samples >= samplesForP99 {
 			p99 = append(p99, v)
 		}
 		if v := rec.Values["p999"]; v > 0 && rec.Samples >= samplesForP999 {
 			p999 = append(p999, v)
 		}
 		p.Proof, p.PathMTU = rec.Proof, rec.MTU
-		if work := effort(rec, tool); work > 0 {
+		if work := effort(rec, &tool); work > 0 {
 			for role, seconds := range rec.CPU {
 				per[role] = append(per[role], seconds/work)
 			}
@@ -268,15 +269,32 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 	return p
 }
 
-// samplesForP999 is of how many messages a 99.9th percentile is at least: of a thousand it is the slowest of all.
-const samplesForP999 = 10000
+// samplesForP999 is of how many messages a 99.9th percentile is at least, and samplesForP99 a 99th: ten are above it. Of fewer it is
+// about the slowest of all.
+const (
+	samplesForP999 = 10000
+	samplesForP99  = 1000
+)
+
+// perMessage reports whether processor time of a tool is counted by what it did (messages, operations, connections), and not by bytes.
+func perMessage(tool *experiment.Tool) bool {
+	return tool.Metric == experiment.Latency || tool.Metric == experiment.Rate
+}
+
+// perWhat is the unit of a tool's processor time in tables.
+func perWhat(tool *experiment.Tool) string {
+	if perMessage(tool) {
+		return "s/million"
+	}
+	return "s/GiB"
+}
 
 // effort is what processor time is divided by: GiB that were moved, or millions of messages.
-func effort(rec *experiment.Record, tool experiment.Tool) float64 {
+func effort(rec *experiment.Record, tool *experiment.Tool) float64 {
 	if tool.Asks {
 		return 0
 	}
-	if tool.Metric == experiment.Latency {
+	if perMessage(tool) {
 		return float64(rec.Samples) / 1e6
 	}
 	if rec.Bytes > 0 {
@@ -284,9 +302,6 @@ func effort(rec *experiment.Record, tool experiment.Tool) float64 {
 	}
 	if rec.Payload > 0 {
 		return rec.Payload / (1 << 30)
-	}
-	if tool.Metric == experiment.Rate {
-		return float64(rec.Samples) / 1e6
 	}
 	return rec.Values[experiment.Bandwidth] * rec.Seconds / (1 << 30) // TCP: the tool counts no bytes
 }
@@ -310,7 +325,7 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 		parts = append(parts, where(c))
 	}
 	if len(e.Spec.Share) > 1 && c.Share != 0 {
-		parts = append(parts, fmt.Sprintf("%d %% of a processor", c.Share))
+		parts = append(parts, fmt.Sprintf("server with %d %% of a processor", c.Share))
 	}
 	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
 		parts = append(parts, "events")
@@ -326,8 +341,8 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 
 // where is a setting in words.
 func where(c experiment.Cell) string {
-	if c.PerSide != 0 {
-		return fmt.Sprintf("%d %s a side", c.PerSide, map[string]string{experiment.Containers: "containers", experiment.VMs: "guests"}[c.Setting])
+	if sides := c.Sides(); sides != "" {
+		return sides
 	}
 	switch c.Setting {
 	case experiment.Host:

@@ -34,7 +34,7 @@ func TestGroups(t *testing.T) {
 		"| 7: four VMs a side, TCP | not planned: each of the four has a transfer | 8 guests need 6 GiB of memory | never measured |",
 		"| 8: four VMs a side, RDMA | not planned: each of the four has a transfer | four: 8 guests need 6 GiB of memory; two a side: 3 s for 1 MiB |",
 		"| 10: four containers a side, RDMA | not planned: each of the four has a transfer | 2 s | never measured |",
-		"| host to host, TCP | host to host, RDMA | 1 | 2.00 | 6.30 |",
+		"| host to host, TCP | host to host, RDMA | 1 | 2.00 | 6.34 |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no line %q in\n%s", want, b.String())
@@ -51,13 +51,13 @@ func TestGroups(t *testing.T) {
 func TestCosts(t *testing.T) {
 	e := &experiment.Experiment{Name: "thesis-bandwidth", Spec: experiment.Spec{Suite: "thesis"}}
 	p := Point{Cell: experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_write_bw", Size: 64 << 10, Pairs: 1},
-		Summary: experiment.Summary{N: 1, Median: 1e9}, CPU: map[string]float64{"client": 0.1, "server": 0.01, "daemon": 0.02}}
+		Summary: experiment.Summary{N: 1, Median: 1e9}, CPU: map[string]float64{"client": 0.1, "server": 0.01, "daemon": 0.02, "rest": 0.2}}
 	figures := []Figure{{Experiment: e, Metric: experiment.Bandwidth, Lines: []Line{{Name: "a", Points: []Point{p}}}}}
 	var b strings.Builder
 	if err := Markdown(&b, &experiment.Results{}, figures); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| vrdma, one host | not measured | 0.13 | not measured |", "| SoftRoCE (published) | 3.52 | 1.82 | 2.42 |", "| FreeFlow (published) | 0.67 | 0.49 | 0.52 |", "vrdma, one host not measured/0.13/not measured"} {
+	for _, want := range []string{"| vrdma, one host | not measured | 0.33 (0.13) | not measured |", "| SoftRoCE (published) | 3.52 | 1.82 | 2.42 |", "| FreeFlow (published) | 0.67 | 0.49 | 0.52 |", "vrdma, one host not measured / 0.33 (0.13) / not measured"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
@@ -70,35 +70,60 @@ func TestVerdicts(t *testing.T) {
 		return Point{Cell: experiment.Cell{Setting: experiment.GuestRXE, Transport: transport, Tool: "ib_write_bw", Size: size, Pairs: 1},
 			Summary: experiment.Summary{N: 3, Median: v, Low: v, High: v}}
 	}
-	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
+	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Bandwidth of a guest"}}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
 		point(experiment.Kernel, 64, 100), point(experiment.Verbs, 64, 200), point(experiment.Kernel, 4096, 100), point(experiment.Verbs, 4096, 800),
 	}}}}
-	want := "Bandwidth, one guest, verbs of vrdma against the kernel's rxe: 2.00 times better to 8.00 times better, 4.00 times better on the whole (geometric mean of 2)."
-	if got := verdicts([]Figure{f}); len(got) != 1 || got[0] != want {
+	want := "Bandwidth of a guest: one guest, verbs of vrdma, against the kernel's rxe: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."
+	if got := verdicts([]Figure{f}); len(got) != 2 || got[1] != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := span([]float64{0.5}); got != "2.00 times worse" {
-		t.Errorf("half as good is %q", got)
+	// A slow server's value is not compared with a whole one's, nor a sleeping program's with a polling one's in one sentence.
+	other := point(experiment.Verbs, 64, 900)
+	other.Cell.Share = 50
+	events, kernel := point(experiment.Verbs, 64, 300), point(experiment.Kernel, 64, 100)
+	events.Cell.Wait, kernel.Cell.Wait = experiment.Event, experiment.Event
+	f.Lines[0].Points = append(f.Lines[0].Points, other, events, kernel)
+	if got := verdicts([]Figure{f}); len(got) != 3 || got[1] != want || !strings.HasSuffix(got[2], "verbs of vrdma, sleeping on events, against the kernel's rxe: 3.0 x.") {
+		t.Errorf("got %q", got)
 	}
-	f.Missing = []Point{{Cell: experiment.Cell{Setting: experiment.Remote}, Failed: "needs another machine: --peer"}}
-	if got := missing([]Figure{f}); got != "Not measured: 1 of two machines (needs another machine: --peer)." {
+	for i := range f.Lines[0].Points {
+		f.Lines[0].Points[i].Cell.Setting = experiment.Host
+	}
+	if got := verdicts([]Figure{f}); !strings.Contains(got[1], "against the kernel's device:") {
+		t.Errorf("a device that --device named: %q", got[1])
+	}
+	for _, c := range []struct {
+		list []Ratio
+		want string
+	}{
+		{[]Ratio{{Factor: 0.5, Sure: true}}, "0.50 x"},
+		{[]Ratio{{Factor: 0.95}}, "no difference beyond the spread of the rounds (1 value)"},
+		{[]Ratio{{Factor: 0.95}, {Factor: 8, Sure: true}}, "0.95 x to 8.0 x, geometric mean 2.8 x (2 values, of which 1 within the spread)"},
+	} {
+		if got := span(c.list); got != c.want {
+			t.Errorf("%v: %q, want %q", c.list, got, c.want)
+		}
+	}
+	far, guest := experiment.Cell{Setting: experiment.Remote}, experiment.Cell{Setting: experiment.VMs}
+	f.Missing = []Point{{Cell: far, Failed: "needs another machine: --peer"}, {Cell: guest, Failed: "no QEMU"}, {Cell: guest, Failed: "no QEMU"}}
+	if got := missing([]Figure{f}); got != "Not measured: two guests: 2 combinations (no QEMU); two machines: 1 combination (needs another machine: --peer)." {
 		t.Errorf("missing: %q", got)
 	}
 }
 
-// TestPercentile: of fewer than ten thousand messages the 99.9th percentile is about the slowest one, and is not shown.
+// TestPercentile: of fewer than ten thousand messages the 99.9th percentile is about the slowest one, and is not shown; of a thousand the 99th.
 func TestPercentile(t *testing.T) {
 	c := experiment.Cell{Setting: experiment.Host, Transport: experiment.Verbs, Tool: "ib_send_lat", Size: 64, Pairs: 1}
 	tool, _ := experiment.FindTool(c.Tool)
 	for _, test := range []struct {
-		samples int64
-		want    float64
-	}{{10000, 9e-6}, {9999, 0}, {200, 0}} {
+		samples   int64
+		p99, p999 float64
+	}{{10000, 2e-6, 9e-6}, {9999, 2e-6, 0}, {200, 0, 0}} {
 		rec := experiment.Record{Experiment: "e", Cell: c}
 		rec.Values, rec.Samples = map[string]float64{experiment.Latency: 1e-6, "p99": 2e-6, "p999": 9e-6}, test.samples
 		p := point(&experiment.Results{Records: []experiment.Record{rec}}, "e", c, tool, experiment.Latency)
-		if p.P999 != test.want || p.P99 != 2e-6 {
-			t.Errorf("%d messages: p99 is %v, p99.9 %v; want %v", test.samples, p.P99, p.P999, test.want)
+		if p.P999 != test.p999 || p.P99 != test.p99 {
+			t.Errorf("%d messages: p99 is %v, p99.9 %v; want %v, %v", test.samples, p.P99, p.P999, test.p99, test.p999)
 		}
 	}
 }

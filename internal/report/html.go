@@ -181,18 +181,24 @@ func writeTable(b *strings.Builder, f Figure) {
 	if len(f.Lines) == 0 {
 		return
 	}
-	unit := "s/GiB"
-	if f.Metric == experiment.Latency {
-		unit = "s/million"
+	unit, mixed := units(f)
+	if !mixed {
+		unit = " (" + unit + ")"
 	}
 	b.WriteString("<details><summary>Table</summary><div class=\"scroll\"><table><thead><tr><th>what</th><th>size</th><th>pairs</th><th>median</th><th>95 % interval</th>")
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th><th>p99.9</th>")
 	}
-	roles := rolesOf([]Figure{f})
-	fmt.Fprintf(b, "<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>CPU %s (%s)</th><th>what carried the bytes</th></tr></thead><tbody>", strings.Join(roles, "</th><th>"), unit)
+	b.WriteString("<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th>")
+	var roles []string
+	if f.Metric != experiment.CPU { // whose values are of roles
+		roles = rolesOf([]Figure{f})
+		fmt.Fprintf(b, "<th>CPU %s%s</th>", strings.Join(roles, "</th><th>"), unit)
+	}
+	b.WriteString("<th>what carried the bytes</th></tr></thead><tbody>")
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
+		for i := range l.Points {
+			p := &l.Points[i]
 			size, mtu := "", ""
 			if p.Cell.Size != 0 {
 				size = p.Cell.Size.String()
@@ -220,7 +226,7 @@ func writeTable(b *strings.Builder, f Figure) {
 			for _, role := range roles {
 				text := ""
 				if v, counted := p.CPU[role]; counted {
-					text = fmt.Sprintf("%.3g", v)
+					text = processorTime(p, v, mixed)
 				}
 				fmt.Fprintf(b, "<td>%s</td>", text)
 			}
@@ -247,9 +253,9 @@ func writeMethod(b *strings.Builder) {
 <li>Every round runs all combinations once, in an order by chance: a noisy moment hits all of them alike.</li>
 <li>Medians of rounds, with a bootstrap interval. A difference whose intervals overlap is called none.</li>
 <li>One run gives value and processor time. Client and server are what the kernel charged those processes with, the daemons apart; rest is what the machine was busy with beyond these: the kernel's interrupts, and whatever else ran. Control groups have the same once more, in the results.</li>
-<li>What carried the bytes is checked by the device's counters, for every value.</li>
+<li>What carried the bytes is checked by the device's counters, for every value of a tool that moves some. What a port claims and how fast connections are made is not of that kind.</li>
 <li>Runs during which the hypervisor took more than 5 % of the processors are repeated.</li>
-<li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred, of which there is no 99.9th percentile.</li>
+<li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred. A 99.9th percentile is of ten thousand messages at least, a 99th of a thousand.</li>
 <li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
 <li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
 <li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>

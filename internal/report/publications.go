@@ -16,7 +16,7 @@ var publications = map[string][2]string{
 	"speed":       {"The speed table", "Rows of make bench, without their bounds."},
 	"thesis":      {"A thesis of 2022: RDMA in containers", "E. Ford, Explaining and Evaluating the Use of RDMA in High Performance Containers. Six ways, four figures each; every figure has a panel for reads, writes and sends. Its data is public, which is why this can be drawn beside it."},
 	"slides":      {"Slides of 2020: container networks and FreeFlow", "A talk that shows figures of Abbasi et al. (IEEE Network, 2019) and of FreeFlow (NSDI 2019). Values were read from plots."},
-	"lab":         {"A university's RDMA lab", "Its steps: K-1 the port, K-2 sockets, K-3 verbs, K-4 many processes, and the key-value store. K-1, which port and how fast, is what vrdma doctor prints, too. Of K-2 the library that bypasses the kernel needs hardware: sockets over RDMA stand in its place. Of K-3 the slow processor is half of one: few machines let their frequency be chosen. The lab publishes no values: they are the students' to find."},
+	"lab":         {"A university's RDMA lab", "Its steps: K-1 the port, K-2 sockets, K-3 verbs, K-4 many processes, and the key-value store. K-1, which port and how fast, is what vrdma doctor prints, too. Of K-2 the library that bypasses the kernel needs hardware: sockets over RDMA stand in its place. Of K-3 the server's slow processor is half of one: few machines let their frequency be chosen. The lab publishes no values: they are the students' to find."},
 	"progress":    {"A progress report of 2015: hosts, virtual machines, containers", "Ten groups of transfers were planned, and four measured. Bytes were not recorded; its figures of RDMA with four transfers exceed the wire."},
 	"mikelangelo": {"MIKELANGELO D4.1 (2015): NetPIPE between hosts and virtual machines", "Six cases in three figures, without numbers. What the text says of them: 1.4 to 2.2 µs for small messages with verbs, 8.2 to 10.3 µs between virtual machines, about 100 µs over 1 Gb/s Ethernet; virtual machines reach 20 to 25 % of the hosts' bandwidth."},
 }
@@ -86,55 +86,70 @@ var costs = []struct {
 	values [3]float64
 }{{"SoftRoCE (published)", [3]float64{3.52, 1.82, 2.42}}, {"FreeFlow (published)", [3]float64{0.67, 0.49, 0.52}}, {"shared HCA (published)", [3]float64{0.18, 0.08, 0.09}}}
 
-// costsTable is processor time per GiB of 64 KiB messages, which carries over to other machines better
-// than anything else.
-func costsTable(figures []Figure) *table {
+// A cost is core-seconds per GiB by tool: of the whole machine, and of client, server and daemons alone.
+type cost struct {
+	name         string
+	whole, alone [3]float64 // 0: not measured
+}
+
+// costsOf are ours.
+func costsOf(figures []Figure) (rows []*cost) {
 	tools := [3]string{"ib_send_bw", "ib_write_bw", "ib_read_bw"}
-	rows := make(map[string]*[3]float64)
-	var order []string
 	for _, f := range figures {
 		if f.Experiment.Spec.Suite != "thesis" || f.Metric != experiment.Bandwidth {
 			continue
 		}
 		for _, l := range f.Lines {
-			for _, p := range l.Points {
-				if p.Cell.Size != 64<<10 || p.Cell.Pairs != 1 || p.Cell.Rate != "" || p.Cell.PathMTU != 0 || len(p.CPU) == 0 {
+			for i := range l.Points {
+				p := &l.Points[i]
+				if p.Cell.Size != 64<<10 || p.Cell.Pairs != 1 || p.Cell.Rate != "" || p.Cell.PathMTU != 0 || p.Cell.Share != 0 || p.Cell.Wait == experiment.Event || len(p.CPU) == 0 {
 					continue
 				}
 				name := fmt.Sprintf("%s, %s", transportName(p.Cell.Transport), where(p.Cell))
-				if rows[name] == nil {
-					rows[name] = &[3]float64{}
-					order = append(order, name)
+				i := slices.IndexFunc(rows, func(c *cost) bool { return c.name == name })
+				if i < 0 {
+					i = len(rows)
+					rows = append(rows, &cost{name: name})
 				}
-				for i, tool := range tools {
-					if tool == p.Cell.Tool && rows[name][i] == 0 {
-						rows[name][i] = p.CPU["client"] + p.CPU["server"] + p.CPU["daemon"]
+				if tool := slices.Index(tools[:], p.Cell.Tool); tool >= 0 && rows[i].alone[tool] == 0 {
+					alone := p.CPU["client"] + p.CPU["server"] + p.CPU["daemon"]
+					rows[i].alone[tool] = alone
+					if rest, counted := p.CPU["rest"]; counted {
+						rows[i].whole[tool] = alone + rest
 					}
 				}
 			}
 		}
 	}
-	if len(order) == 0 {
+	return rows
+}
+
+// costsTable is processor time per GiB of 64 KiB messages, which carries over to other machines better
+// than anything else.
+func costsTable(figures []Figure) *table {
+	ours := costsOf(figures)
+	if len(ours) == 0 {
 		return nil
 	}
 	t := &table{title: "Processor time per GiB", head: []string{"", "send", "write", "read"},
-		why: "Core-seconds of client, server and daemons together, one pair, 64 KiB. A polling client's time is in it, as in the published values."}
-	row := func(name string, values [3]float64) {
-		cells := []field{{text: name}}
-		for _, v := range values {
-			if v > 0 {
-				cells = append(cells, value("%.2f", v))
-			} else {
+		why: "Core-seconds of the whole machine, one pair, 64 KiB, as the published values are of both whole hosts: also what the kernel took beside the programs, " +
+			"where its rxe works, and whatever else ran. In brackets client, server and daemons alone. A polling client's time is in all of them."}
+	for _, c := range ours {
+		cells := []field{{text: c.name}}
+		for i, v := range c.whole {
+			switch alone := c.alone[i]; {
+			case v > 0:
+				cells = append(cells, value("%.2f (%.2f)", v, alone))
+			case alone > 0:
+				cells = append(cells, value("not counted (%.2f)", alone))
+			default:
 				cells = append(cells, reason("not measured"))
 			}
 		}
 		t.add(cells...)
 	}
-	for _, name := range order {
-		row(name, *rows[name])
-	}
 	for _, c := range costs {
-		row(c.system, c.values)
+		t.add(field{text: c.system}, value("%.2f", c.values[0]), value("%.2f", c.values[1]), value("%.2f", c.values[2]))
 	}
 	return t
 }

@@ -77,13 +77,13 @@ func Remarks(f Figure) (out []string) {
 	return out
 }
 
-// shares says what a slower processor costs, of each operation: a one-sided one leaves the server's processor alone.
+// shares says what a server with a slower processor costs, of each operation: a one-sided one leaves it alone.
 func shares(all []Point, metric string, out *[]string) {
 	for _, a := range all {
 		for _, b := range all {
 			if whole := a.Cell; a.Cell.Share != 0 {
 				if whole.Share = 0; b.Cell == whole {
-					*out = append(*out, fmt.Sprintf("%s with %d %% of a processor for each program: %s instead of %s, a ratio of %.2f.", a.Cell.Tool, a.Cell.Share,
+					*out = append(*out, fmt.Sprintf("%s, a server with %d %% of a processor: %s instead of %s, a ratio of %.2f.", a.Cell.Tool, a.Cell.Share,
 						experiment.Quantity(a.Summary.Median, metric), experiment.Quantity(b.Summary.Median, metric), a.Summary.Median/b.Summary.Median))
 				}
 			}

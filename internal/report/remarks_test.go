@@ -34,7 +34,7 @@ func TestRemarks(t *testing.T) {
 		t.Errorf("%d remarks, want 4: %q", len(got), got)
 	}
 	slow := Figure{Metric: experiment.Rate, Lines: []Line{{Points: []Point{point(100, func(*Point) {}), point(25, func(p *Point) { p.Cell.Share = 50 })}}}}
-	if got := Remarks(slow); len(got) != 1 || !strings.Contains(got[0], "with 50 % of a processor for each program: 0.025 k/s instead of 0.1 k/s, a ratio of 0.25.") {
+	if got := Remarks(slow); len(got) != 1 || !strings.Contains(got[0], "a server with 50 % of a processor: 0.025 k/s instead of 0.1 k/s, a ratio of 0.25.") {
 		t.Errorf("a slow processor: %q", got)
 	}
 	if f.Metric = experiment.CPU; Remarks(f) != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,6 +186,45 @@ func TestText(t *testing.T) {
 	rows, err := csv.NewReader(&values).ReadAll()
 	if err != nil || len(rows) != 1+8 {
 		t.Errorf("%d rows: %v", len(rows), err)
+	}
+	column := func(row []string, name string) string { return row[slices.Index(rows[0], name)] }
+	for _, row := range rows[1:] {
+		if column(row, "tool") == "tcp_lat" && column(row, "p99") != "" {
+			t.Errorf("a percentile that is not there: %q", row)
+		}
+		if column(row, "per_side") != "1" || column(row, "server_share") != "100" || column(row, "link_rate") != "" || column(row, "cpu_per") != "million" {
+			t.Errorf("what else a cell has: %q", row)
+		}
+	}
+}
+
+// TestUnits: processor time is by what the tool did, whatever the figure shows, and a figure of processor time has no column of it.
+func TestUnits(t *testing.T) {
+	figure := func(metric string, tools ...string) Figure {
+		f := Figure{Experiment: &experiment.Experiment{Name: "e"}, Metric: metric, Lines: []Line{{Name: "l"}}}
+		for _, name := range tools {
+			tool, _ := experiment.FindTool(name)
+			f.Lines[0].Points = append(f.Lines[0].Points, Point{Cell: experiment.Cell{Tool: name, Pairs: 1}, Tool: tool, Summary: experiment.Summary{N: 1, Median: 1}, CPU: map[string]float64{"client": 0.5, "rest": 0.25}})
+		}
+		return f
+	}
+	for _, test := range []struct {
+		f    Figure
+		want string
+	}{
+		{figure(experiment.Latency, "NPtcp"), "| CPU, s/GiB | rest of the machine |"},
+		{figure(experiment.Latency, "ib_send_lat"), "| CPU, s/million | rest of the machine |"},
+		{figure(experiment.Rate, "cmtime"), "| CPU, s/million | rest of the machine |"},
+		{figure(experiment.Rate, "ib_send_bw"), "| CPU, s/GiB | rest of the machine |"},
+		{figure(experiment.Rate, "ib_send_bw", "cmtime"), "| 0.5 s/million | 0.25 s/million |"},
+		{figure(experiment.CPU, "ib_send_bw"), "| rounds |\n"},
+	} {
+		var b, page strings.Builder
+		markdownTable(&b, test.f)
+		writeTable(&page, test.f)
+		if !strings.Contains(b.String(), test.want) || strings.Contains(page.String(), "<th>CPU") != (test.f.Metric != experiment.CPU) {
+			t.Errorf("no %q in\n%s", test.want, b.String())
+		}
 	}
 }
 

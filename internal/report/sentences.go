@@ -19,8 +19,8 @@ func better(metric string, a, b float64) float64 {
 // A Ratio compares two cells that differ in transport and tool only.
 type Ratio struct {
 	Metric  string
-	Ours    Point
-	Against Point
+	Ours    *Point
+	Against *Point
 	Factor  float64 // above 1: ours is better
 	Sure    bool    // the intervals do not overlap
 }
@@ -43,9 +43,10 @@ func Ratios(f Figure) (list []Ratio) {
 }
 
 func ratios(f Figure, base string) (list []Ratio) {
-	var all, against []Point
+	var all, against []*Point
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
+		for i := range l.Points {
+			p := &l.Points[i]
 			if p.Cell.Transport == base {
 				against = append(against, p)
 			} else if !p.Tool.Operations && (p.Cell.PerSide == 0 || p.Cell.Setting != experiment.VMs) { // of many guests no conclusion is drawn
@@ -54,8 +55,8 @@ func ratios(f Figure, base string) (list []Ratio) {
 		}
 	}
 	for _, p := range all {
-		i := slices.IndexFunc(against, func(o Point) bool {
-			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide &&
+		i := slices.IndexFunc(against, func(o *Point) bool {
+			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide && o.Cell.Share == p.Cell.Share &&
 				(o.Cell.Size == p.Cell.Size || o.Cell.Size == 0) && (base == experiment.TCP || o.Cell.Tool == p.Cell.Tool && o.Cell.Wait == p.Cell.Wait)
 		})
 		if i < 0 {
@@ -69,10 +70,13 @@ func ratios(f Figure, base string) (list []Ratio) {
 
 // name is what vrdma is compared with.
 func (r Ratio) name() string {
-	if r.Against.Cell.Transport == experiment.Kernel {
+	switch {
+	case r.Against.Cell.Transport != experiment.Kernel:
+		return "TCP"
+	case r.Against.Cell.Setting == experiment.GuestRXE:
 		return "the kernel's rxe"
 	}
-	return "TCP"
+	return "the kernel's device" // which --device named: rxe or hardware
 }
 
 // Sentences are a figure's results in words.
@@ -147,7 +151,8 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	var wrong []string
 	for _, f := range figures {
 		for _, l := range f.Lines {
-			for _, p := range l.Points {
+			for i := range l.Points {
+				p := &l.Points[i]
 				if strings.HasPrefix(p.Proof, "WRONG") {
 					wrong = append(wrong, p.Cell.String())
 				}
@@ -157,7 +162,7 @@ func Summary(r *experiment.Results, figures []Figure) (out []string) {
 	if len(wrong) > 0 {
 		out = append(out, "The counters contradict what carried the bytes in: "+strings.Join(wrong, "; ")+".")
 	} else if runs > 0 {
-		out = append(out, "What carried the bytes was checked with the device's counters for every value.")
+		out = append(out, "What carried the bytes was checked with the device's counters for every value of a tool that moves some.")
 	}
 	return out
 }
@@ -251,7 +256,8 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 	limits := 0
 	for _, f := range figures {
 		for _, l := range f.Lines {
-			for _, p := range l.Points {
+			for i := range l.Points {
+				p := &l.Points[i]
 				if f.Metric == experiment.Bandwidth && p.Limit > 0 {
 					limits++
 					if p.Summary.Median > p.Limit*overLimit {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -53,27 +54,68 @@ func markdownSuite(b *strings.Builder, suite string, figures []Figure) {
 	}
 }
 
-// markdownTable writes the values of a figure. Processor time is of client, server and daemons together, as in the table of costs.
+// units is the unit of processor time in a figure, and whether its tools have different ones: then each value needs it.
+func units(f Figure) (unit string, mixed bool) {
+	for _, l := range f.Lines {
+		for i := range l.Points {
+			p := &l.Points[i]
+			switch per := perWhat(&p.Tool); unit {
+			case "":
+				unit = per
+			case per:
+			default:
+				return "", true
+			}
+		}
+	}
+	return unit, false
+}
+
+// processorTime is a value of a table.
+func processorTime(p *Point, v float64, mixed bool) string {
+	text := fmt.Sprintf("%.3g", v)
+	if mixed {
+		text += " " + perWhat(&p.Tool)
+	}
+	return text
+}
+
+// markdownTable writes the values of a figure. Processor time is of client, server and daemons together, and beside it what the machine was
+// busy with beyond these; a figure of processor time has it as its values.
 func markdownTable(b *strings.Builder, f Figure) {
 	if len(f.Lines) == 0 {
 		return
 	}
-	unit := "CPU, s/GiB"
-	if f.Metric == experiment.Latency {
-		unit = "CPU, s/million"
+	unit, mixed := units(f)
+	if !mixed {
+		unit = ", " + unit
 	}
-	fmt.Fprintf(b, "| what | size | pairs | median | 95 %% interval | rounds | %s |\n|---|---|---|---|---|---|---|\n", unit)
+	columns := f.Metric != experiment.CPU
+	b.WriteString("| what | size | pairs | median | 95 % interval | rounds |")
+	if columns {
+		fmt.Fprintf(b, " CPU%s | rest of the machine |\n|---|---|---|---|---|---|---|---|\n", unit)
+	} else {
+		b.WriteString("\n|---|---|---|---|---|---|\n")
+	}
 	for _, l := range f.Lines {
-		for _, p := range l.Points {
-			size, cpu := "", ""
+		for i := range l.Points {
+			p := &l.Points[i]
+			size, cpu, rest := "", "", ""
 			if p.Cell.Size != 0 {
 				size = p.Cell.Size.String()
 			}
 			if v := p.CPU["client"] + p.CPU["server"] + p.CPU["daemon"]; v > 0 {
-				cpu = fmt.Sprintf("%.3g", v)
+				cpu = processorTime(p, v, mixed)
 			}
-			fmt.Fprintf(b, "| %s | %s | %d | %s | %s to %s | %d | %s |\n", l.Name, size, p.Cell.Pairs, experiment.Quantity(p.Summary.Median, f.Metric),
-				experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N, cpu)
+			if v, counted := p.CPU["rest"]; counted {
+				rest = processorTime(p, v, mixed)
+			}
+			fmt.Fprintf(b, "| %s | %s | %d | %s | %s to %s | %d |", l.Name, size, p.Cell.Pairs, experiment.Quantity(p.Summary.Median, f.Metric),
+				experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
+			if columns {
+				fmt.Fprintf(b, " %s | %s |", cpu, rest)
+			}
+			b.WriteString("\n")
 		}
 	}
 }
@@ -97,25 +139,33 @@ func rolesOf(figures []Figure) []string {
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
 	roles := rolesOf(figures)
-	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "rounds", "median", "low", "high", "p99", "p999"}
+	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "link_rate", "per_side", "server_share", "role", "rounds", "median", "low", "high", "p99", "p999", "cpu_per"}
 	for _, role := range roles {
 		head = append(head, "cpu_"+role)
 	}
 	rows := [][]string{append(head, "proof", "failed")}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+	percentile := func(v float64) string { // 0: there is none
+		if v == 0 {
+			return ""
+		}
+		return number(v)
+	}
 	for _, f := range figures {
 		points := append([]Point(nil), f.Missing...)
 		for _, l := range f.Lines {
 			points = append(points, l.Points...)
 		}
-		for _, p := range points {
+		for i := range points {
+			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
-				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, fmt.Sprint(p.Summary.N)}
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
-				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), number(p.P99), number(p.P999))
+				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), percentile(p.P99), percentile(p.P999))
 			} else {
 				row = append(row, "", "", "", "", "")
 			}
+			row = append(row, strings.TrimPrefix(perWhat(&p.Tool), "s/"))
 			for _, role := range roles {
 				text := ""
 				if v, counted := p.CPU[role]; counted {

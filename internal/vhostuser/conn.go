@@ -36,6 +36,11 @@ type Device struct {
 	// Broken hears of a ring that was stopped because its driver broke the rules. The ring is held.
 	Broken func(*Ring, error)
 
+	// Map hears that so many bytes of the guest's memory are to be mapped, and says who hears that they no longer
+	// are, or why they may not be. A front end can have memory kept that it has not any more, and come several
+	// times; a file that is empty has any size. nil: there is no limit but that of one table.
+	Map func(size uint64) (unmapped func(), err error)
+
 	// Held counts goroutines that front ends can hold up, of all connections with this device: one after another
 	// could leave some. While there are many the next is refused. nil: those of this connection only.
 	Held *atomic.Int32

@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -277,5 +278,45 @@ func TestIsRAM(t *testing.T) {
 		if isRAM(fd) {
 			t.Errorf("%s is", name)
 		}
+	}
+}
+
+// TestMapped: memory that was taken away and is still held counts, and so do other connections: what all have mapped
+// has an end. In the end nothing is left.
+func TestMapped(t *testing.T) {
+	const limit = 8 << 40
+	var mapped atomic.Uint64
+	d := func() *Device {
+		return &Device{Rings: 1, Queues: 1, Map: func(size uint64) (func(), error) {
+			if mapped.Add(size) > limit {
+				mapped.Add(-size)
+				return nil, errors.New("enough")
+			}
+			return func() { mapped.Add(-size) }, nil
+		}}
+	}
+	large := memfd(t, 3<<40) // and empty
+	table := append(u32(1, 0), u64(0, 3<<40, 0, 0)...)
+	first := connect(t, d())
+	first.ask(setProtocolFeatures, 0, u64(offered), false)
+	first.ask(setMemTable, flagNeed, table, true, int(large.Fd()))
+	held := first.conn.Memory()
+	first.ask(setMemTable, flagNeed, table, true, int(large.Fd()))
+	if n := mapped.Load(); n != 6<<40 {
+		t.Errorf("%d TiB are counted, want 6", n>>40)
+	}
+	second := connect(t, d())
+	second.ask(setMemTable, 0, table, false, int(large.Fd()))
+	if err := second.ended(); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("a second front end is refused with %v", err)
+	}
+	held.Release()
+	if n := mapped.Load(); n != 3<<40 {
+		t.Errorf("%d TiB are counted, want 3", n>>40)
+	}
+	first.socket.Close()
+	first.ended()
+	if n := mapped.Load(); n != 0 {
+		t.Errorf("%d bytes are left", n)
 	}
 }

@@ -27,6 +27,8 @@ type Region struct {
 	bytes []byte // the RAM
 	whole []byte // what was mapped: it begins where the file does
 	holds atomic.Int32
+	// unmapped hears of the end; nil: nobody does.
+	unmapped func()
 }
 
 // parseRegion reads a region of a message.
@@ -50,7 +52,7 @@ func isRAM(fd int) bool {
 }
 
 // newRegion maps a region; the descriptor is no longer needed then.
-func newRegion(b []byte, fd int) (*Region, error) {
+func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	guest, size, user, offset, err := parseRegion(b)
 	if err != nil {
 		return nil, err
@@ -69,6 +71,17 @@ func newRegion(b []byte, fd int) (*Region, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || uint64(st.Size) < offset+size {
 		return nil, fmt.Errorf("a region of guest memory ends at %#x in a file of %#x bytes", offset+size, st.Size)
 	}
+	var unmapped func()
+	if d.Map != nil {
+		if unmapped, err = d.Map(offset + size); err != nil {
+			return nil, fmt.Errorf("%#x bytes of guest memory may not be mapped: %w", offset+size, err)
+		}
+		defer func() {
+			if err != nil {
+				unmapped()
+			}
+		}()
+	}
 	// From the file's beginning, because offsets in huge pages are multiples of those.
 	whole, err := unix.Mmap(fd, 0, int(offset+size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
@@ -82,7 +95,7 @@ func newRegion(b []byte, fd int) (*Region, error) {
 	}
 	// A crash of the daemon is not to write the guest's memory to a core file.
 	unix.Madvise(whole, unix.MADV_DONTDUMP)
-	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole}
+	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped}
 	r.holds.Store(1)
 	return r, nil
 }
@@ -99,6 +112,9 @@ func (r *Region) Hold() { r.holds.Add(1) }
 func (r *Region) Release() {
 	if r.holds.Add(-1) == 0 {
 		unix.Munmap(r.whole)
+		if r.unmapped != nil {
+			r.unmapped()
+		}
 	}
 }
 

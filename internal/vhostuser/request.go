@@ -82,7 +82,7 @@ func (c *Conn) setMemTable(m *message) ([]byte, error) {
 	for i := 0; i < n && err == nil; i++ {
 		var r *Region
 		fd := m.take(i)
-		if r, err = newRegion(m.body[8+i*regionSize:], fd); err == nil {
+		if r, err = c.device.newRegion(m.body[8+i*regionSize:], fd); err == nil {
 			regions = append(regions, r)
 		}
 		closeAll([]int{fd})
@@ -144,7 +144,7 @@ func (c *Conn) regionsHeld() (regions []*Region) {
 func (c *Conn) addMemReg(m *message) ([]byte, error) {
 	fd := m.take(0)
 	defer closeAll([]int{fd})
-	r, err := newRegion(m.body[8:], fd)
+	r, err := c.device.newRegion(m.body[8:], fd)
 	if err != nil {
 		return nil, err
 	}

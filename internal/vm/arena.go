@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/memory"
 	"vrdma/internal/protocol"
 	"vrdma/internal/vhostuser"
@@ -22,8 +23,8 @@ const (
 	// growBy is how much more is asked for at a time, at least.
 	growBy   = 1 << 20
 	mostRuns = vmline.MostRuns
-	// hugePage is what the machine's kernel makes huge pages of. Who wants much gets whole ones.
-	hugePage = 2 << 20
+	// Who wants much gets whole huge pages.
+	hugePage = vmline.HugePage
 )
 
 // arenaPages are the pages for the queues of one session: nic.Pages and nic.Grower. In the machine
@@ -35,21 +36,23 @@ type arenaPages struct {
 	ask   func(size uint64) ([]vmline.Run, error)
 	lost  func()        // told of pages that are not there any more; nil: nobody is
 	runs  *atomic.Int64 // of the machine
+	// account pays for the mappings, of which the daemon has only so many for all machines; nil: nobody does.
+	account *budget.Account
 	// refused is told once why there are no more pages; nil: nobody is.
 	refused func(size uint64, why error)
 
 	mu   sync.Mutex
-	mine int64 // guarded by mu: runs of these pages
-	told bool  // guarded by mu
-	full bool  // guarded by mu: the agent has given pages that are not here. What follows them would be in the wrong place
+	mine int  // guarded by mu: runs of these pages
+	told bool // guarded by mu
+	full bool // guarded by mu: the agent has given pages that are not here. What follows them would be in the wrong place
 }
 
-func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
+func newArenaPages(r *ram, first []vmline.Run, runs *atomic.Int64, account *budget.Account, ask func(uint64) ([]vmline.Run, error)) (*arenaPages, error) {
 	mem, err := unix.Mmap(-1, 0, arenaSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("room for queues: %w", err)
 	}
-	a := &arenaPages{ram: r.hold(), mem: mem, ask: ask, runs: runs}
+	a := &arenaPages{ram: r.hold(), mem: mem, ask: ask, runs: runs, account: account}
 	if err = a.add(first); err == nil && a.Ready() < protocol.SharedSize {
 		err = fmt.Errorf("the agent gave %d bytes for queues, which is less than the %d of a doorbell page", a.Ready(), protocol.SharedSize)
 	}
@@ -77,17 +80,14 @@ func (a *arenaPages) touch(f func()) error {
 func (a *arenaPages) add(runs []vmline.Run) (err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := int64(len(runs)); a.runs.Add(n) > mostRuns {
-		a.runs.Add(-n)
-		return fmt.Errorf("the machine's memory is in too many pieces for queues: %d, and %d more", a.runs.Load(), n)
+	if err := a.charge(len(runs)); err != nil {
+		return err
 	}
-	a.mine += int64(len(runs))
 	begin := a.ready.Load()
 	at := begin
 	defer func() {
 		if err != nil && mapNothing(a.mem[begin:at]) == nil {
-			a.runs.Add(-int64(len(runs)))
-			a.mine -= int64(len(runs))
+			a.refund(len(runs))
 		}
 	}()
 	for _, r := range runs {
@@ -108,6 +108,27 @@ func (a *arenaPages) add(runs []vmline.Run) (err error) {
 	return nil
 }
 
+// charge counts mappings. mu is held.
+func (a *arenaPages) charge(n int) error {
+	if a.runs.Add(int64(n)) > mostRuns {
+		a.runs.Add(-int64(n))
+		return fmt.Errorf("the machine's memory is in too many pieces for queues: they have %d of %d, and this is %d more", a.runs.Load(), mostRuns, n)
+	}
+	if err := a.account.Charge(budget.Bill{budget.Mappings: uint64(n)}); err != nil {
+		a.runs.Add(-int64(n))
+		return err
+	}
+	a.mine += n
+	return nil
+}
+
+// refund undoes charge. mu is held.
+func (a *arenaPages) refund(n int) {
+	a.runs.Add(-int64(n))
+	a.account.Refund(budget.Bill{budget.Mappings: uint64(n)})
+	a.mine -= n
+}
+
 // Bytes implements nic.Pages.
 func (a *arenaPages) Bytes() []byte { return a.mem }
 
@@ -117,15 +138,23 @@ func (a *arenaPages) Ready() uint64 { return a.ready.Load() }
 // Grow implements nic.Grower.
 func (a *arenaPages) Grow(size uint64) error {
 	size = (max(size, growBy) + pageSize - 1) &^ (pageSize - 1)
-	if size > hugePage {
+	if size >= hugePage {
 		size += -(a.Ready() + size) % hugePage
 	}
 	size = min(size, arenaSize-a.Ready())
 	a.mu.Lock()
 	full := a.full
 	a.mu.Unlock()
-	if size == 0 || full {
+	switch {
+	case size == 0:
 		return errors.New("the queues of one session have all the room that there is")
+	case full:
+		return errors.New("pages for queues of this session were refused before: its program has to open the device again")
+	case a.runs.Load() >= mostRuns:
+		// The agent would pin pages that cannot be used, and the session would be full for ever.
+		err := fmt.Errorf("the machine's memory is in too many pieces for queues: they have all %d", mostRuns)
+		a.refuse(size, err)
+		return err
 	}
 	runs, err := a.ask(size)
 	if err == nil {
@@ -163,8 +192,7 @@ func (a *arenaPages) Punch(offset, size uint64) {
 func (a *arenaPages) Close() {
 	unix.Munmap(a.mem)
 	a.mu.Lock()
-	a.runs.Add(-a.mine)
-	a.mine = 0
+	a.refund(a.mine)
 	a.mu.Unlock()
 	a.ram.drop()
 }

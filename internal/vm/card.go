@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/vhostuser"
 )
@@ -35,8 +36,11 @@ func (k *card) memory() (Memory, error) {
 	return nil, errNoCard
 }
 
+// mappingBill is what a mapping of so many bytes takes: budget.Mappings are of a gibibyte each.
+func mappingBill(size uint64) budget.Bill { return budget.Bill{budget.Mappings: 1 + size>>30} }
+
 // serveCard serves the card to QEMU until it goes.
-func (p *Port) serveCard(u *net.UnixConn, _ caller.Caller) {
+func (p *Port) serveCard(u *net.UnixConn, who caller.Caller) {
 	if !p.keep(&p.net, u) {
 		return
 	}
@@ -46,6 +50,7 @@ func (p *Port) serveCard(u *net.UnixConn, _ caller.Caller) {
 		Rings: 2, Queues: 1, Kicked: func(*vhostuser.Ring) {}, Held: &k.held,
 		Remembers: func(c *vhostuser.Conn) { p.remember(c) },
 		Stops:     func(*vhostuser.Conn) { p.Revoke() },
+		Map:       func(size uint64) (func(), error) { return p.cfg.Charge(who, mappingBill(size)) },
 	}
 	serve := vhostuser.Serve
 	if p.cfg.Card != nil {
@@ -75,8 +80,10 @@ func (p *Port) remember(c *vhostuser.Conn) {
 	switch {
 	case now == nil:
 		p.Revoke()
+	case m != nil && !m.remember(now):
+		p.cfg.Log.Warn("the memory of a virtual machine has changed too often: its programs lose their devices", "nic", p.cfg.NIC, "machine", m.name, "times", mostTables)
+		p.Revoke()
 	case m != nil:
-		m.ram.add(now)
 	default:
 		now.Release()
 	}

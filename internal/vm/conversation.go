@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/memory"
@@ -49,7 +50,10 @@ type conversation struct {
 	pin       *pin           // of the request under way; nil: taken, or there is none
 	sinks     map[*sink]bool // that events go to
 	recalling bool
+	recalled  bool // recall waits
 	returned  chan []vmline.Returning
+	returning []vmline.Returning
+	asked     bool // for more pages
 	grown     chan []vmline.Run
 	growing   []vmline.Run
 }
@@ -112,7 +116,7 @@ func (c *conversation) take(message []byte) {
 	defer c.mu.Unlock()
 	r := request{message: message, pin: c.coming}
 	c.coming = nil
-	if c.ended {
+	if c.ended || !c.keep(len(message)) {
 		c.m.unpin(r.pin)
 		return
 	}
@@ -120,6 +124,7 @@ func (c *conversation) take(message []byte) {
 	case c.in <- r:
 	default:
 		c.leave() // it does not wait for answers
+		c.unkeep(len(message))
 		c.m.unpin(r.pin)
 	}
 }
@@ -134,6 +139,7 @@ func (c *conversation) feed() {
 		case <-c.leaving:
 			return
 		}
+		c.unkeep(len(r.message))
 		if first {
 			c.greets(r.message)
 		} else if c.takesEvents(r.message) {
@@ -193,10 +199,14 @@ func (c *conversation) relay() {
 	c.leavePin()
 	c.m.unpin(c.coming)
 	c.coming = nil
+	c.unkeep(runBytes*(len(c.arena)+len(c.growing)) + returnBytes*len(c.returning))
+	c.arena, c.growing, c.returning = nil, nil, nil
+	c.asked, c.recalled = false, false
 	c.mu.Unlock()
 	for { // nothing is added any more
 		select {
 		case r := <-c.in:
+			c.unkeep(len(r.message))
 			c.m.unpin(r.pin)
 			continue
 		default:
@@ -279,23 +289,34 @@ func (c *conversation) Extents(in []protocol.Extent) (out []memory.Extent, done 
 }
 
 // OpenQueues implements frontdoor.Line.
-func (c *conversation) OpenQueues() (*nic.Arena, frontdoor.Bell, error) {
+func (c *conversation) OpenQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
+	arena, bell, err := c.openQueues(account)
+	if err != nil && c.m.port.noDevice.now() {
+		c.m.port.cfg.Log.Error("cannot open the device for a program in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "error", err)
+	}
+	return arena, bell, err
+}
+
+func (c *conversation) openQueues(account *budget.Account) (*nic.Arena, frontdoor.Bell, error) {
 	c.mu.Lock()
 	first, port := c.arena, c.bellPort
 	c.arena = nil
+	c.unkeep(runBytes * len(first))
 	c.mu.Unlock()
 	bell, err := c.openBell(port)
 	if err != nil {
 		return nil, nil, err
 	}
-	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, c.grow)
+	pages, err := newArenaPages(c.m.ram, first, &c.m.runs, account, c.grow)
 	if err != nil {
 		bell.Close()
 		return nil, nil, fmt.Errorf("memory for queues in a virtual machine: %w", err)
 	}
 	pages.lost = func() { c.Close() }
 	pages.refused = func(size uint64, why error) {
-		c.m.port.cfg.Log.Warn("there is no memory for a queue in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "bytes", size, "why", why)
+		if c.m.port.noQueue.now() {
+			c.m.port.cfg.Log.Warn("there is no memory for a queue in a virtual machine", "nic", c.m.port.cfg.NIC, "machine", c.m.name, "bytes", size, "why", why)
+		}
 	}
 	var arena *nic.Arena
 	if err := pages.touch(func() { arena = nic.NewArenaIn(pages) }); err != nil {
@@ -339,10 +360,13 @@ func (c *conversation) ring() {
 
 // grow asks the agent for more pages for queues.
 func (c *conversation) grow(size uint64) ([]vmline.Run, error) {
+	c.mu.Lock()
 	select {
-	case <-c.grown: // nobody asked for that
+	case <-c.grown: // for somebody who waits no more
 	default:
 	}
+	c.asked = !c.ended
+	c.mu.Unlock()
 	c.m.link.sendLater(vmline.Grow, c.id, vmline.Number(size))
 	select {
 	case runs := <-c.grown:

@@ -128,6 +128,7 @@ func testDaemon(t testing.TB, ram Memory) (*Port, *engine.Engine) {
 	p, err := Listen(Config{
 		NIC: v.Name, Dir: filepath.Join(dir, "g"), SocketMode: 0o600, Tree: socket + ".d/sys", Log: slog.New(slog.DiscardHandler),
 		Vouch:   func(u *net.UnixConn) (caller.Caller, error) { return s.Vouch(v, u) },
+		Charge:  func(who caller.Caller, b budget.Bill) (func(), error) { return s.Charge(v, who, b) },
 		Receive: func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error { return s.Receive(v, c, l, who) },
 	})
 	if err != nil {

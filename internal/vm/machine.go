@@ -23,7 +23,9 @@ type machine struct {
 	handles  atomic.Uint32
 	runs     atomic.Int64 // mappings for queues
 	pending  atomic.Int64 // runs of pins that no session has taken yet
+	waiting  atomic.Int64 // bytes of what else no session has taken yet: messages, runs for queues, events
 	tree     tree
+	told     bool // the log has its coming, and is to have its going
 
 	mu     sync.Mutex
 	conns  map[uint32]*conversation
@@ -73,14 +75,18 @@ func (p *Port) serveAgent(l *link, r *vmline.Reader, g vmline.Greeting, who call
 	}
 	if err != nil {
 		a.Text = err.Error()
-		p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", g.Name, "why", err)
+		if p.noAgent.now() {
+			p.cfg.Log.Warn("an agent in a virtual machine was refused", "nic", p.cfg.NIC, "machine", printable(g.Name), "why", err)
+		}
 		l.sendWelcome(a)
 		return r.FindHello()
 	}
 	shared := newRAM(mem)
 	defer shared.drop()
 	m := newMachine(p, l, printable(g.Name), who, shared)
-	p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
+	if m.told = p.agents.now(); m.told {
+		p.cfg.Log.Info("an agent in a virtual machine serves programs", "nic", p.cfg.NIC, "machine", m.name)
+	}
 	if !p.set(m) {
 		return g, net.ErrClosed
 	}
@@ -138,10 +144,7 @@ func (m *machine) take(f vmline.Frame) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case c.returned <- list:
-		case <-c.leaving:
-		}
+		c.takeReturned(list)
 	default:
 		return fmt.Errorf("%w: kind %d from an agent", vmline.ErrMalformed, f.Kind)
 	}
@@ -164,6 +167,29 @@ func (m *machine) late(f vmline.Frame) error {
 // in single pages. What a session has taken is on its user's account.
 const mostPending = 1 << 21
 
+// mostWaiting bounds the bytes that wait for sessions, of all programs together. An agent sends a message when the
+// last one of that program was answered, mostly.
+const mostWaiting = 16 << 20
+
+// keep counts bytes that wait; false: there are too many, and the conversation ends.
+func (c *conversation) keep(bytes int) bool {
+	if c.m.waiting.Add(int64(bytes)) <= mostWaiting {
+		return true
+	}
+	c.unkeep(bytes)
+	c.leave()
+	return false
+}
+
+// unkeep undoes keep.
+func (c *conversation) unkeep(bytes int) { c.m.waiting.Add(-int64(bytes)) }
+
+// What waits takes so many bytes.
+const (
+	runBytes    = 16
+	returnBytes = 32
+)
+
 // unpin says that nobody needs a pin, which no session has taken; nil: there is none.
 func (m *machine) unpin(p *pin) {
 	if p != nil {
@@ -178,24 +204,29 @@ func (c *conversation) pages(k vmline.Kind, number uint32, runs []vmline.Run) er
 	defer c.mu.Unlock()
 	switch k {
 	case vmline.Arena:
+		if c.ended || !c.keep(runBytes*len(runs)) {
+			return nil
+		}
 		c.arena = append(c.arena, runs...)
 		c.bellPort = number != vmline.BellFrames
 		if len(c.arena) > mostRuns {
 			return fmt.Errorf("memory for queues in %d pieces", len(c.arena))
 		}
 	case vmline.Grown:
-		if len(runs) > 0 {
+		switch {
+		case !c.asked:
+		case len(runs) > 0:
 			// One more than there may be: they are refused, and the other programs go on.
-			if c.growing = append(c.growing, runs...); len(c.growing) > mostRuns {
-				c.growing = c.growing[:mostRuns+1]
+			runs = runs[:min(len(runs), mostRuns+1-len(c.growing))]
+			if c.keep(runBytes * len(runs)) {
+				c.growing = append(c.growing, runs...)
 			}
-			return nil
+		default:
+			c.asked = false
+			c.unkeep(runBytes * len(c.growing))
+			c.grown <- c.growing // which is empty
+			c.growing = nil
 		}
-		select {
-		case c.grown <- c.growing:
-		default: // nobody asked
-		}
-		c.growing = nil
 	case vmline.Pin:
 		if c.ended {
 			c.m.link.send(vmline.Unpin, number)
@@ -243,7 +274,9 @@ func (m *machine) open(f vmline.Frame) error {
 	person := m.who
 	person.Pid, person.Machine, person.Owner, person.HomeErr = int(who.Pid), m.name, false, errInMachine
 	if err := m.port.cfg.Receive(c.Conn, c, person); err != nil {
-		m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+		if m.port.noProgram.now() {
+			m.port.cfg.Log.Warn("a program in a virtual machine was refused", "nic", m.port.cfg.NIC, "machine", m.name, "error", err)
+		}
 		c.Over()
 	}
 	return nil
@@ -272,6 +305,19 @@ func (m *machine) close(c *conversation) {
 	}
 }
 
+// remember adds memory that the machine has now. Without programs nobody needs what it had before.
+func (m *machine) remember(now Memory) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ram.add(now) {
+		return false
+	}
+	if len(m.conns) == 0 {
+		m.ram.settle()
+	}
+	return true
+}
+
 // end ends all conversations, and returns when nothing is left of them.
 func (m *machine) end() {
 	m.mu.Lock()
@@ -286,7 +332,9 @@ func (m *machine) end() {
 	}
 	m.mu.Unlock()
 	<-m.empty
-	m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
+	if m.told {
+		m.port.cfg.Log.Info("the agent in a virtual machine is gone", "nic", m.port.cfg.NIC, "machine", m.name)
+	}
 }
 
 // printable keeps a machine's text from writing to terminals.

@@ -37,18 +37,18 @@ func newRAM(m Memory) *ram {
 	return r
 }
 
-// mostTables is how many tables are kept. One that comes after so many is not used by the programs
-// of this agent.
+// mostTables is how many tables are kept. Each differs from the others by memory that was plugged in or out while
+// programs ran.
 const mostTables = 64
 
-// add adds a table, which becomes r's.
-func (r *ram) add(m Memory) {
+// add adds a table, which becomes r's. False: there are too many, and all who use r have to begin anew.
+func (r *ram) add(m Memory) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := *r.list.Load()
-	if r.holds.Load() == 0 || len(old) == mostTables {
+	if r.holds.Load() == 0 {
 		m.Release()
-		return
+		return true
 	}
 	var list, gone []Memory
 	for _, o := range old {
@@ -58,11 +58,16 @@ func (r *ram) add(m Memory) {
 			list = append(list, o)
 		}
 	}
+	if len(list) == mostTables {
+		m.Release()
+		return false
+	}
 	list = append(list, m)
 	r.list.Store(&list)
 	for _, o := range gone {
 		o.Release()
 	}
+	return true
 }
 
 // replaces reports whether a table has all that an earlier one has: memory was plugged in. What is used of the

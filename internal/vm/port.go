@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/caller"
 	"vrdma/internal/frontdoor"
 	"vrdma/internal/protocol"
@@ -32,6 +34,8 @@ type Config struct {
 	Tree string
 	// Vouch says who has connected, and why that one may not use the NIC.
 	Vouch func(u *net.UnixConn) (caller.Caller, error)
+	// Charge charges what a machine's memory takes to whoever was vouched for.
+	Charge func(who caller.Caller, b budget.Bill) (refund func(), err error)
 	// Receive has a conversation: frontdoor.Server's.
 	Receive func(c *protocol.Conn, l frontdoor.Line, who caller.Caller) error
 	// Card serves the network card, if it carries something; nil: it carries nothing. What d hears is to be told,
@@ -55,6 +59,8 @@ type Port struct {
 	card      card
 	memory    func() (Memory, error) // the machine's as it is now: the card's
 	work      sync.WaitGroup
+	// What machines can have the log say.
+	agents, noAgent, noProgram, noDevice, noQueue, cut seldom
 
 	mu      sync.Mutex
 	closed  bool
@@ -139,7 +145,7 @@ func (p *Port) serveLine(u *net.UnixConn, who caller.Caller) {
 		return
 	}
 	defer p.keep(&p.line, nil)
-	if err := p.serveLink(u, who); err != nil {
+	if err := p.serveLink(u, who); err != nil && p.cut.now() {
 		p.cfg.Log.Warn("the line to a virtual machine was cut", "nic", p.cfg.NIC, "why", err)
 	}
 }
@@ -258,4 +264,16 @@ func (p *Port) Close() {
 		l.Close()
 	}
 	p.work.Wait()
+}
+
+// seldom is for lines of the log that a machine can cause without end: once a minute is enough. It is the port's,
+// since a machine is as new as its agent says.
+type seldom struct{ last atomic.Int64 }
+
+// now reports whether it is time again.
+func (s *seldom) now() bool { return s.at(time.Now()) }
+
+func (s *seldom) at(t time.Time) bool {
+	last := s.last.Load()
+	return (last == 0 || t.UnixNano()-last >= int64(time.Minute)) && s.last.CompareAndSwap(last, t.UnixNano())
 }

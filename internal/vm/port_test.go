@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/budget"
 	"vrdma/internal/vmline"
 )
 
@@ -98,13 +100,20 @@ func TestTooManyPieces(t *testing.T) {
 		}
 		return make([]vmline.Run, mostRuns+1), nil
 	}
-	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, more)
+	queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer queues.Close()
 	var why []error
 	queues.refused = func(_ uint64, err error) { why = append(why, err) }
+	// Other sessions have all pieces for a while: the agent is not asked, and later there may be room.
+	runs.Add(mostRuns)
+	if queues.Grow(pageSize) == nil || asked != 0 || queues.full || len(why) != 1 {
+		t.Errorf("without pieces the agent was asked %d times, and the reasons are %v", asked, why)
+	}
+	runs.Add(-mostRuns)
+	queues.told, why = false, nil
 	for range 2 {
 		if queues.Grow(10<<20+8) == nil {
 			t.Error("it is not refused")
@@ -112,5 +121,47 @@ func TestTooManyPieces(t *testing.T) {
 	}
 	if asked != 1 || len(why) != 1 {
 		t.Errorf("the agent was asked %d times, and the reasons are %v", asked, why)
+	}
+}
+
+// TestPiecesOfAll: the pieces of all machines of a user are bounded together, and are free again in the end.
+func TestPiecesOfAll(t *testing.T) {
+	const limit = 1000
+	ledger := budget.New(budget.Limits{All: budget.Bill{budget.Mappings: limit}, Others: budget.Bill{budget.Mappings: limit}, User: budget.Bill{budget.Mappings: limit}})
+	account := ledger.User(1)
+	defer account.Drop()
+	var open []*arenaPages
+	var refused *budget.Error
+	for range limit {
+		r := newRAM(newTestRAM(t)) // a machine of its own
+		queues, err := newArenaPages(r, pages(0, arenaPagesAtFirst), new(atomic.Int64), account, nil)
+		r.drop()
+		if err != nil {
+			if !errors.As(err, &refused) || refused.Kind != budget.Mappings {
+				t.Errorf("refused because of %v", err)
+			}
+			break
+		}
+		open = append(open, queues)
+	}
+	if refused == nil || len(open) == 0 || len(open)*arenaPagesAtFirst/2 > limit {
+		t.Errorf("there are %d times %d pieces, with %d allowed (%v)", len(open), arenaPagesAtFirst/2, limit, refused)
+	}
+	for _, queues := range open {
+		queues.Close()
+	}
+	if used := account.Used(); used != (budget.Bill{}) {
+		t.Errorf("%v is still charged", used)
+	}
+}
+
+// TestSeldom: the log is told once a minute.
+func TestSeldom(t *testing.T) {
+	var s seldom
+	now := time.Now()
+	for after, want := range []bool{true, false, false, true, false} {
+		if s.at(now.Add(time.Duration(after)*20*time.Second)) != want {
+			t.Errorf("after %d s: want %v", after*20, want)
+		}
 	}
 }

@@ -24,26 +24,38 @@ func (c *conversation) recall() {
 		any = s.hold() || any
 	}
 	c.recalling = any
+	select {
+	case <-c.returned: // for somebody who waits no more
+	default:
+	}
+	c.recalled = any && !c.ended
 	c.mu.Unlock()
 	if !any {
 		return
 	}
 	c.m.link.sendLater(vmline.Recall, c.id)
-	var all []vmline.Returning
-	for {
-		select {
-		case list := <-c.returned:
-			if len(list) == 0 {
-				c.give(all)
-				return
-			}
-			if all = append(all, list...); len(all) > mostReturned {
-				c.leave()
-				return
-			}
-		case <-c.leaving:
-			return
-		}
+	select {
+	case list := <-c.returned:
+		c.give(list)
+	case <-c.leaving:
+	}
+}
+
+// takeReturned takes what the agent says that nobody has read. What nobody asked for is left out.
+func (c *conversation) takeReturned(list []vmline.Returning) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.recalled:
+	case len(list) == 0:
+		c.recalled = false
+		c.unkeep(returnBytes * len(c.returning))
+		c.returned <- c.returning // which is empty
+		c.returning = nil
+	case len(c.returning)+len(list) > mostReturned:
+		c.leave()
+	case c.keep(returnBytes * len(list)):
+		c.returning = append(c.returning, list...)
 	}
 }
 

@@ -246,7 +246,7 @@ func TestShrunk(t *testing.T) {
 	defer shared.drop()
 	var runs atomic.Int64
 	more := func(uint64) ([]vmline.Run, error) { return pages(8<<20, 256), nil }
-	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, more)
+	queues, err := newArenaPages(shared, pages(0, arenaPagesAtFirst), &runs, nil, more)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,8 +326,8 @@ func TestRecall(t *testing.T) {
 	}()
 	next(vmline.Recall, 0)
 	post(3)
-	c.returned <- []vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}}
-	c.returned <- nil
+	c.takeReturned([]vmline.Returning{{Handle: s.id, Event: [16]byte{2}, N: 8}})
+	c.takeReturned(nil)
 	<-recalled
 	for _, want := range []byte{2, 3} {
 		if e, n := s.Withdraw(); n != 8 || e[0] != want {

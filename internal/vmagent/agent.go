@@ -45,7 +45,11 @@ type Agent struct {
 	pins    map[uint32][]*pinned // by their names
 	lastPin uint32
 	tokens  map[protocol.Token]*client // programs, by what the daemon calls them
-	gids    map[string]netip.Addr      // by the file that names their interface
+
+	// gids are the GIDs, by the file that names their interface, and named what was written there. They are for the
+	// goroutine that hears the daemon.
+	gids  map[string]netip.Addr
+	named map[string]string
 }
 
 // Run serves until ctx ends.
@@ -306,13 +310,11 @@ func (a *Agent) write(body []byte) error {
 	if !filepath.IsLocal(name) {
 		return fmt.Errorf("%w: file %q", vmline.ErrMalformed, name)
 	}
-	if netdevFile(name) {
+	if netdevFile(name) || parentFile(name) {
 		return nil
 	}
 	if netdev, ok := gidFile(name); ok {
-		a.mu.Lock()
 		a.learn(netdev, string(content))
-		a.mu.Unlock()
 	}
 	path := filepath.Join(a.cfg.Tree, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -93,9 +93,6 @@ func (c *client) greet(b []byte, pid int) error {
 	c.mu.Unlock()
 	switch h.Kind {
 	case protocol.KindProcess:
-		if err := c.a.nameInterfaces(); err != nil {
-			c.a.cfg.Log.Warn("the interfaces of GIDs are not known", "error", err)
-		}
 		fd, err := newMemfd("vrdma-memory", spaceSize)
 		if err != nil {
 			return err
@@ -267,6 +264,14 @@ func (c *client) describe(b []byte) error {
 
 // answer is a message of the daemon's. It comes with what the agent has made for it.
 func (c *client) answer(b []byte) {
+	c.mu.Lock()
+	introduced := c.kind == protocol.KindProcess && !c.greeted
+	c.mu.Unlock()
+	if introduced { // the device tree has come before the answer
+		if err := c.a.nameInterfaces(); err != nil {
+			c.a.cfg.Log.Warn("the interfaces of GIDs are not known", "error", err)
+		}
+	}
 	c.mu.Lock()
 	fds := c.handles
 	c.handles = nil

@@ -27,15 +27,19 @@ func netdevFile(name string) bool {
 	return strings.HasSuffix(filepath.Dir(name), "/gid_attrs/ndevs")
 }
 
-// learn takes note of a GID. mu is held.
+// parentFile reports whether a file of the tree is the name of the daemon's interface.
+func parentFile(name string) bool {
+	return strings.HasPrefix(name, "class/infiniband/") && filepath.Base(name) == "parent"
+}
+
+// learn takes note of a GID. A row without one is kept: it may have had one.
 func (a *Agent) learn(netdev, content string) {
 	ip, err := netip.ParseAddr(strings.TrimSpace(content))
 	if err != nil || ip.IsUnspecified() {
-		delete(a.gids, netdev)
-		return
+		ip = netip.Addr{} // nobody's
 	}
 	if a.gids == nil {
-		a.gids = make(map[string]netip.Addr)
+		a.gids, a.named = make(map[string]netip.Addr), make(map[string]string)
 	}
 	a.gids[netdev] = ip.Unmap()
 }
@@ -56,34 +60,62 @@ func (a *Agent) nameInterfaces() error {
 			}
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	devices := make(map[string]map[string]bool) // the interfaces of each
 	for file, ip := range a.gids {
-		if err := a.nameInterface(file, has[ip]); err != nil {
+		name := has[ip]
+		if old, ok := a.named[file]; !ok || old != name { // most rows are empty, and stay so
+			if err := nameInterface(filepath.Join(a.cfg.Tree, file), name); err != nil {
+				return err
+			}
+			a.named[file] = name
+		}
+		device, _, _ := strings.Cut(file, "/ports/")
+		if devices[device] == nil {
+			devices[device] = make(map[string]bool)
+		}
+		if name != "" {
+			devices[device][name] = true
+		}
+	}
+	for device, names := range devices {
+		if err := list(filepath.Join(a.cfg.Tree, device, "device/net"), names); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nameInterface says of one GID that it is of an interface; empty: of none.
-func (a *Agent) nameInterface(file, name string) error {
-	path := filepath.Join(a.cfg.Tree, file)
-	text, _ := os.ReadFile(path)
-	old := strings.TrimSpace(string(text))
-	if old == name {
+// nameInterface says in a file that a GID is of an interface; empty: of none, and there is no file.
+func nameInterface(file, name string) error {
+	if name == "" {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		return nil
 	}
-	// The device has the interface as a directory, too.
-	device, _, _ := strings.Cut(path, "/ports/")
-	list := filepath.Join(device, "device/net")
-	if old != "" {
-		if err := errors.Join(os.Remove(filepath.Join(list, old)), os.Remove(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(name+"\n"), 0o644)
+}
+
+// list has a directory for each interface of a device, as the kernel has, and no others.
+func list(dir string, names map[string]bool) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if !names[e.Name()] {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for name := range names {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return err
 		}
 	}
-	if name == "" {
-		return nil
-	}
-	return errors.Join(os.MkdirAll(filepath.Join(list, name), 0o755), os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(name+"\n"), 0o644))
+	return nil
 }

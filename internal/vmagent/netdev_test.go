@@ -1,9 +1,11 @@
 package vmagent
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"vrdma/internal/vmline"
@@ -43,5 +45,51 @@ func TestInterfacesOfGIDs(t *testing.T) {
 	is("lo\n")
 	if _, err := os.Stat(filepath.Join(a.cfg.Tree, port, "gid_attrs/ndevs/1")); err == nil {
 		t.Error("an empty row has an interface")
+	}
+}
+
+// Several GIDs may be of one interface: the device has it while one is. A row that becomes empty is of none.
+func TestSharedInterface(t *testing.T) {
+	a := &Agent{cfg: Config{Tree: t.TempDir(), Log: slog.New(slog.DiscardHandler)}}
+	const (
+		device   = "class/infiniband/rxe0/"
+		empty    = "0000:0000:0000:0000:0000:0000:0000:0000\n"
+		loopback = "0000:0000:0000:0000:0000:ffff:7f00:0001\n"
+	)
+	is := func(first, second string, want ...string) {
+		t.Helper()
+		for i, gid := range []string{first, second} {
+			if err := a.write(vmline.FileBody(fmt.Sprintf(device+"ports/1/gids/%d", i), []byte(gid))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.nameInterfaces(); err != nil {
+			t.Fatal(err)
+		}
+		for i, gid := range []string{first, second} {
+			_, err := os.Stat(filepath.Join(a.cfg.Tree, fmt.Sprintf(device+"ports/1/gid_attrs/ndevs/%d", i)))
+			if (err == nil) != (gid != empty) {
+				t.Errorf("GID %d is %q, and its interface: %v", i, gid, err)
+			}
+		}
+		list, _ := os.ReadDir(filepath.Join(a.cfg.Tree, device, "device/net"))
+		var got []string
+		for _, e := range list {
+			got = append(got, e.Name())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the device has %q, want %q", got, want)
+		}
+	}
+	is(loopback, loopback, "lo")
+	is(empty, loopback, "lo")
+	is(loopback, empty, "lo")
+	is(empty, empty)
+	is(empty, loopback, "lo")
+	if err := a.write(vmline.FileBody(device+"parent", []byte("eth0"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(a.cfg.Tree, device, "parent")); err == nil {
+		t.Error("the daemon's interface is named in the machine")
 	}
 }

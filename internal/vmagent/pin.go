@@ -64,7 +64,7 @@ func (p *pinner) pin(memfd int, offset, length uint64, few bool) (*pinned, []vml
 	if err := p.take(size); err != nil {
 		return nil, nil, err
 	}
-	pages, runs, err := p.pinPages(memfd, int64(begin), int(size), few && size >= 2*hugePage)
+	pages, runs, err := p.pinPages(memfd, int64(begin), int(size), few && size >= hugePage)
 	if err != nil {
 		p.give(size)
 		return nil, nil, err
@@ -121,8 +121,7 @@ func (p *pinner) pinPages(memfd int, offset int64, size int, huge bool) (*pinned
 	return &pinned{ring, uint64(size)}, runs, nil
 }
 
-// hugePage is what the kernel makes huge pages of, unless the machine is of an uncommon kind.
-const hugePage = 2 << 20
+const hugePage = vmline.HugePage
 
 // mapSmall maps pages of a memfd, and makes them.
 func mapSmall(memfd int, offset int64, size int) ([]byte, func(), error) {

@@ -106,6 +106,9 @@ const (
 	// MostRuns bounds the mappings of the queues of one machine: each run is one, and the whole
 	// daemon may have 65530 of them.
 	MostRuns = 8192
+	// HugePage is what a machine's kernel makes huge pages of, unless it is of an uncommon kind. Queues of so many
+	// bytes, and more, are made of them where it can: each is one run.
+	HugePage = 2 << 20
 )
 
 // RunsBody is the body of an Arena, Grown or Pin: a number, and runs. The number of a Pin is its

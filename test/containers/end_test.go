@@ -124,7 +124,7 @@ func TestOutOfMemory(t *testing.T) {
 	h.run(t, slices.DeleteFunc(argv, func(s string) bool { return s == "--rm" })...)
 	watch := h.exec(t, "a", "ibv_asyncwatch")
 	watch.Printed(t, "async event FD", minute)
-	h.exec(t, "a", "sh", "-c", "until [ -p /tmp/go ]; do sleep 0.1; done; echo >/tmp/go").Wait(t, minute) // it may be killed with the container
+	h.exec(t, "a", "sh", "-c", "until [ -p /tmp/go ]; do sleep 0.1; done; echo >/tmp/go").Wait(t, minute) // it may be killed with the rest
 	if code := strings.TrimSpace(h.run(t, "podman", "wait", "a")); code != "137" {
 		t.Errorf("a container without memory ends with %s:\n%s", code, h.run(t, "podman", "inspect", "-f", "{{.State}}", "a"))
 	}

@@ -67,6 +67,9 @@ func TestMemory(t *testing.T) {
 	t.Run("unplug", func(t *testing.T) {
 		qemu.plug(t, m, "second", 128, "online_movable")
 		flows(t, "still more memory")
+		if mapped(t, d, 128<<20) == 0 {
+			t.Error("the daemon has not mapped memory that was plugged in")
+		}
 		qemu.ask(t, "device_del second")
 		qemu.gone(t, "info memory-devices", `"second"`)
 		flows(t, "less memory")
@@ -183,7 +186,7 @@ func (q *monitor) plug(t *testing.T, m *machine, name string, mib int, how strin
 	q.ask(t, fmt.Sprintf("device_add pc-dimm,id=%[1]s,memdev=%[1]s-ram", name))
 	m.Run(t, limit, "sh", "-c", fmt.Sprintf(`i=0
 		until [ $(grep -l offline /sys/devices/system/memory/memory*/state | wc -l) -eq %d ]; do
-			i=$((i + 1)); [ $i -lt 2000 ] || { grep . /sys/devices/system/memory/memory*/state; exit 1; }; usleep 20000
+			i=$((i + 1)); [ $i -lt 9000 ] || { grep . /sys/devices/system/memory/memory*/state; exit 1; }; usleep 20000
 		done
 		for f in $(grep -l offline /sys/devices/system/memory/memory*/state); do echo %s >$f || exit 1; done`, mib/128, how))
 }

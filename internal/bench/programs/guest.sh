@@ -15,7 +15,7 @@ printf '#!/bin/sh\nexec vrdma run --quiet --socket /run/vrdma.sock -- orted "$@"
 cat >"$root/usr/bin/begin" <<'END'
 number=$(sed 's/.*:0*//' /sys/class/net/eth1/address)
 hostname machine$number
-for n in 1 2 3 4 5 6 7 8; do printf '10.98.0.%s machine%s\n' $n $n >>/etc/hosts; done
+n=0; while [ $n -lt 32 ]; do n=$((n + 1)); echo "10.98.0.$n machine$n" >>/etc/hosts; done
 # A second ordinary card is on the same segment: each answers and asks for its own address only, or what is sent to one may
 # come in through the other.
 echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore

@@ -82,7 +82,7 @@ func TestPassword(t *testing.T) {
 	commit(t, s, put("a", "2"))
 
 	cfg := config(c, "s")
-	cfg.Prefix, cfg.fresh = "/others/", 4*firstTime
+	cfg.Prefix, cfg.fresh = "/others/", 8*firstTime
 	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("below another prefix: %v", err)
 	}
@@ -91,7 +91,7 @@ func TestPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg = config(c, "s")
-	cfg.User, cfg.PasswordFile, cfg.fresh = etcdtest.User, wrong, 4*firstTime
+	cfg.User, cfg.PasswordFile, cfg.fresh = etcdtest.User, wrong, 8*firstTime
 	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "password") {
 		t.Errorf("with a wrong password: %v", err)
 	}

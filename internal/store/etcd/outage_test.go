@@ -106,7 +106,7 @@ func TestAway(t *testing.T) {
 		t.Errorf("started without the store: %+v", h)
 	}
 	fresh, said := config(c, "s"), new(bytes.Buffer)
-	fresh.Log, fresh.fresh = slog.New(slog.NewTextHandler(said, nil)), 4*firstTime
+	fresh.Log, fresh.fresh = slog.New(slog.NewTextHandler(said, nil)), 8*firstTime
 	if _, err := Open(fresh); err == nil || !strings.Contains(err.Error(), "no copy") || !strings.Contains(err.Error(), "handshake failed") {
 		t.Errorf("without store and copy: %v; want also why there is no connection", err)
 	}

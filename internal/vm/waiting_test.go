@@ -1,0 +1,87 @@
+package vm
+
+import (
+	"testing"
+
+	"vrdma/internal/protocol"
+	"vrdma/internal/vmline"
+)
+
+// TestWaiting: what an agent has wait for sessions is bounded for all programs of a machine together. Those that are
+// over the bound end, and in the end nothing waits.
+func TestWaiting(t *testing.T) {
+	full := make([]vmline.Run, vmline.MaxRuns)
+	for name, more := range map[string]func(*conversation){
+		"messages": func(c *conversation) { c.take(make([]byte, protocol.MaxMessage)) },
+		"queues":   func(c *conversation) { c.pages(vmline.Arena, 0, full) },
+		"growth": func(c *conversation) {
+			c.mu.Lock()
+			c.asked = true
+			c.mu.Unlock()
+			c.pages(vmline.Grown, 0, full)
+		},
+		"events": func(c *conversation) {
+			c.mu.Lock()
+			c.recalled = true
+			c.mu.Unlock()
+			c.takeReturned(make([]vmline.Returning, vmline.MaxReturned))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &machine{link: &link{closed: true}, conns: make(map[uint32]*conversation), ram: newRAM(newTestRAM(t))}
+			left := 0
+			for id := range uint32(1000) {
+				c, err := newConversation(m, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Conn.Close()
+				m.conns[id] = c
+				for range 2 {
+					more(c)
+				}
+				if m.waiting.Load() > mostWaiting {
+					t.Fatalf("%d bytes wait", m.waiting.Load())
+				}
+				select {
+				case <-c.leaving:
+					left++
+				default:
+				}
+				if left == 3 {
+					break
+				}
+			}
+			if left != 3 || m.waiting.Load() < mostWaiting/2 {
+				t.Errorf("%d of %d conversations have left, and %d bytes wait", left, len(m.conns), m.waiting.Load())
+			}
+			for _, c := range m.conns {
+				c.leave()
+				c.Over()
+				c.relay()
+			}
+			if n := m.waiting.Load(); n != 0 {
+				t.Errorf("%d bytes wait in the end", n)
+			}
+		})
+	}
+}
+
+// TestUnasked: what nobody has asked for is not kept.
+func TestUnasked(t *testing.T) {
+	c, err := newConversation(&machine{link: &link{closed: true}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Conn.Close()
+	defer c.leave()
+	for range 2 {
+		c.pages(vmline.Grown, 0, make([]vmline.Run, vmline.MaxRuns))
+		c.pages(vmline.Grown, 0, nil)
+		c.takeReturned(make([]vmline.Returning, vmline.MaxReturned))
+		c.takeReturned(nil)
+	}
+	if len(c.growing)+len(c.grown)+len(c.returning)+len(c.returned) != 0 || c.m.waiting.Load() != 0 {
+		t.Errorf("%d pieces and %d events are kept, %d bytes", len(c.growing), len(c.returning), c.m.waiting.Load())
+	}
+}
