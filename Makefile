@@ -31,7 +31,7 @@ SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yam
 	internal/zstd runtime/pprof golang.org/x/net/... vendor/golang.org/x/net/... vendor/golang.org/x/text/... \
 	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod,crypto/internal/fips140/$(c)) \
 	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
-	preflight hosts published abitext devicetree rdmanl cni netns rxeguest caller frontdoor vmagent vm vmline routes cache filecopy pcap replay,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
+	preflight hosts published abitext devicetree rdmanl cni netns rxeguest caller vmagent vm vmline routes cache filecopy pcap replay,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
 # Go knows best what is up to date.
 .PHONY: bin/vrdma
