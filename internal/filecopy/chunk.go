@@ -3,7 +3,7 @@ package filecopy
 import (
 	"encoding/binary"
 
-	"vrdma/internal/crc32c"
+	"vrdma/internal/crc"
 )
 
 const (
@@ -55,7 +55,7 @@ func (h *header) put(b []byte) {
 	for i, s := range h.sums {
 		binary.LittleEndian.PutUint32(b[headSums+4*i:], s)
 	}
-	binary.LittleEndian.PutUint32(b[headSum:], crc32c.Checksum(b))
+	binary.LittleEndian.PutUint32(b[headSum:], crc.Castagnoli(b))
 }
 
 // parse reads a header that the peer wrote; b is copied before it is looked at, because the peer can
@@ -70,7 +70,7 @@ func (h *header) parse(b []byte) error {
 	}
 	sum := binary.LittleEndian.Uint32(own[headSum:])
 	clear(own[headSum : headSum+4])
-	if got := crc32c.Checksum(own[:]); got != sum {
+	if got := crc.Castagnoli(own[:]); got != sum {
 		return damaged("the header of a chunk has the sum %#x, not %#x", got, sum)
 	}
 	h.id = binary.LittleEndian.Uint32(own[headID:])
@@ -93,7 +93,7 @@ func (h *header) sum(data []byte) {
 	for i := range h.sums {
 		h.sums[i] = 0
 		if n := min(len(data), blockSize); n > 0 {
-			h.sums[i] = crc32c.Checksum(data[:n])
+			h.sums[i] = crc.Castagnoli(data[:n])
 			data = data[n:]
 		}
 	}

@@ -113,7 +113,6 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	if err != nil {
 		return nil, nil, "", err
 	}
-	near := here(p, k)
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(c.Slots), c.id
@@ -140,7 +139,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 		k.close()
 		return nil, nil, "", err
 	}
-	return newSession(ctx, k, near), g, addr, nil
+	return newSession(ctx, p, k), g, addr, nil
 }
 
 // connect makes the streams of a session: on one machine those that will carry something (pace.go).

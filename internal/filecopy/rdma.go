@@ -22,9 +22,15 @@ const (
 	maxSlots = 32
 	// receives are posted: for messages ahead, chunks or credits, and for what the peer says of messages.
 	receives = messagesAhead + maxSlots + messagesAhead/messagesAck
-	// sendBuffers is twice what may be under way: a message that the peer has acknowledged has completed,
-	// though we may not have seen that yet.
+	// sendBuffers is twice what may be under way: the peer may have taken a message whose acknowledgement
+	// comes later.
 	sendBuffers = 2 * messagesAhead
+	// quietAhead is how many writes and credits may be posted that are not known to have completed: a NIC
+	// over its cap on what comes in keeps its acknowledgements back, but not its credits, so these alone
+	// do not bound what is in the queue. Every quietSignal-th says that it has completed, and all before
+	// it; the others wake nobody.
+	quietAhead  = 2 * maxSlots
+	quietSignal = maxSlots / 2
 )
 
 // An immediate of a message without data is a credit: the number of a slot, or how many messages were
@@ -35,7 +41,7 @@ const takenMessages = 1 << 31
 const (
 	workReceive = iota << 32
 	workSend
-	workWrite
+	workQuiet
 )
 
 // A device is a place with RDMA.
@@ -62,7 +68,9 @@ func OpenRDMA(ctx context.Context, socket string) (Place, error) {
 	return Place{d}, nil
 }
 
-func (d *device) name() string { return "RDMA" }
+const nameRDMA = "RDMA"
+
+func (d *device) name() string { return nameRDMA }
 
 func (d *device) addresses() (list []netip.Addr) {
 	entries, err := d.dev.GIDs()
@@ -95,12 +103,15 @@ type rdmaConn struct {
 	state    []slotState
 	rounds   [32]time.Duration // how long the last slots took to come back
 	returned uint64            // how many did
+	posted   uint64            // writes and credits
+	over     uint64            // of these, known to have completed
 	peer     window
 
 	mu    sync.Mutex
 	cond  *sync.Cond
 	sent  uint64 // guarded by mu: messages
-	acked uint64 // guarded by mu
+	acked uint64 // guarded by mu: of these, taken by the peer
+	gone  uint64 // guarded by mu: of these, completed
 	err   error  // guarded by mu: why nothing is sent any more
 
 	shutOnce sync.Once
@@ -108,12 +119,14 @@ type rdmaConn struct {
 
 type arrival struct{ at, length int }
 
-// slotState is what became of a posted slot. It is free again when the write has completed and the peer
-// has given it back.
+// slotState is what became of a posted slot. It is free again when the peer has given it back, and its own
+// completion may be unseen. That is right although a buffer is the device's until then: the peer gave
+// it back because its device has executed the write and completed the receive, so that device expects a
+// later packet. If the acknowledgement is late or lost, and ours sends from the slot again, whatever is in
+// it by then is a duplicate there: acknowledged and not executed (C9-105), by every device.
 type slotState struct {
-	under             bool // under way
-	written, credited bool
-	at                time.Time // posted
+	under bool      // under way
+	at    time.Time // posted
 }
 
 // newConn makes what a connection needs before there is one.
@@ -121,7 +134,7 @@ func (d *device) newConn() (*rdmaConn, cm.Config, error) {
 	c := &rdmaConn{d: d}
 	c.cond = sync.NewCond(&c.mu)
 	var err error
-	if c.cq, err = d.dev.CreateCQ(receives + sendBuffers + maxSlots + 2*messagesAhead); err != nil {
+	if c.cq, err = d.dev.CreateCQ(receives + sendBuffers + quietAhead); err != nil {
 		return nil, cm.Config{}, err
 	}
 	if c.messages, err = d.pd.Alloc((receives+sendBuffers)*maxMessage, verbs.LocalWrite); err != nil {
@@ -130,7 +143,7 @@ func (d *device) newConn() (*rdmaConn, cm.Config, error) {
 	}
 	return c, cm.Config{
 		PD:      d.pd,
-		QP:      verbs.QPConfig{SendCQ: c.cq, MaxSend: sendBuffers + 2*maxSlots, MaxRecv: receives},
+		QP:      verbs.QPConfig{SendCQ: c.cq, MaxSend: sendBuffers + quietAhead, MaxRecv: receives},
 		Prepare: c.prepare,
 	}, nil
 }
@@ -206,7 +219,7 @@ func (c *rdmaConn) remote() string { return c.c.RemoteAddr().Addr().String() }
 func (c *rdmaConn) send(m message) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.err == nil && c.sent-c.acked >= messagesAhead {
+	for c.err == nil && (c.sent-c.acked >= messagesAhead || c.sent-c.gone >= sendBuffers) {
 		c.cond.Wait()
 	}
 	if c.err != nil {
@@ -226,8 +239,34 @@ func (c *rdmaConn) send(m message) error {
 }
 
 // credit sends an immediate without data.
-func (c *rdmaConn) credit(imm uint32) error {
-	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{ID: workSend, Op: verbs.SendImm, Flags: verbs.Signaled, Imm: imm}))
+func (c *rdmaConn) credit(ctx context.Context, imm uint32) error {
+	if err := c.room(ctx); err != nil {
+		return err
+	}
+	return c.quiet(&verbs.SendWR{Op: verbs.SendImm, Imm: imm})
+}
+
+// room waits until a write or credit may be posted.
+func (c *rdmaConn) room(ctx context.Context) error {
+	for c.posted-c.over >= quietAhead {
+		if err := c.poll(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quiet posts a write or credit, for which there is room.
+func (c *rdmaConn) quiet(wr *verbs.SendWR) error {
+	wr.ID = workQuiet
+	if (c.posted+1)%quietSignal == 0 {
+		wr.Flags |= verbs.Signaled
+	}
+	if err := c.c.QP().PostSend(wr); err != nil {
+		return broken(context.Background(), err)
+	}
+	c.posted++
+	return nil
 }
 
 // fail notes why the connection is of no use any more, for those who send.
@@ -264,15 +303,16 @@ func (c *rdmaConn) completed(w *verbs.WC) error {
 		return err
 	}
 	n := int(uint32(w.ID))
-	switch w.ID &^ 0xffffffff {
-	case workSend:
-		return nil
-	case workWrite:
-		c.state[n].written = true
-		c.recycle(n)
-		return nil
-	}
 	switch {
+	case w.ID&^0xffffffff == workSend:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.gone++
+		c.cond.Broadcast()
+		return nil
+	case w.ID&^0xffffffff == workQuiet:
+		c.over += quietSignal
+		return nil
 	case w.Op == verbs.WCRecvImm:
 		if uint64(w.Imm) >= uint64(len(c.list)) || w.Bytes < headSize || w.Bytes > headSize+maxChunk {
 			return violation("a chunk of %d bytes into slot %d of %d", w.Bytes, w.Imm, len(c.list))
@@ -308,22 +348,14 @@ func (c *rdmaConn) credited(imm uint32) error {
 		c.cond.Broadcast()
 		return nil
 	}
-	if uint64(imm) >= uint64(len(c.state)) || !c.state[imm].under || c.state[imm].credited {
+	if uint64(imm) >= uint64(len(c.state)) || !c.state[imm].under {
 		return violation("a credit for slot %d, which it does not have", imm)
 	}
-	c.state[imm].credited = true
-	c.recycle(int(imm))
+	c.rounds[c.returned%uint64(len(c.rounds))] = time.Since(c.state[imm].at)
+	c.returned++
+	c.state[imm] = slotState{}
+	c.free = append(c.free, int(imm))
 	return nil
-}
-
-// recycle makes a slot free again when both have happened.
-func (c *rdmaConn) recycle(n int) {
-	if s := &c.state[n]; s.written && s.credited {
-		c.rounds[c.returned%uint64(len(c.rounds))] = time.Since(s.at)
-		c.returned++
-		*s = slotState{}
-		c.free = append(c.free, n)
-	}
 }
 
 // recv implements conn.
@@ -345,7 +377,7 @@ func (c *rdmaConn) recv(ctx context.Context) (message, error) {
 	}
 	if c.taken++; c.taken == messagesAck {
 		c.taken = 0
-		if err := c.credit(takenMessages | messagesAck); err != nil {
+		if err := c.credit(ctx, takenMessages|messagesAck); err != nil {
 			return nil, err
 		}
 	}
@@ -394,7 +426,9 @@ func (c *rdmaConn) next(ctx context.Context) (*slot, error) {
 }
 
 // release implements conn.
-func (c *rdmaConn) release(s *slot) error { return c.credit(uint32(s.number)) }
+func (c *rdmaConn) release(s *slot) error {
+	return c.credit(context.Background(), uint32(s.number)) // shut ends what waits there
+}
 
 // attach implements conn.
 func (c *rdmaConn) attach(ctx context.Context, most int) error {
@@ -427,6 +461,9 @@ func (c *rdmaConn) buffer(ctx context.Context) (*slot, error) {
 			return nil, err
 		}
 	}
+	if err := c.room(ctx); err != nil {
+		return nil, err
+	}
 	// The one that came back last: it is in the caches.
 	last := len(c.free) - 1
 	n := c.free[last]
@@ -449,11 +486,11 @@ func (c *rdmaConn) unused(s *slot) { c.free = append(c.free, s.number) }
 func (c *rdmaConn) post(s *slot, n int) error {
 	c.state[s.number] = slotState{under: true, at: time.Now()}
 	at := s.number*slotSize + slotHead - headSize
-	return broken(context.Background(), c.c.QP().PostSend(&verbs.SendWR{
-		ID: workWrite | uint64(s.number), Op: verbs.WriteImm, Flags: verbs.Signaled, Imm: uint32(s.number),
+	return c.quiet(&verbs.SendWR{
+		Op: verbs.WriteImm, Imm: uint32(s.number),
 		SGL:        []verbs.SGE{c.slots.Slice(at, headSize+n)},
 		RemoteAddr: c.peer.Addr + uint64(at), RKey: c.peer.RKey,
-	}))
+	})
 }
 
 // shut implements conn.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/crc32c"
+	"vrdma/internal/crc"
 )
 
 // What an earlier attempt left is compared block by block with the source. That does not need to know
@@ -45,7 +45,7 @@ func (p *partial) survey(ctx context.Context, size uint64, tell func(first uint6
 				return err
 			}
 			sum = strongSum(buf[:n])
-			note(block, crc32c.Checksum(buf[:n]))
+			note(block, crc.Castagnoli(buf[:n]))
 		}
 		if sums = append(sums, sum); len(sums) == sumsInMessage {
 			if err := tell(first, sums); err != nil {

@@ -2,6 +2,7 @@ package filecopy
 
 import (
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 
@@ -17,6 +18,11 @@ import (
 // Affinity is a thing of threads. All of the process are moved, and not only the one that copies: the
 // runtime moves a goroutine between them, and one that is locked to its thread costs another switch every
 // time that it waits.
+//
+// Over RDMA, whoever the peer is, with two processors one goroutine runs at a time: a stream's, and now and
+// then another one's that hands it something. The other processor is the peer's, or the daemon's. A second
+// thread of the runtime would only be woken in vain. Over TCP there is no daemon, and perhaps no
+// peer on this machine: all streams send and sum, as the runtime has it.
 
 // seats are those of this process. It has one while it has one session: who serves several leaves it to
 // the kernel.
@@ -25,16 +31,18 @@ type seats struct {
 	sessions int         // guarded by mu
 	taken    bool        // guarded by mu
 	all, own unix.CPUSet // guarded by mu: before, and now
+	alone    bool        // guarded by mu: one goroutine runs at a time
 }
 
 var process seats
 
-// sit takes a seat for a session with somebody on the same machine, and returns how to give it up.
-func (p *seats) sit(sends bool) (rise func()) {
+// sit takes a seat for a session, with somebody on the same machine if here says so and through a daemon
+// if rdma does, and returns how to give it up.
+func (p *seats) sit(sends, here, rdma bool) (rise func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sessions++; p.sessions == 1 {
-		p.take(sends)
+		p.take(sends, here, rdma)
 	} else {
 		p.leave()
 	}
@@ -46,8 +54,16 @@ func (p *seats) sit(sends bool) (rise func()) {
 	})
 }
 
-func (p *seats) take(sends bool) {
+func (p *seats) take(sends, here, rdma bool) {
 	if unix.SchedGetaffinity(0, &p.all) != nil || p.all.Count() != 2 {
+		return
+	}
+	// Who was told how many keeps that.
+	if rdma && os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) == 2 {
+		runtime.GOMAXPROCS(1)
+		p.alone = true
+	}
+	if !here {
 		return
 	}
 	first := 0
@@ -68,6 +84,10 @@ func (p *seats) leave() {
 	if p.taken {
 		p.taken = false
 		move(&p.own, &p.all)
+	}
+	if p.alone {
+		p.alone = false
+		runtime.SetDefaultGOMAXPROCS() // by the processors that it may use again, and follows them
 	}
 }
 

@@ -28,10 +28,16 @@ func TestSeats(t *testing.T) {
 			}
 		}
 	}
+	t.Setenv("GOMAXPROCS", "")
 	move(&all, &two)
 	defer move(&two, &all)
-	is := func(what string, want unix.CPUSet) {
+	before := runtime.GOMAXPROCS(2)
+	defer runtime.GOMAXPROCS(before)
+	is := func(what string, want unix.CPUSet, procs int) {
 		t.Helper()
+		if n := runtime.GOMAXPROCS(0); n != procs {
+			t.Errorf("%s: %d goroutines run at a time, want %d", what, n, procs)
+		}
 		list, err := os.ReadDir("/proc/self/task")
 		ok(t, err)
 		for _, e := range list {
@@ -43,16 +49,28 @@ func TestSeats(t *testing.T) {
 		}
 	}
 	var p seats
-	rise := p.sit(true)
-	is("a sender", first)
-	again := p.sit(false)
-	is("with another session", two)
+	rise := p.sit(true, true, true)
+	is("a sender", first, 1)
+	again := p.sit(false, true, true)
+	is("with another session", two, 2)
 	rise()
 	rise()
-	is("with that one alone, which has begun without a seat", two)
+	is("with that one alone, which has begun without a seat", two, 2)
 	again()
-	rise = p.sit(false)
-	is("a receiver", last)
+	rise = p.sit(false, true, true)
+	is("a receiver", last, 1)
 	rise()
-	is("nobody", two)
+	is("nobody", two, 2)
+	rise = p.sit(true, false, true)
+	is("a sender to another machine", two, 1)
+	rise()
+	is("nobody again", two, 2)
+	rise = p.sit(true, false, false)
+	is("a sender to another machine over TCP", two, 2)
+	rise()
+	t.Setenv("GOMAXPROCS", "2")
+	rise = p.sit(true, true, true)
+	is("a sender that was told how many", first, 2)
+	rise()
+	is("nobody at last", two, 2)
 }

@@ -177,7 +177,7 @@ func (v *Server) join(c conn, a *answer) {
 
 // serve serves a session.
 func (v *Server) serve(ctx context.Context, c conn, q *request) {
-	s := &served{session: newSession(ctx, c, here(v.at, c)), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
+	s := &served{session: newSession(ctx, v.at, c), copy: q.Copy, ended: make(chan struct{}), slots: int(min(max(q.Slots, 1), serverSlots))}
 	defer close(s.ended)
 	who := c.remote()
 	v.replace(s)

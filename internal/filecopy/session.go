@@ -23,6 +23,7 @@ type session struct {
 	cancel  context.CancelCauseFunc
 	control conn
 	here    bool   // the peer is on this machine
+	rdma    bool   // and not TCP
 	rise    func() // gives up the session's seat (seat.go); nil: it has none
 	tasks   sync.WaitGroup
 
@@ -32,18 +33,15 @@ type session struct {
 	ended   bool   // guarded by mu: no more streams
 }
 
-func newSession(ctx context.Context, control conn, here bool) *session {
-	s := &session{control: control, here: here}
+// newSession is one at a place.
+func newSession(ctx context.Context, at place, control conn) *session {
+	s := &session{control: control, here: here(at, control), rdma: at.name() == nameRDMA}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
 
 // sit takes a seat for the side that sends, or receives.
-func (s *session) sit(sends bool) {
-	if s.here {
-		s.rise = process.sit(sends)
-	}
-}
+func (s *session) sit(sends bool) { s.rise = process.sit(sends, s.here, s.rdma) }
 
 var errFinished = errors.New("finished")
 

@@ -205,15 +205,19 @@ func (c *Cutter) middles(p wire.Packet, buf []byte, id, limit int) (k int, err e
 	for ; k < most; k++ {
 		at := k * length
 		q := s.Make(buf[at+before:])
+		i := uint16(id + k)
+		if c.head != nil {
+			c.head.Put(buf[at:], s.Size())
+			i = 0
+		}
+		if b := c.data.whole(len(q.Payload())); b != nil {
+			s.Fill(b, i)
+			continue
+		}
 		if err := c.data.read(q.Payload()); err != nil {
 			return k, err
 		}
-		if c.head == nil {
-			s.Seal(uint16(id + k))
-		} else {
-			c.head.Put(buf[at:], s.Size())
-			s.Seal(0)
-		}
+		s.Seal(i)
 	}
 	c.packet += uint32(k)
 	return k, nil
@@ -341,6 +345,20 @@ func (s *source) read(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// whole is the next n bytes where they are, if they lie in one piece that this process has; else it is nil, and they are still to be read.
+func (s *source) whole(n int) []byte {
+	p := &s.pieces[0]
+	if p.Mem == nil || p.Len-s.off < n {
+		return nil
+	}
+	b := p.Mem[s.off : s.off+n]
+	s.left -= n
+	if s.off += n; s.off == p.Len {
+		s.pieces, s.off = s.pieces[1:], 0
+	}
+	return b
 }
 
 func (s *source) foreign(b []byte, p *memory.Piece) error {

@@ -11,6 +11,21 @@ import (
 	"vrdma/internal/wire"
 )
 
+// calledFor is how many messages of the network's a needed for what fill sends, and what of it came to b.
+func calledFor(t *testing.T, a, b *Port, fill func(send func(*transport.Burst))) (uint64, *sink) {
+	t.Helper()
+	before := a.Counters().SentCalls
+	fill(func(w *transport.Burst) {
+		if err := carry(a, w); err != nil {
+			t.Fatal(err)
+		}
+	})
+	a.Flush()
+	s := &sink{t: t}
+	drain(b, s)
+	return a.Counters().SentCalls - before, s
+}
+
 // TestFiller: only a peer that understands filler gets some, and then a stream of WRITEs
 // leaves in as few messages as one of SENDs does.
 func TestFiller(t *testing.T) {
@@ -23,20 +38,16 @@ func TestFiller(t *testing.T) {
 		calls  uint64
 	}{{false, transport.KindSend, 9}, {false, transport.KindWrite, 16}, {true, transport.KindWrite, 9}, {false, transport.KindWrite, 16}} {
 		a.SetFiller(hostB, c.filler)
-		before := a.Counters().SentCalls
-		for i := range uint32(count) {
-			w := simpleBurst(&span, c.kind, size)
-			w.PSN += i * w.Packets
-			if err := carry(a, w); err != nil {
-				t.Fatal(err)
+		calls, s := calledFor(t, a, b, func(send func(*transport.Burst)) {
+			for i := range uint32(count) {
+				w := simpleBurst(&span, c.kind, size)
+				w.PSN += i * w.Packets
+				send(w)
 			}
+		})
+		if calls != c.calls {
+			t.Errorf("%+v: %d messages, want %d", c, calls, c.calls)
 		}
-		a.Flush()
-		if got := a.Counters().SentCalls - before; got != c.calls {
-			t.Errorf("%+v: %d messages, want %d", c, got, c.calls)
-		}
-		s := &sink{t: t}
-		drain(b, s)
 		if len(s.bursts) != count {
 			t.Fatalf("%+v: %d bursts arrived, want %d", c, len(s.bursts), count)
 		}
@@ -116,28 +127,25 @@ func TestLongFiller(t *testing.T) {
 		calls uint64
 	}{{false, 16}, {true, 9}} {
 		a.SetLongFiller(hostB, c.long)
-		before, psn := a.Counters().SentCalls, uint32(0)
 		var want [][]byte
-		var span memory.Span
-		for i := range 4 * len(block) {
-			n := block[i%len(block)] << 10
-			w := simpleBurst(&span, transport.KindWriteImm, n)
-			w.AckReq, w.MTU, w.Packets, w.PSN = false, mtu, uint32(max(n/mtu, 1)), psn
-			for k := range span.Pieces()[0].Mem {
-				span.Pieces()[0].Mem[k] = byte(i + k*7)
+		calls, s := calledFor(t, a, b, func(send func(*transport.Burst)) {
+			var span memory.Span
+			psn := uint32(0)
+			for i := range 4 * len(block) {
+				n := block[i%len(block)] << 10
+				w := simpleBurst(&span, transport.KindWriteImm, n)
+				w.AckReq, w.MTU, w.Packets, w.PSN = false, mtu, uint32(max(n/mtu, 1)), psn
+				for k := range span.Pieces()[0].Mem {
+					span.Pieces()[0].Mem[k] = byte(i + k*7)
+				}
+				want = append(want, bytes.Clone(span.Pieces()[0].Mem))
+				psn += w.Packets
+				send(w)
 			}
-			want = append(want, bytes.Clone(span.Pieces()[0].Mem))
-			psn += w.Packets
-			if err := carry(a, w); err != nil {
-				t.Fatal(err)
-			}
+		})
+		if calls != c.calls {
+			t.Errorf("%+v: %d messages, want %d", c, calls, c.calls)
 		}
-		a.Flush()
-		if got := a.Counters().SentCalls - before; got != c.calls {
-			t.Errorf("%+v: %d messages, want %d", c, got, c.calls)
-		}
-		s := &sink{t: t}
-		drain(b, s)
 		var got []byte
 		for _, d := range s.data {
 			got = append(got, d...)

@@ -72,14 +72,7 @@ func TestMiddles(t *testing.T) {
 		out.msgs = nil
 		a.SetFiller(hostB, r.IntN(2) == 0)
 		for i := range 1 + r.IntN(4) {
-			var span memory.Span
-			b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(20_000))
-			b.PSN = uint32(1<<24-5+100*i) & ib.PSNMask
-			b.AckReq = r.IntN(2) == 0
-			for i := range span.Pieces()[0].Mem {
-				span.Pieces()[0].Mem[i] = byte(r.Uint32())
-			}
-			if err := carry(a, b); err != nil {
+			if err := carry(a, someBurst(r, i, 20_000)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -93,6 +86,19 @@ func TestMiddles(t *testing.T) {
 			t.Fatalf("the short way took\n%v %+v, the long one\n%v %+v", short, shortCount, long, longCount)
 		}
 	}
+}
+
+// someBurst is a message of up to so many bytes, the i-th of several whose numbers go round.
+func someBurst(r *rand.Rand, i, most int) *transport.Burst {
+	var span memory.Span
+	b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(most))
+	b.PSN = uint32(1<<24-5+100*i) & ib.PSNMask
+	b.AckReq = r.IntN(2) == 0
+	data := span.Pieces()[0].Mem
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	return b
 }
 
 // damage changes a message, mostly a little: bits, a packet instead of another one, two of them exchanged.

@@ -35,6 +35,7 @@ type Overlay struct {
 	last       laneKey
 	lane       *lane // of last
 	neighbours map[neighbourKey]*neighbour
+	learnt     map[neighbourKey]uint32 // features of Linux members, see SetFeatures
 
 	incoming
 }
@@ -93,6 +94,7 @@ func NewOverlay(c OverlayConfig) *Overlay {
 	o := &Overlay{
 		plain: newOutbox(c.Bind), bind: c.Bind, tunnel: c.Tunnel, addrs: c.Addrs,
 		lanes: make(map[laneKey]*lane), neighbours: make(map[neighbourKey]*neighbour),
+		learnt: make(map[neighbourKey]uint32),
 	}
 	o.plain.lost = o.lost
 	o.in = receiveSlots()
@@ -171,11 +173,15 @@ func (o *Overlay) Close() error {
 	return err
 }
 
+// Members is the map; nil: there was none yet.
+func (o *Overlay) Members() *overlay.Map { return o.members }
+
 // SetMap says who is where, from now on.
 func (o *Overlay) SetMap(m *overlay.Map) {
 	old := o.members
 	o.members = m
 	clear(o.lanes)
+	clear(o.learnt)
 	o.lane = nil
 	o.forget()
 	for k, n := range o.neighbours {
@@ -195,6 +201,26 @@ func (o *Overlay) Features(vni uint32, to netip.Addr) uint32 {
 		return e.Host.Features
 	}
 	return 0
+}
+
+// IsLinux reports whether an address of a network is on a host that the operator has declared: the map does not say what
+// it understands.
+func (o *Overlay) IsLinux(vni uint32, to netip.Addr) bool {
+	e := o.members.Find(vni, to)
+	return e != nil && e.Host.Linux
+}
+
+// SetFeatures says what a member of whom the map does not say it understands, until the next map.
+func (o *Overlay) SetFeatures(vni uint32, to netip.Addr, features uint32) {
+	k := neighbourKey{vni, to}
+	if o.learnt[k] == features {
+		return
+	}
+	if o.learnt[k] = features; features == 0 {
+		delete(o.learnt, k)
+	}
+	clear(o.lanes)
+	o.lane = nil
 }
 
 // Send queues b's packets, which travel between these addresses of a network; see Port.Send.
@@ -301,8 +327,12 @@ func (o *Overlay) open(k laneKey) *lane {
 	if l.host.Self || !o.aim(l, k.port) {
 		return nil
 	}
-	l.filler = !l.host.Linux && l.host.Features&wire.FeatureFiller != 0
-	l.long = l.filler && l.host.Features&wire.FeatureLongFiller != 0
+	f := l.host.Features
+	if l.host.Linux {
+		f = o.learnt[neighbourKey{k.vni, k.to}]
+	}
+	l.filler = f&wire.FeatureFiller != 0
+	l.long = l.filler && f&wire.FeatureLongFiller != 0
 	l.out, l.segments = &o.plain, o.bind.Segments
 	if net.Encrypted {
 		if o.tunnel == nil {

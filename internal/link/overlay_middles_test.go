@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"vrdma/internal/ib"
-	"vrdma/internal/memory"
 	"vrdma/internal/overlay"
 	"vrdma/internal/transport"
 	"vrdma/internal/wire"
@@ -47,13 +46,7 @@ func TestOverlayMiddles(t *testing.T) {
 				from, to = in6A, in6B
 			}
 			for i := range 1 + r.IntN(4) {
-				var span memory.Span
-				b := simpleBurst(&span, []transport.Kind{transport.KindWrite, transport.KindWriteImm, transport.KindSend}[r.IntN(3)], 1+r.IntN(10_000))
-				b.PSN = uint32(1<<24-5+100*i) & ib.PSNMask
-				b.AckReq = r.IntN(2) == 0
-				for i := range span.Pieces()[0].Mem {
-					span.Pieces()[0].Mem[i] = byte(r.Uint32())
-				}
+				b := someBurst(r, i, 10_000)
 				if err := w.a.Send(5, from, to, b); err != nil {
 					t.Fatal(err)
 				}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
+
+	"vrdma/internal/crc"
 )
 
 // A Flow computes the invariant CRC (IBA 7.8.1, annex A17.3.3) of packets that go from
@@ -76,7 +78,7 @@ func (f *Flow) Sum(p Packet, id uint16) uint32 {
 		s ^= shifted[behindID+1][id>>8] ^ shifted[behindID][id&0xff]
 	}
 	s = behindBTH(s, p.data, p.BTH().PSN())
-	return crc32.Update(^s, crc32.IEEETable, p.data[BTHSize:len(p.data)-ICRCSize])
+	return crc.Ethernet(^s, p.data[BTHSize:len(p.data)-ICRCSize])
 }
 
 // behindBTH is the state s of a CRC, taken on over the BTH b with this PSN.

@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"hash/crc32"
+
+	"vrdma/internal/crc"
 )
 
 // A Series is packets in the midst of a message, one after the other: of one length, with a
@@ -16,6 +18,7 @@ type Series struct {
 	psn   uint32 // of the packet before
 	state uint32 // of the CRC behind a BTH with PSN 0, with identification 0
 	ids   bool   // there are identifications
+	tail  uint32 // the state of a CRC behind the filler, of one that was 0 before
 }
 
 const psnMask = 1<<24 - 1
@@ -35,16 +38,44 @@ func (f *Flow) Series(p Packet) (s Series, ok bool) {
 		p: p, first: binary.LittleEndian.Uint64(p.data), flags: last &^ psnMask, psn: last & psnMask,
 		state: behindBTH(f.state, p.data, 0), ids: f.IsIPv4(),
 	}
+	if p.tail > 0 {
+		s.tail = ^crc32.Update(^uint32(0), crc32.IEEETable, s.filler(p.data))
+	}
 	return s, true
 }
 
-// sum is the ICRC of the packet with this data and PSN, and identification id.
-func (s *Series) sum(data []byte, psn uint32, id uint16) uint32 {
+// filler is that of the packet with this data.
+func (s *Series) filler(data []byte) []byte {
+	end := len(data) - ICRCSize
+	return data[end-s.p.tail : end]
+}
+
+// begin is the CRC behind the BTH of the packet with this PSN, and identification id.
+func (s *Series) begin(psn uint32, id uint16) uint32 {
 	v := s.state ^ shifted[2][psn>>16] ^ shifted[1][byte(psn>>8)] ^ shifted[0][byte(psn)]
 	if s.ids {
 		v ^= shifted[behindID+BTHSize+1][id>>8] ^ shifted[behindID+BTHSize][byte(id)]
 	}
-	return crc32.Update(^v, crc32.IEEETable, data[BTHSize:len(data)-ICRCSize])
+	return ^v
+}
+
+// sum is the ICRC of the packet with this data and PSN, and identification id. Its filler is that of the others.
+func (s *Series) sum(data []byte, psn uint32, id uint16) uint32 {
+	return s.behindFiller(crc.Ethernet(s.begin(psn, id), data[BTHSize:len(data)-ICRCSize-s.p.tail]), data)
+}
+
+// behindFiller is the CRC sum taken on over the filler of the packet with this data. Folding so few bytes takes longer than
+// to look them up.
+func (s *Series) behindFiller(sum uint32, data []byte) uint32 {
+	n := s.p.tail
+	if n == 0 {
+		return sum
+	}
+	if n < 4 || n > len(shifted) {
+		return crc32.Update(sum, crc32.IEEETable, s.filler(data))
+	}
+	v := ^sum
+	return ^(shifted[n-1][byte(v)] ^ shifted[n-2][byte(v>>8)] ^ shifted[n-3][byte(v>>16)] ^ shifted[n-4][v>>24] ^ s.tail)
 }
 
 // Size is the length of every packet.
@@ -57,14 +88,20 @@ func (s *Series) Make(buf []byte) Packet {
 	s.psn = (s.psn + 1) & psnMask
 	binary.LittleEndian.PutUint64(data, s.first)
 	binary.BigEndian.PutUint32(data[bthAckReq:], s.flags|s.psn)
-	end := len(data) - ICRCSize
-	copy(data[end-s.p.tail:end], s.p.data[end-s.p.tail:end])
+	copy(s.filler(data), s.filler(s.p.data))
 	s.p.data = data
 	return s.p
 }
 
 // Seal sets the ICRC of the packet that was made last, which will leave with identification id.
 func (s *Series) Seal(id uint16) { s.p.SetICRC(s.sum(s.p.data, s.psn, id)) }
+
+// Fill copies the payload of the packet that was made last, and sets its ICRC as Seal does.
+func (s *Series) Fill(payload []byte, id uint16) {
+	data := s.p.data
+	sum := crc.EthernetCopy(s.begin(s.psn, id), data[BTHSize:len(data)-ICRCSize-s.p.tail], payload)
+	s.p.SetICRC(s.behindFiller(sum, data))
+}
 
 // Check reports whether data are the next packet, whole, with identification id, and what its
 // payload is. If not they may well be another packet.
@@ -75,7 +112,7 @@ func (s *Series) Check(data []byte, id uint16) (payload []byte, ok bool) {
 	psn := (s.psn + 1) & psnMask
 	end := len(data) - ICRCSize
 	if binary.LittleEndian.Uint64(data) != s.first || binary.BigEndian.Uint32(data[bthAckReq:]) != s.flags|psn ||
-		string(data[end-s.p.tail:end]) != string(s.p.data[end-s.p.tail:end]) ||
+		string(s.filler(data)) != string(s.filler(s.p.data)) ||
 		binary.LittleEndian.Uint32(data[end:]) != s.sum(data, psn, id) {
 		return nil, false
 	}

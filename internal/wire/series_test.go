@@ -34,6 +34,8 @@ func TestSeries(t *testing.T) {
 		{"with filler", src4, dst4, 1024, 16, 0x00fffe},
 		{"across the end of PSNs", src4, dst4, 256, 16, psnMask - 2},
 		{"IPv6", src6, dst6, 4096, 0, 0x12fffe},
+		{"with long filler", src4, dst4, 2048, 300, 7},
+		{"as with an immediate", src4, dst4, 4096, 20, 7},
 		{"padding", src4, dst4, 41, 0, 7},
 		{"short", src4, dst4, 4, 0, 7},
 	} {
@@ -41,11 +43,12 @@ func TestSeries(t *testing.T) {
 			var f Flow
 			f.Set(c.src, c.dst)
 			make1, ok1 := f.Series(middle(&f, c.n, c.fill, c.psn, 1, 0))
+			fill, _ := f.Series(middle(&f, c.n, c.fill, c.psn, 1, 0))
 			take, ok2 := f.Series(middle(&f, c.n, c.fill, c.psn, 1, 0))
 			if !ok1 || !ok2 {
 				t.Fatal("no series")
 			}
-			buf := make([]byte, MaxPacket)
+			buf, room := make([]byte, MaxPacket), make([]byte, MaxPacket)
 			for i := range 5 {
 				want := middle(&f, c.n, c.fill, (c.psn+1+uint32(i))&psnMask, uint16(300*i), byte(i))
 				p := make1.Make(buf)
@@ -53,6 +56,11 @@ func TestSeries(t *testing.T) {
 				make1.Seal(uint16(300 * i))
 				if !bytes.Equal(p.Bytes(), want.Bytes()) {
 					t.Fatalf("packet %d is\n%x, want\n%x", i, p.Bytes(), want.Bytes())
+				}
+				q := fill.Make(room)
+				fill.Fill(want.Payload(), uint16(300*i))
+				if !bytes.Equal(q.Bytes(), want.Bytes()) {
+					t.Fatalf("packet %d, filled, is\n%x, want\n%x", i, q.Bytes(), want.Bytes())
 				}
 				payload, ok := take.Check(p.Bytes(), uint16(300*i))
 				if !ok || !bytes.Equal(payload, want.Payload()) {
@@ -148,12 +156,12 @@ func BenchmarkSeries(b *testing.B) {
 			p := middle(&f, n, 16, rand.Uint32N(psnMask), 0, 0)
 			out, _ := f.Series(p)
 			in, _ := f.Series(p)
-			buf := make([]byte, MaxPacket)
+			buf, payload := make([]byte, MaxPacket), make([]byte, n)
 			b.SetBytes(int64(n))
 			b.ReportAllocs()
 			for b.Loop() {
 				q := out.Make(buf)
-				out.Seal(3)
+				out.Fill(payload, 3)
 				if _, ok := in.Check(q.Bytes(), 3); !ok {
 					b.Fatal("not taken")
 				}

@@ -1,0 +1,73 @@
+package crc
+
+import "hash/crc32"
+
+var plain = crc32.MakeTable(crc32.Castagnoli)
+
+// folds are the factors for folding, a pair for each 16 bytes: for their first half and their second. What is said of bytes is for
+// registers of 64, in brackets for those of 32.
+type folds struct {
+	loop [2]uint64    // over 256 bytes (128)
+	join [3][2]uint64 // over 192, 128 and 64 bytes (96, 64, 32): of the four registers to one
+	last [4][2]uint64 // over 48, 32, 16 and no bytes: within a register. The last pair is 0
+	// For the 16 bytes that are left: their first half over 96 bits, four bytes over 64, and for Barrett's reduction
+	// the polynomial and its quotient.
+	end                  [2]uint64
+	polynomial, quotient uint64
+}
+
+// The factors for a polynomial and a length of registers; TestFolds computes them.
+var wideCastagnoli = folds{
+	loop:       [2]uint64{0xdcb17aa4, 0xb9e02b86},
+	join:       [3][2]uint64{{0xa87ab8a8, 0xab7aff2a}, {0x6992cea2, 0xd3b6092}, {0x740eef02, 0x9e4addf8}},
+	last:       [4][2]uint64{{0x1c291d04, 0x1d82c63da}, {0x1384aa63a, 0xba4fc28e}, {0xf20c0dfe, 0x14cd00bd6}},
+	end:        [2]uint64{0x14cd00bd6, 0xdd45aab8},
+	polynomial: 0x105ec76f1, quotient: 0xdea713f1,
+}
+
+var halfEthernet = folds{
+	loop:       [2]uint64{0x1e88ef372, 0x14a7fe880},
+	join:       [3][2]uint64{{0xdf068dc2, 0x18cb44e58}, {0x154442bd4, 0x1c6e41596}, {0xf1da05aa, 0x15a546366}},
+	last:       [4][2]uint64{{0x3db1ecdc, 0x174359406}, {0xf1da05aa, 0x15a546366}, {0x1751997d0, 0xccaa009e}},
+	end:        [2]uint64{0xccaa009e, 0x163cd6124},
+	polynomial: 0x1db710641, quotient: 0x1f7011641,
+}
+
+const (
+	// least is what has to be there for folding by 256 bytes to be worth it,
+	least = 512
+	// and leastHalf for folding by 128.
+	leastHalf = 256
+)
+
+// Castagnoli is the CRC of data.
+func Castagnoli(data []byte) uint32 {
+	if wide && len(data) >= least {
+		n := len(data) &^ 255
+		return crc32.Update(^fold(&wideCastagnoli, ^uint32(0), data[:n]), plain, data[n:])
+	}
+	return crc32.Checksum(data, plain)
+}
+
+// Ethernet is the CRC sum taken on over data: 0 begins one.
+func Ethernet(sum uint32, data []byte) uint32 {
+	if !half || len(data) < leastHalf {
+		return crc32.Update(sum, crc32.IEEETable, data)
+	}
+	n := len(data) &^ 15
+	sum = ^foldHalf(&halfEthernet, ^sum, data[:n])
+	if n < len(data) {
+		sum = crc32.Update(sum, crc32.IEEETable, data[n:])
+	}
+	return sum
+}
+
+// EthernetCopy copies src to dst, which is as long, and is the CRC sum taken on over it. Memory that changes meanwhile is
+// read once: the CRC is that of dst.
+func EthernetCopy(sum uint32, dst, src []byte) uint32 {
+	if !half || len(src) < leastHalf || len(src)%128 != 0 {
+		copy(dst, src)
+		return Ethernet(sum, dst)
+	}
+	return ^foldCopy(&halfEthernet, ^sum, dst[:len(src)], src)
+}
