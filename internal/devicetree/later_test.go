@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"vrdma/internal/leak"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 )
@@ -29,7 +30,7 @@ func TestLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer whole.Remove()
-	open := descriptors(t)
+	open := leak.Descriptors(t)
 	later := Later(filepath.Join(dir, "b.d", "sys"), testNIC(), 0o755, read)
 	if texts(t, later.root) != nil {
 		t.Error("something is written before anybody wants it")
@@ -50,7 +51,7 @@ func TestLater(t *testing.T) {
 		}
 	}
 	compare("written")
-	if n := descriptors(t); n != open {
+	if n := leak.Descriptors(t); n != open {
 		t.Errorf("%d descriptors, want %d as before", n, open)
 	}
 	for range 2 {
@@ -67,7 +68,7 @@ func TestLater(t *testing.T) {
 	later.Done()
 	whole.Sync()
 	compare("used no more")
-	if n := descriptors(t); n != open {
+	if n := leak.Descriptors(t); n != open {
 		t.Errorf("%d descriptors, want %d as before", n, open)
 	}
 	if err := later.Use(); err != nil {
@@ -81,7 +82,7 @@ func TestLater(t *testing.T) {
 	if texts(t, later.root) != nil || later.Use() != nil || texts(t, later.root) != nil {
 		t.Error("something is left, or comes back")
 	}
-	if n := descriptors(t); n != open {
+	if n := leak.Descriptors(t); n != open {
 		t.Errorf("%d descriptors, want %d as before", n, open)
 	}
 }
@@ -163,13 +164,4 @@ func texts(t *testing.T, root string) (out map[string]string) {
 		return nil
 	})
 	return out
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(fds)
 }

@@ -29,7 +29,7 @@ func (t *Tree) Renew() error {
 			return err
 		}
 		name := filepath.Join(t.port(), "gid_attrs/ndevs", fmt.Sprint(row))
-		if full {
+		if full && g.NetDev != "" {
 			if err := t.replace(name, g.NetDev); err != nil {
 				return err
 			}
@@ -69,9 +69,9 @@ func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	return nil
 }
 
-// renewParent says which interface the first address is at; with no address there is none.
+// renewParent says which interface the first address is at, if it is at one.
 func (t *Tree) renewParent(name string, gids []nic.GIDEntry) error {
-	if len(gids) > 0 {
+	if len(gids) > 0 && gids[0].NetDev != "" {
 		return t.replace(name, gids[0].NetDev)
 	}
 	return t.remove(name)

@@ -25,6 +25,7 @@ func TestRenew(t *testing.T) {
 		"one more":  {GIDs: []nic.GIDEntry{entry("192.0.2.1", "eth0"), entry("fd00::1", "eth1"), entry("127.0.0.1", "lo")}, MTU: 3},
 		"one less":  {GIDs: []nic.GIDEntry{entry("fd00::1", "eth1"), entry("127.0.0.1", "lo")}, MTU: 3, Rows: []int{1, 2}},
 		"none":      {MTU: 3},
+		"nowhere":   {GIDs: []nic.GIDEntry{entry("10.1.0.1", "")}, MTU: 3},
 		"exchanged": {GIDs: []nic.GIDEntry{entry("192.0.2.9", "eth0"), entry("127.0.0.1", "lo")}, MTU: 3},
 	} {
 		n.SetFace(face)

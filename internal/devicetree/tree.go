@@ -243,7 +243,7 @@ func (w *writer) device(n *nic.NIC) {
 	w.file(d+"node_desc", "rxe")
 	w.file(d+"fw_ver", "")
 	gids := n.Face().GIDs
-	if len(gids) > 0 {
+	if len(gids) > 0 && gids[0].NetDev != "" {
 		w.file(d+"parent", "%s", gids[0].NetDev)
 	}
 	w.dir(d + "device/net")
@@ -278,7 +278,7 @@ func (w *writer) port(n *nic.NIC) {
 		g, full := f.Entry(row)
 		w.file(fmt.Sprintf("%sgids/%d", p, row), "%s", abitext.SysfsGID(g.GID))
 		w.file(fmt.Sprintf("%sgid_attrs/types/%d", p, row), nic.GIDType)
-		if full {
+		if full && g.NetDev != "" { // libibverbs refuses a table of GIDs with an interface that is not there
 			w.file(fmt.Sprintf("%sgid_attrs/ndevs/%d", p, row), "%s", g.NetDev)
 		}
 	}

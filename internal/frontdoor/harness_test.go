@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -253,15 +252,6 @@ func eventually(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("%s: not within a minute", what)
 		}
 	}
-}
-
-func openFiles(t testing.TB) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(d)
 }
 
 func pd(c *client) uint32 {

@@ -15,6 +15,7 @@ import (
 
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
+	"vrdma/internal/leak"
 	"vrdma/internal/protocol"
 )
 
@@ -199,7 +200,7 @@ func TestMailboxIsCharged(t *testing.T) {
 	}
 	ledger := budget.New(budget.Limits{All: unlimited, Others: unlimited, User: unlimited})
 	s := testServerWith(t, Config{Budget: ledger})
-	files := openFiles(t)
+	files := leak.Descriptors(t)
 	m := newMailer(t, s, protocol.KindRDMACM)
 	destroy := ucm(abi.CMCmdDestroyID, &abi.CMDestroyID{Response: respAddr, ID: 7}, 4)
 	m.ends(destroy, syscall.ENOENT)
@@ -220,7 +221,7 @@ func TestMailboxIsCharged(t *testing.T) {
 		}
 	}
 	eventually(t, "nothing is charged any more", func() bool { return ledger.Owner().Used() == budget.Bill{} })
-	eventually(t, "its files are closed", func() bool { return openFiles(t) <= files })
+	eventually(t, "its files are closed", func() bool { return leak.Descriptors(t) <= files })
 }
 
 // A client that does not ask for a mailbox is sent none.

@@ -9,6 +9,7 @@ import (
 	"vrdma/internal/abi"
 	"vrdma/internal/budget"
 	"vrdma/internal/ib"
+	"vrdma/internal/leak"
 	"vrdma/internal/protocol"
 )
 
@@ -85,7 +86,7 @@ func TestMailboxFlipped(t *testing.T) {
 	s := testServer(t)
 	other, line := newMailer(t, s, protocol.KindUverbs), open(t, s)
 	other.give()
-	files := openFiles(t)
+	files := leak.Descriptors(t)
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	var rude []*mailer
@@ -141,6 +142,6 @@ func TestMailboxFlipped(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "their files are closed", func() bool { return openFiles(t) <= files })
+	eventually(t, "their files are closed", func() bool { return leak.Descriptors(t) <= files })
 	other.ends(portCommand(1), 0)
 }

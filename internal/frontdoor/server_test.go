@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vrdma/internal/abi"
+	"vrdma/internal/leak"
 	"vrdma/internal/nic"
 	"vrdma/internal/protocol"
 )
@@ -120,7 +121,7 @@ func TestLeaks(t *testing.T) {
 	warm.dev.Close()
 	warm.proc.Close()
 	eventually(t, "the first client's end", func() bool { return s.Sessions() == 0 })
-	files, goroutines := openFiles(t), runtime.NumGoroutine()
+	files, goroutines := leak.Descriptors(t), runtime.NumGoroutine()
 
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -147,7 +148,7 @@ func TestLeaks(t *testing.T) {
 	}
 	wg.Wait()
 	eventually(t, "the end of all sessions", func() bool { return s.Sessions() == 0 })
-	eventually(t, "files closed", func() bool { return openFiles(t) <= files })
+	eventually(t, "files closed", func() bool { return leak.Descriptors(t) <= files })
 	eventually(t, "goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
 	var sessions int
 	s.loop.Do(func() { sessions = s.doors[0].NIC.Device.Sessions() })
@@ -333,7 +334,7 @@ func TestNonsense(t *testing.T) {
 	// So does one that sends descriptors, unless the kernel can refuse to send them. They are
 	// closed unseen.
 	d := open(t, s)
-	before := openFiles(t)
+	before := leak.Descriptors(t)
 	req := protocol.Request{Op: protocol.OpSync}
 	switch err := d.dev.WriteMessage(req.Append(nil), 0, 1, 2); {
 	case errors.Is(err, syscall.EPERM):
@@ -350,7 +351,7 @@ func TestNonsense(t *testing.T) {
 			t.Errorf("after descriptors: %v, want the end", err)
 		}
 	}
-	if got := openFiles(t); got > before {
+	if got := leak.Descriptors(t); got > before {
 		t.Errorf("%d files open, %d before the client sent three", got, before)
 	}
 }

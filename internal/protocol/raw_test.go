@@ -8,17 +8,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-)
 
-// openFiles is how many descriptors the test has.
-func openFiles(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(d)
-}
+	"vrdma/internal/leak"
+)
 
 // detached is a pair of which one end is detached; before is called with the other first.
 func detached(t *testing.T, before func(client *Conn)) (client, c *Conn) {
@@ -95,7 +87,7 @@ func TestTryReadDescriptors(t *testing.T) {
 				}
 			}
 			_, b := detached(t, early)
-			files := openFiles(t)
+			files := leak.Descriptors(t)
 			buf := make([]byte, 16)
 			if n, err := b.TryRead(buf); err != nil || string(buf[:n]) != "first" {
 				t.Errorf("read %q, %v, want the first", buf[:n], err)
@@ -106,7 +98,7 @@ func TestTryReadDescriptors(t *testing.T) {
 			if with, errno := b.box.peek(b.raw); !with || errno != 0 {
 				t.Errorf("it was taken: %v", errno)
 			}
-			if got := openFiles(t); got != files {
+			if got := leak.Descriptors(t); got != files {
 				t.Errorf("%d descriptors are open, want %d", got, files)
 			}
 

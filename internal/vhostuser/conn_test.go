@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vrdma/internal/leak"
 )
 
 func TestFrontEndErrors(t *testing.T) {
@@ -71,30 +73,25 @@ func TestFrontEndErrors(t *testing.T) {
 			f.ask(setMemTable, 0, body, false, int(small.Fd()), int(small.Fd()))
 		}},
 		{"more memory than said", "regions in", func(f *frontEnd) { f.ask(setMemTable, 0, u32(8, 0), false) }},
+		{"memory of two files", "overlap", func(f *frontEnd) {
+			f.ask(addMemReg, 0, u64(0, 0, 4096, 0, 0), false, int(small.Fd()))
+			f.ask(addMemReg, 0, u64(0, 0, 4096, 0, 0), false, int(large.Fd()))
+		}},
 		{"memory that is not there", "no region", func(f *frontEnd) { f.ask(remMemReg, 0, u64(0, 0, 4096, 0, 0), false) }},
 		{"MTU", "host_mtu=1450", func(f *frontEnd) { f.ask(netSetMTU, 0, u64(1500), false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := connect(t, echo(Device{Rings: 2, Queues: 1, MTU: 1450}))
-			before := descriptorsOpen(t)
+			before := leak.Descriptors(t)
 			c.send(f)
 			if err := f.ended(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v: want %q", err, c.want)
 			}
-			if after := descriptorsOpen(t); after >= before+2 { // its own socket has gone; a test may have opened one
+			if after := leak.Descriptors(t); after >= before+2 { // its own socket has gone; a test may have opened one
 				t.Errorf("%d descriptors are open: there were %d", after, before)
 			}
 		})
 	}
-}
-
-func descriptorsOpen(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // Regions come and go, and one that somebody holds stays readable.
@@ -108,6 +105,13 @@ func TestMemory(t *testing.T) {
 	}
 	add := append(u64(0), u64(ramBase+ramSize, 4096, 0, 4096)...)
 	if got := f.ask(addMemReg, flagNeed, add, true, int(more.Fd())); le.Uint64(got) != 0 {
+		t.Fatal("refused")
+	}
+	// QEMU tells of it, and of its end, once for each pair of queues.
+	if got := f.ask(addMemReg, flagNeed, add, true, int(more.Fd())); le.Uint64(got) != 0 {
+		t.Fatal("refused the second time")
+	}
+	if got := f.ask(remMemReg, flagNeed, add, true); le.Uint64(got) != 0 {
 		t.Fatal("refused")
 	}
 	m := f.conn.Memory()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"vrdma/internal/leak"
 	"vrdma/internal/testdaemon"
 	"vrdma/verbs"
 	"vrdma/verbs/cm"
@@ -225,7 +226,7 @@ func TestMany(t *testing.T) {
 	ctx := testContext(t)
 	l := must[*cm.Listener](t)(b.m.Listen("127.0.0.1:0", nil))
 	const many = 200
-	before := openFiles()
+	before := leak.Descriptors(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var all []*cm.Conn
@@ -256,7 +257,7 @@ func TestMany(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if now := openFiles(); now > before+10 {
+	if now := leak.Descriptors(t); now > before+10 {
 		t.Errorf("%d connections have %d descriptors more", many, now-before)
 	}
 	for _, c := range all {
@@ -265,8 +266,6 @@ func TestMany(t *testing.T) {
 		}
 	}
 }
-
-func openFiles() int { d, _ := os.ReadDir("/proc/self/fd"); return len(d) }
 
 // TestNothingIsLeft makes and ends connections, in good order and not: neither goroutines nor descriptors
 // are left, nor mappings.
