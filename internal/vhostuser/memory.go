@@ -27,6 +27,10 @@ type Region struct {
 	bytes []byte // the RAM
 	whole []byte // what was mapped: it begins where the file does
 	holds atomic.Int32
+	// file and offset are where it is. QEMU 7.2 tells of a region once for each pair of queues: again is how often it has
+	// after the first time, and is touched by Serve only.
+	file, inode, offset uint64
+	again               int
 	// unmapped hears of the end; nil: nobody does.
 	unmapped func()
 }
@@ -95,9 +99,17 @@ func (d *Device) newRegion(b []byte, fd int) (_ *Region, err error) {
 	}
 	// A crash of the daemon is not to write the guest's memory to a core file.
 	unix.Madvise(whole, unix.MADV_DONTDUMP)
-	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped}
+	r := &Region{Guest: guest, user: user, bytes: whole[offset : offset+size : offset+size], whole: whole, unmapped: unmapped, file: st.Dev, inode: st.Ino, offset: offset}
 	r.holds.Store(1)
 	return r, nil
+}
+
+// same reports whether a message tells of the region, and the descriptor is of its file.
+func (r *Region) same(b []byte, fd int) bool {
+	guest, size, user, offset, err := parseRegion(b)
+	var st unix.Stat_t
+	return err == nil && r.Guest == guest && uint64(len(r.bytes)) == size && r.user == user && r.offset == offset &&
+		fd >= 0 && unix.Fstat(fd, &st) == nil && st.Dev == r.file && st.Ino == r.inode
 }
 
 // Bytes is the region's memory. It is shared with the guest, which changes it at any time. It is valid

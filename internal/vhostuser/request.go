@@ -144,6 +144,15 @@ func (c *Conn) regionsHeld() (regions []*Region) {
 func (c *Conn) addMemReg(m *message) ([]byte, error) {
 	fd := m.take(0)
 	defer closeAll([]int{fd})
+	if old := c.Memory(); old != nil {
+		defer old.Release()
+		for _, r := range old.regions {
+			if r.same(m.body[8:], fd) {
+				r.again++
+				return nil, nil
+			}
+		}
+	}
 	r, err := c.device.newRegion(m.body[8:], fd)
 	if err != nil {
 		return nil, err
@@ -163,6 +172,9 @@ func (c *Conn) remMemReg(m *message) ([]byte, error) {
 	regions := c.regionsHeld()
 	for i, r := range regions {
 		if r.Guest == guest && uint64(len(r.bytes)) == size && r.user == user {
+			if r.again--; r.again >= 0 {
+				return nil, c.adopt(regions, nil)
+			}
 			r.Release()
 			return nil, c.adopt(append(regions[:i:i], regions[i+1:]...), nil)
 		}
