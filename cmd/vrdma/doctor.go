@@ -127,10 +127,13 @@ func wrap(w io.Writer, mark, text string) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// experiments names them, all of them in one word.
+// experiments names them, all of them in one word. What is for none of ours is for the user's.
 func experiments(list []string) string {
 	if len(list) == len(doctor.Experiments) {
 		return "all"
+	}
+	if len(list) == 0 {
+		return "your own"
 	}
 	return strings.Join(list, ", ")
 }

@@ -24,13 +24,14 @@ func statusCommand(o *options) *cobra.Command {
 		Use:   "status",
 		Short: "show the device, its programs, connections and peer hosts, and its counters",
 		Long: `Shows the device and its GIDs; the virtual NICs, if there are others than the default
-one, with what each has sent, received and dropped (vrdma top shows rates); the programs
-that use it, with their queue pairs; the connections of rdma_cm (librdmacm programs, and
-TCP programs under run --sockets): port space, both addresses, state, program; the
-other hosts that are known, and whether they are vrdma hosts; users who hold half or more
-of what they may of the daemon; counters that are not zero; and what was refused as
-unsupported. Long lists are cut, except with -o json, which also shows what every user
-holds.`,
+one, with what each has sent, received and dropped (vrdma top shows rates), what container
+or virtual machine has it, and if it is a network card there whose RoCE is, UDP port 4791:
+the card's, until a program opens the NIC, then the daemon's; the programs that use the
+device, with their queue pairs; the connections of rdma_cm (librdmacm programs, and TCP
+programs under run --sockets): port space, both addresses, state, program; the other hosts
+that are known, and whether they are vrdma hosts; users who hold half or more of what they
+may of the daemon; counters that are not zero; and what was refused as unsupported. Long
+lists are cut, except with -o json, which also shows what every user holds.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -89,7 +90,7 @@ func printStatus(w io.Writer, s *protocol.Status, now time.Time) error {
 		fmt.Fprintf(t, "NIC\t%s in network %s\n", s.NIC, s.Network)
 	}
 	for _, g := range s.Device.GIDs {
-		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, g.NetDev)
+		fmt.Fprintf(t, "  GID %d\t%s  %s  %s\n", g.Index, g.GID, g.Type, plain(g.NetDev)) // a container may have chosen the name
 	}
 	if s.Store != nil {
 		fmt.Fprintf(t, "store\t%s\n", storeText(s.Store, now))
@@ -119,12 +120,20 @@ func printNICs(w io.Writer, list []protocol.NICStatus) {
 	}
 	fmt.Fprintf(w, "\nNICs\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  TENANT\tNIC\tNETWORK\tADDRESSES\tDEVICES\tQPS\tCONN\tMEMORY\tOUT\tIN\tDROPPED\tDENIED")
+	// Where there are neither containers nor virtual machines there are no columns for them.
+	named := slices.ContainsFunc(list, func(n protocol.NICStatus) bool { return n.Container != "" || n.RoCE != "" })
+	in := func(who, roce string) string {
+		if !named {
+			return ""
+		}
+		return "\t" + cmp.Or(who, "-") + "\t" + cmp.Or(roce, "-")
+	}
+	fmt.Fprintln(t, "  TENANT\tNIC\tNETWORK\tADDRESSES\tDEVICES\tQPS\tCONN\tMEMORY\tOUT\tIN\tDROPPED\tDENIED"+in("NOW IN", "UDP 4791"))
 	const most = 50
 	for _, n := range list[:min(most, len(list))] {
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\n", n.Tenant, n.NIC, n.Network, cmp.Or(strings.Join(n.Addresses, ","), "-"),
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d%s\n", n.Tenant, n.NIC, n.Network, cmp.Or(strings.Join(n.Addresses, ","), "-"),
 			n.Sessions, n.QPs, n.Connections, bytesText(n.Registered), bytesText(bytesOut(n.Used)), bytesText(bytesIn(n.Used)),
-			sumOf(n.Used, "dropped_"), sumOf(n.Used, "denied_"))
+			sumOf(n.Used, "dropped_"), sumOf(n.Used, "denied_"), in(plain(n.Container), n.RoCE))
 	}
 	t.Flush()
 	if len(list) > most {
@@ -192,7 +201,11 @@ func printBudget(w io.Writer, b protocol.BudgetStatus) {
 
 // printPeer is one line of another host.
 func printPeer(w io.Writer, p protocol.PeerStatus) {
-	fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Address, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
+	at := p.Address
+	if p.Network != "" {
+		at += " in " + p.Network
+	}
+	fmt.Fprintf(w, "  %s\t%s\t%s\n", at, strings.TrimSpace(p.Kind+" "+p.Version), strings.Join(p.Features, ", "))
 	if p.Problem != "" {
 		fmt.Fprintf(w, "    %s\n", p.Problem)
 	}

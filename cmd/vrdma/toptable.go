@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"vrdma/internal/order"
 	"vrdma/internal/protocol"
 )
 
@@ -56,7 +57,7 @@ var sorts = []struct {
 	{"in", 'i', func(r *topRow) float64 { return bytesIn(r.rates) }},
 	{"messages", 'm', func(r *topRow) float64 { return r.rate("sent_") + r.rate("received_") }},
 	{"drops", 'd', func(r *topRow) float64 { return r.rate("dropped_") + r.rate("denied_") }},
-	{"cpu", 'c', func(r *topRow) float64 { return r.rates["loop_ns"] }},
+	{"cpu", 'c', func(r *topRow) float64 { return timeOf(r.rates) }},
 }
 
 func sortNamed(name string) (sortKey, bool) {
@@ -136,13 +137,13 @@ func sumRows(rows []topRow) map[string]*topRow {
 // no sum.
 func arrange(rows []topRow, v topView) []topRow {
 	by := sorts[v.sort].of
-	order := func(a, b *topRow) int {
+	compare := func(a, b *topRow) int {
 		return cmp.Or(cmp.Compare(by(b), by(a)), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Network, b.Network))
 	}
 	var out []topRow
 	tenants := slices.Collect(maps.Values(sumRows(rows)))
-	slices.SortFunc(tenants, order)
-	slices.SortFunc(rows, func(a, b topRow) int { return order(&a, &b) })
+	order.SortFunc(tenants, compare)
+	order.SortFunc(rows, func(a, b topRow) int { return compare(&a, &b) })
 	for _, t := range tenants {
 		if v.tenants || t.nics > 1 {
 			out = append(out, *t)
@@ -189,7 +190,7 @@ func printTop(w io.Writer, before, now *protocol.Top, v topView) error {
 		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%.1f%%\t%d\t%s\t%s\n", r.Tenant, cmp.Or(name, "-"), in(plain(r.Container)), cmp.Or(r.Network, "-"),
 			bytesText(uint64(bytesOut(r.rates))), bytesText(uint64(bytesIn(r.rates))),
 			countText(r.rate("sent_")), countText(r.rate("received_")), countText(r.rates["retransmitted_packets"]),
-			r.rates["loop_ns"]/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))
+			timeOf(r.rates)/1e7, r.Connections, bytesText(r.Registered), reasonsText(&r))
 	}
 	return t.Flush()
 }
@@ -222,7 +223,7 @@ func reasonsText(r *topRow) string {
 	if len(list) == 0 {
 		return "-"
 	}
-	slices.SortFunc(list, func(a, b reason) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.name, b.name)) })
+	order.SortFunc(list, func(a, b reason) int { return cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(a.name, b.name)) })
 	var out []string
 	for _, l := range list {
 		out = append(out, fmt.Sprintf("%s %s", l.name, countText(l.rate)))

@@ -138,7 +138,7 @@ func printUsage(w io.Writer, u *protocol.UsageReport, output string, containers 
 		fmt.Fprintf(t, "%s\t%s\t%s%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.3f s\t%s·s\n", r.Tenant, cmp.Or(r.NIC, "-"), in(plain(containers[nicName{r.Tenant, r.Network, r.NIC}])), clockText(r.From), clockText(r.To),
 			bytesText(bytesOut(r.Used)), bytesText(bytesIn(r.Used)),
 			sumOf(r.Used, "sent_"), sumOf(r.Used, "received_"), sumOf(r.Used, "dropped_"), sumOf(r.Used, "denied_"),
-			float64(r.Used["loop_ns"])/1e9, bytesText(r.Used["memory_byte_seconds"]))
+			float64(timeOf(r.Used))/1e9, bytesText(r.Used["memory_byte_seconds"]))
 	}
 	return t.Flush()
 }
@@ -151,6 +151,9 @@ func bytesOut[N uint64 | float64](used map[string]N) N {
 func bytesIn[N uint64 | float64](used map[string]N) N {
 	return used["receive_bytes"] + used["ethernet_receive_bytes"]
 }
+
+// timeOf is the daemon's time for a NIC: of its loop, and for Ethernet frames.
+func timeOf[N uint64 | float64](used map[string]N) N { return used["loop_ns"] + used["ethernet_ns"] }
 
 func clockText(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
+	"vrdma/internal/order"
 	"vrdma/internal/overlay"
 	"vrdma/internal/tenant"
 )
@@ -133,7 +133,7 @@ func (p *Plane) reconcile(w *tenant.World, keys []tenant.Key) (warnings []string
 			delete(errs, n.Key())
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
+	for _, key := range order.SortedFunc(maps.Keys(errs), tenant.Key.Compare) {
 		err := errs[key]
 		warnings = append(warnings, fmt.Sprintf("%v: %v; it is tried again", key, err))
 		p.setStatus(key, func(s *slot) {
@@ -296,7 +296,7 @@ func (p *Plane) free(key tenant.Key) {
 func (p *Plane) occupied() []tenant.Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
+	return order.SortedFunc(maps.Keys(p.slots), tenant.Key.Compare)
 }
 
 // racked are the keys of the NICs that are in the rack.

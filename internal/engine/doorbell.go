@@ -24,7 +24,13 @@ type doorbells struct {
 	mute    int32           // the last such number
 	active  []*bell
 	prompts int     // how many do not rest while the loop is awake
+	fars    int     // how many far ones there are
+	short   bool    // the loop's thread has the slice for them
 	awaited ib.Time // until when a ring of a far one is worth staying awake for
+	crowded ib.Time // until when the loop naps while it waits for that
+	naps    ib.Time // for how long it was to, the last time; 0: it got its processor back in time
+	near    ib.Time // when one that is not far rang last, and
+	nears   int     // how often such ones have since a far one rang
 	look    int     // among active: where the next poll begins
 	cpu     uint32  // the processor that the loop runs on, plus one; see waiters.go
 	sched   *scheduler
@@ -63,18 +69,7 @@ const (
 	// of the guest, QEMU's thread and a socket, some hundred microseconds; a page that is looked at takes none
 	// of it.
 	farIdleAfter = ib.Time(2_000_000)
-	// farPace is how soon one in a virtual machine has to ring again for the loop to stay awake for it, and for how long: some
-	// times what waking it takes. Who rings seldom costs what a bell costs, and not a processor.
-	farPace = ib.Time(1_000_000)
 )
-
-// rung notes that a far one rang.
-func (d *doorbells) rung(b *bell, now ib.Time) {
-	if now-b.rang < farPace {
-		d.awaited = now + farPace
-	}
-	b.rang = now
-}
 
 // silent is for how long a bell is silent before it rests.
 func (b *bell) silent() ib.Time {
@@ -100,6 +95,9 @@ func (d *doorbells) add(b *bell, now ib.Time) {
 	}
 	d.of[b.key] = b
 	d.activate(b, now)
+	if b.far {
+		d.fars++
+	}
 }
 
 // remove ends it.
@@ -108,6 +106,9 @@ func (d *doorbells) remove(b *bell) {
 		d.poller.unwatch(b.fd)
 	}
 	delete(d.of, b.key)
+	if b.far {
+		d.fars--
+	}
 	if i := slices.Index(d.active, b); i >= 0 {
 		d.active = slices.Delete(d.active, i, i+1)
 	}
@@ -195,6 +196,9 @@ func (d *doorbells) poll(now ib.Time) bool {
 			b.last = now
 			if b.far {
 				d.rung(b, now)
+			} else {
+				d.near = now
+				d.nears++
 			}
 			if d.sched.alone == nil {
 				d.pays(b.client.card) // who rings ten thousand queue pairs pays for that

@@ -1,9 +1,18 @@
 package engine
 
 import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vrdma/internal/ib"
+	"vrdma/internal/protocol"
+	"vrdma/internal/schedule"
 )
 
 // A program in a virtual machine is waited for if it rang twice within farPace, and for as long once more.
@@ -33,5 +42,99 @@ func TestFarRings(t *testing.T) {
 	e.now = at + farPace
 	if e.patience() != ib.Time(defaultSpin) {
 		t.Error("it is waited for without end")
+	}
+}
+
+// The loop's thread is woken promptly while there are programs in virtual machines, and nobody else's is: also if they come and go while it
+// sleeps, and somebody else does its work.
+func TestFarSlice(t *testing.T) {
+	e := newEngine(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own := unix.Gettid()
+	end := time.Now().Add(time.Minute)
+	told := make(chan int, 1)
+	e.cmds.push(func() { told <- unix.Gettid() }) // and not Do, for which we may stand in
+	e.poller.kick()
+	loop := <-told
+	slack := func(thread int) string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", thread))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	usual, short := slack(own), fmt.Sprint(farSlack)
+	asleep := func(f func()) {
+		t.Helper()
+		for ran := false; !ran; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the loop does not sleep")
+			}
+			var err error
+			if ran, err = e.standIn(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wait := func(want string) {
+		t.Helper()
+		for slack(loop) != want {
+			if time.Now().After(end) {
+				t.Fatalf("the loop may be woken %s ns late, want %s", slack(loop), want)
+			}
+			e.poller.kick()
+			time.Sleep(time.Millisecond)
+		}
+		if got := slack(own); got != usual {
+			t.Errorf("who stood in for the loop may be woken %s ns late, want %s", got, usual)
+		}
+	}
+	c := newClient(t, e)
+	b := &bell{client: clientOf(c.s), fd: -1, far: true, page: newPage(make([]byte, protocol.DoorbellSize))}
+	asleep(func() { e.bells.add(b, e.now) })
+	wait(short)
+	asleep(func() { e.bells.remove(b) })
+	wait(usual)
+}
+
+// The loop does not nap in the way of programs that talk with each other, nor of class latency; with those that talk with a machine it does.
+func TestNapsInNobodysWay(t *testing.T) {
+	b := newBench(t, 2)
+	lat := b.stream(0, 1, 1, wr{op: opWrite, n: 64})
+	b.begin()
+	b.run(1_000_000)
+	e := b.e
+	d := &e.bells
+	far := &bell{far: true}
+	ring := func(near int) {
+		d.rung(far, e.now)
+		for range near {
+			lat.q.c.page.any.Store(1)
+			d.poll(e.now)
+		}
+	}
+	clientOf(lat.q.c.s).bell.far = false
+	for _, c := range []struct {
+		near  int
+		later ib.Time
+		naps  bool
+	}{{0, 0, true}, {1, 0, true}, {2, 0, false}, {20, 0, false}, {20, idleAfter, true}} {
+		ring(c.near)
+		e.now += c.later
+		if got := e.mayNap(); got != c.naps {
+			t.Errorf("%d rings of others, and %d ns later: the loop may nap: %v, want %v", c.near, c.later, got, c.naps)
+		}
+	}
+	e.SetShare(b.nics[0], "t", schedule.NICParams{Class: schedule.Latency, Rate: schedule.Rate{Out: 1 << 30}})
+	b.run(1_000_000)
+	ring(0)
+	if e.mayNap() {
+		t.Error("the loop may nap while class latency is active")
+	}
+	before := e.rivals.yields
+	d.crowded = e.now + ib.Time(time.Hour)
+	if e.lookOut(0); e.rivals.yields != before+1 {
+		t.Error("the loop napped, or its yields are not counted")
 	}
 }

@@ -48,6 +48,9 @@ func (e *Engine) loop() {
 	pass := uint32(0)
 	for !e.cmds.stopping.Load() || e.cmds.pending.Load() {
 		e.clock()
+		if e.bells.short != (e.bells.fars > 0) {
+			e.bells.slice()
+		}
 		if pass++; pass%wakesEvery == 0 || e.now-e.chores.woken > wakesAfter {
 			e.pollWakes()
 		}
@@ -76,7 +79,11 @@ func (e *Engine) loop() {
 			idle = e.now
 		}
 		if quiet := e.now - idle; quiet < e.patience() {
-			if quiet > e.lingers() {
+			switch {
+			case quiet <= e.lingers():
+			case e.now < e.bells.awaited && !e.net.traffic.mode(e.now).streams(): // giveWay knows what to do about those
+				e.lookOut(quiet)
+			default:
 				e.giveWay()
 			}
 			continue

@@ -165,7 +165,11 @@ func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
 	if n != wire.MADSize {
 		return
 	}
-	if p := e.net.peersOf(vni); p != nil && p.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.portOf(vni).LongID()) {
+	if vni != 0 && !isSite(vni) {
+		if wire.MAD(m.in[:]).Class() == wire.ClassHello && e.greeted(c, vni, b) {
+			return
+		}
+	} else if p := e.net.peersOf(vni); p != nil && p.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.portOf(vni).LongID()) {
 		return
 	}
 	if c.manage != nil {

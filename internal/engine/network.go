@@ -36,6 +36,7 @@ type network struct {
 	flights flights
 	groups  groups
 	peers   *hosts.Table // nil: every other host is foreign
+	met     acquaintances
 	tooLong map[netip.Addr]*tooLong
 	strays  uint64 // packets from other hosts for no queue pair of ours
 	nowhere uint64 // those among them that were for no NIC of ours

@@ -175,14 +175,16 @@ func (e *Engine) AddTunnel(t link.Tunnel) error {
 
 // SetMap says who is where in virtual networks, after the Resolver knows. It runs on the loop.
 func (e *Engine) SetMap(m *overlay.Map) {
-	if e.net.over != nil {
-		e.net.over.SetMap(m)
+	if o := e.net.over; o != nil {
+		old := o.Members()
+		o.SetMap(m)
+		e.net.met.keep(old, m)
 	}
 	e.readdress()
 	e.rejoin()
 	e.eachRemote(func(t *task) {
 		if t.route.vni != 0 {
-			t.q.Transport().SetPath(e.path(t, &t.route))
+			t.q.Transport().SetPath(e.path(t, &t.route, false))
 		}
 	})
 }

@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/hosts"
 	"vrdma/internal/ib"
 	"vrdma/internal/link"
 	"vrdma/internal/nic"
 	"vrdma/internal/overlay"
+	"vrdma/internal/wire"
 )
 
 // virtual is the Resolver of hosts whose NICs are in virtual networks.
@@ -39,6 +43,12 @@ func (v *virtual) Resolve(from *nic.NIC, to ib.GID) (w nic.Way) {
 // networks have the same addresses and the same numbers.
 func overlayHosts(t *testing.T) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [2]*overlay.Map) {
 	t.Helper()
+	return overlayHostsWith(t, func(int, *overlay.Host, *Options) {})
+}
+
+// overlayHostsWith has each host's options changed, and what its map says of the other.
+func overlayHostsWith(t *testing.T, change func(i int, other *overlay.Host, o *Options)) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [2]*overlay.Map) {
+	t.Helper()
 	var udp [2]*link.UDP
 	var at [2]netip.Addr
 	port := uint16(20000 + rand.IntN(9000))
@@ -57,6 +67,8 @@ func overlayHosts(t *testing.T) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [
 		for k := range hosts {
 			hosts[k] = &overlay.Host{Name: fmt.Sprint(k), Addrs: []netip.Addr{at[k]}, Port: port, Self: k == i, Features: features}
 		}
+		var opts Options
+		change(i, hosts[1-i], &opts)
 		var networks []overlay.Network
 		for _, vni := range []uint32{5, 6} {
 			n := overlay.Network{VNI: vni, Name: fmt.Sprint(vni)}
@@ -71,7 +83,8 @@ func overlayHosts(t *testing.T) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [
 			t.Fatal(err)
 		}
 		v := &virtual{vni: map[*nic.NIC]uint32{}, here: maps[i]}
-		e, err := New(Options{Resolver: v})
+		opts.Resolver = v
+		e, err := New(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,6 +157,196 @@ func TestOverlayApart(t *testing.T) {
 	}
 	if p != [2]bool{true, true} {
 		t.Error("a vrdma host of the map is not known as one")
+	}
+}
+
+// TestOverlayAcquainted: two hosts with a store each, which have declared each other as hosts of type linux, find out in each network
+// that the other is a vrdma host; where one of them does not say so, the other takes it for what was declared.
+func TestOverlayAcquainted(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		recognise [2]bool
+		own       bool
+	}{
+		{"both", [2]bool{true, true}, true},
+		{"one", [2]bool{true, false}, false},
+		{"none", [2]bool{false, false}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			engines, nics, maps := overlayHostsWith(t, func(i int, other *overlay.Host, o *Options) {
+				other.Linux, other.Features = true, 0
+				o.Recognise = c.recognise[i]
+			})
+			var qs [2][2]*testQP // by host, by network
+			for i := range qs {
+				for k := range qs[i] {
+					n := nics[i][k]
+					qs[i][k] = newProgram(t, engines[i], n, n.GIDs[0].GID, 0).newQP(rc)
+				}
+			}
+			for k := range 2 {
+				connect(qs[0][k], qs[1][k])
+			}
+			// judged is what host i has found out of the other in a network: nothing yet, or whether it is a vrdma host.
+			judged := func(i, k int) (done, own bool) {
+				engines[i].Do(func() {
+					own = qs[i][k].task().q.Transport().Path().Own
+					table := engines[i].net.met.in(uint32(5 + k))
+					if table == nil {
+						done = !c.recognise[i]
+						return
+					}
+					for _, s := range table.List() {
+						// Under load one may be foreign until it is asked again.
+						done = done || s.Kind != hosts.Asking && (own || !c.own)
+					}
+				})
+				return done, own
+			}
+			for i := range 2 {
+				for k := range 2 {
+					done, own := false, false
+					for end := time.Now().Add(time.Minute); !done && time.Now().Before(end); time.Sleep(time.Millisecond) {
+						done, own = judged(i, k)
+					}
+					if !done || own != c.own {
+						t.Fatalf("host %d, network %d: known %v, a vrdma host %v, want %v", i, 5+k, done, own, c.own)
+					}
+				}
+			}
+			// Three packets; with filler all are as long as a first one with an immediate.
+			const n = 3 * 4096
+			want := uint64(3*(overlay.Head4+wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize)
+			if c.own {
+				want = 3 * (overlay.Head4 + wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize)
+			}
+			for k := range 2 {
+				a, b := qs[0][k], qs[1][k]
+				write := func(i int) (packets, sent uint64) {
+					pattern(a.c.mem[:n], byte(i+k))
+					var before, after link.Counters
+					engines[0].Do(func() { before = engines[0].LinkCounters() })
+					a.post(wr{op: opWrite, flags: signal, n: n, remote: b.c.base, rkey: b.mr.RKey})
+					if w := a.wait(); w.status != 0 || !bytes.Equal(b.c.mem[:n], a.c.mem[:n]) {
+						t.Fatalf("network %d: %+v, or others arrived", 5+k, w)
+					}
+					engines[0].Do(func() { after = engines[0].LinkCounters() })
+					return after.SentPackets - before.SentPackets, after.SentBytes - before.SentBytes
+				}
+				packets, sent := uint64(0), uint64(0)
+				for i := 0; i < 100 && packets != 3; i++ { // a question may leave meanwhile
+					packets, sent = write(i)
+				}
+				if packets != 3 || sent != want {
+					t.Errorf("network %d: a WRITE of three packets left in %d, of %d bytes; want %d", 5+k, packets, sent, want)
+				}
+			}
+			// A map that says nothing new takes nothing from queue pairs; where the address is another host's now, that is asked.
+			sure := func(i, k int) bool {
+				own := false
+				for end := time.Now().Add(time.Minute); !own && time.Now().Before(end); time.Sleep(time.Millisecond) {
+					_, own = judged(i, k)
+				}
+				return own
+			}
+			if c.own {
+				moved := movedMap(t, maps[0])
+				engines[0].Do(func() {
+					engines[0].now += 6e9 // so that nobody was heard of lately
+					engines[0].SetMap(maps[0])
+					for k := range 2 {
+						if !qs[0][k].task().q.Transport().Path().Own {
+							t.Errorf("network %d: the same map again has taken the features away", 5+k)
+						}
+					}
+					engines[0].SetMap(moved)
+					for k := range 2 {
+						if qs[0][k].task().q.Transport().Path().Own {
+							t.Errorf("network %d: another host has the address, and is taken for the former", 5+k)
+						}
+					}
+				})
+				for k := range 2 {
+					if !sure(0, k) {
+						t.Errorf("network %d: who has the address now was not asked", 5+k)
+					}
+				}
+			}
+			// A map that knows the host has the last word, and one without the network ends it.
+			engines[0].Do(func() {
+				engines[0].SetMap(maps[0])
+				if got := len(engines[0].net.met.of); c.recognise[0] != (got == 2) {
+					t.Errorf("%d tables behind the same map", got)
+				}
+				lonely, err := overlay.NewMap([]overlay.Network{*maps[0].Network(5)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				engines[0].SetMap(lonely)
+				if got := len(engines[0].net.met.of); c.recognise[0] != (got == 1) {
+					t.Errorf("%d tables behind a map with one network", got)
+				}
+			})
+		})
+	}
+}
+
+// movedMap is m where the second members of the networks are on a host with another name.
+func movedMap(t *testing.T, m *overlay.Map) *overlay.Map {
+	t.Helper()
+	var list []overlay.Network
+	h := *m.Network(5).Members[1].Host
+	h.Name = "other"
+	for _, vni := range []uint32{5, 6} {
+		n := *m.Network(vni)
+		n.Members = slices.Clone(n.Members)
+		n.Members[1].Host = &h
+		list = append(list, n)
+	}
+	moved, err := overlay.NewMap(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return moved
+}
+
+// TestOverlayStranger: a member whom the rules of a NIC do not let in hears nothing from it, and others do.
+func TestOverlayStranger(t *testing.T) {
+	engines, nics, _ := overlayHostsWith(t, func(i int, other *overlay.Host, o *Options) {
+		other.Linux, other.Features = true, 0
+		o.Recognise = true
+	})
+	from, to := nics[0][0].GIDs[0].GID, nics[1][0].GIDs[0].GID
+	guard(t, engines[1], nics[1][0], closedTo(from))
+	for k, want := range []hosts.Kind{hosts.Foreign, hosts.Own} {
+		vni := uint32(5 + k)
+		kind := hosts.Asking
+		for end := time.Now().Add(time.Minute); kind != want && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			engines[0].Do(func() {
+				peers := engines[0].acquainted(vni, to.Addr())
+				peers.Meet(engines[0].now, from, to)
+				engines[0].net.met.note(peers)
+				for _, s := range peers.List() {
+					kind = s.Kind
+				}
+			})
+		}
+		var answered uint64
+		engines[0].Do(func() {
+			list, count := engines[0].Peers()
+			if !slices.ContainsFunc(list, func(s hosts.Status) bool { return s.GID == to && s.Network == fmt.Sprint(vni) && s.Kind == want }) || count.Asked == 0 {
+				t.Errorf("network %d: status shows %+v, %+v", vni, list, count)
+			}
+		})
+		engines[1].Do(func() {
+			if peers := engines[1].net.met.in(vni); peers != nil {
+				answered = peers.Counters().Answered
+			}
+		})
+		if kind != want || (answered != 0) != (want == hosts.Own) {
+			t.Errorf("network %d: the NIC's host is held for %v and has answered %d questions, want %v", vni, kind, answered, want)
+		}
 	}
 }
 

@@ -231,7 +231,7 @@ func (w *outside) portOf(vni uint32) *link.Port {
 	return nil
 }
 
-// peersOf is who is known at the host's own addresses, or at those of a site; nil: nobody is.
+// peersOf is who is known at the host's own addresses, at those of a site, or in a virtual network; nil: nobody is.
 func (n *network) peersOf(vni uint32) *hosts.Table {
 	if vni == 0 {
 		return n.peers
@@ -239,7 +239,7 @@ func (n *network) peersOf(vni uint32) *hosts.Table {
 	if s := n.sites.of[vni]; s != nil {
 		return s.peers
 	}
-	return nil
+	return n.met.in(vni)
 }
 
 // isSite reports whether a number is not that of the hosts' own network, nor a VNI.

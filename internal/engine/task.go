@@ -63,7 +63,7 @@ func (c *card) taskAt(num uint32) *task {
 func (t *task) Connect(sgid, dgid *ib.GID) transport.Path {
 	t.peer = nil
 	t.find(sgid, dgid)
-	return t.e.path(t, &t.route)
+	return t.e.path(t, &t.route, true)
 }
 
 // Disconnect implements nic.Owner.

@@ -49,6 +49,22 @@ func epollNap(epfd int, events []unix.EpollEvent, timeout int64) (int, error) {
 // whoever polls without yielding holds up the one it is waiting for.
 func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
+// doze sleeps for so many nanoseconds, without the Go scheduler's knowledge.
+func doze(ns int64) {
+	t := unix.NsecToTimespec(ns)
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+}
+
+// setSlice says how long the calling thread wants to have a processor at a time, and how late it may be woken, in nanoseconds; 0: as others.
+// A kernel that knows no slices (before Linux 6.12) ignores it, and one that forbids it leaves the thread as it is.
+func setSlice(ns uint64, slack uintptr) {
+	if a, err := unix.SchedGetAttr(0, 0); err == nil {
+		a.Runtime = ns
+		unix.SchedSetAttr(0, a, 0)
+	}
+	unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0)
+}
+
 // processor is the number of the one that the calling thread runs on.
 func processor() (cpu uint32) {
 	unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)

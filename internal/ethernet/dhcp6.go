@@ -2,6 +2,7 @@ package ethernet
 
 import (
 	"net/netip"
+	"slices"
 
 	"vrdma/internal/overlay"
 	"vrdma/internal/wire"
@@ -21,6 +22,8 @@ const (
 	renew6       = 5
 	rebind6      = 6
 	reply6       = 7
+	release6     = 8
+	decline6     = 9
 	information6 = 11
 
 	optClient6 = 1
@@ -162,6 +165,7 @@ func (p *Port) dhcp6(b []byte, f *frame) int {
 			kind = advertise6
 		}
 	case request6, confirm6, renew6, rebind6, information6:
+	case release6, decline6: // the addresses stay the port's; who is not answered asks again
 	default:
 		return 0
 	}
@@ -177,7 +181,7 @@ func (p *Port) dhcp6(b []byte, f *frame) int {
 	if l.kind == solicit6 && l.rapid {
 		option(optRapid6, nil)
 	}
-	if l.ia != nil && l.kind != information6 && l.kind != confirm6 {
+	if l.ia != nil && slices.Contains([]byte{solicit6, request6, renew6, rebind6}, l.kind) {
 		option(optIA6, p.addresses6(l.ia))
 	}
 	p.putIPv6(b, protoUDP, f.src, len(m)-at+wire.UDPSize)

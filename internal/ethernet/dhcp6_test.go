@@ -37,7 +37,8 @@ func TestDHCP6(t *testing.T) {
 		{"request", request6, slices.Concat(id, mine, ia), reply6, true},
 		{"information", information6, id, reply6, false},
 		{"another server's", request6, slices.Concat(id, []byte{0, optServer6, 0, 1, 7}, ia), 0, false},
-		{"release", 8, slices.Concat(id, mine, ia), 0, false},
+		{"release", release6, slices.Concat(id, mine, ia), reply6, false},
+		{"relayed", 12, slices.Concat(id, mine, ia), 0, false},
 		{"cut off", solicit6, []byte{0, 1, 0, 200}, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -131,9 +131,11 @@ func (g *guest) some(r *vhostuser.Ring, i *inlet) (pause time.Duration, more boo
 	}
 	defer r.End()
 	r.Quiet()
-	for n := 1; ; n++ {
-		limit := &g.port.limits[out]
-		if pause = limit.wait(time.Now()); pause > 0 || n > holdFor {
+	for n, last := 1, time.Now(); ; n++ {
+		now := time.Now()
+		g.port.spent(now.Sub(last))
+		last = now
+		if pause = g.port.pause(now); pause > 0 || n > holdFor {
 			r.Publish()
 			return pause, true
 		}
@@ -146,7 +148,7 @@ func (g *guest) some(r *vhostuser.Ring, i *inlet) (pause time.Duration, more boo
 			return 0, r.Listen()
 		}
 		if i.split() {
-			limit.take(i.frame.size, time.Now())
+			g.port.pay(i.frame.size, now)
 			g.port.send(&i.worker, i.queue)
 		} else {
 			g.port.Malformed.Add(1)

@@ -3,6 +3,7 @@ package ethernet
 import (
 	"net/netip"
 	"sync"
+	"time"
 
 	"vrdma/internal/overlay"
 	"vrdma/internal/vhostuser"
@@ -125,6 +126,8 @@ func (n *network) arrived(w *worker, a *arrival) {
 			o.Denied.Add(1)
 			return
 		}
+		began := time.Now()
 		o.deliver(w, 0)
+		o.spent(time.Since(began))
 	}
 }

@@ -35,7 +35,8 @@ type Port struct {
 	guard  atomic.Pointer[guarded] // nil: everything is allowed
 	roce   atomic.Bool             // what InUse said
 	asked  atomic.Int64            // when
-	limits [2]bucket               // what it sends, what it gets
+	limits limits
+	shared *tenantLimits // those of all of its tenant's ports
 
 	held atomic.Int32 // see vhostuser.Device
 
@@ -68,19 +69,41 @@ type Counters struct {
 	NoBuffer                      atomic.Uint64 // who is behind it did not take it
 	NoMember                      atomic.Uint64 // for an address that nobody has
 	Capped                        atomic.Uint64 // over a rate
+	Time                          atomic.Uint64 // nanoseconds that carrying took: what it has sent, and what has come from other hosts for it and not for a group
 }
 
-// Directions of limits.
-const (
-	out = 0
-	in  = 1
-)
+// longestFrame bounds what carrying one frame takes: who needed longer had no processor meanwhile, and that is nobody's time.
+const longestFrame = time.Millisecond
+
+// spent puts the time that carrying a frame took on the account.
+func (c *Counters) spent(d time.Duration) { c.Time.Add(uint64(min(d, longestFrame))) }
 
 // SetRate says how many bytes a second who is behind the port may send and get; 0: no limit. burst may pass at once;
 // 0: a millisecond of the rate, 64 KiB at least.
 func (p *Port) SetRate(sent, received, burst uint64) {
 	p.limits[out].set(sent, burst)
 	p.limits[in].set(received, burst)
+}
+
+// pause is how long who is behind the port has to wait before it sends; 0: not at all.
+func (p *Port) pause(now time.Time) time.Duration {
+	return max(p.limits[out].wait(now), p.shared.limits[out].wait(now))
+}
+
+// pay takes what is sent from what may be.
+func (p *Port) pay(n int, now time.Time) {
+	p.limits[out].pay(n, now)
+	p.shared.limits[out].pay(n, now)
+}
+
+// admitted reports whether so much may be received now.
+func (p *Port) admitted(n int) bool {
+	now := time.Now()
+	if p.shared.limits[in].wait(now) != 0 || !p.limits[in].take(n, now) {
+		return false
+	}
+	p.shared.limits[in].pay(n, now) // it is not refused any more, if another port was faster: the port has paid
+	return true
 }
 
 // askEvery is how often it is asked whose RoCE is.
@@ -276,7 +299,7 @@ func (p *Port) deliver(w *worker, queue int) {
 	switch {
 	case a == nil, f.proto == protoUDP && f.dport == wire.Port && p.RoCE():
 		p.NoMember.Add(1)
-	case !p.limits[in].take(f.size, time.Now()):
+	case !p.admitted(f.size):
 		p.Capped.Add(1)
 	case !a.deliver(f, queue, w.room()):
 		p.NoBuffer.Add(1)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -28,7 +29,8 @@ type Switch struct {
 	live    atomic.Int64 // ports with somebody behind them
 
 	mu       sync.Mutex
-	networks map[string]*network // those with ports
+	networks map[string]*network      // those with ports
+	tenants  map[string]*tenantLimits // those with ports
 }
 
 // New makes a switch without ports. Close ends it.
@@ -36,7 +38,7 @@ func New(c Config) *Switch {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Switch{cfg: c, networks: make(map[string]*network)}
+	return &Switch{cfg: c, networks: make(map[string]*network), tenants: make(map[string]*tenantLimits)}
 }
 
 // SetMap says who is on other hosts, from now on.
@@ -116,7 +118,14 @@ func (s *Switch) Plug(c PortConfig) (*Port, error) {
 			return nil, fmt.Errorf("NICs %s and %s both have address %v", o.NIC, c.NIC, a)
 		}
 	}
-	p := &Port{PortConfig: c, net: n, log: s.cfg.Log}
+	tenant := tenantOf(c.NIC)
+	shared := s.tenants[tenant]
+	if shared == nil {
+		shared = new(tenantLimits)
+		s.tenants[tenant] = shared
+	}
+	shared.ports++
+	p := &Port{PortConfig: c, net: n, log: s.cfg.Log, shared: shared}
 	p.linkLocal = linkLocal(p.MAC)
 	for _, a := range c.Addrs {
 		n.ports[a] = p
@@ -124,6 +133,23 @@ func (s *Switch) Plug(c PortConfig) (*Port, error) {
 	n.count++
 	s.networks[c.Network] = n
 	return p, nil
+}
+
+// tenantOf is whose NIC it is.
+func tenantOf(nic string) string {
+	tenant, _, _ := strings.Cut(nic, "/")
+	return tenant
+}
+
+// SetRate says how many bytes a second all ports of a tenant together may send and get, as Port.SetRate does of one. A tenant
+// without ports has none.
+func (s *Switch) SetRate(tenant string, sent, received, burst uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tenants[tenant]; t != nil {
+		t.limits[out].set(sent, burst)
+		t.limits[in].set(received, burst)
+	}
 }
 
 // Unplug takes a port out. Whoever is attached to it is cut off.
@@ -137,6 +163,9 @@ func (p *Port) Unplug() {
 	maps.DeleteFunc(n.ports, func(_ netip.Addr, o *Port) bool { return o == p })
 	if n.count--; n.count == 0 {
 		delete(s.networks, n.name)
+	}
+	if p.shared.ports--; p.shared.ports == 0 {
+		delete(s.tenants, tenantOf(p.NIC))
 	}
 }
 

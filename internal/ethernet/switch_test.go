@@ -458,6 +458,49 @@ func TestBucket(t *testing.T) {
 	}
 }
 
+// TestTenantRate: what a tenant may get is of all its ports together, and none of another's.
+func TestTenantRate(t *testing.T) {
+	s := New(Config{})
+	defer s.Close()
+	a, _ := plug(t, s, "red/net", "red/a", "10.1.0.1")
+	b, atB := plug(t, s, "red/net", "red/b", "10.1.0.2")
+	c, atC := plug(t, s, "red/net", "red/c", "10.1.0.3")
+	d, atD := plug(t, s, "blue/net", "blue/d", "10.1.0.1")
+	e, _ := plug(t, s, "blue/net", "blue/e", "10.1.0.2")
+	s.SetRate("red", 0, 1, 1) // a frame is minutes
+	s.SetRate("nobody", 0, 1, 1)
+	send := func(from, to *Port) {
+		say(from, header{}, frameOf(to.MAC, from.MAC, from.Addrs[0].String(), to.Addrs[0].String(), protoUDP, datagram(1, 2, make([]byte, 100))))
+	}
+	for range 2 {
+		send(a, b)
+		send(a, c)
+		send(e, d)
+	}
+	if x, y, z := len(atB.caught()), len(atC.caught()), len(atD.caught()); x != 1 || y != 0 || z != 2 || b.Capped.Load() != 1 || c.Capped.Load() != 2 {
+		t.Errorf("they got %d, %d and %d, want 1, 0 and 2", x, y, z)
+	}
+	if a.shared.limits[out].set(1, 1); a.pause(time.Now()) != 0 {
+		t.Error("nothing was sent, and it waits")
+	}
+	b.pay(100, time.Now())
+	if a.pause(time.Now()) == 0 {
+		t.Error("another of the tenant's NICs has sent, and it does not wait")
+	}
+	s.SetRate("red", 0, 0, 0)
+	send(a, c)
+	if len(atC.caught()) != 1 || a.pause(time.Now()) != 0 {
+		t.Error("the limit is gone, and holds")
+	}
+	for _, p := range []*Port{a, b, c, d, e} {
+		p.behind.Store(nil)
+		p.Unplug()
+	}
+	if len(s.tenants) != 0 {
+		t.Errorf("%d tenants are left", len(s.tenants))
+	}
+}
+
 func TestTaken(t *testing.T) {
 	s := New(Config{})
 	defer s.Close()

@@ -1,9 +1,7 @@
 package ethernet
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -36,18 +34,27 @@ func (p *Port) ServeTap(file *os.File) error {
 	}
 	defer done()
 	w, room := new(worker), make([]byte, headerSize+maxFrame)
+	var n int
+	var began time.Time // when the frame was there
+	read := func(fd uintptr) bool {
+		began = time.Now()
+		n, err = unix.Read(int(fd), room)
+		return err != unix.EAGAIN
+	}
 	for {
-		n, err := file.Read(room)
+		closed := raw.Read(read)
 		switch {
-		case errors.Is(err, os.ErrClosed), errors.Is(err, io.EOF):
+		case closed != nil, err == nil && n == 0:
 			return nil
+		case err == unix.EINTR:
+			continue
 		case err != nil:
 			return fmt.Errorf("a container's interface: %w", err)
 		case n < headerSize:
 			continue
 		}
 		for {
-			pause := p.limits[out].wait(time.Now())
+			pause := p.pause(began)
 			if pause == 0 {
 				break
 			}
@@ -55,14 +62,16 @@ func (p *Port) ServeTap(file *os.File) error {
 			if raw.Control(func(uintptr) {}) != nil { // it was closed
 				return nil
 			}
+			began = time.Now()
 		}
 		w.frame.virtio = parseNetHeader(room)
 		if !w.frame.take([][]byte{room[headerSize:n]}) {
 			p.Malformed.Add(1)
 			continue
 		}
-		p.limits[out].take(w.frame.size, time.Now())
+		p.pay(w.frame.size, began)
 		p.sendContained(w)
+		p.spent(time.Since(began))
 	}
 }
 

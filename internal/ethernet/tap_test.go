@@ -50,4 +50,7 @@ func TestSlowTap(t *testing.T) {
 	if n := p.SentFrames.Load(); n != 1 {
 		t.Errorf("%d frames were sent, want the one that may pass", n)
 	}
+	if spent := time.Duration(p.Time.Load()); spent == 0 || spent > longestFrame {
+		t.Errorf("that took %v", spent)
+	}
 }

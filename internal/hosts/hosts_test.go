@@ -35,6 +35,7 @@ type node struct {
 	refuse bool // answers as the Linux kernel does
 	judged int
 	used   []GID
+	local  GID // what used is used from; zero: gid
 }
 
 func newWorld(t *testing.T) *world { return &world{t: t, now: 1, nodes: map[GID]*node{}} }
@@ -65,8 +66,12 @@ func (n *node) SendMAD(from, to GID, mad []byte) {
 func (n *node) Judged(GID) { n.judged++ }
 
 func (n *node) InUse(f func(local, remote GID)) {
+	local := n.gid
+	if n.local != (GID{}) {
+		local = n.local
+	}
 	for _, g := range n.used {
-		f(n.gid, g)
+		f(local, g)
 	}
 }
 
@@ -236,6 +241,61 @@ func TestReplaced(t *testing.T) {
 	b.start(0)
 	w.run(refreshEvery + 11*second)
 	w.want(a, b, Foreign, 0)
+}
+
+// TestAddressGone: a host is asked from an address that is in use, also when the one that it was met from is not any more.
+func TestAddressGone(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	a.meet(b)
+	w.deliver()
+	w.want(a, b, Own, all)
+	other := gid(3)
+	w.nodes[other] = &node{w: w, gid: other, table: a.table}
+	delete(w.nodes, a.gid)
+	a.local = other
+	w.run(10 * refreshEvery)
+	if f := a.table.Features(b.gid); f != all || a.judged != 1 {
+		t.Errorf("features %#x after the first address has gone, judged %d times; want %#x, once", f, a.judged, uint32(all))
+	}
+}
+
+// TestAgain: a queue pair that has a path goes on with what is known, unless everybody waits; what is forgotten is asked again.
+func TestAgain(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, all), w.add(2, all)
+	again := func(want uint32) {
+		t.Helper()
+		if f := a.table.Again(w.now, a.gid, b.gid); f != want {
+			t.Errorf("features %#x, want %#x", f, want)
+		}
+	}
+	a.used = []GID{b.gid}
+	again(0)
+	w.deliver()
+	again(all)
+	w.run(freshFor + 1)
+	sent := w.sent
+	again(all)
+	if w.sent != sent {
+		t.Error("a host was asked that is known")
+	}
+	if f := a.meet(b); f != 0 {
+		t.Errorf("a new queue pair: features %#x", f)
+	}
+	again(0)
+	w.deliver()
+	again(all)
+	a.table.Forget(func(g GID) bool { return g != b.gid })
+	again(all)
+	judged := a.judged
+	a.table.Forget(func(g GID) bool { return g == b.gid })
+	if a.judged != judged+1 || a.table.Knows(b.gid) {
+		t.Error("not forgotten, or nobody was told")
+	}
+	again(0)
+	w.deliver()
+	again(all)
 }
 
 // TestDoubt: a host whose packets look foreign, but which says that it is ours, stays ours.

@@ -123,6 +123,17 @@ type Counters struct {
 	Doubts     uint64 // vrdma hosts that sent what none does
 }
 
+// Add adds what another table has counted.
+func (c *Counters) Add(o Counters) {
+	c.Asked += o.Asked
+	c.Answered += o.Answered
+	c.Limited += o.Limited
+	c.Recognised += o.Recognised
+	c.Refused += o.Refused
+	c.Ignored += o.Ignored
+	c.Doubts += o.Doubts
+}
+
 // New makes an empty table.
 func New(c Config) *Table {
 	t := &Table{conf: c, peers: make(map[GID]*peer), used: make(map[GID]GID)}
@@ -143,7 +154,7 @@ func (t *Table) Meet(now Time, local, remote GID) uint32 {
 		}
 		p = t.add(local, remote)
 		t.ask(now, remote, p)
-	} else if p.heard == 0 {
+	} else if p.local = local; p.heard == 0 {
 		t.named.remove(p)
 		t.named.add(p)
 	}
@@ -152,10 +163,34 @@ func (t *Table) Meet(now Time, local, remote GID) uint32 {
 	}
 	p.waiting = true
 	if !p.asking {
-		p.local = local
 		t.ask(now, remote, p)
 	}
 	return 0
+}
+
+// Again is Meet for a queue pair that talks with remote already: it goes on with what is known.
+func (t *Table) Again(now Time, local, remote GID) uint32 {
+	p := t.peers[remote]
+	if p == nil {
+		return t.Meet(now, local, remote)
+	}
+	p.local = local
+	if p.waiting {
+		return 0 // as everybody was told
+	}
+	return p.known(t.conf.Features)
+}
+
+// Knows reports whether somebody of ours talks with a host, or did lately.
+func (t *Table) Knows(gid GID) bool { return t.peers[gid] != nil }
+
+// Forget forgets what is known of addresses that somebody else may have now.
+func (t *Table) Forget(moved func(GID) bool) {
+	for gid, p := range t.peers {
+		if moved(gid) {
+			t.drop(p)
+		}
+	}
 }
 
 // Features are those to use towards a host: none unless it is ours.
@@ -264,10 +299,12 @@ func (t *Table) expire(now Time, gid GID, p *peer) {
 		most = firstTries
 	}
 	if !p.asking {
-		if _, ok := t.used[gid]; !ok {
+		local, ok := t.used[gid]
+		if !ok {
 			t.drop(p)
 			return
 		}
+		p.local = local // the former one may be gone
 		t.ask(now, gid, p)
 		return
 	}
@@ -335,6 +372,7 @@ func (l *list) remove(p *peer) {
 // A Status describes a host.
 type Status struct {
 	GID      GID
+	Network  string // virtual network that it is an address of; the engine knows
 	Kind     Kind
 	Version  string // of a vrdma host
 	Features uint32 // in use

@@ -127,6 +127,7 @@ func (c *Census) Read() []meter.Reading {
 func addFrames(u *meter.Usage, f vnic.Frames) {
 	u[meter.FramesOut], u[meter.FrameBytesOut] = f.Sent, f.SentBytes
 	u[meter.FramesIn], u[meter.FrameBytesIn] = f.Rcvd, f.RcvdBytes
+	u[meter.FrameTime] = f.Time
 	for i, v := range f.Drops {
 		u[meter.Drops(nic.Reason(i))] += v
 	}

@@ -115,7 +115,7 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 		st.Counters["overlay_questions"], st.Counters["overlay_news"] = o.Questions, o.News
 	}
 	for _, h := range list {
-		p := protocol.PeerStatus{Address: h.GID.Addr().String(), Kind: h.Kind.String(), Version: h.Version}
+		p := protocol.PeerStatus{Address: h.GID.Addr().String(), Network: h.Network, Kind: h.Kind.String(), Version: h.Version}
 		for _, f := range featureNames {
 			if h.Features&f.bit != 0 {
 				p.Features = append(p.Features, f.name)
@@ -126,7 +126,9 @@ func (d *Desk) peers(st *protocol.Status, all bool) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
-	order.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int { return cmp.Compare(a.Address, b.Address) })
+	order.SortFunc(st.Peers, func(a, b protocol.PeerStatus) int {
+		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Address, b.Address))
+	})
 }
 
 // connections describes the connections of the programs in a view.

@@ -47,7 +47,7 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 		return nil
 	}
 	d.cfg.Clerk.Refresh(fresh)
-	addresses, containers := make(map[meter.Key][]string), make(map[meter.Key]string)
+	addresses, containers, roce := make(map[meter.Key][]string), make(map[meter.Key]string), make(map[meter.Key]string)
 	if d.cfg.NICs != nil {
 		var in map[*vnic.NIC]string
 		if d.cfg.Containers != nil {
@@ -60,6 +60,9 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 			}
 			addresses[KeyOf(n)] = list
 			containers[KeyOf(n)] = in[n]
+			if n.Frames != nil {
+				roce[KeyOf(n)] = whoseRoCE(n.Frames())
+			}
 		}
 	}
 	for _, t := range d.cfg.Clerk.Meter().Totals() {
@@ -67,12 +70,23 @@ func (d *Desk) used(v *View) (out []protocol.NICStatus) {
 			continue
 		}
 		out = append(out, protocol.NICStatus{
-			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key], Container: containers[t.Key],
+			Tenant: t.Tenant, Network: t.Network, NIC: t.NIC, Live: t.Live, Addresses: addresses[t.Key], Container: containers[t.Key], RoCE: roce[t.Key],
 			Sessions: t.Now.Sessions, QPs: t.Now.QPs, Connections: t.Now.Connections, Registered: t.Now.Registered,
 			Used: named(&t.Usage), At: t.At, Delays: delays(&t.Delays),
 		})
 	}
 	return out
+}
+
+// whoseRoCE is as in protocol.NICStatus.
+func whoseRoCE(f vnic.Frames) string {
+	switch {
+	case !f.Attached:
+		return ""
+	case f.RoCE:
+		return "daemon"
+	}
+	return "card"
 }
 
 // named is usage by the names of its columns, without zeros.

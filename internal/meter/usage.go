@@ -28,6 +28,7 @@ const (
 	FramesIn
 	FrameBytesOut
 	FrameBytesIn
+	FrameTime // of the daemon, in nanoseconds
 
 	sent    // messages by operation
 	rcvd    = sent + Column(transport.NumOps)
@@ -56,6 +57,7 @@ var names = func() (n [NumColumns]string) {
 		ThrottledOut: "throttled_out_ns", ThrottledIn: "throttled_in_ns",
 		FramesOut: "ethernet_transmit_frames", FramesIn: "ethernet_receive_frames",
 		FrameBytesOut: "ethernet_transmit_bytes", FrameBytesIn: "ethernet_receive_bytes",
+		FrameTime: "ethernet_ns",
 	}
 	for o := range transport.NumOps {
 		n[Sent(o)], n[Rcvd(o)] = "sent_"+o.String(), "received_"+o.String()

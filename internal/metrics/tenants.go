@@ -120,6 +120,7 @@ func (p *page) tenants(list []*group) {
 	column("vrdma_retransmitted_packets_total", "Packets sent again.", meter.Retransmitted, 1)
 	column("vrdma_connections_total", "Queue pairs that were given a peer.", meter.Connections, 1)
 	column("vrdma_loop_seconds_total", "Time of the daemon's loop.", meter.LoopTime, 1e9)
+	column("vrdma_ethernet_seconds_total", "Time of the daemon for Ethernet frames of machines and containers.", meter.FrameTime, 1e9)
 	column("vrdma_memory_byte_seconds_total", "Registered memory, times how long it was.", meter.MemoryTime, 1)
 
 	p.family("vrdma_throttled_seconds_total", "counter", "Time in which a cap held up what wanted to leave (out), or to come in (in).")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,7 @@ import (
 type Space struct {
 	file   *os.File
 	cookie uint64
+	helped atomic.Bool // a helper had to make sockets there
 }
 
 // A Kind is what a socket is to be: its arguments of socket(2).
@@ -85,6 +87,9 @@ func (s *Space) Name() (string, error) {
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
 }
 
+// Helped reports whether a helper has to make sockets there: a process, which takes its time.
+func (s *Space) Helped() bool { return s.helped.Load() }
+
 // Close lets go of the namespace.
 func (s *Space) Close() error { return s.file.Close() }
 
@@ -93,6 +98,7 @@ func (s *Space) Open(kinds []Kind) ([]int, error) {
 	fds, err := s.openHere(kinds)
 	if errors.Is(err, unix.EPERM) {
 		fds, err = s.openBeside(kinds, err)
+		s.helped.Store(err == nil)
 	}
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package netns
 import (
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/leak"
 	"vrdma/internal/routes"
 )
 
@@ -118,7 +118,7 @@ func TestMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	before := descriptors(t)
+	before := leak.Descriptors(t)
 	m := NewMaker(s)
 	if err := m.Reserve(2, 1); err != nil {
 		t.Fatal(err)
@@ -143,18 +143,9 @@ func TestMaker(t *testing.T) {
 	}
 	m.Close()
 	closeAll(fds)
-	if after := descriptors(t); after != before {
+	if after := leak.Descriptors(t); after != before {
 		t.Errorf("%d descriptors, before there were %d", after, before)
 	}
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list)
 }
 
 // What the helper is told is what was meant, and nothing else is taken.
@@ -215,4 +206,101 @@ func TestWatch(t *testing.T) {
 	}()
 	w.Close()
 	<-done
+}
+
+// Where a helper makes sockets, who wants one does not wait for it: the next are made before.
+func TestMakerAhead(t *testing.T) {
+	before := leak.Descriptors(t)
+	asked, may := make(chan int, 10), make(chan struct{}, 10)
+	m := newMaker(func(kinds []Kind) ([]int, error) {
+		asked <- len(kinds)
+		<-may // a helper that takes its time
+		return makeSockets(kinds)
+	}, func() bool { return true })
+	may <- struct{}{}
+	if err := m.Reserve(Ahead, 0); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	var fds []int
+	take := func() {
+		t.Helper()
+		fd, err := m.Socket(unix.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds = append(fds, fd)
+	}
+	for range Ahead { // nobody has let the helper go on
+		take()
+	}
+	if n := <-asked; n < Ahead {
+		t.Errorf("%d sockets were asked for", n)
+	}
+	may <- struct{}{}
+	m.filling.Wait()
+	for range Ahead {
+		take()
+	}
+	select {
+	case n := <-asked:
+		t.Errorf("%d sockets were asked for, and there are enough", n)
+	default:
+	}
+	take() // now too few are
+	<-asked
+	may <- struct{}{}
+	m.Close()
+	if fd, err := m.Socket(unix.AF_INET); err == nil {
+		t.Errorf("a closed one made socket %d", fd)
+	}
+	closeAll(fds)
+	if after := leak.Descriptors(t); after != before {
+		t.Errorf("%d descriptors, before there were %d", after, before)
+	}
+}
+
+// When none are left the helper that is under way is waited for, and makes more from then on; those of the other family do not wait for it.
+func TestMakerDry(t *testing.T) {
+	before := leak.Descriptors(t)
+	asked, may := make(chan int, 10), make(chan struct{}, 10)
+	m := newMaker(func(kinds []Kind) ([]int, error) {
+		if kinds[0] == UDP4 {
+			asked <- len(kinds)
+			<-may
+		}
+		return makeSockets(kinds)
+	}, func() bool { return true })
+	var fds []int
+	take := func(count, family int) {
+		t.Helper()
+		for range count {
+			fd, err := m.Socket(family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fds = append(fds, fd)
+		}
+	}
+	ask := func(want int) {
+		t.Helper()
+		if n := <-asked; n != want {
+			t.Errorf("%d sockets were asked for, want %d", n, want)
+		}
+	}
+	may <- struct{}{}
+	take(1, unix.AF_INET)
+	ask(firstBatch)
+	take(firstBatch-1, unix.AF_INET)
+	ask(2 * firstBatch)
+	take(3*firstBatch, unix.AF_INET6) // nobody has let the helper go on
+	may <- struct{}{}
+	take(1+2*firstBatch-Ahead, unix.AF_INET)
+	ask(4 * firstBatch)
+	may <- struct{}{}
+	m.Close()
+	closeAll(fds)
+	if after := leak.Descriptors(t); after != before {
+		t.Errorf("%d descriptors, before there were %d", after, before)
+	}
 }

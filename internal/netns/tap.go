@@ -72,6 +72,16 @@ func ForgetTap(file *os.File) error {
 	return errors.Join(cerr, err)
 }
 
+// TapName is what the interface of a file is called by now.
+func TapName(file *os.File) (name string, err error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	cerr := raw.Control(func(fd uintptr) { name, err = tapName(int(fd)) })
+	return name, errors.Join(cerr, err)
+}
+
 // Interfaces are those of the namespace that a path leads to, which takes root.
 func Interfaces(path string) (list []net.Interface, err error) {
 	s, err := At(path)

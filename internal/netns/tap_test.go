@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -161,4 +162,28 @@ func FuzzTap(f *testing.F) {
 			t.Errorf("an MTU of %d", tap.MTU)
 		}
 	})
+}
+
+// The file of an interface says what it is called after it was given another name.
+func TestTapRenamed(t *testing.T) {
+	s, err := Of(away(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	file, name, err := s.Tap(Tap{MAC: [6]byte{2, 0x56, 10, 1, 0, 1}, MTU: 1400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	defer ForgetTap(file)
+	for _, args := range [][]string{{"link", "set", name, "down"}, {"link", "set", name, "name", "other"}, {"link", "set", "other", "up"}} {
+		var out []byte
+		if herr := s.inside(func() { out, err = exec.Command("ip", args...).CombinedOutput() }); herr != nil || err != nil {
+			t.Fatalf("ip %v: %v, %v: %s", args, herr, err, out)
+		}
+	}
+	if got, err := TapName(file); err != nil || got != "other" {
+		t.Errorf("it is called %q: %v", got, err)
+	}
 }

@@ -252,6 +252,19 @@ func (n *NIC) mayTalk(num uint32, peer ib.GID, c ib.Contact) (ok, known bool) {
 	return ops&ib.OpSend != 0, known
 }
 
+// MayGreet reports whether the NIC may have anything to do with a peer that nobody has made a queue pair for.
+func (n *NIC) MayGreet(peer ib.GID) bool {
+	if n.rules.guard == nil {
+		return true
+	}
+	for _, t := range []ib.Service{ib.RC, ib.UC, ib.UD} {
+		if ops, _ := n.rules.guard.Judge(peer, ib.Contact{Type: t}); ops != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // mayJoin judges the membership of a multicast group: EACCES if it is refused.
 func (q *QP) mayJoin(group ib.GID) error {
 	g := q.nic.rules.guard

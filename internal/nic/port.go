@@ -76,6 +76,17 @@ func (n *NIC) SetFace(f Face) {
 	}
 }
 
+// SetNetDev says at which interface the addresses of a NIC are; "": at none. It runs on the loop.
+func (n *NIC) SetNetDev(name string) {
+	f := *n.Face()
+	f.GIDs = slices.Clone(f.GIDs)
+	for i := range f.GIDs {
+		f.GIDs[i].NetDev = name
+	}
+	n.GIDs = f.GIDs
+	n.face.Store(&f)
+}
+
 // thePort is the number of the only port.
 const thePort = 1
 

@@ -198,7 +198,8 @@ type ConnectionStatus struct {
 // PeerStatus is another host.
 type PeerStatus struct {
 	Address string `json:"address"`
-	Kind    string `json:"kind"` // vrdma, foreign, or asking: not known yet
+	Network string `json:"network,omitempty"` // virtual network that it is a member of; none: the hosts' own
+	Kind    string `json:"kind"`              // vrdma, foreign, or asking: not known yet
 	Version string `json:"version,omitempty"`
 	// Features are what a vrdma host and we use between us.
 	Features []string `json:"features,omitempty"`

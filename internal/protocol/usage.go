@@ -22,6 +22,8 @@ type NICStatus struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Container is the container or pod that has it now, in its engine's words, or the virtual machine; "": none, or nobody knows.
 	Container string `json:"container,omitempty"`
+	// RoCE is whose UDP port 4791 of its addresses is, if somebody has it as a network card: daemon, or card.
+	RoCE string `json:"roce,omitempty"`
 	// What it has now.
 	Sessions    int    `json:"sessions"`
 	QPs         int    `json:"qps"`

@@ -3,7 +3,6 @@ package rack
 import (
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vrdma/internal/leak"
 	"vrdma/internal/link"
 	"vrdma/internal/routes"
 	"vrdma/internal/tenant"
@@ -117,15 +117,6 @@ func (s *slot) has(a string) bool {
 	return false
 }
 
-func descriptors(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(list)
-}
-
 // A NIC follows its container's addresses, again and again, and nothing is left of that.
 func TestFollow(t *testing.T) {
 	r, s := siteSlot(t)
@@ -154,11 +145,11 @@ func TestFollow(t *testing.T) {
 		until(t, "the end", func() bool { return s.site.last.over(0) })
 	}
 	once(1)
-	fds, routines := descriptors(t), runtime.NumGoroutine()
+	fds, routines := leak.Descriptors(t), runtime.NumGoroutine()
 	for range 5 {
 		once(1)
 	}
-	until(t, "nothing is left", func() bool { return descriptors(t) <= fds && runtime.NumGoroutine() <= routines })
+	until(t, "nothing is left", func() bool { return leak.Descriptors(t) <= fds && runtime.NumGoroutine() <= routines })
 	if len(r.spaces.of) != 0 {
 		t.Errorf("namespaces that are left: %v", r.spaces.of)
 	}

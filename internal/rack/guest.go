@@ -43,10 +43,11 @@ type guests struct {
 	told     uint64 // the namespace of which it was said that there is no interface
 
 	tapping sync.Mutex // held while an interface is made
+	showing sync.Mutex // held while the device is told of it; before mu
 }
 
 // plugIn gives a NIC its port in the switch.
-func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
+func (r *Rack) plugIn(s *slot, t *tenant.Tenant, n *tenant.Network, c *tenant.NIC) (err error) {
 	if r.cfg.Switch == nil || s.made.network == vnic.HostNetwork || s.site != nil {
 		return nil
 	}
@@ -62,6 +63,7 @@ func (r *Rack) plugIn(s *slot, n *tenant.Network, c *tenant.NIC) (err error) {
 	s.guests = g
 	s.port.Store(g.port)
 	g.rate(c)
+	r.rateTenant(t)
 	g.guard(s.guard)
 	if info, err := os.Lstat(s.place.Guest()); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if _, err := g.card(); err != nil { // a daemon before us had it
@@ -78,7 +80,7 @@ func (s *slot) frames() (f vnic.Frames) {
 		return f
 	}
 	c := &p.Counters
-	f = vnic.Frames{Sent: c.SentFrames.Load(), SentBytes: c.SentBytes.Load(), Rcvd: c.ReceivedFrames.Load(), RcvdBytes: c.ReceivedBytes.Load()}
+	f = vnic.Frames{Sent: c.SentFrames.Load(), SentBytes: c.SentBytes.Load(), Rcvd: c.ReceivedFrames.Load(), RcvdBytes: c.ReceivedBytes.Load(), Time: c.Time.Load(), Attached: p.Attached(), RoCE: p.RoCE()}
 	f.Drops[nic.DropSpoof] = c.Spoofed.Load()
 	f.Drops[nic.DropPolicy] = c.Denied.Load()
 	f.Drops[nic.DropMalformed] = c.Malformed.Load()
@@ -92,6 +94,13 @@ func (s *slot) frames() (f vnic.Frames) {
 func (g *guests) rate(c *tenant.NIC) {
 	if g != nil {
 		g.port.SetRate(bytesOf(c.Spec.Rate.Out), bytesOf(c.Spec.Rate.In), uint64(c.Spec.Rate.Burst))
+	}
+}
+
+// rateTenant makes what is declared of a tenant hold for the frames of all its NICs together.
+func (r *Rack) rateTenant(t *tenant.Tenant) {
+	if r.cfg.Switch != nil {
+		r.cfg.Switch.SetRate(t.Metadata.Name, bytesOf(t.Spec.Rate.Out), bytesOf(t.Spec.Rate.In), uint64(t.Spec.Rate.Burst))
 	}
 }
 

@@ -112,6 +112,7 @@ type Rack struct {
 	aging   atomic.Pointer[policy.Rules] // the same, for Age
 	chores  chores
 
+	addresses  addresses
 	connection connection
 	sites      uint32 // how many there have been
 	readdress  budget.Pace
@@ -310,7 +311,7 @@ func (r *Rack) put(t *tenant.Tenant, n *tenant.Network, c *tenant.NIC, m made) (
 	}
 	s.account = r.hold(t)
 	r.onLoop(func() { r.share(t, c, s.nic.Device) }) // fails only after the loop has ended
-	err = r.plugIn(s, n, c)
+	err = r.plugIn(s, t, n, c)
 	if err == nil {
 		err = r.openDoor(s)
 	}
@@ -349,14 +350,14 @@ func (r *Rack) device(c *tenant.NIC, m made) nic.Config {
 		d.Capped = func(limit string) { r.cfg.Capped(key, limit) }
 	}
 	for _, a := range c.Addresses() {
-		d.GIDs = append(d.GIDs, nic.GIDEntry{GID: a.As16(), NetDev: netDev})
+		g := nic.GIDEntry{GID: a.As16()}
+		if m.network == vnic.HostNetwork {
+			g.NetDev = r.addresses.at(a)
+		}
+		d.GIDs = append(d.GIDs, g)
 	}
 	return d
 }
-
-// netDev is the interface that a NIC's addresses are said to be of: there is none, and tools that
-// want a name get this one.
-const netDev = "vrdma0"
 
 // guid is an EUI-64 of nobody's: the bit for local administration is set.
 func (r *Rack) guid(name string) uint64 {
@@ -450,6 +451,7 @@ func (r *Rack) Enforce(w *tenant.World) {
 	for name, a := range r.tenants {
 		if t := w.Tenant(name); t != nil {
 			a.set(r.cfg.Budget, t)
+			r.rateTenant(t)
 		}
 	}
 	r.obey(w)

@@ -298,6 +298,11 @@ func (r *Rack) openSockets(st *stay, first bool, fresh []netip.Addr, use []route
 	for _, a := range fresh {
 		counts[family(a)] += link.SocketsPerAddress
 	}
+	for f := range counts {
+		if counts[f] > 0 && st.space.Helped() {
+			counts[f] += netns.Ahead // for groups, which are joined on the loop
+		}
+	}
 	err := st.maker.Reserve(counts[0], counts[1]) // with one helper, not one for each address
 	if first {
 		if err == nil {

@@ -43,8 +43,8 @@ type Interface struct {
 // A tap is a NIC as an interface of a container.
 type tap struct {
 	cable Cable
-	inode string // what Namespace led to
-	is    Interface
+	inode string    // what Namespace led to
+	is    Interface // its name is guarded by guests.mu
 	file  *os.File
 	gone  chan struct{}
 	once  sync.Once
@@ -212,12 +212,16 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	defer g.tapping.Unlock()
 	g.mu.Lock()
 	old, closed := g.plugged, g.closed
+	var is Interface
+	if old != nil {
+		is = old.is
+	}
 	g.mu.Unlock()
 	if closed {
 		return Interface{}, errRemoved
 	}
-	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == old.is.Name) {
-		return old.is, nil
+	if old != nil && old.cable.Cookie == c.Cookie && (c.Interface == "" || c.Interface == is.Name) {
+		return is, nil
 	}
 	if old != nil { // of a container before: the NIC is this one's now
 		old.end()
@@ -238,11 +242,30 @@ func (g *guests) tap(space *netns.Space, c Cable) (Interface, error) {
 	if err != nil {
 		return Interface{}, err
 	}
+	is = t.is
 	if err := g.serveTap(t); err != nil {
 		t.forget()
 		return Interface{}, err
 	}
-	return t.is, nil
+	g.showInterface()
+	return is, nil
+}
+
+// showInterface has the device say at which interface its addresses are: libibverbs looks for the one that it names.
+func (g *guests) showInterface() {
+	g.showing.Lock()
+	defer g.showing.Unlock()
+	g.mu.Lock()
+	name := ""
+	if g.plugged != nil {
+		name = g.plugged.is.Name
+	}
+	g.mu.Unlock()
+	n := g.slot.nic
+	g.rack.onLoop(func() { n.Device.SetNetDev(name) }) // fails only after the loop has ended
+	if err := n.Tree.Renew(); err != nil {
+		g.rack.cfg.Log.Warn("the device tree of a NIC does not say which interface it is", "nic", n.Name, "interface", name, "error", err)
+	}
 }
 
 // bitsOf is the length of the subnet that an address is in.
@@ -274,10 +297,12 @@ func (g *guests) serveTap(t *tap) error {
 		if g.plugged == t {
 			g.who, g.plugged = "", nil
 		}
+		name := t.is.Name
 		g.mu.Unlock()
 		close(t.gone)
+		g.showInterface()
 		if err != nil {
-			g.rack.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", t.is.Name, "why", err)
+			g.rack.cfg.Log.Warn("a container's interface does not work any more", "nic", g.port.NIC, "interface", name, "why", err)
 		}
 	}()
 	return nil
@@ -292,7 +317,20 @@ func (t *tap) there() bool {
 // watchTime is how often it is looked whether a container is still there: its namespace is as long as we have the tap.
 const watchTime = 500 * time.Millisecond
 
-// watch ends a tap with its container.
+// renamed notes that the container has given the interface another name, and reports whether it has.
+func (g *guests) renamed(t *tap) bool {
+	name, err := netns.TapName(t.file)
+	if err != nil {
+		return false // it is gone
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	other := name != t.is.Name
+	t.is.Name = name
+	return other
+}
+
+// watch ends a tap with its container, and sees what the container calls it.
 func (g *guests) watch(t *tap) {
 	tick := time.NewTicker(watchTime)
 	defer tick.Stop()
@@ -304,6 +342,9 @@ func (g *guests) watch(t *tap) {
 			if !t.there() {
 				t.forget()
 				return
+			}
+			if g.renamed(t) {
+				g.showInterface()
 			}
 		}
 	}

@@ -78,6 +78,26 @@ func TestForged(t *testing.T) {
 	}
 }
 
+// flood sends messages that say nothing to a port, until stop is called.
+func flood(fd int, port uint32) (stop func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				unix.Sendto(fd, make([]byte, unix.SizeofNlMsghdr), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-ended
+	}
+}
+
 // An answer without an end does not take for ever, neither if nothing comes nor if a great deal does.
 func TestEndless(t *testing.T) {
 	fd, port := netlinkSocket(t)
@@ -86,21 +106,9 @@ func TestEndless(t *testing.T) {
 		t.Errorf("no answer: %v", err)
 	}
 	evil, _ := netlinkSocket(t)
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				unix.Sendto(evil, make([]byte, unix.SizeofNlMsghdr), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
-			}
-		}
-	}()
+	stop := flood(evil, port)
 	err := answer(fd, 1, buf, time.Minute, nil)
-	close(stop)
-	<-ended
+	stop()
 	if err == nil {
 		t.Error("a flood is an answer")
 	}
@@ -162,25 +170,13 @@ func TestRudeToWatch(t *testing.T) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
 	}
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				unix.Sendto(evil, make([]byte, 64), unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: sa.(*unix.SockaddrNetlink).Pid})
-			}
-		}
-	}()
+	stop := flood(evil, sa.(*unix.SockaddrNetlink).Pid)
 	for range 10 {
 		if err := w.Pause(time.Millisecond); err != nil {
 			t.Error(err)
 		}
 	}
-	close(stop)
-	<-ended
+	stop()
 	w.Close()
 	if w.Wait(0) == nil || w.Pause(time.Minute) == nil || w.Sleep(time.Minute) {
 		t.Error("a closed watch goes on")

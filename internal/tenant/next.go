@@ -204,7 +204,7 @@ func (b *builder) delete(c Change) {
 			}
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
+	for _, k := range order.SortedFunc(maps.Keys(b.deleted), Key.Compare) {
 		users := b.old.Belongings(k)
 		if k.Kind == KindNIC && !c.Force {
 			users = b.old.policiesNaming(k)

@@ -42,9 +42,12 @@ type NIC struct {
 
 // Frames are Ethernet frames of a virtual machine or a container, as that sees them. They are no packets of the device.
 type Frames struct {
+	Attached        bool // somebody has the port as a network card now
+	RoCE            bool // UDP port 4791 of the NIC's addresses is the daemon's, and not of who has the card
 	Sent, SentBytes uint64
 	Rcvd, RcvdBytes uint64
 	Drops           [nic.NumReasons]uint64
+	Time            uint64 // of the daemon, in nanoseconds
 }
 
 // Routes is how the network that a NIC is in reaches other hosts. Package routes asks the
