@@ -62,7 +62,7 @@ func TestAttackReport(t *testing.T) {
 
 // Every attack is one that programs/hostile.c knows.
 func TestAttacksAreKnown(t *testing.T) {
-	source, err := sources.ReadFile("programs/hostile.c")
+	source, err := os.ReadFile("programs/hostile.c")
 	if err != nil {
 		t.Fatal(err)
 	}

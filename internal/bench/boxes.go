@@ -11,9 +11,8 @@ import (
 // containers is what containers get of their NICs, beside what the host has and what they have without: TCP through
 // veth and a bridge.
 func (t *Table) containers() part {
-	// NICs of an overlay do not know here that the other side is vrdma, so the hosts do not either, as in the part overlay.
 	p := t.together("containers", t.containersHere(),
-		t.containersApart("overlay", [2]string{"a", "b"}, "--no-recognise"), t.containersApart("own network", [2]string{"o", "o"}))
+		t.containersApart("overlay", [2]string{"a", "b"}), t.containersApart("own network", [2]string{"o", "o"}))
 	p.single = true
 	return p
 }
@@ -74,9 +73,9 @@ func (t *Table) containersHere() part {
 	}
 }
 
-// containersApart is what containers of two hosts get on a way between them: the NICs of each host, and what its daemon is told. Their
+// containersApart is what containers of two hosts get on a way between them: the NICs of each host. Their
 // own networks are routed.
-func (t *Table) containersApart(way string, nics [2]string, flags ...string) part {
+func (t *Table) containersApart(way string, nics [2]string) part {
 	row := func(against string, bound float64) Row {
 		return ratioRow(fmt.Sprintf("containers of two hosts, %s: write bandwidth, 64 KiB, against %s", way, against), bound)
 	}
@@ -85,7 +84,7 @@ func (t *Table) containersApart(way string, nics [2]string, flags ...string) par
 		measure: func(ctx context.Context, rows []Row) error {
 			b := &boxRun{Table: t, in: &Instrument{Lab: t.Lab}}
 			defer b.close()
-			w, err := t.Lab.Wire(ctx, 1500, func(h *Host) []string { return append(flags, "--store", h.Socket+".db") })
+			w, err := t.Lab.Wire(ctx, 1500, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
 			if err != nil {
 				return err
 			}

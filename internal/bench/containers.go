@@ -168,8 +168,8 @@ func (l *Lab) wireUp(ctx context.Context, commands [][]string, boxes []*box, c e
 		commands = append(commands,
 			in(b, "ip", "address", "add", b.host.IP+"/24", "dev", "eth0"),
 			in(b, "ip", "link", "set", "eth0", "up"))
-		if c.Rate != "" {
-			commands = append(commands, in(b, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", c.Rate, "burst", "256kb", "latency", "200ms", "overhead", "24"))
+		for _, argv := range shaping(c) {
+			commands = append(commands, in(b, argv...))
 		}
 	}
 	for _, argv := range commands {

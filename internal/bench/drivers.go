@@ -64,6 +64,8 @@ var drivers = map[string]driver{
 	"ib_send_bw":        perftestDriver("ib_send_bw"),
 	"ib_write_bw":       perftestDriver("ib_write_bw"),
 	"ib_read_bw":        perftestDriver("ib_read_bw"),
+	"ib_atomic_bw":      perftestDriver("ib_atomic_bw"),
+	"ib_atomic_lat":     perftestDriver("ib_atomic_lat"),
 	"ib_send_lat":       perftestDriver("ib_send_lat"),
 	"ib_write_lat":      perftestDriver("ib_write_lat"),
 	"ib_read_lat":       perftestDriver("ib_read_lat"),
@@ -115,10 +117,17 @@ func eventMessages(c experiment.Cell, seconds int) int {
 // perftestDriver runs one of perftest. Bandwidth is by time: a thousand messages last milliseconds.
 // Latency is by number, because only then there is a median.
 func perftestDriver(tool string) driver {
-	latency := strings.HasSuffix(tool, "_lat")
+	latency, atomic := strings.HasSuffix(tool, "_lat"), strings.HasPrefix(tool, "ib_atomic")
+	windowed := !latency && !atomic // the devices count what an atomic sends and gets, not how many there were
 	return driver{
 		commands: func(j *job) (server, client []string) {
-			args := []string{tool, "-F", "-p", j.listen(), "-s", j.size()}
+			args := []string{tool, "-F", "-p", j.listen()}
+			if !atomic { // they have one size, and know no other
+				args = append(args, "-s", j.size())
+			}
+			if j.cell.QPs != 0 {
+				args = append(args, "-q", strconv.Itoa(j.cell.QPs))
+			}
 			if j.cell.PathMTU != 0 {
 				args = append(args, "-m", strconv.Itoa(j.cell.PathMTU))
 			}
@@ -130,7 +139,7 @@ func perftestDriver(tool string) driver {
 				args = append(args, "-n", strconv.Itoa(latencyCount(j.cell)))
 			case j.event():
 				args = append(args, "-n", strconv.Itoa(eventMessages(j.cell, j.seconds)))
-			case window(j.cell, driver{windowed: true}, j.seconds) != nil:
+			case window(j.cell, driver{windowed: windowed}, j.seconds) != nil:
 				args = append(args, "-D", "1", "--run_infinitely")
 			default:
 				args = append(args, "-D", j.time())
@@ -148,7 +157,7 @@ func perftestDriver(tool string) driver {
 			l, err := ParseLatency(output)
 			return printed{values: map[string]float64{experiment.Latency: l.Typical * 1e-6, "p99": l.P99 * 1e-6, "p999": l.P999 * 1e-6}, samples: l.Iterations}, err
 		},
-		windowed: !latency,
+		windowed: windowed,
 	}
 }
 

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +38,7 @@ func TestDrivers(t *testing.T) {
 		if server != nil && (!strings.Contains(strings.Join(server, " "), "12345") || !strings.Contains(strings.Join(client, " "), "12345")) || !strings.Contains(both, "10.0.0.1") && name != "ibv_devinfo" {
 			t.Errorf("%s: %s", name, both)
 		}
-		if strings.HasPrefix(name, "ib_") && (!slices.Contains(server, "-e") || !slices.Contains(client, "4096") || slices.Contains(client, "-D")) {
+		if strings.HasPrefix(name, "ib_") && (!slices.Contains(server, "-e") || slices.Contains(client, "4096") == strings.HasPrefix(name, "ib_atomic") || slices.Contains(client, "-D")) {
 			t.Errorf("%s: %s: want events and a size, and no time, which perftest refuses with events", name, both)
 		}
 		for _, garbage := range []string{"", "Connection refused", "0 0 0 0 0\n", "{}", "[]"} {
@@ -47,6 +49,23 @@ func TestDrivers(t *testing.T) {
 	}
 	if n := len(drivers); n != len(experiment.ToolNames()) {
 		t.Errorf("%d drivers for %d tools", n, len(experiment.ToolNames()))
+	}
+}
+
+// How perftest measures is recorded, so that unlike runs are not drawn as alike.
+func TestParameters(t *testing.T) {
+	var m experiment.Measurement
+	parameters(" Number of qps   : 1\t\tTransport type : IB\n TX depth        : 1\n Mtu             : 1024[B]\n Max inline data : 236[B]\n", &m)
+	if m.MTU != 1024 || m.Depth != 1 || m.Inline == nil || *m.Inline != 236 {
+		t.Errorf("got MTU %d, depth %d, inline %v", m.MTU, m.Depth, m.Inline)
+	}
+	m = experiment.Measurement{}
+	if parameters("iperf3 says nothing of it", &m); m.MTU != 0 || m.Depth != 0 || m.Inline != nil {
+		t.Errorf("of nothing: %+v", m)
+	}
+	j := testJob(experiment.Cell{Tool: "ib_write_bw", Transport: experiment.Verbs, Size: 64, Pairs: 1, Wait: experiment.Poll, QPs: 4})
+	if _, client := drivers["ib_write_bw"].commands(j); !strings.Contains(strings.Join(client, " "), " -q 4 ") {
+		t.Errorf("four queue pairs: %v", client)
 	}
 }
 
@@ -138,6 +157,13 @@ func TestProof(t *testing.T) {
 	}{
 		{experiment.TCP, 0, 0, false}, {experiment.TCP, 4096, 0, true}, {experiment.Verbs, 4096, 0, false}, {experiment.Sockets, 0, 0, true},
 		{experiment.Kernel, 0, 9, false}, {experiment.Kernel, 0, 0, true}, {experiment.Kernel, 1, 9, true}, {experiment.Overlay, 1, 0, true},
+	}
+	atomics := experiment.Cell{Transport: experiment.Verbs, Tool: "ib_atomic_bw"} // have no data
+	if got := proof(atomics, &experiment.Measurement{Packets: 7}); got != "the device's counters: 7 packets sent" {
+		t.Errorf("atomics: %s", got)
+	}
+	if got := proof(atomics, &experiment.Measurement{}); !strings.HasPrefix(got, "WRONG") {
+		t.Errorf("no atomics: %s", got)
 	}
 	for _, test := range tests {
 		got := proof(experiment.Cell{Transport: test.transport}, &experiment.Measurement{Bytes: test.bytes, Packets: test.packets})
@@ -236,10 +262,99 @@ func TestHangs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "sleep 1001: took longer than 2s") {
 		t.Errorf("a client that hangs: %v", err)
 	}
+	// Whoever reads that sees whether it waited or had too little of the processor.
+	if err != nil && !strings.Contains(err.Error(), "sleep (1, of which 0 run) had 0.0 s of processor time") {
+		t.Errorf("what it was doing is not said: %v", err)
+	}
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid())) // other threads' are not in it
 	for word := range strings.FieldsSeq(string(children)) {
 		if line, _ := os.ReadFile("/proc/" + word + "/cmdline"); strings.HasPrefix(string(line), "sleep\x00100") {
 			t.Errorf("%q is left", line)
+		}
+	}
+}
+
+// Ranks of MPI leave the process group of who started them, and are found by their control group.
+func TestDoing(t *testing.T) {
+	a := newAccounts()
+	if a == nil {
+		t.Skip("this machine lets us make no control groups")
+	}
+	defer a.close()
+	a.is("client")
+	defer a.is("")
+	c := exec.CommandContext(t.Context(), "sh", "-c", "sleep 1001 & sleep 1002 & while :; do :; done")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	begin, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer begin.Close()
+	c.Args[2] = "read go; " + c.Args[2]
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		c.Wait()
+		// Its children are not ours to wait for, and a group with one of them stays.
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			left, err := os.ReadFile(filepath.Join(a.parent, "client", "cgroup.procs"))
+			if err != nil || len(left) == 0 {
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("left in the control group: %s", left)
+				return
+			}
+		}
+	}()
+	a.charge(c.Process.Pid)
+	fmt.Fprintln(begin, "go")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		got := a.doing(-1)
+		if strings.Contains(got, "sleep (2, of which 0 run) had 0.0 s of processor time") && strings.Contains(got, "sh (1, of which 1 run)") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("doing: %q", got)
+		}
+	}
+}
+
+// A switch without memory goes on without ports, and guests do not find each other: that is said at once.
+func TestOVSFailure(t *testing.T) {
+	log := "2026-11-16T23:02:22.570Z|00166|netdev_dpdk|INFO|vHost Device 'b' has been added on numa node 0\n"
+	if got := ovsFailure(log); got != "" {
+		t.Errorf("nothing is wrong, but %q", got)
+	}
+	log += "2026-11-16T23:02:22.570Z|00079|netdev_dpdk|ERR|Failed to create memory pool for netdev v1, with MTU 1500 on socket 0: No buffer space available\n"
+	if got, want := ovsFailure(log), "Failed to create memory pool for netdev v1, with MTU 1500 on socket 0: No buffer space available"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A link has a rate, a delay, both or neither.
+func TestShaping(t *testing.T) {
+	tests := []struct {
+		rate, delay string
+		want        []string
+	}{
+		{"", "", nil},
+		{"1gbit", "", []string{"root tbf rate 1gbit"}},
+		{"", "1ms", []string{"root handle 1: netem delay 1ms"}},
+		{"1gbit", "1ms", []string{"root handle 1: netem delay 1ms", "parent 1:1 tbf rate 1gbit"}},
+	}
+	for _, test := range tests {
+		got := shaping(experiment.Cell{Rate: test.rate, Delay: test.delay})
+		if len(got) != len(test.want) {
+			t.Errorf("%q %q: %v", test.rate, test.delay, got)
+			continue
+		}
+		for i, argv := range got {
+			if !strings.HasPrefix(strings.Join(argv, " "), "tc qdisc add dev eth0 "+test.want[i]) {
+				t.Errorf("%q %q: %v, want %s", test.rate, test.delay, argv, test.want[i])
+			}
 		}
 	}
 }

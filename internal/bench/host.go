@@ -186,12 +186,18 @@ func (h *Host) status(ctx context.Context) (*protocol.Status, error) {
 
 // sent is how many bytes the host's device has sent.
 func (h *Host) sent(ctx context.Context) (uint64, error) {
+	bytes, _, err := h.counted(ctx)
+	return bytes, err
+}
+
+// counted is how many bytes of data the host's device has sent, and how many packets. Atomics have no data.
+func (h *Host) counted(ctx context.Context) (bytes, packets uint64, err error) {
 	status, err := h.status(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	const unit = 4 // of InfiniBand's data counters
-	return unit * status.Counters["port_xmit_data"], nil
+	return unit * status.Counters["port_xmit_data"], status.Counters["port_xmit_packets"], nil
 }
 
 // A Route is the hosts of a server and of its client, which may be one.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"vrdma/internal/experiment"
@@ -51,7 +52,7 @@ func (in *Instrument) Close() {
 
 // placeName is what the place of a cell is called.
 func placeName(c experiment.Cell) string {
-	name := fmt.Sprintf("%s %d %s", c.Setting, c.MTU, c.Rate)
+	name := fmt.Sprintf("%s %d %s %s", c.Setting, c.MTU, c.Rate, c.Delay)
 	if c.Transport == experiment.OVS {
 		name += " " + c.Transport // with guests of its own
 	}
@@ -219,9 +220,7 @@ func (in *Instrument) Measure(ctx context.Context, c experiment.Cell, seconds in
 	if err != nil {
 		return m, err
 	}
-	if found := pathMTU.FindStringSubmatch(list[0].output); found != nil {
-		m.MTU, _ = strconv.Atoi(found[1]) // digits only
-	}
+	parameters(list[0].output, &m)
 	m.Proof = proof(c, &m)
 	if long := after.counted.Sub(before.counted).Seconds(); f != nil && long > 0 && m.Bytes > 0 {
 		counted(c, m.Bytes/long, &m)
@@ -327,8 +326,22 @@ func counted(c experiment.Cell, rate float64, m *experiment.Measurement) {
 	m.Values[experiment.Bandwidth], m.Values[experiment.Rate] = rate, rate/float64(c.Size)
 }
 
-// pathMTU is what perftest prints of it.
-var pathMTU = regexp.MustCompile(`Mtu\s*: (\d+)\[B\]`)
+// parameters takes what perftest prints of how it measures.
+func parameters(output string, m *experiment.Measurement) {
+	for _, found := range parameter.FindAllStringSubmatch(output, -1) {
+		n, _ := strconv.Atoi(found[2]) // digits only
+		switch found[1] {
+		case "Mtu":
+			m.MTU = n
+		case "TX depth":
+			m.Depth = n
+		default:
+			m.Inline = &n
+		}
+	}
+}
+
+var parameter = regexp.MustCompile(`(Mtu|TX depth|Max inline data)\s*: (\d+)`)
 
 // proof says what carried the bytes. An RDMA program must have moved bytes of the device, and a TCP
 // program none.
@@ -359,6 +372,12 @@ func proof(c experiment.Cell, m *experiment.Measurement) string {
 	}
 	if c.Tool == "cmtime" { // it sends no data: its server was begun when the daemon had shown its listener
 		return "the daemon showed the server's listener"
+	}
+	if strings.HasPrefix(c.Tool, "ib_atomic") { // which have no data
+		if m.Packets == 0 {
+			return "WRONG: nothing went through the device"
+		}
+		return fmt.Sprintf("the device's counters: %.0f packets sent", m.Packets)
 	}
 	if m.Bytes == 0 {
 		return "WRONG: no byte went through the device"

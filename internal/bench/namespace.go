@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"vrdma/internal/experiment"
 )
 
 // A space is a network namespace, held open by a process that waits for the end of
@@ -148,16 +151,30 @@ func (l *Lab) Wire(ctx context.Context, mtu int, args ...func(*Host) []string) (
 // limit makes the link as fast as a rate, each way; "": as fast as it is. A packet takes 24 bytes more
 // on a real wire (preamble, checksum, gap), and the queue is so long that nothing is lost: what is
 // measured is headers, not retransmission.
-func (w *Wire) limit(ctx context.Context, rate string) error {
-	if rate == "" {
-		return nil
-	}
+func (w *Wire) limit(ctx context.Context, c experiment.Cell) error {
 	for _, h := range []*Host{w.A, w.B} {
-		if _, err := h.lab.Run(ctx, h.At("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms", "overhead", "24")...); err != nil {
-			return fmt.Errorf("no link of %s: %w; vrdma doctor says what to do", rate, err)
+		for _, argv := range shaping(c) {
+			if _, err := h.lab.Run(ctx, h.At(argv...)...); err != nil {
+				return fmt.Errorf("no such link: %w; vrdma doctor says what to do", err)
+			}
 		}
 	}
 	return nil
+}
+
+// shaping are the commands that give eth0 the rate and the delay of a cell. The bucket is twice what a timer of a millisecond needs for
+// 1 Gb/s: see docs/experiments.md. A packet that is delayed waits in netem's queue, which holds what a fast link has under way.
+func shaping(c experiment.Cell) (commands [][]string) {
+	add := []string{"tc", "qdisc", "add", "dev", "eth0"}
+	at := []string{"root"}
+	if c.Delay != "" {
+		commands = append(commands, slices.Concat(add, at, []string{"handle", "1:", "netem", "delay", c.Delay, "limit", "100000"}))
+		at = []string{"parent", "1:1"}
+	}
+	if c.Rate != "" {
+		commands = append(commands, slices.Concat(add, at, []string{"tbf", "rate", c.Rate, "burst", "256kb", "latency", "200ms", "overhead", "24"}))
+	}
+	return commands
 }
 
 // host is a host in a namespace.

@@ -7,8 +7,8 @@ import (
 )
 
 // overlay is what NICs of one virtual network on two hosts get of each other, beside what the hosts
-// themselves get of each other, through the same two daemons. Neither pair knows that the other
-// side is vrdma, because each daemon has a store of its own: the rows compare VXLAN with plain
+// themselves get of each other, through the same two daemons. Each daemon has a store of its own; that the
+// other is vrdma they find out, outside and in the network: the rows compare VXLAN with plain
 // RoCEv2 and nothing else.
 func (t *Table) overlay() part {
 	row := func(what string, mtu int) string {
@@ -37,7 +37,7 @@ func (t *Table) overlay() part {
 // overlayAt fills rows with what is measured at an MTU: writes, reads, and if there is a third row
 // the latency.
 func (t *Table) overlayAt(ctx context.Context, mtu int, rows []Row) error {
-	w, err := t.Lab.Wire(ctx, mtu, func(h *Host) []string { return []string{"--no-recognise", "--store", h.Socket + ".db"} })
+	w, err := t.Lab.Wire(ctx, mtu, func(h *Host) []string { return []string{"--store", h.Socket + ".db"} })
 	if err != nil {
 		return err
 	}

@@ -41,9 +41,11 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs
 	}
 	o := &ovs{s: s, run: run}
 	// A port is there when both of QEMU's ends are connected.
+	var broken string
 	both := func() bool {
 		text, _ := os.ReadFile(filepath.Join(run, "log")) // none yet
-		return strings.Count(string(text), "has been added on numa node") >= 2
+		broken = ovsFailure(string(text))
+		return broken != "" || strings.Count(string(text), "has been added on numa node") >= 2
 	}
 	timeout, cancel := context.WithTimeoutCause(ctx, booting, tooLong(booting))
 	defer cancel()
@@ -52,7 +54,21 @@ func (l *Lab) startOVS(ctx context.Context, run string, sockets [2]string) (*ovs
 		text, _ := os.ReadFile(filepath.Join(run, "log")) // what it said may be enough
 		return nil, failure(timeout, []string{"ovs-vswitchd-dpdk"}, err, said+lastLines(string(text), 5))
 	}
+	if broken != "" {
+		s.end(0, false)
+		return nil, fmt.Errorf("ovs-vswitchd-dpdk has no port: %s", broken)
+	}
 	return o, nil
+}
+
+// ovsFailure is why a port is not there, by the switch's log; "": nothing is known to be wrong. The switch itself goes on without it.
+func ovsFailure(log string) string {
+	for line := range strings.Lines(log) {
+		if _, text, found := strings.Cut(line, "|ERR|"); found && strings.HasPrefix(text, "Failed to create memory pool") {
+			return strings.TrimSpace(text)
+		}
+	}
+	return ""
 }
 
 // goOn lets it run, and hold has it stand still. It may have ended: then its guests say so.

@@ -207,6 +207,13 @@ type started struct {
 func (l *Lab) start(ctx context.Context, argv []string) (*started, error) {
 	s := &started{cmd: l.command(ctx, argv...), ended: make(chan error, 1)}
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.said
+	kill := s.cmd.Cancel
+	s.cmd.Cancel = func() error {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) { // its time is over
+			fmt.Fprintf(&s.said, "\n%s", l.accounts.doing(s.cmd.Process.Pid))
+		}
+		return kill()
+	}
 	if err := s.cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return nil, fmt.Errorf("%s is not installed: vrdma doctor says what to do", title(argv))

@@ -74,7 +74,7 @@ func betweenHosts(ctx context.Context, in *Instrument, c experiment.Cell) (*plac
 	if err != nil {
 		return nil, err
 	}
-	if err := w.limit(ctx, c.Rate); err != nil {
+	if err := w.limit(ctx, c); err != nil {
 		w.Close()
 		return nil, err
 	}
@@ -222,7 +222,7 @@ type view struct {
 	at      time.Time
 	counted time.Time // when bytes was
 	bytes   uint64
-	packets float64 // of the kernel's device
+	packets float64 // of the kernel's device, if that is measured, else of ours
 	daemons time.Duration
 	qemu    time.Duration
 	links   map[string]uint64 // what guests' cards have sent
@@ -244,11 +244,12 @@ func (p *place) look(ctx context.Context, kernel *kernelDevice) (v view, err err
 			continue
 		}
 		begin := time.Now()
-		n, err := cmp.Or(h.seen, h).sent(ctx)
+		n, packets, err := cmp.Or(h.seen, h).counted(ctx)
 		if err != nil {
 			return v, err
 		}
 		v.bytes += n
+		v.packets += float64(packets)
 		v.counted = begin.Add(time.Since(begin) / 2)
 	}
 	if kernel != nil {

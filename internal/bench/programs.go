@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-//go:embed programs/*.c programs/*.h programs/*.mpi
+//go:embed programs/*.c programs/*.h
 var sources embed.FS
 
 // Compile builds the baseline programs in the lab and returns where they are.

@@ -63,6 +63,7 @@ type Tool struct {
 	transports []string
 	waits      []string
 	sized      bool // has a size of message
+	fixed      Size // the only one that it has; 0: it has none, or is sized
 	// RoundTrip: its latency is of a whole round trip; others give half of one.
 	RoundTrip bool
 	// Asks: it asks for something, and moves no data.
@@ -97,6 +98,8 @@ var tools = []Tool{
 	{Name: "ib_send_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true},
 	{Name: "ib_write_lat", Metric: Latency, transports: verbsOnly, waits: pollOnly, sized: true},
 	{Name: "ib_read_lat", Metric: Latency, transports: verbsOnly, waits: both, sized: true, RoundTrip: true},
+	{Name: "ib_atomic_bw", Metric: Rate, Also: []string{Bandwidth}, transports: verbsOnly, waits: both, fixed: 8},
+	{Name: "ib_atomic_lat", Metric: Latency, transports: verbsOnly, waits: both, fixed: 8, RoundTrip: true},
 	{Name: "iperf3", Metric: Bandwidth, transports: socket, waits: eventOnly},
 	// qperf's server forks for each client, which rsockets do not survive.
 	{Name: "tcp_bw", Metric: Bandwidth, transports: kernels, waits: eventOnly, sized: true},
@@ -157,6 +160,10 @@ type Cell struct {
 	PerSide int `json:"per_side,omitempty"`
 	// Share is how much of a processor each server may have, in percent; 0: as much as it wants.
 	Share int `json:"share,omitempty"`
+	// QPs is how many queue pairs each program has; 0: one.
+	QPs int `json:"queue_pairs,omitempty"`
+	// Delay is that of the link, each way; "": as it is.
+	Delay string `json:"delay,omitempty"`
 }
 
 // Boxes is how many containers or guests each side has.
@@ -181,6 +188,9 @@ func (c Cell) String() string {
 	if sides := c.Sides(); sides != "" {
 		text += ", " + sides
 	}
+	if c.QPs != 0 {
+		text += fmt.Sprintf(", %d queue pairs each", c.QPs)
+	}
 	if c.MTU != 0 {
 		text += fmt.Sprintf(", MTU %d", c.MTU)
 	}
@@ -189,6 +199,9 @@ func (c Cell) String() string {
 	}
 	if c.Rate != "" {
 		text += ", link of " + c.Rate
+	}
+	if c.Delay != "" {
+		text += ", delay of " + c.Delay
 	}
 	if c.Share != 0 {
 		text += fmt.Sprintf(", %d %% of a processor for the server", c.Share)
@@ -220,7 +233,11 @@ func (e *Experiment) Cells() []Cell {
 			c.PathMTU = 0
 		}
 		if !t.sized {
-			c.Size = 0
+			c.Size = t.fixed
+		}
+		// Latency tools of perftest have one queue pair only.
+		if c.QPs == 1 || !strings.HasPrefix(c.Tool, "ib_") || t.Metric == Latency {
+			c.QPs = 0
 		}
 		if c.Transport == Vhost && !Guests(c.Setting) || c.Transport == OVS && c.Setting != VMs {
 			return // only a guest has such a card
@@ -236,7 +253,7 @@ func (e *Experiment) Cells() []Cell {
 			c.Share = 0
 		}
 		if !linked(c.Setting) {
-			c.MTU, c.Rate = 0, ""
+			c.MTU, c.Rate, c.Delay = 0, "", ""
 			if c.Transport == Overlay {
 				return // there is nothing to lay it over
 			}
@@ -254,7 +271,11 @@ func (e *Experiment) Cells() []Cell {
 						s.ways(func(mtu, path int, rate, wait string) {
 							for _, each := range s.PerSide {
 								for _, share := range s.Share {
-									add(Cell{setting, transport, tool, size, pairs, mtu, path, rate, wait, each, share})
+									for _, qps := range s.QueuePairs {
+										for _, delay := range s.Delay {
+											add(Cell{setting, transport, tool, size, pairs, mtu, path, rate, wait, each, share, qps, delay})
+										}
+									}
 								}
 							}
 						})

@@ -39,11 +39,15 @@ type Spec struct {
 	PathMTU []int `yaml:"pathMTU,omitempty"`
 	// Rate is a limit of the link between hosts, such as 1gbit; "": none.
 	Rate []string `yaml:"rate,omitempty"`
-	Wait []string `yaml:"wait,omitempty"`
+	// Delay is that of the link, each way, such as 100us; "": as it is.
+	Delay []string `yaml:"delay,omitempty"`
+	Wait  []string `yaml:"wait,omitempty"`
 	// PerSide is how many containers or guests each side has; each of them has the pairs.
 	PerSide []int `yaml:"perSide,omitempty"`
 	// Share is how much of a processor each server may have, in percent.
 	Share []int `yaml:"share,omitempty"`
+	// QueuePairs is how many each program of perftest's has.
+	QueuePairs []int `yaml:"queuePairs,omitempty"`
 	// Metrics are what is drawn; none: what each tool is for.
 	Metrics []string `yaml:"metrics,omitempty"`
 	// Panels: a drawing for each tool, one below the other, as some publications have them.
@@ -211,6 +215,9 @@ func (s *Spec) complete() error {
 	if len(s.Share) == 0 {
 		s.Share = []int{100}
 	}
+	if len(s.QueuePairs) == 0 {
+		s.QueuePairs = []int{1}
+	}
 	if len(s.MTU) == 0 {
 		s.MTU = []int{9000}
 	}
@@ -220,6 +227,9 @@ func (s *Spec) complete() error {
 	if len(s.Rate) == 0 {
 		s.Rate = []string{""}
 	}
+	if len(s.Delay) == 0 {
+		s.Delay = []string{""}
+	}
 	for _, v := range s.PathMTU {
 		if v != 0 && !slices.Contains([]int{256, 512, 1024, 2048, 4096}, v) {
 			return fmt.Errorf("spec.pathMTU: %d: want 256, 512, 1024, 2048 or 4096", v)
@@ -228,6 +238,11 @@ func (s *Spec) complete() error {
 	for _, v := range s.Rate {
 		if v != "" && !rate.MatchString(v) {
 			return fmt.Errorf("spec.rate: %q: want a number with kbit, mbit or gbit, such as 1gbit", v)
+		}
+	}
+	for _, v := range s.Delay {
+		if v != "" && !delay.MatchString(v) {
+			return fmt.Errorf("spec.delay: %q: want a number with us or ms, such as 100us", v)
 		}
 	}
 	if len(s.Wait) == 0 {
@@ -259,7 +274,7 @@ func (s *Spec) complete() error {
 		name      string
 		values    []int
 		low, high int
-	}{{"pairs", s.Pairs, 1, mostPairs}, {"perSide", s.PerSide, 1, 16}, {"share", s.Share, 5, 100}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
+	}{{"pairs", s.Pairs, 1, mostPairs}, {"perSide", s.PerSide, 1, 16}, {"share", s.Share, 5, 100}, {"queuePairs", s.QueuePairs, 1, 1024}, {"mtu", s.MTU, 576, 65535}, {"rounds", []int{s.Rounds}, 1, 1000}, {"seconds", []int{s.Seconds}, 1, 600}} {
 		for _, v := range bound.values {
 			if v < bound.low || v > bound.high {
 				return fmt.Errorf("spec.%s: %d: want %d to %d", bound.name, v, bound.low, bound.high)
@@ -269,14 +284,17 @@ func (s *Spec) complete() error {
 	if n := slices.Max(s.Pairs) * slices.Max(s.PerSide); n > mostPairs {
 		return fmt.Errorf("spec.pairs and spec.perSide: %d pairs in all: want at most %d", n, mostPairs)
 	}
-	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait) * len(s.PerSide) * len(s.Share); n > mostCells {
+	if n := len(s.Settings) * len(s.Transports) * len(s.Tools) * len(s.Sizes) * len(s.Pairs) * len(s.MTU) * len(s.PathMTU) * len(s.Rate) * len(s.Wait) * len(s.PerSide) * len(s.Share) * len(s.QueuePairs) * len(s.Delay); n > mostCells {
 		return fmt.Errorf("%d combinations: want at most %d; make two experiments of it", n, mostCells)
 	}
 	return nil
 }
 
-// rate is what tc takes.
-var rate = regexp.MustCompile(`^[1-9][0-9]{0,5}[kmg]bit$`)
+// rate and delay are what tc takes.
+var (
+	rate  = regexp.MustCompile(`^[1-9][0-9]{0,5}[kmg]bit$`)
+	delay = regexp.MustCompile(`^[1-9][0-9]{0,5}[um]s$`)
+)
 
 // mostPairs is how many pairs of programs may run at the same time.
 const mostPairs = 64

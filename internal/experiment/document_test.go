@@ -15,6 +15,7 @@ func TestSuites(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d experiments: %v", len(all), err)
 	}
+	pairs := make(map[int]bool)
 	for _, e := range all {
 		text, err := e.Text()
 		if err != nil {
@@ -26,6 +27,27 @@ func TestSuites(t *testing.T) {
 		}
 		if e.Spec.Title == "" || e.Spec.Why == "" {
 			t.Errorf("%s has no title, or does not say why", e.Name)
+		}
+		// Five rounds in suites of publications, three where a guest takes part, and one where a port is asked.
+		least := 5
+		for _, c := range e.Cells() {
+			switch tool, _ := FindTool(c.Tool); {
+			case tool.Asks:
+				least = 1
+			case Guests(c.Setting) || c.Setting == GuestRXE:
+				least = 3
+			}
+		}
+		if e.Spec.Rounds < least && e.Spec.Suite != "quick" && e.Spec.Suite != "speed" {
+			t.Errorf("%s has %d rounds, want %d at least", e.Name, e.Spec.Rounds, least)
+		}
+		for _, c := range e.Cells() {
+			pairs[c.Pairs] = true
+		}
+	}
+	for _, n := range []int{1, 2, 4, 8} {
+		if !pairs[n] {
+			t.Errorf("no suite has %d pairs", n)
 		}
 	}
 }
@@ -95,6 +117,29 @@ func TestSides(t *testing.T) {
 	}
 }
 
+// Atomics have one size, and queue pairs are for perftest's bandwidth.
+func TestQueuePairs(t *testing.T) {
+	list, err := Parse("a.yaml", []byte(head+`  settings: [host]
+  transports: [verbs, tcp]
+  tools: [ib_write_bw, ib_atomic_bw, ib_atomic_lat, tcp_bw]
+  sizes: [64, 4096]
+  queuePairs: [1, 4]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range list[0].Cells() {
+		got = append(got, fmt.Sprintf("%s %d %d", c.Tool, c.Size, c.QPs))
+	}
+	slices.Sort(got)
+	want := []string{"ib_atomic_bw 8 0", "ib_atomic_bw 8 4", "ib_atomic_lat 8 0", "ib_write_bw 4096 0", "ib_write_bw 4096 4", "ib_write_bw 64 0", "ib_write_bw 64 4",
+		"tcp_bw 4096 0", "tcp_bw 64 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("cells are\n%s, want\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // What is wrong is said with its line.
 func TestRefused(t *testing.T) {
 	good := head + "  settings: [host]\n  transports: [verbs]\n  tools: [ib_write_bw]\n"
@@ -112,6 +157,8 @@ func TestRefused(t *testing.T) {
 		{good + "  mtu: [100]\n", "spec.mtu: 100"},
 		{good + "  perSide: [17]\n", "spec.perSide: 17: want 1 to 16"},
 		{good + "  pairs: [8]\n  perSide: [16]\n", "spec.pairs and spec.perSide: 128 pairs in all: want at most 64"},
+		{good + "  queuePairs: [0]\n", "spec.queuePairs: 0: want 1 to 1024"},
+		{good + "  delay: [soon]\n", `spec.delay: "soon": want a number with us or ms`},
 		{good + "  share: [0]\n", "spec.share: 0: want 5 to 100"},
 		{good + "  rounds: -1\n", "spec.rounds: -1"},
 		{good + "  wait: [hope]\n", `spec.wait: "hope" is not known: choose among poll, event`},

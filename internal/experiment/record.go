@@ -67,7 +67,7 @@ type Measurement struct {
 	// Seconds is how long the run took, for which CPU was counted.
 	Seconds float64            `json:"seconds,omitempty"`
 	Bytes   float64            `json:"bytes,omitempty"`   // that vrdma's devices sent
-	Packets float64            `json:"packets,omitempty"` // that the kernel's device sent
+	Packets float64            `json:"packets,omitempty"` // that the device sent: the kernel's, or vrdma's
 	Links   map[string]float64 `json:"links,omitempty"`   // that the cards of guests sent, in bytes
 	Payload float64            `json:"payload,omitempty"` // bytes that the tool says it moved
 	// Window is the length of the common window of several pairs, in seconds.
@@ -84,6 +84,10 @@ type Measurement struct {
 	Proof string `json:"proof,omitempty"`
 	// MTU is the path MTU that the tool found.
 	MTU int `json:"path_mtu,omitempty"`
+	// Depth is how many requests the tool had under way, and Inline up to how many bytes it gave with a request, as perftest says; nil: the
+	// tool does not say.
+	Depth  int  `json:"depth,omitempty"`
+	Inline *int `json:"inline,omitempty"`
 	// Steal is the share of processor time that the hypervisor took.
 	Steal    float64    `json:"steal,omitempty"`
 	Commands [][]string `json:"commands,omitempty"`

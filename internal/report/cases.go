@@ -1,6 +1,8 @@
 package report
 
 import (
+	"path"
+	"slices"
 	"strings"
 
 	"vrdma/internal/experiment"
@@ -74,16 +76,23 @@ func caseCell(figures []Figure, name, transport, metric string) field {
 	return reason(why)
 }
 
-// short is a reason without the arguments of the tool that gave it: the results have them.
+// short is a reason without the arguments of the tool that gave it, which the results have: so reasons that differ in a port are one. What
+// the tool said last is with it.
 func short(reason string) string {
-	line := strings.TrimSuffix(firstLine(reason), ":")
-	const most = 120
-	if len(line) <= most {
-		return line
+	line, more, _ := strings.Cut(reason, "\n")
+	line = strings.TrimSuffix(line, ":")
+	command, why := line, ""
+	if i := strings.LastIndex(line, ": "); i >= 0 {
+		command, why = line[:i], line[i+2:]
 	}
-	program, _, _ := strings.Cut(line, " ")
-	if i := strings.LastIndex(line, ": "); i >= 0 && len(line)-i < most {
-		return program + " …: " + line[i+2:]
+	words := strings.Fields(command)
+	if why == "" || !slices.ContainsFunc(words[1:min(len(words), 3)], func(w string) bool { return strings.HasPrefix(w, "-") }) {
+		return line // no command
 	}
-	return line
+	text := path.Base(words[0]) + ": " + why
+	more, _, _ = strings.Cut(more, "\nits server said:")
+	if said := more[strings.LastIndex(more, "\n")+1:]; said != "" && len(said) < 120 {
+		text += ": " + said
+	}
+	return text
 }

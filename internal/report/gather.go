@@ -29,6 +29,8 @@ type Point struct {
 	Odd       string  // how it breaks what its neighbours say
 	Proof     string
 	PathMTU   int
+	Depth     int    // of requests under way; 0: the tool does not say
+	Inline    string // up to how many bytes go with a request; "": the same
 	Failed    string // why there is no value
 	Values    []float64
 	Repeated  int
@@ -191,6 +193,23 @@ func (f *Figure) flag() {
 	}
 }
 
+// oddity is what is strange about a point of a figure of this metric; "": nothing.
+func (p *Point) oddity(metric string) string {
+	if p.Odd == "" && p.over(metric) {
+		return "above the limit"
+	}
+	return p.Odd
+}
+
+// overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be
+// off.
+const overLimit = 1.02
+
+// over reports whether a bandwidth is above its yardstick.
+func (p *Point) over(metric string) bool {
+	return metric == experiment.Bandwidth && p.Limit > 0 && p.Summary.Median > p.Limit*overLimit
+}
+
 // point is what the rounds of a cell gave.
 func point(r *experiment.Results, name string, c experiment.Cell, tool experiment.Tool, metric string) Point {
 	p := Point{Cell: c, Tool: tool, CPU: make(map[string]float64), Busy: make(map[string]float64), roles: make(map[string]experiment.Summary)}
@@ -233,7 +252,10 @@ func point(r *experiment.Results, name string, c experiment.Cell, tool experimen
 		if v := rec.Values["p999"]; v > 0 && rec.Samples >= samplesForP999 {
 			p999 = append(p999, v)
 		}
-		p.Proof, p.PathMTU = rec.Proof, rec.MTU
+		p.Proof, p.PathMTU, p.Depth = rec.Proof, rec.MTU, rec.Depth
+		if rec.Inline != nil {
+			p.Inline = fmt.Sprint(*rec.Inline)
+		}
 		if work := effort(rec, &tool); work > 0 {
 			for role, seconds := range rec.CPU {
 				per[role] = append(per[role], seconds/work)
@@ -321,11 +343,17 @@ func lineName(e *experiment.Experiment, c experiment.Cell, by string) string {
 	if len(e.Spec.Rate) > 1 {
 		parts = append(parts, cmp.Or(c.Rate, "no limit"))
 	}
+	if len(e.Spec.Delay) > 1 {
+		parts = append(parts, "delay "+cmp.Or(c.Delay, "of none"))
+	}
 	if len(e.Spec.Settings) == 1 && len(e.Spec.PerSide) > 1 {
 		parts = append(parts, where(c))
 	}
 	if len(e.Spec.Share) > 1 && c.Share != 0 {
 		parts = append(parts, fmt.Sprintf("server with %d %% of a processor", c.Share))
+	}
+	if len(e.Spec.QueuePairs) > 1 {
+		parts = append(parts, fmt.Sprintf("%d queue pairs", max(c.QPs, 1)))
 	}
 	if c.Transport != experiment.TCP && c.Wait == experiment.Event {
 		parts = append(parts, "events")

@@ -73,8 +73,10 @@ func TestVerdicts(t *testing.T) {
 	f := Figure{Experiment: &experiment.Experiment{Spec: experiment.Spec{Title: "Bandwidth of a guest"}}, Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{
 		point(experiment.Kernel, 64, 100), point(experiment.Verbs, 64, 200), point(experiment.Kernel, 4096, 100), point(experiment.Verbs, 4096, 800),
 	}}}}
-	want := "Bandwidth of a guest: one guest, verbs of vrdma, against the kernel's rxe: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."
-	if got := verdicts([]Figure{f}); len(got) != 2 || got[1] != want {
+	want := "Bandwidth of a guest, against the kernel's rxe: one guest, verbs: 2.0 x to 8.0 x, geometric mean 4.0 x (2 values)."
+	twice := f // by another metric, with the same factors
+	twice.Metric = experiment.Rate
+	if got := verdicts([]Figure{f, twice}); len(got) != 1 || got[0] != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	// A slow server's value is not compared with a whole one's, nor a sleeping program's with a polling one's in one sentence.
@@ -83,20 +85,21 @@ func TestVerdicts(t *testing.T) {
 	events, kernel := point(experiment.Verbs, 64, 300), point(experiment.Kernel, 64, 100)
 	events.Cell.Wait, kernel.Cell.Wait = experiment.Event, experiment.Event
 	f.Lines[0].Points = append(f.Lines[0].Points, other, events, kernel)
-	if got := verdicts([]Figure{f}); len(got) != 3 || got[1] != want || !strings.HasSuffix(got[2], "verbs of vrdma, sleeping on events, against the kernel's rxe: 3.0 x.") {
+	if got := verdicts([]Figure{f}); len(got) != 1 || got[0] != strings.TrimSuffix(want, ".")+"; one guest, verbs, sleeping on events: 3.0 x." {
 		t.Errorf("got %q", got)
 	}
 	for i := range f.Lines[0].Points {
 		f.Lines[0].Points[i].Cell.Setting = experiment.Host
 	}
-	if got := verdicts([]Figure{f}); !strings.Contains(got[1], "against the kernel's device:") {
-		t.Errorf("a device that --device named: %q", got[1])
+	if got := verdicts([]Figure{f}); !strings.Contains(got[0], "against the kernel's device:") {
+		t.Errorf("a device that --device named: %q", got[0])
 	}
 	for _, c := range []struct {
 		list []Ratio
 		want string
 	}{
 		{[]Ratio{{Factor: 0.5, Sure: true}}, "0.50 x"},
+		{[]Ratio{{Factor: 16.1, Sure: true}, {Factor: 15.9, Sure: true}}, "16 x (2 values)"},
 		{[]Ratio{{Factor: 0.95}}, "no difference beyond the spread of the rounds (1 value)"},
 		{[]Ratio{{Factor: 0.95}, {Factor: 8, Sure: true}}, "0.95 x to 8.0 x, geometric mean 2.8 x (2 values, of which 1 within the spread)"},
 	} {
@@ -104,9 +107,10 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.list, got, c.want)
 		}
 	}
-	far, guest := experiment.Cell{Setting: experiment.Remote}, experiment.Cell{Setting: experiment.VMs}
-	f.Missing = []Point{{Cell: far, Failed: "needs another machine: --peer"}, {Cell: guest, Failed: "no QEMU"}, {Cell: guest, Failed: "no QEMU"}}
-	if got := missing([]Figure{f}); got != "Not measured: two guests: 2 combinations (no QEMU); two machines: 1 combination (needs another machine: --peer)." {
+	far, guest := experiment.Cell{Setting: experiment.Remote}, experiment.Cell{Setting: experiment.VMs, Transport: experiment.OVS}
+	tap := experiment.Cell{Setting: experiment.VMs, Transport: experiment.TCP}
+	f.Missing = []Point{{Cell: far, Failed: "needs another machine: --peer"}, {Cell: guest, Failed: "no QEMU"}, {Cell: guest, Failed: "no QEMU"}, {Cell: tap, Failed: "no QEMU"}}
+	if got := strings.Join(missing([]Figure{f}), " "); got != "Two guests (ovs-dpdk, tcp), 3 combinations: no QEMU. Two machines, 1 combination: needs another machine: --peer." {
 		t.Errorf("missing: %q", got)
 	}
 }

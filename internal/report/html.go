@@ -24,8 +24,9 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 	b.WriteString("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n")
 	fmt.Fprintf(&b, "<title>vrdma: what was measured</title><style>%s</style></head><body><main>\n", style)
 	b.WriteString("<h1>RDMA without hardware: what was measured</h1>\n<section class=\"summary\">")
-	for _, s := range Summary(r, figures) {
-		fmt.Fprintf(&b, "<p>%s</p>", html.EscapeString(s))
+	for _, p := range Summary(r, figures) {
+		fmt.Fprintf(&b, "<h2>%s</h2>", html.EscapeString(p.Title))
+		list(&b, "", p.Sentences)
 	}
 	b.WriteString("</section>\n")
 	writeContents(&b, figures)
@@ -35,7 +36,7 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 			suite = f.Experiment.Spec.Suite
 			writeSuite(&b, suite, figures)
 		}
-		writeFigure(&b, i, f)
+		writeFigure(&b, i, f, i == 0 || figures[i-1].Experiment.Name != f.Experiment.Name)
 	}
 	writeMethod(&b)
 	fmt.Fprintf(&b, "</main><div id=\"tip\" hidden></div><script>%s</script></body></html>\n", script)
@@ -44,9 +45,9 @@ func HTML(w io.Writer, r *experiment.Results, figures []Figure) error {
 }
 
 // writeFigure writes a drawing with its legend, sentences and table.
-func writeFigure(b *strings.Builder, n int, f Figure) {
+func writeFigure(b *strings.Builder, n int, f Figure, first bool) {
 	fmt.Fprintf(b, "<section class=\"figure\" id=\"figure-%d\"><h3>%s</h3>", n+1, html.EscapeString(title(f)))
-	if f.Experiment.Spec.Why != "" {
+	if f.Experiment.Spec.Why != "" && first { // of another metric it is the same
 		fmt.Fprintf(b, "<p class=\"why\">%s</p>", html.EscapeString(f.Experiment.Spec.Why))
 	}
 	switch {
@@ -77,23 +78,25 @@ func writeFigure(b *strings.Builder, n int, f Figure) {
 const fewSentences = 6
 
 // writeSentences writes what the figure says in words.
-func writeSentences(b *strings.Builder, list []string) {
-	if len(list) == 0 {
+func writeSentences(b *strings.Builder, all []string) {
+	if len(all) == 0 {
 		return
 	}
-	write := func(list []string) {
-		b.WriteString("<ul class=\"sentences\">")
-		for _, text := range list {
-			fmt.Fprintf(b, "<li>%s</li>", html.EscapeString(text))
-		}
-		b.WriteString("</ul>")
-	}
-	write(list[:min(len(list), fewSentences)])
-	if len(list) > fewSentences {
-		fmt.Fprintf(b, "<details><summary>%d more</summary>", len(list)-fewSentences)
-		write(list[fewSentences:])
+	list(b, "sentences", all[:min(len(all), fewSentences)])
+	if len(all) > fewSentences {
+		fmt.Fprintf(b, "<details><summary>%d more</summary>", len(all)-fewSentences)
+		list(b, "sentences", all[fewSentences:])
 		b.WriteString("</details>")
 	}
+}
+
+// list writes sentences one below the other.
+func list(b *strings.Builder, class string, sentences []string) {
+	fmt.Fprintf(b, "<ul class=\"%s\">", class)
+	for _, text := range sentences {
+		fmt.Fprintf(b, "<li>%s</li>", html.EscapeString(text))
+	}
+	b.WriteString("</ul>")
 }
 
 // writeMissing writes what was not measured: each reason once.
@@ -139,12 +142,18 @@ func firstLine(text string) string {
 
 // caption says what is not to be compared.
 func caption(f Figure) string {
-	mtus := make(map[int]bool)
+	mtus, depths, inlines := make(map[int]bool), make(map[int]bool), make(map[string]bool)
 	trips := make(map[bool]bool)
 	for _, l := range f.Lines {
 		for _, p := range l.Points {
 			if p.PathMTU != 0 {
 				mtus[p.PathMTU] = true
+			}
+			if p.Depth != 0 {
+				depths[p.Depth] = true
+			}
+			if p.Inline != "" {
+				inlines[p.Inline] = true
 			}
 			trips[p.Tool.RoundTrip] = true
 		}
@@ -152,6 +161,9 @@ func caption(f Figure) string {
 	text := ""
 	if len(mtus) > 1 {
 		text += "The path MTUs differ: see the table. "
+	}
+	if len(depths) > 1 || len(inlines) > 1 {
+		text += "Depths or inline data differ: see the table. "
 	}
 	if f.Metric == experiment.Latency && len(trips) > 1 {
 		text += "Reads are whole round trips, the others are halves. "
@@ -189,7 +201,7 @@ func writeTable(b *strings.Builder, f Figure) {
 	if f.Metric == experiment.Latency {
 		b.WriteString("<th>p99</th><th>p99.9</th>")
 	}
-	b.WriteString("<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th>")
+	b.WriteString("<th>of the limit</th><th>slowest pair</th><th>rounds</th><th>path MTU</th><th>depth, inline</th>")
 	var roles []string
 	if f.Metric != experiment.CPU { // whose values are of roles
 		roles = rolesOf([]Figure{f})
@@ -199,7 +211,13 @@ func writeTable(b *strings.Builder, f Figure) {
 	for _, l := range f.Lines {
 		for i := range l.Points {
 			p := &l.Points[i]
-			size, mtu := "", ""
+			size, mtu, depth := "", "", ""
+			if p.Depth != 0 {
+				depth = fmt.Sprint(p.Depth)
+			}
+			if p.Inline != "" {
+				depth += ", " + p.Inline + " B"
+			}
 			if p.Cell.Size != 0 {
 				size = p.Cell.Size.String()
 			}
@@ -218,11 +236,11 @@ func writeTable(b *strings.Builder, f Figure) {
 			if p.Slowest > 0 {
 				slowest = fmt.Sprintf("%.0f %%", 100*p.Slowest)
 			}
-			if p.Odd != "" {
-				note += "; odd: " + p.Odd
+			if odd := p.oddity(f.Metric); odd != "" {
+				note += "; odd: " + odd
 			}
 			fmt.Fprintf(b, "<td>%s</td><td>%s</td>", share, slowest)
-			fmt.Fprintf(b, "<td>%d</td><td>%s</td>", p.Summary.N, mtu)
+			fmt.Fprintf(b, "<td>%d</td><td>%s</td><td>%s</td>", p.Summary.N, mtu, depth)
 			for _, role := range roles {
 				text := ""
 				if v, counted := p.CPU[role]; counted {
@@ -258,6 +276,6 @@ func writeMethod(b *strings.Builder) {
 <li>Bandwidth is measured by time, latency over ten thousand messages; between guests, which are emulated, over two hundred. A 99.9th percentile is of ten thousand messages at least, a 99th of a thousand.</li>
 <li>Pairs of perftest all start, all report, and then one window is open for all; what was before and after is cut off.</li>
 <li>A limit is drawn where one is near: the link if it has a rate, else a copy in this machine's memory.</li>
-<li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed.</li>
+<li>Points that break the order of their neighbours by more than their intervals and 10 % are ringed, and bandwidths above the limit.</li>
 </ul></section>`)
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -11,9 +12,10 @@ import (
 
 // The size of a drawing, and where its axes are. It is narrow, so that its text can be read on a telephone.
 const (
-	plotWidth, plotHeight = 600, 320
+	plotWidth, plotHeight = 600, 340
 	plotLeft, plotRight   = 84, 32
 	plotTop, plotBottom   = 16, 48
+	lineTop               = 36 // of lines, below what the axis is called
 	barHeight, barRow     = 14, 38
 	barLeft, barValue     = 4, 96
 	markerSize            = 4.0
@@ -35,8 +37,8 @@ type scale struct {
 
 func (s scale) at(v float64) float64 {
 	low, high := s.low, s.high
-	if s.log {
-		v, low, high = math.Log(v), math.Log(low), math.Log(high)
+	if s.log { // which has no 0: that is at its end
+		v, low, high = math.Log(max(v, low)), math.Log(low), math.Log(high)
 	}
 	return s.from + (v-low)/(high-low)*(s.to-s.from)
 }
@@ -106,13 +108,13 @@ func svg(f Figure) string {
 		ys = append(ys, limit)
 	}
 	// The publication with panels has axes from 0.
-	y := newScale(f.Metric, ys, plotHeight-plotBottom, plotTop, f.Experiment.Spec.Panels)
+	y := newScale(f.Metric, ys, plotHeight-plotBottom, lineTop, f.Experiment.Spec.Panels)
 	fmt.Fprintf(&b, `<svg class="plot" viewBox="0 0 %d %d" role="img" aria-label="%s">`, plotWidth, plotHeight, html.EscapeString(f.Experiment.Spec.Title))
 	axes(&b, f, x, y)
 	if drawnLimit(limit, ys) {
 		at := y.at(limit)
-		fmt.Fprintf(&b, `<line class="limit" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-			plotLeft, plotWidth-plotRight, at, at, plotWidth-plotRight, at-5, html.EscapeString(shortLimit(of)))
+		fmt.Fprintf(&b, `<line class="limit" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text class="tick" x="%d" y="%.1f">%s</text>`, // on the left, where lines are low
+			plotLeft, plotWidth-plotRight, at, at, plotLeft+6, at-5, html.EscapeString(shortLimit(of)))
 	}
 	for i, l := range lines {
 		drawLine(&b, f, i, l, x, y)
@@ -181,6 +183,11 @@ func axes(b *strings.Builder, f Figure, x, y scale) {
 		}
 		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%d" text-anchor="middle">%s</text>`, at, plotHeight-plotBottom+18, text)
 	}
+	what := map[string]string{experiment.Rate: "messages a second", experiment.CPU: "processors"}[f.Metric]
+	if what = cmp.Or(what, f.Metric); y.log {
+		what += ", logarithmic"
+	}
+	fmt.Fprintf(b, `<text class="axis" x="%d" y="%d">%s</text>`, plotLeft-8, lineTop-16, what)
 	label := "size of a message"
 	if f.By == "pairs" {
 		label = "pairs of programs"
@@ -210,7 +217,7 @@ func drawLine(b *strings.Builder, f Figure, i int, l Line, x, y scale) {
 			fmt.Fprintf(b, `<line class="interval" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, px, px, y.at(p.Summary.Low), y.at(p.Summary.High))
 		}
 		b.WriteString(mark(i, px, py, l.Published))
-		if p.Odd != "" {
+		if p.oddity(f.Metric) != "" {
 			fmt.Fprintf(b, `<circle class="odd" cx="%.1f" cy="%.1f" r="8"/>`, px, py)
 		}
 		fmt.Fprintf(b, `<circle class="hit" cx="%.1f" cy="%.1f" r="9"><title>%s</title></circle>`, px, py, html.EscapeString(tip(f, l, p)))
@@ -256,8 +263,8 @@ func tip(f Figure, l Line, p Point) string {
 	if p.Summary.N > 1 {
 		text += fmt.Sprintf(" (%s to %s, %d rounds)", experiment.Quantity(p.Summary.Low, f.Metric), experiment.Quantity(p.Summary.High, f.Metric), p.Summary.N)
 	}
-	if p.Odd != "" {
-		text += "; odd: " + p.Odd
+	if odd := p.oddity(f.Metric); odd != "" {
+		text += "; odd: " + odd
 	}
 	return text
 }

@@ -102,7 +102,7 @@ func costsOf(figures []Figure) (rows []*cost) {
 		for _, l := range f.Lines {
 			for i := range l.Points {
 				p := &l.Points[i]
-				if p.Cell.Size != 64<<10 || p.Cell.Pairs != 1 || p.Cell.Rate != "" || p.Cell.PathMTU != 0 || p.Cell.Share != 0 || p.Cell.Wait == experiment.Event || len(p.CPU) == 0 {
+				if p.Cell.Size != 64<<10 || p.Cell.Pairs != 1 || p.Cell.Rate+p.Cell.Delay != "" || p.Cell.PathMTU != 0 || p.Cell.Share != 0 || p.Cell.QPs != 0 || p.Cell.Wait == experiment.Event || len(p.CPU) == 0 {
 					continue
 				}
 				name := fmt.Sprintf("%s, %s", transportName(p.Cell.Transport), where(p.Cell))

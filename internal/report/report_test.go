@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -111,7 +114,7 @@ func TestSentences(t *testing.T) {
 	for i := range wrong.Records {
 		wrong.Records[i].Proof = "WRONG: no byte went through the device"
 	}
-	if text := strings.Join(Summary(wrong, figures(t, wrong)), "\n"); !strings.Contains(text, "The counters contradict") {
+	if text := fmt.Sprint(Summary(wrong, figures(t, wrong))); !strings.Contains(text, "The counters contradict") {
 		t.Errorf("a contradiction is not told of:\n%s", text)
 	}
 }
@@ -131,6 +134,64 @@ func TestYardstick(t *testing.T) {
 		text := strings.Join(asides(&experiment.Results{}, []Figure{{Metric: experiment.Bandwidth, Lines: []Line{{Points: []Point{p}}}}}), "\n")
 		if !strings.HasPrefix(text, test.want) || strings.Contains(text, "wrong") {
 			t.Errorf("%v: %q, want %q", test.value, text, test.want)
+		}
+		if ringed := p.oddity(experiment.Bandwidth) != ""; ringed != (test.value > 10e9) || p.oddity(experiment.Latency) != "" {
+			t.Errorf("%v of 10e9: ringed %v", test.value, ringed)
+		}
+	}
+	// What a setting was is said in one sentence, however many there were.
+	r := &experiment.Results{}
+	for _, was := range []string{"two guests", "8 guests", "two guests"} {
+		rec := experiment.Record{Cell: experiment.Cell{Setting: experiment.VMs}}
+		rec.Setting = was
+		r.Records = append(r.Records, rec)
+	}
+	if got := asides(r, nil); got[0] != "Setting vms: two guests; 8 guests." {
+		t.Errorf("asides: %q", got)
+	}
+}
+
+// A value of 0 is drawn on a logarithmic axis, too: a server that took no processor time.
+func TestZero(t *testing.T) {
+	point := func(size experiment.Size, v float64) Point {
+		return Point{Cell: experiment.Cell{Size: size}, Summary: experiment.Summary{N: 5, Median: v, Low: v, High: v}}
+	}
+	f := Figure{Experiment: &experiment.Experiment{}, Metric: experiment.CPU, By: "size", Lines: []Line{{Points: []Point{point(1, 0.001), point(2, 0), point(4, 1)}}}}
+	for _, drawing := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(svg(f)+checkedIn(t), -1) {
+		if strings.Contains(drawing, "+Inf") || strings.Contains(drawing, "-Inf") || strings.Contains(drawing, "NaN") {
+			t.Errorf("a drawing has what is no number: %.200s", drawing)
+		}
+	}
+}
+
+// checkedIn is the page of docs/report.
+func checkedIn(t *testing.T) string {
+	text, err := os.ReadFile("../../docs/report/report.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What is unlike is not drawn as alike: the caption says so.
+func TestUnlike(t *testing.T) {
+	tests := []struct {
+		change func(p *Point)
+		want   string
+	}{
+		{func(*Point) {}, ""},
+		{func(p *Point) { p.PathMTU = 4096 }, "The path MTUs differ"},
+		{func(p *Point) { p.Depth = 1 }, "Depths or inline data differ"},
+		{func(p *Point) { p.Inline = "236" }, "Depths or inline data differ"},
+		{func(p *Point) { p.Tool.RoundTrip = true }, "Reads are whole round trips"},
+	}
+	for _, test := range tests {
+		p := Point{PathMTU: 1024, Depth: 128, Inline: "0"}
+		o := p
+		test.change(&o)
+		got := caption(Figure{Metric: experiment.Latency, Lines: []Line{{Points: []Point{p}}, {Points: []Point{o}}}})
+		if !strings.HasPrefix(got, test.want) || test.want == "" && !strings.HasPrefix(got, "Medians") {
+			t.Errorf("%q, want %q", got, test.want)
 		}
 	}
 }
@@ -192,7 +253,7 @@ func TestText(t *testing.T) {
 		if column(row, "tool") == "tcp_lat" && column(row, "p99") != "" {
 			t.Errorf("a percentile that is not there: %q", row)
 		}
-		if column(row, "per_side") != "1" || column(row, "server_share") != "100" || column(row, "link_rate") != "" || column(row, "cpu_per") != "million" {
+		if column(row, "per_side") != "1" || column(row, "server_share") != "100" || column(row, "link_rate") != "" || column(row, "depth") != "" || column(row, "cpu_per") != "million" {
 			t.Errorf("what else a cell has: %q", row)
 		}
 	}

@@ -56,7 +56,7 @@ func ratios(f Figure, base string) (list []Ratio) {
 	}
 	for _, p := range all {
 		i := slices.IndexFunc(against, func(o *Point) bool {
-			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide && o.Cell.Share == p.Cell.Share &&
+			return o.Cell.Setting == p.Cell.Setting && o.Cell.MTU == p.Cell.MTU && o.Cell.Rate == p.Cell.Rate && o.Cell.Delay == p.Cell.Delay && o.Cell.Pairs == p.Cell.Pairs && o.Cell.PerSide == p.Cell.PerSide && o.Cell.Share == p.Cell.Share && (o.Cell.QPs == p.Cell.QPs || base == experiment.TCP) &&
 				(o.Cell.Size == p.Cell.Size || o.Cell.Size == 0) && (base == experiment.TCP || o.Cell.Tool == p.Cell.Tool && o.Cell.Wait == p.Cell.Wait)
 		})
 		if i < 0 {
@@ -116,55 +116,66 @@ func times(f float64) string {
 	return fmt.Sprintf("%.2f times", f)
 }
 
-// Summary is what a reader should know first.
-func Summary(r *experiment.Results, figures []Figure) (out []string) {
-	runs, failed, repeated := len(r.Records), 0, 0
+// A Passage is a part of the summary.
+type Passage struct {
+	Title     string
+	Sentences []string
+}
+
+// Summary is what a reader should know first. A passage with nothing to say is left out.
+func Summary(r *experiment.Results, figures []Figure) (out []Passage) {
+	add := func(title string, sentences ...string) {
+		if sentences = slices.DeleteFunc(sentences, func(s string) bool { return s == "" }); len(sentences) > 0 {
+			out = append(out, Passage{title, sentences})
+		}
+	}
+	add("What was measured", append(measured(r), origins(r.Parts), durations(r.Parts))...)
+	add("By what factor vrdma is better; below 1 it is worse", verdicts(figures)...)
+	add("What a GiB costs", costSentence(figures))
+	add("What was not measured, and why", missing(figures)...)
+	add("How to read it", append(asides(r, figures), proven(len(r.Records), figures))...)
+	return out
+}
+
+// measured says what was, where, and how often.
+func measured(r *experiment.Results) []string {
+	failed, repeated := 0, 0
 	for _, rec := range r.Records {
 		if rec.Failed != "" {
 			failed++
 		}
 		repeated += rec.Repeated
 	}
-	out = append(out, fmt.Sprintf("Measured on %s, with vrdma %s, on %s.",
-		machineText(r.Header.Machine), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")))
-	if s := origins(r.Parts); s != "" {
-		out = append(out, s)
-	}
-	text := fmt.Sprintf("%d runs, in an order that seed %d gives.", runs, r.Header.Seed)
+	text := fmt.Sprintf("%s, in an order that seed %d gives.", many(len(r.Records), "run"), r.Header.Seed)
 	if failed > 0 {
 		text += fmt.Sprintf(" %d failed, and say why below.", failed)
 	}
 	if repeated > 0 {
 		text += fmt.Sprintf(" %d were repeated, because the machine was not given its processors.", repeated)
 	}
-	out = append(out, text)
-	if s := durations(r.Parts); s != "" {
-		out = append(out, s)
-	}
-	out = append(out, verdicts(figures)...)
-	for _, text := range []string{costSentence(figures), missing(figures)} {
-		if text != "" {
-			out = append(out, text)
-		}
-	}
-	out = append(out, asides(r, figures)...)
+	return []string{fmt.Sprintf("On %s, with vrdma %s, on %s.",
+		machineText(r.Header.Machine), r.Header.Program, r.Header.Started.UTC().Format("2 January 2006, 15:04 UTC")), text}
+}
+
+// proven says whether counters agree with what was to carry the bytes.
+func proven(runs int, figures []Figure) string {
 	var wrong []string
 	for _, f := range figures {
 		for _, l := range f.Lines {
 			for i := range l.Points {
-				p := &l.Points[i]
-				if strings.HasPrefix(p.Proof, "WRONG") {
+				if p := &l.Points[i]; strings.HasPrefix(p.Proof, "WRONG") {
 					wrong = append(wrong, p.Cell.String())
 				}
 			}
 		}
 	}
-	if len(wrong) > 0 {
-		out = append(out, "The counters contradict what carried the bytes in: "+strings.Join(wrong, "; ")+".")
-	} else if runs > 0 {
-		out = append(out, "What carried the bytes was checked with the device's counters for every value of a tool that moves some.")
+	switch {
+	case len(wrong) > 0:
+		return "The counters contradict what carried the bytes in: " + strings.Join(wrong, "; ") + "."
+	case runs > 0:
+		return "What carried the bytes was checked with the device's counters for every value of a tool that moves some."
 	}
-	return out
+	return ""
 }
 
 // suitesOf are the suites of a part.
@@ -230,13 +241,11 @@ func machineText(m experiment.Machine) string {
 	return fmt.Sprintf("%s with %d processors, %s, %.0f GiB of memory", m.Processor, m.Processors, m.Kernel, float64(m.Memory)/(1<<30))
 }
 
-// overLimit is how much more than its yardstick a value may be without being pointed out, for what measuring may be
-// off.
-const overLimit = 1.02
-
 // asides are what daemons take at rest, what stood for what, and sums against limits.
 func asides(r *experiment.Results, figures []Figure) (out []string) {
-	idle, stood := -1.0, make(map[string]bool)
+	idle := -1.0
+	var settings []string
+	stood := make(map[string][]string) // what each setting was
 	for _, rec := range r.Records {
 		if rec.Failed != "" {
 			continue
@@ -244,10 +253,17 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 		if rec.Cell.Setting != experiment.GuestRXE {
 			idle = max(idle, rec.Idle)
 		}
-		if rec.Setting != "" && !stood[rec.Setting] {
-			stood[rec.Setting] = true
-			out = append(out, fmt.Sprintf("Setting %s: %s.", rec.Cell.Setting, rec.Setting))
+		name := rec.Cell.Setting
+		if rec.Setting == "" || slices.Contains(stood[name], rec.Setting) {
+			continue
 		}
+		if stood[name] == nil {
+			settings = append(settings, name)
+		}
+		stood[name] = append(stood[name], rec.Setting)
+	}
+	for _, name := range settings {
+		out = append(out, fmt.Sprintf("Setting %s: %s.", name, strings.Join(stood[name], "; ")))
 	}
 	if idle >= 0 {
 		out = append(out, fmt.Sprintf("Before the first run, the daemons of a setting took %.2g %% of a processor at most.", 100*idle))
@@ -260,13 +276,13 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 				p := &l.Points[i]
 				if f.Metric == experiment.Bandwidth && p.Limit > 0 {
 					limits++
-					if p.Summary.Median > p.Limit*overLimit {
-						over := &copied
-						if p.Cell.Rate != "" {
-							over = &linked
-						}
-						*over = append(*over, fmt.Sprintf("%s (%s, and %s)", p.Cell, experiment.Quantity(p.Summary.Median, f.Metric), experiment.Quantity(p.Limit, f.Metric)))
+				}
+				if p.over(f.Metric) {
+					over := &copied
+					if p.Cell.Rate != "" {
+						over = &linked
 					}
+					*over = append(*over, fmt.Sprintf("%s (%s, and %s)", p.Cell, experiment.Quantity(p.Summary.Median, f.Metric), experiment.Quantity(p.Limit, f.Metric)))
 				}
 				if p.Odd != "" {
 					odds = append(odds, fmt.Sprintf("%s: %s", p.Cell, p.Odd))
@@ -278,7 +294,8 @@ func asides(r *experiment.Results, figures []Figure) (out []string) {
 		out = append(out, "Above a copy in memory measured beside it: "+strings.Join(copied, "; ")+".")
 	}
 	if len(linked) > 0 {
-		out = append(out, "Above what the link's rate allows: "+strings.Join(linked, "; ")+".")
+		out = append(out, "Above what the link's rate allows: "+strings.Join(linked, "; ")+". The link is a token bucket: after a pause "+
+			"256 kB pass at once, so messages that are not much larger, there and back in turn, show up to twice its rate.")
 	}
 	if limits > 0 && len(copied)+len(linked) == 0 {
 		out = append(out, fmt.Sprintf("None of %d bandwidths is above its yardstick: the link, or a copy in memory measured beside it.", limits))

@@ -45,7 +45,11 @@ func (t *table) html(b *strings.Builder) {
 			if f.none {
 				class = " class=\"none\""
 			}
-			fmt.Fprintf(b, "<td%s>%s</td>", class, html.EscapeString(f.text))
+			text := html.EscapeString(f.text)
+			if t.words { // a path may be broken where its parts meet
+				text = strings.ReplaceAll(text, "/", "/<wbr>")
+			}
+			fmt.Fprintf(b, "<td%s>%s</td>", class, text)
 		}
 		b.WriteString("</tr>")
 	}

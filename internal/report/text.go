@@ -16,8 +16,11 @@ import (
 func Markdown(w io.Writer, r *experiment.Results, figures []Figure) error {
 	var b strings.Builder
 	b.WriteString("# RDMA without hardware: what was measured\n\n")
-	for _, s := range Summary(r, figures) {
-		fmt.Fprintf(&b, "- %s\n", s)
+	for i, p := range Summary(r, figures) {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "%s:\n\n- %s\n", p.Title, strings.Join(p.Sentences, "\n- "))
 	}
 	suite := ""
 	for _, f := range figures {
@@ -139,12 +142,18 @@ func rolesOf(figures []Figure) []string {
 func writeCSV(w io.Writer, figures []Figure) error {
 	c := csv.NewWriter(w)
 	roles := rolesOf(figures)
-	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "link_rate", "per_side", "server_share", "role", "rounds", "median", "low", "high", "p99", "p999", "cpu_per"}
+	head := []string{"suite", "experiment", "metric", "setting", "transport", "tool", "size", "pairs", "link_mtu", "path_mtu", "wait", "link_rate", "link_delay", "per_side", "server_share", "queue_pairs", "depth", "inline", "role", "rounds", "median", "low", "high", "p99", "p999", "cpu_per"}
 	for _, role := range roles {
 		head = append(head, "cpu_"+role)
 	}
 	rows := [][]string{append(head, "proof", "failed")}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+	depth := func(n int) string { // 0: the tool does not say
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
 	percentile := func(v float64) string { // 0: there is none
 		if v == 0 {
 			return ""
@@ -159,7 +168,7 @@ func writeCSV(w io.Writer, figures []Figure) error {
 		for i := range points {
 			p := &points[i]
 			row := []string{f.Experiment.Spec.Suite, f.Experiment.Name, f.Metric, p.Cell.Setting, p.Cell.Transport, p.Cell.Tool, fmt.Sprint(int64(p.Cell.Size)), fmt.Sprint(p.Cell.Pairs),
-				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), p.role, fmt.Sprint(p.Summary.N)}
+				fmt.Sprint(p.Cell.MTU), fmt.Sprint(p.PathMTU), p.Cell.Wait, p.Cell.Rate, p.Cell.Delay, fmt.Sprint(p.Cell.Boxes()), fmt.Sprint(cmp.Or(p.Cell.Share, 100)), fmt.Sprint(max(p.Cell.QPs, 1)), depth(p.Depth), p.Inline, p.role, fmt.Sprint(p.Summary.N)}
 			if p.Summary.N > 0 {
 				row = append(row, number(p.Summary.Median), number(p.Summary.Low), number(p.Summary.High), percentile(p.P99), percentile(p.P999))
 			} else {

@@ -3,38 +3,56 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"vrdma/internal/experiment"
 	"vrdma/internal/order"
 )
 
-// verdicts say who wins by what factor: a sentence for each experiment, and in it for each setting and way of waiting.
+// verdicts say who wins by what factor: a sentence for each experiment and what it is compared with, and in it for each setting and way of
+// waiting. NetPIPE's bandwidth is its latency turned round, with the same factors, and is not told again.
 func verdicts(figures []Figure) (out []string) {
-	type group struct{ experiment, title, metric, transport, where, wait, against string }
-	ratios := make(map[group][]Ratio)
-	var kinds []group
+	type group struct{ transport, where, wait, against string }
+	told := make(map[string]string) // of an experiment
 	for _, f := range figures {
+		ratios := make(map[group][]Ratio)
+		var kinds []group
+		var names []string
 		for _, r := range Ratios(f) {
-			if t := r.Ours.Cell.Transport; t != experiment.Verbs && t != experiment.Sockets {
+			t := r.Ours.Cell.Transport
+			if t != experiment.Verbs && t != experiment.Sockets {
 				continue
 			}
-			g := group{f.Experiment.Name, title(f), f.Metric, r.Ours.Cell.Transport, where(r.Ours.Cell), "", r.name()}
-			if g.transport == experiment.Verbs {
+			g := group{map[string]string{experiment.Verbs: "verbs", experiment.Sockets: "sockets over vrdma"}[t], where(r.Ours.Cell), "", r.name()}
+			if t == experiment.Verbs {
 				g.wait = map[string]string{experiment.Poll: ", polling", experiment.Event: ", sleeping on events"}[r.Ours.Cell.Wait]
 			}
 			if ratios[g] == nil {
 				kinds = append(kinds, g)
 			}
-			ratios[g] = append(ratios[g], r)
+			if ratios[g] = append(ratios[g], r); !slices.Contains(names, g.against) {
+				names = append(names, g.against)
+			}
 		}
-	}
-	if len(kinds) > 0 {
-		out = append(out, "Factors by which vrdma is better, below 1 it is worse:")
-	}
-	for _, g := range kinds {
-		what := map[string]string{experiment.Verbs: "verbs of vrdma", experiment.Sockets: "sockets over vrdma"}[g.transport]
-		out = append(out, fmt.Sprintf("%s: %s, %s%s, against %s: %s.", g.title, g.where, what, g.wait, g.against, span(ratios[g])))
+		var sentences []string
+		for _, against := range names {
+			var words []string
+			for _, g := range kinds {
+				if g.against == against {
+					words = append(words, fmt.Sprintf("%s, %s%s: %s", g.where, g.transport, g.wait, span(ratios[g])))
+				}
+			}
+			sentences = append(sentences, fmt.Sprintf("against %s: %s.", against, strings.Join(words, "; ")))
+		}
+		text := strings.Join(sentences, " ")
+		if text == "" || told[f.Experiment.Name] == text {
+			continue
+		}
+		told[f.Experiment.Name] = text
+		for _, s := range sentences {
+			out = append(out, title(f)+", "+s)
+		}
 	}
 	return out
 }
@@ -49,15 +67,19 @@ func span(list []Ratio) string {
 		}
 	}
 	n := len(list)
+	within := ""
+	if unsure > 0 {
+		within = fmt.Sprintf(", of which %d within the spread", unsure)
+	}
 	switch {
 	case unsure == n:
 		return fmt.Sprintf("no difference beyond the spread of the rounds (%s)", many(n, "value"))
 	case n == 1:
 		return multiple(low)
-	case unsure > 0:
-		return fmt.Sprintf("%s to %s, geometric mean %s (%d values, of which %d within the spread)", multiple(low), multiple(high), multiple(math.Exp(sum/float64(n))), n, unsure)
+	case multiple(low) == multiple(high):
+		return fmt.Sprintf("%s (%d values%s)", multiple(low), n, within)
 	}
-	return fmt.Sprintf("%s to %s, geometric mean %s (%d values)", multiple(low), multiple(high), multiple(math.Exp(sum/float64(n))), n)
+	return fmt.Sprintf("%s to %s, geometric mean %s (%d values%s)", multiple(low), multiple(high), multiple(math.Exp(sum/float64(n))), n, within)
 }
 
 // multiple is a factor as a number, with as many digits as measuring allows.
@@ -89,13 +111,14 @@ func costSentence(figures []Figure) string {
 	for _, row := range t.rows {
 		words = append(words, fmt.Sprintf("%s %s / %s / %s", row[0].text, row[1].text, row[2].text, row[3].text))
 	}
-	return "Core-seconds per GiB of the whole machine (in brackets: of client, server and daemons alone), 64 KiB, send / write / read: " + strings.Join(words, "; ") + ". The published ones are of both whole hosts."
+	return "Core-seconds of the whole machine (in brackets: of client, server and daemons alone), 64 KiB, send / write / read: " + strings.Join(words, "; ") + ". The published ones are of both whole hosts."
 }
 
-// missing says what was not measured and why, the commonest reasons first.
-func missing(figures []Figure) string {
+// missing says what was not measured, over what, and why, the commonest reasons first.
+func missing(figures []Figure) (out []string) {
 	type cause struct{ where, why string }
 	counts := make(map[cause]int)
+	over := make(map[cause][]string)
 	var reasons []cause
 	for _, f := range figures {
 		for _, p := range f.Missing {
@@ -104,20 +127,23 @@ func missing(figures []Figure) string {
 				reasons = append(reasons, why)
 			}
 			counts[why]++
+			if t := p.Cell.Transport; t != "" && !slices.Contains(over[why], t) {
+				over[why] = append(over[why], t)
+			}
 		}
 	}
 	order.SortStableFunc(reasons, func(a, b cause) int { return counts[b] - counts[a] })
-	if len(reasons) == 0 {
-		return ""
-	}
 	const most = 4
-	var words []string
 	for i, r := range reasons {
 		if i == most {
-			words = append(words, "and for "+many(len(reasons)-most, "more reason")+", below")
-			break
+			return append(out, "And for "+many(len(reasons)-most, "more reason")+", below.")
 		}
-		words = append(words, fmt.Sprintf("%s: %s (%s)", r.where, many(counts[r], "combination"), r.why))
+		who := r.where
+		if len(over[r]) > 0 {
+			who += " (" + strings.Join(over[r], ", ") + ")"
+		}
+		text := fmt.Sprintf("%s, %s: %s.", who, many(counts[r], "combination"), strings.TrimSuffix(r.why, "."))
+		out = append(out, strings.ToUpper(text[:1])+text[1:])
 	}
-	return "Not measured: " + strings.Join(words, "; ") + "."
+	return out
 }

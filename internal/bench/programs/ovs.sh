@@ -23,7 +23,9 @@ serve)
 	ovsdb-server "$run/conf.db" --remote="p$db" &
 	until [ -S "$run/db.sock" ]; do sleep 0.1; done
 	set -- "$4" "$5"
-	ovs-vsctl --db="$db" --no-wait init -- set Open_vSwitch . other_config:dpdk-init=true other_config:pmd-cpu-mask=0x1 \
+	# Memory for each port by itself, which is little: a common pool has 262144 buffers, for which 1 GiB is sometimes not enough, and then the
+	# ports go away.
+	ovs-vsctl --db="$db" --no-wait init -- set Open_vSwitch . other_config:dpdk-init=true other_config:per-port-memory=true other_config:pmd-cpu-mask=0x1 \
 		other_config:dpdk-extra='--no-huge --legacy-mem -m 1024 --no-pci --file-prefix=vrdma --no-telemetry'" -d $(echo "$root/$lib"/dpdk/pmds-*/librte_mempool_ring.so.??)"
 	ovs-vsctl --db="$db" --no-wait add-br br0 -- set bridge br0 datapath_type=netdev
 	for n in 1 2; do
