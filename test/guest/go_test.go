@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"vrdma/test/harness"
+	"vrdma/test/workload"
 )
 
 // static builds a Go program of examples without cgo, here and in the guest.
@@ -25,7 +26,7 @@ func (l *lab) static(t *testing.T, name string) string {
 }
 
 // goVerbs runs a static Go program on the kernel's rxe, inside of the guest, against the same program on
-// a vrdma daemon's device; each is the server once.
+// a vrdma daemon's device; each is the server once. Then Go and C programs, each on either device.
 func (l *lab) goVerbs(t *testing.T) {
 	d := l.daemon(t)
 	ping := l.static(t, "ping")
@@ -47,6 +48,25 @@ func (l *lab) goVerbs(t *testing.T) {
 		t.Errorf("the client on rxe says\n%s", out)
 	}
 	here.OK(t, limit)
+
+	// With librdmacm's rping, in every combination of languages and devices.
+	own := l.static(t, "rping")
+	const (
+		cServer, cClient = "rping -s -v -V -a ADDR -p PORT", "rping -c -v -V -a ADDR -p PORT -C 10"
+		at               = " ADDR:PORT"
+	)
+	for _, c := range []struct {
+		name, server, client string
+		at, from             workload.Host
+	}{
+		{"C server on rxe", cServer, own + at, p.guest, p.ours},
+		{"C client on rxe", own + " -s" + at, cClient, p.ours, p.guest},
+		{"C server on vrdma", cServer, own + " -kernel" + at, p.ours, p.guest},
+		{"C client on vrdma", own + " -kernel -s" + at, cClient, p.guest, p.ours},
+	} {
+		w := workload.Managed{Name: c.name, Port: 7174, Server: c.server, Client: c.client, Must: "ping data: rdma-ping"}
+		t.Run(c.name, func(t *testing.T) { p.persist(t, w, c.at, c.from) })
+	}
 }
 
 // store has the key-value store of the lab on the kernel's rxe, and clients on vrdma; and the other way
