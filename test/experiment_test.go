@@ -38,6 +38,17 @@ spec:
   wait: [poll, event]
   rounds: 1
   seconds: 1
+---
+apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: atomics}
+spec:
+  settings: [hosts]
+  transports: [verbs]
+  tools: [ib_atomic_bw, ib_atomic_lat]
+  queuePairs: [4]
+  rounds: 1
+  seconds: 1
 `
 
 // An experiment is interrupted, goes on, and becomes a page. What carried the bytes is known of every
@@ -82,8 +93,12 @@ func TestExperiment(t *testing.T) {
 			measured++
 		}
 	}
-	if len(cells) != 4*len(settings)+4 {
-		t.Errorf("%d cells, want four of the first experiment in %d settings, and four of the second", len(cells), len(settings))
+	if len(cells) != 4*len(settings)+4+2 {
+		t.Errorf("%d cells, want four of the first experiment in %d settings, four of the second, and two of the third", len(cells), len(settings))
+	}
+	// What it takes to repeat it is in the file.
+	if h := all.Header; h.Seed != 3 || h.Program == "" || h.Machine.Kernel == "" || h.Machine.Processor == "" || len(h.Machine.Programs) == 0 || len(h.Experiments) == 0 || h.Started.IsZero() {
+		t.Errorf("results cannot be repeated: %+v", h)
 	}
 	if measured == 0 {
 		t.Error("nothing was measured")
@@ -117,6 +132,9 @@ func checkRecord(t *testing.T, r *experiment.Record) {
 	}
 	if r.Output == "" || len(r.Commands) != 2*r.Cell.Pairs || r.Seconds <= 0 {
 		t.Errorf("%v cannot be repeated: %d commands, %q", r.Cell, len(r.Commands), r.Output)
+	}
+	if tool := r.Cell.Tool; strings.HasPrefix(tool, "ib_") && (r.MTU == 0 || r.Depth == 0 || r.Inline == nil && !strings.Contains(tool, "read") && !strings.Contains(tool, "atomic")) { // these two have none
+		t.Errorf("%v: path MTU %d, depth %d, inline %v", r.Cell, r.MTU, r.Depth, r.Inline)
 	}
 	if r.Cell.Transport != experiment.TCP && r.CPU["daemon"] <= 0 && r.Cell.Tool == "ib_read_bw" {
 		t.Errorf("%v: the daemon took no processor time: %v", r.Cell, r.CPU)

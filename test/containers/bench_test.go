@@ -46,7 +46,7 @@ func TestBenchEngines(t *testing.T) {
 	}
 	t.Run("docker", func(t *testing.T) {
 		h := newEngineHost(t, "newer", "bookworm")
-		h.dockerd(t)
+		h.dockerd(t, wrapper)
 		h.benchRun(t, "docker", "--rootfs", "bookworm")
 		if out := h.run(t, "docker", "ps", "--all", "--quiet"); strings.TrimSpace(out) != "" {
 			t.Errorf("containers are left: %s", out)

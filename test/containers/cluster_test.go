@@ -272,7 +272,7 @@ func (c *cluster) testLabels(t *testing.T) {
 	if p := once(); p.Code() != 0 {
 		t.Errorf("a worker does not reach another:\n%s", p.Output())
 	}
-	talks := in("long", "rping", "-c", "-v", "-a", "10.7.0.77")
+	talks := in("long", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.7.0.77")
 	talks.Printed(t, "ping data", minute)
 	c.kubectl(t, "label", "pod", "-n", "team-a", "long", "plugged", "role=lonely", "--overwrite")
 	c.until(t, "new labels", func() bool { return count("lonely") == 2 && count("worker") == 0 })

@@ -10,7 +10,7 @@ import (
 	"vrdma/test/harness"
 )
 
-// newEngineHost makes a host with the engines of an unpacked Debian: older, newer.
+// newEngineHost makes a host with the engines of an unpacked Debian: older, middle, newer.
 func newEngineHost(t *testing.T, name string, images ...string) *host {
 	t.Helper()
 	return newHostOf(t, harness.Engines(t, name), controlGroup(t), images...)
@@ -24,11 +24,14 @@ func (h *host) write(t *testing.T, path, text string) {
 	}
 }
 
-// dockerd starts Docker, which makes no bridge and no rules of a firewall, with the image bookworm.
-func (h *host) dockerd(t *testing.T) {
+// wrapper is Docker's configuration for a runtime of ours.
+var wrapper = fmt.Sprintf(`{"runtimes": {"vrdma": {"path": "/opt/vrdma/vrdma", "runtimeArgs": ["--socket", %q, "oci-runtime", "--"]}}}`, socket)
+
+// dockerd starts Docker, which makes no bridge and no rules of a firewall, with this configuration and the image bookworm.
+func (h *host) dockerd(t *testing.T, config string) {
 	t.Helper()
 	h.run(t, "mkdir", "-p", "/etc/docker")
-	h.write(t, "/etc/docker/daemon.json", fmt.Sprintf(`{"runtimes": {"vrdma": {"path": "/opt/vrdma/vrdma", "runtimeArgs": ["--socket", %q, "oci-runtime", "--"]}}}`, socket))
+	h.write(t, "/etc/docker/daemon.json", config)
 	var d *harness.Process
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -72,7 +75,7 @@ func TestDockerRuntime(t *testing.T) {
 	h := newEngineHost(t, "older", "bookworm")
 	h.serve(t)
 	h.apply(t, tenants)
-	h.dockerd(t)
+	h.dockerd(t, wrapper)
 	t.Logf("%s", h.run(t, "docker", "version", "--format", "{{.Server.Version}}"))
 	h.dockerPair(t, wrapped)
 	if p := h.start(t, docker(wrapped("red.no"), "true")...); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "there is no NIC red/no") {
@@ -108,7 +111,7 @@ func TestDockerDevice(t *testing.T) {
 	h.serve(t)
 	h.apply(t, tenants)
 	h.write(t, "/images/bookworm/etc/ld.so.preload", own+"\n")
-	h.dockerd(t)
+	h.dockerd(t, "{}")
 	t.Logf("%s", h.run(t, "docker", "version", "--format", "{{.Server.Version}}"))
 	h.dockerPair(t, device)
 	h.run(t, "docker", "run", "-d", "--network", "none", "--name", "fine", "bookworm", "sleep", "1000")
@@ -117,4 +120,20 @@ func TestDockerDevice(t *testing.T) {
 	}
 	h.run(t, "docker", "rm", "-f", "fine")
 	mergedIn(t, h.run(t, docker(append(device("red.web"), hard...), "sh", "-c", showMerged)...))
+}
+
+// Docker 25 to 27 have CDI where daemon.json says so.
+func TestDockerFeature(t *testing.T) {
+	if !harness.All() {
+		t.Skip("long form: make test-all")
+	}
+	h := newEngineHost(t, "middle", "bookworm")
+	h.serve(t)
+	h.apply(t, tenants)
+	h.dockerd(t, `{"features": {"cdi": true}}`)
+	version := h.run(t, "docker", "version", "--format", "{{.Server.Version}}")
+	if t.Logf("%s", version); !strings.HasPrefix(version, "26.") {
+		t.Errorf("this is another Docker: %s", version)
+	}
+	h.dockerPair(t, device)
 }

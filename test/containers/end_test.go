@@ -42,7 +42,7 @@ func TestPolicyChanges(t *testing.T) {
 	h.stay(t, "b", container{"bookworm", "red.b", bridged("10.88.0.11")})
 	s := h.exec(t, "a", "rping", "-s", "-P", "-a", "10.88.0.10")
 	h.listening(t, s, "10.88.0.10:7174")
-	c := h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10") // or the first line comes with the fiftieth, which takes minutes on one busy processor
 	c.Printed(t, "ping data", minute)
 	h.apply(t, `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: closed, tenant: red}, spec: {nics: {names: [a]}, deny: [{peer: {prefix: 10.88.0.11/32}}]}}`)
 	c.Wait(t, minute)
@@ -59,7 +59,7 @@ func TestPolicyChanges(t *testing.T) {
 	}
 	label("worker")
 	h.apply(t, `{apiVersion: vrdma.io/v1, kind: Policy, metadata: {name: alone, tenant: red}, spec: {nics: {labels: {role: lonely}}, deny: [{peer: {prefix: 10.88.0.0/16}}]}}`)
-	c = h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c = h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10")
 	c.Printed(t, "ping data", minute)
 	label("lonely")
 	c.Wait(t, minute)
@@ -86,7 +86,7 @@ func TestEnds(t *testing.T) {
 	h.stay(t, "b", container{"bookworm", "red.b", bridged("10.88.0.11")})
 	s := h.exec(t, "a", "rping", "-s", "-P", "-a", "10.88.0.10")
 	h.listening(t, s, "10.88.0.10:7174")
-	c := h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10")
 	c.Printed(t, "ping data", minute)
 	t.Cleanup(func() { h.start(t, "podman", "unpause", "a").Wait(t, minute) }) // what is frozen does not even die
 	h.run(t, "podman", "pause", "a")

@@ -33,6 +33,11 @@ func controlGroup(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("/vrdma-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	for _, at := range hierarchies() {
+		// With one hierarchy for all controllers its groups account for memory only if asked to.
+		if f, err := os.OpenFile(filepath.Join(at, "cgroup.subtree_control"), os.O_WRONLY, 0); err == nil {
+			f.WriteString("+memory") // a test that needs it finds out
+			f.Close()
+		}
 		if err := os.Mkdir(at+name, 0o755); err != nil {
 			t.Fatalf("a control group: %v (the test needs root)", err)
 		}

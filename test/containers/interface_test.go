@@ -69,12 +69,25 @@ func TestInterface(t *testing.T) {
 			t.Errorf("the interface lacks %q:\n%s", want, out)
 		}
 	}
+	// The device names its interface, and where it has none, none: libibverbs refuses a table of GIDs whose interface is not there.
+	const netdev = "/sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0"
+	if out := h.exec(t, "a", "cat", netdev).OK(t, minute); strings.TrimSpace(out) != "vrdma0" {
+		t.Errorf("the device is at the interface %q", out)
+	}
+	if p := h.start(t, "vrdma", "run", "-q", "--nic", "blue/web", "--", "sh", "-c", "ibv_devinfo && cat "+netdev); p.Wait(t, minute) == 0 || !strings.Contains(p.Output(), "PORT_ACTIVE") {
+		t.Errorf("a NIC in the host's network has an interface:\n%s", p.Output())
+	}
 	reaches(t, h, "b", "10.1.0.1")
 	talk(t, h, h, "a", "b", "10.1.0.1") // with perftest's own exchange
 	if harness.All() {                  // TestPair has it, too
 		ping(t, h, h, "a", "b", "10.1.0.1")
 	}
 	iperf(t, h, h, "a", "b", "10.1.0.1")
+	for _, r := range h.usage(t).Records { // the daemon's time for it is on the bill
+		if r.Tenant == "red" && r.Used["ethernet_ns"] == 0 {
+			t.Errorf("to carry the frames of %s took no time", r.NIC)
+		}
+	}
 	if p := h.exec(t, "c", "ping", "-c", "1", "-W", "1", "10.1.0.1"); p.Wait(t, minute) == 0 {
 		t.Errorf("a container of another tenant reaches it:\n%s", p.Output())
 	}

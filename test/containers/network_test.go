@@ -180,7 +180,7 @@ func TestOwnNetworkConnects(t *testing.T) {
 	h.run(t, "podman", "network", "create", "--disable-dns", "--subnet", "10.90.0.0/24", "more")
 	s := h.exec(t, "a", "rping", "-s", "-P")
 	h.listening(t, s, "0.0.0.0:7174")
-	c := h.exec(t, "b", "rping", "-c", "-v", "-a", "10.88.0.10")
+	c := h.exec(t, "b", "stdbuf", "-oL", "rping", "-c", "-v", "-a", "10.88.0.10")
 	c.Printed(t, "ping data", minute)
 	watch := h.exec(t, "a", "ibv_asyncwatch")
 	watch.Printed(t, "async event FD", minute)

@@ -18,7 +18,7 @@ func Image(t testing.TB, suite string) string {
 	return filepath.Join(dir, "root")
 }
 
-// Engines is the root of a Debian with container engines: older, newer. It is unpacked if this machine has not
+// Engines is the root of a Debian with container engines: older, middle, newer. It is unpacked if this machine has not
 // done so before. See tools/engine-image.
 func Engines(t testing.TB, name string) string {
 	t.Helper()
@@ -39,4 +39,14 @@ func Kubelet(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// Multus is its CNI plugin, which is built if this machine has not done so before: minutes. See tools/multus.
+func Multus(t testing.TB) string {
+	t.Helper()
+	dir, err := cached("multus", "multus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "multus")
 }

@@ -6,8 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"vrdma/internal/cache"
 )
 
 // LibraryBefore builds the library of the commit before the one that changed the protocol's
@@ -62,4 +65,44 @@ func MakeLibrary(t testing.TB, dir string) string {
 		t.Fatalf("make libvrdma.so: %v\n%s", err, out)
 	}
 	return filepath.Join(dir, "bin", "libvrdma.so")
+}
+
+// Release builds vrdma of a commit, once: the program, and the shared objects beside it. The directory is empty if the commit is not
+// in the history here.
+func Release(t testing.TB, commit string) (dir string) {
+	t.Helper()
+	if err := exec.Command("git", "-C", Root(), "cat-file", "-e", commit+"^{commit}").Run(); err != nil {
+		return ""
+	}
+	files := []string{"vrdma", "libvrdma.so", "libvrdma-sockets.so"}
+	dir, err := cache.Fill("release-"+commit, func(dir string) error {
+		missing := func(name string) bool {
+			_, err := os.Stat(filepath.Join(dir, name))
+			return err != nil
+		}
+		if !slices.ContainsFunc(files, missing) {
+			return nil
+		}
+		script := fmt.Sprintf("git -C '%s' archive %s | tar -x && make -s build VERSION=%[2]s", Root(), commit)
+		work := t.TempDir()
+		make := exec.Command("bash", "-o", "pipefail", "-c", script)
+		make.Dir = work
+		if out, err := make.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", script, err, out)
+		}
+		for _, name := range files {
+			program, err := os.ReadFile(filepath.Join(work, "bin", name))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name), program, 0o755)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

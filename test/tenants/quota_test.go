@@ -125,7 +125,8 @@ func TestConnectionQuota(t *testing.T) {
 	second := d.at("red/a").launch(t, "rping", "-c", "-a", "10.1.0.2", "-C", "1")
 	second.Printed(t, "rdma_connect: Resource temporarily unavailable", minute) // and then rping waits for ever
 	second.End()
-	if !strings.Contains(d.noted(&d.quotas), "connections of rdma_cm") {
+	// The event is written after the program was told.
+	if !harness.Poll(minute, func() bool { return strings.Contains(d.noted(&d.quotas), "connections of rdma_cm") }) {
 		t.Errorf("events: %s\nwant the quota of red on connections", d.noted(&d.quotas))
 	}
 	first.End()

@@ -33,7 +33,8 @@ func TestUCX(t *testing.T) {
 		t.Skip("a machine boots: long form")
 	}
 	d := start(t, world)
-	m := boot(t, d, guest.Ours(t, func(root string) { addUCX(t, root) }), "red/a", "10.1.0.1")
+	// UCX registers 60 MB at each side, and its queues are pinned, too.
+	m := bootWith(t, d, guest.Ours(t, func(root string) { addUCX(t, root) }), "red/a", "10.1.0.1", 768)
 	const port, times = 13337, 100
 	for _, tl := range []string{"rc_v", "ud_v"} {
 		for _, c := range []struct {

@@ -67,6 +67,14 @@ func boot(t *testing.T, d *harness.Daemon, image, nic, ip string) *machine {
 // bootWith is boot with so much memory, in MiB, and further arguments of QEMU.
 func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int, args ...string) *machine {
 	t.Helper()
+	m := bare(t, d, image, nic, ip, memory, args...)
+	m.startAgent(t)
+	return m
+}
+
+// bare is bootWith without an agent.
+func bare(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int, args ...string) *machine {
+	t.Helper()
 	out, err := d.Command("guest", "args", nic, "--tcg", "-m", fmt.Sprintf("%dM", memory)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("vrdma guest args: %v\n%s", err, out)
@@ -80,7 +88,6 @@ func bootWith(t *testing.T, d *harness.Daemon, image, nic, ip string, memory int
 		IP4: "10.0.2.15/24", IP6: "fd00:2::15/64", MTU: 1500, Network: "user", Memory: memory, Initramfs: image, Reboots: true,
 		More: slices.Concat(strings.Fields(string(out)), strings.Fields(string(disk)), args),
 	})
-	m.startAgent(t)
 	return m
 }
 
@@ -147,6 +154,7 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 		a.pair(t, "ib_write_bw", "-x", "0", "-F", "-n", "50")
 		a.pair(t, "ib_atomic_bw", "-x", "0", "-F", "-n", "20")
 	})
+	t.Run("ordinary user", func(t *testing.T) { ordinary(t, a) })
 	t.Run("machine_to_machine", func(t *testing.T) {
 		rping(t, a, func(argv ...string) harness.Program { return b.verbs(t, argv...) }, b.ip)
 	})
@@ -160,7 +168,33 @@ func verbs(t *testing.T, d *harness.Daemon, a, b *machine) {
 		if !harness.Poll(limit, func() bool { return strings.Contains(programs(t, d), "rping@red-b") || p.Ended(0) }) {
 			t.Errorf("status shows %q, want rping of machine red-b", programs(t, d))
 		}
+		// Who has the NIC open has its RoCE; the other's is its machine's, for rxe.
+		whose := func() (all []string) {
+			for _, n := range d.Status(t).NICs {
+				all = append(all, n.NIC+" "+n.RoCE)
+			}
+			return all
+		}
+		if !harness.Poll(limit, func() bool { return slices.Contains(whose(), "a card") && slices.Contains(whose(), "b daemon") }) {
+			t.Errorf("RoCE: %q, want that of a to be its card's, and that of b the daemon's", whose())
+		}
 	})
+}
+
+// ordinary has a user who may lock 8 MiB register 12, by which the agent does not count.
+func ordinary(t *testing.T, m *machine) {
+	m.Run(t, limit, "sh", "-c", "grep -q ^user: /etc/passwd || echo user:x:1000:1000::/tmp:/bin/sh >>/etc/passwd")
+	command := func(args string) []string {
+		return []string{"su", "user", "-c", "[ $(id -u) = 1000 ] && [ $(ulimit -l) = 8192 ] && exec env VRDMA_SOCKET=" + m.socket + " " + home + "/vrdma run -q -- ib_write_bw -x 0 -F -n 5 -s 6291456 " + args}
+	}
+	server := m.Launch(t, command("")...)
+	m.Await(t, server, 18515)
+	client := m.Launch(t, command("127.0.0.1")...)
+	done(t, client)
+	done(t, server)
+	if !strings.Contains(client.Output(), " 6291456 ") {
+		t.Errorf("no result:\n%s", client.Output())
+	}
 }
 
 // disk has a machine install what it needs from the disk, without a network.

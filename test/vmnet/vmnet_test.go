@@ -3,8 +3,11 @@ package vmnet
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -111,13 +114,23 @@ func (d *daemon) apply(t *testing.T, text string) {
 	}
 }
 
+// A machine is a guest to be.
+type machine struct {
+	nic    string
+	memory string // the kind of memory that it has; "": a memfd
+	queues int    // pairs of them
+}
+
 // boot starts guests that have NICs, together.
-func (d *daemon) boot(t *testing.T, nics ...string) []*guest.Guest {
+func (d *daemon) boot(t *testing.T, machines ...machine) []*guest.Guest {
 	t.Helper()
 	var list []*guest.Guest
-	for _, n := range nics {
-		args := strings.Fields(d.command(t, "", "guest", "args", "--tcg", "-m", "256M", n))
-		args = append(args, "-name", "guest="+strings.ReplaceAll(n, "red/", "vrdma-"))
+	for _, m := range machines {
+		text := d.command(t, "", "guest", "args", "--tcg", "-m", "256M", "--queues", fmt.Sprint(m.queues), m.nic)
+		if m.memory != "" {
+			text = strings.ReplaceAll(text, "memory-backend-memfd", m.memory)
+		}
+		args := append(strings.Fields(text), "-name", "guest="+strings.ReplaceAll(m.nic, "red/", "vrdma-"))
 		list = append(list, guest.Start(t, guest.Config{Card: args}))
 	}
 	for _, g := range list {
@@ -149,7 +162,8 @@ func TestGuests(t *testing.T) {
 	d := &daemon{dir: harness.Directory(t, nil)}
 	d.start(t)
 	d.apply(t, declared)
-	guests := d.boot(t, "red/a", "red/b")
+	// One has its memory in a file, and two pairs of queues.
+	guests := d.boot(t, machine{nic: "red/a", queues: 1}, machine{nic: "red/b", queues: 2, memory: "memory-backend-file,mem-path=/dev/shm"})
 	a, b := guests[0], guests[1]
 	whole := t
 
@@ -160,6 +174,9 @@ func TestGuests(t *testing.T) {
 				t.Errorf("want %s and mtu 1400:\n%s", want, out)
 			}
 		}
+	})
+	t.Run("queues", func(t *testing.T) {
+		sh(t, b, "[ -d /sys/class/net/eth0/queues/tx-1 ] && [ $(nproc) = 2 ]")
 	})
 	t.Run("ping", func(t *testing.T) {
 		sh(t, a, "ping -c 3 -W 20 10.1.0.2")
@@ -204,6 +221,21 @@ func TestGuests(t *testing.T) {
 		d.command(t, "", "delete", "policy", "red/closed")
 		sh(t, a, connect, 7001)
 	})
+	t.Run("rate", func(t *testing.T) {
+		const size, rate = 4 << 20, 2_000_000 // bytes, bytes a second
+		for _, object := range []string{
+			"{apiVersion: vrdma.io/v1, kind: NIC, metadata: {name: a, tenant: red}, spec: {network: train, address: 10.1.0.1, rate: {%s}}}",
+			"{apiVersion: vrdma.io/v1, kind: Tenant, metadata: {name: red}, spec: {rate: {%s}}}",
+		} {
+			d.apply(t, fmt.Sprintf(object, "out: 16Mbit"))
+			began := time.Now()
+			copyFile(t, a, b, "10.1.0.1", size>>20, nil)
+			if took := time.Since(began); took < size*time.Second/rate*9/10 {
+				t.Errorf("%d bytes took %v: more than %d a second", size, took, rate)
+			}
+			d.apply(t, fmt.Sprintf(object, ""))
+		}
+	})
 	t.Run("in use", func(t *testing.T) {
 		if out, err := exec.Command(harness.Binary(), "--socket", d.socket(), "delete", "nic", "red/a").CombinedOutput(); err == nil || !strings.Contains(string(out), "virtual machine") {
 			t.Errorf("a NIC that a machine has is deleted: %v\n%s", err, out)
@@ -212,6 +244,9 @@ func TestGuests(t *testing.T) {
 	t.Run("named and metered", func(t *testing.T) {
 		if out := d.command(t, "", "top", "--once", "--every", "100ms"); !strings.Contains(out, "machine vrdma-a") {
 			t.Errorf("the table does not name the machine:\n%s", out)
+		}
+		if out := d.command(t, "", "status"); !regexp.MustCompile(`(?m)^ +red +a .* machine vrdma-a +card$`).MatchString(out) {
+			t.Errorf("the status does not name the machine, or say that UDP port 4791 is its own:\n%s", out)
 		}
 		var used struct {
 			Records []struct {
@@ -255,9 +290,39 @@ func TestGuests(t *testing.T) {
 		}
 	})
 	long(t, "again", func(t *testing.T) {
-		b = d.boot(t, "red/b")[0]
+		hugePages(t, 128)
+		b = d.boot(t, machine{nic: "red/b", queues: 1, memory: "memory-backend-memfd,hugetlb=on,hugetlbsize=2M"})[0]
 		copyFile(t, a, b, "10.1.0.1", 60, nil)
 	})
+}
+
+// hugePages has the kernel keep so many of 2 MiB until the test ends.
+func hugePages(t *testing.T, n int) {
+	t.Helper()
+	const file = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+	read := func(name string) (n int) {
+		b, err := os.ReadFile(file + name)
+		if err == nil {
+			n, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := read("nr_hugepages")
+	set := func(n int) error { return os.WriteFile(file+"nr_hugepages", []byte(strconv.Itoa(n)), 0) }
+	t.Cleanup(func() {
+		if err := set(before); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := set(before + n); err != nil {
+		t.Fatal(err)
+	}
+	if free := read("free_hugepages"); free < n {
+		t.Fatalf("%d huge pages are free, want %d: the machine has too little memory", free, n)
+	}
 }
 
 // long runs a part of a test in the long form only.

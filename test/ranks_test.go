@@ -1,0 +1,44 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vrdma/internal/experiment"
+	"vrdma/test/harness"
+)
+
+// TestRanks: eight ranks of Open MPI on eight nodes, which are namespaces with a NIC each, start together, round after round. Nodes that
+// shared a directory for temporary files lost a daemon in one start of six, and mpirun waited for it until its time was over.
+func TestRanks(t *testing.T) {
+	harness.Need(t, "mpirun", "mpicc")
+	dir := t.TempDir()
+	file, out := filepath.Join(dir, "ranks.yaml"), filepath.Join(dir, "results")
+	text := `apiVersion: vrdma.io/v1
+kind: Experiment
+metadata: {name: ranks}
+spec:
+  settings: [containers]
+  transports: [verbs, tcp]
+  tools: [mpi_transfer]
+  sizes: [1MiB]
+  perSide: [4]
+  rounds: ` + harness.Pick("1", "25") + "\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tool(t, "bench", "run", file, "--out", out, "--engine", "none").OK(t, harness.Pick(8*minute, 15*minute))
+	r, err := experiment.Read(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := harness.Pick(2, 50); len(r.Records) != want {
+		t.Errorf("%d records, want %d", len(r.Records), want)
+	}
+	for _, rec := range r.Records {
+		if rec.Failed != "" {
+			t.Errorf("round %d of %v: %s", rec.Round, rec.Cell, rec.Failed)
+		}
+	}
+}
