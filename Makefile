@@ -14,7 +14,7 @@ FUZZTIME ?= 20s
 
 # help is what plain make does.
 .DEFAULT_GOAL := help
-.PHONY: help build kube test test-all test-kube check unit integration demo bench report fuzz clean deps-build deps-demo deps-test deps-bench
+.PHONY: help build kube test test-all test-kube check unit integration demo bench report report-page fuzz clean deps-build deps-demo deps-test deps-bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,7 @@ build: bin/vrdma bin/libvrdma.so bin/libvrdma-sockets.so ## bin/vrdma and the sh
 TAGS  := grpcnotrace,nethttpomithttp2
 SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yaml.in/... github.com/... golang.org/x/text/... \
 	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
-	fmt flag reflect os/exec regexp/... text/... html/... mime/... log/... net math/big path/... compress/... archive/... debug/... \
+	fmt flag reflect strings strconv sort context unicode/... os os/exec os/user os/signal io/fs bufio encoding/hex encoding/base64 encoding/pem regexp/... text/... html/... mime/... log/... net math/big path/... compress/... archive/... debug/... \
 	internal/zstd runtime/pprof golang.org/x/net/... vendor/golang.org/x/net/... vendor/golang.org/x/text/... \
 	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod,crypto/internal/fips140/$(c)) \
 	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
@@ -64,7 +64,7 @@ check: ## formatting, go vet, staticcheck, shell scripts
 		echo "not formatted, run gofmt -w on:" $$unformatted >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/newest-root tools/unpacked test/guest/image test/guest/init internal/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
+	@for script in .ci/run tools/install-deps tools/chromium tools/container-image tools/engine-image tools/kubelet tools/multus tools/newest-root tools/unpacked test/guest/image test/guest/init internal/bench/programs/*.sh cmd/vrdma/guest/install; do sh -n $$script || exit 1; done
 
 # The random conversations and the model of arming are pure computing: without the race detector
 # there is time for tens of thousands, and for every interleaving.
@@ -95,7 +95,15 @@ report: deps-bench build ## docs/report: every suite, measured here
 		if [ -e $(REPORT)/$$suite/results.ndjson ]; then bin/vrdma bench run --resume --out $(REPORT)/$$suite; \
 		else bin/vrdma bench run $$suite --out $(REPORT)/$$suite; fi || exit; \
 	done
+	@for suite in $(SUITES); do gzip -9nc $(REPORT)/$$suite/results.ndjson >docs/report/$$suite.ndjson.gz || exit; done
 	@bin/vrdma report $(REPORT)/*/ -o docs/report
+
+report-page: build ## docs/report again, from the results beside it
+	@rm -rf $(REPORT)/page
+	@for file in docs/report/*.ndjson.gz; do [ -e $$file ] || { echo "docs/report has no results: make report measures them"; exit 1; }; suite=$$(basename $$file .ndjson.gz); \
+		mkdir -p $(REPORT)/page/$$suite && gunzip -c $$file >$(REPORT)/page/$$suite/results.ndjson || exit; \
+	done
+	@bin/vrdma report $(REPORT)/page/*/ -o docs/report
 
 # Where goroutines make coverage differ from run to run, shortening an input that looks
 # interesting would take all of the time.
@@ -110,6 +118,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 clean: ## remove what the build made
 	rm -rf bin bench/results
 
-# VRDMA_SKIP_DEPS=1 trusts that everything needed is installed.
+# VRDMA_SKIP_DEPS=1 trusts that everything needed is installed, and Go's modules are there.
 deps-build deps-demo deps-test deps-bench:
 	@[ -n "$(VRDMA_SKIP_DEPS)" ] || tools/install-deps build $(patsubst deps-%,%,$(filter-out deps-build,$@)) $(if $(filter deps-test,$@),demo) $(if $(filter deps-bench,$@),demo test)
+	@[ -n "$(VRDMA_SKIP_DEPS)$(filter deps-demo deps-bench,$@)" ] || $(GO) mod download || echo "make: not all Go modules can be downloaded; go test says which it needs" >&2

@@ -40,7 +40,7 @@ type Finding struct {
 type Probe struct {
 	group string
 	name  string
-	// needs cannot run without it; helps run better or show more with it.
+	// needs cannot run without it; helps run better or show more with it. Neither: it is for experiments of one's own.
 	needs, helps []string
 	do           string // what to do if it is not there
 	look         func(m *Machine) (Outcome, string)

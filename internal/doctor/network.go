@@ -19,7 +19,7 @@ var network = []Probe{
 	{group: groupNetwork, name: "port 4791", helps: between, do: "another program, or the kernel's rxe, has RoCE's port: experiments in namespaces work, hosts of their own do not", look: port(4791)},
 	{group: groupNetwork, name: "veth", needs: between, do: "modprobe veth, or apt-get install iproute2", look: tries("ip link add v0 type veth peer name v1")},
 	{group: groupNetwork, name: "tbf", needs: []string{"thesis", "mikelangelo"}, do: "modprobe sch_tbf: a link with a rate", look: tries("tc qdisc add dev lo root tbf rate 1gbit burst 100k latency 10ms")},
-	{group: groupNetwork, name: "netem", helps: []string{"thesis"}, do: "modprobe sch_netem: a link with a delay", look: tries("tc qdisc add dev lo root netem delay 1ms")},
+	{group: groupNetwork, name: "netem", do: "modprobe sch_netem: a link with a delay", look: tries("tc qdisc add dev lo root netem delay 1ms")},
 	{group: groupNetwork, name: "vxlan", helps: []string{"slides"}, do: "modprobe vxlan: TCP over an overlay to compare with", look: tries("ip link add x0 type vxlan id 1 dstport 4789 local 127.0.0.1")},
 	{group: groupNetwork, name: "bridge", helps: []string{"slides", "progress", "mikelangelo"}, do: "modprobe bridge: what containers and guests have today", look: tries("ip link add b0 type bridge")},
 	{group: groupNetwork, name: "UDP GSO", helps: between, do: "Linux 4.18 or newer: without it every packet is a call", look: option(unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1000)},
