@@ -25,6 +25,14 @@ var wideCastagnoli = folds{
 	polynomial: 0x105ec76f1, quotient: 0xdea713f1,
 }
 
+var wideEthernet = folds{
+	loop:       [2]uint64{0x11542778a, 0x1322d1430},
+	join:       [3][2]uint64{{0x1821d8bc0, 0x12e958ac4}, {0x1e88ef372, 0x14a7fe880}, {0x154442bd4, 0x1c6e41596}},
+	last:       [4][2]uint64{{0x3db1ecdc, 0x174359406}, {0xf1da05aa, 0x15a546366}, {0x1751997d0, 0xccaa009e}},
+	end:        [2]uint64{0xccaa009e, 0x163cd6124},
+	polynomial: 0x1db710641, quotient: 0x1f7011641,
+}
+
 var halfEthernet = folds{
 	loop:       [2]uint64{0x1e88ef372, 0x14a7fe880},
 	join:       [3][2]uint64{{0xdf068dc2, 0x18cb44e58}, {0x154442bd4, 0x1c6e41596}, {0xf1da05aa, 0x15a546366}},
@@ -51,11 +59,15 @@ func Castagnoli(data []byte) uint32 {
 
 // Ethernet is the CRC sum taken on over data: 0 begins one.
 func Ethernet(sum uint32, data []byte) uint32 {
-	if !half || len(data) < leastHalf {
-		return crc32.Update(sum, crc32.IEEETable, data)
+	n := 0
+	switch {
+	case wide && len(data) >= least:
+		n = len(data) &^ 255
+		sum = ^fold(&wideEthernet, ^sum, data[:n])
+	case half && len(data) >= leastHalf:
+		n = len(data) &^ 15
+		sum = ^foldHalf(&halfEthernet, ^sum, data[:n])
 	}
-	n := len(data) &^ 15
-	sum = ^foldHalf(&halfEthernet, ^sum, data[:n])
 	if n < len(data) {
 		sum = crc32.Update(sum, crc32.IEEETable, data[n:])
 	}
@@ -65,9 +77,12 @@ func Ethernet(sum uint32, data []byte) uint32 {
 // EthernetCopy copies src to dst, which is as long, and is the CRC sum taken on over it. Memory that changes meanwhile is
 // read once: the CRC is that of dst.
 func EthernetCopy(sum uint32, dst, src []byte) uint32 {
-	if !half || len(src) < leastHalf || len(src)%128 != 0 {
-		copy(dst, src)
-		return Ethernet(sum, dst)
+	switch {
+	case wide && len(src) >= least && len(src)%256 == 0:
+		return ^foldCopy(&wideEthernet, ^sum, dst[:len(src)], src)
+	case half && len(src) >= leastHalf && len(src)%128 == 0:
+		return ^foldCopyHalf(&halfEthernet, ^sum, dst[:len(src)], src)
 	}
-	return ^foldCopy(&halfEthernet, ^sum, dst[:len(src)], src)
+	copy(dst, src)
+	return Ethernet(sum, dst)
 }

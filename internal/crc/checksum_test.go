@@ -22,6 +22,7 @@ func TestFolds(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ got, want folds }{
 		"Castagnoli's, 64 bytes": {wideCastagnoli, newFolds(crc32.Castagnoli, 64)},
+		"Ethernet's, 64 bytes":   {wideEthernet, newFolds(crc32.IEEE, 64)},
 		"Ethernet's, 32 bytes":   {halfEthernet, newFolds(crc32.IEEE, 32)},
 	} {
 		if c.got != c.want {
@@ -154,7 +155,7 @@ func TestNoAllocations(t *testing.T) {
 
 func BenchmarkChecksum(b *testing.B) {
 	for _, n := range []int{256, 1024, 1040, 4096, 128 << 10} {
-		data, room := random(n), make([]byte, n)
+		data, room := random(n), make([]byte, n+28)[28:] // as behind headers
 		for _, f := range []struct {
 			name string
 			sum  func()

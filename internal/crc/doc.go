@@ -3,7 +3,7 @@
 // depends on the processor:
 //
 //	                           Ethernet                           Castagnoli
-//	AVX-512 and VPCLMULQDQ     hash/crc32, 64 bytes a step        ours, 256 bytes a step
+//	AVX-512 and VPCLMULQDQ     ours, 256 bytes a step             ours, 256 bytes a step
 //	AVX2 and VPCLMULQDQ        ours, 128 bytes a step             hash/crc32, 8 bytes a step
 //	neither, or little data    hash/crc32, 64 bytes a step        hash/crc32, 8 bytes a step
 //

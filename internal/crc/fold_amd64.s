@@ -7,6 +7,46 @@
 	VPCLMULQDQ $0x11, k, a, a; \
 	VPTERNLOGQ $0x96, b, t, a
 
+// JOIN makes 16 bytes, in X2, of the four registers of 64.
+#define JOIN \
+	VBROADCASTI32X4 16(AX), Z8; \
+	VBROADCASTI32X4 32(AX), Z9; \
+	VBROADCASTI32X4 48(AX), Z10; \
+	FOLD(Z0, Z8, Z3, Z4); \
+	FOLD(Z1, Z9, Z0, Z5); \
+	FOLD(Z2, Z10, Z1, Z6); \
+	/* Within Z2: three of its four parts are folded to the last. */ \
+	VMOVDQU64 64(AX), Z8; \
+	VEXTRACTI32X4 $3, Z2, X1; \
+	VPCLMULQDQ $0x00, Z8, Z2, Z4; \
+	VPCLMULQDQ $0x11, Z8, Z2, Z5; \
+	VPXORQ Z4, Z5, Z5; /* the last part is 0: so are its factors */ \
+	VEXTRACTI32X4 $1, Z5, X2; \
+	VEXTRACTI32X4 $2, Z5, X3; \
+	VPXOR X1, X5, X5; \
+	VPXOR X2, X3, X3; \
+	VPXOR X3, X5, X2
+
+// REDUCE makes a state, in AX, of the 16 bytes in X2: these to 12, to 8, and those to the remainder (Barrett).
+#define REDUCE \
+	VMOVDQU 128(AX), X8; \
+	VPCLMULQDQ $0x00, X8, X2, X0; \
+	VPSRLDQ $8, X2, X5; \
+	VPXOR X0, X5, X5; \
+	VPCMPEQD X9, X9, X9; \
+	VPSRLDQ $12, X9, X9; /* the first four bytes */ \
+	VPAND X9, X5, X0; \
+	VPCLMULQDQ $0x10, X8, X0, X0; \
+	VPSRLDQ $4, X5, X5; \
+	VPXOR X0, X5, X5; \
+	VMOVDQU 144(AX), X8; \
+	VPAND X9, X5, X0; \
+	VPCLMULQDQ $0x10, X8, X0, X0; \
+	VPAND X9, X0, X0; \
+	VPCLMULQDQ $0x00, X8, X0, X0; \
+	VPXOR X0, X5, X5; \
+	VPEXTRD $1, X5, AX
+
 // func fold(f *folds, state uint32, data []byte) uint32
 TEXT ·fold(SB), NOSPLIT, $0-44
 	MOVQ f+0(FP), AX
@@ -35,44 +75,59 @@ loop:
 	JNZ loop
 
 join:
-	VBROADCASTI32X4 16(AX), Z8
-	VBROADCASTI32X4 32(AX), Z9
-	VBROADCASTI32X4 48(AX), Z10
-	FOLD(Z0, Z8, Z3, Z4)
-	FOLD(Z1, Z9, Z0, Z5)
-	FOLD(Z2, Z10, Z1, Z6)
-
-	// Within Z2: three of its four parts are folded to the last.
-	VMOVDQU64 64(AX), Z8
-	VEXTRACTI32X4 $3, Z2, X1
-	VPCLMULQDQ $0x00, Z8, Z2, Z4
-	VPCLMULQDQ $0x11, Z8, Z2, Z5
-	VPXORQ Z4, Z5, Z5 // the last part is 0: so are its factors
-	VEXTRACTI32X4 $1, Z5, X2
-	VEXTRACTI32X4 $2, Z5, X3
-	VPXOR X1, X5, X5
-	VPXOR X2, X3, X3
-	VPXOR X3, X5, X5
-
-	// 16 bytes to 12, to 8, and those to the remainder (Barrett).
-	VMOVDQU 128(AX), X8
-	VPCLMULQDQ $0x00, X8, X5, X0
-	VPSRLDQ $8, X5, X5
-	VPXOR X0, X5, X5
-	VPCMPEQD X9, X9, X9
-	VPSRLDQ $12, X9, X9 // the first four bytes
-	VPAND X9, X5, X0
-	VPCLMULQDQ $0x10, X8, X0, X0
-	VPSRLDQ $4, X5, X5
-	VPXOR X0, X5, X5
-	VMOVDQU 144(AX), X8
-	VPAND X9, X5, X0
-	VPCLMULQDQ $0x10, X8, X0, X0
-	VPAND X9, X0, X0
-	VPCLMULQDQ $0x00, X8, X0, X0
-	VPXOR X0, X5, X5
-	VPEXTRD $1, X5, AX
+	JOIN
+	REDUCE
 	MOVL AX, ret+40(FP)
+	VZEROUPPER
+	RET
+
+// PASS is FOLD with the next bytes of src, which it puts in dst, too.
+#define PASS(a, k, at, t, b) \
+	VMOVDQU64 at(SI), b; \
+	VPCLMULQDQ $0x00, k, a, t; \
+	VPCLMULQDQ $0x11, k, a, a; \
+	VMOVDQU64 b, at(DI); \
+	VPTERNLOGQ $0x96, b, t, a
+
+// func foldCopy(f *folds, state uint32, dst, src []byte) uint32
+TEXT ·foldCopy(SB), NOSPLIT, $0-68
+	MOVQ f+0(FP), AX
+	MOVL state+8(FP), BX
+	MOVQ dst_base+16(FP), DI
+	MOVQ src_base+40(FP), SI
+	MOVQ src_len+48(FP), CX
+
+	VMOVDQU64 (SI), Z0
+	VMOVDQU64 64(SI), Z1
+	VMOVDQU64 128(SI), Z2
+	VMOVDQU64 192(SI), Z3
+	VMOVDQU64 Z0, (DI)
+	VMOVDQU64 Z1, 64(DI)
+	VMOVDQU64 Z2, 128(DI)
+	VMOVDQU64 Z3, 192(DI)
+	VMOVD BX, X4 // and zeroes above
+	VPXORQ Z4, Z0, Z0
+	ADDQ $256, SI
+	ADDQ $256, DI
+	SUBQ $256, CX
+	JZ join
+
+	VBROADCASTI32X4 (AX), Z8 // loop
+	PCALIGN $32
+loop:
+	PASS(Z0, Z8, 0, Z4, Z9)
+	PASS(Z1, Z8, 64, Z5, Z10)
+	PASS(Z2, Z8, 128, Z6, Z11)
+	PASS(Z3, Z8, 192, Z7, Z12)
+	ADDQ $256, SI
+	ADDQ $256, DI
+	SUBQ $256, CX
+	JNZ loop
+
+join:
+	JOIN
+	REDUCE
+	MOVL AX, ret+64(FP)
 	VZEROUPPER
 	RET
 
@@ -82,26 +137,6 @@ join:
 	VPCLMULQDQ $0x11, k, a, a; \
 	VPXOR t, a, a; \
 	VPXOR b, a, a
-
-// REDUCE makes a state, in AX, of the 16 bytes in X2: these to 12, to 8, and those to the remainder (Barrett).
-#define REDUCE \
-	VMOVDQU 128(AX), X8; \
-	VPCLMULQDQ $0x00, X8, X2, X0; \
-	VPSRLDQ $8, X2, X5; \
-	VPXOR X0, X5, X5; \
-	VPCMPEQD X9, X9, X9; \
-	VPSRLDQ $12, X9, X9; /* the first four bytes */ \
-	VPAND X9, X5, X0; \
-	VPCLMULQDQ $0x10, X8, X0, X0; \
-	VPSRLDQ $4, X5, X5; \
-	VPXOR X0, X5, X5; \
-	VMOVDQU 144(AX), X8; \
-	VPAND X9, X5, X0; \
-	VPCLMULQDQ $0x10, X8, X0, X0; \
-	VPAND X9, X0, X0; \
-	VPCLMULQDQ $0x00, X8, X0, X0; \
-	VPXOR X0, X5, X5; \
-	VPEXTRD $1, X5, AX
 
 // func foldHalf(f *folds, state uint32, data []byte) uint32
 TEXT ·foldHalf(SB), NOSPLIT, $0-44
@@ -181,8 +216,8 @@ TEXT ·hasVPCLMULQDQ(SB), NOSPLIT, $0-1
 	VPXOR t, a, a; \
 	VPXOR b, a, a
 
-// func foldCopy(f *folds, state uint32, dst, src []byte) uint32
-TEXT ·foldCopy(SB), NOSPLIT, $0-68
+// func foldCopyHalf(f *folds, state uint32, dst, src []byte) uint32
+TEXT ·foldCopyHalf(SB), NOSPLIT, $0-68
 	MOVQ f+0(FP), AX
 	MOVL state+8(FP), BX
 	MOVQ dst_base+16(FP), DI
