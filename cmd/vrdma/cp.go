@@ -80,7 +80,7 @@ goes on from there. Nothing is overwritten without --overwrite. The data is not 
 	l.BoolVar(&f.overwrite, "overwrite", false, "overwrite files; with --serve: let clients ask for it")
 	l.StringVar(&f.transport, "transport", "rdma", "rdma, or tcp to compare with")
 	l.IntVar(&f.streams, "streams", 4, "connections at a time, 1 to 16")
-	l.IntVar(&f.chunks, "chunks", 4, "chunks under way on each, 1 to 32 (a server has room for 8); 1: the published protocol that waits for each 10 MiB, with one file and no key")
+	l.IntVar(&f.chunks, "chunks", 0, "chunks under way on each, 1 to 32 (default 4, to another machine 8, which is what a server has room for); 1: the published protocol that waits for each 10 MiB, with one file and no key")
 	l.StringVar(&f.keyFile, "key-file", "", "the key that client and --serve share; it is never sent")
 	l.BoolVarP(&f.quiet, "quiet", "q", false, "no progress")
 	l.BoolVarP(&f.verbose, "verbose", "v", false, "say at the end how much was copied, and how fast")
@@ -103,7 +103,7 @@ func (f *copyFlags) check() error {
 		return usage("--transport %s: choose rdma or tcp", f.transport)
 	case f.streams < 1 || f.streams > 16:
 		return usage("--streams %d: choose 1 to 16", f.streams)
-	case f.chunks < 1 || f.chunks > 32:
+	case f.chunks < 0 || f.chunks > 32:
 		return usage("--chunks %d: choose 1 to 32", f.chunks)
 	case f.serve == "" && (f.write || f.public):
 		return usage("--write and --public are for --serve")

@@ -24,7 +24,7 @@ type Client struct {
 	Preserve  bool
 	Overwrite bool
 	Streams   int
-	Slots     int           // chunks under way on each
+	Slots     int           // chunks under way on each; 0: as many as the way needs
 	Patience  time.Duration // how long to try again after a broken connection without getting any further
 
 	Report   func(path string, err error) // of an entry that was not copied
@@ -115,7 +115,7 @@ func (c *Client) begin(ctx context.Context, p Place, q *request) (*session, *gra
 	}
 	first, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(c.Slots), c.id
+	q.Streams, q.Slots, q.Copy = uint8(c.Streams), uint8(slotsOf(c.Slots, here(p, k))), c.id
 	g, err := func() (*granted, error) {
 		if err := introduce(first, k, c.Key, &answer{}); err != nil {
 			return nil, err
@@ -244,7 +244,7 @@ func (c *Client) get(ctx context.Context, q *request, paths []string, to string,
 		return err
 	}
 	defer s.close()
-	r := newReceiver(s, t, c.Slots)
+	r := newReceiver(s, t, slotsOf(c.Slots, s.here))
 	r.preserve, r.overwrite, r.progress = c.Preserve, c.Overwrite, c.Progress
 	r.wishes, r.made = newWishes(paths, c.Recursive), made
 	r.report, r.skipped, r.finished = c.report, c.isCopied, c.copied

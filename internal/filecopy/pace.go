@@ -13,13 +13,14 @@ import (
 // The least time is that of the whole session. What slots take later on has the queues in it, which
 // are as long as what is under way lets them be: a pace that went by that would grow without end.
 //
-// On one machine, and on a near way to another, that is pieces of 512 KiB on a stream for every second
+// On one machine that is pieces of 512 KiB, and on a near way to another of maxChunk, on a stream for every second
 // processor: more streams write to one file, which one of them may at a time, while the others spin in the
 // kernel. On a long way with much bandwidth it is all streams with pieces of maxChunk, and on a slow one single
 // blocks, which show progress and of which little is lost when the connection breaks. Small files fill no
 // slot: they take all streams. So does TCP, where nobody knows what is under way.
 type pace struct {
 	blocks  int // of a piece
+	usual   int // of one on a near way
 	streams int // that carry pieces
 	few     int // that always do
 	posted  uint64
@@ -29,19 +30,37 @@ type pace struct {
 }
 
 const (
-	// usualBlocks is the size of a piece on a near way, in blocks. A larger one is fewer wake-ups, a smaller
-	// one is not out of the caches when it is copied again.
+	// usualBlocks is the size of a piece on one machine, in blocks. A larger one is fewer wake-ups, a smaller
+	// one is not out of the caches when it is copied again. Between machines it is out of them anyway.
 	usualBlocks = 4
+	// usualSlots and farSlots are how many slots a stream has on one machine and between two, unless somebody
+	// says otherwise. Between machines who has a chunk waits for its daemon, and that for the other one.
+	usualSlots = 4
+	farSlots   = 8
 	// slowRate is where single blocks are enough, in bytes a second.
 	slowRate = 20e6
 	// paceEvery is how many pieces are looked at together.
 	paceEvery = 16
 )
 
-// newPace is that of a sender.
-func newPace(now time.Time) *pace {
-	few := fewStreams(runtime.NumCPU())
-	return &pace{streams: few, few: few, blocks: usualBlocks, since: now}
+// newPace is that of a sender to the same machine, if here says so, or to another.
+func newPace(now time.Time, here bool) *pace {
+	few, usual := fewStreams(runtime.NumCPU()), maxBlocks
+	if here {
+		usual = usualBlocks
+	}
+	return &pace{streams: few, few: few, blocks: usual, usual: usual, since: now}
+}
+
+// slotsOf is how many slots a stream has if wish does not say; here: on one machine.
+func slotsOf(wish int, here bool) int {
+	switch {
+	case wish > 0:
+		return wish
+	case here:
+		return usualSlots
+	}
+	return farSlots
 }
 
 // fewStreams is how many streams are enough on a near way: the other half of the processors has to read,
@@ -69,7 +88,7 @@ func (p *pace) sent(now time.Time, n, joined, slots int, round time.Duration) {
 		p.streams = maxStreams
 		return
 	}
-	smallest := usualBlocks
+	smallest := p.usual
 	if rate < slowRate {
 		smallest = 1
 	}

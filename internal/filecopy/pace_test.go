@@ -15,20 +15,22 @@ func TestPace(t *testing.T) {
 		size    int // of a file; 0: large
 		blocks  int
 		streams int
+		here    bool
 	}{
-		{"one machine, or a rack", 1e9, 200 * time.Microsecond, 0, usualBlocks, 1},
-		{"slow to answer", 1e9, 3 * time.Millisecond, 0, maxBlocks, 2},
-		{"a campus", 1e9, 4 * time.Millisecond, 0, maxBlocks, 2},
-		{"far and wide", 1e9, 30 * time.Millisecond, 0, maxBlocks, all},
-		{"a slow line", 1e6, 20 * time.Millisecond, 0, 1, 1},
-		{"TCP", 1e9, 0, 0, usualBlocks, all},
-		{"small files, far away", 1e9, 100 * time.Millisecond, 1 << 10, usualBlocks, all},
+		{"one machine", 1e9, 200 * time.Microsecond, 0, usualBlocks, 1, true},
+		{"a rack", 1e9, 200 * time.Microsecond, 0, maxBlocks, 1, false},
+		{"slow to answer", 1e9, 3 * time.Millisecond, 0, maxBlocks, 2, false},
+		{"a campus", 1e9, 4 * time.Millisecond, 0, maxBlocks, 2, false},
+		{"far and wide", 1e9, 30 * time.Millisecond, 0, maxBlocks, all, false},
+		{"a slow line", 1e6, 20 * time.Millisecond, 0, 1, 1, false},
+		{"TCP", 1e9, 0, 0, usualBlocks, all, true},
+		{"small files, far away", 1e9, 100 * time.Millisecond, 1 << 10, maxBlocks, all, false},
 	} {
 		now, slots := time.Unix(0, 0), 4
 		if c.round == 0 { // nobody knows
 			slots = 0
 		}
-		p := newPace(now)
+		p := newPace(now, c.here)
 		p.few, p.streams = 1, 1 // of two processors
 		for i := range 4000 {
 			n := p.bytes()

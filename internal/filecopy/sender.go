@@ -57,7 +57,7 @@ type outgoing struct {
 }
 
 func newSender(s *session, from Files) *sender {
-	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now())}
+	x := &sender{s: s, from: from, slots: maxSlots, room: make(chan struct{}, filesAhead), files: make(map[uint32]*outgoing), pace: newPace(time.Now(), s.here)}
 	x.cond = sync.NewCond(&x.mu)
 	s.sit(true)
 	// Those who wait for a piece are told of the end.
