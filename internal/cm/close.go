@@ -159,6 +159,16 @@ func (m *Manager) receiveDREQ(now ib.Time, from, to ib.GID, mad wire.MAD) {
 	}
 }
 
+// Ends reports whether a message from a peer, however it comes, ends a connection that is known here: all that names it has to fit.
+func (m *Manager) Ends(from ib.GID, mad wire.MAD) bool {
+	if !mad.IsCM() || wire.CMMessage(mad.Attribute()) != wire.CMDREQ {
+		return false
+	}
+	dreq := wire.DREQ(mad.Data())
+	c := m.find(dreq.RemoteCommID(), dreq.LocalCommID(), from)
+	return c != nil && c.RemoteID == dreq.LocalCommID() && c.LocalQPN == dreq.RemoteQPN()
+}
+
 func (m *Manager) receiveDREP(now ib.Time, from ib.GID, mad wire.MAD) {
 	drep := wire.DREP(mad.Data())
 	c := m.find(drep.RemoteCommID(), drep.LocalCommID(), from)

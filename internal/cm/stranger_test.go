@@ -46,3 +46,28 @@ func TestStrangerClaimsNumber(t *testing.T) {
 	w.run(2 * second)
 	a.expect("replied")
 }
+
+// TestEnds: only a DREQ that names the connection by both numbers, the queue pair and the peer's address ends it.
+func TestEnds(t *testing.T) {
+	w, a, b := newWorld(t)
+	a.connect(b)
+	w.run(second)
+	ca := a.conn
+	if !b.m.Ends(a.gid, ca.newDREQ()) {
+		t.Error("the peer's DREQ does not end the connection")
+	}
+	for name, mad := range map[string]wire.MAD{
+		"another local number":  (&Conn{LocalID: ca.LocalID + 1, RemoteID: ca.RemoteID, RemoteQPN: ca.RemoteQPN}).newDREQ(),
+		"no local number":       (&Conn{RemoteID: ca.RemoteID, RemoteQPN: ca.RemoteQPN}).newDREQ(),
+		"another remote number": (&Conn{LocalID: ca.LocalID, RemoteID: ca.RemoteID + 1, RemoteQPN: ca.RemoteQPN}).newDREQ(),
+		"another queue pair":    (&Conn{LocalID: ca.LocalID, RemoteID: ca.RemoteID, RemoteQPN: ca.RemoteQPN + 1}).newDREQ(),
+		"no CM's":               make(wire.MAD, wire.MADSize),
+	} {
+		if b.m.Ends(a.gid, mad) {
+			t.Errorf("a message with %s ends the connection", name)
+		}
+	}
+	if b.m.Ends(w.add("c", 3).gid, ca.newDREQ()) {
+		t.Error("another address ends the connection")
+	}
+}

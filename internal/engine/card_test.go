@@ -192,9 +192,11 @@ func TestArrivals(t *testing.T) {
 type post struct {
 	from []ib.GID
 	due  ib.Time
+	ends bool
 }
 
 func (p *post) ReceiveMAD(from, _ ib.GID, _ []byte) { p.from = append(p.from, from) }
+func (p *post) Ends(ib.GID, []byte) bool            { return p.ends }
 func (p *post) Deadline() ib.Time                   { return p.due }
 func (p *post) Expire()                             { p.due = 0 }
 

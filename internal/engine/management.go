@@ -14,6 +14,8 @@ import (
 type Management interface {
 	// ReceiveMAD takes a datagram of wire.MADSize bytes, valid during the call.
 	ReceiveMAD(from, to ib.GID, mad []byte)
+	// Ends reports whether such a datagram ends a connection that is known here.
+	Ends(from ib.GID, mad []byte) bool
 	// Deadline is when Expire has to be called; 0 is never. Where it becomes sooner, MADs.Due
 	// is called.
 	Deadline() ib.Time
@@ -95,12 +97,32 @@ func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
 		if e.net.tap != nil {
 			e.net.tap.Burst(e.mgmt.datagram(from, to, mad))
 		}
-		d := e.mgmt.local.push()
-		d.card, d.from, d.to = r.card, from, to
-		copy(d.mad[:], mad)
+		e.mgmt.post(r.card, from, to, mad)
 	case e.net.lead(&r):
 		e.net.send(r.vni, r.from, r.to, e.mgmt.datagram(from, to, mad))
+	case isSite(r.vni):
+		e.farewell(c, from, to, mad)
 	} // else it leads nowhere: lost, as on a wire
+}
+
+// post queues a datagram for a NIC of this daemon.
+func (m *management) post(c *card, from, to ib.GID, mad []byte) {
+	d := m.local.push()
+	d.card, d.from, d.to = c, from, to
+	copy(d.mad[:], mad)
+}
+
+// farewell is for a datagram of c whose site is gone. When a container is killed its network may be gone before the daemon hears that its programs
+// are, and a peer that waits for a message would never be told that the connection has ended. If the peer is a NIC of this daemon it is told here, whatever site it is
+// at. An address means something else at each, so who has it is not enough: it has to know this very connection. For a peer on another host
+// there is no way until the NIC has one again.
+func (e *Engine) farewell(c *card, from, to ib.GID, mad []byte) {
+	for _, s := range e.net.sites.list {
+		if o := e.cards.at[place{s.number, to}]; o != nil && o != c && o.manage != nil && o.manage.Ends(from, mad) {
+			e.mgmt.post(o, from, to, mad)
+			return
+		}
+	}
 }
 
 // datagram is mad as the port sends it.

@@ -91,6 +91,54 @@ func TestSites(t *testing.T) {
 	e.Do(func() {})
 }
 
+// TestFarewell: a NIC whose site is gone tells who has a connection with it at another site that it has ended, and nobody else who has that address.
+func TestFarewell(t *testing.T) {
+	shared := ib.GIDOf(netip.MustParseAddr("10.0.0.2"))
+	r := siteResolver{}
+	e, err := New(Options{Resolver: r, Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nics [3]*nic.NIC
+	var posts [3]*post
+	for i := range nics {
+		udp, at := listenLoopback(t, link.UDPOptions{})
+		gids := []nic.GIDEntry{{GID: ib.GIDOf(at)}}
+		if i > 0 {
+			gids = append(gids, nic.GIDEntry{GID: shared})
+		}
+		nics[i], posts[i] = nic.New(nic.Config{Name: "rxe0", GIDs: gids}), &post{ends: i == 2}
+		r[nics[i]] = nic.FirstSite + 1 + uint32(i)
+		if err := e.Add(nics[i], posts[i]); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.AddSite(nics[i], r[nics[i]], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Start()
+	t.Cleanup(e.Stop)
+	own := nics[0].GIDs[0].GID
+	e.Do(func() {
+		e.RemoveSite(nics[0], r[nics[0]])
+		e.MADs(nics[0]).SendMAD(own, shared, make([]byte, 256))
+	})
+	eventually(t, "the datagram", func() (all bool) {
+		e.Do(func() { all = len(posts[2].from) == 1 && posts[2].from[0] == own })
+		return all
+	})
+	e.Do(func() {
+		posts[2].ends = false
+		e.MADs(nics[0]).SendMAD(own, shared, make([]byte, 256))
+	})
+	e.Do(func() {})
+	e.Do(func() {
+		if len(posts[0].from)+len(posts[1].from) > 0 || len(posts[2].from) != 1 {
+			t.Errorf("datagrams: %v, %v, %v; want one, for the third", posts[0].from, posts[1].from, posts[2].from)
+		}
+	})
+}
+
 // listenLoopback opens the sockets of an address that nobody has.
 func listenLoopback(t *testing.T, o link.UDPOptions) (udp *link.UDP, at netip.Addr) {
 	t.Helper()

@@ -58,6 +58,7 @@ type alarm struct {
 }
 
 func (*alarm) ReceiveMAD(_, _ ib.GID, _ []byte) {}
+func (*alarm) Ends(ib.GID, []byte) bool         { return false }
 func (a *alarm) Deadline() ib.Time              { return a.due }
 func (a *alarm) Expire()                        { a.due = 0; close(a.rang) }
 

@@ -57,6 +57,9 @@ func (a *CMA) ReceiveMAD(from, to ib.GID, mad []byte) {
 	a.manager.Receive(a.now(), from, to, wire.MAD(mad))
 }
 
+// Ends reports whether a MAD ends a connection that is known here.
+func (a *CMA) Ends(from ib.GID, mad []byte) bool { return a.manager.Ends(from, wire.MAD(mad)) }
+
 // Deadline is when Expire has to be called; 0 is never.
 func (a *CMA) Deadline() ib.Time { return a.manager.Deadline() }
 
