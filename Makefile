@@ -29,7 +29,8 @@ SMALL := $(foreach p,google.golang.org/... go.etcd.io/... go.uber.org/... go.yam
 	net/http net/textproto net/url crypto/tls crypto/x509 encoding/json encoding/asn1 encoding/xml encoding/csv \
 	fmt flag reflect strings strconv sort context unicode/... os os/exec os/user os/signal io/fs bufio encoding/hex encoding/base64 encoding/pem regexp/... text/... html/... mime/... log/... net math/big path/... compress/... archive/... debug/... \
 	internal/zstd runtime/pprof golang.org/x/net/... vendor/golang.org/x/net/... vendor/golang.org/x/text/... \
-	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod,crypto/internal/fips140/$(c)) \
+	$(foreach c,des dsa ecdh ecdsa ed25519 elliptic hkdf hpke rc4,crypto/$(c)) \
+	$(foreach c,nistec/... edwards25519/... mlkem rsa ecdsa bigmod drbg ecdh ed25519 tls12 tls13,crypto/internal/fips140/$(c)) \
 	$(foreach r,bench control tenant experiment report doctor rack store/... container meter metrics launch inspect \
 	preflight hosts published abitext devicetree rdmanl cni netns rxeguest caller vmagent vm vmline routes cache filecopy pcap replay,vrdma/internal/$(r)) vrdma/cmd/...,-gcflags=$(p)=-l)
 
