@@ -81,6 +81,16 @@ func TestPassword(t *testing.T) {
 	untilState(t, s, store.InStep)
 	commit(t, s, put("a", "2"))
 
+	// The tokens of a user that is made anew are worth nothing any more.
+	c.Ctl("user", "delete", etcdtest.User)
+	c.Ctl("user", "add", etcdtest.User+":correct horse")
+	c.Ctl("user", "grant-role", etcdtest.User, "vrdma")
+	until(t, "a commit with a new token", func() bool {
+		_, ok, err := s.Commit(nil, []store.Write{put("a", "3")})
+		return ok && err == nil
+	})
+	untilState(t, s, store.InStep)
+
 	cfg := config(c, "s")
 	cfg.Prefix, cfg.fresh = "/others/", 8*firstTime
 	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), "permission denied") {

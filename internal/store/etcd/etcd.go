@@ -124,6 +124,7 @@ func (s *Store) connect() error {
 	for i := range endpoints {
 		endpoints[i] = scheme + endpoints[i]
 	}
+	nobody := clientv3.Config{Endpoints: endpoints, TLS: secure, Logger: zap.NewNop(), DialTimeout: askTime}
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: secure, Username: s.cfg.User, Password: password, Logger: zap.NewNop(),
 		DialTimeout: askTime,
@@ -138,7 +139,25 @@ func (s *Store) connect() error {
 	if err != nil {
 		return fmt.Errorf("the store %s: %w", s.name(), err)
 	}
+	s.client.Auth = anew{s.client.Auth, nobody}
 	return nil
+}
+
+// anew asks for tokens as somebody who has none. The client would ask with its old one, and an etcd that has forgotten it (3.4, after a restart, or when the user was
+// changed) refuses to be asked with that; then the client asks for a token to ask with, and so on until the time is over, for ever.
+type anew struct {
+	clientv3.Auth
+	nobody clientv3.Config
+}
+
+// Authenticate implements clientv3.Auth.
+func (a anew) Authenticate(ctx context.Context, user, password string) (*clientv3.AuthenticateResponse, error) {
+	c, err := clientv3.New(a.nobody)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.Auth.Authenticate(ctx, user, password)
 }
 
 // countStream counts the streams of watches.
