@@ -138,6 +138,15 @@ join:
 	VPXOR t, a, a; \
 	VPXOR b, a, a
 
+// JOINHALF makes 32 bytes, in Y2, of the four registers of 32.
+#define JOINHALF \
+	VBROADCASTI128 16(AX), Y8; \
+	VBROADCASTI128 32(AX), Y9; \
+	VBROADCASTI128 48(AX), Y10; \
+	HALF(Y0, Y8, Y3, Y4); \
+	HALF(Y1, Y9, Y0, Y5); \
+	HALF(Y2, Y10, Y1, Y6)
+
 // func foldHalf(f *folds, state uint32, data []byte) uint32
 TEXT ·foldHalf(SB), NOSPLIT, $0-44
 	MOVQ f+0(FP), AX
@@ -167,12 +176,7 @@ loop:
 	JGE loop
 
 join:
-	VBROADCASTI128 16(AX), Y8
-	VBROADCASTI128 32(AX), Y9
-	VBROADCASTI128 48(AX), Y10
-	HALF(Y0, Y8, Y3, Y4)
-	HALF(Y1, Y9, Y0, Y5)
-	HALF(Y2, Y10, Y1, Y6)
+	JOINHALF
 
 	// What is left of the data: by 32 bytes, then by 16.
 	ADDQ $96, CX // less 32
@@ -252,12 +256,7 @@ loop:
 	JNZ loop
 
 join:
-	VBROADCASTI128 16(AX), Y8
-	VBROADCASTI128 32(AX), Y9
-	VBROADCASTI128 48(AX), Y10
-	HALF(Y0, Y8, Y3, Y4)
-	HALF(Y1, Y9, Y0, Y5)
-	HALF(Y2, Y10, Y1, Y6)
+	JOINHALF
 	VEXTRACTI128 $1, Y2, X1
 	VMOVDQU 96(AX), X8 // over 16 bytes
 	HALF(X2, X8, X1, X4)
