@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "pages.h"
 
-static struct ranges dontfork, dontdump, huge, nohuge;
+static struct ranges dontfork, dontdump, huge, nohuge, wipe, mergeable;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool any; /* was anything remembered, ever? */
 
@@ -44,13 +44,17 @@ void advice_private(uint64_t start, uint64_t end)
 	advice_shared(start, end);
 	say_again(&huge, start, end, MADV_HUGEPAGE);
 	say_again(&nohuge, start, end, MADV_NOHUGEPAGE);
+	say_again(&wipe, start, end, MADV_WIPEONFORK);
+	say_again(&mergeable, start, end, MADV_MERGEABLE);
 }
 
-void advice_huge(uint64_t at, uint64_t start, uint64_t end)
+void advice_inherited(uint64_t at, uint64_t start, uint64_t end)
 {
 	struct range r;
-	for (uint64_t from = start; ranges_find(&huge, from, end, &r); from = r.end)
-		sys(SYS_madvise, at + (r.start - start), r.end - r.start, MADV_HUGEPAGE);
+	for (uint64_t from = start; ranges_find(&dontfork, from, end, &r); from = r.end)
+		sys(SYS_madvise, at + (r.start - start), r.end - r.start, MADV_DOFORK);
+	for (uint64_t from = start; ranges_find(&wipe, from, end, &r); from = r.end)
+		sys(SYS_madvise, at + (r.start - start), r.end - r.start, MADV_KEEPONFORK);
 }
 
 bool advice_dontfork(uint64_t start, uint64_t end, struct range *out)
@@ -59,6 +63,16 @@ bool advice_dontfork(uint64_t start, uint64_t end, struct range *out)
 	bool found = ranges_find(&dontfork, start, end, out);
 	pthread_mutex_unlock(&lock);
 	return found;
+}
+
+/* In a fork child: memory that the application keeps from it has its address, and zeros. */
+void advice_wipe(uint64_t start, uint64_t end)
+{
+	struct range r;
+	for (; ranges_find(&wipe, start, end, &r); start = r.end) {
+		sys(SYS_madvise, r.start, r.end - r.start, MADV_DONTNEED);
+		sys(SYS_madvise, r.start, r.end - r.start, MADV_WIPEONFORK);
+	}
 }
 
 void advice_child(void)
@@ -90,6 +104,18 @@ static void remember(int advice, uint64_t start, uint64_t end)
 		ranges_remove(&huge, start, end);
 		ranges_add(&nohuge, start, end);
 		break;
+	case MADV_WIPEONFORK:
+		ranges_add(&wipe, start, end);
+		break;
+	case MADV_KEEPONFORK:
+		ranges_remove(&wipe, start, end);
+		break;
+	case MADV_MERGEABLE:
+		ranges_add(&mergeable, start, end);
+		break;
+	case MADV_UNMERGEABLE:
+		ranges_remove(&mergeable, start, end);
+		break;
 	}
 	atomic_store(&any, true);
 	pthread_mutex_unlock(&lock);
@@ -106,6 +132,8 @@ int memory_munmap(void *addr, size_t n)
 		ranges_remove(&dontdump, start, end);
 		ranges_remove(&huge, start, end);
 		ranges_remove(&nohuge, start, end);
+		ranges_remove(&wipe, start, end);
+		ranges_remove(&mergeable, start, end);
 		pthread_mutex_unlock(&lock);
 		signals_restore(old);
 	}
@@ -173,6 +201,10 @@ int memory_madvise(void *addr, size_t n, int advice)
 	case MADV_DODUMP:
 	case MADV_HUGEPAGE:
 	case MADV_NOHUGEPAGE:
+	case MADV_WIPEONFORK:
+	case MADV_KEEPONFORK:
+	case MADV_MERGEABLE:
+	case MADV_UNMERGEABLE:
 		if (r < 0)
 			return r;
 		break;

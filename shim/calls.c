@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The libc calls on descriptors that we stand in for. Each asks the table first
- * and hands ordinary descriptors straight on.
+ * and hands ordinary descriptors straight on. At the end: those on memory and on the process.
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "halt.h"
+#include "tracer.h"
 #include "vrdma.h"
 
 #define RDMA_VERBS_IOCTL 0xc0181b01u
@@ -335,4 +339,30 @@ EXPORT void *mremap(void *old, size_t size, size_t new_size, int flags, ...)
 	va_end(args);
 	return door_foreign() ? REAL(mremap)(old, size, new_size, flags, to)
 			      : memory_mremap(old, size, new_size, flags, to);
+}
+
+/* ---- clone, prctl: what halt.c has to know ---- */
+
+EXPORT int clone(int (*run)(void *), void *stack, int flags, void *arg, ...)
+{
+	va_list args;
+	va_start(args, arg);
+	void *parent_tid = va_arg(args, void *), *tls = va_arg(args, void *), *child_tid = va_arg(args, void *);
+	va_end(args);
+	halt_cloned((unsigned long)flags);
+	return REAL(clone)(run, stack, flags, arg, parent_tid, tls, child_tid);
+}
+
+EXPORT int prctl(int option, ...)
+{
+	unsigned long a[4];
+	va_list args;
+	va_start(args, option);
+	for (int i = 0; i < 4; i++)
+		a[i] = va_arg(args, unsigned long);
+	va_end(args);
+	int r = REAL(prctl)(option, a[0], a[1], a[2], a[3]);
+	if (r == 0 && option == PR_SET_PTRACER)
+		tracer_named(a[0]);
+	return r;
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "shared.h"
 #include "vrdma.h"
 
 /* enum ib_uverbs_write_cmds, <rdma/ib_user_verbs.h> */
@@ -40,6 +41,8 @@ enum {
 	POST_SEND_COUNT = 20,
 	POST_SEND_SIZE = 24,
 };
+/* struct rxe_queue_buf */
+enum { RING_MASK = 4, RING_PRODUCER = 128, RING_CONSUMER = 256 };
 #define BAD_CHANNEL 0x7fffffff
 #define COMMAND_MAX 16384u /* in_words is 16 bits, but no command comes near */
 #define EXTENTS_MAX 1900u  /* so that request, extents and command fit one message */
@@ -87,22 +90,95 @@ static void ring(struct file *f, uint32_t qp)
 	}
 }
 
+/* A slot can be stale if the descriptor was closed by a bare system call. */
+static bool is_arena(struct file *f, int fd)
+{
+	struct stat st;
+	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
+}
+
+/* Makes a window of the arena visible, or fails; the arming thread then makes commands instead. */
+static void view(struct file *f, int fd, uint32_t n)
+{
+	struct file *held = file_get(fd);
+	if (held != f) {
+		if (held)
+			file_put(held);
+		return;
+	}
+	sigmask old = signals_block();
+	file_lock(f);
+	unsigned char *at = atomic_load(&f->view[n]);
+	if (!(atomic_load(&f->viewed) >> n & 1) && is_arena(f, fd)) {
+		long r = sys(SYS_mmap, at, ARENA_VIEW, PROT_READ, at ? MAP_SHARED | MAP_FIXED : MAP_SHARED, fd,
+			     n * ARENA_VIEW);
+		if (r > 0 || r < -4095) {
+			sys(SYS_madvise, r, ARENA_VIEW, MADV_DONTDUMP);
+			atomic_store(&f->view[n], (unsigned char *)r);
+			atomic_fetch_or(&f->viewed, 1ull << n);
+		}
+	}
+	file_unlock(f);
+	signals_restore(old);
+	file_put(f);
+}
+
+static uint32_t in_ring(const unsigned char *ring, size_t at)
+{
+	return atomic_load_explicit((_Atomic uint32_t *)(ring + at), memory_order_acquire);
+}
+
 /*
- * Arms a completion queue in the arena; false: the daemon wants the command. protocol.h has
- * the rules. The fence keeps the application's next poll behind the bit.
+ * Whether an armed queue holds completions that the program has not polled and that no event
+ * announced: see protocol.h. If the ring moves meanwhile, the daemon answers that.
  */
-static bool arm(struct file *f, uint32_t cq, bool solicited_only)
+static bool unannounced(struct file *f, int fd, unsigned char *line, bool solicited_only)
+{
+	uint32_t page = in_ring(line, VRDMA_ARM_RING);
+	uint32_t n = (uint32_t)(page / (ARENA_VIEW / 4096));
+	if (page == 0)
+		return false;
+	if (n >= ARENA_VIEWS)
+		return true;
+	if (unlikely(!(atomic_load_explicit(&f->viewed, memory_order_acquire) >> n & 1))) {
+		view(f, fd, n);
+		if (!(atomic_load(&f->viewed) >> n & 1))
+			return true;
+	}
+	const unsigned char *ring = atomic_load(&f->view[n]) + page % (ARENA_VIEW / 4096) * 4096;
+	uint32_t producer = in_ring(ring, RING_PRODUCER), consumer = in_ring(ring, RING_CONSUMER);
+	uint32_t mask = in_ring(ring, RING_MASK);
+	uint32_t woken = in_ring(line, VRDMA_ARM_WOKEN), urgent = in_ring(line, VRDMA_ARM_URGENT);
+	if (in_ring(line, VRDMA_ARM_RING) != page)
+		return true;
+	if (producer == consumer || consumer == woken)
+		return false;
+	return !solicited_only || (urgent != VRDMA_ARM_NONE &&
+				   ((urgent - consumer - 1) & mask) < ((producer - consumer) & mask));
+}
+
+/*
+ * Arms a completion queue in the arena; false: the daemon wants the command. *look: the queue is
+ * armed, and the daemon has to look at it. protocol.h has the rules. The fence keeps the look, and the
+ * application's next poll, behind the bit.
+ */
+static bool arm(struct file *f, int fd, uint32_t cq, bool solicited_only, bool *look)
 {
 	_Atomic uint32_t *by_command = (_Atomic uint32_t *)(f->page + VRDMA_ARM_BY_COMMAND);
 	if (cq >= VRDMA_ARM_CQS || atomic_load_explicit(by_command, memory_order_relaxed))
 		return false;
-	_Atomic uint32_t *word =
-		(_Atomic uint32_t *)(f->arms + (size_t)cq * VRDMA_ARM_STRIDE);
+	unsigned char *line = f->arms + (size_t)cq * VRDMA_ARM_STRIDE;
+	_Atomic uint32_t *word = (_Atomic uint32_t *)line;
 	if (!(atomic_load_explicit(word, memory_order_relaxed) & VRDMA_ARM_READY))
 		return false;
 	uint32_t was = atomic_fetch_or(word, solicited_only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL);
 	atomic_thread_fence(memory_order_seq_cst);
-	return was & VRDMA_ARM_READY; /* else it was destroyed meanwhile: the daemon says so */
+	if (!(was & VRDMA_ARM_READY))
+		return false; /* it was destroyed meanwhile: the daemon says so */
+	/* Another thread may have armed it for all, and been misled by a consumer index that this thread
+	 * had changed but not yet made visible. So this thread looks for both. */
+	*look = unannounced(f, fd, line, solicited_only && !(was & VRDMA_ARM_ALL));
+	return true;
 }
 
 /* Whether the daemon is sure to accept a command, and has nothing to say to it: see protocol.h. */
@@ -302,13 +378,14 @@ static bool has_room(struct file *f, sigmask outside, const struct vrdma_extent 
  * What lies under a buffer, in f->out. To make terabytes shared takes long: where the daemon
  * will say that they are too many, they are left alone, as memory that it has to copy.
  */
-static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_t length, bool *held)
+static uint32_t prepare(struct file *f, sigmask outside, uint64_t start, uint64_t length,
+			struct shared *shared, bool *held)
 {
 	struct vrdma_extent *out = (struct vrdma_extent *)(void *)f->out;
 	struct vrdma_extent all = {start, length, VRDMA_EXTENT_FOREIGN, VRDMA_PROT_READ | VRDMA_PROT_WRITE};
 	*held = false;
 	if (length < ASK_FROM || !memory_sound(start, length) || has_room(f, outside, &all))
-		return memory_prepare(start, length, out, EXTENTS_MAX, held);
+		return memory_prepare(start, length, out, EXTENTS_MAX, shared, held);
 	*out = all;
 	return 1;
 }
@@ -319,9 +396,16 @@ static int reg_mr(struct file *f, sigmask outside, const void *buf, size_t n)
 	uint64_t start = longword(buf, REG_MR_START), length = longword(buf, REG_MR_LENGTH);
 	uint32_t handle = ~0u;
 	size_t reply;
+	struct shared shared = {.n = 0};
 	bool held;
-	uint32_t extents = prepare(f, outside, start, length, &held);
+	uint32_t extents = prepare(f, outside, start, length, &shared, &held);
+	bool expose = shared_offers((const struct vrdma_extent *)(const void *)f->out, extents);
+	if (expose)
+		wire_expose(true);
 	int e = exchange(f, outside, buf, n, extents, &reply);
+	if (expose)
+		wire_expose(false);
+	shared_end(&shared);
 	if (held && e) {
 		memory_refused(start, length);
 	} else if (held) {
@@ -365,13 +449,6 @@ static int command(struct file *f, sigmask outside, const void *buf, size_t n)
 	return exchange(f, outside, buf, n, 0, &reply);
 }
 
-/* A slot can be stale if the descriptor was closed by a bare system call. */
-static bool is_arena(struct file *f, int fd)
-{
-	struct stat st;
-	return sys(SYS_fstat, fd, &st) == 0 && st.st_ino == f->inode;
-}
-
 ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 {
 	if (unlikely(atomic_load_explicit(&f->kind, memory_order_relaxed) == FILE_CM))
@@ -387,10 +464,18 @@ ssize_t door_write(struct file *f, int fd, const void *buf, size_t n)
 		ring(f, word(buf, POST_SEND_QP));
 		return (ssize_t)n;
 	}
+	unsigned char looking[NOTIFY_SIZE];
+	bool look = false;
 	if (word(buf, 0) == CMD_REQ_NOTIFY_CQ && n == NOTIFY_SIZE && word(buf, 4) == NOTIFY_SIZE / 4 &&
 	    !atomic_load_explicit(&f->dead, memory_order_relaxed) &&
-	    arm(f, word(buf, NOTIFY_CQ), word(buf, NOTIFY_SOLICITED)))
-		return (ssize_t)n;
+	    arm(f, fd, word(buf, NOTIFY_CQ), word(buf, NOTIFY_SOLICITED), &look)) {
+		if (likely(!look))
+			return (ssize_t)n;
+		const uint32_t value = VRDMA_NOTIFY_LOOK;
+		memcpy(looking, buf, n);
+		memcpy(looking + NOTIFY_SOLICITED, &value, sizeof value);
+		buf = looking;
+	}
 	if (door_foreign())
 		return errno = EIO, -1;
 	f = file_get(fd);

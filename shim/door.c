@@ -177,6 +177,11 @@ void file_put(struct file *f)
 		if (f->arms)
 			sys(SYS_mmap, f->arms, ARMS, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		uint64_t viewed = atomic_exchange(&f->viewed, 0);
+		for (unsigned i = 0; i < ARENA_VIEWS; i++)
+			if (viewed >> i & 1)
+				sys(SYS_mmap, atomic_load(&f->view[i]), ARENA_VIEW, PROT_READ,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	}
 	if (f->mail)
 		sys(SYS_munmap, f->mail, atomic_load(&f->ahead) ? VRDMA_AHEAD_SIZE : VRDMA_MAIL_SIZE);

@@ -210,11 +210,14 @@ static bool move_private(const struct vma *v)
 static void make_private(const struct piece *p, const struct vma *v)
 {
 	(void)p;
-	if (fork_state.guard.fd >= 0 && fork_state.guard.moves && move_private(v))
+	/* A halted monitor could not answer for mremap; and nobody writes then. */
+	if (fork_state.guard.fd >= 0 && fork_state.guard.moves && !fork_state.halted && move_private(v))
 		return;
 	map(v->start, v, MAP_PRIVATE | MAP_FIXED);
-	if (fork_state.guard.fd >= 0)
-		guard_hold(&fork_state.guard, v->start, v->end);
+	if (fork_state.guard.fd < 0)
+		return;
+	pages_each(v->offset, v->end - v->start, map_run, v->start);
+	guard_hold(&fork_state.guard, v->start, v->end);
 }
 
 static void make_shared(const struct piece *p, const struct vma *v)
@@ -268,8 +271,7 @@ static void merge_page(const struct piece *p, uint64_t page)
 		for (j = i + 1; j < PAGE && (now[j] != before[j]) == changed; j++)
 			;
 		if (changed) {
-			sys(SYS_pwrite64, atomic_load(&process.memory), now + i, j - i,
-			    p->offset + (page - p->start) + i);
+			pages_write((uint64_t)(uintptr_t)(now + i), j - i, p->offset + (page - p->start) + i);
 			memcpy(before + i, now + i, j - i);
 		}
 	}
@@ -301,6 +303,7 @@ static void take_over(const struct piece *p, const struct vma *v)
 	sys(SYS_mremap, in_spare(p, v->start), n, n, MREMAP_MAYMOVE | MREMAP_FIXED, v->start);
 	if (v->prot != (PROT_READ | PROT_WRITE))
 		sys(SYS_mprotect, v->start, n, v->prot);
+	advice_wipe(v->start, v->end);
 }
 
 /* ---- the three handlers ---- */
@@ -312,10 +315,14 @@ static void drop_spare(void)
 	fork_state.spare = 0;
 }
 
-/* Without a guard: what is written between a copy and the change of the mapping would count as old. */
+/*
+ * Mappings change while threads are halted, if they can be: a thread that waits on a futex of the
+ * old mapping looks for it in the new one when it goes on. Without a guard also because what is
+ * written between a copy and the change of the mapping would count as old.
+ */
 static void halt(void)
 {
-	fork_state.halted = fork_state.n && fork_state.guard.fd < 0 && tasks_count() != 1 && halt_begin();
+	fork_state.halted = fork_state.n && tasks_count() != 1 && halt_begin();
 }
 
 static void thaw(void)

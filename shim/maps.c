@@ -22,10 +22,12 @@ struct procmap_query {
 };
 #define PROCMAP_QUERY 0xc0686611u
 #define QUERY_COVERING_OR_NEXT 0x10
+#define QUERY_SHARED 0x08
+#define QUERY_FILE_BACKED 0x20
 #define VMA_READABLE 1u
 #define VMA_WRITABLE 2u
 #define VMA_EXECUTABLE 4u
-#define VMA_SHARED 8u
+#define VMA_MAYSHARE 8u
 
 struct raw {
 	uint64_t start, end, offset, inode, page_size;
@@ -36,10 +38,12 @@ struct raw {
 
 static enum vma_kind classify(const struct raw *r)
 {
-	bool shared = r->flags & VMA_SHARED;
+	bool shared = r->flags & VMA_MAYSHARE;
 	if (r->inode && r->inode == process.inode && makedev(r->major, r->minor) == process.device)
 		return shared ? VMA_OWN : VMA_BORROWED;
-	if (shared || r->page_size != PAGE || (r->flags & VMA_EXECUTABLE))
+	if (shared)
+		return VMA_SHARED;
+	if (r->page_size != PAGE || (r->flags & VMA_EXECUTABLE))
 		return VMA_SPECIAL;
 	if (r->inode || r->major || r->minor)
 		return strncmp(r->name, "/anon_hugepage", 14) ? VMA_PRIVATE : VMA_SPECIAL;
@@ -54,6 +58,8 @@ static void fill(struct vma *v, const struct raw *r)
 	v->start = r->start;
 	v->end = r->end;
 	v->offset = r->offset;
+	v->device = makedev(r->major, r->minor);
+	v->inode = r->inode;
 	v->prot = (r->flags & VMA_READABLE ? PROT_READ : 0) | (r->flags & VMA_WRITABLE ? PROT_WRITE : 0) |
 		  (r->flags & VMA_EXECUTABLE ? PROT_EXEC : 0);
 	v->kind = classify(r);
@@ -116,7 +122,7 @@ static void parse(const char *p, struct vma *out)
 	r.end = number(&p, 16);
 	p++;
 	r.flags = (p[0] == 'r' ? VMA_READABLE : 0) | (p[1] == 'w' ? VMA_WRITABLE : 0) |
-		  (p[2] == 'x' ? VMA_EXECUTABLE : 0) | (p[3] == 's' ? VMA_SHARED : 0);
+		  (p[2] == 'x' ? VMA_EXECUTABLE : 0) | (p[3] == 's' ? VMA_MAYSHARE : 0);
 	p += 5;
 	r.offset = number(&p, 16);
 	p++;
@@ -175,16 +181,26 @@ static bool search(struct maps *m, uint64_t address, struct vma *out)
 }
 
 /* Not of the process: where the first thread has ended, that has no memory. */
-int maps_file(const char *name)
+static int open_file(const char *name, int flags)
 {
 	char path[40];
 	snprintf(path, sizeof path, "/proc/thread-self/%s", name);
-	long fd = sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	long fd = sys(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC);
 	if (fd == -ENOENT) { /* before Linux 3.17 */
 		snprintf(path, sizeof path, "/proc/self/%s", name);
-		fd = sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+		fd = sys(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC);
 	}
 	return (int)fd;
+}
+
+int maps_file(const char *name)
+{
+	return open_file(name, O_RDONLY);
+}
+
+int maps_memory(void)
+{
+	return open_file("mem", O_RDWR);
 }
 
 bool maps_open(struct maps *m)
@@ -219,4 +235,47 @@ void maps_close(struct maps *m)
 bool maps_find(struct maps *m, uint64_t address, struct vma *out)
 {
 	return m->query ? query(m, address, out) : search(m, address, out);
+}
+
+static bool query_named(struct maps *m, const char *name)
+{
+	struct procmap_query q;
+	char got[256];
+	for (uint64_t at = 0;; at = q.vma_end) {
+		memset(got, 0, sizeof got);
+		q = (struct procmap_query){
+			.size = sizeof q,
+			.query_flags = QUERY_COVERING_OR_NEXT | QUERY_SHARED | QUERY_FILE_BACKED,
+			.query_addr = at,
+			.vma_name_size = sizeof got,
+			.vma_name_addr = (uintptr_t)got,
+		};
+		long e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
+		if (e == -ENAMETOOLONG) { /* not a name of the kernel's */
+			q.size = sizeof q;
+			q.query_flags = QUERY_COVERING_OR_NEXT | QUERY_SHARED | QUERY_FILE_BACKED;
+			q.query_addr = at;
+			q.vma_name_size = 0;
+			q.vma_name_addr = 0;
+			e = sys(SYS_ioctl, m->fd, PROCMAP_QUERY, &q);
+		}
+		if (e < 0) {
+			m->broken |= e != -ENOENT;
+			return false;
+		}
+		if (strncmp(got, name, strlen(name)) == 0)
+			return true;
+	}
+}
+
+bool maps_named(struct maps *m, const char *name)
+{
+	if (m->query)
+		return query_named(m, name);
+	for (char *l; (l = line(m));) {
+		const char *c = strchr(l, '/');
+		if (c && strncmp(c, name, strlen(name)) == 0)
+			return true;
+	}
+	return false;
 }

@@ -4,18 +4,18 @@
  * the same address and at a file offset equal to that address, so that the daemon
  * finds them by address.
  *
- *   private memory     hold writers back > copy what exists > map over > let go
+ *   private memory     stop other threads > replace.c > let them go on
  *   ours already       nothing to do
- *   anything else      FOREIGN: the daemon copies with process_vm_readv/writev
+ *   anything else      FOREIGN: the daemon copies through /proc/PID/mem
  *
  * glibc frees, reuses and moves memory without our seeing it, so nothing is
  * remembered as "already shared": the mappings are read every time. Any failure
- * leaves the memory as it was and the extent FOREIGN.
+ * leaves the memory as it was and the extent FOREIGN, with the reason.
  *
  * How many regions cover a page is counted (regions.c). When the last one is gone, the
  * memory becomes private again (reclaim.c).
  *
- * While writers are held back this thread must not write to application memory,
+ * While threads are stopped this thread must not write to application memory,
  * must not allocate and must not take a lock that one of them may hold: it uses
  * bare system calls and static storage only.
  */
@@ -29,16 +29,21 @@
 #include "pages.h"
 #include "reclaim.h"
 #include "regions.h"
+#include "replace.h"
+#include "shared.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 #define POPULATE_MAX (2ul << 30)    /* fault in at most this much at one registration */
-#define PAGEMAP_PRESENT (3ull << 62) /* in memory or in swap */
+#ifndef OWN_MAX
+#define OWN_MAX 8192 /* stretches of shared memory: two mappings each, of the 65530 that there may be */
+#endif
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ranges swapped;
 struct maps memory_maps;
+struct ranges memory_foreign;
 bool memory_moved;
 _Atomic int memory_forker;
 static _Atomic bool any_swapped;
@@ -78,53 +83,29 @@ bool memory_retry(void)
 	return again;
 }
 
-/* ---- copying what exists ---- */
-
-struct copier {
-	int pagemap; /* -1: copy everything */
-	uint64_t bits[HOLD_CHUNK / PAGE];
-};
-
-static bool copy_run(uint64_t from, uint64_t to)
+static uint64_t page_floor(uint64_t address)
 {
-	while (from < to) {
-		long n = sys(SYS_pwrite64, memfd(), from, to - from, from);
-		if (n <= 0)
-			return false;
-		from += (uint64_t)n;
-	}
-	return true;
+	return address & ~(PAGE - 1);
 }
 
-static bool copy_existing(struct copier *c, uint64_t start, uint64_t end)
+static uint64_t page_ceil(uint64_t address)
 {
-	size_t n = (end - start) / PAGE;
-	if (c->pagemap < 0 ||
-	    sys(SYS_pread64, c->pagemap, c->bits, n * 8, start / PAGE * 8) != (long)(n * 8))
-		return copy_run(start, end);
-	for (size_t i = 0, j; i < n; i = j) {
-		bool exists = c->bits[i] & PAGEMAP_PRESENT;
-		for (j = i + 1; j < n && !(c->bits[j] & PAGEMAP_PRESENT) == !exists; j++)
-			;
-		if (exists && !copy_run(start + i * PAGE, start + j * PAGE))
-			return false;
-	}
-	return true;
+	return page_floor(address + PAGE - 1);
 }
 
 /* ---- one registration ---- */
 
 struct registration {
-	bool ready; /* the next two are */
 	struct hold hold;
-	struct copier copier;
-	bool replaced; /* anything */
+	struct ranges fresh; /* replaced since the hold began, and not yet populated */
+	bool replaced;       /* anything */
 	uint64_t populated;
+	struct shared *shared;
 	struct vrdma_extent *out;
 	uint32_t n, room;
 	uint64_t start, end; /* exact, not rounded to pages */
 };
-static struct registration registration; /* too big for a stack; under memory_lock */
+static struct registration registration; /* under memory_lock */
 
 bool own_mappings(bool (*f)(const struct vma *, void *), void *arg)
 {
@@ -153,56 +134,36 @@ static bool make_fresh(struct registration *g, uint64_t start, uint64_t end)
 	return true;
 }
 
-static void populate(struct registration *g, uint64_t start, uint64_t end, int prot)
+/* Pages that the daemon will touch exist before it does. Other threads run. */
+/* May it become shared, as mappings go? Each stretch costs the process two. */
+static bool room_for(uint64_t start, uint64_t end)
 {
-	if (!(prot & PROT_WRITE) || g->populated + (end - start) > POPULATE_MAX)
+	struct range r;
+	return swapped.n < OWN_MAX || ranges_find(&swapped, start - 1, end + 1, &r);
+}
+
+static void populate(struct registration *g, uint64_t start, uint64_t end)
+{
+	if (g->populated + (end - start) > POPULATE_MAX)
 		return;
 	g->populated += end - start;
 	if (sys(SYS_madvise, start, end - start, MADV_POPULATE_WRITE) == -EINVAL)
 		sys(SYS_fallocate, memfd(), 0, start, end - start);
 }
 
-/* Replaces [start, end), at most a chunk of one mapping. */
-static bool replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+static void let_go(struct registration *g)
 {
-	struct guard *guard = &g->hold.guard;
-	bool held = false, ok;
-
-	/* What is shared is always known: so there is room to note it before it is. */
-	if (!ranges_ready(&swapped) || !make_fresh(g, start, end))
-		return false;
-	swap_begin();
-	if (guard->fd >= 0) {
-		held = guard_hold(guard, start, end);
-		if (!held) {
-			swap_end();
-			return false;
-		}
-	}
-	ok = v->kind == VMA_ANONYMOUS ? copy_existing(&g->copier, start, end) : copy_run(start, end);
-	if (ok)
-		ok = !failed(sys(SYS_mmap, start, end - start, v->prot, MAP_SHARED | MAP_FIXED, memfd(),
-				 start));
-	if (ok)
-		advice_shared(start, end);
-	if (held && ok)
-		guard_wake(guard, start, end);
-	else if (held)
-		guard_undo(guard, start, end);
-	swap_end();
-	if (!ok) {
-		pages_punch(start, end);
-		return false;
-	}
-	atomic_store(&any_swapped, true);
-	ranges_add(&swapped, start, end);
-	populate(g, start, end, v->prot);
-	return true;
+	struct range r;
+	hold_end(&g->hold);
+	for (uint64_t at = 0; ranges_find(&g->fresh, at, ~0ull, &r); at = r.end)
+		populate(g, r.start, r.end);
+	g->fresh.n = 0;
 }
 
 static void emit(struct registration *g, uint64_t start, uint64_t end, uint32_t kind, int prot)
 {
-	uint32_t p = (prot & PROT_READ ? VRDMA_PROT_READ : 0) | (prot & PROT_WRITE ? VRDMA_PROT_WRITE : 0);
+	uint32_t p = (prot & PROT_READ ? VRDMA_PROT_READ : 0) | (prot & PROT_WRITE ? VRDMA_PROT_WRITE : 0) |
+		     ((uint32_t)prot & ~0xffu);
 	struct vrdma_extent *last = g->n ? &g->out[g->n - 1] : NULL;
 
 	if (start < g->start)
@@ -215,95 +176,163 @@ static void emit(struct registration *g, uint64_t start, uint64_t end, uint32_t 
 		g->out[g->n++] = (struct vrdma_extent){start, end - start, kind, p};
 	} else { /* more pieces than a message holds: the tail is copied, unless it has holes */
 		last->kind = last->kind && kind ? VRDMA_EXTENT_FOREIGN : VRDMA_EXTENT_HOLE;
-		last->prot &= p;
+		last->prot = (last->prot & p & 0xffu) |
+			     (last->kind ? (uint32_t)VRDMA_WHY_MAPPINGS << VRDMA_WHY_SHIFT : 0);
 		last->length += end - start;
 	}
 }
 
-/* [start, end) lies in v and touches no thread's memory. */
-static void share(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+static void emit_foreign(struct registration *g, uint64_t start, uint64_t end, int prot, enum vrdma_why why)
 {
-	while (start < end) {
-		uint64_t stop = hold_chunk(&g->hold, start, end);
-		bool ok = replace(g, start, stop, v);
-		g->replaced |= ok;
-		emit(g, start, stop, ok ? VRDMA_EXTENT_SHARED : VRDMA_EXTENT_FOREIGN, v->prot);
-		start = stop;
+	if (why != VRDMA_WHY_SPECIAL && why != VRDMA_WHY_FILE) /* those are never replaced */
+		ranges_add(&memory_foreign, start, end);
+	emit(g, start, end, VRDMA_EXTENT_FOREIGN, (prot & 0xff) | (int)why << VRDMA_WHY_SHIFT);
+}
+
+/* What became of each page of a chunk. */
+static void emit_fates(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+{
+	uint64_t to;
+	for (uint64_t at = start; at < end; at = to)
+		switch (replace_fate(at, &to)) {
+		case FATE_OWN:
+			g->replaced = true;
+			ranges_add(&swapped, at, to);
+			if (v->prot & PROT_WRITE)
+				ranges_add(&g->fresh, at, to);
+			emit(g, at, to, VRDMA_EXTENT_OWN, v->prot);
+			break;
+		case FATE_PINNED:
+			emit_foreign(g, at, to, v->prot, VRDMA_WHY_PINNED);
+			break;
+		case FATE_GUARD: /* Linux refuses to register it, too */
+			emit(g, at, to, VRDMA_EXTENT_HOLE, 0);
+			break;
+		case FATE_KEPT:
+			emit_foreign(g, at, to, v->prot, VRDMA_WHY_MEMORY);
+			break;
+		}
+}
+
+/* Replaces [start, end), at most a chunk of one mapping. */
+static void replace(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+{
+	enum vrdma_why why = VRDMA_WHY_MEMORY;
+	/* What is shared is always known: so there is room to note it before it is. */
+	if (!ranges_room(&swapped, (end - start) / PAGE))
+		why = VRDMA_WHY_MEMORY;
+	else if (make_fresh(g, start, end))
+		why = replace_pages(&g->hold, start, end, v);
+	if (why) {
+		emit_foreign(g, start, end, v->prot, why);
+		return;
 	}
+	atomic_store(&any_swapped, true);
+	emit_fates(g, start, end, v);
 }
 
-/* What is needed to replace pages, and not where they are shared already. */
-static void get_ready(struct registration *g)
-{
-	if (g->ready)
-		return;
-	g->ready = true;
-	hold_begin(&g->hold, &memory_maps, HOLD_PRIVATE);
-	g->copier.pagemap = maps_file("pagemap");
-}
-
-static void put_away(struct registration *g)
-{
-	if (!g->ready)
-		return;
-	if (g->copier.pagemap >= 0)
-		sys(SYS_close, g->copier.pagemap);
-	hold_end(&g->hold);
-}
-
-static void share_around_threads(struct registration *g, uint64_t start, uint64_t end,
-				 const struct vma *v)
+/* The part of [start, end) that lies in v up to which one chunk goes. Where that is. */
+static uint64_t share(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
 	struct range r;
-	while (ranges_find(g->hold.untouchable, start, end, &r)) {
-		share(g, start, r.start, v);
-		emit(g, r.start, r.end, VRDMA_EXTENT_FOREIGN, v->prot);
-		start = r.end;
+	end = hold_chunk(start, end);
+	if (!ranges_find(g->hold.untouchable, start, end, &r)) {
+		replace(g, start, end, v);
+		return end;
 	}
-	share(g, start, end, v);
+	if (r.start > start)
+		replace(g, start, r.start, v);
+	emit_foreign(g, r.start, r.end, v->prot, VRDMA_WHY_THREAD);
+	return r.end;
 }
 
-static bool replaceable(struct registration *g, const struct vma *v)
+/* Why this mapping is not replaced; 0: it is, if possible. */
+static enum vrdma_why unfit(const struct vma *v)
 {
-	if (v->kind == VMA_SPECIAL || v->kind == VMA_BORROWED)
+	if (v->kind == VMA_SPECIAL || v->kind == VMA_BORROWED || v->kind == VMA_SHARED)
+		return VRDMA_WHY_SPECIAL;
+	return v->kind == VMA_PRIVATE && !(v->prot & PROT_WRITE) ? VRDMA_WHY_FILE : 0;
+}
+
+static void emit_shared(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+{
+	uint32_t fd = (uint32_t)(shared_file(g->shared, v) + 1);
+	emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot);
+	struct vrdma_extent *last = &g->out[g->n - 1];
+	if (fd && last->kind == VRDMA_EXTENT_SHARED && last->start + last->length == (end < g->end ? end : g->end))
+		last->prot |= fd << VRDMA_DESCRIPTOR_SHIFT;
+}
+
+/*
+ * Does another region have the pages from start on as foreign ones? Then the daemon may copy there
+ * now, and would fail if they were replaced. Up to *to the answer is the same.
+ */
+static bool already_foreign(uint64_t start, uint64_t end, uint64_t *to)
+{
+	struct range r;
+	if (!regions_several(start, end, to))
 		return false;
-	get_ready(g);
-	/* Writers of a file mapping cannot be held back. */
-	return v->kind != VMA_PRIVATE || ((v->prot & PROT_WRITE) && g->hold.alone);
+	if (!ranges_find(&memory_foreign, start, *to, &r))
+		return false;
+	*to = r.start > start ? r.start : r.end;
+	return r.start == start;
 }
 
-static void handle(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
+/*
+ * Says what [start, end) is, which lies in v. Where it came to: not always end; and start if v
+ * must be looked up again, because threads have been stopped.
+ */
+static uint64_t handle(struct registration *g, uint64_t start, uint64_t end, const struct vma *v)
 {
-	if (!(v->prot & (PROT_READ | PROT_WRITE)))
+	enum vrdma_why why;
+	uint64_t to = end;
+	if (!(v->prot & (PROT_READ | PROT_WRITE))) {
 		emit(g, start, end, VRDMA_EXTENT_HOLE, 0);
-	else if (v->kind == VMA_OWN && v->offset == v->start && ranges_add(&swapped, start, end))
-		emit(g, start, end, VRDMA_EXTENT_SHARED, v->prot); /* noted: mremap may have appended it */
-	else if (v->kind == VMA_OWN && v->offset == v->start)
-		emit(g, start, end, VRDMA_EXTENT_FOREIGN, v->prot);
-	else if (replaceable(g, v))
-		share_around_threads(g, start, end, v);
-	else
-		emit(g, start, end, VRDMA_EXTENT_FOREIGN, v->prot);
+	} else if (v->kind == VMA_OWN && v->offset == v->start) {
+		if (ranges_add(&swapped, start, end)) /* noted: mremap may have appended it */
+			emit(g, start, end, VRDMA_EXTENT_OWN, v->prot);
+		else
+			emit_foreign(g, start, end, v->prot, VRDMA_WHY_MEMORY);
+	} else if (v->kind == VMA_SHARED && shared_wanted()) {
+		emit_shared(g, start, end, v);
+	} else if ((why = unfit(v)) || (why = g->hold.refused) ||
+		   (why = room_for(start, end) ? 0 : VRDMA_WHY_MAPPINGS)) {
+		emit_foreign(g, start, end, v->prot, why);
+	} else if (already_foreign(start, end, &to)) {
+		emit_foreign(g, start, to, v->prot, VRDMA_WHY_RUNNING);
+		return to;
+	} else if (g->hold.ready) {
+		return share(g, start, to, v);
+	} else {
+		hold_begin(&g->hold, &memory_maps, HOLD_PRIVATE);
+		return start;
+	}
+	return end;
 }
 
 static void walk(struct registration *g)
 {
-	uint64_t at = g->start & ~(PAGE - 1), end = (g->end + PAGE - 1) & ~(PAGE - 1);
+	uint64_t at = page_floor(g->start), end = page_ceil(g->end);
 	struct vma v;
 
 	while (at < end) {
 		if (!maps_find(&memory_maps, at, &v) || v.start >= end) {
 			if (memory_maps.broken)
-				emit(g, at, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
+				emit_foreign(g, at, end, PROT_READ | PROT_WRITE, VRDMA_WHY_MEMORY);
 			else
 				emit(g, at, end, VRDMA_EXTENT_HOLE, 0);
 			return;
 		}
 		if (v.start > at)
 			emit(g, at, v.start, VRDMA_EXTENT_HOLE, 0);
-		uint64_t from = v.start > at ? v.start : at, to = v.end < end ? v.end : end;
-		handle(g, from, to, &v);
-		at = to;
+		at = v.start > at ? v.start : at;
+		uint64_t from = at;
+		bool held = g->hold.ready;
+		at = handle(g, at, v.end < end ? v.end : end, &v);
+		if (hold_long(&g->hold))
+			let_go(g);
+		if (held != g->hold.ready || (held && at > from)) /* mappings changed, by us or before threads stopped */
+			maps_rewind(&memory_maps);
 	}
 }
 
@@ -339,7 +368,10 @@ static void reap(void)
 	static struct ranges gone;
 	struct range r;
 
-	if (++turn % 8 || !any_stale())
+	if (++turn < 8 + swapped.n / 2) /* it looks at all of them */
+		return;
+	turn = 0;
+	if (!any_stale())
 		return;
 	gone.n = 0;
 	for (uint64_t at = 0; ranges_find(&swapped, at, ~0ull, &r); at = r.end)
@@ -354,23 +386,13 @@ static void reap(void)
 	}
 }
 
-static uint64_t page_floor(uint64_t address)
-{
-	return address & ~(PAGE - 1);
-}
-
-static uint64_t page_ceil(uint64_t address)
-{
-	return page_floor(address + PAGE - 1);
-}
-
 bool memory_sound(uint64_t start, uint64_t length)
 {
 	return start + length >= start && start + length <= 1ull << 62;
 }
 
 uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room,
-			bool *held)
+			struct shared *shared, bool *held)
 {
 	struct registration *g = &registration;
 	uint64_t end = start + length;
@@ -388,21 +410,23 @@ uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *ou
 	g->start = start;
 	g->end = end;
 	g->out = out;
+	g->shared = shared;
 	g->n = 0;
 	g->room = room;
 	g->populated = 0;
-	g->ready = g->replaced = false;
+	g->replaced = false;
+	g->hold = (struct hold){.ready = false};
 	/* Held before anything is looked at: another thread may be giving these pages back. */
 	*held = regions_hold(page_floor(start), page_ceil(end));
 	if (*held && maps_open(&memory_maps)) {
 		walk(g);
+		let_go(g);
 		if (g->replaced)
 			seams_add(page_floor(start), page_ceil(end));
 		maps_close(&memory_maps);
 	} else {
-		emit(g, start, end, VRDMA_EXTENT_FOREIGN, PROT_READ | PROT_WRITE);
+		emit_foreign(g, start, end, PROT_READ | PROT_WRITE, VRDMA_WHY_MEMORY);
 	}
-	put_away(g);
 	uint32_t n = g->n;
 	pthread_mutex_unlock(&memory_lock);
 	return n;
@@ -466,7 +490,7 @@ void memory_closed(const struct file *f)
 
 void memory_forget(void)
 {
-	swapped.n = 0;
+	swapped.n = memory_foreign.n = 0;
 	memory_moved = false;
 	pages_forget();
 	regions_forget();

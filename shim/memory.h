@@ -9,6 +9,7 @@
 
 extern pthread_mutex_t memory_lock; /* guards all below */
 extern struct ranges swapped;       /* where pages of our memfd were put, and not taken away yet */
+extern struct ranges memory_foreign; /* what regions have as foreign, and could have been replaced */
 extern struct maps memory_maps;     /* scratch */
 extern bool memory_moved;           /* did mremap ever carry such pages elsewhere? */
 
@@ -33,9 +34,11 @@ void advice_lock(void); /* around the next three: taken before threads are stopp
 void advice_unlock(void);
 void advice_shared(uint64_t start, uint64_t end);  /* it is shared now */
 void advice_private(uint64_t start, uint64_t end); /* it is private now */
-void advice_huge(uint64_t at, uint64_t start, uint64_t end); /* memory at will move to [start, end) */
+/* Memory of [start, end) that is at another address for now: a fork child gets all of it. */
+void advice_inherited(uint64_t at, uint64_t start, uint64_t end);
 /* The first part of [start, end) that the application keeps from fork children. */
 bool advice_dontfork(uint64_t start, uint64_t end, struct range *out);
+void advice_wipe(uint64_t start, uint64_t end); /* in a fork child */
 void advice_child(void);
 
 /* ---- remap.c: a mapping that must not grow ---- */

@@ -360,6 +360,14 @@ static int greet(uint32_t kind, sigmask outside, bool quiet, struct vrdma_welcom
 	return w->error > 0 ? w->error : ENODEV;
 }
 
+void wire_expose(bool yes)
+{
+	if (yes)
+		tracer_allow(peer_pid(atomic_load(&process.socket)));
+	else
+		tracer_forbid();
+}
+
 static int process_connect(sigmask outside, bool quiet)
 {
 	struct vrdma_welcome w;
@@ -379,6 +387,7 @@ static int process_connect(sigmask outside, bool quiet)
 		process.inode = st.st_ino;
 	}
 	memcpy(process.token, w.token, sizeof process.token);
+	atomic_store(&process.maps, w.id);
 	atomic_store(&process.memory, memory);
 	atomic_store(&process.socket, socket);
 	return 0;

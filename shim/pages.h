@@ -9,6 +9,7 @@
 bool pages_each(uint64_t offset, uint64_t n, bool (*f)(uint64_t offset, uint64_t n, uint64_t arg),
 		uint64_t arg);
 bool pages_read(uint64_t offset, uint64_t n, uint64_t to); /* copies them to memory */
+bool pages_write(uint64_t from, uint64_t n, uint64_t offset); /* copies memory to them */
 void pages_punch(uint64_t start, uint64_t end);            /* gives them back */
 void pages_forget(void);                                   /* it is another memfd */
 

@@ -41,7 +41,7 @@ static int from_device(void)
 	return fd;
 }
 
-static int create(uint64_t features, uint64_t *available)
+int uffd_create(uint64_t features, uint64_t *available)
 {
 	int fd = (int)sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
@@ -49,11 +49,12 @@ static int create(uint64_t features, uint64_t *available)
 	if (fd < 0)
 		fd = (int)sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 	if (fd < 0)
-		return -1;
+		return fd;
 	struct uffdio_api api = {.api = UFFD_API, .features = features};
-	if (sys(SYS_ioctl, fd, UFFDIO_API, &api) < 0) {
+	long e = sys(SYS_ioctl, fd, UFFDIO_API, &api);
+	if (e < 0) {
 		sys(SYS_close, fd);
-		return -1;
+		return (int)e;
 	}
 	*available = api.features;
 	return fd;
@@ -68,12 +69,12 @@ bool guard_open(struct guard *g, bool moves)
 	uint64_t have = atomic_load(&known), enabled;
 
 	if (!have) {
-		int probe = create(0, &have);
+		int probe = uffd_create(0, &have);
 		if (probe >= 0)
 			sys(SYS_close, probe);
 		atomic_store(&known, have);
 	}
-	g->fd = have & FEATURE_WP ? create(wanted & have, &enabled) : -1;
+	g->fd = have & FEATURE_WP ? uffd_create(wanted & have, &enabled) : -1;
 	g->shmem = have & FEATURE_WP_SHMEM;
 	g->moves = moves && (have & FEATURE_EVENT_REMAP);
 	g->unpopulated = have & FEATURE_WP_UNPOPULATED;

@@ -5,6 +5,8 @@
 
 #include "vrdma.h"
 
+int uffd_create(uint64_t features, uint64_t *available); /* a userfaultfd, or -errno */
+
 struct guard {
 	int fd;         /* userfaultfd; -1: none */
 	bool shmem;     /* can protect shared pages too */

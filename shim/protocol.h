@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol between libvrdma.so and the vrdma daemon. Its Go twin is
- * internal/protocol; a test compares every constant and every size. Change both
+ * internal/client/protocol; a test compares every constant and every size. Change both
  * together and raise VRDMA_PROTOCOL.
  *
  * Transport: a unix SOCK_SEQPACKET socket, one message a datagram, host byte
@@ -75,9 +75,16 @@ struct vrdma_welcome {
 	uint32_t rdev_major; /* what fstat of the device must show */
 	uint32_t rdev_minor;
 	int32_t daemon_pid;
-	uint32_t id; /* RDMACM: what stands for the descriptor in MIGRATE_ID */
+	uint32_t id; /* RDMACM: what stands for the descriptor in MIGRATE_ID; PROCESS: VRDMA_MAPS_* */
 	char text[192];
 };
+
+/*
+ * The daemon maps memory that the process shares with others (extents of kind SHARED); for that
+ * it needs a descriptor where the process has one.
+ */
+#define VRDMA_MAPS_SHARED 1u
+#define VRDMA_MAPS_DESCRIPTORS 2u
 
 /*
  * Doorbell page, at offset 0 of the arena. Ringing for queue pair handle h:
@@ -98,7 +105,7 @@ struct vrdma_welcome {
  *   if it was woken: futex_wake the other threads
  * After the daemon has written a completion it looks for ANNOUNCED. If that is set it soon
  * stores the next round, with no state, and if ASLEEP was set it wakes one thread.
- * internal/nic/waiting.go says why no wake-up is lost.
+ * internal/device/nic/waiting.go says why no wake-up is lost.
  *
  * Where a queue pair's bit in ready is clear, ringing is not enough: the command
  * goes to the daemon, which answers as the kernel would (a queue pair that cannot
@@ -117,25 +124,40 @@ struct vrdma_welcome {
 #define VRDMA_DB_SIZE 20480u
 
 /*
- * Arm words, behind the doorbell page: one for each completion queue handle below
- * VRDMA_ARM_CQS, a cache line apart. REQ_NOTIFY_CQ for handle h:
+ * Arm lines, behind the doorbell page: one for each completion queue handle below VRDMA_ARM_CQS. A
+ * line begins with the arm word; the other words are the daemon's:
+ *   ring    page of the arena where the queue's ring begins (struct rxe_queue_buf); 0: the queue has
+ *           no channel
+ *   woken   consumer index at the queue's latest event, or VRDMA_ARM_NONE
+ *   urgent  producer index behind the latest completion that is solicited or an error, or
+ *           VRDMA_ARM_NONE
+ * REQ_NOTIFY_CQ for handle h:
  *   if (load(told) || !(load(word[h]) & VRDMA_ARM_READY)) the command goes to the daemon
- *   fetch_or(word[h], solicited only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL, seq_cst)
- *   fence(seq_cst), and then the application polls once more, as always
+ *   fetch_or(word[h], solicited only ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL, seq_cst); fence(seq_cst)
+ *   load the ring's producer and consumer, woken and urgent
+ *   if (producer == consumer, or consumer == woken) done
+ *   if (solicited only, ARM_ALL was not set before, and urgent is NONE or not behind consumer) done
+ *   REQ_NOTIFY_CQ with VRDMA_NOTIFY_LOOK as solicited_only goes to the daemon: if the queue is still
+ *   armed, and there are such completions, it clears the bits and writes an event to the channel
  * READY and told are the daemon's. READY is set while there is a queue of that handle. told is
- * not 0 while somebody traces the session, and so wants to be told of every arm. After the
- * daemon has written a completion:
+ * not 0 while a trace of the session is running, which shows every arm. After the daemon has
+ * written a completion:
  *   w = load(word[h], seq_cst)
  *   if (w & ARM_ALL, or w & ARM_SOLICITED and the completion is solicited or an error)
  *     fetch_and(word[h], ~(ARM_SOLICITED | ARM_ALL)); write an event to the channel
- * internal/nic/arm.go says why no wake-up is lost. The command is always as good: the daemon
- * sets the same bits. A client of protocol 2 knows no other way.
+ * internal/device/nic/arm.go says why no wake-up is lost. The command does the same: the daemon sets the
+ * bits and looks. A client of protocol 2 knows no other way.
  */
 #define VRDMA_ARM_CQS 16384u
 #define VRDMA_ARM_STRIDE 64u
 #define VRDMA_ARM_READY 1u
 #define VRDMA_ARM_SOLICITED 2u
 #define VRDMA_ARM_ALL 4u
+#define VRDMA_ARM_RING 4u              /* uint32_t, in the line */
+#define VRDMA_ARM_WOKEN 8u             /* likewise */
+#define VRDMA_ARM_URGENT 12u           /* likewise */
+#define VRDMA_ARM_NONE 0xffffffffu     /* in woken and urgent: there was none */
+#define VRDMA_NOTIFY_LOOK 0x80000000u  /* in REQ_NOTIFY_CQ.solicited_only: the bits are set */
 #define VRDMA_ARM_BY_COMMAND 384u /* uint32_t, in the doorbell page, the daemon's */
 #define VRDMA_ARM_WORDS 20480u    /* uint32_t at each stride */
 #define VRDMA_SHARED_SIZE 1069056u /* doorbell page and arm words; rings start after this */
@@ -183,16 +205,38 @@ struct vrdma_request {
  * What lies under a buffer that REG_MR names. The extents of one request cover
  * [start, start+length) in order, without gaps.
  *   HOLE     nothing mapped (the daemon answers EFAULT)
- *   SHARED   pages of the process's memfd, file offset = virtual address
- *   FOREIGN  anything else; the daemon reaches it through /proc/PID/mem
+ *   OWN      pages of the process's memfd, file offset = virtual address
+ *   FOREIGN  anything else; the daemon reaches it through /proc/PID/mem. Bits 8 to 15 of prot
+ *            say why (enum vrdma_why), for `vrdma status` and `vrdma trace`
+ *   SHARED   mappings that the program shares with others; the daemon finds out which file it
+ *            is, and maps it too, if it lies in memory. The bits of prot from 8 on are the number
+ *            of a descriptor of the file, plus one; 0: there is none. A client sends this
+ *            kind only to a daemon that said VRDMA_MAPS_SHARED
  */
 enum vrdma_extent_kind {
 	VRDMA_EXTENT_HOLE = 0,
-	VRDMA_EXTENT_SHARED = 1,
+	VRDMA_EXTENT_OWN = 1,
 	VRDMA_EXTENT_FOREIGN = 2,
+	VRDMA_EXTENT_SHARED = 3,
 };
 #define VRDMA_PROT_READ 1u
 #define VRDMA_PROT_WRITE 2u
+#define VRDMA_WHY_SHIFT 8u
+#define VRDMA_DESCRIPTOR_SHIFT 8u
+
+/* Why an extent is FOREIGN. */
+enum vrdma_why {
+	VRDMA_WHY_UNKNOWN = 0,
+	VRDMA_WHY_PINNED = 1,   /* a device or the kernel holds the page */
+	VRDMA_WHY_FILE = 2,     /* a file that the daemon does not map: on a disk, on FUSE */
+	VRDMA_WHY_THREAD = 3,   /* a thread's stack, TLS or rseq area */
+	VRDMA_WHY_RUNNING = 4,  /* the other threads could not be stopped */
+	VRDMA_WHY_ASYNC = 5,    /* the process has an io_uring or an AIO context */
+	VRDMA_WHY_MAPPINGS = 6, /* the process has too many mappings */
+	VRDMA_WHY_KERNEL = 7,   /* this kernel offers no way to replace the page safely */
+	VRDMA_WHY_SPECIAL = 8,  /* the mapping is of a kind that is never replaced */
+	VRDMA_WHY_MEMORY = 9,   /* no memory or no descriptor was free */
+};
 
 struct vrdma_extent {
 	uint64_t start;

@@ -23,9 +23,24 @@ static size_t seek(const struct ranges *s, uint64_t address)
 
 bool ranges_ready(struct ranges *s)
 {
-	if (s->n < s->room)
+	return ranges_room(s, 1);
+}
+
+bool ranges_room(struct ranges *s, size_t n)
+{
+	if (s->n + n <= s->room)
 		return true;
+	if (s->head) {
+		memmove(s->v - s->head, s->v, s->n * sizeof *s->v);
+		s->v -= s->head;
+		s->room += s->head;
+		s->head = 0;
+		if (s->n + n <= s->room / 2) /* else this would be done again soon */
+			return true;
+	}
 	size_t room = s->room ? 2 * s->room : 4096 / sizeof *s->v;
+	while (room < s->n + n)
+		room *= 2;
 	long r = s->v ? sys(SYS_mremap, s->v, s->room * sizeof *s->v, room * sizeof *s->v, MREMAP_MAYMOVE)
 		      : sys(SYS_mmap, NULL, room * sizeof *s->v, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -36,9 +51,18 @@ bool ranges_ready(struct ranges *s)
 	return true;
 }
 
-/* Replaces ranges [i, j) by one. */
+/* Replaces ranges [i, j) by n others. The shorter side moves. */
 static void splice(struct ranges *s, size_t i, size_t j, const struct range *with, size_t n)
 {
+	size_t fewer = j - i > n ? j - i - n : 0;
+	if (fewer && i < s->n - j) {
+		memmove(s->v + fewer, s->v, i * sizeof *s->v);
+		s->v += fewer;
+		s->head += fewer;
+		s->room -= fewer;
+		s->n -= fewer;
+		j -= fewer;
+	}
 	memmove(s->v + i + n, s->v + j, (s->n - j) * sizeof *s->v);
 	for (size_t k = 0; k < n; k++)
 		s->v[i + k] = with[k];

@@ -14,9 +14,11 @@ struct range {
 struct ranges {
 	struct range *v;
 	size_t n, room;
+	size_t head; /* unused before v, so that the first ones go at no cost */
 };
 
 bool ranges_ready(struct ranges *s); /* room for one more: the next change maps no memory */
+bool ranges_room(struct ranges *s, size_t n); /* the same for n changes */
 bool ranges_add(struct ranges *s, uint64_t start, uint64_t end); /* false: no memory, unchanged */
 bool ranges_remove(struct ranges *s, uint64_t start, uint64_t end);
 /* The first part of s inside [start, end); false: none. */

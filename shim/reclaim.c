@@ -6,170 +6,211 @@
  * shared pages: mremap would let a buffer grow into the file's next pages, which are
  * those of another buffer.
  *
- *   no other thread runs   map private memory in place, read the bytes into it
- *   else                   fill private memory elsewhere while writers are held back, and
- *                          move it into place: in one step, since readers are not held
+ * Other threads are stopped. Memory without access takes the place of the shared pages, so that
+ * an access from outside (process_vm_writev) fails, or waits where full userfaultfd is allowed,
+ * instead of being lost; then it gets the bytes, and then its protection. It is made in place, so
+ * that the kernel can join it with its neighbours again.
  *
- * The second way costs: the kernel never joins memory that was moved with its neighbours
- * again, and a process may have only so many mappings. So these are counted, and when
- * there are many all threads are stopped, if possible, for the first way.
+ * Nothing finds out whether a page of the memfd is pinned. So while the process holds a
+ * descriptor that may pin pages (async.c), they stay shared.
  *
  * The daemon must have stopped using the pages. Any failure leaves them shared; they are
- * tried again the next time.
+ * tried again later.
  */
 #include "reclaim.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
+#include "async.h"
 #include "pages.h"
 #include "regions.h"
+#include "replace.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #define CHUNK (1ul << 20) /* small: the next one gets the pages that this one leaves, still in the cache */
-#define HUGE (2ul << 20)  /* what the kernel may use one page for */
-#ifndef MOVED_MAX         /* a test has less time */
-#define MOVED_MAX 16384   /* mappings that nothing joins with: well below vm.max_map_count, 65530 */
-#endif
-#define COUNT_EVERY 1024  /* counting all mappings takes milliseconds */
+
+#define APART_MAX 4096ul /* mappings that nothing joins with their neighbours */
 
 static struct ranges left;  /* not covered, and still shared */
-static struct ranges moved; /* the first byte of each moved mapping */
+static struct ranges apart; /* the first byte of each such mapping */
 
 /* ---- one run of pages of one mapping ---- */
 
-static bool populate(uint64_t offset, uint64_t n, uint64_t at)
+static struct {
+	struct hold *hold;
+	uint64_t offset, window; /* the file from offset on is mapped at window */
+	uint64_t end;            /* of the chunk that was filled last */
+} filling;
+
+static bool write_all(uint64_t from, uint64_t n, uint64_t at)
 {
-	(void)offset;
-	sys(SYS_madvise, at, n, MADV_POPULATE_WRITE);
+	int memory = hold_memory(filling.hold);
+	while (n) {
+		long got = memory < 0 ? -1 : sys(SYS_pwrite64, memory, from, n, at);
+		if (got <= 0)
+			return false;
+		from += (uint64_t)got;
+		at += (uint64_t)got;
+		n -= (uint64_t)got;
+	}
 	return true;
 }
 
 static bool fill(uint64_t offset, uint64_t n, uint64_t at)
 {
-	if (n > PAGE) /* at once: faults one by one take longer */
-		populate(offset, n, at);
-	return pages_read(offset, n, at);
+	uint64_t from = filling.window + (offset - filling.offset);
+	return filling.hold->mover.fd >= 0 ? mover_copy(&filling.hold->mover, at, from, n) : write_all(from, n, at);
 }
 
 /*
- * Is it still what was found? A thread may have unmapped it since, and another one have mapped
- * something there. (The text of maps cannot be read again.)
+ * Is there room for one more mapping that stays apart? Those that are known may be gone with their
+ * buffers.
  */
-static bool still_there(uint64_t start, uint64_t end, uint64_t offset)
+static bool apart_room(void)
+{
+	static unsigned turn;
+	struct vma v;
+	size_t n = 0;
+	if (apart.n < APART_MAX)
+		return true;
+	if (++turn % APART_MAX)
+		return false;
+	maps_rewind(&memory_maps);
+	for (size_t i = 0; i < apart.n; i++)
+		if (maps_find(&memory_maps, apart.v[i].start, &v) && v.start == apart.v[i].start)
+			apart.v[n++] = apart.v[i];
+	apart.n = n;
+	return n < APART_MAX;
+}
+
+/*
+ * The kernel joins a mapping with a neighbour only if both have the same anon_vma, which a mapping
+ * gets with its first page, from a neighbour whose flags are the same. So a page of a neighbour is
+ * watched with the range: with it, what is watched from at on, or 0.
+ */
+static uint64_t neighbour(struct hold *h, uint64_t at, int prot)
 {
 	struct vma v;
-	for (uint64_t at = start; memory_maps.query && at < end; at = v.end)
-		if (!maps_find(&memory_maps, at, &v) || v.kind != VMA_OWN || v.start > at ||
-		    v.offset + (at - v.start) != offset + (at - start))
-			return false;
+	if (!memory_maps.query || !maps_find(&memory_maps, at, &v) || v.start > at || v.kind != VMA_ANONYMOUS ||
+	    v.prot != prot)
+		return 0;
+	return mover_watch(&h->mover, at, at + PAGE) == 0 ? at : 0;
+}
+
+/* The pages come one by one, each with its bytes: who may wait for one may do so. */
+static bool fill_watched(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot)
+{
+	if (mover_watch(&h->mover, start, end) < 0)
+		return false;
+	uint64_t beside = neighbour(h, start - PAGE, prot);
+	if (!beside)
+		beside = neighbour(h, end, prot);
+	bool ok = sys(SYS_mprotect, start, end - start, prot) == 0 &&
+		  pages_each(offset, end - start, fill, start);
+	mover_unwatch(&h->mover, start, end);
+	mover_wake(&h->mover, start, end);
+	if (beside) {
+		mover_unwatch(&h->mover, beside, beside + PAGE);
+		mover_wake(&h->mover, beside, beside + PAGE);
+	}
+	return ok;
+}
+
+/*
+ * Without userfaultfd: the last page of the chunk before this one, which is the application's for
+ * sure, loses its access and is made longer by n bytes. So both are one mapping.
+ */
+static bool lengthen(uint64_t start, uint64_t n, int prot)
+{
+	struct vma v;
+	uint64_t at = start - PAGE;
+	if (filling.end != start)
+		return false;
+	maps_rewind(&memory_maps); /* threads may have run since */
+	if (!maps_find(&memory_maps, at, &v) || v.start > at || v.end != start || v.kind != VMA_ANONYMOUS ||
+	    v.prot != prot || sys(SYS_mprotect, at, PAGE, PROT_NONE) < 0)
+		return false;
+	sys(SYS_munmap, start, n);
+	bool ok = !failed(sys(SYS_mremap, at, PAGE, PAGE + n, 0));
+	sys(SYS_mprotect, at, PAGE, prot);
+	return ok;
+}
+
+/* Memory without access takes the place of [start, end). */
+static bool take_place(uint64_t start, uint64_t end, int prot, bool moves)
+{
+	if (!moves && lengthen(start, end - start, prot))
+		return true;
+	if (!moves && !apart_room())
+		return false;
+	if (failed(sys(SYS_mmap, start, end - start, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)))
+		return false;
+	if (!moves)
+		ranges_add(&apart, start, start + 1);
 	return true;
 }
 
-static bool in_place(uint64_t start, uint64_t end, uint64_t offset, int prot)
+/* Private memory in the place of [start, end) gets what the file has. False: not all of it. */
+static bool make_private(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot,
+			 const struct attributes *a)
 {
+	bool moves = h->mover.fd >= 0;
+	if (!take_place(start, end, prot, moves))
+		return false;
+	advice_private(start, end);
+	attributes_say(a, start, end);
+	if (moves)
+		return fill_watched(h, start, end, offset, prot);
+	return pages_each(offset, end - start, fill, start) && sys(SYS_mprotect, start, end - start, prot) == 0;
+}
+
+static bool convert_chunk(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot)
+{
+	struct attributes a;
 	uint64_t n = end - start;
-	swap_begin();
-	bool ok = !failed(sys(SYS_mmap, start, n, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
-	if (ok) {
-		advice_private(start, end);
-		ok = pages_each(offset, n, fill, start) &&
-		     (prot == (PROT_READ | PROT_WRITE) || sys(SYS_mprotect, start, n, prot) == 0);
-		if (!ok)
-			sys(SYS_mmap, start, n, prot, MAP_SHARED | MAP_FIXED,
-			    atomic_load(&process.memory), offset);
+	attributes_read(&a, start, end);
+	long r = sys(SYS_mmap, NULL, n, PROT_READ, MAP_SHARED, atomic_load(&process.memory), offset);
+	if (failed(r))
+		return false;
+	filling.hold = h;
+	filling.offset = offset;
+	filling.window = (uint64_t)r;
+	bool ok = make_private(h, start, end, offset, prot, &a);
+	if (!ok) {
+		sys(SYS_mmap, start, n, prot, MAP_SHARED | MAP_FIXED, atomic_load(&process.memory), offset);
+		seams_again(start, end);
+		advice_shared(start, end);
+		attributes_say(&a, start, end);
 	}
-	swap_end();
+	sys(SYS_munmap, r, n);
+	if (a.locked)
+		attributes_lock(start, end);
+	filling.end = ok ? end : 0;
+	if (ok)
+		pages_punch(offset, offset + n);
 	return ok;
 }
 
+/* What is not filled through userfaultfd stays a mapping of its own: as few as possible. */
 static uint64_t chunk(const struct hold *h, uint64_t start, uint64_t end)
 {
 	uint64_t stop = (start / CHUNK + 1) * CHUNK;
-	return hold_chunk(h, start, stop < end ? stop : end);
-}
-
-/* from: n bytes of fresh private memory. */
-static bool by_move(struct guard *g, uint64_t from, uint64_t start, uint64_t end, uint64_t offset,
-		    int prot)
-{
-	uint64_t n = end - start;
-	bool ok;
-	if (n > PAGE)
-		pages_each(offset, n, populate, from); /* not yet while writers wait */
-	swap_begin();
-	if (g->fd >= 0 && !guard_hold(g, start, end)) {
-		swap_end();
-		return false;
-	}
-	ok = pages_each(offset, n, pages_read, from) &&
-	     (prot == (PROT_READ | PROT_WRITE) || sys(SYS_mprotect, from, n, prot) == 0) &&
-	     still_there(start, end, offset) &&
-	     !failed(sys(SYS_mremap, from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, start));
-	if (ok)
-		advice_private(start, end);
-	if (g->fd >= 0 && ok)
-		guard_wake(g, start, end);
-	else if (g->fd >= 0)
-		guard_undo(g, start, end);
-	swap_end();
-	return ok;
-}
-
-/*
- * One area for all chunks, so that they are one mapping again in the end; placed so that
- * huge pages fit.
- */
-static bool move_all(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot)
-{
-	uint64_t room = end - start + (end - start >= HUGE ? HUGE : 0), to;
-	bool ok = true;
-	long r = sys(SYS_mmap, NULL, room, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (failed(r))
-		return false;
-	uint64_t area = (uint64_t)r, at = area, skip = (start - area) % HUGE, from = start;
-	if (room > end - start)
-		at += skip;
-	advice_huge(at, start, end);
-	for (; ok && from < end; from = ok ? to : from) {
-		uint64_t page = offset + (from - start);
-		to = chunk(h, from, end);
-		ok = by_move(&h->guard, at + (from - start), from, to, page, prot);
-		if (ok)
-			pages_punch(page, page + (to - from));
-	}
-	/* What is left of the area, and only that: another thread may have mapped something where it was. */
-	uint64_t rest = at + (from - start);
-	if (at > area)
-		sys(SYS_munmap, area, at - area);
-	if (rest < area + room)
-		sys(SYS_munmap, rest, area + room - rest);
-	ranges_remove(&moved, start, end);
-	ranges_add(&moved, start, start + 1);
-	return ok;
+	return stop < end && h->mover.fd >= 0 ? stop : end;
 }
 
 static bool convert(struct hold *h, uint64_t start, uint64_t end, uint64_t offset, int prot)
 {
 	bool ok = true;
 	uint64_t to;
-	if (!h->alone)
-		return start >= end || move_all(h, start, end, offset, prot);
 	for (uint64_t at = start; ok && at < end; at = to) {
-		uint64_t page = offset + (at - start);
 		to = chunk(h, at, end);
-		ok = still_there(at, to, page) && in_place(at, to, page, prot);
-		if (ok)
-			pages_punch(page, page + (to - at));
+		ok = convert_chunk(h, at, to, offset + (at - start), prot);
 	}
-	ranges_remove(&moved, start, end);
 	return ok;
 }
 
-bool reclaim_mapping(struct hold *h, const struct vma *v)
+/* A mapping of our memfd, or a part of one. False: some of it stays shared. */
+static bool reclaim_mapping(struct hold *h, const struct vma *v)
 {
 	uint64_t at = v->start;
 	struct range r;
@@ -184,36 +225,16 @@ bool reclaim_mapping(struct hold *h, const struct vma *v)
 
 /* ---- where the pages are ---- */
 
-/*
- * Are there too many mappings that nothing joins with? The moved ones that are known may be
- * gone with their buffers, so all there are are counted, every so often.
- */
-static bool too_many(void)
+/* Threads are stopped, and were not for long. False: they run. */
+static bool get_ready(struct hold *h)
 {
-	static struct maps m;
-	static unsigned turn;
-	static bool many;
-	struct vma v;
-	size_t n = 0;
-	if (moved.n <= MOVED_MAX)
-		return false;
-	if (turn++ % COUNT_EVERY || !maps_open(&m))
-		return many;
-	for (uint64_t at = 0; n <= 2 * MOVED_MAX && maps_find(&m, at, &v); at = v.end)
-		n++;
-	maps_close(&m);
-	many = n > 2 * MOVED_MAX;
-	if (!many) {
-		moved.n = 0; /* count anew */
-		turn = 0;
-	}
-	return many;
-}
-
-static void get_ready(struct hold *h)
-{
-	if (!h->ready)
-		hold_begin(h, &memory_maps, too_many() ? HOLD_ALL : HOLD_SHARED);
+	if (hold_long(h))
+		hold_end(h);
+	if (h->ready)
+		return true;
+	bool ok = hold_begin(h, &memory_maps, HOLD_SHARED);
+	maps_rewind(&memory_maps);
+	return ok;
 }
 
 struct alias {
@@ -221,13 +242,6 @@ struct alias {
 	struct vma found;    /* some of them, and not at the address that is their offset */
 	bool any;
 };
-
-/* Does b go on where a ends, in memory and in the file? Then they become one mapping again. */
-static bool goes_on(const struct vma *a, const struct vma *b)
-{
-	return b->start == a->end && b->offset == a->offset + (a->end - a->start) && b->prot == a->prot &&
-	       b->kind == a->kind;
-}
 
 static bool find_alias(const struct vma *v, void *arg)
 {
@@ -242,14 +256,12 @@ static bool find_alias(const struct vma *v, void *arg)
 	}
 	if (last > a->end)
 		part.end -= last - a->end;
-	if (a->any && !goes_on(&a->found, &part))
-		return false;
-	if (a->any)
-		part = (struct vma){a->found.start, part.end, a->found.offset, part.prot, part.kind};
+	if (part.end - part.start > HOLD_CHUNK)
+		part.end = part.start + HOLD_CHUNK;
 	a->found = part;
 	a->any = true;
 	memory_moved = true; /* perhaps unseen by us */
-	return true;
+	return false;
 }
 
 bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end)
@@ -260,7 +272,13 @@ bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end)
 			return false;
 		if (!a.any)
 			return true;
-		get_ready(h);
+		if (!h->ready) { /* what was found may be gone by now */
+			if (!get_ready(h))
+				return false;
+			continue;
+		}
+		if (async_any(ASYNC_PINS))
+			return false;
 		hold_complete(h, &memory_maps);
 		if (!reclaim_mapping(h, &a.found))
 			return false;
@@ -274,47 +292,45 @@ static uint64_t appended(const struct vma *v, uint64_t end)
 	return next < v->end ? next : v->end;
 }
 
-/*
- * The mappings from v on that are one but for our seams; next is what comes after them. Not
- * beyond end: maps cannot be read backwards.
- */
-static struct vma together(struct vma v, uint64_t end, struct vma *next, bool *more)
-{
-	while ((*more = v.end < end && maps_find(&memory_maps, v.end, next)) && goes_on(&v, next))
-		v.end = next->end;
-	return v;
-}
-
 /* [start, end) was made shared once, and nobody covers it now. */
 static bool restore(struct hold *h, uint64_t start, uint64_t end)
 {
 	bool ok = true, elsewhere = false;
-	struct vma v, next;
-	bool more = maps_find(&memory_maps, start, &v);
-	uint64_t at = start;
-	for (; more && v.start < end; v = next) {
-		bool in_place = v.kind == VMA_OWN && v.offset == v.start;
-		elsewhere |= !in_place || v.start > at;
-		v = together(v, end, &next, &more);
-		at = v.end;
-		if (!in_place)
+	struct vma v;
+	uint64_t at = start, to = end;
+	while (at < to && (ok = get_ready(h))) {
+		maps_rewind(&memory_maps);
+		if (!maps_find(&memory_maps, at, &v) || v.start >= to)
+			break;
+		elsewhere |= v.start > at;
+		if (v.start < at) {
+			v.offset += at - v.start;
+			v.start = at;
+		}
+		if (v.kind != VMA_OWN || v.offset != v.start) {
+			elsewhere = true;
+			at = v.end;
 			continue;
-		get_ready(h);
-		if (v.end > end) /* perhaps by pages that we do not know */
+		}
+		if (v.end > end && to == end) { /* perhaps by pages that we do not know */
 			hold_complete(h, &memory_maps);
-		if (v.start < start)
-			v.start = v.offset = start;
-		if (v.end > end)
-			v.end = appended(&v, end);
-		bool done = reclaim_mapping(h, &v);
-		if (done && v.end > end)
-			pages_punch(end, v.end);
-		ok &= done;
+			to = appended(&v, end);
+		}
+		struct vma next; /* our seams are borders of mappings, too */
+		while (v.end < to && maps_find(&memory_maps, v.end, &next) && next.kind == VMA_OWN &&
+		       next.start == v.end && next.offset == next.start && next.prot == v.prot)
+			v.end = next.end;
+		uint64_t stop = v.end < to ? v.end : to;
+		v.end = h->halted ? hold_chunk(v.start, stop) : stop;
+		ok = reclaim_mapping(h, &v);
+		at = v.end;
+		if (!ok)
+			break;
 	}
 	/* The buffer was unmapped, or is where mremap carried it. */
 	elsewhere |= at < end;
-	if (elsewhere && !memory_maps.broken)
-		ok = reclaim_aliases(h, start, end) && ok;
+	if (ok && elsewhere && !memory_maps.broken)
+		ok = reclaim_aliases(h, start, end);
 	ok = ok && !memory_maps.broken;
 	if (ok && elsewhere) /* else each chunk left the file when it became private */
 		pages_punch(start, end);
@@ -324,17 +340,14 @@ static bool restore(struct hold *h, uint64_t start, uint64_t end)
 static void restore_all(struct hold *h, const struct ranges *gone)
 {
 	struct range g, r;
-	for (uint64_t at = 0; ranges_find(gone, at, ~0ull, &g); at = g.end) {
-		bool ok = true;
+	for (uint64_t at = 0; ranges_find(gone, at, ~0ull, &g); at = g.end)
 		for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
-			ok = restore(h, r.start, r.end) && ok;
-		if (ok) {
-			ranges_remove(&swapped, g.start, g.end);
-			seams_remove(g.start, g.end);
-		} else {
-			ranges_add(&left, g.start, g.end);
-		}
-	}
+			if (restore(h, r.start, r.end)) {
+				ranges_remove(&swapped, r.start, r.end);
+				seams_remove(r.start, r.end);
+			} else {
+				ranges_add(&left, r.start, r.end);
+			}
 }
 
 static struct ranges gone; /* scratch */
@@ -358,21 +371,44 @@ void reclaim_ready(void)
 {
 	ranges_ready(&gone);
 	ranges_ready(&left);
-	ranges_ready(&moved);
+	ranges_ready(&apart);
+}
+
+/* What is shared of it stays so. */
+static void leave(void)
+{
+	struct range g, r;
+	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &g); at = g.end)
+		for (uint64_t from = g.start; ranges_find(&swapped, from, g.end, &r); from = r.end)
+			ranges_add(&left, r.start, r.end);
+}
+
+static bool any_swapped(void)
+{
+	struct range g, r;
+	for (uint64_t at = 0; ranges_find(&gone, at, ~0ull, &g); at = g.end)
+		if (ranges_find(&swapped, g.start, g.end, &r))
+			return true;
+	return false;
 }
 
 void reclaim_gone(const struct range *r, size_t n)
 {
+	static unsigned turn;
 	struct hold h = {.ready = false};
 	gone.n = 0;
 	for (size_t i = 0; i < n; i++)
 		regions_drop(r[i].start, r[i].end, &gone);
-	add_left();
-	if (!gone.n)
+	for (size_t i = 0; memory_foreign.n && i < gone.n; i++)
+		ranges_remove(&memory_foreign, gone.v[i].start, gone.v[i].end);
+	if (++turn > left.n / 8) { /* seldom, where there is much */
+		add_left();
+		turn = 0;
+	}
+	if (!gone.n || !any_swapped())
 		return;
 	if (!maps_open(&memory_maps)) { /* no descriptor is free: later */
-		for (size_t i = 0; i < gone.n; i++)
-			ranges_add(&left, gone.v[i].start, gone.v[i].end);
+		leave();
 		return;
 	}
 	restore_all(&h, &gone);
@@ -396,13 +432,13 @@ bool memory_reclaim(void)
 	bool ok = true;
 	pthread_mutex_lock(&memory_lock);
 	if (memory_swapped() && (ok = maps_open(&memory_maps))) {
-		for (struct alias a = {.any = true}; ok;) {
-			a.any = false;
+		while (ok && (ok = get_ready(&h))) {
+			struct alias a = {.any = false};
 			ok = own_mappings(first, &a);
 			if (!ok || !a.any)
 				break;
-			get_ready(&h);
 			hold_complete(&h, &memory_maps);
+			a.found.end = hold_chunk(a.found.start, a.found.end);
 			ok = reclaim_mapping(&h, &a.found);
 		}
 		hold_end(&h);
@@ -416,5 +452,5 @@ bool memory_reclaim(void)
 
 void reclaim_forget(void)
 {
-	left.n = moved.n = 0;
+	left.n = 0;
 }

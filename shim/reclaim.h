@@ -6,8 +6,6 @@
 #include "hold.h"
 #include "memory.h"
 
-/* A mapping of our memfd, or a part of one. False: some of it stays shared. */
-bool reclaim_mapping(struct hold *h, const struct vma *v);
 /* Whoever shows [start, end) of the file at another address than its offset. */
 bool reclaim_aliases(struct hold *h, uint64_t start, uint64_t end);
 /*

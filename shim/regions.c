@@ -8,7 +8,7 @@
 #include "sys.h"
 
 /* Sorted and disjoint; neighbours have different counts. */
-struct segment {
+struct counted {
 	uint64_t start, end;
 	uint64_t count; /* not 0 */
 };
@@ -22,7 +22,9 @@ struct name {
 
 #define BUCKETS 4096u /* a power of two */
 
-static struct segment *segment;
+static struct counted *base; /* room for segment_room of them */
+static size_t head;          /* that many are unused before the first, so that it goes at no cost */
+#define segment (base + head)
 static size_t nsegments, segment_room;
 static struct name *name;
 static size_t nnames, name_room; /* nnames: used once, perhaps free now */
@@ -48,6 +50,16 @@ static bool grow(void **array, size_t *room, size_t n, size_t size)
 	return true;
 }
 
+/* Room for n more segments behind those that there are. */
+static bool grow_segments(size_t n)
+{
+	if (head && head + nsegments + n > segment_room && head >= segment_room / 2) {
+		memmove(base, segment, nsegments * sizeof *base);
+		head = 0;
+	}
+	return grow((void **)&base, &segment_room, head + nsegments + n, sizeof *base);
+}
+
 /* ---- counts ---- */
 
 /* The first segment that ends after address. */
@@ -64,9 +76,14 @@ static size_t seek(uint64_t address)
 	return lo;
 }
 
-static void insert(size_t i, struct segment s)
+static void insert(size_t i, struct counted s)
 {
-	memmove(segment + i + 1, segment + i, (nsegments - i) * sizeof *segment);
+	if (head && i < nsegments / 2) { /* the shorter side makes room */
+		memmove(segment - 1, segment, i * sizeof *base);
+		head--;
+	} else {
+		memmove(segment + i + 1, segment + i, (nsegments - i) * sizeof *base);
+	}
 	segment[i] = s;
 	nsegments++;
 }
@@ -74,7 +91,12 @@ static void insert(size_t i, struct segment s)
 /* Takes [i, j) out. */
 static void erase(size_t i, size_t j)
 {
-	memmove(segment + i, segment + j, (nsegments - j) * sizeof *segment);
+	if (i < nsegments - j) {
+		memmove(segment + (j - i), segment, i * sizeof *base);
+		head += j - i;
+	} else {
+		memmove(segment + i, segment + j, (nsegments - j) * sizeof *base);
+	}
 	nsegments -= j - i;
 }
 
@@ -84,7 +106,7 @@ static void split(uint64_t address)
 	size_t i = seek(address);
 	if (i == nsegments || segment[i].start >= address)
 		return;
-	struct segment left = segment[i];
+	struct counted left = segment[i];
 	left.end = segment[i].start = address;
 	insert(i, left);
 }
@@ -110,7 +132,7 @@ bool regions_hold(uint64_t start, uint64_t end)
 	for (i = seek(start); i < nsegments && segment[i].start < end; i++)
 		inside++;
 	/* Two borders, and a new segment for each gap. */
-	if (!grow((void **)&segment, &segment_room, nsegments + inside + 3, sizeof *segment) ||
+	if (!grow_segments(inside + 3) ||
 	    !grow((void **)&name, &name_room, held + 1, sizeof *name))
 		return false;
 	held++;
@@ -123,7 +145,7 @@ bool regions_hold(uint64_t start, uint64_t end)
 			continue;
 		}
 		uint64_t to = i < nsegments && segment[i].start < end ? segment[i].start : end;
-		insert(i, (struct segment){at, to, 1});
+		insert(i, (struct counted){at, to, 1});
 	}
 	join(first, i);
 	return true;
@@ -132,7 +154,7 @@ bool regions_hold(uint64_t start, uint64_t end)
 void regions_drop(uint64_t start, uint64_t end, struct ranges *gone)
 {
 	/* Should there be no room for the two borders, the count stays: the memory stays shared. */
-	if (!grow((void **)&segment, &segment_room, nsegments + 2, sizeof *segment))
+	if (!grow_segments(2))
 		return;
 	if (held)
 		held--;
@@ -151,6 +173,16 @@ void regions_drop(uint64_t start, uint64_t end, struct ranges *gone)
 		erase(i, j);
 	}
 	join(first, i);
+}
+
+bool regions_several(uint64_t start, uint64_t end, uint64_t *to)
+{
+	size_t i = seek(start);
+	bool here = i < nsegments && segment[i].start <= start, several = here && segment[i].count > 1;
+	*to = end;
+	if (i < nsegments && (here ? segment[i].end : segment[i].start) < end)
+		*to = here ? segment[i].end : segment[i].start;
+	return several;
 }
 
 uint64_t regions_next(uint64_t address)
@@ -225,6 +257,6 @@ bool regions_take_next(const void *file, size_t *at, struct range *out)
 
 void regions_forget(void)
 {
-	nsegments = nnames = held = 0;
+	nsegments = nnames = held = head = 0;
 	ready = false;
 }

@@ -15,6 +15,8 @@
 bool regions_hold(uint64_t start, uint64_t end);
 /* One less. The parts that nobody covers now are added to gone. */
 void regions_drop(uint64_t start, uint64_t end, struct ranges *gone);
+/* Does more than one region cover the page at start? Up to *to, at most end, the answer is the same. */
+bool regions_several(uint64_t start, uint64_t end, uint64_t *to);
 /* Where the first covered page at or after address is; ~0: nowhere. */
 uint64_t regions_next(uint64_t address);
 

@@ -11,6 +11,7 @@
  * stack is [stack]).
  */
 #include <fcntl.h>
+#include <link.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -44,13 +45,36 @@ static void add(struct maps *m, struct ranges *out, uint64_t at, uint64_t start,
 	ranges_add(out, start, end);
 }
 
+/*
+ * How far thread-local variables reach below a descriptor. Whatever code runs while pages are being
+ * replaced may read one (a library's, libc's errno), and would wait for ever.
+ */
+static uint64_t below = 2 * PAGE;
+
+static int add_segment(struct dl_phdr_info *info, size_t size, void *sum)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_TLS)
+			*(uint64_t *)sum += info->dlpi_phdr[i].p_memsz + info->dlpi_phdr[i].p_align;
+	return 0;
+}
+
+/* At the start, since the loader has a lock. It reserves little for libraries that come later. */
+__attribute__((constructor)) static void measure_tls(void)
+{
+	uint64_t sum = 4 * PAGE;
+	dl_iterate_phdr(add_segment, &sum);
+	below = sum;
+}
+
 static void add_task(struct maps *m, struct ranges *out, int tid, int pid)
 {
 	struct vma v;
 	uint64_t at = descriptor(tid);
 	if (!at)
 		return;
-	uint64_t start = (at & ~(PAGE - 1)) - 2 * PAGE, end = (at + AFTER_HEAD + PAGE - 1) & ~(PAGE - 1);
+	uint64_t start = (at - below) & ~(PAGE - 1), end = (at + AFTER_HEAD + PAGE - 1) & ~(PAGE - 1);
 	/* Only PROCMAP_QUERY can be asked out of order; else the stack stays unknown. */
 	if (tid != pid && m->query && maps_find(m, at, &v) && v.start <= at && v.start < start)
 		start = v.start;

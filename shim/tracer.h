@@ -8,29 +8,20 @@
  *
  *   connect ── allow(daemon) ── hello ── the daemon opens our memory ── welcome ── forbid
  *
- * Without Yama these calls fail and nothing is lost. What the program itself had named is
- * forgotten: the kernel does not say what that was.
+ * Without Yama these calls fail and nothing is lost. There can be one such process only, so
+ * forbid names the program's own choice again, which calls.c sees in prctl. (A choice made by a bare
+ * system call is lost: the kernel does not tell it.)
  */
 #ifndef VRDMA_TRACER_H
 #define VRDMA_TRACER_H
 
-#include <sys/prctl.h>
-
-#include "sys.h"
+void tracer_named(unsigned long pid); /* the program has allowed it */
 
 /*
  * A process is named by its number in our pid namespace. One that has none there (the daemon
  * of a container's host) cannot be named: then anybody of our user may, for that moment.
  */
-static inline void tracer_allow(long pid)
-{
-	if (pid <= 0 || sys(SYS_prctl, PR_SET_PTRACER, pid, 0, 0, 0) < 0)
-		sys(SYS_prctl, PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-}
-
-static inline void tracer_forbid(void)
-{
-	sys(SYS_prctl, PR_SET_PTRACER, 0, 0, 0, 0);
-}
+void tracer_allow(long pid);
+void tracer_forbid(void);
 
 #endif

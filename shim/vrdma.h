@@ -14,7 +14,8 @@
  *   memory.c  turns registered memory into shared memory, reclaim.c back when it is
  *             registered no more (regions.c counts; maps.c reads the VMAs, pages.c the
  *             memfd; tasks.c finds the threads, hold.c keeps them from writing: protect.c
- *             holds writers back, halt.c stops them)
+ *             holds writers back, halt.c stops threads; repeat.c continues the system calls
+ *             of stopped threads, filters.c tries seccomp filters, tracer.c names the tracer)
  *   advice.c, remap.c  what madvise and mremap do to shared memory
  *   fork.c    gives a fork child its own copy of such memory (monitor.c helps)
  *   channel.c is the rdma_cm device
@@ -107,6 +108,9 @@ enum file_kind {
  * words, so a doorbell or an arm that races with close() hits a page of nobody
  * instead of a hole.
  */
+#define ARENA_VIEWS 64
+#define ARENA_VIEW (64ul << 20) /* bytes of one; an arena has at most ARENA_VIEWS of them */
+
 struct file {
 	_Atomic int refs;
 	_Atomic int kind; /* enum file_kind */
@@ -120,6 +124,10 @@ struct file {
 	uint64_t inode;      /* of the arena, or of the event socket of rdma_cm */
 	unsigned char *page; /* VRDMA_DB_SIZE bytes of the arena */
 	unsigned char *arms; /* its arm words, of a device; mapped once, then kept like page */
+	/* The arena in windows, for arming: window n is mapped if bit n of viewed is set. Others are
+	 * NULL, or were mapped for an earlier arena and hold zeros. Written under lock. */
+	_Atomic(unsigned char *) view[ARENA_VIEWS];
+	_Atomic uint64_t viewed;
 	unsigned char *out;  /* extents of the request under way, VRDMA_MAX_MESSAGE bytes */
 	unsigned char *in;   /* the reply under way, likewise */
 	unsigned char *mail; /* VRDMA_MAIL_SIZE bytes shared with the daemon; NULL: none */
@@ -214,6 +222,7 @@ static inline void signals_restore(sigmask old)
 struct process {
 	_Atomic int socket; /* hidden; -1: none yet */
 	_Atomic int memory; /* hidden: the memfd of registered memory */
+	_Atomic uint32_t maps; /* VRDMA_MAPS_*: what the daemon maps */
 	uint64_t device, inode; /* of that memfd */
 	uint8_t token[16];
 };
@@ -273,6 +282,7 @@ ssize_t wire_call(int socket, sigmask outside, const struct message *m, void *in
 /* Leaves a command that is sure to be accepted in the mailbox; false: it has to be sent. */
 bool wire_leave(unsigned char *mail, const void *command, size_t n);
 void passed_close(struct passed *fds);
+void wire_expose(bool yes);                   /* may the daemon take descriptors of ours? */
 bool wire_sync(void);                         /* have the counter files brought up to date; false: nobody answers */
 void wire_child(void);
 
@@ -298,8 +308,9 @@ bool memory_sound(uint64_t start, uint64_t length); /* can it be a range of addr
  * Extents under [start, start+length); returns their number. If held, the pages stay as they
  * are until memory_refused, or memory_registered and then memory_deregistered.
  */
+struct shared; /* shared.h */
 uint32_t memory_prepare(uint64_t start, uint64_t length, struct vrdma_extent *out, uint32_t room,
-			bool *held);
+			struct shared *shared, bool *held);
 void memory_registered(const struct file *f, uint32_t handle, uint64_t start, uint64_t length);
 void memory_refused(uint64_t start, uint64_t length);
 void memory_deregistered(const struct file *f, uint32_t handle);

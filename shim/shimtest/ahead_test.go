@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Commands of the program "ahead"; QUERY_ROUTE is one that the library answers itself if it can.

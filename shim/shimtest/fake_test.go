@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Commands, as in testdata/t.h.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // Commands of rdma_cm that the library looks at; the others are those of fake_test.go.

@@ -8,7 +8,7 @@ import (
 // TestSocketsFork: what a fork child may do with what it inherits, over the stub of rsockets'
 // preload library, which aborts when a child touches an rsocket of its parent. The user
 // hears once of what cannot work, and nothing of what does. The program is
-// test/testdata/forks.c, which runs over the real library too (vrdma/test/sockets).
+// test/testdata/forks.c, which runs over the real library too (vrdma.dev/vrdma/test/sockets).
 func TestSocketsFork(t *testing.T) {
 	const (
 		connection = "cannot use an RDMA connection of its parent"

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // mailAfter is how many commands are sent before the fake daemon hands out a mailbox.

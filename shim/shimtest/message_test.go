@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestNoDaemon: the first line that a user reads names what is missing.

@@ -69,7 +69,7 @@ func sanitizedSockets(t *testing.T) string {
 
 // TestSockets runs a program that expects of sockets what the kernel gives, over the
 // kernel's own, and over a stub of rsockets' preload library with ours before it. The
-// program is test/testdata/sockets.c, which runs over the real one too (vrdma/test/sockets).
+// program is test/testdata/sockets.c, which runs over the real one too (vrdma.dev/vrdma/test/sockets).
 func TestSockets(t *testing.T) {
 	const source = "../../test/testdata/sockets.c"
 	flags := strings.Fields("-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -pthread")

@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -148,7 +149,54 @@ type SessionStatus struct {
 	Commands uint64      `json:"commands"`
 	Objects  ObjectCount `json:"objects"`
 	MRBytes  uint64      `json:"mr_bytes"`
-	QPs      []QPStatus  `json:"qps"`
+	// Memory is of all regions, Regions are the first thousand.
+	Memory  MemoryUsage    `json:"memory"`
+	Regions []RegionStatus `json:"regions,omitempty"`
+	QPs     []QPStatus     `json:"qps"`
+}
+
+// MemoryUsage says how bytes of registered memory are reached: in the daemon's own pages, in
+// memory that the program shares with others and the daemon maps too, or by copying, and why.
+type MemoryUsage struct {
+	Own     uint64   `json:"own_bytes"`
+	Shared  uint64   `json:"shared_bytes"`
+	Foreign uint64   `json:"foreign_bytes"`
+	Why     []string `json:"why_foreign,omitempty"`
+}
+
+// UsageOf makes a MemoryUsage. why has a bit for each Why.
+func UsageOf(own, shared, foreign uint64, why uint32) MemoryUsage {
+	u := MemoryUsage{Own: own, Shared: shared, Foreign: foreign}
+	for w := range Why(32) {
+		if why&(1<<w) != 0 {
+			u.Why = append(u.Why, w.String())
+		}
+	}
+	return u
+}
+
+// String says it in a line.
+func (u MemoryUsage) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    uint64
+		name string
+	}{{u.Own, "own"}, {u.Shared, "shared"}, {u.Foreign, "foreign"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s=%d", p.name, p.n))
+		}
+	}
+	if len(u.Why) > 0 {
+		parts = append(parts, "("+strings.Join(u.Why, "; ")+")")
+	}
+	return strings.Join(parts, " ")
+}
+
+// RegionStatus is one memory region.
+type RegionStatus struct {
+	Handle uint32 `json:"handle"`
+	Length uint64 `json:"length"`
+	MemoryUsage
 }
 
 // ObjectCount is how many objects of each kind a session has.

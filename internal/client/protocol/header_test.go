@@ -21,11 +21,18 @@ var twins = map[string]int64{
 	"VRDMA_DB_SUMMARY": DoorbellSummary, "VRDMA_DB_BITMAP": DoorbellBitmap, "VRDMA_DB_READY": DoorbellReady, "VRDMA_DB_SIZE": DoorbellSize,
 	"VRDMA_DB_WAITING": DoorbellWaiting, "VRDMA_DB_CPU": DoorbellCPU, "VRDMA_DB_ANNOUNCED": WaitAnnounced, "VRDMA_DB_ASLEEP": WaitAsleep,
 	"VRDMA_ARM_CQS": ArmCQs, "VRDMA_ARM_STRIDE": ArmStride, "VRDMA_ARM_READY": ArmReady, "VRDMA_ARM_SOLICITED": ArmSolicited,
-	"VRDMA_ARM_ALL": ArmAll, "VRDMA_ARM_BY_COMMAND": ArmByCommand, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
+	"VRDMA_ARM_RING": ArmRing, "VRDMA_ARM_WOKEN": ArmWoken, "VRDMA_ARM_URGENT": ArmUrgent, "VRDMA_ARM_NONE": ArmNone,
+	"VRDMA_NOTIFY_LOOK": NotifyLook,
+	"VRDMA_ARM_ALL":     ArmAll, "VRDMA_ARM_BY_COMMAND": ArmByCommand, "VRDMA_ARM_WORDS": ArmWords, "VRDMA_SHARED_SIZE": SharedSize,
 	"VRDMA_ARM_WORDS + VRDMA_ARM_CQS * VRDMA_ARM_STRIDE": SharedSize,
-	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_SHARED": ExtentShared, "VRDMA_EXTENT_FOREIGN": ExtentForeign,
-	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite,
-	"VRDMA_FD_ASYNC": FDAsync, "VRDMA_FD_COMP": FDComp, "VRDMA_FD_MAIL": FDMail,
+	"VRDMA_EXTENT_HOLE": ExtentHole, "VRDMA_EXTENT_OWN": ExtentOwn, "VRDMA_EXTENT_FOREIGN": ExtentForeign, "VRDMA_EXTENT_SHARED": ExtentShared,
+	"VRDMA_DESCRIPTOR_SHIFT": DescriptorShift, "VRDMA_MAPS_SHARED": MapsShared, "VRDMA_MAPS_DESCRIPTORS": MapsDescriptors,
+	"VRDMA_PROT_READ": ProtRead, "VRDMA_PROT_WRITE": ProtWrite, "VRDMA_WHY_SHIFT": WhyShift,
+	"VRDMA_WHY_UNKNOWN": int64(WhyUnknown), "VRDMA_WHY_PINNED": int64(WhyPinned), "VRDMA_WHY_FILE": int64(WhyFile),
+	"VRDMA_WHY_THREAD": int64(WhyThread), "VRDMA_WHY_RUNNING": int64(WhyRunning), "VRDMA_WHY_ASYNC": int64(WhyAsync),
+	"VRDMA_WHY_MAPPINGS": int64(WhyMappings), "VRDMA_WHY_KERNEL": int64(WhyKernel), "VRDMA_WHY_SPECIAL": int64(WhySpecial),
+	"VRDMA_WHY_MEMORY": int64(WhyMemory),
+	"VRDMA_FD_ASYNC":   FDAsync, "VRDMA_FD_COMP": FDComp, "VRDMA_FD_MAIL": FDMail,
 	"VRDMA_HELLO_MAIL": HelloMail, "VRDMA_HELLO_AHEAD": HelloAhead, "VRDMA_MAIL_AHEAD": MailAhead,
 	"VRDMA_AHEAD_COMMAND": AheadCommand, "VRDMA_AHEAD_EVENTS": AheadEvents, "VRDMA_AHEAD_REVISIONS": AheadRevisions,
 	"VRDMA_AHEAD_IDS": AheadIDs, "VRDMA_AHEAD_SIZE": AheadSize, "VRDMA_AHEAD_REVISIONS + 8 * VRDMA_AHEAD_IDS": ShelfTaken,
@@ -78,7 +85,7 @@ func sampleReply() []byte {
 
 func TestHeader(t *testing.T) {
 	var src strings.Builder
-	header, err := filepath.Abs("../../shim/protocol.h")
+	header, err := filepath.Abs("../../../shim/protocol.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +130,7 @@ func TestHeader(t *testing.T) {
 
 // TestHeaderComplete fails when the header gains a constant that no twin covers.
 func TestHeaderComplete(t *testing.T) {
-	header, err := os.ReadFile("../../shim/protocol.h")
+	header, err := os.ReadFile("../../../shim/protocol.h")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +138,7 @@ func TestHeaderComplete(t *testing.T) {
 		f := strings.Fields(line)
 		name := ""
 		switch {
-		case len(f) >= 3 && f[0] == "#define" && f[2][0] == '"': // a file's name, which package devicetree checks
+		case len(f) >= 3 && f[0] == "#define" && f[2][0] == '"': // a file's name, which package sysfs checks
 		case len(f) >= 3 && f[0] == "#define":
 			name = f[1]
 		case len(f) >= 3 && strings.HasPrefix(f[0], "VRDMA_") && f[1] == "=":

@@ -44,12 +44,63 @@ const (
 // Kinds of extent, enum vrdma_extent_kind, and their protection.
 const (
 	ExtentHole    = 0 // VRDMA_EXTENT_HOLE
-	ExtentShared  = 1 // VRDMA_EXTENT_SHARED
+	ExtentOwn     = 1 // VRDMA_EXTENT_OWN
 	ExtentForeign = 2 // VRDMA_EXTENT_FOREIGN
+	ExtentShared  = 3 // VRDMA_EXTENT_SHARED
 
 	ProtRead  = 1 // VRDMA_PROT_READ
 	ProtWrite = 2 // VRDMA_PROT_WRITE
 )
+
+// A Why says why an extent is foreign: enum vrdma_why, bits 8 to 15 of Extent.Prot.
+type Why uint8
+
+// WhyShift is where the reason lies in Extent.Prot.
+const WhyShift = 8 // VRDMA_WHY_SHIFT
+
+// The reasons.
+const (
+	WhyUnknown  Why = 0
+	WhyPinned   Why = 1 // VRDMA_WHY_PINNED
+	WhyFile     Why = 2 // VRDMA_WHY_FILE
+	WhyThread   Why = 3 // VRDMA_WHY_THREAD
+	WhyRunning  Why = 4 // VRDMA_WHY_RUNNING
+	WhyAsync    Why = 5 // VRDMA_WHY_ASYNC
+	WhyMappings Why = 6 // VRDMA_WHY_MAPPINGS
+	WhyKernel   Why = 7 // VRDMA_WHY_KERNEL
+	WhySpecial  Why = 8 // VRDMA_WHY_SPECIAL
+	WhyMemory   Why = 9 // VRDMA_WHY_MEMORY
+)
+
+// DescriptorShift is where the number of a descriptor, plus one, lies in Prot of a shared extent.
+const DescriptorShift = 8 // VRDMA_DESCRIPTOR_SHIFT
+
+// Bits of Welcome.ID of a PROCESS connection.
+const (
+	MapsShared      = 1 // VRDMA_MAPS_SHARED
+	MapsDescriptors = 2 // VRDMA_MAPS_DESCRIPTORS
+)
+
+// String says why.
+func (w Why) String() string {
+	if int(w) < len(whyText) {
+		return whyText[w]
+	}
+	return "unknown"
+}
+
+var whyText = [...]string{
+	WhyUnknown:  "unknown",
+	WhyPinned:   "pinned by a device or the kernel",
+	WhyFile:     "a file that the daemon does not map",
+	WhyThread:   "a thread's stack",
+	WhyRunning:  "threads could not be stopped",
+	WhyAsync:    "the process has an io_uring or an AIO context",
+	WhyMappings: "too many mappings",
+	WhyKernel:   "the kernel offers no way to replace the pages safely",
+	WhySpecial:  "a mapping that is never replaced",
+	WhyMemory:   "no memory or no descriptor was free",
+}
 
 // Kinds of descriptor in a reply: enum vrdma_fd_kind.
 const (
@@ -120,14 +171,19 @@ const (
 // The arm words of completion queues, behind the doorbell page; protocol.h says how they are
 // used.
 const (
-	ArmCQs       = 16384   // VRDMA_ARM_CQS
-	ArmStride    = 64      // VRDMA_ARM_STRIDE
-	ArmReady     = 1       // VRDMA_ARM_READY
-	ArmSolicited = 2       // VRDMA_ARM_SOLICITED
-	ArmAll       = 4       // VRDMA_ARM_ALL
-	ArmByCommand = 384     // VRDMA_ARM_BY_COMMAND
-	ArmWords     = 20480   // VRDMA_ARM_WORDS
-	SharedSize   = 1069056 // VRDMA_SHARED_SIZE: where rings start
+	ArmCQs       = 16384     // VRDMA_ARM_CQS
+	ArmStride    = 64        // VRDMA_ARM_STRIDE
+	ArmReady     = 1         // VRDMA_ARM_READY
+	ArmSolicited = 2         // VRDMA_ARM_SOLICITED
+	ArmAll       = 4         // VRDMA_ARM_ALL
+	ArmRing      = 4         // VRDMA_ARM_RING
+	ArmWoken     = 8         // VRDMA_ARM_WOKEN
+	ArmUrgent    = 12        // VRDMA_ARM_URGENT
+	ArmNone      = 1<<32 - 1 // VRDMA_ARM_NONE
+	NotifyLook   = 1 << 31   // VRDMA_NOTIFY_LOOK
+	ArmByCommand = 384       // VRDMA_ARM_BY_COMMAND
+	ArmWords     = 20480     // VRDMA_ARM_WORDS
+	SharedSize   = 1069056   // VRDMA_SHARED_SIZE: where rings start
 )
 
 // Sure commands: those that are certain to be accepted, and are not waited for. See protocol.h.
@@ -223,7 +279,7 @@ type Welcome struct {
 	RdevMajor uint32
 	RdevMinor uint32
 	DaemonPid int32
-	ID        uint32 // RDMACM: the channel's name in MIGRATE_ID
+	ID        uint32 // RDMACM: the channel's name in MIGRATE_ID; PROCESS: MapsShared, MapsDescriptors
 	Text      string // at most 191 bytes
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/leak"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // detached is a pair of which one end is detached; before is called with the other first.

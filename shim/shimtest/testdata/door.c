@@ -109,6 +109,61 @@ static void arming(int fd)
 	munmap(page, VRDMA_SHARED_SIZE);
 }
 
+/*
+ * Arming a queue with completions: the daemon is asked to look, and says EDOM here, if there is one that
+ * no event announced. The ring is 16 slots at the first page behind the arm words.
+ */
+static void arming_late(int fd)
+{
+	const uint32_t mask = 15, none = VRDMA_ARM_NONE;
+	unsigned char *page = mmap(NULL, VRDMA_SHARED_SIZE + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(page != MAP_FAILED);
+	unsigned char *line = page + VRDMA_ARM_WORDS + 9 * VRDMA_ARM_STRIDE, *ring = page + VRDMA_SHARED_SIZE;
+	uint32_t *word = (uint32_t *)line, *at = (uint32_t *)(line + VRDMA_ARM_RING);
+	uint32_t *woken = (uint32_t *)(line + VRDMA_ARM_WOKEN), *urgent = (uint32_t *)(line + VRDMA_ARM_URGENT);
+	uint32_t *producer = (uint32_t *)(ring + 128), *consumer = (uint32_t *)(ring + 256);
+
+	*(uint32_t *)(ring + 4) = mask;
+	for (uint32_t i = 0; i <= mask; i++) { /* everywhere in the ring */
+		static const struct {
+			uint32_t producer, woken, urgent; /* relative to the consumer; none: none */
+			uint32_t solicited;
+			uint32_t armed;
+			int want;
+		} cases[] = {
+			{0, VRDMA_ARM_NONE, VRDMA_ARM_NONE, 0, 0, 0}, /* empty */
+			{1, VRDMA_ARM_NONE, VRDMA_ARM_NONE, 0, 0, EDOM},
+			{15, VRDMA_ARM_NONE, VRDMA_ARM_NONE, 0, 0, EDOM}, /* full */
+			{3, 0, VRDMA_ARM_NONE, 0, 0, 0},  /* there was an event, and no poll since */
+			{3, 15, VRDMA_ARM_NONE, 0, 0, EDOM}, /* there was one before the last poll */
+			{3, VRDMA_ARM_NONE, VRDMA_ARM_NONE, 1, 0, 0}, /* nothing solicited */
+			{3, VRDMA_ARM_NONE, 1, 1, 0, EDOM},
+			{3, VRDMA_ARM_NONE, 3, 1, 0, EDOM},
+			{3, VRDMA_ARM_NONE, 0, 1, 0, 0}, /* it was polled */
+			{3, VRDMA_ARM_NONE, 12, 1, 0, 0},
+			{3, 0, 3, 1, 0, 0},
+			{3, VRDMA_ARM_NONE, VRDMA_ARM_NONE, 1, VRDMA_ARM_ALL, EDOM}, /* another thread wants all */
+		};
+		for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+			*word = VRDMA_ARM_READY | cases[k].armed;
+			*at = VRDMA_SHARED_SIZE / 4096;
+			*consumer = i;
+			*producer = (i + cases[k].producer) & mask;
+			*woken = cases[k].woken == none ? none : (i + cases[k].woken) & mask;
+			*urgent = cases[k].urgent == none ? none : (i + cases[k].urgent) & mask;
+			CHECK(arm(fd, 9, cases[k].solicited) == cases[k].want);
+			CHECK(*word == (VRDMA_ARM_READY | cases[k].armed | (cases[k].solicited ? VRDMA_ARM_SOLICITED : VRDMA_ARM_ALL)));
+		}
+	}
+	*at = 0; /* no channel: nothing to look at */
+	*producer = (*consumer + 1) & mask;
+	CHECK(arm(fd, 9, 0) == 0);
+	*at = ~0u; /* outside every arena: the daemon is asked */
+	CHECK(arm(fd, 9, 0) == EDOM);
+	*at = 0;
+	munmap(page, VRDMA_SHARED_SIZE + 4096);
+}
+
 static int event_file(int fd, uint32_t command)
 {
 	int32_t n = -1;
@@ -250,6 +305,7 @@ int main(void)
 	commands(fd);
 	doorbell(fd);
 	arming(fd);
+	arming_late(fd);
 	events(fd);
 	duplicates(fd);
 	close_everything();

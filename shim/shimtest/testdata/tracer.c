@@ -4,6 +4,7 @@
  *
  *   tracer            the daemon is in our pid namespace
  *   tracer elsewhere  it is not
+ *   tracer kept       the program has named another one before
  */
 #include "t.h"
 
@@ -56,16 +57,21 @@ static void filter(void)
 	CHECK(pthread_create(&t, NULL, watch, NULL) == 0);
 }
 
-static int check(long allowed)
+static int check(long allowed, long before)
 {
 	filter();
+	if (before) {
+		CHECK(prctl(PR_SET_PTRACER, before, 0, 0, 0) == 0);
+		CHECK(count == 1 && seen[0] == before);
+		count = 0;
+	}
 	int fd = open(DEVICE, O_RDWR);
 	CHECK(fd >= 0);
 	/* Allowed before the daemon hears of us, forbidden when it has answered, and not again. */
 	CHECK(count >= 3);
 	CHECK(seen[0] == allowed);
 	CHECK(seen[1] == SENT);
-	CHECK(seen[2] == 0);
+	CHECK(seen[2] == before);
 	for (int i = 3; i < count; i++)
 		CHECK(seen[i] == SENT);
 	close(fd);
@@ -74,14 +80,15 @@ static int check(long allowed)
 
 int main(int argc, char **argv)
 {
-	(void)argv;
 	if (argc < 2)
-		return check(getppid());
+		return check(getppid(), 0);
+	if (!strcmp(argv[1], "kept"))
+		return check(getppid(), 12345);
 	int status = 1;
 	CHECK(unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWPID : CLONE_NEWPID) == 0);
 	pid_t pid = fork();
 	if (pid == 0)
-		_exit(check((long)PR_SET_PTRACER_ANY));
+		_exit(check((long)PR_SET_PTRACER_ANY, 0));
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	return 0;
 }

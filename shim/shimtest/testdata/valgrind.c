@@ -1,4 +1,4 @@
-/* What a program under valgrind does with the device: register, use, deregister, fork. */
+/* What a program under valgrind does with the device: register, deregister, fork. No page is replaced there. */
 #include "t.h"
 
 int main(void)
@@ -11,8 +11,7 @@ int main(void)
 	memset(q, 2, n);
 	CHECK(reg_mr(fd, p, n, &x) == 0 && dereg_mr(fd, x.handle) == 0); /* valgrind's heap is executable */
 	for (int i = 0; i < 3; i++) {
-		uint32_t a = reg_as(fd, q, n, SHARED), b = reg_as(fd, q + 100, 5000, SHARED);
-		CHECK(ask(fd, CMD_PEEK, (uintptr_t)q) == 0x0202020202020202);
+		uint32_t a = reg_as(fd, q, n, FOREIGN), b = reg_as(fd, q + 100, 5000, FOREIGN);
 		pid_t pid = fork();
 		if (pid == 0)
 			_exit(p[0] == 1 && q[n - 1] == 2 ? 0 : 1);
