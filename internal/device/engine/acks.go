@@ -3,8 +3,8 @@ package engine
 import (
 	"net/netip"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // An acknowledgement for another host waits for the end of the pass: a later one makes it
@@ -34,8 +34,9 @@ type acks struct {
 	since ib.Time // when the first was due
 	list  [acksOwed]struct {
 		from     *task
+		under    *attached
+		network  ib.NetworkID
 		src, dst netip.Addr
-		vni      uint32
 		b        transport.Burst
 	}
 }
@@ -67,7 +68,7 @@ func (e *Engine) owe(from *task, r *route, b *transport.Burst) {
 	a.now = a.now || e.opts.NoAckWait || !from.answers || recvs == from.recvs || from.q.Rang()
 	from.recvs = recvs
 	w := &a.list[i-1]
-	w.from, w.src, w.dst, w.vni, w.b = from, r.from, r.to, r.vni, *b
+	w.from, w.under, w.network, w.src, w.dst, w.b = from, r.under, r.network, r.from, r.to, *b
 }
 
 // answered notes that from sends a request after it was sent one.
@@ -94,7 +95,7 @@ func (e *Engine) pay() {
 			t.answers = false
 		}
 		w.from = nil
-		e.net.send(w.vni, w.src, w.dst, &w.b)
+		w.under.Send(w.network, w.src, w.dst, &w.b)
 	}
 	a.n = 0
 }

@@ -3,8 +3,8 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // TestNewestAckCounts: of two acknowledgements that wait, the one for the later packet is

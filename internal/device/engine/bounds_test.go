@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // TestLongEntry: a scatter/gather entry may be longer than its region. What counts is the
@@ -55,7 +55,7 @@ func TestFlushRegion(t *testing.T) {
 	a, b := pair(t)
 	const global, region, flushable = 1, 1, 0x1 | 0x100 // local write, flush global
 	var mr nic.MRInfo
-	r, err := b.c.space.Map(b.c.base, 4096, []memory.Extent{{Start: b.c.base, Offset: b.c.base, Length: 4096, Kind: memory.Shared, Prot: 3}})
+	r, err := b.c.space.Map(b.c.base, 4096, []memory.Extent{{Start: b.c.base, Offset: b.c.base, Length: 4096, Kind: memory.Own, Prot: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}

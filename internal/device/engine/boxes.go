@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A Box is where a client that is awake leaves requests for a loop that is awake: memory that

@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // BenchmarkByHand is what a WRITE costs the loop, with nobody to wait for: one thread posts

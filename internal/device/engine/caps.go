@@ -1,10 +1,10 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Shares and caps. Package schedule decides; this is where the loop tells it what NICs send and
@@ -243,7 +243,7 @@ func (e *Engine) acknowledge(c *card) {
 		*p = nil
 		l := t.late
 		if l.waits = false; !t.q.Gone() {
-			e.net.send(l.route.vni, l.route.from, l.route.to, &l.b)
+			l.route.under.Send(l.route.network, l.route.from, l.route.to, &l.b)
 		}
 	}
 }

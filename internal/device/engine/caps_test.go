@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A stream is a queue pair with a program that always has something posted.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A card is a NIC as the loop sees it. An engine serves many: queue pair numbers, handles,
@@ -34,11 +34,10 @@ type cards struct {
 	last  *card
 }
 
-// A place is an address in a network between hosts: in the hosts' own, whose number is 0, or in a
-// virtual one.
+// A place is an address in a network between hosts.
 type place struct {
-	vni uint32
-	gid ib.GID
+	network ib.NetworkID
+	gid     ib.GID
 }
 
 // Add has the engine serve a NIC, whose management datagrams m takes; nil: nobody does. It
@@ -88,7 +87,7 @@ func (e *Engine) Remove(n *nic.NIC) {
 func (e *Engine) addresses(n *nic.NIC) (list []place) {
 	for _, g := range n.GIDs {
 		if w := e.opts.Resolver.Resolve(n, g.GID); w.NIC == n && w.To.IsValid() {
-			list = append(list, place{w.VNI, ib.GIDOf(w.To)})
+			list = append(list, place{w.Network, ib.GIDOf(w.To)})
 		}
 	}
 	return list
@@ -107,8 +106,8 @@ func (e *Engine) readdress() {
 }
 
 // arrived is the NIC that packets for an address of ours are for; nil: none.
-func (c *cards) arrived(vni uint32, gid *ib.GID) *card {
-	if p := (place{vni, *gid}); c.last == nil || c.place != p {
+func (c *cards) arrived(n ib.NetworkID, gid *ib.GID) *card {
+	if p := (place{n, *gid}); c.last == nil || c.place != p {
 		c.last, c.place = c.at[p], p
 	}
 	return c.last
@@ -119,21 +118,20 @@ type route struct {
 	routes uint32 // NIC.Routes when it was found; 0: it was not
 	sgid   ib.GID
 	dgid   ib.GID
-	card   *card      // of this daemon; nil: elsewhere, or nowhere
-	from   netip.Addr // else, between which addresses packets travel
-	to     netip.Addr
-	vni    uint32 // of the network that these are addresses of; 0: of hosts; or the number of a site
+	card   *card // of this daemon; nil: elsewhere, or nowhere
+	// Else, between which addresses of which network packets travel, and by which underlay;
+	// nil: there is none.
+	from, to netip.Addr
+	network  ib.NetworkID
+	under    *attached
 }
-
-// remote reports whether the route leads to another host.
-func (r *route) remote() bool { return r.card == nil && r.to.IsValid() }
 
 // place is where the route leads, in a network between hosts.
 func (r *route) place() place {
 	if !r.to.IsValid() {
 		return place{}
 	}
-	return place{r.vni, ib.GIDOf(r.to)}
+	return place{r.network, ib.GIDOf(r.to)}
 }
 
 // find asks where dgid is.
@@ -147,9 +145,10 @@ func (e *Engine) find(c *card, sgid, dgid *ib.GID) route {
 	case w.Local():
 		r.card = e.cards.of[w.NIC]
 	case w.Remote():
-		if r.from, r.to, r.vni = w.From, w.To, w.VNI; !r.from.IsValid() {
+		if r.from, r.to, r.network = w.From, w.To, w.Network; !r.from.IsValid() {
 			r.from = e.opts.Resolver.Resolve(c.nic, *sgid).To
 		}
+		r.under = e.net.of(r.network)
 	}
 	return r
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // ways is the host's network, except that some NICs do not reach some addresses.
@@ -152,9 +152,9 @@ func TestNoWay(t *testing.T) {
 // TestArrivals: a packet from another host is for the NIC that has the address it was sent
 // to, also where others have a queue pair of that number.
 func TestArrivals(t *testing.T) {
-	net := link.NewFakeNet()
-	ea, _, na := twins(t, Options{Port: link.NewPort(net.Bind(link.FakeOptions{}, address(1), address(2)))}, address(1), address(2))
-	eb, _, nb := twins(t, Options{Port: link.NewPort(net.Bind(link.FakeOptions{}, address(3)))}, address(3))
+	net := roce.NewFakeNet()
+	ea, _, na := twins(t, Options{Port: roce.NewPort(net.Bind(roce.FakeOptions{}, address(1), address(2)))}, address(1), address(2))
+	eb, _, nb := twins(t, Options{Port: roce.NewPort(net.Bind(roce.FakeOptions{}, address(3)))}, address(3))
 	var here, there [2]*testQP
 	for i := range here {
 		here[i] = newProgram(t, ea, na[i], na[i].GIDs[0].GID, 0).newQP(rc)

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A program is an application as the engine sees one: it writes work requests into
@@ -73,7 +73,7 @@ func newUserAt(t testing.TB, e *Engine, gid ib.GID, uid int) *program {
 // newProgram is one that uses NIC n, of which gid is an address.
 func newProgram(t testing.TB, e *Engine, n *nic.NIC, gid ib.GID, uid int) *program {
 	t.Helper()
-	c := &program{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Shared}
+	c := &program{t: t, e: e, base: 0x7f00_0000_0000, gid: gid, kind: memory.Own}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -190,7 +190,7 @@ func (c *program) extents() (list []memory.Extent) {
 	if c.kind != memory.Hole {
 		return []memory.Extent{{Start: c.base, Offset: c.base, Length: clientMemory, Kind: c.kind, Prot: 3}}
 	}
-	kinds := []memory.ExtentKind{memory.Shared, memory.Foreign}
+	kinds := []memory.ExtentKind{memory.Own, memory.Foreign}
 	for at := uint64(0); at < clientMemory; at += 4096 {
 		list = append(list, memory.Extent{Start: c.base + at, Offset: c.base + at, Length: 4096, Kind: kinds[at/4096%2], Prot: 3})
 	}
@@ -318,7 +318,7 @@ func (q *testQP) wait() wc {
 			return w
 		}
 		yield() // the engine may need this processor
-		if q.c.kind != memory.Shared {
+		if q.c.kind != memory.Own {
 			runtime.Gosched() // and so may those who fetch foreign memory
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Commands are functions that other goroutines want run where nothing has to be locked: they

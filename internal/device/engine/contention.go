@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The kernel spreads those who want a processor evenly, but takes a program that polls for

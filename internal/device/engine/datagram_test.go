@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // datagrams takes a UD queue pair to RTS and gives it an address handle for its own host.

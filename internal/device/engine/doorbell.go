@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Doorbells tell the loop who has posted something. Each session has a page of them

@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // Options tune an engine; the zero value is good, except that there must be a Resolver.
@@ -24,7 +24,7 @@ type Options struct {
 	Spin time.Duration
 	// Port leads to other hosts; nil: there are none. Wake are its descriptors, of
 	// which one is readable when something has arrived.
-	Port *link.Port
+	Port *roce.Port
 	Wake []int
 	// Window is how many bytes a queue pair may have on its way to another host;
 	// 0: a default.
@@ -57,6 +57,7 @@ type Engine struct {
 
 	// What other goroutines use.
 	cmds   commands
+	frames frames
 	poller poller
 	shared *nic.Loop // what package nic keeps for the loop
 

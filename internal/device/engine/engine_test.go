@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 const (

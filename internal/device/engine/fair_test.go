@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // halt ends the loop of e: from then on the test makes the passes, and time is what it says.
@@ -507,7 +507,7 @@ func TestKeptBursts(t *testing.T) {
 	halt(e)
 	k := a.task()
 	for range inboxBursts {
-		e.park(k, &transport.Burst{})
+		e.park(k, &transport.Burst{}, nil)
 	}
 	if k.q.Keep(all - (inboxBursts+1)*each + 1) {
 		t.Error("bursts without data are kept for nothing")

@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A virtual processor whose program polls never stops, and emulated it does not even halt. Where there are no more
 // processors than those, a loop that yields is behind them: it has given up its slice, and its turn comes at a tick of the kernel's clock after theirs, some

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/protocol"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A program in a virtual machine is waited for if it rang twice within farPace, and for as long once more.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A far is a client's memory as one that cannot be mapped: its bytes are the client's own,
@@ -404,7 +404,7 @@ func TestForeignBounds(t *testing.T) {
 }
 
 // TestForeignClose: a session ends although a thread is in its memory. When the thread
-// is back it writes no more than the page that it was stuck in.
+// is back it writes no more than the piece that it was stuck in.
 func TestForeignClose(t *testing.T) {
 	e := newEngine(t)
 	c, d := newClientOf(t, e, 2), newClientOf(t, e, 2)
@@ -412,7 +412,7 @@ func TestForeignClose(t *testing.T) {
 	a, b := c.newQP(rc), d.newQP(rc)
 	connect(a, b)
 	release := f.hold()
-	a.post(wr{op: opWrite, flags: signal, n: 64 << 10, remote: b.c.base, rkey: b.mr.RKey})
+	a.post(wr{op: opWrite, flags: signal, n: 256 << 10, remote: b.c.base, rkey: b.mr.RKey})
 	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
 	d.do(func() error {
 		d.s.Close()
@@ -421,7 +421,7 @@ func TestForeignClose(t *testing.T) {
 	release()
 	eventually(t, "the thread's return", func() bool { return e.Aside().Busy() == 0 })
 	if n := f.late.Load(); n != 1 {
-		t.Errorf("%d pages were written late, want 1", n)
+		t.Errorf("%d pieces were written late, want 1", n)
 	}
 	e.Do(func() {
 		if n := len(e.local.inboxes.of); n != 0 {
@@ -430,7 +430,7 @@ func TestForeignClose(t *testing.T) {
 	})
 }
 
-// TestForeignSenderWaits: a sender of this host does not fill the inbox of its peer.
+// TestForeignSenderWaits: a sender of this host fills a part of its peer's inbox and then waits.
 func TestForeignSenderWaits(t *testing.T) {
 	e := newEngine(t)
 	c, d := newClient(t, e), newClient(t, e)
@@ -448,8 +448,8 @@ func TestForeignSenderWaits(t *testing.T) {
 	eventually(t, "a thread in the client's memory", func() bool { return f.stuck.Load() > 0 })
 	e.Do(func() {
 		for _, in := range e.local.inboxes.of {
-			if in.kept.n > 2 {
-				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait", in.kept.n)
+			if in.kept.n > aheadBursts {
+				t.Errorf("%d bursts in the inbox though the sender is on this host, want it to wait at %d", in.kept.n, aheadBursts)
 			}
 		}
 	})
@@ -479,6 +479,79 @@ func TestForeignDoesNotAllocate(t *testing.T) {
 	// (The race detector makes the runtime allocate where goroutines wait for each other.)
 	if n := testing.AllocsPerRun(20, func() { bounce(t, a, b, 10) }); n > 1 && !raceEnabled {
 		t.Errorf("%v allocations for 10 messages, want none", n)
+	}
+	stream := func() {
+		for i := range uint32(16) {
+			a.write(wr{op: opWrite, flags: signal, off: i << 16, n: 64 << 10, remote: b.c.base + uint64(i<<16), rkey: b.mr.RKey})
+		}
+		a.ring()
+		for range 16 {
+			if w := a.wait(); w.status != 0 {
+				t.Fatalf("%+v", w)
+			}
+		}
+	}
+	for range 20 {
+		stream()
+	}
+	if n := testing.AllocsPerRun(20, stream); n > 1 && !raceEnabled {
+		t.Errorf("%v allocations for 16 long messages, want none", n)
+	}
+}
+
+// TestForeignFence: what a fenced request sends is what the READ before it has brought, though
+// the data of requests is read ahead.
+func TestForeignFence(t *testing.T) {
+	e := newEngine(t)
+	c, d := newClient(t, e), newClient(t, e)
+	c.foreign()
+	d.foreign()
+	a, b := c.newQP(rc), d.newQP(rc)
+	connect(a, b)
+	const brought, sent, other = 1 << 20, 2 << 20, 3 << 20
+	for i := range uint64(50) {
+		binary.NativeEndian.PutUint64(d.mem[other:], i+1)
+		b.recv(sent, 64)
+		a.write(wr{op: opRead, off: brought, n: 64, remote: d.base + other, rkey: b.mr.RKey})
+		a.write(wr{op: opWrite, n: 100_000, remote: d.base, rkey: b.mr.RKey})
+		a.write(wr{op: opSend, flags: signal | uint32(transport.FlagFence), off: brought, n: 64})
+		a.ring()
+		if w := a.wait(); w.status != 0 {
+			t.Fatalf("%+v", w)
+		}
+		if w := b.wait(); w.status != 0 {
+			t.Fatalf("%+v", w)
+		}
+		if got := binary.NativeEndian.Uint64(d.mem[sent:]); got != i+1 {
+			t.Fatalf("round %d: the fenced request sent %d, want %d", i, got, i+1)
+		}
+	}
+}
+
+// TestForeignRewritten: a request sends what its buffer holds when it is posted, also if requests
+// before it used the same buffer and were read ahead.
+func TestForeignRewritten(t *testing.T) {
+	e := newEngine(t)
+	c, d := newClient(t, e), newClient(t, e)
+	c.foreign()
+	a, b := c.newQP(rc), d.newQP(rc)
+	connect(a, b)
+	for i := range uint64(200) {
+		binary.NativeEndian.PutUint64(c.mem, i)
+		for k := range uint64(3) {
+			a.write(wr{op: opWrite, flags: signal, n: 8, remote: d.base + 8*k, rkey: b.mr.RKey})
+		}
+		a.ring()
+		for range 3 {
+			if w := a.wait(); w.status != 0 {
+				t.Fatalf("%+v", w)
+			}
+		}
+		for k := range 3 {
+			if got := binary.NativeEndian.Uint64(d.mem[8*k:]); got != i {
+				t.Fatalf("write %d of round %d brought %d", k, i, got)
+			}
+		}
 	}
 }
 

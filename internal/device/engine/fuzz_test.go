@@ -7,18 +7,18 @@ import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // The responder as a whole: packets as they come from a socket, through port, engine, NIC
 // and transport, into the memory of a client.
 //
-//	fuzzer ── packets ──▶ link.FakeNet ──▶ Port ──▶ Engine ──▶ nic, transport ──▶ memory
+//	fuzzer ── packets ──▶ roce.FakeNet ──▶ Port ──▶ Engine ──▶ nic, transport ──▶ memory
 //	   ▲                                                │        guard │ open │ guard │ own │ guard
 //	   └────────────── responses ───────────────────────┘
 
@@ -45,10 +45,10 @@ type victim struct {
 	c        *program
 	q        *testQP
 	open     nic.MRInfo
-	net      *link.FakeNet
-	peer     *link.FakeBind
-	stranger *link.FakeBind
-	in       [8]link.Message
+	net      *roce.FakeNet
+	peer     *roce.FakeBind
+	stranger *roce.FakeBind
+	in       [8]roce.Message
 	room     [8][]byte
 }
 
@@ -56,14 +56,14 @@ type victim struct {
 var guarded = [8]byte(bytes.Repeat([]byte{guardByte}, 8))
 
 func newVictim(t testing.TB, typ uint8) *victim {
-	v := &victim{net: link.NewFakeNet()}
+	v := &victim{net: roce.NewFakeNet()}
 	for i := range v.room {
 		v.room[i] = make([]byte, 1<<16)
 	}
-	v.peer, v.stranger = v.net.Bind(link.FakeOptions{}, peerIP), v.net.Bind(link.FakeOptions{}, strangerIP)
+	v.peer, v.stranger = v.net.Bind(roce.FakeOptions{}, peerIP), v.net.Bind(roce.FakeOptions{}, strangerIP)
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(victimIP), NetDev: "eth0"}}})
 	var err error
-	v.e, err = newWith(n, Options{Port: link.NewPort(v.net.Bind(link.FakeOptions{}, victimIP)), Window: 64 << 10, Spin: 1}) // a fuzzing process has one processor
+	v.e, err = newWith(n, Options{Port: roce.NewPort(v.net.Bind(roce.FakeOptions{}, victimIP)), Window: 64 << 10, Spin: 1}) // a fuzzing process has one processor
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func newVictim(t testing.TB, typ uint8) *victim {
 func (v *victim) register(t testing.TB, typ uint8) {
 	c := v.c
 	region := func(at, size uint64) *memory.Region {
-		r, err := c.space.Map(c.base+at, size, []memory.Extent{{Start: c.base + at, Offset: c.base + at, Length: size, Kind: memory.Shared, Prot: 3}})
+		r, err := c.space.Map(c.base+at, size, []memory.Extent{{Start: c.base + at, Offset: c.base + at, Length: size, Kind: memory.Own, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ const attackSize = 16
 
 // packet makes a packet of a piece of the script, and says whose it is. psn is the one that
 // the victim expects.
-func (v *victim) packet(s []byte, buf []byte, psn uint32) (p wire.Packet, from *link.FakeBind, ok bool) {
+func (v *victim) packet(s []byte, buf []byte, psn uint32) (p wire.Packet, from *roce.FakeBind, ok bool) {
 	op := wire.Opcode(s[0])
 	payload := int(s[1]) * 4 // up to 1020: the path MTU is 256
 	if s[2]&1 != 0 {
@@ -212,7 +212,7 @@ func (v *victim) attack(t *testing.T, script []byte) {
 }
 
 func (v *victim) play(script []byte) error {
-	buf := make([]byte, link.MaxMessage)
+	buf := make([]byte, roce.MaxMessage)
 	const most = 64
 	for n := 0; n < most && len(script) >= attackSize; n++ {
 		psn := uint32(0)
@@ -235,7 +235,7 @@ func (v *victim) play(script []byte) error {
 			flow.Set(src, dst)
 			flow.Seal(q, 0)
 		}
-		if _, err := from.Send([]link.Message{{Data: p.Bytes(), Source: id, Remote: dst}}); err != nil {
+		if _, err := from.Send([]roce.Message{{Data: p.Bytes(), Source: id, Remote: dst}}); err != nil {
 			return err
 		}
 		v.e.clock()
@@ -253,7 +253,7 @@ func (v *victim) play(script []byte) error {
 // look takes what the victim has sent: nothing to a stranger, and none of what it guards to
 // anybody.
 func (v *victim) look() error {
-	receive := func(b *link.FakeBind) int {
+	receive := func(b *roce.FakeBind) int {
 		for i := range v.in {
 			v.in[i].Data = v.room[i][:0]
 		}

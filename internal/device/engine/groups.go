@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // Multicast. A group is a NIC's own, as an address is: the Resolver says which group of the
@@ -18,9 +18,9 @@ import (
 // goes to the members on this host, in memory, and to the network; what comes from there goes
 // to the members. A group that leads nowhere has the members of one NIC.
 type groups struct {
-	of       map[place]*group // by the network's number and what the group is called there
-	fds      map[int32]bool   // those that are joined on the network: whether each is in ready
-	at       map[int32]uint32 // the sites of those that are joined at one
+	of       map[place]*group       // by the network's number and what the group is called there
+	fds      map[int32]bool         // those that are joined on the network: whether each is in ready
+	at       map[int32]ib.NetworkID // the sites of those that are joined at one
 	ready    queue[int32]
 	sent     uint64 // datagrams that went to other hosts
 	received uint64 // and that came from there
@@ -39,7 +39,7 @@ type member struct {
 }
 
 func (g *groups) init() {
-	g.of, g.fds, g.at = make(map[place]*group), make(map[int32]bool), make(map[int32]uint32)
+	g.of, g.fds, g.at = make(map[place]*group), make(map[int32]bool), make(map[int32]ib.NetworkID)
 }
 
 // memberCost is what a member costs at least of its sender's turn, in bytes.
@@ -61,16 +61,13 @@ func (e *Engine) multicast(from *task, b *transport.Burst) {
 		n = e.deliverMembers(member{from.card, b.DGID}, b)
 	}
 	e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
-	switch {
-	case !e.net.lead(r):
-	case r.vni != 0 && !isSite(r.vni):
-		n = e.net.over.SendGroup(r.vni, r.from, r.to, b)
-		e.shared.Scratch().Extra += n * max(int(b.Length), memberCost)
-		e.net.groups.sent += uint64(n)
-	case !r.from.IsLoopback():
-		e.net.portOf(r.vni).Send(r.from, r.to, b)
-		e.net.groups.sent++
+	if r.under == nil {
+		return
 	}
+	copies := r.under.SendGroup(r.network, r.from, r.to, b)
+	e.net.groups.sent += uint64(copies)
+	// The sender's turn pays for one anyway.
+	e.shared.Scratch().Extra += max(copies-1, 0) * max(int(b.Length), memberCost)
 }
 
 // deliverGroup gives b to the members of all NICs and returns how many they are.
@@ -96,16 +93,14 @@ func (e *Engine) join(c *card, gid ib.GID) error {
 	if !w.To.IsValid() {
 		return nil
 	}
-	to := place{w.VNI, ib.GIDOf(w.To)}
+	to := place{w.Network, ib.GIDOf(w.To)}
 	gs := &e.net.groups
 	g := gs.of[to]
 	if g == nil {
 		g = &group{fd: -1}
-		if w.VNI == 0 || isSite(w.VNI) { // a virtual network's other hosts send to every host of it
-			var err error
-			if g.fd, err = e.joinNetwork(w.VNI, w.To); err != nil {
-				return err
-			}
+		var err error
+		if g.fd, err = e.joinNetwork(w.Network, w.To); err != nil {
+			return err
 		}
 		gs.of[to] = g
 	}
@@ -117,12 +112,12 @@ func (e *Engine) join(c *card, gid ib.GID) error {
 
 // joinNetwork joins a group on the network, and returns its descriptor; -1: nothing comes
 // from there.
-func (e *Engine) joinNetwork(vni uint32, to netip.Addr) (int32, error) {
-	port := e.net.portOf(vni)
-	if port == nil {
+func (e *Engine) joinNetwork(n ib.NetworkID, to netip.Addr) (int32, error) {
+	a := e.net.of(n)
+	if a == nil {
 		return -1, nil
 	}
-	fd, err := port.Join(to)
+	fd, err := a.join(to)
 	if err != nil {
 		return -1, err
 	}
@@ -130,20 +125,18 @@ func (e *Engine) joinNetwork(vni uint32, to netip.Addr) (int32, error) {
 		return -1, nil
 	}
 	if err := e.poller.watchSocket(fd); err != nil {
-		port.Leave(to)
+		a.leave(to)
 		return -1, err
 	}
 	e.net.groups.fds[int32(fd)] = false
-	if vni != 0 {
-		e.net.groups.at[int32(fd)] = vni
-	}
+	e.net.groups.at[int32(fd)] = n
 	return int32(fd), nil
 }
 
 // joinErrno is the errno for a program whose group could not be joined.
 func joinErrno(err error) error {
 	var errno syscall.Errno
-	if !errors.Is(err, link.ErrGroups) && errors.As(err, &errno) && errno != unix.EMFILE && errno != unix.ENFILE {
+	if !errors.Is(err, roce.ErrGroups) && errors.As(err, &errno) && errno != unix.EMFILE && errno != unix.ENFILE {
 		return errno
 	}
 	return syscall.ENOMEM
@@ -166,8 +159,8 @@ func (e *Engine) leave(c *card, gid ib.GID) {
 	if g.fd >= 0 {
 		delete(gs.fds, g.fd)
 		delete(gs.at, g.fd)
-		if p := e.net.portOf(to.vni); p != nil {
-			p.Leave(to.gid.Addr()) // the poller forgets what is closed
+		if a := e.net.of(to.network); a != nil {
+			a.leave(to.gid.Addr()) // the poller forgets what is closed
 		}
 	}
 }
@@ -191,12 +184,11 @@ func (e *Engine) pollGroups() {
 		if _, ok := g.fds[fd]; !ok {
 			continue // left meanwhile
 		}
-		vni := g.at[fd]
-		p := e.net.portOf(vni)
-		if p == nil {
-			continue // its site is closed
+		a := e.net.of(g.at[fd])
+		if a == nil {
+			continue // its underlay is closed
 		}
-		if p.PollGroup(int(fd), members{e, vni}) {
+		if a.pollGroup(int(fd)) {
 			*g.ready.push() = fd
 		} else {
 			g.fds[fd] = false
@@ -204,22 +196,14 @@ func (e *Engine) pollGroups() {
 	}
 }
 
-// members is the link.Receiver of what comes for groups.
-type members struct {
-	e   *Engine
-	vni uint32 // the hosts' own network, or a site
-}
-
-// Receive implements link.Receiver. Only datagrams for everyone count; nobody is told of
-// congestion, because all members would tell at once.
-func (m members) Receive(b *transport.Burst, _ bool) { m.e.receiveGroup(m.vni, b) }
-
-func (e *Engine) receiveGroup(vni uint32, b *transport.Burst) {
-	if b.Type != ib.UD || b.Dst != ib.EveryQP || !b.DGID.IsMulticast() || e.cards.at[place{vni, b.SGID}] != nil {
+// receiveGroup takes a burst for a multicast group from another host. Only datagrams for every
+// member count. No member answers a mark of congestion: all would at once.
+func (e *Engine) receiveGroup(n ib.NetworkID, b *transport.Burst) {
+	if b.Type != ib.UD || b.Dst != ib.EveryQP || e.cards.at[place{n, b.SGID}] != nil {
 		return
 	}
 	e.net.groups.received++
-	if g := e.net.groups.of[place{vni, b.DGID}]; g != nil {
+	if g := e.net.groups.of[place{n, b.DGID}]; g != nil {
 		e.deliverGroup(g, b)
 	}
 	e.deliverReplies()
@@ -232,7 +216,7 @@ func (e *Engine) rejoin() {
 		for gid := range c.nic.Groups() {
 			now := place{}
 			if w := e.opts.Resolver.Resolve(c.nic, gid); w.To.IsValid() {
-				now = place{w.VNI, ib.GIDOf(w.To)}
+				now = place{w.Network, ib.GIDOf(w.To)}
 			}
 			if was := c.groups[gid]; was != now {
 				e.leave(c, gid)
@@ -241,6 +225,3 @@ func (e *Engine) rejoin() {
 		}
 	}
 }
-
-// Congested implements link.Receiver: nobody tells a group of congestion.
-func (m members) Congested(uint32, ib.GID, ib.GID) {}

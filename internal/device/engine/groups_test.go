@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestGroupCostsItsMembers: a datagram to a group costs its sender's turn as much as all the

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A gate is a Guard that a test has made by hand: operations by peer, all for those that are not
@@ -496,7 +496,7 @@ func TestHandMadePeer(t *testing.T) {
 					span.Add(data)
 					b.Data = &span
 				}
-				e.Receive(&b, false)
+				e.Receive(ib.HostNetwork, &b, false)
 			}
 		})
 	}

@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/nic"
+import "vrdma.dev/vrdma/internal/device/nic"
 
 // A Guarded is a NIC and the rules that it is to have.
 type Guarded struct {

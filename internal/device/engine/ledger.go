@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The ledger says for which NIC the loop works. The time between two looks at the clock is that

@@ -3,8 +3,8 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The time of a pass is that of the NICs that it worked for, to the nanosecond: where it went

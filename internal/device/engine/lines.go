@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A lineSet holds the lines: connections of clients that the loop reads itself. A request is

@@ -1,9 +1,10 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The local link: the destination is a queue pair of this daemon, and a burst is handed over
@@ -83,7 +84,7 @@ func (t *task) Send(b *transport.Burst) {
 
 // leaveHost sends b to another host, if it is for one.
 func (e *Engine) leaveHost(t *task, b *transport.Burst) {
-	if e.net.lead(&t.route) {
+	if t.route.under != nil {
 		e.depart(t, &t.route, b)
 		return
 	}
@@ -114,11 +115,15 @@ func (e *Engine) deliver(to *task, b *transport.Burst) {
 	if e.sched.nics.Limited() {
 		e.cameIn(to, b)
 	}
-	if to.parked || !to.receive(b) {
-		e.park(to, b)
-		return
+	var copied *memory.Buffer
+	if !to.parked {
+		if to.receive(b) {
+			e.received(to, b)
+			return
+		}
+		copied = to.q.Copied(b.Data)
 	}
-	e.received(to, b)
+	e.park(to, b, copied)
 }
 
 // receive gives b to the state machine; see transport.QP.Receive.
@@ -126,6 +131,7 @@ func (t *task) receive(b *transport.Burst) (taken bool) {
 	if b.Type == ib.UD && !t.q.MayHear(&b.SGID) {
 		return true
 	}
+	t.q.Offer()
 	if !t.q.Transport().Receive(t.e.now, b, t.q.Env()) {
 		return false
 	}

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 const (
@@ -22,6 +22,9 @@ const (
 	// that a packet was for should run.
 	linger    = ib.Time(400)
 	netLinger = ib.Time(1_000)
+	// foreignSoon is for how long after a job for foreign memory was begun the loop yields at
+	// once: most jobs are done by then.
+	foreignSoon = ib.Time(100_000)
 	// wakesEvery is after how many passes a busy loop asks who else woke up, and
 	// wakesAfter is after how long.
 	wakesEvery = 64
@@ -112,6 +115,8 @@ func (e *Engine) patience() ib.Time {
 // lingers is how long the loop looks around before it yields; -1: it yields at once.
 func (e *Engine) lingers() ib.Time {
 	switch m := e.net.traffic.mode(e.now); {
+	case m == silent && e.now-e.shared.ForeignBegun() < foreignSoon:
+		return -1 // the thread may wait for this processor
 	case m == silent:
 		return linger
 	case m.talks():
@@ -158,6 +163,10 @@ func (e *Engine) step() bool {
 	}
 	// What has come last may have made events that are kept: they are not slept upon.
 	if e.manage() || e.sched.waiting() || e.shared.EventsKept() {
+		work = true
+	}
+	if e.frames.waiting.Load() {
+		e.takeFrames()
 		work = true
 	}
 	if e.net.any() {

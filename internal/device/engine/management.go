@@ -1,11 +1,11 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Management takes the datagrams of a NIC's queue pair 1, which the daemon itself sends and
@@ -27,7 +27,7 @@ type Management interface {
 //
 //	Management ── MADs.Send ──▶ route ─┬─ a NIC of this daemon ──▶ local ──▶ its Management
 //	                                   └─ another host ──▶ port
-//	port ──▶ receiveMAD ─┬─ package hosts, if it is a hello
+//	port ──▶ receiveMAD ─┬─ package peers, if it is a hello
 //	                     └─ the Management of the NIC that has the address
 //
 // There may be many NICs, most of which have no deadline: those that have one are in a heap.
@@ -98,9 +98,9 @@ func (m MADs) SendMAD(from, to ib.GID, mad []byte) {
 			e.net.tap.Burst(e.mgmt.datagram(from, to, mad))
 		}
 		e.mgmt.post(r.card, from, to, mad)
-	case e.net.lead(&r):
-		e.net.send(r.vni, r.from, r.to, e.mgmt.datagram(from, to, mad))
-	case isSite(r.vni):
+	case r.under != nil:
+		r.under.Send(r.network, r.from, r.to, e.mgmt.datagram(from, to, mad))
+	case r.network.IsNamespace():
 		e.farewell(c, from, to, mad)
 	} // else it leads nowhere: lost, as on a wire
 }
@@ -112,13 +112,14 @@ func (m *management) post(c *card, from, to ib.GID, mad []byte) {
 	copy(d.mad[:], mad)
 }
 
-// farewell is for a datagram of c whose site is gone. When a container is killed its network may be gone before the daemon hears that its programs
-// are, and a peer that waits for a message would never be told that the connection has ended. If the peer is a NIC of this daemon it is told here, whatever site it is
-// at. An address means something else at each, so who has it is not enough: it has to know this very connection. For a peer on another host
-// there is no way until the NIC has one again.
+// farewell delivers a datagram of c whose network namespace is gone. When a container is killed, its
+// network may end before the daemon learns that its programs have ended, and a peer that waits for a
+// message would never learn that the connection has ended. farewell tells a peer that is a NIC of this
+// daemon, in whatever namespace. An address means something else in each, so the peer must also know
+// this very connection. A peer on another host is out of reach until the NIC has a way again.
 func (e *Engine) farewell(c *card, from, to ib.GID, mad []byte) {
-	for _, s := range e.net.sites.list {
-		if o := e.cards.at[place{s.number, to}]; o != nil && o != c && o.manage != nil && o.manage.Ends(from, mad) {
+	for number := range e.net.namespaces {
+		if o := e.cards.at[place{number, to}]; o != nil && o != c && o.manage != nil && o.manage.Ends(from, mad) {
 			e.mgmt.post(o, from, to, mad)
 			return
 		}
@@ -170,13 +171,13 @@ func (e *Engine) manage() bool {
 	return work
 }
 
-// receiveMAD takes a datagram for queue pair 1 from another host. Only a queue pair
-// 1 may send one: whoever else does is a program that pretends.
-func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
-	c := e.cards.arrived(vni, &b.DGID)
+// receiveMAD takes a datagram for queue pair 1 from another host. Only a queue pair 1 may send
+// one: any other sender is a program that pretends to be a connection manager.
+func (e *Engine) receiveMAD(id ib.NetworkID, b *transport.Burst) {
+	c := e.cards.arrived(id, &b.DGID)
 	if b.Type != ib.UD || b.Kind != transport.KindSend || b.Src != wire.GSIQP || b.QKey != wire.GSIQKey ||
-		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[place{vni, b.SGID}] != nil {
-		e.stray(vni, &b.DGID, b.Packets)
+		b.Data == nil || b.Data.Len() != wire.MADSize || c == nil || e.cards.at[place{id, b.SGID}] != nil {
+		e.stray(id, &b.DGID, b.Packets)
 		return
 	}
 	m := &e.mgmt
@@ -187,11 +188,7 @@ func (e *Engine) receiveMAD(vni uint32, b *transport.Burst) {
 	if n != wire.MADSize {
 		return
 	}
-	if vni != 0 && !isSite(vni) {
-		if wire.MAD(m.in[:]).Class() == wire.ClassHello && e.greeted(c, vni, b) {
-			return
-		}
-	} else if p := e.net.peersOf(vni); p != nil && p.Receive(e.now, b.SGID, b.DGID, m.in[:], e.net.portOf(vni).LongID()) {
+	if a := e.net.of(id); a != nil && a.hello(id, c, b) {
 		return
 	}
 	if c.manage != nil {

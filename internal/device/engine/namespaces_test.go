@@ -10,16 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
-// siteResolver has the number of each NIC's site.
-type siteResolver map[*nic.NIC]uint32
+// namespaceResolver has the number of each NIC's site.
+type namespaceResolver map[*nic.NIC]ib.NetworkID
 
-func (r siteResolver) Resolve(from *nic.NIC, to ib.GID) nic.Way {
-	w := nic.Way{To: to.Addr(), VNI: r[from]}
+func (r namespaceResolver) Resolve(from *nic.NIC, to ib.GID) nic.Way {
+	w := nic.Way{To: to.Addr(), Network: r[from]}
 	if from.Local(&to) {
 		w.NIC = from
 	}
@@ -30,7 +30,7 @@ func (r siteResolver) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 // no count falls.
 func TestSites(t *testing.T) {
 	shared := ib.GIDOf(netip.MustParseAddr("10.0.0.1"))
-	r := siteResolver{}
+	r := namespaceResolver{}
 	e, err := New(Options{Resolver: r, Recognise: true, Version: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -38,13 +38,13 @@ func TestSites(t *testing.T) {
 	var nics [2]*nic.NIC
 	var qps [2]*testQP
 	for i := range nics {
-		udp, at := listenLoopback(t, link.UDPOptions{})
+		udp, at := listenLoopback(t, roce.UDPOptions{})
 		nics[i] = nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(at)}, {GID: shared}}})
-		r[nics[i]] = nic.FirstSite + 1 + uint32(i)
+		r[nics[i]] = ib.NamespaceNetwork(1 + uint32(i))
 		if err := e.Add(nics[i], nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.AddSite(nics[i], r[nics[i]], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+		if err := e.AddNamespace(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,10 +64,10 @@ func TestSites(t *testing.T) {
 	if w := a.wait(); w.status != 0 || !bytes.Equal(a.c.mem[:n], b.c.mem[:n]) {
 		t.Errorf("a write from one site to another: %+v", w)
 	}
-	var before, after link.Counters
+	var before, after roce.Counters
 	e.Do(func() {
 		before = e.LinkCounters()
-		if err := e.AddSite(nics[0], r[nics[0]], nil, nil, 0, 0); err == nil {
+		if err := e.AddNamespace(nics[0], r[nics[0]], nil, nil, 0, 0); err == nil {
 			t.Error("a site of a number that is taken")
 		}
 		for i, m := range nics {
@@ -76,11 +76,11 @@ func TestSites(t *testing.T) {
 			}
 		}
 		for _, m := range nics {
-			e.RemoveSite(m, r[m])
-			e.RemoveSite(m, r[m])
+			e.RemoveNamespace(m, r[m])
+			e.RemoveNamespace(m, r[m])
 		}
 		after = e.LinkCounters()
-		if e.net.any() || len(e.net.sockets) > 0 || len(e.net.sites.fds) > 0 {
+		if e.net.any() || len(e.net.fds) > 0 {
 			t.Error("something is left of the sites")
 		}
 	})
@@ -94,7 +94,7 @@ func TestSites(t *testing.T) {
 // TestFarewell: a NIC whose site is gone tells who has a connection with it at another site that it has ended, and nobody else who has that address.
 func TestFarewell(t *testing.T) {
 	shared := ib.GIDOf(netip.MustParseAddr("10.0.0.2"))
-	r := siteResolver{}
+	r := namespaceResolver{}
 	e, err := New(Options{Resolver: r, Version: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -102,17 +102,17 @@ func TestFarewell(t *testing.T) {
 	var nics [3]*nic.NIC
 	var posts [3]*post
 	for i := range nics {
-		udp, at := listenLoopback(t, link.UDPOptions{})
+		udp, at := listenLoopback(t, roce.UDPOptions{})
 		gids := []nic.GIDEntry{{GID: ib.GIDOf(at)}}
 		if i > 0 {
 			gids = append(gids, nic.GIDEntry{GID: shared})
 		}
 		nics[i], posts[i] = nic.New(nic.Config{Name: "rxe0", GIDs: gids}), &post{ends: i == 2}
-		r[nics[i]] = nic.FirstSite + 1 + uint32(i)
+		r[nics[i]] = ib.NamespaceNetwork(1 + uint32(i))
 		if err := e.Add(nics[i], posts[i]); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.AddSite(nics[i], r[nics[i]], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+		if err := e.AddNamespace(nics[i], r[nics[i]], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestFarewell(t *testing.T) {
 	t.Cleanup(e.Stop)
 	own := nics[0].GIDs[0].GID
 	e.Do(func() {
-		e.RemoveSite(nics[0], r[nics[0]])
+		e.RemoveNamespace(nics[0], r[nics[0]])
 		e.MADs(nics[0]).SendMAD(own, shared, make([]byte, 256))
 	})
 	eventually(t, "the datagram", func() (all bool) {
@@ -140,12 +140,12 @@ func TestFarewell(t *testing.T) {
 }
 
 // listenLoopback opens the sockets of an address that nobody has.
-func listenLoopback(t *testing.T, o link.UDPOptions) (udp *link.UDP, at netip.Addr) {
+func listenLoopback(t *testing.T, o roce.UDPOptions) (udp *roce.UDP, at netip.Addr) {
 	t.Helper()
 	err := error(unix.EADDRINUSE)
 	for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
 		at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
-		udp, err = link.ListenUDP(o, at)
+		udp, err = roce.ListenUDP(o, at)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func listenLoopback(t *testing.T, o link.UDPOptions) (udp *link.UDP, at netip.Ad
 
 // TestRegroup: when a site has other addresses, groups are joined again only of a family whose interfaces are others.
 func TestRegroup(t *testing.T) {
-	r := siteResolver{}
+	r := namespaceResolver{}
 	e, err := New(Options{Resolver: r})
 	if err != nil {
 		t.Fatal(err)
@@ -165,16 +165,16 @@ func TestRegroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	udp, at := listenLoopback(t, link.UDPOptions{Interface: func(netip.Addr) int { return lo.Index }, Socket: func(family int) (int, error) {
+	udp, at := listenLoopback(t, roce.UDPOptions{Interface: func(netip.Addr) int { return lo.Index }, Socket: func(family int) (int, error) {
 		made++
 		return unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 	}})
 	n := nic.New(nic.Config{Name: "rxe0", GIDs: []nic.GIDEntry{{GID: ib.GIDOf(at)}}})
-	r[n] = nic.FirstSite + 1
+	r[n] = ib.NamespaceNetwork(1)
 	if err := e.Add(n, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.AddSite(n, r[n], link.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
+	if err := e.AddNamespace(n, r[n], roce.NewPort(udp), udp.Descriptors(), 1<<20, 4<<20); err != nil {
 		t.Fatal(err)
 	}
 	e.Start()
@@ -194,13 +194,13 @@ func TestRegroup(t *testing.T) {
 			sockets  int
 		}{{[2]bool{}, 0}, {[2]bool{false, true}, 0}, {[2]bool{true, false}, 2}} {
 			made = 0
-			if err := e.ReaddressSite(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
+			if err := e.ReaddressNamespace(n, r[n], c.families, udp.Descriptors); err != nil || made != c.sockets {
 				t.Errorf("%v: %d sockets were made, want %d: %v", c.families, made, c.sockets, err)
 			}
 			if len(e.net.groups.of) != 3 || len(e.net.groups.fds) != 2 {
 				t.Errorf("%v: %d groups, %d with a socket", c.families, len(e.net.groups.of), len(e.net.groups.fds))
 			}
 		}
-		e.RemoveSite(n, r[n])
+		e.RemoveNamespace(n, r[n])
 	})
 }

@@ -1,19 +1,17 @@
 package engine
 
 import (
-	"fmt"
 	"net/netip"
 
-	"vrdma/internal/hosts"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // The network is the way to other hosts: bursts whose route leads to one leave through a
-// link.Port, and what arrives there is handed to the queue pair that it names, of the NIC
+// roce.Port, and what arrives there is handed to the queue pair that it names, of the NIC
 // that has the address it was sent to.
 //
 //	Send ──▶ depart ─┬─ acknowledgements wait a little (acks.go) ─┬─▶ port ──▶ Flush
@@ -27,15 +25,13 @@ import (
 // All NICs share the port and everything here: other hosts and the kernel's sockets know only
 // one sender.
 type network struct {
-	outside
-	sockets map[int32]bool // their descriptors
-	tap     *link.Tap
+	underlays
+	tap     *roce.Tap
 	traffic traffic
 	heard   int // batches taken since a timer of a remote queue pair came due
 	acks    acks
 	flights flights
 	groups  groups
-	peers   *hosts.Table // nil: every other host is foreign
 	met     acquaintances
 	tooLong map[netip.Addr]*tooLong
 	strays  uint64 // packets from other hosts for no queue pair of ours
@@ -45,19 +41,20 @@ type network struct {
 // openNetwork makes the port of the options the loop's.
 func (e *Engine) openNetwork() error {
 	n := &e.net
-	n.port, n.sockets = e.opts.Port, make(map[int32]bool)
+	n.fds = make(map[int32]*attached)
 	n.groups.init()
-	for _, fd := range e.opts.Wake {
-		if err := e.poller.watchSocket(fd); err != nil {
-			return fmt.Errorf("engine: epoll: %w", err)
-		}
-		n.sockets[int32(fd)] = true
+	p := e.opts.Port
+	if p == nil {
+		return nil
 	}
-	if n.port != nil {
-		n.port.OnTooLong(e.noteTooLong)
-		if e.opts.Recognise {
-			e.recognise(e.opts.Version)
-		}
+	host := &portUnderlay{Port: p, e: e}
+	var err error
+	if n.host, err = e.attach(host, e.opts.Wake); err != nil {
+		return err
+	}
+	p.OnTooLong(e.noteTooLong)
+	if e.opts.Recognise {
+		host.peers = e.newPeers(ib.HostNetwork, p)
 	}
 	return nil
 }
@@ -65,37 +62,18 @@ func (e *Engine) openNetwork() error {
 // waiting reports whether the loop has something to do here.
 func (n *network) waiting() bool { return n.traffic.polled || n.acks.n > 0 || n.groups.ready.n > 0 }
 
-// remoteBurst is what fits one message of the kernel's: 64 datagrams and 65507 bytes,
-// headers included.
-const remoteBurst = 62 << 10
-
-// SetTap has every packet recorded, local ones too; nil ends that. It runs on the
-// loop.
-func (e *Engine) SetTap(t *link.Tap) {
+// SetTap records every packet, local ones too; nil ends that. It runs on the loop.
+func (e *Engine) SetTap(t *roce.Tap) {
 	e.net.tap = t
-	if e.net.port != nil {
-		e.net.port.SetTap(t)
-	}
-	if e.net.over != nil {
-		e.net.over.SetTap(t)
-	}
-	for _, s := range e.net.sites.list {
-		s.port.SetTap(t)
+	for _, a := range e.net.list {
+		a.SetTap(t)
 	}
 }
 
 // LinkCounters are those of the way to other hosts. It runs on the loop.
-func (e *Engine) LinkCounters() link.Counters {
-	var c link.Counters
-	if e.net.port != nil {
-		c = e.net.port.Counters()
-	}
-	if e.net.over != nil {
-		c = c.Add(e.net.over.Counters())
-	}
-	if e.net.sites.of != nil {
-		c = c.Add(e.net.sites.counters())
-	}
+func (e *Engine) LinkCounters() roce.Counters {
+	c := e.net.counters()
+	c.SendFull += e.frames.lost.Load()
 	c.Strays, c.Nowhere = e.net.strays, e.net.nowhere
 	c.SentMulticast, c.RcvdMulticast = e.net.groups.sent, e.net.groups.received
 	return c
@@ -105,7 +83,7 @@ func (e *Engine) LinkCounters() link.Counters {
 func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
 	switch b.Kind {
 	case transport.KindCNP:
-		e.net.sendCNP(r, b)
+		r.under.SendCNP(r.network, r.from, r.to, b.Src, b.Dst)
 		return
 	case transport.KindAck:
 		if b.Syndrome>>5 == 0 {
@@ -123,7 +101,7 @@ func (e *Engine) depart(from *task, r *route, b *transport.Burst) {
 	} else if from.ackAt != 0 {
 		e.answered(from)
 	}
-	e.net.send(r.vni, r.from, r.to, b)
+	r.under.Send(r.network, r.from, r.to, b)
 }
 
 // pollPort takes what has arrived from other hosts and sends what waits for them.
@@ -183,20 +161,24 @@ func (e *Engine) flushPort() bool {
 	return e.net.pending()
 }
 
-// Receive implements link.Receiver. A packet for no queue pair is dropped in silence.
-func (e *Engine) Receive(b *transport.Burst, ce bool) { e.receive(0, b, ce) }
+var _ roce.Receiver = (*Engine)(nil)
 
-func (e *Engine) receive(vni uint32, b *transport.Burst, ce bool) {
+// Receive implements roce.Receiver. A packet for no queue pair is dropped in silence.
+func (e *Engine) Receive(n ib.NetworkID, b *transport.Burst, ce bool) {
+	if b.DGID.IsMulticast() {
+		e.receiveGroup(n, b)
+		return
+	}
 	if b.Dst == wire.GSIQP {
-		e.receiveMAD(vni, b)
+		e.receiveMAD(n, b)
 		return
 	}
 	var t *task
-	if c := e.cards.arrived(vni, &b.DGID); c != nil {
+	if c := e.cards.arrived(n, &b.DGID); c != nil {
 		t = c.taskAt(b.Dst)
 	}
 	if t == nil {
-		e.stray(vni, &b.DGID, b.Packets)
+		e.stray(n, &b.DGID, b.Packets)
 		return
 	}
 	if e.sched.nics.Gated() && b.Kind < transport.KindReadResp {
@@ -227,25 +209,26 @@ func (e *Engine) receive(vni uint32, b *transport.Burst, ce bool) {
 }
 
 // stray counts packets from other hosts for no queue pair of ours.
-func (e *Engine) stray(vni uint32, to *ib.GID, packets uint32) {
+func (e *Engine) stray(n ib.NetworkID, to *ib.GID, packets uint32) {
 	e.net.strays += uint64(packets)
-	if c := e.cards.arrived(vni, to); c != nil {
+	if c := e.cards.arrived(n, to); c != nil {
 		c.nic.Drop(nic.DropNoQP, packets)
 	} else {
 		e.net.nowhere += uint64(packets)
 	}
 }
 
-// Congested implements link.Receiver: a peer has seen congestion on what qp sent it.
-func (e *Engine) Congested(qp uint32, from, to ib.GID) { e.congested(0, qp, from, to) }
-
-func (e *Engine) congested(vni uint32, qp uint32, from, to ib.GID) {
+// Congested implements roce.Receiver: a peer has seen congestion on what qp sent it.
+func (e *Engine) Congested(n ib.NetworkID, qp uint32, from, to ib.GID) {
+	if to.IsMulticast() {
+		return // nobody tells a group of congestion
+	}
 	var t *task
-	if c := e.cards.arrived(vni, &to); c != nil {
+	if c := e.cards.arrived(n, &to); c != nil {
 		t = c.taskAt(qp)
 	}
 	if t == nil {
-		e.stray(vni, &to, 1)
+		e.stray(n, &to, 1)
 		return
 	}
 	t.q.Transport().Congested(e.now, from)

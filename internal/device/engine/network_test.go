@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // newHost makes an engine at an address.
@@ -47,17 +47,17 @@ func twoHosts(t testing.TB, prepare func(*program)) (a, b *testQP) {
 	t.Helper()
 	var qps [2]*testQP
 	for i := range qps {
-		var udp *link.UDP
+		var udp *roce.UDP
 		var at netip.Addr
 		err := error(unix.EADDRINUSE)
 		for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
 			at = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
-			udp, err = link.ListenUDP(link.UDPOptions{}, at)
+			udp, err = roce.ListenUDP(roce.UDPOptions{}, at)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, gid := newHost(t, at, Options{Port: link.NewPort(udp), Wake: udp.Descriptors()})
+		e, gid := newHost(t, at, Options{Port: roce.NewPort(udp), Wake: udp.Descriptors()})
 		c := newClientAt(t, e, gid)
 		prepare(c)
 		qps[i] = c.newQP(rc)
@@ -149,7 +149,7 @@ func TestRemoteBatches(t *testing.T) {
 	}
 }
 
-func (q *testQP) counters() (c link.Counters) {
+func (q *testQP) counters() (c roce.Counters) {
 	q.c.e.Do(func() { c = q.c.e.LinkCounters() })
 	return c
 }
@@ -158,16 +158,16 @@ func (q *testQP) counters() (c link.Counters) {
 // the test makes the passes, and time is what it says.
 func byHand(t *testing.T, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
-	return byHandOn(t, link.NewFakeNet(), n, o)
+	return byHandOn(t, roce.NewFakeNet(), n, o)
 }
 
 // byHandOn is byHand on a network that others may use.
-func byHandOn(t *testing.T, net *link.FakeNet, n int, o Options) (as, bs []*testQP) {
+func byHandOn(t *testing.T, net *roce.FakeNet, n int, o Options) (as, bs []*testQP) {
 	t.Helper()
 	var clients [2]*program
 	for i := range clients {
 		at := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})
-		o.Port = link.NewPort(net.Bind(link.FakeOptions{}, at))
+		o.Port = roce.NewPort(net.Bind(roce.FakeOptions{}, at))
 		e, gid := newHost(t, at, o)
 		clients[i] = newClientAt(t, e, gid)
 	}
@@ -292,7 +292,7 @@ func TestInFlightIsShared(t *testing.T) {
 // a bounded part of a flood, however many timers are due, and a flood does not stop the clock.
 func TestFloodBeforeTimeout(t *testing.T) {
 	const pairs, flood, batch = 8, 4000, 16
-	net := link.NewFakeNet()
+	net := roce.NewFakeNet()
 	as, bs := byHandOn(t, net, pairs, Options{})
 	e := as[0].c.e
 	for i, a := range as {
@@ -304,12 +304,12 @@ func TestFloodBeforeTimeout(t *testing.T) {
 	if len(as[0].c.flow().timers) != pairs {
 		t.Fatalf("%d timers, want %d", len(as[0].c.flow().timers), pairs)
 	}
-	stranger := net.Bind(link.FakeOptions{}, strangerIP)
+	stranger := net.Bind(roce.FakeOptions{}, strangerIP)
 	id, _, _ := stranger.Source(strangerIP, 0)
 	pour := func() {
 		for i := range flood {
-			m := link.Message{Data: make([]byte, 40+i%2), Source: id, Remote: netip.AddrPortFrom(as[0].c.gid.Addr(), 4791)}
-			if _, err := stranger.Send([]link.Message{m}); err != nil {
+			m := roce.Message{Data: make([]byte, 40+i%2), Source: id, Remote: netip.AddrPortFrom(as[0].c.gid.Addr(), 4791)}
+			if _, err := stranger.Send([]roce.Message{m}); err != nil {
 				t.Fatal(err)
 			}
 		}

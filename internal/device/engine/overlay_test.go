@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/hosts"
-	"vrdma/internal/ib"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // virtual is the Resolver of hosts whose NICs are in virtual networks.
@@ -34,7 +34,7 @@ func (v *virtual) Resolve(from *nic.NIC, to ib.GID) (w nic.Way) {
 		}
 	}
 	if m := v.here.Find(vni, to.Addr()); w.NIC != nil || m != nil && !m.Host.Self || to.IsMulticast() {
-		w.VNI, w.To = vni, to.Addr()
+		w.Network, w.To = ib.VirtualNetwork(vni), to.Addr()
 	}
 	return w
 }
@@ -49,14 +49,14 @@ func overlayHosts(t *testing.T) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [
 // overlayHostsWith has each host's options changed, and what its map says of the other.
 func overlayHostsWith(t *testing.T, change func(i int, other *overlay.Host, o *Options)) (engines [2]*Engine, nics [2][2]*nic.NIC, maps [2]*overlay.Map) {
 	t.Helper()
-	var udp [2]*link.UDP
+	var udp [2]*roce.UDP
 	var at [2]netip.Addr
 	port := uint16(20000 + rand.IntN(9000))
 	for i := range udp {
 		err := error(unix.EADDRINUSE)
 		for try := 0; try < 100 && errors.Is(err, unix.EADDRINUSE); try++ {
 			at[i] = netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))})
-			udp[i], err = link.ListenUDP(link.UDPOptions{Port: port}, at[i])
+			udp[i], err = roce.ListenUDP(roce.UDPOptions{Port: port}, at[i])
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func overlayHostsWith(t *testing.T, change func(i int, other *overlay.Host, o *O
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := link.NewOverlay(link.OverlayConfig{Bind: udp[i], Addrs: at[i : i+1]})
+		o := roce.NewOverlay(roce.OverlayConfig{Bind: udp[i], Addrs: at[i : i+1]})
 		for k := range nics[i] {
 			nics[i][k] = twin(fmt.Sprint(i, k), address(byte(1+i)))
 			v.vni[nics[i][k]] = uint32(5 + k)
@@ -150,7 +150,7 @@ func TestOverlayApart(t *testing.T) {
 		engines[i].Do(func() {
 			path := qs[i][0].task().q.Transport().Path()
 			p[i] = path.Remote && path.Own
-			if c := engines[i].LinkCounters(); c.Overlay != (link.OverlayCounters{}) || c.RcvdPackets == 0 {
+			if c := engines[i].LinkCounters(); c.Overlay != (roce.OverlayCounters{}) || c.RcvdPackets == 0 {
 				t.Errorf("host %d counts %+v", i, c)
 			}
 		})
@@ -191,14 +191,14 @@ func TestOverlayAcquainted(t *testing.T) {
 			judged := func(i, k int) (done, own bool) {
 				engines[i].Do(func() {
 					own = qs[i][k].task().q.Transport().Path().Own
-					table := engines[i].net.met.in(uint32(5 + k))
+					table := engines[i].net.met.in(ib.VirtualNetwork(uint32(5 + k)))
 					if table == nil {
 						done = !c.recognise[i]
 						return
 					}
 					for _, s := range table.List() {
 						// Under load one may be foreign until it is asked again.
-						done = done || s.Kind != hosts.Asking && (own || !c.own)
+						done = done || s.Kind != peers.Asking && (own || !c.own)
 					}
 				})
 				return done, own
@@ -224,7 +224,7 @@ func TestOverlayAcquainted(t *testing.T) {
 				a, b := qs[0][k], qs[1][k]
 				write := func(i int) (packets, sent uint64) {
 					pattern(a.c.mem[:n], byte(i+k))
-					var before, after link.Counters
+					var before, after roce.Counters
 					engines[0].Do(func() { before = engines[0].LinkCounters() })
 					a.post(wr{op: opWrite, flags: signal, n: n, remote: b.c.base, rkey: b.mr.RKey})
 					if w := a.wait(); w.status != 0 || !bytes.Equal(b.c.mem[:n], a.c.mem[:n]) {
@@ -319,15 +319,15 @@ func TestOverlayStranger(t *testing.T) {
 	})
 	from, to := nics[0][0].GIDs[0].GID, nics[1][0].GIDs[0].GID
 	guard(t, engines[1], nics[1][0], closedTo(from))
-	for k, want := range []hosts.Kind{hosts.Foreign, hosts.Own} {
+	for k, want := range []peers.Kind{peers.Foreign, peers.Own} {
 		vni := uint32(5 + k)
-		kind := hosts.Asking
+		kind := peers.Asking
 		for end := time.Now().Add(time.Minute); kind != want && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			engines[0].Do(func() {
-				peers := engines[0].acquainted(vni, to.Addr())
-				peers.Meet(engines[0].now, from, to)
-				engines[0].net.met.note(peers)
-				for _, s := range peers.List() {
+				others := engines[0].acquainted(ib.VirtualNetwork(vni), to.Addr())
+				others.Meet(engines[0].now, from, to)
+				engines[0].net.met.note(others)
+				for _, s := range others.List() {
 					kind = s.Kind
 				}
 			})
@@ -335,16 +335,16 @@ func TestOverlayStranger(t *testing.T) {
 		var answered uint64
 		engines[0].Do(func() {
 			list, count := engines[0].Peers()
-			if !slices.ContainsFunc(list, func(s hosts.Status) bool { return s.GID == to && s.Network == fmt.Sprint(vni) && s.Kind == want }) || count.Asked == 0 {
+			if !slices.ContainsFunc(list, func(s peers.Status) bool { return s.GID == to && s.Network == fmt.Sprint(vni) && s.Kind == want }) || count.Asked == 0 {
 				t.Errorf("network %d: status shows %+v, %+v", vni, list, count)
 			}
 		})
 		engines[1].Do(func() {
-			if peers := engines[1].net.met.in(vni); peers != nil {
-				answered = peers.Counters().Answered
+			if others := engines[1].net.met.in(ib.VirtualNetwork(vni)); others != nil {
+				answered = others.Counters().Answered
 			}
 		})
-		if kind != want || (answered != 0) != (want == hosts.Own) {
+		if kind != want || (answered != 0) != (want == peers.Own) {
 			t.Errorf("network %d: the NIC's host is held for %v and has answered %d questions, want %v", vni, kind, answered, want)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // TestFaultOfNobody: a fault in memory that is no session's is our own mistake, and ends the

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // On which processor a loop streams best depends on who else is there, and on how long a

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A road is a loop that streams at a rate, in bytes a microsecond, that depends on its place.

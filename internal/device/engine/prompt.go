@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // While a NIC of class latency is active, what keeps the loop from the next look at its doorbell
 // has to be short. Turns of others are (schedule.Scheduler.Budget). Two things are not:

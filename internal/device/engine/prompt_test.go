@@ -3,9 +3,9 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // answering is a sink of events whose program rings a doorbell when it is woken.

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/hosts"
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/peers"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // writeBytes is how many bytes a WRITE of three packets is on the wire.
@@ -44,14 +44,14 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		for range 100 {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
-			if e.net.peers.Features(b.c.gid) == want {
+			if e.net.hostPeers().Features(b.c.gid) == want {
 				for _, bell := range e.bells.of {
 					e.bells.activate(bell, e.now)
 				}
 				return
 			}
 		}
-		t.Fatalf("the peer's features are %#x, want %#x", e.net.peers.Features(b.c.gid), want)
+		t.Fatalf("the peer's features are %#x, want %#x", e.net.hostPeers().Features(b.c.gid), want)
 	}
 	meet(features)
 	const plain, filled = 3*(wire.BTHSize+4096+wire.ICRCSize) + wire.RETHSize, 3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize)
@@ -74,7 +74,8 @@ func TestFillerNeedsFreshNews(t *testing.T) {
 		t.Errorf("a WRITE to a host that has answered again: %d bytes, want %d", got, filled)
 	}
 	// An older one takes its place.
-	b.c.e.net.peers = hosts.New(hosts.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{b.c.e, 0, b.c.e.net.port}})
+	host := b.c.e.net.host.underlay.(*portUnderlay)
+	host.peers = peers.New(peers.Config{Features: features &^ (wire.FeatureFiller | wire.FeatureLongFiller), Random: random64, Env: recognition{b.c.e, ib.HostNetwork, host.Port}})
 	e.now += 6e9
 	a.task().Connect(&a.c.gid, &b.c.gid)
 	meet(features &^ (wire.FeatureFiller | wire.FeatureLongFiller))
@@ -126,11 +127,11 @@ func TestForeignWindow(t *testing.T) {
 		{0, 0, 0}, {64 << 10, 64 << 10, 64 << 10}, {1 << 20, 1 << 20, foreignWindow},
 	} {
 		e := &Engine{opts: Options{Window: c.window}}
-		if p := e.pathTo(features); !p.Own || p.Window != c.own {
-			t.Errorf("window %d: to a vrdma host %+v, want %d", c.window, p, c.own)
+		if got := e.window(true); got != c.own {
+			t.Errorf("window %d: to a vrdma host %d, want %d", c.window, got, c.own)
 		}
-		if p := e.pathTo(0); p.Own || p.Window != c.other {
-			t.Errorf("window %d: to another host %+v, want %d", c.window, p, c.other)
+		if got := e.window(false); got != c.other {
+			t.Errorf("window %d: to another host %d, want %d", c.window, got, c.other)
 		}
 	}
 }

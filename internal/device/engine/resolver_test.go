@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // flatNetwork is a Resolver: a GID is an IP address, and every NIC reaches every other.

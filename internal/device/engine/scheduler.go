@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A scheduler decides which queue pair has the next turn. The loop tells it who wants one

@@ -3,9 +3,9 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/schedule"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/schedule"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // seam imitates what tenants have the loop do for a message of t, whatever the message is: it

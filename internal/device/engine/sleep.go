@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // sleep arms every active session and waits for a doorbell, a command or the next
@@ -22,7 +22,7 @@ func (e *Engine) sleep() {
 		e.startTick()
 	}
 	e.cmds.sleeping.Store(true)
-	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() {
+	if e.cmds.pending.Load() || e.cmds.stopping.Load() || e.cmds.arrived.Load() || e.frames.waiting.Load() {
 		e.cmds.sleeping.Store(false)
 		return
 	}
@@ -42,8 +42,7 @@ func (e *Engine) collect(n int) {
 			e.bells.activate(b, e.now)
 		} else if ev.Fd == int32(e.lines.epfd) {
 			e.lines.told = true
-		} else if e.net.sockets[ev.Fd] {
-			e.net.woken(ev.Fd, e.now)
+		} else if e.net.woken(ev.Fd, e.now) {
 			e.net.traffic.wake(e.now)
 		} else {
 			e.net.groups.readable(ev.Fd)
@@ -79,7 +78,7 @@ func (e *Engine) wait(timeout int64) int {
 		if n, err := epollNap(e.poller.epfd, e.poller.events[:], nap); n > 0 || err != nil {
 			return n
 		}
-		if e.cmds.pending.Load() {
+		if e.cmds.pending.Load() || e.frames.waiting.Load() {
 			return 0
 		}
 		if timeout > 0 {

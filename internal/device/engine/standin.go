@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // While the loop sleeps, a goroutine with a command may do the loop's work in its

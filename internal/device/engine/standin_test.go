@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // What belongs to the loop has one holder at a time, whoever it is: the race detector

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // TestNoFiller: a host with the switch off sends no filler to one that understands it, and
@@ -15,7 +15,7 @@ func TestNoFiller(t *testing.T) {
 		as, bs := byHand(t, 1, Options{Recognise: true, NoFiller: off})
 		a, b := as[0], bs[0]
 		ea, eb := a.c.e, b.c.e
-		for i := 0; ea.net.peers.Features(b.c.gid) == 0 || eb.net.peers.Features(a.c.gid) == 0; i++ {
+		for i := 0; ea.net.hostPeers().Features(b.c.gid) == 0 || eb.net.hostPeers().Features(a.c.gid) == 0; i++ {
 			if i == 1000 {
 				t.Fatal("the hosts do not recognise each other")
 			}
@@ -28,7 +28,7 @@ func TestNoFiller(t *testing.T) {
 			a.pass(10 * time.Microsecond)
 			b.pass(10 * time.Microsecond)
 		}
-		if told := ea.net.peers.Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
+		if told := ea.net.hostPeers().Features(b.c.gid)&wire.FeatureFiller == 0; told != off {
 			t.Errorf("switched off %v: the peer says that it does not understand filler: %v", off, told)
 		}
 		want := uint64(3 * (wire.BTHSize + wire.RETHSize + wire.ImmDtSize + 4096 + wire.ICRCSize))

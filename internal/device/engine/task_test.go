@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // TestTasks: a client's tasks are found by handle, and rows that are empty are given back.

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A heap orders queue pairs, or the sessions that own them, by when to look at them. Each

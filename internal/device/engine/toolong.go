@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Packets that are too long for the way. The port's MTU is that of the interface when the
@@ -51,9 +51,9 @@ func (e *Engine) noteTooLong(from, to netip.Addr, size int) {
 // netDev is the interface of one of our addresses, and the MTU of the NIC that has it.
 func (e *Engine) netDev(a netip.Addr) (string, int) {
 	gid := ib.GIDOf(a)
-	c := e.cards.at[place{0, gid}]
+	c := e.cards.at[place{ib.HostNetwork, gid}]
 	if c == nil {
-		c = e.atSite(a)
+		c = e.atNamespace(a)
 	}
 	if c == nil {
 		return "", 0

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // How the loop spends its time between two packets depends on what the traffic with other

@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestMode goes along every line of the drawing in traffic.go.

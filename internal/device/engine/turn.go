@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A turn is what a queue pair does when the scheduler has chosen it: it takes what waits in
 // its inbox, acts on its deadline, sends, answers.
@@ -64,7 +64,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		e.offer(t)
 		e.deliverReplies()
 	}
-	if m.Path().Remote && !e.net.ready(&t.route) {
+	if m.Path().Remote && t.route.under != nil && !t.route.under.Ready() {
 		e.schedule(t) // what it sends would be lost
 		return false
 	}
@@ -72,7 +72,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 		e.schedule(t)
 		return false
 	}
-	if peer := t.parkedPeer(); peer != nil && m.State() < ib.StateSQE {
+	if peer := e.fullPeer(t); peer != nil && m.State() < ib.StateSQE {
 		e.awaits(t, peer)
 		return false
 	}
@@ -102,7 +102,7 @@ func (e *Engine) turn(t *task, budget int) (more bool) {
 	}
 	if sc.Held && !q.Gone() {
 		// A burst of it was not taken.
-		if peer := t.parkedPeer(); peer != nil {
+		if peer := e.fullPeer(t); peer != nil {
 			e.awaits(t, peer)
 		} else {
 			more = true

@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A program that polls an empty queue yields, and that is enough if the loop is of the same
 // scheduler group. Between groups (containers, sessions) the kernel gives each its share of a

@@ -1,6 +1,6 @@
 package engine
 
-import "vrdma/internal/nic"
+import "vrdma.dev/vrdma/internal/device/nic"
 
 // waits are how long requests have waited for their turns, by the class of the NIC. A NIC counts
 // its own (nic.NIC.Waited), which is all that a message costs. Here is what NICs had counted that

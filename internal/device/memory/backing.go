@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Backing is what the bytes of Shared extents lie in. An extent names its offset there;
+// A Backing is what the bytes of Own extents lie in. An extent names its offset there;
 // addresses of the client mean nothing to it. Its size is fixed.
 //
 // A process has a Memfd, of which it maps pieces at offset = address. The memory of a virtual

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // slab is a backing without a descriptor: one run of memory, like that of a virtual machine.
@@ -48,7 +48,7 @@ func scattered(t *testing.T, pages uint64) (*Region, *slab) {
 	var extents []Extent
 	for i := range pages {
 		extents = append(extents, Extent{
-			Start: start + i*pageSize, Length: pageSize, Kind: Shared, Prot: 3, Offset: (pages - 1 - i) * pageSize,
+			Start: start + i*pageSize, Length: pageSize, Kind: Own, Prot: 3, Offset: (pages - 1 - i) * pageSize,
 		})
 	}
 	r, err := s.Map(start, pages*pageSize, extents)
@@ -82,7 +82,7 @@ func TestExtentBeyondTheBacking(t *testing.T) {
 	s := NewSpaceIn(newSlab(t, 4*pageSize), 0)
 	defer s.Close()
 	for _, offset := range []uint64{4 * pageSize, 3*pageSize + 1, ^uint64(0) - 10} {
-		e := Extent{Start: pageSize, Length: pageSize, Kind: Shared, Prot: 3, Offset: offset}
+		e := Extent{Start: pageSize, Length: pageSize, Kind: Own, Prot: 3, Offset: offset}
 		if _, err := s.Map(pageSize, pageSize, []Extent{e}); err == nil {
 			t.Errorf("a page at offset %#x of a backing of %#x bytes was registered", offset, 4*pageSize)
 		}

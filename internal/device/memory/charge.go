@@ -1,6 +1,6 @@
 package memory
 
-import "vrdma/internal/budget"
+import "vrdma.dev/vrdma/internal/budget"
 
 // What a process is charged for its registered memory:
 //
@@ -12,10 +12,21 @@ import "vrdma/internal/budget"
 //     looks.
 //   - Holes: bytes of a region that were never touched when it was registered. For them
 //     the same holds from the first copy on, so there may be far fewer of them.
-//   - Mappings: one for each window.
+//   - Mappings: one for each window, and Files: one for each window of a shared file.
 //   - State: what the pieces of a region take of the daemon's heap.
 
 var windowBill = budget.Bill{budget.Mappings: 1, budget.State: 2 << 10}
+
+// bill is what a window is charged. One of a shared file counts for the file's descriptor too:
+// few files have several.
+func (w *window) bill() budget.Bill {
+	b := windowBill
+	if w.file != nil {
+		b[budget.Files] = 1
+		b[budget.Mappings] += uint64(len(w.file.segment)) >> windowBits
+	}
+	return b
+}
 
 // pieceState is the heap that one piece of a region takes: see regionPiece, held, and
 // the garbage collector's room to grow.

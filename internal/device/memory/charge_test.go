@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // charged is a space whose user may have limit.
@@ -38,7 +38,7 @@ func plenty() budget.Bill {
 }
 
 func shared(start, length uint64) []Extent {
-	return []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: ProtRead | ProtWrite}}
+	return []Extent{{Start: start, Offset: start, Length: length, Kind: Own, Prot: ProtRead | ProtWrite}}
 }
 
 // met reports if err is not the limit of kind.

@@ -13,9 +13,15 @@
 // released, and the process has been told, the shim makes the page private again and takes
 // it out of the file: pages of the file that no region covers are gone at any moment.
 //
-// A Region is what one REG_MR covers: a list of extents, each shared (an offset in the
-// backing, which the daemon can touch) or foreign (stacks, shared and file mappings: reached only
-// through /proc/PID/mem, by the threads of a Pool). Nothing above this package knows
+// A Region is what one REG_MR covers: a list of extents of three kinds.
+//
+//   - Own: an offset in the backing.
+//   - Shared: memory that the client shares with others (POSIX and System V shared memory,
+//     memfds, files of tmpfs and hugetlbfs, shared anonymous memory). Mappings finds the file,
+//     and the daemon maps it too. Nothing is replaced.
+//   - Foreign: anything else. It is reached through /proc/PID/mem, by the threads of a Pool.
+//
+// Nothing above this package knows
 // addresses of the daemon; it asks a Region for a Span and copies between Spans.
 //
 // The NIC's loop is the only user of a Region's bytes, and drops the Region before

@@ -56,7 +56,7 @@ func TestRegionAcrossWindows(t *testing.T) {
 	start := uint64(7)<<windowBits - 5000 // the last bytes of one window, the first of the next
 	want := pattern(10000)
 	fill(t, s, start, want)
-	r, err := s.Map(start, 10000, []Extent{{Start: start, Offset: start, Length: 10000, Kind: Shared, Prot: ProtRead | ProtWrite}})
+	r, err := s.Map(start, 10000, []Extent{{Start: start, Offset: start, Length: 10000, Kind: Own, Prot: ProtRead | ProtWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestRegionsShareWindows(t *testing.T) {
 	s := newSpace(t, 0)
 	var rs []*Region
 	for i := range uint64(100) {
-		r, err := s.Map(1<<32+i*4096, 100, []Extent{{Start: 1<<32 + i*4096, Offset: 1<<32 + i*4096, Length: 100, Kind: Shared, Prot: 3}})
+		r, err := s.Map(1<<32+i*4096, 100, []Extent{{Start: 1<<32 + i*4096, Offset: 1<<32 + i*4096, Length: 100, Kind: Own, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	const start = 5<<windowBits + chunkSize - 100
 	const length = 100 + chunkSize + 100
 	m := func() *Region {
-		r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: 3}})
+		r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Own, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestFilledChunksAreRemembered(t *testing.T) {
 	fill(t, s, start, want)
 	first := m()
 	for i, want := range []bool{false, true, false} {
-		if got := s.windows[5].filled[i]; got != want {
+		if got := s.windows[windowKey{n: 5}].filled[i]; got != want {
 			t.Errorf("chunk %d filled: %v, want %v", i, got, want)
 		}
 	}
@@ -132,7 +132,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 	s := newSpace(t, 0)
 	const start = 5 << windowBits
 	m := func(off, length uint64) *Region {
-		r, err := s.Map(start+off, length, []Extent{{Start: start + off, Offset: start + off, Length: length, Kind: Shared, Prot: 3}})
+		r, err := s.Map(start+off, length, []Extent{{Start: start + off, Offset: start + off, Length: length, Kind: Own, Prot: 3}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 	check := func(when string, want ...bool) {
 		t.Helper()
 		for i, want := range want {
-			if got := s.windows[5].filled[i]; got != want {
+			if got := s.windows[windowKey{n: 5}].filled[i]; got != want {
 				t.Errorf("%s: chunk %d filled: %v, want %v", when, i, got, want)
 			}
 		}
@@ -165,7 +165,7 @@ func TestFilledChunksAreForgotten(t *testing.T) {
 func TestHolesStayHoles(t *testing.T) {
 	s := newSpace(t, 0)
 	const start, length = 7 << windowBits, 64 << 20
-	r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Shared, Prot: 3}})
+	r, err := s.Map(start, length, []Extent{{Start: start, Offset: start, Length: length, Kind: Own, Prot: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,14 +187,14 @@ func TestMapRefuses(t *testing.T) {
 		extents       []Extent
 		want          error
 	}{
-		{"hole", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}, {Start: 8192, Offset: 8192, Length: 4096, Kind: Hole, Prot: 0}}, syscall.EFAULT},
-		{"too short", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}}, syscall.EFAULT},
-		{"gap", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Shared, Prot: 3}, {Start: 8193, Offset: 8193, Length: 4095, Kind: Shared, Prot: 3}}, syscall.EINVAL},
-		{"too long", 4096, 4096, []Extent{{Start: 4096, Offset: 4096, Length: 8192, Kind: Shared, Prot: 3}}, syscall.EINVAL},
+		{"hole", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Own, Prot: 3}, {Start: 8192, Offset: 8192, Length: 4096, Kind: Hole, Prot: 0}}, syscall.EFAULT},
+		{"too short", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Own, Prot: 3}}, syscall.EFAULT},
+		{"gap", 4096, 8192, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: Own, Prot: 3}, {Start: 8193, Offset: 8193, Length: 4095, Kind: Own, Prot: 3}}, syscall.EINVAL},
+		{"too long", 4096, 4096, []Extent{{Start: 4096, Offset: 4096, Length: 8192, Kind: Own, Prot: 3}}, syscall.EINVAL},
 		{"wraps", ^uint64(0) - 10, 100, nil, syscall.EINVAL},
-		{"beyond the address space", 1<<47 - 4096, 8192, []Extent{{Start: 1<<47 - 4096, Offset: 1<<47 - 4096, Length: 8192, Kind: Shared, Prot: 3}}, syscall.EFAULT},
+		{"beyond the address space", 1<<47 - 4096, 8192, []Extent{{Start: 1<<47 - 4096, Offset: 1<<47 - 4096, Length: 8192, Kind: Own, Prot: 3}}, syscall.EFAULT},
 		{"unknown kind", 4096, 4096, []Extent{{Start: 4096, Offset: 4096, Length: 4096, Kind: 9, Prot: 3}}, syscall.EFAULT},
-		{"over the quota", 4096, 2 << 20, []Extent{{Start: 4096, Offset: 4096, Length: 2 << 20, Kind: Shared, Prot: 3}}, syscall.ENOMEM},
+		{"over the quota", 4096, 2 << 20, []Extent{{Start: 4096, Offset: 4096, Length: 2 << 20, Kind: Own, Prot: 3}}, syscall.ENOMEM},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := s.Map(c.start, c.length, c.extents); !errors.Is(err, c.want) {
@@ -212,7 +212,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	s := newSpace(t, 0)
 	var rs []*Region
 	for i := range uint64(maxWindows + 1) {
-		r, err := s.Map(i<<windowBits, 1, []Extent{{Start: i << windowBits, Offset: i << windowBits, Length: 1, Kind: Shared, Prot: 3}})
+		r, err := s.Map(i<<windowBits, 1, []Extent{{Start: i << windowBits, Offset: i << windowBits, Length: 1, Kind: Own, Prot: 3}})
 		if i == maxWindows {
 			if !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("window %d: got %v, want ENOMEM", i, err)
@@ -283,9 +283,14 @@ func TestForeign(t *testing.T) {
 	var src, dst Span
 	r.Span(100, 5000, &src)
 	r.Span(7000, 5000, &dst)
-	read.Read(&src)
-	if err := run(&read); err != nil || !read.Stage(&src) {
+	read.Read()
+	read.ReadMore(&src, 0)
+	read.Fetch()
+	if err := run(&read); err != nil {
 		t.Fatal(err)
+	}
+	if ok, err := read.Stage(&src, 0); !ok || err != nil {
+		t.Fatalf("staged: %v, %v", ok, err)
 	}
 	write.Write(&dst, &src)
 	if err := run(&write); err != nil {
@@ -305,7 +310,9 @@ func TestForeign(t *testing.T) {
 	}
 	src.Reset()
 	r.Span(100, 5000, &src)
-	read.Read(&src)
+	read.Read()
+	read.ReadMore(&src, 0)
+	read.Fetch()
 	if err := run(&read); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("reading unmapped memory: got %v, want EFAULT", err)
 	}
@@ -369,7 +376,7 @@ func TestManyPieces(t *testing.T) {
 	const base, pages = uint64(1 << 32), 101
 	var es []Extent
 	for i := range uint64(pages) {
-		kind := Shared
+		kind := Own
 		if i%2 == 1 {
 			kind = Foreign
 		}
@@ -390,7 +397,7 @@ func TestManyPieces(t *testing.T) {
 	if !r.Span(1, pages*pageSize-1, &sp) || sp.Len() != pages*pageSize-1 || len(sp.Pieces()) != pages {
 		t.Errorf("nearly all of it: %d bytes in %d pieces", sp.Len(), len(sp.Pieces()))
 	}
-	_, err = s.Map(base, 3, []Extent{{Start: base, Length: 1, Kind: Shared, Prot: 3}, {Start: base + 1, Length: 2, Kind: Shared, Prot: 3}})
+	_, err = s.Map(base, 3, []Extent{{Start: base, Length: 1, Kind: Own, Prot: 3}, {Start: base + 1, Length: 2, Kind: Own, Prot: 3}})
 	if err != syscall.EINVAL {
 		t.Errorf("a border inside a page: %v, want EINVAL", err)
 	}

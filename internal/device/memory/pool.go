@@ -2,6 +2,7 @@ package memory
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,18 +13,28 @@ import (
 // read may lie in a file of a file system that the process serves itself, and does not
 // answer. So
 //
-//   - each user has a few threads and no more, and one that is stuck counts until it is back;
-//   - there is a limit in all, and long before it a user has only one;
-//   - nobody waits for a thread: whoever gave it the job may give the job up.
+//   - each user has a few jobs under way and no more, and a stuck one counts until it is back;
+//   - there is a limit for all users together, and long before it a user has only one job;
+//   - nothing waits for a thread: the loop may give a job up.
 //
-// What is finished is collected by the one who made the jobs, the loop.
+// A user's jobs take turns on a few threads, because waking another thread takes longer than
+// most jobs do:
+//
+//	Start ──▶ user's queue ──▶ thread ──▶ done ──▶ Collect
+//	                              │
+//	                              └── stuck for stuckAfter: the queue has one thread more
+//
+// Users do not wait for each other. The loop, which made the jobs, collects what is done.
 type Pool struct {
 	mu      sync.Mutex
 	users   map[int]*user
-	busy    int       // threads that have a job
+	busy    int       // jobs that are under way
 	idle    []*worker // those that have none
 	done    []*Job
+	queued  int // jobs that no thread has begun
 	closed  bool
+	watch   *time.Timer // looks for stuck threads while jobs are queued
+	watched bool        // it is set
 	looking atomic.Bool // a worker looks around
 	wake    func()      // says that there is something in done, or a thread free
 }
@@ -37,17 +48,20 @@ type worker struct {
 	wake   chan struct{} // it has room for one
 }
 
-// user is one user's share of the pool.
+// user is one user's share of the pool. The pool's mu guards all but word.
 type user struct {
-	busy int        // guarded by the pool's mu
-	word sync.Mutex // held by atomic operations
+	busy    int // jobs under way; a thread that is stuck has one
+	queue   []*Job
+	running []*Job
+	stuck   int        // of those that run
+	word    sync.Mutex // held by atomic operations
 }
 
 const (
-	// userThreads is how many of a user's jobs are done at once: enough to hide the time
+	// userJobs is how many of a user's jobs are under way at once: enough to hide the time
 	// that one takes, and what a user can take from the machine by being stuck.
-	userThreads = 4
-	// poolCrowded is from how many threads on a user has one only.
+	userJobs = 4
+	// poolCrowded is from how many jobs on a user has one only.
 	poolCrowded = 256
 	// poolMost is the limit in all. Go ends a program with ten thousand threads.
 	poolMost = 1024
@@ -56,15 +70,25 @@ const (
 	// lookAround is how long a worker that has nothing to do looks around. One at a time
 	// does.
 	lookAround = 100 * time.Microsecond
+	// goschedEvery is how often a worker that looks around yields its thread before it yields
+	// to other goroutines, which takes longer.
+	goschedEvery = 4
 	// poolIdle is how many are kept for the next job.
 	poolIdle = 8
+	// stuckAfter is after how long a thread counts as stuck, so that jobs that wait for it
+	// have another one. The longest job takes a tenth of it, a disk may take ten times as long.
+	stuckAfter = time.Millisecond
 )
+
+// userThreads is how many threads do a user's jobs, not counting stuck ones: half of the
+// processors, because the loop and the user's programs need the others.
+var userThreads = min(max(runtime.NumCPU()/2, 1), userJobs)
 
 // NewPool makes a pool. wake is called, on any goroutine, when Collect has something to
 // give or Free may say otherwise than before.
 func NewPool(wake func()) *Pool { return &Pool{users: make(map[int]*user), wake: wake} }
 
-// take takes a thread for a user; nil if there is none.
+// take takes one of the jobs that a user may have; nil if there is none.
 func (p *Pool) take(uid int) *user {
 	if p.full(uid) {
 		return nil
@@ -80,7 +104,7 @@ func (p *Pool) take(uid int) *user {
 }
 
 func (p *Pool) full(uid int) bool {
-	most := userThreads
+	most := userJobs
 	if p.busy >= poolCrowded {
 		most = 1
 	}
@@ -104,7 +128,7 @@ func (p *Pool) Free(uid int) bool {
 	return !p.full(uid)
 }
 
-// Busy is how many threads have a job.
+// Busy is how many jobs are under way.
 func (p *Pool) Busy() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,47 +143,130 @@ func (p *Pool) Start(uid int, j *Job) bool {
 	if u == nil {
 		return false
 	}
-	j.user = uid
+	j.user, j.of = uid, u
 	if j.op != jobRead {
 		j.entry = j.space.enter()
 	}
-	if n := len(p.idle); n > 0 {
-		w := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		w.next.Store(j)
-		w.rouse()
-		return true
+	u.queue = append(u.queue, j)
+	p.queued++
+	if !p.engage(u) {
+		p.expectStuck()
 	}
-	go p.work(j, u)
 	return true
 }
 
+// engage gives the first job in the user's queue to a thread, if the user may have one more.
+// p.mu is held.
+func (p *Pool) engage(u *user) bool {
+	if len(u.running) >= userThreads+u.stuck {
+		return false
+	}
+	j := p.pull(u)
+	n := len(p.idle)
+	if n == 0 {
+		go p.work(j)
+		return true
+	}
+	i := n - 1
+	for k := range p.idle {
+		if !p.idle[k].asleep.Load() {
+			i = k // it looks around
+		}
+	}
+	w := p.idle[i]
+	p.idle[i] = p.idle[n-1]
+	p.idle = p.idle[:n-1]
+	w.next.Store(j)
+	w.rouse()
+	return true
+}
+
+// pull takes the first job of the user's queue for a thread. p.mu is held.
+func (p *Pool) pull(u *user) *Job {
+	j := u.queue[0]
+	copy(u.queue, u.queue[1:])
+	u.queue[len(u.queue)-1] = nil
+	u.queue = u.queue[:len(u.queue)-1]
+	p.queued--
+	j.began, j.stuck = time.Now(), false
+	u.running = append(u.running, j)
+	return j
+}
+
+// leave counts out a job that a thread has done. p.mu is held.
+func (p *Pool) leave(j *Job) {
+	u := j.of
+	i := slices.Index(u.running, j)
+	u.running = slices.Delete(u.running, i, i+1)
+	if j.stuck {
+		u.stuck--
+	}
+	p.give(j.user)
+	p.done = append(p.done, j)
+}
+
+// expectStuck makes sure that jobs which wait for stuck threads get others. p.mu is held.
+func (p *Pool) expectStuck() {
+	if p.watched || p.closed {
+		return
+	}
+	p.watched = true
+	if p.watch == nil {
+		p.watch = time.AfterFunc(stuckAfter, p.findStuck)
+	} else {
+		p.watch.Reset(stuckAfter)
+	}
+}
+
+// findStuck finds threads that are stuck and replaces them where jobs are queued.
+func (p *Pool) findStuck() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watched = false; p.queued == 0 {
+		return
+	}
+	now := time.Now()
+	for _, u := range p.users {
+		if len(u.queue) == 0 {
+			continue
+		}
+		for _, j := range u.running {
+			if !j.stuck && now.Sub(j.began) >= stuckAfter {
+				j.stuck = true
+				u.stuck++
+			}
+		}
+		for len(u.queue) > 0 && p.engage(u) {
+		}
+	}
+	if p.queued > 0 {
+		p.expectStuck()
+	}
+}
+
 // work is a thread: it does jobs until there are enough others.
-func (p *Pool) work(j *Job, u *user) {
+func (p *Pool) work(j *Job) {
 	w := &worker{wake: make(chan struct{}, 1)}
-	for {
-		j.run(u)
+	for j != nil {
+		j.run(j.of)
 		if j.op != jobRead {
 			j.space.leave(j.entry)
 		}
 		p.mu.Lock()
-		p.give(j.user)
-		p.done = append(p.done, j)
-		keep := len(p.idle) < poolIdle && !p.closed
-		if keep {
+		u := j.of
+		p.leave(j)
+		next, keep := (*Job)(nil), false
+		if len(u.queue) > 0 && len(u.running) < userThreads+u.stuck {
+			next = p.pull(u)
+		} else if keep = len(p.idle) < poolIdle && !p.closed; keep {
 			p.idle = append(p.idle, w)
 		}
 		p.mu.Unlock()
 		p.wake()
-		if !keep {
-			return
+		if keep {
+			next = p.await(w)
 		}
-		if j = p.await(w); j == nil {
-			return
-		}
-		p.mu.Lock()
-		u = p.users[j.user]
-		p.mu.Unlock()
+		j = next
 	}
 }
 
@@ -169,15 +276,20 @@ func (p *Pool) look(w *worker) *Job {
 		return nil
 	}
 	defer p.looking.Store(false)
-	for end := time.Now().Add(lookAround); time.Now().Before(end); {
+	for i, end := 0, time.Now().Add(lookAround); ; i++ {
+		// The loop may wait for this processor: it goes on with what is done.
+		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 		if j := w.next.Swap(nil); j != nil {
 			return j
 		}
-		// Other goroutines first, then whoever else wants the processor.
-		runtime.Gosched()
-		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+		if i%goschedEvery != 0 {
+			continue
+		}
+		runtime.Gosched() // other goroutines
+		if time.Now().After(end) {
+			return nil
+		}
 	}
-	return nil
 }
 
 // await waits for the worker's next job; nil when the pool is closed.
@@ -261,4 +373,7 @@ func (p *Pool) Close() {
 		close(w.wake)
 	}
 	p.idle = nil
+	if p.watch != nil {
+		p.watch.Stop()
+	}
 }

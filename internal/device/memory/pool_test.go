@@ -48,7 +48,7 @@ func await(t *testing.T, p *Pool, woken chan struct{}, n int) (list []*Job) {
 }
 
 // TestPool: a user has a few threads, stuck ones count, others are not concerned, and what
-// is given up ends with the page that it was at.
+// is given up ends with the piece that it was at.
 func TestPool(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	p := NewPool(func() { woken <- struct{}{} })
@@ -65,8 +65,8 @@ func TestPool(t *testing.T) {
 		return j
 	}
 	var stuck []*Job
-	for range userThreads {
-		j := write(10 * pageSize)
+	for range userJobs {
+		j := write(4 * pieceMost)
 		stuck = append(stuck, j)
 		if !p.Start(1, j) {
 			t.Fatal("a job was refused")
@@ -88,8 +88,8 @@ func TestPool(t *testing.T) {
 	if err := p.Do(2, 10*time.Millisecond, func() error { <-hang; return nil }); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("Do of what hangs: %v, want ETIMEDOUT", err)
 	}
-	if n := p.Busy(); n != userThreads+1 {
-		t.Errorf("%d threads are busy, want %d: those that are stuck count", n, userThreads+1)
+	if n := p.Busy(); n != userJobs+1 {
+		t.Errorf("%d threads are busy, want %d: those that are stuck count", n, userJobs+1)
 	}
 	close(hang)
 	s.Quiesce(time.Millisecond) // gives up
@@ -97,14 +97,14 @@ func TestPool(t *testing.T) {
 		j.Mute()
 	}
 	close(g.gate)
-	for _, j := range await(t, p, woken, userThreads) {
+	for _, j := range await(t, p, woken, userJobs) {
 		if j.Err() == nil {
 			t.Error("a job that was given up wrote everything")
 		}
 	}
 	s.Quiesce(time.Minute)
-	if g.mem[pageSize-1] != 7 || g.mem[pageSize] != 0 {
-		t.Error("a job that was given up wrote more than the page it was at")
+	if g.mem[pieceMost-1] != 7 || g.mem[pieceMost] != 0 {
+		t.Error("a job that was given up wrote more than the piece it was at")
 	}
 }
 
@@ -136,13 +136,19 @@ func TestJob(t *testing.T) {
 
 	var j Job
 	from, _ := span(100)
-	j.Read(&from)
+	j.Read()
+	j.ReadMore(&from, 1)
+	j.Fetch()
 	run(&j)
 	other, _ := span(101)
-	if j.Stage(&other) {
+	if ok, _ := j.Stage(&other, 1); ok {
 		t.Error("data is taken for that of another place")
 	}
-	if !j.Stage(&from) || from.Foreign() || from.Len() != 5400 {
+	other, _ = span(100)
+	if ok, _ := j.Stage(&other, 2); ok {
+		t.Error("data is taken for that of another message")
+	}
+	if ok, err := j.Stage(&from, 1); !ok || err != nil || from.Foreign() || from.Len() != 5400 || !j.Spent() {
 		t.Fatal("the data is not there")
 	}
 	if !bytes.Equal(from.Pieces()[0].Mem, g.mem[100:5100]) || !bytes.Equal(from.Pieces()[2].Mem, g.mem[8292:8592]) {
@@ -156,15 +162,17 @@ func TestJob(t *testing.T) {
 	to, mem := span(20000)
 	j.Write(&to, &src)
 	run(&j)
-	if !j.Wrote(&to, &src) {
+	if ok, err := j.Wrote(&to, &src); !ok || err != nil || !j.Spent() {
 		t.Error("what was written is not known again")
 	}
+	j.Write(&to, &src)
+	run(&j)
 	CopyMapped(&to, &src)
 	if !bytes.Equal(g.mem[20000:25000], data[:5000]) || !bytes.Equal(mem, data[5000:5100]) || !bytes.Equal(g.mem[28192:28492], data[5100:]) {
 		t.Error("what was written differs")
 	}
 	data[5399]++
-	if j.Wrote(&to, &src) {
+	if ok, _ := j.Wrote(&to, &src); ok {
 		t.Error("other bytes are taken for those that were written")
 	}
 
@@ -201,5 +209,124 @@ func TestProbeAside(t *testing.T) {
 	}
 	if s.Mapped() != 0 {
 		t.Errorf("%d bytes count as mapped, want 0", s.Mapped())
+	}
+}
+
+// torn is the memory of a process that has lost everything from an address on.
+type torn struct {
+	gated
+	end int64
+}
+
+func (g *torn) ReadAt(b []byte, at int64) (int, error) {
+	if at+int64(len(b)) > g.end {
+		return 0, syscall.EIO
+	}
+	return g.gated.ReadAt(b, at)
+}
+
+func (g *torn) WriteAt(b []byte, at int64) (int, error) {
+	if at+int64(len(b)) > g.end {
+		return 0, syscall.EIO
+	}
+	return g.gated.WriteAt(b, at)
+}
+
+// TestJobFailsFromAPartOn: a job for several messages fails those only that it could not move.
+func TestJobFailsFromAPartOn(t *testing.T) {
+	s := newSpace(t, 0)
+	g := &torn{gated{mem: pattern(1 << 16), gate: make(chan struct{})}, 20000}
+	close(g.gate)
+	s.SetForeign(g)
+	span := func(at uint64) (sp Span) {
+		sp.AddForeign(s, at, 5000)
+		return sp
+	}
+	good, bad := span(100), span(18000)
+	var j Job
+	j.Read()
+	j.ReadMore(&good, 1)
+	j.ReadMore(&bad, 2)
+	j.Fetch()
+	j.run(nil)
+	if ok, err := j.Stage(&good, 1); !ok || err != nil || !bytes.Equal(good.Pieces()[0].Mem, g.mem[100:5100]) {
+		t.Errorf("the first message: %v, %v", ok, err)
+	}
+	if ok, err := j.Stage(&bad, 2); !ok || err == nil || !j.Spent() {
+		t.Errorf("the second message: %v, %v, want an error", ok, err)
+	}
+
+	first, second := span(6000), span(18000)
+	var src Span
+	src.Add(bytes.Repeat([]byte{7}, 5000))
+	j.Write(&first, &src)
+	j.WriteMore(&second, &src)
+	j.run(nil)
+	if ok, err := j.Wrote(&first, &src); !ok || err != nil || g.mem[10999] != 7 {
+		t.Errorf("the first write: %v, %v", ok, err)
+	}
+	if ok, err := j.Wrote(&second, &src); !ok || err == nil {
+		t.Errorf("the second write: %v, %v, want an error", ok, err)
+	}
+}
+
+// TestPoolReplacesStuckThreads: jobs of a user go on while other jobs of the same user are stuck,
+// as many as the user may have but one.
+func TestPoolReplacesStuckThreads(t *testing.T) {
+	woken := make(chan struct{}, 100)
+	p := NewPool(func() { woken <- struct{}{} })
+	defer p.Close()
+	read := func(g *gated) *Job {
+		s := newSpace(t, 0)
+		s.SetForeign(g)
+		var sp Span
+		sp.AddForeign(s, 0, 64)
+		j := &Job{}
+		j.Read()
+		j.ReadMore(&sp, 0)
+		j.Fetch()
+		return j
+	}
+	hung := &gated{mem: make([]byte, 64), gate: make(chan struct{})}
+	well := &gated{mem: make([]byte, 64), gate: make(chan struct{})}
+	close(well.gate)
+	for range userJobs - 1 {
+		if !p.Start(1, read(hung)) {
+			t.Fatal("a job was refused")
+		}
+	}
+	for range 20 {
+		j := read(well)
+		if !p.Start(1, j) {
+			t.Fatal("a job was refused")
+		}
+		if done := await(t, p, woken, 1); done[0] != j {
+			t.Fatal("a job that hangs is done")
+		}
+	}
+	close(hung.gate)
+	await(t, p, woken, userJobs-1)
+	if n := p.Busy(); n != 0 {
+		t.Errorf("%d jobs are busy, want none", n)
+	}
+}
+
+// TestBuffers: a Buffer is used again when its last user has dropped it, and not before.
+func TestBuffers(t *testing.T) {
+	var l Buffers
+	for _, n := range []int{1, 512, 513, 5000, 70000, 256 << 10} {
+		b := l.Get(n)
+		if len(b.Bytes()) < n {
+			t.Fatalf("%d bytes, want %d", len(b.Bytes()), n)
+		}
+		b.Hold()
+		b.Drop()
+		if c := l.Get(n); c == b {
+			t.Errorf("%d bytes: a Buffer that is in use", n)
+		}
+		b.Drop()
+		if c := l.Get(n); c != b {
+			t.Errorf("%d bytes: a Buffer that is free was not used again", n)
+		}
 	}
 }

@@ -3,7 +3,7 @@ package memory
 import (
 	"syscall"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // ExtentKind says how the daemon reaches an extent. The numbers are those of the
@@ -12,8 +12,16 @@ type ExtentKind uint8
 
 const (
 	Hole    ExtentKind = iota // nothing is mapped there
-	Shared                    // bytes of the client's backing
-	Foreign                   // anything else
+	Own                       // bytes of the client's backing
+	Foreign                   // reached by copying
+	Shared                    // memory that the client shares with others, and the daemon maps too
+)
+
+// Why an extent is foreign, of the numbers of the channel protocol.
+const (
+	whyFile     = 2
+	whyMappings = 6
+	whySpecial  = 8
 )
 
 // Protection of an extent in the process.
@@ -22,14 +30,20 @@ const (
 	ProtWrite = 2
 )
 
-// An Extent is a run of the client's address space and where its bytes are: for a Shared
+// An Extent is a run of the client's address space and where its bytes are: for an Own
 // one, at Offset of the backing. (In a process's memfd that is the address again, because
-// the shim maps it so; here nothing relies on it.)
+// the shim maps it so; here nothing relies on it.) What a Shared one is of, the daemon finds
+// out (Mappings).
 type Extent struct {
 	Start, Length uint64
 	Kind          ExtentKind
 	Prot          uint8
+	Why           uint8 // it is foreign: a number of the channel protocol
 	Offset        uint64
+	Descriptor    int32 // Shared: the client's number of a descriptor of it, plus one; 0: none
+
+	file   *SharedFile // Shared, and found
+	bounds [2]uint64   // of the client's mapping, in the file
 }
 
 // A Region is registered memory: consecutive pieces of one client's address space.
@@ -39,9 +53,10 @@ type Region struct {
 	length   uint64
 	writable bool
 	pieces   []regionPiece // in order, without gaps
-	held     []uint64      // windows to drop
-	bill     budget.Bill   // what it was charged, apart from windows and Memory
-	released func()        // nil: nobody wants to know
+	held     []windowKey   // windows to drop
+	usage    Usage
+	bill     budget.Bill // what it was charged, apart from windows and Memory
+	released func()      // nil: nobody wants to know
 }
 
 // errNotMemory is for an extent that names what is not memory of its backing.
@@ -51,9 +66,28 @@ const errNotMemory = syscall.EFAULT
 type regionPiece struct {
 	off uint64
 	n   uint64
-	at  uint64 // in the backing
+	at  uint64 // in the backing, or the shared file
 	mem []byte // nil: foreign
+	win *window
 }
+
+// A Usage says how the bytes of a region are reached, and why some are foreign: a bit for each
+// reason of the channel protocol.
+type Usage struct {
+	Own, Shared, Foreign uint64
+	Why                  uint32
+}
+
+// Add adds another region's.
+func (u *Usage) Add(o Usage) {
+	u.Own += o.Own
+	u.Shared += o.Shared
+	u.Foreign += o.Foreign
+	u.Why |= o.Why
+}
+
+// Usage says how the region's bytes are reached.
+func (r *Region) Usage() Usage { return r.usage }
 
 // Map makes a region of the extents, which must cover [start, start+length) in
 // order. It returns EFAULT for a hole, ENOMEM above the quota, a *budget.Error above what
@@ -71,10 +105,10 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		if e.Start != at || e.Length > start+length-at {
 			return nil, syscall.EINVAL
 		}
-		if e.Kind == Hole || e.Kind > Foreign {
+		if e.Kind == Hole || e.Kind > Shared {
 			return nil, syscall.EFAULT
 		}
-		if size := s.backing.Size(); e.Kind == Shared && (e.Length > size || e.Offset > size-e.Length) {
+		if size := s.backing.Size(); e.Kind == Own && (e.Length > size || e.Offset > size-e.Length) {
 			return nil, syscall.EFAULT
 		}
 		// Memory changes its kind at page borders only. Without this rule a client could
@@ -88,8 +122,10 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 		return nil, syscall.EFAULT
 	}
 
+	extents, files := s.resolve(extents)
 	s.mu.Lock()
 	if s.full(length) {
+		s.discard(files)
 		s.mu.Unlock()
 		return nil, syscall.ENOMEM
 	}
@@ -106,6 +142,7 @@ func (s *Space) Map(start, length uint64, extents []Extent) (*Region, error) {
 			break
 		}
 	}
+	s.discard(files)
 	s.mu.Unlock()
 
 	if err == nil {
@@ -139,32 +176,74 @@ func (s *Space) full(length uint64) bool {
 
 // add appends an extent, cut at window borders. s.mu is held.
 func (r *Region) add(e Extent) error {
-	if e.Kind == Foreign {
-		if last := r.last(); last != nil && last.mem == nil {
-			last.n += e.Length
-		} else if e.Length > 0 {
-			r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length})
-		}
+	switch {
+	case e.Kind == Foreign:
+		r.addForeign(e)
+		return nil
+	case e.Kind == Shared:
+		r.addShared(e)
 		return nil
 	}
+	r.usage.Own += e.Length
 	if d, ok := r.space.backing.(Direct); ok {
 		return r.addDirect(d, e)
 	}
 	off := e.Start - r.start
 	for at, end := e.Offset, e.Offset+e.Length; at < end; {
-		n := at >> windowBits
-		w, err := r.space.hold(n)
+		n, err := r.addWindow(windowKey{n: at >> windowBits}, nil, off, at, end)
 		if err != nil {
 			return err
 		}
-		r.held = append(r.held, n)
-		lo := at & (windowSize - 1)
-		hi := min(uint64(windowSize), lo+(end-at))
-		r.pieces = append(r.pieces, regionPiece{off: off, n: hi - lo, at: at, mem: w.mem[lo:hi:hi]})
-		w.cover(lo, hi, 1)
-		at, off = at+hi-lo, off+hi-lo
+		at, off = at+n, off+n
 	}
 	return nil
+}
+
+// addForeign appends a foreign extent.
+func (r *Region) addForeign(e Extent) {
+	if e.Length == 0 {
+		return
+	}
+	r.usage.Foreign += e.Length
+	r.usage.Why |= 1 << min(e.Why, 31)
+	if last := r.last(); last != nil && last.mem == nil {
+		last.n += e.Length
+	} else {
+		r.pieces = append(r.pieces, regionPiece{off: e.Start - r.start, n: e.Length})
+	}
+}
+
+// addShared appends a shared extent. What cannot be mapped, for the space has too many windows
+// or its user too many mappings, is foreign.
+func (r *Region) addShared(e Extent) {
+	f := r.space.canonical(e.file)
+	for at, end := e.Offset, e.Offset+e.Length; at < end; {
+		k := windowKey{n: at >> windowBits, file: f, lo: e.bounds[0], hi: e.bounds[1]}
+		off := e.Start - r.start + at - e.Offset
+		n, err := r.addWindow(k, f, off, at, end)
+		if err != nil {
+			r.addForeign(Extent{Start: r.start + off, Length: end - at, Why: whyMappings})
+			return
+		}
+		r.usage.Shared += n
+		at += n
+	}
+}
+
+// addWindow appends what of [at, end) lies in the window k and returns how much that is.
+func (r *Region) addWindow(k windowKey, f *SharedFile, off, at, end uint64) (uint64, error) {
+	w, err := r.space.hold(k, f)
+	if err != nil {
+		return 0, err
+	}
+	r.held = append(r.held, k)
+	lo := at & (windowSize - 1)
+	hi := min(uint64(windowSize), lo+(end-at))
+	from := at - w.base
+	to := from + hi - lo
+	r.pieces = append(r.pieces, regionPiece{off: off, n: hi - lo, at: at, mem: w.mem[from:to:to], win: w})
+	w.cover(lo, hi, 1)
+	return hi - lo, nil
 }
 
 // last is the last piece so far; nil if there is none.
@@ -186,10 +265,10 @@ func (r *Region) populate() error {
 		if p.mem == nil {
 			continue
 		}
-		n, err := r.space.populate(p.at, p.mem)
-		if err != nil {
+		n, err := r.space.populate(p.win, p.at, p.mem)
+		if err != nil && p.win.file == nil {
 			return syscall.ENOMEM
-		}
+		} // else the owner makes the file shorter, or no huge page is free: it comes by fault
 		holes += n
 	}
 	return r.chargeHoles(holes)
@@ -243,13 +322,11 @@ func (r *Region) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mapped -= r.length
-	_, direct := s.backing.(Direct)
 	for _, p := range r.pieces {
-		if p.mem == nil || direct {
-			continue
+		if p.win != nil {
+			lo := p.at & (windowSize - 1)
+			p.win.cover(lo, lo+p.n, -1)
 		}
-		lo := p.at & (windowSize - 1)
-		s.windows[p.at>>windowBits].cover(lo, lo+p.n, -1)
 	}
 	if s.charges.account != nil {
 		// What the daemon's copies made stays, and this may be the last we hear of it.
@@ -280,7 +357,7 @@ func (r *Region) Span(off, n uint64, s *Span) (ok bool) {
 		lo := off - p.off
 		k := min(n, p.n-lo)
 		if p.mem != nil {
-			s.Add(p.mem[lo : lo+k])
+			s.addMapped(r.space, r.start+off, p.mem[lo:lo+k])
 		} else {
 			s.AddForeign(r.space, r.start+off, int(k))
 		}

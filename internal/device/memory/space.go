@@ -30,18 +30,45 @@ type Space struct {
 	// harm; nil: in place.
 	Aside func(func() error) error
 
+	mappings *Mappings // nil: shared memory is foreign
+
 	mu      sync.Mutex
-	windows map[uint64]*window // by offset in the backing >> windowBits
-	mapped  uint64             // bytes of regions that live, for the quota
+	windows map[windowKey]*window
+	files   map[fileKey]*SharedFile // those that have windows
+	mapped  uint64                  // bytes of regions that live, for the quota
 	quota   uint64
 	closed  bool
 	charges charges
 }
 
-// A window is one aligned gibibyte of the backing, mapped while a region needs it. The last
-// one may be shorter.
+// A windowKey names a window: an aligned gibibyte, n, of the backing or of a shared file. Of a
+// shared file it is what the client's own mapping, [lo, hi), has of it: more of a hugetlbfs
+// file could not be mapped without making the file longer.
+type windowKey struct {
+	n      uint64
+	file   *SharedFile // nil: the backing
+	lo, hi uint64
+}
+
+// A fileKey names a shared file and what may be done with it.
+type fileKey struct {
+	id       fileID
+	writable bool
+}
+
+// A source is what windows are of: a Backing or a SharedFile.
+type source interface {
+	Map(offset uint64, size int) ([]byte, error)
+	Unmap(mem []byte)
+	Hole(offset uint64) uint64
+}
+
+// A window is a part of the backing, or of a shared file, mapped while a region needs it.
 type window struct {
 	mem    []byte
+	base   uint64 // offset of mem
+	of     source
+	file   *SharedFile // nil: of the backing
 	refs   int
 	filled [windowSize / chunkSize]bool // chunks whose pages are all present
 	// covers counts the regions that cover all of a chunk. While there is one, the process
@@ -65,7 +92,7 @@ func NewSpaceIn(b Backing, quota uint64) *Space {
 	if quota == 0 {
 		quota = defaultQuota()
 	}
-	return &Space{backing: b, windows: make(map[uint64]*window), quota: quota}
+	return &Space{backing: b, windows: make(map[windowKey]*window), files: make(map[fileKey]*SharedFile), quota: quota}
 }
 
 // File is the memfd, to be passed to the process; nil if the memory lies in something else.
@@ -94,8 +121,15 @@ func (s *Space) Close() {
 		if s.foreign != nil {
 			s.foreign.Close()
 		}
+		if s.mappings != nil {
+			s.mappings.Close()
+		}
 	}
 }
+
+// SetMappings gives the process's mappings to s, which closes them. It is called before the
+// first region is mapped. Without it shared memory is foreign.
+func (s *Space) SetMappings(m *Mappings) { s.mappings = m }
 
 // Contains reports whether an address of the daemon lies in one of s's windows.
 func (s *Space) Contains(addr uintptr) bool {
@@ -112,10 +146,10 @@ func (s *Space) Contains(addr uintptr) bool {
 	return false
 }
 
-// hold maps the window with number n, or counts one more user of it.
+// hold maps a window, of f where it is not nil, or counts one more user of it.
 // s.mu is held.
-func (s *Space) hold(n uint64) (*window, error) {
-	if w := s.windows[n]; w != nil {
+func (s *Space) hold(k windowKey, f *SharedFile) (*window, error) {
+	if w := s.windows[k]; w != nil {
 		w.refs++
 		return w, nil
 	}
@@ -125,17 +159,25 @@ func (s *Space) hold(n uint64) (*window, error) {
 	if len(s.windows) >= maxWindows {
 		return nil, syscall.ENOMEM
 	}
-	if err := s.charges.account.Charge(windowBill); err != nil {
+	w := &window{of: s.backing, file: f, base: k.n << windowBits, refs: 1}
+	end := w.base + windowSize
+	if f == nil {
+		end = min(end, s.backing.Size())
+	} else {
+		w.of, w.base, end = f, max(w.base, k.lo), min(end, k.hi)
+	}
+	if err := s.charges.account.Charge(w.bill()); err != nil {
 		return nil, err
 	}
-	at := n << windowBits
-	mem, err := s.backing.Map(at, int(min(windowSize, s.backing.Size()-at)))
-	if err != nil {
-		s.charges.account.Refund(windowBill)
+	var err error
+	if w.mem, err = w.of.Map(w.base, int(end-w.base)); err != nil {
+		s.charges.account.Refund(w.bill())
 		return nil, err
 	}
-	w := &window{mem: mem, refs: 1}
-	s.windows[n] = w
+	s.windows[k] = w
+	if f != nil {
+		f.refs++
+	}
 	return w, nil
 }
 
@@ -150,18 +192,32 @@ func (w *window) cover(lo, hi uint64, by int32) {
 	}
 }
 
-// drop gives up one hold of window n. Unmapping a populated gibibyte takes
-// milliseconds, so it happens beside the caller.
-func (s *Space) drop(n uint64) {
-	w := s.windows[n]
+// drop gives up one hold of a window. Unmapping a populated gibibyte takes
+// milliseconds, so it happens beside the caller. Whoever waits for writers waits for the
+// unmapping of shared memory too: its owner cannot seal or unmount it before.
+func (s *Space) drop(k windowKey) {
+	w := s.windows[k]
 	if w.refs--; w.refs > 0 {
 		return
 	}
-	delete(s.windows, n)
-	account, backing := s.charges.account, s.backing
+	delete(s.windows, k)
+	account := s.charges.account
+	if w.file == nil {
+		go func() {
+			w.of.Unmap(w.mem)
+			account.Refund(w.bill())
+		}()
+		return
+	}
+	last := s.unref(w.file)
+	entry := s.enter()
 	go func() {
-		backing.Unmap(w.mem)
-		account.Refund(windowBill)
+		defer s.leave(entry)
+		w.of.Unmap(w.mem)
+		if last {
+			w.file.close()
+		}
+		account.Refund(w.bill())
 	}()
 }
 
@@ -171,11 +227,12 @@ func (s *Space) drop(n uint64) {
 // of them. They come by fault, when somebody has written there. Chunks that are remembered
 // as filled are left out: looking at 65536 present pages takes the kernel 10 ms. If a process
 // has punched them out although they are registered, they come back by fault.
-func (s *Space) populate(offset uint64, mem []byte) (holes uint64, err error) {
+func (s *Space) populate(w *window, offset uint64, mem []byte) (holes uint64, err error) {
 	n, off := offset>>windowBits, offset&(windowSize-1)
-	s.mu.Lock()
-	w := s.windows[n]
-	s.mu.Unlock()
+	advice := unix.MADV_POPULATE_WRITE
+	if w.file != nil && !w.file.writable {
+		advice = unix.MADV_POPULATE_READ
+	}
 	solid := uint64(0) // up to here the process has made every page
 	for len(mem) > 0 {
 		chunk := off / chunkSize
@@ -187,11 +244,11 @@ func (s *Space) populate(offset uint64, mem []byte) (holes uint64, err error) {
 		if !filled && at+size > solid {
 			// The kernel walks every page up to the hole, so it is asked once a run
 			// and not once a chunk.
-			solid = s.backing.Hole(at)
+			solid = w.of.Hole(at)
 		}
 		if !filled && at+size <= solid {
 			// Round out to pages, which stay inside the window.
-			if err := populate(pageSpan(mem[:size:size], int(off%pageSize))); err != nil {
+			if err := advise(pageSpan(mem[:size:size], int(off%pageSize)), advice); err != nil {
 				return holes, err
 			}
 			if size == chunkSize {
@@ -210,11 +267,14 @@ func (s *Space) populate(offset uint64, mem []byte) (holes uint64, err error) {
 // populate makes the pages of mem present and mapped in the daemon, so that the
 // data path does not fault. The pages were made by the process already; a process
 // that punched them out again gets fresh ones.
-func populate(mem []byte) error {
+func populate(mem []byte) error { return advise(mem, unix.MADV_POPULATE_WRITE) }
+
+// advise is populate, with MADV_POPULATE_READ for what may only be read.
+func advise(mem []byte, advice int) error {
 	if len(mem) == 0 {
 		return nil
 	}
-	err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
+	err := unix.Madvise(mem, advice)
 	if err == unix.EINVAL { // before Linux 5.14: pages come by fault
 		return nil
 	}

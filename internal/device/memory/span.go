@@ -1,10 +1,10 @@
 package memory
 
 // A Piece is one contiguous run of bytes: mapped into the daemon (Mem), or
-// foreign (Space and Addr), to be reached by copy calls only.
+// foreign, to be reached by copy calls only. What is a client's lies at Addr of its Space.
 type Piece struct {
-	Mem   []byte
-	Space *Space // nil when Mem is set
+	Mem   []byte // nil: foreign
+	Space *Space // nil: the daemon's own bytes
 	Addr  uint64
 	Len   int
 }
@@ -16,14 +16,15 @@ type Piece struct {
 type Span struct {
 	pieces  []Piece
 	length  int
-	foreign int // pieces that are
+	foreign int     // pieces that are
+	buffer  *Buffer // holds every byte; nil: some lie elsewhere
 }
 
 // Reset empties s and keeps its storage.
 func (s *Span) Reset() {
 	clear(s.pieces)
 	s.pieces = s.pieces[:0]
-	s.length, s.foreign = 0, 0
+	s.length, s.foreign, s.buffer = 0, 0, nil
 }
 
 // Len is the number of bytes in s.
@@ -39,7 +40,26 @@ func (s *Span) Add(mem []byte) {
 	}
 	s.pieces = append(s.pieces, Piece{Mem: mem, Len: len(mem)})
 	s.length += len(mem)
+	s.buffer = nil
 }
+
+// addMapped appends bytes at addr of the process behind sp, which the daemon has mapped.
+func (s *Span) addMapped(sp *Space, addr uint64, mem []byte) {
+	s.pieces = append(s.pieces, Piece{Mem: mem, Space: sp, Addr: addr, Len: len(mem)})
+	s.length += len(mem)
+	s.buffer = nil
+}
+
+// AddBuffer appends bytes of b to s, which is empty. It does not count as a user of b.
+func (s *Span) AddBuffer(b *Buffer, mem []byte) {
+	if len(mem) > 0 {
+		s.Add(mem)
+		s.buffer = b
+	}
+}
+
+// Buffer is the Buffer that holds every byte of s; nil if there is none.
+func (s *Span) Buffer() *Buffer { return s.buffer }
 
 // AddForeign appends n bytes at addr of the process behind sp.
 func (s *Span) AddForeign(sp *Space, addr uint64, n int) {
@@ -49,6 +69,7 @@ func (s *Span) AddForeign(sp *Space, addr uint64, n int) {
 	s.pieces = append(s.pieces, Piece{Space: sp, Addr: addr, Len: n})
 	s.length += n
 	s.foreign++
+	s.buffer = nil
 }
 
 // Append appends what o holds.
@@ -56,7 +77,19 @@ func (s *Span) Append(o *Span) {
 	s.pieces = append(s.pieces, o.pieces...)
 	s.length += o.length
 	s.foreign += o.foreign
+	s.buffer = nil
 }
 
 // Foreign reports whether some of s is not mapped.
 func (s *Span) Foreign() bool { return s.foreign > 0 }
+
+// ForeignLen is the number of bytes in s that are not mapped.
+func (s *Span) ForeignLen() int {
+	n := 0
+	for i := range s.pieces {
+		if s.pieces[i].Mem == nil {
+			n += s.pieces[i].Len
+		}
+	}
+	return n
+}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // AHAttr is an address: struct ib_uverbs_ah_attr by value.

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // MMap says where in the arena a ring lies: what struct mminfo tells the provider.

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A completion of an armed queue, and its event, allocate nothing.

@@ -3,8 +3,8 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 const cqeSize = 64 // elements are powers of two, and abi.WCSize is not
@@ -64,11 +64,19 @@ func (s *Session) CreateCQ(p CQParams) (CQInfo, error) {
 		c.ring.release()
 		return CQInfo{}, err
 	}
-	c.arm.open(s.Arena, h)
+	c.arm.open(s.Arena, h, c.lookAt())
 	if c.channel != nil {
 		c.channel.cqs++
 	}
 	return CQInfo{Handle: h, CQE: c.cqe, Ring: c.ring.at}, nil
+}
+
+// lookAt is the ring that the client looks at when it arms the queue; 0: there are no events.
+func (c *CQ) lookAt() uint64 {
+	if c.channel == nil {
+		return 0
+	}
+	return c.ring.at.Offset
 }
 
 // CompVectors is how many completion vectors the device claims.
@@ -97,7 +105,9 @@ func (s *Session) ResizeCQ(h, cqe uint32) (CQInfo, error) {
 		return CQInfo{}, err
 	}
 	c.ring.release()
+	seen, prod := c.seen, c.prod
 	c.ring, c.cqe, c.prod, c.seen = r, r.mask, held, 0
+	c.arm.move(c.lookAt(), seen, prod, r.mask)
 	return CQInfo{Handle: h, CQE: c.cqe, Ring: r.at}, nil
 }
 
@@ -124,7 +134,7 @@ func (s *Session) DestroyCQ(h uint32) (comp, async uint32, err error) {
 	return comp, async, nil
 }
 
-// ReqNotify arms the queue for one event. It is for clients that cannot do it themselves, see
+// ReqNotify arms the queue for one event, for clients that cannot do it themselves, and looks: see
 // arm.go.
 func (s *Session) ReqNotify(h uint32, solicitedOnly bool) error {
 	c, err := s.cqs.get(h)
@@ -132,7 +142,38 @@ func (s *Session) ReqNotify(h uint32, solicitedOnly bool) error {
 		return err
 	}
 	c.arm.set(solicitedOnly)
+	c.announce()
 	return nil
+}
+
+// LookArmed sends the event of an armed queue if it has completions that no event announced. The
+// client has set the bit before.
+func (s *Session) LookArmed(h uint32) error {
+	c, err := s.cqs.get(h)
+	if err != nil {
+		return err
+	}
+	c.announce()
+	return nil
+}
+
+func (c *CQ) announce() {
+	c.look()
+	if any, urgent := c.arm.unannounced(c.seen, c.prod); any && c.arm.wants(urgent) {
+		c.fire()
+	}
+}
+
+// fire sends the event that the queue is armed for.
+func (c *CQ) fire() (rang bool) {
+	c.look()
+	c.arm.fire(c.seen, c.prod, c.ring.mask)
+	if c.channel == nil {
+		return false
+	}
+	c.events++
+	c.channel.post(compEvent(c.userHandle))
+	return true
 }
 
 // look reads how far the client has come. Its index is only believed as far as
@@ -191,15 +232,11 @@ func (c *CQ) push(w *completion) (rang bool) {
 	b.put8(abi.WCPortNum, 1)
 	putWords(c.ring.slot(c.prod), b[:])
 	c.prod++
+	urgent := w.solicited || w.status != transport.Success
+	c.arm.advance(c.prod, c.ring.mask, urgent)
 	c.ring.setProducer(c.prod)
 	c.session.completed()
-
-	if c.arm.fires(w.solicited || w.status != transport.Success) && c.channel != nil {
-		c.events++
-		c.channel.post(compEvent(c.userHandle))
-		return true
-	}
-	return false
+	return c.arm.wants(urgent) && c.fire()
 }
 
 func (c *CQ) overflow() {

@@ -3,7 +3,7 @@ package nic
 import (
 	"math/bits"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Delays counts how long requests waited from the doorbell to the beginning of the turn that

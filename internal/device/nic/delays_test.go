@@ -3,7 +3,7 @@ package nic
 import (
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Every delay is counted where it is below the bound and not below the one before, and bounds

@@ -3,10 +3,10 @@ package nic
 import (
 	"encoding/binary"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // This file is the NIC as one queue pair's state machine sees it.
@@ -120,9 +120,12 @@ func (q *QP) Gather(w *transport.SendWQE, off, n uint32, s *memory.Span) transpo
 		s.Add(b[off : off+n])
 		return transport.Success
 	}
+	if q.errands != nil {
+		n = q.errands.atHand(w.Pos, off, n)
+	}
 	st := q.list(w.SGE[:w.NumSGE], off, n, 0, s)
 	if st == transport.Success && s.Foreign() {
-		return q.fetch(taskSend, w.Pos, s, transport.LocProtErr)
+		return q.gatherForeign(w, off, s)
 	}
 	return st
 }
@@ -200,7 +203,7 @@ func (q *QP) ReadRemote(rkey uint32, va uint64, n uint32, s *memory.Span) transp
 		return transport.RemAccessErr
 	}
 	if s.Foreign() {
-		return q.fetch(taskAnswer, q.tr.ResponsePSN(), s, transport.RemOpErr)
+		return q.fetch(q.tr.ResponsePSN(), s)
 	}
 	return transport.Success
 }
@@ -221,7 +224,7 @@ func (q *QP) Atomic(k transport.Kind, rkey uint32, va uint64, compare, swap uint
 		return q.change(k, d, compare, swap)
 	}
 	if k == transport.KindAtomicWrite {
-		if q.loop.copier.Store(d, swap) != nil {
+		if err := q.loop.copier.Store(d, swap); err != nil {
 			return 0, transport.RemOpErr
 		}
 		return 0, transport.Success

@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // An EventSink brings events to a client: one for its asynchronous events, and one for each
 // completion channel. It is called on the loop, and never waits. For a process it is a
-// socket pair (package eventsock), of which the process has a descriptor; a virtual
+// socket pair (package eventfile), of which the process has a descriptor; a virtual
 // machine's will send messages to an agent there.
 type EventSink interface {
 	// Post hands over the first n bytes of an event; false if there is no room for it

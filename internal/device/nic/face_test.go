@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // The addresses of a NIC change while a program has it open: it is told, rows that are left stay where they are, and an empty one is no

@@ -1,9 +1,9 @@
 package nic
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Foreign memory (see package memory) is never touched on the loop, because its owner could
@@ -14,14 +14,15 @@ import (
 //	idle ──▶ waiting ──▶ running ─────────────────▶ done ──▶ idle     asked again, it has
 //	  └──────────────────────┘  └── takes too long ─▶ late ──▶ idle   the result, or fails
 //
-// A queue pair has one job for each thing that it does at a time, so its work stays in
-// order. The loop looks after all of this; only the job itself is elsewhere.
+// A queue pair has one job for each task at a time, so its work stays in order. Sending has two
+// (readahead.go). The loop looks after all of this; only the job itself is elsewhere.
 
 // task is what a job is for.
 type task uint8
 
 const (
 	taskSend   task = iota // Gather
+	taskAhead              // Gather, of what is sent after that: see readahead.go
 	taskAnswer             // ReadRemote
 	taskTake               // what Receive does: WriteRemote, Atomic, the Scatters
 	tasks
@@ -31,9 +32,9 @@ const (
 type errand struct {
 	q      *QP
 	state  errandState
-	orphan bool   // the burst that it was for is gone; the next has to wait all the same
-	key    uint32 // taskSend: position of the work request; taskAnswer: PSN
+	orphan bool // the burst that it was for is gone; the next has to wait all the same
 	job    *memory.Job
+	end    sendPos // taskSend and taskAhead: where the job ends
 
 	// As long as it is not idle it is in foreign.timed.
 	due        ib.Time
@@ -54,6 +55,14 @@ const (
 type errands struct {
 	of     [tasks]errand
 	queued bool // in the tenant's line
+	ahead  readAhead
+	copied copied
+}
+
+// copied is the Buffer that a job has copied a burst's data to.
+type copied struct {
+	data *memory.Span
+	to   *memory.Buffer
 }
 
 // A tenant is a user of the loop's NICs, and what is kept for it.
@@ -76,7 +85,11 @@ type foreign struct {
 	lines   []*tenant     // those with somebody in line
 	done    []*memory.Job // scratch
 	spare   []*memory.Job
-	spent   []*memory.Job // staged data of these is being sent
+	buffers memory.Buffers
+	span    memory.Span       // scratch
+	wqe     transport.SendWQE // scratch
+	begun   ib.Time           // when the last job was
+	spent   []*memory.Job     // staged data of these is being sent
 }
 
 const (
@@ -137,42 +150,72 @@ func (q *QP) errand(t task) *errand {
 	return &q.errands.of[t]
 }
 
-// fetch has the foreign pieces of s, which key names, read. When that is done it puts what
-// was read in their place.
-func (q *QP) fetch(t task, key uint32, s *memory.Span, fail transport.Status) transport.Status {
+// fetch reads the foreign pieces of s, a READ response that begins with packet psn. When that is
+// done it puts the bytes in their place.
+func (q *QP) fetch(psn uint32, s *memory.Span) transport.Status {
 	f := &q.loop.foreign
 	f.recycle() // no burst is under way: this is the beginning of one
-	e := q.errand(t)
-	if e.state == errandDone && e.key == key && e.job.Stage(s) {
-		err := e.job.Err()
-		f.spent = append(f.spent, e.job)
-		q.conclude(e)
-		if err != nil {
-			return fail
+	e := q.errand(taskAnswer)
+	if e.state == errandDone {
+		if ok, err := e.job.Stage(s, psn); ok {
+			q.spend(e)
+			if err != nil {
+				return transport.RemOpErr
+			}
+			return transport.Success
 		}
-		return transport.Success
 	}
-	return q.begin(t, fail, func(j *memory.Job) {
-		e.key = key
-		j.Read(s)
+	return q.begin(taskAnswer, transport.RemOpErr, func(j *memory.Job) {
+		j.Read()
+		j.ReadMore(s, psn)
+		j.Fetch()
 	})
 }
 
-// put has what of s goes to foreign memory in d written. When that is done it copies the rest.
+// put writes what of s goes to foreign memory in d. When that is done it copies the rest.
 func (q *QP) put(d, s *memory.Span, fail transport.Status) transport.Status {
 	if s.Foreign() || d.Len() != s.Len() {
 		return fail
 	}
 	e := q.errand(taskTake)
-	if e.state == errandDone && e.job.Wrote(d, s) {
-		if q.finish(e) != nil {
-			return fail
+	if e.state == errandDone {
+		if ok, err := e.job.Wrote(d, s); ok {
+			if e.job.Spent() {
+				q.finish(e)
+			}
+			if err != nil {
+				return fail
+			}
+			memory.CopyMapped(d, s)
+			return transport.Success
 		}
-		memory.CopyMapped(d, s)
-		return transport.Success
 	}
-	return q.begin(taskTake, fail, func(j *memory.Job) { j.Write(d, s) })
+	var to *memory.Buffer
+	st := q.begin(taskTake, fail, func(j *memory.Job) { to = j.Write(d, s) })
+	if e.state == errandRunning && to != nil {
+		q.errands.copied = copied{s, to}
+	}
+	return st
 }
+
+// Copied is the Buffer that holds a copy of data, the data of a burst that was offered to the
+// queue pair just now and not taken; nil if there is none.
+func (q *QP) Copied(data *memory.Span) *memory.Buffer {
+	if q.errands == nil || data == nil || q.errands.copied.data != data {
+		return nil
+	}
+	return q.errands.copied.to
+}
+
+// Offer is called by the loop before it offers a burst to the state machine.
+func (q *QP) Offer() {
+	if q.errands != nil {
+		q.errands.copied = copied{}
+	}
+}
+
+// Buffers are the loop's, for the data of bursts that wait.
+func (l *Loop) Buffers() *memory.Buffers { return &l.foreign.buffers }
 
 // change has an atomic operation done on a foreign word.
 func (q *QP) change(k transport.Kind, d *memory.Span, compare, swap uint64) (uint64, transport.Status) {
@@ -229,10 +272,19 @@ func (q *QP) begin(t task, fail transport.Status, fill func(*memory.Job)) transp
 		q.wait(e)
 		return transport.Later
 	}
-	e.state, e.job, e.orphan = errandRunning, j, false
-	user.jobs++
+	f.started(e, j)
 	return transport.Later
 }
+
+// started notes that a thread has the errand's job.
+func (f *foreign) started(e *errand, j *memory.Job) {
+	e.state, e.job, e.orphan = errandRunning, j, false
+	e.q.session.tenant.jobs++
+	f.begun = e.q.owner.Now()
+}
+
+// ForeignBegun is when the last job was begun.
+func (l *Loop) ForeignBegun() ib.Time { return l.foreign.begun }
 
 // time has the errand looked at when it has taken too long. The ring is in order; those of a
 // NIC have the same time, so the new one's place is at the end or not far from it.
@@ -286,6 +338,26 @@ func (q *QP) conclude(e *errand) {
 	}
 }
 
+// spend ends an errand whose data is in the burst that is about to be sent.
+func (q *QP) spend(e *errand) {
+	f := &q.loop.foreign
+	f.spent = append(f.spent, e.job)
+	q.conclude(e)
+}
+
+// discard ends an errand whose result is of no use. Its job goes on without it.
+func (q *QP) discard(e *errand) {
+	switch e.state {
+	case errandDone:
+		q.finish(e)
+	case errandRunning:
+		e.job.Mute()
+		q.conclude(e)
+	case errandWaiting, errandLate:
+		q.rest(e)
+	}
+}
+
 // Taken is called by the loop when the state machine has taken a burst. If there is still a job
 // for that burst, it was not needed in the end, and what it did means nothing to the next one.
 func (q *QP) Taken() {
@@ -313,16 +385,7 @@ func (q *QP) dismiss() {
 		return
 	}
 	for t := range q.errands.of {
-		e := &q.errands.of[t]
-		switch e.state {
-		case errandDone:
-			q.finish(e)
-		case errandRunning:
-			e.job.Mute()
-			q.conclude(e)
-		case errandWaiting, errandLate:
-			q.rest(e)
-		}
+		q.discard(&q.errands.of[t])
 	}
 }
 
@@ -342,7 +405,7 @@ func (q *QP) Delayed() bool {
 // Fetching reports whether the queue pair waits for what it is to send next: it is being
 // fetched, or has been and is not sent yet.
 func (q *QP) Fetching() bool {
-	return q.errands != nil && q.errands.of[taskSend].state != errandIdle && !q.tr.Blocked()
+	return q.errands != nil && q.errands.front().state != errandIdle && !q.tr.Blocked()
 }
 
 // newJob is a job to be filled.
@@ -352,11 +415,12 @@ func (f *foreign) newJob() *memory.Job {
 		f.spare = f.spare[:n-1]
 		return j
 	}
-	return new(memory.Job)
+	return &memory.Job{Buffers: &f.buffers}
 }
 
 // keep keeps a job for the next one.
 func (f *foreign) keep(j *memory.Job) {
+	j.Recycle()
 	if len(f.spare) < spareJobs {
 		f.spare = append(f.spare, j)
 	}
@@ -462,7 +526,7 @@ func (l *Loop) ExpireForeign(now ib.Time) *QP {
 // CloseForeign lets the threads go.
 func (l *Loop) CloseForeign() { l.foreign.pool.Close() }
 
-// Keep counts a burst with so many bytes of data that the engine keeps for the queue pair's
+// Keep counts a burst with a Buffer of so many bytes that the engine keeps for the queue pair's
 // user, and reports whether that is not too much. Unkeep counts it out.
 func (q *QP) Keep(bytes int) bool {
 	t, size := q.session.tenant, burstState+uint64(bytes)
@@ -472,6 +536,10 @@ func (q *QP) Keep(bytes int) bool {
 	t.kept += size
 	return true
 }
+
+// Crowded reports whether so much is kept for the queue pair's user that senders which can wait
+// should.
+func (q *QP) Crowded() bool { return q.session.tenant.kept > tenantKept/2 }
 
 // Unkeep is the reverse of Keep.
 func (q *QP) Unkeep(bytes int) { q.session.tenant.kept -= burstState + uint64(bytes) }

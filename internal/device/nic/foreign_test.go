@@ -3,7 +3,7 @@ package nic
 import (
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // TestKeptBursts keeps bursts for a user, which are bounded whatever their length is, and

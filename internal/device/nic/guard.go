@@ -3,7 +3,7 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A Guard knows the rules for one NIC: with whom it may talk, and how. A NIC without one may do

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/eventsock"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/client/eventfile"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // fakeLoop is a loop that leads nowhere and remembers what it was asked.
@@ -90,7 +90,7 @@ func (r *rig) open() *Session {
 // socket opens a sink that is a socket; end becomes the client's.
 func socket(end **os.File) func() (EventSink, error) {
 	return func() (EventSink, error) {
-		s, client, err := eventsock.New()
+		s, client, err := eventfile.New()
 		*end = client
 		return s, err
 	}
@@ -132,7 +132,7 @@ func (o objects) mr(t *testing.T, start, n uint64, access uint32) MRInfo {
 	if err := unix.Fallocate(int(o.s.Space.File().Fd()), 0, int64(start), int64(n)); err != nil {
 		t.Fatal(err)
 	}
-	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Offset: start, Length: n, Kind: memory.Shared, Prot: memory.ProtRead | memory.ProtWrite}})
+	r, err := o.s.Space.Map(start, n, []memory.Extent{{Start: start, Offset: start, Length: n, Kind: memory.Own, Prot: memory.ProtRead | memory.ProtWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}

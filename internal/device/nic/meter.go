@@ -1,8 +1,8 @@
 package nic
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // What a NIC counts beside its queue pairs: for bills, metrics and those who look. Everything

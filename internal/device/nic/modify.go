@@ -3,8 +3,8 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // QPAttr is struct ib_uverbs_qp_attr by value.

@@ -3,8 +3,8 @@ package nic
 import (
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The whole table, state by state, against what section 11.2.5.2 of the

@@ -3,9 +3,9 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 const (

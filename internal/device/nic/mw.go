@@ -3,9 +3,9 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // mwAccess are the flags that a window may be bound with, as in rxe: those that mean

@@ -7,9 +7,9 @@ import (
 	"maps"
 	"sync/atomic"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // GIDEntry is a row of the port's GID table.

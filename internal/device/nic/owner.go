@@ -1,9 +1,9 @@
 package nic
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Who may touch what. Nothing in this package is locked: every object belongs to one loop,

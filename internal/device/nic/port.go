@@ -3,7 +3,7 @@ package nic
 import (
 	"slices"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // What the device says about its one port, to every place that shows it: QUERY_PORT, the

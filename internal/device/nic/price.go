@@ -1,6 +1,6 @@
 package nic
 
-import "vrdma/internal/budget"
+import "vrdma.dev/vrdma/internal/budget"
 
 // What an object takes of the daemon, for its user's account. State is the heap that it
 // costs, measured with many of them and rounded up: about twice its size, because the

@@ -3,9 +3,9 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // QPCap are the sizes of a queue pair: struct ib_qp_cap.

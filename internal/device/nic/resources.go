@@ -1,7 +1,7 @@
 package nic
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Descriptions of a session's objects, for those who look at them one by one. Serial numbers

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"syscall"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // A ring is a queue in shared memory, a struct rxe_queue_buf: two sizes, then the two

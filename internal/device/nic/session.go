@@ -6,9 +6,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/memory"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/device/memory"
 )
 
 // SessionOptions describe the client behind a session.

@@ -6,9 +6,9 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestTableFull: a limit above the number of handles ends at the handles. It used to

@@ -3,8 +3,8 @@ package nic
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // An SRQ is a receive queue that queue pairs share.

@@ -3,8 +3,9 @@ package nic
 import (
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Counters are the sums of a NIC's queue pairs, dead ones included, and what the NIC counts
@@ -79,6 +80,16 @@ type QPStatus struct {
 	SRQ         bool
 }
 
+// mostRegions is how many regions of a session Status describes one by one.
+const mostRegions = 1000
+
+// RegionStatus says how the bytes of a memory region are reached.
+type RegionStatus struct {
+	Handle uint32
+	Length uint64
+	Usage  memory.Usage
+}
+
 // SessionStatus describes a session.
 type SessionStatus struct {
 	Pid                                  int
@@ -86,6 +97,8 @@ type SessionStatus struct {
 	Opened                               time.Time
 	PDs, CQs, MRs, MWs, SRQs, AHs, Chans int
 	MRBytes                              uint64
+	Usage                                memory.Usage   // of all regions
+	Regions                              []RegionStatus // the first of them
 	RingBytes                            uint64
 	QPs                                  []QPStatus
 }
@@ -100,7 +113,17 @@ func (s *Session) Status() SessionStatus {
 		PDs: s.pds.len(), CQs: s.cqs.len(), MRs: s.mrs.len(), MWs: s.mws.len(), SRQs: s.srqs.len(), AHs: s.ahs.len(),
 		Chans: s.channels.len(), RingBytes: s.Arena.inUse(),
 	}
-	s.mrs.walk(func(_ uint32, m *MR) { st.MRBytes += m.length })
+	s.mrs.walk(func(h uint32, m *MR) {
+		st.MRBytes += m.length
+		if m.region == nil {
+			return
+		}
+		u := m.region.Usage()
+		st.Usage.Add(u)
+		if len(st.Regions) < mostRegions {
+			st.Regions = append(st.Regions, RegionStatus{Handle: h, Length: m.length, Usage: u})
+		}
+	})
 	s.qps.walk(func(h uint32, q *QP) {
 		qs := QPStatus{
 			Handle: h, Num: q.num, Type: q.typ, Snapshot: q.tr.Snapshot(), SendPosted: q.sq.posted(), SRQ: q.srq != nil,

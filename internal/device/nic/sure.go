@@ -3,9 +3,9 @@ package nic
 import (
 	"encoding/binary"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/protocol"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A client need not wait for a command that is sure to be accepted: it leaves the command in its mailbox,

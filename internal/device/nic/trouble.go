@@ -1,7 +1,7 @@
 package nic
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Some things ring no bell: a receive posted to a queue pair in the error state, which has

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // fullChannel makes a channel, sends it events until more wait for room, numbered from

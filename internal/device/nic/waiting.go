@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // A thread of a client that polls an empty completion queue may sleep for a moment, where the

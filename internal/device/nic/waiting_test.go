@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/protocol"
+	"vrdma.dev/vrdma/internal/client/protocol"
 )
 
 // plainPages are pages that nobody can sleep on.

@@ -3,7 +3,7 @@ package nic
 import (
 	"net/netip"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A Way says where an address is, for one NIC. The zero Way leads nowhere: what is sent
@@ -18,14 +18,9 @@ type Way struct {
 	// the same. Not valid: the one that the sender's own address has, which is the To of
 	// its Way.
 	From netip.Addr
-	// VNI is the number of the virtual network that From and To are addresses of, which is
-	// between hosts then; 0: they are those of hosts. From FirstSite on it is no VNI, but the
-	// number of a site: they are addresses in a network namespace.
-	VNI uint32
+	// Network is the network that From and To are addresses of.
+	Network ib.NetworkID
 }
-
-// FirstSite is the first number that is no VNI, which has 24 bits.
-const FirstSite = 1 << 24
 
 // Local reports whether the way leads to a NIC of this daemon.
 func (w *Way) Local() bool { return w.NIC != nil }

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // aligned returns n bytes that start on an 8-byte border, as ring slots do.
@@ -109,7 +109,7 @@ func FuzzIndices(f *testing.F) {
 			}
 		}
 		c := CQ{session: &Session{}, ring: r, cqe: r.mask}
-		c.arm.open(a, log2)
+		c.arm.open(a, log2, 0)
 		for range 50 {
 			c.look()
 			if c.prod-c.seen > c.cqe {

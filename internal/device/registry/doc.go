@@ -1,4 +1,4 @@
-// Package vnic is the virtual NICs of a daemon. A NIC joins what makes up one of them:
+// Package registry is the virtual NICs of a daemon. A NIC joins what makes up one of them:
 //
 //	           ┌── Device   nic.NIC: queue pairs, keys, GIDs, groups, limits
 //	Table ── NIC ── Manager  rdmacm.CMA: identifiers, port spaces, service ids
@@ -11,4 +11,4 @@
 //
 // Table.Resolve is the one place where a GID becomes a way: to a NIC of this daemon, or to
 // another host. It must not be decided anywhere else what a GID means.
-package vnic
+package registry

@@ -1,11 +1,11 @@
-package vnic
+package registry
 
 import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/nic"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // TestMap: in a network between hosts, an address leads to a NIC here, to a member elsewhere, or
@@ -36,12 +36,12 @@ func TestMap(t *testing.T) {
 		to   string
 		want nic.Way
 	}{
-		{red, "10.0.0.1", nic.Way{NIC: red.Device, VNI: 5, To: netip.MustParseAddr("10.0.0.1")}},
-		{red, "10.0.0.2", nic.Way{NIC: too.Device, VNI: 5, To: netip.MustParseAddr("10.0.0.2")}},
-		{red, "10.0.0.3", nic.Way{VNI: 5, To: netip.MustParseAddr("10.0.0.3")}},
+		{red, "10.0.0.1", nic.Way{NIC: red.Device, Network: 5, To: netip.MustParseAddr("10.0.0.1")}},
+		{red, "10.0.0.2", nic.Way{NIC: too.Device, Network: 5, To: netip.MustParseAddr("10.0.0.2")}},
+		{red, "10.0.0.3", nic.Way{Network: 5, To: netip.MustParseAddr("10.0.0.3")}},
 		{red, "10.0.0.4", nic.Way{}},
 		{red, "10.0.0.9", nic.Way{}},
-		{red, "239.1.2.3", nic.Way{VNI: 5, To: netip.MustParseAddr("239.1.2.3")}},
+		{red, "239.1.2.3", nic.Way{Network: 5, To: netip.MustParseAddr("239.1.2.3")}},
 		{blue, "10.0.0.3", nic.Way{}},
 		{blue, "10.0.0.1", nic.Way{NIC: blue.Device}},
 		{host, "10.0.0.3", nic.Way{To: netip.MustParseAddr("10.0.0.3")}},

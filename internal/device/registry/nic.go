@@ -1,4 +1,4 @@
-package vnic
+package registry
 
 import (
 	"io/fs"
@@ -6,9 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"vrdma/internal/devicetree"
-	"vrdma/internal/nic"
-	"vrdma/internal/rdmacm"
+	"vrdma.dev/vrdma/internal/cm/rdmacm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/device/sysfs"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/tenancy/tenant"
 )
 
 const (
@@ -29,13 +31,13 @@ type NIC struct {
 	// Manager is the rdma_cm device; nil: there is none.
 	Manager *rdmacm.CMA
 	Routes  Routes
-	// Site is not 0 if the NIC's way to others is a network namespace, that of who has it open: then
-	// it is the number of that way (nic.Way.VNI), which no other NIC has.
-	Site uint32
+	// Namespace is not 0 if the NIC reaches others through a network namespace, that of the programs
+	// that have it open. No other NIC has the same.
+	Namespace ib.NetworkID
 	// Before is what it had counted on other hosts when it came here; nil: nothing. It is touched on the loop only.
 	Before *nic.Counters
 	// Tree is the device tree; nil: none has been written.
-	Tree *devicetree.Tree
+	Tree *sysfs.Tree
 	// Frames reads what has passed the NIC's port in the switch. Any goroutine may call it; nil: it has none.
 	Frames func() Frames
 }
@@ -59,10 +61,10 @@ type Routes interface {
 	Reach(from, to netip.Addr, timeout time.Duration) error
 }
 
-// domain is in what the NIC's addresses are its own: its network. Of a NIC with a Site, a network
-// namespace: others may have the same there. No network has a name that begins like this.
+// domain is in what the NIC's addresses are its own: its network. Of a NIC with a Namespace:
+// others may have the same there. No network has a name that begins like this.
 func (n *NIC) domain() string {
-	if n.Site != 0 {
+	if n.Namespace != ib.HostNetwork {
 		return "@" + n.Name
 	}
 	return n.Network
@@ -81,15 +83,23 @@ func (n *NIC) Counters() nic.Counters {
 }
 
 // WriteTree writes the device tree below root; read reads the counters for it.
-func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []devicetree.Counter) (err error) {
-	n.Tree, err = devicetree.New(root, n.Device, mode, read)
+func (n *NIC) WriteTree(root string, mode fs.FileMode, read func() []sysfs.Counter) (err error) {
+	n.Tree, err = sysfs.New(root, n.Device, mode, read)
 	return err
 }
 
-// PlaceTree is WriteTree for a NIC that nobody uses yet: see devicetree.Later.
-func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []devicetree.Counter) {
-	n.Tree = devicetree.Later(root, n.Device, mode, read)
+// PlaceTree is WriteTree for a NIC that nobody uses yet: see sysfs.Later.
+func (n *NIC) PlaceTree(root string, mode fs.FileMode, read func() []sysfs.Counter) {
+	n.Tree = sysfs.Later(root, n.Device, mode, read)
 }
 
 // Whose splits a declared NIC's name, TENANT/NAME. The default NIC was not declared.
 func (n *NIC) Whose() (tenant, name string, declared bool) { return strings.Cut(n.Name, "/") }
+
+// Key is the key of a declared NIC; zero for the default NIC.
+func (n *NIC) Key() (k tenant.Key) {
+	if of, name, declared := n.Whose(); declared {
+		k = tenant.Key{Kind: tenant.KindNIC, Tenant: of, Name: name}
+	}
+	return k
+}

@@ -1,4 +1,4 @@
-package vnic
+package registry
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // A Table is the NICs of a daemon. Any goroutine may use it; it does not lock who reads,
@@ -156,8 +156,8 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 		way.NIC = o.Device
 	}
 	// In a namespace of its own the kernel there knows the way, to everybody but the NIC itself.
-	if n.Site != 0 {
-		way.To, way.VNI = to.Addr(), n.Site
+	if n.Namespace != ib.HostNetwork {
+		way.To, way.Network = to.Addr(), n.Namespace
 		return way
 	}
 	// In the host's network a GID is an IP address, of a host or a group. In others it is one
@@ -174,9 +174,9 @@ func (t *Table) Resolve(from *nic.NIC, to ib.GID) nic.Way {
 	switch m := c.hosts.Find(vni, a); {
 	case m != nil && !m.Host.Self:
 		// A NIC that may be anywhere has a door on every host: the map says where it is.
-		way = nic.Way{VNI: vni, To: a}
+		way = nic.Way{Network: ib.VirtualNetwork(vni), To: a}
 	case way.NIC != nil, a.IsMulticast():
-		way.VNI, way.To = vni, a
+		way.Network, way.To = ib.VirtualNetwork(vni), a
 	}
 	return way
 }

@@ -1,12 +1,12 @@
-package vnic
+package registry
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 func gid(s string) ib.GID { return ib.GID(netip.MustParseAddr(s).As16()) }

@@ -1,6 +1,6 @@
 package schedule
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A bucket is a token bucket: it fills at a rate up to a burst, and whoever moves something takes
 // from it. It may be overdrawn by what a turn moves beyond what it held.

@@ -1,6 +1,6 @@
 package schedule
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A Cap is one of those that a NIC can meet.
 type Cap struct {

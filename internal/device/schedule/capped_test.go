@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // TestCapped: who meets a cap is told which, once a second; who has none, or has room, is not.

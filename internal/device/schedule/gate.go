@@ -1,6 +1,6 @@
 package schedule
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // What comes in has no turn of its NIC's that could be put off: it is in a turn of the sender.
 // So a NIC has a gate. It is closed while the NIC, or its tenant, is over a cap on what comes in.

@@ -1,6 +1,6 @@
 package schedule
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A member is a place in a ring: that of a tenant, or of a NIC.
 type member struct {

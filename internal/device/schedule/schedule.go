@@ -1,6 +1,6 @@
 package schedule
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A Scheduler decides which NIC has the next turn.
 type Scheduler struct {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 const second = ib.Time(1_000_000_000)

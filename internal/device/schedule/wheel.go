@@ -3,7 +3,7 @@ package schedule
 import (
 	"math/bits"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A wheel holds those that wait for a time: over a cap, until their buckets hold enough again.

@@ -3,7 +3,7 @@ package schedule
 import (
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A world is a loop in virtual time: NICs with queue pairs that send messages, and what turns

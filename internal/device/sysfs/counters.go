@@ -1,8 +1,8 @@
-package devicetree
+package sysfs
 
 import (
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // A Counter is a file of the port: hw_counters has rxe's own names and a few more, counters
@@ -23,7 +23,7 @@ const (
 // count has the name that another driver of the kernel's gives it, which dashboards know:
 // mlx5's, efa's (retrans_pkts) or bnxt_re's (rx_roce_*_pkts). Three are ours alone: they tell
 // how losses between vrdma hosts were repaired.
-func Counters(c nic.Counters, l link.Counters) []Counter {
+func Counters(c nic.Counters, l roce.Counters) []Counter {
 	return []Counter{
 		{HWCounters, "sent_pkts", c.SentPackets},
 		{HWCounters, "rcvd_pkts", c.RcvdPackets},

@@ -1,11 +1,11 @@
-package devicetree
+package sysfs
 
 import (
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // A daemon may have a thousand NICs, of which most are idle. A tree of New has a file of its own

@@ -1,4 +1,4 @@
-package devicetree
+package sysfs
 
 import (
 	"io/fs"
@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"vrdma/internal/leak"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/roce"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // TestLater: a tree that rests has the same files as another, with the same text; it follows
@@ -23,7 +23,7 @@ func TestLater(t *testing.T) {
 	read := func() []Counter {
 		var c nic.Counters
 		c.SentPackets = sent.Load()
-		return Counters(c, link.Counters{})
+		return Counters(c, roce.Counters{})
 	}
 	whole, err := New(filepath.Join(dir, "a.d", "sys"), testNIC(), 0o755, read)
 	if err != nil {
@@ -90,7 +90,7 @@ func TestLater(t *testing.T) {
 // TestSketch: a sketch is a part of the tree, says that it is one, and becomes the tree.
 func TestSketch(t *testing.T) {
 	dir := t.TempDir()
-	read := func() []Counter { return Counters(nic.Counters{}, link.Counters{}) }
+	read := func() []Counter { return Counters(nic.Counters{}, roce.Counters{}) }
 	whole, err := New(filepath.Join(dir, "a.d", "sys"), testNIC(), 0o755, read)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestSketch(t *testing.T) {
 
 // TestUnfinished: the library knows the file by the same name.
 func TestUnfinished(t *testing.T) {
-	text, err := os.ReadFile("../../shim/protocol.h")
+	text, err := os.ReadFile("../../../shim/protocol.h")
 	if define := `#define VRDMA_UNFINISHED "` + Unfinished + `"`; err != nil || !strings.Contains(string(text), define) {
 		t.Errorf("shim/protocol.h (%v) does not have %s", err, define)
 	}

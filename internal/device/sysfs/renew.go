@@ -1,4 +1,4 @@
-package devicetree
+package sysfs
 
 import (
 	"errors"
@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"vrdma/internal/abitext"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi/abitext"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // Renew has the tree say which addresses the NIC has now. Programs may read it meanwhile: each file is replaced as a whole, and
@@ -43,7 +43,7 @@ func (t *Tree) Renew() error {
 // renewInterfaces says which interfaces the device is at.
 func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	d := filepath.Join("class/infiniband", t.nic.Name)
-	at := filepath.Join(t.root, d, "device/net")
+	at := filepath.Join(t.root, parentDevice, "net")
 	if err := t.renewParent(filepath.Join(d, "parent"), gids); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (t *Tree) renewInterfaces(gids []nic.GIDEntry) error {
 	for _, g := range gids {
 		if g.NetDev != "" {
 			now[filepath.Base(g.NetDev)] = true
-			w.dir(filepath.Join(d, "device/net", filepath.Base(g.NetDev)))
+			w.dir(filepath.Join(parentDevice, "net", filepath.Base(g.NetDev)))
 		}
 	}
 	list, err := os.ReadDir(at)

@@ -1,4 +1,4 @@
-package devicetree
+package sysfs
 
 import (
 	"net/netip"
@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
 )
 
 // Addresses change while somebody uses the tree: it says what a new one would say, and nobody finds a file missing that was there and stays.

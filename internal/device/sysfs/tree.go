@@ -1,4 +1,4 @@
-package devicetree
+package sysfs
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/abitext"
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi/abitext"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 const (
@@ -85,7 +85,7 @@ func (t *Tree) write() error {
 	w := t.writer()
 	w.port(t.nic)
 	if t.rests {
-		for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+		for _, c := range Counters(nic.Counters{}, roce.Counters{}) {
 			w.file(filepath.Join(t.port(), c.Dir, c.Name), "0")
 		}
 	}
@@ -228,7 +228,7 @@ func (w *writer) verbsClass(device string) {
 	w.file(uverbs+"ibdev", "%s", device)
 	w.file(uverbs+"dev", "%d:%d", abi.UverbsMajor, abi.UverbsMinor)
 	w.file(uverbs+"abi_version", "%d", abi.RxeABIVersion)
-	w.link("../../infiniband/"+device+"/device", uverbs+"device")
+	w.link("../../../"+parentDevice, uverbs+"device")
 	w.file("class/infiniband_mad/abi_version", "%d", umadABI)
 	w.file("class/misc/rdma_cm/abi_version", "%d", abi.CMABIVersion)
 	w.file("class/misc/rdma_cm/dev", "%d:%d", abi.CMMajor, abi.CMMinor)
@@ -246,15 +246,27 @@ func (w *writer) device(n *nic.NIC) {
 	if len(gids) > 0 && gids[0].NetDev != "" {
 		w.file(d+"parent", "%s", gids[0].NetDev)
 	}
-	w.dir(d + "device/net")
+	w.dir(parentDevice + "/net")
 	for _, g := range gids {
 		if g.NetDev != "" {
-			w.dir(d + "device/net/" + filepath.Base(g.NetDev))
+			w.dir(parentDevice + "/net/" + filepath.Base(g.NetDev))
 		}
 	}
-	w.dir(d + "device/infiniband/" + n.Name)
-	w.dir(d + "device/infiniband_verbs/uverbs0")
+	w.dir(parentDevice + "/infiniband/" + n.Name)
+	w.dir(parentDevice + "/infiniband_verbs/uverbs0")
+	w.dir("class/" + parentClass)
+	w.link("../../../../class/"+parentClass, parentDevice+"/subsystem")
+	w.link("../../../"+parentDevice, d+"device")
 }
+
+// The parent device is virtual, and says so: it is below devices/virtual, and its subsystem is not pci. Programs
+// resolve the link device in the belief that it leads to a PCI device, and pyverbs lists its interfaces.
+// NCCL merges the ports and virtual functions of a PCI device: it sets the last, the third and the fourth
+// character from the end of the path to 0, then looks for the subsystem there. It finds this one, because these are 0.
+const (
+	parentClass  = "vrdma"
+	parentDevice = "devices/virtual/" + parentClass + "/vrdma.0000"
+)
 
 func (w *writer) port(n *nic.NIC) {
 	p := filepath.Join("class/infiniband", n.Name, "ports/1") + "/"
@@ -300,7 +312,7 @@ func rateText(width, speed int) string {
 func (t *Tree) openCounters(port string, w *writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+	for _, c := range Counters(nic.Counters{}, roce.Counters{}) {
 		key := filepath.Join(c.Dir, c.Name)
 		w.dir(filepath.Join(port, c.Dir))
 		if w.err != nil {

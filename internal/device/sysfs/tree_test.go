@@ -1,4 +1,4 @@
-package devicetree
+package sysfs
 
 import (
 	"errors"
@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/link"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 func testNIC() *nic.NIC {
@@ -72,6 +72,19 @@ func TestTree(t *testing.T) {
 			t.Errorf("%s: %v, %v; want a directory that others can enter", dir, info, err)
 		}
 	}
+	// What NCCL does with the device to find the PCI bus that it is at: no other device, and no PCI.
+	path, err := filepath.EvalSymlinks(filepath.Join(root, "class/infiniband/rxe0/device"))
+	if err != nil || !strings.Contains(path, "/devices/virtual/") {
+		t.Errorf("the parent device is %s, %v; want one below devices/virtual", path, err)
+	}
+	merged := []byte(path)
+	for _, i := range []int{1, 3, 4} {
+		merged[len(merged)-i] = '0'
+	}
+	subsystem, err := filepath.EvalSymlinks(filepath.Join(string(merged), "subsystem"))
+	if err != nil || filepath.Base(subsystem) != "vrdma" {
+		t.Errorf("the subsystem of %s is %s, %v; want vrdma", merged, subsystem, err)
+	}
 
 	// A counter changes in place: neither directory nor inode is new.
 	device := filepath.Join(root, "class/infiniband/rxe0")
@@ -123,7 +136,7 @@ func TestTreeKeeps(t *testing.T) {
 // TestCounterNames keeps the names that tools read.
 func TestCounterNames(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range Counters(nic.Counters{}, link.Counters{}) {
+	for _, c := range Counters(nic.Counters{}, roce.Counters{}) {
 		if names[c.Dir+"/"+c.Name] {
 			t.Errorf("%s is there twice", c.Name)
 		}

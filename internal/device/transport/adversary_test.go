@@ -3,9 +3,9 @@ package transport_test
 import (
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/simnet"
-	. "vrdma/internal/transport"
+	. "vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
 // What a peer may send that no requester of ours does: nothing here may hang the loop or

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // Attr is what MODIFY_QP sets, by value.
 type Attr struct {

@@ -1,8 +1,8 @@
 package transport
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Kind says what a burst's packets are.

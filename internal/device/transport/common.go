@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // common is what the two halves of a queue pair share. Conf, Attr, Path and Burst are set
 // by the QP and only read by the halves. Pace, Count, State and Failed are written by both;

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is how the requester completes work requests, in order, one by one: with success,
 // with the error of the first that failed, or flushed.

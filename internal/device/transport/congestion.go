@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // congestion decides how much a requester keeps in flight on a remote path. (Other words
 // for it are congestion control, or the reaction point.) The window grows while nothing

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // Counters is what a queue pair counted since it was created; RESET keeps it. The
 // fields that rxe has too carry its hw_counters name in their comment.

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // Rules may take operations away from a connection, and end it. Which and when is not decided
 // here: the queue pair is told.

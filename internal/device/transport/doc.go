@@ -38,7 +38,7 @@
 //
 // # Around it
 //
-// The NIC (internal/nic) owns the queue pairs, and the loop (internal/engine) calls them. What
+// The NIC (internal/device/nic) owns the queue pairs, and the loop (internal/device/engine) calls them. What
 // a queue pair needs from the world it asks of its Env, which consists of a few interfaces:
 // send queue and its memory, receive queue, memory that the peer names and events are the
 // NIC's, Sender is the loop's. The code is pure: no socket, clock, goroutine or lock. A QP is

@@ -1,8 +1,8 @@
 package transport
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Later is what a NIC answers, and no completion shows: the memory cannot be reached at
@@ -110,7 +110,8 @@ type SendQueue interface {
 // ScatterSend may answer Later.
 type SendMemory interface {
 	// Gather fills s with n bytes of w's data from byte off on, after checking
-	// the local keys and rights.
+	// the local keys and rights. It may fill in fewer, a multiple of 4 KiB, if the
+	// others are not at hand.
 	Gather(w *SendWQE, off, n uint32, s *memory.Span) Status
 	// ScatterSend copies a response's data into w's list (READ, atomics).
 	ScatterSend(w *SendWQE, off uint32, s *memory.Span) Status

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is the requester's flow control: how much it may send now. Congestion says how
 // many packets may be in flight; here that becomes the size of bursts, of the pieces in

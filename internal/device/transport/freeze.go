@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The frozen form of a queue pair is

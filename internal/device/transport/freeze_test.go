@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // scramble sets every field below v to something random, and fails on kinds that are

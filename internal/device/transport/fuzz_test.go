@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/simnet"
-	. "vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	. "vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
 // The fuzzer's input is a list of events of this many bytes each.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // endless is a host whose memory is one buffer over and over, so that a message can be

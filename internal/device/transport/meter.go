@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // An Op is what a message counts as: the right that it needs. So a flush and an atomic write
 // are writes.

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // notifier answers packets that arrive with the mark Congestion Experienced: it tells their
 // sender with a congestion notification packet (CNP), but not with one for each.

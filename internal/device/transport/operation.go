@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // operation is what the NIC and the requester have to know of a work request's operation.
 type operation struct {

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // pacer spaces bursts that nobody acknowledges: UC, UD, and READ responses to a peer that
 // asks for more at once than its buffers may hold. The rate grows with time and shrinks

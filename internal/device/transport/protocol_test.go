@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/simnet"
-	. "vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	. "vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
 // script sends bursts made by hand to b and collects its answers; a says nothing.

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // packetsOf is the number of packets, and so of PSNs, that n bytes take.
 func packetsOf(n, mtu uint32) uint32 {

@@ -14,7 +14,7 @@ import (
 // TestPure: no socket, clock, goroutine, channel or lock is in the package, nor a way to
 // get one.
 func TestPure(t *testing.T) {
-	allowed := []string{"bytes", "encoding/binary", "errors", "fmt", "math", "math/bits", "vrdma/internal/abi", "vrdma/internal/ib", "vrdma/internal/memory"}
+	allowed := []string{"bytes", "encoding/binary", "errors", "fmt", "math", "math/bits", "vrdma.dev/vrdma/internal/abi", "vrdma.dev/vrdma/internal/ib", "vrdma.dev/vrdma/internal/device/memory"}
 	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // A QP is one queue pair: the state of its requester and of its responder. It holds
 // no pointer; between two calls it may be copied or frozen, as long as one copy only

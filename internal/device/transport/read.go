@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is how the responder carries out READs, atomics and flushes, and sends the
 // responses that only they have.

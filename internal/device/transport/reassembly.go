@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // reassembly is what a requester knows of READ responses from our own hosts that arrive out
 // of order. Their data goes where it belongs at once, and what is missing is asked for again,

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/simnet"
-	. "vrdma/internal/transport"
+	. "vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
 // TestReadHoles loses some packets of READ responses from one of our own hosts, and expects

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // recovery is when a requester sends again, and how often: its timers and what is left of
 // its retries. It knows nothing of what is sent; the requester asks it, and goes back.

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // repair is the requester's half of selective repeat, between our own hosts: the responder
 // names what is missing, from one PSN up to another, and only that is sent again. To do so

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // requester is the sending half of a queue pair. Its work requests stand in the
 // application's ring and are fetched when they are needed, again if they have to be

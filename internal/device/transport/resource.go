@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // MaxResources is the largest MaxDestRDAtomic of a queue pair.
 const MaxResources = 128

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // responder is the receiving half of a queue pair: it carries out the peer's requests in
 // the order of their PSNs and answers them.

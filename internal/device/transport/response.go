@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is what the requester makes of the responder's answers (IBA 9.7.6, 9.7.7, 9.9.2).
 

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/simnet"
-	. "vrdma/internal/transport"
+	. "vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/testkit/simnet"
 )
 
 // world is two connected queue pairs, a and b, each with a megabyte of memory behind

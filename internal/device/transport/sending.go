@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is how the requester makes bursts of the request in W and sends them.
 
@@ -34,6 +34,7 @@ func (r *requester) sendData(c *reqCall, budget int) int {
 			}
 			return 0
 		}
+		n = uint32(sc.OutData.Len())
 	}
 	b := &sc.Out
 	c.address(b, sendKind(w.Op))

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // fastHost is as little of a NIC as two connected queue pairs need, so that what is

@@ -1,8 +1,8 @@
 package transport
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The responder's half of selective repeat, between our own hosts. Requests that arrive

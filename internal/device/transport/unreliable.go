@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/ib"
+import "vrdma.dev/vrdma/internal/ib"
 
 // This file is the UC responder and all of UD: nothing is acknowledged, nothing is sent twice, and
 // what does not fit is dropped in silence (IBA 9.8, 9.9.4).

@@ -1,6 +1,6 @@
 package transport
 
-import "vrdma/internal/abi"
+import "vrdma.dev/vrdma/internal/abi"
 
 // Status of a completion, numbered as the ring has it.
 type Status uint8
@@ -95,6 +95,11 @@ type SendWQE struct {
 	Bad    Status // not Success: the NIC found the request itself malformed; fail it with this
 	NumSGE uint8
 	SGE    [MaxSGE]SGE
+}
+
+// Plain reports whether w is a well-formed SEND or WRITE.
+func (w *SendWQE) Plain() bool {
+	return w.Bad == Success && w.Length <= MaxMessage && !w.Op.isRD() && !w.Op.isLocal()
 }
 
 // RecvWQE is a private copy of a posted receive.

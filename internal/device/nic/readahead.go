@@ -1,0 +1,181 @@
+package nic
+
+import (
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+)
+
+// Reading ahead: while the loop sends what one job has read from foreign memory, a second job
+// reads what the queue pair sends next.
+//
+//	send queue   … 7 │ 8  9  10 │ 11  12 │ 13 …
+//	                 └─ front ──┴─ back ─┴─ next: neither reads it yet
+//
+// A job reads several work requests, or a part of a long one, about aheadBytes. Gather takes
+// the bytes out in order, and not beyond the end of the front job. When that job is spent, the
+// back job becomes the front one. If Gather asks for anything but what comes next, as a
+// retransmission does, both are discarded.
+//
+// The program may not touch the data of a posted request before it completes, so reading early
+// reads the same bytes. One rule orders requests: the data of a request with a fence may be what
+// an earlier READ or atomic brings. Reading ahead stops there, and at every request that is
+// neither a SEND nor a WRITE.
+type readAhead struct {
+	turned bool // taskAhead is the front
+	next   sendPos
+}
+
+// sendPos is a byte of the send queue: the position of its work request, and where it is in
+// that one's data.
+type sendPos struct{ pos, off uint32 }
+
+const (
+	// aheadBytes is about how much one job reads. Both jobs' data fits a processor's cache
+	// beside what it is copied to, and a job takes longer than it takes to start one.
+	aheadBytes = 128 << 10
+	// aheadRequests bounds the work requests of one job.
+	aheadRequests = 32
+	// aheadCut divides the offset at which a job ends within a request: every MTU divides it.
+	aheadCut = 4096
+)
+
+// front is the errand for what is sent next.
+func (l *errands) front() *errand {
+	if l.ahead.turned {
+		return &l.of[taskAhead]
+	}
+	return &l.of[taskSend]
+}
+
+// back is the errand for what is sent after that.
+func (l *errands) back() *errand {
+	if l.ahead.turned {
+		return &l.of[taskSend]
+	}
+	return &l.of[taskAhead]
+}
+
+// atHand is how many of n bytes, from off on in the request at pos, the front job has read.
+// Where it has nothing to do with them that is n.
+func (l *errands) atHand(pos, off, n uint32) uint32 {
+	e := l.front()
+	if e.state == errandDone && e.end.pos == pos && e.end.off > off {
+		return min(n, e.end.off-off)
+	}
+	return n
+}
+
+// gatherForeign reads the foreign pieces of s, which are bytes of w from off on. When that is
+// done it puts the bytes in their place.
+func (q *QP) gatherForeign(w *transport.SendWQE, off uint32, s *memory.Span) transport.Status {
+	f := &q.loop.foreign
+	f.recycle() // no burst is under way: this is the beginning of one
+	q.errand(taskSend)
+	l := q.errands
+	front := l.front()
+	if front.state == errandDone {
+		if ok, err := front.job.Stage(s, w.Pos); ok {
+			if front.job.Spent() {
+				q.spend(front)
+				l.ahead.turned = !l.ahead.turned
+			}
+			if err != nil {
+				return transport.LocProtErr
+			}
+			q.readAhead()
+			return transport.Success
+		}
+	}
+	if front.state != errandRunning {
+		q.discard(l.back())
+	}
+	t := taskSend
+	if l.ahead.turned {
+		t = taskAhead
+	}
+	st := q.begin(t, transport.LocProtErr, func(j *memory.Job) { q.fillFront(front, j, w, off, s) })
+	if front.state == errandRunning {
+		q.readAhead()
+	}
+	return st
+}
+
+// readAhead begins the back job, if there is something to read, and a thread that no queue pair
+// of the user waits for.
+func (q *QP) readAhead() {
+	f, l, user := &q.loop.foreign, q.errands, q.session.tenant
+	e := l.back()
+	if e.state != errandIdle || l.front().state == errandIdle || user.line.n > 0 || user.jobs >= tenantJobs/2 {
+		return
+	}
+	before := l.ahead.next
+	if before.pos-q.sq.cons >= q.sq.posted() || !f.pool.Free(user.uid) {
+		return
+	}
+	j := f.newJob()
+	j.Read()
+	if q.fill(e, j, aheadBytes); j.Spent() { // there is nothing
+		f.keep(j)
+		return
+	}
+	j.Tag = e
+	f.time(e)
+	if !f.pool.Start(user.uid, j) {
+		f.keep(j)
+		q.rest(e)
+		l.ahead.next = before
+		return
+	}
+	f.started(e, j)
+}
+
+// fillFront makes j read s, which are bytes of w from off on, or as much of it as a job reads,
+// and what follows.
+func (q *QP) fillFront(e *errand, j *memory.Job, w *transport.SendWQE, off uint32, s *memory.Span) {
+	n := uint32(s.Len())
+	if n > aheadBytes {
+		n = aheadBytes
+		d := &q.loop.foreign.span
+		d.Reset()
+		q.list(w.SGE[:w.NumSGE], off, n, 0, d) // the beginning of s, so it succeeds
+		s = d
+	}
+	j.Read()
+	j.ReadMore(s, w.Pos)
+	q.errands.ahead.next = sendPos{w.Pos, off}.behind(n, w)
+	q.fill(e, j, aheadBytes-n)
+}
+
+// behind is the position n bytes further on, in w or at the beginning of the next request.
+func (p sendPos) behind(n uint32, w *transport.SendWQE) sendPos {
+	if p.off += n; p.off >= w.Length {
+		return sendPos{p.pos + 1, 0}
+	}
+	return p
+}
+
+// fill makes j read about most bytes of what comes next, and moves on behind them.
+func (q *QP) fill(e *errand, j *memory.Job, most uint32) {
+	f, a := &q.loop.foreign, &q.errands.ahead.next
+	w := &f.wqe
+	for range aheadRequests {
+		if !q.FetchSend(a.pos, w) || !w.Plain() || w.Flags&transport.FlagFence != 0 && a.off == 0 {
+			break
+		}
+		n := w.Length - min(a.off, w.Length)
+		if n > 0 && w.Flags&transport.FlagInline == 0 {
+			if n > most {
+				n = most - most%aheadCut
+			}
+			f.span.Reset()
+			if n == 0 || q.list(w.SGE[:w.NumSGE], a.off, n, 0, &f.span) != transport.Success {
+				break
+			}
+			j.ReadMore(&f.span, a.pos)
+			most -= n
+		}
+		*a = a.behind(n, w)
+	}
+	e.end = *a
+	j.Fetch()
+}
