@@ -3,8 +3,8 @@ package cm
 import (
 	"encoding/binary"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // What a REJ says it rejects.

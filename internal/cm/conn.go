@@ -1,8 +1,8 @@
 package cm
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // State is where a connection stands; doc.go has the picture.

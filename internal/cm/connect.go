@@ -3,8 +3,8 @@ package cm
 import (
 	"errors"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // ErrState is returned for a call that the connection's state does not allow.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A dialogue is one way in which two programs can talk. What they see of it must not

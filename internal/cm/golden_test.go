@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // Conversations of Linux's connection manager, played with us on either side: what we

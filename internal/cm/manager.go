@@ -3,8 +3,8 @@ package cm
 import (
 	"container/heap"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Env is what the manager needs around it. None of its methods may call back into

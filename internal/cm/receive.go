@@ -1,8 +1,8 @@
 package cm
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Receive takes a MAD that came from one address to one of ours. What is no message

@@ -1,8 +1,8 @@
 package cm
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // answerKept is how long an answer is repeated for a peer that asks again.

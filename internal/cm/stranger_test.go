@@ -3,7 +3,7 @@ package cm
 import (
 	"testing"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // pretend has c send b the REQ that a would, with a's device, queue pair and number, from

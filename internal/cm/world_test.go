@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A world is two hosts and the network between them, in virtual time.

@@ -1,6 +1,6 @@
 package ib
 
-import "vrdma/internal/abi"
+import "vrdma.dev/vrdma/internal/abi"
 
 // Service is the transport service of a queue pair.
 type Service uint8

@@ -5,8 +5,8 @@ import (
 	"reflect"
 	"strings"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // How a trace prints a struct of the ABI: name=value in the kernel's spelling,

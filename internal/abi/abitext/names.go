@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Names as people know them, without their IBV_ prefixes.

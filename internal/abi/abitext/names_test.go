@@ -3,7 +3,7 @@ package abitext
 import (
 	"testing"
 
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 func TestNames(t *testing.T) {

@@ -1,6 +1,6 @@
 package rdmacm
 
-import "vrdma/internal/cm"
+import "vrdma.dev/vrdma/internal/cm"
 
 // A client may be told ahead what it would ask about an ID: Query and QPAttr. That is revoked
 // whenever something changes that these two look at, before anybody sees the change:

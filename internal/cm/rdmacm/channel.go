@@ -5,11 +5,11 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // A Signal tells a client that its channel has events; it asks for them by command. For a
-// process it is a socket pair (package eventsock) that holds one byte meanwhile, so that
+// process it is a socket pair (package eventfile) that holds one byte meanwhile, so that
 // poll, epoll and O_NONBLOCK work on the client's descriptor unhooked; a virtual machine's
 // will be a message to an agent there. It never waits.
 type Signal interface {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
 )
 
 // TestCharges: identifiers and channels are charged to the client's user, and come back

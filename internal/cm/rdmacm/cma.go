@@ -3,11 +3,11 @@ package rdmacm
 import (
 	"syscall"
 
-	"vrdma/internal/budget"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Link carries management datagrams; the engine provides it.

@@ -6,12 +6,12 @@ import (
 	"syscall"
 	"time"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/budget"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/budget"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // defaultQKey is RDMA_UDP_QKEY: the key of datagrams unless a program says otherwise.

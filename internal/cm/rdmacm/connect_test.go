@@ -5,9 +5,9 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/nic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 func TestConnection(t *testing.T) {
@@ -38,6 +38,21 @@ func TestConnection(t *testing.T) {
 		t.Errorf("the server read %d events of the connection, want 3", n)
 	}
 	server.none()
+}
+
+// TestRights compares what a connection's peer may do with the list of Linux's
+// cm_init_qp_init_attr. Operations that need a responder resource need one here, too.
+func TestRights(t *testing.T) {
+	f := newFabric(t)
+	_, _, at, _ := connected(f)
+	const without = abi.AccessRemoteWrite
+	const with = without | abi.AccessRemoteRead | abi.AccessRemoteAtomic | abi.AccessFlushGlobal | abi.AccessFlushPersistent
+	for resources, want := range map[uint8]uint32{0: without, 1: with, 16: with} {
+		at.conn.ResponderResources = resources
+		if a, err := at.QPAttr(abi.QPStateInit); err != nil || a.QPAccessFlags != want {
+			t.Errorf("%d resources: access %#x, want %#x; %v", resources, a.QPAccessFlags, want, err)
+		}
+	}
 }
 
 // The address that a connection is from has gone from the NIC: no row is named, and above all not that of another.

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/eventsock"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/client/eventfile"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A fabric is a host whose messages to itself are delivered by settle.
@@ -133,7 +133,7 @@ func (p *prog) channel() (*Channel, int) {
 // socket opens a signal that is a socket; end becomes the client's.
 func socket(end **os.File) func() (Signal, error) {
 	return func() (Signal, error) {
-		s, client, err := eventsock.New()
+		s, client, err := eventfile.New()
 		*end = client
 		return s, err
 	}

@@ -3,8 +3,8 @@ package rdmacm
 import (
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // FuzzRequest feeds a host with listeners in every port space a message from elsewhere,

@@ -1,10 +1,10 @@
 package rdmacm
 
 import (
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // The NIC's rules (nic.Guard) are asked before a request leaves and before one is shown to a

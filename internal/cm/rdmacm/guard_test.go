@@ -4,10 +4,10 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A gate is a Guard that allows what a test says.

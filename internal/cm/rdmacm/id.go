@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // State is where an ID stands; doc.go has the picture.

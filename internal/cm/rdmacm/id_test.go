@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 func TestPorts(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A Group is a multicast group that an ID has joined.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"syscall"
 
-	"vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/abi"
 )
 
 // The ports that programs are given who ask for none in particular: the kernel's

@@ -3,14 +3,18 @@ package rdmacm
 import (
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // minRNRTimer is how long a peer waits that found no receive posted: code 12 is 0.64
 // ms. The kernel says 0, which is 655 ms; nobody misses that.
 const minRNRTimer = 12
+
+// flushAccess are the rights that cm_init_qp_init_attr adds, since Linux 6.2, for a device
+// with either of the FLUSH capabilities. The vrdma device has both.
+const flushAccess = abi.AccessFlushGlobal | abi.AccessFlushPersistent
 
 // address is an address vector to gid. The address that the ID is at may have gone from the NIC meanwhile: another's row would be
 // a lie, and the peer would hear from a stranger.
@@ -44,7 +48,7 @@ func (id *ID) QPAttr(state uint32) (abi.QPAttr, error) {
 		a.QPAttrMask = abi.QPMaskState | abi.QPMaskAccessFlags | abi.QPMaskPKeyIndex | abi.QPMaskPort
 		a.QPAccessFlags = abi.AccessRemoteWrite
 		if c.ResponderResources > 0 {
-			a.QPAccessFlags |= abi.AccessRemoteRead | abi.AccessRemoteAtomic
+			a.QPAccessFlags |= abi.AccessRemoteRead | abi.AccessRemoteAtomic | flushAccess
 		}
 		return a, nil
 	case abi.QPStateRTR:

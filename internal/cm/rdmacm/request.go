@@ -4,11 +4,11 @@ import (
 	"net/netip"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/ib"
-	"vrdma/internal/nic"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/device/nic"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // What the connection manager tells us.

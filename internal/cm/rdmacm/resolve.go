@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"syscall"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Bind gives the ID a local address: an address of the device, or a wildcard.

@@ -1,6 +1,6 @@
 package rdmacm
 
-import "vrdma/internal/abi"
+import "vrdma.dev/vrdma/internal/abi"
 
 // A Shelf is memory from which a client takes events by itself while several wait
 // (shim/protocol.h). Events are numbered; on the shelf are those from Taken to what SetReady was

@@ -3,8 +3,8 @@ package rdmacm
 import (
 	"net/netip"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
 )
 
 // Status describes one ID to people.

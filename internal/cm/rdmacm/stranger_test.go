@@ -3,9 +3,9 @@ package rdmacm
 import (
 	"testing"
 
-	"vrdma/internal/abi"
-	"vrdma/internal/cm"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/abi"
+	"vrdma.dev/vrdma/internal/cm"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // TestFalseName has a peer claim another's address in its request. Programs that ask who is

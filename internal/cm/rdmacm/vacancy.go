@@ -1,7 +1,7 @@
 package rdmacm
 
 import (
-	"vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // A program that listens, stops, and listens on the same port again, as perftest -R does

@@ -78,7 +78,7 @@ func At(path string) (*Space, error) {
 // Cookie is the kernel's number of the namespace.
 func (s *Space) Cookie() uint64 { return s.cookie }
 
-// Name is the namespace's as caller.NamespaceAt has it.
+// Name is the namespace's as credentials.NamespaceAt has it.
 func (s *Space) Name() (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(s.file.Fd()), &st); err != nil {

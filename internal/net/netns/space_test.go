@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/leak"
-	"vrdma/internal/routes"
+	"vrdma.dev/vrdma/internal/net/routes"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 // away is a connection whose other end was made in a network namespace of its own, in which 10.9.0.1 is an address.

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/pcap"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // datagrams are the payloads of the outer UDP datagrams of a capture.

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // What is before a RoCEv2 packet in the payload of the outer UDP datagram:

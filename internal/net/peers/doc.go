@@ -1,4 +1,4 @@
-// Package hosts tells which other hosts are vrdma hosts. What rxe or a NIC would not understand is
+// Package peers tells which other hosts are vrdma hosts. What rxe or a NIC would not understand is
 // used only towards hosts that have said, in answer to a question of ours, that they do.
 //
 //	A: a queue pair gets an address at B                  B
@@ -27,4 +27,4 @@
 //
 // The code is pure: time and randomness come from the caller, and what it has to say goes
 // to its Env. It belongs to one loop.
-package hosts
+package peers

@@ -1,6 +1,6 @@
-package hosts
+package peers
 
-import "vrdma/internal/wire"
+import "vrdma.dev/vrdma/internal/net/wire"
 
 // ask begins to ask a host who it is.
 func (t *Table) ask(now Time, gid GID, p *peer) {

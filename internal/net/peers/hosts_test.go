@@ -1,11 +1,11 @@
-package hosts
+package peers
 
 import (
 	"math/rand/v2"
 	"slices"
 	"testing"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 const all = wire.FeatureRepair | wire.FeaturePacedReads | wire.FeatureShortIDs

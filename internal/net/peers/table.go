@@ -1,8 +1,8 @@
-package hosts
+package peers
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // GID is an address.

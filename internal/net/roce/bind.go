@@ -1,10 +1,10 @@
-package link
+package roce
 
 import (
 	"errors"
 	"net/netip"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // A Message is one or several datagrams that a Bind moves at once.

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"bytes"
@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 var (

@@ -1,15 +1,15 @@
-package link
+package roce
 
 import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 const (

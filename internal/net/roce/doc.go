@@ -1,4 +1,4 @@
-// Package link is the way to other hosts: it turns bursts of the transport into RoCEv2
+// Package roce is the way to other hosts: it turns bursts of the transport into RoCEv2
 // packets and back, and moves those through UDP sockets in batches.
 //
 //	engine ── Port.Send(burst) ──▶ Cutter ──▶ ┌───────┐ Flush   ┌──────┐
@@ -20,4 +20,4 @@
 // What this package must never do: hand the transport anything from the network before
 // lengths and ICRC were checked, send what it was not asked to, or let one peer's packets
 // cost more than their own handling.
-package link
+package roce

@@ -1,11 +1,11 @@
-package link
+package roce
 
 import (
 	"net/netip"
 	"slices"
 	"sync"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A FakeNet is a network in memory, for tests: binds at addresses, and datagrams that

@@ -1,14 +1,14 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // calledFor is how many messages of the network's a needed for what fill sends, and what of it came to b.
@@ -75,7 +75,7 @@ func TestFillerStays(t *testing.T) {
 		between func(a *Port)
 	}{
 		{"nothing", func(*Port) {}},
-		{"a notification", func(a *Port) { a.SendCNP(hostA, hostC, 7, 9) }},
+		{"a notification", func(a *Port) { a.SendCNP(ib.HostNetwork, hostA, hostC, 7, 9) }},
 		{"no burst at all", func(a *Port) {
 			for _, b := range []*transport.Burst{simpleBurst(new(memory.Span), transport.KindSend, 1), {SGID: ib.GIDOf(hostA), DGID: ib.GIDOf(hostB)}} {
 				if b.Packets > 0 {

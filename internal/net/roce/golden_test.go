@@ -1,13 +1,13 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"testing"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // TestGoldenBursts makes bursts of what rxe sent, as long as they will get, and packets

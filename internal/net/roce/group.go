@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Multicast. A group of RoCEv2 is a group of IP: the GID of one is the address of the

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // awaitGroup waits until a group's descriptor is readable and takes what has come.

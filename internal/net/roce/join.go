@@ -1,12 +1,12 @@
-package link
+package roce
 
 import (
 	"encoding/binary"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A Joiner makes one burst of consecutive packets of a message, without copying: the

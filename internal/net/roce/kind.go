@@ -1,9 +1,9 @@
-package link
+package roce
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Which opcode a packet of a burst has, and what burst an opcode stands for. Both come

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // held is a bind that holds what was sent, and gives it to whoever receives.
@@ -42,18 +42,18 @@ func (h *held) Receive(msgs []Message) (int, error) {
 // notes is a receiver that writes down what it gets.
 type notes []string
 
-func (n *notes) Receive(b *transport.Burst, ce bool) {
+func (n *notes) Receive(network ib.NetworkID, b *transport.Burst, ce bool) {
 	var data []byte
 	for _, p := range b.Data.Pieces() {
 		data = append(data, p.Mem...)
 	}
 	c := *b
 	c.Data = nil
-	*n = append(*n, fmt.Sprintf("%+v %v %x", c, ce, data))
+	*n = append(*n, fmt.Sprintf("%v %+v %v %x", network, c, ce, data))
 }
 
-func (n *notes) Congested(qp uint32, from, to ib.GID) {
-	*n = append(*n, fmt.Sprint("congested ", qp, from, to))
+func (n *notes) Congested(network ib.NetworkID, qp uint32, from, to ib.GID) {
+	*n = append(*n, fmt.Sprint("congested ", network, qp, from, to))
 }
 
 // TestMiddles: packets in the midst of messages are taken in a short way unless somebody records
@@ -176,5 +176,5 @@ func BenchmarkPorts(b *testing.B) {
 // forgetful is a receiver that forgets.
 type forgetful struct{}
 
-func (*forgetful) Receive(*transport.Burst, bool)   {}
-func (*forgetful) Congested(uint32, ib.GID, ib.GID) {}
+func (*forgetful) Receive(ib.NetworkID, *transport.Burst, bool)   {}
+func (*forgetful) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}

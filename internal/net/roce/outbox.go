@@ -1,10 +1,10 @@
-package link
+package roce
 
 import (
 	"errors"
 	"net/netip"
 
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 const (

@@ -1,11 +1,12 @@
-package link
+package roce
 
 import (
 	"net/netip"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // An Overlay carries the bursts of virtual networks to and from other hosts, in VXLAN. It belongs
@@ -13,7 +14,7 @@ import (
 //
 //	Send(vni, from, to, burst) ──▶ lane ──▶ Cutter ──▶ head + packet ──▶ outbox ─┬─▶ Bind
 //	                                                                            └─▶ Tunnel
-//	NetworkReceiver ◀── Joiner ◀── ICRC ◀── who may say this? (overlay_in.go) ◀── Poll
+//	       Receiver ◀── Joiner ◀── ICRC ◀── who may say this? (overlay_in.go) ◀── Poll
 //
 // Where members are, the Map knows. A lane is what is remembered of one way through a network:
 // the head of its packets, and where they go. Heads are written before the packets, in place, so
@@ -124,13 +125,10 @@ func (o *Overlay) lost(m *Message, err error) { tellTooLong(o.tooLong, m, err) }
 // OnQuestion sets who says whether an address of a network is here, when its MAC is asked for.
 func (o *Overlay) OnQuestion(here func(vni uint32, a netip.Addr) bool) { o.here = here }
 
-// SetFrames sets who takes what is not for the NICs of programs.
-func (o *Overlay) SetFrames(f Frames) { o.frames = f }
-
-// SetTap has every packet recorded; nil ends that.
+// SetTap implements Underlay.
 func (o *Overlay) SetTap(t *Tap) { o.plain.tap, o.sealed.tap = t, t }
 
-// Counters are what has been counted so far.
+// Counters implements Underlay.
 func (o *Overlay) Counters() Counters {
 	c := o.plain.count
 	s := &o.sealed.count
@@ -145,14 +143,16 @@ func (o *Overlay) Counters() Counters {
 	return c
 }
 
-// Moved is how many bytes have been sent and received so far.
+// Moved implements Underlay.
 func (o *Overlay) Moved() uint64 { return o.plain.Moved() + o.sealed.Moved() }
 
-// Pending, Ready and Flush are as a Port's.
+// Pending implements Underlay.
 func (o *Overlay) Pending() bool { return o.plain.Pending() || o.sealed.Pending() }
 
+// Ready implements Underlay.
 func (o *Overlay) Ready() bool { return o.plain.Ready() && o.sealed.Ready() }
 
+// Flush implements Underlay.
 func (o *Overlay) Flush() {
 	if o.plain.Pending() {
 		o.plain.Flush()
@@ -223,9 +223,9 @@ func (o *Overlay) SetFeatures(vni uint32, to netip.Addr, features uint32) {
 	o.lane = nil
 }
 
-// Send queues b's packets, which travel between these addresses of a network; see Port.Send.
-func (o *Overlay) Send(vni uint32, from, to netip.Addr, b *transport.Burst) error {
-	l := o.laneFor(laneKey{vni: vni, port: uint8(spread(b.Src) % poolSize), from: from, to: to})
+// Send implements Underlay.
+func (o *Overlay) Send(n ib.NetworkID, from, to netip.Addr, b *transport.Burst) error {
+	l := o.laneFor(laneKey{vni: n.VNI(), port: uint8(spread(b.Src) % poolSize), from: from, to: to})
 	if l == nil {
 		o.plain.count.NoSource++
 		return nil
@@ -233,9 +233,9 @@ func (o *Overlay) Send(vni uint32, from, to netip.Addr, b *transport.Burst) erro
 	return o.sendOn(l, b)
 }
 
-// SendGroup queues b, a datagram for a group of a network, for every other host of it, and returns
-// how many those are.
-func (o *Overlay) SendGroup(vni uint32, from, group netip.Addr, b *transport.Burst) (n int) {
+// SendGroup implements Underlay: every other host of the network gets a copy.
+func (o *Overlay) SendGroup(id ib.NetworkID, from, group netip.Addr, b *transport.Burst) (n int) {
+	vni := id.VNI()
 	for _, h := range o.members.Hosts(vni) {
 		l := o.laneFor(laneKey{vni: vni, port: uint8(spread(b.Src) % poolSize), from: from, to: group, host: h})
 		if l == nil {
@@ -258,9 +258,9 @@ func (o *Overlay) sendOn(l *lane, b *transport.Burst) error {
 	return l.out.put(&o.cut, b, l.message(0), l.segments)
 }
 
-// SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair self.
-func (o *Overlay) SendCNP(vni uint32, from, to netip.Addr, self, qp uint32) {
-	l := o.laneFor(laneKey{vni: vni, port: uint8(spread(self) % poolSize), from: from, to: to})
+// SendCNP implements Underlay.
+func (o *Overlay) SendCNP(n ib.NetworkID, from, to netip.Addr, self, qp uint32) {
+	l := o.laneFor(laneKey{vni: n.VNI(), port: uint8(spread(self) % poolSize), from: from, to: to})
 	if l == nil {
 		o.plain.count.NoSource++
 		return
@@ -275,8 +275,8 @@ func (o *Overlay) SendCNP(vni uint32, from, to netip.Addr, self, qp uint32) {
 	o.cut.Seal(c, l.src, l.dst)
 	l.head.Put(room, len(c.Bytes()))
 	o.plain.count.SentCNP++
-	n := size + len(c.Bytes())
-	out.push(l.message(n), n)
+	length := size + len(c.Bytes())
+	out.push(l.message(length), length)
 }
 
 // message is one that leaves on the lane.
@@ -290,7 +290,7 @@ func (o *Overlay) laneFor(k laneKey) *lane {
 	l := o.lane
 	if l == nil || o.last != k {
 		if l = o.lanes[k]; l == nil {
-			if l = o.open(k); l == nil {
+			if l = o.newLane(k); l == nil {
 				return nil
 			}
 		}
@@ -304,8 +304,8 @@ func (o *Overlay) laneFor(k laneKey) *lane {
 	return l
 }
 
-// open makes a lane.
-func (o *Overlay) open(k laneKey) *lane {
+// newLane makes a lane.
+func (o *Overlay) newLane(k laneKey) *lane {
 	self, net := o.members.Find(k.vni, k.from), o.members.Network(k.vni)
 	if self == nil || k.from.Is4() != k.to.Is4() {
 		return nil
@@ -324,7 +324,11 @@ func (o *Overlay) open(k laneKey) *lane {
 	} else {
 		l.mac = overlay.GroupMAC(k.to)
 	}
-	if l.host.Self || !o.aim(l, k.port) {
+	if l.host.Self {
+		return nil
+	}
+	var ok bool
+	if l.source, l.local, l.remote, ok = o.wayTo(l.host, uint32(k.port)); !ok {
 		return nil
 	}
 	f := l.host.Features
@@ -350,18 +354,6 @@ func (o *Overlay) open(k laneKey) *lane {
 	}
 	o.lanes[k] = l
 	return l
-}
-
-// aim finds the addresses of the underlay that lead to a lane's host: the first of its, of which we
-// have one of that family.
-func (o *Overlay) aim(l *lane, port uint8) bool {
-	for _, to := range l.host.Addrs {
-		if source, local, ok := o.sourceFor(to, uint32(port)); ok {
-			l.source, l.local, l.remote = source, local, remoteAt(l.host, to)
-			return true
-		}
-	}
-	return false
 }
 
 // sourceFor finds what datagrams to a host leave through.

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"encoding/binary"
@@ -7,10 +7,10 @@ import (
 	"os"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // forgery is a datagram as a forger makes it. Where it says it comes from is written in its payload.
@@ -69,7 +69,8 @@ type checker struct {
 	packets int
 }
 
-func (c *checker) ReceiveIn(vni uint32, b *transport.Burst, _ bool) {
+func (c *checker) Receive(n ib.NetworkID, b *transport.Burst, _ bool) {
+	vni := n.VNI()
 	for _, p := range b.Data.Pieces() {
 		if string(p.Mem) != string(markOf(vni, b.SGID.Addr(), b.DGID.Addr())) {
 			c.t.Fatalf("a packet crossed: in network %d from %v to %v came %x", vni, b.SGID.Addr(), b.DGID.Addr(), p.Mem)
@@ -78,7 +79,7 @@ func (c *checker) ReceiveIn(vni uint32, b *transport.Burst, _ bool) {
 	}
 }
 
-func (c *checker) CongestedIn(uint32, uint32, ib.GID, ib.GID) {}
+func (c *checker) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
 // TestOverlayForged: two networks with the same addresses on the same two hosts, and the same
 // queue pair numbers. A peer forges VNI, addresses, MACs; good packets are among the forged ones,
@@ -229,9 +230,9 @@ type ruled struct {
 	under netip.Addr
 }
 
-func (r ruled) ReceiveIn(vni uint32, b *transport.Burst, _ bool) { r.check(vni, b.SGID, b.DGID) }
+func (r ruled) Receive(n ib.NetworkID, b *transport.Burst, _ bool) { r.check(n.VNI(), b.SGID, b.DGID) }
 
-func (r ruled) CongestedIn(vni uint32, _ uint32, from, to ib.GID) { r.check(vni, from, to) }
+func (r ruled) Congested(n ib.NetworkID, _ uint32, from, to ib.GID) { r.check(n.VNI(), from, to) }
 
 func (r ruled) check(vni uint32, from, to ib.GID) {
 	f := forgery{under: r.under, head: overlay.Head{VNI: vni, Src: netip.AddrPortFrom(from.Addr(), 0), Dst: netip.AddrPortFrom(to.Addr(), 0), From: overlay.MACOf(from.Addr()), To: overlay.MACOf(to.Addr())}}

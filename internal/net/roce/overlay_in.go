@@ -1,38 +1,17 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"net/netip"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
-
-// A NetworkReceiver takes what arrives in virtual networks.
-type NetworkReceiver interface {
-	// ReceiveIn is Receiver.Receive for a network. It has been checked that the sending host
-	// has SGID and that DGID is here, or a group.
-	ReceiveIn(vni uint32, b *transport.Burst, ce bool)
-	// CongestedIn is Receiver.Congested.
-	CongestedIn(vni uint32, qp uint32, from, to ib.GID)
-}
-
-// Frames is who takes what arrives in virtual networks and is not for the NICs of programs: the switch.
-type Frames interface {
-	// Wants reports whether RoCEv2 packets for an address of a network are for somebody behind the switch.
-	Wants(vni uint32, to netip.Addr) bool
-	// Receive takes an Ethernet frame, which it copies, of a host that has members of the network. It does
-	// not block.
-	Receive(vni uint32, from *overlay.Host, frame []byte)
-}
 
 // incoming is the receiving half of an Overlay.
 type incoming struct {
-	in   []Message
-	join Joiner
-	flow wire.Flow
+	inbound
 	// Whom the message is from that is being taken, and how it came.
 	host   *overlay.Host
 	from   netip.Addr
@@ -43,18 +22,13 @@ type incoming struct {
 	length int
 	size   int // of the head
 	head   overlay.Head
-	sgid   ib.GID
-	dgid   ib.GID
-	marked bool   // with Congestion Experienced
-	pair   uint64 // changes with the members between whom packets travel
 }
 
 // forget has everything looked up again.
 func (n *incoming) forget() { n.length, n.host, n.from, n.head = 0, nil, netip.Addr{}, overlay.Head{} }
 
-// Poll receives what has arrived, one batch at most of each kind, and hands it to r. It reports
-// whether there was anything.
-func (o *Overlay) Poll(r NetworkReceiver) bool {
+// Poll implements Underlay.
+func (o *Overlay) Poll(r Receiver) bool {
 	n, err := o.bind.Receive(o.in)
 	found := n > 0 && err == nil
 	for i := range n {
@@ -90,7 +64,7 @@ func (o *Overlay) speaks(h *overlay.Host, from netip.Addr, sealed bool) {
 
 // take checks the datagrams of a message, each of which may be of another network or pair of
 // members, and makes bursts of their packets.
-func (o *Overlay) take(m *Message, r NetworkReceiver) {
+func (o *Overlay) take(m *Message, r Receiver) {
 	c := &o.plain.count
 	c.RcvdCalls++
 	c.RcvdBytes += uint64(len(m.Data))
@@ -106,42 +80,11 @@ func (o *Overlay) take(m *Message, r NetworkReceiver) {
 		}
 		return
 	}
-	segment := m.Segment
-	if segment <= 0 || segment > len(m.Data) {
-		segment = len(m.Data)
-	}
-	open, ce := false, false // a burst is being joined; it was marked
-	var from uint64          // between which members
-	var vni uint32
-	for at := 0; at < len(m.Data); at += segment {
-		c.RcvdPackets++
-		pkt, ok := o.unwrap(m, m.Data[at:min(len(m.Data), at+segment)])
-		if !ok {
-			continue
-		}
-		if open && from == o.pair && o.join.Extend(pkt) {
-			ce = ce || o.marked
-			at += segment * o.middles(pkt, m.Data[min(len(m.Data), at+segment):], segment)
-			continue
-		}
-		if open {
-			o.deliver(r, vni, ce)
-		}
-		ce, from, vni = m.CE || o.marked, o.pair, o.head.VNI
-		if open = o.join.Begin(pkt, o.sgid, o.dgid); !open {
-			c.RcvdCNP++ // the only opcode that is no message's
-			r.CongestedIn(vni, pkt.BTH().DestQP(), o.sgid, o.dgid)
-		}
-	}
-	if open {
-		o.deliver(r, vni, ce)
-	}
+	o.inbound.take(o, m, r, c)
 }
 
-// middles joins the packets of datagrams that follow that of pkt, the last that was joined, and
-// differ from it in nothing but PSN and payload, and returns how many there are at the beginning of
-// data. All datagrams are as long as a segment.
-func (o *Overlay) middles(pkt wire.Packet, data []byte, segment int) (k int) {
+// middles implements opener. All datagrams are as long as a segment.
+func (o *Overlay) middles(pkt wire.Packet, data []byte, segment int, _ uint16) (k int) {
 	if len(data) < segment || o.length != segment || o.plain.tap != nil || !o.join.goesOn() {
 		return 0
 	}
@@ -157,17 +100,11 @@ func (o *Overlay) middles(pkt wire.Packet, data []byte, segment int) (k int) {
 		o.join.again(payload)
 		k++
 	}
-	o.plain.count.RcvdPackets += uint64(k)
 	return k
 }
 
-func (o *Overlay) deliver(r NetworkReceiver, vni uint32, ce bool) {
-	o.plain.count.RcvdBursts++
-	r.ReceiveIn(vni, o.join.Burst(), ce)
-}
-
-// unwrap finds the packet in a datagram, checks who sends it to whom, and its ICRC.
-func (o *Overlay) unwrap(m *Message, data []byte) (pkt wire.Packet, ok bool) {
+// open implements opener: it checks who sends the packet to whom, and its ICRC.
+func (o *Overlay) open(m *Message, data []byte, _ uint16) (pkt wire.Packet, ok bool) {
 	var inner []byte
 	if len(data) == o.length && bytes.Equal(data[:o.size], o.seen[:o.size]) {
 		inner = data[o.size:] // as the one before
@@ -220,12 +157,12 @@ func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 		o.remember(&h, data, inner)
 		return inner, true
 	}
-	if why := o.refuse(&h, kind); why != nil {
-		if why == &c.Ignored && o.frames != nil {
-			o.frames.Receive(h.VNI, o.host, data[overlay.VXLANSize:])
-			return nil, false
-		}
-		*why++
+	switch why := o.refuse(&h, kind); {
+	case why == ignored && o.frames != nil:
+		o.toSwitch(m, h.VNI, data)
+		return nil, false
+	case why != admitted:
+		c.refused(why)
 		return nil, false
 	}
 	if kind == overlay.Neighbour {
@@ -233,7 +170,7 @@ func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 		return nil, false
 	}
 	if o.frames != nil && o.frames.Wants(h.VNI, h.Dst.Addr()) {
-		o.frames.Receive(h.VNI, o.host, data[overlay.VXLANSize:])
+		o.toSwitch(m, h.VNI, data)
 		return nil, false
 	}
 	o.pair++
@@ -241,6 +178,14 @@ func (o *Overlay) judge(m *Message, data []byte) (inner []byte, ok bool) {
 	o.sgid, o.dgid = ib.GIDOf(h.Src.Addr()), ib.GIDOf(h.Dst.Addr())
 	o.remember(&h, data, inner)
 	return inner, true
+}
+
+// toSwitch hands the frame in a datagram to the switch.
+func (o *Overlay) toSwitch(m *Message, vni uint32, data []byte) {
+	if o.plain.tap != nil {
+		o.record(m, data)
+	}
+	o.frames.Receive(vni, o.host, data[overlay.VXLANSize:])
 }
 
 // isKnown reports whether a packet travels between the same members as the one before.
@@ -252,6 +197,7 @@ func (o *Overlay) isKnown(h *overlay.Head) bool {
 // remember keeps a head that was found good.
 func (o *Overlay) remember(h *overlay.Head, data, inner []byte) {
 	o.head = *h
+	o.network = ib.VirtualNetwork(h.VNI)
 	o.marked = h.TOS&3 == ce
 	o.size = h.Size()
 	if o.length = 0; o.size+len(inner) == len(data) { // else there is padding, and it is looked at again
@@ -260,44 +206,73 @@ func (o *Overlay) remember(h *overlay.Head, data, inner []byte) {
 	}
 }
 
-// refuse decides whether a datagram of the host that speaks may come into a network, and says which
-// counter it belongs to if not.
-func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) *uint64 {
-	c := &o.plain.count.Overlay
+// A verdict says why a datagram may not come into a network.
+type verdict uint8
+
+const (
+	admitted verdict = iota
+	noNetwork
+	unsealed
+	notMember
+	ignored
+	spoofed
+	notHere
+)
+
+// refused counts a datagram that may not come in.
+func (c *OverlayCounters) refused(why verdict) {
+	switch why {
+	case noNetwork:
+		c.NoNetwork++
+	case unsealed:
+		c.Unsealed++
+	case notMember:
+		c.NotMember++
+	case ignored:
+		c.Ignored++
+	case spoofed:
+		c.Spoofed++
+	case notHere:
+		c.NotHere++
+	}
+}
+
+// refuse decides whether a datagram of the host that speaks may come into a network.
+func (o *Overlay) refuse(h *overlay.Head, kind overlay.Kind) verdict {
 	net := o.members.Network(h.VNI)
 	switch {
 	case net == nil:
-		return &c.NoNetwork
+		return noNetwork
 	case net.Encrypted && !o.incoming.sealed:
-		return &c.Unsealed
+		return unsealed
 	case kind != overlay.RoCE && !o.members.IsMember(h.VNI, o.host):
-		return &c.NotMember
+		return notMember
 	case kind == overlay.Other:
-		return &c.Ignored
+		return ignored
 	case kind == overlay.Neighbour:
-		return nil // see asked
+		return admitted // see asked
 	}
 	from := o.members.Find(h.VNI, h.Src.Addr())
 	if from == nil || from.Host != o.host {
 		if !o.members.IsMember(h.VNI, o.host) {
-			return &c.NotMember
+			return notMember
 		}
-		return &c.Spoofed
+		return spoofed
 	}
 	if h.From.IsGroup() || !o.host.Linux && h.From != from.MAC {
-		return &c.Spoofed
+		return spoofed
 	}
 	if dst := h.Dst.Addr(); dst.IsMulticast() {
 		if h.To != overlay.GroupMAC(dst) {
-			return &c.NotHere
+			return notHere
 		}
 	} else if to := o.members.Find(h.VNI, dst); to == nil || !to.Host.Self || h.To != to.MAC {
-		return &c.NotHere
+		return notHere
 	}
 	if o.host.Linux {
 		o.neighbour(h.VNI, from).mac = h.From
 	}
-	return nil
+	return admitted
 }
 
 // asked sees to a question for the MAC of an address, or what tells of one. Only the kernel's
@@ -306,7 +281,7 @@ func (o *Overlay) asked(m *Message, vni uint32, frame []byte) {
 	c := &o.plain.count.Overlay
 	q, ok := overlay.ParseNeighbour(frame)
 	if !ok && o.frames != nil {
-		o.frames.Receive(vni, o.host, frame) // IPv6's other messages
+		o.frames.Receive(vni, o.host, frame) // other messages of IPv6
 		return
 	}
 	if !ok || !o.host.Linux {

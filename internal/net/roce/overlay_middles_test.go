@@ -1,28 +1,15 @@
-package link
+package roce
 
 import (
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
-
-// ReceiveIn and CongestedIn make notes a NetworkReceiver.
-func (n *notes) ReceiveIn(vni uint32, b *transport.Burst, ce bool) {
-	n.Receive(b, ce)
-	*n = append(*n, fmt.Sprint("in network ", vni))
-}
-
-func (n *notes) CongestedIn(vni uint32, qp uint32, from, to ib.GID) {
-	*n = append(*n, fmt.Sprint("congested in network ", vni, qp, from, to))
-}
 
 // TestOverlayMiddles is TestMiddles in a virtual network.
 func TestOverlayMiddles(t *testing.T) {

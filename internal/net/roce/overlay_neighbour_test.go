@@ -1,15 +1,15 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // linuxMember is a Linux machine at its end of the network: it keeps what it gets.
@@ -151,10 +151,8 @@ func overlayStream(t testing.TB) (w *overlayWorld, b *transport.Burst, m Message
 // counting takes what arrives and keeps nothing.
 type counting struct{ packets uint32 }
 
-func (c *counting) Receive(b *transport.Burst, _ bool)             { c.packets += b.Packets }
-func (c *counting) Congested(uint32, ib.GID, ib.GID)               {}
-func (c *counting) ReceiveIn(_ uint32, b *transport.Burst, _ bool) { c.packets += b.Packets }
-func (c *counting) CongestedIn(uint32, uint32, ib.GID, ib.GID)     {}
+func (c *counting) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) { c.packets += b.Packets }
+func (c *counting) Congested(ib.NetworkID, uint32, ib.GID, ib.GID)     {}
 
 // TestOverlayAllocates: nothing is allocated where packets move.
 func TestOverlayAllocates(t *testing.T) {
@@ -187,7 +185,7 @@ func BenchmarkOverlay(b *testing.B) {
 	b.Run("send_plain", func(b *testing.B) {
 		p := NewPort(w.net.Bind(FakeOptions{}, underA))
 		for b.Loop() {
-			p.Send(underA, underB, burst)
+			p.Send(ib.HostNetwork, underA, underB, burst)
 			p.queue, p.used = p.queue[:0], 0
 		}
 		per(b)

@@ -1,11 +1,11 @@
-package link
+package roce
 
 import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/memory"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // pipe is a Tunnel that keeps what is sent, and whose other end is another one.

@@ -1,15 +1,15 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/overlay"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // Two vrdma hosts, a and b, and a Linux machine; in network 5 all have members, in network 6 the
@@ -81,7 +81,8 @@ type insider struct {
 	vnis          map[uint32]int
 }
 
-func (i *insider) ReceiveIn(vni uint32, b *transport.Burst, _ bool) {
+func (i *insider) Receive(n ib.NetworkID, b *transport.Burst, _ bool) {
+	vni := n.VNI()
 	var data []byte
 	if b.Data != nil {
 		for _, p := range b.Data.Pieces() {
@@ -99,7 +100,7 @@ func (i *insider) ReceiveIn(vni uint32, b *transport.Burst, _ bool) {
 	}{vni, *b, data})
 }
 
-func (i *insider) CongestedIn(uint32, uint32, ib.GID, ib.GID) { i.cnps++ }
+func (i *insider) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) { i.cnps++ }
 
 // writeBurst is a WRITE of n bytes.
 func writeBurst(span *memory.Span, n, mtu int) *transport.Burst {
@@ -127,7 +128,7 @@ func TestOverlayCarries(t *testing.T) {
 					if vni == 6 && !way[0].Is4() {
 						continue
 					}
-					if err := w.a.Send(vni, way[0], way[1], b); err != nil {
+					if err := w.a.Send(ib.VirtualNetwork(vni), way[0], way[1], b); err != nil {
 						t.Fatal(err)
 					}
 					w.a.Flush()

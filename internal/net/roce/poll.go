@@ -1,12 +1,11 @@
-package link
+package roce
 
 import (
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
-// Poll receives what has arrived, one batch at most, and hands it to r. It reports
-// whether there was anything.
+// Poll implements Underlay.
 func (p *Port) Poll(r Receiver) bool {
 	n, err := p.bind.Receive(p.in)
 	for i := range n {
@@ -30,43 +29,11 @@ func (p *Port) take(m *Message, r Receiver) {
 		p.count.FromSelf += uint64(packetsIn(m))
 		return
 	}
-	segment := m.Segment
-	if segment <= 0 || segment > len(m.Data) {
-		segment = len(m.Data)
-	}
-	open := false // a burst is being joined
-	guess := uint16(0)
-	for at := 0; at < len(m.Data); at += segment {
-		p.count.RcvdPackets++
-		pkt, ok := p.verify(m, m.Data[at:min(len(m.Data), at+segment)], guess)
-		guess++
-		if !ok {
-			continue
-		}
-		if open && p.join.Extend(pkt) {
-			if k := p.middles(pkt, m.Data[min(len(m.Data), at+segment):], guess); k > 0 {
-				at += k * segment
-				guess += uint16(k)
-			}
-			continue
-		}
-		if open {
-			p.deliver(r, m.CE)
-		}
-		p.longID = p.id >= ownIDs
-		if open = p.join.Begin(pkt, p.sgid, p.dgid); !open {
-			p.count.RcvdCNP++ // the only opcode that is no message's
-			r.Congested(pkt.BTH().DestQP(), p.sgid, p.dgid)
-		}
-	}
-	if open {
-		p.deliver(r, m.CE)
-	}
+	p.inbound.take(p, m, r, &p.count)
 }
 
-// middles joins packets that follow pkt, the last that was joined, and differ from it in nothing
-// but PSN and payload, and returns how many there are at the beginning of data.
-func (p *Port) middles(pkt wire.Packet, data []byte, guess uint16) (k int) {
+// middles implements opener.
+func (p *Port) middles(pkt wire.Packet, data []byte, _ int, guess uint16) (k int) {
 	size := len(pkt.Bytes())
 	if len(data) < size || p.tap != nil || !p.join.goesOn() {
 		return 0
@@ -84,13 +51,12 @@ func (p *Port) middles(pkt wire.Packet, data []byte, guess uint16) (k int) {
 		guess++
 		k++
 	}
-	p.count.RcvdPackets += uint64(k)
 	return k
 }
 
-// verify parses a packet and checks its ICRC. The packets of one send call have
-// identifications that count up, so the guess is mostly right.
-func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
+// open implements opener: it parses a packet and checks its ICRC. The packets of one send call
+// have identifications that count up, so the guess is mostly right.
+func (p *Port) open(m *Message, data []byte, guess uint16) (wire.Packet, bool) {
 	pkt, err := wire.Parse(data)
 	if err != nil {
 		p.count.Malformed++
@@ -118,11 +84,6 @@ func (p *Port) verify(m *Message, data []byte, guess uint16) (wire.Packet, bool)
 // it is believed for its nonce, and it may come from a host that is no longer one of ours.
 func isHello(p wire.Packet) bool {
 	return p.BTH().DestQP() == wire.GSIQP && len(p.Payload()) == wire.MADSize && wire.MAD(p.Payload()).Class() == wire.ClassHello
-}
-
-func (p *Port) deliver(r Receiver, ce bool) {
-	p.count.RcvdBursts++
-	r.Receive(p.join.Burst(), ce)
 }
 
 // setFlow prepares for packets from m's sender, which is mostly who sent the last ones.

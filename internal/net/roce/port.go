@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"errors"
@@ -6,9 +6,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 const (
@@ -22,17 +22,6 @@ const (
 	// 65536, once in 2^16.
 	ownIDs = 128
 )
-
-// A Receiver takes what arrives. The GIDs of a burst are what stands in its packets' IP
-// header; which NIC that is for is the receiver's to know.
-type Receiver interface {
-	// Receive takes a burst. The burst and its data are valid during the call. ce says
-	// that its packets bear the mark Congestion Experienced: the sender is owed a CNP.
-	// Src is 0 unless the burst is a datagram: the wire does not say it.
-	Receive(b *transport.Burst, ce bool)
-	// Congested: the peer at from has seen congestion on packets from queue pair qp at to.
-	Congested(qp uint32, from, to ib.GID)
-}
 
 // Counters count what passed through a port. Packets are counted one by one, however they
 // were batched.
@@ -139,24 +128,19 @@ type Port struct {
 	fills  bool                // cut's dst is one of them
 	longs  bool
 
-	join     Joiner
-	in       []Message
-	flow     wire.Flow
+	inbound
 	from, to netip.AddrPort // of flow
-	sgid     ib.GID
-	dgid     ib.GID
 	own      map[netip.Addr]bool
 	isOwn    bool // from is one of them
 	isSelf   bool // from is ourselves
 	doubt    func(netip.Addr)
 	tooLong  func(from, to netip.Addr, size int)
-	id       uint16 // identification of the packet that was verified last
-	longID   bool   // see LongID
 }
 
 // NewPort makes a port on top of bind, which it closes when it is closed.
 func NewPort(bind Bind) *Port {
-	p := &Port{bind: bind, in: receiveSlots(), own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
+	p := &Port{bind: bind, own: map[netip.Addr]bool{}, filler: map[netip.Addr]bool{}, long: map[netip.Addr]bool{}}
+	p.in = receiveSlots()
 	p.outbox = newOutbox(bind)
 	p.segments = bind.Segments
 	p.outbox.reseal, p.outbox.lost = p.reseal, p.tooLongFor
@@ -173,7 +157,11 @@ func receiveSlots() []Message {
 	return in
 }
 
-// Counters are what has been counted so far.
+// SetNetwork says which network the port's addresses belong to. Without it they are those of the
+// hosts' own network.
+func (p *Port) SetNetwork(n ib.NetworkID) { p.network = n }
+
+// Counters implements Underlay.
 func (p *Port) Counters() Counters { return p.count }
 
 // SetOwn says whether a peer is a vrdma host. Of those, packets with an identification
@@ -220,10 +208,8 @@ func (p *Port) OnTooLong(f func(from, to netip.Addr, size int)) { p.tooLong = f 
 // that no vrdma host sends.
 func (p *Port) LongID() bool { return p.longID }
 
-// Send queues b's packets, which travel between these addresses. It is done with b and its data when it returns. An error means
-// that the sender's memory could not be read, or that b is not well-formed; what cannot be
-// sent for want of room or of a route is lost, as on a wire, and counted.
-func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
+// Send implements Underlay. A port has one network: it does not look at which is asked for.
+func (p *Port) Send(_ ib.NetworkID, from, to netip.Addr, b *transport.Burst) error {
 	id, src, ok := p.bind.Source(from, spread(b.Src))
 	if !ok {
 		p.count.NoSource++
@@ -244,9 +230,17 @@ func (p *Port) Send(from, to netip.Addr, b *transport.Burst) error {
 	return p.put(&p.cut, b, Message{Source: id, Local: src, Remote: dst}, p.segments)
 }
 
-// SendCNP queues a congestion notification for queue pair qp of the peer, from queue pair
-// self.
-func (p *Port) SendCNP(from, to netip.Addr, self, qp uint32) {
+// SendGroup implements Underlay: the network makes the copies.
+func (p *Port) SendGroup(n ib.NetworkID, from, group netip.Addr, b *transport.Burst) int {
+	if from.IsLoopback() {
+		return 0
+	}
+	p.Send(n, from, group, b)
+	return 1
+}
+
+// SendCNP implements Underlay.
+func (p *Port) SendCNP(_ ib.NetworkID, from, to netip.Addr, self, qp uint32) {
 	id, src, ok := p.bind.Source(from, spread(self))
 	dst := netip.AddrPortFrom(to, wire.Port)
 	if !ok || dst.Addr().Is4() != src.Addr().Is4() {

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"bytes"
@@ -6,11 +6,11 @@ import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 var (
@@ -29,7 +29,7 @@ type sink struct {
 	congested []uint32
 }
 
-func (s *sink) Receive(b *transport.Burst, ce bool) {
+func (s *sink) Receive(_ ib.NetworkID, b *transport.Burst, ce bool) {
 	if ce {
 		s.marked++
 	}
@@ -53,7 +53,9 @@ func (s *sink) Receive(b *transport.Burst, ce bool) {
 	s.data = append(s.data, data)
 }
 
-func (s *sink) Congested(qp uint32, _, _ ib.GID) { s.congested = append(s.congested, qp) }
+func (s *sink) Congested(_ ib.NetworkID, qp uint32, _, _ ib.GID) {
+	s.congested = append(s.congested, qp)
+}
 
 func (s *sink) clear() { *s = sink{t: s.t} }
 
@@ -355,7 +357,7 @@ func TestCongestion(t *testing.T) {
 	if err := carry(a, simpleBurst(&span, transport.KindSend, 10)); err != nil {
 		t.Fatal(err)
 	}
-	a.SendCNP(hostA, hostB, 7, 0x1234)
+	a.SendCNP(ib.HostNetwork, hostA, hostB, 7, 0x1234)
 	a.Flush()
 	drain(b, s)
 	if s.marked != 1 || len(s.congested) != 1 || s.congested[0] != 0x1234 {
@@ -447,7 +449,7 @@ type recutter struct {
 	buf []byte
 }
 
-func (r *recutter) Receive(b *transport.Burst, _ bool) {
+func (r *recutter) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) {
 	if err := r.cut.Start(b, addr4a, addr4b); err != nil {
 		// A last packet without data, behind another: the transport will see.
 		if b.Data.Len() != 0 || b.First {
@@ -471,7 +473,7 @@ func (r *recutter) Receive(b *transport.Burst, _ bool) {
 	}
 }
 
-func (r *recutter) Congested(uint32, ib.GID, ib.GID) {}
+func (r *recutter) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
 // TestFromSelf: what says that it comes from an address of ours does not come from us,
 // because what we send ourselves never leaves. A program on this machine made it.
@@ -526,4 +528,6 @@ func checkPacket(t *testing.T, d *FakeDatagram) wire.Packet {
 }
 
 // carry sends b between the addresses that its GIDs are.
-func carry(p *Port, b *transport.Burst) error { return p.Send(b.SGID.Addr(), b.DGID.Addr(), b) }
+func carry(p *Port, b *transport.Burst) error {
+	return p.Send(ib.HostNetwork, b.SGID.Addr(), b.DGID.Addr(), b)
+}

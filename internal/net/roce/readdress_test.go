@@ -1,12 +1,12 @@
-package link
+package roce
 
 import (
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
 )
 
 // Addresses come and go while a port is used: what is sent from one that is there arrives, and from one that has gone nothing.

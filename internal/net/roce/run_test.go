@@ -1,11 +1,11 @@
-package link
+package roce
 
 import (
 	"bytes"
 	"testing"
 
-	"vrdma/internal/memory"
-	"vrdma/internal/transport"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
 )
 
 // TestRunsGoOn: what is sent in a row leaves in one message as long as its packets are of

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/pcap"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 const (

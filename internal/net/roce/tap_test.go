@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"bytes"
@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/pcap"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // readTap reads a capture that a tap has written, and checks every packet's ICRC against

@@ -1,9 +1,9 @@
-package link
+package roce
 
 import (
 	"errors"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // A Tunnel carries the datagrams of encrypted networks between hosts: what would be the payload

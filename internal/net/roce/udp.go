@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 const (

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package link
+package roce
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/golden"
-	"vrdma/internal/ib"
-	"vrdma/internal/memory"
-	"vrdma/internal/pcap"
-	"vrdma/internal/transport"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/device/memory"
+	"vrdma.dev/vrdma/internal/device/transport"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/pcap"
+	"vrdma.dev/vrdma/internal/net/wire"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // await polls until s has so many packets, for a minute at most.
@@ -400,12 +400,12 @@ func TestPortAllocations(t *testing.T) {
 // counter is a receiver that only counts.
 type counter struct{ packets, bytes uint64 }
 
-func (c *counter) Receive(b *transport.Burst, _ bool) {
+func (c *counter) Receive(_ ib.NetworkID, b *transport.Burst, _ bool) {
 	c.packets += uint64(b.Packets)
 	c.bytes += uint64(b.Data.Len())
 }
 
-func (c *counter) Congested(uint32, ib.GID, ib.GID) {}
+func (c *counter) Congested(ib.NetworkID, uint32, ib.GID, ib.GID) {}
 
 // BenchmarkVeth is 64 KiB writes from one namespace to another and nothing else, sent and
 // received by one thread in turns.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/link"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // cpu is the processor time that this process has used.
@@ -42,7 +42,7 @@ func BenchmarkTunnel(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			x, y := realHost(b, "127.0.0.1", freePort(b, "127.0.0.1")), realHost(b, "127.0.0.2", freePort(b, "127.0.0.2"))
 			introduce(b, x, y)
-			m := []link.Message{x.to(y, make([]byte, 60000/size*size), size)}
+			m := []roce.Message{x.to(y, make([]byte, 60000/size*size), size)}
 			const window = 256 << 10 // under way, as a requester has it
 			var sent, got int64
 			begin, used := time.Now(), cpu()
@@ -88,7 +88,7 @@ func BenchmarkPingPong(b *testing.B) {
 	b.Run("tunnel", func(b *testing.B) {
 		x, y := realHost(b, "127.0.0.1", freePort(b, "127.0.0.1")), realHost(b, "127.0.0.2", freePort(b, "127.0.0.2"))
 		introduce(b, x, y)
-		xy, yx := []link.Message{x.to(y, make([]byte, 114), 0)}, []link.Message{y.to(x, make([]byte, 114), 0)}
+		xy, yx := []roce.Message{x.to(y, make([]byte, 114), 0)}, []roce.Message{y.to(x, make([]byte, 114), 0)}
 		for b.Loop() {
 			_, _ = x.tun.Send(xy)
 			turn(y)

@@ -10,8 +10,8 @@ import (
 
 	"golang.zx2c4.com/wireguard/device"
 
-	"vrdma/internal/link"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // What comes from whom.
@@ -275,7 +275,7 @@ func TestPeerRemoved(t *testing.T) {
 		if got := a.hear(); len(got) != 0 {
 			t.Fatalf("a heard %v", got)
 		}
-		if _, err := a.tun.Send([]link.Message{gone}); err == nil {
+		if _, err := a.tun.Send([]roce.Message{gone}); err == nil {
 			t.Error("a sends to a host that is no longer there")
 		}
 		a.say(c, "you stay")

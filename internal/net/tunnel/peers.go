@@ -10,7 +10,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/device"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 const (

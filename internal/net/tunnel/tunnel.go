@@ -14,8 +14,8 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
 
-	"vrdma/internal/link"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 const (
@@ -57,7 +57,7 @@ type counters struct {
 	sent, sendErrors, tooLong, noPeer, waiting, received, receiveFull, malformed, unknown atomic.Uint64
 }
 
-// A Tunnel connects this host with others, each by an encrypted channel. What link.Tunnel has belongs
+// A Tunnel connects this host with others, each by an encrypted channel. What roce.Tunnel has belongs
 // to the loop; the rest may be called by anybody.
 type Tunnel struct {
 	log      *slog.Logger
@@ -99,7 +99,7 @@ type Tunnel struct {
 	shut    sync.Once
 }
 
-var _ link.Tunnel = (*Tunnel)(nil)
+var _ roce.Tunnel = (*Tunnel)(nil)
 
 // Open opens the tunnel of this host. There is nobody at the other end before SetMap.
 func Open(o Options) (*Tunnel, error) {
@@ -178,13 +178,13 @@ func (t *Tunnel) Port() uint16 { return t.port }
 // Addr is this host's address inside the tunnel.
 func (t *Tunnel) Addr() netip.Addr { return t.peers.Load().self }
 
-// FD implements link.Tunnel.
+// FD implements roce.Tunnel.
 func (t *Tunnel) FD() int { return t.event }
 
-// Overhead implements link.Tunnel.
+// Overhead implements roce.Tunnel.
 func (t *Tunnel) Overhead() int { return Head }
 
-// SetMap implements link.Tunnel. The peers are what it says a little later: that takes more time than
+// SetMap implements roce.Tunnel. The peers are what it says a little later: that takes more time than
 // the loop has.
 func (t *Tunnel) SetMap(m *overlay.Map) {
 	t.members = m
@@ -202,8 +202,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Send implements link.Tunnel.
-func (t *Tunnel) Send(msgs []link.Message) (done int, err error) {
+// Send implements roce.Tunnel.
+func (t *Tunnel) Send(msgs []roce.Message) (done int, err error) {
 	for ; done < len(msgs) && err == nil; done++ {
 		if err = t.push(&msgs[done]); err != nil {
 			break
@@ -216,7 +216,7 @@ func (t *Tunnel) Send(msgs []link.Message) (done int, err error) {
 }
 
 // push puts a message into the ring.
-func (t *Tunnel) push(m *link.Message) error {
+func (t *Tunnel) push(m *roce.Message) error {
 	segment := m.Segment
 	if segment <= 0 || segment > len(m.Data) {
 		segment = len(m.Data)
@@ -224,7 +224,7 @@ func (t *Tunnel) push(m *link.Message) error {
 	to, ok := t.inner(m.Host)
 	if !ok {
 		t.count.noPeer.Add(1)
-		return link.ErrNoTunnel
+		return roce.ErrNoTunnel
 	}
 	if p := t.peers.Load().inside[to.Addr()]; segment > maxDatagram || segment == 0 || p != nil && segment > int(p.room.Load()) {
 		t.count.tooLong.Add(1)
@@ -232,7 +232,7 @@ func (t *Tunnel) push(m *link.Message) error {
 	}
 	s := t.out.reserve(len(m.Data))
 	if s == nil {
-		return link.ErrFull
+		return roce.ErrFull
 	}
 	copy(s.data, m.Data)
 	s.to, s.segment = to, segment
@@ -261,8 +261,8 @@ func (t *Tunnel) inner(h *overlay.Host) (netip.AddrPort, bool) {
 	return to, to.IsValid()
 }
 
-// Receive implements link.Tunnel.
-func (t *Tunnel) Receive(msgs []link.Message) (int, error) {
+// Receive implements roce.Tunnel.
+func (t *Tunnel) Receive(msgs []roce.Message) (int, error) {
 	n := 0
 	for n < len(msgs) {
 		s := t.in.next()
@@ -301,10 +301,10 @@ func (t *Tunnel) Counters() Counters {
 	}
 }
 
-// Dropped implements link.Tunnel.
-func (t *Tunnel) Dropped() link.TunnelCounters {
+// Dropped implements roce.Tunnel.
+func (t *Tunnel) Dropped() roce.TunnelCounters {
 	c := t.Counters()
-	return link.TunnelCounters{Strangers: c.Unknown, NoSession: c.NoPeer + c.Waiting, Refused: c.Malformed, Full: c.ReceiveFull + c.SendErrors + c.TooLong}
+	return roce.TunnelCounters{Strangers: c.Unknown, NoSession: c.NoPeer + c.Waiting, Refused: c.Malformed, Full: c.ReceiveFull + c.SendErrors + c.TooLong}
 }
 
 // Close ends all of it.

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"vrdma/internal/link"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // The tests in this file run in virtual time over an underlay in memory: WireGuard's timers, which are
@@ -26,7 +26,7 @@ func TestExchange(t *testing.T) {
 			ab, ba := texts("a to b", 300), texts("b to a", 200)
 			// As the loop sends: many datagrams in a message.
 			one := []byte(strings.Join(ab, ""))
-			if k, err := a.tun.Send([]link.Message{a.to(b, one[:len(ab[0])*100], len(ab[0])), a.to(b, one[len(ab[0])*100:], len(ab[0]))}); k != 2 || err != nil {
+			if k, err := a.tun.Send([]roce.Message{a.to(b, one[:len(ab[0])*100], len(ab[0])), a.to(b, one[len(ab[0])*100:], len(ab[0]))}); k != 2 || err != nil {
 				t.Fatal(k, err)
 			}
 			for _, s := range ba {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/link"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 const (
@@ -194,7 +194,7 @@ func (s *sending) pack(bufs [][]byte, gso bool) (n, took int) {
 		m.Buffers = append(m.Buffers[:0], bufs[took])
 		total := size
 		took++
-		for gso && took < len(bufs) && len(m.Buffers) < cap(m.Buffers) && len(bufs[took]) <= size && total+len(bufs[took]) <= link.MaxMessage {
+		for gso && took < len(bufs) && len(m.Buffers) < cap(m.Buffers) && len(bufs[took]) <= size && total+len(bufs[took]) <= roce.MaxMessage {
 			m.Buffers = append(m.Buffers, bufs[took])
 			total += len(bufs[took])
 			took++

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vrdma/internal/link"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // The tests in this file use the kernel's sockets, over the loopback interface.
@@ -22,7 +22,7 @@ func realHost(t testing.TB, addr string, port uint16) *testHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &testHost{t: t, name: "host-" + addr, addr: netip.MustParseAddr(addr), key: k, msgs: make([]link.Message, 16)}
+	h := &testHost{t: t, name: "host-" + addr, addr: netip.MustParseAddr(addr), key: k, msgs: make([]roce.Message, 16)}
 	for i := range h.msgs {
 		h.msgs[i].Data = make([]byte, 1<<16)
 	}
@@ -59,12 +59,12 @@ func TestSockets(t *testing.T) {
 	introduce(t, a, b)
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, size := range []int{1, 15, 16, 64, 1100, 1400, 4200, 8900} {
-		segments := min(link.MaxSegments, 60000/size)
+		segments := min(roce.MaxSegments, 60000/size)
 		data := make([]byte, size*segments-min(size-1, 7)) // the last is shorter
 		for i := range data {
 			data[i] = byte(r.Uint32())
 		}
-		if n, err := a.tun.Send([]link.Message{a.to(b, data, size)}); n != 1 || err != nil {
+		if n, err := a.tun.Send([]roce.Message{a.to(b, data, size)}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		var got []byte
@@ -135,10 +135,10 @@ func TestLoopNeverWaits(t *testing.T) {
 	}
 	tun.members = m
 	tun.peers.Store(&peers{})
-	msgs := []link.Message{{Data: make([]byte, 60000), Segment: 1100, Host: h}}
+	msgs := []roce.Message{{Data: make([]byte, 60000), Segment: 1100, Host: h}}
 	for n := 0; ; n++ {
 		if k, err := tun.Send(msgs); k != 1 {
-			if err != link.ErrFull || n < 30 {
+			if err != roce.ErrFull || n < 30 {
 				t.Fatalf("message %d: %v, want ErrFull", n, err)
 			}
 			break
@@ -155,7 +155,7 @@ func TestLoopNeverWaits(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("Send allocates %v times", n)
 	}
-	got := make([]link.Message, 1)
+	got := make([]roce.Message, 1)
 	room := make([]byte, 1<<16)
 	packets := make([][]byte, 32)
 	from := netip.AddrPortFrom(overlay.TunnelAddr(h.Key), 4789)

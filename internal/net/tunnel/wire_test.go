@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/link"
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/roce"
 )
 
 // A wireNet is an underlay in memory. It keeps what it has carried.
@@ -130,7 +130,7 @@ type testHost struct {
 	addr netip.Addr // in the underlay
 	key  Key
 	tun  *Tunnel
-	msgs []link.Message
+	msgs []roce.Message
 }
 
 // newHost makes a host at 192.0.2.N, or 2001:db8::N, and opens its tunnel.
@@ -140,7 +140,7 @@ func newHost(t testing.TB, n *wireNet, addr string) *testHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &testHost{t: t, net: n, name: "host-" + addr, addr: netip.MustParseAddr(addr), key: k, msgs: make([]link.Message, 16)}
+	h := &testHost{t: t, net: n, name: "host-" + addr, addr: netip.MustParseAddr(addr), key: k, msgs: make([]roce.Message, 16)}
 	for i := range h.msgs {
 		h.msgs[i].Data = make([]byte, 1<<16)
 	}
@@ -219,14 +219,14 @@ func (h *testHost) follow(entries ...*overlay.Host) {
 }
 
 // to is a message to another host.
-func (h *testHost) to(o *testHost, data []byte, segment int) link.Message {
-	return link.Message{Data: data, Segment: segment, Host: h.tun.members.HostBehind(overlay.TunnelAddr(o.key.Public()))}
+func (h *testHost) to(o *testHost, data []byte, segment int) roce.Message {
+	return roce.Message{Data: data, Segment: segment, Host: h.tun.members.HostBehind(overlay.TunnelAddr(o.key.Public()))}
 }
 
 // say sends one datagram to each of the hosts.
 func (h *testHost) say(o *testHost, text string) {
 	h.t.Helper()
-	if n, err := h.tun.Send([]link.Message{h.to(o, []byte(text), 0)}); n != 1 || err != nil {
+	if n, err := h.tun.Send([]roce.Message{h.to(o, []byte(text), 0)}); n != 1 || err != nil {
 		h.t.Fatalf("Send: %d, %v", n, err)
 	}
 }

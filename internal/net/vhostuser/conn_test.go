@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/leak"
+	"vrdma.dev/vrdma/internal/testkit/leak"
 )
 
 func TestFrontEndErrors(t *testing.T) {

@@ -8,7 +8,7 @@
 //
 // Serve speaks with one front end until it has gone. A Conn has the guest's memory (memory.go) and a
 // Ring for every virtqueue (ring.go). What the device is (which features, what to do with a chain of
-// buffers) is its user's: package ethernet makes network cards of it, others may reach the guest's
+// buffers) is its user's: package vswitch makes network cards of it, others may reach the guest's
 // memory through Conn.Memory.
 //
 // Nothing that comes from the guest or from QEMU is trusted. Every request has its length and number
@@ -27,5 +27,5 @@
 //
 // Locks: Conn.mu, then Ring.mu; one Ring's only. Device.Kicked runs without either. Somebody who
 // holds one ring with Begin may Begin another only if that one is of the other direction, and never
-// the other way round: package ethernet holds a sender's transmit ring, then a receiver's receive ring.
+// the other way round: package vswitch holds a sender's transmit ring, then a receiver's receive ring.
 package vhostuser

@@ -1,11 +1,11 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 	"sync"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A Guard knows the rules for a NIC. Package policy's does.

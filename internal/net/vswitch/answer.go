@@ -1,9 +1,9 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // What the switch answers itself: ARP, neighbour discovery, solicitations of routers, DHCP.

@@ -1,9 +1,9 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // DHCP (RFC 2131): a NIC has its address by declaration, and the switch tells it to who asks.

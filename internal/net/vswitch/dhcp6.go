@@ -1,11 +1,11 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 	"slices"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // IPv6: a router's advertisement (RFC 4861) says which prefixes are here, how long packets may be, and that addresses come by

@@ -1,12 +1,12 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // options6 are those of an answer.

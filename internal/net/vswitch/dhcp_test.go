@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"bytes"
@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // asks is a client's message with options.

@@ -1,9 +1,9 @@
-// Package ethernet is the switch of a daemon: virtual networks as Ethernet, for guests and for containers that
+// Package vswitch is the switch of a daemon: virtual networks as Ethernet, for guests and for containers that
 // have an interface in one.
 //
 //	guest ── vhost-user ──▶ Port ─┐                                ┌─▶ Port ── vhost-user ──▶ guest
 //	                              ├─ checks, policy, Network.forward ─┼─▶ Port ── tap ──▶ container
-//	container ── tap ─────▶ Port ─┘        │                       └─▶ Config.Send ── VXLAN ──▶ other hosts
+//	container ── tap ─────▶ Port ─┘        │                       └─▶ Sender ── VXLAN ──▶ other hosts
 //	other hosts ── VXLAN ── Switch.Receive ┘  ARP, ND, DHCP: answered here, never sent on
 //
 // A Port is where a NIC is plugged in. It has the NIC's MAC and addresses, and what it sends has them, or is
@@ -23,4 +23,4 @@
 //
 // Locks: Switch.mu guards who is plugged in; forwarding reads copies. A goroutine that forwards holds a
 // sender's ring, then one outlet.mu, then the receiver's ring.
-package ethernet
+package vswitch

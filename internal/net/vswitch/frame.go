@@ -1,11 +1,11 @@
-package ethernet
+package vswitch
 
 import (
 	"encoding/binary"
 	"net/netip"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 var be = binary.BigEndian

@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // maxPairs is how many pairs of queues a guest's card may have.

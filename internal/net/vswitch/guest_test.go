@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 const patience = time.Minute

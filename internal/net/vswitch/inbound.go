@@ -1,12 +1,12 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
 	"sync"
 	"time"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // inbound is what has come from other hosts and was not brought to its receiver yet. Who receives from the wire

@@ -1,6 +1,6 @@
-package ethernet
+package vswitch
 
-import "vrdma/internal/wire"
+import "vrdma.dev/vrdma/internal/net/wire"
 
 // What a sender has left out, done for receivers that do not know how: checksums, and cutting large segments.
 

@@ -1,12 +1,12 @@
-package ethernet
+package vswitch
 
 import (
 	"bytes"
 	"net/netip"
 	"testing"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // segment is a large segment of TCP with n bytes, to be cut into such of size.

@@ -1,9 +1,9 @@
-package ethernet
+package vswitch
 
 import (
 	"sync"
 
-	"vrdma/internal/vhostuser"
+	"vrdma.dev/vrdma/internal/net/vhostuser"
 )
 
 // An outlet is where frames leave the switch for a guest: one of its receive rings. What the guest has no

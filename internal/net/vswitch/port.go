@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"log/slog"
@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // PortConfig is what a port is: a NIC's end of an Ethernet cable.
@@ -322,12 +322,12 @@ func (p *Port) reply(b []byte, queue int, scratch []byte) {
 
 // sendTo sends a frame to a host, as ordinary ones.
 func (p *Port) sendTo(w *worker, h *overlay.Host) {
-	send := p.net.sw.cfg.Send
+	hosts := p.net.sw.cfg.Hosts
 	members := p.net.sw.members.Load()
 	net := members.Network(p.net.vni())
-	if send == nil || net == nil {
+	if hosts == nil || net == nil {
 		p.NoMember.Add(1)
 		return
 	}
-	w.frame.plain(w.room(), func(b []byte) { send(net.VNI, h, net.Encrypted, b) })
+	w.frame.plain(w.room(), func(b []byte) { hosts.SendFrame(net.VNI, h, b) })
 }

@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"fmt"
@@ -10,15 +10,21 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // Config is what a Switch needs.
 type Config struct {
 	Log *slog.Logger
-	// Send brings a frame to another host that has members of a network. It does not keep the frame, does not
-	// block, and is called by many at a time; nil: there are no other hosts.
-	Send func(vni uint32, to *overlay.Host, encrypted bool, frame []byte)
+	// Hosts takes frames to other hosts; nil: there are none.
+	Hosts Sender
+}
+
+// A Sender takes frames to other hosts.
+type Sender interface {
+	// SendFrame sends a frame to another host that has members of a network. It does not keep the frame, does
+	// not block, and many goroutines call it at a time.
+	SendFrame(vni uint32, to *overlay.Host, frame []byte)
 }
 
 // A Switch is that of one daemon, with all its networks, which do not know of each other.

@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"vrdma/internal/ib"
-	"vrdma/internal/overlay"
-	"vrdma/internal/wire"
+	"vrdma.dev/vrdma/internal/ib"
+	"vrdma.dev/vrdma/internal/net/overlay"
+	"vrdma.dev/vrdma/internal/net/wire"
 )
 
 // A catcher is behind a port and keeps what it gets, as ordinary frames.
@@ -413,15 +413,20 @@ func TestArrivals(t *testing.T) {
 	s.Receive(7, far, good)
 }
 
+// sendFunc is a Sender.
+type sendFunc func(vni uint32, to *overlay.Host, frame []byte)
+
+func (f sendFunc) SendFrame(vni uint32, to *overlay.Host, frame []byte) { f(vni, to, frame) }
+
 func TestToOtherHosts(t *testing.T) {
 	var sent [][]byte
 	far := &overlay.Host{Name: "far"}
-	s := New(Config{Send: func(vni uint32, to *overlay.Host, encrypted bool, b []byte) {
-		if vni != 7 || to != far || encrypted {
+	s := New(Config{Hosts: sendFunc(func(vni uint32, to *overlay.Host, b []byte) {
+		if vni != 7 || to != far {
 			t.Errorf("to %v in %d", to, vni)
 		}
 		sent = append(sent, bytes.Clone(b))
-	}})
+	})})
 	defer s.Close()
 	mac := overlay.MACOf(netip.MustParseAddr("10.1.0.7"))
 	s.SetMap(mapOf(t, overlay.Member{Addr: netip.MustParseAddr("10.1.0.7"), MAC: mac, Host: far, NIC: "red/far"}))

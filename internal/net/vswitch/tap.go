@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"fmt"

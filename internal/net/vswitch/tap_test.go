@@ -1,4 +1,4 @@
-package ethernet
+package vswitch
 
 import (
 	"net/netip"
@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vrdma/internal/overlay"
+	"vrdma.dev/vrdma/internal/net/overlay"
 )
 
 // TestSlowTap: who takes an interface away does not wait until its container may send again.

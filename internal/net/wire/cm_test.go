@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"vrdma/internal/golden"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // messages makes a typed view of a CM message's data, by attribute.

@@ -17,7 +17,7 @@
 // packet out in a buffer for the setters to fill. A Flow computes and checks the ICRC of
 // packets between two UDP ports.
 //
-// Package link is the main user, the connection manager the other. Nothing here knows
+// Package roce is the main user, the connection manager the other. Nothing here knows
 // queue pairs, memory or sockets, and nothing here may panic on what comes from the
 // network.
 package wire

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"vrdma/internal/golden"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // Every fuzz target begins with the packets of a few captures.

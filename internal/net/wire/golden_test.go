@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"vrdma/internal/golden"
+	"vrdma.dev/vrdma/internal/testkit/golden"
 )
 
 // frame is one RoCEv2 packet of a capture, taken apart.

@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 	"net/netip"
 
-	"vrdma/internal/crc"
+	"vrdma.dev/vrdma/internal/net/crc"
 )
 
 // A Flow computes the invariant CRC (IBA 7.8.1, annex A17.3.3) of packets that go from

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// IPv4 is an IPv4 header without options, as far as RoCEv2 needs it: package link sends
+// IPv4 is an IPv4 header without options, as far as RoCEv2 needs it: package roce sends
 // and receives through UDP sockets, but captures hold, and the ICRC covers, the header.
 type IPv4 []byte
 

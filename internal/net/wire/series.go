@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
-	"vrdma/internal/crc"
+	"vrdma.dev/vrdma/internal/net/crc"
 )
 
 // A Series is packets in the midst of a message, one after the other: of one length, with a
